@@ -1,0 +1,96 @@
+#pragma once
+// FormatDriver: one checkpoint format. Stateless; all of them stand in one explicit table (registry.h).
+//
+//   probe -> manifest -> (locate) : reading, headers and metadata only until locate
+//   output_plan                   : writing, no I/O at all
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tessera/layout/layout.h>
+#include <tessera/state/manifest.h>
+#include <tessera/state/output_plan.h>
+#include <tessera/storage/file_system.h>
+
+namespace tessera {
+
+/// A place to look at: a folder, and, when the checkpoint is one file, that file's name in it.
+struct Place {
+  const Directory* directory = nullptr;
+  std::string file;  // "" : the folder itself is the checkpoint
+  std::string display;  // path as the user knows it, for messages
+};
+
+struct ProbeResult {
+  enum class Answer : std::uint8_t {
+    kNo,
+    kMaybe,     // looks like it but damaged or incomplete: e.g. .distcp files without .metadata
+    kYes,
+  };
+  Answer answer = Answer::kNo;
+  std::string reason;  // "has .metadata and 4 .distcp files"
+};
+
+struct ReadOptions {
+  std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;
+  bool check_crc = true;
+  int threads = 1;
+  /// Verbs that report damage (summary, verify) set this: a missing or short data file becomes a Note of severity "error"
+  /// instead of an exception. Metadata that cannot be parsed always throws.
+  bool tolerate_damage = false;
+};
+
+enum class KeepPolicy : std::uint8_t { kDefault, kKeep, kDrop, kError };
+
+/// What the user wants written. Pure data.
+struct TargetRequest {
+  std::optional<std::int64_t> world_size;  // writing ranks; nullopt: the format's natural one (1)
+  std::optional<Mesh> mesh;
+  std::vector<std::pair<std::string, std::vector<Placement>>> placements;  // glob -> placements; first match wins
+  std::vector<std::string> replicate;      // globs stored as one chunk
+  std::uint64_t max_shard_bytes = 0;       // safetensors: 0 = one file
+  bool hf_preset = false;                  // --to hf: index, format=pt
+  KeepPolicy values = KeepPolicy::kDefault;
+  KeepPolicy opaque = KeepPolicy::kDefault;
+  std::string file_stem;                   // stem of a one-file result: the archive prefix of torch-save
+  bool single_file = false;                // DST names one file
+};
+
+struct Capabilities {
+  bool reads = true;
+  bool writes = true;
+  bool many_ranks = false;      // --world-size N > 1 makes sense
+  bool one_file_result = false; // DST may be a file
+  bool keeps_values = true;
+  bool keeps_opaque = false;
+};
+
+class FormatDriver {
+ public:
+  virtual ~FormatDriver() = default;
+  virtual std::string_view id() const = 0;  // "torch-dcp"
+  virtual Capabilities capabilities() const = 0;
+
+  /// By content, reading at most a few KiB; never throws for a place that is simply something else.
+  virtual ProbeResult probe(const Place& place) const = 0;
+
+  /// Reads headers and metadata. Throws kCorrupt naming file and tensor; kUnsupported naming the feature.
+  virtual Manifest manifest(const Place& place, const ReadOptions& options) const = 0;
+
+  /// Turns kPending sources of `tensors` (indices; sorted) into extents, checking what the inner archive says against the
+  /// manifest: dtype, element count, view bounds. Each file is visited once. No tensor byte is read, except sparse tensors,
+  /// which become dense inline bytes within the memory limit.
+  virtual void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+                      const ReadOptions& options) const = 0;
+
+  /// The files that would hold `source` (all its entries; selection and renaming happened before). No I/O.
+  /// Throws kUnsupported naming the first thing this format cannot hold.
+  virtual OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const = 0;
+};
+
+}  // namespace tessera

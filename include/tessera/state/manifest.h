@@ -1,0 +1,151 @@
+#pragma once
+// Manifest: a checkpoint as data. Which tensors, which chunks of them lie where, and the non-tensor
+// state. Built from headers and metadata alone: no tensor byte has been read.
+//
+//   files   --- one per physical file, relative to the checkpoint's folder
+//   tensors --- name, TensorSpec, a run of chunks
+//   chunks  --- packed: coordinates, optional flat range, one Source (<= 120 bytes per chunk in all)
+//   state   --- the flattened state dict: names -> tensor references and values
+//
+// Sources of kind kPending point at an archive item whose inside has not been opened; the format's
+// locate() turns them into extents, once per file, and only for verbs that read data.
+// A Manifest is a value: no open files. Thread-safe to read.
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tessera/state/value.h>
+#include <tessera/tensor/chunk.h>
+#include <tessera/tensor/shape.h>
+
+namespace tessera {
+
+/// Where the elements of one stored chunk come from, and what must be done to them.
+struct Source {
+  enum class Kind : std::uint8_t {
+    kPending,  // an archive item [offset, offset + length) of `file`; call FormatDriver::locate
+    kExtent,   // elements at `offset` of `file`, row-major dense or by `strides`
+    kCoded,    // bytes [offset, offset + length) decode by codec chain `side` to the dense chunk
+    kInline,   // Manifest::inline_bytes[side]: the dense chunk itself
+    kFill,     // every element equals Manifest::inline_bytes[side]
+  };
+  enum Flag : std::uint8_t { kByteSwap = 1, kConj = 2, kNeg = 4 };
+
+  Kind kind = Kind::kPending;
+  std::uint8_t flags = 0;
+  std::uint16_t reserved = 0;
+  std::uint32_t file = 0;      // index in Manifest::files
+  std::uint64_t offset = 0;    // bytes in the file
+  std::uint64_t length = 0;    // bytes: the item (kPending, kCoded), or the span the elements touch (kExtent)
+  std::uint32_t side = 0;      // kExtent: 1 + index in Manifest::strides, 0 = row-major dense; others see above
+  std::uint32_t record = 0;    // 1 + index in Manifest::records, 0 = no checksum known
+};
+static_assert(sizeof(Source) == 32);
+
+/// A stored record with a checksum of all its bytes (a zip entry, a safetensors blob of our own writing).
+struct Record {
+  std::uint32_t file = 0;
+  std::uint32_t crc32 = 0;   // zip polynomial
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+};
+
+struct StoredFile {
+  std::string path;              // relative to the checkpoint's folder, '/' separated
+  std::uint64_t size_bytes = 0;  // as found when opened
+  std::int64_t mtime_ns = 0;
+};
+
+/// Chunks of every tensor, packed. Coordinates of chunk c of a rank-r tensor: origin then shape.
+class ChunkTable {
+ public:
+  std::size_t size() const { return sources_.size(); }
+  /// Appends a chunk; chunks of one tensor must be appended in one run.
+  void add(const Chunk& chunk, const Source& source);
+  Chunk chunk(std::size_t index, int rank) const;
+  const Source& source(std::size_t index) const { return sources_[index]; }
+  Source& source(std::size_t index) { return sources_[index]; }
+  void reserve(std::size_t chunks, std::size_t coordinates);
+  std::size_t memory_bytes() const;
+
+ private:
+  std::vector<std::int64_t> coordinates_;
+  std::vector<std::uint64_t> first_coordinate_;  // per chunk
+  std::vector<Source> sources_;
+  std::map<std::size_t, std::pair<std::int64_t, std::int64_t>> flat_ranges_;  // only partial ones
+};
+
+/// Scale and zero point of a quantized tensor (per tensor: one of each; per channel: vectors and an axis).
+struct QuantParams {
+  std::string scheme;  // "per_tensor_affine", "per_channel_affine", ...
+  double scale = 0;
+  std::int64_t zero_point = 0;
+  Value scales;        // per channel: tensor references
+  Value zero_points;
+  std::int64_t axis = 0;
+};
+
+enum class TensorKind : std::uint8_t { kParam, kBuffer, kOptim, kMaster, kOther };
+std::string_view kind_name(TensorKind kind);
+
+struct StoredTensor {
+  std::string name;                // dotted FQN of the leaf; for `embedded` ones the leaf value's name
+  TensorSpec spec;
+  std::uint64_t first_chunk = 0;   // in Manifest::chunks
+  std::uint32_t chunk_count = 0;
+  TensorKind kind = TensorKind::kOther;
+  bool embedded = false;           // sits inside a value (a tensor in a tuple): no leaf of its own
+  bool is_parameter = false;       // pickled as nn.Parameter
+  bool requires_grad = false;
+  bool always_sharded = false;     // our own manifest says that this tensor is a sharded one
+  std::int32_t quant = -1;         // index in Manifest::quant, -1 = none
+};
+
+/// A remark of the reader that is not fatal: unknown attribute kept, stale file ignored, ...
+struct Note {
+  std::string code;      // stable, "CKnnn"
+  std::string severity;  // "info", "warning", "error"
+  std::string message;
+  std::string file;
+  std::string tensor;
+};
+
+/// A pickle global seen while opening.
+struct GlobalUse {
+  std::string name;  // "torch._utils._rebuild_tensor_v2"
+  enum class Verdict : std::uint8_t { kKnown, kOpaque, kDenied } verdict = Verdict::kKnown;
+  std::string file;
+};
+
+struct Manifest {
+  std::string format;    // "torch-dcp"
+  std::string dialect;   // human: "DCP, PyTorch 2.10 or newer (version 1.0.0)"
+  std::optional<std::int64_t> world_size;  // writing ranks the checkpoint itself shows
+  std::string world_size_source;           // "rank numbers in 4 file names"
+  std::vector<StoredFile> files;
+  std::vector<StoredTensor> tensors;
+  ChunkTable chunks;
+  StateDict state;
+  std::vector<std::vector<std::int64_t>> strides;  // elements
+  std::vector<Record> records;
+  std::vector<Bytes> inline_bytes;
+  std::vector<std::vector<std::string>> codecs;    // chains, applied left to right
+  std::vector<QuantParams> quant;
+  std::vector<Note> notes;
+  std::vector<GlobalUse> globals;
+  std::map<std::string, std::string> provenance;   // library versions and the like, when recorded
+
+  const StoredTensor* find(std::string_view name) const;  // linear; embedded ones excluded
+  Chunk chunk(const StoredTensor& tensor, std::size_t i) const {
+    return chunks.chunk(tensor.first_chunk + i, tensor.spec.shape.rank());
+  }
+  const Source& source(const StoredTensor& tensor, std::size_t i) const {
+    return chunks.source(tensor.first_chunk + i);
+  }
+};
+
+}  // namespace tessera

@@ -1,0 +1,169 @@
+#pragma once
+// Value: everything in a state dict that is not a tensor's bytes. An immutable tree (a DAG where the
+// source shares nodes) of Python-like values: what pickle, JSON and HDF5 attributes decode to.
+//
+// - Copies are cheap (shared nodes). Depth is limited by whoever builds from untrusted input
+//   (kMaxValueDepth), so destruction and traversal may recurse; breadth is not: traversals that
+//   expand shared nodes take a ValueBudget, so that 2^60 paths through 60 nodes end in kCorrupt.
+// - A tensor inside is a reference: an index into Manifest::tensors.
+// - Dict order is kept; keys are Values (integer 1 differs from "1").
+// - Opaque: an object of a class we do not know: its global's name, arguments, state and items.
+//   It can be listed and copied verbatim into pickle formats, never called.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tessera/base/bytes.h>
+#include <tessera/tensor/dtype.h>
+
+namespace tessera {
+
+inline constexpr int kMaxValueDepth = 200;
+
+class Value;
+using ValueList = std::vector<Value>;
+using ValueDict = std::vector<std::pair<Value, Value>>;
+
+/// An object of a class outside the table.
+struct OpaqueObject;
+
+class Value {
+ public:
+  enum class Kind : std::uint8_t {
+    kNone, kBool, kInt, kBigInt, kFloat, kComplex, kString, kBytes, kByteArray,
+    kBytesIo,   // a DCP byte item that is no archive: raw bytes of an io.BytesIO
+    kList, kTuple, kSet, kFrozenSet, kSize, kDict, kOrderedDict, kDType, kTensor, kOpaque,
+  };
+
+  Value() = default;  // None
+  static Value boolean(bool v);
+  static Value integer(std::int64_t v);
+  static Value big_integer(std::string decimal);  // beyond int64; "-123..."
+  static Value real(double v);
+  static Value complex(double re, double im);
+  static Value string(std::string v);  // UTF-8 (lone surrogates kept as Python's surrogatepass would)
+  static Value bytes(std::string v, Kind kind = Kind::kBytes);  // kBytes, kByteArray, kBytesIo
+  static Value list(ValueList v, Kind kind = Kind::kList);      // kList, kTuple, kSet, kFrozenSet
+  static Value size(std::vector<std::int64_t> v);
+  static Value dict(ValueDict v);
+  /// `attributes`: instance attributes of an OrderedDict (module.state_dict()'s `_metadata`); None if none.
+  static Value ordered_dict(ValueDict v, Value attributes);
+  static Value dtype(DType v);
+  static Value tensor(std::uint32_t index);
+  static Value opaque(OpaqueObject v);
+
+  Kind kind() const;
+  bool is_none() const { return kind() == Kind::kNone; }
+  bool is_dict() const { return kind() == Kind::kDict || kind() == Kind::kOrderedDict; }
+  bool is_string() const { return kind() == Kind::kString; }
+  bool is_int() const { return kind() == Kind::kInt; }
+  bool is_tensor() const { return kind() == Kind::kTensor; }
+  bool is_number() const { return kind() == Kind::kInt || kind() == Kind::kFloat; }
+
+  // Accessors: the kind must match (TESSERA_CHECK).
+  bool as_bool() const;
+  std::int64_t as_int() const;
+  double as_real() const;                       // kInt or kFloat
+  std::pair<double, double> as_complex() const;
+  const std::string& as_string() const;         // kString, kBytes*, kBigInt
+  const ValueList& as_list() const;             // kList, kTuple, kSet, kFrozenSet
+  const std::vector<std::int64_t>& as_size() const;
+  const ValueDict& as_dict() const;             // both dict kinds
+  const Value& attributes() const;              // kOrderedDict
+  DType as_dtype() const;
+  std::uint32_t tensor_index() const;
+  const OpaqueObject& as_opaque() const;
+
+  /// Entry of a dict by string key, or nullptr (also when this is no dict). Linear.
+  const Value* find(std::string_view key) const;
+
+  /// Identity of the shared node (nullptr for scalars held inline): detects sharing.
+  const void* node_id() const;
+
+  /// Deep equality; NaN equals NaN, 1 differs from 1.0 and from True, list from tuple.
+  friend bool operator==(const Value& a, const Value& b);
+
+ private:
+  struct Node;
+  using Rep = std::variant<std::monostate, bool, std::int64_t, double, DType, std::shared_ptr<const Node>>;
+  Rep rep_;
+};
+
+struct OpaqueObject {
+  /// How pickle made it; decides how it is written back.
+  enum class How : std::uint8_t { kGlobal, kReduce, kNewObj, kNewObjEx, kPersistentId, kExtension };
+  How how = How::kGlobal;
+  std::string module;  // "torch.optim.lr_scheduler"
+  std::string name;    // "StepLR"
+  Value arguments;     // tuple; None for kGlobal
+  Value keyword_arguments;  // kNewObjEx
+  Value state;         // BUILD's argument; None if absent
+  bool has_state = false;
+  ValueList items;     // APPEND(S)
+  ValueDict dict_items;  // SETITEM(S)
+  std::string global() const { return module + "." + name; }
+};
+
+/// Counts nodes a traversal expands; throws kCorrupt past the limit ("expands to more than N values").
+class ValueBudget {
+ public:
+  explicit ValueBudget(std::uint64_t limit) : left_(limit) {}
+  void spend(std::uint64_t n = 1);
+
+ private:
+  std::uint64_t left_;
+};
+
+/// One step of a path: a list index, or a dict key (string or integer).
+struct PathItem {
+  enum class Kind : std::uint8_t { kIndex, kKey, kIntKey };
+  Kind kind = Kind::kKey;
+  std::int64_t index = 0;  // kIndex, kIntKey
+  std::string key;         // kKey
+  bool operator==(const PathItem&) const = default;
+  std::string text() const;
+};
+using Path = std::vector<PathItem>;
+
+/// Path items joined by dots: the name of a leaf.
+std::string dotted(const Path& path);
+
+/// One leaf of a state dict: a tensor reference, or a value that is stored as a whole.
+struct StateEntry {
+  std::string name;  // dotted(path), or the key the format itself stores
+  Path path;         // empty only for a bare top object
+  Value value;       // kTensor: a tensor leaf
+};
+
+/// How a container looks that paths alone cannot restore: an OrderedDict with attributes, an empty dict,
+/// a list that was a tuple. Everything else is a plain dict or list.
+struct ContainerNote {
+  Path path;
+  Value::Kind kind = Value::Kind::kDict;
+  Value attributes;
+};
+
+/// A flattened state dict, in the source's order. Names are unique.
+struct StateDict {
+  std::vector<StateEntry> entries;
+  std::vector<ContainerNote> containers;
+
+  const StateEntry* find(std::string_view name) const;  // linear
+};
+
+/// The 2.4+ rule of DCP: every dict is entered, a list only when it holds (at any depth of lists) a tensor or
+/// a dict, a tuple never; an empty dict leaves only a ContainerNote. Throws kCorrupt when two leaves get one name.
+/// Source: torch/distributed/checkpoint/_traverse.py (2.4 and newer).
+StateDict flatten(const Value& root, ValueBudget& budget);
+/// The rule of 2.0 to 2.3: a dict is entered only if it holds a tensor or a non-terminal container.
+StateDict flatten_before_2_4(const Value& root, ValueBudget& budget);
+/// The inverse, by paths and notes: a list where the next item is an index, a dict elsewhere; gaps in a list are None.
+Value unflatten(const StateDict& state);
+
+}  // namespace tessera

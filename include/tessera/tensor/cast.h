@@ -1,0 +1,23 @@
+#pragma once
+// Casts between real element types: round to nearest, ties to even; counts what did not fit.
+#include <cstdint>
+#include <span>
+
+#include <tessera/base/bytes.h>
+#include <tessera/tensor/dtype.h>
+
+namespace tessera {
+
+struct CastCounts {
+  std::int64_t overflow_to_inf = 0;   // finite values that became +-Inf (or saturated/NaN where the type has no Inf)
+  std::int64_t underflow_to_zero = 0; // non-zero values that became zero
+};
+
+/// Casts `source` (dense elements of `from`) to dense elements of `to`. Supported: bool, all integers
+/// and all real floats of 8 bits and more (complex and quantized: kUnsupported).
+CastCounts cast_elements(DType from, ByteView source, DType to, MutableBytes destination);
+
+/// Widens to double (exact for every float type and integers up to 2^53).
+void to_double(DType from, ByteView source, std::span<double> destination);
+
+}  // namespace tessera
