@@ -1,0 +1,84 @@
+"""torch.load(weights_only=True) takes every torch-save file we write, the safetensors library every safetensors file: from every DCP,
+torch.save, safetensors and OLMo-core sample that the target can hold."""
+import json, pathlib, tempfile
+from support import compare, compare_values, done, samples, tool
+import torch
+from common import flatten
+
+LEAVES_OUT = {  # cases that the target cannot hold, and why; each is refused with exit 5, which is checked too
+    "torchsave/whole_module": "an nn.Module", "torchsave/torchscript": "TorchScript",
+}
+
+
+def checkpoint(case):
+    inside = [p for p in (case / "checkpoint").iterdir()]
+    return inside[0] if len(inside) == 1 and inside[0].is_file() else case / "checkpoint"
+
+
+def cases():
+    for case, expected in samples("dcp", "dcp-old", "torchsave", "safetensors", "olmo-core"):
+        if "rankfiles" not in case.name:
+            yield case, expected
+
+
+def torch_save():
+    n = 0
+    for case, expected in cases():
+        with tempfile.TemporaryDirectory() as d:
+            out = pathlib.Path(d) / "out.pt"
+            if f"{case.parent.name}/{case.name}" in LEAVES_OUT:
+                tool("ckpt-convert", checkpoint(case), out, status=5)
+                continue
+            opaque = "numpy" in case.name
+            tool("ckpt-convert", checkpoint(case), out, *(["--opaque", "drop"] if opaque else []))
+            flat = flatten(torch.load(out, weights_only=True))
+            flat = {k: (v.to_dense() if torch.is_tensor(v) and v.layout != torch.strided else v) for k, v in flat.items()}
+            compare(flat, expected, case.name)
+            if not opaque and case.parent.name == "torchsave" and "nested" not in case.name:
+                compare_values(flat, expected, case.name)
+            n += 1
+    done(n, "torch-save files loaded with weights_only=True")
+
+
+def safetensors():
+    from safetensors.torch import load_file
+    n = refused = 0
+    for case, expected in cases():
+        with tempfile.TemporaryDirectory() as d:
+            out = pathlib.Path(d) / "out.safetensors"
+            key = f"{case.parent.name}/{case.name}"
+            if key in LEAVES_OUT or any(t["dtype"] in ("complex32", "complex128", "qint8", "quint8") for t in expected["tensors"]):
+                tool("ckpt-convert", checkpoint(case), out, status=5)
+                refused += 1
+                continue
+            tool("ckpt-convert", checkpoint(case), out, "--opaque", "drop")
+            compare(load_file(out), expected, case.name)
+            n += 1
+    done(n, "safetensors files loaded by the safetensors library")
+    print(f"{refused} cases refused with exit 5 because safetensors lacks their dtype or cannot hold their root")
+
+
+def hf_shards():
+    from safetensors import safe_open
+    case, expected = next((c, e) for c, e in samples("dcp") if c.name == "fsdp2_w4")
+    model = [t for t in expected["tensors"] if t["key"].startswith("model.")]
+    with tempfile.TemporaryDirectory() as d:
+        out = pathlib.Path(d) / "hf"
+        tool("ckpt-convert", case / "checkpoint", out, "--to", "hf", "--max-shard-size", "1KiB")
+        index = json.loads((out / "model.safetensors.index.json").read_text())
+        flat, total = {}, 0
+        for name, file in index["weight_map"].items():
+            with safe_open(out / file, "pt") as f:
+                assert f.metadata().get("format") == "pt", file
+                flat["model." + name] = f.get_tensor(name)
+                total += flat["model." + name].numel() * flat["model." + name].element_size()
+        assert index["metadata"]["total_size"] == total, (index["metadata"], total)
+        assert len(set(index["weight_map"].values())) > 1, "one shard only"
+        compare(flat, {"tensors": model}, "hf")
+        done(len(flat), "tensors of a Hugging Face folder in several shards")
+
+
+if __name__ == "__main__":
+    torch_save()
+    safetensors()
+    hf_shards()
