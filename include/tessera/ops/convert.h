@@ -1,0 +1,122 @@
+#pragma once
+// convert: reads one checkpoint, writes another of any format and layout. `reshard` is convert
+// whose `to` is empty.
+//
+//   open -> select, rename -> locate -> output plan -> preflight -> stage -> transfer -> (verify)
+//   -> publish
+//
+// Nothing is visible at `destination` until all of it is (storage/stage.h). Staged tensor bytes
+// stay below `memory_limit_bytes` whatever the sizes. The output is byte-identical for every thread
+// count.
+//
+// Errors: kInvalidArgument (SRC = DST or nested, a glob that matches nothing, a rename that is no
+// bijection), kAlreadyExists (DST is there and not `force`; or another run holds the same stage),
+// kUnsupported (the target cannot hold something and no policy says what to do), kResourceExhausted
+// (no room for the output, before any work; or the limit is too small), kCorrupt (the source is
+// damaged, or changed while it was read), kCancelled.
+#include <tessera/base/progress.h>
+#include <tessera/format/format_driver.h>
+#include <tessera/ops/open.h>
+#include <tessera/ops/rename.h>
+#include <tessera/storage/file_system.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+enum class RankStatePolicy : std::uint8_t { kDefault, kKeep, kDrop, kRank0, kError };
+
+struct ConvertOptions {
+  std::string source;       // PATH as the user typed it
+  std::string destination;  // DST
+  std::string from;         // format id; empty: detected by content
+  std::string to;  // format id; empty: by DST's suffix, else the source's. "hf": the preset (sets
+                   // target.hf_preset)
+  std::string command;  // "ckpt-reshard": the word that error hints and the resume line start with
+
+  /// world_size, mesh, placements, replicate, max_shard_bytes, values, opaque. file_stem and
+  /// single_file follow from `destination`.
+  TargetRequest target;
+  RankStatePolicy rank_state = RankStatePolicy::kDefault;
+
+  Selection selection;  // state_follows is set by convert itself
+  NameRules names;
+  bool copy_assets = false;
+  std::string assets_directory;  // --copy-assets=DIR; empty: beside the source
+
+  std::uint64_t memory_limit_bytes =
+      0;            // 0: the smaller of 1 GiB and half of what this process may use
+  int threads = 0;  // 0: available_cpus()
+  bool dry_run = false;
+  bool force = false;
+  bool resume = false;
+  bool keep_when_cancelled = true;  // --no-keep clears it
+  bool verify = false;
+  bool salvage = false;
+
+  Progress* progress = nullptr;
+  const CancelToken* cancel = nullptr;
+};
+
+/// One file of the result, as planned or as written.
+struct ConvertedFile {
+  std::string path;  // relative to DST; the name of DST itself for a one-file result
+  std::uint64_t size_bytes = 0;
+  std::uint64_t tensor_bytes = 0;
+  std::uint32_t tensors = 0;  // chunks of tensors in it
+};
+
+/// What --salvage could not bring over.
+struct LostTensor {
+  std::string name;
+  std::string reason;  // one line
+};
+
+struct ConvertReport {
+  std::string source;  // display path of what was opened
+  std::string from;
+  std::string to;
+  std::string destination;
+  std::optional<std::int64_t>
+      world_size;  // writing ranks of the result; nullopt: a one-rank format
+  std::vector<ConvertedFile> files;
+  std::uint64_t tensors = 0;
+  std::uint64_t source_bytes = 0;        // tensor bytes that are read
+  std::uint64_t output_bytes = 0;        // exact size of all files, the seal not included
+  std::uint64_t seal_bytes = 0;          // bound of tessera.manifest.json
+  std::uint64_t temporary_bytes = 0;     // besides the output itself: always 0
+  std::uint64_t metadata_bytes = 0;      // resident tables: manifest, output plan, copy plan
+  std::uint64_t staged_bytes_bound = 0;  // peak of staged tensor bytes
+  std::uint64_t peak_memory_bound = 0;   // metadata + staged
+  std::uint64_t free_bytes = 0;          // at the destination
+  std::uint64_t replaced_bytes = 0;      // what --force will remove afterwards
+  std::vector<Note> notes;               // the reader's, the writer's and ours
+  std::vector<LostTensor> lost;          // salvage
+  std::vector<std::string> assets;       // copied beside the result
+  std::vector<std::string>
+      dropped;  // names left out by a policy (values, opaque, rank state, ties)
+
+  // After the work (not in a dry run).
+  bool published = false;
+  std::uint64_t bytes_read = 0;  // tensor bytes, gaps read through included
+  std::uint64_t bytes_written = 0;
+  std::uint64_t resumed_bytes = 0;  // found finished by --resume
+  double seconds = 0;
+  bool verified = false;  // content, values, steps and groups proved equal before publishing
+  std::vector<std::string>
+      verify_findings;  // why not published (verified asked and failed): exit 1
+};
+
+/// Does the work (or, with dry_run, everything before byte one). When `verify` finds a difference
+/// the report says so and nothing is published.
+ConvertReport convert(FileSystem& fs, const ConvertOptions& options);
+
+/// The stage a cancelled run of `options` left behind, if it did: for the `--resume` line. ""
+/// otherwise.
+std::string kept_stage(const FileSystem& fs, const ConvertOptions& options);
+
+}  // namespace tessera
