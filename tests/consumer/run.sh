@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# run.sh installed|subdirectory SOURCE BUILD WORK: builds the consumer that way and runs it on a sample.
+set -euo pipefail
+kind=$1 source=$2 build=$3 work=$4
+rm -rf "$work" && mkdir -p "$work"
+if [ "$kind" = installed ]; then
+  cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
+  for page in ckpt-inspect ckpt-reshard ckpt-convert; do
+    [ -x "$work/prefix/bin/$page" ] && [ -s "$work/prefix/share/man/man1/$page.1" ]
+    [ -s "$work/prefix/share/bash-completion/completions/$page" ]
+  done
+  flags=(-DCMAKE_PREFIX_PATH="$work/prefix")
+else
+  flags=(-DTESSERA_SOURCE="$source")
+fi
+cmake -S "$source/tests/consumer" -B "$work/build" -G Ninja "${flags[@]}" >"$work/configure.log"
+ninja -C "$work/build" -j 2 consumer >"$work/build.log"
+"$work/build/consumer" "$source/sample_checkpoints/dcp/fsdp2_w4/checkpoint"

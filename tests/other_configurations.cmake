@@ -1,0 +1,29 @@
+# The sanitizer builds and the fuzz targets (presets asan, tsan, fuzz) run as tests of the Release build, so that one ctest closes on all.
+if(TESSERA_SANITIZE)
+  return()
+endif()
+set(run_if_built ${CMAKE_CURRENT_SOURCE_DIR}/support/run_if_built.sh)
+
+function(add_other_configuration_test name program timeout)
+  add_test(NAME "${name}" COMMAND ${run_if_built} ${program} ${ARGN})
+  set_tests_properties("${name}" PROPERTIES TIMEOUT ${timeout} SKIP_RETURN_CODE 77 ENVIRONMENT
+    "ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1")
+endfunction()
+
+foreach(layer base tensor layout state storage encoding format reshard ops)
+  add_other_configuration_test("asan, ubsan: ${layer}" ${PROJECT_BINARY_DIR}/asan/bin/${layer}_tests 900 "~[time]")
+endforeach()
+foreach(layer storage reshard)
+  add_other_configuration_test("tsan: ${layer}" ${PROJECT_BINARY_DIR}/tsan/bin/${layer}_tests 900 "~[time]")
+endforeach()
+
+set(TESSERA_FUZZ_SECONDS 60 CACHE STRING "Seconds of fuzzing per target in the smoke test")
+file(GLOB fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/*_fuzz.cc)
+foreach(source ${fuzz_sources})
+  get_filename_component(target ${source} NAME_WE)
+  set(found ${PROJECT_BINARY_DIR}/fuzz/found/${target})
+  file(MAKE_DIRECTORY ${found})
+  add_other_configuration_test("fuzz smoke: ${target}" ${PROJECT_BINARY_DIR}/fuzz/bin/${target} 180
+    -max_total_time=${TESSERA_FUZZ_SECONDS} -timeout=5 -rss_limit_mb=1024 -max_len=1048576 -print_final_stats=1
+    ${found} ${PROJECT_SOURCE_DIR}/fuzz/corpus/${target})
+endforeach()
