@@ -1,32 +1,59 @@
 #pragma once
-// JSON, in one place (nlohmann inside json.cc only). Values are tessera::Value trees of None, bool, int, float, string, list, dict.
+// JSON, in one place (nlohmann inside json.cc only). Values are tessera::Value trees of None, bool,
+// int, float, string, list, dict.
+//
+// Reading is for untrusted text and streams: refused as kCorrupt are depth, duplicate keys at any
+// level, a byte order mark, NUL in names, invalid UTF-8, trailing bytes, integers outside int64,
+// non-finite numbers. Pure functions; thread-safe.
+#include <tessera/base/bytes.h>
+#include <tessera/state/value.h>
+
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
-
-#include <tessera/base/bytes.h>
-#include <tessera/state/value.h>
 
 namespace tessera {
 
 struct JsonLimits {
   int max_depth = 16;
+  std::uint64_t max_values = std::uint64_t{1} << 22;  // parse_json only: what a tree may hold
 };
 
-/// For untrusted text: duplicate keys, depth, BOM, NUL in names, invalid UTF-8, trailing bytes, numbers outside int64 (integers
-/// beyond become kBigInt only when allowed by the caller: never here) and non-finite numbers are kCorrupt. Streaming (SAX).
+/// What the text says, in order. A handler may throw to stop. Defaults ignore the event.
+class JsonHandler {
+ public:
+  virtual ~JsonHandler() = default;
+  virtual void begin_object() {}
+  virtual void key(std::string&& /*name*/) {}
+  virtual void end_object() {}
+  virtual void begin_array() {}
+  virtual void end_array() {}
+  /// null, boolean, integer, float or string.
+  virtual void scalar(Value /*value*/) {}
+};
+
+/// For documents too large to be a tree: memory is the keys of the open objects.
+void parse_json_events(ByteView text, JsonHandler& handler, const JsonLimits& limits = {});
+
 Value parse_json(ByteView text, const JsonLimits& limits = {});
 
-/// indent < 0: one line. Dict keys must be strings. Floats: shortest text that reads back equal; 1.0 stays 1.0.
+/// indent < 0: one line. Dict keys must be strings. Floats: shortest text that reads back
+/// equal; 1.0 stays 1.0. Lone surrogates are written as \uXXXX, other invalid UTF-8 as U+FFFD.
+/// kInvalidArgument for what JSON cannot say (bytes, NaN, tuples, ...).
 std::string dump_json(const Value& value, int indent = -1);
 
 /// RFC 8785 (JCS): keys sorted by UTF-16 code units, numbers as ECMAScript prints them.
 std::string canonical_json(const Value& value);
 
-/// A Python-like value as `ls` prints it (samples' tags; a tuple is a list): {"__float__":"nan"}, {"__int__":"..."},
-/// {"__bytes_hex__":".."}, {"__bytesio_hex__":".."}, {"__size__":[..]}, {"__dtype__":".."}, {"__dict__":[[k,v],..]}, {"__set__":[..]},
-/// {"__complex__":[re,im]}, {"__object__":"module.Class"}, {"__ndarray__":[..],"dtype":".."}, {"__npscalar__":v,"dtype":".."},
-/// {"__tensor__":{"key":"","dtype":..,"shape":[..],"sha256":..}} (from `describe_tensor`).
+/// A Python-like value as `ls` prints it (samples' tags; a tuple is a list): {"__float__":"nan"},
+/// {"__int__":"..."},
+/// {"__bytes_hex__":".."}, {"__bytesio_hex__":".."}, {"__size__":[..]}, {"__dtype__":".."},
+/// {"__dict__":[[k,v],..]}, {"__set__":[..]},
+/// {"__complex__":[re,im]}, {"__object__":"module.Class"}, {"__ndarray__":[..],"dtype":".."},
+/// {"__npscalar__":v,"dtype":".."},
+/// {"__tensor__":X} where X, e.g. {"key":"","dtype":..,"shape":[..],"sha256":..}, is what
+/// `describe_tensor` returns.
 using DescribeTensor = std::function<Value(std::uint32_t tensor_index)>;
 Value to_json_value(const Value& value, const DescribeTensor& describe_tensor, ValueBudget& budget);
 

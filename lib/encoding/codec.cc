@@ -1,0 +1,116 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/codec.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <optional>
+
+namespace tessera {
+namespace {
+
+// Zeros compress about 1 : 32768 at zstd's best (a run-length block is 4 bytes for 128 KiB).
+// Anything past that is a bomb's claim.
+constexpr std::uint64_t kMaxRatio = 65536;
+constexpr std::uint64_t kSlackBytes = 1 << 20;
+
+/// "name[@domain][/version]" -> name; empty when the major version is not 1.
+std::string_view base_name(std::string_view codec) {
+  const std::size_t slash = codec.find('/');
+  if (slash != codec.npos) {
+    const std::string_view version = codec.substr(slash + 1);
+    if (version.substr(0, version.find('.')) != "1") return {};
+  }
+  const std::string_view name = codec.substr(0, slash);
+  return name.substr(0, name.find('@'));
+}
+
+Bytes decode_zstd(ByteView in, std::uint64_t max_output_bytes) {
+  const std::unique_ptr<ZSTD_DCtx, std::size_t (*)(ZSTD_DCtx*)> context(ZSTD_createDCtx(),
+                                                                        ZSTD_freeDCtx);
+  if (!context) fail(Code::kResourceExhausted, "no memory for a zstd decoder");
+  const std::uint64_t limit = std::min(max_output_bytes, in.size() * kMaxRatio + kSlackBytes);
+  Bytes out;
+  ZSTD_inBuffer input{in.data(), in.size(), 0};
+  std::size_t state = 0;  // 0 at the end of a frame
+  std::size_t filled = 0;
+  while (true) {
+    if (out.size() == filled) {
+      if (filled > limit)
+        fail(Code::kCorrupt, fmt::format("zstd: decodes to more than {} bytes", limit));
+      // One byte past the limit, so that "exactly the limit" and "more" differ.
+      out.resize(std::min<std::uint64_t>(limit + 1, std::max<std::uint64_t>(64 << 10, filled * 2)));
+    }
+    ZSTD_outBuffer output{out.data(), out.size(), filled};
+    const std::size_t consumed = input.pos;
+    state = ZSTD_decompressStream(context.get(), &output, &input);
+    if (ZSTD_isError(state))
+      fail(Code::kCorrupt, fmt::format("zstd: {}", ZSTD_getErrorName(state)));
+    const bool progress = output.pos > filled || input.pos > consumed;
+    filled = output.pos;
+    if (input.pos == input.size && (state == 0 || output.pos < output.size)) break;
+    if (!progress && output.pos < output.size) break;
+  }
+  if (filled > limit)
+    fail(Code::kCorrupt, fmt::format("zstd: decodes to more than {} bytes", limit));
+  if (state != 0) fail(Code::kCorrupt, fmt::format("zstd: {} bytes end inside a frame", in.size()));
+  out.resize(filled);
+  return out;
+}
+
+Bytes swap_case(ByteView in, std::uint64_t max_output_bytes) {
+  if (in.size() > max_output_bytes)
+    fail(Code::kCorrupt,
+         fmt::format("stream.rot13: decodes to more than {} bytes", max_output_bytes));
+  Bytes out(in.begin(), in.end());
+  for (std::byte& b : out) {
+    const char c = static_cast<char>(b);
+    if ((c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) b ^= std::byte{0x20};
+  }
+  return out;
+}
+
+// "slice:offset:length", decimal.
+constexpr std::string_view kSlicePrefix = "slice:";
+
+std::optional<std::uint64_t> decimal(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+Bytes slice(std::string_view codec, ByteView in, std::uint64_t max_output_bytes) {
+  const std::string_view range = codec.substr(kSlicePrefix.size());
+  const std::size_t colon = range.find(':');
+  const auto offset = decimal(range.substr(0, colon));
+  const auto length = colon == range.npos ? std::nullopt : decimal(range.substr(colon + 1));
+  if (!offset || !length)
+    fail(Code::kUnsupported, fmt::format("codec \"{:.100}\" is not known", codec));
+  if (*offset > in.size() || *length > in.size() - *offset || *length > max_output_bytes)
+    fail(Code::kCorrupt, fmt::format("bytes [{}, {} + {}) are asked for, decoding gave {}", *offset,
+                                     *offset, *length, in.size()));
+  const ByteView part = in.subspan(*offset, *length);
+  return Bytes(part.begin(), part.end());
+}
+
+}  // namespace
+
+bool has_codec(std::string_view codec) {
+  if (codec.starts_with(kSlicePrefix)) return true;
+  const std::string_view name = base_name(codec);
+  return name == "stream.zstd" || name == "stream.rot13";
+}
+
+Bytes decode(std::string_view codec, ByteView in, std::uint64_t max_output_bytes) {
+  if (codec.starts_with(kSlicePrefix)) return slice(codec, in, max_output_bytes);
+  const std::string_view name = base_name(codec);
+  if (name == "stream.zstd") return decode_zstd(in, max_output_bytes);
+  if (name == "stream.rot13") return swap_case(in, max_output_bytes);
+  fail(Code::kUnsupported, fmt::format("codec \"{:.100}\" is not known", codec),
+       "stream.zstd and stream.rot13, version 1, can be read");
+}
+
+}  // namespace tessera
