@@ -1,0 +1,342 @@
+// Graph -> Value. Recursive, bounded by kMaxValueDepth; shared nodes decode once.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/pickle_reader.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "lib/encoding/utf8.h"
+
+namespace tessera {
+namespace {
+
+using Node = PickleGraph::Node;
+
+/// A value and the levels of containers it holds.
+struct Decoded {
+  Value value;
+  int height = 0;
+};
+
+bool is_scalar(PickleKind kind) {
+  switch (kind) {
+    case PickleKind::kNone:
+    case PickleKind::kBool:
+    case PickleKind::kInt:
+    case PickleKind::kBigInt:
+    case PickleKind::kFloat:
+    case PickleKind::kString:
+    case PickleKind::kBytes:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class Decoder {
+ public:
+  Decoder(const PickleGraph& graph, const PickleHook& hook) : graph_(graph), hook_(hook) {}
+
+  /// `levels`: containers around this value.
+  Decoded decode(Node node, int levels);
+
+ private:
+  Value scalar(Node node) const;
+  Decoded compound(Node node, int levels);
+  Decoded object(Node node, int levels);
+  std::optional<Value> known_call(Node node, int levels, int& height);
+  std::optional<Value> known_builtin(Node node, std::string_view name, int levels, int& height);
+  std::optional<Value> mapping(Node node, std::string_view name, int levels, int& height);
+  Value opaque(Node node, int levels, int& height);
+  void name_opaque(Node callable, OpaqueObject& out) const;
+
+  Value child(Node node, int levels, int& height);
+  ValueList list(std::span<const Node> nodes, int levels, int& height);
+  ValueDict dict(std::span<const Node> pairs, int levels, int& height);
+  void add_pair(ValueDict& out, Node key, Node value, int levels, int& height);
+  void merge_duplicates(ValueDict& entries) const;
+
+  bool bare(Node node) const {
+    return !graph_.state(node) && graph_.items(node).empty() && graph_.dict_items(node).empty() &&
+           !graph_.keyword_arguments(node);
+  }
+
+  const PickleGraph& graph_;
+  const PickleHook& hook_;
+  std::unordered_map<Node, Decoded> done_;
+  std::unordered_map<Node, bool> open_;
+};
+
+[[noreturn]] void malformed(std::string_view what) {
+  fail(Code::kCorrupt, fmt::format("pickle: malformed {}", what));
+}
+
+Decoded Decoder::decode(Node node, int levels) {
+  const PickleKind kind = graph_.kind(node);
+  if (is_scalar(kind)) {
+    if (hook_) {
+      if (auto value = hook_(graph_, node)) return {std::move(*value), 0};
+    }
+    return {scalar(node), 0};
+  }
+  Decoded result;
+  if (const auto found = done_.find(node); found != done_.end()) {
+    result = found->second;
+  } else {
+    if (levels >= kMaxValueDepth)
+      fail(Code::kCorrupt, fmt::format("pickle: nested deeper than {} levels", kMaxValueDepth));
+    if (!open_.try_emplace(node).second) fail(Code::kCorrupt, "pickle: an object contains itself");
+    if (hook_) {
+      if (auto value = hook_(graph_, node)) result = {std::move(*value), 1};
+    }
+    if (result.height == 0) result = compound(node, levels);
+    open_.erase(node);
+    done_.emplace(node, result);
+  }
+  if (levels + result.height > kMaxValueDepth)
+    fail(Code::kCorrupt, fmt::format("pickle: nested deeper than {} levels", kMaxValueDepth));
+  return result;
+}
+
+Value Decoder::scalar(Node node) const {
+  switch (graph_.kind(node)) {
+    case PickleKind::kBool:
+      return Value::boolean(graph_.boolean(node));
+    case PickleKind::kInt:
+      return Value::integer(graph_.integer(node));
+    case PickleKind::kBigInt:
+      return Value::big_integer(std::string(graph_.text(node)));
+    case PickleKind::kFloat:
+      return Value::real(graph_.real(node));
+    case PickleKind::kString:
+      return Value::string(std::string(graph_.text(node)));
+    case PickleKind::kBytes:
+      return Value::bytes(std::string(graph_.text(node)));
+    default:
+      return Value();
+  }
+}
+
+Decoded Decoder::compound(Node node, int levels) {
+  int height = 0;
+  Value value;
+  switch (graph_.kind(node)) {
+    case PickleKind::kByteArray:
+      value = Value::bytes(std::string(graph_.text(node)), Value::Kind::kByteArray);
+      break;
+    case PickleKind::kList:
+      value = Value::list(list(graph_.items(node), levels, height));
+      break;
+    case PickleKind::kTuple:
+      value = Value::list(list(graph_.items(node), levels, height), Value::Kind::kTuple);
+      break;
+    case PickleKind::kSet:
+      value = Value::list(list(graph_.items(node), levels, height), Value::Kind::kSet);
+      break;
+    case PickleKind::kFrozenSet:
+      value = Value::list(list(graph_.items(node), levels, height), Value::Kind::kFrozenSet);
+      break;
+    case PickleKind::kDict:
+      value = Value::dict(dict(graph_.dict_items(node), levels, height));
+      break;
+    default:
+      return object(node, levels);
+  }
+  return {std::move(value), height + 1};
+}
+
+Decoded Decoder::object(Node node, int levels) {
+  int height = 0;
+  const PickleKind kind = graph_.kind(node);
+  if (kind == PickleKind::kGlobal) {
+    const auto [module, name] = graph_.global(node);
+    if (module == "torch") {
+      if (const auto dtype = dtype_from_torch_name(name)) return {Value::dtype(*dtype), 1};
+    }
+  } else if (kind != PickleKind::kPersistentId) {
+    if (auto value = known_call(node, levels, height)) return {std::move(*value), height + 1};
+  }
+  Value value = opaque(node, levels, height);
+  return {std::move(value), height + 1};
+}
+
+Value Decoder::child(Node node, int levels, int& height) {
+  Decoded decoded = decode(node, levels + 1);
+  height = std::max(height, decoded.height);
+  return std::move(decoded.value);
+}
+
+ValueList Decoder::list(std::span<const Node> nodes, int levels, int& height) {
+  ValueList out;
+  out.reserve(nodes.size());
+  for (const Node node : nodes) out.push_back(child(node, levels, height));
+  return out;
+}
+
+void Decoder::add_pair(ValueDict& out, Node key, Node value, int levels, int& height) {
+  const PickleKind kind = graph_.kind(key);
+  if (kind == PickleKind::kList || kind == PickleKind::kDict || kind == PickleKind::kSet ||
+      kind == PickleKind::kByteArray)
+    malformed("dict: a mutable container as key");
+  Value k = child(key, levels, height);
+  out.emplace_back(std::move(k), child(value, levels, height));
+}
+
+ValueDict Decoder::dict(std::span<const Node> pairs, int levels, int& height) {
+  ValueDict out;
+  out.reserve(pairs.size() / 2);
+  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2)
+    add_pair(out, pairs[i], pairs[i + 1], levels, height);
+  merge_duplicates(out);
+  return out;
+}
+
+/// As in Python: the first place, the last value.
+void Decoder::merge_duplicates(ValueDict& entries) const {
+  std::unordered_map<std::string_view, std::size_t> strings;
+  std::unordered_map<std::int64_t, std::size_t> integers;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    std::size_t first = kept;
+    const Value& key = entries[i].first;
+    if (key.is_string()) first = strings.try_emplace(key.as_string(), kept).first->second;
+    if (key.is_int()) first = integers.try_emplace(key.as_int(), kept).first->second;
+    if (first == kept && i != kept) entries[kept] = std::move(entries[i]);
+    if (first != kept) entries[first].second = std::move(entries[i].second);
+    kept += first == kept;
+  }
+  entries.resize(kept);
+}
+
+std::optional<Value> Decoder::mapping(Node node, std::string_view name, int levels, int& height) {
+  if (!graph_.items(node).empty() || graph_.keyword_arguments(node)) return std::nullopt;
+  ValueDict entries;
+  const auto arguments = graph_.items(graph_.arguments(node));
+  if (name != "defaultdict" && !arguments.empty()) {
+    // OrderedDict([(k, v), ...]) of Python 2; Counter({k: n}).
+    for (const Node pair : graph_.items(arguments[0])) {
+      const auto kv = graph_.items(pair);
+      if (arguments.size() != 1 || kv.size() != 2) malformed("collections." + std::string(name));
+      add_pair(entries, kv[0], kv[1], levels, height);
+    }
+    for (ValueDict more = dict(graph_.dict_items(arguments[0]), levels, height); auto& pair : more)
+      entries.push_back(std::move(pair));
+  }
+  for (ValueDict more = dict(graph_.dict_items(node), levels, height); auto& pair : more)
+    entries.push_back(std::move(pair));
+  merge_duplicates(entries);
+  const auto state = graph_.state(node);
+  if (name == "OrderedDict")
+    return Value::ordered_dict(std::move(entries), state ? child(*state, levels, height) : Value());
+  return Value::dict(std::move(entries));
+}
+
+std::optional<Value> Decoder::known_builtin(Node node, std::string_view name, int levels,
+                                            int& height) {
+  const auto arguments = graph_.items(graph_.arguments(node));
+  if (name == "set" || name == "frozenset") {
+    ValueList items;
+    if (!arguments.empty()) items = list(graph_.items(arguments[0]), levels, height);
+    return Value::list(std::move(items),
+                       name == "set" ? Value::Kind::kSet : Value::Kind::kFrozenSet);
+  }
+  if (name == "complex" && arguments.size() == 2) {
+    const Value re = child(arguments[0], levels, height);
+    const Value im = child(arguments[1], levels, height);
+    if (!re.is_number() || !im.is_number()) malformed("complex");
+    return Value::complex(re.as_real(), im.as_real());
+  }
+  if (name == "bytes" && arguments.empty()) return Value::bytes("");
+  if (name != "bytearray") return std::nullopt;
+  if (arguments.empty()) return Value::bytes("", Value::Kind::kByteArray);
+  const Value source = child(arguments[0], levels, height);
+  if (source.kind() == Value::Kind::kBytes)
+    return Value::bytes(source.as_string(), Value::Kind::kByteArray);
+  std::string raw;
+  if (!source.is_string() || !latin1_from_utf8(source.as_string(), raw)) malformed("bytearray");
+  return Value::bytes(std::move(raw), Value::Kind::kByteArray);
+}
+
+std::optional<Value> Decoder::known_call(Node node, int levels, int& height) {
+  const Node callable = graph_.callable(node);
+  if (graph_.kind(callable) != PickleKind::kGlobal) return std::nullopt;
+  const auto [module, name] = graph_.global(callable);
+  if (module == "collections" &&
+      (name == "OrderedDict" || name == "Counter" || name == "defaultdict"))
+    return mapping(node, name, levels, height);
+  if (!bare(node)) return std::nullopt;
+  if (module == "builtins") return known_builtin(node, name, levels, height);
+  const auto arguments = graph_.items(graph_.arguments(node));
+  if (module == "torch" && name == "Size") {
+    std::vector<std::int64_t> sizes;
+    if (arguments.size() > 1) malformed("torch.Size");
+    for (const Node item : arguments.empty() ? arguments : graph_.items(arguments[0])) {
+      if (graph_.kind(item) != PickleKind::kInt) malformed("torch.Size");
+      sizes.push_back(graph_.integer(item));
+    }
+    return Value::size(std::move(sizes));
+  }
+  if (module == "_codecs" && name == "encode") {
+    std::string raw;
+    if (arguments.empty() || graph_.kind(arguments[0]) != PickleKind::kString ||
+        (arguments.size() > 1 && (graph_.kind(arguments[1]) != PickleKind::kString ||
+                                  !graph_.text(arguments[1]).starts_with("latin"))) ||
+        !latin1_from_utf8(graph_.text(arguments[0]), raw))
+      malformed("_codecs.encode: only latin1 text makes bytes");
+    return Value::bytes(std::move(raw));
+  }
+  return std::nullopt;
+}
+
+/// getattr(Class, "Inner") as a callable is the class Class.Inner.
+void Decoder::name_opaque(Node callable, OpaqueObject& out) const {
+  if (graph_.kind(callable) == PickleKind::kGlobal) {
+    std::tie(out.module, out.name) = graph_.global(callable);
+    return;
+  }
+  const auto arguments = graph_.items(graph_.arguments(callable));
+  if (!graph_.is_call(callable, "builtins", "getattr") || arguments.size() != 2 ||
+      graph_.kind(arguments[0]) != PickleKind::kGlobal ||
+      graph_.kind(arguments[1]) != PickleKind::kString)
+    fail(Code::kUnsupported, "pickle: a call of another call's result");
+  std::tie(out.module, out.name) = graph_.global(arguments[0]);
+  out.name += fmt::format(".{}", graph_.text(arguments[1]));
+}
+
+Value Decoder::opaque(Node node, int levels, int& height) {
+  OpaqueObject out;
+  const PickleKind kind = graph_.kind(node);
+  if (kind == PickleKind::kGlobal) {
+    out.how = OpaqueObject::How::kGlobal;
+    name_opaque(node, out);
+    return Value::opaque(std::move(out));
+  }
+  out.arguments = child(graph_.arguments(node), levels, height);
+  if (kind == PickleKind::kPersistentId) {
+    out.how = OpaqueObject::How::kPersistentId;
+    return Value::opaque(std::move(out));
+  }
+  out.how = kind == PickleKind::kReduce ? OpaqueObject::How::kReduce : OpaqueObject::How::kNewObj;
+  name_opaque(graph_.callable(node), out);
+  if (const auto keywords = graph_.keyword_arguments(node)) {
+    out.how = OpaqueObject::How::kNewObjEx;
+    out.keyword_arguments = child(*keywords, levels, height);
+  }
+  if (const auto state = graph_.state(node)) {
+    out.has_state = true;
+    out.state = child(*state, levels, height);
+  }
+  out.items = list(graph_.items(node), levels, height);
+  out.dict_items = dict(graph_.dict_items(node), levels, height);
+  return Value::opaque(std::move(out));
+}
+
+}  // namespace
+
+Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook) {
+  return Decoder(graph, hook).decode(node, 0).value;
+}
+
+}  // namespace tessera

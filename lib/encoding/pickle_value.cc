@@ -1,0 +1,288 @@
+// Value -> pickle opcodes.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/pickle_writer.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "lib/encoding/utf8.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kBatch = 1000;  // items per APPENDS or SETITEMS, as Python writes them
+
+using WriteTensor = std::function<void(PickleEmitter&, std::uint32_t)>;
+
+class ValueWriter {
+ public:
+  ValueWriter(PickleEmitter& emitter, const WriteTensor& tensor)
+      : emitter_(emitter), tensor_(tensor) {}
+
+  /// Finds the nodes that occur more than once.
+  void scan(const Value& value);
+  void write(const Value& value);
+
+ private:
+  void scan_opaque(const OpaqueObject& object);
+  void write_node(const Value& value);
+  void write_text(const Value& value);
+  void write_items(const ValueList& items);
+  void write_pairs(const ValueDict& pairs);
+  void write_tuple(const ValueList& items);
+  void write_list(const Value& value);
+  void write_size(const std::vector<std::int64_t>& sizes);
+  void write_ordered_dict(const Value& value);
+  void write_dtype(DType dtype);
+  void write_opaque(const OpaqueObject& object);
+  void write_class(const OpaqueObject& object);
+
+  PickleEmitter& emitter_;
+  const WriteTensor& tensor_;
+  std::unordered_map<const void*, int> uses_;
+  std::unordered_map<const void*, std::uint32_t> memo_;
+};
+
+bool is_memoised_kind(Value::Kind kind) {
+  switch (kind) {
+    case Value::Kind::kList:
+    case Value::Kind::kTuple:
+    case Value::Kind::kSet:
+    case Value::Kind::kFrozenSet:
+    case Value::Kind::kDict:
+    case Value::Kind::kOrderedDict:
+    case Value::Kind::kOpaque:
+    case Value::Kind::kByteArray:
+    case Value::Kind::kBytesIo:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void ValueWriter::scan(const Value& value) {
+  if (!is_memoised_kind(value.kind())) return;
+  if (value.node_id() && ++uses_[value.node_id()] > 1) return;
+  switch (value.kind()) {
+    case Value::Kind::kList:
+    case Value::Kind::kTuple:
+    case Value::Kind::kSet:
+    case Value::Kind::kFrozenSet:
+      for (const Value& item : value.as_list()) scan(item);
+      break;
+    case Value::Kind::kOrderedDict:
+      scan(value.attributes());
+      [[fallthrough]];
+    case Value::Kind::kDict:
+      for (const auto& [key, item] : value.as_dict()) {
+        scan(key);
+        scan(item);
+      }
+      break;
+    case Value::Kind::kOpaque:
+      scan_opaque(value.as_opaque());
+      break;
+    default:
+      break;
+  }
+}
+
+void ValueWriter::scan_opaque(const OpaqueObject& object) {
+  scan(object.arguments);
+  scan(object.keyword_arguments);
+  scan(object.state);
+  for (const Value& item : object.items) scan(item);
+  for (const auto& [key, item] : object.dict_items) {
+    scan(key);
+    scan(item);
+  }
+}
+
+void ValueWriter::write(const Value& value) {
+  const void* id = is_memoised_kind(value.kind()) ? value.node_id() : nullptr;
+  const auto use = id ? uses_.find(id) : uses_.end();
+  if (use == uses_.end() || use->second < 2) return write_node(value);
+  if (const auto known = memo_.find(id); known != memo_.end()) return emitter_.get(known->second);
+  write_node(value);
+  memo_.emplace(id, emitter_.put());
+}
+
+void ValueWriter::write_node(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::kNone:
+      return emitter_.none();
+    case Value::Kind::kBool:
+      return emitter_.boolean(value.as_bool());
+    case Value::Kind::kInt:
+      return emitter_.integer(value.as_int());
+    case Value::Kind::kFloat:
+      return emitter_.real(value.as_real());
+    case Value::Kind::kSize:
+      return write_size(value.as_size());
+    case Value::Kind::kDict:
+      emitter_.empty_dict();
+      return write_pairs(value.as_dict());
+    case Value::Kind::kOrderedDict:
+      return write_ordered_dict(value);
+    case Value::Kind::kDType:
+      return write_dtype(value.as_dtype());
+    case Value::Kind::kTensor:
+      return tensor_(emitter_, value.tensor_index());
+    case Value::Kind::kOpaque:
+      return write_opaque(value.as_opaque());
+    case Value::Kind::kList:
+    case Value::Kind::kTuple:
+    case Value::Kind::kSet:
+    case Value::Kind::kFrozenSet:
+      return write_list(value);
+    default:
+      return write_text(value);
+  }
+}
+
+void ValueWriter::write_text(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::kBigInt:
+      return emitter_.big_integer(value.as_string());
+    case Value::Kind::kString:
+      return emitter_.string(value.as_string());
+    case Value::Kind::kBytes:
+      return emitter_.bytes(value.as_string());
+    case Value::Kind::kByteArray:
+      emitter_.global("__builtin__", "bytearray");
+      emitter_.bytes(value.as_string());
+      emitter_.tuple_n(1);
+      return emitter_.reduce();
+    case Value::Kind::kBytesIo:  // state: contents, position, attributes
+      emitter_.global("_io", "BytesIO");
+      emitter_.empty_tuple();
+      emitter_.new_object();
+      emitter_.bytes(value.as_string());
+      emitter_.integer(0);
+      emitter_.none();
+      emitter_.tuple_n(3);
+      return emitter_.build();
+    case Value::Kind::kComplex: {
+      const auto [re, im] = value.as_complex();
+      emitter_.global("__builtin__", "complex");
+      emitter_.real(re);
+      emitter_.real(im);
+      emitter_.tuple_n(2);
+      return emitter_.reduce();
+    }
+    default:
+      TESSERA_CHECK(false);
+  }
+}
+
+void ValueWriter::write_items(const ValueList& items) {
+  for (std::size_t i = 0; i < items.size(); i += kBatch) {
+    emitter_.mark();
+    for (std::size_t j = i; j < std::min(items.size(), i + kBatch); ++j) write(items[j]);
+    emitter_.append_items();
+  }
+}
+
+void ValueWriter::write_pairs(const ValueDict& pairs) {
+  for (std::size_t i = 0; i < pairs.size(); i += kBatch) {
+    emitter_.mark();
+    for (std::size_t j = i; j < std::min(pairs.size(), i + kBatch); ++j) {
+      write(pairs[j].first);
+      write(pairs[j].second);
+    }
+    emitter_.set_items();
+  }
+}
+
+void ValueWriter::write_tuple(const ValueList& items) {
+  if (items.empty()) return emitter_.empty_tuple();
+  if (items.size() > 3) emitter_.mark();
+  for (const Value& item : items) write(item);
+  if (items.size() > 3) {
+    emitter_.tuple();
+  } else {
+    emitter_.tuple_n(static_cast<int>(items.size()));
+  }
+}
+
+void ValueWriter::write_list(const Value& value) {
+  const ValueList& items = value.as_list();
+  if (value.kind() == Value::Kind::kTuple) return write_tuple(items);
+  if (value.kind() == Value::Kind::kSet) emitter_.empty_set_call();
+  if (value.kind() == Value::Kind::kFrozenSet) emitter_.global("__builtin__", "frozenset");
+  emitter_.empty_list();
+  write_items(items);
+  if (value.kind() == Value::Kind::kList) return;
+  emitter_.tuple_n(1);
+  emitter_.reduce();
+}
+
+void ValueWriter::write_size(const std::vector<std::int64_t>& sizes) {
+  emitter_.global("torch", "Size");
+  emitter_.mark();
+  for (const std::int64_t size : sizes) emitter_.integer(size);
+  emitter_.tuple();
+  emitter_.tuple_n(1);
+  emitter_.reduce();
+}
+
+void ValueWriter::write_ordered_dict(const Value& value) {
+  emitter_.global("collections", "OrderedDict");
+  emitter_.empty_tuple();
+  emitter_.reduce();
+  write_pairs(value.as_dict());
+  if (value.attributes().is_none()) return;
+  write(value.attributes());
+  emitter_.build();
+}
+
+void ValueWriter::write_dtype(DType dtype) {
+  if (dtype == DType::kFloat4 || dtype == DType::kFloat6E2M3 || dtype == DType::kFloat6E3M2)
+    fail(Code::kUnsupported, fmt::format("PyTorch has no dtype {}", torch_name(dtype)));
+  emitter_.global("torch", torch_name(dtype));
+}
+
+/// A nested class ("ShardedTensor.ProcessGroupState") is reached by getattr, as protocol 2 does.
+void ValueWriter::write_class(const OpaqueObject& object) {
+  const std::size_t dot = object.name.find('.');
+  if (dot == std::string::npos) return emitter_.global(object.module, object.name);
+  emitter_.global("__builtin__", "getattr");
+  emitter_.global(object.module, object.name.substr(0, dot));
+  emitter_.string(object.name.substr(dot + 1));
+  emitter_.tuple_n(2);
+  emitter_.reduce();
+}
+
+void ValueWriter::write_opaque(const OpaqueObject& object) {
+  using How = OpaqueObject::How;
+  if (object.how == How::kPersistentId || object.how == How::kExtension)
+    fail(Code::kUnsupported, "pickle: a bare storage or extension object cannot be written");
+  write_class(object);
+  if (object.how == How::kGlobal) return;
+  write(object.arguments);
+  if (object.how == How::kNewObjEx) {
+    write(object.keyword_arguments);
+    emitter_.new_object_ex();
+  } else if (object.how == How::kNewObj) {
+    emitter_.new_object();
+  } else {
+    emitter_.reduce();
+  }
+  write_items(object.items);
+  write_pairs(object.dict_items);
+  if (!object.has_state) return;
+  write(object.state);
+  emitter_.build();
+}
+
+}  // namespace
+
+void write_value(PickleEmitter& emitter, const Value& value,
+                 const std::function<void(PickleEmitter&, std::uint32_t)>& tensor) {
+  ValueWriter writer(emitter, tensor);
+  writer.scan(value);
+  writer.write(value);
+}
+
+}  // namespace tessera

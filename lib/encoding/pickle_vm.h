@@ -1,0 +1,84 @@
+#pragma once
+// The pickle machine: a table of opcode handlers over a stack, marks, a dense memo and the arena.
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lib/encoding/pickle_graph.h"
+
+namespace tessera {
+
+class PickleVm {
+ public:
+  using Node = PickleGraph::Node;
+
+  PickleVm(ByteView bytes, const PickleOptions& options);
+  /// Runs up to STOP. `consumed`: see read_pickle.
+  PickleGraph run(std::size_t* consumed);
+
+ private:
+  friend struct PickleOpcodes;
+
+  // Bytes. All of them throw kCorrupt where the stream ends early.
+  [[noreturn]] void corrupt(std::string_view what) const;
+  std::string_view take(std::uint64_t length, std::string_view what);
+  template <class T>
+  T take_number();
+  std::string_view take_line();
+
+  // Stack.
+  void push(Node node) { stack_.push_back(node); }
+  Node pop();
+  Node top() const;
+  std::span<const Node> since_mark() const;
+  void drop_to_mark();
+
+  // Arena.
+  Node add(const PickleNode& node);
+  void push_number(PickleKind kind, std::uint64_t bits);
+  void push_integer(std::int64_t value);
+  void push_text(PickleKind kind, std::string_view text);
+  void push_string(std::string_view utf8);
+  void push_python2_string(std::string_view bytes);
+  void push_long(std::string_view little_endian);
+  void push_decimal(std::string_view decimal);
+  void push_sequence(PickleKind kind, std::span<const Node> items);
+  void push_global(std::string_view module, std::string_view name);
+  void push_call(PickleKind kind, Node callable, Node arguments);
+  PickleRun extend(PickleRun run, std::span<const Node> more);
+  void append_to(Node target, std::span<const Node> items);
+  void set_in(Node target, std::span<const Node> pairs);
+  PickleExtra& extra(Node node);
+
+  // Memo.
+  void memo_put(std::uint64_t index);
+  void memo_get(std::uint64_t index);
+
+  // getattr is judged by its arguments, and refused where it is never called.
+  void check_getattr(PickleKind call, Node arguments);
+  void deny_getattr(std::size_t at);
+
+  void step(std::uint8_t opcode);  // pickle_opcodes.cc
+  PickleKind kind(Node node) const { return rep_->nodes[node].kind; }
+
+  ByteView bytes_;
+  PickleOptions options_;
+  std::shared_ptr<PickleGraph::Rep> rep_;
+  std::size_t position_ = 0;
+  std::size_t opcode_at_ = 0;
+  std::uint64_t opcode_count_ = 0;
+  bool stopped_ = false;
+  std::vector<Node> stack_;
+  std::vector<std::size_t> marks_;
+  std::vector<Node> memo_;
+  std::size_t memo_count_ = 0;
+  std::unordered_map<std::string, Node> interned_globals_;
+  std::vector<Node> small_integers_;  // 0..255, made on first use
+  Node none_, true_, false_, empty_tuple_;
+  Node getattr_;
+  std::size_t getattr_at_ = 0;
+  bool getattr_was_called_ = false;
+};
+
+}  // namespace tessera
