@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
-#include <optional>
 
 namespace tessera {
 namespace {
@@ -75,24 +74,25 @@ Bytes swap_case(ByteView in, std::uint64_t max_output_bytes) {
 // "slice:offset:length", decimal.
 constexpr std::string_view kSlicePrefix = "slice:";
 
-std::optional<std::uint64_t> decimal(std::string_view text) {
-  std::uint64_t value = 0;
+bool parse_decimal(std::string_view text, std::uint64_t& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return error == std::errc() && end == text.data() + text.size();
 }
 
 Bytes slice(std::string_view codec, ByteView in, std::uint64_t max_output_bytes) {
   const std::string_view range = codec.substr(kSlicePrefix.size());
-  const std::size_t colon = range.find(':');
-  const auto offset = decimal(range.substr(0, colon));
-  const auto length = colon == range.npos ? std::nullopt : decimal(range.substr(colon + 1));
-  if (!offset || !length)
+  const std::size_t colon = std::min(range.find(':'), range.size());
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  if (!parse_decimal(range.substr(0, colon), offset) || colon == range.size() ||
+      !parse_decimal(range.substr(colon + 1), length)) {
     fail(Code::kUnsupported, fmt::format("codec \"{:.100}\" is not known", codec));
-  if (*offset > in.size() || *length > in.size() - *offset || *length > max_output_bytes)
-    fail(Code::kCorrupt, fmt::format("bytes [{}, {} + {}) are asked for, decoding gave {}", *offset,
-                                     *offset, *length, in.size()));
-  const ByteView part = in.subspan(*offset, *length);
+  }
+  if (offset > in.size() || length > in.size() - offset || length > max_output_bytes) {
+    fail(Code::kCorrupt, fmt::format("bytes [{}, {} + {}) are asked for, decoding gave {}", offset,
+                                     offset, length, in.size()));
+  }
+  const ByteView part = in.subspan(offset, length);
   return Bytes(part.begin(), part.end());
 }
 

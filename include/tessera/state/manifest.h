@@ -30,6 +30,7 @@ struct Source {
     kPending,  // an archive item [offset, offset + length) of `file`; call FormatDriver::locate
     kExtent,   // elements at `offset` of `file`, row-major dense or by `strides`
     kCoded,    // bytes [offset, offset + length) decode by codec chain `side` to the dense chunk
+               // (what one codec of the chain hands to the next may be larger than the chunk)
     kInline,   // Manifest::inline_bytes[side]: the dense chunk itself
     kFill,     // every element equals Manifest::inline_bytes[side]
   };
