@@ -1,14 +1,11 @@
-#include <tessera/storage/aligned_buffer.h>
-
-#include <sys/mman.h>
-
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <tessera/base/error.h>
+#include <tessera/storage/aligned_buffer.h>
+#include <tessera/storage/file_system.h>
 
 #include <cstdlib>
 #include <limits>
-
-#include <tessera/base/error.h>
-#include <tessera/storage/file_system.h>
 
 namespace tessera {
 

@@ -1,14 +1,12 @@
-#include <tessera/storage/checksum.h>
-
 #include <isa-l/crc.h>
 #include <openssl/evp.h>
+#include <tessera/base/error.h>
+#include <tessera/storage/checksum.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <map>
 #include <mutex>
-
-#include <tessera/base/error.h>
 
 namespace tessera {
 
@@ -34,8 +32,7 @@ std::uint32_t copy_crc32(std::uint32_t crc, std::byte* to, ByteView from) {
 
 std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint64_t length_b) {
   static_assert(sizeof(z_off_t) == 8, "lengths of records need 64 bits");
-  return static_cast<std::uint32_t>(
-      ::crc32_combine(crc_a, crc_b, static_cast<z_off_t>(length_b)));
+  return static_cast<std::uint32_t>(::crc32_combine(crc_a, crc_b, static_cast<z_off_t>(length_b)));
 }
 
 // ---- SHA-256

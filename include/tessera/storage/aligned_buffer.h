@@ -1,9 +1,11 @@
 #pragma once
-// AlignedBuffer: memory whose address suits direct I/O (kIoAlignment), owned, reusable, never zeroed.
+// AlignedBuffer: memory whose address suits direct I/O (kIoAlignment), owned, reusable, never
+// zeroed.
+#include <tessera/base/bytes.h>
+
 #include <cstddef>
 #include <memory>
-
-#include <tessera/base/bytes.h>
+#include <utility>
 
 namespace tessera {
 
@@ -11,6 +13,13 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t size_bytes);  // throws kResourceExhausted
+  AlignedBuffer(AlignedBuffer&& other) noexcept
+      : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }

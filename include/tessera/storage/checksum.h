@@ -1,11 +1,11 @@
 #pragma once
 // CRC-32 (zip polynomial, the one checksum everywhere) and SHA-256 (content hashes).
+#include <tessera/base/bytes.h>
+
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
-
-#include <tessera/base/bytes.h>
 
 namespace tessera {
 
@@ -33,8 +33,8 @@ class Sha256 {
 Sha256Digest sha256(ByteView data);
 std::string hex(const Sha256Digest& digest);
 
-/// CRCs of disjoint byte ranges of one record, in any order and from several threads, folded into the record's CRC once the
-/// ranges cover it. Memory: one entry per maximal run seen so far.
+/// CRCs of disjoint byte ranges of one record, in any order and from several threads, folded into
+/// the record's CRC once the ranges cover it. Memory: one entry per maximal run seen so far.
 class CrcFold {
  public:
   explicit CrcFold(std::uint64_t length_bytes);

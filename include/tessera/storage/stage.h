@@ -1,24 +1,28 @@
 #pragma once
 // Stage: the commit protocol. Nothing is visible under the final name until it is whole.
 //
-//   parent/.<name>.tmp-<plan hash>/   files made O_EXCL, lease lock held, journal of finished pieces
+//   parent/.<name>.tmp-<plan hash>/   files made O_EXCL, lease lock held, journal of finished
+//   pieces
 //   -> every file fsynced -> prove() -> seal file written, fsynced -> folder fsynced
-//   -> rename to parent/<name> (NOREPLACE; --force: EXCHANGE, or trash-then-rename) -> parent fsynced  = the commit point
+//   -> rename to parent/<name> (NOREPLACE; --force: EXCHANGE, or trash-then-rename) -> parent
+//   fsynced  = the commit point
 //   -> old content removed
 //
-// A crash before the commit point leaves the old state and a stage; after it the new state. Whoever publishes to the same name next
-// removes stages and trash of ours that nobody holds locked. One stage per final name and plan hash: a second holder is refused
-// (kAlreadyExists). A one-file result is staged as `.<name>.tmp-<hash>/<name>` and renamed out, its seal beside it (`<name>.tessera.json`)
-// published before the file; a seal that does not match its file counts as absent.
+// A crash before the commit point leaves the old state and a stage; after it the new state. Whoever
+// publishes to the same name next removes stages and trash of ours that nobody holds locked. One
+// stage per final name and plan hash: a second holder is refused (kAlreadyExists). A one-file
+// result is staged as `.<name>.tmp-<hash>/<name>` and renamed out, its seal beside it
+// (`<name>.tessera.json`) published before the file; a seal that does not match its file counts as
+// absent.
+#include <tessera/base/bytes.h>
+#include <tessera/storage/file_system.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <tessera/base/bytes.h>
-#include <tessera/storage/file_system.h>
 
 namespace tessera {
 
@@ -31,7 +35,8 @@ struct StageOptions {
   bool single_file = false;  // final_path names a file
 };
 
-/// A finished piece, as the journal remembers it: `length` bytes at `offset` of file number `file` have this CRC.
+/// A finished piece, as the journal remembers it: `length` bytes at `offset` of file number `file`
+/// have this CRC.
 struct JournalEntry {
   std::uint32_t file = 0;
   std::uint32_t crc32 = 0;
@@ -41,25 +46,26 @@ struct JournalEntry {
 
 class Stage {
  public:
-  /// `plan_hash`: hex; identifies source, request and output plan. Throws kAlreadyExists when final_path exists without
-  /// `force`, or when another holder stages the same.
+  /// `plan_hash`: hex; identifies source, request and output plan. Throws kAlreadyExists when
+  /// final_path exists without `force`, or when another holder stages the same.
   static std::unique_ptr<Stage> open(FileSystem& fs, const std::string& final_path,
                                      const std::string& plan_hash, const StageOptions& options);
   virtual ~Stage() = default;  // neither published nor kept: the stage is removed
 
-  virtual const std::string& directory() const = 0;   // where files are being written
+  virtual const std::string& directory() const = 0;  // where files are being written
   virtual const std::string& final_path() const = 0;
   /// Entries of an interrupted run (resume only), in order; torn tails dropped.
   virtual const std::vector<JournalEntry>& finished() const = 0;
 
-  /// Creates (or, resuming, reopens) `relative` below the stage; folders on the way are made. "" in single-file mode.
+  /// Creates (or, resuming, reopens) `relative` below the stage; folders on the way are made. "" in
+  /// single-file mode.
   virtual std::unique_ptr<WriteFile> create(const std::string& relative, IoMode mode) = 0;
   /// Remembers that a piece reached the file. Thread-safe; buffered, written in batches.
   virtual void journal(const JournalEntry& entry) = 0;
   virtual void flush_journal() = 0;
 
-  /// Everything after the last file is closed and synced: prove() (throws to stop), seal, syncs, rename, parent sync. `seal` makes the bytes
-  /// of the seal file after prove() passed.
+  /// Everything after the last file is closed and synced: prove() (throws to stop), seal, syncs,
+  /// rename, parent sync. `seal` makes the bytes of the seal file after prove() passed.
   virtual void publish(const std::function<void()>& prove, const std::function<Bytes()>& seal) = 0;
   /// Leave the stage for a later --resume (SIGINT); releases the lock.
   virtual void keep() = 0;

@@ -1,0 +1,74 @@
+#include "lib/storage/posix_lock.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <tessera/base/error.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "lib/storage/errno_error.h"
+#include "lib/storage/path_rules.h"
+#include "lib/storage/unique_fd.h"
+
+namespace tessera::storage {
+
+namespace {
+
+bool names_this_file(const std::string& path, int fd) {
+  struct stat named;
+  struct stat held;
+  return ::lstat(path.c_str(), &named) == 0 && ::fstat(fd, &held) == 0 &&
+         named.st_dev == held.st_dev && named.st_ino == held.st_ino;
+}
+
+class PosixLock final : public FileLock {
+ public:
+  PosixLock(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  ~PosixLock() override {
+    // Removed while still held: whoever opened the old file meanwhile finds that the name is not
+    // that file any more.
+    if (names_this_file(path_, fd_.get())) ::unlink(path_.c_str());
+  }
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+};
+
+// 0, EAGAIN when held elsewhere, or the error.
+int lock_whole_file(int fd) {
+  struct flock range = {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  for (;;) {
+    if (::fcntl(fd, F_OFD_SETLK, &range) == 0) return 0;
+    if (errno == EACCES) return EAGAIN;
+    if (errno != EINTR) return errno;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<FileLock> try_posix_lock(const std::string& path) {
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666));
+    if (!fd && errno == EINTR) continue;
+    if (!fd && errno == ELOOP) fail_link(path);
+    if (!fd) fail_errno("lock", path, errno);
+    const int error = lock_whole_file(fd.get());
+    if (error == EAGAIN) return nullptr;
+    if (error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) {
+      ::unlink(path.c_str());
+      fail(Code::kUnsupported, fmt::format("this file system has no locks ({}): {}",
+                                           std::system_category().message(error), path));
+    }
+    if (error != 0) fail_errno("lock", path, error);
+    if (names_this_file(path, fd.get())) return std::make_unique<PosixLock>(path, std::move(fd));
+    // The previous holder removed the file between our open and our lock: take the new one.
+  }
+  return nullptr;
+}
+
+}  // namespace tessera::storage
