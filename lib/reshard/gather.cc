@@ -1,0 +1,349 @@
+#include "lib/reshard/gather.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/codec.h>
+#include <tessera/storage/checksum.h>
+#include <tessera/tensor/region_copy.h>
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "lib/reshard/element_ops.h"
+
+namespace tessera {
+
+namespace {
+
+constexpr std::uint64_t kReadThroughBytes = std::uint64_t{256} << 10;
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+std::uint64_t round_down(std::uint64_t n) { return n / kIoAlignment * kIoAlignment; }
+std::uint64_t round_up(std::uint64_t n) { return round_down(n + kIoAlignment - 1); }
+
+/// Is `inner` one run of the dense array `outer`?
+bool is_run(RegionView outer, RegionView inner) {
+  std::size_t d = 0;
+  while (d < outer.size() && inner[d].size() == 1) ++d;
+  for (++d; d < outer.size(); ++d) {
+    if (inner[d].size() != outer[d].size()) return false;
+  }
+  return true;
+}
+
+Shape shape_of(RegionView region) {
+  std::vector<std::int64_t> extents;
+  extents.reserve(region.size());
+  for (const Interval& i : region) extents.push_back(i.size());
+  return Shape(std::move(extents));
+}
+
+std::int64_t dot_begin(RegionView outer, RegionView inner,
+                       const std::vector<std::int64_t>& strides) {
+  std::int64_t at = 0;
+  for (std::size_t d = 0; d < outer.size(); ++d) {
+    at += (inner[d].begin - outer[d].begin) * strides[d];
+  }
+  return at;
+}
+
+}  // namespace
+
+void StagedMeter::add(std::int64_t bytes) {
+  std::int64_t now = now_.fetch_add(bytes) + bytes;
+  std::int64_t peak = peak_.load();
+  while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
+  }
+}
+
+std::byte* MeteredBuffer::need(std::uint64_t bytes) {
+  if (bytes > buffer_.size()) {
+    std::size_t before = buffer_.size();
+    buffer_.reserve(bytes);
+    meter_->add(static_cast<std::int64_t>(buffer_.size() - before));
+  }
+  return buffer_.data();
+}
+
+void Worker::drop_decoded() {
+  for (const auto& [chunk, bytes] : decoded) meter->add(-static_cast<std::int64_t>(bytes.size()));
+  decoded.clear();
+  decoded_bytes = 0;
+}
+
+/// The part of one source piece that one task needs: one run of the chunk, or, strided, a span of
+/// the file.
+struct Gather::Need {
+  std::uint32_t task = 0;
+  std::uint64_t chunk = 0;  // in Manifest::chunks
+  const Source* source = nullptr;
+  const std::vector<std::int64_t>* strides = nullptr;
+  Region common;  // of the piece and the task's region
+  std::int64_t first_element =
+      0;                     // of the chunk's ravel (strided: steps from the chunk's first element)
+  std::uint64_t offset = 0;  // bytes in the file (kExtent)
+  std::uint64_t length = 0;  // bytes
+};
+
+struct Gather::Op {
+  const TargetSpan* target = nullptr;
+  std::uint32_t number = 0;
+  Region common;
+  bool run = false;  // one run on both sides
+};
+
+void Gather::collect(const CopyTask& task, std::uint32_t number, std::vector<Need>& needs) const {
+  const Geometry& geometry = *task.geometry;
+  auto es = static_cast<std::uint64_t>(geometry.element_bytes);
+  std::int64_t found = 0;
+  geometry.sources.query(task.region, [&](std::size_t i, const Region& common) {
+    const SourceChunk& entry = geometry.source_chunks[geometry.sources.owner(i)];
+    Need need;
+    need.task = number;
+    need.chunk = entry.chunk;
+    need.source = &manifest_.chunks.source(entry.chunk);
+    need.strides = entry.strides;
+    need.common = common;
+    std::int64_t numel = region_numel(common);
+    found += numel;
+    RegionView piece = geometry.sources.region(i);
+    std::int64_t span = numel;
+    if (entry.strides != nullptr) {
+      need.first_element = dot_begin(piece, common, *entry.strides);
+      span = 1;
+      for (std::size_t d = 0; d < common.size(); ++d) {
+        span += (common[d].size() - 1) * (*entry.strides)[d];
+      }
+    } else {
+      need.first_element = geometry.sources.chunk_offset(i) + offset_inside(piece, common);
+    }
+    need.offset = need.source->offset + static_cast<std::uint64_t>(need.first_element) * es;
+    need.length = static_cast<std::uint64_t>(span) * es;
+    if (need.source->kind == Source::Kind::kExtent &&
+        need.offset + need.length > need.source->offset + need.source->length) {
+      fail(Code::kCorrupt, fmt::format("its elements reach past the {} bytes stored for them",
+                                       need.source->length));
+    }
+    needs.push_back(std::move(need));
+  });
+  if (found != region_numel(task.region)) {
+    fail(Code::kCorrupt, "some of its elements are in no stored chunk");
+  }
+}
+
+void Gather::run(std::span<const CopyTask> tasks, Worker& worker,
+                 std::vector<Fragment>* fragments) const {
+  std::vector<Need> needs;
+  for (std::uint32_t t = 0; t < tasks.size(); ++t) {
+    in_tensor(manifest_.tensors[tasks[t].tensor].name, [&] { collect(tasks[t], t, needs); });
+  }
+  auto in_file = std::stable_partition(needs.begin(), needs.end(), [](const Need& need) {
+    return need.source->kind != Source::Kind::kExtent;
+  });
+  for (auto need = needs.begin(); need != in_file; ++need) {
+    in_tensor(manifest_.tensors[tasks[need->task].tensor].name,
+              [&] { from_memory(tasks, *need, worker, fragments); });
+  }
+  std::stable_sort(in_file, needs.end(), [](const Need& a, const Need& b) {
+    return std::tie(a.source->file, a.offset) < std::tie(b.source->file, b.offset);
+  });
+  for (auto first = in_file; first != needs.end();) {
+    if (options_.cancel != nullptr) options_.cancel->check();
+    std::uint64_t end = first->offset + first->length;
+    auto last = first + 1;
+    for (; last != needs.end() && last->source->file == first->source->file; ++last) {
+      if (last->offset > end + kReadThroughBytes) break;
+      std::uint64_t longer = std::max(end, last->offset + last->length);
+      if (longer - first->offset > options_.block_bytes) break;
+      end = longer;
+    }
+    read_group(tasks, {first, last}, worker, fragments);
+    first = last;
+  }
+}
+
+void Gather::read(std::uint32_t file, std::uint64_t begin, std::uint64_t end, Worker& worker,
+                  const std::byte** data) const {
+  std::shared_ptr<const ReadFile> handle = files_.get(file);
+  if (end > handle->size_bytes()) {
+    fail(Code::kCorrupt, fmt::format("the file ends at byte {}, its data should reach byte {}",
+                                     handle->size_bytes(), end));
+  }
+  std::uint64_t from = begin;
+  std::uint64_t to = end;
+  if (io_mode_for(manifest_.files[file].size_bytes) == IoMode::kDirect) {
+    from = round_down(begin);
+    to = round_up(end);
+  }
+  std::byte* buffer = worker.read.need(to - from);
+  handle->read_at(from, {buffer, static_cast<std::size_t>(to - from)});
+  worker.bytes_read += end - begin;
+  *data = buffer + (begin - from);
+}
+
+void Gather::read_group(std::span<const CopyTask> tasks, std::span<Need> group, Worker& worker,
+                        std::vector<Fragment>* fragments) const {
+  std::uint32_t file = group.front().source->file;
+  std::uint64_t begin = group.front().offset;
+  std::uint64_t end = begin;
+  for (const Need& need : group) end = std::max(end, need.offset + need.length);
+  in_file(files_.path(file), [&] {
+    const std::byte* data = nullptr;
+    in_tensor(manifest_.tensors[tasks[group.front().task].tensor].name,
+              [&] { read(file, begin, end, worker, &data); });
+    for (const Need& need : group) {
+      in_tensor(manifest_.tensors[tasks[need.task].tensor].name, [&] {
+        const std::byte* bytes = data + (need.offset - begin);
+        bool prove = prover_ != nullptr && prover_->wants(need.chunk);
+        bool whole = need.offset == need.source->offset && need.length == need.source->length;
+        if (prove && need.strides != nullptr && !whole) prove = false;
+        place(tasks[need.task], need, bytes, prove, worker, fragments);
+      });
+    }
+    // Overlapping spans of a strided chunk cannot be folded: its record is read apart, once. After
+    // the group, as it needs the same buffer.
+    for (const Need& need : group) {
+      bool whole = need.offset == need.source->offset && need.length == need.source->length;
+      if (prover_ != nullptr && need.strides != nullptr && !whole && prover_->wants(need.chunk)) {
+        in_tensor(manifest_.tensors[tasks[need.task].tensor].name,
+                  [&] { prove_apart(need, worker); });
+      }
+    }
+  });
+}
+
+void Gather::prove_apart(const Need& need, Worker& worker) const {
+  if (!prover_->claim(need.chunk)) return;
+  const Source& source = *need.source;
+  std::uint32_t crc = 0;
+  for (std::uint64_t at = 0; at < source.length;) {
+    if (options_.cancel != nullptr) options_.cancel->check();
+    std::uint64_t length = std::min(options_.block_bytes, source.length - at);
+    const std::byte* data = nullptr;
+    read(source.file, source.offset + at, source.offset + at + length, worker, &data);
+    crc = crc32(crc, {data, static_cast<std::size_t>(length)});
+    at += length;
+  }
+  prover_->add(need.chunk, source.offset, source.length, crc);
+}
+
+const Bytes& Gather::decoded(const Need& need, Worker& worker) const {
+  if (auto found = worker.decoded.find(need.chunk); found != worker.decoded.end()) {
+    return found->second;
+  }
+  const Source& source = *need.source;
+  return in_file(files_.path(source.file), [&]() -> const Bytes& {
+    if (source.length > options_.memory_limit_bytes) {
+      fail(Code::kResourceExhausted,
+           fmt::format("a compressed item of {} bytes is larger than the memory limit",
+                       source.length),
+           "raise --mem-limit");
+    }
+    const std::byte* raw = nullptr;
+    read(source.file, source.offset, source.offset + source.length, worker, &raw);
+    ByteView bytes{raw, static_cast<std::size_t>(source.length)};
+    if (prover_ != nullptr && prover_->wants(need.chunk) && prover_->claim(need.chunk)) {
+      prover_->add(need.chunk, source.offset, source.length, crc32(0, bytes));
+    }
+    Bytes out(bytes.begin(), bytes.end());
+    for (const std::string& codec : manifest_.codecs[source.side]) {
+      out = decode(codec, out, options_.memory_limit_bytes);
+    }
+    if (worker.decoded_bytes + out.size() > options_.decoded_bytes) worker.drop_decoded();
+    worker.meter->add(static_cast<std::int64_t>(out.size()));
+    worker.decoded_bytes += out.size();
+    return worker.decoded[need.chunk] = std::move(out);
+  });
+}
+
+void Gather::from_memory(std::span<const CopyTask> tasks, const Need& need, Worker& worker,
+                         std::vector<Fragment>* fragments) const {
+  const CopyTask& task = tasks[need.task];
+  auto es = static_cast<std::uint64_t>(task.geometry->element_bytes);
+  const Source& source = *need.source;
+  switch (source.kind) {
+    case Source::Kind::kPending:
+      fail(Code::kInternal, "its data was not located before it was read");
+    case Source::Kind::kFill: {
+      const Bytes& element = manifest_.inline_bytes[source.side];
+      TESSERA_CHECK(element.size() == es);
+      std::byte* filled = worker.private_copy.need(need.length);
+      for (std::uint64_t at = 0; at < need.length; at += es) {
+        std::memcpy(filled + at, element.data(), es);
+      }
+      place(task, need, filled, false, worker, fragments);
+      return;
+    }
+    default:
+      break;
+  }
+  const Bytes& bytes = source.kind == Source::Kind::kInline ? manifest_.inline_bytes[source.side]
+                                                            : decoded(need, worker);
+  std::uint64_t begin = static_cast<std::uint64_t>(need.first_element) * es;
+  if (begin + need.length > bytes.size()) {
+    fail(Code::kCorrupt,
+         fmt::format("its stored bytes decode to {} bytes, which is too few", bytes.size()));
+  }
+  place(task, need, bytes.data() + begin, false, worker, fragments);
+}
+
+void Gather::place(const CopyTask& task, const Need& need, const std::byte* bytes, bool prove,
+                   Worker& worker, std::vector<Fragment>* fragments) const {
+  auto es = static_cast<std::uint64_t>(task.geometry->element_bytes);
+  std::vector<Op> ops;
+  std::int64_t covered = 0;
+  bool all_runs = need.strides == nullptr && need.source->flags == 0;
+  for (std::uint32_t i = 0; i < task.targets.size(); ++i) {
+    Op op;
+    if (!intersect_regions(need.common, task.targets[i].box, op.common)) continue;
+    op.target = &task.targets[i];
+    op.number = i;
+    op.run = need.strides == nullptr && is_run(need.common, op.common) &&
+             is_run(op.target->box, op.common);
+    covered += region_numel(op.common);
+    all_runs = all_runs && op.run && op.target->want_crc;
+    ops.push_back(std::move(op));
+  }
+  // The one checksum of a byte serves the source's record and the target alike, where the runs go
+  // over unchanged.
+  bool fused = prove && all_runs && fragments != nullptr && covered == region_numel(need.common);
+  if (prove && !fused) {
+    prover_->add(need.chunk, need.offset, need.length, crc32(0, {bytes, need.length}));
+  }
+  if (need.source->flags != 0) {
+    std::byte* changed = worker.private_copy.need(need.length);
+    std::memcpy(changed, bytes, need.length);
+    apply_source_flags(manifest_.tensors[task.tensor].spec.dtype, need.source->flags,
+                       {changed, static_cast<std::size_t>(need.length)});
+    bytes = changed;
+  }
+  std::vector<std::int64_t> source_strides =
+      need.strides != nullptr ? *need.strides : dense_strides(need.common);
+  for (const Op& op : ops) {
+    std::uint64_t from =
+        static_cast<std::uint64_t>(dot_begin(need.common, op.common, source_strides)) * es;
+    std::uint64_t to = static_cast<std::uint64_t>(offset_inside(op.target->box, op.common)) * es;
+    if (!op.run) {
+      copy_region(shape_of(op.common), static_cast<int>(es), bytes + from, source_strides,
+                  op.target->data + to, dense_strides(op.target->box));
+      continue;
+    }
+    std::uint64_t length = static_cast<std::uint64_t>(region_numel(op.common)) * es;
+    if (!op.target->want_crc || fragments == nullptr) {
+      std::memcpy(op.target->data + to, bytes + from, length);
+      continue;
+    }
+    for (std::uint64_t at = 0; at < length;) {
+      std::uint64_t place_in_file = op.target->file_offset + to + at;
+      std::uint64_t part = std::min(length - at, kMiB - place_in_file % kMiB);
+      std::uint32_t crc = copy_crc32(0, op.target->data + to + at,
+                                     {bytes + from + at, static_cast<std::size_t>(part)});
+      fragments->push_back({need.task, op.number, to + at, part, crc});
+      if (fused) prover_->add(need.chunk, need.offset + from + at, part, crc);
+      at += part;
+    }
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,130 @@
+#pragma once
+// Gather: reads what some regions of some tensors need, each source byte once, and scatters it in
+// memory into the places given. The only code that moves stored tensor bytes; TensorReader and the
+// executor are two ways of naming places.
+//
+//   tasks --query--> needs (one contiguous file range each) --sort, merge--> reads of at most a
+//   block
+//         --each need--> checksum, byte order, conj / neg --each target--> runs copied
+//
+// A Worker owns the buffers of one thread and is reused. Thread-safe with one Worker per thread.
+#include <tessera/base/progress.h>
+#include <tessera/storage/aligned_buffer.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lib/reshard/file_pool.h"
+#include "lib/reshard/geometry.h"
+#include "lib/reshard/source_choice.h"
+
+namespace tessera {
+
+/// A dense place for part of a tensor.
+struct TargetSpan {
+  Region box;                 // collapsed coordinates, inside the task's region
+  std::byte* data = nullptr;  // dense row-major in box
+  std::uint64_t file_offset =
+      0;  // where `data` will lie in its file: checksums are cut at its MiB borders
+  bool want_crc = false;
+};
+
+struct CopyTask {
+  const Geometry* geometry = nullptr;
+  std::uint32_t tensor = 0;
+  Region region;  // prefix-fixed
+  std::vector<TargetSpan> targets;
+};
+
+/// The CRC of bytes [offset, offset + length) of one target, made while they were copied.
+struct Fragment {
+  std::uint32_t task = 0;
+  std::uint32_t target = 0;
+  std::uint64_t offset = 0;  // bytes from the target's start
+  std::uint64_t length = 0;
+  std::uint32_t crc = 0;
+};
+
+/// Staged bytes of all workers together: now and at most.
+class StagedMeter {
+ public:
+  void add(std::int64_t bytes);
+  std::uint64_t peak() const { return static_cast<std::uint64_t>(peak_.load()); }
+
+ private:
+  std::atomic<std::int64_t> now_{0};
+  std::atomic<std::int64_t> peak_{0};
+};
+
+/// A reusable buffer whose size the meter sees.
+class MeteredBuffer {
+ public:
+  explicit MeteredBuffer(StagedMeter& meter) : meter_(&meter) {}
+  ~MeteredBuffer() { meter_->add(-static_cast<std::int64_t>(buffer_.size())); }
+  MeteredBuffer(const MeteredBuffer&) = delete;
+  MeteredBuffer& operator=(const MeteredBuffer&) = delete;
+  std::byte* need(std::uint64_t bytes);
+
+ private:
+  StagedMeter* meter_;
+  AlignedBuffer buffer_;
+};
+
+struct Worker {
+  explicit Worker(StagedMeter& staged)
+      : meter(&staged), read(staged), private_copy(staged), write(staged) {}
+  ~Worker() { drop_decoded(); }
+  void drop_decoded();
+  StagedMeter* meter;
+  MeteredBuffer read;
+  MeteredBuffer private_copy;  // bytes that are changed after reading: swapped, negated
+  MeteredBuffer write;
+  std::map<std::uint64_t, Bytes>
+      decoded;  // compressed items, by chunk; the caller drops them when it moves on
+  std::uint64_t decoded_bytes = 0;
+  std::uint64_t bytes_read = 0;
+};
+
+struct GatherOptions {
+  std::uint64_t block_bytes = std::uint64_t{8} << 20;  // a merged read
+  std::uint64_t memory_limit_bytes = std::uint64_t{1}
+                                     << 30;  // most that one compressed item may decode to
+  std::uint64_t decoded_bytes = std::uint64_t{1} << 30;  // decoded items kept per worker
+  const CancelToken* cancel = nullptr;
+};
+
+class Gather {
+ public:
+  /// `prover` may be null: no checksum is proved.
+  Gather(const Manifest& manifest, FilePool& files, RecordProver* prover,
+         const GatherOptions& options)
+      : manifest_(manifest), files_(files), prover_(prover), options_(options) {}
+
+  /// Fills every target. Appends fragments of targets that want CRCs, where they came for free.
+  void run(std::span<const CopyTask> tasks, Worker& worker, std::vector<Fragment>* fragments) const;
+
+ private:
+  struct Need;
+  struct Op;
+  void collect(const CopyTask& task, std::uint32_t number, std::vector<Need>& needs) const;
+  void read_group(std::span<const CopyTask> tasks, std::span<Need> group, Worker& worker,
+                  std::vector<Fragment>* fragments) const;
+  void from_memory(std::span<const CopyTask> tasks, const Need& need, Worker& worker,
+                   std::vector<Fragment>* fragments) const;
+  const Bytes& decoded(const Need& need, Worker& worker) const;
+  void prove_apart(const Need& need, Worker& worker) const;
+  void place(const CopyTask& task, const Need& need, const std::byte* bytes, bool prove,
+             Worker& worker, std::vector<Fragment>* fragments) const;
+  void read(std::uint32_t file, std::uint64_t begin, std::uint64_t end, Worker& worker,
+            const std::byte** data) const;
+
+  const Manifest& manifest_;
+  FilePool& files_;
+  RecordProver* prover_;
+  GatherOptions options_;
+};
+
+}  // namespace tessera

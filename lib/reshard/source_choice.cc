@@ -1,0 +1,153 @@
+#include "lib/reshard/source_choice.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/layout/coverage.h>
+
+#include <algorithm>
+#include <compare>
+#include <memory>
+
+namespace tessera {
+
+namespace {
+
+bool chunk_less(const Chunk& a, const Chunk& b) {
+  if (auto c = a.box.origin <=> b.box.origin; c != 0) return c < 0;
+  auto compare = std::lexicographical_compare_three_way(
+      a.box.shape.extents().begin(), a.box.shape.extents().end(), b.box.shape.extents().begin(),
+      b.box.shape.extents().end());
+  if (compare != 0) return compare < 0;
+  if (a.flat_begin != b.flat_begin) return a.flat_begin < b.flat_begin;
+  return a.flat_end < b.flat_end;
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
+  const StoredTensor& tensor = manifest_.tensors[tensor_index];
+  return in_tensor(tensor.name, [&] {
+    std::vector<Chunk> chunks;
+    std::vector<std::uint32_t> order;
+    for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
+      chunks.push_back(manifest_.chunk(tensor, c));
+      if (chunks.back().numel() > 0) order.push_back(c);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return chunk_less(chunks[a], chunks[b]);
+    });
+    load_bytes_.resize(std::max<std::size_t>(load_bytes_.size(), manifest_.files.size()));
+    auto load_of = [this](const Source& source) -> std::uint64_t {
+      bool in_memory = source.kind == Source::Kind::kInline || source.kind == Source::Kind::kFill;
+      if (in_memory || source.file >= load_bytes_.size()) return 0;
+      return load_bytes_[source.file];
+    };
+    std::vector<std::uint32_t> chosen;
+    for (std::size_t i = 0; i < order.size();) {
+      std::size_t best = i;
+      std::size_t next = i + 1;
+      for (; next < order.size() && chunks[order[next]] == chunks[order[i]]; ++next) {
+        if (load_of(manifest_.source(tensor, order[next])) <
+            load_of(manifest_.source(tensor, order[best]))) {
+          best = next;
+        }
+      }
+      const Source& source = manifest_.source(tensor, order[best]);
+      if (source.file < load_bytes_.size()) load_bytes_[source.file] += source.length;
+      chosen.push_back(order[best]);
+      i = next;
+    }
+    std::sort(chosen.begin(), chosen.end());
+    if (chosen.size() == 1 && chunks[chosen[0]] == Chunk::whole_of(Box::whole(tensor.spec.shape))) {
+      return chosen;
+    }
+    std::vector<Chunk> kept;
+    kept.reserve(chosen.size());
+    for (std::uint32_t c : chosen) kept.push_back(std::move(chunks[c]));
+    if (tensor.spec.shape.numel() == 0 && kept.empty()) return chosen;
+    CoverageReport report = check_coverage(tensor.spec.shape, kept);
+    if (!report.complete) {
+      fail(Code::kCorrupt, fmt::format("its stored chunks do not make up {}: {}",
+                                       tensor.spec.to_string(), report.to_string()));
+    }
+    return chosen;
+  });
+}
+
+RecordProver::~RecordProver() = default;
+
+void RecordProver::expect(std::vector<std::uint64_t> chunks) {
+  struct Part {
+    std::uint32_t record;
+    std::uint64_t begin, end, chunk;
+  };
+  std::vector<Part> parts;
+  for (std::uint64_t chunk : chunks) {
+    const Source& source = manifest_.chunks.source(chunk);
+    bool in_file = source.kind == Source::Kind::kExtent || source.kind == Source::Kind::kCoded;
+    if (source.record == 0 || !in_file || source.length == 0) continue;
+    const Record& record = manifest_.records[source.record - 1];
+    if (record.file != source.file || source.offset < record.offset ||
+        source.offset + source.length > record.offset + record.length) {
+      continue;
+    }
+    parts.push_back({source.record - 1, source.offset, source.offset + source.length, chunk});
+  }
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    return std::tie(a.record, a.begin, b.end, a.chunk) <
+           std::tie(b.record, b.begin, a.end, b.chunk);
+  });
+  for (std::size_t i = 0; i < parts.size();) {
+    const Record& record = manifest_.records[parts[i].record];
+    std::uint64_t reached = record.offset;
+    std::vector<std::uint64_t> tiling;
+    std::size_t next = i;
+    for (; next < parts.size() && parts[next].record == parts[i].record; ++next) {
+      if (parts[next].begin != reached) continue;
+      reached = parts[next].end;
+      tiling.push_back(parts[next].chunk);
+    }
+    if (reached == record.offset + record.length) wanted_.insert(tiling.begin(), tiling.end());
+    i = next;
+  }
+}
+
+void RecordProver::add(std::uint64_t chunk, std::uint64_t offset, std::uint64_t length,
+                       std::uint32_t crc) {
+  std::uint32_t index = manifest_.chunks.source(chunk).record - 1;
+  const Record& record = manifest_.records[index];
+  if (length != record.length) {
+    CrcFold* fold = nullptr;
+    {
+      std::lock_guard lock(mutex_);
+      std::unique_ptr<CrcFold>& slot = open_[index];
+      if (!slot) slot = std::make_unique<CrcFold>(record.length);
+      fold = slot.get();
+      fold->add(offset - record.offset, length, crc);
+      if (!fold->complete()) return;
+      crc = fold->value();
+      open_.erase(index);
+    }
+  }
+  if (crc != record.crc32) {
+    fail(Code::kCorrupt,
+         fmt::format("its bytes do not match their stored checksum (CRC-32 {:08x}, stored {:08x}, "
+                     "{} bytes at {})",
+                     crc, record.crc32, record.length, record.offset),
+         "restore the file from another copy, or save what is whole with --salvage");
+  }
+  std::lock_guard lock(mutex_);
+  proved_bytes_ += record.length;
+}
+
+bool RecordProver::claim(std::uint64_t chunk) {
+  std::lock_guard lock(mutex_);
+  return claimed_.insert(chunk).second;
+}
+
+std::uint64_t RecordProver::proved_bytes() const {
+  std::lock_guard lock(mutex_);
+  return proved_bytes_;
+}
+
+}  // namespace tessera

@@ -1,0 +1,61 @@
+#pragma once
+// Which stored chunks a plan reads, and which checksums it can prove by that.
+//
+// Exact replicas: one is read, from the file with the least bytes chosen so far (then the lowest
+// index), so the choice depends on the manifest and the order of calls alone. What is chosen covers
+// the tensor exactly once, or the call throws.
+#include <tessera/state/manifest.h>
+#include <tessera/storage/checksum.h>
+
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace tessera {
+
+class SourceChooser {
+ public:
+  explicit SourceChooser(const Manifest& manifest) : manifest_(manifest) {}
+  /// Chunk numbers relative to the tensor's first, ascending; empty chunks left out. Throws
+  /// kCorrupt (hole, overlap, out of bounds) naming the tensor.
+  std::vector<std::uint32_t> choose(std::uint32_t tensor);
+
+ private:
+  const Manifest& manifest_;
+  std::vector<std::uint64_t> load_bytes_;  // per file
+};
+
+/// Folds CRCs of what was read into the records they belong to and compares, once a record is
+/// complete. Thread-safe.
+class RecordProver {
+ public:
+  explicit RecordProver(const Manifest& manifest) : manifest_(manifest) {}
+  ~RecordProver();
+
+  /// Chunks (indices in Manifest::chunks) that will be read, each element once. A record they tile
+  /// is proved; where chunks overlap (tied tensors), the first in file order speaks. Call once,
+  /// before any add.
+  void expect(std::vector<std::uint64_t> chunks);
+  /// True when bytes read for this chunk must be reported.
+  bool wants(std::uint64_t chunk) const { return wanted_.contains(chunk); }
+  /// [offset, offset + length) of the chunk's file has this CRC. Throws kCorrupt when the record is
+  /// complete and differs.
+  void add(std::uint64_t chunk, std::uint64_t offset, std::uint64_t length, std::uint32_t crc);
+  /// True for the first caller: a chunk whose record must be read apart (its own reads are not one
+  /// run).
+  bool claim(std::uint64_t chunk);
+  std::uint64_t proved_bytes() const;
+
+ private:
+  const Manifest& manifest_;
+  std::set<std::uint64_t> wanted_;
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uint32_t, std::unique_ptr<CrcFold>> open_;
+  std::set<std::uint64_t> claimed_;
+  std::uint64_t proved_bytes_ = 0;
+};
+
+}  // namespace tessera
