@@ -1,22 +1,25 @@
 #pragma once
 // Stage: the commit protocol. Nothing is visible under the final name until it is whole.
 //
-//   parent/.<name>.tmp-<plan hash>/   files made O_EXCL, lease lock held, journal of finished
-//   pieces
-//   -> every file fsynced -> prove() -> seal file written, fsynced -> folder fsynced
+//   parent/.<name>.tmp-<hash>/   files made O_EXCL, journal of finished pieces; lease lock beside
+//   it (.lock)
+//   -> every file fsynced -> prove() -> journal removed, seal written and fsynced -> folders
+//   fsynced
 //   -> rename to parent/<name> (NOREPLACE; --force: EXCHANGE, or trash-then-rename) -> parent
 //   fsynced  = the commit point
 //   -> old content removed
 //
-// A crash before the commit point leaves the old state and a stage; after it the new state. Whoever
-// publishes to the same name next removes stages and trash of ours that nobody holds locked. One
-// stage per final name and plan hash: a second holder is refused (kAlreadyExists). A one-file
-// result is staged as `.<name>.tmp-<hash>/<name>` and renamed out, its seal beside it
-// (`<name>.tessera.json`) published before the file; a seal that does not match its file counts as
-// absent.
-#include <tessera/base/bytes.h>
-#include <tessera/storage/file_system.h>
-
+// <hash> is the start of the plan hash (the journal holds all of it). A crash before the commit
+// point leaves the old state and a stage; after it the new state. Whoever publishes to the same
+// name next removes stages and trash of ours that nobody holds locked (kept ones too, but the one
+// being resumed), and undoes a trash-then-rename that stopped half way. One stage per final name
+// and plan hash: a second holder is refused (kAlreadyExists). On file systems without locks a stage
+// that exists is refused, and nothing is ever removed for being stale. When the parent's fsync
+// fails, the renames are undone and the error thrown: the old output shows. A one-file result is
+// staged as `.<name>.tmp-<hash>/<name>` and renamed out, its seal beside it (`<name>.tessera.json`)
+// published before the file; a seal that does not match its file counts as absent.
+// Thread-safety: create(), journal() and flush_journal() may be called from several threads; the
+// rest from one, after them.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -54,7 +57,9 @@ class Stage {
 
   virtual const std::string& directory() const = 0;  // where files are being written
   virtual const std::string& final_path() const = 0;
-  /// Entries of an interrupted run (resume only), in order; torn tails dropped.
+  /// Entries of an interrupted run (resume only), in order; torn tails dropped. They are claims:
+  /// after a power cut the journal may have reached the disk and the piece not, so that whoever
+  /// relies on one reads the piece back and compares its CRC.
   virtual const std::vector<JournalEntry>& finished() const = 0;
 
   /// Creates (or, resuming, reopens) `relative` below the stage; folders on the way are made. "" in

@@ -1,0 +1,20 @@
+#pragma once
+// Cleaning up after runs that ended between two steps: only names of ours, only of one final name,
+// only what nobody holds.
+#include "lib/storage/stage_paths.h"
+
+namespace tessera::storage {
+
+/// A replacement that stopped between its two renames (final name absent, old content in the trash)
+/// is undone. Two such trashes throw kAlreadyExists: only the user knows which one to keep.
+void repair_interrupted(FileSystem& fs, const StagePaths& paths);
+
+/// Removes stages, trash and lock files of earlier runs to the same final name whose lock is free,
+/// those of `paths.hash` left out. Failing to remove one is not an error: the next run tries again.
+void remove_stale(FileSystem& fs, const StagePaths& paths);
+
+/// The same for `paths.hash`, whose lock the caller holds: the stage (unless it is to be resumed)
+/// and the trash of a finished replacement. Here a failure counts, since the names are needed.
+void remove_own_leftovers(FileSystem& fs, const StagePaths& paths, bool keep_stage);
+
+}  // namespace tessera::storage

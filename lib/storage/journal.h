@@ -1,0 +1,55 @@
+#pragma once
+// The journal of a stage: which pieces reached their file.
+//
+//   "TSRJRNL1" | u32 length | plan hash | u32 CRC of all before
+//   then records of 28 bytes: u32 file | u32 CRC of the piece | u64 offset | u64 length | u32 CRC
+//   of the 24 bytes before
+//
+// Read back, it ends at the first record that is torn or does not sum up.
+#include <tessera/storage/stage.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::storage {
+
+inline constexpr std::string_view kJournalName = ".tessera-journal";
+
+struct JournalContent {
+  std::vector<JournalEntry> entries;
+  std::uint64_t valid_bytes = 0;
+};
+
+/// nullopt: no journal in the folder, or not one of this plan.
+std::optional<JournalContent> read_journal(const Directory& stage, std::string_view plan_hash);
+
+/// Appends in batches. Thread-safe.
+class JournalWriter {
+ public:
+  /// A new journal, header written.
+  static std::unique_ptr<JournalWriter> start(FileSystem& fs, const std::string& stage_path,
+                                              std::string_view plan_hash);
+  /// Goes on behind `valid_bytes`; what follows is cut off.
+  static std::unique_ptr<JournalWriter> resume(FileSystem& fs, const std::string& stage_path,
+                                               std::uint64_t valid_bytes);
+  void append(const JournalEntry& entry);
+  void flush();
+  /// Flushes and closes; nothing may be appended afterwards.
+  void close();
+
+ private:
+  JournalWriter(std::unique_ptr<WriteFile> file, std::uint64_t end);
+  void flush_locked();
+
+  std::mutex mutex_;
+  std::unique_ptr<WriteFile> file_;
+  std::uint64_t end_;
+  Bytes pending_;
+};
+
+}  // namespace tessera::storage

@@ -1,0 +1,336 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/storage/stage.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "lib/storage/janitor.h"
+#include "lib/storage/journal.h"
+#include "lib/storage/path_rules.h"
+#include "lib/storage/publication.h"
+#include "lib/storage/stage_file.h"
+#include "lib/storage/stage_paths.h"
+
+namespace tessera {
+
+namespace {
+
+using namespace storage;
+
+// open -> publish() -> published            the lock goes, the old content is removed
+//      |           \-> left                 a swap was undone but may not be on the disk: the
+//      janitor removes it after a sync
+//      |-> keep() -> kept                   for --resume
+//      \-> discard(), destructor -> gone
+enum class State { kOpen, kPublished, kLeft, kKept, kGone };
+
+class StageOnDisk final : public Stage {
+ public:
+  StageOnDisk(FileSystem& fs, StagePaths paths, const StageOptions& options,
+              std::unique_ptr<FileLock> lock)
+      : fs_(fs),
+        paths_(std::move(paths)),
+        options_(options),
+        directory_(paths_.stage()),
+        final_path_(paths_.final_path()),
+        lock_(std::move(lock)) {}
+
+  ~StageOnDisk() override {
+    try {
+      if (state_ == State::kOpen) discard();
+    } catch (...) {  // the next run's janitor finishes this
+    }
+  }
+
+  void start();
+  void resume();
+
+  const std::string& directory() const override { return directory_; }
+  const std::string& final_path() const override { return final_path_; }
+  const std::vector<JournalEntry>& finished() const override { return finished_; }
+
+  std::unique_ptr<WriteFile> create(const std::string& relative, IoMode mode) override;
+  void journal(const JournalEntry& entry) override {
+    check_open();
+    journal_->append(entry);
+  }
+  void flush_journal() override {
+    check_open();
+    journal_->flush();
+  }
+  void publish(const std::function<void()>& prove, const std::function<Bytes()>& seal) override;
+  void keep() override;
+  void discard() override;
+
+ private:
+  void check_open() const { TESSERA_CHECK(state_ == State::kOpen && journal_ != nullptr); }
+  std::string seal_name() const {
+    return options_.single_file ? fmt::format("{}{}", paths_.name, kSealSuffix)
+                                : std::string(kSealName);
+  }
+  void make_folders_above(const std::vector<std::string>& components);
+  void check_files_finished() const;
+  void sync_tree(const Directory& stage, const std::string& relative);
+  void write_seal(const Bytes& bytes);
+  void commit(bool sealed, Publication& publication);
+  void commit_file(bool sealed, Publication& publication);
+  void clean_up_after_commit(bool sealed) noexcept;
+
+  FileSystem& fs_;
+  StagePaths paths_;
+  StageOptions options_;
+  std::string directory_;
+  std::string final_path_;
+  State state_ = State::kOpen;
+  std::unique_ptr<FileLock> lock_;
+  std::unique_ptr<JournalWriter> journal_;
+  std::vector<JournalEntry> finished_;
+
+  std::mutex mutex_;  // guards what follows: create() may be called from several threads
+  std::map<std::string, std::shared_ptr<StageFileState>> files_;
+  std::set<std::string> folders_;
+};
+
+void StageOnDisk::start() {
+  try {
+    fs_.create_directory(directory_);
+  } catch (const Error& error) {
+    if (error.code() != Code::kAlreadyExists) throw;
+    state_ = State::kGone;  // not ours to remove
+    fail(
+        Code::kAlreadyExists,
+        fmt::format("another run may be writing {} (its stage {} exists)", final_path_, directory_),
+        "if none is, remove the stage, or continue it with --resume");
+  }
+  journal_ = JournalWriter::start(fs_, directory_, paths_.plan_hash);
+}
+
+void StageOnDisk::resume() {
+  state_ =
+      State::kGone;  // until it is known to be a stage of this plan, nothing here is ours to remove
+  const auto parent = fs_.open_directory(paths_.parent);
+  const auto info = parent->stat(split_path(directory_).name);
+  std::optional<JournalContent> content;
+  if (info && info->type == FileType::kDirectory)
+    content = read_journal(*fs_.open_directory(directory_), paths_.plan_hash);
+  if (!content) {
+    fail(Code::kNotFound,
+         fmt::format("nothing to resume for {} (no stage {} of this same request)", final_path_,
+                     directory_),
+         "run again without --resume");
+  }
+  // A seal in it belongs to a publication that failed.
+  const std::string old_seal = join_path(directory_, seal_name());
+  if (fs_.open_directory(directory_)->stat(seal_name())) fs_.remove_file(old_seal);
+  journal_ = JournalWriter::resume(fs_, directory_, content->valid_bytes);
+  finished_ = std::move(content->entries);
+  state_ = State::kOpen;
+}
+
+void StageOnDisk::make_folders_above(const std::vector<std::string>& components) {
+  std::string path = directory_;
+  for (std::size_t i = 0; i + 1 < components.size(); ++i) {
+    path = join_path(path, components[i]);
+    if (!folders_.insert(path).second) continue;
+    try {
+      fs_.create_directory(path);
+    } catch (const Error& error) {
+      if (error.code() != Code::kAlreadyExists || !options_.resume) throw;
+    }
+  }
+}
+
+std::unique_ptr<WriteFile> StageOnDisk::create(const std::string& relative, IoMode mode) {
+  check_open();
+  TESSERA_CHECK(options_.single_file == relative.empty());
+  const auto components =
+      confined_components(options_.single_file ? paths_.name : relative, directory_);
+  std::string name;
+  for (const std::string& component : components) name = join_path(name, component);
+  if (name == kJournalName || name == seal_name())
+    fail(Code::kInvalidArgument, fmt::format("the file name {} is reserved", name));
+  const std::lock_guard lock(mutex_);
+  make_folders_above(components);
+  const std::string path = join_path(directory_, name);
+  const bool again = options_.resume && fs_.open_directory(directory_)->stat(name).has_value();
+  auto file = again ? fs_.reopen(path, mode) : fs_.create(path, mode);
+  auto state = std::make_shared<StageFileState>();
+  state->relative = name;
+  files_[name] = state;
+  return make_stage_file(std::move(file), std::move(state));
+}
+
+void StageOnDisk::check_files_finished() const {
+  for (const auto& [name, file] : files_) {
+    if (!file->synced || !file->closed)
+      fail(Code::kInternal, fmt::format("{} was not synced and closed before publishing",
+                                        join_path(directory_, name)));
+  }
+}
+
+// Folders bottom up; and, when resuming, the files of the interrupted run that nobody had to open
+// again: their bytes may still be in the page cache only.
+void StageOnDisk::sync_tree(const Directory& stage, const std::string& relative) {
+  for (const FileInfo& entry : stage.list(relative)) {
+    const std::string name = join_path(relative, entry.name);
+    if (entry.type == FileType::kDirectory) {
+      sync_tree(stage, name);
+    } else if (!files_.contains(name) && name != seal_name()) {
+      const auto file = fs_.reopen(join_path(directory_, name), IoMode::kBuffered);
+      file->sync();
+      file->close();
+    }
+  }
+  fs_.sync_directory(join_path(directory_, relative));
+}
+
+void StageOnDisk::write_seal(const Bytes& bytes) {
+  const auto file = fs_.create(join_path(directory_, seal_name()), IoMode::kBuffered);
+  file->write_at(0, bytes);
+  file->sync();
+  file->close();
+}
+
+void StageOnDisk::publish(const std::function<void()>& prove, const std::function<Bytes()>& seal) {
+  check_open();
+  check_files_finished();
+  if (prove) prove();
+  journal_->close();
+  journal_.reset();
+  fs_.remove_file(join_path(directory_, kJournalName));
+  const Bytes seal_bytes = seal ? seal() : Bytes();
+  const bool sealed = !seal_bytes.empty();
+  if (sealed) write_seal(seal_bytes);
+  sync_tree(*fs_.open_directory(directory_), "");
+  Publication publication(fs_);
+  try {
+    commit(sealed, publication);
+  } catch (...) {
+    publication.undo();
+    if (publication.started()) {
+      state_ = State::kLeft;
+      lock_.reset();
+    }
+    throw;
+  }
+  state_ = State::kPublished;
+  clean_up_after_commit(sealed);
+  lock_.reset();
+}
+
+void StageOnDisk::commit(bool sealed, Publication& publication) {
+  if (options_.single_file) {
+    commit_file(sealed, publication);
+  } else if (options_.force && fs_.open_directory(paths_.parent)->stat(paths_.name)) {
+    publication.replace_folder(directory_, final_path_, paths_.trash());
+  } else {
+    publication.place_new(directory_, final_path_);
+  }
+  fs_.sync_directory(paths_.parent);  // the commit point
+}
+
+void StageOnDisk::commit_file(bool sealed, Publication& publication) {
+  const auto parent = fs_.open_directory(paths_.parent);
+  auto place = [&](const std::string& name, const std::string& to, bool may_replace) {
+    const std::string from = join_path(directory_, name);
+    if (may_replace && parent->stat(split_path(to).name)) {
+      publication.replace_file(from, to);
+    } else {
+      publication.place_new(from, to);
+    }
+  };
+  if (sealed) {
+    place(seal_name(), paths_.seal_beside(), true);
+    fs_.sync_directory(paths_.parent);  // never a new file with an old seal that might fit it
+  }
+  place(paths_.name, final_path_, options_.force);
+}
+
+// The result is committed: what fails from here on is left to the next run's janitor.
+void StageOnDisk::clean_up_after_commit(bool sealed) noexcept {
+  try {
+    const auto parent = fs_.open_directory(paths_.parent);
+    const bool trash = parent->stat(split_path(paths_.trash()).name).has_value();
+    // The trash gives up its name first, so that a "trash" beside an absent final name always means
+    // an interrupted replacement.
+    if (trash) fs_.rename_new(paths_.trash(), directory_);
+    fs_.remove_tree(directory_);
+    if (options_.single_file && !sealed && parent->stat(split_path(paths_.seal_beside()).name))
+      fs_.remove_file(paths_.seal_beside());
+  } catch (...) {
+  }
+}
+
+void StageOnDisk::keep() {
+  check_open();
+  state_ = State::kKept;
+  const std::unique_ptr<FileLock> released = std::move(lock_);
+  journal_->close();
+  journal_.reset();
+}
+
+void StageOnDisk::discard() {
+  if (state_ != State::kOpen) return;
+  state_ = State::kGone;
+  const std::unique_ptr<FileLock> released = std::move(lock_);
+  journal_.reset();
+  fs_.remove_tree(directory_);
+}
+
+void check_final(const FileSystem& fs, const StagePaths& paths, const StageOptions& options) {
+  const auto there = fs.open_directory(paths.parent)->stat(paths.name);
+  if (!there) return;
+  const std::string path = paths.final_path();
+  if (there->type == FileType::kSymlink)
+    fail(Code::kInvalidArgument, fmt::format("{} is a symbolic link", path),
+         "name what it points to");
+  if (!options.force)
+    fail(Code::kAlreadyExists, fmt::format("{} already exists", path), "add --force to replace it");
+  const FileType wanted = options.single_file ? FileType::kRegular : FileType::kDirectory;
+  if (there->type != wanted) {
+    fail(Code::kInvalidArgument,
+         fmt::format("{} is not a {}, and --force replaces like by like only", path,
+                     options.single_file ? "regular file" : "folder"));
+  }
+}
+
+// nullptr: the file system has no locks.
+std::unique_ptr<FileLock> take_lease(FileSystem& fs, const StagePaths& paths) {
+  std::unique_ptr<FileLock> lock;
+  try {
+    lock = fs.try_lock(paths.lock());
+  } catch (const Error& error) {
+    if (error.code() != Code::kUnsupported) throw;
+    return nullptr;
+  }
+  if (!lock) {
+    fail(Code::kAlreadyExists,
+         fmt::format("another run is writing {} right now (stage {})", paths.final_path(),
+                     paths.stage()),
+         "wait for it, or choose another output");
+  }
+  return lock;
+}
+
+}  // namespace
+
+std::unique_ptr<Stage> Stage::open(FileSystem& fs, const std::string& final_path,
+                                   const std::string& plan_hash, const StageOptions& options) {
+  StagePaths paths = make_stage_paths(fs, final_path, plan_hash);
+  repair_interrupted(fs, paths);
+  check_final(fs, paths, options);
+  auto lock = take_lease(fs, paths);
+  remove_stale(fs, paths);
+  if (lock) remove_own_leftovers(fs, paths, /*keep_stage=*/options.resume);
+  auto stage = std::make_unique<StageOnDisk>(fs, std::move(paths), options, std::move(lock));
+  if (options.resume) {
+    stage->resume();
+  } else {
+    stage->start();
+  }
+  return stage;
+}
+
+}  // namespace tessera
