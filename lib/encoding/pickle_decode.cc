@@ -1,4 +1,6 @@
 // Graph -> Value. Recursive, bounded by kMaxValueDepth; shared nodes decode once.
+#include "lib/encoding/pickle_decode.h"
+
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
@@ -35,6 +37,10 @@ bool is_scalar(PickleKind kind) {
   }
 }
 
+constexpr char kCycle[] = "a container holds itself";
+constexpr char kTooDeep[] = "nested deeper than 200 levels";
+static_assert(kMaxValueDepth == 200);
+
 class Decoder {
  public:
   Decoder(const PickleGraph& graph, const PickleHook& hook) : graph_(graph), hook_(hook) {}
@@ -52,6 +58,9 @@ class Decoder {
   Value opaque(Node node, int levels, int& height);
   void name_opaque(Node callable, OpaqueObject& out) const;
 
+  Value cut(Node node, std::size_t from, const char* problem) const;
+  bool is_unknown_object(Node node) const;
+
   Value child(Node node, int levels, int& height);
   ValueList list(std::span<const Node> nodes, int levels, int& height);
   ValueDict dict(std::span<const Node> pairs, int levels, int& height);
@@ -66,7 +75,7 @@ class Decoder {
   const PickleGraph& graph_;
   const PickleHook& hook_;
   std::unordered_map<Node, Decoded> done_;
-  std::unordered_map<Node, bool> open_;
+  std::vector<Node> path_;  // containers being decoded, outermost first
 };
 
 [[noreturn]] void malformed(std::string_view what) {
@@ -85,19 +94,41 @@ Decoded Decoder::decode(Node node, int levels) {
   if (const auto found = done_.find(node); found != done_.end()) {
     result = found->second;
   } else {
-    if (levels >= kMaxValueDepth)
-      fail(Code::kCorrupt, fmt::format("pickle: nested deeper than {} levels", kMaxValueDepth));
-    if (!open_.try_emplace(node).second) fail(Code::kCorrupt, "pickle: an object contains itself");
+    if (levels >= kMaxValueDepth) return {cut(node, 0, kTooDeep), 1};
+    const auto open = std::find(path_.begin(), path_.end(), node);
+    if (open != path_.end())
+      return {cut(node, static_cast<std::size_t>(open - path_.begin()), kCycle), 1};
+    path_.push_back(node);
     if (hook_) {
       if (auto value = hook_(graph_, node)) result = {std::move(*value), 1};
     }
     if (result.height == 0) result = compound(node, levels);
-    open_.erase(node);
+    path_.pop_back();
     done_.emplace(node, result);
   }
-  if (levels + result.height > kMaxValueDepth)
-    fail(Code::kCorrupt, fmt::format("pickle: nested deeper than {} levels", kMaxValueDepth));
+  if (levels + result.height > kMaxValueDepth) return {cut(node, 0, kTooDeep), 1};
   return result;
+}
+
+/// Inside of an object of an unknown class, a cycle or too deep a branch ends in a stub that names
+/// the class and cannot be written; among plain containers it is corrupt. `from`: where on the path
+/// to look for such an object.
+Value Decoder::cut(Node node, std::size_t from, const char* problem) const {
+  const bool in_object = std::any_of(path_.begin() + static_cast<std::ptrdiff_t>(from), path_.end(),
+                                     [&](Node n) { return is_unknown_object(n); });
+  if (!in_object) fail(Code::kCorrupt, fmt::format("pickle: {}", problem));
+  OpaqueObject stub;
+  stub.how = OpaqueObject::How::kExtension;
+  stub.module = "builtins";
+  stub.name = "object";
+  if (is_unknown_object(node)) name_opaque(graph_.callable(node), stub);
+  return Value::opaque(std::move(stub));
+}
+
+bool Decoder::is_unknown_object(Node node) const {
+  const PickleKind kind = graph_.kind(node);
+  return (kind == PickleKind::kReduce || kind == PickleKind::kNewObj) &&
+         !is_plain_call(graph_, node);
 }
 
 Value Decoder::scalar(Node node) const {
@@ -334,6 +365,16 @@ Value Decoder::opaque(Node node, int levels, int& height) {
 }
 
 }  // namespace
+
+bool is_plain_call(const PickleGraph& graph, PickleGraph::Node node) {
+  const auto is = [&](std::string_view module, std::initializer_list<std::string_view> names) {
+    return std::any_of(names.begin(), names.end(),
+                       [&](std::string_view name) { return graph.is_call(node, module, name); });
+  };
+  return is("collections", {"OrderedDict", "Counter", "defaultdict"}) || is("torch", {"Size"}) ||
+         is("_codecs", {"encode"}) ||
+         is("builtins", {"set", "frozenset", "bytearray", "bytes", "complex"});
+}
 
 Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook) {
   return Decoder(graph, hook).decode(node, 0).value;

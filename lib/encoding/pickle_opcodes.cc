@@ -32,7 +32,8 @@ struct PickleOpcodes {
   }
   static void frame(Vm& vm) {
     const auto length = vm.take_number<std::uint64_t>();
-    if (length > vm.bytes_.size() - vm.position_) vm.corrupt("a frame past the end of the stream");
+    const std::uint64_t left = vm.bytes_.size() - vm.position_;
+    if (length > left) vm.ends_early(length - left, "a frame past the end of the stream");
   }
   static void stop(Vm& vm) {
     vm.rep_->root = vm.pop();

@@ -1,6 +1,7 @@
 #include "lib/encoding/pickle_vm.h"
 
 #include <fmt/format.h>
+#include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/encoding/pickle_globals.h>
@@ -35,9 +36,15 @@ void PickleVm::corrupt(std::string_view what) const {
   fail(Code::kCorrupt, fmt::format("pickle: {} at byte {}", what, opcode_at_));
 }
 
+void PickleVm::ends_early(std::uint64_t missing_bytes, std::string_view what) {
+  needed_bytes_ = checked_add(std::uint64_t{bytes_.size()}, missing_bytes).value_or(UINT64_MAX);
+  corrupt(what);
+}
+
 std::string_view PickleVm::take(std::uint64_t length, std::string_view what) {
   const std::uint64_t left = bytes_.size() - position_;
-  if (length > left) corrupt(fmt::format("{} of {} bytes where {} are left", what, length, left));
+  if (length > left)
+    ends_early(length - left, fmt::format("{} of {} bytes where {} are left", what, length, left));
   const std::string_view out = as_text(bytes_.subspan(position_, length));
   position_ += length;
   return out;
@@ -46,7 +53,7 @@ std::string_view PickleVm::take(std::uint64_t length, std::string_view what) {
 std::string_view PickleVm::take_line() {
   const std::string_view rest = as_text(bytes_.subspan(position_));
   const std::size_t end = rest.find('\n');
-  if (end == std::string_view::npos) corrupt("a text argument without its line end");
+  if (end == std::string_view::npos) ends_early(1, "a text argument without its line end");
   position_ += end + 1;
   return rest.substr(0, end);
 }
@@ -282,7 +289,7 @@ void PickleVm::memo_get(std::uint64_t index) {
 PickleGraph PickleVm::run(std::size_t* consumed) {
   while (!stopped_) {
     opcode_at_ = position_;
-    if (position_ >= bytes_.size()) corrupt("the stream ends without STOP");
+    if (position_ >= bytes_.size()) ends_early(1, "the stream ends without STOP");
     ++opcode_count_;
     step(std::to_integer<std::uint8_t>(bytes_[position_++]));
   }

@@ -16,12 +16,16 @@ class PickleVm {
   PickleVm(ByteView bytes, const PickleOptions& options);
   /// Runs up to STOP. `consumed`: see read_pickle.
   PickleGraph run(std::size_t* consumed);
+  /// After run() threw: how many bytes it would have needed, if it threw because the stream ended
+  /// early; else 0.
+  std::uint64_t needed_bytes() const { return needed_bytes_; }
 
  private:
   friend struct PickleOpcodes;
 
   // Bytes. All of them throw kCorrupt where the stream ends early.
   [[noreturn]] void corrupt(std::string_view what) const;
+  [[noreturn]] void ends_early(std::uint64_t missing_bytes, std::string_view what);
   std::string_view take(std::uint64_t length, std::string_view what);
   template <class T>
   T take_number();
@@ -69,6 +73,7 @@ class PickleVm {
   std::size_t opcode_at_ = 0;
   std::uint64_t opcode_count_ = 0;
   bool stopped_ = false;
+  std::uint64_t needed_bytes_ = 0;
   std::vector<Node> stack_;
   std::vector<std::size_t> marks_;
   std::vector<Node> memo_;

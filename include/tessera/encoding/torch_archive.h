@@ -57,6 +57,7 @@ struct TorchArchive {
 struct ArchiveOptions {
   bool collect_denied = false;
   bool allow_opaque_root = false;
+  bool locate = false;  // locate_storages() at once, sharing the bytes that were read (DCP items)
 };
 
 TorchArchive open_torch_archive(const ByteWindow& window, const ArchiveOptions& options = {});

@@ -1,0 +1,70 @@
+#pragma once
+// Reader of the zip archives that torch.save writes: every record stored, one top folder.
+//
+//   local header | name | extra | bytes | descriptor     per record, the first at 0
+//   central directory | zip64 end | locator | end        ends with the window
+//
+// Untrusted: the directory is bounded by the bytes present; names are unique, relative and without
+// tricks; records lie before the directory and do not overlap. Compression, encryption and split
+// archives are kUnsupported, damage is kCorrupt. Local headers are read and compared with the
+// directory only when a record is located or read.
+//
+// Small windows are read once; of others, one block at the end and one at the start are kept, which
+// is all that a single-tensor item needs. Not thread-safe (the blocks are filled on use).
+#include <tessera/encoding/byte_window.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+struct ZipEntry {
+  std::string name;                 // below the top folder: "data/0"
+  std::uint64_t header_offset = 0;  // window-relative local header
+  std::uint64_t size_bytes = 0;
+  std::uint64_t end_limit =
+      0;  // the next record's header, or the directory: this record ends before it
+  std::uint32_t crc32 = 0;
+  std::uint16_t flags = 0;
+};
+
+class ZipReader {
+ public:
+  /// Reads and checks the directory.
+  explicit ZipReader(const ByteWindow& window);
+  ~ZipReader();
+  ZipReader(ZipReader&&) noexcept;
+  ZipReader& operator=(ZipReader&&) noexcept;
+
+  const std::string& prefix() const { return prefix_; }  // the top folder
+  const std::vector<ZipEntry>& entries() const {
+    return entries_;
+  }  // as in the directory; folders left out
+  const ZipEntry* find(std::string_view name) const;
+
+  /// Window-relative start of the record's bytes, after its local header was found to agree with
+  /// the directory.
+  std::uint64_t data_offset(const ZipEntry& entry);
+  /// The record's bytes, proved by its CRC-32.
+  Bytes read(const ZipEntry& entry);
+
+ private:
+  class Blocks;
+  struct End;
+  End find_end();
+  void read_zip64_end(End& end);
+  void parse_directory(ByteView directory, const End& end);
+  std::size_t parse_entry(ByteView directory, std::size_t at);
+  void set_prefix_and_names();
+  void check_extents(std::uint64_t directory_offset);
+
+  std::unique_ptr<Blocks> blocks_;
+  std::string prefix_;
+  std::vector<ZipEntry> entries_;
+  std::vector<std::uint32_t> by_name_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/pickle_reader.h>
+#include <tessera/encoding/torch_archive.h>
+#include <tessera/encoding/zip_reader.h>
+
+#include <algorithm>
+
+#include "lib/encoding/torch_legacy.h"
+#include "lib/encoding/torch_root.h"
+#include "lib/encoding/torch_tensors.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kZipMagic = "PK\x03\x04";
+constexpr std::string_view kPreReleaseMagic = "PYTORCH1";
+constexpr std::uint64_t kHeadBytes = 64;
+constexpr std::uint64_t kTarMagicOffset = 257;
+constexpr std::uint64_t kMaxSmallRecord = 64;  // byteorder, version
+
+Bytes read_head(const ByteWindow& window) {
+  return window.read(0, std::min(kHeadBytes, window.length));
+}
+
+bool is_tar(const ByteWindow& window) {
+  return window.length >= kTarMagicOffset + 5 &&
+         as_text(window.read(kTarMagicOffset, 5)) == "ustar";
+}
+
+std::string read_small(ZipReader& zip, const ZipEntry& entry) {
+  if (entry.size_bytes > kMaxSmallRecord)
+    fail(Code::kCorrupt, fmt::format("record {} of {} bytes", entry.name, entry.size_bytes));
+  const Bytes bytes = zip.read(entry);
+  std::string text(as_text(bytes));
+  while (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+void check_records(ZipReader& zip, TorchArchive& archive) {
+  if (zip.find("constants.pkl"))
+    fail(Code::kUnsupported, "a TorchScript archive: it holds code, not a state dict",
+         "save the state_dict() of the scripted module with torch.save");
+  if (!zip.find("data.pkl"))
+    fail(Code::kCorrupt, "a zip archive without data.pkl: not written by torch.save");
+  if (const ZipEntry* version = zip.find("version")) {
+    const std::string text = read_small(zip, *version);
+    const bool known = text.size() == 1 ? text[0] >= '1' && text[0] <= '9' : text == "10";
+    if (!known)
+      fail(Code::kUnsupported, fmt::format("torch archive version \"{}\"", printable(text)));
+  }
+  if (const ZipEntry* order = zip.find("byteorder")) {
+    const std::string text = read_small(zip, *order);
+    if (text != "little" && text != "big")
+      fail(Code::kCorrupt, fmt::format("unknown byte order \"{}\"", printable(text)));
+    archive.big_endian = text == "big";
+  }
+}
+
+ArchiveStorage open_zip_storage(const ZipReader& zip, std::string_view key, StorageSize size) {
+  const ZipEntry* entry = zip.find(fmt::format("data/{}", key));
+  if (!entry) fail(Code::kCorrupt, fmt::format("record data/{} is missing", printable(key)));
+  if (entry->size_bytes != size.bytes)
+    fail(Code::kCorrupt, fmt::format("record data/{} holds {} bytes, the pickle says {}",
+                                     printable(key), entry->size_bytes, size.bytes));
+  ArchiveStorage storage;
+  storage.key = key;
+  storage.size_bytes = entry->size_bytes;
+  storage.header_offset = entry->header_offset;
+  storage.crc32 = entry->crc32;
+  storage.has_crc = true;
+  return storage;
+}
+
+void locate_in(ZipReader& zip, TorchArchive& archive) {
+  for (ArchiveStorage& storage : archive.storages) {
+    const ZipEntry* entry = zip.find("data/" + storage.key);
+    if (!entry || entry->size_bytes != storage.size_bytes || entry->crc32 != storage.crc32)
+      fail(Code::kCorrupt,
+           fmt::format("record data/{} changed since it was opened", printable(storage.key)));
+    storage.offset = zip.data_offset(*entry);
+    storage.located = true;
+  }
+}
+
+TorchArchive open_zip_archive(const ByteWindow& window, const ArchiveOptions& options) {
+  ZipReader zip(window);
+  TorchArchive archive;
+  archive.prefix = zip.prefix();
+  check_records(zip, archive);
+  const Bytes pickle = zip.read(*zip.find("data.pkl"));
+  const PickleGraph graph = read_pickle(pickle, {options.collect_denied, &archive.globals});
+  TensorResolver resolver(graph, archive, [&](std::string_view key, StorageSize size) {
+    return open_zip_storage(zip, key, size);
+  });
+  decode_archive_root(graph, resolver, options, archive);
+  if (options.locate) locate_in(zip, archive);
+  return archive;
+}
+
+}  // namespace
+
+TorchArchive open_torch_archive(const ByteWindow& window, const ArchiveOptions& options) {
+  if (window.length == 0) fail(Code::kCorrupt, "an empty file");
+  const Bytes head = read_head(window);
+  if (as_text(head).starts_with(kZipMagic)) return open_zip_archive(window, options);
+  if (looks_like_legacy_archive(head)) return open_legacy_archive(window, options);
+  if (as_text(head).starts_with(kPreReleaseMagic))
+    fail(Code::kUnsupported, "a pre-release PyTorch container (PYTORCH1)");
+  if (is_tar(window))
+    fail(Code::kUnsupported, "a tar archive of PyTorch 0.1", "load and save it again with PyTorch");
+  fail(Code::kCorrupt, "neither a zip archive nor a legacy stream of torch.save");
+}
+
+void locate_storages(const ByteWindow& window, TorchArchive& archive) {
+  const bool located = std::all_of(archive.storages.begin(), archive.storages.end(),
+                                   [](const ArchiveStorage& s) { return s.located; });
+  if (located) return;
+  ZipReader zip(window);
+  locate_in(zip, archive);
+}
+
+bool looks_like_torch_archive(const ByteWindow& window) {
+  const Bytes head = read_head(window);
+  return as_text(head).starts_with(kZipMagic) || looks_like_legacy_archive(head);
+}
+
+}  // namespace tessera

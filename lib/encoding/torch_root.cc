@@ -1,0 +1,42 @@
+#include "lib/encoding/torch_root.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include "lib/encoding/pickle_decode.h"
+
+namespace tessera {
+namespace {
+
+[[noreturn]] void refuse_root(std::string_view what) {
+  fail(
+      Code::kUnsupported,
+      fmt::format("the saved object is a {}, not a dict of tensors: its class would have to be run",
+                  printable(what)),
+      "save its state_dict() instead");
+}
+
+std::string class_of(const PickleGraph& graph, PickleGraph::Node callable) {
+  if (graph.kind(callable) != PickleKind::kGlobal) return "call's result";
+  const auto [module, name] = graph.global(callable);
+  return fmt::format("{}.{}", module, name);
+}
+
+}  // namespace
+
+void decode_archive_root(const PickleGraph& graph, TensorResolver& resolver,
+                         const ArchiveOptions& options, TorchArchive& archive) {
+  const PickleGraph::Node root = graph.root();
+  const PickleKind kind = graph.kind(root);
+  const bool is_call = kind == PickleKind::kReduce || kind == PickleKind::kNewObj;
+  // Before decoding: objects of unknown classes (modules) may refer to themselves.
+  if (is_call && !options.allow_opaque_root && !is_plain_call(graph, root) && !resolver(root))
+    refuse_root(class_of(graph, graph.callable(root)));
+  archive.root = decode_pickle(
+      graph, root, [&](const PickleGraph&, PickleGraph::Node node) { return resolver(node); });
+  if (archive.root.kind() == Value::Kind::kOpaque && !options.allow_opaque_root)
+    refuse_root(archive.root.as_opaque().global());
+}
+
+}  // namespace tessera

@@ -1,0 +1,392 @@
+#include "lib/encoding/torch_tensors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <tessera/base/checked.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+
+#include "lib/encoding/torch_storages.h"
+
+namespace tessera {
+namespace {
+
+using Node = PickleGraph::Node;
+constexpr int kMaxRebuildDepth = 8;  // a parameter of a tensor of a device tensor ...
+
+[[noreturn]] void corrupt(const std::string& what) { fail(Code::kCorrupt, what); }
+
+bool is_call(PickleKind kind) { return kind == PickleKind::kReduce || kind == PickleKind::kNewObj; }
+
+void need_arguments(std::span<const Node> arguments, std::size_t count, std::string_view function) {
+  if (arguments.size() < count)
+    corrupt(fmt::format("{} with {} arguments", function, arguments.size()));
+}
+
+/// A view must stay inside its storage, an empty one begin in it or at its end.
+void check_view(const ArchiveTensor& tensor, std::int64_t storage_numel, std::string_view key) {
+  const auto refuse = [&](std::string_view what) {
+    corrupt(fmt::format("a tensor of shape {} over storage \"{}\" ({} elements) {}",
+                        tensor.shape.to_string(), printable(key), storage_numel, what));
+  };
+  if (tensor.strides.size() != static_cast<std::size_t>(tensor.shape.rank()))
+    refuse("has another number of strides");
+  if (tensor.storage_offset < 0) refuse("begins before it");
+  std::optional<std::int64_t> last = tensor.storage_offset;
+  for (std::size_t d = 0; d < tensor.strides.size(); ++d) {
+    if (tensor.strides[d] < 0) refuse("has a negative stride");
+    const std::int64_t steps = std::max<std::int64_t>(tensor.shape[static_cast<int>(d)] - 1, 0);
+    const auto reach = checked_mul(steps, tensor.strides[d]);
+    last = last && reach ? checked_add(*last, *reach) : std::nullopt;
+  }
+  const bool empty = tensor.shape.numel() == 0;
+  if (empty ? tensor.storage_offset > storage_numel : !last || *last >= storage_numel)
+    refuse(fmt::format("leaves it (offset {}, strides [{}])", tensor.storage_offset,
+                       fmt::join(tensor.strides, ",")));
+}
+
+std::int64_t elements_in(std::uint64_t bytes, DType dtype) {
+  if (is_sub_byte(dtype) || dtype == DType::kQUInt4x2 || dtype == DType::kQUInt2x4)
+    fail(Code::kUnsupported, fmt::format("tensors of packed dtype {}", torch_name(dtype)));
+  return static_cast<std::int64_t>(bytes / static_cast<std::uint64_t>(element_bytes(dtype)));
+}
+
+}  // namespace
+
+TensorResolver::TensorResolver(const PickleGraph& graph, TorchArchive& archive,
+                               OpenStorage open_storage)
+    : graph_(graph), archive_(archive), open_storage_(std::move(open_storage)) {}
+
+std::optional<Value> TensorResolver::operator()(Node node) {
+  const PickleKind kind = graph_.kind(node);
+  if (kind == PickleKind::kPersistentId) {
+    const View view = storage(node);
+    OpaqueObject bare;
+    bare.how = OpaqueObject::How::kPersistentId;
+    bare.module = "torch.storage";
+    bare.name = "UntypedStorage";
+    bare.arguments = Value::list({Value::string(view.key)}, Value::Kind::kTuple);
+    return Value::opaque(std::move(bare));
+  }
+  if (!is_call(kind)) return std::nullopt;
+  const auto index = tensor(node, 0);
+  if (!index) return std::nullopt;
+  return Value::tensor(*index);
+}
+
+std::optional<std::uint32_t> TensorResolver::tensor(Node node, int depth) {
+  if (!is_call(graph_.kind(node))) return std::nullopt;
+  if (const auto known = tensors_.find(node); known != tensors_.end()) return known->second;
+  if (depth > kMaxRebuildDepth) corrupt("tensors rebuilt from each other without end");
+  std::optional<std::uint32_t> index;
+  if (auto made = make(node, depth)) {
+    index = static_cast<std::uint32_t>(archive_.tensors.size());
+    archive_.tensors.push_back(std::move(*made));
+  }
+  tensors_.emplace(node, index);
+  return index;
+}
+
+std::optional<ArchiveTensor> TensorResolver::make(Node node, int depth) {
+  const Node callable = graph_.callable(node);
+  if (graph_.kind(callable) != PickleKind::kGlobal) return std::nullopt;
+  const auto [module, name] = graph_.global(callable);
+  if (module == "torch._utils") return make_torch_call(name, graph_.arguments(node), depth);
+  if (module == "torch._tensor" && name.starts_with("_rebuild_from_type"))
+    return make_from_type(graph_.arguments(node), depth);
+  if (module == "torch.storage" && name == "_load_from_bytes")
+    fail(Code::kUnsupported,
+         "torch.storage._load_from_bytes: an archive pickled inside of the archive is not read");
+  if ((module == "torch" && name.ends_with("Tensor")) || module == "torch.nn.parameter")
+    return make_from_state(node, depth);
+  return std::nullopt;
+}
+
+std::optional<ArchiveTensor> TensorResolver::make_torch_call(std::string_view name, Node arguments,
+                                                             int depth) {
+  const auto items = graph_.items(arguments);
+  if (name == "_rebuild_tensor" || name == "_rebuild_tensor_v2") {
+    ArchiveTensor tensor = strided(items, std::nullopt);
+    if (items.size() > 4) tensor.requires_grad = flag(items[4]);
+    if (items.size() > 6) set_flags(tensor, items[6]);
+    return tensor;
+  }
+  if (name == "_rebuild_tensor_v3") {
+    need_arguments(items, 7, name);
+    ArchiveTensor tensor = strided(items, dtype(items[6]));
+    tensor.requires_grad = flag(items[4]);
+    if (items.size() > 7) set_flags(tensor, items[7]);
+    return tensor;
+  }
+  if (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state")
+    return parameter(items, depth);
+  if (name == "_rebuild_qtensor") return quantized(items);
+  if (name == "_rebuild_sparse_tensor") return sparse(items, depth);
+  if (name == "_rebuild_meta_tensor_no_storage") return meta(items);
+  if (name == "_rebuild_device_tensor_from_cpu_tensor") return moved_to_device(items, depth);
+  return std::nullopt;
+}
+
+/// _rebuild_from_type_v2(function, type, arguments, state): the tensor that function(*arguments)
+/// makes. A subclass that wraps other tensors has no storage of its own, and stays an object.
+std::optional<ArchiveTensor> TensorResolver::make_from_type(Node arguments, int depth) {
+  const auto items = graph_.items(arguments);
+  need_arguments(items, 3, "_rebuild_from_type_v2");
+  if (graph_.kind(items[0]) != PickleKind::kGlobal ||
+      graph_.kind(items[1]) != PickleKind::kGlobal || graph_.kind(items[2]) != PickleKind::kTuple)
+    corrupt("malformed _rebuild_from_type_v2");
+  if (depth > kMaxRebuildDepth) corrupt("tensors rebuilt from each other without end");
+  const auto [module, function] = graph_.global(items[0]);
+  if (module != "torch._utils") return std::nullopt;
+  auto tensor = make_torch_call(function, items[2], depth + 1);
+  const auto [type_module, type] = graph_.global(items[1]);
+  if (!tensor || (type_module == "torch" && type == "Tensor")) return tensor;
+  if (type_module == "torch.nn.parameter") {
+    tensor->is_parameter = tensor->is_parameter || type == "Parameter";
+    return tensor;
+  }
+  archive_.notes.push_back(
+      {"CK060",
+       "warning",
+       fmt::format("a tensor of class {}.{} is read as a plain tensor", type_module, type),
+       {},
+       {}});
+  return tensor;
+}
+
+/// Before PyTorch 0.4: Tensor.__new__() with BUILD (storage, offset, size, stride);
+/// Parameter.__new__(tensor).
+std::optional<ArchiveTensor> TensorResolver::make_from_state(Node node, int depth) {
+  const auto arguments = graph_.items(graph_.arguments(node));
+  const auto state = graph_.state(node);
+  const auto items = state ? graph_.items(*state) : std::span<const Node>{};
+  if (graph_.is_call(node, "torch.nn.parameter", "Parameter")) {
+    if (!arguments.empty()) return parameter(arguments, depth);
+    if (!items.empty()) return parameter(items.first(1), depth);
+    return std::nullopt;
+  }
+  if (!arguments.empty() || items.size() != 4) return std::nullopt;
+  return strided(items, std::nullopt);
+}
+
+ArchiveTensor TensorResolver::parameter(std::span<const Node> arguments, int depth) {
+  need_arguments(arguments, 1, "a parameter");
+  const auto data = tensor(arguments[0], depth + 1);
+  if (!data) corrupt("a parameter whose data is no tensor");
+  ArchiveTensor out = archive_.tensors[*data];
+  out.is_parameter = true;
+  out.requires_grad = arguments.size() < 2 || flag(arguments[1]);
+  return out;
+}
+
+ArchiveTensor TensorResolver::strided(std::span<const Node> arguments, std::optional<DType> as) {
+  need_arguments(arguments, 4, "a tensor");
+  const View view = storage(arguments[0]);
+  ArchiveTensor out;
+  if (!as && !view.dtype) corrupt("a tensor without dtype over an untyped storage");
+  out.dtype = as ? *as : *view.dtype;
+  out.storage = view.storage;
+  out.storage_offset = integer(arguments[1], "a storage offset");
+  out.shape = Shape::checked(integers(arguments[2], "a size"));
+  out.strides = integers(arguments[3], "strides");
+  check_view(out, elements_in(view.size_bytes, out.dtype), view.key);
+  const auto base = elements_in(view.offset_bytes, out.dtype);
+  out.storage_offset += base;  // bounded by the storage, which exists
+  return out;
+}
+
+ArchiveTensor TensorResolver::quantized(std::span<const Node> arguments) {
+  need_arguments(arguments, 7, "_rebuild_qtensor");
+  ArchiveTensor out = strided(arguments, std::nullopt);
+  if (!is_quantized(out.dtype)) corrupt("a quantized tensor over a storage of another kind");
+  out.requires_grad = flag(arguments[5]);
+  const auto params = graph_.items(arguments[4]);
+  if (params.size() < 3 || graph_.kind(params[0]) != PickleKind::kGlobal)
+    corrupt("malformed quantizer parameters");
+  QuantParams quant;
+  quant.scheme = graph_.global(params[0]).second;
+  if (quant.scheme == "per_tensor_affine") {
+    if (graph_.kind(params[1]) != PickleKind::kFloat) corrupt("a quantizer scale that is no float");
+    quant.scale = graph_.real(params[1]);
+    quant.zero_point = integer(params[2], "a zero point");
+  } else if (quant.scheme.starts_with("per_channel_affine") && params.size() == 4) {
+    quant.scales = quantizer_values(params[1]);
+    quant.zero_points = quantizer_values(params[2]);
+    quant.axis = integer(params[3], "a quantizer axis");
+    if (quant.axis < 0 || quant.axis >= out.shape.rank()) corrupt("a quantizer axis out of range");
+  } else {
+    fail(Code::kUnsupported, fmt::format("quantizer scheme {}", printable(quant.scheme)));
+  }
+  out.quant = static_cast<std::int32_t>(archive_.quant.size());
+  archive_.quant.push_back(std::move(quant));
+  return out;
+}
+
+Value TensorResolver::quantizer_values(Node node) {
+  if (const auto index = tensor(node, 1)) return Value::tensor(*index);
+  if (graph_.kind(node) != PickleKind::kList) corrupt("quantizer values that are no tensor");
+  ValueList values;
+  for (const Node item : graph_.items(node)) {
+    if (graph_.kind(item) == PickleKind::kFloat) {
+      values.push_back(Value::real(graph_.real(item)));
+    } else {
+      values.push_back(Value::integer(integer(item, "a quantizer value")));
+    }
+  }
+  return Value::list(std::move(values));
+}
+
+ArchiveTensor TensorResolver::sparse(std::span<const Node> arguments, int depth) {
+  using Layout = ArchiveTensor::Layout;
+  static constexpr std::pair<std::string_view, Layout> kLayouts[] = {
+      {"torch.sparse_coo", Layout::kSparseCoo},
+      {"torch.sparse_csr", Layout::kSparseCsr},
+      {"torch.sparse_csc", Layout::kSparseCsc},
+      {"torch.sparse_bsr", Layout::kSparseBsr},
+      {"torch.sparse_bsc", Layout::kSparseBsc}};
+  need_arguments(arguments, 2, "_rebuild_sparse_tensor");
+  if (!graph_.is_call(arguments[0], "torch.serialization", "_get_layout"))
+    corrupt("a sparse tensor without layout");
+  const auto layout_arguments = graph_.items(graph_.arguments(arguments[0]));
+  need_arguments(layout_arguments, 1, "_get_layout");
+  const std::string_view name = string(layout_arguments[0], "a layout");
+  const auto found = std::find_if(std::begin(kLayouts), std::end(kLayouts),
+                                  [&](const auto& row) { return row.first == name; });
+  if (found == std::end(kLayouts))
+    fail(Code::kUnsupported, fmt::format("sparse layout {}", printable(name)));
+  const auto data = graph_.items(arguments[1]);
+  const std::size_t count = found->second == Layout::kSparseCoo ? 2 : 3;
+  need_arguments(data, count + 1, "_rebuild_sparse_tensor");
+  ArchiveTensor out;
+  out.layout = found->second;
+  for (const Node part : data.first(count)) {
+    const auto index = tensor(part, depth + 1);
+    if (!index || archive_.tensors[*index].layout != Layout::kStrided)
+      corrupt("a part of a sparse tensor is no dense tensor");
+    out.parts.push_back(*index);
+  }
+  out.shape = Shape::checked(integers(data[count], "a size"));
+  out.dtype = archive_.tensors[out.parts.back()].dtype;
+  return out;
+}
+
+ArchiveTensor TensorResolver::meta(std::span<const Node> arguments) {
+  need_arguments(arguments, 4, "_rebuild_meta_tensor_no_storage");
+  ArchiveTensor out;
+  out.layout = ArchiveTensor::Layout::kMeta;
+  out.dtype = dtype(arguments[0]);
+  out.shape = Shape::checked(integers(arguments[1], "a size"));
+  out.strides = integers(arguments[2], "strides");
+  out.requires_grad = flag(arguments[3]);
+  return out;
+}
+
+ArchiveTensor TensorResolver::moved_to_device(std::span<const Node> arguments, int depth) {
+  need_arguments(arguments, 4, "_rebuild_device_tensor_from_cpu_tensor");
+  const auto data = tensor(arguments[0], depth + 1);
+  if (!data) corrupt("a device tensor whose data is no tensor");
+  ArchiveTensor out = archive_.tensors[*data];
+  if (out.dtype != dtype(arguments[1]))
+    fail(Code::kUnsupported, "a device tensor stored in another dtype than its own");
+  out.requires_grad = flag(arguments[3]);
+  return out;
+}
+
+void TensorResolver::set_flags(ArchiveTensor& tensor, Node metadata) const {
+  const auto entries = graph_.dict_items(metadata);
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+    const std::string_view key = string(entries[i], "tensor metadata");
+    if (!flag(entries[i + 1])) continue;
+    if (key == "conj" && is_complex(tensor.dtype)) {
+      tensor.flags |= Source::kConj;
+    } else if (key == "neg") {
+      tensor.flags |= Source::kNeg;
+    } else {
+      fail(Code::kUnsupported, fmt::format("tensor metadata \"{}\"", printable(key)));
+    }
+  }
+}
+
+TensorResolver::View TensorResolver::storage(Node node) {
+  if (graph_.kind(node) != PickleKind::kPersistentId) corrupt("a tensor without a storage");
+  const auto id = graph_.items(graph_.arguments(node));
+  if (id.size() < 5 || string(id[0], "a persistent id") != "storage")
+    corrupt("a persistent id that names no storage");
+  if (graph_.kind(id[1]) != PickleKind::kGlobal) corrupt("a storage without class");
+  const auto [module, name] = graph_.global(id[1]);
+  View view;
+  view.dtype = storage_class_dtype(name);
+  if (!module.starts_with("torch") || (!view.dtype && !name.ends_with("UntypedStorage")))
+    fail(Code::kUnsupported,
+         fmt::format("storage class {}.{}", printable(module), printable(name)));
+  view.key = string(id[2], "a storage key");
+  const std::int64_t item = view.dtype ? element_bytes(*view.dtype) : 1;
+  const std::int64_t numel = integer(id[4], "a storage's element count");
+  const auto bytes = checked_mul(numel, item);
+  if (!bytes || *bytes < 0) corrupt(fmt::format("storage \"{}\": bad size", printable(view.key)));
+  view.size_bytes = static_cast<std::uint64_t>(*bytes);
+  const auto [found, is_new] =
+      storages_.try_emplace(view.key, static_cast<std::uint32_t>(archive_.storages.size()));
+  if (is_new)
+    archive_.storages.push_back(
+        open_storage_(view.key, {static_cast<std::uint64_t>(numel), view.size_bytes}));
+  view.storage = found->second;
+  if (archive_.storages[view.storage].size_bytes != view.size_bytes)
+    corrupt(fmt::format("storage \"{}\" holds {} bytes, the pickle says {}", printable(view.key),
+                        archive_.storages[view.storage].size_bytes, view.size_bytes));
+  if (id.size() < 6 || graph_.kind(id[5]) == PickleKind::kNone) return view;
+  const auto part = graph_.items(id[5]);  // legacy: (key, offset, element count)
+  need_arguments(part, 3, "a storage view");
+  const auto offset = checked_mul(integer(part[1], "a storage view's offset"), item);
+  const auto size = checked_mul(integer(part[2], "a storage view's size"), item);
+  if (!offset || !size || *offset < 0 || *size < 0 || *offset > *bytes || *size > *bytes - *offset)
+    corrupt(fmt::format("a view leaves storage \"{}\"", printable(view.key)));
+  view.offset_bytes = static_cast<std::uint64_t>(*offset);
+  view.size_bytes = static_cast<std::uint64_t>(*size);
+  return view;
+}
+
+DType TensorResolver::dtype(Node node) const {
+  if (graph_.kind(node) != PickleKind::kGlobal) corrupt("a dtype that is no global");
+  const auto [module, name] = graph_.global(node);
+  const auto found = module == "torch" ? dtype_from_torch_name(name) : std::nullopt;
+  if (!found)
+    fail(Code::kUnsupported, fmt::format("dtype {}.{}", printable(module), printable(name)));
+  return *found;
+}
+
+std::int64_t TensorResolver::integer(Node node, std::string_view what) const {
+  if (graph_.kind(node) != PickleKind::kInt) corrupt(fmt::format("{} that is no integer", what));
+  return graph_.integer(node);
+}
+
+/// A tuple, a list, or torch.Size((...)).
+std::vector<std::int64_t> TensorResolver::integers(Node node, std::string_view what) const {
+  if (graph_.is_call(node, "torch", "Size")) {
+    const auto arguments = graph_.items(graph_.arguments(node));
+    if (arguments.empty()) return {};
+    node = arguments[0];
+  }
+  if (graph_.kind(node) != PickleKind::kTuple && graph_.kind(node) != PickleKind::kList)
+    corrupt(fmt::format("{} that is no tuple", what));
+  std::vector<std::int64_t> out;
+  for (const Node item : graph_.items(node)) out.push_back(integer(item, what));
+  return out;
+}
+
+bool TensorResolver::flag(Node node) const {
+  if (graph_.kind(node) == PickleKind::kInt) return graph_.integer(node) != 0;
+  if (graph_.kind(node) != PickleKind::kBool) corrupt("a flag that is no bool");
+  return graph_.boolean(node);
+}
+
+std::string_view TensorResolver::string(Node node, std::string_view what) const {
+  const PickleKind kind = graph_.kind(node);
+  if (kind != PickleKind::kString && kind != PickleKind::kBytes)
+    corrupt(fmt::format("{} that is no string", what));
+  return graph_.text(node);
+}
+
+}  // namespace tessera

@@ -1,0 +1,71 @@
+#pragma once
+// From the nodes of a torch pickle to ArchiveTensors: storages, views, parameters, quantized and
+// sparse tensors.
+#include <tessera/encoding/pickle_reader.h>
+#include <tessera/encoding/torch_archive.h>
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace tessera {
+
+struct StorageSize {
+  std::uint64_t numel = 0;
+  std::uint64_t bytes = 0;
+};
+
+class TensorResolver {
+ public:
+  using Node = PickleGraph::Node;
+  /// Makes the storage named `key`, of which the pickle says that it holds `size`; throws kCorrupt
+  /// when it does not.
+  using OpenStorage = std::function<ArchiveStorage(std::string_view key, StorageSize size)>;
+
+  TensorResolver(const PickleGraph& graph, TorchArchive& archive, OpenStorage open_storage);
+
+  /// The hook of decode_pickle: answers for tensors and storages.
+  std::optional<Value> operator()(Node node);
+
+ private:
+  /// What a persistent id names: a storage, or (legacy) a part of one.
+  struct View {
+    std::uint32_t storage = 0;
+    std::optional<DType> dtype;      // nullopt: UntypedStorage
+    std::uint64_t size_bytes = 0;    // of the part
+    std::uint64_t offset_bytes = 0;  // where the part begins
+    std::string key;
+  };
+
+  std::optional<std::uint32_t> tensor(Node node, int depth);
+  std::optional<ArchiveTensor> make(Node node, int depth);
+  std::optional<ArchiveTensor> make_torch_call(std::string_view name, Node arguments, int depth);
+  std::optional<ArchiveTensor> make_from_type(Node arguments, int depth);
+  std::optional<ArchiveTensor> make_from_state(Node node, int depth);
+  ArchiveTensor parameter(std::span<const Node> arguments, int depth);
+  ArchiveTensor strided(std::span<const Node> arguments, std::optional<DType> dtype);
+  ArchiveTensor quantized(std::span<const Node> arguments);
+  ArchiveTensor sparse(std::span<const Node> arguments, int depth);
+  ArchiveTensor meta(std::span<const Node> arguments);
+  ArchiveTensor moved_to_device(std::span<const Node> arguments, int depth);
+  void set_flags(ArchiveTensor& tensor, Node metadata) const;
+  Value quantizer_values(Node node);
+
+  View storage(Node node);
+  DType dtype(Node node) const;
+  std::int64_t integer(Node node, std::string_view what) const;
+  std::vector<std::int64_t> integers(Node node, std::string_view what) const;
+  bool flag(Node node) const;
+  std::string_view string(Node node, std::string_view what) const;
+
+  const PickleGraph& graph_;
+  TorchArchive& archive_;
+  OpenStorage open_storage_;
+  std::unordered_map<Node, std::optional<std::uint32_t>> tensors_;  // nullopt: no tensor
+  std::unordered_map<std::string, std::uint32_t> storages_;
+};
+
+}  // namespace tessera
