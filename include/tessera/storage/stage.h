@@ -1,12 +1,11 @@
 #pragma once
 // Stage: the commit protocol. Nothing is visible under the final name until it is whole.
 //
-//   parent/.<name>.tmp-<hash>/   files made O_EXCL, journal of finished pieces; lease lock beside
-//   it (.lock)
-//   -> every file fsynced -> prove() -> journal removed, seal written and fsynced -> folders
-//   fsynced
-//   -> rename to parent/<name> (NOREPLACE; --force: EXCHANGE, or trash-then-rename) -> parent
-//   fsynced  = the commit point
+//   parent/.<name>.tmp-<hash>/     files made O_EXCL, journal of finished pieces
+//   parent/.<name>.tmp-<hash>.lock the lease lock, held from open() to the end
+//   -> every file fsynced -> prove() -> journal removed, seal written, fsynced -> folders fsynced
+//   -> rename to parent/<name> (NOREPLACE; --force: EXCHANGE, or trash-then-rename)
+//   -> parent fsynced = the commit point
 //   -> old content removed
 //
 // <hash> is the start of the plan hash (the journal holds all of it). A crash before the commit
@@ -15,11 +14,16 @@
 // being resumed), and undoes a trash-then-rename that stopped half way. One stage per final name
 // and plan hash: a second holder is refused (kAlreadyExists). On file systems without locks a stage
 // that exists is refused, and nothing is ever removed for being stale. When the parent's fsync
-// fails, the renames are undone and the error thrown: the old output shows. A one-file result is
-// staged as `.<name>.tmp-<hash>/<name>` and renamed out, its seal beside it (`<name>.tessera.json`)
-// published before the file; a seal that does not match its file counts as absent.
+// fails, the renames are undone and the error thrown: the old output shows.
+//
+// A one-file result is staged as `.<name>.tmp-<hash>/<name>` and renamed out, its seal beside it
+// (`<name>.tessera.json`) published before the file; a seal that does not match its file counts as
+// absent.
 // Thread-safety: create(), journal() and flush_journal() may be called from several threads; the
 // rest from one, after them.
+#include <tessera/base/bytes.h>
+#include <tessera/storage/file_system.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -63,14 +67,16 @@ class Stage {
   virtual const std::vector<JournalEntry>& finished() const = 0;
 
   /// Creates (or, resuming, reopens) `relative` below the stage; folders on the way are made. "" in
-  /// single-file mode.
+  /// single-file mode. Each file must be synced and closed before publish(); a file that the
+  /// interrupted run left whole need not be opened again.
   virtual std::unique_ptr<WriteFile> create(const std::string& relative, IoMode mode) = 0;
   /// Remembers that a piece reached the file. Thread-safe; buffered, written in batches.
   virtual void journal(const JournalEntry& entry) = 0;
   virtual void flush_journal() = 0;
 
   /// Everything after the last file is closed and synced: prove() (throws to stop), seal, syncs,
-  /// rename, parent sync. `seal` makes the bytes of the seal file after prove() passed.
+  /// rename, parent sync. `seal` makes the bytes of the seal file after prove()
+  /// passed; none, or no bytes: no seal.
   virtual void publish(const std::function<void()>& prove, const std::function<Bytes()>& seal) = 0;
   /// Leave the stage for a later --resume (SIGINT); releases the lock.
   virtual void keep() = 0;
