@@ -74,10 +74,20 @@ class ChunkTable {
   std::size_t memory_bytes() const;
 
  private:
+  struct Run {  // neighbours of one rank
+    std::size_t first_chunk;
+    std::size_t first_coordinate;
+    std::uint32_t rank;
+  };
+  struct FlatRange {
+    std::size_t chunk;
+    std::int64_t begin;
+    std::int64_t end;
+  };
   std::vector<std::int64_t> coordinates_;
-  std::vector<std::uint64_t> first_coordinate_;  // per chunk
+  std::vector<Run> runs_;
   std::vector<Source> sources_;
-  std::map<std::size_t, std::pair<std::int64_t, std::int64_t>> flat_ranges_;  // only partial ones
+  std::vector<FlatRange> flat_ranges_;  // only partial ones, ascending
 };
 
 /// Scale and zero point of a quantized tensor (per tensor: one of each; per channel: vectors and an axis).

@@ -86,12 +86,24 @@ class Value {
   /// Identity of the shared node (nullptr for scalars held inline): detects sharing.
   const void* node_id() const;
 
-  /// Deep equality; NaN equals NaN, 1 differs from 1.0 and from True, list from tuple.
+  /// Deep equality; NaN equals NaN, 1 differs from 1.0 and from True, list from tuple; the order of a dict
+  /// counts. Shared nodes are compared once.
   friend bool operator==(const Value& a, const Value& b);
 
  private:
   struct Node;
-  using Rep = std::variant<std::monostate, bool, std::int64_t, double, DType, std::shared_ptr<const Node>>;
+  using NodePtr = std::shared_ptr<const Node>;
+  struct TensorIndex {
+    std::uint32_t index;
+  };
+  using Rep = std::variant<std::monostate, bool, std::int64_t, double, DType, TensorIndex, NodePtr>;
+
+  explicit Value(Rep rep) : rep_(std::move(rep)) {}
+  template <class T>
+  static Value node(Kind kind, T payload);
+  template <class T>
+  const T& payload() const;
+
   Rep rep_;
 };
 
@@ -113,10 +125,11 @@ struct OpaqueObject {
 /// Counts nodes a traversal expands; throws kCorrupt past the limit ("expands to more than N values").
 class ValueBudget {
  public:
-  explicit ValueBudget(std::uint64_t limit) : left_(limit) {}
+  explicit ValueBudget(std::uint64_t limit) : limit_(limit), left_(limit) {}
   void spend(std::uint64_t n = 1);
 
  private:
+  std::uint64_t limit_;
   std::uint64_t left_;
 };
 
@@ -141,12 +154,16 @@ struct StateEntry {
   Value value;       // kTensor: a tensor leaf
 };
 
-/// How a container looks that paths alone cannot restore: an OrderedDict with attributes, an empty dict,
-/// a list that was a tuple. Everything else is a plain dict or list.
+/// What paths alone cannot restore of a container. Everything else is a plain dict or list.
+///   kDict         an empty dict; or, with `attributes`, a dict whose keys are neither strings nor integers:
+///                 a dict from the text of such a key in the paths to the key itself
+///   kOrderedDict  an OrderedDict, with its instance attributes or None
 struct ContainerNote {
   Path path;
   Value::Kind kind = Value::Kind::kDict;
   Value attributes;
+  /// Entries that stand before it in the source: where an empty dict goes back. By default all.
+  std::size_t entries_before = static_cast<std::size_t>(-1);
 };
 
 /// A flattened state dict, in the source's order. Names are unique.

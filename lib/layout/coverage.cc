@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/layout/coverage.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "lib/layout/tiling.h"
+
+namespace tessera {
+namespace {
+
+/// True when the chunk's box lies in the tensor and its range in the box.
+bool in_bounds(const Shape& shape, const Chunk& chunk) {
+  if (chunk.box.rank() != shape.rank()) return false;
+  std::int64_t numel = 1;
+  for (int d = 0; d < shape.rank(); ++d) {
+    const std::int64_t begin = chunk.box.begin(d);
+    const std::int64_t extent = chunk.box.shape[d];
+    if (begin < 0 || extent < 0 || extent > shape[d] || begin > shape[d] - extent) return false;
+    numel *= extent;  // fits: at most shape's own product, or zero
+  }
+  return 0 <= chunk.flat_begin && chunk.flat_begin <= chunk.flat_end && chunk.flat_end <= numel;
+}
+
+bool before(const Box& a, const Box& b) {
+  if (a.origin != b.origin) return a.origin < b.origin;
+  return std::ranges::lexicographical_compare(a.shape.extents(), b.shape.extents());
+}
+
+/// Groups of equal chunks. A range that is one box counts as that box.
+class Groups {
+ public:
+  explicit Groups(std::span<const Chunk> chunks, const std::vector<std::size_t>& usable) {
+    std::vector<std::vector<ChunkPiece>> pieces(usable.size());
+    for (std::size_t i = 0; i < usable.size(); ++i) pieces[i] = decompose(chunks[usable[i]]);
+    std::vector<std::size_t> order(usable.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+      const int sign = compare(pieces[a], pieces[b]);
+      return sign != 0 ? sign < 0 : a < b;
+    });
+    for (std::size_t i = 0; i < order.size();) {
+      std::size_t end = i + 1;
+      while (end < order.size() && compare(pieces[order[i]], pieces[order[end]]) == 0) ++end;
+      replicas_ = std::min(replicas_, static_cast<std::int64_t>(end - i));
+      for (ChunkPiece& piece : pieces[order[i]])
+        tiles_.push_back({std::move(piece.box), usable[order[i]]});
+      i = end;
+    }
+  }
+
+  const std::vector<Tile>& tiles() const { return tiles_; }
+  std::int64_t replicas() const { return tiles_.empty() ? 1 : replicas_; }
+
+ private:
+  static int compare(const std::vector<ChunkPiece>& a, const std::vector<ChunkPiece>& b) {
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+      if (before(a[i].box, b[i].box)) return -1;
+      if (before(b[i].box, a[i].box)) return 1;
+    }
+    return a.size() < b.size() ? -1 : a.size() > b.size() ? 1 : 0;
+  }
+
+  std::vector<Tile> tiles_;
+  std::int64_t replicas_ = std::numeric_limits<std::int64_t>::max();
+};
+
+std::string hole_text(const Box& hole) {
+  if (hole.rank() == 0) return "the scalar is in no chunk";
+  if (hole.rank() == 1)
+    return fmt::format("elements [{}:{}) are in no chunk", hole.begin(0), hole.end(0));
+  return fmt::format("region {} is in no chunk", hole.to_string());
+}
+
+}  // namespace
+
+std::string CoverageReport::to_string() const {
+  if (complete) return fmt::format("complete, {} {}", replicas, replicas == 1 ? "copy" : "copies");
+  std::string text;
+  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
+  if (!out_of_bounds.empty())
+    add(fmt::format("chunk {} lies outside the tensor", out_of_bounds.front()));
+  if (first_overlap)
+    add(fmt::format("chunks {} and {} overlap", first_overlap->first, first_overlap->second));
+  if (first_hole) add(fmt::format("{} ({} missing)", hole_text(*first_hole), missing_numel));
+  if (text.empty()) text = "the chunks are cut too irregularly to prove that they cover the tensor";
+  return text;
+}
+
+CoverageReport check_coverage(const Shape& shape, std::span<const Chunk> chunks) {
+  CoverageReport report;
+  std::vector<std::size_t> usable;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (!in_bounds(shape, chunks[i])) {
+      report.out_of_bounds.push_back(i);
+    } else if (chunks[i].numel() > 0) {
+      usable.push_back(i);
+    }
+  }
+  report.complete = report.out_of_bounds.empty();
+  if (shape.numel() == 0) return report;
+  const Groups groups(chunks, usable);
+  const Tiling tiling = check_tiling(Box::whole(shape), groups.tiles());
+  report.missing_numel = tiling.missing_numel;
+  report.first_hole = tiling.first_hole;
+  report.first_overlap = tiling.first_overlap;
+  report.complete = report.complete && tiling.proved && !tiling.first_hole && !tiling.first_overlap;
+  report.replicas = tiling.first_hole || !tiling.proved ? 0 : groups.replicas();
+  return report;
+}
+
+}  // namespace tessera
