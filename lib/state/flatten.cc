@@ -1,0 +1,151 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/state/value.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "lib/state/key_text.h"
+
+namespace tessera {
+namespace {
+
+using Kind = Value::Kind;
+
+enum class Rule : std::uint8_t { kCurrent, kBefore24 };
+
+/// root["a"][0][1]: how Python reaches it, so that "a.b" and "a" then "b" look different.
+std::string python_path(const Path& path) {
+  std::string text = "root";
+  for (const PathItem& item : path) {
+    if (item.kind == PathItem::Kind::kKey) {
+      text += fmt::format("[\"{}\"]", printable(item.key));
+    } else {
+      text += fmt::format("[{}]", item.index);
+    }
+  }
+  return text;
+}
+
+class Flattener {
+ public:
+  Flattener(Rule rule, ValueBudget& budget) : rule_(rule), budget_(budget) {}
+
+  StateDict run(const Value& root) {
+    // The top is entered whatever it holds: its keys are the checkpoint's.
+    if (root.is_dict()) {
+      enter_dict(root);
+    } else {
+      visit(root);
+    }
+    return std::move(state_);
+  }
+
+ private:
+  void visit(const Value& value) {
+    if (path_.size() > static_cast<std::size_t>(kMaxValueDepth))
+      fail(Code::kCorrupt, fmt::format("nested deeper than {} levels", kMaxValueDepth));
+    if (is_leaf(value, static_cast<int>(path_.size()))) {
+      add_leaf(value);
+    } else if (value.is_dict()) {
+      enter_dict(value);
+    } else {
+      enter_list(value);
+    }
+  }
+
+  void add_leaf(const Value& value) {
+    std::string name = dotted(path_);
+    // Names grow with depth: a long key shared by many paths costs what it takes.
+    budget_.spend(1 + name.size() / 64);
+    const auto [found, added] = by_name_.emplace(name, state_.entries.size());
+    if (!added)
+      fail(Code::kCorrupt,
+           fmt::format("two leaves have the name \"{}\": {} and {}", printable(name),
+                       python_path(state_.entries[found->second].path), python_path(path_)));
+    state_.entries.push_back({std::move(name), path_, value});
+  }
+
+  void enter_dict(const Value& dict) {
+    budget_.spend();
+    note_dict(dict);
+    for (const auto& [key, value] : dict.as_dict()) {
+      path_.push_back(path_item(key));
+      visit(value);
+      path_.pop_back();
+    }
+  }
+
+  void enter_list(const Value& list) {
+    budget_.spend();
+    std::int64_t index = 0;
+    for (const Value& value : list.as_list()) {
+      path_.push_back({PathItem::Kind::kIndex, index++, {}});
+      visit(value);
+      path_.pop_back();
+    }
+  }
+
+  void note_dict(const Value& dict) {
+    const ValueDict& items = dict.as_dict();
+    if (dict.kind() == Kind::kOrderedDict) {
+      note(Kind::kOrderedDict, dict.attributes());
+    } else if (items.empty()) {
+      note(Kind::kDict, {});
+    }
+    ValueDict other_keys;
+    for (const auto& [key, value] : items)
+      if (!key.is_string() && !key.is_int())
+        other_keys.emplace_back(Value::string(key_text(key)), key);
+    if (!other_keys.empty()) note(Kind::kDict, Value::dict(std::move(other_keys)));
+  }
+
+  void note(Kind kind, Value attributes) {
+    budget_.spend(1 + path_.size() / 16);
+    state_.containers.push_back({path_, kind, std::move(attributes), state_.entries.size()});
+  }
+
+  static PathItem path_item(const Value& key) {
+    if (key.is_int()) return {PathItem::Kind::kIntKey, key.as_int(), {}};
+    return {PathItem::Kind::kKey, 0, key_text(key)};
+  }
+
+  /// A leaf is stored as a whole. Asked once per shared node.
+  bool is_leaf(const Value& value, int depth) {
+    const bool list = value.kind() == Kind::kList;
+    if (value.is_dict() && rule_ == Rule::kCurrent) return false;
+    if (!value.is_dict() && !list) return true;
+    if (depth > kMaxValueDepth)
+      fail(Code::kCorrupt, fmt::format("nested deeper than {} levels", kMaxValueDepth));
+    if (const auto known = leaf_.find(value.node_id()); known != leaf_.end()) return known->second;
+    const auto opens = [&](const Value& entry) {
+      budget_.spend();
+      return entry.is_tensor() || !is_leaf(entry, depth + 1);
+    };
+    const bool leaf =
+        list ? std::ranges::none_of(value.as_list(), opens)
+             : std::ranges::none_of(value.as_dict(), opens, &ValueDict::value_type::second);
+    leaf_.emplace(value.node_id(), leaf);
+    return leaf;
+  }
+
+  Rule rule_;
+  ValueBudget& budget_;
+  Path path_;
+  StateDict state_;
+  std::unordered_map<std::string, std::size_t> by_name_;
+  std::unordered_map<const void*, bool> leaf_;
+};
+
+}  // namespace
+
+StateDict flatten(const Value& root, ValueBudget& budget) {
+  return Flattener(Rule::kCurrent, budget).run(root);
+}
+
+StateDict flatten_before_2_4(const Value& root, ValueBudget& budget) {
+  return Flattener(Rule::kBefore24, budget).run(root);
+}
+
+}  // namespace tessera
