@@ -196,7 +196,7 @@ bool looks_like_safetensors(const ByteWindow& window) {
   std::array<std::byte, 9> raw;
   window.read(0, raw);
   const auto n = load_le<std::uint64_t>(raw.data());
-  return raw[8] == std::byte{'{'} && n >= 2;
+  return raw[8] == std::byte{'{'} && n >= 2 && n <= kMaxSafetensorsHeaderBytes;
 }
 
 SafetensorsHeader parse_safetensors_header(ByteView json, std::uint64_t data_bytes,
