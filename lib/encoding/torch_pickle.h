@@ -1,0 +1,13 @@
+#pragma once
+// data.pkl of an archive to be written.
+#include <tessera/encoding/torch_archive_writer.h>
+
+#include <vector>
+
+namespace tessera {
+
+/// Protocol 2, tensors by torch._utils' rebuild functions; what torch.load(weights_only=True)
+/// accepts.
+Bytes write_torch_pickle(const Value& root, const std::vector<ArchiveWriteTensor>& tensors);
+
+}  // namespace tessera
