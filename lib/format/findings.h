@@ -1,0 +1,40 @@
+#pragma once
+// Findings of a format's reader: damage that leaves the rest readable. Thrown at once, or, for
+// verbs that report damage (ReadOptions::tolerate_damage), collected as notes. Not thread-safe.
+#include <tessera/base/error.h>
+#include <tessera/state/manifest.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+class Findings {
+ public:
+  Findings(bool tolerate, std::vector<Note>& notes) : tolerate_(tolerate), notes_(notes) {}
+
+  bool tolerate() const { return tolerate_; }
+
+  /// Damage: throws kCorrupt with this context, or notes it with severity "error".
+  void error(std::string_view code, std::string message, std::string_view file,
+             std::string_view tensor = {}) {
+    if (tolerate_) return note(code, "error", std::move(message), file, tensor);
+    Status status{Code::kCorrupt, std::move(message), {}, {}};
+    status.context.file = std::string(file);
+    status.context.tensor = std::string(tensor);
+    throw Error(std::move(status));
+  }
+  void note(std::string_view code, std::string_view severity, std::string message,
+            std::string_view file = {}, std::string_view tensor = {}) {
+    notes_.push_back({std::string(code), std::string(severity), std::move(message),
+                      std::string(file), std::string(tensor)});
+  }
+
+ private:
+  bool tolerate_;
+  std::vector<Note>& notes_;
+};
+
+}  // namespace tessera
