@@ -1,0 +1,5 @@
+#include "command.h"
+
+int main(int argc, char** argv) {
+  return tessera::tools::run_tool(tessera::tools::Tool::kReshard, argc, argv);
+}

@@ -1,0 +1,141 @@
+#include "command.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/parallel.h>
+#include <tessera/base/text.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "args_text.h"
+#include "failure.h"
+#include "signals.h"
+#include "version.h"
+
+namespace tessera::tools {
+namespace {
+
+constexpr std::uint64_t kDefaultMemoryLimit = std::uint64_t{1} << 30;
+
+/// 0, or the exit status: a closed pipe is 128 + SIGPIPE.
+int write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EPIPE) return kExitSignal + 13;
+      fail(errno == ENOSPC ? Code::kResourceExhausted : Code::kIo,
+           fmt::format("cannot write the result to stdout: {}", std::strerror(errno)));
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+std::string examples_text(Tool tool) {
+  const CommandText text = tool_text(tool);
+  std::size_t width = 0;
+  for (const CommandExample& example : text.examples)
+    width = std::max(width, example.command.size());
+  std::string lines;
+  for (const CommandExample& example : text.examples) {
+    const bool fits = example.command.size() + 2 + example.comment.size() + 2 <= 100;
+    lines +=
+        fits ? fmt::format("{}  # {}\n", example.command, example.comment) : example.command + "\n";
+  }
+  return lines;
+}
+
+std::string generated(const Arguments& arguments) {
+  const CommandSpec spec = command_spec(arguments.tool);
+  if (arguments.generate == "man") return render_man(spec);
+  if (arguments.generate == "bash") return render_completion(spec, Shell::kBash);
+  return render_completion(spec, arguments.generate == "zsh" ? Shell::kZsh : Shell::kFish);
+}
+
+std::string help_text(const Arguments& arguments) {
+  const int width = std::min(make_screen(true).width, 100);
+  if (arguments.tool == Tool::kInspect && arguments.verb_given) {
+    return render_help(verb_spec(arguments.tool, arguments.verb), "ckpt-inspect ", width);
+  }
+  return render_help(command_spec(arguments.tool), "", width);
+}
+
+std::string special_text(const Arguments& arguments) {
+  switch (arguments.special) {
+    case Special::kExamples:
+      return examples_text(arguments.tool);
+    case Special::kHelp:
+      return help_text(arguments);
+    case Special::kVersion:
+      return fmt::format("{} {}\n", tool_name(arguments.tool), kVersion);
+    case Special::kGenerate:
+      return generated(arguments);
+    case Special::kNone:
+      break;
+  }
+  return {};
+}
+
+Outcome run(const Arguments& arguments, const std::vector<std::string>& typed) {
+  if (arguments.special != Special::kNone) return {special_text(arguments), 0, {}};
+  const auto fs = make_posix_file_system();
+  const Screen screen = make_screen(arguments.no_color);
+  return arguments.tool == Tool::kInspect ? run_inspect(arguments, *fs, screen)
+                                          : run_convert(arguments, *fs, screen, typed);
+}
+
+}  // namespace
+
+std::uint64_t memory_limit(const Arguments& arguments) {
+  if (arguments.mem_limit_bytes) return *arguments.mem_limit_bytes;
+  return std::min<std::uint64_t>(kDefaultMemoryLimit, available_memory_bytes() / 2);
+}
+
+ReadOptions read_options(const Arguments& arguments) {
+  ReadOptions options;
+  options.memory_limit_bytes = memory_limit(arguments);
+  options.threads = arguments.threads.value_or(available_cpus());
+  return options;
+}
+
+TransferOptions transfer_options(const Arguments& arguments, Progress* progress) {
+  TransferOptions options;
+  options.memory_limit_bytes = memory_limit(arguments);
+  options.threads = arguments.threads.value_or(available_cpus());
+  options.progress = progress;
+  return options;
+}
+
+Selection selection(const Arguments& arguments, const std::string& root) {
+  Selection result;
+  result.root = root;
+  result.include = arguments.include;
+  result.exclude = arguments.exclude;
+  if (!arguments.only.empty()) result.only = parse_part(arguments.only);
+  return result;
+}
+
+int run_tool(Tool tool, int argc, char** argv) {
+  const std::vector<std::string> typed(argv, argv + argc);
+  const std::span<const std::string> words(typed.data() + 1, typed.empty() ? 0 : typed.size() - 1);
+  const std::string name(tool_name(tool));
+  install_signal_handlers(nullptr);
+  try {
+    const Outcome outcome = run(parse_arguments(tool, words), typed);
+    const int trouble = write_all(STDOUT_FILENO, outcome.out);
+    if (!outcome.err.empty()) std::fputs(outcome.err.c_str(), stderr);
+    return trouble ? trouble : outcome.exit;
+  } catch (...) {
+    const Status status = current_exception_status();
+    const int exit = exit_status(status.code);
+    std::fputs(failure_text(name, status, exit, requested_format(words)).c_str(), stderr);
+    return exit;
+  }
+}
+
+}  // namespace tessera::tools

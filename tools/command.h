@@ -1,0 +1,38 @@
+#pragma once
+// What the three main() functions share: parse, run, print, exit.
+//
+// stdout gets the result and nothing else, in one piece, after the work succeeded; stderr gets
+// progress, choices and failures. Every exception ends here as an exit status.
+#include <tessera/ops/open.h>
+#include <tessera/reshard/tensor_reader.h>
+
+#include <string>
+
+#include "args.h"
+#include "screen.h"
+
+namespace tessera::tools {
+
+/// What a verb hands back: the bytes for stdout, the exit status, and (for a status other than 0
+/// that comes with a result) what to say on stderr.
+struct Outcome {
+  std::string out;
+  int exit = 0;
+  std::string err;
+};
+
+Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen);
+/// `typed`: the whole command line, for the line that resumes it.
+Outcome run_convert(const Arguments& arguments, FileSystem& fs, const Screen& screen,
+                    const std::vector<std::string>& typed);
+
+/// Options that several verbs derive from the same flags.
+ReadOptions read_options(const Arguments& arguments);
+TransferOptions transfer_options(const Arguments& arguments, Progress* progress);
+Selection selection(const Arguments& arguments, const std::string& root);
+std::uint64_t memory_limit(const Arguments& arguments);
+
+/// The body of main().
+int run_tool(Tool tool, int argc, char** argv);
+
+}  // namespace tessera::tools

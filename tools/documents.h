@@ -1,0 +1,39 @@
+#pragma once
+// The JSON document of each command (docs/json/*.schema.json publish them). Pure functions of the
+// reports.
+#include <tessera/ops/convert.h>
+#include <tessera/ops/diff.h>
+#include <tessera/ops/hash.h>
+#include <tessera/ops/ls.h>
+#include <tessera/ops/open.h>
+#include <tessera/ops/optim.h>
+#include <tessera/ops/show.h>
+#include <tessera/ops/stat.h>
+#include <tessera/ops/summary.h>
+#include <tessera/ops/verify.h>
+
+#include <string_view>
+#include <vector>
+
+namespace tessera::tools {
+
+Value summary_document(const SummaryReport& report);
+Value run_document(const RunListing& listing);
+Value ls_document(const LsReport& report, bool with_chunks);
+Value show_document(const ShowReport& report);
+Value stat_document(const StatReport& report);
+Value optim_document(const OptimReport& report);
+Value hash_document(const HashReport& report);
+Value verify_document(const VerifyReport& report);
+/// One checkpoint: its own document. Several: {"schema", "ok", "path" of the first, "checkpoints":
+/// [documents]}.
+Value verify_documents(const std::vector<VerifyReport>& reports);
+Value diff_document(const DiffReport& report);
+Value convert_document(const ConvertReport& report, bool dry_run);
+
+std::string_view verify_level_name(VerifyLevel level);
+std::string_view diff_kind_name(TensorDiff::What what);
+std::string_view diff_kind_name(ValueDiff::What what);
+std::string_view verdict_name(GlobalUse::Verdict verdict);
+
+}  // namespace tessera::tools

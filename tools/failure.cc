@@ -1,0 +1,102 @@
+#include "failure.h"
+
+#include <tessera/base/text.h>
+
+#include "json_report.h"
+#include "signals.h"
+
+namespace tessera::tools {
+
+int exit_status(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return kExitDone;
+    case Code::kInvalidArgument:
+    case Code::kAlreadyExists:
+    case Code::kOutOfRange:
+      return kExitUsage;
+    case Code::kNotFound:
+    case Code::kIo:
+    case Code::kTimeout:
+      return kExitPath;
+    case Code::kCorrupt:
+      return kExitCorrupt;
+    case Code::kUnsupported:
+      return kExitUnsupported;
+    case Code::kResourceExhausted:
+      return kExitResources;
+    case Code::kCancelled:
+      return kExitSignal + (caught_signal() ? caught_signal() : 2);
+    case Code::kInternal:
+      return kExitInternal;
+  }
+  return kExitInternal;
+}
+
+std::string code_id(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return "ok";
+    case Code::kInvalidArgument:
+      return "invalid_argument";
+    case Code::kNotFound:
+      return "not_found";
+    case Code::kAlreadyExists:
+      return "already_exists";
+    case Code::kCorrupt:
+      return "corrupt";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kOutOfRange:
+      return "out_of_range";
+    case Code::kIo:
+      return "io";
+    case Code::kResourceExhausted:
+      return "resource_exhausted";
+    case Code::kTimeout:
+      return "timeout";
+    case Code::kCancelled:
+      return "cancelled";
+    case Code::kInternal:
+      return "internal";
+  }
+  return "internal";
+}
+
+std::string failure_text(const std::string& command, const Status& status, int exit,
+                         OutputFormat format) {
+  if (format == OutputFormat::kHuman) {
+    std::string text = command + ": " + printable(status.to_string()) + "\n";
+    if (!status.hint.empty()) text += "hint: " + printable(status.hint) + "\n";
+    return text;
+  }
+  const auto or_null = [](const std::string& text) {
+    return text.empty() ? Value() : json_text(text);
+  };
+  JsonObject error;
+  error.add("schema", "tessera.error/1");
+  error.add("code", code_id(status.code));
+  error.add("exit", exit);
+  error.add("message", printable(status.message));
+  error.add("file", or_null(status.context.file));
+  error.add("tensor", or_null(status.context.tensor));
+  error.add("rank", status.context.rank < 0 ? Value() : Value::integer(status.context.rank));
+  error.add("hint", or_null(status.hint));
+  return dump_json(error.take()) + "\n";
+}
+
+std::string shell_quoted(const std::string& word) {
+  constexpr std::string_view kSafe =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-";
+  if (!word.empty() && word.find_first_not_of(kSafe) == std::string::npos) return word;
+  std::string result = "'";
+  for (const char c : word) {
+    if (c == '\'')
+      result += "'\\''";
+    else
+      result += c;
+  }
+  return result + "'";
+}
+
+}  // namespace tessera::tools

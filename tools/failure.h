@@ -1,0 +1,35 @@
+#pragma once
+// How a failure leaves the process: its exit status and its lines on stderr.
+#include <tessera/base/error.h>
+
+#include <string>
+
+#include "args.h"
+
+namespace tessera::tools {
+
+enum ExitStatus : int {
+  kExitDone = 0,
+  kExitNegative = 1,  // a check ran and is negative
+  kExitUsage = 2,
+  kExitPath = 3,
+  kExitCorrupt = 4,
+  kExitUnsupported = 5,
+  kExitResources = 6,
+  kExitInternal = 70,
+  kExitSignal = 128,  // + signal
+};
+
+int exit_status(Code code);
+/// "invalid_argument", "not_found", ...: the `code` of the error document.
+std::string code_id(Code code);
+
+/// Human: "ckpt-reshard: corrupt: ..." and, where there is one, "hint: ...". JSON: one document,
+/// the last line.
+std::string failure_text(const std::string& command, const Status& status, int exit,
+                         OutputFormat format);
+
+/// What a shell reads back as `word`.
+std::string shell_quoted(const std::string& word);
+
+}  // namespace tessera::tools

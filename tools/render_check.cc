@@ -1,0 +1,131 @@
+// hash, verify and diff as people read them.
+#include <fmt/format.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+
+#include "number_text.h"
+#include "render.h"
+#include "table.h"
+
+namespace tessera::tools {
+namespace {
+
+constexpr std::size_t kHashDigits = 16;  // shown per tensor; the roots and JSON have all 64
+
+std::size_t with_severity(const std::vector<Note>& notes, std::string_view severity) {
+  return static_cast<std::size_t>(std::count_if(
+      notes.begin(), notes.end(), [&](const Note& note) { return note.severity == severity; }));
+}
+
+std::string tensor_difference(const TensorDiff& d) {
+  switch (d.what) {
+    case TensorDiff::What::kMissing:
+      return "only in A";
+    case TensorDiff::What::kUnexpected:
+      return "only in B";
+    case TensorDiff::What::kShape:
+      return fmt::format("shape: {} against {}", d.a, d.b);
+    case TensorDiff::What::kDType:
+      return fmt::format("type: {} against {}", d.a, d.b);
+    case TensorDiff::What::kValues:
+      break;
+  }
+  const double part = d.numel ? static_cast<double>(d.count) / static_cast<double>(d.numel) : 0;
+  return fmt::format("{} of {} differ ({})", count_text(static_cast<std::uint64_t>(d.count)),
+                     count_text(static_cast<std::uint64_t>(d.numel)), percent_text(part));
+}
+
+std::string difference_details(const TensorDiff& d) {
+  std::string text = fmt::format("max abs {}, max rel {}, L2 {} (relative {}), cosine {}",
+                                 real_text(d.max_abs), real_text(d.max_rel), real_text(d.l2),
+                                 real_text(d.relative_l2), real_text(d.cosine, 8));
+  if (d.first)
+    text += fmt::format("; first at {}: {} against {}", index_text(d.first_index), d.first_a,
+                        d.first_b);
+  if (d.nonfinite_mismatch)
+    text += fmt::format("; {} NaN or Inf on one side", d.nonfinite_mismatch);
+  return text;
+}
+
+std::string tensor_differences(const DiffReport& r, std::size_t limit, const Screen& screen) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(limit, r.tensors.size()); ++i) {
+    const TensorDiff& d = r.tensors[i];
+    const std::string what = printable(tensor_difference(d));
+    const std::string name =
+        clip_middle(printable(d.name), std::max(16, screen.width - 2 - display_width(what)));
+    text += screen.paint(Tint::kBold, name) + "  " + what + "\n";
+    if (d.what == TensorDiff::What::kValues)
+      text += wrap(printable(difference_details(d)), screen.width, "    ");
+  }
+  if (r.tensors.size() > limit)
+    text += fmt::format("... and {} more tensors: -n shows more\n", r.tensors.size() - limit);
+  return text;
+}
+
+std::string value_differences(const DiffReport& r, std::size_t limit, const Screen& screen) {
+  Table table({{"value", false, true}, {"A", false, true}, {"B", false, true}});
+  for (std::size_t i = 0; i < std::min(limit, r.values.size()); ++i) {
+    const ValueDiff& d = r.values[i];
+    const bool in_a = d.what != ValueDiff::What::kUnexpected;
+    const bool in_b = d.what != ValueDiff::What::kMissing;
+    table.add({printable(d.name), in_a ? value_text(d.a) : "(absent)",
+               in_b ? value_text(d.b) : "(absent)"});
+  }
+  std::string text = table.empty() ? std::string() : table.render(screen);
+  if (r.values.size() > limit)
+    text += fmt::format("... and {} more values: -n shows more\n", r.values.size() - limit);
+  return text;
+}
+
+}  // namespace
+
+std::string render_hash(const HashReport& r, const Screen& screen) {
+  Table table({{"sha256"}, {"type"}, {"shape"}, {"name", false, true}});
+  for (const HashedTensor& t : r.tensors) {
+    table.add({t.sha256.substr(0, kHashDigits), t.dtype, shape_text(t.shape), printable(t.name)});
+  }
+  std::string text = table.empty() ? std::string() : table.render(screen);
+  text += fmt::format("root    {}\nvalues  {}\n", r.root, r.values_root);
+  text += screen.paint(Tint::kDim, fmt::format("{}, {}", counted(r.tensors.size(), "tensor"),
+                                               format_bytes(r.bytes))) +
+          "\n";
+  return text + render_notes(r.notes, 5, screen);
+}
+
+std::string render_verify(const VerifyReport& r, const Screen& screen) {
+  std::string text = render_notes(r.findings, 100, screen);
+  const std::string path = clip_middle(printable(r.path), std::max(20, screen.width - 40));
+  const std::string read = fmt::format(
+      "{}, {}, {}; {} read, {} of {} under checksums", counted(r.files, "file"),
+      counted(r.tensors, "tensor"), counted(r.chunks, "chunk"), format_bytes(r.bytes_read),
+      format_bytes(r.bytes_with_sums), format_bytes(r.tensor_bytes_stored));
+  if (r.ok) {
+    text += screen.paint(Tint::kGreen, "ok") +
+            fmt::format("  {}  ({})\n", path, verify_level_name(r.level));
+  } else {
+    text +=
+        screen.paint(Tint::kRed, "DAMAGED") +
+        fmt::format("  {}  {}, {}\n", path, counted(with_severity(r.findings, "error"), "error"),
+                    counted(with_severity(r.findings, "warning"), "warning"));
+  }
+  text += "  " + clip_end(read + (r.sealed ? "; sealed" : ""), screen.width - 2) + "\n";
+  return text + render_notes(r.notes, 5, screen);
+}
+
+std::string render_diff(const DiffReport& r, std::size_t limit, const Screen& screen) {
+  std::string text = tensor_differences(r, limit, screen) + value_differences(r, limit, screen);
+  const std::string counts =
+      fmt::format("{} of {} equal, {} compared, {} read", count_text(r.tensors_equal),
+                  counted(r.tensors_compared, "tensor"), counted(r.values_compared, "value"),
+                  format_bytes(r.bytes));
+  text += r.equal ? screen.paint(Tint::kGreen, "equal") + "  " + counts + "\n"
+                  : screen.paint(Tint::kRed, "DIFFERENT") +
+                        fmt::format("  {}; {} and {} differ\n", counts,
+                                    counted(r.tensors.size(), "tensor"),
+                                    counted(r.values.size(), "value"));
+  return text + render_notes(r.notes, 5, screen);
+}
+
+}  // namespace tessera::tools

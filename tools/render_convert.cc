@@ -1,0 +1,104 @@
+#include <fmt/format.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+
+#include "number_text.h"
+#include "render.h"
+#include "table.h"
+
+namespace tessera::tools {
+namespace {
+
+constexpr std::size_t kMostFiles = 20;
+
+std::string file_table(const ConvertReport& r, const Screen& screen) {
+  Table table({{"file", false, true}, {"bytes", true}, {"tensor bytes", true}, {"chunks", true}});
+  for (std::size_t i = 0; i < std::min(kMostFiles, r.files.size()); ++i) {
+    const ConvertedFile& file = r.files[i];
+    table.add({printable(file.path), count_text(file.size_bytes), count_text(file.tensor_bytes),
+               count_text(file.tensors)});
+  }
+  std::string text = table.empty() ? std::string() : table.render(screen, "  ");
+  if (r.files.size() > kMostFiles)
+    text += fmt::format("  ... and {} more files\n", r.files.size() - kMostFiles);
+  return text;
+}
+
+std::string lists(const ConvertReport& r, const Screen& screen) {
+  std::string text;
+  const auto add_names = [&](std::string_view label, const std::vector<std::string>& names) {
+    for (std::size_t i = 0; i < std::min<std::size_t>(10, names.size()); ++i) {
+      text += fact_line(i ? "" : label, printable(names[i]), screen);
+    }
+    if (names.size() > 10)
+      text += fact_line("", fmt::format("... and {} more", names.size() - 10), screen);
+  };
+  std::vector<std::string> lost;
+  for (const LostTensor& tensor : r.lost) lost.push_back(tensor.name + ": " + tensor.reason);
+  add_names("lost", lost);
+  add_names("dropped", r.dropped);
+  add_names("copied", r.assets);
+  add_names("not equal", r.verify_findings);
+  return text + render_notes(r.notes, 10, screen);
+}
+
+std::string target_text(const ConvertReport& r) {
+  return r.to +
+         (r.world_size
+              ? fmt::format(" for {}", counted(static_cast<std::uint64_t>(*r.world_size), "rank"))
+              : "");
+}
+
+std::string plan_text(const ConvertReport& r, const Screen& screen) {
+  std::string text = screen.paint(Tint::kBold, "dry run: nothing was written") + "\n";
+  text += fact_line("from", fmt::format("{} ({})", printable(r.source), r.from), screen);
+  text += fact_line("to", fmt::format("{} ({})", printable(r.destination), target_text(r)), screen);
+  text += fact_line(
+      "reads", fmt::format("{} of {}", format_bytes(r.source_bytes), counted(r.tensors, "tensor")),
+      screen);
+  text += fact_line("writes",
+                    fmt::format("{} bytes ({}) in {}; seal up to {}", count_text(r.output_bytes),
+                                format_bytes(r.output_bytes), counted(r.files.size(), "file"),
+                                format_bytes(r.seal_bytes)),
+                    screen);
+  text += fact_line("disk",
+                    fmt::format("{} free, {} temporary", format_bytes(r.free_bytes),
+                                format_bytes(r.temporary_bytes)),
+                    screen);
+  if (r.replaced_bytes) text += fact_line("replaces", format_bytes(r.replaced_bytes), screen);
+  text +=
+      fact_line("memory",
+                fmt::format("at most {}: {} staged, {} metadata", format_bytes(r.peak_memory_bound),
+                            format_bytes(r.staged_bytes_bound), format_bytes(r.metadata_bytes)),
+                screen);
+  return text + file_table(r, screen) + lists(r, screen);
+}
+
+std::string outcome_text(const ConvertReport& r, const Screen& screen) {
+  if (!r.published) {
+    return screen.paint(Tint::kRed, "NOT PUBLISHED") +
+           fmt::format("  {}: the result is not equal to the source\n", printable(r.destination));
+  }
+  std::string text = screen.paint(Tint::kGreen, "wrote") + "  " +
+                     clip_middle(printable(r.destination), screen.width - 8) + "\n";
+  std::string what = fmt::format("{}, {}, {}, {} in {}", target_text(r),
+                                 counted(r.tensors, "tensor"), counted(r.files.size(), "file"),
+                                 format_bytes(r.output_bytes), seconds_text(r.seconds));
+  if (r.seconds > 0)
+    what += fmt::format(" ({})", rate_text(static_cast<double>(r.bytes_written) / r.seconds));
+  text += "  " + what + "\n";
+  if (r.resumed_bytes)
+    text += fact_line("resumed", format_bytes(r.resumed_bytes) + " were there already", screen);
+  if (r.verified)
+    text += fact_line("verified", "content, values, steps and groups equal the source", screen);
+  return text;
+}
+
+}  // namespace
+
+std::string render_convert(const ConvertReport& r, bool dry_run, const Screen& screen) {
+  return dry_run ? plan_text(r, screen) : outcome_text(r, screen) + lists(r, screen);
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,324 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "command.h"
+#include "documents.h"
+#include "failure.h"
+#include "json_report.h"
+#include "progress_reporter.h"
+#include "render.h"
+#include "signals.h"
+
+namespace tessera::tools {
+namespace {
+
+constexpr std::size_t kShownDifferences = 20;
+
+/// One run of one verb of ckpt-inspect.
+class Inspection {
+ public:
+  Inspection(const Arguments& arguments, FileSystem& fs, const Screen& screen)
+      : a_(arguments), fs_(fs), screen_(screen) {}
+
+  Outcome run() {
+    const ProgressReporter reporter(reports_progress() ? a_.progress : ProgressMode::kNone,
+                                    std::string(verb_name(a_.verb)), progress_);
+    switch (a_.verb) {
+      case Verb::kSummary:
+        return summary();
+      case Verb::kLs:
+        return ls();
+      case Verb::kShow:
+        return show_one();
+      case Verb::kStat:
+        return stat();
+      case Verb::kOptim:
+        return optim();
+      case Verb::kHash:
+        return hash();
+      case Verb::kVerify:
+        return verify();
+      case Verb::kDiff:
+        return diff();
+      default:
+        break;
+    }
+    fail(Code::kInternal, "not a verb of ckpt-inspect");
+  }
+
+ private:
+  bool reports_progress() const {
+    return a_.verb != Verb::kSummary && a_.verb != Verb::kLs && a_.verb != Verb::kShow;
+  }
+
+  OpenOptions open_options(const std::string& from, const std::string& root) const {
+    return {from, selection(a_, root), read_options(a_)};
+  }
+
+  OpenedCheckpoint open(const std::string& path, const OpenOptions& options) {
+    OpenedCheckpoint opened = open_checkpoint(fs_, path, options);
+    if (!a_.quiet) {
+      for (const Note& note : opened.notes) {
+        std::fprintf(stderr, "ckpt-inspect: %s\n", printable(note.message).c_str());
+      }
+    }
+    return opened;
+  }
+  OpenedCheckpoint open() { return open(a_.words[0], open_options(a_.from, a_.root)); }
+
+  /// The document in the form that was asked for; `human` makes the other.
+  template <class Human>
+  std::string in_form(const Value& document, std::initializer_list<LineField> lines,
+                      Human&& human) const {
+    if (a_.format == OutputFormat::kHuman) return human();
+    if (a_.format == OutputFormat::kJson) return json_document(document);
+    return ndjson_document(document, verb_name(a_.verb), {lines.begin(), lines.size()});
+  }
+
+  bool negative(bool ok, const std::vector<Note>& findings) const {
+    return !ok || (a_.strict && std::any_of(findings.begin(), findings.end(), [](const Note& note) {
+                     return note.severity == "warning";
+                   }));
+  }
+
+  /// stderr for a status other than 0 that follows a printed result.
+  std::string complaint(const Status& status) const {
+    return failure_text("ckpt-inspect", status, exit_status(status.code), a_.format);
+  }
+
+  Outcome summary();
+  Outcome run_table(const RunListing& listing);
+  Outcome ls();
+  Outcome show_one();
+  Outcome stat();
+  Outcome optim();
+  Outcome hash();
+  Outcome verify();
+  Outcome diff();
+  DiffOptions diff_options();
+  void write_npy(const Bytes& bytes);
+
+  const Arguments& a_;
+  FileSystem& fs_;
+  const Screen& screen_;
+  Progress progress_;
+};
+
+Outcome Inspection::run_table(const RunListing& listing) {
+  return {in_form(run_document(listing), {{"checkpoints", "checkpoint"}},
+                  [&] { return render_run(listing, screen_); }),
+          0,
+          {}};
+}
+
+Outcome Inspection::summary() {
+  OpenOptions options = open_options(a_.from, a_.root);
+  options.read.tolerate_damage = true;
+  if (const auto listing = list_run(fs_, a_.words[0], options)) return run_table(*listing);
+  const OpenedCheckpoint opened = open(a_.words[0], options);
+  const SummaryReport report = summarize(opened);
+  Outcome outcome;
+  outcome.out = in_form(summary_document(report), {{"globals", "global"}, {"notes", "note"}},
+                        [&] { return render_summary(report, a_.globals, screen_); });
+  const auto denied =
+      std::find_if(report.globals.begin(), report.globals.end(),
+                   [](const GlobalUse& use) { return use.verdict == GlobalUse::Verdict::kDenied; });
+  if (denied != report.globals.end()) {
+    const Status status{Code::kCorrupt,
+                        fmt::format("unsafe: the pickle names {}", denied->name),
+                        {denied->file, {}, {}, -1},
+                        {}};
+    // --globals shows what is denied; every other look at such a file is a refusal.
+    if (!a_.globals) throw Error(status);
+    outcome.exit = kExitCorrupt;
+    outcome.err = complaint(status);
+  } else if (!report.complete) {
+    const Status status{
+        Code::kCorrupt,
+        fmt::format("incomplete: {}", report.problems.empty() ? "damaged" : report.problems[0]),
+        {report.display, {}, {}, -1},
+        "ckpt-inspect verify lists every finding"};
+    if (a_.format != OutputFormat::kHuman) throw Error(status);
+    outcome.exit = kExitCorrupt;
+    outcome.err = complaint(status);
+  }
+  return outcome;
+}
+
+Outcome Inspection::ls() {
+  OpenedCheckpoint opened = open();
+  LsOptions options;
+  options.chunks = a_.chunks;
+  options.rank = a_.rank;
+  options.file = a_.file;
+  if (!a_.sort.empty()) options.sort = parse_ls_sort(a_.sort);
+  options.top = static_cast<std::size_t>(a_.top.value_or(0));
+  const LsReport report = list_tensors(opened, options);
+  return {in_form(ls_document(report, a_.chunks),
+                  {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
+                  [&] { return render_ls(report, a_.chunks, screen_); }),
+          0,
+          {}};
+}
+
+void Inspection::write_npy(const Bytes& bytes) {
+  static CancelToken
+      finish_first;  // a signal now waits for the file, so that none is left half written
+  install_signal_handlers(&finish_first);
+  const int fd = ::open(a_.npy.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0 && errno == EEXIST) {
+    fail(Code::kAlreadyExists, fmt::format("{} exists", a_.npy),
+         "choose another name for --npy, or remove it");
+  }
+  bool written = fd >= 0;
+  int error = errno;
+  for (std::size_t at = 0; written && at < bytes.size();) {
+    const ssize_t n = ::write(fd, bytes.data() + at, bytes.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    error = errno;
+    written = n >= 0;
+    if (written) at += static_cast<std::size_t>(n);
+  }
+  if (fd >= 0 && ::close(fd) != 0 && written) {
+    error = errno;
+    written = false;
+  }
+  if (written) return;
+  if (fd >= 0) ::unlink(a_.npy.c_str());
+  fail(error == ENOSPC ? Code::kResourceExhausted : Code::kIo,
+       fmt::format("cannot write {}: {}", a_.npy, std::strerror(error)));
+}
+
+Outcome Inspection::show_one() {
+  OpenedCheckpoint opened = open();
+  ShowOptions options;
+  if (!a_.slice.empty()) options.slice = parse_slice(a_.slice);
+  options.npy = !a_.npy.empty();
+  options.transfer = transfer_options(a_, &progress_);
+  const ShowReport report = show(opened, a_.words[1], options);
+  if (options.npy && report.what != ShowReport::What::kTensor) {
+    fail(Code::kInvalidArgument, fmt::format("--npy: \"{}\" is no tensor", printable(report.name)));
+  }
+  if (a_.npy == "-") return {std::string(as_text(report.npy)), 0, {}};
+  Outcome outcome;
+  outcome.out = in_form(show_document(report), {}, [&] { return render_show(report, screen_); });
+  if (options.npy) {
+    write_npy(report.npy);
+    const std::string note = report.npy_note.empty() ? "" : " (" + report.npy_note + ")";
+    outcome.err = fmt::format("ckpt-inspect: wrote {}{}\n", printable(a_.npy), note);
+  }
+  return outcome;
+}
+
+Outcome Inspection::stat() {
+  OpenedCheckpoint opened = open();
+  StatOptions options;
+  options.transfer = transfer_options(a_, &progress_);
+  const StatReport report = stat_checkpoint(opened, options);
+  return {in_form(stat_document(report),
+                  {{"tensors", "tensor"}, {"findings", "finding"}, {"notes", "note"}},
+                  [&] { return render_stat(report, screen_); }),
+          negative(report.ok(), report.findings) ? kExitNegative : kExitDone,
+          {}};
+}
+
+Outcome Inspection::optim() {
+  OpenedCheckpoint first = open();
+  std::optional<OpenedCheckpoint> second;
+  if (a_.words.size() > 1) second = open(a_.words[1], open_options(a_.from, a_.root));
+  OptimOptions options;
+  options.transfer = transfer_options(a_, &progress_);
+  const OptimReport report = inspect_optimizer(first, second ? &*second : nullptr, options);
+  return {in_form(optim_document(report),
+                  {{"optimizers", "optimizer"}, {"findings", "finding"}, {"notes", "note"}},
+                  [&] { return render_optim(report, screen_); }),
+          negative(report.ok(), report.findings) ? kExitNegative : kExitDone,
+          {}};
+}
+
+Outcome Inspection::hash() {
+  OpenedCheckpoint opened = open();
+  const HashReport report = hash_checkpoint(opened, transfer_options(a_, &progress_));
+  return {in_form(hash_document(report), {{"tensors", "tensor"}, {"notes", "note"}},
+                  [&] { return render_hash(report, screen_); }),
+          0,
+          {}};
+}
+
+Outcome Inspection::verify() {
+  VerifyOptions options;
+  options.level = a_.level;
+  options.require_sums = a_.require_sums;
+  options.against = a_.against;
+  options.open = open_options(a_.from, a_.root);
+  options.transfer = transfer_options(a_, &progress_);
+  std::vector<VerifyReport> reports;
+  Outcome outcome;
+  for (const std::string& path : a_.words) {
+    reports.push_back(verify_checkpoint(fs_, path, options));
+    if (negative(reports.back().ok, reports.back().findings)) outcome.exit = kExitNegative;
+  }
+  outcome.out =
+      in_form(verify_documents(reports),
+              {{"findings", "finding"}, {"checkpoints", "checkpoint"}, {"notes", "note"}}, [&] {
+                std::string text;
+                for (const VerifyReport& report : reports) text += render_verify(report, screen_);
+                return text;
+              });
+  return outcome;
+}
+
+DiffOptions Inspection::diff_options() {
+  DiffOptions options;
+  options.abs = a_.abs_tolerance;
+  options.rel = a_.rel_tolerance;
+  options.ulp = a_.ulp_tolerance;
+  if (!a_.as_dtype.empty()) {
+    options.as = dtype_from_torch_name(a_.as_dtype);
+    if (!options.as) {
+      std::vector<std::string_view> names;
+      for (const DType dtype : all_dtypes()) names.push_back(torch_name(dtype));
+      const std::string near = nearest(a_.as_dtype, names);
+      fail(Code::kInvalidArgument, fmt::format("--as \"{}\" is no dtype{}", printable(a_.as_dtype),
+                                               near.empty() ? "" : "; did you mean " + near + "?"));
+    }
+  }
+  options.stop_at_first = a_.quiet;
+  options.transfer = transfer_options(a_, &progress_);
+  return options;
+}
+
+Outcome Inspection::diff() {
+  const DiffOptions options = diff_options();
+  OpenedCheckpoint a = open(a_.words[0], open_options(a_.from_a, a_.root_a));
+  OpenedCheckpoint b = open(a_.words[1], open_options(a_.from_b, a_.root_b));
+  DiffReport report = diff_checkpoints(a, b, options);
+  const int exit = report.equal ? kExitDone : kExitNegative;
+  if (a_.quiet) return {{}, exit, {}};
+  const auto limit = static_cast<std::size_t>(a_.limit.value_or(kShownDifferences));
+  if (a_.limit && a_.format != OutputFormat::kHuman) {
+    report.tensors.resize(std::min(limit, report.tensors.size()));
+    report.values.resize(std::min(limit, report.values.size()));
+  }
+  return {in_form(diff_document(report),
+                  {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
+                  [&] { return render_diff(report, limit, screen_); }),
+          exit,
+          {}};
+}
+
+}  // namespace
+
+Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen) {
+  return Inspection(arguments, fs, screen).run();
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,36 @@
+#pragma once
+// The terminal, or what stands for it: how wide a line may be, and whether colours help.
+//
+// Text is UTF-8. Widths are columns: wide East Asian characters and emoji count 2, combining marks
+// 0.
+#include <string>
+#include <string_view>
+
+namespace tessera::tools {
+
+enum class Tint { kPlain, kBold, kDim, kRed, kGreen, kYellow, kCyan };
+
+struct Screen {
+  int width = 100;
+  bool color = false;
+
+  /// `text` between escapes, where colours are on.
+  std::string paint(Tint tint, std::string_view text) const;
+};
+
+/// stdout's: COLUMNS, else the terminal's width, else 100 (at least 40). Colours on a terminal
+/// unless `no_color`, NO_COLOR or TERM=dumb says otherwise.
+Screen make_screen(bool no_color);
+
+int display_width(std::string_view text);
+/// At most `width` columns; the middle of what is too long becomes one ellipsis (the ends of a
+/// dotted name tell most).
+std::string clip_middle(std::string_view text, int width);
+std::string clip_end(std::string_view text, int width);
+std::string pad_right(std::string_view text, int width);
+std::string pad_left(std::string_view text, int width);
+
+/// Lines of at most `width` columns, broken at spaces; a longer word stands alone.
+std::string wrap(std::string_view text, int width, std::string_view indent);
+
+}  // namespace tessera::tools

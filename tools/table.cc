@@ -1,0 +1,73 @@
+#include "table.h"
+
+#include <tessera/base/error.h>
+
+#include <algorithm>
+
+namespace tessera::tools {
+namespace {
+
+constexpr int kGap = 2;
+constexpr int kLeastFlexible = 8;
+
+}  // namespace
+
+void Table::add(std::vector<Cell> cells) {
+  TESSERA_CHECK(cells.size() == columns_.size());
+  rows_.push_back(std::move(cells));
+}
+
+std::vector<int> Table::fitted_widths(int room) const {
+  std::vector<int> widths;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    int width = display_width(columns_[c].title);
+    for (const auto& row : rows_) width = std::max(width, display_width(row[c].text));
+    widths.push_back(width);
+    room -= width;
+  }
+  room -= kGap * (static_cast<int>(columns_.size()) - 1);
+  // The widest flexible column gives way first, one column at a time, so that narrow ones stay
+  // whole.
+  while (room < 0) {
+    std::size_t widest = columns_.size();
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (!columns_[c].flexible || widths[c] <= kLeastFlexible) continue;
+      if (widest == columns_.size() || widths[c] > widths[widest]) widest = c;
+    }
+    if (widest == columns_.size()) break;
+    --widths[widest];
+    ++room;
+  }
+  return widths;
+}
+
+std::string Table::render(const Screen& screen, std::string_view indent) const {
+  const std::vector<int> widths = fitted_widths(screen.width - display_width(indent));
+  std::string result;
+  const auto add_line = [&](auto&& text_of, auto&& tint_of) {
+    std::string line(indent);
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      const std::string text = clip_middle(text_of(c), widths[c]);
+      const int missing = widths[c] - display_width(text);
+      const std::string space(static_cast<std::size_t>(std::max(0, missing)), ' ');
+      const std::string painted = screen.paint(tint_of(c), text);
+      if (c) line += std::string(kGap, ' ');
+      line += columns_[c].right ? space + painted : painted + space;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    result += line + "\n";
+  };
+  const bool titled = std::any_of(columns_.begin(), columns_.end(),
+                                  [](const Column& column) { return !column.title.empty(); });
+  if (titled) {
+    add_line([&](std::size_t c) { return columns_[c].title; },
+             [](std::size_t) { return Tint::kDim; });
+  }
+  for (const auto& row : rows_) {
+    add_line([&](std::size_t c) { return row[c].text; },
+             [&](std::size_t c) { return row[c].tint; });
+  }
+  return result;
+}
+
+}  // namespace tessera::tools

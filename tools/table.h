@@ -1,0 +1,42 @@
+#pragma once
+// Table: rows of cells in aligned columns that fit the screen. One column may give way: it is
+// clipped in the middle.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "screen.h"
+
+namespace tessera::tools {
+
+struct Column {
+  std::string title;
+  bool right = false;     // numbers
+  bool flexible = false;  // clipped when the row is too wide
+};
+
+struct Cell {
+  Cell(std::string t) : text(std::move(t)) {}  // NOLINT: a cell is its text
+  Cell(const char* t) : text(t) {}             // NOLINT
+  Cell(std::string_view t) : text(t) {}        // NOLINT
+  Cell(std::string t, Tint with) : text(std::move(t)), tint(with) {}
+  std::string text;
+  Tint tint = Tint::kPlain;
+};
+
+class Table {
+ public:
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  /// As many cells as columns.
+  void add(std::vector<Cell> cells);
+  bool empty() const { return rows_.empty(); }
+  /// Lines, each behind `indent`; titles first unless all are empty.
+  std::string render(const Screen& screen, std::string_view indent = "") const;
+
+ private:
+  std::vector<int> fitted_widths(int room) const;
+  std::vector<Column> columns_;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+}  // namespace tessera::tools
