@@ -1,0 +1,275 @@
+// `.metadata` and the sizes of files -> Manifest.
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/codec.h>
+#include <tessera/layout/coverage.h>
+#include <tessera/state/roles.h>
+
+#include "lib/format/torch_dcp/chunk_match.h"
+#include "lib/format/torch_dcp/dcp_files.h"
+#include "lib/format/torch_dcp/dcp_names.h"
+#include "lib/format/torch_dcp/dcp_reader.h"
+#include "lib/format/torch_dcp/value_items.h"
+
+namespace tessera::dcp {
+namespace {
+
+Bytes read_whole(const Directory& directory, const std::string& name) {
+  return in_file(name, [&] {
+    const auto file = directory.open(name);
+    const ByteWindow window = ByteWindow::whole(*file);
+    return window.read(0, window.length);
+  });
+}
+
+/// Ranks with metadata of their own, ascending.
+std::vector<std::int64_t> metadata_ranks(const Directory& directory) {
+  std::vector<std::int64_t> ranks;
+  for (const FileInfo& info : directory.list()) {
+    if (info.type != FileType::kRegular) continue;
+    if (const auto rank = rank_of_metadata_file(info.name)) ranks.push_back(*rank);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+/// Transforms that files may name are DCP's stream extensions; slices are ours alone.
+void require_known_codecs(const DcpMetadata& metadata) {
+  for (const auto& chain : metadata.codecs) {
+    for (const std::string& codec : chain) {
+      if (codec.starts_with("stream.") && has_codec(codec)) continue;
+      fail(Code::kUnsupported, fmt::format("items are stored by the transform \"{}\", which is not "
+                                           "known", printable(codec)),
+           "stream.zstd/1 and stream.rot13/1 can be read");
+    }
+  }
+}
+
+class Builder {
+ public:
+  Builder(const Place& place, const ReadOptions& options, DcpMetadata metadata)
+      : place_(place),
+        options_(options),
+        metadata_(std::move(metadata)),
+        findings_(options.tolerate_damage, manifest_.notes) {}
+
+  Manifest build() {
+    manifest_.format = "torch-dcp";
+    manifest_.dialect = metadata_.dialect;
+    manifest_.notes = std::move(metadata_.notes);
+    manifest_.provenance = std::move(metadata_.provenance);
+    for (GlobalUse& use : metadata_.globals) add_global(std::move(use));
+    require_known_codecs(metadata_);
+    manifest_.codecs = metadata_.codecs;
+    missing_ = check_files(place_, metadata_, manifest_, findings_);
+    note_orphans();
+    grouped_ = group_items(metadata_);
+    decode_all_values();
+    manifest_.chunks.reserve(metadata_.storage.size(), metadata_.coordinates.size());
+    for (std::uint32_t e = 0; e < metadata_.entries.size(); ++e) {
+      if (metadata_.entries[e].is_tensor) {
+        add_tensor(e);
+      } else {
+        add_value(e);
+      }
+    }
+    return std::move(manifest_);
+  }
+
+ private:
+  void add_global(GlobalUse use) {
+    if (globals_.insert(use.name).second) manifest_.globals.push_back(std::move(use));
+  }
+
+  void note_orphans() {
+    const std::set<std::string> names(metadata_.orphans.begin(), metadata_.orphans.end());
+    for (const std::string& name : names) {
+      findings_.note(codes::kUnusedData, "warning",
+                     "storage_data has an item of a name that state_dict_metadata lacks", {}, name);
+    }
+  }
+
+  std::span<const std::uint32_t> items_of(std::uint32_t entry) const {
+    return std::span(grouped_.items)
+        .subspan(grouped_.first[entry], grouped_.first[entry + 1] - grouped_.first[entry]);
+  }
+
+  /// True when the item lies inside its file; else a finding says what is wrong.
+  bool is_present(const DcpStorage& item, const std::string& name) {
+    if (missing_[item.file]) return false;  // one finding per file is enough
+    const std::uint64_t size = manifest_.files[item.file].size_bytes;
+    if (item.offset <= size && item.length <= size - item.offset) return true;
+    findings_.error(codes::kShortFile,
+                    fmt::format("its item of {} bytes at offset {} ends past the file's end ({} "
+                                "bytes)", item.length, item.offset, size),
+                    metadata_.files[item.file], name);
+    return false;
+  }
+
+  void decode_all_values() {
+    first_value_.assign(metadata_.entries.size() + 1, 0);
+    std::vector<ValueItem> items;
+    for (std::uint32_t e = 0; e < metadata_.entries.size(); ++e) {
+      const DcpEntry& entry = metadata_.entries[e];
+      if (!entry.is_tensor) {
+        const auto own = items_of(e);
+        if (own.empty()) {
+          findings_.error(codes::kChunkWithoutData, "the value has no entry in storage_data", {},
+                          entry.name);
+        }
+        for (const std::uint32_t i : own) {
+          const DcpStorage& item = metadata_.storage[i];
+          if (!is_present(item, entry.name)) continue;
+          items.push_back({{item.file, item.codecs, item.offset, item.length}, entry.name});
+        }
+      }
+      first_value_[e + 1] = static_cast<std::uint32_t>(items.size());
+    }
+    values_ = decode_values(*place_.directory, manifest_, items, options_, findings_);
+  }
+
+  void add_value(std::uint32_t e) {
+    DcpEntry& entry = metadata_.entries[e];
+    std::size_t first = first_value_[e];
+    const std::size_t end = first_value_[e + 1];
+    while (first < end && values_[first].damaged) ++first;
+    if (first == end) return;  // missing or damaged: a finding says so
+    DecodedValue& kept = values_[first].decoded;
+    for (std::size_t other = first + 1; other < end; ++other) {
+      if (values_[other].damaged || values_[other].decoded.value == kept.value) continue;
+      findings_.note(codes::kDifferentValues, "warning",
+                     "ranks stored different values; the lowest rank's is used", {}, entry.name);
+      break;
+    }
+    if (kept.raw) {
+      findings_.note(codes::kRawValue, "info",
+                     "its item is no torch archive; kept as raw bytes", {}, entry.name);
+    }
+    for (GlobalUse& use : kept.globals) add_global(std::move(use));
+    Value value = std::move(kept.value);
+    if (!kept.tensors.empty()) {
+      std::vector<std::uint32_t> numbers;
+      for (EmbeddedTensor& tensor : kept.tensors) {
+        numbers.push_back(add_embedded(entry.name, std::move(tensor)));
+      }
+      value = remap_tensors(value, numbers);
+    }
+    manifest_.state.entries.push_back({entry.name, std::move(entry.path), std::move(value)});
+  }
+
+  std::uint32_t add_embedded(const std::string& name, EmbeddedTensor embedded) {
+    StoredTensor tensor;
+    tensor.name = name;
+    tensor.spec = embedded.spec;
+    tensor.embedded = true;
+    tensor.is_parameter = embedded.is_parameter;
+    tensor.requires_grad = embedded.requires_grad;
+    tensor.first_chunk = manifest_.chunks.size();
+    tensor.chunk_count = 1;
+    if (embedded.chunk.quant) {
+      tensor.quant = static_cast<std::int32_t>(manifest_.quant.size());
+      manifest_.quant.push_back(*embedded.chunk.quant);
+    }
+    manifest_.chunks.add(Chunk::whole_of(Box::whole(tensor.spec.shape)),
+                         tables_.join(std::move(embedded.chunk)));
+    manifest_.tensors.push_back(std::move(tensor));
+    return static_cast<std::uint32_t>(manifest_.tensors.size() - 1);
+  }
+
+  void add_tensor(std::uint32_t e) {
+    DcpEntry& entry = metadata_.entries[e];
+    std::vector<Chunk> chunks;
+    std::vector<Source> sources;
+    for (const MatchedChunk& match : match_chunks(metadata_, entry, items_of(e), findings_)) {
+      if (match.item == MatchedChunk::kNoItem) continue;
+      const DcpStorage& item = metadata_.storage[match.item];
+      is_present(item, entry.name);  // the chunk stays, so that coverage is judged on its own
+      const auto origin = metadata_.origin(entry, match.chunk);
+      chunks.push_back(Chunk::whole_of(
+          Box{{origin.begin(), origin.end()}, Shape(metadata_.sizes(entry, match.chunk))}));
+      Source source;
+      source.file = item.file;
+      source.offset = item.offset;
+      source.length = item.length;
+      source.side = item.codecs;
+      sources.push_back(source);
+    }
+    check_chunks(entry, chunks);
+
+    StoredTensor tensor;
+    tensor.name = entry.name;
+    tensor.spec = entry.spec;
+    tensor.requires_grad = entry.requires_grad;
+    tensor.first_chunk = manifest_.chunks.size();
+    tensor.chunk_count = static_cast<std::uint32_t>(chunks.size());
+    for (std::size_t i = 0; i < chunks.size(); ++i) manifest_.chunks.add(chunks[i], sources[i]);
+    manifest_.state.entries.push_back(
+        {entry.name, std::move(entry.path),
+         Value::tensor(static_cast<std::uint32_t>(manifest_.tensors.size()))});
+    manifest_.tensors.push_back(std::move(tensor));
+  }
+
+  void check_chunks(const DcpEntry& entry, const std::vector<Chunk>& chunks) {
+    if (chunks.size() == 1 && chunks[0].box == Box::whole(entry.spec.shape)) return;
+    const CoverageReport report = check_coverage(entry.spec.shape, chunks);
+    if (report.complete) return;
+    if (!report.out_of_bounds.empty()) {
+      const Box& box = chunks[report.out_of_bounds[0]].box;
+      findings_.error(codes::kOutOfBounds,
+                      fmt::format("chunk {} leaves its tensor of shape {}", box.to_string(),
+                                  entry.spec.shape.to_string()), {}, entry.name);
+    }
+    if (report.first_overlap) {
+      findings_.error(codes::kOverlap, report.to_string(), {}, entry.name);
+    }
+    if (report.missing_numel > 0 || report.first_hole) {
+      findings_.error(codes::kHole, fmt::format("coverage hole: {}", report.to_string()), {},
+                      entry.name);
+    }
+  }
+
+  const Place& place_;
+  const ReadOptions& options_;
+  DcpMetadata metadata_;
+  Manifest manifest_;
+  Findings findings_;
+  SideTables tables_{manifest_};
+  std::set<std::string> globals_;
+  std::vector<bool> missing_;
+  ItemsByEntry grouped_;
+  std::vector<std::uint32_t> first_value_;  // per entry: its items in values_
+  std::vector<DecodedItem> values_;
+};
+
+}  // namespace
+
+DcpMetadata read_metadata(const Place& place) {
+  const Directory& directory = *place.directory;
+  if (directory.stat(kMetadataFile)) {
+    const std::string name(kMetadataFile);
+    return parse_metadata(read_whole(directory, name), name);
+  }
+  std::vector<DcpMetadata> ranks;
+  for (const std::int64_t rank : metadata_ranks(directory)) {
+    const std::string name = fmt::format("__{}{}", rank, kRankMetadataSuffix);
+    ranks.push_back(parse_metadata(read_whole(directory, name), name));
+  }
+  if (ranks.empty()) {
+    fail(Code::kCorrupt, "incomplete: no .metadata (interrupted save)",
+         "the data files alone do not say what they hold; use an earlier checkpoint");
+  }
+  return merge_rank_local(std::move(ranks));
+}
+
+Manifest read_manifest(const Place& place, const ReadOptions& options) {
+  return Builder(place, options, read_metadata(place)).build();
+}
+
+}  // namespace tessera::dcp

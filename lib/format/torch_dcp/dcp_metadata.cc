@@ -1,0 +1,448 @@
+#include "lib/format/torch_dcp/dcp_metadata.h"
+
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+#include <tessera/base/checked.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/pickle_reader.h>
+
+#include "lib/format/torch_dcp/dcp_names.h"
+
+namespace tessera::dcp {
+namespace {
+
+using Node = PickleGraph::Node;
+
+bool is_metadata_module(std::string_view module) {
+  return module == kMetadataModule || module == kMetadataModule113;
+}
+
+/// Walks one graph and fills one DcpMetadata.
+class Parser {
+ public:
+  /// Memoised nodes may be used any number of times by a few bytes each; what is copied out of them
+  /// is bounded by a multiple of the bytes present. Real metadata stays far below both.
+  Parser(const PickleGraph& graph, std::size_t bytes, DcpMetadata& out)
+      : graph_(graph), out_(out), numbers_left_(8 * bytes + 1024), text_left_(64 * bytes + 65536) {}
+
+  void run() {
+    const Node root = graph_.root();
+    const auto cls = class_of(root);
+    if (!cls || cls->second != "Metadata" || !is_metadata_module(cls->first)) {
+      fail(Code::kCorrupt,
+           fmt::format("the top object is {}, not torch.distributed.checkpoint.metadata.Metadata",
+                       describe(root)));
+    }
+    old_module_ = cls->first == kMetadataModule113;
+    read_entries(field(root, "state_dict_metadata"));
+    read_planner_data(optional_field(root, "planner_data"));
+    read_storage(field(root, "storage_data"));
+    read_storage_meta(optional_field(root, "storage_meta"));
+    read_version(optional_field(root, "version"));
+    note_other_attributes(root);
+    out_.dialect = dialect();
+  }
+
+ private:
+  /// Module and name of the class an object was made from.
+  std::optional<std::pair<std::string_view, std::string_view>> class_of(Node node) const {
+    const auto kind = graph_.kind(node);
+    if (kind != PickleKind::kNewObj && kind != PickleKind::kReduce) return std::nullopt;
+    const Node callable = graph_.callable(node);
+    if (graph_.kind(callable) != PickleKind::kGlobal) return std::nullopt;
+    return graph_.global(callable);
+  }
+
+  std::string describe(Node node) const {
+    if (const auto cls = class_of(node)) {
+      return printable(fmt::format("a {}.{}", cls->first, cls->second));
+    }
+    return "no object of a class";
+  }
+
+  /// An attribute of an object, as BUILD set it.
+  std::optional<Node> optional_field(Node object, std::string_view name) const {
+    const auto state = graph_.state(object);
+    if (!state || graph_.kind(*state) != PickleKind::kDict) return std::nullopt;
+    return graph_.find(*state, name);
+  }
+  Node field(Node object, std::string_view name) const {
+    const auto node = optional_field(object, name);
+    if (!node) {
+      fail(Code::kCorrupt, fmt::format("{} has no attribute \"{}\"", describe(object), name));
+    }
+    return *node;
+  }
+  void require_class(Node node, std::string_view name) const {
+    const auto cls = class_of(node);
+    if (!cls || cls->second != name) {
+      fail(Code::kCorrupt, fmt::format("expected a {}, found {}", name, describe(node)));
+    }
+  }
+  void require_dict(Node node, std::string_view what) const {
+    if (graph_.kind(node) != PickleKind::kDict) {
+      fail(Code::kCorrupt, fmt::format("{} is no dict", what));
+    }
+  }
+  std::string_view string(Node node, std::string_view what) const {
+    if (graph_.kind(node) != PickleKind::kString) {
+      fail(Code::kCorrupt, fmt::format("{} is no string", what));
+    }
+    return graph_.text(node);
+  }
+  std::int64_t non_negative(Node node, std::string_view what) const {
+    if (graph_.kind(node) != PickleKind::kInt) {
+      fail(Code::kCorrupt, fmt::format("{} is no 64-bit integer", what));
+    }
+    const std::int64_t value = graph_.integer(node);
+    if (value < 0) fail(Code::kCorrupt, fmt::format("{} is negative ({})", what, value));
+    return value;
+  }
+
+  static void spend(std::size_t& left, std::size_t n) {
+    if (n > left) fail(Code::kCorrupt, "it expands to far more than its bytes can describe");
+    left -= n;
+  }
+  std::string copy(std::string_view text) {
+    spend(text_left_, text.size() + sizeof(std::string));
+    return std::string(text);
+  }
+
+  /// Appends the numbers of a torch.Size (or a plain tuple or list) to the pool; returns how many.
+  std::size_t append_size(Node node, std::string_view what) {
+    if (graph_.kind(node) == PickleKind::kReduce) {
+      require_class(node, "Size");
+      const auto arguments = graph_.items(graph_.arguments(node));
+      if (arguments.size() != 1) fail(Code::kCorrupt, fmt::format("{} is no torch.Size", what));
+      node = arguments[0];
+    }
+    if (graph_.kind(node) != PickleKind::kTuple && graph_.kind(node) != PickleKind::kList) {
+      fail(Code::kCorrupt, fmt::format("{} is no torch.Size", what));
+    }
+    const auto items = graph_.items(node);
+    if (items.size() > static_cast<std::size_t>(kMaxRank)) {
+      fail(Code::kCorrupt, fmt::format("{} has {} dimensions, the limit is {}", what, items.size(),
+                                       kMaxRank));
+    }
+    spend(numbers_left_, items.size());
+    for (const Node item : items) out_.coordinates.push_back(non_negative(item, what));
+    return items.size();
+  }
+
+  void read_entries(Node node) {
+    require_dict(node, "state_dict_metadata");
+    const auto items = graph_.dict_items(node);
+    out_.entries.reserve(items.size() / 2);
+    index_.reserve(items.size() / 2);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      const std::string_view name = string(items[i], "a key of state_dict_metadata");
+      const auto number = static_cast<std::uint32_t>(out_.entries.size());
+      if (!index_.emplace(name, number).second) {
+        fail(Code::kCorrupt,
+             fmt::format("state_dict_metadata names \"{}\" twice", printable(name)));
+      }
+      in_tensor(name, [&] { out_.entries.push_back(entry(copy(name), items[i + 1])); });
+    }
+  }
+
+  DcpEntry entry(std::string name, Node node) {
+    DcpEntry made;
+    made.name = std::move(name);
+    made.path.push_back({PathItem::Kind::kKey, 0, copy(made.name)});
+    const auto cls = class_of(node);
+    if (cls && cls->second == "BytesStorageMetadata") return made;
+    require_class(node, "TensorStorageMetadata");
+    made.is_tensor = true;
+    read_properties(field(node, "properties"), made);
+    const std::size_t start = out_.coordinates.size();
+    append_size(field(node, "size"), "size");
+    made.spec.shape = Shape::checked(std::span(out_.coordinates).subspan(start));
+    out_.coordinates.resize(start);
+    made.spec.size_bytes();  // throws on overflow
+    read_chunks(field(node, "chunks"), made);
+    return made;
+  }
+
+  /// The state is (dtype, layout, requires_grad, memory format, pin_memory); only two matter.
+  void read_properties(Node node, DcpEntry& made) {
+    require_class(node, "TensorProperties");
+    if (class_of(node)->first == kShardedTensorModule) old_properties_ = true;
+    const auto state = graph_.state(node);
+    std::optional<Node> dtype;
+    if (state && graph_.kind(*state) == PickleKind::kTuple && !graph_.items(*state).empty()) {
+      const auto items = graph_.items(*state);
+      dtype = items[0];
+      if (items.size() > 2 && graph_.kind(items[2]) == PickleKind::kBool) {
+        made.requires_grad = graph_.boolean(items[2]);
+      }
+    } else if (state && graph_.kind(*state) == PickleKind::kDict) {
+      dtype = graph_.find(*state, "dtype");
+    }
+    if (!dtype || graph_.kind(*dtype) != PickleKind::kGlobal ||
+        graph_.global(*dtype).first != "torch") {
+      fail(Code::kCorrupt, "its properties name no torch dtype");
+    }
+    const std::string_view name = graph_.global(*dtype).second;
+    const auto known = dtype_from_torch_name(name);
+    if (!known) fail(Code::kUnsupported, fmt::format("dtype torch.{}", printable(name)));
+    made.spec.dtype = *known;
+  }
+
+  void read_chunks(Node node, DcpEntry& made) {
+    if (graph_.kind(node) != PickleKind::kList) fail(Code::kCorrupt, "its chunks are no list");
+    made.first_coordinate = out_.coordinates.size();
+    const auto rank = static_cast<std::size_t>(made.spec.shape.rank());
+    for (const Node chunk : graph_.items(node)) {
+      require_class(chunk, "ChunkStorageMetadata");
+      const std::size_t start = out_.coordinates.size();
+      const std::size_t origin = append_size(field(chunk, "offsets"), "offsets of a chunk");
+      const std::size_t sizes = append_size(field(chunk, "sizes"), "sizes of a chunk");
+      if (origin != rank || sizes != rank) {
+        fail(Code::kCorrupt, fmt::format("a chunk has {} offsets and {} sizes, the tensor {} "
+                                         "dimensions", origin, sizes, rank));
+      }
+      for (std::size_t d = 0; d < rank; ++d) {
+        if (!checked_add(out_.coordinates[start + d], out_.coordinates[start + rank + d])) {
+          fail(Code::kCorrupt, "a chunk ends beyond 2^63");
+        }
+      }
+      Shape::checked(std::span(out_.coordinates).subspan(start + rank, rank));
+      ++made.chunk_count;
+    }
+  }
+
+  void read_planner_data(std::optional<Node> node) {
+    if (!node || graph_.kind(*node) == PickleKind::kNone) return;
+    if (graph_.kind(*node) != PickleKind::kDict) {
+      note(codes::kUnknownAttribute, "info", "planner_data is no dict and was ignored");
+      return;
+    }
+    out_.has_planner_data = true;
+    const auto items = graph_.dict_items(*node);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      const auto found = index_.find(string(items[i], "a key of planner_data"));
+      if (found == index_.end()) continue;  // a key that was not saved
+      in_tensor(found->first, [&] { out_.entries[found->second].path = path(items[i + 1]); });
+    }
+  }
+
+  Path path(Node node) {
+    if (graph_.kind(node) != PickleKind::kTuple && graph_.kind(node) != PickleKind::kList) {
+      fail(Code::kCorrupt, "its path in planner_data is no tuple");
+    }
+    Path made;
+    const auto items = graph_.items(node);
+    if (items.size() > static_cast<std::size_t>(kMaxValueDepth)) {
+      fail(Code::kCorrupt, fmt::format("its path has {} steps", items.size()));
+    }
+    for (const Node item : items) {
+      PathItem step;
+      if (graph_.kind(item) == PickleKind::kString) {
+        step.key = copy(graph_.text(item));
+      } else {
+        step.kind = PathItem::Kind::kIndex;
+        step.index = non_negative(item, "a step of its path");
+      }
+      made.push_back(std::move(step));
+    }
+    return made;
+  }
+
+  void read_storage(Node node) {
+    require_dict(node, "storage_data");
+    const auto items = graph_.dict_items(node);
+    out_.storage.reserve(items.size() / 2);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      require_class(items[i], "MetadataIndex");
+      const std::string_view name = string(field(items[i], "fqn"), "fqn of a MetadataIndex");
+      in_tensor(name, [&] { read_item(name, items[i], items[i + 1]); });
+    }
+  }
+
+  void read_item(std::string_view name, Node index, Node info) {
+    require_class(info, "_StorageInfo");
+    note_storage_class(class_of(info)->first);
+    DcpStorage item;
+    const auto found = index_.find(name);
+    if (found != index_.end()) {
+      item.entry = found->second;
+    } else {
+      out_.orphans.push_back(copy(name));
+    }
+    item.first_coordinate = out_.coordinates.size();
+    const auto origin = optional_field(index, "offset");
+    if (origin && graph_.kind(*origin) != PickleKind::kNone) {
+      item.has_origin = true;
+      item.rank = static_cast<std::uint32_t>(append_size(*origin, "offset of a MetadataIndex"));
+    }
+    item.file = file(string(field(info, "relative_path"), "relative_path"));
+    item.offset = static_cast<std::uint64_t>(non_negative(field(info, "offset"), "offset"));
+    item.length = static_cast<std::uint64_t>(non_negative(field(info, "length"), "length"));
+    item.codecs = codec_chain(optional_field(info, "transform_descriptors"));
+    out_.storage.push_back(item);
+  }
+
+  void note_storage_class(std::string_view module) {
+    if (module == kFilesystemModule || module == kFilesystemModule113) return;
+    if (storage_module_.empty()) storage_module_ = std::string(module);
+  }
+
+  std::uint32_t file(std::string_view path) {
+    if (path == last_path_) return last_file_;  // items of one file follow each other
+    const auto [found, fresh] =
+        files_.emplace(std::string(path), static_cast<std::uint32_t>(out_.files.size()));
+    if (fresh) out_.files.push_back(found->first);
+    last_path_ = found->first;
+    last_file_ = found->second;
+    return last_file_;
+  }
+
+  std::uint32_t codec_chain(std::optional<Node> node) {
+    if (!node || graph_.kind(*node) == PickleKind::kNone) return 0;
+    const auto kind = graph_.kind(*node);
+    if (kind != PickleKind::kList && kind != PickleKind::kTuple) {
+      fail(Code::kCorrupt, "transform_descriptors is no list");
+    }
+    std::vector<std::string> chain;
+    for (const Node item : graph_.items(*node)) {
+      chain.push_back(copy(string(item, "a transform descriptor")));
+    }
+    if (chain.empty()) return 0;
+    if (chain.size() > 16) fail(Code::kUnsupported, "more than 16 transforms on one item");
+    for (std::size_t i = 0; i < out_.codecs.size(); ++i) {
+      if (out_.codecs[i] == chain) return static_cast<std::uint32_t>(i + 1);
+    }
+    if (out_.codecs.size() >= 64) fail(Code::kUnsupported, "more than 64 chains of transforms");
+    out_.codecs.push_back(std::move(chain));
+    return static_cast<std::uint32_t>(out_.codecs.size());
+  }
+
+  void read_storage_meta(std::optional<Node> node) {
+    has_storage_meta_ = node.has_value();
+    if (!node || !class_of(*node)) return;
+    if (const auto id = optional_field(*node, "checkpoint_id")) {
+      const std::string text = path_text(*id);
+      if (!text.empty()) out_.provenance["checkpoint_id"] = text;
+    }
+    for (const std::string_view name : {"save_id", "load_id"}) {
+      const auto value = optional_field(*node, name);
+      if (value && graph_.kind(*value) == PickleKind::kString) {
+        out_.provenance[std::string(name)] = std::string(graph_.text(*value));
+      }
+    }
+  }
+
+  /// A str, or a pathlib path (pathlib._local on Python 3.13) made of parts.
+  std::string path_text(Node node) const {
+    if (graph_.kind(node) == PickleKind::kString) return std::string(graph_.text(node));
+    if (!class_of(node) || graph_.kind(graph_.arguments(node)) != PickleKind::kTuple) return {};
+    std::string text;
+    for (const Node part : graph_.items(graph_.arguments(node))) {
+      if (graph_.kind(part) != PickleKind::kString) return {};
+      if (!text.empty() && !text.ends_with('/')) text += '/';
+      text += graph_.text(part);
+    }
+    return text;
+  }
+
+  void read_version(std::optional<Node> node) {
+    if (!node || graph_.kind(*node) != PickleKind::kString) return;
+    version_ = std::string(graph_.text(*node));
+    out_.provenance["dcp_version"] = version_;
+    if (!version_.starts_with("1.")) {
+      note(codes::kUnknownAttribute, "warning",
+           fmt::format("metadata version {} is newer than the known 1.x", printable(version_)));
+    }
+  }
+
+  void note_other_attributes(Node root) {
+    const auto state = graph_.state(root);
+    const auto items = graph_.dict_items(*state);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      const std::string_view name = string(items[i], "an attribute's name");
+      if (name == "state_dict_metadata" || name == "planner_data" || name == "storage_data" ||
+          name == "storage_meta" || name == "version") {
+        continue;
+      }
+      if (name == "all_local_plans" || name == "mcore_data") megatron_ = true;
+      note(codes::kUnknownAttribute, "info",
+           fmt::format("Metadata has the extra attribute \"{}\", which tensors and values do not "
+                       "depend on", printable(name)));
+    }
+  }
+
+  std::string dialect() const {
+    std::string text = "DCP, PyTorch ";
+    if (old_module_) {
+      text += "1.13";
+    } else if (old_properties_) {
+      text += "2.0 to 2.2";
+    } else if (!version_.empty()) {
+      text += fmt::format("2.10 or newer (version {})", printable(version_));
+    } else {
+      text += has_storage_meta_ ? "2.4 to 2.9" : "2.3";
+    }
+    if (storage_module_.starts_with("olmo_core.")) {
+      text += ", OLMo-core's writer";
+    } else if (!storage_module_.empty()) {
+      text += fmt::format(", writer {}", printable(storage_module_));
+    }
+    if (megatron_) text += ", Megatron attributes";
+    return text;
+  }
+
+  void note(std::string_view code, std::string severity, std::string message) {
+    out_.notes.push_back({std::string(code), std::move(severity), std::move(message), "", ""});
+  }
+
+  const PickleGraph& graph_;
+  DcpMetadata& out_;
+  std::unordered_map<std::string_view, std::uint32_t> index_;  // name -> entry; views of the graph
+  std::unordered_map<std::string, std::uint32_t> files_;
+  std::size_t numbers_left_;
+  std::size_t text_left_;
+  std::string_view last_path_;
+  std::uint32_t last_file_ = 0;
+  std::string storage_module_;
+  std::string version_;
+  bool old_module_ = false;
+  bool old_properties_ = false;
+  bool has_storage_meta_ = false;
+  bool megatron_ = false;
+};
+
+}  // namespace
+
+std::span<const std::int64_t> DcpMetadata::origin(const DcpEntry& entry, std::size_t chunk) const {
+  const auto rank = static_cast<std::size_t>(entry.spec.shape.rank());
+  return std::span(coordinates).subspan(entry.first_coordinate + 2 * rank * chunk, rank);
+}
+std::span<const std::int64_t> DcpMetadata::sizes(const DcpEntry& entry, std::size_t chunk) const {
+  const auto rank = static_cast<std::size_t>(entry.spec.shape.rank());
+  return std::span(coordinates).subspan(entry.first_coordinate + 2 * rank * chunk + rank, rank);
+}
+std::span<const std::int64_t> DcpMetadata::origin(const DcpStorage& item) const {
+  return std::span(coordinates).subspan(item.first_coordinate, item.rank);
+}
+
+DcpMetadata parse_metadata(ByteView bytes, std::string_view file, bool collect_denied) {
+  return in_file(file, [&] {
+    if (bytes.empty()) fail(Code::kCorrupt, "the file is empty: the save was interrupted");
+    DcpMetadata out;
+    PickleOptions options;
+    options.collect_denied = collect_denied;
+    options.globals = &out.globals;
+    const PickleGraph graph = read_pickle(bytes, options);
+    Parser(graph, bytes.size(), out).run();
+    for (Note& note : out.notes) note.file = std::string(file);
+    for (GlobalUse& use : out.globals) use.file = std::string(file);
+    return out;
+  });
+}
+
+}  // namespace tessera::dcp

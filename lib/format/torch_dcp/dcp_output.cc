@@ -1,0 +1,265 @@
+#include "lib/format/torch_dcp/dcp_output.h"
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/state/roles.h>
+
+#include "lib/format/torch_dcp/dcp_names.h"
+#include "lib/format/torch_dcp/dcp_renderer.h"
+#include "lib/format/torch_dcp/save_plan.h"
+
+namespace tessera::dcp {
+namespace {
+
+constexpr std::string_view kFormat = "torch-dcp";
+
+/// True when an object of an unknown class stands anywhere in the value; shared nodes are seen once.
+bool holds_opaque(const Value& value, std::set<const void*>& seen) {
+  if (value.kind() == Value::Kind::kOpaque) return true;
+  if (value.node_id() && !seen.insert(value.node_id()).second) return false;
+  switch (value.kind()) {
+    case Value::Kind::kList:
+    case Value::Kind::kTuple:
+    case Value::Kind::kSet:
+    case Value::Kind::kFrozenSet:
+      for (const Value& item : value.as_list()) {
+        if (holds_opaque(item, seen)) return true;
+      }
+      return false;
+    case Value::Kind::kDict:
+    case Value::Kind::kOrderedDict:
+      for (const auto& [key, item] : value.as_dict()) {
+        if (holds_opaque(key, seen) || holds_opaque(item, seen)) return true;
+      }
+      return false;
+    default:
+      return false;
+  }
+}
+
+void require_torch_dtype(DType dtype) {
+  if (dtype_from_torch_name(torch_name(dtype)) && !is_sub_byte(dtype)) return;
+  fail(Code::kUnsupported,
+       fmt::format("torch-dcp cannot hold the element type {}", torch_name(dtype)));
+}
+
+/// Which entries are written, by the request's policies.
+class EntryFilter {
+ public:
+  EntryFilter(const TargetRequest& request, std::vector<Note>& notes)
+      : request_(request), notes_(notes) {}
+
+  bool keeps(const StateEntry& entry) {
+    if (entry.value.is_tensor()) return true;
+    if (!policy_keeps(request_.values, entry.name, "value", "--values")) return false;
+    std::set<const void*> seen;
+    return !holds_opaque(entry.value, seen) ||
+           policy_keeps(request_.opaque, entry.name, "object of an unknown class", "--opaque");
+  }
+
+ private:
+  bool policy_keeps(KeepPolicy policy, const std::string& name, std::string_view what,
+                    std::string_view flag) {
+    if (policy == KeepPolicy::kError) {
+      fail(Code::kUnsupported, fmt::format("\"{}\" is a {}, which {}=error refuses",
+                                           printable(name), what, flag));
+    }
+    if (policy != KeepPolicy::kDrop) return true;
+    notes_.push_back({"", "info", fmt::format("dropped by {}=drop", flag), "", name});
+    return false;
+  }
+
+  const TargetRequest& request_;
+  std::vector<Note>& notes_;
+};
+
+class OutputBuilder {
+ public:
+  OutputBuilder(const Manifest& source, const TargetRequest& request)
+      : source_(source), request_(request) {}
+
+  OutputPlan build() {
+    plan_.format = kFormat;
+    if (request_.single_file) {
+      fail(Code::kUnsupported, "torch-dcp is a folder of files, the destination names one file");
+    }
+    const std::vector<bool> keep = choose_entries();
+    renderer_ = std::make_shared<DcpRenderer>(make_entries(keep));
+    note_containers();
+    const SavePlan save = plan_save(source_, request_, keep);
+    std::size_t next = 0;
+    for (std::int64_t rank = 0; rank < save.world_size; ++rank) {
+      begin_file(data_file_name(rank));
+      for (; next < save.items.size() && save.items[next].rank == rank; ++next) {
+        add_item(save.items[next]);
+      }
+      end_file();
+    }
+    add_metadata();
+    plan_.renderer = renderer_;
+    return std::move(plan_);
+  }
+
+ private:
+  std::vector<bool> choose_entries() {
+    EntryFilter filter(request_, plan_.notes);
+    std::vector<bool> keep;
+    for (const StateEntry& entry : source_.state.entries) keep.push_back(filter.keeps(entry));
+    return keep;
+  }
+
+  std::vector<OutputEntry> make_entries(const std::vector<bool>& keep) {
+    std::vector<OutputEntry> entries;
+    number_.assign(keep.size(), 0);
+    for (std::size_t e = 0; e < keep.size(); ++e) {
+      if (!keep[e]) continue;
+      number_[e] = static_cast<std::uint32_t>(entries.size());
+      const StateEntry& entry = source_.state.entries[e];
+      in_tensor(entry.name, [&] { entries.push_back(make_entry(entry)); });
+    }
+    return entries;
+  }
+
+  OutputEntry make_entry(const StateEntry& entry) const {
+    OutputEntry made;
+    made.written.name = entry.name;
+    made.written.path = entry.path;
+    made.written.is_tensor = entry.value.is_tensor();
+    if (made.written.is_tensor) {
+      const StoredTensor& tensor = source_.tensors[entry.value.tensor_index()];
+      require_torch_dtype(tensor.spec.dtype);
+      made.written.spec = tensor.spec;
+      if (tensor.quant >= 0) made.quant = quantization(tensor);
+      return made;
+    }
+    std::vector<std::uint32_t> local(source_has_tensors_inside(entry.value, made.embedded));
+    for (std::uint32_t i = 0; i < made.embedded.size(); ++i) {
+      const StoredTensor& tensor = source_.tensors[made.embedded[i]];
+      require_torch_dtype(tensor.spec.dtype);
+      if (tensor.quant >= 0) {
+        fail(Code::kUnsupported, "a quantized tensor inside a value of torch-dcp");
+      }
+      local[made.embedded[i]] = i;
+      made.tensors.push_back(
+          {tensor.spec, i, tensor.is_parameter, tensor.requires_grad, nullptr});
+    }
+    made.value = made.embedded.empty() ? entry.value : remap_tensors(entry.value, local);
+    return made;
+  }
+
+  /// Fills `tensors` with the tensors inside a value; returns how long a table over the source's
+  /// tensors must be to renumber them.
+  std::size_t source_has_tensors_inside(const Value& value,
+                                        std::vector<std::uint32_t>& tensors) const {
+    std::set<std::uint32_t> seen;
+    for_each_tensor(value, [&](std::uint32_t index) {
+      if (seen.insert(index).second) tensors.push_back(index);
+    });
+    return tensors.empty() ? 0 : std::size_t{*seen.rbegin()} + 1;
+  }
+
+  QuantParams quantization(const StoredTensor& tensor) const {
+    const QuantParams& quant = source_.quant[static_cast<std::size_t>(tensor.quant)];
+    if (!quant.scales.is_none()) {
+      fail(Code::kUnsupported, "torch-dcp cannot hold a tensor quantized per channel",
+           "use --to torch-save");
+    }
+    return quant;
+  }
+
+  void note_containers() {
+    if (source_.state.containers.empty()) return;
+    plan_.notes.push_back(
+        {"", "info",
+         fmt::format("torch-dcp keeps leaves only: {} container{} (an empty dict, or an OrderedDict "
+                     "with attributes) such as \"{}\" will be plain or absent when read back",
+                     source_.state.containers.size(),
+                     source_.state.containers.size() == 1 ? "" : "s",
+                     printable(dotted(source_.state.containers[0].path))),
+         "", ""});
+  }
+
+  void begin_file(std::string path) {
+    OutputFile file;
+    file.path = std::move(path);
+    file.first_segment = plan_.segments.size();
+    plan_.files.push_back(std::move(file));
+    offset_ = 0;
+  }
+  void end_file() {
+    OutputFile& file = plan_.files.back();
+    file.segment_count = plan_.segments.size() - file.first_segment;
+    file.size_bytes = offset_;
+  }
+
+  void add_segment(Segment::Kind kind, std::uint64_t length, std::uint32_t tensor,
+                   std::uint64_t payload) {
+    plan_.segments.push_back({kind, tensor, offset_, length, payload});
+    offset_ += length;
+  }
+
+  void add_item(const PlannedItem& planned) {
+    const OutputEntry& entry = renderer_->entries()[number_[planned.entry]];
+    OutputItem item;
+    item.entry = number_[planned.entry];
+    item.rank = static_cast<std::uint32_t>(planned.rank);
+    item.offset = offset_;
+    if (entry.written.is_tensor) {
+      item.chunk = plan_.chunks.size();
+      plan_.chunks.push_back(Chunk::whole_of(planned.box));
+    }
+    const TorchArchiveLayout archive = in_tensor(
+        entry.written.name, [&] { return renderer_->layout(entry, planned.box.shape); });
+    item.length = archive.size_bytes();
+    const std::uint64_t number = renderer_->items().size();
+    TESSERA_CHECK(archive.pieces().size() < (std::size_t{1} << kPieceBits));
+    for (std::size_t p = 0; p < archive.pieces().size(); ++p) {
+      add_piece(entry, planned.tensor, item.chunk, archive.pieces()[p],
+                number << kPieceBits | p);
+    }
+    renderer_->add_item(item);
+  }
+
+  void add_piece(const OutputEntry& entry, std::uint32_t tensor, std::uint64_t chunk,
+                 const TorchArchiveLayout::Piece& piece, std::uint64_t payload) {
+    using Kind = TorchArchiveLayout::Piece::Kind;
+    if (piece.length == 0) return;
+    if (piece.kind != Kind::kStorage) {
+      add_segment(piece.kind == Kind::kLiteral ? Segment::Kind::kLiteral : Segment::Kind::kDeferred,
+                  piece.length, 0, payload);
+      return;
+    }
+    if (!entry.written.is_tensor) {
+      tensor = entry.embedded[piece.storage];
+      chunk = plan_.chunks.size();
+      plan_.chunks.push_back(Chunk::whole_of(Box::whole(source_.tensors[tensor].spec.shape)));
+    }
+    add_segment(Segment::Kind::kTensor, piece.length, tensor, chunk);
+  }
+
+  void add_metadata() {
+    begin_file(std::string(kMetadataFile));
+    add_segment(Segment::Kind::kLiteral, renderer_->metadata(plan_).size(), 0, kMetadataPayload);
+    end_file();
+  }
+
+  const Manifest& source_;
+  const TargetRequest& request_;
+  OutputPlan plan_;
+  std::shared_ptr<DcpRenderer> renderer_;
+  std::vector<std::uint32_t> number_;  // source entry -> written entry
+  std::uint64_t offset_ = 0;
+};
+
+}  // namespace
+
+OutputPlan make_output_plan(const Manifest& source, const TargetRequest& request) {
+  return OutputBuilder(source, request).build();
+}
+
+}  // namespace tessera::dcp

@@ -1,0 +1,35 @@
+#pragma once
+// Values: the "bytes" items of a checkpoint. Each is a torch.save archive of one object (or, from
+// custom planners, the raw bytes of an io.BytesIO). They are metadata: decoded when the manifest is built.
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <tessera/state/manifest.h>
+
+#include "lib/format/torch_dcp/item_tensor.h"
+
+namespace tessera::dcp {
+
+/// A tensor inside a value.
+struct EmbeddedTensor {
+  TensorSpec spec;
+  LocatedChunk chunk;
+  bool is_parameter = false;
+  bool requires_grad = false;
+};
+
+struct DecodedValue {
+  Value value;                          // Value::tensor(i): i in tensors
+  std::vector<EmbeddedTensor> tensors;
+  std::vector<GlobalUse> globals;
+  bool raw = false;                     // no archive: the bytes themselves
+};
+
+/// Throws kCorrupt for a damaged archive, denied globals among it, and kResourceExhausted for raw
+/// bytes beyond `memory_limit_bytes`.
+DecodedValue decode_value(const Manifest& manifest, const Item& item, const OpenItem& open,
+                          std::uint64_t memory_limit_bytes);
+
+}  // namespace tessera::dcp

@@ -1,0 +1,35 @@
+#pragma once
+// Renders `.metadata`: schema of PyTorch 2.4 to 2.9 (storage_meta None) with the version string of 2.10,
+// pickled with protocol 2, which every release from 2.0 on reads.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <tessera/base/bytes.h>
+#include <tessera/state/value.h>
+#include <tessera/tensor/box.h>
+
+namespace tessera::dcp {
+
+/// One key of state_dict_metadata.
+struct WrittenEntry {
+  std::string name;
+  Path path;
+  bool is_tensor = false;
+  TensorSpec spec;
+};
+
+/// One item; `box` is the chunk it holds, null for a value.
+struct WrittenItem {
+  std::uint32_t entry = 0;
+  std::int64_t rank = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  const Box* box = nullptr;
+};
+
+/// `items`: in file order. Chunks of one entry are listed in that order. Pure.
+Bytes render_metadata(const std::vector<WrittenEntry>& entries,
+                      const std::vector<WrittenItem>& items);
+
+}  // namespace tessera::dcp
