@@ -108,28 +108,60 @@ void Gather::collect(const CopyTask& task, std::uint32_t number, std::vector<Nee
     std::int64_t numel = region_numel(common);
     found += numel;
     RegionView piece = geometry.sources.region(i);
-    std::int64_t span = numel;
     if (entry.strides != nullptr) {
-      need.first_element = dot_begin(piece, common, *entry.strides);
-      span = 1;
-      for (std::size_t d = 0; d < common.size(); ++d) {
-        span += (common[d].size() - 1) * (*entry.strides)[d];
-      }
-    } else {
-      need.first_element = geometry.sources.chunk_offset(i) + offset_inside(piece, common);
+      add_strided(task, piece, std::move(need), needs);
+      return;
     }
+    need.first_element = geometry.sources.chunk_offset(i) + offset_inside(piece, common);
     need.offset = need.source->offset + static_cast<std::uint64_t>(need.first_element) * es;
-    need.length = static_cast<std::uint64_t>(span) * es;
-    if (need.source->kind == Source::Kind::kExtent &&
-        need.offset + need.length > need.source->offset + need.source->length) {
-      fail(Code::kCorrupt, fmt::format("its elements reach past the {} bytes stored for them",
-                                       need.source->length));
-    }
+    need.length = static_cast<std::uint64_t>(numel) * es;
+    check_extent(need);
     needs.push_back(std::move(need));
   });
   if (found != region_numel(task.region)) {
     fail(Code::kCorrupt, "some of its elements are in no stored chunk");
   }
+}
+
+void Gather::check_extent(const Need& need) {
+  const Source& source = *need.source;
+  if (source.kind == Source::Kind::kExtent &&
+      need.offset + need.length > source.offset + source.length) {
+    fail(Code::kCorrupt,
+         fmt::format("its elements reach past the {} bytes stored for them", source.length));
+  }
+}
+
+/// Halves the region along its widest step until the span it touches fits one read.
+void Gather::add_strided(const CopyTask& task, RegionView piece, Need need,
+                         std::vector<Need>& needs) const {
+  auto es = static_cast<std::uint64_t>(task.geometry->element_bytes);
+  const std::vector<std::int64_t>& strides = *need.strides;
+  std::int64_t span = 1;
+  std::size_t widest = 0;
+  std::int64_t widest_step = -1;
+  for (std::size_t d = 0; d < need.common.size(); ++d) {
+    std::int64_t steps = need.common[d].size() - 1;
+    span += steps * strides[d];
+    if (steps > 0 && strides[d] > widest_step) {
+      widest = d;
+      widest_step = strides[d];
+    }
+  }
+  need.first_element = dot_begin(piece, need.common, strides);
+  need.offset = need.source->offset + static_cast<std::uint64_t>(need.first_element) * es;
+  need.length = static_cast<std::uint64_t>(span) * es;
+  if (need.length > options_.span_bytes && widest_step > 0) {
+    std::int64_t middle = need.common[widest].begin + need.common[widest].size() / 2;
+    Need upper = need;
+    need.common[widest].end = middle;
+    upper.common[widest].begin = middle;
+    add_strided(task, piece, std::move(need), needs);
+    add_strided(task, piece, std::move(upper), needs);
+    return;
+  }
+  check_extent(need);
+  needs.push_back(std::move(need));
 }
 
 void Gather::run(std::span<const CopyTask> tasks, Worker& worker,

@@ -90,8 +90,9 @@ struct Worker {
 
 struct GatherOptions {
   std::uint64_t block_bytes = std::uint64_t{8} << 20;  // a merged read
-  std::uint64_t memory_limit_bytes = std::uint64_t{1}
-                                     << 30;  // most that one compressed item may decode to
+  std::uint64_t span_bytes = std::uint64_t{8} << 20;   // a read of a strided source
+  /// Most that one compressed item may decode to.
+  std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;
   std::uint64_t decoded_bytes = std::uint64_t{1} << 30;  // decoded items kept per worker
   const CancelToken* cancel = nullptr;
 };
@@ -109,7 +110,10 @@ class Gather {
  private:
   struct Need;
   struct Op;
+  static void check_extent(const Need& need);
   void collect(const CopyTask& task, std::uint32_t number, std::vector<Need>& needs) const;
+  void add_strided(const CopyTask& task, RegionView piece, Need need,
+                   std::vector<Need>& needs) const;
   void read_group(std::span<const CopyTask> tasks, std::span<Need> group, Worker& worker,
                   std::vector<Fragment>* fragments) const;
   void from_memory(std::span<const CopyTask> tasks, const Need& need, Worker& worker,

@@ -82,8 +82,8 @@ struct TensorReader::Impl {
   Gather make_gather(RecordProver* prover) {
     auto threads = static_cast<std::uint64_t>(std::max(1, options.threads));
     return Gather(manifest, files, prover,
-                  {block_bytes, options.memory_limit_bytes, options.memory_limit_bytes / threads,
-                   options.cancel});
+                  {block_bytes, block_bytes, options.memory_limit_bytes,
+                   options.memory_limit_bytes / threads, options.cancel});
   }
 
   /// [begin, end) of the collapsed ravel into out.

@@ -1,22 +1,25 @@
 #pragma once
-// TensorReader: the logical content of located tensors as bytes: row-major, unpadded, little-endian, whatever the
-// sharding. The same gather that fills output blocks; hash, stat, diff, show and verify look at bytes through it.
+// TensorReader: the logical content of located tensors as bytes: row-major, unpadded,
+// little-endian, whatever the sharding. The same gather that fills output blocks; hash, stat, diff,
+// show and verify look at bytes through it.
 //
-// Thread-safe: one reader may serve several threads; each call stages at most its own block. Every source record that
-// a caller reads completely has its CRC proved (finish() reports those that were read only in part).
+// Thread-safe: one reader may serve several threads; each call stages at most its own block. Every
+// source record that a caller reads completely has its CRC proved (finish() reports those that were
+// read only in part).
+#include <tessera/base/progress.h>
+#include <tessera/state/manifest.h>
+#include <tessera/storage/file_system.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 
-#include <tessera/base/progress.h>
-#include <tessera/state/manifest.h>
-#include <tessera/storage/file_system.h>
-
 namespace tessera {
 
 struct TransferOptions {
-  std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;  // staged tensor bytes, all threads together
+  std::uint64_t memory_limit_bytes = std::uint64_t{1}
+                                     << 30;  // staged tensor bytes, all threads together
   int threads = 1;
   bool check_crc = true;
   Progress* progress = nullptr;
@@ -29,8 +32,9 @@ class TensorReader {
   TensorReader(const Manifest& manifest, const Directory& directory, TransferOptions options);
   ~TensorReader();
 
-  /// Elements [begin, end) of the row-major ravel of tensor `index`; out.size() = (end - begin) * element_bytes. Sub-byte types:
-  /// only the whole tensor. Throws kCorrupt for a hole, a CRC mismatch or a short file.
+  /// Elements [begin, end) of the row-major ravel of tensor `index`; out.size() = (end - begin) *
+  /// element_bytes. Sub-byte types: only the whole tensor. Throws kCorrupt for a hole, a CRC
+  /// mismatch or a short file.
   void read(std::uint32_t index, std::int64_t begin, std::int64_t end, MutableBytes out) const;
 
   struct Block {
@@ -41,8 +45,10 @@ class TensorReader {
     bool last = false;  // the tensor's last block; a zero-size tensor has exactly one, empty, block
     int worker = 0;
   };
-  /// Streams whole tensors: blocks of one tensor come in order, from one thread; tensors run concurrently.
-  void stream(std::span<const std::uint32_t> tensors, const std::function<void(const Block&)>& sink) const;
+  /// Streams whole tensors: blocks of one tensor come in order, from one thread; tensors run
+  /// concurrently.
+  void stream(std::span<const std::uint32_t> tensors,
+              const std::function<void(const Block&)>& sink) const;
 
  private:
   struct Impl;

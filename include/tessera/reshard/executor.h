@@ -1,0 +1,40 @@
+#pragma once
+// Executor: runs a Plan: the one place that moves tensor bytes from files to files. Reads each
+// source byte once and writes each destination byte once, in long runs on both sides, whatever way
+// the tensors are cut.
+//
+//   unit (units.h) --gather--> blocks of the destination files --checksums--> write, journal
+//
+// Staged tensor bytes of all threads together stay below the memory limit (plus one run). The files
+// are byte-identical for every thread count. Literals and deferred bytes go along with the tensors
+// beside them where they can, the rest at the end. Errors: the one of the earliest unit; the stage
+// is left to the caller, who discards or keeps it.
+#include <tessera/reshard/plan.h>
+#include <tessera/reshard/tensor_reader.h>
+#include <tessera/storage/file_system.h>
+#include <tessera/storage/stage.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera {
+
+struct TransferResult {
+  std::vector<std::vector<std::uint32_t>> crc32_per_mib;  // per output file, one per MiB begun
+  std::uint64_t bytes_read = 0;     // tensor bytes, holes read through included
+  std::uint64_t bytes_written = 0;  // all output bytes, but for those resumed
+  std::uint64_t resumed_bytes = 0;  // found finished in the stage's journal, re-read and proved
+  std::uint64_t proved_bytes = 0;   // source bytes whose stored checksum was proved
+  std::uint64_t peak_staged_bytes = 0;
+};
+
+/// Writes every file of `output` into `stage`, synced and closed. Throws kCorrupt (checksum, short
+/// file), kCancelled, kIo, kResourceExhausted.
+TransferResult transfer(const Manifest& source, const Directory& directory,
+                        const OutputPlan& output, const Plan& plan, FileSystem& fs, Stage& stage,
+                        const TransferOptions& options);
+
+/// Bound of what transfer() stages at once, for the same arguments.
+std::uint64_t staged_bytes_bound(const TransferOptions& options);
+
+}  // namespace tessera

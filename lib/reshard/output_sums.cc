@@ -1,0 +1,80 @@
+#include "lib/reshard/output_sums.h"
+
+#include <tessera/base/error.h>
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+}
+
+OutputSums::OutputSums(const OutputPlan& plan)
+    : plan_(plan), segment_crcs_(plan.segments.size()), segment_done_(plan.segments.size()) {
+  for (const OutputFile& file : plan.files) {
+    std::size_t blocks = static_cast<std::size_t>((file.size_bytes + kMiB - 1) / kMiB);
+    block_crcs_.emplace_back(blocks);
+    block_done_.emplace_back(blocks);
+  }
+}
+
+void OutputSums::add_run(std::uint32_t file, const std::vector<FilePart>& parts) {
+  std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < parts.size();) {
+    std::uint64_t block = parts[i].offset / kMiB;
+    FilePart sum = parts[i++];
+    for (; i < parts.size() && parts[i].offset / kMiB == block; ++i) {
+      TESSERA_CHECK(parts[i].offset == sum.offset + sum.length);
+      sum.crc = crc32_combine(sum.crc, parts[i].crc, parts[i].length);
+      sum.length += parts[i].length;
+    }
+    add_block(file, block, sum.offset - block * kMiB, sum.length, sum.crc);
+  }
+}
+
+void OutputSums::add_block(std::uint32_t file, std::uint64_t block, std::uint64_t offset,
+                           std::uint64_t length, std::uint32_t crc) {
+  std::uint64_t size = std::min(kMiB, plan_.files[file].size_bytes - block * kMiB);
+  TESSERA_CHECK(!block_done_[file][block]);
+  if (length != size) {
+    auto [slot, fresh] = open_blocks_.try_emplace({file, block}, size);
+    slot->second.add(offset, length, crc);
+    if (!slot->second.complete()) return;
+    crc = slot->second.value();
+    open_blocks_.erase(slot);
+  }
+  block_crcs_[file][block] = crc;
+  block_done_[file][block] = true;
+}
+
+void OutputSums::add_segment_part(std::uint64_t segment, std::uint64_t offset, std::uint64_t length,
+                                  std::uint32_t crc) {
+  std::lock_guard lock(mutex_);
+  TESSERA_CHECK(!segment_done_[segment]);
+  if (length != plan_.segments[segment].length) {
+    auto [slot, fresh] = open_segments_.try_emplace(segment, plan_.segments[segment].length);
+    slot->second.add(offset, length, crc);
+    if (!slot->second.complete()) return;
+    crc = slot->second.value();
+    open_segments_.erase(slot);
+  }
+  segment_crcs_[segment] = crc;
+  segment_done_[segment] = true;
+}
+
+std::uint32_t OutputSums::segment_crc(std::uint64_t segment) const {
+  std::lock_guard lock(mutex_);
+  TESSERA_CHECK(segment_done_[segment] || plan_.segments[segment].length == 0);
+  return segment_crcs_[segment];
+}
+
+std::vector<std::vector<std::uint32_t>> OutputSums::file_crcs() const {
+  std::lock_guard lock(mutex_);
+  for (const std::vector<bool>& done : block_done_) {
+    TESSERA_CHECK(std::find(done.begin(), done.end(), false) == done.end());
+  }
+  return block_crcs_;
+}
+
+}  // namespace tessera
