@@ -9,250 +9,14 @@
 #include <filesystem>
 #include <functional>
 
+#include "args_options.h"
 #include "args_text.h"
 #include "args_values.h"
 
 namespace tessera::tools {
 namespace {
 
-// Stands for the missing value of --copy-assets. No path holds this character.
-constexpr const char* kBareValue = "\x01";
-constexpr const char* kFormat = "FORMAT";
-
-using Setter = std::function<void(const std::string& flag, const std::string& value)>;
-
-/// Adds options to a CLI11 app that write into an Arguments. CLI11 finds, splits and collects; what
-/// a value means is ours, so that all messages about values read alike.
-class Options {
- public:
-  Options(CLI::App& app, Arguments& arguments) : to(arguments), app_(app) {}
-
-  void group(const char* name) { group_ = name; }
-
-  CLI::Option* value(const char* names, const char* placeholder, const char* text, Setter set) {
-    const std::string all = names;
-    const std::string flag = all.substr(all.rfind(',') + 1);  // npos + 1 is 0
-    CLI::callback_t callback = [flag, set = std::move(set)](const CLI::results_t& results) {
-      for (const std::string& result : results) set(flag, result);
-      return true;
-    };
-    return app_.add_option(names, std::move(callback), text)
-        ->type_name(placeholder)
-        ->group(group_)
-        ->allow_extra_args(false)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  }
-  void repeated(const char* names, const char* placeholder, const char* text, Setter set) {
-    value(names, placeholder, text, std::move(set))
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  }
-  void text(const char* names, const char* placeholder, const char* text, std::string& into) {
-    value(names, placeholder, text, [&into](auto&, auto& v) { into = v; });
-  }
-  void texts(const char* names, const char* placeholder, const char* text,
-             std::vector<std::string>& into) {
-    repeated(names, placeholder, text, [&into](auto&, auto& v) { into.push_back(v); });
-  }
-  void choice(const char* names, const char* choices, const char* text, std::string& into) {
-    value(names, choices, text,
-          [&into, choices](auto& flag, auto& v) { into = one_of(flag, v, choices); });
-  }
-  void format(const char* names, const char* text, std::string& into, bool presets = false) {
-    value(names, kFormat, text,
-          [&into, presets](auto& flag, auto& v) { into = format_id(flag, v, presets); });
-  }
-  void whole(const char* names, const char* text, std::int64_t minimum,
-             std::optional<std::int64_t>& into) {
-    value(names, "N", text,
-          [&into, minimum](auto& flag, auto& v) { into = whole_number(flag, v, minimum); });
-  }
-  void bytes(const char* names, const char* text, std::optional<std::uint64_t>& into) {
-    value(names, "SIZE", text, [&into](auto& flag, auto& v) { into = size_in_bytes(flag, v); });
-  }
-  void real(const char* names, const char* text, std::optional<double>& into) {
-    value(names, "X", text, [&into](auto& flag, auto& v) { into = tolerance(flag, v); });
-  }
-  void flag(const char* names, const char* text, bool& into) {
-    app_.add_flag(names, into, text)
-        ->group(group_)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  }
-
-  void switch_to(const char* name, const char* text, std::function<void()> set) {
-    app_.add_flag_callback(name, std::move(set), text)->group(group_);
-  }
-
-  Arguments& to;
-
- private:
-  CLI::App& app_;
-  std::string group_ = "Options";
-};
-
-void add_output(Options& o) {
-  Arguments& a = o.to;
-  o.group("Output");
-  o.value("--format", "human|json|ndjson",
-          "form of the result on stdout: for people, one JSON document, or one document a line",
-          [&a](auto& flag, auto& v) { a.format = output_format(flag, v); });
-  o.value("--progress", "auto|bar|json|none",
-          "progress on stderr; auto: a bar on a terminal, elsewhere one plain line every 30 s",
-          [&a](auto& flag, auto& v) { a.progress = progress_mode(flag, v); });
-  o.flag("--no-color", "no colours (they show on a terminal only; NO_COLOR does the same)",
-         a.no_color);
-}
-
-void add_limits(Options& o) {
-  Arguments& a = o.to;
-  o.group("Limits");
-  o.bytes("--mem-limit",
-          "bound of staged tensor bytes, as 512MiB or 2GB; default: the smaller of 1GiB and half "
-          "of the cgroup's limit",
-          a.mem_limit_bytes);
-  o.value(
-      "--threads", "N", "worker threads; default: CPU affinity and cgroup quota",
-      [&a](auto& flag, auto& v) { a.threads = static_cast<int>(whole_number(flag, v, 1, 1024)); });
-}
-
-void add_source(Options& o, bool two_sources) {
-  Arguments& a = o.to;
-  o.group("Source");
-  if (two_sources) {
-    o.format("--from-a", "read A as this format; default: detected by content", a.from_a);
-    o.format("--from-b", "read B as this format; default: detected by content", a.from_b);
-    o.text("--root-a", "NAME", "treat the subtree NAME of A as the whole checkpoint", a.root_a);
-    o.text("--root-b", "NAME", "treat the subtree NAME of B as the whole checkpoint", a.root_b);
-  } else {
-    o.format("--from", "read as this format; default: detected by content", a.from);
-    o.text("--root", "NAME", "treat the subtree NAME as the whole checkpoint", a.root);
-  }
-  o.group("Selection");
-  o.texts("--include", "GLOB", "only names that match the whole GLOB; * crosses dots", a.include);
-  o.texts("--exclude", "GLOB", "leave out names that match; wins over --include", a.exclude);
-  o.choice("--only", "model|optim|other", "only the model, the optimizer, or all else", a.only);
-}
-
-void add_ls(Options& o) {
-  Arguments& a = o.to;
-  o.group("Listing");
-  o.flag("--chunks", "one line per stored chunk: its place in the tensor and in the files",
-         a.chunks);
-  o.whole("--rank", "only what writing rank N stored", 0, a.rank);
-  o.text("--file", "FILE", "only what lies in FILE, a name or glob within the checkpoint", a.file);
-  o.choice("--sort", "stored|name|size|file|offset", "order; default: as stored", a.sort);
-  o.whole("--top", "only the first N after sorting", 1, a.top);
-}
-
-void add_show(Options& o) {
-  o.group("Values");
-  o.text("--slice", "RANGES", "which elements, as 0:4,:8 or 3,: (Python's rules, step 1)",
-         o.to.slice);
-  o.text("--npy", "FILE", "also write the slice as a NumPy file; - is stdout, and nothing else is",
-         o.to.npy);
-}
-
-void add_level(Options& o, const char* name, const char* text, VerifyLevel level) {
-  Arguments& a = o.to;
-  o.switch_to(name, text, [&a, level] { a.level = level; });
-}
-
-void add_verify(Options& o) {
-  o.group("Checks");
-  add_level(o, "--quick", "metadata and file sizes only", VerifyLevel::kQuick);
-  add_level(o, "--full", "every byte and checksum as well (the default)", VerifyLevel::kFull);
-  add_level(o, "--deep", "values as well: replicas equal, pads zero", VerifyLevel::kDeep);
-  o.text("--against", "FILE", "also compare with FILE: a hash report, or a tessera.manifest.json",
-         o.to.against);
-  o.flag("--require-sums", "tensor bytes without a checksum are an error", o.to.require_sums);
-}
-
-void add_diff(Options& o) {
-  Arguments& a = o.to;
-  o.group("Comparison");
-  o.real("--abs", "values may differ by X", a.abs_tolerance);
-  o.real("--rel", "values may differ by X times the larger magnitude", a.rel_tolerance);
-  o.whole("--ulp", "values may differ by N units in the last place", 0, a.ulp_tolerance);
-  o.text("--as", "DTYPE", "round both sides to DTYPE first, as bfloat16", a.as_dtype);
-  o.flag("-q,--quiet", "print nothing: the exit status is the answer", a.quiet);
-  o.whole("-n,--limit", "list at most N differences; default 20 for people, all in JSON", 1,
-          a.limit);
-}
-
-void add_strict(Options& o) {
-  o.flag("--strict", "exit 1 on warnings too, not on errors alone", o.to.strict);
-}
-
-void add_layout(Options& o) {
-  Arguments& a = o.to;
-  o.group("Layout");
-  o.whole("--world-size", "number of writing ranks of the result", 1, a.world_size);
-  o.text("--mesh", "DIMS", "ranks as a mesh of named dims, as dp=2,tp=4", a.mesh);
-  o.repeated("--placements", "GLOB=P,P",
-             "how tensors that match are laid on the mesh: shard(d), strided(d,f) or replicate, "
-             "one per dim; first match wins",
-             [&a](auto& flag, auto& v) { a.placements.push_back(key_and_value(flag, v)); });
-  o.texts("--replicate", "GLOB", "store tensors that match as one chunk", a.replicate);
-}
-
-void add_contents(Options& o) {
-  Arguments& a = o.to;
-  o.group("Names and contents");
-  o.texts("--rename", "OLD=NEW", "rename parameters, as 'layers.*=h.*'; their state follows",
-          a.rename);
-  o.text("--strip-prefix", "PREFIX", "take PREFIX off parameter names, as module.", a.strip_prefix);
-  o.text("--map", "FILE", "rename by FILE: lines `old new`, or a JSON object", a.map_file);
-  o.choice("--values", "keep|drop|error", "what becomes of non-tensor values", a.values);
-  o.choice("--opaque", "keep|drop|error", "what becomes of objects of unknown classes", a.opaque);
-  o.choice("--rank-state", "keep|drop|rank0|error", "what becomes of state that ranks own",
-           a.rank_state);
-  o.bytes("--max-shard-size", "safetensors: cut into files of at most SIZE", a.max_shard_bytes);
-  o.value("--copy-assets", "DIR",
-          "copy configuration, tokenizer and template files from DIR (default: beside the source)",
-          [&a](auto&, auto& v) { a.copy_assets = v == kBareValue ? std::string() : v; })
-      ->option_text("optional");
-}
-
-void add_writing(Options& o) {
-  Arguments& a = o.to;
-  o.group("Writing");
-  o.flag("--dry-run", "say what would be written, and what it costs; write nothing", a.dry_run);
-  o.flag("--force", "replace DST when it exists", a.force);
-  o.flag("--resume", "continue an interrupted run of the same command", a.resume);
-  o.flag("--no-keep", "when interrupted, keep nothing for --resume", a.no_keep);
-  o.flag("--verify", "prove content, values, steps and groups against SRC before publishing",
-         a.verify);
-  o.flag("--salvage", "write what can be read of a damaged SRC; exit 1 if anything is lost",
-         a.salvage);
-}
-
-void add_verb_options(Options& o, Verb verb) {
-  const bool writes = verb == Verb::kReshard || verb == Verb::kConvert;
-  if (writes) {
-    o.group("Target");
-    o.format("--to",
-             verb == Verb::kConvert
-                 ? "format of the result, or hf: the Hugging Face preset of safetensors"
-                 : "format of the result; default: the source's",
-             o.to.to, true);
-    add_layout(o);
-    add_contents(o);
-    add_writing(o);
-  }
-  if (verb == Verb::kSummary) {
-    o.group("Listing");
-    o.flag("--globals", "every pickle global: known, opaque or denied; exit 4 if any is denied",
-           o.to.globals);
-  }
-  if (verb == Verb::kLs) add_ls(o);
-  if (verb == Verb::kShow) add_show(o);
-  if (verb == Verb::kVerify) add_verify(o);
-  if (verb == Verb::kDiff) add_diff(o);
-  if (verb == Verb::kStat || verb == Verb::kOptim) o.group("Checks");
-  if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kVerify) add_strict(o);
-  add_source(o, verb == Verb::kDiff);
-  add_limits(o);
-  add_output(o);
-}
+constexpr const char* kOptionalValue = "optional";  // marks such options for the walk
 
 /// Options that every command and subcommand has. The help flag is ours: CLI11's would print by
 /// itself.
@@ -285,9 +49,10 @@ OptionSpec describe(const CLI::Option& option) {
   for (const std::string& name : option.get_lnames()) spec.names.push_back("--" + name);
   if (option.get_expected_max() > 0) spec.value = option.get_type_name();
   spec.choices = choices_of(spec.value);
-  if (spec.value == kFormat) spec.choices.assign(std::begin(kFormatIds), std::end(kFormatIds));
+  if (spec.value == kFormatPlaceholder)
+    spec.choices.assign(std::begin(kFormatIds), std::end(kFormatIds));
   if (spec.names.back() == "--to") spec.choices.emplace_back("hf");
-  spec.value_optional = option.get_option_text() == "optional";
+  spec.value_optional = option.get_option_text() == kOptionalValue;
   spec.repeatable = option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
   spec.description = option.get_description();
   spec.group = option.get_group();
@@ -413,6 +178,40 @@ std::vector<std::string> prepared(std::span<const std::string> words) {
 }
 
 }  // namespace
+
+CLI::Option* Options::add(const char* names, const char* placeholder, const char* text,
+                          Setter set) {
+  const std::string all = names;
+  const std::string flag = all.substr(all.rfind(',') + 1);  // npos + 1 is 0
+  CLI::callback_t callback = [flag, set = std::move(set)](const CLI::results_t& results) {
+    for (const std::string& result : results) set(flag, result);
+    return true;
+  };
+  return app_.add_option(names, std::move(callback), text)
+      ->type_name(placeholder)
+      ->group(group_)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+void Options::value(const char* names, const char* placeholder, const char* text, Setter set) {
+  add(names, placeholder, text, std::move(set));
+}
+void Options::repeated(const char* names, const char* placeholder, const char* text, Setter set) {
+  add(names, placeholder, text, std::move(set))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+void Options::optional_value(const char* names, const char* placeholder, const char* text,
+                             Setter set) {
+  add(names, placeholder, text, std::move(set))->option_text(kOptionalValue);
+}
+void Options::flag(const char* names, const char* text, bool& into) {
+  app_.add_flag(names, into, text)
+      ->group(group_)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+void Options::switch_to(const char* names, const char* text, std::function<void()> set) {
+  app_.add_flag_callback(names, std::move(set), text)->group(group_);
+}
 
 std::string_view tool_name(Tool tool) {
   switch (tool) {
