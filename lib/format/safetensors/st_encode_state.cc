@@ -9,43 +9,15 @@
 
 #include "lib/format/safetensors/st_names.h"
 #include "lib/format/safetensors/st_state.h"
+#include "lib/format/value_policy.h"
 
 namespace tessera::st {
 namespace {
 
-// Values that share nodes may expand to more than any JSON should hold.
-constexpr std::uint64_t kMaxValues = std::uint64_t{1} << 22;
-
-/// The first opaque object inside, or nullptr.
-const OpaqueObject* find_opaque(const Value& value, ValueBudget& budget) {
-  budget.spend();
-  switch (value.kind()) {
-    case Value::Kind::kOpaque:
-      return &value.as_opaque();
-    case Value::Kind::kList:
-    case Value::Kind::kTuple:
-    case Value::Kind::kSet:
-    case Value::Kind::kFrozenSet:
-      for (const Value& item : value.as_list())
-        if (const auto* found = find_opaque(item, budget)) return found;
-      return nullptr;
-    case Value::Kind::kDict:
-    case Value::Kind::kOrderedDict:
-      for (const auto& [key, item] : value.as_dict()) {
-        if (const auto* found = find_opaque(key, budget)) return found;
-        if (const auto* found = find_opaque(item, budget)) return found;
-      }
-      return value.kind() == Value::Kind::kOrderedDict ? find_opaque(value.attributes(), budget)
-                                                       : nullptr;
-    default:
-      return nullptr;
-  }
-}
-
 class StateEncoder {
  public:
   StateEncoder(const Manifest& source, const TargetRequest& request)
-      : source_(source), request_(request) {}
+      : source_(source), request_(request), policy_(request, false, "safetensors", out_.notes) {}
 
   EncodedState run() {
     for (const StateEntry& entry : source_.state.entries) taken_.insert(entry.name);
@@ -54,13 +26,13 @@ class StateEncoder {
       if (entry.value.is_tensor()) {
         out_.tensors.push_back({entry.name, entry.value.tensor_index()});
         add_entry(entry);
-      } else if (keeps(entry)) {
+      } else if (policy_.keeps(entry)) {
         encode_value(entry);
         add_entry(entry);
       }
     }
     for (auto& tensor : inner_) out_.tensors.push_back(std::move(tensor));
-    encode_containers();
+    if (!request_.hf_preset) encode_containers();
     if (!values_.empty()) emit(kValues, wrap_values());
     if (structured_ && !request_.hf_preset)
       emit(kState,
@@ -73,33 +45,8 @@ class StateEncoder {
   void emit(std::string_view key, const Value& json) {
     out_.metadata.emplace_back(std::string(key), dump_json(json));
   }
-  void drop(const StateEntry& entry, std::string why) {
-    out_.notes.push_back(
-        {"CK034", "warning", fmt::format("\"{}\" was left out: {}", entry.name, why), "", ""});
-  }
-
-  bool keeps(const StateEntry& entry) {
-    if (request_.values == KeepPolicy::kError)
-      fail(Code::kUnsupported, fmt::format("\"{}\" is no tensor", entry.name),
-           "--values keep stores it as JSON");
-    const bool model_only = request_.hf_preset && request_.values == KeepPolicy::kDefault;
-    if (request_.values == KeepPolicy::kDrop || model_only) {
-      drop(entry,
-           model_only ? "the hf preset holds the model's tensors only" : "values are dropped");
-      return false;
-    }
-    const OpaqueObject* opaque = find_opaque(entry.value, walk_);
-    if (!opaque) return true;
-    if (request_.opaque != KeepPolicy::kDrop)
-      fail(Code::kUnsupported,
-           fmt::format("\"{}\" holds an object of class {}, which safetensors cannot hold",
-                       entry.name, opaque->global()),
-           "--opaque drop leaves it out; torch-save and torch-dcp keep it");
-    drop(entry, fmt::format("it holds an object of class {}", opaque->global()));
-    return false;
-  }
-
   void encode_value(const StateEntry& entry) {
+    next_inner_ = 0;
     const auto tensor_name = [&](std::uint32_t index) { return inner_name(entry.name, index); };
     Value json = to_tagged_json(entry.value, tensor_name, budget_);
     values_.emplace_back(Value::string(entry.name), std::move(json));
@@ -107,8 +54,8 @@ class StateEncoder {
   }
   /// A tensor inside a value gets a name of its own: "<leaf>#0", not taken by any leaf.
   std::string inner_name(const std::string& leaf, std::uint32_t index) {
-    for (std::size_t n = 0;; ++n) {
-      std::string name = fmt::format("{}#{}", leaf, n);
+    while (true) {
+      std::string name = fmt::format("{}#{}", leaf, next_inner_++);
       if (!taken_.insert(name).second) continue;
       inner_.push_back({name, index});
       return name;
@@ -119,7 +66,7 @@ class StateEncoder {
   Value wrap_values() {
     ValueDict marks;
     for (const auto& entry : values_) marks.emplace_back(entry.first, Value());
-    ValueBudget budget(kMaxValues);
+    ValueBudget budget(kMaxWalkedValues);
     const Value shape = to_tagged_json(Value::dict(std::move(marks)), {}, budget);
     const ValueDict& first = shape.as_dict();
     if (first[0].first.as_string() != "__dict__") return Value::dict(std::move(values_));
@@ -153,14 +100,7 @@ class StateEncoder {
   }
   void encode_containers() {
     for (const ContainerNote& note : source_.state.containers) {
-      Value attributes = note.attributes;
-      const OpaqueObject* opaque = find_opaque(attributes, walk_);
-      if (opaque && request_.opaque != KeepPolicy::kDrop && !request_.hf_preset)
-        fail(Code::kUnsupported,
-             fmt::format("attributes of \"{}\" hold an object of class {}", dotted(note.path),
-                         opaque->global()),
-             "--opaque drop leaves them out");
-      if (opaque) attributes = Value();
+      const Value attributes = policy_.keeps_attributes(note) ? note.attributes : Value();
       const auto tensor_name = [&](std::uint32_t) -> std::string {
         fail(Code::kUnsupported,
              fmt::format("attributes of \"{}\" hold a tensor", dotted(note.path)));
@@ -178,10 +118,12 @@ class StateEncoder {
 
   const Manifest& source_;
   const TargetRequest& request_;
-  ValueBudget walk_{kMaxValues}, budget_{4 * kMaxValues};
   EncodedState out_;
+  ValuePolicy policy_;
+  ValueBudget budget_{kMaxWalkedValues};
   std::set<std::string> taken_;
   std::vector<NamedTensor> inner_;
+  std::size_t next_inner_ = 0;
   ValueDict values_;
   ValueList entries_, containers_;
   std::vector<std::size_t> kept_before_;  // entries written before source entry i

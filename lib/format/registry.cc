@@ -1,0 +1,51 @@
+#include <tessera/format/registry.h>
+#include <tessera/format/safetensors.h>
+#include <tessera/format/torch_dcp.h>
+#include <tessera/format/torch_save.h>
+
+#include <array>
+
+namespace tessera {
+
+std::span<const FormatDriver* const> all_formats() {
+  // One line per format. The order is the one in which detection lists candidates.
+  static const std::array formats = {
+      &torch_dcp_driver(),
+      &torch_save_driver(),
+      &safetensors_driver(),
+  };
+  return formats;
+}
+
+const FormatDriver* find_format(std::string_view id) {
+  for (const FormatDriver* driver : all_formats())
+    if (driver->id() == id) return driver;
+  return nullptr;
+}
+
+Detection detect_format(const Place& place) {
+  using Answer = ProbeResult::Answer;
+  Detection out;
+  const FormatDriver* sure = nullptr;
+  const FormatDriver* maybe = nullptr;
+  int sure_count = 0, maybe_count = 0;
+  for (const FormatDriver* driver : all_formats()) {
+    ProbeResult result = driver->probe(place);
+    if (result.answer == Answer::kNo) continue;
+    if (result.answer == Answer::kYes) {
+      sure = driver;
+      ++sure_count;
+    } else {
+      maybe = driver;
+      ++maybe_count;
+    }
+    out.candidates.emplace_back(driver->id(), std::move(result.reason));
+  }
+  if (sure_count == 1)
+    out.driver = sure;
+  else if (sure_count == 0 && maybe_count == 1)
+    out.driver = maybe;
+  return out;
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#include <tessera/base/error.h>
+#include <tessera/format/torch_save.h>
+
+#include "lib/format/torch_save/ts_parts.h"
+
+namespace tessera {
+namespace {
+
+using Answer = ProbeResult::Answer;
+
+class TorchSaveDriver : public FormatDriver {
+ public:
+  std::string_view id() const override { return "torch-save"; }
+  Capabilities capabilities() const override {
+    return {.one_file_result = true, .keeps_opaque = true};
+  }
+
+  ProbeResult probe(const Place& place) const override {
+    if (place.file.empty()) return {};
+    try {
+      const auto file = place.directory->open(place.file);
+      if (looks_like_torch_archive(ByteWindow::whole(*file)))
+        return {Answer::kYes, "starts like a file of torch.save"};
+    } catch (const Error&) {
+      return {};  // cannot be opened: whoever reads it will say why
+    }
+    for (const std::string_view suffix : {".pt", ".pth", ".bin", ".ckpt", ".tar"})
+      if (place.file.ends_with(suffix))
+        return {Answer::kMaybe, "is named like a file of torch.save, but does not start like one"};
+    return {};
+  }
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return torch_save::read_manifest(place, options);
+  }
+  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions& options) const override {
+    torch_save::locate(place, manifest, tensors, options);
+  }
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return torch_save::plan_output(source, request);
+  }
+};
+
+}  // namespace
+
+const FormatDriver& torch_save_driver() {
+  static const TorchSaveDriver driver;
+  return driver;
+}
+
+}  // namespace tessera

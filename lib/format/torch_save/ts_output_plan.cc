@@ -1,0 +1,180 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/torch_archive_writer.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lib/format/torch_save/remap_tensors.h"
+#include "lib/format/torch_save/ts_parts.h"
+#include "lib/format/value_policy.h"
+
+namespace tessera::torch_save {
+namespace {
+
+/// What makes two tensors one: the same bytes of the same file, seen the same way.
+using Identity = std::tuple<std::uint32_t, std::uint64_t, std::uint8_t, DType,
+                            std::vector<std::int64_t>, std::vector<std::int64_t>>;
+
+std::optional<Identity> identity_of(const Manifest& source, const StoredTensor& tensor) {
+  if (tensor.chunk_count != 1 || tensor.spec.shape.numel() == 0) return std::nullopt;
+  const Source& stored = source.source(tensor, 0);
+  if (stored.kind != Source::Kind::kExtent || !source.chunk(tensor, 0).is_whole_box())
+    return std::nullopt;
+  const auto extents = tensor.spec.shape.extents();
+  return Identity{stored.file,
+                  stored.offset,
+                  stored.flags,
+                  tensor.spec.dtype,
+                  {extents.begin(), extents.end()},
+                  stored.side > 0 ? source.strides[stored.side - 1] : std::vector<std::int64_t>{}};
+}
+
+class ArchiveRenderer : public OutputRenderer {
+ public:
+  ArchiveRenderer(TorchArchiveLayout layout, std::vector<std::size_t> segment_of)
+      : layout_(std::move(layout)), segment_of_(std::move(segment_of)) {}
+  Bytes render(const OutputPlan& plan, std::size_t segment, const SegmentCrc& crc) const override {
+    return layout_.render(plan.segments[segment].payload,
+                          [&](std::uint32_t storage) { return crc(segment_of_.at(storage)); });
+  }
+
+ private:
+  TorchArchiveLayout layout_;
+  std::vector<std::size_t> segment_of_;  // per storage
+};
+
+class PlanBuilder {
+ public:
+  PlanBuilder(const Manifest& source, const TargetRequest& request)
+      : source_(source), request_(request), policy_(request, true, "torch-save", plan_.notes) {}
+
+  OutputPlan build() {
+    const std::int64_t world_size =
+        request_.mesh ? request_.mesh->world_size() : request_.world_size.value_or(1);
+    if (world_size > 1)
+      fail(Code::kUnsupported,
+           fmt::format("torch-save holds one rank; {} were asked for", world_size),
+           "use --to torch-dcp");
+    const Value root = unflatten(kept_state());
+    if (!policy_.kept_class().empty())
+      plan_.notes.push_back(
+          {"CK035", "warning",
+           fmt::format("it holds objects of class {}: torch.load(weights_only=True) may refuse it",
+                       policy_.kept_class()),
+           "", ""});
+    const std::string stem = request_.file_stem.empty() ? "checkpoint" : request_.file_stem;
+    const TorchArchiveLayout layout(root, tensors_, request_.single_file ? stem : "checkpoint");
+    add_segments(layout);
+    plan_.format = "torch-save";
+    plan_.single_file = request_.single_file;
+    return std::move(plan_);
+  }
+
+ private:
+  /// The state as it will be pickled: tensor references are numbers in `tensors_`.
+  StateDict kept_state() {
+    StateDict out;
+    std::vector<std::size_t> kept_before;
+    for (const StateEntry& entry : source_.state.entries) {
+      kept_before.push_back(out.entries.size());
+      if (!entry.value.is_tensor() && !policy_.keeps(entry)) continue;
+      out.entries.push_back(
+          {entry.name, entry.path, in_tensor(entry.name, [&] { return remap_(entry.value); })});
+    }
+    for (const ContainerNote& note : source_.state.containers) {
+      ContainerNote copy = note;
+      copy.attributes = policy_.keeps_attributes(note) ? remap_(note.attributes) : Value();
+      if (note.entries_before < kept_before.size())
+        copy.entries_before = kept_before[note.entries_before];
+      out.containers.push_back(std::move(copy));
+    }
+    return out;
+  }
+
+  std::uint32_t take(std::uint32_t index) {
+    const StoredTensor& tensor = source_.tensors[index];
+    if (const auto known = taken_.find(index); known != taken_.end()) return known->second;
+    ArchiveWriteTensor out;
+    out.spec = tensor.spec;
+    out.storage = storage_for(index);
+    out.is_parameter = tensor.is_parameter;
+    out.requires_grad = tensor.requires_grad;
+    const auto number = static_cast<std::uint32_t>(tensors_.size());
+    taken_.emplace(index, number);
+    tensors_.push_back(out);
+    if (tensor.quant >= 0)
+      tensors_[number].quant = take_quant(source_.quant[static_cast<std::size_t>(tensor.quant)]);
+    return number;
+  }
+  std::uint32_t storage_for(std::uint32_t index) {
+    const auto identity = identity_of(source_, source_.tensors[index]);
+    const auto next = static_cast<std::uint32_t>(storages_.size());
+    if (identity) {
+      const auto [found, is_new] = tied_.emplace(*identity, next);
+      if (!is_new) return found->second;
+    }
+    storages_.push_back(index);
+    return next;
+  }
+  const QuantParams* take_quant(const QuantParams& params) {
+    quant_.push_back(params);
+    QuantParams& copy = quant_.back();
+    copy.scales = remap_(params.scales);
+    copy.zero_points = remap_(params.zero_points);
+    return &copy;
+  }
+
+  void add_segments(const TorchArchiveLayout& layout) {
+    using Piece = TorchArchiveLayout::Piece;
+    std::vector<std::size_t> segment_of(storages_.size());
+    plan_.files.push_back({request_.single_file ? "" : "checkpoint.pt", layout.size_bytes(), 0, 0});
+    const auto& pieces = layout.pieces();
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const Piece& piece = pieces[i];
+      Segment segment;
+      segment.offset = piece.offset;
+      segment.length = piece.length;
+      segment.payload = i;
+      segment.kind =
+          piece.kind == Piece::Kind::kDeferred ? Segment::Kind::kDeferred : Segment::Kind::kLiteral;
+      if (piece.kind == Piece::Kind::kStorage) {
+        segment.kind = Segment::Kind::kTensor;
+        segment.tensor = storages_[piece.storage];
+        segment.payload = plan_.chunks.size();
+        segment_of[piece.storage] = plan_.segments.size();
+        plan_.chunks.push_back(
+            Chunk::whole_of(Box::whole(source_.tensors[segment.tensor].spec.shape)));
+      }
+      plan_.segments.push_back(segment);
+    }
+    plan_.files[0].segment_count = plan_.segments.size();
+    plan_.renderer = std::make_shared<ArchiveRenderer>(layout, std::move(segment_of));
+  }
+
+  const Manifest& source_;
+  const TargetRequest& request_;
+  OutputPlan plan_;
+  ValuePolicy policy_;
+  std::vector<ArchiveWriteTensor> tensors_;
+  std::vector<std::uint32_t> storages_;  // source tensor whose bytes a storage holds
+  std::unordered_map<std::uint32_t, std::uint32_t> taken_;
+  std::map<Identity, std::uint32_t> tied_;
+  std::deque<QuantParams> quant_;
+  TensorRemapper remap_{[this](std::uint32_t index) { return take(index); }};
+};
+
+}  // namespace
+
+OutputPlan plan_output(const Manifest& source, const TargetRequest& request) {
+  return PlanBuilder(source, request).build();
+}
+
+}  // namespace tessera::torch_save
