@@ -47,22 +47,22 @@ void repair_interrupted(FileSystem& fs, const StagePaths& paths) {
 }
 
 void remove_stale(FileSystem& fs, const StagePaths& paths) {
-  try {
-    const std::unique_ptr<Directory> parent = fs.open_directory(paths.parent);
-    std::set<std::string> hashes;
-    for (OwnName& own : own_names(*parent, paths))
-      if (own.hash != paths.hash) hashes.insert(std::move(own.hash));
-    if (hashes.empty()) return;
-    // Swaps of names that are not on the disk yet must be there before what they replaced goes.
-    fs.sync_directory(paths.parent);
-    for (const std::string& hash : hashes) {
+  const std::unique_ptr<Directory> parent = fs.open_directory(paths.parent);
+  std::set<std::string> hashes;
+  for (OwnName& own : own_names(*parent, paths))
+    if (own.hash != paths.hash) hashes.insert(std::move(own.hash));
+  if (hashes.empty()) return;
+  // Swaps of names that are not on the disk yet must be there before what they replaced goes.
+  fs.sync_directory(paths.parent);
+  for (const std::string& hash : hashes) {
+    try {
       const std::unique_ptr<FileLock> lock = fs.try_lock(paths.lock_of(hash));
       if (!lock) continue;
       fs.remove_tree(paths.stage_of(hash));
       if (parent->stat(paths.name)) fs.remove_tree(paths.trash_of(hash));
+    } catch (const Error&) {
+      // Also kUnsupported: without locks nobody can tell a stale stage from a live one.
     }
-  } catch (const Error&) {
-    // Also kUnsupported: without locks nobody can tell a stale stage from a live one.
   }
 }
 
