@@ -1,0 +1,149 @@
+// Reads every include line of the toolkit and holds it against the layer order of the design.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Names = std::set<std::string>;
+
+/// What each layer may include besides itself. reshard has one exception more, in may_include().
+const std::map<std::string, Names> kUses = {
+    {"base", {}},
+    {"tensor", {"base"}},
+    {"layout", {"base", "tensor"}},
+    {"state", {"base", "tensor", "layout"}},
+    {"storage", {"base"}},
+    {"encoding", {"base", "storage", "tensor", "layout", "state"}},
+    {"format", {"base", "storage", "encoding", "tensor", "layout", "state"}},
+    {"reshard", {"base", "tensor", "layout", "state", "storage"}},
+    {"ops", {"base", "tensor", "layout", "state", "reshard", "storage", "encoding", "format"}},
+    {"mpi", {"base"}},
+    {"tools",
+     {"base", "tensor", "layout", "state", "reshard", "ops", "storage", "encoding", "format"}},
+};
+
+struct Include {
+  fs::path file;  // relative to the repository
+  int line = 0;
+  std::string target;  // as written between the brackets or quotes
+};
+
+std::vector<Include> includes_below(const std::string& folder) {
+  std::vector<Include> found;
+  const fs::path root = TESSERA_SOURCE_DIR;
+  for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+    const auto extension = entry.path().extension();
+    if (extension != ".h" && extension != ".cc") continue;
+    std::ifstream in(entry.path());
+    int number = 0;
+    for (std::string line; std::getline(in, line);) {
+      ++number;
+      const auto hash = line.find_first_not_of(" \t");
+      if (hash == std::string::npos || line[hash] != '#') continue;
+      const auto open = line.find_first_of("<\"");
+      if (line.find("include") == std::string::npos || open == std::string::npos) continue;
+      const auto close = line.find_first_of(">\"", open + 1);
+      found.push_back(
+          {entry.path().lexically_relative(root), number, line.substr(open + 1, close - open - 1)});
+    }
+  }
+  return found;
+}
+
+/// The layer of a file of ours ("" for the umbrella header): include/tessera/base/x.h,
+/// lib/base/x.cc, tools/x.cc.
+std::string layer_of_file(const fs::path& file) {
+  std::vector<std::string> parts(file.begin(), file.end());
+  if (parts[0] == "tools") return "tools";
+  const std::size_t at = parts[0] == "include" ? 2 : 1;
+  return at + 1 < parts.size() ? parts[at] : "";
+}
+
+/// The layer an include line names, or "" when it is not ours.
+std::string layer_of_target(const std::string& target) {
+  std::vector<std::string> parts;
+  for (const auto& part : fs::path(target)) parts.push_back(part.string());
+  if (parts.size() >= 3 && (parts[0] == "tessera" || parts[0] == "lib")) return parts[1];
+  if (parts.size() >= 2 && parts[0] == "tools") return "tools";
+  return {};
+}
+
+bool may_include(const std::string& from, const std::string& to, const std::string& target) {
+  if (from == to) return true;
+  const bool codec = target == "tessera/encoding/codec.h" || target == "lib/encoding/codec.h";
+  if (from == "reshard" && codec) return true;
+  return kUses.at(from).contains(to);
+}
+
+std::string place(const Include& include) {
+  return include.file.string() + ":" + std::to_string(include.line) + " includes " + include.target;
+}
+
+std::vector<Include> toolkit_includes() {
+  std::vector<Include> all;
+  for (const char* folder : {"include", "lib", "tools"})
+    for (Include& include : includes_below(folder)) all.push_back(std::move(include));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("every layer uses only what stands to its left") {
+  int ours = 0;
+  for (const Include& include : toolkit_includes()) {
+    const std::string from = layer_of_file(include.file);
+    const std::string to = layer_of_target(include.target);
+    if (from.empty() || to.empty() || from == "fsdp" || to == "fsdp") continue;
+    ++ours;
+    INFO(place(include));
+    REQUIRE(kUses.contains(from));
+    REQUIRE(kUses.contains(to));
+    CHECK(may_include(from, to, include.target));
+  }
+  CHECK(ours > 50);
+}
+
+TEST_CASE("the toolkit never includes LibTorch, HDF5 or the runtime") {
+  for (const Include& include : toolkit_includes()) {
+    const std::string first = fs::path(include.target).begin()->string();
+    INFO(place(include));
+    const bool runtime_header = include.file.string().starts_with("include/tessera/fsdp");
+    if (!runtime_header) {
+      for (const char* banned : {"torch", "ATen", "c10", "fsdp_core"}) CHECK(first != banned);
+      CHECK_FALSE(include.target.starts_with("tessera/fsdp"));
+    }
+    const bool hdf5_tool = include.file.string().starts_with("tools/tessera_hdf5");
+    if (!hdf5_tool) {
+      CHECK(first != "hdf5.h");
+      CHECK(first != "H5Cpp.h");
+    }
+  }
+}
+
+TEST_CASE("private headers stay private") {
+  for (const Include& include : includes_below("include")) {
+    INFO(place(include));
+    CHECK_FALSE(include.target.starts_with("lib/"));
+  }
+}
+
+TEST_CASE("costly libraries are included in one place") {
+  Names json;
+  Names cli;
+  for (const Include& include : toolkit_includes()) {
+    if (include.target.starts_with("nlohmann/")) json.insert(include.file.string());
+    if (include.target.starts_with("CLI/")) cli.insert(include.file.string());
+    const bool header = include.file.extension() == ".h";
+    INFO(place(include));
+    CHECK_FALSE((header && include.target.starts_with("fmt/")));
+  }
+  for (const auto& file : json) CHECK(file == "lib/encoding/json.cc");
+  CHECK(cli.size() <= 1);
+}
