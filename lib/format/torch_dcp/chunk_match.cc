@@ -1,11 +1,11 @@
 #include "lib/format/torch_dcp/chunk_match.h"
 
-#include <algorithm>
-#include <numeric>
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/tensor/shape.h>
+
+#include <algorithm>
+#include <numeric>
 
 #include "lib/format/torch_dcp/dcp_names.h"
 
@@ -39,7 +39,8 @@ std::vector<std::uint32_t> sorted_chunks(const DcpMetadata& metadata, const DcpE
 std::vector<std::uint32_t> distinct_chunks(const DcpMetadata& metadata, const DcpEntry& entry) {
   std::vector<std::uint32_t> kept;
   for (const std::uint32_t chunk : sorted_chunks(metadata, entry)) {
-    if (!kept.empty() && equal(metadata.origin(entry, kept.back()), metadata.origin(entry, chunk))) {
+    if (!kept.empty() &&
+        equal(metadata.origin(entry, kept.back()), metadata.origin(entry, chunk))) {
       const Numbers before = metadata.sizes(entry, kept.back());
       if (equal(before, metadata.sizes(entry, chunk))) continue;
       if (is_empty(metadata.sizes(entry, chunk))) continue;
@@ -116,7 +117,8 @@ std::vector<MatchedChunk> match_chunks(const DcpMetadata& metadata, const DcpEnt
       while (next < order.size() && equal(origin_of(next), origin)) {
         if (metadata.storage[order[next]].writer == metadata.storage[order[next - 1]].writer) {
           in_tensor(entry.name, [&] {
-            fail(Code::kCorrupt, fmt::format("storage_data names the chunk at {} twice", text(origin)));
+            fail(Code::kCorrupt,
+                 fmt::format("storage_data names the chunk at {} twice", text(origin)));
           });
         }
         ++next;

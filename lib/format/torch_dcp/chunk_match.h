@@ -8,8 +8,8 @@
 
 namespace tessera::dcp {
 
-/// Items of every entry, packed: those of entry e are items[first[e] .. first[e + 1]), by writer, then
-/// in storage_data's order.
+/// Items of every entry, packed: those of entry e are items[first[e] .. first[e + 1]), by writer,
+/// then in storage_data's order.
 struct ItemsByEntry {
   std::vector<std::uint32_t> first;
   std::vector<std::uint32_t> items;  // indices in DcpMetadata::storage
@@ -23,8 +23,8 @@ struct MatchedChunk {
   std::uint32_t item = kNoItem;
 };
 
-/// The chunks of one tensor in their order, without repeated ones. Chunks without an item are CK015,
-/// items without a chunk CK016. Throws kCorrupt when one writer names a chunk twice.
+/// The chunks of one tensor in their order, without repeated ones. Chunks without an item are
+/// CK015, items without a chunk CK016. Throws kCorrupt when one writer names a chunk twice.
 std::vector<MatchedChunk> match_chunks(const DcpMetadata& metadata, const DcpEntry& entry,
                                        std::span<const std::uint32_t> items, Findings& findings);
 

@@ -1,14 +1,14 @@
 #include "lib/format/torch_dcp/dcp_files.h"
 
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
-
-#include <fmt/format.h>
-#include <tessera/base/error.h>
-#include <tessera/base/text.h>
 
 #include "lib/format/torch_dcp/dcp_names.h"
 
@@ -20,9 +20,10 @@ void require_plain_name(const std::string& path) {
   const bool plain = !path.empty() && path != "." && path != ".." &&
                      path.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
   if (!plain) {
-    fail(Code::kCorrupt,
-         fmt::format("relative_path \"{}\" is no file name inside the checkpoint; refused as unsafe",
-                     printable(path)));
+    fail(
+        Code::kCorrupt,
+        fmt::format("relative_path \"{}\" is no file name inside the checkpoint; refused as unsafe",
+                    printable(path)));
   }
 }
 
@@ -37,8 +38,8 @@ void set_world_size(Manifest& manifest, const std::set<std::string_view>& names)
   }
   if (names.empty()) return;
   manifest.world_size = world_size;
-  manifest.world_size_source = fmt::format("rank numbers in {} file name{}", names.size(),
-                                           names.size() == 1 ? "" : "s");
+  manifest.world_size_source =
+      fmt::format("rank numbers in {} file name{}", names.size(), names.size() == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -79,7 +80,8 @@ std::vector<bool> check_files(const Place& place, const DcpMetadata& metadata, M
       manifest.files.push_back({name, 0, info.mtime_ns});
     } else {
       findings.note(codes::kStaleFile, "warning",
-                    "no item of .metadata lies in this file: left from another save, ignored", name);
+                    "no item of .metadata lies in this file: left from another save, ignored",
+                    name);
     }
   }
   set_world_size(manifest, names);

@@ -1,13 +1,13 @@
 // Pending sources -> extents: every item of the wanted tensors is opened once, file by file in
 // ascending offsets, a batch of items per thread at a time.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/parallel.h>
+
 #include <algorithm>
 #include <optional>
 #include <tuple>
 #include <utility>
-
-#include <fmt/format.h>
-#include <tessera/base/error.h>
-#include <tessera/base/parallel.h>
 
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
@@ -17,7 +17,7 @@
 namespace tessera::dcp {
 namespace {
 
-constexpr std::size_t kBatch = 256;         // items per task: runs of neighbours stay together
+constexpr std::size_t kBatch = 256;          // items per task: runs of neighbours stay together
 constexpr std::size_t kBatchesPerWave = 64;  // bounds what is held before it is joined
 
 struct Pending {
@@ -97,9 +97,7 @@ class Locator {
     Outcome outcome;
     try {
       in_file(manifest_.files[item_of(p).file].path, [&] {
-        in_tensor(tensor.name, [&] {
-          outcome.located = locate_item(reader, blobs, p, ends_[k]);
-        });
+        in_tensor(tensor.name, [&] { outcome.located = locate_item(reader, blobs, p, ends_[k]); });
       });
       outcome.done = true;
     } catch (const Error& error) {
@@ -153,9 +151,8 @@ class Locator {
         first.zero_point == other.zero_point) {
       return;
     }
-    in_tensor(tensor.name, [&] {
-      fail(Code::kUnsupported, "its chunks are quantized with different scales");
-    });
+    in_tensor(tensor.name,
+              [&] { fail(Code::kUnsupported, "its chunks are quantized with different scales"); });
   }
 
   const Place& place_;

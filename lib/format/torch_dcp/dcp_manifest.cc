@@ -1,16 +1,16 @@
 // `.metadata` and the sizes of files -> Manifest.
-#include <algorithm>
-#include <limits>
-#include <set>
-#include <string>
-#include <utility>
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/encoding/codec.h>
 #include <tessera/layout/coverage.h>
 #include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "lib/format/torch_dcp/chunk_match.h"
 #include "lib/format/torch_dcp/dcp_files.h"
@@ -45,8 +45,10 @@ void require_known_codecs(const DcpMetadata& metadata) {
   for (const auto& chain : metadata.codecs) {
     for (const std::string& codec : chain) {
       if (codec.starts_with("stream.") && has_codec(codec)) continue;
-      fail(Code::kUnsupported, fmt::format("items are stored by the transform \"{}\", which is not "
-                                           "known", printable(codec)),
+      fail(Code::kUnsupported,
+           fmt::format("items are stored by the transform \"{}\", which is not "
+                       "known",
+                       printable(codec)),
            "stream.zstd/1 and stream.rot13/1 can be read");
     }
   }
@@ -108,7 +110,8 @@ class Builder {
     if (item.offset <= size && item.length <= size - item.offset) return true;
     findings_.error(codes::kShortFile,
                     fmt::format("its item of {} bytes at offset {} ends past the file's end ({} "
-                                "bytes)", item.length, item.offset, size),
+                                "bytes)",
+                                item.length, item.offset, size),
                     metadata_.files[item.file], name);
     return false;
   }
@@ -149,8 +152,8 @@ class Builder {
       break;
     }
     if (kept.raw) {
-      findings_.note(codes::kRawValue, "info",
-                     "its item is no torch archive; kept as raw bytes", {}, entry.name);
+      findings_.note(codes::kRawValue, "info", "its item is no torch archive; kept as raw bytes",
+                     {}, entry.name);
     }
     for (GlobalUse& use : kept.globals) add_global(std::move(use));
     Value value = std::move(kept.value);
@@ -224,7 +227,8 @@ class Builder {
       const Box& box = chunks[report.out_of_bounds[0]].box;
       findings_.error(codes::kOutOfBounds,
                       fmt::format("chunk {} leaves its tensor of shape {}", box.to_string(),
-                                  entry.spec.shape.to_string()), {}, entry.name);
+                                  entry.spec.shape.to_string()),
+                      {}, entry.name);
     }
     if (report.first_overlap) {
       findings_.error(codes::kOverlap, report.to_string(), {}, entry.name);

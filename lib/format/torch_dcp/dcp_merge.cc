@@ -1,14 +1,14 @@
 // Rank-local saves (use_collectives=False): every rank wrote its own metadata of its own items.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
 #include <iterator>
 #include <set>
 #include <span>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-
-#include <fmt/format.h>
-#include <tessera/base/error.h>
-#include <tessera/base/text.h>
 
 #include "lib/format/torch_dcp/dcp_metadata.h"
 #include "lib/format/torch_dcp/dcp_names.h"
@@ -57,7 +57,9 @@ class Merger {
     if (replicas_ > 0) {
       out_.notes.push_back({std::string(codes::kReplicas), "info",
                             fmt::format("{} chunks were stored by more than one rank; the lowest "
-                                        "rank's are used", replicas_), "", ""});
+                                        "rank's are used",
+                                        replicas_),
+                            "", ""});
     }
     out_.dialect += ", rank-local metadata";
     return std::move(out_);
@@ -108,8 +110,7 @@ class Merger {
   }
 
   std::uint32_t file_number(std::string file) {
-    const auto [found, fresh] =
-        files_.emplace(file, static_cast<std::uint32_t>(out_.files.size()));
+    const auto [found, fresh] = files_.emplace(file, static_cast<std::uint32_t>(out_.files.size()));
     if (fresh) out_.files.push_back(std::move(file));
     return found->second;
   }
@@ -125,8 +126,8 @@ class Merger {
   DcpMetadata out_;
   std::unordered_map<std::string, std::uint32_t> index_;
   std::unordered_map<std::string, std::uint32_t> files_;
-  std::vector<std::vector<ChunkBox>> chunks_;      // per entry
-  std::vector<std::set<ChunkBox>> seen_;          // per entry
+  std::vector<std::vector<ChunkBox>> chunks_;  // per entry
+  std::vector<std::set<ChunkBox>> seen_;       // per entry
   std::uint64_t replicas_ = 0;
 };
 

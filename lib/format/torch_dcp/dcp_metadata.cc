@@ -1,15 +1,15 @@
 #include "lib/format/torch_dcp/dcp_metadata.h"
 
-#include <optional>
-#include <string_view>
-#include <unordered_map>
-#include <utility>
-
 #include <fmt/format.h>
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/encoding/pickle_reader.h>
+
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include "lib/format/torch_dcp/dcp_names.h"
 
@@ -126,8 +126,8 @@ class Parser {
     }
     const auto items = graph_.items(node);
     if (items.size() > static_cast<std::size_t>(kMaxRank)) {
-      fail(Code::kCorrupt, fmt::format("{} has {} dimensions, the limit is {}", what, items.size(),
-                                       kMaxRank));
+      fail(Code::kCorrupt,
+           fmt::format("{} has {} dimensions, the limit is {}", what, items.size(), kMaxRank));
     }
     spend(numbers_left_, items.size());
     for (const Node item : items) out_.coordinates.push_back(non_negative(item, what));
@@ -204,7 +204,8 @@ class Parser {
       const std::size_t sizes = append_size(field(chunk, "sizes"), "sizes of a chunk");
       if (origin != rank || sizes != rank) {
         fail(Code::kCorrupt, fmt::format("a chunk has {} offsets and {} sizes, the tensor {} "
-                                         "dimensions", origin, sizes, rank));
+                                         "dimensions",
+                                         origin, sizes, rank));
       }
       for (std::size_t d = 0; d < rank; ++d) {
         if (!checked_add(out_.coordinates[start + d], out_.coordinates[start + rank + d])) {
@@ -372,7 +373,8 @@ class Parser {
       if (name == "all_local_plans" || name == "mcore_data") megatron_ = true;
       note(codes::kUnknownAttribute, "info",
            fmt::format("Metadata has the extra attribute \"{}\", which tensors and values do not "
-                       "depend on", printable(name)));
+                       "depend on",
+                       printable(name)));
     }
   }
 

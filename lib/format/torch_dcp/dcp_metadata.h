@@ -5,17 +5,17 @@
 //   storage      storage_data: which item of which file holds (name, offset)
 //   coordinates  one pool of integers that chunks and storage entries point into
 //
-// A value type; parse() reads no file. Everything in it is untrusted but well formed: ranks of chunks
-// agree with their tensor, no number is negative, no origin + size overflows. Bounds, coverage and
-// files are checked by whoever builds the Manifest.
+// A value type; parse() reads no file. Everything in it is untrusted but well formed: ranks of
+// chunks agree with their tensor, no number is negative, no origin + size overflows. Bounds,
+// coverage and files are checked by whoever builds the Manifest.
+#include <tessera/base/bytes.h>
+#include <tessera/state/manifest.h>
+
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
-
-#include <tessera/base/bytes.h>
-#include <tessera/state/manifest.h>
 
 namespace tessera::dcp {
 
@@ -31,8 +31,8 @@ struct DcpEntry {
 
 struct DcpStorage {
   static constexpr std::uint32_t kNoEntry = 0xffffffffu;
-  std::uint32_t entry = kNoEntry;      // index in entries; kNoEntry: a name they lack
-  std::uint32_t file = 0;              // index in files
+  std::uint32_t entry = kNoEntry;  // index in entries; kNoEntry: a name they lack
+  std::uint32_t file = 0;          // index in files
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::uint64_t first_coordinate = 0;  // the chunk's origin
@@ -46,9 +46,9 @@ struct DcpMetadata {
   std::vector<DcpEntry> entries;
   std::vector<DcpStorage> storage;
   std::vector<std::int64_t> coordinates;
-  std::vector<std::string> files;                 // relative_path, in order of first appearance
-  std::vector<std::vector<std::string>> codecs;   // transform_descriptors, as stored
-  std::vector<std::string> orphans;               // names in storage_data that entries lack
+  std::vector<std::string> files;                // relative_path, in order of first appearance
+  std::vector<std::vector<std::string>> codecs;  // transform_descriptors, as stored
+  std::vector<std::string> orphans;              // names in storage_data that entries lack
   std::vector<Note> notes;
   std::vector<GlobalUse> globals;
   std::map<std::string, std::string> provenance;

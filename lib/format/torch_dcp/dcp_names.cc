@@ -1,8 +1,8 @@
 #include "lib/format/torch_dcp/dcp_names.h"
 
-#include <charconv>
-
 #include <fmt/format.h>
+
+#include <charconv>
 
 namespace tessera::dcp {
 namespace {

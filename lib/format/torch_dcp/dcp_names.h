@@ -1,12 +1,12 @@
 #pragma once
 // Names that stand in DCP metadata, shared by reader and writer.
 //
-//   release    metadata classes                          TensorProperties                          new
-//   1.13       torch.distributed._shard.checkpoint.*     torch.distributed._shard.sharded_tensor   -
-//   2.0 - 2.2  torch.distributed.checkpoint.*            torch.distributed._shard.sharded_tensor   planner_data
-//   2.3        the same                                  torch.distributed.checkpoint.metadata     -
-//   2.4 - 2.9  the same                                  the same                                  storage_meta
-//   2.10 on    the same                                  the same                                  version
+//   release    metadata classes                          TensorProperties new 1.13
+//   torch.distributed._shard.checkpoint.*     torch.distributed._shard.sharded_tensor   - 2.0 - 2.2
+//   torch.distributed.checkpoint.*            torch.distributed._shard.sharded_tensor planner_data
+//   2.3        the same                                  torch.distributed.checkpoint.metadata -
+//   2.4 - 2.9  the same                                  the same storage_meta 2.10 on    the same
+//   the same                                  version
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,7 +19,8 @@ inline constexpr std::string_view kDataSuffix = ".distcp";
 inline constexpr std::string_view kRankMetadataSuffix = ".metadata";  // "__3.metadata"
 
 inline constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
-inline constexpr std::string_view kMetadataModule113 = "torch.distributed._shard.checkpoint.metadata";
+inline constexpr std::string_view kMetadataModule113 =
+    "torch.distributed._shard.checkpoint.metadata";
 inline constexpr std::string_view kShardedTensorModule =
     "torch.distributed._shard.sharded_tensor.metadata";
 inline constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";

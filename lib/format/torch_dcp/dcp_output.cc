@@ -1,82 +1,29 @@
 #include "lib/format/torch_dcp/dcp_output.h"
 
-#include <set>
-#include <string>
-#include <utility>
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/state/roles.h>
 
+#include <set>
+#include <string>
+#include <utility>
+
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_renderer.h"
 #include "lib/format/torch_dcp/save_plan.h"
+#include "lib/format/value_policy.h"
 
 namespace tessera::dcp {
 namespace {
 
 constexpr std::string_view kFormat = "torch-dcp";
 
-/// True when an object of an unknown class stands anywhere in the value; shared nodes are seen once.
-bool holds_opaque(const Value& value, std::set<const void*>& seen) {
-  if (value.kind() == Value::Kind::kOpaque) return true;
-  if (value.node_id() && !seen.insert(value.node_id()).second) return false;
-  switch (value.kind()) {
-    case Value::Kind::kList:
-    case Value::Kind::kTuple:
-    case Value::Kind::kSet:
-    case Value::Kind::kFrozenSet:
-      for (const Value& item : value.as_list()) {
-        if (holds_opaque(item, seen)) return true;
-      }
-      return false;
-    case Value::Kind::kDict:
-    case Value::Kind::kOrderedDict:
-      for (const auto& [key, item] : value.as_dict()) {
-        if (holds_opaque(key, seen) || holds_opaque(item, seen)) return true;
-      }
-      return false;
-    default:
-      return false;
-  }
-}
-
 void require_torch_dtype(DType dtype) {
   if (dtype_from_torch_name(torch_name(dtype)) && !is_sub_byte(dtype)) return;
   fail(Code::kUnsupported,
        fmt::format("torch-dcp cannot hold the element type {}", torch_name(dtype)));
 }
-
-/// Which entries are written, by the request's policies.
-class EntryFilter {
- public:
-  EntryFilter(const TargetRequest& request, std::vector<Note>& notes)
-      : request_(request), notes_(notes) {}
-
-  bool keeps(const StateEntry& entry) {
-    if (entry.value.is_tensor()) return true;
-    if (!policy_keeps(request_.values, entry.name, "value", "--values")) return false;
-    std::set<const void*> seen;
-    return !holds_opaque(entry.value, seen) ||
-           policy_keeps(request_.opaque, entry.name, "object of an unknown class", "--opaque");
-  }
-
- private:
-  bool policy_keeps(KeepPolicy policy, const std::string& name, std::string_view what,
-                    std::string_view flag) {
-    if (policy == KeepPolicy::kError) {
-      fail(Code::kUnsupported, fmt::format("\"{}\" is a {}, which {}=error refuses",
-                                           printable(name), what, flag));
-    }
-    if (policy != KeepPolicy::kDrop) return true;
-    notes_.push_back({"", "info", fmt::format("dropped by {}=drop", flag), "", name});
-    return false;
-  }
-
-  const TargetRequest& request_;
-  std::vector<Note>& notes_;
-};
 
 class OutputBuilder {
  public:
@@ -107,9 +54,11 @@ class OutputBuilder {
 
  private:
   std::vector<bool> choose_entries() {
-    EntryFilter filter(request_, plan_.notes);
+    ValuePolicy policy(request_, true, kFormat, plan_.notes);
     std::vector<bool> keep;
-    for (const StateEntry& entry : source_.state.entries) keep.push_back(filter.keeps(entry));
+    for (const StateEntry& entry : source_.state.entries) {
+      keep.push_back(entry.value.is_tensor() || policy.keeps(entry));
+    }
     return keep;
   }
 
@@ -145,8 +94,7 @@ class OutputBuilder {
         fail(Code::kUnsupported, "a quantized tensor inside a value of torch-dcp");
       }
       local[made.embedded[i]] = i;
-      made.tensors.push_back(
-          {tensor.spec, i, tensor.is_parameter, tensor.requires_grad, nullptr});
+      made.tensors.push_back({tensor.spec, i, tensor.is_parameter, tensor.requires_grad, nullptr});
     }
     made.value = made.embedded.empty() ? entry.value : remap_tensors(entry.value, local);
     return made;
@@ -176,11 +124,11 @@ class OutputBuilder {
     if (source_.state.containers.empty()) return;
     plan_.notes.push_back(
         {"", "info",
-         fmt::format("torch-dcp keeps leaves only: {} container{} (an empty dict, or an OrderedDict "
-                     "with attributes) such as \"{}\" will be plain or absent when read back",
-                     source_.state.containers.size(),
-                     source_.state.containers.size() == 1 ? "" : "s",
-                     printable(dotted(source_.state.containers[0].path))),
+         fmt::format(
+             "torch-dcp keeps leaves only: {} container{} (an empty dict, or an OrderedDict "
+             "with attributes) such as \"{}\" will be plain or absent when read back",
+             source_.state.containers.size(), source_.state.containers.size() == 1 ? "" : "s",
+             printable(dotted(source_.state.containers[0].path))),
          "", ""});
   }
 
@@ -213,14 +161,13 @@ class OutputBuilder {
       item.chunk = plan_.chunks.size();
       plan_.chunks.push_back(Chunk::whole_of(planned.box));
     }
-    const TorchArchiveLayout archive = in_tensor(
-        entry.written.name, [&] { return renderer_->layout(entry, planned.box.shape); });
+    const TorchArchiveLayout archive =
+        in_tensor(entry.written.name, [&] { return renderer_->layout(entry, planned.box.shape); });
     item.length = archive.size_bytes();
     const std::uint64_t number = renderer_->items().size();
     TESSERA_CHECK(archive.pieces().size() < (std::size_t{1} << kPieceBits));
     for (std::size_t p = 0; p < archive.pieces().size(); ++p) {
-      add_piece(entry, planned.tensor, item.chunk, archive.pieces()[p],
-                number << kPieceBits | p);
+      add_piece(entry, planned.tensor, item.chunk, archive.pieces()[p], number << kPieceBits | p);
     }
     renderer_->add_item(item);
   }

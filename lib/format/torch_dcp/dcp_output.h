@@ -4,8 +4,8 @@
 
 namespace tessera::dcp {
 
-/// See FormatDriver::output_plan. Files: `__R_0.distcp` for every rank (empty for ranks without items),
-/// then `.metadata`.
+/// See FormatDriver::output_plan. Files: `__R_0.distcp` for every rank (empty for ranks without
+/// items), then `.metadata`.
 OutputPlan make_output_plan(const Manifest& source, const TargetRequest& request);
 
 }  // namespace tessera::dcp

@@ -16,8 +16,8 @@ using Piece = TorchArchiveLayout::Piece;
 TorchArchiveLayout DcpRenderer::tensor_layout(const OutputEntry& entry, const Shape& shape) const {
   LayoutKey key{entry.written.spec.dtype, {shape.extents().begin(), shape.extents().end()}, {}};
   if (entry.quant) {
-    key.quant = fmt::format("{} {} {}", entry.quant->scheme, entry.quant->scale,
-                            entry.quant->zero_point);
+    key.quant =
+        fmt::format("{} {} {}", entry.quant->scheme, entry.quant->scale, entry.quant->zero_point);
   }
   {
     const std::lock_guard lock(mutex_);
@@ -53,12 +53,12 @@ Bytes DcpRenderer::metadata(const OutputPlan& plan) const {
   return render_metadata(entries, items);
 }
 
-Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment, const SegmentCrc& crc) const {
+Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment,
+                          const SegmentCrc& crc) const {
   const std::uint64_t payload = plan.segments[segment].payload;
   if (payload == kMetadataPayload) return metadata(plan);
   const OutputItem& item = items_[payload >> kPieceBits];
-  const auto wanted =
-      static_cast<std::size_t>(payload & ((std::uint64_t{1} << kPieceBits) - 1));
+  const auto wanted = static_cast<std::size_t>(payload & ((std::uint64_t{1} << kPieceBits) - 1));
   const OutputEntry& entry = entries_[item.entry];
   const Shape shape = entry.written.is_tensor ? plan.chunks[item.chunk].box.shape : Shape();
   const TorchArchiveLayout archive = layout(entry, shape);

@@ -1,9 +1,13 @@
 #pragma once
-// DcpRenderer: the bytes of a planned torch-dcp checkpoint besides its tensors' own. Keeps one row per
-// item; headers, directories and `.metadata` are made anew from (dtype, shape) whenever they are written.
+// DcpRenderer: the bytes of a planned torch-dcp checkpoint besides its tensors' own. Keeps one row
+// per item; headers, directories and `.metadata` are made anew from (dtype, shape) whenever they
+// are written.
 //
 // Segment::payload of literals and deferred segments: item << kPieceBits | piece of its archive, or
 // kMetadataPayload.
+#include <tessera/encoding/torch_archive_writer.h>
+#include <tessera/state/output_plan.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,9 +15,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <tessera/encoding/torch_archive_writer.h>
-#include <tessera/state/output_plan.h>
 
 #include "lib/format/torch_dcp/metadata_writer.h"
 

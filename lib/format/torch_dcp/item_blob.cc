@@ -1,10 +1,10 @@
 #include "lib/format/torch_dcp/item_blob.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
+
+#include <algorithm>
 
 namespace tessera::dcp {
 namespace {
@@ -25,7 +25,8 @@ void BlobCache::load(ItemReader& reader, const Item& item) {
   const SafetensorsHeader header =
       read_safetensors_header(reader.rest_of_file(item.file, item.offset));
   for (const SafetensorsTensor& tensor : header.tensors) {
-    entries_[tensor.name] = {tensor.spec, item.offset + header.data_offset + tensor.begin, {}, false};
+    entries_[tensor.name] = {
+        tensor.spec, item.offset + header.data_offset + tensor.begin, {}, false};
   }
   const auto sharding = header.metadata.find(std::string(kShardingKey));
   if (sharding != header.metadata.end()) {
@@ -37,7 +38,8 @@ void BlobCache::load(ItemReader& reader, const Item& item) {
       if (found == entries_.end() || !offsets || offsets->kind() != Value::Kind::kList) continue;
       found->second.has_origin = true;
       for (const Value& number : offsets->as_list()) {
-        if (!number.is_int()) fail(Code::kCorrupt, fmt::format("{}: an offset is no integer", kShardingKey));
+        if (!number.is_int())
+          fail(Code::kCorrupt, fmt::format("{}: an offset is no integer", kShardingKey));
         found->second.origin.push_back(number.as_int());
       }
     }
@@ -56,8 +58,9 @@ LocatedChunk BlobCache::locate(ItemReader& reader, const Item& item, const std::
   }
   const Entry& entry = found->second;
   if (entry.has_origin && !std::ranges::equal(entry.origin, origin)) {
-    fail(Code::kCorrupt, "its file holds another chunk of it: the writer kept one chunk of a name per "
-                         "safetensors blob, this one is lost");
+    fail(Code::kCorrupt,
+         "its file holds another chunk of it: the writer kept one chunk of a name per "
+         "safetensors blob, this one is lost");
   }
   if (entry.spec != expected) {
     fail(Code::kCorrupt, fmt::format("its safetensors blob holds a {}, .metadata says {}",

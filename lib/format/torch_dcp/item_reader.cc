@@ -1,12 +1,12 @@
 #include "lib/format/torch_dcp/item_reader.h"
 
-#include <algorithm>
-#include <cstring>
-#include <utility>
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/encoding/codec.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
 
 namespace tessera::dcp {
 namespace {
@@ -108,7 +108,8 @@ ReadAhead& ItemReader::file(std::uint32_t index) {
 ByteWindow ItemReader::rest_of_file(std::uint32_t index, std::uint64_t offset) {
   const ByteWindow whole = ByteWindow::whole(file(index));
   if (offset > whole.length) {
-    fail(Code::kCorrupt, fmt::format("the file ends at {}, before offset {}", whole.length, offset));
+    fail(Code::kCorrupt,
+         fmt::format("the file ends at {}, before offset {}", whole.length, offset));
   }
   return whole.sub(offset, whole.length - offset);
 }

@@ -2,21 +2,22 @@
 // ItemReader: the bytes of stored items, as windows that archive parsers read through.
 //
 // An item is a torch.save archive somewhere inside a data file, one after the other without gaps.
-// Parsers look at its head (headers, data.pkl) and its tail (directory); reading each of those by its
-// own system call is slow, so a small piece around them is read ahead:
+// Parsers look at its head (headers, data.pkl) and its tail (directory); reading each of those by
+// its own system call is slow, so a small piece around them is read ahead:
 //
 //   small items  |item|item|item|item|     one read of up to 1 MiB covers a run of them
-//   large items  |head ......... tail|head ....   2 KiB of head; 2 KiB of tail and the next item's head
+//   large items  |head ......... tail|head ....   2 KiB of head; 2 KiB of tail and the next item's
+//   head
 //
 // Items of one file are asked for in ascending offsets. One reader serves one thread.
+#include <tessera/encoding/byte_window.h>
+#include <tessera/format/format_driver.h>
+#include <tessera/state/manifest.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <tessera/encoding/byte_window.h>
-#include <tessera/format/format_driver.h>
-#include <tessera/state/manifest.h>
 
 namespace tessera::dcp {
 
@@ -43,8 +44,8 @@ class ItemReader {
   ~ItemReader();
 
   /// `run_end`: where the run of small items that this one starts or continues ends in the file.
-  /// Throws kCorrupt (damaged encoding), kResourceExhausted (decodes to more than the memory limit),
-  /// kNotFound, kIo.
+  /// Throws kCorrupt (damaged encoding), kResourceExhausted (decodes to more than the memory
+  /// limit), kNotFound, kIo.
   OpenItem open(const Item& item, std::uint64_t run_end);
 
   /// From `offset` to the end of a file, not read ahead.

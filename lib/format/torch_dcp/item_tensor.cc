@@ -1,12 +1,12 @@
 #include "lib/format/torch_dcp/item_tensor.h"
 
-#include <algorithm>
-#include <utility>
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/storage/checksum.h>
 #include <tessera/tensor/region_copy.h>
+
+#include <algorithm>
+#include <utility>
 
 namespace tessera::dcp {
 namespace {
@@ -96,8 +96,8 @@ LocatedChunk locate_tensor(const Manifest& manifest, const Item& item, const Ope
     source.length = span_bytes;
     if (!dense) located.strides = tensor.strides;
     if (storage.has_crc) {
-      located.record = Record{item.file, storage.crc32, open.window.offset + storage.offset,
-                              storage.size_bytes};
+      located.record =
+          Record{item.file, storage.crc32, open.window.offset + storage.offset, storage.size_bytes};
     }
     return located;
   }

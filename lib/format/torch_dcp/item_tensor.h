@@ -1,10 +1,14 @@
 #pragma once
 // From an open item to a Source: where the elements of one stored chunk lie.
 //
-//   plain item            kExtent into the data file, with strides, conj / neg / byte order, and the
+//   plain item            kExtent into the data file, with strides, conj / neg / byte order, and
+//   the
 //                         CRC of the storage record
 //   encoded item, dense   kCoded: the item's codecs, then "slice:O:N" of the storage inside
 //   encoded item, strided kInline: made dense here, within the memory limit
+#include <tessera/encoding/torch_archive.h>
+#include <tessera/state/manifest.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,20 +16,17 @@
 #include <string>
 #include <vector>
 
-#include <tessera/encoding/torch_archive.h>
-#include <tessera/state/manifest.h>
-
 #include "lib/format/torch_dcp/item_reader.h"
 
 namespace tessera::dcp {
 
 /// A Source whose side tables have not been joined to a Manifest yet.
 struct LocatedChunk {
-  Source source;                         // side and record are set by join()
-  std::vector<std::int64_t> strides;     // empty: dense
+  Source source;                      // side and record are set by join()
+  std::vector<std::int64_t> strides;  // empty: dense
   std::optional<Record> record;
   std::optional<Bytes> inline_bytes;
-  std::vector<std::string> codecs;       // kCoded
+  std::vector<std::string> codecs;  // kCoded
   std::optional<QuantParams> quant;
 };
 

@@ -1,10 +1,10 @@
 #include "lib/format/torch_dcp/item_value.h"
 
-#include <utility>
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/encoding/torch_archive.h>
+
+#include <utility>
 
 namespace tessera::dcp {
 namespace {

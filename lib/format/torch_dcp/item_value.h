@@ -1,12 +1,13 @@
 #pragma once
 // Values: the "bytes" items of a checkpoint. Each is a torch.save archive of one object (or, from
-// custom planners, the raw bytes of an io.BytesIO). They are metadata: decoded when the manifest is built.
+// custom planners, the raw bytes of an io.BytesIO). They are metadata: decoded when the manifest is
+// built.
+#include <tessera/state/manifest.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
-
-#include <tessera/state/manifest.h>
 
 #include "lib/format/torch_dcp/item_tensor.h"
 
@@ -21,10 +22,10 @@ struct EmbeddedTensor {
 };
 
 struct DecodedValue {
-  Value value;                          // Value::tensor(i): i in tensors
+  Value value;  // Value::tensor(i): i in tensors
   std::vector<EmbeddedTensor> tensors;
   std::vector<GlobalUse> globals;
-  bool raw = false;                     // no archive: the bytes themselves
+  bool raw = false;  // no archive: the bytes themselves
 };
 
 /// Throws kCorrupt for a damaged archive, denied globals among it, and kResourceExhausted for raw

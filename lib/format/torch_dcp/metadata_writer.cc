@@ -1,11 +1,11 @@
 #include "lib/format/torch_dcp/metadata_writer.h"
 
+#include <tessera/encoding/pickle_writer.h>
+#include <tessera/tensor/dtype.h>
+
 #include <map>
 #include <optional>
 #include <span>
-
-#include <tessera/encoding/pickle_writer.h>
-#include <tessera/tensor/dtype.h>
 
 #include "lib/format/torch_dcp/dcp_names.h"
 

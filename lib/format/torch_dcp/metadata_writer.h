@@ -1,13 +1,13 @@
 #pragma once
-// Renders `.metadata`: schema of PyTorch 2.4 to 2.9 (storage_meta None) with the version string of 2.10,
-// pickled with protocol 2, which every release from 2.0 on reads.
-#include <cstdint>
-#include <string>
-#include <vector>
-
+// Renders `.metadata`: schema of PyTorch 2.4 to 2.9 (storage_meta None) with the version string
+// of 2.10, pickled with protocol 2, which every release from 2.0 on reads.
 #include <tessera/base/bytes.h>
 #include <tessera/state/value.h>
 #include <tessera/tensor/box.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace tessera::dcp {
 

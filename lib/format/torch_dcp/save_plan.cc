@@ -1,14 +1,14 @@
 #include "lib/format/torch_dcp/save_plan.h"
 
-#include <algorithm>
-#include <map>
-#include <tuple>
-#include <utility>
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/state/sharding_rule.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
 
 namespace tessera::dcp {
 namespace {
@@ -30,8 +30,8 @@ Mesh target_mesh(const TargetRequest& request) {
                                              request.mesh->to_string(), size, *request.world_size));
   }
   if (size > kMaxWorldSize) {
-    fail(Code::kInvalidArgument, fmt::format("mesh {} has more than {} ranks",
-                                             request.mesh->to_string(), kMaxWorldSize));
+    fail(Code::kInvalidArgument,
+         fmt::format("mesh {} has more than {} ranks", request.mesh->to_string(), kMaxWorldSize));
   }
   return *request.mesh;
 }
@@ -129,10 +129,9 @@ class Planner {
   }
 
   void choose_ranks() {
-    std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [](const Candidate& a, const Candidate& b) {
-                       return a.first_rank < b.first_rank;
-                     });
+    std::stable_sort(
+        candidates_.begin(), candidates_.end(),
+        [](const Candidate& a, const Candidate& b) { return a.first_rank < b.first_rank; });
     std::vector<std::uint64_t> load(static_cast<std::size_t>(world_size_), 0);
     for (Candidate& c : candidates_) {
       std::size_t chosen = 0;
@@ -162,9 +161,9 @@ std::vector<Placement> placements_of(const Mesh& mesh, const TargetRequest& requ
   for (const auto& [glob, placements] : request.placements) {
     if (!glob_match(glob, name)) continue;
     if (placements.size() != mesh.dims().size()) {
-      fail(Code::kInvalidArgument, fmt::format("'{}' gives {} placements, the mesh {} has {} dims",
-                                               glob, placements.size(), mesh.to_string(),
-                                               mesh.dims().size()));
+      fail(Code::kInvalidArgument,
+           fmt::format("'{}' gives {} placements, the mesh {} has {} dims", glob, placements.size(),
+                       mesh.to_string(), mesh.dims().size()));
     }
     return placements;
   }

@@ -2,15 +2,16 @@
 // SavePlan: which rank stores which chunk or value, decided as PyTorch's own save does it.
 //
 //   1  every rank's part of every tensor by its layout (values and unsharded tensors: all ranks)
-//   2  equal parts of several ranks are one item: in the order in which ranks 0, 1, ... name them, the
+//   2  equal parts of several ranks are one item: in the order in which ranks 0, 1, ... name them,
+//   the
 //      holder with the fewest planned bytes keeps it (a tensor counts its whole size, a value 1)
 //
 // Source: torch/distributed/checkpoint/_dedup_save_plans.py (2.3 and newer). Pure.
+#include <tessera/format/format_driver.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include <tessera/format/format_driver.h>
 
 namespace tessera::dcp {
 
@@ -18,19 +19,20 @@ inline constexpr std::uint32_t kValueTensor = 0xffffffffu;
 
 /// One item of the output. For a value, `box` is unused.
 struct PlannedItem {
-  std::uint32_t entry = 0;               // in Manifest::state.entries
-  std::uint32_t tensor = kValueTensor;   // in Manifest::tensors
-  std::int64_t rank = 0;                 // who stores it
+  std::uint32_t entry = 0;              // in Manifest::state.entries
+  std::uint32_t tensor = kValueTensor;  // in Manifest::tensors
+  std::int64_t rank = 0;                // who stores it
   Box box;
 };
 
 struct SavePlan {
   std::int64_t world_size = 1;
-  std::vector<PlannedItem> items;  // by rank; values first, then tensors; each in the source's order
+  std::vector<PlannedItem>
+      items;  // by rank; values first, then tensors; each in the source's order
 };
 
-/// `keep[i]`: entry i is written. Throws kInvalidArgument for a layout that does not fit a tensor and
-/// kUnsupported for one whose parts are no boxes.
+/// `keep[i]`: entry i is written. Throws kInvalidArgument for a layout that does not fit a tensor
+/// and kUnsupported for one whose parts are no boxes.
 SavePlan plan_save(const Manifest& source, const TargetRequest& request,
                    const std::vector<bool>& keep);
 

@@ -1,7 +1,6 @@
-#include <tessera/format/torch_dcp.h>
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/format/torch_dcp.h>
 
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_output.h"
@@ -44,14 +43,13 @@ class TorchDcpDriver final : public FormatDriver {
                 fmt::format("has .metadata and {} .distcp files", data_files)};
       }
       if (rank_metadata > 0 && data_files > 0) {
-        return {Answer::kYes,
-                fmt::format("has metadata of {} ranks and {} .distcp files", rank_metadata,
-                            data_files)};
+        return {Answer::kYes, fmt::format("has metadata of {} ranks and {} .distcp files",
+                                          rank_metadata, data_files)};
       }
       if (data_files > 0) {
-        return {Answer::kMaybe,
-                fmt::format("has {} .distcp files but no .metadata: an interrupted save",
-                            data_files)};
+        return {
+            Answer::kMaybe,
+            fmt::format("has {} .distcp files but no .metadata: an interrupted save", data_files)};
       }
     } catch (const Error&) {
       // Not a folder that can be listed: something else.

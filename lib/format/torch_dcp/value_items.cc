@@ -1,12 +1,12 @@
 #include "lib/format/torch_dcp/value_items.h"
 
+#include <tessera/base/error.h>
+#include <tessera/base/parallel.h>
+
 #include <algorithm>
 #include <numeric>
 #include <optional>
 #include <tuple>
-
-#include <tessera/base/error.h>
-#include <tessera/base/parallel.h>
 
 #include "lib/format/torch_dcp/dcp_names.h"
 
