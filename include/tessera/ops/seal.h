@@ -1,0 +1,64 @@
+#pragma once
+// Seal: what we write beside our own results so that a reader can prove them whole:
+// `tessera.manifest.json` in a folder, `FILE.tessera.json` beside a single file. JSON, schema
+// "tessera.manifest/1":
+//
+//   format, tool      what wrote it ("tessera 0.1.0")
+//   source            {path, format, tensors, bytes}
+//   files             [{path, size, crc32_per_mib: ["89abcdef", ...]}]   paths relative to the
+//   folder; one CRC-32 per MiB begun sharded           names of tensors stored in more than one
+//   piece (or meant to be: a W=1 result of a sharded source) tensors           [{name, dtype,
+//   shape, sha256}], and root, when the run was asked to verify
+//
+// A seal whose files differ in size from what is there counts as absent. Pure but for read_seal.
+// Thread-safe.
+#include <tessera/base/bytes.h>
+#include <tessera/ops/hash.h>
+#include <tessera/state/manifest.h>
+#include <tessera/storage/file_system.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct SealedFile {
+  std::string path;
+  std::uint64_t size_bytes = 0;
+  std::vector<std::uint32_t> crc32_per_mib;
+};
+
+struct Seal {
+  std::string format;
+  std::string tool;
+  std::string source_path;
+  std::string source_format;
+  std::uint64_t source_tensors = 0;
+  std::uint64_t source_bytes = 0;
+  std::vector<SealedFile> files;
+  std::vector<std::string> sharded;
+  std::vector<HashedTensor> tensors;  // empty unless verified
+  std::string root;                   // "" unless verified
+
+  const SealedFile* find(std::string_view path) const;
+};
+
+Bytes encode_seal(const Seal& seal);
+/// Throws kCorrupt for text that is no seal.
+Seal decode_seal(ByteView text);
+
+/// The seal of a checkpoint: `file` is "" for a folder, else the file's name in `directory`.
+/// nullopt when there is none, when it cannot be parsed, or when it does not match the sizes there;
+/// `why` (may be null) then says which.
+std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
+                              std::string* why = nullptr);
+
+/// Marks the tensors that the seal names as sharded (StoredTensor::always_sharded).
+void apply_seal(const Seal& seal, Manifest& manifest);
+
+/// Upper bound of encode_seal's size, before the sums are known.
+std::uint64_t seal_size_bound(const Seal& seal);
+
+}  // namespace tessera

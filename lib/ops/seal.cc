@@ -1,0 +1,220 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/json.h>
+#include <tessera/ops/seal.h>
+#include <tessera/storage/stage.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+namespace tessera {
+
+namespace {
+
+constexpr std::string_view kSchema = "tessera.manifest/1";
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMostSealBytes = std::uint64_t{1} << 30;
+
+Value text(std::string_view s) { return Value::string(std::string(s)); }
+Value number(std::uint64_t n) { return Value::integer(static_cast<std::int64_t>(n)); }
+
+Value strings(const std::vector<std::string>& list) {
+  ValueList out;
+  for (const std::string& s : list) out.push_back(text(s));
+  return Value::list(std::move(out));
+}
+
+Value encode_file(const SealedFile& file) {
+  ValueList sums;
+  for (std::uint32_t crc : file.crc32_per_mib) sums.push_back(text(fmt::format("{:08x}", crc)));
+  return Value::dict({{text("path"), text(file.path)},
+                      {text("size"), number(file.size_bytes)},
+                      {text("crc32_per_mib"), Value::list(std::move(sums))}});
+}
+
+Value encode_tensor(const HashedTensor& tensor) {
+  ValueList shape;
+  for (std::int64_t extent : tensor.shape) shape.push_back(Value::integer(extent));
+  return Value::dict({{text("name"), text(tensor.name)},
+                      {text("dtype"), text(tensor.dtype)},
+                      {text("shape"), Value::list(std::move(shape))},
+                      {text("sha256"), text(tensor.sha256)}});
+}
+
+[[noreturn]] void bad(std::string_view what) {
+  fail(Code::kCorrupt, fmt::format("not a seal: {}", what));
+}
+
+const Value& member(const Value& object, std::string_view key) {
+  const Value* found = object.find(key);
+  if (found == nullptr) bad(fmt::format("no \"{}\"", key));
+  return *found;
+}
+
+std::string string_of(const Value& object, std::string_view key) {
+  const Value& value = member(object, key);
+  if (!value.is_string()) bad(fmt::format("\"{}\" is no string", key));
+  return value.as_string();
+}
+
+std::uint64_t number_of(const Value& object, std::string_view key) {
+  const Value& value = member(object, key);
+  if (!value.is_int() || value.as_int() < 0) bad(fmt::format("\"{}\" is no size", key));
+  return static_cast<std::uint64_t>(value.as_int());
+}
+
+const ValueList& list_of(const Value& object, std::string_view key) {
+  const Value& value = member(object, key);
+  if (value.kind() != Value::Kind::kList) bad(fmt::format("\"{}\" is no list", key));
+  return value.as_list();
+}
+
+std::uint32_t decode_crc(const Value& value) {
+  std::uint32_t crc = 0;
+  if (!value.is_string() || value.as_string().size() != 8) bad("a checksum is not 8 hex digits");
+  const std::string& digits = value.as_string();
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), crc, 16);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    bad("a checksum is not 8 hex digits");
+  }
+  return crc;
+}
+
+SealedFile decode_file(const Value& object) {
+  SealedFile file;
+  file.path = string_of(object, "path");
+  file.size_bytes = number_of(object, "size");
+  for (const Value& crc : list_of(object, "crc32_per_mib")) {
+    file.crc32_per_mib.push_back(decode_crc(crc));
+  }
+  if (file.crc32_per_mib.size() != file.size_bytes / kMiB + (file.size_bytes % kMiB != 0)) {
+    bad(fmt::format("\"{}\" has {} checksums for {} bytes", file.path, file.crc32_per_mib.size(),
+                    file.size_bytes));
+  }
+  return file;
+}
+
+HashedTensor decode_tensor(const Value& object) {
+  HashedTensor tensor;
+  tensor.name = string_of(object, "name");
+  tensor.dtype = string_of(object, "dtype");
+  tensor.sha256 = string_of(object, "sha256");
+  for (const Value& extent : list_of(object, "shape")) {
+    if (!extent.is_int()) bad("a shape is no list of integers");
+    tensor.shape.push_back(extent.as_int());
+  }
+  return tensor;
+}
+
+}  // namespace
+
+const SealedFile* Seal::find(std::string_view path) const {
+  auto found = std::find_if(files.begin(), files.end(),
+                            [&](const SealedFile& file) { return file.path == path; });
+  return found == files.end() ? nullptr : &*found;
+}
+
+Bytes encode_seal(const Seal& seal) {
+  ValueList files;
+  for (const SealedFile& file : seal.files) files.push_back(encode_file(file));
+  ValueDict root{{text("schema"), text(kSchema)},
+                 {text("format"), text(seal.format)},
+                 {text("tool"), text(seal.tool)},
+                 {text("source"), Value::dict({{text("path"), text(seal.source_path)},
+                                               {text("format"), text(seal.source_format)},
+                                               {text("tensors"), number(seal.source_tensors)},
+                                               {text("bytes"), number(seal.source_bytes)}})},
+                 {text("files"), Value::list(std::move(files))},
+                 {text("sharded"), strings(seal.sharded)}};
+  if (!seal.root.empty()) {
+    ValueList tensors;
+    for (const HashedTensor& tensor : seal.tensors) tensors.push_back(encode_tensor(tensor));
+    root.emplace_back(text("root"), text(seal.root));
+    root.emplace_back(text("tensors"), Value::list(std::move(tensors)));
+  }
+  std::string json = dump_json(Value::dict(std::move(root)), 1) + "\n";
+  ByteView bytes = as_bytes(json);
+  return Bytes(bytes.begin(), bytes.end());
+}
+
+Seal decode_seal(ByteView bytes) {
+  Value root = parse_json(bytes);
+  if (!root.is_dict()) bad("no object");
+  if (string_of(root, "schema") != kSchema) bad("another schema");
+  Seal seal;
+  seal.format = string_of(root, "format");
+  seal.tool = string_of(root, "tool");
+  const Value& source = member(root, "source");
+  seal.source_path = string_of(source, "path");
+  seal.source_format = string_of(source, "format");
+  seal.source_tensors = number_of(source, "tensors");
+  seal.source_bytes = number_of(source, "bytes");
+  for (const Value& file : list_of(root, "files")) seal.files.push_back(decode_file(file));
+  for (const Value& name : list_of(root, "sharded")) {
+    if (!name.is_string()) bad("\"sharded\" is no list of names");
+    seal.sharded.push_back(name.as_string());
+  }
+  if (root.find("root") != nullptr) {
+    seal.root = string_of(root, "root");
+    for (const Value& tensor : list_of(root, "tensors")) {
+      seal.tensors.push_back(decode_tensor(tensor));
+    }
+  }
+  return seal;
+}
+
+std::optional<Seal> read_seal(const Directory& directory, std::string_view file, std::string* why) {
+  auto absent = [why](std::string reason) {
+    if (why != nullptr) *why = std::move(reason);
+    return std::nullopt;
+  };
+  std::string name =
+      file.empty() ? std::string(kSealName) : std::string(file) + std::string(kSealSuffix);
+  std::optional<FileInfo> info = directory.stat(name);
+  if (!info || info->type != FileType::kRegular) return absent("no " + name);
+  if (info->size_bytes > kMostSealBytes) return absent(name + " is too large");
+  Seal seal;
+  try {
+    std::unique_ptr<ReadFile> handle = directory.open(name);
+    Bytes bytes(static_cast<std::size_t>(info->size_bytes));
+    handle->read_at(0, bytes);
+    seal = decode_seal(bytes);
+  } catch (const Error& error) {
+    return absent(fmt::format("{}: {}", name, error.status().message));
+  }
+  for (const SealedFile& sealed : seal.files) {
+    std::optional<FileInfo> there;
+    try {
+      there = directory.stat(sealed.path);
+    } catch (const Error&) {  // a path that leaves the folder
+    }
+    if (!there || there->type != FileType::kRegular || there->size_bytes != sealed.size_bytes) {
+      return absent(fmt::format("{} does not match {}", name, sealed.path));
+    }
+  }
+  return seal;
+}
+
+void apply_seal(const Seal& seal, Manifest& manifest) {
+  std::set<std::string_view> sharded(seal.sharded.begin(), seal.sharded.end());
+  for (StoredTensor& tensor : manifest.tensors) {
+    if (!tensor.embedded && sharded.contains(tensor.name)) tensor.always_sharded = true;
+  }
+}
+
+std::uint64_t seal_size_bound(const Seal& seal) {
+  constexpr std::uint64_t kPerSum = 16;
+  constexpr std::uint64_t kPerEntry = 320;  // keys, indentation, digits, a SHA-256
+  std::uint64_t bytes = 4096 + 6 * seal.source_path.size();
+  for (const SealedFile& file : seal.files) {
+    bytes += kPerEntry + 6 * file.path.size() + kPerSum * (file.size_bytes / kMiB + 1);
+  }
+  for (const std::string& name : seal.sharded) bytes += 16 + 6 * name.size();
+  for (const HashedTensor& tensor : seal.tensors) {
+    bytes += kPerEntry + 6 * tensor.name.size() + 32 * tensor.shape.size();
+  }
+  return bytes;
+}
+
+}  // namespace tessera
