@@ -38,6 +38,7 @@ void OutputFiles::close_one() {
   for (auto use = uses_.rbegin(); use != uses_.rend(); ++use) {
     Slot& slot = slots_[*use];
     if (slot.open.use_count() > 1) continue;  // somebody writes to it now
+    slot.open->sync();  // the stage asks it of every handle that it gave out
     slot.open->close();
     slot.open.reset();
     uses_.erase(slot.use);
