@@ -111,14 +111,16 @@ std::string render_man(const CommandSpec& spec) {
   text += ".SH NAME\n" + escaped(spec.name) + " \\- " + escaped(spec.summary) + "\n";
   text += ".SH SYNOPSIS\n" + usage_lines(spec, spec.name);
   text += ".SH DESCRIPTION\n";
-  for (const std::string& paragraph : spec.details) text += ".PP\n" + escaped(paragraph) + "\n";
+  for (const std::string& paragraph : spec.details) {
+    if (!paragraph.starts_with("Exit status")) text += ".PP\n" + escaped(paragraph) + "\n";
+  }
   const std::vector<OptionSpec> common = common_options(spec);
   if (!spec.commands.empty()) text += ".SH SUBCOMMANDS\n";
   for (const CommandSpec& command : spec.commands) {
     text += ".SS " + escaped(command.name) + "\n" + escaped(command.summary) + ".\n";
     text += usage_lines(command, spec.name + " " + command.name);
     for (const std::string& paragraph : command.details) {
-      if (paragraph.rfind("PATH is", 0) != 0) text += ".PP\n" + escaped(paragraph) + "\n";
+      if (!paragraph.starts_with("PATH is")) text += ".PP\n" + escaped(paragraph) + "\n";
     }
     text += options_of(command, common) + example_lines(command);
   }
