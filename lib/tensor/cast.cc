@@ -130,12 +130,13 @@ T to_integer(W value, CastCounts& counts) {
     // 2^digits is exact in every float type, max() is not.
     const W above = std::ldexp(W{1}, std::numeric_limits<T>::digits);
     const W whole = std::trunc(value);
-    if (whole >= above || std::isnan(value) ||
-        whole < static_cast<W>(std::numeric_limits<T>::min())) {
+    const bool too_low = whole < static_cast<W>(std::numeric_limits<T>::min());
+    if (whole >= above || too_low || std::isnan(value)) {
       ++counts.overflow_to_inf;
       if (std::isnan(value)) return 0;
-      return value > 0 ? std::numeric_limits<T>::max() : std::numeric_limits<T>::min();
+      return too_low ? std::numeric_limits<T>::min() : std::numeric_limits<T>::max();
     }
+    counts.underflow_to_zero += whole == 0 && value != 0;
     return static_cast<T>(whole);
   }
 }
@@ -149,8 +150,6 @@ void store_block(const W* wide, std::size_t numel, std::byte* destination, CastC
       destination[i] = std::byte{value != 0};
     } else if constexpr (std::is_integral_v<T>) {
       const T result = to_integer<T>(value, found);
-      found.underflow_to_zero +=
-          result == 0 && value != 0 && std::is_floating_point_v<W> && is_finite(value);
       store_le(destination + i * sizeof(T), result);
     } else if constexpr (kIsNumber<T>) {
       const T result = static_cast<T>(value);
@@ -158,10 +157,9 @@ void store_block(const W* wide, std::size_t numel, std::byte* destination, CastC
       found.underflow_to_zero += result == 0 && value != 0;
       store_le(destination + i * sizeof(T), result);
     } else {
-      const auto code = T::encode(static_cast<float>(value));
-      bool lost = !T::is_finite(code) && is_finite(value);
-      if constexpr (std::is_same_v<T, minifloat::Float8E8M0Fnu>) lost |= value < 0;  // no sign
-      found.overflow_to_inf += lost;
+      bool too_large;
+      const auto code = T::encode(static_cast<float>(value), too_large);
+      found.overflow_to_inf += too_large && is_finite(value);
       found.underflow_to_zero += T::is_zero(code) && value != 0;
       store_le(destination + i * sizeof(code), code);
     }

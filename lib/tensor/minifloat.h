@@ -50,10 +50,11 @@ struct Format {
     return (code & kSign) != 0 ? -value : value;
   }
 
-  static Code encode(float value) {
+  static Code encode(float value, bool& too_large) {
     const auto raw = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t bits = raw & 0x7FFFFFFFu;
     const Code sign = (raw >> 31) != 0 ? kSign : Code(0);
+    too_large = false;
     if (bits > 0x7F800000u) return with_sign(kNan, sign);
     std::uint32_t code;
     if (bits < (static_cast<std::uint32_t>(128 - kBias) << 23)) {
@@ -68,7 +69,8 @@ struct Format {
       const std::uint32_t odd = (rebased >> kDropped) & 1;
       code = (rebased + (1u << (kDropped - 1)) - 1 + odd) >> kDropped;
     }
-    if (code >= kFirstSpecial) code = kFirstSpecial;  // Inf, or NaN where there is none
+    too_large = code >= kFirstSpecial;
+    if (too_large) code = kSpecials == Specials::kFinite ? kFirstSpecial - 1 : kFirstSpecial;
     return with_sign(static_cast<Code>(code), sign);
   }
 
@@ -97,10 +99,13 @@ struct BFloat16 {
   static float decode(Code code) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(code) << 16);
   }
-  static Code encode(float value) {
+  static Code encode(float value, bool& too_large) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return Code((bits >> 16) | 0x40);
-    return static_cast<Code>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+    const bool nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+    const auto code = nan ? static_cast<Code>((bits >> 16) | 0x40)
+                          : static_cast<Code>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+    too_large = !nan && !is_finite(code);
+    return code;
   }
 };
 
@@ -115,13 +120,14 @@ struct Float8E8M0Fnu {
     if (code == 0) return std::bit_cast<float>(0x00400000u);
     return std::bit_cast<float>(static_cast<std::uint32_t>(code) << 23);
   }
-  static Code encode(float value) {
+  static Code encode(float value, bool& too_large) {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu;
     const std::uint32_t exponent = bits >> 23;
-    if (exponent == 0xFF) return 0xFF;
     const std::uint32_t mantissa = bits & 0x7FFFFFu;
     const bool up = mantissa > 0x400000u || (mantissa == 0x400000u && exponent > 0);
-    return static_cast<Code>(exponent + up);
+    const auto code = exponent == 0xFF ? Code{0xFF} : static_cast<Code>(exponent + up);
+    too_large = value < 0 || (code == 0xFF && bits <= 0x7F800000u);
+    return code;
   }
 };
 

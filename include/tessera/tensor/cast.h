@@ -1,20 +1,24 @@
 #pragma once
-// Casts between real element types: round to nearest, ties to even; counts what did not fit.
-#include <cstdint>
-#include <span>
-
+// Casts between real element types, bit for bit PyTorch 2.13's .to(): round to nearest, ties to
+// even (fp64 and integers reach floats below 32 bits through float32); integers wrap; counts what
+// did not fit. Where PyTorch's result is undefined (a float outside an integer's range) the value
+// saturates, and NaN is 0.
 #include <tessera/base/bytes.h>
 #include <tessera/tensor/dtype.h>
+
+#include <cstdint>
+#include <span>
 
 namespace tessera {
 
 struct CastCounts {
-  std::int64_t overflow_to_inf = 0;   // finite values that became +-Inf (or saturated/NaN where the type has no Inf)
-  std::int64_t underflow_to_zero = 0; // non-zero values that became zero
+  std::int64_t overflow_to_inf =
+      0;  // finite values that became +-Inf, or NaN, saturated or wrapped where there is no Inf
+  std::int64_t underflow_to_zero = 0;  // non-zero values that became zero
 };
 
-/// Casts `source` (dense elements of `from`) to dense elements of `to`. Supported: bool, all integers
-/// and all real floats of 8 bits and more (complex and quantized: kUnsupported).
+/// Casts `source` (dense elements of `from`) to dense elements of `to`. Supported: bool, all
+/// integers and all real floats of 8 bits and more (complex and quantized: kUnsupported).
 CastCounts cast_elements(DType from, ByteView source, DType to, MutableBytes destination);
 
 /// Widens to double (exact for every float type and integers up to 2^53).
