@@ -1,6 +1,7 @@
 // Reading and writing on the real file system: every split of a request, every rung of the ladder,
 // gives the same bytes.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <tessera/storage/aligned_buffer.h>
 #include <unistd.h>
 
@@ -72,7 +73,7 @@ TEST_CASE("writes at any offset, length and address give the reference file, dir
       const std::uint64_t seed = 100 + static_cast<std::uint64_t>(n);
       INFO("seed " << seed << ", transfer cap " << way.max_transfer_bytes);
       std::mt19937_64 random(seed);
-      const std::string path = temp / ("f" + std::to_string(n++));
+      const std::string path = temp / fmt::format("f{}", n++);
       const auto file = fs->create(path, mode);
       Bytes reference(kSize);
       file->allocate(kSize);
