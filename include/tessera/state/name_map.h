@@ -1,0 +1,45 @@
+#pragma once
+// NameMap: renaming of FQNs by rules, checked to lose nothing. Pure data.
+//
+//   strip_prefix first, then `map`, else the first of `renames` that matches the whole name; a `*`
+//   on the left is any run (dots included), the n-th `*` on the right stands for what the n-th on
+//   the left matched
+//
+// "module.layers.0.w" --strip module.--> "layers.0.w" --layers.*=h.*--> "h.0.w"
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+struct NameRules {
+  std::string strip_prefix;                                  // "module."
+  std::vector<std::pair<std::string, std::string>> map;      // exact old -> new
+  std::vector<std::pair<std::string, std::string>> renames;  // "layers.*" -> "h.*"
+  bool empty() const { return strip_prefix.empty() && map.empty() && renames.empty(); }
+};
+
+/// "OLD=NEW". Throws kInvalidArgument: no '=', an empty side, more `*` on the right than on the
+/// left.
+std::pair<std::string, std::string> parse_rename(std::string_view text);
+
+class NameMap {
+ public:
+  /// Throws kInvalidArgument for rules that contradict themselves.
+  explicit NameMap(NameRules rules);
+  /// The new name. Not thread-safe: remembers which rules were used.
+  std::string apply(const std::string& name);
+  /// Throws kInvalidArgument naming the first rule that no name has met.
+  void check_all_used() const;
+  /// Throws kInvalidArgument when two of `names` get one new name, naming all three.
+  void check_bijection(const std::vector<std::string>& names);
+
+ private:
+  NameRules rules_;
+  bool prefix_used_ = false;
+  std::vector<bool> map_used_;
+  std::vector<bool> rename_used_;
+};
+
+}  // namespace tessera
