@@ -54,6 +54,7 @@ class Decoder {
   Decoded object(Node node, int levels);
   std::optional<Value> known_call(Node node, int levels, int& height);
   std::optional<Value> known_builtin(Node node, std::string_view name, int levels, int& height);
+  std::optional<Value> bytes_io(Node node, int levels, int& height);
   std::optional<Value> mapping(Node node, std::string_view name, int levels, int& height);
   Value opaque(Node node, int levels, int& height);
   void name_opaque(Node callable, OpaqueObject& out) const;
@@ -264,6 +265,16 @@ std::optional<Value> Decoder::mapping(Node node, std::string_view name, int leve
   return Value::dict(std::move(entries));
 }
 
+/// State: (contents, position, attributes).
+std::optional<Value> Decoder::bytes_io(Node node, int levels, int& height) {
+  const auto state = graph_.state(node);
+  const auto parts = state ? graph_.items(*state) : std::span<const Node>{};
+  if (parts.empty()) return std::nullopt;
+  const Value contents = child(parts[0], levels, height);
+  if (contents.kind() != Value::Kind::kBytes) malformed("_io.BytesIO");
+  return Value::bytes(contents.as_string(), Value::Kind::kBytesIo);
+}
+
 std::optional<Value> Decoder::known_builtin(Node node, std::string_view name, int levels,
                                             int& height) {
   const auto arguments = graph_.items(graph_.arguments(node));
@@ -297,6 +308,7 @@ std::optional<Value> Decoder::known_call(Node node, int levels, int& height) {
   if (module == "collections" &&
       (name == "OrderedDict" || name == "Counter" || name == "defaultdict"))
     return mapping(node, name, levels, height);
+  if (module == "_io" && name == "BytesIO") return bytes_io(node, levels, height);
   if (!bare(node)) return std::nullopt;
   if (module == "builtins") return known_builtin(node, name, levels, height);
   const auto arguments = graph_.items(graph_.arguments(node));
@@ -372,7 +384,7 @@ bool is_plain_call(const PickleGraph& graph, PickleGraph::Node node) {
                        [&](std::string_view name) { return graph.is_call(node, module, name); });
   };
   return is("collections", {"OrderedDict", "Counter", "defaultdict"}) || is("torch", {"Size"}) ||
-         is("_codecs", {"encode"}) ||
+         is("_codecs", {"encode"}) || is("_io", {"BytesIO"}) ||
          is("builtins", {"set", "frozenset", "bytearray", "bytes", "complex"});
 }
 

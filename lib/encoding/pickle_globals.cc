@@ -37,6 +37,7 @@ constexpr Name kKnownNames[] = {
     {"collections", "Counter"},
     {"collections", "defaultdict"},
     {"_codecs", "encode"},
+    {"_io", "BytesIO"},
     {"torch", "Size"},
     {"torch", "Tensor"},
     {"torch", "device"},

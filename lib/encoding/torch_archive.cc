@@ -16,13 +16,8 @@ namespace {
 
 constexpr std::string_view kZipMagic = "PK\x03\x04";
 constexpr std::string_view kPreReleaseMagic = "PYTORCH1";
-constexpr std::uint64_t kHeadBytes = 64;
 constexpr std::uint64_t kTarMagicOffset = 257;
 constexpr std::uint64_t kMaxSmallRecord = 64;  // byteorder, version
-
-Bytes read_head(const ByteWindow& window) {
-  return window.read(0, std::min(kHeadBytes, window.length));
-}
 
 bool is_tar(const ByteWindow& window) {
   return window.length >= kTarMagicOffset + 5 &&
@@ -42,6 +37,7 @@ void check_records(ZipReader& zip, TorchArchive& archive) {
   if (zip.find("constants.pkl"))
     fail(Code::kUnsupported, "a TorchScript archive: it holds code, not a state dict",
          "save the state_dict() of the scripted module with torch.save");
+  for (const ZipEntry& entry : zip.entries()) ZipReader::refuse_compression(entry);
   if (!zip.find("data.pkl"))
     fail(Code::kCorrupt, "a zip archive without data.pkl: not written by torch.save");
   if (const ZipEntry* version = zip.find("version")) {
@@ -84,8 +80,8 @@ void locate_in(ZipReader& zip, TorchArchive& archive) {
   }
 }
 
-TorchArchive open_zip_archive(const ByteWindow& window, const ArchiveOptions& options) {
-  ZipReader zip(window);
+TorchArchive open_zip_archive(const ByteWindow& window, Bytes head, const ArchiveOptions& options) {
+  ZipReader zip(window, std::move(head));
   TorchArchive archive;
   archive.prefix = zip.prefix();
   check_records(zip, archive);
@@ -103,8 +99,9 @@ TorchArchive open_zip_archive(const ByteWindow& window, const ArchiveOptions& op
 
 TorchArchive open_torch_archive(const ByteWindow& window, const ArchiveOptions& options) {
   if (window.length == 0) fail(Code::kCorrupt, "an empty file");
-  const Bytes head = read_head(window);
-  if (as_text(head).starts_with(kZipMagic)) return open_zip_archive(window, options);
+  Bytes head = window.read(0, ZipReader::head_bytes(window));
+  if (as_text(head).starts_with(kZipMagic))
+    return open_zip_archive(window, std::move(head), options);
   if (looks_like_legacy_archive(head)) return open_legacy_archive(window, options);
   if (as_text(head).starts_with(kPreReleaseMagic))
     fail(Code::kUnsupported, "a pre-release PyTorch container (PYTORCH1)");
@@ -122,7 +119,7 @@ void locate_storages(const ByteWindow& window, TorchArchive& archive) {
 }
 
 bool looks_like_torch_archive(const ByteWindow& window) {
-  const Bytes head = read_head(window);
+  const Bytes head = window.read(0, std::min<std::uint64_t>(64, window.length));
   return as_text(head).starts_with(kZipMagic) || looks_like_legacy_archive(head);
 }
 

@@ -68,14 +68,13 @@ void check_name(std::string_view name) {
   }
 }
 
-void check_flags(std::string_view name, std::uint16_t flags, std::uint16_t method) {
+void check_flags(std::string_view name, std::uint16_t flags) {
   const auto refuse = [&](const std::string& why) {
     fail(Code::kUnsupported,
          fmt::format("zip: entry \"{}\" {}: torch.save never writes that", printable(name), why));
   };
   if (flags & kFlagEncrypted) refuse("is encrypted");
   if (flags & ~(kFlagDescriptor | kFlagUtf8)) refuse(fmt::format("has flags 0x{:04x}", flags));
-  if (method != kMethodStored) refuse(fmt::format("is compressed (method {})", method));
 }
 
 }  // namespace
@@ -83,17 +82,23 @@ void check_flags(std::string_view name, std::uint16_t flags, std::uint16_t metho
 /// The window's bytes, through the two blocks that are kept.
 class ZipReader::Blocks {
  public:
-  explicit Blocks(const ByteWindow& window) : window_(window) {}
+  Blocks(const ByteWindow& window, Bytes head) : window_(window) {
+    if (!head.empty()) head_ = {0, std::move(head), true};
+  }
 
   std::uint64_t length() const { return window_.length; }
 
   Bytes read(std::uint64_t at, std::uint64_t length) {
     if (length > window_.length || at > window_.length - length) return window_.read(at, length);
-    for (Block* block : {&tail(), at < kHeadBytes ? &head() : nullptr}) {
-      if (!block || at < block->offset || at + length > block->offset + block->bytes.size())
-        continue;
-      const auto begin = block->bytes.begin() + static_cast<std::ptrdiff_t>(at - block->offset);
-      return Bytes(begin, begin + static_cast<std::ptrdiff_t>(length));
+    const std::uint64_t tail_bytes =
+        ZipReader::head_bytes(window_) == window_.length ? 0 : kTailBytes;
+    if (at < ZipReader::head_bytes(window_)) {
+      fill(head_, 0, ZipReader::head_bytes(window_));
+      if (head_.holds(at, length)) return head_.copy(at, length);
+    }
+    if (at >= window_.length - tail_bytes) {
+      fill(tail_, window_.length - tail_bytes, tail_bytes);
+      if (tail_.holds(at, length)) return tail_.copy(at, length);
     }
     return window_.read(at, length);
   }
@@ -103,21 +108,27 @@ class ZipReader::Blocks {
     std::uint64_t offset = 0;
     Bytes bytes;
     bool filled = false;
+
+    bool holds(std::uint64_t at, std::uint64_t length) const {
+      return at >= offset && at + length <= offset + bytes.size();
+    }
+    Bytes copy(std::uint64_t at, std::uint64_t length) const {
+      const ByteView part = ByteView(bytes).subspan(at - offset, length);
+      return Bytes(part.begin(), part.end());
+    }
   };
-  Block& fill(Block& block, std::uint64_t offset, std::uint64_t length) {
+  void fill(Block& block, std::uint64_t offset, std::uint64_t length) {
     if (!block.filled) block = {offset, window_.read(offset, length), true};
-    return block;
   }
-  Block& tail() {
-    const std::uint64_t size = window_.length <= kWholeBytes ? window_.length : kTailBytes;
-    return fill(tail_, window_.length - size, size);
-  }
-  Block& head() { return fill(head_, 0, std::min(kHeadBytes, window_.length)); }
 
   ByteWindow window_;
   Block tail_;
   Block head_;
 };
+
+std::uint64_t ZipReader::head_bytes(const ByteWindow& window) {
+  return window.length <= kWholeBytes ? window.length : kHeadBytes;
+}
 
 /// What the end records say.
 struct ZipReader::End {
@@ -128,7 +139,8 @@ struct ZipReader::End {
   std::uint64_t directory_offset = 0;
 };
 
-ZipReader::ZipReader(const ByteWindow& window) : blocks_(std::make_unique<Blocks>(window)) {
+ZipReader::ZipReader(const ByteWindow& window, Bytes head)
+    : blocks_(std::make_unique<Blocks>(window, std::move(head))) {
   const End end = find_end();
   if (end.directory_offset > end.directory_end ||
       end.directory_bytes != end.directory_end - end.directory_offset)
@@ -219,7 +231,8 @@ std::size_t ZipReader::parse_entry(ByteView directory, std::size_t at) {
   entry.name = as_text(rest.subspan(kCentralBytes, name_bytes));
   check_name(entry.name);
   entry.flags = u16(rest, 8);
-  check_flags(entry.name, entry.flags, u16(rest, 10));
+  check_flags(entry.name, entry.flags);
+  entry.method = u16(rest, 10);
   entry.crc32 = u32(rest, 16);
   std::uint64_t stored = u32(rest, 20);
   entry.size_bytes = u32(rest, 24);
@@ -229,6 +242,7 @@ std::size_t ZipReader::parse_entry(ByteView directory, std::size_t at) {
   widen(stored, zip64);
   widen(entry.header_offset, zip64);
   if (u16(rest, 34) != 0) fail(Code::kUnsupported, "zip: split archive");
+  if (entry.method != kMethodStored) entry.size_bytes = stored;
   if (stored != entry.size_bytes)
     corrupt(fmt::format("entry \"{}\" has two sizes", printable(entry.name)));
   entries_.push_back(std::move(entry));
@@ -283,10 +297,18 @@ const ZipEntry* ZipReader::find(std::string_view name) const {
   return &entries_[*found];
 }
 
+void ZipReader::refuse_compression(const ZipEntry& entry) {
+  if (entry.method == kMethodStored) return;
+  fail(Code::kUnsupported,
+       fmt::format("zip: entry \"{}\" is compressed (method {}): torch.save never writes that",
+                   printable(entry.name), entry.method));
+}
+
 std::uint64_t ZipReader::data_offset(const ZipEntry& entry) {
   const auto refuse = [&](std::string_view what) {
     corrupt(fmt::format("local header of \"{}\": {}", printable(entry.name), what));
   };
+  refuse_compression(entry);
   const std::uint64_t room = entry.end_limit - entry.header_offset;
   const std::uint64_t name_bytes = prefix_.size() + 1 + entry.name.size();
   const Bytes fixed = blocks_->read(entry.header_offset, kLocalBytes + name_bytes);

@@ -24,17 +24,21 @@ namespace tessera {
 struct ZipEntry {
   std::string name;                 // below the top folder: "data/0"
   std::uint64_t header_offset = 0;  // window-relative local header
-  std::uint64_t size_bytes = 0;
+  std::uint64_t size_bytes = 0;     // as it lies in the file
   std::uint64_t end_limit =
       0;  // the next record's header, or the directory: this record ends before it
   std::uint32_t crc32 = 0;
   std::uint16_t flags = 0;
+  std::uint16_t method = 0;  // 0 stored; others are listed but never read
 };
 
 class ZipReader {
  public:
-  /// Reads and checks the directory.
-  explicit ZipReader(const ByteWindow& window);
+  /// Reads and checks the directory. `head`: the first head_bytes() of the window, if the caller
+  /// has them.
+  explicit ZipReader(const ByteWindow& window, Bytes head = {});
+  /// All of a small window; of others a block that holds the first records.
+  static std::uint64_t head_bytes(const ByteWindow& window);
   ~ZipReader();
   ZipReader(ZipReader&&) noexcept;
   ZipReader& operator=(ZipReader&&) noexcept;
@@ -45,6 +49,8 @@ class ZipReader {
   }  // as in the directory; folders left out
   const ZipEntry* find(std::string_view name) const;
 
+  /// Throws kUnsupported unless the entry is stored.
+  static void refuse_compression(const ZipEntry& entry);
   /// Window-relative start of the record's bytes, after its local header was found to agree with
   /// the directory.
   std::uint64_t data_offset(const ZipEntry& entry);
