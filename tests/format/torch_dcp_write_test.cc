@@ -1,4 +1,5 @@
-// What torch-dcp output plans hold: the chunks PyTorch itself records, the same content, exact bytes.
+// What torch-dcp output plans hold: the chunks PyTorch itself records, the same content, exact
+// bytes.
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/format/torch_dcp.h>
@@ -142,11 +143,11 @@ TEST_CASE("every chunk lands on the rank PyTorch chooses") {
 }
 
 TEST_CASE("content is unchanged at every world size") {
-  for (const std::string name : {"dcp/fsdp2_w4", "dcp/objects_w2", "dcp/objects_2x2",
-                                 "dcp/fsdp1_local_w3", "dcp/fsdp2_w2_rank_local",
-                                 "dcp-old/torch-1.13.1_shardedtensor_w2",
-                                 "dcp-old/torch-2.0.1_shardedtensor_w2",
-                                 "dcp-old/torch-2.6.0_fsdp1_dtensor_w2", "dcp/fsdp2_w2_zstd"}) {
+  for (const std::string name :
+       {"dcp/fsdp2_w4", "dcp/objects_w2", "dcp/objects_2x2", "dcp/fsdp1_local_w3",
+        "dcp/fsdp2_w2_rank_local", "dcp-old/torch-1.13.1_shardedtensor_w2",
+        "dcp-old/torch-2.0.1_shardedtensor_w2", "dcp-old/torch-2.6.0_fsdp1_dtensor_w2",
+        "dcp/fsdp2_w2_zstd"}) {
     const OpenSource source(name);
     const auto tensors = testing::expected_content(source.sample.expected);
     const auto values = testing::values_of(source.manifest, *source.sample.directory);
