@@ -84,8 +84,11 @@ std::string CoverageReport::to_string() const {
     add(fmt::format("chunk {} lies outside the tensor", out_of_bounds.front()));
   if (first_overlap)
     add(fmt::format("chunks {} and {} overlap", first_overlap->first, first_overlap->second));
-  if (first_hole) add(fmt::format("{} ({} missing)", hole_text(*first_hole), missing_numel));
-  if (text.empty()) text = "the chunks are cut too irregularly to prove that they cover the tensor";
+  if (first_hole)
+    add(fmt::format("{} ({}{} missing)", hole_text(*first_hole), exact ? "" : "at least ",
+                    missing_numel));
+  if (!exact && !first_overlap && !first_hole)
+    add("the chunks are cut too irregularly to prove that they cover the tensor");
   return text;
 }
 
@@ -106,6 +109,7 @@ CoverageReport check_coverage(const Shape& shape, std::span<const Chunk> chunks)
   report.missing_numel = tiling.missing_numel;
   report.first_hole = tiling.first_hole;
   report.first_overlap = tiling.first_overlap;
+  report.exact = tiling.proved;
   report.complete = report.complete && tiling.proved && !tiling.first_hole && !tiling.first_overlap;
   report.replicas = tiling.first_hole || !tiling.proved ? 0 : groups.replicas();
   return report;

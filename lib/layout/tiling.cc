@@ -14,10 +14,7 @@ class Sweep {
       : rank_(region.rank()), tiles_(tiles), cell_(region) {
     // Enough for every real layout with room to spare: grids take about rank + 1 visits per tile
     // and level, brick patterns a few dozen.
-    constexpr double kVisitsPerTile = 256;
-    const auto dims = static_cast<double>(rank_ + 1);
-    visits_left_ =
-        static_cast<std::int64_t>(1e6 + kVisitsPerTile * dims * static_cast<double>(tiles.size()));
+    visits_left_ = allowance(256);
   }
 
   Tiling run() {
@@ -28,6 +25,9 @@ class Sweep {
   }
 
  private:
+  std::int64_t allowance(std::int64_t visits_per_tile) const {
+    return 1'000'000 + visits_per_tile * (rank_ + 1) * static_cast<std::int64_t>(tiles_.size());
+  }
   std::int64_t begin(std::uint32_t id, int dim) const { return tiles_[id].box.begin(dim); }
   std::int64_t end(std::uint32_t id, int dim) const { return tiles_[id].box.end(dim); }
   bool spans_cell(std::uint32_t id, int dim) const {
