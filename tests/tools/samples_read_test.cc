@@ -1,0 +1,31 @@
+// ls and hash of every sample equal what the frameworks' own loaders saw.
+#include <catch2/catch.hpp>
+
+#include "tests/support/cli_oracle.h"
+
+using namespace tessera::testing;
+
+namespace {
+
+void check_group(const std::string& group) {
+  const std::vector<OracleCase> cases = oracle_cases({group});
+  REQUIRE_FALSE(cases.empty());
+  for (const OracleCase& one : cases) {
+    std::vector<std::string> differences = tensor_differences(one, one.path);
+    if (differences.empty()) differences = value_differences(one, one.path);
+    const bool refused =
+        !differences.empty() && (differences[0].find("exit 4") != std::string::npos ||
+                                 differences[0].find("exit 5") != std::string::npos);
+    if (one.refuse && refused) continue;
+    if (!differences.empty())
+      FAIL_CHECK(one.name << ": " << differences.size() << " differences, as " << differences[0]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("torch-dcp samples read exactly") { check_group("dcp"); }
+TEST_CASE("torch-dcp samples of older PyTorch read exactly") { check_group("dcp-old"); }
+TEST_CASE("torch-save samples read exactly") { check_group("torchsave"); }
+TEST_CASE("safetensors samples read exactly") { check_group("safetensors"); }
+TEST_CASE("OLMo-core samples read exactly") { check_group("olmo-core"); }

@@ -1,0 +1,91 @@
+// Columns, clipping, numbers and block characters: what keeps human output inside the screen.
+#include <catch2/catch.hpp>
+#include <limits>
+#include <sstream>
+
+#include "number_text.h"
+#include "screen.h"
+#include "table.h"
+
+using namespace tessera::tools;
+
+TEST_CASE("widths count columns, not bytes") {
+  CHECK(display_width("abc") == 3);
+  CHECK(display_width("é…█") == 3);
+  CHECK(display_width("漢字") == 4);
+  CHECK(display_width("e\xcc\x81") == 1);  // a combining accent
+  CHECK(display_width("\xff") == 1);       // not UTF-8: still one cell
+  CHECK(pad_left("é", 3) == "  é");
+  CHECK(pad_right("漢", 3) == "漢 ");
+}
+
+TEST_CASE("clipping keeps both ends and the width") {
+  CHECK(clip_middle("short", 10) == "short");
+  const std::string clipped = clip_middle("layers.10.attention.query.weight", 20);
+  CHECK(display_width(clipped) == 20);
+  CHECK(clipped.starts_with("layers"));
+  CHECK(clipped.ends_with(".weight"));
+  CHECK(clip_end("abcdef", 4) == "abc…");
+  for (int width = 0; width < 12; ++width) {
+    CHECK(display_width(clip_middle("漢字漢字漢字漢字", width)) <= width);
+    CHECK(display_width(clip_end("漢字漢字漢字漢字", width)) <= width);
+  }
+}
+
+TEST_CASE("tables clip the flexible column and never pass the width") {
+  Table table({{"name", false, true}, {"n", true}});
+  table.add({std::string(200, 'x'), "12"});
+  table.add({"b", "3,456"});
+  const std::string text = table.render({60, false}, "  ");
+  std::istringstream lines(text);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    CHECK(display_width(line) <= 60);
+    CHECK(line.starts_with("  "));
+  }
+  CHECK(count == 3);
+  CHECK(text.find("\x1b") == std::string::npos);
+  Table painted({{"a"}});
+  painted.add({Cell("x", Tint::kRed)});
+  CHECK(painted.render({60, true}).find("\x1b[31mx\x1b[0m") != std::string::npos);
+}
+
+TEST_CASE("text wraps at spaces") {
+  CHECK(wrap("one two three", 8, "") == "one two\nthree\n");
+  CHECK(wrap("a verylongword b", 6, " ") == " a\n verylongword\n b\n");
+  CHECK(wrap("", 10, "").empty());
+}
+
+TEST_CASE("numbers read well") {
+  CHECK(count_text(0) == "0");
+  CHECK(count_text(999) == "999");
+  CHECK(count_text(1000) == "1,000");
+  CHECK(count_text(1234567) == "1,234,567");
+  CHECK(counted(1, "file") == "1 file");
+  CHECK(counted(2000, "file") == "2,000 files");
+  CHECK(real_text(std::numeric_limits<double>::quiet_NaN()) == "nan");
+  CHECK(real_text(-std::numeric_limits<double>::infinity()) == "-inf");
+  CHECK(real_text(std::optional<double>()) == "-");
+  CHECK(percent_text(1.0 / 3) == "33.3 %");
+  CHECK(percent_text(1e-6) == "<0.1 %");
+  CHECK(seconds_text(0.421) == "0.42 s");
+  CHECK(seconds_text(125) == "2 min 05 s");
+  CHECK(seconds_text(3 * 3600 + 7 * 60) == "3 h 07 min");
+  CHECK(shape_text(std::vector<std::int64_t>{}) == "scalar");
+  CHECK(shape_text(std::vector<std::int64_t>{8, 3}) == "[8, 3]");
+}
+
+TEST_CASE("pictures of numbers") {
+  CHECK(bar(0, 4).empty());
+  CHECK(bar(1, 4) == "████");
+  CHECK(bar(1e-9, 4) == "▏");
+  CHECK(bar(0.5, 4) == "██");
+  CHECK(sparkline(std::vector<std::int64_t>{0, 1, 8, 4, 100}) == " ▁▁▁█");
+  CHECK(sparkline(std::vector<std::int64_t>{0, 0}) == "  ");
+  const auto gathered = rebinned(std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}, 3);
+  CHECK(gathered == std::vector<std::int64_t>{3, 7, 11});
+  const auto lines = histogram_lines(std::vector<std::int64_t>{0, 1, 4}, 2);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0] == "  █");
+  CHECK(lines[1] == " ▄█");
+}
