@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <string_view>
 
 #include "lib/storage/path_rules.h"
 
@@ -9,14 +11,14 @@ namespace tessera::storage {
 
 namespace {
 
-constexpr std::uint64_t kFnvStart = 14695981039346656037u;
-constexpr std::uint64_t kFnvPrime = 1099511628211u;
-
-void mix(std::uint64_t& hash, const void* data, std::size_t length) {
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  for (std::size_t i = 0; i < length; ++i) hash = (hash ^ bytes[i]) * kFnvPrime;
+void mix(std::uint64_t& hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+  hash ^= hash >> 29;
 }
-void mix(std::uint64_t& hash, std::uint64_t value) { mix(hash, &value, sizeof value); }
+void mix(std::uint64_t& hash, std::string_view text) {
+  mix(hash, text.size());
+  mix(hash, std::hash<std::string_view>{}(text));
+}
 
 Bytes content_of(const FileImage& file) {
   Bytes content = file.pages;
@@ -70,14 +72,13 @@ void DiskImage::apply(const Unit& unit) {
 }
 
 std::uint64_t DiskImage::hash() const {
-  std::uint64_t hash = kFnvStart;
+  std::uint64_t hash = 1;
   walk(*this, kRootInode, "", [&](const std::string& path, InodeId inode) {
-    mix(hash, path.data(), path.size() + 1);
+    mix(hash, path);
     const auto file = files.find(inode);
-    mix(hash, file == files.end() ? folders.contains(inode) : 2 + file->second.size_bytes);
+    mix(hash, std::uint64_t{folders.contains(inode)});
     if (file == files.end()) return;
-    const Bytes content = content_of(file->second);
-    mix(hash, content.data(), content.size());
+    mix(hash, as_text(content_of(file->second)));
   });
   return hash;
 }

@@ -1,6 +1,6 @@
 #include "lib/storage/publication.h"
 
-#include <tessera/base/error.h>
+#include "lib/storage/path_rules.h"
 
 namespace tessera::storage {
 
@@ -14,6 +14,9 @@ void Publication::place_new(const std::string& from, const std::string& to) {
 void Publication::replace_folder(const std::string& from, const std::string& to,
                                  const std::string& trash) {
   if (exchange(from, to)) return;
+  // The trash of an earlier replacement must be gone for good before there is a new one: a crash
+  // between the two renames may leave one trash only.
+  fs_.sync_directory(split_path(to).parent);
   move(to, trash);
   move(from, to);
 }
