@@ -55,6 +55,8 @@ struct TargetRequest {
   std::vector<std::string> replicate;      // globs stored as one chunk
   std::uint64_t max_shard_bytes = 0;       // safetensors: 0 = one file
   bool hf_preset = false;                  // --to hf: index, format=pt
+  /// Tied tensors left out: (dropped name, name that holds its bytes). Recorded where the format has a place for it.
+  std::vector<std::pair<std::string, std::string>> aliases;
   KeepPolicy values = KeepPolicy::kDefault;
   KeepPolicy opaque = KeepPolicy::kDefault;
   std::string file_stem;                   // stem of a one-file result: the archive prefix of torch-save

@@ -32,6 +32,8 @@ class StateEncoder {
       }
     }
     for (auto& tensor : inner_) out_.tensors.push_back(std::move(tensor));
+    // As safetensors' own save_model records what it left out.
+    for (const auto& [dropped, kept] : request_.aliases) out_.metadata.emplace_back(dropped, kept);
     if (!request_.hf_preset) encode_containers();
     if (!values_.empty()) emit(kValues, wrap_values());
     if (structured_ && !request_.hf_preset)

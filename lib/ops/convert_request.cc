@@ -1,0 +1,184 @@
+#include "lib/ops/convert_request.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/format/registry.h>
+#include <tessera/storage/checksum.h>
+
+#include <array>
+
+namespace tessera {
+
+namespace {
+
+constexpr std::uint64_t kHfShardBytes = 5'000'000'000;
+constexpr std::size_t kNameDigits = 16;
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kSuffixes{{
+    {".safetensors", "safetensors"},
+    {".pt", "torch-save"},
+    {".h5", "hdf5"},
+}};
+
+std::string last_component(const std::string& path) {
+  return path.substr(path.find_last_of('/') + 1);
+}
+
+/// Feeds fields to a hash so that no two different lists of fields feed the same bytes.
+class FieldHash {
+ public:
+  FieldHash& add(std::string_view text) {
+    add(static_cast<std::uint64_t>(text.size()));
+    hash_.update(as_bytes(text));
+    return *this;
+  }
+  FieldHash& add(std::uint64_t number) {
+    std::byte bytes[8];
+    store_le(bytes, number);
+    hash_.update(bytes);
+    return *this;
+  }
+  template <class List>
+  FieldHash& add_all(const List& list) {
+    add(static_cast<std::uint64_t>(list.size()));
+    for (const auto& item : list) add(item);
+    return *this;
+  }
+  FieldHash& add(const std::pair<std::string, std::string>& pair) {
+    return add(pair.first).add(pair.second);
+  }
+  std::string finish() { return hex(hash_.finish()); }
+
+ private:
+  Sha256 hash_;
+};
+
+template <class Enum>
+std::uint64_t code(Enum value) {
+  return static_cast<std::uint64_t>(value);
+}
+
+}  // namespace
+
+std::string format_of_suffix(std::string_view destination) {
+  for (const auto& [suffix, format] : kSuffixes) {
+    if (destination.ends_with(suffix)) return std::string(format);
+  }
+  return {};
+}
+
+const FormatDriver& resolve_target(const ConvertOptions& options, std::string_view source_format,
+                                   TargetRequest& request) {
+  std::string implied = format_of_suffix(options.destination);
+  std::string id = options.to;
+  if (id == "hf") {
+    id = "safetensors";
+    request.hf_preset = true;
+    if (request.max_shard_bytes == 0 && implied.empty()) request.max_shard_bytes = kHfShardBytes;
+  }
+  if (id.empty()) id = implied.empty() ? std::string(source_format) : implied;
+  if (!implied.empty() && implied != id) {
+    fail(Code::kInvalidArgument,
+         fmt::format("{} names one {} file, but the target format is {}", options.destination,
+                     implied, id),
+         "choose another name, or leave out --to");
+  }
+  const FormatDriver* driver = find_format(id);
+  if (driver == nullptr) {
+    std::vector<std::string_view> known{"hf"};
+    for (const FormatDriver* format : all_formats()) known.push_back(format->id());
+    fail(Code::kInvalidArgument, fmt::format("there is no format \"{}\"", id),
+         fmt::format("did you mean {}? known: {}", nearest(id, known), fmt::join(known, ", ")));
+  }
+  Capabilities can = driver->capabilities();
+  if (!can.writes) {
+    fail(Code::kUnsupported, fmt::format("{} is read, not written", id),
+         "choose another format with --to, for example torch-dcp");
+  }
+  if (!implied.empty() && !can.one_file_result) {
+    fail(Code::kInvalidArgument, fmt::format("{} does not fit in one file", id));
+  }
+  std::int64_t ranks = request.mesh ? request.mesh->world_size() : request.world_size.value_or(1);
+  if (ranks < 1) fail(Code::kInvalidArgument, fmt::format("world size {} is not positive", ranks));
+  if (ranks > 1 && !can.many_ranks) {
+    fail(Code::kUnsupported, fmt::format("{} holds one rank, not {}", id, ranks),
+         "add --to torch-dcp");
+  }
+  request.single_file = !implied.empty();
+  std::string stem = last_component(options.destination);
+  if (request.single_file) stem = stem.substr(0, stem.find_last_of('.'));
+  request.file_stem = stem;
+  return *driver;
+}
+
+std::string resolve_destination(const FileSystem& fs, const std::string& destination) {
+  std::string path = destination;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  if (path.empty()) fail(Code::kInvalidArgument, "DST is empty");
+  return fs.canonical(path);
+}
+
+void check_apart(const std::string& source, const std::string& destination) {
+  auto inside = [](const std::string& outer, const std::string& inner) {
+    return inner.starts_with(outer) &&
+           (inner.size() == outer.size() || outer.ends_with('/') || inner[outer.size()] == '/');
+  };
+  if (source == destination) {
+    fail(Code::kInvalidArgument, fmt::format("SRC and DST are the same: {}", source),
+         "write to a new path");
+  }
+  if (inside(source, destination) || inside(destination, source)) {
+    fail(Code::kInvalidArgument,
+         fmt::format("one of SRC {} and DST {} lies inside the other", source, destination),
+         "write to a path beside the source");
+  }
+}
+
+std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
+                         const std::string& destination) {
+  const TargetRequest& target = options.target;
+  FieldHash hash;
+  hash.add("tessera.request/1").add(fs.canonical(options.source)).add(destination);
+  hash.add(options.from).add(options.to);
+  hash.add(static_cast<std::uint64_t>(target.world_size.value_or(0)));
+  hash.add(target.mesh ? target.mesh->to_string() : "");
+  hash.add(static_cast<std::uint64_t>(target.placements.size()));
+  for (const auto& [glob, placements] : target.placements) {
+    hash.add(glob).add(static_cast<std::uint64_t>(placements.size()));
+    for (const Placement& placement : placements) hash.add(placement.to_string());
+  }
+  hash.add_all(target.replicate).add(target.max_shard_bytes);
+  hash.add(code(target.values)).add(code(target.opaque)).add(code(options.rank_state));
+  const Selection& selection = options.selection;
+  hash.add(selection.root).add_all(selection.include).add_all(selection.exclude);
+  hash.add(selection.only ? 1 + code(*selection.only) : 0);
+  hash.add(options.names.strip_prefix).add_all(options.names.map).add_all(options.names.renames);
+  hash.add(std::uint64_t{options.copy_assets}).add(options.assets_directory);
+  hash.add(std::uint64_t{options.salvage});
+  return hash.finish().substr(0, kNameDigits);
+}
+
+std::string plan_hash(const std::string& request, const Manifest& source,
+                      const OutputPlan& output) {
+  FieldHash hash;
+  hash.add("tessera.plan/1").add(request).add(source.format);
+  hash.add(static_cast<std::uint64_t>(source.files.size()));
+  for (const StoredFile& file : source.files) {
+    hash.add(file.path).add(file.size_bytes).add(static_cast<std::uint64_t>(file.mtime_ns));
+  }
+  hash.add(output.format).add(static_cast<std::uint64_t>(output.files.size()));
+  for (const OutputFile& file : output.files) {
+    hash.add(file.path).add(file.size_bytes).add(file.segment_count);
+  }
+  for (const Segment& segment : output.segments) {
+    hash.add(code(segment.kind)).add(segment.offset).add(segment.length);
+    if (segment.kind != Segment::Kind::kTensor) continue;
+    hash.add(source.tensors[segment.tensor].name);
+    const Chunk& chunk = output.chunks[segment.payload];
+    hash.add(chunk.to_string());
+  }
+  return request + hash.finish();
+}
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+#pragma once
+// What a conversion was asked to do, resolved: formats, paths, one file or a folder, and the
+// identity that --resume goes by.
+#include <tessera/ops/convert.h>
+
+#include <string>
+
+namespace tessera {
+
+/// DST's suffix implies one file of a format: ".safetensors", ".pt", ".h5". "" for a folder.
+std::string format_of_suffix(std::string_view destination);
+
+/// The driver to write with, and `request` completed: single_file, file_stem, hf_preset and its
+/// defaults. Throws kInvalidArgument (unknown id; suffix and --to disagree), kUnsupported (a format
+/// that is only read; many ranks in a one-rank format).
+const FormatDriver& resolve_target(const ConvertOptions& options, std::string_view source_format,
+                                   TargetRequest& request);
+
+/// Absolute, without links; the last component may be absent. Throws kNotFound when the folder
+/// above is.
+std::string resolve_destination(const FileSystem& fs, const std::string& destination);
+
+/// Throws kInvalidArgument when one path is, or lies inside, the other.
+void check_apart(const std::string& source, const std::string& destination);
+
+/// 16 hex digits over everything the user asked for: names the stage.
+std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
+                         const std::string& destination);
+/// request_hash, then 64 hex digits over it, the source's files (path, size, mtime) and the output
+/// plan.
+std::string plan_hash(const std::string& request, const Manifest& source, const OutputPlan& output);
+
+}  // namespace tessera

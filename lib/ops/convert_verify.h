@@ -1,0 +1,23 @@
+#pragma once
+// The proof of --verify: what was staged, read back through its own format's reader, has the
+// content, values, steps and groups of the source.
+#include <tessera/ops/hash.h>
+#include <tessera/ops/open.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct VerifyProof {
+  std::vector<std::string> findings;  // empty: proved
+  std::vector<HashedTensor> tensors;  // of the result
+  std::string root;
+};
+
+/// `written`: the staged result, opened and located. `may_drop`: a value that is absent there was
+/// left out on request.
+VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, bool may_drop,
+                        const TransferOptions& transfer);
+
+}  // namespace tessera
