@@ -4,6 +4,7 @@
 // and told. Never part of a tensor.
 #include <tessera/ops/convert.h>
 #include <tessera/ops/open.h>
+#include <tessera/reshard/tensor_reader.h>
 
 #include <vector>
 
