@@ -57,8 +57,9 @@ class Flattener {
 
   void add_leaf(const Value& value) {
     std::string name = dotted(path_);
-    // Names grow with depth: a long key shared by many paths costs what it takes.
-    budget_.spend(1 + name.size() / 64);
+    // An entry costs what it takes: long names and unusually deep paths count for more.
+    constexpr std::size_t kUsualDepth = 16;
+    budget_.spend(1 + name.size() / 64 + (std::max(path_.size(), kUsualDepth) - kUsualDepth) / 2);
     const auto [found, added] = by_name_.emplace(name, state_.entries.size());
     if (!added)
       fail(Code::kCorrupt,

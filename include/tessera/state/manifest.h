@@ -4,12 +4,16 @@
 //
 //   files   --- one per physical file, relative to the checkpoint's folder
 //   tensors --- name, TensorSpec, a run of chunks
-//   chunks  --- packed: coordinates, optional flat range, one Source (<= 120 bytes per chunk in all)
-//   state   --- the flattened state dict: names -> tensor references and values
+//   chunks  --- packed: coordinates, optional flat range, one Source (<= 120 bytes per chunk in
+//   all) state   --- the flattened state dict: names -> tensor references and values
 //
 // Sources of kind kPending point at an archive item whose inside has not been opened; the format's
 // locate() turns them into extents, once per file, and only for verbs that read data.
 // A Manifest is a value: no open files. Thread-safe to read.
+#include <tessera/state/value.h>
+#include <tessera/tensor/chunk.h>
+#include <tessera/tensor/shape.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -17,10 +21,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <tessera/state/value.h>
-#include <tessera/tensor/chunk.h>
-#include <tessera/tensor/shape.h>
 
 namespace tessera {
 
@@ -39,18 +39,21 @@ struct Source {
   Kind kind = Kind::kPending;
   std::uint8_t flags = 0;
   std::uint16_t reserved = 0;
-  std::uint32_t file = 0;      // index in Manifest::files
-  std::uint64_t offset = 0;    // bytes in the file
-  std::uint64_t length = 0;    // bytes: the item (kPending, kCoded), or the span the elements touch (kExtent)
-  std::uint32_t side = 0;      // kExtent: 1 + index in Manifest::strides, 0 = row-major dense; others see above
-  std::uint32_t record = 0;    // 1 + index in Manifest::records, 0 = no checksum known
+  std::uint32_t file = 0;    // index in Manifest::files
+  std::uint64_t offset = 0;  // bytes in the file
+  std::uint64_t length =
+      0;  // bytes: the item (kPending, kCoded), or the span the elements touch (kExtent)
+  std::uint32_t side =
+      0;  // kExtent: 1 + index in Manifest::strides, 0 = row-major dense; others see above
+  std::uint32_t record = 0;  // 1 + index in Manifest::records, 0 = no checksum known
 };
 static_assert(sizeof(Source) == 32);
 
-/// A stored record with a checksum of all its bytes (a zip entry, a safetensors blob of our own writing).
+/// A stored record with a checksum of all its bytes (a zip entry, a safetensors blob of our own
+/// writing).
 struct Record {
   std::uint32_t file = 0;
-  std::uint32_t crc32 = 0;   // zip polynomial
+  std::uint32_t crc32 = 0;  // zip polynomial
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
 };
@@ -90,12 +93,13 @@ class ChunkTable {
   std::vector<FlatRange> flat_ranges_;  // only partial ones, ascending
 };
 
-/// Scale and zero point of a quantized tensor (per tensor: one of each; per channel: vectors and an axis).
+/// Scale and zero point of a quantized tensor (per tensor: one of each; per channel: vectors and an
+/// axis).
 struct QuantParams {
   std::string scheme;  // "per_tensor_affine", "per_channel_affine", ...
   double scale = 0;
   std::int64_t zero_point = 0;
-  Value scales;        // per channel: tensor references
+  Value scales;  // per channel: tensor references
   Value zero_points;
   std::int64_t axis = 0;
 };
@@ -104,16 +108,16 @@ enum class TensorKind : std::uint8_t { kParam, kBuffer, kOptim, kMaster, kOther 
 std::string_view kind_name(TensorKind kind);
 
 struct StoredTensor {
-  std::string name;                // dotted FQN of the leaf; for `embedded` ones the leaf value's name
+  std::string name;  // dotted FQN of the leaf; for `embedded` ones the leaf value's name
   TensorSpec spec;
-  std::uint64_t first_chunk = 0;   // in Manifest::chunks
+  std::uint64_t first_chunk = 0;  // in Manifest::chunks
   std::uint32_t chunk_count = 0;
   TensorKind kind = TensorKind::kOther;
-  bool embedded = false;           // sits inside a value (a tensor in a tuple): no leaf of its own
-  bool is_parameter = false;       // pickled as nn.Parameter
+  bool embedded = false;      // sits inside a value (a tensor in a tuple): no leaf of its own
+  bool is_parameter = false;  // pickled as nn.Parameter
   bool requires_grad = false;
-  bool always_sharded = false;     // our own manifest says that this tensor is a sharded one
-  std::int32_t quant = -1;         // index in Manifest::quant, -1 = none
+  bool always_sharded = false;  // our own manifest says that this tensor is a sharded one
+  std::int32_t quant = -1;      // index in Manifest::quant, -1 = none
 };
 
 /// A remark of the reader that is not fatal: unknown attribute kept, stale file ignored, ...
@@ -133,8 +137,8 @@ struct GlobalUse {
 };
 
 struct Manifest {
-  std::string format;    // "torch-dcp"
-  std::string dialect;   // human: "DCP, PyTorch 2.10 or newer (version 1.0.0)"
+  std::string format;                      // "torch-dcp"
+  std::string dialect;                     // human: "DCP, PyTorch 2.10 or newer (version 1.0.0)"
   std::optional<std::int64_t> world_size;  // writing ranks the checkpoint itself shows
   std::string world_size_source;           // "rank numbers in 4 file names"
   std::vector<StoredFile> files;
@@ -144,11 +148,11 @@ struct Manifest {
   std::vector<std::vector<std::int64_t>> strides;  // elements
   std::vector<Record> records;
   std::vector<Bytes> inline_bytes;
-  std::vector<std::vector<std::string>> codecs;    // chains, applied left to right
+  std::vector<std::vector<std::string>> codecs;  // chains, applied left to right
   std::vector<QuantParams> quant;
   std::vector<Note> notes;
   std::vector<GlobalUse> globals;
-  std::map<std::string, std::string> provenance;   // library versions and the like, when recorded
+  std::map<std::string, std::string> provenance;  // library versions and the like, when recorded
 
   const StoredTensor* find(std::string_view name) const;  // linear; embedded ones excluded
   Chunk chunk(const StoredTensor& tensor, std::size_t i) const {

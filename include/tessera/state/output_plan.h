@@ -1,34 +1,36 @@
 #pragma once
-// OutputPlan: what a writer will produce, to the byte, before byte one is written. Pure data plus one
-// pure function (the renderer). Preflight, resume, splitting over processes, byte-identical output and
-// bounded memory all follow from it.
+// OutputPlan: what a writer will produce, to the byte, before byte one is written. Pure data plus
+// one pure function (the renderer). Preflight, resume, splitting over processes, byte-identical
+// output and bounded memory all follow from it.
 //
 // A file is a run of segments without gaps:
 //   kLiteral   bytes known now; rendered when written, so that the plan stays small
-//   kTensor    one target chunk of one source tensor, dense row-major in its box's (or range's) ravel
-//   kDeferred  bytes that depend on CRC-32s of kTensor segments of the same file (zip descriptors and directories)
+//   kTensor    one target chunk of one source tensor, dense row-major in its box's (or range's)
+//   ravel kDeferred  bytes that depend on CRC-32s of kTensor segments of the same file (zip
+//   descriptors and directories)
+#include <tessera/base/bytes.h>
+#include <tessera/state/manifest.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <tessera/base/bytes.h>
-#include <tessera/state/manifest.h>
-
 namespace tessera {
 
 struct Segment {
   enum class Kind : std::uint8_t { kLiteral, kTensor, kDeferred };
   Kind kind = Kind::kLiteral;
-  std::uint32_t tensor = 0;    // kTensor: index in the source Manifest::tensors
-  std::uint64_t offset = 0;    // bytes in the file
-  std::uint64_t length = 0;    // bytes
-  std::uint64_t payload = 0;   // kTensor: index in OutputPlan::chunks; others: the renderer's own number
+  std::uint32_t tensor = 0;  // kTensor: index in the source Manifest::tensors
+  std::uint64_t offset = 0;  // bytes in the file
+  std::uint64_t length = 0;  // bytes
+  std::uint64_t payload =
+      0;  // kTensor: index in OutputPlan::chunks; others: the renderer's own number
 };
 
 struct OutputFile {
-  std::string path;               // relative to the output folder; "" for a one-file result
+  std::string path;  // relative to the output folder; "" for a one-file result
   std::uint64_t size_bytes = 0;
   std::uint64_t first_segment = 0;  // in OutputPlan::segments
   std::uint64_t segment_count = 0;
@@ -43,21 +45,24 @@ struct OutputPlan;
 class OutputRenderer {
  public:
   virtual ~OutputRenderer() = default;
-  /// Exactly segments[segment].length bytes. `crc` is only asked for kTensor segments of the same file.
-  virtual Bytes render(const OutputPlan& plan, std::size_t segment, const SegmentCrc& crc) const = 0;
+  /// Exactly segments[segment].length bytes. `crc` is only asked for kTensor segments of the same
+  /// file.
+  virtual Bytes render(const OutputPlan& plan, std::size_t segment,
+                       const SegmentCrc& crc) const = 0;
 };
 
 struct OutputPlan {
   std::string format;
-  bool single_file = false;          // the result is one file, not a folder
-  std::vector<OutputFile> files;     // in writing order; an index or metadata file comes last
-  std::vector<Segment> segments;     // grouped by file, ascending offsets, no gaps
-  std::vector<Chunk> chunks;         // what kTensor segments hold, in global coordinates
+  bool single_file = false;       // the result is one file, not a folder
+  std::vector<OutputFile> files;  // in writing order; an index or metadata file comes last
+  std::vector<Segment> segments;  // grouped by file, ascending offsets, no gaps
+  std::vector<Chunk> chunks;      // what kTensor segments hold, in global coordinates
   std::shared_ptr<const OutputRenderer> renderer;
-  std::vector<Note> notes;           // what the user should know: dropped ties, renamed keys, ...
+  std::vector<Note> notes;  // what the user should know: dropped ties, renamed keys, ...
 
   std::uint64_t total_bytes() const;
-  /// Throws kInternal unless segments tile every file exactly and tensor segments have their chunk's size.
+  /// Throws kInternal unless segments tile every file exactly and tensor segments have their
+  /// chunk's size.
   void check(const Manifest& source) const;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Value: everything in a state dict that is not a tensor's bytes. An immutable tree (a DAG where the
-// source shares nodes) of Python-like values: what pickle, JSON and HDF5 attributes decode to.
+// Value: everything in a state dict that is not a tensor's bytes. An immutable tree (a DAG where
+// the source shares nodes) of Python-like values: what pickle, JSON and HDF5 attributes decode to.
 //
 // - Copies are cheap (shared nodes). Depth is limited by whoever builds from untrusted input
 //   (kMaxValueDepth), so destruction and traversal may recurse; breadth is not: traversals that
@@ -9,6 +9,9 @@
 // - Dict order is kept; keys are Values (integer 1 differs from "1").
 // - Opaque: an object of a class we do not know: its global's name, arguments, state and items.
 //   It can be listed and copied verbatim into pickle formats, never called.
+#include <tessera/base/bytes.h>
+#include <tessera/tensor/dtype.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,9 +21,6 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <tessera/base/bytes.h>
-#include <tessera/tensor/dtype.h>
 
 namespace tessera {
 
@@ -36,9 +36,26 @@ struct OpaqueObject;
 class Value {
  public:
   enum class Kind : std::uint8_t {
-    kNone, kBool, kInt, kBigInt, kFloat, kComplex, kString, kBytes, kByteArray,
-    kBytesIo,   // a DCP byte item that is no archive: raw bytes of an io.BytesIO
-    kList, kTuple, kSet, kFrozenSet, kSize, kDict, kOrderedDict, kDType, kTensor, kOpaque,
+    kNone,
+    kBool,
+    kInt,
+    kBigInt,
+    kFloat,
+    kComplex,
+    kString,
+    kBytes,
+    kByteArray,
+    kBytesIo,  // a DCP byte item that is no archive: raw bytes of an io.BytesIO
+    kList,
+    kTuple,
+    kSet,
+    kFrozenSet,
+    kSize,
+    kDict,
+    kOrderedDict,
+    kDType,
+    kTensor,
+    kOpaque,
   };
 
   Value() = default;  // None
@@ -47,12 +64,14 @@ class Value {
   static Value big_integer(std::string decimal);  // beyond int64; "-123..."
   static Value real(double v);
   static Value complex(double re, double im);
-  static Value string(std::string v);  // UTF-8 (lone surrogates kept as Python's surrogatepass would)
+  static Value string(
+      std::string v);  // UTF-8 (lone surrogates kept as Python's surrogatepass would)
   static Value bytes(std::string v, Kind kind = Kind::kBytes);  // kBytes, kByteArray, kBytesIo
   static Value list(ValueList v, Kind kind = Kind::kList);      // kList, kTuple, kSet, kFrozenSet
   static Value size(std::vector<std::int64_t> v);
   static Value dict(ValueDict v);
-  /// `attributes`: instance attributes of an OrderedDict (module.state_dict()'s `_metadata`); None if none.
+  /// `attributes`: instance attributes of an OrderedDict (module.state_dict()'s `_metadata`); None
+  /// if none.
   static Value ordered_dict(ValueDict v, Value attributes);
   static Value dtype(DType v);
   static Value tensor(std::uint32_t index);
@@ -69,13 +88,13 @@ class Value {
   // Accessors: the kind must match (TESSERA_CHECK).
   bool as_bool() const;
   std::int64_t as_int() const;
-  double as_real() const;                       // kInt or kFloat
+  double as_real() const;  // kInt or kFloat
   std::pair<double, double> as_complex() const;
-  const std::string& as_string() const;         // kString, kBytes*, kBigInt
-  const ValueList& as_list() const;             // kList, kTuple, kSet, kFrozenSet
+  const std::string& as_string() const;  // kString, kBytes*, kBigInt
+  const ValueList& as_list() const;      // kList, kTuple, kSet, kFrozenSet
   const std::vector<std::int64_t>& as_size() const;
-  const ValueDict& as_dict() const;             // both dict kinds
-  const Value& attributes() const;              // kOrderedDict
+  const ValueDict& as_dict() const;  // both dict kinds
+  const Value& attributes() const;   // kOrderedDict
   DType as_dtype() const;
   std::uint32_t tensor_index() const;
   const OpaqueObject& as_opaque() const;
@@ -86,8 +105,8 @@ class Value {
   /// Identity of the shared node (nullptr for scalars held inline): detects sharing.
   const void* node_id() const;
 
-  /// Deep equality; NaN equals NaN, 1 differs from 1.0 and from True, list from tuple; the order of a dict
-  /// counts. Shared nodes are compared once.
+  /// Deep equality; NaN equals NaN, 1 differs from 1.0 and from True, list from tuple; the order of
+  /// a dict counts. Shared nodes are compared once.
   friend bool operator==(const Value& a, const Value& b);
 
  private:
@@ -111,18 +130,19 @@ struct OpaqueObject {
   /// How pickle made it; decides how it is written back.
   enum class How : std::uint8_t { kGlobal, kReduce, kNewObj, kNewObjEx, kPersistentId, kExtension };
   How how = How::kGlobal;
-  std::string module;  // "torch.optim.lr_scheduler"
-  std::string name;    // "StepLR"
-  Value arguments;     // tuple; None for kGlobal
+  std::string module;       // "torch.optim.lr_scheduler"
+  std::string name;         // "StepLR"
+  Value arguments;          // tuple; None for kGlobal
   Value keyword_arguments;  // kNewObjEx
-  Value state;         // BUILD's argument; None if absent
+  Value state;              // BUILD's argument; None if absent
   bool has_state = false;
-  ValueList items;     // APPEND(S)
+  ValueList items;       // APPEND(S)
   ValueDict dict_items;  // SETITEM(S)
   std::string global() const { return module + "." + name; }
 };
 
-/// Counts nodes a traversal expands; throws kCorrupt past the limit ("expands to more than N values").
+/// Counts nodes a traversal expands; throws kCorrupt past the limit ("expands to more than N
+/// values").
 class ValueBudget {
  public:
   explicit ValueBudget(std::uint64_t limit) : limit_(limit), left_(limit) {}
@@ -155,7 +175,8 @@ struct StateEntry {
 };
 
 /// What paths alone cannot restore of a container. Everything else is a plain dict or list.
-///   kDict         an empty dict; or, with `attributes`, a dict whose keys are neither strings nor integers:
+///   kDict         an empty dict; or, with `attributes`, a dict whose keys are neither strings nor
+///   integers:
 ///                 a dict from the text of such a key in the paths to the key itself
 ///   kOrderedDict  an OrderedDict, with its instance attributes or None
 struct ContainerNote {
@@ -174,13 +195,14 @@ struct StateDict {
   const StateEntry* find(std::string_view name) const;  // linear
 };
 
-/// The 2.4+ rule of DCP: every dict is entered, a list only when it holds (at any depth of lists) a tensor or
-/// a dict, a tuple never; an empty dict leaves only a ContainerNote. Throws kCorrupt when two leaves get one name.
-/// Source: torch/distributed/checkpoint/_traverse.py (2.4 and newer).
+/// The 2.4+ rule of DCP: every dict is entered, a list only when it holds (at any depth of lists) a
+/// tensor or a dict, a tuple never; an empty dict leaves only a ContainerNote. Throws kCorrupt when
+/// two leaves get one name. Source: torch/distributed/checkpoint/_traverse.py (2.4 and newer).
 StateDict flatten(const Value& root, ValueBudget& budget);
 /// The rule of 2.0 to 2.3: a dict is entered only if it holds a tensor or a non-terminal container.
 StateDict flatten_before_2_4(const Value& root, ValueBudget& budget);
-/// The inverse, by paths and notes: a list where the next item is an index, a dict elsewhere; gaps in a list are None.
+/// The inverse, by paths and notes: a list where the next item is an index, a dict elsewhere; gaps
+/// in a list are None.
 Value unflatten(const StateDict& state);
 
 }  // namespace tessera

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/format/torch_save/remap_tensors.h"
+#include "lib/state/tensor_remapper.h"
 #include "lib/format/torch_save/ts_parts.h"
 #include "lib/format/value_policy.h"
 

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "lib/format/torch_save/remap_tensors.h"
+#include "lib/state/tensor_remapper.h"
 #include "lib/format/torch_save/ts_parts.h"
 
 namespace tessera::torch_save {

@@ -1,4 +1,4 @@
-#include "lib/format/torch_save/remap_tensors.h"
+#include "lib/state/tensor_remapper.h"
 
 #include <utility>
 

@@ -1,0 +1,99 @@
+#pragma once
+// Opening: from what the user typed to a Manifest. The rules for PATH, in this order:
+//
+//   1. a checkpoint: a folder or file that a format recognises (damaged ones too)
+//   2. a pointer: the file `latest` or `latest_checkpointed_iteration.txt`, named or found in the
+//   folder
+//   3. parts of one state: accelerate's pytorch_model_fsdp_N + optimizer_N
+//   4. the single checkpoint below the folder (a folder with one torch.save file is that file)
+//   several below: kNotFound listing them; list_run() gives them as rows
+//
+// Hidden names (our stages `.x.tmp-*` among them) are never checkpoints. Symbolic links below PATH
+// are not followed, but for a link `latest` that stays inside the folder. URLs are kUnsupported
+// with the command that copies them.
+//
+// Errors: kNotFound (absent, with the nearest name; several), kUnsupported (URL; ambiguous format,
+// with candidates), kInvalidArgument (a selection that matches nothing), kCorrupt and others from
+// the format's reader.
+#include <tessera/format/format_driver.h>
+#include <tessera/ops/select.h>
+#include <tessera/state/manifest.h>
+#include <tessera/storage/file_system.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct OpenOptions {
+  std::string from;     // format id; "" = detect by content
+  Selection selection;  // root, include, exclude, only
+  ReadOptions read;
+};
+
+/// A checkpoint held open. Movable. The directory outlives every reader made from it.
+struct OpenedCheckpoint {
+  std::string path;         // resolved: the folder, or the file
+  std::string display;      // as the user knows it; differs from `asked` when a choice was made
+  std::string asked;        // what was typed
+  std::string file;         // "" or the file's name inside `directory`
+  std::string detected_by;  // the probe's reason, or "--from"
+  const FormatDriver* driver = nullptr;
+  std::unique_ptr<Directory> directory;
+  Manifest manifest;
+  std::vector<Note>
+      notes;  // about PATH: which pointer or child was chosen (code "PATH"), ignored neighbours
+
+  Place place() const { return {directory.get(), file, display}; }
+  /// Locates these tensors (sorted, unique; see FormatDriver::locate). Idempotent.
+  void locate(std::span<const std::uint32_t> tensors, const ReadOptions& options);
+  /// Locates every tensor.
+  void locate_all(const ReadOptions& options);
+};
+
+/// Resolves PATH, detects the format, reads the manifest, sets kinds, applies the selection.
+OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
+                                 const OpenOptions& options = {});
+
+/// One checkpoint of a run directory. Headers and metadata only.
+struct RunRow {
+  std::string path;                  // resolved
+  std::string name;                  // relative to the run directory
+  std::optional<std::int64_t> step;  // from its name
+  std::string format;                // id, or "" when unknown
+  std::optional<std::int64_t> world_size;
+  std::uint64_t bytes = 0;  // of its files
+  bool complete = false;
+  std::string problem;     // why it is damaged; "" when complete
+  bool is_latest = false;  // the pointer names it
+};
+
+struct RunListing {
+  std::string path;
+  std::string pointer;         // file name of the pointer, "" = none
+  std::string pointer_target;  // what it names, as written
+  bool pointer_stale = false;  // it names nothing that is there
+  std::vector<RunRow> rows;    // by step, then name in natural order
+};
+
+/// For summary: the rows when several checkpoints lie below PATH (with or without a pointer),
+/// nullopt when PATH is one checkpoint or resolves to one. Throws as open_checkpoint does when
+/// nothing is there. Other verbs follow the pointer.
+std::optional<RunListing> list_run(FileSystem& fs, const std::string& path,
+                                   const OpenOptions& options = {});
+
+/// A pointer below (or at) PATH that names nothing: for verify. Nullopt when there is none or it is
+/// fine.
+std::optional<Note> stale_pointer(FileSystem& fs, const std::string& path);
+
+/// The rank that wrote a file, where its name says so (`__3_0.distcp`, `shard-00002-...`).
+std::optional<std::int64_t> writing_rank(std::string_view file_path);
+
+/// Indices of tensors that are leaves (embedded ones excluded), in manifest order.
+std::vector<std::uint32_t> leaf_tensors(const Manifest& manifest);
+
+}  // namespace tessera

@@ -1,0 +1,81 @@
+#pragma once
+// stat: numbers about the values of each tensor. Streams; one pass (quantiles and histograms of
+// tensors that do not fit the memory limit take further passes, or a sketch with a stated error).
+//
+// Accumulation in fp64, compensated: count, mean, std, norms agree with a NumPy fp64 reference
+// within 1e-12 relative. NaN and Inf are counted and left out of the rest. std is the population's
+// (ddof 0). Complex tensors: statistics of the modulus, NaN or Inf in either part; bool: 0 and 1.
+// Types without arithmetic here (4 and 6 bits, opaque bits) are listed as skipped.
+#include <tessera/ops/open.h>
+#include <tessera/reshard/tensor_reader.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct Histogram {
+  bool logarithmic = false;  // bins of log10 |x|; zeros apart
+  double low = 0;            // edges: value, or log10 of the modulus
+  double high = 0;
+  std::int64_t zeros = 0;  // logarithmic only
+  std::vector<std::int64_t> counts;
+};
+
+inline constexpr std::array<double, 7> kQuantiles = {0.01, 0.10, 0.25, 0.50, 0.75, 0.90, 0.99};
+
+struct StatOptions {
+  bool quantiles = true;
+  bool histogram = true;
+  bool log_histogram = false;
+  int bins = 32;
+  bool row_norms = false;  // L2 norm per index of dim 0, tensors of rank 2 only
+  TransferOptions transfer;
+};
+
+struct TensorStat {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  TensorKind kind = TensorKind::kOther;
+  std::string skipped;     // why there are no numbers; "" otherwise
+  std::int64_t count = 0;  // elements
+  std::int64_t finite = 0;
+  std::int64_t nan = 0;
+  std::int64_t pos_inf = 0;
+  std::int64_t neg_inf = 0;
+  std::int64_t zeros = 0;
+  std::int64_t subnormal = 0;     // of the tensor's own type
+  std::int64_t outside_bf16 = 0;  // finite, but rounds to Inf in bfloat16
+  std::int64_t outside_fp16 =
+      0;  // finite, but rounds to Inf in float16, or non-zero and rounds to zero there
+  std::optional<std::int64_t> first_nan;  // flat index, row-major
+  std::optional<std::int64_t> first_inf;
+  // Over finite elements; empty when there are none.
+  std::optional<double> min, max, mean, std, l1, l2, abs_max;
+  bool constant = false;  // all elements equal (and finite), count > 1
+  bool all_zero = false;
+  std::vector<double> quantiles;  // kQuantiles; linear interpolation as NumPy's default
+  double quantile_error = 0;      // 0 = exact; else the largest error, as a fraction of (max - min)
+  std::optional<Histogram> histogram;
+  std::vector<double> row_norms;
+};
+
+/// Errors are the NaN and Inf of F22 ("ST001" NaN, "ST002" Inf; tensor and first index named);
+/// warnings: constant or all-zero parameters.
+struct StatReport {
+  std::string path;
+  std::string format;
+  std::vector<TensorStat> tensors;
+  std::vector<Note> findings;
+  std::uint64_t bytes = 0;
+  std::vector<Note> notes;
+  bool ok() const;  // no finding of severity "error"
+};
+
+StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& options = {});
+
+}  // namespace tessera

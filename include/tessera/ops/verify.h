@@ -1,0 +1,47 @@
+#pragma once
+// verify: is this checkpoint whole? Damage is a finding with a stable code (docs/verify-codes.md),
+// never an exception; only metadata that cannot be parsed throws.
+//
+//   quick   metadata and file sizes: coverage of every tensor, bounds, missing or extra files,
+//   pointer full    and every byte is read: record CRCs, the inside of every archive, our seal's
+//   CRC per MiB deep    and values: replicas equal bit for bit, pads zero where they are known
+#include <tessera/ops/open.h>
+#include <tessera/reshard/tensor_reader.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+enum class VerifyLevel : std::uint8_t { kQuick, kFull, kDeep };
+
+struct VerifyOptions {
+  VerifyLevel level = VerifyLevel::kFull;
+  bool require_sums = false;  // no checksum for some tensor bytes: an error
+  std::string against;        // file with a hash report or our manifest; "" = none
+  OpenOptions open;           // tolerate_damage is set by verify itself
+  TransferOptions transfer;
+};
+
+struct VerifyReport {
+  std::string path;
+  std::string format;
+  VerifyLevel level = VerifyLevel::kFull;
+  bool ok = true;  // no finding of severity "error"
+  std::vector<Note> findings;
+  std::uint64_t files = 0;
+  std::uint64_t tensors = 0;
+  std::uint64_t chunks = 0;
+  std::uint64_t bytes_read = 0;
+  std::uint64_t bytes_with_sums = 0;  // covered by a record CRC or the seal
+  std::uint64_t tensor_bytes_stored = 0;
+  bool sealed = false;  // our manifest is there and fits
+  std::vector<Note> notes;
+};
+
+VerifyReport verify_checkpoint(FileSystem& fs, const std::string& path,
+                               const VerifyOptions& options);
+
+}  // namespace tessera

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/ops/open.h>
+#include <tessera/ops/seal.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "lib/ops/path_resolve.h"
+
+namespace tessera {
+namespace {
+
+/// Digits after `prefix` at the front of `text`.
+std::optional<std::int64_t> number_after(std::string_view text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return std::nullopt;
+  text.remove_prefix(prefix.size());
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end == text.data()) return std::nullopt;
+  return number;
+}
+
+void check_unique_names(const Manifest& manifest) {
+  std::vector<std::string_view> names;
+  for (const StateEntry& entry : manifest.state.entries) names.push_back(entry.name);
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice != names.end())
+    fail(Code::kCorrupt, fmt::format("two entries are named \"{}\"", printable(*twice)));
+}
+
+}  // namespace
+
+void OpenedCheckpoint::locate(std::span<const std::uint32_t> tensors, const ReadOptions& options) {
+  in_file(display, [&] { driver->locate(place(), manifest, tensors, options); });
+}
+
+void OpenedCheckpoint::locate_all(const ReadOptions& options) {
+  std::vector<std::uint32_t> all(manifest.tensors.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint32_t>(i);
+  locate(all, options);
+}
+
+OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
+                                 const OpenOptions& options) {
+  OpenedCheckpoint opened;
+  opened.asked = path;
+  const PathResolver resolver(fs, options.from);
+  const FoundCheckpoint found = resolver.resolve(path, opened.notes);
+  opened.path = opened.display = found.path;
+  opened.file = found.file;
+  opened.detected_by = found.reason;
+  opened.driver = found.driver;
+  const std::string folder =
+      found.file.empty() ? found.path : split_path(fs.canonical(found.path)).first;
+  opened.directory = fs.open_directory(folder);
+  in_file(opened.display, [&] {
+    opened.manifest = opened.driver->manifest(opened.place(), options.read);
+    check_unique_names(opened.manifest);
+  });
+  std::string why;
+  if (const auto seal = read_seal(*opened.directory, opened.file, &why)) {
+    apply_seal(*seal, opened.manifest);
+  } else if (!why.empty()) {
+    opened.notes.push_back({"SEAL", "warning", why, "", ""});
+  }
+  assign_kinds(opened.manifest, find_roles(opened.manifest.state));
+  apply_selection(opened.manifest, options.selection);
+  return opened;
+}
+
+std::optional<std::int64_t> writing_rank(std::string_view file_path) {
+  const std::string_view name = file_path.substr(file_path.rfind('/') + 1);
+  if (const auto rank = number_after(name, "__")) return rank;
+  if (const auto shard = number_after(name, "shard-");
+      shard && name.find("-model-") != std::string_view::npos && *shard > 0)
+    return *shard - 1;
+  return std::nullopt;
+}
+
+std::vector<std::uint32_t> leaf_tensors(const Manifest& manifest) {
+  std::vector<std::uint32_t> leaves;
+  for (std::uint32_t i = 0; i < manifest.tensors.size(); ++i)
+    if (!manifest.tensors[i].embedded) leaves.push_back(i);
+  return leaves;
+}
+
+}  // namespace tessera

@@ -1,0 +1,265 @@
+#include "lib/ops/path_resolve.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+constexpr int kSearchDepth = 3;
+constexpr std::uint64_t kPointerBytes = 4096;
+constexpr std::string_view kMegatronPointer = "latest_checkpointed_iteration.txt";
+
+bool is_url(std::string_view text) {
+  const std::size_t at = text.find("://");
+  return at != std::string_view::npos && at > 0 && at < 12 &&
+         text.substr(0, at).find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789+-") ==
+             std::string_view::npos;
+}
+
+[[noreturn]] void refuse_url(const std::string& asked) {
+  std::string copy = fmt::format("curl -LO {}", asked);
+  if (asked.starts_with("s3://")) copy = fmt::format("aws s3 cp --recursive {} DIR", asked);
+  if (asked.starts_with("gs://")) copy = fmt::format("gcloud storage cp -r {} DIR", asked);
+  if (asked.starts_with("hf://"))
+    copy = fmt::format("hf download {} --local-dir DIR", asked.substr(5));
+  if (asked.starts_with("az://") || asked.starts_with("abfs"))
+    copy = fmt::format("azcopy copy {} DIR --recursive", asked);
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" is a URL; only local paths are read", printable(asked)),
+       fmt::format("copy it first: {}", printable(copy)));
+}
+
+/// Files that are part of a folder checkpoint: naming one means the folder.
+bool is_part_of_folder(std::string_view name) {
+  return name == ".metadata" || name.ends_with(".distcp") || name.ends_with(".index.json") ||
+         (name.starts_with("__") && name.ends_with(".metadata"));
+}
+
+bool could_be_checkpoint_file(std::string_view name) {
+  for (std::string_view suffix : {".pt", ".pth", ".bin", ".ckpt", ".safetensors"})
+    if (name.ends_with(suffix)) return true;
+  return false;
+}
+
+std::string trimmed(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos) return "";
+  return std::string(text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1));
+}
+
+/// The neighbour a pointer's text names: Megatron counts iterations, everybody else writes the
+/// name.
+std::string neighbour_of(std::string_view pointer, const std::string& text) {
+  if (pointer != kMegatronPointer || text.find_first_not_of("0123456789") != std::string::npos ||
+      text.empty())
+    return text;
+  return fmt::format("iter_{:0>7}", text);
+}
+
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
+}
+
+}  // namespace
+
+std::string join_path(const std::string& folder, const std::string& name) {
+  return folder.empty() || folder.ends_with('/') ? folder + name : folder + "/" + name;
+}
+
+std::pair<std::string, std::string> split_path(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return {".", path};
+  return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
+}
+
+void fail_several(const std::string& asked, const std::vector<FoundCheckpoint>& found) {
+  std::string list;
+  for (std::size_t i = 0; i < found.size() && i < 8; ++i)
+    list += (i ? ", " : "") + printable(found[i].name.empty() ? found[i].path : found[i].name);
+  if (found.size() > 8) list += fmt::format(", and {} more", found.size() - 8);
+  fail(Code::kNotFound,
+       fmt::format("{} checkpoints lie below \"{}\": {}", found.size(), printable(asked), list),
+       fmt::format("name one of them; ckpt-inspect {} shows them all", printable(asked)));
+}
+
+FileInfo PathResolver::require(const std::string& asked) const {
+  if (is_url(asked)) refuse_url(asked);
+  if (auto info = fs_.stat(asked)) return *info;
+  const auto [folder, name] = split_path(asked);
+  std::string hint;
+  if (const auto parent = fs_.stat(folder); parent && parent->type == FileType::kDirectory) {
+    std::vector<std::string> names;
+    for (const FileInfo& info : fs_.open_directory(folder)->list()) names.push_back(info.name);
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    if (const std::string near = nearest(name, views); !near.empty())
+      hint = fmt::format(
+          "did you mean \"{}\"?",
+          printable(join_path(folder == "." && asked.front() != '.' ? "" : folder, near)));
+  }
+  fail(Code::kNotFound, fmt::format("\"{}\" does not exist", printable(asked)), hint);
+}
+
+std::optional<FoundCheckpoint> PathResolver::recognise(const std::string& path,
+                                                       FileType type) const {
+  FoundCheckpoint found{.path = path};
+  std::string folder = path;
+  if (type == FileType::kRegular) std::tie(folder, found.file) = split_path(path);
+  const auto directory = fs_.open_directory(folder);
+  const Place place{directory.get(), found.file, path};
+  if (!from_.empty()) {
+    found.driver = find_format(from_);
+    if (!found.driver)
+      fail(Code::kInvalidArgument,
+           fmt::format("--from {}: no format has this name", printable(from_)));
+    const ProbeResult probe = found.driver->probe(place);
+    if (probe.answer == ProbeResult::Answer::kNo) return std::nullopt;
+    found.reason = "--from";
+    return found;
+  }
+  const Detection detection = detect_format(place);
+  if (detection.candidates.empty()) return std::nullopt;
+  if (!detection.driver) {
+    std::string list;
+    for (const auto& [id, reason] : detection.candidates)
+      list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", id, reason);
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" could be several formats: {}", printable(path), list),
+         "say which with --from");
+  }
+  found.driver = detection.driver;
+  for (const auto& [id, reason] : detection.candidates)
+    if (id == found.driver->id()) found.reason = reason;
+  return found;
+}
+
+FoundCheckpoint PathResolver::resolve(const std::string& asked, std::vector<Note>& notes) const {
+  const FileInfo info = require(asked);
+  if (info.type == FileType::kDirectory) return resolve_folder(asked, notes);
+  if (info.type != FileType::kRegular)
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" is neither a file nor a folder", printable(asked)));
+  return resolve_file(asked, notes);
+}
+
+FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
+                                           std::vector<Note>& notes) const {
+  const auto [folder, name] = split_path(asked);
+  if (name == "latest" || name == kMegatronPointer) {
+    if (const auto pointer = pointer_in(folder); pointer && pointer->name == name)
+      return follow(*pointer, notes);
+  }
+  if (is_part_of_folder(name)) {
+    if (auto found = recognise(folder, FileType::kDirectory)) {
+      notes.push_back(
+          {"PATH", "info",
+           fmt::format("{} is part of the checkpoint {}", printable(name), printable(folder)), "",
+           ""});
+      return *found;
+    }
+  }
+  // A link the user named is followed; what it leads to is opened in its own folder.
+  if (auto found = recognise(fs_.canonical(asked), FileType::kRegular)) {
+    found->path = asked;
+    return *found;
+  }
+  if (fs_.stat(asked)->size_bytes == 0)
+    fail(Code::kCorrupt, fmt::format("\"{}\" is empty (0 bytes)", printable(asked)));
+  if (could_be_checkpoint_file(name))
+    fail(Code::kCorrupt, fmt::format("\"{}\" does not begin like any checkpoint; its first bytes "
+                                     "are damaged or it is something else",
+                                     printable(asked)));
+  if (!from_.empty())
+    fail(Code::kUnsupported, fmt::format("\"{}\" is not {}", printable(asked), from_));
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" is in no format that is read here", printable(asked)));
+}
+
+FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
+                                             std::vector<Note>& notes) const {
+  if (auto found = recognise(asked, FileType::kDirectory)) return *found;
+  if (const auto pointer = pointer_in(asked); pointer && !pointer->path.empty())
+    return follow(*pointer, notes);
+  std::vector<FoundCheckpoint> found = below(asked);
+  if (found.empty()) {
+    const bool bare = fs_.open_directory(asked)->list().empty();
+    fail(bare ? Code::kNotFound : Code::kUnsupported,
+         fmt::format("\"{}\" holds no checkpoint{}", printable(asked),
+                     bare ? ": it is empty" : " in a format that is read here"));
+  }
+  if (found.size() > 1) fail_several(asked, found);
+  notes.push_back({"PATH", "info",
+                   fmt::format("using {}, the one checkpoint below {}", printable(found[0].path),
+                               printable(asked)),
+                   "", ""});
+  return found[0];
+}
+
+FoundCheckpoint PathResolver::follow(const Pointer& pointer, std::vector<Note>& notes) const {
+  if (pointer.path.empty())
+    fail(Code::kNotFound, fmt::format("the pointer {} names \"{}\", which is not there",
+                                      pointer.name, printable(pointer.target)));
+  std::vector<Note> inner;
+  FoundCheckpoint found = resolve_folder(pointer.path, inner);
+  notes.push_back({"PATH", "info",
+                   fmt::format("using {}, named by {}", printable(found.path), pointer.name), "",
+                   ""});
+  return found;
+}
+
+std::optional<Pointer> PathResolver::pointer_in(const std::string& folder) const {
+  const auto directory = fs_.open_directory(folder);
+  for (const std::string& name : {std::string("latest"), std::string(kMegatronPointer)}) {
+    const auto info = directory->stat(name);
+    if (!info) continue;
+    Pointer pointer{.name = name, .target = "", .path = ""};
+    if (info->type == FileType::kSymlink) {
+      const std::string path = fs_.canonical(join_path(folder, name));
+      const auto [parent, target] = split_path(path);
+      pointer.target = target;
+      if (parent == fs_.canonical(folder) && fs_.stat(path))
+        pointer.path = join_path(folder, target);
+      return pointer;
+    }
+    if (info->type != FileType::kRegular || info->size_bytes > kPointerBytes) continue;
+    Bytes text(info->size_bytes);
+    directory->open(name)->read_at(0, text);
+    pointer.target = trimmed(as_text(text));
+    const std::string neighbour = neighbour_of(name, pointer.target);
+    const auto there = is_plain_name(neighbour) ? directory->stat(neighbour) : std::nullopt;
+    if (there && there->type == FileType::kDirectory) pointer.path = join_path(folder, neighbour);
+    return pointer;
+  }
+  return std::nullopt;
+}
+
+std::vector<FoundCheckpoint> PathResolver::below(const std::string& folder) const {
+  std::vector<FoundCheckpoint> found;
+  search(folder, "", kSearchDepth, found);
+  std::ranges::sort(found,
+                    [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
+  return found;
+}
+
+void PathResolver::search(const std::string& folder, const std::string& name, int depth,
+                          std::vector<FoundCheckpoint>& found) const {
+  for (const FileInfo& info : fs_.open_directory(folder)->list()) {
+    if (info.name.starts_with('.') || info.name.ends_with(".tessera.json")) continue;
+    const bool is_file = info.type == FileType::kRegular && could_be_checkpoint_file(info.name);
+    if (!is_file && info.type != FileType::kDirectory) continue;
+    const std::string path = join_path(folder, info.name);
+    const std::string child = name.empty() ? info.name : name + "/" + info.name;
+    if (auto checkpoint = recognise(path, info.type)) {
+      checkpoint->name = child;
+      found.push_back(std::move(*checkpoint));
+    } else if (info.type == FileType::kDirectory && depth > 1) {
+      search(path, child, depth - 1, found);
+    }
+  }
+}
+
+}  // namespace tessera

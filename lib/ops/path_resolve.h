@@ -1,0 +1,62 @@
+#pragma once
+// From what the user typed to a folder or file that one format recognises (the PATH rules of
+// ops/open.h).
+#include <tessera/format/registry.h>
+#include <tessera/ops/open.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// A place that a format recognised.
+struct FoundCheckpoint {
+  std::string path;  // folder or file
+  std::string name;  // relative to where the search began; "" when it is the start itself
+  std::string file;  // "" or the file's name in its folder
+  const FormatDriver* driver = nullptr;
+  std::string reason;
+};
+
+/// A pointer file or link in a folder.
+struct Pointer {
+  std::string name;    // "latest"
+  std::string target;  // what it names, as written
+  std::string path;    // folder it leads to; "" when that is absent or no name of a neighbour
+};
+
+class PathResolver {
+ public:
+  explicit PathResolver(FileSystem& fs, std::string from) : fs_(fs), from_(std::move(from)) {}
+
+  /// The one checkpoint that `asked` means; notes say which choice was made.
+  FoundCheckpoint resolve(const std::string& asked, std::vector<Note>& notes) const;
+  /// The place itself, when a format recognises it. Throws kUnsupported when several do.
+  std::optional<FoundCheckpoint> recognise(const std::string& path, FileType type) const;
+  /// Checkpoints below a folder, not below each other; hidden names and links left out; natural
+  /// order.
+  std::vector<FoundCheckpoint> below(const std::string& folder) const;
+  std::optional<Pointer> pointer_in(const std::string& folder) const;
+  /// Throws kUnsupported for a URL, kNotFound (with the nearest neighbour) for an absent path.
+  FileInfo require(const std::string& asked) const;
+
+ private:
+  FoundCheckpoint resolve_file(const std::string& asked, std::vector<Note>& notes) const;
+  FoundCheckpoint resolve_folder(const std::string& asked, std::vector<Note>& notes) const;
+  FoundCheckpoint follow(const Pointer& pointer, std::vector<Note>& notes) const;
+  void search(const std::string& folder, const std::string& name, int depth,
+              std::vector<FoundCheckpoint>& found) const;
+
+  FileSystem& fs_;
+  std::string from_;
+};
+
+/// "a/b" from "a" and "b".
+std::string join_path(const std::string& folder, const std::string& name);
+/// {"a/b", "c"} of "a/b/c"; {".", "c"} of "c".
+std::pair<std::string, std::string> split_path(const std::string& path);
+/// Several checkpoints lie below: kNotFound listing them.
+[[noreturn]] void fail_several(const std::string& asked, const std::vector<FoundCheckpoint>& found);
+
+}  // namespace tessera

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/ops/open.h>
+
+#include <algorithm>
+
+#include "lib/ops/path_resolve.h"
+
+namespace tessera {
+namespace {
+
+/// The last run of digits in a name: "step_1000", "checkpoint-1000/model", "iter_0001000".
+std::optional<std::int64_t> step_of(std::string_view name) {
+  for (std::string_view part : split(name, '/')) {
+    const std::size_t end = part.find_last_of("0123456789");
+    if (end == std::string_view::npos) continue;
+    std::size_t begin = end;
+    while (begin > 0 && part[begin - 1] >= '0' && part[begin - 1] <= '9') --begin;
+    if (end - begin < 18) return std::stoll(std::string(part.substr(begin, end - begin + 1)));
+  }
+  return std::nullopt;
+}
+
+/// Opens headers and metadata; what stops it is the row's problem, never the listing's.
+void examine(FileSystem& fs, const FoundCheckpoint& found, RunRow& row) {
+  try {
+    OpenOptions options;
+    options.from = std::string(found.driver->id());
+    options.read.tolerate_damage = true;
+    const OpenedCheckpoint opened = open_checkpoint(fs, found.path, options);
+    row.world_size = opened.manifest.world_size;
+    for (const StoredFile& file : opened.manifest.files) row.bytes += file.size_bytes;
+    row.complete = true;
+    for (const Note& note : opened.manifest.notes) {
+      if (note.severity != "error") continue;
+      row.complete = false;
+      row.problem = note.message;
+      return;
+    }
+  } catch (const Error& error) {
+    row.complete = false;
+    row.problem = error.status().message;
+  }
+}
+
+}  // namespace
+
+std::optional<RunListing> list_run(FileSystem& fs, const std::string& path,
+                                   const OpenOptions& options) {
+  const PathResolver resolver(fs, options.from);
+  if (resolver.require(path).type != FileType::kDirectory) return std::nullopt;
+  if (resolver.recognise(path, FileType::kDirectory)) return std::nullopt;
+  const std::vector<FoundCheckpoint> found = resolver.below(path);
+  if (found.size() < 2) return std::nullopt;
+  RunListing listing{.path = path};
+  std::string latest;
+  if (const auto pointer = resolver.pointer_in(path)) {
+    listing.pointer = pointer->name;
+    listing.pointer_target = pointer->target;
+    listing.pointer_stale = pointer->path.empty();
+    latest = split_path(pointer->path).second;
+  }
+  for (const FoundCheckpoint& checkpoint : found) {
+    RunRow row{.path = checkpoint.path, .name = checkpoint.name};
+    row.step = step_of(checkpoint.name);
+    row.format = checkpoint.driver->id();
+    row.is_latest = !latest.empty() && (row.name == latest || row.name.starts_with(latest + "/"));
+    examine(fs, checkpoint, row);
+    listing.rows.push_back(std::move(row));
+  }
+  std::ranges::stable_sort(listing.rows,
+                           [](const RunRow& a, const RunRow& b) { return a.step < b.step; });
+  return listing;
+}
+
+std::optional<Note> stale_pointer(FileSystem& fs, const std::string& path) {
+  const PathResolver resolver(fs, "");
+  const FileInfo info = resolver.require(path);
+  const std::string folder = info.type == FileType::kDirectory ? path : split_path(path).first;
+  const auto pointer = resolver.pointer_in(folder);
+  if (!pointer || !pointer->path.empty()) return std::nullopt;
+  return Note{
+      "CK030", "error",
+      fmt::format("the pointer names \"{}\", which is not there", printable(pointer->target)),
+      pointer->name, ""};
+}
+
+}  // namespace tessera

@@ -1,0 +1,157 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/ops/select.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <set>
+
+namespace tessera {
+namespace {
+
+std::string nearest_name(const Manifest& manifest, std::string_view word) {
+  std::vector<std::string_view> names;
+  for (const StateEntry& entry : manifest.state.entries) names.push_back(entry.name);
+  return nearest(word, names);
+}
+
+[[noreturn]] void no_match(const Manifest& manifest, std::string_view flag,
+                           std::string_view pattern) {
+  const std::string near = nearest_name(manifest, pattern);
+  fail(
+      Code::kInvalidArgument,
+      fmt::format("{} \"{}\" matches nothing in this checkpoint", flag, printable(pattern)),
+      near.empty() ? "ckpt-inspect ls shows the names" : fmt::format("did you mean \"{}\"?", near));
+}
+
+/// How many leading path items spell `root`; 0 when they do not.
+std::size_t root_items(const StateEntry& entry, const std::string& root) {
+  std::string text;
+  for (std::size_t i = 0; i < entry.path.size(); ++i) {
+    text += (i ? "." : "") + entry.path[i].text();
+    if (text == root) return i + 1;
+    if (text.size() > root.size()) break;
+  }
+  return 0;
+}
+
+void apply_root(Manifest& manifest, const std::string& root) {
+  const std::string prefix = root + ".";
+  std::vector<bool> keep;
+  for (const StateEntry& entry : manifest.state.entries)
+    keep.push_back(entry.name.starts_with(prefix));
+  if (std::ranges::find(keep, true) == keep.end()) no_match(manifest, "--root", root);
+  keep_entries(manifest, keep);
+  for (StateEntry& entry : manifest.state.entries) {
+    const std::size_t items = root_items(entry, root);
+    entry.name.erase(0, prefix.size());
+    if (items > 0) {
+      entry.path.erase(entry.path.begin(), entry.path.begin() + static_cast<std::ptrdiff_t>(items));
+    } else {
+      entry.path = {{PathItem::Kind::kKey, 0, entry.name}};
+    }
+    if (entry.value.is_tensor()) manifest.tensors[entry.value.tensor_index()].name = entry.name;
+  }
+  std::vector<ContainerNote> containers;
+  for (ContainerNote& note : manifest.state.containers) {
+    if (note.path.empty()) continue;
+    const StateEntry probe{dotted(note.path), note.path, {}};
+    const std::size_t items = probe.name == root ? note.path.size() : root_items(probe, root);
+    if (items == 0) continue;
+    note.path.erase(note.path.begin(), note.path.begin() + static_cast<std::ptrdiff_t>(items));
+    containers.push_back(std::move(note));
+  }
+  manifest.state.containers = std::move(containers);
+}
+
+Part part_of(Role role) {
+  switch (role) {
+    case Role::kModel:
+      return Part::kModel;
+    case Role::kOptimState:
+    case Role::kOptimGroup:
+      return Part::kOptim;
+    case Role::kOther:
+      return Part::kOther;
+  }
+  return Part::kOther;
+}
+
+class Chooser {
+ public:
+  Chooser(Manifest& manifest, const Selection& selection)
+      : manifest_(manifest),
+        selection_(selection),
+        roles_(find_roles(manifest.state)),
+        include_hits_(selection.include.size()),
+        exclude_hits_(selection.exclude.size()) {}
+
+  void apply() {
+    const auto& entries = manifest_.state.entries;
+    std::vector<bool> keep(entries.size());
+    for (std::size_t i = 0; i < entries.size(); ++i) keep[i] = wanted(i);
+    for (std::size_t g = 0; g < include_hits_.size(); ++g)
+      if (!include_hits_[g]) no_match(manifest_, "--include", selection_.include[g]);
+    for (std::size_t g = 0; g < exclude_hits_.size(); ++g)
+      if (!exclude_hits_[g]) no_match(manifest_, "--exclude", selection_.exclude[g]);
+    const std::vector<std::string> forget = follow(keep);
+    if (std::ranges::find(keep, true) == keep.end() && !entries.empty())
+      fail(Code::kInvalidArgument, "the selection leaves nothing of this checkpoint",
+           "ckpt-inspect ls shows the names and kinds");
+    keep_entries(manifest_, keep, forget);
+  }
+
+ private:
+  bool wanted(std::size_t i) {
+    const std::string& name = manifest_.state.entries[i].name;
+    bool included = selection_.include.empty();
+    for (std::size_t g = 0; g < selection_.include.size(); ++g)
+      if (glob_match(selection_.include[g], name)) included = include_hits_[g] = true;
+    for (std::size_t g = 0; g < selection_.exclude.size(); ++g)
+      if (glob_match(selection_.exclude[g], name)) exclude_hits_[g] = true, included = false;
+    return included && (!selection_.only || *selection_.only == part_of(roles_.entries[i].role));
+  }
+
+  /// A left-out parameter takes its optimizer state along; its FQN is returned for the groups. Only
+  /// what globs leave out counts: --only names whole parts.
+  std::vector<std::string> follow(std::vector<bool>& keep) const {
+    if (!selection_.state_follows || (selection_.include.empty() && selection_.exclude.empty()))
+      return {};
+    std::set<std::string> gone, kept;
+    for (std::size_t i = 0; i < keep.size(); ++i)
+      if (roles_.entries[i].role == Role::kModel)
+        (keep[i] ? kept : gone).insert(roles_.entries[i].fqn);
+    for (const std::string& fqn : kept) gone.erase(fqn);
+    if (kept.empty()) return {};  // the optimizer alone was asked for
+    for (std::size_t i = 0; i < keep.size(); ++i) {
+      const EntryRole& role = roles_.entries[i];
+      if (role.root < 0 || role.fqn.empty()) continue;
+      if (gone.contains(role.fqn)) keep[i] = false;
+    }
+    return {gone.begin(), gone.end()};
+  }
+
+  Manifest& manifest_;
+  const Selection& selection_;
+  Roles roles_;
+  std::vector<bool> include_hits_, exclude_hits_;
+};
+
+}  // namespace
+
+Part parse_part(std::string_view text) {
+  if (text == "model") return Part::kModel;
+  if (text == "optim" || text == "optimizer") return Part::kOptim;
+  if (text == "other") return Part::kOther;
+  fail(Code::kInvalidArgument,
+       fmt::format("\"{}\" is none of model, optim, other", printable(text)));
+}
+
+void apply_selection(Manifest& manifest, const Selection& selection) {
+  if (!selection.root.empty()) apply_root(manifest, selection.root);
+  if (selection.include.empty() && selection.exclude.empty() && !selection.only) return;
+  Chooser(manifest, selection).apply();
+}
+
+}  // namespace tessera

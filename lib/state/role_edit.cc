@@ -1,0 +1,220 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "lib/state/role_names.h"
+#include "lib/state/tensor_remapper.h"
+
+namespace tessera {
+namespace {
+
+/// Members that the groups of a dict list by FQN; ids are left alone.
+void collect_members(const Value& value, std::set<std::string>& members) {
+  if (value.kind() == Value::Kind::kList || value.kind() == Value::Kind::kTuple) {
+    for (const Value& item : value.as_list()) {
+      if (item.is_string()) {
+        members.insert(item.as_string());
+      } else if (const Value* params = item.find("params")) {
+        collect_members(*params, members);
+      }
+    }
+  }
+}
+
+TensorKind kind_by_shape(const StoredTensor& tensor) {
+  const std::string last = tensor.name.substr(tensor.name.rfind('.') + 1);
+  if (last.starts_with("running_")) return TensorKind::kBuffer;
+  const bool is_weight = is_floating(tensor.spec.dtype) && tensor.spec.shape.rank() >= 1;
+  return is_weight ? TensorKind::kParam : TensorKind::kOther;
+}
+
+/// A list of FQNs renamed, or with `forget` taken out; a list of group dicts likewise.
+Value edit_members(const Value& value, const RenameFqn& rename,
+                   const std::unordered_set<std::string>& forget) {
+  ValueList items;
+  for (const Value& item : value.as_list()) {
+    if (item.is_string()) {
+      if (forget.contains(item.as_string())) continue;
+      items.push_back(Value::string(rename ? rename(item.as_string()) : item.as_string()));
+    } else if (item.is_dict() && item.find("params")) {
+      ValueDict group = item.as_dict();
+      for (auto& [key, option] : group)
+        if (key.is_string() && key.as_string() == "params" && option.kind() == Value::Kind::kList)
+          option = edit_members(option, rename, forget);
+      items.push_back(item.kind() == Value::Kind::kOrderedDict
+                          ? Value::ordered_dict(std::move(group), item.attributes())
+                          : Value::dict(std::move(group)));
+    } else {
+      items.push_back(item);
+    }
+  }
+  return Value::list(std::move(items), value.kind());
+}
+
+bool lists_members(const EntryRole& role, const StateEntry& entry) {
+  return role.role == Role::kOptimGroup && entry.value.kind() == Value::Kind::kList &&
+         (role.leaf == "params" || role.leaf.empty());
+}
+
+/// The entry's name with `old_fqn` (which stands at the end of its root, before its leaf) replaced.
+std::string renamed(const std::string& name, const std::string& old_fqn, const std::string& new_fqn,
+                    std::size_t at) {
+  return name.substr(0, at) + new_fqn + name.substr(at + old_fqn.size());
+}
+
+/// Where the FQN stands in the dotted name.
+std::size_t fqn_position(const StateEntry& entry, const EntryRole& role) {
+  if (role.role == Role::kModel || role.leaf.empty()) return entry.name.size() - role.fqn.size();
+  const std::string tail = role.fqn + "." + role.leaf;
+  if (entry.name.ends_with(tail)) return entry.name.size() - tail.size();
+  return entry.name.size() - role.fqn.size();  // leaf first
+}
+
+/// The path with the items that spell the FQN replaced, keeping one item where there was one.
+Path renamed_path(const Path& path, const std::string& old_fqn, const std::string& new_fqn) {
+  for (std::size_t begin = 0; begin < path.size(); ++begin) {
+    std::string text;
+    for (std::size_t end = begin; end < path.size(); ++end) {
+      text += (end > begin ? "." : "") + path[end].text();
+      if (text != old_fqn) continue;
+      Path out(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(begin));
+      if (end == begin) {
+        out.push_back({PathItem::Kind::kKey, 0, new_fqn});
+      } else {
+        for (std::string_view part : split(new_fqn, '.'))
+          out.push_back({PathItem::Kind::kKey, 0, std::string(part)});
+      }
+      out.insert(out.end(), path.begin() + static_cast<std::ptrdiff_t>(end) + 1, path.end());
+      return out;
+    }
+  }
+  // The FQN is part of one item ("state.<fqn>.<leaf>", or a whole dotted key).
+  Path out = path;
+  for (PathItem& item : out) {
+    const std::size_t at = item.key.find(old_fqn);
+    if (item.kind == PathItem::Kind::kKey && at != std::string::npos) {
+      item.key = renamed(item.key, old_fqn, new_fqn, at);
+      break;
+    }
+  }
+  return out;
+}
+
+void check_unique(const StateDict& state) {
+  std::unordered_set<std::string_view> seen;
+  for (const StateEntry& entry : state.entries)
+    if (!seen.insert(entry.name).second)
+      fail(Code::kInvalidArgument,
+           fmt::format("two entries would be named \"{}\"", printable(entry.name)),
+           "make the rename rules map different names to different names");
+}
+
+}  // namespace
+
+void assign_kinds(Manifest& manifest, const Roles& roles) {
+  std::set<std::string> listed;
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const EntryRole& role = roles.entries[i];
+    const Value& value = manifest.state.entries[i].value;
+    if (role.role == Role::kOptimState) listed.insert(role.fqn);
+    if (role.role == Role::kOptimGroup && !role.fqn.empty()) listed.insert(role.fqn);
+    if (lists_members(role, manifest.state.entries[i])) collect_members(value, listed);
+  }
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const EntryRole& role = roles.entries[i];
+    const Value& value = manifest.state.entries[i].value;
+    if (!value.is_tensor()) continue;
+    StoredTensor& tensor = manifest.tensors[value.tensor_index()];
+    if (tensor.kind != TensorKind::kOther) continue;
+    if (role.root >= 0) {
+      tensor.kind = role.role == Role::kOptimState && is_master_leaf(role.leaf)
+                        ? TensorKind::kMaster
+                        : TensorKind::kOptim;
+    } else if (role.role == Role::kModel && (listed.contains(role.fqn) || tensor.is_parameter)) {
+      tensor.kind = TensorKind::kParam;
+    } else {
+      tensor.kind = kind_by_shape(tensor);
+    }
+  }
+}
+
+void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& rename) {
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const EntryRole& role = roles.entries[i];
+    StateEntry& entry = manifest.state.entries[i];
+    const bool by_id =
+        role.root >= 0 &&
+        roles.optimizers[static_cast<std::size_t>(role.root)].dialect == OptimDialect::kById;
+    if (lists_members(role, entry)) {
+      entry.value = edit_members(entry.value, rename, {});
+    } else if (!role.fqn.empty() && !by_id) {
+      const std::string fresh = rename(role.fqn);
+      if (fresh == role.fqn) continue;
+      const std::size_t at = fqn_position(entry, role);
+      entry.name = renamed(entry.name, role.fqn, fresh, at);
+      entry.path = renamed_path(entry.path, role.fqn, fresh);
+      if (entry.value.is_tensor()) manifest.tensors[entry.value.tensor_index()].name = entry.name;
+    }
+  }
+  check_unique(manifest.state);
+}
+
+void keep_entries(Manifest& manifest, const std::vector<bool>& keep,
+                  const std::vector<std::string>& forget) {
+  TESSERA_CHECK(keep.size() == manifest.state.entries.size());
+  if (!forget.empty()) {
+    const std::unordered_set<std::string> gone(forget.begin(), forget.end());
+    const Roles roles = find_roles(manifest.state);
+    for (std::size_t i = 0; i < keep.size(); ++i)
+      if (lists_members(roles.entries[i], manifest.state.entries[i]))
+        manifest.state.entries[i].value = edit_members(manifest.state.entries[i].value, {}, gone);
+  }
+  std::vector<StateEntry> kept;
+  std::vector<bool> used(manifest.tensors.size());
+  const auto use = [&used](std::uint32_t index) { used[index] = true; };
+  for (std::size_t i = 0; i < keep.size(); ++i) {
+    if (!keep[i]) continue;
+    for_each_tensor(manifest.state.entries[i].value, use);
+    kept.push_back(std::move(manifest.state.entries[i]));
+  }
+  for (const QuantParams& quant : manifest.quant) {
+    for_each_tensor(quant.scales, use);
+    for_each_tensor(quant.zero_points, use);
+  }
+  std::vector<std::uint32_t> new_index(manifest.tensors.size(), kNoTensor);
+  std::vector<StoredTensor> tensors;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (!used[i]) continue;
+    new_index[i] = static_cast<std::uint32_t>(tensors.size());
+    tensors.push_back(std::move(manifest.tensors[i]));
+  }
+  for (StateEntry& entry : kept) entry.value = remap_tensors(entry.value, new_index);
+  for (QuantParams& quant : manifest.quant) {
+    quant.scales = remap_tensors(quant.scales, new_index);
+    quant.zero_points = remap_tensors(quant.zero_points, new_index);
+  }
+  manifest.tensors = std::move(tensors);
+  manifest.state.entries = std::move(kept);
+}
+
+Value remap_tensors(const Value& value, const std::vector<std::uint32_t>& new_index) {
+  return TensorRemapper([&new_index](std::uint32_t old) {
+    TESSERA_CHECK(old < new_index.size() && new_index[old] != kNoTensor);
+    return new_index[old];
+  })(value);
+}
+
+void for_each_tensor(const Value& value, const std::function<void(std::uint32_t)>& visit) {
+  TensorRemapper([&visit](std::uint32_t index) {
+    visit(index);
+    return index;
+  })(value);
+}
+
+}  // namespace tessera

@@ -1,0 +1,308 @@
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "lib/state/role_names.h"
+
+// How an entry is read: its path where the format stored one (an FQN is one item there, dots and
+// all), else its dotted name, cut at leaves that optimizers are known to keep.
+namespace tessera {
+namespace {
+
+constexpr std::array kOptimizerLeaves = {"exp_avg",
+                                         "exp_avg_sq",
+                                         "max_exp_avg_sq",
+                                         "exp_inf",
+                                         "momentum_buffer",
+                                         "step",
+                                         "sum",
+                                         "square_avg",
+                                         "grad_avg",
+                                         "acc_delta",
+                                         "ax",
+                                         "mu",
+                                         "eta",
+                                         "prev",
+                                         "step_size",
+                                         "exp_avg_diff",
+                                         "neg_pre_grad",
+                                         "fp32",
+                                         "param",
+                                         "master_param",
+                                         "fp32_param",
+                                         "exp_avg_sq_row",
+                                         "exp_avg_sq_col",
+                                         "momentum_1",
+                                         "momentum_2"};
+constexpr std::array kMasterLeaves = {"fp32", "master_param", "fp32_param", "param",
+                                      "fp32_from_fp16"};
+constexpr std::array kModelRootNames = {"model", "module",  "state_dict", "model_state_dict",
+                                        "net",   "weights", "params"};
+
+/// An entry under an optimizer root, cut in the parts roles are made of.
+struct OptimPath {
+  std::string root;
+  bool is_group = false;
+  bool flat = false;           // one path item holds "state.<fqn>.<leaf>"
+  std::vector<PathItem> rest;  // path items after `state` or `param_groups` (flat: empty)
+  std::string flat_rest;       // flat: the text after "state." or "param_groups."
+};
+
+std::vector<PathItem> name_items(std::string_view name) {
+  std::vector<PathItem> items;
+  for (std::string_view part : split(name, '.'))
+    items.push_back({PathItem::Kind::kKey, 0, std::string(part)});
+  return items;
+}
+
+/// The entry's path, or, where the format kept none, its name cut at dots.
+std::vector<PathItem> items_of(const StateEntry& entry) {
+  const bool one_dotted_key =
+      entry.path.size() == 1 && entry.path[0].kind == PathItem::Kind::kKey &&
+      entry.path[0].key.find('.') != std::string::npos && !starts_with_root(entry.path[0].key);
+  return entry.path.empty() || one_dotted_key ? name_items(entry.name) : entry.path;
+}
+
+std::string join(const std::vector<PathItem>& items, std::size_t from, std::size_t to) {
+  std::string text;
+  for (std::size_t i = from; i < to; ++i) text += (i > from ? "." : "") + items[i].text();
+  return text;
+}
+
+/// Where `state` or `param_groups` stands in the entry, if it stands there.
+std::optional<OptimPath> optim_path(const StateEntry& entry) {
+  const std::vector<PathItem> items = items_of(entry);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i].kind != PathItem::Kind::kKey) continue;
+    const std::string& key = items[i].key;
+    for (const auto& [word, is_group] :
+         {std::pair{"state", false}, std::pair{"param_groups", true}}) {
+      const std::string prefix = std::string(word) + ".";
+      if (key == word)
+        return OptimPath{join(items, 0, i),
+                         is_group,
+                         false,
+                         {items.begin() + static_cast<std::ptrdiff_t>(i) + 1, items.end()},
+                         {}};
+      if (key.starts_with(prefix))
+        return OptimPath{join(items, 0, i), is_group, true, {}, key.substr(prefix.size())};
+    }
+  }
+  return std::nullopt;
+}
+
+/// "<fqn>.<leaf>" cut at the known leaf it ends with, else at its last dot.
+std::pair<std::string, std::string> cut_leaf(const std::string& text) {
+  const std::size_t dot = text.rfind('.');
+  if (dot == std::string::npos) return {text, ""};
+  return {text.substr(0, dot), text.substr(dot + 1)};
+}
+
+/// FQN and leaf of a state entry: one path item is the FQN (or id), the rest the leaf; a path made
+/// from a name is cut at the leaf.
+std::pair<std::string, std::string> state_parts(const StateEntry& entry, const OptimPath& path) {
+  if (path.flat) return cut_leaf(path.flat_rest);
+  if (entry.path.size() > 1 && !path.rest.empty())
+    return {path.rest[0].text(), join(path.rest, 1, path.rest.size())};
+  return cut_leaf(join(path.rest, 0, path.rest.size()));
+}
+
+bool looks_like_state(const StateEntry& entry, const OptimPath& path) {
+  if (path.is_group) return true;
+  const auto [fqn, leaf] = state_parts(entry, path);
+  return !fqn.empty() &&
+         (is_known_optimizer_leaf(leaf) ||
+          (!path.flat && path.rest.size() > 1 && is_known_optimizer_leaf(path.rest[0].text())));
+}
+
+class Finder {
+ public:
+  explicit Finder(const StateDict& state) : state_(state), paths_(state.entries.size()) {
+    roles_.entries.resize(state.entries.size());
+  }
+
+  Roles find() {
+    find_optimizers();
+    for (std::size_t i = 0; i < paths_.size(); ++i) assign_optimizer_entry(i);
+    find_model_roots();
+    for (std::size_t i = 0; i < paths_.size(); ++i) assign_model_entry(i);
+    return std::move(roles_);
+  }
+
+ private:
+  void find_optimizers() {
+    std::vector<std::string> order;
+    std::map<std::string, std::vector<std::size_t>> by_root;
+    std::set<std::string> accepted;
+    for (std::size_t i = 0; i < state_.entries.size(); ++i) {
+      paths_[i] = optim_path(state_.entries[i]);
+      if (!paths_[i]) continue;
+      auto& members = by_root[paths_[i]->root];
+      if (members.empty()) order.push_back(paths_[i]->root);
+      members.push_back(i);
+      if (looks_like_state(state_.entries[i], *paths_[i])) accepted.insert(paths_[i]->root);
+    }
+    for (const std::string& root : order) {
+      if (!accepted.contains(root)) continue;
+      root_index_[root] = static_cast<std::int32_t>(roles_.optimizers.size());
+      roles_.optimizers.push_back(describe(root, by_root[root]));
+    }
+  }
+
+  OptimizerRoot describe(const std::string& name, const std::vector<std::size_t>& members) const {
+    OptimizerRoot root{.name = name};
+    bool all_ids = true, any_state = false, leaf_first = true, flat = false;
+    for (std::size_t i : members) {
+      const OptimPath& path = *paths_[i];
+      flat |= path.flat;
+      if (path.is_group) {
+        root.has_groups = true;
+        root.groups_as_one_value |= !path.flat && path.rest.empty();
+        continue;
+      }
+      const auto [fqn, leaf] = state_parts(state_.entries[i], path);
+      any_state = true;
+      all_ids = all_ids && is_decimal(fqn);
+      leaf_first = leaf_first && !path.flat && path.rest.size() > 1 &&
+                   is_known_optimizer_leaf(path.rest[0].text()) && !is_known_optimizer_leaf(leaf);
+    }
+    if (flat) {
+      root.dialect = OptimDialect::kFlat;
+    } else if (any_state && all_ids) {
+      root.dialect = OptimDialect::kById;
+    } else if (any_state && leaf_first) {
+      root.dialect = OptimDialect::kLeafFirst;
+    } else if (!any_state && lists_ids(members)) {
+      root.dialect = OptimDialect::kById;
+    }
+    return root;
+  }
+
+  /// No state to judge by: do the groups list integers?
+  bool lists_ids(const std::vector<std::size_t>& members) const {
+    for (std::size_t i : members) {
+      const Value& value = state_.entries[i].value;
+      if (!state_.entries[i].name.ends_with(".params") || value.kind() != Value::Kind::kList)
+        continue;
+      if (!value.as_list().empty()) return value.as_list().front().is_int();
+    }
+    return false;
+  }
+
+  void assign_optimizer_entry(std::size_t i) {
+    if (!paths_[i]) return;
+    const auto found = root_index_.find(paths_[i]->root);
+    if (found == root_index_.end()) return;
+    const OptimPath& path = *paths_[i];
+    EntryRole& role = roles_.entries[i];
+    role.root = found->second;
+    const OptimDialect dialect = roles_.optimizers[static_cast<std::size_t>(role.root)].dialect;
+    if (!path.is_group) {
+      role.role = Role::kOptimState;
+      std::tie(role.fqn, role.leaf) = state_parts(state_.entries[i], path);
+      if (dialect == OptimDialect::kLeafFirst) {
+        role.leaf = path.rest[0].text();
+        role.fqn = join(path.rest, 1, path.rest.size());
+      }
+      return;
+    }
+    role.role = Role::kOptimGroup;
+    if (path.flat) {
+      std::tie(role.fqn, role.leaf) = cut_leaf(path.flat_rest);
+    } else if (!path.rest.empty() && is_decimal(path.rest[0].text())) {
+      role.group = std::stoll(path.rest[0].text());
+      role.leaf = join(path.rest, 1, path.rest.size());
+    }
+  }
+
+  /// The roots whose tensors carry the names that the optimizers know; else well-known names; else
+  /// the top.
+  void find_model_roots() {
+    std::set<std::string> fqns;
+    for (const EntryRole& role : roles_.entries)
+      if (role.role == Role::kOptimState) fqns.insert(role.fqn);
+    std::map<std::string, std::size_t> hits, tensors;
+    std::size_t others = 0;
+    for (std::size_t i = 0; i < state_.entries.size(); ++i) {
+      const StateEntry& entry = state_.entries[i];
+      if (roles_.entries[i].role != Role::kOther || !entry.value.is_tensor()) continue;
+      if (fqns.contains(entry.name)) ++hits[""];
+      for (std::size_t dot = entry.name.find('.'); dot != std::string::npos;
+           dot = entry.name.find('.', dot + 1))
+        if (fqns.contains(entry.name.substr(dot + 1))) ++hits[entry.name.substr(0, dot)];
+      const std::string first = entry.name.substr(0, entry.name.find('.'));
+      const bool known = entry.name.size() > first.size() &&
+                         std::ranges::find(kModelRootNames, first) != kModelRootNames.end();
+      known ? ++tensors[first] : ++others;
+    }
+    if (!hits.empty()) {
+      const auto best = std::ranges::max_element(hits, {}, [](const auto& h) { return h.second; });
+      roles_.model_roots = {best->first};
+    } else if (!tensors.empty() &&
+               (others == 0 || !roles_.optimizers.empty() || tensors.size() == 1)) {
+      for (const auto& [root, count] : tensors) roles_.model_roots.push_back(root);
+    } else if (others > 0) {
+      roles_.model_roots = {""};
+    }
+  }
+
+  void assign_model_entry(std::size_t i) {
+    EntryRole& role = roles_.entries[i];
+    if (role.role != Role::kOther) return;
+    const std::string& name = state_.entries[i].name;
+    for (const std::string& root : roles_.model_roots) {
+      const bool at_top = root.empty();
+      // At the top only tensors are weights: epoch counters and the like are not.
+      if (at_top ? !state_.entries[i].value.is_tensor() : !name.starts_with(root + ".")) continue;
+      role.role = Role::kModel;
+      role.fqn = at_top ? name : name.substr(root.size() + 1);
+      return;
+    }
+  }
+
+  const StateDict& state_;
+  std::vector<std::optional<OptimPath>> paths_;
+  std::map<std::string, std::int32_t> root_index_;
+  Roles roles_;
+};
+
+}  // namespace
+
+std::string_view dialect_name(OptimDialect dialect) {
+  switch (dialect) {
+    case OptimDialect::kByFqn:
+      return "state keyed by FQN";
+    case OptimDialect::kById:
+      return "state keyed by integer id";
+    case OptimDialect::kFlat:
+      return "flattened state.<fqn>.<leaf> keys";
+    case OptimDialect::kLeafFirst:
+      return "state keyed by leaf, then FQN";
+  }
+  return "unknown";
+}
+
+bool starts_with_root(std::string_view key) {
+  return key.starts_with("state.") || key.starts_with("param_groups.");
+}
+
+bool is_known_optimizer_leaf(std::string_view leaf) {
+  return std::ranges::find(kOptimizerLeaves, leaf) != kOptimizerLeaves.end();
+}
+
+bool is_master_leaf(std::string_view leaf) {
+  return std::ranges::find(kMasterLeaves, leaf) != kMasterLeaves.end();
+}
+
+bool is_decimal(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+Roles find_roles(const StateDict& state) { return Finder(state).find(); }
+
+}  // namespace tessera
