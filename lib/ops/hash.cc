@@ -1,0 +1,122 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/json.h>
+#include <tessera/ops/hash.h>
+#include <tessera/ops/ls.h>
+#include <tessera/storage/checksum.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
+namespace tessera {
+namespace {
+
+/// jq's @tsv: tab, newline, carriage return and backslash are escaped.
+std::string tsv(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    switch (c) {
+      case '\t':
+        out += "\\t";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    text += fmt::format("{}{}", i ? "," : "", shape[i]);
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> hash_tensors(const Manifest& manifest, const Directory& directory,
+                                      const std::vector<std::uint32_t>& tensors,
+                                      const TransferOptions& transfer) {
+  std::unordered_map<std::uint32_t, std::size_t> position;
+  for (std::size_t i = 0; i < tensors.size(); ++i) position.emplace(tensors[i], i);
+  std::vector<std::string> digests(tensors.size());
+  std::mutex mutex;
+  std::unordered_map<std::uint32_t, Sha256> open;  // one per tensor in flight
+  const TensorReader reader(manifest, directory, transfer);
+  reader.stream(tensors, [&](const TensorReader::Block& block) {
+    Sha256* sha;
+    {
+      const std::lock_guard lock(mutex);
+      sha = &open[block.tensor];  // stays in place: unordered_map nodes do not move
+    }
+    sha->update(block.bytes);
+    if (!block.last) return;
+    const std::string digest = hex(sha->finish());
+    const std::lock_guard lock(mutex);
+    digests[position.at(block.tensor)] = digest;
+    open.erase(block.tensor);
+  });
+  return digests;
+}
+
+std::string content_root(const std::vector<HashedTensor>& tensors) {
+  std::vector<std::string> lines;
+  for (const HashedTensor& t : tensors)
+    lines.push_back(
+        fmt::format("{}\t{}\t{}\t{}\n", tsv(t.name), tsv(t.dtype), shape_text(t.shape), t.sha256));
+  std::ranges::sort(lines);  // std::string compares bytes as unsigned char
+  Sha256 sha;
+  for (const std::string& line : lines) sha.update(as_bytes(line));
+  return hex(sha.finish());
+}
+
+std::string values_root(const std::vector<std::pair<std::string, Value>>& values) {
+  ValueDict dict;
+  for (const auto& [name, value] : values) dict.emplace_back(Value::string(name), value);
+  return hex(sha256(as_bytes(canonical_json(Value::dict(std::move(dict))))));
+}
+
+HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& transfer) {
+  ReadOptions read;
+  read.memory_limit_bytes = transfer.memory_limit_bytes;
+  read.check_crc = transfer.check_crc;
+  read.threads = transfer.threads;
+  const std::vector<std::uint32_t> leaves = leaf_tensors(checkpoint.manifest);
+  checkpoint.locate(leaves, read);
+  HashReport report{.path = checkpoint.path, .format = checkpoint.manifest.format};
+  if (transfer.progress) {
+    for (std::uint32_t i : leaves)
+      transfer.progress->total_bytes +=
+          static_cast<std::uint64_t>(checkpoint.manifest.tensors[i].spec.size_bytes());
+  }
+  const std::vector<std::string> digests = in_operation("hash", [&] {
+    return hash_tensors(checkpoint.manifest, *checkpoint.directory, leaves, transfer);
+  });
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    const StoredTensor& tensor = checkpoint.manifest.tensors[leaves[i]];
+    const auto extents = tensor.spec.shape.extents();
+    report.tensors.push_back({tensor.name,
+                              std::string(torch_name(tensor.spec.dtype)),
+                              {extents.begin(), extents.end()},
+                              digests[i]});
+    report.bytes += static_cast<std::uint64_t>(tensor.spec.size_bytes());
+  }
+  report.values = json_values(checkpoint, transfer);
+  report.root = content_root(report.tensors);
+  report.values_root = values_root(report.values);
+  report.notes = checkpoint.manifest.notes;
+  return report;
+}
+
+}  // namespace tessera
