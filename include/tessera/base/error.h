@@ -18,17 +18,17 @@ namespace tessera {
 
 enum class Code : std::uint8_t {
   kOk,
-  kInvalidArgument,    // the caller asked for something meaningless (exit 2)
-  kNotFound,           // the path the user named is absent (exit 3)
-  kAlreadyExists,      // the output exists and --force was not given (exit 2)
-  kCorrupt,            // bytes contradict the format, a part is missing, or unsafe content (exit 4)
-  kUnsupported,        // well formed, but not something this build handles; ambiguous format (exit 5)
-  kOutOfRange,         // an index or a slice past its end (exit 2)
-  kIo,                 // the operating system said no (exit 3)
+  kInvalidArgument,  // the caller asked for something meaningless (exit 2)
+  kNotFound,         // the path the user named is absent (exit 3)
+  kAlreadyExists,    // the output exists and --force was not given (exit 2)
+  kCorrupt,          // bytes contradict the format, a part is missing, or unsafe content (exit 4)
+  kUnsupported,      // well formed, but not something this build handles; ambiguous format (exit 5)
+  kOutOfRange,       // an index or a slice past its end (exit 2)
+  kIo,               // the operating system said no (exit 3)
   kResourceExhausted,  // memory or disk: before work or during it (exit 6)
   kTimeout,
   kCancelled,
-  kInternal,           // a bug of ours (exit 70)
+  kInternal,  // a bug of ours (exit 70)
 };
 
 /// "corrupt", "invalid argument", ...: the word a message starts with.
@@ -83,10 +83,10 @@ namespace detail {
 }  // namespace detail
 
 /// An invariant of ours. Always on; never reachable from input. Throws kInternal.
-#define TESSERA_CHECK(condition)                                             \
-  do {                                                                       \
-    if (!(condition)) [[unlikely]]                                           \
-      ::tessera::detail::check_failed(#condition, __FILE__, __LINE__);       \
+#define TESSERA_CHECK(condition)                                       \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]]                                     \
+      ::tessera::detail::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)
 
 template <class F>

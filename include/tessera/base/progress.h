@@ -1,10 +1,10 @@
 #pragma once
 // Progress and cancel: how long work tells and obeys the one who started it. Thread-safe.
+#include <tessera/base/error.h>
+
 #include <atomic>
 #include <cstdint>
 #include <string>
-
-#include <tessera/base/error.h>
 
 namespace tessera {
 

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-/// Whole-name match; `*` is any run (dots included), `?` one character, `[a-c]` a class, `\` quotes.
-/// Linear in |pattern| x |name| at worst.
+/// Whole-name match; `*` is any run (dots included), `?` one character, `[a-c]` a class, `\`
+/// quotes. Linear in |pattern| x |name| at worst.
 bool glob_match(std::string_view pattern, std::string_view name);
 
 /// coreutils sizes: 512, 5K = 5KiB = 5120, 5KB = 5000, up to E. Throws kInvalidArgument.
@@ -18,7 +18,8 @@ std::uint64_t parse_size(std::string_view text);
 /// "1.5 GiB": at most four significant characters, for people.
 std::string format_bytes(std::uint64_t bytes);
 
-/// Control characters, DEL, and invalid UTF-8 become \n, \t, \xNN, so that a name cannot drive a terminal.
+/// Control characters, DEL, and invalid UTF-8 become \n, \t, \xNN, so that a name cannot drive a
+/// terminal.
 std::string printable(std::string_view text);
 
 /// The candidate with the smallest edit distance to `word`, or empty when none is near.

@@ -20,7 +20,8 @@ struct CoverageReport {
   std::vector<std::size_t> out_of_bounds;  // chunk indices
   /// Chunks that overlap without being equal.
   std::optional<std::pair<std::size_t, std::size_t>> first_overlap;
-  /// False: too tangled to finish in bounded work; not complete, and missing_numel is a lower bound.
+  /// False: too tangled to finish in bounded work; not complete, and missing_numel is a lower
+  /// bound.
   bool exact = true;
   std::int64_t replicas = 1;  // copies of the least-replicated element (0 with a hole)
   /// One line for a message: "region [4:8,0:6] is in no chunk (24 missing)"

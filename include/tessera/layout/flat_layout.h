@@ -1,17 +1,19 @@
 #pragma once
-// FlatLayout: the arithmetic of a flat parameter. Parameters (and alignment padding) laid end to end
-// in one buffer, right-padded to a multiple of the shard count, cut in equal shards.
+// FlatLayout: the arithmetic of a flat parameter. Parameters (and alignment padding) laid end to
+// end in one buffer, right-padded to a multiple of the shard count, cut in equal shards.
 //
-//   | p0 ... | pad | p1 ........ | p2 . | num_padded |      sum(segments) + tail = shards x shard_numel
+//   | p0 ... | pad | p1 ........ | p2 . | tail       |
 //   |  shard 0       |   shard 1       |  shard 2    |
+//
+//   sum(segments) + tail = shards x shard_numel
 //
 // Used by FSDP1 (shards = world size), FairScale, ZeRO-1/2 (alignment 2*W) and fsdp_core itself.
 // `num_padded(rank)` counts the padding elements inside rank's shard: alignment segments and tail.
+#include <tessera/tensor/shape.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include <tessera/tensor/shape.h>
 
 namespace tessera {
 
@@ -28,7 +30,7 @@ struct FlatPiece {
   std::size_t segment = 0;       // index in segments()
   std::int64_t intra_begin = 0;  // elements of the segment's row-major ravel, half open
   std::int64_t intra_end = 0;
-  std::int64_t shard_offset = 0; // where it starts in the shard
+  std::int64_t shard_offset = 0;  // where it starts in the shard
 };
 
 struct FlatParameter {
@@ -38,8 +40,11 @@ struct FlatParameter {
 
 class FlatLayout {
  public:
-  /// `align_numel`: every parameter starts at a multiple (1 = none; FSDP1's use_orig_params: 16 bytes / element size).
-  /// `total_multiple`: the unpadded total is rounded up to a multiple of shards x total_multiple (ZeRO-1/2: 2).
+  /// `align_numel`: every parameter starts at a multiple (1 = none; FSDP1's use_orig_params:
+  ///     16 bytes / element size).
+  /// `total_multiple`: the unpadded total is rounded up to a multiple of shards x total_multiple
+  ///     (ZeRO-1/2: 2).
+  /// Throws kInvalidArgument on a number below 1 and on overflow.
   FlatLayout(const std::vector<FlatParameter>& parameters, std::int64_t shards,
              std::int64_t align_numel = 1, std::int64_t total_multiple = 1);
 

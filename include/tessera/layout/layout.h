@@ -6,13 +6,13 @@
 //   - StridedShard is deferred and applied after the later Shard on the same dim; split_factor must
 //     equal the product of those later mesh sizes, else kUnsupported.
 //   - An empty level places the (empty) box at the end of the global dim.
-// A rank's part is one chunk, or several where a StridedShard is uneven (offset order != rank order).
-// The union over all ranks covers the tensor; overlap arises only through Replicate.
-#include <vector>
-
+// A rank's part is one chunk, or several where a StridedShard is uneven (offset order != rank
+// order). The union over all ranks covers the tensor; overlap arises only through Replicate.
 #include <tessera/layout/mesh.h>
 #include <tessera/layout/placement.h>
 #include <tessera/tensor/chunk.h>
+
+#include <vector>
 
 namespace tessera {
 

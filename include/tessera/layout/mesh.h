@@ -8,15 +8,16 @@
 namespace tessera {
 
 struct MeshDim {
-  std::string name;        // "dp", "tp", "replicate", "shard", ...
-  std::int64_t size = 1;   // >= 1
+  std::string name;       // "dp", "tp", "replicate", "shard", ...
+  std::int64_t size = 1;  // >= 1
   bool operator==(const MeshDim&) const = default;
 };
 
 class Mesh {
  public:
   Mesh() = default;  // rank 0 mesh: one process
-  explicit Mesh(std::vector<MeshDim> dims);  // throws kInvalidArgument: size < 1, duplicate name, overflow
+  /// Throws kInvalidArgument: a size below 1, a name twice, overflow.
+  explicit Mesh(std::vector<MeshDim> dims);
   /// "dp=2,tp=4". Throws kInvalidArgument.
   static Mesh parse(std::string_view text);
   static Mesh one_dim(std::int64_t world_size, std::string name = "dp");

@@ -4,8 +4,8 @@
 //
 //   files   --- one per physical file, relative to the checkpoint's folder
 //   tensors --- name, TensorSpec, a run of chunks
-//   chunks  --- packed: coordinates, optional flat range, one Source (<= 120 bytes per chunk in
-//   all) state   --- the flattened state dict: names -> tensor references and values
+//   chunks  --- packed: coordinates, optional flat range, one Source (<= 120 bytes a chunk in all)
+//   state   --- the flattened state dict: names -> tensor references and values
 //
 // Sources of kind kPending point at an archive item whose inside has not been opened; the format's
 // locate() turns them into extents, once per file, and only for verbs that read data.
@@ -41,10 +41,9 @@ struct Source {
   std::uint16_t reserved = 0;
   std::uint32_t file = 0;    // index in Manifest::files
   std::uint64_t offset = 0;  // bytes in the file
-  std::uint64_t length =
-      0;  // bytes: the item (kPending, kCoded), or the span the elements touch (kExtent)
-  std::uint32_t side =
-      0;  // kExtent: 1 + index in Manifest::strides, 0 = row-major dense; others see above
+  /// Bytes: the item (kPending, kCoded), or the span the elements touch (kExtent).
+  std::uint64_t length = 0;
+  std::uint32_t side = 0;    // kExtent: 1 + index in Manifest::strides, 0 = dense; others: above
   std::uint32_t record = 0;  // 1 + index in Manifest::records, 0 = no checksum known
 };
 static_assert(sizeof(Source) == 32);

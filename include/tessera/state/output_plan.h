@@ -5,9 +5,9 @@
 //
 // A file is a run of segments without gaps:
 //   kLiteral   bytes known now; rendered when written, so that the plan stays small
-//   kTensor    one target chunk of one source tensor, dense row-major in its box's (or range's)
-//   ravel kDeferred  bytes that depend on CRC-32s of kTensor segments of the same file (zip
-//   descriptors and directories)
+//   kTensor    one target chunk of one source tensor, dense row-major in its box's or range's ravel
+//   kDeferred  bytes that depend on CRC-32s of kTensor segments of the same file (zip descriptors
+//              and directories)
 #include <tessera/base/bytes.h>
 #include <tessera/state/manifest.h>
 
@@ -25,8 +25,8 @@ struct Segment {
   std::uint32_t tensor = 0;  // kTensor: index in the source Manifest::tensors
   std::uint64_t offset = 0;  // bytes in the file
   std::uint64_t length = 0;  // bytes
-  std::uint64_t payload =
-      0;  // kTensor: index in OutputPlan::chunks; others: the renderer's own number
+  /// kTensor: index in OutputPlan::chunks; others: the renderer's own number.
+  std::uint64_t payload = 0;
 };
 
 struct OutputFile {

@@ -64,8 +64,7 @@ class Value {
   static Value big_integer(std::string decimal);  // beyond int64; "-123..."
   static Value real(double v);
   static Value complex(double re, double im);
-  static Value string(
-      std::string v);  // UTF-8 (lone surrogates kept as Python's surrogatepass would)
+  static Value string(std::string v);  // UTF-8; lone surrogates as Python's surrogatepass
   static Value bytes(std::string v, Kind kind = Kind::kBytes);  // kBytes, kByteArray, kBytesIo
   static Value list(ValueList v, Kind kind = Kind::kList);      // kList, kTuple, kSet, kFrozenSet
   static Value size(std::vector<std::int64_t> v);

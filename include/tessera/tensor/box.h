@@ -2,11 +2,11 @@
 // Box: a half-open axis-aligned region  { x : origin[d] <= x[d] < origin[d] + shape[d] }.
 //
 // Rank 0 is the single point of a scalar. A box with a zero extent is empty; it still has a place.
+#include <tessera/tensor/shape.h>
+
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <tessera/tensor/shape.h>
 
 namespace tessera {
 

@@ -8,15 +8,15 @@
 //
 // A range decomposes into dense boxes: head rows, full slabs, tail rows. At most max(1, 2r-1) of
 // them for rank r; each is a contiguous run of the range, in order.
-#include <vector>
-
 #include <tessera/tensor/box.h>
+
+#include <vector>
 
 namespace tessera {
 
 struct Chunk {
-  Box box;                       // in the tensor's global coordinates
-  std::int64_t flat_begin = 0;   // elements of box's ravel
+  Box box;                      // in the tensor's global coordinates
+  std::int64_t flat_begin = 0;  // elements of box's ravel
   std::int64_t flat_end = 0;
 
   static Chunk whole_of(Box box);
@@ -33,7 +33,8 @@ struct ChunkPiece {
   std::int64_t chunk_offset = 0;
 };
 
-/// Splits into at most max(1, 2r-1) boxes whose runs tile [0, chunk.numel()) in order. Empty range: none.
+/// Splits into at most max(1, 2r-1) boxes whose runs tile [0, chunk.numel()) in order. Empty range:
+/// none.
 std::vector<ChunkPiece> decompose(const Chunk& chunk);
 
 }  // namespace tessera

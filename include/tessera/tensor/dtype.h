@@ -12,6 +12,7 @@
 
 namespace tessera {
 
+// clang-format off
 enum class DType : std::uint8_t {
   kBool,
   kUInt8, kInt8, kUInt16, kInt16, kUInt32, kInt32, kUInt64, kInt64,
@@ -28,6 +29,7 @@ enum class DType : std::uint8_t {
   kUInt1, kUInt2, kUInt3, kUInt4, kUInt5, kUInt6, kUInt7,
   kInt1, kInt2, kInt3, kInt4, kInt5, kInt6, kInt7,
 };
+// clang-format on
 
 /// Whole range of the enum, in declaration order.
 std::span<const DType> all_dtypes();
@@ -42,7 +44,7 @@ inline bool is_sub_byte(DType dtype) { return bits(dtype) % 8 != 0; }
 bool is_floating(DType dtype);  // real floating point of any width
 bool is_complex(DType dtype);
 bool is_quantized(DType dtype);
-bool is_integer(DType dtype);   // bool excluded
+bool is_integer(DType dtype);  // bool excluded
 
 /// PyTorch's name ("bfloat16"); kFloat4 and kFloat6* print their safetensors name in lower case.
 std::string_view torch_name(DType dtype);

@@ -1,9 +1,9 @@
 #pragma once
 // Region copy: moves a box between two strided arrays by the longest contiguous runs.
+#include <tessera/tensor/shape.h>
+
 #include <cstdint>
 #include <span>
-
-#include <tessera/tensor/shape.h>
 
 namespace tessera {
 

@@ -3,13 +3,13 @@
 //
 // Row-major everywhere: the last dimension is contiguous. Extents are >= 0; their product, and the
 // product of the non-zero ones, fits in int64 (checked when untrusted: Shape::checked).
+#include <tessera/tensor/dtype.h>
+
 #include <cstdint>
 #include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
-
-#include <tessera/tensor/dtype.h>
 
 namespace tessera {
 
@@ -19,10 +19,12 @@ class Shape {
  public:
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> extents) : extents_(extents) {}
-  explicit Shape(std::span<const std::int64_t> extents) : extents_(extents.begin(), extents.end()) {}
+  explicit Shape(std::span<const std::int64_t> extents)
+      : extents_(extents.begin(), extents.end()) {}
   explicit Shape(std::vector<std::int64_t> extents) : extents_(std::move(extents)) {}
 
-  /// For extents read from a file. Throws kCorrupt on rank > kMaxRank, a negative extent or overflow.
+  /// For extents read from a file. Throws kCorrupt on rank > kMaxRank, a negative extent or
+  /// overflow.
   static Shape checked(std::span<const std::int64_t> extents);
 
   int rank() const { return static_cast<int>(extents_.size()); }
