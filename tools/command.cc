@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -109,6 +110,14 @@ TransferOptions transfer_options(const Arguments& arguments, Progress* progress)
   options.threads = arguments.threads.value_or(available_cpus());
   options.progress = progress;
   return options;
+}
+
+void require_format(const std::string& id) {
+  if (id.empty() || id == "hf" || find_format(id)) return;
+  std::vector<std::string_view> known;
+  for (const FormatDriver* driver : all_formats()) known.push_back(driver->id());
+  fail(Code::kUnsupported, fmt::format("this version does not handle {}", id),
+       fmt::format("it handles {}", fmt::join(known, ", ")));
 }
 
 Selection selection(const Arguments& arguments, const std::string& root) {

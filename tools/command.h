@@ -31,6 +31,8 @@ ReadOptions read_options(const Arguments& arguments);
 TransferOptions transfer_options(const Arguments& arguments, Progress* progress);
 Selection selection(const Arguments& arguments, const std::string& root);
 std::uint64_t memory_limit(const Arguments& arguments);
+/// Throws kUnsupported for a format of the contract that this build lacks; "" and "hf" pass.
+void require_format(const std::string& id);
 
 /// The body of main().
 int run_tool(Tool tool, int argc, char** argv);

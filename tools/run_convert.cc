@@ -68,6 +68,8 @@ void check_request(const Arguments& a) {
          fmt::format("write to a local path, then copy it: {} {} LOCAL, then upload LOCAL", command,
                      shell_quoted(a.words[0])));
   }
+  require_format(a.from);
+  require_format(a.to.empty() && a.words[1].ends_with(".h5") ? "hdf5" : a.to);
   if (a.tool == Tool::kConvert && a.to.empty()) {
     const std::string& dst = a.words[1];
     const bool implied =

@@ -60,6 +60,7 @@ class Inspection {
   }
 
   OpenOptions open_options(const std::string& from, const std::string& root) const {
+    require_format(from);
     return {from, selection(a_, root), read_options(a_)};
   }
 
