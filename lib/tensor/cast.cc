@@ -175,9 +175,13 @@ void store_block(const W* wide, std::size_t numel, std::byte* destination, CastC
                    torch_name(from), torch_name(to)));
 }
 
+}  // namespace
+
 bool is_castable(DType dtype) {
   return with_type(dtype, [](auto) {});
 }
+
+namespace {
 
 template <class From>
 CastCounts cast_from(ByteView source, DType to, MutableBytes destination, std::size_t numel) {

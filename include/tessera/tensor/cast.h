@@ -17,6 +17,10 @@ struct CastCounts {
   std::int64_t underflow_to_zero = 0;  // non-zero values that became zero
 };
 
+/// True for the types that cast_elements and to_double take: bool, integers and real floats of 8
+/// bits and more.
+bool is_castable(DType dtype);
+
 /// Casts `source` (dense elements of `from`) to dense elements of `to`. Supported: bool, all
 /// integers and all real floats of 8 bits and more (complex and quantized: kUnsupported).
 CastCounts cast_elements(DType from, ByteView source, DType to, MutableBytes destination);

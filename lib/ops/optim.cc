@@ -1,0 +1,256 @@
+#include <fmt/format.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/json.h>
+#include <tessera/ops/optim.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "lib/ops/optim_values.h"
+
+// Structure first (no tensor byte), then one pass over the moments and weights.
+namespace tessera {
+namespace {
+
+constexpr std::uint64_t kValueNodes = std::uint64_t{1} << 22;
+
+Note finding(std::string code, std::string severity, std::string message, std::string tensor) {
+  return {std::move(code), std::move(severity), std::move(message), "", std::move(tensor)};
+}
+
+/// Leaves that a kind of optimizer always keeps together.
+std::vector<std::string> expected_leaves(const OptimState& optim) {
+  std::map<std::string, std::size_t> counts;
+  std::size_t with_state = 0;
+  for (const OptimParameter& p : optim.parameters) {
+    with_state += !p.leaves.empty();
+    for (const OptimLeaf& leaf : p.leaves) ++counts[leaf.name];
+  }
+  std::vector<std::string> leaves;
+  for (const auto& [leaf, count] : counts)
+    if (count * 2 > with_state) leaves.push_back(leaf);
+  return leaves;
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
+  return text;
+}
+
+class Inspector {
+ public:
+  Inspector(OpenedCheckpoint& checkpoint, const OptimState& optim, const OptimOptions& options,
+            OptimReport& report)
+      : checkpoint_(checkpoint),
+        manifest_(checkpoint.manifest),
+        optim_(optim),
+        options_(options),
+        report_(report) {}
+
+  OptimizerReport inspect(const OptimState* other, OpenedCheckpoint* other_checkpoint) {
+    out_.root = optim_.root;
+    out_.kind = optim_.kind;
+    out_.dialect = dialect_name(optim_.dialect);
+    for (const OptimIssue& issue : optim_.issues)
+      report_.findings.push_back(
+          finding(issue.code, issue.severity, issue.message, issue.parameter));
+    list_groups();
+    steps_ =
+        options_.values ? read_steps(checkpoint_, optim_, options_.transfer) : plain_steps(optim_);
+    list_parameters();
+    check_leaf_sets();
+    check_steps();
+    check_groups();
+    if (options_.values) look_at_values(other, other_checkpoint);
+    return std::move(out_);
+  }
+
+ private:
+  void list_groups() {
+    ValueBudget budget(kValueNodes);
+    const DescribeTensor describe = [&](std::uint32_t index) {
+      return Value::string(manifest_.tensors[index].spec.to_string());
+    };
+    for (const OptimGroup& group : optim_.groups) {
+      OptimReportGroup row{group.index, group.members, {}};
+      for (const auto& [key, value] : group.options)
+        row.options.emplace_back(key.is_string() ? key.as_string() : "?",
+                                 to_json_value(value, describe, budget));
+      out_.groups.push_back(std::move(row));
+    }
+  }
+
+  void list_parameters() {
+    std::map<std::pair<std::string, std::optional<double>>, std::uint64_t> sets;
+    for (std::size_t i = 0; i < optim_.parameters.size(); ++i) {
+      const OptimParameter& p = optim_.parameters[i];
+      OptimReportParameter row;
+      row.fqn = p.fqn;
+      row.stored_key = p.stored_key;
+      row.inferred = p.inferred;
+      row.certain = p.certain;
+      row.group = p.group;
+      row.step = steps_[i];
+      row.step_origin = p.step_origin();
+      std::vector<std::string> names;
+      for (const OptimLeaf& leaf : p.leaves) {
+        row.leaves.push_back(describe(p, leaf));
+        names.push_back(leaf.name);
+      }
+      std::ranges::sort(names);
+      ++sets[{join(names), row.step}];
+      out_.parameters.push_back(std::move(row));
+    }
+    for (const auto& [key, count] : sets) out_.leaf_sets.push_back({key.first, key.second, count});
+    std::ranges::stable_sort(out_.leaf_sets, std::greater<>(), &LeafSetRow::count);
+  }
+
+  OptimReportLeaf describe(const OptimParameter& p, const OptimLeaf& leaf) {
+    OptimReportLeaf row{leaf.name, "", {}, false};
+    if (leaf.tensor == kNoTensor) return row;
+    const TensorSpec& spec = manifest_.tensors[leaf.tensor].spec;
+    row.dtype = torch_name(spec.dtype);
+    row.shape.assign(spec.shape.extents().begin(), spec.shape.extents().end());
+    if (p.weight == kNoTensor) return row;
+    row.matches_weight = spec.shape == manifest_.tensors[p.weight].spec.shape;
+    // Factored moments (rows, columns) and counters have shapes of their own.
+    const bool own_shape =
+        spec.shape.numel() == 1 || leaf.name.ends_with("_row") || leaf.name.ends_with("_col");
+    if (!row.matches_weight && !own_shape)
+      report_.findings.push_back(
+          finding("OP003", "error",
+                  fmt::format("{} is {}, its parameter {}", leaf.name, spec.shape.to_string(),
+                              manifest_.tensors[p.weight].spec.shape.to_string()),
+                  p.fqn));
+    return row;
+  }
+
+  void check_leaf_sets() {
+    const std::vector<std::string> expected = expected_leaves(optim_);
+    std::size_t without = 0;
+    for (const OptimParameter& p : optim_.parameters) {
+      if (p.leaves.empty()) {
+        ++without;
+        continue;
+      }
+      std::vector<std::string> missing;
+      for (const std::string& leaf : expected)
+        if (!p.find(leaf) && !(leaf == "step" && p.group_step.known())) missing.push_back(leaf);
+      if (!missing.empty())
+        report_.findings.push_back(
+            finding("OP001", "error",
+                    fmt::format("state is only partly there: {} missing", join(missing)), p.fqn));
+    }
+    if (without)
+      report_.findings.push_back(
+          finding("OP002", "info",
+                  fmt::format("{} of {} parameters have no state (frozen, or never stepped)",
+                              without, optim_.parameters.size()),
+                  ""));
+  }
+
+  /// Parameters of one group step together: whoever differs from the majority is named.
+  void check_steps() {
+    std::map<std::int64_t, std::map<double, std::vector<std::size_t>>> by_group;
+    for (std::size_t i = 0; i < optim_.parameters.size(); ++i)
+      if (steps_[i]) by_group[optim_.parameters[i].group][*steps_[i]].push_back(i);
+    for (const auto& [group, by_step] : by_group) {
+      if (by_step.size() < 2) continue;
+      const auto usual =
+          std::ranges::max_element(by_step, {}, [](const auto& s) { return s.second.size(); });
+      for (const auto& [step, members] : by_step) {
+        if (step == usual->first) continue;
+        for (std::size_t i : members)
+          report_.findings.push_back(
+              finding("OP004", "error",
+                      fmt::format("step is {:g} where {} of its group are at {:g}", step,
+                                  usual->second.size(), usual->first),
+                      optim_.parameters[i].fqn));
+      }
+    }
+    for (const OptimParameter& p : optim_.parameters)
+      if (p.own_step.value && p.group_step.value && *p.own_step.value != *p.group_step.value)
+        report_.findings.push_back(finding("OP005", "warning",
+                                           fmt::format("its own step is {:g}, its group's {:g}",
+                                                       *p.own_step.value, *p.group_step.value),
+                                           p.fqn));
+  }
+
+  void check_groups() {
+    for (const OptimParameter& p : optim_.parameters)
+      if (p.group < 0 && !optim_.groups.empty())
+        report_.findings.push_back(
+            finding("OP014", "warning", "has state but no group lists it", p.fqn));
+    if (!optim_.unlisted_weights.empty())
+      report_.findings.push_back(finding(
+          "OP015", "info",
+          fmt::format("{} parameters of the model are in no group (frozen?), first {}",
+                      optim_.unlisted_weights.size(), printable(optim_.unlisted_weights.front())),
+          ""));
+    const bool adam = optim_.kind.starts_with("Adam");
+    for (const OptimGroup& group : optim_.groups)
+      for (const char* option : {"betas", "eps", "lr"})
+        if (adam && !group.find(option) &&
+            !(std::string_view(option) == "betas" && group.find("beta1")))
+          report_.findings.push_back(finding(
+              "OP016", "warning", fmt::format("group {} records no {}", group.index, option), ""));
+  }
+
+  void look_at_values(const OptimState* other, OpenedCheckpoint* other_checkpoint) {
+    MomentScan scan = scan_moments(checkpoint_, optim_, steps_, options_.transfer);
+    std::ranges::move(scan.findings, std::back_inserter(report_.findings));
+    out_.updates = std::move(scan.updates);
+    out_.update_note = scan.note;
+    if (!other) {
+      std::ranges::stable_sort(out_.updates, std::greater<>(), &UpdateRow::ratio);
+      return;
+    }
+    const auto later = v_norms(*other_checkpoint, *other, options_.transfer);
+    const auto now = v_norms(checkpoint_, optim_, options_.transfer);
+    for (UpdateRow& row : out_.updates) {
+      const auto a = now.find(row.fqn), b = later.find(row.fqn);
+      if (a != now.end() && b != later.end() && a->second > 0) row.growth = b->second / a->second;
+    }
+    std::ranges::stable_sort(out_.updates, std::greater<>(),
+                             [](const UpdateRow& row) { return row.growth.value_or(-1); });
+  }
+
+  OpenedCheckpoint& checkpoint_;
+  const Manifest& manifest_;
+  const OptimState& optim_;
+  const OptimOptions& options_;
+  OptimReport& report_;
+  OptimizerReport out_;
+  std::vector<std::optional<double>> steps_;
+};
+
+}  // namespace
+
+bool OptimReport::ok() const {
+  return std::ranges::none_of(findings, [](const Note& note) { return note.severity == "error"; });
+}
+
+OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* other,
+                              const OptimOptions& options) {
+  OptimReport report;
+  report.path = checkpoint.path;
+  report.format = checkpoint.manifest.format;
+  if (other) report.other_path = other->path;
+  const std::vector<OptimState> states =
+      canonical_optim_states(checkpoint.manifest, find_roles(checkpoint.manifest.state));
+  std::vector<OptimState> others;
+  if (other) others = canonical_optim_states(other->manifest, find_roles(other->manifest.state));
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const OptimState* partner = i < others.size() ? &others[i] : nullptr;
+    report.optimizers.push_back(
+        Inspector(checkpoint, states[i], options, report).inspect(partner, other));
+  }
+  if (states.empty())
+    report.notes.push_back(finding("OP000", "info", "no optimizer state in this checkpoint", ""));
+  return report;
+}
+
+}  // namespace tessera

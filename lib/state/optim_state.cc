@@ -1,0 +1,368 @@
+#include <fmt/format.h>
+#include <tessera/base/text.h>
+#include <tessera/state/optim_state.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kUnknownMember = "OP010";
+constexpr std::string_view kDuplicateMember = "OP011";
+constexpr std::string_view kUnmappedId = "OP012";
+constexpr std::string_view kAmbiguousIds = "OP013";
+
+StepRef step_of(const Value& value) {
+  StepRef step;
+  if (value.is_tensor()) step.tensor = value.tensor_index();
+  if (value.is_number()) step.value = value.as_real();
+  return step;
+}
+
+bool has_leaf(const OptimState& optim, std::string_view leaf) {
+  return std::ranges::any_of(optim.parameters,
+                             [&](const OptimParameter& p) { return p.find(leaf) != nullptr; });
+}
+
+bool has_option(const OptimState& optim, std::string_view option) {
+  return std::ranges::any_of(optim.groups,
+                             [&](const OptimGroup& g) { return g.find(option) != nullptr; });
+}
+
+/// AdamW differs from Adam by `decoupled_weight_decay` (2.7 and newer write it); without it the two
+/// keep the same state.
+std::string infer_kind(const OptimState& optim) {
+  if (has_leaf(optim, "exp_avg") && has_leaf(optim, "exp_avg_sq")) {
+    const std::string amsgrad = has_leaf(optim, "max_exp_avg_sq") ? " with amsgrad" : "";
+    for (const OptimGroup& group : optim.groups)
+      if (const Value* decoupled = group.find("decoupled_weight_decay");
+          decoupled && decoupled->kind() == Value::Kind::kBool)
+        return (decoupled->as_bool() ? "AdamW" : "Adam") + amsgrad;
+    return "Adam or AdamW" + amsgrad;
+  }
+  if (has_leaf(optim, "exp_avg") && has_leaf(optim, "exp_inf")) return "Adamax";
+  if (has_leaf(optim, "momentum_buffer") && !has_leaf(optim, "square_avg"))
+    return "SGD with momentum";
+  if (has_leaf(optim, "square_avg") && has_leaf(optim, "acc_delta")) return "Adadelta";
+  if (has_leaf(optim, "square_avg")) return "RMSprop";
+  if (has_leaf(optim, "prev") && has_leaf(optim, "step_size")) return "Rprop";
+  if (has_leaf(optim, "ax")) return "ASGD";
+  if (has_leaf(optim, "sum")) return "Adagrad";
+  if (has_leaf(optim, "exp_avg")) return "Lion";
+  if (has_option(optim, "momentum") && has_option(optim, "nesterov")) return "SGD";
+  return "unknown";
+}
+
+class Canonical {
+ public:
+  Canonical(const Manifest& manifest, const Roles& roles, std::size_t root)
+      : manifest_(manifest), roles_(roles), root_(static_cast<std::int32_t>(root)) {
+    out_.root = roles.optimizers[root].name;
+    out_.dialect = roles.optimizers[root].dialect;
+  }
+
+  OptimState make() {
+    collect_weights();
+    collect_state();
+    out_.dialect == OptimDialect::kFlat ? collect_flat_groups() : collect_groups();
+    if (out_.dialect == OptimDialect::kById) map_to_weights();
+    attach_groups();
+    find_unlisted();
+    out_.kind = infer_kind(out_);
+    return std::move(out_);
+  }
+
+ private:
+  void collect_weights() {
+    for (std::size_t i = 0; i < roles_.entries.size(); ++i) {
+      const Value& value = manifest_.state.entries[i].value;
+      if (roles_.entries[i].role != Role::kModel || !value.is_tensor()) continue;
+      weights_.emplace(roles_.entries[i].fqn, value.tensor_index());
+      order_.push_back({roles_.entries[i].fqn, value.tensor_index()});
+    }
+  }
+
+  OptimParameter& parameter(const std::string& key) {
+    const auto [found, is_new] = index_.try_emplace(key, out_.parameters.size());
+    if (is_new) {
+      OptimParameter fresh;
+      fresh.fqn = fresh.stored_key = key;
+      if (const auto weight = weights_.find(key); weight != weights_.end())
+        fresh.weight = weight->second;
+      out_.parameters.push_back(std::move(fresh));
+    }
+    return out_.parameters[found->second];
+  }
+
+  void collect_state() {
+    for (std::size_t i = 0; i < roles_.entries.size(); ++i) {
+      const EntryRole& role = roles_.entries[i];
+      if (role.role != Role::kOptimState || role.root != root_) continue;
+      const Value& value = manifest_.state.entries[i].value;
+      OptimParameter& owner = parameter(role.fqn);
+      owner.leaves.push_back({role.leaf, i, value.is_tensor() ? value.tensor_index() : kNoTensor});
+      if (role.leaf == "step") owner.own_step = step_of(value);
+    }
+  }
+
+  OptimGroup& group(std::int64_t index) {
+    for (OptimGroup& known : out_.groups)
+      if (known.index == index) return known;
+    out_.groups.push_back({.index = index, .stored_members = {}, .members = {}, .options = {}});
+    return out_.groups.back();
+  }
+
+  void add_option(OptimGroup& to, const std::string& key, const Value& value) {
+    if (key != "params") {
+      to.options.emplace_back(Value::string(key), value);
+      return;
+    }
+    if (value.kind() != Value::Kind::kList && value.kind() != Value::Kind::kTuple) return;
+    for (const Value& member : value.as_list()) {
+      if (member.is_string()) to.stored_members.push_back(member.as_string());
+      if (member.is_int()) to.stored_members.push_back(std::to_string(member.as_int()));
+    }
+  }
+
+  void collect_groups() {
+    for (std::size_t i = 0; i < roles_.entries.size(); ++i) {
+      const EntryRole& role = roles_.entries[i];
+      if (role.role != Role::kOptimGroup || role.root != root_) continue;
+      const Value& value = manifest_.state.entries[i].value;
+      if (role.group >= 0) {
+        add_option(group(role.group), role.leaf, value);
+      } else if (value.kind() == Value::Kind::kList) {
+        std::int64_t index = 0;
+        for (const Value& item : value.as_list()) {
+          OptimGroup& made = group(index++);
+          if (!item.is_dict()) continue;
+          for (const auto& [key, option] : item.as_dict())
+            if (key.is_string()) add_option(made, key.as_string(), option);
+        }
+      }
+    }
+  }
+
+  /// Options are repeated for every FQN: parameters with equal options are one group again.
+  void collect_flat_groups() {
+    std::vector<std::string> order;
+    std::map<std::string, ValueDict> options;
+    for (std::size_t i = 0; i < roles_.entries.size(); ++i) {
+      const EntryRole& role = roles_.entries[i];
+      if (role.role != Role::kOptimGroup || role.root != root_) continue;
+      if (!options.contains(role.fqn)) order.push_back(role.fqn);
+      options[role.fqn].emplace_back(Value::string(role.leaf), manifest_.state.entries[i].value);
+    }
+    for (const std::string& fqn : order) {
+      const auto same = std::ranges::find_if(
+          out_.groups, [&](const OptimGroup& g) { return g.options == options[fqn]; });
+      if (same != out_.groups.end()) {
+        same->stored_members.push_back(fqn);
+      } else {
+        out_.groups.push_back(
+            {static_cast<std::int64_t>(out_.groups.size()), {fqn}, {}, options[fqn]});
+      }
+    }
+  }
+
+  /// Shape of the state of an id: that of its first leaf that is no counter.
+  std::optional<Shape> state_shape(const std::string& key) const {
+    const auto found = index_.find(key);
+    if (found == index_.end()) return std::nullopt;
+    for (const OptimLeaf& leaf : out_.parameters[found->second].leaves)
+      if (leaf.name != "step" && leaf.tensor != kNoTensor)
+        return manifest_.tensors[leaf.tensor].spec.shape;
+    return std::nullopt;
+  }
+
+  void map_to_weights() {
+    std::vector<std::string> keys;
+    std::vector<std::size_t> sizes;
+    for (const OptimGroup& listed : out_.groups) {
+      keys.insert(keys.end(), listed.stored_members.begin(), listed.stored_members.end());
+      sizes.push_back(listed.stored_members.size());
+    }
+    if (keys.empty()) {
+      for (const OptimParameter& known : out_.parameters) keys.push_back(known.stored_key);
+      sizes = {keys.size()};
+    }
+    std::vector<std::optional<Shape>> shapes;
+    for (const std::string& key : keys) shapes.push_back(state_shape(key));
+    std::vector<Shape> candidates;
+    std::vector<std::size_t> position;
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      if (manifest_.tensors[order_[i].second].kind == TensorKind::kBuffer) continue;
+      position.push_back(i);
+      candidates.push_back(manifest_.tensors[order_[i].second].spec.shape);
+    }
+    const IdMapping mapping = map_ids(shapes, sizes, candidates);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      OptimParameter& owner = parameter(keys[i]);
+      if (mapping.candidate[i] < 0) {
+        if (!order_.empty())
+          issue(kUnmappedId, "warning", keys[i],
+                fmt::format("id {} fits no parameter of the model by order and shape", keys[i]));
+        continue;
+      }
+      const auto& [fqn, tensor] = order_[position[static_cast<std::size_t>(mapping.candidate[i])]];
+      owner.fqn = fqn;
+      owner.weight = tensor;
+      owner.inferred = true;
+      owner.certain = mapping.certain;
+    }
+    if (mapping.complete && !mapping.certain)
+      issue(kAmbiguousIds, "info", "",
+            "names of integer ids are inferred by order; shapes allow another answer");
+  }
+
+  void attach_groups() {
+    std::set<std::string> seen;
+    for (OptimGroup& listed : out_.groups) {
+      for (const std::string& key : listed.stored_members) {
+        if (!seen.insert(key).second) {
+          issue(
+              kDuplicateMember, "error", key,
+              fmt::format("\"{}\" is listed in more than one place of the groups", printable(key)));
+          continue;
+        }
+        OptimParameter& owner = parameter(key);
+        const bool known = owner.weight != kNoTensor || !owner.leaves.empty() || weights_.empty();
+        if (!known && out_.dialect != OptimDialect::kById)
+          issue(kUnknownMember, "error", key,
+                fmt::format("group {} lists \"{}\", which the model does not have", listed.index,
+                            printable(key)));
+        owner.group = listed.index;
+        if (const Value* step = listed.find("step")) owner.group_step = step_of(*step);
+        listed.members.push_back(owner.fqn);
+      }
+    }
+    std::ranges::stable_sort(out_.parameters, [](const OptimParameter& a, const OptimParameter& b) {
+      return (a.group < 0) < (b.group < 0);  // listed ones first, then the rest as stored
+    });
+  }
+
+  void find_unlisted() {
+    if (out_.groups.empty()) return;
+    std::set<std::string> listed;
+    for (const OptimGroup& g : out_.groups) listed.insert(g.members.begin(), g.members.end());
+    for (const auto& [fqn, tensor] : order_)
+      if (manifest_.tensors[tensor].kind == TensorKind::kParam && !listed.contains(fqn))
+        out_.unlisted_weights.push_back(fqn);
+  }
+
+  void issue(std::string_view code, std::string severity, std::string of, std::string message) {
+    out_.issues.push_back(
+        {std::string(code), std::move(severity), std::move(of), std::move(message)});
+  }
+
+  const Manifest& manifest_;
+  const Roles& roles_;
+  std::int32_t root_;
+  OptimState out_;
+  std::map<std::string, std::uint32_t> weights_;
+  std::vector<std::pair<std::string, std::uint32_t>> order_;  // as stored
+  std::map<std::string, std::size_t> index_;
+};
+
+bool fits(const std::optional<Shape>& id, const Shape& candidate) {
+  return !id || *id == candidate;
+}
+
+/// Greedy in one direction: each id takes the next candidate it fits. That is a subsequence match:
+/// it fails only when none exists.
+std::vector<std::int64_t> match(const std::vector<std::optional<Shape>>& ids,
+                                const std::vector<Shape>& candidates, std::vector<bool>& taken,
+                                bool backwards) {
+  std::vector<std::int64_t> out(ids.size(), -1);
+  auto next = backwards ? static_cast<std::int64_t>(candidates.size()) - 1 : 0;
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    const std::size_t i = backwards ? ids.size() - 1 - k : k;
+    auto at = next;
+    const auto inside = [&] {
+      return at >= 0 && at < static_cast<std::int64_t>(candidates.size());
+    };
+    while (inside() && (taken[static_cast<std::size_t>(at)] ||
+                        !fits(ids[i], candidates[static_cast<std::size_t>(at)])))
+      at += backwards ? -1 : 1;
+    if (!inside()) continue;
+    out[i] = at;
+    next = at + (backwards ? -1 : 1);
+  }
+  for (std::int64_t c : out)
+    if (c >= 0) taken[static_cast<std::size_t>(c)] = true;
+  return out;
+}
+
+}  // namespace
+
+std::string_view step_origin_name(StepOrigin origin) {
+  switch (origin) {
+    case StepOrigin::kNone:
+      return "none";
+    case StepOrigin::kParameter:
+      return "parameter";
+    case StepOrigin::kGroup:
+      return "group";
+    case StepOrigin::kBoth:
+      return "both";
+  }
+  return "none";
+}
+
+StepOrigin OptimParameter::step_origin() const {
+  if (own_step.known()) return group_step.known() ? StepOrigin::kBoth : StepOrigin::kParameter;
+  return group_step.known() ? StepOrigin::kGroup : StepOrigin::kNone;
+}
+
+const OptimLeaf* OptimParameter::find(std::string_view leaf) const {
+  const auto found = std::ranges::find(leaves, leaf, &OptimLeaf::name);
+  return found == leaves.end() ? nullptr : &*found;
+}
+
+const Value* OptimGroup::find(std::string_view option) const {
+  for (const auto& [key, value] : options)
+    if (key.is_string() && key.as_string() == option) return &value;
+  return nullptr;
+}
+
+const OptimParameter* OptimState::find(std::string_view fqn) const {
+  const auto found = std::ranges::find(parameters, fqn, &OptimParameter::fqn);
+  return found == parameters.end() ? nullptr : &*found;
+}
+
+std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const Roles& roles) {
+  std::vector<OptimState> states;
+  for (std::size_t i = 0; i < roles.optimizers.size(); ++i)
+    states.push_back(Canonical(manifest, roles, i).make());
+  return states;
+}
+
+IdMapping map_ids(const std::vector<std::optional<Shape>>& ids,
+                  const std::vector<std::size_t>& group_sizes,
+                  const std::vector<Shape>& candidates) {
+  // Ids run through the model's parameters in order inside each group; groups interleave.
+  IdMapping mapping;
+  mapping.candidate.assign(ids.size(), -1);
+  std::vector<bool> taken(candidates.size());
+  mapping.certain = true;
+  std::size_t begin = 0;
+  for (std::size_t size : group_sizes) {
+    const std::vector<std::optional<Shape>> part(
+        ids.begin() + static_cast<std::ptrdiff_t>(begin),
+        ids.begin() + static_cast<std::ptrdiff_t>(begin + size));
+    std::vector<bool> other = taken;
+    const std::vector<std::int64_t> last = match(part, candidates, other, true);
+    const std::vector<std::int64_t> first = match(part, candidates, taken, false);
+    std::ranges::copy(first, mapping.candidate.begin() + static_cast<std::ptrdiff_t>(begin));
+    mapping.certain = mapping.certain && first == last;
+    begin += size;
+  }
+  mapping.complete = std::ranges::find(mapping.candidate, -1) == mapping.candidate.end();
+  mapping.certain = mapping.certain && mapping.complete;
+  return mapping;
+}
+
+}  // namespace tessera
