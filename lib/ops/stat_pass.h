@@ -1,0 +1,77 @@
+#pragma once
+// The accumulators of `stat`: one tensor, fed block by block in element order.
+#include <tessera/base/bytes.h>
+#include <tessera/ops/stat.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tessera {
+
+/// Neumaier's compensated sum: error independent of the count for our purposes.
+class CompensatedSum {
+ public:
+  void add(double x) {
+    const double t = sum_ + x;
+    correction_ += (sum_ < 0 ? -sum_ : sum_) >= (x < 0 ? -x : x) ? (sum_ - t) + x : (x - t) + sum_;
+    sum_ = t;
+  }
+  double value() const { return sum_ + correction_; }
+
+ private:
+  double sum_ = 0;
+  double correction_ = 0;
+};
+
+/// Counts, extremes and sums over doubles. The mean's first pass; deviations need a second one or
+/// the shifted sums here: the shift is the first finite element, which keeps the cancellation of
+/// sum of squares harmless.
+class StatPass {
+ public:
+  StatPass(DType dtype, std::int64_t first_row_numel, bool row_norms)
+      : dtype_(dtype), row_numel_(first_row_numel), row_norms_(row_norms) {}
+
+  void add(std::span<const double> values, std::int64_t first_element);
+  /// Fills counts, extremes, mean, std and norms.
+  void finish(TensorStat& stat) const;
+  double low() const { return min_; }
+  double high() const { return max_; }
+  std::int64_t finite() const { return finite_; }
+  double smallest_modulus() const { return smallest_modulus_; }
+  double largest_modulus() const { return abs_max_; }
+
+ private:
+  void add_special(double x, std::int64_t index);
+
+  DType dtype_;
+  std::int64_t row_numel_;
+  bool row_norms_;
+  std::int64_t count_ = 0, finite_ = 0, nan_ = 0, pos_inf_ = 0, neg_inf_ = 0, zeros_ = 0,
+               subnormal_ = 0, outside_bf16_ = 0, outside_fp16_ = 0;
+  std::int64_t first_nan_ = -1, first_inf_ = -1;
+  double min_ = 0, max_ = 0, abs_max_ = 0, smallest_modulus_ = 0, shift_ = 0;
+  bool constant_ = true;
+  CompensatedSum shifted_, shifted_squares_, l1_, squares_;
+  std::vector<CompensatedSum> rows_;
+};
+
+/// Counts of values in equal bins, and from them quantiles exact to one bin.
+class BinCounter {
+ public:
+  BinCounter(double low, double high, std::size_t bins, bool logarithmic);
+  void add(std::span<const double> values);
+  const std::vector<std::int64_t>& counts() const { return counts_; }
+  std::int64_t zeros() const { return zeros_; }
+
+ private:
+  double low_, scale_;
+  bool logarithmic_;
+  std::int64_t zeros_ = 0;
+  std::vector<std::int64_t> counts_;
+};
+
+/// numpy.quantile(sorted values, q), linear interpolation.
+double sorted_quantile(std::span<const double> sorted, double q);
+
+}  // namespace tessera
