@@ -81,7 +81,7 @@ std::optional<Note> stale_pointer(FileSystem& fs, const std::string& path) {
   const auto pointer = resolver.pointer_in(folder);
   if (!pointer || !pointer->path.empty()) return std::nullopt;
   return Note{
-      "CK030", "error",
+      "CK040", "error",
       fmt::format("the pointer names \"{}\", which is not there", printable(pointer->target)),
       pointer->name, ""};
 }

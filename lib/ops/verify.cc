@@ -1,0 +1,360 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/parallel.h>
+#include <tessera/base/text.h>
+#include <tessera/ops/seal.h>
+#include <tessera/ops/verify.h>
+#include <tessera/storage/aligned_buffer.h>
+#include <tessera/storage/checksum.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "lib/ops/verify_against.h"
+
+// Codes: docs/verify-codes.md.
+namespace tessera {
+namespace {
+
+constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t kMib = std::uint64_t{1} << 20;
+
+/// Calls visit(offset, bytes) over [offset, offset + length) in blocks.
+template <class Visit>
+void each_block(const ReadFile& file, std::uint64_t offset, std::uint64_t length,
+                std::uint64_t block, Visit&& visit) {
+  Bytes buffer(std::min(block, length));
+  for (std::uint64_t done = 0; done < length; done += block) {
+    const MutableBytes part = MutableBytes(buffer).first(std::min(block, length - done));
+    file.read_at(offset + done, part);
+    visit(offset + done, ByteView(part));
+  }
+}
+
+class Verifier {
+ public:
+  Verifier(FileSystem& fs, const std::string& path, const VerifyOptions& options)
+      : fs_(fs), asked_(path), options_(options) {
+    report_.level = options.level;
+  }
+
+  VerifyReport run() {
+    if (const auto stale = stale_pointer(fs_, asked_))
+      add(stale->code, stale->severity, stale->message, stale->file, "");
+    OpenOptions open = options_.open;
+    open.read.tolerate_damage = true;
+    open.read.memory_limit_bytes = options_.transfer.memory_limit_bytes;
+    open.read.threads = options_.transfer.threads;
+    checkpoint_ = open_checkpoint(fs_, asked_, open);
+    describe();
+    check_seal();
+    if (options_.level != VerifyLevel::kQuick) {
+      locate_each();
+      check_records();
+      read_unproved();
+      if (options_.level == VerifyLevel::kDeep) compare_replicas();
+    }
+    if (options_.require_sums) require_sums();
+    if (!options_.against.empty()) compare_against();
+    std::ranges::stable_sort(report_.findings,
+                             [](const Note& a, const Note& b) { return rank(a) < rank(b); });
+    report_.ok =
+        std::ranges::none_of(report_.findings, [](const Note& n) { return n.severity == "error"; });
+    return std::move(report_);
+  }
+
+ private:
+  static int rank(const Note& note) {
+    return note.severity == "error" ? 0 : note.severity == "warning" ? 1 : 2;
+  }
+
+  void add(std::string code, std::string severity, std::string message, std::string file,
+           std::string tensor) {
+    const std::lock_guard lock(mutex_);
+    report_.findings.push_back({std::move(code), std::move(severity), std::move(message),
+                                std::move(file), std::move(tensor)});
+  }
+
+  void add_status(std::string code, const Status& status, const std::string& tensor) {
+    if (status.code == Code::kCancelled || status.code == Code::kInternal ||
+        status.code == Code::kResourceExhausted)
+      throw Error(status);
+    add(std::move(code), "error", status.message, status.context.file,
+        status.context.tensor.empty() ? tensor : status.context.tensor);
+  }
+
+  void describe() {
+    const Manifest& manifest = checkpoint_.manifest;
+    report_.path = checkpoint_.path;
+    report_.format = manifest.format;
+    report_.notes = checkpoint_.notes;
+    report_.files = manifest.files.size();
+    report_.tensors = leaf_tensors(manifest).size();
+    report_.chunks = manifest.chunks.size();
+    for (const Note& note : manifest.notes)
+      add(note.code, note.severity, note.message, note.file, note.tensor);
+    for (const Note& note : manifest.notes)
+      if (note.severity == "error") damaged_.insert(note.tensor);
+    for (std::size_t i = 0; i < manifest.chunks.size(); ++i)
+      report_.tensor_bytes_stored += manifest.chunks.source(i).length;
+  }
+
+  void check_seal() {
+    std::string why;
+    const auto seal = read_seal(*checkpoint_.directory, checkpoint_.file, &why);
+    if (!seal) {
+      if (!why.empty()) add("CK044", "error", why, std::string(kSealFile), "");
+      return;
+    }
+    report_.sealed = true;
+    if (options_.level == VerifyLevel::kQuick) return;
+    if (options_.transfer.progress)
+      for (const SealedFile& file : seal->files)
+        options_.transfer.progress->total_bytes += file.size_bytes;
+    parallel_for(seal->files.size(), options_.transfer.threads,
+                 [&](std::size_t i, int) { check_sealed(seal->files[i]); });
+  }
+
+  void check_sealed(const SealedFile& sealed) {
+    try {
+      const std::string name = checkpoint_.file.empty() ? sealed.path : checkpoint_.file;
+      const auto file = checkpoint_.directory->open(name);
+      std::size_t mib = 0, wrong = 0, first = 0;
+      each_block(*file, 0, sealed.size_bytes, kMib, [&](std::uint64_t, ByteView bytes) {
+        tick(bytes.size());
+        const bool right =
+            mib < sealed.crc32_per_mib.size() && crc32(0, bytes) == sealed.crc32_per_mib[mib];
+        if (!right && wrong++ == 0) first = mib;
+        ++mib;
+      });
+      if (wrong)
+        add("CK043", "error",
+            fmt::format("{} of {} MiB blocks differ from what was written, first block {}", wrong,
+                        mib, first),
+            name, "");
+      const std::lock_guard lock(mutex_);
+      sealed_files_.insert(name);
+    } catch (const Error& error) {
+      add_status("CK043", error.status(), "");
+    }
+  }
+
+  void tick(std::size_t bytes) {
+    if (options_.transfer.cancel) options_.transfer.cancel->check();
+    bytes_read_ += bytes;
+    report_bytes();
+    if (options_.transfer.progress) options_.transfer.progress->done_bytes += bytes;
+  }
+  void report_bytes() {
+    const std::lock_guard lock(mutex_);
+    report_.bytes_read = bytes_read_;
+  }
+
+  /// All at once where nothing is damaged; one by one where something is, so that each damage is
+  /// named.
+  void locate_each() {
+    ReadOptions read;
+    read.memory_limit_bytes = options_.transfer.memory_limit_bytes;
+    read.threads = options_.transfer.threads;
+    read.tolerate_damage = true;
+    std::vector<std::uint32_t> sound;
+    for (std::uint32_t i = 0; i < checkpoint_.manifest.tensors.size(); ++i)
+      if (!damaged_.contains(checkpoint_.manifest.tensors[i].name)) sound.push_back(i);
+    try {
+      checkpoint_.locate(sound, read);
+      located_ = sound;
+      return;
+    } catch (const Error& error) {
+      if (error.code() != Code::kCorrupt && error.code() != Code::kUnsupported &&
+          error.code() != Code::kIo && error.code() != Code::kNotFound)
+        throw;
+    }
+    for (std::uint32_t i : sound) {
+      try {
+        checkpoint_.locate(std::span(&i, 1), read);
+        located_.push_back(i);
+      } catch (const Error& error) {
+        add_status("CK042", error.status(), checkpoint_.manifest.tensors[i].name);
+        damaged_.insert(checkpoint_.manifest.tensors[i].name);
+      }
+    }
+  }
+
+  /// Every record with a CRC, read whole, in file order.
+  void check_records() {
+    const Manifest& manifest = checkpoint_.manifest;
+    std::map<std::uint32_t, std::string> owner;  // record -> a tensor in it
+    for (std::uint32_t t : located_) {
+      const StoredTensor& tensor = manifest.tensors[t];
+      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
+        if (const std::uint32_t record = manifest.source(tensor, c).record)
+          owner.emplace(record - 1, tensor.name);
+    }
+    std::vector<std::uint32_t> records;
+    for (const auto& [record, name] : owner) records.push_back(record);
+    std::ranges::sort(records, {}, [&](std::uint32_t r) {
+      return std::pair(manifest.records[r].file, manifest.records[r].offset);
+    });
+    if (options_.transfer.progress)
+      for (std::uint32_t r : records)
+        options_.transfer.progress->total_bytes += manifest.records[r].length;
+    parallel_for(records.size(), options_.transfer.threads, [&](std::size_t i, int) {
+      check_record(manifest.records[records[i]], owner.at(records[i]));
+    });
+  }
+
+  void check_record(const Record& record, const std::string& tensor) {
+    const std::string& name = checkpoint_.manifest.files[record.file].path;
+    try {
+      const auto file = checkpoint_.directory->open(name);
+      std::uint32_t crc = 0;
+      each_block(*file, record.offset, record.length, kBlockBytes,
+                 [&](std::uint64_t, ByteView bytes) {
+                   crc = crc32(crc, bytes);
+                   tick(bytes.size());
+                 });
+      bytes_with_sums_ += record.length;
+      if (crc == record.crc32) return;
+      add("CK041", "error",
+          fmt::format("the bytes at {} have CRC-32 {:08x} where the archive says {:08x}",
+                      record.offset, crc, record.crc32),
+          name, tensor);
+    } catch (const Error& error) {
+      add_status("CK041", error.status(), tensor);
+    }
+  }
+
+  bool has_sum(const StoredTensor& tensor, std::uint32_t c) const {
+    const Source& source = checkpoint_.manifest.source(tensor, c);
+    if (source.kind == Source::Kind::kInline || source.kind == Source::Kind::kFill ||
+        source.length == 0)
+      return true;
+    return source.record != 0 ||
+           sealed_files_.contains(checkpoint_.manifest.files[source.file].path);
+  }
+
+  /// Tensors without a record CRC are read all the same: their bytes must be there and decode.
+  void read_unproved() {
+    const Manifest& manifest = checkpoint_.manifest;
+    std::vector<std::uint32_t> rest;
+    for (std::uint32_t t : located_) {
+      const StoredTensor& tensor = manifest.tensors[t];
+      bool proved = true;
+      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
+        const Source& source = manifest.source(tensor, c);
+        proved = proved && (source.record != 0 || source.kind == Source::Kind::kInline ||
+                            source.kind == Source::Kind::kFill);
+        if (source.record == 0 && has_sum(tensor, c)) bytes_with_sums_ += source.length;
+      }
+      if (!proved) rest.push_back(t);
+    }
+    const TensorReader reader(manifest, *checkpoint_.directory, options_.transfer);
+    for (std::uint32_t t : rest) {
+      try {
+        reader.stream(std::span(&t, 1),
+                      [&](const TensorReader::Block& block) { tick(block.bytes.size()); });
+      } catch (const Error& error) {
+        add_status("CK049", error.status(), manifest.tensors[t].name);
+      }
+    }
+    report_.bytes_with_sums = bytes_with_sums_;
+  }
+
+  void compare_replicas() {
+    const Manifest& manifest = checkpoint_.manifest;
+    for (std::uint32_t t : located_) {
+      const StoredTensor& tensor = manifest.tensors[t];
+      std::vector<std::pair<Chunk, std::uint32_t>> firsts;
+      std::map<std::tuple<std::vector<std::int64_t>, std::int64_t, std::int64_t>, std::uint32_t>
+          seen;
+      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
+        const Chunk chunk = manifest.chunk(tensor, c);
+        std::vector<std::int64_t> key = chunk.box.origin;
+        key.insert(key.end(), chunk.box.shape.extents().begin(), chunk.box.shape.extents().end());
+        const auto [first, is_new] = seen.try_emplace({key, chunk.flat_begin, chunk.flat_end}, c);
+        if (!is_new) compare_copies(tensor, first->second, c);
+      }
+    }
+  }
+
+  void compare_copies(const StoredTensor& tensor, std::uint32_t a, std::uint32_t b) {
+    try {
+      if (copy_digest(tensor, a) == copy_digest(tensor, b)) return;
+      add("CK046", "error",
+          fmt::format("two copies of chunk {} differ",
+                      checkpoint_.manifest.chunk(tensor, a).box.to_string()),
+          checkpoint_.manifest.files[checkpoint_.manifest.source(tensor, b).file].path,
+          tensor.name);
+    } catch (const Error& error) {
+      add_status("CK046", error.status(), tensor.name);
+    }
+  }
+
+  /// The copy alone, read as a tensor of its own.
+  std::string copy_digest(const StoredTensor& tensor, std::uint32_t c) {
+    const Manifest& manifest = checkpoint_.manifest;
+    Manifest one;
+    one.format = manifest.format;
+    one.files = manifest.files;
+    one.records = manifest.records;
+    one.strides = manifest.strides;
+    one.codecs = manifest.codecs;
+    one.inline_bytes = manifest.inline_bytes;
+    const Chunk chunk = manifest.chunk(tensor, c);
+    StoredTensor alone;
+    alone.name = tensor.name;
+    alone.spec = {tensor.spec.dtype, chunk.is_whole_box() ? chunk.box.shape : Shape{chunk.numel()}};
+    alone.chunk_count = 1;
+    one.tensors.push_back(alone);
+    one.chunks.add(Chunk::whole_of(Box::whole(alone.spec.shape)), manifest.source(tensor, c));
+    return hash_tensors(one, *checkpoint_.directory, {0}, options_.transfer).front();
+  }
+
+  void require_sums() {
+    std::uint64_t without = 0;
+    std::string first;
+    for (const StoredTensor& tensor : checkpoint_.manifest.tensors) {
+      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
+        const bool unknown = options_.level == VerifyLevel::kQuick && !report_.sealed;
+        if (!unknown && has_sum(tensor, c)) continue;
+        if (without++ == 0) first = tensor.name;
+      }
+    }
+    if (without)
+      add("CK045", "error",
+          fmt::format("{} of {} chunks have no checksum to hold them against; use --full, or a "
+                      "checkpoint with sums",
+                      without, report_.chunks),
+          "", first);
+  }
+
+  void compare_against() {
+    std::vector<Note> findings;
+    verify_against(fs_, options_.against, checkpoint_, options_.transfer, findings);
+    for (Note& note : findings) add(note.code, note.severity, note.message, note.file, note.tensor);
+  }
+
+  static constexpr std::string_view kSealFile = "tessera.manifest.json";
+  FileSystem& fs_;
+  std::string asked_;
+  const VerifyOptions& options_;
+  OpenedCheckpoint checkpoint_;
+  VerifyReport report_;
+  std::set<std::string> damaged_;       // names of tensors that metadata shows to be damaged
+  std::set<std::string> sealed_files_;  // every byte summed by our seal
+  std::vector<std::uint32_t> located_;
+  std::atomic<std::uint64_t> bytes_read_{0}, bytes_with_sums_{0};
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+VerifyReport verify_checkpoint(FileSystem& fs, const std::string& path,
+                               const VerifyOptions& options) {
+  return Verifier(fs, path, options).run();
+}
+
+}  // namespace tessera

@@ -1,0 +1,130 @@
+#include "lib/ops/verify_against.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/json.h>
+#include <tessera/ops/hash.h>
+#include <tessera/ops/seal.h>
+#include <tessera/storage/checksum.h>
+
+#include <map>
+
+#include "lib/ops/path_resolve.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::uint64_t kReportBytes = std::uint64_t{256} << 20;
+
+Bytes read_report(FileSystem& fs, const std::string& path) {
+  const auto info = fs.stat(path);
+  if (!info) fail(Code::kNotFound, fmt::format("--against \"{}\" does not exist", printable(path)));
+  if (info->type != FileType::kRegular || info->size_bytes > kReportBytes)
+    fail(Code::kInvalidArgument, fmt::format("--against \"{}\" is no report", printable(path)));
+  const auto [folder, name] = split_path(fs.canonical(path));
+  Bytes text(info->size_bytes);
+  fs.open_directory(folder)->open(name)->read_at(0, text);
+  return text;
+}
+
+std::vector<HashedTensor> tensors_of(const Value& report) {
+  std::vector<HashedTensor> tensors;
+  const Value* list = report.find("tensors");
+  if (!list || list->kind() != Value::Kind::kList) return tensors;
+  for (const Value& item : list->as_list()) {
+    const Value *name = item.find("name"), *dtype = item.find("dtype"), *shape = item.find("shape"),
+                *sum = item.find("sha256");
+    if (!name || !dtype || !shape || !sum || !name->is_string() || !dtype->is_string() ||
+        !sum->is_string() || shape->kind() != Value::Kind::kList)
+      fail(Code::kInvalidArgument,
+           "--against: a tensor of the report lacks name, dtype, shape or sha256");
+    HashedTensor tensor{name->as_string(), dtype->as_string(), {}, sum->as_string()};
+    for (const Value& extent : shape->as_list())
+      if (extent.is_int()) tensor.shape.push_back(extent.as_int());
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+void compare_tensors(const std::vector<HashedTensor>& expected, OpenedCheckpoint& checkpoint,
+                     const TransferOptions& transfer, std::vector<Note>& findings) {
+  const HashReport hashed = hash_checkpoint(checkpoint, transfer);
+  std::map<std::string, const HashedTensor*> there;
+  for (const HashedTensor& tensor : hashed.tensors) there[tensor.name] = &tensor;
+  for (const HashedTensor& want : expected) {
+    const auto found = there.find(want.name);
+    if (found == there.end()) {
+      findings.push_back(
+          {"CK048", "error", "the report has this tensor, the checkpoint does not", "", want.name});
+      continue;
+    }
+    const HashedTensor& got = *found->second;
+    if (got.dtype != want.dtype || got.shape != want.shape)
+      findings.push_back(
+          {"CK047", "error", "dtype or shape differ from the report", "", want.name});
+    else if (got.sha256 != want.sha256)
+      findings.push_back({"CK047", "error",
+                          fmt::format("content differs from the report: sha256 {}... for {}...",
+                                      got.sha256.substr(0, 12), want.sha256.substr(0, 12)),
+                          "", want.name});
+    there.erase(found);
+  }
+  for (const auto& [name, tensor] : there)
+    findings.push_back(
+        {"CK048", "error", "the checkpoint has this tensor, the report does not", "", name});
+}
+
+void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
+                   std::vector<Note>& findings) {
+  for (const SealedFile& sealed : seal.files) {
+    const std::string name = checkpoint.file.empty() ? sealed.path : checkpoint.file;
+    const auto info = checkpoint.directory->stat(name);
+    if (!info || info->size_bytes != sealed.size_bytes) {
+      findings.push_back({"CK047", "error",
+                          info ? "its size differs from the manifest"
+                               : "the manifest names this file; it is absent",
+                          name, ""});
+      continue;
+    }
+    const auto file = checkpoint.directory->open(name);
+    Bytes block(std::size_t{1} << 20);
+    for (std::uint64_t at = 0, mib = 0; at < sealed.size_bytes; at += block.size(), ++mib) {
+      const MutableBytes part =
+          MutableBytes(block).first(std::min<std::uint64_t>(block.size(), sealed.size_bytes - at));
+      file->read_at(at, part);
+      if (mib < sealed.crc32_per_mib.size() && crc32(0, part) == sealed.crc32_per_mib[mib])
+        continue;
+      findings.push_back(
+          {"CK047", "error", fmt::format("MiB {} differs from the manifest", mib), name, ""});
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+void verify_against(FileSystem& fs, const std::string& report, OpenedCheckpoint& checkpoint,
+                    const TransferOptions& transfer, std::vector<Note>& findings) {
+  const Bytes text = read_report(fs, report);
+  Value parsed;
+  try {
+    parsed = parse_json(text);
+  } catch (const Error& error) {
+    fail(Code::kInvalidArgument,
+         fmt::format("--against \"{}\": {}", printable(report), error.status().message));
+  }
+  const Value* schema = parsed.find("schema");
+  const std::string kind = schema && schema->is_string() ? schema->as_string() : "";
+  if (kind == "tessera.hash/1")
+    return compare_tensors(tensors_of(parsed), checkpoint, transfer, findings);
+  if (kind != "tessera.manifest/1")
+    fail(Code::kInvalidArgument,
+         fmt::format("--against \"{}\" is neither a hash report nor a tessera.manifest.json",
+                     printable(report)));
+  const Seal seal = decode_seal(text);
+  seal.tensors.empty() ? compare_files(seal, checkpoint, findings)
+                       : compare_tensors(seal.tensors, checkpoint, transfer, findings);
+}
+
+}  // namespace tessera
