@@ -1,0 +1,225 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/parallel.h>
+#include <tessera/encoding/json.h>
+#include <tessera/ops/diff.h>
+#include <tessera/ops/ls.h>
+#include <tessera/state/optim_state.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <optional>
+
+#include "lib/ops/diff_elements.h"
+
+namespace tessera {
+namespace {
+
+using NameMap = std::map<std::string, std::string>;  // stored name -> name to compare by
+
+std::string root_prefix(const std::string& root) { return root.empty() ? "" : root + "."; }
+
+/// Index-keyed optimizer state under the names that FQN-keyed state has: "optim.state.0.step" ->
+/// "optim.state.w.step".
+NameMap canonical_names(const Manifest& manifest) {
+  NameMap names;
+  const Roles roles = find_roles(manifest.state);
+  for (const OptimState& optim : canonical_optim_states(manifest, roles)) {
+    if (optim.dialect != OptimDialect::kById) continue;
+    for (const OptimParameter& p : optim.parameters) {
+      if (!p.inferred) continue;
+      for (const OptimLeaf& leaf : p.leaves)
+        names[manifest.state.entries[leaf.entry].name] =
+            root_prefix(optim.root) + "state." + p.fqn + "." + leaf.name;
+    }
+  }
+  return names;
+}
+
+/// JSON values under comparable names; group members of index-keyed optimizers as FQNs.
+std::map<std::string, Value> comparable_values(OpenedCheckpoint& checkpoint, bool canonical,
+                                               const TransferOptions& transfer) {
+  std::map<std::string, Value> values;
+  for (auto& [name, value] : json_values(checkpoint, transfer)) values[name] = std::move(value);
+  if (!canonical) return values;
+  const Roles roles = find_roles(checkpoint.manifest.state);
+  for (const OptimState& optim : canonical_optim_states(checkpoint.manifest, roles)) {
+    if (optim.dialect != OptimDialect::kById) continue;
+    for (const OptimGroup& group : optim.groups) {
+      const auto members = values.find(
+          fmt::format("{}param_groups.{}.params", root_prefix(optim.root), group.index));
+      if (members == values.end()) continue;
+      ValueList list;
+      for (const std::string& fqn : group.members) list.push_back(Value::string(fqn));
+      members->second = Value::list(std::move(list));
+    }
+  }
+  return values;
+}
+
+bool has_ids(const Manifest& manifest) {
+  const Roles roles = find_roles(manifest.state);
+  return std::ranges::any_of(roles.optimizers, [](const OptimizerRoot& root) {
+    return root.dialect == OptimDialect::kById;
+  });
+}
+
+class Differ {
+ public:
+  Differ(OpenedCheckpoint& a, OpenedCheckpoint& b, const DiffOptions& options)
+      : a_(a), b_(b), options_(options) {
+    // Names by id compare as they are when both sides have ids.
+    canonical_ = options.canonical_optim && has_ids(a.manifest) != has_ids(b.manifest);
+    report_.path_a = a.path;
+    report_.path_b = b.path;
+    report_.format_a = a.manifest.format;
+    report_.format_b = b.manifest.format;
+  }
+
+  DiffReport run() {
+    pair_tensors();
+    if (!(options_.stop_at_first && !report_.equal)) compare_values();
+    if (!(options_.stop_at_first && !report_.equal)) compare_elements();
+    return std::move(report_);
+  }
+
+ private:
+  std::map<std::string, std::uint32_t> tensors_of(const OpenedCheckpoint& checkpoint) const {
+    const NameMap names = canonical_ ? canonical_names(checkpoint.manifest) : NameMap{};
+    std::map<std::string, std::uint32_t> tensors;
+    for (std::uint32_t i : leaf_tensors(checkpoint.manifest)) {
+      const std::string& name = checkpoint.manifest.tensors[i].name;
+      const auto other = names.find(name);
+      tensors[other == names.end() ? name : other->second] = i;
+    }
+    return tensors;
+  }
+
+  void differ(TensorDiff diff) {
+    report_.equal = false;
+    report_.tensors.push_back(std::move(diff));
+  }
+
+  void pair_tensors() {
+    const auto in_a = tensors_of(a_), in_b = tensors_of(b_);
+    for (const auto& [name, i] : in_a) {
+      const auto found = in_b.find(name);
+      if (found == in_b.end()) {
+        differ(
+            plain(name, TensorDiff::What::kMissing, a_.manifest.tensors[i].spec.to_string(), ""));
+        continue;
+      }
+      const TensorSpec &a = a_.manifest.tensors[i].spec,
+                       &b = b_.manifest.tensors[found->second].spec;
+      if (a.shape != b.shape) {
+        differ(plain(name, TensorDiff::What::kShape, a.to_string(), b.to_string()));
+      } else if (a.dtype != b.dtype && !options_.as) {
+        differ(plain(name, TensorDiff::What::kDType, a.to_string(), b.to_string()));
+      } else {
+        pairs_.push_back({name, i, found->second});
+      }
+    }
+    for (const auto& [name, i] : in_b)
+      if (!in_a.contains(name))
+        differ(plain(name, TensorDiff::What::kUnexpected, "",
+                     b_.manifest.tensors[i].spec.to_string()));
+  }
+
+  static TensorDiff plain(const std::string& name, TensorDiff::What what, std::string a,
+                          std::string b) {
+    TensorDiff diff;
+    diff.name = name;
+    diff.what = what;
+    diff.a = std::move(a);
+    diff.b = std::move(b);
+    return diff;
+  }
+
+  void compare_values() {
+    auto in_a = comparable_values(a_, canonical_, options_.transfer),
+         in_b = comparable_values(b_, canonical_, options_.transfer);
+    for (const auto& [name, value] : in_a) {
+      const auto found = in_b.find(name);
+      if (found == in_b.end()) {
+        report_.values.push_back({name, ValueDiff::What::kMissing, value, {}});
+      } else {
+        ++report_.values_compared;
+        // As JSON numbers print: a float 1.0 is no integer 1.
+        if (!(value == found->second))
+          report_.values.push_back({name, ValueDiff::What::kDiffers, value, found->second});
+      }
+    }
+    for (const auto& [name, value] : in_b)
+      if (!in_a.contains(name))
+        report_.values.push_back({name, ValueDiff::What::kUnexpected, {}, value});
+    if (!report_.values.empty()) report_.equal = false;
+  }
+
+  static void locate(OpenedCheckpoint& checkpoint, std::vector<std::uint32_t> tensors,
+                     const TransferOptions& transfer) {
+    std::ranges::sort(tensors);
+    ReadOptions read;
+    read.memory_limit_bytes = transfer.memory_limit_bytes / 2;
+    read.threads = transfer.threads;
+    read.check_crc = transfer.check_crc;
+    in_operation("diff", [&] { checkpoint.locate(tensors, read); });
+  }
+
+  void compare_elements() {
+    std::vector<std::uint32_t> of_a, of_b;
+    for (const Pair& pair : pairs_) of_a.push_back(pair.a), of_b.push_back(pair.b);
+    locate(a_, of_a, options_.transfer);
+    locate(b_, of_b, options_.transfer);
+    TransferOptions half = options_.transfer;  // the other half holds the blocks being compared
+    half.memory_limit_bytes /= 4;
+    half.progress = nullptr;
+    const TensorReader reader_a(a_.manifest, *a_.directory, half),
+        reader_b(b_.manifest, *b_.directory, half);
+    if (options_.transfer.progress)
+      for (const Pair& pair : pairs_)
+        options_.transfer.progress->total_bytes +=
+            static_cast<std::uint64_t>(a_.manifest.tensors[pair.a].spec.size_bytes());
+    std::vector<std::optional<TensorDiff>> found(pairs_.size());
+    std::atomic<bool> differs{false};
+    parallel_for(pairs_.size(), options_.transfer.threads, [&](std::size_t i, int) {
+      if (options_.stop_at_first && differs) return;
+      const Pair& pair = pairs_[i];
+      const TensorSpec &a = a_.manifest.tensors[pair.a].spec, &b = b_.manifest.tensors[pair.b].spec;
+      found[i] = ElementDiff(options_, {reader_a, pair.a, a}, {reader_b, pair.b, b}).compare();
+      if (found[i]) differs = true;
+      if (options_.transfer.progress)
+        options_.transfer.progress->done_bytes += static_cast<std::uint64_t>(a.size_bytes());
+    });
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      ++report_.tensors_compared;
+      report_.bytes +=
+          static_cast<std::uint64_t>(a_.manifest.tensors[pairs_[i].a].spec.size_bytes());
+      if (!found[i]) {
+        ++report_.tensors_equal;
+        continue;
+      }
+      found[i]->name = pairs_[i].name;
+      differ(std::move(*found[i]));
+    }
+  }
+
+  struct Pair {
+    std::string name;
+    std::uint32_t a, b;
+  };
+  OpenedCheckpoint& a_;
+  OpenedCheckpoint& b_;
+  const DiffOptions& options_;
+  bool canonical_ = false;
+  std::vector<Pair> pairs_;
+  DiffReport report_;
+};
+
+}  // namespace
+
+DiffReport diff_checkpoints(OpenedCheckpoint& a, OpenedCheckpoint& b, const DiffOptions& options) {
+  return Differ(a, b, options).run();
+}
+
+}  // namespace tessera
