@@ -82,7 +82,7 @@ std::string twos_complement_from_decimal(std::string_view decimal) {
   return bytes == std::string(1, '\0') ? std::string() : bytes;
 }
 
-bool is_decimal(std::string_view text) {
+bool is_decimal_integer(std::string_view text) {
   if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });

@@ -14,6 +14,6 @@ std::string decimal_from_twos_complement(std::string_view little_endian);
 /// Shortest two's complement. Precondition: an optional sign and at most kMaxLongDigits digits.
 std::string twos_complement_from_decimal(std::string_view decimal);
 /// Optional sign, then digits only.
-bool is_decimal(std::string_view text);
+bool is_decimal_integer(std::string_view text);
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 // Value -> pickle opcodes.
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/encoding/pickle_globals.h>
 #include <tessera/encoding/pickle_writer.h>
 
 #include <algorithm>
@@ -247,6 +248,10 @@ void ValueWriter::write_dtype(DType dtype) {
 void ValueWriter::write_class(const OpaqueObject& object) {
   const std::size_t dot = object.name.find('.');
   if (dot == std::string::npos) return emitter_.global(object.module, object.name);
+  if (!is_allowed_getattr(object.module, object.name.substr(0, dot), object.name.substr(dot + 1)))
+    fail(Code::kUnsupported, fmt::format("pickle: the nested class {} cannot be written without "
+                                         "getattr, which readers refuse",
+                                         object.global()));
   emitter_.global("__builtin__", "getattr");
   emitter_.global(object.module, object.name.substr(0, dot));
   emitter_.string(object.name.substr(dot + 1));

@@ -136,7 +136,8 @@ void PickleVm::push_long(std::string_view little_endian) {
 }
 
 void PickleVm::push_decimal(std::string_view decimal) {
-  if (!is_decimal(decimal)) corrupt(fmt::format("\"{}\" is no integer", printable(decimal)));
+  if (!is_decimal_integer(decimal))
+    corrupt(fmt::format("\"{}\" is no integer", printable(decimal)));
   if (decimal.size() > kMaxLongDigits)
     corrupt(fmt::format("an integer of {} digits (limit {})", decimal.size(), kMaxLongDigits));
   std::int64_t value = 0;

@@ -72,7 +72,7 @@ void PickleEmitter::integer(std::int64_t v) {
 }
 
 void PickleEmitter::big_integer(std::string_view decimal) {
-  if (!is_decimal(decimal) || decimal.size() > kMaxLongDigits)
+  if (!is_decimal_integer(decimal) || decimal.size() > kMaxLongDigits)
     fail(Code::kUnsupported, "pickle: an integer of too many digits cannot be written");
   const std::string bytes = twos_complement_from_decimal(decimal);
   if (bytes.size() <= 255) {

@@ -194,6 +194,10 @@ TEST_CASE("a nested class is written by getattr, as protocol 2 must") {
 }
 
 TEST_CASE("what protocol 2 cannot hold is refused") {
+  OpaqueObject nested;
+  nested.module = "some.module";
+  nested.name = "Outer.Inner";
+  CHECK(code_of([&] { write(Value::opaque(nested)); }) == Code::kUnsupported);
   OpaqueObject storage;
   storage.how = OpaqueObject::How::kPersistentId;
   CHECK(code_of([&] { write(Value::opaque(storage)); }) == Code::kUnsupported);

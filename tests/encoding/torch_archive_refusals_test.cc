@@ -1,0 +1,425 @@
+// Archives whose pickle contradicts their records, one refusal each; and the legacy container's
+// own.
+#include <tessera/encoding/pickle_writer.h>
+
+#include <catch2/catch.hpp>
+
+#include "lib/encoding/zip_layout.h"
+#include "tests/support/archive_gather.h"
+
+using namespace tessera;
+using namespace tessera::test;
+using namespace std::string_literals;
+
+namespace {
+
+using Emit = std::function<void(PickleEmitter&)>;
+using Records = std::vector<std::pair<std::string, std::string>>;
+
+/// A zip archive of `records` below "a".
+std::string zip_of(const Records& records) {
+  ZipLayout layout;
+  Bytes out;
+  std::vector<std::uint32_t> crcs;
+  for (const auto& [name, data] : records) {
+    const std::size_t i = layout.add("a/" + name, data.size());
+    crcs.push_back(crc32(0, as_bytes(data)));
+    layout.append_header(i, out);
+    out.insert(out.end(), as_bytes(data).begin(), as_bytes(data).end());
+    layout.append_descriptor(i, crcs[i], out);
+  }
+  layout.append_directory([&](std::size_t i) { return crcs[i]; }, out);
+  return std::string(as_text(out));
+}
+
+std::string pickle_of(const Emit& emit) {
+  PickleEmitter emitter;
+  emit(emitter);
+  return std::string(as_text(emitter.finish()));
+}
+
+void tuple(PickleEmitter& e, const std::vector<std::int64_t>& values) {
+  e.mark();
+  for (const auto v : values) e.integer(v);
+  e.tuple();
+}
+
+struct Tensor {
+  std::string storage_class = "FloatStorage";
+  std::string key = "0";
+  std::int64_t storage_numel = 4;
+  std::int64_t offset = 0;
+  std::vector<std::int64_t> size = {2, 2};
+  std::vector<std::int64_t> stride = {2, 1};
+  std::string word = "storage";
+  std::string module = "torch";
+};
+
+void emit_storage(PickleEmitter& e, const Tensor& t) {
+  e.mark();
+  e.string(t.word);
+  e.global(t.module, t.storage_class);
+  e.string(t.key);
+  e.string("cpu");
+  e.integer(t.storage_numel);
+  e.tuple();
+  e.persistent_id();
+}
+
+void hooks(PickleEmitter& e) {
+  e.global("collections", "OrderedDict");
+  e.empty_tuple();
+  e.reduce();
+}
+
+void emit_tensor(PickleEmitter& e, const Tensor& t, const Emit& metadata = nullptr) {
+  e.global("torch._utils", "_rebuild_tensor_v2");
+  e.mark();
+  emit_storage(e, t);
+  e.integer(t.offset);
+  tuple(e, t.size);
+  tuple(e, t.stride);
+  e.boolean(false);
+  hooks(e);
+  if (metadata) metadata(e);
+  e.tuple();
+  e.reduce();
+}
+
+/// Opens an archive with this pickle and a 16-byte data/0.
+Code open(const Emit& emit, std::string* message, TorchArchive* out = nullptr) {
+  const ByteFile file(zip_of({{"data.pkl", pickle_of(emit)}, {"data/0", std::string(16, 'x')}}));
+  return code_of(
+      [&] {
+        TorchArchive archive = open_torch_archive(ByteWindow::whole(file));
+        if (out) *out = std::move(archive);
+      },
+      message);
+}
+
+void check_refused(const std::string& name, const Tensor& tensor, const std::string& says,
+                   Code code = Code::kCorrupt) {
+  INFO(name);
+  std::string message;
+  CHECK(open([&](PickleEmitter& e) { emit_tensor(e, tensor); }, &message) == code);
+  CHECK_THAT(message, Catch::Contains(says));
+}
+
+void check_open(const std::string& name, const Tensor& tensor) {
+  INFO(name);
+  std::string message;
+  CHECK(open([&](PickleEmitter& e) { emit_tensor(e, tensor); }, &message) == Code::kOk);
+  INFO(message);
+}
+
+}  // namespace
+
+TEST_CASE("views stay inside of their storage") {
+  check_open("dense", {});
+  check_open("last element", {.offset = 3, .size = {1, 1}});
+  check_open("scalar", {.offset = 3, .size = {}, .stride = {}});
+  check_open("broadcast", {.size = {1000, 4}, .stride = {0, 1}});
+  check_open("transposed", {.stride = {1, 2}});
+  check_open("empty at the end", {.offset = 4, .size = {0, 7}, .stride = {9, 1}});
+  check_refused("one too far", {.offset = 1}, "leaves it");
+  check_refused("stride", {.stride = {3, 1}}, "leaves it");
+  check_refused("empty past the end", {.offset = 5, .size = {0}, .stride = {1}}, "leaves it");
+  check_refused("negative offset", {.offset = -1}, "begins before it");
+  check_refused("negative stride", {.offset = 3, .stride = {-1, 1}}, "negative stride");
+  check_refused("negative size", {.size = {-2, 2}}, "");
+  check_refused("numel overflow", {.size = {INT64_MAX, INT64_MAX}}, "");
+  check_refused("reach overflow", {.size = {4, 4}, .stride = {INT64_MAX, INT64_MAX}}, "leaves it");
+  check_refused("stride count", {.stride = {1}}, "another number of strides");
+}
+
+TEST_CASE("a storage's record must exist and have exactly the size that the pickle says") {
+  check_refused("missing", {.key = "1"}, "record data/1 is missing");
+  check_refused("escape", {.key = "../data.pkl"}, "record data/../data.pkl is missing");
+  check_refused("short record", {.storage_numel = 5}, "holds 16 bytes, the pickle says 20");
+  check_refused("long record", {.storage_numel = 3, .size = {1}, .stride = {1}},
+                "holds 16 bytes, the pickle says 12");
+  check_refused("negative", {.storage_numel = -4}, "bad size");
+  check_refused("overflow", {.storage_numel = INT64_MAX}, "bad size");
+  check_refused("no storage", {.word = "module"}, "names no storage");
+  check_refused("class", {.storage_class = "StrangeStorage"}, "storage class torch.StrangeStorage",
+                Code::kUnsupported);
+  check_refused("module", {.module = "evil"}, "storage class evil.FloatStorage",
+                Code::kUnsupported);
+  check_refused(
+      "packed",
+      {.storage_class = "QUInt4x2Storage", .storage_numel = 16, .size = {2}, .stride = {1}},
+      "packed dtype quint4x2", Code::kUnsupported);
+  check_open("cuda class", {.module = "torch.cuda"});
+}
+
+TEST_CASE("one storage under two sizes is refused") {
+  std::string message;
+  CHECK(open(
+            [](PickleEmitter& e) {
+              e.mark();
+              emit_tensor(e, {});
+              emit_tensor(
+                  e,
+                  {.storage_class = "ByteStorage", .storage_numel = 8, .size = {8}, .stride = {1}});
+              e.tuple();
+            },
+            &message) == Code::kCorrupt);
+  CHECK_THAT(message, Catch::Contains("holds 16 bytes, the pickle says 8"));
+}
+
+TEST_CASE("flags, parameters, subclasses and meta tensors") {
+  TorchArchive archive;
+  std::string message;
+  const auto root = [&](const Emit& emit) {
+    INFO(message);
+    REQUIRE(open(emit, &message, &archive) == Code::kOk);
+    return archive.tensors.at(archive.root.tensor_index());
+  };
+  const auto flag = [](const char* key) {
+    return [key](PickleEmitter& e) {
+      e.empty_dict();
+      e.mark();
+      e.string(key);
+      e.boolean(true);
+      e.set_items();
+    };
+  };
+  const Tensor complex{
+      .storage_class = "ComplexFloatStorage", .storage_numel = 2, .size = {2}, .stride = {1}};
+  CHECK(root([&](PickleEmitter& e) { emit_tensor(e, complex, flag("conj")); }).flags ==
+        Source::kConj);
+  CHECK(root([&](PickleEmitter& e) { emit_tensor(e, {}, flag("neg")); }).flags == Source::kNeg);
+  CHECK(open([&](PickleEmitter& e) { emit_tensor(e, {}, flag("odd")); }, &message) ==
+        Code::kUnsupported);
+
+  const auto parameter = root([](PickleEmitter& e) {
+    e.global("torch._utils", "_rebuild_parameter_with_state");
+    e.mark();
+    emit_tensor(e, {});
+    e.boolean(true);
+    hooks(e);
+    e.empty_dict();
+    e.tuple();
+    e.reduce();
+  });
+  CHECK(parameter.is_parameter);
+  CHECK(parameter.requires_grad);
+
+  const auto meta = root([](PickleEmitter& e) {
+    e.global("torch._utils", "_rebuild_meta_tensor_no_storage");
+    e.mark();
+    e.global("torch", "float32");
+    tuple(e, {1000000, 1000000});
+    tuple(e, {1000000, 1});
+    e.boolean(false);
+    e.tuple();
+    e.reduce();
+  });
+  CHECK(meta.layout == ArchiveTensor::Layout::kMeta);
+
+  const auto subclass = [](const char* module, const char* name) {
+    return [=](PickleEmitter& e) {
+      e.global("torch._tensor", "_rebuild_from_type_v2");
+      e.mark();
+      e.global("torch._utils", "_rebuild_tensor_v2");
+      e.global(module, name);
+      e.mark();
+      emit_storage(e, {});
+      e.integer(0);
+      tuple(e, {2, 2});
+      tuple(e, {2, 1});
+      e.boolean(false);
+      hooks(e);
+      e.tuple();
+      e.empty_dict();
+      e.tuple();
+      e.reduce();
+    };
+  };
+  CHECK(root(subclass("torch", "Tensor")).shape == Shape{2, 2});
+  CHECK(archive.notes.empty());
+  CHECK(root(subclass("my", "Tensor")).shape == Shape{2, 2});
+  CHECK(archive.notes.size() == 1);
+}
+
+TEST_CASE("bare storages, nested archives and unknown roots are named") {
+  std::string message;
+  CHECK(open([](PickleEmitter& e) { emit_storage(e, {}); }, &message) == Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("torch.storage.UntypedStorage"));
+  CHECK(open(
+            [](PickleEmitter& e) {
+              e.global("torch.storage", "_load_from_bytes");
+              e.bytes("x");
+              e.tuple_n(1);
+              e.reduce();
+            },
+            &message) == Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("_load_from_bytes"));
+  CHECK(open(
+            [](PickleEmitter& e) {
+              e.global("my.module", "Net");
+              e.empty_tuple();
+              e.new_object();
+            },
+            &message) == Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("my.module.Net"));
+}
+
+TEST_CASE("records around the pickle") {
+  const std::string pickle = pickle_of([](PickleEmitter& e) { e.integer(1); });
+  const auto open_records = [&](Records records, std::string* message) {
+    const ByteFile file(zip_of(records));
+    return code_of([&] { open_torch_archive(ByteWindow::whole(file)); }, message);
+  };
+  std::string message;
+  CHECK(open_records({{"data.pkl", pickle}, {"version", "3\n"}, {"byteorder", "little"}},
+                     &message) == Code::kOk);
+  CHECK(open_records({{"data.pkl", pickle}, {"version", "10"}}, &message) == Code::kOk);
+  CHECK(open_records({{"data.pkl", pickle}, {"version", "11"}}, &message) == Code::kUnsupported);
+  CHECK(open_records({{"data.pkl", pickle}, {"version", "0"}}, &message) == Code::kUnsupported);
+  CHECK(open_records({{"data.pkl", pickle}, {"byteorder", "middle"}}, &message) == Code::kCorrupt);
+  CHECK(open_records({{"data.pkl", pickle}, {"byteorder", std::string(99, 'x')}}, &message) ==
+        Code::kCorrupt);
+  CHECK(open_records({{"other", "x"}}, &message) == Code::kCorrupt);
+  CHECK_THAT(message, Catch::Contains("without data.pkl"));
+  CHECK(open_records({{"constants.pkl", "x"}, {"data.pkl", pickle}}, &message) ==
+        Code::kUnsupported);
+  const ByteFile big(zip_of({{"data.pkl", pickle}, {"byteorder", "big"}}));
+  CHECK(open_torch_archive(ByteWindow::whole(big)).big_endian);
+}
+
+TEST_CASE("files that are no torch archive say so") {
+  const auto open_bytes = [](std::string bytes, std::string* message) {
+    const ByteFile file(std::move(bytes));
+    CHECK_FALSE(looks_like_torch_archive(ByteWindow::whole(file)));
+    return code_of([&] { open_torch_archive(ByteWindow::whole(file)); }, message);
+  };
+  std::string message;
+  CHECK(open_bytes("", &message) == Code::kCorrupt);
+  CHECK(open_bytes("x", &message) == Code::kCorrupt);
+  CHECK_THAT(message, Catch::Contains("neither"));
+  CHECK(open_bytes("PYTORCH1 and more", &message) == Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("PYTORCH1"));
+  CHECK(open_bytes(std::string(257, 'x') + "ustar  ", &message) == Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("tar archive"));
+  CHECK(open_bytes("junk" + zip_of({{"data.pkl", "N."}}), &message) == Code::kCorrupt);
+}
+
+namespace {
+
+struct Legacy {
+  std::string magic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."s;
+  std::string version = "\x80\x02M\xe9\x03."s;
+  std::string system = "\x80\x02}."s;
+  std::int64_t view_offset = 0;
+  std::int64_t view_size = -1;  // none
+  std::vector<std::string> keys = {"77"};
+  std::int64_t count = 4;
+  std::string data = "0123456789abcdef";
+
+  std::string bytes() const {
+    const std::string object = pickle_of([&](PickleEmitter& e) {
+      e.global("torch._utils", "_rebuild_tensor_v2");
+      e.mark();
+      e.mark();
+      for (const char* word : {"storage"}) e.string(word);
+      e.global("torch", "FloatStorage");
+      e.string("77");
+      e.string("cpu");
+      e.integer(4);
+      if (view_size < 0) {
+        e.none();
+      } else {
+        e.mark();
+        e.string("78");
+        e.integer(view_offset);
+        e.integer(view_size);
+        e.tuple();
+      }
+      e.tuple();
+      e.persistent_id();
+      e.integer(1);
+      tuple(e, {1});
+      tuple(e, {1});
+      e.boolean(false);
+      hooks(e);
+      e.tuple();
+      e.reduce();
+    });
+    const std::string key_list = pickle_of([&](PickleEmitter& e) {
+      e.empty_list();
+      e.mark();
+      for (const auto& key : keys) e.string(key);
+      e.append_items();
+    });
+    std::string header(8, '\0');
+    store_le(reinterpret_cast<std::byte*>(header.data()), count);
+    return magic + version + system + object + key_list + header + data;
+  }
+};
+
+Code open_legacy(const Legacy& legacy, std::string* message, std::string* element = nullptr) {
+  const ByteFile file(legacy.bytes());
+  const ByteWindow window = ByteWindow::whole(file);
+  return code_of(
+      [&] {
+        const TorchArchive archive = open_torch_archive(window);
+        if (element) *element = as_text(gather(window, archive, archive.root.tensor_index()));
+      },
+      message);
+}
+
+void check_legacy_refused(const std::string& name, const Legacy& legacy, const std::string& says,
+                          Code code = Code::kCorrupt) {
+  INFO(name);
+  std::string message;
+  CHECK(open_legacy(legacy, &message) == code);
+  CHECK_THAT(message, Catch::Contains(says));
+}
+
+}  // namespace
+
+TEST_CASE("legacy streams: storages and views of storages") {
+  std::string message;
+  std::string element;
+  CHECK(open_legacy({}, &message, &element) == Code::kOk);
+  CHECK(element == "4567");
+  CHECK(open_legacy({.view_offset = 1, .view_size = 2}, &message, &element) == Code::kOk);
+  CHECK(element == "89ab");
+}
+
+TEST_CASE("legacy streams that contradict themselves are refused") {
+  check_legacy_refused("version", {.version = "\x80\x02M\xe8\x03."s}, "version other than 1001",
+                       Code::kUnsupported);
+  check_legacy_refused("count", {.count = 5}, "holds 5 elements, the pickle says 4");
+  check_legacy_refused("negative count", {.count = -1}, "the pickle says 4");
+  check_legacy_refused("cut data", {.data = "0123"}, "leaves the file");
+  check_legacy_refused("no data", {.data = ""}, "leaves the file");
+  check_legacy_refused("trailing data", {.data = std::string(17, 'x')}, "1 bytes after the last");
+  check_legacy_refused("unknown key", {.keys = {"78"}}, "unknown or twice");
+  check_legacy_refused("key twice", {.keys = {"77", "77"}}, "unknown or twice");
+  check_legacy_refused("missing key", {.keys = {}}, "storage \"77\" is missing");
+  check_legacy_refused("view past the storage", {.view_offset = 3, .view_size = 2},
+                       "a view leaves");
+  check_legacy_refused("negative view", {.view_offset = -1, .view_size = 2}, "a view leaves");
+  check_legacy_refused("tensor past its view", {.view_offset = 3, .view_size = 1}, "leaves it");
+}
+
+TEST_CASE("every truncation of a legacy stream is refused") {
+  const std::string whole = Legacy{}.bytes();
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    const ByteFile file(whole.substr(0, length));
+    CHECK(code_of([&] { open_torch_archive(ByteWindow::whole(file)); }) == Code::kCorrupt);
+  }
+}
+
+TEST_CASE("a legacy object larger than the first block is read on") {
+  Legacy legacy;
+  // A long system record in front: the object's pickle begins past one block and is found all the
+  // same.
+  legacy.system = pickle_of([](PickleEmitter& e) { e.string(std::string(700'000, 'x')); });
+  std::string message;
+  std::string element;
+  CHECK(open_legacy(legacy, &message, &element) == Code::kOk);
+  CHECK(element == "4567");
+}
