@@ -172,7 +172,8 @@ std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
   std::string name =
       file.empty() ? std::string(kSealName) : std::string(file) + std::string(kSealSuffix);
   std::optional<FileInfo> info = directory.stat(name);
-  if (!info || info->type != FileType::kRegular) return absent("no " + name);
+  if (!info) return std::nullopt;
+  if (info->type != FileType::kRegular) return absent(name + " is no regular file");
   if (info->size_bytes > kMostSealBytes) return absent(name + " is too large");
   Seal seal;
   try {

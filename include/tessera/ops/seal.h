@@ -51,7 +51,7 @@ Seal decode_seal(ByteView text);
 
 /// The seal of a checkpoint: `file` is "" for a folder, else the file's name in `directory`.
 /// nullopt when there is none, when it cannot be parsed, or when it does not match the sizes there;
-/// `why` (may be null) then says which.
+/// `why` (may be null) then says which; it stays empty where there simply is none.
 std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
                               std::string* why = nullptr);
 
