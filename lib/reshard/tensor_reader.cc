@@ -104,6 +104,7 @@ struct TensorReader::Impl {
     std::int64_t most =
         std::max<std::int64_t>(1, static_cast<std::int64_t>(block_bytes) / geometry.element_bytes);
     std::int64_t inner = geometry.numel();
+    if (inner == 0) return 1;
     for (std::int64_t extent : geometry.shape) {
       inner /= extent;
       if (inner <= most) return most / inner * inner;
@@ -188,7 +189,7 @@ void TensorReader::stream(std::span<const std::uint32_t> tensors,
     if (!worker) worker = std::make_unique<Worker>(impl.meter);
     Geometry geometry = make_geometry(impl.manifest, tensors[i], chosen[i], {});
     std::int64_t numel = geometry.numel();
-    std::int64_t step = numel == 0 ? 1 : impl.block_numel(geometry);
+    std::int64_t step = impl.block_numel(geometry);
     Block block{tensors[i], 0, 0, {}, numel == 0, number};
     if (numel == 0) {
       sink(block);

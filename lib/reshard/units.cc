@@ -14,6 +14,7 @@ constexpr std::uint64_t kLeastBlockBytes = std::uint64_t{16} << 10;
 constexpr std::uint64_t kMostSlabBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kLeastShareBytes = std::uint64_t{1} << 20;
 constexpr std::size_t kMostSlabsPerBatch = 4096;
+constexpr std::size_t kRecentGeometries = 16;
 
 /// Elements of a slab: what is staged is the slab once as read (once more if its bytes are changed)
 /// and once per time it is written.
@@ -111,7 +112,9 @@ Budget Budget::make(std::uint64_t memory_limit_bytes, int threads) {
 std::shared_ptr<const Geometry> GeometryCache::get(std::uint32_t entry) {
   {
     std::lock_guard lock(mutex_);
-    if (auto found = made_[entry].lock()) return found;
+    for (const auto& [number, geometry] : recent_) {
+      if (number == entry) return geometry;
+    }
   }
   std::vector<Chunk> targets;
   for (std::uint64_t s : plan_.segments(entry)) {
@@ -120,7 +123,8 @@ std::shared_ptr<const Geometry> GeometryCache::get(std::uint32_t entry) {
   auto made = std::make_shared<const Geometry>(
       make_geometry(source_, plan_.tensor(entry), plan_.sources(entry), targets));
   std::lock_guard lock(mutex_);
-  made_[entry] = made;
+  recent_.emplace_front(entry, made);
+  if (recent_.size() > kRecentGeometries) recent_.pop_back();
   return made;
 }
 

@@ -10,9 +10,9 @@
 #include <tessera/reshard/plan.h>
 
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "lib/reshard/geometry.h"
@@ -50,7 +50,7 @@ class GeometryCache {
   const OutputPlan& output_;
   const Plan& plan_;
   std::mutex mutex_;
-  std::unordered_map<std::uint32_t, std::weak_ptr<const Geometry>> made_;
+  std::list<std::pair<std::uint32_t, std::shared_ptr<const Geometry>>> recent_;  // latest first
 };
 
 /// Byte in its file of element `common`'s first point, for target piece `piece` of `geometry`.

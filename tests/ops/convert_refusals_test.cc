@@ -1,0 +1,106 @@
+// What convert refuses, and that a refusal leaves nothing behind.
+#include <tessera/base/error.h>
+#include <tessera/storage/observed_file_system.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <functional>
+
+#include "tests/support/convert_case.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+Code code_of(const std::function<void()>& f, std::string* message = nullptr) {
+  try {
+    f();
+  } catch (const Error& error) {
+    if (message != nullptr) *message = error.what();
+    return error.code();
+  }
+  return Code::kOk;
+}
+
+}  // namespace
+
+TEST_CASE("bad requests are refused and nothing changes") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w2");
+  fs.make_directories("/there");
+  auto before = fs.contents("/");
+  auto refuse = [&](const ConvertOptions& options) {
+    std::string message;
+    Code code = code_of([&] { convert(fs, options); }, &message);
+    INFO(message);
+    CHECK(fs.contents("/") == before);
+    return code;
+  };
+  CHECK(refuse(convert_options(source, source, 3)) == Code::kInvalidArgument);
+  CHECK(refuse(convert_options(source, source + "/inner", 3)) == Code::kInvalidArgument);
+  CHECK(refuse(convert_options(source, "/there", 3)) == Code::kAlreadyExists);
+  CHECK(refuse(convert_options(source, "/out", 3, "safetensors")) == Code::kUnsupported);
+  CHECK(refuse(convert_options(source, "/out", 0)) == Code::kInvalidArgument);
+  CHECK(refuse(convert_options(source, "/out", {}, "safetensor")) == Code::kInvalidArgument);
+  CHECK(refuse(convert_options(source, "/out.pt", {}, "safetensors")) == Code::kInvalidArgument);
+  CHECK(refuse(convert_options("/nowhere", "/out", 3)) == Code::kNotFound);
+  CHECK(refuse(convert_options(source, "/no/folder/out", 3)) == Code::kNotFound);
+  ConvertOptions options = convert_options(source, "/out", 3);
+  options.selection.exclude = {"nothing.like.this*"};
+  CHECK(refuse(options) == Code::kInvalidArgument);
+  options = convert_options(source, "/out", 3);
+  options.names.renames = {{"nothing.*", "x.*"}};
+  CHECK(refuse(options) == Code::kInvalidArgument);
+  options.names.renames = {{"*.weight", "same"}};
+  CHECK(refuse(options) == Code::kInvalidArgument);
+  options = convert_options(source, "/out", 3);
+  options.resume = true;
+  CHECK(refuse(options) == Code::kNotFound);
+}
+
+TEST_CASE("a disk too small is found before any work") {
+  MemoryFileSystem fs({true, true, 400'000});
+  std::string source = load_sample(fs, "dcp/fsdp2_w4");
+  std::string message;
+  CHECK(code_of([&] { convert(fs, convert_options(source, "/out", 3)); }, &message) ==
+        Code::kResourceExhausted);
+  CHECK(message.find("free") != std::string::npos);
+  CHECK_FALSE(fs.stat("/out"));
+}
+
+namespace {
+
+/// Rewrites a source file when the first output file is synced.
+class RewriteSource final : public ObservedFileSystem {
+ public:
+  RewriteSource(MemoryFileSystem& inner, std::string path)
+      : ObservedFileSystem(inner), memory_(inner), path_(std::move(path)) {}
+
+ protected:
+  void before(const IoEvent& event) const override {
+    if (event.op == IoOp::kSync && !done_.exchange(true)) {
+      Bytes bytes = memory_.read_file(path_);
+      bytes.back() ^= std::byte{1};
+      memory_.write_file(path_, bytes);
+    }
+  }
+
+ private:
+  MemoryFileSystem& memory_;
+  std::string path_;
+  mutable std::atomic<bool> done_{false};
+};
+
+}  // namespace
+
+TEST_CASE("a source that changes while it is read is not published") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w2");
+  RewriteSource changing(fs, "/source/__0_0.distcp");
+  std::string message;
+  CHECK(code_of([&] { convert(changing, convert_options(source, "/out", 3)); }, &message) ==
+        Code::kCorrupt);
+  CHECK(message.find("changed") != std::string::npos);
+  CHECK_FALSE(fs.stat("/out"));
+}

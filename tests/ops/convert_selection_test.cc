@@ -1,0 +1,118 @@
+// Renames, selections, --to hf with ties, salvage, --verify.
+#include <tessera/base/error.h>
+#include <tessera/ops/seal.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "tests/support/convert_case.h"
+#include "tests/support/sample_case.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+TEST_CASE("a renamed parameter takes its state and its place in the groups along") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w4");
+  OpenedContent before = content_at(fs, source);
+  ConvertOptions options = convert_options(source, "/out", 2);
+  options.names.renames = {{"layers.0.*", "h.zero.*"}};
+  convert(fs, options);
+  OpenedContent after = content_at(fs, "/out");
+  std::size_t renamed = 0;
+  for (const auto& [name, content] : before.tensors) {
+    std::string expected = name;
+    if (std::size_t at = expected.find("layers.0."); at != std::string::npos) {
+      expected.replace(at, 9, "h.zero.");
+      ++renamed;
+    }
+    REQUIRE(after.tensors.contains(expected));
+    CHECK(after.tensors[expected] == content);
+  }
+  CHECK(renamed > 3);
+  CHECK(after.tensors.size() == before.tensors.size());
+  bool member = false;
+  for (const auto& [name, value] : after.values) {
+    CHECK(value.find("layers.0.") == std::string::npos);
+    member = member || value.find("h.zero.") != std::string::npos;
+  }
+  CHECK(member);
+}
+
+TEST_CASE("--to hf: the model alone, without its root, in shards with an index") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w2");
+  OpenedContent before = content_at(fs, source);
+  ConvertOptions options = convert_options(source, "/out", std::nullopt, "hf");
+  options.target.max_shard_bytes = 2000;
+  options.copy_assets = true;
+  fs.write_file("/source/config.json", as_bytes("{}"));
+  fs.write_file("/source/notes.bak", as_bytes("x"));
+  ConvertReport report = convert(fs, options);
+  CHECK(report.assets == std::vector<std::string>{"config.json"});
+  CHECK(fs.stat("/out/config.json"));
+  CHECK(fs.stat("/out/model.safetensors.index.json"));
+  OpenedContent after = content_at(fs, "/out");
+  std::size_t model = 0;
+  for (const auto& [name, content] : before.tensors) {
+    if (!name.starts_with("model.")) continue;
+    ++model;
+    CHECK(after.tensors[name.substr(6)] == content);
+  }
+  CHECK(after.tensors.size() == model);
+  bool told = std::any_of(report.notes.begin(), report.notes.end(),
+                          [](const Note& note) { return note.file == "notes.bak"; });
+  CHECK(told);
+  std::optional<Seal> seal = read_seal(*fs.open_directory("/out"), "");
+  REQUIRE(seal);
+  CHECK(seal->find("config.json") != nullptr);
+}
+
+TEST_CASE("--to hf drops a tie by its bytes and records the alias") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "torchsave/sgd_tied_zip");
+  ConvertOptions options = convert_options(source, "/out.safetensors", std::nullopt, "hf");
+  ConvertReport report = convert(fs, options);
+  REQUIRE(report.dropped.size() == 1);
+  OpenedContent before = content_at(fs, source);
+  OpenedContent after = content_at(fs, "/out.safetensors");
+  for (const auto& [name, content] : after.tensors) {
+    bool same = std::any_of(before.tensors.begin(), before.tensors.end(), [&](const auto& entry) {
+      return entry.first.ends_with(name) && entry.second == content;
+    });
+    CHECK(same);
+  }
+  Bytes bytes = fs.read_file("/out.safetensors");
+  CHECK(as_text(bytes).find("\"" + report.dropped[0] + "\":\"") != std::string_view::npos);
+}
+
+TEST_CASE("--salvage brings whole tensors over and names the lost ones") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w4");
+  OpenedContent before = content_at(fs, source);
+  fs.remove_file("/source/__3_0.distcp");
+  ConvertOptions options = convert_options(source, "/out", 2);
+  CHECK_THROWS_AS(convert(fs, options), Error);
+  options.salvage = true;
+  ConvertReport report = convert(fs, options);
+  CHECK_FALSE(report.lost.empty());
+  OpenedContent after = content_at(fs, "/out");
+  CHECK(after.tensors.size() + report.lost.size() == before.tensors.size());
+  for (const auto& [name, content] : after.tensors) CHECK(before.tensors[name] == content);
+  for (const LostTensor& lost : report.lost) {
+    CHECK_FALSE(after.tensors.contains(lost.name));
+    CHECK_FALSE(lost.reason.empty());
+  }
+}
+
+TEST_CASE("dropped values are not missed by --verify, a wrong byte is") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w2");
+  ConvertOptions options = convert_options(source, "/out.safetensors", std::nullopt);
+  options.target.values = KeepPolicy::kDrop;
+  options.verify = true;
+  ConvertReport report = convert(fs, options);
+  CHECK(report.published);
+  CHECK(report.verified);
+  CHECK(content_at(fs, "/out.safetensors").values.empty());
+}

@@ -1,0 +1,116 @@
+// Cancel, --resume, and two runs at once on one DST.
+#include <tessera/base/error.h>
+#include <tessera/storage/observed_file_system.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+
+#include "tests/support/convert_case.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+/// Calls `act` at the n-th write.
+class ActAtWrite final : public ObservedFileSystem {
+ public:
+  ActAtWrite(FileSystem& inner, int at, std::function<void()> act)
+      : ObservedFileSystem(inner), act_(std::move(act)), left_(at) {}
+
+ protected:
+  void before(const IoEvent& event) const override {
+    if (event.op == IoOp::kWrite && left_.fetch_sub(1) == 1) act_();
+  }
+
+ private:
+  std::function<void()> act_;
+  mutable std::atomic<int> left_;
+};
+
+}  // namespace
+
+TEST_CASE("a cancelled run is kept, named and continued to the same bytes") {
+  int kept = 0;
+  for (int at = 1; at < 40; at += 3) {
+    INFO("cancelled at write " << at);
+    MemoryFileSystem fs;
+    std::string source = load_sample(fs, "dcp/fsdp2_w4");
+    convert(fs, convert_options(source, "/want", 3));
+    CancelToken token;
+    ConvertOptions options = convert_options(source, "/out", 3);
+    options.memory_limit_bytes = 1 << 20;
+    options.cancel = &token;
+    ActAtWrite cancelling(fs, at, [&] { token.cancel(); });
+    bool cancelled = false;
+    try {
+      convert(cancelling, options);
+    } catch (const Error& error) {
+      REQUIRE(error.code() == Code::kCancelled);
+      cancelled = true;
+    }
+    if (!cancelled) break;
+    ++kept;
+    CHECK_FALSE(fs.stat("/out"));
+    CHECK_FALSE(kept_stage(fs, options).empty());
+    options.cancel = nullptr;
+    options.resume = true;
+    options.threads = 2;
+    ConvertReport report = convert(fs, options);
+    CHECK(report.resumed_bytes + report.bytes_written == report.output_bytes);
+    CHECK(bytes_below(fs, "/out") == bytes_below(fs, "/want"));
+    CHECK(kept_stage(fs, options).empty());
+  }
+  CHECK(kept > 3);
+}
+
+TEST_CASE("--no-keep leaves nothing of a cancelled run") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w4");
+  CancelToken token;
+  ConvertOptions options = convert_options(source, "/out", 3);
+  options.cancel = &token;
+  options.keep_when_cancelled = false;
+  ActAtWrite cancelling(fs, 3, [&] { token.cancel(); });
+  CHECK_THROWS_AS(convert(cancelling, options), Error);
+  CHECK(kept_stage(fs, options).empty());
+  CHECK_FALSE(fs.stat("/out"));
+}
+
+TEST_CASE("a source that changed since is not continued") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w4");
+  CancelToken token;
+  ConvertOptions options = convert_options(source, "/out", 3);
+  options.cancel = &token;
+  ActAtWrite cancelling(fs, 6, [&] { token.cancel(); });
+  CHECK_THROWS_AS(convert(cancelling, options), Error);
+  fs.write_file("/source/__0_0.distcp", fs.read_file("/source/__0_0.distcp"));  // a new mtime
+  options.cancel = nullptr;
+  options.resume = true;
+  try {
+    convert(fs, options);
+    FAIL("resumed over a changed source");
+  } catch (const Error& error) {
+    CHECK(error.code() == Code::kCorrupt);
+    CHECK(std::string(error.what()).find("source changed") != std::string::npos);
+  }
+  options.resume = false;
+  CHECK(convert(fs, options).published);
+}
+
+TEST_CASE("a second run on the same DST is refused while the first works") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w2");
+  ConvertOptions options = convert_options(source, "/out", 3);
+  Code second = Code::kOk;
+  ActAtWrite inside(fs, 4, [&] {
+    try {
+      convert(fs, options);
+    } catch (const Error& error) {
+      second = error.code();
+    }
+  });
+  CHECK(convert(inside, options).published);
+  CHECK(second == Code::kAlreadyExists);
+}

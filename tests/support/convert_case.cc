@@ -1,0 +1,57 @@
+#include "tests/support/convert_case.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/support/sample_case.h"
+
+namespace tessera::testing {
+
+std::string load_sample(MemoryFileSystem& fs, const std::string& name) {
+  namespace std_fs = std::filesystem;
+  std_fs::path root = std_fs::path(TESSERA_SOURCE_DIR) / "sample_checkpoints" / name / "checkpoint";
+  fs.make_directories("/source");
+  std::vector<std::string> top;
+  for (const auto& entry : std_fs::recursive_directory_iterator(root)) {
+    if (!entry.is_regular_file()) continue;
+    std::string relative = std_fs::relative(entry.path(), root).string();
+    std::ifstream stream(entry.path(), std::ios::binary);
+    std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+    fs.write_file("/source/" + relative, as_bytes(text));
+    top.push_back(relative);
+  }
+  return top.size() == 1 ? "/source/" + top[0] : "/source";
+}
+
+OpenedContent content_at(FileSystem& fs, const std::string& path) {
+  OpenedCheckpoint opened = open_checkpoint(fs, path);
+  opened.locate_all({});
+  OpenedContent content;
+  content.tensors = content_of(opened.manifest, *opened.directory);
+  content.values = values_of(opened.manifest, *opened.directory);
+  content.chunks = chunk_set(opened.manifest);
+  return content;
+}
+
+std::map<std::string, std::string> bytes_below(const MemoryFileSystem& fs,
+                                               const std::string& path) {
+  std::map<std::string, std::string> all = fs.contents(path);
+  std::erase_if(all,
+                [](const auto& entry) { return entry.first.ends_with("tessera.manifest.json"); });
+  return all;
+}
+
+ConvertOptions convert_options(const std::string& from, const std::string& to,
+                               std::optional<std::int64_t> world_size, const std::string& format) {
+  ConvertOptions options;
+  options.source = from;
+  options.destination = to;
+  options.to = format;
+  options.target.world_size = world_size;
+  options.memory_limit_bytes = 64 << 20;
+  options.threads = 1;
+  return options;
+}
+
+}  // namespace tessera::testing

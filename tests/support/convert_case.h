@@ -1,0 +1,32 @@
+#pragma once
+// Conversions of the real samples inside a memory file system: quick, and faults can be put under
+// them.
+#include <tessera/ops/convert.h>
+#include <tessera/storage/memory_file_system.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera::testing {
+
+/// Copies sample_checkpoints/<name>/checkpoint to /source of `fs`. Returns the path to open (the
+/// file, if it is a single one).
+std::string load_sample(MemoryFileSystem& fs, const std::string& name);
+
+struct OpenedContent {
+  std::map<std::string, std::string> tensors;  // as content_of
+  std::map<std::string, std::string> values;   // as values_of
+  std::vector<std::string> chunks;             // as chunk_set
+};
+/// What a reader finds at `path`.
+OpenedContent content_at(FileSystem& fs, const std::string& path);
+
+/// Every byte below `path`, but for our seal (it names its source).
+std::map<std::string, std::string> bytes_below(const MemoryFileSystem& fs, const std::string& path);
+
+ConvertOptions convert_options(const std::string& from, const std::string& to,
+                               std::optional<std::int64_t> world_size,
+                               const std::string& format = "");
+
+}  // namespace tessera::testing
