@@ -191,7 +191,8 @@ class ManifestBuilder {
     tensor.first_chunk = out_.chunks.size();
     tensor.chunk_count = static_cast<std::uint32_t>(chunks.size());
     for (std::size_t i = 0; i < pieces.size(); ++i) add_chunk(pieces[i], chunks[i], pieces[0]);
-    if (pieces.size() > 1) check_pieces(name, tensor.spec.shape, chunks);
+    const bool one_whole = chunks.size() == 1 && chunks[0].box == Box::whole(tensor.spec.shape);
+    if (!one_whole) check_pieces(name, tensor.spec.shape, chunks);
     out_.tensors.push_back(std::move(tensor));
   }
   Chunk chunk_of(const std::string& name, const Piece& piece) const {

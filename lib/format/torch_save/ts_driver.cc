@@ -1,12 +1,23 @@
 #include <tessera/base/error.h>
 #include <tessera/format/torch_save.h>
 
+#include "lib/format/torch_save/ts_files.h"
 #include "lib/format/torch_save/ts_parts.h"
 
 namespace tessera {
 namespace {
 
 using Answer = ProbeResult::Answer;
+
+ProbeResult probe_folder(const Directory& directory) {
+  std::string names;
+  for (const torch_save::PartFile& part : torch_save::find_parts(directory)) {
+    if (!looks_like_torch_archive(ByteWindow::whole(*directory.open(part.file)))) return {};
+    names += (names.empty() ? "" : " and ") + part.file;
+  }
+  if (names.empty()) return {};
+  return {Answer::kYes, "has " + names + ", parts of one state"};
+}
 
 class TorchSaveDriver : public FormatDriver {
  public:
@@ -16,17 +27,16 @@ class TorchSaveDriver : public FormatDriver {
   }
 
   ProbeResult probe(const Place& place) const override {
-    if (place.file.empty()) return {};
     try {
+      if (place.file.empty()) return probe_folder(*place.directory);
       const auto file = place.directory->open(place.file);
       if (looks_like_torch_archive(ByteWindow::whole(*file)))
         return {Answer::kYes, "starts like a file of torch.save"};
     } catch (const Error&) {
       return {};  // cannot be opened: whoever reads it will say why
     }
-    for (const std::string_view suffix : {".pt", ".pth", ".bin", ".ckpt", ".tar"})
-      if (place.file.ends_with(suffix))
-        return {Answer::kMaybe, "is named like a file of torch.save, but does not start like one"};
+    if (torch_save::has_torch_suffix(place.file))
+      return {Answer::kMaybe, "is named like a file of torch.save, but does not start like one"};
     return {};
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {

@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lib/format/torch_save/sparse.h"
 #include "lib/format/torch_save/ts_parts.h"
@@ -106,27 +107,38 @@ void set_extent(Manifest& manifest, const TorchArchive& archive, const ArchiveTe
   source.record = empty ? 0 : record_of(manifest, storage, file);
 }
 
+namespace {
+
+void locate_in(const Directory& directory, Manifest& manifest, std::uint32_t file_number,
+               std::span<const std::uint32_t> tensors, const ReadOptions& options) {
+  const StoredFile& stored_file = manifest.files.at(file_number);
+  const auto file = directory.open(stored_file.path);
+  if (file->size_bytes() != stored_file.size_bytes)
+    fail(Code::kCorrupt, "the file changed while it was read");
+  const ByteWindow window = ByteWindow::whole(*file);
+  TorchArchive archive = open_torch_archive(window);
+  if (!archive.legacy) locate_storages(window, archive);
+  Locator locator(window, archive, manifest, options);
+  for (const std::uint32_t t : tensors) {
+    const StoredTensor& stored = manifest.tensors[t];
+    Source& source = manifest.chunks.source(stored.first_chunk);
+    if (source.kind == Source::Kind::kPending && source.file == file_number)
+      in_tensor(stored.name, [&] { locator.locate(stored, source); });
+  }
+}
+
+}  // namespace
+
 void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
             const ReadOptions& options) {
-  const auto is_pending = [&](std::uint32_t t) {
-    return manifest.source(manifest.tensors[t], 0).kind == Source::Kind::kPending;
-  };
-  if (std::none_of(tensors.begin(), tensors.end(), is_pending)) return;
-  in_file(place.file, [&] {
-    const auto file = place.directory->open(place.file);
-    if (file->size_bytes() != manifest.files.at(0).size_bytes)
-      fail(Code::kCorrupt, "the file changed while it was read");
-    const ByteWindow window = ByteWindow::whole(*file);
-    TorchArchive archive = open_torch_archive(window);
-    if (!archive.legacy) locate_storages(window, archive);
-    Locator locator(window, archive, manifest, options);
-    for (const std::uint32_t t : tensors) {
-      const StoredTensor& stored = manifest.tensors[t];
-      Source& source = manifest.chunks.source(stored.first_chunk);
-      if (source.kind == Source::Kind::kPending)
-        in_tensor(stored.name, [&] { locator.locate(stored, source); });
-    }
-  });
+  std::set<std::uint32_t> files;
+  for (const std::uint32_t t : tensors) {
+    const Source& source = manifest.source(manifest.tensors[t], 0);
+    if (source.kind == Source::Kind::kPending) files.insert(source.file);
+  }
+  for (const std::uint32_t file : files)
+    in_file(manifest.files.at(file).path,
+            [&] { locate_in(*place.directory, manifest, file, tensors, options); });
 }
 
 }  // namespace tessera::torch_save

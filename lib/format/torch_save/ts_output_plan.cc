@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "lib/state/tensor_remapper.h"
 #include "lib/format/torch_save/ts_parts.h"
 #include "lib/format/value_policy.h"
+#include "lib/state/tensor_remapper.h"
 
 namespace tessera::torch_save {
 namespace {
@@ -102,6 +102,9 @@ class PlanBuilder {
   std::uint32_t take(std::uint32_t index) {
     const StoredTensor& tensor = source_.tensors[index];
     if (const auto known = taken_.find(index); known != taken_.end()) return known->second;
+    if (is_sub_byte(tensor.spec.dtype))
+      fail(Code::kUnsupported,
+           fmt::format("PyTorch has no dtype {}", torch_name(tensor.spec.dtype)));
     ArchiveWriteTensor out;
     out.spec = tensor.spec;
     out.storage = storage_for(index);

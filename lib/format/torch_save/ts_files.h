@@ -1,0 +1,24 @@
+#pragma once
+// Which files make up a torch-save checkpoint: one; or a model and its optimizer saved side by side
+// (`model.pt`, `optim.pt`), each under its own key of the whole.
+#include <tessera/storage/file_system.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera::torch_save {
+
+struct PartFile {
+  std::string file;
+  std::string key;  // of the part in the whole, "" = it is the whole
+};
+
+/// `model.pt` and `optim.pt` or `optimizer.pt` (.pth, .bin), with `scheduler.pt` where there is
+/// one, model first. Empty when the folder is no such set: a part is absent, or other files of
+/// torch.save stand beside them.
+std::vector<PartFile> find_parts(const Directory& directory);
+
+/// ".pt", ".pth", ...: names that torch.save's users give their files.
+bool has_torch_suffix(std::string_view name);
+
+}  // namespace tessera::torch_save
