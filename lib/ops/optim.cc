@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::uint64_t kValueNodes = std::uint64_t{1} << 22;
+constexpr std::uint64_t kValueNodes = std::uint64_t{1} << 20;
 
 Note finding(std::string code, std::string severity, std::string message, std::string tensor) {
   return {std::move(code), std::move(severity), std::move(message), "", std::move(tensor)};

@@ -153,34 +153,49 @@ class Verifier {
     report_.bytes_read = bytes_read_;
   }
 
-  /// All at once where nothing is damaged; one by one where something is, so that each damage is
-  /// named.
+  /// All at once where nothing is damaged; one by one where something is, so that each damage is named.
   void locate_each() {
-    ReadOptions read;
-    read.memory_limit_bytes = options_.transfer.memory_limit_bytes;
-    read.threads = options_.transfer.threads;
-    read.tolerate_damage = true;
     std::vector<std::uint32_t> sound;
     for (std::uint32_t i = 0; i < checkpoint_.manifest.tensors.size(); ++i)
       if (!damaged_.contains(checkpoint_.manifest.tensors[i].name)) sound.push_back(i);
+    const std::size_t known = checkpoint_.manifest.notes.size();
     try {
-      checkpoint_.locate(sound, read);
-      located_ = sound;
-      return;
+      locate(sound);
     } catch (const Error& error) {
       if (error.code() != Code::kCorrupt && error.code() != Code::kUnsupported &&
           error.code() != Code::kIo && error.code() != Code::kNotFound)
         throw;
+      for (std::uint32_t i : sound) locate_one(i);
     }
-    for (std::uint32_t i : sound) {
-      try {
-        checkpoint_.locate(std::span(&i, 1), read);
-        located_.push_back(i);
-      } catch (const Error& error) {
-        add_status("CK042", error.status(), checkpoint_.manifest.tensors[i].name);
-        damaged_.insert(checkpoint_.manifest.tensors[i].name);
-      }
+    // What the reader noted on the way is a finding too; what it left unlocated cannot be read.
+    for (std::size_t i = known; i < checkpoint_.manifest.notes.size(); ++i) {
+      const Note& note = checkpoint_.manifest.notes[i];
+      add(note.code, note.severity, note.message, note.file, note.tensor);
     }
+    for (std::uint32_t i : sound)
+      if (is_located(checkpoint_.manifest.tensors[i])) located_.push_back(i);
+  }
+
+  void locate(std::span<const std::uint32_t> tensors) {
+    ReadOptions read;
+    read.memory_limit_bytes = options_.transfer.memory_limit_bytes;
+    read.threads = options_.transfer.threads;
+    read.tolerate_damage = true;
+    checkpoint_.locate(tensors, read);
+  }
+
+  void locate_one(std::uint32_t i) {
+    try {
+      locate(std::span(&i, 1));
+    } catch (const Error& error) {
+      add_status("CK042", error.status(), checkpoint_.manifest.tensors[i].name);
+    }
+  }
+
+  bool is_located(const StoredTensor& tensor) const {
+    for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
+      if (checkpoint_.manifest.source(tensor, c).kind == Source::Kind::kPending) return false;
+    return true;
   }
 
   /// Every record with a CRC, read whole, in file order.
