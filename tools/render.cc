@@ -36,6 +36,21 @@ std::string fact_line(std::string_view label, std::string_view text, const Scree
          clip_end(text, screen.width - 2 - kLabelWidth) + "\n";
 }
 
+std::string fact_lines(std::string_view label, std::string_view text, int limit,
+                       const Screen& screen) {
+  const std::string lines = wrap(text, screen.width - 2 - kLabelWidth, "");
+  std::string result;
+  std::size_t at = 0;
+  for (int i = 0; i < limit && at < lines.size(); ++i) {
+    const std::size_t end = lines.find('\n', at);
+    const bool last = i + 1 == limit && end + 1 < lines.size();
+    const std::string line = lines.substr(at, end - at) + (last ? " …" : "");
+    result += fact_line(i == 0 ? label : "", line, screen);
+    at = end + 1;
+  }
+  return result;
+}
+
 std::string render_notes(const std::vector<Note>& notes, std::size_t limit, const Screen& screen) {
   std::vector<const Note*> order;
   for (const Note& note : notes) order.push_back(&note);

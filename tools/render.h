@@ -27,6 +27,9 @@ std::string render_convert(const ConvertReport& report, bool dry_run, const Scre
 std::string render_notes(const std::vector<Note>& notes, std::size_t limit, const Screen& screen);
 /// "label      text" with the label in its column; `text` is clipped to the screen.
 std::string fact_line(std::string_view label, std::string_view text, const Screen& screen);
+/// The same over up to `limit` lines.
+std::string fact_lines(std::string_view label, std::string_view text, int limit,
+                       const Screen& screen);
 /// Where each chunk lies in its tensor, drawn in characters; "" for one chunk.
 std::string chunk_map(const LsTensor& tensor, const Screen& screen);
 /// A chunk's place: "[0:2, 0:3]" or "[0:8, 0:3] elements 4..12".

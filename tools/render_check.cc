@@ -65,7 +65,7 @@ std::string tensor_differences(const DiffReport& r, std::size_t limit, const Scr
 }
 
 std::string value_differences(const DiffReport& r, std::size_t limit, const Screen& screen) {
-  Table table({{"value", false, true}, {"A", false, true}, {"B", false, true}});
+  Table table({{"value", false, 1}, {"A", false, 1}, {"B", false, 1}});
   for (std::size_t i = 0; i < std::min(limit, r.values.size()); ++i) {
     const ValueDiff& d = r.values[i];
     const bool in_a = d.what != ValueDiff::What::kUnexpected;
@@ -82,7 +82,7 @@ std::string value_differences(const DiffReport& r, std::size_t limit, const Scre
 }  // namespace
 
 std::string render_hash(const HashReport& r, const Screen& screen) {
-  Table table({{"sha256"}, {"type"}, {"shape"}, {"name", false, true}});
+  Table table({{"sha256"}, {"type"}, {"shape"}, {"name", false, 1}});
   for (const HashedTensor& t : r.tensors) {
     table.add({t.sha256.substr(0, kHashDigits), t.dtype, shape_text(t.shape), printable(t.name)});
   }

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMostFiles = 20;
 
 std::string file_table(const ConvertReport& r, const Screen& screen) {
-  Table table({{"file", false, true}, {"bytes", true}, {"tensor bytes", true}, {"chunks", true}});
+  Table table({{"file", false, 1}, {"bytes", true}, {"tensor bytes", true}, {"chunks", true}});
   for (std::size_t i = 0; i < std::min(kMostFiles, r.files.size()); ++i) {
     const ConvertedFile& file = r.files[i];
     table.add({printable(file.path), count_text(file.size_bytes), count_text(file.tensor_bytes),
@@ -85,7 +85,7 @@ std::string outcome_text(const ConvertReport& r, const Screen& screen) {
   std::string what = fmt::format("{}, {}, {}, {} in {}", target_text(r),
                                  counted(r.tensors, "tensor"), counted(r.files.size(), "file"),
                                  format_bytes(r.output_bytes), seconds_text(r.seconds));
-  if (r.seconds > 0)
+  if (r.seconds >= 0.5)  // below that a rate says nothing
     what += fmt::format(" ({})", rate_text(static_cast<double>(r.bytes_written) / r.seconds));
   text += "  " + what + "\n";
   if (r.resumed_bytes)

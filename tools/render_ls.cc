@@ -11,7 +11,7 @@ namespace {
 std::string files_text(const std::vector<std::string>& files) {
   if (files.empty()) return "-";
   if (files.size() == 1) return printable(files[0]);
-  return fmt::format("{} and {} more", printable(files[0]), files.size() - 1);
+  return fmt::format("{} +{}", printable(files[0]), files.size() - 1);
 }
 
 std::string chunks_text(const LsTensor& tensor) {
@@ -21,13 +21,13 @@ std::string chunks_text(const LsTensor& tensor) {
 }
 
 std::string tensor_table(const LsReport& r, const Screen& screen) {
-  Table table({{"name", false, true},
+  Table table({{"name", false, 1},
                {"type"},
                {"shape"},
                {"bytes", true},
                {"kind"},
                {"chunks"},
-               {"files", false, true}});
+               {"files", false, 2}});
   for (const LsTensor& tensor : r.tensors) {
     table.add({printable(tensor.name), tensor.dtype, shape_text(tensor.shape),
                format_bytes(tensor.bytes), std::string(kind_name(tensor.kind)), chunks_text(tensor),
@@ -38,7 +38,7 @@ std::string tensor_table(const LsReport& r, const Screen& screen) {
 
 std::string chunk_rows(const LsTensor& tensor, const Screen& screen) {
   Table table(
-      {{"place"}, {"file", false, true}, {"at", true}, {"bytes", true}, {"rank", true}, {"as"}});
+      {{"place"}, {"file", false, 2}, {"at", true}, {"bytes", true}, {"rank", true}, {"as"}});
   for (const ChunkRow& row : tensor.table) {
     std::string as = row.source == "extent" || row.source == "item" ? "" : row.source;
     if (row.replica > 0) as += fmt::format("{}copy {}", as.empty() ? "" : ", ", row.replica + 1);
@@ -64,7 +64,7 @@ std::string chunk_listing(const LsReport& r, const Screen& screen) {
 
 std::string value_table(const LsReport& r, const Screen& screen) {
   if (r.values.empty()) return {};
-  Table table({{"value", false, true}, {"", false, true}});
+  Table table({{"value", false, 1}, {"", false, 2}});
   for (const auto& [name, value] : r.values) table.add({printable(name), value_text(value)});
   return table.render(screen);
 }

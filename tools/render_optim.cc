@@ -37,7 +37,7 @@ std::string group_lines(const OptimizerReport& o, const Screen& screen) {
 }
 
 std::string leaf_sets(const OptimizerReport& o, const Screen& screen) {
-  Table table({{"state", false, true}, {"step", true}, {"parameters", true}});
+  Table table({{"state", false, 1}, {"step", true}, {"parameters", true}});
   for (const LeafSetRow& row : o.leaf_sets) {
     table.add({row.leaves.empty() ? "(none)" : printable(row.leaves), step_text(row.step),
                count_text(row.count)});
@@ -54,12 +54,12 @@ std::string leaves_text(const OptimReportParameter& p) {
 }
 
 std::string parameter_table(const OptimizerReport& o, const Screen& screen) {
-  Table table({{"parameter", false, true},
+  Table table({{"parameter", false, 1},
                {"group", true},
                {"step", true},
                {"from"},
-               {"state", false, true},
-               {"key", false, true}});
+               {"state", false, 1},
+               {"key", false, 1}});
   bool other_shape = false;
   for (std::size_t i = 0; i < std::min(kMostParameters, o.parameters.size()); ++i) {
     const OptimReportParameter& p = o.parameters[i];
@@ -90,7 +90,7 @@ std::string ranking(const OptimizerReport& o, bool two, const Screen& screen) {
   for (const UpdateRow& row : o.updates) {
     if (std::isfinite(ranked_by(row))) top = std::max(top, ranked_by(row));
   }
-  std::vector<Column> columns{{"parameter", false, true},
+  std::vector<Column> columns{{"parameter", false, 1},
                               {""},
                               {"update / weight", true},
                               {"|update|", true},

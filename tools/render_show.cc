@@ -21,8 +21,8 @@ std::string facts(const ShowReport& r, const Screen& screen) {
                     fmt::format("{}, {}", shape_text(t.shape),
                                 counted(static_cast<std::uint64_t>(t.numel), "element")),
                     screen);
-  text += fact_line("bytes", fmt::format("{} ({})", count_text(t.bytes), format_bytes(t.bytes)),
-                    screen);
+  const std::string bytes = counted(t.bytes, "byte");
+  text += fact_line("size", t.bytes < 1024 ? bytes : bytes + ", " + format_bytes(t.bytes), screen);
   text += fact_line("kind", kind_name(t.kind), screen);
   std::string chunks = fmt::format("{}", t.chunks);
   if (!t.sharding.empty()) chunks += ", " + t.sharding;
@@ -36,7 +36,7 @@ std::string facts(const ShowReport& r, const Screen& screen) {
 std::string chunk_table_text(const LsTensor& t, const Screen& screen) {
   Table table({{"chunk", true},
                {"place"},
-               {"file", false, true},
+               {"file", false, 1},
                {"bytes in file"},
                {"rank", true},
                {"copy", true}});

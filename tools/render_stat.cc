@@ -33,14 +33,14 @@ double zero_fraction(const TensorStat& t) {
 }
 
 std::string stat_table(const StatReport& r, const Screen& screen) {
-  Table table({{"name", false, true},
+  Table table({{"name", false, 1},
                {"min", true},
                {"mean", true},
                {"max", true},
                {"std", true},
                {"zeros", true},
                {"histogram"},
-               {"", false, true}});
+               {"", false, 1}});
   for (const TensorStat& t : r.tensors) {
     const std::string shape =
         t.histogram ? sparkline(rebinned(t.histogram->counts, kSparkColumns)) : "";

@@ -91,7 +91,7 @@ std::string byte_table(std::string_view title, const std::vector<ByteRow>& all, 
     total += static_cast<double>(row.bytes);
     largest = std::max(largest, static_cast<double>(row.bytes));
   }
-  Table table({{"", false, true}, {}, {"", true}, {"", true}, {"", true}});
+  Table table({{"", false, 1}, {}, {"", true}, {"", true}, {"", true}});
   for (const ByteRow& row : rows) {
     const auto bytes = static_cast<double>(row.bytes);
     table.add(
@@ -105,7 +105,7 @@ std::string byte_table(std::string_view title, const std::vector<ByteRow>& all, 
 
 std::string root_table(const SummaryReport& r, std::size_t limit, const Screen& screen) {
   if (r.roots.size() < 2) return {};
-  Table table({{"", false, true}, {}, {"", true}, {"", true}, {"", true}});
+  Table table({{"", false, 1}, {}, {"", true}, {"", true}, {"", true}});
   for (std::size_t i = 0; i < std::min(limit, r.roots.size()); ++i) {
     const RootRow& row = r.roots[i];
     table.add({row.name.empty() ? "(top level)" : printable(row.name), row.role,
@@ -121,7 +121,7 @@ std::string optimizer_lines(const OptimizerSummary& o, const Screen& screen) {
   std::string line =
       fmt::format("{} at \"{}\" ({}), {}; {} with {}", o.kind, o.root, o.kind_source, o.dialect,
                   counted(o.parameters_with_state, "parameter"), joined(o.leaves, ", "));
-  std::string text = fact_line("optimizer", printable(line), screen);
+  std::string text = fact_lines("optimizer", printable(line), 2, screen);
   std::vector<std::string> groups;
   for (const GroupSummary& group : o.groups) {
     std::string part = counted(group.members, "member");
@@ -169,7 +169,7 @@ std::string globals_fact(const SummaryReport& r, const Screen& screen) {
 
 std::string globals_table(const SummaryReport& r, const Screen& screen) {
   if (r.globals.empty()) return "no pickle globals\n";
-  Table table({{"verdict"}, {"global", false, true}, {"file", false, true}});
+  Table table({{"verdict"}, {"global", false, 1}, {"file", false, 1}});
   for (const GlobalUse& use : r.globals) {
     const Tint tint = use.verdict == GlobalUse::Verdict::kDenied   ? Tint::kRed
                       : use.verdict == GlobalUse::Verdict::kOpaque ? Tint::kYellow
@@ -209,12 +209,12 @@ std::string render_summary(const SummaryReport& r, bool globals, const Screen& s
 std::string render_run(const RunListing& listing, const Screen& screen) {
   std::string text = screen.paint(Tint::kBold, clip_middle(printable(listing.path), screen.width)) +
                      fmt::format("  {}\n", counted(listing.rows.size(), "checkpoint"));
-  Table table({{"checkpoint", false, true},
+  Table table({{"checkpoint", false, 1},
                {"step", true},
                {"format"},
                {"ranks", true},
                {"bytes", true},
-               {"state", false, true},
+               {"state", false, 1},
                {""}});
   for (const RunRow& row : listing.rows) {
     table.add({printable(row.name), row.step ? fmt::format("{}", *row.step) : "-",

@@ -8,13 +8,29 @@ namespace tessera::tools {
 namespace {
 
 constexpr int kGap = 2;
-constexpr int kLeastFlexible = 8;
+constexpr int kLeastWidth = 8;
+constexpr int kMostGiving = 2;
 
 }  // namespace
 
 void Table::add(std::vector<Cell> cells) {
   TESSERA_CHECK(cells.size() == columns_.size());
   rows_.push_back(std::move(cells));
+}
+
+void Table::narrow(int level, int& room, std::vector<int>& widths) const {
+  // The widest column of the level gives way first, one cell at a time, so that narrow ones stay
+  // whole.
+  while (room < 0) {
+    std::size_t widest = columns_.size();
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (columns_[c].gives != level || widths[c] <= kLeastWidth) continue;
+      if (widest == columns_.size() || widths[c] > widths[widest]) widest = c;
+    }
+    if (widest == columns_.size()) return;
+    --widths[widest];
+    ++room;
+  }
 }
 
 std::vector<int> Table::fitted_widths(int room) const {
@@ -26,18 +42,7 @@ std::vector<int> Table::fitted_widths(int room) const {
     room -= width;
   }
   room -= kGap * (static_cast<int>(columns_.size()) - 1);
-  // The widest flexible column gives way first, one column at a time, so that narrow ones stay
-  // whole.
-  while (room < 0) {
-    std::size_t widest = columns_.size();
-    for (std::size_t c = 0; c < columns_.size(); ++c) {
-      if (!columns_[c].flexible || widths[c] <= kLeastFlexible) continue;
-      if (widest == columns_.size() || widths[c] > widths[widest]) widest = c;
-    }
-    if (widest == columns_.size()) break;
-    --widths[widest];
-    ++room;
-  }
+  for (int level = kMostGiving; level > 0 && room < 0; --level) narrow(level, room, widths);
   return widths;
 }
 

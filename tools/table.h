@@ -11,8 +11,8 @@ namespace tessera::tools {
 
 struct Column {
   std::string title;
-  bool right = false;     // numbers
-  bool flexible = false;  // clipped when the row is too wide
+  bool right = false;  // numbers
+  int gives = 0;       // 0: never clipped; columns that give more are clipped first
 };
 
 struct Cell {
@@ -35,6 +35,7 @@ class Table {
 
  private:
   std::vector<int> fitted_widths(int room) const;
+  void narrow(int level, int& room, std::vector<int>& widths) const;
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;
 };

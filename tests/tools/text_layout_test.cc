@@ -33,7 +33,7 @@ TEST_CASE("clipping keeps both ends and the width") {
 }
 
 TEST_CASE("tables clip the flexible column and never pass the width") {
-  Table table({{"name", false, true}, {"n", true}});
+  Table table({{"name", false, 1}, {"n", true}});
   table.add({std::string(200, 'x'), "12"});
   table.add({"b", "3,456"});
   const std::string text = table.render({60, false}, "  ");
