@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
 #include <tessera/ops/seal.h>
+#include <tessera/state/sharding_rule.h>
 #include <tessera/storage/stage.h>
 
 #include <algorithm>
@@ -198,6 +199,7 @@ std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
 }
 
 void apply_seal(const Seal& seal, Manifest& manifest) {
+  manifest.provenance[std::string(kShardingListed)] = "listed in " + std::string(kSealName);
   std::set<std::string_view> sharded(seal.sharded.begin(), seal.sharded.end());
   for (StoredTensor& tensor : manifest.tensors) {
     if (!tensor.embedded && sharded.contains(tensor.name)) tensor.always_sharded = true;

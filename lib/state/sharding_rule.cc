@@ -19,7 +19,9 @@ bool is_split(const Manifest& source, const StoredTensor& tensor) {
 class OneRankRule {
  public:
   explicit OneRankRule(const Manifest& source)
-      : roles_(find_roles(source.state)), applies_(!source.world_size || *source.world_size <= 1) {
+      : roles_(find_roles(source.state)),
+        applies_((!source.world_size || *source.world_size <= 1) &&
+                 !source.provenance.contains(std::string(kShardingListed))) {
     if (!applies_) return;
     role_of_.assign(source.tensors.size(), nullptr);
     for (std::size_t i = 0; i < roles_.entries.size(); ++i) {

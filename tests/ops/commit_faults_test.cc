@@ -19,6 +19,15 @@ struct Writer {
   const char* format;
 };
 
+/// What a reader sees. The seal of one file is published before the file: one that does not match
+/// counts as absent.
+std::map<std::string, std::string> shown_of(std::map<std::string, std::string> all) {
+  std::erase_if(all, [](const auto& entry) {
+    return entry.first.starts_with(".") || entry.first.ends_with(".tessera.json");
+  });
+  return all;
+}
+
 std::map<std::string, std::string> without_locks(std::map<std::string, std::string> all) {
   std::erase_if(all, [](const auto& entry) { return entry.first.ends_with(".lock"); });
   return all;
@@ -67,12 +76,20 @@ TEST_CASE("the n-th operation fails: old or new, never a mix, nothing left") {
         CHECK(faulty.sync_retries() == 0);
         bool left = std::any_of(now.begin(), now.end(),
                                 [](const auto& entry) { return entry.first.starts_with("."); });
-        if (!sticky && failed) CHECK_FALSE(left);
+        if (!sticky && failed && left) {
+          // Only a fault in the swap itself, after the seal: undone, but a crash could still bring
+          // it back, so the stage waits for the next run.
+          INFO(faulty.first_fault());
+          bool sealed = std::any_of(now.begin(), now.end(), [](const auto& entry) {
+            return entry.first.starts_with(".") && entry.first.find("/") != std::string::npos &&
+                   entry.first.ends_with(".json");
+          });
+          CHECK(sealed);
+        }
         // Whatever shows under the final name is old or new as a whole; what could not be cleaned
         // up (the disk was gone, or the fault hit the cleaning) goes with the next run.
-        auto shown = now;
-        std::erase_if(shown, [](const auto& entry) { return entry.first.starts_with("."); });
-        bool is_old = shown == old;
+        auto shown = shown_of(now);
+        bool is_old = shown == shown_of(old);
         if (!sticky && failed) CHECK(is_old);
         if (!is_old) {
           CHECK((shown == fresh || fresh.empty()));

@@ -85,7 +85,12 @@ TEST_CASE("a source that changed since is not continued") {
   options.cancel = &token;
   ActAtWrite cancelling(fs, 6, [&] { token.cancel(); });
   CHECK_THROWS_AS(convert(cancelling, options), Error);
-  fs.write_file("/source/__0_0.distcp", fs.read_file("/source/__0_0.distcp"));  // a new mtime
+  {  // the same bytes, written again: only the time tells
+    Bytes bytes = fs.read_file("/source/__0_0.distcp");
+    std::unique_ptr<WriteFile> file = fs.reopen("/source/__0_0.distcp", IoMode::kBuffered);
+    file->write_at(0, ByteView(bytes).first(16));
+    file->close();
+  }
   options.cancel = nullptr;
   options.resume = true;
   try {

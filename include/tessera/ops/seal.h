@@ -50,8 +50,9 @@ Bytes encode_seal(const Seal& seal);
 Seal decode_seal(ByteView text);
 
 /// The seal of a checkpoint: `file` is "" for a folder, else the file's name in `directory`.
-/// nullopt when there is none, when it cannot be parsed, or when it does not match the sizes there;
-/// `why` (may be null) then says which; it stays empty where there simply is none.
+/// nullopt when there is none (`why`, may be null, is empty then), when it cannot be parsed, or
+/// when it does not match the sizes there
+/// (`why` says so).
 std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
                               std::string* why = nullptr);
 

@@ -2,7 +2,7 @@
 // The rule that decides which tensors a sharded target splits (everything else is one chunk):
 //
 //   replicate glob matches the name             no
-//   our own manifest says so                    yes
+//   our own manifest says so                    yes; and where it lists them, those it does not: no
 //   the source has more than one distinct chunk (empty ones count; exact replicas do not)   yes
 //   the source's world size is 1 or unknown     yes if it is a parameter, or optimizer state of a
 //                                               parameter's shape, of rank >= 1
@@ -13,9 +13,14 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
+
+/// Key in Manifest::provenance: our own manifest lists every sharded tensor
+/// (StoredTensor::always_sharded), so that nothing is guessed at world size 1.
+inline constexpr std::string_view kShardingListed = "tessera.sharded";
 
 /// `tensor` is one of `source.tensors`. For optimizer state at world size 1 the parameter is looked
 /// up by name; use ShardingRule for more than a few tensors.
