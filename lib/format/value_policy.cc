@@ -9,40 +9,42 @@
 namespace tessera {
 namespace {
 
-const OpaqueObject* find_in(const ValueList& items, ValueBudget& budget) {
+std::string find_in(const ValueList& items, const ObjectSupport& support, ValueBudget& budget) {
   for (const Value& item : items)
-    if (const auto* found = find_opaque(item, budget)) return found;
-  return nullptr;
+    if (auto found = find_object(item, support, budget); !found.empty()) return found;
+  return "";
 }
 
-const OpaqueObject* find_in(const ValueDict& entries, ValueBudget& budget) {
+std::string find_in(const ValueDict& entries, const ObjectSupport& support, ValueBudget& budget) {
   for (const auto& [key, item] : entries) {
-    if (const auto* found = find_opaque(key, budget)) return found;
-    if (const auto* found = find_opaque(item, budget)) return found;
+    if (auto found = find_object(key, support, budget); !found.empty()) return found;
+    if (auto found = find_object(item, support, budget); !found.empty()) return found;
   }
-  return nullptr;
+  return "";
 }
 
 }  // namespace
 
-const OpaqueObject* find_opaque(const Value& value, ValueBudget& budget) {
+std::string find_object(const Value& value, const ObjectSupport& support, ValueBudget& budget) {
   budget.spend();
   switch (value.kind()) {
     case Value::Kind::kOpaque:
-      return &value.as_opaque();
+      return value.as_opaque().global();
+    case Value::Kind::kBytesIo:
+      return support.bytes_io ? "" : "_io.BytesIO";
     case Value::Kind::kList:
     case Value::Kind::kTuple:
     case Value::Kind::kSet:
     case Value::Kind::kFrozenSet:
-      return find_in(value.as_list(), budget);
+      return find_in(value.as_list(), support, budget);
     case Value::Kind::kDict:
-      return find_in(value.as_dict(), budget);
+      return find_in(value.as_dict(), support, budget);
     case Value::Kind::kOrderedDict: {
-      const auto* found = find_in(value.as_dict(), budget);
-      return found ? found : find_opaque(value.attributes(), budget);
+      auto found = find_in(value.as_dict(), support, budget);
+      return found.empty() ? find_object(value.attributes(), support, budget) : found;
     }
     default:
-      return nullptr;
+      return "";
   }
 }
 
@@ -55,27 +57,27 @@ bool ValuePolicy::keeps(const StateEntry& entry) {
     drop(what, model_only ? "the hf preset holds the model's tensors only" : "values are dropped");
     return false;
   }
-  const OpaqueObject* opaque = find_opaque(entry.value, budget_);
-  return !opaque || keeps_opaque(what, *opaque);
+  const std::string object = find_object(entry.value, support_, budget_);
+  return object.empty() || keeps_object(what, object);
 }
 
 bool ValuePolicy::keeps_attributes(const ContainerNote& container) {
-  const OpaqueObject* opaque = find_opaque(container.attributes, budget_);
-  return !opaque ||
-         keeps_opaque(fmt::format("the attributes of \"{}\"", printable(dotted(container.path))),
-                      *opaque);
+  const std::string object = find_object(container.attributes, support_, budget_);
+  return object.empty() ||
+         keeps_object(fmt::format("the attributes of \"{}\"", printable(dotted(container.path))),
+                      object);
 }
 
-bool ValuePolicy::keeps_opaque(const std::string& what, const OpaqueObject& opaque) {
-  const std::string name = printable(opaque.global());
+bool ValuePolicy::keeps_object(const std::string& what, const std::string& class_name) {
+  const std::string name = printable(class_name);
   if (request_.opaque == KeepPolicy::kDrop) {
     drop(what, fmt::format("it holds an object of class {}", name));
     return false;
   }
-  if (request_.opaque == KeepPolicy::kError || !holds_opaque_)
+  if (request_.opaque == KeepPolicy::kError || !support_.opaque)
     fail(Code::kUnsupported,
          fmt::format("{} holds an object of class {}{}", what, name,
-                     holds_opaque_ ? "" : fmt::format(", which {} cannot hold", format_)),
+                     support_.opaque ? "" : fmt::format(", which {} cannot hold", format_)),
          "--opaque drop leaves it out; torch-save and torch-dcp can keep it");
   if (kept_class_.empty()) kept_class_ = name;
   return true;

@@ -4,6 +4,7 @@
 #include <tessera/format/format_driver.h>
 #include <tessera/state/value.h>
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,18 +13,25 @@ namespace tessera {
 /// Values that share nodes may expand to more than a writer should walk.
 inline constexpr std::uint64_t kMaxWalkedValues = std::uint64_t{1} << 22;
 
-/// The first opaque object inside (keys and attributes included), or nullptr.
-const OpaqueObject* find_opaque(const Value& value, ValueBudget& budget);
+/// What a format makes of objects of classes that no table knows, and of an io.BytesIO.
+struct ObjectSupport {
+  bool opaque = false;  // it can hold them
+  bool bytes_io =
+      true;  // raw bytes of a DCP item have a form of their own here; else an object like others
+};
+
+/// Class of the first object inside (keys and attributes included) that needs a pickle to live in;
+/// "" = none.
+std::string find_object(const Value& value, const ObjectSupport& support, ValueBudget& budget);
 
 /// Decides, entry by entry, whether a value goes along. What does not is noted; kUnsupported where
 /// the user wants an error, or where an object cannot be held and nobody said to drop it.
 class ValuePolicy {
  public:
-  /// `holds_opaque`: the format can hold objects of unknown classes. `format`: its id, for
-  /// messages.
-  ValuePolicy(const TargetRequest& request, bool holds_opaque, std::string_view format,
+  /// `format`: its id, for messages.
+  ValuePolicy(const TargetRequest& request, ObjectSupport support, std::string_view format,
               std::vector<Note>& notes)
-      : request_(request), holds_opaque_(holds_opaque), format_(format), notes_(notes) {}
+      : request_(request), support_(support), format_(format), notes_(notes) {}
 
   bool keeps(const StateEntry& entry);
   /// The same for a container's attributes, which are dropped alone.
@@ -32,11 +40,11 @@ class ValuePolicy {
   const std::string& kept_class() const { return kept_class_; }
 
  private:
-  bool keeps_opaque(const std::string& what, const OpaqueObject& opaque);
+  bool keeps_object(const std::string& what, const std::string& class_name);
   void drop(const std::string& what, const std::string& why);
 
   const TargetRequest& request_;
-  bool holds_opaque_;
+  ObjectSupport support_;
   std::string_view format_;
   std::vector<Note>& notes_;
   ValueBudget budget_{kMaxWalkedValues};

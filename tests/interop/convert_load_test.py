@@ -29,7 +29,7 @@ def torch_save():
             if f"{case.parent.name}/{case.name}" in LEAVES_OUT:
                 tool("ckpt-convert", checkpoint(case), out, status=5)
                 continue
-            opaque = "numpy" in case.name
+            opaque = "numpy" in case.name or "objects" in case.name  # NumPy objects, an io.BytesIO: weights_only refuses them
             tool("ckpt-convert", checkpoint(case), out, *(["--opaque", "drop"] if opaque else []))
             flat = flatten(torch.load(out, weights_only=True))
             flat = {k: (v.to_dense() if torch.is_tensor(v) and v.layout != torch.strided else v) for k, v in flat.items()}
@@ -52,7 +52,8 @@ def safetensors():
                 refused += 1
                 continue
             tool("ckpt-convert", checkpoint(case), out, "--opaque", "drop")
-            compare(load_file(out), expected, case.name)
+            # A tensor inside a tuple is stored beside the others as "<name>#<n>".
+            compare({k: v for k, v in load_file(out).items() if "#" not in k}, expected, case.name)
             n += 1
     done(n, "safetensors files loaded by the safetensors library")
     print(f"{refused} cases refused with exit 5 because safetensors lacks their dtype or cannot hold their root")

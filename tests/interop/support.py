@@ -1,7 +1,7 @@
 """What the interoperability tests share: the built commands, the samples with their oracles, gloo processes.
 
 The oracle of every test is PyTorch (or the safetensors library) itself; the samples' own generators are imported for the model."""
-import hashlib, json, os, pathlib, subprocess, sys, tempfile
+import hashlib, io, json, os, pathlib, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "sample_checkpoints"
@@ -43,7 +43,8 @@ def compare(flat, expected, what):
 def compare_values(flat, expected, what):
     import torch
     from common import jsonable
-    got = {k: jsonable(v) for k, v in flat.items() if not torch.is_tensor(v)}
+    as_oracle = lambda v: {"__bytesio_hex__": v.getvalue().hex()} if isinstance(v, io.BytesIO) else jsonable(v)
+    got = {k: as_oracle(v) for k, v in flat.items() if not torch.is_tensor(v)}
     bad = [k for k, v in expected["values"].items() if got.get(k, "missing") != v]
     if bad:
         raise AssertionError(f"{what}: {len(bad)} values differ, first {bad[0]}: got {got.get(bad[0], 'missing')}, want {expected['values'][bad[0]]}")

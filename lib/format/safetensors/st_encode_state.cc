@@ -17,7 +17,9 @@ namespace {
 class StateEncoder {
  public:
   StateEncoder(const Manifest& source, const TargetRequest& request)
-      : source_(source), request_(request), policy_(request, false, "safetensors", out_.notes) {}
+      : source_(source),
+        request_(request),
+        policy_(request, {.opaque = false, .bytes_io = true}, "safetensors", out_.notes) {}
 
   EncodedState run() {
     for (const StateEntry& entry : source_.state.entries) taken_.insert(entry.name);

@@ -54,7 +54,7 @@ class OutputBuilder {
 
  private:
   std::vector<bool> choose_entries() {
-    ValuePolicy policy(request_, true, kFormat, plan_.notes);
+    ValuePolicy policy(request_, {.opaque = true, .bytes_io = true}, kFormat, plan_.notes);
     std::vector<bool> keep;
     for (const StateEntry& entry : source_.state.entries) {
       keep.push_back(entry.value.is_tensor() || policy.keeps(entry));

@@ -54,7 +54,9 @@ class ArchiveRenderer : public OutputRenderer {
 class PlanBuilder {
  public:
   PlanBuilder(const Manifest& source, const TargetRequest& request)
-      : source_(source), request_(request), policy_(request, true, "torch-save", plan_.notes) {}
+      : source_(source),
+        request_(request),
+        policy_(request, {.opaque = true, .bytes_io = false}, "torch-save", plan_.notes) {}
 
   OutputPlan build() {
     const std::int64_t world_size =
