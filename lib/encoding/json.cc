@@ -3,7 +3,6 @@
 #include <tessera/encoding/json.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
