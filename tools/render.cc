@@ -32,7 +32,7 @@ std::string note_text(const Note& note) {
 }  // namespace
 
 std::string fact_line(std::string_view label, std::string_view text, const Screen& screen) {
-  return "  " + screen.paint(Tint::kDim, pad_right(label, kLabelWidth)) +
+  return "  " + screen.paint(Tint::kDim, pad_right(clip_end(label, kLabelWidth - 1), kLabelWidth)) +
          clip_end(text, screen.width - 2 - kLabelWidth) + "\n";
 }
 

@@ -137,24 +137,29 @@ std::string pad_left(std::string_view text, int width) {
 }
 
 std::string wrap(std::string_view text, int width, std::string_view indent) {
+  const int room = std::max(1, width - display_width(indent));
   std::string result;
-  std::string line(indent);
-  bool line_empty = true;
+  std::string line;
+  const auto end_line = [&] {
+    if (!line.empty()) result += std::string(indent) + line + "\n";
+    line.clear();
+  };
   while (!text.empty()) {
     const std::size_t space = std::min(text.find(' '), text.size());
-    const std::string_view word = text.substr(0, space);
+    std::string_view word = text.substr(0, space);
     text.remove_prefix(std::min(space + 1, text.size()));
     if (word.empty()) continue;
-    if (!line_empty && display_width(line) + 1 + display_width(word) > width) {
-      result += line + "\n";
-      line = indent;
-      line_empty = true;
+    if (!line.empty() && display_width(line) + 1 + display_width(word) > room) end_line();
+    while (display_width(word) > room) {  // a word that fits no line is cut
+      const std::size_t cut = std::max<std::size_t>(1, bytes_within(glyphs(word), room, false));
+      line = word.substr(0, cut);
+      word.remove_prefix(cut);
+      end_line();
     }
-    if (!line_empty) line += ' ';
+    if (!line.empty() && !word.empty()) line += ' ';
     line += word;
-    line_empty = false;
   }
-  if (!line_empty) result += line + "\n";
+  end_line();
   return result;
 }
 

@@ -3,8 +3,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "args.h"
 #include "tests/support/run_command.h"
+#include "tools/args.h"
 
 using namespace tessera;
 using namespace tessera::tools;

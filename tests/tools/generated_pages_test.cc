@@ -3,9 +3,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "args.h"
 #include "tests/support/run_command.h"
-#include "version.h"
+#include "tools/args.h"
+#include "tools/version.h"
 
 using namespace tessera::testing;
 using namespace tessera::tools;

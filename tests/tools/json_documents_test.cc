@@ -2,12 +2,12 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "failure.h"
-#include "json_report.h"
-#include "progress_reporter.h"
-#include "screen.h"
 #include "tests/support/cli_oracle.h"
 #include "tests/support/json_schema.h"
+#include "tools/failure.h"
+#include "tools/json_report.h"
+#include "tools/progress_reporter.h"
+#include "tools/screen.h"
 
 using namespace tessera;
 using namespace tessera::tools;

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "render.h"
+#include "tools/render.h"
 
 using namespace tessera;
 using namespace tessera::tools;

@@ -88,7 +88,7 @@ TEST_CASE("stat, optim, show and diff print their schema's JSON") {
   check_verb({"show", path, "optim.param_groups.0.lr"}, "show");
   check_verb({"show", path, "model"}, "show");
   check_verb({"optim", path, path}, "optim", true);
-  check_verb({"diff", path, case_path("dcp/fsdp2_w3")}, "diff", true);
+  check_verb({"diff", path, case_path("dcp/fsdp2_w2_model_only")}, "diff", true);
 }
 
 TEST_CASE("a folder with several checkpoints prints the run schema") {

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "screen.h"
 #include "tests/support/run_command.h"
+#include "tools/screen.h"
 
 using namespace tessera::testing;
 using tessera::tools::display_width;

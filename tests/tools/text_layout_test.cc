@@ -3,9 +3,9 @@
 #include <limits>
 #include <sstream>
 
-#include "number_text.h"
-#include "screen.h"
-#include "table.h"
+#include "tools/number_text.h"
+#include "tools/screen.h"
+#include "tools/table.h"
 
 using namespace tessera::tools;
 
@@ -52,7 +52,7 @@ TEST_CASE("tables clip the flexible column and never pass the width") {
 
 TEST_CASE("text wraps at spaces") {
   CHECK(wrap("one two three", 8, "") == "one two\nthree\n");
-  CHECK(wrap("a verylongword b", 6, " ") == " a\n verylongword\n b\n");
+  CHECK(wrap("a verylongword b", 6, " ") == " a\n veryl\n ongwo\n rd b\n");
   CHECK(wrap("", 10, "").empty());
 }
 
