@@ -11,19 +11,50 @@ namespace tessera {
 
 namespace {
 
-std::vector<HashedTensor> hash_leaves(const OpenedCheckpoint& checkpoint,
+/// Writers of old releases flattened by other rules: both sides are compared as the trees they
+/// stand for, by the names of today's rule. Puts the stored entries back at the end.
+class CanonicalState {
+ public:
+  explicit CanonicalState(OpenedCheckpoint& checkpoint)
+      : state_(checkpoint.manifest.state), stored_(checkpoint.manifest.state) {
+    ValueBudget budget(kMostValues);
+    state_ = flatten(unflatten(stored_), budget);
+  }
+  ~CanonicalState() { state_ = std::move(stored_); }
+  CanonicalState(const CanonicalState&) = delete;
+  CanonicalState& operator=(const CanonicalState&) = delete;
+
+ private:
+  static constexpr std::uint64_t kMostValues = std::uint64_t{1} << 26;
+  StateDict& state_;
+  StateDict stored_;
+};
+
+using Sums = std::map<std::uint32_t, std::string>;  // by tensor index
+
+/// The leaves by the names the state has now; what `sums` does not know yet is read.
+std::vector<HashedTensor> hash_leaves(const OpenedCheckpoint& checkpoint, Sums& sums,
                                       const TransferOptions& transfer) {
-  std::vector<std::uint32_t> leaves = leaf_tensors(checkpoint.manifest);
-  std::vector<std::string> sums =
-      hash_tensors(checkpoint.manifest, *checkpoint.directory, leaves, transfer);
+  std::vector<std::uint32_t> unknown;
+  for (const StateEntry& entry : checkpoint.manifest.state.entries) {
+    if (!entry.value.is_tensor()) continue;
+    if (sums.try_emplace(entry.value.tensor_index()).second) {
+      unknown.push_back(entry.value.tensor_index());
+    }
+  }
+  std::vector<std::string> read =
+      hash_tensors(checkpoint.manifest, *checkpoint.directory, unknown, transfer);
+  for (std::size_t i = 0; i < unknown.size(); ++i) sums[unknown[i]] = std::move(read[i]);
   std::vector<HashedTensor> out;
-  for (std::size_t i = 0; i < leaves.size(); ++i) {
-    const StoredTensor& tensor = checkpoint.manifest.tensors[leaves[i]];
-    std::span<const std::int64_t> extents = tensor.spec.shape.extents();
-    out.push_back({tensor.name,
-                   std::string(torch_name(tensor.spec.dtype)),
+  for (const StateEntry& entry : checkpoint.manifest.state.entries) {
+    if (!entry.value.is_tensor()) continue;
+    std::uint32_t index = entry.value.tensor_index();
+    const TensorSpec& spec = checkpoint.manifest.tensors[index].spec;
+    std::span<const std::int64_t> extents = spec.shape.extents();
+    out.push_back({entry.name,
+                   std::string(torch_name(spec.dtype)),
                    {extents.begin(), extents.end()},
-                   sums[i]});
+                   sums[index]});
   }
   return out;
 }
@@ -80,9 +111,14 @@ void compare_values(OpenedCheckpoint& source, OpenedCheckpoint& written, bool ma
 VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, bool may_drop,
                         const TransferOptions& transfer) {
   VerifyProof proof;
-  proof.tensors = hash_leaves(written, transfer);
+  Sums source_sums;
+  Sums written_sums;
+  proof.tensors = hash_leaves(written, written_sums, transfer);  // by the names that are stored
   proof.root = content_root(proof.tensors);
-  compare_tensors(hash_leaves(source, transfer), proof.tensors, proof.findings);
+  CanonicalState canonical_source(source);
+  CanonicalState canonical_written(written);
+  compare_tensors(hash_leaves(source, source_sums, transfer),
+                  hash_leaves(written, written_sums, transfer), proof.findings);
   compare_values(source, written, may_drop, transfer, proof.findings);
   return proof;
 }

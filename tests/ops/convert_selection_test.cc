@@ -1,6 +1,7 @@
 // Renames, selections, --to hf with ties, salvage, --verify.
 #include <tessera/base/error.h>
 #include <tessera/ops/seal.h>
+#include <tessera/storage/observed_file_system.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -115,4 +116,51 @@ TEST_CASE("dropped values are not missed by --verify, a wrong byte is") {
   CHECK(report.published);
   CHECK(report.verified);
   CHECK(content_at(fs, "/out.safetensors").values.empty());
+}
+
+TEST_CASE("--verify compares trees, so that an older release's flattening is no difference") {
+  for (const std::string& name :
+       {"dcp-old/torch-1.13.1_shardedtensor_w2", "dcp-old/torch-2.3.1_fsdp1_dtensor_w2"}) {
+    MemoryFileSystem fs;
+    std::string source = load_sample(fs, name);
+    ConvertOptions options = convert_options(source, "/out.pt", std::nullopt);
+    options.verify = true;
+    ConvertReport report = convert(fs, options);
+    CHECK(report.verify_findings == std::vector<std::string>{});
+    CHECK(report.published);
+  }
+}
+
+TEST_CASE("--verify stops a result of which one staged byte turned") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "safetensors/hf_sharded");
+  class TurnByte final : public ObservedFileSystem {
+   public:
+    explicit TurnByte(MemoryFileSystem& inner) : ObservedFileSystem(inner), memory_(inner) {}
+
+   protected:
+    // In the stage, when everything was written: what a disk that lies would leave.
+    void before(const IoEvent& event) const override {
+      if (event.op != IoOp::kSync || done_ || !event.path.ends_with("out.safetensors")) return;
+      done_ = true;
+      Bytes bytes = memory_.read_file(event.path);
+      std::size_t at = bytes.size() - 1;  // of the last tensor
+      std::byte turned = bytes[at] ^ std::byte{1};
+      std::unique_ptr<WriteFile> file = memory_.reopen(event.path, IoMode::kBuffered);
+      file->write_at(at, {&turned, 1});
+      file->close();
+    }
+
+   private:
+    MemoryFileSystem& memory_;
+    mutable bool done_ = false;
+  } turning(fs);
+  ConvertOptions options = convert_options(source, "/out.safetensors", std::nullopt);
+  options.verify = true;
+  ConvertReport report = convert(turning, options);
+  CHECK_FALSE(report.published);
+  CHECK_FALSE(report.verified);
+  REQUIRE(report.verify_findings.size() == 1);
+  CHECK(report.verify_findings[0].find("other bytes") != std::string::npos);
+  CHECK_FALSE(fs.stat("/out.safetensors"));
 }
