@@ -281,8 +281,10 @@ Value verify_documents(const std::vector<VerifyReport>& reports) {
     for (const Note& note : report.findings) {
       JsonObject finding;
       finding.add("path", report.path);
-      ValueDict entries = finding.take().as_dict();
-      for (const auto& entry : json_note(note).as_dict()) entries.push_back(entry);
+      const Value path = finding.take();
+      const Value rest = json_note(note);
+      ValueDict entries = path.as_dict();
+      entries.insert(entries.end(), rest.as_dict().begin(), rest.as_dict().end());
       findings.push_back(Value::dict(std::move(entries)));
     }
   }

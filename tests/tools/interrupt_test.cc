@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kBytes = std::uint64_t{768} << 20;
+constexpr std::uint64_t kBytes = std::uint64_t{384} << 20;
 
 /// A safetensors file of one large sparse tensor: cheap to have, slow enough to write.
 std::string make_large(const TemporaryFolder& t) {

@@ -158,6 +158,32 @@ TEST_CASE("a negative check is exit 1 and its report is on stdout") {
   CHECK((quiet.out + quiet.err).empty());
 }
 
+TEST_CASE("summary --globals lists what is denied, then is exit 4") {
+  for (const std::string name :
+       {"hostile/reduce_os_system.pt", "hostile/legacy_reduce_os_system.pt",
+        "hostile/global_eval.pt", "hostile/dcp_reduce"}) {
+    INFO(name);
+    const CommandResult json = inspect({"summary", sample(name), "--globals", "--format", "json"});
+    CHECK(json.exit == 4);
+    const Value document = parsed(json.out);
+    CHECK(schema_violations(published_schema("summary"), document).empty());
+    const ValueList& globals = document.find("globals")->as_list();
+    REQUIRE_FALSE(globals.empty());
+    CHECK(globals[0].find("verdict")->as_string() == "denied");
+    CHECK(parsed(last_line(json.err)).find("exit")->as_int() == 4);
+    const CommandResult human = inspect({"summary", sample(name), "--globals"});
+    CHECK(human.exit == 4);
+    CHECK(human.out.find("denied") != std::string::npos);
+    CHECK(inspect({"summary", sample(name)}).exit == 4);
+  }
+  // A class we do not know is opaque: listed, not refused.
+  const CommandResult opaque =
+      inspect({"summary", case_path("torchsave/whole_module"), "--globals"});
+  CHECK(opaque.exit == 0);
+  CHECK(opaque.out.find("torch.nn.modules") != std::string::npos);
+  CHECK(inspect({"summary", case_path("torchsave/adamw_zip"), "--globals"}).exit == 0);
+}
+
 TEST_CASE("success is exit 0") {
   CHECK(inspect({}).exit == 0);
   CHECK(inspect({"--help"}).exit == 0);

@@ -73,6 +73,9 @@ TEST_CASE("summary, ls, hash and verify print their schema's JSON") {
     check_verb({"verify", case_path(name), "--quick"}, "verify");
   }
   check_verb({"verify", case_path(kCases[0]), case_path(kCases[1])}, "verify");
+  check_verb({"verify", case_path(kCases[0]), sample("hostile/bit_flip_crc.pt"),
+              sample("hostile/dcp_hole")},
+             "verify", true);
   check_verb({"summary", case_path("torchsave/adamw_zip"), "--globals"}, "summary");
 }
 

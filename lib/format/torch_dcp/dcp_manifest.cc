@@ -254,16 +254,16 @@ class Builder {
 
 }  // namespace
 
-DcpMetadata read_metadata(const Place& place) {
+DcpMetadata read_metadata(const Place& place, bool list_globals) {
   const Directory& directory = *place.directory;
   if (directory.stat(kMetadataFile)) {
     const std::string name(kMetadataFile);
-    return parse_metadata(read_whole(directory, name), name);
+    return parse_metadata(read_whole(directory, name), name, list_globals);
   }
   std::vector<DcpMetadata> ranks;
   for (const std::int64_t rank : metadata_ranks(directory)) {
     const std::string name = fmt::format("__{}{}", rank, kRankMetadataSuffix);
-    ranks.push_back(parse_metadata(read_whole(directory, name), name));
+    ranks.push_back(parse_metadata(read_whole(directory, name), name, list_globals));
   }
   if (ranks.empty()) {
     fail(Code::kCorrupt, "incomplete: no .metadata (interrupted save)",
@@ -273,7 +273,7 @@ DcpMetadata read_metadata(const Place& place) {
 }
 
 Manifest read_manifest(const Place& place, const ReadOptions& options) {
-  return Builder(place, options, read_metadata(place)).build();
+  return Builder(place, options, read_metadata(place, options.list_globals)).build();
 }
 
 }  // namespace tessera::dcp

@@ -440,7 +440,15 @@ DcpMetadata parse_metadata(ByteView bytes, std::string_view file, bool collect_d
     options.collect_denied = collect_denied;
     options.globals = &out.globals;
     const PickleGraph graph = read_pickle(bytes, options);
-    Parser(graph, bytes.size(), out).run();
+    try {
+      Parser(graph, bytes.size(), out).run();
+    } catch (const Error&) {
+      // What is no metadata still names globals, which is all that is asked here.
+      if (!collect_denied) throw;
+      DcpMetadata only_globals;
+      only_globals.globals = std::move(out.globals);
+      out = std::move(only_globals);
+    }
     for (Note& note : out.notes) note.file = std::string(file);
     for (GlobalUse& use : out.globals) use.file = std::string(file);
     return out;

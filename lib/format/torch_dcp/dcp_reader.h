@@ -14,7 +14,7 @@ namespace tessera::dcp {
 
 /// `.metadata`, or the merged `__R.metadata` of a rank-local save. Throws kCorrupt "incomplete:
 /// ..." when there are data files alone.
-DcpMetadata read_metadata(const Place& place);
+DcpMetadata read_metadata(const Place& place, bool list_globals = false);
 
 /// Everything but the inside of tensor items. See FormatDriver::manifest.
 Manifest read_manifest(const Place& place, const ReadOptions& options);

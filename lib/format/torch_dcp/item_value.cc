@@ -47,11 +47,12 @@ Value simplified(Value value) {
 }  // namespace
 
 DecodedValue decode_value(const Manifest& manifest, const Item& item, const OpenItem& open,
-                          std::uint64_t memory_limit_bytes) {
-  if (!looks_like_torch_archive(open.window)) return raw_bytes(open, memory_limit_bytes);
-  ArchiveOptions options;
-  options.allow_opaque_root = true;
-  TorchArchive archive = open_torch_archive(open.window, options);
+                          const ReadOptions& options) {
+  if (!looks_like_torch_archive(open.window)) return raw_bytes(open, options.memory_limit_bytes);
+  ArchiveOptions how;
+  how.collect_denied = options.list_globals;
+  how.allow_opaque_root = true;
+  TorchArchive archive = open_torch_archive(open.window, how);
   if (!archive.tensors.empty()) locate_storages(open.window, archive);
   DecodedValue made;
   made.value = simplified(std::move(archive.root));

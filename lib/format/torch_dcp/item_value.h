@@ -29,8 +29,8 @@ struct DecodedValue {
 };
 
 /// Throws kCorrupt for a damaged archive, denied globals among it, and kResourceExhausted for raw
-/// bytes beyond `memory_limit_bytes`.
+/// bytes beyond the memory limit of `options`.
 DecodedValue decode_value(const Manifest& manifest, const Item& item, const OpenItem& open,
-                          std::uint64_t memory_limit_bytes);
+                          const ReadOptions& options);
 
 }  // namespace tessera::dcp

@@ -26,8 +26,7 @@ void decode_batch(ItemReader& reader, const Manifest& manifest, const std::vecto
       in_file(manifest.files[value.item.file].path, [&] {
         in_tensor(value.name, [&] {
           const OpenItem open = reader.open(value.item, ends[k]);
-          out[order[k]].decoded =
-              decode_value(manifest, value.item, open, options.memory_limit_bytes);
+          out[order[k]].decoded = decode_value(manifest, value.item, open, options);
         });
       });
     } catch (const Error& error) {

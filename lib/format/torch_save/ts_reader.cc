@@ -120,20 +120,23 @@ class ManifestBuilder {
 
 }  // namespace
 
-Manifest read_manifest(const Place& place, const ReadOptions&) {
+Manifest read_manifest(const Place& place, const ReadOptions& options) {
   std::vector<PartFile> parts = {{place.file, ""}};
   if (place.file.empty()) parts = find_parts(*place.directory);
   if (parts.empty())
     fail(Code::kUnsupported,
          "torch-save is one file, or model.pt with optim.pt; this folder is neither",
          "name the file");
+  ArchiveOptions archive;
+  archive.collect_denied = options.list_globals;
+  archive.allow_opaque_root = options.list_globals;
   ManifestBuilder builder;
   for (const PartFile& part : parts)
     in_file(part.file, [&] {
       const auto file = place.directory->open(part.file);
       StoredFile stored{part.file, file->size_bytes(), 0};
       if (const auto info = place.directory->stat(part.file)) stored.mtime_ns = info->mtime_ns;
-      builder.add_file(std::move(stored), part.key, open_torch_archive(ByteWindow::whole(*file)));
+      builder.add_file(std::move(stored), part.key, open_torch_archive(ByteWindow::whole(*file), archive));
     });
   return builder.finish();
 }
