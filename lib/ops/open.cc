@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "lib/ops/merge_parts.h"
 #include "lib/ops/path_resolve.h"
 
 namespace tessera {
@@ -30,6 +31,15 @@ void check_unique_names(const Manifest& manifest) {
   const auto twice = std::ranges::adjacent_find(names);
   if (twice != names.end())
     fail(Code::kCorrupt, fmt::format("two entries are named \"{}\"", printable(*twice)));
+}
+
+Manifest read_parts(FileSystem& fs, const FoundCheckpoint& whole, const ReadOptions& options) {
+  std::vector<PartManifest> parts;
+  for (const std::string& folder : whole.parts) {
+    const auto directory = fs.open_directory(join_path(whole.path, folder));
+    parts.push_back({folder, whole.driver->manifest({directory.get(), "", folder}, options)});
+  }
+  return merge_parts(std::move(parts));
 }
 
 }  // namespace
@@ -58,7 +68,8 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
       found.file.empty() ? found.path : split_path(fs.canonical(found.path)).first;
   opened.directory = fs.open_directory(folder);
   in_file(opened.display, [&] {
-    opened.manifest = opened.driver->manifest(opened.place(), options.read);
+    opened.manifest = found.parts.empty() ? opened.driver->manifest(opened.place(), options.read)
+                                          : read_parts(fs, found, options.read);
     check_unique_names(opened.manifest);
   });
   std::string why;

@@ -5,6 +5,7 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -63,13 +64,46 @@ Hyper hyper_of(const OptimState& optim, std::int64_t index) {
   return hyper;
 }
 
+constexpr std::array kNeverNegative = {
+    "exp_avg_sq", "max_exp_avg_sq", "exp_inf",  "square_avg",     "acc_delta",     "sum",
+    "row_var",    "col_var",        "variance", "exp_avg_sq_row", "exp_avg_sq_col"};
+/// Leaves that gradients fill: all zero after a step means that they were lost.
+constexpr std::array kMoments = {"exp_avg", "exp_avg_sq", "exp_inf", "square_avg", "sum"};
+
+bool is_one_of(const auto& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+/// Elements of one kind: how many, and where the first is.
+struct Tally {
+  std::int64_t count = 0, first = -1;
+  void add(std::int64_t index) {
+    if (count++ == 0) first = index;
+  }
+};
+
+/// What is seen of one state leaf.
+struct LeafHealth {
+  const OptimLeaf* leaf = nullptr;
+  Tally not_finite, negative;
+  bool all_zero = true;
+
+  void add(std::span<const double> values, std::int64_t at) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (values[i] == 0) continue;
+      all_zero = false;
+      const std::int64_t index = at + static_cast<std::int64_t>(i);
+      if (!std::isfinite(values[i])) not_finite.add(index);
+      if (std::isfinite(values[i]) && values[i] < 0) negative.add(index);
+    }
+  }
+};
+
 /// What one pass over a parameter finds.
 struct Moments {
+  std::vector<LeafHealth> leaves;
   double update = 0, weight = 0, m = 0, v_max = 0;  // sums of squares; v_max as is
-  std::int64_t negative_v = 0, first_negative = -1;
-  std::int64_t m_without_v = 0, first_m_without_v = -1;
-  std::int64_t not_finite = 0, first_not_finite = -1;
-  bool all_zero = true;
+  Tally m_without_v;
   std::int64_t master_differs = 0, master_numel = 0;
 };
 
@@ -81,51 +115,68 @@ class Scanner {
   Moments scan(const OptimParameter& p, const Hyper& hyper, std::optional<double> step) {
     Moments out;
     const std::uint32_t m = leaf_tensor(p, "exp_avg"), v = leaf_tensor(p, "exp_avg_sq");
-    if (readable(manifest_, m) && readable(manifest_, v) && same_numel(m, v))
-      moments(p, m, v, hyper, step, out);
-    for (const OptimLeaf& leaf : p.leaves)
-      if (is_master_leaf(leaf.name) && readable(manifest_, leaf.tensor) &&
-          readable(manifest_, p.weight) && same_numel(leaf.tensor, p.weight))
+    const bool adam = readable(manifest_, m) && readable(manifest_, v) && same_numel(m, v);
+    if (adam) moments(p, hyper, step, out);
+    for (const OptimLeaf& leaf : p.leaves) {
+      if (!readable(manifest_, leaf.tensor)) continue;
+      if (!adam || (leaf.tensor != m && leaf.tensor != v)) look_at(leaf, out);
+      if (is_master_leaf(leaf.name) && readable(manifest_, p.weight) &&
+          same_numel(leaf.tensor, p.weight))
         master(leaf.tensor, p.weight, out);
+    }
     return out;
   }
 
  private:
-  bool same_numel(std::uint32_t a, std::uint32_t b) const {
-    return manifest_.tensors[a].spec.shape.numel() == manifest_.tensors[b].spec.shape.numel();
+  std::int64_t numel_of(std::uint32_t tensor) const {
+    return manifest_.tensors[tensor].spec.shape.numel();
+  }
+  bool same_numel(std::uint32_t a, std::uint32_t b) const { return numel_of(a) == numel_of(b); }
+
+  void look_at(const OptimLeaf& leaf, Moments& out) {
+    LeafHealth health{.leaf = &leaf, .not_finite = {}, .negative = {}};
+    DoubleReader values(reader_, manifest_, leaf.tensor);
+    const std::int64_t numel = numel_of(leaf.tensor);
+    for (std::int64_t at = 0; at < numel; at += block_)
+      health.add(values.read(at, std::min(numel, at + block_)), at);
+    out.leaves.push_back(health);
   }
 
-  void moments(const OptimParameter& p, std::uint32_t m_index, std::uint32_t v_index,
-               const Hyper& hyper, std::optional<double> step, Moments& out) {
+  /// Both moments and the weight side by side: each is read once.
+  void moments(const OptimParameter& p, const Hyper& hyper, std::optional<double> step,
+               Moments& out) {
+    LeafHealth m_health{.leaf = p.find("exp_avg"), .not_finite = {}, .negative = {}},
+        v_health{.leaf = p.find("exp_avg_sq"), .not_finite = {}, .negative = {}};
+    const std::uint32_t m_index = m_health.leaf->tensor, v_index = v_health.leaf->tensor;
     const bool weighted = readable(manifest_, p.weight) && same_numel(p.weight, m_index);
     const bool corrected = hyper.has_betas && step && *step > 0;
     const double c1 = corrected ? 1 - std::pow(hyper.beta1, *step) : 1,
                  c2 = corrected ? 1 - std::pow(hyper.beta2, *step) : 1;
     DoubleReader ms(reader_, manifest_, m_index), vs(reader_, manifest_, v_index),
         ws(reader_, manifest_, weighted ? p.weight : m_index);
-    const std::int64_t numel = manifest_.tensors[m_index].spec.shape.numel();
+    const std::int64_t numel = numel_of(m_index);
     for (std::int64_t at = 0; at < numel; at += block_) {
       const std::int64_t end = std::min(numel, at + block_);
       const auto m = ms.read(at, end), v = vs.read(at, end);
       const auto w = weighted ? ws.read(at, end) : std::span<const double>();
+      m_health.add(m, at);
+      v_health.add(v, at);
       for (std::size_t i = 0; i < m.size(); ++i) {
-        const auto index = at + static_cast<std::int64_t>(i);
-        if (!std::isfinite(m[i]) || !std::isfinite(v[i])) {
-          count(out.not_finite, out.first_not_finite, index);
-          out.all_zero = false;
+        if (weighted && std::isfinite(w[i])) out.weight += w[i] * w[i];
+        if (m[i] == 0 || !std::isfinite(m[i]) || !std::isfinite(v[i])) {
+          if (std::isfinite(v[i])) out.v_max = std::max(out.v_max, v[i]);
           continue;
         }
-        if (v[i] < 0) count(out.negative_v, out.first_negative, index);
-        if (v[i] == 0 && m[i] != 0) count(out.m_without_v, out.first_m_without_v, index);
-        if (m[i] != 0 || v[i] != 0) out.all_zero = false;
+        if (v[i] == 0) out.m_without_v.add(at + static_cast<std::int64_t>(i));
         const double update =
             hyper.lr * std::abs(m[i] / c1) / (std::sqrt(std::max(0.0, v[i]) / c2) + hyper.eps);
         out.update += update * update;
         out.m += m[i] * m[i];
         out.v_max = std::max(out.v_max, v[i]);
-        if (weighted) out.weight += w[i] * w[i];
       }
     }
+    out.leaves.push_back(m_health);
+    out.leaves.push_back(v_health);
   }
 
   /// Elements whose master copy, rounded to the weight's type, is not the weight.
@@ -149,37 +200,56 @@ class Scanner {
     out.master_numel += numel;
   }
 
-  static void count(std::int64_t& number, std::int64_t& first, std::int64_t index) {
-    if (number++ == 0) first = index;
-  }
-
   const Manifest& manifest_;
   const TensorReader& reader_;
   std::int64_t block_;
 };
 
-void judge(const OptimParameter& p, const Moments& m, std::optional<double> step,
-           std::vector<Note>& findings) {
+/// "element 5 ([1,2])"
+std::string place(const Manifest& manifest, const OptimLeaf& leaf, std::int64_t element) {
+  const Shape& shape = manifest.tensors[leaf.tensor].spec.shape;
+  std::string index;
+  std::int64_t rest = element;
+  for (int d = 0; d < shape.rank(); ++d) {
+    index += fmt::format("{}{}", d ? "," : "", rest / shape.inner_numel(d));
+    rest %= shape.inner_numel(d);
+  }
+  return fmt::format("element {} ([{}])", element, index);
+}
+
+void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m,
+           std::optional<double> step, std::vector<Note>& findings) {
   const auto add = [&](const char* code, const char* severity, std::string message) {
     findings.push_back({code, severity, std::move(message), "", p.fqn});
   };
-  if (m.negative_v)
-    add("OP006", "error",
-        fmt::format("exp_avg_sq is negative in {} elements, first at {}", m.negative_v,
-                    m.first_negative));
-  if (m.not_finite)
-    add("OP007", "error",
-        fmt::format("NaN or Inf in the moments of {} elements, first at {}", m.not_finite,
-                    m.first_not_finite));
-  const bool has_moments = p.find("exp_avg") && p.find("exp_avg_sq");
-  if (has_moments && m.all_zero && step && *step > 0)
-    add("OP008", "error", fmt::format("all moments are zero at step {:g}", *step));
-  if (has_moments && !m.all_zero && step && *step == 0)
+  std::string zeroed;
+  bool v_zeroed = false, has_moments = false, moments_zero = true;
+  for (const LeafHealth& health : m.leaves) {
+    const OptimLeaf& leaf = *health.leaf;
+    if (health.negative.count && is_one_of(kNeverNegative, leaf.name))
+      add("OP006", "error",
+          fmt::format("{} is negative in {} elements, first at {}", leaf.name,
+                      health.negative.count, place(manifest, leaf, health.negative.first)));
+    if (health.not_finite.count)
+      add("OP007", "error",
+          fmt::format("{} holds NaN or Inf in {} elements, first at {}", leaf.name,
+                      health.not_finite.count, place(manifest, leaf, health.not_finite.first)));
+    if (!is_one_of(kMoments, leaf.name) || manifest.tensors[leaf.tensor].spec.shape.numel() == 0)
+      continue;
+    has_moments = true;
+    moments_zero = moments_zero && health.all_zero;
+    if (!health.all_zero) continue;
+    zeroed += (zeroed.empty() ? "" : ", ") + leaf.name;
+    v_zeroed |= leaf.name == "exp_avg_sq";
+  }
+  if (!zeroed.empty() && step && *step > 0)
+    add("OP008", "error", fmt::format("every element of {} is zero at step {:g}", zeroed, *step));
+  if (has_moments && !moments_zero && step && *step == 0)
     add("OP009", "error", "step is 0 but the moments are not zero");
-  if (m.m_without_v)
+  if (m.m_without_v.count && !v_zeroed)
     add("OP017", "warning",
         fmt::format("exp_avg is not zero where exp_avg_sq is, in {} elements, first at {}",
-                    m.m_without_v, m.first_m_without_v));
+                    m.m_without_v.count, m.m_without_v.first));
   if (m.master_differs)
     add("OP018", "warning",
         fmt::format("the master copy rounds to another weight in {} of {} elements",
@@ -239,7 +309,7 @@ MomentScan scan_moments(OpenedCheckpoint& checkpoint, const OptimState& optim,
   bool any_uncorrected = false, any_without_lr = false;
   for (std::size_t i = 0; i < found.size(); ++i) {
     const OptimParameter& p = optim.parameters[i];
-    judge(p, found[i], steps[i], scan.findings);
+    judge(manifest, p, found[i], steps[i], scan.findings);
     if (!readable(manifest, leaf_tensor(p, "exp_avg")) ||
         !readable(manifest, leaf_tensor(p, "exp_avg_sq")) || !readable(manifest, p.weight))
       continue;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "lib/ops/merge_parts.h"
+
 namespace tessera {
 namespace {
 
@@ -137,6 +139,19 @@ std::optional<FoundCheckpoint> PathResolver::recognise(const std::string& path,
   return found;
 }
 
+std::optional<FoundCheckpoint> PathResolver::recognise_parts(const std::string& path) const {
+  FoundCheckpoint whole{.path = path};
+  whole.parts = find_part_folders(*fs_.open_directory(path));
+  if (whole.parts.empty()) return std::nullopt;
+  for (const std::string& part : whole.parts) {
+    const auto found = recognise(join_path(path, part), FileType::kDirectory);
+    if (!found || found->driver->id() != "torch-dcp") return std::nullopt;
+    whole.driver = found->driver;
+  }
+  whole.reason = fmt::format("has {} and {}, parts of one state", whole.parts[0], whole.parts[1]);
+  return whole;
+}
+
 FoundCheckpoint PathResolver::resolve(const std::string& asked, std::vector<Note>& notes) const {
   const FileInfo info = require(asked);
   if (info.type == FileType::kDirectory) return resolve_folder(asked, notes);
@@ -184,6 +199,7 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
   if (auto found = recognise(asked, FileType::kDirectory)) return *found;
   if (const auto pointer = pointer_in(asked); pointer && !pointer->path.empty())
     return follow(*pointer, notes);
+  if (auto whole = recognise_parts(asked)) return *whole;
   std::vector<FoundCheckpoint> found = below(asked);
   if (found.empty()) {
     const bool bare = fs_.open_directory(asked)->list().empty();
@@ -253,7 +269,9 @@ void PathResolver::search(const std::string& folder, const std::string& name, in
     if (!is_file && info.type != FileType::kDirectory) continue;
     const std::string path = join_path(folder, info.name);
     const std::string child = name.empty() ? info.name : name + "/" + info.name;
-    if (auto checkpoint = recognise(path, info.type)) {
+    auto checkpoint = recognise(path, info.type);
+    if (!checkpoint && !is_file) checkpoint = recognise_parts(path);
+    if (checkpoint) {
       checkpoint->name = child;
       found.push_back(std::move(*checkpoint));
     } else if (info.type == FileType::kDirectory && depth > 1) {

@@ -15,6 +15,7 @@ struct FoundCheckpoint {
   std::string path;  // folder or file
   std::string name;  // relative to where the search began; "" when it is the start itself
   std::string file;  // "" or the file's name in its folder
+  std::vector<std::string> parts;  // folders below `path` that are one state together
   const FormatDriver* driver = nullptr;
   std::string reason;
 };
@@ -34,6 +35,8 @@ class PathResolver {
   FoundCheckpoint resolve(const std::string& asked, std::vector<Note>& notes) const;
   /// The place itself, when a format recognises it. Throws kUnsupported when several do.
   std::optional<FoundCheckpoint> recognise(const std::string& path, FileType type) const;
+  /// The folder as parts of one state (lib/ops/merge_parts.h), when it is that.
+  std::optional<FoundCheckpoint> recognise_parts(const std::string& path) const;
   /// Checkpoints below a folder, not below each other; hidden names and links left out; natural
   /// order.
   std::vector<FoundCheckpoint> below(const std::string& folder) const;

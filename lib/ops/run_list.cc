@@ -50,7 +50,8 @@ std::optional<RunListing> list_run(FileSystem& fs, const std::string& path,
                                    const OpenOptions& options) {
   const PathResolver resolver(fs, options.from);
   if (resolver.require(path).type != FileType::kDirectory) return std::nullopt;
-  if (resolver.recognise(path, FileType::kDirectory)) return std::nullopt;
+  if (resolver.recognise(path, FileType::kDirectory) || resolver.recognise_parts(path))
+    return std::nullopt;
   const std::vector<FoundCheckpoint> found = resolver.below(path);
   if (found.size() < 2) return std::nullopt;
   RunListing listing{.path = path};

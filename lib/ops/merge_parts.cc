@@ -1,0 +1,149 @@
+#include "lib/ops/merge_parts.h"
+
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kModelFolder = "pytorch_model_fsdp_";
+constexpr std::string_view kOptimizerFolder = "optimizer_";
+
+template <class T>
+void append(std::vector<T>& to, std::vector<T>& from) {
+  std::ranges::move(from, std::back_inserter(to));
+}
+
+/// Adds one part at a time; what was there before gives the offset of every index.
+class Merger {
+ public:
+  explicit Merger(Manifest& out) : out_(out) {}
+
+  void add(PartManifest& part) {
+    part_ = &part.manifest;
+    folder_ = part.folder + "/";
+    add_description();
+    add_tensors();
+    add_state();
+    add_side_tables();  // last: the offsets above are the sizes before
+  }
+
+ private:
+  void add_description() {
+    if (out_.files.empty() && out_.tensors.empty() && out_.state.entries.empty()) {
+      out_.format = part_->format;
+      out_.dialect = part_->dialect;
+      out_.world_size = part_->world_size;
+      out_.world_size_source = part_->world_size_source;
+    } else if (out_.world_size != part_->world_size) {
+      out_.world_size.reset();
+      out_.world_size_source = "the parts were written by different numbers of ranks";
+    }
+    for (const auto& [key, value] : part_->provenance) out_.provenance.emplace(key, value);
+    for (Note& note : part_->notes) {
+      if (!note.file.empty()) note.file = folder_ + note.file;
+      out_.notes.push_back(std::move(note));
+    }
+    for (GlobalUse& use : part_->globals) {
+      use.file = folder_ + use.file;
+      out_.globals.push_back(std::move(use));
+    }
+  }
+
+  void add_tensors() {
+    first_tensor_ = static_cast<std::uint32_t>(out_.tensors.size());
+    for (StoredTensor& tensor : part_->tensors) {
+      const std::uint64_t begin = out_.chunks.size();
+      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
+        out_.chunks.add(part_->chunk(tensor, c), moved(part_->source(tensor, c)));
+      tensor.first_chunk = begin;
+      if (tensor.quant >= 0) tensor.quant += static_cast<std::int32_t>(out_.quant.size());
+      out_.tensors.push_back(std::move(tensor));
+    }
+  }
+
+  Source moved(Source source) const {
+    const auto offset = [](const auto& table) { return static_cast<std::uint32_t>(table.size()); };
+    source.file += offset(out_.files);
+    if (source.record != 0) source.record += offset(out_.records);
+    switch (source.kind) {
+      case Source::Kind::kPending:  // torch-dcp: 1 + codec chain of the item, 0 = none
+        if (source.side != 0) source.side += offset(out_.codecs);
+        break;
+      case Source::Kind::kExtent:
+        if (source.side != 0) source.side += offset(out_.strides);
+        break;
+      case Source::Kind::kCoded:
+        source.side += offset(out_.codecs);
+        break;
+      case Source::Kind::kInline:
+      case Source::Kind::kFill:
+        source.side += offset(out_.inline_bytes);
+        break;
+    }
+    return source;
+  }
+
+  void add_state() {
+    std::vector<std::uint32_t> index(out_.tensors.size() - first_tensor_);
+    for (std::uint32_t i = 0; i < index.size(); ++i) index[i] = first_tensor_ + i;
+    const std::size_t before = out_.state.entries.size();
+    for (StateEntry& entry : part_->state.entries) {
+      entry.value = remap_tensors(entry.value, index);
+      out_.state.entries.push_back(std::move(entry));
+    }
+    for (ContainerNote& note : part_->state.containers) {
+      if (note.path.empty() && before > 0) continue;  // the whole has one top
+      if (note.entries_before <= part_->state.entries.size()) note.entries_before += before;
+      out_.state.containers.push_back(std::move(note));
+    }
+    for (QuantParams& quant : part_->quant) {
+      quant.scales = remap_tensors(quant.scales, index);
+      quant.zero_points = remap_tensors(quant.zero_points, index);
+    }
+  }
+
+  void add_side_tables() {
+    for (Record& record : part_->records)
+      record.file += static_cast<std::uint32_t>(out_.files.size());
+    for (StoredFile& file : part_->files) file.path = folder_ + file.path;
+    append(out_.files, part_->files);
+    append(out_.records, part_->records);
+    append(out_.strides, part_->strides);
+    append(out_.codecs, part_->codecs);
+    append(out_.inline_bytes, part_->inline_bytes);
+    append(out_.quant, part_->quant);
+  }
+
+  Manifest& out_;
+  Manifest* part_ = nullptr;
+  std::string folder_;
+  std::uint32_t first_tensor_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> find_part_folders(const Directory& parent) {
+  std::map<std::string, int> pairs;  // number -> which halves are there
+  for (const FileInfo& info : parent.list()) {
+    if (info.type != FileType::kDirectory) continue;
+    for (const auto& [prefix, half] : {std::pair(kModelFolder, 1), std::pair(kOptimizerFolder, 2)})
+      if (info.name.starts_with(prefix) && is_decimal(info.name.substr(prefix.size())))
+        pairs[info.name.substr(prefix.size())] |= half;
+  }
+  if (pairs.size() != 1 || pairs.begin()->second != 3) return {};
+  const std::string& number = pairs.begin()->first;
+  return {std::string(kModelFolder) + number, std::string(kOptimizerFolder) + number};
+}
+
+Manifest merge_parts(std::vector<PartManifest> parts) {
+  Manifest whole;
+  Merger merger(whole);
+  for (PartManifest& part : parts) merger.add(part);
+  return whole;
+}
+
+}  // namespace tessera

@@ -1,0 +1,24 @@
+#pragma once
+// One state saved as several torch-dcp folders below one parent, as accelerate does:
+// pytorch_model_fsdp_N holds {"model": ...}, optimizer_N holds {"optimizer": ...}.
+#include <tessera/state/manifest.h>
+#include <tessera/storage/file_system.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// Names of the two folders, model first; empty when `parent` does not hold exactly one such pair.
+std::vector<std::string> find_part_folders(const Directory& parent);
+
+struct PartManifest {
+  std::string folder;  // relative to the parent
+  Manifest manifest;   // torch-dcp, nothing located yet
+};
+
+/// The parts as one manifest of the parent: files get the folder's name before theirs, indices
+/// move. Names that two parts share stay doubled: whoever opens refuses them. Pure.
+Manifest merge_parts(std::vector<PartManifest> parts);
+
+}  // namespace tessera
