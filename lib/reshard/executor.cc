@@ -45,6 +45,7 @@ class Transfer {
 
  private:
   void prepare();
+  std::unique_ptr<Worker> make_worker();
   void run_unit(const Unit& unit, Worker& worker);
   void run_slabs(std::span<const Slab> slabs, const Gather& gather, Worker& worker);
   bool resume_runs(std::vector<WriteRun>& runs);
@@ -109,7 +110,7 @@ TransferResult Transfer::run() {
     std::vector<std::unique_ptr<Worker>> workers(static_cast<std::size_t>(budget_.threads));
     parallel_for(units.size(), budget_.threads, [&](std::size_t i, int number) {
       std::unique_ptr<Worker>& worker = workers[static_cast<std::size_t>(number)];
-      if (!worker) worker = std::make_unique<Worker>(meter_);
+      if (!worker) worker = make_worker();
       run_unit(units[i], *worker);
     });
     for (const auto& worker : workers) bytes_read += worker ? worker->bytes_read : 0;
@@ -124,6 +125,18 @@ TransferResult Transfer::run() {
   result.proved_bytes = prover_.proved_bytes();
   result.peak_staged_bytes = meter_.peak();
   return result;
+}
+
+/// A worker of a large transfer takes its whole buffers at once: what the run needs shows in its
+/// first second, and is the same whatever the tensors are.
+std::unique_ptr<Worker> Transfer::make_worker() {
+  auto worker = std::make_unique<Worker>(meter_);
+  const std::uint64_t whole = budget_.block_bytes + 2 * kIoAlignment;
+  if (output_.total_bytes() / 8 < whole * static_cast<std::uint64_t>(budget_.threads))
+    return worker;
+  worker->read.fill(whole);
+  worker->write.fill(whole);
+  return worker;
 }
 
 void Transfer::run_unit(const Unit& unit, Worker& worker) {

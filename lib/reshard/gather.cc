@@ -66,6 +66,11 @@ std::byte* MeteredBuffer::need(std::uint64_t bytes) {
   return buffer_.data();
 }
 
+void MeteredBuffer::fill(std::uint64_t bytes) {
+  std::byte* page = need(bytes);
+  for (std::uint64_t at = 0; at < bytes; at += kIoAlignment) page[at] = std::byte{0};
+}
+
 void Worker::drop_decoded() {
   for (const auto& [chunk, bytes] : decoded) meter->add(-static_cast<std::int64_t>(bytes.size()));
   decoded.clear();

@@ -67,6 +67,8 @@ class MeteredBuffer {
   MeteredBuffer(const MeteredBuffer&) = delete;
   MeteredBuffer& operator=(const MeteredBuffer&) = delete;
   std::byte* need(std::uint64_t bytes);
+  /// Makes it that large and touches every page.
+  void fill(std::uint64_t bytes);
 
  private:
   StagedMeter* meter_;

@@ -217,4 +217,13 @@ TEST_CASE("an empty state becomes a valid empty file") {
         std::string("\x08\0\0\0\0\0\0\0{}      ", 16));
 }
 
+TEST_CASE("an empty state in shards has no index, since an index would name no file") {
+  TargetRequest request;
+  request.max_shard_bytes = 1000;
+  const WrittenCheckpoint written(safetensors_driver(), Manifest{},
+                                  *MemoryFileSystem().open_directory("/"), request);
+  CHECK(written.files.count("model.safetensors.index.json") == 0);
+  CHECK(testing::read_all(safetensors_driver(), written.place()).tensors.empty());
+}
+
 }  // namespace tessera

@@ -87,7 +87,7 @@ class PlanBuilder {
                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
       add_shard(path, shards[i], file_metadata(i == 0 ? state.metadata : Metadata{}));
     }
-    if (!one) add_index();
+    if (!one && !index_.empty()) add_index();  // an index of no tensor names no file
     plan_.format = "safetensors";
     plan_.single_file = request_.single_file;
     plan_.renderer = literals_;
