@@ -138,14 +138,18 @@ class TensorScan {
     BinCounter counter(pass.low(), pass.high(), kSketchBins, false);
     again([&](std::span<const double> values) { counter.add(values); });
     const double width = (pass.high() - pass.low()) / static_cast<double>(kSketchBins);
+    // The middle of the bin that holds the n-th smallest value: half a bin off at most.
+    const auto nth = [&](std::int64_t n) {
+      std::size_t bin = 0;
+      for (std::int64_t before = counter.counts()[0]; before <= n && bin + 1 < kSketchBins;)
+        before += counter.counts()[++bin];
+      return pass.low() + (static_cast<double>(bin) + 0.5) * width;
+    };
     for (double q : kQuantiles) {
       const double position = q * static_cast<double>(pass.finite() - 1);
-      std::int64_t before = 0;
-      std::size_t bin = 0;
-      while (bin + 1 < kSketchBins &&
-             static_cast<double>(before + counter.counts()[bin]) <= position)
-        before += counter.counts()[bin++];
-      stat.quantiles.push_back(pass.low() + (static_cast<double>(bin) + 0.5) * width);
+      const auto below = static_cast<std::int64_t>(position);
+      const double a = nth(below), b = nth(std::min(below + 1, pass.finite() - 1));
+      stat.quantiles.push_back(a + (b - a) * (position - static_cast<double>(below)));
     }
     stat.quantile_error = 1.0 / static_cast<double>(kSketchBins);
   }

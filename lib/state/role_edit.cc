@@ -76,32 +76,27 @@ std::size_t fqn_position(const StateEntry& entry, const EntryRole& role) {
   return entry.name.size() - role.fqn.size();  // leaf first
 }
 
-/// The path with the items that spell the FQN replaced, keeping one item where there was one.
-Path renamed_path(const Path& path, const std::string& old_fqn, const std::string& new_fqn) {
-  for (std::size_t begin = 0; begin < path.size(); ++begin) {
-    std::string text;
-    for (std::size_t end = begin; end < path.size(); ++end) {
-      text += (end > begin ? "." : "") + path[end].text();
-      if (text != old_fqn) continue;
-      Path out(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(begin));
-      if (end == begin) {
-        out.push_back({PathItem::Kind::kKey, 0, new_fqn});
-      } else {
-        for (std::string_view part : split(new_fqn, '.'))
-          out.push_back({PathItem::Kind::kKey, 0, std::string(part)});
-      }
-      out.insert(out.end(), path.begin() + static_cast<std::ptrdiff_t>(end) + 1, path.end());
-      return out;
+/// The path with the characters [at, at + length) of its dotted text, which spell the FQN,
+/// replaced: one item stays one, a run of items becomes the new name's parts.
+Path renamed_path(const Path& path, std::size_t at, std::size_t length,
+                  const std::string& new_fqn) {
+  Path out;
+  std::size_t begin = 0;
+  bool placed = false;
+  for (const PathItem& item : path) {
+    const std::size_t end = begin + item.text().size();
+    if (end < at || begin >= at + length) {
+      out.push_back(item);
+    } else if (begin <= at && at + length <= end) {  // all of the FQN is in this item
+      out.push_back(
+          {PathItem::Kind::kKey, 0,
+           renamed(item.text(), item.text().substr(at - begin, length), new_fqn, at - begin)});
+    } else if (!placed) {
+      for (std::string_view part : split(new_fqn, '.'))
+        out.push_back({PathItem::Kind::kKey, 0, std::string(part)});
+      placed = true;
     }
-  }
-  // The FQN is part of one item ("state.<fqn>.<leaf>", or a whole dotted key).
-  Path out = path;
-  for (PathItem& item : out) {
-    const std::size_t at = item.key.find(old_fqn);
-    if (item.kind == PathItem::Kind::kKey && at != std::string::npos) {
-      item.key = renamed(item.key, old_fqn, new_fqn, at);
-      break;
-    }
+    begin = end + 1;
   }
   return out;
 }
@@ -157,8 +152,8 @@ void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& 
       const std::string fresh = rename(role.fqn);
       if (fresh == role.fqn) continue;
       const std::size_t at = fqn_position(entry, role);
+      entry.path = renamed_path(entry.path, at, role.fqn.size(), fresh);
       entry.name = renamed(entry.name, role.fqn, fresh, at);
-      entry.path = renamed_path(entry.path, role.fqn, fresh);
       if (entry.value.is_tensor()) manifest.tensors[entry.value.tensor_index()].name = entry.name;
     }
   }

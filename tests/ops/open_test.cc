@@ -1,0 +1,261 @@
+// From what the user typed to a checkpoint: the PATH rules, in their order.
+#include <tessera/base/error.h>
+#include <tessera/ops/hash.h>
+#include <tessera/ops/ls.h>
+#include <tessera/storage/memory_file_system.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/convert_case.h"
+#include "tests/support/inspect_case.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+/// Copies /source to `path`.
+void copy_to(MemoryFileSystem& fs, const std::string& path) {
+  for (const auto& [name, content] : fs.contents("/source"))
+    if (!name.ends_with('/')) fs.write_file(path + "/" + name, as_bytes(content));
+}
+
+/// /run/step_10 and /run/step_20, both whole.
+void make_run(MemoryFileSystem& fs) {
+  load_sample(fs, "dcp/fsdp2_w2_model_only");
+  copy_to(fs, "/run/step_10");
+  copy_to(fs, "/run/step_20");
+}
+
+void put(MemoryFileSystem& fs, const std::string& path, std::string_view text) {
+  fs.write_file(path, as_bytes(text));
+}
+
+Status refusal(FileSystem& fs, const std::string& path, const OpenOptions& options = {}) {
+  try {
+    open_checkpoint(fs, path, options);
+  } catch (const Error& error) {
+    return error.status();
+  }
+  FAIL("\"" << path << "\" opened");
+  return {};
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a folder that is a checkpoint opens as itself") {
+  MemoryFileSystem fs;
+  load_sample(fs, "dcp/fsdp2_w2");
+  const OpenedCheckpoint opened = open_checkpoint(fs, "/source");
+  CHECK(opened.path == "/source");
+  CHECK(opened.file.empty());
+  CHECK(opened.manifest.format == "torch-dcp");
+  CHECK(opened.notes.empty());
+}
+
+TEST_CASE("the pointer named, found in the folder, and Megatron's count all lead to the folder") {
+  MemoryFileSystem fs;
+  make_run(fs);
+  put(fs, "/run/latest", "step_20\n");
+  CHECK(open_checkpoint(fs, "/run").path == "/run/step_20");
+  CHECK(open_checkpoint(fs, "/run/latest").path == "/run/step_20");
+  CHECK(open_checkpoint(fs, "/run").notes.at(0).message == "using /run/step_20, named by latest");
+  MemoryFileSystem megatron;
+  load_sample(megatron, "dcp/fsdp2_w2_model_only");
+  copy_to(megatron, "/run/iter_0000020");
+  copy_to(megatron, "/run/iter_0000010");
+  put(megatron, "/run/latest_checkpointed_iteration.txt", "20");
+  CHECK(open_checkpoint(megatron, "/run").path == "/run/iter_0000020");
+}
+
+TEST_CASE("a link called latest is followed when it stays inside") {
+  MemoryFileSystem fs;
+  make_run(fs);
+  fs.add_symlink("/run/latest", "step_10");
+  CHECK(open_checkpoint(fs, "/run").path == "/run/step_10");
+  MemoryFileSystem other;
+  make_run(other);
+  copy_to(other, "/elsewhere");
+  other.add_symlink("/run/latest", "/elsewhere");
+  CHECK(has(refusal(other, "/run").message, "2 checkpoints"));
+}
+
+TEST_CASE("a pointer to nothing is named when it was asked for") {
+  MemoryFileSystem fs;
+  make_run(fs);
+  put(fs, "/run/latest", "step_30");
+  CHECK(refusal(fs, "/run/latest").code == Code::kNotFound);
+  CHECK(has(refusal(fs, "/run/latest").message, "step_30"));
+  const auto stale = stale_pointer(fs, "/run");
+  REQUIRE(stale);
+  CHECK(stale->code == "CK040");
+  CHECK(stale->file == "latest");
+  put(fs, "/run/latest", "step_10");
+  CHECK_FALSE(stale_pointer(fs, "/run"));
+}
+
+TEST_CASE("a pointer never leads out of its folder") {
+  MemoryFileSystem fs;
+  make_run(fs);
+  copy_to(fs, "/elsewhere");
+  for (const char* target : {"../elsewhere", "/elsewhere", ".", "..", "", "step_10/x"}) {
+    INFO(target);
+    put(fs, "/run/latest", target);
+    CHECK(refusal(fs, "/run/latest").code == Code::kNotFound);
+  }
+}
+
+TEST_CASE("the single checkpoint below is taken, several are listed") {
+  MemoryFileSystem fs;
+  load_sample(fs, "dcp/fsdp2_w2_model_only");
+  copy_to(fs, "/deep/run/step_10");
+  const OpenedCheckpoint one = open_checkpoint(fs, "/deep");
+  CHECK(one.path == "/deep/run/step_10");
+  CHECK(has(one.notes.at(0).message, "the one checkpoint below"));
+  copy_to(fs, "/deep/run/step_9");
+  const Status several = refusal(fs, "/deep");
+  CHECK(several.code == Code::kNotFound);
+  CHECK(has(several.message, "run/step_9, run/step_10"));
+}
+
+TEST_CASE("a folder with one torch.save file is that file") {
+  MemoryFileSystem fs;
+  const std::string file = load_sample(fs, "torchsave/plain_zip");
+  const OpenedCheckpoint opened = open_checkpoint(fs, "/source");
+  CHECK(opened.path == file);
+  CHECK(opened.manifest.format == "torch-save");
+}
+
+TEST_CASE("hidden names are never checkpoints") {
+  MemoryFileSystem fs;
+  load_sample(fs, "dcp/fsdp2_w2_model_only");
+  copy_to(fs, "/run/.step_20.tmp-0123");
+  CHECK(refusal(fs, "/run").code == Code::kUnsupported);
+  copy_to(fs, "/run/step_10");
+  CHECK(open_checkpoint(fs, "/run").path == "/run/step_10");
+}
+
+TEST_CASE("a file that is part of a folder means the folder") {
+  MemoryFileSystem fs;
+  load_sample(fs, "dcp/fsdp2_w2");
+  for (const char* part : {"/source/.metadata", "/source/__0_0.distcp"}) {
+    const OpenedCheckpoint opened = open_checkpoint(fs, part);
+    CHECK(opened.path == "/source");
+    CHECK(has(opened.notes.at(0).message, "is part of the checkpoint /source"));
+  }
+}
+
+TEST_CASE("a damaged checkpoint is still recognised: without .metadata it is corrupt") {
+  MemoryFileSystem fs;
+  load_sample(fs, "dcp/fsdp2_w2");
+  fs.remove_file("/source/.metadata");
+  const Status status = refusal(fs, "/source");
+  CHECK(status.code == Code::kCorrupt);
+  CHECK(has(status.message, ".metadata"));
+}
+
+TEST_CASE("what does not exist is named with its nearest neighbour") {
+  MemoryFileSystem fs;
+  make_run(fs);
+  const Status status = refusal(fs, "/run/step_11");
+  CHECK(status.code == Code::kNotFound);
+  CHECK(has(status.hint, "/run/step_1"));
+  CHECK(refusal(fs, "/nowhere/at/all").code == Code::kNotFound);
+}
+
+TEST_CASE("a URL is refused with the command that copies it") {
+  MemoryFileSystem fs;
+  for (const auto& [url, tool] :
+       std::vector<std::pair<std::string, std::string>>{{"s3://bucket/run", "aws s3 cp"},
+                                                        {"gs://bucket/run", "gcloud storage cp"},
+                                                        {"hf://org/model", "hf download org/model"},
+                                                        {"https://host/model.pt", "curl"}}) {
+    const Status status = refusal(fs, url);
+    CHECK(status.code == Code::kUnsupported);
+    CHECK(has(status.hint, tool));
+  }
+}
+
+TEST_CASE("--from decides, and is held to what is there") {
+  MemoryFileSystem fs;
+  load_sample(fs, "dcp/fsdp2_w2");
+  OpenOptions options;
+  options.from = "torch-dcp";
+  CHECK(open_checkpoint(fs, "/source", options).detected_by == "--from");
+  options.from = "no-such-format";
+  CHECK(refusal(fs, "/source", options).code == Code::kInvalidArgument);
+  options.from = "safetensors";
+  CHECK(refusal(fs, "/source", options).code == Code::kUnsupported);
+}
+
+TEST_CASE("two DCP folders of accelerate are one state") {
+  OpenedCheckpoint opened = open_path(fixture("accelerate/checkpoint"));
+  CHECK(opened.manifest.world_size == 2);
+  std::map<std::string, std::string> got, want;
+  for (const HashedTensor& t : hash_checkpoint(opened).tensors)
+    got[t.name] = t.dtype + " " + Shape(t.shape).to_string() + " " + t.sha256;
+  const Value expected = json_file(fixture("accelerate/expected.json"));
+  for (const auto& [name, entry] : expected.as_dict()) {
+    std::vector<std::int64_t> shape;
+    for (const Value& extent : entry.as_list()[1].as_list()) shape.push_back(extent.as_int());
+    want[name.as_string()] = entry.as_list()[0].as_string() + " " + Shape(shape).to_string() + " " +
+                             entry.as_list()[2].as_string();
+  }
+  CHECK(got == want);
+  CHECK(opened.manifest.state.find("optimizer.param_groups.0.lr"));
+  LsOptions options;
+  options.chunks = true;
+  for (const LsTensor& tensor : list_tensors(opened, options).tensors) {
+    INFO(tensor.name);
+    const bool model = tensor.name.starts_with("model.");
+    for (const std::string& file : tensor.files)
+      CHECK(file.starts_with(model ? "pytorch_model_fsdp_0/__" : "optimizer_0/__"));
+    for (const ChunkRow& row : tensor.table) CHECK(row.rank);
+  }
+  CHECK_FALSE(list_run(disk(), fixture("accelerate/checkpoint")));
+}
+
+TEST_CASE("parts without their other half are what they are") {
+  MemoryFileSystem fs;
+  load_sample(fs, "dcp/fsdp2_w2_model_only");
+  copy_to(fs, "/run/pytorch_model_fsdp_0");
+  CHECK(open_checkpoint(fs, "/run").path == "/run/pytorch_model_fsdp_0");
+  copy_to(fs, "/run/pytorch_model_fsdp_1");
+  copy_to(fs, "/run/optimizer_0");
+  CHECK(has(refusal(fs, "/run").message, "3 checkpoints"));
+}
+
+TEST_CASE("a run lists its checkpoints with step, health and pointer") {
+  MemoryFileSystem fs;
+  make_run(fs);
+  copy_to(fs, "/run/step_9");
+  fs.remove_file("/run/step_20/__1_0.distcp");
+  put(fs, "/run/latest", "step_10");
+  const auto run = list_run(fs, "/run");
+  REQUIRE(run);
+  CHECK(run->pointer == "latest");
+  CHECK_FALSE(run->pointer_stale);
+  REQUIRE(run->rows.size() == 3);
+  CHECK(run->rows[0].step == 9);
+  CHECK(run->rows[1].step == 10);
+  CHECK(run->rows[1].is_latest);
+  CHECK(run->rows[1].complete);
+  CHECK(run->rows[1].world_size == 2);
+  CHECK(run->rows[1].bytes > 0);
+  CHECK(run->rows[2].step == 20);
+  CHECK_FALSE(run->rows[2].complete);
+  CHECK(has(run->rows[2].problem, "missing"));
+  CHECK_FALSE(list_run(fs, "/run/step_10"));
+}
+
+TEST_CASE("only the two names make a rank of a file") {
+  CHECK(writing_rank("__3_0.distcp") == 3);
+  CHECK(writing_rank("folder/__12_1.distcp") == 12);
+  CHECK(writing_rank("shard-00002-model-00001-of-00002.safetensors") == 1);
+  CHECK_FALSE(writing_rank("model-00001-of-00002.safetensors"));
+  CHECK_FALSE(writing_rank("__x.distcp"));
+}
