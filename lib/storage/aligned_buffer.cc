@@ -5,7 +5,6 @@
 #include <tessera/storage/file_system.h>
 
 #include <cstdlib>
-#include <limits>
 
 namespace tessera {
 
@@ -14,9 +13,12 @@ namespace {
 // Big buffers start on a huge page and ask for huge pages: fewer faults, fewer TLB misses.
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
+// More than any buffer may hold; keeps what follows from overflowing.
+constexpr std::size_t kImpossibleBytes = std::size_t{1} << 40;
+
 std::byte* allocate(std::size_t size_bytes) {
   const std::size_t alignment = size_bytes >= kHugePageBytes ? kHugePageBytes : kIoAlignment;
-  if (size_bytes > std::numeric_limits<std::size_t>::max() / 2)
+  if (size_bytes > kImpossibleBytes)
     fail(Code::kResourceExhausted, fmt::format("a buffer of {} bytes is impossible", size_bytes));
   const std::size_t rounded = (size_bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
   void* memory = nullptr;

@@ -19,6 +19,10 @@ void Publication::replace_folder(const std::string& from, const std::string& to,
   fs_.sync_directory(split_path(to).parent);
   move(to, trash);
   move(from, to);
+  // Undoing both, should the sync that follows fail, would pass once more through a state without
+  // `to`; if a crash then kept the later renames and lost the earlier ones, the old content would
+  // have no name left. So from here on the new content stays.
+  steps_.clear();
 }
 
 void Publication::replace_file(const std::string& from, const std::string& to) {

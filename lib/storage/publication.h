@@ -23,7 +23,8 @@ class Publication {
   /// Names were changed, so that what `from` and `to` lead to after a crash is open until the
   /// parent is synced.
   bool started() const { return started_; }
-  /// Undoes the renames, last first, as far as that works. Never throws.
+  /// Undoes the renames, last first, as far as that works. A replacement by plain renames, once
+  /// done, is not undone: the new content, which is whole, stays visible. Never throws.
   void undo() noexcept;
 
  private:

@@ -1,6 +1,7 @@
 // Power cuts on a simulated disk: after a crash anywhere in a publication, and after another one in
 // the recovery, the next run finds the old output or the new one.
 #include <fmt/format.h>
+#include <tessera/storage/faulty_file_system.h>
 #include <tessera/storage/simulated_disk.h>
 #include <tessera/storage/stage.h>
 
@@ -149,6 +150,48 @@ TEST_CASE("a crash leaves the old output or the new one, never a mix") {
       total.generated, total.distinct, nested);
   REQUIRE(total.distinct > 5000);
   REQUIRE(nested > 5000);
+}
+
+TEST_CASE("a crash after a failed rename or folder sync leaves the old output or the new one") {
+  CrashCounts total;
+  for (const bool has_exchange : {true, false}) {
+    for (const bool single_file : {false, true}) {
+      for (const bool after : {false, true}) {
+        for (std::uint64_t n = 1;; ++n) {
+          MemoryFileSystem live(MemoryFileSystemOptions{.has_exchange = has_exchange});
+          for (const auto& [path, content] : result(1, single_file))
+            if (!path.ends_with('/')) live.write_file("/w/" + path, as_bytes(content));
+          SimulatedDisk disk(live);
+          FaultyFileSystem faulty(
+              disk, {.at = n,
+                     .after = after,
+                     .ops = io_op_bit(IoOp::kSyncDirectory) | io_op_bit(IoOp::kExchange) |
+                            io_op_bit(IoOp::kRename) | io_op_bit(IoOp::kRenameNew)});
+          try {
+            const auto stage =
+                Stage::open(faulty, "/w/out", kHash, {.force = true, .single_file = single_file});
+            fill(*stage, single_file ? Tree{{"", version(2).at("a.bin")}} : version(2));
+            stage->publish({}, [] { return seal_of(2); });
+          } catch (const Error&) {
+          }
+          if (faulty.faults() == 0) break;
+          recover(disk, single_file);
+          const CrashCounts counts = disk.for_each_crash_state(
+              {.random_subsets = 40}, [&](MemoryFileSystem& fs, const CrashState& state) {
+                INFO(faulty.first_fault()
+                     << " after " << after << ", exchange " << has_exchange << ", file "
+                     << single_file << "; then " << state.description);
+                recover(fs, single_file);
+                const int found = version_found(fs, 2, single_file);
+                if (found != 1 && found != 2) FAIL("version " << found);
+              });
+          total.distinct += counts.distinct;
+        }
+      }
+    }
+  }
+  fmt::print("stage crashes after faults: {} distinct states checked\n", total.distinct);
+  REQUIRE(total.distinct > 3000);
 }
 
 namespace {

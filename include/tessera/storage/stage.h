@@ -14,7 +14,8 @@
 // being resumed), and undoes a trash-then-rename that stopped half way. One stage per final name
 // and plan hash: a second holder is refused (kAlreadyExists). On file systems without locks a stage
 // that exists is refused, and nothing is ever removed for being stale. When the parent's fsync
-// fails, the renames are undone and the error thrown: the old output shows.
+// fails, the renames are undone and the error thrown: the old output shows (where EXCHANGE is
+// unsupported the new one does, whole, and the next open removes the old one).
 //
 // A one-file result is staged as `.<name>.tmp-<hash>/<name>` and renamed out, its seal beside it
 // (`<name>.tessera.json`) published before the file; a seal that does not match its file counts as
