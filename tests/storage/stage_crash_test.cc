@@ -70,8 +70,8 @@ Story run(SimulatedDisk& disk, int versions, bool single_file, bool same_hash) {
   return story;
 }
 
-void recover(FileSystem& fs, bool single_file) {
-  Stage::open(fs, "/w/out", "abcdef", {.force = true, .single_file = single_file})->discard();
+void recover(FileSystem& fs, bool single_file, const char* hash = "abcdef") {
+  Stage::open(fs, "/w/out", hash, {.force = true, .single_file = single_file})->discard();
 }
 
 // The version that /w holds after recovery, or -1 for a mix.
@@ -152,46 +152,57 @@ TEST_CASE("a crash leaves the old output or the new one, never a mix") {
   REQUIRE(nested > 5000);
 }
 
+namespace {
+
+// A replacement whose n-th rename or folder sync fails, the next run (`next_hash`), and a power cut
+// anywhere in both. False when n is past the last such operation.
+bool crash_after_fault(const Setup& setup, const char* next_hash, bool after, std::uint64_t n,
+                       std::uint64_t& states) {
+  MemoryFileSystem live(MemoryFileSystemOptions{.has_exchange = setup.has_exchange});
+  for (const auto& [path, content] : result(1, setup.single_file))
+    if (!path.ends_with('/')) live.write_file("/w/" + path, as_bytes(content));
+  SimulatedDisk disk(live);
+  const std::uint32_t ops = io_op_bit(IoOp::kSyncDirectory) | io_op_bit(IoOp::kExchange) |
+                            io_op_bit(IoOp::kRename) | io_op_bit(IoOp::kRenameNew);
+  FaultyFileSystem faulty(disk, {.at = n, .after = after, .ops = ops});
+  try {
+    const auto stage =
+        Stage::open(faulty, "/w/out", kHash, {.force = true, .single_file = setup.single_file});
+    fill(*stage, setup.single_file ? Tree{{"", version(2).at("a.bin")}} : version(2));
+    stage->publish({}, [] { return seal_of(2); });
+  } catch (const Error&) {
+  }
+  if (faulty.faults() == 0) return false;
+  recover(disk, setup.single_file, next_hash);
+  auto check = [&](MemoryFileSystem& fs, const CrashState& state) {
+    INFO(faulty.first_fault() << ", happened " << after << ", exchange " << setup.has_exchange
+                              << ", file " << setup.single_file << "; then " << state.description);
+    recover(fs, setup.single_file);
+    const int found = version_found(fs, 2, setup.single_file);
+    if (found != 1 && found != 2) FAIL("version " << found);
+  };
+  states += disk.for_each_crash_state({.random_subsets = 40}, check).distinct;
+  return true;
+}
+
+}  // namespace
+
 TEST_CASE("a crash after a failed rename or folder sync leaves the old output or the new one") {
-  CrashCounts total;
+  std::uint64_t states = 0;
   for (const bool has_exchange : {true, false}) {
     for (const bool single_file : {false, true}) {
-      for (const bool after : {false, true}) {
-        for (std::uint64_t n = 1;; ++n) {
-          MemoryFileSystem live(MemoryFileSystemOptions{.has_exchange = has_exchange});
-          for (const auto& [path, content] : result(1, single_file))
-            if (!path.ends_with('/')) live.write_file("/w/" + path, as_bytes(content));
-          SimulatedDisk disk(live);
-          FaultyFileSystem faulty(
-              disk, {.at = n,
-                     .after = after,
-                     .ops = io_op_bit(IoOp::kSyncDirectory) | io_op_bit(IoOp::kExchange) |
-                            io_op_bit(IoOp::kRename) | io_op_bit(IoOp::kRenameNew)});
-          try {
-            const auto stage =
-                Stage::open(faulty, "/w/out", kHash, {.force = true, .single_file = single_file});
-            fill(*stage, single_file ? Tree{{"", version(2).at("a.bin")}} : version(2));
-            stage->publish({}, [] { return seal_of(2); });
-          } catch (const Error&) {
-          }
-          if (faulty.faults() == 0) break;
-          recover(disk, single_file);
-          const CrashCounts counts = disk.for_each_crash_state(
-              {.random_subsets = 40}, [&](MemoryFileSystem& fs, const CrashState& state) {
-                INFO(faulty.first_fault()
-                     << " after " << after << ", exchange " << has_exchange << ", file "
-                     << single_file << "; then " << state.description);
-                recover(fs, single_file);
-                const int found = version_found(fs, 2, single_file);
-                if (found != 1 && found != 2) FAIL("version " << found);
-              });
-          total.distinct += counts.distinct;
+      for (const char* next_hash : {"abcdef", kHash}) {  // another request, or the same one again
+        for (const bool after : {false, true}) {
+          std::uint64_t n = 1;
+          while (crash_after_fault({has_exchange, single_file, false}, next_hash, after, n, states))
+            ++n;
+          REQUIRE(n > 3);
         }
       }
     }
   }
-  fmt::print("stage crashes after faults: {} distinct states checked\n", total.distinct);
-  REQUIRE(total.distinct > 3000);
+  fmt::print("stage crashes after faults: {} distinct states checked\n", states);
+  REQUIRE(states > 10000);
 }
 
 namespace {
