@@ -120,10 +120,9 @@ class HeaderHandler : public JsonHandler {
   bool in_array_ = false, in_metadata_ = false, saw_object_ = false;
 };
 
-/// Ranges, sorted, start at 0, follow each other and end with the data. Returns the bytes the file
-/// lacks at its end.
-std::uint64_t check_tiling(const SafetensorsHeader& header, std::uint64_t data_bytes,
-                           bool allow_short) {
+/// Ranges, sorted, start at 0, follow each other and end with the data. Sets what the file lacks,
+/// or has too much, at its end.
+void check_tiling(SafetensorsHeader& header, std::uint64_t data_bytes, bool tolerate) {
   std::vector<const SafetensorsTensor*> order;
   order.reserve(header.tensors.size());
   for (const auto& tensor : header.tensors) order.push_back(&tensor);
@@ -133,7 +132,7 @@ std::uint64_t check_tiling(const SafetensorsHeader& header, std::uint64_t data_b
   std::uint64_t at = 0;
   for (const SafetensorsTensor* tensor : order) {
     in_tensor(tensor->name, [&] {
-      if (tensor->end > data_bytes && !allow_short)
+      if (tensor->end > data_bytes && !tolerate)
         fail(Code::kCorrupt,
              fmt::format("data_offsets [{},{}) leave the file, which has {} bytes of data",
                          tensor->begin, tensor->end, data_bytes));
@@ -146,9 +145,10 @@ std::uint64_t check_tiling(const SafetensorsHeader& header, std::uint64_t data_b
     });
     at = tensor->end;
   }
-  if (at < data_bytes)
+  if (at < data_bytes && !tolerate)
     fail(Code::kCorrupt, fmt::format("{} bytes follow the last tensor", data_bytes - at));
-  return at - data_bytes;
+  header.missing_bytes = at > data_bytes ? at - data_bytes : 0;
+  header.trailing_bytes = data_bytes > at ? data_bytes - at : 0;
 }
 
 /// safetensors sorts by its own list of types, last one first, so that alignment never gets worse
@@ -199,22 +199,21 @@ bool looks_like_safetensors(const ByteWindow& window) {
   return raw[8] == std::byte{'{'} && n >= 2 && n <= kMaxSafetensorsHeaderBytes;
 }
 
-SafetensorsHeader parse_safetensors_header(ByteView json, std::uint64_t data_bytes,
-                                           bool allow_short) {
+SafetensorsHeader parse_safetensors_header(ByteView json, std::uint64_t data_bytes, bool tolerate) {
   if (json.empty() || json[0] != std::byte{'{'})
     fail(Code::kCorrupt, "safetensors header does not start with '{'");
   HeaderHandler handler;
   parse_json_events(json, handler, {.max_depth = 3});
   SafetensorsHeader header = handler.take();
   header.data_offset = 8 + json.size();
-  header.missing_bytes = check_tiling(header, data_bytes, allow_short);
+  check_tiling(header, data_bytes, tolerate);
   return header;
 }
 
-SafetensorsHeader read_safetensors_header(const ByteWindow& window, bool allow_short) {
+SafetensorsHeader read_safetensors_header(const ByteWindow& window, bool tolerate) {
   const std::uint64_t n = header_length(window);
   const Bytes json = window.read(8, n);
-  return parse_safetensors_header(json, window.length - 8 - n, allow_short);
+  return parse_safetensors_header(json, window.length - 8 - n, tolerate);
 }
 
 void layout_safetensors(std::vector<SafetensorsTensor>& tensors) {

@@ -48,8 +48,9 @@ class Verifier {
     open.read.tolerate_damage = true;
     open.read.memory_limit_bytes = options_.transfer.memory_limit_bytes;
     open.read.threads = options_.transfer.threads;
-    checkpoint_ = open_checkpoint(fs_, asked_, open);
+    if (!open_or_report(open)) return std::move(report_);
     describe();
+    list_lost();
     check_seal();
     if (options_.level != VerifyLevel::kQuick) {
       locate_each();
@@ -84,6 +85,53 @@ class Verifier {
       throw Error(status);
     add(std::move(code), "error", status.message, status.context.file,
         status.context.tensor.empty() ? tensor : status.context.tensor);
+  }
+
+  /// A pointer to nothing is a finding, even where that leaves nothing to open.
+  bool open_or_report(const OpenOptions& open) {
+    try {
+      checkpoint_ = open_checkpoint(fs_, asked_, open);
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != Code::kNotFound || report_.findings.empty()) throw;
+      report_.path = asked_;
+      report_.ok = false;
+      return false;
+    }
+  }
+
+  /// What missing and short files take along: elements that no other copy holds.
+  void list_lost() {
+    const Manifest& manifest = checkpoint_.manifest;
+    for (const StoredTensor& tensor : manifest.tensors) {
+      std::vector<std::uint32_t> gone;
+      std::set<std::string> sound;
+      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
+        if (!is_there(manifest.source(tensor, c))) gone.push_back(c);
+      if (gone.empty()) continue;
+      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
+        if (is_there(manifest.source(tensor, c)))
+          sound.insert(manifest.chunk(tensor, c).to_string());
+      std::int64_t lost = 0;
+      std::uint32_t first = 0;
+      for (std::uint32_t c : gone) {
+        const Chunk chunk = manifest.chunk(tensor, c);
+        if (!sound.insert(chunk.to_string()).second) continue;  // another copy is whole, or counted
+        if (lost == 0) first = c;
+        lost += chunk.numel();
+      }
+      if (lost == 0) continue;
+      add("CK024", "error",
+          fmt::format("lost: {} of {} elements, from {} on", lost, tensor.spec.shape.numel(),
+                      manifest.chunk(tensor, first).box.to_string()),
+          manifest.files[manifest.source(tensor, first).file].path, tensor.name);
+    }
+  }
+
+  bool is_there(const Source& source) const {
+    if (source.kind == Source::Kind::kInline || source.kind == Source::Kind::kFill) return true;
+    const std::uint64_t size = checkpoint_.manifest.files[source.file].size_bytes;
+    return source.offset <= size && source.length <= size - source.offset;
   }
 
   void describe() {
@@ -153,7 +201,8 @@ class Verifier {
     report_.bytes_read = bytes_read_;
   }
 
-  /// All at once where nothing is damaged; one by one where something is, so that each damage is named.
+  /// All at once where nothing is damaged; one by one where something is, so that each damage is
+  /// named.
   void locate_each() {
     std::vector<std::uint32_t> sound;
     for (std::uint32_t i = 0; i < checkpoint_.manifest.tensors.size(); ++i)
@@ -298,11 +347,12 @@ class Verifier {
   void compare_copies(const StoredTensor& tensor, std::uint32_t a, std::uint32_t b) {
     try {
       if (copy_digest(tensor, a) == copy_digest(tensor, b)) return;
+      const Source& copy = checkpoint_.manifest.source(tensor, b);
+      const bool in_file = copy.kind != Source::Kind::kInline && copy.kind != Source::Kind::kFill;
       add("CK046", "error",
           fmt::format("two copies of chunk {} differ",
                       checkpoint_.manifest.chunk(tensor, a).box.to_string()),
-          checkpoint_.manifest.files[checkpoint_.manifest.source(tensor, b).file].path,
-          tensor.name);
+          in_file ? checkpoint_.manifest.files[copy.file].path : "", tensor.name);
     } catch (const Error& error) {
       add_status("CK046", error.status(), tensor.name);
     }

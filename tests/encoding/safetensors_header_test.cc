@@ -137,10 +137,13 @@ TEST_CASE("a declared header length is never believed") {
   CHECK(file_failure(length(2) + "{}").code == Code::kOk);
 }
 
-TEST_CASE("a short file is reported instead of refused when asked") {
+TEST_CASE("a file too short or too long is reported instead of refused when asked") {
   const std::string json = one("F32", "[2]", "[0,8]");
   CHECK(parse_safetensors_header(as_bytes(json), 5, true).missing_bytes == 3);
-  CHECK_THROWS_AS(parse_safetensors_header(as_bytes(json), 9, true), Error);
+  CHECK(parse_safetensors_header(as_bytes(json), 9, true).trailing_bytes == 1);
+  CHECK(parse_safetensors_header(as_bytes(json), 8, true).trailing_bytes == 0);
+  CHECK_THROWS_AS(parse_safetensors_header(as_bytes(json), 5), Error);
+  CHECK_THROWS_AS(parse_safetensors_header(as_bytes(json), 9), Error);
 }
 
 TEST_CASE("the written layout starts with wide dtypes, then goes by name") {

@@ -201,7 +201,7 @@ TEST_CASE("a value that is no archive stays raw bytes") {
   CHECK(manifest.notes[0].code == "CK022");
 }
 
-TEST_CASE("rank-local saves merge: replicas once, differing values reported") {
+TEST_CASE("rank-local saves merge: replicas in order of ranks, differing values reported") {
   MemoryFileSystem fs;
   for (const int rank : {0, 1, 10}) {
     testing::BuiltMetadata metadata;
@@ -234,8 +234,13 @@ TEST_CASE("rank-local saves merge: replicas once, differing values reported") {
   }
   const auto directory = fs.open_directory("/ck");
   const Manifest manifest = read({directory.get(), "", "ck"});
-  CHECK(manifest.find("replica")->chunk_count == 1);
-  CHECK(manifest.files[manifest.source(*manifest.find("replica"), 0).file].path == "__0_0.distcp");
+  const StoredTensor& replica = *manifest.find("replica");
+  REQUIRE(replica.chunk_count == 3);
+  for (std::uint32_t c = 0; c < 3; ++c) {
+    CHECK(manifest.chunk(replica, c) == manifest.chunk(replica, 0));
+    CHECK(manifest.files[manifest.source(replica, c).file].path ==
+          std::vector{"__0_0.distcp", "__1_0.distcp", "__10_0.distcp"}[c]);
+  }
   CHECK(manifest.find("rows")->chunk_count == 3);
   CHECK(manifest.state.find("same")->value == Value::string("same"));
   CHECK(manifest.state.find("own")->value == Value::integer(0));

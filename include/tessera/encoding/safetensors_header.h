@@ -33,18 +33,19 @@ struct SafetensorsHeader {
   std::uint64_t data_offset = 0;                // 8 + n: where the tensor bytes start
   std::vector<SafetensorsTensor> tensors;       // in the order of the JSON
   std::map<std::string, std::string> metadata;  // __metadata__
-  std::uint64_t missing_bytes = 0;              // what a short file lacks (allow_short only)
+  std::uint64_t missing_bytes = 0;              // what a short file lacks (tolerate only)
+  std::uint64_t trailing_bytes = 0;             // what follows the last tensor (tolerate only)
 };
 
 /// Could this be a safetensors file? Reads at most 64 bytes; a damaged file may answer no.
 bool looks_like_safetensors(const ByteWindow& window);
 
-SafetensorsHeader read_safetensors_header(const ByteWindow& window, bool allow_short = false);
+SafetensorsHeader read_safetensors_header(const ByteWindow& window, bool tolerate = false);
 
-/// The JSON alone; `data_bytes` is what follows it. `allow_short`: data that ends early is
-/// reported, not refused.
+/// The JSON alone; `data_bytes` is what follows it. `tolerate`: data that ends early, or bytes
+/// after the last tensor, are reported, not refused.
 SafetensorsHeader parse_safetensors_header(ByteView json, std::uint64_t data_bytes,
-                                           bool allow_short = false);
+                                           bool tolerate = false);
 
 /// Lays tensors out as the safetensors library does: wide dtypes first (its own fixed order), then
 /// by name. Sets begin and end, and reorders. Throws kUnsupported for a dtype that safetensors

@@ -154,9 +154,18 @@ void check_numbered(const std::vector<std::string>& files, Findings& findings) {
       total = name->total;
     }
   }
+  // PyTorch's writer leaves rank files without an index; Hugging Face's loaders need one.
+  const bool per_rank = std::ranges::any_of(
+      files, [](const std::string& file) { return shard_rank(file).has_value(); });
   for (const auto& [family, entry] : families) {
     const auto& [numbers, total] = entry;
-    if (static_cast<std::int64_t>(numbers.size()) >= total) continue;
+    if (static_cast<std::int64_t>(numbers.size()) >= total) {
+      if (total > 1 && !per_rank)
+        findings.note(kNoIndex, findings.tolerate() ? "error" : "warning",
+                      fmt::format("{} shards, but no index (*{}) lists them", total, kIndexSuffix),
+                      fmt::format("{}{}", family, kSuffix));
+      continue;
+    }
     std::int64_t first = 1;
     while (numbers.contains(first)) ++first;
     findings.error(

@@ -26,6 +26,10 @@ inline constexpr std::string_view kOverlap =
     "CK013";  // two pieces of a tensor overlap without being equal
 inline constexpr std::string_view kStaleFile =
     "CK018";  // a file or folder that the index does not name (warning)
+inline constexpr std::string_view kTrailingBytes = "CK023";  // bytes after the last tensor
+inline constexpr std::string_view kLost = "CK024";  // what a missing or empty file took along
+inline constexpr std::string_view kNoIndex =
+    "CK036";  // shards numbered as a set, but no index lists them
 inline constexpr std::string_view kMissingKey =
     "CK030";  // the index names a tensor that its shard lacks
 inline constexpr std::string_view kUnlistedKey =

@@ -60,6 +60,7 @@ ShardFile read_shard(const Directory& directory, const std::string& path, bool t
   return in_file(path, [&] {
     const auto file = directory.open(path);
     ShardFile out;
+    if (tolerate && file->size_bytes() == 0) return out;  // list_files says so
     out.header = read_safetensors_header(ByteWindow::whole(*file), tolerate);
     out.size_bytes = file->size_bytes();
     if (const auto info = directory.stat(path)) out.mtime_ns = info->mtime_ns;
@@ -99,6 +100,13 @@ class ManifestBuilder {
         findings_.error(kShortFile,
                         fmt::format("the file ends {} bytes early", files_[i].header.missing_bytes),
                         set_.files[i]);
+      if (files_[i].size_bytes == 0)
+        findings_.error(kShortFile, "the file is empty", set_.files[i]);
+      if (files_[i].header.trailing_bytes > 0)
+        findings_.error(
+            kTrailingBytes,
+            fmt::format("{} bytes follow the last tensor", files_[i].header.trailing_bytes),
+            set_.files[i]);
     }
   }
   void gather() {
@@ -129,9 +137,13 @@ class ManifestBuilder {
     for (const auto& [name, shard] : index.weight_map) {
       listed.insert(name);
       const auto file = std::lower_bound(set_.files.begin(), set_.files.end(), index.shards[shard]);
-      if (file == set_.files.end() || *file != index.shards[shard])
-        continue;  // the shard is missing: told already
+      const bool missing = file == set_.files.end() || *file != index.shards[shard];
       const auto number = static_cast<std::uint32_t>(file - set_.files.begin());
+      if (missing || files_[number].size_bytes == 0) {
+        findings_.error(kLost, missing ? "lost: its shard is missing" : "lost: its shard is empty",
+                        index.shards[shard], name);
+        continue;
+      }
       const auto found = index_.find(name);
       const auto holds = [&](const Piece& p) { return p.file == number; };
       if (found == index_.end() ||

@@ -110,9 +110,8 @@ std::vector<MatchedChunk> match_chunks(const DcpMetadata& metadata, const DcpEnt
   for (const std::uint32_t chunk : chunks) {
     const Numbers origin = metadata.origin(entry, chunk);
     while (next < order.size() && less(origin_of(next), origin)) skip_unused();
-    MatchedChunk made{chunk, MatchedChunk::kNoItem};
     if (next < order.size() && equal(origin_of(next), origin)) {
-      made.item = order[next++];
+      matched.push_back({chunk, order[next++]});
       // Replicas of other ranks' own metadata; the lowest rank's came first.
       while (next < order.size() && equal(origin_of(next), origin)) {
         if (metadata.storage[order[next]].writer == metadata.storage[order[next - 1]].writer) {
@@ -121,18 +120,18 @@ std::vector<MatchedChunk> match_chunks(const DcpMetadata& metadata, const DcpEnt
                  fmt::format("storage_data names the chunk at {} twice", text(origin)));
           });
         }
-        ++next;
+        matched.push_back({chunk, order[next++]});
       }
     } else {
+      matched.push_back({chunk, MatchedChunk::kNoItem});
       findings.error(codes::kChunkWithoutData,
                      fmt::format("the chunk at {} has no entry in storage_data", text(origin)), {},
                      entry.name);
     }
-    matched.push_back(made);
   }
   while (next < order.size()) skip_unused();
-  std::sort(matched.begin(), matched.end(),
-            [](const MatchedChunk& a, const MatchedChunk& b) { return a.chunk < b.chunk; });
+  std::stable_sort(matched.begin(), matched.end(),
+                   [](const MatchedChunk& a, const MatchedChunk& b) { return a.chunk < b.chunk; });
   return matched;
 }
 

@@ -1,5 +1,6 @@
 // `.metadata` and the sizes of files -> Manifest.
 #include <fmt/format.h>
+#include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/encoding/codec.h>
@@ -72,6 +73,7 @@ class Builder {
     manifest_.codecs = metadata_.codecs;
     missing_ = check_files(place_, metadata_, manifest_, findings_);
     note_orphans();
+    check_ends();
     grouped_ = group_items(metadata_);
     decode_all_values();
     manifest_.chunks.reserve(metadata_.storage.size(), metadata_.coordinates.size());
@@ -95,6 +97,21 @@ class Builder {
     for (const std::string& name : names) {
       findings_.note(codes::kUnusedData, "warning",
                      "storage_data has an item of a name that state_dict_metadata lacks", {}, name);
+    }
+  }
+
+  /// Writers put one item behind the other: nothing follows the last.
+  void check_ends() {
+    std::vector<std::uint64_t> ends(metadata_.files.size(), 0);
+    for (const DcpStorage& item : metadata_.storage)
+      if (const auto end = checked_add(item.offset, item.length))
+        ends[item.file] = std::max(ends[item.file], *end);
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      const std::uint64_t size = manifest_.files[i].size_bytes;
+      if (missing_[i] || size <= ends[i]) continue;
+      findings_.note(codes::kTrailingBytes, findings_.tolerate() ? "error" : "warning",
+                     fmt::format("{} bytes follow the last item", size - ends[i]),
+                     metadata_.files[i]);
     }
   }
 
@@ -126,6 +143,11 @@ class Builder {
         if (own.empty()) {
           findings_.error(codes::kChunkWithoutData, "the value has no entry in storage_data", {},
                           entry.name);
+        }
+        const auto is_lost = [&](std::uint32_t i) { return missing_[metadata_.storage[i].file]; };
+        if (!own.empty() && std::ranges::all_of(own, is_lost)) {
+          findings_.error(codes::kLost, "lost: its file is missing",
+                          metadata_.files[metadata_.storage[own[0]].file], entry.name);
         }
         for (const std::uint32_t i : own) {
           const DcpStorage& item = metadata_.storage[i];

@@ -42,6 +42,8 @@ inline constexpr std::string_view kFilesystemModule113 =
 ///   CK020  an attribute of .metadata that this version does not know           (info)
 ///   CK021  several ranks stored one chunk; the lowest rank's is used           (info)
 ///   CK022  a value whose item is no torch archive: kept as raw bytes            (info)
+///   CK023  bytes after the last item of a data file                     (warning when only read)
+///   CK024  lost: the value lies in a missing file
 namespace codes {
 inline constexpr std::string_view kMissingFile = "CK010";
 inline constexpr std::string_view kShortFile = "CK011";
@@ -56,6 +58,8 @@ inline constexpr std::string_view kBadItem = "CK019";
 inline constexpr std::string_view kUnknownAttribute = "CK020";
 inline constexpr std::string_view kReplicas = "CK021";
 inline constexpr std::string_view kRawValue = "CK022";
+inline constexpr std::string_view kTrailingBytes = "CK023";
+inline constexpr std::string_view kLost = "CK024";
 }  // namespace codes
 
 /// R of "__R_N.distcp", nullopt for any other name.
