@@ -37,22 +37,29 @@ NameMap canonical_names(const Manifest& manifest) {
   return names;
 }
 
-/// JSON values under comparable names; group members of index-keyed optimizers as FQNs.
-std::map<std::string, Value> comparable_values(OpenedCheckpoint& checkpoint, bool canonical,
-                                               const TransferOptions& transfer) {
+/// The members of a group as a list that does not depend on their order: names say who is meant.
+Value sorted_members(std::vector<std::string> members) {
+  std::ranges::sort(members);
+  ValueList list;
+  for (std::string& fqn : members) list.push_back(Value::string(std::move(fqn)));
+  return Value::list(std::move(list));
+}
+
+/// JSON values under comparable names; group members in one order, `ids_to_fqns`: those of
+/// index-keyed optimizers as FQNs.
+std::map<std::string, Value> comparable_values(OpenedCheckpoint& checkpoint, bool canonical_members,
+                                               bool ids_to_fqns, const TransferOptions& transfer) {
   std::map<std::string, Value> values;
   for (auto& [name, value] : json_values(checkpoint, transfer)) values[name] = std::move(value);
-  if (!canonical) return values;
+  if (!canonical_members) return values;
   const Roles roles = find_roles(checkpoint.manifest.state);
   for (const OptimState& optim : canonical_optim_states(checkpoint.manifest, roles)) {
-    if (optim.dialect != OptimDialect::kById) continue;
+    if (optim.dialect == OptimDialect::kById && !ids_to_fqns) continue;
     for (const OptimGroup& group : optim.groups) {
       const auto members = values.find(
           fmt::format("{}param_groups.{}.params", root_prefix(optim.root), group.index));
-      if (members == values.end()) continue;
-      ValueList list;
-      for (const std::string& fqn : group.members) list.push_back(Value::string(fqn));
-      members->second = Value::list(std::move(list));
+      if (members == values.end() || group.members.size() != group.stored_members.size()) continue;
+      members->second = sorted_members(group.members);
     }
   }
   return values;
@@ -137,8 +144,9 @@ class Differ {
   }
 
   void compare_values() {
-    auto in_a = comparable_values(a_, canonical_, options_.transfer),
-         in_b = comparable_values(b_, canonical_, options_.transfer);
+    const bool members = options_.canonical_optim;
+    auto in_a = comparable_values(a_, members, canonical_, options_.transfer),
+         in_b = comparable_values(b_, members, canonical_, options_.transfer);
     for (const auto& [name, value] : in_a) {
       const auto found = in_b.find(name);
       if (found == in_b.end()) {
