@@ -22,15 +22,18 @@ std::shared_ptr<WriteFile> OutputFiles::get(std::uint32_t file) {
   if (uses_.size() >= max_open_) close_one();
   const OutputFile& planned = plan_.files[file];
   IoMode mode = io_mode_for(planned.size_bytes);
+  // Nothing in the slot changes before all of it can: after a failure other threads still ask.
+  std::shared_ptr<WriteFile> opened;
   if (slot.created) {
-    slot.open = fs_.reopen(stage_.directory() + "/" + name_in_stage(file), mode);
+    opened = fs_.reopen(stage_.directory() + "/" + name_in_stage(file), mode);
   } else {
-    slot.open = stage_.create(plan_.single_file ? "" : planned.path, mode);
-    slot.open->allocate(planned.size_bytes);
+    opened = stage_.create(plan_.single_file ? "" : planned.path, mode);
     slot.created = true;
+    opened->allocate(planned.size_bytes);
   }
   uses_.push_front(file);
   slot.use = uses_.begin();
+  slot.open = std::move(opened);
   return slot.open;
 }
 
@@ -38,7 +41,7 @@ void OutputFiles::close_one() {
   for (auto use = uses_.rbegin(); use != uses_.rend(); ++use) {
     Slot& slot = slots_[*use];
     if (slot.open.use_count() > 1) continue;  // somebody writes to it now
-    slot.open->sync();  // the stage asks it of every handle that it gave out
+    slot.open->sync();                        // the stage asks it of every handle that it gave out
     slot.open->close();
     slot.open.reset();
     uses_.erase(slot.use);

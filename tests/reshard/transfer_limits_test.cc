@@ -4,6 +4,7 @@
 #include <tessera/reshard/executor.h>
 #include <tessera/storage/checksum.h>
 #include <tessera/storage/counting_file_system.h>
+#include <tessera/storage/faulty_file_system.h>
 
 #include <catch2/catch.hpp>
 #include <functional>
@@ -253,4 +254,23 @@ TEST_CASE("a staged piece that changed since is written again, not trusted") {
   transfer(c.manifest, *directory, c.output, plan, c.fs, *stage, options);
   stage->publish([] {}, [] { return Bytes{}; });
   CHECK(c.files("/out") == c.expected);
+}
+
+TEST_CASE("a full disk found when a file gets its size ends every thread, and leaves nothing") {
+  for (std::uint64_t at = 1; at <= 2; ++at) {
+    for (int round = 0; round < 20; ++round) {
+      Case c;
+      c.build({Shape{512, 1024}}, rows, 3, rows, 2);
+      FaultyFileSystem full(c.fs, {.at = at, .error = ENOSPC, .ops = io_op_bit(IoOp::kAllocate)});
+      INFO("allocation " << at << ", round " << round);
+      try {
+        c.run("/out", kMiB / 4, 4, &full);
+        FAIL("a full disk went unnoticed");
+      } catch (const Error& error) {
+        CHECK(error.code() == Code::kResourceExhausted);
+      }
+      CHECK_FALSE(c.fs.stat("/out"));
+      CHECK(full.faults() == 1);
+    }
+  }
 }
