@@ -78,7 +78,9 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   } else if (!why.empty()) {
     opened.notes.push_back({"SEAL", "warning", why, "", ""});
   }
-  assign_kinds(opened.manifest, find_roles(opened.manifest.state));
+  const Roles roles = find_roles(opened.manifest.state);
+  assign_kinds(opened.manifest, roles);
+  restore_integer_ids(opened.manifest.state, roles);
   apply_selection(opened.manifest, options.selection);
   return opened;
 }

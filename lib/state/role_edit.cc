@@ -4,6 +4,7 @@
 #include <tessera/state/roles.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -24,6 +25,30 @@ void collect_members(const Value& value, std::set<std::string>& members) {
         collect_members(*params, members);
       }
     }
+  }
+}
+
+/// Members that the groups list by integer id, under their text.
+void collect_ids(const Value& value, std::map<std::string, std::int64_t>& ids) {
+  if (value.kind() != Value::Kind::kList && value.kind() != Value::Kind::kTuple) return;
+  for (const Value& item : value.as_list()) {
+    if (item.is_int()) {
+      ids.emplace(fmt::format("{}", item.as_int()), item.as_int());
+    } else if (const Value* params = item.find("params")) {
+      collect_ids(*params, ids);
+    }
+  }
+}
+
+/// `path` with the key behind `<root>.state` as the integer that its text is.
+void make_id_integer(Path& path, const std::string& root, const std::string& text,
+                     std::int64_t id) {
+  for (std::size_t i = 0; i + 1 < path.size(); ++i) {
+    PathItem& key = path[i + 1];
+    if (key.kind != PathItem::Kind::kKey || key.key != text || path[i].text() != "state") continue;
+    if (dotted(Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i))) != root) continue;
+    key = {PathItem::Kind::kIntKey, id, ""};
+    return;
   }
 }
 
@@ -136,6 +161,24 @@ void assign_kinds(Manifest& manifest, const Roles& roles) {
     } else {
       tensor.kind = kind_by_shape(tensor);
     }
+  }
+}
+
+void restore_integer_ids(StateDict& state, const Roles& roles) {
+  std::vector<std::map<std::string, std::int64_t>> ids(roles.optimizers.size());
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const EntryRole& role = roles.entries[i];
+    if (role.root >= 0 && lists_members(role, state.entries[i]))
+      collect_ids(state.entries[i].value, ids[static_cast<std::size_t>(role.root)]);
+  }
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const EntryRole& role = roles.entries[i];
+    if (role.role != Role::kOptimState || role.root < 0) continue;
+    const auto root = static_cast<std::size_t>(role.root);
+    if (roles.optimizers[root].dialect != OptimDialect::kById) continue;
+    const auto id = ids[root].find(role.fqn);
+    if (id == ids[root].end()) continue;
+    make_id_integer(state.entries[i].path, roles.optimizers[root].name, id->first, id->second);
   }
 }
 

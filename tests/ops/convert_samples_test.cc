@@ -1,5 +1,6 @@
 // Real checkpoints, resharded and converted: the content stays, and the shards are PyTorch's own.
 #include <tessera/base/error.h>
+#include <tessera/ops/open.h>
 #include <tessera/ops/seal.h>
 #include <tessera/storage/checksum.h>
 
@@ -165,4 +166,21 @@ TEST_CASE("the seal's sums are those of the files, and a changed size makes it a
   std::string why;
   CHECK_FALSE(read_seal(*directory, "", &why));
   CHECK(why.find(seal->files[0].path) != std::string::npos);
+}
+
+TEST_CASE("integer ids of an optimizer are integers again behind a DCP that kept them as text") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "torchsave/adamw_zip");
+  REQUIRE(convert(fs, convert_options(source, "/dcp", 2, "torch-dcp")).published);
+  REQUIRE(convert(fs, convert_options("/dcp", "/back.pt", std::nullopt, "torch-save")).published);
+  auto keys = [&](const std::string& path) {
+    Manifest manifest = open_checkpoint(fs, path, {}).manifest;
+    std::map<std::string, Path> paths;
+    for (StateEntry& entry : manifest.state.entries) paths[entry.name] = std::move(entry.path);
+    return paths;
+  };
+  std::map<std::string, Path> want = keys(source);
+  REQUIRE(want.at("optim.state.0.exp_avg")[2] == PathItem{PathItem::Kind::kIntKey, 0, ""});
+  CHECK(keys("/dcp") == want);
+  CHECK(keys("/back.pt") == want);
 }

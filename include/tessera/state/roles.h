@@ -71,6 +71,11 @@ bool is_decimal(std::string_view text);
 /// else other). Embedded tensors stay kOther.
 void assign_kinds(Manifest& manifest, const Roles& roles);
 
+/// Optimizers keyed by id have integer keys in `state`, which is how torch.optim finds them, but
+/// DCP keeps every dict key as text. Makes those keys integers again whose ids the groups list.
+/// Names stay as they are.
+void restore_integer_ids(StateDict& state, const Roles& roles);
+
 /// New FQN for an old one; returning the same text keeps it.
 using RenameFqn = std::function<std::string(const std::string& fqn)>;
 /// Applies `rename` wherever an FQN occurs: model keys, optimizer state keys, members of groups
