@@ -45,39 +45,66 @@ Value sorted_members(std::vector<std::string> members) {
   return Value::list(std::move(list));
 }
 
-/// JSON values under comparable names; group members in one order, `ids_to_fqns`: those of
-/// index-keyed optimizers as FQNs.
-std::map<std::string, Value> comparable_values(OpenedCheckpoint& checkpoint, bool canonical_members,
-                                               bool ids_to_fqns, const TransferOptions& transfer) {
+/// How optimizers are brought to one form before their values are compared.
+struct CommonForm {
+  bool members = false;       // members of a group have no order
+  bool ids = false;           // one side is keyed by id: FQNs instead
+  bool by_parameter = false;  // one side repeats options per parameter: the other is spread
+};
+
+bool has_dialect(const Manifest& manifest, OptimDialect dialect) {
+  const Roles roles = find_roles(manifest.state);
+  return std::ranges::any_of(roles.optimizers,
+                             [&](const OptimizerRoot& root) { return root.dialect == dialect; });
+}
+
+CommonForm common_form(const Manifest& a, const Manifest& b, bool canonical) {
+  const auto differ = [&](OptimDialect d) { return has_dialect(a, d) != has_dialect(b, d); };
+  // Names by id compare as they are when both sides have ids.
+  return {canonical, canonical && differ(OptimDialect::kById),
+          canonical && differ(OptimDialect::kFlat)};
+}
+
+/// "param_groups.0.lr" -> "param_groups.<fqn>.lr" for every member.
+void spread_group(const std::string& root, const OptimGroup& group,
+                  std::map<std::string, Value>& values) {
+  const std::string prefix = fmt::format("{}param_groups.{}.", root, group.index);
+  for (const auto& [key, option] : group.options) {
+    if (!key.is_string()) continue;
+    auto stored = values.extract(prefix + key.as_string());
+    if (stored.empty()) continue;
+    for (const std::string& fqn : group.members)
+      values[fmt::format("{}param_groups.{}.{}", root, fqn, key.as_string())] = stored.mapped();
+  }
+  values.erase(prefix + "params");
+}
+
+/// JSON values under comparable names.
+std::map<std::string, Value> comparable_values(OpenedCheckpoint& checkpoint, const CommonForm& form,
+                                               const TransferOptions& transfer) {
   std::map<std::string, Value> values;
   for (auto& [name, value] : json_values(checkpoint, transfer)) values[name] = std::move(value);
-  if (!canonical_members) return values;
+  if (!form.members) return values;
   const Roles roles = find_roles(checkpoint.manifest.state);
   for (const OptimState& optim : canonical_optim_states(checkpoint.manifest, roles)) {
-    if (optim.dialect == OptimDialect::kById && !ids_to_fqns) continue;
+    if (optim.dialect == OptimDialect::kFlat) continue;
+    if (optim.dialect == OptimDialect::kById && !form.ids) continue;
+    const std::string root = root_prefix(optim.root);
     for (const OptimGroup& group : optim.groups) {
-      const auto members = values.find(
-          fmt::format("{}param_groups.{}.params", root_prefix(optim.root), group.index));
-      if (members == values.end() || group.members.size() != group.stored_members.size()) continue;
-      members->second = sorted_members(group.members);
+      if (group.members.size() != group.stored_members.size()) continue;
+      const auto members = values.find(fmt::format("{}param_groups.{}.params", root, group.index));
+      if (members != values.end()) members->second = sorted_members(group.members);
+      if (form.by_parameter) spread_group(root, group, values);
     }
   }
   return values;
-}
-
-bool has_ids(const Manifest& manifest) {
-  const Roles roles = find_roles(manifest.state);
-  return std::ranges::any_of(roles.optimizers, [](const OptimizerRoot& root) {
-    return root.dialect == OptimDialect::kById;
-  });
 }
 
 class Differ {
  public:
   Differ(OpenedCheckpoint& a, OpenedCheckpoint& b, const DiffOptions& options)
       : a_(a), b_(b), options_(options) {
-    // Names by id compare as they are when both sides have ids.
-    canonical_ = options.canonical_optim && has_ids(a.manifest) != has_ids(b.manifest);
+    form_ = common_form(a.manifest, b.manifest, options.canonical_optim);
     report_.path_a = a.path;
     report_.path_b = b.path;
     report_.format_a = a.manifest.format;
@@ -93,7 +120,7 @@ class Differ {
 
  private:
   std::map<std::string, std::uint32_t> tensors_of(const OpenedCheckpoint& checkpoint) const {
-    const NameMap names = canonical_ ? canonical_names(checkpoint.manifest) : NameMap{};
+    const NameMap names = form_.ids ? canonical_names(checkpoint.manifest) : NameMap{};
     std::map<std::string, std::uint32_t> tensors;
     for (std::uint32_t i : leaf_tensors(checkpoint.manifest)) {
       const std::string& name = checkpoint.manifest.tensors[i].name;
@@ -144,9 +171,8 @@ class Differ {
   }
 
   void compare_values() {
-    const bool members = options_.canonical_optim;
-    auto in_a = comparable_values(a_, members, canonical_, options_.transfer),
-         in_b = comparable_values(b_, members, canonical_, options_.transfer);
+    auto in_a = comparable_values(a_, form_, options_.transfer),
+         in_b = comparable_values(b_, form_, options_.transfer);
     for (const auto& [name, value] : in_a) {
       const auto found = in_b.find(name);
       if (found == in_b.end()) {
@@ -219,7 +245,7 @@ class Differ {
   OpenedCheckpoint& a_;
   OpenedCheckpoint& b_;
   const DiffOptions& options_;
-  bool canonical_ = false;
+  CommonForm form_;
   std::vector<Pair> pairs_;
   DiffReport report_;
 };

@@ -76,6 +76,16 @@ TEST_CASE("an optimizer keyed by id equals the same one keyed by FQN") {
   CHECK(diff_samples("torchsave/fsdp1_full_rekeyed", "dcp/fsdp1_mesh_orig_w2").equal);
 }
 
+TEST_CASE("options repeated per parameter equal options kept by the group") {
+  for (const bool swap : {false, true}) {
+    const std::string a = "dcp/fsdp2_w4", b = "dcp/fsdp2_w2_flat_optim";
+    const DiffReport report = swap ? diff_samples(b, a) : diff_samples(a, b);
+    INFO(list(report));
+    CHECK(report.equal);
+    CHECK(report.values_compared > 100);
+  }
+}
+
 TEST_CASE("each kind of difference is told, on the side it is on") {
   const DiffReport report = diff_fixtures();
   CHECK_FALSE(report.equal);
