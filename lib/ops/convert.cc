@@ -56,6 +56,7 @@ class Conversion {
   void plan_assets();
   void describe();
   void preflight();
+  void check_room();
   void write();
   void write_to(Stage& stage);
   void prove(Stage& stage, Seal& seal);
@@ -99,7 +100,11 @@ ConvertReport Conversion::run() {
   plan_assets();
   describe();
   preflight();
-  if (!options_.dry_run) write();
+  if (options_.dry_run) {
+    check_room();
+  } else {
+    write();
+  }
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return std::move(report_);
 }
@@ -236,9 +241,20 @@ void Conversion::describe() {
   report_.peak_memory_bound = report_.metadata_bytes + report_.staged_bytes_bound;
 }
 
-void Conversion::preflight() {
+/// When writing, asked once the stage is open: what an interrupted run left there takes no room
+/// any more.
+void Conversion::check_room() {
   std::string parent = destination_.substr(0, destination_.find_last_of('/'));
   report_.free_bytes = fs_.free_bytes(parent.empty() ? "/" : parent);
+  std::uint64_t needed = report_.output_bytes + report_.seal_bytes;
+  if (options_.resume || needed <= report_.free_bytes) return;
+  fail(Code::kResourceExhausted,
+       fmt::format("the result takes {} bytes, {} are free at {}", needed, report_.free_bytes,
+                   parent),
+       "choose another DST or make room");
+}
+
+void Conversion::preflight() {
   if (auto old = fs_.stat(destination_)) {
     if (old->type != FileType::kDirectory) {
       report_.replaced_bytes = old->size_bytes;
@@ -247,13 +263,6 @@ void Conversion::preflight() {
         report_.replaced_bytes += entry.size_bytes;
       }
     }
-  }
-  std::uint64_t needed = report_.output_bytes + report_.seal_bytes;
-  if (!options_.resume && needed > report_.free_bytes) {
-    fail(Code::kResourceExhausted,
-         fmt::format("the result takes {} bytes, {} are free at {}", needed, report_.free_bytes,
-                     parent),
-         "choose another DST or make room");
   }
   std::uint64_t limit = transfer_.memory_limit_bytes;
   for (std::size_t i = 0; i < plan_->tensor_count(); ++i) {
@@ -321,6 +330,7 @@ Seal Conversion::make_seal() const {
 void Conversion::write() {
   std::unique_ptr<Stage> stage = open_stage();
   try {
+    check_room();
     write_to(*stage);
   } catch (const VerifyFailed&) {
     stage->discard();

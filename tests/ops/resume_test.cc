@@ -119,3 +119,37 @@ TEST_CASE("a second run on the same DST is refused while the first works") {
   CHECK(convert(inside, options).published);
   CHECK(second == Code::kAlreadyExists);
 }
+
+TEST_CASE("what an interrupted run left takes no room from the next") {
+  // Room for one result and a little: the stage that a killed run leaves fills the disk.
+  class SmallDisk final : public ObservedFileSystem {
+   public:
+    SmallDisk(FileSystem& inner, std::uint64_t room) : ObservedFileSystem(inner), room_(room) {}
+    std::uint64_t free_bytes(const std::string&) const override {
+      std::uint64_t used = 0;
+      for (const FileInfo& entry : open_directory("/")->list()) {
+        if (!entry.name.starts_with(".out.tmp-") || entry.type != FileType::kDirectory) continue;
+        for (const FileInfo& file : open_directory("/" + entry.name)->list()) {
+          used += file.size_bytes;
+        }
+      }
+      return used < room_ ? room_ - used : 0;
+    }
+
+   private:
+    std::uint64_t room_;
+  };
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w4");
+  std::uint64_t size = convert(fs, convert_options(source, "/want", 3)).output_bytes;
+  SmallDisk disk(fs, size * 5 / 4);
+  CancelToken token;
+  ConvertOptions options = convert_options(source, "/out", 3);
+  options.cancel = &token;
+  ActAtWrite cancelling(disk, 6, [&] { token.cancel(); });
+  CHECK_THROWS_AS(convert(cancelling, options), Error);
+  REQUIRE(disk.free_bytes("/") < size);
+  options.cancel = nullptr;
+  CHECK(convert(disk, options).published);
+  CHECK(bytes_below(fs, "/out") == bytes_below(fs, "/want"));
+}
