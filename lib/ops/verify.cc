@@ -14,6 +14,7 @@
 #include <set>
 
 #include "lib/ops/verify_against.h"
+#include "lib/ops/verify_replicas.h"
 
 // Codes: docs/verify-codes.md.
 namespace tessera {
@@ -54,6 +55,7 @@ class Verifier {
     check_seal();
     if (options_.level != VerifyLevel::kQuick) {
       locate_each();
+      count_stored();
       check_records();
       read_unproved();
       if (options_.level == VerifyLevel::kDeep) compare_replicas();
@@ -146,8 +148,15 @@ class Verifier {
       add(note.code, note.severity, note.message, note.file, note.tensor);
     for (const Note& note : manifest.notes)
       if (note.severity == "error") damaged_.insert(note.tensor);
-    for (std::size_t i = 0; i < manifest.chunks.size(); ++i)
-      report_.tensor_bytes_stored += manifest.chunks.source(i).length;
+    count_stored();
+  }
+
+  /// Items as metadata gives them, and, once they are located, the tensor bytes inside.
+  void count_stored() {
+    const ChunkTable& chunks = checkpoint_.manifest.chunks;
+    report_.tensor_bytes_stored = 0;
+    for (std::size_t i = 0; i < chunks.size(); ++i)
+      report_.tensor_bytes_stored += chunks.source(i).length;
   }
 
   void check_seal() {
@@ -328,54 +337,15 @@ class Verifier {
   }
 
   void compare_replicas() {
-    const Manifest& manifest = checkpoint_.manifest;
     for (std::uint32_t t : located_) {
-      const StoredTensor& tensor = manifest.tensors[t];
-      std::vector<std::pair<Chunk, std::uint32_t>> firsts;
-      std::map<std::tuple<std::vector<std::int64_t>, std::int64_t, std::int64_t>, std::uint32_t>
-          seen;
-      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
-        const Chunk chunk = manifest.chunk(tensor, c);
-        std::vector<std::int64_t> key = chunk.box.origin;
-        key.insert(key.end(), chunk.box.shape.extents().begin(), chunk.box.shape.extents().end());
-        const auto [first, is_new] = seen.try_emplace({key, chunk.flat_begin, chunk.flat_end}, c);
-        if (!is_new) compare_copies(tensor, first->second, c);
+      const StoredTensor& tensor = checkpoint_.manifest.tensors[t];
+      try {
+        for (Note& note : differing_copies(checkpoint_, tensor, options_.transfer))
+          add(note.code, note.severity, note.message, note.file, note.tensor);
+      } catch (const Error& error) {
+        add_status("CK049", error.status(), tensor.name);
       }
     }
-  }
-
-  void compare_copies(const StoredTensor& tensor, std::uint32_t a, std::uint32_t b) {
-    try {
-      if (copy_digest(tensor, a) == copy_digest(tensor, b)) return;
-      const Source& copy = checkpoint_.manifest.source(tensor, b);
-      const bool in_file = copy.kind != Source::Kind::kInline && copy.kind != Source::Kind::kFill;
-      add("CK046", "error",
-          fmt::format("two copies of chunk {} differ",
-                      checkpoint_.manifest.chunk(tensor, a).box.to_string()),
-          in_file ? checkpoint_.manifest.files[copy.file].path : "", tensor.name);
-    } catch (const Error& error) {
-      add_status("CK046", error.status(), tensor.name);
-    }
-  }
-
-  /// The copy alone, read as a tensor of its own.
-  std::string copy_digest(const StoredTensor& tensor, std::uint32_t c) {
-    const Manifest& manifest = checkpoint_.manifest;
-    Manifest one;
-    one.format = manifest.format;
-    one.files = manifest.files;
-    one.records = manifest.records;
-    one.strides = manifest.strides;
-    one.codecs = manifest.codecs;
-    one.inline_bytes = manifest.inline_bytes;
-    const Chunk chunk = manifest.chunk(tensor, c);
-    StoredTensor alone;
-    alone.name = tensor.name;
-    alone.spec = {tensor.spec.dtype, chunk.is_whole_box() ? chunk.box.shape : Shape{chunk.numel()}};
-    alone.chunk_count = 1;
-    one.tensors.push_back(alone);
-    one.chunks.add(Chunk::whole_of(Box::whole(alone.spec.shape)), manifest.source(tensor, c));
-    return hash_tensors(one, *checkpoint_.directory, {0}, options_.transfer).front();
   }
 
   void require_sums() {

@@ -112,6 +112,14 @@ TEST_CASE("sound samples have no error at any level") {
   }
 }
 
+TEST_CASE("every tensor byte of torch-dcp is under a record's checksum") {
+  for (const char* name : {"dcp/fsdp2_w2", "dcp/fsdp2_w2_rank_local"}) {
+    const VerifyReport report = verify(disk(), case_path(name));
+    CHECK(report.bytes_with_sums > 0);
+    CHECK(report.bytes_with_sums == report.tensor_bytes_stored);
+  }
+}
+
 TEST_CASE("torch-dcp: a file short by one byte names file, tensor and what is lost") {
   for (const VerifyLevel level : kLevels) {
     MemoryFileSystem fs;
