@@ -128,6 +128,7 @@ void Conversion::open_source() {
     fail(Code::kAlreadyExists, fmt::format("{} exists", options_.destination),
          "choose another DST, or replace it with --force");
   }
+  check_replaceable(fs_, destination_);
 }
 
 /// --to hf: the model alone, without the key it stands under.

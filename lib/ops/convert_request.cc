@@ -5,6 +5,7 @@
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
 #include <tessera/storage/checksum.h>
+#include <tessera/storage/stage.h>
 
 #include <array>
 
@@ -133,6 +134,19 @@ void check_apart(const std::string& source, const std::string& destination) {
          fmt::format("one of SRC {} and DST {} lies inside the other", source, destination),
          "write to a path beside the source");
   }
+}
+
+void check_replaceable(const FileSystem& fs, const std::string& destination) {
+  const std::optional<FileInfo> there = fs.stat(destination);
+  if (!there || there->type != FileType::kDirectory) return;
+  const std::unique_ptr<Directory> directory = fs.open_directory(destination);
+  const std::vector<FileInfo> entries = directory->list();
+  if (entries.empty() || directory->stat(kSealName)) return;
+  if (!detect_format({directory.get(), "", destination}).candidates.empty()) return;
+  fail(Code::kInvalidArgument,
+       fmt::format("{} is no checkpoint (it holds {}); --force does not remove it", destination,
+                   printable(entries.front().name)),
+       "choose another DST, or remove it yourself");
 }
 
 std::string request_hash(const FileSystem& fs, const ConvertOptions& options,

@@ -23,6 +23,10 @@ std::string resolve_destination(const FileSystem& fs, const std::string& destina
 /// Throws kInvalidArgument when one path is, or lies inside, the other.
 void check_apart(const std::string& source, const std::string& destination);
 
+/// --force replaces an empty folder, a checkpoint (damaged ones too) or a file, and nothing else:
+/// throws kInvalidArgument for a folder that holds something no format recognises.
+void check_replaceable(const FileSystem& fs, const std::string& destination);
+
 /// 16 hex digits over everything the user asked for: names the stage.
 std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
                          const std::string& destination);

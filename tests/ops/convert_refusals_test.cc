@@ -59,6 +59,22 @@ TEST_CASE("bad requests are refused and nothing changes") {
   CHECK(refuse(options) == Code::kNotFound);
 }
 
+TEST_CASE("--force replaces an empty folder or a checkpoint, never other people's files") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "dcp/fsdp2_w2");
+  fs.make_directories("/precious");
+  fs.make_directories("/empty");
+  fs.write_file("/precious/thesis.tex", as_bytes("years"));
+  const auto before = fs.contents("/precious");
+  ConvertOptions options = convert_options(source, "/precious", 3);
+  options.force = true;
+  CHECK(code_of([&] { convert(fs, options); }) == Code::kInvalidArgument);
+  CHECK(fs.contents("/precious") == before);
+  options.destination = "/empty";
+  CHECK(convert(fs, options).published);
+  CHECK(convert(fs, options).published);  // over its own result
+}
+
 TEST_CASE("a disk too small is found before any work") {
   MemoryFileSystem fs({true, true, 400'000});
   std::string source = load_sample(fs, "dcp/fsdp2_w4");

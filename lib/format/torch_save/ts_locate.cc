@@ -109,6 +109,18 @@ void set_extent(Manifest& manifest, const TorchArchive& archive, const ArchiveTe
 
 namespace {
 
+/// A view may repeat its storage (stride 0): work stays bounded by the bytes present.
+void check_repetition(const StoredTensor& tensor, const StoredFile& file) {
+  constexpr std::uint64_t kAlways = std::uint64_t{256} << 20;
+  constexpr std::uint64_t kTimes = 1024;
+  const auto bytes = static_cast<std::uint64_t>(tensor.spec.size_bytes());
+  if (bytes <= kAlways || bytes / kTimes <= file.size_bytes) return;
+  fail(
+      Code::kResourceExhausted,
+      fmt::format("a view repeats its storage to {} bytes in a file of {}", bytes, file.size_bytes),
+      "leave it out with --exclude");
+}
+
 void locate_in(const Directory& directory, Manifest& manifest, std::uint32_t file_number,
                std::span<const std::uint32_t> tensors, const ReadOptions& options) {
   const StoredFile& stored_file = manifest.files.at(file_number);
@@ -123,7 +135,10 @@ void locate_in(const Directory& directory, Manifest& manifest, std::uint32_t fil
     const StoredTensor& stored = manifest.tensors[t];
     Source& source = manifest.chunks.source(stored.first_chunk);
     if (source.kind == Source::Kind::kPending && source.file == file_number)
-      in_tensor(stored.name, [&] { locator.locate(stored, source); });
+      in_tensor(stored.name, [&] {
+        check_repetition(stored, stored_file);
+        locator.locate(stored, source);
+      });
   }
 }
 
