@@ -114,6 +114,8 @@ class Inspection {
 };
 
 Outcome Inspection::run_table(const RunListing& listing) {
+  for (const Note& note : listing.notes)
+    std::fprintf(stderr, "ckpt-inspect: %s\n", printable(note.message).c_str());
   return {in_form(run_document(listing), {{"checkpoints", "checkpoint"}},
                   [&] { return render_run(listing, screen_); }),
           0,

@@ -88,6 +88,25 @@ std::string format_bytes(std::uint64_t bytes) {
   return fmt::format("{:.0f} {}", value, kUnits[unit]);
 }
 
+namespace {
+
+/// The code point of a three-byte UTF-8 sequence.
+unsigned code_point_of_three(std::string_view text) {
+  const auto at = [&](std::size_t i) {
+    return static_cast<unsigned>(static_cast<unsigned char>(text[i]));
+  };
+  return (at(0) & 0x0Fu) << 12 | (at(1) & 0x3Fu) << 6 | (at(2) & 0x3Fu);
+}
+
+/// Marks, embeddings and isolates of bidirectional text, line and paragraph separators: a name with
+/// them reads as another.
+bool reorders_text(std::string_view text) {
+  const unsigned c = code_point_of_three(text);
+  return c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+}
+
+}  // namespace
+
 std::string printable(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -102,6 +121,8 @@ std::string printable(std::string_view text) {
       out += "\\t";
     } else if (length == 0 || byte < 0x20 || byte == 0x7F) {
       out += fmt::format("\\x{:02x}", byte);
+    } else if (length == 3 && reorders_text(text)) {
+      out += fmt::format("\\u{:04x}", code_point_of_three(text));
     } else if (c1) {
       out += fmt::format("\\xc2\\x{:02x}", static_cast<unsigned char>(text[1]));
     } else {

@@ -200,7 +200,7 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
   if (const auto pointer = pointer_in(asked); pointer && !pointer->path.empty())
     return follow(*pointer, notes);
   if (auto whole = recognise_parts(asked)) return *whole;
-  std::vector<FoundCheckpoint> found = below(asked);
+  std::vector<FoundCheckpoint> found = below(asked, notes);
   if (found.empty()) {
     const bool bare = fs_.open_directory(asked)->list().empty();
     fail(bare ? Code::kNotFound : Code::kUnsupported,
@@ -253,30 +253,45 @@ std::optional<Pointer> PathResolver::pointer_in(const std::string& folder) const
   return std::nullopt;
 }
 
-std::vector<FoundCheckpoint> PathResolver::below(const std::string& folder) const {
+std::vector<FoundCheckpoint> PathResolver::below(const std::string& folder,
+                                                 std::vector<Note>& notes) const {
   std::vector<FoundCheckpoint> found;
-  search(folder, "", kSearchDepth, found);
+  search(folder, "", kSearchDepth, found, notes);
   std::ranges::sort(found,
                     [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
   return found;
 }
 
 void PathResolver::search(const std::string& folder, const std::string& name, int depth,
-                          std::vector<FoundCheckpoint>& found) const {
+                          std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const {
   for (const FileInfo& info : fs_.open_directory(folder)->list()) {
     if (info.name.starts_with('.') || info.name.ends_with(".tessera.json")) continue;
     const bool is_file = info.type == FileType::kRegular && could_be_checkpoint_file(info.name);
     if (!is_file && info.type != FileType::kDirectory) continue;
     const std::string path = join_path(folder, info.name);
     const std::string child = name.empty() ? info.name : name + "/" + info.name;
-    auto checkpoint = recognise(path, info.type);
-    if (!checkpoint && !is_file) checkpoint = recognise_parts(path);
-    if (checkpoint) {
-      checkpoint->name = child;
-      found.push_back(std::move(*checkpoint));
-    } else if (info.type == FileType::kDirectory && depth > 1) {
-      search(path, child, depth - 1, found);
+    try {
+      search_child(path, child, info.type, depth, found, notes);
+    } catch (const Error& error) {
+      // A lost+found, a folder that vanished: no reason not to look at the rest.
+      if (error.code() != Code::kIo && error.code() != Code::kNotFound) throw;
+      notes.push_back({"PATH", "warning",
+                       fmt::format("{} was left out: {}", printable(child), error.status().message),
+                       "", ""});
     }
+  }
+}
+
+void PathResolver::search_child(const std::string& path, const std::string& child, FileType type,
+                                int depth, std::vector<FoundCheckpoint>& found,
+                                std::vector<Note>& notes) const {
+  auto checkpoint = recognise(path, type);
+  if (!checkpoint && type == FileType::kDirectory) checkpoint = recognise_parts(path);
+  if (checkpoint) {
+    checkpoint->name = child;
+    found.push_back(std::move(*checkpoint));
+  } else if (type == FileType::kDirectory && depth > 1) {
+    search(path, child, depth - 1, found, notes);
   }
 }
 

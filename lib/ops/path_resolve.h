@@ -39,7 +39,8 @@ class PathResolver {
   std::optional<FoundCheckpoint> recognise_parts(const std::string& path) const;
   /// Checkpoints below a folder, not below each other; hidden names and links left out; natural
   /// order.
-  std::vector<FoundCheckpoint> below(const std::string& folder) const;
+  /// What may not be read is left out with a note.
+  std::vector<FoundCheckpoint> below(const std::string& folder, std::vector<Note>& notes) const;
   std::optional<Pointer> pointer_in(const std::string& folder) const;
   /// Throws kUnsupported for a URL, kNotFound (with the nearest neighbour) for an absent path.
   FileInfo require(const std::string& asked) const;
@@ -49,7 +50,9 @@ class PathResolver {
   FoundCheckpoint resolve_folder(const std::string& asked, std::vector<Note>& notes) const;
   FoundCheckpoint follow(const Pointer& pointer, std::vector<Note>& notes) const;
   void search(const std::string& folder, const std::string& name, int depth,
-              std::vector<FoundCheckpoint>& found) const;
+              std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const;
+  void search_child(const std::string& path, const std::string& child, FileType type, int depth,
+                    std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const;
 
   FileSystem& fs_;
   std::string from_;

@@ -52,9 +52,11 @@ std::optional<RunListing> list_run(FileSystem& fs, const std::string& path,
   if (resolver.require(path).type != FileType::kDirectory) return std::nullopt;
   if (resolver.recognise(path, FileType::kDirectory) || resolver.recognise_parts(path))
     return std::nullopt;
-  const std::vector<FoundCheckpoint> found = resolver.below(path);
+  std::vector<Note> notes;
+  const std::vector<FoundCheckpoint> found = resolver.below(path, notes);
   if (found.size() < 2) return std::nullopt;
   RunListing listing{.path = path};
+  listing.notes = std::move(notes);
   std::string latest;
   if (const auto pointer = resolver.pointer_in(path)) {
     listing.pointer = pointer->name;

@@ -55,6 +55,7 @@ TEST_CASE("no name can drive a terminal") {
   CHECK(printable("größe λ 重み 🙂") == "größe λ 重み 🙂");
   CHECK(printable("a\nb\tc") == "a\\nb\\tc");
   CHECK(printable("\x1b[31m") == "\\x1b[31m");
+  CHECK(printable("a\u202Eb\u2066\u2028") == "a\\u202eb\\u2066\\u2028");
   CHECK(printable(std::string_view("a\0b", 3)) == "a\\x00b");
   CHECK(printable("\x7f") == "\\x7f");
   CHECK(printable("\xc2\x9b") == "\\xc2\\x9b");  // C1: CSI

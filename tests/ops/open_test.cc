@@ -3,6 +3,7 @@
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
 #include <tessera/storage/memory_file_system.h>
+#include <tessera/storage/observed_file_system.h>
 
 #include <catch2/catch.hpp>
 
@@ -128,6 +129,35 @@ TEST_CASE("a folder with one torch.save file is that file") {
   const OpenedCheckpoint opened = open_checkpoint(fs, "/source");
   CHECK(opened.path == file);
   CHECK(opened.manifest.format == "torch-save");
+}
+
+namespace {
+
+/// Nobody may list a folder called lost+found.
+class GuardedFileSystem : public ObservedFileSystem {
+ public:
+  using ObservedFileSystem::ObservedFileSystem;
+
+ protected:
+  void before(const IoEvent& event) const override {
+    if ((event.op == IoOp::kList || event.op == IoOp::kOpenDirectory) &&
+        event.path.find("lost+found") != std::string::npos)
+      fail(Code::kIo, "cannot list " + event.path + ": Permission denied");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a folder that may not be read is left out with a note") {
+  MemoryFileSystem fs;
+  load_sample(fs, "dcp/fsdp2_w2_model_only");
+  copy_to(fs, "/disk/run");
+  fs.make_directories("/disk/lost+found");
+  GuardedFileSystem guarded(fs);
+  const OpenedCheckpoint opened = open_checkpoint(guarded, "/disk");
+  CHECK(opened.path == "/disk/run");
+  REQUIRE(opened.notes.size() == 2);
+  CHECK(has(opened.notes[0].message, "lost+found was left out"));
 }
 
 TEST_CASE("hidden names are never checkpoints") {

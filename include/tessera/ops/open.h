@@ -78,6 +78,7 @@ struct RunListing {
   std::string pointer_target;  // what it names, as written
   bool pointer_stale = false;  // it names nothing that is there
   std::vector<RunRow> rows;    // by step, then name in natural order
+  std::vector<Note> notes;     // folders that may not be read
 };
 
 /// For summary: the rows when several checkpoints lie below PATH (with or without a pointer),
