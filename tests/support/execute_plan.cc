@@ -51,7 +51,7 @@ std::map<std::string, Bytes> execute_plan(const Manifest& source, const Director
                              source.tensors[segment.tensor].spec, plan.chunks[segment.payload]);
       TESSERA_CHECK(part.size() == segment.length);
       sums[s] = crc32(0, part);
-      std::memcpy(content.data() + segment.offset, part.data(), part.size());
+      if (!part.empty()) std::memcpy(content.data() + segment.offset, part.data(), part.size());
     }
     for (std::size_t s = file.first_segment; s < end; ++s) {
       const Segment& segment = plan.segments[s];
