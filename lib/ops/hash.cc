@@ -9,6 +9,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "lib/ops/listing.h"
+
 namespace tessera {
 namespace {
 
@@ -88,12 +90,8 @@ std::string values_root(const std::vector<std::pair<std::string, Value>>& values
 }
 
 HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& transfer) {
-  ReadOptions read;
-  read.memory_limit_bytes = transfer.memory_limit_bytes;
-  read.check_crc = transfer.check_crc;
-  read.threads = transfer.threads;
   const std::vector<std::uint32_t> leaves = leaf_tensors(checkpoint.manifest);
-  checkpoint.locate(leaves, read);
+  checkpoint.locate(leaves, read_options(transfer));
   HashReport report{.path = checkpoint.path, .format = checkpoint.manifest.format};
   if (transfer.progress) {
     for (std::uint32_t i : leaves)

@@ -11,6 +11,8 @@
 #include <set>
 #include <tuple>
 
+#include "lib/ops/listing.h"
+
 namespace tessera {
 namespace {
 
@@ -75,28 +77,6 @@ void keep_rows(LsTensor& tensor, const LsOptions& options) {
   });
 }
 
-LsTensor describe(const Manifest& manifest, std::uint32_t index) {
-  const StoredTensor& stored = manifest.tensors[index];
-  LsTensor tensor;
-  tensor.index = index;
-  tensor.name = stored.name;
-  tensor.dtype = torch_name(stored.spec.dtype);
-  const auto extents = stored.spec.shape.extents();
-  tensor.shape.assign(extents.begin(), extents.end());
-  tensor.numel = stored.spec.shape.numel();
-  tensor.bytes = static_cast<std::uint64_t>(stored.spec.size_bytes());
-  tensor.kind = stored.kind;
-  tensor.chunks = stored.chunk_count;
-  tensor.table = chunk_table(manifest, stored);
-  tensor.sharding = sharding_text(tensor.table);
-  for (const ChunkRow& row : tensor.table)
-    tensor.replicas = std::max(tensor.replicas, row.replica + 1);
-  for (const ChunkRow& row : tensor.table)
-    if (!row.file.empty() && std::ranges::find(tensor.files, row.file) == tensor.files.end())
-      tensor.files.push_back(row.file);
-  return tensor;
-}
-
 void sort_tensors(std::vector<LsTensor>& tensors, LsSort sort) {
   const auto place = [](const LsTensor& t) {
     return t.table.empty() ? std::tuple<std::string, std::uint64_t>()
@@ -128,9 +108,7 @@ std::map<std::uint32_t, std::string> embedded_digests(OpenedCheckpoint& checkpoi
   for (std::uint32_t i = 0; i < checkpoint.manifest.tensors.size(); ++i)
     if (checkpoint.manifest.tensors[i].embedded) embedded.push_back(i);
   if (embedded.empty()) return {};
-  ReadOptions read;
-  read.memory_limit_bytes = transfer.memory_limit_bytes;
-  checkpoint.locate(embedded, read);
+  checkpoint.locate(embedded, read_options(transfer));
   TransferOptions quiet = transfer;
   quiet.progress = nullptr;
   const auto digests = hash_tensors(checkpoint.manifest, *checkpoint.directory, embedded, quiet);
@@ -152,6 +130,28 @@ Value describe_embedded(const StoredTensor& tensor, const std::string& digest) {
 }
 
 }  // namespace
+
+LsTensor describe_tensor(const Manifest& manifest, std::uint32_t index) {
+  const StoredTensor& stored = manifest.tensors[index];
+  LsTensor tensor;
+  tensor.index = index;
+  tensor.name = stored.name;
+  tensor.dtype = torch_name(stored.spec.dtype);
+  const auto extents = stored.spec.shape.extents();
+  tensor.shape.assign(extents.begin(), extents.end());
+  tensor.numel = stored.spec.shape.numel();
+  tensor.bytes = static_cast<std::uint64_t>(stored.spec.size_bytes());
+  tensor.kind = stored.kind;
+  tensor.chunks = stored.chunk_count;
+  tensor.table = chunk_table(manifest, stored);
+  tensor.sharding = sharding_text(tensor.table);
+  for (const ChunkRow& row : tensor.table)
+    tensor.replicas = std::max(tensor.replicas, row.replica + 1);
+  for (const ChunkRow& row : tensor.table)
+    if (!row.file.empty() && std::ranges::find(tensor.files, row.file) == tensor.files.end())
+      tensor.files.push_back(row.file);
+  return tensor;
+}
 
 LsSort parse_ls_sort(std::string_view text) {
   constexpr std::array<std::pair<std::string_view, LsSort>, 5> kSorts = {
@@ -198,14 +198,14 @@ std::vector<ChunkRow> chunk_table(const Manifest& manifest, const StoredTensor& 
 std::vector<std::pair<std::string, Value>> json_values(OpenedCheckpoint& checkpoint,
                                                        const TransferOptions& transfer) {
   const auto digests = embedded_digests(checkpoint, transfer);
-  const DescribeTensor describe_tensor = [&](std::uint32_t index) {
+  const DescribeTensor describe = [&](std::uint32_t index) {
     return describe_embedded(checkpoint.manifest.tensors.at(index), digests.at(index));
   };
   ValueBudget budget(kValueNodes);
   std::vector<std::pair<std::string, Value>> values;
   for (const StateEntry& entry : checkpoint.manifest.state.entries)
     if (!entry.value.is_tensor())
-      values.emplace_back(entry.name, to_json_value(entry.value, describe_tensor, budget));
+      values.emplace_back(entry.name, to_json_value(entry.value, describe, budget));
   return values;
 }
 
@@ -219,7 +219,7 @@ LsReport list_tensors(OpenedCheckpoint& checkpoint, const LsOptions& options) {
   report.world_size_source = manifest.world_size_source;
   const bool filtered = options.rank || !options.file.empty();
   for (std::uint32_t index : leaf_tensors(manifest)) {
-    LsTensor tensor = describe(manifest, index);
+    LsTensor tensor = describe_tensor(manifest, index);
     if (filtered && !wanted(tensor, options)) continue;
     if (filtered) keep_rows(tensor, options);
     report.tensors.push_back(std::move(tensor));

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "lib/ops/element_blocks.h"
+#include "lib/ops/listing.h"
 
 namespace tessera {
 namespace {
@@ -27,11 +28,7 @@ void locate(OpenedCheckpoint& checkpoint, std::vector<std::uint32_t> tensors,
             const TransferOptions& transfer) {
   std::ranges::sort(tensors);
   tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
-  ReadOptions read;
-  read.memory_limit_bytes = transfer.memory_limit_bytes;
-  read.threads = transfer.threads;
-  read.check_crc = transfer.check_crc;
-  checkpoint.locate(tensors, read);
+  checkpoint.locate(tensors, read_options(transfer));
 }
 
 /// What Adam's update needs from the parameter's group.

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "lib/ops/element_text.h"
+#include "lib/ops/listing.h"
 #include "lib/ops/npy.h"
 
 namespace tessera {
@@ -75,9 +76,7 @@ class TensorShow {
         report_(report) {}
 
   void run() {
-    LsOptions ls;
-    ls.chunks = true;
-    report_.tensor = list_one(ls);
+    report_.tensor = describe_tensor(checkpoint_.manifest, index_);
     facts();
     const std::vector<Taken> taken = take_all(options_.slice, tensor_.spec.shape);
     for (const Taken& t : taken) {
@@ -85,9 +84,7 @@ class TensorShow {
       if (!t.is_index) report_.slice_shape.push_back(t.end - t.begin);
     }
     if (!options_.values && !options_.npy) return;
-    ReadOptions read;
-    read.memory_limit_bytes = options_.transfer.memory_limit_bytes;
-    checkpoint_.locate(std::span(&index_, 1), read);
+    checkpoint_.locate(std::span(&index_, 1), read_options(options_.transfer));
     if (options_.npy) check_size(taken);
     if (options_.npy)
       report_.npy = make_npy(tensor_.spec.dtype, report_.slice_shape, gather(ranges(taken)),
@@ -96,13 +93,6 @@ class TensorShow {
   }
 
  private:
-  LsTensor list_one(const LsOptions& options) {
-    LsReport all = list_tensors(checkpoint_, options);
-    for (LsTensor& tensor : all.tensors)
-      if (tensor.index == index_) return std::move(tensor);
-    return {};
-  }
-
   void facts() {
     const Manifest& manifest = checkpoint_.manifest;
     if (tensor_.quant >= 0) {

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "lib/ops/element_blocks.h"
+#include "lib/ops/listing.h"
 #include "lib/ops/stat_pass.h"
 
 namespace tessera {
@@ -189,12 +190,8 @@ bool StatReport::ok() const {
 
 StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& options) {
   const TransferOptions& transfer = options.transfer;
-  ReadOptions read;
-  read.memory_limit_bytes = transfer.memory_limit_bytes;
-  read.threads = transfer.threads;
-  read.check_crc = transfer.check_crc;
   const std::vector<std::uint32_t> leaves = leaf_tensors(checkpoint.manifest);
-  checkpoint.locate(leaves, read);
+  checkpoint.locate(leaves, read_options(transfer));
   const Manifest& manifest = checkpoint.manifest;
   StatReport report;
   report.path = checkpoint.path;
