@@ -59,7 +59,7 @@ TEST_CASE("bad requests are refused and nothing changes") {
   CHECK(refuse(options) == Code::kNotFound);
 }
 
-TEST_CASE("--force replaces an empty folder or a checkpoint, never other people's files") {
+TEST_CASE("force replaces an empty folder or a checkpoint, never other people's files") {
   MemoryFileSystem fs;
   const std::string source = load_sample(fs, "dcp/fsdp2_w2");
   fs.make_directories("/precious");

@@ -40,7 +40,7 @@ TEST_CASE("a renamed parameter takes its state and its place in the groups along
   CHECK(member);
 }
 
-TEST_CASE("--to hf: the model alone, without its root, in shards with an index") {
+TEST_CASE("to hf: the model alone, without its root, in shards with an index") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "dcp/fsdp2_w2");
   OpenedContent before = content_at(fs, source);
@@ -69,7 +69,7 @@ TEST_CASE("--to hf: the model alone, without its root, in shards with an index")
   CHECK(seal->find("config.json") != nullptr);
 }
 
-TEST_CASE("--to hf drops a tie by its bytes and records the alias") {
+TEST_CASE("to hf drops a tie by its bytes and records the alias") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "torchsave/sgd_tied_zip");
   ConvertOptions options = convert_options(source, "/out.safetensors", std::nullopt, "hf");
@@ -87,7 +87,7 @@ TEST_CASE("--to hf drops a tie by its bytes and records the alias") {
   CHECK(as_text(bytes).find("\"" + report.dropped[0] + "\":\"") != std::string_view::npos);
 }
 
-TEST_CASE("--salvage brings whole tensors over and names the lost ones") {
+TEST_CASE("salvage brings whole tensors over and names the lost ones") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "dcp/fsdp2_w4");
   OpenedContent before = content_at(fs, source);
@@ -118,7 +118,7 @@ TEST_CASE("dropped values are not missed by --verify, a wrong byte is") {
   CHECK(content_at(fs, "/out.safetensors").values.empty());
 }
 
-TEST_CASE("--verify compares trees, so that an older release's flattening is no difference") {
+TEST_CASE("verify compares trees, so that an older release's flattening is no difference") {
   for (const std::string& name :
        {"dcp-old/torch-1.13.1_shardedtensor_w2", "dcp-old/torch-2.3.1_fsdp1_dtensor_w2"}) {
     MemoryFileSystem fs;
@@ -131,7 +131,7 @@ TEST_CASE("--verify compares trees, so that an older release's flattening is no 
   }
 }
 
-TEST_CASE("--verify stops a result of which one staged byte turned") {
+TEST_CASE("verify stops a result of which one staged byte turned") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "safetensors/hf_sharded");
   class TurnByte final : public ObservedFileSystem {

@@ -210,7 +210,7 @@ TEST_CASE("a URL is refused with the command that copies it") {
   }
 }
 
-TEST_CASE("--from decides, and is held to what is there") {
+TEST_CASE("a named --from decides, and is held to what is there") {
   MemoryFileSystem fs;
   load_sample(fs, "dcp/fsdp2_w2");
   OpenOptions options;

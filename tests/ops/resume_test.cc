@@ -64,7 +64,7 @@ TEST_CASE("a cancelled run is kept, named and continued to the same bytes") {
   CHECK(kept > 3);
 }
 
-TEST_CASE("--no-keep leaves nothing of a cancelled run") {
+TEST_CASE("a cancelled run with --no-keep leaves nothing") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "dcp/fsdp2_w4");
   CancelToken token;

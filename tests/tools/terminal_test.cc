@@ -71,7 +71,7 @@ TEST_CASE("a closed pipe is exit 141 without a word") {
   CHECK(result.err.empty());
 }
 
-TEST_CASE("--help starts in 10 ms") {
+TEST_CASE("help starts in 10 ms") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   const double limit = 0.5;  // a sanitizer's own start is many times that
 #elif !defined(NDEBUG)
