@@ -77,7 +77,7 @@ class Merger {
         if (source.side != 0) source.side += offset(out_.strides);
         break;
       case Source::Kind::kCoded:
-        source.side += offset(out_.codecs);
+        source.side += source.view != 0 ? offset(out_.views) : offset(out_.codecs);
         break;
       case Source::Kind::kInline:
       case Source::Kind::kFill:
@@ -110,6 +110,9 @@ class Merger {
     for (Record& record : part_->records)
       record.file += static_cast<std::uint32_t>(out_.files.size());
     for (StoredFile& file : part_->files) file.path = folder_ + file.path;
+    for (CodedView& view : part_->views)
+      view.codecs += static_cast<std::uint32_t>(out_.codecs.size());
+    append(out_.views, part_->views);
     append(out_.files, part_->files);
     append(out_.records, part_->records);
     append(out_.strides, part_->strides);

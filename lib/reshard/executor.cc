@@ -106,6 +106,7 @@ TransferResult Transfer::run() {
   prepare();
   std::vector<Unit> units = make_units(source_, output_, plan_, geometries_, budget_);
   std::uint64_t bytes_read = 0;
+  std::map<std::uint32_t, CastCounts> casts;
   {
     std::vector<std::unique_ptr<Worker>> workers(static_cast<std::size_t>(budget_.threads));
     parallel_for(units.size(), budget_.threads, [&](std::size_t i, int number) {
@@ -113,13 +114,22 @@ TransferResult Transfer::run() {
       if (!worker) worker = make_worker();
       run_unit(units[i], *worker);
     });
-    for (const auto& worker : workers) bytes_read += worker ? worker->bytes_read : 0;
+    for (const auto& worker : workers) {
+      if (!worker) continue;
+      bytes_read += worker->bytes_read;
+      for (const auto& [tensor, counts] : worker->casts) {
+        CastCounts& all = casts[tensor];
+        all.overflow_to_inf += counts.overflow_to_inf;
+        all.underflow_to_zero += counts.underflow_to_zero;
+      }
+    }
   }
   parallel_for(output_.files.size(), budget_.threads,
                [&](std::size_t file, int) { finish_file(static_cast<std::uint32_t>(file)); });
   TransferResult result;
   result.crc32_per_mib = sums_.file_crcs();
   result.bytes_read = bytes_read;
+  result.casts = std::move(casts);
   result.bytes_written = bytes_written_;
   result.resumed_bytes = resumed_bytes_;
   result.proved_bytes = prover_.proved_bytes();

@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::uint64_t kReadThroughBytes = std::uint64_t{256} << 10;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::int64_t kCastNumel = 2048;  // elements cast at once: both forms stay in the cache
 
 std::uint64_t round_down(std::uint64_t n) { return n / kIoAlignment * kIoAlignment; }
 std::uint64_t round_up(std::uint64_t n) { return round_down(n + kIoAlignment - 1); }
@@ -84,7 +85,8 @@ struct Gather::Need {
   std::uint64_t chunk = 0;  // in Manifest::chunks
   const Source* source = nullptr;
   const std::vector<std::int64_t>* strides = nullptr;
-  Region common;  // of the piece and the task's region
+  Region common;          // of the piece and the task's region
+  std::int64_t base = 0;  // of a coded view: elements of the item before the chunk's first
   std::int64_t first_element =
       0;                     // of the chunk's ravel (strided: steps from the chunk's first element)
   std::uint64_t offset = 0;  // bytes in the file (kExtent)
@@ -100,7 +102,7 @@ struct Gather::Op {
 
 void Gather::collect(const CopyTask& task, std::uint32_t number, std::vector<Need>& needs) const {
   const Geometry& geometry = *task.geometry;
-  auto es = static_cast<std::uint64_t>(geometry.element_bytes);
+  auto es = static_cast<std::uint64_t>(geometry.stored_element_bytes);
   std::int64_t found = 0;
   geometry.sources.query(task.region, [&](std::size_t i, const Region& common) {
     const SourceChunk& entry = geometry.source_chunks[geometry.sources.owner(i)];
@@ -113,11 +115,13 @@ void Gather::collect(const CopyTask& task, std::uint32_t number, std::vector<Nee
     std::int64_t numel = region_numel(common);
     found += numel;
     RegionView piece = geometry.sources.region(i);
+    need.base = entry.first_element;
     if (entry.strides != nullptr) {
       add_strided(task, piece, std::move(need), needs);
       return;
     }
-    need.first_element = geometry.sources.chunk_offset(i) + offset_inside(piece, common);
+    need.first_element =
+        need.base + geometry.sources.chunk_offset(i) + offset_inside(piece, common);
     need.offset = need.source->offset + static_cast<std::uint64_t>(need.first_element) * es;
     need.length = static_cast<std::uint64_t>(numel) * es;
     check_extent(need);
@@ -140,7 +144,7 @@ void Gather::check_extent(const Need& need) {
 /// Halves the region along its widest step until the span it touches fits one read.
 void Gather::add_strided(const CopyTask& task, RegionView piece, Need need,
                          std::vector<Need>& needs) const {
-  auto es = static_cast<std::uint64_t>(task.geometry->element_bytes);
+  auto es = static_cast<std::uint64_t>(task.geometry->stored_element_bytes);
   const std::vector<std::int64_t>& strides = *need.strides;
   std::int64_t span = 1;
   std::size_t widest = 0;
@@ -153,7 +157,7 @@ void Gather::add_strided(const CopyTask& task, RegionView piece, Need need,
       widest_step = strides[d];
     }
   }
-  need.first_element = dot_begin(piece, need.common, strides);
+  need.first_element = need.base + dot_begin(piece, need.common, strides);
   need.offset = need.source->offset + static_cast<std::uint64_t>(need.first_element) * es;
   need.length = static_cast<std::uint64_t>(span) * es;
   if (need.length > options_.span_bytes && widest_step > 0) {
@@ -266,10 +270,14 @@ void Gather::prove_apart(const Need& need, Worker& worker) const {
 }
 
 const Bytes& Gather::decoded(const Need& need, Worker& worker) const {
-  if (auto found = worker.decoded.find(need.chunk); found != worker.decoded.end()) {
+  const Source& source = *need.source;
+  const std::pair key(source.file, source.offset);  // several chunks may be views of one item
+  if (auto found = worker.decoded.find(key); found != worker.decoded.end()) {
+    if (prover_ != nullptr && prover_->wants(need.chunk)) {
+      in_file(files_.path(source.file), [&] { prove_apart(need, worker); });
+    }
     return found->second;
   }
-  const Source& source = *need.source;
   return in_file(files_.path(source.file), [&]() -> const Bytes& {
     if (source.length > options_.memory_limit_bytes) {
       fail(Code::kResourceExhausted,
@@ -284,20 +292,22 @@ const Bytes& Gather::decoded(const Need& need, Worker& worker) const {
       prover_->add(need.chunk, source.offset, source.length, crc32(0, bytes));
     }
     Bytes out(bytes.begin(), bytes.end());
-    for (const std::string& codec : manifest_.codecs[source.side]) {
+    const std::uint32_t chain =
+        source.view != 0 ? manifest_.views[source.side].codecs : source.side;
+    for (const std::string& codec : manifest_.codecs[chain]) {
       out = decode(codec, out, options_.memory_limit_bytes);
     }
     if (worker.decoded_bytes + out.size() > options_.decoded_bytes) worker.drop_decoded();
     worker.meter->add(static_cast<std::int64_t>(out.size()));
     worker.decoded_bytes += out.size();
-    return worker.decoded[need.chunk] = std::move(out);
+    return worker.decoded[key] = std::move(out);
   });
 }
 
 void Gather::from_memory(std::span<const CopyTask> tasks, const Need& need, Worker& worker,
                          std::vector<Fragment>* fragments) const {
   const CopyTask& task = tasks[need.task];
-  auto es = static_cast<std::uint64_t>(task.geometry->element_bytes);
+  auto es = static_cast<std::uint64_t>(task.geometry->stored_element_bytes);
   const Source& source = *need.source;
   switch (source.kind) {
     case Source::Kind::kPending:
@@ -330,7 +340,9 @@ void Gather::place(const CopyTask& task, const Need& need, const std::byte* byte
   auto es = static_cast<std::uint64_t>(task.geometry->element_bytes);
   std::vector<Op> ops;
   std::int64_t covered = 0;
-  bool all_runs = need.strides == nullptr && need.source->flags == 0;
+  const StoredTensor& tensor = manifest_.tensors[task.tensor];
+  bool is_cast = tensor.stored_dtype() != tensor.spec.dtype;
+  bool all_runs = need.strides == nullptr && need.source->flags == 0 && !is_cast;
   for (std::uint32_t i = 0; i < task.targets.size(); ++i) {
     Op op;
     if (!intersect_regions(need.common, task.targets[i].box, op.common)) continue;
@@ -351,10 +363,11 @@ void Gather::place(const CopyTask& task, const Need& need, const std::byte* byte
   if (need.source->flags != 0) {
     std::byte* changed = worker.private_copy.need(need.length);
     std::memcpy(changed, bytes, need.length);
-    apply_source_flags(manifest_.tensors[task.tensor].spec.dtype, need.source->flags,
+    apply_source_flags(tensor.stored_dtype(), need.source->flags,
                        {changed, static_cast<std::size_t>(need.length)});
     bytes = changed;
   }
+  if (is_cast) return place_cast(task, need, bytes, worker);
   std::vector<std::int64_t> source_strides =
       need.strides != nullptr ? *need.strides : dense_strides(need.common);
   for (const Op& op : ops) {
@@ -379,6 +392,47 @@ void Gather::place(const CopyTask& task, const Need& need, const std::byte* byte
       fragments->push_back({need.task, op.number, to + at, part, crc});
       if (fused) prover_->add(need.chunk, need.offset + from + at, part, crc);
       at += part;
+    }
+  }
+}
+
+/// Casts each element of the need once, block by block, and hands it to every target that wants it.
+/// No checksum comes for free here: the target's are made when it is written.
+void Gather::place_cast(const CopyTask& task, const Need& need, const std::byte* bytes,
+                        Worker& worker) const {
+  const StoredTensor& tensor = manifest_.tensors[task.tensor];
+  const int from_bytes = task.geometry->stored_element_bytes;
+  const int to_bytes = task.geometry->element_bytes;
+  const auto source_strides = need.strides != nullptr ? *need.strides : dense_strides(need.common);
+  std::byte* compact = worker.cast.need(static_cast<std::uint64_t>(kCastNumel) *
+                                        static_cast<std::uint64_t>(from_bytes + to_bytes));
+  std::byte* cast = compact + kCastNumel * from_bytes;
+  CastCounts& counts = worker.casts[task.tensor];
+  std::vector<const TargetSpan*> targets;
+  Region block;
+  Region common;
+  for (const TargetSpan& target : task.targets) {
+    if (intersect_regions(need.common, target.box, common)) targets.push_back(&target);
+  }
+  RegionCursor blocks(need.common, kCastNumel);
+  while (blocks.next(block)) {
+    auto numel = static_cast<std::size_t>(region_numel(block));
+    const std::vector<std::int64_t> strides = dense_strides(block);
+    const std::byte* dense = bytes + dot_begin(need.common, block, source_strides) * from_bytes;
+    if (need.strides != nullptr) {  // a dense source: the block is one run of it
+      copy_region(shape_of(block), from_bytes, dense, source_strides, compact, strides);
+      dense = compact;
+    }
+    CastCounts lost =
+        cast_elements(tensor.stored_dtype(), {dense, numel * static_cast<std::size_t>(from_bytes)},
+                      tensor.spec.dtype, {cast, numel * static_cast<std::size_t>(to_bytes)});
+    counts.overflow_to_inf += lost.overflow_to_inf;
+    counts.underflow_to_zero += lost.underflow_to_zero;
+    for (const TargetSpan* target : targets) {
+      if (!intersect_regions(block, target->box, common)) continue;
+      copy_region(shape_of(common), to_bytes, cast + offset_inside(block, common) * to_bytes,
+                  strides, target->data + offset_inside(target->box, common) * to_bytes,
+                  dense_strides(target->box));
     }
   }
 }

@@ -6,10 +6,12 @@
 //   tasks --query--> needs (one contiguous file range each) --sort, merge--> reads of at most a
 //   block
 //         --each need--> checksum, byte order, conj / neg --each target--> runs copied
+//                                                    or, cast: small blocks --cast--> copied
 //
 // A Worker owns the buffers of one thread and is reused. Thread-safe with one Worker per thread.
 #include <tessera/base/progress.h>
 #include <tessera/storage/aligned_buffer.h>
+#include <tessera/tensor/cast.h>
 
 #include <atomic>
 #include <map>
@@ -77,17 +79,19 @@ class MeteredBuffer {
 
 struct Worker {
   explicit Worker(StagedMeter& staged)
-      : meter(&staged), read(staged), private_copy(staged), write(staged) {}
+      : meter(&staged), read(staged), private_copy(staged), write(staged), cast(staged) {}
   ~Worker() { drop_decoded(); }
   void drop_decoded();
   StagedMeter* meter;
   MeteredBuffer read;
   MeteredBuffer private_copy;  // bytes that are changed after reading: swapped, negated
   MeteredBuffer write;
-  std::map<std::uint64_t, Bytes>
-      decoded;  // compressed items, by chunk; the caller drops them when it moves on
+  MeteredBuffer cast;  // a small block, as stored and as cast
+  /// Compressed items, by file and offset; the caller drops them when it moves on.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, Bytes> decoded;
   std::uint64_t decoded_bytes = 0;
   std::uint64_t bytes_read = 0;
+  std::map<std::uint32_t, CastCounts> casts;  // by tensor: what did not fit
 };
 
 struct GatherOptions {
@@ -124,6 +128,8 @@ class Gather {
   void prove_apart(const Need& need, Worker& worker) const;
   void place(const CopyTask& task, const Need& need, const std::byte* bytes, bool prove,
              Worker& worker, std::vector<Fragment>* fragments) const;
+  void place_cast(const CopyTask& task, const Need& need, const std::byte* bytes,
+                  Worker& worker) const;
   void read(std::uint32_t file, std::uint64_t begin, std::uint64_t end, Worker& worker,
             const std::byte** data) const;
 

@@ -77,6 +77,7 @@ class GeometryBuilder {
       build_bytes();
     } else {
       geometry_.element_bytes = element_bytes(tensor_.spec.dtype);
+      geometry_.stored_element_bytes = element_bytes(tensor_.stored_dtype());
       if (tensor_.spec.shape.rank() == 0 || (!geometry_.has_strided && build_flat())) {
         if (tensor_.spec.shape.rank() == 0) build_scalar();
       } else {
@@ -92,16 +93,21 @@ class GeometryBuilder {
   void add_source_chunk(std::uint32_t c) {
     Chunk chunk = manifest_.chunk(tensor_, c);
     const Source& source = manifest_.source(tensor_, c);
-    SourceChunk entry{tensor_.first_chunk + c, nullptr, chunk.numel()};
+    SourceChunk entry{tensor_.first_chunk + c, nullptr, chunk.numel(), 0};
+    const std::vector<std::int64_t>* strides = nullptr;
     if (source.kind == Source::Kind::kExtent && source.side != 0) {
-      const std::vector<std::int64_t>& strides = manifest_.strides[source.side - 1];
-      if (!is_dense(chunk.box.shape, strides)) {
-        if (!chunk.is_whole_box() || strides.size() != static_cast<std::size_t>(chunk.box.rank())) {
-          fail(Code::kUnsupported, "a strided source that holds a flat range");
-        }
-        entry.strides = &strides;
-        geometry_.has_strided = geometry_.has_strided || chunk.numel() > 0;
+      strides = &manifest_.strides[source.side - 1];
+    } else if (source.kind == Source::Kind::kCoded && source.view != 0) {
+      const CodedView& view = manifest_.views[source.side];
+      entry.first_element = view.first_element;
+      if (!view.strides.empty()) strides = &view.strides;
+    }
+    if (strides != nullptr && !is_dense(chunk.box.shape, *strides)) {
+      if (!chunk.is_whole_box() || strides->size() != static_cast<std::size_t>(chunk.box.rank())) {
+        fail(Code::kUnsupported, "a strided source that holds a flat range");
       }
+      entry.strides = strides;
+      geometry_.has_strided = geometry_.has_strided || chunk.numel() > 0;
     }
     geometry_.has_coded = geometry_.has_coded || source.kind == Source::Kind::kCoded;
     geometry_.has_pending = geometry_.has_pending || source.kind == Source::Kind::kPending;

@@ -24,14 +24,16 @@ struct SourceChunk {
   std::uint64_t chunk = 0;                             // index in Manifest::chunks
   const std::vector<std::int64_t>* strides = nullptr;  // elements per dim; null: row-major dense
   std::int64_t numel = 0;
+  std::int64_t first_element = 0;  // of what a coded item decodes to
 };
 
 struct Geometry {
   std::vector<std::int64_t> shape;  // collapsed; never empty
-  int element_bytes = 1;
-  bool collapsed = true;  // false: dims are the tensor's own (a scalar has one dim of 1)
-  PieceTable sources;     // owner: index in source_chunks
-  PieceTable targets;     // owner: index in the list of target chunks given
+  int element_bytes = 1;            // of the tensor
+  int stored_element_bytes = 1;     // differs where elements are cast while they are read
+  bool collapsed = true;            // false: dims are the tensor's own (a scalar has one dim of 1)
+  PieceTable sources;               // owner: index in source_chunks
+  PieceTable targets;               // owner: index in the list of target chunks given
   std::vector<SourceChunk> source_chunks;
   bool has_strided = false;
   bool has_coded = false;

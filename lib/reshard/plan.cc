@@ -98,7 +98,9 @@ Plan::Plan(const Manifest& source, const OutputPlan& output) : source_(&source),
     entry.first_source = sources_.size();
     entry.source_count = static_cast<std::uint32_t>(chosen.size());
     sources_.insert(sources_.end(), chosen.begin(), chosen.end());
-    source_bytes_ += static_cast<std::uint64_t>(source.tensors[entry.tensor].spec.size_bytes());
+    const StoredTensor& tensor = source.tensors[entry.tensor];
+    TensorSpec stored{tensor.stored_dtype(), tensor.spec.shape};
+    source_bytes_ += static_cast<std::uint64_t>(stored.size_bytes());
   }
 }
 

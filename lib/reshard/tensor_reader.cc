@@ -101,8 +101,8 @@ struct TensorReader::Impl {
   /// Elements per block: whole rows of the leading dims where that fits, so that a block stays one
   /// region.
   std::int64_t block_numel(const Geometry& geometry) const {
-    std::int64_t most =
-        std::max<std::int64_t>(1, static_cast<std::int64_t>(block_bytes) / geometry.element_bytes);
+    std::int64_t widest = std::max(geometry.element_bytes, geometry.stored_element_bytes);
+    std::int64_t most = std::max<std::int64_t>(1, static_cast<std::int64_t>(block_bytes) / widest);
     std::int64_t inner = geometry.numel();
     if (inner == 0) return 1;
     for (std::int64_t extent : geometry.shape) {

@@ -16,6 +16,11 @@ constexpr std::uint64_t kLeastShareBytes = std::uint64_t{1} << 20;
 constexpr std::size_t kMostSlabsPerBatch = 4096;
 constexpr std::size_t kRecentGeometries = 16;
 
+/// Of an element as it is read and as it is written.
+std::int64_t widest_bytes(const Geometry& geometry) {
+  return std::max(geometry.element_bytes, geometry.stored_element_bytes);
+}
+
 /// Elements of a slab: what is staged is the slab once as read (once more if its bytes are changed)
 /// and once per time it is written.
 std::int64_t slab_numel(const Manifest& source, const OutputPlan& output, const Plan& plan,
@@ -41,7 +46,7 @@ std::int64_t slab_numel(const Manifest& source, const OutputPlan& output, const 
         std::min(kMostSlabBytes, budget.block_bytes / 2 * std::max<std::uint64_t>(2, side_by_side));
   }
   std::uint64_t bytes = std::max(std::min(wanted, most), kLeastBlockBytes);
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / geometry.element_bytes);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / widest_bytes(geometry));
 }
 
 /// Where to end a slab of a one-dimensional tensor that begins at `begin` and may reach `limit`: at
@@ -153,6 +158,8 @@ std::vector<Unit> make_units(const Manifest& source, const OutputPlan& output, c
     cut_tensor(output, plan, entry, *geometry, most, slabs);
     std::uint64_t written = 0;
     for (std::uint64_t s : plan.segments(entry)) written += output.segments[s].length;
+    written = std::max(
+        written, static_cast<std::uint64_t>(geometry->numel() * geometry->stored_element_bytes));
     bool small = slabs.size() == 1 && !geometry->has_strided && !geometry->has_coded &&
                  written <= budget.block_bytes / 4;
     if (small) {

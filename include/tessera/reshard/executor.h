@@ -13,8 +13,10 @@
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/storage/file_system.h>
 #include <tessera/storage/stage.h>
+#include <tessera/tensor/cast.h>
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace tessera {
@@ -26,6 +28,9 @@ struct TransferResult {
   std::uint64_t resumed_bytes = 0;  // found finished in the stage's journal, re-read and proved
   std::uint64_t proved_bytes = 0;   // source bytes whose stored checksum was proved
   std::uint64_t peak_staged_bytes = 0;
+  /// Elements that did not fit when they were cast, by tensor (index in Manifest::tensors): one
+  /// entry per tensor that was cast. What was resumed is not counted again.
+  std::map<std::uint32_t, CastCounts> casts;
 };
 
 /// Writes every file of `output` into `stage`, synced and closed. Throws kCorrupt (checksum, short

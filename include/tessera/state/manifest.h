@@ -38,7 +38,7 @@ struct Source {
 
   Kind kind = Kind::kPending;
   std::uint8_t flags = 0;
-  std::uint16_t reserved = 0;
+  std::uint16_t view = 0;    // kCoded: 1 = `side` is an index in Manifest::views
   std::uint32_t file = 0;    // index in Manifest::files
   std::uint64_t offset = 0;  // bytes in the file
   /// Bytes: the item (kPending, kCoded), or the span the elements touch (kExtent).
@@ -55,6 +55,13 @@ struct Record {
   std::uint32_t crc32 = 0;  // zip polynomial
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
+};
+
+/// Part of the dense elements that a coded item decodes to: a derived tensor's chunk.
+struct CodedView {
+  std::uint32_t codecs = 0;           // index in Manifest::codecs
+  std::int64_t first_element = 0;     // of the item's elements
+  std::vector<std::int64_t> strides;  // elements, per dim of the chunk; empty: dense
 };
 
 struct StoredFile {
@@ -117,6 +124,10 @@ struct StoredTensor {
   bool requires_grad = false;
   bool always_sharded = false;  // our own manifest says that this tensor is a sharded one
   std::int32_t quant = -1;      // index in Manifest::quant, -1 = none
+  /// Set: its bytes are elements of this type, and become spec.dtype when they are read.
+  std::optional<DType> cast_from;
+
+  DType stored_dtype() const { return cast_from.value_or(spec.dtype); }
 };
 
 /// A remark of the reader that is not fatal: unknown attribute kept, stale file ignored, ...
@@ -148,6 +159,7 @@ struct Manifest {
   std::vector<Record> records;
   std::vector<Bytes> inline_bytes;
   std::vector<std::vector<std::string>> codecs;  // chains, applied left to right
+  std::vector<CodedView> views;                  // of coded items that several tensors share
   std::vector<QuantParams> quant;
   std::vector<Note> notes;
   std::vector<GlobalUse> globals;
