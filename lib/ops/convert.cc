@@ -294,16 +294,7 @@ std::unique_ptr<Stage> Conversion::open_stage() const {
   stage.force = options_.force;
   stage.resume = options_.resume;
   stage.single_file = output_.single_file;
-  try {
-    return Stage::open(fs_, destination_, plan_hash_, stage);
-  } catch (const Error& error) {
-    if (!options_.resume || error.code() != Code::kNotFound || kept_stage(fs_, options_).empty()) {
-      throw;
-    }
-    fail(Code::kCorrupt,
-         fmt::format("the source changed since the run that left {}", kept_stage(fs_, options_)),
-         "run again without --resume");
-  }
+  return Stage::open(fs_, destination_, plan_hash_, stage);
 }
 
 Seal Conversion::make_seal() const {

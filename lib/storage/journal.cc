@@ -24,6 +24,18 @@ Bytes header(std::string_view plan_hash) {
   return bytes;
 }
 
+/// The plan hash of a whole header.
+std::optional<std::string> parse_header(ByteView bytes) {
+  const std::size_t fixed = kMagic.size() + 8;
+  if (bytes.size() < fixed || !as_text(bytes).starts_with(kMagic)) return std::nullopt;
+  const std::size_t length = load_le<std::uint32_t>(bytes.data() + kMagic.size());
+  if (bytes.size() - fixed < length) return std::nullopt;
+  const std::size_t summed = fixed - 4 + length;
+  if (load_le<std::uint32_t>(bytes.data() + summed) != crc32(0, bytes.first(summed)))
+    return std::nullopt;
+  return std::string(as_text(bytes.subspan(kMagic.size() + 4, length)));
+}
+
 void append_record(Bytes& to, const JournalEntry& entry) {
   const std::size_t start = to.size();
   to.resize(start + kRecordBytes);
@@ -53,12 +65,12 @@ std::optional<JournalContent> read_journal(const Directory& stage, std::string_v
   const std::unique_ptr<ReadFile> file = stage.open(kJournalName);
   Bytes bytes(file->size_bytes());
   file->read_at(0, bytes);
-  const Bytes expected = header(plan_hash);
-  if (bytes.size() < expected.size() ||
-      std::memcmp(bytes.data(), expected.data(), expected.size()) != 0)
-    return std::nullopt;
+  const std::optional<std::string> plan = parse_header(bytes);
+  if (!plan) return std::nullopt;
   JournalContent content;
-  content.valid_bytes = expected.size();
+  content.same_plan = *plan == plan_hash;
+  if (!content.same_plan) return content;
+  content.valid_bytes = header(plan_hash).size();
   while (bytes.size() - content.valid_bytes >= kRecordBytes) {
     const auto entry = parse_record(ByteView(bytes).subspan(content.valid_bytes, kRecordBytes));
     if (!entry) break;

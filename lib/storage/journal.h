@@ -21,11 +21,12 @@ namespace tessera::storage {
 inline constexpr std::string_view kJournalName = ".tessera-journal";
 
 struct JournalContent {
+  bool same_plan = false;  // else nothing more is known
   std::vector<JournalEntry> entries;
   std::uint64_t valid_bytes = 0;
 };
 
-/// nullopt: no journal in the folder, or not one of this plan.
+/// nullopt: no journal in the folder, or one that ends before its plan hash does.
 std::optional<JournalContent> read_journal(const Directory& stage, std::string_view plan_hash);
 
 /// Appends in batches. Thread-safe.

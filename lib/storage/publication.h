@@ -20,6 +20,9 @@ class Publication {
   /// The same for a file, which plain rename replaces atomically where exchange is unsupported.
   void replace_file(const std::string& from, const std::string& to);
 
+  /// What was done so far is on the disk and stays: undo() leaves it alone.
+  void accept() { steps_.clear(); }
+
   /// Names were changed, so that what `from` and `to` lead to after a crash is open until the
   /// parent is synced.
   bool started() const { return started_; }

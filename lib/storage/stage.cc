@@ -19,6 +19,9 @@ namespace {
 
 using namespace storage;
 
+// In the stage of a one-file result: the seal of the file that is being replaced.
+constexpr std::string_view kOldSealName = ".tessera-old-seal";
+
 // open -> publish() -> published            the lock goes, the old content is removed
 //      |           \-> left                 a swap was undone but may not be on the disk: the
 //      janitor removes it after a sync
@@ -75,8 +78,10 @@ class StageOnDisk final : public Stage {
   void sync_tree(const Directory& stage, const std::string& relative);
   void write_seal(const Bytes& bytes);
   void commit(bool sealed, Publication& publication);
-  void commit_file(bool sealed, Publication& publication);
-  void clean_up_after_commit(bool sealed) noexcept;
+  void retire_seal(Publication& publication);
+  void place_file(const std::string& seal, Publication& publication);
+  void replace_file(const std::string& seal, Publication& publication);
+  void clean_up_after_commit() noexcept;
 
   FileSystem& fs_;
   StagePaths paths_;
@@ -112,13 +117,23 @@ void StageOnDisk::resume() {
       State::kGone;  // until it is known to be a stage of this plan, nothing here is ours to remove
   const auto parent = fs_.open_directory(paths_.parent);
   const auto info = parent->stat(split_path(directory_).name);
-  std::optional<JournalContent> content;
-  if (info && info->type == FileType::kDirectory)
-    content = read_journal(*fs_.open_directory(directory_), paths_.plan_hash);
-  if (!content) {
+  if (!info || info->type != FileType::kDirectory) {
     fail(Code::kNotFound,
          fmt::format("nothing to resume for {} (no stage {} of this same request)", final_path_,
                      directory_),
+         "run again without --resume");
+  }
+  std::optional<JournalContent> content =
+      read_journal(*fs_.open_directory(directory_), paths_.plan_hash);
+  if (!content) {
+    fail(Code::kNotFound,
+         fmt::format("nothing to continue in {}: the run that left it ended before it had written "
+                     "anything, or while it published",
+                     directory_),
+         "run again without --resume");
+  }
+  if (!content->same_plan) {
+    fail(Code::kCorrupt, fmt::format("the source changed since the run that left {}", directory_),
          "run again without --resume");
   }
   // A seal in it belongs to a publication that failed.
@@ -149,7 +164,7 @@ std::unique_ptr<WriteFile> StageOnDisk::create(const std::string& relative, IoMo
       confined_components(options_.single_file ? paths_.name : relative, directory_);
   std::string name;
   for (const std::string& component : components) name = join_path(name, component);
-  if (name == kJournalName || name == seal_name())
+  if (name == kJournalName || name == kOldSealName || name == seal_name())
     fail(Code::kInvalidArgument, fmt::format("the file name {} is reserved", name));
   const std::lock_guard lock(mutex_);
   make_folders_above(components);
@@ -216,49 +231,68 @@ void StageOnDisk::publish(const std::function<void()>& prove, const std::functio
     throw;
   }
   state_ = State::kPublished;
-  clean_up_after_commit(sealed);
+  clean_up_after_commit();
   lock_.reset();
 }
 
 void StageOnDisk::commit(bool sealed, Publication& publication) {
+  const auto parent = fs_.open_directory(paths_.parent);
+  const bool replaces = options_.force && parent->stat(paths_.name);
   if (options_.single_file) {
-    commit_file(sealed, publication);
-  } else if (options_.force && fs_.open_directory(paths_.parent)->stat(paths_.name)) {
+    if (parent->stat(split_path(paths_.seal_beside()).name)) retire_seal(publication);
+    const std::string seal = sealed ? join_path(directory_, seal_name()) : "";
+    replaces ? replace_file(seal, publication) : place_file(seal, publication);
+  } else if (replaces) {
     publication.replace_folder(directory_, final_path_, paths_.trash());
+    fs_.sync_directory(paths_.parent);  // the commit point
   } else {
     publication.place_new(directory_, final_path_);
+    fs_.sync_directory(paths_.parent);  // the commit point
   }
+}
+
+// At every moment the file that shows has its own seal beside it, or none: the seal of another file
+// that happens to have the same size would call sound bytes damaged. So the old seal goes first and
+// does not come back.
+void StageOnDisk::retire_seal(Publication& publication) {
+  publication.place_new(paths_.seal_beside(), join_path(directory_, kOldSealName));
+  fs_.sync_directory(paths_.parent);
+  publication.accept();
+}
+
+void StageOnDisk::place_file(const std::string& seal, Publication& publication) {
+  if (!seal.empty()) {
+    publication.place_new(seal, paths_.seal_beside());
+    fs_.sync_directory(paths_.parent);
+  }
+  publication.place_new(join_path(directory_, paths_.name), final_path_);
   fs_.sync_directory(paths_.parent);  // the commit point
 }
 
-void StageOnDisk::commit_file(bool sealed, Publication& publication) {
-  const auto parent = fs_.open_directory(paths_.parent);
-  auto place = [&](const std::string& name, const std::string& to, bool may_replace) {
-    const std::string from = join_path(directory_, name);
-    if (may_replace && parent->stat(split_path(to).name)) {
-      publication.replace_file(from, to);
-    } else {
-      publication.place_new(from, to);
-    }
-  };
-  if (sealed) {
-    place(seal_name(), paths_.seal_beside(), true);
-    fs_.sync_directory(paths_.parent);  // never a new file with an old seal that might fit it
+void StageOnDisk::replace_file(const std::string& seal, Publication& publication) {
+  publication.replace_file(join_path(directory_, paths_.name), final_path_);
+  fs_.sync_directory(paths_.parent);  // the commit point
+  publication.accept();
+  if (seal.empty()) return;
+  try {
+    publication.place_new(seal, paths_.seal_beside());
+    fs_.sync_directory(paths_.parent);
+  } catch (const Error& error) {
+    Status status = error.status();
+    status.message = fmt::format("{} is replaced and whole, but has no checksums beside it: {}",
+                                 final_path_, status.message);
+    throw Error(status);
   }
-  place(paths_.name, final_path_, options_.force);
 }
 
 // The result is committed: what fails from here on is left to the next run's janitor.
-void StageOnDisk::clean_up_after_commit(bool sealed) noexcept {
+void StageOnDisk::clean_up_after_commit() noexcept {
   try {
-    const auto parent = fs_.open_directory(paths_.parent);
-    const bool trash = parent->stat(split_path(paths_.trash()).name).has_value();
     // The trash gives up its name first, so that a "trash" beside an absent final name always means
     // an interrupted replacement.
-    if (trash) fs_.rename_new(paths_.trash(), directory_);
+    if (fs_.open_directory(paths_.parent)->stat(split_path(paths_.trash()).name))
+      fs_.rename_new(paths_.trash(), directory_);
     fs_.remove_tree(directory_);
-    if (options_.single_file && !sealed && parent->stat(split_path(paths_.seal_beside()).name))
-      fs_.remove_file(paths_.seal_beside());
   } catch (...) {
   }
 }

@@ -1,5 +1,6 @@
 // Cancel, --resume, and two runs at once on one DST.
 #include <tessera/base/error.h>
+#include <tessera/storage/faulty_file_system.h>
 #include <tessera/storage/observed_file_system.h>
 
 #include <atomic>
@@ -102,6 +103,38 @@ TEST_CASE("a source that changed since is not continued") {
   }
   options.resume = false;
   CHECK(convert(fs, options).published);
+}
+
+TEST_CASE("after a kill anywhere --resume finishes or says that nothing is there to continue") {
+  int finished = 0;
+  int nothing = 0;
+  for (std::uint64_t at = 1;; ++at) {
+    INFO("killed at operation " << at);
+    MemoryFileSystem fs;
+    std::string source = load_sample(fs, "dcp/fsdp2_w2");
+    ConvertOptions options = convert_options(source, "/out.pt", std::nullopt, "torch-save");
+    options.threads = 1;
+    // Nothing works any more, removing the stage neither: what a kill leaves.
+    FaultyFileSystem dying(fs, {.at = at, .sticky = true});
+    bool killed = false;
+    try {
+      convert(dying, options);
+    } catch (const Error&) {
+      killed = true;
+    }
+    if (dying.faults() == 0) break;
+    if (!killed || fs.stat("/out.pt")) continue;  // past the commit
+    options.resume = true;
+    try {
+      finished += convert(fs, options).published;
+    } catch (const Error& error) {
+      CHECK(error.code() == Code::kNotFound);
+      CHECK(std::string(error.what()).find("nothing to") != std::string::npos);
+      ++nothing;
+    }
+  }
+  CHECK(finished > 0);
+  CHECK(nothing > 0);
 }
 
 TEST_CASE("a second run on the same DST is refused while the first works") {

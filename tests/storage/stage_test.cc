@@ -217,7 +217,7 @@ TEST_CASE("resuming needs a stage of the same request") {
   // is.
   const std::string near = std::string(kHash).substr(0, 16) + "ffff";
   const Tree kept = tree_of(*rig.fs, rig.root);
-  REQUIRE(code_of([&] { Stage::open(*rig.fs, rig.at("out"), near, resume); }) == Code::kNotFound);
+  REQUIRE(code_of([&] { Stage::open(*rig.fs, rig.at("out"), near, resume); }) == Code::kCorrupt);
   REQUIRE(tree_of(*rig.fs, rig.root) == kept);
   Stage::open(*rig.fs, rig.at("out"), kHash, resume)->discard();
   REQUIRE(tree_of(*rig.fs, rig.root).empty());
@@ -239,6 +239,9 @@ TEST_CASE("a torn or damaged journal ends at its last whole record") {
     const StageOptions resume{.resume = true};
     if (size < header) {
       REQUIRE(code_of([&] { Stage::open(fs, "/out", kHash, resume); }) == Code::kNotFound);
+      REQUIRE(message_of([&] {
+                Stage::open(fs, "/out", kHash, resume);
+              }).find("nothing to continue in") != std::string::npos);
       continue;
     }
     const auto stage = Stage::open(fs, "/out", kHash, resume);

@@ -18,8 +18,9 @@
 // unsupported the new one does, whole, and the next open removes the old one).
 //
 // A one-file result is staged as `.<name>.tmp-<hash>/<name>` and renamed out, its seal beside it
-// (`<name>.tessera.json`) published before the file; a seal that does not match its file counts as
-// absent.
+// (`<name>.tessera.json`) published before the file. Where it replaces a file, the old seal goes
+// first, then the file is replaced (its commit point), then the new seal comes: a crash or an error
+// in between leaves a whole file without a seal, never one beside the seal of another.
 // Thread-safety: create(), journal() and flush_journal() may be called from several threads; the
 // rest from one, after them.
 #include <tessera/base/bytes.h>
