@@ -7,28 +7,11 @@
 
 #include <map>
 
+#include "lib/ops/canonical_state.h"
+
 namespace tessera {
 
 namespace {
-
-/// Writers of old releases flattened by other rules: both sides are compared as the trees they
-/// stand for, by the names of today's rule. Puts the stored entries back at the end.
-class CanonicalState {
- public:
-  explicit CanonicalState(OpenedCheckpoint& checkpoint)
-      : state_(checkpoint.manifest.state), stored_(checkpoint.manifest.state) {
-    ValueBudget budget(kMostValues);
-    state_ = flatten(unflatten(stored_), budget);
-  }
-  ~CanonicalState() { state_ = std::move(stored_); }
-  CanonicalState(const CanonicalState&) = delete;
-  CanonicalState& operator=(const CanonicalState&) = delete;
-
- private:
-  static constexpr std::uint64_t kMostValues = std::uint64_t{1} << 26;
-  StateDict& state_;
-  StateDict stored_;
-};
 
 using Sums = std::map<std::uint32_t, std::string>;  // by tensor index
 
@@ -115,8 +98,10 @@ VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, boo
   Sums written_sums;
   proof.tensors = hash_leaves(written, written_sums, transfer);  // by the names that are stored
   proof.root = content_root(proof.tensors);
-  CanonicalState canonical_source(source);
-  CanonicalState canonical_written(written);
+  // Writers of old releases flattened by other rules: both sides are compared as the trees they
+  // stand for.
+  CanonicalState canonical_source(source.manifest.state);
+  CanonicalState canonical_written(written.manifest.state);
   compare_tensors(hash_leaves(source, source_sums, transfer),
                   hash_leaves(written, written_sums, transfer), proof.findings);
   compare_values(source, written, may_drop, transfer, proof.findings);

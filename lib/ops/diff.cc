@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 
+#include "lib/ops/canonical_state.h"
 #include "lib/ops/diff_elements.h"
 
 namespace tessera {
@@ -20,17 +21,37 @@ using NameMap = std::map<std::string, std::string>;  // stored name -> name to c
 
 std::string root_prefix(const std::string& root) { return root.empty() ? "" : root + "."; }
 
+/// One checkpoint as it is compared: by today's names, with its optimizers told apart once.
+struct Side {
+  explicit Side(OpenedCheckpoint& opened)
+      : checkpoint(opened),
+        canonical(opened.manifest.state),
+        roles(find_roles(opened.manifest.state)),
+        optimizers(canonical_optim_states(opened.manifest, roles)) {}
+
+  const Manifest& manifest() const { return checkpoint.manifest; }
+  const TensorSpec& spec(std::uint32_t tensor) const { return manifest().tensors[tensor].spec; }
+  bool has_dialect(OptimDialect dialect) const {
+    return std::ranges::any_of(roles.optimizers,
+                               [&](const OptimizerRoot& root) { return root.dialect == dialect; });
+  }
+
+  OpenedCheckpoint& checkpoint;
+  CanonicalState canonical;
+  Roles roles;
+  std::vector<OptimState> optimizers;
+};
+
 /// Index-keyed optimizer state under the names that FQN-keyed state has: "optim.state.0.step" ->
 /// "optim.state.w.step".
-NameMap canonical_names(const Manifest& manifest) {
+NameMap canonical_names(const Side& side) {
   NameMap names;
-  const Roles roles = find_roles(manifest.state);
-  for (const OptimState& optim : canonical_optim_states(manifest, roles)) {
+  for (const OptimState& optim : side.optimizers) {
     if (optim.dialect != OptimDialect::kById) continue;
     for (const OptimParameter& p : optim.parameters) {
       if (!p.inferred) continue;
       for (const OptimLeaf& leaf : p.leaves)
-        names[manifest.state.entries[leaf.entry].name] =
+        names[side.manifest().state.entries[leaf.entry].name] =
             root_prefix(optim.root) + "state." + p.fqn + "." + leaf.name;
     }
   }
@@ -52,14 +73,8 @@ struct CommonForm {
   bool by_parameter = false;  // one side repeats options per parameter: the other is spread
 };
 
-bool has_dialect(const Manifest& manifest, OptimDialect dialect) {
-  const Roles roles = find_roles(manifest.state);
-  return std::ranges::any_of(roles.optimizers,
-                             [&](const OptimizerRoot& root) { return root.dialect == dialect; });
-}
-
-CommonForm common_form(const Manifest& a, const Manifest& b, bool canonical) {
-  const auto differ = [&](OptimDialect d) { return has_dialect(a, d) != has_dialect(b, d); };
+CommonForm common_form(const Side& a, const Side& b, bool canonical) {
+  const auto differ = [&](OptimDialect d) { return a.has_dialect(d) != b.has_dialect(d); };
   // Names by id compare as they are when both sides have ids.
   return {canonical, canonical && differ(OptimDialect::kById),
           canonical && differ(OptimDialect::kFlat)};
@@ -80,13 +95,13 @@ void spread_group(const std::string& root, const OptimGroup& group,
 }
 
 /// JSON values under comparable names.
-std::map<std::string, Value> comparable_values(OpenedCheckpoint& checkpoint, const CommonForm& form,
+std::map<std::string, Value> comparable_values(const Side& side, const CommonForm& form,
                                                const TransferOptions& transfer) {
   std::map<std::string, Value> values;
-  for (auto& [name, value] : json_values(checkpoint, transfer)) values[name] = std::move(value);
+  for (auto& [name, value] : json_values(side.checkpoint, transfer))
+    values[name] = std::move(value);
   if (!form.members) return values;
-  const Roles roles = find_roles(checkpoint.manifest.state);
-  for (const OptimState& optim : canonical_optim_states(checkpoint.manifest, roles)) {
+  for (const OptimState& optim : side.optimizers) {
     if (optim.dialect == OptimDialect::kFlat) continue;
     if (optim.dialect == OptimDialect::kById && !form.ids) continue;
     const std::string root = root_prefix(optim.root);
@@ -104,7 +119,7 @@ class Differ {
  public:
   Differ(OpenedCheckpoint& a, OpenedCheckpoint& b, const DiffOptions& options)
       : a_(a), b_(b), options_(options) {
-    form_ = common_form(a.manifest, b.manifest, options.canonical_optim);
+    form_ = common_form(a_, b_, options.canonical_optim);
     report_.path_a = a.path;
     report_.path_b = b.path;
     report_.format_a = a.manifest.format;
@@ -119,13 +134,13 @@ class Differ {
   }
 
  private:
-  std::map<std::string, std::uint32_t> tensors_of(const OpenedCheckpoint& checkpoint) const {
-    const NameMap names = form_.ids ? canonical_names(checkpoint.manifest) : NameMap{};
+  std::map<std::string, std::uint32_t> tensors_of(const Side& side) const {
+    const NameMap names = form_.ids ? canonical_names(side) : NameMap{};
     std::map<std::string, std::uint32_t> tensors;
-    for (std::uint32_t i : leaf_tensors(checkpoint.manifest)) {
-      const std::string& name = checkpoint.manifest.tensors[i].name;
-      const auto other = names.find(name);
-      tensors[other == names.end() ? name : other->second] = i;
+    for (const StateEntry& entry : side.manifest().state.entries) {
+      if (!entry.value.is_tensor()) continue;
+      const auto other = names.find(entry.name);
+      tensors[other == names.end() ? entry.name : other->second] = entry.value.tensor_index();
     }
     return tensors;
   }
@@ -140,12 +155,10 @@ class Differ {
     for (const auto& [name, i] : in_a) {
       const auto found = in_b.find(name);
       if (found == in_b.end()) {
-        differ(
-            plain(name, TensorDiff::What::kMissing, a_.manifest.tensors[i].spec.to_string(), ""));
+        differ(plain(name, TensorDiff::What::kMissing, a_.spec(i).to_string(), ""));
         continue;
       }
-      const TensorSpec &a = a_.manifest.tensors[i].spec,
-                       &b = b_.manifest.tensors[found->second].spec;
+      const TensorSpec &a = a_.spec(i), &b = b_.spec(found->second);
       if (a.shape != b.shape) {
         differ(plain(name, TensorDiff::What::kShape, a.to_string(), b.to_string()));
       } else if (a.dtype != b.dtype && !options_.as) {
@@ -156,8 +169,7 @@ class Differ {
     }
     for (const auto& [name, i] : in_b)
       if (!in_a.contains(name))
-        differ(plain(name, TensorDiff::What::kUnexpected, "",
-                     b_.manifest.tensors[i].spec.to_string()));
+        differ(plain(name, TensorDiff::What::kUnexpected, "", b_.spec(i).to_string()));
   }
 
   static TensorDiff plain(const std::string& name, TensorDiff::What what, std::string a,
@@ -203,23 +215,23 @@ class Differ {
   void compare_elements() {
     std::vector<std::uint32_t> of_a, of_b;
     for (const Pair& pair : pairs_) of_a.push_back(pair.a), of_b.push_back(pair.b);
-    locate(a_, of_a, options_.transfer);
-    locate(b_, of_b, options_.transfer);
+    locate(a_.checkpoint, of_a, options_.transfer);
+    locate(b_.checkpoint, of_b, options_.transfer);
     TransferOptions half = options_.transfer;  // the other half holds the blocks being compared
     half.memory_limit_bytes /= 4;
     half.progress = nullptr;
-    const TensorReader reader_a(a_.manifest, *a_.directory, half),
-        reader_b(b_.manifest, *b_.directory, half);
+    const TensorReader reader_a(a_.manifest(), *a_.checkpoint.directory, half),
+        reader_b(b_.manifest(), *b_.checkpoint.directory, half);
     if (options_.transfer.progress)
       for (const Pair& pair : pairs_)
         options_.transfer.progress->total_bytes +=
-            static_cast<std::uint64_t>(a_.manifest.tensors[pair.a].spec.size_bytes());
+            static_cast<std::uint64_t>(a_.spec(pair.a).size_bytes());
     std::vector<std::optional<TensorDiff>> found(pairs_.size());
     std::atomic<bool> differs{false};
     parallel_for(pairs_.size(), options_.transfer.threads, [&](std::size_t i, int) {
       if (options_.stop_at_first && differs) return;
       const Pair& pair = pairs_[i];
-      const TensorSpec &a = a_.manifest.tensors[pair.a].spec, &b = b_.manifest.tensors[pair.b].spec;
+      const TensorSpec &a = a_.spec(pair.a), &b = b_.spec(pair.b);
       found[i] = ElementDiff(options_, {reader_a, pair.a, a}, {reader_b, pair.b, b}).compare();
       if (found[i]) differs = true;
       if (options_.transfer.progress)
@@ -227,8 +239,7 @@ class Differ {
     });
     for (std::size_t i = 0; i < found.size(); ++i) {
       ++report_.tensors_compared;
-      report_.bytes +=
-          static_cast<std::uint64_t>(a_.manifest.tensors[pairs_[i].a].spec.size_bytes());
+      report_.bytes += static_cast<std::uint64_t>(a_.spec(pairs_[i].a).size_bytes());
       if (!found[i]) {
         ++report_.tensors_equal;
         continue;
@@ -242,8 +253,8 @@ class Differ {
     std::string name;
     std::uint32_t a, b;
   };
-  OpenedCheckpoint& a_;
-  OpenedCheckpoint& b_;
+  Side a_;
+  Side b_;
   const DiffOptions& options_;
   CommonForm form_;
   std::vector<Pair> pairs_;

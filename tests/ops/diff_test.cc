@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <filesystem>
 
+#include "tests/support/convert_case.h"
 #include "tests/support/inspect_case.h"
 
 using namespace tessera;
@@ -84,6 +86,33 @@ TEST_CASE("options repeated per parameter equal options kept by the group") {
     CHECK(report.equal);
     CHECK(report.values_compared > 100);
   }
+}
+
+TEST_CASE(
+    "a checkpoint of an old release equals its own conversion, by whatever names either has") {
+  int compared = 0;
+  for (const auto& folder :
+       std::filesystem::directory_iterator(TESSERA_SOURCE_DIR "/sample_checkpoints/dcp-old")) {
+    const std::string name = "dcp-old/" + folder.path().filename().string();
+    INFO(name);
+    MemoryFileSystem fs;
+    const std::string source = load_sample(fs, name);
+    ConvertOptions options = convert_options(source, "/a.pt", std::nullopt, "torch-save");
+    options.target.opaque = KeepPolicy::kDrop;
+    convert(fs, options);
+    OpenedCheckpoint left = open_checkpoint(fs, source), right = open_checkpoint(fs, "/a.pt");
+    const std::size_t stored = left.manifest.state.entries.size();
+    const DiffReport report = diff_checkpoints(left, right);
+    INFO(list(report));
+    CHECK(std::ranges::all_of(report.values, [](const ValueDiff& d) {
+      return d.what == ValueDiff::What::kMissing &&
+             canonical_json(d.a).find("__bytesio") != std::string::npos;
+    }));  // what --opaque drop left out
+    CHECK(report.tensors.empty());
+    CHECK(left.manifest.state.entries.size() == stored);
+    ++compared;
+  }
+  CHECK(compared > 10);
 }
 
 TEST_CASE("each kind of difference is told, on the side it is on") {

@@ -3,7 +3,7 @@
 // lockstep blocks under one memory limit.
 //
 // Equal means: the same names, dtypes, shapes; elements equal under the mode; the same values
-// (groups included).
+// (groups included). Names are those of today's rule of flattening, whatever rule a writer used.
 //   exact   bit for bit (NaN equals the same NaN)
 //   abs     |a - b| <= abs          rel     |a - b| <= rel * max(|a|, |b|)      both given: either
 //   suffices ulp     at most n representable steps apart, in the tensor's own type as      both

@@ -1,0 +1,32 @@
+#include "lib/ops/canonical_state.h"
+
+#include <tessera/base/error.h>
+
+namespace tessera {
+namespace {
+
+constexpr std::uint64_t kMostValues = std::uint64_t{1} << 26;
+
+StateDict flattened_anew(const StateDict& state) {
+  ValueBudget budget(kMostValues);
+  StateDict leaves = flatten(unflatten(state), budget);
+  // A list without its empty dicts may be a leaf where it was none: the second pass sees to that,
+  // and a third would change nothing.
+  leaves.containers.clear();
+  StateDict settled = flatten(unflatten(leaves), budget);
+  settled.containers.clear();
+  return settled;
+}
+
+}  // namespace
+
+CanonicalState::CanonicalState(StateDict& state) : state_(state), stored_(state) {
+  try {
+    state_ = flattened_anew(stored_);
+  } catch (const Error& error) {
+    // Paths that fit no tree: of a damaged or foreign writer; its names still compare.
+    if (error.code() != Code::kCorrupt) throw;
+  }
+}
+
+}  // namespace tessera
