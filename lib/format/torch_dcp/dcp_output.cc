@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "lib/format/torch_dcp/dcp_losses.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_renderer.h"
 #include "lib/format/torch_dcp/save_plan.h"
@@ -37,7 +38,7 @@ class OutputBuilder {
     }
     const std::vector<bool> keep = choose_entries();
     renderer_ = std::make_shared<DcpRenderer>(make_entries(keep));
-    note_containers();
+    note_losses(source_.state, plan_.notes);
     const SavePlan save = plan_save(source_, request_, keep);
     std::size_t next = 0;
     for (std::int64_t rank = 0; rank < save.world_size; ++rank) {
@@ -118,18 +119,6 @@ class OutputBuilder {
            "use --to torch-save");
     }
     return quant;
-  }
-
-  void note_containers() {
-    if (source_.state.containers.empty()) return;
-    plan_.notes.push_back(
-        {"", "info",
-         fmt::format(
-             "torch-dcp keeps leaves only: {} container{} (an empty dict, or an OrderedDict "
-             "with attributes) such as \"{}\" will be plain or absent when read back",
-             source_.state.containers.size(), source_.state.containers.size() == 1 ? "" : "s",
-             printable(dotted(source_.state.containers[0].path))),
-         "", ""});
   }
 
   void begin_file(std::string path) {

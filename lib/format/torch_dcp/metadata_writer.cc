@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "lib/format/torch_dcp/dcp_names.h"
 
@@ -170,15 +171,17 @@ class MetadataWriter {
           out_.string(entries_[e].name);
           out_.mark();
           if (entries_[e].path.empty()) out_.string(entries_[e].name);
-          for (const PathItem& step : entries_[e].path) path_step(step);
+          bool top = true;
+          for (const PathItem& step : entries_[e].path) path_step(step, std::exchange(top, false));
           out_.tuple();
         },
         [&] { out_.set_items(); });
   }
 
-  /// DCP turns every key of a dict to text; integers are positions in lists.
-  void path_step(const PathItem& step) {
-    if (step.kind == PathItem::Kind::kIndex) {
+  /// DCP turns every key of a dict to text; integers are positions in lists. PyTorch rebuilds the
+  /// top as a dict whatever the paths say, so that positions in a list there are text, too.
+  void path_step(const PathItem& step, bool top) {
+    if (step.kind == PathItem::Kind::kIndex && !top) {
       out_.integer(step.index);
     } else {
       out_.string(step.text());
