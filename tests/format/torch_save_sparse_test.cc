@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/format/torch_save/sparse.h"
+#include "lib/format/torch_files/sparse.h"
 #include "tests/support/archive_gather.h"
 
 namespace tessera {

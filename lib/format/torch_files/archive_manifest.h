@@ -1,14 +1,13 @@
 #pragma once
-// What the formats made of torch.save files share: many archives of one folder read as data, and put
-// together to one Manifest. (torch-save, torch-rank-files, fairscale-fsdp, deepspeed-*, megatron-torch,
-// torchsnapshot.)
+// What the formats made of torch.save files share: many archives of one folder read as data, and
+// put together to one Manifest. (torch-save, torch-rank-files, fairscale-fsdp, deepspeed-*,
+// megatron-torch, torchsnapshot.)
 //
 //   open()        archive directory and data.pkl; no storage byte
 //   add_state()   a subtree of an archive as it stands: one whole chunk per tensor
 //   add_tensor()  a logical tensor put together from pieces of tensors of several archives
 //
-// Sources stay pending until locate_archives(): `file` the archive, `side` the tensor in it, `offset`
-// the first element of the piece in that tensor's row-major ravel, `length` the piece's elements.
+// Sources stay pending until locate_archives() (archive_source.h).
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/format/format_driver.h>
 
@@ -19,8 +18,8 @@
 
 namespace tessera {
 
-/// Elements [first_element, first_element + chunk.numel()) of one archive tensor's row-major ravel are
-/// `chunk` of the logical tensor.
+/// Elements [first_element, first_element + chunk.numel()) of one archive tensor's row-major ravel
+/// are `chunk` of the logical tensor.
 struct ArchivePiece {
   Chunk chunk;
   std::uint32_t file = 0;    // as open() numbered it
@@ -39,7 +38,8 @@ class ArchiveManifestBuilder {
   std::uint32_t open(const std::string& path);
   const TorchArchive& archive(std::uint32_t file) const;
 
-  /// Flattens `value`, part of that archive, below `prefix`: tensors whole, values with what they embed.
+  /// Flattens `value`, part of that archive, below `prefix`: tensors whole, values with what they
+  /// embed.
   void add_state(std::uint32_t file, const Value& value, const Path& prefix);
   /// One tensor leaf. A piece that is not all of its archive tensor needs that tensor to be dense
   /// (kUnsupported otherwise). Throws kCorrupt when a piece leaves its archive tensor or the dtypes

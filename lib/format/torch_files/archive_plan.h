@@ -15,7 +15,8 @@
 
 namespace tessera {
 
-/// A run of a storage: a chunk of a source tensor (dense row-major in its box or flat range), or zeros.
+/// A run of a storage: a chunk of a source tensor (dense row-major in its box or flat range), or
+/// zeros.
 struct StoragePiece {
   static constexpr std::uint32_t kZeros = 0xffffffffu;
   std::uint32_t tensor = kZeros;  // in the source manifest

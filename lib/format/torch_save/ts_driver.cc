@@ -1,4 +1,5 @@
 #include <tessera/base/error.h>
+#include <tessera/encoding/torch_archive.h>
 #include <tessera/format/torch_save.h>
 
 #include "lib/format/torch_save/ts_files.h"

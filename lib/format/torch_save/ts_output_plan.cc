@@ -1,10 +1,8 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/encoding/torch_archive_writer.h>
 
 #include <deque>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -12,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/format/torch_files/archive_plan.h"
 #include "lib/format/torch_save/ts_parts.h"
 #include "lib/format/value_policy.h"
 #include "lib/state/tensor_remapper.h"
@@ -37,26 +36,13 @@ std::optional<Identity> identity_of(const Manifest& source, const StoredTensor& 
                   stored.side > 0 ? source.strides[stored.side - 1] : std::vector<std::int64_t>{}};
 }
 
-class ArchiveRenderer : public OutputRenderer {
- public:
-  ArchiveRenderer(TorchArchiveLayout layout, std::vector<std::size_t> segment_of)
-      : layout_(std::move(layout)), segment_of_(std::move(segment_of)) {}
-  Bytes render(const OutputPlan& plan, std::size_t segment, const SegmentCrc& crc) const override {
-    return layout_.render(plan.segments[segment].payload,
-                          [&](std::uint32_t storage) { return crc(segment_of_.at(storage)); });
-  }
-
- private:
-  TorchArchiveLayout layout_;
-  std::vector<std::size_t> segment_of_;  // per storage
-};
-
 class PlanBuilder {
  public:
   PlanBuilder(const Manifest& source, const TargetRequest& request)
       : source_(source),
         request_(request),
-        policy_(request, {.opaque = true, .bytes_io = false}, "torch-save", plan_.notes) {}
+        builder_(source),
+        policy_(request, {.opaque = true, .bytes_io = false}, "torch-save", builder_.notes()) {}
 
   OutputPlan build() {
     const std::int64_t world_size =
@@ -65,19 +51,22 @@ class PlanBuilder {
       fail(Code::kUnsupported,
            fmt::format("torch-save holds one rank; {} were asked for", world_size),
            "use --to torch-dcp");
-    const Value root = unflatten(kept_state());
+    ArchiveFile file;
+    file.root = unflatten(kept_state());
     if (!policy_.kept_class().empty())
-      plan_.notes.push_back(
+      builder_.notes().push_back(
           {"CK035", "warning",
            fmt::format("it holds objects of class {}: torch.load(weights_only=True) may refuse it",
                        policy_.kept_class()),
            "", ""});
-    const std::string stem = request_.file_stem.empty() ? "checkpoint" : request_.file_stem;
-    const TorchArchiveLayout layout(root, tensors_, request_.single_file ? stem : "checkpoint");
-    add_segments(layout);
-    plan_.format = "torch-save";
-    plan_.single_file = request_.single_file;
-    return std::move(plan_);
+    file.path = request_.single_file ? "" : "checkpoint.pt";
+    file.prefix =
+        request_.single_file && !request_.file_stem.empty() ? request_.file_stem : "checkpoint";
+    file.tensors = std::move(tensors_);
+    for (const std::uint32_t tensor : storages_)
+      file.storages.push_back({{tensor, Chunk::whole_of(Box::whole(shape_of(tensor))), 0}});
+    builder_.add(std::move(file));
+    return builder_.finish("torch-save");
   }
 
  private:
@@ -137,36 +126,11 @@ class PlanBuilder {
     return &copy;
   }
 
-  void add_segments(const TorchArchiveLayout& layout) {
-    using Piece = TorchArchiveLayout::Piece;
-    std::vector<std::size_t> segment_of(storages_.size());
-    plan_.files.push_back({request_.single_file ? "" : "checkpoint.pt", layout.size_bytes(), 0, 0});
-    const auto& pieces = layout.pieces();
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const Piece& piece = pieces[i];
-      Segment segment;
-      segment.offset = piece.offset;
-      segment.length = piece.length;
-      segment.payload = i;
-      segment.kind =
-          piece.kind == Piece::Kind::kDeferred ? Segment::Kind::kDeferred : Segment::Kind::kLiteral;
-      if (piece.kind == Piece::Kind::kStorage) {
-        segment.kind = Segment::Kind::kTensor;
-        segment.tensor = storages_[piece.storage];
-        segment.payload = plan_.chunks.size();
-        segment_of[piece.storage] = plan_.segments.size();
-        plan_.chunks.push_back(
-            Chunk::whole_of(Box::whole(source_.tensors[segment.tensor].spec.shape)));
-      }
-      plan_.segments.push_back(segment);
-    }
-    plan_.files[0].segment_count = plan_.segments.size();
-    plan_.renderer = std::make_shared<ArchiveRenderer>(layout, std::move(segment_of));
-  }
+  const Shape& shape_of(std::uint32_t index) const { return source_.tensors[index].spec.shape; }
 
   const Manifest& source_;
   const TargetRequest& request_;
-  OutputPlan plan_;
+  ArchivePlanBuilder builder_;
   ValuePolicy policy_;
   std::vector<ArchiveWriteTensor> tensors_;
   std::vector<std::uint32_t> storages_;  // source tensor whose bytes a storage holds

@@ -1,4 +1,4 @@
-#include "lib/format/torch_save/sparse.h"
+#include "lib/format/torch_files/sparse.h"
 
 #include <fmt/format.h>
 #include <tessera/base/checked.h>

@@ -1,0 +1,210 @@
+#include "lib/format/torch_files/archive_manifest.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+#include <deque>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "lib/format/torch_files/archive_source.h"
+#include "lib/state/tensor_remapper.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::uint64_t kMaxLeaves = std::uint64_t{1} << 24;
+
+void check_piece(const ArchiveTensor& tensor, const TensorSpec& spec, const ArchivePiece& piece) {
+  const std::int64_t numel = piece.chunk.numel(), stored = tensor.shape.numel();
+  if (tensor.dtype != spec.dtype)
+    fail(Code::kCorrupt, fmt::format("a part of dtype {} of a tensor of dtype {}",
+                                     torch_name(tensor.dtype), torch_name(spec.dtype)));
+  if (numel < 0 || piece.first_element < 0 || piece.first_element > stored ||
+      numel > stored - piece.first_element)
+    fail(Code::kCorrupt,
+         fmt::format("elements [{}, {} + {}) are asked of a stored tensor of shape {}",
+                     piece.first_element, piece.first_element, numel, tensor.shape.to_string()));
+  if (piece.chunk.box.rank() != spec.shape.rank() ||
+      !Box::whole(spec.shape).contains(piece.chunk.box) || piece.chunk.flat_begin < 0 ||
+      piece.chunk.flat_end > piece.chunk.box.numel())
+    fail(Code::kCorrupt, fmt::format("a part {} leaves the tensor of shape {}",
+                                     piece.chunk.to_string(), spec.shape.to_string()));
+  const bool as_it_stands = piece.chunk.is_whole_box() && piece.chunk.box.shape == tensor.shape;
+  if (!as_it_stands && (!is_dense(tensor) || tensor.quant >= 0))
+    fail(Code::kUnsupported, "part of a stored tensor that is strided, sparse or quantized");
+}
+
+}  // namespace
+
+struct ArchiveManifestBuilder::Rep {
+  struct File {
+    TorchArchive archive;
+    std::unordered_map<std::uint32_t, std::uint32_t> embedded;  // archive tensor -> ours
+    std::unique_ptr<TensorRemapper> remap;
+  };
+
+  Rep(const Directory& from, const ReadOptions& read) : directory(from), options(read) {}
+
+  /// The value with references to tensors of the manifest, which are embedded in leaf `name`.
+  Value remapped(std::uint32_t file, const Value& value, const std::string& name) {
+    leaf = name;
+    kept.push_back(value);  // a remapper knows shared nodes by address: they must not be reused
+    return (*files.at(file).remap)(value);
+  }
+  std::uint32_t embed(std::uint32_t file, std::uint32_t index) {
+    File& of = files.at(file);
+    if (const auto known = of.embedded.find(index); known != of.embedded.end())
+      return known->second;
+    const std::uint32_t number = add_whole(file, index, leaf);
+    out.tensors[number].embedded = true;
+    of.embedded.emplace(index, number);
+    return number;
+  }
+
+  std::uint32_t add_whole(std::uint32_t file, std::uint32_t index, const std::string& name) {
+    const ArchiveTensor& tensor = files.at(file).archive.tensors[index];
+    const ArchivePiece whole{Chunk::whole_of(Box::whole(tensor.shape)), file, index, 0};
+    const std::uint32_t number = add_pieces(name, {tensor.dtype, tensor.shape}, {&whole, 1});
+    out.tensors[number].is_parameter = tensor.is_parameter;
+    out.tensors[number].requires_grad = tensor.requires_grad;
+    return number;
+  }
+
+  std::uint32_t add_pieces(const std::string& name, const TensorSpec& spec,
+                           std::span<const ArchivePiece> pieces) {
+    StoredTensor stored;
+    stored.name = name;
+    stored.spec = spec;
+    stored.first_chunk = out.chunks.size();
+    for (const ArchivePiece& piece : pieces) {
+      const TorchArchive& archive = files.at(piece.file).archive;
+      TESSERA_CHECK(piece.tensor < archive.tensors.size());
+      in_file(out.files[piece.file].path,
+              [&] { check_piece(archive.tensors[piece.tensor], spec, piece); });
+      out.chunks.add(piece.chunk, pending_source(archive, piece.file, piece.tensor,
+                                                 piece.first_element, piece.chunk.numel()));
+    }
+    stored.chunk_count = static_cast<std::uint32_t>(pieces.size());
+    const auto number = static_cast<std::uint32_t>(out.tensors.size());
+    out.tensors.push_back(std::move(stored));
+    if (pieces.size() == 1) add_quant(pieces[0], number);
+    return number;
+  }
+  void add_quant(const ArchivePiece& piece, std::uint32_t number) {
+    const TorchArchive& archive = files[piece.file].archive;
+    const std::int32_t quant = archive.tensors[piece.tensor].quant;
+    if (quant < 0) return;
+    QuantParams params = archive.quant[static_cast<std::size_t>(quant)];
+    const std::string name = out.tensors[number].name;
+    params.scales = remapped(piece.file, params.scales, name);
+    params.zero_points = remapped(piece.file, params.zero_points, name);
+    out.quant.push_back(std::move(params));
+    out.tensors[number].quant = static_cast<std::int32_t>(out.quant.size() - 1);
+  }
+
+  const Directory& directory;
+  ReadOptions options;
+  std::deque<File> files;
+  std::deque<Value> kept;
+  std::string leaf;  // the entry whose value is being taken
+  Manifest out;
+};
+
+ArchiveManifestBuilder::ArchiveManifestBuilder(const Directory& directory,
+                                               const ReadOptions& options)
+    : rep_(std::make_unique<Rep>(directory, options)) {}
+ArchiveManifestBuilder::~ArchiveManifestBuilder() = default;
+
+std::uint32_t ArchiveManifestBuilder::open(const std::string& path) {
+  Rep& rep = *rep_;
+  ArchiveOptions options;
+  options.collect_denied = rep.options.list_globals;
+  options.allow_opaque_root = rep.options.list_globals;
+  StoredFile stored{path, 0, 0};
+  TorchArchive archive;
+  in_file(path, [&] {
+    const auto file = rep.directory.open(path);
+    stored.size_bytes = file->size_bytes();
+    if (const auto info = rep.directory.stat(path)) stored.mtime_ns = info->mtime_ns;
+    archive = open_torch_archive(ByteWindow::whole(*file), options);
+  });
+  for (GlobalUse& use : archive.globals) use.file = path;
+  for (Note& note : archive.notes) note.file = path;
+  Manifest& out = rep.out;
+  out.globals.insert(out.globals.end(), archive.globals.begin(), archive.globals.end());
+  out.notes.insert(out.notes.end(), archive.notes.begin(), archive.notes.end());
+  const auto number = static_cast<std::uint32_t>(rep.files.size());
+  TESSERA_CHECK(number == out.files.size());
+  out.files.push_back(std::move(stored));
+  rep.files.push_back({std::move(archive), {}, nullptr});
+  rep.files.back().remap = std::make_unique<TensorRemapper>(
+      [&rep, number](std::uint32_t index) { return rep.embed(number, index); });
+  return number;
+}
+
+const TorchArchive& ArchiveManifestBuilder::archive(std::uint32_t file) const {
+  return rep_->files.at(file).archive;
+}
+
+void ArchiveManifestBuilder::add_state(std::uint32_t file, const Value& value, const Path& prefix) {
+  StateDict& out = rep_->out.state;
+  ValueBudget budget(kMaxLeaves);
+  StateDict state = flatten(value, budget);
+  const std::size_t before = out.entries.size();
+  const auto place = [&](Path& path) { path.insert(path.begin(), prefix.begin(), prefix.end()); };
+  for (StateEntry& entry : state.entries) {
+    place(entry.path);
+    if (!prefix.empty()) entry.name = dotted(entry.path);
+    in_tensor(entry.name, [&] {
+      entry.value =
+          entry.value.is_tensor()
+              ? Value::tensor(rep_->add_whole(file, entry.value.tensor_index(), entry.name))
+              : rep_->remapped(file, entry.value, entry.name);
+    });
+    out.entries.push_back(std::move(entry));
+  }
+  for (ContainerNote& note : state.containers) {
+    place(note.path);
+    note.attributes = rep_->remapped(file, note.attributes, dotted(note.path));
+    note.entries_before = before + std::min(note.entries_before, state.entries.size());
+    out.containers.push_back(std::move(note));
+  }
+}
+
+std::uint32_t ArchiveManifestBuilder::add_tensor(const Path& path, const TensorSpec& spec,
+                                                 std::span<const ArchivePiece> pieces) {
+  std::string name = dotted(path);
+  const std::uint32_t number =
+      in_tensor(name, [&] { return rep_->add_pieces(name, spec, pieces); });
+  rep_->out.state.entries.push_back({std::move(name), path, Value::tensor(number)});
+  return number;
+}
+
+StoredTensor& ArchiveManifestBuilder::tensor(std::uint32_t index) {
+  return rep_->out.tensors.at(index);
+}
+
+void ArchiveManifestBuilder::add_value(std::uint32_t file, const Path& path, const Value& value) {
+  std::string name = dotted(path);
+  Value mine = in_tensor(name, [&] { return rep_->remapped(file, value, name); });
+  rep_->out.state.entries.push_back({std::move(name), path, std::move(mine)});
+}
+
+Manifest& ArchiveManifestBuilder::manifest() { return rep_->out; }
+
+Manifest ArchiveManifestBuilder::finish(std::string format, std::string dialect) {
+  Manifest& out = rep_->out;
+  std::unordered_set<std::string_view> names;
+  for (const StateEntry& entry : out.state.entries)
+    if (!names.insert(entry.name).second)
+      fail(Code::kCorrupt, fmt::format("two entries are named \"{}\"", printable(entry.name)));
+  out.format = std::move(format);
+  out.dialect = std::move(dialect);
+  return std::move(out);
+}
+
+}  // namespace tessera
