@@ -2,6 +2,7 @@
 #include <tessera/format/safetensors.h>
 #include <tessera/format/torch_dcp.h>
 #include <tessera/format/torch_save.h>
+#include <tessera/format/torchsnapshot.h>
 
 #include <array>
 
@@ -13,6 +14,7 @@ std::span<const FormatDriver* const> all_formats() {
       &torch_dcp_driver(),
       &torch_save_driver(),
       &safetensors_driver(),
+      &torchsnapshot_driver(),
   };
   return formats;
 }

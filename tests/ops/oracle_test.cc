@@ -66,6 +66,9 @@ TEST_CASE("safetensors samples list and hash as safetensors reads them") {
   check_group("safetensors");
 }
 TEST_CASE("OLMo-core samples list and hash as it loads them") { check_group("olmo-core"); }
+TEST_CASE("torchsnapshot samples list and hash as it restores them") {
+  check_group("torchsnapshot");
+}
 
 TEST_CASE("samples of one content have one root, others another") {
   std::map<std::string, std::string> roots;

@@ -29,3 +29,4 @@ TEST_CASE("torch-dcp samples of older PyTorch read exactly") { check_group("dcp-
 TEST_CASE("torch-save samples read exactly") { check_group("torchsave"); }
 TEST_CASE("safetensors samples read exactly") { check_group("safetensors"); }
 TEST_CASE("OLMo-core samples read exactly") { check_group("olmo-core"); }
+TEST_CASE("torchsnapshot samples read exactly") { check_group("torchsnapshot"); }
