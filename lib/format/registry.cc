@@ -1,3 +1,4 @@
+#include <tessera/format/fairscale_fsdp.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
 #include <tessera/format/torch_dcp.h>
@@ -14,6 +15,7 @@ std::span<const FormatDriver* const> all_formats() {
       &torch_dcp_driver(),
       &torch_save_driver(),
       &safetensors_driver(),
+      &fairscale_fsdp_driver(),
       &torchsnapshot_driver(),
   };
   return formats;

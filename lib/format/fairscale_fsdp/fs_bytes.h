@@ -1,0 +1,50 @@
+#pragma once
+// The few tensor bytes that a manifest needs: a step counter is a number in FairScale's gathered
+// optimizer, and what every rank stored must be known to be the same before one copy stands for
+// all. Equality is read off the archives' CRC-32s where a storage holds one tensor; small tensors
+// without one are read. Not thread-safe.
+#include <tessera/base/bytes.h>
+#include <tessera/state/value.h>
+
+#include <map>
+#include <optional>
+
+#include "lib/format/torch_files/archive_manifest.h"
+
+namespace tessera::fairscale {
+
+/// A tensor of an opened archive.
+struct TensorRef {
+  std::uint32_t file = 0;
+  std::uint32_t tensor = 0;
+};
+
+class ArchiveBytes {
+ public:
+  /// Both must outlive it.
+  ArchiveBytes(const Directory& directory, ArchiveManifestBuilder& builder)
+      : directory_(directory), builder_(builder) {}
+
+  const ArchiveTensor& tensor(TensorRef ref) const;
+
+  /// Elements [first, first + numel) of a dense tensor, little-endian. Throws kCorrupt, kIo.
+  Bytes read(TensorRef ref, std::int64_t first, std::int64_t numel);
+  /// A tensor of one element as a Python number; nullopt for a dtype that is none.
+  std::optional<Value> number(TensorRef ref);
+
+  enum class Answer : std::uint8_t { kEqual, kDifferent, kUnknown };
+  Answer same(TensorRef a, TensorRef b);
+  /// The same question of two values, each part of one archive: equal with equal tensors inside.
+  Answer same(std::uint32_t file_a, const Value& a, std::uint32_t file_b, const Value& b);
+
+ private:
+  const TorchArchive& located(std::uint32_t file);
+  /// The storage when the tensor is all of it and its CRC-32 is known.
+  const ArchiveStorage* own_storage(TensorRef ref) const;
+
+  const Directory& directory_;
+  ArchiveManifestBuilder& builder_;
+  std::map<std::uint32_t, TorchArchive> located_;
+};
+
+}  // namespace tessera::fairscale

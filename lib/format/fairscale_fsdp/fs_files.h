@@ -1,0 +1,31 @@
+#pragma once
+// Which files of a folder belong to which rank. FairScale names no file: users do, with the rank
+// somewhere in the name. The files whose names differ in one number alone are a family; its numbers
+// are ranks.
+//
+//   rank_0.pt rank_1.pt             checkpoint_100-shard0.pt ...            weights.0.pt meta.0.pt
+#include <tessera/storage/file_system.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::fairscale {
+
+/// Files named <prefix><number><suffix>.
+struct FileFamily {
+  std::string prefix;
+  std::string suffix;
+  std::map<std::int64_t, std::string> members;  // number -> name
+  std::string name_of(std::int64_t number) const;
+};
+
+/// Names of regular, visible files with a suffix that torch.save files have, in natural order.
+std::vector<std::string> archive_names(const Directory& directory);
+
+/// Every family of these names, largest first; a name with several numbers is in several.
+std::vector<FileFamily> find_families(const std::vector<std::string>& names);
+
+}  // namespace tessera::fairscale

@@ -1,0 +1,149 @@
+#include "lib/format/fairscale_fsdp/fs_reader.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/json.h>
+
+#include <algorithm>
+
+#include "lib/format/fairscale_fsdp/fs_wrappers.h"
+#include "lib/state/tensor_remapper.h"
+
+namespace tessera::fairscale {
+namespace {
+
+/// Padding is zero: FairScale appends zeros, and no gradient reaches them. Read only by verbs that
+/// report damage, and only where it is little.
+void check_padding(Checkpoint& checkpoint) {
+  constexpr std::int64_t kMaxElements = std::int64_t{1} << 16;
+  for (const BackingPlace& place : checkpoint.places)
+    for (const ShardRun& run : place.plan.runs) {
+      if (!place.tensors[run.rank] || place.plan.whole) continue;
+      const ArchiveTensor& tensor = checkpoint.bytes.tensor(*place.tensors[run.rank]);
+      const std::int64_t used = run.end - run.begin, padding = tensor.shape.numel() - used;
+      if (padding <= 0 || padding > kMaxElements) continue;
+      const Bytes bytes = checkpoint.bytes.read(*place.tensors[run.rank], used, padding);
+      if (std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; })) continue;
+      checkpoint.findings.note("CK065", "warning",
+                               fmt::format("the padding of rank {}'s shard is not zero; no reader "
+                                           "uses it",
+                                           run.rank),
+                               checkpoint.path_of(place.tensors[run.rank]->file), place.key);
+    }
+}
+
+void describe(Checkpoint& checkpoint) {
+  Manifest& manifest = checkpoint.builder.manifest();
+  const ChosenFiles& chosen = checkpoint.chosen;
+  manifest.world_size = static_cast<std::int64_t>(checkpoint.ranks.size());
+  manifest.world_size_source =
+      fmt::format("{} rank file{}, cross-checked with the padding", checkpoint.ranks.size(),
+                  checkpoint.ranks.size() == 1 ? "" : "s");
+  manifest.provenance[std::string(kWrappersKey)] =
+      encode_wrappers(wrappers_of(*checkpoint.description));
+  if (!chosen.family.members.empty())
+    manifest.provenance[std::string(kNamingKey)] =
+        chosen.family.prefix + "*" + chosen.family.suffix;
+}
+
+std::string dialect_of(const Checkpoint& checkpoint) {
+  const bool flat = std::ranges::all_of(
+      checkpoint.places, [&](const BackingPlace& place) { return checkpoint.backing(place).flat; });
+  return fmt::format("FairScale FSDP, {} wrapper{}, flatten_parameters={}",
+                     checkpoint.description->wrappers.size(),
+                     checkpoint.description->wrappers.size() == 1 ? "" : "s",
+                     flat ? "True" : "False");
+}
+
+}  // namespace
+
+Manifest read_manifest(const Place& place, const ReadOptions& options) {
+  std::optional<ChosenFiles> chosen = choose_files(place);
+  if (!chosen)
+    fail(Code::kUnsupported, "no file here holds the metadata of FairScale's shards",
+         "save local_metadata_dict() beside local_state_dict() on every rank");
+  Checkpoint checkpoint(*place.directory, options);
+  checkpoint.chosen = std::move(*chosen);
+  open_ranks(checkpoint);
+  read_model(checkpoint);
+  if (checkpoint.ranks[checkpoint.first_rank].parts.optimizer)
+    read_rank_optimizers(checkpoint);
+  else if (checkpoint.consolidated)
+    read_gathered_optimizer(checkpoint);
+  read_extras(checkpoint);
+  if (options.tolerate_damage) check_padding(checkpoint);
+  describe(checkpoint);
+  return checkpoint.builder.finish("fairscale-fsdp", dialect_of(checkpoint));
+}
+
+Path root_path(std::string_view root) {
+  Path path;
+  if (root.empty()) return path;
+  for (std::string_view item : split(root, '.'))
+    path.push_back({PathItem::Kind::kKey, 0, std::string(item)});
+  return path;
+}
+
+Path below(Path path, std::string_view key) {
+  path.push_back({PathItem::Kind::kKey, 0, std::string(key)});
+  return path;
+}
+
+std::vector<PlacedParameter> placed_parameters(const Checkpoint& checkpoint,
+                                               const BackingPlace& place) {
+  std::vector<PlacedParameter> out;
+  std::int64_t at = 0;
+  for (const Parameter& parameter : checkpoint.backing(place).parameters) {
+    const std::int64_t end = at + parameter.shape.numel();
+    out.push_back(
+        {joined(checkpoint.wrapper(place).path, parameter.name), parameter.shape, at, end});
+    at = end;
+  }
+  return out;
+}
+
+std::vector<ArchivePiece> pieces_of(const BackingPlace& place, const PlacedParameter& parameter,
+                                    const std::vector<std::optional<TensorRef>>& tensors) {
+  std::vector<ArchivePiece> pieces;
+  for (const RunPart& part : cut_runs(place.plan.runs, parameter.begin, parameter.end)) {
+    if (!tensors[part.rank]) continue;
+    const Chunk chunk{Box::whole(parameter.shape), part.begin - parameter.begin,
+                      part.end - parameter.begin};
+    pieces.push_back(
+        {chunk, tensors[part.rank]->file, tensors[part.rank]->tensor, part.first_element});
+  }
+  return pieces;
+}
+
+Value embed(Checkpoint& checkpoint, const std::string& name, TensorRef ref) {
+  const ArchiveTensor& stored = checkpoint.bytes.tensor(ref);
+  const ArchivePiece piece{Chunk::whole_of(Box::whole(stored.shape)), ref.file, ref.tensor, 0};
+  const std::uint32_t index =
+      checkpoint.builder.add_tensor(root_path(name), {stored.dtype, stored.shape}, {&piece, 1});
+  checkpoint.builder.manifest().state.entries.pop_back();
+  checkpoint.builder.tensor(index).embedded = true;
+  return Value::tensor(index);
+}
+
+Value embed_all(Checkpoint& checkpoint, const std::string& name, std::uint32_t file,
+                const Value& value) {
+  TensorRemapper remap([&](std::uint32_t index) {
+    return embed(checkpoint, name, {file, index}).tensor_index();
+  });
+  return remap(value);
+}
+
+bool is_copy(Checkpoint& checkpoint, const BackingPlace& place,
+             const std::vector<std::optional<TensorRef>>& tensors, std::size_t rank) {
+  return std::ranges::any_of(place.plan.runs, [&](const ShardRun& run) {
+    return tensors[run.rank] && checkpoint.bytes.same(*tensors[run.rank], *tensors[rank]) ==
+                                    ArchiveBytes::Answer::kEqual;
+  });
+}
+
+std::string own_state_name(std::size_t rank) {
+  return fmt::format("{}.rank_{}", kOwnStateKey, rank);
+}
+
+}  // namespace tessera::fairscale
