@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "lib/state/fqn_place.h"
 #include "lib/state/role_names.h"
 #include "lib/state/tensor_remapper.h"
 
@@ -80,50 +81,6 @@ Value edit_members(const Value& value, const RenameFqn& rename,
     }
   }
   return Value::list(std::move(items), value.kind());
-}
-
-bool lists_members(const EntryRole& role, const StateEntry& entry) {
-  return role.role == Role::kOptimGroup && entry.value.kind() == Value::Kind::kList &&
-         (role.leaf == "params" || role.leaf.empty());
-}
-
-/// The entry's name with `old_fqn` (which stands at the end of its root, before its leaf) replaced.
-std::string renamed(const std::string& name, const std::string& old_fqn, const std::string& new_fqn,
-                    std::size_t at) {
-  return name.substr(0, at) + new_fqn + name.substr(at + old_fqn.size());
-}
-
-/// Where the FQN stands in the dotted name.
-std::size_t fqn_position(const StateEntry& entry, const EntryRole& role) {
-  if (role.role == Role::kModel || role.leaf.empty()) return entry.name.size() - role.fqn.size();
-  const std::string tail = role.fqn + "." + role.leaf;
-  if (entry.name.ends_with(tail)) return entry.name.size() - tail.size();
-  return entry.name.size() - role.fqn.size();  // leaf first
-}
-
-/// The path with the characters [at, at + length) of its dotted text, which spell the FQN,
-/// replaced: one item stays one, a run of items becomes the new name's parts.
-Path renamed_path(const Path& path, std::size_t at, std::size_t length,
-                  const std::string& new_fqn) {
-  Path out;
-  std::size_t begin = 0;
-  bool placed = false;
-  for (const PathItem& item : path) {
-    const std::size_t end = begin + item.text().size();
-    if (end < at || begin >= at + length) {
-      out.push_back(item);
-    } else if (begin <= at && at + length <= end) {  // all of the FQN is in this item
-      out.push_back(
-          {PathItem::Kind::kKey, 0,
-           renamed(item.text(), item.text().substr(at - begin, length), new_fqn, at - begin)});
-    } else if (!placed) {
-      for (std::string_view part : split(new_fqn, '.'))
-        out.push_back({PathItem::Kind::kKey, 0, std::string(part)});
-      placed = true;
-    }
-    begin = end + 1;
-  }
-  return out;
 }
 
 void check_unique(const StateDict& state) {

@@ -1,0 +1,97 @@
+#pragma once
+// Rules: how one family of models names and fuses its weights in different systems, declared in a
+// small JSON file (docs/rules.md, docs/json/rules.schema.json). Shipped: llama, qwen2, mixtral,
+// gpt-neox.
+//
+//   side "hf"        q_proj, k_proj, v_proj                     one tensor per part
+//   side "megatron"  linear_qkv, groups of [q.. k v]            all parts along one axis
+//   side "megatron-dist"   ... and all layers stacked           a new dim in front
+//
+// Applied to a manifest they become parameter edits (state/parameter_edit.h) and renames: weights,
+// optimizer state, steps and groups follow. The side a checkpoint has is found by its names.
+#include <tessera/state/manifest.h>
+#include <tessera/state/parameter_edit.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// How one side stores the parts of a rule.
+struct RuleSide {
+  std::vector<std::string> names;         // one per part; fused or unparted: one
+  std::vector<std::string> alternatives;  // other names read for names[0]
+  bool fused = false;
+  int axis = 0;                     // of the parts' dims
+  std::vector<std::string> ratios;  // fused: expressions over parameters; empty: all equal
+  std::string groups = "1";         // expression
+  bool interleaved = false;
+  std::string stack;  // capture that becomes a new first dim; empty: none
+};
+
+struct TensorRule {
+  std::vector<std::string> parts;  // names for messages; one for plain renames
+  bool vocabulary = false;         // dim 0 counts the vocabulary
+  std::map<std::string, RuleSide> sides;
+};
+
+struct RuleParameter {
+  std::string name;
+  std::string about;
+  std::vector<std::string> keys;  // in config.json and in the checkpoint's own arguments
+  std::string fallback;           // another parameter
+};
+
+struct RuleSet {
+  std::string name;
+  std::vector<std::string> sides;  // in order of preference as target
+  std::vector<RuleParameter> parameters;
+  std::vector<TensorRule> tensors;
+};
+
+/// Throws kInvalidArgument naming the place in the file.
+RuleSet parse_rules(std::string_view text, const std::string& origin);
+
+struct BuiltinRules {
+  std::string_view name;
+  std::string_view text;
+};
+std::span<const BuiltinRules> builtin_rules();
+
+/// --rules NAME[:SIDE][,PARAMETER=N...].
+struct RulesRequest {
+  std::string name;  // as typed: a shipped name, or a file
+  std::string text;  // of the file; empty: shipped
+  std::string side;  // to convert to; empty: the first one that the source is not
+  std::map<std::string, std::int64_t> parameters;
+};
+/// Cuts the flag's value; `text` stays empty. Throws kInvalidArgument.
+RulesRequest parse_rules_flag(std::string_view value);
+
+/// A number of the model by one of its keys, where it is known (config.json, arguments).
+using ModelNumber = std::function<std::optional<std::int64_t>(const std::string& key)>;
+
+struct RulesOutcome {
+  std::string from;
+  std::string to;
+  std::vector<ParameterEdit> edits;                          // what is fused, cut or stacked
+  std::vector<std::pair<std::string, std::string>> renames;  // the rest, exact
+  std::vector<std::string> vocabulary;                       // by their new names
+  std::vector<std::string> unmatched;                        // parameters no rule speaks of
+};
+
+/// What the rules make of parameters of these shapes. Throws kInvalidArgument (no name matches,
+/// both sides match, a part is missing or does not divide, a parameter of the rules is unknown).
+RulesOutcome plan_rules(const RuleSet& rules, const RulesRequest& request,
+                        const std::map<std::string, Shape>& shapes, const ModelNumber& number);
+
+/// Names that shipped rules declare as vocabulary, on any side, among `fqns`.
+std::vector<std::string> known_vocabulary(const std::map<std::string, Shape>& shapes);
+
+}  // namespace tessera

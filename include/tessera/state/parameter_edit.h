@@ -1,0 +1,53 @@
+#pragma once
+// Parameter edits: one or several parameters of a model become others: fused, cut apart, padded,
+// cut short, left out. Everything a checkpoint holds of a parameter follows:
+//
+//   weights               under every model root that has them
+//   optimizer state       tensors of the parameter's shape, by the same pieces; counters (0-dim,
+//                         one element, plain values) are one for all: those of fused parameters
+//                         must be equal
+//   groups                members by FQN or id, options kept per FQN; ids are numbered anew
+//
+// State of another shape (factored moments) follows only where one parameter stays as it is.
+// Pure but for the manifest given and `same`; tensors must be located (state/manifest_edit.h).
+#include <tessera/state/manifest_edit.h>
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct OldParameter {
+  std::string fqn;
+  Shape shape;
+};
+
+struct NewParameter {
+  std::string fqn;
+  Shape shape;
+  /// TensorPiece::source is an index in ParameterEdit::olds, or kNoTensor.
+  std::vector<TensorPiece> pieces;
+};
+
+/// `olds` are replaced by `made` (possibly none).
+struct ParameterEdit {
+  std::vector<OldParameter> olds;
+  std::vector<NewParameter> made;
+};
+
+/// True when two tensors hold the same bytes; only asked for tensors of one element.
+using SameTensors = std::function<bool(std::uint32_t, std::uint32_t)>;
+
+/// Shapes by FQN: of the model's tensors, else (no model here) of optimizer state.
+std::map<std::string, Shape> parameter_shapes(const Manifest& manifest);
+
+/// Applies all edits. An FQN may be old in one edit only. Throws kInvalidArgument (parts of a fused
+/// parameter are missing under some root or lie in different groups, counters differ, names
+/// collide), kUnsupported (state that cannot follow), naming the parameter.
+void edit_parameters(Manifest& manifest, std::span<const ParameterEdit> edits,
+                     const SameTensors& same);
+
+}  // namespace tessera
