@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "lib/base/reading_parts.h"
 #include "lib/ops/merge_parts.h"
 #include "lib/ops/path_resolve.h"
 
@@ -45,7 +46,8 @@ Manifest read_parts(FileSystem& fs, const FoundCheckpoint& whole, const ReadOpti
 }  // namespace
 
 void OpenedCheckpoint::locate(std::span<const std::uint32_t> tensors, const ReadOptions& options) {
-  in_file(display, [&] { driver->locate(place(), manifest, tensors, options); });
+  in_file(display,
+          [&] { reading_parts([&] { driver->locate(place(), manifest, tensors, options); }); });
 }
 
 void OpenedCheckpoint::locate_all(const ReadOptions& options) {
@@ -68,8 +70,10 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
       found.file.empty() ? found.path : split_path(fs.canonical(found.path)).first;
   opened.directory = fs.open_directory(folder);
   in_file(opened.display, [&] {
-    opened.manifest = found.parts.empty() ? opened.driver->manifest(opened.place(), options.read)
-                                          : read_parts(fs, found, options.read);
+    opened.manifest = reading_parts([&] {
+      return found.parts.empty() ? opened.driver->manifest(opened.place(), options.read)
+                                 : read_parts(fs, found, options.read);
+    });
     check_unique_names(opened.manifest);
   });
   std::string why;

@@ -2,6 +2,8 @@
 
 #include <tessera/base/error.h>
 
+#include "lib/base/reading_parts.h"
+
 namespace tessera {
 
 std::shared_ptr<const ReadFile> FilePool::get(std::uint32_t file) {
@@ -17,7 +19,7 @@ std::shared_ptr<const ReadFile> FilePool::get(std::uint32_t file) {
   }
   const StoredFile& stored = manifest_.files[file];
   std::shared_ptr<const ReadFile> opened =
-      directory_.open(stored.path, io_mode_for(stored.size_bytes));
+      reading_parts([&] { return directory_.open(stored.path, io_mode_for(stored.size_bytes)); });
   if (opened->size_bytes() != stored.size_bytes) {
     in_file(stored.path, [] {
       fail(Code::kCorrupt,
