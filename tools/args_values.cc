@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
 
 #include <algorithm>
 #include <charconv>
@@ -38,10 +39,18 @@ std::string one_of(const std::string& flag, const std::string& value, std::strin
   refuse(flag, value, fmt::format("one of {}", fmt::join(all, ", ")), did_you_mean(value, all));
 }
 
+std::vector<std::string> handled_formats(bool to_write) {
+  std::vector<std::string> ids;
+  for (const FormatDriver* driver : all_formats())
+    if (!to_write || driver->capabilities().writes) ids.emplace_back(driver->id());
+  if (to_write) ids.emplace_back("hf");
+  return ids;
+}
+
 std::string format_id(const std::string& flag, const std::string& value, bool presets) {
-  std::vector<std::string> all(std::begin(kFormatIds), std::end(kFormatIds));
-  if (presets) all.emplace_back("hf");
-  if (std::find(all.begin(), all.end(), value) != all.end()) return value;
+  const bool known = std::ranges::find(kFormatIds, value) != std::end(kFormatIds);
+  if (known || (presets && value == "hf")) return value;
+  const std::vector<std::string> all = handled_formats(presets);
   refuse(flag, value, fmt::format("a format: {}", fmt::join(all, ", ")), did_you_mean(value, all));
 }
 

@@ -18,6 +18,8 @@ inline constexpr std::string_view kFormatIds[] = {
     "hdf5",           "fairscale-fsdp", "deepspeed-zero",   "deepspeed-universal",
     "megatron-torch", "megatron-dist",  "torchsnapshot"};
 
+/// Those that this build reads, or writes (the preset `hf` among them).
+std::vector<std::string> handled_formats(bool to_write);
 /// The parts of "a|b|c".
 std::vector<std::string> choices_of(std::string_view placeholder);
 /// `value` when it is one of "a|b|c".

@@ -79,6 +79,7 @@ Value parameter_row(const OptimReportParameter& p) {
   object.add("inferred", p.inferred);
   object.add("certain", p.certain);
   object.add("group", p.group < 0 ? Value() : Value::integer(p.group));
+  object.add("has_weight", p.has_weight);
   object.add("leaves", json_map(p.leaves, leaf_row));
   object.add("step", p.step);
   object.add("step_origin", step_origin_name(p.step_origin));

@@ -48,7 +48,8 @@ std::string leaf_sets(const OptimizerReport& o, const Screen& screen) {
 std::string leaves_text(const OptimReportParameter& p) {
   std::vector<std::string> names;
   for (const OptimReportLeaf& leaf : p.leaves) {
-    names.push_back(printable(leaf.name) + (leaf.matches_weight || leaf.name == "step" ? "" : "*"));
+    const bool as_weight = leaf.matches_weight || !p.has_weight || leaf.name == "step";
+    names.push_back(printable(leaf.name) + (as_weight ? "" : "*"));
   }
   return names.empty() ? "(none)" : fmt::format("{}", fmt::join(names, ", "));
 }

@@ -34,17 +34,25 @@ RankStatePolicy rank_state_policy(const std::string& word) {
   return word == "error" ? RankStatePolicy::kError : RankStatePolicy::kDefault;
 }
 
+/// Of a file or a pipe; devices that never end are cut short.
 std::string file_text(const std::string& path) {
   std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) fail(Code::kNotFound, fmt::format("--map {}: {}", path, error.message()));
-  if (size > kMostMapBytes)
-    fail(Code::kInvalidArgument, fmt::format("--map {}: larger than 64 MiB", path));
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found)
+    fail(Code::kNotFound, fmt::format("--map {}: there is no such file", printable(path)));
+  if (std::filesystem::is_directory(status))
+    fail(Code::kInvalidArgument, fmt::format("--map {}: is a folder", printable(path)));
   std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) fail(Code::kIo, fmt::format("--map {}: cannot be read", path));
-  return text.str();
+  if (!stream) fail(Code::kIo, fmt::format("--map {}: cannot be read", printable(path)));
+  std::string text;
+  std::string block(std::size_t{1} << 20, '\0');
+  while (stream.read(block.data(), static_cast<std::streamsize>(block.size())) || stream.gcount()) {
+    text.append(block, 0, static_cast<std::size_t>(stream.gcount()));
+    if (text.size() > kMostMapBytes)
+      fail(Code::kInvalidArgument, fmt::format("--map {}: larger than 64 MiB", printable(path)));
+  }
+  if (stream.bad()) fail(Code::kIo, fmt::format("--map {}: cannot be read", printable(path)));
+  return text;
 }
 
 /// What cannot be right whatever the source holds.
@@ -77,7 +85,7 @@ void check_request(const Arguments& a) {
     if (!implied) {
       fail(Code::kInvalidArgument,
            "ckpt-convert needs --to FORMAT, or a DST that ends in .safetensors, .pt or .h5",
-           fmt::format("formats: {}, hf", fmt::join(kFormatIds, ", ")));
+           fmt::format("formats: {}", fmt::join(handled_formats(/*to_write=*/true), ", ")));
     }
   }
 }

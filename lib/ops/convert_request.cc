@@ -117,6 +117,12 @@ std::string resolve_destination(const FileSystem& fs, const std::string& destina
   std::string path = destination;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   if (path.empty()) fail(Code::kInvalidArgument, "DST is empty");
+  const std::size_t slash = path.find_last_of('/');
+  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
+  if (!parent.empty() && !fs.stat(parent)) {
+    fail(Code::kNotFound, fmt::format("the folder {} of DST does not exist", printable(parent)),
+         fmt::format("make it first: mkdir -p {}", printable(parent)));
+  }
   return fs.canonical(path);
 }
 

@@ -79,6 +79,7 @@ class Inspector {
       row.inferred = p.inferred;
       row.certain = p.certain;
       row.group = p.group;
+      row.has_weight = p.weight != kNoTensor;
       row.step = steps_[i];
       row.step_origin = p.step_origin();
       std::vector<std::string> names;

@@ -182,16 +182,56 @@ FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
     found->path = asked;
     return *found;
   }
+  fail_file(asked);
+}
+
+void PathResolver::fail_file(const std::string& asked) const {
+  const auto [folder, name] = split_path(asked);
   if (fs_.stat(asked)->size_bytes == 0)
     fail(Code::kCorrupt, fmt::format("\"{}\" is empty (0 bytes)", printable(asked)));
+  if (!from_.empty()) refuse_other_format(asked, fs_.canonical(asked), FileType::kRegular);
+  if (is_part_of_folder(name)) refuse_links(folder);
   if (could_be_checkpoint_file(name))
     fail(Code::kCorrupt, fmt::format("\"{}\" does not begin like any checkpoint; its first bytes "
                                      "are damaged or it is something else",
                                      printable(asked)));
-  if (!from_.empty())
-    fail(Code::kUnsupported, fmt::format("\"{}\" is not {}", printable(asked), from_));
   fail(Code::kUnsupported,
        fmt::format("\"{}\" is in no format that is read here", printable(asked)));
+}
+
+void PathResolver::refuse_other_format(const std::string& asked, const std::string& path,
+                                       FileType type) const {
+  const auto found = PathResolver(fs_, "").recognise(path, type);
+  if (!found) return;
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" is not {}; it looks like {} ({})", printable(asked), from_,
+                   found->driver->id(), found->reason),
+       "leave out --from");
+}
+
+void PathResolver::refuse_links(const std::string& folder) const {
+  for (const FileInfo& info : fs_.open_directory(folder)->list()) {
+    if (info.type != FileType::kSymlink) continue;
+    if (!could_be_checkpoint_file(info.name) && !is_part_of_folder(info.name)) continue;
+    fail(Code::kUnsupported,
+         fmt::format("the files of \"{}\" are symbolic links ({} leads to {}); the files of a "
+                     "checkpoint must lie in its folder",
+                     printable(folder), printable(info.name),
+                     printable(fs_.canonical(join_path(folder, info.name)))),
+         fmt::format("copy it first: cp -rL {} COPY", printable(folder)));
+  }
+}
+
+void PathResolver::fail_folder(const std::string& asked) const {
+  if (fs_.open_directory(asked)->list().empty())
+    fail(Code::kNotFound, fmt::format("\"{}\" holds no checkpoint: it is empty", printable(asked)));
+  if (!from_.empty()) {
+    refuse_other_format(asked, asked, FileType::kDirectory);
+    fail(Code::kUnsupported, fmt::format("\"{}\" holds no {} checkpoint", printable(asked), from_));
+  }
+  refuse_links(asked);
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" holds no checkpoint in a format that is read here", printable(asked)));
 }
 
 FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
@@ -201,12 +241,7 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
     return follow(*pointer, notes);
   if (auto whole = recognise_parts(asked)) return *whole;
   std::vector<FoundCheckpoint> found = below(asked, notes);
-  if (found.empty()) {
-    const bool bare = fs_.open_directory(asked)->list().empty();
-    fail(bare ? Code::kNotFound : Code::kUnsupported,
-         fmt::format("\"{}\" holds no checkpoint{}", printable(asked),
-                     bare ? ": it is empty" : " in a format that is read here"));
-  }
+  if (found.empty()) fail_folder(asked);
   if (found.size() > 1) fail_several(asked, found);
   notes.push_back({"PATH", "info",
                    fmt::format("using {}, the one checkpoint below {}", printable(found[0].path),

@@ -48,6 +48,13 @@ class PathResolver {
  private:
   FoundCheckpoint resolve_file(const std::string& asked, std::vector<Note>& notes) const;
   FoundCheckpoint resolve_folder(const std::string& asked, std::vector<Note>& notes) const;
+  /// Nothing was found at (or below) `asked`: says why.
+  [[noreturn]] void fail_folder(const std::string& asked) const;
+  [[noreturn]] void fail_file(const std::string& asked) const;
+  /// With --from: throws naming the format that the place does have.
+  void refuse_other_format(const std::string& asked, const std::string& path, FileType type) const;
+  /// Throws when files that could be of a checkpoint are symbolic links.
+  void refuse_links(const std::string& folder) const;
   FoundCheckpoint follow(const Pointer& pointer, std::vector<Note>& notes) const;
   void search(const std::string& folder, const std::string& name, int depth,
               std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const;

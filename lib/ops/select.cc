@@ -36,12 +36,31 @@ std::size_t root_items(const StateEntry& entry, const std::string& root) {
   return 0;
 }
 
+[[noreturn]] void no_root(const Manifest& manifest, const std::string& root) {
+  if (const StateEntry* leaf = manifest.state.find(root))
+    fail(Code::kInvalidArgument,
+         fmt::format("--root \"{}\" is a {}, not a subtree", printable(root),
+                     leaf->value.is_tensor() ? "tensor" : "value"),
+         "--include selects single names");
+  std::set<std::string> subtrees;
+  for (const StateEntry& entry : manifest.state.entries)
+    for (std::size_t dot = entry.name.find('.'); dot != std::string::npos;
+         dot = entry.name.find('.', dot + 1))
+      subtrees.insert(entry.name.substr(0, dot));
+  const std::vector<std::string_view> names(subtrees.begin(), subtrees.end());
+  const std::string near = nearest(root, names);
+  fail(Code::kInvalidArgument,
+       fmt::format("--root \"{}\" matches nothing in this checkpoint", printable(root)),
+       near.empty() ? "ckpt-inspect ls shows the names"
+                    : fmt::format("did you mean \"{}\"?", printable(near)));
+}
+
 void apply_root(Manifest& manifest, const std::string& root) {
   const std::string prefix = root + ".";
   std::vector<bool> keep;
   for (const StateEntry& entry : manifest.state.entries)
     keep.push_back(entry.name.starts_with(prefix));
-  if (std::ranges::find(keep, true) == keep.end()) no_match(manifest, "--root", root);
+  if (std::ranges::find(keep, true) == keep.end()) no_root(manifest, root);
   keep_entries(manifest, keep);
   for (StateEntry& entry : manifest.state.entries) {
     const std::size_t items = root_items(entry, root);

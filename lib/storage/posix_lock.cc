@@ -56,7 +56,8 @@ std::unique_ptr<FileLock> try_posix_lock(const std::string& path) {
     UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666));
     if (!fd && errno == EINTR) continue;
     if (!fd && errno == ELOOP) fail_link(path);
-    if (!fd) fail_errno("lock", path, errno);
+    // The lock is the first thing made there: what fails is writing in its folder.
+    if (!fd) fail_errno("write in", split_path(path).parent, errno);
     const int error = lock_whole_file(fd.get());
     if (error == EAGAIN) return nullptr;
     if (error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) {

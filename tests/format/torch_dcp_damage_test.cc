@@ -133,7 +133,7 @@ TEST_CASE("a symbolic link in place of a data file is CK010") {
   small.metadata.items[1].file = "__1_0.distcp";
   small.fs.make_directories("/ck");
   small.fs.add_symlink("/ck/__1_0.distcp", "__0_0.distcp");
-  small.check_finding("CK010", "no regular file", "");
+  small.check_finding("CK010", "is a symbolic link", "");
 }
 
 TEST_CASE("an item past the end of its file is CK011") {

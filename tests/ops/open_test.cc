@@ -289,3 +289,62 @@ TEST_CASE("only the two names make a rank of a file") {
   CHECK_FALSE(writing_rank("model-00001-of-00002.safetensors"));
   CHECK_FALSE(writing_rank("__x.distcp"));
 }
+
+TEST_CASE(
+    "files that are links are named with what they lead to, and with the command that helps") {
+  MemoryFileSystem fs;
+  load_sample(fs, "safetensors/hf_sharded");
+  int number = 0;
+  for (const auto& [name, content] : fs.contents("/source")) {
+    if (name.ends_with('/')) continue;
+    const std::string blob = "blobs/" + std::to_string(++number);
+    put(fs, "/hub/" + blob, content);
+    fs.add_symlink("/hub/snapshots/abc/" + name, "../../" + blob);
+  }
+  for (const char* asked :
+       {"/hub/snapshots/abc", "/hub/snapshots/abc/model.safetensors.index.json"}) {
+    INFO(asked);
+    const Status status = refusal(fs, asked);
+    CHECK(status.code == Code::kUnsupported);
+    CHECK(has(status.message, "are symbolic links ("));
+    CHECK(has(status.message, " leads to /hub/blobs/"));
+    CHECK(has(status.hint, "cp -rL /hub/snapshots/abc COPY"));
+  }
+}
+
+TEST_CASE("a format that was asked for and is not there: what it looks like is said") {
+  MemoryFileSystem fs;
+  load_sample(fs, "dcp/fsdp2_w2_model_only");
+  const OpenOptions from{.from = "safetensors", .selection = {}, .read = {}};
+  const Status folder = refusal(fs, "/source", from);
+  CHECK(folder.code == Code::kUnsupported);
+  CHECK(has(folder.message, "\"/source\" is not safetensors; it looks like torch-dcp"));
+  CHECK(has(folder.hint, "leave out --from"));
+  MemoryFileSystem other;
+  const std::string file = load_sample(other, "safetensors/no_metadata");
+  const Status status = refusal(other, file, {.from = "torch-save", .selection = {}, .read = {}});
+  CHECK(has(status.message, "is not torch-save; it looks like safetensors"));
+}
+
+TEST_CASE("a file that goes between metadata and data is damage, not a wrong path") {
+  for (const char* sample : {"dcp/fsdp2_w2", "safetensors/hf_sharded"}) {
+    INFO(sample);
+    MemoryFileSystem fs;
+    const std::string source = load_sample(fs, sample);
+    OpenedCheckpoint early = open_checkpoint(fs, source);
+    OpenedCheckpoint late = open_checkpoint(fs, source);
+    late.locate_all({});
+    for (const StoredFile& file : early.manifest.files)
+      if (!file.path.starts_with('.') && !file.path.ends_with(".json"))
+        fs.remove_file("/source/" + file.path);
+    for (OpenedCheckpoint* opened : {&early, &late}) {
+      try {
+        hash_checkpoint(*opened);
+        FAIL("read a file that is gone");
+      } catch (const Error& error) {
+        CHECK(error.code() == Code::kCorrupt);
+        CHECK(has(error.what(), "a part of the checkpoint is missing"));
+      }
+    }
+  }
+}

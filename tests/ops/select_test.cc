@@ -54,6 +54,9 @@ TEST_CASE("a pattern that matches nothing names the nearest name") {
   CHECK(status.hint.find("model.head.bias") != std::string::npos);
   CHECK(refusal({.exclude = {"nothing*"}}).code == Code::kInvalidArgument);
   CHECK(refusal({.root = "modle"}).code == Code::kInvalidArgument);
+  CHECK(refusal({.root = "modell"}).hint.find("\"model\"") != std::string::npos);
+  CHECK(refusal({.root = "model.head.bias"}).message ==
+        "--root \"model.head.bias\" is a tensor, not a subtree");
   CHECK(refusal({.exclude = {"*"}}).code == Code::kInvalidArgument);
 }
 

@@ -78,6 +78,9 @@ TEST_CASE("usage is exit 2") {
   reshard_fails({case_path(kDcp), t / "o", "--world-size", "2", "--placements", "*=shard(0)"}, 2,
                 "--mesh");
   convert_fails({case_path(kDcp), t / "o"}, 2, "--to");
+  convert_fails({case_path(kDcp), t / "o.pt", "--map", "/dev/zero"}, 2, "larger than 64 MiB");
+  convert_fails({case_path(kDcp), t / "o.pt", "--map", "/dev"}, 2, "is a folder");
+  inspect_fails({"ls", case_path(kDcp), "--root", "model.head.weight"}, 2, "is a tensor, not a subtree");
   convert_fails({case_path(kDcp), t / "o", "--to", "safetensor"}, 2, "safetensors");
   CHECK(t.names().empty());
 }
@@ -117,6 +120,8 @@ TEST_CASE("PATH not found and several checkpoints below it are exit 3") {
                 "/nonexistent/checkpoint");
   convert_fails({"/nonexistent/checkpoint", out / "o.pt"}, 3, "/nonexistent/checkpoint");
   CHECK(out.names().empty());
+  convert_fails({case_path(kDcp), t / "no/such/o.pt"}, 3, "no/such of DST does not exist");
+  convert_fails({case_path(kDcp), "/sys/o.pt"}, 3, "cannot write in /sys");
 }
 
 TEST_CASE("corrupt input is exit 4 and names the file") {

@@ -22,7 +22,7 @@ struct OptimReportLeaf {
   std::string name;
   std::string dtype;  // "" for a plain value
   std::vector<std::int64_t> shape;
-  bool matches_weight = false;  // same shape as the parameter
+  bool matches_weight = false;  // same shape as the parameter; without one, false
 };
 
 struct OptimReportParameter {
@@ -31,6 +31,7 @@ struct OptimReportParameter {
   bool inferred = false;
   bool certain = true;
   std::int64_t group = -1;
+  bool has_weight = false;  // its weight is in the checkpoint
   std::vector<OptimReportLeaf> leaves;
   std::optional<double> step;
   StepOrigin step_origin = StepOrigin::kNone;
