@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/format/fairscale_fsdp/fs_bytes.h"
+#include "lib/format/torch_files/archive_bytes.h"
 #include "lib/format/fairscale_fsdp/fs_parts.h"
 #include "lib/format/fairscale_fsdp/fs_select.h"
 #include "lib/format/fairscale_fsdp/fs_shards.h"

@@ -190,8 +190,13 @@ StoredTensor& ArchiveManifestBuilder::tensor(std::uint32_t index) {
 
 void ArchiveManifestBuilder::add_value(std::uint32_t file, const Path& path, const Value& value) {
   std::string name = dotted(path);
-  Value mine = in_tensor(name, [&] { return rep_->remapped(file, value, name); });
+  Value mine = adopt(file, value, name);
   rep_->out.state.entries.push_back({std::move(name), path, std::move(mine)});
+}
+
+Value ArchiveManifestBuilder::adopt(std::uint32_t file, const Value& value,
+                                    const std::string& name) {
+  return in_tensor(name, [&] { return rep_->remapped(file, value, name); });
 }
 
 Manifest& ArchiveManifestBuilder::manifest() { return rep_->out; }

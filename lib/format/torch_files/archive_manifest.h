@@ -48,6 +48,9 @@ class ArchiveManifestBuilder {
   std::uint32_t add_tensor(const Path& path, const TensorSpec& spec,
                            std::span<const ArchivePiece> pieces);
   StoredTensor& tensor(std::uint32_t index);
+  /// A value of that archive with references to the manifest's tensors: what it embeds is added,
+  /// once, under `name`.
+  Value adopt(std::uint32_t file, const Value& value, const std::string& name);
   /// One value leaf, stored as a whole (what it embeds is added).
   void add_value(std::uint32_t file, const Path& path, const Value& value);
   /// The manifest so far: to add notes, containers, provenance, Fill chunks.

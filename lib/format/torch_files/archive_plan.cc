@@ -61,7 +61,7 @@ class ArchivesRenderer : public OutputRenderer {
     if (of.payload == kZeroPayload) return Bytes(of.length);
     const Rendered& what = files_.rendered.at(of.payload);
     if (what.piece == Rendered::kText) {
-      const ByteView text = as_bytes(files_.texts[what.archive]);
+      const ByteView text = text_of(of);
       return {text.begin(), text.end()};
     }
     const PlannedArchive& archive = files_.archives[what.archive];
@@ -71,14 +71,18 @@ class ArchivesRenderer : public OutputRenderer {
   }
 
  private:
-  static std::uint32_t storage_crc(const OutputPlan& plan, const StorageSegments& storage,
-                                   const SegmentCrc& crc) {
+  ByteView text_of(const Segment& segment) const {
+    return as_bytes(files_.texts[files_.rendered.at(segment.payload).archive]);
+  }
+  std::uint32_t storage_crc(const OutputPlan& plan, const StorageSegments& storage,
+                            const SegmentCrc& crc) const {
     std::uint32_t out = 0;
     for (std::size_t s = storage.first; s < storage.last; ++s) {
       const Segment& segment = plan.segments[s];
       if (segment.length == 0) continue;
-      const std::uint32_t part =
-          segment.kind == Segment::Kind::kTensor ? crc(s) : crc_of_zeros(segment.length);
+      const std::uint32_t part = segment.kind == Segment::Kind::kTensor ? crc(s)
+                                 : segment.payload == kZeroPayload ? crc_of_zeros(segment.length)
+                                                                   : crc32(0, text_of(segment));
       out = crc32_combine(out, part, segment.length);
     }
     return out;
@@ -99,6 +103,9 @@ struct ArchivePlanBuilder::Rep {
       if (piece.tensor == StoragePiece::kZeros) {
         add_zeros(offset, piece.zero_bytes);
         offset += piece.zero_bytes;
+      } else if (piece.tensor == StoragePiece::kBytes) {
+        add_text(offset, piece.bytes);
+        offset += piece.bytes.size();
       } else {
         offset += add_tensor(offset, piece);
       }
@@ -112,6 +119,13 @@ struct ArchivePlanBuilder::Rep {
       offset += run;
       length -= run;
     }
+  }
+  void add_text(std::uint64_t offset, std::string text) {
+    if (text.empty()) return;
+    plan.segments.push_back(
+        {Segment::Kind::kLiteral, 0, offset, text.size(), files.rendered.size()});
+    files.rendered.push_back({files.texts.size(), Rendered::kText});
+    files.texts.push_back(std::move(text));
   }
   std::uint64_t add_tensor(std::uint64_t offset, const StoragePiece& piece) {
     const DType dtype = source.tensors.at(piece.tensor).spec.dtype;
@@ -170,12 +184,7 @@ void ArchivePlanBuilder::add(ArchiveFile file) {
 void ArchivePlanBuilder::add_literal(std::string path, std::string text) {
   Rep& rep = *rep_;
   rep.begin_file(std::move(path), text.size());
-  if (!text.empty()) {
-    rep.plan.segments.push_back(
-        {Segment::Kind::kLiteral, 0, 0, text.size(), rep.files.rendered.size()});
-    rep.files.rendered.push_back({rep.files.texts.size(), Rendered::kText});
-    rep.files.texts.push_back(std::move(text));
-  }
+  rep.add_text(0, std::move(text));
   rep.end_file();
 }
 

@@ -15,13 +15,15 @@
 
 namespace tessera {
 
-/// A run of a storage: a chunk of a source tensor (dense row-major in its box or flat range), or
-/// zeros.
+/// A run of a storage: a chunk of a source tensor (dense row-major in its box or flat range),
+/// zeros, or bytes of the writer's own (a mesh's ranks, a counter).
 struct StoragePiece {
   static constexpr std::uint32_t kZeros = 0xffffffffu;
+  static constexpr std::uint32_t kBytes = 0xfffffffeu;
   std::uint32_t tensor = kZeros;  // in the source manifest
   Chunk chunk;                    // of that tensor
   std::uint64_t zero_bytes = 0;   // kZeros
+  std::string bytes;              // kBytes: few of them, they stay in memory
 };
 
 /// One archive: `root` refers to `tensors` by Value::tensor(i), each to `storages` by its number.

@@ -1,7 +1,7 @@
 #pragma once
-// The few tensor bytes that a manifest needs: a step counter is a number in FairScale's gathered
-// optimizer, and what every rank stored must be known to be the same before one copy stands for
-// all. Equality is read off the archives' CRC-32s where a storage holds one tensor; small tensors
+// The few tensor bytes that a manifest needs: a counter that is a number in the logical state, and
+// what every rank stored, which must be known to be the same before one copy stands for all.
+// Equality is read off the archives' CRC-32s where a storage holds one tensor; small tensors
 // without one are read. Not thread-safe.
 #include <tessera/base/bytes.h>
 #include <tessera/state/value.h>
@@ -11,7 +11,7 @@
 
 #include "lib/format/torch_files/archive_manifest.h"
 
-namespace tessera::fairscale {
+namespace tessera {
 
 /// A tensor of an opened archive.
 struct TensorRef {
@@ -47,4 +47,4 @@ class ArchiveBytes {
   std::map<std::uint32_t, TorchArchive> located_;
 };
 
-}  // namespace tessera::fairscale
+}  // namespace tessera

@@ -1,4 +1,4 @@
-#include "lib/format/fairscale_fsdp/fs_bytes.h"
+#include "lib/format/torch_files/archive_bytes.h"
 
 #include <tessera/base/error.h>
 #include <tessera/state/roles.h>
@@ -10,7 +10,7 @@
 #include "lib/format/torch_files/archive_source.h"
 #include "lib/state/tensor_remapper.h"
 
-namespace tessera::fairscale {
+namespace tessera {
 namespace {
 
 constexpr std::uint64_t kSmallBytes = 4096;
@@ -123,4 +123,4 @@ ArchiveBytes::Answer ArchiveBytes::same(std::uint32_t file_a, const Value& a, st
   return answer;
 }
 
-}  // namespace tessera::fairscale
+}  // namespace tessera
