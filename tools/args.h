@@ -86,6 +86,8 @@ struct Arguments {
   std::vector<std::string> replicate;
   std::optional<std::uint64_t> max_shard_bytes;
   std::string values, opaque, rank_state;  // "" or keep, drop, rank0, error
+  std::string optim_keys;                  // "" or keep, fqn, id
+  std::string prefer;                      // "" or master
   std::vector<std::string> rename;         // "OLD=NEW"
   std::string strip_prefix;
   std::string map_file;

@@ -122,6 +122,10 @@ void add_contents(Options& o) {
   o.choice("--opaque", "keep|drop|error", "what becomes of objects of unknown classes", a.opaque);
   o.choice("--rank-state", "keep|drop|rank0|error", "what becomes of state that ranks own",
            a.rank_state);
+  o.choice("--optim-keys", "keep|fqn|id",
+           "key optimizer state by parameter name or by integer id; default: as stored",
+           a.optim_keys);
+  o.choice("--prefer", "master", "take weights from their fp32 master copies", a.prefer);
   o.bytes("--max-shard-size", "safetensors: cut into files of at most SIZE", a.max_shard_bytes);
   o.optional_value(
       "--copy-assets", "DIR",

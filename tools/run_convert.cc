@@ -34,6 +34,11 @@ RankStatePolicy rank_state_policy(const std::string& word) {
   return word == "error" ? RankStatePolicy::kError : RankStatePolicy::kDefault;
 }
 
+OptimKeys optim_keys(const std::string& word) {
+  if (word == "fqn") return OptimKeys::kFqn;
+  return word == "id" ? OptimKeys::kId : OptimKeys::kKeep;
+}
+
 /// Of a file or a pipe; devices that never end are cut short.
 std::string file_text(const std::string& path) {
   std::error_code error;
@@ -120,6 +125,8 @@ ConvertOptions convert_options(const Arguments& a) {
   options.target = target_request(a);
   options.rank_state = rank_state_policy(a.rank_state);
   options.selection = selection(a, a.root);
+  options.optim_keys = optim_keys(a.optim_keys);
+  options.prefer_master = !a.prefer.empty();
   options.names.strip_prefix = a.strip_prefix;
   for (const std::string& rule : a.rename) options.names.renames.push_back(parse_rename(rule));
   if (!a.map_file.empty()) options.names.map = parse_name_map(file_text(a.map_file));

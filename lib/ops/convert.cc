@@ -50,6 +50,7 @@ class Conversion {
 
  private:
   void open_source();
+  void edit_optimizers();
   void take_model_only();
   void shape_state();
   void plan_output();
@@ -112,7 +113,12 @@ ConvertReport Conversion::run() {
 void Conversion::open_source() {
   OpenOptions open;
   open.from = options_.from;
+  const bool edits = options_.prefer_master || options_.optim_keys != OptimKeys::kKeep;
   open.selection = options_.selection;
+  if (edits) {  // the rest of the selection follows
+    open.selection = {};
+    open.selection.root = options_.selection.root;
+  }
   open.selection.state_follows = true;
   open.read = read_;
   source_ = open_checkpoint(fs_, options_.source, open);
@@ -129,6 +135,21 @@ void Conversion::open_source() {
          "choose another DST, or replace it with --force");
   }
   check_replaceable(fs_, destination_);
+  if (edits) edit_optimizers();
+}
+
+void Conversion::edit_optimizers() {
+  Manifest& manifest = source_.manifest;
+  if (options_.prefer_master) {
+    std::vector<Note> notes = prefer_masters(manifest);
+    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  }
+  std::vector<Note> notes = rekey_optimizers(manifest, options_.optim_keys);
+  report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  Selection rest = options_.selection;
+  rest.root.clear();
+  rest.state_follows = true;
+  apply_selection(manifest, rest);
 }
 
 /// --to hf: the model alone, without the key it stands under.

@@ -173,6 +173,7 @@ std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
   const Selection& selection = options.selection;
   hash.add(selection.root).add_all(selection.include).add_all(selection.exclude);
   hash.add(selection.only ? 1 + code(*selection.only) : 0);
+  hash.add(code(options.optim_keys)).add(std::uint64_t{options.prefer_master});
   hash.add(options.names.strip_prefix).add_all(options.names.map).add_all(options.names.renames);
   hash.add(std::uint64_t{options.copy_assets}).add(options.assets_directory);
   hash.add(std::uint64_t{options.salvage});

@@ -7,6 +7,8 @@
 #include <map>
 #include <set>
 
+#include "lib/state/tensor_bytes.h"
+
 namespace tessera {
 namespace {
 
@@ -178,44 +180,85 @@ class Canonical {
     return std::nullopt;
   }
 
-  void map_to_weights() {
+  /// Keys in the order of the groups; without groups, as stored.
+  std::vector<std::string> ordered_keys(std::vector<std::size_t>& sizes) const {
     std::vector<std::string> keys;
-    std::vector<std::size_t> sizes;
     for (const OptimGroup& listed : out_.groups) {
       keys.insert(keys.end(), listed.stored_members.begin(), listed.stored_members.end());
       sizes.push_back(listed.stored_members.size());
     }
-    if (keys.empty()) {
-      for (const OptimParameter& known : out_.parameters) keys.push_back(known.stored_key);
-      sizes = {keys.size()};
-    }
+    if (!keys.empty()) return keys;
+    for (const OptimParameter& known : out_.parameters) keys.push_back(known.stored_key);
+    sizes = {keys.size()};
+    return keys;
+  }
+
+  void map_to_weights() {
+    std::vector<std::size_t> sizes;
+    const std::vector<std::string> keys = ordered_keys(sizes);
+    if (map_by_names(keys)) return;
     std::vector<std::optional<Shape>> shapes;
     for (const std::string& key : keys) shapes.push_back(state_shape(key));
     std::vector<Shape> candidates;
     std::vector<std::size_t> position;
+    std::set<TensorPlace> seen;
     for (std::size_t i = 0; i < order_.size(); ++i) {
-      if (manifest_.tensors[order_[i].second].kind == TensorKind::kBuffer) continue;
+      const StoredTensor& tensor = manifest_.tensors[order_[i].second];
+      if (tensor.kind == TensorKind::kBuffer) continue;
+      // Tied weights are one parameter, which the optimizer counts once.
+      const auto place = place_of(manifest_, tensor);
+      if (place && !seen.insert(*place).second) continue;
       position.push_back(i);
-      candidates.push_back(manifest_.tensors[order_[i].second].spec.shape);
+      candidates.push_back(tensor.spec.shape);
     }
     const IdMapping mapping = map_ids(shapes, sizes, candidates);
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      OptimParameter& owner = parameter(keys[i]);
       if (mapping.candidate[i] < 0) {
+        parameter(keys[i]);
         if (!order_.empty())
           issue(kUnmappedId, "warning", keys[i],
                 fmt::format("id {} fits no parameter of the model by order and shape", keys[i]));
         continue;
       }
-      const auto& [fqn, tensor] = order_[position[static_cast<std::size_t>(mapping.candidate[i])]];
-      owner.fqn = fqn;
-      owner.weight = tensor;
-      owner.inferred = true;
-      owner.certain = mapping.certain;
+      map_to(keys[i], order_[position[static_cast<std::size_t>(mapping.candidate[i])]].first,
+             mapping.certain);
     }
     if (mapping.complete && !mapping.certain)
       issue(kAmbiguousIds, "info", "",
             "names of integer ids are inferred by order; shapes allow another answer");
+  }
+
+  void map_to(const std::string& key, const std::string& fqn, bool certain) {
+    OptimParameter& owner = parameter(key);
+    owner.fqn = fqn;
+    if (const auto weight = weights_.find(fqn); weight != weights_.end())
+      owner.weight = weight->second;
+    owner.inferred = true;
+    owner.certain = certain;
+  }
+
+  /// Optimizers made of named parameters say the names (`param_names`), in the order of the ids.
+  /// Taken where they name every id and no shape contradicts.
+  bool map_by_names(const std::vector<std::string>& keys) {
+    std::vector<std::string> names;
+    for (const OptimGroup& listed : out_.groups) {
+      const Value* option = listed.find("param_names");
+      if (option == nullptr || option->kind() != Value::Kind::kList) return false;
+      for (const Value& name : option->as_list())
+        if (name.is_string()) names.push_back(name.as_string());
+    }
+    if (names.empty() || names.size() != keys.size()) return false;
+    if (std::set<std::string>(names.begin(), names.end()).size() != names.size()) return false;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const auto weight = weights_.find(names[i]);
+      if (weight == weights_.end() && !weights_.empty()) return false;
+      const auto shape = state_shape(keys[i]);
+      if (weight != weights_.end() && shape &&
+          shape != manifest_.tensors[weight->second].spec.shape)
+        return false;
+    }
+    for (std::size_t i = 0; i < keys.size(); ++i) map_to(keys[i], names[i], true);
+    return true;
   }
 
   void attach_groups() {
@@ -267,35 +310,6 @@ class Canonical {
   std::map<std::string, std::size_t> index_;
 };
 
-bool fits(const std::optional<Shape>& id, const Shape& candidate) {
-  return !id || *id == candidate;
-}
-
-/// Greedy in one direction: each id takes the next candidate it fits. That is a subsequence match:
-/// it fails only when none exists.
-std::vector<std::int64_t> match(const std::vector<std::optional<Shape>>& ids,
-                                const std::vector<Shape>& candidates, std::vector<bool>& taken,
-                                bool backwards) {
-  std::vector<std::int64_t> out(ids.size(), -1);
-  auto next = backwards ? static_cast<std::int64_t>(candidates.size()) - 1 : 0;
-  for (std::size_t k = 0; k < ids.size(); ++k) {
-    const std::size_t i = backwards ? ids.size() - 1 - k : k;
-    auto at = next;
-    const auto inside = [&] {
-      return at >= 0 && at < static_cast<std::int64_t>(candidates.size());
-    };
-    while (inside() && (taken[static_cast<std::size_t>(at)] ||
-                        !fits(ids[i], candidates[static_cast<std::size_t>(at)])))
-      at += backwards ? -1 : 1;
-    if (!inside()) continue;
-    out[i] = at;
-    next = at + (backwards ? -1 : 1);
-  }
-  for (std::int64_t c : out)
-    if (c >= 0) taken[static_cast<std::size_t>(c)] = true;
-  return out;
-}
-
 }  // namespace
 
 std::string_view step_origin_name(StepOrigin origin) {
@@ -338,31 +352,6 @@ std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const R
   for (std::size_t i = 0; i < roles.optimizers.size(); ++i)
     states.push_back(Canonical(manifest, roles, i).make());
   return states;
-}
-
-IdMapping map_ids(const std::vector<std::optional<Shape>>& ids,
-                  const std::vector<std::size_t>& group_sizes,
-                  const std::vector<Shape>& candidates) {
-  // Ids run through the model's parameters in order inside each group; groups interleave.
-  IdMapping mapping;
-  mapping.candidate.assign(ids.size(), -1);
-  std::vector<bool> taken(candidates.size());
-  mapping.certain = true;
-  std::size_t begin = 0;
-  for (std::size_t size : group_sizes) {
-    const std::vector<std::optional<Shape>> part(
-        ids.begin() + static_cast<std::ptrdiff_t>(begin),
-        ids.begin() + static_cast<std::ptrdiff_t>(begin + size));
-    std::vector<bool> other = taken;
-    const std::vector<std::int64_t> last = match(part, candidates, other, true);
-    const std::vector<std::int64_t> first = match(part, candidates, taken, false);
-    std::ranges::copy(first, mapping.candidate.begin() + static_cast<std::ptrdiff_t>(begin));
-    mapping.certain = mapping.certain && first == last;
-    begin += size;
-  }
-  mapping.complete = std::ranges::find(mapping.candidate, -1) == mapping.candidate.end();
-  mapping.certain = mapping.certain && mapping.complete;
-  return mapping;
 }
 
 }  // namespace tessera

@@ -18,6 +18,7 @@
 #include <tessera/format/format_driver.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/rename.h>
+#include <tessera/state/optim_edit.h>
 #include <tessera/storage/file_system.h>
 
 #include <cstdint>
@@ -44,6 +45,9 @@ struct ConvertOptions {
   RankStatePolicy rank_state = RankStatePolicy::kDefault;
 
   Selection selection;  // state_follows is set by convert itself
+  /// Both happen before the selection: --only model may take masters that it leaves out.
+  OptimKeys optim_keys = OptimKeys::kKeep;
+  bool prefer_master = false;
   NameRules names;
   bool copy_assets = false;
   std::string assets_directory;  // --copy-assets=DIR; empty: beside the source
