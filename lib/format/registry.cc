@@ -1,3 +1,4 @@
+#include <tessera/format/deepspeed_zero.h>
 #include <tessera/format/fairscale_fsdp.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
@@ -16,6 +17,7 @@ std::span<const FormatDriver* const> all_formats() {
       &torch_save_driver(),
       &safetensors_driver(),
       &fairscale_fsdp_driver(),
+      &deepspeed_zero_driver(),
       &torchsnapshot_driver(),
   };
   return formats;

@@ -1,0 +1,157 @@
+#include "lib/format/deepspeed_zero/ds_values.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include "lib/format/deepspeed_zero/ds_names.h"
+
+namespace tessera::deepspeed {
+namespace {
+
+constexpr std::string_view kClass = "class";
+
+[[noreturn]] void bad(std::string_view what, std::string_view wanted) {
+  fail(Code::kCorrupt, fmt::format("\"{}\" is no {}", what, wanted));
+}
+
+/// IntEnum members (ZeroStageEnum) are pickled as a call of the class with the number.
+const Value& unwrapped(const Value& value) {
+  if (value.kind() != Value::Kind::kOpaque) return value;
+  const Value& arguments = value.as_opaque().arguments;
+  if (arguments.kind() == Value::Kind::kTuple && arguments.as_list().size() == 1)
+    return arguments.as_list()[0];
+  return value;
+}
+
+bool is_list(const Value& value) {
+  return value.kind() == Value::Kind::kList || value.kind() == Value::Kind::kTuple;
+}
+
+}  // namespace
+
+const Value& require(const Value& dict, std::string_view key) {
+  const Value* found = dict.find(key);
+  if (!found) fail(Code::kCorrupt, fmt::format("there is no \"{}\"", key));
+  return *found;
+}
+
+const ValueDict& dict_of(const Value& value, std::string_view what) {
+  if (!value.is_dict()) bad(what, "dict");
+  return value.as_dict();
+}
+
+const ValueList& list_of(const Value& value, std::string_view what) {
+  if (!is_list(value)) bad(what, "list");
+  return value.as_list();
+}
+
+std::int64_t count_of(const Value& value, std::string_view what) {
+  const Value& number = unwrapped(value);
+  if (!number.is_int() || number.as_int() < 0) bad(what, "count");
+  return number.as_int();
+}
+
+std::string text_of(const Value& value, std::string_view what) {
+  if (!value.is_string()) bad(what, "string");
+  return value.as_string();
+}
+
+std::vector<std::int64_t> counts_of(const Value& value, std::string_view what) {
+  std::vector<std::int64_t> counts;
+  for (const Value& item : list_of(value, what)) counts.push_back(count_of(item, what));
+  return counts;
+}
+
+Shape shape_of(const Value& value, std::string_view what) {
+  if (value.kind() == Value::Kind::kSize) return Shape::checked(value.as_size());
+  return Shape::checked(counts_of(value, what));
+}
+
+std::vector<std::string> texts_of(const Value& value, std::string_view what) {
+  std::vector<std::string> texts;
+  for (const Value& item : list_of(value, what)) texts.push_back(text_of(item, what));
+  return texts;
+}
+
+std::vector<NamedShape> shapes_of(const Value& value, std::string_view what) {
+  std::vector<NamedShape> shapes;
+  for (const auto& [key, shape] : dict_of(value, what))
+    shapes.push_back({text_of(key, what), shape_of(shape, what)});
+  return shapes;
+}
+
+std::vector<NamedTensor> tensors_of(const Value& value, std::string_view what) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& [key, tensor] : dict_of(value, what)) {
+    if (!tensor.is_tensor()) bad(what, "dict of tensors");
+    tensors.push_back({text_of(key, what), tensor.tensor_index()});
+  }
+  return tensors;
+}
+
+std::vector<std::uint32_t> tensor_list_of(const Value& value, std::string_view what) {
+  if (value.is_tensor()) return {value.tensor_index()};
+  std::vector<std::uint32_t> tensors;
+  for (const Value& item : list_of(value, what)) {
+    if (!item.is_tensor()) bad(what, "list of tensors");
+    tensors.push_back(item.tensor_index());
+  }
+  return tensors;
+}
+
+Value text(std::string_view s) { return Value::string(std::string(s)); }
+
+Path path_of(std::initializer_list<std::string_view> keys) {
+  Path path;
+  for (const std::string_view key : keys)
+    path.push_back({PathItem::Kind::kKey, 0, std::string(key)});
+  return path;
+}
+
+Path root_path(std::string_view root) {
+  Path path;
+  if (root.empty()) return path;
+  for (const std::string_view key : split(root, '.'))
+    path.push_back({PathItem::Kind::kKey, 0, std::string(key)});
+  return path;
+}
+
+Value plain_scaler(const Value& value) {
+  if (value.kind() != Value::Kind::kOpaque) return value;
+  const OpaqueObject& object = value.as_opaque();
+  if (object.module != kScalerModule || !object.has_state || !object.state.is_dict()) return value;
+  ValueDict plain{{text(kClass), Value::string(object.name)}};
+  for (const auto& field : object.state.as_dict()) plain.push_back(field);
+  return Value::dict(std::move(plain));
+}
+
+Value scaler_object(const Value& plain) {
+  const Value* name = plain.find(kClass);
+  if (!name || !name->is_string()) return plain;
+  ValueDict fields;
+  for (const auto& field : plain.as_dict())
+    if (!(field.first.is_string() && field.first.as_string() == kClass)) fields.push_back(field);
+  OpaqueObject object;
+  object.how = OpaqueObject::How::kNewObj;
+  object.module = std::string(kScalerModule);
+  object.name = name->as_string();
+  object.arguments = Value::list({}, Value::Kind::kTuple);
+  object.state = Value::dict(std::move(fields));
+  object.has_state = true;
+  return Value::opaque(std::move(object));
+}
+
+Value fragment_address(std::int64_t numel, std::int64_t start) {
+  OpaqueObject object;
+  object.how = OpaqueObject::How::kNewObj;
+  object.module = std::string(kFragmentModule);
+  object.name = std::string(kFragmentClass);
+  object.arguments = Value::list({}, Value::Kind::kTuple);
+  object.state =
+      Value::dict({{text("numel"), Value::integer(numel)}, {text("start"), Value::integer(start)}});
+  object.has_state = true;
+  return Value::opaque(std::move(object));
+}
+
+}  // namespace tessera::deepspeed

@@ -1,0 +1,154 @@
+#include "lib/format/deepspeed_zero/state_assembler.h"
+
+#include <tessera/base/error.h>
+#include <tessera/state/roles.h>
+#include <tessera/tensor/cast.h>
+
+#include <algorithm>
+
+namespace tessera::deepspeed {
+namespace {
+
+constexpr std::string_view kCopyPrefix = "module.";
+constexpr std::string_view kClientState = "client_state";
+
+bool holds_tensor(const Value& value) {
+  bool found = false;
+  for_each_tensor(value, [&found](std::uint32_t) { found = true; });
+  return found;
+}
+
+}  // namespace
+
+ArchivePiece whole_piece_of(const ArchiveTensor& tensor, std::uint32_t file, std::uint32_t index) {
+  return {Chunk::whole_of(Box::whole(tensor.shape)), file, index, 0};
+}
+
+std::unordered_map<std::string, std::uint32_t> module_copies(const Manifest& manifest) {
+  std::unordered_map<std::string, std::uint32_t> copies;
+  for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
+    const StoredTensor& tensor = manifest.tensors[i];
+    if (tensor.embedded && tensor.name.starts_with(kCopyPrefix))
+      copies.emplace(tensor.name.substr(kCopyPrefix.size()), static_cast<std::uint32_t>(i));
+  }
+  return copies;
+}
+
+Path StateAssembler::state_path(const std::string& name, std::string_view leaf) const {
+  Path path = root_path(model_.naming.optim_root);
+  for (const std::string_view key : {kState, std::string_view(name), leaf})
+    path.push_back({PathItem::Kind::kKey, 0, std::string(key)});
+  return path;
+}
+
+std::uint32_t StateAssembler::add_model(const std::string& name, const TensorSpec& spec,
+                                        std::span<const ArchivePiece> pieces) {
+  Path path = root_path(model_.naming.model_root);
+  path.push_back({PathItem::Kind::kKey, 0, name});
+  const std::uint32_t number = builder_.add_tensor(path, spec, pieces);
+  builder_.tensor(number).kind =
+      model_.buffers.contains(name) ? TensorKind::kBuffer : TensorKind::kParam;
+  return number;
+}
+
+std::uint32_t StateAssembler::add_leaf(const std::string& name, std::string_view leaf,
+                                       const TensorSpec& spec,
+                                       std::span<const ArchivePiece> pieces) {
+  return builder_.add_tensor(state_path(name, leaf), spec, pieces);
+}
+
+void StateAssembler::add_leaf_value(std::uint32_t file, const std::string& name,
+                                    std::string_view leaf, const Value& value) {
+  builder_.add_value(file, state_path(name, leaf), value);
+}
+
+std::uint32_t StateAssembler::add_whole(const Path& path, std::uint32_t file, std::uint32_t tensor,
+                                        bool as_float32) {
+  const ArchiveTensor& stored = builder_.archive(file).tensors.at(tensor);
+  const ArchivePiece piece = whole_piece_of(stored, file, tensor);
+  const std::uint32_t number = builder_.add_tensor(path, {stored.dtype, stored.shape}, {&piece, 1});
+  if (as_float32 && stored.dtype != DType::kFloat32) {
+    builder_.tensor(number).cast_from = stored.dtype;
+    builder_.tensor(number).spec.dtype = DType::kFloat32;
+  }
+  return number;
+}
+
+void StateAssembler::add_module_tensor(const NamedTensor& item) {
+  const ArchiveTensor& stored = builder_.archive(model_.file).tensors.at(item.tensor);
+  const bool buffer = model_.buffers.contains(item.name);
+  const bool cast = buffer && is_floating(stored.dtype) && is_castable(stored.dtype);
+  Path path = root_path(model_.naming.model_root);
+  path.push_back({PathItem::Kind::kKey, 0, item.name});
+  const std::uint32_t number = add_whole(path, model_.file, item.tensor, cast);
+  if (buffer) builder_.tensor(number).kind = TensorKind::kBuffer;
+}
+
+void StateAssembler::add_derived_fp32(std::uint32_t file, const NamedTensor& item) {
+  const ArchiveTensor& stored = builder_.archive(file).tensors.at(item.tensor);
+  if (!is_castable(stored.dtype) || stored.quant >= 0) return;
+  add_whole(state_path(item.name, kFp32Leaf), file, item.tensor, true);
+}
+
+void StateAssembler::keep_module_copy(const NamedTensor& item, DType master) {
+  const ArchiveTensor& stored = builder_.archive(model_.file).tensors.at(item.tensor);
+  if (stored.dtype == master) return;
+  const ArchivePiece piece = whole_piece_of(stored, model_.file, item.tensor);
+  const Path path = path_of({std::string(kCopyPrefix) + item.name});
+  const std::uint32_t number = builder_.add_tensor(path, {stored.dtype, stored.shape}, {&piece, 1});
+  builder_.tensor(number).embedded = true;
+  builder_.manifest().state.entries.pop_back();
+}
+
+void StateAssembler::add_group(std::uint32_t file, std::size_t index, const Value& options,
+                               const std::vector<std::string>& members, const Value& step) {
+  ValueList names;
+  for (const std::string& member : members) names.push_back(Value::string(member));
+  ValueDict group;
+  bool placed = false;
+  if (options.is_dict()) {
+    for (const auto& [key, value] : options.as_dict()) {
+      const bool params = key.is_string() && key.as_string() == kParams;
+      group.emplace_back(key, params ? Value::list(names) : value);
+      placed |= params;
+    }
+  }
+  if (!placed) group.emplace_back(text(kParams), Value::list(names));
+  if (!step.is_none()) group.emplace_back(text(kStep), step);
+  Path path = root_path(model_.naming.optim_root);
+  path.push_back({PathItem::Kind::kKey, 0, std::string(kParamGroups)});
+  path.push_back({PathItem::Kind::kIndex, static_cast<std::int64_t>(index), ""});
+  builder_.add_state(file, Value::dict(std::move(group)), path);
+}
+
+void StateAssembler::add_globals(std::uint32_t file, const Value& globals) {
+  ValueDict kept;
+  for (const auto& entry : globals.as_dict()) {
+    const bool named = entry.first.is_string();
+    const auto& added = model_.naming.added;
+    if (named && std::ranges::find(added, std::string(kGlobalsRoot) + "." +
+                                              entry.first.as_string()) != added.end())
+      continue;
+    kept.push_back(entry);
+  }
+  builder_.add_state(file, Value::dict(std::move(kept)), path_of({kGlobalsRoot}));
+}
+
+void StateAssembler::add_other_state() {
+  const Path model_root = root_path(model_.naming.model_root);
+  if (!model_.module_attributes.is_none() && !holds_tensor(model_.module_attributes))
+    builder_.manifest().state.containers.push_back(
+        {model_root, Value::Kind::kOrderedDict, model_.module_attributes, 0});
+  ValueDict plain, clashing;
+  const Value others = other_state(model_);
+  for (const auto& entry : others.as_dict()) {
+    const std::string_view key = entry.first.is_string() ? entry.first.as_string() : "";
+    const bool clash = key == kModelRoot || key == kOptimRoot || key == kGlobalsRoot;
+    (clash ? clashing : plain).push_back(entry);
+  }
+  builder_.add_state(model_.file, Value::dict(std::move(plain)), {});
+  if (!clashing.empty())
+    builder_.add_state(model_.file, Value::dict(std::move(clashing)), path_of({kClientState}));
+}
+
+}  // namespace tessera::deepspeed

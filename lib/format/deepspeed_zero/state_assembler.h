@@ -1,0 +1,63 @@
+#pragma once
+// Puts a DeepSpeed state together in a Manifest under the names both formats share:
+//
+//   model.<name>                      weights (the fp32 masters), buffers
+//   optim.state.<name>.<leaf>         fp32, exp_avg, exp_avg_sq, step, ...
+//   optim.param_groups.<i>.<option>   `params` lists names
+//   deepspeed.<field>                 of the optimizer file
+//   <field>                           of the model file
+//
+// What is not trained (buffers, frozen parameters, second names of tied ones) also has an
+// optim.state.<name>.fp32, cast from the module's: ds_to_universal makes one of each.
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lib/format/deepspeed_zero/ds_files.h"
+#include "lib/format/torch_files/archive_manifest.h"
+
+namespace tessera::deepspeed {
+
+class StateAssembler {
+ public:
+  StateAssembler(ArchiveManifestBuilder& builder, const ModelFile& model)
+      : builder_(builder), model_(model) {}
+
+  std::uint32_t add_model(const std::string& name, const TensorSpec& spec,
+                          std::span<const ArchivePiece> pieces);
+  std::uint32_t add_leaf(const std::string& name, std::string_view leaf, const TensorSpec& spec,
+                         std::span<const ArchivePiece> pieces);
+  void add_leaf_value(std::uint32_t file, const std::string& name, std::string_view leaf,
+                      const Value& value);
+  /// A tensor of the module as it stands: model.<name>; buffers of low precision are cast to fp32.
+  void add_module_tensor(const NamedTensor& item);
+  /// optim.state.<name>.fp32 cast from a whole tensor of `file`; nothing for a type without a cast.
+  void add_derived_fp32(std::uint32_t file, const NamedTensor& item);
+  /// The module's copy of a trained weight, when it has another type than the master: no leaf, but
+  /// there for a writer of this format (module_copies()).
+  void keep_module_copy(const NamedTensor& item, DType master);
+  /// `options` with `params` replaced by names.
+  void add_group(std::uint32_t file, std::size_t index, const Value& options,
+                 const std::vector<std::string>& members, const Value& step);
+  void add_globals(std::uint32_t file, const Value& globals);
+  /// Fields of the model file, and the OrderedDict that the module is.
+  void add_other_state();
+
+ private:
+  Path state_path(const std::string& name, std::string_view leaf) const;
+  std::uint32_t add_whole(const Path& path, std::uint32_t file, std::uint32_t tensor,
+                          bool as_float32);
+
+  ArchiveManifestBuilder& builder_;
+  const ModelFile& model_;
+};
+
+/// The copies that keep_module_copy() kept: by name, their numbers in Manifest::tensors.
+std::unordered_map<std::string, std::uint32_t> module_copies(const Manifest& manifest);
+
+/// One piece that is all of an archive tensor.
+ArchivePiece whole_piece_of(const ArchiveTensor& tensor, std::uint32_t file, std::uint32_t index);
+
+}  // namespace tessera::deepspeed

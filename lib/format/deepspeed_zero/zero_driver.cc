@@ -1,0 +1,50 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/format/deepspeed_zero.h>
+
+#include "lib/format/deepspeed_zero/ds_files.h"
+#include "lib/format/deepspeed_zero/zero_reader.h"
+#include "lib/format/torch_files/archive_manifest.h"
+
+namespace tessera {
+namespace {
+
+using Answer = ProbeResult::Answer;
+
+class DeepspeedZeroDriver : public FormatDriver {
+ public:
+  std::string_view id() const override { return deepspeed::kZeroFormat; }
+  Capabilities capabilities() const override {
+    return {.writes = false, .many_ranks = true, .keeps_opaque = true};
+  }
+
+  ProbeResult probe(const Place& place) const override {
+    try {
+      const deepspeed::Folder folder = deepspeed::find_folder(place);
+      if (folder.empty() || folder.is_universal) return {};
+      return {Answer::kYes, fmt::format("has {} files of model states and {} of optimizer states",
+                                        folder.models.size(), folder.optims.size())};
+    } catch (const Error&) {
+      return {Answer::kMaybe, "has files named like DeepSpeed's, which do not fit together"};
+    }
+  }
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return deepspeed::read_zero(place, options);
+  }
+  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions& options) const override {
+    locate_archives(*place.directory, manifest, tensors, options);
+  }
+  OutputPlan output_plan(const Manifest&, const TargetRequest&) const override {
+    fail(Code::kUnsupported, "deepspeed-zero is only read");
+  }
+};
+
+}  // namespace
+
+const FormatDriver& deepspeed_zero_driver() {
+  static const DeepspeedZeroDriver driver;
+  return driver;
+}
+
+}  // namespace tessera
