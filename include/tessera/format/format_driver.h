@@ -64,6 +64,10 @@ struct TargetRequest {
   KeepPolicy opaque = KeepPolicy::kDefault;
   std::string file_stem;                   // stem of a one-file result: the archive prefix of torch-save
   bool single_file = false;                // DST names one file
+  int zero_stage = 0;                      // DeepSpeed: 1, 2 or 3; 0: the source's, else 2
+  /// Values of 0-dim optimizer state by tensor number, ascending: read ahead for formats that keep one step for many
+  /// parameters (Capabilities::needs_steps).
+  std::vector<std::pair<std::uint32_t, double>> steps;
 };
 
 struct Capabilities {
@@ -73,6 +77,7 @@ struct Capabilities {
   bool one_file_result = false; // DST may be a file
   bool keeps_values = true;
   bool keeps_opaque = false;
+  bool needs_steps = false;     // output_plan() compares step counters: TargetRequest::steps
 };
 
 class FormatDriver {
