@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "lib/base/reading_parts.h"
+#include "lib/base/damage.h"
 #include "lib/ops/merge_parts.h"
 #include "lib/ops/path_resolve.h"
 

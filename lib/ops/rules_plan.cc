@@ -140,9 +140,8 @@ class RulePlanner {
 
   bool arranged_alike() const {
     return from_.fused == to_.fused &&
-           (!from_.fused ||
-            (from_.axis == to_.axis && from_.ratios == to_.ratios && from_.groups == to_.groups &&
-             from_.interleaved == to_.interleaved));
+           (!from_.fused || (from_.axis == to_.axis && from_.ratios == to_.ratios &&
+                             from_.groups == to_.groups && from_.interleaved == to_.interleaved));
   }
 
   void note_vocabulary(const std::vector<std::string>& fqns) {

@@ -7,16 +7,11 @@
 #include <map>
 #include <set>
 
-#include "lib/reshard/source_choice.h"
+#include "lib/base/damage.h"
 
 namespace tessera {
 
 namespace {
-
-/// Damage, as against a request to stop, a lack of memory or a bug of ours.
-bool is_damage(Code code) {
-  return code == Code::kCorrupt || code == Code::kNotFound || code == Code::kIo;
-}
 
 void read_through(const Manifest& manifest, const Directory& directory, std::uint32_t tensor,
                   const TransferOptions& transfer) {
@@ -111,8 +106,24 @@ class Salvage {
     manifest.chunks = std::move(kept);
   }
 
-  std::vector<LostTensor> drop_lost() {
+  /// What the format's reader left out already: values it could not decode.
+  std::vector<LostTensor> left_out() const {
+    const Manifest& manifest = source_.manifest;
+    std::set<std::string_view> there;
+    for (const StateEntry& entry : manifest.state.entries) there.insert(entry.name);
+    for (const StoredTensor& tensor : manifest.tensors) there.insert(tensor.name);
     std::vector<LostTensor> lost;
+    for (const Note& note : manifest.notes) {
+      if (note.severity != "error" || note.tensor.empty() || !there.insert(note.tensor).second)
+        continue;
+      lost.push_back(
+          {note.tensor, note.file.empty() ? note.message : note.message + " [" + note.file + "]"});
+    }
+    return lost;
+  }
+
+  std::vector<LostTensor> drop_lost() {
+    std::vector<LostTensor> lost = left_out();
     Manifest& manifest = source_.manifest;
     if (reasons_.empty()) return lost;
     std::vector<bool> keep;

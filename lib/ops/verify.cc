@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 
+#include "lib/base/damage.h"
 #include "lib/ops/verify_against.h"
 #include "lib/ops/verify_replicas.h"
 
@@ -220,9 +221,7 @@ class Verifier {
     try {
       locate(sound);
     } catch (const Error& error) {
-      if (error.code() != Code::kCorrupt && error.code() != Code::kUnsupported &&
-          error.code() != Code::kIo && error.code() != Code::kNotFound)
-        throw;
+      if (!is_damage(error.code())) throw;
       for (std::uint32_t i : sound) locate_one(i);
     }
     // What the reader noted on the way is a finding too; what it left unlocated cannot be read.

@@ -2,7 +2,7 @@
 
 #include <tessera/base/error.h>
 
-#include "lib/base/reading_parts.h"
+#include "lib/base/damage.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-// Renames, selections, --to hf with ties, salvage, --verify.
+// Renames, selections, --to hf with ties, --verify.
 #include <tessera/base/error.h>
 #include <tessera/ops/seal.h>
 #include <tessera/storage/observed_file_system.h>
@@ -85,25 +85,6 @@ TEST_CASE("to hf drops a tie by its bytes and records the alias") {
   }
   Bytes bytes = fs.read_file("/out.safetensors");
   CHECK(as_text(bytes).find("\"" + report.dropped[0] + "\":\"") != std::string_view::npos);
-}
-
-TEST_CASE("salvage brings whole tensors over and names the lost ones") {
-  MemoryFileSystem fs;
-  std::string source = load_sample(fs, "dcp/fsdp2_w4");
-  OpenedContent before = content_at(fs, source);
-  fs.remove_file("/source/__3_0.distcp");
-  ConvertOptions options = convert_options(source, "/out", 2);
-  CHECK_THROWS_AS(convert(fs, options), Error);
-  options.salvage = true;
-  ConvertReport report = convert(fs, options);
-  CHECK_FALSE(report.lost.empty());
-  OpenedContent after = content_at(fs, "/out");
-  CHECK(after.tensors.size() + report.lost.size() == before.tensors.size());
-  for (const auto& [name, content] : after.tensors) CHECK(before.tensors[name] == content);
-  for (const LostTensor& lost : report.lost) {
-    CHECK_FALSE(after.tensors.contains(lost.name));
-    CHECK_FALSE(lost.reason.empty());
-  }
 }
 
 TEST_CASE("dropped values are not missed by --verify, a wrong byte is") {

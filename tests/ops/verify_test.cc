@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <random>
 
 #include "tests/support/convert_case.h"
 #include "tests/support/dcp_builder.h"
@@ -194,6 +195,27 @@ TEST_CASE("torch-dcp: damaged encoded items and item heads are findings") {
     CHECK_FALSE(report.ok);
     CHECK(find(report, "CK019", "__0_0.distcp"));
   }
+}
+
+TEST_CASE("torch-dcp: whatever bit turns, verify reports it or finds nothing, and never gives up") {
+  std::mt19937_64 random(3);
+  int found = 0;
+  for (const char* name : {"dcp/fsdp2_w2", "dcp/fsdp2_w2_zstd", "dcp/objects_w2"}) {
+    MemoryFileSystem sound;
+    load_sample(sound, name);
+    const std::size_t size = sound.read_file("/source/__0_0.distcp").size();
+    for (int round = 0; round < 60; ++round) {
+      const std::size_t at = random() % size;
+      const int bit = static_cast<int>(random() % 8);
+      INFO(name << ", bit " << bit << " of byte " << at);
+      MemoryFileSystem fs;
+      load_sample(fs, name);
+      edit(fs, "/source/__0_0.distcp", [&](Bytes& bytes) { bytes[at] ^= std::byte{1} << bit; });
+      const VerifyReport report = verify(fs, "/source");
+      found += !report.ok;
+    }
+  }
+  CHECK(found > 60);
 }
 
 TEST_CASE("torch-dcp: without .metadata, or with an empty one, nothing can be parsed") {

@@ -75,6 +75,7 @@ struct ConvertedFile {
 };
 
 /// What --salvage could not bring over.
+/// A tensor, or a value that could not be decoded.
 struct LostTensor {
   std::string name;
   std::string reason;  // one line

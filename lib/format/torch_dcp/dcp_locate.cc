@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "lib/base/damage.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
 #include "lib/format/torch_dcp/item_blob.h"
@@ -101,7 +102,7 @@ class Locator {
       });
       outcome.done = true;
     } catch (const Error& error) {
-      if (!options_.tolerate_damage || error.code() != Code::kCorrupt) throw;
+      if (!options_.tolerate_damage || !is_damage(error.code())) throw;
       outcome.damage = error.status();
     }
     return outcome;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <tuple>
 
+#include "lib/base/damage.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 
 namespace tessera::dcp {
@@ -30,7 +31,7 @@ void decode_batch(ItemReader& reader, const Manifest& manifest, const std::vecto
         });
       });
     } catch (const Error& error) {
-      if (!options.tolerate_damage || error.code() != Code::kCorrupt) throw;
+      if (!options.tolerate_damage || !is_damage(error.code())) throw;
       out[order[k]].damaged = true;
       damage[order[k]] = error.status();
     }

@@ -7,6 +7,13 @@
 
 namespace tessera {
 
+/// What can come of damaged bytes or lost files, as against a request to stop, a lack of memory or
+/// a bug of ours. A turned bit may well look like a feature that nobody supports.
+inline bool is_damage(Code code) {
+  return code == Code::kCorrupt || code == Code::kUnsupported || code == Code::kNotFound ||
+         code == Code::kIo;
+}
+
 /// Runs `f`, which reads files of a checkpoint that exists.
 template <class F>
 decltype(auto) reading_parts(F&& f) {
