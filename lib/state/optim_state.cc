@@ -170,14 +170,27 @@ class Canonical {
     }
   }
 
-  /// Shape of the state of an id: that of its first leaf that is no counter.
+  /// Shape that an id's parameter must have: that of its largest leaf, for counters and tables of
+  /// other shapes are smaller; of factored moments, rows and columns together.
   std::optional<Shape> state_shape(const std::string& key) const {
     const auto found = index_.find(key);
     if (found == index_.end()) return std::nullopt;
-    for (const OptimLeaf& leaf : out_.parameters[found->second].leaves)
-      if (leaf.name != "step" && leaf.tensor != kNoTensor)
-        return manifest_.tensors[leaf.tensor].spec.shape;
-    return std::nullopt;
+    std::optional<Shape> largest, row, column;
+    for (const OptimLeaf& leaf : out_.parameters[found->second].leaves) {
+      if (leaf.name == "step" || leaf.tensor == kNoTensor) continue;
+      const Shape& shape = manifest_.tensors[leaf.tensor].spec.shape;
+      if (leaf.name.ends_with("_row")) {
+        row = shape;
+      } else if (leaf.name.ends_with("_col")) {
+        column = shape;
+      } else if (!largest || shape.numel() > largest->numel()) {
+        largest = shape;
+      }
+    }
+    if (largest || !row || !column || column->rank() == 0) return largest;
+    std::vector<std::int64_t> extents(row->extents().begin(), row->extents().end());
+    extents.push_back((*column)[column->rank() - 1]);
+    return Shape(std::move(extents));
   }
 
   /// Keys in the order of the groups; without groups, as stored.

@@ -220,12 +220,17 @@ class Finder {
     }
   }
 
+  /// An id is no name: "model.scales.0" is not the weight of parameter 0.
+  bool is_by_id(const EntryRole& role) const {
+    return roles_.optimizers[static_cast<std::size_t>(role.root)].dialect == OptimDialect::kById;
+  }
+
   /// The roots whose tensors carry the names that the optimizers know; else well-known names; else
   /// the top.
   void find_model_roots() {
     std::set<std::string> fqns;
     for (const EntryRole& role : roles_.entries)
-      if (role.role == Role::kOptimState) fqns.insert(role.fqn);
+      if (role.role == Role::kOptimState && !is_by_id(role)) fqns.insert(role.fqn);
     std::map<std::string, std::size_t> hits, tensors;
     std::size_t others = 0;
     for (std::size_t i = 0; i < state_.entries.size(); ++i) {
