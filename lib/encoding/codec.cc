@@ -7,6 +7,8 @@
 #include <charconv>
 #include <memory>
 
+#include "lib/encoding/hdf5_codecs.h"
+
 namespace tessera {
 namespace {
 
@@ -100,12 +102,14 @@ Bytes slice(std::string_view codec, ByteView in, std::uint64_t max_output_bytes)
 
 bool has_codec(std::string_view codec) {
   if (codec.starts_with(kSlicePrefix)) return true;
+  if (codec.starts_with(kHdf5CodecPrefix)) return has_hdf5_codec(codec);
   const std::string_view name = base_name(codec);
   return name == "stream.zstd" || name == "stream.rot13";
 }
 
 Bytes decode(std::string_view codec, ByteView in, std::uint64_t max_output_bytes) {
   if (codec.starts_with(kSlicePrefix)) return slice(codec, in, max_output_bytes);
+  if (codec.starts_with(kHdf5CodecPrefix)) return decode_hdf5(codec, in, max_output_bytes);
   const std::string_view name = base_name(codec);
   if (name == "stream.zstd") return decode_zstd(in, max_output_bytes);
   if (name == "stream.rot13") return swap_case(in, max_output_bytes);

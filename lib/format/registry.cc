@@ -1,5 +1,6 @@
 #include <tessera/format/deepspeed_zero.h>
 #include <tessera/format/fairscale_fsdp.h>
+#include <tessera/format/hdf5.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
 #include <tessera/format/torch_dcp.h>
@@ -16,6 +17,7 @@ std::span<const FormatDriver* const> all_formats() {
       &torch_dcp_driver(),
       &torch_save_driver(),
       &safetensors_driver(),
+      &hdf5_driver(),
       &fairscale_fsdp_driver(),
       &deepspeed_zero_driver(),
       &torchsnapshot_driver(),

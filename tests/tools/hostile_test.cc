@@ -70,7 +70,7 @@ TEST_CASE("hostile files are refused cleanly by verify, hash and convert") {
   int runs = 0;
   for (const fs::path& file : hostile_files()) {
     const std::string name = file.filename().string();
-    if (name.starts_with("h5_")) {
+    if (name.starts_with("h5_") && !fs::exists(built("tessera-hdf5"))) {
       fmt::print("skipped {}: HDF5 is not part of this build\n", name);
       continue;
     }

@@ -1,7 +1,9 @@
 // ls and hash of every sample equal what the frameworks' own loaders saw.
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "tests/support/cli_oracle.h"
+#include "tests/support/run_command.h"
 
 using namespace tessera::testing;
 
@@ -30,3 +32,10 @@ TEST_CASE("torch-save samples read exactly") { check_group("torchsave"); }
 TEST_CASE("safetensors samples read exactly") { check_group("safetensors"); }
 TEST_CASE("OLMo-core samples read exactly") { check_group("olmo-core"); }
 TEST_CASE("torchsnapshot samples read exactly") { check_group("torchsnapshot"); }
+TEST_CASE("HDF5 samples read exactly") {
+  if (!std::filesystem::exists(built("tessera-hdf5"))) {
+    WARN("skipped: HDF5 is not part of this build");
+    return;
+  }
+  check_group("hdf5");
+}

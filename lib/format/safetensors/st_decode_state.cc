@@ -14,7 +14,7 @@ namespace tessera::st {
 namespace {
 
 [[noreturn]] void malformed(std::string_view key) {
-  fail(Code::kCorrupt, fmt::format("__metadata__[\"{}\"] is malformed", key));
+  fail(Code::kCorrupt, fmt::format("\"{}\" is malformed", key));
 }
 
 Value parse(const std::string& text) {
@@ -88,8 +88,7 @@ class StateDecoder {
     else if (const auto found = value_index_.find(text); found != value_index_.end())
       value = values_[found->second].second;
     else
-      fail(Code::kCorrupt,
-           fmt::format("__metadata__[\"{}\"] names \"{}\", which is not here", kState, text));
+      fail(Code::kCorrupt, fmt::format("\"{}\" names \"{}\", which is not here", kState, text));
     if (!done_.emplace(text, true).second) malformed(kState);
     out_.entries.push_back({text, read_path(json.as_list()[1]), std::move(value)});
   }

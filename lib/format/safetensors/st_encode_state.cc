@@ -16,10 +16,10 @@ namespace {
 
 class StateEncoder {
  public:
-  StateEncoder(const Manifest& source, const TargetRequest& request)
+  StateEncoder(const Manifest& source, const TargetRequest& request, std::string_view format)
       : source_(source),
         request_(request),
-        policy_(request, {.opaque = false, .bytes_io = true}, "safetensors", out_.notes) {}
+        policy_(request, {.opaque = false, .bytes_io = true}, format, out_.notes) {}
 
   EncodedState run() {
     for (const StateEntry& entry : source_.state.entries) taken_.insert(entry.name);
@@ -136,8 +136,9 @@ class StateEncoder {
 
 }  // namespace
 
-EncodedState encode_state(const Manifest& source, const TargetRequest& request) {
-  return StateEncoder(source, request).run();
+EncodedState encode_state(const Manifest& source, const TargetRequest& request,
+                          std::string_view format) {
+  return StateEncoder(source, request, format).run();
 }
 
 }  // namespace tessera::st

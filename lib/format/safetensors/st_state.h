@@ -8,6 +8,7 @@
 //                    "containers": [[path, "dict" | "ordered_dict", attributes, entries before it],
 //                    ...]}   a path item: "key", 3 (list index) or {"int_key": 3}
 //
+// HDF5 files of ours keep the same two documents (hdf5/h5_own_state.h).
 // tessera.state is left out when it would say nothing: tensors only, each path the name itself.
 #include <tessera/format/format_driver.h>
 #include <tessera/state/value.h>
@@ -16,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::st {
@@ -33,8 +35,9 @@ struct EncodedState {
 };
 
 /// Throws kUnsupported naming the first leaf that policies do not let go and the format cannot
-/// hold.
-EncodedState encode_state(const Manifest& source, const TargetRequest& request);
+/// hold. `format`: its id, for messages.
+EncodedState encode_state(const Manifest& source, const TargetRequest& request,
+                          std::string_view format = "safetensors");
 
 /// Rebuilds the state over `tensors` (name -> index). Files of others have no metadata of ours: one
 /// entry per tensor, in `order`. Sets `embedded[i]` for tensors that only values refer to.

@@ -1,0 +1,60 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/format/hdf5.h>
+
+#include "lib/format/hdf5/h5_files.h"
+#include "lib/format/hdf5/h5_output_plan.h"
+#include "lib/format/hdf5/h5_reader.h"
+
+namespace tessera {
+namespace {
+
+using Answer = ProbeResult::Answer;
+
+ProbeResult probe_folder(const Directory& directory) {
+  const auto main = h5::main_file(directory);
+  if (!main) return {};
+  return {Answer::kYes, fmt::format("has the HDF5 file {}", *main)};
+}
+
+ProbeResult probe_file(const Place& place) {
+  if (h5::looks_like_hdf5(*place.directory->open(place.file)))
+    return {Answer::kYes, "has HDF5's signature"};
+  if (h5::has_hdf5_suffix(place.file))
+    return {Answer::kMaybe, "is named like an HDF5 file, but has no signature of one"};
+  return {};
+}
+
+class Hdf5Driver : public FormatDriver {
+ public:
+  std::string_view id() const override { return "hdf5"; }
+  Capabilities capabilities() const override { return {.one_file_result = true}; }
+
+  ProbeResult probe(const Place& place) const override {
+    try {
+      return place.file.empty() ? probe_folder(*place.directory) : probe_file(place);
+    } catch (const Error&) {
+      return {};  // cannot be opened: whoever reads it will say why
+    }
+  }
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return h5::read_manifest(place, options);
+  }
+  /// Every place is known; what cannot be read says why.
+  void locate(const Place&, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions&) const override {
+    h5::refuse_pending(manifest, tensors);
+  }
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return h5::plan_output(source, request);
+  }
+};
+
+}  // namespace
+
+const FormatDriver& hdf5_driver() {
+  static const Hdf5Driver driver;
+  return driver;
+}
+
+}  // namespace tessera

@@ -1,0 +1,89 @@
+#include "lib/format/hdf5/h5_files.h"
+
+#include <tessera/base/error.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "lib/format/hdf5/h5_helper.h"
+#include "lib/format/hdf5/h5_names.h"
+
+namespace tessera::h5 {
+namespace {
+
+constexpr std::array<std::string_view, 2> kSuffixes = {".h5", ".hdf5"};
+constexpr std::uint64_t kSearchedBytes = 1 << 20;
+constexpr std::size_t kMaxCandidates = 256;
+constexpr int kMaxUserBlocks = 24;  // 512 bytes doubled this often: 4 GiB
+
+bool names_file(std::string_view bytes, const std::string& name) {
+  return bytes.find(name) != bytes.npos;
+}
+
+std::string first_bytes(const Directory& directory, const std::string& name) {
+  const auto file = directory.open(name);
+  Bytes bytes(std::min(kSearchedBytes, file->size_bytes()));
+  file->read_at(0, bytes);
+  return std::string(as_text(bytes));
+}
+
+}  // namespace
+
+const DescribedFile& FileSet::get(const std::string& path) {
+  if (const auto found = described_.find(path); found != described_.end()) return found->second;
+  return in_file(path, [&]() -> const DescribedFile& {
+    if (helper_.empty()) helper_ = find_helper();
+    const auto file = directory_.open(path);
+    DescribedFile described;
+    described.size_bytes = file->size_bytes();
+    described.number = static_cast<std::uint32_t>(files_.size());
+    described.report = parse_report(describe_file(helper_, *file));
+    const auto info = directory_.stat(path);
+    files_.push_back({path, described.size_bytes, info ? info->mtime_ns : 0});
+    return described_.emplace(path, std::move(described)).first->second;
+  });
+}
+
+bool FileSet::is_there(const std::string& path) const {
+  const auto info = directory_.stat(path);
+  return info && info->type == FileType::kRegular;
+}
+
+bool looks_like_hdf5(const ReadFile& file) {
+  std::array<std::byte, 8> head;
+  std::uint64_t at = 0;
+  for (int i = 0; i < kMaxUserBlocks && at + head.size() <= file.size_bytes(); ++i) {
+    file.read_at(at, head);
+    if (as_text(head) == kSignature) return true;
+    at = at == 0 ? 512 : 2 * at;
+  }
+  return false;
+}
+
+bool has_hdf5_suffix(std::string_view name) {
+  return std::ranges::any_of(kSuffixes, [&](auto suffix) { return name.ends_with(suffix); });
+}
+
+std::optional<std::string> main_file(const Directory& directory) {
+  std::vector<std::string> files;
+  for (const FileInfo& info : directory.list())
+    if (info.type == FileType::kRegular && !info.name.starts_with('.') &&
+        has_hdf5_suffix(info.name))
+      files.push_back(info.name);
+  std::erase_if(files, [&](const auto& name) { return !looks_like_hdf5(*directory.open(name)); });
+  if (files.size() == 1) return files[0];
+  if (files.empty() || files.size() > kMaxCandidates) return std::nullopt;
+  std::set<std::string> parts;
+  for (const std::string& name : files) {
+    const std::string bytes = first_bytes(directory, name);
+    for (const std::string& other : files)
+      if (other != name && names_file(bytes, other)) parts.insert(other);
+  }
+  std::erase_if(files, [&](const auto& name) { return parts.contains(name); });
+  if (files.size() != 1) return std::nullopt;
+  return files[0];
+}
+
+}  // namespace tessera::h5

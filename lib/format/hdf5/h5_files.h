@@ -1,0 +1,48 @@
+#pragma once
+// The files of one HDF5 checkpoint: the one that was named, and those its virtual datasets take
+// elements from. Each is described once, by tessera-hdf5. Names cannot leave the folder.
+#include <tessera/format/format_driver.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "lib/format/hdf5/h5_report.h"
+
+namespace tessera::h5 {
+
+struct DescribedFile {
+  std::uint32_t number = 0;  // in Manifest::files
+  std::uint64_t size_bytes = 0;
+  Report report;
+};
+
+class FileSet {
+ public:
+  FileSet(const Directory& directory, std::vector<StoredFile>& files)
+      : directory_(directory), files_(files) {}
+
+  /// Throws as Directory::open and describe_file do, with the file as context.
+  const DescribedFile& get(const std::string& path);
+  bool is_there(const std::string& path) const;
+  const Directory& directory() const { return directory_; }
+
+ private:
+  const Directory& directory_;
+  std::vector<StoredFile>& files_;
+  std::map<std::string, DescribedFile> described_;
+  std::string helper_;
+};
+
+/// Does it begin with HDF5's signature, at 0 or after a user block?
+bool looks_like_hdf5(const ReadFile& file);
+
+/// ".h5", ".hdf5".
+bool has_hdf5_suffix(std::string_view name);
+
+/// The file a folder stands for: its only HDF5 file, or the one that names all others in virtual
+/// datasets (seen by their names in its first MiB). nullopt: none, or several.
+std::optional<std::string> main_file(const Directory& directory);
+
+}  // namespace tessera::h5

@@ -1,0 +1,45 @@
+#pragma once
+// Pieces: the parts of a dataset whose elements lie together, before they become chunks of a
+// Manifest. A piece can be cut to a smaller box and looked at in other coordinates, which is all
+// that virtual datasets need.
+#include <tessera/state/manifest.h>
+#include <tessera/tensor/box.h>
+
+#include <string>
+#include <vector>
+
+#include "lib/format/hdf5/h5_report.h"
+
+namespace tessera::h5 {
+
+struct Piece {
+  Box box;  // in the dataset's coordinates
+  Source::Kind kind = Source::Kind::kExtent;
+  bool byte_swap = false;
+  std::uint32_t file = 0;
+  std::uint64_t offset = 0;  // kExtent: of the box's first element; kCoded: of the stored bytes
+  std::uint64_t length = 0;  // kCoded
+  std::vector<std::int64_t> strides;  // kExtent: elements, one per dimension of box
+  std::vector<std::string> codecs;    // kCoded
+  // kCoded and kInline: the dense array that decoding gives, and the part of it that is the box
+  // (of as many elements; in a virtual dataset the box may have another rank).
+  Shape dense, dense_part;
+  std::vector<std::int64_t> dense_origin;
+  Bytes bytes;  // kInline: the dense array; kFill: one element
+};
+
+/// The dataset as pieces that tile it. Throws kCorrupt where a claim leaves the file or does not
+/// add up, kUnsupported naming a filter. Not for virtual and external layouts.
+std::vector<Piece> pieces_of(const Dataset& dataset, DType dtype, std::uint32_t file,
+                             std::uint64_t file_bytes);
+
+/// One element where nothing is stored: the fill value in our byte order.
+Bytes fill_element(const Dataset& dataset, DType dtype);
+
+/// The part of `piece` inside `box`, which lies inside piece.box.
+Piece cut(const Piece& piece, const Box& box, int element_bytes);
+
+/// The piece as a chunk of the last tensor of `manifest`.
+void add_piece(Manifest& manifest, const Piece& piece, int element_bytes);
+
+}  // namespace tessera::h5
