@@ -142,12 +142,14 @@ TEST_CASE("noise is refused or decoded within bounds by every filter") {
     for (std::byte& b : noise) b = static_cast<std::byte>(random());
     for (const std::string codec : {"hdf5.deflate:500", "hdf5.lzf:500", "hdf5.shuffle:7",
                                     "hdf5.fletcher32", "hdf5.crop:1:10x10:2x3:4x5"}) {
+      INFO("round " << round << " of seed 20241121, " << codec);
+      std::size_t decoded = 0;
       try {
-        CHECK(decode(codec, noise, kPlenty).size() <= 500);
+        decoded = decode(codec, noise, kPlenty).size();
       } catch (const Error& error) {
-        INFO("round " << round << " of seed 20241121, " << codec);
         CHECK(error.code() == Code::kCorrupt);
       }
+      CHECK(decoded <= 500);
     }
   }
 }

@@ -29,6 +29,12 @@ void copy_sample(MemoryFileSystem& fs, const std::string& name, const std::strin
   }
 }
 
+ReadOptions tolerant() {
+  ReadOptions options;
+  options.tolerate_damage = true;
+  return options;
+}
+
 Bytes file_bytes(const Directory& directory, const std::string& name) {
   const auto file = directory.open(name);
   Bytes out(file->size_bytes());
@@ -91,7 +97,7 @@ TEST_CASE("an external link is listed, reported and not followed") {
   const Place place = hostile_place(hostile, "h5_external_link.h5");
   Manifest manifest = hdf5_driver().manifest(place, {});
   CHECK(has_note(manifest, "CK080", "warning"));
-  CHECK(has_note(hdf5_driver().manifest(place, {.tolerate_damage = true}), "CK080", "error"));
+  CHECK(has_note(hdf5_driver().manifest(place, tolerant()), "CK080", "error"));
   for (std::uint32_t i = 0; i < manifest.tensors.size(); ++i) {
     const bool fine = manifest.tensors[i].name == "ok";
     const Status status =
@@ -129,7 +135,7 @@ TEST_CASE("a missing source of a virtual dataset is named, never read as fill va
   CHECK(status.code == Code::kCorrupt);
   CHECK(status.message.find("rank1.h5") != std::string::npos);
   CHECK(status.context.tensor == "flat");
-  const Manifest damaged = hdf5_driver().manifest(place, {.tolerate_damage = true});
+  const Manifest damaged = hdf5_driver().manifest(place, tolerant());
   CHECK(has_note(damaged, "CK083", "error"));
 }
 

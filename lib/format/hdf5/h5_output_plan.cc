@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
+#include <tessera/encoding/tagged_json.h>
 
 #include <algorithm>
 #include <memory>
@@ -89,6 +90,7 @@ class PlanBuilder {
       const Path flat{{PathItem::Kind::kKey, 0, name}};
       const bool has_path = found != paths.end() && !found->second->empty();
       std::string place = tree_.add_leaf(has_path ? *found->second : flat, i);
+      places_of_tensors_.push_back(place);
       std::string dotted = place;
       std::ranges::replace(dotted, '/', '.');
       if (dotted != name) names_.emplace_back(Value::string(std::move(place)), Value::string(name));
@@ -149,7 +151,21 @@ class PlanBuilder {
     return Value::dict({{Value::string("__attribute__"), Value::list(std::move(where))}});
   }
 
+  /// Tensors without any structure need no "state", unless their order is not that of the links.
+  void keep_order() {
+    if (!containers_.is_none() || std::ranges::is_sorted(places_of_tensors_)) return;
+    ValueList entries;
+    ValueBudget budget(2 * state_.tensors.size() + 1);
+    for (const st::NamedTensor& tensor : state_.tensors) {
+      const Value name = to_tagged_json(Value::string(tensor.name), {}, budget);
+      entries.push_back(Value::list({name, Value::list({name})}));
+    }
+    containers_ = Value::dict({{Value::string("entries"), Value::list(std::move(entries))},
+                               {Value::string("containers"), Value::list({})}});
+  }
+
   std::string state_json() {
+    keep_order();
     ValueDict json;
     if (!values_.empty()) json.emplace_back(Value::string("values"), Value::dict(values_));
     if (!containers_.is_none()) json.emplace_back(Value::string("state"), containers_);
@@ -258,8 +274,9 @@ class PlanBuilder {
   std::unordered_map<std::string, const StateEntry*> entries_;
   NameTree tree_;
   Image image_;
+  std::vector<std::string> places_of_tensors_;
   ValueDict values_, names_, aliases_;
-  Value containers_;
+  Value containers_;  // safetensors' tessera.state: order, paths, kinds of containers
   std::string json_;
   std::vector<std::uint64_t> address_at_;  // per tensor: where its data address stands
   GroupPlaces places_;                     // of the group added last: in the end the root
