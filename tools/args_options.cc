@@ -43,6 +43,9 @@ void add_source(Options& o, bool two_sources) {
     o.format("--from", "read as this format; default: detected by content", a.from);
     o.text("--root", "NAME", "treat the subtree NAME as the whole checkpoint", a.root);
   }
+  o.text("--flat-layout", "FILE",
+         "which parameters FSDP1's flat parameters hold, as JSON, where the rank files do not say",
+         a.flat_layout);
   o.group("Selection");
   o.texts("--include", "GLOB", "only names that match the whole GLOB; * crosses dots", a.include);
   o.texts("--exclude", "GLOB", "leave out names that match; wins over --include", a.exclude);

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 
 #include "args_text.h"
 #include "failure.h"
@@ -97,10 +98,29 @@ std::uint64_t memory_limit(const Arguments& arguments) {
   return std::min<std::uint64_t>(kDefaultMemoryLimit, available_memory_bytes() / 2);
 }
 
+std::string flat_layout_text(const std::string& path) {
+  if (path.empty()) return {};
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream)
+    fail(Code::kNotFound, fmt::format("--flat-layout {}: cannot be read", printable(path)));
+  std::string text, block(std::size_t{1} << 16, '\0');
+  while (stream.read(block.data(), static_cast<std::streamsize>(block.size())) || stream.gcount()) {
+    text.append(block, 0, static_cast<std::size_t>(stream.gcount()));
+    if (text.size() > kMostBytes)
+      fail(Code::kInvalidArgument,
+           fmt::format("--flat-layout {}: larger than 64 MiB", printable(path)));
+  }
+  if (text.empty())
+    fail(Code::kCorrupt, fmt::format("--flat-layout {}: it is empty", printable(path)));
+  return text;
+}
+
 ReadOptions read_options(const Arguments& arguments) {
   ReadOptions options;
   options.memory_limit_bytes = memory_limit(arguments);
   options.threads = arguments.threads.value_or(available_cpus());
+  options.flat_layout = flat_layout_text(arguments.flat_layout);
   return options;
 }
 

@@ -28,6 +28,8 @@ Outcome run_convert(const Arguments& arguments, FileSystem& fs, const Screen& sc
 
 /// Options that several verbs derive from the same flags.
 ReadOptions read_options(const Arguments& arguments);
+/// What the file named by --flat-layout says; "" when none was named.
+std::string flat_layout_text(const std::string& path);
 TransferOptions transfer_options(const Arguments& arguments, Progress* progress);
 Selection selection(const Arguments& arguments, const std::string& root);
 std::uint64_t memory_limit(const Arguments& arguments);

@@ -120,6 +120,7 @@ ConvertOptions convert_options(const Arguments& a) {
   options.source = a.words[0];
   options.destination = a.words[1];
   options.from = a.from;
+  options.flat_layout = flat_layout_text(a.flat_layout);
   options.to = a.to;
   options.command = tool_name(a.tool);
   options.target = target_request(a);

@@ -171,9 +171,11 @@ std::optional<ArchiveTensor> TensorResolver::make_from_state(Node node, int dept
   return strided(items, std::nullopt);
 }
 
-ArchiveTensor TensorResolver::parameter(std::span<const Node> arguments, int depth) {
+/// nullopt: its data wraps other tensors (a DTensor), and so does the parameter.
+std::optional<ArchiveTensor> TensorResolver::parameter(std::span<const Node> arguments, int depth) {
   need_arguments(arguments, 1, "a parameter");
   const auto data = tensor(arguments[0], depth + 1);
+  if (!data && is_call(graph_.kind(arguments[0]))) return std::nullopt;
   if (!data) corrupt("a parameter whose data is no tensor");
   ArchiveTensor out = archive_.tensors[*data];
   out.is_parameter = true;

@@ -45,7 +45,7 @@ class TensorResolver {
   std::optional<ArchiveTensor> make_torch_call(std::string_view name, Node arguments, int depth);
   std::optional<ArchiveTensor> make_from_type(Node arguments, int depth);
   std::optional<ArchiveTensor> make_from_state(Node node, int depth);
-  ArchiveTensor parameter(std::span<const Node> arguments, int depth);
+  std::optional<ArchiveTensor> parameter(std::span<const Node> arguments, int depth);
   ArchiveTensor strided(std::span<const Node> arguments, std::optional<DType> dtype);
   ArchiveTensor quantized(std::span<const Node> arguments);
   ArchiveTensor sparse(std::span<const Node> arguments, int depth);

@@ -4,6 +4,7 @@
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
 #include <tessera/format/torch_dcp.h>
+#include <tessera/format/torch_rank_files.h>
 #include <tessera/format/torch_save.h>
 #include <tessera/format/torchsnapshot.h>
 
@@ -15,6 +16,7 @@ std::span<const FormatDriver* const> all_formats() {
   // One line per format. The order is the one in which detection lists candidates.
   static const std::array formats = {
       &torch_dcp_driver(),
+      &torch_rank_files_driver(),
       &torch_save_driver(),
       &safetensors_driver(),
       &hdf5_driver(),

@@ -43,6 +43,7 @@ class Conversion {
     transfer_.cancel = options.cancel;
     read_.memory_limit_bytes = transfer_.memory_limit_bytes;
     read_.threads = transfer_.threads;
+    read_.flat_layout = options.flat_layout;
     read_.tolerate_damage = options.salvage;
   }
 

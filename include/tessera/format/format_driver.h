@@ -46,6 +46,9 @@ struct ReadOptions {
   /// Only to list pickle globals (summary --globals): denied ones are listed in Manifest::globals instead of refused, and a root that
   /// is no state dict is an opaque value. Still nothing is called. Never set by a verb that reads tensors.
   bool list_globals = false;
+  /// --flat-layout: the text of a record of what FSDP1's flat parameters hold; "" = none. Its form:
+  /// docs/formats/torch-rank-files.md.
+  std::string flat_layout;
 };
 
 enum class KeepPolicy : std::uint8_t { kDefault, kKeep, kDrop, kError };

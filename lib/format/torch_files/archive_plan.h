@@ -23,7 +23,7 @@ struct StoragePiece {
   std::uint32_t tensor = kZeros;  // in the source manifest
   Chunk chunk;                    // of that tensor
   std::uint64_t zero_bytes = 0;   // kZeros
-  std::string bytes;              // kBytes: few of them, they stay in memory
+  std::string bytes = {};         // kBytes: few of them, they stay in memory
 };
 
 /// One archive: `root` refers to `tensors` by Value::tensor(i), each to `storages` by its number.

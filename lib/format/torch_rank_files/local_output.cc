@@ -1,0 +1,367 @@
+#include "lib/format/torch_rank_files/local_output.h"
+
+#include <fmt/format.h>
+#include <tessera/base/checked.h>
+#include <tessera/base/error.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lib/format/torch_rank_files/rf_parts.h"
+#include "lib/format/torch_rank_files/sharded_pickle.h"
+
+namespace tessera::rank_files {
+namespace {
+
+PathItem key_item(std::string key) { return {PathItem::Kind::kKey, 0, std::move(key)}; }
+
+void push(StateDict& state, const Path& path, std::ptrdiff_t depth, Value value) {
+  Path own(path.begin() + depth, path.end());
+  std::string name = dotted(own);
+  state.entries.push_back({std::move(name), std::move(own), std::move(value)});
+}
+
+bool is_member_list(const Path& path, const Path& prefix) {
+  return path.size() == prefix.size() + 3 && path.back().key == "params" &&
+         path[prefix.size()].key == "param_groups";
+}
+
+/// The root's path: the run of an entry's items that spells its name.
+std::optional<Path> root_path(const Path& path, const std::string& name) {
+  Path prefix;
+  for (const PathItem& item : path) {
+    if (dotted(prefix) == name) return prefix;
+    prefix.push_back(item);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::unique_ptr<LocalOutput> LocalOutput::make(const Manifest& source, const TargetRequest& request,
+                                               const Mesh& mesh, const std::vector<bool>& kept,
+                                               std::vector<Note>& notes) {
+  const auto flavour = source.provenance.find(std::string(kFlavour)),
+             layout = source.provenance.find(std::string(kFlatLayout));
+  if (flavour == source.provenance.end() || layout == source.provenance.end()) return nullptr;
+  if (flavour->second != kLocal && flavour->second != kLocalOrig) return nullptr;
+  if (mesh.rank() != 1 || !request.placements.empty() || !request.replicate.empty()) return nullptr;
+  std::unique_ptr<LocalOutput> out(new LocalOutput(source, mesh.world_size()));
+  out->orig_ = flavour->second == kLocalOrig;
+  out->record_ = parse_flat_record(as_bytes(std::string_view(layout->second)));
+  if (out->find_units(kept) && out->find_optimizers(kept)) return out;
+  notes.push_back({"CK029", "info",
+                   "not every parameter of the flat parameters is there as it was, or their state "
+                   "cannot share one: sharded tensors are written instead",
+                   "", ""});
+  return nullptr;
+}
+
+bool LocalOutput::is_shaped(std::size_t e, const Shape& shape) const {
+  const Value& value = entry(e).value;
+  return value.is_tensor() && source_.tensors[value.tensor_index()].spec.shape == shape &&
+         source_.tensors[value.tensor_index()].quant < 0;
+}
+
+bool LocalOutput::find_units(const std::vector<bool>& kept) {
+  std::map<std::string, std::size_t> by_name;
+  for (std::size_t e = 0; e < kept.size(); ++e)
+    if (kept[e] && entry(e).value.is_tensor()) by_name.emplace(entry(e).name, e);
+  const FlatParameter& first = record_.units.front().parameters.front();
+  for (const auto& [name, e] : by_name) {
+    const Path& path = entry(e).path;
+    if (path.empty() || path.back().key != first.fqn || !is_shaped(e, first.shape)) continue;
+    prefix_.assign(path.begin(), path.end() - 1);
+    break;
+  }
+  for (const FlatUnit& known : record_.units) {
+    Unit unit;
+    unit.name = known.name;
+    unit.parameters = known.parameters;
+    unit.first_entry = kept.size();
+    for (const FlatParameter& parameter : known.parameters) {
+      Path path = prefix_;
+      path.push_back(key_item(parameter.fqn));
+      const auto found = by_name.find(dotted(path));
+      if (found == by_name.end() || !is_shaped(found->second, parameter.shape)) return false;
+      const Member member{units_.size(), unit.tensors.size()};
+      unit.tensors.push_back(entry(found->second).value.tensor_index());
+      unit.dtype = source_.tensors[unit.tensors.front()].spec.dtype;
+      if (source_.tensors[unit.tensors.back()].spec.dtype != unit.dtype) return false;
+      unit.first_entry = std::min(unit.first_entry, found->second);
+      unit.last_entry = std::max(unit.last_entry, found->second);
+      weights_.emplace(found->second, member);
+      by_fqn_.emplace(parameter.fqn, member);
+    }
+    unit.layout.emplace(unit.parameters, world_size_, std::max<std::int64_t>(1, known.alignment));
+    unit.numel = unit.layout->unpadded_numel();
+    if (orig_) unit.numel = unit.layout->shard_numel() * world_size_;
+    units_.push_back(std::move(unit));
+  }
+  return true;
+}
+
+bool LocalOutput::find_optimizers(const std::vector<bool>& kept) {
+  const Roles roles = find_roles(source_.state);
+  for (std::size_t r = 0; r < roles.optimizers.size(); ++r) {
+    const OptimizerRoot& root = roles.optimizers[r];
+    if (root.dialect != OptimDialect::kByFqn || !root.has_groups || root.groups_as_one_value)
+      return false;
+    Optimizer optimizer;
+    bool found = false;
+    for (std::size_t e = 0; e < kept.size() && !found; ++e) {
+      if (!kept[e] || roles.entries[e].root != static_cast<std::int32_t>(r)) continue;
+      const auto prefix = root_path(entry(e).path, root.name);
+      if (prefix) optimizer.prefix = *prefix;
+      found = prefix.has_value();
+    }
+    if (!found) continue;
+    if (!find_groups(optimizer, kept) || !find_leaves(optimizer, kept)) return false;
+    optimizers_.push_back(std::move(optimizer));
+  }
+  return true;
+}
+
+bool LocalOutput::find_groups(Optimizer& optimizer, const std::vector<bool>& kept) {
+  std::int64_t next = 0;
+  std::map<std::size_t, std::size_t> listed;  // unit -> its parameters in this group
+  for (std::size_t e = 0; e < kept.size(); ++e) {
+    if (!kept[e] || !is_member_list(entry(e).path, optimizer.prefix) ||
+        root_path(entry(e).path, dotted(optimizer.prefix)) != optimizer.prefix)
+      continue;
+    if (entry(e).value.kind() != Value::Kind::kList) return false;
+    std::vector<std::int64_t>& members = optimizer.group_members[e];
+    listed.clear();
+    for (const Value& item : entry(e).value.as_list()) {
+      const auto member = item.is_string() ? by_fqn_.find(item.as_string()) : by_fqn_.end();
+      if (member == by_fqn_.end()) return false;
+      const auto [unit, parameter] = member->second;
+      const bool is_new = orig_ ? optimizer.ids.emplace(std::pair(unit, parameter), next).second
+                                : optimizer.unit_ids.emplace(unit, next).second;
+      if (is_new) members.push_back(next++);
+      if (!is_new && (orig_ || !listed.contains(unit))) return false;
+      ++listed[unit];
+    }
+    // A flat parameter is in one group, whole.
+    for (const auto& [unit, count] : listed)
+      if (!orig_ && count != units_[unit].parameters.size()) return false;
+  }
+  return true;
+}
+
+bool LocalOutput::find_leaves(Optimizer& optimizer, const std::vector<bool>& kept) {
+  const std::size_t depth = optimizer.prefix.size();
+  for (std::size_t e = 0; e < kept.size(); ++e) {
+    const Path& path = entry(e).path;
+    if (!kept[e] || path.size() < depth + 3 || path[depth].key != "state" ||
+        !std::equal(optimizer.prefix.begin(), optimizer.prefix.end(), path.begin()))
+      continue;
+    const auto member = by_fqn_.find(path[depth + 1].key);
+    if (member == by_fqn_.end()) return false;
+    const auto [unit, parameter] = member->second;
+    const Shape& shape = units_[unit].parameters[parameter].shape;
+    const bool shaped = is_shaped(e, shape);
+    const Value& value = entry(e).value;
+    // A run is all that a rank can hold of an array; others must be scalars or values.
+    if (value.is_tensor() && !shaped && source_.tensors[value.tensor_index()].spec.shape.rank() > 0)
+      return false;
+    if (orig_ ? shape.numel() == 0 || !optimizer.ids.contains({unit, parameter})
+              : !optimizer.unit_ids.contains(unit))
+      return false;
+    optimizer.places.emplace(e, std::pair(unit, parameter));
+    if (orig_) continue;
+    const Path rest(path.begin() + static_cast<std::ptrdiff_t>(depth) + 2, path.end());
+    StateLeaf& leaf = optimizer.leaves[unit][dotted(rest)];
+    leaf.key = dotted(rest);
+    leaf.rest = rest;
+    leaf.entries.resize(units_[unit].parameters.size());
+    leaf.entries[parameter] = e;
+  }
+  const auto same = [&](std::size_t a, std::size_t b) {
+    const Value &left = entry(a).value, &right = entry(b).value;
+    if (!left.is_tensor() || !right.is_tensor()) return left == right;
+    const StoredTensor &one = source_.tensors[left.tensor_index()],
+                       &other = source_.tensors[right.tensor_index()];
+    if (one.spec != other.spec || one.chunk_count == 0 || other.chunk_count == 0) return false;
+    const Source &from = source_.source(one, 0), &to = source_.source(other, 0);
+    return from.kind == to.kind && from.file == to.file && from.offset == to.offset &&
+           from.side == to.side;
+  };
+  for (const auto& [unit, leaves] : optimizer.leaves)
+    for (const auto& [key, leaf] : leaves) {
+      std::optional<std::size_t> first;
+      for (const auto& e : leaf.entries)
+        if (e && !first) first = e;
+      const Shape& shape = units_[unit].parameters[optimizer.places.at(*first).second].shape;
+      const bool array = is_shaped(*first, shape) && shape.rank() > 0;
+      for (std::size_t p = 0; p < leaf.entries.size(); ++p) {
+        if (!leaf.entries[p] && !array) return false;
+        if (!leaf.entries[p]) continue;
+        const bool fits =
+            array ? is_shaped(*leaf.entries[p], units_[unit].parameters[p].shape) &&
+                        source_.tensors[entry(*leaf.entries[p]).value.tensor_index()].spec.dtype ==
+                            source_.tensors[entry(*first).value.tensor_index()].spec.dtype
+                  : same(*first, *leaf.entries[p]);
+        if (!fits) return false;
+      }
+      // Zeros may stand for no state only where nothing else could tell.
+      if (array && std::ranges::any_of(leaf.entries, [](const auto& e) { return !e; }))
+        return false;
+    }
+  return true;
+}
+
+std::int64_t LocalOutput::valid_numel(const Unit& unit, std::int64_t rank) const {
+  const std::int64_t shard = unit.layout->shard_numel();
+  return std::clamp<std::int64_t>(unit.numel - rank * shard, 0, shard);
+}
+
+std::vector<StoragePiece> LocalOutput::pieces(const Unit& unit,
+                                              const std::vector<std::uint32_t>& tensors,
+                                              std::int64_t rank, bool with_tail) const {
+  const auto item =
+      static_cast<std::uint64_t>(element_bytes(source_.tensors[tensors.front()].spec.dtype));
+  std::vector<StoragePiece> out;
+  const auto add_zeros = [&](std::int64_t numel) {
+    if (numel == 0) return;
+    StoragePiece zeros;
+    zeros.zero_bytes = static_cast<std::uint64_t>(numel) * item;
+    out.push_back(std::move(zeros));
+  };
+  // Segments that are no padding are the parameters, in order.
+  const auto& segments = unit.layout->segments();
+  std::vector<std::size_t> parameter_of(segments.size());
+  for (std::size_t s = 0, p = 0; s < segments.size(); ++s)
+    if (!segments[s].is_padding()) parameter_of[s] = p++;
+  std::int64_t done = 0;
+  for (const FlatPiece& piece : unit.layout->pieces_of(rank)) {
+    done += piece.intra_end - piece.intra_begin;
+    if (segments[piece.segment].is_padding()) {
+      add_zeros(piece.intra_end - piece.intra_begin);
+      continue;
+    }
+    StoragePiece part;
+    part.tensor = tensors[parameter_of[piece.segment]];
+    part.chunk = {Box::whole(segments[piece.segment].shape), piece.intra_begin, piece.intra_end};
+    out.push_back(std::move(part));
+  }
+  if (with_tail) add_zeros(unit.layout->shard_numel() - done);
+  return out;
+}
+
+std::optional<Chunk> LocalOutput::slice(const Unit& unit, std::size_t parameter,
+                                        std::int64_t rank) const {
+  std::size_t p = 0;
+  const auto& segments = unit.layout->segments();
+  for (const FlatPiece& piece : unit.layout->pieces_of(rank)) {
+    const FlatSegment& segment = segments[piece.segment];
+    if (segment.is_padding()) continue;
+    p = static_cast<std::size_t>(std::count_if(
+        segments.begin(), segments.begin() + static_cast<std::ptrdiff_t>(piece.segment),
+        [](const FlatSegment& s) { return !s.is_padding(); }));
+    if (p == parameter) return Chunk{Box::whole(segment.shape), piece.intra_begin, piece.intra_end};
+  }
+  return std::nullopt;
+}
+
+bool LocalOutput::add(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, RankArchive& archive,
+                      StateDict& state) {
+  if (weights_.contains(e)) return add_weight(e, rank, depth, archive, state);
+  for (const Optimizer& optimizer : optimizers_)
+    if (add_optimizer(optimizer, e, rank, depth, archive, state)) return true;
+  return false;
+}
+
+bool LocalOutput::add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t depth,
+                             RankArchive& archive, StateDict& state) {
+  const Member member = weights_.at(e);
+  const Unit& unit = units_[member.unit];
+  if (orig_) {
+    const auto run = slice(unit, member.parameter, rank);
+    std::vector<StoragePiece> storage;
+    if (run) {
+      StoragePiece piece;
+      piece.tensor = unit.tensors[member.parameter];
+      piece.chunk = *run;
+      storage.push_back(std::move(piece));
+    }
+    const Shape local{run ? run->numel() : 0};
+    push(state, entry(e).path, depth,
+         Value::tensor(archive.add({unit.dtype, local}, std::move(storage))));
+  }
+  if (e != (orig_ ? unit.last_entry : unit.first_entry)) return true;
+  std::optional<std::uint32_t> local;
+  if (const std::int64_t valid = valid_numel(unit, rank); valid > 0)
+    local = archive.add({unit.dtype, Shape{valid}}, pieces(unit, unit.tensors, rank, orig_));
+  Path path = prefix_;
+  path.push_back(key_item(unit.name));
+  push(state, path, depth,
+       flat_sharded_tensor_value(unit.dtype, unit.numel, unit.layout->shard_numel(), rank,
+                                 world_size_, local));
+  return true;
+}
+
+bool LocalOutput::add_optimizer(const Optimizer& optimizer, std::size_t e, std::int64_t rank,
+                                std::ptrdiff_t depth, RankArchive& archive, StateDict& state) {
+  if (const auto members = optimizer.group_members.find(e);
+      members != optimizer.group_members.end()) {
+    ValueList ids;
+    for (const std::int64_t id : members->second) ids.push_back(Value::integer(id));
+    push(state, entry(e).path, depth, Value::list(std::move(ids)));
+    return true;
+  }
+  const auto place = optimizer.places.find(e);
+  if (place == optimizer.places.end()) return false;
+  const auto [unit_index, parameter] = place->second;
+  const Unit& unit = units_[unit_index];
+  const std::size_t at = optimizer.prefix.size();
+  if (!orig_) {
+    const Path rest(entry(e).path.begin() + static_cast<std::ptrdiff_t>(at) + 2,
+                    entry(e).path.end());
+    const StateLeaf& leaf = optimizer.leaves.at(unit_index).at(dotted(rest));
+    for (const auto& other : leaf.entries)
+      if (other && *other < e) return true;  // the first of them stands for all
+    add_unit_state(optimizer, leaf, unit_index, rank, depth, archive, state);
+    return true;
+  }
+  const auto run = slice(unit, parameter, rank);
+  if (!run) return true;
+  Path path = entry(e).path;
+  path[at + 1] = {PathItem::Kind::kIntKey, optimizer.ids.at(place->second), {}};
+  const Value& value = entry(e).value;
+  if (!is_shaped(e, unit.parameters[parameter].shape) ||
+      unit.parameters[parameter].shape.rank() == 0) {
+    push(state, path, depth, archive.adopt(value));
+    return true;
+  }
+  StoragePiece piece;
+  piece.tensor = value.tensor_index();
+  piece.chunk = *run;
+  const DType dtype = source_.tensors[piece.tensor].spec.dtype;
+  push(state, path, depth,
+       Value::tensor(archive.add({dtype, Shape{run->numel()}}, {std::move(piece)})));
+  return true;
+}
+
+void LocalOutput::add_unit_state(const Optimizer& optimizer, const StateLeaf& leaf,
+                                 std::size_t unit_index, std::int64_t rank, std::ptrdiff_t depth,
+                                 RankArchive& archive, StateDict& state) {
+  const Unit& unit = units_[unit_index];
+  Path path = optimizer.prefix;
+  path.push_back(key_item("state"));
+  path.push_back({PathItem::Kind::kIntKey, optimizer.unit_ids.at(unit_index), {}});
+  path.insert(path.end(), leaf.rest.begin(), leaf.rest.end());
+  const std::size_t first = *leaf.entries.front();
+  const Shape& shape = unit.parameters.front().shape;
+  if (!is_shaped(first, shape) || shape.rank() == 0)
+    return push(state, path, depth, archive.adopt(entry(first).value));
+  std::vector<std::uint32_t> tensors;
+  for (const auto& e : leaf.entries) tensors.push_back(entry(*e).value.tensor_index());
+  const DType dtype = source_.tensors[tensors.front()].spec.dtype;
+  const Shape local{unit.layout->shard_numel()};
+  push(state, path, depth,
+       Value::tensor(archive.add({dtype, local}, pieces(unit, tensors, rank, true))));
+}
+
+}  // namespace tessera::rank_files

@@ -1,0 +1,374 @@
+#include "lib/format/torch_rank_files/local_state.h"
+
+#include <fmt/format.h>
+#include <tessera/base/checked.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/state/optim_state.h>
+
+#include <algorithm>
+
+namespace tessera::rank_files {
+namespace {
+
+bool is_key(const PathItem& item, std::string_view key) {
+  return item.kind == PathItem::Kind::kKey && item.key == key;
+}
+
+PathItem key_item(std::string key) { return {PathItem::Kind::kKey, 0, std::move(key)}; }
+
+/// ...param_groups.<i>.params
+bool is_member_list(const Path& path) {
+  return path.size() >= 3 && is_key(path.back(), "params") &&
+         path[path.size() - 2].kind == PathItem::Kind::kIndex &&
+         is_key(path[path.size() - 3], "param_groups");
+}
+
+std::optional<std::vector<std::int64_t>> ids_of(const Value& value) {
+  if (value.kind() != Value::Kind::kList) return std::nullopt;
+  std::vector<std::int64_t> ids;
+  for (const Value& item : value.as_list()) {
+    if (!item.is_int()) return std::nullopt;
+    ids.push_back(item.as_int());
+  }
+  return ids;
+}
+
+bool starts_with(const Path& path, const Path& prefix) {
+  return path.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), path.begin());
+}
+
+/// The id of <prefix>.state.<id>.<leaf ...>, or nothing.
+std::optional<std::int64_t> state_id(const Path& path, const Path& prefix) {
+  const std::size_t at = prefix.size();
+  if (path.size() < at + 3 || !starts_with(path, prefix) || !is_key(path[at], "state"))
+    return std::nullopt;
+  if (path[at + 1].kind != PathItem::Kind::kIntKey) return std::nullopt;
+  return path[at + 1].index;
+}
+
+bool is_array(const RankLeaf& leaf, const ArchiveBytes& bytes) {
+  if (leaf.sharded || !leaf.value.is_tensor()) return false;
+  return bytes.tensor({leaf.file, leaf.value.tensor_index()}).shape.rank() == 1;
+}
+
+std::int64_t numel_of(const RankLeaf& leaf, const ArchiveBytes& bytes) {
+  return bytes.tensor({leaf.file, leaf.value.tensor_index()}).shape.numel();
+}
+
+bool all_arrays(const RankEntry& entry, const ArchiveBytes& bytes) {
+  return std::ranges::all_of(entry.leaves,
+                             [&](const RankLeaf& leaf) { return is_array(leaf, bytes); });
+}
+
+}  // namespace
+
+LocalState::LocalState(const RankStates& states, ArchiveManifestBuilder& builder,
+                       ArchiveBytes& bytes, RankMerger& merger)
+    : states_(states), builder_(builder), bytes_(bytes), merger_(merger) {
+  find_units();
+  if (present()) find_optimizers();
+}
+
+void LocalState::find_units() {
+  const std::int64_t world_size = states_.folder.world_size;
+  for (const RankEntry& entry : states_.entries) {
+    if (!entry.is_sharded() || entry.leaves.front().sharded->is_dtensor()) continue;
+    const TensorSpec& spec = entry.leaves.front().sharded->spec;
+    if (spec.shape.rank() != 1 || entry.path.empty() || !is_flat_name(entry.path.back().key))
+      continue;
+    Unit unit;
+    unit.entry = &entry;
+    unit.prefix.assign(entry.path.begin(), entry.path.end() - 1);
+    unit.name = entry.path.back().key;
+    unit.dtype = spec.dtype;
+    unit.numel = spec.shape.numel();
+    unit.shard_numel = ceil_div(unit.numel, world_size);
+    units_.push_back(std::move(unit));
+  }
+}
+
+void LocalState::find_optimizers() {
+  for (const RankEntry& entry : states_.entries) {
+    if (!is_member_list(entry.path)) continue;
+    const auto ids = ids_of(entry.leaves.front().value);
+    if (!ids) continue;
+    const Path prefix(entry.path.begin(), entry.path.end() - 3);
+    auto found = std::ranges::find(optimizers_, prefix, &Optimizer::prefix);
+    if (found == optimizers_.end())
+      found = optimizers_.insert(found, Optimizer{prefix, {}, {}, {}});
+    found->ids.insert(found->ids.end(), ids->begin(), ids->end());
+    found->group_sizes.push_back(ids->size());
+  }
+}
+
+void LocalState::name_parameters(const Directory& directory, const ReadOptions& options) {
+  if (const auto record = find_record(directory, options)) fit(*record);
+  if (!record_)
+    builder_.manifest().notes.push_back(
+        {"CK026", "warning",
+         fmt::format("the files do not say which parameters their {} flat parameter{} hold: name "
+                     "them with --flat-layout FILE, or put {} or a full state dict into the folder",
+                     units_.size(), units_.size() == 1 ? "" : "s", kFlatRecordFile),
+         "", ""});
+  find_slices();
+  for (Optimizer& optimizer : optimizers_)
+    if (record_) map_optimizer(optimizer);
+}
+
+void LocalState::fit(const FlatRecord& record) {
+  FlatRecord fitted;
+  fitted.order = record.order;
+  for (Unit& unit : units_) {
+    const FlatUnit* known = record.find(unit.name);
+    // Releases before 2.0 call it flat_param.
+    const std::size_t last = unit.name.rfind('.') + 1;
+    const std::string other =
+        unit.name.substr(0, last) +
+        (unit.name.substr(last) == "flat_param" ? "_flat_param" : "flat_param");
+    if (!known) known = record.find(other);
+    if (!known)
+      fail(Code::kCorrupt,
+           fmt::format("the flat layout does not speak of \"{}\"", printable(unit.name)),
+           "it is the layout of another model");
+    unit.fitted = fit_unit(*known, unit.numel, states_.folder.world_size, unit.dtype);
+    for (const FlatSegment& segment : unit.fitted->layout.segments())
+      if (!segment.is_padding()) unit.parameters.push_back(segment);
+    fitted.units.push_back({unit.name, known->parameters, unit.fitted->alignment});
+    orig_ = orig_ || unit.fitted->alignment > 1 || unit.fitted->padded_total;
+  }
+  record_ = std::move(fitted);
+}
+
+void LocalState::find_slices() {
+  std::map<std::string, std::pair<std::size_t, std::size_t>> names;
+  for (std::size_t u = 0; u < units_.size(); ++u)
+    for (std::size_t p = 0; p < units_[u].parameters.size(); ++p) {
+      Path path = units_[u].prefix;
+      path.push_back(key_item(units_[u].parameters[p].fqn));
+      names.emplace(dotted(path), std::pair(u, p));
+    }
+  for (const RankEntry& entry : states_.entries)
+    if (const auto found = names.find(entry.name); found != names.end() && !entry.is_sharded())
+      slices_.insert(*found);
+  orig_ = orig_ || !slices_.empty();
+}
+
+std::vector<LocalState::Target> LocalState::targets_in_order(bool whole_units) const {
+  std::vector<Target> out;
+  std::map<std::string, Target> by_name;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (whole_units) out.push_back({u, -1});
+    for (std::size_t p = 0; p < units_[u].parameters.size(); ++p)
+      by_name.emplace(units_[u].parameters[p].fqn, Target{u, static_cast<std::int64_t>(p)});
+  }
+  if (whole_units) return out;
+  // The model's order: as recorded, else as the slices of the weights stand, else unit by unit.
+  const auto take = [&](const std::string& fqn) {
+    const auto found = by_name.find(fqn);
+    if (found == by_name.end()) return;
+    out.push_back(found->second);
+    by_name.erase(found);
+  };
+  for (const std::string& fqn : record_->order) take(fqn);
+  for (const RankEntry& entry : states_.entries)
+    if (const auto slice = slices_.find(entry.name); slice != slices_.end())
+      take(units_[slice->second.first].parameters[slice->second.second].fqn);
+  for (const Unit& unit : units_)
+    for (const FlatSegment& segment : unit.parameters) take(segment.fqn);
+  return out;
+}
+
+/// Elements of the id's array state: on one rank, or on all of them together; -1: it has none.
+std::int64_t LocalState::stored_numel(const Optimizer& optimizer, std::int64_t id, bool sum) const {
+  for (const RankEntry& entry : states_.entries) {
+    if (state_id(entry.path, optimizer.prefix) != id || !all_arrays(entry, bytes_)) continue;
+    std::int64_t total = 0;
+    for (const RankLeaf& leaf : entry.leaves) total += numel_of(leaf, bytes_);
+    return sum ? total : numel_of(entry.leaves.front(), bytes_);
+  }
+  return -1;
+}
+
+void LocalState::map_optimizer(Optimizer& optimizer) {
+  std::size_t parameters = 0;
+  for (const Unit& unit : units_) parameters += unit.parameters.size();
+  const bool whole_units =
+      !orig_ && (optimizer.ids.size() == units_.size() || optimizer.ids.size() != parameters);
+  const std::vector<Target> targets = targets_in_order(whole_units);
+  std::map<std::int64_t, std::int64_t> numels;
+  std::vector<std::optional<Shape>> shapes;
+  for (const std::int64_t id : optimizer.ids) {
+    const std::int64_t numel = stored_numel(optimizer, id, !whole_units);
+    shapes.push_back(numel < 0 ? std::nullopt : std::optional(Shape{numel}));
+  }
+  std::vector<Shape> candidates;
+  for (const Target& target : targets) {
+    const Unit& unit = units_[target.unit];
+    candidates.push_back(
+        whole_units ? Shape{unit.shard_numel}
+                    : Shape{unit.parameters[static_cast<std::size_t>(target.parameter)].numel});
+  }
+  const IdMapping mapping = map_ids(shapes, optimizer.group_sizes, candidates);
+  if (!mapping.complete) {
+    builder_.manifest().notes.push_back(
+        {"CK027", "warning",
+         fmt::format("the ids of optimizer \"{}\" do not fit the parameters; they stay ids",
+                     printable(dotted(optimizer.prefix))),
+         "", ""});
+    return;
+  }
+  for (std::size_t i = 0; i < optimizer.ids.size(); ++i)
+    optimizer.targets.emplace(optimizer.ids[i],
+                              targets[static_cast<std::size_t>(mapping.candidate[i])]);
+}
+
+bool LocalState::add(const RankEntry& entry) {
+  if (!present()) return false;
+  for (const Unit& unit : units_)
+    if (unit.entry == &entry) return add_unit(unit);
+  if (const auto slice = slices_.find(entry.name); slice != slices_.end()) {
+    const auto [unit, parameter] = slice->second;
+    Path path = units_[unit].prefix;
+    path.push_back(key_item(units_[unit].parameters[parameter].fqn));
+    add_parameter(path, units_[unit].dtype, units_[unit].parameters[parameter],
+                  runs_of(units_[unit]));
+    return true;
+  }
+  for (const Optimizer& optimizer : optimizers_)
+    if (starts_with(entry.path, optimizer.prefix) && add_optimizer(entry, optimizer)) return true;
+  return false;
+}
+
+std::vector<LocalState::Run> LocalState::runs_of(const Unit& unit) const {
+  std::vector<Run> runs;
+  for (const RankLeaf& leaf : unit.entry->leaves)
+    for (const LocalPiece& piece : leaf.sharded->pieces)
+      runs.push_back({leaf.file, piece.tensor, piece.chunk.box.begin(0), piece.chunk.box.end(0)});
+  return runs;
+}
+
+bool LocalState::add_unit(const Unit& unit) {
+  if (!unit.fitted) return false;
+  const std::vector<Run> runs = runs_of(unit);
+  for (const FlatSegment& segment : unit.parameters) {
+    Path path = unit.prefix;
+    path.push_back(key_item(segment.fqn));
+    if (!slices_.contains(dotted(path))) add_parameter(path, unit.dtype, segment, runs);
+  }
+  return true;
+}
+
+void LocalState::add_parameter(const Path& path, DType dtype, const FlatSegment& segment,
+                               const std::vector<Run>& runs) {
+  const Box whole = Box::whole(segment.shape);
+  std::vector<ArchivePiece> pieces;
+  for (const Run& run : runs) {
+    const std::int64_t from = std::max(run.begin, segment.begin),
+                       to = std::min(run.end, segment.begin + segment.numel);
+    if (from < to)
+      pieces.push_back({Chunk{whole, from - segment.begin, to - segment.begin}, run.file,
+                        run.tensor, from - run.begin});
+  }
+  if (segment.numel == 0 && !runs.empty())
+    pieces.push_back({Chunk::whole_of(whole), runs[0].file, runs[0].tensor, 0});
+  const std::uint32_t number = builder_.add_tensor(path, {dtype, segment.shape}, pieces);
+  builder_.tensor(number).always_sharded = segment.shape.rank() > 0;
+}
+
+bool LocalState::add_optimizer(const RankEntry& entry, const Optimizer& optimizer) {
+  if (is_member_list(entry.path)) return add_members(entry, optimizer);
+  const auto id = state_id(entry.path, optimizer.prefix);
+  if (!id) return false;
+  const auto target = optimizer.targets.find(*id);
+  if (target != optimizer.targets.end()) {
+    add_state(entry, optimizer, target->second);
+    return true;
+  }
+  if (!all_arrays(entry, bytes_)) return false;
+  add_unnamed_state(entry);
+  return true;
+}
+
+bool LocalState::add_members(const RankEntry& entry, const Optimizer& optimizer) {
+  const auto ids = ids_of(entry.leaves.front().value);
+  if (!ids || optimizer.targets.empty()) return false;
+  ValueList names;
+  for (const std::int64_t id : *ids) {
+    const Target& target = optimizer.targets.at(id);
+    const Unit& unit = units_[target.unit];
+    for (std::size_t p = 0; p < unit.parameters.size(); ++p)
+      if (target.parameter < 0 || static_cast<std::size_t>(target.parameter) == p)
+        names.push_back(Value::string(unit.parameters[p].fqn));
+  }
+  builder_.add_value(entry.leaves.front().file, entry.path, Value::list(std::move(names)));
+  return true;
+}
+
+std::vector<LocalState::Run> LocalState::state_runs(const RankEntry& entry,
+                                                    const Target& target) const {
+  const Unit& unit = units_[target.unit];
+  std::vector<Run> runs;
+  for (const RankLeaf& leaf : entry.leaves) {
+    const std::int64_t begin = leaf.rank * unit.shard_numel, end = begin + unit.shard_numel;
+    Run run{leaf.file, leaf.value.tensor_index(), begin, std::min(end, unit.numel)};
+    std::int64_t expected = unit.shard_numel;
+    if (target.parameter >= 0) {
+      const FlatSegment& segment = unit.parameters[static_cast<std::size_t>(target.parameter)];
+      run.begin = std::max(begin, segment.begin);
+      run.end = std::max(run.begin, std::min(end, segment.begin + segment.numel));
+      expected = run.end - run.begin;
+    }
+    const std::int64_t stored = numel_of(leaf, bytes_);
+    if (stored != expected)
+      fail(Code::kCorrupt, fmt::format("rank {} holds {} elements of it, the flat layout gives {}",
+                                       leaf.rank, stored, expected));
+    if (run.begin < run.end) runs.push_back(run);
+  }
+  return runs;
+}
+
+void LocalState::add_state(const RankEntry& entry, const Optimizer& optimizer,
+                           const Target& target) {
+  const Unit& unit = units_[target.unit];
+  const bool arrays = all_arrays(entry, bytes_);
+  const std::vector<Run> runs =
+      arrays ? in_tensor(entry.name, [&] { return state_runs(entry, target); })
+             : std::vector<Run>();
+  for (std::size_t p = 0; p < unit.parameters.size(); ++p) {
+    if (target.parameter >= 0 && static_cast<std::size_t>(target.parameter) != p) continue;
+    Path path = entry.path;
+    path[optimizer.prefix.size() + 1] = key_item(unit.parameters[p].fqn);
+    if (!arrays) {
+      merger_.add(entry, path);
+      continue;
+    }
+    const RankLeaf& first = entry.leaves.front();
+    const DType dtype = bytes_.tensor({first.file, first.value.tensor_index()}).dtype;
+    add_parameter(path, dtype, unit.parameters[p], runs);
+  }
+}
+
+/// One run per rank, end to end; of a flat parameter's size where it is certain.
+void LocalState::add_unnamed_state(const RankEntry& entry) {
+  std::int64_t total = 0;
+  for (const RankLeaf& leaf : entry.leaves) total += numel_of(leaf, bytes_);
+  const std::int64_t first = numel_of(entry.leaves.front(), bytes_);
+  std::set<std::int64_t> sizes;
+  for (const Unit& unit : units_)
+    if (unit.shard_numel == first) sizes.insert(unit.numel);
+  const std::int64_t numel = sizes.size() == 1 ? std::min(total, *sizes.begin()) : total;
+  std::vector<Run> runs;
+  std::int64_t at = 0;
+  for (const RankLeaf& leaf : entry.leaves) {
+    const std::int64_t end = at + numel_of(leaf, bytes_);
+    if (at < std::min(end, numel))
+      runs.push_back({leaf.file, leaf.value.tensor_index(), at, std::min(end, numel)});
+    at = end;
+  }
+  const RankLeaf& leaf = entry.leaves.front();
+  const DType dtype = bytes_.tensor({leaf.file, leaf.value.tensor_index()}).dtype;
+  add_parameter(entry.path, dtype, {"all", Shape{numel}, 0, numel}, runs);
+}
+
+}  // namespace tessera::rank_files

@@ -1,0 +1,102 @@
+#pragma once
+// LocalState: FSDP1's LOCAL state dicts. Each wrapped module's parameters are one flat parameter, a
+// 1-D ShardedTensor; the optimizer's state is what torch.optim holds on each rank, keyed by id.
+//
+//   use_orig_params off   ids are flat parameters; state: [shard numel], zeros at the end
+//   use_orig_params on    ids are parameters; state: this rank's run of the parameter's ravel, and
+//                         such runs of the weights stand beside the flat parameters
+//
+// With a FlatRecord the parameters are tensors of their own again; without one the flat parameters
+// are listed as they are, and state as one run per id.
+#include <map>
+#include <optional>
+#include <set>
+
+#include "lib/format/torch_rank_files/flat_record.h"
+#include "lib/format/torch_rank_files/rank_merge.h"
+
+namespace tessera::rank_files {
+
+class LocalState {
+ public:
+  /// All must outlive it.
+  LocalState(const RankStates& states, ArchiveManifestBuilder& builder, ArchiveBytes& bytes,
+             RankMerger& merger);
+
+  /// True when there are flat parameters.
+  bool present() const { return !units_.empty(); }
+  bool uses_orig_params() const { return orig_; }
+
+  /// Finds a record and lays the units out by it. Throws kCorrupt when the one that the user named
+  /// does not fit.
+  void name_parameters(const Directory& directory, const ReadOptions& options);
+  /// The record as it fits this checkpoint; nullptr: parameters are not named.
+  const FlatRecord* record() const { return record_ ? &*record_ : nullptr; }
+
+  /// Adds what `entry` stands for; false: nothing special, the caller adds it.
+  bool add(const RankEntry& entry);
+
+ private:
+  struct Unit {
+    const RankEntry* entry = nullptr;
+    Path prefix;       // of the state dict that it stands in
+    std::string name;  // its key there
+    DType dtype = DType::kFloat32;
+    std::int64_t numel = 0;        // as stored
+    std::int64_t shard_numel = 0;  // on every rank
+    std::optional<FittedUnit> fitted;
+    std::vector<FlatSegment> parameters;  // segments that are no padding
+  };
+  /// What an optimizer's id means: parameter -1 is the whole unit.
+  struct Target {
+    std::size_t unit = 0;
+    std::int64_t parameter = -1;
+  };
+  struct Optimizer {
+    Path prefix;
+    std::vector<std::int64_t> ids;  // group by group
+    std::vector<std::size_t> group_sizes;
+    std::map<std::int64_t, Target> targets;  // empty: ids stay
+  };
+  /// Elements [begin, end) of a flat parameter lie in an archive tensor, from its first element on.
+  struct Run {
+    std::uint32_t file = 0;
+    std::uint32_t tensor = 0;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+
+  void find_units();
+  void find_optimizers();
+  std::optional<FlatRecord> find_record(const Directory& directory, const ReadOptions& options);
+  std::optional<FlatRecord> record_of_full(const Directory& directory, const std::string& file);
+  std::optional<FlatUnit> unit_of_full(const Unit& unit, const TorchArchive& full,
+                                       const Value& weights) const;
+  void fit(const FlatRecord& record);
+  void find_slices();
+  void map_optimizer(Optimizer& optimizer);
+  std::vector<Target> targets_in_order(bool whole_units) const;
+  std::int64_t stored_numel(const Optimizer& optimizer, std::int64_t id, bool sum) const;
+
+  bool add_unit(const Unit& unit);
+  bool add_optimizer(const RankEntry& entry, const Optimizer& optimizer);
+  bool add_members(const RankEntry& entry, const Optimizer& optimizer);
+  void add_state(const RankEntry& entry, const Optimizer& optimizer, const Target& target);
+  void add_unnamed_state(const RankEntry& entry);
+  void add_parameter(const Path& path, DType dtype, const FlatSegment& segment,
+                     const std::vector<Run>& runs);
+  std::vector<Run> runs_of(const Unit& unit) const;
+  std::vector<Run> state_runs(const RankEntry& entry, const Target& target) const;
+
+  const RankStates& states_;
+  ArchiveManifestBuilder& builder_;
+  ArchiveBytes& bytes_;
+  RankMerger& merger_;
+  std::vector<Unit> units_;
+  std::vector<Optimizer> optimizers_;
+  std::map<std::string, std::pair<std::size_t, std::size_t>> slices_;  // name -> unit, parameter
+  std::optional<FlatRecord> record_;
+  bool orig_ = false;
+};
+
+}  // namespace tessera::rank_files

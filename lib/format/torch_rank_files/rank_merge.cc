@@ -1,0 +1,97 @@
+#include "lib/format/torch_rank_files/rank_merge.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+
+#include <algorithm>
+
+namespace tessera::rank_files {
+namespace {
+
+using Answer = ArchiveBytes::Answer;
+
+TensorRef ref_of(const RankLeaf& leaf) { return {leaf.file, leaf.value.tensor_index()}; }
+
+}  // namespace
+
+void RankMerger::add(const RankEntry& entry, const Path& path) {
+  in_tensor(entry.name, [&] {
+    const bool sharded = std::ranges::any_of(
+        entry.leaves, [](const RankLeaf& leaf) { return leaf.sharded != nullptr; });
+    if (sharded) return add_sharded(entry, path);
+    if (!all_equal(entry)) return add_per_rank(entry, path);
+    if (entry.leaves.front().value.is_tensor()) return add_tensor(entry, path);
+    builder_.add_value(entry.leaves.front().file, path, entry.leaves.front().value);
+  });
+}
+
+void RankMerger::add_sharded(const RankEntry& entry, const Path& path) {
+  std::vector<ArchivePiece> pieces, empty;
+  const ShardedValue* first = nullptr;
+  bool split = false, parameter = false, grad = false;
+  for (const RankLeaf& leaf : entry.leaves) {
+    if (!leaf.sharded)
+      fail(Code::kCorrupt, fmt::format("sharded on some ranks, not on rank {}", leaf.rank));
+    if (!first) first = leaf.sharded;
+    if (leaf.sharded->spec != first->spec)
+      fail(Code::kCorrupt,
+           fmt::format("it is {} on rank {} and {} on rank {}", first->spec.to_string(),
+                       entry.leaves.front().rank, leaf.sharded->spec.to_string(), leaf.rank));
+    split = split || leaf.sharded->is_split();
+    parameter = parameter || leaf.sharded->is_parameter;
+    grad = grad || leaf.sharded->requires_grad;
+    for (const LocalPiece& piece : leaf.sharded->pieces)
+      (piece.chunk.numel() > 0 ? pieces : empty)
+          .push_back({piece.chunk, leaf.file, piece.tensor, piece.first_element});
+  }
+  if (pieces.empty() && !empty.empty()) pieces.push_back(empty.front());
+  const std::uint32_t number = builder_.add_tensor(path, first->spec, pieces);
+  StoredTensor& tensor = builder_.tensor(number);
+  tensor.always_sharded = split && first->spec.shape.rank() > 0;
+  tensor.is_parameter = parameter;
+  tensor.requires_grad = grad;
+}
+
+void RankMerger::add_tensor(const RankEntry& entry, const Path& path) {
+  const TensorRef first = ref_of(entry.leaves.front());
+  const ArchiveTensor& stored = bytes_.tensor(first);
+  const Chunk whole = Chunk::whole_of(Box::whole(stored.shape));
+  const bool plain = stored.layout == ArchiveTensor::Layout::kStrided && stored.quant < 0;
+  std::vector<ArchivePiece> pieces;
+  for (const RankLeaf& leaf : entry.leaves) {
+    pieces.push_back({whole, leaf.file, leaf.value.tensor_index(), 0});
+    if (!plain) break;  // sparse and quantized ones: one copy
+  }
+  const std::uint32_t number =
+      builder_.add_tensor(path, TensorSpec{stored.dtype, stored.shape}, pieces);
+  builder_.tensor(number).is_parameter = stored.is_parameter;
+  builder_.tensor(number).requires_grad = stored.requires_grad;
+}
+
+bool RankMerger::all_equal(const RankEntry& entry) {
+  const RankLeaf& first = entry.leaves.front();
+  return std::ranges::all_of(entry.leaves, [&](const RankLeaf& leaf) {
+    if (&leaf == &first) return true;
+    if (leaf.value.is_tensor() != first.value.is_tensor()) return false;
+    // Large ones without checksums of their own count as copies: verify compares those.
+    const Answer answer = leaf.value.is_tensor()
+                              ? bytes_.same(ref_of(first), ref_of(leaf))
+                              : bytes_.same(first.file, first.value, leaf.file, leaf.value);
+    return answer != Answer::kDifferent;
+  });
+}
+
+void RankMerger::add_per_rank(const RankEntry& entry, const Path& path) {
+  ++rank_local_;
+  for (const RankLeaf& leaf : entry.leaves) {
+    Path own = path;
+    own.push_back({PathItem::Kind::kKey, 0, fmt::format("rank_{}", leaf.rank)});
+    RankEntry alone{own, dotted(own), {leaf}};
+    if (leaf.value.is_tensor())
+      add_tensor(alone, own);
+    else
+      builder_.add_value(leaf.file, own, leaf.value);
+  }
+}
+
+}  // namespace tessera::rank_files

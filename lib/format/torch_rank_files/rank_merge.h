@@ -1,0 +1,34 @@
+#pragma once
+// One logical entry out of every rank's leaf of one name.
+//
+//   sharded tensors        the whole, its pieces from every rank
+//   equal on all ranks     one entry; tensors keep a replica per rank
+//   different              one entry per rank below the name: "rng.cpu" -> "rng.cpu.rank_0", ...
+#include "lib/format/torch_rank_files/rank_states.h"
+
+namespace tessera::rank_files {
+
+class RankMerger {
+ public:
+  RankMerger(ArchiveManifestBuilder& builder, ArchiveBytes& bytes)
+      : builder_(builder), bytes_(bytes) {}
+
+  /// Adds `entry` to the manifest under `path`.
+  void add(const RankEntry& entry, const Path& path);
+  void add(const RankEntry& entry) { add(entry, entry.path); }
+
+  /// Entries that differ from rank to rank, so far.
+  std::size_t rank_local() const { return rank_local_; }
+
+ private:
+  void add_sharded(const RankEntry& entry, const Path& path);
+  void add_tensor(const RankEntry& entry, const Path& path);
+  bool all_equal(const RankEntry& entry);
+  void add_per_rank(const RankEntry& entry, const Path& path);
+
+  ArchiveManifestBuilder& builder_;
+  ArchiveBytes& bytes_;
+  std::size_t rank_local_ = 0;
+};
+
+}  // namespace tessera::rank_files

@@ -1,0 +1,85 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/torch_archive.h>
+#include <tessera/format/torch_rank_files.h>
+
+#include <algorithm>
+
+#include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_rank_files/rank_folder.h"
+#include "lib/format/torch_rank_files/rf_parts.h"
+
+namespace tessera {
+namespace {
+
+using Answer = ProbeResult::Answer;
+
+/// Rank files of FairScale hold the description of their shards beside the weights, other
+/// frameworks' keys of their own.
+bool is_another_formats(const Value& root) {
+  if (!root.is_dict()) return true;
+  for (const std::string_view key : {"shard_metadata", "ds_version", "ds_config", "meta"})
+    if (root.find(key)) return true;
+  return false;
+}
+
+class TorchRankFilesDriver : public FormatDriver {
+ public:
+  std::string_view id() const override { return "torch-rank-files"; }
+  Capabilities capabilities() const override { return {.many_ranks = true, .keeps_opaque = true}; }
+
+  ProbeResult probe(const Place& place) const override {
+    if (!place.file.empty()) return {};  // one rank's file alone: a torch.save file
+    try {
+      return probe_folder(*place.directory);
+    } catch (const Error& error) {
+      // Names alone are enough to say what it is; the reader says what is wrong.
+      if (error.code() == Code::kCorrupt)
+        return {Answer::kMaybe, "has files named by rank: " + error.status().message};
+      return {};
+    }
+  }
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return rank_files::read_manifest(place, options);
+  }
+  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions& options) const override {
+    locate_archives(*place.directory, manifest, tensors, options);
+  }
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return rank_files::plan_output(source, request);
+  }
+
+ private:
+  static ProbeResult probe_folder(const Directory& directory) {
+    const auto found = rank_files::find_rank_files(directory);
+    if (!found) return {};
+    std::size_t files = 0;
+    std::string first;
+    for (const rank_files::RankPart& part : found->parts)
+      for (const std::string& file : part.files) {
+        if (file.empty()) continue;
+        if (first.empty()) first = file;
+        ++files;
+      }
+    const auto file = directory.open(first);
+    const ByteWindow window = ByteWindow::whole(*file);
+    if (!looks_like_torch_archive(window)) return {};
+    const std::string reason = fmt::format("has {} file{} named by rank, {} and so on", files,
+                                           files == 1 ? "" : "s", first);
+    ArchiveOptions options;
+    options.collect_denied = true;
+    options.allow_opaque_root = true;
+    if (is_another_formats(open_torch_archive(window, options).root)) return {};
+    return {Answer::kYes, reason};
+  }
+};
+
+}  // namespace
+
+const FormatDriver& torch_rank_files_driver() {
+  static const TorchRankFilesDriver driver;
+  return driver;
+}
+
+}  // namespace tessera
