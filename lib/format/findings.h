@@ -11,6 +11,10 @@
 
 namespace tessera {
 
+/// What helps when a part of a checkpoint is gone.
+inline constexpr std::string_view kDamageHint =
+    "ckpt-inspect verify lists what is lost; ckpt-convert --salvage writes what is whole";
+
 class Findings {
  public:
   Findings(bool tolerate, std::vector<Note>& notes) : tolerate_(tolerate), notes_(notes) {}
@@ -21,7 +25,7 @@ class Findings {
   void error(std::string_view code, std::string message, std::string_view file,
              std::string_view tensor = {}) {
     if (tolerate_) return note(code, "error", std::move(message), file, tensor);
-    Status status{Code::kCorrupt, std::move(message), {}, {}};
+    Status status{Code::kCorrupt, std::move(message), {}, std::string(kDamageHint)};
     status.context.file = std::string(file);
     status.context.tensor = std::string(tensor);
     throw Error(std::move(status));

@@ -15,6 +15,7 @@
 #include "lib/ops/assets.h"
 #include "lib/ops/convert_request.h"
 #include "lib/ops/convert_verify.h"
+#include "lib/ops/flat_guard.h"
 #include "lib/ops/rank_state.h"
 #include "lib/ops/salvage.h"
 #include "lib/ops/ties.h"
@@ -180,7 +181,10 @@ void Conversion::shape_state() {
   } else {
     source_.locate_all(read_);
   }
-  if (request_.hf_preset) take_model_only();
+  if (request_.hf_preset) {
+    refuse_flat_parameters(source_.manifest);
+    take_model_only();
+  }
   std::optional<std::int64_t> world_size = request_.world_size;
   if (request_.mesh) world_size = request_.mesh->world_size();
   if (driver_->capabilities().many_ranks) report_.world_size = world_size.value_or(1);

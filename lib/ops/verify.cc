@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
+#include <tessera/layout/coverage.h>
 #include <tessera/ops/seal.h>
 #include <tessera/ops/verify.h>
 #include <tessera/storage/aligned_buffer.h>
@@ -53,6 +54,7 @@ class Verifier {
     if (!open_or_report(open)) return std::move(report_);
     describe();
     list_lost();
+    list_holes();
     check_seal();
     if (options_.level != VerifyLevel::kQuick) {
       locate_each();
@@ -129,6 +131,32 @@ class Verifier {
                       manifest.chunk(tensor, first).box.to_string()),
           manifest.files[manifest.source(tensor, first).file].path, tensor.name);
     }
+  }
+
+  /// What missing ranks take along where nothing else remembers them: elements that no chunk holds.
+  void list_holes() {
+    const Manifest& manifest = checkpoint_.manifest;
+    for (const StoredTensor& tensor : manifest.tensors) {
+      if (damaged_.contains(tensor.name) || is_whole(tensor)) continue;
+      std::vector<Chunk> chunks;
+      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
+        if (const Chunk chunk = manifest.chunk(tensor, c); chunk.numel() > 0)
+          chunks.push_back(chunk);
+      const CoverageReport report = check_coverage(tensor.spec.shape, chunks);
+      if (report.missing_numel == 0) continue;
+      const std::string where =
+          report.first_hole ? ", the first at " + report.first_hole->to_string() : std::string();
+      add("CK024", "error",
+          fmt::format("lost: {} of {} elements are in no file{}", report.missing_numel,
+                      tensor.spec.shape.numel(), where),
+          "", tensor.name);
+    }
+  }
+  /// One chunk is all of it: the common case, cheap.
+  bool is_whole(const StoredTensor& tensor) const {
+    if (tensor.spec.shape.numel() == 0) return true;
+    return tensor.chunk_count == 1 &&
+           checkpoint_.manifest.chunk(tensor, 0) == Chunk::whole_of(Box::whole(tensor.spec.shape));
   }
 
   bool is_there(const Source& source) const {

@@ -1,0 +1,40 @@
+#include "lib/ops/flat_guard.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/state/roles.h>
+
+#include <string_view>
+
+namespace tessera {
+namespace {
+
+bool is_flat_name(std::string_view fqn) {
+  std::string_view last = fqn.substr(fqn.rfind('.') + 1);
+  if (last.starts_with('_')) last.remove_prefix(1);
+  if (!last.starts_with("flat_param")) return false;
+  last.remove_prefix(std::string_view("flat_param").size());
+  return last.empty() || (last[0] == '_' && is_decimal(last.substr(1)));
+}
+
+}  // namespace
+
+void refuse_flat_parameters(const Manifest& manifest) {
+  const Roles roles = find_roles(manifest.state);
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const StateEntry& entry = manifest.state.entries[i];
+    if (roles.entries[i].role != Role::kModel || !entry.value.is_tensor()) continue;
+    const Shape& shape = manifest.tensors[entry.value.tensor_index()].spec.shape;
+    if (shape.rank() != 1 || !is_flat_name(roles.entries[i].fqn)) continue;
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" of shape {} is a flat parameter of a local FSDP state dict{}: the "
+                     "names and shapes of its weights are not in the checkpoint",
+                     printable(entry.name), shape.to_string(),
+                     manifest.world_size ? fmt::format(", saved with W={}", *manifest.world_size)
+                                         : std::string()),
+         "save a full or sharded state dict, or give the layout with --flat-layout FILE");
+  }
+}
+
+}  // namespace tessera
