@@ -40,22 +40,35 @@ std::vector<std::int64_t> match(const std::vector<std::optional<Shape>>& ids,
 IdMapping map_ids(const std::vector<std::optional<Shape>>& ids,
                   const std::vector<std::size_t>& group_sizes,
                   const std::vector<Shape>& candidates) {
-  // Ids run through the model's parameters in order inside each group; groups interleave.
+  // Ids run through the model's parameters in order inside each group; groups interleave. Groups
+  // whose shapes are all known go first: what they leave tells more about ids without state.
+  struct Group {
+    std::size_t begin, size;
+    bool known;
+  };
+  std::vector<Group> groups;
+  std::size_t begin = 0;
+  for (const std::size_t size : group_sizes) {
+    const auto first = ids.begin() + static_cast<std::ptrdiff_t>(begin);
+    const bool known = std::all_of(first, first + static_cast<std::ptrdiff_t>(size),
+                                   [](const auto& id) { return id.has_value(); });
+    groups.push_back({begin, size, known});
+    begin += size;
+  }
+  std::ranges::stable_partition(groups, [](const Group& group) { return group.known; });
   IdMapping mapping;
   mapping.candidate.assign(ids.size(), -1);
   std::vector<bool> taken(candidates.size());
   mapping.certain = true;
-  std::size_t begin = 0;
-  for (std::size_t size : group_sizes) {
+  for (const Group& group : groups) {
+    const auto from = static_cast<std::ptrdiff_t>(group.begin);
     const std::vector<std::optional<Shape>> part(
-        ids.begin() + static_cast<std::ptrdiff_t>(begin),
-        ids.begin() + static_cast<std::ptrdiff_t>(begin + size));
+        ids.begin() + from, ids.begin() + from + static_cast<std::ptrdiff_t>(group.size));
     std::vector<bool> other = taken;
     const std::vector<std::int64_t> last = match(part, candidates, other, true);
     const std::vector<std::int64_t> first = match(part, candidates, taken, false);
-    std::ranges::copy(first, mapping.candidate.begin() + static_cast<std::ptrdiff_t>(begin));
+    std::ranges::copy(first, mapping.candidate.begin() + from);
     mapping.certain = mapping.certain && first == last;
-    begin += size;
   }
   mapping.complete = std::ranges::find(mapping.candidate, -1) == mapping.candidate.end();
   mapping.certain = mapping.certain && mapping.complete;

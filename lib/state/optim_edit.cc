@@ -76,6 +76,12 @@ class Rekeyer {
                                quoted(name_), p.stored_key)
                  : fmt::format("{}: there is no model here to name its ids by", quoted(name_)),
              "keep the ids: leave out --optim-keys");
+      if (dialect_ == OptimDialect::kById && !p.certain)
+        fail(Code::kUnsupported,
+             fmt::format("{}: order and shapes leave open which parameters its ids are, and its "
+                         "groups do not record their names",
+                         quoted(name_)),
+             "keep the ids: leave out --optim-keys");
       keys_[p.stored_key] = p.fqn;
     }
   }
@@ -222,12 +228,9 @@ void check_unique(const StateDict& state) {
 }
 
 Note inferred_names(const OptimState& optim) {
-  bool certain = true;
-  for (const OptimParameter& p : optim.parameters) certain &= p.certain;
-  return {"REKEY", certain ? "info" : "warning",
-          fmt::format("{}: {} ids became names{}", quoted(optim.root), optim.parameters.size(),
-                      certain ? ", inferred by order and shape"
-                              : ", inferred by order; shapes allow another answer"),
+  return {"REKEY", "info",
+          fmt::format("{}: {} ids became names, by what the groups record, else by order and shape",
+                      quoted(optim.root), optim.parameters.size()),
           "", ""};
 }
 

@@ -115,7 +115,9 @@ TEST_CASE("failure 9: the step is found where each kind of optimizer keeps it, a
     MadeUp made(kind, OptimizerForm::kIds, 11);
     const std::string path = made.save();
     const auto before = made.canonical(path);
-    REQUIRE(made.convert_to("torch-dcp", OptimKeys::kFqn).ok());
+    // Without any state, order and shape do not name the members of several groups.
+    const bool stateless = kind == OptimizerKind::kSgd;
+    REQUIRE(made.convert_to("torch-dcp", stateless ? OptimKeys::kKeep : OptimKeys::kFqn).ok());
     CHECK(made.canonical("/result") == before);
     OpenedCheckpoint opened = open_checkpoint(made.fs, "/result");
     OptimOptions options;

@@ -39,6 +39,12 @@ Status failure(F&& f) {
   return {};
 }
 
+bool has_one_answer(const Manifest& manifest) {
+  const OptimState optim = canonical_optim_states(manifest, find_roles(manifest.state)).at(0);
+  return std::ranges::all_of(optim.parameters,
+                             [](const OptimParameter& p) { return p.inferred && p.certain; });
+}
+
 void drop(Manifest& manifest, const std::string& prefix) {
   std::vector<bool> keep;
   for (const StateEntry& entry : manifest.state.entries)
@@ -49,12 +55,19 @@ void drop(Manifest& manifest, const std::string& prefix) {
 }  // namespace
 
 TEST_CASE("every kind of optimizer says the same by name as by id") {
+  std::size_t certain = 0;
   for (int kind = 0; kind < kOptimizerKinds; ++kind)
     for (std::uint64_t round = 0; round < 60; ++round) {
       const auto which = static_cast<OptimizerKind>(kind);
       INFO(kind_text(which) << " seed " << kSeed << " round " << round);
       const Manifest stored = random_optimizer(kSeed + round, which, OptimizerForm::kIds);
       Manifest named = stored;
+      if (!has_one_answer(stored)) {
+        CHECK_THAT(failure([&] { rekey_optimizers(named, OptimKeys::kFqn); }).message,
+                   Catch::Contains("leave open which parameters"));
+        continue;
+      }
+      ++certain;
       rekey_optimizers(named, OptimKeys::kFqn);
       CHECK(content(named) == content(stored));
       for (const StateEntry& entry : named.state.entries)
@@ -70,6 +83,7 @@ TEST_CASE("every kind of optimizer says the same by name as by id") {
         CHECK(other->value == entry.value);
       }
     }
+  CHECK(certain > 500);  // of 600: groups of plain SGD without names leave theirs open
 }
 
 TEST_CASE("names become the ids that torch.optim would give") {
@@ -88,10 +102,7 @@ TEST_CASE("names become the ids that torch.optim would give") {
         for (const Value& id : params->value.as_list()) CHECK(id.as_int() == next++);
       }
       Manifest back = named;  // ids alone may leave open what has no state
-      const OptimState by_id = canonical_optim_states(named, find_roles(named.state)).at(0);
-      const bool certain = std::ranges::all_of(
-          by_id.parameters, [](const OptimParameter& p) { return p.inferred && p.certain; });
-      if (!certain) continue;
+      if (!has_one_answer(named)) continue;
       rekey_optimizers(back, OptimKeys::kFqn);
       CHECK(content(back) == before);
     }
@@ -110,9 +121,7 @@ TEST_CASE("flattened options become groups again when they get ids") {
       rekey_optimizers(flat, OptimKeys::kId);
       const OptimState by_id = canonical_optim_states(flat, find_roles(flat.state)).at(0);
       CHECK(by_id.dialect == OptimDialect::kById);
-      const bool certain = std::ranges::all_of(
-          by_id.parameters, [](const OptimParameter& p) { return p.inferred && p.certain; });
-      if (certain) CHECK(content(flat) == before);
+      if (has_one_answer(flat)) CHECK(content(flat) == before);
     }
 }
 

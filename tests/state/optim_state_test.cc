@@ -250,3 +250,10 @@ TEST_CASE("the kind is inferred from leaves and options") {
   CHECK(kind({"square_avg"}) == "RMSprop");
   CHECK(kind({"sum"}) == "Adagrad");
 }
+
+TEST_CASE("an id without state gets what the other groups leave") {
+  const std::vector<Shape> model = {{4, 3}, {4}, {2, 4}, {2}};
+  const IdMapping mapping = map_ids({std::nullopt, Shape{2, 4}, Shape{4}, Shape{2}}, {2, 2}, model);
+  CHECK(mapping.candidate == std::vector<std::int64_t>{0, 2, 1, 3});
+  CHECK(mapping.certain);
+}

@@ -22,7 +22,8 @@ enum class OptimKeys : std::uint8_t { kKeep, kFqn, kId };
 
 /// Rekeys every optimizer; one that is keyed so already stays as it is. The notes say what was
 /// inferred. Throws kUnsupported naming the optimizer and the id or parameter: an id that fits no
-/// parameter, no model to name ids by, no groups to number by, state that no group lists.
+/// parameter, ids that shapes allow to be several parameters, no model to name ids by, no groups to
+/// number by, state that no group lists.
 std::vector<Note> rekey_optimizers(Manifest& manifest, OptimKeys keys);
 
 /// Weights come from their master copies, which stay where they are. Throws kUnsupported when there
