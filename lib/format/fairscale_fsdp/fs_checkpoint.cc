@@ -55,7 +55,6 @@ class Opener {
       for (const Backing& backing : wrapper.backings) padding.push_back(backing.padding);
     }
     if (!checkpoint_.description) {
-      keys_ = weight_keys(mine);
       reference = r;
       checkpoint_.description = std::move(mine);
       return;
@@ -68,22 +67,27 @@ class Opener {
   }
 
   void find_all_parts() {
-    bool any = false;
-    for (std::size_t r = 0; r < files_.size(); ++r) {
-      RankState& rank = checkpoint_.ranks[r];
-      for (const std::uint32_t file : files_[r])
-        in_file(checkpoint_.path_of(file),
-                [&] { find_parts(root(file), file, keys_, rank.parts); });
+    if (!find_parts_by(weight_keys(*checkpoint_.description)) &&
+        !find_parts_by(full_keys(*checkpoint_.description)))
+      fail(Code::kCorrupt, "no rank's file holds weights that the metadata describes");
+    for (RankState& rank : checkpoint_.ranks) {
       if (rank.parts.weights) index_weights(rank);
-      if (rank.parts.weights && !any) {
-        checkpoint_.first_rank = r;
-        any = true;
-      }
       if (rank.parts.consolidated && !checkpoint_.consolidated)
         checkpoint_.consolidated = rank.parts.consolidated;
+      drop_empty_extras(rank);
     }
-    if (!any) fail(Code::kCorrupt, "no rank's file holds weights");
-    for (RankState& rank : checkpoint_.ranks) drop_empty_extras(rank);
+  }
+  bool find_parts_by(const std::vector<std::string>& keys) {
+    std::optional<std::size_t> first;
+    for (std::size_t r = 0; r < files_.size(); ++r) {
+      RankParts parts;
+      for (const std::uint32_t file : files_[r])
+        in_file(checkpoint_.path_of(file), [&] { find_parts(root(file), file, keys, parts); });
+      if (parts.weights && !first) first = r;
+      checkpoint_.ranks[r].parts = std::move(parts);
+    }
+    checkpoint_.first_rank = first.value_or(0);
+    return first.has_value();
   }
   void index_weights(RankState& rank) const {
     for (const auto& [key, value] : rank.parts.weights.value->as_dict()) {
@@ -218,11 +222,8 @@ class Opener {
   std::optional<TensorRef> tensor_of(const RankState& rank, const Wrapper& wrapper,
                                      const Backing& backing) const {
     const Value* found = rank.find(joined(wrapper.path, backing.name));
-    if (!found && is_flat_name(backing.name)) {  // renamed in 2021-06
-      found = rank.find(joined(wrapper.path, "flat_param"));
-      if (!found && backing.name == "flat_param")
-        found = rank.find(joined(wrapper.path, "flat_param_0"));
-    }
+    const std::string_view older = other_spelling(backing.name);
+    if (!found && !older.empty()) found = rank.find(joined(wrapper.path, older));
     if (!found || !found->is_tensor()) return std::nullopt;
     return TensorRef{rank.parts.weights.file, found->tensor_index()};
   }
@@ -271,7 +272,6 @@ class Opener {
 
   Checkpoint& checkpoint_;
   std::vector<std::vector<std::uint32_t>> files_;
-  std::vector<std::string> keys_;
   std::vector<RankParts> others_;
 };
 

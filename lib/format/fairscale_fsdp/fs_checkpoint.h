@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "lib/format/torch_files/archive_bytes.h"
 #include "lib/format/fairscale_fsdp/fs_parts.h"
 #include "lib/format/fairscale_fsdp/fs_select.h"
 #include "lib/format/fairscale_fsdp/fs_shards.h"
 #include "lib/format/findings.h"
+#include "lib/format/torch_files/archive_bytes.h"
 
 namespace tessera::fairscale {
 

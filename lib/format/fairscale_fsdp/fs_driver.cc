@@ -41,7 +41,9 @@ bool holds_everything(const Directory& directory, const std::string& name) {
 class FairscaleDriver : public FormatDriver {
  public:
   std::string_view id() const override { return "fairscale-fsdp"; }
-  Capabilities capabilities() const override { return {.many_ranks = true, .keeps_opaque = true}; }
+  Capabilities capabilities() const override {
+    return {.many_ranks = true, .keeps_opaque = true, .needs_steps = true};
+  }
 
   ProbeResult probe(const Place& place) const override {
     try {

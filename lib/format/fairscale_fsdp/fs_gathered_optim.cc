@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/tensor/cast.h>
 
 #include <algorithm>
 #include <set>
@@ -18,7 +19,11 @@ class GatheredReader {
       : checkpoint_(checkpoint),
         file_(checkpoint.consolidated.file),
         optimizer_(*checkpoint.consolidated.value),
-        sink_(checkpoint, false) {}
+        sink_(checkpoint, false) {
+    if (const std::string& name = checkpoint.description->marks.step_dtype; !name.empty())
+      if (const auto known = dtype_from_torch_name(name); known && is_castable(*known))
+        step_dtype_ = *known;
+  }
 
   void run() {
     number_parameters();
@@ -88,6 +93,8 @@ class GatheredReader {
   }
   void add_leaf(const PlacedParameter& of, const std::string& leaf, const Value& value) {
     if (value.is_tensor()) return add_tensor(of, leaf, {file_, value.tensor_index()});
+    if (leaf == "step" && value.is_number() && step_dtype_)
+      return sink_.scalar(leaf, *step_dtype_, value.as_real());
     const std::vector<TensorRef> scalars = scalar_list(value);
     if (scalars.empty()) return sink_.value(leaf, file_, value);
     const bool one = std::ranges::all_of(scalars, [&](TensorRef ref) {
@@ -152,6 +159,7 @@ class GatheredReader {
   std::uint32_t file_;
   const Value& optimizer_;
   OptimSink sink_;
+  std::optional<DType> step_dtype_;   // set: steps were tensors
   std::vector<Numbered> parameters_;  // by global id
   std::map<std::int64_t, const Value*> state_;
   std::map<std::size_t, std::map<std::string, const Value*>> lists_;  // by place, then leaf

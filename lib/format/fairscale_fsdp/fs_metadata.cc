@@ -151,6 +151,8 @@ void parse_marks(const Value& value, WriterMarks& marks) {
     marks.model_root = root->as_string();
   if (const Value* root = ours->find("optim_root"); root && root->is_string())
     marks.optim_root = root->as_string();
+  if (const Value* dtype = ours->find("step_dtype"); dtype && dtype->is_string())
+    marks.step_dtype = dtype->as_string();
   if (const Value* implied = ours->find("ids_implied"))
     marks.ids_implied = implied->kind() == Value::Kind::kBool && implied->as_bool();
 }
@@ -186,8 +188,9 @@ std::string joined(std::string_view path, std::string_view name) {
   return std::string(path) + "." + std::string(name);
 }
 
-bool is_flat_name(std::string_view name) {
-  return name == "flat_param" || name.starts_with("flat_param_");
+std::string_view other_spelling(std::string_view name) {
+  if (name == "flat_param_0") return "flat_param";
+  return name == "flat_param" ? "flat_param_0" : "";
 }
 
 bool is_metadata(const Value& value) {

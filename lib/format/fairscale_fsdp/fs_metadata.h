@@ -42,12 +42,13 @@ struct Wrapper {
       shared;  // (source, destination), inside the wrapper
 };
 
-/// What our own writer adds for the way back: where model and optimizer stood in the source, and
-/// that the ids' maps were not part of it.
+/// What our own writer adds for the way back: where model and optimizer stood in the source, that
+/// the ids' maps were not part of it, and how it kept its steps.
 struct WriterMarks {
   std::string model_root = "model";
   std::string optim_root = "optim";
   bool ids_implied = false;
+  std::string step_dtype;  // steps were tensors without dims of this dtype; here they are numbers
 };
 
 struct RankMetadata {
@@ -62,8 +63,9 @@ inline constexpr std::string_view kMarksKey = "tessera";
 std::string clean_path(std::string_view path);
 /// "<path>.<name>", or the name alone at the root.
 std::string joined(std::string_view path, std::string_view name);
-/// True for "flat_param" and "flat_param_<anything>".
-bool is_flat_name(std::string_view name);
+/// The other spelling of a wrapper's first flat parameter: "flat_param" until 2021-06, then
+/// "flat_param_0". "" for every other name.
+std::string_view other_spelling(std::string_view name);
 
 /// True when the value has the structure of local_metadata_dict()'s result.
 bool is_metadata(const Value& value);

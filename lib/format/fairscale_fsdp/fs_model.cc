@@ -19,12 +19,18 @@ class ModelReader {
         root_(root_path(checkpoint.description->marks.model_root)),
         rank0_(checkpoint.ranks[checkpoint.first_rank]) {}
 
+  /// In the order of the state dict, which is the order of parameters(): an optimizer counts by it.
   void run() {
     add_container();
-    for (const BackingPlace& place : checkpoint_.places) add_backing(place);
+    for (const Wrapper& wrapper : checkpoint_.description->wrappers)
+      for (const auto& [source, destination] : wrapper.shared)
+        shared_.insert(joined(wrapper.path, destination));
+    for (const BackingPlace& place : checkpoint_.places) index(place);
+    for (const WeightEntry& entry : rank0_.weights) take(entry);
+    for (const BackingPlace& place : checkpoint_.places)
+      if (!done_.contains(&place)) add_backing(place);
     add_shared();
-    for (const WeightEntry& entry : rank0_.weights)
-      if (!used_.contains(entry.key)) add_rest(entry);
+    for (const auto& [source, destination] : tied_) alias(source, destination);
   }
 
  private:
@@ -43,8 +49,24 @@ class ModelReader {
     note.entries_before = 0;
     manifest().state.containers.push_back(std::move(note));
   }
+  void index(const BackingPlace& place) {
+    if (place.unwrapped)
+      for (const PlacedParameter& p : placed_parameters(checkpoint_, place))
+        by_key_.emplace(p.fqn, &place);
+    by_key_.emplace(place.key, &place);
+    const std::string_view older = other_spelling(checkpoint_.backing(place).name);
+    if (!older.empty()) by_key_.emplace(joined(checkpoint_.wrapper(place).path, older), &place);
+  }
+  void take(const WeightEntry& entry) {
+    if (const auto place = by_key_.find(entry.key); place != by_key_.end()) {
+      if (!done_.contains(place->second)) add_backing(*place->second);
+    } else if (!shared_.contains(entry.key)) {
+      add_rest(entry);
+    }
+  }
+
   void add_backing(const BackingPlace& place) {
-    mark_used(place);
+    done_.insert(&place);
     if (place.unwrapped) {
       for (const PlacedParameter& p : placed_parameters(checkpoint_, place)) add_whole(p);
       return;
@@ -60,13 +82,6 @@ class ModelReader {
     }
     add_own_copies(place);
   }
-  void mark_used(const BackingPlace& place) {
-    used_.insert(place.key);
-    if (is_flat_name(checkpoint_.backing(place).name)) {
-      used_.insert(joined(checkpoint_.wrapper(place).path, "flat_param"));
-      used_.insert(joined(checkpoint_.wrapper(place).path, "flat_param_0"));
-    }
-  }
   void add_parameter(const PlacedParameter& parameter, const TensorSpec& spec,
                      std::span<const ArchivePiece> pieces) {
     if (!names_.insert(parameter.fqn).second) return;
@@ -78,7 +93,6 @@ class ModelReader {
   }
   /// A full state dict: the parameter stands under its own name.
   void add_whole(const PlacedParameter& parameter) {
-    used_.insert(parameter.fqn);
     const TensorRef ref{rank0_.parts.weights.file, rank0_.find(parameter.fqn)->tensor_index()};
     const ArchiveTensor& tensor = checkpoint_.bytes.tensor(ref);
     const ArchivePiece piece{Chunk::whole_of(Box::whole(parameter.shape)), ref.file, ref.tensor, 0};
@@ -100,7 +114,6 @@ class ModelReader {
         alias(joined(wrapper.path, source), joined(wrapper.path, destination));
   }
   void alias(const std::string& source, const std::string& destination) {
-    used_.insert(destination);
     if (names_.contains(destination)) return;
     const auto found = by_fqn_.find(source);
     if (found == by_fqn_.end()) {
@@ -124,8 +137,8 @@ class ModelReader {
     }
     const TensorRef ref{file, entry.value->tensor_index()};
     if (const BackingPlace* tied = same_storage(ref)) {
-      const std::string source = placed_parameters(checkpoint_, *tied)[0].fqn;
-      return alias(source, entry.key);
+      tied_.emplace_back(placed_parameters(checkpoint_, *tied)[0].fqn, entry.key);
+      return;
     }
     const ArchiveTensor& stored = checkpoint_.bytes.tensor(ref);
     const ArchivePiece piece{Chunk::whole_of(Box::whole(stored.shape)), ref.file, ref.tensor, 0};
@@ -179,7 +192,10 @@ class ModelReader {
   Checkpoint& checkpoint_;
   Path root_;
   const RankState& rank0_;
-  std::set<std::string> used_;   // keys of the weights that are taken
+  std::map<std::string, const BackingPlace*> by_key_;
+  std::set<const BackingPlace*> done_;
+  std::set<std::string> shared_;  // destinations: not stored
+  std::vector<std::pair<std::string, std::string>> tied_;
   std::set<std::string> names_;  // parameters that are added
   std::map<std::string, Known> by_fqn_;
   std::map<Storage, const BackingPlace*> by_storage_;

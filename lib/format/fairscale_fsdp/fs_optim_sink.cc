@@ -1,5 +1,9 @@
 #include "lib/format/fairscale_fsdp/fs_optim_sink.h"
 
+#include <tessera/tensor/cast.h>
+
+#include <span>
+
 namespace tessera::fairscale {
 
 void OptimSink::begin(const std::string& fqn) {
@@ -50,6 +54,26 @@ void OptimSink::value(const std::string& leaf, std::uint32_t file, const Value& 
     inside_.emplace_back(Value::string(leaf), embed_all(checkpoint_, dotted(at_), file, value));
   else
     checkpoint_.builder.add_state(file, value, below(at_, leaf));
+}
+
+void OptimSink::scalar(const std::string& leaf, DType dtype, double number) {
+  Manifest& manifest = checkpoint_.builder.manifest();
+  Bytes bytes(static_cast<std::size_t>(element_bytes(dtype)));
+  cast_elements(DType::kFloat64, std::as_bytes(std::span(&number, 1)), dtype, bytes);
+  Source source;
+  source.kind = Source::Kind::kInline;
+  source.length = bytes.size();
+  source.side = static_cast<std::uint32_t>(manifest.inline_bytes.size());
+  manifest.inline_bytes.push_back(std::move(bytes));
+  const Path path = below(at_, leaf);
+  StoredTensor tensor;
+  tensor.name = dotted(path);
+  tensor.spec = {dtype, Shape{}};
+  tensor.first_chunk = manifest.chunks.size();
+  tensor.chunk_count = 1;
+  manifest.chunks.add(Chunk::whole_of(Box::whole(Shape{})), source);
+  entry(path, Value::tensor(static_cast<std::uint32_t>(manifest.tensors.size())));
+  manifest.tensors.push_back(std::move(tensor));
 }
 
 void OptimSink::end() {

@@ -27,6 +27,8 @@ class OptimSink {
   /// Several, as a list.
   void list(const std::string& leaf, const std::vector<TensorRef>& refs);
   void value(const std::string& leaf, std::uint32_t file, const Value& value);
+  /// A number as a tensor without dims.
+  void scalar(const std::string& leaf, DType dtype, double number);
   void end();
 
   /// <optim>.param_groups.<index>: options as stored in `file`, members by FQN.

@@ -91,11 +91,19 @@ std::vector<std::string> weight_keys(const RankMetadata& metadata) {
   for (const Wrapper& wrapper : metadata.wrappers)
     for (const Backing& backing : wrapper.backings) {
       keys.push_back(joined(wrapper.path, backing.name));
-      if (backing.flat) keys.push_back(joined(wrapper.path, "flat_param"));
+      if (const std::string_view older = other_spelling(backing.name); !older.empty())
+        keys.push_back(joined(wrapper.path, older));
+    }
+  std::ranges::sort(keys);
+  return keys;
+}
+
+std::vector<std::string> full_keys(const RankMetadata& metadata) {
+  std::vector<std::string> keys = metadata.buffers;
+  for (const Wrapper& wrapper : metadata.wrappers)
+    for (const Backing& backing : wrapper.backings)
       for (const Parameter& parameter : backing.parameters)
         keys.push_back(joined(wrapper.path, parameter.name));
-    }
-  keys.insert(keys.end(), metadata.buffers.begin(), metadata.buffers.end());
   std::ranges::sort(keys);
   return keys;
 }

@@ -39,13 +39,14 @@ const Value* find_metadata(const Value& root);
 bool is_optimizer(const Value& value);
 bool is_consolidated(const Value& optimizer);
 
-/// Adds what `root` holds to `parts`. `keys`: every backing parameter and parameter name of the
-/// metadata, sorted. An optimizer that comes after the first is an extra.
+/// Adds what `root` holds to `parts`. `keys`: what names weights, sorted (weight_keys). A second
+/// part of a kind is an extra.
 void find_parts(const Value& root, std::uint32_t file, const std::vector<std::string>& keys,
                 RankParts& parts);
 
-/// Names a weights dict may have: backing parameters (both spellings of a flat one), parameters of
-/// them, buffers. Sorted.
+/// Names that tell a weights dict: backing parameters, both spellings of a flat one. Sorted.
 std::vector<std::string> weight_keys(const RankMetadata& metadata);
+/// The same for a state dict that was not sharded: parameters and buffers.
+std::vector<std::string> full_keys(const RankMetadata& metadata);
 
 }  // namespace tessera::fairscale

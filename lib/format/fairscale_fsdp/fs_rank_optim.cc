@@ -72,9 +72,8 @@ class RankOptimReader {
     for (const BackingPlace& place : checkpoint_.places) {
       if (place.unwrapped || !place.tensors[reference_]) continue;
       by_key.emplace(place.key, &place);
-      const Wrapper& wrapper = checkpoint_.wrapper(place);
-      if (is_flat_name(checkpoint_.backing(place).name))
-        by_key.emplace(joined(wrapper.path, "flat_param"), &place);
+      const std::string_view older = other_spelling(checkpoint_.backing(place).name);
+      if (!older.empty()) by_key.emplace(joined(checkpoint_.wrapper(place).path, older), &place);
     }
     std::vector<const BackingPlace*> out;
     std::set<std::tuple<std::uint32_t, std::int64_t>> storages;

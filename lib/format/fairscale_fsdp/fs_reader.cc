@@ -33,7 +33,20 @@ void check_padding(Checkpoint& checkpoint) {
     }
 }
 
+/// The keys of the parts where they are plain: what the user's code reads.
+void describe_keys(Checkpoint& checkpoint) {
+  const RankParts& parts = checkpoint.ranks[checkpoint.first_rank].parts;
+  ValueList keys;
+  for (const Part* part : {&parts.weights, &parts.metadata, &parts.optimizer}) {
+    const bool plain = *part && part->path.size() == 1 && part->file == parts.weights.file;
+    keys.push_back(plain ? Value::string(part->path[0].text()) : Value());
+  }
+  checkpoint.builder.manifest().provenance[std::string(kPartKeys)] =
+      dump_json(Value::list(std::move(keys)));
+}
+
 void describe(Checkpoint& checkpoint) {
+  describe_keys(checkpoint);
   Manifest& manifest = checkpoint.builder.manifest();
   const ChosenFiles& chosen = checkpoint.chosen;
   manifest.world_size = static_cast<std::int64_t>(checkpoint.ranks.size());

@@ -6,8 +6,10 @@
 namespace tessera::fairscale {
 
 /// Keys in Manifest::provenance: what a writer of the same format keeps.
-inline constexpr std::string_view kWrappersKey = "fairscale.wrappers";    // JSON
-inline constexpr std::string_view kNamingKey = "fairscale.files";         // "rank_*.pt"
+inline constexpr std::string_view kWrappersKey = "fairscale.wrappers";  // JSON
+inline constexpr std::string_view kNamingKey = "fairscale.files";       // "rank_*.pt"
+inline constexpr std::string_view kPartKeys =
+    "fairscale.keys";  // JSON: of weights, metadata, optimizer
 inline constexpr std::string_view kOptimizerKey = "fairscale.optimizer";  // how it was stored
 inline constexpr std::string_view kRankOptimizers = "per rank";
 inline constexpr std::string_view kGatheredOptimizer = "gathered";
