@@ -72,7 +72,9 @@ class Summarizer {
     out_.world_size = manifest_.world_size;
     out_.world_size_source = manifest_.world_size_source;
     out_.chunks = manifest_.chunks.size();
-    for (const auto& [key, value] : manifest_.provenance) out_.provenance.emplace_back(key, value);
+    // What a format keeps for its own writer is no news to people.
+    for (const auto& [key, value] : manifest_.provenance)
+      if (!key.starts_with("writer.")) out_.provenance.emplace_back(key, value);
     for (const Note& note : checkpoint_.notes) out_.notes.push_back(note);
     for (const Note& note : manifest_.notes) {
       if (note.severity == "error") {

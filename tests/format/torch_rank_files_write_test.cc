@@ -65,8 +65,8 @@ TEST_CASE("rank files reshard to any number of ranks and back") {
       const Manifest middle = read_back(there);
       CHECK(middle.world_size == world_size);
       CHECK(content(middle, *there.directory) == expected);
-      CHECK(middle.provenance.at("torch-rank-files.flavour") ==
-            source.provenance.at("torch-rank-files.flavour"));
+      CHECK(middle.provenance.at("writer.rank_files.flavour") ==
+            source.provenance.at("writer.rank_files.flavour"));
       const WrittenCheckpoint back(torch_rank_files_driver(), middle, *there.directory,
                                    ranks(*source.world_size));
       CHECK(content(read_back(back), *back.directory) == expected);
@@ -110,6 +110,20 @@ TEST_CASE("padding is made anew for the number of ranks") {
   CHECK(archive.tensors[moment].shape == Shape{21});
   const Bytes bytes = test::gather(ByteWindow::whole(file), archive, moment);
   for (std::size_t i = 17 * 4; i < bytes.size(); ++i) CHECK(bytes[i] == std::byte{0});
+  // Something else than zero there is no error, but worth a word.
+  Bytes spoilt = last;
+  const ArchiveTensor& tensor = archive.tensors[moment];
+  spoilt[archive.storages[tensor.storage].offset + 18 * 4] = std::byte{1};
+  MemoryFileSystem fs;
+  for (const auto& [path, bytes] : five.files)
+    fs.write_file("/" + path, path == "rank4.pt" ? spoilt : bytes);
+  const auto directory = fs.open_directory("/");
+  ReadOptions tolerant;
+  tolerant.tolerate_damage = true;
+  const auto notes = torch_rank_files_driver().manifest({directory.get(), "", ""}, tolerant).notes;
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].code == "CK065");
+  CHECK(notes[0].file == "rank4.pt");
   const auto record = rank_files::parse_flat_record(five.files.at("flat_layout.json"));
   CHECK(record.units.size() == 3);
 }
@@ -117,7 +131,7 @@ TEST_CASE("padding is made anew for the number of ranks") {
 TEST_CASE("names of the source's files are kept with the new ranks in them") {
   const SampleCase sample("torchsave/dtensor_rankfiles_w2");
   Manifest source = testing::read_all(torch_rank_files_driver(), sample.place());
-  source.provenance["torch-rank-files.parts"] =
+  source.provenance["writer.rank_files.parts"] =
       "model=model_world_size_{W}_rank_{R}.pt\noptim=optim_world_size_{W}_rank_{R}.pt\n";
   const WrittenCheckpoint written(torch_rank_files_driver(), source, *sample.directory, ranks(3));
   REQUIRE(written.files.size() == 6);

@@ -51,7 +51,7 @@ std::unique_ptr<LocalOutput> LocalOutput::make(const Manifest& source, const Tar
   out->orig_ = flavour->second == kLocalOrig;
   out->record_ = parse_flat_record(as_bytes(std::string_view(layout->second)));
   if (out->find_units(kept) && out->find_optimizers(kept)) return out;
-  notes.push_back({"CK029", "info",
+  notes.push_back({"CK074", "info",
                    "not every parameter of the flat parameters is there as it was, or their state "
                    "cannot share one: sharded tensors are written instead",
                    "", ""});

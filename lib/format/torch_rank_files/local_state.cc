@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "lib/format/torch_files/archive_source.h"
+
 namespace tessera::rank_files {
 namespace {
 
@@ -103,10 +105,11 @@ void LocalState::find_optimizers() {
 }
 
 void LocalState::name_parameters(const Directory& directory, const ReadOptions& options) {
+  check_padding_ = options.tolerate_damage;
   if (const auto record = find_record(directory, options)) fit(*record);
   if (!record_)
     builder_.manifest().notes.push_back(
-        {"CK026", "warning",
+        {"CK071", "warning",
          fmt::format("the files do not say which parameters their {} flat parameter{} hold: name "
                      "them with --flat-layout FILE, or put {} or a full state dict into the folder",
                      units_.size(), units_.size() == 1 ? "" : "s", kFlatRecordFile),
@@ -179,15 +182,18 @@ std::vector<LocalState::Target> LocalState::targets_in_order(bool whole_units) c
   return out;
 }
 
-/// Elements of the id's array state: on one rank, or on all of them together; -1: it has none.
-std::int64_t LocalState::stored_numel(const Optimizer& optimizer, std::int64_t id, bool sum) const {
+/// Elements of each id's array state: on one rank, or on all of them together.
+std::map<std::int64_t, std::int64_t> LocalState::stored_numels(const Optimizer& optimizer,
+                                                               bool sum) const {
+  std::map<std::int64_t, std::int64_t> out;
   for (const RankEntry& entry : states_.entries) {
-    if (state_id(entry.path, optimizer.prefix) != id || !all_arrays(entry, bytes_)) continue;
+    const auto id = state_id(entry.path, optimizer.prefix);
+    if (!id || out.contains(*id) || !all_arrays(entry, bytes_)) continue;
     std::int64_t total = 0;
     for (const RankLeaf& leaf : entry.leaves) total += numel_of(leaf, bytes_);
-    return sum ? total : numel_of(entry.leaves.front(), bytes_);
+    out.emplace(*id, sum ? total : numel_of(entry.leaves.front(), bytes_));
   }
-  return -1;
+  return out;
 }
 
 void LocalState::map_optimizer(Optimizer& optimizer) {
@@ -196,11 +202,11 @@ void LocalState::map_optimizer(Optimizer& optimizer) {
   const bool whole_units =
       !orig_ && (optimizer.ids.size() == units_.size() || optimizer.ids.size() != parameters);
   const std::vector<Target> targets = targets_in_order(whole_units);
-  std::map<std::int64_t, std::int64_t> numels;
+  const std::map<std::int64_t, std::int64_t> numels = stored_numels(optimizer, !whole_units);
   std::vector<std::optional<Shape>> shapes;
   for (const std::int64_t id : optimizer.ids) {
-    const std::int64_t numel = stored_numel(optimizer, id, !whole_units);
-    shapes.push_back(numel < 0 ? std::nullopt : std::optional(Shape{numel}));
+    const auto numel = numels.find(id);
+    shapes.push_back(numel == numels.end() ? std::nullopt : std::optional(Shape{numel->second}));
   }
   std::vector<Shape> candidates;
   for (const Target& target : targets) {
@@ -212,7 +218,7 @@ void LocalState::map_optimizer(Optimizer& optimizer) {
   const IdMapping mapping = map_ids(shapes, optimizer.group_sizes, candidates);
   if (!mapping.complete) {
     builder_.manifest().notes.push_back(
-        {"CK027", "warning",
+        {"CK072", "warning",
          fmt::format("the ids of optimizer \"{}\" do not fit the parameters; they stay ids",
                      printable(dotted(optimizer.prefix))),
          "", ""});
@@ -335,6 +341,7 @@ void LocalState::add_state(const RankEntry& entry, const Optimizer& optimizer,
   const std::vector<Run> runs =
       arrays ? in_tensor(entry.name, [&] { return state_runs(entry, target); })
              : std::vector<Run>();
+  if (arrays && target.parameter < 0 && check_padding_) check_padding(entry, unit);
   for (std::size_t p = 0; p < unit.parameters.size(); ++p) {
     if (target.parameter >= 0 && static_cast<std::size_t>(target.parameter) != p) continue;
     Path path = entry.path;
@@ -346,6 +353,24 @@ void LocalState::add_state(const RankEntry& entry, const Optimizer& optimizer,
     const RankLeaf& first = entry.leaves.front();
     const DType dtype = bytes_.tensor({first.file, first.value.tensor_index()}).dtype;
     add_parameter(path, dtype, unit.parameters[p], runs);
+  }
+}
+
+/// State of the padding behind the last parameter: zero as long as nothing reads it.
+void LocalState::check_padding(const RankEntry& entry, const Unit& unit) {
+  constexpr std::int64_t kMostElements = 4096;
+  for (const RankLeaf& leaf : entry.leaves) {
+    const std::int64_t valid =
+        std::clamp<std::int64_t>(unit.numel - leaf.rank * unit.shard_numel, 0, unit.shard_numel);
+    const TensorRef ref{leaf.file, leaf.value.tensor_index()};
+    const std::int64_t padded = unit.shard_numel - valid;
+    if (padded == 0 || padded > kMostElements || !is_dense(bytes_.tensor(ref))) continue;
+    const Bytes tail = bytes_.read(ref, valid, padded);
+    if (std::ranges::all_of(tail, [](std::byte b) { return b == std::byte{0}; })) continue;
+    builder_.manifest().notes.push_back(
+        {"CK065", "warning",
+         fmt::format("padding of rank {}'s shard ({} elements) is not zero", leaf.rank, padded),
+         builder_.manifest().files.at(leaf.file).path, entry.name});
   }
 }
 

@@ -76,12 +76,13 @@ class LocalState {
   void find_slices();
   void map_optimizer(Optimizer& optimizer);
   std::vector<Target> targets_in_order(bool whole_units) const;
-  std::int64_t stored_numel(const Optimizer& optimizer, std::int64_t id, bool sum) const;
+  std::map<std::int64_t, std::int64_t> stored_numels(const Optimizer& optimizer, bool sum) const;
 
   bool add_unit(const Unit& unit);
   bool add_optimizer(const RankEntry& entry, const Optimizer& optimizer);
   bool add_members(const RankEntry& entry, const Optimizer& optimizer);
   void add_state(const RankEntry& entry, const Optimizer& optimizer, const Target& target);
+  void check_padding(const RankEntry& entry, const Unit& unit);
   void add_unnamed_state(const RankEntry& entry);
   void add_parameter(const Path& path, DType dtype, const FlatSegment& segment,
                      const std::vector<Run>& runs);
@@ -97,6 +98,7 @@ class LocalState {
   std::map<std::string, std::pair<std::size_t, std::size_t>> slices_;  // name -> unit, parameter
   std::optional<FlatRecord> record_;
   bool orig_ = false;
+  bool check_padding_ = false;
 };
 
 }  // namespace tessera::rank_files

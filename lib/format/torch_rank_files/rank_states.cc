@@ -108,7 +108,7 @@ class Opener {
   void fail_missing(std::int64_t world_size, const std::vector<std::string>& names) {
     const auto shown = std::span(names).first(std::min(names.size(), kNamed));
     findings_.error(
-        "CK021",
+        "CK010",
         fmt::format("{} of {} rank files {} missing: {}{}; what they held is lost", names.size(),
                     world_size * static_cast<std::int64_t>(out_.folder.parts.size()),
                     names.size() == 1 ? "is" : "are", fmt::join(shown, ", "),

@@ -127,13 +127,13 @@ class Reader {
     if (local.record()) manifest.provenance.emplace(kFlatLayout, dump_flat_record(*local.record()));
     if (merger_.rank_local() > 0)
       manifest.notes.push_back(
-          {"CK022", "info",
+          {"CK070", "info",
            fmt::format("{} entr{} differ from rank to rank; each rank's own is listed",
                        merger_.rank_local(), merger_.rank_local() == 1 ? "y" : "ies"),
            "", ""});
     if (!states_.folder.others.empty())
       manifest.notes.push_back(
-          {"CK023", "info",
+          {"CK018", "info",
            fmt::format("{} is no rank's file and is left out", states_.folder.others.front()),
            states_.folder.others.front(), ""});
   }

@@ -1,0 +1,65 @@
+"""PyTorch loads the rank files we write: DTensors with weights_only=True on as many processes, which gather to the oracle's tensors;
+local state dicts into FSDP1 modules of another number of ranks than the one that saved them, model and optimizer."""
+import os, tempfile
+from support import SAMPLES, compare, compare_values, done, samples, tool
+import torch
+from common import VISIBLE, flatten, spawn
+
+
+def gathered(rank, world, folder, expected):
+    from torch.distributed.tensor import DTensor
+    state = torch.load(os.path.join(folder, f"rank{rank}.pt"), weights_only=True)
+    flat = flatten(state)
+    sharded = sum(isinstance(v, DTensor) for v in flat.values())
+    full = {k: (v.full_tensor() if isinstance(v, DTensor) else v) for k, v in flat.items()}
+    assert sharded == 39, f"{sharded} DTensors: 13 parameters with two moments each were expected"
+    compare(full, expected, f"{folder} on rank {rank}")
+    compare_values(full, expected, f"{folder} on rank {rank}")
+
+
+def dtensors():
+    import json
+    n = 0
+    for case in ("dcp/fsdp2_w4", "torchsave/fsdp1_sharded_rankfiles_w2"):
+        expected = json.loads((SAMPLES / case / "expected.json").read_text())
+        for w in (1, 3):
+            with tempfile.TemporaryDirectory() as d:
+                out = os.path.join(d, "out")
+                tool("ckpt-convert", SAMPLES / case / "checkpoint", out, "--to", "torch-rank-files", "--world-size", w)
+                spawn(gathered, w, out, expected)
+                n += 1
+    done(n, "sets of rank files loaded with weights_only=True and gathered")
+
+
+def into_fsdp1(rank, world, folder, orig, expected):
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from fsdp1_cases import collect, kind, train, wrap
+    cfg = dict(VISIBLE, groups=False)
+    m, opt = wrap(cfg, world, orig)
+    train(m, opt, cfg, 1, rank)  # the optimizer gets the state that load_state_dict fills
+    state = torch.load(os.path.join(folder, f"rank{rank}.pt"), weights_only=False)
+    with kind(m, "LOCAL"):
+        m.load_state_dict(state["model"], strict=not orig)  # PyTorch refuses the flat parameters of its own files there
+    opt.load_state_dict(state["optim"])
+    full = flatten(collect(m, opt, "FULL"))
+    if rank == 0:
+        compare({k: v for k, v in full.items() if torch.is_tensor(v)}, dict(expected, tensors=expected["unflattened"]), folder)
+
+
+def local():
+    import json
+    n = 0
+    for case, orig in (("torchsave/fsdp1_local_rankfiles_w3", False), ("torchsave/fsdp1_local_orig_rankfiles_w2", True)):
+        expected = json.loads((SAMPLES / case / "expected.json").read_text())
+        for w in (2, 4):
+            with tempfile.TemporaryDirectory() as d:
+                out = os.path.join(d, "out")
+                tool("ckpt-reshard", SAMPLES / case / "checkpoint", out, "--world-size", w, "--flat-layout", SAMPLES / case / "expected.json")
+                spawn(into_fsdp1, w, out, orig, expected)
+                n += 1
+    done(n, "local state dicts loaded into FSDP1 modules at another number of ranks")
+
+
+if __name__ == "__main__":
+    dtensors()
+    local()
