@@ -82,16 +82,23 @@ struct Arguments {
   // reshard, convert
   std::string to;
   std::optional<std::int64_t> world_size;
+  std::string zero_stage;  // "" or 1, 2, 3
   std::string mesh;
   std::vector<std::pair<std::string, std::string>> placements;  // glob, "P,P"
   std::vector<std::string> replicate;
   std::optional<std::uint64_t> max_shard_bytes;
   std::string values, opaque, rank_state;  // "" or keep, drop, rank0, error
   std::string optim_keys;                  // "" or keep, fqn, id
-  std::string prefer;                      // "" or master
+  std::string prefer;                      // "" or stored, master
   std::vector<std::string> rename;         // "OLD=NEW"
   std::string strip_prefix;
   std::string map_file;
+  std::string rules;  // "NAME[:SIDE][,KEY=N...]"
+  std::string dtype;
+  std::vector<std::string> keep_dtypes;  // "GLOB=TYPE"
+  std::string tied;                      // "" or keep, drop, error
+  std::optional<std::int64_t> vocab_size;
+  std::vector<std::string> vocab_tensors;
   std::optional<std::string> copy_assets;  // "" : beside the source
   bool dry_run = false, force = false, resume = false, no_keep = false, verify = false,
        salvage = false;

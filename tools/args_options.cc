@@ -106,6 +106,9 @@ void add_layout(Options& o) {
   Arguments& a = o.to;
   o.group("Layout");
   o.whole("--world-size", "number of writing ranks of the result", 1, a.world_size);
+  o.choice("--zero-stage", "1|2|3",
+           "DeepSpeed: the ZeRO stage that is written; default: the source's, else 2",
+           a.zero_stage);
   o.text("--mesh", "DIMS", "ranks as a mesh of named dims, as dp=2,tp=4", a.mesh);
   o.repeated("--placements", "GLOB=P,P",
              "how tensors that match are laid on the mesh: shard(d), strided(d,f) or replicate, "
@@ -120,7 +123,27 @@ void add_contents(Options& o) {
   o.texts("--rename", "OLD=NEW", "rename parameters, as 'layers.*=h.*'; their state follows",
           a.rename);
   o.text("--strip-prefix", "PREFIX", "take PREFIX off parameter names, as module.", a.strip_prefix);
-  o.text("--map", "FILE", "rename by FILE: lines `old new`, or a JSON object", a.map_file);
+  o.text("--map", "FILE",
+         "rename by FILE: lines `old new`, or a JSON object; names with * are patterns",
+         a.map_file);
+  o.text("--rules", "RULES",
+         "names and fusion of another system: llama, qwen2, mixtral, gpt-neox or FILE; then :SIDE "
+         "and ,heads=N,... where needed",
+         a.rules);
+  o.text("--dtype", "TYPE", "cast floating model weights, as bf16; the optimizer stays", a.dtype);
+  o.texts("--keep-dtype", "GLOB=TYPE",
+          "cast tensors that match to TYPE, or `keep` them, whatever --dtype says; the first that "
+          "matches wins",
+          a.keep_dtypes);
+  o.choice("--tied", "keep|drop|error",
+           "what becomes of weights with equal bytes under several names; default: keep, with --to "
+           "hf drop",
+           a.tied);
+  o.whole("--vocab-size", "rows of vocabulary tensors: zeros added or rows cut; state follows", 1,
+          a.vocab_size);
+  o.texts("--vocab-tensor", "GLOB",
+          "parameters that --vocab-size means; default: what --rules declare, or known names",
+          a.vocab_tensors);
   o.choice("--values", "keep|drop|error", "what becomes of non-tensor values", a.values);
   o.choice("--opaque", "keep|drop|error", "what becomes of objects of unknown classes", a.opaque);
   o.choice("--rank-state", "keep|drop|rank0|error", "what becomes of state that ranks own",
@@ -128,7 +151,7 @@ void add_contents(Options& o) {
   o.choice("--optim-keys", "keep|fqn|id",
            "key optimizer state by parameter name or by integer id; default: as stored",
            a.optim_keys);
-  o.choice("--prefer", "master", "take weights from their fp32 master copies", a.prefer);
+  o.choice("--prefer", "stored|master", "take weights from their fp32 master copies", a.prefer);
   o.bytes("--max-shard-size", "safetensors: cut into files of at most SIZE", a.max_shard_bytes);
   o.optional_value(
       "--copy-assets", "DIR",

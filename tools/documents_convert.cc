@@ -22,6 +22,15 @@ Value lost_row(const LostTensor& lost) {
   return object.take();
 }
 
+Value transformation_row(const AppliedTransformation& applied) {
+  JsonObject object;
+  object.add("kind", applied.kind);
+  object.add("detail", applied.detail);
+  object.add("tensors", applied.tensors);
+  object.add("changes", json_list(applied.changes));
+  return object.take();
+}
+
 void add_plan(JsonObject& object, const ConvertReport& r) {
   object.add("source_bytes", r.source_bytes);
   object.add("seal_bytes", r.seal_bytes);
@@ -62,6 +71,7 @@ Value convert_document(const ConvertReport& r, bool dry_run) {
   object.add("files", json_map(r.files, file_row));
   object.add("assets", json_list(r.assets));
   object.add("dropped", json_list(r.dropped));
+  object.add("transformations", json_map(r.transformations, transformation_row));
   object.add("lost", json_map(r.lost, lost_row));
   object.add("notes", json_notes(r.notes));
   return object.take();

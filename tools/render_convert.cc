@@ -25,8 +25,24 @@ std::string file_table(const ConvertReport& r, const Screen& screen) {
   return text;
 }
 
-std::string lists(const ConvertReport& r, const Screen& screen) {
+/// Each kind in one line; the first changes of a dry run below it.
+std::string transformation_lines(const ConvertReport& r, bool dry_run, const Screen& screen) {
+  constexpr std::size_t kMostChanges = 5;
   std::string text;
+  for (const AppliedTransformation& applied : r.transformations) {
+    const std::string what = applied.kind == "rename" ? std::string() : applied.detail + ", ";
+    text += fact_line(applied.kind, printable(what) + counted(applied.tensors, "tensor"), screen);
+    const std::size_t shown = dry_run ? std::min(kMostChanges, applied.changes.size()) : 0;
+    for (std::size_t i = 0; i < shown; ++i)
+      text += fact_line("", printable(applied.changes[i]), screen);
+    if (shown > 0 && shown < applied.changes.size())
+      text += fact_line("", fmt::format("... and {} more", applied.changes.size() - shown), screen);
+  }
+  return text;
+}
+
+std::string lists(const ConvertReport& r, bool dry_run, const Screen& screen) {
+  std::string text = transformation_lines(r, dry_run, screen);
   const auto add_names = [&](std::string_view label, const std::vector<std::string>& names) {
     for (std::size_t i = 0; i < std::min<std::size_t>(10, names.size()); ++i) {
       text += fact_line(i ? "" : label, printable(names[i]), screen);
@@ -72,7 +88,7 @@ std::string plan_text(const ConvertReport& r, const Screen& screen) {
                 fmt::format("at most {}: {} staged, {} metadata", format_bytes(r.peak_memory_bound),
                             format_bytes(r.staged_bytes_bound), format_bytes(r.metadata_bytes)),
                 screen);
-  return text + file_table(r, screen) + lists(r, screen);
+  return text + file_table(r, screen) + lists(r, true, screen);
 }
 
 std::string outcome_text(const ConvertReport& r, const Screen& screen) {
@@ -98,7 +114,7 @@ std::string outcome_text(const ConvertReport& r, const Screen& screen) {
 }  // namespace
 
 std::string render_convert(const ConvertReport& r, bool dry_run, const Screen& screen) {
-  return dry_run ? plan_text(r, screen) : outcome_text(r, screen) + lists(r, screen);
+  return dry_run ? plan_text(r, screen) : outcome_text(r, screen) + lists(r, false, screen);
 }
 
 }  // namespace tessera::tools

@@ -39,25 +39,54 @@ OptimKeys optim_keys(const std::string& word) {
   return word == "id" ? OptimKeys::kId : OptimKeys::kKeep;
 }
 
+TiedPolicy tied_policy(const std::string& word) {
+  if (word == "keep") return TiedPolicy::kKeep;
+  if (word == "drop") return TiedPolicy::kDrop;
+  return word == "error" ? TiedPolicy::kError : TiedPolicy::kDefault;
+}
+
 /// Of a file or a pipe; devices that never end are cut short.
-std::string file_text(const std::string& path) {
+std::string file_text(const std::string& flag, const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found)
-    fail(Code::kNotFound, fmt::format("--map {}: there is no such file", printable(path)));
+    fail(Code::kNotFound, fmt::format("{} {}: there is no such file", flag, printable(path)));
   if (std::filesystem::is_directory(status))
-    fail(Code::kInvalidArgument, fmt::format("--map {}: is a folder", printable(path)));
+    fail(Code::kInvalidArgument, fmt::format("{} {}: is a folder", flag, printable(path)));
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) fail(Code::kIo, fmt::format("--map {}: cannot be read", printable(path)));
+  if (!stream) fail(Code::kIo, fmt::format("{} {}: cannot be read", flag, printable(path)));
   std::string text;
   std::string block(std::size_t{1} << 20, '\0');
   while (stream.read(block.data(), static_cast<std::streamsize>(block.size())) || stream.gcount()) {
     text.append(block, 0, static_cast<std::size_t>(stream.gcount()));
     if (text.size() > kMostMapBytes)
-      fail(Code::kInvalidArgument, fmt::format("--map {}: larger than 64 MiB", printable(path)));
+      fail(Code::kInvalidArgument, fmt::format("{} {}: larger than 64 MiB", flag, printable(path)));
   }
-  if (stream.bad()) fail(Code::kIo, fmt::format("--map {}: cannot be read", printable(path)));
+  if (stream.bad()) fail(Code::kIo, fmt::format("{} {}: cannot be read", flag, printable(path)));
   return text;
+}
+
+/// A shipped name, else a file.
+RulesRequest rules_request(const std::string& value) {
+  RulesRequest request = parse_rules_flag(value);
+  for (const BuiltinRules& builtin : builtin_rules())
+    if (builtin.name == request.name) return request;
+  std::error_code error;
+  const bool is_path = request.name.find_first_of("/.") != std::string::npos ||
+                       std::filesystem::exists(request.name, error);
+  if (is_path) request.text = file_text("--rules", request.name);
+  return request;
+}
+
+Transformations transformations(const Arguments& a) {
+  Transformations out;
+  if (!a.rules.empty()) out.rules = rules_request(a.rules);
+  out.tied = tied_policy(a.tied);
+  out.vocab_size = a.vocab_size;
+  out.vocab_tensors = a.vocab_tensors;
+  if (!a.dtype.empty()) out.dtype = parse_float_type("--dtype", a.dtype);
+  for (const std::string& rule : a.keep_dtypes) out.keep_dtypes.push_back(parse_keep_dtype(rule));
+  return out;
 }
 
 /// What cannot be right whatever the source holds.
@@ -98,6 +127,7 @@ void check_request(const Arguments& a) {
 TargetRequest target_request(const Arguments& a) {
   TargetRequest target;
   target.world_size = a.world_size;
+  if (!a.zero_stage.empty()) target.zero_stage = a.zero_stage[0] - '0';
   if (!a.mesh.empty()) target.mesh = Mesh::parse(a.mesh);
   for (const auto& [glob, text] : a.placements) {
     std::vector<Placement> placements = Placement::parse_list(text);
@@ -127,10 +157,11 @@ ConvertOptions convert_options(const Arguments& a) {
   options.rank_state = rank_state_policy(a.rank_state);
   options.selection = selection(a, a.root);
   options.optim_keys = optim_keys(a.optim_keys);
-  options.prefer_master = !a.prefer.empty();
+  options.prefer_master = a.prefer == "master";
   options.names.strip_prefix = a.strip_prefix;
   for (const std::string& rule : a.rename) options.names.renames.push_back(parse_rename(rule));
-  if (!a.map_file.empty()) options.names.map = parse_name_map(file_text(a.map_file));
+  if (!a.map_file.empty()) options.names.map = parse_name_map(file_text("--map", a.map_file));
+  options.transform = transformations(a);
   options.copy_assets = a.copy_assets.has_value();
   options.assets_directory = a.copy_assets.value_or("");
   options.memory_limit_bytes = a.mem_limit_bytes.value_or(0);

@@ -5,9 +5,11 @@
 #include <tessera/ops/seal.h>
 #include <tessera/reshard/executor.h>
 #include <tessera/reshard/plan.h>
+#include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/roles.h>
 #include <tessera/state/sharding_rule.h>
 #include <tessera/storage/stage.h>
+#include <tessera/tensor/cast.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +20,6 @@
 #include "lib/ops/flat_guard.h"
 #include "lib/ops/rank_state.h"
 #include "lib/ops/salvage.h"
-#include "lib/ops/ties.h"
 
 namespace tessera {
 
@@ -55,6 +56,8 @@ class Conversion {
   void edit_optimizers();
   void take_model_only();
   void shape_state();
+  void transform();
+  void read_steps();
   void plan_output();
   void plan_assets();
   void describe();
@@ -191,20 +194,47 @@ void Conversion::shape_state() {
   std::vector<std::string> dropped =
       apply_rank_state(source_.manifest, options_.rank_state, world_size);
   report_.dropped.insert(report_.dropped.end(), dropped.begin(), dropped.end());
-  apply_renames(source_.manifest, options_.names);
-  if (request_.hf_preset) {
-    request_.aliases = find_ties(source_.manifest, *source_.directory, transfer_);
-    drop_ties(source_.manifest, request_.aliases);
-    for (const auto& [name, kept] : request_.aliases) {
-      report_.dropped.push_back(name);
-      report_.notes.push_back({"TIED", "info",
-                               fmt::format("left out: its bytes equal those of \"{}\"", kept), "",
-                               name});
-    }
+  transform();
+}
+
+void Conversion::transform() {
+  if (AppliedTransformation renamed = apply_renames(source_.manifest, options_.names);
+      renamed.tensors > 0) {
+    report_.transformations.push_back(std::move(renamed));
   }
+  TransformOutcome done =
+      apply_transformations(source_, options_.transform, request_.hf_preset, transfer_);
+  for (const auto& [name, kept] : done.aliases) report_.dropped.push_back(name);
+  request_.aliases = std::move(done.aliases);
+  report_.notes.insert(report_.notes.end(), done.notes.begin(), done.notes.end());
+  report_.transformations.insert(report_.transformations.end(),
+                                 std::make_move_iterator(done.applied.begin()),
+                                 std::make_move_iterator(done.applied.end()));
+}
+
+/// Steps of optimizers, for formats that keep one for many parameters.
+void Conversion::read_steps() {
+  if (!driver_->capabilities().needs_steps) return;
+  const Manifest& manifest = source_.manifest;
+  const Roles roles = find_roles(manifest.state);
+  const TensorReader reader(manifest, *source_.directory, transfer_);
+  for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
+    const Value& value = manifest.state.entries[i].value;
+    if (roles.entries[i].role != Role::kOptimState || !value.is_tensor()) continue;
+    const std::uint32_t index = value.tensor_index();
+    const TensorSpec& spec = manifest.tensors[index].spec;
+    if (spec.shape.rank() != 0 || !is_castable(spec.dtype)) continue;
+    Bytes bytes(static_cast<std::size_t>(element_bytes(spec.dtype)));
+    reader.read(index, 0, 1, bytes);
+    double number = 0;
+    to_double(spec.dtype, bytes, {&number, 1});
+    request_.steps.emplace_back(index, number);
+  }
+  std::ranges::sort(request_.steps);
 }
 
 void Conversion::plan_output() {
+  read_steps();
   output_ = driver_->output_plan(source_.manifest, request_);
   output_.check(source_.manifest);
   TESSERA_CHECK(output_.single_file == request_.single_file);
@@ -375,6 +405,8 @@ void Conversion::write_to(Stage& stage) {
   report_.bytes_read = moved_.bytes_read;
   report_.bytes_written = moved_.bytes_written;
   report_.resumed_bytes = moved_.resumed_bytes;
+  const std::vector<Note> lost = cast_notes(source_.manifest, moved_.casts);
+  report_.notes.insert(report_.notes.end(), lost.begin(), lost.end());
   Seal seal = make_seal();
   stage.publish([&] { prove(stage, seal); }, [&] { return encode_seal(seal); });
   report_.published = true;

@@ -162,6 +162,7 @@ std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
   hash.add("tessera.request/1").add(fs.canonical(options.source)).add(destination);
   hash.add(options.from).add(options.to);
   hash.add(static_cast<std::uint64_t>(target.world_size.value_or(0)));
+  hash.add(static_cast<std::uint64_t>(target.zero_stage));
   hash.add(target.mesh ? target.mesh->to_string() : "");
   hash.add(static_cast<std::uint64_t>(target.placements.size()));
   for (const auto& [glob, placements] : target.placements) {
@@ -175,6 +176,22 @@ std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
   hash.add(selection.only ? 1 + code(*selection.only) : 0);
   hash.add(code(options.optim_keys)).add(std::uint64_t{options.prefer_master});
   hash.add(options.names.strip_prefix).add_all(options.names.map).add_all(options.names.renames);
+  const Transformations& transform = options.transform;
+  hash.add(std::uint64_t{transform.rules.has_value()});
+  if (transform.rules) {
+    const RulesRequest& rules = *transform.rules;
+    hash.add(rules.name).add(rules.text).add(rules.side);
+    hash.add(static_cast<std::uint64_t>(rules.parameters.size()));
+    for (const auto& [name, number] : rules.parameters)
+      hash.add(name).add(static_cast<std::uint64_t>(number));
+  }
+  hash.add(code(transform.tied));
+  hash.add(static_cast<std::uint64_t>(transform.vocab_size.value_or(-1)));
+  hash.add_all(transform.vocab_tensors);
+  hash.add(transform.dtype ? 1 + code(*transform.dtype) : 0);
+  hash.add(static_cast<std::uint64_t>(transform.keep_dtypes.size()));
+  for (const DTypeRule& rule : transform.keep_dtypes)
+    hash.add(rule.glob).add(rule.dtype ? 1 + code(*rule.dtype) : 0);
   hash.add(std::uint64_t{options.copy_assets}).add(options.assets_directory);
   hash.add(std::uint64_t{options.salvage});
   return hash.finish().substr(0, kNameDigits);

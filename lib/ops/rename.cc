@@ -55,26 +55,55 @@ std::vector<std::pair<std::string, std::string>> parse_name_map(std::string_view
   return map;
 }
 
-void apply_renames(Manifest& manifest, const NameRules& rules) {
-  if (rules.empty()) return;
-  Roles roles = find_roles(manifest.state);
-  NameMap map(rules);
+namespace {
+
+/// The FQNs there are: of the model, else (an optimizer alone) of its state.
+std::vector<std::string> names_to_rename(const Roles& roles) {
   std::vector<std::string> fqns;
-  for (const EntryRole& role : roles.entries) {
-    if (role.role == Role::kModel) fqns.push_back(role.fqn);
+  for (const Role wanted : {Role::kModel, Role::kOptimState}) {
+    for (const EntryRole& role : roles.entries)
+      if (role.role == wanted) fqns.push_back(role.fqn);
+    if (!fqns.empty()) break;
   }
   std::sort(fqns.begin(), fqns.end());
   fqns.erase(std::unique(fqns.begin(), fqns.end()), fqns.end());
-  if (fqns.empty()) {  // an optimizer alone: its parameters are the names there are
-    for (const EntryRole& role : roles.entries) {
-      if (role.role == Role::kOptimState) fqns.push_back(role.fqn);
+  return fqns;
+}
+
+/// Lines of the map with a star are patterns like those of --rename, and come first.
+NameRules with_patterns(NameRules rules) {
+  std::vector<std::pair<std::string, std::string>> exact;
+  std::vector<std::pair<std::string, std::string>> patterns;
+  for (auto& line : rules.map) {
+    if (line.first.find('*') == std::string::npos) {
+      exact.push_back(std::move(line));
+    } else {
+      patterns.push_back(parse_rename(line.first + "=" + line.second));
     }
-    std::sort(fqns.begin(), fqns.end());
-    fqns.erase(std::unique(fqns.begin(), fqns.end()), fqns.end());
   }
+  rules.map = std::move(exact);
+  rules.renames.insert(rules.renames.begin(), patterns.begin(), patterns.end());
+  return rules;
+}
+
+}  // namespace
+
+AppliedTransformation apply_renames(Manifest& manifest, const NameRules& rules) {
+  AppliedTransformation applied{"rename", "", 0, {}};
+  if (rules.empty()) return applied;
+  Roles roles = find_roles(manifest.state);
+  NameMap map(with_patterns(rules));
+  const std::vector<std::string> fqns = names_to_rename(roles);
   map.check_bijection(fqns);
   map.check_all_used();
+  for (const std::string& fqn : fqns) {
+    const std::string fresh = map.apply(fqn);
+    if (fresh != fqn) applied.changes.push_back(fmt::format("{} -> {}", fqn, fresh));
+  }
+  applied.tensors = applied.changes.size();
+  applied.detail = fmt::format("{} names", applied.tensors);
   rename_parameters(manifest, roles, [&map](const std::string& fqn) { return map.apply(fqn); });
+  return applied;
 }
 
 }  // namespace tessera

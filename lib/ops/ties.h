@@ -1,7 +1,8 @@
 #pragma once
 // Ties: parameters that are one tensor under two names. Known by content alone: the same stored
 // bytes, or equal bytes of a matrix whose elements are not all alike (two fresh LayerNorms are
-// equal, and not tied). Never by names.
+// equal, and not tied). Never by names. Where one of the names has optimizer state, that one is
+// kept; names that have state of their own each are never tied.
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 
@@ -11,13 +12,13 @@
 
 namespace tessera {
 
-/// (later name, first name) of every tie among the leaves of a located manifest. Reads a few
-/// hundred bytes of tensors that share type and shape, and all of those that agree there.
+/// (name, name that is kept) of every tie among the weights of each model of a located manifest.
+/// Reads a few hundred bytes of tensors of two dims and more, and all of those that agree there.
 std::vector<std::pair<std::string, std::string>> find_ties(const Manifest& manifest,
                                                            const Directory& directory,
                                                            const TransferOptions& options);
 
-/// Leaves out the later name of each tie.
+/// Leaves out the first name of each pair.
 void drop_ties(Manifest& manifest, const std::vector<std::pair<std::string, std::string>>& ties);
 
 }  // namespace tessera

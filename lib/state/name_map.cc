@@ -92,7 +92,8 @@ NameMap::NameMap(NameRules rules)
 
 std::string NameMap::apply(const std::string& name) {
   std::string out = name;
-  const std::string& prefix = rules_.strip_prefix;
+  std::string prefix = rules_.strip_prefix;
+  if (!prefix.empty() && !prefix.ends_with('.')) prefix += '.';  // whole components only
   if (!prefix.empty() && out.starts_with(prefix) && out.size() > prefix.size()) {
     out.erase(0, prefix.size());
     prefix_used_ = true;

@@ -2,7 +2,8 @@
 // convert: reads one checkpoint, writes another of any format and layout. `reshard` is convert
 // whose `to` is empty.
 //
-//   open -> select, rename -> locate -> output plan -> preflight -> stage -> transfer -> (verify)
+//   open -> select -> locate -> rename, transform (ops/transform.h) -> output plan -> preflight ->
+//   stage -> transfer -> (verify)
 //   -> publish
 //
 // Nothing is visible at `destination` until all of it is (storage/stage.h). Staged tensor bytes
@@ -18,6 +19,7 @@
 #include <tessera/format/format_driver.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/rename.h>
+#include <tessera/ops/transform.h>
 #include <tessera/state/optim_edit.h>
 #include <tessera/storage/file_system.h>
 
@@ -49,7 +51,8 @@ struct ConvertOptions {
   /// Both happen before the selection: --only model may take masters that it leaves out.
   OptimKeys optim_keys = OptimKeys::kKeep;
   bool prefer_master = false;
-  NameRules names;
+  NameRules names;  // then:
+  Transformations transform;
   bool copy_assets = false;
   std::string assets_directory;  // --copy-assets=DIR; empty: beside the source
 
@@ -105,6 +108,7 @@ struct ConvertReport {
   std::vector<std::string> assets;       // copied beside the result
   std::vector<std::string>
       dropped;  // names left out by a policy (values, opaque, rank state, ties)
+  std::vector<AppliedTransformation> transformations;
 
   // After the work (not in a dry run).
   bool published = false;

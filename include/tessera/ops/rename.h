@@ -4,6 +4,7 @@
 #include <tessera/state/manifest.h>
 #include <tessera/state/name_map.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,11 +13,20 @@
 namespace tessera {
 
 /// --map FILE: lines "old new" (blank or tab between, '#' comments), or the JSON object {"old":
-/// "new"}. Throws kInvalidArgument for anything else.
+/// "new"}. A name with `*` is a pattern, as in --rename. Throws kInvalidArgument for anything else.
 std::vector<std::pair<std::string, std::string>> parse_name_map(std::string_view text);
 
-/// Renames model tensors, their optimizer state and group members.
-/// Throws kInvalidArgument when two names become one or a rule matches nothing.
-void apply_renames(Manifest& manifest, const NameRules& rules);
+/// One kind of change, for reports.
+struct AppliedTransformation {
+  std::string kind;    // "rename", "rules", "tied", "vocabulary", "dtype"
+  std::string detail;  // "megatron -> hf", "float32 -> bfloat16"
+  std::uint64_t tensors = 0;
+  std::vector<std::string> changes;  // "a + b -> c", one per change
+};
+
+/// Renames model tensors, their optimizer state and group members, and says what it did. Patterns
+/// of the map come before other renames. Throws kInvalidArgument when two names become one or a
+/// rule matches nothing.
+AppliedTransformation apply_renames(Manifest& manifest, const NameRules& rules);
 
 }  // namespace tessera

@@ -14,7 +14,7 @@
 namespace tessera {
 
 struct NameRules {
-  std::string strip_prefix;                                  // "module."
+  std::string strip_prefix;                                  // "module." or "module": components
   std::vector<std::pair<std::string, std::string>> map;      // exact old -> new
   std::vector<std::pair<std::string, std::string>> renames;  // "layers.*" -> "h.*"
   bool empty() const { return strip_prefix.empty() && map.empty() && renames.empty(); }

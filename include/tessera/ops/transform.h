@@ -1,0 +1,64 @@
+#pragma once
+// Transformations of what a checkpoint holds, besides selection and renaming: the same for reshard
+// and convert. All are edits of the manifest, between locate and the output plan, in this order:
+//
+//   rules        other names and fusion (ops/rules.h); weights, state, steps and groups follow
+//   tied         weights that are one tensor under several names: equal bytes, never names
+//   vocabulary   rows of zeros added or rows cut; optimizer state follows
+//   dtype        elements cast while they are copied
+//
+// Integers, counters and (unless a pattern says so) optimizer state are never cast. A pattern that
+// matches nothing is kInvalidArgument.
+#include <tessera/ops/open.h>
+#include <tessera/ops/rename.h>
+#include <tessera/ops/rules.h>
+#include <tessera/reshard/executor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+enum class TiedPolicy : std::uint8_t { kDefault, kKeep, kDrop, kError };
+
+/// --keep-dtype GLOB=D, on whole dotted names; the first that matches wins.
+struct DTypeRule {
+  std::string glob;
+  std::optional<DType> dtype;  // nullopt: as stored ("keep")
+};
+
+struct Transformations {
+  std::optional<RulesRequest> rules;
+  TiedPolicy tied = TiedPolicy::kDefault;  // default: drop for --to hf, else keep
+  std::optional<std::int64_t> vocab_size;
+  std::vector<std::string> vocab_tensors;  // globs on FQNs; empty: rules, or well-known names
+  std::optional<DType> dtype;              // of floating model weights
+  std::vector<DTypeRule> keep_dtypes;
+};
+
+/// A real type by PyTorch's name or a short one: bf16, fp16, fp32, fp64, half, float, double.
+/// Throws kInvalidArgument naming `flag`.
+DType parse_float_type(std::string_view flag, std::string_view text);
+/// "GLOB=D" or "GLOB=keep".
+DTypeRule parse_keep_dtype(std::string_view text);
+
+struct TransformOutcome {
+  std::vector<AppliedTransformation> applied;
+  std::vector<std::pair<std::string, std::string>> aliases;  // dropped name, name that is kept
+  std::vector<Note> notes;
+};
+
+/// `checkpoint` must be located. `drop_by_default`: what TiedPolicy::kDefault means.
+TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
+                                       const Transformations& transformations, bool drop_by_default,
+                                       const TransferOptions& transfer);
+
+/// What did not fit when elements were cast: warnings per tensor for the largest losses.
+std::vector<Note> cast_notes(const Manifest& manifest,
+                             const std::map<std::uint32_t, CastCounts>& casts);
+
+}  // namespace tessera

@@ -1,0 +1,181 @@
+#include "lib/ops/dtype_rules.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <array>
+
+namespace tessera {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, DType>, 9> kShortNames{{
+    {"bf16", DType::kBFloat16},
+    {"fp16", DType::kFloat16},
+    {"half", DType::kFloat16},
+    {"fp32", DType::kFloat32},
+    {"float", DType::kFloat32},
+    {"fp64", DType::kFloat64},
+    {"double", DType::kFloat64},
+    {"fp8_e4m3", DType::kFloat8E4M3Fn},
+    {"fp8_e5m2", DType::kFloat8E5M2},
+}};
+constexpr std::size_t kMostNotes = 20;
+
+/// Types that --dtype casts by itself. Smaller floats come with scales that stand elsewhere: only a
+/// pattern casts them.
+bool is_plain_float(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBFloat16 || dtype == DType::kFloat32 ||
+         dtype == DType::kFloat64;
+}
+
+/// What one tensor is asked to become; nullopt: it stays.
+class TypeChooser {
+ public:
+  TypeChooser(const std::optional<DType>& dtype, const std::vector<DTypeRule>& rules)
+      : dtype_(dtype), rules_(rules), used_(rules.size()) {}
+
+  std::optional<DType> choose(const StoredTensor& tensor, const EntryRole& role) {
+    const bool floating = is_floating(tensor.spec.dtype);
+    const bool counter = role.role == Role::kOptimState && role.leaf == "step";
+    std::size_t first = rules_.size();
+    for (std::size_t i = rules_.size(); i-- > 0;)
+      if (glob_match(rules_[i].glob, tensor.name)) used_[first = i] = true;
+    if (!floating || counter) return std::nullopt;
+    if (first < rules_.size()) return rules_[first].dtype;
+    if (role.role != Role::kModel || !is_plain_float(tensor.spec.dtype)) return std::nullopt;
+    return dtype_;
+  }
+
+  void check_all_used(const Manifest& manifest) const {
+    for (std::size_t i = 0; i < rules_.size(); ++i) {
+      if (used_[i]) continue;
+      std::vector<std::string_view> names;
+      for (const StoredTensor& tensor : manifest.tensors) names.push_back(tensor.name);
+      const std::string near = nearest(rules_[i].glob, names);
+      fail(Code::kInvalidArgument,
+           fmt::format("--keep-dtype \"{}\" matches no tensor", printable(rules_[i].glob)),
+           near.empty() ? "ckpt-inspect ls shows the names"
+                        : fmt::format("did you mean \"{}\"?", near));
+    }
+  }
+
+ private:
+  const std::optional<DType>& dtype_;
+  const std::vector<DTypeRule>& rules_;
+  std::vector<bool> used_;
+};
+
+void set_type(StoredTensor& tensor, DType to) {
+  if (!is_castable(tensor.spec.dtype) || tensor.quant >= 0) {
+    in_tensor(tensor.name, [&] {
+      fail(Code::kUnsupported, fmt::format("{} is not cast", torch_name(tensor.spec.dtype)),
+           "take it out of --keep-dtype");
+    });
+  }
+  tensor.cast_from = tensor.stored_dtype();
+  tensor.spec.dtype = to;
+}
+
+}  // namespace
+
+DType parse_float_type(std::string_view flag, std::string_view text) {
+  const auto short_name =
+      std::ranges::find_if(kShortNames, [&](const auto& n) { return n.first == text; });
+  std::optional<DType> type = dtype_from_torch_name(text);
+  if (short_name != kShortNames.end()) type = short_name->second;
+  if (type && is_floating(*type) && is_castable(*type)) return *type;
+  fail(
+      Code::kInvalidArgument,
+      fmt::format("{} {}: no floating-point type that elements are cast to", flag, printable(text)),
+      "as bfloat16, float16, float32, float64, or bf16, fp16, fp32, fp64");
+}
+
+DTypeRule parse_keep_dtype(std::string_view text) {
+  const std::size_t equals = text.rfind('=');
+  if (equals == std::string_view::npos || equals == 0) {
+    fail(Code::kInvalidArgument,
+         fmt::format("--keep-dtype {}: expected GLOB=TYPE", printable(text)),
+         "as --keep-dtype '*norm*=fp32'");
+  }
+  DTypeRule rule{std::string(text.substr(0, equals)), std::nullopt};
+  const std::string_view type = text.substr(equals + 1);
+  if (type != "keep") rule.dtype = parse_float_type("--keep-dtype", type);
+  return rule;
+}
+
+void apply_dtypes(Manifest& manifest, const std::optional<DType>& dtype,
+                  const std::vector<DTypeRule>& rules, TransformOutcome& out) {
+  if (!dtype && rules.empty()) return;
+  const Roles roles = find_roles(manifest.state);
+  TypeChooser chooser(dtype, rules);
+  std::map<std::pair<DType, DType>, std::vector<std::string>> cast;
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const Value& value = manifest.state.entries[i].value;
+    if (!value.is_tensor()) continue;
+    StoredTensor& tensor = manifest.tensors[value.tensor_index()];
+    const DType from = tensor.spec.dtype;
+    const std::optional<DType> to = chooser.choose(tensor, roles.entries[i]);
+    left += dtype && roles.entries[i].role == Role::kModel && is_floating(from) &&
+            !is_plain_float(from) && !to;
+    if (!to || *to == from) continue;
+    set_type(tensor, *to);
+    cast[{from, *to}].push_back(tensor.name);
+  }
+  chooser.check_all_used(manifest);
+  for (auto& [types, names] : cast) {
+    const std::uint64_t count = names.size();
+    out.applied.push_back(
+        {"dtype", fmt::format("{} -> {}", torch_name(types.first), torch_name(types.second)), count,
+         std::move(names)});
+  }
+  if (left > 0) {
+    out.notes.push_back({"CAST", "info",
+                         fmt::format("{} weights of 8 bits or less were not cast: their scales "
+                                     "stand elsewhere; --keep-dtype GLOB=TYPE casts them",
+                                     left),
+                         "", ""});
+  }
+}
+
+std::vector<Note> cast_notes(const Manifest& manifest,
+                             const std::map<std::uint32_t, CastCounts>& casts) {
+  std::vector<std::pair<std::int64_t, std::uint32_t>> worst;
+  std::int64_t overflow = 0;
+  std::int64_t underflow = 0;
+  for (const auto& [tensor, counts] : casts) {
+    overflow += counts.overflow_to_inf;
+    underflow += counts.underflow_to_zero;
+    if (counts.overflow_to_inf > 0) worst.emplace_back(-counts.overflow_to_inf, tensor);
+  }
+  std::ranges::sort(worst);
+  std::vector<Note> notes;
+  for (const auto& [count, index] : worst) {
+    const StoredTensor& tensor = manifest.tensors[index];
+    if (notes.size() == kMostNotes) break;
+    notes.push_back({"CAST", "warning",
+                     fmt::format("{} of {} elements do not fit {}: they became infinite, or NaN "
+                                 "where it has no infinity",
+                                 -count, tensor.spec.shape.numel(), torch_name(tensor.spec.dtype)),
+                     "", tensor.name});
+  }
+  if (worst.size() > notes.size()) {
+    notes.push_back(
+        {"CAST", "warning",
+         fmt::format("{} more tensors hold elements that do not fit; {} elements in all",
+                     worst.size() - notes.size(), overflow),
+         "", ""});
+  }
+  if (underflow > 0) {
+    notes.push_back(
+        {"CAST", "info",
+         fmt::format("{} elements other than zero became zero when they were cast", underflow), "",
+         ""});
+  }
+  return notes;
+}
+
+}  // namespace tessera

@@ -1,0 +1,160 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/json.h>
+#include <tessera/ops/rename.h>
+#include <tessera/ops/transform.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+
+#include "lib/ops/dtype_rules.h"
+#include "lib/ops/ties.h"
+#include "lib/ops/vocabulary.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::uint64_t kMostConfigBytes = std::uint64_t{16} << 20;
+constexpr std::size_t kMostNamed = 5;
+
+/// config.json beside the source, or None.
+Value read_config(const Directory& directory) {
+  const std::optional<FileInfo> info = directory.stat("config.json");
+  if (!info || info->type != FileType::kRegular || info->size_bytes > kMostConfigBytes) return {};
+  return in_file("config.json", [&] {
+    const std::unique_ptr<ReadFile> file = directory.open("config.json");
+    Bytes text(static_cast<std::size_t>(file->size_bytes()));
+    file->read_at(0, text);
+    return parse_json(text);
+  });
+}
+
+/// An integer under `key` in a dict, or in the attributes of an object (an argparse Namespace).
+std::optional<std::int64_t> integer_in(const Value& value, const std::string& key) {
+  if (value.kind() == Value::Kind::kOpaque) return integer_in(value.as_opaque().state, key);
+  const Value* found = value.find(key);
+  if (found == nullptr || !found->is_int()) return std::nullopt;
+  return found->as_int();
+}
+
+/// Numbers of the model: the checkpoint's own arguments first, then config.json.
+ModelNumber model_numbers(const OpenedCheckpoint& checkpoint) {
+  return [&checkpoint, config = std::optional<Value>()](
+             const std::string& key) mutable -> std::optional<std::int64_t> {
+    for (const StateEntry& entry : checkpoint.manifest.state.entries) {
+      const bool named =
+          entry.value.is_int() && !entry.path.empty() && entry.path.back().text() == key;
+      if (named) return entry.value.as_int();
+      if (const auto inside = integer_in(entry.value, key)) return inside;
+    }
+    if (!config) config = read_config(*checkpoint.directory);
+    if (const auto found = integer_in(*config, key)) return found;
+    const Value* text_model = config->find("text_config");
+    return text_model == nullptr ? std::nullopt : integer_in(*text_model, key);
+  };
+}
+
+RuleSet rule_set(const RulesRequest& request) {
+  if (!request.text.empty()) return parse_rules(request.text, request.name);
+  std::vector<std::string_view> names;
+  for (const BuiltinRules& builtin : builtin_rules()) {
+    if (builtin.name == request.name) return parse_rules(builtin.text, request.name);
+    names.push_back(builtin.name);
+  }
+  fail(Code::kInvalidArgument, fmt::format("there are no rules \"{}\"", printable(request.name)),
+       fmt::format("shipped: {}; or a file", fmt::join(names, ", ")));
+}
+
+std::vector<std::string> fqns(const auto& parameters) {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters) names.push_back(parameter.fqn);
+  return names;
+}
+
+void note_unmatched(const RulesOutcome& plan, TransformOutcome& out) {
+  if (plan.unmatched.empty()) return;
+  const std::size_t shown = std::min(kMostNamed, plan.unmatched.size());
+  const std::vector<std::string> some(plan.unmatched.begin(),
+                                      plan.unmatched.begin() + static_cast<std::ptrdiff_t>(shown));
+  out.notes.push_back({"RULES", "warning",
+                       fmt::format("{} parameters keep their names, no rule speaks of them: {}{}",
+                                   plan.unmatched.size(), fmt::join(some, ", "),
+                                   shown < plan.unmatched.size() ? ", ..." : ""),
+                       "", ""});
+}
+
+/// Returns the vocabulary that the rules declare.
+std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const RulesRequest& request,
+                                     const TransferOptions& transfer, TransformOutcome& out) {
+  Manifest& manifest = checkpoint.manifest;
+  const RuleSet rules = rule_set(request);
+  const RulesOutcome plan =
+      plan_rules(rules, request, parameter_shapes(manifest), model_numbers(checkpoint));
+  AppliedTransformation applied{
+      "rules", fmt::format("{}: {} -> {}", rules.name, plan.from, plan.to), 0, {}};
+  for (const ParameterEdit& edit : plan.edits) {
+    applied.changes.push_back(fmt::format("{} -> {}", fmt::join(fqns(edit.olds), " + "),
+                                          fmt::join(fqns(edit.made), " + ")));
+    applied.tensors += edit.made.size();
+  }
+  edit_parameters(manifest, plan.edits, same_elements(checkpoint, transfer));
+  std::map<std::string, std::string> fresh;
+  for (const auto& [from, to] : plan.renames) {
+    fresh.emplace(from, to);
+    if (from != to) applied.changes.push_back(fmt::format("{} -> {}", from, to));
+    ++applied.tensors;
+  }
+  rename_parameters(manifest, find_roles(manifest.state), [&fresh](const std::string& fqn) {
+    const auto found = fresh.find(fqn);
+    return found == fresh.end() ? fqn : found->second;
+  });
+  note_unmatched(plan, out);
+  out.applied.push_back(std::move(applied));
+  return plan.vocabulary;
+}
+
+void apply_tied(OpenedCheckpoint& checkpoint, TiedPolicy policy, const TransferOptions& transfer,
+                TransformOutcome& out) {
+  out.aliases = find_ties(checkpoint.manifest, *checkpoint.directory, transfer);
+  if (out.aliases.empty()) return;
+  if (policy == TiedPolicy::kError) {
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" and \"{}\" are one tensor under two names", out.aliases[0].first,
+                     out.aliases[0].second),
+         "choose with --tied keep or drop");
+  }
+  AppliedTransformation applied{"tied", "drop", out.aliases.size(), {}};
+  for (const auto& [name, kept] : out.aliases) {
+    applied.changes.push_back(fmt::format("{} = {}", name, kept));
+    out.notes.push_back(
+        {"TIED", "info", fmt::format("left out: its bytes equal those of \"{}\"", kept), "", name});
+  }
+  drop_ties(checkpoint.manifest, out.aliases);
+  out.applied.push_back(std::move(applied));
+}
+
+}  // namespace
+
+TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
+                                       const Transformations& transformations, bool drop_by_default,
+                                       const TransferOptions& transfer) {
+  TransformOutcome out;
+  std::vector<std::string> vocabulary;
+  if (transformations.rules)
+    vocabulary = apply_rules(checkpoint, *transformations.rules, transfer, out);
+  TiedPolicy tied = transformations.tied;
+  if (tied == TiedPolicy::kDefault) tied = drop_by_default ? TiedPolicy::kDrop : TiedPolicy::kKeep;
+  if (tied != TiedPolicy::kKeep) apply_tied(checkpoint, tied, transfer, out);
+  if (transformations.vocab_size) {
+    apply_vocabulary(checkpoint, *transformations.vocab_size, transformations.vocab_tensors,
+                     vocabulary, transfer, out);
+  } else if (!transformations.vocab_tensors.empty()) {
+    fail(Code::kInvalidArgument, "--vocab-tensor needs --vocab-size N");
+  }
+  apply_dtypes(checkpoint.manifest, transformations.dtype, transformations.keep_dtypes, out);
+  return out;
+}
+
+}  // namespace tessera
