@@ -286,18 +286,31 @@ class MasterTaker {
     std::vector<std::uint32_t> names = {p.weight};
     if (const auto place = place_of(manifest_, weight); place && tied_.contains(*place))
       names = tied_.at(*place);
-    for (const std::uint32_t name : names) {
-      StoredTensor& tensor = manifest_.tensors[name];
-      tensor.spec = copy.spec;
-      tensor.first_chunk = copy.first_chunk;
-      tensor.chunk_count = copy.chunk_count;
-      tensor.quant = copy.quant;
-    }
+    for (const std::uint32_t name : names) use_chunks_of(copy, manifest_.tensors[name]);
     ++taken_;
   }
   std::size_t taken() const { return taken_; }
 
  private:
+  /// Chunks of its own: locating turns each tensor's sources once.
+  void use_chunks_of(const StoredTensor& copy, StoredTensor& tensor) {
+    const std::uint64_t first = manifest_.chunks.size();
+    for (std::uint32_t c = 0; c < copy.chunk_count; ++c) {
+      const Chunk chunk = manifest_.chunk(copy, c);
+      const Source source = manifest_.source(copy, c);
+      manifest_.chunks.add(chunk, source);
+    }
+    StoredTensor made = copy;  // its type and how it is stored
+    made.name = tensor.name;
+    made.kind = tensor.kind;
+    made.embedded = tensor.embedded;
+    made.is_parameter = tensor.is_parameter;
+    made.requires_grad = tensor.requires_grad;
+    made.always_sharded = tensor.always_sharded;
+    made.first_chunk = first;
+    tensor = std::move(made);
+  }
+
   Manifest& manifest_;
   std::map<TensorPlace, std::vector<std::uint32_t>> tied_;
   std::size_t taken_ = 0;
@@ -311,6 +324,8 @@ std::vector<Note> prefer_masters(Manifest& manifest) {
   for (const OptimState& optim : canonical_optim_states(manifest, find_roles(manifest.state))) {
     for (const OptimParameter& p : optim.parameters) {
       if (p.weight == kNoTensor) continue;  // of a parameter that the model here lacks
+      const StoredTensor& weight = manifest.tensors[p.weight];
+      if (weight.kind == TensorKind::kBuffer || !is_floating(weight.spec.dtype)) continue;
       const auto master = std::ranges::find_if(p.leaves, [](const OptimLeaf& leaf) {
         return leaf.tensor != kNoTensor && is_master_leaf(leaf.name);
       });

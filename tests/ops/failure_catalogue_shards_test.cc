@@ -54,6 +54,17 @@ TEST_CASE("failure 20: a flat parameter is not exported in place of the weights 
                                Contains("save a full or sharded state dict"));
 }
 
+TEST_CASE("failure 1: flattened files without their metadata are said to be that") {
+  Written flat;  // what FairScale's and FSDP's local files look like when nothing describes them
+  flat.metadata.tensors = {{"weights.flat_param_0.rank_0", "float32", {6}, {{{0}, {6}}}}};
+  flat.add("weights.flat_param_0.rank_0", {0}, Shape{6}, 0, 0);
+  const Status status = flat.convert_to("hf");
+  CHECK(status.code == Code::kUnsupported);
+  CHECK_THAT(said(status), Contains("it was flattened, and the names and shapes of its weights are "
+                                    "not in the checkpoint") &&
+                               Contains("--flat-layout FILE"));
+}
+
 TEST_CASE("failure 17: more ranks than rows leave empty shards, which are read again") {
   BrokenSample sample("dcp/fsdp2_w4");
   const OpenedContent before = content_at(sample.fs, sample.path);
@@ -98,7 +109,6 @@ TEST_CASE("failure 26: weights that are tied by name but differ in their bytes a
   CHECK(tied.report.dropped.size() == 1);
 }
 
-
 TEST_CASE("failures 2 and 3: what no rank holds is lost by name and by number") {
   BrokenSample zero("deepspeed/zero2_w4");
   zero.remove("global_step2/zero_pp_rank_2_mp_rank_00_optim_states.pt");
@@ -109,7 +119,7 @@ TEST_CASE("failures 2 and 3: what no rank holds is lost by name and by number") 
   CHECK_THAT(said(zero.convert_to("torch-dcp")), Contains("missing: rank 2"));
 }
 
-TEST_CASE("failure 1: flattened shards without a rank's file are told with names and elements") {
+TEST_CASE("failure 1: flattened shards without one rank's file are told with names and elements") {
   BrokenSample fairscale("fairscale/nested_flat_w3");
   fairscale.remove("rank_1.pt");
   const std::string findings = fairscale.verify();

@@ -1,0 +1,55 @@
+// --optim-keys and --prefer: what they accept, and what they do to a real checkpoint.
+#include <tessera/base/error.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/run_command.h"
+#include "tools/args.h"
+
+using namespace tessera;
+using namespace tessera::tools;
+using Catch::Contains;
+
+namespace {
+
+Arguments parse(std::vector<std::string> words) { return parse_arguments(Tool::kConvert, words); }
+
+}  // namespace
+
+TEST_CASE("optimizer keys and preferred weights are one of their words") {
+  CHECK(parse({"s", "d", "--to", "torch-dcp", "--optim-keys", "fqn"}).optim_keys == "fqn");
+  CHECK(parse({"s", "d", "--to", "torch-dcp", "--optim-keys=id"}).optim_keys == "id");
+  CHECK(parse({"s", "d", "--to", "hf", "--prefer", "master"}).prefer == "master");
+  CHECK(parse({"s", "d", "--to", "hf"}).prefer.empty());
+  CHECK_THROWS_AS(parse({"s", "d", "--to", "hf", "--prefer", "slave"}), Error);
+  CHECK_THROWS_AS(parse({"s", "d", "--to", "hf", "--optim-keys", "name"}), Error);
+}
+
+TEST_CASE("ids become names and names become ids on the command line") {
+  const testing::TemporaryFolder folder;
+  const std::string source = testing::case_path("torchsave/adamw_zip");
+  const auto named = testing::convert(
+      {source, folder / "named", "--to", "torch-dcp", "--optim-keys", "fqn", "--verify"});
+  INFO(named.err);
+  REQUIRE(named.exit == 0);
+  CHECK_THAT(testing::inspect({"ls", folder / "named"}).out,
+             Contains("optim.state.embed.weight.exp_avg"));
+  const auto back = testing::convert({folder / "named", folder / "back.pt", "--optim-keys", "id"});
+  REQUIRE(back.exit == 0);
+  CHECK(testing::inspect({"hash", folder / "back.pt", "--format", "json"})
+            .out.find(R"("name":"optim.state.0.exp_avg")") != std::string::npos);
+  CHECK(testing::inspect({"diff", source, folder / "back.pt"}).exit == 0);
+}
+
+TEST_CASE("an exported model takes its weights from the master copies when asked") {
+  const testing::TemporaryFolder folder;
+  const std::string source = testing::case_path("deepspeed/zero2_bf16_w2");
+  const auto result = testing::convert({source, folder / "hf", "--to", "hf", "--prefer", "master"});
+  INFO(result.err);
+  REQUIRE(result.exit == 0);
+  CHECK_THAT(result.err + result.out, Contains("come from their master copies"));
+  const auto plain = testing::convert({testing::case_path("torchsave/adamw_zip"), folder / "x",
+                                       "--to", "hf", "--prefer", "master"});
+  CHECK(plain.exit == 5);
+  CHECK_THAT(plain.err, Contains("no fp32 master copies"));
+}
