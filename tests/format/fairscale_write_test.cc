@@ -221,6 +221,42 @@ TEST_CASE("a DCP becomes one flat parameter at the root and comes back the same"
   }
 }
 
+TEST_CASE("steps whose values are known are numbers in the file, and tensors again for a reader") {
+  const SampleCase sample("dcp/fsdp2_w4");
+  const Manifest source = open_with_kinds(torch_dcp_driver(), sample.place());
+  TargetRequest request = ranks(3);
+  for (std::uint32_t i = 0; i < source.tensors.size(); ++i)
+    if (source.tensors[i].name.ends_with(".step")) {
+      float step = 0;
+      TensorReader(source, *sample.directory, {})
+          .read(i, 0, 1, std::as_writable_bytes(std::span(&step, 1)));
+      request.steps.emplace_back(i, step);
+    }
+  REQUIRE_FALSE(request.steps.empty());
+  const WrittenCheckpoint written(fairscale_fsdp_driver(), source, *sample.directory, request);
+  const Value gathered = root_of(written, "optim.pt");
+  for (const auto& [id, state] : gathered.find("state")->as_dict())
+    CHECK(state.find("step")->kind() == Value::Kind::kFloat);
+  const Manifest again = read_all(fairscale_fsdp_driver(), written.place());
+  CHECK(content_of(again, *written.directory) == content_of(source, *sample.directory));
+}
+
+TEST_CASE("through another format and back everything is equal, the ids' maps too") {
+  for (const std::string name : {"fairscale/nested_flat_w2", "fairscale/nested_unflat_w2"}) {
+    const SampleCase sample(name);
+    const Manifest source = open_with_kinds(fairscale_fsdp_driver(), sample.place());
+    const WrittenCheckpoint there(torch_save_driver(), source, *sample.directory);
+    const Manifest middle =
+        open_with_kinds(torch_save_driver(), {there.directory.get(), "checkpoint.pt", "middle"});
+    const WrittenCheckpoint back(fairscale_fsdp_driver(), middle, *there.directory, ranks(4));
+    const Manifest again = read_all(fairscale_fsdp_driver(), back.place());
+    CHECK(content_of(again, *back.directory) == content_of(middle, *there.directory));
+    CHECK(values_of(again, *back.directory) == values_of(middle, *there.directory));
+    const Value root = root_of(back, "rank_0.pt");
+    CHECK(root.find("meta")->find("buffer_names")->as_list().size() == 2);
+  }
+}
+
 TEST_CASE("optimizers keyed by id get names and a gathered file") {
   const SampleCase sample("torchsave/adamw_zip");
   const Place place{sample.directory.get(), sample.directory->list()[0].name, "adamw"};

@@ -153,6 +153,10 @@ void parse_marks(const Value& value, WriterMarks& marks) {
     marks.optim_root = root->as_string();
   if (const Value* dtype = ours->find("step_dtype"); dtype && dtype->is_string())
     marks.step_dtype = dtype->as_string();
+  if (const Value* maps = ours->find("maps"); maps && maps->is_dict()) {
+    marks.maps = *maps;
+    marks.ids_implied = true;  // of those that the files have
+  }
   if (const Value* implied = ours->find("ids_implied"))
     marks.ids_implied = implied->kind() == Value::Kind::kBool && implied->as_bool();
 }

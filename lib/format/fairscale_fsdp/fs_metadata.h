@@ -48,6 +48,7 @@ struct WriterMarks {
   std::string model_root = "model";
   std::string optim_root = "optim";
   bool ids_implied = false;
+  Value maps;              // the ids' maps as the source had them; None: as the files have them
   std::string step_dtype;  // steps were tensors without dims of this dtype; here they are numbers
 };
 

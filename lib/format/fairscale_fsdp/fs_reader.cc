@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
+#include <tessera/state/roles.h>
 
 #include <algorithm>
 
@@ -45,6 +46,18 @@ void describe_keys(Checkpoint& checkpoint) {
       dump_json(Value::list(std::move(keys)));
 }
 
+void add_source_maps(Checkpoint& checkpoint) {
+  const WriterMarks& marks = checkpoint.description->marks;
+  if (!marks.maps.is_dict()) return;
+  const Path root = root_path(marks.optim_root);
+  for (const auto& [key, value] : marks.maps.as_dict()) {
+    bool tensors = false;
+    for_each_tensor(value, [&](std::uint32_t) { tensors = true; });
+    if (!key.is_string() || tensors) continue;
+    checkpoint.builder.add_state(0, value, below(root, key.as_string()));
+  }
+}
+
 void describe(Checkpoint& checkpoint) {
   describe_keys(checkpoint);
   Manifest& manifest = checkpoint.builder.manifest();
@@ -84,6 +97,7 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
     read_rank_optimizers(checkpoint);
   else if (checkpoint.consolidated)
     read_gathered_optimizer(checkpoint);
+  add_source_maps(checkpoint);
   read_extras(checkpoint);
   if (options.tolerate_damage) check_padding(checkpoint);
   describe(checkpoint);

@@ -17,8 +17,8 @@ namespace {
 class Grouper {
  public:
   Grouper(const Manifest& source, const Roles& roles, const std::string& model_root,
-          std::vector<Note>& notes)
-      : source_(source), notes_(notes) {
+          const std::set<std::string>& trained, std::vector<Note>& notes)
+      : source_(source), trained_(trained), notes_(notes) {
     for (std::size_t i = 0; i < roles.entries.size(); ++i) {
       const bool in_root =
           model_root.empty() || source.state.entries[i].name.starts_with(model_root + ".");
@@ -57,6 +57,11 @@ class Grouper {
     if (found == by_name_.end()) return nullptr;
     const Value& value = source_.state.entries[found->second].value;
     return value.is_tensor() ? &source_.tensors[value.tensor_index()] : nullptr;
+  }
+  bool is_parameter(const std::string& fqn) const {
+    const StoredTensor* tensor = tensor_named(fqn);
+    if (!tensor || tensor->kind != TensorKind::kParam) return false;
+    return trained_.empty() || source_.format == "fairscale-fsdp" || trained_.contains(fqn);
   }
   TargetParameter parameter(const std::string& name, const std::string& fqn) const {
     const std::uint32_t tensor = source_.state.entries[by_name_.at(fqn)].value.tensor_index();
@@ -97,8 +102,7 @@ class Grouper {
   void add_leftovers() {
     std::vector<TargetParameter> rest;
     for (const Entry& entry : order_)
-      if (!grouped_.contains(entry.fqn) && tensor_named(entry.fqn) &&
-          tensor_named(entry.fqn)->kind == TensorKind::kParam)
+      if (!grouped_.contains(entry.fqn) && is_parameter(entry.fqn))
         rest.push_back(parameter(entry.fqn, entry.fqn));
     if (out_.wrappers.empty()) out_.wrappers.push_back({});
     if (rest.empty()) return;
@@ -191,6 +195,7 @@ class Grouper {
   }
 
   const Manifest& source_;
+  const std::set<std::string>& trained_;
   std::vector<Note>& notes_;
   std::vector<Entry> order_;
   std::map<std::string, std::size_t> by_name_;
@@ -208,8 +213,8 @@ std::size_t Target::backing_of(std::size_t parameter) const {
 }
 
 Target group_parameters(const Manifest& source, const Roles& roles, const std::string& model_root,
-                        std::vector<Note>& notes) {
-  return Grouper(source, roles, model_root, notes).run();
+                        const std::set<std::string>& trained, std::vector<Note>& notes) {
+  return Grouper(source, roles, model_root, trained, notes).run();
 }
 
 FlatLayout layout_of(const Target& target, const TargetBacking& backing, std::int64_t world_size) {

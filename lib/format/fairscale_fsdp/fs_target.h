@@ -7,6 +7,7 @@
 #include <tessera/state/roles.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -57,10 +58,12 @@ struct Target {
   std::size_t backing_of(std::size_t parameter) const;
 };
 
-/// Entries of the model that stands under `model_root`. Throws kUnsupported naming what no flat
-/// parameter can hold: types that differ, packed or quantized ones.
+/// Entries of the model that stands under `model_root`. `trained`: what the optimizer lists or
+/// keeps state for; where it is not empty, other floating tensors of a foreign source are buffers.
+/// Throws kUnsupported naming what no flat parameter can hold: types that differ, packed or
+/// quantized ones.
 Target group_parameters(const Manifest& source, const Roles& roles, const std::string& model_root,
-                        std::vector<Note>& notes);
+                        const std::set<std::string>& trained, std::vector<Note>& notes);
 
 /// The backing parameter cut for `world_size` ranks.
 FlatLayout layout_of(const Target& target, const TargetBacking& backing, std::int64_t world_size);

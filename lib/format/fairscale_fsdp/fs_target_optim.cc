@@ -15,10 +15,11 @@ constexpr std::array<std::string_view, 4> kCounters = {"step", "mu_product", "et
 
 class Collector {
  public:
-  Collector(const Manifest& source, const Roles& roles, const Target& target,
-            const std::vector<bool>& kept)
+  Collector(const Manifest& source, const Roles& roles, const std::vector<OptimState>& optimizers,
+            const Target& target, const std::vector<bool>& kept)
       : source_(source),
         roles_(roles),
+        optimizers_(optimizers),
         target_(target),
         kept_(kept),
         all_kept_(std::ranges::find(kept, false) == kept.end()) {}
@@ -31,7 +32,7 @@ class Collector {
                        roles_.optimizers.size(), printable(roles_.optimizers[0].name),
                        printable(roles_.optimizers[1].name)),
            "leave one out with --exclude");
-    const OptimState optim = canonical_optim_states(source_, roles_)[0];
+    const OptimState& optim = optimizers_[0];
     out_.present = true;
     out_.root = optim.root;
     out_.state.resize(target_.parameters.size());
@@ -134,13 +135,13 @@ class Collector {
       const std::string key = name.substr(out_.root.size() + 1);
       const bool derived = key == "param_id_map" || key.starts_with("param_id_map.") ||
                            key == "uncollected_local_ids";
-      out_.has_maps = out_.has_maps || derived;
-      if (!derived && kept_[i]) out_.extra.push_back(i);
+      if (kept_[i]) (derived ? out_.maps : out_.extra).push_back(i);
     }
   }
 
   const Manifest& source_;
   const Roles& roles_;
+  const std::vector<OptimState>& optimizers_;
   const Target& target_;
   const std::vector<bool>& kept_;
   bool all_kept_;
@@ -178,9 +179,10 @@ std::string difference(const Manifest& source, const std::vector<TargetLeaf>& a,
 
 }  // namespace
 
-TargetOptimizer target_optimizer(const Manifest& source, const Roles& roles, const Target& target,
+TargetOptimizer target_optimizer(const Manifest& source, const Roles& roles,
+                                 const std::vector<OptimState>& optimizers, const Target& target,
                                  const std::vector<bool>& kept) {
-  return Collector(source, roles, target, kept).run();
+  return Collector(source, roles, optimizers, target, kept).run();
 }
 
 bool fits_backings(const Manifest& source, const Target& target, const TargetOptimizer& optimizer,

@@ -36,12 +36,13 @@ struct TargetOptimizer {
   std::vector<std::int64_t> group;             // by parameter; -1: listed in none
   std::vector<TargetGroup> groups;
   std::vector<std::size_t> extra;  // entries: other keys of the optimizer's dict
-  bool has_maps = false;           // the source lists param_id_map itself
+  std::vector<std::size_t> maps;   // entries: param_id_map and its like, which are made anew
 };
 
-/// `kept`: by entry; entries that are left out are false. Throws kUnsupported for several
-/// optimizers, or state of parameters that the model does not have.
-TargetOptimizer target_optimizer(const Manifest& source, const Roles& roles, const Target& target,
+/// `optimizers`: canonical_optim_states(). `kept`: by entry; entries that are left out are false.
+/// Throws kUnsupported for several optimizers, or state of parameters that the model does not have.
+TargetOptimizer target_optimizer(const Manifest& source, const Roles& roles,
+                                 const std::vector<OptimState>& optimizers, const Target& target,
                                  const std::vector<bool>& kept);
 
 /// True when each backing parameter can keep its state as one: its parameters have the same leaves,

@@ -48,10 +48,11 @@ class Writer {
     roles_ = find_roles(source_.state);
     if (!roles_.model_roots.empty()) model_root_ = roles_.model_roots[0];
     choose_kept();
-    target_ = group_parameters(source_, roles_, model_root_, builder_.notes());
+    const std::vector<OptimState> optimizers = canonical_optim_states(source_, roles_);
+    target_ = group_parameters(source_, roles_, model_root_, trained(optimizers), builder_.notes());
     if (target_.keys.empty())
       fail(Code::kUnsupported, "fairscale-fsdp holds a model's weights; there are none here");
-    optimizer_ = target_optimizer(source_, roles_, target_, kept_);
+    optimizer_ = target_optimizer(source_, roles_, optimizers, target_, kept_);
     choose_optimizer_form();
     rest_ = RestOfState(source_, roles_, model_root_, optimizer_, kept_, world_);
     name_parts();
@@ -69,6 +70,13 @@ class Writer {
     for (std::size_t i = 0; i < kept_.size(); ++i)
       if (!source_.state.entries[i].value.is_tensor())
         kept_[i] = policy_.keeps(source_.state.entries[i]);
+  }
+
+  static std::set<std::string> trained(const std::vector<OptimState>& optimizers) {
+    std::set<std::string> out;
+    for (const OptimState& optimizer : optimizers)
+      for (const OptimParameter& parameter : optimizer.parameters) out.insert(parameter.fqn);
+    return out;
   }
 
   /// As the source had it; what the per-rank form cannot hold goes to the gathered one.
@@ -227,12 +235,33 @@ class Writer {
     if (model_root_ != usual.model_root) marks.emplace_back(text("model_root"), text(model_root_));
     if (optimizer_.present && optimizer_.root != usual.optim_root)
       marks.emplace_back(text("optim_root"), text(optimizer_.root));
-    if (optimizer_.present && !optimizer_.has_maps)
+    if (optimizer_.present && optimizer_.maps.empty())
       marks.emplace_back(text("ids_implied"), Value::boolean(true));
+    if (!optimizer_.maps.empty() && !keeps_maps()) marks.emplace_back(text("maps"), source_maps());
     if (optimizer_.present && !per_rank_)
       if (const auto dtype = optim_writer().step_dtype())
         marks.emplace_back(text("step_dtype"), text(torch_name(*dtype)));
     return marks.empty() ? Value() : Value::dict(std::move(marks));
+  }
+
+  /// A reader makes the maps of the source again: it has the same wrappers and parameters.
+  bool keeps_maps() const {
+    if (!source_.provenance.contains(std::string(kWrappersKey))) return false;
+    for (const std::size_t i : optimizer_.maps)
+      if (const Value& map = source_.state.entries[i].value; map.is_dict())
+        return map.as_dict().size() == target_.parameters.size();
+    return false;
+  }
+  Value source_maps() const {
+    StateDict maps;
+    const std::size_t skip = root_path(optimizer_.root).size();
+    for (const std::size_t i : optimizer_.maps) {
+      const StateEntry& entry = source_.state.entries[i];
+      Path path = entry.path.empty() ? root_path(entry.name) : entry.path;
+      path.erase(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(skip));
+      maps.entries.push_back({dotted(path), path, entry.value});
+    }
+    return unflatten(maps);
   }
 
   void add_rank(std::int64_t rank) {
