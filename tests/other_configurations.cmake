@@ -1,4 +1,4 @@
-# The sanitizer builds and the fuzz targets (presets asan, tsan, fuzz) run as tests of the Release build, so that one ctest closes on all.
+# The sanitizer builds and the fuzz targets (presets asan, with Clang, and tsan) run as tests of the Release build, so that one ctest closes on all.
 if(TESSERA_SANITIZE)
   return()
 endif()
@@ -21,9 +21,9 @@ set(TESSERA_FUZZ_SECONDS 60 CACHE STRING "Seconds of fuzzing per target in the s
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/*_fuzz.cc)
 foreach(source ${fuzz_sources})
   get_filename_component(target ${source} NAME_WE)
-  set(found ${PROJECT_BINARY_DIR}/fuzz/found/${target})
+  set(found ${PROJECT_BINARY_DIR}/asan/found/${target})
   file(MAKE_DIRECTORY ${found})
-  add_other_configuration_test("fuzz smoke: ${target}" ${PROJECT_BINARY_DIR}/fuzz/bin/${target} 180
+  add_other_configuration_test("fuzz smoke: ${target}" ${PROJECT_BINARY_DIR}/asan/bin/${target} 180
     -max_total_time=${TESSERA_FUZZ_SECONDS} -timeout=5 -rss_limit_mb=1024 -max_len=1048576 -print_final_stats=1
     ${found} ${PROJECT_SOURCE_DIR}/fuzz/corpus/${target})
 endforeach()
