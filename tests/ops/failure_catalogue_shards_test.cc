@@ -78,7 +78,7 @@ TEST_CASE("failure 17: more ranks than rows leave empty shards, which are read a
   CHECK(content_at(sample.fs, "/result").tensors == before.tensors);
 }
 
-TEST_CASE("failure 19: copies of a buffer stay one buffer, and copies that differ are told") {
+TEST_CASE("failure 19: copies of a buffer stay one buffer, and a scalar stays a scalar") {
   Written same;
   same.metadata.tensors = {{"model.running_mean", "float32", {3}, {{{0}, {3}}}},
                            {"model.count", "float32", {}, {{{}, {}}}}};
