@@ -1,6 +1,8 @@
 #include <tessera/format/deepspeed_zero.h>
 #include <tessera/format/fairscale_fsdp.h>
 #include <tessera/format/hdf5.h>
+#include <tessera/format/megatron_dist.h>
+#include <tessera/format/megatron_torch.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
 #include <tessera/format/torch_dcp.h>
@@ -16,6 +18,8 @@ std::span<const FormatDriver* const> all_formats() {
   // One line per format. The order is the one in which detection lists candidates.
   static const std::array formats = {
       &torch_dcp_driver(),
+      &megatron_dist_driver(),
+      &megatron_torch_driver(),
       &torch_rank_files_driver(),
       &torch_save_driver(),
       &safetensors_driver(),

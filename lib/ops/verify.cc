@@ -16,6 +16,7 @@
 
 #include "lib/base/damage.h"
 #include "lib/ops/verify_against.h"
+#include "lib/ops/verify_integrity.h"
 #include "lib/ops/verify_replicas.h"
 
 // Codes: docs/verify-codes.md.
@@ -57,6 +58,7 @@ class Verifier {
     list_holes();
     check_seal();
     if (options_.level != VerifyLevel::kQuick) {
+      check_listed_sums();
       locate_each();
       count_stored();
       check_records();
@@ -226,6 +228,13 @@ class Verifier {
     } catch (const Error& error) {
       add_status("CK043", error.status(), "");
     }
+  }
+
+  /// Megatron-core's own list of sums.
+  void check_listed_sums() {
+    if (checkpoint_.manifest.format != "megatron-dist") return;
+    for (Note& note : check_integrity(*checkpoint_.directory, [&](std::size_t n) { tick(n); }))
+      add(note.code, note.severity, note.message, note.file, note.tensor);
   }
 
   void tick(std::size_t bytes) {

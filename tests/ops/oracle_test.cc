@@ -70,6 +70,10 @@ TEST_CASE("torchsnapshot samples list and hash as it restores them") {
   check_group("torchsnapshot");
 }
 
+TEST_CASE("Megatron samples list and hash as Megatron-core and their script say") {
+  check_group("megatron");
+}
+
 TEST_CASE("samples of one content have one root, others another") {
   std::map<std::string, std::string> roots;
   const auto root_of = [&](const std::string& name) {
@@ -81,7 +85,7 @@ TEST_CASE("samples of one content have one root, others another") {
     return root;
   };
   int pairs = 0;
-  for (const std::string& group : {"dcp", "torchsave", "olmo-core"}) {
+  for (const std::string& group : {"dcp", "torchsave", "olmo-core", "megatron"}) {
     for (const std::string& name : sample_names(group)) {
       if (is_known_refusal(name)) continue;
       const SampleCase sample_case(name);

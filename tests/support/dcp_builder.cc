@@ -13,7 +13,7 @@ class Builder {
   explicit Builder(const BuiltMetadata& metadata) : in_(metadata) {}
 
   Bytes run() {
-    begin(in_.module, "Metadata");
+    begin(in_.root_module.empty() ? in_.module : in_.root_module, in_.root_class);
     out_.string("state_dict_metadata");
     entries();
     out_.string("planner_data");

@@ -38,6 +38,8 @@ struct BuiltMetadata {
 
   // The dialect.
   std::string module = "torch.distributed.checkpoint.metadata";
+  std::string root_module;  // "": the same
+  std::string root_class = "Metadata";
   std::string properties_module = "torch.distributed.checkpoint.metadata";
   std::string storage_module = "torch.distributed.checkpoint.filesystem";
   std::string enum_name = "_MEM_FORMAT_ENCODING";

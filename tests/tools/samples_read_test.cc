@@ -32,6 +32,7 @@ TEST_CASE("torch-save samples read exactly") { check_group("torchsave"); }
 TEST_CASE("safetensors samples read exactly") { check_group("safetensors"); }
 TEST_CASE("OLMo-core samples read exactly") { check_group("olmo-core"); }
 TEST_CASE("torchsnapshot samples read exactly") { check_group("torchsnapshot"); }
+TEST_CASE("Megatron samples read exactly") { check_group("megatron"); }
 TEST_CASE("HDF5 samples read exactly") {
   if (!std::filesystem::exists(built("tessera-hdf5"))) {
     WARN("skipped: HDF5 is not part of this build");

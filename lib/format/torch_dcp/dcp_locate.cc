@@ -14,6 +14,7 @@
 #include "lib/format/torch_dcp/dcp_reader.h"
 #include "lib/format/torch_dcp/item_blob.h"
 #include "lib/format/torch_dcp/item_tensor.h"
+#include "lib/format/torch_dcp/regrouped_chunk.h"
 
 namespace tessera::dcp {
 namespace {
@@ -112,8 +113,10 @@ class Locator {
                            std::uint64_t run_end) const {
     const StoredTensor& tensor = manifest_.tensors[p.tensor];
     const Item item = item_of(p);
-    const Box box = manifest_.chunks.chunk(p.chunk, tensor.spec.shape.rank()).box;
-    const TensorSpec expected{tensor.spec.dtype, box.shape};
+    const Chunk chunk = manifest_.chunks.chunk(p.chunk, tensor.spec.shape.rank());
+    const Box& box = chunk.box;
+    const bool regrouped = manifest_.chunks.source(p.chunk).view == kRegrouped;
+    const TensorSpec expected{tensor.spec.dtype, item_shape(chunk, regrouped)};
     const OpenItem open = reader.open(item, run_end);
     if (item.codecs == 0 && !looks_like_torch_archive(open.window) && blobs.is_blob(reader, item)) {
       return blobs.locate(reader, item, tensor.name, box.origin, expected);

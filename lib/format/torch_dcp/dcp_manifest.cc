@@ -17,6 +17,7 @@
 #include "lib/format/torch_dcp/dcp_files.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
+#include "lib/format/torch_dcp/regrouped_chunk.h"
 #include "lib/format/torch_dcp/value_items.h"
 
 namespace tessera::dcp {
@@ -72,6 +73,7 @@ class Builder {
     require_known_codecs(metadata_);
     manifest_.codecs = metadata_.codecs;
     missing_ = check_files(place_, metadata_, manifest_, findings_);
+    set_world_size();
     note_orphans();
     check_ends();
     grouped_ = group_items(metadata_);
@@ -90,6 +92,14 @@ class Builder {
  private:
   void add_global(GlobalUse use) {
     if (globals_.insert(use.name).second) manifest_.globals.push_back(std::move(use));
+  }
+
+  /// Ranks without items leave no file, but Megatron-core keeps the plan of each.
+  void set_world_size() {
+    if (metadata_.plan_count <= manifest_.world_size.value_or(0)) return;
+    manifest_.world_size = metadata_.plan_count;
+    manifest_.world_size_source =
+        fmt::format("{} plans in all_local_plans of .metadata", metadata_.plan_count);
   }
 
   void note_orphans() {
@@ -226,6 +236,14 @@ class Builder {
       source.side = item.codecs;
       sources.push_back(source);
     }
+    if (const auto whole = metadata_.regrouped.find(e); whole != metadata_.regrouped.end()) {
+      in_tensor(entry.name, [&] {
+        for (Chunk& chunk : chunks)
+          chunk = regrouped_chunk(entry.spec.shape, whole->second, chunk.box);
+        for (Source& source : sources) source.view = kRegrouped;
+      });
+      entry.spec.shape = whole->second;
+    }
     check_chunks(entry, chunks);
 
     StoredTensor tensor;
@@ -242,7 +260,7 @@ class Builder {
   }
 
   void check_chunks(const DcpEntry& entry, const std::vector<Chunk>& chunks) {
-    if (chunks.size() == 1 && chunks[0].box == Box::whole(entry.spec.shape)) return;
+    if (chunks.size() == 1 && chunks[0] == Chunk::whole_of(Box::whole(entry.spec.shape))) return;
     const CoverageReport report = check_coverage(entry.spec.shape, chunks);
     if (report.complete) return;
     if (!report.out_of_bounds.empty()) {

@@ -18,8 +18,10 @@ namespace {
 
 using Node = PickleGraph::Node;
 
-bool is_metadata_module(std::string_view module) {
-  return module == kMetadataModule || module == kMetadataModule113;
+/// DCP's own class, or the subclass that Megatron-core 0.6 to 0.15 pickles.
+bool is_metadata_class(std::string_view module, std::string_view name) {
+  if (module == kMegatronModule) return name == "MCoreMetadata";
+  return name == "Metadata" && (module == kMetadataModule || module == kMetadataModule113);
 }
 
 /// Walks one graph and fills one DcpMetadata.
@@ -33,7 +35,7 @@ class Parser {
   void run() {
     const Node root = graph_.root();
     const auto cls = class_of(root);
-    if (!cls || cls->second != "Metadata" || !is_metadata_module(cls->first)) {
+    if (!cls || !is_metadata_class(cls->first, cls->second)) {
       fail(Code::kCorrupt,
            fmt::format("the top object is {}, not torch.distributed.checkpoint.metadata.Metadata",
                        describe(root)));
@@ -44,6 +46,8 @@ class Parser {
     read_storage(field(root, "storage_data"));
     read_storage_meta(optional_field(root, "storage_meta"));
     read_version(optional_field(root, "version"));
+    read_megatron_data(optional_field(root, "mcore_data"));
+    read_plans(optional_field(root, "all_local_plans"));
     note_other_attributes(root);
     out_.dialect = dialect();
   }
@@ -361,6 +365,30 @@ class Parser {
     }
   }
 
+  /// {key: {} or {"nd_reformulated_orig_global_shape": shape}}
+  void read_megatron_data(std::optional<Node> node) {
+    if (!node || graph_.kind(*node) != PickleKind::kDict) return;
+    const auto items = graph_.dict_items(*node);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      const std::string_view name = string(items[i], "a key of mcore_data");
+      if (graph_.kind(items[i + 1]) != PickleKind::kDict) continue;
+      const auto shape = graph_.find(items[i + 1], "nd_reformulated_orig_global_shape");
+      const auto found = index_.find(name);
+      if (!shape || found == index_.end() || !out_.entries[found->second].is_tensor) continue;
+      in_tensor(name, [&] {
+        const std::size_t start = out_.coordinates.size();
+        append_size(*shape, "nd_reformulated_orig_global_shape");
+        out_.regrouped[found->second] = Shape::checked(std::span(out_.coordinates).subspan(start));
+        out_.coordinates.resize(start);
+      });
+    }
+  }
+
+  void read_plans(std::optional<Node> node) {
+    if (!node || graph_.kind(*node) != PickleKind::kList) return;
+    out_.plan_count = static_cast<std::int64_t>(graph_.items(*node).size());
+  }
+
   void note_other_attributes(Node root) {
     const auto state = graph_.state(root);
     const auto items = graph_.dict_items(*state);
@@ -371,6 +399,7 @@ class Parser {
         continue;
       }
       if (name == "all_local_plans" || name == "mcore_data") megatron_ = true;
+      if (name == "mcore_data") continue;
       note(codes::kUnknownAttribute, "info",
            fmt::format("Metadata has the extra attribute \"{}\", which tensors and values do not "
                        "depend on",

@@ -54,6 +54,10 @@ struct DcpMetadata {
   std::map<std::string, std::string> provenance;
   std::string dialect;
   bool has_planner_data = false;
+  /// Entries that Megatron-core stored regrouped (see regrouped_chunk.h): their true shapes.
+  std::map<std::uint32_t, Shape> regrouped;
+  /// Plans in Megatron-core's `all_local_plans`: one per writing rank; 0 = none stored.
+  std::int64_t plan_count = 0;
 
   std::span<const std::int64_t> origin(const DcpEntry& entry, std::size_t chunk) const;
   std::span<const std::int64_t> sizes(const DcpEntry& entry, std::size_t chunk) const;

@@ -27,6 +27,10 @@ inline constexpr std::string_view kFilesystemModule = "torch.distributed.checkpo
 inline constexpr std::string_view kFilesystemModule113 =
     "torch.distributed._shard.checkpoint.filesystem";
 
+/// Where Megatron-core kept its subclass of Metadata.
+inline constexpr std::string_view kMegatronModule =
+    "megatron.core.dist_checkpointing.strategies.torch";
+
 /// Codes of findings. Stable: scripts match them.
 ///
 ///   CK010  a data file that .metadata names is missing (or no regular file)

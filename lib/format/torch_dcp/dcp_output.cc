@@ -18,28 +18,27 @@
 namespace tessera::dcp {
 namespace {
 
-constexpr std::string_view kFormat = "torch-dcp";
-
-void require_torch_dtype(DType dtype) {
+void require_torch_dtype(DType dtype, std::string_view format) {
   if (dtype_from_torch_name(torch_name(dtype)) && !is_sub_byte(dtype)) return;
   fail(Code::kUnsupported,
-       fmt::format("torch-dcp cannot hold the element type {}", torch_name(dtype)));
+       fmt::format("{} cannot hold the element type {}", format, torch_name(dtype)));
 }
 
 class OutputBuilder {
  public:
-  OutputBuilder(const Manifest& source, const TargetRequest& request)
-      : source_(source), request_(request) {}
+  OutputBuilder(const Manifest& source, const TargetRequest& request, const OutputOptions& options)
+      : source_(source), request_(request), options_(options) {}
 
   OutputPlan build() {
-    plan_.format = kFormat;
+    plan_.format = options_.format;
     if (request_.single_file) {
-      fail(Code::kUnsupported, "torch-dcp is a folder of files, the destination names one file");
+      fail(Code::kUnsupported,
+           fmt::format("{} is a folder of files, the destination names one file", options_.format));
     }
     const std::vector<bool> keep = choose_entries();
     renderer_ = std::make_shared<DcpRenderer>(make_entries(keep));
     note_losses(source_.state, plan_.notes);
-    const SavePlan save = plan_save(source_, request_, keep);
+    const SavePlan save = plan_save(source_, request_, keep, options_.placements);
     std::size_t next = 0;
     for (std::int64_t rank = 0; rank < save.world_size; ++rank) {
       begin_file(data_file_name(rank));
@@ -55,10 +54,12 @@ class OutputBuilder {
 
  private:
   std::vector<bool> choose_entries() {
-    ValuePolicy policy(request_, {.opaque = true, .bytes_io = true}, kFormat, plan_.notes);
+    ValuePolicy policy(request_, {.opaque = true, .bytes_io = true}, options_.format, plan_.notes);
     std::vector<bool> keep;
-    for (const StateEntry& entry : source_.state.entries) {
-      keep.push_back(entry.value.is_tensor() || policy.keeps(entry));
+    for (std::size_t e = 0; e < source_.state.entries.size(); ++e) {
+      const StateEntry& entry = source_.state.entries[e];
+      const bool elsewhere = options_.elsewhere && options_.elsewhere(e);
+      keep.push_back(!elsewhere && (entry.value.is_tensor() || policy.keeps(entry)));
     }
     return keep;
   }
@@ -82,7 +83,7 @@ class OutputBuilder {
     made.written.is_tensor = entry.value.is_tensor();
     if (made.written.is_tensor) {
       const StoredTensor& tensor = source_.tensors[entry.value.tensor_index()];
-      require_torch_dtype(tensor.spec.dtype);
+      require_torch_dtype(tensor.spec.dtype, options_.format);
       made.written.spec = tensor.spec;
       if (tensor.quant >= 0) made.quant = quantization(tensor);
       return made;
@@ -90,9 +91,10 @@ class OutputBuilder {
     std::vector<std::uint32_t> local(source_has_tensors_inside(entry.value, made.embedded));
     for (std::uint32_t i = 0; i < made.embedded.size(); ++i) {
       const StoredTensor& tensor = source_.tensors[made.embedded[i]];
-      require_torch_dtype(tensor.spec.dtype);
+      require_torch_dtype(tensor.spec.dtype, options_.format);
       if (tensor.quant >= 0) {
-        fail(Code::kUnsupported, "a quantized tensor inside a value of torch-dcp");
+        fail(Code::kUnsupported,
+             fmt::format("a quantized tensor inside a value of {}", options_.format));
       }
       local[made.embedded[i]] = i;
       made.tensors.push_back({tensor.spec, i, tensor.is_parameter, tensor.requires_grad, nullptr});
@@ -115,7 +117,8 @@ class OutputBuilder {
   QuantParams quantization(const StoredTensor& tensor) const {
     const QuantParams& quant = source_.quant[static_cast<std::size_t>(tensor.quant)];
     if (!quant.scales.is_none()) {
-      fail(Code::kUnsupported, "torch-dcp cannot hold a tensor quantized per channel",
+      fail(Code::kUnsupported,
+           fmt::format("{} cannot hold a tensor quantized per channel", options_.format),
            "use --to torch-save");
     }
     return quant;
@@ -186,6 +189,7 @@ class OutputBuilder {
 
   const Manifest& source_;
   const TargetRequest& request_;
+  const OutputOptions& options_;
   OutputPlan plan_;
   std::shared_ptr<DcpRenderer> renderer_;
   std::vector<std::uint32_t> number_;  // source entry -> written entry
@@ -194,8 +198,9 @@ class OutputBuilder {
 
 }  // namespace
 
-OutputPlan make_output_plan(const Manifest& source, const TargetRequest& request) {
-  return OutputBuilder(source, request).build();
+OutputPlan make_output_plan(const Manifest& source, const TargetRequest& request,
+                            const OutputOptions& options) {
+  return OutputBuilder(source, request, options).build();
 }
 
 }  // namespace tessera::dcp

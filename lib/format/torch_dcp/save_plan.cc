@@ -46,9 +46,10 @@ struct Candidate {
 
 class Planner {
  public:
-  Planner(const Manifest& source, const TargetRequest& request)
+  Planner(const Manifest& source, const TargetRequest& request, const PlacementRule& rule)
       : source_(source),
         request_(request),
+        rule_(rule),
         mesh_(target_mesh(request)),
         world_size_(mesh_.world_size()),
         sharded_(sharded_tensors(source, request.replicate)) {}
@@ -89,11 +90,15 @@ class Planner {
     if (!sharded_[index] || world_size_ == 1) {
       candidates_.push_back(std::move(whole));
     } else {
-      add_parts(whole, layout_of(entry.name), spec.shape);
+      add_parts(whole, layout_of(entry.name, spec.shape), spec.shape);
     }
   }
 
-  Layout layout_of(const std::string& name) const {
+  Layout layout_of(const std::string& name, const Shape& shape) const {
+    if (rule_) {
+      if (auto asked = asked_placements(mesh_, request_, name)) return Layout(mesh_, *asked);
+      return Layout(mesh_, rule_(mesh_, name, shape));
+    }
     return Layout(mesh_, placements_of(mesh_, request_, name));
   }
 
@@ -148,6 +153,7 @@ class Planner {
 
   const Manifest& source_;
   const TargetRequest& request_;
+  const PlacementRule& rule_;
   Mesh mesh_;
   std::int64_t world_size_;
   std::vector<bool> sharded_;
@@ -156,8 +162,9 @@ class Planner {
 
 }  // namespace
 
-std::vector<Placement> placements_of(const Mesh& mesh, const TargetRequest& request,
-                                     const std::string& name) {
+std::optional<std::vector<Placement>> asked_placements(const Mesh& mesh,
+                                                       const TargetRequest& request,
+                                                       const std::string& name) {
   for (const auto& [glob, placements] : request.placements) {
     if (!glob_match(glob, name)) continue;
     if (placements.size() != mesh.dims().size()) {
@@ -167,6 +174,12 @@ std::vector<Placement> placements_of(const Mesh& mesh, const TargetRequest& requ
     }
     return placements;
   }
+  return std::nullopt;
+}
+
+std::vector<Placement> placements_of(const Mesh& mesh, const TargetRequest& request,
+                                     const std::string& name) {
+  if (auto asked = asked_placements(mesh, request, name)) return std::move(*asked);
   std::vector<Placement> made;
   for (const MeshDim& dim : mesh.dims()) {
     const bool replicate = dim.name == "replicate" || dim.name == "tp";
@@ -176,8 +189,8 @@ std::vector<Placement> placements_of(const Mesh& mesh, const TargetRequest& requ
 }
 
 SavePlan plan_save(const Manifest& source, const TargetRequest& request,
-                   const std::vector<bool>& keep) {
-  return Planner(source, request).run(keep);
+                   const std::vector<bool>& keep, const PlacementRule& rule) {
+  return Planner(source, request, rule).run(keep);
 }
 
 }  // namespace tessera::dcp

@@ -10,6 +10,8 @@
 #include <tessera/format/format_driver.h>
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,11 +33,20 @@ struct SavePlan {
       items;  // by rank; values first, then tensors; each in the source's order
 };
 
-/// `keep[i]`: entry i is written. Throws kInvalidArgument for a layout that does not fit a tensor
-/// and kUnsupported for one whose parts are no boxes.
-SavePlan plan_save(const Manifest& source, const TargetRequest& request,
-                   const std::vector<bool>& keep);
+/// A format's own default for a tensor that no --placements glob matches.
+using PlacementRule = std::function<std::vector<Placement>(
+    const Mesh& mesh, const std::string& name, const Shape& shape)>;
 
+/// `keep[i]`: entry i is written. `rule`: null for torch-dcp's default. Throws kInvalidArgument for
+/// a layout that does not fit a tensor and kUnsupported for one whose parts are no boxes.
+SavePlan plan_save(const Manifest& source, const TargetRequest& request,
+                   const std::vector<bool>& keep, const PlacementRule& rule = nullptr);
+
+/// The first matching glob's placements, nullopt: none matches. Throws kInvalidArgument when a
+/// list's length is not the mesh's.
+std::optional<std::vector<Placement>> asked_placements(const Mesh& mesh,
+                                                       const TargetRequest& request,
+                                                       const std::string& name);
 /// What each mesh dim does to `name`: the first matching glob, else shard(0), but replicate on dims
 /// named replicate or tp. Throws kInvalidArgument when a list's length is not the mesh's.
 std::vector<Placement> placements_of(const Mesh& mesh, const TargetRequest& request,

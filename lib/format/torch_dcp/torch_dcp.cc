@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/format/torch_dcp.h>
 
+#include "lib/format/megatron_dist/md_config.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_output.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
@@ -9,9 +10,9 @@
 namespace tessera {
 namespace {
 
-/// Megatron-LM keeps its plain state and a format marker beside DCP files.
+/// Megatron-LM keeps its plain state, or a marker naming its backend, beside DCP files.
 bool is_megatron(const Directory& directory) {
-  return directory.stat("metadata.json") && directory.stat("common.pt");
+  return directory.stat("common.pt") || megatron_dist::read_config(directory);
 }
 
 class TorchDcpDriver final : public FormatDriver {

@@ -1,0 +1,89 @@
+// A folder of dist_checkpointing -> Manifest.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <string>
+#include <string_view>
+
+#include "lib/format/findings.h"
+#include "lib/format/megatron_dist/common_state.h"
+#include "lib/format/megatron_dist/md_config.h"
+#include "lib/format/megatron_dist/md_parts.h"
+#include "lib/format/megatron_dist/zarr_reader.h"
+#include "lib/format/torch_dcp/dcp_names.h"
+#include "lib/format/torch_dcp/dcp_reader.h"
+
+namespace tessera::megatron_dist {
+namespace {
+
+/// Buffers of the distributed optimizer as they stand, in bucket order: no parameter's shape.
+constexpr std::string_view kBucketSpace = "optimizer.distributed.";
+
+void set_bucket_kinds(Manifest& manifest) {
+  std::size_t buckets = 0;
+  for (StoredTensor& tensor : manifest.tensors) {
+    if (tensor.embedded || tensor.name.find(kBucketSpace) == std::string::npos) continue;
+    tensor.kind = tensor.name.ends_with(".param") ? TensorKind::kMaster : TensorKind::kOptim;
+    ++buckets;
+  }
+  if (buckets == 0) return;
+  manifest.notes.push_back(
+      {"CK091", "info",
+       fmt::format("{} tensors are buckets of the distributed optimizer, kept as they are: the "
+                   "order of parameters inside is known to the model alone; they can be loaded at "
+                   "another data-parallel size, not at another tensor- or pipeline-parallel one",
+                   buckets),
+       "", ""});
+}
+
+void add_file(const Directory& directory, std::string_view name, Manifest& manifest) {
+  const auto info = directory.stat(name);
+  if (info) manifest.files.push_back({std::string(name), info->size_bytes, info->mtime_ns});
+}
+
+void read_common(const Place& place, Manifest& manifest, const ReadOptions& options,
+                 Findings& findings) {
+  if (place.directory->stat(kCommonFile)) {
+    append_common_file(*place.directory, std::string(kCommonFile), manifest, options);
+    return;
+  }
+  const bool inside = manifest.state.find(kCommonObject) != nullptr;
+  if (inside) return expand_common_entry(manifest, kCommonObject);
+  findings.error(dcp::codes::kMissingFile,
+                 "the file is missing: arguments, iteration and optimizer "
+                 "groups stand in it",
+                 kCommonFile);
+}
+
+}  // namespace
+
+Manifest read_manifest(const Place& place, const ReadOptions& options) {
+  const auto config = read_config(*place.directory);
+  const std::string backend = config ? config->backend : std::string(kTorchDist);
+  Manifest manifest;
+  if (backend == kTorchDist) {
+    manifest = dcp::read_manifest(place, options);
+  } else if (backend == kZarr) {
+    manifest = read_zarr(place, options);
+  } else {
+    fail(Code::kUnsupported,
+         fmt::format("metadata.json names the backend \"{}\"; torch_dist and zarr are read",
+                     printable(backend)));
+  }
+  manifest.format = "megatron-dist";
+  manifest.dialect = fmt::format("Megatron-core dist_checkpointing, backend {}", backend) +
+                     (manifest.dialect.empty() ? "" : "; " + manifest.dialect);
+  Findings findings(options.tolerate_damage, manifest.notes);
+  if (!config) {
+    findings.error(codes::kUnfinished,
+                   "incomplete: it is written last and is missing: the save was interrupted",
+                   kConfigFile);
+  }
+  add_file(*place.directory, kConfigFile, manifest);
+  read_common(place, manifest, options, findings);
+  set_bucket_kinds(manifest);
+  return manifest;
+}
+
+}  // namespace tessera::megatron_dist

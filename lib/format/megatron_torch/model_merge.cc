@@ -1,0 +1,222 @@
+#include "lib/format/megatron_torch/model_merge.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace tessera::megatron_torch {
+namespace {
+
+constexpr std::uint64_t kMaxLeaves = std::uint64_t{1} << 22;
+constexpr std::string_view kModel = "model";
+constexpr std::string_view kEmbedding = "word_embeddings.weight";
+constexpr std::string_view kTiedHead = "word_embeddings_for_head.weight";
+constexpr std::string_view kOutput = "output_layer.weight";
+
+PathItem key_item(std::string_view key) { return {PathItem::Kind::kKey, 0, std::string(key)}; }
+
+StateDict leaves_of(const Value& model) {
+  ValueBudget budget(kMaxLeaves);
+  if (!model.is_dict()) fail(Code::kCorrupt, "its model is no dict");
+  return flatten(model, budget);
+}
+
+std::vector<std::string> names_of(const StateDict& state) {
+  std::vector<std::string> names;
+  for (const StateEntry& entry : state.entries) names.push_back(entry.name);
+  return names;
+}
+
+LayerCounts count_experts(const StateDict& state) {
+  LayerCounts counts;
+  for (const StateEntry& entry : state.entries) {
+    const auto expert = expert_name(entry.name);
+    if (!expert) continue;
+    std::int64_t& count = counts[expert->before + "*" + expert->after];
+    count = std::max(count, expert->expert + 1);
+  }
+  return counts;
+}
+
+bool is_extra_state(std::string_view name) { return name.ends_with("_extra_state"); }
+
+}  // namespace
+
+std::vector<std::string> model_keys(const Value& root) {
+  if (root.find(kModel)) return {std::string(kModel)};
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; root.find(fmt::format("{}{}", kModel, i)); ++i)
+    keys.push_back(fmt::format("{}{}", kModel, i));
+  return keys;
+}
+
+ModelMerge::ModelMerge(Ranks& ranks) : ranks_(ranks), local_(ranks.files.size()) {
+  keys_ = model_keys(ranks.root(ranks.files[0]));
+}
+
+void ModelMerge::run() {
+  find_offsets();
+  for (std::size_t chunk = 0; chunk < keys_.size(); ++chunk)
+    for (std::int64_t pp = 0; pp < ranks_.grid.pp; ++pp)
+      for (std::int64_t ep = 0; ep < ranks_.grid.ep; ++ep) add_rank_set(chunk, pp, ep);
+  keep_container();
+  TensorMerge merge(ranks_);
+  for (const Leaf& leaf : leaves_) {
+    if (leaf.replicas.empty()) {
+      ranks_.builder.add_value(leaf.file, leaf.path, leaf.value);
+    } else {
+      merge.add(leaf.path, leaf.rule_name, leaf.replicas);
+    }
+  }
+}
+
+/// state_dict() is an OrderedDict; its versions of modules are a rank's own and are left out.
+void ModelMerge::keep_container() {
+  const Value& root = ranks_.root(ranks_.files[0]);
+  if (keys_.empty() || root.find(keys_[0])->kind() != Value::Kind::kOrderedDict) return;
+  Manifest& manifest = ranks_.builder.manifest();
+  manifest.state.containers.push_back(
+      {{key_item(kModel)}, Value::Kind::kOrderedDict, Value(), manifest.state.entries.size()});
+}
+
+/// Chunk v of stage p comes after chunk v of all earlier stages, and after all of chunk v - 1.
+void ModelMerge::find_offsets() {
+  LayerCounts done, last;
+  for (const std::string& key : keys_) {
+    offsets_.emplace_back();
+    for (std::int64_t pp = 0; pp < ranks_.grid.pp; ++pp) {
+      offsets_.back().push_back(done);
+      const auto file =
+          std::ranges::find_if(ranks_.files, [&](const RankFile& f) { return f.rank.pp == pp; });
+      if (file != ranks_.files.end()) {
+        const Value* model = ranks_.root(*file).find(key);
+        in_file(file->path, [&] {
+          if (!model) fail(Code::kCorrupt, fmt::format("it has no \"{}\"", key));
+          last = count_layers(names_of(leaves_of(*model)));
+        });
+      }  // a missing stage (tolerated) counts as many as the one before
+      for (const auto& [prefix, count] : last) done[prefix] += count;
+    }
+  }
+}
+
+void ModelMerge::check_same_names(const RankFile& first, const RankFile& other, const StateDict& a,
+                                  const StateDict& b) const {
+  const std::vector<std::string> list = names_of(a), there = names_of(b);
+  const std::set<std::string> left(list.begin(), list.end()), right(there.begin(), there.end());
+  const auto compare = [&](const auto& x, const auto& y, const RankFile& lacks,
+                           const RankFile& has) {
+    for (const std::string& name : x)
+      if (!y.contains(name))
+        ranks_.findings.error(codes::kDifferentRanks,
+                              fmt::format("it lacks the tensor, which {} has", has.path),
+                              lacks.path, name);
+  };
+  compare(left, right, other, first);
+  compare(right, left, first, other);
+}
+
+void ModelMerge::add_rank_set(std::size_t chunk, std::int64_t pp, std::int64_t ep) {
+  const RankFile* first = nullptr;
+  StateDict reference;
+  LayerCounts experts;
+  for (const RankFile& file : ranks_.files) {
+    if (file.rank.pp != pp || file.rank.ep != ep) continue;
+    in_file(file.path, [&] {
+      const Value* model = ranks_.root(file).find(keys_[chunk]);
+      if (!model) fail(Code::kCorrupt, fmt::format("it has no \"{}\"", keys_[chunk]));
+      StateDict state = leaves_of(*model);
+      if (first) check_same_names(*first, file, reference, state);
+      if (!first) experts = count_experts(state);
+      const Offsets& layers = offsets_[chunk][static_cast<std::size_t>(pp)];
+      for (const StateEntry& entry : state.entries) add_leaf(chunk, file, entry, layers, experts);
+      if (!first) reference = std::move(state);
+    });
+    if (!first) first = &file;
+  }
+}
+
+bool ModelMerge::is_tied_copy(const RankFile& file, const std::string& name) const {
+  if (ranks_.grid.pp == 1 || file.rank.pp == 0) return false;
+  if (name.ends_with(kTiedHead)) return true;
+  return name.ends_with(kOutput) &&
+         ranks_.args.boolean("untie_embeddings_and_output_weights") == false;
+}
+
+Path ModelMerge::whole_path(const RankFile& file, const Path& path, const Offsets& layers,
+                            const LayerCounts& experts) const {
+  const std::string name = dotted(path);
+  if (is_tied_copy(file, name)) {
+    const auto embedding = std::ranges::find_if(
+        leaves_, [](const Leaf& known) { return dotted(known.path).ends_with(kEmbedding); });
+    if (embedding != leaves_.end()) return embedding->path;
+  }
+  Path out = path;
+  if (const auto layer = layer_name(name)) {
+    const auto offset = layers.find(layer->before);
+    if (offset != layers.end()) out = with_layer_offset(out, offset->second);
+  }
+  if (const auto expert = expert_name(name)) {
+    const auto count = experts.find(expert->before + "*" + expert->after);
+    if (count != experts.end()) out = with_expert_offset(out, file.rank.ep * count->second);
+  }
+  out.insert(out.begin(), key_item(kModel));
+  return out;
+}
+
+ModelMerge::Leaf& ModelMerge::leaf(const Path& path) {
+  const std::string name = dotted(path);
+  const auto [found, fresh] = index_.try_emplace(name, leaves_.size());
+  if (fresh) {
+    leaves_.emplace_back();
+    leaves_.back().path = path;
+    leaves_.back().rule_name = name;
+  }
+  return leaves_[found->second];
+}
+
+void ModelMerge::add_leaf(std::size_t chunk, const RankFile& file, const StateEntry& entry,
+                          const Offsets& layers, const LayerCounts& experts) {
+  const bool packed = is_expert(entry.name) && !expert_name(entry.name);
+  if (packed && ranks_.grid.ep > 1 && !is_extra_state(entry.name))
+    in_tensor(entry.name, [] {
+      fail(Code::kUnsupported,
+           "experts packed in one tensor, spread over expert-parallel ranks: which part is which "
+           "expert's is not stored");
+    });
+  const Path path = whole_path(file, entry.path, layers, experts);
+  const std::string name = dotted(path);
+  Leaf& known = leaf(path);
+  if (!entry.value.is_tensor()) {
+    if (known.value.is_none() && known.replicas.empty()) {
+      known.file = file.file;
+      known.value = entry.value;
+    } else if (!(known.value == entry.value)) {
+      ranks_.findings.note(codes::kDifferentValues, "warning",
+                           "ranks stored different values; the first rank's is used", file.path,
+                           name);
+    }
+    return;
+  }
+  local_[static_cast<std::size_t>(&file - ranks_.files.data())].push_back(
+      {name.substr(kModel.size() + 1), entry.value.tensor_index(), is_tied_copy(file, entry.name),
+       chunk});
+  // One set of parts per (chunk, stage, expert rank); quantization state belongs to a rank.
+  const auto set = static_cast<std::uint32_t>(
+      (static_cast<std::int64_t>(chunk) * ranks_.grid.pp + file.rank.pp) * ranks_.grid.ep +
+      file.rank.ep);
+  const auto [last, fresh] = set_of_.try_emplace(name, set, 0);
+  if (!fresh && is_extra_state(entry.name)) return;
+  if (fresh || last->second.first != set) {
+    known.replicas.emplace_back(static_cast<std::size_t>(ranks_.grid.tp));
+    last->second = {set, known.replicas.size() - 1};
+  }
+  known.replicas[last->second.second][static_cast<std::size_t>(file.rank.tp)] =
+      Part{file.file, entry.value.tensor_index(), 0, std::nullopt};
+}
+
+}  // namespace tessera::megatron_torch

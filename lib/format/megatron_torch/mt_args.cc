@@ -1,0 +1,70 @@
+#include "lib/format/megatron_torch/mt_args.h"
+
+#include <algorithm>
+
+namespace tessera::megatron_torch {
+namespace {
+
+/// Sets or (where `append`) adds one attribute.
+void put(ValueDict& dict, const std::string& name, const Value& value, bool append) {
+  const auto found = std::ranges::find_if(dict, [&](const auto& item) {
+    return item.first.is_string() && item.first.as_string() == name;
+  });
+  if (found != dict.end()) {
+    found->second = value;
+  } else if (append) {
+    dict.emplace_back(Value::string(name), value);
+  }
+}
+
+const Value* attributes_of(const Value& value) {
+  if (value.is_dict()) return &value;
+  if (value.kind() != Value::Kind::kOpaque) return nullptr;
+  const OpaqueObject& object = value.as_opaque();
+  return object.has_state && object.state.is_dict() ? &object.state : nullptr;
+}
+
+}  // namespace
+
+bool Args::known() const { return attributes_of(value_) != nullptr; }
+
+bool Args::is_namespace() const { return known() && value_.kind() == Value::Kind::kOpaque; }
+
+const Value* Args::attribute(std::string_view name) const {
+  const Value* attributes = attributes_of(value_);
+  return attributes ? attributes->find(name) : nullptr;
+}
+
+std::optional<std::int64_t> Args::integer(std::string_view name) const {
+  const Value* value = attribute(name);
+  return value && value->is_int() ? std::optional(value->as_int()) : std::nullopt;
+}
+
+std::optional<bool> Args::boolean(std::string_view name) const {
+  const Value* value = attribute(name);
+  return value && value->kind() == Value::Kind::kBool ? std::optional(value->as_bool())
+                                                      : std::nullopt;
+}
+
+bool Args::is_gated() const {
+  for (const std::string_view name : {"swiglu", "gated_linear_unit", "geglu", "quick_geglu"})
+    if (boolean(name).value_or(false)) return true;
+  return false;
+}
+
+Value Args::with(const std::vector<std::pair<std::string, Value>>& set,
+                 const std::vector<std::pair<std::string, Value>>& added) const {
+  const Value* attributes = attributes_of(value_);
+  if (!attributes) return value_;
+  ValueDict dict = attributes->as_dict();
+  for (const auto& [name, value] : set) put(dict, name, value, false);
+  for (const auto& [name, value] : added) put(dict, name, value, true);
+  if (value_.kind() == Value::Kind::kOrderedDict)
+    return Value::ordered_dict(std::move(dict), value_.attributes());
+  if (value_.is_dict()) return Value::dict(std::move(dict));
+  OpaqueObject object = value_.as_opaque();
+  object.state = Value::dict(std::move(dict));
+  return Value::opaque(std::move(object));
+}
+
+}  // namespace tessera::megatron_torch

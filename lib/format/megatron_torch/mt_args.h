@@ -1,0 +1,40 @@
+#pragma once
+// `args` of a Megatron checkpoint: an argparse.Namespace (an object with a dict of attributes), or
+// a plain dict. What is not there is nullopt, as in checkpoints of other writers.
+#include <tessera/state/value.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera::megatron_torch {
+
+class Args {
+ public:
+  Args() = default;
+  explicit Args(Value value) : value_(std::move(value)) {}
+
+  bool known() const;
+  /// Megatron's own: its sizes are those of the job that wrote the checkpoint.
+  bool is_namespace() const;
+  std::optional<std::int64_t> integer(std::string_view name) const;
+  std::optional<bool> boolean(std::string_view name) const;
+  /// The activation of the first MLP matrix is gated: swiglu and its kin.
+  bool is_gated() const;
+
+  /// The same arguments with attributes set: those that are there, and `added` ones too.
+  Value with(const std::vector<std::pair<std::string, Value>>& set,
+             const std::vector<std::pair<std::string, Value>>& added = {}) const;
+
+ private:
+  const Value* attribute(std::string_view name) const;
+  Value value_;
+};
+
+/// Rows of the vocabulary without the padding that this toolkit added for a tensor-parallel size.
+inline constexpr std::string_view kTrueVocabulary = "tessera_vocab_size";
+
+}  // namespace tessera::megatron_torch

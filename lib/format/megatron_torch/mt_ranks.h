@@ -1,0 +1,66 @@
+#pragma once
+// The open rank files of one megatron-torch checkpoint, and which bytes of two of them are equal
+// (by the CRC-32 that zip archives keep: no tensor byte is read).
+#include <tessera/format/format_driver.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/format/findings.h"
+#include "lib/format/megatron_torch/mt_args.h"
+#include "lib/format/megatron_torch/rank_grid.h"
+#include "lib/format/torch_files/archive_manifest.h"
+
+namespace tessera::megatron_torch {
+
+/// Codes of findings.
+///   CK010  a rank's file is missing
+///   CK017  ranks stored different values of what should be one            (warning)
+///   CK046  replicas of a tensor differ
+///   CK093  a rank lacks a tensor that its peers hold
+///   CK094  the optimizer's ids could not be matched with parameters       (warning)
+///   CK095  the distributed optimizer's buffers could not be matched       (warning)
+namespace codes {
+inline constexpr std::string_view kMissingRank = "CK010";
+inline constexpr std::string_view kDifferentValues = "CK017";
+inline constexpr std::string_view kDifferentReplicas = "CK046";
+inline constexpr std::string_view kDifferentRanks = "CK093";
+inline constexpr std::string_view kUnmatchedIds = "CK094";
+inline constexpr std::string_view kUnmatchedBuckets = "CK095";
+}  // namespace codes
+
+struct RankFile {
+  GridRank rank;
+  std::string path;  // of model_optim_rng.pt
+  std::uint32_t file = 0;
+};
+
+/// Everything the parts of the reader share. References stay valid while reading.
+struct Ranks {
+  const Directory& directory;
+  ArchiveManifestBuilder& builder;
+  Findings& findings;
+  Args args;
+  RankGrid grid;
+  std::vector<RankFile> files;  // those present, by (pp, ep, tp)
+
+  const RankFile* find(std::int64_t tp, std::int64_t pp, std::int64_t ep) const;
+  /// Ranks numbered as folders are sorted: stages, then expert ranks, then tensor-parallel ones.
+  std::int64_t number(const GridRank& rank) const {
+    return (rank.pp * grid.ep + rank.ep) * grid.tp + rank.tp;
+  }
+  const Value& root(const RankFile& file) const { return builder.archive(file.file).root; }
+  const ArchiveTensor& tensor(std::uint32_t file, std::uint32_t index) const {
+    return builder.archive(file).tensors[index];
+  }
+};
+
+/// Are two stored tensors equal? nullopt: only their bytes can tell.
+std::optional<bool> same_bytes(const TorchArchive& a, std::uint32_t i, const TorchArchive& b,
+                               std::uint32_t j);
+/// Values of two archives, tensors inside compared as above; what cannot be told is different.
+bool same_value(const TorchArchive& a, const Value& x, const TorchArchive& b, const Value& y);
+
+}  // namespace tessera::megatron_torch

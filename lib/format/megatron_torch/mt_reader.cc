@@ -1,0 +1,175 @@
+// The rank folders of one iteration -> Manifest.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lib/format/findings.h"
+#include "lib/format/megatron_torch/model_merge.h"
+#include "lib/format/megatron_torch/mt_parts.h"
+#include "lib/format/megatron_torch/mt_ranks.h"
+#include "lib/format/megatron_torch/optimizer_merge.h"
+
+namespace tessera::megatron_torch {
+namespace {
+
+/// Before 2.0 the rows of QKV were ordered otherwise.
+constexpr double kOldestVersion = 2.0;
+constexpr std::uint64_t kMaxLeaves = std::uint64_t{1} << 22;
+
+std::vector<std::string> model_names(const Value& root) {
+  std::vector<std::string> names;
+  for (const std::string& key : model_keys(root)) {
+    ValueBudget budget(kMaxLeaves);
+    const Value* model = root.find(key);
+    if (!model->is_dict()) continue;
+    for (const StateEntry& entry : flatten(*model, budget).entries) names.push_back(entry.name);
+  }
+  return names;
+}
+
+/// The end of the model lies in its first stage: then there is one stage, and the numbers are
+/// expert-parallel ranks.
+bool holds_end(const Value& root) {
+  return std::ranges::any_of(model_names(root), [](const std::string& name) {
+    return !layer_name(name) && (name.find("final_layernorm") != std::string::npos ||
+                                 name.find("final_norm") != std::string::npos);
+  });
+}
+
+class Reader {
+ public:
+  Reader(const Place& place, const ReadOptions& options)
+      : directory_(*place.directory),
+        options_(options),
+        builder_(directory_, options),
+        findings_(options.tolerate_damage, builder_.manifest().notes),
+        ranks_{directory_, builder_, findings_, {}, {}, {}} {}
+
+  Manifest read() {
+    open_files();
+    check_version();
+    ModelMerge model(ranks_);
+    model.run();
+    merge_optimizer(ranks_, model.local());
+    add_rest();
+    Manifest& manifest = builder_.manifest();
+    manifest.world_size = ranks_.grid.size();
+    manifest.world_size_source = fmt::format("{} folders of ranks", ranks_.grid.size());
+    return builder_.finish("megatron-torch", dialect());
+  }
+
+ private:
+  void open_files() {
+    std::vector<RankFolder> folders = find_rank_folders(directory_);
+    if (folders.empty()) fail(Code::kUnsupported, "no folder mp_rank_XX lies in it");
+    std::erase_if(folders, [&](const RankFolder& folder) {
+      return !directory_.stat(folder.name + "/" + std::string(kModelFile));
+    });
+    if (folders.empty())
+      fail(Code::kCorrupt, fmt::format("no {} lies in its folders of ranks", kModelFile));
+    std::map<std::string, std::uint32_t> opened;
+    for (const RankFolder& folder : folders)
+      opened[folder.name] = builder_.open(folder.name + "/" + std::string(kModelFile));
+    for (const auto& [folder, file] : opened)
+      if (!builder_.archive(file).root.is_dict())
+        in_file(folder, [] { fail(Code::kCorrupt, "its top object is no dict"); });
+    const Value& first = builder_.archive(opened[folders[0].name]).root;
+    if (const Value* args = first.find("args")) ranks_.args = Args(*args);
+    ranks_.grid = make_grid(folders, sizes(), single_is_expert(folders, first));
+    for (const GridRank& rank : ranks_.grid.present)
+      ranks_.files.push_back(
+          {rank, rank.folder + "/" + std::string(kModelFile), opened[rank.folder]});
+    for (const GridRank& rank : ranks_.grid.missing)
+      findings_.error(
+          codes::kMissingRank,
+          fmt::format("the file is missing: tensor-parallel rank {}, stage {}, expert rank {}",
+                      rank.tp, rank.pp, rank.ep),
+          rank.folder + "/" + std::string(kModelFile));
+  }
+
+  GridSizes sizes() const {
+    if (!ranks_.args.is_namespace()) return {};
+    return {ranks_.args.integer("tensor_model_parallel_size"),
+            ranks_.args.integer("pipeline_model_parallel_size"),
+            ranks_.args.integer("expert_model_parallel_size")};
+  }
+
+  bool single_is_expert(const std::vector<RankFolder>& folders, const Value& first) const {
+    if (folders[0].rest.size() != 1) return false;
+    if (const auto stages = ranks_.args.integer("pipeline_model_parallel_size");
+        stages && ranks_.args.is_namespace())
+      return *stages == 1;
+    const bool several = std::ranges::any_of(
+        folders, [&](const RankFolder& folder) { return folder.rest != folders[0].rest; });
+    return several && folders[0].rest[0] == 0 && holds_end(first);
+  }
+
+  void check_version() const {
+    const Value& root = ranks_.root(ranks_.files[0]);
+    const Value* stated = root.find("checkpoint_version");
+    const double version = stated && stated->is_number() ? stated->as_real() : 0;
+    if (version >= kOldestVersion || options_.list_globals) return;
+    for (const std::string& name : model_names(root)) {
+      if (name.find("query_key_value") == std::string::npos) continue;
+      in_tensor(name, [&] {
+        fail(Code::kUnsupported,
+             fmt::format("checkpoint_version {} orders the rows of query, key and value otherwise; "
+                         "2.0 and newer are read",
+                         version),
+             "load and save it once with Megatron-LM");
+      });
+    }
+  }
+
+  /// Everything but model, optimizer and args: one entry where the ranks agree.
+  void add_rest() {
+    std::vector<std::string> keys;
+    std::set<std::string> known = {std::string(kOptimizer)};
+    for (const RankFile& file : ranks_.files)
+      for (const std::string& key : model_keys(ranks_.root(file))) known.insert(key);
+    for (const RankFile& file : ranks_.files) {
+      for (const auto& [key, value] : ranks_.root(file).as_dict()) {
+        if (!key.is_string())
+          in_file(file.path, [] { fail(Code::kCorrupt, "a key at its top is no string"); });
+        if (known.insert(key.as_string()).second) keys.push_back(key.as_string());
+      }
+    }
+    for (const std::string& key : keys) {
+      const Path path = {{PathItem::Kind::kKey, 0, key}};
+      std::vector<const Value*> values;
+      for (const RankFile& file : ranks_.files) values.push_back(ranks_.root(file).find(key));
+      // They hold the writer's own rank, which is no part of the state.
+      if (key == "args" && values[0]) {
+        builder_.add_value(ranks_.files[0].file, path, *values[0]);
+        continue;
+      }
+      add_per_rank(ranks_, path, values);
+    }
+  }
+
+  std::string dialect() const {
+    std::string text = fmt::format("Megatron-LM, tensor parallel {}, pipeline parallel {}",
+                                   ranks_.grid.tp, ranks_.grid.pp);
+    if (ranks_.grid.ep > 1) text += fmt::format(", expert parallel {}", ranks_.grid.ep);
+    return text;
+  }
+
+  const Directory& directory_;
+  const ReadOptions& options_;
+  ArchiveManifestBuilder builder_;
+  Findings findings_;
+  Ranks ranks_;
+};
+
+}  // namespace
+
+Manifest read_manifest(const Place& place, const ReadOptions& options) {
+  return Reader(place, options).read();
+}
+
+}  // namespace tessera::megatron_torch

@@ -1,0 +1,69 @@
+#pragma once
+// The whole optimizer from what the ranks hold of it. Ranks number parameters on their own (ids run
+// through their groups, in the order of their model dict), so ids become names in the whole model:
+//
+//   optimizer.optimizer.state.<id>.exp_avg         optimizer.optimizer.state.<fqn>.exp_avg
+//   optimizer.fp32_from_fp16_params[group][i]      optimizer.optimizer.state.<fqn>.fp32_param
+//   distrib_optim.pt, flat buffers                 the same, cut from the buffers
+//
+// Where ids or buffers cannot be matched with parameters beyond doubt, the state stays as stored:
+// one rank's under its own keys, several ranks' below "rank_<n>", with a warning.
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/format/megatron_torch/model_merge.h"
+#include "lib/format/megatron_torch/mt_ranks.h"
+#include "lib/format/megatron_torch/tensor_merge.h"
+
+namespace tessera::megatron_torch {
+
+inline constexpr std::string_view kOptimizer = "optimizer";
+inline constexpr std::string_view kMasters = "fp32_from_fp16_params";
+inline constexpr std::string_view kMasterLeaf = "fp32_param";
+
+/// State of whole parameters, gathered rank by rank, then added to the manifest in one go.
+class StateTable {
+ public:
+  StateTable(Ranks& ranks, Path base) : ranks_(ranks), base_(std::move(base)) {}
+
+  /// One leaf of `fqn` as rank file `file` holds it. `rule_name`: whose cut it has; "" =
+  /// replicated.
+  void add_tensor(const RankFile& file, const std::string& fqn, const std::string& leaf,
+                  const std::string& rule_name, Part part);
+  void add_value(const RankFile& file, const std::string& fqn, const std::string& leaf,
+                 const Value& value);
+  void finish();
+
+ private:
+  struct Leaf {
+    Path path;
+    std::string rule_name;
+    std::vector<TpParts> replicas;
+    std::map<std::int64_t, std::size_t> sets;  // (pp, ep) -> replicas
+    std::uint32_t file = 0;
+    Value value;
+    bool has_value = false;
+  };
+  Leaf& leaf(const std::string& fqn, const std::string& name);
+
+  Ranks& ranks_;
+  Path base_;
+  std::vector<Leaf> leaves_;
+  std::map<std::pair<std::string, std::string>, std::size_t> index_;
+};
+
+/// Adds everything below `optimizer`. `local`: per rank file, its model dict's tensors in order.
+void merge_optimizer(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& local);
+
+/// distrib_optim.pt of every rank: state of the distributed optimizer. Returns false where no rank
+/// has one.
+bool merge_buckets(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& local,
+                   const Path& base);
+
+/// Adds `value`, one per rank file (null: that file has none), below `path`: once where all ranks
+/// hold the same, else each below "rank_<n>".
+void add_per_rank(Ranks& ranks, const Path& path, const std::vector<const Value*>& values);
+
+}  // namespace tessera::megatron_torch

@@ -1,0 +1,53 @@
+#pragma once
+// Which rank wrote which folder: mp_rank_TT, mp_rank_TT_PPP, mp_rank_TT_PPP_EEE. With one number
+// after TT it is a pipeline stage, or, in models without pipelines, an expert-parallel rank: args,
+// or what lies in the first folder, decide.
+#include <tessera/storage/file_system.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::megatron_torch {
+
+inline constexpr std::string_view kModelFile = "model_optim_rng.pt";
+inline constexpr std::string_view kOptimizerFile = "distrib_optim.pt";
+
+/// One folder's name, cut in numbers.
+struct RankFolder {
+  std::string name;
+  std::int64_t tp = 0;
+  std::vector<std::int64_t> rest;  // none, one or two
+};
+std::optional<RankFolder> parse_rank_folder(std::string_view name);
+/// Those of a checkpoint's folder, in numeric order.
+std::vector<RankFolder> find_rank_folders(const Directory& directory);
+
+/// "mp_rank_00_003"
+std::string rank_folder_name(std::int64_t tp, std::optional<std::int64_t> pp);
+
+struct GridRank {
+  std::int64_t tp = 0, pp = 0, ep = 0;
+  std::string folder;
+  bool operator==(const GridRank&) const = default;
+};
+
+struct RankGrid {
+  std::int64_t tp = 1, pp = 1, ep = 1;
+  std::vector<GridRank> present;  // by (pp, ep, tp)
+  std::vector<GridRank> missing;
+  std::int64_t size() const { return tp * pp * ep; }
+};
+
+/// Sizes that args state; what they do not is the highest number that occurs, plus one.
+struct GridSizes {
+  std::optional<std::int64_t> tp, pp, ep;
+};
+/// `single_is_expert`: a lone number after TT is an expert-parallel rank. Throws kCorrupt when two
+/// folders are one rank, folders of different depth are mixed, or a number is beyond its size.
+RankGrid make_grid(const std::vector<RankFolder>& folders, const GridSizes& sizes,
+                   bool single_is_expert);
+
+}  // namespace tessera::megatron_torch

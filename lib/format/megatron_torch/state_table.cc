@@ -1,0 +1,83 @@
+// State of whole parameters, put together rank by rank.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "lib/format/megatron_torch/optimizer_merge.h"
+
+namespace tessera::megatron_torch {
+namespace {
+
+PathItem key_item(std::string_view key) { return {PathItem::Kind::kKey, 0, std::string(key)}; }
+
+Path below(const Path& path, std::initializer_list<PathItem> items) {
+  Path out = path;
+  out.insert(out.end(), items);
+  return out;
+}
+
+}  // namespace
+
+StateTable::Leaf& StateTable::leaf(const std::string& fqn, const std::string& name) {
+  const auto [found, fresh] = index_.try_emplace({fqn, name}, leaves_.size());
+  if (fresh) {
+    leaves_.emplace_back();
+    leaves_.back().path = below(base_, {key_item("state"), key_item(fqn), key_item(name)});
+  }
+  return leaves_[found->second];
+}
+
+void StateTable::add_tensor(const RankFile& file, const std::string& fqn, const std::string& name,
+                            const std::string& rule_name, Part part) {
+  Leaf& known = leaf(fqn, name);
+  known.rule_name = rule_name;
+  const auto [set, fresh] =
+      known.sets.try_emplace(file.rank.pp * ranks_.grid.ep + file.rank.ep, known.replicas.size());
+  if (fresh) known.replicas.emplace_back(static_cast<std::size_t>(ranks_.grid.tp));
+  known.replicas[set->second][static_cast<std::size_t>(file.rank.tp)] = std::move(part);
+}
+
+void StateTable::add_value(const RankFile& file, const std::string& fqn, const std::string& name,
+                           const Value& value) {
+  Leaf& known = leaf(fqn, name);
+  if (!known.has_value) {
+    known.file = file.file;
+    known.value = value;
+    known.has_value = true;
+  } else if (!(known.value == value)) {
+    ranks_.findings.note(codes::kDifferentValues, "warning",
+                         "ranks stored different values; the first rank's is used", file.path,
+                         dotted(known.path));
+  }
+}
+
+void StateTable::finish() {
+  TensorMerge merge(ranks_);
+  for (const Leaf& known : leaves_) {
+    if (!known.replicas.empty()) {
+      merge.add(known.path, known.rule_name, known.replicas);
+    } else {
+      ranks_.builder.add_value(known.file, known.path, known.value);
+    }
+  }
+}
+
+void add_per_rank(Ranks& ranks, const Path& path, const std::vector<const Value*>& values) {
+  const RankFile& first = ranks.files[0];
+  bool same = values[0] != nullptr;
+  for (std::size_t i = 1; i < values.size() && same; ++i)
+    same = values[i] && same_value(ranks.builder.archive(first.file), *values[0],
+                                   ranks.builder.archive(ranks.files[i].file), *values[i]);
+  const auto add = [&](std::size_t i, const Path& at) {
+    const Path parent(at.begin(), at.end() - 1);
+    ranks.builder.add_state(ranks.files[i].file,
+                            Value::dict({{Value::string(at.back().text()), *values[i]}}), parent);
+  };
+  if (same) return add(0, path);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!values[i]) continue;
+    add(i, below(path, {key_item(fmt::format("rank_{}", ranks.number(ranks.files[i].rank)))}));
+  }
+}
+
+}  // namespace tessera::megatron_torch

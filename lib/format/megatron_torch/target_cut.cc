@@ -1,0 +1,147 @@
+#include "lib/format/megatron_torch/target_cut.h"
+
+#include <fmt/format.h>
+#include <tessera/base/checked.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+
+namespace tessera::megatron_torch {
+namespace {
+
+StoragePiece rows_piece(std::uint32_t tensor, const Shape& shape, int dim, std::int64_t begin,
+                        std::int64_t size) {
+  Box box = Box::whole(shape);
+  box.origin[static_cast<std::size_t>(dim)] = begin;
+  box.shape[dim] = size;
+  StoragePiece piece;
+  piece.tensor = tensor;
+  piece.chunk = Chunk::whole_of(std::move(box));
+  return piece;
+}
+
+}  // namespace
+
+void check_query_groups(const Args& args, std::int64_t tp, std::string_view name, Code code) {
+  const bool qkv = name.find("linear_qkv.") != std::string_view::npos ||
+                   name.find("query_key_value.") != std::string_view::npos;
+  if (!qkv || tp == 1) return;
+  const bool grouped = args.boolean("group_query_attention").value_or(false);
+  const auto groups = args.integer(grouped ? "num_query_groups" : "num_attention_heads");
+  if (!groups || *groups % tp == 0) return;
+  in_tensor(name, [&] {
+    fail(code, fmt::format("{} groups of query, key and value cannot be shared evenly by {} "
+                           "tensor-parallel ranks",
+                           *groups, tp));
+  });
+}
+
+TargetCut::TargetCut(const Manifest& source, const TargetRequest& request, const Args& args,
+                     std::int64_t tp)
+    : source_(source), request_(request), args_(args), tp_(tp) {}
+
+bool TargetCut::stored_whole_everywhere(std::uint32_t tensor) const {
+  const StoredTensor& stored = source_.tensors[tensor];
+  if (stored.chunk_count < 2) return false;
+  for (std::uint32_t c = 0; c < stored.chunk_count; ++c)
+    if (source_.chunk(stored, c) != Chunk::whole_of(Box::whole(stored.spec.shape))) return false;
+  return true;
+}
+
+/// --placements on a mesh with a dim tp goes first, then Megatron's names.
+int TargetCut::cut_dim(std::uint32_t tensor, const std::string& name, const TpRule& rule) const {
+  const int rank = source_.tensors[tensor].spec.shape.rank();
+  for (const auto& [glob, placements] : request_.placements) {
+    if (!glob_match(glob, source_.tensors[tensor].name) || !request_.mesh) continue;
+    const auto& dims = request_.mesh->dims();
+    if (placements.size() != dims.size())
+      fail(Code::kInvalidArgument, fmt::format("'{}' gives {} placements, the mesh has {} dims",
+                                               glob, placements.size(), dims.size()));
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d].name != "tp") continue;
+      if (placements[d].kind == Placement::Kind::kReplicate) return -1;
+      if (placements[d].kind == Placement::Kind::kShard && placements[d].dim < rank)
+        return placements[d].dim;
+      fail(Code::kUnsupported,
+           fmt::format("placement {} on the mesh dim tp", placements[d].to_string()));
+    }
+  }
+  if (rule.cut != TpCut::kUnknown) return rule.dim(rank);
+  if (rank == 0 || stored_whole_everywhere(tensor) || name.ends_with("_extra_state")) return -1;
+  fail(Code::kUnsupported,
+       fmt::format("its name does not say along which dim tensor parallelism cuts it"),
+       "say it with --placements 'NAME=...', or rename it with --rules");
+}
+
+std::int64_t TargetCut::share(std::int64_t extent, const std::string& what) const {
+  if (extent % tp_ == 0) return extent / tp_;
+  fail(Code::kInvalidArgument, fmt::format("{} {} cannot be shared evenly by {} tensor-parallel "
+                                           "ranks",
+                                           extent, what, tp_));
+}
+
+std::int64_t TargetCut::padded_rows(std::int64_t rows, const std::string& name) const {
+  const auto divisor = args_.integer("make_vocab_size_divisible_by");
+  if (!divisor || *divisor < 1) {
+    in_tensor(name, [&] { share(rows, "rows of the vocabulary"); });
+    return rows;
+  }
+  const auto multiple = checked_mul(*divisor, tp_);
+  const auto padded =
+      multiple ? checked_mul(ceil_div(std::max<std::int64_t>(rows, 1), *multiple), *multiple)
+               : std::nullopt;
+  if (!padded) fail(Code::kInvalidArgument, "make_vocab_size_divisible_by is far too large");
+  return *padded;
+}
+
+RankPart TargetCut::whole(std::uint32_t tensor) const {
+  const Shape& shape = source_.tensors[tensor].spec.shape;
+  StoragePiece piece;
+  piece.tensor = tensor;
+  piece.chunk = Chunk::whole_of(Box::whole(shape));
+  return {shape, {std::move(piece)}};
+}
+
+RankPart TargetCut::part(std::uint32_t tensor, const std::string& rule_name,
+                         std::int64_t rank) const {
+  const TpRule rule = tp_rule(rule_name);
+  const TensorSpec& spec = source_.tensors[tensor].spec;
+  const bool pads = rule.cut == TpCut::kVocabulary && rule.dim(spec.shape.rank()) == 0;
+  if (tp_ == 1 && !pads) return whole(tensor);
+  const int dim = cut_dim(tensor, rule_name, rule);
+  if (dim < 0) return whole(tensor);
+  check_query_groups(args_, tp_, rule_name, Code::kInvalidArgument);
+  const Shape& shape = spec.shape;
+  RankPart out{shape, {}};
+  if (pads && dim == 0) {
+    const std::int64_t each = padded_rows(shape[0], rule_name) / tp_;
+    const std::int64_t begin = std::min(rank * each, shape[0]);
+    const std::int64_t real = std::min(each, shape[0] - begin);
+    out.shape[0] = each;
+    if (real > 0) out.pieces.push_back(rows_piece(tensor, shape, 0, begin, real));
+    if (each > real) {
+      StoragePiece zeros;
+      const TensorSpec padding{spec.dtype, Shape{(each - real) * shape.inner_numel(0)}};
+      zeros.zero_bytes = static_cast<std::uint64_t>(padding.size_bytes());
+      out.pieces.push_back(zeros);
+    }
+    return out;
+  }
+  if (rule.gated && args_.is_gated()) {
+    if (dim != 0 || shape[0] % 2 != 0)
+      fail(Code::kUnsupported, "a gated matrix that is no pair [gate; up] of rows");
+    const std::int64_t half = shape[0] / 2;
+    const std::int64_t each = share(half, "rows of a gated matrix's halves");
+    out.shape[0] = 2 * each;
+    out.pieces.push_back(rows_piece(tensor, shape, 0, rank * each, each));
+    out.pieces.push_back(rows_piece(tensor, shape, 0, half + rank * each, each));
+    return out;
+  }
+  const std::int64_t each = share(shape[dim], dim == 0 ? "rows" : "columns");
+  out.shape[dim] = each;
+  out.pieces.push_back(rows_piece(tensor, shape, dim, rank * each, each));
+  return out;
+}
+
+}  // namespace tessera::megatron_torch

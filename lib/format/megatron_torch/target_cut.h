@@ -1,0 +1,52 @@
+#pragma once
+// What a tensor-parallel rank of the target holds of a whole tensor: its shape, and the pieces its
+// storage is made of. The inverse of TensorMerge. Pure.
+#include <tessera/base/error.h>
+#include <tessera/format/format_driver.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/format/megatron_torch/mt_args.h"
+#include "lib/format/megatron_torch/tp_rule.h"
+#include "lib/format/torch_files/archive_plan.h"
+
+namespace tessera::megatron_torch {
+
+struct RankPart {
+  Shape shape;
+  std::vector<StoragePiece> pieces;  // row-major, behind each other
+};
+
+/// Sizes of the target and what decides cuts.
+class TargetCut {
+ public:
+  TargetCut(const Manifest& source, const TargetRequest& request, const Args& args,
+            std::int64_t tp);
+
+  /// `rule_name`: whose name decides. Throws kInvalidArgument for extents that the ranks cannot
+  /// share and kUnsupported for a name without a rule.
+  RankPart part(std::uint32_t tensor, const std::string& rule_name, std::int64_t rank) const;
+  RankPart whole(std::uint32_t tensor) const;
+  /// Rows that the vocabulary has with padding for this tensor-parallel size.
+  std::int64_t padded_rows(std::int64_t rows, const std::string& name) const;
+  std::int64_t tp() const { return tp_; }
+
+ private:
+  int cut_dim(std::uint32_t tensor, const std::string& name, const TpRule& rule) const;
+  bool stored_whole_everywhere(std::uint32_t tensor) const;
+  void check_groups(const std::string& name, const TpRule& rule) const;
+  std::int64_t share(std::int64_t extent, const std::string& what) const;
+
+  const Manifest& source_;
+  const TargetRequest& request_;
+  const Args& args_;
+  std::int64_t tp_;
+};
+
+/// Throws when query, key and value groups cannot be shared by `tp` ranks as whole groups.
+void check_query_groups(const Args& args, std::int64_t tp, std::string_view name, Code code);
+
+}  // namespace tessera::megatron_torch

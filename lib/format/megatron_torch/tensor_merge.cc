@@ -1,0 +1,175 @@
+#include "lib/format/megatron_torch/tensor_merge.h"
+
+#include <fmt/format.h>
+#include <tessera/base/checked.h>
+#include <tessera/base/error.h>
+
+#include <algorithm>
+
+namespace tessera::megatron_torch {
+
+/// How the ranks' parts lie in the whole.
+struct TensorMerge::Cut {
+  TensorSpec whole;
+  int dim = -1;  // -1: replicated
+  bool gated = false;
+  std::vector<std::int64_t> begin;  // along dim, per rank; gated: of the gates
+  std::vector<std::int64_t> extent;
+  std::int64_t stored_extent = 0;  // along dim, before padding is taken off
+};
+
+namespace {
+
+const Part* first_part(const std::vector<TpParts>& replicas) {
+  for (const TpParts& parts : replicas)
+    for (const auto& part : parts)
+      if (part) return &*part;
+  return nullptr;
+}
+
+/// Rank t's part in any replica.
+const Part* part_of(const std::vector<TpParts>& replicas, std::size_t t) {
+  for (const TpParts& parts : replicas)
+    if (parts[t]) return &*parts[t];
+  return nullptr;
+}
+
+[[noreturn]] void fail_unknown(const std::string& name) {
+  fail(
+      Code::kUnsupported,
+      fmt::format("tensor-parallel ranks hold different parts of \"{}\", and its name does not say "
+                  "along which dim it is cut",
+                  name),
+      "name the cut with --rules");
+}
+
+std::int64_t summed(std::int64_t a, std::int64_t b) {
+  const auto sum = checked_add(a, b);
+  if (!sum) fail(Code::kCorrupt, "its parts have more than 2^63 rows");
+  return *sum;
+}
+
+}  // namespace
+
+const Shape& TensorMerge::shape_of(const Part& part) const {
+  return part.view ? *part.view : ranks_.tensor(part.file, part.tensor).shape;
+}
+
+std::optional<bool> TensorMerge::same(const Part& a, const Part& b) const {
+  if (shape_of(a) != shape_of(b)) return false;
+  if (a.view || b.view) return std::nullopt;
+  return same_bytes(ranks_.builder.archive(a.file), a.tensor, ranks_.builder.archive(b.file),
+                    b.tensor);
+}
+
+bool all_same(const Ranks& ranks, const TpParts& parts) {
+  const Part* first = nullptr;
+  for (const auto& part : parts) {
+    if (!part) continue;
+    if (!first) {
+      first = &*part;
+      continue;
+    }
+    const auto same = same_bytes(ranks.builder.archive(first->file), first->tensor,
+                                 ranks.builder.archive(part->file), part->tensor);
+    if (!same.value_or(false)) return false;
+  }
+  return true;
+}
+
+TensorMerge::Cut TensorMerge::cut_of(const std::string& rule_name,
+                                     const std::vector<TpParts>& replicas) const {
+  const Part& first = *first_part(replicas);
+  const Shape& model = shape_of(first);
+  const TpRule rule = tp_rule(rule_name);
+  Cut cut;
+  cut.whole = {ranks_.tensor(first.file, first.tensor).dtype, model};
+  const std::size_t tp = replicas[0].size();
+  const auto rows =
+      rule.cut == TpCut::kVocabulary ? ranks_.args.integer(kTrueVocabulary) : std::nullopt;
+  if (tp == 1 && !rows) return cut;
+  cut.dim = rule.dim(model.rank());
+  if (rule.cut == TpCut::kUnknown && !all_same(ranks_, replicas[0])) fail_unknown(rule_name);
+  if (cut.dim < 0) return cut;
+  cut.gated = rule.gated && ranks_.args.is_gated();
+  std::int64_t end = 0;
+  for (std::size_t t = 0; t < tp; ++t) {
+    const Part* part = part_of(replicas, t);
+    const Shape& shape = part ? shape_of(*part) : model;
+    Shape other = shape;
+    if (shape.rank() == model.rank()) other[cut.dim] = model[cut.dim];
+    if (other != model)
+      fail(Code::kCorrupt, fmt::format("tensor-parallel rank {} holds a {}, rank 0 a {}", t,
+                                       shape.to_string(), model.to_string()));
+    const std::int64_t extent = shape[cut.dim];
+    if (cut.gated && extent % 2 != 0)
+      fail(Code::kCorrupt,
+           fmt::format("a gated matrix of {} rows, which is no pair of halves", extent));
+    cut.begin.push_back(cut.gated ? end / 2 : end);
+    cut.extent.push_back(extent);
+    end = summed(end, extent);
+  }
+  cut.whole.shape[cut.dim] = cut.stored_extent = end;
+  if (rows && *rows >= 1 && *rows <= end) cut.whole.shape[cut.dim] = *rows;
+  return cut;
+}
+
+void TensorMerge::check_replicas(const std::string& name, const std::vector<TpParts>& replicas,
+                                 bool across_tp) const {
+  const std::size_t tp = replicas[0].size();
+  for (std::size_t t = 0; t < tp; ++t) {
+    const Part* first = part_of(replicas, across_tp ? 0 : t);
+    for (const TpParts& parts : replicas) {
+      if (!first || !parts[t]) continue;
+      if (same(*first, *parts[t]).value_or(true)) continue;
+      const std::vector<StoredFile>& files = ranks_.builder.manifest().files;
+      ranks_.findings.error(codes::kDifferentReplicas,
+                            fmt::format("its copy differs from the one in {}, though every rank "
+                                        "should hold the same",
+                                        files[first->file].path),
+                            files[parts[t]->file].path, name);
+    }
+  }
+}
+
+std::uint32_t TensorMerge::add(const Path& path, const std::string& rule_name,
+                               const std::vector<TpParts>& replicas) {
+  const std::string name = dotted(path);
+  const Cut cut = in_tensor(name, [&] { return cut_of(rule_name, replicas); });
+  check_replicas(name, replicas, cut.dim < 0);
+  std::vector<ArchivePiece> pieces;
+  const auto add_rows = [&](const Part& part, std::int64_t begin, std::int64_t size,
+                            std::int64_t skipped) {
+    Box box = Box::whole(cut.whole.shape);
+    box.origin[static_cast<std::size_t>(cut.dim)] = begin;
+    box.shape[cut.dim] = size;
+    pieces.push_back({Chunk::whole_of(box), part.file, part.tensor, part.first_element + skipped});
+  };
+  for (const TpParts& parts : replicas) {
+    for (std::size_t t = 0; t < parts.size(); ++t) {
+      if (!parts[t]) continue;
+      if (cut.dim < 0) {
+        pieces.push_back({Chunk::whole_of(Box::whole(cut.whole.shape)), parts[t]->file,
+                          parts[t]->tensor, parts[t]->first_element});
+        continue;
+      }
+      const std::int64_t inner = cut.whole.shape.inner_numel(cut.dim);
+      const std::int64_t rows = std::min(cut.extent[t], cut.whole.shape[cut.dim] - cut.begin[t]);
+      if (!cut.gated) {
+        if (rows > 0 || cut.extent[t] == 0) add_rows(*parts[t], cut.begin[t], rows, 0);
+      } else {
+        const std::int64_t half = cut.extent[t] / 2;
+        add_rows(*parts[t], cut.begin[t], half, 0);
+        add_rows(*parts[t], cut.stored_extent / 2 + cut.begin[t], half, half * inner);
+      }
+    }
+  }
+  const std::uint32_t number = ranks_.builder.add_tensor(path, cut.whole, pieces);
+  const Part& first = *first_part(replicas);
+  const ArchiveTensor& stored = ranks_.tensor(first.file, first.tensor);
+  ranks_.builder.tensor(number).is_parameter = stored.is_parameter;
+  ranks_.builder.tensor(number).requires_grad = stored.requires_grad;
+  return number;
+}
+
+}  // namespace tessera::megatron_torch

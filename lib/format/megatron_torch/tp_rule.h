@@ -1,0 +1,46 @@
+#pragma once
+// How Megatron's own names say what tensor parallelism does to a parameter. Pure.
+//
+//   column parallel   rows of the weight, and the bias     linear_qkv, linear_fc1, dense_h_to_4h,
+//   ... vocabulary        the same, over a padded vocabulary   word_embeddings, output_layer row
+//   parallel      columns of the weight; bias whole    linear_proj, linear_fc2, dense_4h_to_h, ...
+//   replicated        norms, routers, position embeddings
+//
+// Where layers are stacked (torch_dist), dims are counted from the last one.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tessera::megatron_torch {
+
+enum class TpCut : std::uint8_t { kColumn, kVocabulary, kRow, kReplicated, kUnknown };
+
+struct TpRule {
+  TpCut cut = TpCut::kUnknown;
+  bool bias = false;   // one dim less than the weight: what is cut of it is its last dim
+  bool gated = false;  // first MLP matrix: [gate; up] where the activation is gated
+  /// The dim that is cut of a tensor of `rank` dims; -1: none.
+  int dim(int rank) const;
+};
+
+/// `fqn`: with or without prefixes such as "model." or "optimizer.state.exp_avg.".
+TpRule tp_rule(std::string_view fqn);
+
+/// A non-negative decimal of at most nine digits.
+bool is_number(std::string_view text);
+
+/// "decoder.layers.12.mlp.x" cut at the number of its layer.
+struct LayerName {
+  std::string before;  // "decoder.layers."
+  std::int64_t layer = 0;
+  std::string after;  // ".mlp.x"
+  std::string with(std::int64_t number) const;
+};
+/// The first "layers" followed by a number; nullopt: no such name.
+std::optional<LayerName> layer_name(std::string_view fqn);
+
+/// Part of a stack of layers with one more dim in front: "decoder.layers.mlp.linear_fc1.weight".
+bool is_layer_stack(std::string_view fqn);
+
+}  // namespace tessera::megatron_torch

@@ -1,0 +1,20 @@
+#pragma once
+// integrity.json, which Megatron-core may leave beside a checkpoint: SHA-256 of every other file.
+//
+//   {"algorithm": "sha256", "files": {"__0_0.distcp": "<hex>", ...}}
+#include <tessera/state/manifest.h>
+#include <tessera/storage/file_system.h>
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+namespace tessera {
+
+/// Reads every file it lists. Findings: CK096 for a file that is missing or differs, and for one
+/// the list does not cover (warning). No integrity.json: none. `tick`: bytes read since the last
+/// call; may throw to stop. Throws kCorrupt when integrity.json cannot be parsed.
+std::vector<Note> check_integrity(const Directory& directory,
+                                  const std::function<void(std::size_t)>& tick);
+
+}  // namespace tessera
