@@ -235,7 +235,8 @@ class Writer {
     if (model_root_ != usual.model_root) marks.emplace_back(text("model_root"), text(model_root_));
     if (optimizer_.present && optimizer_.root != usual.optim_root)
       marks.emplace_back(text("optim_root"), text(optimizer_.root));
-    if (optimizer_.present && optimizer_.maps.empty())
+    const bool lists_maps = !per_rank_ || target_.backings.empty() || target_.backings[0].flat;
+    if (optimizer_.present && optimizer_.maps.empty() && lists_maps)
       marks.emplace_back(text("ids_implied"), Value::boolean(true));
     if (!optimizer_.maps.empty() && !keeps_maps()) marks.emplace_back(text("maps"), source_maps());
     if (optimizer_.present && !per_rank_)
