@@ -17,16 +17,11 @@ namespace tessera {
 std::span<const FormatDriver* const> all_formats() {
   // One line per format. The order is the one in which detection lists candidates.
   static const std::array formats = {
-      &torch_dcp_driver(),
-      &megatron_dist_driver(),
-      &megatron_torch_driver(),
-      &torch_rank_files_driver(),
-      &torch_save_driver(),
-      &safetensors_driver(),
-      &hdf5_driver(),
-      &fairscale_fsdp_driver(),
-      &deepspeed_zero_driver(),
-      &torchsnapshot_driver(),
+      &torch_dcp_driver(),      &megatron_dist_driver(),
+      &megatron_torch_driver(), &torch_rank_files_driver(),
+      &torch_save_driver(),     &safetensors_driver(),
+      &hdf5_driver(),           &fairscale_fsdp_driver(),
+      &deepspeed_zero_driver(), &torchsnapshot_driver(),
   };
   return formats;
 }
@@ -42,11 +37,14 @@ Detection detect_format(const Place& place) {
   Detection out;
   const FormatDriver* sure = nullptr;
   const FormatDriver* maybe = nullptr;
+  const FormatDriver* container = nullptr;  // torch-save: gives way to who knows what is inside
   int sure_count = 0, maybe_count = 0;
   for (const FormatDriver* driver : all_formats()) {
     ProbeResult result = driver->probe(place);
     if (result.answer == Answer::kNo) continue;
-    if (result.answer == Answer::kYes) {
+    if (result.answer == Answer::kYes && driver == &torch_save_driver()) {
+      container = driver;
+    } else if (result.answer == Answer::kYes) {
       sure = driver;
       ++sure_count;
     } else {
@@ -57,6 +55,8 @@ Detection detect_format(const Place& place) {
   }
   if (sure_count == 1)
     out.driver = sure;
+  else if (sure_count == 0 && container)
+    out.driver = container;
   else if (sure_count == 0 && maybe_count == 1)
     out.driver = maybe;
   return out;

@@ -112,6 +112,20 @@ TEST_CASE("gathered state is the ranks' own shards end to end") {
   }
 }
 
+TEST_CASE("one file is a checkpoint of its own when it holds everything") {
+  const Scene one{.wrappers = kNested, .world_size = 1};
+  const SceneCheckpoint whole(one);
+  const Place file{whole.directory.get(), "rank_0.pt", "rank_0.pt"};
+  CHECK(detect_format(file).driver == &fairscale_fsdp_driver());
+  const Manifest manifest = read_all(fairscale_fsdp_driver(), file);
+  CHECK(scene_difference(one, manifest, *whole.directory) == "");
+  const Scene two{.wrappers = kNested, .world_size = 2};
+  const SceneCheckpoint parts(two);
+  CHECK(detect_format({parts.directory.get(), "rank_0.pt", "rank_0.pt"}).driver ==
+        &torch_save_driver());
+  CHECK(detect_format(parts.place()).driver == &fairscale_fsdp_driver());
+}
+
 TEST_CASE("every world size reads, also with more ranks than elements") {
   for (const std::int64_t ranks : {1, 2, 3, 4, 7, 8, 12, 16}) {
     INFO(ranks);

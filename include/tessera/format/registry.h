@@ -15,7 +15,9 @@ std::span<const FormatDriver* const> all_formats();
 const FormatDriver* find_format(std::string_view id);
 
 struct Detection {
-  const FormatDriver* driver = nullptr;   // set when exactly one says kYes, or none does and exactly one says kMaybe
+  /// Set when exactly one says kYes, or none does and exactly one says kMaybe. torch-save, which only knows the container,
+  /// does not count where another one says kYes.
+  const FormatDriver* driver = nullptr;
   std::vector<std::pair<std::string, std::string>> candidates;  // id, reason: everyone who did not say kNo
 };
 Detection detect_format(const Place& place);
