@@ -267,6 +267,17 @@ TEST_CASE("parts whose other dims disagree are refused") {
   CHECK_THAT(message, Catch::Contains("tensor-parallel rank 1 holds a [1,2], rank 0 a [1,1]"));
 }
 
+TEST_CASE("groups of queries that ranks share are refused") {
+  ToyOptions options;
+  options.tp = 4;
+  options.more_args = {{"group_query_attention", Value::boolean(true)},
+                       {"num_query_groups", Value::integer(2)}};
+  Toy toy(options);
+  std::string message;
+  CHECK(toy.failure(message) == Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("linear_qkv") && Catch::Contains("2 groups of query"));
+}
+
 TEST_CASE("experts of expert-parallel ranks are numbered through") {
   MemoryFileSystem fs;
   const auto args =

@@ -27,12 +27,6 @@ Value numbered(const Value& value, std::vector<std::uint32_t>& tensors) {
 
 }  // namespace
 
-const RankFile* Ranks::find(std::int64_t tp, std::int64_t pp, std::int64_t ep) const {
-  for (const RankFile& file : files)
-    if (file.rank.tp == tp && file.rank.pp == pp && file.rank.ep == ep) return &file;
-  return nullptr;
-}
-
 std::optional<bool> same_bytes(const TorchArchive& a, std::uint32_t i, const TorchArchive& b,
                                std::uint32_t j) {
   const ArchiveTensor &x = a.tensors[i], &y = b.tensors[j];

@@ -46,7 +46,6 @@ struct Ranks {
   RankGrid grid;
   std::vector<RankFile> files;  // those present, by (pp, ep, tp)
 
-  const RankFile* find(std::int64_t tp, std::int64_t pp, std::int64_t ep) const;
   /// Ranks numbered as folders are sorted: stages, then expert ranks, then tensor-parallel ones.
   std::int64_t number(const GridRank& rank) const {
     return (rank.pp * grid.ep + rank.ep) * grid.tp + rank.tp;
