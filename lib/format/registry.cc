@@ -1,3 +1,4 @@
+#include <tessera/format/deepspeed_universal.h>
 #include <tessera/format/deepspeed_zero.h>
 #include <tessera/format/fairscale_fsdp.h>
 #include <tessera/format/hdf5.h>

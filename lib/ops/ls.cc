@@ -4,6 +4,7 @@
 #include <tessera/encoding/json.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
+#include <tessera/state/roles.h>
 
 #include <algorithm>
 #include <array>
@@ -104,9 +105,12 @@ void sort_tensors(std::vector<LsTensor>& tensors, LsSort sort) {
 /// SHA-256 of every tensor that sits inside a value, for the {"__tensor__": ...} form.
 std::map<std::uint32_t, std::string> embedded_digests(OpenedCheckpoint& checkpoint,
                                                       const TransferOptions& transfer) {
-  std::vector<std::uint32_t> embedded;
-  for (std::uint32_t i = 0; i < checkpoint.manifest.tensors.size(); ++i)
-    if (checkpoint.manifest.tensors[i].embedded) embedded.push_back(i);
+  // Copies that a format keeps beside the state are in no value: nobody asks for them here.
+  std::set<std::uint32_t> used;
+  for (const StateEntry& entry : checkpoint.manifest.state.entries)
+    if (!entry.value.is_tensor())
+      for_each_tensor(entry.value, [&used](std::uint32_t index) { used.insert(index); });
+  const std::vector<std::uint32_t> embedded(used.begin(), used.end());
   if (embedded.empty()) return {};
   checkpoint.locate(embedded, read_options(transfer));
   TransferOptions quiet = transfer;

@@ -14,6 +14,7 @@ namespace {
 constexpr int kSearchDepth = 3;
 constexpr std::uint64_t kPointerBytes = 4096;
 constexpr std::string_view kMegatronPointer = "latest_checkpointed_iteration.txt";
+constexpr std::string_view kUniversalPointer = "latest_universal";
 
 bool is_url(std::string_view text) {
   const std::size_t at = text.find("://");
@@ -164,8 +165,8 @@ FoundCheckpoint PathResolver::resolve(const std::string& asked, std::vector<Note
 FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
                                            std::vector<Note>& notes) const {
   const auto [folder, name] = split_path(asked);
-  if (name == "latest" || name == kMegatronPointer) {
-    if (const auto pointer = pointer_in(folder); pointer && pointer->name == name)
+  if (name == "latest" || name == kMegatronPointer || name == kUniversalPointer) {
+    if (const auto pointer = pointer_in(folder, name); pointer)
       return follow(*pointer, notes);
   }
   if (is_part_of_folder(name)) {
@@ -262,9 +263,12 @@ FoundCheckpoint PathResolver::follow(const Pointer& pointer, std::vector<Note>& 
   return found;
 }
 
-std::optional<Pointer> PathResolver::pointer_in(const std::string& folder) const {
+std::optional<Pointer> PathResolver::pointer_in(const std::string& folder,
+                                                const std::string& only) const {
   const auto directory = fs_.open_directory(folder);
-  for (const std::string& name : {std::string("latest"), std::string(kMegatronPointer)}) {
+  for (const std::string& name :
+       {std::string("latest"), std::string(kMegatronPointer), std::string(kUniversalPointer)}) {
+    if (!only.empty() && name != only) continue;
     const auto info = directory->stat(name);
     if (!info) continue;
     Pointer pointer{.name = name, .target = "", .path = ""};

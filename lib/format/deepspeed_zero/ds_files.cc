@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "lib/format/deepspeed_zero/zero_partition.h"
+
 namespace tessera::deepspeed {
 namespace {
 
@@ -15,7 +17,7 @@ constexpr std::array kModelKeys = {kModule,       kOptimizer,          kBufferNa
 constexpr std::array kOptimKeys = {kZeroStage,         kBaseState,          kBaseStep,
                                    kFp32Groups,        kFp32FlatGroups,     kGroupPaddings,
                                    kAlignmentPaddings, kPartitionCount,     kSliceMappings,
-                                   kPartitionGroups,   kOptimizerStateDict, kParamGroups};
+                                   kPartitionGroups,   kOptimizerStateDict, kParamGroups, kDsVersion};
 
 template <std::size_t N>
 Value without(const Value& dict, const std::array<std::string_view, N>& keys,
@@ -43,6 +45,12 @@ bool flag(const Value& dict, std::string_view key, bool otherwise) {
   return found->as_bool();
 }
 
+ValueList texts(const std::vector<std::string>& list) {
+  ValueList out;
+  for (const std::string& item : list) out.push_back(Value::string(item));
+  return out;
+}
+
 Naming parse_naming(const Value& value) {
   Naming out;
   const auto name = [&](std::string_view key, std::string& to) {
@@ -52,9 +60,19 @@ Naming parse_naming(const Value& value) {
   name("model_root", out.model_root);
   name("optim_root", out.optim_root);
   name("fp32_leaf", out.fp32_leaf);
+  name("counters", out.counters);
   out.derive_fp32 = flag(value, "derive_fp32", true);
   out.module_weights = flag(value, "module_weights", false);
+  out.cast_buffers = flag(value, "cast_buffers", true);
+  out.has_groups = flag(value, "has_groups", true);
   if (const Value* added = value.find("added")) out.added = texts_of(*added, "added");
+  if (const Value* names = value.find("no_state")) out.no_state = texts_of(*names, "no_state");
+  if (const Value* empty = value.find("empty"))
+    for (const auto& [key, place] : dict_of(*empty, "empty")) {
+      const std::vector<std::int64_t> at = counts_of(place, "empty");
+      if (at.size() != 2) fail(Code::kCorrupt, "\"empty\" holds no pair of group and place");
+      out.empty.emplace_back(text_of(key, "empty"), at[0], at[1]);
+    }
   if (const Value* fp32 = value.find("fp32")) out.fp32 = tensors_of(*fp32, "fp32");
   return out;
 }
@@ -82,11 +100,34 @@ void parse_base(const Value& optimizer, OptimFile& out) {
 
 }  // namespace
 
-bool Naming::operator==(const Naming& other) const {
-  return model_root == other.model_root && optim_root == other.optim_root &&
-         fp32_leaf == other.fp32_leaf && derive_fp32 == other.derive_fp32 &&
-         module_weights == other.module_weights && added == other.added && fp32.empty() &&
-         other.fp32.empty();
+Value Naming::to_value() const {
+  const Naming plain;
+  ValueDict out;
+  const auto name = [&](std::string_view key, const std::string& mine, const std::string& other) {
+    if (mine != other) out.emplace_back(text(key), Value::string(mine));
+  };
+  const auto flag = [&](std::string_view key, bool mine, bool other) {
+    if (mine != other) out.emplace_back(text(key), Value::boolean(mine));
+  };
+  const auto list = [&](std::string_view key, const std::vector<std::string>& items) {
+    if (!items.empty()) out.emplace_back(text(key), Value::list(texts(items)));
+  };
+  name("model_root", model_root, plain.model_root);
+  name("optim_root", optim_root, plain.optim_root);
+  name("fp32_leaf", fp32_leaf, plain.fp32_leaf);
+  name("counters", counters, plain.counters);
+  flag("derive_fp32", derive_fp32, plain.derive_fp32);
+  flag("module_weights", module_weights, plain.module_weights);
+  flag("cast_buffers", cast_buffers, plain.cast_buffers);
+  flag("has_groups", has_groups, plain.has_groups);
+  list("added", added);
+  list("no_state", no_state);
+  ValueDict places;
+  for (const auto& [parameter, group, place] : empty)
+    places.emplace_back(Value::string(parameter),
+                        Value::list({Value::integer(group), Value::integer(place)}));
+  if (!places.empty()) out.emplace_back(text("empty"), Value::dict(std::move(places)));
+  return out.empty() ? Value() : Value::dict(std::move(out));
 }
 
 ModelFile parse_model_file(const TorchArchive& archive) {
@@ -96,7 +137,13 @@ ModelFile parse_model_file(const TorchArchive& archive) {
   const Value& module = require(out.root, kModule);
   if (module.is_none())
     fail(Code::kUnsupported, "\"module\" is empty: pipeline parallelism keeps weights by layer");
-  out.module = tensors_of(module, kModule);
+  for (const auto& [key, value] : dict_of(module, kModule)) {
+    if (value.is_tensor()) {
+      out.module.push_back({text_of(key, kModule), value.tensor_index()});
+    } else {
+      out.module_values.emplace_back(text_of(key, kModule), value);
+    }
+  }
   if (module.kind() == Value::Kind::kOrderedDict) out.module_attributes = module.attributes();
   if (const Value* names = present(out.root, kBufferNames))
     for (std::string& name : texts_of(*names, kBufferNames)) out.buffers.insert(std::move(name));
@@ -153,6 +200,26 @@ OptimFile parse_optim_file(const TorchArchive& archive) {
       out.alignment.push_back(counts_of(group, kAlignmentPaddings));
   parse_base(optimizer, out);
   return out;
+}
+
+std::vector<std::string> group_order(const std::vector<NamedShape>& stored, bool round_robin,
+                                     std::int64_t world_size) {
+  std::vector<std::string> names(stored.size());
+  const std::vector<std::size_t> order = round_robin_order(stored.size(), world_size);
+  for (std::size_t i = 0; i < stored.size(); ++i)
+    names[round_robin ? order[i] : i] = stored[i].name;
+  return names;
+}
+
+bool counters_are_values(const Naming& naming, std::int64_t stage) {
+  return naming.counters.empty() ? stage == 3 : naming.counters == "value";
+}
+
+bool is_round_robin(const Value& root) {
+  const Value* config = root.find(kDsConfig);
+  const Value* zero = config ? config->find("zero_optimization") : nullptr;
+  const Value* flag = zero ? zero->find("round_robin_gradients") : nullptr;
+  return flag && flag->kind() == Value::Kind::kBool && flag->as_bool();
 }
 
 Value global_state(const Value& optimizer) {

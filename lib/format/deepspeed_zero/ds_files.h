@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,9 +29,10 @@ struct Folder {
   bool empty() const { return models.empty() && optims.empty() && foreign.empty(); }
 };
 
-/// What lies in `place`: the tag folder, or, for a result of ours, the folder with the pointer
-/// (`latest` or `latest_universal`) and the seal.
-Folder find_folder(const Place& place);
+/// What lies in `place`: the tag folder, or the folder above it, by its pointer (`latest` or
+/// `latest_universal`). `sealed`: the folder above only where our own seal lies beside the pointer;
+/// others are found by whoever follows pointers.
+Folder find_folder(const Place& place, bool sealed);
 /// kUnsupported naming the feature that `folder.foreign` stands for.
 void refuse_foreign(const Folder& folder);
 
@@ -39,12 +41,20 @@ void refuse_foreign(const Folder& folder);
 struct Naming {
   std::string model_root{kModelRoot};
   std::string optim_root{kOptimRoot};
-  std::string fp32_leaf{kFp32Leaf};  // "": the source kept no masters of its own
-  bool derive_fp32 = true;           // fp32 of what is not trained, as ds_to_universal makes it
-  bool module_weights = false;       // weights are those of `module`, not the masters
-  std::vector<std::string> added;    // keys that only DeepSpeed needed
-  std::vector<NamedTensor> fp32;     // masters of what is not trained
-  bool operator==(const Naming&) const;
+  std::string fp32_leaf{kFp32Leaf};   // "": the source kept no masters of its own
+  std::string counters;               // "tensor" or "value": the form of steps; "": the stage's own
+  bool derive_fp32 = true;            // fp32 of what is not trained, as ds_to_universal makes it
+  bool module_weights = false;        // weights are those of `module`, not the masters
+  bool cast_buffers = true;           // buffers of low precision become fp32, as zero_to_fp32 does
+  bool has_groups = true;             // false: the source had none
+  std::vector<std::string> added;     // keys that only DeepSpeed needed
+  std::vector<std::string> no_state;  // trained, but without state in the source
+  /// Trained parameters without elements, which engines keep out of their groups: group, place.
+  std::vector<std::tuple<std::string, std::int64_t, std::int64_t>> empty;
+  std::vector<NamedTensor> fp32;  // masters of what is not trained
+
+  /// All but `fp32`, as the dict that stands in the model file; None when all is the default.
+  Value to_value() const;
 };
 
 /// mp_rank_.._model_states.pt and its kin.
@@ -52,6 +62,7 @@ struct ModelFile {
   std::uint32_t file = 0;
   std::int64_t dp_rank = -1;
   std::vector<NamedTensor> module;
+  std::vector<std::pair<std::string, Value>> module_values;  // _extra_state and the like
   Value module_attributes;
   std::set<std::string> buffers;
   bool has_shapes = false;  // false: no ZeRO
@@ -83,6 +94,13 @@ struct OptimFile {
   std::int64_t world_size() const;
 };
 OptimFile parse_optim_file(const TorchArchive& archive);
+/// Whether 0-dim tensors of the optimizer's state are numbers in the logical state.
+bool counters_are_values(const Naming& naming, std::int64_t stage);
+/// ds_config.zero_optimization.round_robin_gradients of a model file.
+bool is_round_robin(const Value& root);
+/// Names of a group in the order an engine was given them: round robin is undone.
+std::vector<std::string> group_order(const std::vector<NamedShape>& stored, bool round_robin,
+                                     std::int64_t world_size);
 /// Fields that are neither partitions nor recomputed: loss scaler, clip_grad, ...
 Value global_state(const Value& optimizer);
 

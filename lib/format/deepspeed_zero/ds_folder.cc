@@ -12,9 +12,9 @@ namespace {
 constexpr std::string_view kSeal = "tessera.manifest.json";
 constexpr std::uint64_t kMostPointerBytes = 4096;
 
-/// The neighbour folder that a pointer beside our own seal names; "" if there is none.
-std::string sealed_tag(const Directory& directory) {
-  if (!directory.stat(kSeal)) return "";
+/// The neighbour folder that a pointer names; "" if there is none.
+std::string tag_in(const Directory& directory, bool sealed) {
+  if (sealed && !directory.stat(kSeal)) return "";
   for (const std::string_view pointer : {kLatest, kLatestUniversal}) {
     const auto info = directory.stat(pointer);
     if (!info || info->type != FileType::kRegular || info->size_bytes > kMostPointerBytes) continue;
@@ -62,11 +62,11 @@ Folder list_folder(const Directory& directory, const std::string& tag) {
 
 }  // namespace
 
-Folder find_folder(const Place& place) {
+Folder find_folder(const Place& place, bool sealed) {
   if (!place.file.empty() || !place.directory) return {};
   Folder folder = list_folder(*place.directory, "");
   if (folder.empty()) {
-    const std::string tag = sealed_tag(*place.directory);
+    const std::string tag = tag_in(*place.directory, sealed);
     return tag.empty() ? folder : list_folder(*place.directory, tag);
   }
   std::string_view display = place.display;

@@ -70,6 +70,8 @@ inline constexpr std::string_view kGlobalsRoot = "deepspeed";
 inline constexpr std::string_view kFp32Leaf = "fp32";
 /// Key of Manifest::provenance: the tag the checkpoint has.
 inline constexpr std::string_view kTagProvenance = "deepspeed.tag";
+inline constexpr std::string_view kStageProvenance = "deepspeed.zero_stage";
+inline constexpr std::string_view kBf16Provenance = "deepspeed.bf16";
 
 struct FileName {
   enum class Kind : std::uint8_t {

@@ -1,10 +1,14 @@
 #include "lib/format/deepspeed_zero/state_assembler.h"
 
+#include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/state/roles.h>
 #include <tessera/tensor/cast.h>
 
 #include <algorithm>
+
+#include "lib/format/deepspeed_zero/zero_partition.h"
 
 namespace tessera::deepspeed {
 namespace {
@@ -77,11 +81,39 @@ std::uint32_t StateAssembler::add_whole(const Path& path, std::uint32_t file, st
 void StateAssembler::add_module_tensor(const NamedTensor& item) {
   const ArchiveTensor& stored = builder_.archive(model_.file).tensors.at(item.tensor);
   const bool buffer = model_.buffers.contains(item.name);
-  const bool cast = buffer && is_floating(stored.dtype) && is_castable(stored.dtype);
+  const bool cast = buffer && model_.naming.cast_buffers && is_floating(stored.dtype) &&
+                    is_castable(stored.dtype);
   Path path = root_path(model_.naming.model_root);
   path.push_back({PathItem::Kind::kKey, 0, item.name});
   const std::uint32_t number = add_whole(path, model_.file, item.tensor, cast);
   if (buffer) builder_.tensor(number).kind = TensorKind::kBuffer;
+}
+
+void StateAssembler::add_frozen(const std::string& name, const std::string& holder,
+                                const Shape& shape, std::span<const ModelFile> ranks,
+                                std::int64_t world_size) {
+  const auto fragment_of = [&](const ModelFile& model) {
+    const auto found = model.frozen.find(holder);
+    if (found != model.frozen.end()) return found->second;
+    Status status{Code::kCorrupt,
+                  fmt::format("frozen_param_fragments lacks \"{}\"", printable(holder)),
+                  {},
+                  {}};
+    status.context.file = builder_.manifest().files[model.file].path;
+    throw Error(std::move(status));
+  };
+  const ModelFile& first = ranks.empty() ? model_ : ranks.front();
+  const DType dtype = builder_.archive(first.file).tensors.at(fragment_of(first)).dtype;
+  std::vector<ArchivePiece> pieces;
+  if (ranks.empty())
+    pieces.push_back({Chunk::whole_of(Box::whole(shape)), model_.file, fragment_of(model_), 0});
+  for (const ModelFile& model : ranks) {
+    const Slice slice = slice_of(shape.numel(), world_size, model.dp_rank);
+    if (slice.begin < slice.end || (shape.numel() == 0 && pieces.empty()))
+      pieces.push_back(
+          {Chunk{Box::whole(shape), slice.begin, slice.end}, model.file, fragment_of(model), 0});
+  }
+  add_model(name, {dtype, shape}, pieces);
 }
 
 void StateAssembler::add_derived_fp32(std::uint32_t file, const NamedTensor& item) {
@@ -139,6 +171,11 @@ void StateAssembler::add_other_state() {
   if (!model_.module_attributes.is_none() && !holds_tensor(model_.module_attributes))
     builder_.manifest().state.containers.push_back(
         {model_root, Value::Kind::kOrderedDict, model_.module_attributes, 0});
+  for (const auto& [name, value] : model_.module_values) {
+    Path path = model_root;
+    path.push_back({PathItem::Kind::kKey, 0, name});
+    builder_.add_value(model_.file, path, value);
+  }
   ValueDict plain, clashing;
   const Value others = other_state(model_);
   for (const auto& entry : others.as_dict()) {

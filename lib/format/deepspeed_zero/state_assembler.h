@@ -33,6 +33,10 @@ class StateAssembler {
                       const Value& value);
   /// A tensor of the module as it stands: model.<name>; buffers of low precision are cast to fp32.
   void add_module_tensor(const NamedTensor& item);
+  /// A frozen parameter: whole in the model file, or (`ranks` of a stage 3 checkpoint over
+  /// `world_size`) cut over theirs. `holder`: the name it is stored under.
+  void add_frozen(const std::string& name, const std::string& holder, const Shape& shape,
+                  std::span<const ModelFile> ranks, std::int64_t world_size);
   /// optim.state.<name>.fp32 cast from a whole tensor of `file`; nothing for a type without a cast.
   void add_derived_fp32(std::uint32_t file, const NamedTensor& item);
   /// The module's copy of a trained weight, when it has another type than the master: no leaf, but

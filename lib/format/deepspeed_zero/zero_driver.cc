@@ -3,6 +3,7 @@
 #include <tessera/format/deepspeed_zero.h>
 
 #include "lib/format/deepspeed_zero/ds_files.h"
+#include "lib/format/deepspeed_zero/zero_output.h"
 #include "lib/format/deepspeed_zero/zero_reader.h"
 #include "lib/format/torch_files/archive_manifest.h"
 
@@ -15,12 +16,12 @@ class DeepspeedZeroDriver : public FormatDriver {
  public:
   std::string_view id() const override { return deepspeed::kZeroFormat; }
   Capabilities capabilities() const override {
-    return {.writes = false, .many_ranks = true, .keeps_opaque = true};
+    return {.many_ranks = true, .keeps_opaque = true, .needs_steps = true};
   }
 
   ProbeResult probe(const Place& place) const override {
     try {
-      const deepspeed::Folder folder = deepspeed::find_folder(place);
+      const deepspeed::Folder folder = deepspeed::find_folder(place, true);
       if (folder.empty() || folder.is_universal) return {};
       return {Answer::kYes, fmt::format("has {} files of model states and {} of optimizer states",
                                         folder.models.size(), folder.optims.size())};
@@ -35,8 +36,8 @@ class DeepspeedZeroDriver : public FormatDriver {
               const ReadOptions& options) const override {
     locate_archives(*place.directory, manifest, tensors, options);
   }
-  OutputPlan output_plan(const Manifest&, const TargetRequest&) const override {
-    fail(Code::kUnsupported, "deepspeed-zero is only read");
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return deepspeed::plan_zero(source, request);
   }
 };
 

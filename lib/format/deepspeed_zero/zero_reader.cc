@@ -30,27 +30,10 @@ std::string list_ranks(const std::vector<std::int64_t>& ranks) {
   return list;
 }
 
-/// The groups in the order an engine was given them: round robin is undone.
-std::vector<std::string> group_order(const std::vector<NamedShape>& stored, bool round_robin,
-                                     std::int64_t world_size) {
-  std::vector<std::string> names(stored.size());
-  const std::vector<std::size_t> order = round_robin_order(stored.size(), world_size);
-  for (std::size_t i = 0; i < stored.size(); ++i)
-    names[round_robin ? order[i] : i] = stored[i].name;
-  return names;
-}
-
-bool is_round_robin(const Value& root) {
-  const Value* config = root.find(kDsConfig);
-  const Value* zero = config ? config->find("zero_optimization") : nullptr;
-  const Value* flag = zero ? zero->find("round_robin_gradients") : nullptr;
-  return flag && flag->kind() == Value::Kind::kBool && flag->as_bool();
-}
-
 class ZeroReader {
  public:
   ZeroReader(const Place& place, const ReadOptions& options)
-      : folder_(find_folder(place)),
+      : folder_(find_folder(place, false)),
         builder_(*place.directory, options),
         bytes_(*place.directory, builder_),
         findings_(options.tolerate_damage, builder_.manifest().notes) {}
@@ -64,18 +47,20 @@ class ZeroReader {
   void open_fragments();
   void read_without_zero();
   void place_parameters();
+  void add_empty_parameters();
+  void insert_empty(std::size_t group, std::vector<std::string>& members) const;
   std::vector<ArchivePiece> pieces_of(const TrainedParameter& parameter,
                                       const std::function<std::uint32_t(const Run&)>& tensor) const;
   void add_model();
   void add_weight(const std::string& name, const NamedTensor* module);
   void add_trained(const std::string& name, const TrainedParameter& parameter,
                    const NamedTensor* module);
-  void add_frozen(const std::string& name, const Shape& shape);
   void add_optimizer();
   void add_leaves(const TrainedParameter& parameter);
   void add_leaf(const TrainedParameter& parameter, const std::string& leaf, const Value& first);
   void add_flat_leaf(const TrainedParameter& parameter, const std::string& leaf);
   void add_scalar_leaf(const TrainedParameter& parameter, const std::string& leaf);
+  void check_copies(std::size_t flat, const std::string& leaf);
   Value scalar_of(std::size_t flat, const std::string& leaf);
   void add_groups();
   void add_derived();
@@ -89,6 +74,10 @@ class ZeroReader {
     for (const auto& rank : ranks_)
       if (rank) return *rank;
     TESSERA_CHECK(false);
+  }
+  bool is_empty(const std::string& name) const {
+    return std::ranges::any_of(model_.naming.empty,
+                               [&](const auto& item) { return std::get<0>(item) == name; });
   }
   const Value& leaf_on(const OptimFile& rank, std::size_t flat, const std::string& leaf);
 
@@ -104,6 +93,7 @@ class ZeroReader {
   std::unordered_map<std::string, std::size_t> trained_;  // name -> index in parameters_
   std::unordered_map<std::string, std::string> shared_;
   std::unordered_map<std::string, Shape> frozen_;
+  std::set<std::pair<std::size_t, std::string>> checked_;
   std::map<std::pair<std::size_t, std::string>, Value> scalars_;  // stage 3, by buffer and leaf
 };
 
@@ -272,12 +262,31 @@ void ZeroReader::place_parameters() {
   }
   parameters_ = stage_ == 3 ? places_of_stage_3(model_.param_shapes, sizes)
                             : places_of_stage_2(model_.param_shapes, first_rank().alignment, sizes);
+  add_empty_parameters();
+  if (!parameters_.empty() && first_rank().fp32.empty())
+    fail(Code::kCorrupt, "there are parameters, but no flat buffers");
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     if (!trained_.emplace(parameters_[i].name, i).second)
       in_file(path(model_.file), [&] {
         fail(Code::kCorrupt,
              fmt::format("param_shapes lists \"{}\" twice", printable(parameters_[i].name)));
       });
+}
+
+/// Trained parameters without elements, which stand among the frozen ones.
+void ZeroReader::add_empty_parameters() {
+  for (const auto& [name, group, place] : model_.naming.empty) {
+    const auto shape = frozen_.find(name);
+    if (shape == frozen_.end() || shape->second.numel() != 0) continue;
+    std::size_t flat = static_cast<std::size_t>(group);
+    const std::vector<Value>& groups = first_rank().groups;
+    if (stage_ == 3 && flat < groups.size())
+      for (const std::int64_t id : counts_of(require(groups[flat], kParams), kParams)) {
+        flat = static_cast<std::size_t>(id);
+        break;
+      }
+    parameters_.push_back({name, shape->second, flat, {}});
+  }
 }
 
 std::vector<ArchivePiece> ZeroReader::pieces_of(
@@ -291,8 +300,8 @@ std::vector<ArchivePiece> ZeroReader::pieces_of(
   }
   if (pieces.empty() && parameter.shape.numel() == 0) {
     const OptimFile& rank = first_rank();
-    pieces.push_back(
-        {Chunk::whole_of(box), rank.file, tensor({rank.rank, parameter.flat, 0, 0, 0}), 0});
+    const std::size_t flat = std::min(parameter.flat, rank.fp32.size() - 1);
+    pieces.push_back({Chunk::whole_of(box), rank.file, tensor({rank.rank, flat, 0, 0, 0}), 0});
   }
   return pieces;
 }
@@ -321,7 +330,10 @@ void ZeroReader::add_weight(const std::string& name, const NamedTensor* module) 
     return add_trained(name, parameters_[found->second], module);
   // Stage 1 keeps frozen parameters in the module alone.
   const auto frozen = frozen_.find(holder);
-  if (frozen != frozen_.end()) return add_frozen(name, frozen->second);
+  if (frozen != frozen_.end())
+    return StateAssembler(builder_, model_)
+        .add_frozen(name, holder, frozen->second, fragments_,
+                    static_cast<std::int64_t>(ranks_.size()));
   if (module) return StateAssembler(builder_, model_).add_module_tensor(*module);
   in_file(path(model_.file), [&] {
     fail(Code::kCorrupt, fmt::format("\"{}\" is tied to \"{}\", which is not in the checkpoint",
@@ -343,38 +355,6 @@ void ZeroReader::add_trained(const std::string& name, const TrainedParameter& pa
   if (module && model_.naming.module_weights) return state.add_module_tensor(*module);
   state.add_model(name, {master, parameter.shape}, pieces);
   if (module && name == parameter.name) state.keep_module_copy(*module, master);
-}
-
-void ZeroReader::add_frozen(const std::string& name, const Shape& shape) {
-  StateAssembler state(builder_, model_);
-  std::string holder = name;
-  if (!frozen_.contains(name)) holder = shared_.at(name);
-  const auto fragment_of = [&](const ModelFile& model) {
-    const auto found = model.frozen.find(holder);
-    if (found == model.frozen.end())
-      in_file(path(model.file), [&] {
-        fail(Code::kCorrupt, fmt::format("frozen_param_fragments lacks \"{}\"", printable(holder)));
-      });
-    return found->second;
-  };
-  if (stage_ != 3) {
-    const std::uint32_t index = fragment_of(model_);
-    const ArchiveTensor& stored = archive_tensor(model_.file, index);
-    const ArchivePiece piece = whole_piece_of(stored, model_.file, index);
-    state.add_model(name, {stored.dtype, shape}, {&piece, 1});
-    return;
-  }
-  const std::uint32_t first = fragment_of(fragments_.front());
-  const DType dtype = archive_tensor(fragments_.front().file, first).dtype;
-  std::vector<ArchivePiece> pieces;
-  for (const ModelFile& model : fragments_) {
-    const Slice slice =
-        slice_of(shape.numel(), static_cast<std::int64_t>(ranks_.size()), model.dp_rank);
-    if (slice.begin < slice.end || (shape.numel() == 0 && pieces.empty()))
-      pieces.push_back(
-          {Chunk{Box::whole(shape), slice.begin, slice.end}, model.file, fragment_of(model), 0});
-  }
-  state.add_model(name, {dtype, shape}, pieces);
 }
 
 const Value& ZeroReader::leaf_on(const OptimFile& rank, std::size_t flat, const std::string& leaf) {
@@ -399,13 +379,16 @@ void ZeroReader::add_optimizer() {
   StateAssembler state(builder_, model_);
   const OptimFile& first = first_rank();
   ValueDict globals = global_state(first.optimizer).as_dict();
-  globals.insert(globals.begin(), {text(kZeroStage), Value::integer(stage_)});
-  const bool bf16 = folder_.optims.begin()->second.bf16;
-  globals.insert(globals.begin() + 1, {text("bf16"), Value::boolean(bf16)});
+  ValueList buffers;
+  for (const NamedTensor& item : model_.module)
+    if (model_.buffers.contains(item.name)) buffers.push_back(Value::string(item.name));
+  if (!buffers.empty()) globals.emplace_back(text(kBufferNames), Value::list(std::move(buffers)));
   state.add_globals(first.file, Value::dict(std::move(globals)));
 }
 
 void ZeroReader::add_leaves(const TrainedParameter& parameter) {
+  const auto& stateless = model_.naming.no_state;
+  if (std::ranges::find(stateless, parameter.name) != stateless.end()) return;
   const auto master = [&](const Run& run) {
     return ranks_[static_cast<std::size_t>(run.rank)]->fp32.at(run.flat);
   };
@@ -462,31 +445,39 @@ void ZeroReader::add_flat_leaf(const TrainedParameter& parameter, const std::str
         .add_leaf(parameter.name, leaf, {*dtype, parameter.shape}, pieces);
 }
 
-/// A step counter: stages 1 and 2 keep it as a tensor (one copy per rank that holds a part of the
-/// parameter), stage 3 as a value.
+/// A step counter: stages 1 and 2 keep it as a tensor, stage 3 as a value.
 void ZeroReader::add_scalar_leaf(const TrainedParameter& parameter, const std::string& leaf) {
   StateAssembler state(builder_, model_);
   const OptimFile& first = first_rank();
-  if (stage_ == 3) {
+  if (counters_are_values(model_.naming, stage_)) {
     const auto key = std::pair{parameter.flat, leaf};
     auto known = scalars_.find(key);
     if (known == scalars_.end())
       known = scalars_.emplace(key, scalar_of(parameter.flat, leaf)).first;
     return state.add_leaf_value(first.file, parameter.name, leaf, known->second);
   }
-  std::vector<ArchivePiece> pieces;
-  const auto add = [&](const OptimFile& rank) {
-    const Value& value = leaf_on(rank, parameter.flat, leaf);
-    if (!value.is_tensor() || archive_tensor(rank.file, value.tensor_index()).shape.rank() != 0)
-      fail(Code::kCorrupt, fmt::format("\"{}\" is no scalar on rank {}", leaf, rank.rank));
-    pieces.push_back({Chunk::whole_of(Box::whole({})), rank.file, value.tensor_index(), 0});
-  };
-  std::set<std::int64_t> holders;
-  for (const Run& run : parameter.runs) holders.insert(run.rank);
-  if (holders.empty()) holders.insert(first.rank);
-  for (const std::int64_t rank : holders) add(*ranks_[static_cast<std::size_t>(rank)]);
-  const DType dtype = archive_tensor(pieces[0].file, pieces[0].tensor).dtype;
-  state.add_leaf(parameter.name, leaf, {dtype, {}}, pieces);
+  check_copies(parameter.flat, leaf);
+  const std::uint32_t tensor = leaf_on(first, parameter.flat, leaf).tensor_index();
+  const ArchivePiece piece{Chunk::whole_of(Box::whole({})), first.file, tensor, 0};
+  state.add_leaf(parameter.name, leaf, {archive_tensor(first.file, tensor).dtype, {}}, {&piece, 1});
+}
+
+/// Every rank stored its own copy of a group's counter; the lowest rank's stands for all.
+void ZeroReader::check_copies(std::size_t flat, const std::string& leaf) {
+  if (!checked_.emplace(flat, leaf).second) return;
+  const OptimFile& first = first_rank();
+  const TensorRef mine{first.file, leaf_on(first, flat, leaf).tensor_index()};
+  for (const auto& rank : ranks_) {
+    if (!rank || rank->file == first.file) continue;
+    const Value& value = leaf_on(*rank, flat, leaf);
+    const bool same = value.is_tensor() && bytes_.same(mine, {rank->file, value.tensor_index()}) !=
+                                               ArchiveBytes::Answer::kDifferent;
+    if (!same)
+      findings_.error("CK046",
+                      fmt::format("\"{}\" of group {} differs from that in {}", printable(leaf),
+                                  flat, path(first.file)),
+                      path(rank->file));
+  }
 }
 
 Value ZeroReader::scalar_of(std::size_t flat, const std::string& leaf) {
@@ -512,27 +503,35 @@ Value ZeroReader::scalar_of(std::size_t flat, const std::string& leaf) {
   return out;
 }
 
+void ZeroReader::insert_empty(std::size_t group, std::vector<std::string>& members) const {
+  for (const auto& [name, in_group, place] : model_.naming.empty)
+    if (static_cast<std::size_t>(in_group) == group && trained_.contains(name))
+      members.insert(members.begin() + std::min(place, static_cast<std::int64_t>(members.size())),
+                     name);
+}
+
 void ZeroReader::add_groups() {
+  if (!model_.naming.has_groups) return;
   StateAssembler state(builder_, model_);
   const OptimFile& first = first_rank();
   const bool round_robin = stage_ != 3 && is_round_robin(model_.root);
-  if (stage_ != 3) {
-    for (std::size_t g = 0; g < model_.param_shapes.size(); ++g)
-      state.add_group(first.file, g, g < first.groups.size() ? first.groups[g] : Value(),
-                      group_order(model_.param_shapes[g], round_robin,
-                                  static_cast<std::int64_t>(ranks_.size())),
-                      first.base_step);
-    return;
-  }
-  for (std::size_t g = 0; g < first.groups.size(); ++g) {
-    std::set<std::int64_t> ids;
-    for (const std::int64_t id : counts_of(require(first.groups[g], kParams), kParams))
-      ids.insert(id);
+  const std::size_t count = stage_ == 3 ? first.groups.size() : model_.param_shapes.size();
+  for (std::size_t g = 0; g < count; ++g) {
     std::vector<std::string> members;
-    for (const TrainedParameter& parameter : parameters_)
-      if (ids.contains(static_cast<std::int64_t>(parameter.flat)))
-        members.push_back(parameter.name);
-    state.add_group(first.file, g, first.groups[g], members, Value());
+    if (stage_ != 3) {
+      members = group_order(model_.param_shapes[g], round_robin,
+                            static_cast<std::int64_t>(ranks_.size()));
+    } else {
+      std::set<std::int64_t> ids;
+      for (const std::int64_t id : counts_of(require(first.groups[g], kParams), kParams))
+        ids.insert(id);
+      for (const TrainedParameter& parameter : parameters_)
+        if (ids.contains(static_cast<std::int64_t>(parameter.flat)) && !is_empty(parameter.name))
+          members.push_back(parameter.name);
+    }
+    insert_empty(g, members);
+    state.add_group(first.file, g, g < first.groups.size() ? first.groups[g] : Value(), members,
+                    stage_ == 3 ? Value() : first.base_step);
   }
 }
 
@@ -561,6 +560,9 @@ std::string ZeroReader::describe() {
     }
     return "DeepSpeed without ZeRO" + by;
   }
+  manifest.provenance[std::string(kStageProvenance)] = fmt::format("{}", stage_);
+  manifest.provenance[std::string(kBf16Provenance)] =
+      folder_.optims.begin()->second.bf16 ? "true" : "false";
   manifest.world_size = static_cast<std::int64_t>(ranks_.size());
   manifest.world_size_source =
       fmt::format("partition_count of {} optimizer files", folder_.optims.size());

@@ -1,0 +1,335 @@
+#include "lib/format/deepspeed_zero/model_writer.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "lib/format/deepspeed_zero/state_assembler.h"
+#include "lib/format/deepspeed_zero/zero_partition.h"
+
+namespace tessera::deepspeed {
+namespace {
+
+using Part = ModuleEntry::Part;
+
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
+constexpr std::int64_t kSubGroupNumel = 1'000'000'000;  // DeepSpeed's default
+constexpr std::string_view kVersion = "0.19.8";         // whose files these are
+constexpr std::string_view kUniversalSuffix = "_universal";
+
+const Value* zero_option(const SourceState& state, std::string_view key) {
+  const Value* config = state.fields.find(kDsConfig);
+  const Value* zero = config ? config->find("zero_optimization") : nullptr;
+  return zero ? zero->find(key) : nullptr;
+}
+
+std::vector<Target::Buffer> make_buffers(const SourceState& state, const Target& target) {
+  std::vector<Target::Buffer> out;
+  const Value* robin = zero_option(state, "round_robin_gradients");
+  const bool round_robin = robin && robin->kind() == Value::Kind::kBool && robin->as_bool();
+  const Value* size = zero_option(state, "sub_group_size");
+  const std::int64_t sub_group =
+      size && size->is_number() && size->as_real() >= 1 && size->as_real() < 1e18
+          ? static_cast<std::int64_t>(size->as_real())
+          : kSubGroupNumel;
+  for (std::size_t g = 0; g < state.groups.size(); ++g) {
+    std::vector<std::size_t> members;
+    std::vector<std::int64_t> rooms;
+    for (std::size_t i = 0; i < state.groups[g].parameters.size(); ++i) {
+      const std::int64_t numel = state.groups[g].parameters[i].shape.numel();
+      if (numel == 0) continue;
+      members.push_back(i);
+      rooms.push_back(slice_of(numel, target.world_size, 0).room);
+    }
+    if (target.stage < 3) {
+      Target::Buffer buffer{g, members};
+      if (round_robin) {
+        const auto order = round_robin_order(members.size(), target.world_size);
+        for (std::size_t i = 0; i < order.size(); ++i) buffer.parameters[i] = members[order[i]];
+      }
+      out.push_back(std::move(buffer));
+      continue;
+    }
+    auto next = members.begin();
+    for (const std::size_t count : sub_groups(rooms, sub_group)) {
+      const auto end = next + static_cast<std::ptrdiff_t>(count);
+      out.push_back({g, {next, end}});
+      next = end;
+    }
+  }
+  return out;
+}
+
+std::string tag_of(const Manifest& source, const SourceState& state, std::string_view suffix) {
+  const auto known = source.provenance.find(std::string(kTagProvenance));
+  std::string tag = known == source.provenance.end() ? "" : known->second;
+  if (tag.ends_with(kUniversalSuffix)) tag.resize(tag.size() - kUniversalSuffix.size());
+  if (tag.empty() || tag.starts_with('.') || tag.find('/') != std::string::npos) {
+    const Value* steps = state.fields.find(kGlobalSteps);
+    tag = fmt::format("global_step{}", steps && steps->is_int() ? steps->as_int() : 0);
+  }
+  return tag + std::string(suffix);
+}
+
+/// The same elements of the same file, whatever they are cast to.
+bool same_source(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
+  const StoredTensor& x = manifest.tensors[a];
+  const StoredTensor& y = manifest.tensors[b];
+  if (x.chunk_count != y.chunk_count || x.stored_dtype() != y.stored_dtype()) return false;
+  for (std::uint32_t i = 0; i < x.chunk_count; ++i) {
+    const Source& s = manifest.source(x, i);
+    const Source& t = manifest.source(y, i);
+    if (s.kind != t.kind || s.file != t.file || s.offset != t.offset || s.length != t.length ||
+        s.flags != t.flags)
+      return false;
+  }
+  return true;
+}
+
+/// What the module of stages 0 to 2 holds under a name that is not trained.
+std::uint32_t module_tensor(const Manifest& source, const ModuleEntry& entry) {
+  const bool twice = entry.part == Part::kTied || entry.part == Part::kFrozen;
+  if (!twice || entry.fp32 == kNoTensor || same_source(source, entry.tensor, entry.fp32))
+    return entry.tensor;
+  return entry.fp32;
+}
+
+void add_missing(Value& dict, std::string_view prefix, std::string_view key, Value value,
+                 std::vector<std::string>& added) {
+  if (dict.find(key)) return;
+  ValueDict entries = dict.as_dict();
+  entries.emplace_back(text(key), std::move(value));
+  dict = Value::dict(std::move(entries));
+  added.push_back(std::string(prefix) + std::string(key));
+}
+
+void add_engine_fields(SourceState& state, const Target& target) {
+  std::vector<std::string>& added = state.naming.added;
+  const auto zero = Value::integer(0);
+  add_missing(state.fields, "", "lr_scheduler", Value(), added);
+  add_missing(state.fields, "", kSkippedSteps, zero, added);
+  add_missing(state.fields, "", kGlobalSteps, zero, added);
+  const Value config = Value::dict(
+      {{text("zero_optimization"), Value::dict({{text("stage"), Value::integer(target.stage)}})}});
+  add_missing(state.fields, "", kDsConfig, config, added);
+  add_missing(state.fields, "", kDsVersion, text(kVersion), added);
+
+  const std::string globals = std::string(kGlobalsRoot) + ".";
+  const Value scaler = Value::dict({{text("class"), text("LossScaler")},
+                                    {text("cur_scale"), Value::real(1.0)},
+                                    {text("dynamic"), Value::boolean(false)}});
+  add_missing(state.globals, globals, kLossScaler, scaler, added);
+  add_missing(state.globals, globals, "dynamic_loss_scale", Value::boolean(false), added);
+  add_missing(state.globals, globals, "overflow", Value::boolean(false), added);
+  const bool buffers = std::ranges::any_of(
+      state.module, [](const ModuleEntry& entry) { return entry.part == Part::kBuffer; });
+  if (buffers && !state.globals.find(kBufferNames))
+    added.push_back(globals + std::string(kBufferNames));
+}
+
+class ModelFileWriter {
+ public:
+  ModelFileWriter(const Manifest& source, const SourceState& state, const Target& target,
+                  std::int64_t rank)
+      : source_(source), state_(state), target_(target), rank_(rank), builder_(source) {}
+
+  ArchiveFile write() {
+    ValueDict root;
+    const auto add = [&root](std::string_view key, Value value) {
+      root.emplace_back(text(key), std::move(value));
+    };
+    add(kModule, module());
+    add(kBufferNames, buffer_names());
+    add(kOptimizer, Value());
+    add(kParamShapes, param_shapes());
+    add_frozen(root);
+    add(kSharedParams, shared());
+    add(kDpWorldSize, Value::integer(target_.world_size));
+    add(kMpWorldSize, Value::integer(1));
+    add(kParallelDimensions, Value::dict({{text("pp_degree"), Value::integer(1)},
+                                          {text("tp_degree"), Value::integer(1)}}));
+    const Value fields = builder_.value(state_.fields);
+    for (const auto& field : fields.as_dict()) root.push_back(field);
+    if (Value naming = this->naming(); !naming.is_none() && rank_ <= 0) add(kTessera, naming);
+    const std::string name = rank_ < 0 ? model_file_name() : model_file_name(rank_);
+    return builder_.finish(target_.folder + name, Value::dict(std::move(root)));
+  }
+
+ private:
+  Value module() {
+    const auto copies = module_copies(source_);
+    ValueDict entries;
+    for (const ModuleEntry& entry : state_.module) {
+      std::uint32_t tensor =
+          entry.part == Part::kTrained ? entry.tensor : module_tensor(source_, entry);
+      const auto copy = copies.find(entry.name);
+      const bool has_copy = entry.part == Part::kTrained && copy != copies.end();
+      if (target_.stage == 3 && entry.part != Part::kBuffer) {
+        const DType dtype = source_.tensors[has_copy ? copy->second : entry.tensor].spec.dtype;
+        entries.emplace_back(Value::string(entry.name), builder_.flat(dtype, 0, {}));
+        continue;
+      }
+      if (has_copy && !state_.naming.module_weights &&
+          source_.tensors[copy->second].spec.shape == source_.tensors[tensor].spec.shape)
+        tensor = copy->second;
+      entries.emplace_back(Value::string(entry.name), builder_.tensor(tensor));
+    }
+    for (const auto& [name, value] : state_.module_values)
+      entries.emplace_back(Value::string(name), builder_.value(value));
+    return Value::ordered_dict(std::move(entries), builder_.value(state_.module_attributes));
+  }
+
+  Value buffer_names() const {
+    ValueList names;
+    for (const ModuleEntry& entry : state_.module)
+      if (entry.part == Part::kBuffer) names.push_back(Value::string(entry.name));
+    return Value::list(std::move(names));
+  }
+
+  static Value size_of(const Shape& shape) {
+    return Value::size({shape.extents().begin(), shape.extents().end()});
+  }
+
+  Value param_shapes() const {
+    ValueList groups;
+    for (const Target::Buffer& buffer : target_.buffers) {
+      ValueDict shapes;
+      for (const std::size_t i : buffer.parameters) {
+        const SourceParameter& parameter = state_.groups[buffer.group].parameters[i];
+        shapes.emplace_back(Value::string(parameter.name), size_of(parameter.shape));
+      }
+      groups.push_back(Value::ordered_dict(std::move(shapes), Value()));
+    }
+    return Value::list(std::move(groups));
+  }
+
+  bool is_frozen(const ModuleEntry& entry) const {
+    return entry.part == Part::kFrozen ||
+           (entry.part == Part::kTrained && shape_of(entry).numel() == 0);
+  }
+  const Shape& shape_of(const ModuleEntry& entry) const {
+    return source_.tensors[entry.tensor].spec.shape;
+  }
+
+  void add_frozen(ValueDict& root) {
+    ValueDict shapes, fragments;
+    for (const ModuleEntry& entry : state_.module) {
+      if (!is_frozen(entry)) continue;
+      shapes.emplace_back(Value::string(entry.name), size_of(shape_of(entry)));
+      fragments.emplace_back(Value::string(entry.name), fragment(entry));
+    }
+    root.emplace_back(text(kFrozenShapes), Value::ordered_dict(std::move(shapes), Value()));
+    root.emplace_back(text(kFrozenFragments), Value::ordered_dict(std::move(fragments), Value()));
+  }
+  Value fragment(const ModuleEntry& entry) {
+    if (target_.stage < 3) return builder_.tensor(entry.tensor);
+    const Slice slice =
+        slice_of(shape_of(entry).numel(), target_.world_size, std::max<std::int64_t>(rank_, 0));
+    return builder_.flat(source_.tensors[entry.tensor].spec.dtype, slice.room,
+                         {piece_of(source_, entry.tensor, slice.begin, slice.end)});
+  }
+
+  Value shared() const {
+    ValueDict pairs;
+    for (const ModuleEntry& entry : state_.module)
+      if (entry.part == Part::kTied && rank_ <= 0)
+        pairs.emplace_back(Value::string(entry.name), Value::string(entry.stored));
+    return Value::dict(std::move(pairs));
+  }
+
+  Value naming() {
+    Value out = state_.naming.to_value();
+    ValueDict fp32;
+    for (const NamedTensor& item : state_.naming.fp32)
+      fp32.emplace_back(Value::string(item.name), builder_.tensor(item.tensor));
+    if (fp32.empty()) return out;
+    ValueDict entries = out.is_none() ? ValueDict{} : out.as_dict();
+    entries.emplace_back(text("fp32"), Value::dict(std::move(fp32)));
+    return Value::dict(std::move(entries));
+  }
+
+  const Manifest& source_;
+  const SourceState& state_;
+  const Target& target_;
+  std::int64_t rank_;
+  FileBuilder builder_;
+};
+
+}  // namespace
+
+Target make_target(const Manifest& source, const TargetRequest& request, const SourceState& state,
+                   std::string_view tag_suffix) {
+  Target target;
+  if (request.mesh && request.mesh->rank() > 1)
+    fail(Code::kUnsupported, "DeepSpeed files are written for data-parallel ranks alone",
+         "use --world-size N");
+  target.world_size = request.mesh ? request.mesh->world_size() : request.world_size.value_or(1);
+  if (target.world_size < 1 || target.world_size > kMostRanks)
+    fail(Code::kInvalidArgument,
+         fmt::format("{} ranks: between 1 and {} can be written", target.world_size, kMostRanks));
+  target.stage = target_stage(source, request);
+  target.bf16 = target_is_bf16(source, state);
+  target.folder = tag_of(source, state, tag_suffix) + "/";
+  target.buffers = make_buffers(state, target);
+  return target;
+}
+
+void complete(const Manifest& source, SourceState& state, const Target& target) {
+  Naming& naming = state.naming;
+  add_engine_fields(state, target);
+  if (state.separate_weights && target.stage < 3) naming.module_weights = true;
+  if (state.separate_weights && target.stage == 3) {
+    for (const SourceGroup& group : state.groups)
+      for (const SourceParameter& parameter : group.parameters)
+        if (source.tensors[parameter.weight].spec.dtype != group.master)
+          in_tensor(parameter.name, [&] {
+            fail(Code::kUnsupported,
+                 fmt::format("it is {} beside an fp32 master: stage 3 keeps only the master",
+                             torch_name(source.tensors[parameter.weight].spec.dtype)),
+                 "write stage 2, or take weights from the masters with --prefer master");
+          });
+    state.notes.push_back({"CK034", "warning",
+                           "stage 3 keeps one copy of weights and fp32 masters, the masters'", "",
+                           ""});
+  }
+  bool tensors = false, numbers = false;
+  for (const SourceGroup& group : state.groups)
+    for (const ScalarLeaf& leaf : group.scalars) {
+      tensors |= leaf.value.is_tensor();
+      numbers |= leaf.value.kind() == Value::Kind::kFloat;
+    }
+  if (target.stage == 3 && tensors) naming.counters = "tensor";
+  if (target.stage < 3 && numbers) naming.counters = "value";
+  bool natural = target.stage < 3 && state.fp32_of_all_rest;
+  for (const ModuleEntry& entry : state.module) {
+    if (entry.fp32 == kNoTensor) continue;
+    const bool fits = source.tensors[entry.fp32].spec.dtype == DType::kFloat32 &&
+                      (same_source(source, entry.tensor, entry.fp32) || entry.part == Part::kTied ||
+                       entry.part == Part::kFrozen);
+    natural = natural && fits;
+  }
+  if (!natural) {
+    naming.derive_fp32 = target.stage == 3;  // stage 3 derives none
+    for (const ModuleEntry& entry : state.module)
+      if (entry.fp32 != kNoTensor) naming.fp32.push_back({entry.name, entry.fp32});
+  }
+  for (std::size_t g = 0; g < state.groups.size(); ++g) {
+    const auto& parameters = state.groups[g].parameters;
+    const bool all_empty = std::ranges::all_of(
+        parameters, [](const SourceParameter& p) { return p.shape.numel() == 0; });
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].shape.numel() == 0 && !(target.stage == 3 && all_empty))
+        naming.empty.emplace_back(parameters[i].name, static_cast<std::int64_t>(g),
+                                  static_cast<std::int64_t>(i));
+  }
+}
+
+ArchiveFile model_file(const Manifest& source, const SourceState& state, const Target& target,
+                       std::int64_t rank) {
+  return ModelFileWriter(source, state, target, rank).write();
+}
+
+}  // namespace tessera::deepspeed

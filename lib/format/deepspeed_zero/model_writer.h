@@ -1,0 +1,40 @@
+#pragma once
+// The model file that engines, zero_to_fp32 and ds_to_universal read: module, names and shapes,
+// fields. Shared by both writers.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lib/format/deepspeed_zero/file_builder.h"
+#include "lib/format/deepspeed_zero/source_state.h"
+
+namespace tessera::deepspeed {
+
+/// What decides the files besides the state.
+struct Target {
+  int stage = 2;
+  bool bf16 = false;
+  std::int64_t world_size = 1;
+  std::string folder;  // "<tag>/"
+  /// Groups as they lie in the flat buffers: per group (stage 3: sub-group) indices of parameters
+  /// in SourceGroup::parameters, those without elements left out.
+  struct Buffer {
+    std::size_t group = 0;
+    std::vector<std::size_t> parameters;
+  };
+  std::vector<Buffer> buffers;
+};
+
+/// The target of a request. Throws kInvalidArgument for a world size below 1 or above 2^20.
+Target make_target(const Manifest& source, const TargetRequest& request, const SourceState& state,
+                   std::string_view tag_suffix);
+
+/// Adds what DeepSpeed asks for and the source does not have (Naming::added), decides how weights,
+/// masters and what is not trained are told apart. Throws kUnsupported where the stage cannot.
+void complete(const Manifest& source, SourceState& state, const Target& target);
+
+/// The model file of `rank` (-1: the one file of stages 1 and 2).
+ArchiveFile model_file(const Manifest& source, const SourceState& state, const Target& target,
+                       std::int64_t rank);
+
+}  // namespace tessera::deepspeed

@@ -1,0 +1,34 @@
+#include "lib/format/deepspeed_zero/optim_writer.h"
+
+namespace tessera::deepspeed {
+
+Value scalar_value(FileBuilder& builder, const Value& value) {
+  if (value.is_tensor()) return builder.tensor(value.tensor_index());
+  if (value.kind() == Value::Kind::kFloat) return builder.float_scalar(value.as_real());
+  return value;
+}
+
+Value param_groups(FileBuilder& builder, const SourceState& state, const Target& target) {
+  ValueList groups;
+  for (std::size_t g = 0; g < state.groups.size(); ++g) {
+    ValueDict group;
+    for (const auto& [key, value] : state.groups[g].options)
+      group.emplace_back(key, builder.value(value));
+    ValueList ids;
+    for (std::size_t b = 0; b < target.buffers.size(); ++b)
+      if (target.buffers[b].group == g) ids.push_back(Value::integer(static_cast<std::int64_t>(b)));
+    group.emplace_back(text(kParams), Value::list(std::move(ids)));
+    groups.push_back(Value::dict(std::move(group)));
+  }
+  return Value::list(std::move(groups));
+}
+
+void add_globals(FileBuilder& builder, const SourceState& state, ValueDict& out) {
+  for (const auto& [key, value] : state.globals.as_dict()) {
+    const std::string_view name = key.is_string() ? key.as_string() : "";
+    if (name == kBufferNames) continue;
+    out.emplace_back(key, name == kLossScaler ? scaler_object(value) : builder.value(value));
+  }
+}
+
+}  // namespace tessera::deepspeed

@@ -1,0 +1,414 @@
+#include "lib/format/deepspeed_zero/source_state.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <unordered_map>
+
+#include "lib/format/value_policy.h"
+
+namespace tessera::deepspeed {
+namespace {
+
+using Part = ModuleEntry::Part;
+
+/// Keys of the model file that a caller's own state cannot have.
+constexpr std::array kReserved = {kModule,       kOptimizer,          kBufferNames,  kParamShapes,
+                                  kFrozenShapes, kFrozenFragments,    kSharedParams, kDpWorldSize,
+                                  kMpWorldSize,  kParallelDimensions, kTessera,      kModelRoot,
+                                  kOptimRoot};
+
+[[noreturn]] void refuse(std::string message, std::string hint = {}) {
+  fail(Code::kUnsupported, std::move(message), std::move(hint));
+}
+
+bool is_scalar_leaf(const OptimLeaf& leaf, const Shape& parameter, const Manifest& manifest) {
+  if (leaf.tensor == kNoTensor || leaf.name == kStep) return true;
+  return manifest.tensors[leaf.tensor].spec.shape.rank() == 0 && parameter.rank() != 0;
+}
+
+class StateBuilder {
+ public:
+  StateBuilder(const Manifest& source, const TargetRequest& request, std::string_view format,
+               bool one_step_per_group)
+      : source_(source),
+        request_(request),
+        one_step_(one_step_per_group),
+        roles_(find_roles(source.state)),
+        policy_(request, {.opaque = true, .bytes_io = false}, format, out_.notes) {}
+
+  SourceState build() {
+    find_roots();
+    collect_fields();
+    collect_model();
+    collect_groups();
+    collect_rest();
+    find_parts();
+    return std::move(out_);
+  }
+
+ private:
+  const TensorSpec& spec(std::uint32_t tensor) const { return source_.tensors[tensor].spec; }
+
+  void find_roots() {
+    if (roles_.model_roots.size() != 1)
+      refuse(roles_.model_roots.empty() ? "there is no model: ZeRO's files hold weights and state "
+                                          "together"
+                                        : "there are several models",
+             "choose one with --root");
+    if (roles_.optimizers.size() > 1)
+      refuse(fmt::format("there are {} optimizers; an engine has one", roles_.optimizers.size()),
+             "choose one with --root");
+    out_.naming.model_root = roles_.model_roots[0];
+    if (!roles_.optimizers.empty()) {
+      out_.naming.optim_root = roles_.optimizers[0].name;
+      optim_ = canonical_optim_states(source_, roles_).front();
+    }
+    for (const ContainerNote& note : source_.state.containers)
+      if (note.kind == Value::Kind::kOrderedDict && dotted(note.path) == out_.naming.model_root)
+        out_.module_attributes = note.attributes;
+  }
+
+  /// Everything that is neither model nor optimizer: fields of the two kinds of files.
+  void collect_fields() {
+    StateDict fields, globals;
+    std::vector<std::size_t> kept_before;
+    for (std::size_t i = 0; i < source_.state.entries.size(); ++i) {
+      kept_before.push_back(fields.entries.size());
+      const StateEntry& entry = source_.state.entries[i];
+      if (roles_.entries[i].role != Role::kOther) continue;
+      if (!entry.value.is_tensor() && !policy_.keeps(entry)) continue;
+      StateEntry copy = entry;
+      if (copy.path.empty()) copy.path = path_of({entry.name});
+      const bool global = copy.path.size() > 1 && copy.path[0].text() == kGlobalsRoot;
+      if (!global) check_free(copy.path[0].text(), entry.name);
+      if (global) copy.path.erase(copy.path.begin());
+      (global ? globals : fields).entries.push_back(std::move(copy));
+    }
+    for (const ContainerNote& note : source_.state.containers) {
+      if (note.path.empty() || is_rooted(note.path)) continue;
+      ContainerNote copy = note;
+      if (note.entries_before < kept_before.size())
+        copy.entries_before = kept_before[note.entries_before];
+      fields.containers.push_back(std::move(copy));
+    }
+    out_.fields =
+        fields.entries.empty() && fields.containers.empty() ? Value::dict({}) : unflatten(fields);
+    out_.globals = globals.entries.empty() ? Value::dict({}) : unflatten(globals);
+    if (!out_.fields.is_dict()) refuse("the state's top is a list, which has no names");
+  }
+  bool is_rooted(const Path& path) const {
+    const std::string name = dotted(path) + ".";
+    for (const std::string& root : {out_.naming.model_root, out_.naming.optim_root})
+      if (!root.empty() && name.starts_with(root + ".")) return true;
+    return path[0].text() == kGlobalsRoot ||
+           (out_.naming.optim_root.empty() &&
+            (path[0].text() == kState || path[0].text() == kParamGroups)) ||
+           out_.naming.model_root.empty();
+  }
+  void check_free(const std::string& key, const std::string& name) const {
+    if (std::ranges::find(kReserved, std::string_view(key)) == kReserved.end()) return;
+    refuse(fmt::format("\"{}\": DeepSpeed keeps the key \"{}\" for itself", printable(name), key),
+           "leave it out with --exclude, or --rename it");
+  }
+
+  void collect_model() {
+    const Value* listed = out_.globals.find(kBufferNames);
+    if (listed && listed->kind() == Value::Kind::kList)
+      for (const Value& name : listed->as_list())
+        if (name.is_string()) buffers_.insert(name.as_string());
+    for (std::size_t i = 0; i < source_.state.entries.size(); ++i) {
+      const StateEntry& entry = source_.state.entries[i];
+      if (roles_.entries[i].role != Role::kModel) continue;
+      const std::string& name = roles_.entries[i].fqn;
+      if (!entry.value.is_tensor()) {
+        if (policy_.keeps(entry)) out_.module_values.emplace_back(name, entry.value);
+        continue;
+      }
+      positions_.emplace(name, out_.module.size());
+      out_.module.push_back({name, entry.value.tensor_index(), Part::kFrozen, "", kNoTensor});
+    }
+  }
+
+  bool is_buffer(const ModuleEntry& entry) const {
+    const StoredTensor& tensor = source_.tensors[entry.tensor];
+    if (source_.format == kZeroFormat || source_.format == kUniversalFormat)
+      return tensor.kind == TensorKind::kBuffer || !is_floating(tensor.spec.dtype);
+    return tensor.kind == TensorKind::kBuffer || buffers_.contains(entry.name) ||
+           !is_floating(tensor.spec.dtype) || tensor.spec.shape.rank() == 0;
+  }
+
+  void collect_groups() {
+    if (optim_ && !optim_->groups.empty()) {
+      for (const OptimGroup& group : optim_->groups) add_group(group.members, group.options);
+    } else {
+      out_.naming.has_groups = false;
+      std::vector<std::string> members;
+      for (const ModuleEntry& entry : out_.module)
+        if (optim_ ? has_own_state(entry.name) : !is_buffer(entry)) members.push_back(entry.name);
+      add_group(members, {});
+    }
+    if (!masters_) out_.naming.fp32_leaf.clear();
+    for (const SourceGroup& group : out_.groups)
+      for (const SourceParameter& parameter : group.parameters)
+        in_tensor(parameter.name, [&] { check_marks(group, parameter); });
+  }
+  /// A flat buffer holds state and master of all its parameters; one that has neither is marked.
+  void check_marks(const SourceGroup& group, const SourceParameter& parameter) {
+    const bool has_master = mastered_.contains(parameter.name);
+    if (!parameter.has_state && !has_master) {
+      if (group.has_state() || masters_) out_.naming.no_state.push_back(parameter.name);
+    } else if (parameter.has_state != group.has_state()) {
+      refuse("it has an fp32 master, but not the state that others of its group have");
+    } else if (!has_master && masters_) {
+      refuse("it has no fp32 master, which others have");
+    }
+  }
+  bool has_own_state(const std::string& name) const {
+    const OptimParameter* found = optim_->find(name);
+    return found && !(found->leaves.size() == 1 && is_master_leaf(found->leaves[0].name));
+  }
+
+  void add_group(const std::vector<std::string>& members, const ValueDict& options) {
+    SourceGroup group;
+    group.options = options;
+    bool first_with_state = true;
+    for (const std::string& name : members) {
+      const auto at = positions_.find(name);
+      if (at == positions_.end())
+        refuse(fmt::format("group {} lists \"{}\", which the model does not have",
+                           out_.groups.size(), printable(name)));
+      ModuleEntry& entry = out_.module[at->second];
+      if (entry.part == Part::kTrained)
+        refuse(fmt::format("\"{}\" is listed twice in the groups", printable(name)));
+      entry.part = Part::kTrained;
+      SourceParameter parameter;
+      parameter.name = name;
+      parameter.weight = parameter.master = entry.tensor;
+      parameter.shape = spec(entry.tensor).shape;
+      const OptimParameter* state = optim_ ? optim_->find(name) : nullptr;
+      if (state) in_tensor(name, [&] { take_state(*state, parameter, group, first_with_state); });
+      group.parameters.push_back(std::move(parameter));
+    }
+    check_masters(group);
+    out_.groups.push_back(std::move(group));
+  }
+
+  void take_state(const OptimParameter& state, SourceParameter& parameter, SourceGroup& group,
+                  bool& first) {
+    std::vector<const OptimLeaf*> flat, scalar;
+    for (const OptimLeaf& leaf : state.leaves) {
+      if (is_scalar_leaf(leaf, parameter.shape, source_)) {
+        scalar.push_back(&leaf);
+      } else if (spec(leaf.tensor).shape != parameter.shape) {
+        refuse(fmt::format("state \"{}\" has shape {}, its parameter {}: ZeRO cuts them alike",
+                           leaf.name, spec(leaf.tensor).shape.to_string(),
+                           parameter.shape.to_string()));
+      } else if (is_master_leaf(leaf.name)) {
+        take_master(leaf, parameter);
+      } else {
+        flat.push_back(&leaf);
+      }
+    }
+    if (flat.empty() && scalar.empty()) return;
+    parameter.has_state = true;
+    if (first) define_leaves(flat, scalar, group);
+    first = false;
+    match_leaves(flat, scalar, parameter, group);
+  }
+  void take_master(const OptimLeaf& leaf, SourceParameter& parameter) {
+    if (mastered_.contains(parameter.name)) refuse("two fp32 masters of one parameter");
+    if (masters_++ == 0) out_.naming.fp32_leaf = leaf.name;
+    if (leaf.name != out_.naming.fp32_leaf)
+      refuse(fmt::format("masters are named \"{}\" and \"{}\"", out_.naming.fp32_leaf, leaf.name));
+    parameter.master = leaf.tensor;
+    mastered_.insert(parameter.name);
+  }
+  void define_leaves(const std::vector<const OptimLeaf*>& flat,
+                     const std::vector<const OptimLeaf*>& scalar, SourceGroup& group) {
+    for (const OptimLeaf* leaf : flat)
+      group.flat_leaves.push_back({leaf->name, spec(leaf->tensor).dtype});
+    for (const OptimLeaf* leaf : scalar)
+      group.scalars.push_back({leaf->name, source_.state.entries[leaf->entry].value});
+  }
+  void match_leaves(const std::vector<const OptimLeaf*>& flat,
+                    const std::vector<const OptimLeaf*>& scalar, SourceParameter& parameter,
+                    const SourceGroup& group) {
+    if (flat.size() != group.flat_leaves.size() || scalar.size() != group.scalars.size())
+      refuse("its state has other leaves than its group's: a flat buffer holds a leaf for all");
+    for (const FlatLeaf& wanted : group.flat_leaves) {
+      const OptimLeaf& leaf = find_leaf(flat, wanted.name);
+      if (spec(leaf.tensor).dtype != wanted.dtype)
+        refuse(fmt::format("\"{}\" is {}, others of its group are {}", leaf.name,
+                           torch_name(spec(leaf.tensor).dtype), torch_name(wanted.dtype)));
+      parameter.leaves.push_back(leaf.tensor);
+    }
+    for (const ScalarLeaf& wanted : group.scalars) {
+      const Value& value = source_.state.entries[find_leaf(scalar, wanted.name).entry].value;
+      if (one_step_) check_same(wanted, value);
+      parameter.scalars.push_back(value);
+    }
+  }
+  static const OptimLeaf& find_leaf(const std::vector<const OptimLeaf*>& leaves,
+                                    const std::string& name) {
+    const auto found =
+        std::ranges::find_if(leaves, [&](const OptimLeaf* leaf) { return leaf->name == name; });
+    if (found == leaves.end())
+      refuse(fmt::format("its state has no \"{}\", which others of its group have", name));
+    return **found;
+  }
+  /// ZeRO keeps one step for a group.
+  void check_same(const ScalarLeaf& wanted, const Value& value) const {
+    if (wanted.value == value) return;
+    if (wanted.value.is_tensor() && value.is_tensor()) {
+      const std::uint32_t a = wanted.value.tensor_index(), b = value.tensor_index();
+      if (same_bytes(source_, a, b)) return;
+      const auto number_a = number_of(a), number_b = number_of(b);
+      if (spec(a) == spec(b) && number_a && number_b && *number_a == *number_b) return;
+    }
+    refuse(fmt::format("\"{}\" differs from that of others in its group: ZeRO keeps one for all",
+                       wanted.name),
+           "write deepspeed-universal, which keeps one per parameter");
+  }
+  std::optional<double> number_of(std::uint32_t tensor) const {
+    const auto found = std::ranges::lower_bound(request_.steps, tensor, {},
+                                                &std::pair<std::uint32_t, double>::first);
+    if (found == request_.steps.end() || found->first != tensor) return std::nullopt;
+    return found->second;
+  }
+
+  void check_masters(SourceGroup& group) {
+    if (group.parameters.empty()) return;
+    group.master = spec(group.parameters[0].master).dtype;
+    for (const SourceParameter& parameter : group.parameters) {
+      if (spec(parameter.master).dtype != group.master)
+        refuse(fmt::format("\"{}\" is {}, \"{}\" of the same group {}: a flat buffer has one type",
+                           printable(group.parameters[0].name), torch_name(group.master),
+                           printable(parameter.name), torch_name(spec(parameter.master).dtype)),
+               "cast with --dtype float32");
+      out_.separate_weights |= !same_bytes(source_, parameter.weight, parameter.master);
+    }
+    if (!is_floating(group.master) || is_sub_byte(group.master))
+      refuse(fmt::format("parameters of type {}", torch_name(group.master)));
+  }
+
+  /// State that no group lists: only masters can be told from what is not trained.
+  void collect_rest() {
+    if (!optim_) return;
+    for (const OptimParameter& parameter : optim_->parameters) {
+      const auto at = positions_.find(parameter.fqn);
+      const bool trained = at != positions_.end() && out_.module[at->second].part == Part::kTrained;
+      if (trained || parameter.leaves.empty()) continue;
+      const OptimLeaf& leaf = parameter.leaves[0];
+      if (parameter.leaves.size() > 1 || !is_master_leaf(leaf.name) || leaf.tensor == kNoTensor ||
+          at == positions_.end())
+        refuse(fmt::format("state of \"{}\", which no group lists", printable(parameter.fqn)),
+               "leave it out with --exclude");
+      out_.module[at->second].fp32 = leaf.tensor;
+    }
+  }
+
+  /// What is not trained: buffers, second names of others, frozen parameters.
+  void find_parts() {
+    std::map<std::pair<std::uint32_t, std::uint64_t>, std::vector<std::size_t>> by_place;
+    const auto place = [&](std::uint32_t tensor) {
+      const StoredTensor& stored = source_.tensors[tensor];
+      if (stored.chunk_count == 0) return std::pair<std::uint32_t, std::uint64_t>{};
+      const Source& first = source_.source(stored, 0);
+      return std::pair{first.file, first.offset};
+    };
+    for (std::size_t i = 0; i < out_.module.size(); ++i)
+      if (out_.module[i].part == Part::kTrained)
+        by_place[place(out_.module[i].tensor)].push_back(i);
+    std::size_t rest = 0, with_fp32 = 0;
+    for (std::size_t i = 0; i < out_.module.size(); ++i) {
+      ModuleEntry& entry = out_.module[i];
+      if (entry.part == Part::kTrained) continue;
+      ++rest;
+      with_fp32 += entry.fp32 != kNoTensor;
+      if (is_buffer(entry)) {
+        entry.part = Part::kBuffer;
+        const DType dtype = spec(entry.tensor).dtype;
+        if (is_floating(dtype) && dtype != DType::kFloat32) out_.naming.cast_buffers = false;
+        continue;
+      }
+      auto& same_place = by_place[place(entry.tensor)];
+      for (const std::size_t other : same_place)
+        if (entry.part == Part::kFrozen && spec(entry.tensor).shape.numel() > 0 &&
+            same_bytes(source_, entry.tensor, out_.module[other].tensor)) {
+          entry.part = Part::kTied;
+          entry.stored = out_.module[other].name;
+        }
+      if (entry.part == Part::kFrozen) same_place.push_back(i);
+    }
+    out_.has_fp32_of_rest = with_fp32 > 0;
+    out_.fp32_of_all_rest = with_fp32 == rest;
+  }
+
+  const Manifest& source_;
+  const TargetRequest& request_;
+  bool one_step_;
+  Roles roles_;
+  SourceState out_;
+  ValuePolicy policy_;
+  std::optional<OptimState> optim_;
+  std::unordered_map<std::string, std::size_t> positions_;  // in out_.module
+  std::set<std::string> buffers_;
+  std::set<std::string> mastered_;  // trained, with a master of their own
+  std::size_t masters_ = 0;
+};
+
+bool is_enabled(const Value& fields, std::string_view key) {
+  const Value* config = fields.find(kDsConfig);
+  const Value* part = config ? config->find(key) : nullptr;
+  const Value* enabled = part ? part->find("enabled") : nullptr;
+  return enabled && enabled->kind() == Value::Kind::kBool && enabled->as_bool();
+}
+
+}  // namespace
+
+bool same_bytes(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
+  if (a == b) return true;
+  const StoredTensor& x = manifest.tensors[a];
+  const StoredTensor& y = manifest.tensors[b];
+  if (!(x.spec == y.spec) || x.stored_dtype() != y.stored_dtype() ||
+      x.chunk_count != y.chunk_count || x.quant != y.quant)
+    return false;
+  for (std::uint32_t i = 0; i < x.chunk_count; ++i) {
+    const Source& s = manifest.source(x, i);
+    const Source& t = manifest.source(y, i);
+    const bool same_strides =
+        s.side == t.side || (s.kind == Source::Kind::kExtent && s.side > 0 && t.side > 0 &&
+                             manifest.strides[s.side - 1] == manifest.strides[t.side - 1]);
+    if (s.kind != t.kind || s.flags != t.flags || s.file != t.file || s.offset != t.offset ||
+        s.length != t.length || s.view != t.view || !same_strides ||
+        !(manifest.chunk(x, i) == manifest.chunk(y, i)))
+      return false;
+  }
+  return true;
+}
+
+int target_stage(const Manifest& source, const TargetRequest& request) {
+  if (request.zero_stage > 0) return request.zero_stage;
+  const auto stage = source.provenance.find(std::string(kStageProvenance));
+  if (stage == source.provenance.end()) return 2;
+  return stage->second == "1" ? 1 : stage->second == "3" ? 3 : 2;
+}
+
+bool target_is_bf16(const Manifest& source, const SourceState& state) {
+  const auto prefix = source.provenance.find(std::string(kBf16Provenance));
+  return prefix != source.provenance.end() ? prefix->second == "true"
+                                           : is_enabled(state.fields, "bf16");
+}
+
+SourceState source_state(const Manifest& source, const TargetRequest& request,
+                         std::string_view format, bool one_step_per_group) {
+  return StateBuilder(source, request, format, one_step_per_group).build();
+}
+
+}  // namespace tessera::deepspeed

@@ -1,0 +1,168 @@
+"""DeepSpeed itself reads what we write: zero_to_fp32, ds_to_universal, and engines of two ranks.
+
+Needs a Python with deepspeed (TESSERA_DEEPSPEED_PYTHON, else this one); skipped where there is none.
+"""
+import argparse, hashlib, json, os, shutil, subprocess, sys, tempfile
+
+SKIP = 77
+HERE = os.path.dirname(os.path.abspath(__file__))
+SAMPLES = os.path.join(HERE, "..", "..", "sample_checkpoints")
+BIN = os.environ.get("TESSERA_BIN", os.path.join(HERE, "..", "..", "build", "bin"))
+os.environ["DS_ACCELERATOR"] = "cpu"
+os.environ["DS_BUILD_OPS"] = "0"
+
+
+def find_python():
+    chosen = os.environ.get("TESSERA_DEEPSPEED_PYTHON")
+    if chosen and os.path.realpath(sys.executable) and not os.environ.get("TESSERA_DEEPSPEED_CHILD"):
+        os.environ["TESSERA_DEEPSPEED_CHILD"] = "1"
+        os.execv(chosen, [chosen, os.path.abspath(__file__)])
+    try:
+        import deepspeed  # noqa: F401
+    except Exception as error:
+        print("SKIP: deepspeed cannot be imported (%s); pip install deepspeed" % error)
+        sys.exit(SKIP)
+
+
+def tool(name, *args):
+    done = subprocess.run([os.path.join(BIN, name), *map(str, args)], capture_output=True, text=True)
+    assert done.returncode == 0, (name, args, done.stderr[-2000:])
+    return done.stdout
+
+
+def sha(tensor):
+    import torch
+    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return hashlib.sha256(raw).hexdigest()
+
+
+def hashes(path):
+    document = json.loads(tool("ckpt-inspect", "hash", path, "--format", "json"))
+    return {t["name"]: (t["dtype"], tuple(t["shape"]), t["sha256"]) for t in document["tensors"]}
+
+
+def described(tensor):
+    return (str(tensor.dtype).replace("torch.", ""), tuple(tensor.shape), sha(tensor))
+
+
+def tag_of(path):
+    return open(os.path.join(path, "latest")).read().strip()
+
+
+def check_zero_to_fp32(path):
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+    state = get_fp32_state_dict_from_zero_checkpoint(path, tag_of(path))
+    ours = {k[len("model."):]: v for k, v in hashes(path).items() if k.startswith("model.")}
+    theirs = {k: described(v) for k, v in state.items()}
+    assert ours == theirs, sorted(set(ours) ^ set(theirs)) or [k for k in ours if ours[k] != theirs[k]]
+
+
+def converted_by_deepspeed(path, work):
+    from deepspeed.checkpoint import ds_to_universal
+    out = os.path.join(work, "theirs")
+    shutil.rmtree(out, ignore_errors=True)
+    ds_to_universal.main(argparse.Namespace(
+        input_folder=os.path.join(path, tag_of(path)), output_folder=os.path.join(out, "universal"),
+        num_extract_workers=1, num_merge_workers=1, keep_temp_folder=False, strict=True,
+        inject_missing_state=True))
+    return os.path.join(out, "universal")
+
+
+def universal_files(folder):
+    import torch
+    found = {}
+    for name in sorted(os.listdir(os.path.join(folder, "zero"))):
+        base = os.path.join(folder, "zero", name)
+        for leaf in sorted(os.listdir(base)) if os.path.isdir(base) else []:
+            content = torch.load(os.path.join(base, leaf), weights_only=False)
+            extra = {}
+            if isinstance(content, dict):
+                extra = {k: v for k, v in content.items() if k != "param"}
+                content = content["param"]
+            found[name + "/" + leaf] = (described(content) if torch.is_tensor(content) else content, extra)
+    return found
+
+
+def check_universal(path, work):
+    theirs = universal_files(converted_by_deepspeed(path, work))
+    ours = os.path.join(work, "ours")
+    shutil.rmtree(ours, ignore_errors=True)
+    tool("ckpt-convert", path, ours, "--to", "deepspeed-universal")
+    tag = open(os.path.join(ours, "latest_universal")).read().strip()
+    mine = universal_files(os.path.join(ours, tag))
+    assert mine == theirs, [k for k in set(mine) | set(theirs) if mine.get(k) != theirs.get(k)][:5]
+
+
+def engine_of(stage, bf16, load, universal):
+    sys.path.insert(0, os.path.join(SAMPLES, "generate"))
+    import deepspeed_cases as cases
+    config = dict(cases.VISIBLE, groups=stage < 3, seed=4321)  # other weights than those saved
+    engine = cases.engine(config, stage, bf16, universal=universal)
+    assert engine.load_checkpoint(load)[0] is not None
+    return engine
+
+
+def worker(rank, world, stage, bf16, load, out, universal):
+    engine = engine_of(stage, bf16, load, universal)
+    engine.save_checkpoint(out, tag="saved", client_state={"note": "client state", "epoch": 3})
+
+
+def loaded_by_engine(stage, bf16, path, work, universal=False):
+    """What two ranks save again after loading `path`."""
+    sys.path.insert(0, os.path.join(SAMPLES, "generate"))
+    import common
+    out = os.path.join(work, "saved")
+    shutil.rmtree(out, ignore_errors=True)
+    common.spawn(worker, 2, stage, bf16, path, out, universal)
+    return hashes(out)
+
+
+def check_engine(stage, bf16, source, path, work, universal=False):
+    saved, wanted = loaded_by_engine(stage, bf16, path, work, universal), hashes(source)
+    for name, content in wanted.items():
+        buffer = name.split(".")[-1] in ("tokens_seen", "scale_history") or ".tokens_seen." in name or ".scale_history." in name
+        if universal and buffer:
+            continue  # DeepSpeed restores none from a Universal folder
+        if name.endswith(".step") and name not in saved:
+            continue
+        if name.startswith("optim.") and name.endswith(".fp32") and name not in saved:
+            continue  # of what is not trained: stage 3 has none
+        assert saved[name] == content, name
+
+
+def main():
+    find_python()
+    cases = [("zero1_w4", 1, False), ("zero2_w2", 2, False), ("zero2_bf16_w2", 2, True), ("zero3_w4", 3, False)]
+    with tempfile.TemporaryDirectory() as work:
+        for name, stage, bf16 in cases:
+            source = os.path.join(SAMPLES, "deepspeed", name, "checkpoint")
+            check_universal(source, work)
+            for world in (1, 2, 3):
+                path = os.path.join(work, "%s_%d" % (name, world))
+                tool("ckpt-reshard", source, path, "--world-size", world)
+                check_zero_to_fp32(path)
+                check_universal(path, work)
+                print("ok   zero_to_fp32 and ds_to_universal of", name, "over", world, "ranks")
+            check_engine(stage, bf16, source, os.path.join(work, name + "_2"), work)
+            print("ok   two ranks load", name)
+            universal = os.path.join(work, name + "_universal")
+            tool("ckpt-convert", source, universal, "--to", "deepspeed-universal")
+            check_engine(stage, bf16, source, universal, work, universal=True)
+            print("ok   two ranks load the Universal form of", name)
+        source = os.path.join(SAMPLES, "deepspeed", "zero2_w2", "checkpoint")
+        path = os.path.join(work, "as_stage_1")
+        tool("ckpt-reshard", source, path, "--world-size", 2, "--zero-stage", 1)
+        check_zero_to_fp32(path)
+        check_engine(1, False, source, path, work)
+        print("ok   stage 2 becomes stage 1")
+        source = os.path.join(SAMPLES, "deepspeed", "zero3_w4", "checkpoint")
+        dcp, path = os.path.join(work, "dcp"), os.path.join(work, "from_dcp")
+        tool("ckpt-convert", source, dcp, "--to", "torch-dcp", "--world-size", 3)
+        tool("ckpt-convert", dcp, path, "--to", "deepspeed-zero", "--world-size", 2, "--zero-stage", 3)
+        check_zero_to_fp32(path)
+        check_engine(3, False, source, path, work)
+        print("ok   a DCP becomes stage 3")
+
+
+if __name__ == "__main__":
+    main()
