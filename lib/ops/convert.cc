@@ -8,6 +8,7 @@
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/roles.h>
 #include <tessera/state/sharding_rule.h>
+#include <tessera/state/state_values.h>
 #include <tessera/storage/stage.h>
 #include <tessera/tensor/cast.h>
 
@@ -184,6 +185,7 @@ void Conversion::shape_state() {
   } else {
     source_.locate_all(read_);
   }
+  expand_state_values(source_.manifest);
   if (request_.hf_preset) {
     refuse_flat_parameters(source_.manifest);
     take_model_only();

@@ -2,6 +2,7 @@
 #include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
 #include <tessera/ops/optim.h>
+#include <tessera/state/state_values.h>
 
 #include <algorithm>
 #include <cmath>
@@ -252,6 +253,8 @@ OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* ot
   report.path = checkpoint.path;
   report.format = checkpoint.manifest.format;
   if (other) report.other_path = other->path;
+  expand_state_values(checkpoint.manifest);
+  if (other) expand_state_values(other->manifest);
   const std::vector<OptimState> states =
       canonical_optim_states(checkpoint.manifest, find_roles(checkpoint.manifest.state));
   std::vector<OptimState> others;
