@@ -1,18 +1,14 @@
 #include "lib/encoding/hdf5_codecs.h"
 
 #include <fmt/format.h>
-#include <tessera/base/checked.h>
 #include <tessera/base/error.h>
-#include <tessera/base/text.h>
-#include <tessera/tensor/region_copy.h>
-#include <tessera/tensor/shape.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <limits>
-#include <vector>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -112,7 +108,7 @@ Bytes decode_lzf(ByteView in, std::uint64_t limit) {
 Bytes unshuffle(std::string_view codec, std::string_view text, ByteView in) {
   const auto size = static_cast<std::size_t>(number(codec, text));
   Bytes out(in.begin(), in.end());
-  if (size <= 1) return out;
+  if (size <= 1 || size > in.size()) return out;
   const std::size_t count = in.size() / size;
   for (std::size_t j = 0; j < size; ++j) {
     const std::byte* from = in.data() + j * count;
@@ -163,42 +159,6 @@ Bytes check_fletcher32(ByteView in) {
   return Bytes(data.begin(), data.end());
 }
 
-std::vector<std::int64_t> numbers(std::string_view codec, std::string_view text) {
-  std::vector<std::int64_t> out;
-  for (const std::string_view part : split(text, 'x')) out.push_back(number(codec, part));
-  if (out.size() > static_cast<std::size_t>(kMaxRank)) unknown(codec);
-  return out;
-}
-
-Bytes crop(std::string_view codec, std::string_view text, ByteView in,
-           std::uint64_t max_output_bytes) {
-  const auto parts = split(text, ':');
-  if (parts.size() != 4) unknown(codec);
-  const std::int64_t size = number(codec, parts[0]);
-  const Shape full = Shape::checked(numbers(codec, parts[1]));
-  const std::vector<std::int64_t> origin = numbers(codec, parts[2]);
-  const Shape box = Shape::checked(numbers(codec, parts[3]));
-  const auto rank = static_cast<std::size_t>(full.rank());
-  if (size <= 0 || size > 64 || origin.size() != rank || box.rank() != full.rank()) unknown(codec);
-  for (int d = 0; d < full.rank(); ++d)
-    if (origin[static_cast<std::size_t>(d)] > full[d] - box[d]) unknown(codec);
-  const auto whole = checked_mul(full.numel(), size);
-  if (!whole || static_cast<std::uint64_t>(*whole) != in.size())
-    fail(Code::kCorrupt, fmt::format("a chunk decodes to {} bytes where its shape {} needs {}",
-                                     in.size(), full.to_string(), whole.value_or(-1)));
-  const auto bytes = static_cast<std::uint64_t>(box.numel() * size);
-  if (bytes > max_output_bytes)
-    fail(Code::kCorrupt, fmt::format("decodes to more than {} bytes", max_output_bytes));
-  Bytes out(bytes);
-  if (out.empty()) return out;
-  const std::vector<std::int64_t> strides = full.strides();
-  std::int64_t first = 0;
-  for (std::size_t d = 0; d < rank; ++d) first += origin[d] * strides[d];
-  copy_region(box, static_cast<int>(size), in.data() + first * size, strides, out.data(),
-              box.strides());
-  return out;
-}
-
 /// "hdf5.shuffle:4" -> {"shuffle", "4"}
 std::pair<std::string_view, std::string_view> parts_of(std::string_view codec) {
   codec.remove_prefix(kHdf5CodecPrefix.size());
@@ -211,15 +171,13 @@ std::pair<std::string_view, std::string_view> parts_of(std::string_view codec) {
 
 bool has_hdf5_codec(std::string_view codec) {
   const std::string_view name = parts_of(codec).first;
-  return name == "deflate" || name == "lzf" || name == "shuffle" || name == "fletcher32" ||
-         name == "crop";
+  return name == "deflate" || name == "lzf" || name == "shuffle" || name == "fletcher32";
 }
 
 Bytes decode_hdf5(std::string_view codec, ByteView in, std::uint64_t max_output_bytes) {
   const auto [name, text] = parts_of(codec);
   if (name == "deflate") return inflate_all(in, output_limit(codec, text, max_output_bytes));
   if (name == "lzf") return decode_lzf(in, output_limit(codec, text, max_output_bytes));
-  if (name == "crop") return crop(codec, text, in, max_output_bytes);
   if (in.size() > max_output_bytes)
     fail(Code::kCorrupt, fmt::format("decodes to more than {} bytes", max_output_bytes));
   if (name == "shuffle") return unshuffle(codec, text, in);

@@ -6,8 +6,6 @@
 //   hdf5.lzf:N          LibLZF (h5py's own filter) of at most N bytes
 //   hdf5.shuffle:S      byte j of each element of S bytes, together
 //   hdf5.fletcher32     the last four bytes are a checksum of those before
-//   hdf5.crop:S:F:O:X   the box of extents X at origin O, out of a dense array of extents F and
-//                       elements of S bytes; numbers joined by 'x'
 #include <tessera/base/bytes.h>
 
 #include <cstdint>

@@ -1,11 +1,9 @@
 #include "lib/format/hdf5/h5_pieces.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/encoding/codec.h>
 #include <tessera/tensor/chunk.h>
 #include <tessera/tensor/region_copy.h>
 
@@ -20,10 +18,6 @@ constexpr std::uint32_t kShuffle = 2;
 constexpr std::uint32_t kFletcher32 = 3;
 constexpr std::uint32_t kLzf = 32000;
 constexpr std::uint32_t kZstd = 32015;
-
-std::string joined(std::span<const std::int64_t> numbers) {
-  return fmt::format("{}", fmt::join(numbers, "x"));
-}
 
 std::int64_t dot(const std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b,
                  const std::vector<std::int64_t>& strides) {
@@ -64,8 +58,7 @@ class PieceBuilder {
   void add(Piece piece) { out_.push_back(std::move(piece)); }
   Piece piece(Box box, Source::Kind kind) const {
     Piece p;
-    p.dense = p.dense_part = box.shape;
-    p.dense_origin.assign(box.origin.size(), 0);
+    p.strides = box.shape.strides();
     p.box = std::move(box);
     p.kind = kind;
     p.file = file_;
@@ -87,7 +80,6 @@ class PieceBuilder {
     check_range(dataset_.offset, bytes_, file_bytes_);
     Piece p = piece(Box::whole(shape_), Source::Kind::kExtent);
     p.offset = dataset_.offset;
-    p.strides = shape_.strides();
     add(std::move(p));
   }
 
@@ -149,7 +141,7 @@ class PieceBuilder {
     check_range(stored.offset, stored.length, file_bytes_);
     Piece p = piece(elements_of(place), Source::Kind::kCoded);
     const bool whole = p.box.shape == chunk_;
-    p.dense = chunk_;
+    p.strides = chunk_.strides();
     p.offset = stored.offset;
     p.length = stored.length;
     if (whole || !dataset_.edges_unfiltered) p.codecs = codecs_for(stored.skipped_filters);
@@ -158,7 +150,6 @@ class PieceBuilder {
         fail(Code::kCorrupt, fmt::format("a chunk of {} bytes where its shape {} needs {}",
                                          stored.length, chunk_.to_string(), chunk_bytes_));
       p.kind = Source::Kind::kExtent;
-      p.strides = chunk_.strides();
     }
     add(std::move(p));
   }
@@ -219,12 +210,42 @@ std::uint32_t intern(std::vector<T>& list, const T& item, Same&& same) {
   return static_cast<std::uint32_t>(list.size() - 1);
 }
 
-std::string crop_codec(const Piece& piece, int element_bytes) {
-  return fmt::format("hdf5.crop:{}:{}:{}:{}", element_bytes, joined(piece.dense.extents()),
-                     joined(piece.dense_origin), joined(piece.dense_part.extents()));
+/// The box's elements, dense.
+Bytes gathered(const Piece& piece, int element_bytes) {
+  Bytes out(static_cast<std::size_t>(piece.box.numel() * element_bytes));
+  if (out.empty()) return out;
+  copy_region(piece.box.shape, element_bytes,
+              piece.bytes.data() + piece.first_element * element_bytes, piece.strides, out.data(),
+              piece.box.shape.strides());
+  return out;
 }
 
-bool is_cropped(const Piece& piece) { return piece.dense.numel() != piece.box.numel(); }
+bool is_dense(const Piece& piece) { return piece.strides == piece.box.shape.strides(); }
+
+/// Elements from the first to the last that the box touches.
+std::int64_t span_of(const Piece& piece) {
+  if (piece.box.empty()) return 0;
+  std::int64_t span = 1;
+  for (int d = 0; d < piece.box.rank(); ++d)
+    span += (piece.box.shape[d] - 1) * piece.strides[static_cast<std::size_t>(d)];
+  return span;
+}
+
+/// Index of the codec chain, or of the view of what it gives.
+void add_coded(Manifest& manifest, const Piece& piece, Source& source) {
+  source.offset = piece.offset;
+  source.length = piece.length;
+  const std::uint32_t chain = intern(manifest.codecs, piece.codecs,
+                                     [&](const auto& known) { return known == piece.codecs; });
+  source.side = chain;
+  if (piece.first_element == 0 && is_dense(piece)) return;
+  const CodedView view{chain, piece.first_element, piece.strides};
+  source.view = 1;
+  source.side = intern(manifest.views, view, [&](const CodedView& known) {
+    return known.codecs == view.codecs && known.first_element == view.first_element &&
+           known.strides == view.strides;
+  });
+}
 
 }  // namespace
 
@@ -244,14 +265,12 @@ Bytes fill_element(const Dataset& dataset, DType dtype) {
 Piece cut(const Piece& piece, const Box& box, int element_bytes) {
   Piece out = piece;
   out.box = box;
-  if (piece.kind == Source::Kind::kExtent) {
-    out.offset += static_cast<std::uint64_t>(dot(box.origin, piece.box.origin, piece.strides) *
-                                             element_bytes);
-  } else if (piece.kind != Source::Kind::kFill) {
-    out.dense_part = box.shape;
-    for (std::size_t d = 0; d < box.origin.size(); ++d)
-      out.dense_origin[d] += box.origin[d] - piece.box.origin[d];
-  }
+  if (piece.kind == Source::Kind::kFill) return out;
+  const std::int64_t skipped = dot(box.origin, piece.box.origin, piece.strides);
+  if (piece.kind == Source::Kind::kExtent)
+    out.offset += static_cast<std::uint64_t>(skipped * element_bytes);
+  else
+    out.first_element += skipped;
   return out;
 }
 
@@ -261,36 +280,23 @@ void add_piece(Manifest& manifest, const Piece& piece, int element_bytes) {
   source.flags = piece.byte_swap ? Source::kByteSwap : 0;
   source.file = piece.file;
   switch (piece.kind) {
-    case Source::Kind::kExtent: {
-      std::int64_t span = piece.box.empty() ? 0 : 1;
-      for (int d = 0; d < piece.box.rank() && span > 0; ++d)
-        span += (piece.box.shape[d] - 1) * piece.strides[static_cast<std::size_t>(d)];
+    case Source::Kind::kExtent:
       source.offset = piece.offset;
-      source.length = static_cast<std::uint64_t>(span * element_bytes);
-      if (piece.strides != piece.box.shape.strides())
+      source.length = static_cast<std::uint64_t>(span_of(piece) * element_bytes);
+      if (!is_dense(piece))
         source.side = 1 + intern(manifest.strides, piece.strides,
-                                 [&](const auto& s) { return s == piece.strides; });
+                                 [&](const auto& known) { return known == piece.strides; });
       break;
-    }
-    case Source::Kind::kCoded: {
-      std::vector<std::string> codecs = piece.codecs;
-      if (is_cropped(piece)) codecs.push_back(crop_codec(piece, element_bytes));
-      source.offset = piece.offset;
-      source.length = piece.length;
-      source.side =
-          intern(manifest.codecs, codecs, [&](const auto& chain) { return chain == codecs; });
+    case Source::Kind::kCoded:
+      add_coded(manifest, piece, source);
       break;
-    }
-    case Source::Kind::kInline: {
-      Bytes bytes = piece.bytes;
-      if (is_cropped(piece)) bytes = decode(crop_codec(piece, element_bytes), bytes, bytes.size());
+    case Source::Kind::kInline:
       source.side = static_cast<std::uint32_t>(manifest.inline_bytes.size());
-      manifest.inline_bytes.push_back(std::move(bytes));
+      manifest.inline_bytes.push_back(gathered(piece, element_bytes));
       break;
-    }
     default:
       source.side = intern(manifest.inline_bytes, piece.bytes,
-                           [&](const auto& bytes) { return bytes == piece.bytes; });
+                           [&](const auto& known) { return known == piece.bytes; });
       break;
   }
   manifest.chunks.add(Chunk::whole_of(piece.box), source);

@@ -19,13 +19,12 @@ struct Piece {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;  // kExtent: of the box's first element; kCoded: of the stored bytes
   std::uint64_t length = 0;  // kCoded
-  std::vector<std::int64_t> strides;  // kExtent: elements, one per dimension of box
-  std::vector<std::string> codecs;    // kCoded
-  // kCoded and kInline: the dense array that decoding gives, and the part of it that is the box
-  // (of as many elements; in a virtual dataset the box may have another rank).
-  Shape dense, dense_part;
-  std::vector<std::int64_t> dense_origin;
-  Bytes bytes;  // kInline: the dense array; kFill: one element
+  std::vector<std::string> codecs;  // kCoded
+  Bytes bytes;                      // kInline: the dense array; kFill: one element
+  // Where the elements lie, all but kFill: steps in elements per dimension of box, and, in what is
+  // decoded or inline, the number of the first.
+  std::vector<std::int64_t> strides;
+  std::int64_t first_element = 0;
 };
 
 /// The dataset as pieces that tile it. Throws kCorrupt where a claim leaves the file or does not

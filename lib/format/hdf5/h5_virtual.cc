@@ -253,7 +253,7 @@ class VirtualResolver {
       box.shape[static_cast<int>(t)] = piece.box.shape[static_cast<int>(s)];
       if (!piece.strides.empty()) strides[t] = piece.strides[s];
     }
-    if (piece.kind == Source::Kind::kExtent) piece.strides = std::move(strides);
+    piece.strides = std::move(strides);
     piece.box = std::move(box);
     return piece;
   }
@@ -279,8 +279,7 @@ class VirtualResolver {
     for (Box& box : rest) {
       Piece piece;
       piece.kind = shape.numel() > 0 ? Source::Kind::kFill : Source::Kind::kInline;
-      piece.dense = piece.dense_part = box.shape;
-      piece.dense_origin.assign(box.origin.size(), 0);
+      piece.strides = box.shape.strides();
       piece.box = std::move(box);
       if (shape.numel() > 0) piece.bytes = fill_element(dataset, dtype);
       out.push_back(std::move(piece));
