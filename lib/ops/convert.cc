@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
+#include <tessera/base/text.h>
 #include <tessera/ops/convert.h>
 #include <tessera/ops/seal.h>
 #include <tessera/reshard/executor.h>
@@ -58,6 +59,7 @@ class Conversion {
   void take_model_only();
   void shape_state();
   void transform();
+  void check_layout_globs() const;
   void read_steps();
   void plan_output();
   void plan_assets();
@@ -235,7 +237,24 @@ void Conversion::read_steps() {
   std::ranges::sort(request_.steps);
 }
 
+/// Globs of the layout that match no tensor are typing errors. By the names of the result.
+void Conversion::check_layout_globs() const {
+  std::vector<std::string_view> names;
+  for (std::uint32_t i : leaf_tensors(source_.manifest))
+    names.push_back(source_.manifest.tensors[i].name);
+  const auto check = [&names](std::string_view flag, const std::string& glob) {
+    if (std::ranges::any_of(names, [&](auto name) { return glob_match(glob, name); })) return;
+    const std::string near = nearest(glob, names);
+    fail(Code::kInvalidArgument, fmt::format("{} \"{}\" matches no tensor", flag, printable(glob)),
+         near.empty() ? "ckpt-inspect ls shows the names"
+                      : fmt::format("did you mean \"{}\"?", near));
+  };
+  for (const auto& [glob, placements] : request_.placements) check("--placements", glob);
+  for (const std::string& glob : request_.replicate) check("--replicate", glob);
+}
+
 void Conversion::plan_output() {
+  check_layout_globs();
   read_steps();
   output_ = driver_->output_plan(source_.manifest, request_);
   output_.check(source_.manifest);

@@ -92,6 +92,11 @@ const FormatDriver& resolve_target(const ConvertOptions& options, std::string_vi
     fail(Code::kInvalidArgument, fmt::format("there is no format \"{}\"", id),
          fmt::format("did you mean {}? known: {}", nearest(id, known), fmt::join(known, ", ")));
   }
+  if (options.target.max_shard_bytes != 0 && id != "safetensors") {
+    fail(Code::kInvalidArgument,
+         fmt::format("--max-shard-size cuts safetensors; {} is not cut by size", id),
+         "leave it out, or add --to safetensors");
+  }
   Capabilities can = driver->capabilities();
   if (!can.writes) {
     fail(Code::kUnsupported, fmt::format("{} is read, not written", id),

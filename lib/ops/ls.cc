@@ -71,6 +71,28 @@ bool wanted(const LsTensor& tensor, const LsOptions& options) {
          });
 }
 
+/// A rank or file that the checkpoint does not have is a typing error, not an empty list.
+void check_filters(const Manifest& manifest, const LsOptions& options) {
+  const auto is_rank = [&](const StoredFile& file) {
+    return writing_rank(file.path) == options.rank;
+  };
+  const bool known = !options.rank || (manifest.world_size && *options.rank < *manifest.world_size);
+  if (!known && std::ranges::none_of(manifest.files, is_rank)) {
+    fail(Code::kInvalidArgument, fmt::format("no file is of rank {}", *options.rank),
+         manifest.world_size ? fmt::format("{} ranks wrote it, from 0", *manifest.world_size)
+                             : "its files do not say which rank wrote them");
+  }
+  const auto is_file = [&](const StoredFile& file) { return glob_match(options.file, file.path); };
+  if (options.file.empty() || std::ranges::any_of(manifest.files, is_file)) return;
+  std::vector<std::string_view> names;
+  for (const StoredFile& file : manifest.files) names.push_back(file.path);
+  const std::string near = nearest(options.file, names);
+  fail(Code::kInvalidArgument,
+       fmt::format("--file \"{}\" matches no file of the checkpoint", printable(options.file)),
+       near.empty() ? "ckpt-inspect ls --chunks shows the files"
+                    : fmt::format("did you mean {}?", near));
+}
+
 void keep_rows(LsTensor& tensor, const LsOptions& options) {
   std::erase_if(tensor.table, [&](const ChunkRow& row) {
     return (options.rank && row.rank != options.rank) ||
@@ -222,6 +244,7 @@ LsReport list_tensors(OpenedCheckpoint& checkpoint, const LsOptions& options) {
   report.world_size = manifest.world_size;
   report.world_size_source = manifest.world_size_source;
   const bool filtered = options.rank || !options.file.empty();
+  check_filters(manifest, options);
   for (std::uint32_t index : leaf_tensors(manifest)) {
     LsTensor tensor = describe_tensor(manifest, index);
     if (filtered && !wanted(tensor, options)) continue;
