@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/torch_rank_files.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/seal.h>
 #include <tessera/state/roles.h>
@@ -95,7 +96,7 @@ std::optional<std::int64_t> writing_rank(std::string_view file_path) {
   if (const auto shard = number_after(name, "shard-");
       shard && name.find("-model-") != std::string_view::npos && *shard > 0)
     return *shard - 1;
-  return std::nullopt;
+  return rank_in_file_name(name);
 }
 
 std::vector<std::uint32_t> leaf_tensors(const Manifest& manifest) {

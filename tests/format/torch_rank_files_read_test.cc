@@ -162,6 +162,29 @@ TEST_CASE("a layout of another model is refused when the user named it") {
   refuse("[1", "");
 }
 
+TEST_CASE("the record may say what an id means") {
+  const SampleCase sample(kLocal);
+  Value expected = parse_json(as_bytes(sample_text(kLocal, "expected.json")), {.max_depth = 32});
+  const auto with = [&](const std::string& ids) {
+    ReadOptions options;
+    options.flat_layout = R"({"flat_params": )" + dump_json(*expected.find("flat_params")) +
+                          R"(, "optimizers": {"optim": )" + ids + "}}";
+    return options;
+  };
+  // The two layers have one size: their ids could be the other way round.
+  const Manifest manifest =
+      testing::read_all(torch_rank_files_driver(), sample.place(),
+                        with(R"(["_flat_param", "layers.1._flat_param", "layers.0._flat_param"])"));
+  const auto content = testing::content_of(manifest, *sample.directory);
+  const auto straight = unflattened(sample.expected);
+  CHECK(content.at("optim.state.layers.0.up.weight.exp_avg") ==
+        straight.at("optim.state.layers.1.up.weight.exp_avg"));
+  CHECK(content.at("optim.state.embed.weight.exp_avg") ==
+        straight.at("optim.state.embed.weight.exp_avg"));
+  CHECK(failure(sample.place(), with(R"(["_flat_param"])")).message.find("id 1") !=
+        std::string::npos);
+}
+
 TEST_CASE("ranks are counted as numbers") {
   const Renamed folder("torchsave/dtensor_rankfiles_w2",
                        {{"rank0.pt", "rank00.pt"}, {"rank1.pt", "rank01.pt"}});

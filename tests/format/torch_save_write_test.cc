@@ -98,6 +98,10 @@ TEST_CASE("in a folder the file is checkpoint.pt") {
   const WrittenCheckpoint written(torch_save_driver(), read(sample), *sample.directory);
   REQUIRE(written.files.size() == 1);
   CHECK(written.files.begin()->first == "checkpoint.pt");
+  // --verify reads the folder as it was written.
+  const Manifest back = testing::read_all(torch_save_driver(), written.place());
+  CHECK(testing::content_of(back, *written.directory) ==
+        testing::expected_content(sample.expected));
 }
 
 TEST_CASE("the file's stem is the archive's top folder") {

@@ -4,8 +4,16 @@
 // thread-safe. docs/formats/torch-rank-files.md has the forms.
 #include <tessera/format/format_driver.h>
 
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
 namespace tessera {
 
 const FormatDriver& torch_rank_files_driver();
+
+/// The rank in the name of a rank's file ("model_world_size_4_rank_3.pt" is rank 3's); nullopt for
+/// other names.
+std::optional<std::int64_t> rank_in_file_name(std::string_view name);
 
 }  // namespace tessera

@@ -90,6 +90,11 @@ FlatRecord parse_flat_record(ByteView json) {
   }
   if (out.units.empty()) corrupt("it names no flat parameter");
   if (root.find("parameters")) out.order = strings(list_of(root, "parameters", "it"), "it");
+  if (const Value* optimizers = root.find("optimizers"); optimizers && optimizers->is_dict())
+    for (const auto& [key, value] : optimizers->as_dict()) {
+      if (value.kind() != Value::Kind::kList) corrupt("an optimizer whose ids are no list");
+      out.optimizers[key.as_string()] = strings(value.as_list(), key.as_string());
+    }
   return out;
 }
 
@@ -114,6 +119,12 @@ std::string dump_flat_record(const FlatRecord& record) {
   ValueDict root = {{Value::string("flat_params"), Value::dict(std::move(units))}};
   if (!record.order.empty())
     root.emplace_back(Value::string("parameters"), list_value(record.order));
+  if (!record.optimizers.empty()) {
+    ValueDict optimizers;
+    for (const auto& [name, ids] : record.optimizers)
+      optimizers.emplace_back(Value::string(name), list_value(ids));
+    root.emplace_back(Value::string("optimizers"), Value::dict(std::move(optimizers)));
+  }
   return dump_json(Value::dict(std::move(root)), 1) + "\n";
 }
 

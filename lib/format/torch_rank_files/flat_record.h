@@ -6,7 +6,10 @@
 //   {"flat_params": {"layers.0._flat_param": {"fqns": ["layers.0.norm.weight", ..],
 //                                             "shapes": [[6], ..],
 //                                             "alignment": 4}},        elements, optional
-//    "parameters": ["embed.weight", "layers.0.norm.weight", ..]}      order of the model, optional
+//    "parameters": ["embed.weight", "layers.0.norm.weight", ..],      order of the model, optional
+//    "optimizers": {"optim": ["embed.weight", ..]}}   what ids 0, 1, .. of the optimizer there
+//    mean:
+//                              parameters, or (use_orig_params off) flat parameters; optional
 //
 // Other keys are ignored. Pure.
 #include <tessera/base/bytes.h>
@@ -14,6 +17,7 @@
 #include <tessera/tensor/dtype.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,6 +34,7 @@ struct FlatUnit {
 struct FlatRecord {
   std::vector<FlatUnit> units;
   std::vector<std::string> order;  // of the model's parameters; empty: not known
+  std::map<std::string, std::vector<std::string>> optimizers;  // dotted root -> name of each id
   const FlatUnit* find(std::string_view name) const;
 };
 

@@ -64,6 +64,30 @@ bool LocalOutput::is_shaped(std::size_t e, const Shape& shape) const {
          source_.tensors[value.tensor_index()].quant < 0;
 }
 
+/// A module that an optimizer lists, or that no optimizer is there to leave out.
+bool LocalOutput::is_trained(std::size_t unit) const {
+  return optimizers_.empty() ||
+         std::ranges::any_of(optimizers_, [unit](const Optimizer& optimizer) {
+           return optimizer.unit_ids.contains(unit) ||
+                  std::ranges::any_of(optimizer.ids,
+                                      [unit](const auto& id) { return id.first.first == unit; });
+         });
+}
+
+std::string LocalOutput::record_text() const {
+  FlatRecord record = record_;
+  record.optimizers.clear();
+  for (const Optimizer& optimizer : optimizers_) {
+    std::vector<std::string>& names = record.optimizers[dotted(optimizer.prefix)];
+    names.resize(optimizer.unit_ids.size() + optimizer.ids.size());
+    for (const auto& [unit, id] : optimizer.unit_ids)
+      names[static_cast<std::size_t>(id)] = units_[unit].name;
+    for (const auto& [place, id] : optimizer.ids)
+      names[static_cast<std::size_t>(id)] = units_[place.first].parameters[place.second].fqn;
+  }
+  return dump_flat_record(record);
+}
+
 bool LocalOutput::find_units(const std::vector<bool>& kept) {
   std::map<std::string, std::size_t> by_name;
   for (std::size_t e = 0; e < kept.size(); ++e)
@@ -298,7 +322,7 @@ bool LocalOutput::add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t de
   path.push_back(key_item(unit.name));
   push(state, path, depth,
        flat_sharded_tensor_value(unit.dtype, unit.numel, unit.layout->shard_numel(), rank,
-                                 world_size_, local));
+                                 world_size_, is_trained(member.unit), local));
   return true;
 }
 

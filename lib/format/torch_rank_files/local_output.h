@@ -27,7 +27,7 @@ class LocalOutput {
   bool add(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, RankArchive& archive,
            StateDict& state);
   /// flat_layout.json of the result.
-  std::string record_text() const { return dump_flat_record(record_); }
+  std::string record_text() const;
 
  private:
   struct Unit {
@@ -76,6 +76,7 @@ class LocalOutput {
   std::optional<Chunk> slice(const Unit& unit, std::size_t parameter, std::int64_t rank) const;
   std::int64_t valid_numel(const Unit& unit, std::int64_t rank) const;
   bool is_shaped(std::size_t e, const Shape& shape) const;
+  bool is_trained(std::size_t unit) const;
   const StateEntry& entry(std::size_t e) const { return source_.state.entries[e]; }
 
   const Manifest& source_;

@@ -122,6 +122,7 @@ void LocalState::name_parameters(const Directory& directory, const ReadOptions& 
 void LocalState::fit(const FlatRecord& record) {
   FlatRecord fitted;
   fitted.order = record.order;
+  fitted.optimizers = record.optimizers;
   for (Unit& unit : units_) {
     const FlatUnit* known = record.find(unit.name);
     // Releases before 2.0 call it flat_param.
@@ -157,10 +158,12 @@ void LocalState::find_slices() {
   orig_ = orig_ || !slices_.empty();
 }
 
-std::vector<LocalState::Target> LocalState::targets_in_order(bool whole_units) const {
+std::vector<LocalState::Target> LocalState::targets_in_order(bool whole_units,
+                                                             bool trained_only) const {
   std::vector<Target> out;
   std::map<std::string, Target> by_name;
   for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (trained_only && !units_[u].entry->leaves.front().sharded->wrapper_requires_grad) continue;
     if (whole_units) out.push_back({u, -1});
     for (std::size_t p = 0; p < units_[u].parameters.size(); ++p)
       by_name.emplace(units_[u].parameters[p].fqn, Target{u, static_cast<std::int64_t>(p)});
@@ -196,37 +199,75 @@ std::map<std::int64_t, std::int64_t> LocalState::stored_numels(const Optimizer& 
   return out;
 }
 
+/// Ids 0, 1, .. by the record's own word.
+bool LocalState::map_by_record(Optimizer& optimizer) {
+  const auto listed = record_->optimizers.find(dotted(optimizer.prefix));
+  if (listed == record_->optimizers.end()) return false;
+  std::map<std::string, Target> known;
+  for (const bool whole_units : {true, false})
+    for (const Target& target : targets_in_order(whole_units, false)) {
+      const Unit& unit = units_[target.unit];
+      known.emplace(
+          whole_units ? unit.name : unit.parameters[static_cast<std::size_t>(target.parameter)].fqn,
+          target);
+    }
+  for (const std::int64_t id : optimizer.ids) {
+    const bool has_name = id >= 0 && id < static_cast<std::int64_t>(listed->second.size());
+    const auto target =
+        has_name ? known.find(listed->second[static_cast<std::size_t>(id)]) : known.end();
+    if (target == known.end())
+      fail(Code::kCorrupt,
+           fmt::format("the flat layout does not say which parameter id {} of optimizer \"{}\" is",
+                       id, printable(listed->first)));
+    optimizer.targets.emplace(id, target->second);
+  }
+  return true;
+}
+
 void LocalState::map_optimizer(Optimizer& optimizer) {
+  if (map_by_record(optimizer)) return;
   std::size_t parameters = 0;
   for (const Unit& unit : units_) parameters += unit.parameters.size();
-  const bool whole_units =
-      !orig_ && (optimizer.ids.size() == units_.size() || optimizer.ids.size() != parameters);
-  const std::vector<Target> targets = targets_in_order(whole_units);
+  const std::size_t ids = optimizer.ids.size();
+  const bool whole_units = !orig_ && (ids == units_.size() || ids != parameters);
   const std::map<std::int64_t, std::int64_t> numels = stored_numels(optimizer, !whole_units);
   std::vector<std::optional<Shape>> shapes;
   for (const std::int64_t id : optimizer.ids) {
     const auto numel = numels.find(id);
     shapes.push_back(numel == numels.end() ? std::nullopt : std::optional(Shape{numel->second}));
   }
-  std::vector<Shape> candidates;
-  for (const Target& target : targets) {
-    const Unit& unit = units_[target.unit];
-    candidates.push_back(
-        whole_units ? Shape{unit.shard_numel}
-                    : Shape{unit.parameters[static_cast<std::size_t>(target.parameter)].numel});
-  }
-  const IdMapping mapping = map_ids(shapes, optimizer.group_sizes, candidates);
-  if (!mapping.complete) {
-    builder_.manifest().notes.push_back(
-        {"CK072", "warning",
-         fmt::format("the ids of optimizer \"{}\" do not fit the parameters; they stay ids",
-                     printable(dotted(optimizer.prefix))),
-         "", ""});
+  // Optimizers mostly leave frozen modules out.
+  for (const bool trained_only : {true, false}) {
+    const std::vector<Target> targets = targets_in_order(whole_units, trained_only);
+    if (targets.size() < ids) continue;
+    std::vector<Shape> candidates;
+    for (const Target& target : targets) {
+      const Unit& unit = units_[target.unit];
+      candidates.push_back(
+          whole_units ? Shape{unit.shard_numel}
+                      : Shape{unit.parameters[static_cast<std::size_t>(target.parameter)].numel});
+    }
+    const IdMapping mapping = map_ids(shapes, optimizer.group_sizes, candidates);
+    if (!mapping.complete) continue;
+    for (std::size_t i = 0; i < ids; ++i)
+      optimizer.targets.emplace(optimizer.ids[i],
+                                targets[static_cast<std::size_t>(mapping.candidate[i])]);
+    const bool in_order = targets.size() == ids && optimizer.group_sizes.size() == 1;
+    if (!mapping.certain && !in_order)
+      note_optimizer(optimizer,
+                     "could mean other parameters of "
+                     "the same sizes, too: \"optimizers\" "
+                     "in the flat layout would say which");
     return;
   }
-  for (std::size_t i = 0; i < optimizer.ids.size(); ++i)
-    optimizer.targets.emplace(optimizer.ids[i],
-                              targets[static_cast<std::size_t>(mapping.candidate[i])]);
+  note_optimizer(optimizer, "do not fit the parameters; they stay ids");
+}
+
+void LocalState::note_optimizer(const Optimizer& optimizer, std::string_view what) {
+  builder_.manifest().notes.push_back(
+      {"CK072", "warning",
+       fmt::format("the ids of optimizer \"{}\" {}", printable(dotted(optimizer.prefix)), what), "",
+       ""});
 }
 
 bool LocalState::add(const RankEntry& entry) {

@@ -75,7 +75,9 @@ class LocalState {
   void fit(const FlatRecord& record);
   void find_slices();
   void map_optimizer(Optimizer& optimizer);
-  std::vector<Target> targets_in_order(bool whole_units) const;
+  bool map_by_record(Optimizer& optimizer);
+  void note_optimizer(const Optimizer& optimizer, std::string_view what);
+  std::vector<Target> targets_in_order(bool whole_units, bool trained_only) const;
   std::map<std::int64_t, std::int64_t> stored_numels(const Optimizer& optimizer, bool sum) const;
 
   bool add_unit(const Unit& unit);

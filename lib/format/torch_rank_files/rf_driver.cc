@@ -82,4 +82,9 @@ const FormatDriver& torch_rank_files_driver() {
   return driver;
 }
 
+std::optional<std::int64_t> rank_in_file_name(std::string_view name) {
+  const auto parsed = rank_files::parse_rank_name(name);
+  return parsed ? std::optional(parsed->rank) : std::nullopt;
+}
+
 }  // namespace tessera

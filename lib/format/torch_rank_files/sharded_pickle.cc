@@ -184,7 +184,7 @@ Value dtensor_value(const TensorSpec& spec, const Layout& layout, const Value& d
 }
 
 Value flat_sharded_tensor_value(DType dtype, std::int64_t numel, std::int64_t shard_numel,
-                                std::int64_t rank, std::int64_t world_size,
+                                std::int64_t rank, std::int64_t world_size, bool requires_grad,
                                 std::optional<std::uint32_t> local) {
   const std::string package = std::string(kShard) + "sharded_tensor.";
   ValueList all, devices, mine;
@@ -199,10 +199,11 @@ Value flat_sharded_tensor_value(DType dtype, std::int64_t numel, std::int64_t sh
     all.push_back(metadata);
     devices.push_back(remote_device(r));
   }
-  Value properties = instance(package + "metadata", "TensorProperties",
-                              tuple({Value::dtype(dtype), layout_value(), Value::boolean(true),
-                                     call(package + "metadata", "MEM_FORMAT_ENCODING", {number(0)}),
-                                     Value::boolean(false)}));
+  Value properties =
+      instance(package + "metadata", "TensorProperties",
+               tuple({Value::dtype(dtype), layout_value(), Value::boolean(requires_grad),
+                      call(package + "metadata", "MEM_FORMAT_ENCODING", {number(0)}),
+                      Value::boolean(false)}));
   Value metadata = instance(package + "metadata", "ShardedTensorMetadata",
                             dict({{"shards_metadata", Value::list(std::move(all))},
                                   {"size", Value::size({numel})},
@@ -215,7 +216,7 @@ Value flat_sharded_tensor_value(DType dtype, std::int64_t numel, std::int64_t sh
   Value spec =
       instance(std::string(kShard) + "sharding_spec.chunk_sharding_spec", "ChunkShardingSpec",
                dict({{"dim", number(0)}, {"placements", Value::list(std::move(devices))}}));
-  return wrapper(package + "api", "ShardedTensor", {dtype, Shape{numel}}, true,
+  return wrapper(package + "api", "ShardedTensor", {dtype, Shape{numel}}, requires_grad,
                  tuple({Value::list(std::move(mine)), std::move(metadata), std::move(group),
                         std::move(spec), Value::boolean(false)}));
 }

@@ -20,7 +20,7 @@ Value dtensor_value(const TensorSpec& spec, const Layout& layout, const Value& d
 /// A 1-D ShardedTensor as FSDP1's LOCAL state dicts hold: shard r is [r * shard_numel, ..) of
 /// `numel`; ranks past the end have none. `local`: nullopt on those.
 Value flat_sharded_tensor_value(DType dtype, std::int64_t numel, std::int64_t shard_numel,
-                                std::int64_t rank, std::int64_t world_size,
+                                std::int64_t rank, std::int64_t world_size, bool requires_grad,
                                 std::optional<std::uint32_t> local);
 
 }  // namespace tessera::rank_files

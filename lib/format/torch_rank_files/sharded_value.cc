@@ -284,15 +284,19 @@ std::optional<ShardedValue> parse_sharded(const Value& value, const TorchArchive
       !is_sequence(arguments[2]))
     return std::nullopt;
   const std::string_view type = object_name(arguments[1]);
-  if (type == "ShardedTensor")
-    return sharded_tensor(arguments[3], wrapper_spec(arguments[2].as_list()), archive);
+  const ValueList& wrapper = arguments[2].as_list();
+  if (type == "ShardedTensor") {
+    ShardedValue out = sharded_tensor(arguments[3], wrapper_spec(wrapper), archive);
+    if (wrapper.size() > 7 && wrapper[7].kind() == Value::Kind::kBool)
+      out.wrapper_requires_grad = wrapper[7].as_bool();
+    return out;
+  }
   if (type != "DTensor") return std::nullopt;
   OpaqueObject with_state;  // its attributes, as any object's
   with_state.name = "DTensor";
   with_state.state = arguments[3];
   with_state.has_state = true;
-  return dtensor(Value::opaque(std::move(with_state)), wrapper_spec(arguments[2].as_list()),
-                 archive, rank);
+  return dtensor(Value::opaque(std::move(with_state)), wrapper_spec(wrapper), archive, rank);
 }
 
 }  // namespace tessera::rank_files

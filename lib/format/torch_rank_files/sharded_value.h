@@ -34,6 +34,8 @@ struct ShardedValue {
   std::vector<std::pair<std::int64_t, Box>> boxes;
   bool is_parameter = false;
   bool requires_grad = false;
+  /// As the wrapper itself was: of a flat parameter, whether its module is trained.
+  bool wrapper_requires_grad = true;
 
   bool is_dtensor() const { return layout.has_value(); }
   /// False: every rank holds all of it.

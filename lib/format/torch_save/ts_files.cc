@@ -18,6 +18,16 @@ bool has_torch_suffix(std::string_view name) {
                      [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
+std::string only_file(const Directory& directory) {
+  std::string found;
+  for (const FileInfo& info : directory.list()) {
+    if (info.name.starts_with('.') || !has_torch_suffix(info.name)) continue;
+    if (!found.empty() || info.type != FileType::kRegular) return "";
+    found = info.name;
+  }
+  return found;
+}
+
 std::vector<PartFile> find_parts(const Directory& directory) {
   std::array<std::string, kParts.size()> files;
   for (const FileInfo& info : directory.list()) {

@@ -18,6 +18,9 @@ struct PartFile {
 /// torch.save stand beside them.
 std::vector<PartFile> find_parts(const Directory& directory);
 
+/// The folder's one file of torch.save's; "" when there is none or several.
+std::string only_file(const Directory& directory);
+
 /// ".pt", ".pth", ...: names that torch.save's users give their files.
 bool has_torch_suffix(std::string_view name);
 

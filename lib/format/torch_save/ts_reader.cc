@@ -11,6 +11,8 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   std::vector<PartFile> parts = {{place.file, ""}};
   if (place.file.empty()) parts = find_parts(*place.directory);
   if (parts.empty())
+    if (const std::string only = only_file(*place.directory); !only.empty()) parts = {{only, ""}};
+  if (parts.empty())
     fail(Code::kUnsupported,
          "torch-save is one file, or model.pt with optim.pt; this folder is neither",
          "name the file");
