@@ -241,7 +241,10 @@ class Finder {
            dot = entry.name.find('.', dot + 1))
         if (fqns.contains(entry.name.substr(dot + 1))) ++hits[entry.name.substr(0, dot)];
       const std::string first = entry.name.substr(0, entry.name.find('.'));
-      const bool known = entry.name.size() > first.size() &&
+      // Keys with dots in a flat dict are FQNs themselves: Hugging Face's `model.norm.weight`
+      // stands beside `lm_head.weight`. Beside an optimizer they stand for a tree.
+      const bool nested = entry.path.size() != 1 || !roles_.optimizers.empty();
+      const bool known = nested && entry.name.size() > first.size() &&
                          std::ranges::find(kModelRootNames, first) != kModelRootNames.end();
       known ? ++tensors[first] : ++others;
     }

@@ -239,3 +239,25 @@ TEST_CASE("patterns of a name map rename like those of rename; prefixes are whol
   prefix.names.strip_prefix = "mod";
   CHECK(code_of(fs, prefix) == Code::kInvalidArgument);
 }
+TEST_CASE("a Hugging Face folder keeps lm_head, whatever its other names begin with") {
+  MemoryFileSystem fs;
+  const std::string source = load_state(fs, "llama.hf");
+  ConvertOptions options = convert_options(source, "/hf", std::nullopt, "hf");
+  convert(fs, options);
+  const auto first = tensors_at(fs, "/hf");
+  REQUIRE(first.contains("lm_head.weight"));
+  REQUIRE(first.contains("model.norm.weight"));
+  options = convert_options("/hf", "/half", std::nullopt, "hf");
+  options.transform.dtype = DType::kBFloat16;
+  convert(fs, options);
+  const auto half = tensors_at(fs, "/half");
+  REQUIRE(half.size() == first.size());
+  for (const auto& [name, loaded] : half) CHECK(loaded.spec.dtype == DType::kBFloat16);
+  CHECK(half.contains("model.norm.weight"));
+  options = convert_options("/hf", "/megatron", 2, "torch-dcp");
+  options.transform.rules = parse_rules_flag("llama,heads=4,groups=2");
+  convert(fs, options);
+  const auto megatron = tensors_at(fs, "/megatron");
+  CHECK(megatron.contains("decoder.layers.1.self_attention.linear_qkv.weight"));
+  CHECK(megatron.contains("output_layer.weight"));
+}
