@@ -255,6 +255,11 @@ void Conversion::check_layout_globs() const {
 
 void Conversion::plan_output() {
   check_layout_globs();
+  if (request_.zero_stage > 0 && !driver_->id().starts_with("deepspeed-")) {
+    fail(Code::kInvalidArgument,
+         fmt::format("--zero-stage is for deepspeed-zero and deepspeed-universal, not {}",
+                     driver_->id()));
+  }
   read_steps();
   output_ = driver_->output_plan(source_.manifest, request_);
   output_.check(source_.manifest);
