@@ -44,9 +44,10 @@ std::int64_t RuleNumbers::operand(std::string_view text, const std::string& fqn,
     if (const auto found = number_(key); found && *found >= 1) return *found;
   if (!parameter->fallback.empty()) return operand(parameter->fallback, fqn, depth + 1);
   fail(Code::kInvalidArgument,
-       fmt::format("\"{}\" needs the number of {}, which neither the checkpoint nor a config.json "
-                   "beside it tells",
-                   printable(fqn), parameter->about),
+       fmt::format(
+           "the rules need the number of {} (for \"{}\"), which neither the checkpoint nor a "
+           "config.json beside it tells",
+           parameter->about, printable(fqn)),
        fmt::format("add it: --rules {},{}=N", request_.name, parameter->name));
 }
 

@@ -210,7 +210,10 @@ class RulePlanner {
       out.shapes.push_back(shape);
       const std::int64_t rows = whole_extent(from_, to_, stacked, fqn, shape);
       std::vector<FusedRun> runs{{static_cast<int>(member.part), 0, 0, 1, rows}};
-      if (from_.fused) runs = in_tensor(fqn, [&] { return fused_axis(from_, fqn).runs(rows); });
+      if (from_.fused) {
+        const FusedAxis fused = fused_axis(from_, fqn);
+        runs = in_tensor(fqn, [&] { return fused.runs(rows); });
+      }
       const std::int64_t depth = unstacks() ? shape[0] : 1;
       for (std::int64_t stack = 0; stack < depth; ++stack)
         for (const FusedRun& run : runs)

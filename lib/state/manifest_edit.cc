@@ -362,17 +362,4 @@ std::uint32_t build_tensor(Manifest& manifest, std::string name, const Shape& sh
   return in_tensor(in, [&] { return Builder(manifest, std::move(name), shape, pieces).build(); });
 }
 
-void replace_chunks(Manifest& manifest, std::uint32_t index, std::uint32_t by) {
-  TESSERA_CHECK(index < manifest.tensors.size() && by < manifest.tensors.size());
-  StoredTensor& to = manifest.tensors[index];
-  const StoredTensor& from = manifest.tensors[by];
-  TESSERA_CHECK(to.spec.shape == from.spec.shape);
-  to.first_chunk = from.first_chunk;
-  to.chunk_count = from.chunk_count;
-  to.spec.dtype = from.spec.dtype;
-  to.cast_from = from.cast_from;
-  to.quant = from.quant;
-  to.always_sharded = to.always_sharded || from.always_sharded;
-}
-
 }  // namespace tessera

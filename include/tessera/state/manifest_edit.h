@@ -49,7 +49,4 @@ TensorPiece whole_piece(const Manifest& manifest, std::uint32_t source);
 std::uint32_t build_tensor(Manifest& manifest, std::string name, const Shape& shape,
                            std::span<const TensorPiece> pieces);
 
-/// Replaces the chunks of tensor `index` by those of `by` (same shape; other type allowed).
-void replace_chunks(Manifest& manifest, std::uint32_t index, std::uint32_t by);
-
 }  // namespace tessera
