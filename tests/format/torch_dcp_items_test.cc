@@ -260,3 +260,29 @@ TEST_CASE("runs of small items end where a large item, a gap or another file com
 }
 
 }  // namespace tessera
+
+TEST_CASE("an empty shard may hold another empty shape than its chunk") {
+  // As FSDP2 over tensor parallelism leaves it: .metadata says [4, 0], the item is a [0, 0] tensor.
+  const auto read_with = [](const Shape& item_shape) {
+    MemoryFileSystem fs;
+    const Bytes full = testing::tensor_item({4, 2}, 0);
+    const Bytes empty = testing::tensor_item(item_shape, 0);
+    testing::BuiltMetadata metadata;
+    metadata.tensors = {{"w", "float32", {4, 2}, {{{0, 0}, {4, 2}}, {{0, 2}, {4, 0}}}}};
+    const auto at = static_cast<std::int64_t>(full.size());
+    metadata.items = {
+        {"w", {{0, 0}}, "__0_0.distcp", 0, at, {}},
+        {"w", {{0, 2}}, "__0_0.distcp", at, static_cast<std::int64_t>(empty.size()), {}}};
+    Bytes file = full;
+    file.insert(file.end(), empty.begin(), empty.end());
+    fs.write_file("/ck/__0_0.distcp", file);
+    fs.write_file("/ck/.metadata", testing::build_metadata(metadata));
+    const auto directory = fs.open_directory("/ck");
+    return read({directory.get(), "", "ck"});
+  };
+  const Manifest manifest = read_with({0, 0});
+  CHECK(manifest.find("w")->chunk_count == 2);
+  CHECK(manifest.source(*manifest.find("w"), 1).length == 0);
+  CHECK_THROWS_WITH(read_with({0, 1, 1}), Catch::Contains("its item holds a float32 [0,1,1]"));
+  CHECK_THROWS_WITH(read_with({1, 1}), Catch::Contains("its item holds a float32 [1,1]"));
+}
