@@ -47,11 +47,12 @@ Channel::Channel() : pages_(kPages) {
 }
 
 void Channel::frame(Frame type, const void* payload, std::size_t length) {
-  std::vector<char> bytes(5 + length);
-  bytes[0] = static_cast<char>(type);
-  const auto length32 = static_cast<std::uint32_t>(length);
-  std::memcpy(bytes.data() + 1, &length32, 4);
-  if (length > 0) std::memcpy(bytes.data() + 5, payload, length);
+  WireWriter head;
+  head.tag(type);
+  head.number(static_cast<std::uint32_t>(length));
+  std::vector<char>& bytes = head.bytes();
+  const char* from = static_cast<const char*>(payload);
+  bytes.insert(bytes.end(), from, from + length);
   write_fully(bytes.data(), bytes.size());
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 
@@ -52,6 +53,13 @@ TEST_CASE("a confined process may compute, allocate and write to what it has") {
   });
   REQUIRE(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == kFine);
+}
+
+TEST_CASE("a confined process does not sleep, and believes that it did") {
+  const auto start = std::chrono::steady_clock::now();
+  const int status = confined([] { return sleep(20) == 0 ? kFine : kSurvived; });
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == kFine));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
 }
 
 TEST_CASE("a confined process dies of opening a file, a socket, a process, or executable memory") {

@@ -11,8 +11,8 @@
 namespace tessera::h5 {
 
 struct HelperLimits {
-  std::uint32_t cpu_seconds = 60;
-  int silence_ms = 60'000;  // without a word from it
+  std::uint32_t cpu_seconds = 60;  // at most; 1, and 1 per MiB of the file
+  int silence_ms = 60'000;         // without a word from it
 };
 
 /// TESSERA_HDF5, else beside the running command, in the libexec folder beside
