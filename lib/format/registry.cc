@@ -22,7 +22,8 @@ std::span<const FormatDriver* const> all_formats() {
       &megatron_torch_driver(), &torch_rank_files_driver(),
       &torch_save_driver(),     &safetensors_driver(),
       &hdf5_driver(),           &fairscale_fsdp_driver(),
-      &deepspeed_zero_driver(), &torchsnapshot_driver(),
+      &deepspeed_zero_driver(), &deepspeed_universal_driver(),
+      &torchsnapshot_driver(),
   };
   return formats;
 }
