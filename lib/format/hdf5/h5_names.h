@@ -11,7 +11,6 @@ inline constexpr std::string_view kVersionAttribute = "tessera.version";  // of 
 inline constexpr std::string_view kStateDataset = "tessera.state";        // JSON, in the root group
 inline constexpr std::string_view kDefaultFile = "checkpoint.h5";         // in a folder
 
-inline constexpr std::string_view kMissingFile = "CK010";   // shared: a virtual dataset's source
 inline constexpr std::string_view kExternalLink = "CK080";  // not followed
 inline constexpr std::string_view kOtherName = "CK081";     // soft links and second names
 inline constexpr std::string_view kNoValue = "CK082";       // an attribute without a form here
