@@ -33,6 +33,11 @@ Bytes decode_zstd(ByteView in, std::uint64_t max_output_bytes) {
                                                                         ZSTD_freeDCtx);
   if (!context) fail(Code::kResourceExhausted, "no memory for a zstd decoder");
   const std::uint64_t limit = std::min(max_output_bytes, in.size() * kMaxRatio + kSlackBytes);
+  // Tensors seldom shrink to a sixteenth: one allocation where the limit is near what they can
+  // hold.
+  constexpr std::uint64_t kLikelyRatio = 16;
+  const std::uint64_t first =
+      limit / kLikelyRatio <= in.size() ? limit + 1 : std::uint64_t{64} << 10;
   Bytes out;
   ZSTD_inBuffer input{in.data(), in.size(), 0};
   std::size_t state = 0;  // 0 at the end of a frame
@@ -42,7 +47,7 @@ Bytes decode_zstd(ByteView in, std::uint64_t max_output_bytes) {
       if (filled > limit)
         fail(Code::kCorrupt, fmt::format("zstd: decodes to more than {} bytes", limit));
       // One byte past the limit, so that "exactly the limit" and "more" differ.
-      out.resize(std::min<std::uint64_t>(limit + 1, std::max<std::uint64_t>(64 << 10, filled * 2)));
+      out.resize(std::min<std::uint64_t>(limit + 1, std::max(first, filled * 2)));
     }
     ZSTD_outBuffer output{out.data(), out.size(), filled};
     const std::size_t consumed = input.pos;

@@ -347,16 +347,18 @@ void Conversion::preflight() {
       }
     }
   }
-  std::uint64_t limit = transfer_.memory_limit_bytes;
+  const std::uint64_t most = coded_bytes_bound(transfer_);
   for (std::size_t i = 0; i < plan_->tensor_count(); ++i) {
     const StoredTensor& tensor = source_.manifest.tensors[plan_->tensor(i)];
     for (std::uint32_t c : plan_->sources(i)) {
-      const Source& source = source_.manifest.source(tensor, c);
-      if (source.kind != Source::Kind::kCoded || source.length <= limit) continue;
+      if (source_.manifest.source(tensor, c).kind != Source::Kind::kCoded) continue;
+      const std::uint64_t needed = coded_bytes_needed(source_.manifest, tensor, c);
+      if (needed <= most) continue;
       in_tensor(tensor.name, [&] {
         fail(Code::kResourceExhausted,
-             fmt::format("a compressed item of {} bytes does not fit the memory limit of {}",
-                         source.length, limit),
+             fmt::format("decoding a compressed item takes {} bytes, {} of the memory limit of {} "
+                         "are for such items",
+                         needed, most, transfer_.memory_limit_bytes),
              "raise --mem-limit");
       });
     }

@@ -18,6 +18,15 @@ namespace tessera {
 
 namespace {
 
+bool reads_coded(const Manifest& source, const Plan& plan) {
+  for (std::size_t i = 0; i < plan.tensor_count(); ++i) {
+    const StoredTensor& tensor = source.tensors[plan.tensor(i)];
+    for (std::uint32_t c : plan.sources(i))
+      if (source.source(tensor, c).kind == Source::Kind::kCoded) return true;
+  }
+  return false;
+}
+
 /// What the journal of an interrupted run says about one file: pieces by offset.
 using FinishedPieces = std::map<std::uint64_t, JournalEntry>;
 
@@ -30,7 +39,8 @@ class Transfer {
         plan_(plan),
         stage_(stage),
         options_(options),
-        budget_(Budget::make(options.memory_limit_bytes, options.threads)),
+        gate_(reads_coded(source, plan) ? coded_part(options.memory_limit_bytes) : 0),
+        budget_(Budget::make(options.memory_limit_bytes - gate_.total_bytes(), options.threads)),
         files_(source, directory),
         outputs_(output, fs, stage),
         sums_(output),
@@ -63,6 +73,7 @@ class Transfer {
   const Plan& plan_;
   Stage& stage_;
   const TransferOptions& options_;
+  CodedGate gate_;
   Budget budget_;
   FilePool files_;
   OutputFiles outputs_;
@@ -81,8 +92,7 @@ Gather Transfer::make_gather() {
   GatherOptions options;
   options.block_bytes = budget_.block_bytes;
   options.span_bytes = budget_.span_bytes;
-  options.memory_limit_bytes = options_.memory_limit_bytes;
-  options.decoded_bytes = budget_.share_bytes;
+  options.decoded_bytes = gate_.total_bytes() / static_cast<std::uint64_t>(budget_.threads);
   options.cancel = options_.cancel;
   return Gather(source_, files_, options_.check_crc ? &prover_ : nullptr, options);
 }
@@ -140,7 +150,7 @@ TransferResult Transfer::run() {
 /// A worker of a large transfer takes its whole buffers at once: what the run needs shows in its
 /// first second, and is the same whatever the tensors are.
 std::unique_ptr<Worker> Transfer::make_worker() {
-  auto worker = std::make_unique<Worker>(meter_);
+  auto worker = std::make_unique<Worker>(meter_, gate_);
   const std::uint64_t whole = budget_.block_bytes + 2 * kIoAlignment;
   if (output_.total_bytes() / 8 < whole * static_cast<std::uint64_t>(budget_.threads))
     return worker;
@@ -152,12 +162,12 @@ std::unique_ptr<Worker> Transfer::make_worker() {
 void Transfer::run_unit(const Unit& unit, Worker& worker) {
   if (options_.cancel != nullptr) options_.cancel->check();
   Gather gather = make_gather();
+  const DecodedAtEnd dropped(worker);
   if (unit.sequential) {
     for (const Slab& slab : unit.slabs) run_slabs({&slab, 1}, gather, worker);
   } else {
     run_slabs(unit.slabs, gather, worker);
   }
-  worker.drop_decoded();
 }
 
 void Transfer::run_slabs(std::span<const Slab> slabs, const Gather& gather, Worker& worker) {
@@ -393,6 +403,15 @@ TransferResult transfer(const Manifest& source, const Directory& directory,
                         const OutputPlan& output, const Plan& plan, FileSystem& fs, Stage& stage,
                         const TransferOptions& options) {
   return Transfer(source, directory, output, plan, fs, stage, options).run();
+}
+
+std::uint64_t coded_bytes_needed(const Manifest& source, const StoredTensor& tensor,
+                                 std::uint32_t chunk) {
+  return coded_size(source, tensor, tensor.first_chunk + chunk).at_once();
+}
+
+std::uint64_t coded_bytes_bound(const TransferOptions& options) {
+  return coded_part(options.memory_limit_bytes);
 }
 
 std::uint64_t staged_bytes_bound(const TransferOptions& options) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <tuple>
 
 #include "lib/reshard/element_ops.h"
@@ -73,10 +74,49 @@ void MeteredBuffer::fill(std::uint64_t bytes) {
 }
 
 void Worker::drop_decoded() {
-  for (const auto& [chunk, bytes] : decoded) meter->add(-static_cast<std::int64_t>(bytes.size()));
   decoded.clear();
+  meter->add(-static_cast<std::int64_t>(decoded_bytes));
+  gate->give(decoded_bytes);
   decoded_bytes = 0;
 }
+
+namespace {
+
+/// Bytes taken from the gate, and from the meter's point of view staged, until they are kept or
+/// given back.
+class Reservation {
+ public:
+  Reservation(Worker& worker, std::uint64_t bytes, const GatherOptions& options)
+      : worker_(worker), bytes_(bytes) {
+    if (worker.decoded_bytes + bytes > options.decoded_bytes) worker.drop_decoded();
+    if (!worker.gate->try_take(bytes)) {
+      worker.drop_decoded();
+      worker.gate->take(bytes, options.cancel);
+    }
+    worker.meter->add(static_cast<std::int64_t>(bytes));
+  }
+  ~Reservation() { give(bytes_); }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  /// `bytes` of it stay with the worker, which gives them back.
+  void keep(std::uint64_t bytes) {
+    TESSERA_CHECK(bytes <= bytes_);
+    give(bytes_ - bytes);
+    worker_.decoded_bytes += bytes;
+    bytes_ = 0;
+  }
+
+ private:
+  void give(std::uint64_t bytes) {
+    worker_.gate->give(bytes);
+    worker_.meter->add(-static_cast<std::int64_t>(bytes));
+  }
+  Worker& worker_;
+  std::uint64_t bytes_;
+};
+
+}  // namespace
 
 /// The part of one source piece that one task needs: one run of the chunk, or, strided, a span of
 /// the file.
@@ -205,7 +245,7 @@ void Gather::run(std::span<const CopyTask> tasks, Worker& worker,
 }
 
 void Gather::read(std::uint32_t file, std::uint64_t begin, std::uint64_t end, Worker& worker,
-                  const std::byte** data) const {
+                  MeteredBuffer& into, const std::byte** data) const {
   std::shared_ptr<const ReadFile> handle = files_.get(file);
   if (end > handle->size_bytes()) {
     fail(Code::kCorrupt, fmt::format("the file ends at byte {}, its data should reach byte {}",
@@ -217,7 +257,7 @@ void Gather::read(std::uint32_t file, std::uint64_t begin, std::uint64_t end, Wo
     from = round_down(begin);
     to = round_up(end);
   }
-  std::byte* buffer = worker.read.need(to - from);
+  std::byte* buffer = into.need(to - from);
   handle->read_at(from, {buffer, static_cast<std::size_t>(to - from)});
   worker.bytes_read += end - begin;
   *data = buffer + (begin - from);
@@ -232,7 +272,7 @@ void Gather::read_group(std::span<const CopyTask> tasks, std::span<Need> group, 
   in_file(files_.path(file), [&] {
     const std::byte* data = nullptr;
     in_tensor(manifest_.tensors[tasks[group.front().task].tensor].name,
-              [&] { read(file, begin, end, worker, &data); });
+              [&] { read(file, begin, end, worker, worker.read, &data); });
     for (const Need& need : group) {
       in_tensor(manifest_.tensors[tasks[need.task].tensor].name, [&] {
         const std::byte* bytes = data + (need.offset - begin);
@@ -262,14 +302,14 @@ void Gather::prove_apart(const Need& need, Worker& worker) const {
     if (options_.cancel != nullptr) options_.cancel->check();
     std::uint64_t length = std::min(options_.block_bytes, source.length - at);
     const std::byte* data = nullptr;
-    read(source.file, source.offset + at, source.offset + at + length, worker, &data);
+    read(source.file, source.offset + at, source.offset + at + length, worker, worker.read, &data);
     crc = crc32(crc, {data, static_cast<std::size_t>(length)});
     at += length;
   }
   prover_->add(need.chunk, source.offset, source.length, crc);
 }
 
-const Bytes& Gather::decoded(const Need& need, Worker& worker) const {
+const Bytes& Gather::decoded(const StoredTensor& tensor, const Need& need, Worker& worker) const {
   const Source& source = *need.source;
   const std::pair key(source.file, source.offset);  // several chunks may be views of one item
   if (auto found = worker.decoded.find(key); found != worker.decoded.end()) {
@@ -279,29 +319,56 @@ const Bytes& Gather::decoded(const Need& need, Worker& worker) const {
     return found->second;
   }
   return in_file(files_.path(source.file), [&]() -> const Bytes& {
-    if (source.length > options_.memory_limit_bytes) {
+    const CodedSize size = coded_size(manifest_, tensor, need.chunk);
+    const std::uint64_t total = worker.gate->total_bytes();
+    if (size.at_once() > total) {
       fail(Code::kResourceExhausted,
-           fmt::format("a compressed item of {} bytes is larger than the memory limit",
-                       source.length),
+           fmt::format("decoding a compressed item takes {} bytes, there are {} for such items",
+                       size.at_once(), total),
            "raise --mem-limit");
     }
-    const std::byte* raw = nullptr;
-    read(source.file, source.offset, source.offset + source.length, worker, &raw);
-    ByteView bytes{raw, static_cast<std::size_t>(source.length)};
-    if (prover_ != nullptr && prover_->wants(need.chunk) && prover_->claim(need.chunk)) {
-      prover_->add(need.chunk, source.offset, source.length, crc32(0, bytes));
+    // An item may decode to more than its chunks tell (a chunk cut off at the tensor's end): then
+    // once more, alone.
+    for (bool alone = false;; alone = true) {
+      const std::uint64_t taken = alone ? total : size.at_once();
+      const std::uint64_t rest = total - size.stored;
+      const std::uint64_t most =
+          !alone ? size.largest
+                 : std::max(size.largest, size.several ? std::min(rest, total / 2) : rest);
+      Reservation mine(worker, taken, options_);
+      bool is_read = false;
+      try {
+        Bytes out = decode_item(need, most, worker, is_read);
+        mine.keep(out.size());
+        return worker.decoded[key] = std::move(out);
+      } catch (const Error& error) {
+        if (alone || !is_read || error.code() != Code::kCorrupt) throw;
+      }
     }
-    Bytes out(bytes.begin(), bytes.end());
-    const std::uint32_t chain =
-        source.view != 0 ? manifest_.views[source.side].codecs : source.side;
-    for (const std::string& codec : manifest_.codecs[chain]) {
-      out = decode(codec, out, options_.memory_limit_bytes);
-    }
-    if (worker.decoded_bytes + out.size() > options_.decoded_bytes) worker.drop_decoded();
-    worker.meter->add(static_cast<std::int64_t>(out.size()));
-    worker.decoded_bytes += out.size();
-    return worker.decoded[key] = std::move(out);
   });
+}
+
+/// What is read and decoded here is in the caller's reservation.
+Bytes Gather::decode_item(const Need& need, std::uint64_t most_bytes, Worker& worker,
+                          bool& is_read) const {
+  const Source& source = *need.source;
+  StagedMeter uncounted;
+  std::optional<MeteredBuffer> raw(std::in_place, uncounted);
+  const std::byte* data = nullptr;
+  read(source.file, source.offset, source.offset + source.length, worker, *raw, &data);
+  ByteView in{data, static_cast<std::size_t>(source.length)};
+  if (prover_ != nullptr && prover_->wants(need.chunk) && prover_->claim(need.chunk)) {
+    prover_->add(need.chunk, source.offset, source.length, crc32(0, in));
+  }
+  is_read = true;
+  const std::uint32_t chain = source.view != 0 ? manifest_.views[source.side].codecs : source.side;
+  Bytes out;
+  for (const std::string& codec : manifest_.codecs[chain]) {
+    out = decode(codec, in, most_bytes);
+    raw.reset();
+    in = out;
+  }
+  return out;
 }
 
 void Gather::from_memory(std::span<const CopyTask> tasks, const Need& need, Worker& worker,
@@ -325,8 +392,9 @@ void Gather::from_memory(std::span<const CopyTask> tasks, const Need& need, Work
     default:
       break;
   }
-  const Bytes& bytes = source.kind == Source::Kind::kInline ? manifest_.inline_bytes[source.side]
-                                                            : decoded(need, worker);
+  const Bytes& bytes = source.kind == Source::Kind::kInline
+                           ? manifest_.inline_bytes[source.side]
+                           : decoded(manifest_.tensors[task.tensor], need, worker);
   std::uint64_t begin = static_cast<std::uint64_t>(need.first_element) * es;
   if (begin + need.length > bytes.size()) {
     fail(Code::kCorrupt,

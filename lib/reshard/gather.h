@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "lib/reshard/coded_gate.h"
 #include "lib/reshard/file_pool.h"
 #include "lib/reshard/geometry.h"
 #include "lib/reshard/source_choice.h"
@@ -78,11 +79,18 @@ class MeteredBuffer {
 };
 
 struct Worker {
-  explicit Worker(StagedMeter& staged)
-      : meter(&staged), read(staged), private_copy(staged), write(staged), cast(staged) {}
+  Worker(StagedMeter& staged, CodedGate& coded)
+      : meter(&staged),
+        gate(&coded),
+        read(staged),
+        private_copy(staged),
+        write(staged),
+        cast(staged) {}
   ~Worker() { drop_decoded(); }
+  /// Also where an error ends the work: others may wait for what is held here.
   void drop_decoded();
   StagedMeter* meter;
+  CodedGate* gate;
   MeteredBuffer read;
   MeteredBuffer private_copy;  // bytes that are changed after reading: swapped, negated
   MeteredBuffer write;
@@ -94,11 +102,21 @@ struct Worker {
   std::map<std::uint32_t, CastCounts> casts;  // by tensor: what did not fit
 };
 
+/// Drops what a worker has decoded, however its work ends.
+class DecodedAtEnd {
+ public:
+  explicit DecodedAtEnd(Worker& worker) : worker_(worker) {}
+  ~DecodedAtEnd() { worker_.drop_decoded(); }
+  DecodedAtEnd(const DecodedAtEnd&) = delete;
+  DecodedAtEnd& operator=(const DecodedAtEnd&) = delete;
+
+ private:
+  Worker& worker_;
+};
+
 struct GatherOptions {
-  std::uint64_t block_bytes = std::uint64_t{8} << 20;  // a merged read
-  std::uint64_t span_bytes = std::uint64_t{8} << 20;   // a read of a strided source
-  /// Most that one compressed item may decode to.
-  std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;
+  std::uint64_t block_bytes = std::uint64_t{8} << 20;    // a merged read
+  std::uint64_t span_bytes = std::uint64_t{8} << 20;     // a read of a strided source
   std::uint64_t decoded_bytes = std::uint64_t{1} << 30;  // decoded items kept per worker
   const CancelToken* cancel = nullptr;
 };
@@ -124,14 +142,17 @@ class Gather {
                   std::vector<Fragment>* fragments) const;
   void from_memory(std::span<const CopyTask> tasks, const Need& need, Worker& worker,
                    std::vector<Fragment>* fragments) const;
-  const Bytes& decoded(const Need& need, Worker& worker) const;
+  const Bytes& decoded(const StoredTensor& tensor, const Need& need, Worker& worker) const;
+  /// `is_read`: set once the item is read and its checksum added.
+  Bytes decode_item(const Need& need, std::uint64_t most_bytes, Worker& worker,
+                    bool& is_read) const;
   void prove_apart(const Need& need, Worker& worker) const;
   void place(const CopyTask& task, const Need& need, const std::byte* bytes, bool prove,
              Worker& worker, std::vector<Fragment>* fragments) const;
   void place_cast(const CopyTask& task, const Need& need, const std::byte* bytes,
                   Worker& worker) const;
   void read(std::uint32_t file, std::uint64_t begin, std::uint64_t end, Worker& worker,
-            const std::byte** data) const;
+            MeteredBuffer& into, const std::byte** data) const;
 
   const Manifest& manifest_;
   FilePool& files_;

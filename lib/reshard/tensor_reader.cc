@@ -39,10 +39,14 @@ void for_each_region(const Geometry& geometry, std::int64_t begin, std::int64_t 
 
 struct TensorReader::Impl {
   Impl(const Manifest& m, const Directory& d, TransferOptions o)
-      : manifest(m), options(o), files(m, d), chooser(m) {
+      : manifest(m),
+        options(o),
+        files(m, d),
+        gate(has_coded(m) ? coded_part(o.memory_limit_bytes) : 0),
+        chooser(m) {
     auto threads = static_cast<std::uint64_t>(std::max(1, options.threads));
-    std::uint64_t share =
-        options.memory_limit_bytes / threads / 2;  // what is read, and what is handed on
+    // What is read, and what is handed on.
+    std::uint64_t share = (options.memory_limit_bytes - gate.total_bytes()) / threads / 2;
     block_bytes = std::clamp(share, kLeastBlockBytes, kBlockBytes);
   }
 
@@ -50,7 +54,14 @@ struct TensorReader::Impl {
   TransferOptions options;
   FilePool files;
   StagedMeter meter;
+  CodedGate gate;
   std::uint64_t block_bytes;
+
+  static bool has_coded(const Manifest& manifest) {
+    for (std::size_t i = 0; i < manifest.chunks.size(); ++i)
+      if (manifest.chunks.source(i).kind == Source::Kind::kCoded) return true;
+    return false;
+  }
 
   std::mutex mutex;
   SourceChooser chooser;
@@ -69,7 +80,7 @@ struct TensorReader::Impl {
 
   std::unique_ptr<Worker> take_worker() {
     std::lock_guard lock(mutex);
-    if (idle.empty()) return std::make_unique<Worker>(meter);
+    if (idle.empty()) return std::make_unique<Worker>(meter, gate);
     std::unique_ptr<Worker> worker = std::move(idle.back());
     idle.pop_back();
     return worker;
@@ -82,8 +93,7 @@ struct TensorReader::Impl {
   Gather make_gather(RecordProver* prover) {
     auto threads = static_cast<std::uint64_t>(std::max(1, options.threads));
     return Gather(manifest, files, prover,
-                  {block_bytes, block_bytes, options.memory_limit_bytes,
-                   options.memory_limit_bytes / threads, options.cancel});
+                  {block_bytes, block_bytes, gate.total_bytes() / threads, options.cancel});
   }
 
   /// [begin, end) of the collapsed ravel into out.
@@ -150,16 +160,18 @@ void TensorReader::read(std::uint32_t index, std::int64_t begin, std::int64_t en
   }
   std::unique_ptr<Worker> worker = impl_->take_worker();
   Gather gather = impl_->make_gather(&prover);
-  // In blocks, so that what is staged stays small beside what the caller holds.
-  std::int64_t step = impl_->block_numel(*geometry);
-  std::byte* to = out.data();
-  for (std::int64_t at = begin; at < end;) {
-    std::int64_t stop = std::min(end, (at / step + 1) * step);
-    impl_->fill(gather, *geometry, index, at, stop, to, *worker);
-    to += (stop - at) * geometry->element_bytes;
-    at = stop;
+  {
+    const DecodedAtEnd dropped(*worker);
+    // In blocks, so that what is staged stays small beside what the caller holds.
+    std::int64_t step = impl_->block_numel(*geometry);
+    std::byte* to = out.data();
+    for (std::int64_t at = begin; at < end;) {
+      std::int64_t stop = std::min(end, (at / step + 1) * step);
+      impl_->fill(gather, *geometry, index, at, stop, to, *worker);
+      to += (stop - at) * geometry->element_bytes;
+      at = stop;
+    }
   }
-  worker->drop_decoded();
   impl_->give_back(std::move(worker));
 }
 
@@ -186,7 +198,8 @@ void TensorReader::stream(std::span<const std::uint32_t> tensors,
   parallel_for(tensors.size(), threads, [&](std::size_t i, int number) {
     if (impl.options.cancel != nullptr) impl.options.cancel->check();
     std::unique_ptr<Worker>& worker = workers[static_cast<std::size_t>(number)];
-    if (!worker) worker = std::make_unique<Worker>(impl.meter);
+    if (!worker) worker = std::make_unique<Worker>(impl.meter, impl.gate);
+    const DecodedAtEnd dropped(*worker);
     Geometry geometry = make_geometry(impl.manifest, tensors[i], chosen[i], {});
     std::int64_t numel = geometry.numel();
     std::int64_t step = impl.block_numel(geometry);
@@ -208,7 +221,6 @@ void TensorReader::stream(std::span<const std::uint32_t> tensors,
       sink(block);
       if (impl.options.progress != nullptr) impl.options.progress->done_bytes += bytes;
     }
-    worker->drop_decoded();
   });
 }
 

@@ -39,6 +39,13 @@ TransferResult transfer(const Manifest& source, const Directory& directory,
                         const OutputPlan& output, const Plan& plan, FileSystem& fs, Stage& stage,
                         const TransferOptions& options);
 
+/// Least memory that decoding this chunk's compressed item takes, and what transfer() has for all
+/// such items that it decodes at once: where the first is more, transfer() throws
+/// kResourceExhausted.
+std::uint64_t coded_bytes_needed(const Manifest& source, const StoredTensor& tensor,
+                                 std::uint32_t chunk);
+std::uint64_t coded_bytes_bound(const TransferOptions& options);
+
 /// Bound of what transfer() stages at once, for the same arguments.
 std::uint64_t staged_bytes_bound(const TransferOptions& options);
 
