@@ -10,23 +10,13 @@
 #include <set>
 #include <tuple>
 
+#include "lib/ops/shared_storage.h"
+
 namespace tessera {
 
 namespace {
 
 constexpr std::int64_t kSampleNumel = 64;
-
-/// Where a tensor of one chunk lies, if that says all about its bytes.
-using StoredPlace = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint8_t,
-                               std::vector<std::int64_t>>;
-std::optional<StoredPlace> place_of(const Manifest& manifest, const StoredTensor& tensor) {
-  if (tensor.chunk_count != 1) return std::nullopt;
-  const Source& source = manifest.source(tensor, 0);
-  if (source.kind != Source::Kind::kExtent || source.length == 0) return std::nullopt;
-  std::vector<std::int64_t> strides;
-  if (source.side != 0) strides = manifest.strides[source.side - 1];
-  return StoredPlace{source.file, source.offset, source.length, source.flags, std::move(strides)};
-}
 
 struct Sample {
   Bytes bytes;

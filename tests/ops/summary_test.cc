@@ -145,6 +145,25 @@ TEST_CASE("tied weights are found by their one storage") {
   CHECK(summarize(other).tied.empty());
 }
 
+TEST_CASE("views of one storage are tied where they are one tensor, not where they overlap") {
+  const OpenedCheckpoint views = open_path(fixture("ties.pt"));
+  using Sets = std::vector<std::vector<std::string>>;
+  CHECK(summarize(views).tied == Sets{{"whole", "whole_again"},
+                                      {"low", "low_again"},
+                                      {"turned", "turned_again"},
+                                      {"rows", "rows_again"}});
+  const OpenedCheckpoint sample = open_sample("torchsave/tied_views_zip");
+  CHECK(summarize(sample).tied == Sets{{"embed.weight", "head.weight"}});
+  // Both moments of a parameter were saved as views of one buffer, at one place: PyTorch did that.
+  const OpenedCheckpoint gathered = open_sample("torchsave/fsdp1_full");
+  const Sets moments = summarize(gathered).tied;
+  CHECK(moments.size() == 13);
+  for (const auto& names : moments) {
+    REQUIRE(names.size() == 2);
+    CHECK(names[0] + "_sq" == names[1]);
+  }
+}
+
 TEST_CASE("damage is told by name, without failing") {
   MemoryFileSystem fs;
   load_sample(fs, "dcp/fsdp2_w2");

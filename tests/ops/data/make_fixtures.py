@@ -5,6 +5,7 @@
 stat/tensors.pt, stat/expected.json    tensors of many types; numbers over their finite elements, summed as long doubles
 optim/<case>.pt                        a model and its AdamW, healthy or with the one defect that the case is named for
 diff/a.pt, diff/b.pt                   two dicts whose tensors differ each in one way; expected.json: by how much
+ties.pt                                views of one storage, some of them one tensor under two names; others overlap
 accelerate/                            one state as accelerate saves it: two DCP folders, two ranks; expected.json
 """
 import copy
@@ -252,9 +253,21 @@ def make_accelerate():
         mp.spawn(save_parts, args=(at("accelerate", "checkpoint"), os.path.join(scratch, "init")), nprocs=2)
 
 
+# ---------------------------------------------------------------- ties
+def make_ties():
+    x, square = torch.arange(10.0), torch.arange(16.0).reshape(4, 4)
+    torch.save({
+        "whole": x, "low": x[:5], "high": x[5:], "even": x[::2], "low_again": x[0:5], "folded": x.view(2, 5),
+        "square": square, "turned": square.t(), "turned_again": square.t(), "diagonal": square.diagonal(), "row": square[0],
+        "whole_again": x, "equal": x.clone(),
+        "rows": x[:5].expand(3, 5), "rows_again": x[:5].expand(3, 5),
+    }, at("ties.pt"))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     make_stat()
     make_optim()
     make_diff()
+    make_ties()
     make_accelerate()
