@@ -8,6 +8,7 @@
 #include <map>
 
 #include "lib/ops/canonical_state.h"
+#include "lib/ops/hashed_compare.h"
 
 namespace tessera {
 
@@ -42,30 +43,21 @@ std::vector<HashedTensor> hash_leaves(const OpenedCheckpoint& checkpoint, Sums& 
   return out;
 }
 
-void compare_tensors(const std::vector<HashedTensor>& source,
-                     const std::vector<HashedTensor>& written, std::vector<std::string>& findings) {
-  std::map<std::string_view, const HashedTensor*> there;
-  for (const HashedTensor& tensor : written) there[tensor.name] = &tensor;
-  for (const HashedTensor& tensor : source) {
-    auto found = there.find(tensor.name);
-    if (found == there.end()) {
-      findings.push_back(fmt::format("tensor \"{}\" is missing in the result", tensor.name));
-      continue;
-    }
-    const HashedTensor& other = *found->second;
-    if (tensor.dtype != other.dtype || tensor.shape != other.shape) {
-      findings.push_back(fmt::format("tensor \"{}\" has another type or shape", tensor.name));
-    } else if (tensor.sha256 != other.sha256) {
-      findings.push_back(
-          fmt::format("tensor \"{}\" has other bytes: sha256 {} in the source, {} in "
-                      "the result",
-                      tensor.name, tensor.sha256, other.sha256));
-    }
-    there.erase(found);
+std::string in_words(const HashedDifference& difference) {
+  using What = HashedDifference::What;
+  const std::string& name = difference.name;
+  switch (difference.what) {
+    case What::kMissing:
+      return fmt::format("tensor \"{}\" is missing in the result", name);
+    case What::kUnexpected:
+      return fmt::format("tensor \"{}\" is not in the source", name);
+    case What::kSpec:
+      return fmt::format("tensor \"{}\" has another type or shape", name);
+    case What::kContent:
+      return fmt::format("tensor \"{}\" has other bytes: sha256 {} in the source, {} in the result",
+                         name, difference.expected_sha256, difference.found_sha256);
   }
-  for (const auto& [name, tensor] : there) {
-    findings.push_back(fmt::format("tensor \"{}\" is not in the source", name));
-  }
+  return name;
 }
 
 void compare_values(OpenedCheckpoint& source, OpenedCheckpoint& written, bool may_drop,
@@ -102,8 +94,10 @@ VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, boo
   // stand for.
   CanonicalState canonical_source(source.manifest.state);
   CanonicalState canonical_written(written.manifest.state);
-  compare_tensors(hash_leaves(source, source_sums, transfer),
-                  hash_leaves(written, written_sums, transfer), proof.findings);
+  const auto in_source = hash_leaves(source, source_sums, transfer);
+  const auto in_result = hash_leaves(written, written_sums, transfer);
+  for (const HashedDifference& difference : compare_hashed(in_source, in_result))
+    proof.findings.push_back(in_words(difference));
   compare_values(source, written, may_drop, transfer, proof.findings);
   return proof;
 }

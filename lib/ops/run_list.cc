@@ -6,21 +6,10 @@
 #include <algorithm>
 
 #include "lib/ops/path_resolve.h"
+#include "lib/ops/step_name.h"
 
 namespace tessera {
 namespace {
-
-/// The last run of digits in a name: "step_1000", "checkpoint-1000/model", "iter_0001000".
-std::optional<std::int64_t> step_of(std::string_view name) {
-  for (std::string_view part : split(name, '/')) {
-    const std::size_t end = part.find_last_of("0123456789");
-    if (end == std::string_view::npos) continue;
-    std::size_t begin = end;
-    while (begin > 0 && part[begin - 1] >= '0' && part[begin - 1] <= '9') --begin;
-    if (end - begin < 18) return std::stoll(std::string(part.substr(begin, end - begin + 1)));
-  }
-  return std::nullopt;
-}
 
 /// Opens headers and metadata; what stops it is the row's problem, never the listing's.
 void examine(FileSystem& fs, const FoundCheckpoint& found, RunRow& row) {
@@ -66,7 +55,7 @@ std::optional<RunListing> list_run(FileSystem& fs, const std::string& path,
   }
   for (const FoundCheckpoint& checkpoint : found) {
     RunRow row{.path = checkpoint.path, .name = checkpoint.name};
-    row.step = step_of(checkpoint.name);
+    row.step = step_of_run_name(checkpoint.name);
     row.format = checkpoint.driver->id();
     row.is_latest = !latest.empty() && (row.name == latest || row.name.starts_with(latest + "/"));
     examine(fs, checkpoint, row);

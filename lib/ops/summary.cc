@@ -3,10 +3,11 @@
 #include <tessera/state/optim_state.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
-#include <tuple>
+
+#include "lib/ops/shared_storage.h"
+#include "lib/ops/step_name.h"
 
 namespace tessera {
 namespace {
@@ -55,7 +56,7 @@ class Summarizer {
     for (const OptimState& optim : canonical_optim_states(manifest_, roles_)) optimizer(optim);
     parameters();
     counters();
-    tied();
+    out_.tied = shared_storage(checkpoint_);
     globals();
     return std::move(out_);
   }
@@ -206,36 +207,8 @@ class Summarizer {
       out_.numbers.push_back(
           {"copies", static_cast<double>(replicas), "equal chunks in several files"});
     if (out_.numbers.empty())
-      if (const auto step = step_of_name())
+      if (const auto step = step_of_path(checkpoint_.path))
         out_.numbers.push_back({"step", static_cast<double>(*step), "the folder's name"});
-  }
-
-  /// "step_1000", "checkpoint-1000", "iter_0001000", "epoch=3-step=400".
-  std::optional<std::int64_t> step_of_name() const {
-    for (std::string_view word : {"step_", "step-", "step=", "step", "checkpoint-", "iter_"}) {
-      const std::size_t at = checkpoint_.path.rfind(word);
-      if (at == std::string::npos) continue;
-      std::int64_t step = 0;
-      const char* begin = checkpoint_.path.data() + at + word.size();
-      const auto [end, error] =
-          std::from_chars(begin, checkpoint_.path.data() + checkpoint_.path.size(), step);
-      if (error == std::errc() && end != begin) return step;
-    }
-    return std::nullopt;
-  }
-
-  /// Leaves whose one chunk is the same bytes of the same file.
-  void tied() {
-    using Key = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t>;
-    std::map<Key, std::vector<std::string>> sets;
-    for (const StoredTensor& tensor : manifest_.tensors) {
-      if (tensor.embedded || tensor.chunk_count != 1 || tensor.spec.shape.numel() == 0) continue;
-      const Source& source = manifest_.source(tensor, 0);
-      if (source.kind == Source::Kind::kInline || source.kind == Source::Kind::kFill) continue;
-      sets[{source.file, source.offset, source.length, source.record}].push_back(tensor.name);
-    }
-    for (auto& [key, names] : sets)
-      if (names.size() > 1) out_.tied.push_back(std::move(names));
   }
 
   void globals() {

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "lib/base/damage.h"
+#include "lib/ops/seal_check.h"
 #include "lib/ops/verify_against.h"
 #include "lib/ops/verify_integrity.h"
 #include "lib/ops/verify_replicas.h"
@@ -24,7 +25,6 @@ namespace tessera {
 namespace {
 
 constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
-constexpr std::uint64_t kMib = std::uint64_t{1} << 20;
 
 /// Calls visit(offset, bytes) over [offset, offset + length) in blocks.
 template <class Visit>
@@ -210,18 +210,12 @@ class Verifier {
     try {
       const std::string name = checkpoint_.file.empty() ? sealed.path : checkpoint_.file;
       const auto file = checkpoint_.directory->open(name);
-      std::size_t mib = 0, wrong = 0, first = 0;
-      each_block(*file, 0, sealed.size_bytes, kMib, [&](std::uint64_t, ByteView bytes) {
-        tick(bytes.size());
-        const bool right =
-            mib < sealed.crc32_per_mib.size() && crc32(0, bytes) == sealed.crc32_per_mib[mib];
-        if (!right && wrong++ == 0) first = mib;
-        ++mib;
-      });
-      if (wrong)
+      const SealedBlocks blocks =
+          check_sealed_blocks(*file, sealed, [this](std::size_t bytes) { tick(bytes); });
+      if (blocks.wrong)
         add("CK043", "error",
-            fmt::format("{} of {} MiB blocks differ from what was written, first block {}", wrong,
-                        mib, first),
+            fmt::format("{} of {} MiB blocks differ from what was written, first block {}",
+                        blocks.wrong, blocks.count, blocks.first_wrong),
             name, "");
       const std::lock_guard lock(mutex_);
       sealed_files_.insert(name);

@@ -6,11 +6,10 @@
 #include <tessera/encoding/json.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/seal.h>
-#include <tessera/storage/checksum.h>
 
-#include <map>
-
+#include "lib/ops/hashed_compare.h"
 #include "lib/ops/path_resolve.h"
+#include "lib/ops/seal_check.h"
 
 namespace tessera {
 namespace {
@@ -47,36 +46,35 @@ std::vector<HashedTensor> tensors_of(const Value& report) {
   return tensors;
 }
 
+Note finding_of(const HashedDifference& difference) {
+  using What = HashedDifference::What;
+  const std::string& name = difference.name;
+  switch (difference.what) {
+    case What::kMissing:
+      return {"CK048", "error", "the report has this tensor, the checkpoint does not", "", name};
+    case What::kUnexpected:
+      return {"CK048", "error", "the checkpoint has this tensor, the report does not", "", name};
+    case What::kSpec:
+      return {"CK047", "error", "dtype or shape differ from the report", "", name};
+    case What::kContent:
+      break;
+  }
+  return {
+      "CK047", "error",
+      fmt::format("content differs from the report: sha256 {}... for {}...",
+                  difference.found_sha256.substr(0, 12), difference.expected_sha256.substr(0, 12)),
+      "", name};
+}
+
 void compare_tensors(const std::vector<HashedTensor>& expected, OpenedCheckpoint& checkpoint,
                      const TransferOptions& transfer, std::vector<Note>& findings) {
   const HashReport hashed = hash_checkpoint(checkpoint, transfer);
-  std::map<std::string, const HashedTensor*> there;
-  for (const HashedTensor& tensor : hashed.tensors) there[tensor.name] = &tensor;
-  for (const HashedTensor& want : expected) {
-    const auto found = there.find(want.name);
-    if (found == there.end()) {
-      findings.push_back(
-          {"CK048", "error", "the report has this tensor, the checkpoint does not", "", want.name});
-      continue;
-    }
-    const HashedTensor& got = *found->second;
-    if (got.dtype != want.dtype || got.shape != want.shape)
-      findings.push_back(
-          {"CK047", "error", "dtype or shape differ from the report", "", want.name});
-    else if (got.sha256 != want.sha256)
-      findings.push_back({"CK047", "error",
-                          fmt::format("content differs from the report: sha256 {}... for {}...",
-                                      got.sha256.substr(0, 12), want.sha256.substr(0, 12)),
-                          "", want.name});
-    there.erase(found);
-  }
-  for (const auto& [name, tensor] : there)
-    findings.push_back(
-        {"CK048", "error", "the checkpoint has this tensor, the report does not", "", name});
+  for (const HashedDifference& difference : compare_hashed(expected, hashed.tensors))
+    findings.push_back(finding_of(difference));
 }
 
 void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
-                   std::vector<Note>& findings) {
+                   const TransferOptions& transfer, std::vector<Note>& findings) {
   for (const SealedFile& sealed : seal.files) {
     const std::string name = checkpoint.file.empty() ? sealed.path : checkpoint.file;
     const auto info = checkpoint.directory->stat(name);
@@ -88,17 +86,15 @@ void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
       continue;
     }
     const auto file = checkpoint.directory->open(name);
-    Bytes block(std::size_t{1} << 20);
-    for (std::uint64_t at = 0, mib = 0; at < sealed.size_bytes; at += block.size(), ++mib) {
-      const MutableBytes part =
-          MutableBytes(block).first(std::min<std::uint64_t>(block.size(), sealed.size_bytes - at));
-      file->read_at(at, part);
-      if (mib < sealed.crc32_per_mib.size() && crc32(0, part) == sealed.crc32_per_mib[mib])
-        continue;
+    const SealedBlocks blocks = check_sealed_blocks(*file, sealed, [&](std::size_t) {
+      if (transfer.cancel) transfer.cancel->check();
+    });
+    if (blocks.wrong)
       findings.push_back(
-          {"CK047", "error", fmt::format("MiB {} differs from the manifest", mib), name, ""});
-      break;
-    }
+          {"CK047", "error",
+           fmt::format("{} of {} MiB blocks differ from the manifest, first block {}", blocks.wrong,
+                       blocks.count, blocks.first_wrong),
+           name, ""});
   }
 }
 
@@ -123,7 +119,7 @@ void verify_against(FileSystem& fs, const std::string& report, OpenedCheckpoint&
          fmt::format("--against \"{}\" is neither a hash report nor a tessera.manifest.json",
                      printable(report)));
   const Seal seal = decode_seal(text);
-  seal.tensors.empty() ? compare_files(seal, checkpoint, findings)
+  seal.tensors.empty() ? compare_files(seal, checkpoint, transfer, findings)
                        : compare_tensors(seal.tensors, checkpoint, transfer, findings);
 }
 
