@@ -52,6 +52,29 @@ std::string stat_table(const StatReport& r, const Screen& screen) {
   return table.empty() ? "no tensors\n" : table.render(screen);
 }
 
+/// Norms and quantiles, a line per tensor; wide screens show every quantile.
+std::string spread_table(const StatReport& r, const Screen& screen) {
+  constexpr int kWide = 130;
+  std::vector<Column> columns{{"name", false, 1}, {"|max|", true}, {"L1", true}, {"L2", true}};
+  std::vector<std::size_t> shown;
+  for (std::size_t q = 0; q < kQuantiles.size(); ++q) {
+    const bool tail_or_quarter = kQuantiles[q] != 0.10 && kQuantiles[q] != 0.90;
+    if (!tail_or_quarter && screen.width < kWide) continue;
+    shown.push_back(q);
+    columns.push_back({fmt::format("{:.0f}%", kQuantiles[q] * 100), true});
+  }
+  Table table(std::move(columns));
+  for (const TensorStat& t : r.tensors) {
+    if (!t.abs_max) continue;
+    std::vector<Cell> row{printable(t.name), real_text(t.abs_max, 3), real_text(t.l1, 3),
+                          real_text(t.l2, 3)};
+    for (const std::size_t q : shown)
+      row.emplace_back(q < t.quantiles.size() ? real_text(t.quantiles[q], 3) : "-");
+    table.add(std::move(row));
+  }
+  return table.empty() ? std::string() : "\n" + table.render(screen);
+}
+
 std::string histogram_text(const Histogram& h, const Screen& screen) {
   std::string text;
   for (const std::string& line : histogram_lines(h.counts, kHistogramHeight)) {
@@ -114,7 +137,7 @@ std::string render_stat(const StatReport& r, const Screen& screen) {
   if (!r.tensors.empty() && r.tensors.size() <= kInFull) {
     for (const TensorStat& tensor : r.tensors) text += in_full(tensor, screen);
   } else {
-    text = stat_table(r, screen);
+    text = stat_table(r, screen) + spread_table(r, screen);
   }
   text += screen.paint(Tint::kDim, fmt::format("{}, {} read", counted(r.tensors.size(), "tensor"),
                                                format_bytes(r.bytes))) +

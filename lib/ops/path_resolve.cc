@@ -237,7 +237,10 @@ void PathResolver::fail_folder(const std::string& asked) const {
 
 FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
                                              std::vector<Note>& notes) const {
-  if (auto found = recognise(asked, FileType::kDirectory)) return *found;
+  if (auto found = recognise(asked, FileType::kDirectory)) {
+    note_others_below(*found, notes);
+    return *found;
+  }
   if (const auto pointer = pointer_in(asked); pointer && !pointer->path.empty())
     return follow(*pointer, notes);
   if (auto whole = recognise_parts(asked)) return *whole;
@@ -249,6 +252,28 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
                                printable(asked)),
                    "", ""});
   return found[0];
+}
+
+void PathResolver::note_others_below(const FoundCheckpoint& chosen,
+                                     std::vector<Note>& notes) const {
+  if (chosen.driver->id() != "safetensors" && chosen.driver->id() != "torch-save") return;
+  std::vector<FoundCheckpoint> found;
+  std::vector<Note> unreadable;
+  for (const FileInfo& info : fs_.open_directory(chosen.path)->list()) {
+    if (info.type != FileType::kDirectory || info.name.starts_with('.')) continue;
+    try_child(join_path(chosen.path, info.name), info.name, info.type, kSearchDepth, found,
+              unreadable);
+  }
+  if (found.empty()) return;
+  std::string list;
+  for (std::size_t i = 0; i < found.size() && i < 4; ++i)
+    list += (i ? ", " : "") + printable(found[i].name);
+  notes.push_back(
+      {"PATH", "info",
+       fmt::format("{} is itself a checkpoint and is used; {} below it {} not: {}{}",
+                   printable(chosen.path), found.size(), found.size() == 1 ? "is" : "are", list,
+                   found.size() > 4 ? ", ..." : ""),
+       "", ""});
 }
 
 FoundCheckpoint PathResolver::follow(const Pointer& pointer, std::vector<Note>& notes) const {
@@ -309,15 +334,21 @@ void PathResolver::search(const std::string& folder, const std::string& name, in
     if (!is_file && info.type != FileType::kDirectory) continue;
     const std::string path = join_path(folder, info.name);
     const std::string child = name.empty() ? info.name : name + "/" + info.name;
-    try {
-      search_child(path, child, info.type, depth, found, notes);
-    } catch (const Error& error) {
-      // A lost+found, a folder that vanished: no reason not to look at the rest.
-      if (error.code() != Code::kIo && error.code() != Code::kNotFound) throw;
-      notes.push_back({"PATH", "warning",
-                       fmt::format("{} was left out: {}", printable(child), error.status().message),
-                       "", ""});
-    }
+    try_child(path, child, info.type, depth, found, notes);
+  }
+}
+
+void PathResolver::try_child(const std::string& path, const std::string& child, FileType type,
+                             int depth, std::vector<FoundCheckpoint>& found,
+                             std::vector<Note>& notes) const {
+  try {
+    search_child(path, child, type, depth, found, notes);
+  } catch (const Error& error) {
+    // A lost+found, a folder that vanished: no reason not to look at the rest.
+    if (error.code() != Code::kIo && error.code() != Code::kNotFound) throw;
+    notes.push_back({"PATH", "warning",
+                     fmt::format("{} was left out: {}", printable(child), error.status().message),
+                     "", ""});
   }
 }
 

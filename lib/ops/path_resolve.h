@@ -48,6 +48,8 @@ class PathResolver {
  private:
   FoundCheckpoint resolve_file(const std::string& asked, std::vector<Note>& notes) const;
   FoundCheckpoint resolve_folder(const std::string& asked, std::vector<Note>& notes) const;
+  /// A folder of weights may have a run's checkpoints below it: rule 1 decides, and says so.
+  void note_others_below(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
   /// Nothing was found at (or below) `asked`: says why.
   [[noreturn]] void fail_folder(const std::string& asked) const;
   [[noreturn]] void fail_file(const std::string& asked) const;
@@ -58,6 +60,8 @@ class PathResolver {
   FoundCheckpoint follow(const Pointer& pointer, std::vector<Note>& notes) const;
   void search(const std::string& folder, const std::string& name, int depth,
               std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const;
+  void try_child(const std::string& path, const std::string& child, FileType type, int depth,
+                 std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const;
   void search_child(const std::string& path, const std::string& child, FileType type, int depth,
                     std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const;
 

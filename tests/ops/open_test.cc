@@ -348,3 +348,21 @@ TEST_CASE("a file that goes between metadata and data is damage, not a wrong pat
     }
   }
 }
+
+TEST_CASE("a folder of weights with a run's checkpoints below is the weights, and says so") {
+  MemoryFileSystem fs;
+  const std::string weights = load_sample(fs, "safetensors/no_metadata");
+  const std::string bytes(as_text(fs.read_file(weights)));
+  for (const char* path : {"/out/model.safetensors", "/out/checkpoint-1/model.safetensors",
+                           "/out/checkpoint-2/model.safetensors"})
+    put(fs, path, bytes);
+  const OpenedCheckpoint opened = open_checkpoint(fs, "/out");
+  REQUIRE(opened.manifest.files.size() == 1);
+  CHECK(opened.manifest.files[0].path == "model.safetensors");
+  REQUIRE(opened.notes.size() == 1);
+  CHECK(opened.notes[0].code == "PATH");
+  CHECK(opened.notes[0].message ==
+        "/out is itself a checkpoint and is used; 2 below it are not: checkpoint-1, checkpoint-2");
+  CHECK_FALSE(list_run(fs, "/out"));
+  CHECK(open_checkpoint(fs, "/out/checkpoint-2").notes.empty());
+}
