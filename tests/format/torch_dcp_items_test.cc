@@ -259,8 +259,6 @@ TEST_CASE("runs of small items end where a large item, a gap or another file com
         std::vector<std::uint64_t>{1500, 1500, 101500, 101700, 200010, 200020});
 }
 
-}  // namespace tessera
-
 TEST_CASE("an empty shard may hold another empty shape than its chunk") {
   // As FSDP2 over tensor parallelism leaves it: .metadata says [4, 0], the item is a [0, 0] tensor.
   const auto read_with = [](const Shape& item_shape) {
@@ -286,3 +284,5 @@ TEST_CASE("an empty shard may hold another empty shape than its chunk") {
   CHECK_THROWS_WITH(read_with({0, 1, 1}), Catch::Contains("its item holds a float32 [0,1,1]"));
   CHECK_THROWS_WITH(read_with({1, 1}), Catch::Contains("its item holds a float32 [1,1]"));
 }
+
+}  // namespace tessera
