@@ -12,11 +12,12 @@
 #include <utility>
 
 #include "lib/format/torch_dcp/dcp_names.h"
+#include "lib/format/torch_dcp/metadata_nodes.h"
 
 namespace tessera::dcp {
 namespace {
 
-using Node = PickleGraph::Node;
+using Node = MetadataNodes::Node;
 
 /// DCP's own class, or the subclass that Megatron-core 0.6 to 0.15 pickles.
 bool is_metadata_class(std::string_view module, std::string_view name) {
@@ -25,12 +26,10 @@ bool is_metadata_class(std::string_view module, std::string_view name) {
 }
 
 /// Walks one graph and fills one DcpMetadata.
-class Parser {
+class Parser : private MetadataNodes {
  public:
-  /// Memoised nodes may be used any number of times by a few bytes each; what is copied out of them
-  /// is bounded by a multiple of the bytes present. Real metadata stays far below both.
   Parser(const PickleGraph& graph, std::size_t bytes, DcpMetadata& out)
-      : graph_(graph), out_(out), numbers_left_(8 * bytes + 1024), text_left_(64 * bytes + 65536) {}
+      : MetadataNodes(graph, bytes), out_(out) {}
 
   void run() {
     const Node root = graph_.root();
@@ -53,91 +52,6 @@ class Parser {
   }
 
  private:
-  /// Module and name of the class an object was made from.
-  std::optional<std::pair<std::string_view, std::string_view>> class_of(Node node) const {
-    const auto kind = graph_.kind(node);
-    if (kind != PickleKind::kNewObj && kind != PickleKind::kReduce) return std::nullopt;
-    const Node callable = graph_.callable(node);
-    if (graph_.kind(callable) != PickleKind::kGlobal) return std::nullopt;
-    return graph_.global(callable);
-  }
-
-  std::string describe(Node node) const {
-    if (const auto cls = class_of(node)) {
-      return printable(fmt::format("a {}.{}", cls->first, cls->second));
-    }
-    return "no object of a class";
-  }
-
-  /// An attribute of an object, as BUILD set it.
-  std::optional<Node> optional_field(Node object, std::string_view name) const {
-    const auto state = graph_.state(object);
-    if (!state || graph_.kind(*state) != PickleKind::kDict) return std::nullopt;
-    return graph_.find(*state, name);
-  }
-  Node field(Node object, std::string_view name) const {
-    const auto node = optional_field(object, name);
-    if (!node) {
-      fail(Code::kCorrupt, fmt::format("{} has no attribute \"{}\"", describe(object), name));
-    }
-    return *node;
-  }
-  void require_class(Node node, std::string_view name) const {
-    const auto cls = class_of(node);
-    if (!cls || cls->second != name) {
-      fail(Code::kCorrupt, fmt::format("expected a {}, found {}", name, describe(node)));
-    }
-  }
-  void require_dict(Node node, std::string_view what) const {
-    if (graph_.kind(node) != PickleKind::kDict) {
-      fail(Code::kCorrupt, fmt::format("{} is no dict", what));
-    }
-  }
-  std::string_view string(Node node, std::string_view what) const {
-    if (graph_.kind(node) != PickleKind::kString) {
-      fail(Code::kCorrupt, fmt::format("{} is no string", what));
-    }
-    return graph_.text(node);
-  }
-  std::int64_t non_negative(Node node, std::string_view what) const {
-    if (graph_.kind(node) != PickleKind::kInt) {
-      fail(Code::kCorrupt, fmt::format("{} is no 64-bit integer", what));
-    }
-    const std::int64_t value = graph_.integer(node);
-    if (value < 0) fail(Code::kCorrupt, fmt::format("{} is negative ({})", what, value));
-    return value;
-  }
-
-  static void spend(std::size_t& left, std::size_t n) {
-    if (n > left) fail(Code::kCorrupt, "it expands to far more than its bytes can describe");
-    left -= n;
-  }
-  std::string copy(std::string_view text) {
-    spend(text_left_, text.size() + sizeof(std::string));
-    return std::string(text);
-  }
-
-  /// Appends the numbers of a torch.Size (or a plain tuple or list) to the pool; returns how many.
-  std::size_t append_size(Node node, std::string_view what) {
-    if (graph_.kind(node) == PickleKind::kReduce) {
-      require_class(node, "Size");
-      const auto arguments = graph_.items(graph_.arguments(node));
-      if (arguments.size() != 1) fail(Code::kCorrupt, fmt::format("{} is no torch.Size", what));
-      node = arguments[0];
-    }
-    if (graph_.kind(node) != PickleKind::kTuple && graph_.kind(node) != PickleKind::kList) {
-      fail(Code::kCorrupt, fmt::format("{} is no torch.Size", what));
-    }
-    const auto items = graph_.items(node);
-    if (items.size() > static_cast<std::size_t>(kMaxRank)) {
-      fail(Code::kCorrupt,
-           fmt::format("{} has {} dimensions, the limit is {}", what, items.size(), kMaxRank));
-    }
-    spend(numbers_left_, items.size());
-    for (const Node item : items) out_.coordinates.push_back(non_negative(item, what));
-    return items.size();
-  }
-
   void read_entries(Node node) {
     require_dict(node, "state_dict_metadata");
     const auto items = graph_.dict_items(node);
@@ -164,7 +78,7 @@ class Parser {
     made.is_tensor = true;
     read_properties(field(node, "properties"), made);
     const std::size_t start = out_.coordinates.size();
-    append_size(field(node, "size"), "size");
+    append_size(field(node, "size"), "size", out_.coordinates);
     made.spec.shape = Shape::checked(std::span(out_.coordinates).subspan(start));
     out_.coordinates.resize(start);
     made.spec.size_bytes();  // throws on overflow
@@ -204,8 +118,10 @@ class Parser {
     for (const Node chunk : graph_.items(node)) {
       require_class(chunk, "ChunkStorageMetadata");
       const std::size_t start = out_.coordinates.size();
-      const std::size_t origin = append_size(field(chunk, "offsets"), "offsets of a chunk");
-      const std::size_t sizes = append_size(field(chunk, "sizes"), "sizes of a chunk");
+      const std::size_t origin =
+          append_size(field(chunk, "offsets"), "offsets of a chunk", out_.coordinates);
+      const std::size_t sizes =
+          append_size(field(chunk, "sizes"), "sizes of a chunk", out_.coordinates);
       if (origin != rank || sizes != rank) {
         fail(Code::kCorrupt, fmt::format("a chunk has {} offsets and {} sizes, the tensor {} "
                                          "dimensions",
@@ -283,7 +199,8 @@ class Parser {
     const auto origin = optional_field(index, "offset");
     if (origin && graph_.kind(*origin) != PickleKind::kNone) {
       item.has_origin = true;
-      item.rank = static_cast<std::uint32_t>(append_size(*origin, "offset of a MetadataIndex"));
+      item.rank = static_cast<std::uint32_t>(
+          append_size(*origin, "offset of a MetadataIndex", out_.coordinates));
     }
     item.file = file(string(field(info, "relative_path"), "relative_path"));
     item.offset = static_cast<std::uint64_t>(non_negative(field(info, "offset"), "offset"));
@@ -377,7 +294,7 @@ class Parser {
       if (!shape || found == index_.end() || !out_.entries[found->second].is_tensor) continue;
       in_tensor(name, [&] {
         const std::size_t start = out_.coordinates.size();
-        append_size(*shape, "nd_reformulated_orig_global_shape");
+        append_size(*shape, "nd_reformulated_orig_global_shape", out_.coordinates);
         out_.regrouped[found->second] = Shape::checked(std::span(out_.coordinates).subspan(start));
         out_.coordinates.resize(start);
       });
@@ -431,12 +348,9 @@ class Parser {
     out_.notes.push_back({std::string(code), std::move(severity), std::move(message), "", ""});
   }
 
-  const PickleGraph& graph_;
   DcpMetadata& out_;
   std::unordered_map<std::string_view, std::uint32_t> index_;  // name -> entry; views of the graph
   std::unordered_map<std::string, std::uint32_t> files_;
-  std::size_t numbers_left_;
-  std::size_t text_left_;
   std::string_view last_path_;
   std::uint32_t last_file_ = 0;
   std::string storage_module_;
