@@ -6,11 +6,25 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <optional>
 #include <string>
 
 namespace tessera {
 
 namespace {
+
+/// N of "hdf5.deflate:N" and "hdf5.lzf:N", the most they give: a chunk at its dataset's end, and
+/// one with a checksum behind it, is larger than what the tensor has of it.
+std::optional<std::uint64_t> declared_output(std::string_view codec) {
+  for (const std::string_view name : {"hdf5.deflate:", "hdf5.lzf:"}) {
+    if (!codec.starts_with(name)) continue;
+    const std::string_view text = codec.substr(name.size());
+    std::uint64_t most = 0;
+    if (std::from_chars(text.data(), text.data() + text.size(), most).ec == std::errc())
+      return std::min(most, std::uint64_t{1} << 62);  // sums of it must not wrap
+  }
+  return std::nullopt;
+}
 
 // An archive around one tensor: headers, padding, a small pickle, the directory.
 constexpr std::uint64_t kAroundBytes = std::uint64_t{64} << 10;
@@ -79,7 +93,11 @@ CodedSize coded_size(const Manifest& manifest, const StoredTensor& tensor, std::
   for (const std::string& codec : codecs) {
     std::uint64_t length = 0, end = 0;
     if (slice_of(codec, length, end)) size.largest = std::max(size.largest, end + kAroundBytes);
+    if (const auto most = declared_output(codec)) size.decoded = std::max(size.decoded, *most);
+    // These hand on what they are given, or a little less.
+    if (codec.starts_with("hdf5.")) size.largest = std::max(size.largest, size.stored);
   }
+  size.largest = std::max(size.largest, size.decoded);
   return size;
 }
 

@@ -4,6 +4,7 @@
 #include <tessera/reshard/executor.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/storage/checksum.h>
+#include <zlib.h>
 #include <zstd.h>
 
 #include <catch2/catch.hpp>
@@ -165,6 +166,31 @@ TEST_CASE("an item that decodes to more than its chunk says is decoded alone") {
   const TransferResult result = items.run("/out", 4 * kMiB, 8);
   CHECK(result.peak_staged_bytes <= 4 * kMiB);
   items.stream(4 * kMiB, 8);
+}
+
+TEST_CASE("a filter that gives more than its chunk, a checksum behind it, is taken at its word") {
+  Items items(2, 144, 0);
+  const Bytes whole(148);  // zeros, whose Fletcher sum is zero, too
+  Bytes deflated(compressBound(whole.size()));
+  uLongf size = deflated.size();
+  REQUIRE(compress(reinterpret_cast<Bytef*>(deflated.data()), &size,
+                   reinterpret_cast<const Bytef*>(whole.data()), whole.size()) == Z_OK);
+  deflated.resize(size);
+  items.manifest.codecs = {{"hdf5.deflate:148", "hdf5.fletcher32"}, {"hdf5.fletcher32"}};
+  items.manifest.records.clear();
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    const Bytes& stored = i == 0 ? deflated : whole;
+    const std::string path = fmt::format("f{}", i);
+    items.fs.write_file("/s/" + path, stored);
+    items.manifest.files[i].size_bytes = stored.size();
+    Source& source = items.manifest.chunks.source(i);
+    source.length = stored.size();
+    source.side = i;
+    source.record = 0;
+    items.expected[i] = Bytes(144);
+  }
+  items.run("/out", 4 * kMiB, 2);
+  items.stream(4 * kMiB, 2);
 }
 
 TEST_CASE("damage in one compressed item ends the work of all threads") {
