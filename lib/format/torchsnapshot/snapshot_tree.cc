@@ -24,18 +24,20 @@ struct Node {
 
 /// What single ranks hold for themselves: nested dicts along paths.
 struct PrivateTree {
-  std::vector<std::pair<Value, PrivateTree>> children;
+  Value key;  // in its parent
+  std::vector<PrivateTree> children;
   std::optional<Value> leaf;
 
-  PrivateTree& at(const Value& key) {
-    for (auto& [known, child] : children)
-      if (known == key) return child;
-    return children.emplace_back(key, PrivateTree{}).second;
+  PrivateTree& at(const Value& name) {
+    for (PrivateTree& child : children)
+      if (child.key == name) return child;
+    children.emplace_back().key = name;
+    return children.back();
   }
   Value value() const {
     if (leaf) return *leaf;
     ValueDict out;
-    for (const auto& [key, child] : children) out.emplace_back(key, child.value());
+    for (const PrivateTree& child : children) out.emplace_back(child.key, child.value());
     return Value::dict(std::move(out));
   }
 };
