@@ -6,6 +6,8 @@
 #include <limits>
 #include <random>
 
+#include "tests/support/sanitized.h"
+
 using namespace tessera;
 
 namespace {
@@ -103,11 +105,7 @@ std::vector<Chunk> grid(std::int64_t rows, std::int64_t columns) {
 
 // Processor time of this thread, so that a busy machine does not fail the test; sanitizers cost
 // more.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kSecond = 10;
-#else
-constexpr double kSecond = 1;
-#endif
+constexpr double kSecond = testing::kSanitized ? 10 : 1;
 
 double cpu_seconds() {
   timespec now{};

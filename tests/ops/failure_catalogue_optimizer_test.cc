@@ -123,8 +123,8 @@ TEST_CASE("failure 9: the step is found where each kind of optimizer keeps it, a
     OptimOptions options;
     options.values = false;
     opened.locate_all({});
-    for (const OptimReportParameter& p :
-         inspect_optimizer(opened, nullptr, options).optimizers.at(0).parameters)
+    const OptimReport report = inspect_optimizer(opened, nullptr, options);
+    for (const OptimReportParameter& p : report.optimizers.at(0).parameters)
       if (!p.leaves.empty() || origin == StepOrigin::kNone) CHECK(p.step_origin == origin);
   }
 }

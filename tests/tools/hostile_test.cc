@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/support/run_command.h"
+#include "tests/support/sanitized.h"
 
 using namespace tessera::testing;
 
@@ -15,11 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kMostSeconds = 20;
-#else
-constexpr double kMostSeconds = 2;
-#endif
+constexpr double kMostSeconds = kSanitized ? 20 : 2;
 
 /// Rows of the README that allow listing or finishing.
 std::set<std::string> allowed_to_finish() {

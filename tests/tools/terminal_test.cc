@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "tests/support/run_command.h"
+#include "tests/support/sanitized.h"
 #include "tools/screen.h"
 
 using namespace tessera::testing;
@@ -72,13 +73,12 @@ TEST_CASE("a closed pipe is exit 141 without a word") {
 }
 
 TEST_CASE("help starts in 10 ms") {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  const double limit = 0.5;  // a sanitizer's own start is many times that
-#elif !defined(NDEBUG)
-  const double limit = 0.05;
+#ifdef NDEBUG
+  const double plain = 0.010;
 #else
-  const double limit = 0.010;
+  const double plain = 0.05;
 #endif
+  const double limit = kSanitized ? 0.5 : plain;  // a sanitizer's own start is many times that
   double best = 1;
   for (int i = 0; i < 20; ++i) best = std::min(best, inspect({"--help"}).seconds);
   CHECK(best <= limit);

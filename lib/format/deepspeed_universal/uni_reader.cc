@@ -128,7 +128,8 @@ class UniversalReader {
     if (leaf.leaf != kFp32Leaf || !root.is_dict()) return;
     ValueDict more;
     for (const auto& entry : root.as_dict()) {
-      const std::string_view key = entry.first.is_string() ? entry.first.as_string() : "";
+      const std::string_view key =
+          entry.first.is_string() ? std::string_view(entry.first.as_string()) : std::string_view();
       const bool plain = key == kCatDim && entry.second == Value::integer(0);
       if (key != kParam && !plain) more.push_back(entry);
     }

@@ -25,7 +25,8 @@ Value param_groups(FileBuilder& builder, const SourceState& state, const Target&
 
 void add_globals(FileBuilder& builder, const SourceState& state, ValueDict& out) {
   for (const auto& [key, value] : state.globals.as_dict()) {
-    const std::string_view name = key.is_string() ? key.as_string() : "";
+    const std::string_view name =
+        key.is_string() ? std::string_view(key.as_string()) : std::string_view();
     if (name == kBufferNames) continue;
     out.emplace_back(key, name == kLossScaler ? scaler_object(value) : builder.value(value));
   }

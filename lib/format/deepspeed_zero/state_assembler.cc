@@ -179,7 +179,8 @@ void StateAssembler::add_other_state() {
   ValueDict plain, clashing;
   const Value others = other_state(model_);
   for (const auto& entry : others.as_dict()) {
-    const std::string_view key = entry.first.is_string() ? entry.first.as_string() : "";
+    const std::string_view key =
+        entry.first.is_string() ? std::string_view(entry.first.as_string()) : std::string_view();
     const bool clash = key == kModelRoot || key == kOptimRoot || key == kGlobalsRoot;
     (clash ? clashing : plain).push_back(entry);
   }

@@ -1,0 +1,19 @@
+#pragma once
+// True in builds with AddressSanitizer or ThreadSanitizer, where everything takes longer. GCC and
+// Clang say so differently.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TESSERA_SANITIZED
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TESSERA_SANITIZED
+#endif
+
+namespace tessera::testing {
+#ifdef TESSERA_SANITIZED
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+}  // namespace tessera::testing
