@@ -70,26 +70,6 @@ const Value& common_dict(const Value& value) {
   return root;
 }
 
-std::uint32_t add_tensor(Manifest& manifest, dcp::SideTables& tables, const std::string& name,
-                         dcp::EmbeddedTensor tensor) {
-  StoredTensor stored;
-  stored.name = name;
-  stored.spec = tensor.spec;
-  stored.embedded = true;
-  stored.is_parameter = tensor.is_parameter;
-  stored.requires_grad = tensor.requires_grad;
-  stored.first_chunk = manifest.chunks.size();
-  stored.chunk_count = 1;
-  if (tensor.chunk.quant) {
-    stored.quant = static_cast<std::int32_t>(manifest.quant.size());
-    manifest.quant.push_back(*tensor.chunk.quant);
-  }
-  const Chunk whole = Chunk::whole_of(Box::whole(tensor.spec.shape));
-  manifest.chunks.add(whole, tables.join(std::move(tensor.chunk)));
-  manifest.tensors.push_back(std::move(stored));
-  return static_cast<std::uint32_t>(manifest.tensors.size() - 1);
-}
-
 void add_globals(Manifest& manifest, std::vector<GlobalUse> globals, const std::string& path) {
   std::set<std::string> known;
   for (const GlobalUse& use : manifest.globals) known.insert(use.name);
@@ -144,7 +124,7 @@ Value read_object_file(const Directory& directory, const std::string& path, cons
     dcp::SideTables tables(manifest);
     std::vector<std::uint32_t> numbers;
     for (dcp::EmbeddedTensor& tensor : decoded.tensors)
-      numbers.push_back(add_tensor(manifest, tables, name, std::move(tensor)));
+      numbers.push_back(dcp::add_embedded(manifest, tables, name, std::move(tensor)));
     return numbers.empty() ? decoded.value : remap_tensors(decoded.value, numbers);
   });
 }

@@ -192,30 +192,11 @@ class Builder {
     if (!kept.tensors.empty()) {
       std::vector<std::uint32_t> numbers;
       for (EmbeddedTensor& tensor : kept.tensors) {
-        numbers.push_back(add_embedded(entry.name, std::move(tensor)));
+        numbers.push_back(add_embedded(manifest_, tables_, entry.name, std::move(tensor)));
       }
       value = remap_tensors(value, numbers);
     }
     manifest_.state.entries.push_back({entry.name, std::move(entry.path), std::move(value)});
-  }
-
-  std::uint32_t add_embedded(const std::string& name, EmbeddedTensor embedded) {
-    StoredTensor tensor;
-    tensor.name = name;
-    tensor.spec = embedded.spec;
-    tensor.embedded = true;
-    tensor.is_parameter = embedded.is_parameter;
-    tensor.requires_grad = embedded.requires_grad;
-    tensor.first_chunk = manifest_.chunks.size();
-    tensor.chunk_count = 1;
-    if (embedded.chunk.quant) {
-      tensor.quant = static_cast<std::int32_t>(manifest_.quant.size());
-      manifest_.quant.push_back(*embedded.chunk.quant);
-    }
-    manifest_.chunks.add(Chunk::whole_of(Box::whole(tensor.spec.shape)),
-                         tables_.join(std::move(embedded.chunk)));
-    manifest_.tensors.push_back(std::move(tensor));
-    return static_cast<std::uint32_t>(manifest_.tensors.size() - 1);
   }
 
   void add_tensor(std::uint32_t e) {

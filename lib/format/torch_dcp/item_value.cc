@@ -68,4 +68,24 @@ DecodedValue decode_value(const Manifest& manifest, const Item& item, const Open
   return made;
 }
 
+std::uint32_t add_embedded(Manifest& manifest, SideTables& tables, const std::string& name,
+                           EmbeddedTensor embedded) {
+  StoredTensor tensor;
+  tensor.name = name;
+  tensor.spec = embedded.spec;
+  tensor.embedded = true;
+  tensor.is_parameter = embedded.is_parameter;
+  tensor.requires_grad = embedded.requires_grad;
+  tensor.first_chunk = manifest.chunks.size();
+  tensor.chunk_count = 1;
+  if (embedded.chunk.quant) {
+    tensor.quant = static_cast<std::int32_t>(manifest.quant.size());
+    manifest.quant.push_back(*embedded.chunk.quant);
+  }
+  manifest.chunks.add(Chunk::whole_of(Box::whole(tensor.spec.shape)),
+                      tables.join(std::move(embedded.chunk)));
+  manifest.tensors.push_back(std::move(tensor));
+  return static_cast<std::uint32_t>(manifest.tensors.size() - 1);
+}
+
 }  // namespace tessera::dcp

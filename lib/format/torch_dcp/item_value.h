@@ -33,4 +33,9 @@ struct DecodedValue {
 DecodedValue decode_value(const Manifest& manifest, const Item& item, const OpenItem& open,
                           const ReadOptions& options);
 
+/// Adds a tensor that sits inside the value `name`; returns its index in Manifest::tensors.
+/// `tables` are the manifest's.
+std::uint32_t add_embedded(Manifest& manifest, SideTables& tables, const std::string& name,
+                           EmbeddedTensor embedded);
+
 }  // namespace tessera::dcp
