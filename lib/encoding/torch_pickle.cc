@@ -94,17 +94,6 @@ class TensorWriter {
     }
   }
 
-  /// As PyTorch counts them: a zero extent counts as one.
-  static std::vector<std::int64_t> contiguous_strides(const Shape& shape) {
-    std::vector<std::int64_t> strides(static_cast<std::size_t>(shape.rank()));
-    std::int64_t step = 1;
-    for (int d = shape.rank(); d-- > 0;) {
-      strides[static_cast<std::size_t>(d)] = step;
-      step *= std::max<std::int64_t>(shape[d], 1);
-    }
-    return strides;
-  }
-
   const std::vector<ArchiveWriteTensor>& tensors_;
 };
 
@@ -116,6 +105,16 @@ Bytes write_torch_pickle(const Value& root, const std::vector<ArchiveWriteTensor
   write_value(emitter, root,
               [&](PickleEmitter& e, std::uint32_t index) { writer.write(e, index); });
   return emitter.finish();
+}
+
+std::vector<std::int64_t> contiguous_strides(const Shape& shape) {
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(shape.rank()));
+  std::int64_t step = 1;
+  for (int d = shape.rank(); d-- > 0;) {
+    strides[static_cast<std::size_t>(d)] = step;
+    step *= std::max<std::int64_t>(shape[d], 1);
+  }
+  return strides;
 }
 
 }  // namespace tessera

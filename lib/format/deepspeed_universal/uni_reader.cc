@@ -319,12 +319,7 @@ class UniversalReader {
 
   std::string describe() {
     Manifest& manifest = builder_.manifest();
-    const Value* version = model_.root.find(kDsVersion);
-    std::string by;
-    if (version && version->is_string()) {
-      by = ", DeepSpeed " + printable(version->as_string());
-      manifest.provenance["deepspeed.version"] = printable(version->as_string());
-    }
+    const std::string by = note_version(manifest, model_.root);
     if (!folder_.tag.empty()) manifest.provenance[std::string(kTagProvenance)] = folder_.tag;
     manifest.provenance[std::string(kStageProvenance)] = fmt::format("{}", stage_);
     return fmt::format("Universal Checkpoint of ZeRO stage {}{}", stage_, by);

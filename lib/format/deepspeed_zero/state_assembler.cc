@@ -189,4 +189,12 @@ void StateAssembler::add_other_state() {
     builder_.add_state(model_.file, Value::dict(std::move(clashing)), path_of({kClientState}));
 }
 
+std::string note_version(Manifest& manifest, const Value& root) {
+  const Value* version = root.find(kDsVersion);
+  if (!version || !version->is_string()) return {};
+  const std::string release = printable(version->as_string());
+  manifest.provenance["deepspeed.version"] = release;
+  return ", DeepSpeed " + release;
+}
+
 }  // namespace tessera::deepspeed

@@ -64,4 +64,8 @@ std::unordered_map<std::string, std::uint32_t> module_copies(const Manifest& man
 /// One piece that is all of an archive tensor.
 ArchivePiece whole_piece_of(const ArchiveTensor& tensor, std::uint32_t file, std::uint32_t index);
 
+/// Records which DeepSpeed wrote the model file `root` came from; ", DeepSpeed 0.19.8" for people,
+/// "" where it does not say.
+std::string note_version(Manifest& manifest, const Value& root);
+
 }  // namespace tessera::deepspeed

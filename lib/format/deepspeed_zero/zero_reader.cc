@@ -545,12 +545,7 @@ void ZeroReader::add_derived() {
 
 std::string ZeroReader::describe() {
   Manifest& manifest = builder_.manifest();
-  const Value* version = model_.root.find(kDsVersion);
-  std::string by;
-  if (version && version->is_string()) {
-    by = ", DeepSpeed " + printable(version->as_string());
-    manifest.provenance["deepspeed.version"] = printable(version->as_string());
-  }
+  const std::string by = note_version(manifest, model_.root);
   if (!folder_.tag.empty()) manifest.provenance[std::string(kTagProvenance)] = folder_.tag;
   if (ranks_.empty()) {
     const Value* recorded = model_.root.find(kDpWorldSize);

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "lib/encoding/torch_pickle.h"
+
 namespace tessera::rank_files {
 namespace {
 
@@ -59,15 +61,6 @@ Value slotted(std::string_view module, std::string_view name, Value slots) {
   return instance(module, name, tuple({Value(), std::move(slots)}));
 }
 
-std::vector<std::int64_t> contiguous_strides(const Shape& shape) {
-  std::vector<std::int64_t> strides(static_cast<std::size_t>(shape.rank()));
-  std::int64_t step = 1;
-  for (int d = shape.rank(); d-- > 0;) {
-    strides[static_cast<std::size_t>(d)] = step;
-    step *= std::max<std::int64_t>(shape[d], 1);
-  }
-  return strides;
-}
 std::vector<std::int64_t> extents_of(const Shape& shape) {
   return {shape.extents().begin(), shape.extents().end()};
 }
