@@ -1,0 +1,43 @@
+#pragma once
+// RankGroup: what distributed save and load need of a group of ranks: who am I, exchange a few
+// bytes, wait for each other, agree on a failure. No tensor data goes through it.
+//
+// Calls are collective: every rank makes the same calls in the same order. One thread per rank at a
+// time. A rank that cannot answer is an error (kTimeout or kIo) on every other rank, never a hang.
+#include <tessera/base/error.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace tessera {
+
+class RankGroup {
+ public:
+  virtual ~RankGroup() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// Everybody's bytes, by rank; lengths may differ.
+  virtual std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> bytes) = 0;
+  virtual void barrier();
+
+  /// Agreement before a collective that follows work that can fail: returns when every rank passed
+  /// an ok status, else throws on every rank the status of the first failing rank, naming it.
+  void agree(const Status& mine);
+
+  /// Runs `f` on this rank, then agrees: if it threw on any rank, all throw.
+  void together(const std::function<void()>& f);
+};
+
+/// The group of one process.
+std::unique_ptr<RankGroup> single_rank();
+
+/// `size` groups over threads of this process: element r belongs to rank r's thread. A rank that
+/// is destroyed while others wait fails their calls (kIo). For tests and small in-process jobs.
+std::vector<std::unique_ptr<RankGroup>> thread_ranks(int size);
+
+}  // namespace tessera

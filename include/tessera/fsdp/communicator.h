@@ -1,0 +1,148 @@
+#pragma once
+// Communicator: the collectives of one process group, in the order they are called.
+//
+// Tensors are 1-D, contiguous, do not require grad. On CPUs a call returns when its result is
+// there; on a GPU it is issued on the current stream and the caller owns the tensors' lifetimes.
+// Every rank of the group makes the same calls in the same order; `tag` says for whom a call is,
+// for checks, records and messages. A failure (peer gone, timeout, aborted) is a tessera::Error
+// that names group, rank, unit and phase; the group is dead from then on.
+// One thread per rank. Implementations: Gloo and NCCL (c10d), threads of one process, one rank
+// alone, and a counting fake for any world size.
+#include <ATen/core/Tensor.h>
+#include <tessera/base/error.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::fsdp {
+
+enum class Reduce : std::uint8_t { kSum, kAverage, kMax, kMin };
+
+/// Where in training a collective belongs: error messages and records name it.
+enum class CommPhase : std::uint8_t {
+  kSetup,     // construction, synchronising module states
+  kForward,   // gathers before a forward
+  kBackward,  // gathers before a backward, reductions after it
+  kSummon,    // summon_full_params, state dicts
+  kOptimizer, // clipping, scaler
+  kCheck,     // order checks and agreements: counted apart
+};
+std::string_view comm_phase_name(CommPhase phase);
+
+struct CommTag {
+  std::string_view unit;  // FQN of the unit ("" is the root); lives as long as the call
+  CommPhase phase = CommPhase::kSetup;
+};
+
+enum class CommOp : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kBytes, kBarrier };
+std::string_view comm_op_name(CommOp op);
+
+/// One issued collective, for order checks, tests and the report written on a timeout.
+struct CommRecord {
+  std::uint64_t sequence = 0;  // per communicator, from 0
+  CommOp op = CommOp::kBarrier;
+  CommPhase phase = CommPhase::kSetup;
+  at::ScalarType dtype = at::kByte;
+  std::int64_t numel = 0;  // all-gather: of the output; reduce-scatter: of the input; else of the tensor
+  std::string unit;
+  bool done = false;
+};
+
+/// Counts since construction or reset. `wire_bytes`: what this rank sends under the ring formulas,
+/// (N-1)/N of the full buffer for a gather or a scatter, twice that for an all-reduce.
+struct CommCounts {
+  std::int64_t all_gathers = 0;
+  std::int64_t reduce_scatters = 0;
+  std::int64_t all_reduces = 0;
+  std::int64_t broadcasts = 0;
+  std::int64_t wire_bytes = 0;
+  std::int64_t check_calls = 0;  // CommPhase::kCheck, bytes and barriers
+  std::int64_t check_bytes = 0;
+};
+
+class Communicator {
+ public:
+  struct Identity {
+    std::string name;               // "world", "shard:0,1", ... ; equal on all members
+    int rank = 0;                   // within the group
+    std::vector<int> global_ranks;  // ascending; its size is the group's
+  };
+
+  virtual ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return identity_.rank; }
+  int size() const { return static_cast<int>(identity_.global_ranks.size()); }
+  const std::vector<int>& global_ranks() const { return identity_.global_ranks; }
+  const std::string& name() const { return identity_.name; }
+  virtual std::string_view backend() const = 0;  // "gloo", "nccl", "threads", "single", "fake"
+  virtual at::DeviceType device_type() const { return at::kCPU; }
+
+  /// out.numel() == size() * in.numel(). `in` may be this rank's own slot of `out` (in place).
+  void all_gather_into(at::Tensor out, at::Tensor in, const CommTag& tag);
+  /// in.numel() == size() * out.numel(). Summed in rank order 0..size-1 on CPUs; `in` is consumed
+  /// (its values are unspecified afterwards). kAverage divides the result by size().
+  void reduce_scatter_into(at::Tensor out, at::Tensor in, Reduce op, const CommTag& tag);
+  void all_reduce(at::Tensor tensor, Reduce op, const CommTag& tag);
+  /// From `root` (rank within the group).
+  void broadcast(at::Tensor tensor, int root, const CommTag& tag);
+  /// Host bytes of every rank, by rank; lengths may differ.
+  std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> bytes,
+                                                       const CommTag& tag);
+  void barrier(const CommTag& tag);
+
+  /// Makes every pending and later call on every member fail soon. Callable from any thread.
+  virtual void abort(std::string_view reason) noexcept = 0;
+
+  /// A new communicator of the same ranks after a failure; collective over its members.
+  /// `generation` is equal on all of them and larger than before.
+  virtual std::shared_ptr<Communicator> rebuild(std::uint64_t generation) const = 0;
+
+  const CommCounts& counts() const { return counts_; }
+  void reset_counts() { counts_ = {}; }
+  /// The last 2,000 collectives, oldest first.
+  std::vector<CommRecord> records() const;
+  /// Called with each record as it is issued (tests, order checks). Empty: none.
+  void observe(std::function<void(const CommRecord&)> observer) { observer_ = std::move(observer); }
+
+ protected:
+  explicit Communicator(Identity identity);
+
+ private:
+  virtual void do_all_gather_into(at::Tensor& out, at::Tensor& in) = 0;
+  virtual void do_reduce_scatter_into(at::Tensor& out, at::Tensor& in, Reduce op) = 0;
+  virtual void do_all_reduce(at::Tensor& tensor, Reduce op) = 0;
+  virtual void do_broadcast(at::Tensor& tensor, int root) = 0;
+  virtual std::vector<std::vector<std::byte>> do_all_gather_bytes(std::span<const std::byte> bytes) = 0;
+  virtual void do_barrier() = 0;
+
+  template <class F>
+  decltype(auto) issue(CommOp op, at::ScalarType dtype, std::int64_t numel, const CommTag& tag, F&& f);
+
+  Identity identity_;
+  CommCounts counts_;
+  std::uint64_t next_sequence_ = 0;
+  std::vector<CommRecord> ring_;
+  std::function<void(const CommRecord&)> observer_;
+};
+
+/// One rank alone: gathers and reductions are copies (none where in and out are the same memory).
+std::shared_ptr<Communicator> single_communicator();
+
+/// Ranks as threads of this process: element r belongs to rank r's thread. Deterministic: sums in
+/// rank order. A call that waits longer than `timeout` for a peer fails.
+std::vector<std::shared_ptr<Communicator>> thread_communicators(
+    int size, std::chrono::milliseconds timeout = std::chrono::seconds(30));
+
+/// Moves nothing: gathers repeat this rank's part into every slot, reductions return this rank's own part
+/// times size() for a sum. For counting, memory and overhead at any world size in one process.
+std::shared_ptr<Communicator> fake_communicator(int rank, int size);
+
+}  // namespace tessera::fsdp

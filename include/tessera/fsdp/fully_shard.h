@@ -1,0 +1,83 @@
+#pragma once
+// fully_shard: makes a module a unit. In place, composable, bottom-up: a call owns every parameter below
+// the module that no earlier call owns. Parameter names stay the plain model's.
+//
+// After the call module->parameters() are this rank's shards (1-D pieces with the flat layout, rows
+// with the per-parameter layout; empty where this rank holds none): build the optimizer from them.
+// Outside its unit's forward and backward a full parameter has no memory; touching it raises an error
+// that names it. Errors (tessera::Error, kInvalidArgument or kUnsupported) name the FQN and the rule.
+#include <tessera/fsdp/module.h>
+#include <tessera/fsdp/options.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::fsdp {
+
+/// `module` must have been declared with FSDP_MODULE or fsdp::Holder: else refused, naming class.
+void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options& options = {});
+
+/// A holder (Block, Holder<...>), or anything with ptr() that gives a module (AnyModule).
+template <class H>
+  requires requires(const H& holder) { std::static_pointer_cast<torch::nn::Module>(holder.ptr()); }
+void fully_shard(const H& holder, const Options& options = {}) {
+  fully_shard(std::static_pointer_cast<torch::nn::Module>(holder.ptr()), options);
+}
+
+/// Which submodules become units of their own.
+class WrapPolicy {
+ public:
+  struct Candidate {
+    const torch::nn::Module* module = nullptr;
+    std::string fqn;
+    std::string class_name;         // of the user's Impl
+    std::int64_t unwrapped_numel = 0;  // parameters below it that no unit owns yet
+  };
+  /// nullopt: not a unit; else its options (given: the caller's).
+  using Decide = std::function<std::optional<Options>(const Candidate&, const Options&)>;
+
+  explicit WrapPolicy(Decide decide) : decide_(std::move(decide)) {}
+  static WrapPolicy always();
+  /// By exact class, e.g. WrapPolicy::types<BlockImpl, torch::nn::LinearImpl>().
+  template <class... Impl>
+  static WrapPolicy types() {
+    return predicate([](const Candidate& c) { return (is_a<Impl>(*c.module) || ...); });
+  }
+  /// FQN globs: "*" within a component, "**" across: {"layers.*", "head"}.
+  static WrapPolicy names(std::vector<std::string> globs);
+  static WrapPolicy predicate(std::function<bool(const Candidate&)> yes);
+  /// At least this many parameter elements not yet in a unit.
+  static WrapPolicy size(std::int64_t min_numel = 100'000'000);
+  static WrapPolicy instances(std::vector<std::shared_ptr<torch::nn::Module>> modules);
+  static WrapPolicy any_of(std::vector<WrapPolicy> policies);
+
+  std::optional<Options> decide(const Candidate& candidate, const Options& options) const {
+    return decide_(candidate, options);
+  }
+
+ private:
+  template <class Impl>
+  static bool is_a(const torch::nn::Module& module) {
+    return dynamic_cast<const Impl*>(&module) != nullptr;
+  }
+  Decide decide_;
+};
+
+/// Post-order: children first, then their parents, then `module` itself; shared modules once; ignored
+/// modules and what is below them skipped. A module the policy names that cannot be intercepted is
+/// refused with its FQN and class before anything is sharded. ModuleList and ModuleDict, which are
+/// never called, are never units. Returns the FQNs made units, root ("") last.
+std::vector<std::string> auto_wrap(const std::shared_ptr<torch::nn::Module>& module,
+                                   const WrapPolicy& policy, const Options& options = {});
+template <class H>
+  requires requires(const H& holder) { std::static_pointer_cast<torch::nn::Module>(holder.ptr()); }
+std::vector<std::string> auto_wrap(const H& holder, const WrapPolicy& policy,
+                                   const Options& options = {}) {
+  return auto_wrap(std::static_pointer_cast<torch::nn::Module>(holder.ptr()), policy, options);
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,133 @@
+#pragma once
+// Options of fully_shard. Names and defaults are PyTorch's FSDP's where it has the same thing.
+#include <ATen/core/Tensor.h>
+#include <tessera/fsdp/device_mesh.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace tessera::fsdp {
+
+class Communicator;
+class Extension;
+
+enum class ShardingStrategy : std::uint8_t {
+  kFullShard,         // parameters, gradients, optimizer state sharded; freed after forward
+  kShardGradOp,       // as above, but parameters are kept from forward to backward
+  kNoShard,           // replicated; gradients are all-reduced
+  kHybridShard,       // kFullShard within a shard group, all-reduce over the replicas
+  kHybridShardZero2,  // kShardGradOp within a shard group, all-reduce over the replicas
+};
+std::string_view strategy_name(ShardingStrategy strategy);
+
+/// How a unit's parameters lie in memory.
+enum class MemoryLayout : std::uint8_t {
+  kFlat,          // end to end in one buffer, cut in equal shards: collectives without a copy
+  kPerParameter,  // each parameter cut on dim 0 (FSDP2): one copy more per gather and reduction
+};
+
+enum class BackwardPrefetch : std::uint8_t {
+  kPre,   // gather the next unit before this one's gradients are computed
+  kPost,  // ... after this one was resharded
+  kNone,
+};
+
+/// When a unit's parameters are freed after its forward: automatic (root kept, others freed), never,
+/// always, or resharded over groups of k ranks (k divides the shard group's size; 1 means never,
+/// the group's size means always).
+class ReshardAfterForward {
+ public:
+  ReshardAfterForward() = default;
+  ReshardAfterForward(bool yes) : value_(yes ? kYes : kNo) {}
+  ReshardAfterForward(int group_size) : value_(group_size) {}  // kInvalidArgument later if < 1
+  bool is_auto() const { return value_ == kAuto; }
+  bool is_group() const { return value_ >= 0; }
+  bool yes() const { return value_ == kYes; }
+  int group_size() const { return value_; }
+
+ private:
+  static constexpr int kAuto = -3, kYes = -2, kNo = -1;
+  int value_ = kAuto;
+};
+
+struct MixedPrecision {
+  std::optional<at::ScalarType> param_dtype;   // compute and gather; unset: as stored
+  std::optional<at::ScalarType> reduce_dtype;  // unset: param_dtype, else as stored
+  std::optional<at::ScalarType> buffer_dtype;  // cast at the first forward and kept
+  std::optional<at::ScalarType> output_dtype;  // floating outputs of the unit are cast
+  bool keep_low_precision_grads = false;       // leave .grad in param_dtype after reduction
+  bool cast_forward_inputs = false;            // cast floating inputs of this unit
+  bool cast_root_forward_inputs = true;        // ... of the root unit
+  /// Class names (as torch::nn::Module::name() gives them, or globs) that auto_wrap keeps in full
+  /// precision: inputs are cast up, outputs back.
+  std::vector<std::string> full_precision_classes = {"torch::nn::BatchNorm*"};
+  bool active() const { return param_dtype || reduce_dtype || buffer_dtype || output_dtype; }
+};
+
+struct CpuOffload {
+  bool offload_params = false;  // shards, gradients and optimizer on the CPU; pinned where a GPU is
+};
+
+/// How collectives are checked against each other across ranks.
+enum class CheckLevel : std::uint8_t {
+  kAuto,   // kFull in the first step, kCheap after it
+  kFull,   // a header before each collective: any mismatch is an error before data moves
+  kCheap,  // an order hash compared once per backward
+  kOff,
+};
+
+struct Options {
+  /// Which ranks share. 1-D: they shard. 2-D with a hybrid strategy: dim 0 replicates, dim 1 shards.
+  /// Neither mesh nor group set: this process alone, an error when WORLD_SIZE says otherwise.
+  std::optional<DeviceMesh> mesh;
+  /// Instead of a mesh: the shard group, and for hybrid strategies the group of replicas.
+  std::shared_ptr<Communicator> process_group;
+  std::shared_ptr<Communicator> replicate_group;
+
+  ShardingStrategy strategy = ShardingStrategy::kFullShard;
+  ReshardAfterForward reshard_after_forward;
+  MemoryLayout layout = MemoryLayout::kFlat;
+  MixedPrecision mixed_precision;
+  CpuOffload cpu_offload;
+
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  bool forward_prefetch = false;
+  int max_prefetch_count = 1;
+  bool limit_all_gathers = true;
+  /// One gather stream per process group instead of one for all.
+  bool unshard_stream_per_group = false;
+
+  /// Neither sharded, nor cast, nor reduced.
+  std::vector<std::shared_ptr<torch::nn::Module>> ignored_modules;
+  std::vector<at::Tensor> ignored_parameters;
+
+  /// Broadcast parameters and buffers from the group's rank 0 (and across replicas) first.
+  bool sync_module_states = false;
+  /// Fills the direct parameters and buffers of a module built on the meta device.
+  std::function<void(torch::nn::Module&)> param_init_fn;
+  std::optional<at::Device> device;
+
+  /// Rank-wide average by default; set: gradients are divided by this instead.
+  std::optional<double> gradient_divide_factor;
+  /// Sum on the wire, divide once: no average inside the collective.
+  bool force_sum_reduction = false;
+  /// One bit per parameter is all-reduced; a parameter unused on every rank keeps an undefined gradient.
+  bool find_unused_parameters = false;
+
+  /// The second sharded dimension of this instance (tensor parallel), its own and never global.
+  std::shared_ptr<Extension> extension;
+
+  CheckLevel check = CheckLevel::kAuto;
+  bool check_nan = false;  // name parameter, rank and index of the first NaN or Inf before reduction
+  std::string name;        // shown in messages; default: the unit's FQN
+};
+
+}  // namespace tessera::fsdp

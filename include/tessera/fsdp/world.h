@@ -1,0 +1,68 @@
+#pragma once
+// World: all ranks of a job, and the groups made of them. A handle: copies mean the same world.
+//
+//   fsdp::World world = fsdp::init_from_env();   // torchrun's variables, or one process alone
+//
+// RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (and TORCHELASTIC_USE_AGENT_STORE) are read
+// as torchrun sets them; none set: world size 1. Some set and some missing is an error that names them.
+#include <tessera/base/rank_group.h>
+#include <tessera/fsdp/communicator.h>
+#include <tessera/fsdp/device_mesh.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::fsdp {
+
+struct WorldOptions {
+  std::chrono::milliseconds timeout = std::chrono::seconds(30);  // of each collective and of joining
+  std::string backend;                                           // "", "gloo", "nccl"; "": gloo on CPUs, nccl where a GPU is
+};
+
+class World {
+ public:
+  World();  // one process alone
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;
+  std::chrono::milliseconds timeout() const;
+
+  /// All ranks. Made on first use; collective then.
+  std::shared_ptr<Communicator> communicator() const;
+  /// The group of these global ranks (ascending), made on first use and kept: the same ranks give
+  /// the same communicator. Collective over its members alone. This rank must be one of them.
+  std::shared_ptr<Communicator> group(const std::vector<int>& global_ranks) const;
+  /// The 1-D mesh over all ranks, dim "shard".
+  DeviceMesh mesh() const;
+  /// For tessera::save and load: bytes, barriers, agreements among all ranks.
+  RankGroup& ranks() const;
+
+  /// After a failure, collective over all ranks: every group is rebuilt on fresh connections the next
+  /// time it is used. Communicators handed out before stay dead.
+  void reset();
+  /// How often reset() ran; a communicator fetched under another number is stale.
+  std::uint64_t generation() const;
+
+  struct Impl;
+  explicit World(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+World init_from_env(const WorldOptions& options = {});
+
+/// Runs `body` on `size` threads, each a rank of one world over the in-process communicator
+/// (`backend` "threads") or Gloo (`backend` "gloo"). Returns when all ended; rethrows the first rank's
+/// exception after aborting the others. For tests and experiments in one process.
+void run_threads(int size, const std::function<void(World&)>& body, const WorldOptions& options = {});
+
+/// A world of `size` ranks seen from `rank`, whose collectives move nothing (fake_communicator).
+World fake_world(int rank, int size);
+
+}  // namespace tessera::fsdp
