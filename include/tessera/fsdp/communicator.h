@@ -26,12 +26,12 @@ enum class Reduce : std::uint8_t { kSum, kAverage, kMax, kMin };
 
 /// Where in training a collective belongs: error messages and records name it.
 enum class CommPhase : std::uint8_t {
-  kSetup,     // construction, synchronising module states
-  kForward,   // gathers before a forward
-  kBackward,  // gathers before a backward, reductions after it
-  kSummon,    // summon_full_params, state dicts
-  kOptimizer, // clipping, scaler
-  kCheck,     // order checks and agreements: counted apart
+  kSetup,      // construction, synchronising module states
+  kForward,    // gathers before a forward
+  kBackward,   // gathers before a backward, reductions after it
+  kSummon,     // summon_full_params, state dicts
+  kOptimizer,  // clipping, scaler
+  kCheck,      // order checks and agreements: counted apart
 };
 std::string_view comm_phase_name(CommPhase phase);
 
@@ -40,7 +40,14 @@ struct CommTag {
   CommPhase phase = CommPhase::kSetup;
 };
 
-enum class CommOp : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kBytes, kBarrier };
+enum class CommOp : std::uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kBroadcast,
+  kBytes,
+  kBarrier
+};
 std::string_view comm_op_name(CommOp op);
 
 /// One issued collective, for order checks, tests and the report written on a timeout.
@@ -49,7 +56,8 @@ struct CommRecord {
   CommOp op = CommOp::kBarrier;
   CommPhase phase = CommPhase::kSetup;
   at::ScalarType dtype = at::kByte;
-  std::int64_t numel = 0;  // all-gather: of the output; reduce-scatter: of the input; else of the tensor
+  std::int64_t numel =
+      0;  // all-gather: of the output; reduce-scatter: of the input; else of the tensor
   std::string unit;
   bool done = false;
 };
@@ -115,21 +123,54 @@ class Communicator {
  protected:
   explicit Communicator(Identity identity);
 
+  /// The collective being issued, as messages and checks need it.
+  struct Call {
+    CommOp op = CommOp::kBarrier;
+    CommPhase phase = CommPhase::kSetup;
+    at::ScalarType dtype = at::kByte;
+    std::int64_t numel = 0;
+    std::uint64_t sequence = 0;
+    std::string_view unit;
+    Reduce reduce = Reduce::kSum;
+    int root = 0;
+    std::int64_t bytes = 0;  // of `numel`, or of the host bytes this rank gives
+    /// `all-gather 12 of 64 Float in forward of unit "layers.0"`
+    std::string to_string() const;
+  };
+  const Call& current_call() const { return call_; }
+  int global_rank() const { return identity_.global_ranks[identity_.rank]; }
+  const Identity& identity() const { return identity_; }
+
+  /// After a call failed with `status`: makes sure that peers notice, and may say more of the
+  /// cause.
+  virtual Status failed(Status status) noexcept { return status; }
+
  private:
   virtual void do_all_gather_into(at::Tensor& out, at::Tensor& in) = 0;
   virtual void do_reduce_scatter_into(at::Tensor& out, at::Tensor& in, Reduce op) = 0;
   virtual void do_all_reduce(at::Tensor& tensor, Reduce op) = 0;
   virtual void do_broadcast(at::Tensor& tensor, int root) = 0;
-  virtual std::vector<std::vector<std::byte>> do_all_gather_bytes(std::span<const std::byte> bytes) = 0;
+  virtual std::vector<std::vector<std::byte>> do_all_gather_bytes(
+      std::span<const std::byte> bytes) = 0;
   virtual void do_barrier() = 0;
 
-  template <class F>
-  decltype(auto) issue(CommOp op, at::ScalarType dtype, std::int64_t numel, const CommTag& tag, F&& f);
+  /// Whether tensors of that device may be given.
+  virtual bool takes(at::DeviceType type) const { return type == device_type(); }
 
+  template <class F>
+  void issue(Call call, F&& f);
+  void validate(const char* what, const at::Tensor& tensor, CommOp op) const;
+  void validate_pair(const at::Tensor& whole, const at::Tensor& part, CommOp op) const;
+  void validate_reduce(const at::Tensor& tensor, Reduce reduce, CommOp op) const;
+  [[noreturn]] void die();
+  void count(const Call& call);
+
+  struct Ring;
   Identity identity_;
   CommCounts counts_;
-  std::uint64_t next_sequence_ = 0;
-  std::vector<CommRecord> ring_;
+  std::unique_ptr<Ring> ring_;
+  Call call_;
+  Status dead_;
   std::function<void(const CommRecord&)> observer_;
 };
 
@@ -141,8 +182,9 @@ std::shared_ptr<Communicator> single_communicator();
 std::vector<std::shared_ptr<Communicator>> thread_communicators(
     int size, std::chrono::milliseconds timeout = std::chrono::seconds(30));
 
-/// Moves nothing: gathers repeat this rank's part into every slot, reductions return this rank's own part
-/// times size() for a sum. For counting, memory and overhead at any world size in one process.
+/// Talks to nobody: a gather fills this rank's own slot alone (the others keep what they held), a
+/// reduction gives this rank's own part, times size() for a sum. Its cost does not grow with `size`
+/// and it allocates nothing: for counting, memory and overhead at any world size in one process.
 std::shared_ptr<Communicator> fake_communicator(int rank, int size);
 
 }  // namespace tessera::fsdp

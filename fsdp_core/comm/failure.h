@@ -1,0 +1,16 @@
+#pragma once
+// What a collective threw, as a Status: LibTorch, c10d and Gloo each throw their own family.
+#include <tessera/base/error.h>
+
+#include <string_view>
+
+namespace tessera::fsdp {
+
+/// The exception in flight. Gloo's are plain std::exceptions ("Connection closed by peer": kIo,
+/// "Timed out": kTimeout); c10::Errors lose their backtrace; ours stay.
+Status communication_status();
+
+/// The first line of what a library said, without the place in its source and its backtrace.
+std::string_view first_line(std::string_view what);
+
+}  // namespace tessera::fsdp

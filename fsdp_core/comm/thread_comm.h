@@ -1,0 +1,36 @@
+#pragma once
+// ThreadHub: where the threads of one process find each other's groups. Shared by all ranks; any
+// thread.
+#include <tessera/base/thread_meeting.h>
+#include <tessera/fsdp/communicator.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace tessera::fsdp {
+
+class ThreadHub : public std::enable_shared_from_this<ThreadHub> {
+ public:
+  explicit ThreadHub(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+
+  /// This member's end of the group of that name in that generation; made by whoever comes first.
+  /// Waits for nobody.
+  std::shared_ptr<Communicator> join(const Communicator::Identity& identity,
+                                     std::uint64_t generation);
+
+  /// Fails every group of `generation` that `global_rank` is in, those not yet made included.
+  void fail_rank(std::uint64_t generation, int global_rank, const Status& status) noexcept;
+
+ private:
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::map<std::pair<std::uint64_t, std::string>, std::shared_ptr<ThreadMeeting>> meetings_;
+  std::map<std::pair<std::uint64_t, int>, Status> failed_ranks_;
+};
+
+}  // namespace tessera::fsdp

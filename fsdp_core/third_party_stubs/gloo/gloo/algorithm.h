@@ -1,0 +1,2 @@
+#pragma once
+#include <gloo/context.h>  // all that is needed is there
