@@ -1,0 +1,44 @@
+#pragma once
+// GradientReducer: from a unit's unsharded gradients to its shard gradients, in five steps:
+//   divide before   where the precision needs it (fp16, or one sum asked for)
+//   reduce-scatter  over the shard group, in the reduce dtype
+//   all-reduce      over the replicas
+//   divide after    the average
+//   accumulate      into the shard parameters' .grad, in the stored dtype
+// and finish: the compute stream waits for all of it.
+#include <memory>
+#include <vector>
+
+#include "fsdp_core/stream/stream.h"
+#include "fsdp_core/unit/unit.h"
+
+namespace tessera::fsdp::detail {
+
+/// pre is the smallest power of two reached by doubling while it divides n / pre > pre; pre x post = n.
+struct DivideFactors {
+  double pre = 1;
+  double post = 1;
+};
+DivideFactors divide_factors(double n);
+
+class GradientReducer {
+ public:
+  void use(StreamFactory& factory, std::shared_ptr<Stream> compute, bool replicas);
+  /// Takes the unit's gradients. `find_unused` decides which parameters keep an undefined gradient.
+  void reduce(Unit& unit);
+  /// The compute stream waits for every reduction; nothing is held any more.
+  void finish();
+
+ private:
+  struct InFlight {
+    at::Tensor input;  // allocated on the compute stream, read by the reduce stream
+    Event done;
+  };
+  void reduce_group(Unit& unit, ParamGroup& group, const std::vector<bool>& used);
+  void release(InFlight& in_flight);
+
+  std::shared_ptr<Stream> compute_, reduce_, all_reduce_;
+  InFlight previous_;
+};
+
+}  // namespace tessera::fsdp::detail

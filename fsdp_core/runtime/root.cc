@@ -1,0 +1,229 @@
+#include "fsdp_core/runtime/root.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <set>
+
+namespace tessera::fsdp::detail {
+namespace {
+
+thread_local std::shared_ptr<StreamFactory> test_streams;
+
+/// (FQN, unit) of every unit of the module tree, children before parents, each once.
+void collect_units(torch::nn::Module& module, const std::string& fqn, std::set<const void*>& seen,
+                   std::vector<std::pair<std::string, std::shared_ptr<Unit>>>& out) {
+  if (!seen.insert(&module).second) return;
+  for (const auto& child : module.named_children())
+    collect_units(*child.value(), fqn.empty() ? child.key() : fqn + "." + child.key(), seen, out);
+  if (auto* point = dynamic_cast<HookPoint*>(&module); point && point->unit) out.emplace_back(fqn, point->unit);
+}
+
+}  // namespace
+
+/// Owned by the engine's final callback: destroyed without having run means that the backward failed.
+struct Root::Token {
+  std::shared_ptr<Root> root;
+  bool ran = false;
+  ~Token() {
+    if (!ran) root->backward_failed();
+  }
+};
+
+void Root::use_streams(std::shared_ptr<StreamFactory> factory) { test_streams = std::move(factory); }
+
+Root& Root::of(Unit& unit) {
+  if (unit.root()) {
+    // A unit that ran before its parent was a root of its own then: the larger tree takes over.
+    return *unit.root();
+  }
+  auto root = std::make_shared<Root>(unit);
+  std::vector<std::pair<std::string, std::shared_ptr<Unit>>> found;
+  std::set<const void*> seen;
+  collect_units(unit.module(), "", seen, found);
+  bool replicas = false;
+  for (auto& [fqn, member] : found) {
+    if (member->root() && member->root()->depth_ > 0)
+      fail(Code::kInvalidArgument,
+           fmt::format("{} ran its forward inside another tree's; call the outermost module", member->label()));
+    member->rename(fqn);
+    member->set_root(root);
+    root->units_.push_back(member);
+    replicas |= member->comms().replicas() > 1;
+  }
+  root->reducer_.use(*root->factory_, root->compute_, replicas);
+  return *root;
+}
+
+Root::Root(Unit& top) : top_(top.weak_from_this()) {
+  c10::Device device(c10::kCPU);
+  if (!top.groups().empty()) device = top.groups().front()->device();
+  factory_ = test_streams ? test_streams : device.is_cpu() ? host_streams() : device_streams(device);
+  compute_ = factory_->compute();
+}
+
+Unit* Root::top() const { return top_.lock().get(); }
+
+std::vector<std::shared_ptr<Unit>> Root::units() const {
+  std::vector<std::shared_ptr<Unit>> out;
+  for (const std::weak_ptr<Unit>& unit : units_)
+    if (auto alive = unit.lock()) out.push_back(std::move(alive));
+  return out;
+}
+
+Stream& Root::gather(const Unit& unit) {
+  const Communicator* key =
+      unit.options().unshard_stream_per_group ? const_cast<Unit&>(unit).comms().shard.get() : nullptr;
+  for (auto& [known, stream] : gather_streams_)
+    if (known == key) return *stream;
+  gather_streams_.emplace_back(key, factory_->make("gather", true));
+  return *gather_streams_.back().second;
+}
+
+// ---- forward ----
+
+void Root::forward_begin(Unit& unit) {
+  if (depth_++ > 0) return;
+  for (const std::shared_ptr<Unit>& member : units()) member->agree_requires_grad();
+  gather(unit);
+  for (auto& [key, stream] : gather_streams_) stream->wait_for(*compute_);
+}
+
+void Root::entered(Unit& unit) {
+  if (!forward_order_final_) {
+    const bool known = std::ranges::any_of(forward_order_, [&](const auto& w) { return w.lock().get() == &unit; });
+    if (!known) forward_order_.push_back(unit.weak_from_this());
+    return;
+  }
+  if (!unit.options().forward_prefetch) return;
+  auto at = std::ranges::find_if(forward_order_, [&](const auto& w) { return w.lock().get() == &unit; });
+  if (at == forward_order_.end()) return;
+  for (int ahead = 0; ahead < unit.options().max_prefetch_count && ++at != forward_order_.end(); ++ahead)
+    if (auto next = at->lock()) prefetch(*next, CommPhase::kForward);
+}
+
+void Root::left(Unit& unit, Use& use) {
+  if (use.recompute()) return;
+  use.epoch = epoch_;
+  use.order_index = backward_order_.size();
+  backward_order_.push_back(unit.weak_from_this());
+}
+
+void Root::forward_end(Unit& unit) {
+  if (--depth_ > 0) return;
+  if (is_top(unit)) forward_order_final_ = true;
+  // Gathered ahead for a forward that did not come: its memory is all it cost.
+  for (const std::shared_ptr<Unit>& member : units())
+    if (member->state().params() == ParamsState::kUnsharding) member->reshard();
+}
+
+void Root::forward_failed(Unit& unit) {
+  Status status;
+  try {
+    if (std::current_exception()) {
+      status = current_exception_status();
+    } else {
+      status.code = Code::kInternal;
+      status.message = "an exception left its forward";
+    }
+  } catch (...) {
+  }
+  if (status.context.operation.empty()) status.context.operation = fmt::format("forward of {}", unit.label());
+  fail_step(status, false);
+}
+
+// ---- backward ----
+
+void Root::enter_backward(int task) {
+  if (!token_.expired()) return;
+  backward_task_ = task;
+  auto token = std::make_shared<Token>();
+  token->root = shared_from_this();
+  token_ = token;
+  torch::autograd::Engine::get_default_engine().queue_callback([token] {
+    token->root->finish_backward();
+    token->ran = true;
+  });
+}
+
+void Root::prefetch(Unit& unit, CommPhase phase) {
+  if (unit.state().params() == ParamsState::kSharded) unit.start_unshard(phase);
+}
+
+void Root::before_backward(Unit& unit, const Use& use) {
+  last_backward_index_ = use.epoch == epoch_ ? use.order_index : 0;
+  if (unit.options().backward_prefetch != BackwardPrefetch::kPre || last_backward_index_ == 0) return;
+  if (auto next = backward_order_[last_backward_index_ - 1].lock()) prefetch(*next, CommPhase::kBackward);
+}
+
+void Root::after_backward(Unit& unit) {
+  if (unit.options().backward_prefetch != BackwardPrefetch::kPost || last_backward_index_ == 0 ||
+      last_backward_index_ > backward_order_.size())
+    return;
+  if (auto next = backward_order_[last_backward_index_ - 1].lock()) prefetch(*next, CommPhase::kBackward);
+}
+
+void Root::finish_backward() {
+  const std::vector<std::shared_ptr<Unit>> all = units();
+  for (auto unit = all.rbegin(); unit != all.rend(); ++unit) (*unit)->complete_if_started();
+  for (const std::shared_ptr<Unit>& unit : all) unit->end_backward();
+  reducer_.finish();
+  backward_order_.clear();
+  last_backward_index_ = 0;
+  ++epoch_;
+  backward_task_ = -1;
+  token_.reset();
+}
+
+void Root::backward_failed() noexcept {
+  backward_task_ = -1;
+  token_.reset();
+  Status status;
+  status.code = Code::kInternal;
+  status.message = "a backward failed on this rank";
+  status.context.operation = "backward";
+  fail_step(status, true);
+}
+
+// ---- failure ----
+
+void Root::fail_step(const Status& status, bool drop_gradients) noexcept {
+  try {
+    bool distributed = false;
+    for (const std::shared_ptr<Unit>& unit : units()) {
+      for (Communicator* comm : {&unit->shard_comm(), &unit->replicate_comm()}) {
+        if (comm->size() == 1) continue;
+        distributed = true;
+        comm->abort(status.to_string());
+      }
+    }
+    depth_ = 0;
+    for (const std::shared_ptr<Unit>& unit : units()) unit->reset(drop_gradients);
+    backward_order_.clear();
+    ++epoch_;
+    // Alone, nobody else is in the middle of anything: the next step may begin.
+    if (distributed && failure_.ok()) failure_ = status;
+  } catch (...) {
+    failure_.code = Code::kInternal;
+    failure_.message = "a step failed, and so did undoing it";
+  }
+}
+
+void Root::check_alive(const Unit& unit) const {
+  if (failure_.ok()) return;
+  fail(failure_.code, fmt::format("{}: an earlier step failed: {}", unit.label(), failure_.to_string()),
+       "call fsdp::reset(model) on every rank, then go on");
+}
+
+void Root::reset() {
+  failure_ = {};
+  depth_ = 0;
+  backward_task_ = -1;
+  backward_order_.clear();
+  for (const std::shared_ptr<Unit>& unit : units()) unit->reset(true);
+}
+
+}  // namespace tessera::fsdp::detail

@@ -1,0 +1,91 @@
+#pragma once
+// Root: what the units of one tree share: streams, the order in which units ran, prefetching, and the end of
+// backward. Made at the first forward of the unit that runs outermost; a larger tree takes its units over.
+//
+// Streams and who waits for whom (host streams make all of it trivial):
+//   gather      <- compute   at the root's forward: shards are what the optimizer left
+//   compute     <- gather    before a unit's parameters are used (the unit's own event)
+//   gather      <- compute   at reshard, before the memory is given back to the gather stream's pool
+//   reduce      <- compute   before a unit's gradients are reduced
+//   all-reduce  <- reduce    with replicas
+//   compute     <- reduce, all-reduce   in the final callback, before the optimizer may run
+#include <tessera/base/error.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp_core/runtime/gradient_reducer.h"
+#include "fsdp_core/stream/stream.h"
+#include "fsdp_core/unit/unit.h"
+
+namespace tessera::fsdp::detail {
+
+class Root : public std::enable_shared_from_this<Root> {
+ public:
+  /// The root of the tree that `unit` belongs to; made, with `unit` as its top, at the first forward.
+  static Root& of(Unit& unit);
+  /// Streams for the roots that this thread makes from now on (tests); null: by device.
+  static void use_streams(std::shared_ptr<StreamFactory> factory);
+
+  explicit Root(Unit& top);
+
+  Unit* top() const;
+  bool is_top(const Unit& unit) const { return top() == &unit; }
+  /// In the order of the module tree, top last.
+  std::vector<std::shared_ptr<Unit>> units() const;
+
+  Stream& compute() { return *compute_; }
+  Stream& gather(const Unit& unit);
+  GradientReducer& reducer() { return reducer_; }
+
+  // -- forward --
+  void forward_begin(Unit& unit);
+  void forward_end(Unit& unit);
+  void forward_failed(Unit& unit);
+  /// Before a unit's forward body.
+  void entered(Unit& unit);
+  /// After it, where gradients can come.
+  void left(Unit& unit, Use& use);
+  int depth() const { return depth_; }
+
+  // -- backward --
+  void enter_backward(int task);
+  void before_backward(Unit& unit, const Use& use);  // after its gather was issued
+  void after_backward(Unit& unit);                   // after its reshard, before its reduction
+  bool in_backward() const { return backward_task_ >= 0; }
+
+  // -- failure --
+  /// A step failed on this rank: peers are told by aborting the groups; nothing runs until reset().
+  void fail_step(const Status& status, bool drop_gradients) noexcept;
+  void check_alive(const Unit& unit) const;
+  const Status& failure() const { return failure_; }
+  void reset();
+
+ private:
+  struct Token;
+  void finish_backward();
+  void backward_failed() noexcept;
+  void prefetch(Unit& unit, CommPhase phase);
+
+  std::weak_ptr<Unit> top_;
+  std::vector<std::weak_ptr<Unit>> units_;
+  std::shared_ptr<StreamFactory> factory_;
+  std::shared_ptr<Stream> compute_;
+  std::vector<std::pair<const Communicator*, std::shared_ptr<Stream>>> gather_streams_;
+  GradientReducer reducer_;
+
+  int depth_ = 0;
+  int backward_task_ = -1;
+  std::weak_ptr<Token> token_;
+  Status failure_;
+
+  // Order of first use in the first forward, then fixed; and of this iteration's forwards that await backward.
+  std::vector<std::weak_ptr<Unit>> forward_order_;
+  bool forward_order_final_ = false;
+  std::vector<std::weak_ptr<Unit>> backward_order_;
+  std::uint64_t epoch_ = 1;
+  std::size_t last_backward_index_ = 0;
+};
+
+}  // namespace tessera::fsdp::detail

@@ -1,0 +1,56 @@
+#include <tessera/fsdp/training.h>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+
+#include "fsdp_core/runtime/units_of.h"
+#include "fsdp_core/unit/registry.h"
+
+namespace tessera::fsdp {
+
+struct SummonFullParams::Impl {
+  SummonOptions options;
+  std::vector<std::shared_ptr<detail::Unit>> units;
+  bool open = true;
+
+  void begin();
+  void end();
+};
+
+void SummonFullParams::Impl::begin() {
+  for (const auto& unit : units) unit->summon();
+  if (!options.with_grads) return;
+  for (const auto& unit : units) unit->summon_gradients();
+}
+
+void SummonFullParams::Impl::end() {
+  if (!open) return;
+  open = false;
+  for (const auto& unit : units) unit->end_summon(options.write_back);
+}
+
+SummonFullParams::SummonFullParams(const ModuleRef& module, const SummonOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  if (options.rank0_only && options.write_back)
+    fail(Code::kInvalidArgument, "SummonFullParams: rank0_only with write_back: other ranks' parts would be lost",
+         "set write_back = false");
+  if (options.with_grads && options.offload_to_cpu)
+    fail(Code::kInvalidArgument, "SummonFullParams: with_grads does not go with offload_to_cpu");
+  impl_->options = options;
+  impl_->units = idle_units_of(module, "SummonFullParams", options.recurse);
+  impl_->begin();
+}
+
+SummonFullParams::~SummonFullParams() {
+  try {
+    impl_->end();
+  } catch (const std::exception& error) {
+    // A destructor cannot throw; finish() tells. The unit refuses to run until reset.
+    for (const auto& unit : impl_->units) unit->root()->fail_step(current_exception_status(), false);
+  }
+}
+
+void SummonFullParams::finish() { impl_->end(); }
+
+}  // namespace tessera::fsdp

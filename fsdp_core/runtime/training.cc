@@ -1,0 +1,76 @@
+#include <tessera/fsdp/training.h>
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
+
+#include "fsdp_core/runtime/units_of.h"
+
+namespace tessera::fsdp {
+
+void set_requires_gradient_sync(const ModuleRef& module, bool on) {
+  for (const auto& unit : idle_units_of(module, "set_requires_gradient_sync")) unit->sync = on;
+}
+
+void set_requires_all_reduce(const ModuleRef& module, bool on) {
+  for (const auto& unit : idle_units_of(module, "set_requires_all_reduce")) unit->all_reduce = on;
+}
+
+void set_reshard_after_forward(const ModuleRef& module, bool on) {
+  for (const auto& unit : idle_units_of(module, "set_reshard_after_forward")) unit->set_reshard_after_forward(on);
+}
+
+void set_reshard_after_backward(const ModuleRef& module, bool on) {
+  for (const auto& unit : idle_units_of(module, "set_reshard_after_backward")) unit->reshard_after_backward = on;
+}
+
+struct NoSync::Impl {
+  std::vector<std::pair<std::shared_ptr<detail::Unit>, bool>> before;
+};
+
+NoSync::NoSync(const ModuleRef& module) : impl_(std::make_unique<Impl>()) {
+  for (const auto& unit : idle_units_of(module, "NoSync")) {
+    impl_->before.emplace_back(unit, unit->sync);
+    unit->sync = false;
+  }
+}
+
+NoSync::~NoSync() {
+  for (auto& [unit, sync] : impl_->before) unit->sync = sync;
+}
+
+void unshard(const ModuleRef& unit) {
+  for (const auto& each : units_of(unit, "unshard", /*recurse=*/false)) each->start_unshard(CommPhase::kForward);
+}
+
+void check_optimizer(const torch::optim::Optimizer& optimizer, const ModuleRef& module) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer))
+    fail(Code::kUnsupported, "L-BFGS on shards: its dot products would be of this rank's part alone and silently wrong",
+         "use a first-order optimizer");
+  for (const auto& unit : units_of(module, "check_optimizer"))
+    for (const auto& group : unit->groups())
+      for (const Param& param : group->params())
+        for (const torch::optim::OptimizerParamGroup& held : optimizer.param_groups())
+          for (const at::Tensor& tensor : held.params())
+            if (tensor.is_same(param.compute))
+              fail(Code::kInvalidArgument,
+                   fmt::format("the optimizer holds the full parameter \"{}\": it was built before fully_shard and would never see a gradient",
+                               param.fqn),
+                   "build it from module->parameters() after fully_shard");
+}
+
+void reset(const ModuleRef& module) {
+  for (const auto& unit : units_of(module, "reset")) {
+    unit->comms().refresh(unit->options());
+    unit->root()->reset();
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> unit_states(const ModuleRef& module) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const auto& unit : units_of(module, "unit_states")) out.emplace_back(unit->name(), unit->state().to_string());
+  return out;
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,19 @@
+#pragma once
+// The units below a module, children before parents, with their root.
+#include <tessera/fsdp/training.h>
+
+#include <memory>
+#include <vector>
+
+#include "fsdp_core/runtime/root.h"
+
+namespace tessera::fsdp {
+
+/// Throws kInvalidArgument, naming `call`, where there is none.
+std::vector<std::shared_ptr<detail::Unit>> units_of(const ModuleRef& module, const char* call,
+                                                    bool recurse = true);
+/// As above; all idle: throws where one is inside forward, backward or summon.
+std::vector<std::shared_ptr<detail::Unit>> idle_units_of(const ModuleRef& module, const char* call,
+                                                         bool recurse = true);
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,184 @@
+#include <tessera/fsdp/fully_shard.h>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "fsdp_core/setup/unit_groups.h"
+#include "fsdp_core/unit/ownership.h"
+#include "fsdp_core/unit/registry.h"
+#include "fsdp_core/unit/unit.h"
+
+namespace tessera::fsdp {
+namespace detail {
+
+ForwardCall::ForwardCall(std::shared_ptr<Unit> unit) : unit_(std::move(unit)) {}
+ForwardCall::~ForwardCall() {
+  if (use_ && !finished_) unit_->abandon_forward(*use_);
+}
+void ForwardCall::begin(const TensorPointers& inputs) { use_ = unit_->pre_forward(inputs); }
+void ForwardCall::finish(const TensorPointers& outputs) {
+  unit_->post_forward(*use_, outputs);
+  finished_ = true;
+}
+
+}  // namespace detail
+
+namespace {
+
+std::string joined(const std::string& prefix, const std::string& key) {
+  return prefix.empty() ? key : prefix + "." + key;
+}
+
+/// What one fully_shard call takes: every parameter below the module that no unit owns.
+class Collector {
+ public:
+  explicit Collector(const Options& options) {
+    for (const std::shared_ptr<torch::nn::Module>& module : options.ignored_modules) ignored_modules_.insert(module.get());
+    for (const at::Tensor& tensor : options.ignored_parameters) ignored_.insert(tensor.unsafeGetTensorImpl());
+  }
+
+  void walk(torch::nn::Module& module, const std::string& fqn, bool top) {
+    if (ignored_modules_.contains(&module) || !seen_.insert(&module).second) return;
+    auto* point = dynamic_cast<HookPoint*>(&module);
+    if (!top && point && point->unit) return;
+    auto& registry = Registry::parameters(module);
+    for (std::size_t i = 0; i < registry.size(); ++i)
+      if (registry[i].value().defined()) take(module, i, joined(fqn, registry[i].key()), registry[i].value());
+    for (const auto& buffer : module.named_buffers(/*recurse=*/false))
+      if (buffer.value().defined()) buffers.push_back(buffer.value());
+    for (const auto& child : module.named_children()) walk(*child.value(), joined(fqn, child.key()), false);
+  }
+
+  std::vector<Param> params;
+  std::vector<at::Tensor> buffers;
+
+ private:
+  void take(torch::nn::Module& module, std::size_t index, const std::string& fqn, const at::Tensor& tensor) {
+    if (ignored_.contains(tensor.unsafeGetTensorImpl())) return;
+    if (const auto owner = owner_of(tensor))
+      fail(Code::kUnsupported,
+           fmt::format("parameter \"{}\" is tied to \"{}\", which another unit owns", fqn, *owner),
+           "tied parameters must lie in one unit: call fully_shard on a module that holds both, first");
+    const auto [known, added] = by_tensor_.try_emplace(tensor.unsafeGetTensorImpl(), params.size());
+    if (!added) {
+      params[known->second].slots.push_back({&module, index, fqn});
+      return;
+    }
+    if (!tensor.is_contiguous())
+      fail(Code::kUnsupported, fmt::format("parameter \"{}\" is not contiguous", fqn), "make it contiguous first");
+    if (tensor.is_meta())
+      fail(Code::kInvalidArgument, fmt::format("parameter \"{}\" is on the meta device", fqn),
+           "set options.param_init_fn, or give it values first");
+    Param param;
+    param.fqn = fqn;
+    param.slots.push_back({&module, index, fqn});
+    param.compute = tensor;
+    params.push_back(std::move(param));
+  }
+
+  std::set<const torch::nn::Module*> seen_, ignored_modules_;
+  std::set<const c10::TensorImpl*> ignored_;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> by_tensor_;
+};
+
+void check_devices(const std::vector<Param>& params) {
+  for (const Param& param : params)
+    if (param.compute.device() != params.front().compute.device())
+      fail(Code::kInvalidArgument,
+           fmt::format("parameter \"{}\" is on {}, \"{}\" on {}", param.fqn, param.compute.device().str(),
+                       params.front().fqn, params.front().compute.device().str()),
+           "move the module to one device first");
+}
+
+void synchronise(const Collector& found, UnitGroups& comms, const std::string& label) {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> tensors;
+  for (const Param& param : found.params) tensors.push_back(param.compute.detach().view({-1}));
+  for (const at::Tensor& buffer : found.buffers) tensors.push_back(buffer.detach().contiguous().view({-1}));
+  for (Communicator* comm : {comms.shard.get(), comms.replicate.get()})
+    if (comm->size() > 1)
+      for (const at::Tensor& tensor : tensors) comm->broadcast(tensor, 0, {label, CommPhase::kSetup});
+}
+
+GroupDtypes dtypes_of(const Options& options, at::ScalarType stored) {
+  GroupDtypes dtypes{stored, stored, stored};
+  if (!c10::isFloatingType(stored)) return dtypes;
+  const MixedPrecision& precision = options.mixed_precision;
+  dtypes.compute = precision.param_dtype.value_or(stored);
+  dtypes.reduce = precision.reduce_dtype.value_or(dtypes.compute);
+  return dtypes;
+}
+
+/// One group per (dtype, requires_grad), in order of first appearance.
+std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<Param> params, const Options& options,
+                                                     const UnitGroups& comms) {
+  std::vector<std::pair<std::pair<at::ScalarType, bool>, std::vector<Param>>> sorted;
+  for (Param& param : params) {
+    const std::pair key(param.compute.scalar_type(), param.compute.requires_grad());
+    auto at = std::ranges::find(sorted, key, &decltype(sorted)::value_type::first);
+    if (at == sorted.end()) at = sorted.insert(sorted.end(), {key, {}});
+    at->second.push_back(std::move(param));
+  }
+  std::vector<std::unique_ptr<ParamGroup>> groups;
+  for (auto& [key, members] : sorted) {
+    std::vector<UnitLayout::Parameter> shapes;
+    for (const Param& param : members) shapes.push_back({param.fqn, param.compute.sizes().vec()});
+    const c10::Device device = options.device.value_or(members.front().compute.device());
+    const GroupDtypes dtypes = dtypes_of(options, key.first);
+    // Kernels of a GPU read 16 bytes at a time; on CPUs padding would only cost.
+    const std::int64_t align = device.is_cpu() ? 1 : 16 / static_cast<std::int64_t>(c10::elementSize(dtypes.compute));
+    auto layout = make_layout(options.layout, shapes, comms.shards(), comms.shard->rank(), align);
+    groups.push_back(std::make_unique<ParamGroup>(std::move(members), key.second, std::move(layout), dtypes, device,
+                                                  options.cpu_offload.offload_params));
+  }
+  return groups;
+}
+
+bool frees_after_forward(const Options& options, const UnitGroups& comms) {
+  const ReshardAfterForward& wanted = options.reshard_after_forward;
+  if (wanted.is_group()) {
+    if (wanted.group_size() == 1) return false;
+    if (wanted.group_size() == comms.shards()) return true;
+    fail(Code::kUnsupported,
+         fmt::format("reshard_after_forward = {} with {} shards: resharding over a part of the group is not built",
+                     wanted.group_size(), comms.shards()),
+         "use true, false, 1 or the shard group's size");
+  }
+  if (!wanted.is_auto()) return wanted.yes();
+  return options.strategy == ShardingStrategy::kFullShard || options.strategy == ShardingStrategy::kHybridShard;
+}
+
+}  // namespace
+
+void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options& options) {
+  if (!module) fail(Code::kInvalidArgument, "fully_shard: no module (an empty holder)");
+  auto* point = dynamic_cast<HookPoint*>(module.get());
+  if (!point)
+    fail(Code::kUnsupported, fmt::format("fully_shard: the forward of class {} cannot be intercepted", module->name()),
+         "declare it with FSDP_MODULE(X) instead of TORCH_MODULE(X), or hold it as fsdp::Holder<XImpl>");
+  if (point->unit) fail(Code::kInvalidArgument, fmt::format("fully_shard: this {} is a unit already", module->name()));
+
+  UnitGroups comms = make_unit_groups(options);
+  Collector found(options);
+  found.walk(*module, "", true);
+  if (!found.params.empty()) check_devices(found.params);
+  if (options.sync_module_states) synchronise(found, comms, options.name);
+  const bool frees = frees_after_forward(options, comms);
+  auto groups = make_groups(std::move(found.params), options, comms);
+  for (const std::unique_ptr<ParamGroup>& group : groups) {
+    for (const Param& param : group->params()) {
+      own(param.compute, param.fqn);
+      own(param.shard, param.fqn);
+    }
+  }
+  point->unit = std::make_shared<detail::Unit>(*module, options, std::move(comms), std::move(groups));
+  point->unit->set_reshard_after_forward(frees);
+  point->unit->install_hooks();
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,36 @@
+#pragma once
+// Which ranks a unit's parameters are sharded over and which replicate them, from mesh or groups and strategy:
+//
+//   FULL_SHARD, SHARD_GRAD_OP   shard over all, replicas: none (one rank)
+//   HYBRID_SHARD(_ZERO2)        shard over mesh dim 1, replicate over dim 0
+//   NO_SHARD                    shard: none (one rank), replicate over all
+#include <tessera/fsdp/communicator.h>
+#include <tessera/fsdp/options.h>
+
+#include <memory>
+#include <optional>
+
+namespace tessera::fsdp {
+
+class UnitGroups {
+ public:
+  UnitGroups(std::shared_ptr<Communicator> shards, std::shared_ptr<Communicator> replicas)
+      : shard(std::move(shards)), replicate(std::move(replicas)) {}
+
+  std::shared_ptr<Communicator> shard;
+  std::shared_ptr<Communicator> replicate;
+  int shards() const { return shard->size(); }
+  int replicas() const { return replicate->size(); }
+  int ranks() const { return shards() * replicas(); }
+  /// After World::reset(): the groups of the same ranks on fresh connections. Collective.
+  void refresh(const Options& options);
+
+ private:
+  std::uint64_t generation_ = 0;
+};
+
+/// Throws kInvalidArgument: mesh and group both given, a mesh of the wrong number of dims for the strategy,
+/// a hybrid strategy without a way to know its groups, no mesh in a job of several processes.
+UnitGroups make_unit_groups(const Options& options);
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,84 @@
+#pragma once
+// Streams: in what order work runs, and who waits for whom. Memory that a stream still uses may only be
+// dropped after the stream it was allocated on waited for that use (see unit/handoff.h).
+//
+//   host       work runs at once on the caller's thread; events are always ready (CPUs)
+//   device     work is launched at once on a device stream (CUDA, through LibTorch's generic API)
+//   simulated  work runs later on a thread of the stream's own, with random delays: tests find missing waits
+//
+// "compute" is the stream the caller's own operators run on.
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace tessera::fsdp {
+
+/// A point in a stream's work. Copies are the same point; default: already passed.
+class Event {
+ public:
+  struct Impl {
+    virtual ~Impl() = default;
+    virtual void synchronize() = 0;  // host waits; rethrows what the work before it threw
+    virtual bool ready() const = 0;
+  };
+  Event() = default;
+  explicit Event(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  void synchronize() const {
+    if (impl_) impl_->synchronize();
+  }
+  bool ready() const { return !impl_ || impl_->ready(); }
+  const std::shared_ptr<Impl>& impl() const { return impl_; }
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  const std::string& name() const { return name_; }
+
+  /// Runs `work` in this stream's order. Work must own (or outlive) what it touches.
+  template <class F>
+  void run(F&& work) {
+    if (immediate_) {
+      work();
+    } else {
+      launch(std::function<void()>(std::forward<F>(work)));
+    }
+  }
+  /// The point after all work given so far.
+  virtual Event record() = 0;
+  /// Work given from now on runs after `event`.
+  virtual void wait(const Event& event) = 0;
+  void wait_for(Stream& other) {
+    if (&other != this) wait(other.record());
+  }
+
+ protected:
+  Stream(std::string name, bool immediate) : name_(std::move(name)), immediate_(immediate) {}
+  virtual void launch(std::function<void()> work) = 0;
+
+ private:
+  std::string name_;
+  bool immediate_;
+};
+
+/// Makes the streams of one root.
+class StreamFactory {
+ public:
+  virtual ~StreamFactory() = default;
+  /// The caller's own stream.
+  virtual std::shared_ptr<Stream> compute() = 0;
+  virtual std::shared_ptr<Stream> make(std::string name, bool high_priority) = 0;
+};
+
+std::shared_ptr<StreamFactory> host_streams();
+std::shared_ptr<StreamFactory> device_streams(c10::Device device);
+/// Each stream a thread; before each piece of work a delay drawn from `seed` up to `max_delay_us`.
+std::shared_ptr<StreamFactory> simulated_streams(std::uint64_t seed, int max_delay_us);
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,328 @@
+#include "fsdp_core/unit/param_group.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "fsdp_core/unit/registry.h"
+
+namespace tessera::fsdp {
+namespace {
+
+/// Same memory layout on the CPU: one memcpy instead of a dispatched copy.
+void copy_into(const at::Tensor& to, const at::Tensor& from) {
+  if (to.scalar_type() == from.scalar_type() && to.is_cpu() && from.is_cpu()) {
+    if (from.nbytes() > 0) std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  } else {
+    to.copy_(from, /*non_blocking=*/to.device() != from.device());
+  }
+}
+
+}  // namespace
+
+ParamGroup::ParamGroup(std::vector<Param> params, bool trainable,
+                       std::unique_ptr<UnitLayout> layout, GroupDtypes dtypes, c10::Device device,
+                       bool offload)
+    : params_(std::move(params)),
+      trainable_(trainable),
+      layout_(std::move(layout)),
+      dtypes_(dtypes),
+      device_(device),
+      resident_(layout_->shards() == 1 && dtypes.stored == dtypes.compute &&
+                !(offload && !device.is_cpu())) {
+  at::NoGradGuard no_grad;
+  const c10::Device home = offload ? c10::Device(c10::kCPU) : device;
+  shard_buffer_ = at::zeros({layout_->shard_numel()}, at::TensorOptions(home).dtype(dtypes.stored));
+  if (!resident_)
+    for (std::int64_t numel : layout_->buffer_numels())
+      full_.emplace_back(numel, dtypes_.compute, device_);
+  if (!layout_->in_place() && layout_->shards() > 1)
+    gathered_ = RefillBuffer(layout_->full_numel(), dtypes_.compute, device_);
+  if (!layout_->in_place() && !resident_ && layout_->shards() == 1)
+    gathered_ = RefillBuffer(layout_->full_numel(), dtypes_.compute, device_);
+  for (std::int64_t numel : layout_->buffer_numels()) grads_.emplace_back(numel, dtypes_.reduce, device_);
+
+  for (std::size_t p = 0; p < params_.size(); ++p) {
+    Param& param = params_[p];
+    const UnitLayout::ShardPlace& place = layout_->shard(p);
+    const UnitLayout::FullPlace& full = layout_->full(p);
+    param.sizes = param.compute.sizes().vec();
+    param.requires_grad = param.compute.requires_grad();
+    if (place.numel > 0)
+      shard_buffer_.narrow(0, place.offset, place.numel)
+          .copy_(param.compute.detach().reshape({-1}).narrow(0, place.begin, place.numel));
+    param.shard = tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, place.shape);
+    param.shard.set_requires_grad(param.requires_grad);
+    param.grad_view = tensor_over(grads_[full.buffer].storage(), dtypes_.reduce, full.offset, param.sizes);
+    full_views_.push_back(
+        resident_ ? tensor_over(shard_buffer_.storage(), dtypes_.stored, full.offset, param.sizes)
+                  : tensor_over(full_[full.buffer].storage(), dtypes_.compute, full.offset, param.sizes));
+    param.compute.set_data(full_views_.back());
+    if (!resident_)
+      param.poison = poison_storage(full_[full.buffer].nbytes(), device_, param.fqn);
+  }
+  rename("");
+  attached_ = true;
+  detach();
+}
+
+void ParamGroup::rename(const std::string& prefix) {
+  for (Param& param : params_) {
+    const std::string& own = param.slots.front().fqn;
+    param.fqn = prefix.empty() ? own : prefix + "." + own;
+    if (param.poison)
+      param.poison.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(fmt::format(
+          "fsdp: parameter \"{}\" is sharded: its full values exist only inside its unit's forward and backward. "
+          "Call the unit's forward, or use fsdp::SummonFullParams",
+          param.fqn));
+  }
+}
+
+std::vector<RefillBuffer>& ParamGroup::buffers(bool full_precision) {
+  if (!full_precision || dtypes_.stored == dtypes_.compute) return full_;
+  if (precise_.empty()) {
+    for (std::int64_t numel : layout_->buffer_numels())
+      precise_.emplace_back(numel, dtypes_.stored, device_);
+    for (std::size_t p = 0; p < params_.size(); ++p)
+      precise_views_.push_back(tensor_over(precise_[layout_->full(p).buffer].storage(), dtypes_.stored,
+                                           layout_->full(p).offset, params_[p].sizes));
+  }
+  return precise_;
+}
+
+void ParamGroup::gather(Communicator& comm, const CommTag& tag, bool full_precision) {
+  if (resident_) return;
+  at::NoGradGuard no_grad;
+  gathered_version_ = version_sum();
+  std::vector<RefillBuffer>& out = buffers(full_precision);
+  const bool precise = &out == &precise_;
+  const std::int64_t own = layout_->rank() * layout_->shard_numel();
+  if (layout_->in_place()) {
+    out[0].allocate();
+    const at::Tensor slot = tensor_over(out[0].storage(), out[0].tensor().scalar_type(), own,
+                                        {layout_->shard_numel()});
+    copy_into(slot, shard_buffer_);
+    if (layout_->shards() > 1) comm.all_gather_into(out[0].tensor(), slot, tag);
+    return;
+  }
+  RefillBuffer precise_output;
+  if (precise) precise_output = RefillBuffer(layout_->full_numel(), dtypes_.stored, device_);
+  RefillBuffer& output = precise ? precise_output : gathered_;
+  output.allocate();
+  const at::Tensor slot =
+      tensor_over(output.storage(), output.tensor().scalar_type(), own, {layout_->shard_numel()});
+  copy_into(slot, shard_buffer_);
+  if (layout_->shards() > 1) comm.all_gather_into(output.tensor(), slot, tag);
+  std::vector<at::Tensor> targets;
+  for (RefillBuffer& buffer : out) {
+    buffer.allocate();
+    targets.push_back(buffer.tensor());
+  }
+  layout_->copy_out(output.tensor(), targets);
+  output.release();
+}
+
+void ParamGroup::attach(bool full_precision) {
+  if (!resident_) {
+    std::vector<RefillBuffer>& memory = buffers(full_precision);
+    const bool precise = &memory == &precise_;
+    for (std::size_t p = 0; p < params_.size(); ++p) {
+      if (precise != attached_precise_) params_[p].compute.set_data(precise ? precise_views_[p] : full_views_[p]);
+      params_[p].compute.unsafeGetTensorImpl()->set_storage_keep_dtype(
+          memory[layout_->full(p).buffer].storage());
+    }
+    attached_precise_ = precise;
+  }
+  register_tensors(false);
+  attached_ = true;
+}
+
+void ParamGroup::detach() {
+  if (!attached_) return;
+  if (!resident_) {
+    for (std::size_t p = 0; p < params_.size(); ++p) {
+      if (attached_precise_) params_[p].compute.set_data(full_views_[p]);
+      params_[p].compute.unsafeGetTensorImpl()->set_storage_keep_dtype(params_[p].poison);
+    }
+    attached_precise_ = false;
+  }
+  register_tensors(true);
+  attached_ = false;
+}
+
+void ParamGroup::drop_gathered() {
+  for (RefillBuffer& buffer : full_) buffer.release();
+  for (RefillBuffer& buffer : precise_) buffer.release();
+}
+
+void ParamGroup::register_tensors(bool shards) {
+  for (Param& param : params_)
+    for (const Param::Slot& slot : param.slots)
+      Registry::parameters(*slot.module)[slot.index].value() = shards ? param.shard : param.compute;
+}
+
+std::uint64_t ParamGroup::version_sum() const {
+  std::uint64_t sum = 0;
+  for (const Param& param : params_) sum += param.shard._version();
+  return sum;
+}
+
+bool ParamGroup::stale() const { return !resident_ && version_sum() != gathered_version_; }
+
+void ParamGroup::write_back() {
+  if (resident_) return;
+  at::NoGradGuard no_grad;
+  TESSERA_CHECK(attached_ && (attached_precise_ || dtypes_.stored == dtypes_.compute));
+  std::vector<RefillBuffer>& from = buffers(true);
+  const std::int64_t shard = layout_->shard_numel();
+  if (layout_->in_place()) {
+    shard_buffer_.copy_(from[0].tensor().narrow(0, layout_->rank() * shard, shard));
+    return;
+  }
+  for (std::size_t p = 0; p < params_.size(); ++p) {
+    const UnitLayout::ShardPlace& place = layout_->shard(p);
+    if (place.numel > 0)
+      shard_buffer_.narrow(0, place.offset, place.numel)
+          .copy_(from[layout_->full(p).buffer].tensor().narrow(0, place.begin, place.numel));
+  }
+}
+
+void ParamGroup::adopt_replaced() {
+  for (std::size_t p = 0; p < params_.size(); ++p) {
+    Param& param = params_[p];
+    if (param.shard.storage().unsafeGetStorageImpl() == shard_buffer_.storage().unsafeGetStorageImpl())
+      continue;
+    const UnitLayout::ShardPlace& place = layout_->shard(p);
+    if (param.shard.sizes() != at::IntArrayRef(place.shape))
+      fail(Code::kInvalidArgument,
+           fmt::format("parameter \"{}\": its shard was replaced by a tensor of another shape", param.fqn));
+    at::NoGradGuard no_grad;
+    const at::Tensor slice = tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, place.shape);
+    slice.copy_(param.shard.detach());
+    param.shard.set_data(slice);
+    gathered_version_ = ~std::uint64_t{0};
+  }
+}
+
+void ParamGroup::expose_gradients() {
+  if (!has_gradients_) {
+    for (RefillBuffer& buffer : grads_) {
+      buffer.allocate();
+      if (buffer.nbytes() == 0) continue;
+      if (device_.is_cpu())
+        std::memset(buffer.tensor().mutable_data_ptr(), 0, buffer.nbytes());
+      else
+        buffer.tensor().zero_();
+    }
+    has_gradients_ = true;
+  }
+  for (Param& param : params_)
+    if (param.requires_grad) param.compute.mutable_grad() = param.grad_view;
+}
+
+void ParamGroup::hide_gradients() {
+  for (Param& param : params_) param.compute.mutable_grad().reset();
+}
+
+at::Tensor ParamGroup::take_gradients() {
+  hide_gradients();
+  has_gradients_ = false;
+  if (layout_->in_place()) return grads_[0].take();
+  at::NoGradGuard no_grad;
+  at::Tensor input = at::empty({layout_->full_numel()}, grads_[0].tensor().options());
+  std::vector<at::Tensor> from;
+  for (RefillBuffer& buffer : grads_) from.push_back(buffer.tensor());
+  layout_->copy_in(from, input);
+  for (RefillBuffer& buffer : grads_) buffer.release();
+  return input;
+}
+
+void ParamGroup::drop_gradients() {
+  hide_gradients();
+  for (RefillBuffer& buffer : grads_) buffer.release();
+  has_gradients_ = false;
+}
+
+void ParamGroup::accumulate(const at::Tensor& reduced, const std::vector<bool>& used) {
+  at::NoGradGuard no_grad;
+  bool any = false, held = !shard_grad_buffer_.defined();
+  for (const Param& param : params_) {
+    const bool defined = param.shard.grad().defined();
+    any |= defined;
+    // A slice that the user still holds after he cleared .grad must keep its values.
+    held |= param.shard_grad.defined() && param.shard_grad.use_count() > (defined ? 2 : 1);
+  }
+  if (held && !any) {
+    shard_grad_buffer_ = at::empty({layout_->shard_numel()}, shard_buffer_.options());
+    for (std::size_t p = 0; p < params_.size(); ++p)
+      params_[p].shard_grad = tensor_over(shard_grad_buffer_.storage(), dtypes_.stored,
+                                          layout_->shard(p).offset, layout_->shard(p).shape);
+  }
+  if (!any) {
+    copy_into(shard_grad_buffer_, reduced);
+  } else {
+    if (!shard_grad_buffer_.defined()) {
+      shard_grad_buffer_ = at::zeros({layout_->shard_numel()}, shard_buffer_.options());
+      for (std::size_t p = 0; p < params_.size(); ++p)
+        params_[p].shard_grad = tensor_over(shard_grad_buffer_.storage(), dtypes_.stored,
+                                            layout_->shard(p).offset, layout_->shard(p).shape);
+    }
+    for (Param& param : params_) {
+      at::Tensor& grad = param.shard.mutable_grad();
+      if (!grad.defined()) {
+        param.shard_grad.zero_();
+      } else if (!grad.is_same(param.shard_grad)) {
+        param.shard_grad.copy_(grad);
+        grad = param.shard_grad;
+      }
+    }
+    shard_grad_buffer_.add_(reduced);
+  }
+  for (std::size_t p = 0; p < params_.size(); ++p)
+    if (params_[p].requires_grad && used[p]) params_[p].shard.mutable_grad() = params_[p].shard_grad;
+}
+
+std::vector<at::Tensor> ParamGroup::full_gradients(Communicator& comm, const CommTag& tag) {
+  at::NoGradGuard no_grad;
+  const auto options = at::TensorOptions(device_).dtype(dtypes_.stored);
+  const std::int64_t shard = layout_->shard_numel();
+  at::Tensor gathered = at::zeros({layout_->full_numel()}, options);
+  at::Tensor own = gathered.narrow(0, layout_->rank() * shard, shard);
+  at::Tensor has = at::zeros({static_cast<std::int64_t>(params_.size())}, at::kByte);
+  for (std::size_t p = 0; p < params_.size(); ++p) {
+    const at::Tensor& grad = params_[p].shard.grad();
+    if (!grad.defined()) continue;
+    has[static_cast<std::int64_t>(p)] = 1;
+    const UnitLayout::ShardPlace& place = layout_->shard(p);
+    if (place.numel > 0) own.narrow(0, place.offset, place.numel).copy_(grad.reshape({-1}));
+  }
+  if (layout_->shards() > 1) {
+    comm.all_reduce(has, Reduce::kMax, tag);
+    comm.all_gather_into(gathered, own, tag);
+  }
+  std::vector<at::Tensor> buffers;
+  for (std::int64_t numel : layout_->buffer_numels()) buffers.push_back(at::empty({numel}, options));
+  if (layout_->in_place())
+    buffers[0] = gathered;
+  else
+    layout_->copy_out(gathered, buffers);
+  std::vector<at::Tensor> out(params_.size());
+  for (std::size_t p = 0; p < params_.size(); ++p)
+    if (has[static_cast<std::int64_t>(p)].item<std::uint8_t>() != 0)
+      out[p] = tensor_over(buffers[layout_->full(p).buffer].storage(), dtypes_.stored, layout_->full(p).offset,
+                           params_[p].sizes);
+  return out;
+}
+
+std::size_t ParamGroup::unsharded_bytes() const {
+  std::size_t bytes = gathered_.allocated() ? gathered_.nbytes() : 0;
+  for (const auto* buffers : {&full_, &precise_, &grads_})
+    for (const RefillBuffer& buffer : *buffers)
+      if (buffer.allocated()) bytes += buffer.nbytes();
+  return bytes;
+}
+
+}  // namespace tessera::fsdp

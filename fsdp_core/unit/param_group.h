@@ -1,0 +1,110 @@
+#pragma once
+// ParamGroup: the parameters of one unit that share dtype and requires_grad (as when sharded), in one layout:
+// one collective gathers them, one reduces them. Holds their memory; knows nothing of streams or backward.
+//
+//   shard buffer -> [cast] -> own slot of the unsharded buffer -> all-gather -> compute parameters
+//   compute gradients -> unsharded gradient buffer -> reduce-scatter -> shard gradient buffer
+//
+// A group of one shard whose compute dtype is the stored one is resident: its compute parameters lie in the
+// shard buffer, and nothing is gathered or freed.
+#include <tessera/fsdp/communicator.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "fsdp_core/layout/unit_layout.h"
+#include "fsdp_core/unit/param.h"
+#include "fsdp_core/unit/refill_buffer.h"
+
+namespace tessera::fsdp {
+
+struct GroupDtypes {
+  at::ScalarType stored;
+  at::ScalarType compute;
+  at::ScalarType reduce;
+};
+
+class ParamGroup {
+ public:
+  /// Takes the full values out of `params` (their compute tensors), keeps this rank's shard and registers
+  /// it. `offload`: the shard buffer lives on the CPU whatever the compute device.
+  ParamGroup(std::vector<Param> params, bool trainable, std::unique_ptr<UnitLayout> layout,
+             GroupDtypes dtypes, c10::Device device, bool offload);
+
+  std::vector<Param>& params() { return params_; }
+  const std::vector<Param>& params() const { return params_; }
+  const UnitLayout& layout() const { return *layout_; }
+  const GroupDtypes& dtypes() const { return dtypes_; }
+  bool trainable() const { return trainable_; }
+  bool resident() const { return resident_; }
+  c10::Device device() const { return device_; }
+  const at::Tensor& shard_buffer() const { return shard_buffer_; }
+
+  // -- parameters --
+  /// Fills the unsharded buffers from all shards; collective over `comm`. Runs in the gather stream.
+  /// `full_precision`: in the stored dtype, into a second set of buffers.
+  void gather(Communicator& comm, const CommTag& tag, bool full_precision = false);
+  /// Compute parameters get the gathered memory, the registries show them.
+  void attach(bool full_precision = false);
+  /// The registries show the shards, compute parameters are poisoned. Gathered memory stays.
+  void detach();
+  bool attached() const { return attached_; }
+  bool full_precision() const { return attached_precise_; }
+  /// Frees gathered memory, in the stream that gathers. Not while attached().
+  void drop_gathered();
+  /// True when a shard parameter changed since the last gather (optimizer, user).
+  bool stale() const;
+  /// Copies this rank's part of the (attached, stored dtype) full parameters back into the shard buffer.
+  void write_back();
+  /// A shard parameter whose storage the user replaced is copied into the shard buffer again.
+  void adopt_replaced();
+  /// Poison that names each parameter by its FQN from the root, which is known only later.
+  void rename(const std::string& prefix);
+
+  // -- gradients --
+  /// Gradient buffers exist and every compute parameter that requires grad has its view as .grad.
+  /// New memory is zeroed; what accumulated without synchronisation stays.
+  void expose_gradients();
+  /// Compute parameters lose their .grad; the buffer keeps its values.
+  void hide_gradients();
+  bool has_gradients() const { return has_gradients_; }
+  /// Gives away the unsharded gradients, rank-major [shards x shard numel], without a copy where the layout
+  /// lets; compute parameters lose their .grad.
+  at::Tensor take_gradients();
+  void drop_gradients();
+  /// Adds `reduced` ([shard numel], reduce dtype) to the shard gradients of the parameters in `used`.
+  void accumulate(const at::Tensor& reduced, const std::vector<bool>& used);
+  /// The shard gradients of all ranks as full tensors; undefined for a parameter that has none on any rank,
+  /// zeros where only some ranks have one. Collective.
+  std::vector<at::Tensor> full_gradients(Communicator& comm, const CommTag& tag);
+  /// Bytes of gathered parameters and unsharded gradients held now.
+  std::size_t unsharded_bytes() const;
+
+ private:
+  void register_tensors(bool shards);
+  std::vector<RefillBuffer>& buffers(bool full_precision);
+  std::uint64_t version_sum() const;
+
+  std::vector<Param> params_;
+  bool trainable_;
+  std::unique_ptr<UnitLayout> layout_;
+  GroupDtypes dtypes_;
+  c10::Device device_;
+  bool resident_;
+
+  at::Tensor shard_buffer_;
+  std::vector<RefillBuffer> full_;     // compute dtype
+  std::vector<RefillBuffer> precise_;  // stored dtype; exists only after it was asked for
+  RefillBuffer gathered_;              // per-parameter layout: the collective's rank-major output
+  std::vector<at::Tensor> full_views_, precise_views_;
+  bool attached_ = false;
+  bool attached_precise_ = false;
+  std::uint64_t gathered_version_ = 0;
+
+  std::vector<RefillBuffer> grads_;
+  bool has_gradients_ = false;
+  at::Tensor shard_grad_buffer_;
+};
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,63 @@
+#include "fsdp_core/unit/refill_buffer.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/StorageImpl.h>
+
+namespace tessera::fsdp {
+namespace {
+
+c10::Storage empty_storage(std::size_t nbytes, c10::Device device) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), nbytes, c10::DataPtr(nullptr, device),
+      c10::GetAllocator(device.type()), /*resizable=*/false));
+}
+
+}  // namespace
+
+at::Tensor tensor_over(const c10::Storage& storage, at::ScalarType dtype, std::int64_t offset,
+                       at::IntArrayRef sizes) {
+  const auto key = c10::computeDispatchKey(dtype, c10::kStrided, storage.device());
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
+RefillBuffer::RefillBuffer(std::int64_t numel, at::ScalarType dtype, c10::Device device)
+    : tensor_(tensor_over(empty_storage(0, device), dtype, 0, {numel})),
+      nbytes_(static_cast<std::size_t>(numel) * c10::elementSize(dtype)) {}
+
+void RefillBuffer::allocate() {
+  if (allocated_) return;
+  c10::StorageImpl* storage = tensor_.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(nbytes_));
+  storage->set_nbytes(nbytes_);
+  allocated_ = true;
+}
+
+void RefillBuffer::release() {
+  if (!allocated_) return;
+  c10::StorageImpl* storage = tensor_.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, storage->device()));
+  storage->set_nbytes(0);
+  allocated_ = false;
+}
+
+at::Tensor RefillBuffer::take() {
+  c10::StorageImpl* storage = tensor_.storage().unsafeGetStorageImpl();
+  c10::Storage given = empty_storage(nbytes_, storage->device());
+  given.unsafeGetStorageImpl()->set_data_ptr_noswap(
+      storage->set_data_ptr(c10::DataPtr(nullptr, storage->device())));
+  storage->set_nbytes(0);
+  allocated_ = false;
+  return tensor_over(given, tensor_.scalar_type(), 0, tensor_.sizes());
+}
+
+c10::Storage poison_storage(std::size_t nbytes, c10::Device device, const std::string& message) {
+  c10::Storage storage = empty_storage(nbytes, device);
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
+  return storage;
+}
+
+}  // namespace tessera::fsdp

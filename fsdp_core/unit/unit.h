@@ -1,0 +1,137 @@
+#pragma once
+// Unit: one shard group of parameters, from one fully_shard call: its state machine from forward to reduced
+// gradient. Decides when to gather, free and reduce; the root (runtime/root.h) decides on which stream and
+// what else to gather ahead.
+//
+//   pre_forward   gather, attach, [prefetch], cast inputs, hook inputs
+//   post_forward  cast outputs, hook outputs, reshard unless kept
+//   pre_backward  gather, attach, expose gradients, [prefetch]              (first output gradient)
+//   complete      reshard, [prefetch], reduce                              (last input gradient, see Run)
+//
+// One thread per rank at a time: the caller's, or on a GPU autograd's thread of that device.
+#include <tessera/fsdp/communicator.h>
+#include <tessera/fsdp/module.h>
+#include <tessera/fsdp/options.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp_core/setup/unit_groups.h"
+#include "fsdp_core/stream/stream.h"
+#include "fsdp_core/unit/param_group.h"
+#include "fsdp_core/unit/unit_state.h"
+#include "fsdp_core/unit/use.h"
+
+namespace tessera::fsdp::detail {
+
+class Root;
+
+class Unit : public std::enable_shared_from_this<Unit> {
+ public:
+  Unit(torch::nn::Module& module, Options options, UnitGroups comms, std::vector<std::unique_ptr<ParamGroup>> groups);
+  ~Unit();
+
+  /// Hooks on parameters need a shared owner.
+  void install_hooks();
+
+  const std::string& name() const { return name_; }
+  /// FQN from the root, once it is known.
+  void rename(const std::string& fqn);
+  const Options& options() const { return options_; }
+  torch::nn::Module& module() { return *module_; }
+  std::vector<std::unique_ptr<ParamGroup>>& groups() { return groups_; }
+  const UnitState& state() const { return state_; }
+  Communicator& shard_comm() { return *comms_.shard; }
+  Communicator& replicate_comm() { return *comms_.replicate; }
+  UnitGroups& comms() { return comms_; }
+  bool trains() const;
+  /// Everything in one word for messages: "unit \"layers.0\"".
+  std::string label() const;
+
+  // -- forward --
+  std::shared_ptr<Use> pre_forward(const TensorPointers& inputs);
+  void post_forward(Use& use, const TensorPointers& outputs);
+  void abandon_forward(Use& use);
+
+  // -- backward (from hooks) --
+  void pre_backward(const std::shared_ptr<Use>& use);
+  void input_ready(int task);
+  void param_ready(Param& param);
+  /// For the final callback: a backward that no hook completed.
+  void complete_if_started();
+  void end_backward();
+
+  // -- parameters --
+  /// Issues the gather unless there or under way. False: nothing to do.
+  bool start_unshard(CommPhase phase);
+  /// Compute parameters are there when it returns (on the compute stream).
+  void unshard(CommPhase phase);
+  void reshard();
+  /// Full values in the stored dtype, in a state of their own: forward and backward are refused until
+  /// end_summon. A kept unit is resharded first.
+  void summon();
+  void end_summon(bool write_back);
+  /// Full gradients beside summoned parameters; undefined where no rank has one. Collective.
+  void summon_gradients();
+  /// requires_grad may be set on either identity: copied to the other; a conflict is an error.
+  void agree_requires_grad();
+
+  // -- flags, set through training.h --
+  bool sync = true;                 // reduce at the end of this backward
+  bool all_reduce = true;           // ... over the replicas too
+  bool reshard_after_backward = true;
+  bool reshard_after_forward() const { return reshard_after_forward_; }
+  void set_reshard_after_forward(bool yes) { reshard_after_forward_ = yes; }
+  bool is_root() const;
+
+  /// Sharded and idle again. `gradients`: those in flight and the shard gradients are dropped too.
+  void reset(bool gradients);
+
+  const std::shared_ptr<Root>& root() const { return root_; }
+  void set_root(std::shared_ptr<Root> root) { root_ = std::move(root); }
+
+ private:
+  friend class Root;
+  friend class GradientReducer;
+
+  /// One backward (graph task) that this unit takes part in, and what is missing until it is complete. The
+  /// inputs' hooks tell; parameters' gradients are counted only where no input needs a gradient.
+  struct Run {
+    int task = -1;
+    int inputs = 0;  // input gradients still to come
+    int params = 0;  // parameter gradients still to come
+    bool by_inputs = false;
+    bool by_params = false;
+    bool inner_ran = false;  // an inner graph task produced gradients too: counts tell nothing
+    bool done() const {
+      if (!by_inputs && (!by_params || inner_ran)) return false;
+      return (!by_inputs || inputs == 0) && (!by_params || params == 0);
+    }
+  };
+  Run* find_run(int task);
+  Run& begin_run(int task);
+  void complete_when_done();
+  void complete();
+  bool wants_full_precision() const;
+  void cast(const TensorPointers& tensors, at::ScalarType dtype) const;
+
+  torch::nn::Module* module_;  // owns this unit
+  std::vector<std::shared_ptr<torch::nn::Module>> keep_alive_;
+  Options options_;
+  UnitGroups comms_;
+  std::vector<std::unique_ptr<ParamGroup>> groups_;
+  std::string name_;
+  std::shared_ptr<Root> root_;
+
+  UnitState state_;
+  bool reshard_after_forward_ = true;
+  bool full_precision_in_eval_ = false;
+  bool gathering_full_precision_ = false;
+  Event gathered_;
+  int forward_depth_ = 0;
+  std::vector<std::weak_ptr<Use>> uses_;
+  std::vector<Run> runs_;
+};
+
+}  // namespace tessera::fsdp::detail

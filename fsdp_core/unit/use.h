@@ -1,0 +1,56 @@
+#pragma once
+// Use: one forward of a unit, and what the autograd hooks of that forward know. Hooks belong to a forward and
+// live as long as its graph: forward, forward, backward, backward has two uses, each with hooks of its own.
+//
+//   output hooks   the first gradient that reaches an output starts the unit's backward
+//   input hooks    fire when an input's gradient is complete; all of them: the unit's backward is done
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include <tessera/fsdp/tensor_visitor.h>
+
+namespace tessera::fsdp::detail {
+
+class Unit;
+
+class Use : public std::enable_shared_from_this<Use> {
+ public:
+  using Nodes = std::unordered_set<torch::autograd::Node*>;
+
+  Use(std::weak_ptr<Unit> unit, bool recompute) : unit_(std::move(unit)), recompute_(recompute) {}
+
+  /// A forward inside a backward.
+  bool recompute() const { return recompute_; }
+  /// Registers the input hooks. A leaf is replaced by a view of itself, whose hooks die with the graph.
+  void watch_inputs(const TensorPointers& inputs);
+  /// Registers the output hooks. True when a gradient can come.
+  bool watch_outputs(const TensorPointers& outputs);
+
+  bool is_in(const Nodes& graph) const;
+  /// Expects the inputs that belong to this graph task; their number.
+  int arm(int task, const Nodes& graph);
+  bool started_in(int task) const { return started_task_ == task; }
+  void start(int task) { started_task_ = task; }
+
+  // Where it stands in the order of the iteration it belongs to.
+  std::uint64_t epoch = 0;
+  std::size_t order_index = 0;
+
+ private:
+  void input_ready(std::size_t input);
+
+  std::weak_ptr<Unit> unit_;
+  bool recompute_;
+  // Compared, never followed: alive as long as the graph that this use's hooks hang on.
+  std::vector<torch::autograd::Node*> inputs_, outputs_;
+  std::vector<bool> expected_;
+  int armed_task_ = -1;
+  int started_task_ = -1;
+};
+
+}  // namespace tessera::fsdp::detail
