@@ -141,6 +141,17 @@ void Communicator::count(const Call& call) {
   }
 }
 
+/// A failure that began elsewhere (it names its rank) reads the same on all ranks.
+Status Communicator::located(Status status) const {
+  if (status.context.rank < 0) {
+    status.context.rank = global_rank();
+    status.context.operation = fmt::format("{}, group \"{}\"", call_.to_string(), name());
+  } else if (status.context.operation.empty()) {
+    status.context.operation = fmt::format("group \"{}\"", name());
+  }
+  return status;
+}
+
 void Communicator::die() { throw Error(dead_); }
 
 template <class F>
@@ -156,10 +167,7 @@ void Communicator::issue(Call call, F&& f) {
     f();
   } catch (...) {
     Status status = communication_status();
-    if (status.context.rank < 0) status.context.rank = global_rank();
-    if (status.context.operation.empty())
-      status.context.operation = fmt::format("{}, group \"{}\"", call.to_string(), name());
-    dead_ = failed(std::move(status));
+    dead_ = located(failed(std::move(status)));
     die();
   }
   ring_->entries[call.sequence % kRecords].done = true;

@@ -30,6 +30,13 @@ std::string_view first_line(std::string_view what) {
   return what.substr(0, what.find('\n'));
 }
 
+Status aborted_status(int global_rank, std::string_view reason) {
+  return Status{Code::kCancelled,
+                "rank " + std::to_string(global_rank) + " failed: " + std::string(reason),
+                {"", "", "", global_rank},
+                {}};
+}
+
 Status communication_status() {
   try {
     throw;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "fsdp_core/comm/failure.h"
 #include "fsdp_core/comm/local_comm.h"
 
 namespace tessera::fsdp {
@@ -32,7 +33,7 @@ class SingleCommunicator final : public Communicator {
   void alive() const {
     if (!aborted_.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex_);
-    fail(Code::kCancelled, reason_);
+    throw Error(aborted_status(global_rank(), reason_));
   }
 
   void do_all_gather_into(at::Tensor& out, at::Tensor& in) override {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "fsdp_core/comm/failure.h"
 #include "fsdp_core/comm/reduce_parts.h"
 
 namespace tessera::fsdp {
@@ -33,7 +34,7 @@ class ThreadCommunicator final : public Communicator {
   std::string_view backend() const override { return "threads"; }
 
   void abort(std::string_view reason) noexcept override {
-    meeting_->fail({Code::kCancelled, std::string(reason), {}, {}});
+    meeting_->fail(aborted_status(global_rank(), reason));
   }
 
   std::shared_ptr<Communicator> rebuild(std::uint64_t generation) const override {
@@ -54,7 +55,7 @@ class ThreadCommunicator final : public Communicator {
     for (const void* payload : payloads) {
       const auto& other = *static_cast<const Offer*>(payload);
       const auto key = [](const Call& c) {
-        return std::tuple(c.op, c.dtype, c.numel, c.reduce, c.root);
+        return std::tuple(c.op, c.dtype, c.numel, c.reduce, c.root, c.unit);
       };
       if (key(*first.call) == key(*other.call)) continue;
       return {Code::kInvalidArgument,

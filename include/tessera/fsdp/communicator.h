@@ -4,10 +4,11 @@
 // Tensors are 1-D, contiguous, do not require grad. On CPUs a call returns when its result is
 // there; on a GPU it is issued on the current stream and the caller owns the tensors' lifetimes.
 // Every rank of the group makes the same calls in the same order; `tag` says for whom a call is,
-// for checks, records and messages. A failure (peer gone, timeout, aborted) is a tessera::Error
-// that names group, rank, unit and phase; the group is dead from then on.
-// One thread per rank. Implementations: Gloo and NCCL (c10d), threads of one process, one rank
-// alone, and a counting fake for any world size.
+// for checks, records and messages; ranks whose calls differ in op, dtype, numel or unit fail
+// together (at once on threads, at the timeout on Gloo) instead of mixing each other's bytes. A
+// failure (peer gone, timeout, aborted) is a tessera::Error that names group, rank, unit and phase;
+// the group is dead from then on. One thread per rank. Implementations: Gloo and NCCL (c10d),
+// threads of one process, one rank alone, and a counting fake for any world size.
 #include <ATen/core/Tensor.h>
 #include <tessera/base/error.h>
 
@@ -77,7 +78,7 @@ struct CommCounts {
 class Communicator {
  public:
   struct Identity {
-    std::string name;               // "world", "shard:0,1", ... ; equal on all members
+    std::string name;               // "world", "ranks 0-3,8", ...: equal on all members
     int rank = 0;                   // within the group
     std::vector<int> global_ranks;  // ascending; its size is the group's
   };
@@ -162,6 +163,7 @@ class Communicator {
   void validate(const char* what, const at::Tensor& tensor, CommOp op) const;
   void validate_pair(const at::Tensor& whole, const at::Tensor& part, CommOp op) const;
   void validate_reduce(const at::Tensor& tensor, Reduce reduce, CommOp op) const;
+  Status located(Status status) const;
   [[noreturn]] void die();
   void count(const Call& call);
 

@@ -1,11 +1,12 @@
 #pragma once
-// DeviceMesh: a tessera::Mesh over the ranks of a World, with a communicator per mesh dim. A handle:
-// copies share the same mesh, so one object serves every unit, and its groups are made once.
+// DeviceMesh: a tessera::Mesh over the ranks of a World, with a communicator per mesh dim. A
+// handle: copies share the same mesh, so one object serves every unit, and its groups are made
+// once.
 //
 //   fsdp::DeviceMesh mesh(world, {2, 4}, {"replicate", "shard"});
 //
-// Dims are row-major over `ranks` (default: all ranks of the world in order). Making the mesh talks to
-// nobody; a dim's communicator is made on first use, collective over its members alone.
+// Dims are row-major over `ranks` (default: all ranks of the world in order). Making the mesh talks
+// to nobody; a dim's communicator is made on first use, collective over its members alone.
 #include <tessera/layout/mesh.h>
 
 #include <cstdint>
@@ -22,7 +23,8 @@ class World;
 class DeviceMesh {
  public:
   /// Throws kInvalidArgument: sizes whose product is not the number of ranks, a name twice,
-  /// names and sizes of different counts, a rank twice or outside the world, this rank not among them.
+  /// names and sizes of different counts, ranks that do not ascend or lie outside the world, this
+  /// rank not among them.
   DeviceMesh(const World& world, std::vector<std::int64_t> sizes, std::vector<std::string> names);
   DeviceMesh(const World& world, std::vector<std::int64_t> sizes, std::vector<std::string> names,
              std::vector<int> ranks);
@@ -37,7 +39,9 @@ class DeviceMesh {
   /// Global ranks, row-major.
   const std::vector<int>& ranks() const;
 
-  /// The ranks that differ from this one only in `dim`.
+  /// The global ranks that differ from this one only in `dim`, itself among them, ascending.
+  std::vector<int> ranks_along(int dim) const;
+  /// Their communicator.
   std::shared_ptr<Communicator> group(int dim) const;
   /// The 1-D mesh of `dim` that holds this rank; remembers its parent. Not validated again.
   DeviceMesh sub(int dim) const;
@@ -51,6 +55,7 @@ class DeviceMesh {
   bool same(const DeviceMesh& other) const { return impl_ == other.impl_; }
 
  private:
+  friend class World;
   struct Impl;
   explicit DeviceMesh(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<const Impl> impl_;

@@ -1,0 +1,77 @@
+#include <fmt/format.h>
+#include <tessera/fsdp/world.h>
+
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "fsdp_core/comm/failure.h"
+#include "fsdp_core/comm/thread_comm.h"
+#include "fsdp_core/comm/world_impl.h"
+
+namespace tessera::fsdp {
+
+namespace {
+
+/// The exception to rethrow: the first, but a cause before what peers saw of it.
+class FirstFailure {
+ public:
+  void offer(std::exception_ptr error, const Status& status) {
+    const std::lock_guard lock(mutex_);
+    const bool echo = status.code == Code::kCancelled;
+    if (!first_ || (first_is_echo_ && !echo)) {
+      first_ = std::move(error);
+      first_is_echo_ = echo;
+    }
+  }
+  void rethrow() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr first_;
+  bool first_is_echo_ = false;
+};
+
+using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
+
+MakeTransport transports(int size, const WorldOptions& options) {
+  if (options.backend.empty() || options.backend == "threads") {
+    auto hub = std::make_shared<ThreadHub>(options.timeout);
+    return [hub, size](int rank) { return thread_transport(hub, rank, size); };
+  }
+  fail(Code::kInvalidArgument,
+       fmt::format("run_threads over backend \"{}\": it is \"threads\" or \"gloo\"",
+                   options.backend));
+}
+
+void run_rank(int rank, int size, const std::function<void(World&)>& body,
+              const WorldOptions& options, const MakeTransport& make, FirstFailure& failure) {
+  std::shared_ptr<World::Impl> impl;
+  try {
+    impl = std::make_shared<World::Impl>(rank, size, rank, options.timeout, make(rank));
+    World world(impl);
+    body(world);
+  } catch (...) {
+    const Status status = communication_status();
+    failure.offer(std::current_exception(), status);
+    if (impl) impl->transport->give_up(impl->generation, aborted_status(rank, status.message));
+  }
+}
+
+}  // namespace
+
+void run_threads(int size, const std::function<void(World&)>& body, const WorldOptions& options) {
+  if (size < 1) fail(Code::kInvalidArgument, fmt::format("a world of {} threads", size));
+  const MakeTransport make = transports(size, options);
+  FirstFailure failure;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] { run_rank(rank, size, body, options, make, failure); });
+  for (std::thread& thread : threads) thread.join();
+  failure.rethrow();
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,32 @@
+#pragma once
+// Transport: how a world's groups are made and how its ranks meet outside of them. One per rank.
+#include <tessera/fsdp/communicator.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+namespace tessera::fsdp {
+
+class ThreadHub;
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  /// This rank's end of a group of several ranks. May wait for the others to join.
+  virtual std::shared_ptr<Communicator> make(const Communicator::Identity& identity,
+                                             std::uint64_t generation) = 0;
+  /// The groups of one rank alone.
+  virtual std::shared_ptr<Communicator> make_alone(const Communicator::Identity& identity);
+  /// All ranks of the world come to `generation`; throws naming those that do not.
+  virtual void meet(std::uint64_t generation) = 0;
+  /// This rank gives up: whoever waits for it, in any group of `generation`, is told so.
+  virtual void give_up(std::uint64_t generation, const Status& status) noexcept = 0;
+  /// Before this rank's connections close: gives peers a moment to read what it sent them.
+  virtual void leave() noexcept {}
+};
+
+std::unique_ptr<Transport> thread_transport(std::shared_ptr<ThreadHub> hub, int rank, int size);
+std::unique_ptr<Transport> fake_transport();
+
+}  // namespace tessera::fsdp

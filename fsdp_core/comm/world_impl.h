@@ -1,0 +1,39 @@
+#pragma once
+#include <tessera/base/rank_group.h>
+#include <tessera/fsdp/world.h>
+
+#include <map>
+#include <mutex>
+
+#include "fsdp_core/comm/transport.h"
+
+namespace tessera::fsdp {
+
+struct World::Impl {
+  Impl(int rank, int size, int local_rank, std::chrono::milliseconds timeout,
+       std::unique_ptr<Transport> transport);
+  ~Impl();
+
+  std::shared_ptr<Communicator> group(const std::vector<int>& global_ranks);
+  /// The group that only `ranks()` talks through, so that a save may run beside training.
+  std::shared_ptr<Communicator> side_group();
+  void reset();
+
+  const int rank;
+  const int size;
+  const int local_rank;
+  const std::chrono::milliseconds timeout;
+  const std::unique_ptr<Transport> transport;
+
+  std::mutex groups_mutex;
+  std::uint64_t generation = 0;
+  std::map<std::vector<int>, std::shared_ptr<Communicator>> groups;
+  std::weak_ptr<const void> mesh;  // of World::mesh(), while anybody holds it
+
+  std::mutex side_mutex;  // never held together with the other: making a group waits for peers
+  std::uint64_t side_generation = 0;
+  std::shared_ptr<Communicator> side;
+  std::unique_ptr<RankGroup> ranks;
+};
+
+}  // namespace tessera::fsdp
