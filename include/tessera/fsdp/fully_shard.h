@@ -36,21 +36,24 @@ class WrapPolicy {
     std::string fqn;
     std::string class_name;         // of the user's Impl
     std::int64_t unwrapped_numel = 0;  // parameters below it that no unit owns yet
+    bool can_be_unit = true;           // declared with FSDP_MODULE or fsdp::Holder
   };
   /// nullopt: not a unit; else its options (given: the caller's).
   using Decide = std::function<std::optional<Options>(const Candidate&, const Options&)>;
 
   explicit WrapPolicy(Decide decide) : decide_(std::move(decide)) {}
+  /// Every module that can be a unit.
   static WrapPolicy always();
-  /// By exact class, e.g. WrapPolicy::types<BlockImpl, torch::nn::LinearImpl>().
+  /// By class, derived ones included; by Impl or by holder: WrapPolicy::types<BlockImpl, torch::nn::Linear>().
   template <class... Impl>
   static WrapPolicy types() {
     return predicate([](const Candidate& c) { return (is_a<Impl>(*c.module) || ...); });
   }
-  /// FQN globs: "*" within a component, "**" across: {"layers.*", "head"}.
+  /// FQN globs: "*" within a component, "**" across, "?" one character: {"layers.*", "**.attention"}.
   static WrapPolicy names(std::vector<std::string> globs);
   static WrapPolicy predicate(std::function<bool(const Candidate&)> yes);
-  /// At least this many parameter elements not yet in a unit.
+  /// At least this many parameter elements not yet in a unit. Modules that cannot be units are passed
+  /// over: their parameters belong to the next unit above.
   static WrapPolicy size(std::int64_t min_numel = 100'000'000);
   static WrapPolicy instances(std::vector<std::shared_ptr<torch::nn::Module>> modules);
   static WrapPolicy any_of(std::vector<WrapPolicy> policies);
@@ -62,15 +65,21 @@ class WrapPolicy {
  private:
   template <class Impl>
   static bool is_a(const torch::nn::Module& module) {
-    return dynamic_cast<const Impl*>(&module) != nullptr;
+    if constexpr (requires { typename Impl::ContainedType; })
+      return dynamic_cast<const typename Impl::ContainedType*>(&module) != nullptr;
+    else
+      return dynamic_cast<const Impl*>(&module) != nullptr;
   }
   Decide decide_;
 };
 
-/// Post-order: children first, then their parents, then `module` itself; shared modules once; ignored
-/// modules and what is below them skipped. A module the policy names that cannot be intercepted is
-/// refused with its FQN and class before anything is sharded. ModuleList and ModuleDict, which are
-/// never called, are never units. Returns the FQNs made units, root ("") last.
+/// Post-order: children first, then their parents, then `module` itself, whatever the policy says of it;
+/// shared modules once; ignored modules and what is below them skipped. ModuleList, ModuleDict and their
+/// like, which are never called, are never units, nor is what torch::nn::MultiheadAttention calls by itself.
+/// With mixed precision, classes named by full_precision_classes become units of their own that compute in
+/// float. Refused before anything is sharded, naming FQN and class: a module the policy names that cannot be
+/// intercepted, a module that is a unit already, a parameter tied across units.
+/// Returns the FQNs made units, root ("") last.
 std::vector<std::string> auto_wrap(const std::shared_ptr<torch::nn::Module>& module,
                                    const WrapPolicy& policy, const Options& options = {});
 template <class H>

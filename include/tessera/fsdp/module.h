@@ -7,10 +7,13 @@
 //   FSDP_MODULE(Block);                              // instead of TORCH_MODULE(Block)
 //   fsdp::Holder<torch::nn::LinearImpl> linear(4, 4);  // instead of torch::nn::Linear
 //
-// Until fully_shard is called on it such a module is the plain one: a call costs one pointer test.
-// Tensors in arguments and results are found through Tensor, optional, vector, array, pair, tuple,
-// map, unordered_map and OrderedDict-like containers of them; for a type of your own declare beside it
-//   template <class F> void visit_tensors(MyType& value, F&& visit) { visit(value.member); ... }
+// Until fully_shard is called on it such a module is the plain one: a call costs one pointer test. Any
+// signature will do: several arguments, default arguments, overloads, templates, tuples as results. A call
+// of another name (a method of yours, Impl::forward named with its class, as<BlockImpl>()->forward) is not
+// intercepted; it finds parameters that raise an error when touched.
+//
+// Tensors in arguments and results are found as tensor_visitor.h says. Arguments are the caller's: where
+// precision asks for a cast, forward sees the cast tensor, and the caller keeps his own.
 #include <tessera/fsdp/tensor_visitor.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
@@ -20,17 +23,20 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
+#include <vector>
 
 namespace tessera::fsdp {
 namespace detail {
 
 class Unit;
+class Use;
 
 /// One intercepted forward. Destroyed without finish() (an exception passed): undone.
 class ForwardCall {
  public:
-  explicit ForwardCall(const std::shared_ptr<Unit>& unit);
+  explicit ForwardCall(std::shared_ptr<Unit> unit);
   ForwardCall(const ForwardCall&) = delete;
   ForwardCall& operator=(const ForwardCall&) = delete;
   ~ForwardCall();
@@ -41,18 +47,98 @@ class ForwardCall {
 
  private:
   std::shared_ptr<Unit> unit_;
-  void* use_ = nullptr;
+  std::shared_ptr<Use> use_;  // set by begin()
   bool finished_ = false;
 };
 
+/// Throws kUnsupported naming the class, and the call to make instead of `call` on a sharded module.
 [[noreturn]] void refuse_module_call(const char* call, const torch::nn::Module& module);
+/// Throws kUnsupported: the unit's forward returns a reference.
+[[noreturn]] void refuse_reference_result(const std::type_info& type);
+/// The name that module.name() gives from now on, unless it was given one. Its value is of no interest.
+bool name_after(const torch::nn::Module& module, const std::type_info& type);
 
-/// An argument kept for the call: values and const references as own copies, others as they are.
+/// How an argument of type P is kept for the call: const references to tensors as copies of the handles,
+/// so that they can be replaced; all else where it is.
 template <class P>
-using Kept = std::conditional_t<
-    std::is_lvalue_reference_v<P> && (!std::is_const_v<std::remove_reference_t<P>> ||
-                                      !std::is_copy_constructible_v<std::decay_t<P>>),
-    P, std::decay_t<P>>;
+struct KeptAs {
+  using Value = std::remove_cvref_t<P>;
+  static constexpr bool copied = std::is_lvalue_reference_v<P> && std::is_const_v<std::remove_reference_t<P>> &&
+                                 holds_tensors<Value>() && copyable<Value>();
+  using type = std::conditional_t<copied, Value, std::remove_reference_t<P>&>;
+};
+template <class P>
+  requires std::is_same_v<std::remove_cvref_t<P>, at::TensorList>
+struct KeptAs<P> {
+  using type = std::vector<at::Tensor>;
+};
+template <class P>
+using Kept = typename KeptAs<P>::type;
+template <class P>
+Kept<P> keep(std::remove_reference_t<P>& argument) {
+  if constexpr (std::is_same_v<std::remove_cvref_t<P>, at::TensorList>)
+    return argument.vec();
+  else
+    return argument;
+}
+
+/// Gives back to the caller's variables the tensors that were replaced for the call, where the body left
+/// the replacement in place.
+template <class Arguments>
+class CallerTensors {
+ public:
+  CallerTensors(Arguments& arguments, const TensorPointers& inputs) : arguments_(arguments) {
+    for (const at::Tensor* input : inputs) before_.push_back(*input);
+  }
+  CallerTensors(const CallerTensors&) = delete;
+  CallerTensors& operator=(const CallerTensors&) = delete;
+  ~CallerTensors() {
+    if (after_.empty()) return;
+    TensorPointers now;  // found again: the body may have moved what holds them
+    std::apply([&](auto&... each) { (collect_tensors(each, now), ...); }, arguments_);
+    for (at::Tensor* tensor : now)
+      for (std::size_t i = 0; i < after_.size(); ++i)
+        if (tensor->is_same(after_[i]) && !tensor->is_same(before_[i])) {
+          *tensor = before_[i];
+          break;
+        }
+  }
+  void replaced(const TensorPointers& inputs) {
+    bool any = false;
+    for (std::size_t i = 0; i < inputs.size(); ++i) any |= !inputs[i]->is_same(before_[i]);
+    if (!any) return;
+    for (const at::Tensor* input : inputs) after_.push_back(*input);
+  }
+
+ private:
+  Arguments& arguments_;
+  c10::SmallVector<at::Tensor, 4> before_, after_;
+};
+
+template <class Result, class Arguments, class Body>
+Result intercepted(const std::shared_ptr<Unit>& unit, Arguments& arguments, Body&& body) {
+  if constexpr (std::is_reference_v<Result>) {
+    refuse_reference_result(typeid(Result));  // it could refer to what lives only as long as the call
+  } else {
+    if (const std::type_info* unknown = unknown_output<std::remove_const_t<Result>>()) refuse_output_type(*unknown);
+    ForwardCall call(unit);
+    TensorPointers inputs;
+    std::apply([&](auto&... each) { (collect_tensors(each, inputs), ...); }, arguments);
+    CallerTensors<Arguments> callers(arguments, inputs);
+    call.begin(inputs);
+    callers.replaced(inputs);
+    if constexpr (std::is_void_v<Result>) {
+      std::apply(body, arguments);
+      call.finish({});
+    } else {
+      std::remove_const_t<Result> result = std::apply(body, arguments);
+      TensorPointers outputs;
+      collect_output_tensors(result, outputs);
+      call.finish(outputs);
+      return result;
+    }
+  }
+}
 
 }  // namespace detail
 
@@ -65,98 +151,115 @@ class HookPoint {
 
 namespace detail {
 
-template <class Result, class... Kept, class Body>
-Result intercepted(const std::shared_ptr<Unit>& unit, std::tuple<Kept...>& arguments, Body&& body) {
-  ForwardCall call(unit);
-  TensorPointers inputs;
-  std::apply([&](auto&... each) { (collect_tensors(each, inputs), ...); }, arguments);
-  call.begin(inputs);
-  if constexpr (std::is_void_v<Result>) {
-    body(arguments);
-    call.finish({});
-  } else {
-    Result result = body(arguments);
-    TensorPointers outputs;
-    collect_output_tensors(result, outputs);
-    call.finish(outputs);
-    return result;
-  }
-}
+struct FromPlain {};
 
-/// The virtual calls of torch::nn::Module that would see shards where full parameters are meant.
+/// M, and what it needs as a unit: the intercepted call, and refusals of the virtual calls of
+/// torch::nn::Module that would see shards where full parameters are meant.
 template <class M>
 class GuardedModule : public M, public HookPoint {
+  static_assert(std::is_base_of_v<torch::nn::Module, M>, "FSDP_MODULE and fsdp::Holder take a torch::nn::Module");
+  static_assert(!std::is_final_v<M>, "the class of a unit must not be final: its forward is intercepted by a derived class");
+
  public:
   using M::M;
-  std::shared_ptr<torch::nn::Module> clone(
-      const std::optional<torch::Device>& device = std::nullopt) const override {
-    if (unit) refuse_module_call("clone", *this);
-    return M::clone(device);
-  }
+  GuardedModule(FromPlain, const M& plain)
+    requires std::is_copy_constructible_v<M>
+      : M(plain) {}
+
+  // Overloads of these names that M has of its own stay visible.
+  using M::load;
+  using M::save;
+  using M::to;
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override {
     if (unit) refuse_module_call("to", *this);
-    M::to(device, dtype, non_blocking);
+    if constexpr (requires { M::to(device, dtype, non_blocking); })
+      M::to(device, dtype, non_blocking);
+    else
+      torch::nn::Module::to(device, dtype, non_blocking);
   }
   void to(torch::Dtype dtype, bool non_blocking = false) override {
     if (unit) refuse_module_call("to", *this);
-    M::to(dtype, non_blocking);
+    if constexpr (requires { M::to(dtype, non_blocking); })
+      M::to(dtype, non_blocking);
+    else
+      torch::nn::Module::to(dtype, non_blocking);
   }
   void to(torch::Device device, bool non_blocking = false) override {
     if (unit) refuse_module_call("to", *this);
-    M::to(device, non_blocking);
+    if constexpr (requires { M::to(device, non_blocking); })
+      M::to(device, non_blocking);
+    else
+      torch::nn::Module::to(device, non_blocking);
   }
   void save(torch::serialize::OutputArchive& archive) const override {
     if (unit) refuse_module_call("save", *this);
-    M::save(archive);
+    if constexpr (requires { M::save(archive); })
+      M::save(archive);
+    else
+      torch::nn::Module::save(archive);
   }
   void load(torch::serialize::InputArchive& archive) override {
     if (unit) refuse_module_call("load", *this);
-    M::load(archive);
+    if constexpr (requires { M::load(archive); })
+      M::load(archive);
+    else
+      torch::nn::Module::load(archive);
   }
+
+ protected:
+  /// M::forward of these arguments, in the unit if there is one.
+  template <class R, class... P>
+  R call_forward(std::remove_reference_t<P>&... arguments) {
+    if (!unit) return M::forward(static_cast<P&&>(arguments)...);
+    std::tuple<Kept<P>...> kept{keep<P>(arguments)...};
+    return intercepted<R>(unit, kept, [this](auto&... each) -> R { return M::forward(static_cast<P&&>(each)...); });
+  }
+
+ private:
+  // Not Hooked<...>: module.name() shows the user's class.
+  bool named_ = name_after(*this, typeid(M));
 };
 
-/// Overloaded, template or defaulted forwards: forwards whatever it is called with.
+/// Overloaded and template forwards: takes whatever M's takes.
 template <class M, class Signature>
 class Hooked : public GuardedModule<M> {
  public:
   using GuardedModule<M>::GuardedModule;
   template <class... A>
-  auto forward(A&&... arguments)
-      -> decltype(std::declval<M&>().forward(std::forward<A>(arguments)...)) {
-    using Result = decltype(std::declval<M&>().forward(std::forward<A>(arguments)...));
-    if (!this->unit) return M::forward(std::forward<A>(arguments)...);
-    std::tuple<Kept<A&&>...> kept(std::forward<A>(arguments)...);
-    return intercepted<Result>(this->unit, kept, [this](auto& all) -> Result {
-      return std::apply([this](auto&... each) -> Result { return M::forward(std::forward<A>(static_cast<A&&>(each))...); }, all);
-    });
+  auto forward(A&&... arguments) -> decltype(std::declval<M&>().forward(std::forward<A>(arguments)...)) {
+    return this->template call_forward<decltype(std::declval<M&>().forward(std::forward<A>(arguments)...)), A&&...>(
+        arguments...);
   }
 };
 
 /// The exact signature, so that AnyModule can deduce it.
-template <class M, class R, class C, class... P>
-class Hooked<M, R (C::*)(P...)> : public GuardedModule<M> {
+template <class M, class R, class... P>
+class Hooked<M, R(P...)> : public GuardedModule<M> {
  public:
   using GuardedModule<M>::GuardedModule;
-  R forward(P... arguments) {
-    if (!this->unit) return M::forward(std::forward<P>(arguments)...);
-    std::tuple<Kept<P>...> kept(std::forward<P>(arguments)...);
-    return intercepted<R>(this->unit, kept, [this](auto& all) -> R {
-      return std::apply([this](auto&... each) -> R { return M::forward(static_cast<P&&>(each)...); }, all);
-    });
-  }
+  R forward(P... arguments) { return this->template call_forward<R, P...>(arguments...); }
 };
 
-template <class M, class R, class C, class... P>
-class Hooked<M, R (C::*)(P...) const> : public GuardedModule<M> {
- public:
-  using GuardedModule<M>::GuardedModule;
-  R forward(P... arguments) {
-    if (!this->unit) return M::forward(std::forward<P>(arguments)...);
-    std::tuple<Kept<P>...> kept(std::forward<P>(arguments)...);
-    return intercepted<R>(this->unit, kept, [this](auto& all) -> R {
-      return std::apply([this](auto&... each) -> R { return M::forward(static_cast<P&&>(each)...); }, all);
-    });
-  }
+/// R(P...) of a member function; void where it is overloaded, a template or absent.
+template <class F>
+struct PlainSignature {
+  using type = void;
+};
+#define TESSERA_PLAIN_SIGNATURE(QUALIFIERS)                  \
+  template <class R, class C, class... P>                    \
+  struct PlainSignature<R (C::*)(P...) QUALIFIERS> {         \
+    using type = R(P...);                                    \
+  };
+TESSERA_PLAIN_SIGNATURE()
+TESSERA_PLAIN_SIGNATURE(const)
+TESSERA_PLAIN_SIGNATURE(&)
+TESSERA_PLAIN_SIGNATURE(const&)
+TESSERA_PLAIN_SIGNATURE(noexcept)
+TESSERA_PLAIN_SIGNATURE(const noexcept)
+#undef TESSERA_PLAIN_SIGNATURE
+template <class R, class... P>
+struct PlainSignature<R (*)(P...)> {
+  using type = R(P...);
 };
 
 template <class M, class = void>
@@ -164,29 +267,159 @@ struct SignatureOf {
   using type = void;
 };
 template <class M>
-struct SignatureOf<M, std::void_t<decltype(&M::forward)>> {
-  using type = decltype(&M::forward);
+struct SignatureOf<M, std::void_t<decltype(&M::forward)>> : PlainSignature<decltype(&M::forward)> {};
+
+/// The class AnyModule holds: exactly one forward, without default arguments.
+template <class M>
+using Exact = Hooked<M, typename SignatureOf<M>::type>;
+
+// A parameter pack cannot have default arguments. A forward that can be called with its last arguments left
+// out gets an overload for each shorter list, in a class below the exact one.
+
+template <class Given, class Left>
+struct Split;  // all but the last
+template <class... Given, class Last>
+struct Split<Types<Given...>, Types<Last>> {
+  using type = Types<Given...>;
+};
+template <class... Given, class Next, class More, class... Left>
+struct Split<Types<Given...>, Types<Next, More, Left...>> : Split<Types<Given..., Next>, Types<More, Left...>> {};
+
+template <class M, class List>
+inline constexpr bool takes = false;
+template <class M, class... P>
+inline constexpr bool takes<M, Types<P...>> = requires(M& module) { module.forward(std::declval<P>()...); };
+
+template <class Signature>
+struct Shorter {
+  using type = void;
+};
+template <class R, class First, class... P>
+struct Shorter<R(First, P...)> : Split<Types<>, Types<First, P...>> {};
+
+template <class M, class R, class List, class Base>
+class ShortCall;
+template <class M, class R, class Base, class... P>
+class ShortCall<M, R, Types<P...>, Base> : public Base {
+ public:
+  using Base::Base;
+  using Base::forward;
+  R forward(P... arguments) { return this->template call_forward<R, P...>(arguments...); }
+};
+
+template <class M, class R, class List, class Base, bool = takes<M, List>>
+struct AddShortCalls {
+  using type = Base;
+};
+template <class M, class R, class Base>
+struct AddShortCalls<M, R, Types<>, Base, true> {
+  using type = ShortCall<M, R, Types<>, Base>;
+};
+template <class M, class R, class Base, class First, class... P>
+struct AddShortCalls<M, R, Types<First, P...>, Base, true>
+    : AddShortCalls<M, R, typename Split<Types<>, Types<First, P...>>::type, ShortCall<M, R, Types<First, P...>, Base>> {};
+
+template <class M, class Signature>
+struct Callable {
+  using type = Exact<M>;
+};
+template <class M, class R, class First, class... P>
+struct Callable<M, R(First, P...)>
+    : AddShortCalls<M, R, typename Split<Types<>, Types<First, P...>>::type, Exact<M>> {};
+
+}  // namespace detail
+
+/// The class of the objects that FSDP_MODULE and Holder make.
+template <class Impl>
+class Module : public detail::Callable<Impl, typename detail::SignatureOf<Impl>::type>::type {
+  using Base = typename detail::Callable<Impl, typename detail::SignatureOf<Impl>::type>::type;
+
+ public:
+  using Base::Base;
+
+  /// As Impl's; the copy can be a unit too. Only while not sharded.
+  std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override {
+    if (this->unit) detail::refuse_module_call("clone", *this);
+    std::shared_ptr<torch::nn::Module> copy = Impl::clone(device);
+    if constexpr (std::is_copy_constructible_v<Impl>)
+      if (const torch::nn::Module& plain = *copy; typeid(plain) == typeid(Impl))
+        return std::make_shared<Module>(detail::FromPlain{}, static_cast<const Impl&>(plain));
+    return copy;
+  }
+
+  /// The other way into torch::nn::RNN, LSTM and GRU.
+  template <class Self = Impl, class... A>
+  auto forward_with_packed_input(A&&... arguments)
+      -> decltype(std::declval<Self&>().forward_with_packed_input(std::forward<A>(arguments)...)) {
+    using Result = decltype(std::declval<Self&>().forward_with_packed_input(std::forward<A>(arguments)...));
+    if (!this->unit) return Impl::forward_with_packed_input(std::forward<A>(arguments)...);
+    std::tuple<detail::Kept<A&&>...> kept{detail::keep<A&&>(arguments)...};
+    return detail::intercepted<Result>(this->unit, kept, [this](auto&... each) -> Result {
+      return Impl::forward_with_packed_input(static_cast<A&&>(each)...);
+    });
+  }
+};
+
+namespace detail {
+
+/// Where Module has more than the exact forward, LibTorch sees its base, which AnyModule can take.
+template <class Impl>
+inline constexpr bool has_short_calls =
+    !std::is_same_v<typename Callable<Impl, typename SignatureOf<Impl>::type>::type, Exact<Impl>>;
+
+template <class Impl, bool = has_short_calls<Impl>>
+class HolderBase : public torch::nn::ModuleHolder<Module<Impl>> {
+ public:
+  using torch::nn::ModuleHolder<Module<Impl>>::ModuleHolder;
+};
+
+template <class Impl>
+class HolderBase<Impl, true> : public torch::nn::ModuleHolder<Exact<Impl>> {
+  using Base = torch::nn::ModuleHolder<Exact<Impl>>;
+
+ public:
+  HolderBase() : Base(std::shared_ptr<Exact<Impl>>(std::make_shared<Module<Impl>>())) {}
+  HolderBase(std::nullptr_t) : Base(nullptr) {}
+  HolderBase(std::shared_ptr<Exact<Impl>> module) : Base(std::move(module)) {
+    if (this->impl_ && dynamic_cast<Module<Impl>*>(this->impl_.get()) == nullptr)
+      refuse_module_call("hold", *this->impl_);
+  }
+  template <class Head, class... Tail>
+    requires(!(sizeof...(Tail) == 0 && (torch::detail::is_module_holder_of<Head, Exact<Impl>>::value ||
+                                        std::is_convertible_v<Head, std::shared_ptr<Exact<Impl>>>)))
+  explicit HolderBase(Head&& head, Tail&&... tail)
+      : Base(std::shared_ptr<Exact<Impl>>(
+            std::make_shared<Module<Impl>>(std::forward<Head>(head), std::forward<Tail>(tail)...))) {}
+
+  Module<Impl>* get() { return static_cast<Module<Impl>*>(Base::get()); }
+  const Module<Impl>* get() const { return static_cast<const Module<Impl>*>(Base::get()); }
+  Module<Impl>* operator->() { return get(); }
+  const Module<Impl>* operator->() const { return get(); }
+  Module<Impl>& operator*() { return *get(); }
+  const Module<Impl>& operator*() const { return *get(); }
 };
 
 }  // namespace detail
 
-/// The class that holders made by FSDP_MODULE and Holder contain.
-template <class Impl>
-using Module = detail::Hooked<Impl, typename detail::SignatureOf<Impl>::type>;
-
 /// Holder<torch::nn::LinearImpl> is used as torch::nn::Linear is.
 template <class Impl>
-class Holder : public torch::nn::ModuleHolder<Module<Impl>> {
+class Holder : public detail::HolderBase<Impl> {
  public:
-  using torch::nn::ModuleHolder<Module<Impl>>::ModuleHolder;
+  using detail::HolderBase<Impl>::HolderBase;
+
+  /// As ->forward(...), overloads and default arguments included.
+  template <class... A>
+  auto operator()(A&&... arguments) -> decltype(std::declval<Module<Impl>&>().forward(std::forward<A>(arguments)...)) {
+    return this->get()->forward(std::forward<A>(arguments)...);
+  }
 };
 
 }  // namespace tessera::fsdp
 
 /// FSDP_MODULE(Block): the holder of BlockImpl, instead of TORCH_MODULE(Block).
-#define FSDP_MODULE(Name)                                                                   \
-  class Name : public torch::nn::ModuleHolder<::tessera::fsdp::Module<Name##Impl>> {         \
-   public:                                                                                   \
-    using torch::nn::ModuleHolder<::tessera::fsdp::Module<Name##Impl>>::ModuleHolder;        \
-    using Impl [[maybe_unused]] = ::tessera::fsdp::Module<Name##Impl>;                       \
+#define FSDP_MODULE(Name)                                          \
+  class Name : public ::tessera::fsdp::Holder<Name##Impl> {        \
+   public:                                                         \
+    using ::tessera::fsdp::Holder<Name##Impl>::Holder;             \
+    using Impl [[maybe_unused]] = ::tessera::fsdp::Module<Name##Impl>; \
   }
