@@ -33,7 +33,7 @@ Value group_row(const GroupSummary& group) {
   return object.take();
 }
 
-Value optimizer_row(const OptimizerSummary& optimizer) {
+Value optimizer_summary_row(const OptimizerSummary& optimizer) {
   JsonObject object;
   object.add("root", optimizer.root);
   object.add("kind", optimizer.kind);
@@ -147,7 +147,7 @@ Value summary_document(const SummaryReport& r) {
   object.add("by_kind", json_map(r.by_kind, byte_row));
   object.add("by_dtype", json_map(r.by_dtype, byte_row));
   object.add("roots", json_map(r.roots, root_row));
-  object.add("optimizers", json_map(r.optimizers, optimizer_row));
+  object.add("optimizers", json_map(r.optimizers, optimizer_summary_row));
   object.add("tied", json_map(r.tied, [](const auto& names) { return json_list(names); }));
   object.add("padded_tensors", r.padded_tensors);
   JsonObject provenance;

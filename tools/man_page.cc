@@ -90,7 +90,7 @@ std::string example_lines(const CommandSpec& spec) {
   return text;
 }
 
-std::string exit_status() {
+std::string exit_status_section() {
   return ".SH EXIT STATUS\n"
          ".IP 0 4\nDone.\n"
          ".IP 1 4\nA check ran and is negative.\n"
@@ -127,7 +127,7 @@ std::string render_man(const CommandSpec& spec) {
   text += ".SH OPTIONS\n";
   for (const OptionSpec& option : common) text += option_entry(option);
   text += options_of(spec, common);
-  text += exit_status();
+  text += exit_status_section();
   text +=
       ".SH ENVIRONMENT\n.TP\n\\fBNO_COLOR\\fR\nno colours when set\n"
       ".TP\n\\fBCOLUMNS\\fR\nwidth of the output\n";

@@ -27,7 +27,7 @@ int eighths(std::int64_t count, std::int64_t top, int height) {
 
 std::string count_text(std::uint64_t count) {
   std::string digits = fmt::format("{}", count);
-  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
+  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ',');
   return digits;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kMostUpdates = 20;
 constexpr std::size_t kMostParameters = 40;
-constexpr int kBarWidth = 16;
+constexpr int kShareBarWidth = 16;
 
 std::string step_text(const std::optional<double>& step) {
   return step ? real_text(*step, 10) : "-";
@@ -102,7 +102,7 @@ std::string ranking(const OptimizerReport& o, bool two, const Screen& screen) {
     const UpdateRow& row = o.updates[i];
     const double part = top > 0 && std::isfinite(ranked_by(row)) ? ranked_by(row) / top : 0;
     std::vector<Cell> cells{
-        printable(row.fqn), Cell(pad_right(bar(part, kBarWidth), kBarWidth), Tint::kCyan),
+        printable(row.fqn), Cell(pad_right(bar(part, kShareBarWidth), kShareBarWidth), Tint::kCyan),
         real_text(row.ratio), real_text(row.update_norm), real_text(row.weight_norm)};
     if (two)
       cells.insert(cells.begin() + 2,

@@ -12,7 +12,7 @@ namespace tessera::tools {
 namespace {
 
 constexpr std::size_t kMostLines = 40;
-constexpr int kBarWidth = 28;
+constexpr int kBytesBarWidth = 28;
 
 std::string joined(const std::vector<std::string>& parts, std::string_view separator) {
   return fmt::format("{}", fmt::join(parts, separator));
@@ -96,7 +96,8 @@ std::string byte_table(std::string_view title, const std::vector<ByteRow>& all, 
     const auto bytes = static_cast<double>(row.bytes);
     table.add(
         {printable(row.key),
-         Cell(pad_right(bar(largest > 0 ? bytes / largest : 0, kBarWidth), kBarWidth), Tint::kCyan),
+         Cell(pad_right(bar(largest > 0 ? bytes / largest : 0, kBytesBarWidth), kBytesBarWidth),
+              Tint::kCyan),
          percent_text(total > 0 ? bytes / total : 0), format_bytes(row.bytes),
          counted(row.tensors, "tensor")});
   }

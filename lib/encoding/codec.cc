@@ -15,7 +15,7 @@ namespace {
 // Zeros compress about 1 : 32768 at zstd's best (a run-length block is 4 bytes for 128 KiB).
 // Anything past that is a bomb's claim.
 constexpr std::uint64_t kMaxRatio = 65536;
-constexpr std::uint64_t kSlackBytes = 1 << 20;
+constexpr std::uint64_t kFreeBytes = 1 << 20;
 
 /// "name[@domain][/version]" -> name; empty when the major version is not 1.
 std::string_view base_name(std::string_view codec) {
@@ -32,7 +32,7 @@ Bytes decode_zstd(ByteView in, std::uint64_t max_output_bytes) {
   const std::unique_ptr<ZSTD_DCtx, std::size_t (*)(ZSTD_DCtx*)> context(ZSTD_createDCtx(),
                                                                         ZSTD_freeDCtx);
   if (!context) fail(Code::kResourceExhausted, "no memory for a zstd decoder");
-  const std::uint64_t limit = std::min(max_output_bytes, in.size() * kMaxRatio + kSlackBytes);
+  const std::uint64_t limit = std::min(max_output_bytes, in.size() * kMaxRatio + kFreeBytes);
   // Tensors seldom shrink to a sixteenth: one allocation where the limit is near what they can
   // hold.
   constexpr std::uint64_t kLikelyRatio = 16;

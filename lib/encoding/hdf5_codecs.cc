@@ -15,7 +15,7 @@ namespace {
 
 // The most that deflate makes of one byte.
 constexpr std::uint64_t kMaxDeflateRatio = 1032;
-constexpr std::uint64_t kSlackBytes = 4096;
+constexpr std::uint64_t kDeflateFreeBytes = 4096;
 
 [[noreturn]] void unknown(std::string_view codec) {
   fail(Code::kUnsupported, fmt::format("codec \"{:.100}\" is not known", codec));
@@ -47,7 +47,7 @@ Bytes inflate_all(ByteView in, std::uint64_t limit) {
     }
     ~Stream() { inflateEnd(&z); }
   } stream;
-  const std::uint64_t honest = std::min(limit, in.size() * kMaxDeflateRatio + kSlackBytes);
+  const std::uint64_t honest = std::min(limit, in.size() * kMaxDeflateRatio + kDeflateFreeBytes);
   Bytes out(honest + 1);  // one more shows a stream that goes on
   std::size_t taken = 0, filled = 0;
   int state = Z_OK;

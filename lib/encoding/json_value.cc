@@ -11,25 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "lib/encoding/json_tag.h"
 #include "lib/encoding/numpy_json.h"
 
 namespace tessera {
 namespace {
-
-Value tag(const char* name, Value value) {
-  return Value::dict({{Value::string(name), std::move(value)}});
-}
-
-std::string hex_of(const std::string& bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string out;
-  out.reserve(bytes.size() * 2);
-  for (const char c : bytes) {
-    out += kDigits[static_cast<unsigned char>(c) >> 4];
-    out += kDigits[static_cast<unsigned char>(c) & 15];
-  }
-  return out;
-}
 
 /// repr(float) of a finite number: 17 digits at most, an exponent outside [1e-4, 1e16).
 std::string python_float(double v) {
@@ -110,12 +96,12 @@ class Converter {
       case Value::Kind::kInt:
         return integer(v.as_int());
       case Value::Kind::kBigInt:
-        return tag("__int__", Value::string(v.as_string()));
+        return json_tag("__int__", Value::string(v.as_string()));
       case Value::Kind::kFloat:
         return real(v.as_real());
       case Value::Kind::kComplex:
-        return tag("__complex__",
-                   Value::list({real(v.as_complex().first), real(v.as_complex().second)}));
+        return json_tag("__complex__",
+                        Value::list({real(v.as_complex().first), real(v.as_complex().second)}));
       case Value::Kind::kBytes:
       case Value::Kind::kByteArray:
         return hex("__bytes_hex__", v.as_string());
@@ -125,7 +111,7 @@ class Converter {
         return list(v.as_list(), tuples);
       case Value::Kind::kTuple: {
         Value items = list(v.as_list(), tuples);
-        return tuples ? tag("__tuple__", std::move(items)) : items;
+        return tuples ? json_tag("__tuple__", std::move(items)) : items;
       }
       case Value::Kind::kSet:
       case Value::Kind::kFrozenSet:
@@ -136,9 +122,9 @@ class Converter {
       case Value::Kind::kOrderedDict:
         return dict(v.as_dict(), tuples);
       case Value::Kind::kDType:
-        return tag("__dtype__", Value::string(std::string(torch_name(v.as_dtype()))));
+        return json_tag("__dtype__", Value::string(std::string(torch_name(v.as_dtype()))));
       case Value::Kind::kTensor:
-        return tag("__tensor__", describe_(v.tensor_index()));
+        return json_tag("__tensor__", describe_(v.tensor_index()));
       case Value::Kind::kOpaque:
         return opaque(v.as_opaque(), tuples);
     }
@@ -149,15 +135,15 @@ class Converter {
   static Value integer(std::int64_t v) {
     constexpr std::int64_t kExact = std::int64_t{1} << 53;
     if (v > -kExact && v < kExact) return Value::integer(v);
-    return tag("__int__", Value::string(fmt::format("{}", v)));
+    return json_tag("__int__", Value::string(fmt::format("{}", v)));
   }
   static Value real(double v) {
     if (std::isfinite(v)) return Value::real(v);
-    return tag("__float__", Value::string(std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"));
+    return json_tag("__float__", Value::string(std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"));
   }
   Value hex(const char* name, const std::string& bytes) {
     budget_.spend(bytes.size() / 16);  // shared bytes expand, too
-    return tag(name, Value::string(hex_of(bytes)));
+    return json_tag(name, Value::string(hex_of(bytes)));
   }
   Value list(const ValueList& items, bool tuples) {
     ValueList out;
@@ -169,7 +155,7 @@ class Converter {
     budget_.spend(extents.size());
     ValueList out;
     for (const std::int64_t extent : extents) out.push_back(integer(extent));
-    return tag("__size__", Value::list(std::move(out)));
+    return json_tag("__size__", Value::list(std::move(out)));
   }
   Value set(const ValueList& items, bool tuples) {
     std::vector<std::pair<std::string, Value>> sorted;
@@ -185,7 +171,7 @@ class Converter {
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     ValueList out;
     for (auto& entry : sorted) out.push_back(std::move(entry.second));
-    return tag("__set__", Value::list(std::move(out)));
+    return json_tag("__set__", Value::list(std::move(out)));
   }
   Value dict(const ValueDict& entries, bool tuples) {
     const bool plain = std::all_of(entries.begin(), entries.end(),
@@ -198,12 +184,12 @@ class Converter {
     ValueList pairs;
     for (const auto& [key, value] : entries)
       pairs.push_back(Value::list({convert(key, tuples), convert(value, tuples)}));
-    return tag("__dict__", Value::list(std::move(pairs)));
+    return json_tag("__dict__", Value::list(std::move(pairs)));
   }
   Value opaque(const OpaqueObject& object, bool tuples) {
     const auto element = [&](const Value& v) { return convert(v, tuples); };
     if (auto numpy = numpy_json(object, element, budget_)) return *std::move(numpy);
-    return tag("__object__", Value::string(class_of(object)));
+    return json_tag("__object__", Value::string(class_of(object)));
   }
   /// The class an object has, where the callable that made it is another one.
   static std::string class_of(const OpaqueObject& object) {

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/encoding/utf8.h"
+
 namespace tessera {
 namespace {
 
@@ -84,18 +86,6 @@ double read_real(const std::byte* at, std::size_t bytes) {
   return out;
 }
 
-void append_utf8(std::string& out, std::uint32_t point) {
-  if (point > 0x10FFFF) point = 0xFFFD;
-  if (point < 0x80) {
-    out += static_cast<char>(point);
-    return;
-  }
-  const int extra = point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
-  constexpr unsigned char kLead[] = {0, 0xC0, 0xE0, 0xF0};
-  out += static_cast<char>(kLead[extra] | (point >> (6 * extra)));
-  for (int i = extra - 1; i >= 0; --i) out += static_cast<char>(0x80 | ((point >> (6 * i)) & 0x3F));
-}
-
 Value read_element(const NumpyDType& type, const std::byte* at) {
   std::vector<std::byte> item(at, at + type.item_bytes);
   const std::size_t unit = type.kind == 'c'   ? type.item_bytes / 2
@@ -121,8 +111,10 @@ Value read_element(const NumpyDType& type, const std::byte* at) {
       std::string text;
       std::size_t end = n / 4;
       while (end > 0 && load_le<std::uint32_t>(item.data() + 4 * (end - 1)) == 0) --end;
-      for (std::size_t i = 0; i < end; ++i)
-        append_utf8(text, load_le<std::uint32_t>(item.data() + 4 * i));
+      for (std::size_t i = 0; i < end; ++i) {
+        const auto point = load_le<std::uint32_t>(item.data() + 4 * i);
+        append_utf8(text, point > 0x10FFFF ? 0xFFFD : point);
+      }
       return Value::string(std::move(text));
     }
     default:
@@ -140,12 +132,9 @@ Value read_element(const NumpyDType& type, const std::byte* at) {
 /// Elements of an array in row-major order, as nested lists.
 class ArrayReader {
  public:
-  ArrayReader(const NumpyDType& type, std::vector<std::int64_t> shape, bool fortran,
+  ArrayReader(std::vector<std::int64_t> shape, bool fortran,
               std::function<Value(std::size_t)> element)
-      : type_(type),
-        shape_(std::move(shape)),
-        strides_(shape_.size(), 1),
-        element_(std::move(element)) {
+      : shape_(std::move(shape)), strides_(shape_.size(), 1), element_(std::move(element)) {
     if (std::find(shape_.begin(), shape_.end(), 0) != shape_.end())
       return;  // no element is reached
     std::int64_t step = 1;
@@ -165,7 +154,6 @@ class ArrayReader {
   }
 
  private:
-  const NumpyDType& type_;
   std::vector<std::int64_t> shape_;
   std::vector<std::int64_t> strides_;
   std::function<Value(std::size_t)> element_;
@@ -232,7 +220,7 @@ std::optional<Value> array_json(const ArrayParts& parts,
   const std::size_t held = objects ? parts.data->as_list().size() : parts.data->as_string().size();
   const auto needed = checked_mul(numel, objects ? 1 : static_cast<std::int64_t>(type->item_bytes));
   if (!needed || static_cast<std::uint64_t>(*needed) != held) return std::nullopt;
-  const ArrayReader reader(*type, *shape, parts.fortran, [&](std::size_t i) {
+  const ArrayReader reader(*shape, parts.fortran, [&](std::size_t i) {
     if (objects) return element(parts.data->as_list()[i]);
     return element(
         read_element(*type, as_bytes(parts.data->as_string()).data() + i * type->item_bytes));

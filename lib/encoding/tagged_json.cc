@@ -12,18 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "lib/encoding/json_tag.h"
+
 namespace tessera {
 namespace {
 
 using Kind = Value::Kind;
-
-Value tag(const char* name, Value value) {
-  return Value::dict({{Value::string(name), std::move(value)}});
-}
-
-std::string hex_of(const std::string& bytes) {
-  return to_hex({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()});
-}
 
 bool is_plain_key(const Value& key) {
   if (!key.is_string()) return false;
@@ -31,9 +25,9 @@ bool is_plain_key(const Value& key) {
   return !text.starts_with("__") && text.find('\0') == std::string::npos && is_valid_utf8(text);
 }
 
-class Encoder {
+class TagEncoder {
  public:
-  Encoder(const std::function<std::string(std::uint32_t)>& tensor_name, ValueBudget& budget)
+  TagEncoder(const std::function<std::string(std::uint32_t)>& tensor_name, ValueBudget& budget)
       : tensor_name_(tensor_name), budget_(budget) {}
 
   Value encode(const Value& v) {
@@ -45,12 +39,12 @@ class Encoder {
       case Kind::kInt:
         return integer(v.as_int());
       case Kind::kBigInt:
-        return tag("__int__", v_text(v));
+        return json_tag("__int__", v_text(v));
       case Kind::kFloat:
         return real(v.as_real());
       case Kind::kComplex:
-        return tag("__complex__",
-                   Value::list({real(v.as_complex().first), real(v.as_complex().second)}));
+        return json_tag("__complex__",
+                        Value::list({real(v.as_complex().first), real(v.as_complex().second)}));
       case Kind::kString:
         return text(v);
       case Kind::kBytes:
@@ -62,15 +56,15 @@ class Encoder {
       case Kind::kList:
         return list(v.as_list());
       case Kind::kTuple:
-        return tag("__tuple__", list(v.as_list()));
+        return json_tag("__tuple__", list(v.as_list()));
       case Kind::kSet:
-        return tag("__set__", list(v.as_list()));
+        return json_tag("__set__", list(v.as_list()));
       case Kind::kFrozenSet:
-        return tag("__frozenset__", list(v.as_list()));
+        return json_tag("__frozenset__", list(v.as_list()));
       case Kind::kSize: {
         ValueList extents;
         for (const std::int64_t extent : v.as_size()) extents.push_back(integer(extent));
-        return tag("__size__", Value::list(std::move(extents)));
+        return json_tag("__size__", Value::list(std::move(extents)));
       }
       case Kind::kDict:
         return dict(v.as_dict());
@@ -79,9 +73,9 @@ class Encoder {
                             {Value::string("attributes"), encode(v.attributes())}});
       }
       case Kind::kDType:
-        return tag("__dtype__", Value::string(std::string(torch_name(v.as_dtype()))));
+        return json_tag("__dtype__", Value::string(std::string(torch_name(v.as_dtype()))));
       case Kind::kTensor:
-        return tag("__tensor__", Value::string(tensor_name_(v.tensor_index())));
+        return json_tag("__tensor__", Value::string(tensor_name_(v.tensor_index())));
       case Kind::kOpaque:
         fail(Code::kUnsupported,
              fmt::format("an object of class {} has no JSON form", v.as_opaque().global()),
@@ -95,18 +89,18 @@ class Encoder {
   static Value integer(std::int64_t v) {
     constexpr std::int64_t kExact = std::int64_t{1} << 53;
     if (v >= -kExact && v <= kExact) return Value::integer(v);
-    return tag("__int__", Value::string(fmt::format("{}", v)));
+    return json_tag("__int__", Value::string(fmt::format("{}", v)));
   }
   static Value real(double v) {
     if (std::isfinite(v)) return Value::real(v);
-    return tag("__float__", Value::string(std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"));
+    return json_tag("__float__", Value::string(std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"));
   }
   Value text(const Value& v) {
     return is_valid_utf8(v.as_string()) ? v : hex("__text_hex__", v.as_string());
   }
   Value hex(const char* name, const std::string& bytes) {
     budget_.spend(bytes.size() / 16);  // a shared node is written once per use
-    return tag(name, Value::string(hex_of(bytes)));
+    return json_tag(name, Value::string(hex_of(bytes)));
   }
   Value list(const ValueList& items) {
     ValueList out;
@@ -123,7 +117,7 @@ class Encoder {
   Value dict(const ValueDict& entries) {
     const bool plain = std::all_of(entries.begin(), entries.end(),
                                    [](const auto& e) { return is_plain_key(e.first); });
-    if (!plain) return tag("__dict__", pairs(entries));
+    if (!plain) return json_tag("__dict__", pairs(entries));
     ValueDict out;
     for (const auto& [key, value] : entries) out.emplace_back(key, encode(value));
     return Value::dict(std::move(out));
@@ -133,7 +127,7 @@ class Encoder {
   ValueBudget& budget_;
 };
 
-[[noreturn]] void malformed(std::string_view tag_name) {
+[[noreturn]] void malformed_tag(std::string_view tag_name) {
   fail(Code::kCorrupt, fmt::format("tagged JSON: malformed \"{:.60}\"", tag_name));
 }
 
@@ -141,9 +135,9 @@ std::string from_hex(const std::string& digits, std::string_view tag_name) {
   const auto nibble = [&](char c) {
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    malformed(tag_name);
+    malformed_tag(tag_name);
   };
-  if (digits.size() % 2 != 0) malformed(tag_name);
+  if (digits.size() % 2 != 0) malformed_tag(tag_name);
   std::string out;
   for (std::size_t i = 0; i < digits.size(); i += 2)
     out += static_cast<char>(nibble(digits[i]) << 4 | nibble(digits[i + 1]));
@@ -154,16 +148,16 @@ Value decimal(const std::string& digits) {
   const std::string_view unsigned_part =
       std::string_view(digits).substr(digits.starts_with('-') ? 1 : 0);
   if (unsigned_part.empty() || unsigned_part.find_first_not_of("0123456789") != unsigned_part.npos)
-    malformed("__int__");
+    malformed_tag("__int__");
   std::int64_t small = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), small);
   if (error == std::errc() && end == digits.data() + digits.size()) return Value::integer(small);
   return Value::big_integer(digits);
 }
 
-class Decoder {
+class TagDecoder {
  public:
-  explicit Decoder(const std::function<std::uint32_t(const std::string&)>& tensor_index)
+  explicit TagDecoder(const std::function<std::uint32_t(const std::string&)>& tensor_index)
       : tensor_index_(tensor_index) {}
 
   Value decode(const Value& json, int depth) {
@@ -177,7 +171,7 @@ class Decoder {
       return tagged(entries[0].first.as_string(), entries, depth);
     ValueDict out;
     for (const auto& [key, value] : entries) {
-      if (key.as_string().starts_with("__")) malformed(key.as_string());
+      if (key.as_string().starts_with("__")) malformed_tag(key.as_string());
       out.emplace_back(key, decode(value, depth + 1));
     }
     return Value::dict(std::move(out));
@@ -187,17 +181,17 @@ class Decoder {
   Value tagged(const std::string& name, const ValueDict& entries, int depth) {
     const Value& inner = entries[0].second;
     if (name == "__ordered_dict__") {
-      if (entries.size() != 2 || entries[1].first.as_string() != "attributes") malformed(name);
+      if (entries.size() != 2 || entries[1].first.as_string() != "attributes") malformed_tag(name);
       return Value::ordered_dict(pairs(inner, depth, name), decode(entries[1].second, depth + 1));
     }
-    if (entries.size() != 1) malformed(name);
+    if (entries.size() != 1) malformed_tag(name);
     if (name == "__tuple__") return Value::list(list(inner, depth, name), Kind::kTuple);
     if (name == "__set__") return Value::list(list(inner, depth, name), Kind::kSet);
     if (name == "__frozenset__") return Value::list(list(inner, depth, name), Kind::kFrozenSet);
     if (name == "__dict__") return Value::dict(pairs(inner, depth, name));
     if (name == "__size__") return size(inner, depth);
     if (name == "__complex__") return complex(inner, depth);
-    if (!inner.is_string()) malformed(name);
+    if (!inner.is_string()) malformed_tag(name);
     return from_text(name, inner.as_string());
   }
   Value from_text(const std::string& name, const std::string& text) {
@@ -210,25 +204,25 @@ class Decoder {
     if (name == "__tensor__") return Value::tensor(tensor_index_(text));
     if (name == "__dtype__")
       if (const auto dtype = dtype_from_torch_name(text)) return Value::dtype(*dtype);
-    malformed(name);
+    malformed_tag(name);
   }
   static double special_float(const std::string& text) {
     if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
     if (text == "inf") return std::numeric_limits<double>::infinity();
     if (text == "-inf") return -std::numeric_limits<double>::infinity();
-    malformed("__float__");
+    malformed_tag("__float__");
   }
   ValueList list(const Value& json, int depth, std::string_view name) {
-    if (json.kind() != Kind::kList) malformed(name);
+    if (json.kind() != Kind::kList) malformed_tag(name);
     ValueList out;
     for (const Value& item : json.as_list()) out.push_back(decode(item, depth + 1));
     return out;
   }
   ValueDict pairs(const Value& json, int depth, std::string_view name) {
-    if (json.kind() != Kind::kList) malformed(name);
+    if (json.kind() != Kind::kList) malformed_tag(name);
     ValueDict out;
     for (const Value& pair : json.as_list()) {
-      if (pair.kind() != Kind::kList || pair.as_list().size() != 2) malformed(name);
+      if (pair.kind() != Kind::kList || pair.as_list().size() != 2) malformed_tag(name);
       out.emplace_back(decode(pair.as_list()[0], depth + 1), decode(pair.as_list()[1], depth + 1));
     }
     return out;
@@ -236,7 +230,7 @@ class Decoder {
   Value size(const Value& json, int depth) {
     std::vector<std::int64_t> extents;
     for (const Value& extent : list(json, depth, "__size__")) {
-      if (!extent.is_int()) malformed("__size__");
+      if (!extent.is_int()) malformed_tag("__size__");
       extents.push_back(extent.as_int());
     }
     return Value::size(std::move(extents));
@@ -244,7 +238,7 @@ class Decoder {
   Value complex(const Value& json, int depth) {
     const ValueList parts = list(json, depth, "__complex__");
     if (parts.size() != 2 || !parts[0].is_number() || !parts[1].is_number())
-      malformed("__complex__");
+      malformed_tag("__complex__");
     return Value::complex(parts[0].as_real(), parts[1].as_real());
   }
 
@@ -256,12 +250,12 @@ class Decoder {
 Value to_tagged_json(const Value& value,
                      const std::function<std::string(std::uint32_t index)>& tensor_name,
                      ValueBudget& budget) {
-  return Encoder(tensor_name, budget).encode(value);
+  return TagEncoder(tensor_name, budget).encode(value);
 }
 
 Value from_tagged_json(const Value& json,
                        const std::function<std::uint32_t(const std::string& name)>& tensor_index) {
-  return Decoder(tensor_index).decode(json, 0);
+  return TagDecoder(tensor_index).decode(json, 0);
 }
 
 }  // namespace tessera

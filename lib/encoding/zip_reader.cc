@@ -20,7 +20,7 @@ constexpr std::uint64_t kWholeBytes = 64 * 1024;  // windows up to this size are
 constexpr std::uint64_t kTailBytes = 16 * 1024;
 constexpr std::uint64_t kHeadBytes = 4 * 1024;
 
-[[noreturn]] void corrupt(const std::string& what) { fail(Code::kCorrupt, "zip: " + what); }
+[[noreturn]] void bad_zip(const std::string& what) { fail(Code::kCorrupt, "zip: " + what); }
 
 std::uint16_t u16(ByteView bytes, std::size_t at) {
   return load_le<std::uint16_t>(bytes.data() + at);
@@ -36,10 +36,10 @@ std::uint64_t u64(ByteView bytes, std::size_t at) {
 std::optional<ByteView> find_zip64(ByteView extra) {
   std::optional<ByteView> found;
   while (!extra.empty()) {
-    if (extra.size() < 4 || u16(extra, 2) > extra.size() - 4) corrupt("a malformed extra field");
+    if (extra.size() < 4 || u16(extra, 2) > extra.size() - 4) bad_zip("a malformed extra field");
     const ByteView payload = extra.subspan(4, u16(extra, 2));
     if (u16(extra, 0) == kZip64ExtraId) {
-      if (found) corrupt("two zip64 extra fields");
+      if (found) bad_zip("two zip64 extra fields");
       found = payload;
     }
     extra = extra.subspan(4 + payload.size());
@@ -50,14 +50,14 @@ std::optional<ByteView> find_zip64(ByteView extra) {
 /// Replaces `field` by the next zip64 number when it holds the sentinel.
 void widen(std::uint64_t& field, std::optional<ByteView>& zip64) {
   if (field != kSentinel32) return;
-  if (!zip64 || zip64->size() < 8) corrupt("a 32-bit field overflows without its zip64 value");
+  if (!zip64 || zip64->size() < 8) bad_zip("a 32-bit field overflows without its zip64 value");
   field = u64(*zip64, 0);
   zip64 = zip64->subspan(8);
 }
 
 void check_name(std::string_view name) {
   const auto refuse = [&](std::string_view why) {
-    corrupt(fmt::format("entry name \"{}\" {}", printable(name), why));
+    bad_zip(fmt::format("entry name \"{}\" {}", printable(name), why));
   };
   if (name.empty() || !is_python_utf8(name)) refuse("is empty or not UTF-8");
   if (name.find('\0') != std::string_view::npos || name.find('\\') != std::string_view::npos)
@@ -144,7 +144,7 @@ ZipReader::ZipReader(const ByteWindow& window, Bytes head)
   const End end = find_end();
   if (end.directory_offset > end.directory_end ||
       end.directory_bytes != end.directory_end - end.directory_offset)
-    corrupt("the central directory does not end where the end record begins");
+    bad_zip("the central directory does not end where the end record begins");
   const Bytes directory = blocks_->read(end.directory_offset, end.directory_bytes);
   parse_directory(directory, end);
   set_prefix_and_names();
@@ -158,7 +158,7 @@ ZipReader& ZipReader::operator=(ZipReader&&) noexcept = default;
 ZipReader::End ZipReader::find_end() {
   const std::uint64_t length = blocks_->length();
   const std::string missing = "no end of central directory: the file is cut or is no zip archive";
-  if (length < kEndBytes) corrupt(missing);
+  if (length < kEndBytes) bad_zip(missing);
   std::optional<std::uint64_t> found;
   // Without a comment, as torch writes, the last 22 bytes are it; only else is more read.
   for (const std::uint64_t reach : {kEndBytes, std::min(length, kEndBytes + kMaxCommentBytes)}) {
@@ -166,16 +166,16 @@ ZipReader::End ZipReader::find_end() {
     for (std::size_t at = 0; at + kEndBytes <= tail.size(); ++at) {
       if (u32(tail, at) != kEndSignature || u16(tail, at + 20) != tail.size() - at - kEndBytes)
         continue;
-      if (found) corrupt("two end records");
+      if (found) bad_zip("two end records");
       found = length - reach + at;
     }
     if (found) break;
   }
-  if (!found) corrupt(missing);
+  if (!found) bad_zip(missing);
   const Bytes record = blocks_->read(*found, kEndBytes);
   if (u16(record, 4) != 0 || u16(record, 6) != 0) fail(Code::kUnsupported, "zip: split archive");
   End end{*found, *found, u16(record, 10), u32(record, 12), u32(record, 16)};
-  if (u16(record, 8) != u16(record, 10)) corrupt("the end record disagrees with itself");
+  if (u16(record, 8) != u16(record, 10)) bad_zip("the end record disagrees with itself");
   read_zip64_end(end);
   return end;
 }
@@ -187,20 +187,20 @@ void ZipReader::read_zip64_end(End& end) {
   if (end.end_offset >= kZip64LocatorBytes)
     locator = blocks_->read(end.end_offset - kZip64LocatorBytes, kZip64LocatorBytes);
   if (locator.empty() || u32(locator, 0) != kZip64LocatorSignature) {
-    if (needed) corrupt("the zip64 end record is missing");
+    if (needed) bad_zip("the zip64 end record is missing");
     return;
   }
   const std::uint64_t at = u64(locator, 8);
   const std::uint64_t locator_offset = end.end_offset - kZip64LocatorBytes;
   if (u32(locator, 4) != 0 || u32(locator, 16) > 1) fail(Code::kUnsupported, "zip: split archive");
   if (at > locator_offset || locator_offset - at < kZip64EndBytes)
-    corrupt("the zip64 end record lies outside");
+    bad_zip("the zip64 end record lies outside");
   const Bytes record = blocks_->read(at, kZip64EndBytes);
   if (u32(record, 0) != kZip64EndSignature || u64(record, 4) != locator_offset - at - 12 ||
       u32(record, 16) != 0 || u32(record, 20) != 0 || u64(record, 24) != u64(record, 32))
-    corrupt("a malformed zip64 end record");
+    bad_zip("a malformed zip64 end record");
   const auto take = [](std::uint64_t& field, std::uint64_t sentinel, std::uint64_t value) {
-    if (field != sentinel && field != value) corrupt("the two end records disagree");
+    if (field != sentinel && field != value) bad_zip("the two end records disagree");
     field = value;
   };
   take(end.entry_count, kSentinel16, u64(record, 32));
@@ -211,22 +211,22 @@ void ZipReader::read_zip64_end(End& end) {
 
 void ZipReader::parse_directory(ByteView directory, const End& end) {
   if (end.entry_count > directory.size() / kCentralBytes)
-    corrupt(fmt::format("{} entries cannot fit in a directory of {} bytes", end.entry_count,
+    bad_zip(fmt::format("{} entries cannot fit in a directory of {} bytes", end.entry_count,
                         directory.size()));
   entries_.reserve(end.entry_count);
   std::size_t at = 0;
   for (std::uint64_t i = 0; i < end.entry_count; ++i) at = parse_entry(directory, at);
-  if (at != directory.size()) corrupt("bytes after the last directory entry");
+  if (at != directory.size()) bad_zip("bytes after the last directory entry");
 }
 
 std::size_t ZipReader::parse_entry(ByteView directory, std::size_t at) {
   const ByteView rest = directory.subspan(at);
   if (rest.size() < kCentralBytes || u32(rest, 0) != kCentralSignature)
-    corrupt("a malformed directory entry");
+    bad_zip("a malformed directory entry");
   const std::size_t name_bytes = u16(rest, 28);
   const std::size_t extra_bytes = u16(rest, 30);
   const std::size_t total = kCentralBytes + name_bytes + extra_bytes + u16(rest, 32);
-  if (total > rest.size()) corrupt("a directory entry past the directory's end");
+  if (total > rest.size()) bad_zip("a directory entry past the directory's end");
   ZipEntry entry;
   entry.name = as_text(rest.subspan(kCentralBytes, name_bytes));
   check_name(entry.name);
@@ -244,18 +244,18 @@ std::size_t ZipReader::parse_entry(ByteView directory, std::size_t at) {
   if (u16(rest, 34) != 0) fail(Code::kUnsupported, "zip: split archive");
   if (entry.method != kMethodStored) entry.size_bytes = stored;
   if (stored != entry.size_bytes)
-    corrupt(fmt::format("entry \"{}\" has two sizes", printable(entry.name)));
+    bad_zip(fmt::format("entry \"{}\" has two sizes", printable(entry.name)));
   entries_.push_back(std::move(entry));
   return at + total;
 }
 
 void ZipReader::set_prefix_and_names() {
-  if (entries_.empty()) corrupt("no entries");
+  if (entries_.empty()) bad_zip("no entries");
   prefix_ = entries_.front().name.substr(0, entries_.front().name.find('/'));
   for (ZipEntry& entry : entries_) {
     if (entry.name.size() <= prefix_.size() || !entry.name.starts_with(prefix_) ||
         entry.name[prefix_.size()] != '/')
-      corrupt(fmt::format("entry \"{}\" is not below the top folder \"{}\"", printable(entry.name),
+      bad_zip(fmt::format("entry \"{}\" is not below the top folder \"{}\"", printable(entry.name),
                           printable(prefix_)));
     entry.name.erase(0, prefix_.size() + 1);
   }
@@ -266,7 +266,7 @@ void ZipReader::set_prefix_and_names() {
   const auto twice = std::adjacent_find(by_name_.begin(), by_name_.end(),
                                         [&](auto a, auto b) { return name(a) == name(b); });
   if (twice != by_name_.end())
-    corrupt(fmt::format("two entries are named \"{}\"", printable(name(*twice))));
+    bad_zip(fmt::format("two entries are named \"{}\"", printable(name(*twice))));
 }
 
 /// Records must follow each other without overlap, from the window's first byte to the directory.
@@ -275,14 +275,14 @@ void ZipReader::check_extents(std::uint64_t directory_offset) {
   std::iota(order.begin(), order.end(), 0u);
   std::sort(order.begin(), order.end(),
             [&](auto a, auto b) { return entries_[a].header_offset < entries_[b].header_offset; });
-  if (entries_[order.front()].header_offset != 0) corrupt("bytes before the first record");
+  if (entries_[order.front()].header_offset != 0) bad_zip("bytes before the first record");
   std::uint64_t limit = directory_offset;
   for (std::size_t i = order.size(); i-- > 0;) {
     ZipEntry& entry = entries_[order[i]];
     const std::uint64_t fixed = kLocalBytes + prefix_.size() + 1 + entry.name.size();
     if (entry.header_offset > limit || limit - entry.header_offset < fixed ||
         limit - entry.header_offset - fixed < entry.size_bytes)
-      corrupt(fmt::format("record \"{}\" ({} bytes) overlaps what follows it, or leaves the file",
+      bad_zip(fmt::format("record \"{}\" ({} bytes) overlaps what follows it, or leaves the file",
                           printable(entry.name), entry.size_bytes));
     entry.end_limit = limit;
     limit = entry.header_offset;
@@ -306,7 +306,7 @@ void ZipReader::refuse_compression(const ZipEntry& entry) {
 
 std::uint64_t ZipReader::data_offset(const ZipEntry& entry) {
   const auto refuse = [&](std::string_view what) {
-    corrupt(fmt::format("local header of \"{}\": {}", printable(entry.name), what));
+    bad_zip(fmt::format("local header of \"{}\": {}", printable(entry.name), what));
   };
   refuse_compression(entry);
   const std::uint64_t room = entry.end_limit - entry.header_offset;
@@ -344,7 +344,7 @@ Bytes ZipReader::read(const ZipEntry& entry) {
   Bytes out = blocks_->read(data_offset(entry), entry.size_bytes);
   const std::uint32_t sum = crc32(0, out);
   if (sum != entry.crc32)
-    corrupt(
+    bad_zip(
         fmt::format("CRC-32 of \"{}\" is {:08x}, the directory says {:08x}: the file is damaged, "
                     "or was saved with checksums off",
                     printable(entry.name), sum, entry.crc32));

@@ -12,8 +12,6 @@ namespace tessera {
 
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-
 // Names that Hugging Face libraries read beside the weights.
 constexpr std::array<std::string_view, 14> kAssetGlobs{
     "config.json",

@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-using NameMap = std::map<std::string, std::string>;  // stored name -> name to compare by
+using ComparedNames = std::map<std::string, std::string>;  // stored name -> name to compare by
 
 std::string root_prefix(const std::string& root) { return root.empty() ? "" : root + "."; }
 
@@ -44,8 +44,8 @@ struct Side {
 
 /// Index-keyed optimizer state under the names that FQN-keyed state has: "optim.state.0.step" ->
 /// "optim.state.w.step".
-NameMap canonical_names(const Side& side) {
-  NameMap names;
+ComparedNames canonical_names(const Side& side) {
+  ComparedNames names;
   for (const OptimState& optim : side.optimizers) {
     if (optim.dialect != OptimDialect::kById) continue;
     for (const OptimParameter& p : optim.parameters) {
@@ -135,7 +135,7 @@ class Differ {
 
  private:
   std::map<std::string, std::uint32_t> tensors_of(const Side& side) const {
-    const NameMap names = form_.ids ? canonical_names(side) : NameMap{};
+    const ComparedNames names = form_.ids ? canonical_names(side) : ComparedNames{};
     std::map<std::string, std::uint32_t> tensors;
     for (const StateEntry& entry : side.manifest().state.entries) {
       if (!entry.value.is_tensor()) continue;

@@ -92,7 +92,9 @@ std::string values_root(const std::vector<std::pair<std::string, Value>>& values
 HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& transfer) {
   const std::vector<std::uint32_t> leaves = leaf_tensors(checkpoint.manifest);
   checkpoint.locate(leaves, read_options(transfer));
-  HashReport report{.path = checkpoint.path, .format = checkpoint.manifest.format};
+  HashReport report;
+  report.path = checkpoint.path;
+  report.format = checkpoint.manifest.format;
   if (transfer.progress) {
     for (std::uint32_t i : leaves)
       transfer.progress->total_bytes +=

@@ -1,9 +1,20 @@
 #pragma once
-// What the inspecting verbs share: one tensor as ls describes it, and reading limits taken from a
-// transfer's.
+// What the inspecting verbs share: one tensor as ls describes it, plain numbers, and reading limits
+// taken from a transfer's.
 #include <tessera/ops/ls.h>
 
+#include <cstdint>
+#include <optional>
+
 namespace tessera {
+
+inline constexpr std::uint64_t kValueNodes = std::uint64_t{1} << 20;  // of one value that is shown
+
+/// `value` as a number; nullopt when it is null or none.
+inline std::optional<double> number_of(const Value* value) {
+  if (!value || !value->is_number()) return std::nullopt;
+  return value->as_real();
+}
 
 /// The row of one tensor, chunk table included. Reads nothing.
 LsTensor describe_tensor(const Manifest& manifest, std::uint32_t index);

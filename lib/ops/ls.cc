@@ -18,7 +18,6 @@ namespace tessera {
 namespace {
 
 /// Values expand to at most this many nodes: 2^60 paths through 60 shared nodes end early.
-constexpr std::uint64_t kValueNodes = std::uint64_t{1} << 20;
 
 std::string_view source_name(Source::Kind kind) {
   switch (kind) {

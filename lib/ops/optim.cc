@@ -9,13 +9,12 @@
 #include <map>
 #include <set>
 
+#include "lib/ops/listing.h"
 #include "lib/ops/optim_values.h"
 
 // Structure first (no tensor byte), then one pass over the moments and weights.
 namespace tessera {
 namespace {
-
-constexpr std::uint64_t kValueNodes = std::uint64_t{1} << 20;
 
 Note finding(std::string code, std::string severity, std::string message, std::string tensor) {
   return {std::move(code), std::move(severity), std::move(message), "", std::move(tensor)};

@@ -37,17 +37,12 @@ struct Hyper {
   bool has_lr = false, has_betas = false;
 };
 
-std::optional<double> number(const Value* value) {
-  if (!value || !value->is_number()) return std::nullopt;
-  return value->as_real();
-}
-
 Hyper hyper_of(const OptimState& optim, std::int64_t index) {
   Hyper hyper;
   for (const OptimGroup& group : optim.groups) {
     if (group.index != index) continue;
-    if (const auto lr = number(group.find("lr"))) hyper.lr = *lr, hyper.has_lr = true;
-    if (const auto eps = number(group.find("eps"))) hyper.eps = *eps;
+    if (const auto lr = number_of(group.find("lr"))) hyper.lr = *lr, hyper.has_lr = true;
+    if (const auto eps = number_of(group.find("eps"))) hyper.eps = *eps;
     const Value* betas = group.find("betas");
     const bool pair =
         betas && (betas->kind() == Value::Kind::kTuple || betas->kind() == Value::Kind::kList) &&

@@ -109,7 +109,8 @@ FileInfo PathResolver::require(const std::string& asked) const {
 
 std::optional<FoundCheckpoint> PathResolver::recognise(const std::string& path,
                                                        FileType type) const {
-  FoundCheckpoint found{.path = path};
+  FoundCheckpoint found;
+  found.path = path;
   std::string folder = path;
   if (type == FileType::kRegular) std::tie(folder, found.file) = split_path(path);
   const auto directory = fs_.open_directory(folder);
@@ -141,7 +142,8 @@ std::optional<FoundCheckpoint> PathResolver::recognise(const std::string& path,
 }
 
 std::optional<FoundCheckpoint> PathResolver::recognise_parts(const std::string& path) const {
-  FoundCheckpoint whole{.path = path};
+  FoundCheckpoint whole;
+  whole.path = path;
   whole.parts = find_part_folders(*fs_.open_directory(path));
   if (whole.parts.empty()) return std::nullopt;
   for (const std::string& part : whole.parts) {
@@ -166,8 +168,7 @@ FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
                                            std::vector<Note>& notes) const {
   const auto [folder, name] = split_path(asked);
   if (name == "latest" || name == kMegatronPointer || name == kUniversalPointer) {
-    if (const auto pointer = pointer_in(folder, name); pointer)
-      return follow(*pointer, notes);
+    if (const auto pointer = pointer_in(folder, name); pointer) return follow(*pointer, notes);
   }
   if (is_part_of_folder(name)) {
     if (auto found = recognise(folder, FileType::kDirectory)) {

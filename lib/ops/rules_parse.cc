@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kSchema = "tessera.rules/1";
+constexpr std::string_view kRulesSchema = "tessera.rules/1";
 
 class Parser {
  public:
@@ -28,8 +28,8 @@ class Parser {
     }
     if (!root.is_dict()) refuse("expected a JSON object");
     only_keys(root, {"$schema", "schema", "name", "about", "sides", "parameters", "tensors"});
-    if (text_of(root, "schema", "") != kSchema)
-      refuse(fmt::format("\"schema\" must be \"{}\"", kSchema));
+    if (text_of(root, "schema", "") != kRulesSchema)
+      refuse(fmt::format("\"schema\" must be \"{}\"", kRulesSchema));
     RuleSet rules;
     rules.name = text_of(root, "name", origin_);
     rules.sides = texts_of(root, "sides");

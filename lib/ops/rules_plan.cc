@@ -31,7 +31,7 @@ struct Instance {
 
 /// Part `part` of stack index `stack`, indices [part_begin, + size) of its axis, in tensor
 /// `tensor`.
-struct Segment {
+struct StackSegment {
   std::int64_t stack = 0;
   std::size_t tensor = 0;
   FusedRun run;
@@ -41,7 +41,7 @@ struct Segment {
 struct Arrangement {
   std::vector<std::string> fqns;
   std::vector<Shape> shapes;
-  std::vector<Segment> segments;
+  std::vector<StackSegment> segments;
 };
 
 /// The names of one side of a rule, ready to match.
@@ -133,8 +133,8 @@ class RulePlanner {
       edit.olds.push_back({source.fqns[i], source.shapes[i]});
     for (std::size_t i = 0; i < target.fqns.size(); ++i)
       edit.made.push_back({target.fqns[i], target.shapes[i], {}});
-    for (const Segment& to : target.segments)
-      for (const Segment& from : source.segments) connect(source, from, target, to, edit);
+    for (const StackSegment& to : target.segments)
+      for (const StackSegment& from : source.segments) connect(source, from, target, to, edit);
     note_vocabulary(target.fqns);
   }
 
@@ -248,9 +248,9 @@ class RulePlanner {
     // Every part's shape, the same at every stack index.
     std::vector<std::optional<Shape>> part_shapes(rule_.parts.size());
     std::vector<std::int64_t> rows(rule_.parts.size());
-    for (const Segment& segment : source.segments)
+    for (const StackSegment& segment : source.segments)
       if (segment.stack == 0) rows[static_cast<std::size_t>(segment.run.part)] += segment.run.size;
-    for (const Segment& segment : source.segments) {
+    for (const StackSegment& segment : source.segments) {
       const auto part = static_cast<std::size_t>(segment.run.part);
       const Shape shape =
           part_shape(source.shapes[segment.tensor], !from_.stack.empty(), rows[part]);
@@ -333,8 +333,8 @@ class RulePlanner {
   }
 
   /// What both segments hold of one part becomes pieces of the target tensor.
-  void connect(const Arrangement& source, const Segment& from, const Arrangement& target,
-               const Segment& to, ParameterEdit& edit) const {
+  void connect(const Arrangement& source, const StackSegment& from, const Arrangement& target,
+               const StackSegment& to, ParameterEdit& edit) const {
     const bool both_stacked = !from_.stack.empty() && from_.stack == to_.stack;
     if (from.run.part != to.run.part || (!both_stacked && from.stack != to.stack)) return;
     const std::int64_t begin = std::max(from.run.part_begin, to.run.part_begin);
@@ -368,8 +368,8 @@ class RulePlanner {
     }
   }
 
-  static void place_stack(TensorPiece& piece, const Segment& from, const Segment& to, int rank,
-                          bool both_stacked, bool from_stacked, bool to_stacked) {
+  static void place_stack(TensorPiece& piece, const StackSegment& from, const StackSegment& to,
+                          int rank, bool both_stacked, bool from_stacked, bool to_stacked) {
     if (both_stacked || (!from_stacked && !to_stacked)) return;
     if (from_stacked) {
       piece.box.origin[0] = from.stack;

@@ -44,7 +44,8 @@ std::optional<RunListing> list_run(FileSystem& fs, const std::string& path,
   std::vector<Note> notes;
   const std::vector<FoundCheckpoint> found = resolver.below(path, notes);
   if (found.size() < 2) return std::nullopt;
-  RunListing listing{.path = path};
+  RunListing listing;
+  listing.path = path;
   listing.notes = std::move(notes);
   std::string latest;
   if (const auto pointer = resolver.pointer_in(path)) {
@@ -54,7 +55,9 @@ std::optional<RunListing> list_run(FileSystem& fs, const std::string& path,
     latest = split_path(pointer->path).second;
   }
   for (const FoundCheckpoint& checkpoint : found) {
-    RunRow row{.path = checkpoint.path, .name = checkpoint.name};
+    RunRow row;
+    row.path = checkpoint.path;
+    row.name = checkpoint.name;
     row.step = step_of_run_name(checkpoint.name);
     row.format = checkpoint.driver->id();
     row.is_latest = !latest.empty() && (row.name == latest || row.name.starts_with(latest + "/"));

@@ -13,8 +13,7 @@ namespace tessera {
 
 namespace {
 
-constexpr std::string_view kSchema = "tessera.manifest/1";
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::string_view kSealSchema = "tessera.manifest/1";
 constexpr std::uint64_t kMostSealBytes = std::uint64_t{1} << 30;
 
 Value text(std::string_view s) { return Value::string(std::string(s)); }
@@ -119,7 +118,7 @@ const SealedFile* Seal::find(std::string_view path) const {
 Bytes encode_seal(const Seal& seal) {
   ValueList files;
   for (const SealedFile& file : seal.files) files.push_back(encode_file(file));
-  ValueDict root{{text("schema"), text(kSchema)},
+  ValueDict root{{text("schema"), text(kSealSchema)},
                  {text("format"), text(seal.format)},
                  {text("tool"), text(seal.tool)},
                  {text("source"), Value::dict({{text("path"), text(seal.source_path)},
@@ -142,7 +141,7 @@ Bytes encode_seal(const Seal& seal) {
 Seal decode_seal(ByteView bytes) {
   Value root = parse_json(bytes);
   if (!root.is_dict()) bad("no object");
-  if (string_of(root, "schema") != kSchema) bad("another schema");
+  if (string_of(root, "schema") != kSealSchema) bad("another schema");
   Seal seal;
   seal.format = string_of(root, "format");
   seal.tool = string_of(root, "tool");

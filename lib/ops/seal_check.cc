@@ -8,7 +8,6 @@ namespace tessera {
 
 SealedBlocks check_sealed_blocks(const ReadFile& file, const SealedFile& sealed,
                                  const std::function<void(std::size_t)>& tick) {
-  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
   SealedBlocks blocks;
   Bytes buffer(static_cast<std::size_t>(std::min(kMiB, sealed.size_bytes)));
   for (std::uint64_t at = 0; at < sealed.size_bytes; at += kMiB, ++blocks.count) {

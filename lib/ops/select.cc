@@ -68,7 +68,7 @@ void apply_root(Manifest& manifest, const std::string& root) {
     if (items > 0) {
       entry.path.erase(entry.path.begin(), entry.path.begin() + static_cast<std::ptrdiff_t>(items));
     } else {
-      entry.path = {{PathItem::Kind::kKey, 0, entry.name}};
+      entry.path = {key_item(entry.name)};
     }
     if (entry.value.is_tensor()) manifest.tensors[entry.value.tensor_index()].name = entry.name;
   }

@@ -17,7 +17,6 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t kMostShown = 1'000'000;  // elements formatted as text
-constexpr std::uint64_t kValueNodes = std::uint64_t{1} << 20;
 
 std::optional<std::int64_t> integer(std::string_view text, std::string_view all) {
   if (text.empty()) return std::nullopt;

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "lib/ops/listing.h"
 #include "lib/ops/shared_storage.h"
 #include "lib/ops/step_name.h"
 
@@ -26,11 +27,6 @@ std::vector<ByteRow> largest_first(std::map<std::string, ByteRow> rows) {
   for (auto& [key, row] : rows) out.push_back(std::move(row));
   std::ranges::stable_sort(out, std::greater<>(), &ByteRow::bytes);
   return out;
-}
-
-std::optional<double> number(const Value* value) {
-  if (!value || !value->is_number()) return std::nullopt;
-  return value->as_real();
 }
 
 /// Counters that training loops keep beside the state: "step", "trainer.global_step", "epoch", ...
@@ -169,8 +165,8 @@ class Summarizer {
             : "names of its state" +
                   std::string(optim.groups.empty() ? "" : " and options of its groups");
     for (const OptimGroup& group : optim.groups)
-      row.groups.push_back({group.index, group.stored_members.size(), number(group.find("lr")),
-                            number(group.find("weight_decay"))});
+      row.groups.push_back({group.index, group.stored_members.size(), number_of(group.find("lr")),
+                            number_of(group.find("weight_decay"))});
     out_.optimizers.push_back(std::move(row));
   }
 

@@ -24,8 +24,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
-
 /// Calls visit(offset, bytes) over [offset, offset + length) in blocks.
 template <class Visit>
 void each_block(const ReadFile& file, std::uint64_t offset, std::uint64_t length,
@@ -314,7 +312,7 @@ class Verifier {
     try {
       const auto file = checkpoint_.directory->open(name);
       std::uint32_t crc = 0;
-      each_block(*file, record.offset, record.length, kBlockBytes,
+      each_block(*file, record.offset, record.length, kCheckedBytes,
                  [&](std::uint64_t, ByteView bytes) {
                    crc = crc32(crc, bytes);
                    tick(bytes.size());

@@ -16,13 +16,12 @@ namespace {
 constexpr std::string_view kFile = "integrity.json";
 constexpr std::string_view kCode = "CK096";
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
 
 std::string hash_file(const Directory& directory, const std::string& name,
                       const std::function<void(std::size_t)>& tick) {
   const auto file = directory.open(name);
   Sha256 hash;
-  Bytes block(std::min(kBlockBytes, file->size_bytes()));
+  Bytes block(std::min(kCheckedBytes, file->size_bytes()));
   for (std::uint64_t at = 0; at < file->size_bytes(); at += block.size()) {
     const std::uint64_t n = std::min<std::uint64_t>(block.size(), file->size_bytes() - at);
     file->read_at(at, MutableBytes(block).first(n));

@@ -6,10 +6,13 @@
 #include <tessera/storage/file_system.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
 namespace tessera {
+
+inline constexpr std::uint64_t kCheckedBytes = std::uint64_t{4} << 20;  // read at once
 
 /// Reads every file it lists. Findings: CK096 for a file that is missing or differs, and for one
 /// the list does not cover (warning). No integrity.json: none. `tick`: bytes read since the last

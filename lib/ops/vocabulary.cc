@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kComparedBytes = std::int64_t{1} << 20;
 
 std::vector<std::string> chosen(const std::map<std::string, Shape>& shapes,
                                 const std::vector<std::string>& globs,
@@ -47,7 +47,7 @@ std::int64_t rows_with_values(const TensorReader& reader, const StoredTensor& te
   const std::int64_t row = tensor.spec.shape.inner_numel(0);
   const std::int64_t es = element_bytes(tensor.spec.dtype);
   std::set<std::int64_t> rows;
-  const std::int64_t step = std::max<std::int64_t>(1, kBlockBytes / es);
+  const std::int64_t step = std::max<std::int64_t>(1, kComparedBytes / es);
   Bytes block;
   for (std::int64_t at = begin * row; at < end * row; at += step) {
     const std::int64_t stop = std::min(end * row, at + step);

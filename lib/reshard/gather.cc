@@ -18,7 +18,6 @@ namespace tessera {
 namespace {
 
 constexpr std::uint64_t kReadThroughBytes = std::uint64_t{256} << 10;
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::int64_t kCastNumel = 2048;  // elements cast at once: both forms stay in the cache
 
 std::uint64_t round_down(std::uint64_t n) { return n / kIoAlignment * kIoAlignment; }

@@ -6,9 +6,7 @@
 
 namespace tessera {
 
-namespace {
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-}
+namespace {}
 
 OutputSums::OutputSums(const OutputPlan& plan)
     : plan_(plan), segment_crcs_(plan.segments.size()), segment_done_(plan.segments.size()) {

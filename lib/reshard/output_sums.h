@@ -50,7 +50,6 @@ class OutputSums {
 /// Calls visit(offset, length) for the parts of [offset, offset + length) cut at MiB borders.
 template <class Visit>
 void cut_at_mib(std::uint64_t offset, std::uint64_t length, Visit&& visit) {
-  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
   for (std::uint64_t end = offset + length; offset < end;) {
     std::uint64_t part = std::min(end - offset, kMiB - offset % kMiB);
     visit(offset, part);

@@ -13,8 +13,8 @@ namespace tessera {
 
 namespace {
 
-constexpr std::uint64_t kBlockBytes = std::uint64_t{8} << 20;
-constexpr std::uint64_t kLeastBlockBytes = std::uint64_t{64} << 10;
+constexpr std::uint64_t kMostReadBytes = std::uint64_t{8} << 20;
+constexpr std::uint64_t kLeastReadBytes = std::uint64_t{64} << 10;
 constexpr std::size_t kKeptGeometries = 64;
 
 /// A flat range of the collapsed tensor, cut into prefix-fixed regions in order.
@@ -47,7 +47,7 @@ struct TensorReader::Impl {
     auto threads = static_cast<std::uint64_t>(std::max(1, options.threads));
     // What is read, and what is handed on.
     std::uint64_t share = (options.memory_limit_bytes - gate.total_bytes()) / threads / 2;
-    block_bytes = std::clamp(share, kLeastBlockBytes, kBlockBytes);
+    block_bytes = std::clamp(share, kLeastReadBytes, kMostReadBytes);
   }
 
   const Manifest& manifest;

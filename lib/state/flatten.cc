@@ -82,7 +82,7 @@ class Flattener {
     budget_.spend();
     std::int64_t index = 0;
     for (const Value& value : list.as_list()) {
-      path_.push_back({PathItem::Kind::kIndex, index++, {}});
+      path_.push_back(index_item(index++));
       visit(value);
       path_.pop_back();
     }
@@ -108,8 +108,8 @@ class Flattener {
   }
 
   static PathItem path_item(const Value& key) {
-    if (key.is_int()) return {PathItem::Kind::kIntKey, key.as_int(), {}};
-    return {PathItem::Kind::kKey, 0, key_text(key)};
+    if (key.is_int()) return int_key_item(key.as_int());
+    return key_item(key_text(key));
   }
 
   /// A leaf is stored as a whole. Asked once per shared node.

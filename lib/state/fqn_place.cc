@@ -34,8 +34,8 @@ PathItem renamed_item(const PathItem& item, std::size_t at, std::size_t length,
   const bool integer =
       item.kind == PathItem::Kind::kIntKey && is_decimal(fresh) &&
       std::from_chars(fresh.data(), fresh.data() + fresh.size(), id).ec == std::errc();
-  if (integer) return {PathItem::Kind::kIntKey, id, ""};
-  return {PathItem::Kind::kKey, 0, fresh};
+  if (integer) return int_key_item(id);
+  return key_item(fresh);
 }
 
 }  // namespace
@@ -52,8 +52,7 @@ Path renamed_path(const Path& path, std::size_t at, std::size_t length,
     } else if (begin <= at && at + length <= end) {  // all of the FQN is in this item
       out.push_back(renamed_item(item, at - begin, length, new_fqn));
     } else if (!placed) {
-      for (std::string_view part : split(new_fqn, '.'))
-        out.push_back({PathItem::Kind::kKey, 0, std::string(part)});
+      for (std::string_view part : split(new_fqn, '.')) out.push_back(key_item(part));
       placed = true;
     }
     begin = end + 1;

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <set>
 
+#include "lib/state/role_names.h"
+
 namespace tessera {
 
 MemberLists::MemberLists(std::span<const GroupEdit> edits) : edits_(edits.begin(), edits.end()) {
@@ -61,15 +63,11 @@ std::string MemberLists::kept_id(const std::string& id) const {
   return found == kept_.end() ? id : found->second;
 }
 
-namespace {
-
 Value id_value(const std::string& id) {
   std::int64_t number = 0;
   std::from_chars(id.data(), id.data() + id.size(), number);
   return Value::integer(number);
 }
-
-}  // namespace
 
 Value MemberLists::rewrite(const Value& value) const {
   ValueList items;

@@ -7,6 +7,8 @@
 namespace tessera {
 namespace {
 
+using Kind = Value::Kind;
+
 constexpr std::size_t kMaxKeyText = 1 << 16;  // bytes; a key that prints longer names nothing
 
 std::string real_text(double value) {
@@ -15,7 +17,7 @@ std::string real_text(double value) {
   return text;
 }
 
-std::string quoted(const std::string& text) {
+std::string python_quoted(const std::string& text) {
   const char quote =
       text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
@@ -39,7 +41,6 @@ std::string joined(const ValueList& items, int depth) {
 }
 
 std::string repr(const Value& value, int depth) {
-  using Kind = Value::Kind;
   if (depth > kMaxValueDepth) fail(Code::kCorrupt, "a dict key is nested too deep");
   switch (value.kind()) {
     case Kind::kNone:
@@ -57,11 +58,11 @@ std::string repr(const Value& value, int depth) {
       return fmt::format("({}{:+}j)", re, im);
     }
     case Kind::kString:
-      return quoted(value.as_string());
+      return python_quoted(value.as_string());
     case Kind::kBytes:
-      return "b" + quoted(value.as_string());
+      return "b" + python_quoted(value.as_string());
     case Kind::kByteArray:
-      return "bytearray(b" + quoted(value.as_string()) + ")";
+      return "bytearray(b" + python_quoted(value.as_string()) + ")";
     case Kind::kBytesIo:
       return "<io.BytesIO>";
     case Kind::kList:

@@ -18,17 +18,11 @@
 namespace tessera {
 namespace {
 
-std::string quoted(const std::string& root) {
+std::string optimizer_text(const std::string& root) {
   return root.empty() ? "the optimizer" : fmt::format("optimizer \"{}\"", printable(root));
 }
 
-PathItem key_item(std::string text) { return {PathItem::Kind::kKey, 0, std::move(text)}; }
-PathItem id_item(const std::string& text) {
-  std::int64_t id = 0;
-  std::from_chars(text.data(), text.data() + text.size(), id);
-  return {PathItem::Kind::kIntKey, id, ""};
-}
-Value id_value(const std::string& text) { return Value::integer(id_item(text).index); }
+PathItem id_item(const std::string& text) { return int_key_item(id_value(text).as_int()); }
 
 /// Rekeys one optimizer of a manifest.
 class Rekeyer {
@@ -71,16 +65,16 @@ class Rekeyer {
     for (const OptimParameter& p : optim_.parameters) {
       if (dialect_ == OptimDialect::kById && !p.inferred)
         fail(Code::kUnsupported,
-             any_weight
-                 ? fmt::format("{}: id {} fits no parameter of the model by order and shape",
-                               quoted(name_), p.stored_key)
-                 : fmt::format("{}: there is no model here to name its ids by", quoted(name_)),
+             any_weight ? fmt::format("{}: id {} fits no parameter of the model by order and shape",
+                                      optimizer_text(name_), p.stored_key)
+                        : fmt::format("{}: there is no model here to name its ids by",
+                                      optimizer_text(name_)),
              "keep the ids: leave out --optim-keys");
       if (dialect_ == OptimDialect::kById && !p.certain)
         fail(Code::kUnsupported,
              fmt::format("{}: order and shapes leave open which parameters its ids are, and its "
                          "groups do not record their names",
-                         quoted(name_)),
+                         optimizer_text(name_)),
              "keep the ids: leave out --optim-keys");
       keys_[p.stored_key] = p.fqn;
     }
@@ -91,7 +85,7 @@ class Rekeyer {
     if (optim_.groups.empty())
       fail(Code::kUnsupported,
            fmt::format("{} has no param_groups: nothing says how its parameters are numbered",
-                       quoted(name_)),
+                       optimizer_text(name_)),
            "keep the names: leave out --optim-keys");
     std::size_t next = 0;
     for (const OptimGroup& group : optim_.groups)
@@ -101,7 +95,7 @@ class Rekeyer {
       if (!p.leaves.empty() && !keys_.contains(p.stored_key))
         fail(Code::kUnsupported,
              fmt::format("{} keeps state of \"{}\", which no group lists: it has no number",
-                         quoted(name_), printable(p.stored_key)),
+                         optimizer_text(name_), printable(p.stored_key)),
              "leave it out (--exclude), or keep the names");
   }
 
@@ -190,7 +184,7 @@ class Rekeyer {
         StateEntry& made = entries.emplace_back();
         made.path = root;
         made.path.push_back(key_item("param_groups"));
-        made.path.push_back({PathItem::Kind::kIndex, static_cast<std::int64_t>(g), ""});
+        made.path.push_back(index_item(g));
         made.path.push_back(key_item(option));
         made.name = dotted(made.path);
         made.value = std::move(value);
@@ -219,18 +213,10 @@ class Rekeyer {
 /// Members listed as ids, without any state, are ids too.
 bool keyed_by_id(const OptimState& optim) { return optim.dialect == OptimDialect::kById; }
 
-void check_unique(const StateDict& state) {
-  std::set<std::string_view> seen;
-  for (const StateEntry& entry : state.entries)
-    if (!seen.insert(entry.name).second)
-      fail(Code::kUnsupported,
-           fmt::format("two entries would be named \"{}\"", printable(entry.name)));
-}
-
 Note inferred_names(const OptimState& optim) {
   return {"REKEY", "info",
           fmt::format("{}: {} ids became names, by what the groups record, else by order and shape",
-                      quoted(optim.root), optim.parameters.size()),
+                      optimizer_text(optim.root), optim.parameters.size()),
           "", ""};
 }
 
@@ -251,7 +237,7 @@ std::vector<Note> rekey_optimizers(Manifest& manifest, OptimKeys keys) {
     Rekeyer(manifest, roles, root, optim, keys).run();
     if (keyed_by_id(optim)) notes.push_back(inferred_names(optim));
   }
-  check_unique(manifest.state);
+  check_unique(manifest.state, Code::kUnsupported);
   return notes;
 }
 

@@ -48,7 +48,7 @@ void make_id_integer(Path& path, const std::string& root, const std::string& tex
     PathItem& key = path[i + 1];
     if (key.kind != PathItem::Kind::kKey || key.key != text || path[i].text() != "state") continue;
     if (dotted(Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i))) != root) continue;
-    key = {PathItem::Kind::kIntKey, id, ""};
+    key = int_key_item(id);
     return;
   }
 }
@@ -83,16 +83,14 @@ Value edit_members(const Value& value, const RenameFqn& rename,
   return Value::list(std::move(items), value.kind());
 }
 
-void check_unique(const StateDict& state) {
+}  // namespace
+
+void check_unique(const StateDict& state, Code code, const std::string& advice) {
   std::unordered_set<std::string_view> seen;
   for (const StateEntry& entry : state.entries)
     if (!seen.insert(entry.name).second)
-      fail(Code::kInvalidArgument,
-           fmt::format("two entries would be named \"{}\"", printable(entry.name)),
-           "make the rename rules map different names to different names");
+      fail(code, fmt::format("two entries would be named \"{}\"", printable(entry.name)), advice);
 }
-
-}  // namespace
 
 void assign_kinds(Manifest& manifest, const Roles& roles) {
   std::set<std::string> listed;
@@ -157,7 +155,8 @@ void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& 
       if (entry.value.is_tensor()) manifest.tensors[entry.value.tensor_index()].name = entry.name;
     }
   }
-  check_unique(manifest.state);
+  check_unique(manifest.state, Code::kInvalidArgument,
+               "make the rename rules map different names to different names");
 }
 
 void keep_entries(Manifest& manifest, const std::vector<bool>& keep,

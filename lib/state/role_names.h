@@ -1,5 +1,9 @@
 #pragma once
-// What roles.cc and the renaming share.
+// What roles.cc and the edits of state dicts share.
+#include <tessera/base/error.h>
+#include <tessera/state/value.h>
+
+#include <string>
 #include <string_view>
 
 namespace tessera {
@@ -7,5 +11,11 @@ namespace tessera {
 /// True for a flattened optimizer key: "state.<fqn>.<leaf>" or "param_groups.<fqn>.<option>" in one
 /// path item.
 bool starts_with_root(std::string_view key);
+
+/// The number that an optimizer's id says; the caller has checked that it is one.
+Value id_value(const std::string& id);
+
+/// Throws `code`, naming the entry, when an edit gave two entries one name.
+void check_unique(const StateDict& state, Code code, const std::string& advice = {});
 
 }  // namespace tessera

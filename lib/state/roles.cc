@@ -55,8 +55,7 @@ struct OptimPath {
 
 std::vector<PathItem> name_items(std::string_view name) {
   std::vector<PathItem> items;
-  for (std::string_view part : split(name, '.'))
-    items.push_back({PathItem::Kind::kKey, 0, std::string(part)});
+  for (std::string_view part : split(name, '.')) items.push_back(key_item(part));
   return items;
 }
 

@@ -222,6 +222,21 @@ void ValueBudget::spend(std::uint64_t n) {
 
 std::string PathItem::text() const { return kind == Kind::kKey ? key : std::to_string(index); }
 
+PathItem key_item(std::string_view key) { return {PathItem::Kind::kKey, 0, std::string(key)}; }
+PathItem int_key_item(std::int64_t key) { return {PathItem::Kind::kIntKey, key, {}}; }
+PathItem index_item(std::int64_t index) { return {PathItem::Kind::kIndex, index, {}}; }
+
+bool is_key(const PathItem& item, std::string_view key) {
+  return item.kind == PathItem::Kind::kKey && item.key == key;
+}
+
+Path below(Path path, std::initializer_list<PathItem> items) {
+  path.insert(path.end(), items);
+  return path;
+}
+
+Path below(Path path, std::string_view key) { return below(std::move(path), {key_item(key)}); }
+
 std::string dotted(const Path& path) {
   std::string name;
   for (std::size_t i = 0; i < path.size(); ++i) {

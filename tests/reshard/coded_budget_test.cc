@@ -19,8 +19,6 @@ using namespace tessera::test;
 
 namespace {
 
-constexpr std::uint64_t kMiB = 1 << 20;
-
 Bytes compressed(ByteView bytes) {
   Bytes out(ZSTD_compressBound(bytes.size()));
   out.resize(ZSTD_compress(out.data(), out.size(), bytes.data(), bytes.size(), 1));

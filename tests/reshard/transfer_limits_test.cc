@@ -18,8 +18,6 @@ using namespace tessera::test;
 
 namespace {
 
-constexpr std::uint64_t kMiB = 1 << 20;
-
 std::vector<Chunk> rows(const Shape& shape, std::int64_t parts) {
   std::vector<Chunk> out;
   std::int64_t step = (shape[0] + parts - 1) / parts;

@@ -18,6 +18,8 @@ using Bytes = std::vector<std::byte>;
 using ByteView = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
 
+inline constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
 inline ByteView as_bytes(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }

@@ -13,6 +13,7 @@
 #include <tessera/tensor/dtype.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -162,6 +163,16 @@ struct PathItem {
   std::string text() const;
 };
 using Path = std::vector<PathItem>;
+
+/// The item that enters a dict at a string, a dict at an integer, or a list at an index.
+PathItem key_item(std::string_view key);
+PathItem int_key_item(std::int64_t key);
+PathItem index_item(std::int64_t index);
+/// Whether `item` is the string key `key` (the integer 1 is not the key "1").
+bool is_key(const PathItem& item, std::string_view key);
+/// `path` with `items`, or a string key, appended: a place inside what `path` names.
+Path below(Path path, std::initializer_list<PathItem> items);
+Path below(Path path, std::string_view key);
 
 /// Path items joined by dots: the name of a leaf.
 std::string dotted(const Path& path);

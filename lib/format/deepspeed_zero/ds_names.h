@@ -13,6 +13,8 @@
 
 namespace tessera::deepspeed {
 
+inline constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;  // data-parallel
+
 inline constexpr std::string_view kZeroFormat = "deepspeed-zero";
 inline constexpr std::string_view kUniversalFormat = "deepspeed-universal";
 inline constexpr std::string_view kLatest = "latest";

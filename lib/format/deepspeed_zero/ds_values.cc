@@ -104,16 +104,14 @@ Value text(std::string_view s) { return Value::string(std::string(s)); }
 
 Path path_of(std::initializer_list<std::string_view> keys) {
   Path path;
-  for (const std::string_view key : keys)
-    path.push_back({PathItem::Kind::kKey, 0, std::string(key)});
+  for (const std::string_view key : keys) path.push_back(key_item(key));
   return path;
 }
 
 Path root_path(std::string_view root) {
   Path path;
   if (root.empty()) return path;
-  for (const std::string_view key : split(root, '.'))
-    path.push_back({PathItem::Kind::kKey, 0, std::string(key)});
+  for (const std::string_view key : split(root, '.')) path.push_back(key_item(key));
   return path;
 }
 

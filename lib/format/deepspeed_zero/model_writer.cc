@@ -15,7 +15,6 @@ namespace {
 
 using Part = ModuleEntry::Part;
 
-constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
 constexpr std::int64_t kSubGroupNumel = 1'000'000'000;  // DeepSpeed's default
 constexpr std::string_view kVersion = "0.19.8";         // whose files these are
 constexpr std::string_view kUniversalSuffix = "_universal";

@@ -41,14 +41,14 @@ std::unordered_map<std::string, std::uint32_t> module_copies(const Manifest& man
 Path StateAssembler::state_path(const std::string& name, std::string_view leaf) const {
   Path path = root_path(model_.naming.optim_root);
   for (const std::string_view key : {kState, std::string_view(name), leaf})
-    path.push_back({PathItem::Kind::kKey, 0, std::string(key)});
+    path.push_back(key_item(key));
   return path;
 }
 
 std::uint32_t StateAssembler::add_model(const std::string& name, const TensorSpec& spec,
                                         std::span<const ArchivePiece> pieces) {
   Path path = root_path(model_.naming.model_root);
-  path.push_back({PathItem::Kind::kKey, 0, name});
+  path.push_back(key_item(name));
   const std::uint32_t number = builder_.add_tensor(path, spec, pieces);
   builder_.tensor(number).kind =
       model_.buffers.contains(name) ? TensorKind::kBuffer : TensorKind::kParam;
@@ -84,7 +84,7 @@ void StateAssembler::add_module_tensor(const NamedTensor& item) {
   const bool cast = buffer && model_.naming.cast_buffers && is_floating(stored.dtype) &&
                     is_castable(stored.dtype);
   Path path = root_path(model_.naming.model_root);
-  path.push_back({PathItem::Kind::kKey, 0, item.name});
+  path.push_back(key_item(item.name));
   const std::uint32_t number = add_whole(path, model_.file, item.tensor, cast);
   if (buffer) builder_.tensor(number).kind = TensorKind::kBuffer;
 }
@@ -148,8 +148,8 @@ void StateAssembler::add_group(std::uint32_t file, std::size_t index, const Valu
   if (!placed) group.emplace_back(text(kParams), Value::list(names));
   if (!step.is_none()) group.emplace_back(text(kStep), step);
   Path path = root_path(model_.naming.optim_root);
-  path.push_back({PathItem::Kind::kKey, 0, std::string(kParamGroups)});
-  path.push_back({PathItem::Kind::kIndex, static_cast<std::int64_t>(index), ""});
+  path.push_back(key_item(kParamGroups));
+  path.push_back(index_item(index));
   builder_.add_state(file, Value::dict(std::move(group)), path);
 }
 
@@ -173,7 +173,7 @@ void StateAssembler::add_other_state() {
         {model_root, Value::Kind::kOrderedDict, model_.module_attributes, 0});
   for (const auto& [name, value] : model_.module_values) {
     Path path = model_root;
-    path.push_back({PathItem::Kind::kKey, 0, name});
+    path.push_back(key_item(name));
     builder_.add_value(model_.file, path, value);
   }
   ValueDict plain, clashing;

@@ -20,8 +20,6 @@
 namespace tessera::deepspeed {
 namespace {
 
-constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
-
 std::string list_ranks(const std::vector<std::int64_t>& ranks) {
   std::string list;
   for (std::size_t i = 0; i < ranks.size() && i < 8; ++i)
@@ -232,7 +230,7 @@ void ZeroReader::read_without_zero() {
     const ArchiveTensor& stored = archive_tensor(model_.file, item.tensor);
     const ArchivePiece piece = whole_piece_of(stored, model_.file, item.tensor);
     Path at = root_path(model_.naming.model_root);
-    at.push_back({PathItem::Kind::kKey, 0, item.name});
+    at.push_back(key_item(item.name));
     const std::uint32_t number = builder_.add_tensor(at, {stored.dtype, stored.shape}, {&piece, 1});
     if (model_.buffers.contains(item.name)) builder_.tensor(number).kind = TensorKind::kBuffer;
   }

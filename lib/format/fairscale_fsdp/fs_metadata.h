@@ -19,6 +19,8 @@
 
 namespace tessera::fairscale {
 
+inline Value text(std::string_view of) { return Value::string(std::string(of)); }
+
 struct Parameter {
   std::string name;  // inside its wrapper
   Shape shape;

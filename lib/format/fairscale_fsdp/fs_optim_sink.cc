@@ -38,7 +38,7 @@ void OptimSink::whole(const std::string& leaf, TensorRef ref) {
 void OptimSink::list(const std::string& leaf, const std::vector<TensorRef>& refs) {
   ValueList items;
   Path path = below(at_, leaf);
-  path.push_back({PathItem::Kind::kIndex, 0, ""});
+  path.push_back(index_item(0));
   for (std::size_t i = 0; i < refs.size(); ++i) {
     const ArchiveTensor& stored = checkpoint_.bytes.tensor(refs[i]);
     const ArchivePiece piece{Chunk::whole_of(Box::whole(stored.shape)), refs[i].file,
@@ -84,7 +84,7 @@ void OptimSink::end() {
 void OptimSink::group(std::int64_t index, std::uint32_t file, const Value& group,
                       const std::vector<std::string>& members) {
   Path path = below(root_, "param_groups");
-  path.push_back({PathItem::Kind::kIndex, index, ""});
+  path.push_back(index_item(index));
   for (const auto& [key, option] : group.as_dict()) {
     if (!key.is_string()) continue;
     if (key.as_string() != "params") {

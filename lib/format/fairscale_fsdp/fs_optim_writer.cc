@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
+#include "lib/format/fairscale_fsdp/fs_metadata.h"
+
 namespace tessera::fairscale {
 namespace {
 
 using Form = TargetLeaf::Form;
-
-Value text(std::string_view of) { return Value::string(std::string(of)); }
 
 }  // namespace
 

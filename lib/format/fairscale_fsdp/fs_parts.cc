@@ -8,15 +8,15 @@ namespace {
 constexpr int kSearchDepth = 3;
 
 PathItem item_of(const Value& key) {
-  if (key.is_int()) return {PathItem::Kind::kIntKey, key.as_int(), ""};
-  return {PathItem::Kind::kKey, 0, key.is_string() ? key.as_string() : "?"};
+  if (key.is_int()) return int_key_item(key.as_int());
+  return key_item(key.is_string() ? key.as_string() : "?");
 }
 
-const Value* find_metadata(const Value& value, int depth) {
+const Value* search_metadata(const Value& value, int depth) {
   if (is_metadata(value)) return &value;
   if (depth == 0 || !value.is_dict() || is_optimizer(value)) return nullptr;
   for (const auto& [key, child] : value.as_dict())
-    if (const Value* found = find_metadata(child, depth - 1)) return found;
+    if (const Value* found = search_metadata(child, depth - 1)) return found;
   return nullptr;
 }
 
@@ -71,7 +71,7 @@ class PartFinder {
 
 }  // namespace
 
-const Value* find_metadata(const Value& root) { return find_metadata(root, kSearchDepth); }
+const Value* find_metadata(const Value& root) { return search_metadata(root, kSearchDepth); }
 
 bool is_optimizer(const Value& value) {
   const Value* state = value.find("state");

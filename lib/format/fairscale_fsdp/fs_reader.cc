@@ -107,13 +107,7 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
 Path root_path(std::string_view root) {
   Path path;
   if (root.empty()) return path;
-  for (std::string_view item : split(root, '.'))
-    path.push_back({PathItem::Kind::kKey, 0, std::string(item)});
-  return path;
-}
-
-Path below(Path path, std::string_view key) {
-  path.push_back({PathItem::Kind::kKey, 0, std::string(key)});
+  for (std::string_view item : split(root, '.')) path.push_back(key_item(item));
   return path;
 }
 

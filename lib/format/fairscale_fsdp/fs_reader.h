@@ -27,7 +27,6 @@ void read_extras(Checkpoint& checkpoint);              // fs_extras.cc
 
 /// Path items of a dotted root; none for "".
 Path root_path(std::string_view root);
-Path below(Path path, std::string_view key);
 
 /// Adds `values` (part of `files`, one each by rank, nullptr where a rank has none) under `path`:
 /// once when all ranks that have it stored the same, else as <path>.rank_<r>.

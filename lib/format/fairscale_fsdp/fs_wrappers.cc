@@ -6,8 +6,6 @@
 namespace tessera::fairscale {
 namespace {
 
-Value text(const std::string& of) { return Value::string(of); }
-
 Value encoded(const GroupedBacking& backing) {
   ValueList names;
   for (const std::string& name : backing.parameters) names.push_back(text(name));

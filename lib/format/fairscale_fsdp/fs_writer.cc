@@ -21,8 +21,6 @@
 namespace tessera::fairscale {
 namespace {
 
-Value text(std::string_view of) { return Value::string(std::string(of)); }
-
 std::int64_t world_size_of(const TargetRequest& request) {
   if (request.mesh && request.mesh->rank() > 1)
     fail(Code::kUnsupported,

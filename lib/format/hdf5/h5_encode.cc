@@ -145,23 +145,23 @@ bool is_plain(const Value& value) {
 }
 
 /// One level of a group's B-tree: address of each node and the heap offset of its last name.
-struct Child {
+struct TreeChild {
   std::uint64_t address = 0;
   std::uint64_t last_name = 0;
 };
 
 std::uint64_t add_tree_node(Image& image, unsigned level, std::uint64_t first_key,
-                            std::span<const Child> children) {
+                            std::span<const TreeChild> children) {
   ByteWriter w;
   w.text("TREE").u8(0).u8(level).u16(children.size()).u64(kUndefinedAddress).u64(kUndefinedAddress);
   w.u64(first_key);
-  for (const Child& child : children) w.u64(child.address).u64(child.last_name);
+  for (const TreeChild& child : children) w.u64(child.address).u64(child.last_name);
   w.zeros((2 * kInternalK - children.size()) * 16);  // nodes have one size
   return image.add(w.bytes());
 }
 
 /// Nodes of one level know their neighbours.
-void join_siblings(Image& image, const std::vector<Child>& nodes) {
+void join_siblings(Image& image, const std::vector<TreeChild>& nodes) {
   for (std::size_t i = 0; i + 1 < nodes.size(); ++i) {
     image.put_u64(nodes[i].address + 16, nodes[i + 1].address);
     image.put_u64(nodes[i + 1].address + 8, nodes[i].address);
@@ -331,7 +331,7 @@ GroupPlaces add_links(Image& image,
   head.text("HEAP").zeros(4).u64(names.size()).u64(kNoFreeBlock).u64(segment);
   image.put(places.heap, head.bytes());
 
-  std::vector<Child> level;
+  std::vector<TreeChild> level;
   for (std::size_t i = 0; i < links.size(); i += 2 * kLeafK) {
     const std::size_t end = std::min(links.size(), i + 2 * kLeafK);
     ByteWriter w;
@@ -342,12 +342,12 @@ GroupPlaces add_links(Image& image,
     level.push_back({image.add(w.bytes()), name_at[end - 1]});
   }
   for (unsigned depth = 0;; ++depth) {
-    std::vector<Child> above;
+    std::vector<TreeChild> above;
     std::uint64_t first_key = 0;
     for (std::size_t i = 0; i < std::max<std::size_t>(level.size(), 1); i += 2 * kInternalK) {
       const std::size_t end = std::min(level.size(), i + 2 * kInternalK);
-      const std::span<const Child> children(level.begin() + static_cast<std::ptrdiff_t>(i),
-                                            level.begin() + static_cast<std::ptrdiff_t>(end));
+      const std::span<const TreeChild> children(level.begin() + static_cast<std::ptrdiff_t>(i),
+                                                level.begin() + static_cast<std::ptrdiff_t>(end));
       const std::uint64_t last = children.empty() ? 0 : children.back().last_name;
       above.push_back({add_tree_node(image, depth, first_key, children), last});
       first_key = last;

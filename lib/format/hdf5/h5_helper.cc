@@ -61,9 +61,9 @@ std::string own_folder() {
 }
 
 /// The child process; killed and reaped whatever happens.
-class Child {
+class ChildProcess {
  public:
-  Child(const std::string& program, int socket) {
+  ChildProcess(const std::string& program, int socket) {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, socket, 0);
@@ -92,9 +92,9 @@ class Child {
       fail(Code::kIo,
            fmt::format("\"{}\" cannot be started: {}", printable(program), std::strerror(error)));
   }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+  ~ChildProcess() {
     if (pid_ > 0) {
       ::kill(pid_, SIGKILL);
       wait();
@@ -252,7 +252,7 @@ class Conversation {
   HelperLimits limits_;
   UniqueFd peer_;  // before socket_: open_pair sets both
   UniqueFd socket_;
-  Child child_;
+  ChildProcess child_;
   Bytes payload_, bytes_, report_;
 };
 

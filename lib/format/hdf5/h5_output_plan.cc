@@ -57,7 +57,7 @@ class PlanBuilder {
     state_ = st::encode_state(source_, request_, "hdf5");
     plan_.notes = std::move(state_.notes);
     // The name is taken first: a tensor of this name gets another link.
-    tree_.add_leaf({{PathItem::Kind::kKey, 0, std::string(kStateDataset)}}, kStateLeaf);
+    tree_.add_leaf({key_item(kStateDataset)}, kStateLeaf);
     place_tensors();
     place_values();
     json_ = state_json();
@@ -87,7 +87,7 @@ class PlanBuilder {
       const std::string& name = state_.tensors[i].name;
       const auto found = paths.find(name);
       // Tensors inside values have no path of their own, nor has a bare one.
-      const Path flat{{PathItem::Kind::kKey, 0, name}};
+      const Path flat{key_item(name)};
       const bool has_path = found != paths.end() && !found->second->empty();
       std::string place = tree_.add_leaf(has_path ? *found->second : flat, i);
       places_of_tensors_.push_back(place);

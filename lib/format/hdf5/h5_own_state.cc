@@ -104,7 +104,7 @@ void add_foreign(const Report& report, const Attributes& attributes, StateDict& 
     if (v.is_attribute && v.owner.empty() && v.name == kVersionAttribute) continue;
     std::string name = v.owner + (v.is_attribute ? "@" + v.name : "");
     std::ranges::replace(name, '/', '.');
-    state.entries.push_back({name, {PathItem{PathItem::Kind::kKey, 0, name}}, v.value});
+    state.entries.push_back({name, {key_item(name)}, v.value});
   }
 }
 

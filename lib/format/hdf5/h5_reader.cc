@@ -34,8 +34,7 @@ std::string dotted_name(std::string path) {
 
 Path path_items(const std::string& path) {
   Path out;
-  for (const std::string_view part : split(path, '/'))
-    out.push_back({PathItem::Kind::kKey, 0, std::string(part)});
+  for (const std::string_view part : split(path, '/')) out.push_back(key_item(part));
   return out;
 }
 
@@ -173,8 +172,9 @@ class ManifestBuilder {
     Source source;
     source.kind = Source::Kind::kPending;
     source.side = static_cast<std::uint32_t>(out_.inline_bytes.size());
-    Bytes reason(1, static_cast<std::byte>(code));
-    reason.insert(reason.end(), as_bytes(why).begin(), as_bytes(why).end());
+    const ByteView text = as_bytes(why);
+    Bytes reason(1 + text.size(), static_cast<std::byte>(code));
+    std::ranges::copy(text, reason.begin() + 1);
     out_.inline_bytes.push_back(std::move(reason));
     out_.chunks.add(Chunk::whole_of(Box::whole(tensor.spec.shape)), source);
     tensor.chunk_count = 1;

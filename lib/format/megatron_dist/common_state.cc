@@ -38,7 +38,7 @@ StateDict entries_of(const Value& root, const std::set<std::string>& shared, Val
   for (const auto& [key, value] : root.as_dict()) {
     const bool whole = key.is_string() && !shared.contains(key.as_string());
     if (whole && !is_entered(value, budget)) {
-      out.entries.push_back({key.as_string(), {{PathItem::Kind::kKey, 0, key.as_string()}}, value});
+      out.entries.push_back({key.as_string(), {key_item(key.as_string())}, value});
       continue;
     }
     StateDict part = flatten(Value::dict({{key, value}}), budget);

@@ -69,8 +69,7 @@ class ZarrFolder {
     }
     const auto number = static_cast<std::uint32_t>(manifest_.tensors.size());
     manifest_.tensors.push_back(std::move(tensor));
-    manifest_.state.entries.push_back(
-        {key, {{PathItem::Kind::kKey, 0, key}}, Value::tensor(number)});
+    manifest_.state.entries.push_back({key, {key_item(key)}, Value::tensor(number)});
   }
 
   bool add_chunk(const ZarrArray& array, const std::string& key, const FileInfo& info) {
@@ -115,8 +114,7 @@ class ZarrFolder {
       const std::string path = key + "/" + info.name;
       const std::string name = path.substr(0, path.size() - kObjectSuffix.size());
       Value value = read_object_file(directory_, path, name, manifest_, options_);
-      manifest_.state.entries.push_back(
-          {name, {{PathItem::Kind::kKey, 0, name}}, std::move(value)});
+      manifest_.state.entries.push_back({name, {key_item(name)}, std::move(value)});
     }
   }
 

@@ -16,12 +16,6 @@
 namespace tessera::megatron_torch {
 namespace {
 
-/// Key in the file, leaf here.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBuffers = {{
-    {"param", kMasterLeaf},
-    {"exp_avg", "exp_avg"},
-    {"exp_avg_sq", "exp_avg_sq"},
-}};
 constexpr std::int64_t kLeastBucket = 40'000'000;   // Megatron's default: at least this,
 constexpr std::int64_t kBucketPerRank = 1'000'000;  // and this per data-parallel rank
 
@@ -199,9 +193,9 @@ bool merge_buckets(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& lo
                       ranks.builder.manifest().files[archives[0]].path, kOptimizer);
   for (std::size_t k = 0; k < archives.size(); ++k) {
     const RankFile& file = ranks.files[of[k]];
-    Path path = {{PathItem::Kind::kKey, 0, "distrib_optim"}};
+    Path path = {key_item("distrib_optim")};
     if (ranks.files.size() > 1)
-      path.push_back({PathItem::Kind::kKey, 0, fmt::format("rank_{}", ranks.number(file.rank))});
+      path.push_back(key_item(fmt::format("rank_{}", ranks.number(file.rank))));
     ranks.builder.add_state(archives[k], ranks.builder.archive(archives[k]).root, path);
   }
   return true;

@@ -11,13 +11,8 @@
 namespace tessera::megatron_torch {
 namespace {
 
-constexpr std::uint64_t kMaxLeaves = std::uint64_t{1} << 22;
-constexpr std::string_view kModel = "model";
-constexpr std::string_view kEmbedding = "word_embeddings.weight";
 constexpr std::string_view kTiedHead = "word_embeddings_for_head.weight";
 constexpr std::string_view kOutput = "output_layer.weight";
-
-PathItem key_item(std::string_view key) { return {PathItem::Kind::kKey, 0, std::string(key)}; }
 
 StateDict leaves_of(const Value& model) {
   ValueBudget budget(kMaxLeaves);

@@ -11,9 +11,14 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::megatron_torch {
+
+inline constexpr std::string_view kModel = "model";
+inline constexpr std::string_view kEmbedding = "word_embeddings.weight";
+inline constexpr std::uint64_t kMaxLeaves = std::uint64_t{1} << 22;  // of one rank's model dict
 
 /// Layers that a rank holds, by what stands before their number ("decoder.layers.").
 using LayerCounts = std::map<std::string, std::int64_t>;

@@ -22,8 +22,6 @@ namespace tessera::megatron_torch {
 namespace {
 
 constexpr std::string_view kFormat = "megatron-torch";
-constexpr std::string_view kModel = "model";
-constexpr std::string_view kEmbedding = "word_embeddings.weight";
 constexpr std::int64_t kMostRanks = 1 << 16;
 
 struct TargetGrid {
@@ -51,12 +49,6 @@ TargetGrid grid_of(const TargetRequest& request) {
   if (grid.tp > kMostRanks || grid.pp > kMostRanks || grid.tp * grid.pp > kMostRanks)
     fail(Code::kInvalidArgument, fmt::format("more than {} ranks", kMostRanks));
   return grid;
-}
-
-PathItem key_item(std::string_view key) { return {PathItem::Kind::kKey, 0, std::string(key)}; }
-
-bool is_key(const PathItem& item, std::string_view key) {
-  return item.kind == PathItem::Kind::kKey && item.key == key;
 }
 
 /// The number of "rank_<n>", the second item of an entry that belongs to one rank.

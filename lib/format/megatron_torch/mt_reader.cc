@@ -19,7 +19,6 @@ namespace {
 
 /// Before 2.0 the rows of QKV were ordered otherwise.
 constexpr double kOldestVersion = 2.0;
-constexpr std::uint64_t kMaxLeaves = std::uint64_t{1} << 22;
 
 std::vector<std::string> model_names(const Value& root) {
   std::vector<std::string> names;
@@ -140,7 +139,7 @@ class Reader {
       }
     }
     for (const std::string& key : keys) {
-      const Path path = {{PathItem::Kind::kKey, 0, key}};
+      const Path path = {key_item(key)};
       std::vector<const Value*> values;
       for (const RankFile& file : ranks_.files) values.push_back(ranks_.root(file).find(key));
       // They hold the writer's own rank, which is no part of the state.

@@ -12,17 +12,6 @@
 namespace tessera::megatron_torch {
 namespace {
 
-PathItem key_item(std::string_view key) { return {PathItem::Kind::kKey, 0, std::string(key)}; }
-PathItem index_item(std::size_t index) {
-  return {PathItem::Kind::kIndex, static_cast<std::int64_t>(index), {}};
-}
-
-Path below(const Path& path, std::initializer_list<PathItem> items) {
-  Path out = path;
-  out.insert(out.end(), items);
-  return out;
-}
-
 std::string id_text(const Value& key) {
   if (key.is_int()) return std::to_string(key.as_int());
   return key.is_string() ? key.as_string() : std::string();
@@ -67,8 +56,6 @@ std::vector<std::vector<std::string>> group_ids(const RankOptimizer& optimizer) 
   }
   return out;
 }
-
-bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
 /// Ids of one rank matched with its model's tensors.
 struct Matched {
@@ -337,8 +324,7 @@ class OptimizerMerge {
       add_others({key_item(kOptimizer)}, [](const RankOptimizer& o) { return o.outer; },
                  {std::string(kOptimizer), std::string(kMasters)});
     if (std::ranges::all_of(matched_, [](const Matched& m) { return m.by_id.empty(); }))
-      add_others(below(base_, {key_item("state")}), [](const RankOptimizer& o) { return o.state; },
-                 {});
+      add_others(below(base_, "state"), [](const RankOptimizer& o) { return o.state; }, {});
   }
 
   template <class Of>
@@ -356,7 +342,7 @@ class OptimizerMerge {
       std::vector<const Value*> values;
       for (const RankOptimizer& optimizer : optimizers_)
         values.push_back(of(optimizer) ? of(optimizer)->find(key) : nullptr);
-      add_per_rank(ranks_, below(path, {key_item(key)}), values);
+      add_per_rank(ranks_, below(path, key), values);
     }
   }
 

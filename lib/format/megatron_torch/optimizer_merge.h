@@ -8,8 +8,10 @@
 //
 // Where ids or buffers cannot be matched with parameters beyond doubt, the state stays as stored:
 // one rank's under its own keys, several ranks' below "rank_<n>", with a warning.
+#include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,15 @@ namespace tessera::megatron_torch {
 inline constexpr std::string_view kOptimizer = "optimizer";
 inline constexpr std::string_view kMasters = "fp32_from_fp16_params";
 inline constexpr std::string_view kMasterLeaf = "fp32_param";
+/// The distributed optimizer's flat buffers: key in the file, leaf here.
+inline constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBuffers = {{
+    {"param", kMasterLeaf},
+    {"exp_avg", "exp_avg"},
+    {"exp_avg_sq", "exp_avg_sq"},
+}};
+
+/// The types of parameters that have an fp32 master copy.
+inline bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
 /// State of whole parameters, gathered rank by rank, then added to the manifest in one go.
 class StateTable {

@@ -16,29 +16,9 @@
 namespace tessera::megatron_torch {
 namespace {
 
-PathItem key_item(std::string_view key) { return {PathItem::Kind::kKey, 0, std::string(key)}; }
-PathItem int_key(std::int64_t key) { return {PathItem::Kind::kIntKey, key, {}}; }
-
-Path below(Path path, std::initializer_list<PathItem> items) {
-  path.insert(path.end(), items);
-  return path;
-}
-
 bool starts_with(const Path& path, const Path& prefix) {
   return path.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), path.begin());
 }
-
-bool is_key(const PathItem& item, std::string_view key) {
-  return item.kind == PathItem::Kind::kKey && item.key == key;
-}
-
-bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
-
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBuffers = {{
-    {"param", kMasterLeaf},
-    {"exp_avg", "exp_avg"},
-    {"exp_avg_sq", "exp_avg_sq"},
-}};
 
 }  // namespace
 
@@ -76,7 +56,7 @@ void OptimizerOutput::find() {
 
 /// Member lists become ids; the other options are copied by whoever copies the rest.
 void OptimizerOutput::own_groups() {
-  const Path root = below(base_, {key_item("param_groups")});
+  const Path root = below(base_, "param_groups");
   for (std::size_t i = 0; i < source_.state.entries.size(); ++i) {
     const StateEntry& entry = source_.state.entries[i];
     if (!starts_with(entry.path, root) || entry.path.size() < root.size() + 2) continue;
@@ -126,7 +106,8 @@ void OptimizerOutput::write(RankWriter& out, const TargetCut& cut, std::int64_t 
     if (parameter == by_fqn_.end()) continue;
     for (const OptimLeaf& leaf : parameter->second->leaves) {
       if (leaf.name == kMasterLeaf) continue;
-      const Path path = below(base_, {key_item("state"), int_key(number), key_item(leaf.name)});
+      const Path path =
+          below(base_, {key_item("state"), int_key_item(number), key_item(leaf.name)});
       const Value& value = source_.state.entries[leaf.entry].value;
       out.add(path, leaf.tensor == kNoTensor
                         ? out.value(value)
@@ -134,7 +115,7 @@ void OptimizerOutput::write(RankWriter& out, const TargetCut& cut, std::int64_t 
       any = true;
     }
   }
-  if (!any && !groups_.empty()) out.add(below(base_, {key_item("state")}), Value::dict({}));
+  if (!any && !groups_.empty()) out.add(below(base_, "state"), Value::dict({}));
   write_masters(out, cut, tp_rank, groups);
 }
 

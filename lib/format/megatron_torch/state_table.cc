@@ -6,17 +6,6 @@
 #include "lib/format/megatron_torch/optimizer_merge.h"
 
 namespace tessera::megatron_torch {
-namespace {
-
-PathItem key_item(std::string_view key) { return {PathItem::Kind::kKey, 0, std::string(key)}; }
-
-Path below(const Path& path, std::initializer_list<PathItem> items) {
-  Path out = path;
-  out.insert(out.end(), items);
-  return out;
-}
-
-}  // namespace
 
 StateTable::Leaf& StateTable::leaf(const std::string& fqn, const std::string& name) {
   const auto [found, fresh] = index_.try_emplace({fqn, name}, leaves_.size());

@@ -87,9 +87,9 @@ TensorMerge::Cut TensorMerge::cut_of(const std::string& rule_name,
   Cut cut;
   cut.whole = {ranks_.tensor(first.file, first.tensor).dtype, model};
   const std::size_t tp = replicas[0].size();
-  const auto rows =
-      rule.cut == TpCut::kVocabulary ? ranks_.args.integer(kTrueVocabulary) : std::nullopt;
-  if (tp == 1 && !rows) return cut;
+  const std::int64_t rows =  // 0: the vocabulary may be padded, or is none
+      rule.cut == TpCut::kVocabulary ? ranks_.args.integer(kTrueVocabulary).value_or(0) : 0;
+  if (tp == 1 && rows < 1) return cut;
   cut.dim = rule.dim(model.rank());
   if (rule.cut == TpCut::kUnknown && !all_same(ranks_, replicas[0])) fail_unknown(rule_name);
   if (cut.dim < 0) return cut;
@@ -113,7 +113,7 @@ TensorMerge::Cut TensorMerge::cut_of(const std::string& rule_name,
     end = summed(end, extent);
   }
   cut.whole.shape[cut.dim] = cut.stored_extent = end;
-  if (rows && *rows >= 1 && *rows <= end) cut.whole.shape[cut.dim] = *rows;
+  if (rows >= 1 && rows <= end) cut.whole.shape[cut.dim] = rows;
   return cut;
 }
 

@@ -44,7 +44,7 @@ class StateDecoder {
  private:
   void add_flat(const std::string& name, Value value) {
     if (!done_.emplace(name, true).second) return;
-    out_.entries.push_back({name, {PathItem{PathItem::Kind::kKey, 0, name}}, std::move(value)});
+    out_.entries.push_back({name, {key_item(name)}, std::move(value)});
   }
 
   void read_values(const std::string& text) {
@@ -112,16 +112,16 @@ class StateDecoder {
   PathItem read_item(const Value& json) const {
     if (json.is_int()) {
       if (json.as_int() < 0) malformed(kState);
-      return {PathItem::Kind::kIndex, json.as_int(), ""};
+      return index_item(json.as_int());
     }
     if (const Value* number = json.find("int_key")) {
       const Value value = number->is_string() ? integer(number->as_string()) : Value();
       if (!value.is_int()) malformed(kState);
-      return {PathItem::Kind::kIntKey, value.as_int(), ""};
+      return int_key_item(value.as_int());
     }
     const Value key = plain(json);
     if (!key.is_string()) malformed(kState);
-    return {PathItem::Kind::kKey, 0, key.as_string()};
+    return key_item(key.as_string());
   }
   static Value integer(const std::string& digits) {
     return plain(Value::dict({{Value::string("__int__"), Value::string(digits)}}));

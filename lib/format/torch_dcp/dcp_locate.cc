@@ -19,7 +19,7 @@
 namespace tessera::dcp {
 namespace {
 
-constexpr std::size_t kBatch = 256;          // items per task: runs of neighbours stay together
+constexpr std::size_t kBatchItems = 256;     // items per task: runs of neighbours stay together
 constexpr std::size_t kBatchesPerWave = 64;  // bounds what is held before it is joined
 
 struct Pending {
@@ -45,7 +45,7 @@ class Locator {
     for (const Pending& p : pending_) items.push_back(item_of(p));
     ends_ = run_ends(items);
     SideTables tables(manifest_);
-    const std::size_t wave = kBatch * kBatchesPerWave;
+    const std::size_t wave = kBatchItems * kBatchesPerWave;
     for (std::size_t begin = 0; begin < pending_.size(); begin += wave) {
       locate_wave(begin, std::min(wave, pending_.size() - begin), tables);
     }
@@ -82,14 +82,15 @@ class Locator {
 
   void locate_wave(std::size_t begin, std::size_t count, SideTables& tables) {
     std::vector<Outcome> outcomes(count);
-    parallel_for((count + kBatch - 1) / kBatch, options_.threads, [&](std::size_t batch, int) {
-      ItemReader reader(*place_.directory, manifest_, options_);
-      BlobCache blobs;
-      const std::size_t first = batch * kBatch;
-      for (std::size_t k = first; k < std::min(count, first + kBatch); ++k) {
-        outcomes[k] = locate(reader, blobs, begin + k);
-      }
-    });
+    parallel_for((count + kBatchItems - 1) / kBatchItems, options_.threads,
+                 [&](std::size_t batch, int) {
+                   ItemReader reader(*place_.directory, manifest_, options_);
+                   BlobCache blobs;
+                   const std::size_t first = batch * kBatchItems;
+                   for (std::size_t k = first; k < std::min(count, first + kBatchItems); ++k) {
+                     outcomes[k] = locate(reader, blobs, begin + k);
+                   }
+                 });
     for (std::size_t k = 0; k < count; ++k) join(pending_[begin + k], outcomes[k], tables);
   }
 

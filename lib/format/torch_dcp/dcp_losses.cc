@@ -37,7 +37,7 @@ class OtherKeys {
       if (note.kind == Value::Kind::kOrderedDict || !note.attributes.is_dict()) continue;
       for (const auto& [text, key] : note.attributes.as_dict()) {
         Path path = note.path;
-        path.push_back({PathItem::Kind::kKey, 0, text.as_string()});
+        path.push_back(key_item(text.as_string()));
         add_key(path);
       }
     }

@@ -71,7 +71,7 @@ class Parser : private MetadataNodes {
   DcpEntry entry(std::string name, Node node) {
     DcpEntry made;
     made.name = std::move(name);
-    made.path.push_back({PathItem::Kind::kKey, 0, copy(made.name)});
+    made.path.push_back(key_item(copy(made.name)));
     const auto cls = class_of(node);
     if (cls && cls->second == "BytesStorageMetadata") return made;
     require_class(node, "TensorStorageMetadata");

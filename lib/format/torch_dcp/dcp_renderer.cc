@@ -9,8 +9,6 @@ namespace {
 constexpr std::size_t kMaxLayouts = 1024;
 constexpr std::string_view kPrefix = "archive";  // as torch.save names archives written to a stream
 
-using Piece = TorchArchiveLayout::Piece;
-
 }  // namespace
 
 TorchArchiveLayout DcpRenderer::tensor_layout(const OutputEntry& entry, const Shape& shape) const {
@@ -73,8 +71,9 @@ Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment,
   const std::size_t first = segment - segment_of[wanted];
   return archive.render(wanted, [&](std::uint32_t storage) -> std::uint32_t {
     for (std::size_t p = 0; p < archive.pieces().size(); ++p) {
-      const Piece& piece = archive.pieces()[p];
-      if (piece.kind != Piece::Kind::kStorage || piece.storage != storage) continue;
+      const TorchArchiveLayout::Piece& piece = archive.pieces()[p];
+      if (piece.kind != TorchArchiveLayout::Piece::Kind::kStorage || piece.storage != storage)
+        continue;
       return piece.length == 0 ? 0 : crc(first + segment_of[p]);
     }
     return 0;  // a storage of an empty tensor may have no piece at all

@@ -14,15 +14,6 @@ namespace {
 constexpr std::uint64_t kEdgeBytes = 2048;
 constexpr std::uint64_t kMaxGapBytes = 4096;
 
-/// A piece of a file held in memory.
-struct Piece {
-  std::uint64_t offset = 0;
-  Bytes bytes;
-  bool holds(std::uint64_t at, std::uint64_t length) const {
-    return at >= offset && length <= bytes.size() && at - offset <= bytes.size() - length;
-  }
-};
-
 /// Decoded bytes, read like a file.
 class MemoryFile final : public ReadFile {
  public:
@@ -77,6 +68,15 @@ class ReadAhead final : public ReadFile {
   }
 
  private:
+  /// A piece of a file held in memory.
+  struct Piece {
+    std::uint64_t offset = 0;
+    Bytes bytes;
+    bool holds(std::uint64_t at, std::uint64_t length) const {
+      return at >= offset && length <= bytes.size() && at - offset <= bytes.size() - length;
+    }
+  };
+
   void load(Piece& piece, std::uint64_t begin, std::uint64_t end) {
     end = std::min(end, file_->size_bytes());
     piece.bytes.clear();  // a failed read leaves nothing behind

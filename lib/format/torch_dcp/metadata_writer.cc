@@ -14,7 +14,8 @@ namespace tessera::dcp {
 namespace {
 
 constexpr std::string_view kVersion = "1.0.0";
-constexpr std::size_t kBatch = 1000;  // pairs or elements per opcode, as Python's pickler batches
+constexpr std::size_t kPicklerBatch =
+    1000;  // pairs or elements per opcode, as Python's pickler batches
 
 class MetadataWriter {
  public:
@@ -75,9 +76,9 @@ class MetadataWriter {
   template <class One, class Close>
   void batches(std::size_t n, One one, Close close) {
     for (std::size_t i = 0; i < n; ++i) {
-      if (i % kBatch == 0) out_.mark();
+      if (i % kPicklerBatch == 0) out_.mark();
       one(i);
-      if (i % kBatch == kBatch - 1 || i + 1 == n) close();
+      if (i % kPicklerBatch == kPicklerBatch - 1 || i + 1 == n) close();
     }
   }
 

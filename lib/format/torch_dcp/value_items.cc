@@ -14,7 +14,7 @@
 namespace tessera::dcp {
 namespace {
 
-constexpr std::size_t kBatch = 128;
+constexpr std::size_t kBatchValues = 128;
 
 /// Decodes items[order[begin..end)). Damage is thrown, or kept for `damage` when tolerated.
 void decode_batch(ItemReader& reader, const Manifest& manifest, const std::vector<ValueItem>& items,
@@ -56,10 +56,10 @@ std::vector<DecodedItem> decode_values(const Directory& directory, const Manifes
 
   std::vector<DecodedItem> out(items.size());
   std::vector<std::optional<Status>> damage(items.size());
-  const std::size_t batches = (items.size() + kBatch - 1) / kBatch;
+  const std::size_t batches = (items.size() + kBatchValues - 1) / kBatchValues;
   parallel_for(batches, options.threads, [&](std::size_t batch, int) {
-    const std::size_t begin = batch * kBatch;
-    const std::size_t count = std::min(kBatch, items.size() - begin);
+    const std::size_t begin = batch * kBatchValues;
+    const std::size_t count = std::min(kBatchValues, items.size() - begin);
     ItemReader reader(directory, manifest, options);
     decode_batch(reader, manifest, items, std::span(order).subspan(begin, count),
                  std::span(ends).subspan(begin, count), options, out, damage);

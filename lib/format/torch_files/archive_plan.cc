@@ -9,24 +9,8 @@
 #include <utility>
 
 namespace tessera {
-namespace {
 
-/// Zeros are rendered in pieces of at most this size: a literal is staged whole.
-constexpr std::uint64_t kZeroRunBytes = std::uint64_t{1} << 20;
-/// Segment::payload of a run of zeros.
-constexpr std::uint64_t kZeroPayload = ~std::uint64_t{0};
-
-std::uint32_t crc_of_zeros(std::uint64_t length) {
-  constexpr std::byte kZero{};
-  std::uint32_t crc = 0, power = crc32(0, {&kZero, 1});  // of 2^i zeros
-  std::uint64_t power_length = 1;
-  for (; length > 0; length >>= 1) {
-    if (length & 1) crc = crc32_combine(crc, power, power_length);
-    power = crc32_combine(power, power, power_length);
-    power_length *= 2;
-  }
-  return crc;
-}
+// ArchivePlanBuilder::Rep, which other files may see, holds these: so they are not anonymous.
 
 /// What a segment that is no tensor shows: a piece of an archive, or a text.
 struct Rendered {
@@ -51,6 +35,25 @@ struct PlannedFiles {
   std::deque<std::string> texts;
   std::vector<Rendered> rendered;  // by Segment::payload
 };
+
+namespace {
+
+/// Zeros are rendered in pieces of at most this size: a literal is staged whole.
+constexpr std::uint64_t kZeroRunBytes = std::uint64_t{1} << 20;
+/// Segment::payload of a run of zeros.
+constexpr std::uint64_t kZeroPayload = ~std::uint64_t{0};
+
+std::uint32_t crc_of_zeros(std::uint64_t length) {
+  constexpr std::byte kZero{};
+  std::uint32_t crc = 0, power = crc32(0, {&kZero, 1});  // of 2^i zeros
+  std::uint64_t power_length = 1;
+  for (; length > 0; length >>= 1) {
+    if (length & 1) crc = crc32_combine(crc, power, power_length);
+    power = crc32_combine(power, power, power_length);
+    power_length *= 2;
+  }
+  return crc;
+}
 
 class ArchivesRenderer : public OutputRenderer {
  public:

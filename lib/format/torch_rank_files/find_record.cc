@@ -79,7 +79,7 @@ std::optional<FlatUnit> LocalState::unit_of_full(const Unit& unit, const TorchAr
   };
   const auto is_buffer = [&](const std::string& name, const ArchiveTensor& tensor) {
     Path path = unit.prefix;
-    path.push_back({PathItem::Kind::kKey, 0, name});
+    path.push_back(key_item(name));
     const std::string stored = dotted(path);
     return std::ranges::any_of(states_.entries, [&](const RankEntry& entry) {
       return entry.name == stored && std::ranges::all_of(entry.leaves, [&](const RankLeaf& leaf) {

@@ -12,14 +12,14 @@
 namespace tessera::rank_files {
 namespace {
 
-[[noreturn]] void corrupt(const std::string& what) {
+[[noreturn]] void bad_record(const std::string& what) {
   fail(Code::kCorrupt, "flat layout: " + what, "docs/formats/torch-rank-files.md shows its form");
 }
 
 const ValueList& list_of(const Value& object, std::string_view key, std::string_view where) {
   const Value* found = object.find(key);
   if (!found || found->kind() != Value::Kind::kList)
-    corrupt(fmt::format("{} has no list \"{}\"", printable(where), key));
+    bad_record(fmt::format("{} has no list \"{}\"", printable(where), key));
   return found->as_list();
 }
 
@@ -27,17 +27,17 @@ std::vector<std::string> strings(const ValueList& items, std::string_view where)
   std::vector<std::string> out;
   for (const Value& item : items) {
     if (!item.is_string() || item.as_string().empty())
-      corrupt(fmt::format("{} lists something that is no name", printable(where)));
+      bad_record(fmt::format("{} lists something that is no name", printable(where)));
     out.push_back(item.as_string());
   }
   return out;
 }
 
 Shape shape_of(const Value& value) {
-  if (value.kind() != Value::Kind::kList) corrupt("a shape that is no list");
+  if (value.kind() != Value::Kind::kList) bad_record("a shape that is no list");
   std::vector<std::int64_t> extents;
   for (const Value& extent : value.as_list()) {
-    if (!extent.is_int()) corrupt("a shape that is no list of integers");
+    if (!extent.is_int()) bad_record("a shape that is no list of integers");
     extents.push_back(extent.as_int());
   }
   return Shape::checked(extents);
@@ -49,13 +49,13 @@ FlatUnit unit_of(const std::string& name, const Value& value) {
   const std::vector<std::string> fqns = strings(list_of(value, "fqns", name), name);
   const ValueList& shapes = list_of(value, "shapes", name);
   if (fqns.size() != shapes.size())
-    corrupt(
+    bad_record(
         fmt::format("{} has {} names and {} shapes", printable(name), fqns.size(), shapes.size()));
   for (std::size_t i = 0; i < fqns.size(); ++i)
     unit.parameters.push_back({fqns[i], shape_of(shapes[i])});
   if (const Value* alignment = value.find("alignment")) {
     if (!alignment->is_int() || alignment->as_int() < 1 || alignment->as_int() > 4096)
-      corrupt("an alignment that is no small number of elements");
+      bad_record("an alignment that is no small number of elements");
     unit.alignment = alignment->as_int();
   }
   return unit;
@@ -78,7 +78,7 @@ FlatRecord parse_flat_record(ByteView json) {
   const Value root = parse_json(json);
   const Value* units = root.find("flat_params");
   if (!units) units = &root;
-  if (!units->is_dict() || units->as_dict().empty()) corrupt("it names no flat parameter");
+  if (!units->is_dict() || units->as_dict().empty()) bad_record("it names no flat parameter");
   FlatRecord out;
   std::set<std::string> names;
   for (const auto& [key, value] : units->as_dict()) {
@@ -86,13 +86,13 @@ FlatRecord parse_flat_record(ByteView json) {
     out.units.push_back(unit_of(key.as_string(), value));
     for (const FlatParameter& parameter : out.units.back().parameters)
       if (!names.insert(parameter.fqn).second)
-        corrupt(fmt::format("\"{}\" stands in two places", printable(parameter.fqn)));
+        bad_record(fmt::format("\"{}\" stands in two places", printable(parameter.fqn)));
   }
-  if (out.units.empty()) corrupt("it names no flat parameter");
+  if (out.units.empty()) bad_record("it names no flat parameter");
   if (root.find("parameters")) out.order = strings(list_of(root, "parameters", "it"), "it");
   if (const Value* optimizers = root.find("optimizers"); optimizers && optimizers->is_dict())
     for (const auto& [key, value] : optimizers->as_dict()) {
-      if (value.kind() != Value::Kind::kList) corrupt("an optimizer whose ids are no list");
+      if (value.kind() != Value::Kind::kList) bad_record("an optimizer whose ids are no list");
       out.optimizers[key.as_string()] = strings(value.as_list(), key.as_string());
     }
   return out;

@@ -14,8 +14,6 @@
 namespace tessera::rank_files {
 namespace {
 
-PathItem key_item(std::string key) { return {PathItem::Kind::kKey, 0, std::move(key)}; }
-
 void push(StateDict& state, const Path& path, std::ptrdiff_t depth, Value value) {
   Path own(path.begin() + depth, path.end());
   std::string name = dotted(own);
@@ -352,7 +350,7 @@ bool LocalOutput::add_optimizer(const Optimizer& optimizer, std::size_t e, std::
   const auto run = slice(unit, parameter, rank);
   if (!run) return true;
   Path path = entry(e).path;
-  path[at + 1] = {PathItem::Kind::kIntKey, optimizer.ids.at(place->second), {}};
+  path[at + 1] = int_key_item(optimizer.ids.at(place->second));
   const Value& value = entry(e).value;
   if (!is_shaped(e, unit.parameters[parameter].shape) ||
       unit.parameters[parameter].shape.rank() == 0) {
@@ -374,7 +372,7 @@ void LocalOutput::add_unit_state(const Optimizer& optimizer, const StateLeaf& le
   const Unit& unit = units_[unit_index];
   Path path = optimizer.prefix;
   path.push_back(key_item("state"));
-  path.push_back({PathItem::Kind::kIntKey, optimizer.unit_ids.at(unit_index), {}});
+  path.push_back(int_key_item(optimizer.unit_ids.at(unit_index)));
   path.insert(path.end(), leaf.rest.begin(), leaf.rest.end());
   const std::size_t first = *leaf.entries.front();
   const Shape& shape = unit.parameters.front().shape;

@@ -13,12 +13,6 @@
 namespace tessera::rank_files {
 namespace {
 
-bool is_key(const PathItem& item, std::string_view key) {
-  return item.kind == PathItem::Kind::kKey && item.key == key;
-}
-
-PathItem key_item(std::string key) { return {PathItem::Kind::kKey, 0, std::move(key)}; }
-
 /// ...param_groups.<i>.params
 bool is_member_list(const Path& path) {
   return path.size() >= 3 && is_key(path.back(), "params") &&

@@ -85,7 +85,7 @@ void RankMerger::add_per_rank(const RankEntry& entry, const Path& path) {
   ++rank_local_;
   for (const RankLeaf& leaf : entry.leaves) {
     Path own = path;
-    own.push_back({PathItem::Kind::kKey, 0, fmt::format("rank_{}", leaf.rank)});
+    own.push_back(key_item(fmt::format("rank_{}", leaf.rank)));
     RankEntry alone{own, dotted(own), {leaf}};
     if (leaf.value.is_tensor())
       add_tensor(alone, own);

@@ -125,7 +125,7 @@ class Opener {
       ValueBudget budget(kMaxLeaves);
       StateDict state = flatten(lifter(archive.root), budget);
       Path prefix;
-      if (!part.key.empty()) prefix.push_back({PathItem::Kind::kKey, 0, part.key});
+      if (!part.key.empty()) prefix.push_back(key_item(part.key));
       add_entries(state, prefix, rank, file, lifter);
       add_containers(state, prefix, file);
     });

@@ -23,7 +23,7 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
     const TorchArchive& archive = builder.archive(file);
     dialect = archive.legacy ? "torch.save, legacy stream (before PyTorch 1.6)" : "torch.save, zip";
     Path prefix;
-    if (!part.key.empty()) prefix.push_back({PathItem::Kind::kKey, 0, part.key});
+    if (!part.key.empty()) prefix.push_back(key_item(part.key));
     in_file(part.file, [&] { builder.add_state(file, archive.root, prefix); });
   }
   if (parts.size() > 1) dialect += fmt::format(", {} files", parts.size());
