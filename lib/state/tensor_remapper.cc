@@ -70,4 +70,13 @@ Value TensorRemapper::rebuild(const OpaqueObject& object, bool& changed) {
   return Value::opaque(std::move(out));
 }
 
+bool holds_tensors(const Value& value) {
+  bool found = false;
+  TensorRemapper([&found](std::uint32_t index) {
+    found = true;
+    return index;
+  })(value);
+  return found;
+}
+
 }  // namespace tessera

@@ -25,4 +25,7 @@ class TensorRemapper {
   std::unordered_map<const void*, Value> done_;
 };
 
+/// Whether a tensor stands anywhere inside.
+bool holds_tensors(const Value& value);
+
 }  // namespace tessera

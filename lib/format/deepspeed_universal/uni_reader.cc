@@ -39,6 +39,7 @@ class UniversalReader {
     open_optimizer();
     for (const FileInfo& info : directory_.list(folder_.prefix + std::string(kZeroFolder)))
       if (info.type == FileType::kDirectory) open_parameter(info.name);
+    check_leaves();
     add_model();
     add_optimizer();
     StateAssembler(builder_, model_).add_other_state();
@@ -142,6 +143,35 @@ class UniversalReader {
     for (const LeafFile& file : found->second)
       if (file.leaf == leaf) return &file;
     return nullptr;
+  }
+
+  /// The parameters of a group have the same leaves: a file that one alone lacks is lost.
+  void check_leaves() {
+    for (const auto& group : model_.param_shapes) {
+      std::map<std::string, const LeafFile*> expected;
+      for (const NamedShape& item : group)
+        if (const auto own = leaves_.find(item.name); own != leaves_.end())
+          for (const LeafFile& leaf : own->second) expected.emplace(leaf.leaf, &leaf);
+      for (const NamedShape& item : group)
+        for (const auto& [leaf, like] : expected) check_leaf(item.name, leaf, *like);
+    }
+  }
+  void check_leaf(const std::string& name, const std::string& leaf, const LeafFile& like) {
+    const auto& stateless = model_.naming.no_state;
+    const LeafFile* mine = find(name, leaf);
+    if (mine && mine->is_tensor != like.is_tensor)
+      return findings_.error("CK066",
+                             fmt::format("it holds {} tensor, {} {}", mine->is_tensor ? "a" : "no",
+                                         path(like.file), like.is_tensor ? "one" : "none"),
+                             path(mine->file), name);
+    const bool exempt = leaf == kFp32Leaf ||  // asked for where the weights are made
+                        std::ranges::find(stateless, name) != stateless.end();
+    if (mine || exempt) return;
+    findings_.error("CK010",
+                    fmt::format("the file of its \"{}\" is missing, which {} has", printable(leaf),
+                                path(like.file)),
+                    folder_.prefix + std::string(kZeroFolder) + "/" + name + "/" + leaf + ".pt",
+                    name);
   }
 
   /// A flat tensor has the shape that the model file says.

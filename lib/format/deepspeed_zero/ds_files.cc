@@ -14,10 +14,10 @@ namespace {
 constexpr std::array kModelKeys = {kModule,       kOptimizer,          kBufferNames,  kParamShapes,
                                    kFrozenShapes, kFrozenFragments,    kSharedParams, kDpWorldSize,
                                    kMpWorldSize,  kParallelDimensions, kTessera};
-constexpr std::array kOptimKeys = {kZeroStage,         kBaseState,          kBaseStep,
-                                   kFp32Groups,        kFp32FlatGroups,     kGroupPaddings,
-                                   kAlignmentPaddings, kPartitionCount,     kSliceMappings,
-                                   kPartitionGroups,   kOptimizerStateDict, kParamGroups, kDsVersion};
+constexpr std::array kOptimKeys = {
+    kZeroStage,          kBaseState,         kBaseStep,       kFp32Groups,    kFp32FlatGroups,
+    kGroupPaddings,      kAlignmentPaddings, kPartitionCount, kSliceMappings, kPartitionGroups,
+    kOptimizerStateDict, kParamGroups,       kDsVersion};
 
 template <std::size_t N>
 Value without(const Value& dict, const std::array<std::string_view, N>& keys,

@@ -5,7 +5,7 @@ namespace tessera::deepspeed {
 Value scalar_value(FileBuilder& builder, const Value& value) {
   if (value.is_tensor()) return builder.tensor(value.tensor_index());
   if (value.kind() == Value::Kind::kFloat) return builder.float_scalar(value.as_real());
-  return value;
+  return builder.value(value);
 }
 
 Value param_groups(FileBuilder& builder, const SourceState& state, const Target& target) {
@@ -28,7 +28,8 @@ void add_globals(FileBuilder& builder, const SourceState& state, ValueDict& out)
     const std::string_view name =
         key.is_string() ? std::string_view(key.as_string()) : std::string_view();
     if (name == kBufferNames) continue;
-    out.emplace_back(key, name == kLossScaler ? scaler_object(value) : builder.value(value));
+    out.emplace_back(
+        key, name == kLossScaler ? scaler_object(builder.value(value)) : builder.value(value));
   }
 }
 

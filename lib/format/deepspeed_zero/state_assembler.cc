@@ -3,24 +3,18 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/state/roles.h>
 #include <tessera/tensor/cast.h>
 
 #include <algorithm>
 
 #include "lib/format/deepspeed_zero/zero_partition.h"
+#include "lib/state/tensor_remapper.h"
 
 namespace tessera::deepspeed {
 namespace {
 
 constexpr std::string_view kCopyPrefix = "module.";
 constexpr std::string_view kClientState = "client_state";
-
-bool holds_tensor(const Value& value) {
-  bool found = false;
-  for_each_tensor(value, [&found](std::uint32_t) { found = true; });
-  return found;
-}
 
 }  // namespace
 
@@ -168,7 +162,7 @@ void StateAssembler::add_globals(std::uint32_t file, const Value& globals) {
 
 void StateAssembler::add_other_state() {
   const Path model_root = root_path(model_.naming.model_root);
-  if (!model_.module_attributes.is_none() && !holds_tensor(model_.module_attributes))
+  if (!model_.module_attributes.is_none() && !holds_tensors(model_.module_attributes))
     builder_.manifest().state.containers.push_back(
         {model_root, Value::Kind::kOrderedDict, model_.module_attributes, 0});
   for (const auto& [name, value] : model_.module_values) {

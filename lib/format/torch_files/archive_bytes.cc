@@ -5,6 +5,7 @@
 #include <tessera/tensor/cast.h>
 #include <tessera/tensor/region_copy.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "lib/format/torch_files/archive_source.h"
@@ -13,7 +14,10 @@
 namespace tessera {
 namespace {
 
-constexpr std::uint64_t kSmallBytes = 4096;
+// What is read to tell copies from tensors that differ: all, or blocks from one end to the other.
+constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;
+constexpr std::int64_t kBlockBytes = 4096;
+constexpr std::int64_t kBlocks = 16;
 
 /// The value with its tensors numbered in order of appearance, and those tensors.
 struct Numbered {
@@ -50,8 +54,8 @@ const TorchArchive& ArchiveBytes::located(std::uint32_t file) {
 Bytes ArchiveBytes::read(TensorRef ref, std::int64_t first, std::int64_t numel) {
   const TorchArchive& archive = located(ref.file);
   const ArchiveTensor& from = archive.tensors.at(ref.tensor);
-  if (!is_dense(from) || is_sub_byte(from.dtype) || from.flags != 0 || first < 0 || numel < 0 ||
-      first > from.shape.numel() || numel > from.shape.numel() - first)
+  if (!is_readable(ref) || first < 0 || numel < 0 || first > from.shape.numel() ||
+      numel > from.shape.numel() - first)
     fail(Code::kUnsupported, "a small tensor that is strided, sparse or packed");
   const auto item = static_cast<std::uint64_t>(element_bytes(from.dtype));
   const std::string& path = builder_.manifest().files.at(ref.file).path;
@@ -64,6 +68,20 @@ Bytes ArchiveBytes::read(TensorRef ref, std::int64_t first, std::int64_t numel) 
     if (archive.big_endian) swap_bytes(bytes, swap_unit_bytes(from.dtype));
     return bytes;
   });
+}
+
+bool ArchiveBytes::is_readable(TensorRef ref) const {
+  const ArchiveTensor& from = tensor(ref);
+  return is_dense(from) && !is_sub_byte(from.dtype) && from.flags == 0;
+}
+
+bool ArchiveBytes::is_zero(TensorRef ref, std::int64_t first, std::int64_t numel) {
+  const std::int64_t step = kSmallBytes / element_bytes(tensor(ref).dtype);
+  for (std::int64_t at = 0; at < numel; at += step) {
+    const Bytes bytes = read(ref, first + at, std::min(step, numel - at));
+    if (!std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; })) return false;
+  }
+  return true;
 }
 
 std::optional<Value> ArchiveBytes::number(TensorRef ref) {
@@ -100,12 +118,21 @@ ArchiveBytes::Answer ArchiveBytes::same(TensorRef a, TensorRef b) {
   const ArchiveStorage *mine = own_storage(a), *theirs = own_storage(b);
   if (mine && theirs && builder_.archive(a.file).big_endian == builder_.archive(b.file).big_endian)
     return mine->crc32 == theirs->crc32 ? Answer::kEqual : Answer::kDifferent;
-  const bool plain = is_dense(left) && is_dense(right) && !is_sub_byte(left.dtype) &&
-                     left.flags == 0 && right.flags == 0;
-  const auto bytes = static_cast<std::uint64_t>(TensorSpec{left.dtype, left.shape}.size_bytes());
-  if (!plain || bytes > kSmallBytes) return Answer::kUnknown;
-  return read(a, 0, left.shape.numel()) == read(b, 0, right.shape.numel()) ? Answer::kEqual
-                                                                           : Answer::kDifferent;
+  if (!is_readable(a) || !is_readable(b)) return Answer::kUnknown;
+  return compare(a, b, left.shape.numel(), element_bytes(left.dtype));
+}
+
+ArchiveBytes::Answer ArchiveBytes::compare(TensorRef a, TensorRef b, std::int64_t numel,
+                                           std::int64_t item_bytes) {
+  const auto equal = [&](std::int64_t first, std::int64_t length) {
+    return read(a, first, length) == read(b, first, length);
+  };
+  if (numel <= kSmallBytes / item_bytes)
+    return equal(0, numel) ? Answer::kEqual : Answer::kDifferent;
+  const std::int64_t length = kBlockBytes / item_bytes, last = numel - length;
+  for (std::int64_t i = 0; i < kBlocks; ++i)
+    if (!equal(last / (kBlocks - 1) * i, length)) return Answer::kDifferent;
+  return equal(last, length) ? Answer::kUnknown : Answer::kDifferent;
 }
 
 ArchiveBytes::Answer ArchiveBytes::same(std::uint32_t file_a, const Value& a, std::uint32_t file_b,

@@ -1,8 +1,8 @@
 #pragma once
 // The few tensor bytes that a manifest needs: a counter that is a number in the logical state, and
 // what every rank stored, which must be known to be the same before one copy stands for all.
-// Equality is read off the archives' CRC-32s where a storage holds one tensor; small tensors
-// without one are read. Not thread-safe.
+// Equality is read off the archives' CRC-32s where a storage holds one tensor; tensors without one
+// are read, of large ones some blocks. Not thread-safe.
 #include <tessera/base/bytes.h>
 #include <tessera/state/value.h>
 
@@ -32,6 +32,11 @@ class ArchiveBytes {
   /// A tensor of one element as a Python number; nullopt for a dtype that is none.
   std::optional<Value> number(TensorRef ref);
 
+  /// False for tensors that read() refuses: strided, sparse, packed.
+  bool is_readable(TensorRef ref) const;
+  /// Whether these elements are all zero bytes; read in small blocks.
+  bool is_zero(TensorRef ref, std::int64_t first, std::int64_t numel);
+
   enum class Answer : std::uint8_t { kEqual, kDifferent, kUnknown };
   Answer same(TensorRef a, TensorRef b);
   /// The same question of two values, each part of one archive: equal with equal tensors inside.
@@ -41,6 +46,7 @@ class ArchiveBytes {
   const TorchArchive& located(std::uint32_t file);
   /// The storage when the tensor is all of it and its CRC-32 is known.
   const ArchiveStorage* own_storage(TensorRef ref) const;
+  Answer compare(TensorRef a, TensorRef b, std::int64_t numel, std::int64_t item_bytes);
 
   const Directory& directory_;
   ArchiveManifestBuilder& builder_;
