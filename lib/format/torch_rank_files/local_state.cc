@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "lib/format/torch_files/archive_source.h"
+#include "lib/format/torch_rank_files/local_leaves.h"
 
 namespace tessera::rank_files {
 namespace {
@@ -30,33 +31,6 @@ std::optional<std::vector<std::int64_t>> ids_of(const Value& value) {
   return ids;
 }
 
-bool starts_with(const Path& path, const Path& prefix) {
-  return path.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), path.begin());
-}
-
-/// The id of <prefix>.state.<id>.<leaf ...>, or nothing.
-std::optional<std::int64_t> state_id(const Path& path, const Path& prefix) {
-  const std::size_t at = prefix.size();
-  if (path.size() < at + 3 || !starts_with(path, prefix) || !is_key(path[at], "state"))
-    return std::nullopt;
-  if (path[at + 1].kind != PathItem::Kind::kIntKey) return std::nullopt;
-  return path[at + 1].index;
-}
-
-bool is_array(const RankLeaf& leaf, const ArchiveBytes& bytes) {
-  if (leaf.sharded || !leaf.value.is_tensor()) return false;
-  return bytes.tensor({leaf.file, leaf.value.tensor_index()}).shape.rank() == 1;
-}
-
-std::int64_t numel_of(const RankLeaf& leaf, const ArchiveBytes& bytes) {
-  return bytes.tensor({leaf.file, leaf.value.tensor_index()}).shape.numel();
-}
-
-bool all_arrays(const RankEntry& entry, const ArchiveBytes& bytes) {
-  return std::ranges::all_of(entry.leaves,
-                             [&](const RankLeaf& leaf) { return is_array(leaf, bytes); });
-}
-
 }  // namespace
 
 LocalState::LocalState(const RankStates& states, ArchiveManifestBuilder& builder,
@@ -73,6 +47,7 @@ void LocalState::find_units() {
     const TensorSpec& spec = entry.leaves.front().sharded->spec;
     if (spec.shape.rank() != 1 || entry.path.empty() || !is_flat_name(entry.path.back().key))
       continue;
+    check_ranks(entry);
     Unit unit;
     unit.entry = &entry;
     unit.prefix.assign(entry.path.begin(), entry.path.end() - 1);
@@ -82,6 +57,28 @@ void LocalState::find_units() {
     unit.shard_numel = ceil_div(unit.numel, world_size);
     units_.push_back(std::move(unit));
   }
+}
+
+/// The optimizer's runs are placed by the files' names: those must be the ranks' own.
+void LocalState::check_ranks(const RankEntry& entry) const {
+  const ShardedValue& first = *entry.leaves.front().sharded;
+  for (const RankLeaf& leaf : entry.leaves)
+    in_file(builder_.manifest().files.at(leaf.file).path, [&] {
+      in_tensor(entry.name, [&] {
+        if (!leaf.sharded || leaf.sharded->is_dtensor())
+          fail(Code::kCorrupt, fmt::format("a flat parameter on rank {}, but not on rank {}",
+                                           entry.leaves.front().rank, leaf.rank));
+        if (leaf.sharded->spec != first.spec)
+          fail(Code::kCorrupt,
+               fmt::format("it is {} on rank {} and {} on rank {}", first.spec.to_string(),
+                           entry.leaves.front().rank, leaf.sharded->spec.to_string(), leaf.rank));
+        if (leaf.sharded->rank.value_or(leaf.rank) != leaf.rank)
+          fail(Code::kCorrupt,
+               fmt::format("the file is named as rank {}'s, but rank {} saved it", leaf.rank,
+                           *leaf.sharded->rank),
+               "give the ranks' files their own names back: the optimizer's state has no others");
+      });
+    });
 }
 
 void LocalState::find_optimizers() {
@@ -99,7 +96,7 @@ void LocalState::find_optimizers() {
 }
 
 void LocalState::name_parameters(const Directory& directory, const ReadOptions& options) {
-  check_padding_ = options.tolerate_damage;
+  tolerate_ = options.tolerate_damage;
   if (const auto record = find_record(directory, options)) fit(*record);
   if (!record_)
     builder_.manifest().notes.push_back(
@@ -150,118 +147,6 @@ void LocalState::find_slices() {
     if (const auto found = names.find(entry.name); found != names.end() && !entry.is_sharded())
       slices_.insert(*found);
   orig_ = orig_ || !slices_.empty();
-}
-
-std::vector<LocalState::Target> LocalState::targets_in_order(bool whole_units,
-                                                             bool trained_only) const {
-  std::vector<Target> out;
-  std::map<std::string, Target> by_name;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (trained_only && !units_[u].entry->leaves.front().sharded->wrapper_requires_grad) continue;
-    if (whole_units) out.push_back({u, -1});
-    for (std::size_t p = 0; p < units_[u].parameters.size(); ++p)
-      by_name.emplace(units_[u].parameters[p].fqn, Target{u, static_cast<std::int64_t>(p)});
-  }
-  if (whole_units) return out;
-  // The model's order: as recorded, else as the slices of the weights stand, else unit by unit.
-  const auto take = [&](const std::string& fqn) {
-    const auto found = by_name.find(fqn);
-    if (found == by_name.end()) return;
-    out.push_back(found->second);
-    by_name.erase(found);
-  };
-  for (const std::string& fqn : record_->order) take(fqn);
-  for (const RankEntry& entry : states_.entries)
-    if (const auto slice = slices_.find(entry.name); slice != slices_.end())
-      take(units_[slice->second.first].parameters[slice->second.second].fqn);
-  for (const Unit& unit : units_)
-    for (const FlatSegment& segment : unit.parameters) take(segment.fqn);
-  return out;
-}
-
-/// Elements of each id's array state: on one rank, or on all of them together.
-std::map<std::int64_t, std::int64_t> LocalState::stored_numels(const Optimizer& optimizer,
-                                                               bool sum) const {
-  std::map<std::int64_t, std::int64_t> out;
-  for (const RankEntry& entry : states_.entries) {
-    const auto id = state_id(entry.path, optimizer.prefix);
-    if (!id || out.contains(*id) || !all_arrays(entry, bytes_)) continue;
-    std::int64_t total = 0;
-    for (const RankLeaf& leaf : entry.leaves) total += numel_of(leaf, bytes_);
-    out.emplace(*id, sum ? total : numel_of(entry.leaves.front(), bytes_));
-  }
-  return out;
-}
-
-/// Ids 0, 1, .. by the record's own word.
-bool LocalState::map_by_record(Optimizer& optimizer) {
-  const auto listed = record_->optimizers.find(dotted(optimizer.prefix));
-  if (listed == record_->optimizers.end()) return false;
-  std::map<std::string, Target> known;
-  for (const bool whole_units : {true, false})
-    for (const Target& target : targets_in_order(whole_units, false)) {
-      const Unit& unit = units_[target.unit];
-      known.emplace(
-          whole_units ? unit.name : unit.parameters[static_cast<std::size_t>(target.parameter)].fqn,
-          target);
-    }
-  for (const std::int64_t id : optimizer.ids) {
-    const bool has_name = id >= 0 && id < static_cast<std::int64_t>(listed->second.size());
-    const auto target =
-        has_name ? known.find(listed->second[static_cast<std::size_t>(id)]) : known.end();
-    if (target == known.end())
-      fail(Code::kCorrupt,
-           fmt::format("the flat layout does not say which parameter id {} of optimizer \"{}\" is",
-                       id, printable(listed->first)));
-    optimizer.targets.emplace(id, target->second);
-  }
-  return true;
-}
-
-void LocalState::map_optimizer(Optimizer& optimizer) {
-  if (map_by_record(optimizer)) return;
-  std::size_t parameters = 0;
-  for (const Unit& unit : units_) parameters += unit.parameters.size();
-  const std::size_t ids = optimizer.ids.size();
-  const bool whole_units = !orig_ && (ids == units_.size() || ids != parameters);
-  const std::map<std::int64_t, std::int64_t> numels = stored_numels(optimizer, !whole_units);
-  std::vector<std::optional<Shape>> shapes;
-  for (const std::int64_t id : optimizer.ids) {
-    const auto numel = numels.find(id);
-    shapes.push_back(numel == numels.end() ? std::nullopt : std::optional(Shape{numel->second}));
-  }
-  // Optimizers mostly leave frozen modules out.
-  for (const bool trained_only : {true, false}) {
-    const std::vector<Target> targets = targets_in_order(whole_units, trained_only);
-    if (targets.size() < ids) continue;
-    std::vector<Shape> candidates;
-    for (const Target& target : targets) {
-      const Unit& unit = units_[target.unit];
-      candidates.push_back(
-          whole_units ? Shape{unit.shard_numel}
-                      : Shape{unit.parameters[static_cast<std::size_t>(target.parameter)].numel});
-    }
-    const IdMapping mapping = map_ids(shapes, optimizer.group_sizes, candidates);
-    if (!mapping.complete) continue;
-    for (std::size_t i = 0; i < ids; ++i)
-      optimizer.targets.emplace(optimizer.ids[i],
-                                targets[static_cast<std::size_t>(mapping.candidate[i])]);
-    const bool in_order = targets.size() == ids && optimizer.group_sizes.size() == 1;
-    if (!mapping.certain && !in_order)
-      note_optimizer(optimizer,
-                     "could mean other parameters of "
-                     "the same sizes, too: \"optimizers\" "
-                     "in the flat layout would say which");
-    return;
-  }
-  note_optimizer(optimizer, "do not fit the parameters; they stay ids");
-}
-
-void LocalState::note_optimizer(const Optimizer& optimizer, std::string_view what) {
-  builder_.manifest().notes.push_back(
-      {"CK072", "warning",
-       fmt::format("the ids of optimizer \"{}\" {}", printable(dotted(optimizer.prefix)), what), "",
-       ""});
 }
 
 bool LocalState::add(const RankEntry& entry) {
@@ -376,7 +261,7 @@ void LocalState::add_state(const RankEntry& entry, const Optimizer& optimizer,
   const std::vector<Run> runs =
       arrays ? in_tensor(entry.name, [&] { return state_runs(entry, target); })
              : std::vector<Run>();
-  if (arrays && target.parameter < 0 && check_padding_) check_padding(entry, unit);
+  if (arrays && target.parameter < 0 && tolerate_) check_padding(entry, unit);
   for (std::size_t p = 0; p < unit.parameters.size(); ++p) {
     if (target.parameter >= 0 && static_cast<std::size_t>(target.parameter) != p) continue;
     Path path = entry.path;
@@ -393,15 +278,12 @@ void LocalState::add_state(const RankEntry& entry, const Optimizer& optimizer,
 
 /// State of the padding behind the last parameter: zero as long as nothing reads it.
 void LocalState::check_padding(const RankEntry& entry, const Unit& unit) {
-  constexpr std::int64_t kMostElements = 4096;
   for (const RankLeaf& leaf : entry.leaves) {
     const std::int64_t valid =
         std::clamp<std::int64_t>(unit.numel - leaf.rank * unit.shard_numel, 0, unit.shard_numel);
     const TensorRef ref{leaf.file, leaf.value.tensor_index()};
     const std::int64_t padded = unit.shard_numel - valid;
-    if (padded == 0 || padded > kMostElements || !is_dense(bytes_.tensor(ref))) continue;
-    const Bytes tail = bytes_.read(ref, valid, padded);
-    if (std::ranges::all_of(tail, [](std::byte b) { return b == std::byte{0}; })) continue;
+    if (padded == 0 || !bytes_.is_readable(ref) || bytes_.is_zero(ref, valid, padded)) continue;
     builder_.manifest().notes.push_back(
         {"CK065", "warning",
          fmt::format("padding of rank {}'s shard ({} elements) is not zero", leaf.rank, padded),

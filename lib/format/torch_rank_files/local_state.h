@@ -67,6 +67,7 @@ class LocalState {
   };
 
   void find_units();
+  void check_ranks(const RankEntry& entry) const;
   void find_optimizers();
   std::optional<FlatRecord> find_record(const Directory& directory, const ReadOptions& options);
   std::optional<FlatRecord> record_of_full(const Directory& directory, const std::string& file);
@@ -79,6 +80,10 @@ class LocalState {
   void note_optimizer(const Optimizer& optimizer, std::string_view what);
   std::vector<Target> targets_in_order(bool whole_units, bool trained_only) const;
   std::map<std::int64_t, std::int64_t> stored_numels(const Optimizer& optimizer, bool sum) const;
+  std::vector<std::int64_t> ranks_without_state(const Optimizer& optimizer) const;
+  /// Elements of a parameter in a rank's shard.
+  std::int64_t part_on(const Target& target, std::int64_t rank) const;
+  void report_lost(const Optimizer& optimizer, const std::vector<std::int64_t>& lost);
 
   bool add_unit(const Unit& unit);
   bool add_optimizer(const RankEntry& entry, const Optimizer& optimizer);
@@ -100,7 +105,7 @@ class LocalState {
   std::map<std::string, std::pair<std::size_t, std::size_t>> slices_;  // name -> unit, parameter
   std::optional<FlatRecord> record_;
   bool orig_ = false;
-  bool check_padding_ = false;
+  bool tolerate_ = false;  // damage is noted, and padding looked at
 };
 
 }  // namespace tessera::rank_files

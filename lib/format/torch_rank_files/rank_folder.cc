@@ -67,7 +67,29 @@ int place_of(std::string_view label) {
 struct Found {
   std::map<std::int64_t, std::string> files;
   std::set<std::int64_t> world_sizes;
+
+  /// Ranks that the names speak of.
+  std::int64_t ranks() const {
+    const std::int64_t last = files.rbegin()->first;
+    return world_sizes.empty() ? last + 1 : *world_sizes.begin();
+  }
 };
+
+void check_ranks(const std::map<std::string, Found>& by_label) {
+  std::size_t files = 0;
+  const Found* widest = nullptr;
+  for (const auto& [label, found] : by_label) {
+    files += found.files.size();
+    if (!widest || found.ranks() > widest->ranks()) widest = &found;
+  }
+  const std::int64_t ranks = widest->ranks();
+  if (ranks <= most_ranks(files, by_label.size())) return;
+  fail(Code::kCorrupt,
+       fmt::format("{} is a file of {} ranks, but {} rank file{} in all {} here",
+                   printable(widest->files.rbegin()->second), ranks, files, files == 1 ? "" : "s",
+                   files == 1 ? "is" : "are"),
+       "bring the other ranks' files here, or rename what is no rank's");
+}
 
 RankPart part_of(const std::string& label, const Found& found, std::int64_t& world_size) {
   if (found.world_sizes.size() > 1)
@@ -75,13 +97,13 @@ RankPart part_of(const std::string& label, const Found& found, std::int64_t& wor
          fmt::format("rank files of world sizes {} and {} stand side by side",
                      *found.world_sizes.begin(), *found.world_sizes.rbegin()),
          "keep the files of one save in the folder");
-  const std::int64_t last = found.files.rbegin()->first;
-  const std::int64_t declared = found.world_sizes.empty() ? last + 1 : *found.world_sizes.begin();
-  if (last >= declared)
+  const std::int64_t declared = found.ranks();
+  if (found.files.rbegin()->first >= declared)
     fail(Code::kCorrupt, fmt::format("{} says that there are {} ranks",
                                      printable(found.files.rbegin()->second), declared));
   world_size = std::max(world_size, declared);
-  RankPart part{label, "", std::vector<std::string>(static_cast<std::size_t>(declared))};
+  RankPart part{label, "", std::vector<std::string>(static_cast<std::size_t>(declared)),
+                found.files.begin()->second};
   for (const auto& [rank, file] : found.files) part.files[static_cast<std::size_t>(rank)] = file;
   return part;
 }
@@ -112,28 +134,31 @@ std::optional<RankName> parse_rank_name(std::string_view name) {
   return out;
 }
 
+std::int64_t most_ranks(std::size_t files, std::size_t parts) {
+  constexpr std::size_t kFree = 1 << 12, kPerFile = 16;
+  return static_cast<std::int64_t>((kFree + kPerFile * files) / std::max<std::size_t>(parts, 1));
+}
+
 std::string RankPart::name_of(std::int64_t rank) const {
-  for (std::size_t other = 0; other < files.size(); ++other) {
-    if (files[other].empty()) continue;
-    // Not the digits of a world size: the rank's own stand after its word.
-    const std::string& name = files[other];
-    const auto stem = torch_stem(name);
-    const auto place = stem ? find_numbered(*stem, "rank") : std::nullopt;
-    if (!place) break;
-    std::size_t begin = place->end;
-    while (begin > place->begin && is_digit(name[begin - 1])) --begin;
-    const std::size_t width = name[begin] == '0' ? place->end - begin : 1;
-    return name.substr(0, begin) + fmt::format("{:0>{}}", rank, width) + name.substr(place->end);
-  }
-  return fmt::format("rank{}.pt", rank);
+  const auto stem = torch_stem(sample);
+  // Not the digits of a world size: the rank's own stand after its word.
+  const auto place = stem ? find_numbered(*stem, "rank") : std::nullopt;
+  if (!place) return fmt::format("rank{}.pt", rank);
+  std::size_t begin = place->end;
+  while (begin > place->begin && is_digit(sample[begin - 1])) --begin;
+  const std::size_t width = sample[begin] == '0' ? place->end - begin : 1;
+  return sample.substr(0, begin) + fmt::format("{:0>{}}", rank, width) + sample.substr(place->end);
 }
 
 std::optional<RankFolder> find_rank_files(const Directory& directory) {
   std::map<std::string, Found> by_label;
   RankFolder out;
   for (const FileInfo& info : directory.list()) {
-    if (info.type != FileType::kRegular) continue;
     const auto name = parse_rank_name(info.name);
+    if (info.type != FileType::kRegular) {
+      if (name && info.type != FileType::kDirectory) out.unusable.push_back(info.name);
+      continue;
+    }
     if (!name) {
       if (torch_stem(info.name) && !info.name.starts_with('.')) out.others.push_back(info.name);
       continue;
@@ -147,6 +172,7 @@ std::optional<RankFolder> find_rank_files(const Directory& directory) {
                                        printable(info.name), name->rank));
   }
   if (by_label.empty()) return std::nullopt;
+  check_ranks(by_label);
   for (const auto& [label, found] : by_label)
     out.parts.push_back(part_of(label, found, out.world_size));
   std::ranges::stable_sort(out.parts, {}, [](const RankPart& p) { return place_of(p.label); });

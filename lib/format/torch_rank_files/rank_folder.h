@@ -29,22 +29,28 @@ struct RankName {
 /// nullopt for a name of another kind (DeepSpeed's and Megatron's mp_rank_NN among them).
 std::optional<RankName> parse_rank_name(std::string_view name);
 
+/// Ranks that `parts` parts may speak of when `files` files are there: what is not there costs work
+/// and memory, too. A folder that lost most of a few thousand ranks is still read.
+std::int64_t most_ranks(std::size_t files, std::size_t parts);
+
 struct RankPart {
   std::string label;
   std::string key;                 // where its root stands in the whole, "" = it is the whole
   std::vector<std::string> files;  // by rank; "" where there is none
+  std::string sample;              // one of them
   std::string name_of(std::int64_t rank) const;  // the name a missing file would have
 };
 
 struct RankFolder {
-  std::vector<RankPart> parts;      // model first, then optimizer, then others by label
-  std::int64_t world_size = 0;      // the most any part shows
-  std::vector<std::string> others;  // torch.save files that are no rank's
-  bool declared = false;            // the names give the world size
+  std::vector<RankPart> parts;        // model first, then optimizer, then others by label
+  std::int64_t world_size = 0;        // the most any part shows
+  std::vector<std::string> others;    // torch.save files that are no rank's
+  std::vector<std::string> unusable;  // named like a rank's, but links or devices
+  bool declared = false;              // the names give the world size
 };
 
 /// nullopt when no file is named like a rank's. Throws kCorrupt when names of one part give several
-/// world sizes or one rank twice.
+/// world sizes or one rank twice, or speak of far more ranks than there are files.
 std::optional<RankFolder> find_rank_files(const Directory& directory);
 
 }  // namespace tessera::rank_files

@@ -9,6 +9,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "lib/format/torch_files/archive_names.h"
+
 namespace tessera::rank_files {
 namespace {
 
@@ -91,6 +93,7 @@ class Opener {
       for (std::size_t rank = 0; rank < part.files.size(); ++rank)
         if (!part.files[rank].empty()) open(part, static_cast<std::int64_t>(rank));
     check_world_size();
+    note_renamed(builder_);
     return std::move(out_);
   }
 
@@ -107,13 +110,18 @@ class Opener {
   }
   void fail_missing(std::int64_t world_size, const std::vector<std::string>& names) {
     const auto shown = std::span(names).first(std::min(names.size(), kNamed));
-    findings_.error(
-        "CK010",
+    std::string message =
         fmt::format("{} of {} rank files {} missing: {}{}; what they held is lost", names.size(),
                     world_size * static_cast<std::int64_t>(out_.folder.parts.size()),
                     names.size() == 1 ? "is" : "are", fmt::join(shown, ", "),
-                    names.size() > kNamed ? ", ..." : ""),
-        names.front());
+                    names.size() > kNamed ? ", ..." : "");
+    const auto& links = out_.folder.unusable;
+    if (!links.empty())
+      message += fmt::format(
+          " ({} is no regular file: links are not followed, cp -rL copies what "
+          "they lead to)",
+          printable(links.front()));
+    findings_.error("CK010", std::move(message), names.front());
   }
 
   void open(const RankPart& part, std::int64_t rank) {
@@ -176,6 +184,9 @@ class Opener {
                        path_of(world_sizes_.begin()->second), world_sizes_.begin()->first),
            "files of two saves seem to be mixed");
     if (most_ <= world_size) return;
+    if (most_ > most_ranks(builder_.manifest().files.size(), out_.folder.parts.size()))
+      fail(Code::kCorrupt, fmt::format("they speak of {} ranks, but {} rank files are here", most_,
+                                       builder_.manifest().files.size()));
     std::vector<std::string> names;
     for (RankPart& part : out_.folder.parts) {
       for (std::int64_t rank = world_size; rank < most_; ++rank) {

@@ -14,13 +14,20 @@ namespace {
 
 using Answer = ProbeResult::Answer;
 
-/// Rank files of FairScale hold the description of their shards beside the weights, other
-/// frameworks' keys of their own.
+/// Rank files of FairScale hold the description of their shards beside the weights.
+bool describes_shards(const Value& value, int depth) {
+  if (!value.is_dict() || depth == 0) return false;
+  if (value.find("param_metadata")) return true;
+  return std::ranges::any_of(value.as_dict(), [depth](const auto& entry) {
+    return describes_shards(entry.second, depth - 1);
+  });
+}
+
+/// FairScale's, or another framework's by its own keys.
 bool is_another_formats(const Value& root) {
-  if (!root.is_dict()) return true;
-  for (const std::string_view key : {"shard_metadata", "ds_version", "ds_config", "meta"})
-    if (root.find(key)) return true;
-  return false;
+  constexpr int kDepth = 3;
+  if (!root.is_dict() || root.find("ds_version") || root.find("ds_config")) return true;
+  return describes_shards(root, kDepth);
 }
 
 class TorchRankFilesDriver : public FormatDriver {

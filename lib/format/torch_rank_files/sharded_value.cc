@@ -122,6 +122,8 @@ ShardedValue sharded_tensor(const Value& state, const TensorSpec& spec,
   const Value* world = attribute(parts[2], "global_world_size");
   if (world && world->is_int() && world->as_int() >= 1 && world->as_int() <= kMaxRank)
     out.world_size = world->as_int();
+  const Value* rank = attribute(parts[2], "global_rank");
+  if (rank && rank->is_int()) out.rank = rank->as_int();
   return out;
 }
 

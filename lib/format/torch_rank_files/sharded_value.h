@@ -30,6 +30,7 @@ struct ShardedValue {
   std::vector<LocalPiece> pieces;          // of this rank; empty: it holds nothing
   std::optional<Layout> layout;            // DTensor
   std::optional<std::int64_t> world_size;  // ranks the value itself speaks of
+  std::optional<std::int64_t> rank;        // whose it says it is (ShardedTensor)
   /// What other ranks hold, as this one knows it (ShardedTensor): rank and box.
   std::vector<std::pair<std::int64_t, Box>> boxes;
   bool is_parameter = false;
