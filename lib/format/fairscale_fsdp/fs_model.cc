@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "lib/format/fairscale_fsdp/fs_reader.h"
+#include "lib/state/tensor_remapper.h"
 
 namespace tessera::fairscale {
 namespace {
@@ -43,9 +44,7 @@ class ModelReader {
     ContainerNote note;
     note.path = root_;
     note.kind = Value::Kind::kOrderedDict;
-    bool tensors = false;
-    for_each_tensor(weights.attributes(), [&](std::uint32_t) { tensors = true; });
-    if (!tensors) note.attributes = weights.attributes();
+    if (!holds_tensors(weights.attributes())) note.attributes = weights.attributes();
     note.entries_before = 0;
     manifest().state.containers.push_back(std::move(note));
   }

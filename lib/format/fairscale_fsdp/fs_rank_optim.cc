@@ -59,6 +59,19 @@ class RankOptimReader {
         if (key.is_int() && state.is_dict()) mine.state.emplace(key.as_int(), &state);
     }
     reference_ = checkpoint_.first_rank;
+    if (ranks_[reference_].value) return;
+    // One rank alone has lost it: the others' state is not dropped for that.
+    for (std::size_t r = 0; r < ranks_.size() && !ranks_[reference_].value; ++r)
+      if (ranks_[r].value) reference_ = r;
+    checkpoint_.findings.error(
+        "CK024",
+        fmt::format("rank {} stored no optimizer, rank {} did", checkpoint_.first_rank, reference_),
+        file_of(checkpoint_.first_rank));
+  }
+  std::string file_of(std::size_t rank) const {
+    if (ranks_[rank].value) return checkpoint_.path_of(ranks_[rank].file);
+    const auto& files = checkpoint_.ranks[rank].files;
+    return files.empty() ? "" : files.front();
   }
   const RankOptimizer& reference() const { return ranks_[reference_]; }
   const ValueList& groups() const { return reference().value->find("param_groups")->as_list(); }
@@ -180,9 +193,8 @@ class RankOptimReader {
     with_state_.insert(&place);
     const std::vector<PlacedParameter> parameters = placed_parameters(checkpoint_, place);
     std::vector<std::pair<std::string, ByRank>> leaves;
-    for (const auto& [key, value] : first->as_dict())
-      if (key.is_string())
-        leaves.emplace_back(key.as_string(), by_rank(id, key.as_string(), place));
+    for (const std::string& leaf : leaf_names(id, place))
+      leaves.emplace_back(leaf, by_rank(id, leaf, place));
     for (const PlacedParameter& parameter : parameters) {
       sink_.begin(parameter.fqn);
       for (const auto& [leaf, values] : leaves) add_leaf(place, parameter, leaf, values);
@@ -191,6 +203,18 @@ class RankOptimReader {
     for (const auto& [leaf, values] : leaves) checked_.erase(leaf);
     add_own(id, place, *first);
   }
+  /// What any rank stored: the first one's order, what only others have follows.
+  std::vector<std::string> leaf_names(std::int64_t id, const BackingPlace& place) const {
+    std::vector<std::string> names;
+    for (const ShardRun& run : place.plan.runs) {
+      const auto found = ranks_[run.rank].state.find(id);
+      if (found == ranks_[run.rank].state.end()) continue;
+      for (const auto& [key, value] : found->second->as_dict())
+        if (key.is_string() && std::ranges::find(names, key.as_string()) == names.end())
+          names.push_back(key.as_string());
+    }
+    return names;
+  }
   ByRank by_rank(std::int64_t id, const std::string& leaf, const BackingPlace& place) {
     ByRank out(ranks_.size());
     for (const ShardRun& run : place.plan.runs) {
@@ -198,7 +222,7 @@ class RankOptimReader {
       if (!out[run.rank])
         checkpoint_.findings.error(
             "CK024", fmt::format("rank {} stored no \"{}\" for it", run.rank, printable(leaf)),
-            ranks_[run.rank].value ? checkpoint_.path_of(ranks_[run.rank].file) : "", place.key);
+            file_of(run.rank), place.key);
     }
     return out;
   }
@@ -248,6 +272,9 @@ class RankOptimReader {
     }
     sink_.tensor(leaf, {dtype, parameter.shape}, pieces_of(place, parameter, tensors),
                  checkpoint_.ranks.size() > 1);
+    // Once for all parameters of the shard.
+    if (checkpoint_.findings.tolerate() && parameter.begin == 0 && !place.plan.whole)
+      note_used_padding(checkpoint_, place, tensors, place.key + " " + leaf);
   }
 
   std::vector<TensorRef> refs(const BackingPlace& place, const ByRank& values) const {

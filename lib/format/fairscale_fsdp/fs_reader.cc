@@ -9,29 +9,17 @@
 #include <algorithm>
 
 #include "lib/format/fairscale_fsdp/fs_wrappers.h"
+#include "lib/format/torch_files/archive_names.h"
 #include "lib/state/tensor_remapper.h"
 
 namespace tessera::fairscale {
 namespace {
 
 /// Padding is zero: FairScale appends zeros, and no gradient reaches them. Read only by verbs that
-/// report damage, and only where it is little.
+/// report damage.
 void check_padding(Checkpoint& checkpoint) {
-  constexpr std::int64_t kMaxElements = std::int64_t{1} << 16;
   for (const BackingPlace& place : checkpoint.places)
-    for (const ShardRun& run : place.plan.runs) {
-      if (!place.tensors[run.rank] || place.plan.whole) continue;
-      const ArchiveTensor& tensor = checkpoint.bytes.tensor(*place.tensors[run.rank]);
-      const std::int64_t used = run.end - run.begin, padding = tensor.shape.numel() - used;
-      if (padding <= 0 || padding > kMaxElements) continue;
-      const Bytes bytes = checkpoint.bytes.read(*place.tensors[run.rank], used, padding);
-      if (std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; })) continue;
-      checkpoint.findings.note("CK065", "warning",
-                               fmt::format("the padding of rank {}'s shard is not zero; no reader "
-                                           "uses it",
-                                           run.rank),
-                               checkpoint.path_of(place.tensors[run.rank]->file), place.key);
-    }
+    if (!place.plan.whole) note_used_padding(checkpoint, place, place.tensors, place.key);
 }
 
 /// The keys of the parts where they are plain: what the user's code reads.
@@ -51,9 +39,7 @@ void add_source_maps(Checkpoint& checkpoint) {
   if (!marks.maps.is_dict()) return;
   const Path root = root_path(marks.optim_root);
   for (const auto& [key, value] : marks.maps.as_dict()) {
-    bool tensors = false;
-    for_each_tensor(value, [&](std::uint32_t) { tensors = true; });
-    if (!key.is_string() || tensors) continue;
+    if (!key.is_string() || holds_tensors(value)) continue;
     checkpoint.builder.add_state(0, value, below(root, key.as_string()));
   }
 }
@@ -73,6 +59,11 @@ void describe(Checkpoint& checkpoint) {
         chosen.family.prefix + "*" + chosen.family.suffix;
 }
 
+bool holds_rank_optimizers(const Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.ranks,
+                             [](const RankState& rank) { return bool(rank.parts.optimizer); });
+}
+
 std::string dialect_of(const Checkpoint& checkpoint) {
   const bool flat = std::ranges::all_of(
       checkpoint.places, [&](const BackingPlace& place) { return checkpoint.backing(place).flat; });
@@ -85,7 +76,9 @@ std::string dialect_of(const Checkpoint& checkpoint) {
 }  // namespace
 
 Manifest read_manifest(const Place& place, const ReadOptions& options) {
-  std::optional<ChosenFiles> chosen = choose_files(place);
+  Status unreadable;
+  std::optional<ChosenFiles> chosen = choose_files(place, &unreadable);
+  if (!chosen && unreadable.code != Code::kOk) throw Error(std::move(unreadable));
   if (!chosen)
     fail(Code::kUnsupported, "no file here holds the metadata of FairScale's shards",
          "save local_metadata_dict() beside local_state_dict() on every rank");
@@ -93,12 +86,13 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   checkpoint.chosen = std::move(*chosen);
   open_ranks(checkpoint);
   read_model(checkpoint);
-  if (checkpoint.ranks[checkpoint.first_rank].parts.optimizer)
+  if (holds_rank_optimizers(checkpoint))
     read_rank_optimizers(checkpoint);
   else if (checkpoint.consolidated)
     read_gathered_optimizer(checkpoint);
   add_source_maps(checkpoint);
   read_extras(checkpoint);
+  note_renamed(checkpoint.builder);
   if (options.tolerate_damage) check_padding(checkpoint);
   describe(checkpoint);
   return checkpoint.builder.finish("fairscale-fsdp", dialect_of(checkpoint));
@@ -135,6 +129,23 @@ std::vector<ArchivePiece> pieces_of(const BackingPlace& place, const PlacedParam
         {chunk, tensors[part.rank]->file, tensors[part.rank]->tensor, part.first_element});
   }
   return pieces;
+}
+
+void note_used_padding(Checkpoint& checkpoint, const BackingPlace& place,
+                       const std::vector<std::optional<TensorRef>>& tensors,
+                       const std::string& what) {
+  for (const ShardRun& run : place.plan.runs) {
+    const std::optional<TensorRef>& ref = tensors[run.rank];
+    if (!ref || !checkpoint.bytes.is_readable(*ref)) continue;
+    const std::int64_t used = run.end - run.begin;
+    const std::int64_t padding = checkpoint.bytes.tensor(*ref).shape.numel() - used;
+    if (padding <= 0 || checkpoint.bytes.is_zero(*ref, used, padding)) continue;
+    checkpoint.findings.note("CK065", "warning",
+                             fmt::format("the padding of rank {}'s shard is not zero; no reader "
+                                         "uses it",
+                                         run.rank),
+                             checkpoint.path_of(ref->file), what);
+  }
 }
 
 Value embed(Checkpoint& checkpoint, const std::string& name, TensorRef ref) {

@@ -48,6 +48,12 @@ std::vector<PlacedParameter> placed_parameters(const Checkpoint& checkpoint,
 std::vector<ArchivePiece> pieces_of(const BackingPlace& place, const PlacedParameter& parameter,
                                     const std::vector<std::optional<TensorRef>>& tensors);
 
+/// Notes (CK065) shards of `tensors` (by rank), laid out as those of `place`, whose padding is not
+/// zero.
+void note_used_padding(Checkpoint& checkpoint, const BackingPlace& place,
+                       const std::vector<std::optional<TensorRef>>& tensors,
+                       const std::string& what);
+
 /// A stored tensor as part of a value of leaf `name`; it has no leaf of its own.
 Value embed(Checkpoint& checkpoint, const std::string& name, TensorRef ref);
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "lib/format/fairscale_fsdp/fs_reader.h"
+#include "lib/state/tensor_remapper.h"
 
 namespace tessera::fairscale {
 namespace {
@@ -26,12 +27,6 @@ std::optional<std::int64_t> rank_in(const PathItem& item) {
 
 Path path_of(const StateEntry& entry) {
   return entry.path.empty() ? root_path(entry.name) : entry.path;
-}
-
-bool holds_tensors(const Value& value) {
-  bool found = false;
-  for_each_tensor(value, [&](std::uint32_t) { found = true; });
-  return found;
 }
 
 std::size_t items_of_root(const std::string& root) { return root_path(root).size(); }

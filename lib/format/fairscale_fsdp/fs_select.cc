@@ -39,6 +39,9 @@ class Chooser {
   explicit Chooser(const Directory& directory)
       : directory_(directory), names_(archive_names(directory)), families_(find_families(names_)) {}
 
+  /// What the first file that could not be looked at said.
+  const std::optional<Status>& unreadable() const { return unreadable_; }
+
   std::optional<ChosenFiles> run() {
     const FileFamily* main = find_main();
     if (!main) return single();
@@ -60,9 +63,28 @@ class Chooser {
     std::size_t peeks = 0;
     for (const FileFamily& family : families_) {
       if (family.members.size() < 2 || !looks_like_ranks(family) || ++peeks > kMaxPeeks) continue;
-      if (has_metadata(directory_, family.members.begin()->second)) return &family;
+      if (holds_metadata(family)) return &family;
     }
     return nullptr;
+  }
+  /// By its first file that can be read: a damaged one is the reader's to name.
+  bool holds_metadata(const FileFamily& family) {
+    constexpr int kTries = 4;
+    int tries = 0;
+    for (const auto& [number, name] : family.members) {
+      if (++tries > kTries) break;
+      if (const auto answer = look_into(name)) return *answer;
+    }
+    return false;
+  }
+  /// nullopt: it cannot be read.
+  std::optional<bool> look_into(const std::string& name) {
+    try {
+      return has_metadata(directory_, name);
+    } catch (const Error& error) {
+      if (!unreadable_) unreadable_ = error.status();
+      return std::nullopt;
+    }
   }
   static bool shares_files(const FileFamily& a, const FileFamily& b) {
     for (const auto& [number, name] : a.members)
@@ -77,7 +99,7 @@ class Chooser {
       if (&family == &main || family.members.size() < 2 || !looks_like_ranks(family) ||
           shares_files(family, main) || ++peeks > kMaxPeeks)
         continue;
-      if (has_metadata(directory_, family.members.begin()->second))
+      if (holds_metadata(family))
         fail(Code::kUnsupported,
              fmt::format("rank files of two checkpoints are in one folder: {}*{} and {}*{}",
                          printable(main.prefix), printable(main.suffix), printable(family.prefix),
@@ -100,7 +122,7 @@ class Chooser {
   std::optional<ChosenFiles> single() {
     std::vector<std::string> with;
     for (std::size_t i = 0; i < names_.size() && i < kMaxPeeks; ++i)
-      if (has_metadata(directory_, names_[i])) with.push_back(names_[i]);
+      if (look_into(names_[i]).value_or(false)) with.push_back(names_[i]);
     if (with.empty()) return std::nullopt;
     if (with.size() > 1)
       fail(Code::kUnsupported,
@@ -119,6 +141,7 @@ class Chooser {
   std::vector<std::string> names_;
   std::vector<FileFamily> families_;
   std::set<std::string> taken_;
+  std::optional<Status> unreadable_;
 };
 
 }  // namespace
@@ -135,8 +158,13 @@ std::optional<Value> peek_root(const Directory& directory, const std::string& na
   });
 }
 
-std::optional<ChosenFiles> choose_files(const Place& place) {
-  if (place.file.empty()) return Chooser(*place.directory).run();
+std::optional<ChosenFiles> choose_files(const Place& place, Status* unreadable) {
+  if (place.file.empty()) {
+    Chooser chooser(*place.directory);
+    auto chosen = chooser.run();
+    if (!chosen && unreadable && chooser.unreadable()) *unreadable = *chooser.unreadable();
+    return chosen;
+  }
   if (!has_metadata(*place.directory, place.file)) return std::nullopt;
   ChosenFiles out;
   out.ranks = {{place.file}};

@@ -1,6 +1,7 @@
 #pragma once
 // Choosing the files of a checkpoint: by names (fs_files.h) and by what the first of each family
 // holds. Opens a handful of archives; used by detection and by reading.
+#include <tessera/base/error.h>
 #include <tessera/format/format_driver.h>
 
 #include <optional>
@@ -20,9 +21,9 @@ struct ChosenFiles {
   bool counts_from_one = false;
 };
 
-/// nullopt: nothing here has FairScale's metadata. Throws kUnsupported when several checkpoints
-/// stand side by side, and what opening an archive throws.
-std::optional<ChosenFiles> choose_files(const Place& place);
+/// nullopt: nothing here that can be read has FairScale's metadata; `unreadable` then is what the
+/// first file said that cannot. Throws kUnsupported when several checkpoints stand side by side.
+std::optional<ChosenFiles> choose_files(const Place& place, Status* unreadable = nullptr);
 
 /// A torch.save file's root, or nullopt when it is none.
 std::optional<Value> peek_root(const Directory& directory, const std::string& name);

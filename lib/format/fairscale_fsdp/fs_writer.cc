@@ -17,6 +17,7 @@
 #include "lib/format/fairscale_fsdp/fs_rest.h"
 #include "lib/format/fairscale_fsdp/fs_target_optim.h"
 #include "lib/format/value_policy.h"
+#include "lib/state/tensor_remapper.h"
 
 namespace tessera::fairscale {
 namespace {
@@ -185,10 +186,8 @@ class Writer {
   Value attributes() const {
     const Path root = root_path(model_root_);
     for (const ContainerNote& note : source_.state.containers) {
-      bool tensors = false;
       if (note.kind != Value::Kind::kOrderedDict || note.path != root) continue;
-      for_each_tensor(note.attributes, [&](std::uint32_t) { tensors = true; });
-      if (!tensors) return note.attributes;
+      if (!holds_tensors(note.attributes)) return note.attributes;
     }
     return Value();
   }
