@@ -134,6 +134,7 @@ TransferResult Transfer::run() {
       }
     }
   }
+  prover_.finish(files_);
   parallel_for(output_.files.size(), budget_.threads,
                [&](std::size_t file, int) { finish_file(static_cast<std::uint32_t>(file)); });
   TransferResult result;

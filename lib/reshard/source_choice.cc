@@ -12,6 +12,12 @@ namespace tessera {
 
 namespace {
 
+/// Bytes of a record that are read for its checksum alone: far more than padding ever is, far less
+/// than leaving tensors out saves.
+std::uint64_t most_gap_bytes(const Record& record) {
+  return std::max<std::uint64_t>(std::uint64_t{4} << 10, record.length / 64);
+}
+
 bool chunk_less(const Chunk& a, const Chunk& b) {
   if (auto c = a.box.origin <=> b.box.origin; c != 0) return c < 0;
   auto compare = std::lexicographical_compare_three_way(
@@ -99,15 +105,26 @@ void RecordProver::expect(std::vector<std::uint64_t> chunks) {
   });
   for (std::size_t i = 0; i < parts.size();) {
     const Record& record = manifest_.records[parts[i].record];
-    std::uint64_t reached = record.offset;
+    std::uint64_t reached = record.offset, missing = 0;
     std::vector<std::uint64_t> tiling;
+    std::vector<Gap> gaps;
+    const auto skip_to = [&](std::uint64_t offset) {
+      if (offset == reached) return;
+      gaps.push_back({reached, offset - reached});
+      missing += offset - reached;
+    };
     std::size_t next = i;
     for (; next < parts.size() && parts[next].record == parts[i].record; ++next) {
-      if (parts[next].begin != reached) continue;
+      if (parts[next].begin < reached) continue;
+      skip_to(parts[next].begin);
       reached = parts[next].end;
       tiling.push_back(parts[next].chunk);
     }
-    if (reached == record.offset + record.length) wanted_.insert(tiling.begin(), tiling.end());
+    skip_to(record.offset + record.length);
+    if (missing <= most_gap_bytes(record)) {
+      wanted_.insert(tiling.begin(), tiling.end());
+      if (!gaps.empty()) gaps_.emplace(parts[i].record, std::move(gaps));
+    }
     i = next;
   }
 }
@@ -117,18 +134,20 @@ void RecordProver::add(std::uint64_t chunk, std::uint64_t offset, std::uint64_t 
   std::uint32_t index = manifest_.chunks.source(chunk).record - 1;
   const Record& record = manifest_.records[index];
   if (length != record.length) {
-    CrcFold* fold = nullptr;
-    {
-      std::lock_guard lock(mutex_);
-      std::unique_ptr<CrcFold>& slot = open_[index];
-      if (!slot) slot = std::make_unique<CrcFold>(record.length);
-      fold = slot.get();
-      fold->add(offset - record.offset, length, crc);
-      if (!fold->complete()) return;
-      crc = fold->value();
-      open_.erase(index);
-    }
+    std::lock_guard lock(mutex_);
+    std::unique_ptr<Open>& slot = open_[index];
+    if (!slot) slot = std::make_unique<Open>(record.length);
+    slot->fold.add(offset - record.offset, length, crc);
+    slot->added_bytes += length;
+    if (!slot->fold.complete()) return;
+    crc = slot->fold.value();
+    open_.erase(index);
   }
+  compare(index, crc);
+}
+
+void RecordProver::compare(std::uint32_t index, std::uint32_t crc) {
+  const Record& record = manifest_.records[index];
   if (crc != record.crc32) {
     fail(Code::kCorrupt,
          fmt::format("its bytes do not match their stored checksum (CRC-32 {:08x}, stored {:08x}, "
@@ -138,6 +157,35 @@ void RecordProver::add(std::uint64_t chunk, std::uint64_t offset, std::uint64_t 
   }
   std::lock_guard lock(mutex_);
   proved_bytes_ += record.length;
+}
+
+void RecordProver::finish(FilePool& files) {
+  for (const auto& [record, gaps] : gaps_) {
+    const std::uint32_t file = manifest_.records[record].file;
+    in_file(files.path(file), [&] { fill_gaps(record, gaps, files); });
+  }
+}
+
+void RecordProver::fill_gaps(std::uint32_t index, const std::vector<Gap>& gaps, FilePool& files) {
+  const Record& record = manifest_.records[index];
+  const auto open = open_.find(index);
+  if (open == open_.end()) return;
+  std::uint64_t missing = 0;
+  for (const Gap& gap : gaps) missing += gap.length;
+  // What an earlier run had written already was not read again: nothing is proved of its records.
+  if (open->second->added_bytes + missing != record.length) return;
+  const auto file = files.get(record.file);
+  Bytes bytes;
+  for (const Gap& gap : gaps)
+    for (std::uint64_t at = 0; at < gap.length;) {
+      bytes.resize(static_cast<std::size_t>(std::min(gap.length - at, kMiB)));
+      file->read_at(gap.offset + at, bytes);
+      open->second->fold.add(gap.offset + at - record.offset, bytes.size(), crc32(0, bytes));
+      at += bytes.size();
+    }
+  const std::uint32_t crc = open->second->fold.value();
+  open_.erase(open);
+  compare(index, crc);
 }
 
 bool RecordProver::claim(std::uint64_t chunk) {

@@ -8,11 +8,15 @@
 #include <tessera/storage/checksum.h>
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
+
+#include "lib/reshard/file_pool.h"
 
 namespace tessera {
 
@@ -29,15 +33,16 @@ class SourceChooser {
 };
 
 /// Folds CRCs of what was read into the records they belong to and compares, once a record is
-/// complete. Thread-safe.
+/// complete. A little that no tensor wants (padding of a flat parameter, of a ZeRO partition) is
+/// read at the end for that. Thread-safe.
 class RecordProver {
  public:
   explicit RecordProver(const Manifest& manifest) : manifest_(manifest) {}
   ~RecordProver();
 
-  /// Chunks (indices in Manifest::chunks) that will be read, each element once. A record they tile
-  /// is proved; where chunks overlap (tied tensors), the first in file order speaks. Call once,
-  /// before any add.
+  /// Chunks (indices in Manifest::chunks) that will be read, each element once. A record they tile,
+  /// but for small gaps, is proved; where chunks overlap (tied tensors), the first in file order
+  /// speaks. Call once, before any add.
   void expect(std::vector<std::uint64_t> chunks);
   /// True when bytes read for this chunk must be reported.
   bool wants(std::uint64_t chunk) const { return wanted_.contains(chunk); }
@@ -47,13 +52,29 @@ class RecordProver {
   /// True for the first caller: a chunk whose record must be read apart (its own reads are not one
   /// run).
   bool claim(std::uint64_t chunk);
+  /// Reads the gaps of the records whose chunks have all been added, and proves those. Call once,
+  /// when everything is read. Throws kCorrupt as add() does.
+  void finish(FilePool& files);
   std::uint64_t proved_bytes() const;
 
  private:
+  struct Gap {
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+  };
+  struct Open {
+    explicit Open(std::uint64_t length) : fold(length) {}
+    CrcFold fold;
+    std::uint64_t added_bytes = 0;
+  };
+  void compare(std::uint32_t record, std::uint32_t crc);
+  void fill_gaps(std::uint32_t record, const std::vector<Gap>& gaps, FilePool& files);
+
   const Manifest& manifest_;
   std::set<std::uint64_t> wanted_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::uint32_t, std::unique_ptr<CrcFold>> open_;
+  std::unordered_map<std::uint32_t, std::unique_ptr<Open>> open_;
+  std::map<std::uint32_t, std::vector<Gap>> gaps_;  // by record
   std::set<std::uint64_t> claimed_;
   std::uint64_t proved_bytes_ = 0;
 };

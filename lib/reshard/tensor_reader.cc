@@ -173,6 +173,7 @@ void TensorReader::read(std::uint32_t index, std::int64_t begin, std::int64_t en
     }
   }
   impl_->give_back(std::move(worker));
+  prover.finish(impl_->files);
 }
 
 void TensorReader::stream(std::span<const std::uint32_t> tensors,
@@ -222,6 +223,7 @@ void TensorReader::stream(std::span<const std::uint32_t> tensors,
       if (impl.options.progress != nullptr) impl.options.progress->done_bytes += bytes;
     }
   });
+  prover.finish(impl.files);
 }
 
 }  // namespace tessera
