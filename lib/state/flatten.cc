@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
+#include <vector>
 
 #include "lib/state/key_text.h"
 
@@ -28,9 +30,36 @@ std::string python_path(const Path& path) {
   return text;
 }
 
+/// Items of all dicts and lists, those of a shared one once.
+std::uint64_t count_items(const Value& root) {
+  std::uint64_t items = 0;
+  std::unordered_set<const void*> seen;
+  std::vector<const Value*> open = {&root};
+  while (!open.empty()) {
+    const Value& value = *open.back();
+    open.pop_back();
+    const bool list = value.kind() == Kind::kList;
+    if ((!list && !value.is_dict()) || !seen.insert(value.node_id()).second) continue;
+    items += list ? value.as_list().size() : value.as_dict().size();
+    if (list)
+      for (const Value& item : value.as_list()) open.push_back(&item);
+    else
+      for (const auto& [key, item] : value.as_dict()) open.push_back(&item);
+  }
+  return items;
+}
+
+/// What a tree may expand to: a shared part counts for each place it stands in, and people share
+/// small ones. A few kilobytes that double sixty times are no state.
+std::uint64_t fair_share(const Value& root) {
+  constexpr std::uint64_t kFree = std::uint64_t{1} << 16, kCopies = 16;
+  return kFree + kCopies * count_items(root);
+}
+
 class Flattener {
  public:
-  Flattener(Rule rule, ValueBudget& budget) : rule_(rule), budget_(budget) {}
+  Flattener(Rule rule, const Value& root, ValueBudget& budget)
+      : rule_(rule), budget_(budget), share_(fair_share(root)) {}
 
   StateDict run(const Value& root) {
     // The top is entered whatever it holds: its keys are the checkpoint's.
@@ -43,6 +72,11 @@ class Flattener {
   }
 
  private:
+  void spend(std::uint64_t n = 1) {
+    budget_.spend(n);
+    share_.spend(n);
+  }
+
   void visit(const Value& value) {
     if (path_.size() > static_cast<std::size_t>(kMaxValueDepth))
       fail(Code::kCorrupt, fmt::format("nested deeper than {} levels", kMaxValueDepth));
@@ -59,7 +93,7 @@ class Flattener {
     std::string name = dotted(path_);
     // An entry costs what it takes: long names and unusually deep paths count for more.
     constexpr std::size_t kUsualDepth = 16;
-    budget_.spend(1 + name.size() / 64 + (std::max(path_.size(), kUsualDepth) - kUsualDepth) / 2);
+    spend(1 + name.size() / 64 + (std::max(path_.size(), kUsualDepth) - kUsualDepth) / 2);
     const auto [found, added] = by_name_.emplace(name, state_.entries.size());
     if (!added)
       fail(Code::kCorrupt,
@@ -69,7 +103,7 @@ class Flattener {
   }
 
   void enter_dict(const Value& dict) {
-    budget_.spend();
+    spend();
     note_dict(dict);
     for (const auto& [key, value] : dict.as_dict()) {
       path_.push_back(path_item(key));
@@ -79,7 +113,7 @@ class Flattener {
   }
 
   void enter_list(const Value& list) {
-    budget_.spend();
+    spend();
     std::int64_t index = 0;
     for (const Value& value : list.as_list()) {
       path_.push_back(index_item(index++));
@@ -103,7 +137,7 @@ class Flattener {
   }
 
   void note(Kind kind, Value attributes) {
-    budget_.spend(1 + path_.size() / 16);
+    spend(1 + path_.size() / 16);
     state_.containers.push_back({path_, kind, std::move(attributes), state_.entries.size()});
   }
 
@@ -121,7 +155,7 @@ class Flattener {
       fail(Code::kCorrupt, fmt::format("nested deeper than {} levels", kMaxValueDepth));
     if (const auto known = leaf_.find(value.node_id()); known != leaf_.end()) return known->second;
     const auto opens = [&](const Value& entry) {
-      budget_.spend();
+      spend();
       return entry.is_tensor() || !is_leaf(entry, depth + 1);
     };
     const bool leaf =
@@ -133,6 +167,7 @@ class Flattener {
 
   Rule rule_;
   ValueBudget& budget_;
+  ValueBudget share_;
   Path path_;
   StateDict state_;
   std::unordered_map<std::string, std::size_t> by_name_;
@@ -142,11 +177,11 @@ class Flattener {
 }  // namespace
 
 StateDict flatten(const Value& root, ValueBudget& budget) {
-  return Flattener(Rule::kCurrent, budget).run(root);
+  return Flattener(Rule::kCurrent, root, budget).run(root);
 }
 
 StateDict flatten_before_2_4(const Value& root, ValueBudget& budget) {
-  return Flattener(Rule::kBefore24, budget).run(root);
+  return Flattener(Rule::kBefore24, root, budget).run(root);
 }
 
 }  // namespace tessera

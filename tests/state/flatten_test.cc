@@ -214,6 +214,21 @@ TEST_CASE("shared nodes end in a clear error, not in time or memory") {
         std::string::npos);
 }
 
+TEST_CASE("what a tree may expand to follows from what it is made of") {
+  // Before, dicts that double ended only at the caller's limit: gigabytes out of a kilobyte.
+  Value value = number(1);
+  for (int i = 0; i < 60; ++i) value = Value::dict({{text("a"), value}, {text("b"), value}});
+  ValueBudget large(std::uint64_t{1} << 40);
+  CHECK_THROWS_WITH(flatten(value, large), Catch::Contains("expands to more than 67"));
+  // A part that stands in several places is no bomb, nor are many leaves of their own.
+  ValueDict places, leaves;
+  const Value shared = Value::dict({{text("lr"), number(1)}, {text("eps"), number(2)}});
+  for (int i = 0; i < 10'000; ++i) places.emplace_back(number(i), shared);
+  for (int i = 0; i < 200'000; ++i) leaves.emplace_back(number(i), number(i));
+  CHECK(flatten(Value::dict(places), large).entries.size() == 20'000);
+  CHECK(flatten(Value::dict(leaves), large).entries.size() == 200'000);
+}
+
 TEST_CASE("depth is limited in both directions") {
   CHECK(flat(Value::dict({{text("l"), nested_lists(150, tensor())}})).entries.size() == 1);
   CHECK(corrupt_message(Value::dict({{text("l"), nested_lists(400, tensor())}})).find("deeper") !=
