@@ -179,7 +179,7 @@ std::uint64_t header_length(const ByteWindow& window) {
 
 std::string quoted(const std::string& text) { return dump_json(Value::string(text)); }
 
-void check_name(const std::string& name) {
+void check_tensor_name(const std::string& name) {
   if (name == kMetadataName)
     fail(Code::kUnsupported, "safetensors reserves the name __metadata__",
          "rename the tensor (--rename)");
@@ -219,7 +219,7 @@ SafetensorsHeader read_safetensors_header(const ByteWindow& window, bool tolerat
 void layout_safetensors(std::vector<SafetensorsTensor>& tensors) {
   for (const auto& tensor : tensors) {
     in_tensor(tensor.name, [&] {
-      check_name(tensor.name);
+      check_tensor_name(tensor.name);
       if (!safetensors_name(tensor.spec.dtype))
         fail(Code::kUnsupported,
              fmt::format("safetensors has no name for dtype {}", torch_name(tensor.spec.dtype)),

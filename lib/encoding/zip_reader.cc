@@ -55,7 +55,7 @@ void widen(std::uint64_t& field, std::optional<ByteView>& zip64) {
   zip64 = zip64->subspan(8);
 }
 
-void check_name(std::string_view name) {
+void check_entry_name(std::string_view name) {
   const auto refuse = [&](std::string_view why) {
     bad_zip(fmt::format("entry name \"{}\" {}", printable(name), why));
   };
@@ -229,7 +229,7 @@ std::size_t ZipReader::parse_entry(ByteView directory, std::size_t at) {
   if (total > rest.size()) bad_zip("a directory entry past the directory's end");
   ZipEntry entry;
   entry.name = as_text(rest.subspan(kCentralBytes, name_bytes));
-  check_name(entry.name);
+  check_entry_name(entry.name);
   entry.flags = u16(rest, 8);
   check_flags(entry.name, entry.flags);
   entry.method = u16(rest, 10);

@@ -58,7 +58,7 @@ std::string string_of(const Value& object, std::string_view key) {
   return value.as_string();
 }
 
-std::uint64_t number_of(const Value& object, std::string_view key) {
+std::uint64_t number_field(const Value& object, std::string_view key) {
   const Value& value = member(object, key);
   if (!value.is_int() || value.as_int() < 0) bad(fmt::format("\"{}\" is no size", key));
   return static_cast<std::uint64_t>(value.as_int());
@@ -84,7 +84,7 @@ std::uint32_t decode_crc(const Value& value) {
 SealedFile decode_file(const Value& object) {
   SealedFile file;
   file.path = string_of(object, "path");
-  file.size_bytes = number_of(object, "size");
+  file.size_bytes = number_field(object, "size");
   for (const Value& crc : list_of(object, "crc32_per_mib")) {
     file.crc32_per_mib.push_back(decode_crc(crc));
   }
@@ -148,8 +148,8 @@ Seal decode_seal(ByteView bytes) {
   const Value& source = member(root, "source");
   seal.source_path = string_of(source, "path");
   seal.source_format = string_of(source, "format");
-  seal.source_tensors = number_of(source, "tensors");
-  seal.source_bytes = number_of(source, "bytes");
+  seal.source_tensors = number_field(source, "tensors");
+  seal.source_bytes = number_field(source, "bytes");
   for (const Value& file : list_of(root, "files")) seal.files.push_back(decode_file(file));
   for (const Value& name : list_of(root, "sharded")) {
     if (!name.is_string()) bad("\"sharded\" is no list of names");
