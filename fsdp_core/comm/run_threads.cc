@@ -5,8 +5,10 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "fsdp_core/comm/failure.h"
+#include "fsdp_core/comm/store_transport.h"
 #include "fsdp_core/comm/thread_comm.h"
 #include "fsdp_core/comm/world_impl.h"
 
@@ -42,6 +44,11 @@ MakeTransport transports(int size, const WorldOptions& options) {
     auto hub = std::make_shared<ThreadHub>(options.timeout);
     return [hub, size](int rank) { return thread_transport(hub, rank, size); };
   }
+  if (options.backend == "gloo") {
+    auto store = c10::make_intrusive<c10d::HashStore>();
+    StoreLink link{store, std::make_shared<FailureBoard>(store), options.timeout, true};
+    return [link, size](int rank) { return store_transport("gloo", link, rank, size, rank); };
+  }
   fail(Code::kInvalidArgument,
        fmt::format("run_threads over backend \"{}\": it is \"threads\" or \"gloo\"",
                    options.backend));
@@ -57,7 +64,10 @@ void run_rank(int rank, int size, const std::function<void(World&)>& body,
   } catch (...) {
     const Status status = communication_status();
     failure.offer(std::current_exception(), status);
-    if (impl) impl->transport->give_up(impl->generation, aborted_status(rank, status.message));
+    // What an error of ours says of its place matters to the others too.
+    const std::string reason =
+        status.context.operation.empty() ? status.message : status.to_string();
+    if (impl) impl->transport->give_up(impl->generation, aborted_status(rank, reason));
   }
 }
 

@@ -30,28 +30,28 @@ class SingleCommunicator final : public Communicator {
  private:
   bool takes(at::DeviceType) const override { return true; }
 
-  void alive() const {
+  void check_abort() const {
     if (!aborted_.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex_);
     throw Error(aborted_status(global_rank(), reason_));
   }
 
   void do_all_gather_into(at::Tensor& out, at::Tensor& in) override {
-    alive();
+    check_abort();
     copy_elements(out, in);
   }
   void do_reduce_scatter_into(at::Tensor& out, at::Tensor& in, Reduce) override {
-    alive();
+    check_abort();
     copy_elements(out, in);
   }
-  void do_all_reduce(at::Tensor&, Reduce) override { alive(); }
-  void do_broadcast(at::Tensor&, int) override { alive(); }
+  void do_all_reduce(at::Tensor&, Reduce) override { check_abort(); }
+  void do_broadcast(at::Tensor&, int) override { check_abort(); }
   std::vector<std::vector<std::byte>> do_all_gather_bytes(
       std::span<const std::byte> bytes) override {
-    alive();
+    check_abort();
     return {{bytes.begin(), bytes.end()}};
   }
-  void do_barrier() override { alive(); }
+  void do_barrier() override { check_abort(); }
 
   std::atomic<bool> aborted_ = false;
   mutable std::mutex mutex_;

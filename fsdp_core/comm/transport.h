@@ -22,8 +22,9 @@ class Transport {
   virtual void meet(std::uint64_t generation) = 0;
   /// This rank gives up: whoever waits for it, in any group of `generation`, is told so.
   virtual void give_up(std::uint64_t generation, const Status& status) noexcept = 0;
-  /// Before this rank's connections close: gives peers a moment to read what it sent them.
-  virtual void leave() noexcept {}
+  /// Before this rank's connections close: gives peers a moment to read what it sent them, or,
+  /// after a failure, what the store can tell them of it.
+  virtual void leave(bool /*healthy*/) noexcept {}
 };
 
 std::unique_ptr<Transport> thread_transport(std::shared_ptr<ThreadHub> hub, int rank, int size);

@@ -58,7 +58,7 @@ class ThreadTransport final : public Transport {
     return hub_->join(identity, generation);
   }
   void meet(std::uint64_t generation) override {
-    hub_->join({"reset", rank_, all_ranks(size_)}, generation)->barrier({});
+    hub_->join({"the world", rank_, all_ranks(size_)}, generation)->barrier({});
   }
   void give_up(std::uint64_t generation, const Status& status) noexcept override {
     hub_->fail_rank(generation, rank_, status);
@@ -105,7 +105,9 @@ World::Impl::Impl(int rank_, int size_, int local_rank_, std::chrono::millisecon
 
 World::Impl::~Impl() {
   if (std::uncaught_exceptions() == 0) {
-    transport->leave();
+    bool healthy = !side || side->alive();
+    for (const auto& [ranks_of_group, group] : groups) healthy = healthy && group->alive();
+    transport->leave(healthy);
     return;
   }
   // Nobody shall wait for a rank that is falling.

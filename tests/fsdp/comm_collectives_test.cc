@@ -207,3 +207,29 @@ TEST_CASE("wrong arguments are refused before anything is sent") {
     comm->barrier(kTag);  // and the group lives on
   });
 }
+
+TEST_CASE("collectives over Gloo equal the oracle for every type and size") { matrix_on("gloo"); }
+
+TEST_CASE("buffers of several pieces are reduced in place of their slots over Gloo") {
+  WorldOptions options;
+  options.backend = "gloo";
+  const auto thrown = thrown_by_ranks(
+      3,
+      [](World& world) {
+        const auto comm = world.communicator();
+        // 512 KiB a piece: three pieces and a rest.
+        for (const std::int64_t numel : {std::int64_t{131072}, std::int64_t{400001}}) {
+          reduces(*comm, numel, at::kFloat, Reduce::kSum, 3);
+          reduces(*comm, numel, at::kBFloat16, Reduce::kAverage, 4);
+          gathers(*comm, numel, at::kFloat, 5);
+        }
+        at::Tensor in = sample_tensor(comm->rank(), 3 * 5, at::kFloat, 9);
+        at::Tensor slot = in.narrow(0, comm->rank() * 5, 5);
+        comm->reduce_scatter_into(slot, in, Reduce::kSum, kTag);
+        same(slot,
+             expected_reduction(3, 15, at::kFloat, Reduce::kSum, 9).narrow(0, comm->rank() * 5, 5),
+             "reduce-scatter into its own slot");
+      },
+      options);
+  for (const auto& error : thrown) CHECK(error == "");
+}

@@ -110,6 +110,9 @@ class Communicator {
   /// Makes every pending and later call on every member fail soon. Callable from any thread.
   virtual void abort(std::string_view reason) noexcept = 0;
 
+  /// False after a failure, which every later call repeats.
+  bool alive() const { return dead_.ok(); }
+
   /// A new communicator of the same ranks after a failure; collective over its members.
   /// `generation` is equal on all of them and larger than before.
   virtual std::shared_ptr<Communicator> rebuild(std::uint64_t generation) const = 0;

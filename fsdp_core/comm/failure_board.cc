@@ -1,0 +1,144 @@
+#include "fsdp_core/comm/failure_board.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "fsdp_core/comm/failure.h"
+
+namespace tessera::fsdp {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+constexpr milliseconds kStorePatience{1000};
+constexpr milliseconds kPeerPatience{500};  // to notice what this rank noticed
+constexpr milliseconds kPoll{5};
+
+/// f(), or nothing if the store does not answer in time: then its thread is left behind, as a call
+/// on a store whose rank hangs cannot be ended.
+template <class T>
+std::optional<T> within(milliseconds patience, std::function<T()> f) noexcept {
+  try {
+    auto answer = std::make_shared<std::promise<T>>();
+    auto future = answer->get_future();
+    std::thread([answer, f = std::move(f)] {
+      try {
+        answer->set_value(f());
+      } catch (...) {
+        answer->set_exception(std::current_exception());
+      }
+    }).detach();
+    if (future.wait_for(patience) != std::future_status::ready) return std::nullopt;
+    return future.get();
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+std::string failure_key(std::uint64_t generation) {
+  return fmt::format("gen{}/failure", generation);
+}
+
+std::optional<Status> read_failure(c10d::Store& store, std::uint64_t generation) {
+  const std::string key = failure_key(generation);
+  if (!store.check({key})) return std::nullopt;
+  const std::string text = store.get_to_str(key);
+  const auto end = text.find('\n');
+  if (end == std::string::npos) return std::nullopt;
+  return Status{
+      Code::kCancelled, text.substr(end + 1), {"", "", "", std::stoi(text.substr(0, end))}, {}};
+}
+
+/// What each member was doing when it noticed; empty: it has not said so.
+std::vector<std::string> wait_for_members(c10d::Store& store, const std::vector<std::string>& keys,
+                                          std::uint64_t generation, std::optional<Status>& cause) {
+  const auto start = Clock::now();
+  std::vector<std::string> calls(keys.size());
+  while (true) {
+    std::size_t silent = 0;
+    for (std::size_t member = 0; member < keys.size(); ++member) {
+      if (calls[member].empty() && store.check({keys[member]}))
+        calls[member] = store.get_to_str(keys[member]);
+      if (calls[member].empty()) ++silent;
+    }
+    cause = read_failure(store, generation);
+    const auto waited = Clock::now() - start;
+    // One silent member after a moment is the one that is gone.
+    if (cause || silent == 0 || waited > kPeerPatience ||
+        (silent == 1 && waited > kPeerPatience / 5))
+      return calls;
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+Status compose(Status status, const std::vector<int>& members,
+               const std::vector<std::string>& calls) {
+  std::vector<int> silent;
+  for (std::size_t i = 0; i < members.size(); ++i)
+    if (calls[i].empty()) silent.push_back(members[i]);
+  if (!silent.empty()) {
+    status.message += fmt::format("; no answer from {} {}: dead, hung, or busy elsewhere",
+                                  silent.size() == 1 ? "rank" : "ranks", fmt::join(silent, ", "));
+    return status;
+  }
+  for (std::size_t i = 1; i < members.size(); ++i)
+    if (calls[i] != calls[0]) {
+      status.message =
+          fmt::format("ranks {} and {} disagree: rank {} calls {}, rank {} calls {}", members[0],
+                      members[i], members[0], calls[0], members[i], calls[i]);
+      break;
+    }
+  return status;
+}
+
+}  // namespace
+
+void FailureBoard::post(std::uint64_t generation, const Status& status) const noexcept {
+  within<bool>(kStorePatience, [store = store_, generation, status] {
+    const std::string text = fmt::format("{}\n{}", status.context.rank, status.message);
+    store->compareSet(failure_key(generation), std::string(), text);
+    return true;
+  });
+}
+
+std::optional<Status> FailureBoard::posted(std::uint64_t generation) const noexcept {
+  const auto found = within<std::optional<Status>>(
+      kStorePatience, [store = store_, generation] { return read_failure(*store, generation); });
+  return found.value_or(std::nullopt);
+}
+
+void FailureBoard::goodbye(int rank, int size, milliseconds patience) const noexcept {
+  within<bool>(patience, [store = store_, rank, size, deadline = Clock::now() + patience] {
+    store->set(fmt::format("bye/{}", rank), "1");
+    for (int other = 0; other < size; ++other)
+      while (!store->check({fmt::format("bye/{}", other)}) && Clock::now() < deadline)
+        std::this_thread::sleep_for(kPoll);
+    return true;
+  });
+}
+
+Status FailureBoard::explain(Status status, const Communicator::Identity& group,
+                             std::uint64_t generation, const std::string& call) const noexcept {
+  const auto explained =
+      within<Status>(kStorePatience, [store = store_, status, group, generation, call] {
+        std::vector<std::string> keys;
+        for (const int member : group.global_ranks)
+          keys.push_back(fmt::format("gen{}/lost/{}/{}", generation, group.name, member));
+        store->set(keys[group.rank], call);
+        std::optional<Status> cause;
+        const auto calls = wait_for_members(*store, keys, generation, cause);
+        return cause ? *cause : compose(status, group.global_ranks, calls);
+      });
+  if (explained) return *explained;
+  status.message += "; the store, which rank 0 or the launcher keeps, does not answer either";
+  return status;
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,44 @@
+#pragma once
+// FailureBoard: what ranks tell each other about a failure when their connections are gone, through
+// the store that also brought them together.
+//
+//   gen<g>/failure                  the first rank that gave up: its global rank and why
+//   gen<g>/lost/<group>/<rank>      a rank that noticed, and the call it was in
+//   bye/<rank>                      a rank that has ended well
+//
+// Every question has a deadline, as the store's own rank may be the one that is gone. Any thread.
+#include <tessera/base/error.h>
+#include <tessera/fsdp/communicator.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+namespace tessera::fsdp {
+
+class FailureBoard {
+ public:
+  /// `store`: a connection of its own (Store::clone), since a thread may wait on the other one.
+  explicit FailureBoard(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+
+  /// This rank gives up; the first of a generation stays.
+  void post(std::uint64_t generation, const Status& status) const noexcept;
+  std::optional<Status> posted(std::uint64_t generation) const noexcept;
+
+  /// `status`, which this rank saw in `call`, with what the others know: who gave up and why, who
+  /// does not answer, or who was in another call. Takes 0.6 s at most.
+  Status explain(Status status, const Communicator::Identity& group, std::uint64_t generation,
+                 const std::string& call) const noexcept;
+
+  /// This rank needs nobody any more; returns when none of `size` ranks does, after `patience` at
+  /// most.
+  void goodbye(int rank, int size, std::chrono::milliseconds patience) const noexcept;
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,3 @@
+#pragma once
+// LibTorch's CUDA headers name these handles and call nothing: enough to compile without the toolkit's math libraries.
+typedef struct cusparseContext* cusparseHandle_t;

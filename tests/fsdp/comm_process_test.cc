@@ -1,0 +1,247 @@
+// Gloo among real processes: what a launcher's variables make, and what survivors see of a death.
+#include <signal.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tests/fsdp/comm_processes.h"
+#include "tests/fsdp/comm_support.h"
+
+using namespace tessera;
+using namespace tessera::fsdp;
+using namespace tessera::fsdp::testing;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr CommTag kForward{"layers.2", CommPhase::kForward};
+constexpr CommTag kBackward{"layers.2", CommPhase::kBackward};
+
+int number(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::stoi(text) : otherwise;
+}
+
+void sum_once(World& world, const CommTag& tag = kForward) {
+  at::Tensor ones = at::ones({300});
+  world.communicator()->all_reduce(ones, Reduce::kSum, tag);
+  require(ones[299].item<float>() == static_cast<float>(world.size()), "wrong sum");
+}
+
+/// A training step's mix of collectives, forever.
+void step(World& world) {
+  const auto comm = world.communicator();
+  at::Tensor part = at::ones({5000}), whole = at::zeros({5000 * world.size()});
+  comm->all_gather_into(whole, part, kForward);
+  comm->all_gather_into(whole, part, kBackward);
+  comm->reduce_scatter_into(part, whole, Reduce::kAverage, kBackward);
+  sum_once(world, {"", CommPhase::kOptimizer});
+  require(part[0].item<float>() == 1.0f, "wrong average");
+}
+
+/// Steps until something fails; reports how long the failing call took, and its message.
+void report_failure_of_steps(World& world) {
+  while (true) {
+    const auto start = Clock::now();
+    try {
+      step(world);
+    } catch (const Error& error) {
+      const auto took =
+          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+      report(std::to_string(took) + " " + error.what());
+      return;
+    }
+  }
+}
+
+void play_collectives(World& world) {
+  for (int i = 0; i < 20; ++i) step(world);
+  world.ranks().barrier();
+  report("ok " + std::string(world.communicator()->backend()) + " " +
+         std::to_string(world.local_rank()));
+}
+
+void play_death(World& world) {
+  step(world);
+  if (world.rank() == number("TESSERA_VICTIM", 0)) {
+    std::thread([signal = number("TESSERA_SIGNAL", SIGKILL)] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(number("TESSERA_AFTER_MS", 100)));
+      kill(getpid(), signal);
+    }).detach();
+  }
+  report_failure_of_steps(world);
+}
+
+void play_throw(World& world) {
+  step(world);
+  const auto start = Clock::now();
+  std::string text;
+  try {
+    if (world.rank() == 1) {
+      world.communicator()->abort("backward of unit \"layers.2\": bad value");
+      fail(Code::kInvalidArgument, "bad value");
+    }
+    sum_once(world, kBackward);
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  const bool quick = Clock::now() - start < 2s;
+  world.reset();
+  step(world);
+  report((quick ? "quick " : "slow ") + text);
+}
+
+void play_uncaught(World& world) {
+  step(world);
+  if (world.rank() == 1) throw std::runtime_error("out of main");
+  const auto start = Clock::now();
+  try {
+    step(world);
+  } catch (const Error& error) {
+    report((Clock::now() - start < 2s ? "quick " : "slow ") + std::string(error.what()));
+  }
+}
+
+void play() {
+  WorldOptions options;
+  options.timeout = std::chrono::milliseconds(number("TESSERA_TIMEOUT_MS", 20000));
+  if (scenario() == "absent" && number("RANK", 0) == 1) return;
+  try {
+    World world = init_from_env(options);
+    if (scenario() == "collectives") play_collectives(world);
+    if (scenario() == "death") play_death(world);
+    if (scenario() == "throw") play_throw(world);
+    if (scenario() == "uncaught") play_uncaught(world);
+    if (scenario() == "twice") {
+      step(world);
+      World second = init_from_env(options);
+      step(second);
+      step(world);
+      report("ok");
+    }
+  } catch (const Error& error) {
+    report(std::string("init: ") + error.what());
+  } catch (const std::exception& error) {
+    report(std::string("other: ") + error.what());
+  }
+}
+
+void contains(const std::string& text, const std::string& part) {
+  INFO(text);
+  CHECK(text.find(part) != std::string::npos);
+}
+
+int leading_number(const std::string& text) { return text.empty() ? -1 : std::atoi(text.c_str()); }
+
+}  // namespace
+
+TEST_CASE("a rank of a job", "[.]") { play(); }
+
+TEST_CASE("processes under a launcher's variables run every collective") {
+  for (const int size : {1, 2, 4}) {
+    ProcessJob job{.size = size, .scenario = "collectives"};
+    for (const auto& result : run_processes(job)) {
+      CHECK(result.exit_code == 0);
+      contains(result.report, size == 1 ? "ok single" : "ok gloo");
+    }
+  }
+}
+
+TEST_CASE("with a launcher's store rank 0 is a client like the others") {
+  const int port = free_port();
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  // The second job finds the keys of the first: a restart by the launcher counts attempts.
+  for (const char* attempt : {"0", "1"}) {
+    ProcessJob job{.size = 3, .scenario = "collectives"};
+    job.environment = {{"MASTER_PORT", std::to_string(port)},
+                       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                       {"TORCHELASTIC_RESTART_COUNT", attempt}};
+    for (const auto& result : run_processes(job)) {
+      CHECK(result.exit_code == 0);
+      contains(result.report, "ok gloo");
+    }
+  }
+}
+
+TEST_CASE("a process may make its world twice") {
+  for (const auto& result : run_processes({.size = 2, .scenario = "twice"}))
+    CHECK(result.report == "ok");
+}
+
+TEST_CASE("a killed rank is noticed by all within five seconds and named") {
+  for (int victim = 0; victim < 3; ++victim) {
+    const std::string after = std::to_string(30 + 17 * victim);
+    INFO("rank " << victim << " is killed after " << after << " ms");
+    ProcessJob job{.size = 3, .scenario = "death"};
+    job.environment = {{"TESSERA_VICTIM", std::to_string(victim)}, {"TESSERA_AFTER_MS", after}};
+    const auto results = run_processes(job);
+    CHECK(results[victim].signal == SIGKILL);
+    for (int rank = 0; rank < 3; ++rank) {
+      CHECK_FALSE(results[rank].killed);
+      if (rank == victim) continue;
+      CHECK(results[rank].exit_code == 0);
+      INFO(results[rank].report);
+      CHECK(leading_number(results[rank].report) >= 0);
+      CHECK(leading_number(results[rank].report) < 5000);
+      contains(results[rank].report, "i/o error");
+      contains(results[rank].report, "group \"world\"");
+      // Where rank 0 dies, the store dies with it.
+      contains(results[rank].report,
+               victim == 0 ? "the store" : "no answer from rank " + std::to_string(victim));
+    }
+  }
+}
+
+TEST_CASE("a stopped rank is noticed by all two seconds after the timeout at the latest") {
+  for (const int victim : {0, 2}) {
+    INFO("rank " << victim << " is stopped");
+    ProcessJob job{.size = 3, .scenario = "death", .stopped = {victim}};
+    job.environment = {{"TESSERA_VICTIM", std::to_string(victim)},
+                       {"TESSERA_SIGNAL", std::to_string(SIGSTOP)},
+                       {"TESSERA_TIMEOUT_MS", "1500"}};
+    const auto results = run_processes(job);
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      CHECK_FALSE(results[rank].killed);
+      INFO(results[rank].report);
+      CHECK(leading_number(results[rank].report) >= 0);
+      CHECK(leading_number(results[rank].report) < 3500);
+    }
+  }
+}
+
+TEST_CASE("a rank that aborts is named by all and the world goes on after reset") {
+  const auto results = run_processes({.size = 4, .scenario = "throw"});
+  for (int rank = 0; rank < 4; ++rank) {
+    CHECK(results[rank].exit_code == 0);
+    contains(results[rank].report, "quick ");
+    contains(results[rank].report,
+             rank == 1 ? "bad value" : "rank 1 failed: backward of unit \"layers.2\"");
+    if (rank != 1) CHECK(results[rank].report == results[rank == 0 ? 2 : 0].report);
+  }
+}
+
+TEST_CASE("a rank that leaves with an exception fails the others at once") {
+  const auto results = run_processes({.size = 3, .scenario = "uncaught"});
+  CHECK(results[1].report == "other: out of main");
+  for (const int rank : {0, 2}) contains(results[rank].report, "quick ");
+  for (const int rank : {0, 2}) contains(results[rank].report, "rank 1 left with an exception");
+}
+
+TEST_CASE("a rank that never joins is named when the timeout is over") {
+  ProcessJob job{.size = 3, .scenario = "absent"};
+  job.environment = {{"TESSERA_TIMEOUT_MS", "700"}};
+  const auto results = run_processes(job);
+  for (const int rank : {0, 2})
+    contains(results[rank].report, "rank 1 did not join group \"the world\" within 700 ms");
+}
