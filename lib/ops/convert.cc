@@ -188,6 +188,10 @@ void Conversion::shape_state() {
     source_.locate_all(read_);
   }
   expand_state_values(source_.manifest);
+  if (driver_->capabilities().groups_optimizers) {
+    std::vector<Note> notes = group_optimizers(source_.manifest);
+    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  }
   if (request_.hf_preset) {
     refuse_flat_parameters(source_.manifest);
     take_model_only();

@@ -193,10 +193,10 @@ class Rekeyer {
       };
       for (const auto& [key, value] : optim_.groups[g].options)
         add(key.is_string() ? key.as_string() : "?", value);
-      ValueList numbers;
+      ValueList items;
       for (const std::string& member : optim_.groups[g].stored_members)
-        numbers.push_back(id_value(keys_.at(member)));
-      add("params", Value::list(std::move(numbers)));
+        items.push_back(to_ids_ ? id_value(keys_.at(member)) : Value::string(keys_.at(member)));
+      add("params", Value::list(std::move(items)));
     }
   }
 
@@ -238,6 +238,24 @@ std::vector<Note> rekey_optimizers(Manifest& manifest, OptimKeys keys) {
     if (keyed_by_id(optim)) notes.push_back(inferred_names(optim));
   }
   check_unique(manifest.state, Code::kUnsupported);
+  return notes;
+}
+
+std::vector<Note> group_optimizers(Manifest& manifest) {
+  std::vector<Note> notes;
+  const std::size_t count = find_roles(manifest.state).optimizers.size();
+  for (std::size_t root = 0; root < count; ++root) {
+    const Roles roles = find_roles(manifest.state);
+    if (roles.optimizers[root].dialect != OptimDialect::kFlat) continue;
+    const OptimState optim = canonical_optim_states(manifest, roles).at(root);
+    Rekeyer(manifest, roles, root, optim, OptimKeys::kFqn).run();
+    notes.push_back({"REKEY", "info",
+                     fmt::format("{}: options of {} parameters became {} group{}",
+                                 optimizer_text(optim.root), optim.parameters.size(),
+                                 optim.groups.size(), optim.groups.size() == 1 ? "" : "s"),
+                     "", ""});
+  }
+  if (!notes.empty()) check_unique(manifest.state, Code::kUnsupported);
   return notes;
 }
 

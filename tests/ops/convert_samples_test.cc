@@ -96,6 +96,26 @@ TEST_CASE("the three formats turn into each other with tensors and values") {
   }
 }
 
+TEST_CASE("a flattened optimizer is grouped for formats that keep lists of members") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "dcp/fsdp2_w2_flat_optim");
+  const OpenedContent want = content_at(fs, source);
+  for (const std::string& format : {"deepspeed-zero", "deepspeed-universal", "fairscale-fsdp"}) {
+    INFO(format);
+    const auto ranks = format == "deepspeed-universal" ? std::nullopt : std::optional(3);
+    ConvertOptions options = convert_options(source, "/" + format, ranks, format);
+    options.verify = true;
+    const ConvertReport report = convert(fs, options);
+    REQUIRE(report.published);
+    CHECK(report.verify_findings.empty());
+    CHECK(std::ranges::count(report.notes, "REKEY", &Note::code) == 1);
+    const OpenedContent got = content_at(fs, "/" + format);
+    CHECK(got.tensors == want.tensors);
+    CHECK(got.values.contains("optim.param_groups.1.params"));
+    CHECK(!got.values.contains("optim.param_groups.embed.weight.lr"));
+  }
+}
+
 TEST_CASE("one and four threads, small and large limits write the same bytes") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "dcp/fsdp2_tp_2x2");

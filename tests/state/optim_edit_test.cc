@@ -125,6 +125,23 @@ TEST_CASE("flattened options become groups again when they get ids") {
     }
 }
 
+TEST_CASE("flattened options become groups with the members' names") {
+  for (int kind = 0; kind < kOptimizerKinds; ++kind)
+    for (std::uint64_t round = 0; round < 40; ++round) {
+      const auto which = static_cast<OptimizerKind>(kind);
+      INFO(kind_text(which) << " seed " << kSeed << " round " << round);
+      Manifest flat = random_optimizer(kSeed + round, which, OptimizerForm::kFlat);
+      const auto before = content(flat);
+      const bool is_flat = find_roles(flat.state).optimizers.at(0).dialect == OptimDialect::kFlat;
+      CHECK(group_optimizers(flat).size() == (is_flat ? 1 : 0));
+      CHECK(find_roles(flat.state).optimizers.at(0).dialect == OptimDialect::kByFqn);
+      CHECK(content(flat) == before);
+      const auto grouped = names(flat);
+      CHECK(group_optimizers(flat).empty());
+      CHECK(names(flat) == grouped);
+    }
+}
+
 TEST_CASE("ids without a model, state without a group, no groups: refused by name") {
   Manifest alone = random_optimizer(3, OptimizerKind::kAdam, OptimizerForm::kIds);
   while (alone.state.find("optim.param_groups.0.param_names") != nullptr)

@@ -81,6 +81,7 @@ struct Capabilities {
   bool keeps_values = true;
   bool keeps_opaque = false;
   bool needs_steps = false;     // output_plan() compares step counters: TargetRequest::steps
+  bool groups_optimizers = false;  // writes groups with lists of members: flattened ones are grouped first
 };
 
 class FormatDriver {

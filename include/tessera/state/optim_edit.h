@@ -3,6 +3,7 @@
 //
 //   rekey     optim.state.0.exp_avg            <->  optim.state.layers.0.w.exp_avg
 //             param_groups.0.params [0, 1]     <->  ["layers.0.w", "layers.0.b"]
+//   group     param_groups.layers.0.w.lr        ->   param_groups.0.lr, param_groups.0.params
 //   masters   a weight takes the chunks (and the type) of its fp32 master copy
 //
 // Ids are the positions of parameters in the groups, group by group, as torch.optim numbers them;
@@ -25,6 +26,10 @@ enum class OptimKeys : std::uint8_t { kKeep, kFqn, kId };
 /// parameter, ids that shapes allow to be several parameters, no model to name ids by, no groups to
 /// number by, state that no group lists.
 std::vector<Note> rekey_optimizers(Manifest& manifest, OptimKeys keys);
+
+/// Gives optimizers whose options stand flattened, one by one for each parameter, groups with lists
+/// of members: parameters with equal options together. Others stay as they are.
+std::vector<Note> group_optimizers(Manifest& manifest);
 
 /// Weights come from their master copies, which stay where they are. Throws kUnsupported when there
 /// are no master copies, one is of another shape than its weight, or ids leave open whose it is.

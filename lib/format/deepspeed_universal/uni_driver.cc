@@ -14,7 +14,7 @@ using Answer = ProbeResult::Answer;
 class DeepspeedUniversalDriver : public FormatDriver {
  public:
   std::string_view id() const override { return deepspeed::kUniversalFormat; }
-  Capabilities capabilities() const override { return {.keeps_opaque = true, .needs_steps = true}; }
+  Capabilities capabilities() const override { return {.keeps_opaque = true, .needs_steps = true, .groups_optimizers = true}; }
 
   ProbeResult probe(const Place& place) const override {
     try {

@@ -16,7 +16,7 @@ class DeepspeedZeroDriver : public FormatDriver {
  public:
   std::string_view id() const override { return deepspeed::kZeroFormat; }
   Capabilities capabilities() const override {
-    return {.many_ranks = true, .keeps_opaque = true, .needs_steps = true};
+    return {.many_ranks = true, .keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
   }
 
   ProbeResult probe(const Place& place) const override {

@@ -42,7 +42,7 @@ class FairscaleDriver : public FormatDriver {
  public:
   std::string_view id() const override { return "fairscale-fsdp"; }
   Capabilities capabilities() const override {
-    return {.many_ranks = true, .keeps_opaque = true, .needs_steps = true};
+    return {.many_ranks = true, .keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
   }
 
   ProbeResult probe(const Place& place) const override {
