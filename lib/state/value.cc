@@ -136,9 +136,10 @@ const void* Value::node_id() const {
 /// Walks two trees side by side. A pair of nodes met before is equal so far: it was compared, or
 /// the walk would have ended.
 class ValueComparison {
+  using Kind = Value::Kind;
+
  public:
   bool equal(const Value& a, const Value& b) {
-    using Kind = Value::Kind;
     const Kind kind = a.kind();
     if (kind != b.kind()) return false;
     if (a.node_id() != nullptr) {
