@@ -87,7 +87,10 @@ Stream& Root::gather(const Unit& unit) {
 
 void Root::forward_begin(Unit& unit) {
   if (depth_++ > 0) return;
-  for (const std::shared_ptr<Unit>& member : units()) member->agree_requires_grad();
+  for (const std::shared_ptr<Unit>& member : units()) {
+    member->agree_requires_grad();
+    member->set_buffer_precision();
+  }
   gather(unit);
   for (auto& [key, stream] : gather_streams_) stream->wait_for(*compute_);
 }

@@ -109,6 +109,7 @@ GroupDtypes dtypes_of(const Options& options, at::ScalarType stored) {
   GroupDtypes dtypes{stored, stored, stored};
   if (!c10::isFloatingType(stored)) return dtypes;
   const MixedPrecision& precision = options.mixed_precision;
+  if (precision.keep_full_precision) return dtypes;
   dtypes.compute = precision.param_dtype.value_or(stored);
   dtypes.reduce = precision.reduce_dtype.value_or(dtypes.compute);
   return dtypes;
@@ -176,7 +177,8 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
       own(param.shard, param.fqn);
     }
   }
-  point->unit = std::make_shared<detail::Unit>(*module, options, std::move(comms), std::move(groups));
+  point->unit = std::make_shared<detail::Unit>(*module, options, std::move(comms), std::move(groups),
+                                             std::move(found.buffers));
   point->unit->set_reshard_after_forward(frees);
   point->unit->install_hooks();
 }

@@ -58,7 +58,7 @@ ParamGroup::ParamGroup(std::vector<Param> params, bool trainable,
     param.shard.set_requires_grad(param.requires_grad);
     param.grad_view = tensor_over(grads_[full.buffer].storage(), dtypes_.reduce, full.offset, param.sizes);
     full_views_.push_back(
-        resident_ ? tensor_over(shard_buffer_.storage(), dtypes_.stored, full.offset, param.sizes)
+        resident_ ? tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, param.sizes)
                   : tensor_over(full_[full.buffer].storage(), dtypes_.compute, full.offset, param.sizes));
     param.compute.set_data(full_views_.back());
     if (!resident_)
@@ -283,6 +283,12 @@ void ParamGroup::accumulate(const at::Tensor& reduced, const std::vector<bool>& 
   }
   for (std::size_t p = 0; p < params_.size(); ++p)
     if (params_[p].requires_grad && used[p]) params_[p].shard.mutable_grad() = params_[p].shard_grad;
+}
+
+void ParamGroup::lower_gradients() {
+  for (Param& param : params_)
+    if (param.shard.grad().defined() && param.shard.grad().is_same(param.shard_grad))
+      param.shard.mutable_grad() = param.shard_grad.to(dtypes_.compute);
 }
 
 std::vector<at::Tensor> ParamGroup::full_gradients(Communicator& comm, const CommTag& tag) {

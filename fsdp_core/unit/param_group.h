@@ -75,6 +75,8 @@ class ParamGroup {
   void drop_gradients();
   /// Adds `reduced` ([shard numel], reduce dtype) to the shard gradients of the parameters in `used`.
   void accumulate(const at::Tensor& reduced, const std::vector<bool>& used);
+  /// Shard gradients in the compute dtype; the next accumulate starts from them.
+  void lower_gradients();
   /// The shard gradients of all ranks as full tensors; undefined for a parameter that has none on any rank,
   /// zeros where only some ranks have one. Collective.
   std::vector<at::Tensor> full_gradients(Communicator& comm, const CommTag& tag);

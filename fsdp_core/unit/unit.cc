@@ -34,10 +34,16 @@ bool env_is_on(const char* name) {
   return value != nullptr && std::string_view(value) == "1";
 }
 
+void cast_floating(const TensorPointers& tensors, at::ScalarType dtype) {
+  for (at::Tensor* tensor : tensors)
+    if (tensor->defined() && tensor->is_floating_point() && tensor->scalar_type() != dtype)
+      *tensor = tensor->to(dtype);
+}
+
 }  // namespace
 
 Unit::Unit(torch::nn::Module& module, Options options, UnitGroups comms,
-           std::vector<std::unique_ptr<ParamGroup>> groups)
+           std::vector<std::unique_ptr<ParamGroup>> groups, std::vector<at::Tensor> buffers)
     : module_(&module),
       options_(std::move(options)),
       comms_(std::move(comms)),
@@ -48,6 +54,8 @@ Unit::Unit(torch::nn::Module& module, Options options, UnitGroups comms,
     for (const Param& param : group->params())
       for (const Param::Slot& slot : param.slots)
         if (slot.module != module_) keep_alive_.push_back(slot.module->shared_from_this());
+  for (at::Tensor& buffer : buffers)
+    if (buffer.is_floating_point()) buffers_.emplace_back(buffer, buffer.scalar_type());
 }
 
 Unit::~Unit() {
@@ -85,10 +93,33 @@ bool Unit::trains() const {
 
 bool Unit::wants_full_precision() const { return full_precision_in_eval_ && !module_->is_training(); }
 
-void Unit::cast(const TensorPointers& tensors, at::ScalarType dtype) const {
-  for (at::Tensor* tensor : tensors)
-    if (tensor->defined() && tensor->is_floating_point() && tensor->scalar_type() != dtype)
-      *tensor = tensor->to(dtype);
+void Unit::cast_inputs(const TensorPointers& inputs, Use& use) const {
+  for (at::Tensor* input : inputs)
+    if (!use.input_dtype && input->defined() && input->is_floating_point()) use.input_dtype = input->scalar_type();
+  const MixedPrecision& precision = options_.mixed_precision;
+  if (wants_full_precision()) return;
+  if (precision.keep_full_precision) {
+    if (!groups_.empty()) cast_floating(inputs, groups_.front()->dtypes().stored);
+    return;
+  }
+  const bool casts = is_root() ? precision.cast_root_forward_inputs : precision.cast_forward_inputs;
+  if (precision.param_dtype && casts) cast_floating(inputs, *precision.param_dtype);
+}
+
+void Unit::cast_outputs(const TensorPointers& outputs, const Use& use) const {
+  if (wants_full_precision()) return;
+  const MixedPrecision& precision = options_.mixed_precision;
+  if (precision.keep_full_precision && use.input_dtype) cast_floating(outputs, *use.input_dtype);
+  if (precision.output_dtype) cast_floating(outputs, *precision.output_dtype);
+}
+
+void Unit::set_buffer_precision() {
+  if (!options_.mixed_precision.buffer_dtype) return;
+  at::NoGradGuard no_grad;
+  for (auto& [buffer, own] : buffers_) {
+    const at::ScalarType wanted = wants_full_precision() ? own : *options_.mixed_precision.buffer_dtype;
+    if (buffer.scalar_type() != wanted) buffer.set_data(buffer.to(wanted));
+  }
 }
 
 // ---- parameters ----
@@ -224,9 +255,7 @@ std::shared_ptr<Use> Unit::pre_forward(const TensorPointers& inputs) {
       ++forward_depth_;
       root.entered(*this);
     }
-    const MixedPrecision& precision = options_.mixed_precision;
-    const bool casts = is_root() ? precision.cast_root_forward_inputs : precision.cast_forward_inputs;
-    if (precision.param_dtype && casts && !wants_full_precision()) cast(inputs, *precision.param_dtype);
+    cast_inputs(inputs, *use);
     if (at::GradMode::is_enabled()) use->watch_inputs(inputs);
   } catch (...) {
     if (!recompute) root.forward_failed(*this);
@@ -236,8 +265,7 @@ std::shared_ptr<Use> Unit::pre_forward(const TensorPointers& inputs) {
 }
 
 void Unit::post_forward(Use& use, const TensorPointers& outputs) {
-  const MixedPrecision& precision = options_.mixed_precision;
-  if (precision.output_dtype && !wants_full_precision()) cast(outputs, *precision.output_dtype);
+  cast_outputs(outputs, use);
   const bool gradients = at::GradMode::is_enabled() && use.watch_outputs(outputs);
   if (gradients) {
     std::erase_if(uses_, [](const std::weak_ptr<Use>& known) { return known.expired(); });
@@ -352,6 +380,8 @@ void Unit::end_backward() {
   const bool keep = !reshard_after_backward || (!sync && !reshard_after_forward_ && state_.params() == ParamsState::kUnsharded);
   if (!keep) reshard();
   state_.apply(UnitEvent::kBackwardEnd, name_);
+  if (options_.mixed_precision.keep_low_precision_grads)
+    for (const std::unique_ptr<ParamGroup>& group : groups_) group->lower_gradients();
 }
 
 }  // namespace tessera::fsdp::detail

@@ -29,7 +29,8 @@ class Root;
 
 class Unit : public std::enable_shared_from_this<Unit> {
  public:
-  Unit(torch::nn::Module& module, Options options, UnitGroups comms, std::vector<std::unique_ptr<ParamGroup>> groups);
+  Unit(torch::nn::Module& module, Options options, UnitGroups comms,
+       std::vector<std::unique_ptr<ParamGroup>> groups, std::vector<at::Tensor> buffers);
   ~Unit();
 
   /// Hooks on parameters need a shared owner.
@@ -77,6 +78,9 @@ class Unit : public std::enable_shared_from_this<Unit> {
   /// requires_grad may be set on either identity: copied to the other; a conflict is an error.
   void agree_requires_grad();
 
+  /// Buffers in buffer_dtype, or in their own dtypes where this unit evaluates in full precision.
+  void set_buffer_precision();
+
   // -- flags, set through training.h --
   bool sync = true;                 // reduce at the end of this backward
   bool all_reduce = true;           // ... over the replicas too
@@ -114,13 +118,15 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void complete_when_done();
   void complete();
   bool wants_full_precision() const;
-  void cast(const TensorPointers& tensors, at::ScalarType dtype) const;
+  void cast_inputs(const TensorPointers& inputs, Use& use) const;
+  void cast_outputs(const TensorPointers& outputs, const Use& use) const;
 
   torch::nn::Module* module_;  // owns this unit
   std::vector<std::shared_ptr<torch::nn::Module>> keep_alive_;
   Options options_;
   UnitGroups comms_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
+  std::vector<std::pair<at::Tensor, at::ScalarType>> buffers_;  // floating ones, with their own dtype
   std::string name_;
   std::shared_ptr<Root> root_;
 

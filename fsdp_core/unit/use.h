@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
@@ -36,6 +37,9 @@ class Use : public std::enable_shared_from_this<Use> {
   int arm(int task, const Nodes& graph);
   bool started_in(int task) const { return started_task_ == task; }
   void start(int task) { started_task_ = task; }
+
+  /// Of the first floating input, before casting.
+  std::optional<at::ScalarType> input_dtype;
 
   // Where it stands in the order of the iteration it belongs to.
   std::uint64_t epoch = 0;

@@ -1,7 +1,7 @@
 // A sharded module trains as the plain one: same losses, same parameters.
-#include <catch2/catch.hpp>
+#include "tests/fsdp/torch_and_catch.h"
 
-#include "tests/fsdp/runtime_support.h"
+#include "tests/fsdp/models.h"
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;

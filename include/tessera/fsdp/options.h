@@ -69,6 +69,9 @@ struct MixedPrecision {
   /// Class names (as torch::nn::Module::name() gives them, or globs) that auto_wrap keeps in full
   /// precision: inputs are cast up, outputs back.
   std::vector<std::string> full_precision_classes = {"torch::nn::BatchNorm*"};
+  /// This unit computes in its stored dtype whatever its parents use: floating inputs are cast up, outputs
+  /// back. What auto_wrap sets for those classes.
+  bool keep_full_precision = false;
   bool active() const { return param_dtype || reduce_dtype || buffer_dtype || output_dtype; }
 };
 

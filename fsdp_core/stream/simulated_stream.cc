@@ -1,0 +1,137 @@
+// Streams that run late: each has a thread and waits a random time before each piece of work, so that work
+// that forgot to wait for other work meets it unfinished. Compute is the caller's thread.
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "fsdp_core/stream/stream.h"
+
+namespace tessera::fsdp {
+namespace {
+
+/// Passed once set; carries the first exception of the work before it.
+class Latch final : public Event::Impl {
+ public:
+  void set(std::exception_ptr error) {
+    std::lock_guard lock(mutex_);
+    error_ = error;
+    set_ = true;
+    changed_.notify_all();
+  }
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return set_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+  bool ready() const override {
+    std::lock_guard lock(mutex_);
+    return set_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool set_ = false;
+  std::exception_ptr error_;
+};
+
+class LateStream final : public Stream {
+ public:
+  LateStream(std::string name, std::uint64_t seed, int max_delay_us)
+      : Stream(std::move(name), /*immediate=*/false), random_(seed), max_delay_us_(max_delay_us) {
+    thread_ = std::thread([this] { loop(); });
+  }
+  ~LateStream() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Event record() override {
+    auto latch = std::make_shared<Latch>();
+    push([this, latch] { latch->set(error_); }, false);
+    return Event(latch);
+  }
+  void wait(const Event& event) override {
+    if (event.ready()) return;
+    push([event] { event.synchronize(); }, false);
+  }
+
+ private:
+  void launch(std::function<void()> work) override { push(std::move(work), true); }
+
+  void push(std::function<void()> work, bool late) {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back({std::move(work), late});
+    }
+    changed_.notify_all();
+  }
+
+  void loop() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopped_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      auto [work, late] = std::move(queue_.front());
+      queue_.pop_front();
+      const int delay = late && max_delay_us_ > 0 ? static_cast<int>(random_() % static_cast<unsigned>(max_delay_us_)) : 0;
+      lock.unlock();
+      if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay));
+      try {
+        // After a failure nothing runs but the events, which tell it.
+        if (!error_ || !late) work();
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+      work = nullptr;
+      lock.lock();
+    }
+  }
+
+  std::mt19937_64 random_;
+  int max_delay_us_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<std::function<void()>, bool>> queue_;
+  bool stopped_ = false;
+  std::exception_ptr error_;  // the stream's thread alone
+  std::thread thread_;
+};
+
+/// The caller's own work is always done by the time it asks.
+class CallerStream final : public Stream {
+ public:
+  CallerStream() : Stream("compute", /*immediate=*/true) {}
+  Event record() override { return {}; }
+  void wait(const Event& event) override { event.synchronize(); }
+
+ private:
+  void launch(std::function<void()> work) override { work(); }
+};
+
+class SimulatedStreams final : public StreamFactory {
+ public:
+  SimulatedStreams(std::uint64_t seed, int max_delay_us) : seed_(seed), max_delay_us_(max_delay_us) {}
+  std::shared_ptr<Stream> compute() override { return std::make_shared<CallerStream>(); }
+  std::shared_ptr<Stream> make(std::string name, bool) override {
+    return std::make_shared<LateStream>(std::move(name), seed_++, max_delay_us_);
+  }
+
+ private:
+  std::uint64_t seed_;
+  int max_delay_us_;
+};
+
+}  // namespace
+
+std::shared_ptr<StreamFactory> simulated_streams(std::uint64_t seed, int max_delay_us) {
+  return std::make_shared<SimulatedStreams>(seed, max_delay_us);
+}
+
+}  // namespace tessera::fsdp
