@@ -1,19 +1,20 @@
 #pragma once
-// How a unit's forward is intercepted: the module a holder contains is a class derived from the user's
-// Impl whose `forward` shadows it, so that holder(x), holder->forward(x), Sequential and AnyModule all
-// come through here.
+// How a unit's forward is intercepted: the module a holder contains is a class derived from the
+// user's Impl whose `forward` shadows it, so that holder(x), holder->forward(x), Sequential and
+// AnyModule all come through here.
 //
 //   struct BlockImpl : torch::nn::Module { torch::Tensor forward(torch::Tensor x); };
 //   FSDP_MODULE(Block);                              // instead of TORCH_MODULE(Block)
 //   fsdp::Holder<torch::nn::LinearImpl> linear(4, 4);  // instead of torch::nn::Linear
 //
-// Until fully_shard is called on it such a module is the plain one: a call costs one pointer test. Any
-// signature will do: several arguments, default arguments, overloads, templates, tuples as results. A call
-// of another name (a method of yours, Impl::forward named with its class, as<BlockImpl>()->forward) is not
-// intercepted; it finds parameters that raise an error when touched.
+// Until fully_shard is called on it such a module is the plain one: a call costs one pointer test.
+// Any signature will do: several arguments, default arguments, overloads, templates, tuples as
+// results. A call of another name (a method of yours, Impl::forward named with its class,
+// as<BlockImpl>()->forward) is not intercepted; it finds parameters that raise an error when
+// touched.
 //
-// Tensors in arguments and results are found as tensor_visitor.h says. Arguments are the caller's: where
-// precision asks for a cast, forward sees the cast tensor, and the caller keeps his own.
+// Tensors in arguments and results are found as tensor_visitor.h says. Arguments are the caller's:
+// where precision asks for a cast, forward sees the cast tensor, and the caller keeps his own.
 #include <tessera/fsdp/tensor_visitor.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
@@ -51,19 +52,22 @@ class ForwardCall {
   bool finished_ = false;
 };
 
-/// Throws kUnsupported naming the class, and the call to make instead of `call` on a sharded module.
+/// Throws kUnsupported naming the class, and the call to make instead of `call` on a sharded
+/// module.
 [[noreturn]] void refuse_module_call(const char* call, const torch::nn::Module& module);
 /// Throws kUnsupported: the unit's forward returns a reference.
 [[noreturn]] void refuse_reference_result(const std::type_info& type);
-/// The name that module.name() gives from now on, unless it was given one. Its value is of no interest.
+/// The name that module.name() gives from now on, unless it was given one. Its value is of no
+/// interest.
 bool name_after(const torch::nn::Module& module, const std::type_info& type);
 
-/// How an argument of type P is kept for the call: const references to tensors as copies of the handles,
-/// so that they can be replaced; all else where it is.
+/// How an argument of type P is kept for the call: const references to tensors as copies of the
+/// handles, so that they can be replaced; all else where it is.
 template <class P>
 struct KeptAs {
   using Value = std::remove_cvref_t<P>;
-  static constexpr bool copied = std::is_lvalue_reference_v<P> && std::is_const_v<std::remove_reference_t<P>> &&
+  static constexpr bool copied = std::is_lvalue_reference_v<P> &&
+                                 std::is_const_v<std::remove_reference_t<P>> &&
                                  holds_tensors<Value>() && copyable<Value>();
   using type = std::conditional_t<copied, Value, std::remove_reference_t<P>&>;
 };
@@ -82,8 +86,8 @@ Kept<P> keep(std::remove_reference_t<P>& argument) {
     return argument;
 }
 
-/// Gives back to the caller's variables the tensors that were replaced for the call, where the body left
-/// the replacement in place.
+/// Gives back to the caller's variables the tensors that were replaced for the call, where the body
+/// left the replacement in place.
 template <class Arguments>
 class CallerTensors {
  public:
@@ -118,9 +122,11 @@ class CallerTensors {
 template <class Result, class Arguments, class Body>
 Result intercepted(const std::shared_ptr<Unit>& unit, Arguments& arguments, Body&& body) {
   if constexpr (std::is_reference_v<Result>) {
-    refuse_reference_result(typeid(Result));  // it could refer to what lives only as long as the call
+    refuse_reference_result(
+        typeid(Result));  // it could refer to what lives only as long as the call
   } else {
-    if (const std::type_info* unknown = unknown_output<std::remove_const_t<Result>>()) refuse_output_type(*unknown);
+    if (const std::type_info* unknown = unknown_output<std::remove_const_t<Result>>())
+      refuse_output_type(*unknown);
     ForwardCall call(unit);
     TensorPointers inputs;
     std::apply([&](auto&... each) { (collect_tensors(each, inputs), ...); }, arguments);
@@ -153,18 +159,50 @@ namespace detail {
 
 struct FromPlain {};
 
+/// The class of the objects that holders of M make.
+template <class M>
+struct ModuleOf;
+
 /// M, and what it needs as a unit: the intercepted call, and refusals of the virtual calls of
 /// torch::nn::Module that would see shards where full parameters are meant.
 template <class M>
 class GuardedModule : public M, public HookPoint {
-  static_assert(std::is_base_of_v<torch::nn::Module, M>, "FSDP_MODULE and fsdp::Holder take a torch::nn::Module");
-  static_assert(!std::is_final_v<M>, "the class of a unit must not be final: its forward is intercepted by a derived class");
+  static_assert(std::is_base_of_v<torch::nn::Module, M>,
+                "FSDP_MODULE and fsdp::Holder take a torch::nn::Module");
+  static_assert(
+      !std::is_final_v<M>,
+      "the class of a unit must not be final: its forward is intercepted by a derived class");
 
  public:
   using M::M;
   GuardedModule(FromPlain, const M& plain)
     requires std::is_copy_constructible_v<M>
       : M(plain) {}
+
+  /// As M's; the copy can be a unit too. Only while not sharded.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override {
+    if (unit) refuse_module_call("clone", *this);
+    std::shared_ptr<torch::nn::Module> copy = M::clone(device);
+    if constexpr (std::is_copy_constructible_v<M>)
+      if (const torch::nn::Module& plain = *copy; typeid(plain) == typeid(M))
+        return std::make_shared<typename ModuleOf<M>::type>(FromPlain{},
+                                                            static_cast<const M&>(plain));
+    return copy;
+  }
+
+  /// The other way into torch::nn::RNN, LSTM and GRU.
+  template <class Self = M, class... A>
+  auto forward_with_packed_input(A&&... arguments)
+      -> decltype(std::declval<Self&>().forward_with_packed_input(std::forward<A>(arguments)...)) {
+    using Result =
+        decltype(std::declval<Self&>().forward_with_packed_input(std::forward<A>(arguments)...));
+    if (!unit) return M::forward_with_packed_input(std::forward<A>(arguments)...);
+    std::tuple<Kept<A&&>...> kept{keep<A&&>(arguments)...};
+    return intercepted<Result>(unit, kept, [this](auto&... each) -> Result {
+      return M::forward_with_packed_input(static_cast<A&&>(each)...);
+    });
+  }
 
   // Overloads of these names that M has of its own stay visible.
   using M::load;
@@ -212,7 +250,8 @@ class GuardedModule : public M, public HookPoint {
   R call_forward(std::remove_reference_t<P>&... arguments) {
     if (!unit) return M::forward(static_cast<P&&>(arguments)...);
     std::tuple<Kept<P>...> kept{keep<P>(arguments)...};
-    return intercepted<R>(unit, kept, [this](auto&... each) -> R { return M::forward(static_cast<P&&>(each)...); });
+    return intercepted<R>(
+        unit, kept, [this](auto&... each) -> R { return M::forward(static_cast<P&&>(each)...); });
   }
 
  private:
@@ -226,9 +265,10 @@ class Hooked : public GuardedModule<M> {
  public:
   using GuardedModule<M>::GuardedModule;
   template <class... A>
-  auto forward(A&&... arguments) -> decltype(std::declval<M&>().forward(std::forward<A>(arguments)...)) {
-    return this->template call_forward<decltype(std::declval<M&>().forward(std::forward<A>(arguments)...)), A&&...>(
-        arguments...);
+  auto forward(A&&... arguments)
+      -> decltype(std::declval<M&>().forward(std::forward<A>(arguments)...)) {
+    return this->template call_forward<
+        decltype(std::declval<M&>().forward(std::forward<A>(arguments)...)), A&&...>(arguments...);
   }
 };
 
@@ -245,10 +285,10 @@ template <class F>
 struct PlainSignature {
   using type = void;
 };
-#define TESSERA_PLAIN_SIGNATURE(QUALIFIERS)                  \
-  template <class R, class C, class... P>                    \
-  struct PlainSignature<R (C::*)(P...) QUALIFIERS> {         \
-    using type = R(P...);                                    \
+#define TESSERA_PLAIN_SIGNATURE(QUALIFIERS)          \
+  template <class R, class C, class... P>            \
+  struct PlainSignature<R (C::*)(P...) QUALIFIERS> { \
+    using type = R(P...);                            \
   };
 TESSERA_PLAIN_SIGNATURE()
 TESSERA_PLAIN_SIGNATURE(const)
@@ -267,14 +307,15 @@ struct SignatureOf {
   using type = void;
 };
 template <class M>
-struct SignatureOf<M, std::void_t<decltype(&M::forward)>> : PlainSignature<decltype(&M::forward)> {};
+struct SignatureOf<M, std::void_t<decltype(&M::forward)>> : PlainSignature<decltype(&M::forward)> {
+};
 
 /// The class AnyModule holds: exactly one forward, without default arguments.
 template <class M>
 using Exact = Hooked<M, typename SignatureOf<M>::type>;
 
-// A parameter pack cannot have default arguments. A forward that can be called with its last arguments left
-// out gets an overload for each shorter list, in a class below the exact one.
+// A parameter pack cannot have default arguments. A forward that can be called with its last
+// arguments left out gets an overload for each shorter list, in a class below the exact one.
 
 template <class Given, class Left>
 struct Split;  // all but the last
@@ -283,19 +324,14 @@ struct Split<Types<Given...>, Types<Last>> {
   using type = Types<Given...>;
 };
 template <class... Given, class Next, class More, class... Left>
-struct Split<Types<Given...>, Types<Next, More, Left...>> : Split<Types<Given..., Next>, Types<More, Left...>> {};
+struct Split<Types<Given...>, Types<Next, More, Left...>>
+    : Split<Types<Given..., Next>, Types<More, Left...>> {};
 
 template <class M, class List>
 inline constexpr bool takes = false;
 template <class M, class... P>
-inline constexpr bool takes<M, Types<P...>> = requires(M& module) { module.forward(std::declval<P>()...); };
-
-template <class Signature>
-struct Shorter {
-  using type = void;
-};
-template <class R, class First, class... P>
-struct Shorter<R(First, P...)> : Split<Types<>, Types<First, P...>> {};
+inline constexpr bool takes<M, Types<P...>> =
+    requires(M& module) { module.forward(std::declval<P>()...); };
 
 template <class M, class R, class List, class Base>
 class ShortCall;
@@ -317,7 +353,8 @@ struct AddShortCalls<M, R, Types<>, Base, true> {
 };
 template <class M, class R, class Base, class First, class... P>
 struct AddShortCalls<M, R, Types<First, P...>, Base, true>
-    : AddShortCalls<M, R, typename Split<Types<>, Types<First, P...>>::type, ShortCall<M, R, Types<First, P...>, Base>> {};
+    : AddShortCalls<M, R, typename Split<Types<>, Types<First, P...>>::type,
+                    ShortCall<M, R, Types<First, P...>, Base>> {};
 
 template <class M, class Signature>
 struct Callable {
@@ -327,45 +364,20 @@ template <class M, class R, class First, class... P>
 struct Callable<M, R(First, P...)>
     : AddShortCalls<M, R, typename Split<Types<>, Types<First, P...>>::type, Exact<M>> {};
 
+template <class M>
+struct ModuleOf : Callable<M, typename SignatureOf<M>::type> {};
+
 }  // namespace detail
 
 /// The class of the objects that FSDP_MODULE and Holder make.
 template <class Impl>
-class Module : public detail::Callable<Impl, typename detail::SignatureOf<Impl>::type>::type {
-  using Base = typename detail::Callable<Impl, typename detail::SignatureOf<Impl>::type>::type;
-
- public:
-  using Base::Base;
-
-  /// As Impl's; the copy can be a unit too. Only while not sharded.
-  std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override {
-    if (this->unit) detail::refuse_module_call("clone", *this);
-    std::shared_ptr<torch::nn::Module> copy = Impl::clone(device);
-    if constexpr (std::is_copy_constructible_v<Impl>)
-      if (const torch::nn::Module& plain = *copy; typeid(plain) == typeid(Impl))
-        return std::make_shared<Module>(detail::FromPlain{}, static_cast<const Impl&>(plain));
-    return copy;
-  }
-
-  /// The other way into torch::nn::RNN, LSTM and GRU.
-  template <class Self = Impl, class... A>
-  auto forward_with_packed_input(A&&... arguments)
-      -> decltype(std::declval<Self&>().forward_with_packed_input(std::forward<A>(arguments)...)) {
-    using Result = decltype(std::declval<Self&>().forward_with_packed_input(std::forward<A>(arguments)...));
-    if (!this->unit) return Impl::forward_with_packed_input(std::forward<A>(arguments)...);
-    std::tuple<detail::Kept<A&&>...> kept{detail::keep<A&&>(arguments)...};
-    return detail::intercepted<Result>(this->unit, kept, [this](auto&... each) -> Result {
-      return Impl::forward_with_packed_input(static_cast<A&&>(each)...);
-    });
-  }
-};
+using Module = typename detail::ModuleOf<Impl>::type;
 
 namespace detail {
 
 /// Where Module has more than the exact forward, LibTorch sees its base, which AnyModule can take.
 template <class Impl>
-inline constexpr bool has_short_calls =
-    !std::is_same_v<typename Callable<Impl, typename SignatureOf<Impl>::type>::type, Exact<Impl>>;
+inline constexpr bool has_short_calls = !std::is_same_v<Module<Impl>, Exact<Impl>>;
 
 template <class Impl, bool = has_short_calls<Impl>>
 class HolderBase : public torch::nn::ModuleHolder<Module<Impl>> {
@@ -385,11 +397,12 @@ class HolderBase<Impl, true> : public torch::nn::ModuleHolder<Exact<Impl>> {
       refuse_module_call("hold", *this->impl_);
   }
   template <class Head, class... Tail>
-    requires(!(sizeof...(Tail) == 0 && (torch::detail::is_module_holder_of<Head, Exact<Impl>>::value ||
-                                        std::is_convertible_v<Head, std::shared_ptr<Exact<Impl>>>)))
+    requires(!(sizeof...(Tail) == 0 &&
+               (torch::detail::is_module_holder_of<Head, Exact<Impl>>::value ||
+                std::is_convertible_v<Head, std::shared_ptr<Exact<Impl>>>)))
   explicit HolderBase(Head&& head, Tail&&... tail)
-      : Base(std::shared_ptr<Exact<Impl>>(
-            std::make_shared<Module<Impl>>(std::forward<Head>(head), std::forward<Tail>(tail)...))) {}
+      : Base(std::shared_ptr<Exact<Impl>>(std::make_shared<Module<Impl>>(
+            std::forward<Head>(head), std::forward<Tail>(tail)...))) {}
 
   Module<Impl>* get() { return static_cast<Module<Impl>*>(Base::get()); }
   const Module<Impl>* get() const { return static_cast<const Module<Impl>*>(Base::get()); }
@@ -409,7 +422,8 @@ class Holder : public detail::HolderBase<Impl> {
 
   /// As ->forward(...), overloads and default arguments included.
   template <class... A>
-  auto operator()(A&&... arguments) -> decltype(std::declval<Module<Impl>&>().forward(std::forward<A>(arguments)...)) {
+  auto operator()(A&&... arguments)
+      -> decltype(std::declval<Module<Impl>&>().forward(std::forward<A>(arguments)...)) {
     return this->get()->forward(std::forward<A>(arguments)...);
   }
 };
@@ -417,9 +431,9 @@ class Holder : public detail::HolderBase<Impl> {
 }  // namespace tessera::fsdp
 
 /// FSDP_MODULE(Block): the holder of BlockImpl, instead of TORCH_MODULE(Block).
-#define FSDP_MODULE(Name)                                          \
-  class Name : public ::tessera::fsdp::Holder<Name##Impl> {        \
-   public:                                                         \
-    using ::tessera::fsdp::Holder<Name##Impl>::Holder;             \
+#define FSDP_MODULE(Name)                                              \
+  class Name : public ::tessera::fsdp::Holder<Name##Impl> {            \
+   public:                                                             \
+    using ::tessera::fsdp::Holder<Name##Impl>::Holder;                 \
     using Impl [[maybe_unused]] = ::tessera::fsdp::Module<Name##Impl>; \
   }

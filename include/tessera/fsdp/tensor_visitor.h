@@ -1,17 +1,21 @@
 #pragma once
 // Finding the tensors inside arguments and results of a forward.
 //
-//   Tensor; optional, vector, array, deque, pair, tuple, variant, map, unordered_map, torch::OrderedDict
-//   (their values), SmallVector, unique_ptr, shared_ptr, intrusive_ptr of these, nested at will;
-//   nn::utils::rnn::PackedSequence (its data). In arguments also plain pointers to them.
+//   Tensor; optional, vector, array, deque, pair, tuple, variant, map, unordered_map,
+//   torch::OrderedDict (their values), SmallVector, unique_ptr, shared_ptr, intrusive_ptr of these,
+//   nested at will; nn::utils::rnn::PackedSequence (its data). In arguments also plain pointers to
+//   them.
 //
-// A type of your own is looked into when a function beside it says how; what it visits may be any of these:
+// A type of your own is looked into when a function beside it says how; what it visits may be any
+// of these:
 //
-//   template <class F> void visit_tensors(MyOutput& value, F&& visit) { visit(value.logits); visit(value.states); }
+//   template <class F> void visit_tensors(MyOutput& value, F&& visit) { visit(value.logits);
+//   visit(value.states); }
 //
-// Arguments of other types are left alone: tensors in them are neither cast nor watched. Results of other types
-// are refused, since a unit whose output gradients cannot be seen would compute wrong numbers in backward.
-// Pointers found stay valid as long as nobody changes the holders. Undefined and const tensors are not listed.
+// Arguments of other types are left alone: tensors in them are neither cast nor watched. Results of
+// other types are refused, since a unit whose output gradients cannot be seen would compute wrong
+// numbers in backward. Pointers found stay valid as long as nobody changes the holders. Undefined
+// and const tensors are not listed.
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
@@ -98,7 +102,8 @@ struct MapContents : Holding<typename Map::mapped_type> {
 template <class K, class V, class C, class A>
 struct Contents<std::map<K, V, C, A>> : MapContents<std::map<K, V, C, A>> {};
 template <class K, class V, class H, class E, class A>
-struct Contents<std::unordered_map<K, V, H, E, A>> : MapContents<std::unordered_map<K, V, H, E, A>> {};
+struct Contents<std::unordered_map<K, V, H, E, A>>
+    : MapContents<std::unordered_map<K, V, H, E, A>> {};
 template <class K, class V>
 struct Contents<torch::OrderedDict<K, V>> : Holding<V> {
   template <class Dict, class F>
@@ -166,14 +171,16 @@ struct AnyVisit {
   void operator()(T&&) const {}
 };
 template <class T>
-concept HasVisitTensors = requires(T& value, const AnyVisit& visit) { visit_tensors(value, visit); };
+concept HasVisitTensors =
+    requires(T& value, const AnyVisit& visit) { visit_tensors(value, visit); };
 
 template <class T>
 inline constexpr bool is_tensor = std::is_same_v<T, at::Tensor>;
 
 /// Results without tensors.
 template <class T>
-inline constexpr bool is_plain_value = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_null_pointer_v<T>;
+inline constexpr bool is_plain_value =
+    std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_null_pointer_v<T>;
 template <class C, class T, class A>
 inline constexpr bool is_plain_value<std::basic_string<C, T, A>> = true;
 template <class C, class T>
@@ -302,7 +309,8 @@ void collect_tensors(T& value, TensorPointers& out) {
   detail::CollectInputs{out}(value);
 }
 
-/// The tensors of a result. Throws kUnsupported naming the first type that is not known, found or not.
+/// The tensors of a result. Throws kUnsupported naming the first type that is not known, found or
+/// not.
 template <class T>
 void collect_output_tensors(T& value, TensorPointers& out) {
   detail::CollectOutputs{out}(value);
