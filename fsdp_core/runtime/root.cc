@@ -117,6 +117,7 @@ void Root::left(Unit& unit, Use& use) {
 
 void Root::forward_end(Unit& unit) {
   if (--depth_ > 0) return;
+  consumers_.prune();
   if (is_top(unit)) forward_order_final_ = true;
   // Gathered ahead for a forward that did not come: its memory is all it cost.
   for (const std::shared_ptr<Unit>& member : units())

@@ -38,6 +38,7 @@ class Root : public std::enable_shared_from_this<Root> {
   Stream& compute() { return *compute_; }
   Stream& gather(const Unit& unit);
   GradientReducer& reducer() { return reducer_; }
+  Consumers& consumers() { return consumers_; }
 
   // -- forward --
   void forward_begin(Unit& unit);
@@ -74,6 +75,7 @@ class Root : public std::enable_shared_from_this<Root> {
   std::shared_ptr<Stream> compute_;
   std::vector<std::pair<const Communicator*, std::shared_ptr<Stream>>> gather_streams_;
   GradientReducer reducer_;
+  Consumers consumers_;
 
   int depth_ = 0;
   int backward_task_ = -1;

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "fsdp_core/runtime/root.h"
 #include "fsdp_core/unit/unit.h"
 
 namespace tessera::fsdp::detail {
@@ -15,6 +16,7 @@ void Use::watch_inputs(const TensorPointers& inputs) {
     const std::size_t index = inputs_.size();
     inputs_.push_back(input->grad_fn().get());
     input->register_hook([self = shared_from_this(), index](const at::Tensor&) { self->input_ready(index); });
+    if (std::shared_ptr<Unit> unit = unit_.lock()) unit->root()->consumers().add(inputs_.back(), weak_from_this(), index);
   }
 }
 
@@ -22,8 +24,13 @@ bool Use::watch_outputs(const TensorPointers& outputs) {
   for (at::Tensor* output : outputs) {
     if (!output->defined() || !output->requires_grad() || output->is_leaf()) continue;
     outputs_.push_back(output->grad_fn().get());
-    output->register_hook([self = shared_from_this()](const at::Tensor&) {
-      if (std::shared_ptr<Unit> unit = self->unit_.lock()) unit->pre_backward(self);
+    output->register_hook([self = shared_from_this(), node = outputs_.back()](const at::Tensor&) {
+      if (std::shared_ptr<Unit> unit = self->unit_.lock()) {
+        // This gradient completes the units that took the tensor in: they go first, so that at most one
+        // unit more than needed is gathered.
+        unit->root()->consumers().ready(node);
+        unit->pre_backward(self);
+      }
     });
   }
   return !outputs_.empty();
@@ -51,6 +58,25 @@ void Use::input_ready(std::size_t input) {
   if (task != armed_task_ || !expected_[input]) return;
   expected_[input] = false;
   if (std::shared_ptr<Unit> unit = unit_.lock()) unit->input_ready(task);
+}
+
+void Consumers::add(torch::autograd::Node* node, std::weak_ptr<Use> use, std::size_t input) {
+  by_node_[node].push_back({std::move(use), input});
+}
+
+void Consumers::ready(torch::autograd::Node* node) {
+  auto found = by_node_.find(node);
+  if (found == by_node_.end()) return;
+  const std::vector<Entry> entries = found->second;
+  for (const Entry& entry : entries)
+    if (std::shared_ptr<Use> use = entry.use.lock()) use->input_ready(entry.input);
+}
+
+void Consumers::prune() {
+  for (auto at = by_node_.begin(); at != by_node_.end();) {
+    std::erase_if(at->second, [](const Entry& entry) { return entry.use.expired(); });
+    at = at->second.empty() ? by_node_.erase(at) : std::next(at);
+  }
 }
 
 }  // namespace tessera::fsdp::detail

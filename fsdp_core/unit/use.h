@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -41,13 +42,14 @@ class Use : public std::enable_shared_from_this<Use> {
   /// Of the first floating input, before casting.
   std::optional<at::ScalarType> input_dtype;
 
+  /// Input `input`'s gradient is complete in the current graph task. More than once is once.
+  void input_ready(std::size_t input);
+
   // Where it stands in the order of the iteration it belongs to.
   std::uint64_t epoch = 0;
   std::size_t order_index = 0;
 
  private:
-  void input_ready(std::size_t input);
-
   std::weak_ptr<Unit> unit_;
   bool recompute_;
   // Compared, never followed: alive as long as the graph that this use's hooks hang on.
@@ -55,6 +57,23 @@ class Use : public std::enable_shared_from_this<Use> {
   std::vector<bool> expected_;
   int armed_task_ = -1;
   int started_task_ = -1;
+};
+
+/// Which uses took a tensor in, by the node that makes it. An entry counts while its use lives, which keeps
+/// the node alive.
+class Consumers {
+ public:
+  void add(torch::autograd::Node* node, std::weak_ptr<Use> use, std::size_t input);
+  void ready(torch::autograd::Node* node);
+  /// Forgets uses that are gone.
+  void prune();
+
+ private:
+  struct Entry {
+    std::weak_ptr<Use> use;
+    std::size_t input;
+  };
+  std::unordered_map<torch::autograd::Node*, std::vector<Entry>> by_node_;
 };
 
 }  // namespace tessera::fsdp::detail

@@ -41,6 +41,8 @@ void rank_check(bool holds, const char* expression, const char* file, int line, 
 std::string message_of(const std::function<void()>& f) {
   try {
     f();
+  } catch (const Error& error) {
+    return fmt::format("{} ({})", error.what(), error.status().hint);
   } catch (const std::exception& error) {
     return error.what();
   }

@@ -59,7 +59,7 @@ void rank_check(bool holds, const char* expression, const char* file, int line, 
 #define RANK_CHECK(condition, ...) \
   ::tessera::fsdp::test::rank_check(static_cast<bool>(condition), #condition, __FILE__, __LINE__, std::string(__VA_ARGS__))
 
-/// What `f` throws; "" when it does not.
+/// What `f` throws, with the hint; "" when it does not.
 std::string message_of(const std::function<void()>& f);
 
 /// Mean over the ranks.

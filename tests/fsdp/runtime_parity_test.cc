@@ -79,3 +79,23 @@ TEST_CASE("every strategy, layout and world size trains as the plain module", "[
   });
   for (const Trained& ours : all) check_equal(ours, plain);
 }
+
+TEST_CASE("the same over Gloo's sockets", "[runtime][parity]") {
+  const Data data = make_data();
+  const Trained plain = train_plain(data);
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  const int world = GENERATE(2, 3);
+  CAPTURE(static_cast<int>(layout), world);
+  std::vector<Trained> all(static_cast<std::size_t>(world));
+  WorldOptions gloo;
+  gloo.backend = "gloo";
+  run_threads(
+      world,
+      [&](World& w) {
+        Options options;
+        options.layout = layout;
+        all[static_cast<std::size_t>(w.rank())] = train_sharded(w, data, options);
+      },
+      gloo);
+  for (const Trained& ours : all) check_equal(ours, plain);
+}

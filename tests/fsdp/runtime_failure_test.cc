@@ -1,0 +1,103 @@
+// A step that fails: everything is sharded again, peers are told, and after reset the next step is a clean one.
+#include "tests/fsdp/torch_and_catch.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "tests/fsdp/models.h"
+
+using namespace tessera::fsdp;
+using namespace tessera::fsdp::test;
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<torch::Tensor> shards_of(Net& net) {
+  std::vector<torch::Tensor> out;
+  for (const auto& param : net->parameters()) out.push_back(param.detach().clone());
+  return out;
+}
+
+/// Where rank 1 throws.
+enum class Place { kForward, kBackward, kOutputHook };
+
+}  // namespace
+
+TEST_CASE("alone, a forward that throws leaves everything sharded and the next step right", "[runtime][failure]") {
+  Net net = make_net(), plain = make_net();
+  shard(net, {});
+  const Data data = make_data();
+  CHECK_THROWS(net->forward(torch::ones({2, 3})));
+  for (const auto& [name, state] : unit_states(net)) CHECK(state == "(Sharded, Idle, None)");
+  torch::mse_loss(net->forward(data.x), data.y).backward();
+  torch::mse_loss(plain->forward(data.x), data.y).backward();
+  SummonOptions options;
+  options.with_grads = true;
+  SummonFullParams full(net, options);
+  const auto theirs = plain->named_parameters();
+  for (const auto& param : net->named_parameters())
+    CHECK(torch::allclose(param.value().grad(), theirs[param.key()].grad(), 1e-5, 1e-6));
+}
+
+TEST_CASE("a rank that throws makes every rank raise; reset starts a clean step", "[runtime][failure]") {
+  const Place place = GENERATE(Place::kForward, Place::kBackward, Place::kOutputHook);
+  CAPTURE(static_cast<int>(place));
+  run_threads(3, [&](World& world) {
+    Net net = make_net();
+    Options options;
+    options.mesh = world.mesh();
+    shard(net, options);
+    const Data data = make_data();
+    const std::vector<torch::Tensor> before = shards_of(net);
+    const auto start = std::chrono::steady_clock::now();
+    const bool thrower = world.rank() == 1;
+    const std::string message = message_of([&] {
+      if (thrower && place == Place::kForward) net->forward(torch::ones({2, 3}));
+      auto x = data.x;
+      if (thrower && place == Place::kBackward) {
+        x = x.clone().set_requires_grad(true) * 1.0;
+        x.register_hook([](const torch::Tensor&) { throw std::runtime_error("thrown in backward"); });
+      }
+      auto y = net->forward(x);
+      if (thrower && place == Place::kOutputHook)
+        y.register_hook([](const torch::Tensor&) { throw std::runtime_error("thrown in a hook"); });
+      torch::mse_loss(y, data.y).backward();
+      // A failure after this rank's last collective is met in the next step.
+      torch::mse_loss(net->forward(data.x), data.y).backward();
+    });
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    RANK_CHECK(!message.empty());
+    RANK_CHECK(seconds < 2.0, fmt::format("{} s", seconds));
+    RANK_CHECK(has(message_of([&] { net->forward(data.x); }), "reset"));
+
+    World(world).reset();
+    reset(net);
+    const std::vector<torch::Tensor> after = shards_of(net);
+    for (std::size_t i = 0; i < before.size(); ++i) RANK_CHECK(torch::equal(before[i], after[i]));
+    for (const auto& param : net->parameters()) RANK_CHECK(!param.grad().defined());
+    Net clean = make_net();
+    torch::mse_loss(net->forward(data.x), data.y).backward();
+    torch::mse_loss(clean->forward(data.x), data.y).backward();
+    SummonOptions summon;
+    summon.with_grads = true;
+    SummonFullParams full(net, summon);
+    const auto theirs = clean->named_parameters();
+    for (const auto& param : net->named_parameters())
+      RANK_CHECK(torch::allclose(param.value().grad(), theirs[param.key()].grad(), 1e-5, 1e-6), param.key());
+  });
+}
+
+TEST_CASE("different wrapping on one rank is an error, not a hang", "[runtime][failure]") {
+  CHECK_THROWS(run_threads(2, [&](World& world) {
+    Net net = make_net();
+    Options options;
+    options.mesh = world.mesh();
+    if (world.rank() == 0)
+      shard(net, options);
+    else
+      fully_shard(net, options);
+    net->forward(make_data().x).sum().backward();
+  }));
+}
