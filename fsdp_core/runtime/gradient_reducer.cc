@@ -1,11 +1,31 @@
 #include "fsdp_core/runtime/gradient_reducer.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
 
 #include <algorithm>
 #include <cmath>
 
 namespace tessera::fsdp::detail {
+
+namespace {
+
+void check_finite(Unit& unit, const ParamGroup& group) {
+  for (const Param& param : group.params()) {
+    if (!param.requires_grad) continue;
+    const at::Tensor bad = at::logical_not(at::isfinite(param.grad_view)).view({-1}).nonzero();
+    if (bad.numel() == 0) continue;
+    const std::int64_t at = bad[0].item<std::int64_t>();
+    const Communicator& comm = unit.shard_comm().size() > 1 ? unit.shard_comm() : unit.replicate_comm();
+    fail(Code::kInvalidArgument,
+         fmt::format("the gradient of \"{}\" on rank {} has {} values that are not finite, the first at element {} ({})",
+                     param.fqn, comm.global_ranks()[static_cast<std::size_t>(comm.rank())], bad.numel(), at,
+                     param.grad_view.view({-1})[at].item<double>()));
+  }
+}
+
+}  // namespace
 
 DivideFactors divide_factors(double n) {
   double pre = 1;
@@ -38,6 +58,7 @@ void GradientReducer::reduce(Unit& unit) {
       for (std::size_t p = 0; p < used.size(); ++p) used[p] = bits.data_ptr<std::uint8_t>()[p] != 0;
     }
     for (Param& param : group->params()) param.used = false;
+    if (unit.options().check_nan) check_finite(unit, *group);
     reduce_group(unit, *group, used);
   }
 }

@@ -8,6 +8,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "fsdp_core/setup/meta_init.h"
 #include "fsdp_core/setup/unit_groups.h"
 #include "fsdp_core/unit/ownership.h"
 #include "fsdp_core/unit/registry.h"
@@ -37,7 +38,7 @@ std::string joined(const std::string& prefix, const std::string& key) {
 /// What one fully_shard call takes: every parameter below the module that no unit owns.
 class Collector {
  public:
-  explicit Collector(const Options& options) {
+  explicit Collector(const Options& options) : options_(options) {
     for (const std::shared_ptr<torch::nn::Module>& module : options.ignored_modules) ignored_modules_.insert(module.get());
     for (const at::Tensor& tensor : options.ignored_parameters) ignored_.insert(tensor.unsafeGetTensorImpl());
   }
@@ -47,6 +48,7 @@ class Collector {
     auto* point = dynamic_cast<HookPoint*>(&module);
     if (!top && point && point->unit) return;
     auto& registry = Registry::parameters(module);
+    initialise(module, fqn);
     for (std::size_t i = 0; i < registry.size(); ++i)
       if (registry[i].value().defined()) take(module, i, joined(fqn, registry[i].key()), registry[i].value());
     for (const auto& buffer : module.named_buffers(/*recurse=*/false))
@@ -58,6 +60,24 @@ class Collector {
   std::vector<at::Tensor> buffers;
 
  private:
+  /// A module built on the meta device gets memory for what it holds itself, and values from param_init_fn.
+  void initialise(torch::nn::Module& module, const std::string& fqn) {
+    bool any = false;
+    const auto give = [&](const std::string& key, const at::Tensor& tensor) {
+      if (!tensor.defined() || !tensor.is_meta() || ignored_.contains(tensor.unsafeGetTensorImpl())) return;
+      if (!options_.param_init_fn)
+        fail(Code::kInvalidArgument, fmt::format("\"{}\" is on the meta device", joined(fqn, key)),
+             "set options.param_init_fn, or give it values first");
+      materialise(tensor, options_.device.value_or(at::kCPU), joined(fqn, key));
+      any = true;
+    };
+    for (const auto& param : module.named_parameters(/*recurse=*/false)) give(param.key(), param.value());
+    for (const auto& buffer : module.named_buffers(/*recurse=*/false)) give(buffer.key(), buffer.value());
+    if (!any) return;
+    at::NoGradGuard no_grad;
+    options_.param_init_fn(module);
+  }
+
   void take(torch::nn::Module& module, std::size_t index, const std::string& fqn, const at::Tensor& tensor) {
     if (ignored_.contains(tensor.unsafeGetTensorImpl())) return;
     if (const auto owner = owner_of(tensor))
@@ -71,9 +91,6 @@ class Collector {
     }
     if (!tensor.is_contiguous())
       fail(Code::kUnsupported, fmt::format("parameter \"{}\" is not contiguous", fqn), "make it contiguous first");
-    if (tensor.is_meta())
-      fail(Code::kInvalidArgument, fmt::format("parameter \"{}\" is on the meta device", fqn),
-           "set options.param_init_fn, or give it values first");
     Param param;
     param.fqn = fqn;
     param.slots.push_back({&module, index, fqn});
@@ -81,6 +98,7 @@ class Collector {
     params.push_back(std::move(param));
   }
 
+  const Options& options_;
   std::set<const torch::nn::Module*> seen_, ignored_modules_;
   std::set<const c10::TensorImpl*> ignored_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_tensor_;

@@ -57,7 +57,7 @@ TEST_CASE("a module called twice in one forward", "[runtime][backward]") {
   });
 }
 
-TEST_CASE("forward, forward, backward, backward", "[runtime][backward]") {
+TEST_CASE("forward - forward - backward - backward", "[runtime][backward]") {
   run_threads(2, [](World& world) {
     Net net = make_net(), plain = make_net();
     Options options;
@@ -83,7 +83,7 @@ TEST_CASE("an output that the loss does not use", "[runtime][backward]") {
   });
 }
 
-TEST_CASE("an input that requires grad, and one that is changed in place", "[runtime][backward]") {
+TEST_CASE("an input that requires grad - and one that is changed in place", "[runtime][backward]") {
   compare([](Net& net, const Data& data) {
     auto x = data.x.clone().set_requires_grad(true);
     auto loss = torch::mse_loss(net->forward(x), data.y);
@@ -95,7 +95,7 @@ TEST_CASE("an input that requires grad, and one that is changed in place", "[run
   });
 }
 
-TEST_CASE("gradients add up over micro-batches, with and without synchronisation", "[runtime][backward]") {
+TEST_CASE("gradients add up over micro-batches - with and without synchronisation", "[runtime][backward]") {
   const bool sync = GENERATE(true, false);
   const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard);
   CAPTURE(sync, static_cast<int>(strategy));
@@ -116,7 +116,7 @@ TEST_CASE("gradients add up over micro-batches, with and without synchronisation
   });
 }
 
-TEST_CASE("frozen units, units partly frozen, and freezing that changes", "[runtime][backward]") {
+TEST_CASE("frozen units - units partly frozen - and freezing that changes", "[runtime][backward]") {
   run_threads(2, [](World& world) {
     Net net = make_net(), plain = make_net();
     auto freeze = [](Net& n) {

@@ -5,6 +5,8 @@
 
 #include <chrono>
 
+#include <limits>
+
 #include "tests/fsdp/models.h"
 
 using namespace tessera::fsdp;
@@ -25,7 +27,7 @@ enum class Place { kForward, kBackward, kOutputHook };
 
 }  // namespace
 
-TEST_CASE("alone, a forward that throws leaves everything sharded and the next step right", "[runtime][failure]") {
+TEST_CASE("alone - a forward that throws leaves everything sharded and the next step right", "[runtime][failure]") {
   Net net = make_net(), plain = make_net();
   shard(net, {});
   const Data data = make_data();
@@ -41,7 +43,7 @@ TEST_CASE("alone, a forward that throws leaves everything sharded and the next s
     CHECK(torch::allclose(param.value().grad(), theirs[param.key()].grad(), 1e-5, 1e-6));
 }
 
-TEST_CASE("a rank that throws makes every rank raise; reset starts a clean step", "[runtime][failure]") {
+TEST_CASE("a rank that throws makes every rank raise - reset starts a clean step", "[runtime][failure]") {
   const Place place = GENERATE(Place::kForward, Place::kBackward, Place::kOutputHook);
   CAPTURE(static_cast<int>(place));
   run_threads(3, [&](World& world) {
@@ -89,7 +91,7 @@ TEST_CASE("a rank that throws makes every rank raise; reset starts a clean step"
   });
 }
 
-TEST_CASE("different wrapping on one rank is an error, not a hang", "[runtime][failure]") {
+TEST_CASE("different wrapping on one rank is an error - not a hang", "[runtime][failure]") {
   CHECK_THROWS(run_threads(2, [&](World& world) {
     Net net = make_net();
     Options options;
@@ -100,4 +102,52 @@ TEST_CASE("different wrapping on one rank is an error, not a hang", "[runtime][f
       fully_shard(net, options);
     net->forward(make_data().x).sum().backward();
   }));
+}
+
+TEST_CASE("the origin of a NaN is named", "[runtime][failure]") {
+  run_threads(2, [](World& world) {
+    Net net = make_net();
+    Options options;
+    options.mesh = world.mesh();
+    options.check_nan = true;
+    shard(net, options);
+    const Data data = make_data();
+    torch::mse_loss(net->forward(data.x), data.y).backward();
+    const std::string message = message_of([&] {
+      auto y = net->forward(data.x);
+      if (world.rank() == 1) y = y * torch::full_like(y, std::numeric_limits<float>::quiet_NaN());
+      y.sum().backward();
+      net->forward(data.x);
+    });
+    if (world.rank() == 1) {
+      RANK_CHECK(has(message, "blocks2."), message);
+      RANK_CHECK(has(message, "rank 1"), message);
+      RANK_CHECK(has(message, "element 0"), message);
+    }
+    RANK_CHECK(!message.empty());
+  });
+}
+
+TEST_CASE("a model built on the meta device is initialised unit by unit", "[runtime][meta]") {
+  run_threads(3, [](World& world) {
+    Net net = [] {
+      MetaInit meta;
+      return Net(3, 19, 33, 5);
+    }();
+    Options options;
+    options.mesh = world.mesh();
+    RANK_CHECK(has(message_of([&] { shard(net, options); }), "meta"));
+    options.param_init_fn = [](torch::nn::Module& module) {
+      for (auto& param : module.named_parameters(false))
+        init::normal_(init::Piece::whole(param.value()), init::Seed::of(1, param.key()));
+    };
+    shard(net, options);
+    SummonFullParams full(net);
+    for (const auto& param : net->named_parameters()) {
+      const std::string last = param.key().substr(param.key().rfind('.') + 1);
+      torch::Tensor want = torch::empty(param.value().sizes());
+      init::normal_(init::Piece::whole(want), init::Seed::of(1, last));
+      RANK_CHECK(torch::equal(param.value(), want), param.key());
+    }
+  });
 }

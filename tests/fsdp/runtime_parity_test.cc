@@ -63,7 +63,7 @@ void check_equal(const Trained& ours, const Trained& plain) {
 
 }  // namespace
 
-TEST_CASE("every strategy, layout and world size trains as the plain module", "[runtime][parity]") {
+TEST_CASE("every strategy - layout and world size trains as the plain module", "[runtime][parity]") {
   const Data data = make_data();
   const Trained plain = train_plain(data);
   const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard);

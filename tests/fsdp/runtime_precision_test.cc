@@ -32,7 +32,7 @@ FSDP_MODULE(Probe);
 
 }  // namespace
 
-TEST_CASE("forward computes in param_dtype, gradients are reduced in reduce_dtype, shards stay full", "[runtime][precision]") {
+TEST_CASE("forward computes in param_dtype - gradients are reduced in reduce_dtype - shards stay full", "[runtime][precision]") {
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const int world_size = GENERATE(1, 3);
   CAPTURE(world_size);

@@ -40,7 +40,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("hybrid sharding equals the plain module, whatever the mesh", "[runtime][hybrid]") {
+TEST_CASE("hybrid sharding equals the plain module - whatever the mesh", "[runtime][hybrid]") {
   const std::vector<double> plain = plain_losses();
   const auto strategy = GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
   const auto sizes = GENERATE(std::vector<std::int64_t>{2, 2}, std::vector<std::int64_t>{2, 1},
@@ -58,7 +58,7 @@ TEST_CASE("hybrid sharding equals the plain module, whatever the mesh", "[runtim
   });
 }
 
-TEST_CASE("states are synchronised from rank 0, over shards and replicas", "[runtime][hybrid]") {
+TEST_CASE("states are synchronised from rank 0 - over shards and replicas", "[runtime][hybrid]") {
   run_threads(4, [](World& world) {
     Net net = [&] {
       std::lock_guard lock(generator_mutex());
@@ -79,7 +79,7 @@ TEST_CASE("states are synchronised from rank 0, over shards and replicas", "[run
   });
 }
 
-TEST_CASE("summoned parameters are the plain ones; each rank writes its own part back", "[runtime][summon]") {
+TEST_CASE("summoned parameters are the plain ones - each rank writes its own part back", "[runtime][summon]") {
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard);
   run_threads(3, [&](World& world) {
@@ -106,7 +106,7 @@ TEST_CASE("summoned parameters are the plain ones; each rank writes its own part
   });
 }
 
-TEST_CASE("an optimizer step between forwards is seen, also through kept parameters", "[runtime][summon]") {
+TEST_CASE("an optimizer step between forwards is seen - also through kept parameters", "[runtime][summon]") {
   run_threads(2, [](World& world) {
     Net net = make_net(), plain = make_net();
     Options options;
@@ -124,7 +124,7 @@ TEST_CASE("an optimizer step between forwards is seen, also through kept paramet
   });
 }
 
-TEST_CASE("tied parameters stay one in a unit, and are refused across units", "[runtime][tied]") {
+TEST_CASE("tied parameters stay one in a unit - and are refused across units", "[runtime][tied]") {
   run_threads(2, [](World& world) {
     struct TiedImpl : torch::nn::Module {
       Block first{nullptr}, second{nullptr};
@@ -172,7 +172,7 @@ TEST_CASE("tied parameters stay one in a unit, and are refused across units", "[
   });
 }
 
-TEST_CASE("parameters smaller than the world, empty ones and scalars", "[runtime][small]") {
+TEST_CASE("parameters smaller than the world - empty ones and scalars", "[runtime][small]") {
   struct TinyImpl : torch::nn::Module {
     torch::Tensor one, none, scalar, row;
     TinyImpl() {
@@ -235,7 +235,7 @@ TEST_CASE("what cannot be is refused by name", "[runtime][refuse]") {
   });
 }
 
-TEST_CASE("without a mesh one process trains alone, and a job of several is refused", "[runtime][refuse]") {
+TEST_CASE("without a mesh one process trains alone - and a job of several is refused", "[runtime][refuse]") {
   const std::vector<double> plain = plain_losses();
   Net net = make_net();
   shard(net, {});

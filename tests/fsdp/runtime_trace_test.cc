@@ -62,7 +62,7 @@ Step third_step(const Options& common, bool sync = true) {
 
 }  // namespace
 
-TEST_CASE("full shard gathers in forward order, again in backward, the root once", "[runtime][trace]") {
+TEST_CASE("full shard gathers in forward order - again in backward - the root once", "[runtime][trace]") {
   Options options;
   SECTION("prefetch before") {
     options.backward_prefetch = BackwardPrefetch::kPre;

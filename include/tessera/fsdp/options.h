@@ -17,7 +17,6 @@ class Module;
 namespace tessera::fsdp {
 
 class Communicator;
-class Extension;
 
 enum class ShardingStrategy : std::uint8_t {
   kFullShard,         // parameters, gradients, optimizer state sharded; freed after forward
@@ -79,14 +78,6 @@ struct CpuOffload {
   bool offload_params = false;  // shards, gradients and optimizer on the CPU; pinned where a GPU is
 };
 
-/// How collectives are checked against each other across ranks.
-enum class CheckLevel : std::uint8_t {
-  kAuto,   // kFull in the first step, kCheap after it
-  kFull,   // a header before each collective: any mismatch is an error before data moves
-  kCheap,  // an order hash compared once per backward
-  kOff,
-};
-
 struct Options {
   /// Which ranks share. 1-D: they shard. 2-D with a hybrid strategy: dim 0 replicates, dim 1 shards.
   /// Neither mesh nor group set: this process alone, an error when WORLD_SIZE says otherwise.
@@ -120,16 +111,11 @@ struct Options {
 
   /// Rank-wide average by default; set: gradients are divided by this instead.
   std::optional<double> gradient_divide_factor;
-  /// Sum on the wire, divide once: no average inside the collective.
-  bool force_sum_reduction = false;
   /// One bit per parameter is all-reduced; a parameter unused on every rank keeps an undefined gradient.
   bool find_unused_parameters = false;
 
-  /// The second sharded dimension of this instance (tensor parallel), its own and never global.
-  std::shared_ptr<Extension> extension;
-
-  CheckLevel check = CheckLevel::kAuto;
-  bool check_nan = false;  // name parameter, rank and index of the first NaN or Inf before reduction
+  /// Throws before a reduction, naming parameter, rank and index of its first NaN or Inf.
+  bool check_nan = false;
   std::string name;        // shown in messages; default: the unit's FQN
 };
 
