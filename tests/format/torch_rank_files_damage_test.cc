@@ -179,6 +179,19 @@ TEST_CASE("a key of the user's own does not hide what the files are") {
   CHECK(detect_format(folder.place()).driver == &torch_rank_files_driver());
 }
 
+TEST_CASE("a damaged first file does not hide what the folder is") {
+  for (const std::size_t at : {std::size_t{0}, std::size_t{6}}) {  // its magic, its flags
+    CAPTURE(at);
+    Folder folder("torchsave/fsdp1_sharded_rankfiles_w2");
+    Bytes bytes = folder.fs.read_file("/c/rank0.pt");
+    bytes[at] ^= std::byte{1};
+    bytes[as_text(bytes).rfind("PK\x01\x02") + 8] ^= std::byte{1};
+    folder.fs.write_file("/c/rank0.pt", bytes);
+    CHECK(detect_format(folder.place()).driver == &torch_rank_files_driver());
+    CHECK(folder.failure().context.file == "rank0.pt");
+  }
+}
+
 TEST_CASE("plain tensors of several ranks are one only where they are equal") {
   // Legacy files have no checksums, and a generator's state is 5,056 bytes. Large ones are told
   // apart by blocks.

@@ -69,16 +69,39 @@ class TorchRankFilesDriver : public FormatDriver {
         if (first.empty()) first = file;
         ++files;
       }
-    const auto file = directory.open(first);
-    const ByteWindow window = ByteWindow::whole(*file);
-    if (!looks_like_torch_archive(window)) return {};
     const std::string reason = fmt::format("has {} file{} named by rank, {} and so on", files,
                                            files == 1 ? "" : "s", first);
+    return probe_files(directory, *found, reason);
+  }
+
+  /// By the first file that can be read: a damaged one is the reader's to name.
+  static ProbeResult probe_files(const Directory& directory, const rank_files::RankFolder& folder,
+                                 const std::string& reason) {
+    constexpr int kTries = 4;
+    int tries = 0;
+    ProbeResult damaged;
+    for (const rank_files::RankPart& part : folder.parts)
+      for (const std::string& file : part.files) {
+        if (file.empty()) continue;
+        if (++tries > kTries) return damaged;
+        try {
+          const auto root = root_of(directory, file);
+          if (root && is_another_formats(*root)) return {};
+          if (root) return {Answer::kYes, reason};
+        } catch (const Error& error) {
+          damaged = {Answer::kMaybe, reason + "; " + error.status().message};
+        }
+      }
+    return damaged;
+  }
+  static std::optional<Value> root_of(const Directory& directory, const std::string& name) {
+    const auto file = directory.open(name);
+    const ByteWindow window = ByteWindow::whole(*file);
+    if (!looks_like_torch_archive(window)) return std::nullopt;
     ArchiveOptions options;
     options.collect_denied = true;
     options.allow_opaque_root = true;
-    if (is_another_formats(open_torch_archive(window, options).root)) return {};
-    return {Answer::kYes, reason};
+    return open_torch_archive(window, options).root;
   }
 };
 
