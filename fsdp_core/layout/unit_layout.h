@@ -1,12 +1,15 @@
 #pragma once
-// UnitLayout: where the elements of a unit's parameters lie, sharded and full. One interface, two forms:
+// UnitLayout: where the elements of a unit's parameters lie, sharded and full. One interface, two
+// forms:
 //
-//   flat           full: one buffer, parameters end to end, padded at the end to shards x shard numel.
+//   flat           full: one buffer, parameters end to end, padded at the end to shards x shard
+//   numel.
 //                  shard r: the r-th equal piece of it. Gathers and reductions need no copy.
 //   per parameter  full: one buffer each, rows padded to shards x ceil(rows / shards).
 //                  shard r: chunk r of every parameter, padded, end to end. One copy each way.
 //
-// All arithmetic is tessera::FlatLayout's and tessera::Layout's. Numbers are elements. Pure but for the copies.
+// All arithmetic is tessera::FlatLayout's and tessera::Layout's. Numbers are elements. Pure but for
+// the copies.
 #include <ATen/core/Tensor.h>
 #include <tessera/fsdp/options.h>
 #include <tessera/layout/flat_layout.h>
@@ -51,7 +54,8 @@ class UnitLayout {
   /// Padding elements in this rank's shard buffer.
   std::int64_t num_padded() const { return num_padded_; }
 
-  /// True: the rank-major gather output is buffer 0 itself, and gradients lie ready to be scattered.
+  /// True: the rank-major gather output is buffer 0 itself, and gradients lie ready to be
+  /// scattered.
   bool in_place() const { return in_place_; }
   /// Rank-major [shards, shard_numel] -> full buffers; and back (padding set to zero).
   virtual void copy_out(const at::Tensor& gathered, std::span<const at::Tensor> buffers) const = 0;

@@ -22,7 +22,8 @@ double local_power(const at::Tensor& grad, double p) {
 }  // namespace
 
 at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
-  if (!(p > 0)) fail(Code::kInvalidArgument, fmt::format("clip_grad_norm_: p is {}; it must be above 0", p));
+  if (!(p > 0))
+    fail(Code::kInvalidArgument, fmt::format("clip_grad_norm_: p is {}; it must be above 0", p));
   at::NoGradGuard no_grad;
   const auto units = idle_units_of(module, "clip_grad_norm_");
   const bool infinite = std::isinf(p);
@@ -35,7 +36,8 @@ at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
   for (const auto& unit : units) {
     if (unit->shard_comm().global_ranks() != comm.global_ranks())
       fail(Code::kUnsupported,
-           fmt::format("clip_grad_norm_: {} is sharded over another group than the outermost unit", unit->label()));
+           fmt::format("clip_grad_norm_: {} is sharded over another group than the outermost unit",
+                       unit->label()));
     for (const auto& group : unit->groups()) {
       for (const Param& param : group->params()) {
         const at::Tensor& grad = param.shard.grad();
@@ -63,8 +65,10 @@ at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
     const double power = local_power(grad, p);
     outside = infinite ? std::max(outside, power) : outside + power;
   }
-  if (sums[1].item<double>() == 0) fail(Code::kInvalidArgument, "clip_grad_norm_: no rank has a gradient");
-  const double power = infinite ? std::max(sums[0].item<double>(), outside) : sums[0].item<double>() + outside;
+  if (sums[1].item<double>() == 0)
+    fail(Code::kInvalidArgument, "clip_grad_norm_: no rank has a gradient");
+  const double power =
+      infinite ? std::max(sums[0].item<double>(), outside) : sums[0].item<double>() + outside;
   const double norm = infinite ? power : std::pow(power, 1 / p);
   // As in PyTorch a NaN norm makes every gradient NaN: it is seen at once.
   const double coefficient = std::isnan(norm) ? norm : std::min(1.0, max_norm / (norm + 1e-6));

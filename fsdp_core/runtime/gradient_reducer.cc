@@ -17,11 +17,13 @@ void check_finite(Unit& unit, const ParamGroup& group) {
     const at::Tensor bad = at::logical_not(at::isfinite(param.grad_view)).view({-1}).nonzero();
     if (bad.numel() == 0) continue;
     const std::int64_t at = bad[0].item<std::int64_t>();
-    const Communicator& comm = unit.shard_comm().size() > 1 ? unit.shard_comm() : unit.replicate_comm();
+    const Communicator& comm =
+        unit.shard_comm().size() > 1 ? unit.shard_comm() : unit.replicate_comm();
     fail(Code::kInvalidArgument,
-         fmt::format("the gradient of \"{}\" on rank {} has {} values that are not finite, the first at element {} ({})",
-                     param.fqn, comm.global_ranks()[static_cast<std::size_t>(comm.rank())], bad.numel(), at,
-                     param.grad_view.view({-1})[at].item<double>()));
+         fmt::format("the gradient of \"{}\" on rank {} has {} values that are not finite, the "
+                     "first at element {} ({})",
+                     param.fqn, comm.global_ranks()[static_cast<std::size_t>(comm.rank())],
+                     bad.numel(), at, param.grad_view.view({-1})[at].item<double>()));
   }
 }
 
@@ -51,7 +53,8 @@ void GradientReducer::reduce(Unit& unit) {
     used.assign(group->params().size(), true);
     if (unit.options().find_unused_parameters) {
       at::Tensor bits = at::zeros({static_cast<std::int64_t>(used.size())}, at::kByte);
-      for (std::size_t p = 0; p < used.size(); ++p) bits.data_ptr<std::uint8_t>()[p] = group->params()[p].used;
+      for (std::size_t p = 0; p < used.size(); ++p)
+        bits.data_ptr<std::uint8_t>()[p] = group->params()[p].used;
       const CommTag tag{unit.name(), CommPhase::kBackward};
       if (unit.comms().shards() > 1) unit.shard_comm().all_reduce(bits, Reduce::kMax, tag);
       if (unit.comms().replicas() > 1) unit.replicate_comm().all_reduce(bits, Reduce::kMax, tag);

@@ -14,7 +14,8 @@
 
 namespace tessera::fsdp::detail {
 
-/// pre is the smallest power of two reached by doubling while it divides n / pre > pre; pre x post = n.
+/// pre is the smallest power of two reached by doubling while it divides n / pre > pre; pre x post
+/// = n.
 struct DivideFactors {
   double pre = 1;
   double post = 1;

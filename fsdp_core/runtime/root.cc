@@ -19,12 +19,14 @@ void collect_units(torch::nn::Module& module, const std::string& fqn, std::set<c
   if (!seen.insert(&module).second) return;
   for (const auto& child : module.named_children())
     collect_units(*child.value(), fqn.empty() ? child.key() : fqn + "." + child.key(), seen, out);
-  if (auto* point = dynamic_cast<HookPoint*>(&module); point && point->unit) out.emplace_back(fqn, point->unit);
+  if (auto* point = dynamic_cast<HookPoint*>(&module); point && point->unit)
+    out.emplace_back(fqn, point->unit);
 }
 
 }  // namespace
 
-/// Owned by the engine's final callback: destroyed without having run means that the backward failed.
+/// Owned by the engine's final callback: destroyed without having run means that the backward
+/// failed.
 struct Root::Token {
   std::shared_ptr<Root> root;
   bool ran = false;
@@ -33,7 +35,9 @@ struct Root::Token {
   }
 };
 
-void Root::use_streams(std::shared_ptr<StreamFactory> factory) { test_streams = std::move(factory); }
+void Root::use_streams(std::shared_ptr<StreamFactory> factory) {
+  test_streams = std::move(factory);
+}
 
 Root& Root::of(Unit& unit) {
   if (unit.root()) {
@@ -48,7 +52,8 @@ Root& Root::of(Unit& unit) {
   for (auto& [fqn, member] : found) {
     if (member->root() && member->root()->depth_ > 0)
       fail(Code::kInvalidArgument,
-           fmt::format("{} ran its forward inside another tree's; call the outermost module", member->label()));
+           fmt::format("{} ran its forward inside another tree's; call the outermost module",
+                       member->label()));
     member->rename(fqn);
     member->set_root(root);
     root->units_.push_back(member);
@@ -61,7 +66,9 @@ Root& Root::of(Unit& unit) {
 Root::Root(Unit& top) : top_(top.weak_from_this()) {
   c10::Device device(c10::kCPU);
   if (!top.groups().empty()) device = top.groups().front()->device();
-  factory_ = test_streams ? test_streams : device.is_cpu() ? host_streams() : device_streams(device);
+  factory_ = test_streams      ? test_streams
+             : device.is_cpu() ? host_streams()
+                               : device_streams(device);
   compute_ = factory_->compute();
 }
 
@@ -75,8 +82,9 @@ std::vector<std::shared_ptr<Unit>> Root::units() const {
 }
 
 Stream& Root::gather(const Unit& unit) {
-  const Communicator* key =
-      unit.options().unshard_stream_per_group ? const_cast<Unit&>(unit).comms().shard.get() : nullptr;
+  const Communicator* key = unit.options().unshard_stream_per_group
+                                ? const_cast<Unit&>(unit).comms().shard.get()
+                                : nullptr;
   for (auto& [known, stream] : gather_streams_)
     if (known == key) return *stream;
   gather_streams_.emplace_back(key, factory_->make("gather", true));
@@ -97,14 +105,17 @@ void Root::forward_begin(Unit& unit) {
 
 void Root::entered(Unit& unit) {
   if (!forward_order_final_) {
-    const bool known = std::ranges::any_of(forward_order_, [&](const auto& w) { return w.lock().get() == &unit; });
+    const bool known =
+        std::ranges::any_of(forward_order_, [&](const auto& w) { return w.lock().get() == &unit; });
     if (!known) forward_order_.push_back(unit.weak_from_this());
     return;
   }
   if (!unit.options().forward_prefetch) return;
-  auto at = std::ranges::find_if(forward_order_, [&](const auto& w) { return w.lock().get() == &unit; });
+  auto at =
+      std::ranges::find_if(forward_order_, [&](const auto& w) { return w.lock().get() == &unit; });
   if (at == forward_order_.end()) return;
-  for (int ahead = 0; ahead < unit.options().max_prefetch_count && ++at != forward_order_.end(); ++ahead)
+  for (int ahead = 0; ahead < unit.options().max_prefetch_count && ++at != forward_order_.end();
+       ++ahead)
     if (auto next = at->lock()) prefetch(*next, CommPhase::kForward);
 }
 
@@ -135,7 +146,8 @@ void Root::forward_failed(Unit& unit) {
     }
   } catch (...) {
   }
-  if (status.context.operation.empty()) status.context.operation = fmt::format("forward of {}", unit.label());
+  if (status.context.operation.empty())
+    status.context.operation = fmt::format("forward of {}", unit.label());
   fail_step(status, false);
 }
 
@@ -159,15 +171,18 @@ void Root::prefetch(Unit& unit, CommPhase phase) {
 
 void Root::before_backward(Unit& unit, const Use& use) {
   last_backward_index_ = use.epoch == epoch_ ? use.order_index : 0;
-  if (unit.options().backward_prefetch != BackwardPrefetch::kPre || last_backward_index_ == 0) return;
-  if (auto next = backward_order_[last_backward_index_ - 1].lock()) prefetch(*next, CommPhase::kBackward);
+  if (unit.options().backward_prefetch != BackwardPrefetch::kPre || last_backward_index_ == 0)
+    return;
+  if (auto next = backward_order_[last_backward_index_ - 1].lock())
+    prefetch(*next, CommPhase::kBackward);
 }
 
 void Root::after_backward(Unit& unit) {
   if (unit.options().backward_prefetch != BackwardPrefetch::kPost || last_backward_index_ == 0 ||
       last_backward_index_ > backward_order_.size())
     return;
-  if (auto next = backward_order_[last_backward_index_ - 1].lock()) prefetch(*next, CommPhase::kBackward);
+  if (auto next = backward_order_[last_backward_index_ - 1].lock())
+    prefetch(*next, CommPhase::kBackward);
 }
 
 void Root::finish_backward() {
@@ -218,7 +233,8 @@ void Root::fail_step(const Status& status, bool drop_gradients) noexcept {
 
 void Root::check_alive(const Unit& unit) const {
   if (failure_.ok()) return;
-  fail(failure_.code, fmt::format("{}: an earlier step failed: {}", unit.label(), failure_.to_string()),
+  fail(failure_.code,
+       fmt::format("{}: an earlier step failed: {}", unit.label(), failure_.to_string()),
        "call fsdp::reset(model) on every rank, then go on");
 }
 

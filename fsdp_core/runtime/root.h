@@ -1,14 +1,15 @@
 #pragma once
-// Root: what the units of one tree share: streams, the order in which units ran, prefetching, and the end of
-// backward. Made at the first forward of the unit that runs outermost; a larger tree takes its units over.
+// Root: what the units of one tree share: streams, the order in which units ran, prefetching, and
+// the end of backward. Made at the first forward of the unit that runs outermost; a larger tree
+// takes its units over.
 //
 // Streams and who waits for whom (host streams make all of it trivial):
 //   gather      <- compute   at the root's forward: shards are what the optimizer left
 //   compute     <- gather    before a unit's parameters are used (the unit's own event)
-//   gather      <- compute   at reshard, before the memory is given back to the gather stream's pool
-//   reduce      <- compute   before a unit's gradients are reduced
-//   all-reduce  <- reduce    with replicas
-//   compute     <- reduce, all-reduce   in the final callback, before the optimizer may run
+//   gather      <- compute   at reshard, before the memory is given back to the gather stream's
+//   pool reduce      <- compute   before a unit's gradients are reduced all-reduce  <- reduce with
+//   replicas compute     <- reduce, all-reduce   in the final callback, before the optimizer may
+//   run
 #include <tessera/base/error.h>
 
 #include <memory>
@@ -23,7 +24,8 @@ namespace tessera::fsdp::detail {
 
 class Root : public std::enable_shared_from_this<Root> {
  public:
-  /// The root of the tree that `unit` belongs to; made, with `unit` as its top, at the first forward.
+  /// The root of the tree that `unit` belongs to; made, with `unit` as its top, at the first
+  /// forward.
   static Root& of(Unit& unit);
   /// Streams for the roots that this thread makes from now on (tests); null: by device.
   static void use_streams(std::shared_ptr<StreamFactory> factory);
@@ -82,7 +84,8 @@ class Root : public std::enable_shared_from_this<Root> {
   std::weak_ptr<Token> token_;
   Status failure_;
 
-  // Order of first use in the first forward, then fixed; and of this iteration's forwards that await backward.
+  // Order of first use in the first forward, then fixed; and of this iteration's forwards that
+  // await backward.
   std::vector<std::weak_ptr<Unit>> forward_order_;
   bool forward_order_final_ = false;
   std::vector<std::weak_ptr<Unit>> backward_order_;

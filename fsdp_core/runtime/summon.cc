@@ -1,8 +1,7 @@
-#include <tessera/fsdp/training.h>
-
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/fsdp/training.h>
 
 #include "fsdp_core/runtime/units_of.h"
 #include "fsdp_core/unit/registry.h"
@@ -33,7 +32,8 @@ void SummonFullParams::Impl::end() {
 SummonFullParams::SummonFullParams(const ModuleRef& module, const SummonOptions& options)
     : impl_(std::make_unique<Impl>()) {
   if (options.rank0_only && options.write_back)
-    fail(Code::kInvalidArgument, "SummonFullParams: rank0_only with write_back: other ranks' parts would be lost",
+    fail(Code::kInvalidArgument,
+         "SummonFullParams: rank0_only with write_back: other ranks' parts would be lost",
          "set write_back = false");
   if (options.with_grads && options.offload_to_cpu)
     fail(Code::kInvalidArgument, "SummonFullParams: with_grads does not go with offload_to_cpu");
@@ -47,7 +47,8 @@ SummonFullParams::~SummonFullParams() {
     impl_->end();
   } catch (const std::exception& error) {
     // A destructor cannot throw; finish() tells. The unit refuses to run until reset.
-    for (const auto& unit : impl_->units) unit->root()->fail_step(current_exception_status(), false);
+    for (const auto& unit : impl_->units)
+      unit->root()->fail_step(current_exception_status(), false);
   }
 }
 

@@ -1,7 +1,6 @@
-#include <tessera/fsdp/training.h>
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/fsdp/training.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
@@ -18,11 +17,13 @@ void set_requires_all_reduce(const ModuleRef& module, bool on) {
 }
 
 void set_reshard_after_forward(const ModuleRef& module, bool on) {
-  for (const auto& unit : idle_units_of(module, "set_reshard_after_forward")) unit->set_reshard_after_forward(on);
+  for (const auto& unit : idle_units_of(module, "set_reshard_after_forward"))
+    unit->set_reshard_after_forward(on);
 }
 
 void set_reshard_after_backward(const ModuleRef& module, bool on) {
-  for (const auto& unit : idle_units_of(module, "set_reshard_after_backward")) unit->reshard_after_backward = on;
+  for (const auto& unit : idle_units_of(module, "set_reshard_after_backward"))
+    unit->reshard_after_backward = on;
 }
 
 struct NoSync::Impl {
@@ -41,12 +42,14 @@ NoSync::~NoSync() {
 }
 
 void unshard(const ModuleRef& unit) {
-  for (const auto& each : units_of(unit, "unshard", /*recurse=*/false)) each->start_unshard(CommPhase::kForward);
+  for (const auto& each : units_of(unit, "unshard", /*recurse=*/false))
+    each->start_unshard(CommPhase::kForward);
 }
 
 void check_optimizer(const torch::optim::Optimizer& optimizer, const ModuleRef& module) {
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer))
-    fail(Code::kUnsupported, "L-BFGS on shards: its dot products would be of this rank's part alone and silently wrong",
+    fail(Code::kUnsupported,
+         "L-BFGS on shards: its dot products would be of this rank's part alone and silently wrong",
          "use a first-order optimizer");
   for (const auto& unit : units_of(module, "check_optimizer"))
     for (const auto& group : unit->groups())
@@ -55,7 +58,8 @@ void check_optimizer(const torch::optim::Optimizer& optimizer, const ModuleRef& 
           for (const at::Tensor& tensor : held.params())
             if (tensor.is_same(param.compute))
               fail(Code::kInvalidArgument,
-                   fmt::format("the optimizer holds the full parameter \"{}\": it was built before fully_shard and would never see a gradient",
+                   fmt::format("the optimizer holds the full parameter \"{}\": it was built before "
+                               "fully_shard and would never see a gradient",
                                param.fqn),
                    "build it from module->parameters() after fully_shard");
 }
@@ -69,7 +73,8 @@ void reset(const ModuleRef& module) {
 
 std::vector<std::pair<std::string, std::string>> unit_states(const ModuleRef& module) {
   std::vector<std::pair<std::string, std::string>> out;
-  for (const auto& unit : units_of(module, "unit_states")) out.emplace_back(unit->name(), unit->state().to_string());
+  for (const auto& unit : units_of(module, "unit_states"))
+    out.emplace_back(unit->name(), unit->state().to_string());
   return out;
 }
 

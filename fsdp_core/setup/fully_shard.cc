@@ -1,8 +1,7 @@
-#include <tessera/fsdp/fully_shard.h>
-
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/fsdp/fully_shard.h>
 
 #include <algorithm>
 #include <set>
@@ -39,8 +38,10 @@ std::string joined(const std::string& prefix, const std::string& key) {
 class Collector {
  public:
   explicit Collector(const Options& options) : options_(options) {
-    for (const std::shared_ptr<torch::nn::Module>& module : options.ignored_modules) ignored_modules_.insert(module.get());
-    for (const at::Tensor& tensor : options.ignored_parameters) ignored_.insert(tensor.unsafeGetTensorImpl());
+    for (const std::shared_ptr<torch::nn::Module>& module : options.ignored_modules)
+      ignored_modules_.insert(module.get());
+    for (const at::Tensor& tensor : options.ignored_parameters)
+      ignored_.insert(tensor.unsafeGetTensorImpl());
   }
 
   void walk(torch::nn::Module& module, const std::string& fqn, bool top) {
@@ -50,47 +51,56 @@ class Collector {
     auto& registry = Registry::parameters(module);
     initialise(module, fqn);
     for (std::size_t i = 0; i < registry.size(); ++i)
-      if (registry[i].value().defined()) take(module, i, joined(fqn, registry[i].key()), registry[i].value());
+      if (registry[i].value().defined())
+        take(module, i, joined(fqn, registry[i].key()), registry[i].value());
     for (const auto& buffer : module.named_buffers(/*recurse=*/false))
       if (buffer.value().defined()) buffers.push_back(buffer.value());
-    for (const auto& child : module.named_children()) walk(*child.value(), joined(fqn, child.key()), false);
+    for (const auto& child : module.named_children())
+      walk(*child.value(), joined(fqn, child.key()), false);
   }
 
   std::vector<Param> params;
   std::vector<at::Tensor> buffers;
 
  private:
-  /// A module built on the meta device gets memory for what it holds itself, and values from param_init_fn.
+  /// A module built on the meta device gets memory for what it holds itself, and values from
+  /// param_init_fn.
   void initialise(torch::nn::Module& module, const std::string& fqn) {
     bool any = false;
     const auto give = [&](const std::string& key, const at::Tensor& tensor) {
-      if (!tensor.defined() || !tensor.is_meta() || ignored_.contains(tensor.unsafeGetTensorImpl())) return;
+      if (!tensor.defined() || !tensor.is_meta() || ignored_.contains(tensor.unsafeGetTensorImpl()))
+        return;
       if (!options_.param_init_fn)
         fail(Code::kInvalidArgument, fmt::format("\"{}\" is on the meta device", joined(fqn, key)),
              "set options.param_init_fn, or give it values first");
       materialise(tensor, options_.device.value_or(at::kCPU), joined(fqn, key));
       any = true;
     };
-    for (const auto& param : module.named_parameters(/*recurse=*/false)) give(param.key(), param.value());
-    for (const auto& buffer : module.named_buffers(/*recurse=*/false)) give(buffer.key(), buffer.value());
+    for (const auto& param : module.named_parameters(/*recurse=*/false))
+      give(param.key(), param.value());
+    for (const auto& buffer : module.named_buffers(/*recurse=*/false))
+      give(buffer.key(), buffer.value());
     if (!any) return;
     at::NoGradGuard no_grad;
     options_.param_init_fn(module);
   }
 
-  void take(torch::nn::Module& module, std::size_t index, const std::string& fqn, const at::Tensor& tensor) {
+  void take(torch::nn::Module& module, std::size_t index, const std::string& fqn,
+            const at::Tensor& tensor) {
     if (ignored_.contains(tensor.unsafeGetTensorImpl())) return;
     if (const auto owner = owner_of(tensor))
       fail(Code::kUnsupported,
            fmt::format("parameter \"{}\" is tied to \"{}\", which another unit owns", fqn, *owner),
-           "tied parameters must lie in one unit: call fully_shard on a module that holds both, first");
+           "tied parameters must lie in one unit: call fully_shard on a module that holds both, "
+           "first");
     const auto [known, added] = by_tensor_.try_emplace(tensor.unsafeGetTensorImpl(), params.size());
     if (!added) {
       params[known->second].slots.push_back({&module, index, fqn});
       return;
     }
     if (!tensor.is_contiguous())
-      fail(Code::kUnsupported, fmt::format("parameter \"{}\" is not contiguous", fqn), "make it contiguous first");
+      fail(Code::kUnsupported, fmt::format("parameter \"{}\" is not contiguous", fqn),
+           "make it contiguous first");
     Param param;
     param.fqn = fqn;
     param.slots.push_back({&module, index, fqn});
@@ -108,8 +118,9 @@ void check_devices(const std::vector<Param>& params) {
   for (const Param& param : params)
     if (param.compute.device() != params.front().compute.device())
       fail(Code::kInvalidArgument,
-           fmt::format("parameter \"{}\" is on {}, \"{}\" on {}", param.fqn, param.compute.device().str(),
-                       params.front().fqn, params.front().compute.device().str()),
+           fmt::format("parameter \"{}\" is on {}, \"{}\" on {}", param.fqn,
+                       param.compute.device().str(), params.front().fqn,
+                       params.front().compute.device().str()),
            "move the module to one device first");
 }
 
@@ -117,10 +128,12 @@ void synchronise(const Collector& found, UnitGroups& comms, const std::string& l
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> tensors;
   for (const Param& param : found.params) tensors.push_back(param.compute.detach().view({-1}));
-  for (const at::Tensor& buffer : found.buffers) tensors.push_back(buffer.detach().contiguous().view({-1}));
+  for (const at::Tensor& buffer : found.buffers)
+    tensors.push_back(buffer.detach().contiguous().view({-1}));
   for (Communicator* comm : {comms.shard.get(), comms.replicate.get()})
     if (comm->size() > 1)
-      for (const at::Tensor& tensor : tensors) comm->broadcast(tensor, 0, {label, CommPhase::kSetup});
+      for (const at::Tensor& tensor : tensors)
+        comm->broadcast(tensor, 0, {label, CommPhase::kSetup});
 }
 
 GroupDtypes dtypes_of(const Options& options, at::ScalarType stored) {
@@ -134,7 +147,8 @@ GroupDtypes dtypes_of(const Options& options, at::ScalarType stored) {
 }
 
 /// One group per (dtype, requires_grad), in order of first appearance.
-std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<Param> params, const Options& options,
+std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<Param> params,
+                                                     const Options& options,
                                                      const UnitGroups& comms) {
   std::vector<std::pair<std::pair<at::ScalarType, bool>, std::vector<Param>>> sorted;
   for (Param& param : params) {
@@ -150,9 +164,11 @@ std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<Param> params, 
     const c10::Device device = options.device.value_or(members.front().compute.device());
     const GroupDtypes dtypes = dtypes_of(options, key.first);
     // Kernels of a GPU read 16 bytes at a time; on CPUs padding would only cost.
-    const std::int64_t align = device.is_cpu() ? 1 : 16 / static_cast<std::int64_t>(c10::elementSize(dtypes.compute));
+    const std::int64_t align =
+        device.is_cpu() ? 1 : 16 / static_cast<std::int64_t>(c10::elementSize(dtypes.compute));
     auto layout = make_layout(options.layout, shapes, comms.shards(), comms.shard->rank(), align);
-    groups.push_back(std::make_unique<ParamGroup>(std::move(members), key.second, std::move(layout), dtypes, device,
+    groups.push_back(std::make_unique<ParamGroup>(std::move(members), key.second, std::move(layout),
+                                                  dtypes, device,
                                                   options.cpu_offload.offload_params));
   }
   return groups;
@@ -164,12 +180,14 @@ bool frees_after_forward(const Options& options, const UnitGroups& comms) {
     if (wanted.group_size() == 1) return false;
     if (wanted.group_size() == comms.shards()) return true;
     fail(Code::kUnsupported,
-         fmt::format("reshard_after_forward = {} with {} shards: resharding over a part of the group is not built",
+         fmt::format("reshard_after_forward = {} with {} shards: resharding over a part of the "
+                     "group is not built",
                      wanted.group_size(), comms.shards()),
          "use true, false, 1 or the shard group's size");
   }
   if (!wanted.is_auto()) return wanted.yes();
-  return options.strategy == ShardingStrategy::kFullShard || options.strategy == ShardingStrategy::kHybridShard;
+  return options.strategy == ShardingStrategy::kFullShard ||
+         options.strategy == ShardingStrategy::kHybridShard;
 }
 
 }  // namespace
@@ -178,9 +196,13 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
   if (!module) fail(Code::kInvalidArgument, "fully_shard: no module (an empty holder)");
   auto* point = dynamic_cast<HookPoint*>(module.get());
   if (!point)
-    fail(Code::kUnsupported, fmt::format("fully_shard: the forward of class {} cannot be intercepted", module->name()),
-         "declare it with FSDP_MODULE(X) instead of TORCH_MODULE(X), or hold it as fsdp::Holder<XImpl>");
-  if (point->unit) fail(Code::kInvalidArgument, fmt::format("fully_shard: this {} is a unit already", module->name()));
+    fail(Code::kUnsupported,
+         fmt::format("fully_shard: the forward of class {} cannot be intercepted", module->name()),
+         "declare it with FSDP_MODULE(X) instead of TORCH_MODULE(X), or hold it as "
+         "fsdp::Holder<XImpl>");
+  if (point->unit)
+    fail(Code::kInvalidArgument,
+         fmt::format("fully_shard: this {} is a unit already", module->name()));
 
   UnitGroups comms = make_unit_groups(options);
   Collector found(options);
@@ -195,8 +217,8 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
       own(param.shard, param.fqn);
     }
   }
-  point->unit = std::make_shared<detail::Unit>(*module, options, std::move(comms), std::move(groups),
-                                             std::move(found.buffers));
+  point->unit = std::make_shared<detail::Unit>(*module, options, std::move(comms),
+                                               std::move(groups), std::move(found.buffers));
   point->unit->set_reshard_after_forward(frees);
   point->unit->install_hooks();
 }

@@ -11,7 +11,8 @@ namespace tessera::fsdp {
 namespace {
 
 bool is_hybrid(ShardingStrategy strategy) {
-  return strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
+  return strategy == ShardingStrategy::kHybridShard ||
+         strategy == ShardingStrategy::kHybridShardZero2;
 }
 
 UnitGroups placed(std::shared_ptr<Communicator> group, ShardingStrategy strategy) {
@@ -23,11 +24,16 @@ UnitGroups placed(std::shared_ptr<Communicator> group, ShardingStrategy strategy
 
 std::string_view strategy_name(ShardingStrategy strategy) {
   switch (strategy) {
-    case ShardingStrategy::kFullShard: return "FULL_SHARD";
-    case ShardingStrategy::kShardGradOp: return "SHARD_GRAD_OP";
-    case ShardingStrategy::kNoShard: return "NO_SHARD";
-    case ShardingStrategy::kHybridShard: return "HYBRID_SHARD";
-    case ShardingStrategy::kHybridShardZero2: return "HYBRID_SHARD_ZERO2";
+    case ShardingStrategy::kFullShard:
+      return "FULL_SHARD";
+    case ShardingStrategy::kShardGradOp:
+      return "SHARD_GRAD_OP";
+    case ShardingStrategy::kNoShard:
+      return "NO_SHARD";
+    case ShardingStrategy::kHybridShard:
+      return "HYBRID_SHARD";
+    case ShardingStrategy::kHybridShardZero2:
+      return "HYBRID_SHARD_ZERO2";
   }
   return "?";
 }
@@ -35,34 +41,40 @@ std::string_view strategy_name(ShardingStrategy strategy) {
 UnitGroups make_unit_groups(const Options& options) {
   const ShardingStrategy strategy = options.strategy;
   if (options.mesh && options.process_group)
-    fail(Code::kInvalidArgument, "options.mesh and options.process_group exclude each other", "set one of them");
+    fail(Code::kInvalidArgument, "options.mesh and options.process_group exclude each other",
+         "set one of them");
   if (options.replicate_group && !(options.process_group && is_hybrid(strategy)))
     fail(Code::kInvalidArgument,
-         fmt::format("options.replicate_group goes with options.process_group and a hybrid strategy, not with {}",
+         fmt::format("options.replicate_group goes with options.process_group and a hybrid "
+                     "strategy, not with {}",
                      strategy_name(strategy)));
   if (options.mesh) {
     if (!is_hybrid(strategy)) return placed(options.mesh->group(0), strategy);
     if (options.mesh->ndim() != 2)
       fail(Code::kInvalidArgument,
-           fmt::format("{} needs a mesh of 2 dims (replicate, shard); {} has {}", strategy_name(strategy),
-                       options.mesh->mesh().to_string(), options.mesh->ndim()));
+           fmt::format("{} needs a mesh of 2 dims (replicate, shard); {} has {}",
+                       strategy_name(strategy), options.mesh->mesh().to_string(),
+                       options.mesh->ndim()));
     return {options.mesh->group(1), options.mesh->group(0)};
   }
   if (options.process_group) {
     if (!is_hybrid(strategy)) return placed(options.process_group, strategy);
     if (!options.replicate_group)
       fail(Code::kInvalidArgument,
-           fmt::format("{} with options.process_group needs options.replicate_group too", strategy_name(strategy)),
+           fmt::format("{} with options.process_group needs options.replicate_group too",
+                       strategy_name(strategy)),
            "or give a 2-D mesh");
     return {options.process_group, options.replicate_group};
   }
   if (is_hybrid(strategy))
     fail(Code::kInvalidArgument,
-         fmt::format("{} needs a 2-D mesh, or process_group and replicate_group", strategy_name(strategy)));
+         fmt::format("{} needs a 2-D mesh, or process_group and replicate_group",
+                     strategy_name(strategy)));
   const char* world = std::getenv("WORLD_SIZE");
   if (world != nullptr && std::string_view(world) != "1")
     fail(Code::kInvalidArgument,
-         fmt::format("options.mesh is not set, but WORLD_SIZE is {}: the ranks would train apart", world),
+         fmt::format("options.mesh is not set, but WORLD_SIZE is {}: the ranks would train apart",
+                     world),
          "options.mesh = fsdp::init_from_env().mesh()");
   return {single_communicator(), single_communicator()};
 }

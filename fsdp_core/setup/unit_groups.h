@@ -1,5 +1,6 @@
 #pragma once
-// Which ranks a unit's parameters are sharded over and which replicate them, from mesh or groups and strategy:
+// Which ranks a unit's parameters are sharded over and which replicate them, from mesh or groups
+// and strategy:
 //
 //   FULL_SHARD, SHARD_GRAD_OP   shard over all, replicas: none (one rank)
 //   HYBRID_SHARD(_ZERO2)        shard over mesh dim 1, replicate over dim 0
@@ -29,8 +30,9 @@ class UnitGroups {
   std::uint64_t generation_ = 0;
 };
 
-/// Throws kInvalidArgument: mesh and group both given, a mesh of the wrong number of dims for the strategy,
-/// a hybrid strategy without a way to know its groups, no mesh in a job of several processes.
+/// Throws kInvalidArgument: mesh and group both given, a mesh of the wrong number of dims for the
+/// strategy, a hybrid strategy without a way to know its groups, no mesh in a job of several
+/// processes.
 UnitGroups make_unit_groups(const Options& options);
 
 }  // namespace tessera::fsdp

@@ -12,7 +12,9 @@ namespace {
 
 class DeviceEvent final : public Event::Impl {
  public:
-  explicit DeviceEvent(const c10::Stream& stream) : event_(stream.device_type()) { event_.record(stream); }
+  explicit DeviceEvent(const c10::Stream& stream) : event_(stream.device_type()) {
+    event_.record(stream);
+  }
   void synchronize() override { event_.synchronize(); }
   bool ready() const override { return event_.query(); }
   void block(const c10::Stream& stream) { event_.block(stream); }

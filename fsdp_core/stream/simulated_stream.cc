@@ -1,5 +1,5 @@
-// Streams that run late: each has a thread and waits a random time before each piece of work, so that work
-// that forgot to wait for other work meets it unfinished. Compute is the caller's thread.
+// Streams that run late: each has a thread and waits a random time before each piece of work, so
+// that work that forgot to wait for other work meets it unfinished. Compute is the caller's thread.
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -80,7 +80,9 @@ class LateStream final : public Stream {
       if (queue_.empty()) return;
       auto [work, late] = std::move(queue_.front());
       queue_.pop_front();
-      const int delay = late && max_delay_us_ > 0 ? static_cast<int>(random_() % static_cast<unsigned>(max_delay_us_)) : 0;
+      const int delay = late && max_delay_us_ > 0
+                            ? static_cast<int>(random_() % static_cast<unsigned>(max_delay_us_))
+                            : 0;
       lock.unlock();
       if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay));
       try {
@@ -117,7 +119,8 @@ class CallerStream final : public Stream {
 
 class SimulatedStreams final : public StreamFactory {
  public:
-  SimulatedStreams(std::uint64_t seed, int max_delay_us) : seed_(seed), max_delay_us_(max_delay_us) {}
+  SimulatedStreams(std::uint64_t seed, int max_delay_us)
+      : seed_(seed), max_delay_us_(max_delay_us) {}
   std::shared_ptr<Stream> compute() override { return std::make_shared<CallerStream>(); }
   std::shared_ptr<Stream> make(std::string name, bool) override {
     return std::make_shared<LateStream>(std::move(name), seed_++, max_delay_us_);

@@ -1,10 +1,11 @@
 #pragma once
-// Streams: in what order work runs, and who waits for whom. Memory that a stream still uses may only be
-// dropped after the stream it was allocated on waited for that use (see unit/handoff.h).
+// Streams: in what order work runs, and who waits for whom. Memory that a stream still uses may
+// only be dropped after the stream it was allocated on waited for that use (see unit/handoff.h).
 //
 //   host       work runs at once on the caller's thread; events are always ready (CPUs)
 //   device     work is launched at once on a device stream (CUDA, through LibTorch's generic API)
-//   simulated  work runs later on a thread of the stream's own, with random delays: tests find missing waits
+//   simulated  work runs later on a thread of the stream's own, with random delays: tests find
+//   missing waits
 //
 // "compute" is the stream the caller's own operators run on.
 #include <c10/core/Device.h>

@@ -1,6 +1,6 @@
 #pragma once
-// Which tensors are parameters of a unit already, either identity: a parameter shared by two units would be
-// sharded twice. Process-wide, thread-safe; tests run ranks as threads.
+// Which tensors are parameters of a unit already, either identity: a parameter shared by two units
+// would be sharded twice. Process-wide, thread-safe; tests run ranks as threads.
 #include <ATen/core/Tensor.h>
 
 #include <optional>

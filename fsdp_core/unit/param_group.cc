@@ -43,7 +43,8 @@ ParamGroup::ParamGroup(std::vector<Param> params, bool trainable,
     gathered_ = RefillBuffer(layout_->full_numel(), dtypes_.compute, device_);
   if (!layout_->in_place() && !resident_ && layout_->shards() == 1)
     gathered_ = RefillBuffer(layout_->full_numel(), dtypes_.compute, device_);
-  for (std::int64_t numel : layout_->buffer_numels()) grads_.emplace_back(numel, dtypes_.reduce, device_);
+  for (std::int64_t numel : layout_->buffer_numels())
+    grads_.emplace_back(numel, dtypes_.reduce, device_);
 
   for (std::size_t p = 0; p < params_.size(); ++p) {
     Param& param = params_[p];
@@ -56,13 +57,14 @@ ParamGroup::ParamGroup(std::vector<Param> params, bool trainable,
           .copy_(param.compute.detach().reshape({-1}).narrow(0, place.begin, place.numel));
     param.shard = tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, place.shape);
     param.shard.set_requires_grad(param.requires_grad);
-    param.grad_view = tensor_over(grads_[full.buffer].storage(), dtypes_.reduce, full.offset, param.sizes);
+    param.grad_view =
+        tensor_over(grads_[full.buffer].storage(), dtypes_.reduce, full.offset, param.sizes);
     full_views_.push_back(
-        resident_ ? tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, param.sizes)
-                  : tensor_over(full_[full.buffer].storage(), dtypes_.compute, full.offset, param.sizes));
+        resident_
+            ? tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, param.sizes)
+            : tensor_over(full_[full.buffer].storage(), dtypes_.compute, full.offset, param.sizes));
     param.compute.set_data(full_views_.back());
-    if (!resident_)
-      param.poison = poison_storage(full_[full.buffer].nbytes(), device_, param.fqn);
+    if (!resident_) param.poison = poison_storage(full_[full.buffer].nbytes(), device_, param.fqn);
   }
   rename("");
   attached_ = true;
@@ -74,10 +76,11 @@ void ParamGroup::rename(const std::string& prefix) {
     const std::string& own = param.slots.front().fqn;
     param.fqn = prefix.empty() ? own : prefix + "." + own;
     if (param.poison)
-      param.poison.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(fmt::format(
-          "fsdp: parameter \"{}\" is sharded: its full values exist only inside its unit's forward and backward. "
-          "Call the unit's forward, or use fsdp::SummonFullParams",
-          param.fqn));
+      param.poison.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+          fmt::format("fsdp: parameter \"{}\" is sharded: its full values exist only inside its "
+                      "unit's forward and backward. "
+                      "Call the unit's forward, or use fsdp::SummonFullParams",
+                      param.fqn));
   }
 }
 
@@ -87,8 +90,9 @@ std::vector<RefillBuffer>& ParamGroup::buffers(bool full_precision) {
     for (std::int64_t numel : layout_->buffer_numels())
       precise_.emplace_back(numel, dtypes_.stored, device_);
     for (std::size_t p = 0; p < params_.size(); ++p)
-      precise_views_.push_back(tensor_over(precise_[layout_->full(p).buffer].storage(), dtypes_.stored,
-                                           layout_->full(p).offset, params_[p].sizes));
+      precise_views_.push_back(tensor_over(precise_[layout_->full(p).buffer].storage(),
+                                           dtypes_.stored, layout_->full(p).offset,
+                                           params_[p].sizes));
   }
   return precise_;
 }
@@ -102,8 +106,8 @@ void ParamGroup::gather(Communicator& comm, const CommTag& tag, bool full_precis
   const std::int64_t own = layout_->rank() * layout_->shard_numel();
   if (layout_->in_place()) {
     out[0].allocate();
-    const at::Tensor slot = tensor_over(out[0].storage(), out[0].tensor().scalar_type(), own,
-                                        {layout_->shard_numel()});
+    const at::Tensor slot =
+        tensor_over(out[0].storage(), out[0].tensor().scalar_type(), own, {layout_->shard_numel()});
     copy_into(slot, shard_buffer_);
     if (layout_->shards() > 1) comm.all_gather_into(out[0].tensor(), slot, tag);
     return;
@@ -130,7 +134,8 @@ void ParamGroup::attach(bool full_precision) {
     std::vector<RefillBuffer>& memory = buffers(full_precision);
     const bool precise = &memory == &precise_;
     for (std::size_t p = 0; p < params_.size(); ++p) {
-      if (precise != attached_precise_) params_[p].compute.set_data(precise ? precise_views_[p] : full_views_[p]);
+      if (precise != attached_precise_)
+        params_[p].compute.set_data(precise ? precise_views_[p] : full_views_[p]);
       params_[p].compute.unsafeGetTensorImpl()->set_storage_keep_dtype(
           memory[layout_->full(p).buffer].storage());
     }
@@ -193,14 +198,17 @@ void ParamGroup::write_back() {
 void ParamGroup::adopt_replaced() {
   for (std::size_t p = 0; p < params_.size(); ++p) {
     Param& param = params_[p];
-    if (param.shard.storage().unsafeGetStorageImpl() == shard_buffer_.storage().unsafeGetStorageImpl())
+    if (param.shard.storage().unsafeGetStorageImpl() ==
+        shard_buffer_.storage().unsafeGetStorageImpl())
       continue;
     const UnitLayout::ShardPlace& place = layout_->shard(p);
     if (param.shard.sizes() != at::IntArrayRef(place.shape))
       fail(Code::kInvalidArgument,
-           fmt::format("parameter \"{}\": its shard was replaced by a tensor of another shape", param.fqn));
+           fmt::format("parameter \"{}\": its shard was replaced by a tensor of another shape",
+                       param.fqn));
     at::NoGradGuard no_grad;
-    const at::Tensor slice = tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, place.shape);
+    const at::Tensor slice =
+        tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, place.shape);
     slice.copy_(param.shard.detach());
     param.shard.set_data(slice);
     gathered_version_ = ~std::uint64_t{0};
@@ -282,7 +290,8 @@ void ParamGroup::accumulate(const at::Tensor& reduced, const std::vector<bool>& 
     shard_grad_buffer_.add_(reduced);
   }
   for (std::size_t p = 0; p < params_.size(); ++p)
-    if (params_[p].requires_grad && used[p]) params_[p].shard.mutable_grad() = params_[p].shard_grad;
+    if (params_[p].requires_grad && used[p])
+      params_[p].shard.mutable_grad() = params_[p].shard_grad;
 }
 
 void ParamGroup::lower_gradients() {
@@ -310,7 +319,8 @@ std::vector<at::Tensor> ParamGroup::full_gradients(Communicator& comm, const Com
     comm.all_gather_into(gathered, own, tag);
   }
   std::vector<at::Tensor> buffers;
-  for (std::int64_t numel : layout_->buffer_numels()) buffers.push_back(at::empty({numel}, options));
+  for (std::int64_t numel : layout_->buffer_numels())
+    buffers.push_back(at::empty({numel}, options));
   if (layout_->in_place())
     buffers[0] = gathered;
   else
@@ -318,8 +328,8 @@ std::vector<at::Tensor> ParamGroup::full_gradients(Communicator& comm, const Com
   std::vector<at::Tensor> out(params_.size());
   for (std::size_t p = 0; p < params_.size(); ++p)
     if (has[static_cast<std::int64_t>(p)].item<std::uint8_t>() != 0)
-      out[p] = tensor_over(buffers[layout_->full(p).buffer].storage(), dtypes_.stored, layout_->full(p).offset,
-                           params_[p].sizes);
+      out[p] = tensor_over(buffers[layout_->full(p).buffer].storage(), dtypes_.stored,
+                           layout_->full(p).offset, params_[p].sizes);
   return out;
 }
 

@@ -1,12 +1,13 @@
 #pragma once
-// ParamGroup: the parameters of one unit that share dtype and requires_grad (as when sharded), in one layout:
-// one collective gathers them, one reduces them. Holds their memory; knows nothing of streams or backward.
+// ParamGroup: the parameters of one unit that share dtype and requires_grad (as when sharded), in
+// one layout: one collective gathers them, one reduces them. Holds their memory; knows nothing of
+// streams or backward.
 //
 //   shard buffer -> [cast] -> own slot of the unsharded buffer -> all-gather -> compute parameters
 //   compute gradients -> unsharded gradient buffer -> reduce-scatter -> shard gradient buffer
 //
-// A group of one shard whose compute dtype is the stored one is resident: its compute parameters lie in the
-// shard buffer, and nothing is gathered or freed.
+// A group of one shard whose compute dtype is the stored one is resident: its compute parameters
+// lie in the shard buffer, and nothing is gathered or freed.
 #include <tessera/fsdp/communicator.h>
 
 #include <memory>
@@ -27,8 +28,8 @@ struct GroupDtypes {
 
 class ParamGroup {
  public:
-  /// Takes the full values out of `params` (their compute tensors), keeps this rank's shard and registers
-  /// it. `offload`: the shard buffer lives on the CPU whatever the compute device.
+  /// Takes the full values out of `params` (their compute tensors), keeps this rank's shard and
+  /// registers it. `offload`: the shard buffer lives on the CPU whatever the compute device.
   ParamGroup(std::vector<Param> params, bool trainable, std::unique_ptr<UnitLayout> layout,
              GroupDtypes dtypes, c10::Device device, bool offload);
 
@@ -42,8 +43,8 @@ class ParamGroup {
   const at::Tensor& shard_buffer() const { return shard_buffer_; }
 
   // -- parameters --
-  /// Fills the unsharded buffers from all shards; collective over `comm`. Runs in the gather stream.
-  /// `full_precision`: in the stored dtype, into a second set of buffers.
+  /// Fills the unsharded buffers from all shards; collective over `comm`. Runs in the gather
+  /// stream. `full_precision`: in the stored dtype, into a second set of buffers.
   void gather(Communicator& comm, const CommTag& tag, bool full_precision = false);
   /// Compute parameters get the gathered memory, the registries show them.
   void attach(bool full_precision = false);
@@ -55,7 +56,8 @@ class ParamGroup {
   void drop_gathered();
   /// True when a shard parameter changed since the last gather (optimizer, user).
   bool stale() const;
-  /// Copies this rank's part of the (attached, stored dtype) full parameters back into the shard buffer.
+  /// Copies this rank's part of the (attached, stored dtype) full parameters back into the shard
+  /// buffer.
   void write_back();
   /// A shard parameter whose storage the user replaced is copied into the shard buffer again.
   void adopt_replaced();
@@ -69,16 +71,17 @@ class ParamGroup {
   /// Compute parameters lose their .grad; the buffer keeps its values.
   void hide_gradients();
   bool has_gradients() const { return has_gradients_; }
-  /// Gives away the unsharded gradients, rank-major [shards x shard numel], without a copy where the layout
-  /// lets; compute parameters lose their .grad.
+  /// Gives away the unsharded gradients, rank-major [shards x shard numel], without a copy where
+  /// the layout lets; compute parameters lose their .grad.
   at::Tensor take_gradients();
   void drop_gradients();
-  /// Adds `reduced` ([shard numel], reduce dtype) to the shard gradients of the parameters in `used`.
+  /// Adds `reduced` ([shard numel], reduce dtype) to the shard gradients of the parameters in
+  /// `used`.
   void accumulate(const at::Tensor& reduced, const std::vector<bool>& used);
   /// Shard gradients in the compute dtype; the next accumulate starts from them.
   void lower_gradients();
-  /// The shard gradients of all ranks as full tensors; undefined for a parameter that has none on any rank,
-  /// zeros where only some ranks have one. Collective.
+  /// The shard gradients of all ranks as full tensors; undefined for a parameter that has none on
+  /// any rank, zeros where only some ranks have one. Collective.
   std::vector<at::Tensor> full_gradients(Communicator& comm, const CommTag& tag);
   /// Bytes of gathered parameters and unsharded gradients held now.
   std::size_t unsharded_bytes() const;

@@ -1,8 +1,9 @@
 #pragma once
-// RefillBuffer: memory that is freed and filled again for ever behind one StorageImpl. Autograd may have
-// saved tensors over that storage, so its identity stays; only its bytes come and go.
+// RefillBuffer: memory that is freed and filled again for ever behind one StorageImpl. Autograd may
+// have saved tensors over that storage, so its identity stays; only its bytes come and go.
 //
-// tensor() has a version counter of its own: filling through it is not seen by autograd as a change.
+// tensor() has a version counter of its own: filling through it is not seen by autograd as a
+// change.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace tessera::fsdp {
 
-/// A contiguous tensor over `storage` from element `offset`: no view of anything, a version counter of its own.
+/// A contiguous tensor over `storage` from element `offset`: no view of anything, a version counter
+/// of its own.
 at::Tensor tensor_over(const c10::Storage& storage, at::ScalarType dtype, std::int64_t offset,
                        at::IntArrayRef sizes);
 
@@ -29,7 +31,8 @@ class RefillBuffer {
 
   void allocate();  // contents undefined; nothing when allocated
   void release();   // nothing when released
-  /// Gives the memory away as a tensor of its own, and has none from then on. Only while allocated().
+  /// Gives the memory away as a tensor of its own, and has none from then on. Only while
+  /// allocated().
   at::Tensor take();
 
  private:

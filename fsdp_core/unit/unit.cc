@@ -91,11 +91,14 @@ bool Unit::trains() const {
   });
 }
 
-bool Unit::wants_full_precision() const { return full_precision_in_eval_ && !module_->is_training(); }
+bool Unit::wants_full_precision() const {
+  return full_precision_in_eval_ && !module_->is_training();
+}
 
 void Unit::cast_inputs(const TensorPointers& inputs, Use& use) const {
   for (at::Tensor* input : inputs)
-    if (!use.input_dtype && input->defined() && input->is_floating_point()) use.input_dtype = input->scalar_type();
+    if (!use.input_dtype && input->defined() && input->is_floating_point())
+      use.input_dtype = input->scalar_type();
   const MixedPrecision& precision = options_.mixed_precision;
   if (wants_full_precision()) return;
   if (precision.keep_full_precision) {
@@ -117,7 +120,8 @@ void Unit::set_buffer_precision() {
   if (!options_.mixed_precision.buffer_dtype) return;
   at::NoGradGuard no_grad;
   for (auto& [buffer, own] : buffers_) {
-    const at::ScalarType wanted = wants_full_precision() ? own : *options_.mixed_precision.buffer_dtype;
+    const at::ScalarType wanted =
+        wants_full_precision() ? own : *options_.mixed_precision.buffer_dtype;
     if (buffer.scalar_type() != wanted) buffer.set_data(buffer.to(wanted));
   }
 }
@@ -127,10 +131,12 @@ void Unit::set_buffer_precision() {
 bool Unit::start_unshard(CommPhase phase) {
   if (groups_.empty()) return false;
   const bool precise = wants_full_precision();
-  const bool here = state_.params() == ParamsState::kUnsharding || state_.params() == ParamsState::kUnsharded;
+  const bool here =
+      state_.params() == ParamsState::kUnsharding || state_.params() == ParamsState::kUnsharded;
   for (const std::unique_ptr<ParamGroup>& group : groups_) group->adopt_replaced();
   if (here) {
-    const bool stale = std::ranges::any_of(groups_, [](const auto& group) { return group->stale(); });
+    const bool stale =
+        std::ranges::any_of(groups_, [](const auto& group) { return group->stale(); });
     if (!stale && gathering_full_precision_ == precise) return false;
     reshard();
   }
@@ -185,7 +191,8 @@ void Unit::summon_gradients() {
   const CommTag tag{name_, CommPhase::kSummon};
   for (const std::unique_ptr<ParamGroup>& group : groups_) {
     std::vector<at::Tensor> full = group->full_gradients(*comms_.shard, tag);
-    for (std::size_t p = 0; p < full.size(); ++p) group->params()[p].compute.mutable_grad() = full[p];
+    for (std::size_t p = 0; p < full.size(); ++p)
+      group->params()[p].compute.mutable_grad() = full[p];
   }
 }
 
@@ -275,7 +282,9 @@ void Unit::post_forward(Use& use, const TensorPointers& outputs) {
   if (use.recompute()) return;
   if (--forward_depth_ == 0 && !groups_.empty()) {
     state_.apply(UnitEvent::kForwardEnd, name_);
-    const bool keep = gradients && !(options_.reshard_after_forward.is_auto() && is_root() ? false : reshard_after_forward_);
+    const bool keep =
+        gradients &&
+        !(options_.reshard_after_forward.is_auto() && is_root() ? false : reshard_after_forward_);
     if (!keep) reshard();
   }
   root_->forward_end(*this);
@@ -295,7 +304,8 @@ void Unit::pre_backward(const std::shared_ptr<Use>& use) {
   root_->enter_backward(task);
   if (!find_run(task)) begin_run(task);
   unshard(CommPhase::kBackward);
-  if (!groups_.empty() && state_.phase() != Phase::kForward) state_.apply(UnitEvent::kPreBackward, name_, trains());
+  if (!groups_.empty() && state_.phase() != Phase::kForward)
+    state_.apply(UnitEvent::kPreBackward, name_, trains());
   for (const std::unique_ptr<ParamGroup>& group : groups_)
     if (std::ranges::any_of(group->params(), &Param::requires_grad)) group->expose_gradients();
   root_->before_backward(*this, *use);
@@ -377,7 +387,8 @@ void Unit::complete() {
 
 void Unit::end_backward() {
   if (groups_.empty()) return;
-  const bool keep = !reshard_after_backward || (!sync && !reshard_after_forward_ && state_.params() == ParamsState::kUnsharded);
+  const bool keep = !reshard_after_backward || (!sync && !reshard_after_forward_ &&
+                                                state_.params() == ParamsState::kUnsharded);
   if (!keep) reshard();
   state_.apply(UnitEvent::kBackwardEnd, name_);
   if (options_.mixed_precision.keep_low_precision_grads)

@@ -1,12 +1,13 @@
 #pragma once
-// Unit: one shard group of parameters, from one fully_shard call: its state machine from forward to reduced
-// gradient. Decides when to gather, free and reduce; the root (runtime/root.h) decides on which stream and
-// what else to gather ahead.
+// Unit: one shard group of parameters, from one fully_shard call: its state machine from forward to
+// reduced gradient. Decides when to gather, free and reduce; the root (runtime/root.h) decides on
+// which stream and what else to gather ahead.
 //
 //   pre_forward   gather, attach, [prefetch], cast inputs, hook inputs
 //   post_forward  cast outputs, hook outputs, reshard unless kept
 //   pre_backward  gather, attach, expose gradients, [prefetch]              (first output gradient)
-//   complete      reshard, [prefetch], reduce                              (last input gradient, see Run)
+//   complete      reshard, [prefetch], reduce                              (last input gradient,
+//   see Run)
 //
 // One thread per rank at a time: the caller's, or on a GPU autograd's thread of that device.
 #include <tessera/fsdp/communicator.h>
@@ -69,8 +70,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   /// Compute parameters are there when it returns (on the compute stream).
   void unshard(CommPhase phase);
   void reshard();
-  /// Full values in the stored dtype, in a state of their own: forward and backward are refused until
-  /// end_summon. A kept unit is resharded first.
+  /// Full values in the stored dtype, in a state of their own: forward and backward are refused
+  /// until end_summon. A kept unit is resharded first.
   void summon();
   void end_summon(bool write_back);
   /// Full gradients beside summoned parameters; undefined where no rank has one. Collective.
@@ -82,8 +83,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void set_buffer_precision();
 
   // -- flags, set through training.h --
-  bool sync = true;                 // reduce at the end of this backward
-  bool all_reduce = true;           // ... over the replicas too
+  bool sync = true;        // reduce at the end of this backward
+  bool all_reduce = true;  // ... over the replicas too
   bool reshard_after_backward = true;
   bool reshard_after_forward() const { return reshard_after_forward_; }
   void set_reshard_after_forward(bool yes) { reshard_after_forward_ = yes; }
@@ -99,8 +100,9 @@ class Unit : public std::enable_shared_from_this<Unit> {
   friend class Root;
   friend class GradientReducer;
 
-  /// One backward (graph task) that this unit takes part in, and what is missing until it is complete. The
-  /// inputs' hooks tell; parameters' gradients are counted only where no input needs a gradient.
+  /// One backward (graph task) that this unit takes part in, and what is missing until it is
+  /// complete. The inputs' hooks tell; parameters' gradients are counted only where no input needs
+  /// a gradient.
   struct Run {
     int task = -1;
     int inputs = 0;  // input gradients still to come
@@ -126,7 +128,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   Options options_;
   UnitGroups comms_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
-  std::vector<std::pair<at::Tensor, at::ScalarType>> buffers_;  // floating ones, with their own dtype
+  std::vector<std::pair<at::Tensor, at::ScalarType>>
+      buffers_;  // floating ones, with their own dtype
   std::string name_;
   std::shared_ptr<Root> root_;
 

@@ -17,7 +17,7 @@ constexpr int kKeep = -1;
 
 struct Row {
   UnitEvent event;
-  unsigned params, phases, grads;          // where it is legal
+  unsigned params, phases, grads;  // where it is legal
   int to_params = kKeep, to_phase = kKeep, to_grads = kKeep;
 };
 template <class E>
@@ -35,8 +35,8 @@ constexpr std::array<Row, 14> kTable = {{
     {UnitEvent::kForward, bit(P::kUnsharded), bit(H::kIdle) | bit(H::kForward), kAny, kKeep,
      to(H::kForward), kKeep},
     {UnitEvent::kForwardEnd, kAny, bit(H::kForward), kAny, kKeep, to(H::kIdle), kKeep},
-    {UnitEvent::kPreBackward, bit(P::kUnsharded), kAny & ~bit(H::kForward), kAny & ~bit(G::kReducing),
-     kKeep, to(H::kPreBackward), to(G::kAccumulating)},
+    {UnitEvent::kPreBackward, bit(P::kUnsharded), kAny & ~bit(H::kForward),
+     kAny & ~bit(G::kReducing), kKeep, to(H::kPreBackward), to(G::kAccumulating)},
     {UnitEvent::kComplete, kAny, bit(H::kPreBackward), kAny, kKeep, to(H::kBackward), kKeep},
     {UnitEvent::kReduce, kAny, kAny, bit(G::kAccumulating), kKeep, kKeep, to(G::kReducing)},
     {UnitEvent::kReduced, kAny, kAny, bit(G::kReducing), kKeep, kKeep, to(G::kShardReady)},
@@ -53,7 +53,8 @@ const Row& row_of(UnitEvent event) { return kTable[static_cast<std::size_t>(even
 }  // namespace
 
 std::string_view to_string(ParamsState state) {
-  constexpr std::array<std::string_view, 4> kNames = {"Sharded", "Unsharding", "Unsharded", "Summoned"};
+  constexpr std::array<std::string_view, 4> kNames = {"Sharded", "Unsharding", "Unsharded",
+                                                      "Summoned"};
   return kNames[static_cast<std::size_t>(state)];
 }
 std::string_view to_string(Phase phase) {
@@ -61,13 +62,14 @@ std::string_view to_string(Phase phase) {
   return kNames[static_cast<std::size_t>(phase)];
 }
 std::string_view to_string(GradsState state) {
-  constexpr std::array<std::string_view, 4> kNames = {"None", "Accumulating", "Reducing", "ShardReady"};
+  constexpr std::array<std::string_view, 4> kNames = {"None", "Accumulating", "Reducing",
+                                                      "ShardReady"};
   return kNames[static_cast<std::size_t>(state)];
 }
 std::string_view to_string(UnitEvent event) {
   constexpr std::array<std::string_view, 14> kNames = {
-      "gather", "arrive", "reshard", "forward",      "forward end", "pre-backward", "complete",
-      "reduce", "reduced", "backward end", "summon", "summon end",  "abandon", "reset"};
+      "gather", "arrive",  "reshard",      "forward", "forward end", "pre-backward", "complete",
+      "reduce", "reduced", "backward end", "summon",  "summon end",  "abandon",      "reset"};
   return kNames[static_cast<std::size_t>(event)];
 }
 
@@ -86,12 +88,13 @@ void UnitState::apply(UnitEvent event, std::string_view unit, bool trains) {
   if (row.to_grads != kKeep && (trains || event == UnitEvent::kReset))
     grads_ = static_cast<GradsState>(row.to_grads);
   if (event == UnitEvent::kAbandon && grads_ == GradsState::kReducing) grads_ = GradsState::kNone;
-  if (event == UnitEvent::kBackwardEnd && grads_ == GradsState::kShardReady) grads_ = GradsState::kNone;
+  if (event == UnitEvent::kBackwardEnd && grads_ == GradsState::kShardReady)
+    grads_ = GradsState::kNone;
 }
 
 std::string UnitState::to_string() const {
-  return fmt::format("({}, {}, {})", tessera::fsdp::to_string(params_), tessera::fsdp::to_string(phase_),
-                     tessera::fsdp::to_string(grads_));
+  return fmt::format("({}, {}, {})", tessera::fsdp::to_string(params_),
+                     tessera::fsdp::to_string(phase_), tessera::fsdp::to_string(grads_));
 }
 
 }  // namespace tessera::fsdp

@@ -15,8 +15,10 @@ void Use::watch_inputs(const TensorPointers& inputs) {
     if (input->is_leaf()) *input = input->view_as(*input);
     const std::size_t index = inputs_.size();
     inputs_.push_back(input->grad_fn().get());
-    input->register_hook([self = shared_from_this(), index](const at::Tensor&) { self->input_ready(index); });
-    if (std::shared_ptr<Unit> unit = unit_.lock()) unit->root()->consumers().add(inputs_.back(), weak_from_this(), index);
+    input->register_hook(
+        [self = shared_from_this(), index](const at::Tensor&) { self->input_ready(index); });
+    if (std::shared_ptr<Unit> unit = unit_.lock())
+      unit->root()->consumers().add(inputs_.back(), weak_from_this(), index);
   }
 }
 
@@ -26,8 +28,8 @@ bool Use::watch_outputs(const TensorPointers& outputs) {
     outputs_.push_back(output->grad_fn().get());
     output->register_hook([self = shared_from_this(), node = outputs_.back()](const at::Tensor&) {
       if (std::shared_ptr<Unit> unit = self->unit_.lock()) {
-        // This gradient completes the units that took the tensor in: they go first, so that at most one
-        // unit more than needed is gathered.
+        // This gradient completes the units that took the tensor in: they go first, so that at most
+        // one unit more than needed is gathered.
         unit->root()->consumers().ready(node);
         unit->pre_backward(self);
       }

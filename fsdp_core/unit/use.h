@@ -1,10 +1,13 @@
 #pragma once
-// Use: one forward of a unit, and what the autograd hooks of that forward know. Hooks belong to a forward and
-// live as long as its graph: forward, forward, backward, backward has two uses, each with hooks of its own.
+// Use: one forward of a unit, and what the autograd hooks of that forward know. Hooks belong to a
+// forward and live as long as its graph: forward, forward, backward, backward has two uses, each
+// with hooks of its own.
 //
 //   output hooks   the first gradient that reaches an output starts the unit's backward
-//   input hooks    fire when an input's gradient is complete; all of them: the unit's backward is done
+//   input hooks    fire when an input's gradient is complete; all of them: the unit's backward is
+//   done
 #include <ATen/core/Tensor.h>
+#include <tessera/fsdp/tensor_visitor.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
@@ -13,8 +16,6 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
-
-#include <tessera/fsdp/tensor_visitor.h>
 
 namespace tessera::fsdp::detail {
 
@@ -28,7 +29,8 @@ class Use : public std::enable_shared_from_this<Use> {
 
   /// A forward inside a backward.
   bool recompute() const { return recompute_; }
-  /// Registers the input hooks. A leaf is replaced by a view of itself, whose hooks die with the graph.
+  /// Registers the input hooks. A leaf is replaced by a view of itself, whose hooks die with the
+  /// graph.
   void watch_inputs(const TensorPointers& inputs);
   /// Registers the output hooks. True when a gradient can come.
   bool watch_outputs(const TensorPointers& outputs);
@@ -59,8 +61,8 @@ class Use : public std::enable_shared_from_this<Use> {
   int started_task_ = -1;
 };
 
-/// Which uses took a tensor in, by the node that makes it. An entry counts while its use lives, which keeps
-/// the node alive.
+/// Which uses took a tensor in, by the node that makes it. An entry counts while its use lives,
+/// which keeps the node alive.
 class Consumers {
  public:
   void add(torch::autograd::Node* node, std::weak_ptr<Use> use, std::size_t input);

@@ -33,9 +33,11 @@ Data part_of(const Data& data, int rank, int world) {
   return {data.x.narrow(0, rank * rows, rows), data.y.narrow(0, rank * rows, rows)};
 }
 
-void rank_check(bool holds, const char* expression, const char* file, int line, const std::string& context) {
+void rank_check(bool holds, const char* expression, const char* file, int line,
+                const std::string& context) {
   if (holds) return;
-  throw std::runtime_error(fmt::format("{}:{}: {} does not hold {}", file, line, expression, context));
+  throw std::runtime_error(
+      fmt::format("{}:{}: {} does not hold {}", file, line, expression, context));
 }
 
 std::string message_of(const std::function<void()>& f) {

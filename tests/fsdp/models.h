@@ -38,11 +38,13 @@ struct NetImpl : torch::nn::Module {
 };
 FSDP_MODULE(Net);
 
-/// LibTorch's default generator is one for the process, and ranks are threads: held while it is seeded and used.
+/// LibTorch's default generator is one for the process, and ranks are threads: held while it is
+/// seeded and used.
 std::mutex& generator_mutex();
 
 /// The same values every time.
-Net make_net(int depth = 3, std::int64_t width = 19, std::int64_t hidden = 33, std::int64_t out = 5);
+Net make_net(int depth = 3, std::int64_t width = 19, std::int64_t hidden = 33,
+             std::int64_t out = 5);
 /// Every block and the net itself.
 void shard(Net& net, const Options& options);
 
@@ -53,11 +55,13 @@ Data make_data(std::int64_t rows = 24, std::int64_t width = 19, std::int64_t out
 /// Rows of `rank`: the global batch is the same for every world size that divides it.
 Data part_of(const Data& data, int rank, int world);
 
-/// For ranks that are threads, where Catch's own macros are not safe: throws, naming expression and place, which
-/// run_threads passes on.
-void rank_check(bool holds, const char* expression, const char* file, int line, const std::string& context);
-#define RANK_CHECK(condition, ...) \
-  ::tessera::fsdp::test::rank_check(static_cast<bool>(condition), #condition, __FILE__, __LINE__, std::string(__VA_ARGS__))
+/// For ranks that are threads, where Catch's own macros are not safe: throws, naming expression and
+/// place, which run_threads passes on.
+void rank_check(bool holds, const char* expression, const char* file, int line,
+                const std::string& context);
+#define RANK_CHECK(condition, ...)                                                                \
+  ::tessera::fsdp::test::rank_check(static_cast<bool>(condition), #condition, __FILE__, __LINE__, \
+                                    std::string(__VA_ARGS__))
 
 /// What `f` throws, with the hint; "" when it does not.
 std::string message_of(const std::function<void()>& f);

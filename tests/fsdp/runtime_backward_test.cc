@@ -1,16 +1,16 @@
 // When a unit's backward is complete: several uses, unused parameters, recomputation, frozen units.
-#include "tests/fsdp/torch_and_catch.h"
-
 #include <fmt/format.h>
 
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
 namespace {
 
-/// Full gradients of the sharded module by name, against the plain one's mean over the ranks' parts.
+/// Full gradients of the sharded module by name, against the plain one's mean over the ranks'
+/// parts.
 void check_gradients(Net& net, Net& plain, World& world) {
   SummonOptions options;
   options.with_grads = true;
@@ -33,7 +33,8 @@ void check_gradients(Net& net, Net& plain, World& world) {
 
 using Body = std::function<torch::Tensor(Net&, const Data&)>;
 
-/// Runs `body` (a loss) on both and compares gradients. Every rank has the same data: the mean is the plain gradient.
+/// Runs `body` (a loss) on both and compares gradients. Every rank has the same data: the mean is
+/// the plain gradient.
 void compare(const Body& body, const Options& common = {}, int world_size = 3) {
   run_threads(world_size, [&](World& world) {
     Net net = make_net(), plain = make_net();
@@ -43,7 +44,8 @@ void compare(const Body& body, const Options& common = {}, int world_size = 3) {
     const Data data = make_data();
     body(net, data).backward();
     body(plain, data).backward();
-    for (const auto& [name, state] : unit_states(net)) RANK_CHECK(state == "(Sharded, Idle, None)", name + state);
+    for (const auto& [name, state] : unit_states(net))
+      RANK_CHECK(state == "(Sharded, Idle, None)", name + state);
     check_gradients(net, plain, world);
   });
 }
@@ -95,9 +97,11 @@ TEST_CASE("an input that requires grad - and one that is changed in place", "[ru
   });
 }
 
-TEST_CASE("gradients add up over micro-batches - with and without synchronisation", "[runtime][backward]") {
+TEST_CASE("gradients add up over micro-batches - with and without synchronisation",
+          "[runtime][backward]") {
   const bool sync = GENERATE(true, false);
-  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard);
+  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp,
+                                 ShardingStrategy::kNoShard);
   CAPTURE(sync, static_cast<int>(strategy));
   run_threads(2, [&](World& world) {
     Net net = make_net(), plain = make_net();
@@ -152,11 +156,13 @@ TEST_CASE("touching a sharded parameter names it", "[runtime][backward]") {
     shard(net, options);
     const Data data = make_data();
     net->forward(data.x).sum().backward();
-    RANK_CHECK(message_of([&] { net->blocks[1]->a->forward(data.x); }).find("blocks1.a.") != std::string::npos);
+    RANK_CHECK(message_of([&] { net->blocks[1]->a->forward(data.x); }).find("blocks1.a.") !=
+               std::string::npos);
     // And the optimizer that was built from full parameters is refused.
     std::vector<torch::Tensor> full = {net->blocks[1]->a->weight};
     torch::optim::SGD early(full, 0.1);
-    RANK_CHECK(message_of([&] { check_optimizer(early, net); }).find("blocks1.a.weight") != std::string::npos);
+    RANK_CHECK(message_of([&] { check_optimizer(early, net); }).find("blocks1.a.weight") !=
+               std::string::npos);
   });
 }
 

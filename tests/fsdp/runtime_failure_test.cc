@@ -1,20 +1,21 @@
-// A step that fails: everything is sharded again, peers are told, and after reset the next step is a clean one.
-#include "tests/fsdp/torch_and_catch.h"
-
+// A step that fails: everything is sharded again, peers are told, and after reset the next step is
+// a clean one.
 #include <fmt/format.h>
 
 #include <chrono>
-
 #include <limits>
 
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
 namespace {
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 std::vector<torch::Tensor> shards_of(Net& net) {
   std::vector<torch::Tensor> out;
@@ -27,7 +28,8 @@ enum class Place { kForward, kBackward, kOutputHook };
 
 }  // namespace
 
-TEST_CASE("alone - a forward that throws leaves everything sharded and the next step right", "[runtime][failure]") {
+TEST_CASE("alone - a forward that throws leaves everything sharded and the next step right",
+          "[runtime][failure]") {
   Net net = make_net(), plain = make_net();
   shard(net, {});
   const Data data = make_data();
@@ -43,7 +45,8 @@ TEST_CASE("alone - a forward that throws leaves everything sharded and the next 
     CHECK(torch::allclose(param.value().grad(), theirs[param.key()].grad(), 1e-5, 1e-6));
 }
 
-TEST_CASE("a rank that throws makes every rank raise - reset starts a clean step", "[runtime][failure]") {
+TEST_CASE("a rank that throws makes every rank raise - reset starts a clean step",
+          "[runtime][failure]") {
   const Place place = GENERATE(Place::kForward, Place::kBackward, Place::kOutputHook);
   CAPTURE(static_cast<int>(place));
   run_threads(3, [&](World& world) {
@@ -60,7 +63,8 @@ TEST_CASE("a rank that throws makes every rank raise - reset starts a clean step
       auto x = data.x;
       if (thrower && place == Place::kBackward) {
         x = x.clone().set_requires_grad(true) * 1.0;
-        x.register_hook([](const torch::Tensor&) { throw std::runtime_error("thrown in backward"); });
+        x.register_hook(
+            [](const torch::Tensor&) { throw std::runtime_error("thrown in backward"); });
       }
       auto y = net->forward(x);
       if (thrower && place == Place::kOutputHook)
@@ -69,7 +73,8 @@ TEST_CASE("a rank that throws makes every rank raise - reset starts a clean step
       // A failure after this rank's last collective is met in the next step.
       torch::mse_loss(net->forward(data.x), data.y).backward();
     });
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     RANK_CHECK(!message.empty());
     RANK_CHECK(seconds < 2.0, fmt::format("{} s", seconds));
     RANK_CHECK(has(message_of([&] { net->forward(data.x); }), "reset"));
@@ -87,7 +92,8 @@ TEST_CASE("a rank that throws makes every rank raise - reset starts a clean step
     SummonFullParams full(net, summon);
     const auto theirs = clean->named_parameters();
     for (const auto& param : net->named_parameters())
-      RANK_CHECK(torch::allclose(param.value().grad(), theirs[param.key()].grad(), 1e-5, 1e-6), param.key());
+      RANK_CHECK(torch::allclose(param.value().grad(), theirs[param.key()].grad(), 1e-5, 1e-6),
+                 param.key());
   });
 }
 

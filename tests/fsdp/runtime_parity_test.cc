@@ -1,7 +1,6 @@
 // A sharded module trains as the plain one: same losses, same parameters.
-#include "tests/fsdp/torch_and_catch.h"
-
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
@@ -26,7 +25,8 @@ Trained train_plain(const Data& data) {
     optimizer.step();
     out.losses.push_back(loss.item<double>());
   }
-  for (const auto& param : net->named_parameters()) out.params.push_back(param.value().detach().clone());
+  for (const auto& param : net->named_parameters())
+    out.params.push_back(param.value().detach().clone());
   return out;
 }
 
@@ -46,7 +46,8 @@ Trained train_sharded(World& world, const Data& data, Options options) {
     out.losses.push_back(mean_loss(loss, comm.get()));
   }
   SummonFullParams full(net);
-  for (const auto& param : net->named_parameters()) out.params.push_back(param.value().detach().clone());
+  for (const auto& param : net->named_parameters())
+    out.params.push_back(param.value().detach().clone());
   return out;
 }
 
@@ -63,10 +64,12 @@ void check_equal(const Trained& ours, const Trained& plain) {
 
 }  // namespace
 
-TEST_CASE("every strategy - layout and world size trains as the plain module", "[runtime][parity]") {
+TEST_CASE("every strategy - layout and world size trains as the plain module",
+          "[runtime][parity]") {
   const Data data = make_data();
   const Trained plain = train_plain(data);
-  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard);
+  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp,
+                                 ShardingStrategy::kNoShard);
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const int world = GENERATE(1, 2, 3, 4, 8);
   CAPTURE(static_cast<int>(strategy), static_cast<int>(layout), world);

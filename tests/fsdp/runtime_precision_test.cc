@@ -1,11 +1,10 @@
 // Dtypes: what the forward computes in, what goes over the wire, what the optimizer sees.
-#include "tests/fsdp/torch_and_catch.h"
-
 #include <fmt/format.h>
 
 #include <cstdlib>
 
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
@@ -32,7 +31,9 @@ FSDP_MODULE(Probe);
 
 }  // namespace
 
-TEST_CASE("forward computes in param_dtype - gradients are reduced in reduce_dtype - shards stay full", "[runtime][precision]") {
+TEST_CASE(
+    "forward computes in param_dtype - gradients are reduced in reduce_dtype - shards stay full",
+    "[runtime][precision]") {
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const int world_size = GENERATE(1, 3);
   CAPTURE(world_size);
@@ -79,7 +80,8 @@ TEST_CASE("low-precision gradients can be kept", "[runtime][precision]") {
     options.mixed_precision.keep_low_precision_grads = true;
     fully_shard(probe, options);
     for (int step = 0; step < 2; ++step) probe->forward(torch::ones({4, 7})).sum().backward();
-    for (const auto& param : probe->parameters()) RANK_CHECK(param.grad().scalar_type() == torch::kBFloat16);
+    for (const auto& param : probe->parameters())
+      RANK_CHECK(param.grad().scalar_type() == torch::kBFloat16);
   });
 }
 
@@ -133,7 +135,8 @@ TEST_CASE("bf16 training follows the plain bf16 module", "[runtime][precision]")
     }
     RANK_CHECK(last < first, fmt::format("{} -> {}", first, last));
     const double reference = torch::mse_loss(plain->forward(data.x), data.y).item<double>();
-    RANK_CHECK(std::abs(first - reference) < 0.02 * reference, fmt::format("{} and {}", first, reference));
+    RANK_CHECK(std::abs(first - reference) < 0.02 * reference,
+               fmt::format("{} and {}", first, reference));
   });
 }
 

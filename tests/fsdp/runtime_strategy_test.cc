@@ -1,9 +1,9 @@
-// Hybrid strategies and meshes, summon, tied parameters, tiny parameters, options that exclude each other.
-#include "tests/fsdp/torch_and_catch.h"
-
+// Hybrid strategies and meshes, summon, tied parameters, tiny parameters, options that exclude each
+// other.
 #include <fmt/format.h>
 
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
@@ -36,13 +36,16 @@ bool near(const std::vector<double>& a, const std::vector<double>& b) {
   return true;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
 TEST_CASE("hybrid sharding equals the plain module - whatever the mesh", "[runtime][hybrid]") {
   const std::vector<double> plain = plain_losses();
-  const auto strategy = GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
+  const auto strategy =
+      GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
   const auto sizes = GENERATE(std::vector<std::int64_t>{2, 2}, std::vector<std::int64_t>{2, 1},
                               std::vector<std::int64_t>{1, 3}, std::vector<std::int64_t>{2, 3},
                               std::vector<std::int64_t>{3, 2});
@@ -79,9 +82,11 @@ TEST_CASE("states are synchronised from rank 0 - over shards and replicas", "[ru
   });
 }
 
-TEST_CASE("summoned parameters are the plain ones - each rank writes its own part back", "[runtime][summon]") {
+TEST_CASE("summoned parameters are the plain ones - each rank writes its own part back",
+          "[runtime][summon]") {
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
-  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard);
+  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp,
+                                 ShardingStrategy::kNoShard);
   run_threads(3, [&](World& world) {
     Net net = make_net(), plain = make_net();
     Options options;
@@ -106,7 +111,8 @@ TEST_CASE("summoned parameters are the plain ones - each rank writes its own par
   });
 }
 
-TEST_CASE("an optimizer step between forwards is seen - also through kept parameters", "[runtime][summon]") {
+TEST_CASE("an optimizer step between forwards is seen - also through kept parameters",
+          "[runtime][summon]") {
   run_threads(2, [](World& world) {
     Net net = make_net(), plain = make_net();
     Options options;
@@ -159,7 +165,8 @@ TEST_CASE("tied parameters stay one in a unit - and are refused across units", "
     torch::optim::SGD ours(tied->parameters(), 0.1), theirs(plain->parameters(), 0.1);
     tied->forward(x).square().sum().backward();
     plain->forward(x).square().sum().backward();
-    // The registry lists a tied parameter twice; stepping it twice is the plain module's behaviour too.
+    // The registry lists a tied parameter twice; stepping it twice is the plain module's behaviour
+    // too.
     ours.step();
     theirs.step();
     {
@@ -181,7 +188,9 @@ TEST_CASE("parameters smaller than the world - empty ones and scalars", "[runtim
       scalar = register_parameter("scalar", torch::tensor(2.0));
       row = register_parameter("row", torch::ones({2, 3}));
     }
-    torch::Tensor forward(torch::Tensor x) { return (x * one * scalar + row.sum() + none.sum()).sum(); }
+    torch::Tensor forward(torch::Tensor x) {
+      return (x * one * scalar + row.sum() + none.sum()).sum();
+    }
   };
   class Tiny : public torch::nn::ModuleHolder<Module<TinyImpl>> {
    public:
@@ -219,13 +228,16 @@ TEST_CASE("what cannot be is refused by name", "[runtime][refuse]") {
       Net net = make_net();
       return message_of([&] { fully_shard(net, options); });
     };
-    RANK_CHECK(has(with([&](Options& o) { o.process_group = world.communicator(); }), "exclude each other"));
-    RANK_CHECK(has(with([&](Options& o) { o.strategy = ShardingStrategy::kHybridShard; }), "2 dims"));
+    RANK_CHECK(has(with([&](Options& o) { o.process_group = world.communicator(); }),
+                   "exclude each other"));
+    RANK_CHECK(
+        has(with([&](Options& o) { o.strategy = ShardingStrategy::kHybridShard; }), "2 dims"));
     RANK_CHECK(has(with([&](Options& o) { o.reshard_after_forward = 7; }), "7"));
     Net net = make_net();
     Options options;
     options.mesh = world.mesh();
-    RANK_CHECK(has(message_of([&] { fully_shard(net->head.ptr(), options); }), "torch::nn::LinearImpl"));
+    RANK_CHECK(
+        has(message_of([&] { fully_shard(net->head.ptr(), options); }), "torch::nn::LinearImpl"));
     fully_shard(net, options);
     RANK_CHECK(has(message_of([&] { fully_shard(net, options); }), "already"));
     RANK_CHECK(has(message_of([&] { net->to(torch::kDouble); }), "shard"));
@@ -235,7 +247,8 @@ TEST_CASE("what cannot be is refused by name", "[runtime][refuse]") {
   });
 }
 
-TEST_CASE("without a mesh one process trains alone - and a job of several is refused", "[runtime][refuse]") {
+TEST_CASE("without a mesh one process trains alone - and a job of several is refused",
+          "[runtime][refuse]") {
   const std::vector<double> plain = plain_losses();
   Net net = make_net();
   shard(net, {});

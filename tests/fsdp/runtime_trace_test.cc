@@ -1,8 +1,9 @@
-// Which collectives a step issues, in which order, counted and in bytes: nothing more than the algorithm needs.
-#include "tests/fsdp/torch_and_catch.h"
+// Which collectives a step issues, in which order, counted and in bytes: nothing more than the
+// algorithm needs.
 #include <fmt/format.h>
 
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
@@ -19,7 +20,8 @@ class Trace {
                        : record.op == CommOp::kReduceScatter ? "RS"
                        : record.op == CommOp::kAllReduce     ? "AR"
                                                              : "?";
-      text_ += fmt::format("{}{}({})", text_.empty() ? "" : " ", op, record.unit.empty() ? "root" : record.unit);
+      text_ += fmt::format("{}{}({})", text_.empty() ? "" : " ", op,
+                           record.unit.empty() ? "root" : record.unit);
     });
   }
   ~Trace() { comm_.observe({}); }
@@ -62,7 +64,8 @@ Step third_step(const Options& common, bool sync = true) {
 
 }  // namespace
 
-TEST_CASE("full shard gathers in forward order - again in backward - the root once", "[runtime][trace]") {
+TEST_CASE("full shard gathers in forward order - again in backward - the root once",
+          "[runtime][trace]") {
   Options options;
   SECTION("prefetch before") {
     options.backward_prefetch = BackwardPrefetch::kPre;
@@ -135,8 +138,11 @@ TEST_CASE("bytes on the wire are exactly those of the padded parameters", "[runt
     if (freed) options.reshard_after_forward = true;
     shard(net, options);
     const Data data = part_of(make_data(30), world.rank(), world_size);
-    auto padded = [&](std::int64_t numel) { return (numel + world_size - 1) / world_size * world_size; };
-    const std::int64_t block = padded(19 * 33 + 33 + 33 * 19 + 19), root = padded(19 * 19 + 19 + 19 * 5 + 5);
+    auto padded = [&](std::int64_t numel) {
+      return (numel + world_size - 1) / world_size * world_size;
+    };
+    const std::int64_t block = padded(19 * 33 + 33 + 33 * 19 + 19),
+                       root = padded(19 * 19 + 19 + 19 * 5 + 5);
     for (int step = 0; step < 3; ++step) {
       world.communicator()->reset_counts();
       torch::mse_loss(net->forward(data.x), data.y).backward();
@@ -151,7 +157,8 @@ TEST_CASE("bytes on the wire are exactly those of the padded parameters", "[runt
   });
 }
 
-TEST_CASE("an evaluation gathers each unit once and leaves everything sharded", "[runtime][trace]") {
+TEST_CASE("an evaluation gathers each unit once and leaves everything sharded",
+          "[runtime][trace]") {
   const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp);
   const bool prefetch = GENERATE(false, true);
   CAPTURE(static_cast<int>(strategy), prefetch);
@@ -179,7 +186,8 @@ TEST_CASE("an evaluation gathers each unit once and leaves everything sharded", 
       const auto ours = net->forward(data.x);
       RANK_CHECK(world.communicator()->counts().all_gathers == 3);
       RANK_CHECK(torch::allclose(ours, plain->forward(data.x), 1e-5, 1e-6));
-      for (const auto& [name, state] : unit_states(net)) RANK_CHECK(state == "(Sharded, Idle, None)", name + state);
+      for (const auto& [name, state] : unit_states(net))
+        RANK_CHECK(state == "(Sharded, Idle, None)", name + state);
     }
     train();
     torch::NoGradGuard no_grad;

@@ -39,9 +39,9 @@ enum class BackwardPrefetch : std::uint8_t {
   kNone,
 };
 
-/// When a unit's parameters are freed after its forward: automatic (root kept, others freed), never,
-/// always, or resharded over groups of k ranks (k divides the shard group's size; 1 means never,
-/// the group's size means always).
+/// When a unit's parameters are freed after its forward: automatic (root kept, others freed),
+/// never, always, or resharded over groups of k ranks (k divides the shard group's size; 1 means
+/// never, the group's size means always).
 class ReshardAfterForward {
  public:
   ReshardAfterForward() = default;
@@ -68,8 +68,8 @@ struct MixedPrecision {
   /// Class names (as torch::nn::Module::name() gives them, or globs) that auto_wrap keeps in full
   /// precision: inputs are cast up, outputs back.
   std::vector<std::string> full_precision_classes = {"torch::nn::BatchNorm*"};
-  /// This unit computes in its stored dtype whatever its parents use: floating inputs are cast up, outputs
-  /// back. What auto_wrap sets for those classes.
+  /// This unit computes in its stored dtype whatever its parents use: floating inputs are cast up,
+  /// outputs back. What auto_wrap sets for those classes.
   bool keep_full_precision = false;
   bool active() const { return param_dtype || reduce_dtype || buffer_dtype || output_dtype; }
 };
@@ -79,8 +79,9 @@ struct CpuOffload {
 };
 
 struct Options {
-  /// Which ranks share. 1-D: they shard. 2-D with a hybrid strategy: dim 0 replicates, dim 1 shards.
-  /// Neither mesh nor group set: this process alone, an error when WORLD_SIZE says otherwise.
+  /// Which ranks share. 1-D: they shard. 2-D with a hybrid strategy: dim 0 replicates, dim 1
+  /// shards. Neither mesh nor group set: this process alone, an error when WORLD_SIZE says
+  /// otherwise.
   std::optional<DeviceMesh> mesh;
   /// Instead of a mesh: the shard group, and for hybrid strategies the group of replicas.
   std::shared_ptr<Communicator> process_group;
@@ -111,12 +112,13 @@ struct Options {
 
   /// Rank-wide average by default; set: gradients are divided by this instead.
   std::optional<double> gradient_divide_factor;
-  /// One bit per parameter is all-reduced; a parameter unused on every rank keeps an undefined gradient.
+  /// One bit per parameter is all-reduced; a parameter unused on every rank keeps an undefined
+  /// gradient.
   bool find_unused_parameters = false;
 
   /// Throws before a reduction, naming parameter, rank and index of its first NaN or Inf.
   bool check_nan = false;
-  std::string name;        // shown in messages; default: the unit's FQN
+  std::string name;  // shown in messages; default: the unit's FQN
 };
 
 }  // namespace tessera::fsdp

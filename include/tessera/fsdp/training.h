@@ -1,6 +1,7 @@
 #pragma once
-// What a training loop calls on a sharded module, beside forward, backward and step. `module` is the
-// outermost unit (a holder or a shared_ptr) unless said otherwise; errors name the unit or the FQN.
+// What a training loop calls on a sharded module, beside forward, backward and step. `module` is
+// the outermost unit (a holder or a shared_ptr) unless said otherwise; errors name the unit or the
+// FQN.
 #include <tessera/fsdp/fully_shard.h>
 
 #include <memory>
@@ -18,7 +19,9 @@ class ModuleRef {
  public:
   ModuleRef(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
   template <class H>
-    requires requires(const H& holder) { std::static_pointer_cast<torch::nn::Module>(holder.ptr()); }
+    requires requires(const H& holder) {
+      std::static_pointer_cast<torch::nn::Module>(holder.ptr());
+    }
   ModuleRef(const H& holder) : module_(std::static_pointer_cast<torch::nn::Module>(holder.ptr())) {}
   torch::nn::Module& operator*() const { return *module_; }
   torch::nn::Module* operator->() const { return module_.get(); }
@@ -31,13 +34,14 @@ class ModuleRef {
 // ---- per-unit flags, of every unit below `module` ----
 /// Off: backward accumulates unsharded gradients and reduces nothing, until a backward with it on.
 void set_requires_gradient_sync(const ModuleRef& module, bool on);
-/// Off: with replicas, gradients are reduce-scattered but not all-reduced; partial sums add up until a backward with it on.
+/// Off: with replicas, gradients are reduce-scattered but not all-reduced; partial sums add up
+/// until a backward with it on.
 void set_requires_all_reduce(const ModuleRef& module, bool on);
 void set_reshard_after_forward(const ModuleRef& module, bool on);
 void set_reshard_after_backward(const ModuleRef& module, bool on);
 
-/// Gradient synchronisation is off while it lives; each unit's flag is restored after it. Not inside forward or
-/// backward.
+/// Gradient synchronisation is off while it lives; each unit's flag is restored after it. Not
+/// inside forward or backward.
 class NoSync {
  public:
   explicit NoSync(const ModuleRef& module);
@@ -51,15 +55,15 @@ class NoSync {
 };
 
 struct SummonOptions {
-  bool recurse = true;         // units below too
-  bool write_back = true;      // edits of this rank's own part persist
-  bool rank0_only = false;     // only rank 0 gets full values; not with write_back
-  bool offload_to_cpu = false; // full values on the CPU
-  bool with_grads = false;     // .grad of the full parameters too
+  bool recurse = true;          // units below too
+  bool write_back = true;       // edits of this rank's own part persist
+  bool rank0_only = false;      // only rank 0 gets full values; not with write_back
+  bool offload_to_cpu = false;  // full values on the CPU
+  bool with_grads = false;      // .grad of the full parameters too
 };
 
-/// Full parameters in their stored dtype while it lives: the module's members and registry show them.
-/// Collective. Not inside forward or backward, not nested.
+/// Full parameters in their stored dtype while it lives: the module's members and registry show
+/// them. Collective. Not inside forward or backward, not nested.
 class SummonFullParams {
  public:
   explicit SummonFullParams(const ModuleRef& module, const SummonOptions& options = {});
@@ -74,23 +78,24 @@ class SummonFullParams {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The total p-norm over all shards (replicas counted once), after which every gradient was scaled by
-/// min(1, max_norm / (norm + 1e-6)). p: 1, 2, 3, ..., infinity. Collective: a rank that holds only empty
-/// shards takes part. Throws where no rank has a gradient.
+/// The total p-norm over all shards (replicas counted once), after which every gradient was scaled
+/// by min(1, max_norm / (norm + 1e-6)). p: 1, 2, 3, ..., infinity. Collective: a rank that holds
+/// only empty shards takes part. Throws where no rank has a gradient.
 at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p = 2.0);
 
 /// Gathers a unit ahead of its forward.
 void unshard(const ModuleRef& unit);
 
-/// Throws where `optimizer` holds full parameters (built before fully_shard) or is one that local shards
-/// would make silently wrong (L-BFGS).
+/// Throws where `optimizer` holds full parameters (built before fully_shard) or is one that local
+/// shards would make silently wrong (L-BFGS).
 void check_optimizer(const torch::optim::Optimizer& optimizer, const ModuleRef& module);
 
-/// After a failed step, collective over all ranks: fresh communicators, parameters as before the step, no
-/// gradients.
+/// After a failed step, collective over all ranks: fresh communicators, parameters as before the
+/// step, no gradients.
 void reset(const ModuleRef& module);
 
-/// FQN of every unit below `module`, outermost last, with its state ("(Sharded, Idle, None)"): for messages.
+/// FQN of every unit below `module`, outermost last, with its state ("(Sharded, Idle, None)"): for
+/// messages.
 std::vector<std::pair<std::string, std::string>> unit_states(const ModuleRef& module);
 
 }  // namespace tessera::fsdp
