@@ -27,7 +27,8 @@ std::string_view first_line(std::string_view what) {
     if (end != std::string_view::npos) what.remove_prefix(end + 2);
   }
   what = what.substr(0, what.find("\nException raised"));
-  return what.substr(0, what.find('\n'));
+  what = what.substr(0, what.find('\n'));
+  return what.substr(0, what.find(". This is typically caused"));  // Gloo's advice
 }
 
 Status aborted_status(int global_rank, std::string_view reason) {

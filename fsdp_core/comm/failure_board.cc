@@ -17,8 +17,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-constexpr milliseconds kStorePatience{1000};
-constexpr milliseconds kPeerPatience{500};  // to notice what this rank noticed
+constexpr milliseconds kStorePatience{1500};
+constexpr milliseconds kPeerPatience{1000};  // to notice what this rank noticed
 constexpr milliseconds kPoll{5};
 
 /// f(), or nothing if the store does not answer in time: then its thread is left behind, as a call

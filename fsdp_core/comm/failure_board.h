@@ -29,7 +29,7 @@ class FailureBoard {
   std::optional<Status> posted(std::uint64_t generation) const noexcept;
 
   /// `status`, which this rank saw in `call`, with what the others know: who gave up and why, who
-  /// does not answer, or who was in another call. Takes 0.6 s at most.
+  /// does not answer, or who was in another call. Takes 1.5 s at most.
   Status explain(Status status, const Communicator::Identity& group, std::uint64_t generation,
                  const std::string& call) const noexcept;
 

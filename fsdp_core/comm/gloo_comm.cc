@@ -87,8 +87,9 @@ class GlooCommunicator final : public Communicator {
     return static_cast<std::int32_t>(mix(hash, static_cast<std::uint64_t>(step)) >> 33);
   }
 
-  /// The members other than this one, nearest first, so that not all begin with the same one.
-  int peer(int i) const { return (rank() + i) % size(); }
+  /// The i-th member to send to, and to receive from: at any i all members have different ones.
+  int target(int i) const { return (rank() + i) % size(); }
+  int source(int i) const { return (rank() - i + size()) % size(); }
 
   std::byte* staging(std::size_t bytes) {
     if (staging_.size() < bytes) staging_.resize(bytes);
@@ -100,12 +101,11 @@ class GlooCommunicator final : public Communicator {
                      std::int64_t step) {
     const Slice mine = slice(numel, rank());
     for (int i = 1; i < size(); ++i) {
-      const Slice theirs = slice(numel, peer(i));
-      wire_.receive(0, whole + theirs.begin * itemsize, theirs.count * itemsize, peer(i),
+      const Slice theirs = slice(numel, source(i));
+      wire_.send(0, whole + mine.begin * itemsize, mine.count * itemsize, target(i), tag(step));
+      wire_.receive(0, whole + theirs.begin * itemsize, theirs.count * itemsize, source(i),
                     tag(step));
     }
-    for (int i = 1; i < size(); ++i)
-      wire_.send(0, whole + mine.begin * itemsize, mine.count * itemsize, peer(i), tag(step));
     wire_.wait(0);
   }
 
@@ -125,11 +125,10 @@ class GlooCommunicator final : public Communicator {
       return std::clamp<std::int64_t>(s.count - at, 0, piece_numel) * itemsize;
     };
     const std::size_t mine = part(slice(numel, rank()));
-    for (int i = 1; i < size(); ++i)
-      wire_.receive(batch, half + peer(i) * piece_numel * itemsize, mine, peer(i), tag(piece));
     for (int i = 1; i < size(); ++i) {
-      const Slice theirs = slice(numel, peer(i));
-      wire_.send(batch, in + (theirs.begin + at) * itemsize, part(theirs), peer(i), tag(piece));
+      const Slice theirs = slice(numel, target(i));
+      wire_.send(batch, in + (theirs.begin + at) * itemsize, part(theirs), target(i), tag(piece));
+      wire_.receive(batch, half + source(i) * piece_numel * itemsize, mine, source(i), tag(piece));
     }
   }
 
@@ -211,10 +210,11 @@ class GlooCommunicator final : public Communicator {
     gather_slices(reinterpret_cast<std::byte*>(lengths.data()), size(), sizeof lengths[0], 0);
     all[rank()].assign(bytes.begin(), bytes.end());
     for (int i = 1; i < size(); ++i) {
-      all[peer(i)].resize(lengths[peer(i)]);
-      wire_.receive(0, all[peer(i)].data(), all[peer(i)].size(), peer(i), tag(1));
+      auto& theirs = all[source(i)];
+      theirs.resize(lengths[source(i)]);
+      wire_.send(0, bytes.data(), bytes.size(), target(i), tag(1));
+      wire_.receive(0, theirs.data(), theirs.size(), source(i), tag(1));
     }
-    for (int i = 1; i < size(); ++i) wire_.send(0, bytes.data(), bytes.size(), peer(i), tag(1));
     wire_.wait(0);
     return all;
   }
@@ -290,14 +290,15 @@ void poll_members(const StoreLink& link, const Communicator::Identity& identity,
 
 /// f(), its failure as ours.
 template <class F>
-auto joining(const Communicator::Identity& identity, F&& f) {
+auto joining(const Communicator::Identity& identity, std::uint64_t generation, F&& f) {
   try {
     return f();
   } catch (...) {
     Status status = communication_status();
     if (status.context.rank < 0) status.context.rank = identity.global_ranks[identity.rank];
     if (status.context.operation.empty())
-      status.context.operation = fmt::format("joining group \"{}\"", identity.name);
+      status.context.operation =
+          fmt::format("joining group \"{}\", generation {}", identity.name, generation);
     throw Error(std::move(status));
   }
 }
@@ -306,13 +307,13 @@ auto joining(const Communicator::Identity& identity, F&& f) {
 
 void await_members(const StoreLink& link, const Communicator::Identity& identity,
                    std::uint64_t generation) {
-  joining(identity, [&] { poll_members(link, identity, generation); });
+  joining(identity, generation, [&] { poll_members(link, identity, generation); });
 }
 
 std::shared_ptr<Communicator> make_gloo(const Communicator::Identity& identity,
                                         std::uint64_t generation, const StoreLink& link) {
   await_members(link, identity, generation);
-  return joining(identity, [&] {
+  return joining(identity, generation, [&] {
     return std::make_shared<GlooCommunicator>(
         identity, generation, link, connect(identity, group_prefix(identity, generation), link));
   });

@@ -12,6 +12,10 @@
 //
 // The tag of a message is a hash of (sequence, op, dtype, numel, unit): ranks whose calls differ
 // never take each other's bytes; they fail at the timeout and name the two calls.
+//
+// A call waits for its messages one after the other: the end of one connection is noticed when its turn
+// comes. So a rank that waits for a slow one learns of a third one's failure when the slow one comes and
+// fails in its turn, or at the timeout.
 #include <tessera/fsdp/communicator.h>
 
 #include <chrono>

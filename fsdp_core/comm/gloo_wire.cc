@@ -54,6 +54,7 @@ void GlooWire::wait(int batch) {
     fail(Code::kIo, "a message was given up");
   }
   const std::lock_guard lock(mutex_);
+  std::swap(landed_, flight_[batch]);
   flight_[batch].clear();
 }
 
@@ -76,14 +77,15 @@ std::optional<Status> GlooWire::why_cut() const {
 
 void GlooWire::close() noexcept {
   decltype(backend_) backend;
-  std::vector<c10::intrusive_ptr<c10d::Work>> works[2];
+  std::vector<c10::intrusive_ptr<c10d::Work>> works[3];  // each keeps the connections open
   {
     const std::lock_guard lock(mutex_);
     std::swap(works[0], flight_[0]);
     std::swap(works[1], flight_[1]);
+    std::swap(works[2], landed_);
     backend = std::move(backend_);
   }
-  // Messages first: their memory may be gone once the call has thrown.
+  // Messages end before the connections: their memory may be gone once the call has thrown.
 }
 
 }  // namespace tessera::fsdp

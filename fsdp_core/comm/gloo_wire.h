@@ -44,6 +44,10 @@ class GlooWire {
   mutable std::mutex mutex_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::vector<c10::intrusive_ptr<c10d::Work>> flight_[2];
+  // The last batch to be complete. Gloo's own thread may still look at a message when it is
+  // complete, and ending the message waits for that thread, which costs milliseconds: it is ended
+  // one batch later.
+  std::vector<c10::intrusive_ptr<c10d::Work>> landed_;
   std::vector<at::Tensor> one_ = std::vector<at::Tensor>(1);
   std::optional<Status> why_;
   bool busy_ = false;

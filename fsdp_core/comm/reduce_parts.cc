@@ -17,6 +17,12 @@ template <class T>
 using Accumulator =
     std::conditional_t<std::is_same_v<T, c10::Half> || std::is_same_v<T, c10::BFloat16>, float, T>;
 
+// GCC leaves such loops scalar at -O2; Clang does not.
+#ifndef __clang__
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#endif
+
 template <class T, class Join>
 void reduce_range(T* out, std::span<const void* const> parts, std::int64_t begin, std::int64_t end,
                   bool average, Join join) {
@@ -36,6 +42,10 @@ void reduce_range(T* out, std::span<const void* const> parts, std::int64_t begin
     for (std::int64_t i = 0; i < count; ++i) out[at + i] = static_cast<T>(sums[i]);
   }
 }
+
+#ifndef __clang__
+#pragma GCC pop_options
+#endif
 
 template <class T>
 void reduce_typed(void* out, std::span<const void* const> parts, std::int64_t numel,

@@ -17,7 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLeavePatience{2000};
-constexpr milliseconds kFailedPatience{600};
+constexpr milliseconds kFailedPatience{1500};
 
 #ifdef TESSERA_FSDP_NCCL
 constexpr bool kNcclBuilt = true;
