@@ -15,7 +15,7 @@ namespace {
 /// Bytes of a record that are read for its checksum alone: far more than padding ever is, far less
 /// than leaving tensors out saves.
 std::uint64_t most_gap_bytes(const Record& record) {
-  return std::max<std::uint64_t>(std::uint64_t{4} << 10, record.length / 64);
+  return std::max<std::uint64_t>(std::uint64_t{64} << 10, record.length / 64);
 }
 
 bool chunk_less(const Chunk& a, const Chunk& b) {
