@@ -180,12 +180,21 @@ class Verifier {
     count_stored();
   }
 
-  /// Items as metadata gives them, and, once they are located, the tensor bytes inside.
+  /// Items as metadata gives them, and, once they are located, the records inside: each once,
+  /// whatever parts of it are tensors, padding, or several tensors at a time.
   void count_stored() {
     const ChunkTable& chunks = checkpoint_.manifest.chunks;
+    std::vector<bool> seen(checkpoint_.manifest.records.size());
     report_.tensor_bytes_stored = 0;
-    for (std::size_t i = 0; i < chunks.size(); ++i)
-      report_.tensor_bytes_stored += chunks.source(i).length;
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      const Source& source = chunks.source(i);
+      if (source.record == 0) {
+        report_.tensor_bytes_stored += source.length;
+      } else if (!seen[source.record - 1]) {
+        seen[source.record - 1] = true;
+        report_.tensor_bytes_stored += checkpoint_.manifest.records[source.record - 1].length;
+      }
+    }
   }
 
   void check_seal() {

@@ -121,6 +121,16 @@ TEST_CASE("every tensor byte of torch-dcp is under a record's checksum") {
   }
 }
 
+TEST_CASE("a record that several tensors share is counted once") {
+  for (const char* name :
+       {"torchsave/fsdp1_mesh_rankfiles_w2", "fairscale/nested_flat_w3", "deepspeed/zero2_w4"}) {
+    CAPTURE(name);
+    const VerifyReport report = verify(disk(), case_path(name));
+    CHECK(report.bytes_with_sums > 0);
+    CHECK(report.bytes_with_sums == report.tensor_bytes_stored);
+  }
+}
+
 TEST_CASE("torch-dcp: a file short by one byte names file, tensor and what is lost") {
   for (const VerifyLevel level : kLevels) {
     MemoryFileSystem fs;
