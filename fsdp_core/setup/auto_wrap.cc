@@ -22,7 +22,8 @@ namespace {
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
 constexpr const char* kHowToIntercept =
-    "declare the class with FSDP_MODULE instead of TORCH_MODULE, hold a stock module as fsdp::Holder<...Impl>, or a slot "
+    "declare the class with FSDP_MODULE instead of TORCH_MODULE, hold a stock module as "
+    "fsdp::Holder<...Impl>, or a slot "
     "of a Sequential through fsdp::hook_slot";
 
 bool is_never_called(const torch::nn::Module& module) {
@@ -37,7 +38,9 @@ bool is_leaf(const torch::nn::Module& module) {
   return dynamic_cast<const torch::nn::MultiheadAttentionImpl*>(&module) != nullptr;
 }
 
-std::string label(const std::string& fqn) { return fqn.empty() ? "the root module" : fmt::format("module \"{}\"", fqn); }
+std::string label(const std::string& fqn) {
+  return fqn.empty() ? "the root module" : fmt::format("module \"{}\"", fqn);
+}
 
 /// A place where a parameter is registered.
 struct Registration {
@@ -69,7 +72,8 @@ class Planner {
 
  private:
   /// The registrations in and below `module` that no planned unit owns.
-  std::vector<Registration> visit(const ModulePtr& module, const std::string& fqn, bool inside_leaf) {
+  std::vector<Registration> visit(const ModulePtr& module, const std::string& fqn,
+                                  bool inside_leaf) {
     if (ignored_modules_.contains(module.get())) return {};
     // A shared module is one unit or none, and what it leaves to units above is theirs each time.
     if (const auto seen = visited_.find(module.get()); seen != visited_.end()) return seen->second;
@@ -84,7 +88,8 @@ class Planner {
     return rest;
   }
 
-  std::vector<Registration> below(const ModulePtr& module, const std::string& fqn, bool inside_leaf) {
+  std::vector<Registration> below(const ModulePtr& module, const std::string& fqn,
+                                  bool inside_leaf) {
     const auto* point = dynamic_cast<const HookPoint*>(module.get());
     if (point != nullptr && point->unit)
       fail(Code::kInvalidArgument,
@@ -93,10 +98,12 @@ class Planner {
     const std::string prefix = fqn.empty() ? "" : fqn + ".";
     std::vector<Registration> rest;
     for (const auto& child : module->named_children())
-      for (Registration& each : visit(child.value(), prefix + child.key(), inside_leaf || is_leaf(*module)))
+      for (Registration& each :
+           visit(child.value(), prefix + child.key(), inside_leaf || is_leaf(*module)))
         rest.push_back(std::move(each));
     for (const auto& item : Registry::parameters(*module))
-      if (item.value().defined() && !ignored_parameters_.contains(item.value().unsafeGetTensorImpl()))
+      if (item.value().defined() &&
+          !ignored_parameters_.contains(item.value().unsafeGetTensorImpl()))
         rest.push_back({item.value(), prefix + item.key()});
     return rest;
   }
@@ -121,8 +128,9 @@ class Planner {
   static bool keeps_full_precision(const Options& options, const std::string& class_name) {
     const MixedPrecision& precision = options.mixed_precision;
     return (precision.param_dtype || precision.buffer_dtype) &&
-           std::ranges::any_of(precision.full_precision_classes,
-                               [&](const std::string& glob) { return glob_match(glob, class_name); });
+           std::ranges::any_of(precision.full_precision_classes, [&](const std::string& glob) {
+             return glob_match(glob, class_name);
+           });
   }
 
   /// Computes in float: inputs are cast up, outputs to what the unit around it computes in.
@@ -139,8 +147,9 @@ class Planner {
   static void check_can_be_unit(const torch::nn::Module& module, const std::string& fqn) {
     if (dynamic_cast<const HookPoint*>(&module) == nullptr)
       fail(Code::kInvalidArgument,
-           fmt::format("auto_wrap: {} of class {} cannot be a unit: its forward cannot be intercepted", label(fqn),
-                       module.name()),
+           fmt::format(
+               "auto_wrap: {} of class {} cannot be a unit: its forward cannot be intercepted",
+               label(fqn), module.name()),
            kHowToIntercept);
   }
 
@@ -151,9 +160,10 @@ class Planner {
           owners_.try_emplace(each.parameter.unsafeGetTensorImpl(), Owner{units_.size(), each.fqn});
       if (!first && owner->second.unit != units_.size())
         fail(Code::kInvalidArgument,
-             fmt::format("auto_wrap: parameter \"{}\" in {} is tied to \"{}\" in {}", each.fqn, label(fqn),
-                         owner->second.fqn, label(units_[owner->second.unit].fqn)),
-             "tied parameters must lie in one unit: leave one of the two modules to the unit around both");
+             fmt::format("auto_wrap: parameter \"{}\" in {} is tied to \"{}\" in {}", each.fqn,
+                         label(fqn), owner->second.fqn, label(units_[owner->second.unit].fqn)),
+             "tied parameters must lie in one unit: leave one of the two modules to the unit "
+             "around both");
     }
     if (options.name.empty()) options.name = fqn;
     units_.push_back({module, fqn, std::move(options)});
@@ -180,7 +190,8 @@ WrapPolicy WrapPolicy::always() {
 
 WrapPolicy WrapPolicy::names(std::vector<std::string> globs) {
   return predicate([globs = std::move(globs)](const Candidate& candidate) {
-    return std::ranges::any_of(globs, [&](const std::string& glob) { return fqn_matches(glob, candidate.fqn); });
+    return std::ranges::any_of(
+        globs, [&](const std::string& glob) { return fqn_matches(glob, candidate.fqn); });
   });
 }
 
@@ -199,20 +210,22 @@ WrapPolicy WrapPolicy::size(std::int64_t min_numel) {
 
 WrapPolicy WrapPolicy::instances(std::vector<std::shared_ptr<torch::nn::Module>> modules) {
   return predicate([modules = std::move(modules)](const Candidate& candidate) {
-    return std::ranges::any_of(modules, [&](const ModulePtr& module) { return module.get() == candidate.module; });
+    return std::ranges::any_of(
+        modules, [&](const ModulePtr& module) { return module.get() == candidate.module; });
   });
 }
 
 WrapPolicy WrapPolicy::any_of(std::vector<WrapPolicy> policies) {
-  return WrapPolicy([policies = std::move(policies)](const Candidate& candidate, const Options& options) {
-    for (const WrapPolicy& policy : policies)
-      if (std::optional<Options> decided = policy.decide(candidate, options)) return decided;
-    return std::optional<Options>();
-  });
+  return WrapPolicy(
+      [policies = std::move(policies)](const Candidate& candidate, const Options& options) {
+        for (const WrapPolicy& policy : policies)
+          if (std::optional<Options> decided = policy.decide(candidate, options)) return decided;
+        return std::optional<Options>();
+      });
 }
 
-std::vector<std::string> auto_wrap(const std::shared_ptr<torch::nn::Module>& module, const WrapPolicy& policy,
-                                   const Options& options) {
+std::vector<std::string> auto_wrap(const std::shared_ptr<torch::nn::Module>& module,
+                                   const WrapPolicy& policy, const Options& options) {
   const std::vector<PlannedUnit> units = Planner(policy, options).plan(module);
   std::vector<std::string> fqns;
   for (const PlannedUnit& unit : units) {

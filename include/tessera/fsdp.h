@@ -11,9 +11,14 @@
 //   fsdp::fully_shard(model, options);
 //   torch::optim::AdamW optimizer(model->parameters(), 1e-3);   // after sharding
 //   loss(model->forward(x)).backward();  optimizer.step();
+#include <tessera/fsdp/checkpoint.h>
 #include <tessera/fsdp/communicator.h>
 #include <tessera/fsdp/device_mesh.h>
 #include <tessera/fsdp/fully_shard.h>
+#include <tessera/fsdp/fused_adamw.h>
+#include <tessera/fsdp/grad_scaler.h>
+#include <tessera/fsdp/hook_slot.h>
+#include <tessera/fsdp/meta_init.h>
 #include <tessera/fsdp/module.h>
 #include <tessera/fsdp/options.h>
 #include <tessera/fsdp/training.h>

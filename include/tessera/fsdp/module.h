@@ -86,6 +86,19 @@ Kept<P> keep(std::remove_reference_t<P>& argument) {
     return argument;
 }
 
+/// The argument as forward takes it. A shared pointer is copied, not moved: what it leads to is
+/// found again after the call.
+template <class P, class K>
+decltype(auto) pass(K& kept) {
+  using Value = std::remove_cvref_t<P>;
+  if constexpr (std::is_same_v<Value, at::TensorList>)
+    return at::TensorList(kept);
+  else if constexpr (!std::is_lvalue_reference_v<P> && requires { Contents<Value>::shared; })
+    return Value(kept);
+  else
+    return static_cast<P&&>(kept);
+}
+
 /// Gives back to the caller's variables the tensors that were replaced for the call, where the body
 /// left the replacement in place.
 template <class Arguments>
@@ -200,7 +213,7 @@ class GuardedModule : public M, public HookPoint {
     if (!unit) return M::forward_with_packed_input(std::forward<A>(arguments)...);
     std::tuple<Kept<A&&>...> kept{keep<A&&>(arguments)...};
     return intercepted<Result>(unit, kept, [this](auto&... each) -> Result {
-      return M::forward_with_packed_input(static_cast<A&&>(each)...);
+      return M::forward_with_packed_input(pass<A&&>(each)...);
     });
   }
 
@@ -250,8 +263,8 @@ class GuardedModule : public M, public HookPoint {
   R call_forward(std::remove_reference_t<P>&... arguments) {
     if (!unit) return M::forward(static_cast<P&&>(arguments)...);
     std::tuple<Kept<P>...> kept{keep<P>(arguments)...};
-    return intercepted<R>(
-        unit, kept, [this](auto&... each) -> R { return M::forward(static_cast<P&&>(each)...); });
+    return intercepted<R>(unit, kept,
+                          [this](auto&... each) -> R { return M::forward(pass<P>(each)...); });
   }
 
  private:
