@@ -35,7 +35,7 @@ std::vector<std::uint32_t> likely_shared(const Manifest& manifest) {
 
 }  // namespace
 
-std::optional<StoredPlace> place_of(const Manifest& manifest, const StoredTensor& tensor) {
+std::optional<StoredPlace> stored_place_of(const Manifest& manifest, const StoredTensor& tensor) {
   if (tensor.chunk_count != 1) return std::nullopt;
   const Source& source = manifest.source(tensor, 0);
   if (source.kind != Source::Kind::kExtent || source.length == 0) return std::nullopt;
@@ -60,7 +60,7 @@ std::vector<std::vector<std::string>> shared_storage(const OpenedCheckpoint& che
   std::vector<const std::vector<std::string>*> in_order;
   for (std::uint32_t i : likely) {
     const StoredTensor& tensor = located.tensors[i];
-    const auto place = place_of(located, tensor);
+    const auto place = stored_place_of(located, tensor);
     if (!place) continue;
     auto& names = places[{tensor.spec.to_string(), *place}];
     if (names.empty()) in_order.push_back(&names);

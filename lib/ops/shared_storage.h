@@ -14,7 +14,7 @@ namespace tessera {
 /// length, flags, strides. Two of one type and shape at one place are one tensor.
 using StoredPlace = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint8_t,
                                std::vector<std::int64_t>>;
-std::optional<StoredPlace> place_of(const Manifest& manifest, const StoredTensor& tensor);
+std::optional<StoredPlace> stored_place_of(const Manifest& manifest, const StoredTensor& tensor);
 
 /// Names of leaves that are one tensor, in the checkpoint's order. From headers alone: what might
 /// be one storage is located, nothing of it is read.

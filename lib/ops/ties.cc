@@ -89,7 +89,7 @@ std::vector<TieGroup> tie_groups(const Manifest& manifest, const TensorReader& r
     const StoredTensor& tensor = manifest.tensors[weight.tensor];
     if (is_sub_byte(tensor.spec.dtype) || tensor.spec.shape.numel() == 0) continue;
     const std::string kind = tensor.spec.to_string();
-    if (auto place = place_of(manifest, tensor)) {
+    if (auto place = stored_place_of(manifest, tensor)) {
       TieGroup& same = by_place[{kind, *place}];
       same.push_back(weight);
       place_group[same.front().tensor] = &same;
