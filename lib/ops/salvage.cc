@@ -1,13 +1,17 @@
 #include "lib/ops/salvage.h"
 
+#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/roles.h>
+#include <tessera/storage/checksum.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "lib/base/damage.h"
+#include "lib/ops/verify_integrity.h"
 
 namespace tessera {
 
@@ -17,6 +21,18 @@ void read_through(const Manifest& manifest, const Directory& directory, std::uin
                   const TransferOptions& transfer) {
   std::uint32_t list[] = {tensor};
   TensorReader(manifest, directory, transfer).stream(list, [](const TensorReader::Block&) {});
+}
+
+std::uint32_t record_crc(const ReadFile& file, const Record& record, const CancelToken* cancel) {
+  Bytes block(static_cast<std::size_t>(std::min(kCheckedBytes, record.length)));
+  std::uint32_t crc = 0;
+  for (std::uint64_t at = 0; at < record.length; at += block.size()) {
+    if (cancel != nullptr) cancel->check();
+    const std::size_t part = std::min<std::uint64_t>(block.size(), record.length - at);
+    file.read_at(record.offset + at, MutableBytes(block).first(part));
+    crc = crc32(crc, ByteView(block).first(part));
+  }
+  return crc;
 }
 
 class Salvage {
@@ -33,6 +49,7 @@ class Salvage {
     for (std::uint32_t t = 0; t < count; ++t) {
       if (std::string reason = problem(t); !reason.empty()) find_bad_chunks(t, reason);
     }
+    find_bad_records();
     if (!bad_.empty()) leave_out_bad_chunks();
     for (auto it = reasons_.begin(); it != reasons_.end();) {
       std::string reason = problem(it->first);
@@ -87,6 +104,42 @@ class Salvage {
         if (!is_damage(error.code())) throw;
         bad_.insert(tensor.first_chunk + c);
       }
+    }
+  }
+
+  /// Records that many chunks share, which reading one tensor does not prove: flat buffers, views
+  /// of one storage. Where such a record differs, nobody knows which of its chunks are sound.
+  void find_bad_records() {
+    const Manifest& manifest = source_.manifest;
+    std::map<std::uint32_t, std::vector<std::pair<std::uint32_t, std::uint64_t>>> sharers;
+    for (std::uint32_t t = 0; t < manifest.tensors.size(); ++t) {
+      const StoredTensor& tensor = manifest.tensors[t];
+      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
+        const std::uint32_t record = manifest.source(tensor, c).record;
+        if (record != 0) sharers[record - 1].emplace_back(t, tensor.first_chunk + c);
+      }
+    }
+    for (const auto& [number, chunks] : sharers) {
+      const Record& record = manifest.records[number];
+      const Source& first = manifest.chunks.source(chunks[0].second);
+      const bool alone = chunks.size() == 1 && first.length == record.length;
+      if (alone || holds(record)) continue;
+      for (const auto& [t, chunk] : chunks) {
+        bad_.insert(chunk);
+        reasons_.try_emplace(
+            t, fmt::format("it shares {} bytes under one checksum that does not match [{}]",
+                           record.length, manifest.files[record.file].path));
+      }
+    }
+  }
+
+  bool holds(const Record& record) const {
+    try {
+      const auto file = source_.directory->open(source_.manifest.files[record.file].path);
+      return record_crc(*file, record, transfer_.cancel) == record.crc32;
+    } catch (const Error& error) {
+      if (!is_damage(error.code())) throw;
+      return false;
     }
   }
 

@@ -4,8 +4,8 @@
 // show and verify look at bytes through it.
 //
 // Thread-safe: one reader may serve several threads; each call stages at most its own block. Every
-// source record that a caller reads completely has its CRC proved (finish() reports those that were
-// read only in part).
+// source record that a call reads completely, or but for a little that no tensor wants, has its CRC
+// proved.
 #include <tessera/base/progress.h>
 #include <tessera/state/manifest.h>
 #include <tessera/storage/file_system.h>
