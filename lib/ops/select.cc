@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <set>
 
+#include "lib/state/forget_ids.h"
+
 namespace tessera {
 namespace {
 
@@ -134,7 +136,7 @@ class Chooser {
 
   /// A left-out parameter takes its optimizer state along; its FQN is returned for the groups. Only
   /// what globs leave out counts: --only names whole parts.
-  std::vector<std::string> follow(std::vector<bool>& keep) const {
+  std::vector<std::string> follow(std::vector<bool>& keep) {
     if (!selection_.state_follows || (selection_.include.empty() && selection_.exclude.empty()))
       return {};
     std::set<std::string> gone, kept;
@@ -148,6 +150,7 @@ class Chooser {
       if (role.root < 0 || role.fqn.empty()) continue;
       if (gone.contains(role.fqn)) keep[i] = false;
     }
+    forget_ids(manifest_, roles_, gone, keep);
     return {gone.begin(), gone.end()};
   }
 

@@ -70,9 +70,12 @@ Value edit_members(const Value& value, const RenameFqn& rename,
       items.push_back(Value::string(rename ? rename(item.as_string()) : item.as_string()));
     } else if (item.is_dict() && item.find("params")) {
       ValueDict group = item.as_dict();
-      for (auto& [key, option] : group)
-        if (key.is_string() && key.as_string() == "params" && option.kind() == Value::Kind::kList)
+      for (auto& [key, option] : group) {
+        const bool names =
+            key.is_string() && (key.as_string() == "params" || key.as_string() == "param_names");
+        if (names && option.kind() == Value::Kind::kList)
           option = edit_members(option, rename, forget);
+      }
       items.push_back(item.kind() == Value::Kind::kOrderedDict
                           ? Value::ordered_dict(std::move(group), item.attributes())
                           : Value::dict(std::move(group)));
@@ -81,6 +84,12 @@ Value edit_members(const Value& value, const RenameFqn& rename,
     }
   }
   return Value::list(std::move(items), value.kind());
+}
+
+/// The option `param_names` of one group: FQNs beside ids.
+bool lists_names(const EntryRole& role, const StateEntry& entry) {
+  return role.role == Role::kOptimGroup && role.leaf == "param_names" &&
+         entry.value.kind() == Value::Kind::kList;
 }
 
 }  // namespace
@@ -144,7 +153,7 @@ void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& 
     const bool by_id =
         role.root >= 0 &&
         roles.optimizers[static_cast<std::size_t>(role.root)].dialect == OptimDialect::kById;
-    if (lists_members(role, entry)) {
+    if (lists_members(role, entry) || lists_names(role, entry)) {
       entry.value = edit_members(entry.value, rename, {});
     } else if (!role.fqn.empty() && !by_id) {
       const std::string fresh = rename(role.fqn);
@@ -166,7 +175,8 @@ void keep_entries(Manifest& manifest, const std::vector<bool>& keep,
     const std::unordered_set<std::string> gone(forget.begin(), forget.end());
     const Roles roles = find_roles(manifest.state);
     for (std::size_t i = 0; i < keep.size(); ++i)
-      if (lists_members(roles.entries[i], manifest.state.entries[i]))
+      if (lists_members(roles.entries[i], manifest.state.entries[i]) ||
+          lists_names(roles.entries[i], manifest.state.entries[i]))
         manifest.state.entries[i].value = edit_members(manifest.state.entries[i].value, {}, gone);
   }
   std::vector<StateEntry> kept;
