@@ -131,6 +131,7 @@ void Conversion::open_source() {
   open.read = read_;
   source_ = open_checkpoint(fs_, options_.source, open);
   check_apart(fs_.canonical(source_.path), destination_);
+  check_not_a_part(fs_, source_, destination_);
   report_.source = source_.display;
   report_.from = source_.driver->id();
   driver_ = &resolve_target(options_, source_.driver->id(), request_);

@@ -147,6 +147,21 @@ void check_apart(const std::string& source, const std::string& destination) {
   }
 }
 
+void check_not_a_part(const FileSystem& fs, const OpenedCheckpoint& source,
+                      const std::string& destination) {
+  std::string root = fs.canonical(source.path);
+  if (!source.file.empty()) root.erase(root.find_last_of('/'));
+  for (const StoredFile& file : source.manifest.files) {
+    const std::string path = root + "/" + file.path;
+    const bool holds = path == destination || path.starts_with(destination + "/");
+    if (!holds) continue;
+    fail(Code::kInvalidArgument,
+         fmt::format("SRC {} is made of {}, which DST {} would replace", printable(source.display),
+                     printable(file.path), printable(destination)),
+         "write to a path beside the source");
+  }
+}
+
 void check_replaceable(const FileSystem& fs, const std::string& destination) {
   const std::optional<FileInfo> there = fs.stat(destination);
   if (!there || there->type != FileType::kDirectory) return;

@@ -23,6 +23,11 @@ std::string resolve_destination(const FileSystem& fs, const std::string& destina
 /// Throws kInvalidArgument when one path is, or lies inside, the other.
 void check_apart(const std::string& source, const std::string& destination);
 
+/// Throws kInvalidArgument when DST is, or holds, a file that SRC is made of: the source of a
+/// virtual dataset beside the file that names it.
+void check_not_a_part(const FileSystem& fs, const OpenedCheckpoint& source,
+                      const std::string& destination);
+
 /// --force replaces an empty folder, a checkpoint (damaged ones too) or a file, and nothing else:
 /// throws kInvalidArgument for a folder that holds something no format recognises.
 void check_replaceable(const FileSystem& fs, const std::string& destination);

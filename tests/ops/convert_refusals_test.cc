@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+#include "lib/ops/convert_request.h"
 #include "tests/support/convert_case.h"
 
 using namespace tessera;
@@ -57,6 +58,24 @@ TEST_CASE("bad requests are refused and nothing changes") {
   options = convert_options(source, "/out", 3);
   options.resume = true;
   CHECK(refuse(options) == Code::kNotFound);
+}
+
+TEST_CASE("force does not replace a file that the source is made of") {
+  MemoryFileSystem fs;
+  OpenedCheckpoint source;
+  source.path = "/c/main.h5";
+  source.display = "main.h5";
+  source.file = "main.h5";
+  source.manifest.files = {{"main.h5", 1, 0}, {"parts/rank0.h5", 1, 0}};
+  fs.make_directories("/c/parts");
+  for (const std::string taken : {"/c/parts/rank0.h5", "/c/parts"}) {
+    std::string message;
+    CHECK(code_of([&] { check_not_a_part(fs, source, taken); }, &message) ==
+          Code::kInvalidArgument);
+    CHECK_THAT(message, Catch::Contains("parts/rank0.h5"));
+  }
+  check_not_a_part(fs, source, "/c/parts/rank0.h5.safetensors");
+  check_not_a_part(fs, source, "/c/out");
 }
 
 TEST_CASE("force replaces an empty folder or a checkpoint, never other people's files") {
