@@ -24,6 +24,9 @@
 namespace tessera {
 namespace {
 
+/// Said of tensors that are whole, and of a kind that is not read here (HDF5).
+constexpr std::string_view kUnknownHere = "CK084";
+
 /// Calls visit(offset, bytes) over [offset, offset + length) in blocks.
 template <class Visit>
 void each_block(const ReadFile& file, std::uint64_t offset, std::uint64_t length,
@@ -176,7 +179,7 @@ class Verifier {
     for (const Note& note : manifest.notes)
       add(note.code, note.severity, note.message, note.file, note.tensor);
     for (const Note& note : manifest.notes)
-      if (note.severity == "error") damaged_.insert(note.tensor);
+      if (note.severity == "error" || note.code == kUnknownHere) damaged_.insert(note.tensor);
     count_stored();
   }
 
@@ -415,7 +418,7 @@ class Verifier {
   const VerifyOptions& options_;
   OpenedCheckpoint checkpoint_;
   VerifyReport report_;
-  std::set<std::string> damaged_;       // names of tensors that metadata shows to be damaged
+  std::set<std::string> damaged_;       // tensors that metadata shows to be damaged, or unreadable
   std::set<std::string> sealed_files_;  // every byte summed by our seal
   std::vector<std::uint32_t> located_;
   std::atomic<std::uint64_t> bytes_read_{0}, bytes_with_sums_{0};

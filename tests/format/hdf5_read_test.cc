@@ -107,6 +107,22 @@ TEST_CASE("an external link is listed, reported and not followed") {
   }
 }
 
+TEST_CASE("a dataset of a type that no tensor has is no damage") {
+  if (!has_hdf5()) return;
+  const auto fs = make_posix_file_system();
+  const auto data = fs->open_directory(TESSERA_SOURCE_DIR "/tests/format/data");
+  const Place place{data.get(), "hdf5_compound.h5", "hdf5_compound.h5"};
+  Manifest manifest = hdf5_driver().manifest(place, tolerant());
+  CHECK(has_note(manifest, "CK084", "warning"));
+  for (const Note& note : manifest.notes) CHECK(note.severity != "error");
+  for (std::uint32_t i = 0; i < manifest.tensors.size(); ++i) {
+    const bool fine = manifest.tensors[i].name == "w";
+    const Status status =
+        status_of([&] { hdf5_driver().locate(place, manifest, std::span(&i, 1), {}); });
+    CHECK(status.code == (fine ? Code::kOk : Code::kUnsupported));
+  }
+}
+
 TEST_CASE("a dataset in an external file is refused") {
   if (!has_hdf5()) return;
   const SampleCase hostile("hostile", "");

@@ -407,6 +407,32 @@ TEST_CASE("chunk files that are missing short or outside are named") {
   CHECK_THAT(message, Catch::Contains("leaves the array"));
 }
 
+TEST_CASE("other spellings of a chunk's name are no chunks") {
+  Folder folder;
+  folder.config(kZarr);
+  folder.common(testing::dict({}));
+  folder.fs.write_file("/c/w/.zarray", as_bytes(zarray("[4]", "[2]")));
+  write_floats(folder.fs, "/c/w/0", {1, 2});
+  write_floats(folder.fs, "/c/w/1", {3, 4});
+  write_floats(folder.fs, "/c/w/00", {5, 6});
+  write_floats(folder.fs, "/c/w/01", {7, 8});
+  CHECK(folder.floats(folder.read(), "w") == std::vector<float>{1, 2, 3, 4});
+  folder.fs.remove_file("/c/w/1");
+  std::string message;
+  CHECK(folder.failure(message) == Code::kCorrupt);
+  CHECK_THAT(message, Catch::Contains("w/1"));
+}
+
+TEST_CASE("an array that lost its header is missed") {
+  Folder folder;
+  folder.config(kZarr);
+  folder.common(testing::dict({}));
+  write_floats(folder.fs, "/c/w/0.0", {1, 2});
+  std::string message;
+  CHECK(folder.failure(message) == Code::kCorrupt);
+  CHECK_THAT(message, Catch::Contains("w/.zarray") && Catch::Contains("missing"));
+}
+
 TEST_CASE("a declared grid of any size costs no more than its files") {
   Folder folder;
   folder.config(kZarr);

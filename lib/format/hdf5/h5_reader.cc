@@ -178,7 +178,10 @@ class ManifestBuilder {
     out_.inline_bytes.push_back(std::move(reason));
     out_.chunks.add(Chunk::whole_of(Box::whole(tensor.spec.shape)), source);
     tensor.chunk_count = 1;
-    findings_.note(note, options_.tolerate_damage ? "error" : "warning", why, main_, name);
+    // What this toolkit lacks is no damage.
+    const bool damage = code != Code::kUnsupported && options_.tolerate_damage;
+    if (code == Code::kUnsupported) note = kUnknownHere;
+    findings_.note(note, damage ? "error" : "warning", why, main_, name);
   }
 
   void add_link(const LinkInfo& link) {

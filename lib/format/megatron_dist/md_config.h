@@ -18,7 +18,7 @@ inline constexpr std::string_view kTorchDist = "torch_dist";
 inline constexpr std::string_view kZarr = "zarr";
 
 /// Codes of findings beside those of torch-dcp.
-///   CK010  a chunk file of a zarr array is missing
+///   CK010  a chunk file or the header of a zarr array is missing, or is a link
 ///   CK090  metadata.json is absent: the save was interrupted
 ///   CK091  buckets of the distributed optimizer are kept as they are   (info)
 ///   CK092  two raw bytes are read as bfloat16                          (info)

@@ -124,7 +124,9 @@ std::optional<Box> zarr_chunk_box(const ZarrArray& array, std::string_view name)
     const std::string_view part = parts[static_cast<std::size_t>(d)];
     std::int64_t at = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), at);
-    if (part.empty() || part[0] == '-' || end != part.data() + part.size()) return std::nullopt;
+    const bool leading_zero = part.size() > 1 && part[0] == '0';  // another name for a chunk: none
+    if (part.empty() || part[0] == '-' || leading_zero || end != part.data() + part.size())
+      return std::nullopt;
     if (error != std::errc() || at >= grid(array, d))
       fail(Code::kCorrupt, fmt::format("chunk {} leaves the array of shape {}", printable(name),
                                        array.spec.shape.to_string()));

@@ -20,6 +20,12 @@ constexpr std::string_view kArrayFile = ".zarray";
 constexpr std::string_view kObjectSuffix = ".pt";
 constexpr std::uint64_t kMostHeaderBytes = 1 << 20;
 
+/// "0", "3.0.12": what zarr names chunks.
+bool is_chunk_name(std::string_view name) {
+  return !name.empty() && name.find_first_not_of("0123456789.") == name.npos &&
+         name.front() != '.' && name.back() != '.';
+}
+
 class ZarrFolder {
  public:
   ZarrFolder(const Place& place, const ReadOptions& options)
@@ -29,6 +35,11 @@ class ZarrFolder {
 
   Manifest read() {
     for (const FileInfo& info : directory_.list()) {
+      if (info.type == FileType::kSymlink) {  // perhaps a key: nothing is left out in silence
+        findings_.error(codes::kMissingChunk,
+                        "it is a symbolic link; files of a checkpoint must lie in its folder",
+                        info.name);
+      }
       if (info.type != FileType::kDirectory) continue;
       const std::string header = info.name + "/" + std::string(kArrayFile);
       directory_.stat(header) ? add_array(info.name, header) : add_objects(info.name);
@@ -110,6 +121,12 @@ class ZarrFolder {
 
   void add_objects(const std::string& key) {
     for (const FileInfo& info : directory_.list(key)) {
+      if (is_chunk_name(info.name)) {
+        findings_.error(codes::kMissingChunk,
+                        "the header of the array is missing, its chunks stand",
+                        key + "/" + std::string(kArrayFile), key);
+        return;
+      }
       if (info.type != FileType::kRegular || !info.name.ends_with(kObjectSuffix)) continue;
       const std::string path = key + "/" + info.name;
       const std::string name = path.substr(0, path.size() - kObjectSuffix.size());
