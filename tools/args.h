@@ -94,6 +94,7 @@ struct Arguments {
   std::string strip_prefix;
   std::string map_file;
   std::string rules;  // "NAME[:SIDE][,KEY=N...]"
+  bool strict_rules = false;
   std::string dtype;
   std::vector<std::string> keep_dtypes;  // "GLOB=TYPE"
   std::string tied;                      // "" or keep, drop, error

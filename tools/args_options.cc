@@ -130,6 +130,8 @@ void add_contents(Options& o) {
          "names and fusion of another system: llama, qwen2, mixtral, gpt-neox or FILE; then :SIDE "
          "and ,heads=N,... where needed",
          a.rules);
+  o.flag("--strict-rules", "refuse parameters that no rule of --rules names; default: they stay",
+         a.strict_rules);
   o.text("--dtype", "TYPE", "cast floating model weights, as bf16; the optimizer stays", a.dtype);
   o.texts("--keep-dtype", "GLOB=TYPE",
           "cast tensors that match to TYPE, or `keep` them, whatever --dtype says; the first that "

@@ -31,6 +31,16 @@ Value transformation_row(const AppliedTransformation& applied) {
   return object.take();
 }
 
+Value dtype_row(const DTypeTotal& total) {
+  JsonObject object;
+  object.add("dtype", std::string(torch_name(total.dtype)));
+  object.add("tensors_before", total.tensors_before);
+  object.add("bytes_before", total.bytes_before);
+  object.add("tensors_after", total.tensors_after);
+  object.add("bytes_after", total.bytes_after);
+  return object.take();
+}
+
 void add_plan(JsonObject& object, const ConvertReport& r) {
   object.add("source_bytes", r.source_bytes);
   object.add("seal_bytes", r.seal_bytes);
@@ -72,6 +82,7 @@ Value convert_document(const ConvertReport& r, bool dry_run) {
   object.add("assets", json_list(r.assets));
   object.add("dropped", json_list(r.dropped));
   object.add("transformations", json_map(r.transformations, transformation_row));
+  object.add("dtypes", json_map(r.dtypes, dtype_row));
   object.add("lost", json_map(r.lost, lost_row));
   object.add("notes", json_notes(r.notes));
   return object.take();

@@ -41,8 +41,20 @@ std::string transformation_lines(const ConvertReport& r, bool dry_run, const Scr
   return text;
 }
 
+/// What a cast did to the bytes of each type.
+std::string dtype_table(const ConvertReport& r, const Screen& screen) {
+  if (r.dtypes.empty()) return {};
+  Table table(
+      {{"type", false, 1}, {"before", true}, {"bytes", true}, {"after", true}, {"bytes", true}});
+  for (const DTypeTotal& total : r.dtypes)
+    table.add({std::string(torch_name(total.dtype)), count_text(total.tensors_before),
+               format_bytes(total.bytes_before), count_text(total.tensors_after),
+               format_bytes(total.bytes_after)});
+  return table.render(screen, "  ");
+}
+
 std::string lists(const ConvertReport& r, bool dry_run, const Screen& screen) {
-  std::string text = transformation_lines(r, dry_run, screen);
+  std::string text = transformation_lines(r, dry_run, screen) + dtype_table(r, screen);
   const auto add_names = [&](std::string_view label, const std::vector<std::string>& names) {
     for (std::size_t i = 0; i < std::min<std::size_t>(10, names.size()); ++i) {
       text += fact_line(i ? "" : label, printable(names[i]), screen);

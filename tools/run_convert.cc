@@ -75,12 +75,16 @@ RulesRequest rules_request(const std::string& value) {
   const bool is_path = request.name.find_first_of("/.") != std::string::npos ||
                        std::filesystem::exists(request.name, error);
   if (is_path) request.text = file_text("--rules", request.name);
+  if (is_path && request.text.empty())
+    fail(Code::kInvalidArgument, fmt::format("--rules {}: the file is empty", request.name),
+         "docs/rules.md describes the file");
   return request;
 }
 
 Transformations transformations(const Arguments& a) {
   Transformations out;
   if (!a.rules.empty()) out.rules = rules_request(a.rules);
+  out.strict_rules = a.strict_rules;
   out.tied = tied_policy(a.tied);
   out.vocab_size = a.vocab_size;
   out.vocab_tensors = a.vocab_tensors;

@@ -216,6 +216,7 @@ void Conversion::transform() {
   for (const auto& [name, kept] : done.aliases) report_.dropped.push_back(name);
   request_.aliases = std::move(done.aliases);
   report_.notes.insert(report_.notes.end(), done.notes.begin(), done.notes.end());
+  report_.dtypes = std::move(done.dtypes);
   report_.transformations.insert(report_.transformations.end(),
                                  std::make_move_iterator(done.applied.begin()),
                                  std::make_move_iterator(done.applied.end()));

@@ -198,6 +198,7 @@ std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
   hash.add(options.names.strip_prefix).add_all(options.names.map).add_all(options.names.renames);
   const Transformations& transform = options.transform;
   hash.add(std::uint64_t{transform.rules.has_value()});
+  hash.add(std::uint64_t{transform.strict_rules});
   if (transform.rules) {
     const RulesRequest& rules = *transform.rules;
     hash.add(rules.name).add(rules.text).add(rules.side);

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <map>
 
 namespace tessera {
 namespace {
@@ -35,15 +37,19 @@ bool is_plain_float(DType dtype) {
 class TypeChooser {
  public:
   TypeChooser(const std::optional<DType>& dtype, const std::vector<DTypeRule>& rules)
-      : dtype_(dtype), rules_(rules), used_(rules.size()) {}
+      : dtype_(dtype), rules_(rules), used_(rules.size()), casts_(rules.size()) {}
 
   std::optional<DType> choose(const StoredTensor& tensor, const EntryRole& role) {
     const bool floating = is_floating(tensor.spec.dtype);
     const bool counter = role.role == Role::kOptimState && role.leaf == "step";
     std::size_t first = rules_.size();
-    for (std::size_t i = rules_.size(); i-- > 0;)
-      if (glob_match(rules_[i].glob, tensor.name)) used_[first = i] = true;
-    if (!floating || counter) return std::nullopt;
+    const bool fixed = !floating || counter;
+    for (std::size_t i = rules_.size(); i-- > 0;) {
+      if (!glob_match(rules_[i].glob, tensor.name)) continue;
+      used_[first = i] = true;
+      if (!fixed || !rules_[i].dtype) casts_[i] = true;
+    }
+    if (fixed) return std::nullopt;
     if (first < rules_.size()) return rules_[first].dtype;
     if (role.role != Role::kModel || !is_plain_float(tensor.spec.dtype)) return std::nullopt;
     return dtype_;
@@ -51,7 +57,13 @@ class TypeChooser {
 
   void check_all_used(const Manifest& manifest) const {
     for (std::size_t i = 0; i < rules_.size(); ++i) {
-      if (used_[i]) continue;
+      if (used_[i] && casts_[i]) continue;
+      if (used_[i]) {
+        fail(Code::kInvalidArgument,
+             fmt::format("--keep-dtype \"{}\" casts nothing: what it matches are integers or step "
+                         "counters, which are never cast",
+                         printable(rules_[i].glob)));
+      }
       std::vector<std::string_view> names;
       for (const StoredTensor& tensor : manifest.tensors) names.push_back(tensor.name);
       const std::string near = nearest(rules_[i].glob, names);
@@ -65,8 +77,18 @@ class TypeChooser {
  private:
   const std::optional<DType>& dtype_;
   const std::vector<DTypeRule>& rules_;
-  std::vector<bool> used_;
+  std::vector<bool> used_, casts_;
 };
+
+void add_total(std::map<DType, DTypeTotal>& totals, TensorSpec spec, DType after) {
+  DTypeTotal& old = totals[spec.dtype];
+  ++old.tensors_before;
+  old.bytes_before += static_cast<std::uint64_t>(spec.size_bytes());
+  spec.dtype = after;
+  DTypeTotal& fresh = totals[after];
+  ++fresh.tensors_after;
+  fresh.bytes_after += static_cast<std::uint64_t>(spec.size_bytes());
+}
 
 void set_type(StoredTensor& tensor, DType to) {
   if (!is_castable(tensor.spec.dtype) || tensor.quant >= 0) {
@@ -112,6 +134,7 @@ void apply_dtypes(Manifest& manifest, const std::optional<DType>& dtype,
   const Roles roles = find_roles(manifest.state);
   TypeChooser chooser(dtype, rules);
   std::map<std::pair<DType, DType>, std::vector<std::string>> cast;
+  std::map<DType, DTypeTotal> totals;
   std::size_t left = 0;
   for (std::size_t i = 0; i < roles.entries.size(); ++i) {
     const Value& value = manifest.state.entries[i].value;
@@ -119,6 +142,7 @@ void apply_dtypes(Manifest& manifest, const std::optional<DType>& dtype,
     StoredTensor& tensor = manifest.tensors[value.tensor_index()];
     const DType from = tensor.spec.dtype;
     const std::optional<DType> to = chooser.choose(tensor, roles.entries[i]);
+    add_total(totals, tensor.spec, to.value_or(from));
     left += dtype && roles.entries[i].role == Role::kModel && is_floating(from) &&
             !is_plain_float(from) && !to;
     if (!to || *to == from) continue;
@@ -126,6 +150,11 @@ void apply_dtypes(Manifest& manifest, const std::optional<DType>& dtype,
     cast[{from, *to}].push_back(tensor.name);
   }
   chooser.check_all_used(manifest);
+  for (auto& [type, total] : totals) {
+    total.dtype = type;
+    out.dtypes.push_back(total);
+  }
+  std::ranges::stable_sort(out.dtypes, std::greater<>(), &DTypeTotal::bytes_before);
   for (auto& [types, names] : cast) {
     const std::uint64_t count = names.size();
     out.applied.push_back(

@@ -53,6 +53,13 @@ std::optional<Captures> NamePattern::match(std::string_view name) const {
   return captures;
 }
 
+std::string NamePattern::text() const {
+  std::string text;
+  for (const Piece& piece : pieces_)
+    text += piece.capture ? fmt::format("{{{}}}", piece.text) : piece.text;
+  return text;
+}
+
 std::string NamePattern::fill(const Captures& captures) const {
   std::string name;
   for (const Piece& piece : pieces_) {
@@ -63,7 +70,8 @@ std::string NamePattern::fill(const Captures& captures) const {
     const auto found = captures.find(piece.text);
     if (found == captures.end()) {
       fail(Code::kInvalidArgument,
-           fmt::format("nothing on the other side gives {{{}}} a value", piece.text));
+           fmt::format("the rules' name \"{}\": nothing on the other side gives {{{}}} a value",
+                       text(), piece.text));
     }
     name += found->second;
   }

@@ -18,6 +18,7 @@ class NamePattern {
   /// Throws kInvalidArgument when a capture has no value.
   std::string fill(const Captures& captures) const;
   bool has(std::string_view capture) const;
+  std::string text() const;
 
  private:
   struct Piece {

@@ -16,6 +16,8 @@
 namespace tessera {
 namespace {
 
+constexpr std::int64_t kMostStacked = std::int64_t{1} << 16;  // layers, experts
+
 /// A parameter that a rule names: which part, and which index of the stacked capture.
 struct Member {
   std::int64_t stack = 0;
@@ -89,10 +91,11 @@ class RulePlanner {
   /// Marks the FQNs it takes in `taken`.
   void plan(const SideMatcher& matcher, std::set<std::string>& taken) {
     for (const auto& [fqn, shape] : shapes_) {
-      if (taken.contains(fqn)) continue;
       auto found = matcher.match(fqn);
       if (!found) continue;
-      taken.insert(fqn);
+      if (!taken.insert(fqn).second)
+        fail(Code::kInvalidArgument, fmt::format("two rules name \"{}\", one of them as \"{}\"",
+                                                 printable(fqn), printable(from_.names[0])));
       add_member(fqn, found->first, std::move(found->second));
     }
     for (const auto& [key, instance] : instances_) plan_instance(instance);
@@ -215,6 +218,9 @@ class RulePlanner {
         runs = in_tensor(fqn, [&] { return fused.runs(rows); });
       }
       const std::int64_t depth = unstacks() ? shape[0] : 1;
+      if (depth > kMostStacked)
+        fail(Code::kInvalidArgument, fmt::format("\"{}\" {} would come apart into {} tensors",
+                                                 printable(fqn), shape.to_string(), depth));
       for (std::int64_t stack = 0; stack < depth; ++stack)
         for (const FusedRun& run : runs)
           out.segments.push_back({unstacks() ? stack : member.stack, tensor, run});
@@ -392,8 +398,10 @@ class RulePlanner {
 };
 
 /// Parameters that this side alone names; those that all sides name alike say nothing.
+/// `alike`: one of the latter.
 std::map<std::string, std::size_t> telling_matches(const RuleSet& rules, const Matchers& matchers,
-                                                   const std::map<std::string, Shape>& shapes) {
+                                                   const std::map<std::string, Shape>& shapes,
+                                                   std::string& alike) {
   std::map<std::string, std::size_t> count;
   for (const auto& [fqn, shape] : shapes) {
     std::set<std::string> sides;
@@ -401,6 +409,7 @@ std::map<std::string, std::size_t> telling_matches(const RuleSet& rules, const M
       for (const auto& [name, side] : rule.sides)
         if (!sides.contains(name) && matchers.at(&side).match(fqn)) sides.insert(name);
     if (sides.size() == 1) ++count[*sides.begin()];
+    if (sides.size() > 1) alike = fqn;
   }
   return count;
 }
@@ -408,8 +417,16 @@ std::map<std::string, std::size_t> telling_matches(const RuleSet& rules, const M
 std::string source_side(const RuleSet& rules, const Matchers& matchers,
                         const std::map<std::string, Shape>& shapes) {
   std::vector<std::pair<std::size_t, std::string>> found;
-  for (const auto& [side, count] : telling_matches(rules, matchers, shapes))
+  std::string alike;
+  for (const auto& [side, count] : telling_matches(rules, matchers, shapes, alike))
     found.emplace_back(count, side);
+  if (found.empty() && !alike.empty())
+    fail(Code::kInvalidArgument,
+         fmt::format(
+             "rules {}: \"{}\" is a name of several sides, and no other name tells which side "
+             "this is",
+             rules.name, printable(alike)),
+         "rename with --map instead");
   if (found.empty()) {
     fail(Code::kInvalidArgument,
          fmt::format(

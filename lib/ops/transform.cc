@@ -73,25 +73,34 @@ std::vector<std::string> fqns(const auto& parameters) {
   return names;
 }
 
-void note_unmatched(const RulesOutcome& plan, TransformOutcome& out) {
+/// Parameters that no rule names stay as they are, or, with --strict-rules, stop the conversion.
+void tell_unmatched(const RulesOutcome& plan, bool strict, TransformOutcome& out) {
   if (plan.unmatched.empty()) return;
   const std::size_t shown = std::min(kMostNamed, plan.unmatched.size());
   const std::vector<std::string> some(plan.unmatched.begin(),
                                       plan.unmatched.begin() + static_cast<std::ptrdiff_t>(shown));
+  const std::string names =
+      fmt::format("{}{}", fmt::join(some, ", "), shown < plan.unmatched.size() ? ", ..." : "");
+  if (strict)
+    fail(Code::kInvalidArgument,
+         fmt::format("--strict-rules: no rule speaks of {} parameters: {}", plan.unmatched.size(),
+                     printable(names)),
+         "add rules for them, leave them out (--exclude), or leave out --strict-rules");
   out.notes.push_back({"RULES", "warning",
-                       fmt::format("{} parameters keep their names, no rule speaks of them: {}{}",
-                                   plan.unmatched.size(), fmt::join(some, ", "),
-                                   shown < plan.unmatched.size() ? ", ..." : ""),
+                       fmt::format("{} parameters keep their names, no rule speaks of them: {}",
+                                   plan.unmatched.size(), names),
                        "", ""});
 }
 
 /// Returns the vocabulary that the rules declare.
 std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const RulesRequest& request,
-                                     const TransferOptions& transfer, TransformOutcome& out) {
+                                     bool strict, const TransferOptions& transfer,
+                                     TransformOutcome& out) {
   Manifest& manifest = checkpoint.manifest;
   const RuleSet rules = rule_set(request);
   const RulesOutcome plan =
       plan_rules(rules, request, parameter_shapes(manifest), model_numbers(checkpoint));
+  tell_unmatched(plan, strict, out);
   AppliedTransformation applied{
       "rules", fmt::format("{}: {} -> {}", rules.name, plan.from, plan.to), 0, {}};
   for (const ParameterEdit& edit : plan.edits) {
@@ -110,7 +119,6 @@ std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const RulesRe
     const auto found = fresh.find(fqn);
     return found == fresh.end() ? fqn : found->second;
   });
-  note_unmatched(plan, out);
   out.applied.push_back(std::move(applied));
   return plan.vocabulary;
 }
@@ -142,8 +150,12 @@ TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
                                        const TransferOptions& transfer) {
   TransformOutcome out;
   std::vector<std::string> vocabulary;
-  if (transformations.rules)
-    vocabulary = apply_rules(checkpoint, *transformations.rules, transfer, out);
+  if (transformations.rules) {
+    vocabulary = apply_rules(checkpoint, *transformations.rules, transformations.strict_rules,
+                             transfer, out);
+  } else if (transformations.strict_rules) {
+    fail(Code::kInvalidArgument, "--strict-rules needs --rules");
+  }
   TiedPolicy tied = transformations.tied;
   if (tied == TiedPolicy::kDefault) tied = drop_by_default ? TiedPolicy::kDrop : TiedPolicy::kKeep;
   if (tied != TiedPolicy::kKeep) apply_tied(checkpoint, tied, transfer, out);

@@ -63,11 +63,26 @@ std::int64_t rows_with_values(const TensorReader& reader, const StoredTensor& te
   return static_cast<std::int64_t>(rows.size());
 }
 
+/// The new shape, in elements and in bytes of any type.
+Shape checked_shape(const std::string& fqn, const std::vector<std::int64_t>& extents) {
+  try {
+    const Shape shape = Shape::checked(extents);
+    const TensorSpec widest{DType::kComplex128, shape};
+    widest.size_bytes();  // throws on overflow
+    return shape;
+  } catch (const Error&) {
+    fail(Code::kInvalidArgument,
+         fmt::format("--vocab-size {}: \"{}\" would be larger than a tensor can be", extents[0],
+                     printable(fqn)));
+  }
+}
+
 ParameterEdit resized(const std::string& fqn, const Shape& shape, std::int64_t rows) {
   ParameterEdit edit;
   edit.olds.push_back({fqn, shape});
-  Shape fresh = shape;
-  fresh[0] = rows;
+  std::vector<std::int64_t> extents(shape.extents().begin(), shape.extents().end());
+  extents[0] = rows;
+  const Shape fresh = checked_shape(fqn, extents);
   TensorPiece kept;
   kept.source = 0;
   kept.box = Box::whole(shape);

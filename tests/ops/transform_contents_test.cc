@@ -72,6 +72,22 @@ TEST_CASE("dtype casts model weights, patterns decide otherwise, the optimizer s
   const ConvertReport report = convert(fs, options);
   CHECK(report.verified);
   CHECK(report.transformations.size() == 2);
+  std::uint64_t tensors = 0;
+  std::int64_t more = 0;
+  for (const DTypeTotal& total : report.dtypes) {
+    tensors += total.tensors_before;
+    more += static_cast<std::int64_t>(total.tensors_after) -
+            static_cast<std::int64_t>(total.tensors_before);
+  }
+  CHECK(tensors == report.tensors);
+  CHECK(more == 0);  // no tensor is lost on the way
+  const auto bf16 = std::ranges::find(report.dtypes, DType::kBFloat16, &DTypeTotal::dtype);
+  REQUIRE(bf16 != report.dtypes.end());
+  CHECK(bf16->tensors_after > bf16->tensors_before);
+  std::uint64_t told = 0;
+  for (const AppliedTransformation& applied : report.transformations)
+    if (applied.detail == "float32 -> bfloat16") told = applied.tensors;
+  CHECK(bf16->tensors_after - bf16->tensors_before == told);
   const auto after = tensors_at(fs, "/out");
   REQUIRE(after.size() == before.size());
   std::size_t cast = 0;
@@ -187,6 +203,22 @@ TEST_CASE("flags whose patterns match nothing are refused by name") {
     options.transform.keep_dtypes = {parse_keep_dtype("model.nothing*=fp32")};
     CHECK(code_of(fs, options, &message) == Code::kInvalidArgument);
     CHECK_THAT(message, Catch::Contains("--keep-dtype"));
+  }
+  SECTION("keep-dtype of what is never cast") {
+    options.transform.dtype = DType::kBFloat16;
+    options.transform.keep_dtypes = {parse_keep_dtype("*.step=fp32")};
+    CHECK(code_of(fs, options, &message) == Code::kInvalidArgument);
+    CHECK_THAT(message, Catch::Contains("\"*.step\" casts nothing"));
+  }
+  SECTION("more rows than a tensor can have") {
+    options.transform.vocab_size = std::int64_t{9} << 60;
+    CHECK(code_of(fs, options, &message) == Code::kInvalidArgument);
+    CHECK_THAT(message, Catch::Contains("--vocab-size") && Catch::Contains("larger"));
+  }
+  SECTION("strict-rules without rules") {
+    options.transform.strict_rules = true;
+    CHECK(code_of(fs, options, &message) == Code::kInvalidArgument);
+    CHECK_THAT(message, Catch::Contains("--strict-rules needs --rules"));
   }
   SECTION("vocab-tensor") {
     options.transform.vocab_size = 16;

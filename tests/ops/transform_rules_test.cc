@@ -4,6 +4,7 @@
 #include <tessera/ops/diff.h>
 #include <tessera/ops/rules.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <sstream>
@@ -204,4 +205,44 @@ TEST_CASE("interleaved parts alternate row by row and come apart again") {
   CHECK(apart.edits[0].made[1].pieces[0].box.origin[0] == 1);
   CHECK(apart.edits[0].made[1].pieces[0].steps[0] == 2);
   CHECK_THROWS_AS(plan_rules(rules, {}, {{"m.gate_up", {5, 2}}}, number), Error);
+}
+
+TEST_CASE("parameters that no rule names stay with a warning, or stop the conversion") {
+  MemoryFileSystem fs;
+  ConvertOptions options = convert_options(load_state(fs, "llama.hf"), "/out.pt", std::nullopt);
+  options.names.renames = {{"model.norm.*", "model.extra_norm.*"}};
+  options.transform.rules = parse_rules_flag("llama:megatron" + kNumbers);
+  options.transform.strict_rules = true;
+  const std::string message = refusal([&] { convert(fs, options); }, Code::kInvalidArgument);
+  CHECK_THAT(message, Catch::Contains("--strict-rules") && Catch::Contains("model.extra_norm"));
+  CHECK_FALSE(fs.stat("/out.pt"));
+  options.transform.strict_rules = false;
+  const ConvertReport report = convert(fs, options);
+  const auto warned = std::ranges::find(report.notes, "RULES", &Note::code);
+  REQUIRE(warned != report.notes.end());
+  CHECK_THAT(warned->message, Catch::Contains("model.extra_norm.weight"));
+  options = convert_options("/in/llama.hf.pt", "/all.pt", std::nullopt);
+  options.transform.rules = parse_rules_flag("llama:megatron" + kNumbers);
+  options.transform.strict_rules = true;
+  convert(fs, options);
+}
+
+TEST_CASE("rules that contradict themselves are refused with the name in question") {
+  const auto message = [](const std::string& tensors, const std::map<std::string, Shape>& shapes) {
+    const RuleSet rules =
+        parse_rules(R"({"schema":"tessera.rules/1","sides":["x","y"],"tensors":[)" + tensors + "]}",
+                    "mine.json");
+    const auto number = [](const std::string&) { return std::optional<std::int64_t>(); };
+    return refusal([&] { plan_rules(rules, {}, shapes, number); }, Code::kInvalidArgument);
+  };
+  const std::map<std::string, Shape> ab = {{"a", {2, 2}}, {"b", {2, 2}}};
+  CHECK_THAT(message(R"({"x":"a","y":"c"},{"x":"a","y":"d"})", ab),
+             Catch::Contains("two rules name \"a\""));
+  CHECK_THAT(message(R"({"x":"a","y":"b"},{"x":"b","y":"a"})", ab),
+             Catch::Contains("name of several sides"));
+  CHECK_THAT(message(R"({"x":"a","y":"c.{layer}"})", ab),
+             Catch::Contains("c.{layer}") && Catch::Contains("gives {layer} a value"));
+  CHECK_THAT(message(R"({"x":{"name":"a","stack":"layer"},"y":"c.{layer}"})",
+                     {{"a", Shape{std::int64_t{1} << 50, 0}}}),
+             Catch::Contains("come apart"));
 }

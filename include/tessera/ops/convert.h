@@ -109,6 +109,7 @@ struct ConvertReport {
   std::vector<std::string>
       dropped;  // names left out by a policy (values, opaque, rank state, ties)
   std::vector<AppliedTransformation> transformations;
+  std::vector<DTypeTotal> dtypes;  // before and after, where a cast was asked for
 
   // After the work (not in a dry run).
   bool published = false;

@@ -33,6 +33,7 @@ struct DTypeRule {
 
 struct Transformations {
   std::optional<RulesRequest> rules;
+  bool strict_rules = false;  // a parameter that no rule names is kInvalidArgument, not a warning
   TiedPolicy tied = TiedPolicy::kDefault;  // default: drop for --to hf, else keep
   std::optional<std::int64_t> vocab_size;
   std::vector<std::string> vocab_tensors;  // globs on FQNs; empty: rules, or well-known names
@@ -46,8 +47,16 @@ DType parse_float_type(std::string_view flag, std::string_view text);
 /// "GLOB=D" or "GLOB=keep".
 DTypeRule parse_keep_dtype(std::string_view text);
 
+/// Leaf tensors of one type, before and after a cast.
+struct DTypeTotal {
+  DType dtype = DType::kFloat32;
+  std::uint64_t tensors_before = 0, bytes_before = 0;
+  std::uint64_t tensors_after = 0, bytes_after = 0;
+};
+
 struct TransformOutcome {
   std::vector<AppliedTransformation> applied;
+  std::vector<DTypeTotal> dtypes;  // of all tensors, where a cast was asked for
   std::vector<std::pair<std::string, std::string>> aliases;  // dropped name, name that is kept
   std::vector<Note> notes;
 };
