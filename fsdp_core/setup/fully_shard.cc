@@ -167,9 +167,8 @@ std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<Param> params,
     const std::int64_t align =
         device.is_cpu() ? 1 : 16 / static_cast<std::int64_t>(c10::elementSize(dtypes.compute));
     auto layout = make_layout(options.layout, shapes, comms.shards(), comms.shard->rank(), align);
-    groups.push_back(std::make_unique<ParamGroup>(std::move(members), key.second, std::move(layout),
-                                                  dtypes, device,
-                                                  options.cpu_offload.offload_params));
+    groups.push_back(std::make_unique<ParamGroup>(std::move(members), std::move(layout), dtypes,
+                                                  device, options.cpu_offload.offload_params));
   }
   return groups;
 }

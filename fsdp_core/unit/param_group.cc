@@ -23,11 +23,9 @@ void copy_into(const at::Tensor& to, const at::Tensor& from) {
 
 }  // namespace
 
-ParamGroup::ParamGroup(std::vector<Param> params, bool trainable,
-                       std::unique_ptr<UnitLayout> layout, GroupDtypes dtypes, c10::Device device,
-                       bool offload)
+ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> layout,
+                       GroupDtypes dtypes, c10::Device device, bool offload)
     : params_(std::move(params)),
-      trainable_(trainable),
       layout_(std::move(layout)),
       dtypes_(dtypes),
       device_(device),
@@ -39,9 +37,7 @@ ParamGroup::ParamGroup(std::vector<Param> params, bool trainable,
   if (!resident_)
     for (std::int64_t numel : layout_->buffer_numels())
       full_.emplace_back(numel, dtypes_.compute, device_);
-  if (!layout_->in_place() && layout_->shards() > 1)
-    gathered_ = RefillBuffer(layout_->full_numel(), dtypes_.compute, device_);
-  if (!layout_->in_place() && !resident_ && layout_->shards() == 1)
+  if (!layout_->in_place() && !resident_)
     gathered_ = RefillBuffer(layout_->full_numel(), dtypes_.compute, device_);
   for (std::int64_t numel : layout_->buffer_numels())
     grads_.emplace_back(numel, dtypes_.reduce, device_);
@@ -331,14 +327,6 @@ std::vector<at::Tensor> ParamGroup::full_gradients(Communicator& comm, const Com
       out[p] = tensor_over(buffers[layout_->full(p).buffer].storage(), dtypes_.stored,
                            layout_->full(p).offset, params_[p].sizes);
   return out;
-}
-
-std::size_t ParamGroup::unsharded_bytes() const {
-  std::size_t bytes = gathered_.allocated() ? gathered_.nbytes() : 0;
-  for (const auto* buffers : {&full_, &precise_, &grads_})
-    for (const RefillBuffer& buffer : *buffers)
-      if (buffer.allocated()) bytes += buffer.nbytes();
-  return bytes;
 }
 
 }  // namespace tessera::fsdp

@@ -30,14 +30,13 @@ class ParamGroup {
  public:
   /// Takes the full values out of `params` (their compute tensors), keeps this rank's shard and
   /// registers it. `offload`: the shard buffer lives on the CPU whatever the compute device.
-  ParamGroup(std::vector<Param> params, bool trainable, std::unique_ptr<UnitLayout> layout,
-             GroupDtypes dtypes, c10::Device device, bool offload);
+  ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> layout, GroupDtypes dtypes,
+             c10::Device device, bool offload);
 
   std::vector<Param>& params() { return params_; }
   const std::vector<Param>& params() const { return params_; }
   const UnitLayout& layout() const { return *layout_; }
   const GroupDtypes& dtypes() const { return dtypes_; }
-  bool trainable() const { return trainable_; }
   bool resident() const { return resident_; }
   c10::Device device() const { return device_; }
   const at::Tensor& shard_buffer() const { return shard_buffer_; }
@@ -83,8 +82,6 @@ class ParamGroup {
   /// The shard gradients of all ranks as full tensors; undefined for a parameter that has none on
   /// any rank, zeros where only some ranks have one. Collective.
   std::vector<at::Tensor> full_gradients(Communicator& comm, const CommTag& tag);
-  /// Bytes of gathered parameters and unsharded gradients held now.
-  std::size_t unsharded_bytes() const;
 
  private:
   void register_tensors(bool shards);
@@ -92,7 +89,6 @@ class ParamGroup {
   std::uint64_t version_sum() const;
 
   std::vector<Param> params_;
-  bool trainable_;
   std::unique_ptr<UnitLayout> layout_;
   GroupDtypes dtypes_;
   c10::Device device_;

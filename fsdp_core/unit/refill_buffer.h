@@ -25,7 +25,6 @@ class RefillBuffer {
   /// 1-D; only touched while allocated().
   const at::Tensor& tensor() const { return tensor_; }
   const c10::Storage& storage() const { return tensor_.storage(); }
-  bool exists() const { return tensor_.defined(); }
   bool allocated() const { return allocated_; }
   std::size_t nbytes() const { return nbytes_; }
 

@@ -282,9 +282,8 @@ void Unit::post_forward(Use& use, const TensorPointers& outputs) {
   if (use.recompute()) return;
   if (--forward_depth_ == 0 && !groups_.empty()) {
     state_.apply(UnitEvent::kForwardEnd, name_);
-    const bool keep =
-        gradients &&
-        !(options_.reshard_after_forward.is_auto() && is_root() ? false : reshard_after_forward_);
+    const bool root_keeps = is_root() && options_.reshard_after_forward.is_auto();
+    const bool keep = gradients && (root_keeps || !reshard_after_forward_);
     if (!keep) reshard();
   }
   root_->forward_end(*this);

@@ -86,7 +86,6 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool sync = true;        // reduce at the end of this backward
   bool all_reduce = true;  // ... over the replicas too
   bool reshard_after_backward = true;
-  bool reshard_after_forward() const { return reshard_after_forward_; }
   void set_reshard_after_forward(bool yes) { reshard_after_forward_ = yes; }
   bool is_root() const;
 

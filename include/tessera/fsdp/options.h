@@ -71,7 +71,6 @@ struct MixedPrecision {
   /// This unit computes in its stored dtype whatever its parents use: floating inputs are cast up,
   /// outputs back. What auto_wrap sets for those classes.
   bool keep_full_precision = false;
-  bool active() const { return param_dtype || reduce_dtype || buffer_dtype || output_dtype; }
 };
 
 struct CpuOffload {
