@@ -107,6 +107,8 @@ TEST_CASE("what dump() never writes is refused with its line") {
       {"- 1\nb: 2\n", "outside"},
       {"null: 1\n", "line 1"},
       {"a: \xff\n", "UTF-8"},
+      {"?", "an empty key"},
+      {"? ", "line 1"},
   };
   for (const auto& [yaml, message] : refused) {
     CAPTURE(yaml);

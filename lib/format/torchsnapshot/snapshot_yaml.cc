@@ -89,6 +89,7 @@ class Reader {
     std::set<std::string> seen;
     while (!at_end() && column_ == column && !at_indicator('-')) {
       if (at_indicator('?')) {
+        if (peek(1) != ' ') fail_here("an empty key");
         enter(2);
         Value key = checked_key(scalar(column), seen);
         if (at_end() || column_ != column || !at_indicator(':')) fail_here("a key without a value");
