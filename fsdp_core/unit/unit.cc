@@ -171,7 +171,7 @@ void Unit::reshard() {
   });
 }
 
-void Unit::summon() {
+void Unit::summon(bool here) {
   if (groups_.empty()) return;
   reshard();
   for (const std::unique_ptr<ParamGroup>& group : groups_) group->adopt_replaced();
@@ -182,6 +182,12 @@ void Unit::summon() {
     for (const std::unique_ptr<ParamGroup>& group : groups_)
       group->gather(*comms_.shard, {name_, CommPhase::kSummon}, /*full_precision=*/true);
   });
+  if (!here) {
+    stream.run([this] {
+      for (const std::unique_ptr<ParamGroup>& group : groups_) group->drop_gathered();
+    });
+    return;
+  }
   root_->compute().wait(stream.record());
   for (const std::unique_ptr<ParamGroup>& group : groups_) group->attach(/*full_precision=*/true);
 }

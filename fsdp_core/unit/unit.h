@@ -71,8 +71,9 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void unshard(CommPhase phase);
   void reshard();
   /// Full values in the stored dtype, in a state of their own: forward and backward are refused
-  /// until end_summon. A kept unit is resharded first.
-  void summon();
+  /// until end_summon. A kept unit is resharded first. Not `here`: this rank takes part and keeps
+  /// nothing.
+  void summon(bool here = true);
   void end_summon(bool write_back);
   /// Full gradients beside summoned parameters; undefined where no rank has one. Collective.
   void summon_gradients();
@@ -88,6 +89,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool reshard_after_backward = true;
   void set_reshard_after_forward(bool yes) { reshard_after_forward_ = yes; }
   bool is_root() const;
+  /// Rank 0 of shards and replicas.
+  bool is_first_rank() const { return comms_.shard->rank() == 0 && comms_.replicate->rank() == 0; }
 
   /// Sharded and idle again. `gradients`: those in flight and the shard gradients are dropped too.
   void reset(bool gradients);

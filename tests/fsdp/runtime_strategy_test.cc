@@ -111,6 +111,28 @@ TEST_CASE("summoned parameters are the plain ones - each rank writes its own par
   });
 }
 
+TEST_CASE("rank 0 alone can be given the full parameters", "[runtime][summon]") {
+  run_threads(3, [](World& world) {
+    Net net = make_net(), plain = make_net();
+    Options options;
+    options.mesh = world.mesh();
+    shard(net, options);
+    SummonOptions summon;
+    summon.rank0_only = true;
+    RANK_CHECK(has(message_of([&] { SummonFullParams full(net, summon); }), "write_back"));
+    summon.write_back = false;
+    {
+      SummonFullParams full(net, summon);
+      if (world.rank() == 0)
+        RANK_CHECK(torch::equal(net->head->weight, plain->head->weight));
+      else
+        RANK_CHECK(has(message_of([&] { net->head->weight + 1; }), "head.weight"));
+    }
+    for (const auto& [name, state] : unit_states(net))
+      RANK_CHECK(state == "(Sharded, Idle, None)", name + state);
+  });
+}
+
 TEST_CASE("an optimizer step between forwards is seen - also through kept parameters",
           "[runtime][summon]") {
   run_threads(2, [](World& world) {

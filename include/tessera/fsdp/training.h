@@ -55,11 +55,10 @@ class NoSync {
 };
 
 struct SummonOptions {
-  bool recurse = true;          // units below too
-  bool write_back = true;       // edits of this rank's own part persist
-  bool rank0_only = false;      // only rank 0 gets full values; not with write_back
-  bool offload_to_cpu = false;  // full values on the CPU
-  bool with_grads = false;      // .grad of the full parameters too
+  bool recurse = true;      // units below too
+  bool write_back = true;   // edits of this rank's own part persist
+  bool rank0_only = false;  // only rank 0 gets full values; not with write_back or with_grads
+  bool with_grads = false;  // .grad of the full parameters too
 };
 
 /// Full parameters in their stored dtype while it lives: the module's members and registry show
