@@ -8,20 +8,12 @@
 #include <algorithm>
 #include <set>
 
+#include "fsdp_core/runtime/units_of.h"
+
 namespace tessera::fsdp::detail {
 namespace {
 
 thread_local std::shared_ptr<StreamFactory> test_streams;
-
-/// (FQN, unit) of every unit of the module tree, children before parents, each once.
-void collect_units(torch::nn::Module& module, const std::string& fqn, std::set<const void*>& seen,
-                   std::vector<std::pair<std::string, std::shared_ptr<Unit>>>& out) {
-  if (!seen.insert(&module).second) return;
-  for (const auto& child : module.named_children())
-    collect_units(*child.value(), fqn.empty() ? child.key() : fqn + "." + child.key(), seen, out);
-  if (auto* point = dynamic_cast<HookPoint*>(&module); point && point->unit)
-    out.emplace_back(fqn, point->unit);
-}
 
 }  // namespace
 
@@ -45,11 +37,8 @@ Root& Root::of(Unit& unit) {
     return *unit.root();
   }
   auto root = std::make_shared<Root>(unit);
-  std::vector<std::pair<std::string, std::shared_ptr<Unit>>> found;
-  std::set<const void*> seen;
-  collect_units(unit.module(), "", seen, found);
   bool replicas = false;
-  for (auto& [fqn, member] : found) {
+  for (auto& [fqn, member] : named_units(unit.module())) {
     if (member->root() && member->root()->depth_ > 0)
       fail(Code::kInvalidArgument,
            fmt::format("{} ran its forward inside another tree's; call the outermost module",
@@ -153,9 +142,8 @@ void Root::forward_failed(Unit& unit) {
 
 // ---- backward ----
 
-void Root::enter_backward(int task) {
+void Root::enter_backward() {
   if (!token_.expired()) return;
-  backward_task_ = task;
   auto token = std::make_shared<Token>();
   token->root = shared_from_this();
   token_ = token;
@@ -193,12 +181,10 @@ void Root::finish_backward() {
   backward_order_.clear();
   last_backward_index_ = 0;
   ++epoch_;
-  backward_task_ = -1;
   token_.reset();
 }
 
 void Root::backward_failed() noexcept {
-  backward_task_ = -1;
   token_.reset();
   Status status;
   status.code = Code::kInternal;
@@ -241,7 +227,6 @@ void Root::check_alive(const Unit& unit) const {
 void Root::reset() {
   failure_ = {};
   depth_ = 0;
-  backward_task_ = -1;
   backward_order_.clear();
   for (const std::shared_ptr<Unit>& unit : units()) unit->reset(true);
 }

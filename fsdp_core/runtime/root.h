@@ -53,16 +53,14 @@ class Root : public std::enable_shared_from_this<Root> {
   int depth() const { return depth_; }
 
   // -- backward --
-  void enter_backward(int task);
+  void enter_backward();
   void before_backward(Unit& unit, const Use& use);  // after its gather was issued
   void after_backward(Unit& unit);                   // after its reshard, before its reduction
-  bool in_backward() const { return backward_task_ >= 0; }
 
   // -- failure --
   /// A step failed on this rank: peers are told by aborting the groups; nothing runs until reset().
   void fail_step(const Status& status, bool drop_gradients) noexcept;
   void check_alive(const Unit& unit) const;
-  const Status& failure() const { return failure_; }
   void reset();
 
  private:
@@ -80,7 +78,6 @@ class Root : public std::enable_shared_from_this<Root> {
   Consumers consumers_;
 
   int depth_ = 0;
-  int backward_task_ = -1;
   std::weak_ptr<Token> token_;
   Status failure_;
 

@@ -10,20 +10,28 @@ namespace {
 
 using Units = std::vector<std::shared_ptr<detail::Unit>>;
 
-void collect(torch::nn::Module& module, std::set<const void*>& seen, Units& out) {
+void collect(torch::nn::Module& module, const std::string& fqn, std::set<const void*>& seen,
+             NamedUnits& out) {
   if (!seen.insert(&module).second) return;
-  for (const auto& child : module.named_children()) collect(*child.value(), seen, out);
+  for (const auto& child : module.named_children())
+    collect(*child.value(), fqn.empty() ? child.key() : fqn + "." + child.key(), seen, out);
   if (auto* point = dynamic_cast<HookPoint*>(&module); point && point->unit)
-    out.push_back(point->unit);
+    out.emplace_back(fqn, point->unit);
 }
 
 }  // namespace
 
+NamedUnits named_units(torch::nn::Module& module) {
+  NamedUnits out;
+  std::set<const void*> seen;
+  collect(module, "", seen, out);
+  return out;
+}
+
 Units units_of(const ModuleRef& module, const char* call, bool recurse) {
   Units out;
   if (recurse) {
-    std::set<const void*> seen;
-    collect(*module, seen, out);
+    for (auto& [fqn, unit] : named_units(*module)) out.push_back(std::move(unit));
   } else if (auto* point = dynamic_cast<HookPoint*>(&*module); point && point->unit) {
     out.push_back(point->unit);
   }

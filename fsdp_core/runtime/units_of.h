@@ -3,12 +3,18 @@
 #include <tessera/fsdp/training.h>
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp_core/runtime/root.h"
 
 namespace tessera::fsdp {
 
+using NamedUnits = std::vector<std::pair<std::string, std::shared_ptr<detail::Unit>>>;
+
+/// Every unit of the module tree by its FQN from `module`, children before parents, each once.
+NamedUnits named_units(torch::nn::Module& module);
 /// Throws kInvalidArgument, naming `call`, where there is none.
 std::vector<std::shared_ptr<detail::Unit>> units_of(const ModuleRef& module, const char* call,
                                                     bool recurse = true);

@@ -252,15 +252,15 @@ void ParamGroup::drop_gradients() {
 
 void ParamGroup::accumulate(const at::Tensor& reduced, const std::vector<bool>& used) {
   at::NoGradGuard no_grad;
-  bool any = false, held = !shard_grad_buffer_.defined();
+  bool any = false, held = false;
   for (const Param& param : params_) {
     const bool defined = param.shard.grad().defined();
     any |= defined;
     // A slice that the user still holds after he cleared .grad must keep its values.
     held |= param.shard_grad.defined() && param.shard_grad.use_count() > (defined ? 2 : 1);
   }
-  if (held && !any) {
-    shard_grad_buffer_ = at::empty({layout_->shard_numel()}, shard_buffer_.options());
+  if (!shard_grad_buffer_.defined() || (held && !any)) {
+    shard_grad_buffer_ = at::zeros({layout_->shard_numel()}, shard_buffer_.options());
     for (std::size_t p = 0; p < params_.size(); ++p)
       params_[p].shard_grad = tensor_over(shard_grad_buffer_.storage(), dtypes_.stored,
                                           layout_->shard(p).offset, layout_->shard(p).shape);
@@ -268,12 +268,6 @@ void ParamGroup::accumulate(const at::Tensor& reduced, const std::vector<bool>& 
   if (!any) {
     copy_into(shard_grad_buffer_, reduced);
   } else {
-    if (!shard_grad_buffer_.defined()) {
-      shard_grad_buffer_ = at::zeros({layout_->shard_numel()}, shard_buffer_.options());
-      for (std::size_t p = 0; p < params_.size(); ++p)
-        params_[p].shard_grad = tensor_over(shard_grad_buffer_.storage(), dtypes_.stored,
-                                            layout_->shard(p).offset, layout_->shard(p).shape);
-    }
     for (Param& param : params_) {
       at::Tensor& grad = param.shard.mutable_grad();
       if (!grad.defined()) {

@@ -306,7 +306,7 @@ void Unit::pre_backward(const std::shared_ptr<Use>& use) {
   if (use->started_in(task)) return;
   use->start(task);
   root_->check_alive(*this);
-  root_->enter_backward(task);
+  root_->enter_backward();
   if (!find_run(task)) begin_run(task);
   unshard(CommPhase::kBackward);
   if (!groups_.empty() && state_.phase() != Phase::kForward)

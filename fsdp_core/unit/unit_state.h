@@ -62,7 +62,6 @@ class UnitState {
   ParamsState params() const { return params_; }
   Phase phase() const { return phase_; }
   GradsState grads() const { return grads_; }
-  bool in_backward() const { return phase_ == Phase::kPreBackward || phase_ == Phase::kBackward; }
   std::string to_string() const;
 
  private:
