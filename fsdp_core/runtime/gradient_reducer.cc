@@ -56,8 +56,9 @@ void GradientReducer::reduce(Unit& unit) {
       for (std::size_t p = 0; p < used.size(); ++p)
         bits.data_ptr<std::uint8_t>()[p] = group->params()[p].used;
       const CommTag tag{unit.name(), CommPhase::kBackward};
-      if (unit.comms().shards() > 1) unit.shard_comm().all_reduce(bits, Reduce::kMax, tag);
-      if (unit.comms().replicas() > 1) unit.replicate_comm().all_reduce(bits, Reduce::kMax, tag);
+      for (Communicator* comm : {&unit.shard_comm(), &unit.replicate_comm()})
+        if (comm->size() > 1)
+          compute_->run([&] { comm->all_reduce(bits, Reduce::kMax, tag); }, comm);
       for (std::size_t p = 0; p < used.size(); ++p) used[p] = bits.data_ptr<std::uint8_t>()[p] != 0;
     }
     for (Param& param : group->params()) param.used = false;
@@ -83,20 +84,22 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const std::vec
 
   // The stream's own work holds its tensors; `output` is handed from step to step.
   auto out = std::make_shared<at::Tensor>();
-  reduce_->run([=, &shard, &group] {
-    at::NoGradGuard guard;
-    if (factors.pre > 1) input.div_(factors.pre);
-    if (shard.size() == 1) {
-      *out = input;
-    } else {
-      *out = at::empty({group.layout().shard_numel()}, input.options());
-      shard.reduce_scatter_into(*out, input, Reduce::kSum, tag);
-    }
-  });
+  reduce_->run(
+      [=, &shard, &group] {
+        at::NoGradGuard guard;
+        if (factors.pre > 1) input.div_(factors.pre);
+        if (shard.size() == 1) {
+          *out = input;
+        } else {
+          *out = new_tensor(group.layout().shard_numel(), input.scalar_type(), input.device());
+          shard.reduce_scatter_into(*out, input, Reduce::kSum, tag);
+        }
+      },
+      &shard);
   if (unit.comms().replicas() > 1 && unit.all_reduce) {
     all_reduce_->wait_for(*reduce_);
     Communicator& replicas = unit.replicate_comm();
-    all_reduce_->run([=, &replicas] { replicas.all_reduce(*out, Reduce::kSum, tag); });
+    all_reduce_->run([=, &replicas] { replicas.all_reduce(*out, Reduce::kSum, tag); }, &replicas);
   }
   Stream& last = unit.comms().replicas() > 1 ? *all_reduce_ : *reduce_;
   last.run([=, &group] {

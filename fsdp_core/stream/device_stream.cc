@@ -41,7 +41,7 @@ class DeviceStream final : public Stream {
   c10::Stream stream() const {
     return stream_ ? *stream_ : c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   }
-  void launch(std::function<void()> work) override {
+  void launch(std::function<void()> work, const Communicator*) override {
     c10::StreamGuard guard(*stream_);
     work();
   }

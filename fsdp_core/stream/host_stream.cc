@@ -10,7 +10,7 @@ class HostStream final : public Stream {
   void wait(const Event& event) override { event.synchronize(); }
 
  private:
-  void launch(std::function<void()> work) override { work(); }
+  void launch(std::function<void()> work, const Communicator*) override { work(); }
 };
 
 class HostStreams final : public StreamFactory {

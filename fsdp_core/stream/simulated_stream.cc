@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -38,10 +39,51 @@ class Latch final : public Event::Impl {
   std::exception_ptr error_;
 };
 
+/// In what order the streams may call a communicator: that in which they were told to.
+class Turns {
+ public:
+  using Ticket = std::pair<const Communicator*, std::uint64_t>;
+  Ticket take(const Communicator* comm) {
+    std::lock_guard lock(mutex_);
+    return {comm, comm ? lines_[comm].taken++ : 0};
+  }
+  /// Runs `work` when all before it had their turn; its turn passes however it ends.
+  template <class F>
+  void in_turn(const Ticket& ticket, F&& work) {
+    if (!ticket.first) return work();
+    std::unique_lock lock(mutex_);
+    Line& line = lines_[ticket.first];
+    changed_.wait(lock, [&] { return line.served == ticket.second; });
+    lock.unlock();
+    struct Pass {
+      Turns& turns;
+      Line& line;
+      ~Pass() {
+        std::lock_guard guard(turns.mutex_);
+        ++line.served;
+        turns.changed_.notify_all();
+      }
+    } pass{*this, line};
+    work();
+  }
+
+ private:
+  struct Line {
+    std::uint64_t taken = 0;
+    std::uint64_t served = 0;
+  };
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<const Communicator*, Line> lines_;
+};
+
 class LateStream final : public Stream {
  public:
-  LateStream(std::string name, std::uint64_t seed, int max_delay_us)
-      : Stream(std::move(name), /*immediate=*/false), random_(seed), max_delay_us_(max_delay_us) {
+  LateStream(std::string name, std::shared_ptr<Turns> turns, std::uint64_t seed, int max_delay_us)
+      : Stream(std::move(name), /*immediate=*/false),
+        turns_(std::move(turns)),
+        random_(seed),
+        max_delay_us_(max_delay_us) {
     thread_ = std::thread([this] { loop(); });
   }
   ~LateStream() override {
@@ -63,7 +105,16 @@ class LateStream final : public Stream {
   }
 
  private:
-  void launch(std::function<void()> work) override { push(std::move(work), true); }
+  void launch(std::function<void()> work, const Communicator* comm) override {
+    // After a failure work is passed over, but not its turn.
+    push(
+        [this, work = std::move(work), ticket = turns_->take(comm)] {
+          turns_->in_turn(ticket, [&] {
+            if (!error_) work();
+          });
+        },
+        true);
+  }
 
   void push(std::function<void()> work, bool late) {
     {
@@ -86,16 +137,16 @@ class LateStream final : public Stream {
       lock.unlock();
       if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay));
       try {
-        // After a failure nothing runs but the events, which tell it.
-        if (!error_ || !late) work();
+        work();
       } catch (...) {
-        error_ = std::current_exception();
+        if (!error_) error_ = std::current_exception();
       }
       work = nullptr;
       lock.lock();
     }
   }
 
+  std::shared_ptr<Turns> turns_;
   std::mt19937_64 random_;
   int max_delay_us_;
   std::mutex mutex_;
@@ -109,24 +160,30 @@ class LateStream final : public Stream {
 /// The caller's own work is always done by the time it asks.
 class CallerStream final : public Stream {
  public:
-  CallerStream() : Stream("compute", /*immediate=*/true) {}
+  explicit CallerStream(std::shared_ptr<Turns> turns)
+      : Stream("compute", /*immediate=*/false), turns_(std::move(turns)) {}
   Event record() override { return {}; }
   void wait(const Event& event) override { event.synchronize(); }
 
  private:
-  void launch(std::function<void()> work) override { work(); }
+  void launch(std::function<void()> work, const Communicator* comm) override {
+    turns_->in_turn(turns_->take(comm), work);
+  }
+
+  std::shared_ptr<Turns> turns_;
 };
 
 class SimulatedStreams final : public StreamFactory {
  public:
   SimulatedStreams(std::uint64_t seed, int max_delay_us)
       : seed_(seed), max_delay_us_(max_delay_us) {}
-  std::shared_ptr<Stream> compute() override { return std::make_shared<CallerStream>(); }
+  std::shared_ptr<Stream> compute() override { return std::make_shared<CallerStream>(turns_); }
   std::shared_ptr<Stream> make(std::string name, bool) override {
-    return std::make_shared<LateStream>(std::move(name), seed_++, max_delay_us_);
+    return std::make_shared<LateStream>(std::move(name), turns_, seed_++, max_delay_us_);
   }
 
  private:
+  std::shared_ptr<Turns> turns_ = std::make_shared<Turns>();
   std::uint64_t seed_;
   int max_delay_us_;
 };

@@ -17,6 +17,8 @@
 
 namespace tessera::fsdp {
 
+class Communicator;
+
 /// A point in a stream's work. Copies are the same point; default: already passed.
 class Event {
  public:
@@ -42,13 +44,15 @@ class Stream {
   virtual ~Stream() = default;
   const std::string& name() const { return name_; }
 
-  /// Runs `work` in this stream's order. Work must own (or outlive) what it touches.
+  /// Runs `work` in this stream's order. Work must own (or outlive) what it touches. `comm`: a
+  /// communicator that it calls. Work that names the same one runs in the order it was given,
+  /// whatever its streams, as collectives of one group must on every rank.
   template <class F>
-  void run(F&& work) {
+  void run(F&& work, const Communicator* comm = nullptr) {
     if (immediate_) {
       work();
     } else {
-      launch(std::function<void()>(std::forward<F>(work)));
+      launch(std::function<void()>(std::forward<F>(work)), comm);
     }
   }
   /// The point after all work given so far.
@@ -61,7 +65,7 @@ class Stream {
 
  protected:
   Stream(std::string name, bool immediate) : name_(std::move(name)), immediate_(immediate) {}
-  virtual void launch(std::function<void()> work) = 0;
+  virtual void launch(std::function<void()> work, const Communicator* comm) = 0;
 
  private:
   std::string name_;

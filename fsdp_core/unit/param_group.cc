@@ -34,13 +34,10 @@ ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> la
   at::NoGradGuard no_grad;
   const c10::Device home = offload ? c10::Device(c10::kCPU) : device;
   shard_buffer_ = at::zeros({layout_->shard_numel()}, at::TensorOptions(home).dtype(dtypes.stored));
-  if (!resident_)
-    for (std::int64_t numel : layout_->buffer_numels())
-      full_.emplace_back(numel, dtypes_.compute, device_);
-  if (!layout_->in_place() && !resident_)
-    gathered_ = RefillBuffer(layout_->full_numel(), dtypes_.compute, device_);
-  for (std::int64_t numel : layout_->buffer_numels())
+  for (std::int64_t numel : layout_->buffer_numels()) {
     grads_.emplace_back(numel, dtypes_.reduce, device_);
+    grad_tensors_.push_back(grads_.back().tensor());
+  }
 
   for (std::size_t p = 0; p < params_.size(); ++p) {
     Param& param = params_[p];
@@ -55,12 +52,18 @@ ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> la
     param.shard.set_requires_grad(param.requires_grad);
     param.grad_view =
         tensor_over(grads_[full.buffer].storage(), dtypes_.reduce, full.offset, param.sizes);
-    full_views_.push_back(
-        resident_
-            ? tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, param.sizes)
-            : tensor_over(full_[full.buffer].storage(), dtypes_.compute, full.offset, param.sizes));
-    param.compute.set_data(full_views_.back());
-    if (!resident_) param.poison = poison_storage(full_[full.buffer].nbytes(), device_, param.fqn);
+  }
+  if (resident_)
+    for (std::size_t p = 0; p < params_.size(); ++p)
+      full_.views.push_back(tensor_over(shard_buffer_.storage(), dtypes_.stored,
+                                        layout_->shard(p).offset, params_[p].sizes));
+  else
+    make_memory(full_, dtypes_.compute);
+  for (std::size_t p = 0; p < params_.size(); ++p) {
+    params_[p].compute.set_data(full_.views[p]);
+    if (!resident_)
+      params_[p].poison =
+          poison_storage(full_.buffers[layout_->full(p).buffer].nbytes(), device_, params_[p].fqn);
   }
   rename("");
   attached_ = true;
@@ -80,60 +83,52 @@ void ParamGroup::rename(const std::string& prefix) {
   }
 }
 
-std::vector<RefillBuffer>& ParamGroup::buffers(bool full_precision) {
-  if (!full_precision || dtypes_.stored == dtypes_.compute) return full_;
-  if (precise_.empty()) {
-    for (std::int64_t numel : layout_->buffer_numels())
-      precise_.emplace_back(numel, dtypes_.stored, device_);
-    for (std::size_t p = 0; p < params_.size(); ++p)
-      precise_views_.push_back(tensor_over(precise_[layout_->full(p).buffer].storage(),
-                                           dtypes_.stored, layout_->full(p).offset,
-                                           params_[p].sizes));
+void ParamGroup::make_memory(FullMemory& memory, at::ScalarType dtype) {
+  for (std::int64_t numel : layout_->buffer_numels()) {
+    memory.buffers.emplace_back(numel, dtype, device_);
+    memory.tensors.push_back(memory.buffers.back().tensor());
   }
+  if (!layout_->in_place()) memory.rank_major = RefillBuffer(layout_->full_numel(), dtype, device_);
+  RefillBuffer& output = layout_->in_place() ? memory.buffers[0] : memory.rank_major;
+  memory.own_slot = tensor_over(output.storage(), dtype, layout_->rank() * layout_->shard_numel(),
+                                {layout_->shard_numel()});
+  for (std::size_t p = 0; p < params_.size(); ++p) {
+    const UnitLayout::FullPlace& place = layout_->full(p);
+    memory.views.push_back(
+        tensor_over(memory.buffers[place.buffer].storage(), dtype, place.offset, params_[p].sizes));
+  }
+}
+
+ParamGroup::FullMemory& ParamGroup::memory(bool full_precision) {
+  if (!full_precision || dtypes_.stored == dtypes_.compute) return full_;
+  if (precise_.buffers.empty()) make_memory(precise_, dtypes_.stored);
   return precise_;
 }
+
+void ParamGroup::note_version() { gathered_version_ = version_sum(); }
 
 void ParamGroup::gather(Communicator& comm, const CommTag& tag, bool full_precision) {
   if (resident_) return;
   at::NoGradGuard no_grad;
-  gathered_version_ = version_sum();
-  std::vector<RefillBuffer>& out = buffers(full_precision);
-  const bool precise = &out == &precise_;
-  const std::int64_t own = layout_->rank() * layout_->shard_numel();
-  if (layout_->in_place()) {
-    out[0].allocate();
-    const at::Tensor slot =
-        tensor_over(out[0].storage(), out[0].tensor().scalar_type(), own, {layout_->shard_numel()});
-    copy_into(slot, shard_buffer_);
-    if (layout_->shards() > 1) comm.all_gather_into(out[0].tensor(), slot, tag);
-    return;
-  }
-  RefillBuffer precise_output;
-  if (precise) precise_output = RefillBuffer(layout_->full_numel(), dtypes_.stored, device_);
-  RefillBuffer& output = precise ? precise_output : gathered_;
+  FullMemory& full = memory(full_precision);
+  RefillBuffer& output = layout_->in_place() ? full.buffers[0] : full.rank_major;
   output.allocate();
-  const at::Tensor slot =
-      tensor_over(output.storage(), output.tensor().scalar_type(), own, {layout_->shard_numel()});
-  copy_into(slot, shard_buffer_);
-  if (layout_->shards() > 1) comm.all_gather_into(output.tensor(), slot, tag);
-  std::vector<at::Tensor> targets;
-  for (RefillBuffer& buffer : out) {
-    buffer.allocate();
-    targets.push_back(buffer.tensor());
-  }
-  layout_->copy_out(output.tensor(), targets);
+  copy_into(full.own_slot, shard_buffer_);
+  if (layout_->shards() > 1) comm.all_gather_into(output.tensor(), full.own_slot, tag);
+  if (layout_->in_place()) return;
+  for (RefillBuffer& buffer : full.buffers) buffer.allocate();
+  layout_->copy_out(output.tensor(), full.tensors);
   output.release();
 }
 
 void ParamGroup::attach(bool full_precision) {
   if (!resident_) {
-    std::vector<RefillBuffer>& memory = buffers(full_precision);
-    const bool precise = &memory == &precise_;
+    const FullMemory& full = memory(full_precision);
+    const bool precise = &full == &precise_;
     for (std::size_t p = 0; p < params_.size(); ++p) {
-      if (precise != attached_precise_)
-        params_[p].compute.set_data(precise ? precise_views_[p] : full_views_[p]);
+      if (precise != attached_precise_) params_[p].compute.set_data(full.views[p]);
       params_[p].compute.unsafeGetTensorImpl()->set_storage_keep_dtype(
-          memory[layout_->full(p).buffer].storage());
+          full.buffers[layout_->full(p).buffer].storage());
     }
     attached_precise_ = precise;
   }
@@ -145,7 +140,7 @@ void ParamGroup::detach() {
   if (!attached_) return;
   if (!resident_) {
     for (std::size_t p = 0; p < params_.size(); ++p) {
-      if (attached_precise_) params_[p].compute.set_data(full_views_[p]);
+      if (attached_precise_) params_[p].compute.set_data(full_.views[p]);
       params_[p].compute.unsafeGetTensorImpl()->set_storage_keep_dtype(params_[p].poison);
     }
     attached_precise_ = false;
@@ -155,8 +150,8 @@ void ParamGroup::detach() {
 }
 
 void ParamGroup::drop_gathered() {
-  for (RefillBuffer& buffer : full_) buffer.release();
-  for (RefillBuffer& buffer : precise_) buffer.release();
+  for (FullMemory* full : {&full_, &precise_})
+    for (RefillBuffer& buffer : full->buffers) buffer.release();
 }
 
 void ParamGroup::register_tensors(bool shards) {
@@ -177,7 +172,7 @@ void ParamGroup::write_back() {
   if (resident_) return;
   at::NoGradGuard no_grad;
   TESSERA_CHECK(attached_ && (attached_precise_ || dtypes_.stored == dtypes_.compute));
-  std::vector<RefillBuffer>& from = buffers(true);
+  const std::vector<RefillBuffer>& from = memory(true).buffers;
   const std::int64_t shard = layout_->shard_numel();
   if (layout_->in_place()) {
     shard_buffer_.copy_(from[0].tensor().narrow(0, layout_->rank() * shard, shard));
@@ -236,10 +231,8 @@ at::Tensor ParamGroup::take_gradients() {
   has_gradients_ = false;
   if (layout_->in_place()) return grads_[0].take();
   at::NoGradGuard no_grad;
-  at::Tensor input = at::empty({layout_->full_numel()}, grads_[0].tensor().options());
-  std::vector<at::Tensor> from;
-  for (RefillBuffer& buffer : grads_) from.push_back(buffer.tensor());
-  layout_->copy_in(from, input);
+  at::Tensor input = new_tensor(layout_->full_numel(), dtypes_.reduce, device_);
+  layout_->copy_in(grad_tensors_, input);
   for (RefillBuffer& buffer : grads_) buffer.release();
   return input;
 }

@@ -42,6 +42,8 @@ class ParamGroup {
   const at::Tensor& shard_buffer() const { return shard_buffer_; }
 
   // -- parameters --
+  /// The shards as they are now are what the next gather gathers.
+  void note_version();
   /// Fills the unsharded buffers from all shards; collective over `comm`. Runs in the gather
   /// stream. `full_precision`: in the stored dtype, into a second set of buffers.
   void gather(Communicator& comm, const CommTag& tag, bool full_precision = false);
@@ -53,7 +55,7 @@ class ParamGroup {
   bool full_precision() const { return attached_precise_; }
   /// Frees gathered memory, in the stream that gathers. Not while attached().
   void drop_gathered();
-  /// True when a shard parameter changed since the last gather (optimizer, user).
+  /// True when a shard parameter changed since note_version (optimizer, user).
   bool stale() const;
   /// Copies this rank's part of the (attached, stored dtype) full parameters back into the shard
   /// buffer.
@@ -85,7 +87,16 @@ class ParamGroup {
 
  private:
   void register_tensors(bool shards);
-  std::vector<RefillBuffer>& buffers(bool full_precision);
+  /// What one gather fills, and the tensors over it, which stay: storages are refilled.
+  struct FullMemory {
+    std::vector<RefillBuffer> buffers;
+    std::vector<at::Tensor> tensors;  // the buffers'
+    RefillBuffer rank_major;          // per-parameter layout: the collective's output
+    at::Tensor own_slot;              // this rank's part of that output
+    std::vector<at::Tensor> views;    // of each parameter, full shape
+  };
+  void make_memory(FullMemory& memory, at::ScalarType dtype);
+  FullMemory& memory(bool full_precision);
   std::uint64_t version_sum() const;
 
   std::vector<Param> params_;
@@ -95,15 +106,14 @@ class ParamGroup {
   bool resident_;
 
   at::Tensor shard_buffer_;
-  std::vector<RefillBuffer> full_;     // compute dtype
-  std::vector<RefillBuffer> precise_;  // stored dtype; exists only after it was asked for
-  RefillBuffer gathered_;              // per-parameter layout: the collective's rank-major output
-  std::vector<at::Tensor> full_views_, precise_views_;
+  FullMemory full_;     // compute dtype
+  FullMemory precise_;  // stored dtype; made when first asked for
   bool attached_ = false;
   bool attached_precise_ = false;
   std::uint64_t gathered_version_ = 0;
 
   std::vector<RefillBuffer> grads_;
+  std::vector<at::Tensor> grad_tensors_;  // the buffers'
   bool has_gradients_ = false;
   at::Tensor shard_grad_buffer_;
 };

@@ -3,13 +3,15 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 
+#include "fsdp_core/unit/recycler.h"
+
 namespace tessera::fsdp {
 namespace {
 
 c10::Storage empty_storage(std::size_t nbytes, c10::Device device) {
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes, c10::DataPtr(nullptr, device),
-      c10::GetAllocator(device.type()), /*resizable=*/false));
+      buffer_allocator(device.type()), /*resizable=*/false));
 }
 
 }  // namespace
@@ -22,6 +24,12 @@ at::Tensor tensor_over(const c10::Storage& storage, at::ScalarType dtype, std::i
   tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return tensor;
+}
+
+at::Tensor new_tensor(std::int64_t numel, at::ScalarType dtype, c10::Device device) {
+  RefillBuffer buffer(numel, dtype, device);
+  buffer.allocate();
+  return buffer.take();
 }
 
 RefillBuffer::RefillBuffer(std::int64_t numel, at::ScalarType dtype, c10::Device device)

@@ -16,6 +16,9 @@ namespace tessera::fsdp {
 at::Tensor tensor_over(const c10::Storage& storage, at::ScalarType dtype, std::int64_t offset,
                        at::IntArrayRef sizes);
 
+/// 1-D, contents undefined, memory from where refill buffers have theirs.
+at::Tensor new_tensor(std::int64_t numel, at::ScalarType dtype, c10::Device device);
+
 class RefillBuffer {
  public:
   RefillBuffer() = default;

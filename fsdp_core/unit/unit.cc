@@ -59,6 +59,11 @@ Unit::Unit(torch::nn::Module& module, Options options, UnitGroups comms,
 }
 
 Unit::~Unit() {
+  // Work still in its stream touches the groups. What failed there was told where it mattered.
+  try {
+    if (root_) root_->gather(*this).record().synchronize();
+  } catch (...) {
+  }
   for (const std::unique_ptr<ParamGroup>& group : groups_) {
     for (const Param& param : group->params()) {
       forget(param.compute);
@@ -142,11 +147,14 @@ bool Unit::start_unshard(CommPhase phase) {
   }
   state_.apply(UnitEvent::kGather, name_);
   gathering_full_precision_ = precise;
+  for (const std::unique_ptr<ParamGroup>& group : groups_) group->note_version();
   Stream& stream = root_->gather(*this);
-  stream.run([this, phase, precise] {
-    for (const std::unique_ptr<ParamGroup>& group : groups_)
-      group->gather(*comms_.shard, {name_, phase}, precise);
-  });
+  stream.run(
+      [this, phase, precise] {
+        for (const std::unique_ptr<ParamGroup>& group : groups_)
+          group->gather(*comms_.shard, {name_, phase}, precise);
+      },
+      comms_.shard.get());
   gathered_ = stream.record();
   return true;
 }
@@ -178,10 +186,12 @@ void Unit::summon(bool here) {
   state_.apply(UnitEvent::kSummon, name_);
   Stream& stream = root_->gather(*this);
   stream.wait_for(root_->compute());
-  stream.run([this] {
-    for (const std::unique_ptr<ParamGroup>& group : groups_)
-      group->gather(*comms_.shard, {name_, CommPhase::kSummon}, /*full_precision=*/true);
-  });
+  stream.run(
+      [this] {
+        for (const std::unique_ptr<ParamGroup>& group : groups_)
+          group->gather(*comms_.shard, {name_, CommPhase::kSummon}, /*full_precision=*/true);
+      },
+      comms_.shard.get());
   if (!here) {
     stream.run([this] {
       for (const std::unique_ptr<ParamGroup>& group : groups_) group->drop_gathered();

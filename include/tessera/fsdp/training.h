@@ -93,6 +93,10 @@ void check_optimizer(const torch::optim::Optimizer& optimizer, const ModuleRef& 
 /// step, no gradients.
 void reset(const ModuleRef& module);
 
+/// On CPUs the memory of gathered parameters and unsharded gradients is kept for the next unit and
+/// step: gives back what is not in use (before a large evaluation, say). Process-wide.
+void release_cached_memory();
+
 /// FQN of every unit below `module`, outermost last, with its state ("(Sharded, Idle, None)"): for
 /// messages.
 std::vector<std::pair<std::string, std::string>> unit_states(const ModuleRef& module);

@@ -1,0 +1,26 @@
+#pragma once
+// Recycler: the memory that units gather into and reduce from, used again instead of given back: on
+// CPUs a large buffer fresh from the system costs a page fault every 4 KiB, as long as the gather
+// itself. GPUs have their caching allocator for it.
+//
+// What it holds and what is in use together never exceed what was once in use together: a request
+// that no free block fits frees all of them first.
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+#include <cstddef>
+
+namespace tessera::fsdp {
+
+/// Where gathered parameters and unsharded gradients of that device come from. Lives for ever;
+/// thread-safe.
+c10::Allocator* buffer_allocator(c10::DeviceType device);
+
+struct RecyclerCounts {
+  std::size_t in_use = 0;       // bytes
+  std::size_t free = 0;         // bytes held for reuse
+  std::size_t allocations = 0;  // blocks asked of the system
+};
+RecyclerCounts recycler_counts();
+
+}  // namespace tessera::fsdp
