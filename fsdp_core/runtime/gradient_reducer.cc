@@ -91,7 +91,9 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const std::vec
         if (shard.size() == 1) {
           *out = input;
         } else {
-          *out = new_tensor(group.layout().shard_numel(), input.scalar_type(), input.device());
+          // In place: this rank's part of the input is nobody else's.
+          const std::int64_t numel = group.layout().shard_numel();
+          *out = tensor_over(input.storage(), input.scalar_type(), shard.rank() * numel, {numel});
           shard.reduce_scatter_into(*out, input, Reduce::kSum, tag);
         }
       },

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "fsdp_core/runtime/units_of.h"
+#include "fsdp_core/unit/recycler.h"
 
 namespace tessera::fsdp::detail {
 namespace {
@@ -178,6 +179,7 @@ void Root::finish_backward() {
   for (auto unit = all.rbegin(); unit != all.rend(); ++unit) (*unit)->complete_if_started();
   for (const std::shared_ptr<Unit>& unit : all) unit->end_backward();
   reducer_.finish();
+  end_recycler_step();
   backward_order_.clear();
   last_backward_index_ = 0;
   ++epoch_;

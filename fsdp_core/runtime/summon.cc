@@ -27,6 +27,7 @@ void SummonFullParams::Impl::end() {
   if (!open) return;
   open = false;
   for (const auto& unit : units) unit->end_summon(options.write_back);
+  release_cached_memory();  // all units at once are more than a step needs
 }
 
 SummonFullParams::SummonFullParams(const ModuleRef& module, const SummonOptions& options)

@@ -3,9 +3,11 @@
 #include <c10/core/CPUAllocator.h>
 #include <tessera/fsdp/training.h>
 
+#include <algorithm>
 #include <cstring>
-#include <map>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 namespace tessera::fsdp {
 namespace {
@@ -15,27 +17,40 @@ class Recycler final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, c10::Device(c10::kCPU)};
     std::lock_guard lock(mutex_);
-    // A block may be larger than asked for by little: rows padded otherwise, not another unit's.
-    auto found = free_.lower_bound(bytes);
-    if (found == free_.end() || found->first > bytes + bytes / 64) {
-      clear();
-      counts_.allocations += 1;
-      found = free_.emplace(bytes, c10::GetDefaultCPUAllocator()->allocate(bytes));
+    auto block = std::make_unique<Block>();
+    const auto found = best_fit(bytes);
+    if (found != free_.end()) {
+      counts_.free -= (*found)->bytes;
+      block = std::move(*found);
+      free_.erase(found);
     } else {
-      counts_.free -= found->first;
+      make_room(std::max(most_in_use_, counts_.in_use + bytes) - bytes);
+      block->owner = this;
+      block->bytes = bytes;
+      block->memory = c10::GetCPUAllocator()->allocate(bytes);
+      counts_.allocations += 1;
     }
-    auto* block = new Block{this, free_.extract(found)};
-    counts_.in_use += block->held.key();
-    return {block->held.mapped().get(), block, &give_back, c10::Device(c10::kCPU)};
+    counts_.in_use += block->bytes;
+    most_in_use_ = std::max(most_in_use_, counts_.in_use);
+    most_this_step_ = std::max(most_this_step_, counts_.in_use);
+    void* memory = block->memory.get();
+    return {memory, block.release(), &give_back, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }  // the context is no pointer
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     std::memcpy(to, from, bytes);
   }
 
+  void end_step() {
+    std::lock_guard lock(mutex_);
+    most_in_use_ = most_this_step_;
+    most_this_step_ = counts_.in_use;
+    make_room(most_in_use_);
+  }
   void release() {
     std::lock_guard lock(mutex_);
-    clear();
+    most_in_use_ = most_this_step_ = counts_.in_use;
+    make_room(counts_.in_use);
   }
   RecyclerCounts counts() {
     std::lock_guard lock(mutex_);
@@ -43,30 +58,42 @@ class Recycler final : public c10::Allocator {
   }
 
  private:
-  using Blocks = std::multimap<std::size_t, c10::DataPtr>;
   struct Block {
-    Recycler* owner;
-    Blocks::node_type held;  // goes back without an allocation
+    Recycler* owner = nullptr;
+    std::size_t bytes = 0;
+    c10::DataPtr memory;
   };
+  using Blocks = std::vector<std::unique_ptr<Block>>;
 
-  static void give_back(void* context) {
-    auto* block = static_cast<Block*>(context);
-    {
-      std::lock_guard lock(block->owner->mutex_);
-      block->owner->counts_.in_use -= block->held.key();
-      block->owner->counts_.free += block->held.key();
-      block->owner->free_.insert(std::move(block->held));
-    }
-    delete block;
+  /// May be larger by little: rows padded otherwise, not another unit's.
+  Blocks::iterator best_fit(std::size_t bytes) {
+    auto best = free_.end();
+    for (auto at = free_.begin(); at != free_.end(); ++at)
+      if ((*at)->bytes >= bytes && (*at)->bytes <= bytes + bytes / 64 &&
+          (best == free_.end() || (*at)->bytes < (*best)->bytes))
+        best = at;
+    return best;
   }
-  void clear() {
-    free_.clear();
-    counts_.free = 0;
+  /// Gives free blocks back, those that lay longest first, until all held fits into `limit`.
+  void make_room(std::size_t limit) {
+    auto keep = free_.begin();
+    while (keep != free_.end() && counts_.in_use + counts_.free > limit)
+      counts_.free -= (*keep++)->bytes;
+    free_.erase(free_.begin(), keep);
+  }
+  static void give_back(void* context) {
+    std::unique_ptr<Block> block(static_cast<Block*>(context));
+    Recycler& owner = *block->owner;
+    std::lock_guard lock(owner.mutex_);
+    owner.counts_.in_use -= block->bytes;
+    owner.counts_.free += block->bytes;
+    owner.free_.push_back(std::move(block));
   }
 
   std::mutex mutex_;
-  Blocks free_;
+  Blocks free_;  // in the order they came back
   RecyclerCounts counts_;
+  std::size_t most_in_use_ = 0, most_this_step_ = 0;
 };
 
 /// Never destroyed: tensors of static lifetime may give memory back at exit.
@@ -82,6 +109,8 @@ c10::Allocator* buffer_allocator(c10::DeviceType device) {
 }
 
 RecyclerCounts recycler_counts() { return recycler().counts(); }
+
+void end_recycler_step() { recycler().end_step(); }
 
 void release_cached_memory() { recycler().release(); }
 

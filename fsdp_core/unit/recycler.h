@@ -3,8 +3,8 @@
 // CPUs a large buffer fresh from the system costs a page fault every 4 KiB, as long as the gather
 // itself. GPUs have their caching allocator for it.
 //
-// What it holds and what is in use together never exceed what was once in use together: a request
-// that no free block fits frees all of them first.
+// What it holds and what is in use together never exceed what was in use together at the worst
+// moment of this step or the last: so it adds nothing to the peak.
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 
@@ -15,6 +15,9 @@ namespace tessera::fsdp {
 /// Where gathered parameters and unsharded gradients of that device come from. Lives for ever;
 /// thread-safe.
 c10::Allocator* buffer_allocator(c10::DeviceType device);
+
+/// After a backward: what only an earlier step needed goes back to the system.
+void end_recycler_step();
 
 struct RecyclerCounts {
   std::size_t in_use = 0;       // bytes

@@ -97,7 +97,7 @@ class Communicator {
   /// out.numel() == size() * in.numel(). `in` may be this rank's own slot of `out` (in place).
   void all_gather_into(at::Tensor out, at::Tensor in, const CommTag& tag);
   /// in.numel() == size() * out.numel(). Summed in rank order 0..size-1 on CPUs; `in` is consumed
-  /// (its values are unspecified afterwards). kAverage divides the result by size().
+  /// (its values are unspecified afterwards). `out` may be this rank's own slot of `in`. kAverage divides the result by size().
   void reduce_scatter_into(at::Tensor out, at::Tensor in, Reduce op, const CommTag& tag);
   void all_reduce(at::Tensor tensor, Reduce op, const CommTag& tag);
   /// From `root` (rank within the group).
