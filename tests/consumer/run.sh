@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# run.sh installed|subdirectory SOURCE BUILD WORK: builds the consumer that way and runs it on a sample.
+# run.sh installed|subdirectory SOURCE BUILD WORK [TORCH]: builds the consumer that way and runs it on a sample; where
+# TORCH names LibTorch's CMake package and the runtime is installed too, a training program as well.
 set -euo pipefail
-kind=$1 source=$2 build=$3 work=$4
+kind=$1 source=$2 build=$3 work=$4 torch=${5:-}
 rm -rf "$work" && mkdir -p "$work"
 if [ "$kind" = installed ]; then
   cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
@@ -10,9 +11,11 @@ if [ "$kind" = installed ]; then
     [ -s "$work/prefix/share/bash-completion/completions/$page" ]
   done
   flags=(-DCMAKE_PREFIX_PATH="$work/prefix")
+  [ -z "$torch" ] || flags+=(-DTorch_DIR="$torch")
 else
   flags=(-DTESSERA_SOURCE="$source")
 fi
 cmake -S "$source/tests/consumer" -B "$work/build" -G Ninja "${flags[@]}" >"$work/configure.log"
-ninja -C "$work/build" -j 2 consumer >"$work/build.log"
+ninja -C "$work/build" -j 2 >"$work/build.log"
 "$work/build/consumer" "$source/sample_checkpoints/dcp/fsdp2_w4/checkpoint"
+if [ "$kind" = installed ] && [ -n "$torch" ]; then "$work/build/training"; fi
