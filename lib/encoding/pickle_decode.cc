@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/encoding/pickle_globals.h>
 #include <tessera/encoding/pickle_reader.h>
 
 #include <algorithm>
@@ -55,6 +56,7 @@ class Decoder {
   std::optional<Value> known_call(Node node, int levels, int& height);
   std::optional<Value> known_builtin(Node node, std::string_view name, int levels, int& height);
   std::optional<Value> bytes_io(Node node, int levels, int& height);
+  std::optional<Value> enum_member(Node node, int& height) const;
   std::optional<Value> mapping(Node node, std::string_view name, int levels, int& height);
   Value opaque(Node node, int levels, int& height);
   void name_opaque(Node callable, OpaqueObject& out) const;
@@ -301,6 +303,25 @@ std::optional<Value> Decoder::known_builtin(Node node, std::string_view name, in
   return Value::bytes(std::move(raw), Value::Kind::kByteArray);
 }
 
+/// getattr(Class, "member") as a value is the global Class.member, as protocol 4 spells it; where
+/// the member's number is known, the call Class(number), as all other Pythons pickle it.
+std::optional<Value> Decoder::enum_member(Node node, int& height) const {
+  const auto arguments = graph_.items(graph_.arguments(node));
+  if (arguments.size() != 2 || graph_.kind(arguments[0]) != PickleKind::kGlobal ||
+      graph_.kind(arguments[1]) != PickleKind::kString)
+    return std::nullopt;  // denied, and only listed
+  OpaqueObject out;
+  name_opaque(node, out);
+  const auto [module, name] = graph_.global(arguments[0]);
+  if (const auto number = known_enum_number(module, name, graph_.text(arguments[1]))) {
+    out.how = OpaqueObject::How::kReduce;
+    out.name = name;
+    out.arguments = Value::list(ValueList{Value::integer(*number)}, Value::Kind::kTuple);
+    height = std::max(height, 1);
+  }
+  return Value::opaque(std::move(out));
+}
+
 std::optional<Value> Decoder::known_call(Node node, int levels, int& height) {
   const Node callable = graph_.callable(node);
   if (graph_.kind(callable) != PickleKind::kGlobal) return std::nullopt;
@@ -310,6 +331,7 @@ std::optional<Value> Decoder::known_call(Node node, int levels, int& height) {
     return mapping(node, name, levels, height);
   if (module == "_io" && name == "BytesIO") return bytes_io(node, levels, height);
   if (!bare(node)) return std::nullopt;
+  if (module == "builtins" && name == "getattr") return enum_member(node, height);
   if (module == "builtins") return known_builtin(node, name, levels, height);
   const auto arguments = graph_.items(graph_.arguments(node));
   if (module == "torch" && name == "Size") {

@@ -22,7 +22,7 @@ constexpr std::array kDeniedModules = {
     std::string_view("_ctypes"),    std::string_view("_posixsubprocess"),
 };
 
-// Types of plain data. `getattr` is judged by its arguments.
+// Types of plain data. `getattr` is judged by its arguments and by what becomes of its result.
 constexpr std::array kKnownBuiltins = {
     std::string_view("set"),      std::string_view("frozenset"), std::string_view("bytearray"),
     std::string_view("bytes"),    std::string_view("complex"),   std::string_view("int"),
@@ -117,6 +117,14 @@ bool is_in_module(std::string_view module, std::string_view parent) {
                               module[parent.size()] == '.');
 }
 
+bool is_identifier(std::string_view text) {
+  constexpr std::string_view kFirst = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_";
+  return !text.empty() && kFirst.find(text.front()) != std::string_view::npos &&
+         std::all_of(text.begin(), text.end(), [&](char c) {
+           return (c >= '0' && c <= '9') || kFirst.find(c) != std::string_view::npos;
+         });
+}
+
 bool is_torch_data(std::string_view module, std::string_view name) {
   if (module == "torch.storage") return name == "UntypedStorage" || name == "TypedStorage";
   if (module != "torch" && module != "torch.cuda" && module != "torch.sparse" &&
@@ -165,6 +173,27 @@ bool is_allowed_getattr(std::string_view class_module, std::string_view class_na
   }
   return class_module == "torch.distributed._shard.sharded_tensor.api" &&
          class_name == "ShardedTensor" && attribute == "ProcessGroupState";
+}
+
+bool is_enum_member(std::string_view class_module, std::string_view class_name,
+                    std::string_view attribute) {
+  return is_identifier(class_name) && is_identifier(attribute) && !attribute.starts_with("__") &&
+         class_module != "builtins" && class_name != "builtins" && class_name != "__builtins__" &&
+         classify_global(class_module, class_name) != Verdict::kDenied &&
+         classify_global(class_name, attribute) != Verdict::kDenied;
+}
+
+std::optional<std::int64_t> known_enum_number(std::string_view class_module,
+                                              std::string_view class_name,
+                                              std::string_view attribute) {
+  if (class_module != "deepspeed.runtime.zero.config" || class_name != "ZeroStageEnum")
+    return std::nullopt;
+  constexpr std::array kStages = {std::string_view("disabled"),
+                                  std::string_view("optimizer_states"),
+                                  std::string_view("gradients"), std::string_view("weights")};
+  const auto* found = std::find(kStages.begin(), kStages.end(), attribute);
+  if (found == kStages.end()) return std::nullopt;
+  return found - kStages.begin();
 }
 
 }  // namespace tessera

@@ -204,6 +204,7 @@ struct PickleOpcodes {
     const Node target = vm.top();
     if (vm.kind(target) != Kind::kReduce && vm.kind(target) != Kind::kNewObj)
       vm.corrupt("BUILD on what is no object");
+    vm.check_grown(target);
     PickleNode& node = vm.rep_->nodes[target];
     if (node.flags & PickleNode::kHasState) vm.corrupt("a second BUILD on one object");
     node.flags |= PickleNode::kHasState;

@@ -244,17 +244,22 @@ void ValueWriter::write_dtype(DType dtype) {
   emitter_.global("torch", torch_name(dtype));
 }
 
-/// A nested class ("ShardedTensor.ProcessGroupState") is reached by getattr, as protocol 2 does.
+/// A nested class ("ShardedTensor.ProcessGroupState") is reached by getattr, as protocol 2 does;
+/// so is the member of an enum, whose number its name does not tell.
 void ValueWriter::write_class(const OpaqueObject& object) {
   const std::size_t dot = object.name.find('.');
   if (dot == std::string::npos) return emitter_.global(object.module, object.name);
-  if (!is_allowed_getattr(object.module, object.name.substr(0, dot), object.name.substr(dot + 1)))
+  const auto owner = std::string_view(object.name).substr(0, dot);
+  const auto attribute = std::string_view(object.name).substr(dot + 1);
+  const bool is_value = object.how == OpaqueObject::How::kGlobal;
+  if (!is_allowed_getattr(object.module, owner, attribute) &&
+      !(is_value && is_enum_member(object.module, owner, attribute)))
     fail(Code::kUnsupported, fmt::format("pickle: the nested class {} cannot be written without "
                                          "getattr, which readers refuse",
                                          object.global()));
   emitter_.global("__builtin__", "getattr");
-  emitter_.global(object.module, object.name.substr(0, dot));
-  emitter_.string(object.name.substr(dot + 1));
+  emitter_.global(object.module, owner);
+  emitter_.string(attribute);
   emitter_.tuple_n(2);
   emitter_.reduce();
 }

@@ -188,6 +188,7 @@ PickleExtra& PickleVm::extra(Node node) {
 
 void PickleVm::append_to(Node target, std::span<const Node> items) {
   const PickleKind k = kind(target);
+  check_grown(target);
   if (k == PickleKind::kReduce || k == PickleKind::kNewObj) {
     PickleRun& run = extra(target).items;
     run = extend(run, items);
@@ -205,6 +206,7 @@ void PickleVm::append_to(Node target, std::span<const Node> items) {
 void PickleVm::set_in(Node target, std::span<const Node> pairs) {
   if (pairs.size() % 2) corrupt("a key without its value");
   const PickleKind k = kind(target);
+  check_grown(target);
   if (k == PickleKind::kReduce || k == PickleKind::kNewObj) {
     PickleRun& run = extra(target).dict_items;
     run = extend(run, pairs);
@@ -250,18 +252,53 @@ void PickleVm::deny_getattr(std::size_t at) {
   }
 }
 
-void PickleVm::check_getattr(PickleKind call, Node arguments) {
-  getattr_was_called_ = true;
+std::optional<PickleVm::Getattr> PickleVm::getattr_pair(Node arguments) const {
   const PickleNode& tuple = rep_->nodes[arguments];
   const auto items = rep_->run({tuple.wide(), tuple.a, false});
-  if (call == PickleKind::kReduce && items.size() == 2 && kind(items[0]) == PickleKind::kGlobal &&
-      kind(items[1]) == PickleKind::kString) {
-    const PickleGlobal& owner = rep_->globals[rep_->nodes[items[0]].a];
-    const PickleNode& attribute = rep_->nodes[items[1]];
-    const auto text = std::string_view(rep_->text).substr(attribute.wide(), attribute.length());
-    if (is_allowed_getattr(owner.module, owner.name, text)) return;
+  if (items.size() != 2 || kind(items[0]) != PickleKind::kGlobal ||
+      kind(items[1]) != PickleKind::kString)
+    return std::nullopt;
+  const PickleNode& attribute = rep_->nodes[items[1]];
+  return Getattr{&rep_->globals[rep_->nodes[items[0]].a],
+                 std::string_view(rep_->text).substr(attribute.wide(), attribute.length())};
+}
+
+bool PickleVm::is_getattr_result(Node node) const {
+  const PickleKind k = kind(node);
+  return (k == PickleKind::kReduce || k == PickleKind::kNewObj) && getattr_ != kAbsent &&
+         rep_->nodes[node].a == getattr_;
+}
+
+void PickleVm::check_getattr(PickleKind call, Node arguments) {
+  getattr_was_called_ = true;
+  const auto pair = getattr_pair(arguments);
+  if (call != PickleKind::kReduce || !pair ||
+      !(is_allowed_getattr(pair->owner->module, pair->owner->name, pair->attribute) ||
+        is_enum_member(pair->owner->module, pair->owner->name, pair->attribute)))
+    deny_getattr(opcode_at_);
+}
+
+void PickleVm::check_called(Node callable) {
+  if (!is_getattr_result(callable)) return;
+  const auto pair = getattr_pair(rep_->nodes[callable].b);
+  if (!pair || !is_allowed_getattr(pair->owner->module, pair->owner->name, pair->attribute))
+    deny_getattr(opcode_at_);
+}
+
+void PickleVm::check_grown(Node target) {
+  if (is_getattr_result(target)) deny_getattr(opcode_at_);
+}
+
+void PickleVm::check_getattr_is_only_called() {
+  if (getattr_ == kAbsent) return;
+  // A place that a container has outgrown still holds what stood in it.
+  bool held =
+      rep_->root == getattr_ || std::ranges::find(rep_->children, getattr_) != rep_->children.end();
+  for (const PickleNode& node : rep_->nodes) {
+    held |= node.kind == PickleKind::kPersistentId && node.a == getattr_;
+    held |= (node.flags & PickleNode::kHasState) != 0 && node.c == getattr_;
   }
-  deny_getattr(opcode_at_);
+  if (held || !getattr_was_called_) deny_getattr(getattr_at_);
 }
 
 void PickleVm::push_call(PickleKind call, Node callable, Node arguments) {
@@ -269,6 +306,7 @@ void PickleVm::push_call(PickleKind call, Node callable, Node arguments) {
   if (k != PickleKind::kGlobal && k != PickleKind::kReduce) corrupt("a call of what is no global");
   if (kind(arguments) != PickleKind::kTuple) corrupt("a call whose arguments are no tuple");
   if (callable == getattr_) check_getattr(call, arguments);
+  check_called(callable);
   push(add({.kind = call, .a = callable, .b = arguments}));
 }
 
@@ -294,7 +332,7 @@ PickleGraph PickleVm::run(std::size_t* consumed) {
     ++opcode_count_;
     step(std::to_integer<std::uint8_t>(bytes_[position_++]));
   }
-  if (getattr_ != kAbsent && !getattr_was_called_) deny_getattr(getattr_at_);
+  check_getattr_is_only_called();
   if (consumed) {
     *consumed = position_;
   } else if (position_ != bytes_.size()) {

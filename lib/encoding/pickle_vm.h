@@ -1,5 +1,6 @@
 #pragma once
 // The pickle machine: a table of opcode handlers over a stack, marks, a dense memo and the arena.
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -59,9 +60,19 @@ class PickleVm {
   void memo_put(std::uint64_t index);
   void memo_get(std::uint64_t index);
 
-  // getattr is judged by its arguments, and refused where it is never called.
+  // getattr is judged by its arguments. It is refused where it is never called, and where it stands
+  // anywhere but as what is called; its result is refused where it is called or built on.
+  struct Getattr {
+    const PickleGlobal* owner;
+    std::string_view attribute;
+  };
+  std::optional<Getattr> getattr_pair(Node arguments) const;
   void check_getattr(PickleKind call, Node arguments);
+  void check_called(Node callable);
+  void check_grown(Node target);
+  void check_getattr_is_only_called();
   void deny_getattr(std::size_t at);
+  bool is_getattr_result(Node node) const;
 
   void step(std::uint8_t opcode);  // pickle_opcodes.cc
   PickleKind kind(Node node) const { return rep_->nodes[node].kind; }

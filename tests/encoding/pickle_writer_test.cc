@@ -197,6 +197,7 @@ TEST_CASE("what protocol 2 cannot hold is refused") {
   OpaqueObject nested;
   nested.module = "some.module";
   nested.name = "Outer.Inner";
+  nested.how = OpaqueObject::How::kReduce;
   CHECK(code_of([&] { write(Value::opaque(nested)); }) == Code::kUnsupported);
   OpaqueObject storage;
   storage.how = OpaqueObject::How::kPersistentId;

@@ -36,6 +36,21 @@ TEST_CASE("every DeepSpeed sample reads exactly as DeepSpeed's own converters re
   }
 }
 
+// tests/format/data/deepspeed_python_3_11_2: the sample zero2_w2, loaded and saved again by Python
+// 3.11.2, which pickles ZeroStageEnum.gradients as a call of getattr.
+TEST_CASE("a DeepSpeed checkpoint reads the same whichever way its Python pickles enums") {
+  const auto fs = make_posix_file_system();
+  OpenedCheckpoint opened = open_checkpoint(
+      *fs, TESSERA_SOURCE_DIR "/tests/format/data/deepspeed_python_3_11_2", {});
+  opened.locate_all({});
+  CHECK(opened.manifest.dialect == "ZeRO stage 2, 2 ranks, DeepSpeed 0.19.8");
+  const OpenedCheckpoint sample = open("deepspeed/zero2_w2");
+  CHECK(testing::content_of(opened.manifest, *opened.directory) ==
+        testing::content_of(sample.manifest, *sample.directory));
+  CHECK(testing::values_of(opened.manifest, *opened.directory) ==
+        testing::values_of(sample.manifest, *sample.directory));
+}
+
 TEST_CASE("a DeepSpeed checkpoint tells weights and buffers and masters and moments apart") {
   const OpenedCheckpoint opened = open("deepspeed/zero2_bf16_w2");
   const auto kind = [&](const char* name) { return opened.manifest.find(name)->kind; };

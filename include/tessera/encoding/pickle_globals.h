@@ -10,6 +10,8 @@
 // Pure functions on constant tables; thread-safe.
 #include <tessera/state/manifest.h>
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -24,9 +26,23 @@ std::pair<std::string_view, std::string_view> canonical_global(std::string_view 
 /// below.
 GlobalUse::Verdict classify_global(std::string_view module, std::string_view name);
 
-/// getattr(class, attribute) occurs in real checkpoints for two memory-format enums and for
-/// ShardedTensor.ProcessGroupState. Every other pair is denied.
+/// getattr(class, attribute) that formats decode, and that may stand where a class stands: two
+/// memory-format enums and ShardedTensor.ProcessGroupState.
 bool is_allowed_getattr(std::string_view class_module, std::string_view class_name,
                         std::string_view attribute);
+
+/// Whether getattr(class, attribute) may be kept as an opaque value, never called and never built
+/// on: that is how Python 3.11.0 to 3.11.3 pickle a member of an enum. The class is a plain name
+/// outside of builtins and of modules that are denied, under whatever module they are reached
+/// (torch.os); the attribute is a plain identifier without a leading double underscore.
+/// Source: Enum.__reduce_ex__ of those releases (Lib/enum.py).
+bool is_enum_member(std::string_view class_module, std::string_view class_name,
+                    std::string_view attribute);
+
+/// The number of a member of an enum whose numbers are known: the value that the call of the class
+/// takes which every other Python writes in its place. Nullopt for all other classes.
+std::optional<std::int64_t> known_enum_number(std::string_view class_module,
+                                              std::string_view class_name,
+                                              std::string_view attribute);
 
 }  // namespace tessera
