@@ -155,6 +155,29 @@ TEST_CASE("a missing source of a virtual dataset is named, never read as fill va
   CHECK(has_note(damaged, "CK083", "error"));
 }
 
+TEST_CASE("bytes after the end that an HDF5 file states are found, in the files it reads too") {
+  if (!has_hdf5()) return;
+  for (const std::string& name : sample_names("hdf5")) {
+    CAPTURE(name);
+    MemoryFileSystem fs;
+    copy_sample(fs, name, "/c");
+    const auto directory = fs.open_directory("/c");
+    const auto read = [&] {
+      return hdf5_driver().manifest({directory.get(), "checkpoint.h5", "c"}, tolerant());
+    };
+    for (const Note& note : read().notes) CHECK(note.code != "CK023");
+    for (const StoredFile& file : read().files) {
+      CAPTURE(file.path);
+      const Bytes whole = file_bytes(*directory, file.path);
+      Bytes longer = whole;
+      longer.push_back(std::byte{0});
+      fs.write_file("/c/" + file.path, longer);
+      CHECK(has_note(read(), "CK023", "error"));
+      fs.write_file("/c/" + file.path, whole);
+    }
+  }
+}
+
 TEST_CASE("every truncation of an HDF5 file is refused or reads the same") {
   if (!has_hdf5()) return;
   const SampleCase sample("hdf5/contiguous");

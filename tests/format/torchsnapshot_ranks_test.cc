@@ -153,6 +153,61 @@ TEST_CASE("files that are too short or too long are found") {
   CHECK(snapshot.notes("CK023"));
 }
 
+TEST_CASE("bytes after the last tensor of a slab are found, padding between tensors is not") {
+  Snapshot snapshot;
+  snapshot.world_size = 1;
+  snapshot.dict("0/m", R"("a","b")");
+  snapshot.tensor("0/m/a", "batched/s", 4, R"(,"byte_range":[8,24])");
+  snapshot.tensor("0/m/b", "batched/s", 1, R"(,"byte_range":[0,4])");
+  snapshot.file("batched/s", 24);
+  CHECK(snapshot.open(true).notes.empty());
+  snapshot.file("batched/s", 25);
+  CHECK(snapshot.failure().ok());
+  CHECK(snapshot.notes("CK023"));
+}
+
+TEST_CASE("what differs from rank to rank is said") {
+  Snapshot snapshot;
+  snapshot.dict("0/m", R"("w")").dict("1/m", R"("w")");
+  snapshot.tensor("0/m/w", "0/m/w", 4).tensor("1/m/w", "1/m/w", 4);
+  snapshot.file("0/m/w", 16, 1).file("1/m/w", 16, 2);
+  const Manifest manifest = snapshot.open();
+  REQUIRE(manifest.notes.size() == 1);
+  CHECK(manifest.notes[0].code == "CK070");
+  CHECK(manifest.notes[0].severity == "info");
+  CHECK_THAT(manifest.notes[0].message, Catch::Contains("1 entries") && Catch::Contains("m/w"));
+}
+
+TEST_CASE("an entry that is declared replicated and differs on another rank is a finding") {
+  const auto entries = [](Snapshot& snapshot, const std::string& zero, const std::string& one) {
+    snapshot.dict("0/m", R"("x")").dict("1/m", R"("x")");
+    snapshot.entry("0/m/x", zero).entry("1/m/x", one);
+  };
+  const auto codes = [](Snapshot& snapshot) {
+    std::vector<std::string> out;
+    for (const Note& note : snapshot.open(true).notes) out.push_back(note.code + note.tensor);
+    return out;
+  };
+  const auto number = [](int n) {
+    return fmt::format(R"({{"type":"int","serialized_value":"{}","replicated":true}})", n);
+  };
+  const auto tensor = [](const char* location) {
+    return fmt::format(R"({{"type":"Tensor","location":"{}","serializer":"buffer_protocol",)"
+                       R"("dtype":"torch.float32","shape":[2],"replicated":true}})",
+                       location);
+  };
+  Snapshot equal, different, tensors;
+  entries(equal, number(1), number(1));
+  CHECK(codes(equal).empty());
+  entries(different, number(1), number(2));
+  CHECK(codes(different) == std::vector<std::string>{"CK017m/x"});
+  CHECK(different.open().state.entries.at(0).value == Value::integer(1));
+  entries(tensors, tensor("a"), tensor("b"));
+  tensors.file("a", 8, 1).file("b", 8, 2);
+  CHECK(codes(tensors) == std::vector<std::string>{"CK017m/x"});
+  CHECK(names(tensors.open()) == Names{"m.x"});
+}
+
 TEST_CASE("a hole between shards is found") {
   Snapshot snapshot;
   snapshot.world_size = 1;

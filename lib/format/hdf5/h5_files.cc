@@ -18,6 +18,20 @@ constexpr std::uint64_t kSearchedBytes = 1 << 20;
 constexpr std::size_t kMaxCandidates = 256;
 constexpr int kMaxUserBlocks = 24;  // 512 bytes doubled this often: 4 GiB
 
+constexpr std::size_t kSuperblockHead = 28 + 3 * 8;
+
+/// Where the signature stands: at 0 or after a user block.
+std::optional<std::uint64_t> find_superblock(const ReadFile& file) {
+  std::array<std::byte, 8> head;
+  std::uint64_t at = 0;
+  for (int i = 0; i < kMaxUserBlocks && at + head.size() <= file.size_bytes(); ++i) {
+    file.read_at(at, head);
+    if (as_text(head) == kSignature) return at;
+    at = at == 0 ? 512 : 2 * at;
+  }
+  return std::nullopt;
+}
+
 bool names_file(std::string_view bytes, const std::string& name) {
   return bytes.find(name) != bytes.npos;
 }
@@ -40,6 +54,7 @@ const DescribedFile& FileSet::get(const std::string& path) {
     described.size_bytes = file->size_bytes();
     described.number = static_cast<std::uint32_t>(files_.size());
     described.report = parse_report(describe_file(helper_, *file));
+    described.end = stated_end(*file);
     const auto info = directory_.stat(path);
     files_.push_back({path, described.size_bytes, info ? info->mtime_ns : 0});
     return described_.emplace(path, std::move(described)).first->second;
@@ -51,15 +66,25 @@ bool FileSet::is_there(const std::string& path) const {
   return info && info->type == FileType::kRegular;
 }
 
-bool looks_like_hdf5(const ReadFile& file) {
-  std::array<std::byte, 8> head;
-  std::uint64_t at = 0;
-  for (int i = 0; i < kMaxUserBlocks && at + head.size() <= file.size_bytes(); ++i) {
-    file.read_at(at, head);
-    if (as_text(head) == kSignature) return true;
-    at = at == 0 ? 512 : 2 * at;
-  }
-  return false;
+bool looks_like_hdf5(const ReadFile& file) { return find_superblock(file).has_value(); }
+
+// HDF5 File Format Specification 3.0, II.A: the address counts from the beginning of the file.
+std::optional<std::uint64_t> stated_end(const ReadFile& file) {
+  const auto at = find_superblock(file);
+  if (!at) return std::nullopt;
+  std::array<std::byte, kSuperblockHead> head{};
+  const auto there = std::min<std::uint64_t>(head.size(), file.size_bytes() - *at);
+  file.read_at(*at, MutableBytes(head).first(there));
+  const auto byte = [&](std::size_t i) { return std::to_integer<std::size_t>(head.at(i)); };
+  const std::size_t version = byte(8);
+  if (version > 3) return std::nullopt;
+  const std::size_t width = version < 2 ? byte(13) : byte(9);
+  if (width != 2 && width != 4 && width != 8) return std::nullopt;
+  // Two addresses stand before it: of the base, and of the free space or the extension.
+  const std::size_t addresses = version == 0 ? 24 : version == 1 ? 28 : 12;
+  std::uint64_t end = 0;
+  for (std::size_t i = width; i-- > 0;) end = end << 8 | byte(addresses + 2 * width + i);
+  return end;
 }
 
 bool has_hdf5_suffix(std::string_view name) {

@@ -15,6 +15,7 @@ namespace tessera::h5 {
 struct DescribedFile {
   std::uint32_t number = 0;  // in Manifest::files
   std::uint64_t size_bytes = 0;
+  std::optional<std::uint64_t> end;  // by its superblock: what follows is not the file's
   Report report;
 };
 
@@ -26,6 +27,7 @@ class FileSet {
   /// Throws as Directory::open and describe_file do, with the file as context.
   const DescribedFile& get(const std::string& path);
   bool is_there(const std::string& path) const;
+  const std::map<std::string, DescribedFile>& described() const { return described_; }
   const Directory& directory() const { return directory_; }
 
  private:
@@ -37,6 +39,9 @@ class FileSet {
 
 /// Does it begin with HDF5's signature, at 0 or after a user block?
 bool looks_like_hdf5(const ReadFile& file);
+
+/// The end-of-file address of its superblock; nullopt where that is not read here.
+std::optional<std::uint64_t> stated_end(const ReadFile& file);
 
 /// ".h5", ".hdf5".
 bool has_hdf5_suffix(std::string_view name);

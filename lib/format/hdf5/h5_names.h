@@ -11,10 +11,11 @@ inline constexpr std::string_view kVersionAttribute = "tessera.version";  // of 
 inline constexpr std::string_view kStateDataset = "tessera.state";        // JSON, in the root group
 inline constexpr std::string_view kDefaultFile = "checkpoint.h5";         // in a folder
 
-inline constexpr std::string_view kExternalLink = "CK080";  // not followed
-inline constexpr std::string_view kOtherName = "CK081";     // soft links and second names
-inline constexpr std::string_view kNoValue = "CK082";       // an attribute without a form here
-inline constexpr std::string_view kUnreadable = "CK083";    // a dataset that cannot be read
-inline constexpr std::string_view kUnknownHere = "CK084";   // one of a type or filter we lack
+inline constexpr std::string_view kTrailingBytes = "CK023";  // behind the end of the file it states
+inline constexpr std::string_view kExternalLink = "CK080";   // not followed
+inline constexpr std::string_view kOtherName = "CK081";      // soft links and second names
+inline constexpr std::string_view kNoValue = "CK082";        // an attribute without a form here
+inline constexpr std::string_view kUnreadable = "CK083";     // a dataset that cannot be read
+inline constexpr std::string_view kUnknownHere = "CK084";    // one of a type or filter we lack
 
 }  // namespace tessera::h5

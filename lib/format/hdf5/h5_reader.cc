@@ -61,6 +61,7 @@ class ManifestBuilder {
     for (const LinkInfo& link : report.links) add_link(link);
     for (const Problem& problem : report.problems) add_problem(problem);
     if (own_) restore_state(report);
+    note_trailing_bytes();
     describe();
     check_declared();
     return std::move(out_);
@@ -217,6 +218,16 @@ class ManifestBuilder {
     out_.state = own_->restore(report, names_, embedded);
     for (std::size_t i = 0; i < embedded.size(); ++i) out_.tensors[i].embedded = embedded[i];
     for (const auto& [dropped, kept] : own_->aliases()) out_.provenance[dropped] = kept;
+  }
+
+  void note_trailing_bytes() {
+    for (const auto& [path, file] : files_.described())
+      if (file.end && *file.end < file.size_bytes)
+        findings_.note(kTrailingBytes, options_.tolerate_damage ? "error" : "warning",
+                       fmt::format("{} bytes follow the end of the file that its superblock "
+                                   "states ({})",
+                                   file.size_bytes - *file.end, *file.end),
+                       path);
   }
 
   void describe() {

@@ -3,6 +3,9 @@
 #include <tessera/base/text.h>
 #include <tessera/state/roles.h>
 
+#include <algorithm>
+#include <map>
+
 #include "lib/format/torchsnapshot/snapshot_parts.h"
 
 namespace tessera::snapshot {
@@ -33,6 +36,26 @@ void name_tensors(Manifest& manifest) {
   for (StoredTensor& tensor : manifest.tensors) tensor.embedded = true;
   for (const StateEntry& entry : manifest.state.entries)
     if (entry.value.is_tensor()) manifest.tensors[entry.value.tensor_index()].embedded = false;
+}
+
+/// What follows the last tensor of a slab is nothing that the snapshot knows. Files of one tensor
+/// are looked at where their chunk is made.
+void note_slab_ends(const Metadata& metadata, const Manifest& manifest, Findings& findings) {
+  std::map<std::string, std::uint64_t> ends;
+  for (const Entry& entry : metadata.entries)
+    for (const TensorPart& part : entry.parts)
+      if (part.part.range) {
+        std::uint64_t& end = ends[part.part.location];
+        end = std::max(end, part.part.range->second);
+      }
+  for (const StoredFile& file : manifest.files) {
+    const auto slab = ends.find(file.path);
+    if (slab == ends.end() || file.size_bytes <= slab->second) continue;
+    findings.note(codes::kTrailingBytes, findings.tolerate() ? "error" : "warning",
+                  fmt::format("{} bytes follow the slab's last tensor, which ends at {}",
+                              file.size_bytes - slab->second, slab->second),
+                  file.path);
+  }
 }
 
 /// Ranks' copies of one chunk are said once, not tensor by tensor.
@@ -71,6 +94,7 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   keep_entries(manifest, std::vector<bool>(manifest.state.entries.size(), true));
   name_tensors(manifest);
   note_copies(manifest);
+  note_slab_ends(metadata, manifest, findings);
   return manifest;
 }
 

@@ -68,6 +68,11 @@ class Merger {
           fail(Code::kUnsupported, fmt::format("\"{}\" is a name of the snapshot's own", name));
       root.emplace_back(Value::string(name), tree.value());
     }
+    if (differing_ > 0)
+      findings_.note(codes::kRanksDiffer, "info",
+                     fmt::format("{} entries differ from rank to rank; each rank's own is listed "
+                                 "below rank_<R>, \"{}\" first",
+                                 differing_, printable(first_differing_)));
     return Value::dict(std::move(root));
   }
 
@@ -108,6 +113,7 @@ class Merger {
       return true;
     }
     if (whole) return false;
+    if (differing_++ == 0) first_differing_ = nodes_[child].path;
     for (const std::int64_t rank : ranks_of(child)) {
       PrivateTree* tree = &private_[rank];
       for (const Value& item : path_) tree = &tree->at(item);
@@ -214,13 +220,28 @@ class Merger {
     return in_tensor(first.path, [&]() -> Merged {
       if (first.kind == Entry::Kind::kSharded) return made(node, leaves_.tensor(entries));
       const bool replicated = first.replicated;
-      if (!replicated)
+      if (replicated) {
+        check_replicas(entries);
+      } else {
         for (std::size_t i = 1; i < entries.size(); ++i)
           if (!leaves_.same(first, *entries[i])) return std::nullopt;
+      }
       if (first.kind == Entry::Kind::kPrimitive) return first.primitive;
       if (first.kind == Entry::Kind::kObject) return made(node, any_object(entries));
       return made(node, leaves_.tensor(replicated ? std::vector<const Entry*>{&first} : entries));
     });
+  }
+  /// Declared replicated, the lowest rank's entry counts; one that says otherwise is not lost
+  /// silently.
+  void check_replicas(const std::vector<const Entry*>& entries) {
+    for (std::size_t i = 1; i < entries.size(); ++i) {
+      if (leaves_.same(*entries[0], *entries[i])) continue;
+      findings_.note(codes::kDifferentValues, "warning",
+                     fmt::format("rank {} holds something else than rank {}, though it is declared "
+                                 "replicated; rank {}'s is used",
+                                 entries[i]->rank, entries[0]->rank, entries[0]->rank),
+                     {}, entries[i]->path);
+    }
   }
   std::optional<Value> any_object(const std::vector<const Entry*>& entries) {
     for (const Entry* entry : entries)
@@ -269,6 +290,8 @@ class Merger {
   std::vector<Value> path_;  // keys down to the node that is being merged
   std::map<std::int64_t, PrivateTree> private_;
   std::set<std::uint32_t> lost_;
+  std::uint64_t differing_ = 0;  // nodes that are each rank's own
+  std::string first_differing_;
 };
 
 }  // namespace
