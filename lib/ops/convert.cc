@@ -22,6 +22,7 @@
 #include "lib/ops/flat_guard.h"
 #include "lib/ops/rank_state.h"
 #include "lib/ops/salvage.h"
+#include "lib/ops/tracker.h"
 
 namespace tessera {
 
@@ -67,6 +68,7 @@ class Conversion {
   void preflight();
   void check_room();
   void write();
+  void track();
   void write_to(Stage& stage);
   void prove(Stage& stage, Seal& seal);
   void check_source_unchanged() const;
@@ -114,6 +116,7 @@ ConvertReport Conversion::run() {
   } else {
     write();
   }
+  track();
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return std::move(report_);
 }
@@ -428,6 +431,15 @@ void Conversion::write() {
     stage->discard();
     throw;
   }
+}
+
+/// Megatron's pointer beside the result, once the result is whole.
+void Conversion::track() {
+  if (!report_.published && !options_.dry_run) return;
+  const auto tracker = Tracker::of(driver_->id(), destination_);
+  if (!tracker) return;
+  report_.notes.insert(report_.notes.begin(),
+                       options_.dry_run ? tracker->plan(fs_) : tracker->publish(fs_));
 }
 
 void Conversion::write_to(Stage& stage) {
