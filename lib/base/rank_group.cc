@@ -17,6 +17,7 @@ class SingleRank final : public RankGroup {
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> bytes) override {
     return {{bytes.begin(), bytes.end()}};
   }
+  std::unique_ptr<RankGroup> duplicate() override { return single_rank(); }
 };
 
 /// A save may keep one rank busy for long before the next call; a thread that is gone is noticed at
@@ -46,6 +47,14 @@ class ThreadRank final : public RankGroup {
     return all;
   }
 
+  std::unique_ptr<RankGroup> duplicate() override {
+    std::shared_ptr<ThreadMeeting> made;
+    if (rank_ == 0) made = std::make_shared<ThreadMeeting>(meeting_->rank_names(), kThreadTimeout);
+    const ThreadMeeting::Visit visit(*meeting_, rank_, &made);
+    const auto& shared = *static_cast<const std::shared_ptr<ThreadMeeting>*>(meeting_->payload(0));
+    return std::make_unique<ThreadRank>(shared, rank_);
+  }
+
  private:
   std::shared_ptr<ThreadMeeting> meeting_;
   int rank_;
@@ -54,6 +63,10 @@ class ThreadRank final : public RankGroup {
 }  // namespace
 
 void RankGroup::barrier() { all_gather({}); }
+
+std::unique_ptr<RankGroup> RankGroup::duplicate() {
+  fail(Code::kUnsupported, "this group of ranks cannot work in the background");
+}
 
 void RankGroup::agree(const Status& mine) {
   const auto all = all_gather(mine.ok() ? std::vector<std::byte>{} : status_to_bytes(mine));

@@ -25,12 +25,24 @@ class RankGroup {
   virtual std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> bytes) = 0;
   virtual void barrier();
 
+  /// Another group of the same ranks, whose calls may go on at the same time as this one's, from
+  /// another thread: for work in the background. Collective. It may outlive this group. The default
+  /// throws kUnsupported on every rank.
+  virtual std::unique_ptr<RankGroup> duplicate();
+
   /// Agreement before a collective that follows work that can fail: returns when every rank passed
   /// an ok status, else throws on every rank the status of the first failing rank, naming it.
   void agree(const Status& mine);
 
   /// Runs `f` on this rank, then agrees: if it threw on any rank, all throw.
   void together(const std::function<void()>& f);
+
+  /// What distributed calls keep from one to the next for this group: plans, buffers, work in the
+  /// background. Destroyed with the group.
+  std::shared_ptr<void>& kept() { return kept_; }
+
+ private:
+  std::shared_ptr<void> kept_;
 };
 
 /// The group of one process.

@@ -1,0 +1,86 @@
+#pragma once
+// load: a checkpoint of any format and any number of ranks into live memory, in place.
+//
+//   open, plan, locate on every rank -> all agree -> each rank reads only what its pieces need ->
+//   all agree -> values to the state's callbacks
+//
+// Collective: all ranks call with the same path and policy. Strict by default: what is missing, of
+// another shape, or unexpected in a part (model, optimizer, other) that the state has is an error,
+// listing names. Before the first byte lands, every rank has planned, and coverage of every tensor
+// is proved; an error until then leaves all memory as it was. While bytes are read, damage may show
+// in the last of them: where every rank's pieces fit in `stage_limit_bytes` they are read aside and
+// copied when all ranks have everything, so that an error leaves all memory as it was; where they
+// do not, an error says that the state is partly filled and must not be used.
+//
+// Stored floating types are cast to the live ones and listed. Optimizers stored by parameter number
+// or by leaf are found by FQN.
+#include <tessera/base/progress.h>
+#include <tessera/base/rank_group.h>
+#include <tessera/ops/rename.h>
+#include <tessera/state/live_state.h>
+#include <tessera/storage/file_system.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+enum class PartPolicy : std::uint8_t {
+  kStrict,
+  kAllowMissing,     // what is not stored stays as it is
+  kAllowUnexpected,  // what is stored and not asked for is left out
+  kAllowBoth,
+  kSkip,  // nothing of this part is loaded
+};
+
+struct LoadPolicy {
+  PartPolicy model = PartPolicy::kStrict;
+  PartPolicy optimizer = PartPolicy::kStrict;
+  PartPolicy other = PartPolicy::kStrict;
+  bool allow_mismatched = false;  // tensors of another shape or kind of type stay as they are
+  bool allow_cast = true;         // among real floating types; without it they are mismatched
+  std::string from;               // format id; "": detected by content
+  std::string root;               // take this subtree of the checkpoint as the whole
+  NameRules names;                // of the checkpoint, before they are matched
+  /// Fills all targets with a pattern first, and proves that no element was left with it; checks
+  /// everything that has a checksum.
+  bool verify = false;
+  bool check_crc = true;
+  /// Per rank: up to so much is read aside first. 0: never.
+  std::uint64_t stage_limit_bytes = std::uint64_t{1} << 30;
+  std::uint64_t memory_limit_bytes = std::uint64_t{64} << 20;  // buffers of reading, per rank
+  int threads = 1;                                             // of each rank
+  FileSystem* file_system = nullptr;                           // null: the real one
+  Progress* progress = nullptr;
+  const CancelToken* cancel = nullptr;
+};
+
+/// A tensor whose stored form is not the live one.
+struct LoadDifference {
+  std::string name;
+  std::string expected;  // "float32 [4,5]", of the live state
+  std::string found;     // as stored
+};
+
+/// What load did; the same on every rank but for `bytes_read`. Names in the order of the state.
+struct LoadResult {
+  std::vector<std::string> loaded;
+  std::vector<std::string> missing;     // asked for, not stored
+  std::vector<std::string> unexpected;  // stored, not asked for
+  std::vector<std::string> skipped;     // of parts that the policy skips
+  std::vector<LoadDifference> mismatched;
+  std::vector<LoadDifference> cast;
+  std::vector<StateEntry> values;  // what on_value was given
+  std::vector<Note> notes;         // of opening and reading
+  std::string format;
+  std::string path;  // what was opened
+  std::uint64_t bytes_read = 0;
+  bool staged = false;  // read aside first
+  double seconds = 0;
+};
+
+LoadResult load(const std::string& path, LiveState state, RankGroup& ranks,
+                const LoadPolicy& policy = {});
+
+}  // namespace tessera

@@ -1,0 +1,79 @@
+#pragma once
+// save: the state of a training job, on any number of ranks, to one checkpoint.
+//
+//   pieces of every rank --gather (names, boxes, sizes: no tensor data)--> one plan, proved to
+//   cover every tensor --> each rank writes its own files --> all agree --> one publish
+//
+// Collective: all ranks call with the same path and options. Nothing is visible at `path` until all
+// of it is (storage/stage.h); an error on any rank publishes nothing, and every rank throws it,
+// naming the rank. Tensors held by several ranks are written once, balanced by bytes. All ranks
+// must see the same file system.
+//
+// Errors: kInvalidArgument (holes, overlaps, pieces out of bounds, ranks that disagree: naming
+// tensor and rank, what was expected and what was found), kAlreadyExists (path is there and not
+// `force`), kUnsupported, kResourceExhausted, kIo, kTimeout (a rank is gone), kCancelled.
+#include <tessera/base/progress.h>
+#include <tessera/base/rank_group.h>
+#include <tessera/state/live_state.h>
+#include <tessera/storage/file_system.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct SaveOptions {
+  std::string format = "torch-dcp";  // the one that ranks can write together
+  bool force = false;                // replace what is at `path`
+  /// Once published, `latest` beside `path` names it, as readers of PATH expect.
+  bool update_latest = false;
+  /// Of the checkpoints beside `path` that bear its name with another number (step_90 for
+  /// step_100) and our manifest, keep the newest so many, this one included; 0: all. Never removes
+  /// what `latest` names.
+  std::uint32_t keep_last = 0;
+  std::uint64_t memory_limit_bytes = std::uint64_t{64} << 20;  // staged per rank, all threads
+  int threads = 1;                                             // of each rank
+  FileSystem* file_system = nullptr;                           // null: the real one
+  Progress* progress = nullptr;
+  const CancelToken* cancel = nullptr;
+};
+
+struct SaveReport {
+  std::uint64_t bytes_written = 0;  // by this rank
+  std::uint64_t total_bytes = 0;    // of the checkpoint
+  bool plan_reused = false;         // the plan of the save before was still right
+  std::uint64_t plan_bytes = 0;     // that this rank sent to the others for planning
+  double plan_seconds = 0;
+  double seconds = 0;
+  std::vector<std::string> removed;  // checkpoints that `keep_last` took away (rank 0)
+};
+
+SaveReport save(const std::string& path, const LiveState& state, RankGroup& ranks,
+                const SaveOptions& options = {});
+
+/// A save whose files are still being written. Its destructor waits.
+class PendingSave {
+ public:
+  PendingSave() = default;
+  bool done() const;  // published or failed
+  /// Blocks until it is. Throws what went wrong, on every rank.
+  SaveReport wait();
+
+ private:
+  friend PendingSave save_async(const std::string&, const LiveState&, RankGroup&,
+                                const SaveOptions&);
+  struct Work;
+  std::shared_ptr<Work> work_;
+};
+
+/// As save(), but returns once the state has been copied: what happens to the memory afterwards
+/// does not reach the checkpoint. Copies go to buffers that `ranks` keeps and the next call reuses.
+/// One save is in flight per group: another call, and the destruction of the group, wait for it
+/// first. An error of one whose wait() nobody called is thrown by the next call on the same group,
+/// on every rank.
+PendingSave save_async(const std::string& path, const LiveState& state, RankGroup& ranks,
+                       const SaveOptions& options = {});
+
+}  // namespace tessera

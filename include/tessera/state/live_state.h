@@ -1,0 +1,122 @@
+#pragma once
+// LiveState: a training job's state as one rank sees it: what save() writes and load() fills.
+//
+//   dict     names -> tensor references (Value::tensor(i): i in `tensors`) and plain values
+//   tensors  per tensor: its global type and shape, and the pieces of it that lie in this rank's
+//            memory
+//
+// Every rank of the group makes its own. Names, types and global shapes must agree where ranks name
+// the same tensor; a rank may leave out tensors of which it holds nothing. Together the pieces must
+// cover every tensor: each element once, or, in tensors marked `replicated`, in equal pieces on
+// several ranks (one of them is written, all are filled).
+//
+//   std::vector<float> weight(8 * 3), bias(3);                    // memory of the job
+//   tessera::LiveState state;
+//   state.add("bias", {tessera::DType::kFloat32, {3}, {}, bias.data()});   // all of it, everywhere
+//   state.add_piece("weight", {tessera::DType::kFloat32, {8 * world, 3}},  // rows of this rank
+//                   {tessera::Chunk::whole_of({{8 * rank, 0}, {8, 3}}), weight.data(), {}});
+//   state.add_value("epoch", tessera::Value::integer(3));
+//   state.add_value("rng", my_generator_state, tessera::ValueScope::kPerRank);
+//   tessera::save("run/step_100", state, ranks);
+//   state.on_value = [&](const tessera::StateEntry& stored) { ... };       // values come back here
+//   tessera::LoadResult result = tessera::load("run/step_100", state, ranks);
+//
+// A runtime that has a whole tree hands it over at once; names then follow DCP's own rule:
+//
+//   tessera::Value tree = Value::dict({{Value::string("model"), Value::dict({...tensor(0)...})},
+//                                      {Value::string("optim"), ...}});
+//   tessera::LiveState state = tessera::LiveState::of(tree, std::move(tensors));
+//
+// Memory is borrowed; `owner` of a tensor may keep it alive. A LiveState is a value; the callbacks
+// are called on the thread that called save() or load(), in the order listed. What one throws on
+// one rank, every rank throws. Thread-safe to read.
+#include <tessera/state/manifest.h>
+#include <tessera/state/value.h>
+#include <tessera/tensor/chunk.h>
+#include <tessera/tensor/shape.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// Part of a tensor in this rank's memory.
+struct LivePiece {
+  Chunk chunk;           // of the global tensor
+  void* data = nullptr;  // its first element; may be null when the chunk is empty
+  /// Elements per dim of chunk.box, each >= 0 (> 0 to load, where the extent is more than one);
+  /// empty: dense, row-major. A chunk that is only a range of its box's ravel is always dense.
+  std::vector<std::int64_t> strides;
+};
+
+struct LiveTensor {
+  TensorSpec spec;  // of the whole, over all ranks
+  std::vector<LivePiece> pieces;
+  bool replicated = false;  // other ranks may hold equal pieces with equal content
+  bool is_parameter = false;
+  std::shared_ptr<const void> owner;  // kept until the call is over; may be null
+};
+
+/// A whole array in memory, as NumPy and PyTorch describe one. Strides in elements; empty: dense.
+struct TensorView {
+  DType dtype = DType::kFloat32;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;
+  void* data = nullptr;
+};
+
+enum class ValueScope : std::uint8_t {
+  kShared,   // one value, equal on all ranks: differing ones are an error naming both
+  kPerRank,  // every rank has its own, stored as `<name>.rank_<r>`
+};
+
+struct LiveState {
+  StateDict dict;                   // names are unique
+  std::vector<LiveTensor> tensors;  // Value::tensor(i) in `dict` means tensors[i]
+  std::set<std::string> per_rank;   // names of values of scope kPerRank
+
+  /// Before save() looks at `tensors`: brings up to date what the pieces point at (a staging copy
+  /// of device memory).
+  std::function<void()> before_save;
+  /// Once load() has read what is stored (names, types and shapes; `stored.state`): creates state
+  /// that does not exist yet (an optimizer before its first step), and adds its tensors.
+  std::function<void(LiveState& state, const Manifest& stored)> materialise;
+  /// Before the first byte lands, for every value that this state asks for and that was found, by
+  /// its name in `dict`: throws for what will not fit.
+  std::function<void(const StateEntry& stored)> check_value;
+  /// After every tensor is filled, for the same values.
+  std::function<void(const StateEntry& stored)> on_value;
+  /// Last, when all ranks are done.
+  std::function<void()> after_load;
+
+  /// The tree's leaves, named by DCP's rule (flatten() in state/value.h): `tensors` are what its
+  /// tensor references mean. Throws kCorrupt when two leaves get one name.
+  static LiveState of(const Value& tree, std::vector<LiveTensor> tensors);
+
+  /// A tensor that every rank holds whole. Returns its index. `name` is one key of the top dict; a
+  /// path enters dicts. Throws kInvalidArgument for a name that is taken.
+  std::uint32_t add(const std::string& name, const TensorView& view);
+  std::uint32_t add(const Path& path, const TensorView& view);
+  /// A piece of a tensor that no other rank holds. More pieces of the same name may follow; `spec`
+  /// must then be the same.
+  std::uint32_t add_piece(const std::string& name, const TensorSpec& spec, LivePiece piece);
+  /// Any tensor.
+  std::uint32_t add_tensor(const Path& path, LiveTensor tensor);
+  void add_value(const std::string& name, Value value, ValueScope scope = ValueScope::kShared);
+  void add_value(const Path& path, Value value, ValueScope scope = ValueScope::kShared);
+
+  /// Bytes of this rank's pieces.
+  std::uint64_t bytes() const;
+};
+
+/// Throws kInvalidArgument, naming the tensor, for pieces outside their tensor, null memory,
+/// strides that do not fit; kUnsupported for a quantized type or a part of a sub-byte one.
+/// `writable`: they are going to be filled, so that no two elements may share memory.
+void check_live_tensors(const LiveState& state, bool writable);
+
+}  // namespace tessera

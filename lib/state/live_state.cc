@@ -1,0 +1,173 @@
+#include <fmt/format.h>
+#include <tessera/base/checked.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/state/live_state.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// A tree of the caller's own: large, but no trap.
+constexpr std::uint64_t kMostLeaves = std::uint64_t{1} << 32;
+
+/// The last element that the strides reach, counted in elements from the first.
+std::optional<std::int64_t> reach(const LivePiece& piece) {
+  std::int64_t last = 0;
+  for (int d = 0; d < piece.chunk.box.rank(); ++d) {
+    const auto steps =
+        checked_mul(piece.chunk.box.shape[d] - 1, piece.strides[static_cast<std::size_t>(d)]);
+    const auto sum = steps ? checked_add(last, *steps) : std::nullopt;
+    if (!sum) return std::nullopt;
+    last = *sum;
+  }
+  return last;
+}
+
+/// Strides under which no two elements share memory, as far as sorting by stride shows it: each
+/// step goes past what the smaller ones reach. All dense, transposed and sliced arrays are so.
+bool elements_apart(const LivePiece& piece) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, extent
+  for (int d = 0; d < piece.chunk.box.rank(); ++d) {
+    if (piece.chunk.box.shape[d] > 1)
+      dims.emplace_back(piece.strides[static_cast<std::size_t>(d)], piece.chunk.box.shape[d]);
+  }
+  std::ranges::sort(dims);
+  std::int64_t past = 0;
+  for (const auto& [stride, extent] : dims) {
+    if (stride <= past) return false;
+    past += stride * (extent - 1);
+  }
+  return true;
+}
+
+void check_strides(const LivePiece& piece, bool writable) {
+  if (piece.strides.empty()) return;
+  if (!piece.chunk.is_whole_box())
+    fail(Code::kInvalidArgument,
+         fmt::format("{} is a range of a ravel and has strides", piece.chunk.to_string()),
+         "such pieces are dense: leave the strides empty");
+  if (piece.strides.size() != static_cast<std::size_t>(piece.chunk.box.rank()))
+    fail(Code::kInvalidArgument,
+         fmt::format("{} strides for {} dimensions", piece.strides.size(), piece.chunk.box.rank()));
+  if (piece.chunk.numel() == 0) return;
+  if (std::ranges::any_of(piece.strides, [](std::int64_t s) { return s < 0; }) || !reach(piece))
+    fail(Code::kInvalidArgument,
+         fmt::format("strides [{}] of {}", fmt::join(piece.strides, ","), piece.chunk.to_string()));
+  if (writable && !elements_apart(piece))
+    fail(Code::kInvalidArgument,
+         fmt::format("several elements of {} share memory (strides [{}])", piece.chunk.to_string(),
+                     fmt::join(piece.strides, ",")),
+         "an expanded tensor cannot be filled in place");
+}
+
+void check_piece(const TensorSpec& spec, const LivePiece& piece, bool writable) {
+  const Chunk& chunk = piece.chunk;
+  const bool inside = chunk.box.rank() == spec.shape.rank() &&
+                      chunk.box.origin.size() == static_cast<std::size_t>(spec.shape.rank()) &&
+                      Box::whole(spec.shape).contains(chunk.box) && chunk.flat_begin >= 0 &&
+                      chunk.flat_begin <= chunk.flat_end && chunk.flat_end <= chunk.box.numel();
+  if (!inside)
+    fail(Code::kInvalidArgument,
+         fmt::format("its piece {} is not inside {}", chunk.to_string(), spec.to_string()));
+  if (chunk.numel() > 0 && piece.data == nullptr)
+    fail(Code::kInvalidArgument, fmt::format("its piece {} has no memory", chunk.to_string()));
+  if (is_sub_byte(spec.dtype) && chunk.numel() > 0 &&
+      (chunk != Chunk::whole_of(Box::whole(spec.shape)) || !piece.strides.empty()))
+    fail(Code::kUnsupported, fmt::format("a part of a tensor of {}, whose elements do not start at "
+                                         "byte borders",
+                                         torch_name(spec.dtype)));
+  check_strides(piece, writable);
+}
+
+}  // namespace
+
+LiveState LiveState::of(const Value& tree, std::vector<LiveTensor> tensors) {
+  LiveState state;
+  ValueBudget budget(kMostLeaves);
+  state.dict = flatten(tree, budget);
+  state.tensors = std::move(tensors);
+  return state;
+}
+
+std::uint32_t LiveState::add_tensor(const Path& path, LiveTensor tensor) {
+  const std::string name = dotted(path);
+  if (dict.find(name) != nullptr)
+    fail(Code::kInvalidArgument, fmt::format("the state has a \"{}\" already", printable(name)));
+  const auto index = static_cast<std::uint32_t>(tensors.size());
+  tensors.push_back(std::move(tensor));
+  dict.entries.push_back({name, path, Value::tensor(index)});
+  return index;
+}
+
+std::uint32_t LiveState::add(const Path& path, const TensorView& view) {
+  LiveTensor tensor;
+  tensor.spec = {view.dtype, Shape(view.shape)};
+  tensor.pieces.push_back(
+      {Chunk::whole_of(Box::whole(tensor.spec.shape)), view.data, view.strides});
+  tensor.replicated = true;
+  return add_tensor(path, std::move(tensor));
+}
+
+std::uint32_t LiveState::add(const std::string& name, const TensorView& view) {
+  return add(Path{key_item(name)}, view);
+}
+
+std::uint32_t LiveState::add_piece(const std::string& name, const TensorSpec& spec,
+                                   LivePiece piece) {
+  if (const StateEntry* entry = dict.find(name)) {
+    if (!entry->value.is_tensor() || tensors[entry->value.tensor_index()].spec != spec)
+      fail(Code::kInvalidArgument, fmt::format("\"{}\" is in the state already, and is no {}",
+                                               printable(name), spec.to_string()));
+    tensors[entry->value.tensor_index()].pieces.push_back(std::move(piece));
+    return entry->value.tensor_index();
+  }
+  LiveTensor tensor;
+  tensor.spec = spec;
+  tensor.pieces.push_back(std::move(piece));
+  return add_tensor(Path{key_item(name)}, std::move(tensor));
+}
+
+void LiveState::add_value(const Path& path, Value value, ValueScope scope) {
+  const std::string name = dotted(path);
+  if (dict.find(name) != nullptr)
+    fail(Code::kInvalidArgument, fmt::format("the state has a \"{}\" already", printable(name)));
+  if (scope == ValueScope::kPerRank) per_rank.insert(name);
+  dict.entries.push_back({name, path, std::move(value)});
+}
+
+void LiveState::add_value(const std::string& name, Value value, ValueScope scope) {
+  add_value(Path{key_item(name)}, std::move(value), scope);
+}
+
+std::uint64_t LiveState::bytes() const {
+  std::uint64_t total = 0;
+  for (const LiveTensor& tensor : tensors) {
+    for (const LivePiece& piece : tensor.pieces)
+      total += (static_cast<std::uint64_t>(piece.chunk.numel()) *
+                    static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
+                7) /
+               8;
+  }
+  return total;
+}
+
+void check_live_tensors(const LiveState& state, bool writable) {
+  for (const StateEntry& entry : state.dict.entries) {
+    if (!entry.value.is_tensor()) continue;
+    in_tensor(entry.name, [&] {
+      const std::uint32_t index = entry.value.tensor_index();
+      if (index >= state.tensors.size())
+        fail(Code::kInvalidArgument, fmt::format("the state has no tensor number {}", index));
+      const LiveTensor& tensor = state.tensors[index];
+      if (is_quantized(tensor.spec.dtype))
+        fail(Code::kUnsupported, fmt::format("a live tensor of {}", torch_name(tensor.spec.dtype)));
+      for (const LivePiece& piece : tensor.pieces) check_piece(tensor.spec, piece, writable);
+    });
+  }
+}
+
+}  // namespace tessera
