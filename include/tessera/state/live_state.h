@@ -91,8 +91,9 @@ struct LiveState {
   std::function<void(const StateEntry& stored)> check_value;
   /// After every tensor is filled, for the same values.
   std::function<void(const StateEntry& stored)> on_value;
-  /// Last, when all ranks are done.
-  std::function<void()> after_load;
+  /// Last, when all ranks are done: names of the tensors that were filled (a policy may have left
+  /// out others).
+  std::function<void(const std::vector<std::string>& loaded)> after_load;
 
   /// The tree's leaves, named by DCP's rule (flatten() in state/value.h): `tensors` are what its
   /// tensor references mean. Throws kCorrupt when two leaves get one name.
