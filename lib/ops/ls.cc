@@ -31,6 +31,8 @@ std::string_view source_name(Source::Kind kind) {
       return "inline";
     case Source::Kind::kFill:
       return "fill";
+    case Source::Kind::kMemory:
+      return "memory";
   }
   return "";
 }

@@ -11,21 +11,13 @@
 #include "lib/reshard/gather.h"
 #include "lib/reshard/output_files.h"
 #include "lib/reshard/output_sums.h"
+#include "lib/reshard/transfer_parts.h"
 #include "lib/reshard/units.h"
 #include "lib/reshard/write_run.h"
 
 namespace tessera {
 
 namespace {
-
-bool reads_coded(const Manifest& source, const Plan& plan) {
-  for (std::size_t i = 0; i < plan.tensor_count(); ++i) {
-    const StoredTensor& tensor = source.tensors[plan.tensor(i)];
-    for (std::uint32_t c : plan.sources(i))
-      if (source.source(tensor, c).kind == Source::Kind::kCoded) return true;
-  }
-  return false;
-}
 
 /// What the journal of an interrupted run says about one file: pieces by offset.
 using FinishedPieces = std::map<std::uint64_t, JournalEntry>;
@@ -89,21 +81,12 @@ class Transfer {
 };
 
 Gather Transfer::make_gather() {
-  GatherOptions options;
-  options.block_bytes = budget_.block_bytes;
-  options.span_bytes = budget_.span_bytes;
-  options.decoded_bytes = gate_.total_bytes() / static_cast<std::uint64_t>(budget_.threads);
-  options.cancel = options_.cancel;
-  return Gather(source_, files_, options_.check_crc ? &prover_ : nullptr, options);
+  return Gather(source_, files_, options_.check_crc ? &prover_ : nullptr,
+                gather_options(budget_, gate_, options_.cancel));
 }
 
 void Transfer::prepare() {
-  std::vector<std::uint64_t> chunks;
-  for (std::size_t i = 0; i < plan_.tensor_count(); ++i) {
-    std::uint64_t first = source_.tensors[plan_.tensor(i)].first_chunk;
-    for (std::uint32_t c : plan_.sources(i)) chunks.push_back(first + c);
-  }
-  if (options_.check_crc) prover_.expect(std::move(chunks));
+  if (options_.check_crc) prover_.expect(chosen_chunks(source_, plan_));
   for (const JournalEntry& entry : stage_.finished()) {
     if (entry.file < finished_.size() && entry.length > 0) {
       finished_[entry.file][entry.offset] = entry;
@@ -115,8 +98,7 @@ void Transfer::prepare() {
 TransferResult Transfer::run() {
   prepare();
   std::vector<Unit> units = make_units(source_, output_, plan_, geometries_, budget_);
-  std::uint64_t bytes_read = 0;
-  std::map<std::uint32_t, CastCounts> casts;
+  WorkerTotals totals;
   {
     std::vector<std::unique_ptr<Worker>> workers(static_cast<std::size_t>(budget_.threads));
     parallel_for(units.size(), budget_.threads, [&](std::size_t i, int number) {
@@ -124,23 +106,16 @@ TransferResult Transfer::run() {
       if (!worker) worker = make_worker();
       run_unit(units[i], *worker);
     });
-    for (const auto& worker : workers) {
-      if (!worker) continue;
-      bytes_read += worker->bytes_read;
-      for (const auto& [tensor, counts] : worker->casts) {
-        CastCounts& all = casts[tensor];
-        all.overflow_to_inf += counts.overflow_to_inf;
-        all.underflow_to_zero += counts.underflow_to_zero;
-      }
-    }
+    for (const auto& worker : workers)
+      if (worker) totals.add(*worker);
   }
   prover_.finish(files_);
   parallel_for(output_.files.size(), budget_.threads,
                [&](std::size_t file, int) { finish_file(static_cast<std::uint32_t>(file)); });
   TransferResult result;
   result.crc32_per_mib = sums_.file_crcs();
-  result.bytes_read = bytes_read;
-  result.casts = std::move(casts);
+  result.bytes_read = totals.bytes_read;
+  result.casts = std::move(totals.casts);
   result.bytes_written = bytes_written_;
   result.resumed_bytes = resumed_bytes_;
   result.proved_bytes = prover_.proved_bytes();

@@ -139,12 +139,59 @@ struct Gather::Op {
   bool run = false;  // one run on both sides
 };
 
+namespace {
+
+/// What the targets of a task want of each source piece: nothing else is read.
+class Wanted {
+ public:
+  explicit Wanted(const CopyTask& task) : task_(task), found_(task.targets.size(), 0) {}
+
+  /// Cuts `common` down to what some target wants; false when none does. A dense source is read as
+  /// one run: only its outermost dim is cut.
+  bool tighten(Region& common, bool strided) {
+    bool any = false;
+    Region part;
+    for (std::size_t t = 0; t < task_.targets.size(); ++t) {
+      if (!intersect_regions(common, task_.targets[t].box, part)) continue;
+      found_[t] += region_numel(part);
+      if (!any) hull_ = part;
+      any = true;
+      for (std::size_t d = 0; d < part.size(); ++d) {
+        hull_[d].begin = std::min(hull_[d].begin, part[d].begin);
+        hull_[d].end = std::max(hull_[d].end, part[d].end);
+      }
+    }
+    if (!any) return false;
+    std::size_t d = 0;
+    while (!strided && d + 1 < common.size() && common[d].size() == 1) ++d;
+    for (const std::size_t last = strided ? common.size() : d + 1; d < last; ++d)
+      common[d] = hull_[d];
+    return true;
+  }
+
+  void check_found() const {
+    for (std::size_t t = 0; t < found_.size(); ++t) {
+      if (found_[t] != region_numel(task_.targets[t].box))
+        fail(Code::kCorrupt, "some of its elements are in no stored chunk");
+    }
+  }
+
+ private:
+  const CopyTask& task_;
+  std::vector<std::int64_t> found_;
+  Region hull_;
+};
+
+}  // namespace
+
 void Gather::collect(const CopyTask& task, std::uint32_t number, std::vector<Need>& needs) const {
   const Geometry& geometry = *task.geometry;
   auto es = static_cast<std::uint64_t>(geometry.stored_element_bytes);
-  std::int64_t found = 0;
-  geometry.sources.query(task.region, [&](std::size_t i, const Region& common) {
+  Wanted wanted(task);
+  geometry.sources.query(task.region, [&](std::size_t i, const Region& whole) {
     const SourceChunk& entry = geometry.source_chunks[geometry.sources.owner(i)];
+    Region common = whole;
+    if (!wanted.tighten(common, entry.strides != nullptr)) return;
     Need need;
     need.task = number;
     need.chunk = entry.chunk;
@@ -152,7 +199,6 @@ void Gather::collect(const CopyTask& task, std::uint32_t number, std::vector<Nee
     need.strides = entry.strides;
     need.common = common;
     std::int64_t numel = region_numel(common);
-    found += numel;
     RegionView piece = geometry.sources.region(i);
     need.base = entry.first_element;
     if (entry.strides != nullptr) {
@@ -166,14 +212,12 @@ void Gather::collect(const CopyTask& task, std::uint32_t number, std::vector<Nee
     check_extent(need);
     needs.push_back(std::move(need));
   });
-  if (found != region_numel(task.region)) {
-    fail(Code::kCorrupt, "some of its elements are in no stored chunk");
-  }
+  wanted.check_found();
 }
 
 void Gather::check_extent(const Need& need) {
   const Source& source = *need.source;
-  if (source.kind == Source::Kind::kExtent &&
+  if ((source.kind == Source::Kind::kExtent || source.kind == Source::Kind::kMemory) &&
       need.offset + need.length > source.offset + source.length) {
     fail(Code::kCorrupt,
          fmt::format("its elements reach past the {} bytes stored for them", source.length));
@@ -378,6 +422,9 @@ void Gather::from_memory(std::span<const CopyTask> tasks, const Need& need, Work
   switch (source.kind) {
     case Source::Kind::kPending:
       fail(Code::kInternal, "its data was not located before it was read");
+    case Source::Kind::kMemory:
+      place(task, need, reinterpret_cast<const std::byte*>(need.offset), false, worker, fragments);
+      return;
     case Source::Kind::kFill: {
       const Bytes& element = manifest_.inline_bytes[source.side];
       TESSERA_CHECK(element.size() == es);

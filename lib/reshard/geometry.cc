@@ -95,7 +95,8 @@ class GeometryBuilder {
     const Source& source = manifest_.source(tensor_, c);
     SourceChunk entry{tensor_.first_chunk + c, nullptr, chunk.numel(), 0};
     const std::vector<std::int64_t>* strides = nullptr;
-    if (source.kind == Source::Kind::kExtent && source.side != 0) {
+    const bool plain = source.kind == Source::Kind::kExtent || source.kind == Source::Kind::kMemory;
+    if (plain && source.side != 0) {
       strides = &manifest_.strides[source.side - 1];
     } else if (source.kind == Source::Kind::kCoded && source.view != 0) {
       const CodedView& view = manifest_.views[source.side];

@@ -37,6 +37,28 @@ void add_boxes(PieceTable& table, const Chunk& chunk, std::uint32_t owner) {
   }
 }
 
+/// Leaves out chunks of which no segment wants anything: where the segments are only a part of
+/// their tensor.
+void keep_wanted(const Manifest& source, const OutputPlan& output, std::uint32_t index,
+                 std::span<const std::uint64_t> segments, std::vector<std::uint32_t>& chosen) {
+  const StoredTensor& tensor = source.tensors[index];
+  if (chosen.size() < 2) return;
+  std::int64_t wanted = 0;
+  for (std::uint64_t s : segments) wanted += output.chunks[output.segments[s].payload].numel();
+  if (wanted >= tensor.spec.shape.numel()) return;
+  PieceTable targets(std::max(tensor.spec.shape.rank(), 1));
+  for (std::uint64_t s : segments) add_boxes(targets, output.chunks[output.segments[s].payload], 0);
+  targets.seal();
+  std::erase_if(chosen, [&](std::uint32_t c) {
+    PieceTable pieces(std::max(tensor.spec.shape.rank(), 1));
+    add_boxes(pieces, source.chunk(tensor, c), c);
+    bool used = false;
+    for (std::size_t i = 0; i < pieces.size() && !used; ++i)
+      targets.query(pieces.region(i), [&](std::size_t, const Region&) { used = true; });
+    return !used;
+  });
+}
+
 Box to_box(const Region& region, int rank) {
   Box box;
   std::vector<std::int64_t> extents;
@@ -95,6 +117,8 @@ Plan::Plan(const Manifest& source, const OutputPlan& output) : source_(&source),
   SourceChooser chooser(source);
   for (Entry& entry : tensors_) {
     std::vector<std::uint32_t> chosen = chooser.choose(entry.tensor);
+    keep_wanted(source, output, entry.tensor,
+                std::span(segments_).subspan(entry.first_segment, entry.segment_count), chosen);
     entry.first_source = sources_.size();
     entry.source_count = static_cast<std::uint32_t>(chosen.size());
     sources_.insert(sources_.end(), chosen.begin(), chosen.end());

@@ -44,7 +44,8 @@ std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
     });
     load_bytes_.resize(std::max<std::size_t>(load_bytes_.size(), manifest_.files.size()));
     auto load_of = [this](const Source& source) -> std::uint64_t {
-      bool in_memory = source.kind == Source::Kind::kInline || source.kind == Source::Kind::kFill;
+      bool in_memory = source.kind == Source::Kind::kInline || source.kind == Source::Kind::kFill ||
+                       source.kind == Source::Kind::kMemory;
       if (in_memory || source.file >= load_bytes_.size()) return 0;
       return load_bytes_[source.file];
     };

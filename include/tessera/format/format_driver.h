@@ -53,12 +53,22 @@ struct ReadOptions {
 
 enum class KeepPolicy : std::uint8_t { kDefault, kKeep, kDrop, kError };
 
+/// Rank `rank` stores state entry `entry`: a value, or `box` of a tensor.
+struct StoredPart {
+  std::uint32_t entry = 0;  // in Manifest::state.entries
+  std::int64_t rank = 0;
+  Box box;
+};
+
 /// What the user wants written. Pure data.
 struct TargetRequest {
   std::optional<std::int64_t> world_size;  // writing ranks; nullopt: the format's natural one (1)
   std::optional<Mesh> mesh;
   std::vector<std::pair<std::string, std::vector<Placement>>> placements;  // glob -> placements; first match wins
   std::vector<std::string> replicate;      // globs stored as one chunk
+  /// Set: exactly these parts, in this order in each rank's file, instead of a layout: what live ranks hold.
+  /// `world_size` says how many ranks. Capabilities::takes_parts.
+  std::optional<std::vector<StoredPart>> parts;
   std::uint64_t max_shard_bytes = 0;       // safetensors: 0 = one file
   bool hf_preset = false;                  // --to hf: index, format=pt
   /// Tied tensors left out: (dropped name, name that holds its bytes). Recorded where the format has a place for it.
@@ -80,6 +90,7 @@ struct Capabilities {
   bool one_file_result = false; // DST may be a file
   bool keeps_values = true;
   bool keeps_opaque = false;
+  bool takes_parts = false;     // TargetRequest::parts
   bool needs_steps = false;     // output_plan() compares step counters: TargetRequest::steps
   bool groups_optimizers = false;  // writes groups with lists of members: flattened ones are grouped first
 };

@@ -34,7 +34,8 @@ class Plan {
   /// The tensors that have segments, in order of their first one.
   std::size_t tensor_count() const { return tensors_.size(); }
   std::uint32_t tensor(std::size_t i) const { return tensors_[i].tensor; }
-  /// Chunks to read, relative to the tensor's first; ascending.
+  /// Chunks to read, relative to the tensor's first; ascending. Where the segments are only a part
+  /// of the tensor (one rank's files, one rank's memory): those that they need.
   std::span<const std::uint32_t> sources(std::size_t i) const;
   /// Segments to fill, ascending; each non-empty.
   std::span<const std::uint64_t> segments(std::size_t i) const;

@@ -33,6 +33,8 @@ struct Source {
                // (what one codec of the chain hands to the next may be larger than the chunk)
     kInline,   // Manifest::inline_bytes[side]: the dense chunk itself
     kFill,     // every element equals Manifest::inline_bytes[side]
+    kMemory,   // as kExtent, but `offset` is an address in this process: a live tensor. No reader
+               // of files makes these
   };
   enum Flag : std::uint8_t { kByteSwap = 1, kConj = 2, kNeg = 4 };
 

@@ -14,7 +14,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -49,6 +51,13 @@ class OutputRenderer {
   /// file.
   virtual Bytes render(const OutputPlan& plan, std::size_t segment,
                        const SegmentCrc& crc) const = 0;
+  /// The renderer of the same plan when these entries of the state (index, value) have other
+  /// values; nullptr where one of them would then take another number of bytes, so that the plan
+  /// has to be made anew (and where a format does not do this).
+  virtual std::shared_ptr<const OutputRenderer> with_values(
+      const OutputPlan&, std::span<const std::pair<std::uint32_t, Value>>) const {
+    return nullptr;
+  }
 };
 
 struct OutputPlan {

@@ -1,0 +1,36 @@
+#pragma once
+// Fill: a Plan whose destination is live memory: the same gather as a transfer to files, each piece
+// of a stored chunk copied once, straight to its place (a strided one by way of a block).
+//
+//   targets -> memory_plan(): an OutputPlan of one nameless file, segment i = target i
+//   Plan(source, that) proves coverage; fill() reads only what the targets need
+//
+// Staged bytes of all threads together stay below the memory limit. An error leaves the targets
+// partly filled: whoever cannot have that gives targets aside.
+#include <tessera/reshard/executor.h>
+#include <tessera/reshard/plan.h>
+#include <tessera/reshard/tensor_reader.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tessera {
+
+/// A place in memory for part of a tensor.
+struct MemoryTarget {
+  std::uint32_t tensor = 0;  // index in Manifest::tensors
+  Chunk chunk;
+  std::byte* data = nullptr;
+  std::vector<std::int64_t> strides;  // elements per dim of chunk.box, > 0; empty: dense
+};
+
+OutputPlan memory_plan(const Manifest& source, std::span<const MemoryTarget> targets);
+
+/// `output` and `plan` were made for these targets. Of the result: bytes read, bytes written (to
+/// the targets), proved bytes, peak and casts.
+TransferResult fill(const Manifest& source, const Directory& directory, const OutputPlan& output,
+                    const Plan& plan, std::span<const MemoryTarget> targets,
+                    const TransferOptions& options);
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+#include "lib/reshard/transfer_parts.h"
+
+namespace tessera {
+
+bool reads_coded(const Manifest& source, const Plan& plan) {
+  for (std::size_t i = 0; i < plan.tensor_count(); ++i) {
+    const StoredTensor& tensor = source.tensors[plan.tensor(i)];
+    for (std::uint32_t c : plan.sources(i))
+      if (source.source(tensor, c).kind == Source::Kind::kCoded) return true;
+  }
+  return false;
+}
+
+std::vector<std::uint64_t> chosen_chunks(const Manifest& source, const Plan& plan) {
+  std::vector<std::uint64_t> chunks;
+  for (std::size_t i = 0; i < plan.tensor_count(); ++i) {
+    const std::uint64_t first = source.tensors[plan.tensor(i)].first_chunk;
+    for (std::uint32_t c : plan.sources(i)) chunks.push_back(first + c);
+  }
+  return chunks;
+}
+
+GatherOptions gather_options(const Budget& budget, const CodedGate& gate,
+                             const CancelToken* cancel) {
+  GatherOptions options;
+  options.block_bytes = budget.block_bytes;
+  options.span_bytes = budget.span_bytes;
+  options.decoded_bytes = gate.total_bytes() / static_cast<std::uint64_t>(budget.threads);
+  options.cancel = cancel;
+  return options;
+}
+
+void WorkerTotals::add(const Worker& worker) {
+  bytes_read += worker.bytes_read;
+  for (const auto& [tensor, counts] : worker.casts) {
+    CastCounts& all = casts[tensor];
+    all.overflow_to_inf += counts.overflow_to_inf;
+    all.underflow_to_zero += counts.underflow_to_zero;
+  }
+}
+
+}  // namespace tessera
