@@ -61,10 +61,10 @@ class PendingSave {
   /// Blocks until it is. Throws what went wrong, on every rank.
   SaveReport wait();
 
+  struct Work;  // the library's own
+  explicit PendingSave(std::shared_ptr<Work> work);
+
  private:
-  friend PendingSave save_async(const std::string&, const LiveState&, RankGroup&,
-                                const SaveOptions&);
-  struct Work;
   std::shared_ptr<Work> work_;
 };
 

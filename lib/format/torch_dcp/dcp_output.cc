@@ -72,6 +72,7 @@ class OutputBuilder {
       number_[e] = static_cast<std::uint32_t>(entries.size());
       const StateEntry& entry = source_.state.entries[e];
       in_tensor(entry.name, [&] { entries.push_back(make_entry(entry)); });
+      entries.back().source_entry = static_cast<std::uint32_t>(e);
     }
     return entries;
   }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 
+#include <algorithm>
+
 namespace tessera::dcp {
 namespace {
 
@@ -34,17 +36,22 @@ TorchArchiveLayout DcpRenderer::tensor_layout(const OutputEntry& entry, const Sh
 
 TorchArchiveLayout DcpRenderer::layout(const OutputEntry& entry, const Shape& shape) const {
   if (entry.written.is_tensor) return tensor_layout(entry, shape);
+  if (!values_.empty()) {
+    const auto other = values_.find(static_cast<std::uint32_t>(&entry - entries().data()));
+    if (other != values_.end())
+      return TorchArchiveLayout(other->second, entry.tensors, std::string(kPrefix));
+  }
   return TorchArchiveLayout(entry.value, entry.tensors, std::string(kPrefix));
 }
 
 Bytes DcpRenderer::metadata(const OutputPlan& plan) const {
   std::vector<WrittenEntry> entries;
-  entries.reserve(entries_.size());
-  for (const OutputEntry& entry : entries_) entries.push_back(entry.written);
+  entries.reserve(this->entries().size());
+  for (const OutputEntry& entry : this->entries()) entries.push_back(entry.written);
   std::vector<WrittenItem> items;
-  items.reserve(items_.size());
-  for (const OutputItem& item : items_) {
-    const bool is_tensor = entries_[item.entry].written.is_tensor;
+  items.reserve(this->items().size());
+  for (const OutputItem& item : this->items()) {
+    const bool is_tensor = this->entries()[item.entry].written.is_tensor;
     items.push_back({item.entry, item.rank, item.offset, item.length,
                      is_tensor ? &plan.chunks[item.chunk].box : nullptr});
   }
@@ -55,9 +62,9 @@ Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment,
                           const SegmentCrc& crc) const {
   const std::uint64_t payload = plan.segments[segment].payload;
   if (payload == kMetadataPayload) return metadata(plan);
-  const OutputItem& item = items_[payload >> kPieceBits];
+  const OutputItem& item = items()[payload >> kPieceBits];
   const auto wanted = static_cast<std::size_t>(payload & ((std::uint64_t{1} << kPieceBits) - 1));
-  const OutputEntry& entry = entries_[item.entry];
+  const OutputEntry& entry = entries()[item.entry];
   const Shape shape = entry.written.is_tensor ? plan.chunks[item.chunk].box.shape : Shape();
   const TorchArchiveLayout archive = layout(entry, shape);
 
@@ -78,6 +85,37 @@ Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment,
     }
     return 0;  // a storage of an empty tensor may have no piece at all
   });
+}
+
+namespace {
+
+bool same_pieces(const TorchArchiveLayout& a, const TorchArchiveLayout& b) {
+  return std::ranges::equal(a.pieces(), b.pieces(), [](const auto& x, const auto& y) {
+    return x.kind == y.kind && x.length == y.length;
+  });
+}
+
+}  // namespace
+
+std::shared_ptr<const OutputRenderer> DcpRenderer::with_values(
+    const OutputPlan&, std::span<const std::pair<std::uint32_t, Value>> values) const {
+  std::map<std::uint32_t, std::uint32_t> number;  // source entry -> ours
+  for (std::uint32_t e = 0; e < entries().size(); ++e)
+    if (!entries()[e].written.is_tensor) number.emplace(entries()[e].source_entry, e);
+  std::map<std::uint32_t, Value> replaced;
+  for (const auto& [source_entry, value] : values) {
+    const auto found = number.find(source_entry);
+    if (found == number.end() || !entries()[found->second].tensors.empty()) return nullptr;
+    replaced.emplace(found->second, value);
+  }
+  std::shared_ptr<DcpRenderer> made(new DcpRenderer(*this, std::move(replaced)));
+  for (const auto& [e, value] : made->values_) {
+    const OutputEntry& entry = entries()[e];
+    if (!same_pieces(made->layout(entry, Shape()),
+                     TorchArchiveLayout(entry.value, entry.tensors, std::string(kPrefix))))
+      return nullptr;
+  }
+  return made;
 }
 
 }  // namespace tessera::dcp

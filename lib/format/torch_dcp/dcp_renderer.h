@@ -26,6 +26,7 @@ inline constexpr std::uint64_t kMetadataPayload = ~std::uint64_t{0};
 /// One state entry as it is written. Values keep the tree (shared with the source) and the tensors
 /// inside it, numbered in order of first use.
 struct OutputEntry {
+  std::uint32_t source_entry = 0;  // in the source Manifest::state.entries
   WrittenEntry written;
   std::optional<QuantParams> quant;
   Value value;
@@ -43,19 +44,30 @@ struct OutputItem {
 
 class DcpRenderer final : public OutputRenderer {
  public:
-  explicit DcpRenderer(std::vector<OutputEntry> entries) : entries_(std::move(entries)) {}
+  explicit DcpRenderer(std::vector<OutputEntry> entries)
+      : content_(std::make_shared<Content>(Content{std::move(entries), {}})) {}
 
-  const std::vector<OutputEntry>& entries() const { return entries_; }
-  const std::vector<OutputItem>& items() const { return items_; }
-  void add_item(const OutputItem& item) { items_.push_back(item); }
+  const std::vector<OutputEntry>& entries() const { return content_->entries; }
+  const std::vector<OutputItem>& items() const { return content_->items; }
+  void add_item(const OutputItem& item) { content_->items.push_back(item); }
 
   /// The archive of one item. `shape`: of the chunk; values: ignored.
   TorchArchiveLayout layout(const OutputEntry& entry, const Shape& shape) const;
   Bytes metadata(const OutputPlan& plan) const;
 
   Bytes render(const OutputPlan& plan, std::size_t segment, const SegmentCrc& crc) const override;
+  std::shared_ptr<const OutputRenderer> with_values(
+      const OutputPlan& plan,
+      std::span<const std::pair<std::uint32_t, Value>> values) const override;
 
  private:
+  struct Content {
+    std::vector<OutputEntry> entries;
+    std::vector<OutputItem> items;
+  };
+  /// As `of`, its entries and items shared; `values` stand for those of their entries.
+  DcpRenderer(const DcpRenderer& of, std::map<std::uint32_t, Value> values)
+      : content_(of.content_), values_(std::move(values)) {}
   /// Chunks repeat few shapes; their layouts are kept for reuse, a bounded number of them.
   struct LayoutKey {
     DType dtype;
@@ -65,8 +77,8 @@ class DcpRenderer final : public OutputRenderer {
   };
   TorchArchiveLayout tensor_layout(const OutputEntry& entry, const Shape& shape) const;
 
-  std::vector<OutputEntry> entries_;
-  std::vector<OutputItem> items_;
+  std::shared_ptr<Content> content_;
+  std::map<std::uint32_t, Value> values_;  // by entry: instead of OutputEntry::value
   mutable std::mutex mutex_;
   mutable std::map<LayoutKey, TorchArchiveLayout> layouts_;
 };

@@ -188,8 +188,29 @@ std::vector<Placement> placements_of(const Mesh& mesh, const TargetRequest& requ
   return made;
 }
 
+namespace {
+
+/// The parts that the request lists: of each rank in the order given.
+SavePlan listed_parts(const Manifest& source, const TargetRequest& request,
+                      const std::vector<bool>& keep) {
+  SavePlan plan;
+  plan.world_size = target_mesh(request).world_size();
+  for (const StoredPart& part : *request.parts) {
+    TESSERA_CHECK(part.entry < keep.size() && part.rank >= 0 && part.rank < plan.world_size);
+    if (!keep[part.entry]) continue;
+    const Value& value = source.state.entries[part.entry].value;
+    plan.items.push_back(
+        {part.entry, value.is_tensor() ? value.tensor_index() : kValueTensor, part.rank, part.box});
+  }
+  std::ranges::stable_sort(plan.items, {}, &PlannedItem::rank);
+  return plan;
+}
+
+}  // namespace
+
 SavePlan plan_save(const Manifest& source, const TargetRequest& request,
                    const std::vector<bool>& keep, const PlacementRule& rule) {
+  if (request.parts) return listed_parts(source, request, keep);
   return Planner(source, request, rule).run(keep);
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 // SavePlan: which rank stores which chunk or value, decided as PyTorch's own save does it.
 //
+// A request that lists parts decides it alone; else:
+//
 //   1  every rank's part of every tensor by its layout (values and unsharded tensors: all ranks)
 //   2  equal parts of several ranks are one item: in the order in which ranks 0, 1, ... name them,
 //   the

@@ -21,6 +21,7 @@ class TorchDcpDriver final : public FormatDriver {
 
   Capabilities capabilities() const override {
     Capabilities made;
+    made.takes_parts = true;
     made.many_ranks = true;
     made.keeps_opaque = true;
     return made;

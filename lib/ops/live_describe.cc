@@ -1,0 +1,135 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/json.h>
+#include <tessera/encoding/pickle_writer.h>
+#include <tessera/encoding/tagged_json.h>
+
+#include <algorithm>
+
+#include "lib/ops/live_entry.h"
+#include "lib/ops/live_wire.h"
+
+namespace tessera {
+
+namespace {
+
+constexpr std::uint64_t kWireVersion = 1;
+constexpr std::size_t kShortText = 60;
+
+void check_names(const StateDict& dict) {
+  std::vector<std::string_view> names;
+  names.reserve(dict.entries.size());
+  for (const StateEntry& entry : dict.entries) names.push_back(entry.name);
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice != names.end())
+    fail(Code::kInvalidArgument,
+         fmt::format("two entries of the live state are named \"{}\"", printable(*twice)));
+}
+
+Bytes pickled(const Value& value) {
+  PickleEmitter emitter;
+  write_value(emitter, value, [](PickleEmitter&, std::uint32_t) {
+    fail(Code::kUnsupported, "a live value has a tensor inside",
+         "give the tensor an entry of its own");
+  });
+  return emitter.finish();
+}
+
+void describe_tensor(const LiveTensor& tensor, WireWriter& out) {
+  out.number(static_cast<std::uint64_t>(tensor.spec.dtype))
+      .integers(tensor.spec.shape.extents())
+      .number((tensor.replicated ? 1 : 0) | (tensor.is_parameter ? 2 : 0))
+      .number(tensor.pieces.size());
+  for (const LivePiece& piece : tensor.pieces) out.chunk(piece.chunk).integers(piece.strides);
+}
+
+}  // namespace
+
+std::string short_text(const Value& value) {
+  std::string text;
+  try {
+    ValueBudget budget(1000);
+    text = dump_json(to_tagged_json(
+        value, [](std::uint32_t) { return std::string("tensor"); }, budget));
+  } catch (const Error&) {
+    text = "an object";
+  }
+  text = printable(text);
+  if (text.size() > kShortText) text = text.substr(0, kShortText - 3) + "...";
+  return text;
+}
+
+LiveDescription describe(const LiveState& state) {
+  check_names(state.dict);
+  WireWriter structure;
+  WireWriter values;
+  Sha256 shared;
+  structure.number(kWireVersion).number(state.dict.entries.size());
+  for (const StateEntry& entry : state.dict.entries) {
+    in_tensor(entry.name, [&] {
+      structure.text(entry.name).path(entry.path);
+      if (entry.value.is_tensor()) {
+        structure.number(static_cast<std::uint64_t>(LiveEntry::Kind::kTensor));
+        describe_tensor(state.tensors[entry.value.tensor_index()], structure);
+        return;
+      }
+      const Bytes pickle = pickled(entry.value);
+      if (state.per_rank.contains(entry.name)) {
+        structure.number(static_cast<std::uint64_t>(LiveEntry::Kind::kPerRank));
+        values.bytes(pickle);
+        return;
+      }
+      structure.number(static_cast<std::uint64_t>(LiveEntry::Kind::kShared));
+      const Sha256Digest digest = sha256(pickle);
+      shared.update(std::as_bytes(std::span(digest)));
+      values.bytes(std::as_bytes(std::span(digest))).text(short_text(entry.value));
+    });
+  }
+  return {structure.finish(), values.finish(), shared.finish()};
+}
+
+std::vector<LiveEntry> read_description(const LiveDescription& description) {
+  WireReader structure(description.structure);
+  WireReader values(description.values);
+  if (structure.number() != kWireVersion)
+    fail(Code::kUnsupported, "ranks of different versions save together");
+  std::vector<LiveEntry> entries(structure.count(4 * sizeof(std::uint64_t)));
+  for (LiveEntry& entry : entries) {
+    entry.name = structure.text();
+    entry.path = structure.path();
+    entry.kind = static_cast<LiveEntry::Kind>(structure.number());
+    switch (entry.kind) {
+      case LiveEntry::Kind::kTensor: {
+        entry.spec.dtype = static_cast<DType>(structure.number());
+        entry.spec.shape = Shape::checked(structure.integers());
+        const std::uint64_t flags = structure.number();
+        entry.replicated = (flags & 1) != 0;
+        entry.is_parameter = (flags & 2) != 0;
+        entry.chunks.resize(structure.count(4 * sizeof(std::uint64_t)));
+        for (Chunk& chunk : entry.chunks) {
+          chunk = structure.chunk();
+          structure.integers();  // its strides are its rank's own affair
+        }
+        break;
+      }
+      case LiveEntry::Kind::kShared: {
+        const ByteView digest = values.bytes();
+        entry.digest.assign(digest.begin(), digest.end());
+        entry.text = values.text();
+        break;
+      }
+      case LiveEntry::Kind::kPerRank: {
+        const ByteView pickle = values.bytes();
+        entry.pickle.assign(pickle.begin(), pickle.end());
+        break;
+      }
+      default:
+        fail(Code::kCorrupt, "a message of another rank has an unknown kind of entry");
+    }
+  }
+  return entries;
+}
+
+}  // namespace tessera

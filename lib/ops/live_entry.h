@@ -1,0 +1,27 @@
+#pragma once
+// One entry of another rank's live state, as its description tells it.
+#include <string>
+#include <vector>
+
+#include "lib/ops/live_merge.h"
+
+namespace tessera {
+
+struct LiveEntry {
+  enum class Kind : std::uint8_t { kTensor, kShared, kPerRank };
+  Kind kind = Kind::kTensor;
+  std::string name;
+  Path path;
+  TensorSpec spec;  // kTensor, as are the next three
+  bool replicated = false;
+  bool is_parameter = false;
+  std::vector<Chunk> chunks;  // as many as the rank has pieces, empty ones too
+  Bytes digest;               // kShared
+  std::string text;           // kShared
+  Bytes pickle;               // kPerRank
+};
+
+/// Throws kCorrupt.
+std::vector<LiveEntry> read_description(const LiveDescription& description);
+
+}  // namespace tessera

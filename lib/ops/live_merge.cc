@@ -1,0 +1,328 @@
+#include "lib/ops/live_merge.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/pickle_reader.h>
+#include <tessera/layout/coverage.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "lib/ops/live_entry.h"
+
+namespace tessera {
+
+namespace {
+
+/// A chunk that some ranks hold.
+struct HeldChunk {
+  Chunk chunk;
+  struct Holder {
+    int rank = 0;
+    std::uint32_t piece = 0;
+  };
+  std::vector<Holder> holders;  // ascending ranks
+  std::size_t chosen = 0;       // in holders
+};
+
+/// An entry of the merged state and who has it.
+struct MergedEntry {
+  LiveEntry first;  // as its first rank tells it
+  int first_rank = 0;
+  int ranks = 0;  // how many have it
+  std::uint32_t mine = UINT32_MAX;  // in this rank's dict
+  bool replicated = true;           // every rank that holds it says so
+  std::vector<HeldChunk> held;
+};
+
+bool chunk_before(const Chunk& a, const Chunk& b) {
+  if (a.box.origin != b.box.origin) return a.box.origin < b.box.origin;
+  const auto order = std::lexicographical_compare_three_way(
+      a.box.shape.extents().begin(), a.box.shape.extents().end(), b.box.shape.extents().begin(),
+      b.box.shape.extents().end());
+  if (order != 0) return order < 0;
+  return std::pair(a.flat_begin, a.flat_end) < std::pair(b.flat_begin, b.flat_end);
+}
+
+class Merger {
+ public:
+  Merger(std::span<const LiveDescription> all, int rank, const LiveState& mine)
+      : all_(all), rank_(rank), mine_(mine), load_(all.size(), 0) {}
+
+  MergedState run() {
+    for (std::size_t r = 0; r < all_.size(); ++r) collect(static_cast<int>(r));
+    for (MergedEntry& entry : entries_) in_tensor(entry.first.name, [&] { check(entry); });
+    for (MergedEntry& entry : entries_) in_tensor(entry.first.name, [&] { elect(entry); });
+    for (MergedEntry& entry : entries_) in_tensor(entry.first.name, [&] { emit(entry); });
+    check_unique();
+    merged_.manifest.format = "live";
+    merged_.manifest.world_size = static_cast<std::int64_t>(all_.size());
+    merged_.manifest.world_size_source = "the ranks that save";
+    return std::move(merged_);
+  }
+
+ private:
+  void collect(int rank) {
+    std::vector<LiveEntry> described = read_description(all_[static_cast<std::size_t>(rank)]);
+    for (std::uint32_t e = 0; e < described.size(); ++e) {
+      LiveEntry& entry = described[e];
+      const auto [found, fresh] = index_.try_emplace(entry.name, entries_.size());
+      if (fresh) {
+        MergedEntry made;
+        made.first_rank = rank;
+        entries_.push_back(std::move(made));
+      }
+      MergedEntry& merged = entries_[found->second];
+      in_tensor(entry.name, [&] {
+        if (!fresh) agree(merged, entry, rank);
+      });
+      ++merged.ranks;
+      if (rank == rank_) merged.mine = e;
+      for (std::uint32_t p = 0; p < entry.chunks.size(); ++p) {
+        if (entry.chunks[p].numel() == 0) continue;
+        merged.replicated = merged.replicated && entry.replicated;
+        merged.held.push_back({std::move(entry.chunks[p]), {{rank, p}}, 0});
+      }
+      if (entry.kind == LiveEntry::Kind::kPerRank)
+        own_values_[found->second].emplace_back(rank, entry.pickle);
+      if (fresh) merged.first = std::move(entry);
+    }
+  }
+
+  /// What ranks must agree on. The first rank's word is what is expected.
+  static void agree(const MergedEntry& merged, const LiveEntry& entry, int rank) {
+    const LiveEntry& first = merged.first;
+    const auto differ = [&](std::string_view what, const std::string& expected,
+                            const std::string& found) {
+      fail(Code::kInvalidArgument,
+           fmt::format("ranks disagree on its {}: expected {} as on rank {}, found {} on rank {}",
+                       what, expected, merged.first_rank, found, rank));
+    };
+    if (entry.kind != first.kind) differ("kind", kind_text(first.kind), kind_text(entry.kind));
+    if (entry.path != first.path)
+      differ("place", fmt::format("{} levels", first.path.size()),
+             fmt::format("{} levels", entry.path.size()));
+    if (entry.spec != first.spec)
+      differ("type and shape", first.spec.to_string(), entry.spec.to_string());
+    if (entry.digest != first.digest) differ("value", first.text, entry.text);
+  }
+
+  static std::string kind_text(LiveEntry::Kind kind) {
+    switch (kind) {
+      case LiveEntry::Kind::kTensor:
+        return "a tensor";
+      case LiveEntry::Kind::kShared:
+        return "a value";
+      default:
+        return "a value of each rank";
+    }
+  }
+
+  void check(MergedEntry& entry) const {
+    if (entry.first.kind == LiveEntry::Kind::kShared &&
+        entry.ranks != static_cast<int>(all_.size())) {
+      fail(Code::kInvalidArgument,
+           fmt::format("{} of {} ranks have this value, rank {} does; shared values stand on all",
+                       entry.ranks, all_.size(), entry.first_rank),
+           "give it to every rank, or make it one of each rank (ValueScope::kPerRank)");
+    }
+    if (entry.first.kind != LiveEntry::Kind::kTensor) return;
+    join_equal(entry);
+    std::vector<Chunk> chunks;
+    for (const HeldChunk& held : entry.held) chunks.push_back(held.chunk);
+    const Shape& shape = entry.first.spec.shape;
+    const bool whole = chunks.size() == 1 && chunks[0] == Chunk::whole_of(Box::whole(shape));
+    if (whole || (shape.numel() == 0 && chunks.empty())) return;
+    const CoverageReport report = check_coverage(shape, chunks);
+    if (!report.complete) refuse(entry, report);
+  }
+
+  /// Equal pieces of several ranks become one with several holders.
+  static void join_equal(MergedEntry& entry) {
+    std::ranges::stable_sort(entry.held, [](const HeldChunk& a, const HeldChunk& b) {
+      return chunk_before(a.chunk, b.chunk);
+    });
+    std::vector<HeldChunk> joined;
+    for (HeldChunk& held : entry.held) {
+      if (!joined.empty() && joined.back().chunk == held.chunk) {
+        if (!entry.replicated)
+          fail(Code::kInvalidArgument,
+               fmt::format("ranks {} and {} both hold {}, and it is not replicated",
+                           joined.back().holders.back().rank, held.holders[0].rank,
+                           held.chunk.to_string()),
+               "mark the tensor as replicated where ranks hold equal copies");
+        joined.back().holders.push_back(held.holders[0]);
+        continue;
+      }
+      joined.push_back(std::move(held));
+    }
+    entry.held = std::move(joined);
+  }
+
+  [[noreturn]] void refuse(const MergedEntry& entry, const CoverageReport& report) const {
+    const std::string spec = entry.first.spec.to_string();
+    if (report.first_overlap) {
+      const HeldChunk& a = entry.held[report.first_overlap->first];
+      const HeldChunk& b = entry.held[report.first_overlap->second];
+      fail(Code::kInvalidArgument,
+           fmt::format("{} of rank {} and {} of rank {} overlap without being equal ({})",
+                       a.chunk.to_string(), a.holders[0].rank, b.chunk.to_string(),
+                       b.holders[0].rank, spec));
+    }
+    std::int64_t held = 0;
+    for (const HeldChunk& chunk : entry.held) held += chunk.chunk.numel();
+    fail(Code::kInvalidArgument,
+         fmt::format("the pieces of {} ranks do not make up {}: expected {} elements, found {}; {}",
+                     all_.size(), spec, entry.first.spec.shape.numel(), held, report.to_string()));
+  }
+
+  /// Pieces of one rank count first; each replicated one then goes to the holder with the fewest
+  /// bytes so far.
+  void elect(MergedEntry& entry) {
+    for (HeldChunk& held : entry.held) {
+      if (held.holders.size() == 1)
+        load_[static_cast<std::size_t>(held.holders[0].rank)] += bytes_of(entry, held);
+      else
+        shared_.push_back({&entry, &held});
+    }
+  }
+
+  static std::uint64_t bytes_of(const MergedEntry& entry, const HeldChunk& held) {
+    return (static_cast<std::uint64_t>(held.chunk.numel()) *
+                static_cast<std::uint64_t>(bits(entry.first.spec.dtype)) +
+            7) /
+           8;
+  }
+
+  void elect_shared() {
+    for (auto& [entry, held] : shared_) {
+      for (std::size_t h = 1; h < held->holders.size(); ++h) {
+        if (load(held->holders[h].rank) < load(held->holders[held->chosen].rank)) held->chosen = h;
+      }
+      load_[static_cast<std::size_t>(held->holders[held->chosen].rank)] += bytes_of(*entry, *held);
+    }
+    shared_.clear();
+  }
+  std::uint64_t load(int rank) const { return load_[static_cast<std::size_t>(rank)]; }
+
+  void emit(MergedEntry& entry) {
+    elect_shared();  // the first call does it all
+    if (entry.first.kind == LiveEntry::Kind::kTensor) return emit_tensor(entry);
+    if (entry.first.kind == LiveEntry::Kind::kShared) {
+      merged_.values.push_back({entry.mine, next_entry()});
+      add_value(entry.first.name, entry.first.path, mine_.dict.entries[entry.mine].value, 0);
+      return;
+    }
+    for (const auto& [rank, pickle] : own_values_[index_.at(entry.first.name)]) {
+      const PickleGraph graph = read_pickle(pickle);
+      const Value value = decode_pickle(
+          graph, graph.root(), [](const PickleGraph&, PickleGraph::Node) { return std::nullopt; });
+      if (rank == rank_) merged_.values.push_back({entry.mine, next_entry()});
+      add_value(rank_value_name(entry.first.name, rank),
+                below(entry.first.path, fmt::format("rank_{}", rank)),
+                rank == rank_ ? mine_.dict.entries[entry.mine].value : value, rank);
+    }
+  }
+
+  std::uint32_t next_entry() const {
+    return static_cast<std::uint32_t>(merged_.manifest.state.entries.size());
+  }
+
+  void add_value(std::string name, Path path, Value value, int rank) {
+    merged_.parts.push_back({next_entry(), rank, {}});
+    merged_.manifest.state.entries.push_back({std::move(name), std::move(path), std::move(value)});
+  }
+
+  void emit_tensor(const MergedEntry& entry) {
+    Manifest& manifest = merged_.manifest;
+    StoredTensor tensor;
+    tensor.name = entry.first.name;
+    tensor.spec = entry.first.spec;
+    tensor.first_chunk = manifest.chunks.size();
+    tensor.is_parameter = entry.first.is_parameter;
+    std::size_t boxes = 0;
+    for (const HeldChunk& held : entry.held) {
+      const HeldChunk::Holder& holder = held.holders[held.chosen];
+      if (holder.rank == rank_)
+        merged_.own.push_back({manifest.chunks.size(), entry.mine, holder.piece});
+      Source source;
+      source.kind = Source::Kind::kMemory;
+      source.length = bytes_of(entry, held);
+      manifest.chunks.add(held.chunk, source);
+      ++tensor.chunk_count;
+      for (ChunkPiece& piece : decompose(held.chunk)) {
+        merged_.parts.push_back({next_entry(), holder.rank, std::move(piece.box)});
+        ++boxes;
+      }
+    }
+    if (boxes == 0)  // no elements: its shape is stored
+      merged_.parts.push_back({next_entry(), entry.first_rank, Box::whole(tensor.spec.shape)});
+    if (boxes > 1) merged_.sharded.push_back(tensor.name);
+    manifest.state.entries.push_back(
+        {tensor.name, entry.first.path,
+         Value::tensor(static_cast<std::uint32_t>(manifest.tensors.size()))});
+    manifest.tensors.push_back(std::move(tensor));
+  }
+
+  /// A rank's own value "a" and another one named "a.rank_0".
+  void check_unique() const {
+    std::vector<std::string_view> names;
+    for (const StateEntry& entry : merged_.manifest.state.entries) names.push_back(entry.name);
+    std::ranges::sort(names);
+    const auto twice = std::ranges::adjacent_find(names);
+    if (twice != names.end())
+      fail(Code::kInvalidArgument,
+           fmt::format("two entries would be stored as \"{}\"", printable(*twice)),
+           "values of each rank are stored as <name>.rank_<r>");
+  }
+
+  std::span<const LiveDescription> all_;
+  int rank_;
+  const LiveState& mine_;
+  std::vector<MergedEntry> entries_;
+  std::unordered_map<std::string, std::size_t> index_;
+  std::map<std::size_t, std::vector<std::pair<int, Bytes>>> own_values_;  // by entry: rank, pickle
+  std::vector<std::uint64_t> load_;                                       // bytes, by rank
+  std::vector<std::pair<MergedEntry*, HeldChunk*>> shared_;
+  MergedState merged_;
+};
+
+}  // namespace
+
+std::string rank_value_name(const std::string& name, int rank) {
+  return fmt::format("{}.rank_{}", name, rank);
+}
+
+MergedState merge_states(std::span<const LiveDescription> all, int rank, const LiveState& mine) {
+  MergedState merged = Merger(all, rank, mine).run();
+  merged.manifest.state.containers = mine.dict.containers;
+  return merged;
+}
+
+void bind_sources(MergedState& merged, const LiveState& state) {
+  merged.manifest.strides.clear();
+  for (const OwnPiece& own : merged.own) {
+    const LiveTensor& tensor = state.tensors[state.dict.entries[own.entry].value.tensor_index()];
+    const LivePiece& piece = tensor.pieces[own.piece];
+    Source& source = merged.manifest.chunks.source(own.chunk);
+    source.offset = reinterpret_cast<std::uint64_t>(piece.data);
+    source.side = 0;
+    std::int64_t reach = piece.chunk.numel();
+    if (!piece.strides.empty()) {
+      merged.manifest.strides.push_back(piece.strides);
+      source.side = static_cast<std::uint32_t>(merged.manifest.strides.size());
+      reach = 1;
+      for (int d = 0; d < piece.chunk.box.rank(); ++d)
+        reach += (piece.chunk.box.shape[d] - 1) * piece.strides[static_cast<std::size_t>(d)];
+    }
+    source.length =
+        (static_cast<std::uint64_t>(reach) * static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
+         7) /
+        8;
+  }
+}
+
+}  // namespace tessera

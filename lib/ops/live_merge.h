@@ -1,0 +1,65 @@
+#pragma once
+// From every rank's description of its live state to one checkpoint's: which entries there are,
+// which rank stores which part of them, and the proof that the parts make up every tensor.
+//
+//   LiveState --describe--> structure (names, types, boxes) and values, as bytes --all gather-->
+//   merge_states: the same answer on every rank, or the same error, naming tensor and ranks
+//
+// Pure but for what bind_sources() reads of the state.
+#include <tessera/format/format_driver.h>
+#include <tessera/state/live_state.h>
+#include <tessera/state/manifest.h>
+#include <tessera/storage/checksum.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct LiveDescription {
+  Bytes structure;      // all but the content of values
+  Bytes values;         // of shared values a digest and a short text; of a rank's own the whole
+  Sha256Digest shared;  // over all shared values
+};
+
+/// Throws kUnsupported for a value that cannot be told to other ranks or has a tensor inside,
+/// kInvalidArgument for two entries of one name.
+LiveDescription describe(const LiveState& state);
+
+/// A piece of this rank's memory that this rank stores.
+struct OwnPiece {
+  std::uint64_t chunk = 0;  // in MergedState::manifest.chunks
+  std::uint32_t entry = 0;  // in this rank's LiveState::dict
+  std::uint32_t piece = 0;
+};
+
+/// A value that this rank knows: a shared one or its own.
+struct KnownValue {
+  std::uint32_t entry = 0;   // in this rank's LiveState::dict
+  std::uint32_t merged = 0;  // in MergedState::manifest.state
+};
+
+struct MergedState {
+  Manifest manifest;              // chunks: those that are stored, of kind kMemory
+  std::vector<StoredPart> parts;  // in the order in which they are stored
+  std::vector<OwnPiece> own;
+  std::vector<KnownValue> values;
+  std::vector<std::string> sharded;  // tensors stored in more than one piece
+};
+
+/// `all[r]`: of rank r. `mine`: this rank's state. Throws kInvalidArgument.
+MergedState merge_states(std::span<const LiveDescription> all, int rank, const LiveState& mine);
+
+/// Points the sources of this rank's pieces at the memory of `state`, which has the structure that
+/// was merged. Precondition: nobody reads the manifest.
+void bind_sources(MergedState& merged, const LiveState& state);
+
+/// Name under which rank `rank` keeps its own value of that name: "rng.rank_3".
+std::string rank_value_name(const std::string& name, int rank);
+
+/// One line of at most 60 characters, for messages.
+std::string short_text(const Value& value);
+
+}  // namespace tessera

@@ -1,0 +1,252 @@
+#include "lib/ops/load_match.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/tensor/cast.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "lib/ops/live_merge.h"
+#include "lib/ops/live_wire.h"
+
+namespace tessera {
+
+namespace {
+
+constexpr std::size_t kListedNames = 5;
+
+PartPolicy policy_of(const LoadPolicy& policy, Role role) {
+  switch (role) {
+    case Role::kModel:
+      return policy.model;
+    case Role::kOptimState:
+    case Role::kOptimGroup:
+      return policy.optimizer;
+    default:
+      return policy.other;
+  }
+}
+
+std::string_view part_text(Role role) {
+  switch (role) {
+    case Role::kModel:
+      return "model";
+    case Role::kOptimState:
+    case Role::kOptimGroup:
+      return "optimizer";
+    default:
+      return "other state";
+  }
+}
+
+Role part_role(Role role) { return role == Role::kOptimGroup ? Role::kOptimState : role; }
+
+bool allows_missing(PartPolicy policy) {
+  return policy == PartPolicy::kAllowMissing || policy == PartPolicy::kAllowBoth;
+}
+bool allows_unexpected(PartPolicy policy) {
+  return policy == PartPolicy::kAllowUnexpected || policy == PartPolicy::kAllowBoth ||
+         policy == PartPolicy::kSkip;
+}
+
+bool one_castable(const TensorSpec& spec) {
+  return spec.shape.numel() == 1 && is_castable(spec.dtype);
+}
+bool is_plain_number(const Value& value) {
+  return value.is_number() || value.kind() == Value::Kind::kBool;
+}
+
+std::string found_text(const Value& value) {
+  return fmt::format("the value {}", short_text(value));
+}
+
+class Matcher {
+ public:
+  Matcher(const LiveState& state, const Manifest& stored, const LoadPolicy& policy,
+          LoadResult& result)
+      : state_(state), stored_(stored), policy_(policy), result_(result) {
+    for (std::uint32_t e = 0; e < stored.state.entries.size(); ++e)
+      by_name_.emplace(stored.state.entries[e].name, e);
+  }
+
+  std::vector<Match> run(int rank) {
+    const Roles roles = find_roles(state_.dict);
+    for (std::uint32_t e = 0; e < state_.dict.entries.size(); ++e) {
+      const StateEntry& entry = state_.dict.entries[e];
+      if (policy_of(policy_, roles.entries[e].role) == PartPolicy::kSkip) {
+        result_.skipped.push_back(entry.name);
+        continue;
+      }
+      const auto found = by_name_.find(stored_name(state_, entry, rank));
+      if (found == by_name_.end()) {
+        result_.missing.push_back(entry.name);
+      } else {
+        match(e, found->second);
+      }
+    }
+    return std::move(matches_);
+  }
+
+  void find_unexpected(const AskedNames& asked) {
+    for (const StateEntry& entry : stored_.state.entries)
+      if (!asked.names.contains(entry.name)) result_.unexpected.push_back(entry.name);
+  }
+
+ private:
+  void match(std::uint32_t live, std::uint32_t stored) {
+    const StateEntry& wanted = state_.dict.entries[live];
+    const Value& found = stored_.state.entries[stored].value;
+    if (!wanted.value.is_tensor()) {
+      const bool fits = !found.is_tensor() || one_castable(spec_of(found));
+      if (!fits) return differ(wanted, "a value", spec_of(found).to_string());
+      add(Match::Kind::kValue, live, stored);
+      return;
+    }
+    const TensorSpec& spec = state_.tensors[wanted.value.tensor_index()].spec;
+    if (!found.is_tensor()) {
+      if (!one_castable(spec) || !is_plain_number(found))
+        return differ(wanted, spec.to_string(), found_text(found));
+      return add(Match::Kind::kNumber, live, stored);
+    }
+    const TensorSpec& there = spec_of(found);
+    if (there == spec) return add(Match::Kind::kTensor, live, stored);
+    const bool castable = there.shape == spec.shape && is_floating(there.dtype) &&
+                          is_floating(spec.dtype) && is_castable(there.dtype) &&
+                          is_castable(spec.dtype) && policy_.allow_cast;
+    const bool number =
+        one_castable(there) && one_castable(spec) &&
+        (there.shape != spec.shape || !is_floating(there.dtype) || !is_floating(spec.dtype));
+    if (number) return add(Match::Kind::kNumber, live, stored);
+    if (!castable) return differ(wanted, spec.to_string(), there.to_string());
+    result_.cast.push_back({wanted.name, spec.to_string(), there.to_string()});
+    add(Match::Kind::kTensor, live, stored);
+  }
+
+  const TensorSpec& spec_of(const Value& value) const {
+    return stored_.tensors[value.tensor_index()].spec;
+  }
+  void add(Match::Kind kind, std::uint32_t live, std::uint32_t stored) {
+    matches_.push_back({kind, live, stored});
+    result_.loaded.push_back(state_.dict.entries[live].name);
+  }
+  void differ(const StateEntry& entry, std::string expected, std::string found) {
+    result_.mismatched.push_back({entry.name, std::move(expected), std::move(found)});
+  }
+
+  const LiveState& state_;
+  const Manifest& stored_;
+  const LoadPolicy& policy_;
+  LoadResult& result_;
+  std::unordered_map<std::string_view, std::uint32_t> by_name_;
+  std::vector<Match> matches_;
+};
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kListedNames); ++i)
+    text += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", printable(names[i]));
+  if (names.size() > kListedNames) text += fmt::format(" and {} more", names.size() - kListedNames);
+  return text;
+}
+
+/// Of the names, those whose part the policy is strict about; with the part of the first.
+struct Refused {
+  std::vector<std::string> names;
+  Role role = Role::kOther;
+};
+
+template <class Allows>
+Refused refused(const std::vector<std::string>& names, const StateDict& dict,
+                const LoadPolicy& policy, const Allows& allows) {
+  Refused out;
+  if (names.empty()) return out;
+  const Roles roles = find_roles(dict);
+  std::unordered_map<std::string_view, std::size_t> number;
+  for (std::size_t e = 0; e < dict.entries.size(); ++e) number.emplace(dict.entries[e].name, e);
+  for (const std::string& name : names) {
+    const Role role = roles.entries[number.at(name)].role;
+    if (allows(role, policy_of(policy, role))) continue;
+    if (out.names.empty()) out.role = role;
+    out.names.push_back(name);
+  }
+  return out;
+}
+
+std::string policy_hint(Role role, std::string_view value) {
+  const std::string_view field = role == Role::kModel                   ? "model"
+                                 : part_role(role) == Role::kOptimState ? "optimizer"
+                                                                        : "other";
+  return fmt::format("LoadPolicy::{} = PartPolicy::{} leaves them out", field, value);
+}
+
+}  // namespace
+
+std::string stored_name(const LiveState& state, const StateEntry& entry, int rank) {
+  return state.per_rank.contains(entry.name) ? rank_value_name(entry.name, rank) : entry.name;
+}
+
+Bytes encode_asked(const LiveState& state, int rank) {
+  const Roles roles = find_roles(state.dict);
+  WireWriter out;
+  out.number(state.dict.entries.size());
+  for (std::size_t e = 0; e < state.dict.entries.size(); ++e)
+    out.text(stored_name(state, state.dict.entries[e], rank))
+        .number(static_cast<std::uint64_t>(part_role(roles.entries[e].role)));
+  return out.finish();
+}
+
+AskedNames join_asked(std::span<const std::vector<std::byte>> all) {
+  AskedNames asked;
+  for (const auto& bytes : all) {
+    WireReader in(bytes);
+    for (std::size_t left = in.count(2 * sizeof(std::uint64_t)); left > 0; --left) {
+      asked.names.insert(in.text());
+      asked.roles.insert(static_cast<Role>(in.number()));
+    }
+  }
+  return asked;
+}
+
+std::vector<Match> match_state(const LiveState& state, const Manifest& stored,
+                               const AskedNames& asked, int rank, const LoadPolicy& policy,
+                               LoadResult& result) {
+  Matcher matcher(state, stored, policy, result);
+  std::vector<Match> matches = matcher.run(rank);
+  matcher.find_unexpected(asked);
+  return matches;
+}
+
+void judge_match(const LiveState& state, const Manifest& stored, const AskedNames& asked,
+                 const LoadPolicy& policy, const LoadResult& result) {
+  if (!policy.allow_mismatched && !result.mismatched.empty()) {
+    const LoadDifference& first = result.mismatched.front();
+    in_tensor(first.name, [&] {
+      fail(Code::kInvalidArgument,
+           fmt::format("expected {}, found {}{}", first.expected, first.found,
+                       result.mismatched.size() > 1
+                           ? fmt::format(" (and {} more differ)", result.mismatched.size() - 1)
+                           : ""),
+           "LoadPolicy::allow_mismatched leaves such tensors as they are");
+    });
+  }
+  const Refused missing = refused(result.missing, state.dict, policy,
+                                  [](Role, PartPolicy part) { return allows_missing(part); });
+  if (!missing.names.empty())
+    fail(Code::kInvalidArgument,
+         fmt::format("{} entries of the {} are not stored: {}", missing.names.size(),
+                     part_text(missing.role), listed(missing.names)),
+         policy_hint(missing.role, "kAllowMissing"));
+  const Refused unexpected =
+      refused(result.unexpected, stored.state, policy, [&](Role role, PartPolicy part) {
+        return allows_unexpected(part) || !asked.roles.contains(part_role(role));
+      });
+  if (!unexpected.names.empty())
+    fail(Code::kInvalidArgument,
+         fmt::format("{} stored entries of the {} are not asked for: {}", unexpected.names.size(),
+                     part_text(unexpected.role), listed(unexpected.names)),
+         policy_hint(unexpected.role, "kAllowUnexpected"));
+}
+
+}  // namespace tessera

@@ -1,0 +1,253 @@
+#include "lib/ops/prepared_save.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/format/registry.h>
+#include <tessera/tensor/region_copy.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lib/base/status_bytes.h"
+#include "lib/ops/live_wire.h"
+
+namespace tessera {
+
+namespace {
+
+constexpr std::uint64_t kSnapshotAlignment = 64;
+
+/// What every rank says before a save is planned.
+struct Opening {
+  Status status;
+  std::uint64_t generation = 0;  // of the plan that still fits this rank; 0: none does
+  std::string path;
+  Bytes shared;  // digest of the shared values
+
+  Bytes encode() const {
+    const std::vector<std::byte> failure =
+        status.ok() ? std::vector<std::byte>() : status_to_bytes(status);
+    return WireWriter().bytes(failure).number(generation).text(path).bytes(shared).finish();
+  }
+  static Opening decode(ByteView bytes) {
+    WireReader in(bytes);
+    Opening out;
+    if (const ByteView failure = in.bytes(); !failure.empty())
+      out.status = status_from_bytes(failure);
+    out.generation = in.number();
+    out.path = in.text();
+    const ByteView shared = in.bytes();
+    out.shared.assign(shared.begin(), shared.end());
+    return out;
+  }
+};
+
+/// Throws the first rank's failure. True when every rank's plan still fits.
+bool judge(const std::vector<std::vector<std::byte>>& all) {
+  std::vector<Opening> openings;
+  for (const auto& bytes : all) openings.push_back(Opening::decode(bytes));
+  for (std::size_t r = 0; r < openings.size(); ++r) {
+    if (openings[r].status.ok()) continue;
+    Status first = openings[r].status;
+    if (first.context.rank < 0) first.context.rank = static_cast<int>(r);
+    throw Error(std::move(first));
+  }
+  bool same = true;
+  for (std::size_t r = 0; r < openings.size(); ++r) {
+    if (openings[r].path != openings[0].path)
+      fail(Code::kInvalidArgument,
+           fmt::format("ranks save to different places: rank 0 to {}, rank {} to {}",
+                       printable(openings[0].path), r, printable(openings[r].path)));
+    same = same && openings[r].generation != 0 &&
+           openings[r].generation == openings[0].generation &&
+           openings[r].shared == openings[0].shared;
+  }
+  return same;
+}
+
+const FormatDriver& target_driver(const std::string& format) {
+  const FormatDriver* driver = find_format(format);
+  if (driver == nullptr)
+    fail(Code::kInvalidArgument, fmt::format("there is no format \"{}\"", printable(format)));
+  if (!driver->capabilities().takes_parts)
+    fail(Code::kUnsupported, fmt::format("ranks cannot write {} together", format),
+         "save as torch-dcp, and convert with ckpt-convert");
+  return *driver;
+}
+
+/// Values of `state` by their entry in the merged state.
+std::vector<std::pair<std::uint32_t, Value>> known_values(const MergedState& merged,
+                                                          const LiveState& state) {
+  std::vector<std::pair<std::uint32_t, Value>> values;
+  for (const KnownValue& known : merged.values)
+    values.emplace_back(known.merged, state.dict.entries[known.entry].value);
+  return values;
+}
+
+/// Keeps of the plan for all ranks what rank `rank` writes. Rank r writes the r-th file; what comes
+/// after those (indices, metadata) is rank 0's.
+void keep_own_files(PreparedSave& prepared, int rank, int ranks) {
+  OutputPlan& output = prepared.output;
+  std::vector<OutputFile> files;
+  std::vector<Segment> segments;
+  for (std::size_t f = 0; f < output.files.size(); ++f) {
+    OutputFile file = output.files[f];
+    const int owner = f < static_cast<std::size_t>(ranks) ? static_cast<int>(f) : 0;
+    prepared.files.push_back({file.path, file.size_bytes, owner});
+    prepared.total_bytes += file.size_bytes;
+    if (owner != rank) continue;
+    const auto first = output.segments.begin() + static_cast<std::ptrdiff_t>(file.first_segment);
+    file.first_segment = segments.size();
+    segments.insert(segments.end(), first, first + static_cast<std::ptrdiff_t>(file.segment_count));
+    files.push_back(std::move(file));
+  }
+  output.files = std::move(files);
+  output.segments = std::move(segments);
+}
+
+std::unique_ptr<PreparedSave> make_prepared(std::span<const LiveDescription> all, RankGroup& ranks,
+                                            const LiveState& state, const SaveOptions& options) {
+  auto prepared = std::make_unique<PreparedSave>();
+  prepared->format = options.format;
+  prepared->structure = all[static_cast<std::size_t>(ranks.rank())].structure;
+  prepared->merged = merge_states(all, ranks.rank(), state);
+  bind_sources(prepared->merged, state);
+  TargetRequest request;
+  request.world_size = ranks.size();
+  request.parts = std::move(prepared->merged.parts);
+  prepared->output = target_driver(options.format).output_plan(prepared->merged.manifest, request);
+  prepared->output.check(prepared->merged.manifest);
+  keep_own_files(*prepared, ranks.rank(), ranks.size());
+  prepared->output.check(prepared->merged.manifest);
+  prepared->plan.emplace(prepared->merged.manifest, prepared->output);
+  return prepared;
+}
+
+std::vector<LiveDescription> exchange(RankGroup& ranks, const LiveDescription& mine,
+                                      SaveReport& report) {
+  const Bytes message = WireWriter().bytes(mine.structure).bytes(mine.values).finish();
+  report.plan_bytes = message.size();
+  std::vector<LiveDescription> all;
+  for (const auto& bytes : ranks.all_gather(message)) {
+    WireReader in(bytes);
+    LiveDescription& theirs = all.emplace_back();
+    const ByteView structure = in.bytes();
+    theirs.structure.assign(structure.begin(), structure.end());
+    const ByteView values = in.bytes();
+    theirs.values.assign(values.begin(), values.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+SaveMemory::~SaveMemory() {
+  if (in_flight) in_flight->result.wait();
+}
+
+SaveMemory& SaveMemory::of(RankGroup& ranks) {
+  if (!ranks.kept()) ranks.kept() = std::make_shared<SaveMemory>();
+  return *static_cast<SaveMemory*>(ranks.kept().get());
+}
+
+Status SaveMemory::settle() {
+  if (!in_flight) return {};
+  const std::shared_ptr<PendingSave::Work> work = std::move(in_flight);
+  in_flight.reset();
+  try {
+    work->result.get();
+  } catch (...) {
+    background.reset();  // a rank may have left it
+    if (work->told) return {};
+    work->told = true;
+    Status status = current_exception_status();
+    if (status.context.operation.empty()) status.context.operation = "the save before";
+    return status;
+  }
+  return {};
+}
+
+void prepare_save(const std::string& path, const LiveState& state, RankGroup& ranks,
+                  const SaveOptions& options, const Status& mine, SaveMemory& memory,
+                  SaveReport& report) {
+  Opening opening;
+  opening.status = mine;
+  opening.path = path;
+  LiveDescription description;
+  std::shared_ptr<const OutputRenderer> renderer;
+  if (mine.ok()) {
+    try {
+      check_live_tensors(state, false);
+      description = describe(state);
+      opening.shared.resize(description.shared.size());
+      std::memcpy(opening.shared.data(), description.shared.data(), description.shared.size());
+      PreparedSave* kept = memory.prepared.get();
+      if (kept != nullptr && kept->format == options.format &&
+          kept->structure == description.structure) {
+        renderer =
+            kept->output.renderer->with_values(kept->output, known_values(kept->merged, state));
+        if (renderer) opening.generation = memory.generation;
+      }
+    } catch (...) {
+      opening.status = current_exception_status();
+    }
+  }
+  report.plan_reused = judge(ranks.all_gather(opening.encode()));
+  if (report.plan_reused) {
+    memory.prepared->output.renderer = std::move(renderer);
+    bind_sources(memory.prepared->merged, state);
+    return;
+  }
+  memory.prepared.reset();
+  const std::vector<LiveDescription> all = exchange(ranks, description, report);
+  ranks.together([&] { memory.prepared = make_prepared(all, ranks, state, options); });
+  ++memory.generation;
+}
+
+void take_snapshot(const LiveState& state, SaveMemory& memory) {
+  MergedState& merged = memory.prepared->merged;
+  std::uint64_t total = 0;
+  const auto room = [](const LiveTensor& tensor, const LivePiece& piece) {
+    const auto bytes = (static_cast<std::uint64_t>(piece.chunk.numel()) *
+                            static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
+                        7) /
+                       8;
+    return (bytes + kSnapshotAlignment - 1) / kSnapshotAlignment * kSnapshotAlignment;
+  };
+  const auto each = [&](const auto& visit) {
+    for (const OwnPiece& own : merged.own) {
+      const LiveTensor& tensor = state.tensors[state.dict.entries[own.entry].value.tensor_index()];
+      visit(own, tensor, tensor.pieces[own.piece]);
+    }
+  };
+  each([&](const OwnPiece&, const LiveTensor& tensor, const LivePiece& piece) {
+    total += room(tensor, piece);
+  });
+  if (total > memory.snapshot.size()) {
+    memory.snapshot.reserve(total);
+    for (std::uint64_t at = 0; at < total; at += kIoAlignment)  // touched once, for all saves
+      memory.snapshot.data()[at] = std::byte{0};
+  }
+  std::byte* to = memory.snapshot.data();
+  each([&](const OwnPiece& own, const LiveTensor& tensor, const LivePiece& piece) {
+    Source& source = merged.manifest.chunks.source(own.chunk);
+    const auto bytes = (static_cast<std::uint64_t>(piece.chunk.numel()) *
+                            static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
+                        7) /
+                       8;
+    if (piece.strides.empty()) {
+      std::memcpy(to, piece.data, bytes);
+    } else {
+      copy_region(piece.chunk.box.shape, element_bytes(tensor.spec.dtype),
+                  static_cast<const std::byte*>(piece.data), piece.strides, to,
+                  piece.chunk.box.shape.strides());
+    }
+    source.offset = reinterpret_cast<std::uint64_t>(to);
+    source.side = 0;
+    source.length = bytes;
+    to += room(tensor, piece);
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,116 @@
+#include "lib/ops/retention.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/ops/seal.h>
+#include <tessera/storage/checksum.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+
+#include "lib/ops/path_resolve.h"
+#include "lib/storage/janitor.h"
+#include "lib/storage/stage_paths.h"
+
+namespace tessera {
+
+namespace {
+
+constexpr std::string_view kPointer = "latest";
+constexpr std::string_view kPointerStage = ".latest.tmp-tessera";
+
+/// "step_100": "step_" and 100. Nullopt without a number at the end.
+std::optional<std::pair<std::string, std::uint64_t>> numbered(std::string_view name) {
+  std::size_t digits = name.size();
+  while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') --digits;
+  if (digits == name.size() || name.size() - digits > 18) return std::nullopt;
+  std::uint64_t number = 0;
+  std::from_chars(name.data() + digits, name.data() + name.size(), number);
+  return std::pair(std::string(name.substr(0, digits)), number);
+}
+
+bool is_ours(const FileSystem& fs, const std::string& path) {
+  return read_seal(*fs.open_directory(path), "").has_value();
+}
+
+/// Hidden first, then removed, so that a half removed checkpoint is never to be seen.
+void remove_checkpoint(FileSystem& fs, const std::string& path) {
+  const auto paths = storage::make_stage_paths(fs, path, hex(sha256(as_bytes("removed " + path))));
+  const auto lock = fs.try_lock(paths.lock());
+  if (!lock) return;
+  fs.rename_new(path, paths.stage());
+  fs.sync_directory(paths.parent);
+  fs.remove_tree(paths.stage());
+}
+
+/// Names of checkpoints in `parent` of which only a stage is left: ".step_90.tmp-0123".
+std::set<std::string> left_over(const Directory& parent, const std::string& stem) {
+  std::set<std::string> names;
+  for (const FileInfo& info : parent.list()) {
+    if (info.type != FileType::kDirectory || !info.name.starts_with("." + stem)) continue;
+    const std::size_t end = info.name.rfind(".tmp-");
+    if (end == std::string::npos || end == 0) continue;
+    const std::string name = info.name.substr(1, end - 1);
+    const auto parts = numbered(name);
+    if (parts && parts->first == stem) names.insert(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+void point_latest(FileSystem& fs, const std::string& path) {
+  const auto [parent, name] = split_path(path);
+  const std::string stage = join_path(parent, std::string(kPointerStage));
+  if (fs.stat(stage)) fs.remove_file(stage);
+  const auto file = fs.create(stage, IoMode::kBuffered);
+  file->write_at(0, as_bytes(name));
+  file->sync();
+  file->close();
+  fs.rename(stage, join_path(parent, std::string(kPointer)));
+  fs.sync_directory(parent);
+}
+
+std::vector<std::string> remove_old(FileSystem& fs, const std::string& path,
+                                    std::uint32_t keep_last) {
+  const auto [parent, name] = split_path(path);
+  const auto own = numbered(name);
+  if (!own) return {};
+  const auto directory = fs.open_directory(parent);
+  const auto pointer = PathResolver(fs, "").pointer_in(parent);
+  std::vector<std::pair<std::uint64_t, std::string>> found;
+  for (const FileInfo& info : directory->list()) {
+    const auto parts = numbered(info.name);
+    if (info.type != FileType::kDirectory || !parts || parts->first != own->first) continue;
+    if (is_ours(fs, join_path(parent, info.name))) found.emplace_back(parts->second, info.name);
+  }
+  std::ranges::sort(found, std::greater<>());
+  std::vector<std::string> removed;
+  std::uint32_t kept = 1;  // `path` itself
+  for (const auto& [number, child] : found) {
+    if (child == name) continue;
+    if (kept < keep_last) {
+      ++kept;
+      continue;
+    }
+    if (pointer && pointer->target == child) continue;
+    try {
+      remove_checkpoint(fs, join_path(parent, child));
+      removed.push_back(child);
+    } catch (const Error&) {  // the next save tries again
+    }
+  }
+  for (const std::string& child : left_over(*directory, own->first)) {
+    try {
+      storage::remove_stale(fs, storage::make_stage_paths(fs, join_path(parent, child),
+                                                          hex(sha256(as_bytes("none")))));
+    } catch (const Error&) {
+    }
+  }
+  return removed;
+}
+
+}  // namespace tessera

@@ -1,0 +1,266 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/ops/save.h>
+#include <tessera/ops/seal.h>
+#include <tessera/reshard/executor.h>
+#include <tessera/storage/checksum.h>
+#include <tessera/storage/stage.h>
+#include <tessera/storage/stage_member.h>
+
+#include <chrono>
+
+#include "lib/ops/convert_request.h"
+#include "lib/ops/live_wire.h"
+#include "lib/ops/path_resolve.h"
+#include "lib/ops/prepared_save.h"
+#include "lib/ops/retention.h"
+
+namespace tessera {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kSavingTool = "tessera 0.1.0";
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Makes the folders above `path`. Safe when several ranks do it.
+void make_folders_above(FileSystem& fs, const std::string& path) {
+  const std::string parent = split_path(path).first;
+  if (parent.empty() || parent == "." || parent == "/" || fs.stat(parent)) return;
+  make_folders_above(fs, parent);
+  try {
+    fs.create_directory(parent);
+  } catch (const Error& error) {
+    if (error.code() != Code::kAlreadyExists) throw;
+  }
+}
+
+/// One save from the open stage to the published checkpoint.
+class Writing {
+ public:
+  Writing(const std::string& path, RankGroup& ranks, const SaveOptions& options, FileSystem& fs,
+          const PreparedSave& prepared)
+      : path_(path), ranks_(ranks), options_(options), fs_(fs), prepared_(prepared) {}
+
+  void run(SaveReport& report) {
+    ranks_.together([&] { open(); });
+    join();
+    ranks_.together([&] { write(report); });
+    gather_sums();
+    ranks_.together([&] { publish(); });
+    ranks_.together([&] { settle_run(report); });
+  }
+
+ private:
+  bool leads() const { return ranks_.rank() == 0; }
+
+  void open() {
+    if (!leads()) return;
+    make_folders_above(fs_, path_);
+    destination_ = resolve_destination(fs_, path_);
+    if (options_.force) check_replaceable(fs_, destination_);
+    const std::string parent = split_path(destination_).first;
+    const std::uint64_t free = fs_.free_bytes(parent);
+    if (prepared_.total_bytes > free)
+      fail(Code::kResourceExhausted,
+           fmt::format("the checkpoint takes {} bytes, {} are free at {}", prepared_.total_bytes,
+                       free, printable(parent)),
+           "make room, or save elsewhere");
+    StageOptions options;
+    options.force = options_.force;
+    const Sha256Digest digest = sha256(prepared_.structure);
+    stage_ = Stage::open(fs_, destination_, hex(digest), options);
+  }
+
+  /// Rank 0 tells where the stage is.
+  void join() {
+    WireWriter told;
+    if (leads()) told.text(stage_->directory()).text(destination_);
+    const auto all = ranks_.all_gather(told.finish());
+    ranks_.together([&] {
+      if (leads()) return;
+      WireReader in(all[0]);
+      const std::string directory = in.text();
+      destination_ = in.text();
+      stage_ = join_stage(fs_, directory, destination_);
+    });
+  }
+
+  void write(SaveReport& report) {
+    TransferOptions options;
+    options.memory_limit_bytes = options_.memory_limit_bytes;
+    options.threads = std::max(1, options_.threads);
+    options.progress = options_.progress;
+    options.cancel = options_.cancel;
+    const auto directory = fs_.open_directory(stage_->directory());
+    moved_ = transfer(prepared_.merged.manifest, *directory, prepared_.output, *prepared_.plan, fs_,
+                      *stage_, options);
+    report.bytes_written = moved_.bytes_written;
+    report.total_bytes = prepared_.total_bytes;
+  }
+
+  /// The checksums of every rank's files come to rank 0, which seals them.
+  void gather_sums() {
+    WireWriter mine;
+    mine.number(prepared_.output.files.size());
+    for (std::size_t f = 0; f < prepared_.output.files.size(); ++f) {
+      mine.text(prepared_.output.files[f].path);
+      mine.bytes(std::as_bytes(std::span(moved_.crc32_per_mib[f])));
+    }
+    const auto all = ranks_.all_gather(mine.finish());
+    ranks_.together([&] {
+      for (const auto& bytes : all) read_sums(bytes);
+    });
+  }
+
+  void read_sums(ByteView bytes) {
+    WireReader in(bytes);
+    const std::size_t files = in.count(2 * sizeof(std::uint64_t));
+    for (std::size_t f = 0; f < files; ++f) {
+      std::string path = in.text();
+      const ByteView sums = in.bytes();
+      std::vector<std::uint32_t> crcs(sums.size() / sizeof(std::uint32_t));
+      for (std::size_t i = 0; i < crcs.size(); ++i)
+        crcs[i] = load_le<std::uint32_t>(sums.data() + i * sizeof(std::uint32_t));
+      sums_[std::move(path)] = std::move(crcs);
+    }
+  }
+
+  void publish() {
+    if (options_.cancel != nullptr) options_.cancel->check();
+    if (!leads()) return;
+    stage_->publish([&] { prove(); }, [&] { return encode_seal(make_seal()); });
+  }
+
+  /// Every planned file is there, whole, and its writer has told its checksums.
+  void prove() const {
+    const auto directory = fs_.open_directory(stage_->directory());
+    for (const RankFile& file : prepared_.files) {
+      const auto info = directory->stat(file.path);
+      const bool whole = info && info->size_bytes == file.size_bytes && sums_.contains(file.path);
+      if (!whole)
+        in_file(file.path, [&] {
+          fail(Code::kIo, fmt::format("rank {} was to write {} bytes, {} are there", file.rank,
+                                      file.size_bytes, info ? info->size_bytes : 0));
+        });
+    }
+  }
+
+  Seal make_seal() const {
+    Seal seal;
+    seal.format = prepared_.format;
+    seal.tool = kSavingTool;
+    seal.source_path = fmt::format("{} ranks", ranks_.size());
+    seal.source_format = "live";
+    seal.source_tensors = prepared_.merged.manifest.tensors.size();
+    for (const StoredTensor& tensor : prepared_.merged.manifest.tensors)
+      seal.source_bytes += static_cast<std::uint64_t>(tensor.spec.size_bytes());
+    for (const RankFile& file : prepared_.files)
+      seal.files.push_back({file.path, file.size_bytes, sums_.at(file.path)});
+    seal.sharded = prepared_.merged.sharded;
+    return seal;
+  }
+
+  void settle_run(SaveReport& report) {
+    if (!leads()) return;
+    if (options_.update_latest) point_latest(fs_, destination_);
+    if (options_.keep_last > 0) report.removed = remove_old(fs_, destination_, options_.keep_last);
+  }
+
+  const std::string& path_;
+  RankGroup& ranks_;
+  const SaveOptions& options_;
+  FileSystem& fs_;
+  const PreparedSave& prepared_;
+  std::string destination_;
+  std::unique_ptr<Stage> stage_;  // rank 0: removed unless published
+  TransferResult moved_;
+  std::map<std::string, std::vector<std::uint32_t>> sums_;  // by file
+};
+
+/// What both kinds of save begin with. `own`: the file system made here, when none was given.
+FileSystem& begin(const std::string& path, const LiveState& state, RankGroup& ranks,
+                  const SaveOptions& options, std::shared_ptr<FileSystem>& own, SaveMemory& memory,
+                  SaveReport& report) {
+  const Clock::time_point start = Clock::now();
+  Status mine = memory.settle();
+  if (mine.ok()) {
+    try {
+      if (options.file_system == nullptr) own = make_posix_file_system();
+      if (state.before_save) state.before_save();
+    } catch (...) {
+      mine = current_exception_status();
+    }
+  }
+  prepare_save(path, state, ranks, options, mine, memory, report);
+  report.plan_seconds = seconds_since(start);
+  return options.file_system != nullptr ? *options.file_system : *own;
+}
+
+}  // namespace
+
+void write_save(const std::string& path, RankGroup& ranks, const SaveOptions& options,
+                FileSystem& fs, const PreparedSave& prepared, SaveReport& report) {
+  Writing(path, ranks, options, fs, prepared).run(report);
+}
+
+SaveReport save(const std::string& path, const LiveState& state, RankGroup& ranks,
+                const SaveOptions& options) {
+  return in_operation(fmt::format("save to {}", path), [&] {
+    const Clock::time_point start = Clock::now();
+    SaveReport report;
+    SaveMemory& memory = SaveMemory::of(ranks);
+    std::shared_ptr<FileSystem> own;
+    FileSystem& fs = begin(path, state, ranks, options, own, memory, report);
+    write_save(path, ranks, options, fs, *memory.prepared, report);
+    report.seconds = seconds_since(start);
+    return report;
+  });
+}
+
+PendingSave save_async(const std::string& path, const LiveState& state, RankGroup& ranks,
+                       const SaveOptions& options) {
+  return in_operation(fmt::format("save to {}", path), [&] {
+    const Clock::time_point start = Clock::now();
+    SaveReport report;
+    SaveMemory& memory = SaveMemory::of(ranks);
+    std::shared_ptr<FileSystem> own;
+    FileSystem& fs = begin(path, state, ranks, options, own, memory, report);
+    ranks.together([&] { take_snapshot(state, memory); });
+    if (!memory.background) memory.background = ranks.duplicate();
+    auto work = std::make_shared<PendingSave::Work>();
+    work->result =
+        std::async(std::launch::async, [path, options, own, &fs, &memory, report, start]() mutable {
+          return in_operation(fmt::format("save to {}", path), [&] {
+            write_save(path, *memory.background, options, fs, *memory.prepared, report);
+            report.seconds = seconds_since(start);
+            return report;
+          });
+        }).share();
+    memory.in_flight = work;
+    return PendingSave(work);
+  });
+}
+
+PendingSave::PendingSave(std::shared_ptr<Work> work) : work_(std::move(work)) {}
+
+bool PendingSave::done() const {
+  return !work_ || work_->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+SaveReport PendingSave::wait() {
+  if (!work_) fail(Code::kInvalidArgument, "there is no save to wait for");
+  try {
+    return work_->result.get();
+  } catch (...) {
+    work_->told = true;
+    throw;
+  }
+}
+
+}  // namespace tessera

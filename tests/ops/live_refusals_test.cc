@@ -1,0 +1,153 @@
+// What ranks must not disagree on: each error names the tensor, the rank, what was expected and
+// what was found, is the same on every rank, and nothing is written.
+#include <tessera/ops/save.h>
+#include <tessera/storage/memory_file_system.h>
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/support/live_job.h"
+
+using namespace tessera;
+using namespace tessera::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+alignas(64) std::byte memory[4096];
+
+/// What `world` ranks throw when they save states that `build` makes; checks that all throw the
+/// same, and that the folder stays empty.
+std::string refusal(int world, const std::function<void(LiveState&, int rank)>& build) {
+  MemoryFileSystem fs;
+  fs.make_directories("/run");
+  SaveOptions options;
+  options.file_system = &fs;
+  const auto thrown = on_ranks(world, [&](RankGroup& ranks) {
+    LiveState state;
+    build(state, ranks.rank());
+    save("/run/a", state, ranks, options);
+  });
+  CHECK(std::set<std::string>(thrown.begin(), thrown.end()).size() == 1);
+  CHECK(fs.open_directory("/run")->list().empty());
+  return thrown[0];
+}
+
+LivePiece rows(std::int64_t begin, std::int64_t count) {
+  return {Chunk::whole_of({{begin, 0}, {count, 3}}), memory, {}};
+}
+const TensorSpec kSpec{DType::kFloat32, {8, 3}};
+
+}  // namespace
+
+TEST_CASE("elements that no rank holds are refused") {
+  CHECK_THAT(
+      refusal(2, [](LiveState& state,
+                    int rank) { state.add_piece("w", kSpec, rows(rank * 4, rank == 0 ? 4 : 3)); }),
+      Contains("\"w\"") && Contains("expected 24 elements, found 21") && Contains("[7:8,0:3]"));
+}
+
+TEST_CASE("pieces that overlap are refused, naming both ranks") {
+  CHECK_THAT(
+      refusal(3,
+              [](LiveState& state, int rank) {
+                if (rank > 0)
+                  state.add_piece("w", kSpec, rows(rank == 1 ? 0 : 4, rank == 1 ? 5 : 4));
+              }),
+      Contains("\"w\"") && Contains("of rank 1") && Contains("of rank 2") && Contains("overlap"));
+}
+
+TEST_CASE("equal pieces of two ranks are refused unless they are replicas") {
+  CHECK_THAT(
+      refusal(3, [](LiveState& state, int) { state.add_piece("w", kSpec, rows(0, 8)); }),
+      Contains("\"w\"") && Contains("ranks 0 and 1 both hold") && Contains("not replicated"));
+}
+
+TEST_CASE("a piece outside of its tensor is refused, naming the rank") {
+  CHECK_THAT(refusal(2, [](LiveState& state,
+                           int rank) { state.add_piece("w", kSpec, rows(rank * 5, 4)); }),
+             Contains("\"w\"") && Contains("not inside float32 [8,3]") && Contains("rank 1"));
+}
+
+TEST_CASE("ranks that disagree on a type or a shape are refused") {
+  CHECK_THAT(refusal(3,
+                     [](LiveState& state, int rank) {
+                       const DType dtype = rank == 2 ? DType::kBFloat16 : DType::kFloat32;
+                       state.add("w", {dtype, {8, 3}, {}, memory});
+                     }),
+             Contains("expected float32 [8,3] as on rank 0, found bfloat16 [8,3] on rank 2"));
+}
+
+TEST_CASE("ranks that disagree on a shared value are refused with both values") {
+  CHECK_THAT(
+      refusal(3, [](LiveState& state,
+                    int rank) { state.add_value("lr", Value::real(rank == 1 ? 0.5 : 0.25)); }),
+      Contains("\"lr\"") && Contains("expected 0.25 as on rank 0, found 0.5 on rank 1"));
+}
+
+TEST_CASE("a shared value that some ranks lack is refused") {
+  CHECK_THAT(refusal(3,
+                     [](LiveState& state, int rank) {
+                       if (rank != 1) state.add_value("lr", Value::real(0.5));
+                     }),
+             Contains("\"lr\"") && Contains("2 of 3 ranks"));
+}
+
+TEST_CASE("a tensor on one rank and a value on another are refused") {
+  CHECK_THAT(refusal(2,
+                     [](LiveState& state, int rank) {
+                       if (rank == 0) state.add("x", {DType::kFloat32, {3}, {}, memory});
+                       if (rank == 1) state.add_value("x", Value::integer(1));
+                     }),
+             Contains("\"x\"") && Contains("expected a tensor as on rank 0, found a value"));
+}
+
+TEST_CASE("memory that is missing and strides that do not fit are refused") {
+  CHECK_THAT(refusal(2,
+                     [](LiveState& state, int) {
+                       state.add("x", {DType::kFloat32, {3}, {}, nullptr});
+                     }),
+             Contains("\"x\"") && Contains("no memory"));
+  CHECK_THAT(refusal(2,
+                     [](LiveState& state, int) {
+                       state.add("x", {DType::kFloat32, {3, 2}, {1}, memory});
+                     }),
+             Contains("\"x\"") && Contains("1 strides for 2 dimensions"));
+}
+
+TEST_CASE("ranks that save to different places are refused") {
+  MemoryFileSystem fs;
+  SaveOptions options;
+  options.file_system = &fs;
+  const auto thrown = on_ranks(2, [&](RankGroup& ranks) {
+    save("/run/" + std::to_string(ranks.rank()), LiveState{}, ranks, options);
+  });
+  for (const std::string& message : thrown)
+    CHECK_THAT(message, Contains("rank 0 to /run/0, rank 1 to /run/1"));
+}
+
+TEST_CASE("two entries that would be stored under one name are refused") {
+  CHECK_THAT(refusal(2,
+                     [](LiveState& state, int) {
+                       state.add_value("rng", Value::integer(1), ValueScope::kPerRank);
+                       state.add_value("rng.rank_1", Value::integer(2));
+                     }),
+             Contains("rng.rank_1"));
+}
+
+TEST_CASE("what is there already is not replaced unless asked") {
+  MemoryFileSystem fs;
+  SaveOptions options;
+  options.file_system = &fs;
+  const auto save_twice = [&] {
+    return on_ranks(2, [&](RankGroup& ranks) {
+      LiveState state;
+      state.add("x", {DType::kFloat32, {3}, {}, memory});
+      save("/run/a", state, ranks, options);
+    });
+  };
+  require_quiet(save_twice());
+  for (const std::string& message : save_twice()) CHECK_THAT(message, Contains("already exists"));
+  options.force = true;
+  require_quiet(save_twice());
+}
