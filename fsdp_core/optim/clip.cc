@@ -19,6 +19,14 @@ double local_power(const at::Tensor& grad, double p) {
   return std::isinf(p) ? value : std::pow(value, p);
 }
 
+/// Every rank meets the same extensions in the same order.
+double& of_extension(std::vector<std::pair<std::shared_ptr<Communicator>, double>>& parts,
+                     std::shared_ptr<Communicator> group) {
+  for (auto& [known, sum] : parts)
+    if (known == group) return sum;
+  return parts.emplace_back(std::move(group), 0).second;
+}
+
 }  // namespace
 
 at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
@@ -30,8 +38,10 @@ at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
   Communicator& comm = units.back()->shard_comm();
 
   // Each unit's shards add up over its shard group; replicas hold the same, and count once.
+  // So do parts of larger tensors over their extension's ranks, which hold the rest alike.
   double total = 0;
   bool any = false;
+  std::vector<std::pair<std::shared_ptr<Communicator>, double>> parts;
   std::vector<at::Tensor> grads;
   for (const auto& unit : units) {
     if (unit->shard_comm().global_ranks() != comm.global_ranks())
@@ -40,22 +50,33 @@ at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
                        unit->label()));
     for (const auto& group : unit->groups()) {
       for (const Param& param : group->params()) {
+        // Made where there is no gradient too: all ranks exchange as many sums.
+        double& sum = param.extension_dim ? of_extension(parts, unit->comms().extension) : total;
         const at::Tensor& grad = param.shard.grad();
         if (!grad.defined()) continue;
         any = true;
         grads.push_back(grad);
         const double power = local_power(grad, p);
-        total = infinite ? std::max(total, power) : total + power;
+        sum = infinite ? std::max(sum, power) : sum + power;
       }
     }
   }
-  at::Tensor sums = at::tensor({total, any ? 1.0 : 0.0}, at::kDouble);
+  std::vector<double> local{total, any ? 1.0 : 0.0};
+  for (const auto& [group, sum] : parts) local.push_back(sum);
+  at::Tensor sums = at::tensor(local, at::kDouble);
   if (comm.size() > 1) {
     // One call: for infinity both are maxima; else the count's sum is as good as its maximum.
     comm.all_reduce(sums, infinite ? Reduce::kMax : Reduce::kSum, {"", CommPhase::kOptimizer});
   }
   // Parameters that no unit owns are whole on every rank.
   double outside = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    at::Tensor sum = sums.narrow(0, static_cast<std::int64_t>(i) + 2, 1).clone();
+    parts[i].first->all_reduce(sum, infinite ? Reduce::kMax : Reduce::kSum,
+                               {"", CommPhase::kOptimizer});
+    const double power = sum.item<double>();
+    outside = infinite ? std::max(outside, power) : outside + power;
+  }
   for (const at::Tensor& param : module->parameters()) {
     const at::Tensor& grad = param.grad();
     if (!grad.defined() || owner_of(param)) continue;

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/fsdp/extension.h>
 #include <tessera/fsdp/fully_shard.h>
 
 #include <algorithm>
@@ -105,6 +106,9 @@ class Collector {
     param.fqn = fqn;
     param.slots.push_back({&module, index, fqn});
     param.compute = tensor;
+    if (options_.extension)
+      param.extension_dim = options_.extension->sharded_dim(
+          module, module.named_parameters(false)[index].key(), tensor);
     params.push_back(std::move(param));
   }
 

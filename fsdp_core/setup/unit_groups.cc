@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/fsdp/device_mesh.h>
+#include <tessera/fsdp/extension.h>
 
 #include <cstdlib>
 #include <string_view>
@@ -38,7 +39,9 @@ std::string_view strategy_name(ShardingStrategy strategy) {
   return "?";
 }
 
-UnitGroups make_unit_groups(const Options& options) {
+namespace {
+
+UnitGroups own_groups(const Options& options) {
   const ShardingStrategy strategy = options.strategy;
   if (options.mesh && options.process_group)
     fail(Code::kInvalidArgument, "options.mesh and options.process_group exclude each other",
@@ -79,6 +82,14 @@ UnitGroups make_unit_groups(const Options& options) {
   return {single_communicator(), single_communicator()};
 }
 
+}  // namespace
+
+UnitGroups make_unit_groups(const Options& options) {
+  UnitGroups groups = own_groups(options);
+  if (options.extension) groups.extension = options.extension->mesh().group(0);
+  return groups;
+}
+
 void UnitGroups::refresh(const Options& options) {
   if (options.mesh) {
     *this = make_unit_groups(options);
@@ -88,6 +99,7 @@ void UnitGroups::refresh(const Options& options) {
   const std::uint64_t generation = ++generation_;
   if (shard->size() > 1) shard = shard->rebuild(generation);
   if (replicate->size() > 1) replicate = replicate->rebuild(generation);
+  if (options.extension) extension = options.extension->mesh().group(0);
 }
 
 }  // namespace tessera::fsdp

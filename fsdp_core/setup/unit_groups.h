@@ -20,6 +20,7 @@ class UnitGroups {
 
   std::shared_ptr<Communicator> shard;
   std::shared_ptr<Communicator> replicate;
+  std::shared_ptr<Communicator> extension;  // of options.extension's mesh; null without one
   int shards() const { return shard->size(); }
   int replicas() const { return replicate->size(); }
   int ranks() const { return shards() * replicas(); }

@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,10 +49,11 @@ struct Param {
   at::Tensor compute;
   at::Tensor shard;
   c10::Storage poison;
-  at::Tensor grad_view;       // into the unsharded gradient buffer, shape `sizes`
-  at::Tensor shard_grad;      // cached slice that becomes shard.grad
-  bool requires_grad = true;  // as last agreed between the two identities
-  bool used = false;          // its gradient was produced in this backward
+  at::Tensor grad_view;              // into the unsharded gradient buffer, shape `sizes`
+  at::Tensor shard_grad;             // cached slice that becomes shard.grad
+  std::optional<int> extension_dim;  // of this dim it is a part, by its unit's extension
+  bool requires_grad = true;         // as last agreed between the two identities
+  bool used = false;                 // its gradient was produced in this backward
 };
 
 }  // namespace tessera::fsdp

@@ -14,6 +14,7 @@
 #include <tessera/fsdp/checkpoint.h>
 #include <tessera/fsdp/communicator.h>
 #include <tessera/fsdp/device_mesh.h>
+#include <tessera/fsdp/extension.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/fsdp/fused_adamw.h>
 #include <tessera/fsdp/grad_scaler.h>
@@ -21,5 +22,6 @@
 #include <tessera/fsdp/meta_init.h>
 #include <tessera/fsdp/module.h>
 #include <tessera/fsdp/options.h>
+#include <tessera/fsdp/tensor_parallel.h>
 #include <tessera/fsdp/training.h>
 #include <tessera/fsdp/world.h>

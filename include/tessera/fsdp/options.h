@@ -17,6 +17,7 @@ class Module;
 namespace tessera::fsdp {
 
 class Communicator;
+class Extension;
 
 enum class ShardingStrategy : std::uint8_t {
   kFullShard,         // parameters, gradients, optimizer state sharded; freed after forward
@@ -111,6 +112,10 @@ struct Options {
 
   /// Rank-wide average by default; set: gradients are divided by this instead.
   std::optional<double> gradient_divide_factor;
+  /// Parameters are themselves parts of larger tensors (extension.h, tensor_parallel.h). Not set: they
+  /// are whole.
+  std::shared_ptr<Extension> extension;
+
   /// One bit per parameter is all-reduced; a parameter unused on every rank keeps an undefined
   /// gradient.
   bool find_unused_parameters = false;
