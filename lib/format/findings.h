@@ -3,6 +3,7 @@
 // verbs that report damage (ReadOptions::tolerate_damage), collected as notes. Not thread-safe.
 #include <tessera/base/error.h>
 #include <tessera/state/manifest.h>
+#include <tessera/storage/file_system.h>
 
 #include <string>
 #include <string_view>
@@ -14,6 +15,19 @@ namespace tessera {
 /// What helps when a part of a checkpoint is gone.
 inline constexpr std::string_view kDamageHint =
     "ckpt-inspect verify lists what is lost; ckpt-convert --salvage writes what is whole";
+
+/// What stands where a data file should: nothing of it is read or followed.
+inline std::string_view no_regular_file(FileType type) {
+  switch (type) {
+    case FileType::kSymlink:
+      return "it is a symbolic link; the files of a checkpoint must lie in its folder (cp -rL "
+             "copies them)";
+    case FileType::kDirectory:
+      return "it is a folder where a file should be";
+    default:
+      return "it is no regular file but a FIFO, a socket or a device";
+  }
+}
 
 class Findings {
  public:

@@ -167,7 +167,7 @@ TEST_CASE("a link in a rank's place is said to be one") {
   folder.fs.remove_file("/c/rank1.pt");
   folder.fs.add_symlink("/c/rank1.pt", "/elsewhere/rank1.pt");
   CHECK_THAT(folder.failure().message,
-             Catch::Contains("rank1.pt is no regular file") && Catch::Contains("cp -rL"));
+             Catch::Contains("rank1.pt: it is a symbolic link") && Catch::Contains("cp -rL"));
 }
 
 TEST_CASE("a key of the user's own does not hide what the files are") {

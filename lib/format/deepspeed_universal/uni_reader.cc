@@ -35,6 +35,7 @@ class UniversalReader {
         findings_(options.tolerate_damage, builder_.manifest().notes) {}
 
   Manifest read() {
+    report_unusable(folder_, findings_);
     open_models();
     open_optimizer();
     for (const FileInfo& info : directory_.list(folder_.prefix + std::string(kZeroFolder)))
@@ -82,8 +83,10 @@ class UniversalReader {
   void open_optimizer() {
     const std::string name =
         folder_.prefix + std::string(kZeroFolder) + "/" + std::string(kOptimizerStateFile);
-    if (!directory_.stat(name)) {
-      Status status{Code::kCorrupt, "it is missing: steps and groups stand there", {}, {}};
+    const auto info = directory_.stat(name);
+    if (!info || info->type != FileType::kRegular) {
+      const std::string_view what = info ? no_regular_file(info->type) : "it is missing";
+      Status status{Code::kCorrupt, fmt::format("{}: steps and groups stand there", what), {}, {}};
       status.context.file = name;
       throw Error(std::move(status));
     }
@@ -107,7 +110,12 @@ class UniversalReader {
   void open_parameter(const std::string& name) {
     const std::string base = folder_.prefix + std::string(kZeroFolder) + "/" + name;
     for (const FileInfo& info : directory_.list(base)) {
-      if (info.type != FileType::kRegular || !info.name.ends_with(".pt")) continue;
+      if (!info.name.ends_with(".pt")) continue;
+      if (info.type != FileType::kRegular) {
+        findings_.error("CK010", std::string(no_regular_file(info.type)), base + "/" + info.name,
+                        name);
+        continue;
+      }
       const std::uint32_t file = builder_.open(base + "/" + info.name);
       LeafFile leaf;
       leaf.leaf = info.name.substr(0, info.name.size() - 3);

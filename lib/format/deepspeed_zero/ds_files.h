@@ -16,6 +16,7 @@
 
 #include "lib/format/deepspeed_zero/ds_names.h"
 #include "lib/format/deepspeed_zero/ds_values.h"
+#include "lib/format/findings.h"
 
 namespace tessera::deepspeed {
 
@@ -25,6 +26,7 @@ struct Folder {
   std::vector<FileName> models;             // ascending rank
   std::map<std::int64_t, FileName> optims;  // by data-parallel rank
   std::vector<FileName> foreign;            // experts, pipeline stages, other mp ranks
+  std::vector<FileInfo> unusable;           // links and the like that are named as data files
   bool is_universal = false;                // has zero/optimizer_state.pt, or a zero/ folder
   bool empty() const { return models.empty() && optims.empty() && foreign.empty(); }
 };
@@ -33,6 +35,8 @@ struct Folder {
 /// `latest_universal`). `sealed`: the folder above only where our own seal lies beside the pointer;
 /// others are found by whoever follows pointers.
 Folder find_folder(const Place& place, bool sealed);
+/// A finding (CK010) for each of `folder.unusable`, which says what it is.
+void report_unusable(const Folder& folder, Findings& findings);
 /// kUnsupported naming the feature that `folder.foreign` stands for.
 void refuse_foreign(const Folder& folder);
 

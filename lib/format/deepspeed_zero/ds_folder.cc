@@ -53,7 +53,12 @@ Folder list_folder(const Directory& directory, const std::string& tag) {
   out.tag = tag;
   if (!tag.empty()) out.prefix = tag + "/";
   for (const FileInfo& info : directory.list(tag)) {
-    if (info.type == FileType::kRegular) sort_in(parse_file_name(info.name), out);
+    FileName name = parse_file_name(info.name);
+    if (info.type == FileType::kRegular) {
+      sort_in(std::move(name), out);
+    } else if (name.kind != FileName::Kind::kOther) {
+      out.unusable.push_back(info);
+    }
     out.is_universal |= info.type == FileType::kDirectory && info.name == kZeroFolder;
   }
   std::ranges::sort(out.models, {}, &FileName::dp_rank);
@@ -74,6 +79,18 @@ Folder find_folder(const Place& place, bool sealed) {
   folder.tag = std::string(display.substr(display.rfind('/') + 1));
   if (folder.tag == "." || folder.tag == "..") folder.tag.clear();
   return folder;
+}
+
+void report_unusable(const Folder& folder, Findings& findings) {
+  for (const FileInfo& info : folder.unusable) {
+    const std::string path = folder.prefix + info.name;
+    if (folder.models.empty() && parse_file_name(info.name).kind == FileName::Kind::kModel)
+      in_file(path, [&] {
+        fail(Code::kCorrupt, fmt::format("{}: names and shapes of the parameters stand there",
+                                         no_regular_file(info.type)));
+      });
+    findings.error("CK010", std::string(no_regular_file(info.type)), path);
+  }
 }
 
 void refuse_foreign(const Folder& folder) {

@@ -29,6 +29,7 @@ class CheckpointOpener {
   explicit CheckpointOpener(ZeroCheckpoint& checkpoint) : c_(checkpoint) {}
 
   void run() {
+    report_unusable(c_.folder, c_.findings);
     open_models();
     open_optims();
     if (c_.ranks.empty()) return;

@@ -158,7 +158,21 @@ class Opener {
     ++checkpoint_.first_rank;
   }
 
+  /// One file alone has no family to choose: any that its name allows.
+  void report_unusable_files() {
+    std::vector<FileFamily> families{checkpoint_.chosen.family};
+    if (families[0].members.empty()) {
+      std::vector<std::string> names;
+      for (const auto& rank : checkpoint_.chosen.ranks)
+        names.insert(names.end(), rank.begin(), rank.end());
+      families = find_families(names);
+    }
+    for (const FileFamily& family : families)
+      for (const FileInfo& info : unusable_members(*directory(), family))
+        checkpoint_.findings.error("CK010", std::string(no_regular_file(info.type)), info.name);
+  }
   void report_missing_files() {
+    report_unusable_files();
     std::vector<std::string> names;
     std::vector<std::size_t> ranks;
     for (std::size_t r = 0; r < checkpoint_.ranks.size(); ++r) {

@@ -42,6 +42,20 @@ std::vector<std::string> archive_names(const Directory& directory) {
   return names;
 }
 
+std::vector<FileInfo> unusable_members(const Directory& directory, const FileFamily& family) {
+  std::vector<FileInfo> found;
+  const std::size_t around = family.prefix.size() + family.suffix.size();
+  for (FileInfo& info : directory.list()) {
+    const std::string_view name = info.name;
+    if (info.type == FileType::kRegular || name.size() <= around ||
+        !name.starts_with(family.prefix) || !name.ends_with(family.suffix))
+      continue;
+    const auto number = name.substr(family.prefix.size(), name.size() - around);
+    if (std::ranges::all_of(number, is_digit)) found.push_back(std::move(info));
+  }
+  return found;
+}
+
 std::vector<FileFamily> find_families(const std::vector<std::string>& names) {
   std::map<std::pair<std::string, std::string>, FileFamily> found;
   for (const std::string& name : names) {

@@ -25,6 +25,9 @@ struct FileFamily {
 /// Names of regular, visible files with a suffix that torch.save files have, in natural order.
 std::vector<std::string> archive_names(const Directory& directory);
 
+/// Links, folders and the like that are named as a member of the family would be.
+std::vector<FileInfo> unusable_members(const Directory& directory, const FileFamily& family);
+
 /// Every family of these names, largest first; a name with several numbers is in several.
 std::vector<FileFamily> find_families(const std::vector<std::string>& names);
 

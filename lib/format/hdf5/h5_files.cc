@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "lib/format/findings.h"
 #include "lib/format/hdf5/h5_helper.h"
 #include "lib/format/hdf5/h5_names.h"
 
@@ -61,9 +62,10 @@ const DescribedFile& FileSet::get(const std::string& path) {
   });
 }
 
-bool FileSet::is_there(const std::string& path) const {
+std::string FileSet::absence(const std::string& path) const {
   const auto info = directory_.stat(path);
-  return info && info->type == FileType::kRegular;
+  if (!info) return "it is missing";
+  return info->type == FileType::kRegular ? "" : std::string(no_regular_file(info->type));
 }
 
 bool looks_like_hdf5(const ReadFile& file) { return find_superblock(file).has_value(); }

@@ -26,7 +26,8 @@ class FileSet {
 
   /// Throws as Directory::open and describe_file do, with the file as context.
   const DescribedFile& get(const std::string& path);
-  bool is_there(const std::string& path) const;
+  /// Why it cannot be read: "it is missing", "it is a symbolic link ..."; empty where it can.
+  std::string absence(const std::string& path) const;
   const std::map<std::string, DescribedFile>& described() const { return described_; }
   const Directory& directory() const { return directory_; }
 

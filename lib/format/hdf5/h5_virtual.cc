@@ -192,8 +192,8 @@ class VirtualResolver {
                       printable(named)));
     const std::size_t slash = file.rfind('/');
     if (slash != file.npos) path = file.substr(0, slash + 1) + path;
-    if (!files_.is_there(path))
-      fail(Code::kCorrupt, fmt::format("its source {} is missing", printable(path)),
+    if (const std::string why = files_.absence(path); !why.empty())
+      fail(Code::kCorrupt, fmt::format("its source {}: {}", printable(path), why),
            "put the file back; fill values are never read in its place");
     return path;
   }

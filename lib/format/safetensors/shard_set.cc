@@ -102,10 +102,10 @@ ShardSet shards_of_index(const Directory& directory, ShardIndex index, Findings&
     if (info && info->type == FileType::kRegular)
       set.files.push_back(shard);
     else
-      findings.error(
-          kMissingFile,
-          fmt::format("shard \"{}\" is named by {} but missing", printable(shard), index.file),
-          shard);
+      findings.error(kMissingFile,
+                     fmt::format("shard \"{}\" is named by {} but {}", printable(shard), index.file,
+                                 info ? no_regular_file(info->type) : "missing"),
+                     shard);
   }
   for (const FileInfo& info : directory.list())
     if (is_data_file(info) &&
@@ -142,6 +142,12 @@ std::optional<NumberedName> numbered(std::string_view name) {
   if (!number || !total) return std::nullopt;
   return NumberedName{fmt::format("{}-*{}", name.substr(0, dash), name.substr(of)), *number,
                       *total};
+}
+
+/// A link or the like that stands in the place of a numbered shard.
+bool is_unusable_shard(const FileInfo& info) {
+  return info.type != FileType::kRegular && info.name.ends_with(kSuffix) &&
+         !info.name.starts_with('.') && numbered(info.name);
 }
 
 /// Without an index, a family of numbered files tells how many it should have.
@@ -202,9 +208,11 @@ ShardSet find_shards(const Place& place, Findings& findings) {
 
   ShardSet set;
   std::vector<std::string> indexes;
+  std::vector<FileInfo> unusable;
   bool has_sharded_folder = false;
   for (const FileInfo& info : directory.list()) {
     if (is_data_file(info)) set.files.push_back(info.name);
+    if (is_unusable_shard(info)) unusable.push_back(info);
     if (info.type == FileType::kRegular && info.name.ends_with(kIndexSuffix))
       indexes.push_back(info.name);
     has_sharded_folder |= info.type == FileType::kDirectory && info.name == "sharded";
@@ -219,6 +227,8 @@ ShardSet find_shards(const Place& place, Findings& findings) {
   if (indexes.size() == 1)
     return shards_of_index(directory, read_index(directory, indexes[0]), findings);
   if (set.files.empty()) fail(Code::kNotFound, "no .safetensors file in this folder");
+  for (const FileInfo& info : unusable)
+    findings.error(kMissingFile, std::string(no_regular_file(info.type)), info.name);
   check_numbered(set.files, findings);
   return set;
 }

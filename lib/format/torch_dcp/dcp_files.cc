@@ -64,12 +64,8 @@ std::vector<bool> check_files(const Place& place, const DcpMetadata& metadata, M
       findings.error(codes::kMissingFile, "the file is missing, .metadata names it", path, {});
     } else if (found->second.type != FileType::kRegular) {
       missing[i] = true;
-      findings.error(codes::kMissingFile,
-                     found->second.type == FileType::kSymlink
-                         ? "it is a symbolic link; the files of a checkpoint must lie in its folder "
-                           "(cp -rL copies them)"
-                         : "it is no regular file",
-                     path, {});
+      findings.error(codes::kMissingFile, std::string(no_regular_file(found->second.type)), path,
+                     {});
     } else {
       file.size_bytes = found->second.size_bytes;
       file.mtime_ns = found->second.mtime_ns;

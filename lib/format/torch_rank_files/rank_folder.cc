@@ -156,7 +156,7 @@ std::optional<RankFolder> find_rank_files(const Directory& directory) {
   for (const FileInfo& info : directory.list()) {
     const auto name = parse_rank_name(info.name);
     if (info.type != FileType::kRegular) {
-      if (name && info.type != FileType::kDirectory) out.unusable.push_back(info.name);
+      if (name) out.unusable.push_back(info);
       continue;
     }
     if (!name) {

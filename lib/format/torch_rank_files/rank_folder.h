@@ -42,11 +42,11 @@ struct RankPart {
 };
 
 struct RankFolder {
-  std::vector<RankPart> parts;        // model first, then optimizer, then others by label
-  std::int64_t world_size = 0;        // the most any part shows
-  std::vector<std::string> others;    // torch.save files that are no rank's
-  std::vector<std::string> unusable;  // named like a rank's, but links or devices
-  bool declared = false;              // the names give the world size
+  std::vector<RankPart> parts;      // model first, then optimizer, then others by label
+  std::int64_t world_size = 0;      // the most any part shows
+  std::vector<std::string> others;  // torch.save files that are no rank's
+  std::vector<FileInfo> unusable;   // named like a rank's, but links, folders or devices
+  bool declared = false;            // the names give the world size
 };
 
 /// nullopt when no file is named like a rank's. Throws kCorrupt when names of one part give several

@@ -115,12 +115,10 @@ class Opener {
                     world_size * static_cast<std::int64_t>(out_.folder.parts.size()),
                     names.size() == 1 ? "is" : "are", fmt::join(shown, ", "),
                     names.size() > kNamed ? ", ..." : "");
-    const auto& links = out_.folder.unusable;
-    if (!links.empty())
-      message += fmt::format(
-          " ({} is no regular file: links are not followed, cp -rL copies what "
-          "they lead to)",
-          printable(links.front()));
+    const auto& unusable = out_.folder.unusable;
+    if (!unusable.empty())
+      message += fmt::format(" ({}: {})", printable(unusable.front().name),
+                             no_regular_file(unusable.front().type));
     findings_.error("CK010", std::move(message), names.front());
   }
 

@@ -39,10 +39,10 @@ std::uint32_t SnapshotFiles::number(const std::string& location) {
     file.size_bytes = info->size_bytes;
     file.mtime_ns = info->mtime_ns;
   } else {
-    findings_.error(
-        codes::kMissingFile,
-        info ? "it is no regular file" : "the file is missing, .snapshot_metadata names it",
-        location);
+    findings_.error(codes::kMissingFile,
+                    info ? std::string(no_regular_file(info->type))
+                         : "the file is missing, .snapshot_metadata names it",
+                    location);
   }
   missing_.resize(next, false);  // files that were not made here
   missing_.push_back(!present);
