@@ -119,7 +119,7 @@ TEST_CASE("stages share layers evenly and the ends hold the rest") {
                                           "decoder.final_layernorm.weight",
                                           "output_layer.weight",
                                           "mtp.layers.0.x"};
-  const StagePlan plan(names, 2);
+  const StagePlan plan(names, {.pp = 2});
   CHECK(plan.place(names[0]).stage == 0);
   CHECK(plan.place(names[2]).stage == 0);
   CHECK(plan.place(names[3]).stage == 1);
@@ -128,10 +128,10 @@ TEST_CASE("stages share layers evenly and the ends hold the rest") {
   CHECK(plan.place(names[6]).stage == 1);
   CHECK(plan.place(names[7]).stage == 1);
   CHECK(plan.place(names[7]).layer_offset == 0);
-  CHECK(test::code_of([&] { StagePlan(names, 3); }) == Code::kInvalidArgument);
-  CHECK(test::code_of([&] { StagePlan({"a.weight"}, 2); }) == Code::kUnsupported);
+  CHECK(test::code_of([&] { StagePlan(names, {.pp = 3}); }) == Code::kInvalidArgument);
+  CHECK(test::code_of([&] { StagePlan({"a.weight"}, {.pp = 2}); }) == Code::kUnsupported);
   CHECK(test::code_of([&] {
-          StagePlan({"encoder.layers.0.x", "decoder.layers.0.x"}, 2);
+          StagePlan({"encoder.layers.0.x", "decoder.layers.0.x"}, {.pp = 2});
         }) == Code::kUnsupported);
 }
 

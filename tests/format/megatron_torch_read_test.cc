@@ -1,6 +1,5 @@
 // Rank folders of Megatron-LM become whole tensors. All but the sample are layouts written by a
 // script.
-#include <tessera/format/megatron_torch.h>
 #include <tessera/format/registry.h>
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
@@ -9,48 +8,15 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "tests/support/archive_gather.h"
-#include "tests/support/megatron_case.h"
-#include "tests/support/sample_case.h"
-#include "tests/support/written_checkpoint.h"
+#include "tests/format/megatron_fixture.h"
 
 namespace tessera {
 namespace {
 
 using testing::RankArchive;
+using testing::RankFolders;
 using testing::ToyOptions;
 using Kind = ToyOptions::Optimizer;
-
-struct Toy {
-  MemoryFileSystem fs;
-  std::unique_ptr<Directory> directory;
-  explicit Toy(const ToyOptions& options) { testing::write_toy(fs, "/c", options); }
-  Place place() {
-    directory = fs.open_directory("/c");
-    return {directory.get(), "", "toy"};
-  }
-  Manifest read(const ReadOptions& options = {}) {
-    return testing::read_all(megatron_torch_driver(), place(), options);
-  }
-  std::map<std::string, std::string> content() {
-    const Manifest manifest = read();
-    return testing::content_of(manifest, *directory);
-  }
-  Code failure(std::string& message) {
-    return test::code_of([&] { read(); }, &message);
-  }
-};
-
-/// A file of one rank with this model.
-void write_rank(MemoryFileSystem& fs, const std::string& folder, RankArchive& archive,
-                std::vector<std::pair<std::string, Value>> model,
-                std::vector<std::pair<std::string, Value>> more = {}) {
-  std::vector<std::pair<std::string, Value>> root = {{"model", testing::dict(std::move(model))},
-                                                     {"checkpoint_version", Value::real(3.0)}};
-  for (auto& item : more) root.push_back(std::move(item));
-  fs.write_file("/c/" + folder + "/model_optim_rng.pt",
-                archive.render(testing::dict(std::move(root))));
-}
 
 }  // namespace
 
@@ -89,7 +55,7 @@ TEST_CASE("tensor and pipeline ranks are put together to the whole model and opt
           options.pp = pp;
           options.optimizer = kind;
           options.half = half;
-          Toy toy(options);
+          RankFolders toy(options);
           CHECK(toy.content() == testing::toy_content(options));
         }
       }
@@ -102,7 +68,7 @@ TEST_CASE("chunks of an interleaved pipeline count layers chunk by chunk") {
   options.pp = 2;
   options.virtual_stages = 2;
   options.layers = 8;
-  Toy toy(options);
+  RankFolders toy(options);
   CHECK(toy.content() == testing::toy_content(options));
 }
 
@@ -113,7 +79,7 @@ TEST_CASE("the copy of a tied embedding in the last stage is a replica of it") {
   options.tied = true;
   for (const Kind kind : {Kind::kAdam, Kind::kDistributed}) {
     options.optimizer = kind;
-    Toy toy(options);
+    RankFolders toy(options);
     CHECK(toy.content() == testing::toy_content(options));
     const Manifest manifest = toy.read();
     CHECK(manifest.find("model.embedding.word_embeddings.weight")->chunk_count == 4);
@@ -125,7 +91,7 @@ TEST_CASE("without args matrices are plain and one number after the rank is a st
   options.tp = 2;
   options.pp = 2;
   options.with_args = false;
-  Toy toy(options);
+  RankFolders toy(options);
   CHECK(toy.content() == testing::toy_content(options));
 }
 
@@ -134,7 +100,7 @@ TEST_CASE("groups list members by name and keep their options") {
   options.tp = 2;
   options.pp = 2;
   options.layers = 2;
-  Toy toy(options);
+  RankFolders toy(options);
   const Manifest manifest = toy.read();
   const auto values = testing::values_of(manifest, *toy.directory);
   CHECK(values.at("optimizer.param_groups.0.weight_decay") == "0.1");
@@ -148,7 +114,7 @@ TEST_CASE("groups list members by name and keep their options") {
 TEST_CASE("state that ranks hold alike is one value, other state stays with its rank") {
   ToyOptions options;
   options.pp = 2;
-  Toy toy(options);
+  RankFolders toy(options);
   const Manifest manifest = toy.read();
   const auto values = testing::values_of(manifest, *toy.directory);
   CHECK(values.at("opt_param_scheduler.num_steps") == "100");
@@ -157,19 +123,18 @@ TEST_CASE("state that ranks hold alike is one value, other state stays with its 
 }
 
 TEST_CASE("more than ten ranks are in numeric order") {
-  MemoryFileSystem fs;
+  RankFolders folders;
   std::vector<float> whole;
   for (int t = 0; t < 12; ++t) {
     RankArchive archive;
     const Value part = archive.tensor(Shape{1, 2}, {static_cast<float>(t), 0.5f});
     whole.insert(whole.end(), {static_cast<float>(t), 0.5f});
-    write_rank(fs, "mp_rank_" + std::string(t < 10 ? "0" : "") + std::to_string(t), archive,
-               {{"mlp.linear_fc1.weight", part}});
+    folders.write_rank("mp_rank_" + std::string(t < 10 ? "0" : "") + std::to_string(t), archive,
+                       {{"mlp.linear_fc1.weight", part}});
   }
-  const auto directory = fs.open_directory("/c");
-  const Manifest manifest = testing::read_all(megatron_torch_driver(), {directory.get(), "", "c"});
+  const Manifest manifest = folders.read();
   CHECK(manifest.find("model.mlp.linear_fc1.weight")->spec.shape == Shape{12, 2});
-  const TensorReader reader(manifest, *directory, {});
+  const TensorReader reader(manifest, *folders.directory, {});
   Bytes bytes(24 * 4);
   reader.read(0, 0, 24, bytes);
   CHECK(std::memcmp(bytes.data(), whole.data(), bytes.size()) == 0);
@@ -180,11 +145,10 @@ TEST_CASE("a missing rank is named") {
   options.tp = 2;
   options.pp = 2;
   auto files = testing::toy_files(options);
-  MemoryFileSystem fs;
+  RankFolders folders;
   for (const auto& [path, bytes] : files)
-    if (!path.starts_with("mp_rank_01_001")) fs.write_file("/c/" + path, bytes);
-  const auto directory = fs.open_directory("/c");
-  const Place place{directory.get(), "", "c"};
+    if (!path.starts_with("mp_rank_01_001")) folders.fs.write_file("/c/" + path, bytes);
+  const Place place = folders.place();
   std::string message;
   CHECK(test::code_of([&] { megatron_torch_driver().manifest(place, {}); }, &message) ==
         Code::kCorrupt);
@@ -202,51 +166,45 @@ TEST_CASE("a missing rank is named") {
 }
 
 TEST_CASE("replicas that differ are named with both files") {
-  MemoryFileSystem fs;
+  RankFolders folders;
   for (int t = 0; t < 2; ++t) {
     RankArchive archive;
     const Value norm = archive.tensor(Shape{2}, {1, static_cast<float>(t)});
-    write_rank(fs, "mp_rank_0" + std::to_string(t), archive,
-               {{"decoder.final_layernorm.weight", norm}});
+    folders.write_rank("mp_rank_0" + std::to_string(t), archive,
+                       {{"decoder.final_layernorm.weight", norm}});
   }
-  const auto directory = fs.open_directory("/c");
   std::string message;
-  const auto read = [&] { megatron_torch_driver().manifest({directory.get(), "", "c"}, {}); };
-  CHECK(test::code_of(read, &message) == Code::kCorrupt);
+  CHECK(folders.failure(message) == Code::kCorrupt);
   CHECK_THAT(message, Catch::Contains("model.decoder.final_layernorm.weight"));
   CHECK_THAT(message, Catch::Contains("mp_rank_00/model_optim_rng.pt"));
   CHECK_THAT(message, Catch::Contains("mp_rank_01/model_optim_rng.pt"));
 }
 
 TEST_CASE("a tensor that one rank lacks is named") {
-  MemoryFileSystem fs;
+  RankFolders folders;
   for (int t = 0; t < 2; ++t) {
     RankArchive archive;
     std::vector<std::pair<std::string, Value>> model = {
         {"decoder.final_layernorm.weight", archive.tensor(Shape{1}, {1})}};
     if (t == 0) model.emplace_back("x.linear_fc1.weight", archive.tensor(Shape{1, 1}, {1}));
-    write_rank(fs, "mp_rank_0" + std::to_string(t), archive, model);
+    folders.write_rank("mp_rank_0" + std::to_string(t), archive, model);
   }
-  const auto directory = fs.open_directory("/c");
   std::string message;
-  const auto read = [&] { megatron_torch_driver().manifest({directory.get(), "", "c"}, {}); };
-  CHECK(test::code_of(read, &message) == Code::kCorrupt);
+  CHECK(folders.failure(message) == Code::kCorrupt);
   CHECK_THAT(message, Catch::Contains("x.linear_fc1.weight") &&
                           Catch::Contains("mp_rank_01/model_optim_rng.pt"));
 }
 
 TEST_CASE("a name without a rule is whole where ranks agree and refused where they differ") {
   for (const bool same : {true, false}) {
-    MemoryFileSystem fs;
+    RankFolders folders;
     for (int t = 0; t < 2; ++t) {
       RankArchive archive;
       const Value odd = archive.tensor(Shape{2, 1}, {1, same ? 2.0f : static_cast<float>(t)});
-      write_rank(fs, "mp_rank_0" + std::to_string(t), archive, {{"my.own.matrix", odd}});
+      folders.write_rank("mp_rank_0" + std::to_string(t), archive, {{"my.own.matrix", odd}});
     }
-    const auto directory = fs.open_directory("/c");
     std::string message;
-    const auto read = [&] { megatron_torch_driver().manifest({directory.get(), "", "c"}, {}); };
-    CHECK(test::code_of(read, &message) == (same ? Code::kOk : Code::kUnsupported));
+    CHECK(folders.failure(message) == (same ? Code::kOk : Code::kUnsupported));
     if (!same)
       CHECK_THAT(message,
                  Catch::Contains("my.own.matrix") && Catch::Contains("along which dim it is cut"));
@@ -254,16 +212,14 @@ TEST_CASE("a name without a rule is whole where ranks agree and refused where th
 }
 
 TEST_CASE("parts whose other dims disagree are refused") {
-  MemoryFileSystem fs;
+  RankFolders folders;
   for (int t = 0; t < 2; ++t) {
     RankArchive archive;
     const Value part = archive.tensor(Shape{1, t + 1}, std::vector<float>(t + 1, 1.0f));
-    write_rank(fs, "mp_rank_0" + std::to_string(t), archive, {{"linear_fc1.weight", part}});
+    folders.write_rank("mp_rank_0" + std::to_string(t), archive, {{"linear_fc1.weight", part}});
   }
-  const auto directory = fs.open_directory("/c");
   std::string message;
-  const auto read = [&] { megatron_torch_driver().manifest({directory.get(), "", "c"}, {}); };
-  CHECK(test::code_of(read, &message) == Code::kCorrupt);
+  CHECK(folders.failure(message) == Code::kCorrupt);
   CHECK_THAT(message, Catch::Contains("tensor-parallel rank 1 holds a [1,2], rank 0 a [1,1]"));
 }
 
@@ -272,14 +228,14 @@ TEST_CASE("groups of queries that ranks share are refused") {
   options.tp = 4;
   options.more_args = {{"group_query_attention", Value::boolean(true)},
                        {"num_query_groups", Value::integer(2)}};
-  Toy toy(options);
+  RankFolders toy(options);
   std::string message;
   CHECK(toy.failure(message) == Code::kUnsupported);
   CHECK_THAT(message, Catch::Contains("linear_qkv") && Catch::Contains("2 groups of query"));
 }
 
 TEST_CASE("experts of expert-parallel ranks are numbered through") {
-  MemoryFileSystem fs;
+  RankFolders folders;
   const auto args =
       testing::argument_namespace({{"tensor_model_parallel_size", Value::integer(1)},
                                    {"pipeline_model_parallel_size", Value::integer(1)},
@@ -288,16 +244,16 @@ TEST_CASE("experts of expert-parallel ranks are numbered through") {
     RankArchive archive;
     const auto one = [&](float x) { return archive.tensor(Shape{1, 1}, {x}); };
     const auto at = static_cast<float>(10 * e);
-    write_rank(fs, "mp_rank_00_00" + std::to_string(e), archive,
-               {{"decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight", one(at)},
-                {"decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight", one(at + 1)},
-                {"decoder.layers.0.mlp.experts.linear_fc2.weight0", one(at + 2)},
-                {"decoder.layers.0.mlp.router.weight", one(99)},
-                {"decoder.final_layernorm.weight", archive.tensor(Shape{1}, {1})}},
-               {{"args", args}});
+    folders.write_rank(
+        "mp_rank_00_00" + std::to_string(e), archive,
+        {{"decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight", one(at)},
+         {"decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight", one(at + 1)},
+         {"decoder.layers.0.mlp.experts.linear_fc2.weight0", one(at + 2)},
+         {"decoder.layers.0.mlp.router.weight", one(99)},
+         {"decoder.final_layernorm.weight", archive.tensor(Shape{1}, {1})}},
+        {{"args", args}});
   }
-  const auto directory = fs.open_directory("/c");
-  const Manifest manifest = testing::read_all(megatron_torch_driver(), {directory.get(), "", "c"});
+  const Manifest manifest = folders.read();
   const std::string experts = "model.decoder.layers.0.mlp.experts.";
   for (int e = 0; e < 4; ++e)
     CHECK(manifest.find(experts + "local_experts." + std::to_string(e) + ".linear_fc1.weight"));
@@ -307,49 +263,46 @@ TEST_CASE("experts of expert-parallel ranks are numbered through") {
 }
 
 TEST_CASE("without args a whole model in the first folder says that numbers are expert ranks") {
-  MemoryFileSystem fs;
+  RankFolders folders;
   for (int e = 0; e < 2; ++e) {
     RankArchive archive;
-    write_rank(fs, "mp_rank_00_00" + std::to_string(e), archive,
-               {{"decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight",
-                 archive.tensor(Shape{1, 1}, {static_cast<float>(e)})},
-                {"decoder.final_layernorm.weight", archive.tensor(Shape{1}, {1})}});
+    folders.write_rank("mp_rank_00_00" + std::to_string(e), archive,
+                       {{"decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight",
+                         archive.tensor(Shape{1, 1}, {static_cast<float>(e)})},
+                        {"decoder.final_layernorm.weight", archive.tensor(Shape{1}, {1})}});
   }
-  const auto directory = fs.open_directory("/c");
-  const Manifest manifest = megatron_torch_driver().manifest({directory.get(), "", "c"}, {});
+  const Manifest manifest = folders.read();
   CHECK(manifest.find("model.decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight"));
 }
 
 TEST_CASE("checkpoints before version 2 with fused queries are refused") {
-  MemoryFileSystem fs;
+  RankFolders folders;
   RankArchive archive;
   const Value part = archive.tensor(Shape{1, 1}, {1});
-  fs.write_file(
+  folders.fs.write_file(
       "/c/mp_rank_00/model_optim_rng.pt",
       archive.render(testing::dict({{"model", testing::dict({{"x.query_key_value.weight", part}})},
                                     {"checkpoint_version", Value::real(1.0)}})));
-  const auto directory = fs.open_directory("/c");
   std::string message;
-  const auto read = [&] { megatron_torch_driver().manifest({directory.get(), "", "c"}, {}); };
-  CHECK(test::code_of(read, &message) == Code::kUnsupported);
+  CHECK(folders.failure(message) == Code::kUnsupported);
   CHECK_THAT(message, Catch::Contains("checkpoint_version 1"));
 }
 
 TEST_CASE("ids that fit several parameters are left as stored with a warning") {
-  MemoryFileSystem fs;
+  RankFolders folders;
   RankArchive archive;
   const Value model = testing::dict({{"a.linear_proj.bias", archive.tensor(Shape{2}, {1, 2})},
                                      {"b.linear_proj.bias", archive.tensor(Shape{2}, {3, 4})}});
   const Value state = Value::dict(
       {{Value::integer(0), testing::dict({{"exp_avg", archive.tensor(Shape{2}, {5, 6})}})}});
   const Value groups = Value::list({testing::dict({{"params", Value::list({Value::integer(0)})}})});
-  fs.write_file("/c/mp_rank_00/model_optim_rng.pt",
-                archive.render(testing::dict(
-                    {{"model", model},
-                     {"checkpoint_version", Value::real(3.0)},
-                     {"optimizer", testing::dict({{"state", state}, {"param_groups", groups}})}})));
-  const auto directory = fs.open_directory("/c");
-  const Manifest manifest = megatron_torch_driver().manifest({directory.get(), "", "c"}, {});
+  folders.fs.write_file(
+      "/c/mp_rank_00/model_optim_rng.pt",
+      archive.render(testing::dict(
+          {{"model", model},
+           {"checkpoint_version", Value::real(3.0)},
+           {"optimizer", testing::dict({{"state", state}, {"param_groups", groups}})}})));
+  const Manifest manifest = folders.read();
   CHECK(manifest.find("optimizer.state.0.exp_avg"));
   CHECK(std::ranges::any_of(manifest.notes, [](const Note& n) { return n.code == "CK094"; }));
 }
@@ -368,10 +321,9 @@ TEST_CASE("buffers that no layout of the parameters explains are left as stored 
       Value::dict({{Value::string("buckets_coalesced"), Value::boolean(true)},
                    {Value::integer(0), Value::dict({{Value::dtype(DType::kFloat32), buffers}})}});
   files["mp_rank_00/distrib_optim.pt"] = archive.render(root);
-  MemoryFileSystem fs;
-  for (const auto& [path, bytes] : files) fs.write_file("/c/" + path, bytes);
-  const auto directory = fs.open_directory("/c");
-  const Manifest manifest = megatron_torch_driver().manifest({directory.get(), "", "c"}, {});
+  RankFolders folders;
+  for (const auto& [path, bytes] : files) folders.fs.write_file("/c/" + path, bytes);
+  const Manifest manifest = folders.read();
   CHECK(std::ranges::any_of(manifest.notes, [](const Note& n) { return n.code == "CK095"; }));
   CHECK(std::ranges::any_of(manifest.tensors, [](const StoredTensor& t) {
     return t.name.starts_with("distrib_optim.0.") && t.name.ends_with(".exp_avg");

@@ -1,78 +1,16 @@
 // Rank folders written for another size: there and back is the identity, and what is written is
 // what the ranks of that size hold. Layouts written by a script.
-#include <tessera/format/megatron_torch.h>
-
 #include <catch2/catch.hpp>
 
-#include "lib/format/torch_files/archive_manifest.h"
-#include "tests/support/archive_gather.h"
-#include "tests/support/megatron_case.h"
-#include "tests/support/sample_case.h"
-#include "tests/support/written_checkpoint.h"
+#include "tests/format/megatron_fixture.h"
 
 namespace tessera {
 namespace {
 
+using testing::RankFolders;
 using testing::ToyOptions;
 using testing::WrittenCheckpoint;
 using Kind = ToyOptions::Optimizer;
-
-TargetRequest request_of(const std::string& mesh) {
-  TargetRequest request;
-  request.mesh = Mesh::parse(mesh);
-  return request;
-}
-
-struct Content {
-  std::map<std::string, std::string> tensors, values;
-  bool operator==(const Content&) const = default;
-};
-
-Content content_of(const Manifest& manifest, const Directory& directory) {
-  return {testing::content_of(manifest, directory), testing::values_of(manifest, directory)};
-}
-
-/// Writes for each mesh in turn; the content after every step.
-std::vector<Content> through(const Directory& start, const std::vector<std::string>& meshes) {
-  std::vector<Content> contents;
-  Manifest manifest = testing::read_all(megatron_torch_driver(), {&start, "", "start"});
-  contents.push_back(content_of(manifest, start));
-  const Directory* at = &start;
-  std::vector<std::unique_ptr<WrittenCheckpoint>> steps;
-  for (const std::string& mesh : meshes) {
-    steps.push_back(std::make_unique<WrittenCheckpoint>(megatron_torch_driver(), manifest, *at,
-                                                        request_of(mesh)));
-    steps.back()->plan.check(manifest);
-    at = steps.back()->directory.get();
-    manifest = testing::read_all(megatron_torch_driver(), steps.back()->place());
-    contents.push_back(content_of(manifest, *at));
-  }
-  return contents;
-}
-
-/// Tensors of one file as "path shape sha".
-std::map<std::string, std::string> tensors_in(const Bytes& file) {
-  MemoryFileSystem fs;
-  fs.write_file("/f/x.pt", file);
-  const auto directory = fs.open_directory("/f");
-  ArchiveManifestBuilder builder(*directory, {});
-  builder.open("x.pt");
-  builder.add_state(0, builder.archive(0).root, {});
-  Manifest manifest = builder.finish("x", "x");
-  locate_archives(*directory, manifest, testing::all_tensors(manifest), {});
-  return testing::content_of(manifest, *directory);
-}
-
-std::string failure(const ToyOptions& options, const TargetRequest& request, Code code) {
-  MemoryFileSystem fs;
-  testing::write_toy(fs, "/c", options);
-  const auto directory = fs.open_directory("/c");
-  const Manifest manifest = testing::read_all(megatron_torch_driver(), {directory.get(), "", "c"});
-  std::string message;
-  CHECK(test::code_of([&] { megatron_torch_driver().output_plan(manifest, request); }, &message) ==
-        code);
-  return message;
-}
 
 }  // namespace
 
@@ -85,12 +23,12 @@ TEST_CASE("tensor-parallel 1 to 2 to 4 to 1 and pipeline 1 to 2 to 1 is the iden
         options.optimizer = kind;
         options.half = half;
         options.tied = tied;
-        MemoryFileSystem fs;
-        testing::write_toy(fs, "/c", options);
-        const auto contents = through(*fs.open_directory("/c"),
-                                      {"tp=2", "tp=4", "tp=1", "pp=2", "tp=2,pp=4", "dp=2,tp=1"});
+        RankFolders toy(options);
+        const auto contents =
+            testing::through_meshes(*toy.fs.open_directory("/c"),
+                                    {"tp=2", "tp=4", "tp=1", "pp=2", "tp=2,pp=4", "dp=2,tp=1"});
         CHECK(contents[0].tensors == testing::toy_content(options));
-        for (const Content& content : contents) {
+        for (const testing::WholeContent& content : contents) {
           CHECK(content.tensors == contents[0].tensors);
           CHECK(content.values == contents[0].values);
         }
@@ -105,28 +43,26 @@ TEST_CASE("rank files written for a size hold what that size's ranks hold") {
     options.half = true;
     options.tied = true;
     options.optimizer = kind;
-    MemoryFileSystem fs;
-    testing::write_toy(fs, "/c", options);
-    const auto directory = fs.open_directory("/c");
-    const Manifest manifest =
-        testing::read_all(megatron_torch_driver(), {directory.get(), "", "c"});
-    const WrittenCheckpoint written(megatron_torch_driver(), manifest, *directory,
-                                    request_of("tp=2,pp=2"));
+    RankFolders toy(options);
+    const Manifest manifest = toy.read();
+    const WrittenCheckpoint written(megatron_torch_driver(), manifest, *toy.directory,
+                                    testing::mesh_request("tp=2,pp=2"));
     options.tp = options.pp = 2;
     const auto expected = testing::toy_files(options);
     REQUIRE(written.files.size() == expected.size());
     for (const auto& [path, bytes] : expected) {
       CAPTURE(path);
       REQUIRE(written.files.contains(path));
-      CHECK(tensors_in(written.files.at(path)) == tensors_in(bytes));
+      CHECK(testing::tensors_in(written.files.at(path)) == testing::tensors_in(bytes));
     }
   }
 }
 
 TEST_CASE("the legacy sample reshards to other sizes and back") {
   const testing::SampleCase sample("megatron/legacy_tp2", "checkpoint/iter_0000100");
-  const auto contents = through(*sample.directory, {"tp=1", "tp=3", "tp=6,pp=3", "pp=3", "tp=2"});
-  for (const Content& content : contents) {
+  const auto contents =
+      testing::through_meshes(*sample.directory, {"tp=1", "tp=3", "tp=6,pp=3", "pp=3", "tp=2"});
+  for (const testing::WholeContent& content : contents) {
     CHECK(content.tensors == testing::expected_content(sample.expected));
     CHECK(content.values == contents[0].values);
   }
@@ -137,26 +73,25 @@ TEST_CASE("the vocabulary is padded for the target and its true rows are read ba
   options.vocabulary = 6;
   options.more_args = {{"make_vocab_size_divisible_by", Value::integer(4)},
                        {"padded_vocab_size", Value::integer(8)}};
-  MemoryFileSystem fs;
-  testing::write_toy(fs, "/c", options);
-  const auto directory = fs.open_directory("/c");
-  const Manifest manifest = testing::read_all(megatron_torch_driver(), {directory.get(), "", "c"});
-  const WrittenCheckpoint written(megatron_torch_driver(), manifest, *directory,
-                                  request_of("tp=4"));
-  const auto rank = tensors_in(written.files.at("mp_rank_03/model_optim_rng.pt"));
+  RankFolders toy(options);
+  const Manifest manifest = toy.read();
+  const WrittenCheckpoint written(megatron_torch_driver(), manifest, *toy.directory,
+                                  testing::mesh_request("tp=4"));
+  const auto rank = testing::tensors_in(written.files.at("mp_rank_03/model_optim_rng.pt"));
   CHECK_THAT(rank.at("model.output_layer.weight"), Catch::StartsWith("float32 [4,4]"));
-  const auto contents = through(*directory, {"tp=4", "tp=2", "tp=1"});
-  for (const Content& content : contents) CHECK(content.tensors == contents[0].tensors);
+  const auto contents = testing::through_meshes(*toy.directory, {"tp=4", "tp=2", "tp=1"});
+  for (const testing::WholeContent& content : contents)
+    CHECK(content.tensors == contents[0].tensors);
 }
 
 TEST_CASE("what cannot be shared evenly is refused with the tensor's name") {
   ToyOptions options;
-  CHECK_THAT(failure(options, request_of("tp=3"), Code::kInvalidArgument),
+  CHECK_THAT(testing::write_failure(options, testing::mesh_request("tp=3"), Code::kInvalidArgument),
              Catch::Contains("decoder.layers.0.self_attention.linear_proj.weight"));
-  CHECK_THAT(failure(options, request_of("pp=3"), Code::kInvalidArgument),
+  CHECK_THAT(testing::write_failure(options, testing::mesh_request("pp=3"), Code::kInvalidArgument),
              Catch::Contains("4 layers cannot be shared evenly by 3 pipeline stages"));
   options.vocabulary = 5;
-  CHECK_THAT(failure(options, request_of("tp=2"), Code::kInvalidArgument),
+  CHECK_THAT(testing::write_failure(options, testing::mesh_request("tp=2"), Code::kInvalidArgument),
              Catch::Contains("word_embeddings"));
 }
 
@@ -164,16 +99,16 @@ TEST_CASE("groups of query, key and value stay whole") {
   ToyOptions options;
   options.more_args = {{"group_query_attention", Value::boolean(true)},
                        {"num_query_groups", Value::integer(2)}};
-  CHECK_THAT(failure(options, request_of("tp=4"), Code::kInvalidArgument),
+  CHECK_THAT(testing::write_failure(options, testing::mesh_request("tp=4"), Code::kInvalidArgument),
              Catch::Contains("2 groups of query, key and value") && Catch::Contains("linear_qkv"));
 }
 
 TEST_CASE("a mesh is asked for where a world size is given") {
   TargetRequest request;
   request.world_size = 2;
-  CHECK_THAT(failure({}, request, Code::kInvalidArgument),
+  CHECK_THAT(testing::write_failure({}, request, Code::kInvalidArgument),
              Catch::Contains("--world-size does not say"));
-  CHECK_THAT(failure({}, request_of("fsdp=2"), Code::kInvalidArgument),
+  CHECK_THAT(testing::write_failure({}, testing::mesh_request("fsdp=2"), Code::kInvalidArgument),
              Catch::Contains("mesh dim \"fsdp\""));
 }
 
@@ -190,23 +125,22 @@ TEST_CASE("a name without a rule is written whole at one rank only unless placem
   const auto plan = [&](const TargetRequest& request) {
     return megatron_torch_driver().output_plan(manifest, request);
   };
-  CHECK(test::code_of([&] { plan(request_of("tp=2")); }, &message) == Code::kUnsupported);
+  CHECK(test::code_of([&] { plan(testing::mesh_request("tp=2")); }, &message) ==
+        Code::kUnsupported);
   CHECK_THAT(message, Catch::Contains("my.own.matrix"));
-  CHECK_NOTHROW(plan(request_of("tp=1")));
-  TargetRequest placed = request_of("tp=2");
+  CHECK_NOTHROW(plan(testing::mesh_request("tp=1")));
+  TargetRequest placed = testing::mesh_request("tp=2");
   placed.placements = {{"*matrix", {Placement::shard(1)}}};
   const WrittenCheckpoint written(megatron_torch_driver(), manifest, *directory, placed);
-  const auto rank = tensors_in(written.files.at("mp_rank_01/model_optim_rng.pt"));
+  const auto rank = testing::tensors_in(written.files.at("mp_rank_01/model_optim_rng.pt"));
   CHECK_THAT(rank.at("model.my.own.matrix"), Catch::StartsWith("float32 [2,1]"));
 }
 
 TEST_CASE("args state the new sizes") {
-  MemoryFileSystem fs;
-  testing::write_toy(fs, "/c", {});
-  const auto directory = fs.open_directory("/c");
-  const Manifest manifest = testing::read_all(megatron_torch_driver(), {directory.get(), "", "c"});
-  const WrittenCheckpoint written(megatron_torch_driver(), manifest, *directory,
-                                  request_of("tp=2,pp=2"));
+  RankFolders toy(ToyOptions{});
+  const Manifest manifest = toy.read();
+  const WrittenCheckpoint written(megatron_torch_driver(), manifest, *toy.directory,
+                                  testing::mesh_request("tp=2,pp=2"));
   const Manifest back = megatron_torch_driver().manifest(written.place(), {});
   const Value& args = back.state.find("args")->value;
   REQUIRE(args.kind() == Value::Kind::kOpaque);

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <set>
 
 namespace tessera::testing {
@@ -65,11 +66,31 @@ std::int64_t layer_of(const std::string& name) {
   return name.starts_with(word) ? std::stoll(name.substr(word.size())) : -1;
 }
 
+bool of_expert(const std::string& name) { return name.find(".experts.") != std::string::npos; }
+
+/// An expert's name with its number in the model replaced: "...local_experts.3.x", "...weight3".
+std::optional<std::pair<std::string, std::int64_t>> numbered_expert(const std::string& name,
+                                                                    std::int64_t first) {
+  if (!of_expert(name)) return std::nullopt;
+  std::size_t at = name.find("local_experts.");
+  at = at != std::string::npos ? at + 14 : name.rfind("weight") + 6;
+  std::size_t used = 0;
+  const std::int64_t number = std::stoll(name.substr(at), &used);
+  return std::pair(
+      fmt::format("{}{}{}", name.substr(0, at), number - first, name.substr(at + used)), number);
+}
+
+/// A tensor of a rank's model dict.
+struct Held {
+  ToyTensor tensor;
+  std::int64_t chunk = 0;
+};
+
 /// One rank's files.
 class ToyRank {
  public:
-  ToyRank(const ToyOptions& options, std::int64_t t, std::int64_t p)
-      : options_(options), t_(t), p_(p) {}
+  ToyRank(const ToyOptions& options, std::int64_t t, std::int64_t p, std::int64_t e)
+      : options_(options), t_(t), p_(p), e_(e) {}
 
   Bytes model_file() {
     std::vector<std::pair<std::string, Value>> root;
@@ -86,40 +107,62 @@ class ToyRank {
     return archive_.render(dict(std::move(root)), "model_optim_rng");
   }
 
-  /// Reverse order, starts at multiples of 64, gaps of zeros.
   Bytes buckets_file() {
     RankArchive archive;
-    std::vector<std::pair<std::string, Value>> buffers;
+    ValueList all;
+    for (const bool experts : {false, true}) {
+      if (experts && !chained()) continue;
+      ValueDict root = {{text("buckets_coalesced"), Value::boolean(true)}};
+      for (std::int64_t v = 0; v < options_.virtual_stages; ++v) {
+        std::vector<ToyTensor> tensors;
+        for (const Held& held : held_)
+          if (held.chunk == v && (!chained() || of_expert(held.tensor.name) == experts))
+            tensors.push_back(held.tensor);
+        if (tensors.empty()) continue;
+        const Value key =
+            Value::list({Value::dtype(options_.half ? DType::kBFloat16 : DType::kFloat32),
+                         Value::dtype(DType::kFloat32)},
+                        Value::Kind::kTuple);
+        root.emplace_back(number(static_cast<std::int64_t>(root.size()) - 1),
+                          Value::dict({{key, buffers(archive, tensors)}}));
+      }
+      all.push_back(Value::dict(std::move(root)));
+    }
+    return archive.render(all.size() == 1 ? all[0] : Value::list(all), "distrib_optim");
+  }
+
+ private:
+  bool chained() const { return options_.ep > 1 && options_.experts > 0; }
+
+  /// Reverse order, starts at multiples of 64, gaps of zeros.
+  Value buffers(RankArchive& archive, const std::vector<ToyTensor>& tensors) const {
+    std::vector<std::pair<std::string, Value>> made;
     std::int64_t end = 0;
     for (const std::string key : {"param", "exp_avg", "exp_avg_sq"}) {
       std::vector<float> flat;
       std::size_t base = 0;  // of the bucket
-      for (std::size_t i = held_.size(); i-- > 0;) {
+      for (std::size_t i = tensors.size(); i-- > 0;) {
         while ((flat.size() - base) % 64 != 0) flat.push_back(0);
         const std::string leaf = key == "param" ? "fp32_param" : key;
-        const auto part = part_of(held_[i], leaf_values(held_[i], leaf), t_, options_.tp).second;
+        const auto part =
+            part_of(tensors[i], leaf_values(tensors[i], leaf), t_, options_.tp).second;
         flat.insert(flat.end(), part.begin(), part.end());
         // A tied embedding that two stages share has a bucket of its own.
-        if (options_.tied && options_.pp > 1 && held_[i].name.starts_with("embedding."))
+        if (options_.tied && options_.pp > 1 && tensors[i].name.starts_with("embedding."))
           base = flat.size();
       }
       end = static_cast<std::int64_t>(flat.size());
-      buffers.emplace_back(key, archive.tensor(Shape{end}, flat));
+      made.emplace_back(key, archive.tensor(Shape{end}, flat));
     }
-    buffers.emplace_back("numel_unpadded", number(end));
-    const Value key = Value::list({Value::dtype(options_.half ? DType::kBFloat16 : DType::kFloat32),
-                                   Value::dtype(DType::kFloat32)},
-                                  Value::Kind::kTuple);
-    const Value root = Value::dict({{text("buckets_coalesced"), Value::boolean(true)},
-                                    {number(0), Value::dict({{key, dict(std::move(buffers))}})}});
-    return archive.render(root, "distrib_optim");
+    made.emplace_back("numel_unpadded", number(end));
+    return dict(std::move(made));
   }
 
- private:
   Value arguments() const {
     std::vector<std::pair<std::string, Value>> items = {
         {"tensor_model_parallel_size", number(options_.tp)},
         {"pipeline_model_parallel_size", number(options_.pp)},
+        {"expert_model_parallel_size", number(options_.ep)},
         {"swiglu", Value::boolean(options_.gated)},
         {"num_attention_heads", number(4)},
         {"untie_embeddings_and_output_weights", Value::boolean(!options_.tied)},
@@ -152,28 +195,41 @@ class ToyRank {
       } else if (name.starts_with("embedding.") ? !is_first : !is_last) {
         continue;
       }
-      items.emplace_back(name, stored(tensor));
+      const std::int64_t each = options_.experts / options_.ep;
+      if (const auto expert = numbered_expert(name, e_ * each)) {
+        if (expert->second / each != e_) continue;
+        name = expert->first;
+      }
+      items.emplace_back(name, stored(tensor, v));
     }
     if (options_.tied && options_.pp > 1 && is_last)
-      items.emplace_back("output_layer.weight", stored(*embedding));
+      items.emplace_back("output_layer.weight", stored(*embedding, v));
     return dict(std::move(items));
   }
 
-  Value stored(const ToyTensor& tensor) {
-    held_.push_back(tensor);
+  Value stored(const ToyTensor& tensor, std::int64_t chunk) {
+    held_.push_back({tensor, chunk});
     const auto [shape, values] = part_of(tensor, tensor.values, t_, options_.tp);
     return options_.half ? archive_.half(shape, values) : archive_.tensor(shape, values);
   }
 
   Value optimizer() {
+    if (!chained()) return optimizer_of(std::nullopt);
+    return Value::list({optimizer_of(false), optimizer_of(true)});
+  }
+
+  /// `experts`: of the dense parameters, or of the experts; nullopt: one for all.
+  Value optimizer_of(std::optional<bool> experts) {
     using Kind = ToyOptions::Optimizer;
     ValueDict state;
     ValueList groups, masters;
     std::int64_t id = 0;
     for (const bool decay : {true, false}) {
+      if (experts == true && !decay) continue;  // experts have no biases here
       ValueList ids, copies;
-      for (const ToyTensor& tensor : held_) {
-        if (decays(tensor) != decay) continue;
+      for (const Held& held : held_) {
+        const ToyTensor& tensor = held.tensor;
+        if (decays(tensor) != decay || (experts && of_expert(tensor.name) != *experts)) continue;
         ids.push_back(number(id));
         if (options_.optimizer == Kind::kAdam) {
           state.emplace_back(number(id), dict({{"step", number(7)},
@@ -183,8 +239,9 @@ class ToyRank {
         copies.push_back(options_.half ? leaf(tensor, "fp32_param") : Value());
         ++id;
       }
-      ValueDict group = {{text("lr"), Value::real(0.001)},
-                         {text("weight_decay"), Value::real(decay ? 0.1 : 0.0)}};
+      ValueDict group = {{text("lr"), Value::real(experts == true ? options_.expert_lr : 0.001)},
+                         {text("weight_decay"), Value::real(decay ? 0.1 : 0.0)},
+                         {text("is_expert_parallel"), Value::boolean(experts == true)}};
       if (options_.optimizer == Kind::kDistributed) {
         group.emplace_back(text("step"), number(7));
       } else {
@@ -212,9 +269,9 @@ class ToyRank {
   }
 
   const ToyOptions& options_;
-  std::int64_t t_, p_;
+  std::int64_t t_, p_, e_;
   RankArchive archive_;
-  std::vector<ToyTensor> held_;  // of the model dict, in order
+  std::vector<Held> held_;  // of the model dicts, in order
 };
 
 }  // namespace
@@ -235,9 +292,23 @@ std::vector<ToyTensor> toy_model(const ToyOptions& options) {
     add(layer + "self_attention.linear_qkv.layer_norm_weight", kHidden, 0, ToyCut::kNone);
     add(layer + "self_attention.linear_qkv.weight", 3 * kHidden, kHidden, ToyCut::kRows);
     add(layer + "self_attention.linear_qkv.bias", 3 * kHidden, 0, ToyCut::kRows);
-    add(layer + "mlp.linear_fc1.weight", 16, kHidden, gated);
-    add(layer + "mlp.linear_fc1.bias", 16, 0, gated);
-    add(layer + "mlp.linear_fc2.weight", kHidden, 8, ToyCut::kColumns);
+    if (options.experts == 0) {
+      add(layer + "mlp.linear_fc1.weight", 16, kHidden, gated);
+      add(layer + "mlp.linear_fc1.bias", 16, 0, gated);
+      add(layer + "mlp.linear_fc2.weight", kHidden, 8, ToyCut::kColumns);
+      continue;
+    }
+    add(layer + "mlp.router.weight", options.experts, kHidden, ToyCut::kNone);
+    // A module each, or, in odd layers, grouped matrices.
+    for (std::int64_t e = 0; e < options.experts && n % 2 == 0; ++e) {
+      const std::string expert = fmt::format("{}mlp.experts.local_experts.{}.", layer, e);
+      add(expert + "linear_fc1.weight", 16, kHidden, gated);
+      add(expert + "linear_fc2.weight", kHidden, 8, ToyCut::kColumns);
+    }
+    for (std::int64_t e = 0; e < options.experts && n % 2 == 1; ++e)
+      add(fmt::format("{}mlp.experts.linear_fc1.weight{}", layer, e), 16, kHidden, gated);
+    for (std::int64_t e = 0; e < options.experts && n % 2 == 1; ++e)
+      add(fmt::format("{}mlp.experts.linear_fc2.weight{}", layer, e), kHidden, 8, ToyCut::kColumns);
   }
   add("decoder.final_layernorm.weight", kHidden, 0, ToyCut::kNone);
   if (!options.tied) add("output_layer.weight", options.vocabulary, kHidden, ToyCut::kRows);
@@ -247,8 +318,7 @@ std::vector<ToyTensor> toy_model(const ToyOptions& options) {
 std::map<std::string, std::string> toy_content(const ToyOptions& options) {
   using Kind = ToyOptions::Optimizer;
   std::map<std::string, std::string> out;
-  const bool nested = options.half || options.optimizer == Kind::kDistributed;
-  const std::string state = nested ? "optimizer.optimizer.state." : "optimizer.state.";
+  const std::string state = "optimizer.state.";
   std::set<std::string> leaves;
   if (options.optimizer == Kind::kAdam || options.optimizer == Kind::kDistributed)
     leaves = {"exp_avg", "exp_avg_sq"};
@@ -267,13 +337,16 @@ std::map<std::string, std::string> toy_content(const ToyOptions& options) {
 std::map<std::string, Bytes> toy_files(const ToyOptions& options) {
   std::map<std::string, Bytes> files;
   for (std::int64_t p = 0; p < options.pp; ++p) {
-    for (std::int64_t t = 0; t < options.tp; ++t) {
-      std::string folder = fmt::format("mp_rank_{:02}", t);
-      if (options.pp > 1) folder += fmt::format("_{:03}", p);
-      ToyRank rank(options, t, p);
-      files[folder + "/model_optim_rng.pt"] = rank.model_file();
-      if (options.optimizer == ToyOptions::Optimizer::kDistributed)
-        files[folder + "/distrib_optim.pt"] = rank.buckets_file();
+    for (std::int64_t e = 0; e < options.ep; ++e) {
+      for (std::int64_t t = 0; t < options.tp; ++t) {
+        std::string folder = fmt::format("mp_rank_{:02}", t);
+        if (options.pp > 1) folder += fmt::format("_{:03}", p);
+        if (options.ep > 1) folder += fmt::format("_{:03}", e);
+        ToyRank rank(options, t, p, e);
+        files[folder + "/model_optim_rng.pt"] = rank.model_file();
+        if (options.optimizer == ToyOptions::Optimizer::kDistributed)
+          files[folder + "/distrib_optim.pt"] = rank.buckets_file();
+      }
     }
   }
   return files;

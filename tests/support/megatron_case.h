@@ -26,14 +26,16 @@ struct ToyTensor {
 };
 
 struct ToyOptions {
-  std::int64_t tp = 1, pp = 1;
+  std::int64_t tp = 1, pp = 1, ep = 1;
   std::int64_t layers = 4;
-  bool tied = false;      // the output layer is the embedding
-  bool gated = true;      // args.swiglu
-  bool with_args = true;  // argparse.Namespace
-  bool half = false;      // bfloat16 weights, with fp32 masters
+  std::int64_t experts = 0;  // of each layer, instead of its MLP
+  bool tied = false;         // the output layer is the embedding
+  bool gated = true;         // args.swiglu
+  bool with_args = true;     // argparse.Namespace
+  bool half = false;         // bfloat16 weights, with fp32 masters
   enum class Optimizer { kNone, kAdam, kSgd, kDistributed } optimizer = Optimizer::kAdam;
   std::int64_t virtual_stages = 1;
+  double expert_lr = 0.001;  // of experts that expert-parallel ranks share; else that of all
   std::int64_t vocabulary = 12;
   std::vector<std::pair<std::string, Value>> more_args;
 };

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "lib/format/megatron_torch/bucket_layout.h"
 #include "lib/format/megatron_torch/optimizer_merge.h"
+#include "lib/format/megatron_torch/optimizer_parts.h"
 
 namespace tessera::megatron_torch {
 namespace {
@@ -23,6 +25,7 @@ constexpr std::int64_t kBucketPerRank = 1'000'000;  // and this per data-paralle
 struct Buffers {
   const Value* dict = nullptr;
   std::optional<DType> dtype;  // of its parameters, where the key says it
+  std::int64_t number = 0;     // gbuf_idx
   std::size_t chunk = 0;       // model chunk
   std::int64_t numel = 0;
 };
@@ -38,40 +41,73 @@ std::optional<DType> param_dtype(const Value& key) {
 class RankBuckets {
  public:
   RankBuckets(Ranks& ranks, const RankFile& file, std::uint32_t archive,
-              const std::vector<LocalTensor>& local, StateTable& table)
-      : ranks_(ranks), file_(file), archive_(archive), local_(local), table_(table) {}
+              const std::vector<LocalTensor>& local, bool experts, StateTable& table)
+      : ranks_(ranks),
+        file_(file),
+        archive_(archive),
+        local_(local),
+        experts_(experts),
+        table_(table) {}
 
   /// False: what lies there could not be matched with parameters.
   bool run(const Value& root) {
     // A chained optimizer (dense and expert parameters) stores a list of them.
-    if (root.kind() == Value::Kind::kList) {
-      return std::ranges::all_of(root.as_list(), [&](const Value& one) { return run_one(one); });
+    const bool list = root.kind() == Value::Kind::kList;
+    const std::size_t count = list ? root.as_list().size() : 1;
+    for (std::size_t c = 0; c < count; ++c) {
+      if (list && root.as_list()[c].is_none()) continue;  // it has no parameters of this kind
+      const auto params = share_of(local_, c, count, experts_);
+      if (!params || !run_one(list ? root.as_list()[c] : root, *params)) return false;
     }
-    return run_one(root);
+    return true;
   }
 
  private:
-  bool run_one(const Value& root) {
+  bool run_one(const Value& root, const std::vector<const LocalTensor*>& params) {
     if (!root.is_dict()) return false;
     const Value* coalesced = root.find("buckets_coalesced");
     if (!coalesced || !(*coalesced == Value::boolean(true))) return false;
+    std::vector<Buffers> all;
     for (const auto& [key, by_dtype] : root.as_dict()) {
       if (key.is_string()) continue;
       if (!key.is_int() || key.as_int() < 0 || !by_dtype.is_dict()) return false;
       for (const auto& [dtype, dict] : by_dtype.as_dict()) {
         const auto buffers = open(dict);
         if (!buffers) return false;
-        Buffers found = *buffers;
-        found.dtype = param_dtype(dtype);
-        found.chunk = static_cast<std::size_t>(key.as_int());
-        if (!place(found)) return false;
+        all.push_back(*buffers);
+        all.back().dtype = param_dtype(dtype);
+        all.back().number = key.as_int();
       }
     }
-    return true;
+    std::ranges::stable_sort(all, {}, &Buffers::number);
+    std::set<std::pair<std::size_t, std::optional<DType>>> used;
+    return std::ranges::all_of(all, [&](Buffers& buffers) {
+      return find_chunk(buffers, params, used) && place(buffers, params);
+    });
+  }
+
+  /// Buffers are numbered over the model chunks, one for each type that a chunk has.
+  bool find_chunk(Buffers& buffers, const std::vector<const LocalTensor*>& params,
+                  std::set<std::pair<std::size_t, std::optional<DType>>>& used) const {
+    std::set<std::size_t> chunks;
+    for (const LocalTensor* tensor : params)
+      if (may_hold(buffers, *tensor)) chunks.insert(tensor->chunk);
+    for (const std::size_t chunk : chunks) {
+      if (!used.insert({chunk, buffers.dtype}).second) continue;
+      buffers.chunk = chunk;
+      return true;
+    }
+    return false;
+  }
+
+  bool may_hold(const Buffers& buffers, const LocalTensor& tensor) const {
+    const DType dtype = stored(tensor).dtype;
+    return !tensor.fqn.ends_with("_extra_state") && is_floating(dtype) &&
+           (!buffers.dtype || dtype == *buffers.dtype);
   }
 
   std::optional<Buffers> open(const Value& dict) const {
-    Buffers out{&dict, std::nullopt, 0, 0};
+    Buffers out{&dict, std::nullopt, 0, 0, 0};
     const Value* numel = dict.find("numel_unpadded");
     if (!numel || !numel->is_int()) return std::nullopt;
     out.numel = numel->as_int();
@@ -89,14 +125,13 @@ class RankBuckets {
   }
 
   /// Parameters that may lie in the buffers: all of its type, or the dense ones, or the experts.
-  std::vector<std::vector<const LocalTensor*>> candidate_sets(const Buffers& buffers) const {
+  std::vector<std::vector<const LocalTensor*>> candidate_sets(
+      const Buffers& buffers, const std::vector<const LocalTensor*>& params) const {
     std::vector<std::vector<const LocalTensor*>> sets(3);
-    for (const LocalTensor& tensor : local_) {
-      if (tensor.chunk != buffers.chunk || tensor.fqn.ends_with("_extra_state")) continue;
-      if (!is_floating(stored(tensor).dtype)) continue;
-      if (buffers.dtype && stored(tensor).dtype != *buffers.dtype) continue;
-      sets[0].push_back(&tensor);
-      sets[is_expert(tensor.fqn) ? 2 : 1].push_back(&tensor);
+    for (const LocalTensor* tensor : params) {
+      if (tensor->chunk != buffers.chunk || !may_hold(buffers, *tensor)) continue;
+      sets[0].push_back(tensor);
+      sets[is_expert(tensor->fqn) ? 2 : 1].push_back(tensor);
     }
     if (sets[1].empty() || sets[2].empty()) sets.resize(1);
     return sets;
@@ -109,15 +144,15 @@ class RankBuckets {
            tensor.fqn.ends_with("word_embeddings.weight");
   }
 
-  bool place(const Buffers& buffers) {
+  bool place(const Buffers& buffers, const std::vector<const LocalTensor*>& params) {
     std::optional<std::vector<std::pair<const LocalTensor*, std::int64_t>>> found;
-    for (const auto& set : candidate_sets(buffers)) {
-      std::vector<BucketParam> params;
+    for (const auto& set : candidate_sets(buffers, params)) {
+      std::vector<BucketParam> sizes;
       for (const LocalTensor* tensor : set)
-        params.push_back({stored(*tensor).shape.numel(), is_shared_embedding(*tensor)});
+        sizes.push_back({stored(*tensor).shape.numel(), is_shared_embedding(*tensor)});
       for (const auto& size : bucket_sizes(ranks_.args, ranks_.grid.size())) {
         for (const bool split : {true, false}) {
-          const BucketLayout layout = bucket_layout(params, size, split);
+          const BucketLayout layout = bucket_layout(sizes, size, split);
           if (layout.numel_unpadded != buffers.numel) continue;
           std::vector<std::pair<const LocalTensor*, std::int64_t>> at;
           for (std::size_t i = 0; i < set.size(); ++i) at.emplace_back(set[i], layout.begin[i]);
@@ -141,6 +176,7 @@ class RankBuckets {
   const RankFile& file_;
   std::uint32_t archive_;
   const std::vector<LocalTensor>& local_;
+  bool experts_;
   StateTable& table_;
 };
 
@@ -179,9 +215,10 @@ bool merge_buckets(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& lo
                          ranks.files[lacking].rank.folder + "/" + std::string(kOptimizerFile));
   }
   StateTable table(ranks, base);
+  const bool experts = has_experts(local);
   bool matched = true;
   for (std::size_t k = 0; k < archives.size() && matched; ++k)
-    matched = RankBuckets(ranks, ranks.files[of[k]], archives[k], local[of[k]], table)
+    matched = RankBuckets(ranks, ranks.files[of[k]], archives[k], local[of[k]], experts, table)
                   .run(ranks.builder.archive(archives[k]).root);
   if (matched) {
     table.finish();

@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "lib/format/megatron_torch/target_cut.h"
+
 namespace tessera::megatron_torch {
 namespace {
 
@@ -58,15 +60,32 @@ void ModelMerge::run() {
   for (std::size_t chunk = 0; chunk < keys_.size(); ++chunk)
     for (std::int64_t pp = 0; pp < ranks_.grid.pp; ++pp)
       for (std::int64_t ep = 0; ep < ranks_.grid.ep; ++ep) add_rank_set(chunk, pp, ep);
+  const bool experts =
+      std::ranges::any_of(leaves_, [](const Leaf& leaf) { return is_expert(leaf.rule_name); });
+  check_expert_tensor_parallel(ranks_.args, ranks_.grid.tp, experts, Code::kUnsupported);
   keep_container();
   TensorMerge merge(ranks_);
-  for (const Leaf& leaf : leaves_) {
-    if (leaf.replicas.empty()) {
-      ranks_.builder.add_value(leaf.file, leaf.path, leaf.value);
+  for (const Leaf* leaf : ordered()) {
+    if (leaf->replicas.empty()) {
+      ranks_.builder.add_value(leaf->file, leaf->path, leaf->value);
     } else {
-      merge.add(leaf.path, leaf.rule_name, leaf.replicas);
+      merge.add(leaf->path, leaf->rule_name, leaf->replicas);
     }
   }
+}
+
+/// As one rank that holds all experts would list them.
+std::vector<const ModelMerge::Leaf*> ModelMerge::ordered() const {
+  std::vector<const Leaf*> out;
+  for (const Leaf& leaf : leaves_) out.push_back(&leaf);
+  std::ranges::stable_sort(out, {}, [](const Leaf* leaf) { return leaf->anchor; });
+  return out;
+}
+
+std::vector<std::string> ModelMerge::names() const {
+  std::vector<std::string> out;
+  for (const Leaf* leaf : ordered()) out.push_back(dotted(leaf->path).substr(kModel.size() + 1));
+  return out;
 }
 
 /// state_dict() is an OrderedDict; its versions of modules are a rank's own and are left out.
@@ -170,6 +189,9 @@ ModelMerge::Leaf& ModelMerge::leaf(const Path& path) {
     leaves_.emplace_back();
     leaves_.back().path = path;
     leaves_.back().rule_name = name;
+    leaves_.back().anchor = found->second;
+    if (const auto expert = expert_name(name))
+      leaves_.back().anchor = anchors_.try_emplace(expert->before, found->second).first->second;
   }
   return leaves_[found->second];
 }

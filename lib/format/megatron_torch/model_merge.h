@@ -32,6 +32,9 @@ class ModelMerge {
   void run();
   /// One list per Ranks::files.
   const std::vector<std::vector<LocalTensor>>& local() const { return local_; }
+  /// Names in the whole model, without the root, in its order: experts of later ranks stand behind
+  /// those of earlier ones.
+  std::vector<std::string> names() const;
 
  private:
   struct Leaf {
@@ -40,10 +43,12 @@ class ModelMerge {
     std::vector<TpParts> replicas;  // of a tensor
     std::uint32_t file = 0;         // of a value
     Value value;
+    std::size_t anchor = 0;  // where its experts begin, or its own place
   };
   using Offsets = LayerCounts;
 
   void keep_container();
+  std::vector<const Leaf*> ordered() const;
   void find_offsets();
   void add_rank_set(std::size_t chunk, std::int64_t pp, std::int64_t ep);
   void add_leaf(std::size_t chunk, const RankFile& file, const StateEntry& entry,
@@ -60,6 +65,7 @@ class ModelMerge {
   std::vector<std::vector<Offsets>> offsets_;  // [chunk][pp]
   std::vector<Leaf> leaves_;
   std::map<std::string, std::size_t> index_;
+  std::map<std::string, std::size_t> anchors_;  // of families of experts
   std::vector<std::vector<LocalTensor>> local_;
   std::map<std::string, std::pair<std::uint32_t, std::size_t>> set_of_;  // leaf -> its last set
 };

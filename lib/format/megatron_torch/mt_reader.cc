@@ -54,7 +54,7 @@ class Reader {
     check_version();
     ModelMerge model(ranks_);
     model.run();
-    merge_optimizer(ranks_, model.local());
+    merge_optimizer(ranks_, model.local(), model.names());
     add_rest();
     Manifest& manifest = builder_.manifest();
     manifest.world_size = ranks_.grid.size();

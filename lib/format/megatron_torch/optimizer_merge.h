@@ -2,9 +2,14 @@
 // The whole optimizer from what the ranks hold of it. Ranks number parameters on their own (ids run
 // through their groups, in the order of their model dict), so ids become names in the whole model:
 //
-//   optimizer.optimizer.state.<id>.exp_avg         optimizer.optimizer.state.<fqn>.exp_avg
-//   optimizer.fp32_from_fp16_params[group][i]      optimizer.optimizer.state.<fqn>.fp32_param
+//   optimizer.optimizer.state.<id>.exp_avg         optimizer.state.<fqn>.exp_avg
+//   optimizer.optimizer.param_groups               optimizer.param_groups, members by name
+//   optimizer.fp32_from_fp16_params[group][i]      optimizer.state.<fqn>.fp32_param
+//   optimizer[1]...., of experts                   the same, in the same groups
 //   distrib_optim.pt, flat buffers                 the same, cut from the buffers
+//
+// Whether an optimizer is wrapped (optimizer.optimizer) follows from what it holds, so that names
+// do not tell.
 //
 // Where ids or buffers cannot be matched with parameters beyond doubt, the state stays as stored:
 // one rank's under its own keys, several ranks' below "rank_<n>", with a warning.
@@ -24,6 +29,8 @@ namespace tessera::megatron_torch {
 inline constexpr std::string_view kOptimizer = "optimizer";
 inline constexpr std::string_view kMasters = "fp32_from_fp16_params";
 inline constexpr std::string_view kMasterLeaf = "fp32_param";
+/// Option of groups: those of experts that expert-parallel ranks share.
+inline constexpr std::string_view kExpertFlag = "is_expert_parallel";
 /// The distributed optimizer's flat buffers: key in the file, leaf here.
 inline constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBuffers = {{
     {"param", kMasterLeaf},
@@ -65,8 +72,10 @@ class StateTable {
   std::map<std::pair<std::string, std::string>, std::size_t> index_;
 };
 
-/// Adds everything below `optimizer`. `local`: per rank file, its model dict's tensors in order.
-void merge_optimizer(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& local);
+/// Adds everything below `optimizer`. `local`: per rank file, its model dict's tensors in order;
+/// `names`: of the whole model, in the order in which groups list their members.
+void merge_optimizer(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& local,
+                     const std::vector<std::string>& names);
 
 /// distrib_optim.pt of every rank: state of the distributed optimizer. Returns false where no rank
 /// has one.

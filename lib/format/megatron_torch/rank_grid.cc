@@ -76,8 +76,12 @@ std::vector<RankFolder> find_rank_folders(const Directory& directory) {
   return folders;
 }
 
-std::string rank_folder_name(std::int64_t tp, std::optional<std::int64_t> pp) {
-  return pp ? fmt::format("mp_rank_{:02}_{:03}", tp, *pp) : fmt::format("mp_rank_{:02}", tp);
+std::string rank_folder_name(std::int64_t tp, std::optional<std::int64_t> pp,
+                             std::optional<std::int64_t> ep) {
+  std::string name = fmt::format("mp_rank_{:02}", tp);
+  if (pp) name += fmt::format("_{:03}", *pp);
+  if (ep) name += fmt::format("_{:03}", *ep);
+  return name;
 }
 
 RankGrid make_grid(const std::vector<RankFolder>& folders, const GridSizes& sizes,

@@ -25,8 +25,9 @@ std::optional<RankFolder> parse_rank_folder(std::string_view name);
 /// Those of a checkpoint's folder, in numeric order.
 std::vector<RankFolder> find_rank_folders(const Directory& directory);
 
-/// "mp_rank_00_003"
-std::string rank_folder_name(std::int64_t tp, std::optional<std::int64_t> pp);
+/// "mp_rank_00_003_001"; a size of one leaves no number.
+std::string rank_folder_name(std::int64_t tp, std::optional<std::int64_t> pp,
+                             std::optional<std::int64_t> ep = std::nullopt);
 
 struct GridRank {
   std::int64_t tp = 0, pp = 0, ep = 0;

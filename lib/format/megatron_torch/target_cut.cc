@@ -37,6 +37,16 @@ void check_query_groups(const Args& args, std::int64_t tp, std::string_view name
   });
 }
 
+void check_expert_tensor_parallel(const Args& args, std::int64_t tp, bool has_experts, Code code) {
+  if (!has_experts) return;
+  const auto stated = args.integer("tensor_model_parallel_size");
+  const auto experts = args.integer("expert_tensor_parallel_size");
+  if (!experts || *experts == stated.value_or(tp)) return;
+  fail(code, fmt::format("expert_tensor_parallel_size {}: experts cut by another size than the "
+                         "tensor-parallel {}",
+                         *experts, stated.value_or(tp)));
+}
+
 TargetCut::TargetCut(const Manifest& source, const TargetRequest& request, const Args& args,
                      std::int64_t tp)
     : source_(source), request_(request), args_(args), tp_(tp) {}

@@ -49,4 +49,8 @@ class TargetCut {
 /// Throws when query, key and value groups cannot be shared by `tp` ranks as whole groups.
 void check_query_groups(const Args& args, std::int64_t tp, std::string_view name, Code code);
 
+/// Experts are read and written as all other weights: cut by the one tensor-parallel size. Throws
+/// where args give them another one.
+void check_expert_tensor_parallel(const Args& args, std::int64_t tp, bool has_experts, Code code);
+
 }  // namespace tessera::megatron_torch
