@@ -146,10 +146,28 @@ class Finder {
       members.push_back(i);
       if (looks_like_state(state_.entries[i], *paths_[i])) accepted.insert(paths_[i]->root);
     }
+    join_wrapped_groups(by_root);
     for (const std::string& root : order) {
-      if (!accepted.contains(root)) continue;
+      if (!accepted.contains(root) || by_root[root].empty()) continue;
       root_index_[root] = static_cast<std::int32_t>(roles_.optimizers.size());
       roles_.optimizers.push_back(describe(root, by_root[root]));
+    }
+  }
+
+  /// State under "optimizer" and groups under "optimizer.optimizer" (a wrapper's dict around that
+  /// of the optimizer it wraps, as Megatron stores them) are one optimizer.
+  void join_wrapped_groups(std::map<std::string, std::vector<std::size_t>>& by_root) {
+    constexpr std::string_view kInner = ".optimizer";
+    for (auto& [root, members] : by_root) {
+      if (!root.ends_with(kInner)) continue;
+      const auto outer = by_root.find(root.substr(0, root.size() - kInner.size()));
+      const auto is_group = [&](std::size_t i) { return paths_[i]->is_group; };
+      if (outer == by_root.end() || !std::ranges::all_of(members, is_group) ||
+          std::ranges::any_of(outer->second, is_group))
+        continue;
+      for (const std::size_t i : members) paths_[i]->root = outer->first;
+      outer->second.insert(outer->second.end(), members.begin(), members.end());
+      members.clear();
     }
   }
 
