@@ -32,7 +32,7 @@ struct HeldChunk {
 struct MergedEntry {
   LiveEntry first;  // as its first rank tells it
   int first_rank = 0;
-  int ranks = 0;  // how many have it
+  int ranks = 0;                    // how many have it
   std::uint32_t mine = UINT32_MAX;  // in this rank's dict
   bool replicated = true;           // every rank that holds it says so
   std::vector<HeldChunk> held;

@@ -63,7 +63,8 @@ struct LoadDifference {
   std::string found;     // as stored
 };
 
-/// What load did; the same on every rank but for `bytes_read`. Names in the order of the state.
+/// What load did with this rank's state. Names in the order of the state; `unexpected` in that of
+/// the checkpoint, against what all ranks ask for together.
 struct LoadResult {
   std::vector<std::string> loaded;
   std::vector<std::string> missing;     // asked for, not stored

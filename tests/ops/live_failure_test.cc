@@ -1,0 +1,257 @@
+// A rank that fails or dies at any point of a save or a load: every rank reports it, the checkpoint
+// before stays whole, and nothing is left that the next save would not clear away.
+#include <tessera/ops/load.h>
+#include <tessera/ops/save.h>
+#include <tessera/storage/faulty_file_system.h>
+#include <tessera/storage/memory_file_system.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <map>
+
+#include "tests/support/live_job.h"
+
+using namespace tessera;
+using namespace tessera::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr int kRanks = 3;
+
+struct Memory {
+  explicit Memory(int rank_) : rank(rank_), rows(24), bias(6) {}
+  LiveState state() {
+    LiveState made;
+    made.add_piece("w", {DType::kFloat32, {kRanks * 6, 4}},
+                   {Chunk::whole_of({{rank * 6, 0}, {6, 4}}), rows.data(), {}});
+    made.add("bias", {DType::kFloat32, {6}, {}, bias.data()});
+    made.add_value("step", Value::integer(static_cast<std::int64_t>(bias[0])));
+    return made;
+  }
+  void set(float value) {
+    rows.assign(rows.size(), value);
+    bias.assign(bias.size(), value);
+  }
+  bool is(float value) const {
+    return rows == std::vector<float>(rows.size(), value) &&
+           bias == std::vector<float>(bias.size(), value);
+  }
+  int rank;
+  std::vector<float> rows, bias;
+};
+
+SaveOptions options_for(FileSystem& fs) {
+  SaveOptions options;
+  options.file_system = &fs;
+  options.force = true;
+  return options;
+}
+LoadPolicy policy_for(FileSystem& fs) {
+  LoadPolicy policy;
+  policy.file_system = &fs;
+  return policy;
+}
+
+void save_value(FileSystem& fs, float value) {
+  require_quiet(on_ranks(kRanks, [&](RankGroup& ranks) {
+    Memory memory(ranks.rank());
+    memory.set(value);
+    save("/run/a", memory.state(), ranks, options_for(fs));
+  }));
+}
+
+/// What /run/a holds, by loading it on all ranks; -1 when ranks differ.
+float saved_value(FileSystem& fs) {
+  std::vector<float> values(kRanks, -1);
+  require_quiet(on_ranks(kRanks, [&](RankGroup& ranks) {
+    Memory memory(ranks.rank());
+    load("/run/a", memory.state(), ranks, policy_for(fs));
+    if (memory.is(memory.bias[0])) values[static_cast<std::size_t>(ranks.rank())] = memory.bias[0];
+  }));
+  return values == std::vector<float>(kRanks, values[0]) ? values[0] : -1;
+}
+
+/// Forwards to a group, and leaves it for good at the n-th call.
+class MortalRank final : public RankGroup {
+ public:
+  MortalRank(std::unique_ptr<RankGroup> inner, int dies_at)
+      : inner_(std::move(inner)), left_(dies_at) {}
+  int rank() const override { return rank_; }
+  int size() const override { return kRanks; }
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> bytes) override {
+    if (inner_ && --left_ == 0) inner_.reset();
+    if (!inner_) throw std::runtime_error("dead");
+    return inner_->all_gather(bytes);
+  }
+  bool dead() const { return !inner_; }
+
+ private:
+  std::unique_ptr<RankGroup> inner_;
+  int rank_ = inner_->rank();
+  int left_;
+};
+
+/// Runs `body` with rank 1 dying at its n-th collective call; false when it did not.
+bool with_death(int at, std::vector<std::string>& thrown,
+                const std::function<void(RankGroup&)>& body) {
+  auto groups = thread_ranks(kRanks);
+  std::vector<std::unique_ptr<RankGroup>> mortal;
+  for (int r = 0; r < kRanks; ++r)
+    mortal.push_back(std::make_unique<MortalRank>(std::move(groups[static_cast<std::size_t>(r)]),
+                                                  r == 1 ? at : 0));
+  thrown = on_ranks(mortal, body);
+  return static_cast<MortalRank&>(*mortal[1]).dead();
+}
+
+std::map<std::string, std::string> visible(const MemoryFileSystem& fs) {
+  auto all = fs.contents("/run");
+  std::erase_if(all, [](const auto& entry) { return entry.first.starts_with("."); });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the n-th operation of one rank's disk fails: every rank throws, old or new stays") {
+  for (const int culprit : {0, 1}) {
+    for (const bool sticky : {false, true}) {
+      MemoryFileSystem fs;
+      save_value(fs, 1);
+      const auto old = visible(fs);
+      int failures = 0;
+      for (std::uint64_t n = 1;; ++n) {
+        INFO("rank " << culprit << ", operation " << n << (sticky ? " and all later" : ""));
+        REQUIRE(n < 2000);
+        std::uint64_t faults = 0;
+        const auto thrown = on_ranks(kRanks, [&](RankGroup& ranks) {
+          Memory memory(ranks.rank());
+          memory.set(2);
+          FaultyFileSystem faulty(
+              fs, {.at = ranks.rank() == culprit ? n : 0, .error = EIO, .sticky = sticky});
+          try {
+            save("/run/a", memory.state(), ranks, options_for(faulty));
+          } catch (...) {
+            if (ranks.rank() == culprit) faults = faulty.faults();
+            throw;
+          }
+          if (ranks.rank() == culprit) faults = faulty.faults();
+        });
+        for (const std::string& message : thrown) REQUIRE(message.empty() == thrown[0].empty());
+        const auto now = visible(fs);
+        if (thrown[0].empty()) {  // past the last one, or one that does not matter
+          REQUIRE(saved_value(fs) == 2);
+        } else {
+          ++failures;
+          CHECK_THAT(thrown[0], Contains("rank " + std::to_string(culprit)));
+          if (now != old) REQUIRE(saved_value(fs) == 2);
+        }
+        save_value(fs, 1);  // whatever was left is no obstacle
+        for (const FileInfo& info : fs.open_directory("/run")->list()) REQUIRE(info.name == "a");
+        if (faults == 0) break;
+      }
+      CHECK(failures >= 6);
+    }
+  }
+}
+
+TEST_CASE("a rank that dies at any call of a save: survivors report, the old checkpoint stays") {
+  MemoryFileSystem fs;
+  save_value(fs, 1);
+  int deaths = 0;
+  for (int at = 1;; ++at) {
+    INFO("call " << at);
+    REQUIRE(at < 100);
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<std::string> thrown;
+    const bool died = with_death(at, thrown, [&](RankGroup& ranks) {
+      Memory memory(ranks.rank());
+      memory.set(2);
+      save("/run/a", memory.state(), ranks, options_for(fs));
+    });
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
+    const float value = saved_value(fs);
+    if (!died) {
+      require_quiet(thrown);
+      CHECK(value == 2);
+      break;
+    }
+    ++deaths;
+    for (const int survivor : {0, 2})
+      CHECK_THAT(thrown[static_cast<std::size_t>(survivor)], Contains("rank 1"));
+    CHECK((value == 1 || value == 2));
+    save_value(fs, 1);
+    for (const FileInfo& info : fs.open_directory("/run")->list()) CHECK(info.name == "a");
+  }
+  CHECK(deaths >= 6);
+}
+
+TEST_CASE("a rank that dies at any call of a load: survivors report") {
+  MemoryFileSystem fs;
+  save_value(fs, 1);
+  int deaths = 0;
+  for (int at = 1;; ++at) {
+    INFO("call " << at);
+    REQUIRE(at < 100);
+    std::vector<std::string> thrown;
+    std::vector<std::unique_ptr<Memory>> memory;
+    for (int r = 0; r < kRanks; ++r) memory.push_back(std::make_unique<Memory>(r));
+    const bool died = with_death(at, thrown, [&](RankGroup& ranks) {
+      load("/run/a", memory[static_cast<std::size_t>(ranks.rank())]->state(), ranks,
+           policy_for(fs));
+    });
+    if (!died) {
+      require_quiet(thrown);
+      break;
+    }
+    ++deaths;
+    for (const int survivor : {0, 2}) {
+      CHECK_THAT(thrown[static_cast<std::size_t>(survivor)], Contains("rank 1"));
+      const Memory& theirs = *memory[static_cast<std::size_t>(survivor)];
+      CHECK((theirs.is(0) || theirs.is(1)));  // all or nothing
+    }
+  }
+  CHECK(deaths >= 4);
+}
+
+TEST_CASE("what a callback throws on one rank, every rank throws, and nothing is written") {
+  MemoryFileSystem fs;
+  save_value(fs, 1);
+  const auto thrown = on_ranks(kRanks, [&](RankGroup& ranks) {
+    Memory memory(ranks.rank());
+    LiveState state = memory.state();
+    if (ranks.rank() == 2)
+      state.before_save = [] { fail(Code::kResourceExhausted, "no room for a copy"); };
+    save("/run/a", state, ranks, options_for(fs));
+  });
+  for (const std::string& message : thrown)
+    CHECK_THAT(message, Contains("no room for a copy") && Contains("rank 2"));
+  CHECK(saved_value(fs) == 1);
+}
+
+TEST_CASE(
+    "the n-th operation of one rank's disk fails while it loads: all memory stays as it was") {
+  MemoryFileSystem fs;
+  save_value(fs, 1);
+  for (std::uint64_t n = 1;; ++n) {
+    INFO("operation " << n);
+    REQUIRE(n < 2000);
+    std::uint64_t faults = 0;
+    std::vector<std::unique_ptr<Memory>> memory;
+    for (int r = 0; r < kRanks; ++r) memory.push_back(std::make_unique<Memory>(r));
+    const auto thrown = on_ranks(kRanks, [&](RankGroup& ranks) {
+      FaultyFileSystem faulty(fs, {.at = ranks.rank() == 1 ? n : 0, .error = EIO});
+      struct Count {
+        FaultyFileSystem& faulty;
+        std::uint64_t* to;
+        ~Count() {
+          if (to != nullptr) *to = faulty.faults();
+        }
+      } count{faulty, ranks.rank() == 1 ? &faults : nullptr};
+      load("/run/a", memory[static_cast<std::size_t>(ranks.rank())]->state(), ranks,
+           policy_for(faulty));
+    });
+    for (const std::string& message : thrown) REQUIRE(message.empty() == thrown[0].empty());
+    for (const auto& theirs : memory) REQUIRE(theirs->is(thrown[0].empty() ? 1 : 0));
+    if (faults == 0) break;
+  }
+}

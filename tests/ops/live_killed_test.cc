@@ -1,0 +1,160 @@
+// Ranks as real processes; one is killed with SIGKILL at every step of its disk, while it saves and
+// while it loads. Every survivor reports within 5 s, and the checkpoint before is whole.
+#include <signal.h>
+#include <tessera/ops/load.h>
+#include <tessera/ops/save.h>
+#include <tessera/storage/observed_file_system.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/support/process_ranks.h"
+
+using namespace tessera;
+using namespace tessera::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr int kProcesses = 3;
+
+/// Kills this process before the n-th operation.
+class DeadlyFileSystem final : public ObservedFileSystem {
+ public:
+  DeadlyFileSystem(FileSystem& inner, int at) : ObservedFileSystem(inner), left_(at) {}
+
+ protected:
+  void before(const IoEvent&) const override {
+    if (left_ > 0 && --left_ == 0) ::kill(::getpid(), SIGKILL);
+  }
+
+ private:
+  mutable std::atomic<int> left_;
+};
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "tessera-killed-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+struct Rows {
+  explicit Rows(int rank_, float value) : rank(rank_), memory(5000, value) {}
+  LiveState state() {
+    LiveState made;
+    made.add_piece("w", {DType::kFloat32, {kProcesses * 5000}},
+                   {Chunk::whole_of({{rank * 5000}, {5000}}), memory.data(), {}});
+    return made;
+  }
+  int rank;
+  std::vector<float> memory;
+};
+
+SaveOptions replacing(FileSystem* fs) {
+  SaveOptions options;
+  options.file_system = fs;
+  options.force = true;
+  return options;
+}
+
+/// The value all of the checkpoint has; -1 when it is a mix.
+float content(const std::string& path) {
+  std::vector<float> all(kProcesses * 5000);
+  LiveState state;
+  state.add("w", {DType::kFloat32, {kProcesses * 5000}, {}, all.data()});
+  const auto ranks = single_rank();
+  load(path, state, *ranks);
+  return all == std::vector<float>(all.size(), all[0]) ? all[0] : -1;
+}
+
+/// Rank `victim` dies before its n-th operation; false when it had fewer.
+bool killed(int victim, int at, const std::function<void(RankGroup&, FileSystem&)>& body) {
+  const auto ends = in_processes(kProcesses, [&](RankGroup& ranks) {
+    const auto disk = make_posix_file_system();
+    DeadlyFileSystem deadly(*disk, ranks.rank() == victim ? at : 0);
+    body(ranks, deadly);
+  });
+  if (!ends[static_cast<std::size_t>(victim)].killed) {
+    for (const RankEnd& end : ends) CHECK(end.thrown == "");
+    return false;
+  }
+  for (int r = 0; r < kProcesses; ++r) {
+    if (r == victim) continue;
+    const RankEnd& end = ends[static_cast<std::size_t>(r)];
+    CHECK_THAT(end.thrown, Contains("gone"));
+    CHECK(end.seconds < 5);
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a rank killed at any step of a save: survivors report, old or new is whole") {
+  const Folder folder;
+  const std::string path = folder / "a";
+  for (const int victim : {0, 2}) {
+    int kills = 0;
+    for (int at = 1;; ++at) {
+      INFO("rank " << victim << ", operation " << at);
+      REQUIRE(at < 500);
+      const auto first = in_processes(kProcesses, [&](RankGroup& ranks) {
+        save(path, Rows(ranks.rank(), 1).state(), ranks, replacing(nullptr));
+      });
+      for (const RankEnd& end : first) REQUIRE(end.thrown == "");
+      const bool died = killed(victim, at, [&](RankGroup& ranks, FileSystem& fs) {
+        save(path, Rows(ranks.rank(), 2).state(), ranks, replacing(&fs));
+      });
+      const float now = content(path);
+      if (!died) {
+        CHECK(now == 2);
+        break;
+      }
+      ++kills;
+      CHECK((now == 1 || now == 2));
+    }
+    CHECK(kills >= 6);
+  }
+  // What the killed ones left is cleared away by the next save.
+  const auto last = in_processes(kProcesses, [&](RankGroup& ranks) {
+    save(path, Rows(ranks.rank(), 3).state(), ranks, replacing(nullptr));
+  });
+  for (const RankEnd& end : last) CHECK(end.thrown == "");
+  CHECK(content(path) == 3);
+  int entries = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder / ""))
+    ++entries;
+  CHECK(entries == 1);
+}
+
+TEST_CASE("a rank killed at any step of a load: survivors report") {
+  const Folder folder;
+  const std::string path = folder / "a";
+  const auto first = in_processes(kProcesses, [&](RankGroup& ranks) {
+    save(path, Rows(ranks.rank(), 1).state(), ranks, replacing(nullptr));
+  });
+  for (const RankEnd& end : first) REQUIRE(end.thrown == "");
+  int kills = 0;
+  for (int at = 1;; ++at) {
+    INFO("operation " << at);
+    REQUIRE(at < 500);
+    const bool died = killed(1, at, [&](RankGroup& ranks, FileSystem& fs) {
+      Rows rows(ranks.rank(), 0);
+      LoadPolicy policy;
+      policy.file_system = &fs;
+      load(path, rows.state(), ranks, policy);
+      if (rows.memory != std::vector<float>(5000, 1)) throw std::runtime_error("other bytes");
+    });
+    if (!died) break;
+    ++kills;
+  }
+  CHECK(kills >= 6);
+}
