@@ -8,8 +8,10 @@ constexpr CommTag kTag{"save and load", CommPhase::kCheck};
 
 class CommunicatorRankGroup final : public RankGroup {
  public:
-  CommunicatorRankGroup(int rank, int size, std::function<std::shared_ptr<Communicator>()> current)
-      : rank_(rank), size_(size), current_(std::move(current)) {}
+  using Source = std::function<std::shared_ptr<Communicator>()>;
+
+  CommunicatorRankGroup(int rank, int size, Source current, Source another)
+      : rank_(rank), size_(size), current_(std::move(current)), another_(std::move(another)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -17,18 +19,26 @@ class CommunicatorRankGroup final : public RankGroup {
     return current_()->all_gather_bytes(bytes, kTag);
   }
   void barrier() override { current_()->barrier(kTag); }
+  std::unique_ptr<RankGroup> duplicate() override {
+    if (!another_) return RankGroup::duplicate();
+    return communicator_rank_group(
+        rank_, size_, [made = another_()] { return made; }, nullptr);
+  }
 
  private:
   const int rank_;
   const int size_;
-  const std::function<std::shared_ptr<Communicator>()> current_;
+  const Source current_;
+  const Source another_;
 };
 
 }  // namespace
 
 std::unique_ptr<RankGroup> communicator_rank_group(
-    int rank, int size, std::function<std::shared_ptr<Communicator>()> current) {
-  return std::make_unique<CommunicatorRankGroup>(rank, size, std::move(current));
+    int rank, int size, std::function<std::shared_ptr<Communicator>()> current,
+    std::function<std::shared_ptr<Communicator>()> another) {
+  return std::make_unique<CommunicatorRankGroup>(rank, size, std::move(current),
+                                                 std::move(another));
 }
 
 }  // namespace tessera::fsdp

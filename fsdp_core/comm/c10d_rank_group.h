@@ -8,8 +8,10 @@
 
 namespace tessera::fsdp {
 
-/// `current` gives the communicator to use now (another one after World::reset).
+/// `current` gives the communicator to use now (another one after World::reset); `another` makes
+/// one beside it, for RankGroup::duplicate (null: there is none).
 std::unique_ptr<RankGroup> communicator_rank_group(
-    int rank, int size, std::function<std::shared_ptr<Communicator>()> current);
+    int rank, int size, std::function<std::shared_ptr<Communicator>()> current,
+    std::function<std::shared_ptr<Communicator>()> another);
 
 }  // namespace tessera::fsdp

@@ -100,11 +100,14 @@ World::Impl::Impl(int rank_, int size_, int local_rank_, std::chrono::millisecon
       timeout(timeout_),
       transport(std::move(transport_)) {
   ranks = size == 1 ? single_rank()
-                    : communicator_rank_group(rank, size, [this] { return side_group(); });
+                    : communicator_rank_group(
+                          rank, size, [this] { return side_group(); },
+                          [this] { return background_group(); });
 }
 
 World::Impl::~Impl() {
   if (std::uncaught_exceptions() == 0) {
+    ranks.reset();  // waits for a save in the background
     bool healthy = !side || side->alive();
     for (const auto& [ranks_of_group, group] : groups) healthy = healthy && group->alive();
     transport->leave(healthy);
@@ -133,10 +136,23 @@ std::shared_ptr<Communicator> World::Impl::side_group() {
   return side;
 }
 
+std::shared_ptr<Communicator> World::Impl::background_group() {
+  const std::lock_guard lock(side_mutex);
+  auto made = transport->make(
+      {fmt::format("save in the background {}", ++background_count), rank, all_ranks(size)},
+      side_generation);
+  std::erase_if(background, [](const auto& group) { return group.expired(); });
+  background.push_back(made);
+  return made;
+}
+
 void World::Impl::reset() {
   const std::scoped_lock lock(groups_mutex, side_mutex);
   for (const auto& [ranks_of_group, group] : groups) group->abort("the world was reset");
   if (side) side->abort("the world was reset");
+  for (const auto& weak : background)
+    if (const auto group = weak.lock()) group->abort("the world was reset");
+  background.clear();
   groups.clear();
   side.reset();
   side_generation = ++generation;

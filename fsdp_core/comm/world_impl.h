@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "fsdp_core/comm/transport.h"
 
@@ -17,6 +18,8 @@ struct World::Impl {
   std::shared_ptr<Communicator> group(const std::vector<int>& global_ranks);
   /// The group that only `ranks()` talks through, so that a save may run beside training.
   std::shared_ptr<Communicator> side_group();
+  /// Another one like it, for a save that goes on in the background. Collective.
+  std::shared_ptr<Communicator> background_group();
   void reset();
 
   const int rank;
@@ -33,6 +36,8 @@ struct World::Impl {
   std::mutex side_mutex;  // never held together with the other: making a group waits for peers
   std::uint64_t side_generation = 0;
   std::shared_ptr<Communicator> side;
+  std::uint64_t background_count = 0;
+  std::vector<std::weak_ptr<Communicator>> background;  // those that somebody still holds
   std::unique_ptr<RankGroup> ranks;
 };
 

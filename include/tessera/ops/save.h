@@ -72,7 +72,8 @@ class PendingSave {
 /// does not reach the checkpoint. Copies go to buffers that `ranks` keeps and the next call reuses.
 /// One save is in flight per group: another call, and the destruction of the group, wait for it
 /// first. An error of one whose wait() nobody called is thrown by the next call on the same group,
-/// on every rank.
+/// on every rank. `options.file_system`, `progress` and `cancel` must live until it is done. Groups
+/// that cannot work in the background (RankGroup::duplicate) throw kUnsupported.
 PendingSave save_async(const std::string& path, const LiveState& state, RankGroup& ranks,
                        const SaveOptions& options = {});
 
