@@ -201,8 +201,8 @@ void Root::fail_step(const Status& status, bool drop_gradients) noexcept {
   try {
     bool distributed = false;
     for (const std::shared_ptr<Unit>& unit : units()) {
-      for (Communicator* comm :
-           {&unit->shard_comm(), &unit->replicate_comm(), unit->comms().extension.get()}) {
+      for (Communicator* comm : {&unit->shard_comm(), &unit->replicate_comm(),
+                                 unit->comms().regather.get(), unit->comms().extension.get()}) {
         if (comm == nullptr || comm->size() == 1) continue;
         distributed = true;
         comm->abort(status.to_string());

@@ -177,17 +177,9 @@ std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<Param> params,
   return groups;
 }
 
-bool frees_after_forward(const Options& options, const UnitGroups& comms) {
+bool frees_after_forward(const Options& options) {
   const ReshardAfterForward& wanted = options.reshard_after_forward;
-  if (wanted.is_group()) {
-    if (wanted.group_size() == 1) return false;
-    if (wanted.group_size() == comms.shards()) return true;
-    fail(Code::kUnsupported,
-         fmt::format("reshard_after_forward = {} with {} shards: resharding over a part of the "
-                     "group is not built",
-                     wanted.group_size(), comms.shards()),
-         "use true, false, 1 or the shard group's size");
-  }
+  if (wanted.is_group()) return wanted.group_size() > 1;
   if (!wanted.is_auto()) return wanted.yes();
   return options.strategy == ShardingStrategy::kFullShard ||
          options.strategy == ShardingStrategy::kHybridShard;
@@ -212,7 +204,7 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
   found.walk(*module, "", true);
   if (!found.params.empty()) check_devices(found.params);
   if (options.sync_module_states) synchronise(found, comms, options.name);
-  const bool frees = frees_after_forward(options, comms);
+  const bool frees = frees_after_forward(options);
   auto groups = make_groups(std::move(found.params), options, comms);
   for (const std::unique_ptr<ParamGroup>& group : groups) {
     for (const Param& param : group->params()) {

@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 #include <tessera/fsdp/device_mesh.h>
 #include <tessera/fsdp/extension.h>
+#include <tessera/fsdp/world.h>
 
 #include <cstdlib>
 #include <string_view>
@@ -82,10 +83,29 @@ UnitGroups own_groups(const Options& options) {
   return {single_communicator(), single_communicator()};
 }
 
+std::shared_ptr<Communicator> regather_group(const Options& options, const Communicator& shards) {
+  const int size = options.reshard_after_forward.group_size();
+  if (size < 1 || shards.size() % size != 0)
+    fail(Code::kInvalidArgument,
+         fmt::format("reshard_after_forward = {}: {} shards are not a multiple of it", size,
+                     shards.size()));
+  if (size == 1 || size == shards.size()) return nullptr;
+  if (!options.mesh)
+    fail(Code::kUnsupported,
+         fmt::format("reshard_after_forward = {} with {} shards needs options.mesh, from which "
+                     "the groups of {} are made",
+                     size, shards.size(), size),
+         "give a mesh instead of a process group");
+  const auto first = shards.global_ranks().begin() + shards.rank() / size * size;
+  return options.mesh->world().group(std::vector<int>(first, first + size));
+}
+
 }  // namespace
 
 UnitGroups make_unit_groups(const Options& options) {
   UnitGroups groups = own_groups(options);
+  if (options.reshard_after_forward.is_group())
+    groups.regather = regather_group(options, *groups.shard);
   if (options.extension) groups.extension = options.extension->mesh().group(0);
   return groups;
 }

@@ -20,6 +20,9 @@ class UnitGroups {
 
   std::shared_ptr<Communicator> shard;
   std::shared_ptr<Communicator> replicate;
+  /// reshard_after_forward over k ranks: the k of the shard group that hold all parts between
+  /// forward and backward; null otherwise.
+  std::shared_ptr<Communicator> regather;
   std::shared_ptr<Communicator> extension;  // of options.extension's mesh; null without one
   int shards() const { return shard->size(); }
   int replicas() const { return replicate->size(); }
@@ -33,7 +36,8 @@ class UnitGroups {
 
 /// Throws kInvalidArgument: mesh and group both given, a mesh of the wrong number of dims for the
 /// strategy, a hybrid strategy without a way to know its groups, no mesh in a job of several
-/// processes.
+/// processes, resharding over a number of ranks that does not divide the shard group, or without a
+/// mesh to make their group from.
 UnitGroups make_unit_groups(const Options& options);
 
 }  // namespace tessera::fsdp

@@ -89,9 +89,8 @@ void ParamGroup::make_memory(FullMemory& memory, at::ScalarType dtype) {
     memory.tensors.push_back(memory.buffers.back().tensor());
   }
   if (!layout_->in_place()) memory.rank_major = RefillBuffer(layout_->full_numel(), dtype, device_);
-  RefillBuffer& output = layout_->in_place() ? memory.buffers[0] : memory.rank_major;
-  memory.own_slot = tensor_over(output.storage(), dtype, layout_->rank() * layout_->shard_numel(),
-                                {layout_->shard_numel()});
+  memory.own_slot = tensor_over(gather_output(memory).storage(), dtype,
+                                layout_->rank() * layout_->shard_numel(), {layout_->shard_numel()});
   for (std::size_t p = 0; p < params_.size(); ++p) {
     const UnitLayout::FullPlace& place = layout_->full(p);
     memory.views.push_back(
@@ -111,14 +110,44 @@ void ParamGroup::gather(Communicator& comm, const CommTag& tag, bool full_precis
   if (resident_) return;
   at::NoGradGuard no_grad;
   FullMemory& full = memory(full_precision);
-  RefillBuffer& output = layout_->in_place() ? full.buffers[0] : full.rank_major;
+  RefillBuffer& output = gather_output(full);
   output.allocate();
   copy_into(full.own_slot, shard_buffer_);
   if (layout_->shards() > 1) comm.all_gather_into(output.tensor(), full.own_slot, tag);
+  spread(full);
+}
+
+void ParamGroup::spread(FullMemory& full) {
   if (layout_->in_place()) return;
   for (RefillBuffer& buffer : full.buffers) buffer.allocate();
-  layout_->copy_out(output.tensor(), full.tensors);
-  output.release();
+  layout_->copy_out(full.rank_major.tensor(), full.tensors);
+  full.rank_major.release();
+}
+
+void ParamGroup::keep_part(int size, int rank) {
+  if (resident_) return;
+  at::NoGradGuard no_grad;
+  const std::int64_t numel = layout_->full_numel() / size;
+  if (!part_.tensor().defined()) part_ = RefillBuffer(numel, dtypes_.compute, device_);
+  part_.allocate();
+  if (layout_->in_place()) {
+    copy_into(part_.tensor(), full_.tensors[0].narrow(0, rank * numel, numel));
+    return;
+  }
+  full_.rank_major.allocate();
+  layout_->copy_in(full_.tensors, full_.rank_major.tensor());
+  copy_into(part_.tensor(), full_.rank_major.tensor().narrow(0, rank * numel, numel));
+  full_.rank_major.release();
+}
+
+void ParamGroup::regather(Communicator& comm, const CommTag& tag) {
+  if (resident_) return;
+  at::NoGradGuard no_grad;
+  RefillBuffer& output = gather_output(full_);
+  output.allocate();
+  comm.all_gather_into(output.tensor(), part_.tensor(), tag);
+  part_.release();
+  spread(full_);
 }
 
 void ParamGroup::attach(bool full_precision) {

@@ -47,6 +47,13 @@ class ParamGroup {
   /// Fills the unsharded buffers from all shards; collective over `comm`. Runs in the gather
   /// stream. `full_precision`: in the stored dtype, into a second set of buffers.
   void gather(Communicator& comm, const CommTag& tag, bool full_precision = false);
+  /// Before drop_gathered: this rank's equal part of what was gathered stays, of `size` that
+  /// neighbours keep. In the gather stream, as regather.
+  void keep_part(int size, int rank);
+  bool part_kept() const { return part_.allocated(); }
+  void drop_part() { part_.release(); }
+  /// As gather, from the parts that the ranks of `comm` kept; they are given back.
+  void regather(Communicator& comm, const CommTag& tag);
   /// Compute parameters get the gathered memory, the registries show them.
   void attach(bool full_precision = false);
   /// The registries show the shards, compute parameters are poisoned. Gathered memory stays.
@@ -97,6 +104,11 @@ class ParamGroup {
   };
   void make_memory(FullMemory& memory, at::ScalarType dtype);
   FullMemory& memory(bool full_precision);
+  /// Where the collective puts what it gathered, rank-major.
+  RefillBuffer& gather_output(FullMemory& memory) {
+    return layout_->in_place() ? memory.buffers[0] : memory.rank_major;
+  }
+  void spread(FullMemory& memory);
   std::uint64_t version_sum() const;
 
   std::vector<Param> params_;
@@ -108,6 +120,7 @@ class ParamGroup {
   at::Tensor shard_buffer_;
   FullMemory full_;     // compute dtype
   FullMemory precise_;  // stored dtype; made when first asked for
+  RefillBuffer part_;   // compute dtype, between a forward and its backward
   bool attached_ = false;
   bool attached_precise_ = false;
   std::uint64_t gathered_version_ = 0;

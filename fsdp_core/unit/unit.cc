@@ -147,14 +147,25 @@ bool Unit::start_unshard(CommPhase phase) {
   }
   state_.apply(UnitEvent::kGather, name_);
   gathering_full_precision_ = precise;
+  // Parts kept for this backward are as good as the shards, unless those changed since.
+  const bool from_parts = part_kept_ && phase == CommPhase::kBackward && !precise &&
+                          std::ranges::none_of(groups_, [](const auto& g) { return g->stale(); });
+  part_kept_ = false;
   for (const std::unique_ptr<ParamGroup>& group : groups_) group->note_version();
+  Communicator& comm = from_parts ? *comms_.regather : *comms_.shard;
   Stream& stream = root_->gather(*this);
   stream.run(
-      [this, phase, precise] {
-        for (const std::unique_ptr<ParamGroup>& group : groups_)
-          group->gather(*comms_.shard, {name_, phase}, precise);
+      [this, phase, precise, from_parts, &comm] {
+        for (const std::unique_ptr<ParamGroup>& group : groups_) {
+          if (from_parts) {
+            group->regather(comm, {name_, phase});
+          } else {
+            group->drop_part();
+            group->gather(comm, {name_, phase}, precise);
+          }
+        }
       },
-      comms_.shard.get());
+      &comm);
   gathered_ = stream.record();
   return true;
 }
@@ -168,14 +179,20 @@ void Unit::unshard(CommPhase phase) {
   state_.apply(UnitEvent::kArrive, name_);
 }
 
-void Unit::reshard() {
+void Unit::reshard(bool keep_part) {
   if (groups_.empty() || state_.params() == ParamsState::kSharded) return;
+  keep_part &= comms_.regather != nullptr && state_.params() == ParamsState::kUnsharded &&
+               !gathering_full_precision_;
+  part_kept_ = keep_part;
   state_.apply(UnitEvent::kReshard, name_);
   for (const std::unique_ptr<ParamGroup>& group : groups_) group->detach();
   Stream& stream = root_->gather(*this);
   if (options_.limit_all_gathers) stream.wait_for(root_->compute());
-  stream.run([this] {
-    for (const std::unique_ptr<ParamGroup>& group : groups_) group->drop_gathered();
+  stream.run([this, keep_part] {
+    for (const std::unique_ptr<ParamGroup>& group : groups_) {
+      if (keep_part) group->keep_part(comms_.regather->size(), comms_.regather->rank());
+      group->drop_gathered();
+    }
   });
 }
 
@@ -247,6 +264,7 @@ void Unit::reset(bool gradients) {
   for (const std::unique_ptr<ParamGroup>& group : groups_) {
     group->detach();
     group->drop_gathered();
+    group->drop_part();
     if (!gradients) {
       group->hide_gradients();
       continue;
@@ -261,6 +279,7 @@ void Unit::reset(bool gradients) {
   uses_.clear();
   runs_.clear();
   gathered_ = {};
+  part_kept_ = false;
 }
 
 // ---- forward ----
@@ -300,7 +319,7 @@ void Unit::post_forward(Use& use, const TensorPointers& outputs) {
     state_.apply(UnitEvent::kForwardEnd, name_);
     const bool root_keeps = is_root() && options_.reshard_after_forward.is_auto();
     const bool keep = gradients && (root_keeps || !reshard_after_forward_);
-    if (!keep) reshard();
+    if (!keep) reshard(/*keep_part=*/gradients);
   }
   root_->forward_end(*this);
 }

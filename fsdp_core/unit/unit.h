@@ -69,7 +69,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool start_unshard(CommPhase phase);
   /// Compute parameters are there when it returns (on the compute stream).
   void unshard(CommPhase phase);
-  void reshard();
+  void reshard(bool keep_part = false);
   /// Full values in the stored dtype, in a state of their own: forward and backward are refused
   /// until end_summon. A kept unit is resharded first. Not `here`: this rank takes part and keeps
   /// nothing.
@@ -139,6 +139,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool reshard_after_forward_ = true;
   bool full_precision_in_eval_ = false;
   bool gathering_full_precision_ = false;
+  bool part_kept_ = false;  // of the last forward, for its backward
   Event gathered_;
   int forward_depth_ = 0;
   std::vector<std::weak_ptr<Use>> uses_;

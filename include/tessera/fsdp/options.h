@@ -42,7 +42,8 @@ enum class BackwardPrefetch : std::uint8_t {
 
 /// When a unit's parameters are freed after its forward: automatic (root kept, others freed),
 /// never, always, or resharded over groups of k ranks (k divides the shard group's size; 1 means
-/// never, the group's size means always).
+/// never, the group's size means always). Over k ranks: each keeps 1/k of the parameters until its
+/// backward gathers them from those k, neighbours in the shard group, instead of from all.
 class ReshardAfterForward {
  public:
   ReshardAfterForward() = default;
