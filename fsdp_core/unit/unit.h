@@ -80,6 +80,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   /// requires_grad may be set on either identity: copied to the other; a conflict is an error.
   void agree_requires_grad();
 
+  /// Floating buffers with their own dtypes, whatever they are in now.
+  const std::vector<std::pair<at::Tensor, at::ScalarType>>& buffers() const { return buffers_; }
   /// Buffers in buffer_dtype, or in their own dtypes where this unit evaluates in full precision.
   void set_buffer_precision();
 

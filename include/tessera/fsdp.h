@@ -22,6 +22,9 @@
 #include <tessera/fsdp/meta_init.h>
 #include <tessera/fsdp/module.h>
 #include <tessera/fsdp/options.h>
+#include <tessera/fsdp/state_dict.h>
 #include <tessera/fsdp/tensor_parallel.h>
 #include <tessera/fsdp/training.h>
 #include <tessera/fsdp/world.h>
+#include <tessera/ops/load.h>
+#include <tessera/ops/save.h>

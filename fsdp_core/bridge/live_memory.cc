@@ -1,0 +1,108 @@
+#include "fsdp_core/bridge/live_memory.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+
+#include <cstring>
+
+#include "fsdp_core/bridge/dtype.h"
+
+namespace tessera::fsdp {
+namespace {
+
+/// Bits, so that NaN equals itself.
+bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = a.detach().contiguous().cpu(), right = b.detach().contiguous().cpu();
+  return left.nbytes() == right.nbytes() &&
+         (left.nbytes() == 0 ||
+          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
+}
+
+bool fits(const at::Tensor& tensor, const Chunk& chunk) {
+  return tensor.is_cpu() && !tensor.is_conj() && !tensor.is_neg() &&
+         tensor.is_non_overlapping_and_dense() && (chunk.is_whole_box() || tensor.is_contiguous());
+}
+
+}  // namespace
+
+LiveTensor LiveMemory::piece(const std::string& name, const at::Tensor& local, at::ScalarType dtype,
+                             const Shape& shape, Chunk chunk, bool copied) {
+  at::NoGradGuard no_grad;
+  Held held{name, {}, local, {}, {}};
+  if (copied || local.scalar_type() != dtype || !fits(local, chunk)) {
+    held.copy = at::empty(local.sizes(), at::TensorOptions(at::kCPU).dtype(dtype));
+    held.copy.copy_(held.tensor);
+  }
+  const at::Tensor& memory = held.copy.defined() ? held.copy : held.tensor;
+  LiveTensor out;
+  out.spec = {dtype_of(dtype), shape};
+  LivePiece piece;
+  piece.data = memory.numel() == 0 ? nullptr : memory.mutable_data_ptr();
+  if (chunk.is_whole_box() && !memory.is_contiguous()) piece.strides = memory.strides().vec();
+  piece.chunk = std::move(chunk);
+  const bool no_range = piece.chunk.numel() == 0 && !piece.chunk.box.empty();
+  if (!no_range) out.pieces.push_back(std::move(piece));
+  out.owner = std::make_shared<at::Tensor>(memory);
+  held_.push_back(std::move(held));
+  return out;
+}
+
+LiveTensor LiveMemory::second_name(const std::string& name, const std::string& first,
+                                   const at::Tensor& local, at::ScalarType dtype,
+                                   const Shape& shape, Chunk chunk) {
+  LiveTensor out = piece(name, local, dtype, shape, std::move(chunk), /*copied=*/true);
+  held_.back().first = first;
+  return out;
+}
+
+LiveTensor LiveMemory::whole(const std::string& name, const at::Tensor& local, Spread spread,
+                             bool fill) {
+  at::NoGradGuard no_grad;
+  const auto cpu = at::TensorOptions(at::kCPU).dtype(local.scalar_type());
+  LiveTensor out;
+  out.spec = {dtype_of(local.scalar_type()), Shape(spread.shape)};
+  Held held{name, {}, local, {}, {}};
+  if (fill) {
+    const at::Tensor gathered = spread.gather(local);
+    if (gathered.defined()) held.copy = gathered.to(cpu);
+  } else if (spread.here()) {
+    held.copy = at::empty(spread.shape, cpu);
+  }
+  if (held.copy.defined()) {
+    void* data = held.copy.numel() == 0 ? nullptr : held.copy.mutable_data_ptr();
+    out.pieces.push_back({Chunk::whole_of(Box::whole(out.spec.shape)), data, {}});
+    out.owner = std::make_shared<at::Tensor>(held.copy);
+  }
+  out.replicated = !spread.first_only;
+  held.spread = std::move(spread);
+  held_.push_back(std::move(held));
+  return out;
+}
+
+void LiveMemory::refresh() {
+  at::NoGradGuard no_grad;
+  for (Held& held : held_)
+    if (held.copy.defined() && !held.spread) held.copy.copy_(held.tensor);
+}
+
+void LiveMemory::write_back(const std::unordered_set<std::string>& loaded) {
+  at::NoGradGuard no_grad;
+  for (Held& held : held_) {
+    if (!loaded.contains(held.name)) continue;
+    if (held.spread) {
+      held.spread->scatter(held.copy, held.tensor);
+    } else if (!held.copy.defined()) {
+      held.tensor.unsafeGetTensorImpl()->bump_version();
+    } else if (held.first.empty() || !loaded.contains(held.first)) {
+      held.tensor.copy_(held.copy);
+    } else if (!same_bytes(held.tensor.to(held.copy.scalar_type()), held.copy)) {
+      fail(Code::kCorrupt,
+           fmt::format("\"{}\" and \"{}\" are one parameter here and differ in the checkpoint",
+                       held.first, held.name),
+           "untie them in the model, or drop one name with policy.names");
+    }
+  }
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,66 @@
+#pragma once
+// State dicts: a model and its optimizer as what tessera::save writes and tessera::load fills in
+// place, at any world size, sharded or not.
+//
+//   tessera::save(dir, fsdp::state_dict(model, optimizer), world.ranks());
+//   tessera::LoadResult result =
+//       tessera::load(dir, fsdp::state_dict(model, optimizer), world.ranks());
+//
+// Keys are PyTorch's: `model.<fqn>`, `optim.state.<fqn>.<leaf>`, `optim.param_groups.<i>.<key>`, as
+// get_state_dict gives them under {"model", "optim"}. A tied parameter stands under each of its
+// names. Works as well on a module without fully_shard, in one process.
+//
+//   kSharded   what this rank holds, without moving tensor data: a flat unit's shards as ranges of
+//              each parameter's ravel, a per-parameter unit's as rows; the rest whole on every rank
+//   kFull      plain tensors in host memory, gathered one at a time, as they are now: on every
+//   rank,
+//              or (rank0_only) on the units' first one; collective over the units' ranks
+//   kLocal     of the model alone: `<unit>._flat_param` per flat parameter, as it lies, beside what
+//   is
+//              not sharded; loads into the same units on any number of ranks
+//
+// Whether a sharded value is DTensor-like (with its mesh) or ShardedTensor-like (without) follows
+// from options.mesh of its unit and is not for the caller to set; kLocal with a mesh is refused.
+//
+// The state borrows model and optimizer: both must outlive it. It is taken for one save or load;
+// units must be idle. Errors (tessera::Error) name the FQN, expected and found.
+#include <tessera/fsdp/training.h>
+#include <tessera/layout/mesh.h>
+#include <tessera/layout/placement.h>
+#include <tessera/state/live_state.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::fsdp {
+
+enum class StateDictType : std::uint8_t { kSharded, kFull, kLocal };
+std::string_view state_dict_type_name(StateDictType type);
+
+struct StateDictOptions {
+  StateDictType type = StateDictType::kSharded;
+  bool rank0_only = false;  // kFull: other ranks hold nothing of what is sharded
+  std::string model_root = "model";
+  std::string optim_root = "optim";
+};
+
+LiveState state_dict(const ModuleRef& model, const StateDictOptions& options = {});
+LiveState state_dict(const ModuleRef& model, torch::optim::Optimizer& optimizer,
+                     const StateDictOptions& options = {});
+
+/// What a value of the model's state dict is in PyTorch's terms.
+enum class ValueKind : std::uint8_t { kPlain, kShardedTensor, kDTensor };
+std::string_view value_kind_name(ValueKind kind);
+
+struct ValueForm {
+  std::string fqn;
+  ValueKind kind = ValueKind::kPlain;
+  Mesh mesh;                          // kDTensor
+  std::vector<Placement> placements;  // kDTensor: one per mesh dim; Flat for a flat unit's shards
+};
+/// Of every name of the model, in the order of the state dict.
+std::vector<ValueForm> value_forms(const ModuleRef& model, const StateDictOptions& options = {});
+
+}  // namespace tessera::fsdp
