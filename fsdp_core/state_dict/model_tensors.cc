@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <tessera/base/error.h>
+#include <tessera/fsdp/extension.h>
 #include <tessera/layout/layout.h>
 
 #include <numeric>
@@ -34,6 +35,24 @@ Chunk chunk_of(const UnitLayout& layout, std::size_t p, const Shape& shape) {
 /// Whether ranks outside the shard group hold the same shards.
 bool has_replicas(detail::Unit& unit) {
   return unit.comms().replicas() > 1 || (unit.options().mesh && unit.options().mesh->ndim() > 1);
+}
+
+/// Of a parameter that is itself a part, or the same on the ranks of the unit's extension.
+void place_by_extension(ModelTensor& entry, detail::Unit& unit, const Param& param) {
+  entry.origin.assign(param.sizes.size(), 0);
+  entry.replicated = false;
+  if (!unit.options().extension) return;
+  const DeviceMesh& mesh = unit.options().extension->mesh();
+  if (!param.extension_dim) {
+    entry.replicated = mesh.size(0) > 1;
+    return;
+  }
+  const auto dim = static_cast<std::size_t>(*param.extension_dim);
+  std::vector<std::int64_t> whole = param.sizes;
+  whole[dim] *= mesh.size(0);
+  entry.shape = Shape(whole);
+  entry.origin[dim] = mesh.coordinate(0) * param.sizes[dim];
+  entry.chunk.box = entry.chunk.box.translated(entry.origin);
 }
 
 class Walk {
@@ -70,8 +89,9 @@ class Walk {
       entry.local = param.shard;
       entry.shape = Shape(param.sizes);
       entry.chunk = chunk_of(owned.group->layout(), owned.index, entry.shape);
+      place_by_extension(entry, *owned.unit, param);
       entry.dtype = param.shard.scalar_type();
-      entry.replicated = owned.group->layout().shards() == 1 || has_replicas(*owned.unit);
+      entry.replicated |= owned.group->layout().shards() == 1 || has_replicas(*owned.unit);
       entry.unit = owned.unit;
       entry.group = owned.group;
       entry.index = owned.index;
@@ -112,6 +132,11 @@ class Walk {
 };
 
 }  // namespace
+
+void place_in_whole(LiveTensor& live, const ModelTensor& tensor) {
+  live.spec.shape = tensor.shape;
+  for (LivePiece& piece : live.pieces) piece.chunk.box = piece.chunk.box.translated(tensor.origin);
+}
 
 ModelTensors model_tensors(const ModuleRef& model) {
   ModelTensors out;

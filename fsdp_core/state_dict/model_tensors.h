@@ -4,6 +4,7 @@
 // listed twice). No data moves, nothing is collective.
 #include <ATen/core/Tensor.h>
 #include <tessera/fsdp/training.h>
+#include <tessera/state/live_state.h>
 #include <tessera/tensor/chunk.h>
 
 #include <memory>
@@ -23,6 +24,9 @@ struct ModelTensor {
   Chunk chunk;                        // what `local` is of it; not a whole box: dense
   at::ScalarType dtype = at::kFloat;  // as it is stored; differs from local's for a cast buffer
   bool is_parameter = false;
+  /// Where the unit's own whole begins in `shape`: not at 0 where it is itself a part, by the unit's
+  /// extension.
+  std::vector<std::int64_t> origin;
   bool replicated = true;              // other ranks hold the same part
   std::optional<std::size_t> tied_to;  // an earlier entry with the same tensor
   std::shared_ptr<detail::Unit> unit;  // null: not sharded
@@ -37,6 +41,9 @@ struct ModelTensors {
   /// Untied parameters by what module->parameters() gives.
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_parameter;
 };
+
+/// `live` describes all that a unit holds of `tensor`: makes it what that is of `tensor.shape`.
+void place_in_whole(LiveTensor& live, const ModelTensor& tensor);
 
 /// Throws kInvalidArgument where a unit is inside forward, backward or summon.
 ModelTensors model_tensors(const ModuleRef& model);

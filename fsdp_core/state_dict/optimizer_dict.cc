@@ -116,6 +116,7 @@ std::string OptimizerDict::add_leaf(LiveState& state, const Member& member, cons
   spread.first_only = form_ == StateForm::kWholeOnFirstRank;
   const bool here = spread.here();
   LiveTensor live = memory_.whole(name, tensor, std::move(spread), fill);
+  place_in_whole(live, model);
   if (here) add(state, std::move(path), std::move(live));
   return name;
 }

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/fsdp/extension.h>
 #include <tessera/fsdp/state_dict.h>
 
 #include <algorithm>
@@ -48,6 +49,7 @@ std::optional<LiveTensor> live_tensor(Session& session, const ModelTensor& tenso
     spread.first_only = options.rank0_only;
     const bool here = spread.here();
     LiveTensor live = session.memory.whole(name, tensor.local, std::move(spread), true);
+    place_in_whole(live, tensor);
     if (!here) return std::nullopt;
     return live;
   }
@@ -231,6 +233,11 @@ void check_type(const ModuleRef& model, torch::optim::Optimizer* optimizer,
     fail(Code::kUnsupported, "state_dict: LOCAL has no form for optimizer state",
          "use StateDictType::kSharded");
   for (const auto& unit : model_tensors(model).units) {
+    if (unit->options().extension)
+      fail(Code::kUnsupported,
+           fmt::format("state_dict: LOCAL of {}, whose parameters are parts of larger tensors",
+                       unit->label()),
+           "use StateDictType::kSharded");
     if (unit->options().mesh)
       fail(Code::kInvalidArgument,
            fmt::format("state_dict: LOCAL with a mesh ({}): a flat parameter has no form on it",
@@ -260,6 +267,18 @@ ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options) {
   const bool hybrid =
       strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
   if (strategy != ShardingStrategy::kNoShard) form.placements[hybrid ? 1 : 0] = cut;
+  if (const auto& extension = tensor.unit->options().extension) {
+    // Cut first over the extension's ranks, then over the unit's: rows of rows are strided.
+    const std::optional<int> dim = tensor.group->params()[tensor.index].extension_dim;
+    const std::int64_t parts = extension->mesh().size(0);
+    for (Placement& placement : form.placements)
+      if (placement == Placement::shard(0) && dim == 0 && parts > 1)
+        placement = Placement::strided_shard(0, parts);
+    std::vector<MeshDim> dims = form.mesh.dims();
+    dims.push_back(extension->mesh().mesh().dims().front());
+    form.mesh = Mesh(std::move(dims));
+    form.placements.push_back(dim ? Placement::shard(*dim) : Placement::replicate());
+  }
   return form;
 }
 

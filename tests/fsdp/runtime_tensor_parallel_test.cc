@@ -3,62 +3,13 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/fsdp/models.h"
+#include "tests/fsdp/tensor_parallel_models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
 namespace {
-
-constexpr std::int64_t kWidth = 6, kHidden = 8, kOut = 3;
-
-struct PlainBlockImpl : torch::nn::Module {
-  PlainBlockImpl()
-      : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})))),
-        up(register_module("up", torch::nn::Linear(kWidth, kHidden))),
-        down(register_module("down", torch::nn::Linear(kHidden, kWidth))) {}
-  torch::Tensor forward(torch::Tensor x) {
-    return x + down->forward(torch::gelu(up->forward(norm->forward(x))));
-  }
-  torch::nn::LayerNorm norm;
-  torch::nn::Linear up, down;
-};
-TORCH_MODULE(PlainBlock);
-
-struct CutBlockImpl : torch::nn::Module {
-  explicit CutBlockImpl(const DeviceMesh& tensor)
-      : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})))),
-        up(register_module("up", ColumnParallelLinear(kWidth, kHidden, tensor))),
-        down(register_module("down", RowParallelLinear(kHidden, kWidth, tensor))) {}
-  torch::Tensor forward(torch::Tensor x) {
-    return x + down->forward(torch::gelu(up->forward(norm->forward(x))));
-  }
-  torch::nn::LayerNorm norm;
-  ColumnParallelLinear up;
-  RowParallelLinear down;
-};
-FSDP_MODULE(CutBlock);
-
-template <class Block>
-struct StackImpl : torch::nn::Module {
-  template <class... Args>
-  explicit StackImpl(const Args&... args) {
-    for (int i = 0; i < 2; ++i)
-      blocks.push_back(register_module("b" + std::to_string(i), Block(args...)));
-    head = register_module("head", torch::nn::Linear(kWidth, kOut));
-  }
-  torch::Tensor forward(torch::Tensor x) {
-    for (Block& block : blocks) x = block->forward(x);
-    return head->forward(x);
-  }
-  std::vector<Block> blocks;
-  torch::nn::Linear head{nullptr};
-};
-using PlainStackImpl = StackImpl<PlainBlock>;
-TORCH_MODULE(PlainStack);
-using CutStackImpl = StackImpl<CutBlock>;
-FSDP_MODULE(CutStack);
 
 struct Trained {
   std::vector<double> losses, norms;
@@ -68,11 +19,7 @@ struct Trained {
 constexpr double kClip = 0.3;
 
 Trained train_plain(const Data& data, double p) {
-  PlainStack net = [] {
-    const std::lock_guard lock(generator_mutex());
-    torch::manual_seed(5);
-    return PlainStack();
-  }();
+  PlainStack net = make_plain_stack();
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(1e-2));
   Trained out;
   for (int step = 0; step < 6; ++step) {
@@ -101,17 +48,8 @@ torch::Tensor whole(const torch::Tensor& part, std::optional<int> dim, const Dev
 Trained train_cut(World& world, int tensor_ranks, MemoryLayout layout, const Data& data, double p) {
   const DeviceMesh mesh(world, {world.size() / tensor_ranks, tensor_ranks}, {"data", "tensor"});
   const DeviceMesh tensor = mesh.sub(1);
-  CutStack net = [&] {
-    const std::lock_guard lock(generator_mutex());
-    torch::manual_seed(5);
-    return CutStack(tensor);
-  }();
-  Options options;
-  options.mesh = mesh.sub(0);
-  options.extension = tensor_parallel(tensor);
-  options.layout = layout;
-  for (CutBlock& block : net->blocks) fully_shard(block, options);
-  fully_shard(net, options);
+  CutStack net = make_cut_stack(tensor);
+  shard_cut(net, mesh, layout);
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(1e-2));
   const auto copies = static_cast<int>(mesh.size(0));
   const Data mine = part_of(data, static_cast<int>(mesh.coordinate(0)), copies);

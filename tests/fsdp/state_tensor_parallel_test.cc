@@ -1,0 +1,140 @@
+// State dicts of FSDP x TP: what is saved on one mesh is loaded on any other, or on none, as the
+// whole tensors it is made of.
+#include "tests/fsdp/state_support.h"
+#include "tests/fsdp/tensor_parallel_models.h"
+#include "tests/fsdp/torch_and_catch.h"
+
+using namespace tessera::fsdp;
+using namespace tessera::fsdp::test;
+
+namespace {
+
+struct Shape2d {
+  int data, tensor;
+  MemoryLayout layout;
+};
+
+torch::Tensor loss_of(const torch::Tensor& out) { return (out * out).mean(); }
+
+struct Steps {
+  int first, end;
+};
+
+/// Trains, after loading from `from`, before saving to `to`; the state at the end.
+Checkpoint run(const Shape2d& shape, Steps steps, const std::string& from, const std::string& to,
+               StateDictType type = StateDictType::kSharded) {
+  const int ranks = shape.data * shape.tensor;
+  std::vector<CutStack> models(static_cast<std::size_t>(ranks), nullptr);
+  std::vector<std::unique_ptr<torch::optim::AdamW>> optimizers(models.size());
+  std::vector<tessera::LiveState> states(models.size());
+  run_threads(ranks, [&](World& world) {
+    const auto r = static_cast<std::size_t>(world.rank());
+    const DeviceMesh mesh(world, {shape.data, shape.tensor}, {"data", "tensor"});
+    models[r] = make_cut_stack(mesh.sub(1));
+    shard_cut(models[r], mesh, shape.layout);
+    optimizers[r] = std::make_unique<torch::optim::AdamW>(models[r]->parameters(), 1e-2);
+    StateDictOptions options;
+    options.type = type;
+    if (!from.empty()) {
+      {
+        const torch::NoGradGuard no_grad;
+        for (torch::Tensor& parameter : models[r]->parameters()) parameter.fill_(-7);
+      }
+      const tessera::LoadResult result =
+          tessera::load(from, state_dict(models[r], *optimizers[r], options), world.ranks());
+      RANK_CHECK(result.missing.empty() && result.unexpected.empty() && result.mismatched.empty());
+    }
+    const torch::Tensor x = torch::arange(12 * kWidth).to(torch::kFloat).view({12, kWidth}) / 50;
+    for (int step = steps.first; step < steps.end; ++step) {
+      optimizers[r]->zero_grad();
+      loss_of(models[r]->forward(x + step)).backward();
+      optimizers[r]->step();
+    }
+    if (!to.empty())
+      tessera::save(to, state_dict(models[r], *optimizers[r], options), world.ranks());
+    states[r] = state_dict(models[r], *optimizers[r]);
+    states[r].before_save();
+  });
+  return Checkpoint::of(states);
+}
+
+void check_same(const Checkpoint& found, const Checkpoint& expected) {
+  REQUIRE(found.tensors.size() == expected.tensors.size());
+  for (const auto& [name, tensor] : expected.tensors) {
+    CAPTURE(name);
+    REQUIRE(found.tensors.contains(name));
+    CHECK(torch::equal(found.tensors.at(name), tensor));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint of FSDP x TP is loaded on any other mesh") {
+  const ScratchFolder scratch;
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  const auto type = GENERATE(StateDictType::kSharded, StateDictType::kFull);
+  const Checkpoint saved = run({2, 2, layout}, {0, 3}, "", scratch / "a", type);
+  CHECK(saved.tensors.at("model.b0.up.weight").sizes() == at::IntArrayRef({kHidden, kWidth}));
+  CHECK(saved.tensors.at("model.b1.down.weight").sizes() == at::IntArrayRef({kWidth, kHidden}));
+  CHECK(saved.tensors.at("optim.state.b1.down.weight.exp_avg").sizes() ==
+        at::IntArrayRef({kWidth, kHidden}));
+  for (const Shape2d& shape : {Shape2d{1, 1, MemoryLayout::kFlat}, Shape2d{3, 1, layout},
+                               Shape2d{1, 4, MemoryLayout::kPerParameter},
+                               Shape2d{3, 2, MemoryLayout::kFlat}, Shape2d{1, 8, layout}}) {
+    CAPTURE(shape.data, shape.tensor);
+    check_same(run(shape, {0, 0}, scratch / "a", "", type), saved);
+  }
+}
+
+TEST_CASE("training on the same FSDP x TP mesh goes on bit for bit") {
+  const ScratchFolder scratch;
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  run({2, 2, layout}, {0, 2}, "", scratch / "middle");
+  check_same(run({2, 2, layout}, {2, 4}, scratch / "middle", ""),
+             run({2, 2, layout}, {0, 4}, "", ""));
+}
+
+TEST_CASE("a plain module loads what FSDP x TP saved") {
+  const ScratchFolder scratch;
+  const Checkpoint saved = run({2, 2, MemoryLayout::kFlat}, {0, 2}, "", scratch / "a");
+  PlainStack plain = make_plain_stack();
+  const std::unique_ptr<tessera::RankGroup> alone = tessera::single_rank();
+  const tessera::LoadResult result = tessera::load(scratch / "a", state_dict(plain), *alone);
+  CHECK(result.missing.empty());
+  for (const auto& parameter : plain->named_parameters())
+    CHECK(torch::equal(parameter.value(), saved.tensors.at("model." + parameter.key())));
+}
+
+TEST_CASE("forms of FSDP x TP values name both cuts") {
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  const bool rows = layout == MemoryLayout::kPerParameter;
+  run_threads(4, [&](World& world) {
+    const DeviceMesh mesh(world, {2, 2}, {"data", "tensor"});
+    CutStack net = make_cut_stack(mesh.sub(1));
+    shard_cut(net, mesh, layout);
+    const std::map<std::string, std::vector<tessera::Placement>> expected = {
+        {"b0.up.weight",
+         {rows ? tessera::Placement::strided_shard(0, 2) : tessera::Placement::flat(),
+          tessera::Placement::shard(0)}},
+        {"b0.down.weight",
+         {rows ? tessera::Placement::shard(0) : tessera::Placement::flat(),
+          tessera::Placement::shard(1)}},
+        {"b0.down.bias",
+         {rows ? tessera::Placement::shard(0) : tessera::Placement::flat(),
+          tessera::Placement::replicate()}}};
+    std::size_t found = 0;
+    for (const ValueForm& form : value_forms(net)) {
+      const auto at = expected.find(form.fqn);
+      if (at == expected.end()) continue;
+      ++found;
+      RANK_CHECK(form.kind == ValueKind::kDTensor, form.fqn);
+      RANK_CHECK(form.placements == at->second, form.fqn);
+      RANK_CHECK(form.mesh.rank() == 2, form.fqn);
+    }
+    RANK_CHECK(found == expected.size());
+    StateDictOptions local;
+    local.type = StateDictType::kLocal;
+    RANK_CHECK(message_of([&] { state_dict(net, local); }).find("parts of larger tensors") !=
+               std::string::npos);
+  });
+}
