@@ -235,8 +235,7 @@ void judge_match(const LiveState& state, const Manifest& stored, const AskedName
                                   [](Role, PartPolicy part) { return allows_missing(part); });
   if (!missing.names.empty())
     fail(Code::kInvalidArgument,
-         fmt::format("{} entries of the {} are not stored: {}", missing.names.size(),
-                     part_text(missing.role), listed(missing.names)),
+         fmt::format("not stored, of the {}: {}", part_text(missing.role), listed(missing.names)),
          policy_hint(missing.role, "kAllowMissing"));
   const Refused unexpected =
       refused(result.unexpected, stored.state, policy, [&](Role role, PartPolicy part) {
@@ -244,8 +243,8 @@ void judge_match(const LiveState& state, const Manifest& stored, const AskedName
       });
   if (!unexpected.names.empty())
     fail(Code::kInvalidArgument,
-         fmt::format("{} stored entries of the {} are not asked for: {}", unexpected.names.size(),
-                     part_text(unexpected.role), listed(unexpected.names)),
+         fmt::format("stored and not asked for, of the {}: {}", part_text(unexpected.role),
+                     listed(unexpected.names)),
          policy_hint(unexpected.role, "kAllowUnexpected"));
 }
 

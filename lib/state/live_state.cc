@@ -118,6 +118,11 @@ std::uint32_t LiveState::add(const std::string& name, const TensorView& view) {
 
 std::uint32_t LiveState::add_piece(const std::string& name, const TensorSpec& spec,
                                    LivePiece piece) {
+  return add_piece(Path{key_item(name)}, spec, std::move(piece));
+}
+
+std::uint32_t LiveState::add_piece(const Path& path, const TensorSpec& spec, LivePiece piece) {
+  const std::string name = dotted(path);
   if (const StateEntry* entry = dict.find(name)) {
     if (!entry->value.is_tensor() || tensors[entry->value.tensor_index()].spec != spec)
       fail(Code::kInvalidArgument, fmt::format("\"{}\" is in the state already, and is no {}",
@@ -128,7 +133,7 @@ std::uint32_t LiveState::add_piece(const std::string& name, const TensorSpec& sp
   LiveTensor tensor;
   tensor.spec = spec;
   tensor.pieces.push_back(std::move(piece));
-  return add_tensor(Path{key_item(name)}, std::move(tensor));
+  return add_tensor(path, std::move(tensor));
 }
 
 void LiveState::add_value(const Path& path, Value value, ValueScope scope) {

@@ -106,6 +106,7 @@ struct LiveState {
   /// A piece of a tensor that no other rank holds. More pieces of the same name may follow; `spec`
   /// must then be the same.
   std::uint32_t add_piece(const std::string& name, const TensorSpec& spec, LivePiece piece);
+  std::uint32_t add_piece(const Path& path, const TensorSpec& spec, LivePiece piece);
   /// Any tensor.
   std::uint32_t add_tensor(const Path& path, LiveTensor tensor);
   void add_value(const std::string& name, Value value, ValueScope scope = ValueScope::kShared);
