@@ -168,8 +168,16 @@ class Writing {
 
   void settle_run(SaveReport& report) {
     if (!leads()) return;
-    if (options_.update_latest) point_latest(fs_, destination_);
-    if (options_.keep_last > 0) report.removed = remove_old(fs_, destination_, options_.keep_last);
+    try {
+      if (options_.update_latest) point_latest(fs_, destination_);
+      if (options_.keep_last > 0)
+        report.removed = remove_old(fs_, destination_, options_.keep_last);
+    } catch (const Error& error) {
+      Status status = error.status();
+      status.message = fmt::format("{} is published and whole, but what follows it failed: {}",
+                                   printable(destination_), status.message);
+      throw Error(std::move(status));
+    }
   }
 
   const std::string& path_;
@@ -187,8 +195,8 @@ class Writing {
 FileSystem& begin(const std::string& path, const LiveState& state, RankGroup& ranks,
                   const SaveOptions& options, std::shared_ptr<FileSystem>& own, SaveMemory& memory,
                   SaveReport& report) {
-  const Clock::time_point start = Clock::now();
   Status mine = memory.settle();
+  const Clock::time_point start = Clock::now();
   if (mine.ok()) {
     try {
       if (options.file_system == nullptr) own = make_posix_file_system();

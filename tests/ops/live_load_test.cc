@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <map>
 
 #include "tests/support/live_job.h"
 
@@ -280,6 +281,62 @@ TEST_CASE("state that does not exist yet is made from what is stored") {
   const LoadResult result = load_one(state, loading(fs));
   CHECK(result.loaded.size() == 2);
   CHECK((*moment)[1] == 2);
+}
+
+TEST_CASE("an optimizer stored by parameter number is loaded by name") {
+  MemoryFileSystem fs;
+  static float a[2] = {1, 2};
+  static float b[3] = {3, 4, 5};
+  const auto state_path = [](std::int64_t id, const char* leaf) {
+    return below(at({"optim", "state"}), {int_key_item(id), key_item(leaf)});
+  };
+  const auto group_path = [](const char* key) {
+    return below(at({"optim", "param_groups"}), {index_item(0), key_item(key)});
+  };
+  save_one(fs, [&](LiveState& state) {
+    state.add(at({"model", "a"}), {DType::kFloat32, {2}, {}, a});
+    state.add(at({"model", "b"}), {DType::kFloat32, {3}, {}, b});
+    state.add(state_path(0, "exp_avg"), {DType::kFloat32, {2}, {}, a});
+    state.add(state_path(1, "exp_avg"), {DType::kFloat32, {3}, {}, b});
+    state.add_value(group_path("lr"), Value::real(0.5));
+    state.add_value(group_path("params"), Value::list({Value::integer(0), Value::integer(1)}));
+  });
+  float weights[5] = {};
+  float moments[5] = {};
+  LiveState state;
+  state.add(at({"model", "a"}), {DType::kFloat32, {2}, {}, weights});
+  state.add(at({"model", "b"}), {DType::kFloat32, {3}, {}, weights + 2});
+  state.add(at({"optim", "state", "a", "exp_avg"}), {DType::kFloat32, {2}, {}, moments});
+  state.add(at({"optim", "state", "b", "exp_avg"}), {DType::kFloat32, {3}, {}, moments + 2});
+  state.add_value(group_path("lr"), Value());
+  state.add_value(group_path("params"), Value());
+  std::map<std::string, Value> values;
+  state.on_value = [&](const StateEntry& entry) { values[entry.name] = entry.value; };
+  const LoadResult result = load_one(state, loading(fs));
+  CHECK(result.unexpected.empty());
+  CHECK(std::vector<float>(moments, moments + 5) == std::vector<float>{1, 2, 3, 4, 5});
+  CHECK(values["optim.param_groups.0.lr"] == Value::real(0.5));
+  CHECK(values["optim.param_groups.0.params"] ==
+        Value::list({Value::string("a"), Value::string("b")}));
+}
+
+TEST_CASE("a subtree and other names are taken for the whole when asked") {
+  MemoryFileSystem fs;
+  static float a[2] = {1, 2};
+  save_one(fs, [&](LiveState& state) {
+    state.add(at({"model", "layers.0.w"}), {DType::kFloat32, {2}, {}, a});
+    state.add_value("epoch", Value::integer(3));
+  });
+  float target[2] = {};
+  LiveState state;
+  state.add("h.0.w", {DType::kFloat32, {2}, {}, target});
+  LoadPolicy policy = loading(fs);
+  policy.root = "model";
+  policy.names.renames = {{"layers.*", "h.*"}};
+  const LoadResult result = load_one(state, policy);
+  CHECK(result.loaded == std::vector<std::string>{"h.0.w"});
+  CHECK(result.unexpected.empty());
+  CHECK(target[1] == 2);
 }
 
 TEST_CASE("each rank has its own value back, and another world size is an error unless allowed") {
