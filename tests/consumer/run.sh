@@ -18,4 +18,7 @@ fi
 cmake -S "$source/tests/consumer" -B "$work/build" -G Ninja "${flags[@]}" >"$work/configure.log"
 ninja -C "$work/build" -j 2 >"$work/build.log"
 "$work/build/consumer" "$source/sample_checkpoints/dcp/fsdp2_w4/checkpoint"
-if [ "$kind" = installed ] && [ -n "$torch" ]; then "$work/build/training"; fi
+if [ "$kind" = installed ] && [ -n "$torch" ]; then
+  "$work/build/training" "$work/trained"
+  "$work/prefix/bin/ckpt-inspect" verify "$work/trained"
+fi

@@ -1,8 +1,10 @@
-// A user's training program: a module of his own, sharded, trained.
+// A user's training program: a module of his own, sharded, trained, saved and loaded again.
 #include <tessera/fsdp.h>
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <string>
+#include <vector>
 
 namespace fsdp = tessera::fsdp;
 
@@ -27,7 +29,9 @@ struct NetImpl : torch::nn::Module {
 };
 FSDP_MODULE(Net);
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  const std::string dir = argv[1];
   fsdp::World world = fsdp::init_from_env();
   torch::manual_seed(1);
   Net model;
@@ -49,5 +53,15 @@ int main() {
     if (step == 0) first = last;
   }
   std::printf("rank %d of %d: loss %.3f, then %.3f\n", world.rank(), world.size(), first, last);
-  return last < first ? 0 : 1;
+  tessera::save(dir, fsdp::state_dict(model, optimizer), world.ranks());
+  {
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : model->parameters()) parameter.zero_();
+  }
+  tessera::LoadResult result =
+      tessera::load(dir, fsdp::state_dict(model, optimizer), world.ranks());
+  const double resumed = torch::mse_loss(model->forward(x), y).item<double>();
+  std::printf("loaded %zu, missing %zu: loss %.3f\n", result.loaded.size(), result.missing.size(),
+              resumed);
+  return last < first && resumed < first && result.missing.empty() ? 0 : 1;
 }
