@@ -1,10 +1,14 @@
 // Gloo among real processes: what a launcher's variables make, and what survivors see of a death.
 #include <signal.h>
+#include <stdlib.h>
+#include <tessera/ops/load.h>
+#include <tessera/ops/save.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -108,6 +112,49 @@ void play_uncaught(World& world) {
   }
 }
 
+LiveState rows_of(const World& world, at::Tensor& rows) {
+  LiveState state;
+  state.add_piece("w", {DType::kFloat32, {world.size() * 100, 8}},
+                  {Chunk::whole_of({{world.rank() * 100, 0}, {100, 8}}), rows.data_ptr(), {}});
+  return state;
+}
+
+void play_save(World& world) {
+  const std::string path = std::string(std::getenv("TESSERA_FOLDER")) + "/a";
+  at::Tensor rows = at::full({100, 8}, world.rank() + 1.0);
+  PendingSave pending = save_async(path, rows_of(world, rows), world.ranks());
+  for (int i = 0; i < 10; ++i) step(world);
+  pending.wait();
+  rows.zero_();
+  load(path, rows_of(world, rows), world.ranks());
+  require(rows.eq(world.rank() + 1).all().item<bool>(), "other rows");
+  report("ok");
+}
+
+/// Saves in the background until a peer is gone.
+void play_save_death(World& world) {
+  const std::string folder = std::getenv("TESSERA_FOLDER");
+  at::Tensor rows = at::full({100, 8}, 1.0);
+  save(folder + "/before", rows_of(world, rows), world.ranks());
+  if (world.rank() == 1) {
+    std::thread([] {
+      std::this_thread::sleep_for(200ms);
+      kill(getpid(), SIGKILL);
+    }).detach();
+  }
+  for (int n = 0;; ++n) {
+    const auto start = Clock::now();
+    try {
+      save_async(folder + "/step_" + std::to_string(n), rows_of(world, rows), world.ranks()).wait();
+    } catch (const Error& error) {
+      const auto took =
+          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+      report(std::to_string(took) + " " + error.what());
+      return;
+    }
+  }
+}
+
 void play() {
   WorldOptions options;
   options.timeout = std::chrono::milliseconds(number("TESSERA_TIMEOUT_MS", 20000));
@@ -117,6 +164,8 @@ void play() {
     if (scenario() == "collectives") play_collectives(world);
     if (scenario() == "death") play_death(world);
     if (scenario() == "throw") play_throw(world);
+    if (scenario() == "save") play_save(world);
+    if (scenario() == "save_death") play_save_death(world);
     if (scenario() == "uncaught") play_uncaught(world);
     if (scenario() == "twice") {
       step(world);
@@ -243,4 +292,44 @@ TEST_CASE("a rank that never joins is named when the timeout is over") {
   const auto results = run_processes(job);
   for (const int rank : {0, 2})
     contains(results[rank].report, "rank 1 did not join group \"the world\" within 700 ms");
+}
+
+namespace {
+
+class SaveFolder {
+ public:
+  SaveFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "tessera-save-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~SaveFolder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+}  // namespace
+
+TEST_CASE("processes save in the background while they train, and load what they saved") {
+  const SaveFolder folder;
+  ProcessJob job{.size = 3, .scenario = "save", .environment = {{"TESSERA_FOLDER", folder.path}}};
+  for (const RankResult& result : run_processes(job)) CHECK(result.report == "ok");
+}
+
+TEST_CASE("a process killed while it saves: survivors report, the save before is whole") {
+  const SaveFolder folder;
+  ProcessJob job{
+      .size = 3, .scenario = "save_death", .environment = {{"TESSERA_FOLDER", folder.path}}};
+  const auto results = run_processes(job);
+  CHECK(results[1].signal == SIGKILL);
+  for (const int survivor : {0, 2}) {
+    INFO(results[survivor].report);
+    CHECK(!results[survivor].killed);
+    CHECK(leading_number(results[survivor].report) >= 0);
+    CHECK(leading_number(results[survivor].report) < 5000);
+  }
+  at::Tensor whole = at::zeros({300, 8});
+  LiveState state;
+  state.add("w", {DType::kFloat32, {300, 8}, {}, whole.data_ptr()});
+  load(folder.path + "/before", state, *single_rank());
+  CHECK(whole.eq(1).all().item<bool>());
 }
