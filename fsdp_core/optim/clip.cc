@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/units_of.h"
 #include "fsdp_core/unit/ownership.h"
 
@@ -34,6 +35,7 @@ at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
     fail(Code::kInvalidArgument, fmt::format("clip_grad_norm_: p is {}; it must be above 0", p));
   at::NoGradGuard no_grad;
   const auto units = idle_units_of(module, "clip_grad_norm_");
+  detail::refuse_steps_in_backward(units, "clip_grad_norm_");
   const bool infinite = std::isinf(p);
   Communicator& comm = units.back()->shard_comm();
 

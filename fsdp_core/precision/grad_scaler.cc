@@ -3,6 +3,7 @@
 #include <tessera/base/error.h>
 #include <tessera/fsdp/communicator.h>
 #include <tessera/fsdp/grad_scaler.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
@@ -10,7 +11,29 @@
 #include <unordered_set>
 #include <utility>
 
+#include "fsdp_core/precision/scaled_backward.h"
+#include "fsdp_core/runtime/optimizer_in_backward.h"
+
 namespace tessera::fsdp {
+namespace {
+
+thread_local int scaled_task = -1;
+
+void refuse_steps_in_backward(const torch::optim::Optimizer& optimizer) {
+  if (detail::steps_in_backward(optimizer))
+    fail(Code::kUnsupported,
+         "ShardedGradScaler does not go with optimizer_in_backward: it steps before gradients are "
+         "unscaled");
+}
+
+}  // namespace
+
+void detail::mark_scaled_backward() { scaled_task = torch::autograd::get_current_graph_task_id(); }
+
+bool detail::backward_is_scaled() {
+  const int task = torch::autograd::get_current_graph_task_id();
+  return task >= 0 && task == scaled_task;
+}
 
 ShardedGradScaler::ShardedGradScaler(std::shared_ptr<Communicator> group, GradScalerOptions options)
     : group_(std::move(group)), options_(options), scale_(static_cast<float>(options.init_scale)) {
@@ -35,7 +58,10 @@ void ShardedGradScaler::check_options() const {
 at::Tensor ShardedGradScaler::scale(const at::Tensor& loss) const {
   if (!options_.enabled) return loss;
   // In float: 65536 itself is beyond fp16.
-  return (loss.to(at::kFloat) * scale_).to(loss.scalar_type());
+  at::Tensor scaled = (loss.to(at::kFloat) * scale_).to(loss.scalar_type());
+  if (scaled.requires_grad())
+    scaled.register_hook([](const at::Tensor&) { detail::mark_scaled_backward(); });
+  return scaled;
 }
 
 bool ShardedGradScaler::unscale_local(torch::optim::Optimizer& optimizer) const {
@@ -64,6 +90,7 @@ bool ShardedGradScaler::unscale_local(torch::optim::Optimizer& optimizer) const 
 
 void ShardedGradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) return;
+  refuse_steps_in_backward(optimizer);
   const auto before = seen_.find(&optimizer);
   if (before != seen_.end())
     fail(Code::kInvalidArgument,
@@ -88,6 +115,7 @@ void ShardedGradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 at::Tensor ShardedGradScaler::step(torch::optim::Optimizer& optimizer,
                                    std::function<at::Tensor()> closure) {
   if (!options_.enabled) return optimizer.step(std::move(closure));
+  refuse_steps_in_backward(optimizer);
   if (closure)
     fail(Code::kUnsupported, "ShardedGradScaler: step with a closure", "compute the loss before");
   if (seen_.find(&optimizer) == seen_.end()) unscale_(optimizer);

@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/fsdp/comm_hook.h>
 
 #include <algorithm>
 #include <cmath>
+
+#include "fsdp_core/runtime/optimizer_in_backward.h"
 
 namespace tessera::fsdp::detail {
 
@@ -65,6 +68,16 @@ void GradientReducer::reduce(Unit& unit) {
     if (unit.options().check_nan) check_finite(unit, *group);
     reduce_group(unit, *group, used);
   }
+  if (unit.stepper) step(unit);
+}
+
+void GradientReducer::step(Unit& unit) {
+  Stream& last = unit.comms().replicas() > 1 && !unit.comm_hook ? *all_reduce_ : *reduce_;
+  // The step of an offloaded unit is host code: its gradients have to be on the host by then.
+  if (unit.options().cpu_offload.offload_params) last.record().synchronize();
+  unit.stepper->issue();
+  last.run([&unit] { unit.stepper->step(unit); });
+  if (previous_.input.defined()) previous_.done = last.record();
 }
 
 void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const std::vector<bool>& used) {
@@ -81,6 +94,10 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const std::vec
   const CommTag tag{unit.name(), CommPhase::kBackward};
   at::Tensor input = previous_.input, output;
   Communicator& shard = unit.shard_comm();
+  if (unit.comm_hook) {
+    run_hook(unit, group, n, used);
+    return;
+  }
 
   // The stream's own work holds its tensors; `output` is handed from step to step.
   auto out = std::make_shared<at::Tensor>();
@@ -111,6 +128,50 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const std::vec
   });
   previous_.done = last.record();
   if (previous_.done.ready()) previous_ = {};
+}
+
+void GradientReducer::run_hook(Unit& unit, ParamGroup& group, double n,
+                               const std::vector<bool>& used) {
+  const bool sharded = unit.options().strategy != ShardingStrategy::kNoShard;
+  const DivideFactors factors = divide_factors(n);
+  const std::shared_ptr<GradientBucket> bucket(
+      new GradientBucket{sharded ? unit.shard_comm() : unit.replicate_comm(),
+                         {unit.name(), CommPhase::kBackward},
+                         previous_.input,
+                         {},
+                         group.dtypes().stored,
+                         n,
+                         factors.pre,
+                         factors.post});
+  reduce_->run(
+      [bucket, sharded, used, &group, hook = unit.comm_hook] {
+        at::NoGradGuard guard;
+        const std::int64_t numel = group.layout().shard_numel();
+        if (sharded)
+          bucket->shard =
+              new_tensor(numel, hook->low_precision ? group.dtypes().stored : group.dtypes().reduce,
+                         bucket->gradient.device());
+        hook->function(*bucket);
+        const at::Tensor& result = sharded ? bucket->shard : bucket->gradient;
+        if (!result.defined() || result.numel() != numel || !result.is_contiguous())
+          fail(Code::kInvalidArgument,
+               fmt::format(
+                   "communication hook \"{}\": what it left for unit \"{}\" is not {} elements "
+                   "end to end",
+                   hook->name, bucket->tag.unit, numel));
+        group.accumulate(result, used);
+      },
+      &bucket->comm);
+  previous_.done = reduce_->record();
+  if (previous_.done.ready()) previous_ = {};
+}
+
+void GradientReducer::abandon() noexcept {
+  try {
+    if (previous_.input.defined()) release(previous_);
+  } catch (...) {
+    previous_ = {};  // what failed there was told where it mattered
+  }
 }
 
 void GradientReducer::finish() {

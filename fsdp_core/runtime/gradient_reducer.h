@@ -29,6 +29,8 @@ class GradientReducer {
   void reduce(Unit& unit);
   /// The compute stream waits for every reduction; nothing is held any more.
   void finish();
+  /// After a failure: what a reduction held is given back.
+  void abandon() noexcept;
 
  private:
   struct InFlight {
@@ -36,6 +38,10 @@ class GradientReducer {
     Event done;
   };
   void reduce_group(Unit& unit, ParamGroup& group, const std::vector<bool>& used);
+  /// A communication hook in place of the first four steps.
+  void run_hook(Unit& unit, ParamGroup& group, double n, const std::vector<bool>& used);
+  /// The unit's own optimizer, after the last of its reductions and on the same stream.
+  void step(Unit& unit);
   void release(InFlight& in_flight);
 
   std::shared_ptr<Stream> compute_, reduce_, all_reduce_;

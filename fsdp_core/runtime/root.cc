@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/units_of.h"
 #include "fsdp_core/unit/recycler.h"
 
@@ -44,6 +45,11 @@ Root& Root::of(Unit& unit) {
       fail(Code::kInvalidArgument,
            fmt::format("{} ran its forward inside another tree's; call the outermost module",
                        member->label()));
+    if (member->comm_hook != unit.comm_hook)
+      fail(Code::kInvalidArgument,
+           fmt::format("communication hooks differ between {} and the {} around it", fqn,
+                       unit.module().name()),
+           "register_comm_hook goes to the outermost unit");
     member->rename(fqn);
     member->set_root(root);
     root->units_.push_back(member);
@@ -145,6 +151,7 @@ void Root::forward_failed(Unit& unit) {
 
 void Root::enter_backward() {
   if (!token_.expired()) return;
+  backward_ran_ = true;
   auto token = std::make_shared<Token>();
   token->root = shared_from_this();
   token_ = token;
@@ -180,6 +187,8 @@ void Root::finish_backward() {
   for (const std::shared_ptr<Unit>& unit : all) unit->end_backward();
   reducer_.finish();
   end_recycler_step();
+  for (const std::shared_ptr<Unit>& unit : all)
+    if (unit->stepper) unit->stepper->forget_step();
   backward_order_.clear();
   last_backward_index_ = 0;
   ++epoch_;
@@ -209,11 +218,15 @@ void Root::fail_step(const Status& status, bool drop_gradients) noexcept {
       }
     }
     depth_ = 0;
+    reducer_.abandon();
     for (const std::shared_ptr<Unit>& unit : units()) unit->reset(drop_gradients);
     backward_order_.clear();
     ++epoch_;
+    const bool stepped = std::ranges::any_of(units(), [](const std::shared_ptr<Unit>& unit) {
+      return unit->stepper && unit->stepper->stepped();
+    });
     // Alone, nobody else is in the middle of anything: the next step may begin.
-    if (distributed && failure_.ok()) failure_ = status;
+    if ((distributed || stepped) && failure_.ok()) failure_ = status;
   } catch (...) {
     failure_.code = Code::kInternal;
     failure_.message = "a step failed, and so did undoing it";

@@ -54,6 +54,7 @@ class Root : public std::enable_shared_from_this<Root> {
 
   // -- backward --
   void enter_backward();
+  bool backward_ran() const { return backward_ran_; }
   void before_backward(Unit& unit, const Use& use);  // after its gather was issued
   void after_backward(Unit& unit);                   // after its reshard, before its reduction
 
@@ -79,6 +80,7 @@ class Root : public std::enable_shared_from_this<Root> {
 
   int depth_ = 0;
   std::weak_ptr<Token> token_;
+  bool backward_ran_ = false;
   Status failure_;
 
   // Order of first use in the first forward, then fixed; and of this iteration's forwards that

@@ -1,19 +1,25 @@
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/fsdp/training.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
+#include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/units_of.h"
 
 namespace tessera::fsdp {
 
 void set_requires_gradient_sync(const ModuleRef& module, bool on) {
-  for (const auto& unit : idle_units_of(module, "set_requires_gradient_sync")) unit->sync = on;
+  const auto units = idle_units_of(module, "set_requires_gradient_sync");
+  if (!on) detail::refuse_steps_in_backward(units, "set_requires_gradient_sync(false)");
+  for (const auto& unit : units) unit->sync = on;
 }
 
 void set_requires_all_reduce(const ModuleRef& module, bool on) {
-  for (const auto& unit : idle_units_of(module, "set_requires_all_reduce")) unit->all_reduce = on;
+  const auto units = idle_units_of(module, "set_requires_all_reduce");
+  if (!on) detail::refuse_steps_in_backward(units, "set_requires_all_reduce(false)");
+  for (const auto& unit : units) unit->all_reduce = on;
 }
 
 void set_reshard_after_forward(const ModuleRef& module, bool on) {
@@ -31,7 +37,9 @@ struct NoSync::Impl {
 };
 
 NoSync::NoSync(const ModuleRef& module) : impl_(std::make_unique<Impl>()) {
-  for (const auto& unit : idle_units_of(module, "NoSync")) {
+  const auto units = idle_units_of(module, "NoSync");
+  detail::refuse_steps_in_backward(units, "NoSync");
+  for (const auto& unit : units) {
     impl_->before.emplace_back(unit, unit->sync);
     unit->sync = false;
   }
@@ -64,11 +72,34 @@ void check_optimizer(const torch::optim::Optimizer& optimizer, const ModuleRef& 
                    "build it from module->parameters() after fully_shard");
 }
 
-void reset(const ModuleRef& module) {
+namespace {
+
+/// On any rank of the unit's groups, which are fresh ones.
+bool stepped_anywhere(detail::Unit& unit) {
+  if (!unit.stepper) return false;
+  at::Tensor flag = at::full({1}, unit.stepper->stepped() ? 1.f : 0.f,
+                             at::TensorOptions(unit.groups().front()->device()));
+  for (Communicator* comm : {&unit.shard_comm(), &unit.replicate_comm()})
+    if (comm->size() > 1) comm->all_reduce(flag, Reduce::kMax, {unit.name(), CommPhase::kCheck});
+  unit.stepper->forget_step();
+  return flag.item<float>() != 0;
+}
+
+}  // namespace
+
+ResetReport reset(const ModuleRef& module) {
+  ResetReport report;
   for (const auto& unit : units_of(module, "reset")) {
     unit->comms().refresh(unit->options());
     unit->root()->reset();
+    if (stepped_anywhere(*unit)) report.stepped_units.push_back(unit->name());
   }
+  if (!report.stepped_units.empty())
+    TORCH_WARN(
+        fmt::format("fsdp::reset: {} of the units had stepped in the backward that failed "
+                    "(the first: \"{}\"): load a checkpoint before going on",
+                    report.stepped_units.size(), report.stepped_units.front()));
+  return report;
 }
 
 std::vector<std::pair<std::string, std::string>> unit_states(const ModuleRef& module) {

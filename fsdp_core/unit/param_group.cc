@@ -272,6 +272,14 @@ void ParamGroup::drop_gradients() {
   has_gradients_ = false;
 }
 
+void ParamGroup::drop_shard_gradients() {
+  for (Param& param : params_) {
+    param.shard.mutable_grad().reset();
+    param.shard_grad.reset();
+  }
+  shard_grad_buffer_.reset();
+}
+
 void ParamGroup::accumulate(const at::Tensor& reduced, const std::vector<bool>& used) {
   at::NoGradGuard no_grad;
   bool any = false, held = false;

@@ -83,6 +83,8 @@ class ParamGroup {
   /// the layout lets; compute parameters lose their .grad.
   at::Tensor take_gradients();
   void drop_gradients();
+  /// Shard parameters lose their .grad, whose memory is freed.
+  void drop_shard_gradients();
   /// Adds `reduced` ([shard numel], reduce dtype) to the shard gradients of the parameters in
   /// `used`.
   void accumulate(const at::Tensor& reduced, const std::vector<bool>& used);

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/root.h"
 #include "fsdp_core/unit/ownership.h"
 
@@ -297,6 +298,7 @@ std::shared_ptr<Use> Unit::pre_forward(const TensorPointers& inputs) {
       ++forward_depth_;
       root.entered(*this);
     }
+    if (stepper) use->unit_steps = stepper->issued();
     cast_inputs(inputs, *use);
     if (at::GradMode::is_enabled()) use->watch_inputs(inputs);
   } catch (...) {
@@ -336,6 +338,7 @@ void Unit::pre_backward(const std::shared_ptr<Use>& use) {
   use->start(task);
   root_->check_alive(*this);
   root_->enter_backward();
+  if (stepper) stepper->check_backward(*this, *use);
   if (!find_run(task)) begin_run(task);
   unshard(CommPhase::kBackward);
   if (!groups_.empty() && state_.phase() != Phase::kForward)

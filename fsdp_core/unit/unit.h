@@ -24,9 +24,14 @@
 #include "fsdp_core/unit/unit_state.h"
 #include "fsdp_core/unit/use.h"
 
+namespace tessera::fsdp {
+struct CommHook;
+}
+
 namespace tessera::fsdp::detail {
 
 class Root;
+class StepInBackward;
 
 class Unit : public std::enable_shared_from_this<Unit> {
  public:
@@ -89,6 +94,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool sync = true;        // reduce at the end of this backward
   bool all_reduce = true;  // ... over the replicas too
   bool reshard_after_backward = true;
+  std::shared_ptr<const CommHook> comm_hook;  // reduces in the runtime's place; usually none
+  std::shared_ptr<StepInBackward> stepper;    // steps after each reduction; usually none
   void set_reshard_after_forward(bool yes) { reshard_after_forward_ = yes; }
   bool is_root() const;
   /// Rank 0 of shards and replicas.

@@ -50,6 +50,8 @@ class Use : public std::enable_shared_from_this<Use> {
   // Where it stands in the order of the iteration it belongs to.
   std::uint64_t epoch = 0;
   std::size_t order_index = 0;
+  /// How often the unit had stepped in backward when its parameters were gathered.
+  std::uint64_t unit_steps = 0;
 
  private:
   std::weak_ptr<Unit> unit_;

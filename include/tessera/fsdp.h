@@ -12,6 +12,7 @@
 //   torch::optim::AdamW optimizer(model->parameters(), 1e-3);   // after sharding
 //   loss(model->forward(x)).backward();  optimizer.step();
 #include <tessera/fsdp/checkpoint.h>
+#include <tessera/fsdp/comm_hook.h>
 #include <tessera/fsdp/communicator.h>
 #include <tessera/fsdp/device_mesh.h>
 #include <tessera/fsdp/extension.h>
@@ -21,6 +22,7 @@
 #include <tessera/fsdp/hook_slot.h>
 #include <tessera/fsdp/meta_init.h>
 #include <tessera/fsdp/module.h>
+#include <tessera/fsdp/optimizer_in_backward.h>
 #include <tessera/fsdp/options.h>
 #include <tessera/fsdp/state_dict.h>
 #include <tessera/fsdp/tensor_parallel.h>

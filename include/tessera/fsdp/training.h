@@ -89,9 +89,15 @@ void unshard(const ModuleRef& unit);
 /// shards would make silently wrong (L-BFGS).
 void check_optimizer(const torch::optim::Optimizer& optimizer, const ModuleRef& module);
 
+struct ResetReport {
+  /// With optimizer_in_backward: the units that had stepped, on any rank, when the step failed.
+  /// Their parameters and optimizer state are not those before the step: load a checkpoint.
+  std::vector<std::string> stepped_units;
+};
+
 /// After a failed step, collective over all ranks: fresh communicators, parameters as before the
-/// step, no gradients.
-void reset(const ModuleRef& module);
+/// step, no gradients. Warns where units had stepped already.
+ResetReport reset(const ModuleRef& module);
 
 /// On CPUs the memory of gathered parameters and unsharded gradients is kept for the next unit and
 /// step: gives back what is not in use (before a large evaluation, say). Process-wide.
