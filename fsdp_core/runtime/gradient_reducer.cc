@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "fsdp_core/runtime/optimizer_in_backward.h"
+#include "fsdp_core/runtime/root.h"
 
 namespace tessera::fsdp::detail {
 
@@ -50,6 +51,7 @@ void GradientReducer::release(InFlight& in_flight) {
 }
 
 void GradientReducer::reduce(Unit& unit) {
+  unit.root()->order().before_reduce(unit);
   std::vector<bool> used;
   for (const std::unique_ptr<ParamGroup>& group : unit.groups()) {
     if (!group->has_gradients()) continue;

@@ -56,6 +56,7 @@ Root& Root::of(Unit& unit) {
     replicas |= member->comms().replicas() > 1;
   }
   root->reducer_.use(*root->factory_, root->compute_, replicas);
+  root->order_.use(unit, root->compute_);
   return *root;
 }
 
@@ -95,11 +96,13 @@ void Root::forward_begin(Unit& unit) {
     member->agree_requires_grad();
     member->set_buffer_precision();
   }
+  if (order_.begin_forward(is_top(unit))) order_.compare_wrapping(*top(), units());
   gather(unit);
   for (auto& [key, stream] : gather_streams_) stream->wait_for(*compute_);
 }
 
 void Root::entered(Unit& unit) {
+  order_.entered(unit);
   if (!forward_order_final_) {
     const bool known =
         std::ranges::any_of(forward_order_, [&](const auto& w) { return w.lock().get() == &unit; });
@@ -124,6 +127,7 @@ void Root::left(Unit& unit, Use& use) {
 
 void Root::forward_end(Unit& unit) {
   if (--depth_ > 0) return;
+  order_.end_forward();
   consumers_.prune();
   if (is_top(unit)) forward_order_final_ = true;
   // Gathered ahead for a forward that did not come: its memory is all it cost.
@@ -184,6 +188,7 @@ void Root::after_backward(Unit& unit) {
 void Root::finish_backward() {
   const std::vector<std::shared_ptr<Unit>> all = units();
   for (auto unit = all.rbegin(); unit != all.rend(); ++unit) (*unit)->complete_if_started();
+  order_.end_backward();
   for (const std::shared_ptr<Unit>& unit : all) unit->end_backward();
   reducer_.finish();
   end_recycler_step();
@@ -243,6 +248,7 @@ void Root::check_alive(const Unit& unit) const {
 void Root::reset() {
   failure_ = {};
   depth_ = 0;
+  order_.reset();
   backward_order_.clear();
   for (const std::shared_ptr<Unit>& unit : units()) unit->reset(true);
 }

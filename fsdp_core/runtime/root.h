@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fsdp_core/runtime/gradient_reducer.h"
+#include "fsdp_core/runtime/order_check.h"
 #include "fsdp_core/stream/stream.h"
 #include "fsdp_core/unit/unit.h"
 
@@ -41,6 +42,7 @@ class Root : public std::enable_shared_from_this<Root> {
   Stream& gather(const Unit& unit);
   GradientReducer& reducer() { return reducer_; }
   Consumers& consumers() { return consumers_; }
+  OrderCheck& order() { return order_; }
 
   // -- forward --
   void forward_begin(Unit& unit);
@@ -77,10 +79,12 @@ class Root : public std::enable_shared_from_this<Root> {
   std::vector<std::pair<const Communicator*, std::shared_ptr<Stream>>> gather_streams_;
   GradientReducer reducer_;
   Consumers consumers_;
+  OrderCheck order_;
 
   int depth_ = 0;
   std::weak_ptr<Token> token_;
   bool backward_ran_ = false;
+  std::weak_ptr<Unit> last_in_backward_;  // for the message of a backward that failed
   Status failure_;
 
   // Order of first use in the first forward, then fixed; and of this iteration's forwards that

@@ -146,6 +146,7 @@ bool Unit::start_unshard(CommPhase phase) {
     if (!stale && gathering_full_precision_ == precise) return false;
     reshard();
   }
+  root_->order().before_gather(*this, phase);
   state_.apply(UnitEvent::kGather, name_);
   gathering_full_precision_ = precise;
   // Parts kept for this backward are as good as the shards, unless those changed since.

@@ -97,6 +97,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   std::shared_ptr<const CommHook> comm_hook;  // reduces in the runtime's place; usually none
   std::shared_ptr<StepInBackward> stepper;    // steps after each reduction; usually none
   void set_reshard_after_forward(bool yes) { reshard_after_forward_ = yes; }
+  bool reshards_after_forward() const { return reshard_after_forward_; }
+  bool full_precision_in_eval() const { return full_precision_in_eval_; }
   bool is_root() const;
   /// Rank 0 of shards and replicas.
   bool is_first_rank() const { return comms_.shard->rank() == 0 && comms_.replicate->rank() == 0; }

@@ -59,6 +59,13 @@ class ReshardAfterForward {
   int value_ = kAuto;
 };
 
+/// Whether ranks compare what they do (runtime errors instead of hangs and of mixed-up values).
+enum class Check : std::uint8_t {
+  kOff,
+  kCheap,  // wrapping at the first forward, every call of the first step, then one hash a backward
+  kFull,   // every call of every step; also where TORCH_DISTRIBUTED_DEBUG is DETAIL
+};
+
 struct MixedPrecision {
   std::optional<at::ScalarType> param_dtype;   // compute and gather; unset: as stored
   std::optional<at::ScalarType> reduce_dtype;  // unset: param_dtype, else as stored
@@ -121,6 +128,8 @@ struct Options {
   /// gradient.
   bool find_unused_parameters = false;
 
+  /// The outermost unit's holds for its tree. Counted apart (CommCounts::check_calls).
+  Check check = Check::kCheap;
   /// Throws before a reduction, naming parameter, rank and index of its first NaN or Inf.
   bool check_nan = false;
   std::string name;  // shown in messages; default: the unit's FQN

@@ -1,0 +1,251 @@
+#include "fsdp_core/runtime/order_check.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/fsdp/world.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "fsdp_core/runtime/unit_digest.h"
+#include "fsdp_core/unit/unit.h"
+
+namespace tessera::fsdp::detail {
+namespace {
+
+/// The same on every rank and in every process.
+std::uint64_t hash_of(std::string_view text, std::uint64_t seed = 0xcbf29ce484222325ull) {
+  for (const char c : text) seed = (seed ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return seed;
+}
+
+/// In the order of the work that streams were given for `comm`.
+std::vector<std::string> gather_texts(Stream& compute, Communicator& comm,
+                                      const std::string& mine) {
+  std::vector<std::vector<std::byte>> all;
+  compute.run(
+      [&] {
+        all = comm.all_gather_bytes(std::as_bytes(std::span(mine)), {"", CommPhase::kCheck});
+      },
+      &comm);
+  std::vector<std::string> out;
+  for (const std::vector<std::byte>& each : all)
+    out.emplace_back(reinterpret_cast<const char*>(each.data()), each.size());
+  return out;
+}
+
+/// The first member that says something else than member 0; a fake peer says nothing.
+std::size_t first_other(const std::vector<std::string>& texts) {
+  for (std::size_t i = 1; i < texts.size(); ++i)
+    if (texts[i] != texts[0] && !texts[i].empty() && !texts[0].empty()) return i;
+  return 0;
+}
+
+[[noreturn]] void disagree(const Communicator& comm, std::size_t other,
+                           const std::vector<std::string>& texts, const char* hint) {
+  const int first = comm.global_ranks()[0], second = comm.global_ranks()[other];
+  fail(Code::kInvalidArgument,
+       fmt::format("ranks {} and {} disagree: rank {} {}, rank {} {}", first, second, first,
+                   texts[0], second, texts[other]),
+       hint);
+}
+
+constexpr const char* kOrderHint =
+    "every rank must run the same units in the same order; does the forward depend on the data?";
+
+std::string step_text(const Unit& unit, CommOp op, bool backward) {
+  return fmt::format("{} {} in {}", op == CommOp::kAllGather ? "gathers" : "reduces", unit.label(),
+                     backward ? "backward" : "forward");
+}
+
+std::string sizes_text(Unit& unit) {
+  std::string text;
+  for (const std::unique_ptr<ParamGroup>& group : unit.groups())
+    text += fmt::format("{}{} {}", text.empty() ? "" : " and ", group->layout().full_numel(),
+                        c10::toString(group->dtypes().stored));
+  return text;
+}
+
+/// Who has to wrap alike what a training forward begins with. Evaluations may be of one replica.
+std::vector<std::shared_ptr<Communicator>> digest_groups(Unit& top, bool training) {
+  UnitGroups& comms = top.comms();
+  if (!training) return {comms.shard};
+  const Options& options = top.options();
+  const bool hybrid = options.strategy == ShardingStrategy::kHybridShard ||
+                      options.strategy == ShardingStrategy::kHybridShardZero2;
+  // One group of all, so that ranks of different strategies meet.
+  if (options.mesh && hybrid) return {options.mesh->world().group(options.mesh->ranks())};
+  return {comms.shard, comms.replicate};
+}
+
+bool debug_asked_for() {
+  const char* level = std::getenv("TORCH_DISTRIBUTED_DEBUG");
+  return level != nullptr && std::string_view(level) == "DETAIL";
+}
+
+}  // namespace
+
+void OrderCheck::use(const Unit& top, std::shared_ptr<Stream> compute) {
+  compute_ = std::move(compute);
+  level_ = top.options().check;
+  if (level_ == Check::kCheap && debug_asked_for()) level_ = Check::kFull;
+}
+
+void OrderCheck::reset() {
+  channels_.clear();
+  digested_.clear();
+  digest_complete_ = false;
+  first_step_ = true;
+  following_ = false;
+  if (!recorded_) forward_.clear();
+}
+
+// ---- the same model ----
+
+bool OrderCheck::begin_forward(bool whole) {
+  if (level_ == Check::kOff) return false;
+  const bool training = at::GradMode::is_enabled();
+  following_ = whole && training && !warned_;
+  at_ = 0;
+  if (following_ && !recorded_) forward_.clear();
+  return !digest_complete_;
+}
+
+void OrderCheck::compare_wrapping(Unit& top, const Units& units) {
+  const bool training = at::GradMode::is_enabled();
+  for (const std::shared_ptr<Communicator>& comm : digest_groups(top, training)) {
+    if (comm->size() == 1 || std::ranges::find(digested_, comm.get()) != digested_.end()) continue;
+    compare_digest(*comm, units);
+    digested_.push_back(comm.get());
+  }
+  digest_complete_ = training;
+}
+
+void OrderCheck::compare_digest(Communicator& comm, const Units& units) {
+  const Digest digest = digest_of(units);
+  const std::string text = encode(digest);
+  const std::vector<std::string> hashes =
+      gather_texts(*compute_, comm, fmt::format("{:016x}{}", hash_of(text), text.size()));
+  if (first_other(hashes) == 0) return;
+  // Every rank knows that they differ, so all of them come here.
+  const std::vector<std::string> texts = gather_texts(*compute_, comm, text);
+  const std::size_t other = first_other(texts);
+  TESSERA_CHECK(other != 0);
+  fail(Code::kInvalidArgument,
+       first_difference(decode_digest(texts[0]), comm.global_ranks()[0],
+                        decode_digest(texts[other]), comm.global_ranks()[other]),
+       "build and wrap the model alike on every rank");
+}
+
+// ---- the same order ----
+
+void OrderCheck::entered(const Unit& unit) {
+  if (!following_ || !at::GradMode::is_enabled()) return;
+  if (!recorded_) {
+    forward_.push_back(&unit);
+    return;
+  }
+  if (at_ < forward_.size() && forward_[at_] == &unit) {
+    ++at_;
+    return;
+  }
+  following_ = false;
+  warned_ = true;
+  TORCH_WARN(
+      fmt::format("{} runs as number {} of its forward; in the first forward another unit did. "
+                  "Prefetching follows the first order. (This is said once.)",
+                  unit.label(), at_ + 1));
+}
+
+void OrderCheck::end_forward() {
+  if (following_ && !forward_.empty()) recorded_ = true;
+  following_ = false;
+}
+
+OrderCheck::Channel& OrderCheck::channel(Communicator& comm) {
+  for (Channel& known : channels_)
+    if (known.comm == &comm) return known;
+  return channels_.emplace_back(Channel{.comm = &comm});
+}
+
+void OrderCheck::before_gather(Unit& unit, CommPhase phase) {
+  if (level_ == Check::kOff) return;
+  const bool evaluation = phase == CommPhase::kForward && !at::GradMode::is_enabled();
+  if (!evaluation) before(unit, unit.shard_comm(), CommOp::kAllGather, phase);
+}
+
+void OrderCheck::before_reduce(Unit& unit) {
+  if (level_ == Check::kOff) return;
+  before(unit, unit.shard_comm(), CommOp::kReduceScatter, CommPhase::kBackward);
+  if (unit.all_reduce)
+    before(unit, unit.replicate_comm(), CommOp::kAllReduce, CommPhase::kBackward);
+}
+
+void OrderCheck::before(Unit& unit, Communicator& comm, CommOp op, CommPhase phase) {
+  if (comm.size() == 1) return;
+  Channel& at = channel(comm);
+  const bool backward = phase == CommPhase::kBackward;
+  at.hash = hash_of(unit.name(), at.hash * 31 + static_cast<std::uint64_t>(op) * 2 + backward);
+  at.steps.push_back({&unit, op, backward});
+  at.reduced |= op != CommOp::kAllGather;
+  if (!full()) return;
+  const std::vector<std::string> texts = gather_texts(
+      *compute_, comm, fmt::format("{} ({})", step_text(unit, op, backward), sizes_text(unit)));
+  if (const std::size_t other = first_other(texts)) disagree(comm, other, texts, kOrderHint);
+}
+
+void OrderCheck::end_backward() {
+  if (level_ == Check::kOff) return;
+  for (Channel& channel : channels_) {
+    // A backward without a reduction may be one that not every rank runs.
+    if (!channel.reduced) continue;
+    if (full()) {
+      const auto texts = gather_texts(*compute_, *channel.comm, "ends its backward");
+      if (const std::size_t other = first_other(texts))
+        disagree(*channel.comm, other, texts, kOrderHint);
+    } else {
+      compare_hash(channel);
+    }
+    channel.hash = 0;
+    channel.reduced = false;
+    channel.steps.clear();
+    first_step_ = false;
+  }
+}
+
+void OrderCheck::compare_hash(Channel& channel) {
+  if (!flag_.defined()) flag_ = at::zeros({2}, at::kLong);
+  const auto value = static_cast<std::int64_t>(channel.hash >> 1);
+  std::int64_t* flag = flag_.mutable_data_ptr<std::int64_t>();
+  flag[0] = value;
+  flag[1] = -value;
+  const CommTag tag{"", CommPhase::kCheck};
+  // The largest and, negated, the smallest: equal where all are.
+  at::Tensor there =
+      channel.comm->device_type() == at::kCPU ? flag_ : flag_.to(channel.comm->device_type());
+  compute_->run([&] { channel.comm->all_reduce(there, Reduce::kMax, tag); }, channel.comm);
+  if (!there.is_same(flag_)) flag_.copy_(there);
+  if (flag[0] == -flag[1]) return;
+  std::string mine;
+  for (const Step& step : channel.steps)
+    mine += step_text(*step.unit, step.op, step.backward) + "\n";
+  const auto texts = gather_texts(*compute_, *channel.comm, mine);
+  const std::size_t other = first_other(texts);
+  TESSERA_CHECK(other != 0);
+  const auto [a, b] = std::ranges::mismatch(texts[0], texts[other]);
+  const auto line = [](const std::string& text, std::string::const_iterator at) {
+    const auto offset = static_cast<std::size_t>(at - text.begin());
+    const std::size_t begin = offset == 0 ? 0 : text.rfind('\n', offset - 1) + 1;
+    const std::string found = text.substr(begin, text.find('\n', begin) - begin);
+    return found.empty() ? std::string("ends its backward") : found;
+  };
+  std::vector<std::string> lines(texts.size());
+  lines[0] = line(texts[0], a);
+  lines[other] = line(texts[other], b);
+  disagree(*channel.comm, other, lines, kOrderHint);
+}
+
+}  // namespace tessera::fsdp::detail

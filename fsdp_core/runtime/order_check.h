@@ -1,0 +1,79 @@
+#pragma once
+// OrderCheck: whether all ranks wrapped the same model the same way and run its units in the same
+// order. Communicators compare single calls (op, dtype, size, unit) where they can; this finds what
+// they cannot, and finds it before data moves:
+//
+//   digest    at the first forward: units, parameters and options of all ranks, one exchange
+//   headers   before each gather and reduction: what each rank is about to do (the first step; with
+//             Check::kFull every step)
+//   hash      at the end of a backward: what each rank has done (later steps of Check::kCheap)
+//   local     this rank's order of forwards against its first one: a warning, once
+//
+// Forwards without gradients are exempt. One per root; its traffic is CommPhase::kCheck.
+#include <tessera/fsdp/communicator.h>
+#include <tessera/fsdp/options.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp_core/stream/stream.h"
+
+namespace tessera::fsdp::detail {
+
+class Unit;
+
+class OrderCheck {
+ public:
+  using Units = std::vector<std::shared_ptr<Unit>>;
+
+  void use(const Unit& top, std::shared_ptr<Stream> compute);
+
+  /// The outermost forward begins. `whole`: of the top unit. True: compare_wrapping is due.
+  bool begin_forward(bool whole);
+  void compare_wrapping(Unit& top, const Units& units);
+  /// A unit's forward begins.
+  void entered(const Unit& unit);
+  void end_forward();
+  /// Before a unit's gather (a gather in forward, or in backward).
+  void before_gather(Unit& unit, CommPhase phase);
+  void before_reduce(Unit& unit);
+  void end_backward();
+  /// After a failure: communicators may be other ones.
+  void reset();
+
+ private:
+  struct Step {
+    const Unit* unit;
+    CommOp op;
+    bool backward;
+  };
+  /// What went through one communicator since it was last compared.
+  struct Channel {
+    Communicator* comm;
+    std::uint64_t hash = 0;
+    bool reduced = false;
+    std::vector<Step> steps;
+  };
+  bool full() const { return level_ == Check::kFull || first_step_; }
+  Channel& channel(Communicator& comm);
+  void before(Unit& unit, Communicator& comm, CommOp op, CommPhase phase);
+  void compare_digest(Communicator& comm, const Units& units);
+  void compare_hash(Channel& channel);
+
+  std::shared_ptr<Stream> compute_;
+  Check level_ = Check::kOff;
+  bool first_step_ = true;
+  std::vector<const Communicator*> digested_;
+  bool digest_complete_ = false;
+  std::vector<Channel> channels_;
+  at::Tensor flag_;
+
+  // Compared, never followed.
+  std::vector<const Unit*> forward_;
+  bool recorded_ = false, following_ = false, warned_ = false;
+  std::size_t at_ = 0;
+};
+
+}  // namespace tessera::fsdp::detail
