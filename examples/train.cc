@@ -1,15 +1,25 @@
 // Trains a small character-level transformer on text files, fully sharded over however many
-// processes there are.
+// processes there are; saves, stops, and goes on from a checkpoint on any other number of them.
 //
-//   train FILE...                        one process
+//   train FILE...                                         one process
+//   train --processes 4 --stop-at 30 --save DIR FILE...   four, which stop half way
+//   train --processes 2 --resume DIR --svg OUT FILE...    two go on from there
 //   RANK=.. WORLD_SIZE=.. MASTER_ADDR=.. MASTER_PORT=.. train FILE...    as torchrun starts them
 //
 // The global batch and the initial values depend on the step and the parameter alone, not on the
-// number of processes: the loss curve is the same for any.
+// number of processes: the loss curve is the same for any, stopped or not. It travels in the
+// checkpoint, is drawn at the end, and as an SVG where asked.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <tessera/base/error.h>
 #include <tessera/fsdp.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -86,7 +96,150 @@ void fill(const std::string& text, std::int64_t step, std::int64_t row, torch::T
   }
 }
 
-void train(const std::string& text) {
+struct Arguments {
+  std::vector<std::string> files;
+  std::string save, resume, svg;
+  int processes = 1;
+  std::int64_t steps = kSteps, stop_at = -1;
+};
+
+[[noreturn]] void usage(const std::string& what) {
+  tessera::fail(tessera::Code::kInvalidArgument, what,
+                "train [--processes N] [--steps N] [--stop-at STEP] [--save DIR] [--resume DIR] "
+                "[--svg FILE] FILE...");
+}
+
+Arguments parse(int argc, char** argv) {
+  Arguments out;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (!flag.starts_with("--")) {
+      out.files.push_back(flag);
+      continue;
+    }
+    if (i + 1 == argc) usage(flag + " needs a value");
+    const std::string value = argv[++i];
+    const auto number = [&] {
+      if (value.empty() || value.size() > 9 ||
+          value.find_first_not_of("0123456789") != std::string::npos)
+        usage(flag + " " + value + ": a number was expected");
+      return std::stol(value);
+    };
+    if (flag == "--save")
+      out.save = value;
+    else if (flag == "--resume")
+      out.resume = value;
+    else if (flag == "--svg")
+      out.svg = value;
+    else if (flag == "--processes")
+      out.processes = static_cast<int>(std::max(1L, number()));
+    else if (flag == "--steps")
+      out.steps = number();
+    else if (flag == "--stop-at")
+      out.stop_at = number();
+    else
+      usage("unknown flag " + flag);
+  }
+  return out;
+}
+
+/// Loss of every step so far, over all runs, and the first step of each.
+struct Curve {
+  std::vector<double> losses;
+  std::vector<std::int64_t> starts;
+
+  void print() const {
+    constexpr int kRows = 12, kColumns = 72;
+    if (losses.empty()) return;
+    const auto [low, high] = std::ranges::minmax(losses);
+    std::vector<std::string> rows(kRows, std::string(kColumns, ' '));
+    const auto column = [&](std::size_t step) {
+      return step * (kColumns - 1) / std::max<std::size_t>(1, losses.size() - 1);
+    };
+    for (const std::int64_t start : starts)
+      if (start > 0)
+        for (std::string& row : rows) row[column(static_cast<std::size_t>(start))] = ':';
+    for (std::size_t step = 0; step < losses.size(); ++step) {
+      const double height = high > low ? (high - losses[step]) / (high - low) : 0;
+      rows[static_cast<std::size_t>(height * (kRows - 1))][column(step)] = '*';
+    }
+    for (int row = 0; row < kRows; ++row) {
+      const double label = high - (high - low) * row / (kRows - 1);
+      std::printf("%7.3f |%s\n", label, rows[static_cast<std::size_t>(row)].c_str());
+    }
+    std::printf("        +%s\n         step 0 to %zu; ':' where training was resumed\n",
+                std::string(kColumns, '-').c_str(), losses.size() - 1);
+  }
+
+  void draw(const std::string& path) const {
+    constexpr double kWidth = 640, kHeight = 320, kMargin = 40;
+    std::ofstream out(path);
+    const auto [low, high] = std::ranges::minmax(losses);
+    const auto x = [&](double step) {
+      return kMargin + step * (kWidth - 2 * kMargin) /
+                           std::max<double>(1, static_cast<double>(losses.size()) - 1);
+    };
+    const auto y = [&](double loss) {
+      return kMargin + (high > low ? (high - loss) / (high - low) : 0) * (kHeight - 2 * kMargin);
+    };
+    out << "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 640 320' font-family='sans-serif' "
+           "font-size='12'>\n<rect width='640' height='320' fill='white'/>\n";
+    for (const std::int64_t start : starts)
+      if (start > 0)
+        out << "<line stroke='#999' stroke-dasharray='4' x1='" << x(double(start)) << "' x2='"
+            << x(double(start)) << "' y1='40' y2='280'/>\n<text x='" << x(double(start)) + 4
+            << "' y='52' fill='#666'>resumed</text>\n";
+    out << "<polyline fill='none' stroke='#1565c0' stroke-width='2' points='";
+    for (std::size_t step = 0; step < losses.size(); ++step)
+      out << x(static_cast<double>(step)) << ',' << y(losses[step]) << ' ';
+    out << "'/>\n<text x='4' y='44'>" << high << "</text>\n<text x='4' y='284'>" << low
+        << "</text>\n<text x='270' y='312'>loss by step, 0 to " << losses.size() - 1
+        << "</text>\n</svg>\n";
+    if (!out) tessera::fail(tessera::Code::kIo, "cannot write " + path);
+  }
+};
+
+/// Model, optimizer, and what else a run has to remember.
+tessera::LiveState state_of(Transformer& model, fsdp::FusedAdamW& optimizer, const Curve& curve) {
+  tessera::LiveState state = fsdp::state_dict(model, optimizer);
+  tessera::ValueList losses, starts;
+  for (const double loss : curve.losses) losses.push_back(tessera::Value::real(loss));
+  for (const std::int64_t start : curve.starts) starts.push_back(tessera::Value::integer(start));
+  state.add_value("losses", tessera::Value::list(losses));
+  state.add_value("starts", tessera::Value::list(starts));
+  return state;
+}
+
+Curve resume(const std::string& path, Transformer& model, fsdp::FusedAdamW& optimizer,
+             fsdp::World& world) {
+  const tessera::LoadResult result =
+      tessera::load(path, state_of(model, optimizer, {}), world.ranks());
+  Curve curve;
+  for (const tessera::StateEntry& entry : result.values) {
+    if (entry.name == "losses")
+      for (const tessera::Value& loss : entry.value.as_list())
+        curve.losses.push_back(loss.as_real());
+    if (entry.name == "starts")
+      for (const tessera::Value& start : entry.value.as_list())
+        curve.starts.push_back(start.as_int());
+  }
+  if (world.rank() == 0)
+    std::printf("resumed %s at step %zu: %zu tensors in %.2f s\n", path.c_str(),
+                curve.losses.size(), result.loaded.size(), result.seconds);
+  return curve;
+}
+
+void progress(std::int64_t step, std::int64_t end, double loss, double per_second) {
+  if (isatty(STDOUT_FILENO) == 0 && step % 10 != 0 && step + 1 != end) return;
+  std::printf("%sstep %3lld of %lld  loss %.4f  %5.1f steps/s  %-40s%s",
+              isatty(STDOUT_FILENO) != 0 ? "\r" : "", static_cast<long long>(step + 1),
+              static_cast<long long>(end), loss, per_second,
+              std::string(static_cast<std::size_t>(std::clamp(loss, 0.0, 8.0) * 5), '#').c_str(),
+              isatty(STDOUT_FILENO) != 0 && step + 1 != end ? "" : "\n");
+  std::fflush(stdout);
+}
+
+void train(const Arguments& arguments, const std::string& text) {
   fsdp::World world = fsdp::init_from_env();
   if (kBatch % world.size() != 0)
     tessera::fail(tessera::Code::kInvalidArgument,
@@ -99,8 +252,15 @@ void train(const std::string& text) {
   fsdp::fully_shard(model, options);
   fsdp::FusedAdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
 
+  Curve curve;
+  if (!arguments.resume.empty()) curve = resume(arguments.resume, model, optimizer, world);
+  const auto first = static_cast<std::int64_t>(curve.losses.size());
+  const std::int64_t end =
+      arguments.stop_at >= 0 ? std::min(arguments.stop_at, arguments.steps) : arguments.steps;
+  curve.starts.push_back(first);
+  const auto began = std::chrono::steady_clock::now();
   const std::int64_t rows = kBatch / world.size();
-  for (std::int64_t step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = first; step < end; ++step) {
     auto inputs = torch::empty({rows, kContext}, torch::kLong),
          targets = torch::empty({rows, kContext}, torch::kLong);
     for (std::int64_t row = 0; row < rows; ++row)
@@ -113,28 +273,83 @@ void train(const std::string& text) {
     optimizer.step();
     auto mean = loss.detach().reshape({1});
     if (world.size() > 1) world.communicator()->all_reduce(mean, fsdp::Reduce::kAverage, {});
-    if (world.rank() == 0 && (step % 10 == 0 || step + 1 == kSteps)) {
-      const double value = mean.item<double>();
-      std::printf("step %3lld  loss %.4f  %s\n", static_cast<long long>(step), value,
-                  std::string(static_cast<std::size_t>(value * 10), '#').c_str());
-    }
+    curve.losses.push_back(mean.item<double>());
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - began;
+    if (world.rank() == 0)
+      progress(step, end, curve.losses.back(), double(step - first + 1) / spent.count());
   }
+  if (!arguments.save.empty()) {
+    const tessera::SaveReport report =
+        tessera::save(arguments.save, state_of(model, optimizer, curve), world.ranks());
+    if (world.rank() == 0)
+      std::printf("saved %s: %.1f MB by %d processes in %.2f s\n", arguments.save.c_str(),
+                  static_cast<double>(report.total_bytes) / 1e6, world.size(), report.seconds);
+  }
+  if (world.rank() != 0) return;
+  if (end == arguments.steps) curve.print();
+  if (!arguments.svg.empty()) curve.draw(arguments.svg);
+}
+
+int run(const Arguments& arguments) {
+  try {
+    std::string text;
+    for (const std::string& file : arguments.files) text += read(file);
+    if (text.size() < 1000)
+      tessera::fail(tessera::Code::kInvalidArgument, "give text files of 1,000 characters or more");
+    at::set_num_threads(1);
+    train(arguments, text);
+    return 0;
+  } catch (const tessera::Error& error) {
+    std::cerr << "train: " << error.what() << '\n';
+    if (!error.status().hint.empty()) std::cerr << error.status().hint << '\n';
+    return 2;
+  }
+}
+
+/// A port that was free a moment ago.
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    tessera::fail(tessera::Code::kIo, "no free port");
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+/// What torchrun would do on one machine.
+int launch(const Arguments& arguments) {
+  const std::string port = std::to_string(free_port());
+  const std::string size = std::to_string(arguments.processes);
+  for (int rank = 0; rank < arguments.processes; ++rank) {
+    if (fork() != 0) continue;
+    const std::string number = std::to_string(rank);
+    for (const auto& [name, value] : {std::pair("RANK", number),
+                                      {"LOCAL_RANK", number},
+                                      {"WORLD_SIZE", size},
+                                      {"MASTER_ADDR", "127.0.0.1"},
+                                      {"MASTER_PORT", port}})
+      setenv(name, value.c_str(), 1);
+    const int code = run(arguments);
+    std::fflush(stdout);
+    _exit(code);
+  }
+  int worst = 0, status = 0;
+  while (wait(&status) > 0) worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 70);
+  return worst;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    std::string text;
-    for (int i = 1; i < argc; ++i) text += read(argv[i]);
-    if (text.size() < 1000)
-      tessera::fail(tessera::Code::kInvalidArgument, "give text files of 1,000 characters or more");
-    at::set_num_threads(1);
-    train(text);
-    return 0;
+    const Arguments arguments = parse(argc, argv);
+    return arguments.processes > 1 ? launch(arguments) : run(arguments);
   } catch (const tessera::Error& error) {
-    std::cerr << "train: " << error.what() << '\n';
-    if (!error.status().hint.empty()) std::cerr << error.status().hint << '\n';
+    std::cerr << "train: " << error.what() << '\n' << error.status().hint << '\n';
     return 2;
   }
 }

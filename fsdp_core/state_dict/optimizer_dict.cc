@@ -341,11 +341,13 @@ void OptimizerDict::expect_groups(LiveState& state, const Manifest& stored,
   new_options_.resize(optimizer_.param_groups().size());
   std::vector<std::int64_t> source(new_options_.size(), -1);
   std::vector<std::string> witness(new_options_.size());
+  std::unordered_set<std::int64_t> used;  // indices of stored groups with members of ours
   for (const Member& member : members_) {
     for (const std::string& name : member.names) {
       const auto found = group_of.find(name);
       if (found == group_of.end()) continue;
       const auto stored_group = static_cast<std::int64_t>(found->second);
+      used.insert(optim.groups[found->second].index);
       std::int64_t& from = source[member.group];
       if (from >= 0 && from != stored_group &&
           optim.groups[static_cast<std::size_t>(from)].options !=
@@ -368,8 +370,10 @@ void OptimizerDict::expect_groups(LiveState& state, const Manifest& stored,
   for (std::size_t g = 0; g < source.size(); ++g) {
     // A group without members is known by its place alone.
     if (source[g] < 0 && optimizer_.param_groups()[g].params().empty() && g < optim.groups.size() &&
-        optim.groups[g].members.empty())
+        optim.groups[g].members.empty()) {
       source[g] = static_cast<std::int64_t>(g);
+      used.insert(optim.groups[g].index);
+    }
     if (source[g] < 0) {
       declare_group(state, g);  // asked for, so that it is listed as missing
       continue;
@@ -387,10 +391,7 @@ void OptimizerDict::expect_groups(LiveState& state, const Manifest& stored,
       continue;
     const StateEntry& entry = stored.state.entries[e];
     if (entry.value.is_tensor()) continue;
-    const bool wanted =
-        role.group < 0 || std::ranges::any_of(source, [&](std::int64_t s) {
-          return s >= 0 && optim.groups[static_cast<std::size_t>(s)].index == role.group;
-        });
+    const bool wanted = role.group < 0 || used.contains(role.group);
     if (wanted) state.dict.entries.push_back({entry.name, entry.path, entry.value});
   }
 }
@@ -402,7 +403,8 @@ std::unique_ptr<torch::optim::OptimizerOptions> OptimizerDict::options_from(
   auto options = copy.options().clone();
   ValueDict kept;
   for (const auto& [name, value] : stored.options) {
-    if (!name.is_string() || name.as_string() == "params" || value.is_tensor()) continue;
+    if (!name.is_string() || value.is_tensor()) continue;
+    if (name.as_string() == "params" || name.as_string() == "param_names") continue;
     const std::string where =
         fmt::format("{}.param_groups.{}.{}", root_, stored.index, name.as_string());
     const GroupKey* key = table_.find_key(name.as_string());

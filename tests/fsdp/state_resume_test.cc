@@ -165,6 +165,113 @@ TEST_CASE("a checkpoint resharded on the way is the same state") {
   check_equal(run({3, MemoryLayout::kPerParameter}, loaded(other)), saved);
 }
 
+TEST_CASE("bfloat16 weights, frozen parameters and their moments go over to other ranks") {
+  ScratchFolder folder;
+  const std::string path = folder / "step_2";
+  const auto setup = [](Odd& model, fsdp::World& world, MemoryLayout layout) {
+    model->to(torch::kBFloat16);
+    model->inner->a->weight.set_requires_grad(false);
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    options.layout = layout;
+    shard_odd(model, options);
+  };
+  std::vector<tessera::LiveState> before(3), after(2);
+  std::vector<Odd> models;
+  std::vector<std::unique_ptr<optim::AdamW>> optimizers(5);
+  for (int r = 0; r < 5; ++r) models.push_back(make_odd(false));
+  fsdp::run_threads(3, [&](fsdp::World& world) {
+    const auto r = static_cast<std::size_t>(world.rank());
+    setup(models[r], world, MemoryLayout::kFlat);
+    optimizers[r] = std::make_unique<optim::AdamW>(models[r]->parameters());
+    train(world, models[r], *optimizers[r], 0, 2);
+    before[r] = fsdp::state_dict(models[r], *optimizers[r]);
+    tessera::save(path, before[r], world.ranks());
+  });
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    const auto r = 3 + static_cast<std::size_t>(world.rank());
+    setup(models[r], world, MemoryLayout::kPerParameter);
+    optimizers[r] = std::make_unique<optim::AdamW>(models[r]->parameters());
+    tessera::load(path, fsdp::state_dict(models[r], *optimizers[r]), world.ranks());
+    after[r - 3] = fsdp::state_dict(models[r], *optimizers[r]);
+    after[r - 3].before_save();
+  });
+  const Checkpoint expected = Checkpoint::of(before);
+  CHECK(expected.tensors.at("model.embed.weight").scalar_type() == torch::kBFloat16);
+  CHECK_FALSE(expected.tensors.contains("optim.state.inner.a.weight.exp_avg"));
+  check_equal(Checkpoint::of(after), expected);
+}
+
+TEST_CASE("a policy that skips the optimizer leaves it alone, whatever the checkpoint's is") {
+  ScratchFolder folder;
+  const std::string path = folder / "step_2";
+  const Checkpoint saved = run({1}, trained(2, path));
+  const auto ranks = tessera::single_rank();
+  Odd model = make_odd(false);
+  optim::Adam adam(model->parameters(), optim::AdamOptions(0.5));
+  odd_loss(model, 0, 0, 1).backward();
+  adam.step();
+  const Checkpoint before = Checkpoint::of({fsdp::state_dict(model, adam)});
+  CHECK_THROWS_WITH(tessera::load(path, fsdp::state_dict(model, adam), *ranks),
+                    Catch::Contains("in groups 1 and 0 with different options"));
+  tessera::LoadPolicy policy;
+  policy.optimizer = tessera::PartPolicy::kSkip;
+  tessera::load(path, fsdp::state_dict(model, adam), *ranks, policy);
+  const Checkpoint after = Checkpoint::of({fsdp::state_dict(model, adam)});
+  for (const auto& [name, tensor] : after.tensors) {
+    CAPTURE(name);
+    CHECK(same_bits(tensor, (name.starts_with("optim.") ? before : saved).tensors.at(name)));
+  }
+  CHECK(static_cast<optim::AdamOptions&>(adam.param_groups()[0].options()).lr() == 0.5);
+  // And a model alone takes no notice of an optimizer.
+  CHECK_NOTHROW(tessera::load(path, fsdp::state_dict(model), *ranks));
+}
+
+TEST_CASE("the random generator and other values go with the state and come back") {
+  ScratchFolder folder;
+  const auto ranks = tessera::single_rank();
+  Odd model = make_odd(true);
+  const auto state = [&](std::int64_t step) {
+    tessera::LiveState out = fsdp::state_dict(model);
+    out.add_value("step", tessera::Value::integer(step));
+    out.add_value("rng", fsdp::rng_state(), tessera::ValueScope::kPerRank);
+    return out;
+  };
+  std::lock_guard lock(generator_mutex());
+  torch::manual_seed(5);
+  tessera::save(folder / "a", state(12), *ranks);
+  const torch::Tensor expected = torch::rand({4});
+  const tessera::LoadResult result = tessera::load(folder / "a", state(0), *ranks);
+  std::int64_t step = 0;
+  for (const tessera::StateEntry& entry : result.values) {
+    if (entry.name == "step") step = entry.value.as_int();
+    if (entry.name.starts_with("rng")) fsdp::set_rng_state(entry.value);
+  }
+  CHECK(step == 12);
+  CHECK(same_bits(torch::rand({4}), expected));
+  CHECK_THROWS_WITH(fsdp::set_rng_state(tessera::Value::bytes("abc")),
+                    Catch::Contains("no state of LibTorch's CPU generator"));
+}
+
+TEST_CASE("ranks whose groups differ save nothing and name the key with both values") {
+  ScratchFolder folder;
+  const std::string path = folder / "step_1";
+  std::string message;
+  try {
+    run({2}, [&](fsdp::World& world, Odd& model, optim::AdamW& optimizer) {
+      train(world, model, optimizer, 0, 1);
+      if (world.rank() == 1)
+        static_cast<optim::AdamWOptions&>(optimizer.param_groups()[1].options()).lr(0.75);
+      tessera::save(path, fsdp::state_dict(model, optimizer), world.ranks());
+    });
+  } catch (const tessera::Error& error) {
+    message = error.what();
+  }
+  CHECK_THAT(message, Catch::Contains("optim.param_groups.1.lr") && Catch::Contains("0.75") &&
+                          Catch::Contains("0.01"));
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
 TEST_CASE("a module without fully_shard is saved and loaded by one process with the same calls") {
   ScratchFolder folder;
   const std::string path = folder / "step_2";

@@ -50,6 +50,25 @@ LiveState state_dict(const ModuleRef& model, const StateDictOptions& options = {
 LiveState state_dict(const ModuleRef& model, torch::optim::Optimizer& optimizer,
                      const StateDictOptions& options = {});
 
+/// Scatters a state that lies whole in this process (kFull, of this or another model of the same
+/// names) into model and optimizer: one on every rank, or (`rank0_only`) on the units' first rank,
+/// whose names and values the others are sent. One tensor at a time; strict. Collective over the
+/// units' ranks, which must be the same for all units.
+void load_full_state(const ModuleRef& model, torch::optim::Optimizer& optimizer,
+                     const LiveState& full, bool rank0_only = false,
+                     const StateDictOptions& options = {});
+
+/// Keys the optimizer under `optim_root` by integer ids, group by group, as torch.optim's own
+/// state_dict() does (with `param_names`), instead of by FQN. Such a state is for saving alone; a
+/// load finds parameters by FQN whichever way they were stored. Throws kInvalidArgument: state of a
+/// parameter that no group lists.
+void key_by_ids(LiveState& state, const std::string& optim_root = "optim");
+
+/// LibTorch's default CPU generator as a value, for add_value(.., ValueScope::kPerRank); and back.
+/// Throws kCorrupt for what is no such state.
+Value rng_state();
+void set_rng_state(const Value& value);
+
 /// What a value of the model's state dict is in PyTorch's terms.
 enum class ValueKind : std::uint8_t { kPlain, kShardedTensor, kDTensor };
 std::string_view value_kind_name(ValueKind kind);
