@@ -22,10 +22,10 @@ void add_output(Options& o) {
 void add_limits(Options& o) {
   Arguments& a = o.to;
   o.group("Limits");
-  o.bytes("--mem-limit",
-          "bound of staged tensor bytes, as 512MiB or 2GB; default: the smaller of 1GiB and half "
-          "of the cgroup's limit",
-          a.mem_limit_bytes);
+  o.value("--mem-limit", "SIZE",
+          "bound of staged tensor bytes, as 512MiB or 2GB, at least 1MiB; default: the smaller of "
+          "1GiB and half of the cgroup's limit",
+          [&a](auto& flag, auto& v) { a.mem_limit_bytes = memory_limit_in_bytes(flag, v); });
   o.value(
       "--threads", "N", "worker threads; default: CPU affinity and cgroup quota",
       [&a](auto& flag, auto& v) { a.threads = static_cast<int>(whole_number(flag, v, 1, 1024)); });

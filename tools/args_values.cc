@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
+#include <tessera/reshard/memory_limit.h>
 
 #include <algorithm>
 #include <charconv>
@@ -86,6 +87,13 @@ std::uint64_t size_in_bytes(const std::string& flag, const std::string& value) {
     refuse(flag, value, "a size, as 5GB, 512MiB or 4096");
   }
   if (size == 0) refuse(flag, value, "a size above 0, as 5GB, 512MiB or 4096");
+  return size;
+}
+
+std::uint64_t memory_limit_in_bytes(const std::string& flag, const std::string& value) {
+  const std::uint64_t size = size_in_bytes(flag, value);
+  if (size < kLeastMemoryLimitBytes)
+    refuse(flag, value, "at least 1MiB, the smallest limit that can be kept");
   return size;
 }
 

@@ -30,6 +30,8 @@ std::int64_t whole_number(const std::string& flag, const std::string& value, std
                           std::int64_t maximum = std::numeric_limits<std::int64_t>::max());
 double tolerance(const std::string& flag, const std::string& value);
 std::uint64_t size_in_bytes(const std::string& flag, const std::string& value);
+/// The same, and no less than kLeastMemoryLimitBytes, which one thread needs for its blocks.
+std::uint64_t memory_limit_in_bytes(const std::string& flag, const std::string& value);
 /// "KEY=VALUE", cut at the first '='.
 std::pair<std::string, std::string> key_and_value(const std::string& flag,
                                                   const std::string& value);

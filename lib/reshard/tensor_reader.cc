@@ -44,9 +44,12 @@ struct TensorReader::Impl {
         files(m, d),
         gate(has_coded(m) ? coded_part(o.memory_limit_bytes) : 0),
         chooser(m) {
-    auto threads = static_cast<std::uint64_t>(std::max(1, options.threads));
-    // What is read, and what is handed on.
-    std::uint64_t share = (options.memory_limit_bytes - gate.total_bytes()) / threads / 2;
+    // What is read, and what is handed on; no more threads than can work within the limit.
+    const std::uint64_t half = (options.memory_limit_bytes - gate.total_bytes()) / 2;
+    options.threads =
+        std::clamp(options.threads, 1,
+                   static_cast<int>(std::clamp<std::uint64_t>(half / kLeastReadBytes, 1, 1024)));
+    const std::uint64_t share = half / static_cast<std::uint64_t>(options.threads);
     block_bytes = std::clamp(share, kLeastReadBytes, kMostReadBytes);
   }
 

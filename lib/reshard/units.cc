@@ -1,6 +1,7 @@
 #include "lib/reshard/units.h"
 
 #include <tessera/base/error.h>
+#include <tessera/reshard/memory_limit.h>
 #include <tessera/storage/file_system.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 constexpr std::uint64_t kMostBlockBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kLeastBlockBytes = std::uint64_t{16} << 10;
 constexpr std::uint64_t kMostSlabBytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t kLeastShareBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kLeastShareBytes = kLeastMemoryLimitBytes;  // a thread's
 constexpr std::size_t kMostSlabsPerBatch = 4096;
 constexpr std::size_t kRecentGeometries = 16;
 

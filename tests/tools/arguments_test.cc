@@ -74,11 +74,11 @@ TEST_CASE("repeated flags gather, other flags take the last") {
 TEST_CASE("reshard and convert take their flags") {
   const Arguments a = parse(
       Tool::kReshard, {"s", "d", "--mesh", "dp=2,tp=4", "--placements", "*.w=shard(0),replicate",
-                       "--placements", "*=replicate,replicate", "--mem-limit", "5KB", "--no-keep"});
+                       "--placements", "*=replicate,replicate", "--mem-limit", "5MB", "--no-keep"});
   CHECK(a.mesh == "dp=2,tp=4");
   REQUIRE(a.placements.size() == 2);
   CHECK(a.placements[0] == std::pair<std::string, std::string>{"*.w", "shard(0),replicate"});
-  CHECK(a.mem_limit_bytes == 5000);
+  CHECK(a.mem_limit_bytes == 5000000);
   CHECK(a.no_keep);
   CHECK(parse(Tool::kConvert, {"s", "d", "--to", "hf", "--copy-assets"}).copy_assets == "");
   CHECK(parse(Tool::kConvert, {"s", "--copy-assets=x", "d", "--to", "hf"}).copy_assets == "x");
@@ -113,6 +113,9 @@ TEST_CASE("values that cannot be are refused, naming the flag") {
   }
   CHECK(contains(refused({"ls", "p", "--mem-limit", "12Q"}), "--mem-limit"));
   CHECK(contains(refused({"ls", "p", "--mem-limit", "0"}), "--mem-limit"));
+  for (const char* small : {"1", "1KiB", "1048575"})
+    CHECK(contains(refused({"ls", "p", "--mem-limit", small}), "at least 1MiB"));
+  CHECK(inspect_words({"ls", "p", "--mem-limit", "1048576"}).mem_limit_bytes == 1 << 20);
   CHECK(contains(refused({"diff", "a", "b", "--abs", "nan"}), "--abs"));
   CHECK(contains(refused({"diff", "a", "b", "--rel", "-1"}), "--rel"));
   CHECK(contains(refused({"ls", "p", "--root="}), "empty"));
