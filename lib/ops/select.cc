@@ -5,9 +5,13 @@
 #include <tessera/state/roles.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
+#include <string>
 
 #include "lib/state/forget_ids.h"
+#include "lib/state/tensor_bytes.h"
 
 namespace tessera {
 namespace {
@@ -121,6 +125,11 @@ class Chooser {
       fail(Code::kInvalidArgument, "the selection leaves nothing of this checkpoint",
            "ckpt-inspect ls shows the names and kinds");
     keep_entries(manifest_, keep, forget);
+    if (heirs_.empty()) return;
+    rename_parameters(manifest_, find_roles(manifest_.state), [&](const std::string& fqn) {
+      const auto heir = heirs_.find(fqn);
+      return heir == heirs_.end() ? fqn : heir->second;
+    });
   }
 
  private:
@@ -134,8 +143,9 @@ class Chooser {
     return included && (!selection_.only || *selection_.only == part_of(roles_.entries[i].role));
   }
 
-  /// A left-out parameter takes its optimizer state along; its FQN is returned for the groups. Only
-  /// what globs leave out counts: --only names whole parts.
+  /// A left-out parameter takes its optimizer state along; its FQN is returned for the groups. One
+  /// that stays under another name leaves it to that name. Only what globs leave out counts: --only
+  /// names whole parts.
   std::vector<std::string> follow(std::vector<bool>& keep) {
     if (!selection_.state_follows || (selection_.include.empty() && selection_.exclude.empty()))
       return {};
@@ -145,6 +155,7 @@ class Chooser {
         (keep[i] ? kept : gone).insert(roles_.entries[i].fqn);
     for (const std::string& fqn : kept) gone.erase(fqn);
     if (kept.empty()) return {};  // the optimizer alone was asked for
+    find_heirs(keep, gone);
     for (std::size_t i = 0; i < keep.size(); ++i) {
       const EntryRole& role = roles_.entries[i];
       if (role.root < 0 || role.fqn.empty()) continue;
@@ -154,10 +165,38 @@ class Chooser {
     return {gone.begin(), gone.end()};
   }
 
+  /// Tied weights are one parameter, and its state stands under one of their names. Where that name
+  /// is left out and another stays, the state goes by the other: no longer in `gone`.
+  void find_heirs(const std::vector<bool>& keep, std::set<std::string>& gone) {
+    std::set<std::string> with_state;
+    for (const EntryRole& role : roles_.entries)
+      if (role.role == Role::kOptimState) with_state.insert(role.fqn);
+    std::map<TensorPlace, std::string> kept;
+    for (std::size_t i = 0; i < keep.size(); ++i)
+      if (const auto place = weight_place(i); place && keep[i])
+        kept.emplace(*place, roles_.entries[i].fqn);
+    for (std::size_t i = 0; i < keep.size(); ++i) {
+      const std::string& fqn = roles_.entries[i].fqn;
+      const auto place = keep[i] ? std::nullopt : weight_place(i);
+      if (!place || !gone.contains(fqn) || !kept.contains(*place)) continue;
+      const std::string& heir = kept.at(*place);
+      if (with_state.contains(heir) || !taken_.insert(heir).second) continue;
+      heirs_.emplace(fqn, heir);
+    }
+    for (const auto& [fqn, heir] : heirs_) gone.erase(fqn);
+  }
+  std::optional<TensorPlace> weight_place(std::size_t i) const {
+    const Value& value = manifest_.state.entries[i].value;
+    if (roles_.entries[i].role != Role::kModel || !value.is_tensor()) return std::nullopt;
+    return place_of(manifest_, manifest_.tensors[value.tensor_index()]);
+  }
+
   Manifest& manifest_;
   const Selection& selection_;
   Roles roles_;
   std::vector<bool> include_hits_, exclude_hits_;
+  std::map<std::string, std::string> heirs_;  // FQN left out -> the tied one that stays
+  std::set<std::string> taken_;
 };
 
 }  // namespace

@@ -80,6 +80,36 @@ TEST_CASE("of tied weights one name may go, the parameter and its state stay") {
   }
 }
 
+TEST_CASE("state that is kept by name goes by the tied name that stays") {
+  for (const bool first_goes : {true, false}) {
+    const std::string gone = first_goes ? "embed.weight" : "head.weight";
+    const std::string stays = first_goes ? "head.weight" : "embed.weight";
+    INFO(gone << " is left out");
+    Manifest manifest = open_sample("torchsave/sgd_tied_zip", {}).manifest;
+    rekey_optimizers(manifest, OptimKeys::kFqn);
+    const OptimState before = optimizer_of(manifest);
+    leave_out(manifest, "model." + gone);
+    const OptimState after = optimizer_of(manifest);
+    CHECK(after.parameters.size() == before.parameters.size());
+    CHECK(after.find(gone) == nullptr);
+    REQUIRE(after.find(stays) != nullptr);
+    CHECK_FALSE(after.find(stays)->leaves.empty());
+    CHECK(manifest.state.find("optim.state." + stays + ".momentum_buffer") != nullptr);
+    const ValueList members = manifest.state.find("optim.param_groups.0.params")->value.as_list();
+    CHECK(members.size() == 11);
+    CHECK(std::ranges::count(members, Value::string(stays)) == 1);
+    CHECK(std::ranges::count(members, Value::string(gone)) == 0);
+  }
+}
+
+TEST_CASE("both names of tied weights take the state along when both go") {
+  Manifest manifest = open_sample("torchsave/sgd_tied_zip", {}).manifest;
+  rekey_optimizers(manifest, OptimKeys::kFqn);
+  apply_selection(manifest,
+                  {.exclude = {"model.embed.weight", "model.head.weight"}, .state_follows = true});
+  CHECK(optimizer_of(manifest).parameters.size() == 10);
+}
+
 TEST_CASE("ids that could be several parameters are not guessed at") {
   Manifest manifest;
   const auto add = [&](const std::string& name, Path path, Value value) {
