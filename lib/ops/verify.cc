@@ -2,7 +2,6 @@
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
-#include <tessera/layout/coverage.h>
 #include <tessera/ops/seal.h>
 #include <tessera/ops/verify.h>
 #include <tessera/storage/aligned_buffer.h>
@@ -18,6 +17,7 @@
 #include "lib/ops/seal_check.h"
 #include "lib/ops/verify_against.h"
 #include "lib/ops/verify_integrity.h"
+#include "lib/ops/verify_losses.h"
 #include "lib/ops/verify_replicas.h"
 
 // Codes: docs/verify-codes.md.
@@ -55,8 +55,7 @@ class Verifier {
     open.read.threads = options_.transfer.threads;
     if (!open_or_report(open)) return std::move(report_);
     describe();
-    list_lost();
-    list_holes();
+    list_losses();
     check_seal();
     if (options_.level != VerifyLevel::kQuick) {
       check_listed_sums();
@@ -108,64 +107,9 @@ class Verifier {
     }
   }
 
-  /// What missing and short files take along: elements that no other copy holds.
-  void list_lost() {
-    const Manifest& manifest = checkpoint_.manifest;
-    for (const StoredTensor& tensor : manifest.tensors) {
-      std::vector<std::uint32_t> gone;
-      std::set<std::string> sound;
-      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
-        if (!is_there(manifest.source(tensor, c))) gone.push_back(c);
-      if (gone.empty()) continue;
-      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
-        if (is_there(manifest.source(tensor, c)))
-          sound.insert(manifest.chunk(tensor, c).to_string());
-      std::int64_t lost = 0;
-      std::uint32_t first = 0;
-      for (std::uint32_t c : gone) {
-        const Chunk chunk = manifest.chunk(tensor, c);
-        if (!sound.insert(chunk.to_string()).second) continue;  // another copy is whole, or counted
-        if (lost == 0) first = c;
-        lost += chunk.numel();
-      }
-      if (lost == 0) continue;
-      add("CK024", "error",
-          fmt::format("lost: {} of {} elements, from {} on", lost, tensor.spec.shape.numel(),
-                      manifest.chunk(tensor, first).box.to_string()),
-          manifest.files[manifest.source(tensor, first).file].path, tensor.name);
-    }
-  }
-
-  /// What missing ranks take along where nothing else remembers them: elements that no chunk holds.
-  void list_holes() {
-    const Manifest& manifest = checkpoint_.manifest;
-    for (const StoredTensor& tensor : manifest.tensors) {
-      if (damaged_.contains(tensor.name) || is_whole(tensor)) continue;
-      std::vector<Chunk> chunks;
-      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
-        if (const Chunk chunk = manifest.chunk(tensor, c); chunk.numel() > 0)
-          chunks.push_back(chunk);
-      const CoverageReport report = check_coverage(tensor.spec.shape, chunks);
-      if (report.missing_numel == 0) continue;
-      const std::string where =
-          report.first_hole ? ", the first at " + report.first_hole->to_string() : std::string();
-      add("CK024", "error",
-          fmt::format("lost: {} of {} elements are in no file{}", report.missing_numel,
-                      tensor.spec.shape.numel(), where),
-          "", tensor.name);
-    }
-  }
-  /// One chunk is all of it: the common case, cheap.
-  bool is_whole(const StoredTensor& tensor) const {
-    if (tensor.spec.shape.numel() == 0) return true;
-    return tensor.chunk_count == 1 &&
-           checkpoint_.manifest.chunk(tensor, 0) == Chunk::whole_of(Box::whole(tensor.spec.shape));
-  }
-
-  bool is_there(const Source& source) const {
-    if (source.kind == Source::Kind::kInline || source.kind == Source::Kind::kFill) return true;
-    const std::uint64_t size = checkpoint_.manifest.files[source.file].size_bytes;
-    return source.offset <= size && source.length <= size - source.offset;
+  void list_losses() {
+    for (Note& note : find_losses(checkpoint_.manifest, damaged_))
+      add(note.code, note.severity, note.message, note.file, note.tensor);
   }
 
   void describe() {

@@ -4,6 +4,7 @@
 
 #include "lib/format/deepspeed_universal/uni_parts.h"
 #include "lib/format/deepspeed_zero/optim_writer.h"
+#include "lib/format/deepspeed_zero/zero_target.h"
 
 namespace tessera::deepspeed {
 namespace {

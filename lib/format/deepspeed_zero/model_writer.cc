@@ -9,6 +9,7 @@
 
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/deepspeed_zero/zero_partition.h"
+#include "lib/format/deepspeed_zero/zero_target.h"
 
 namespace tessera::deepspeed {
 namespace {

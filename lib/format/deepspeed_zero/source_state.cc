@@ -363,13 +363,6 @@ class StateBuilder {
   std::size_t masters_ = 0;
 };
 
-bool is_enabled(const Value& fields, std::string_view key) {
-  const Value* config = fields.find(kDsConfig);
-  const Value* part = config ? config->find(key) : nullptr;
-  const Value* enabled = part ? part->find("enabled") : nullptr;
-  return enabled && enabled->kind() == Value::Kind::kBool && enabled->as_bool();
-}
-
 }  // namespace
 
 bool same_bytes(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
@@ -391,19 +384,6 @@ bool same_bytes(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
       return false;
   }
   return true;
-}
-
-int target_stage(const Manifest& source, const TargetRequest& request) {
-  if (request.zero_stage > 0) return request.zero_stage;
-  const auto stage = source.provenance.find(std::string(kStageProvenance));
-  if (stage == source.provenance.end()) return 2;
-  return stage->second == "1" ? 1 : stage->second == "3" ? 3 : 2;
-}
-
-bool target_is_bf16(const Manifest& source, const SourceState& state) {
-  const auto prefix = source.provenance.find(std::string(kBf16Provenance));
-  return prefix != source.provenance.end() ? prefix->second == "true"
-                                           : is_enabled(state.fields, "bf16");
 }
 
 SourceState source_state(const Manifest& source, const TargetRequest& request,

@@ -80,10 +80,6 @@ struct SourceState {
 SourceState source_state(const Manifest& source, const TargetRequest& request,
                          std::string_view format, bool one_step_per_group);
 
-/// Stage and prefix of what is written: the request's, the source's, or 2.
-int target_stage(const Manifest& source, const TargetRequest& request);
-bool target_is_bf16(const Manifest& source, const SourceState& state);
-
 /// True when both tensors are read from the same bytes in the same way.
 bool same_bytes(const Manifest& manifest, std::uint32_t a, std::uint32_t b);
 

@@ -1,0 +1,78 @@
+#pragma once
+// One run of convert(): from what was asked to a published result. Its steps, in order:
+//
+//   convert_source.cc   open the source, edit and shape its state
+//   convert.cc          plan files and copies, describe them, check that they fit
+//   convert_write.cc    write into a stage, prove, publish
+//
+// Not thread-safe; one object serves one run.
+#include <tessera/ops/convert.h>
+#include <tessera/ops/seal.h>
+#include <tessera/reshard/executor.h>
+#include <tessera/reshard/plan.h>
+#include <tessera/storage/stage.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/ops/assets.h"
+#include "lib/ops/convert_verify.h"
+
+namespace tessera {
+
+class Conversion {
+ public:
+  Conversion(FileSystem& fs, const ConvertOptions& options);
+
+  ConvertReport run();
+
+ private:
+  void open_source();
+  void edit_optimizers();
+  void take_model_only();
+  void shape_state();
+  void transform();
+  void check_layout_globs() const;
+  void read_steps();
+  void plan_output();
+  void plan_assets();
+  void describe();
+  void preflight();
+  void check_room();
+  void write();
+  void track();
+  void write_to(Stage& stage);
+  void prove(Stage& stage, Seal& seal);
+  void check_source_unchanged() const;
+  void verify(Stage& stage, Seal& seal);
+  std::unique_ptr<Stage> open_stage() const;
+  Seal make_seal() const;
+  std::string result_name() const {
+    return destination_.substr(destination_.find_last_of('/') + 1);
+  }
+  std::string path_of(const OutputFile& file) const {
+    return output_.single_file ? result_name() : file.path;
+  }
+
+  FileSystem& fs_;
+  const ConvertOptions& options_;
+  TargetRequest request_;
+  TransferOptions transfer_;
+  ReadOptions read_;
+  std::string destination_;
+  OpenedCheckpoint source_;
+  const FormatDriver* driver_ = nullptr;
+  OutputPlan output_;
+  std::optional<Plan> plan_;
+  std::unique_ptr<Directory> asset_directory_;
+  AssetList assets_;
+  std::string plan_hash_;
+  std::vector<SealedFile> asset_sums_;
+  TransferResult moved_;
+  VerifyProof proof_;
+  ConvertReport report_;
+};
+
+}  // namespace tessera

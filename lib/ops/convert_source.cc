@@ -1,0 +1,161 @@
+// The source of a conversion, and the state that is to be written.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/reshard/tensor_reader.h>
+#include <tessera/state/roles.h>
+#include <tessera/state/state_values.h>
+#include <tessera/tensor/cast.h>
+
+#include <algorithm>
+
+#include "lib/ops/conversion.h"
+#include "lib/ops/convert_request.h"
+#include "lib/ops/flat_guard.h"
+#include "lib/ops/rank_state.h"
+#include "lib/ops/salvage.h"
+
+namespace tessera {
+
+void Conversion::open_source() {
+  OpenOptions open;
+  open.from = options_.from;
+  const bool edits = options_.prefer_master || options_.optim_keys != OptimKeys::kKeep;
+  open.selection = options_.selection;
+  if (edits) {  // the rest of the selection follows
+    open.selection = {};
+    open.selection.root = options_.selection.root;
+  }
+  open.selection.state_follows = true;
+  open.read = read_;
+  source_ = open_checkpoint(fs_, options_.source, open);
+  check_apart(fs_.canonical(source_.path), destination_);
+  check_not_a_part(fs_, source_, destination_);
+  report_.source = source_.display;
+  report_.from = source_.driver->id();
+  driver_ = &resolve_target(options_, source_.driver->id(), request_);
+  report_.to = driver_->id();
+  report_.notes = source_.notes;
+  report_.notes.insert(report_.notes.end(), source_.manifest.notes.begin(),
+                       source_.manifest.notes.end());
+  if (fs_.stat(destination_) && !options_.force) {
+    fail(Code::kAlreadyExists, fmt::format("{} exists", options_.destination),
+         "choose another DST, or replace it with --force");
+  }
+  check_replaceable(fs_, destination_);
+  if (edits) edit_optimizers();
+}
+
+void Conversion::edit_optimizers() {
+  Manifest& manifest = source_.manifest;
+  if (options_.prefer_master) {
+    std::vector<Note> notes = prefer_masters(manifest);
+    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  }
+  std::vector<Note> notes = rekey_optimizers(manifest, options_.optim_keys);
+  report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  Selection rest = options_.selection;
+  rest.root.clear();
+  rest.state_follows = true;
+  apply_selection(manifest, rest);
+}
+
+/// --to hf: the model alone, without the key it stands under.
+void Conversion::take_model_only() {
+  Manifest& manifest = source_.manifest;
+  Roles roles = find_roles(manifest.state);
+  if (roles.model_roots.size() > 1) {
+    fail(Code::kUnsupported,
+         fmt::format("there are several models: {}", fmt::join(roles.model_roots, ", ")),
+         "choose one with --root");
+  }
+  if (!options_.selection.only) {
+    Selection model;
+    model.only = Part::kModel;
+    apply_selection(manifest, model);
+  }
+  if (!roles.model_roots.empty() && !roles.model_roots[0].empty()) {
+    Selection root;
+    root.root = roles.model_roots[0];
+    apply_selection(manifest, root);
+  }
+}
+
+void Conversion::shape_state() {
+  if (options_.salvage) {
+    report_.lost = salvage(source_, read_, transfer_);
+  } else {
+    source_.locate_all(read_);
+  }
+  expand_state_values(source_.manifest);
+  if (driver_->capabilities().groups_optimizers) {
+    std::vector<Note> notes = group_optimizers(source_.manifest);
+    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  }
+  if (request_.hf_preset) {
+    refuse_flat_parameters(source_.manifest);
+    take_model_only();
+  }
+  std::optional<std::int64_t> world_size = request_.world_size;
+  if (request_.mesh) world_size = request_.mesh->world_size();
+  if (driver_->capabilities().many_ranks) report_.world_size = world_size.value_or(1);
+  std::vector<std::string> dropped =
+      apply_rank_state(source_.manifest, options_.rank_state, world_size);
+  report_.dropped.insert(report_.dropped.end(), dropped.begin(), dropped.end());
+  transform();
+}
+
+void Conversion::transform() {
+  if (AppliedTransformation renamed = apply_renames(source_.manifest, options_.names);
+      renamed.tensors > 0) {
+    report_.transformations.push_back(std::move(renamed));
+  }
+  TransformOutcome done =
+      apply_transformations(source_, options_.transform, request_.hf_preset, transfer_);
+  for (const auto& [name, kept] : done.aliases) report_.dropped.push_back(name);
+  request_.aliases = std::move(done.aliases);
+  report_.notes.insert(report_.notes.end(), done.notes.begin(), done.notes.end());
+  report_.dtypes = std::move(done.dtypes);
+  report_.transformations.insert(report_.transformations.end(),
+                                 std::make_move_iterator(done.applied.begin()),
+                                 std::make_move_iterator(done.applied.end()));
+}
+
+/// Steps of optimizers, for formats that keep one for many parameters.
+void Conversion::read_steps() {
+  if (!driver_->capabilities().needs_steps) return;
+  const Manifest& manifest = source_.manifest;
+  const Roles roles = find_roles(manifest.state);
+  const TensorReader reader(manifest, *source_.directory, transfer_);
+  for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
+    const Value& value = manifest.state.entries[i].value;
+    if (roles.entries[i].role != Role::kOptimState || !value.is_tensor()) continue;
+    const std::uint32_t index = value.tensor_index();
+    const TensorSpec& spec = manifest.tensors[index].spec;
+    if (spec.shape.rank() != 0 || !is_castable(spec.dtype)) continue;
+    Bytes bytes(static_cast<std::size_t>(element_bytes(spec.dtype)));
+    reader.read(index, 0, 1, bytes);
+    double number = 0;
+    to_double(spec.dtype, bytes, {&number, 1});
+    request_.steps.emplace_back(index, number);
+  }
+  std::ranges::sort(request_.steps);
+}
+
+/// Globs of the layout that match no tensor are typing errors. By the names of the result.
+void Conversion::check_layout_globs() const {
+  std::vector<std::string_view> names;
+  for (std::uint32_t i : leaf_tensors(source_.manifest))
+    names.push_back(source_.manifest.tensors[i].name);
+  const auto check = [&names](std::string_view flag, const std::string& glob) {
+    if (std::ranges::any_of(names, [&](auto name) { return glob_match(glob, name); })) return;
+    const std::string near = nearest(glob, names);
+    fail(Code::kInvalidArgument, fmt::format("{} \"{}\" matches no tensor", flag, printable(glob)),
+         near.empty() ? "ckpt-inspect ls shows the names"
+                      : fmt::format("did you mean \"{}\"?", near));
+  };
+  for (const auto& [glob, placements] : request_.placements) check("--placements", glob);
+  for (const std::string& glob : request_.replicate) check("--replicate", glob);
+}
+
+}  // namespace tessera

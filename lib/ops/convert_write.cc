@@ -1,0 +1,133 @@
+// The result of a conversion: written into a stage, proved, published.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/state/roles.h>
+#include <tessera/state/sharding_rule.h>
+
+#include "lib/ops/conversion.h"
+#include "lib/ops/tracker.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kTool = "tessera 0.1.0";
+
+/// Thrown inside prove() to stop publishing when --verify found a difference; never leaves
+/// convert().
+struct VerifyFailed {};
+
+}  // namespace
+
+std::unique_ptr<Stage> Conversion::open_stage() const {
+  StageOptions stage;
+  stage.force = options_.force;
+  stage.resume = options_.resume;
+  stage.single_file = output_.single_file;
+  return Stage::open(fs_, destination_, plan_hash_, stage);
+}
+
+Seal Conversion::make_seal() const {
+  Seal seal;
+  seal.format = driver_->id();
+  seal.tool = kTool;
+  seal.source_path = source_.display;
+  seal.source_format = source_.driver->id();
+  seal.source_tensors = leaf_tensors(source_.manifest).size();
+  seal.source_bytes = plan_->source_bytes();
+  for (std::size_t i = 0; i < output_.files.size(); ++i) {
+    SealedFile file{path_of(output_.files[i]), output_.files[i].size_bytes, {}};
+    if (i < moved_.crc32_per_mib.size()) file.crc32_per_mib = moved_.crc32_per_mib[i];
+    seal.files.push_back(std::move(file));
+  }
+  seal.files.insert(seal.files.end(), asset_sums_.begin(), asset_sums_.end());
+  std::vector<bool> sharded = sharded_tensors(source_.manifest, request_.replicate);
+  for (std::size_t i = 0; i < sharded.size(); ++i) {
+    const StoredTensor& tensor = source_.manifest.tensors[i];
+    if (sharded[i] && !tensor.embedded) seal.sharded.push_back(tensor.name);
+  }
+  return seal;
+}
+
+void Conversion::write() {
+  std::unique_ptr<Stage> stage = open_stage();
+  try {
+    check_room();
+    write_to(*stage);
+  } catch (const VerifyFailed&) {
+    stage->discard();
+  } catch (const Error& error) {
+    if (error.code() == Code::kCancelled && options_.keep_when_cancelled) {
+      stage->flush_journal();
+      stage->keep();
+    } else {
+      stage->discard();
+    }
+    throw;
+  } catch (...) {
+    stage->discard();
+    throw;
+  }
+}
+
+/// Megatron's pointer beside the result, once the result is whole.
+void Conversion::track() {
+  if (!report_.published && !options_.dry_run) return;
+  const auto tracker = Tracker::of(driver_->id(), destination_);
+  if (!tracker) return;
+  report_.notes.insert(report_.notes.begin(),
+                       options_.dry_run ? tracker->plan(fs_) : tracker->publish(fs_));
+}
+
+void Conversion::write_to(Stage& stage) {
+  moved_ = transfer(source_.manifest, *source_.directory, output_, *plan_, fs_, stage, transfer_);
+  const Directory& beside = asset_directory_ ? *asset_directory_ : *source_.directory;
+  for (const FileInfo& asset : assets_.copied) {
+    asset_sums_.push_back(copy_asset(beside, asset, stage));
+  }
+  report_.bytes_read = moved_.bytes_read;
+  report_.bytes_written = moved_.bytes_written;
+  report_.resumed_bytes = moved_.resumed_bytes;
+  const std::vector<Note> lost = cast_notes(source_.manifest, moved_.casts);
+  report_.notes.insert(report_.notes.end(), lost.begin(), lost.end());
+  Seal seal = make_seal();
+  stage.publish([&] { prove(stage, seal); }, [&] { return encode_seal(seal); });
+  report_.published = true;
+}
+
+void Conversion::prove(Stage& stage, Seal& seal) {
+  check_source_unchanged();
+  if (options_.verify) verify(stage, seal);
+  if (options_.cancel != nullptr) options_.cancel->check();
+}
+
+void Conversion::check_source_unchanged() const {
+  for (const StoredFile& file : source_.manifest.files) {
+    std::optional<FileInfo> now = source_.directory->stat(file.path);
+    bool same = now && now->size_bytes == file.size_bytes && now->mtime_ns == file.mtime_ns;
+    if (same || (options_.salvage && !now)) continue;
+    in_file(file.path, [] {
+      fail(Code::kCorrupt, "the source changed while it was read",
+           "run again when nobody writes to it");
+    });
+  }
+}
+
+void Conversion::verify(Stage& stage, Seal& seal) {
+  OpenedCheckpoint written;
+  written.path = stage.directory();
+  written.display = options_.destination;
+  written.file = output_.single_file ? result_name() : "";
+  written.driver = driver_;
+  written.directory = fs_.open_directory(stage.directory());
+  written.manifest = driver_->manifest(written.place(), read_);
+  written.locate_all(read_);
+  bool may_drop = request_.values == KeepPolicy::kDrop || request_.opaque == KeepPolicy::kDrop;
+  proof_ = prove_equal(source_, written, may_drop, transfer_);
+  report_.verify_findings = proof_.findings;
+  report_.verified = proof_.findings.empty();
+  if (!report_.verified) throw VerifyFailed{};
+  seal.tensors = proof_.tensors;
+  seal.root = proof_.root;
+}
+
+}  // namespace tessera
