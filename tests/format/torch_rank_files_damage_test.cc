@@ -69,6 +69,25 @@ const Note* find_note(const Manifest& manifest, std::string_view code) {
 
 }  // namespace
 
+TEST_CASE("padding between parameters that FSDP cannot have written is worth a word") {
+  Folder folder(kLocalOrig);
+  CHECK(!find_note(folder.tolerated(), "CK065"));
+  // FSDP fills it with 42; a parameter's elements stand there where the layout is another model's.
+  const auto file = folder.directory->open(rank_name(1));
+  Bytes bytes(file->size_bytes());
+  file->read_at(0, bytes);
+  const std::string forty_two("\0\0\x28\x42", 4);
+  const std::size_t at = as_text(bytes).find(forty_two);
+  REQUIRE(at != std::string::npos);
+  bytes[at] = std::byte{1};
+  folder.fs.write_file("/c/" + rank_name(1), bytes);
+  const Manifest manifest = folder.tolerated();
+  REQUIRE(find_note(manifest, "CK065"));
+  CHECK(find_note(manifest, "CK065")->severity == "warning");
+  CHECK(find_note(manifest, "CK065")->file == rank_name(1));
+  CHECK_THAT(find_note(manifest, "CK065")->message, Catch::Contains("1 elements of padding"));
+}
+
 TEST_CASE("a flat parameter that one rank has no part of is an error, not a crash") {
   for (const int rank : {0, 1, 2}) {
     CAPTURE(rank);

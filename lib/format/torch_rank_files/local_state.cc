@@ -5,6 +5,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/state/optim_state.h>
+#include <tessera/tensor/cast.h>
 
 #include <algorithm>
 
@@ -177,6 +178,7 @@ std::vector<LocalState::Run> LocalState::runs_of(const Unit& unit) const {
 bool LocalState::add_unit(const Unit& unit) {
   if (!unit.fitted) return false;
   const std::vector<Run> runs = runs_of(unit);
+  if (tolerate_) check_alignment(unit, runs);
   for (const FlatSegment& segment : unit.parameters) {
     Path path = unit.prefix;
     path.push_back(key_item(segment.fqn));
@@ -274,6 +276,36 @@ void LocalState::add_state(const RankEntry& entry, const Optimizer& optimizer,
     const DType dtype = bytes_.tensor({first.file, first.value.tensor_index()}).dtype;
     add_parameter(path, dtype, unit.parameters[p], runs);
   }
+}
+
+/// Padding of the weights: 42 between parameters and behind them with use_orig_params, else 0; no
+/// optimizer changes it. Anything else there is likely a parameter's: the layout is not this one's.
+/// Source: _FLAT_PARAM_PADDING_VALUE, torch/distributed/fsdp/_flat_param.py.
+void LocalState::check_alignment(const Unit& unit, const std::vector<Run>& runs) {
+  for (const Run& run : runs) {
+    std::int64_t strange = 0;
+    for (const FlatSegment& segment : unit.fitted->layout.segments())
+      if (segment.is_padding()) strange += strange_padding(segment, run);
+    if (strange == 0) continue;
+    builder_.manifest().notes.push_back(
+        {"CK065", "warning",
+         fmt::format("{} elements of padding are neither 0 nor 42, which FSDP writes there: the "
+                     "flat layout may be another model's",
+                     strange),
+         builder_.manifest().files.at(run.file).path, unit.entry->name});
+  }
+}
+
+std::int64_t LocalState::strange_padding(const FlatSegment& padding, const Run& run) {
+  const std::int64_t from = std::max(run.begin, padding.begin),
+                     to = std::min(run.end, padding.begin + padding.numel);
+  const TensorRef ref{run.file, run.tensor};
+  const DType dtype = bytes_.tensor(ref).dtype;
+  if (from >= to || !bytes_.is_readable(ref) || !is_castable(dtype)) return 0;
+  const Bytes bytes = bytes_.read(ref, from - run.begin, to - from);
+  std::vector<double> values(static_cast<std::size_t>(to - from));
+  to_double(dtype, bytes, values);
+  return std::ranges::count_if(values, [](double v) { return v != 0 && v != 42; });
 }
 
 /// State of the padding behind the last parameter: zero as long as nothing reads it.

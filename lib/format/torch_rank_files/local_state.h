@@ -90,6 +90,8 @@ class LocalState {
   bool add_members(const RankEntry& entry, const Optimizer& optimizer);
   void add_state(const RankEntry& entry, const Optimizer& optimizer, const Target& target);
   void check_padding(const RankEntry& entry, const Unit& unit);
+  void check_alignment(const Unit& unit, const std::vector<Run>& runs);
+  std::int64_t strange_padding(const FlatSegment& padding, const Run& run);
   void add_unnamed_state(const RankEntry& entry);
   void add_parameter(const Path& path, DType dtype, const FlatSegment& segment,
                      const std::vector<Run>& runs);
