@@ -139,7 +139,7 @@ struct ZipReader::End {
   std::uint64_t directory_offset = 0;
 };
 
-ZipReader::ZipReader(const ByteWindow& window, Bytes head)
+ZipReader::ZipReader(const ByteWindow& window, Bytes head, ZipTop top)
     : blocks_(std::make_unique<Blocks>(window, std::move(head))) {
   const End end = find_end();
   if (end.directory_offset > end.directory_end ||
@@ -147,7 +147,7 @@ ZipReader::ZipReader(const ByteWindow& window, Bytes head)
     bad_zip("the central directory does not end where the end record begins");
   const Bytes directory = blocks_->read(end.directory_offset, end.directory_bytes);
   parse_directory(directory, end);
-  set_prefix_and_names();
+  set_prefix_and_names(top);
   check_extents(end.directory_offset);
 }
 
@@ -249,10 +249,12 @@ std::size_t ZipReader::parse_entry(ByteView directory, std::size_t at) {
   return at + total;
 }
 
-void ZipReader::set_prefix_and_names() {
+void ZipReader::set_prefix_and_names(ZipTop top) {
   if (entries_.empty()) bad_zip("no entries");
-  prefix_ = entries_.front().name.substr(0, entries_.front().name.find('/'));
+  if (top == ZipTop::kOneFolder)
+    prefix_ = entries_.front().name.substr(0, entries_.front().name.find('/'));
   for (ZipEntry& entry : entries_) {
+    if (top == ZipTop::kAsNamed) break;
     if (entry.name.size() <= prefix_.size() || !entry.name.starts_with(prefix_) ||
         entry.name[prefix_.size()] != '/')
       bad_zip(fmt::format("entry \"{}\" is not below the top folder \"{}\"", printable(entry.name),
@@ -279,7 +281,7 @@ void ZipReader::check_extents(std::uint64_t directory_offset) {
   std::uint64_t limit = directory_offset;
   for (std::size_t i = order.size(); i-- > 0;) {
     ZipEntry& entry = entries_[order[i]];
-    const std::uint64_t fixed = kLocalBytes + prefix_.size() + 1 + entry.name.size();
+    const std::uint64_t fixed = kLocalBytes + name_bytes(entry);
     if (entry.header_offset > limit || limit - entry.header_offset < fixed ||
         limit - entry.header_offset - fixed < entry.size_bytes)
       bad_zip(fmt::format("record \"{}\" ({} bytes) overlaps what follows it, or leaves the file",
@@ -310,21 +312,21 @@ std::uint64_t ZipReader::data_offset(const ZipEntry& entry) {
   };
   refuse_compression(entry);
   const std::uint64_t room = entry.end_limit - entry.header_offset;
-  const std::uint64_t name_bytes = prefix_.size() + 1 + entry.name.size();
-  const Bytes fixed = blocks_->read(entry.header_offset, kLocalBytes + name_bytes);
+  const std::uint64_t name_length = name_bytes(entry);
+  const std::string name = prefix_.empty() ? entry.name : prefix_ + "/" + entry.name;
+  const Bytes fixed = blocks_->read(entry.header_offset, kLocalBytes + name_length);
   if (u32(fixed, 0) != kLocalSignature) refuse("no signature");
-  if (u16(fixed, 26) != name_bytes ||
-      as_text(fixed).substr(kLocalBytes) != prefix_ + "/" + entry.name)
+  if (u16(fixed, 26) != name_length || as_text(fixed).substr(kLocalBytes) != name)
     refuse("another name than in the directory");
   if (u16(fixed, 6) != entry.flags || u16(fixed, 8) != kMethodStored)
     refuse("other flags or method than in the directory");
   const std::uint64_t extra_bytes = u16(fixed, 28);
-  const std::uint64_t header = kLocalBytes + name_bytes + extra_bytes;
+  const std::uint64_t header = kLocalBytes + name_length + extra_bytes;
   const bool descriptor = entry.flags & kFlagDescriptor;
   const std::uint64_t tail = descriptor ? 12 : 0;  // a descriptor without its optional signature
   if (header > room || room - header < entry.size_bytes || room - header - entry.size_bytes < tail)
     refuse("the record overlaps what follows it");
-  const Bytes extra = blocks_->read(entry.header_offset + kLocalBytes + name_bytes, extra_bytes);
+  const Bytes extra = blocks_->read(entry.header_offset + kLocalBytes + name_length, extra_bytes);
   auto zip64 = find_zip64(extra);
   // With a descriptor, zeros mean "see below".
   const auto agrees = [&](std::uint64_t here, std::uint64_t there) {

@@ -43,7 +43,8 @@ bool is_part_of_folder(std::string_view name) {
 }
 
 bool could_be_checkpoint_file(std::string_view name) {
-  for (std::string_view suffix : {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".h5", ".hdf5"})
+  for (std::string_view suffix :
+       {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".h5", ".hdf5", ".keras"})
     if (name.ends_with(suffix)) return true;
   return false;
 }

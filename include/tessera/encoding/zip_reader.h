@@ -1,5 +1,6 @@
 #pragma once
-// Reader of the zip archives that torch.save writes: every record stored, one top folder.
+// Reader of the zip archives that torch.save writes: every record stored, one top folder (or none,
+// as Keras writes them).
 //
 //   local header | name | extra | bytes | descriptor     per record, the first at 0
 //   central directory | zip64 end | locator | end        ends with the window
@@ -32,18 +33,21 @@ struct ZipEntry {
   std::uint16_t method = 0;  // 0 stored; others are listed but never read
 };
 
+/// Where the entries stand.
+enum class ZipTop : std::uint8_t { kOneFolder, kAsNamed };
+
 class ZipReader {
  public:
   /// Reads and checks the directory. `head`: the first head_bytes() of the window, if the caller
   /// has them.
-  explicit ZipReader(const ByteWindow& window, Bytes head = {});
+  explicit ZipReader(const ByteWindow& window, Bytes head = {}, ZipTop top = ZipTop::kOneFolder);
   /// All of a small window; of others a block that holds the first records.
   static std::uint64_t head_bytes(const ByteWindow& window);
   ~ZipReader();
   ZipReader(ZipReader&&) noexcept;
   ZipReader& operator=(ZipReader&&) noexcept;
 
-  const std::string& prefix() const { return prefix_; }  // the top folder
+  const std::string& prefix() const { return prefix_; }  // the top folder; "" with kAsNamed
   const std::vector<ZipEntry>& entries() const {
     return entries_;
   }  // as in the directory; folders left out
@@ -64,7 +68,11 @@ class ZipReader {
   void read_zip64_end(End& end);
   void parse_directory(ByteView directory, const End& end);
   std::size_t parse_entry(ByteView directory, std::size_t at);
-  void set_prefix_and_names();
+  void set_prefix_and_names(ZipTop top);
+  /// As in the archive, the top folder included.
+  std::uint64_t name_bytes(const ZipEntry& entry) const {
+    return entry.name.size() + (prefix_.empty() ? 0 : prefix_.size() + 1);
+  }
   void check_extents(std::uint64_t directory_offset);
 
   std::unique_ptr<Blocks> blocks_;

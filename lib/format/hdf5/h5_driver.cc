@@ -5,21 +5,33 @@
 #include "lib/format/hdf5/h5_files.h"
 #include "lib/format/hdf5/h5_output_plan.h"
 #include "lib/format/hdf5/h5_reader.h"
+#include "lib/format/hdf5/keras_files.h"
 
 namespace tessera {
 namespace {
 
 using Answer = ProbeResult::Answer;
 
+std::string_view kind_of(const std::string& name) {
+  return h5::has_index_suffix(name)   ? "index of Keras weights"
+         : h5::has_keras_suffix(name) ? "Keras archive"
+                                      : "HDF5 file";
+}
+
 ProbeResult probe_folder(const Directory& directory) {
   const auto main = h5::main_file(directory);
   if (!main) return {};
-  return {Answer::kYes, fmt::format("has the HDF5 file {}", *main)};
+  return {Answer::kYes, fmt::format("has the {} {}", kind_of(*main), *main)};
 }
 
 ProbeResult probe_file(const Place& place) {
-  if (h5::looks_like_hdf5(*place.directory->open(place.file)))
-    return {Answer::kYes, "has HDF5's signature"};
+  if (h5::has_index_suffix(place.file)) {
+    h5::read_keras_index(*place.directory, place.file);
+    return {Answer::kYes, "lists the shards of Keras weights"};
+  }
+  const auto file = place.directory->open(place.file);
+  if (h5::looks_like_keras(*file)) return {Answer::kYes, "is a zip that holds model.weights.h5"};
+  if (h5::looks_like_hdf5(*file)) return {Answer::kYes, "has HDF5's signature"};
   if (h5::has_hdf5_suffix(place.file))
     return {Answer::kMaybe, "is named like an HDF5 file, but has no signature of one"};
   return {};

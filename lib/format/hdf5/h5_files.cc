@@ -10,6 +10,7 @@
 #include "lib/format/findings.h"
 #include "lib/format/hdf5/h5_helper.h"
 #include "lib/format/hdf5/h5_names.h"
+#include "lib/format/hdf5/keras_files.h"
 
 namespace tessera::h5 {
 namespace {
@@ -54,12 +55,26 @@ const DescribedFile& FileSet::get(const std::string& path) {
     DescribedFile described;
     described.size_bytes = file->size_bytes();
     described.number = static_cast<std::uint32_t>(files_.size());
-    described.report = parse_report(describe_file(helper_, *file));
-    described.end = stated_end(*file);
+    if (looks_like_keras(*file)) {
+      KerasArchive archive = open_keras(*file);
+      described.base = archive.offset;
+      described.size_bytes = archive.length;
+      described.texts = std::move(archive.texts);
+    }
+    const FilePart part(*file, described.base, described.size_bytes);
+    described.report = parse_report(describe_file(helper_, part));
+    described.end = stated_end(part);
     const auto info = directory_.stat(path);
-    files_.push_back({path, described.size_bytes, info ? info->mtime_ns : 0});
+    files_.push_back({path, file->size_bytes(), info ? info->mtime_ns : 0});
     return described_.emplace(path, std::move(described)).first->second;
   });
+}
+
+std::vector<Piece> FileSet::pieces(const DescribedFile& file, const Dataset& dataset,
+                                   DType dtype) const {
+  std::vector<Piece> out = pieces_of(dataset, dtype, file.number, file.size_bytes);
+  for (Piece& piece : out) piece.offset += file.base;
+  return out;
 }
 
 std::string FileSet::absence(const std::string& path) const {
@@ -94,12 +109,23 @@ bool has_hdf5_suffix(std::string_view name) {
 }
 
 std::optional<std::string> main_file(const Directory& directory) {
-  std::vector<std::string> files;
-  for (const FileInfo& info : directory.list())
-    if (info.type == FileType::kRegular && !info.name.starts_with('.') &&
-        has_hdf5_suffix(info.name))
-      files.push_back(info.name);
-  std::erase_if(files, [&](const auto& name) { return !looks_like_hdf5(*directory.open(name)); });
+  std::vector<std::string> files, indexes;
+  for (const FileInfo& info : directory.list()) {
+    if (info.type != FileType::kRegular || info.name.starts_with('.')) continue;
+    if (has_hdf5_suffix(info.name) || has_keras_suffix(info.name)) files.push_back(info.name);
+    if (has_index_suffix(info.name)) indexes.push_back(info.name);
+  }
+  std::erase_if(files, [&](const auto& name) {
+    const auto file = directory.open(name);
+    return !looks_like_hdf5(*file) && !looks_like_keras(*file);
+  });
+  if (indexes.size() == 1) {
+    // The index stands for its shards; a file beside them is another checkpoint.
+    const std::vector<std::string> shards = read_keras_index(directory, indexes[0]).shards;
+    const bool all = std::ranges::all_of(
+        files, [&](const auto& name) { return std::ranges::binary_search(shards, name); });
+    return all ? std::optional(indexes[0]) : std::nullopt;
+  }
   if (files.size() == 1) return files[0];
   if (files.empty() || files.size() > kMaxCandidates) return std::nullopt;
   std::set<std::string> parts;

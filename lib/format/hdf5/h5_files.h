@@ -7,7 +7,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "lib/format/hdf5/h5_pieces.h"
 #include "lib/format/hdf5/h5_report.h"
 
 namespace tessera::h5 {
@@ -15,6 +18,8 @@ namespace tessera::h5 {
 struct DescribedFile {
   std::uint32_t number = 0;  // in Manifest::files
   std::uint64_t size_bytes = 0;
+  std::uint64_t base = 0;  // where the HDF5 file begins in a .keras archive
+  std::vector<std::pair<std::string, std::string>> texts;  // beside it in that archive
   std::optional<std::uint64_t> end;  // by its superblock: what follows is not the file's
   Report report;
 };
@@ -26,6 +31,8 @@ class FileSet {
 
   /// Throws as Directory::open and describe_file do, with the file as context.
   const DescribedFile& get(const std::string& path);
+  /// pieces_of(), with places in the file as it lies in the folder.
+  std::vector<Piece> pieces(const DescribedFile& file, const Dataset& dataset, DType dtype) const;
   /// Why it cannot be read: "it is missing", "it is a symbolic link ..."; empty where it can.
   std::string absence(const std::string& path) const;
   const std::map<std::string, DescribedFile>& described() const { return described_; }
@@ -47,8 +54,9 @@ std::optional<std::uint64_t> stated_end(const ReadFile& file);
 /// ".h5", ".hdf5".
 bool has_hdf5_suffix(std::string_view name);
 
-/// The file a folder stands for: its only HDF5 file, or the one that names all others in virtual
-/// datasets (seen by their names in its first MiB). nullopt: none, or several.
+/// The file a folder stands for: its only HDF5 file or .keras archive, the index of Keras' shards,
+/// or the one that names all others in virtual datasets (seen by their names in its first MiB).
+/// nullopt: none, or several.
 std::optional<std::string> main_file(const Directory& directory);
 
 }  // namespace tessera::h5

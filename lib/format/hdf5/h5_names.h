@@ -11,6 +11,8 @@ inline constexpr std::string_view kVersionAttribute = "tessera.version";  // of 
 inline constexpr std::string_view kStateDataset = "tessera.state";        // JSON, in the root group
 inline constexpr std::string_view kDefaultFile = "checkpoint.h5";         // in a folder
 
+inline constexpr std::string_view kMissingFile = "CK010";    // a shard of Keras weights
+inline constexpr std::string_view kNotInShard = "CK030";     // what the index places in a shard
 inline constexpr std::string_view kTrailingBytes = "CK023";  // behind the end of the file it states
 inline constexpr std::string_view kExternalLink = "CK080";   // not followed
 inline constexpr std::string_view kOtherName = "CK081";      // soft links and second names

@@ -19,6 +19,7 @@
 #include "lib/format/hdf5/h5_own_state.h"
 #include "lib/format/hdf5/h5_pieces.h"
 #include "lib/format/hdf5/h5_virtual.h"
+#include "lib/format/hdf5/keras_files.h"
 
 namespace tessera::h5 {
 namespace {
@@ -54,13 +55,17 @@ class ManifestBuilder {
       if (!found) fail(Code::kNotFound, "the folder has no HDF5 file, or several", "name one");
       main_ = *found;
     }
-    const Report& report = files_.get(main_).report;
-    own_ = OwnState::read(report, *place_.directory, main_, options_.memory_limit_bytes);
-    list_dtypes(report);
-    for (const Item& item : report.items) add(report, item);
-    for (const LinkInfo& link : report.links) add_link(link);
-    for (const Problem& problem : report.problems) add_problem(problem);
-    if (own_) restore_state(report);
+    if (has_index_suffix(main_)) {
+      add_shards();
+    } else {
+      const DescribedFile& file = files_.get(main_);
+      if (file.base == 0)
+        own_ = OwnState::read(file.report, *place_.directory, main_, options_.memory_limit_bytes);
+      add_report(file.report);
+      for (const auto& [name, text] : file.texts)
+        out_.state.entries.push_back({name, {key_item(name)}, Value::string(text)});
+      if (own_) restore_state(file.report);
+    }
     note_trailing_bytes();
     describe();
     check_declared();
@@ -68,6 +73,57 @@ class ManifestBuilder {
   }
 
  private:
+  void add_report(const Report& report) {
+    list_dtypes(report);
+    for (const Item& item : report.items) add(report, item);
+    for (const LinkInfo& link : report.links) add_link(link);
+    for (const Problem& problem : report.problems) add_problem(problem);
+  }
+
+  /// Keras' sharded weights: the trees of all shards are one.
+  void add_shards() {
+    const std::string index_file = main_;
+    const KerasIndex index = read_keras_index(*place_.directory, index_file);
+    add_index_file(index_file);
+    for (const std::string& shard : index.shards) {
+      if (const std::string why = files_.absence(shard); !why.empty()) {
+        findings_.error(kMissingFile,
+                        fmt::format("{}: {}", why, lost_groups(index, shard, index_file)), shard);
+        continue;
+      }
+      main_ = shard;
+      const Report& report = files_.get(shard).report;
+      dtypes_.clear();
+      add_report(report);
+      check_groups(index, shard, report);
+    }
+    main_ = index_file;
+    std::set<std::string_view> names;
+    for (const StateEntry& entry : out_.state.entries)
+      if (!names.insert(entry.name).second)
+        fail(Code::kCorrupt, fmt::format("two shards hold \"{}\"", printable(entry.name)));
+  }
+  void add_index_file(const std::string& name) {
+    const auto info = place_.directory->stat(name);
+    if (info) out_.files.push_back({name, info->size_bytes, info->mtime_ns});
+  }
+  static std::string lost_groups(const KerasIndex& index, const std::string& shard,
+                                 const std::string& index_file) {
+    std::vector<std::string> lost;
+    for (const auto& [path, shards] : index.groups)
+      if (std::ranges::find(shards, shard) != shards.end()) lost.push_back(dotted_name(path));
+    return fmt::format("{} places {} group{} of variables in it, \"{}\" first", index_file,
+                       lost.size(), lost.size() == 1 ? "" : "s", printable(lost.front()));
+  }
+  void check_groups(const KerasIndex& index, const std::string& shard, const Report& report) {
+    std::set<std::string_view> there;
+    for (const Group& group : report.groups) there.insert(group.path);
+    for (const auto& [path, shards] : index.groups)
+      if (!there.contains(path) && std::ranges::find(shards, shard) != shards.end())
+        findings_.error(kNotInShard, "the index places it in this file, which does not hold it",
+                        shard, dotted_name(path));
+  }
+
   /// Attributes that say what raw bits mean.
   void list_dtypes(const Report& report) {
     for (const NamedValue& v : report.values)
@@ -155,7 +211,7 @@ class ManifestBuilder {
       const DescribedFile& file = files_.get(main_);
       pieces = dataset.layout == LayoutKind::kVirtual
                    ? resolve_virtual(files_, main_, dataset, dtype)
-                   : pieces_of(dataset, dtype, file.number, file.size_bytes);
+                   : files_.pieces(file, dataset, dtype);
     } catch (const Error& error) {
       if (error.code() == Code::kUnsupported)
         return refuse(name, error.code(), error.status().message);
@@ -232,7 +288,11 @@ class ManifestBuilder {
 
   void describe() {
     const std::size_t others = out_.files.size() - 1;
-    out_.dialect = own_          ? "HDF5, written by Tessera"
+    const bool archive = has_keras_suffix(main_);
+    out_.dialect = own_      ? "HDF5, written by Tessera"
+                   : archive ? "a Keras archive"
+                   : has_index_suffix(main_)
+                       ? fmt::format("Keras weights in {} shard{}", others, others == 1 ? "" : "s")
                    : others == 0 ? "one HDF5 file"
                                  : fmt::format("an HDF5 file over {} others", others);
   }

@@ -172,7 +172,7 @@ class VirtualResolver {
     if (source->layout == LayoutKind::kExternal)
       fail(Code::kCorrupt, "its source keeps its bytes in an external file, which is refused");
     if (source->layout == LayoutKind::kVirtual) return resolve(path, *source, dtype, depth + 1);
-    return pieces_of(*source, dtype, file.number, file.size_bytes);
+    return files_.pieces(file, *source, dtype);
   }
 
   /// The mapping's file as a path in the folder.
