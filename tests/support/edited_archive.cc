@@ -1,9 +1,8 @@
 #include "tests/support/edited_archive.h"
 
 #include <tessera/base/error.h>
-#include <tessera/storage/checksum.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "lib/state/tensor_remapper.h"
 
@@ -43,14 +42,12 @@ EditedArchive::EditedArchive(const Directory& directory, const std::string& name
   for (const ArchiveTensor& tensor : archive_.tensors) {
     ArchiveWriteTensor copy;
     copy.spec = {tensor.dtype, tensor.shape};
-    copy.storage = static_cast<std::uint32_t>(tensors_.size());
     copy.is_parameter = tensor.is_parameter;
     copy.requires_grad = tensor.requires_grad;
     const auto item = static_cast<std::uint64_t>(element_bytes(tensor.dtype));
-    data_.push_back(window.read(archive_.storages[tensor.storage].offset +
-                                    static_cast<std::uint64_t>(tensor.storage_offset) * item,
-                                static_cast<std::uint64_t>(copy.spec.size_bytes())));
-    tensors_.push_back(copy);
+    tensors_.add(copy, window.read(archive_.storages[tensor.storage].offset +
+                                       static_cast<std::uint64_t>(tensor.storage_offset) * item,
+                                   static_cast<std::uint64_t>(copy.spec.size_bytes())));
   }
 }
 
@@ -87,45 +84,23 @@ void EditedArchive::erase(const Keys& keys) {
   });
 }
 
-Value EditedArchive::tensor(const Shape& shape, const std::vector<float>& values) {
-  ArchiveWriteTensor made;
-  made.spec = {DType::kFloat32, shape};
-  made.storage = static_cast<std::uint32_t>(tensors_.size());
-  Bytes bytes(values.size() * sizeof(float));
-  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-  tensors_.push_back(made);
-  data_.push_back(std::move(bytes));
-  return Value::tensor(made.storage);
-}
-
 void EditedArchive::edit_bytes(const Keys& keys, const std::function<void(MutableBytes)>& edit) {
-  edit(data_.at(at(keys).tensor_index()));
+  edit(tensors_.data(at(keys).tensor_index()));
 }
 
 Bytes EditedArchive::render() const {
-  std::vector<ArchiveWriteTensor> used;
+  RankArchive used;  // those that the tree still holds, in its order
   std::vector<std::uint32_t> from;
   TensorRemapper in_order([&](std::uint32_t index) {
     const auto known = std::ranges::find(from, index);
     const auto number = static_cast<std::uint32_t>(known - from.begin());
     if (known != from.end()) return number;
     from.push_back(index);
-    used.push_back(tensors_.at(index));
-    used.back().storage = number;
+    used.add(tensors_.written(index), tensors_.data(index));
     return number;
   });
   const Value root = in_order(archive_.root);
-  const TorchArchiveLayout layout(root, used, archive_.prefix);
-  const auto crc = [&](std::uint32_t storage) { return crc32(0, data_[from[storage]]); };
-  Bytes out;
-  for (std::size_t p = 0; p < layout.pieces().size(); ++p) {
-    const auto& piece = layout.pieces()[p];
-    const Bytes part = piece.kind == TorchArchiveLayout::Piece::Kind::kStorage
-                           ? data_[from[piece.storage]]
-                           : layout.render(p, crc);
-    out.insert(out.end(), part.begin(), part.end());
-  }
-  return out;
+  return used.render(root, archive_.prefix);
 }
 
 }  // namespace tessera::testing

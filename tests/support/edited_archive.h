@@ -24,7 +24,9 @@ class EditedArchive {
   void set(const Keys& keys, Value value);
   void erase(const Keys& keys);
   /// A new tensor, to be set somewhere.
-  Value tensor(const Shape& shape, const std::vector<float>& values);
+  Value tensor(const Shape& shape, const std::vector<float>& values) {
+    return tensors_.tensor(shape, values);
+  }
   /// Changes the bytes of the tensor that stands there.
   void edit_bytes(const Keys& keys, const std::function<void(MutableBytes)>& edit);
 
@@ -33,8 +35,7 @@ class EditedArchive {
 
  private:
   TorchArchive archive_;
-  std::vector<ArchiveWriteTensor> tensors_;
-  std::vector<Bytes> data_;
+  RankArchive tensors_;
 };
 
 }  // namespace tessera::testing

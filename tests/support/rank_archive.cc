@@ -15,27 +15,28 @@ ValueDict items_of(std::vector<std::pair<std::string, Value>> items) {
 
 }  // namespace
 
+Value RankArchive::add(ArchiveWriteTensor tensor, Bytes bytes) {
+  tensor.storage = static_cast<std::uint32_t>(tensors_.size());
+  tensors_.push_back(tensor);
+  data_.push_back(std::move(bytes));
+  return Value::tensor(tensor.storage);
+}
+
 Value RankArchive::tensor(const Shape& shape, const std::vector<float>& values) {
   ArchiveWriteTensor made;
   made.spec = {DType::kFloat32, shape};
-  made.storage = static_cast<std::uint32_t>(tensors_.size());
   Bytes bytes(values.size() * sizeof(float));
   if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-  tensors_.push_back(made);
-  data_.push_back(std::move(bytes));
-  return Value::tensor(made.storage);
+  return add(std::move(made), std::move(bytes));
 }
 
 Value RankArchive::half(const Shape& shape, const std::vector<float>& values) {
   ArchiveWriteTensor made;
   made.spec = {DType::kBFloat16, shape};
-  made.storage = static_cast<std::uint32_t>(tensors_.size());
   Bytes bytes(values.size() * 2);
   for (std::size_t i = 0; i < values.size(); ++i)
     std::memcpy(bytes.data() + 2 * i, reinterpret_cast<const char*>(&values[i]) + 2, 2);
-  tensors_.push_back(made);
-  data_.push_back(std::move(bytes));
-  return Value::tensor(made.storage);
+  return add(std::move(made), std::move(bytes));
 }
 
 Bytes RankArchive::render(const Value& root, const std::string& prefix) const {

@@ -15,6 +15,11 @@ class RankArchive {
   Value tensor(const Shape& shape, const std::vector<float>& values);
   /// bfloat16, values cut to their upper halves.
   Value half(const Shape& shape, const std::vector<float>& values);
+  /// Any tensor with these bytes; its storage gets a number here.
+  Value add(ArchiveWriteTensor tensor, Bytes bytes);
+  const ArchiveWriteTensor& written(std::uint32_t index) const { return tensors_.at(index); }
+  Bytes& data(std::uint32_t index) { return data_.at(index); }
+  const Bytes& data(std::uint32_t index) const { return data_.at(index); }
   /// The file's bytes.
   Bytes render(const Value& root, const std::string& prefix = "archive") const;
 
