@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "lib/encoding/python_dict.h"
 #include "lib/encoding/utf8.h"
 
 namespace tessera {
@@ -68,7 +69,6 @@ class Decoder {
   ValueList list(std::span<const Node> nodes, int levels, int& height);
   ValueDict dict(std::span<const Node> pairs, int levels, int& height);
   void add_pair(ValueDict& out, Node key, Node value, int levels, int& height);
-  void merge_duplicates(ValueDict& entries) const;
 
   bool bare(Node node) const {
     return !graph_.state(node) && graph_.items(node).empty() && graph_.dict_items(node).empty() &&
@@ -223,25 +223,8 @@ ValueDict Decoder::dict(std::span<const Node> pairs, int levels, int& height) {
   out.reserve(pairs.size() / 2);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2)
     add_pair(out, pairs[i], pairs[i + 1], levels, height);
-  merge_duplicates(out);
+  merge_equal_keys(out);
   return out;
-}
-
-/// As in Python: the first place, the last value.
-void Decoder::merge_duplicates(ValueDict& entries) const {
-  std::unordered_map<std::string_view, std::size_t> strings;
-  std::unordered_map<std::int64_t, std::size_t> integers;
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    std::size_t first = kept;
-    const Value& key = entries[i].first;
-    if (key.is_string()) first = strings.try_emplace(key.as_string(), kept).first->second;
-    if (key.is_int()) first = integers.try_emplace(key.as_int(), kept).first->second;
-    if (first == kept && i != kept) entries[kept] = std::move(entries[i]);
-    if (first != kept) entries[first].second = std::move(entries[i].second);
-    kept += first == kept;
-  }
-  entries.resize(kept);
 }
 
 std::optional<Value> Decoder::mapping(Node node, std::string_view name, int levels, int& height) {
@@ -260,7 +243,7 @@ std::optional<Value> Decoder::mapping(Node node, std::string_view name, int leve
   }
   for (ValueDict more = dict(graph_.dict_items(node), levels, height); auto& pair : more)
     entries.push_back(std::move(pair));
-  merge_duplicates(entries);
+  merge_equal_keys(entries);
   const auto state = graph_.state(node);
   if (name == "OrderedDict")
     return Value::ordered_dict(std::move(entries), state ? child(*state, levels, height) : Value());
