@@ -105,7 +105,7 @@ const FormatDriver& resolve_target(const ConvertOptions& options, std::string_vi
   if (!implied.empty() && !can.one_file_result) {
     fail(Code::kInvalidArgument, fmt::format("{} does not fit in one file", id));
   }
-  std::int64_t ranks = request.mesh ? request.mesh->world_size() : request.world_size.value_or(1);
+  const std::int64_t ranks = writing_ranks(*driver, request);
   if (ranks < 1) fail(Code::kInvalidArgument, fmt::format("world size {} is not positive", ranks));
   if (ranks > 1 && !can.many_ranks) {
     fail(Code::kUnsupported, fmt::format("{} holds one rank, not {}", id, ranks),
@@ -116,6 +116,14 @@ const FormatDriver& resolve_target(const ConvertOptions& options, std::string_vi
   if (request.single_file) stem = stem.substr(0, stem.find_last_of('.'));
   request.file_stem = stem;
   return *driver;
+}
+
+std::int64_t writing_ranks(const FormatDriver& driver, const TargetRequest& request) {
+  if (!request.mesh) return request.world_size.value_or(1);
+  std::int64_t ranks = request.mesh->world_size();
+  for (const MeshDim& dim : request.mesh->dims())
+    if (dim.name == "vpp" && driver.id().starts_with("megatron-")) ranks /= dim.size;
+  return ranks;
 }
 
 std::string resolve_destination(const FileSystem& fs, const std::string& destination) {

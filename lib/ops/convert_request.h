@@ -16,6 +16,9 @@ std::string format_of_suffix(std::string_view destination);
 const FormatDriver& resolve_target(const ConvertOptions& options, std::string_view source_format,
                                    TargetRequest& request);
 
+/// Writing ranks that the request asks for. Megatron's `vpp` counts model chunks of a rank.
+std::int64_t writing_ranks(const FormatDriver& driver, const TargetRequest& request);
+
 /// Absolute, without links; the last component may be absent. Throws kNotFound when the folder
 /// above is.
 std::string resolve_destination(const FileSystem& fs, const std::string& destination);

@@ -97,7 +97,7 @@ void Conversion::shape_state() {
     take_model_only();
   }
   std::optional<std::int64_t> world_size = request_.world_size;
-  if (request_.mesh) world_size = request_.mesh->world_size();
+  if (request_.mesh) world_size = writing_ranks(*driver_, request_);
   if (driver_->capabilities().many_ranks) report_.world_size = world_size.value_or(1);
   std::vector<std::string> dropped =
       apply_rank_state(source_.manifest, options_.rank_state, world_size);

@@ -54,6 +54,17 @@ TEST_CASE("names say which dim tensor parallelism cuts") {
   CHECK_FALSE(tp_rule("decoder.layers.0.mlp.linear_fc2.weight").gated);
 }
 
+TEST_CASE(
+    "a first MLP matrix with twice the rows of the second's columns is a pair of gate and up") {
+  CHECK(gated_by_shapes({{"l.0.linear_fc1.weight", {16, 4}}, {"l.0.linear_fc2.weight", {4, 8}}}));
+  CHECK(gated_by_shapes({{"a.linear_fc1.weight7", {16, 4}}, {"a.linear_fc2.weight7", {4, 8}}}));
+  CHECK(gated_by_shapes({{"a.linear_fc1.weight", {3, 16, 4}}, {"a.linear_fc2.weight", {3, 4, 8}}}));
+  CHECK_FALSE(
+      gated_by_shapes({{"l.dense_h_to_4h.weight", {16, 4}}, {"l.dense_4h_to_h.weight", {4, 16}}}));
+  CHECK_FALSE(gated_by_shapes({{"l.linear_fc1.weight", {16, 4}}}));
+  CHECK_FALSE(gated_by_shapes({}));
+}
+
 TEST_CASE("layers and experts are found in names") {
   CHECK(layer_name("decoder.layers.12.mlp.x")->layer == 12);
   CHECK(layer_name("layers.3")->with(5) == "layers.5");

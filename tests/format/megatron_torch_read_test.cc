@@ -86,7 +86,7 @@ TEST_CASE("the copy of a tied embedding in the last stage is a replica of it") {
   }
 }
 
-TEST_CASE("without args matrices are plain and one number after the rank is a stage") {
+TEST_CASE("without args shapes tell gated matrices and one number after the rank is a stage") {
   ToyOptions options;
   options.tp = 2;
   options.pp = 2;

@@ -12,7 +12,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr std::int64_t kHidden = 4;
+constexpr std::int64_t kHidden = 4;  // times ToyOptions::scale
 
 std::vector<float> numbers(const std::string& salt, std::int64_t count) {
   std::vector<float> out;
@@ -164,7 +164,7 @@ class ToyRank {
         {"pipeline_model_parallel_size", number(options_.pp)},
         {"expert_model_parallel_size", number(options_.ep)},
         {"swiglu", Value::boolean(options_.gated)},
-        {"num_attention_heads", number(4)},
+        {"num_attention_heads", number(4 * options_.scale)},
         {"untie_embeddings_and_output_weights", Value::boolean(!options_.tied)},
         {"rank", number(p_ * options_.tp + t_)}};
     for (const auto& item : options_.more_args) items.push_back(item);
@@ -278,40 +278,43 @@ class ToyRank {
 
 std::vector<ToyTensor> toy_model(const ToyOptions& options) {
   std::vector<ToyTensor> model;
+  const std::int64_t hidden = kHidden * options.scale;
+  const std::int64_t wide = 16 * options.scale, narrow = 8 * options.scale;
   const auto add = [&](std::string name, std::int64_t rows, std::int64_t columns, ToyCut cut) {
     ToyTensor tensor{std::move(name), rows, columns, cut, {}};
     tensor.values = numbers(tensor.name, rows * (columns ? columns : 1));
     model.push_back(std::move(tensor));
   };
-  const ToyCut gated = options.gated && options.with_args ? ToyCut::kGated : ToyCut::kRows;
-  add("embedding.word_embeddings.weight", options.vocabulary, kHidden, ToyCut::kRows);
+  const ToyCut gated = options.gated ? ToyCut::kGated : ToyCut::kRows;
+  add("embedding.word_embeddings.weight", options.vocabulary, hidden, ToyCut::kRows);
   for (std::int64_t n = 0; n < options.layers; ++n) {
     const std::string layer = fmt::format("decoder.layers.{}.", n);
-    add(layer + "self_attention.linear_proj.weight", kHidden, kHidden, ToyCut::kColumns);
-    add(layer + "self_attention.linear_proj.bias", kHidden, 0, ToyCut::kNone);
-    add(layer + "self_attention.linear_qkv.layer_norm_weight", kHidden, 0, ToyCut::kNone);
-    add(layer + "self_attention.linear_qkv.weight", 3 * kHidden, kHidden, ToyCut::kRows);
-    add(layer + "self_attention.linear_qkv.bias", 3 * kHidden, 0, ToyCut::kRows);
+    add(layer + "self_attention.linear_proj.weight", hidden, hidden, ToyCut::kColumns);
+    add(layer + "self_attention.linear_proj.bias", hidden, 0, ToyCut::kNone);
+    add(layer + "self_attention.linear_qkv.layer_norm_weight", hidden, 0, ToyCut::kNone);
+    add(layer + "self_attention.linear_qkv.weight", 3 * hidden, hidden, ToyCut::kRows);
+    add(layer + "self_attention.linear_qkv.bias", 3 * hidden, 0, ToyCut::kRows);
     if (options.experts == 0) {
-      add(layer + "mlp.linear_fc1.weight", 16, kHidden, gated);
-      add(layer + "mlp.linear_fc1.bias", 16, 0, gated);
-      add(layer + "mlp.linear_fc2.weight", kHidden, 8, ToyCut::kColumns);
+      add(layer + "mlp.linear_fc1.weight", wide, hidden, gated);
+      add(layer + "mlp.linear_fc1.bias", wide, 0, gated);
+      add(layer + "mlp.linear_fc2.weight", hidden, narrow, ToyCut::kColumns);
       continue;
     }
-    add(layer + "mlp.router.weight", options.experts, kHidden, ToyCut::kNone);
+    add(layer + "mlp.router.weight", options.experts, hidden, ToyCut::kNone);
     // A module each, or, in odd layers, grouped matrices.
     for (std::int64_t e = 0; e < options.experts && n % 2 == 0; ++e) {
       const std::string expert = fmt::format("{}mlp.experts.local_experts.{}.", layer, e);
-      add(expert + "linear_fc1.weight", 16, kHidden, gated);
-      add(expert + "linear_fc2.weight", kHidden, 8, ToyCut::kColumns);
+      add(expert + "linear_fc1.weight", wide, hidden, gated);
+      add(expert + "linear_fc2.weight", hidden, narrow, ToyCut::kColumns);
     }
     for (std::int64_t e = 0; e < options.experts && n % 2 == 1; ++e)
-      add(fmt::format("{}mlp.experts.linear_fc1.weight{}", layer, e), 16, kHidden, gated);
+      add(fmt::format("{}mlp.experts.linear_fc1.weight{}", layer, e), wide, hidden, gated);
     for (std::int64_t e = 0; e < options.experts && n % 2 == 1; ++e)
-      add(fmt::format("{}mlp.experts.linear_fc2.weight{}", layer, e), kHidden, 8, ToyCut::kColumns);
+      add(fmt::format("{}mlp.experts.linear_fc2.weight{}", layer, e), hidden, narrow,
+          ToyCut::kColumns);
   }
-  add("decoder.final_layernorm.weight", kHidden, 0, ToyCut::kNone);
-  if (!options.tied) add("output_layer.weight", options.vocabulary, kHidden, ToyCut::kRows);
+  add("decoder.final_layernorm.weight", hidden, 0, ToyCut::kNone);
+  if (!options.tied) add("output_layer.weight", options.vocabulary, hidden, ToyCut::kRows);
   return model;
 }
 

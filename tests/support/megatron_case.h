@@ -37,6 +37,7 @@ struct ToyOptions {
   std::int64_t virtual_stages = 1;
   double expert_lr = 0.001;  // of experts that expert-parallel ranks share; else that of all
   std::int64_t vocabulary = 12;
+  std::int64_t scale = 1;  // of all other dims: hidden size 4, 16 and 8 in the MLP, 4 heads
   std::vector<std::pair<std::string, Value>> more_args;
 };
 

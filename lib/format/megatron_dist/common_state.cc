@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/format/megatron_dist/md_config.h"
+#include "lib/format/megatron_torch/odd_file.h"
 #include "lib/format/torch_dcp/item_value.h"
 
 namespace tessera::megatron_dist {
@@ -111,6 +112,8 @@ Value read_object_file(const Directory& directory, const std::string& path, cons
                        Manifest& manifest, const ReadOptions& options) {
   const auto info = directory.stat(path);
   if (!info) in_file(path, [] { fail(Code::kCorrupt, "the file is missing"); });
+  if (const auto odd = megatron_torch::odd_file(info->type))
+    in_file(path, [&] { fail(Code::kCorrupt, std::string(*odd)); });
   const auto number = static_cast<std::uint32_t>(manifest.files.size());
   manifest.files.push_back({path, info->size_bytes, info->mtime_ns});
   return in_file(path, [&] {

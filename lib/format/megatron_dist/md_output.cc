@@ -2,17 +2,21 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/state/optim_state.h>
 #include <tessera/state/roles.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lib/format/joined_plan.h"
+#include "lib/format/megatron_dist/bucket_space.h"
 #include "lib/format/megatron_dist/md_config.h"
 #include "lib/format/megatron_dist/md_parts.h"
+#include "lib/format/megatron_torch/model_names.h"
 #include "lib/format/megatron_torch/tp_rule.h"
 #include "lib/format/torch_dcp/dcp_output.h"
 #include "lib/format/torch_files/archive_plan.h"
@@ -42,17 +46,41 @@ bool is_sharded_object(std::string_view name) {
          is_counters(rest.substr(bar + 1));
 }
 
-/// What each mesh dim does: tp by Megatron's names, pp the layers of a stack, all others nothing:
-/// data-parallel ranks hold whole parts, which the plan spreads over them.
+/// The dim that counts experts of one tensor for all of them ("experts.linear_fc1.weight", layers
+/// stacked or not); -1: none, or an expert with a number of its own.
+int expert_dim(const std::string& name, const Shape& shape) {
+  if (!megatron_torch::is_expert(name) || megatron_torch::expert_name(name)) return -1;
+  const int dim = megatron_torch::is_layer_stack(name) ? 1 : 0;
+  return shape.rank() - dim >= 3 ? dim : -1;
+}
+
+/// What each mesh dim does: tp by Megatron's names, pp the layers of a stack, ep stacked experts,
+/// all others nothing: data-parallel ranks hold whole parts, which the plan spreads over them.
 std::vector<Placement> placements(const Mesh& mesh, const std::string& name, const Shape& shape) {
   std::vector<Placement> made;
   for (const MeshDim& dim : mesh.dims()) {
     int cut = -1;
     if (dim.name == "tp") cut = megatron_torch::tp_rule(name).dim(shape.rank());
     if (dim.name == "pp" && megatron_torch::is_layer_stack(name)) cut = 0;
+    if (dim.name == "ep") cut = expert_dim(name, shape);
     made.push_back(cut >= 0 ? Placement::shard(cut) : Placement::replicate());
   }
   return made;
+}
+
+/// Model chunks of an interleaved pipeline are no ranks, and nothing here is cut by them.
+TargetRequest without_chunks(const TargetRequest& request) {
+  TargetRequest out = request;
+  if (!request.mesh) return out;
+  std::vector<MeshDim> dims = request.mesh->dims();
+  const auto chunks = std::ranges::find(dims, "vpp", &MeshDim::name);
+  if (chunks == dims.end()) return out;
+  const auto at = chunks - dims.begin();
+  dims.erase(chunks);
+  out.mesh = Mesh(std::move(dims));
+  for (auto& [glob, placements] : out.placements)
+    if (placements.size() == request.mesh->dims().size()) placements.erase(placements.begin() + at);
+  return out;
 }
 
 bool is_below(const Path& path, const Path& root) {
@@ -62,29 +90,67 @@ bool is_below(const Path& path, const Path& root) {
 class Writer {
  public:
   Writer(const Manifest& source, const TargetRequest& request)
-      : source_(source), request_(request) {}
+      : source_(source), request_(without_chunks(request)), roles_(find_roles(source.state)) {}
 
   OutputPlan plan() {
     if (request_.world_size && !request_.mesh) {
       fail(Code::kInvalidArgument, "--world-size does not say how Megatron's ranks cut tensors",
            "use --mesh, for example --mesh tp=2,dp=2");
     }
+    check_buckets();
     choose_common();
     dcp::OutputOptions options;
     options.format = kFormat;
     options.elsewhere = [this](std::size_t entry) { return common_[entry]; };
     options.container_elsewhere = [this](const ContainerNote& note) { return in_common(note); };
-    options.placements = placements;
+    find_parameters();
+    options.placements = [this](const Mesh& mesh, const std::string& name, const Shape& shape) {
+      const auto parameter = parameter_of_.find(name);
+      return placements(mesh, parameter == parameter_of_.end() ? name : parameter->second, shape);
+    };
     OutputPlan sharded = dcp::make_output_plan(source_, request_, options);
     return join_plans(std::move(sharded), common_plan());
   }
 
  private:
+  /// Buckets are parts of model-parallel ranks: right for as many of them only.
+  void check_buckets() const {
+    const std::size_t groups = bucket_groups(source_).size();
+    if (groups == 0) return;
+    std::int64_t ranks = 1;
+    if (request_.mesh)
+      for (const MeshDim& dim : request_.mesh->dims())
+        if (dim.name == "tp" || dim.name == "pp") ranks *= dim.size;
+    if (ranks == static_cast<std::int64_t>(groups)) return;
+    fail(
+        Code::kUnsupported,
+        fmt::format("optimizer buckets of {} model-parallel groups, for {} tensor- and "
+                    "pipeline-parallel ranks: which parameter lies where in them (the model's "
+                    "param_index_map) is not stored",
+                    groups, ranks),
+        "save it with Megatron's --dist-ckpt-optim-fully-reshardable, or leave them out: --exclude "
+        "'optimizer.distributed.*'");
+  }
+
+  /// State of a parameter's shape, masters included, is cut as the parameter is, however the
+  /// optimizer names it: by FQN, by leaf, by id.
+  void find_parameters() {
+    for (const OptimState& optim : canonical_optim_states(source_, roles_)) {
+      for (const OptimParameter& parameter : optim.parameters) {
+        if (parameter.weight == kNoTensor) continue;
+        const StoredTensor& weight = source_.tensors[parameter.weight];
+        for (const OptimLeaf& leaf : parameter.leaves)
+          if (leaf.tensor != kNoTensor &&
+              source_.tensors[leaf.tensor].spec.shape == weight.spec.shape)
+            parameter_of_.emplace(source_.tensors[leaf.tensor].name, weight.name);
+      }
+    }
+  }
+
   void choose_common() {
-    const Roles roles = find_roles(source_.state);
     for (std::size_t i = 0; i < source_.state.entries.size(); ++i) {
       const StateEntry& entry = source_.state.entries[i];
-      const bool group = roles.entries[i].role == Role::kOptimGroup;
+      const bool group = roles_.entries[i].role == Role::kOptimGroup;
       common_.push_back(entry.value.is_tensor() ? group : !is_sharded_object(entry.name));
       if (entry.value.is_tensor() && !group) add_lists(entry.path);
     }
@@ -165,9 +231,11 @@ class Writer {
   }
 
   const Manifest& source_;
-  const TargetRequest& request_;
-  std::vector<bool> common_;     // entry i stands in common.pt
-  std::set<std::string> lists_;  // lists that sharded tensors lie in
+  const TargetRequest request_;
+  const Roles roles_;
+  std::map<std::string, std::string> parameter_of_;  // state tensor -> weight
+  std::vector<bool> common_;                         // entry i stands in common.pt
+  std::set<std::string> lists_;                      // lists that sharded tensors lie in
 };
 
 }  // namespace

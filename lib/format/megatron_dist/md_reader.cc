@@ -7,33 +7,36 @@
 #include <string_view>
 
 #include "lib/format/findings.h"
+#include "lib/format/megatron_dist/bucket_space.h"
 #include "lib/format/megatron_dist/common_state.h"
 #include "lib/format/megatron_dist/md_config.h"
 #include "lib/format/megatron_dist/md_parts.h"
 #include "lib/format/megatron_dist/zarr_reader.h"
+#include "lib/format/megatron_torch/odd_file.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
 
 namespace tessera::megatron_dist {
 namespace {
 
-/// Buffers of the distributed optimizer as they stand, in bucket order: no parameter's shape.
-constexpr std::string_view kBucketSpace = "optimizer.distributed.";
-
-void set_bucket_kinds(Manifest& manifest) {
-  std::size_t buckets = 0;
-  for (StoredTensor& tensor : manifest.tensors) {
-    if (tensor.embedded || tensor.name.find(kBucketSpace) == std::string::npos) continue;
-    tensor.kind = tensor.name.ends_with(".param") ? TensorKind::kMaster : TensorKind::kOptim;
-    ++buckets;
-  }
-  if (buckets == 0) return;
+/// Buckets of the distributed optimizer become state of parameters, or stay as they stand.
+void read_buckets(Manifest& manifest) {
+  const BucketDecoding decoding = decode_buckets(manifest);
+  if (decoding.buckets == 0) return;
+  const bool decoded = decoding.missing.empty();
+  for (StoredTensor& tensor : manifest.tensors)
+    if (!tensor.embedded && is_bucket(tensor.name))
+      tensor.kind = tensor.name.ends_with(".param") ? TensorKind::kMaster : TensorKind::kOptim;
   manifest.notes.push_back(
       {"CK091", "info",
-       fmt::format("{} tensors are buckets of the distributed optimizer, kept as they are: the "
-                   "order of parameters inside is known to the model alone; they can be loaded at "
-                   "another data-parallel size, not at another tensor- or pipeline-parallel one",
-                   buckets),
+       decoded ? fmt::format("{} tensors are buckets of the distributed optimizer, shown as the "
+                             "state of the model's parameters: their order is that of the model's "
+                             "entries, and the borders of chunks agree",
+                             decoding.buckets)
+               : fmt::format("{} tensors are buckets of the distributed optimizer, kept as they "
+                             "are: {}; they can be loaded at another data-parallel size, not at "
+                             "another tensor- or pipeline-parallel one",
+                             decoding.buckets, decoding.missing),
        "", ""});
 }
 
@@ -64,6 +67,7 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   Manifest manifest;
   if (backend == kTorchDist) {
     manifest = dcp::read_manifest(place, options);
+    read_buckets(manifest);
   } else if (backend == kZarr) {
     manifest = read_zarr(place, options);
   } else {
@@ -75,14 +79,16 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   manifest.dialect = fmt::format("Megatron-core dist_checkpointing, backend {}", backend) +
                      (manifest.dialect.empty() ? "" : "; " + manifest.dialect);
   Findings findings(options.tolerate_damage, manifest.notes);
-  if (!config) {
+  const auto config_info = place.directory->stat(kConfigFile);
+  const auto odd = config_info ? megatron_torch::odd_file(config_info->type) : std::nullopt;
+  if (odd) findings.error(codes::kMissingChunk, std::string(*odd), kConfigFile);
+  if (!config && !odd) {
     findings.error(codes::kUnfinished,
                    "incomplete: it is written last and is missing: the save was interrupted",
                    kConfigFile);
   }
   add_file(*place.directory, kConfigFile, manifest);
   read_common(place, manifest, options, findings);
-  set_bucket_kinds(manifest);
   return manifest;
 }
 

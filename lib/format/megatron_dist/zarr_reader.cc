@@ -12,6 +12,7 @@
 #include "lib/format/megatron_dist/common_state.h"
 #include "lib/format/megatron_dist/md_config.h"
 #include "lib/format/megatron_dist/zarr_array.h"
+#include "lib/format/megatron_torch/odd_file.h"
 
 namespace tessera::megatron_dist {
 namespace {
@@ -35,11 +36,9 @@ class ZarrFolder {
 
   Manifest read() {
     for (const FileInfo& info : directory_.list()) {
-      if (info.type == FileType::kSymlink) {  // perhaps a key: nothing is left out in silence
-        findings_.error(codes::kMissingChunk,
-                        "it is a symbolic link; files of a checkpoint must lie in its folder",
+      if (info.type == FileType::kSymlink)  // perhaps a key: nothing is left out in silence
+        findings_.error(codes::kMissingChunk, std::string(*megatron_torch::odd_file(info.type)),
                         info.name);
-      }
       if (info.type != FileType::kDirectory) continue;
       const std::string header = info.name + "/" + std::string(kArrayFile);
       directory_.stat(header) ? add_array(info.name, header) : add_objects(info.name);
@@ -64,12 +63,17 @@ class ZarrFolder {
     tensor.spec = array.spec;
     tensor.first_chunk = manifest_.chunks.size();
     std::vector<std::string> names;
+    std::size_t odd_chunks = 0;
     for (const FileInfo& info : directory_.list(key)) {
-      if (info.type == FileType::kRegular && add_chunk(array, key, info))
-        names.push_back(info.name);
+      const auto odd = megatron_torch::odd_file(info.type);
+      if (odd && is_chunk_name(info.name)) {
+        findings_.error(codes::kMissingChunk, std::string(*odd), key + "/" + info.name, key);
+        ++odd_chunks;
+      }
+      if (!odd && add_chunk(array, key, info)) names.push_back(info.name);
     }
     tensor.chunk_count = static_cast<std::uint32_t>(names.size());
-    if (static_cast<std::int64_t>(names.size()) < array.chunk_count()) {
+    if (odd_chunks == 0 && static_cast<std::int64_t>(names.size()) < array.chunk_count()) {
       findings_.error(codes::kMissingChunk,
                       fmt::format("the chunk file is missing, one of {} that are",
                                   array.chunk_count() - static_cast<std::int64_t>(names.size())),

@@ -46,10 +46,11 @@ std::optional<bool> Args::boolean(std::string_view name) const {
                                                       : std::nullopt;
 }
 
-bool Args::is_gated() const {
+std::optional<bool> Args::gated() const {
+  std::optional<bool> out;
   for (const std::string_view name : {"swiglu", "gated_linear_unit", "geglu", "quick_geglu"})
-    if (boolean(name).value_or(false)) return true;
-  return false;
+    if (const auto stated = boolean(name)) out = out.value_or(false) || *stated;
+  return out;
 }
 
 Value Args::with(const std::vector<std::pair<std::string, Value>>& set,

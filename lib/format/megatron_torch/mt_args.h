@@ -22,8 +22,9 @@ class Args {
   bool is_namespace() const;
   std::optional<std::int64_t> integer(std::string_view name) const;
   std::optional<bool> boolean(std::string_view name) const;
-  /// The activation of the first MLP matrix is gated: swiglu and its kin.
-  bool is_gated() const;
+  /// The activation of the first MLP matrix is gated: swiglu and its kin. nullopt: they say
+  /// nothing about it.
+  std::optional<bool> gated() const;
 
   /// The same arguments with attributes set: those that are there, and `added` ones too.
   Value with(const std::vector<std::pair<std::string, Value>>& set,

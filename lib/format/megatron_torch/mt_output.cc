@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/format/megatron_dist/bucket_space.h"
 #include "lib/format/megatron_torch/model_names.h"
 #include "lib/format/megatron_torch/mt_parts.h"
 #include "lib/format/megatron_torch/optimizer_merge.h"
@@ -139,6 +140,12 @@ class Writer {
   }
 
   void choose_entries() {
+    if (!megatron_dist::bucket_groups(source_).empty())
+      fail(Code::kUnsupported,
+           "optimizer buckets of dist_checkpointing: which parameter lies where in them (the "
+           "model's param_index_map) is not stored",
+           "save it with Megatron's --dist-ckpt-optim-fully-reshardable, or leave them out: "
+           "--exclude 'optimizer.distributed.*'");
     // State of single ranks goes back to them where they are as many as before.
     std::set<std::int64_t> seen;
     for (std::size_t i = 0; i < model_.size(); ++i)

@@ -45,6 +45,7 @@ struct Ranks {
   Args args;
   RankGrid grid;
   std::vector<RankFile> files;  // those present, by (pp, ep, tp)
+  bool gated = false;           // first MLP matrices are pairs [gate; up]
 
   /// Ranks numbered as folders are sorted: stages, then expert ranks, then tensor-parallel ones.
   std::int64_t number(const GridRank& rank) const {

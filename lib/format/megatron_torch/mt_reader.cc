@@ -4,6 +4,7 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "lib/format/megatron_torch/model_merge.h"
 #include "lib/format/megatron_torch/mt_parts.h"
 #include "lib/format/megatron_torch/mt_ranks.h"
+#include "lib/format/megatron_torch/odd_file.h"
 #include "lib/format/megatron_torch/optimizer_merge.h"
 
 namespace tessera::megatron_torch {
@@ -47,11 +49,12 @@ class Reader {
         options_(options),
         builder_(directory_, options),
         findings_(options.tolerate_damage, builder_.manifest().notes),
-        ranks_{directory_, builder_, findings_, {}, {}, {}} {}
+        ranks_{directory_, builder_, findings_, {}, {}, {}, false} {}
 
   Manifest read() {
     open_files();
     check_version();
+    find_gates();
     ModelMerge model(ranks_);
     model.run();
     merge_optimizer(ranks_, model.local(), model.names());
@@ -73,6 +76,8 @@ class Reader {
       fail(Code::kCorrupt, fmt::format("no {} lies in its folders of ranks", kModelFile));
     std::map<std::string, std::uint32_t> opened;
     for (const RankFolder& folder : folders)
+      require_file(folder.name + "/" + std::string(kModelFile));
+    for (const RankFolder& folder : folders)
       opened[folder.name] = builder_.open(folder.name + "/" + std::string(kModelFile));
     for (const auto& [folder, file] : opened)
       if (!builder_.archive(file).root.is_dict())
@@ -83,12 +88,27 @@ class Reader {
     for (const GridRank& rank : ranks_.grid.present)
       ranks_.files.push_back(
           {rank, rank.folder + "/" + std::string(kModelFile), opened[rank.folder]});
-    for (const GridRank& rank : ranks_.grid.missing)
-      findings_.error(
-          codes::kMissingRank,
-          fmt::format("the file is missing: tensor-parallel rank {}, stage {}, expert rank {}",
-                      rank.tp, rank.pp, rank.ep),
-          rank.folder + "/" + std::string(kModelFile));
+    for (const GridRank& rank : ranks_.grid.missing) tell_missing(rank);
+  }
+
+  /// Of a rank without a file, or with something else in its place.
+  void tell_missing(const GridRank& rank) {
+    const std::string path = rank.folder + "/" + std::string(kModelFile);
+    const std::string whose =
+        fmt::format("tensor-parallel rank {}, stage {}, expert rank {}", rank.tp, rank.pp, rank.ep);
+    const auto folder = directory_.stat(rank.folder);
+    const auto odd = folder ? odd_file(folder->type, FileType::kDirectory) : std::nullopt;
+    if (odd)
+      findings_.error(codes::kMissingRank, fmt::format("{}: {}", whose, *odd), rank.folder);
+    else
+      findings_.error(codes::kMissingRank, fmt::format("the file is missing: {}", whose), path);
+  }
+
+  /// The model file of a rank's folder, which may be no file.
+  void require_file(const std::string& path) {
+    const auto info = directory_.stat(path);
+    if (const auto odd = info ? odd_file(info->type) : std::nullopt)
+      in_file(path, [&] { fail(Code::kCorrupt, std::string(*odd)); });
   }
 
   GridSizes sizes() const {
@@ -123,6 +143,22 @@ class Reader {
              "load and save it once with Megatron-LM");
       });
     }
+  }
+
+  void find_gates() {
+    std::map<std::string, Shape> weights;
+    for (const RankFile& file : ranks_.files) {
+      for (const std::string& key : model_keys(ranks_.root(file))) {
+        ValueBudget budget(kMaxLeaves);
+        const Value* model = ranks_.root(file).find(key);
+        if (!model->is_dict() || ranks_.args.gated()) continue;
+        for (const StateEntry& entry : flatten(*model, budget).entries)
+          if (entry.value.is_tensor())
+            weights.emplace(entry.name, ranks_.tensor(file.file, entry.value.tensor_index()).shape);
+      }
+      if (!weights.empty()) break;  // one rank tells
+    }
+    ranks_.gated = ranks_.args.gated().value_or(gated_by_shapes(weights));
   }
 
   /// Everything but model, optimizer and args: one entry where the ranks agree.

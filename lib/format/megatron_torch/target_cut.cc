@@ -49,7 +49,12 @@ void check_expert_tensor_parallel(const Args& args, std::int64_t tp, bool has_ex
 
 TargetCut::TargetCut(const Manifest& source, const TargetRequest& request, const Args& args,
                      std::int64_t tp)
-    : source_(source), request_(request), args_(args), tp_(tp) {}
+    : source_(source), request_(request), args_(args), tp_(tp) {
+  std::map<std::string, Shape> weights;
+  for (const StoredTensor& tensor : source.tensors)
+    if (!tensor.embedded) weights.emplace(tensor.name, tensor.spec.shape);
+  gated_ = args.gated().value_or(gated_by_shapes(weights));
+}
 
 bool TargetCut::stored_whole_everywhere(std::uint32_t tensor) const {
   const StoredTensor& stored = source_.tensors[tensor];
@@ -138,7 +143,7 @@ RankPart TargetCut::part(std::uint32_t tensor, const std::string& rule_name,
     }
     return out;
   }
-  if (rule.gated && args_.is_gated()) {
+  if (rule.gated && gated_) {
     if (dim != 0 || shape[0] % 2 != 0)
       fail(Code::kUnsupported, "a gated matrix that is no pair [gate; up] of rows");
     const std::int64_t half = shape[0] / 2;

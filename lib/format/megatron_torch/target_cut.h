@@ -37,13 +37,13 @@ class TargetCut {
  private:
   int cut_dim(std::uint32_t tensor, const std::string& name, const TpRule& rule) const;
   bool stored_whole_everywhere(std::uint32_t tensor) const;
-  void check_groups(const std::string& name, const TpRule& rule) const;
   std::int64_t share(std::int64_t extent, const std::string& what) const;
 
   const Manifest& source_;
   const TargetRequest& request_;
   const Args& args_;
   std::int64_t tp_;
+  bool gated_ = false;
 };
 
 /// Throws when query, key and value groups cannot be shared by `tp` ranks as whole groups.

@@ -94,7 +94,7 @@ TensorMerge::Cut TensorMerge::cut_of(const std::string& rule_name,
   if (rule.cut == TpCut::kUnknown && !all_same(ranks_, replicas[0])) fail_unknown(rule_name);
   if (cut.dim < 0) return cut;
   check_query_groups(ranks_.args, static_cast<std::int64_t>(tp), rule_name, Code::kUnsupported);
-  cut.gated = rule.gated && ranks_.args.is_gated();
+  cut.gated = rule.gated && ranks_.gated;
   std::int64_t end = 0;
   for (std::size_t t = 0; t < tp; ++t) {
     const Part* part = part_of(replicas, t);

@@ -86,6 +86,22 @@ TpRule tp_rule(std::string_view fqn) {
   return {};
 }
 
+bool gated_by_shapes(const std::map<std::string, Shape>& weights) {
+  constexpr std::pair<std::string_view, std::string_view> kPairs[] = {
+      {"linear_fc1.weight", "linear_fc2.weight"}, {"dense_h_to_4h.weight", "dense_4h_to_h.weight"}};
+  for (const auto& [name, shape] : weights) {
+    for (const auto& [first, second] : kPairs) {
+      const std::size_t at = name.rfind(first);
+      if (at == std::string::npos || shape.rank() < 2) continue;
+      const auto other = weights.find(std::string(name).replace(at, first.size(), second));
+      if (other == weights.end() || other->second.rank() != shape.rank()) continue;
+      const std::int64_t rows = shape[shape.rank() - 2];
+      return rows % 2 == 0 && rows / 2 == other->second[shape.rank() - 1];
+    }
+  }
+  return false;
+}
+
 std::string LayerName::with(std::int64_t number) const {
   return fmt::format("{}{}{}", before, number, after);
 }

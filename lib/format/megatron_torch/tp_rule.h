@@ -7,7 +7,10 @@
 //   replicated        norms, routers, position embeddings
 //
 // Where layers are stacked (torch_dist), dims are counted from the last one.
+#include <tessera/tensor/shape.h>
+
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +29,10 @@ struct TpRule {
 
 /// `fqn`: with or without prefixes such as "model." or "optimizer.state.exp_avg.".
 TpRule tp_rule(std::string_view fqn);
+
+/// Is the first MLP matrix of these a pair [gate; up]? Its rows are twice the columns of the second
+/// then, at any tensor-parallel size. Weights by name, prefixes alike; layers may be stacked.
+bool gated_by_shapes(const std::map<std::string, Shape>& weights);
 
 /// A non-negative decimal of at most nine digits.
 bool is_number(std::string_view text);

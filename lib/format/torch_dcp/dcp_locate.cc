@@ -116,8 +116,8 @@ class Locator {
     const Item item = item_of(p);
     const Chunk chunk = manifest_.chunks.chunk(p.chunk, tensor.spec.shape.rank());
     const Box& box = chunk.box;
-    const bool regrouped = manifest_.chunks.source(p.chunk).view == kRegrouped;
-    const TensorSpec expected{tensor.spec.dtype, item_shape(chunk, regrouped)};
+    const std::uint16_t view = manifest_.chunks.source(p.chunk).view;
+    const TensorSpec expected{tensor.spec.dtype, item_shape(chunk, view)};
     const OpenItem open = reader.open(item, run_end);
     if (item.codecs == 0 && !looks_like_torch_archive(open.window) && blobs.is_blob(reader, item)) {
       return blobs.locate(reader, item, tensor.name, box.origin, expected);

@@ -48,8 +48,9 @@ Chunk regrouped_chunk(const Shape& regrouped, const Shape& whole, const Box& sto
   return chunk;
 }
 
-Shape item_shape(const Chunk& chunk, bool regrouped) {
-  if (!regrouped) return chunk.box.shape;
+Shape item_shape(const Chunk& chunk, std::uint16_t view) {
+  if (view == kFlatItem) return Shape{chunk.numel()};
+  if (view != kRegrouped) return chunk.box.shape;
   std::vector<std::int64_t> extents(static_cast<std::size_t>(chunk.box.rank()), 1);
   extents.push_back(chunk.numel());
   return Shape(std::move(extents));

@@ -16,11 +16,14 @@ namespace tessera::dcp {
 /// Source::view of a pending chunk whose item has the regrouped shape.
 inline constexpr std::uint16_t kRegrouped = 1;
 
+/// ... whose item is the flat range itself, 1-D.
+inline constexpr std::uint16_t kFlatItem = 2;
+
 /// Where a chunk of the regrouped tensor lies in the true one. Throws kCorrupt when the shapes do
 /// not belong together or the chunk is not part of one cell.
 Chunk regrouped_chunk(const Shape& regrouped, const Shape& whole, const Box& stored);
 
-/// Shape of the item that holds `chunk`.
-Shape item_shape(const Chunk& chunk, bool regrouped);
+/// Shape of the item that holds `chunk`. `view`: of its source.
+Shape item_shape(const Chunk& chunk, std::uint16_t view);
 
 }  // namespace tessera::dcp
