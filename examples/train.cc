@@ -167,8 +167,8 @@ struct Curve {
       const double label = high - (high - low) * row / (kRows - 1);
       std::printf("%7.3f |%s\n", label, rows[static_cast<std::size_t>(row)].c_str());
     }
-    std::printf("        +%s\n         step 0 to %zu; ':' where training was resumed\n",
-                std::string(kColumns, '-').c_str(), losses.size() - 1);
+    std::printf("        +%s\n         step 0 to %zu%s\n", std::string(kColumns, '-').c_str(),
+                losses.size() - 1, starts.size() > 1 ? "; ':' where training was resumed" : "");
   }
 
   void draw(const std::string& path) const {
