@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 #include <tessera/fsdp/communicator.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <string>
 #include <unordered_set>
 
 #include "fsdp_core/comm/failure.h"
+#include "fsdp_core/comm/trace_report.h"
 
 namespace tessera::fsdp {
 
@@ -18,6 +21,11 @@ struct TextHash {
     return std::hash<std::string_view>{}(text);
   }
 };
+
+std::int64_t now_us() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
 
 }  // namespace
 
@@ -67,12 +75,13 @@ struct Communicator::Ring {
     bool done;
     std::int64_t numel;
     const std::string* unit;
+    std::int64_t issued_us;
   };
 
   void push(const Call& call) {
     auto unit = units.find(call.unit);
     if (unit == units.end()) unit = units.emplace(call.unit).first;
-    const Entry entry{call.op, call.phase, call.dtype, false, call.numel, &*unit};
+    const Entry entry{call.op, call.phase, call.dtype, false, call.numel, &*unit, now_us()};
     if (entries.empty()) entries.reserve(kRecords);
     if (entries.size() < kRecords)
       entries.push_back(entry);
@@ -83,7 +92,8 @@ struct Communicator::Ring {
 
   CommRecord record(std::uint64_t sequence) const {
     const Entry& entry = entries[sequence % kRecords];
-    return {sequence, entry.op, entry.phase, entry.dtype, entry.numel, *entry.unit, entry.done};
+    return {sequence,    entry.op,    entry.phase, entry.dtype,
+            entry.numel, *entry.unit, entry.done,  entry.issued_us};
   }
 
   std::vector<Entry> entries;  // sequence s is at s % kRecords
@@ -103,9 +113,19 @@ std::string Communicator::Call::to_string() const {
 Communicator::Communicator(Identity identity)
     : identity_(std::move(identity)), ring_(std::make_unique<Ring>()) {
   TESSERA_CHECK(identity_.rank >= 0 && identity_.rank < size());
+  if (identity_.trace_folder.empty())
+    if (const char* folder = std::getenv("TESSERA_TRACE_DIR")) identity_.trace_folder = folder;
+  if (!identity_.trace_folder.empty()) TraceBoard::add(*this);
 }
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  if (!identity_.trace_folder.empty()) TraceBoard::remove(*this);
+}
+
+void Communicator::write_trace(std::string_view reason) const noexcept {
+  if (!identity_.trace_folder.empty())
+    TraceBoard::write(*this, global_rank(), identity_.trace_folder, reason);
+}
 
 std::vector<CommRecord> Communicator::records() const {
   std::vector<CommRecord> records;
@@ -168,6 +188,7 @@ void Communicator::issue(Call call, F&& f) {
   } catch (...) {
     Status status = communication_status();
     dead_ = located(failed(std::move(status)));
+    write_trace(dead_.to_string());
     die();
   }
   ring_->entries[call.sequence % kRecords].done = true;

@@ -110,8 +110,10 @@ std::shared_ptr<World::Impl> join(const Launch& launch, const WorldOptions& opti
                        options.timeout, is_loopback(launch.address)};
   auto transport = store_transport(backend, link, launch.rank, launch.size, launch.local_rank);
   transport->meet(0);
-  return std::make_shared<World::Impl>(launch.rank, launch.size, launch.local_rank, options.timeout,
-                                       std::move(transport));
+  auto impl = std::make_shared<World::Impl>(launch.rank, launch.size, launch.local_rank,
+                                            options.timeout, std::move(transport));
+  impl->trace_folder = options.trace_folder;
+  return impl;
 }
 
 }  // namespace

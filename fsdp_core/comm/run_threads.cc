@@ -59,6 +59,7 @@ void run_rank(int rank, int size, const std::function<void(World&)>& body,
   std::shared_ptr<World::Impl> impl;
   try {
     impl = std::make_shared<World::Impl>(rank, size, rank, options.timeout, make(rank));
+    impl->trace_folder = options.trace_folder;
     World world(impl);
     body(world);
   } catch (...) {

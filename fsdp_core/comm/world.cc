@@ -124,7 +124,8 @@ std::shared_ptr<Communicator> World::Impl::group(const std::vector<int>& global_
   const std::lock_guard lock(groups_mutex);
   const auto known = groups.find(global_ranks);
   if (known != groups.end()) return known->second;
-  const auto identity = identity_of(global_ranks, rank, size);
+  auto identity = identity_of(global_ranks, rank, size);
+  identity.trace_folder = trace_folder;
   auto made = global_ranks.size() == 1 ? transport->make_alone(identity)
                                        : transport->make(identity, generation);
   return groups.emplace(global_ranks, std::move(made)).first->second;

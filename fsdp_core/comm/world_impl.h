@@ -27,6 +27,7 @@ struct World::Impl {
   const int local_rank;
   const std::chrono::milliseconds timeout;
   const std::unique_ptr<Transport> transport;
+  std::string trace_folder;  // of the groups made from now on
 
   std::mutex groups_mutex;
   std::uint64_t generation = 0;

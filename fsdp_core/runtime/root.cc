@@ -213,13 +213,16 @@ void Root::backward_failed() noexcept {
 
 void Root::fail_step(const Status& status, bool drop_gradients) noexcept {
   try {
-    bool distributed = false;
+    bool distributed = false, traced = false;
     for (const std::shared_ptr<Unit>& unit : units()) {
       for (Communicator* comm : {&unit->shard_comm(), &unit->replicate_comm(),
                                  unit->comms().regather.get(), unit->comms().extension.get()}) {
         if (comm == nullptr || comm->size() == 1) continue;
         distributed = true;
         comm->abort(status.to_string());
+        // Of all groups, once. A call that failed has written already.
+        if (!traced && comm->alive()) comm->write_trace(status.to_string());
+        traced = true;
       }
     }
     depth_ = 0;

@@ -36,6 +36,14 @@ std::string parameter_text(const Param& param) {
                      param.requires_grad ? "" : ", frozen");
 }
 
+template <class Add>
+void add_list(const char* what, const std::vector<std::weak_ptr<Unit>>& units, const Add& add) {
+  std::string names;
+  for (const std::weak_ptr<Unit>& each : units)
+    if (const auto unit = each.lock()) names += (names.empty() ? "" : ", ") + unit->label();
+  if (!names.empty()) add(what, names);
+}
+
 void add_unit(Unit& unit, Digest& out) {
   const Options& options = unit.options();
   const auto add = [&](const char* what, const std::string& value) {

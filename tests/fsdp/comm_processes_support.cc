@@ -65,7 +65,8 @@ pid_t start(const ProcessJob& job, int rank, int port, const fs::path& folder) {
   std::vector<char*> env;
   for (std::string& line : lines) env.push_back(line.data());
   env.push_back(nullptr);
-  char program[] = "/proc/self/exe", name[] = "a rank of a job";
+  char program[] = "/proc/self/exe";
+  char* name = const_cast<char*>(job.test.c_str());
   char* arguments[] = {program, name, nullptr};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

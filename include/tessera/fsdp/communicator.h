@@ -61,6 +61,7 @@ struct CommRecord {
       0;  // all-gather: of the output; reduce-scatter: of the input; else of the tensor
   std::string unit;
   bool done = false;
+  std::int64_t issued_us = 0;  // microseconds since 1970
 };
 
 /// Counts since construction or reset. `wire_bytes`: what this rank sends under the ring formulas,
@@ -81,6 +82,7 @@ class Communicator {
     std::string name;               // "world", "ranks 0-3,8", ...: equal on all members
     int rank = 0;                   // within the group
     std::vector<int> global_ranks;  // ascending; its size is the group's
+    std::string trace_folder = {};  // where a failure is reported; "": TESSERA_TRACE_DIR
   };
 
   virtual ~Communicator();
@@ -91,6 +93,7 @@ class Communicator {
   int size() const { return static_cast<int>(identity_.global_ranks.size()); }
   const std::vector<int>& global_ranks() const { return identity_.global_ranks; }
   const std::string& name() const { return identity_.name; }
+  const std::string& trace_folder() const { return identity_.trace_folder; }
   virtual std::string_view backend() const = 0;  // "gloo", "nccl", "threads", "single", "fake"
   virtual at::DeviceType device_type() const { return at::kCPU; }
 
@@ -112,6 +115,7 @@ class Communicator {
 
   /// False after a failure, which every later call repeats.
   bool alive() const { return dead_.ok(); }
+  const Status& failure() const { return dead_; }
 
   /// A new communicator of the same ranks after a failure; collective over its members.
   /// `generation` is equal on all of them and larger than before.
@@ -121,6 +125,10 @@ class Communicator {
   void reset_counts() { counts_ = {}; }
   /// The last 2,000 collectives, oldest first.
   std::vector<CommRecord> records() const;
+  /// Writes the records of all groups of this rank to `rank<N>.json` in the trace folder, with
+  /// `reason` as this group's: what fsdp-trace-merge reads. Nothing without a folder. A call that
+  /// fails does it by itself.
+  void write_trace(std::string_view reason) const noexcept;
   /// Called with each record as it is issued (tests, order checks). Empty: none.
   void observe(std::function<void(const CommRecord&)> observer) { observer_ = std::move(observer); }
 

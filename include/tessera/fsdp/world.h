@@ -21,6 +21,9 @@ namespace tessera::fsdp {
 struct WorldOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(30);  // of each collective and of joining
   std::string backend;                                           // "", "gloo", "nccl"; "": gloo on CPUs, nccl where a GPU is
+  /// Where each rank writes its last collectives when one fails or times out; "": the environment
+  /// variable TESSERA_TRACE_DIR, and without it nowhere.
+  std::string trace_folder = {};
 };
 
 class World {
