@@ -103,6 +103,10 @@ void Root::forward_begin(Unit& unit) {
 
 void Root::entered(Unit& unit) {
   order_.entered(unit);
+  if (!unit.forward_prefetch.empty()) {
+    prefetch_all(unit.forward_prefetch, CommPhase::kForward);
+    return;
+  }
   if (!forward_order_final_) {
     const bool known =
         std::ranges::any_of(forward_order_, [&](const auto& w) { return w.lock().get() == &unit; });
@@ -169,8 +173,18 @@ void Root::prefetch(Unit& unit, CommPhase phase) {
   if (unit.state().params() == ParamsState::kSharded) unit.start_unshard(phase);
 }
 
+void Root::prefetch_all(const std::vector<std::weak_ptr<Unit>>& units, CommPhase phase) {
+  for (const std::weak_ptr<Unit>& each : units)
+    if (auto next = each.lock(); next && next->root().get() == this) prefetch(*next, phase);
+}
+
 void Root::before_backward(Unit& unit, const Use& use) {
+  last_in_backward_ = unit.weak_from_this();
   last_backward_index_ = use.epoch == epoch_ ? use.order_index : 0;
+  if (!unit.backward_prefetch.empty()) {
+    prefetch_all(unit.backward_prefetch, CommPhase::kBackward);
+    return;
+  }
   if (unit.options().backward_prefetch != BackwardPrefetch::kPre || last_backward_index_ == 0)
     return;
   if (auto next = backward_order_[last_backward_index_ - 1].lock())
@@ -178,7 +192,8 @@ void Root::before_backward(Unit& unit, const Use& use) {
 }
 
 void Root::after_backward(Unit& unit) {
-  if (unit.options().backward_prefetch != BackwardPrefetch::kPost || last_backward_index_ == 0 ||
+  if (!unit.backward_prefetch.empty() ||
+      unit.options().backward_prefetch != BackwardPrefetch::kPost || last_backward_index_ == 0 ||
       last_backward_index_ > backward_order_.size())
     return;
   if (auto next = backward_order_[last_backward_index_ - 1].lock())
@@ -205,7 +220,9 @@ void Root::backward_failed() noexcept {
   Status status;
   status.code = Code::kInternal;
   status.message = "a backward failed on this rank";
-  status.context.operation = "backward";
+  const std::shared_ptr<Unit> last = last_in_backward_.lock();
+  status.context.operation =
+      last ? fmt::format("backward, last in {}", last->label()) : std::string("backward");
   fail_step(status, true);
 }
 

@@ -71,6 +71,7 @@ class Root : public std::enable_shared_from_this<Root> {
   void finish_backward();
   void backward_failed() noexcept;
   void prefetch(Unit& unit, CommPhase phase);
+  void prefetch_all(const std::vector<std::weak_ptr<Unit>>& units, CommPhase phase);
 
   std::weak_ptr<Unit> top_;
   std::vector<std::weak_ptr<Unit>> units_;

@@ -57,6 +57,8 @@ void add_unit(Unit& unit, Digest& out) {
   add("precision:", precision_text(options.mixed_precision));
   if (unit.full_precision_in_eval()) add("precision", "is full in evaluation");
   add("prefetch:", prefetch_text(options));
+  add_list("gathers ahead in forward:", unit.forward_prefetch, add);
+  add_list("gathers ahead in backward:", unit.backward_prefetch, add);
   if (options.find_unused_parameters) add("unused parameters", "are looked for");
   if (options.gradient_divide_factor)
     add("gradients are divided by", fmt::to_string(*options.gradient_divide_factor));

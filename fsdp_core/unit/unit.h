@@ -68,6 +68,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   /// For the final callback: a backward that no hook completed.
   void complete_if_started();
   void end_backward();
+  /// Forwards whose hooks are remembered: those of the last graphs.
+  std::size_t live_uses() const { return uses_.size(); }
 
   // -- parameters --
   /// Issues the gather unless there or under way. False: nothing to do.
@@ -96,6 +98,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool reshard_after_backward = true;
   std::shared_ptr<const CommHook> comm_hook;  // reduces in the runtime's place; usually none
   std::shared_ptr<StepInBackward> stepper;    // steps after each reduction; usually none
+  std::vector<std::weak_ptr<Unit>> forward_prefetch, backward_prefetch;  // empty: by the options
   void set_reshard_after_forward(bool yes) { reshard_after_forward_ = yes; }
   bool reshards_after_forward() const { return reshard_after_forward_; }
   bool full_precision_in_eval() const { return full_precision_in_eval_; }

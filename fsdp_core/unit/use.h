@@ -71,6 +71,7 @@ class Consumers {
   void ready(torch::autograd::Node* node);
   /// Forgets uses that are gone.
   void prune();
+  std::size_t size() const { return by_node_.size(); }
 
  private:
   struct Entry {

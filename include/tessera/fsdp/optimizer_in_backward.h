@@ -8,7 +8,7 @@
 //   loss(model->forward(x)).backward();   // parameters are the next step's when it returns
 //
 // Bit-equal to one step after backward for optimizers that treat parameters apart (SGD, Adam,
-// AdamW, FusedAdamW, ...). Refused by name, as the gradients it needs are gone or not whole:
+// AdamW; FusedAdamW up to rounding). Refused by name, as the gradients are gone or not whole:
 // clip_grad_norm_, ShardedGradScaler, NoSync and the flags behind it, and a second backward through
 // a forward made before the step. A backward that fails may have stepped some units: fsdp::reset
 // says which. An order check that compares at the end of backward comes after the steps.

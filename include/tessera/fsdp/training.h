@@ -4,6 +4,7 @@
 // FQN.
 #include <tessera/fsdp/fully_shard.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -84,6 +85,16 @@ at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p = 
 
 /// Gathers a unit ahead of its forward.
 void unshard(const ModuleRef& unit);
+
+/// Units to gather while this one's forward (backward) begins, in that order, instead of what the
+/// options say. An empty list: the options again. The lists are the same on every rank.
+void set_modules_to_forward_prefetch(const ModuleRef& unit, const std::vector<ModuleRef>& modules);
+void set_modules_to_backward_prefetch(const ModuleRef& unit, const std::vector<ModuleRef>& modules);
+
+/// `function` on every module below and itself, children first, with the full parameters of its own
+/// unit at hand, which are written back: as torch::nn::Module::apply for a module that initialises
+/// what it holds itself. One unit's parameters exist at a time. Collective.
+void apply(const ModuleRef& module, const std::function<void(torch::nn::Module&)>& function);
 
 /// Throws where `optimizer` holds full parameters (built before fully_shard) or is one that local
 /// shards would make silently wrong (L-BFGS).
