@@ -3,6 +3,7 @@
 #include <tessera/format/megatron_dist.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/torch_dcp.h>
+#include <tessera/state/optim_state.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -95,6 +96,28 @@ TEST_CASE("a common state with an optimizer's groups is entered there and nowher
   CHECK(values.at("scheduler") == R"({"num_steps":9})");
   CHECK(values.at("optimizer.optimizer.param_groups.0.lr") == "0.5");
   CHECK(values.at("optimizer.grad_scaler.scale") == "2");
+}
+
+TEST_CASE("state by leaf and groups of the wrapped optimizer are one optimizer") {
+  DistFolder folder;
+  folder.config(testing::kTorchDistConfig);
+  BuiltMetadata metadata;
+  metadata.tensors = {{"w", "float32", {2}, {{{0}, {2}}}},
+                      {"optimizer.state.exp_avg.w", "float32", {2}, {{{0}, {2}}}}};
+  metadata.items = {testing::dist_item("w", Numbers{0}),
+                    testing::dist_item("optimizer.state.exp_avg.w", Numbers{0})};
+  folder.data(metadata, {testing::tensor_item({2}, 1), testing::tensor_item({2}, 5)});
+  const Value groups = Value::list({testing::dict({{"lr", Value::real(0.5)}})});
+  folder.common(testing::dict(
+      {{"optimizer", testing::dict({{"optimizer", testing::dict({{"param_groups", groups}})}})}}));
+  const Manifest manifest = folder.read();
+  const auto states = canonical_optim_states(manifest, find_roles(manifest.state));
+  REQUIRE(states.size() == 1);
+  CHECK(states[0].root == "optimizer");
+  CHECK(states[0].dialect == OptimDialect::kLeafFirst);
+  CHECK(states[0].find("w")->find("exp_avg"));
+  REQUIRE(states[0].groups.size() == 1);
+  CHECK(*states[0].groups[0].find("lr") == Value::real(0.5));
 }
 
 TEST_CASE("the common state may lie in an object of the DCP files") {
