@@ -81,11 +81,22 @@ void check(int signal, int at, int victim, int timeout_ms, int most_ms) {
 
 TEST_CASE("a rank that trains", "[.]") { play(); }
 
-TEST_CASE("a rank killed at any collective of a step is noticed by all within five seconds") {
-  for (int at = 0; at < kCollectives; ++at) check(SIGKILL, at, 1 + at % 2, 20000, 5000);
-  WARN(fmt::format("{} kills", kCollectives));
+TEST_CASE("a rank killed in a step is noticed by all within five seconds") {
+  for (const int at : {1, 5, 6, 8}) check(SIGKILL, at, 1 + at % 2, 20000, 5000);
 }
 
 TEST_CASE("a rank stopped in a step is noticed by all two seconds after the timeout") {
-  for (const int at : {0, 4, 6, 8}) check(SIGSTOP, at, 1 + at % 2, 4000, 4000 + 2000);
+  for (const int at : {4, 7}) check(SIGSTOP, at, 1 + at % 2, 4000, 4000 + 2000);
+}
+
+// Minutes: every collective of a step, often.
+TEST_CASE("a rank killed or stopped at any collective of a step is noticed by all", "[.soak]") {
+  int kills = 0;
+  for (int round = 0; round < 6; ++round)
+    for (int at = 0; at < kCollectives; ++at)
+      for (const int signal : {SIGKILL, SIGSTOP}) {
+        check(signal, at, 1 + (at + round) % 2, 4000, signal == SIGKILL ? 5000 : 6000);
+        ++kills;
+      }
+  WARN(fmt::format("{} ranks killed or stopped", kills));
 }
