@@ -82,7 +82,8 @@ void GradientReducer::step(Unit& unit) {
   if (previous_.input.defined()) previous_.done = last.record();
 }
 
-void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const std::vector<bool>& used) {
+void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
+                                   const std::vector<bool>& used_now) {
   at::NoGradGuard no_grad;
   // One unit's gradients in reduction at a time: the memory of the one before is given back first.
   if (previous_.input.defined()) release(previous_);
@@ -97,7 +98,7 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const std::vec
   at::Tensor input = previous_.input, output;
   Communicator& shard = unit.shard_comm();
   if (unit.comm_hook) {
-    run_hook(unit, group, n, used);
+    run_hook(unit, group, n, used_now);
     return;
   }
 
@@ -117,14 +118,23 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const std::vec
         }
       },
       &shard);
-  if (unit.comms().replicas() > 1 && unit.all_reduce) {
+  const bool replicated = unit.comms().replicas() > 1, holds = replicated && !unit.all_reduce;
+  const std::vector<bool> used = group.used_with_partial(used_now, holds);
+  Stream& last = replicated && !holds ? *all_reduce_ : *reduce_;
+  if (replicated && !holds) {
     all_reduce_->wait_for(*reduce_);
     Communicator& replicas = unit.replicate_comm();
-    all_reduce_->run([=, &replicas] { replicas.all_reduce(*out, Reduce::kSum, tag); }, &replicas);
+    all_reduce_->run(
+        [=, &replicas, &group] {
+          at::NoGradGuard guard;
+          group.add_partial(*out);
+          replicas.all_reduce(*out, Reduce::kSum, tag);
+        },
+        &replicas);
   }
-  Stream& last = unit.comms().replicas() > 1 ? *all_reduce_ : *reduce_;
   last.run([=, &group] {
     at::NoGradGuard guard;
+    if (holds) return group.hold_partial(*out);
     if (factors.post != 1) out->div_(factors.post);
     group.accumulate(*out, used);
   });

@@ -270,6 +270,8 @@ void ParamGroup::drop_gradients() {
   hide_gradients();
   for (RefillBuffer& buffer : grads_) buffer.release();
   has_gradients_ = false;
+  partial_.reset();
+  partial_used_.clear();
 }
 
 void ParamGroup::drop_shard_gradients() {
@@ -312,6 +314,26 @@ void ParamGroup::accumulate(const at::Tensor& reduced, const std::vector<bool>& 
   for (std::size_t p = 0; p < params_.size(); ++p)
     if (params_[p].requires_grad && used[p])
       params_[p].shard.mutable_grad() = params_[p].shard_grad;
+}
+
+void ParamGroup::hold_partial(const at::Tensor& reduced) {
+  if (partial_.defined())
+    partial_.add_(reduced);
+  else  // a slice of the unsharded gradients would keep all of them
+    partial_ = reduced.storage().nbytes() == reduced.nbytes() ? reduced : reduced.clone();
+}
+
+void ParamGroup::add_partial(const at::Tensor& reduced) {
+  if (!partial_.defined()) return;
+  reduced.add_(partial_);
+  partial_.reset();
+}
+
+std::vector<bool> ParamGroup::used_with_partial(std::vector<bool> used, bool holds) {
+  partial_used_.resize(used.size(), false);
+  for (std::size_t p = 0; p < used.size(); ++p) used[p] = used[p] || partial_used_[p];
+  partial_used_ = holds ? used : std::vector<bool>();
+  return used;
 }
 
 void ParamGroup::lower_gradients() {

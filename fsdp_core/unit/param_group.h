@@ -88,6 +88,12 @@ class ParamGroup {
   /// Adds `reduced` ([shard numel], reduce dtype) to the shard gradients of the parameters in
   /// `used`.
   void accumulate(const at::Tensor& reduced, const std::vector<bool>& used);
+  /// Sums over the shards alone, without the replicas, wait for a later reduction: what is added up
+  /// here goes into the next one by `add_partial`. In the reduction's stream.
+  void hold_partial(const at::Tensor& reduced);
+  void add_partial(const at::Tensor& reduced);
+  /// On the caller's thread, for each: which parameters were used, in what is held too.
+  std::vector<bool> used_with_partial(std::vector<bool> used, bool holds);
   /// Shard gradients in the compute dtype; the next accumulate starts from them.
   void lower_gradients();
   /// The shard gradients of all ranks as full tensors; undefined for a parameter that has none on
@@ -131,6 +137,8 @@ class ParamGroup {
   std::vector<at::Tensor> grad_tensors_;  // the buffers'
   bool has_gradients_ = false;
   at::Tensor shard_grad_buffer_;
+  at::Tensor partial_;  // reduce dtype
+  std::vector<bool> partial_used_;
 };
 
 }  // namespace tessera::fsdp
