@@ -136,6 +136,9 @@ std::string pad_left(std::string_view text, int width) {
          std::string(text);
 }
 
+/// Of a glyph with what combines with it.
+constexpr std::size_t kMostBytes = 8;
+
 std::string wrap(std::string_view text, int width, std::string_view indent) {
   const int room = std::max(1, width - display_width(indent));
   std::string result;
@@ -150,8 +153,11 @@ std::string wrap(std::string_view text, int width, std::string_view indent) {
     text.remove_prefix(std::min(space + 1, text.size()));
     if (word.empty()) continue;
     if (!line.empty() && display_width(line) + 1 + display_width(word) > room) end_line();
-    while (display_width(word) > room) {  // a word that fits no line is cut
-      const std::size_t cut = std::max<std::size_t>(1, bytes_within(glyphs(word), room, false));
+    // A word that fits no line is cut, looking at no more of it than a line can hold.
+    for (;;) {
+      const std::string_view front = word.substr(0, static_cast<std::size_t>(room) * kMostBytes);
+      if (front.size() == word.size() && display_width(word) <= room) break;
+      const std::size_t cut = std::max<std::size_t>(1, bytes_within(glyphs(front), room, false));
       line = word.substr(0, cut);
       word.remove_prefix(cut);
       end_line();

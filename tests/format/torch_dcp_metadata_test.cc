@@ -120,10 +120,13 @@ TEST_CASE("unknown attributes become notes") {
 TEST_CASE("paths come from planner_data, else the key is the path") {
   BuiltMetadata metadata = small();
   CHECK(parse(metadata).entries[0].path == Path{{PathItem::Kind::kKey, 0, "w"}});
+  metadata.tensors[0].name = "model.3";
+  for (auto& item : metadata.items)
+    if (item.name == "w") item.name = "model.3";
   metadata.planner_data = [](PickleEmitter& out) {
     out.empty_dict();
     out.mark();
-    out.string("w");
+    out.string("model.3");
     out.string("model");
     out.integer(3);
     out.tuple_n(2);
@@ -132,6 +135,22 @@ TEST_CASE("paths come from planner_data, else the key is the path") {
   CHECK(parse(metadata).entries[0].path ==
         Path{{PathItem::Kind::kKey, 0, "model"}, {PathItem::Kind::kIndex, 3, ""}});
   CHECK(parse(metadata).entries[1].path == Path{{PathItem::Kind::kKey, 0, "epoch"}});
+}
+
+TEST_CASE("a path that is another name's is damage and the key stands for itself") {
+  BuiltMetadata metadata = small();
+  metadata.planner_data = [](PickleEmitter& out) {
+    out.empty_dict();
+    out.mark();
+    out.string("w");
+    out.string("v");
+    out.tuple_n(1);
+    out.set_items();
+  };
+  const dcp::DcpMetadata parsed = parse(metadata);
+  CHECK(parsed.entries[0].path == Path{{PathItem::Kind::kKey, 0, "w"}});
+  REQUIRE(parsed.notes.size() == 1);
+  CHECK_THAT(parsed.notes[0].message, Catch::Contains("the path of \"w\""));
 }
 
 TEST_CASE("an object of another writer's class is recognised by its name") {

@@ -1,7 +1,9 @@
 // Columns, clipping, numbers and block characters: what keeps human output inside the screen.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <limits>
 #include <sstream>
+#include <string>
 
 #include "tools/number_text.h"
 #include "tools/screen.h"
@@ -88,4 +90,12 @@ TEST_CASE("pictures of numbers") {
   REQUIRE(lines.size() == 2);
   CHECK(lines[0] == "  █");
   CHECK(lines[1] == " ▄█");
+}
+
+TEST_CASE("a word of millions of letters wraps in a moment") {
+  const std::string word(4'000'000, 'x');
+  const auto start = std::chrono::steady_clock::now();
+  const std::string lines = wrap(word, 80, "  ");
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
+  CHECK(lines.size() == word.size() + 3 * ((word.size() + 77) / 78));
 }

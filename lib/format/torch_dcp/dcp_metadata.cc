@@ -148,7 +148,16 @@ class Parser : private MetadataNodes {
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       const auto found = index_.find(string(items[i], "a key of planner_data"));
       if (found == index_.end()) continue;  // a key that was not saved
-      in_tensor(found->first, [&] { out_.entries[found->second].path = path(items[i + 1]); });
+      Path stored;
+      in_tensor(found->first, [&] { stored = path(items[i + 1]); });
+      // Every writer joins the path to the name: what disagrees is damage, and the name is what the
+      // data is found by.
+      if (dotted(stored) == found->first)
+        out_.entries[found->second].path = std::move(stored);
+      else
+        note(codes::kUnknownAttribute, "warning",
+             fmt::format("the path of \"{}\" in planner_data is that of \"{}\" and was ignored",
+                         found->first, dotted(stored)));
     }
   }
 
