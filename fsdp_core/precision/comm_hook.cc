@@ -36,7 +36,7 @@ CommHook compress_hook(at::ScalarType dtype, const char* name) {
 
 void check_unit(detail::Unit& unit) {
   const ShardingStrategy strategy = unit.options().strategy;
-  if (strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2)
+  if (is_hybrid(strategy))
     fail(
         Code::kUnsupported,
         fmt::format("register_comm_hook: {} uses {}: the hook would see its reduce-scatter and not "

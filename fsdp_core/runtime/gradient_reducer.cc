@@ -73,8 +73,13 @@ void GradientReducer::reduce(Unit& unit) {
   if (unit.stepper) step(unit);
 }
 
+Stream& GradientReducer::last_stream(Unit& unit) {
+  return unit.comms().replicas() > 1 && unit.all_reduce && !unit.comm_hook ? *all_reduce_
+                                                                           : *reduce_;
+}
+
 void GradientReducer::step(Unit& unit) {
-  Stream& last = unit.comms().replicas() > 1 && !unit.comm_hook ? *all_reduce_ : *reduce_;
+  Stream& last = last_stream(unit);
   // The step of an offloaded unit is host code: its gradients have to be on the host by then.
   if (unit.options().cpu_offload.offload_params) last.record().synchronize();
   unit.stepper->issue();
@@ -95,14 +100,14 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
   const double n = options.gradient_divide_factor.value_or(unit.comms().ranks());
   const DivideFactors factors = half ? divide_factors(n) : DivideFactors{1, n};
   const CommTag tag{unit.name(), CommPhase::kBackward};
-  at::Tensor input = previous_.input, output;
+  const at::Tensor input = previous_.input;
   Communicator& shard = unit.shard_comm();
   if (unit.comm_hook) {
     run_hook(unit, group, n, used_now);
     return;
   }
 
-  // The stream's own work holds its tensors; `output` is handed from step to step.
+  // The stream's own work holds its tensors; `out` is handed from step to step.
   auto out = std::make_shared<at::Tensor>();
   reduce_->run(
       [=, &shard, &group] {
@@ -120,7 +125,7 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
       &shard);
   const bool replicated = unit.comms().replicas() > 1, holds = replicated && !unit.all_reduce;
   const std::vector<bool> used = group.used_with_partial(used_now, holds);
-  Stream& last = replicated && !holds ? *all_reduce_ : *reduce_;
+  Stream& last = last_stream(unit);
   if (replicated && !holds) {
     all_reduce_->wait_for(*reduce_);
     Communicator& replicas = unit.replicate_comm();

@@ -43,6 +43,8 @@ class GradientReducer {
   /// The unit's own optimizer, after the last of its reductions and on the same stream.
   void step(Unit& unit);
   void release(InFlight& in_flight);
+  /// Where a unit's reduction ends.
+  Stream& last_stream(Unit& unit);
 
   std::shared_ptr<Stream> compute_, reduce_, all_reduce_;
   InFlight previous_;

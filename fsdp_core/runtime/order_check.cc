@@ -74,10 +74,9 @@ std::vector<std::shared_ptr<Communicator>> digest_groups(Unit& top, bool trainin
   UnitGroups& comms = top.comms();
   if (!training) return {comms.shard};
   const Options& options = top.options();
-  const bool hybrid = options.strategy == ShardingStrategy::kHybridShard ||
-                      options.strategy == ShardingStrategy::kHybridShardZero2;
   // One group of all, so that ranks of different strategies meet.
-  if (options.mesh && hybrid) return {options.mesh->world().group(options.mesh->ranks())};
+  if (options.mesh && is_hybrid(options.strategy))
+    return {options.mesh->world().group(options.mesh->ranks())};
   return {comms.shard, comms.replicate};
 }
 

@@ -12,11 +12,6 @@
 namespace tessera::fsdp {
 namespace {
 
-bool is_hybrid(ShardingStrategy strategy) {
-  return strategy == ShardingStrategy::kHybridShard ||
-         strategy == ShardingStrategy::kHybridShardZero2;
-}
-
 UnitGroups placed(std::shared_ptr<Communicator> group, ShardingStrategy strategy) {
   if (strategy == ShardingStrategy::kNoShard) return {single_communicator(), std::move(group)};
   return {std::move(group), single_communicator()};

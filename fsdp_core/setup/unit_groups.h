@@ -13,6 +13,12 @@
 
 namespace tessera::fsdp {
 
+/// Sharded within a group, replicated over several.
+constexpr bool is_hybrid(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::kHybridShard ||
+         strategy == ShardingStrategy::kHybridShardZero2;
+}
+
 class UnitGroups {
  public:
   UnitGroups(std::shared_ptr<Communicator> shards, std::shared_ptr<Communicator> replicas)

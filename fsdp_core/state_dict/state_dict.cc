@@ -264,9 +264,7 @@ ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options) {
   form.mesh = mesh->mesh();
   form.placements.assign(static_cast<std::size_t>(mesh->ndim()), Placement::replicate());
   const ShardingStrategy strategy = tensor.unit->options().strategy;
-  const bool hybrid =
-      strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
-  if (strategy != ShardingStrategy::kNoShard) form.placements[hybrid ? 1 : 0] = cut;
+  if (strategy != ShardingStrategy::kNoShard) form.placements[is_hybrid(strategy) ? 1 : 0] = cut;
   if (const auto& extension = tensor.unit->options().extension) {
     // Cut first over the extension's ranks, then over the unit's: rows of rows are strided.
     const std::optional<int> dim = tensor.group->params()[tensor.index].extension_dim;

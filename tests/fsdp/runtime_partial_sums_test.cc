@@ -17,6 +17,16 @@ Data microbatch(int which) {
   return {all.x.narrow(0, which * 24, 24), all.y.narrow(0, which * 24, 24)};
 }
 
+void check_gradients(Net& net, const std::vector<torch::Tensor>& expected, const char* when) {
+  SummonOptions with_grads;
+  with_grads.with_grads = true;
+  const SummonFullParams full(net, with_grads);
+  const auto found = net->parameters();
+  for (std::size_t p = 0; p < expected.size(); ++p)
+    RANK_CHECK((found[p].grad() - expected[p].grad()).abs().max().item<double>() < 1e-6,
+               std::string(when) + ": parameter " + std::to_string(p));
+}
+
 }  // namespace
 
 TEST_CASE("sums over the shards wait for the reduction over the replicas",
@@ -61,15 +71,7 @@ TEST_CASE("sums over the shards wait for the reduction over the replicas",
       for (const torch::Tensor& parameter : net->parameters())
         RANK_CHECK(parameter.grad().defined() == whole, std::to_string(m));
     }
-    {
-      SummonOptions with_grads;
-      with_grads.with_grads = true;
-      const SummonFullParams full(net, with_grads);
-      const auto found = net->parameters();
-      for (std::size_t p = 0; p < expected.size(); ++p)
-        RANK_CHECK((found[p].grad() - expected[p].grad()).abs().max().item<double>() < 1e-6,
-                   "parameter " + std::to_string(p));
-    }
+    check_gradients(net, expected, "after three microbatches");
     // The next step starts from nothing held.
     for (torch::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
     const Data mine = part_of(microbatch(0), w.rank(), w.size());
@@ -77,16 +79,7 @@ TEST_CASE("sums over the shards wait for the reduction over the replicas",
     Net again = make_net();
     const Data data = microbatch(0);
     torch::mse_loss(again->forward(data.x), data.y).backward();
-    const auto fresh = again->parameters();
-    {
-      SummonOptions with_grads;
-      with_grads.with_grads = true;
-      const SummonFullParams full(net, with_grads);
-      const auto found = net->parameters();
-      for (std::size_t p = 0; p < fresh.size(); ++p)
-        RANK_CHECK((found[p].grad() - fresh[p].grad()).abs().max().item<double>() < 1e-6,
-                   "again, parameter " + std::to_string(p));
-    }
+    check_gradients(net, again->parameters(), "in the next step");
     tessera::fsdp::detail::Root::use_streams(nullptr);
   });
 }
