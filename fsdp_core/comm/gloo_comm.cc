@@ -13,6 +13,7 @@
 
 #include "fsdp_core/comm/failure.h"
 #include "fsdp_core/comm/gloo_wire.h"
+#include "fsdp_core/comm/no_sigpipe.h"
 #include "fsdp_core/comm/reduce_parts.h"
 
 namespace tessera::fsdp {
@@ -62,6 +63,7 @@ class GlooCommunicator final : public Communicator {
     }
 
    private:
+    const NoSigpipe no_sigpipe_;
     GlooWire& wire_;
     const int falling_;
   };
@@ -240,6 +242,7 @@ class GlooCommunicator final : public Communicator {
 
 c10::intrusive_ptr<c10d::Backend> connect(const Communicator::Identity& identity,
                                           const std::string& prefix, const StoreLink& link) {
+  const NoSigpipe no_sigpipe;  // in the threads that Gloo starts
   auto options = c10d::ProcessGroupGloo::Options::create(link.timeout);
   options->threads = 1;  // for collectives of its own, which nobody calls
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "fsdp_core/comm/no_sigpipe.h"
+
 namespace tessera::fsdp {
 
 void GlooWire::throw_if_cut_locked() const {
@@ -76,6 +78,7 @@ std::optional<Status> GlooWire::why_cut() const {
 }
 
 void GlooWire::close() noexcept {
+  const NoSigpipe no_sigpipe;
   decltype(backend_) backend;
   std::vector<c10::intrusive_ptr<c10d::Work>> works[3];  // each keeps the connections open
   {

@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "fsdp_core/comm/failure.h"
+#include "fsdp_core/comm/no_sigpipe.h"
 #include "fsdp_core/comm/store_transport.h"
 #include "fsdp_core/comm/world_impl.h"
 
@@ -80,6 +81,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch,
   options.timeout = timeout;
   options.multiTenant = true;  // a second world of the same processes uses the same server
   try {
+    const NoSigpipe no_sigpipe;  // in the server's thread
     return c10::make_intrusive<c10d::TCPStore>(launch.address, options);
   } catch (...) {
     Status status = communication_status();
