@@ -65,7 +65,7 @@ TEST_CASE("expert ranks and chunks of stages are put together to the whole model
   });
 }
 
-TEST_CASE("rank files written for a grid hold what the ranks of that grid hold") {
+TEST_CASE("rank files written for a grid hold what the ranks of that grid hold", "[wide]") {
   for_each_model([](const ToyOptions& options) {
     RankFolders toy(options);
     const Manifest manifest = toy.read();
@@ -84,7 +84,7 @@ TEST_CASE("rank files written for a grid hold what the ranks of that grid hold")
   });
 }
 
-TEST_CASE("there and back between any two grids is the identity") {
+TEST_CASE("there and back between any two grids is the identity", "[wide]") {
   for_each_model([](const ToyOptions& options) {
     RankFolders toy(options);
     std::vector<std::string> meshes;

@@ -56,7 +56,7 @@ TEST_CASE("any tensor-parallel size to any other and back is the identity") {
       }
 }
 
-TEST_CASE("any number of stages to any other and back is the identity") {
+TEST_CASE("any number of stages to any other and back is the identity", "[wide]") {
   for (const Kind kind : {Kind::kAdam, Kind::kDistributed})
     for (const std::int64_t a : {1, 2, 3, 4})
       for (const std::int64_t b : {1, 2, 3, 4}) {

@@ -75,7 +75,7 @@ std::vector<std::string> trees() {
 
 }  // namespace
 
-TEST_CASE("every optimizer is the same after any two formats that keep a state dict as it is") {
+TEST_CASE("every optimizer is the same after any two formats that keep a state dict as it is", "[wide]") {
   for_each_optimizer(2, [](const Manifest& made) {
     MemoryFileSystem fs;
     const std::string source = save(fs, made);
@@ -93,7 +93,7 @@ TEST_CASE("every optimizer is the same after any two formats that keep a state d
   });
 }
 
-TEST_CASE("every optimizer is the same when formats and keys change together") {
+TEST_CASE("every optimizer is the same when formats and keys change together", "[wide]") {
   for_each_optimizer(2, [](const Manifest& made) {
     MemoryFileSystem fs;
     const std::string source = save(fs, made);
