@@ -10,13 +10,13 @@ function(add_other_configuration_test name program timeout)
     "ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1")
 endfunction()
 
-# Left to the Release run: [time] is about speed, [wide] repeats over many sizes what a smaller case of the same code shows,
+# Left to the Release run: [wide] repeats over many sizes what a smaller case of the same code shows,
 # and where [one_thread] is all there is, no race can be.
 foreach(layer base tensor layout state storage encoding format reshard ops)
-  add_other_configuration_test("asan, ubsan: ${layer}" ${PROJECT_BINARY_DIR}/asan/bin/${layer}_tests 900 "~[time]~[wide]")
+  add_other_configuration_test("asan, ubsan: ${layer}" ${PROJECT_BINARY_DIR}/asan/bin/${layer}_tests 900 "~[wide]")
 endforeach()
 foreach(layer storage reshard)
-  add_other_configuration_test("tsan: ${layer}" ${PROJECT_BINARY_DIR}/tsan/bin/${layer}_tests 900 "~[time]~[wide]~[one_thread]")
+  add_other_configuration_test("tsan: ${layer}" ${PROJECT_BINARY_DIR}/tsan/bin/${layer}_tests 900 "~[wide]~[one_thread]")
 endforeach()
 
 # One seed, so that the gate says the same of the same code; ./dev soak explores. libFuzzer's own exit code for a finding
