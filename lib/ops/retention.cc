@@ -46,11 +46,14 @@ void remove_checkpoint(FileSystem& fs, const std::string& path) {
   fs.remove_tree(paths.stage());
 }
 
-/// Names of checkpoints in `parent` of which only a stage is left: ".step_90.tmp-0123".
+/// Names of checkpoints in `parent` that interrupted runs left something of: a stage
+/// ".step_90.tmp-0123" or the lock of one.
 std::set<std::string> left_over(const Directory& parent, const std::string& stem) {
   std::set<std::string> names;
   for (const FileInfo& info : parent.list()) {
-    if (info.type != FileType::kDirectory || !info.name.starts_with("." + stem)) continue;
+    const bool lock = info.type == FileType::kRegular && info.name.ends_with(".lock");
+    if (info.type != FileType::kDirectory && !lock) continue;
+    if (!info.name.starts_with("." + stem)) continue;
     const std::size_t end = info.name.rfind(".tmp-");
     if (end == std::string::npos || end == 0) continue;
     const std::string name = info.name.substr(1, end - 1);

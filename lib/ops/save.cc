@@ -28,7 +28,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Makes the folders above `path`. Safe when several ranks do it.
+/// Makes the folders above `path`, each durable in its own. Safe when several ranks do it.
 void make_folders_above(FileSystem& fs, const std::string& path) {
   const std::string parent = split_path(path).first;
   if (parent.empty() || parent == "." || parent == "/" || fs.stat(parent)) return;
@@ -38,6 +38,8 @@ void make_folders_above(FileSystem& fs, const std::string& path) {
   } catch (const Error& error) {
     if (error.code() != Code::kAlreadyExists) throw;
   }
+  const std::string above = split_path(parent).first;
+  fs.sync_directory(above.empty() ? "." : above);
 }
 
 /// One save from the open stage to the published checkpoint.

@@ -1,5 +1,7 @@
 #include "lib/storage/crash_model.h"
 
+#include <tessera/storage/checksum.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -20,12 +22,6 @@ void mix(std::uint64_t& hash, std::string_view text) {
   mix(hash, std::hash<std::string_view>{}(text));
 }
 
-Bytes content_of(const FileImage& file) {
-  Bytes content = file.pages;
-  content.resize(file.size_bytes);  // what was never written, or is cut off, reads as zeros
-  return content;
-}
-
 // Folders and files below `inode` with their paths. Depth is that of a tree which our own code
 // made.
 template <class Visit>
@@ -40,6 +36,43 @@ void walk(const DiskImage& image, InodeId inode, const std::string& path, const 
 }
 
 }  // namespace
+
+Bytes& FileImage::own() {
+  hash_ = 0;
+  if (!pages_) pages_ = std::make_shared<Bytes>();
+  if (pages_.use_count() > 1) pages_ = std::make_shared<Bytes>(*pages_);
+  return *pages_;
+}
+
+void FileImage::write(std::uint64_t offset, ByteView data) {
+  Bytes& pages = own();
+  if (pages.size() < offset + data.size()) pages.resize(offset + data.size());
+  std::memcpy(pages.data() + offset, data.data(), data.size());
+}
+
+void FileImage::resize(std::uint64_t size_bytes, bool at_least) {
+  if (!at_least && pages_ && size_bytes < pages_->size()) own().resize(size_bytes);
+  size_bytes_ = at_least ? std::max(size_bytes_, size_bytes) : size_bytes;
+  hash_ = 0;
+}
+
+Bytes FileImage::content() const {
+  Bytes content = pages_ ? *pages_ : Bytes();
+  content.resize(size_bytes_);
+  return content;
+}
+
+std::uint64_t FileImage::hash() const {
+  if (hash_ == 0) {
+    const Bytes bytes = content();
+    const std::size_t half = bytes.size() / 2;
+    mix(hash_, bytes.size());
+    mix(hash_, std::uint64_t{crc32(0, ByteView(bytes).first(half))} << 32 |
+                   crc32(0, ByteView(bytes).subspan(half)));
+    hash_ |= 1;
+  }
+  return hash_;
+}
 
 InodeId synced_by(const Unit& unit) {
   if (const auto* names = std::get_if<NameChange>(&unit)) return names->folder;
@@ -58,16 +91,11 @@ void DiskImage::apply(const Unit& unit) {
       }
     }
   } else if (const auto* page = std::get_if<PageWrite>(&unit)) {
-    Bytes& pages = files[page->inode].pages;
-    if (pages.size() < page->offset + page->length) pages.resize(page->offset + page->length);
-    std::memcpy(pages.data() + page->offset, page->source->data() + page->begin, page->length);
+    files[page->inode].write(page->offset,
+                             ByteView(*page->source).subspan(page->begin, page->length));
   } else {
     const auto& change = std::get<SizeChange>(unit);
-    FileImage& file = files[change.inode];
-    if (!change.at_least && change.size_bytes < file.pages.size())
-      file.pages.resize(change.size_bytes);
-    file.size_bytes =
-        change.at_least ? std::max(file.size_bytes, change.size_bytes) : change.size_bytes;
+    files[change.inode].resize(change.size_bytes, change.at_least);
   }
 }
 
@@ -78,7 +106,7 @@ std::uint64_t DiskImage::hash() const {
     const auto file = files.find(inode);
     mix(hash, std::uint64_t{folders.contains(inode)});
     if (file == files.end()) return;
-    mix(hash, as_text(content_of(file->second)));
+    mix(hash, file->second.hash());
   });
   return hash;
 }
@@ -89,7 +117,7 @@ void DiskImage::materialise(MemoryFileSystem& fs) const {
       fs.make_directories(path);
     } else {
       const auto file = files.find(inode);
-      fs.write_file(path, file == files.end() ? Bytes() : content_of(file->second));
+      fs.write_file(path, file == files.end() ? Bytes() : file->second.content());
     }
   });
 }

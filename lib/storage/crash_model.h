@@ -39,9 +39,25 @@ using Unit = std::variant<PageWrite, SizeChange, NameChange>;
 /// The file or folder whose sync makes a unit durable.
 InodeId synced_by(const Unit& unit);
 
-struct FileImage {
-  Bytes pages;  // may be longer or shorter than the size
-  std::uint64_t size_bytes = 0;
+/// Copies share their bytes until one of them is written, so that a crash state costs what it
+/// changes, not what the disk holds.
+class FileImage {
+ public:
+  FileImage() = default;
+  explicit FileImage(Bytes content)
+      : size_bytes_(content.size()), pages_(std::make_shared<Bytes>(std::move(content))) {}
+  void write(std::uint64_t offset, ByteView data);
+  void resize(std::uint64_t size_bytes, bool at_least);
+  /// What was never written, or was cut off, reads as zeros.
+  Bytes content() const;
+  std::uint64_t hash() const;
+
+ private:
+  Bytes& own();
+
+  std::uint64_t size_bytes_ = 0;
+  std::shared_ptr<Bytes> pages_;    // may be longer or shorter than the size; null: none
+  mutable std::uint64_t hash_ = 0;  // 0: not known
 };
 using FolderImage = std::map<std::string, InodeId>;
 

@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kSectorBytes = 512;
+constexpr std::size_t kFewUnits = 6;      // as many pending units: all their subsets
+constexpr int kSubsetsBeforeGiving = 48;  // random ones, before a poor yield ends them
 
 }  // namespace
 
@@ -71,7 +73,7 @@ struct SimulatedDisk::Recorder {
         live[inode] = {};
       } else {
         const ByteView bytes = as_bytes(content);
-        start.files[inode] = {Bytes(bytes.begin(), bytes.end()), bytes.size()};
+        start.files[inode] = FileImage(Bytes(bytes.begin(), bytes.end()));
       }
     }
     start.folders = live;
@@ -222,7 +224,9 @@ class CrashPoint {
     emit("names and sizes, no data", [&](std::size_t i) { return !is<PageWrite>(i); });
     emit("data, no names", [&](std::size_t i) { return !is<NameChange>(i); });
     tear_last_write();
-    if (units_.size() > 1) random_subsets(random);
+    if (units_.size() < 2) return;
+    const bool few = units_.size() <= kFewUnits && options_.random_subsets > 0;
+    few ? all_subsets() : random_subsets(random);
   }
 
  private:
@@ -257,14 +261,24 @@ class CrashPoint {
     }
   }
 
+  void all_subsets() {
+    for (std::uint32_t kept = 0; kept < std::uint32_t{1} << units_.size(); ++kept)
+      emit(fmt::format("subset {:b}", kept), [&](std::size_t i) { return (kept >> i & 1) != 0; });
+  }
+
+  // Half of them keep all names: what lies below a lost name differs in nothing that can be seen.
   void random_subsets(std::mt19937_64& random) {
+    const std::uint64_t before = counts_.distinct;
     for (int n = 0; n < options_.random_subsets; ++n) {
       std::vector<bool> keep(units_.size());
       // Between almost nothing and almost everything, so that large pending sets are not always
       // halved.
       const std::uint64_t odds = random() % 15 + 1;
-      for (std::size_t i = 0; i < keep.size(); ++i) keep[i] = random() % 16 < odds;
+      for (std::size_t i = 0; i < keep.size(); ++i)
+        keep[i] = random() % 16 < odds || (n % 2 == 1 && is<NameChange>(i));
       emit(fmt::format("random subset {}", n), [&](std::size_t i) { return keep[i]; });
+      const std::uint64_t found = counts_.distinct - before;
+      if (n >= kSubsetsBeforeGiving && found * 8 < static_cast<std::uint64_t>(n)) return;
     }
   }
 

@@ -13,7 +13,8 @@
 // A crash after any operation leaves the durable state plus some of the pending units.
 // for_each_crash_state() visits, for every prefix of the operations done: nothing pending,
 // everything, each single unit lost, only names (renames before data), only names and sizes (zeros
-// for data), the last write torn at several 512-byte borders, and random subsets. Not modelled:
+// for data), the last write torn at several 512-byte borders, and all subsets where they are few,
+// else random ones, for as long as they go on finding new states. Not modelled:
 // links; locks are files. A unit lost is never older than the last sync, but units may reach the
 // disk in any order. Thread-safety: as MemoryFileSystem while work runs; visiting afterwards, from
 // one thread.
@@ -30,7 +31,7 @@
 namespace tessera {
 
 struct CrashOptions {
-  int random_subsets = 32;    // per prefix
+  int random_subsets = 32;    // per prefix, at most
   std::uint64_t seed = 1;     // the same seed visits the same states
   bool distinct_only = true;  // states whose tree was visited before are skipped
   /// Numbers of operations at which what is allowed changes (a commit): the same tree before and
