@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::string_view kMagic = "TSRJRNL1";
 constexpr std::size_t kRecordBytes = 28;
-constexpr std::size_t kBatchRecords =
-    16;  // of pieces of some MiB: what a kill may cost on resuming
+// What a kill may cost on resuming: pieces that were written but not yet noted.
+constexpr std::size_t kBatchRecords = 16;
+constexpr std::uint64_t kBatchBytes = std::uint64_t{1} << 20;
 
 Bytes header(std::string_view plan_hash) {
   Bytes bytes(kMagic.size() + 4 + plan_hash.size() + 4);
@@ -102,7 +103,9 @@ void JournalWriter::append(const JournalEntry& entry) {
   const std::lock_guard lock(mutex_);
   TESSERA_CHECK(file_ != nullptr);
   append_record(pending_, entry);
-  if (pending_.size() >= kBatchRecords * kRecordBytes) flush_locked();
+  unnoted_bytes_ += entry.length;
+  if (pending_.size() >= kBatchRecords * kRecordBytes || unnoted_bytes_ >= kBatchBytes)
+    flush_locked();
 }
 
 void JournalWriter::flush() {
@@ -124,6 +127,7 @@ void JournalWriter::flush_locked() {
   file_->write_at(end_, pending_);
   end_ += pending_.size();
   pending_.clear();
+  unnoted_bytes_ = 0;
 }
 
 }  // namespace tessera::storage

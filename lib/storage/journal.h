@@ -29,7 +29,7 @@ struct JournalContent {
 /// nullopt: no journal in the folder, or one that ends before its plan hash does.
 std::optional<JournalContent> read_journal(const Directory& stage, std::string_view plan_hash);
 
-/// Appends in batches. Thread-safe.
+/// Appends in batches of some records, or of as much as a MiB of pieces. Thread-safe.
 class JournalWriter {
  public:
   /// A new journal, header written.
@@ -51,6 +51,7 @@ class JournalWriter {
   std::unique_ptr<WriteFile> file_;
   std::uint64_t end_;
   Bytes pending_;
+  std::uint64_t unnoted_bytes_ = 0;  // that the pending records speak of
 };
 
 }  // namespace tessera::storage

@@ -130,7 +130,10 @@ class PosixFileSystem final : public FileSystem {
   }
 
   void sync_directory(const std::string& path) override {
-    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    UniqueFd fd;
+    do {
+      fd.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    } while (!fd && errno == EINTR);
     if (!fd) fail_errno("open folder", path, errno);
     if (::fsync(fd.get()) != 0) fail_errno("sync folder", path, errno);
     if (::close(fd.release()) != 0) fail_errno("close folder", path, errno);

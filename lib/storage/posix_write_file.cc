@@ -75,10 +75,10 @@ class PosixWriteFile final : public WriteFile {
 
   void sync() override {
     check_usable();
-    // Both descriptors: each reports the write-back errors that happened since it was opened.
-    int error = ::fsync(fd_.get()) == 0 ? 0 : errno;
-    if (direct_fd_ && ::fdatasync(direct_fd_.get()) != 0 && error == 0) error = errno;
-    if (error != 0) poison("sync", error);
+    // Both descriptors: each reports the write-back errors that happened since it was opened. After
+    // the first error nothing of this file is synced again.
+    if (::fsync(fd_.get()) != 0) poison("sync", errno);
+    if (direct_fd_ && ::fdatasync(direct_fd_.get()) != 0) poison("sync", errno);
   }
 
   void close() override {
