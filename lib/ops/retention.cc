@@ -103,7 +103,10 @@ std::vector<std::string> remove_old(FileSystem& fs, const std::string& path,
     try {
       remove_checkpoint(fs, join_path(parent, child));
       removed.push_back(child);
-    } catch (const Error&) {  // the next save tries again
+    } catch (const Error&) {
+      // The next save tries again. Not this one: where a sync of the folder failed, a later one
+      // that succeeds would prove nothing.
+      return removed;
     }
   }
   for (const std::string& child : left_over(*directory, own->first)) {
@@ -111,6 +114,7 @@ std::vector<std::string> remove_old(FileSystem& fs, const std::string& path,
       storage::remove_stale(fs, storage::make_stage_paths(fs, join_path(parent, child),
                                                           hex(sha256(as_bytes("none")))));
     } catch (const Error&) {
+      break;
     }
   }
   return removed;

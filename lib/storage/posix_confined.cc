@@ -13,11 +13,14 @@ namespace tessera::storage {
 
 namespace {
 
+constexpr int kMostAttempts = 100;
+
 int open_retrying(int directory, const char* name, int flags) {
   int fd;
-  do {
+  int attempts = 0;
+  do {  // ESTALE: the server replaced the file while its old handle was still cached here
     fd = ::openat(directory, name, flags | O_CLOEXEC);
-  } while (fd < 0 && errno == EINTR);
+  } while (fd < 0 && (errno == EINTR || (errno == ESTALE && ++attempts < kMostAttempts)));
   return fd;
 }
 
@@ -55,9 +58,10 @@ int openat2_beneath(int directory, const char* path, int flags) {
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
   long fd;
   int attempts = 0;
-  do {  // EAGAIN: a rename raced with the lookup
+  do {  // EAGAIN: a rename raced with the lookup; ESTALE as above
     fd = ::syscall(SYS_openat2, directory, path, &how, sizeof how);
-  } while (fd < 0 && (errno == EINTR || (errno == EAGAIN && ++attempts < 100)));
+  } while (fd < 0 && (errno == EINTR ||
+                      ((errno == EAGAIN || errno == ESTALE) && ++attempts < kMostAttempts)));
   return static_cast<int>(fd);
 }
 

@@ -16,11 +16,15 @@ namespace tessera::storage {
 
 namespace {
 
-bool names_this_file(const std::string& path, int fd) {
+enum class Named { kYes, kNo, kUnknown };  // kUnknown: errno says why
+
+Named names_this_file(const std::string& path, int fd) {
   struct stat named;
   struct stat held;
-  return ::lstat(path.c_str(), &named) == 0 && ::fstat(fd, &held) == 0 &&
-         named.st_dev == held.st_dev && named.st_ino == held.st_ino;
+  if (::fstat(fd, &held) != 0) return Named::kUnknown;
+  if (::lstat(path.c_str(), &named) != 0) return errno == ENOENT ? Named::kNo : Named::kUnknown;
+  const bool same = named.st_dev == held.st_dev && named.st_ino == held.st_ino;
+  return same ? Named::kYes : Named::kNo;
 }
 
 class PosixLock final : public FileLock {
@@ -29,7 +33,7 @@ class PosixLock final : public FileLock {
   ~PosixLock() override {
     // Removed while still held: whoever opened the old file meanwhile finds that the name is not
     // that file any more.
-    if (names_this_file(path_, fd_.get())) ::unlink(path_.c_str());
+    if (names_this_file(path_, fd_.get()) == Named::kYes) ::unlink(path_.c_str());
   }
 
  private:
@@ -66,7 +70,9 @@ std::unique_ptr<FileLock> try_posix_lock(const std::string& path) {
                                            std::system_category().message(error), path));
     }
     if (error != 0) fail_errno("lock", path, error);
-    if (names_this_file(path, fd.get())) return std::make_unique<PosixLock>(path, std::move(fd));
+    const Named named = names_this_file(path, fd.get());
+    if (named == Named::kYes) return std::make_unique<PosixLock>(path, std::move(fd));
+    if (named == Named::kUnknown) fail_errno("lock", path, errno);
     // The previous holder removed the file between our open and our lock: take the new one.
   }
   return nullptr;

@@ -4,6 +4,7 @@
 
 #include "lib/format/deepspeed_universal/uni_parts.h"
 #include "lib/format/deepspeed_zero/ds_files.h"
+#include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
 
 namespace tessera {
@@ -14,7 +15,9 @@ using Answer = ProbeResult::Answer;
 class DeepspeedUniversalDriver : public FormatDriver {
  public:
   std::string_view id() const override { return deepspeed::kUniversalFormat; }
-  Capabilities capabilities() const override { return {.keeps_opaque = true, .needs_steps = true, .groups_optimizers = true}; }
+  Capabilities capabilities() const override {
+    return {.keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
+  }
 
   ProbeResult probe(const Place& place) const override {
     try {
@@ -22,7 +25,8 @@ class DeepspeedUniversalDriver : public FormatDriver {
       if (folder.empty() || !folder.is_universal) return {};
       return {Answer::kYes, fmt::format("has {} files of model states and a folder \"{}\"",
                                         folder.models.size(), deepspeed::kZeroFolder)};
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       return {};
     }
   }

@@ -5,6 +5,7 @@
 #include "lib/format/deepspeed_zero/ds_files.h"
 #include "lib/format/deepspeed_zero/zero_output.h"
 #include "lib/format/deepspeed_zero/zero_reader.h"
+#include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
 
 namespace tessera {
@@ -16,7 +17,8 @@ class DeepspeedZeroDriver : public FormatDriver {
  public:
   std::string_view id() const override { return deepspeed::kZeroFormat; }
   Capabilities capabilities() const override {
-    return {.many_ranks = true, .keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
+    return {
+        .many_ranks = true, .keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
   }
 
   ProbeResult probe(const Place& place) const override {
@@ -25,7 +27,8 @@ class DeepspeedZeroDriver : public FormatDriver {
       if (folder.empty() || folder.is_universal) return {};
       return {Answer::kYes, fmt::format("has {} files of model states and {} of optimizer states",
                                         folder.models.size(), folder.optims.size())};
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       return {Answer::kMaybe, "has files named like DeepSpeed's, which do not fit together"};
     }
   }

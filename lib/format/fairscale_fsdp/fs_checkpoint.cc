@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "lib/format/probe_errors.h"
+
 namespace tessera::fairscale {
 namespace {
 
@@ -130,7 +132,8 @@ class Opener {
   std::optional<Value> peek(const std::string& name) const {
     try {
       return peek_root(*directory(), name);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       return std::nullopt;  // noted: it takes no part
     }
   }

@@ -9,6 +9,7 @@
 #include "lib/format/fairscale_fsdp/fs_reader.h"
 #include "lib/format/fairscale_fsdp/fs_select.h"
 #include "lib/format/fairscale_fsdp/fs_writer.h"
+#include "lib/format/probe_errors.h"
 
 namespace tessera {
 namespace {
@@ -42,7 +43,8 @@ class FairscaleDriver : public FormatDriver {
  public:
   std::string_view id() const override { return "fairscale-fsdp"; }
   Capabilities capabilities() const override {
-    return {.many_ranks = true, .keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
+    return {
+        .many_ranks = true, .keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
   }
 
   ProbeResult probe(const Place& place) const override {
@@ -52,7 +54,8 @@ class FairscaleDriver : public FormatDriver {
       if (holds_everything(*place.directory, place.file))
         return {Answer::kYes, "holds FairScale's metadata and all of every parameter"};
       return {};  // one rank's file alone: a torch.save file
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       return {};
     }
   }

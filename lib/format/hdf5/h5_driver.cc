@@ -6,6 +6,7 @@
 #include "lib/format/hdf5/h5_output_plan.h"
 #include "lib/format/hdf5/h5_reader.h"
 #include "lib/format/hdf5/keras_files.h"
+#include "lib/format/probe_errors.h"
 
 namespace tessera {
 namespace {
@@ -45,7 +46,8 @@ class Hdf5Driver : public FormatDriver {
   ProbeResult probe(const Place& place) const override {
     try {
       return place.file.empty() ? probe_folder(*place.directory) : probe_file(place);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       return {};  // cannot be opened: whoever reads it will say why
     }
   }

@@ -10,6 +10,8 @@
 #include <array>
 #include <set>
 
+#include "lib/format/probe_errors.h"
+
 namespace tessera::h5 {
 namespace {
 
@@ -77,7 +79,8 @@ bool looks_like_keras(const ReadFile& file) {
   try {
     const ZipReader zip = open_zip(file);
     return zip.find(kWeights) != nullptr && zip.find(kConfig) != nullptr;
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    rethrow_unless_of_content(error);
     return false;
   }
 }

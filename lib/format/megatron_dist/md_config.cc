@@ -3,6 +3,8 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
 
+#include "lib/format/probe_errors.h"
+
 namespace tessera::megatron_dist {
 namespace {
 
@@ -24,7 +26,8 @@ std::optional<Config> read_config(const Directory& directory) {
     if (const Value* version = json.find("sharded_backend_version"); version && version->is_int())
       config.version = version->as_int();
     return config;
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    rethrow_unless_of_content(error);
     return std::nullopt;  // somebody else's metadata.json
   }
 }

@@ -4,6 +4,7 @@
 
 #include "lib/format/megatron_dist/md_config.h"
 #include "lib/format/megatron_dist/md_parts.h"
+#include "lib/format/probe_errors.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
 
 namespace tessera {
@@ -31,7 +32,8 @@ class MegatronDistDriver final : public FormatDriver {
         return {Answer::kYes, fmt::format("metadata.json names the backend {}", config->backend)};
       if (directory.stat(megatron_dist::kCommonFile) && directory.stat(".metadata"))
         return {Answer::kYes, "has .metadata and common.pt, but no metadata.json"};
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       // Not a folder that can be read: something else.
     }
     return {};

@@ -6,6 +6,7 @@
 
 #include "lib/format/megatron_torch/mt_parts.h"
 #include "lib/format/megatron_torch/rank_grid.h"
+#include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
 
 namespace tessera {
@@ -38,7 +39,8 @@ class MegatronTorchDriver final : public FormatDriver {
                 fmt::format("has {} in {} folders mp_rank_XX", kModelFile, with_model)};
       return {Answer::kMaybe,
               fmt::format("has {} folders mp_rank_XX without {}", folders.size(), kModelFile)};
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       // Not a folder that can be listed: something else.
     }
     return {};

@@ -3,6 +3,7 @@
 #include <tessera/encoding/safetensors_header.h>
 #include <tessera/format/safetensors.h>
 
+#include "lib/format/probe_errors.h"
 #include "lib/format/safetensors/st_names.h"
 #include "lib/format/safetensors/st_parts.h"
 
@@ -45,7 +46,8 @@ class SafetensorsDriver : public FormatDriver {
   ProbeResult probe(const Place& place) const override {
     try {
       return place.file.empty() ? probe_folder(place) : probe_file(place);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       return {};  // cannot be opened: whoever reads it will say why
     }
   }

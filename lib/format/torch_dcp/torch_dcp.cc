@@ -3,6 +3,7 @@
 #include <tessera/format/torch_dcp.h>
 
 #include "lib/format/megatron_dist/md_config.h"
+#include "lib/format/probe_errors.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_output.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
@@ -53,7 +54,8 @@ class TorchDcpDriver final : public FormatDriver {
             Answer::kMaybe,
             fmt::format("has {} .distcp files but no .metadata: an interrupted save", data_files)};
       }
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       // Not a folder that can be listed: something else.
     }
     return {};

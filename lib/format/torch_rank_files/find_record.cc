@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lib/format/probe_errors.h"
 #include "lib/format/torch_rank_files/local_state.h"
 
 namespace tessera::rank_files {
@@ -49,7 +50,8 @@ std::optional<FlatRecord> LocalState::record_of_full(const Directory& directory,
   try {
     const auto open = directory.open(file);
     full = open_torch_archive(ByteWindow::whole(*open));
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    rethrow_unless_of_content(error);
     return std::nullopt;  // something else; the files of this checkpoint do not need it
   }
   for (const Value* weights : weight_dicts(full.root)) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
 #include "lib/format/torch_rank_files/rank_folder.h"
 #include "lib/format/torch_rank_files/rf_parts.h"
@@ -40,6 +41,7 @@ class TorchRankFilesDriver : public FormatDriver {
     try {
       return probe_folder(*place.directory);
     } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       // Names alone are enough to say what it is; the reader says what is wrong.
       if (error.code() == Code::kCorrupt)
         return {Answer::kMaybe, "has files named by rank: " + error.status().message};
@@ -89,6 +91,7 @@ class TorchRankFilesDriver : public FormatDriver {
           if (root && is_another_formats(*root)) return {};
           if (root) return {Answer::kYes, reason};
         } catch (const Error& error) {
+          rethrow_unless_of_content(error);
           damaged = {Answer::kMaybe, reason + "; " + error.status().message};
         }
       }

@@ -2,6 +2,7 @@
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/format/torch_save.h>
 
+#include "lib/format/probe_errors.h"
 #include "lib/format/torch_save/ts_files.h"
 #include "lib/format/torch_save/ts_parts.h"
 
@@ -33,7 +34,8 @@ class TorchSaveDriver : public FormatDriver {
       const auto file = place.directory->open(place.file);
       if (looks_like_torch_archive(ByteWindow::whole(*file)))
         return {Answer::kYes, "starts like a file of torch.save"};
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       return {};  // cannot be opened: whoever reads it will say why
     }
     if (torch_save::has_torch_suffix(place.file))

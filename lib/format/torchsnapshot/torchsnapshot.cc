@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
 #include "lib/format/torchsnapshot/snapshot_parts.h"
 
@@ -84,7 +85,8 @@ class TorchsnapshotDriver final : public FormatDriver {
         return {Answer::kYes, "has .snapshot_metadata"};
       if (has_slabs(*place.directory))
         return {Answer::kMaybe, "has slabs of torchsnapshot, but no .snapshot_metadata"};
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
       // Not a folder that can be listed: something else.
     }
     return {};
