@@ -3,6 +3,7 @@
 #include <tessera/encoding/json.h>
 #include <tessera/ops/seal.h>
 #include <tessera/state/sharding_rule.h>
+#include <tessera/storage/checksum.h>
 #include <tessera/storage/stage.h>
 
 #include <algorithm>
@@ -14,6 +15,10 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kSealSchema = "tessera.manifest/1";
+// The last member: the CRC-32 of all text before it, so that damage to the seal itself shows.
+constexpr std::string_view kOwnSumKey = ",\n \"crc32\": \"";
+constexpr std::string_view kOwnSumEnd = "\"\n}\n";
+constexpr std::size_t kSumDigits = 8;
 constexpr std::uint64_t kMostSealBytes = std::uint64_t{1} << 30;
 
 Value text(std::string_view s) { return Value::string(std::string(s)); }
@@ -95,6 +100,17 @@ SealedFile decode_file(const Value& object) {
   return file;
 }
 
+/// Of the text up to kOwnSumKey. Throws kCorrupt where that is not how the seal ends.
+void check_own_sum(ByteView bytes) {
+  const std::size_t tail = kOwnSumKey.size() + kSumDigits + kOwnSumEnd.size();
+  if (bytes.size() < tail) bad("no checksum of its own");
+  const std::string_view end = as_text(bytes.last(tail));
+  if (!end.starts_with(kOwnSumKey) || !end.ends_with(kOwnSumEnd)) bad("no checksum of its own");
+  const ByteView before = bytes.first(bytes.size() - tail);
+  const std::string sum = fmt::format("{:08x}", crc32(0, before));
+  if (end.substr(kOwnSumKey.size(), kSumDigits) != sum) bad("its own checksum is not right");
+}
+
 HashedTensor decode_tensor(const Value& object) {
   HashedTensor tensor;
   tensor.name = string_of(object, "name");
@@ -133,7 +149,10 @@ Bytes encode_seal(const Seal& seal) {
     root.emplace_back(text("root"), text(seal.root));
     root.emplace_back(text("tensors"), Value::list(std::move(tensors)));
   }
-  std::string json = dump_json(Value::dict(std::move(root)), 1) + "\n";
+  std::string json = dump_json(Value::dict(std::move(root)), 1);
+  TESSERA_CHECK(json.ends_with("\n}"));
+  json.resize(json.size() - 2);
+  json += fmt::format("{}{:08x}{}", kOwnSumKey, crc32(0, as_bytes(json)), kOwnSumEnd);
   ByteView bytes = as_bytes(json);
   return Bytes(bytes.begin(), bytes.end());
 }
@@ -142,6 +161,7 @@ Seal decode_seal(ByteView bytes) {
   Value root = parse_json(bytes);
   if (!root.is_dict()) bad("no object");
   if (string_of(root, "schema") != kSealSchema) bad("another schema");
+  check_own_sum(bytes);
   Seal seal;
   seal.format = string_of(root, "format");
   seal.tool = string_of(root, "tool");
@@ -182,13 +202,15 @@ std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
     handle->read_at(0, bytes);
     seal = decode_seal(bytes);
   } catch (const Error& error) {
+    if (error.code() != Code::kCorrupt) throw;  // a disk that fails says nothing of the seal
     return absent(fmt::format("{}: {}", name, error.status().message));
   }
   for (const SealedFile& sealed : seal.files) {
     std::optional<FileInfo> there;
     try {
       there = directory.stat(sealed.path);
-    } catch (const Error&) {  // a path that leaves the folder
+    } catch (const Error& error) {  // a path that leaves the folder
+      if (error.code() != Code::kCorrupt) throw;
     }
     if (!there || there->type != FileType::kRegular || there->size_bytes != sealed.size_bytes) {
       return absent(fmt::format("{} does not match {}", name, sealed.path));

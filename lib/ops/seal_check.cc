@@ -1,5 +1,6 @@
 #include "lib/ops/seal_check.h"
 
+#include <fmt/format.h>
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
@@ -17,9 +18,45 @@ SealedBlocks check_sealed_blocks(const ReadFile& file, const SealedFile& sealed,
     tick(part.size());
     const bool right = blocks.count < sealed.crc32_per_mib.size() &&
                        crc32(0, part) == sealed.crc32_per_mib[blocks.count];
-    if (!right && blocks.wrong++ == 0) blocks.first_wrong = blocks.count;
+    if (!right) blocks.wrong.push_back(blocks.count);
   }
   return blocks;
+}
+
+std::vector<std::string> tensors_in(const SealedBlocks& blocks, const Manifest& manifest,
+                                    std::string_view path) {
+  const auto file = std::ranges::find(manifest.files, path, &StoredFile::path);
+  std::vector<std::string> names;
+  if (file == manifest.files.end() || blocks.wrong.empty()) return names;
+  const auto number = static_cast<std::uint32_t>(file - manifest.files.begin());
+  const auto is_wrong = [&](std::uint64_t begin, std::uint64_t length) {
+    if (length == 0) return false;
+    const auto block = std::ranges::lower_bound(blocks.wrong, begin / kMiB);
+    return block != blocks.wrong.end() && *block <= (begin + length - 1) / kMiB;
+  };
+  for (const StoredTensor& tensor : manifest.tensors) {
+    for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
+      const Source& source = manifest.source(tensor, c);
+      const bool in_file =
+          source.kind != Source::Kind::kInline && source.kind != Source::Kind::kFill;
+      if (!in_file || source.file != number || !is_wrong(source.offset, source.length)) continue;
+      names.push_back(tensor.name);
+      break;
+    }
+  }
+  return names;
+}
+
+std::string describe(const SealedBlocks& blocks, std::string_view what,
+                     const std::vector<std::string>& tensors) {
+  constexpr std::size_t kMostNames = 4;
+  std::string text = fmt::format("{} of {} MiB blocks differ from {}, first block {}",
+                                 blocks.wrong.size(), blocks.count, what, blocks.wrong.front());
+  for (std::size_t i = 0; i < std::min(tensors.size(), kMostNames); ++i)
+    text += fmt::format("{}\"{}\"", i == 0 ? "; " : ", ", tensors[i]);
+  if (tensors.size() > kMostNames) text += fmt::format(" and {} more", tensors.size() - kMostNames);
+  if (!tensors.empty()) text += tensors.size() == 1 ? " lies there" : " lie there";
+  return text;
 }
 
 }  // namespace tessera

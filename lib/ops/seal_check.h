@@ -5,17 +5,26 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace tessera {
 
 struct SealedBlocks {
-  std::size_t count = 0;
-  std::size_t wrong = 0;
-  std::size_t first_wrong = 0;
+  std::size_t count = 0;           // of a MiB, the last one maybe less
+  std::vector<std::size_t> wrong;  // in order
 };
 
 /// Reads [0, sealed.size_bytes); `tick` is told the size of each block and may throw.
 SealedBlocks check_sealed_blocks(const ReadFile& file, const SealedFile& sealed,
                                  const std::function<void(std::size_t)>& tick);
+
+/// The tensors of `manifest` that have bytes in the wrong blocks of file `path`, in its order.
+/// Items that are not located yet count whole.
+std::vector<std::string> tensors_in(const SealedBlocks& blocks, const Manifest& manifest,
+                                    std::string_view path);
+/// "3 of 8 MiB blocks differ from <what>, first block 2; "a", "b" and 4 more lie there".
+std::string describe(const SealedBlocks& blocks, std::string_view what,
+                     const std::vector<std::string>& tensors);
 
 }  // namespace tessera

@@ -161,20 +161,22 @@ class Verifier {
   }
 
   void check_sealed(const SealedFile& sealed) {
+    const std::string name = checkpoint_.file.empty() ? sealed.path : checkpoint_.file;
     try {
-      const std::string name = checkpoint_.file.empty() ? sealed.path : checkpoint_.file;
       const auto file = checkpoint_.directory->open(name);
       const SealedBlocks blocks =
           check_sealed_blocks(*file, sealed, [this](std::size_t bytes) { tick(bytes); });
-      if (blocks.wrong)
-        add("CK043", "error",
-            fmt::format("{} of {} MiB blocks differ from what was written, first block {}",
-                        blocks.wrong, blocks.count, blocks.first_wrong),
-            name, "");
+      if (!blocks.wrong.empty()) {
+        const auto there = tensors_in(blocks, checkpoint_.manifest, name);
+        add("CK043", "error", tessera::describe(blocks, "what was written", there), name,
+            there.size() == 1 ? there[0] : "");
+      }
       const std::lock_guard lock(mutex_);
       sealed_files_.insert(name);
     } catch (const Error& error) {
-      add_status("CK043", error.status(), "");
+      Status status = error.status();
+      status.context.file = name;
+      add_status("CK043", status, "");
     }
   }
 

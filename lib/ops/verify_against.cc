@@ -46,7 +46,19 @@ std::vector<HashedTensor> tensors_of(const Value& report) {
   return tensors;
 }
 
-Note finding_of(const HashedDifference& difference) {
+/// The file with the first bytes of `tensor`; "" when it has none.
+std::string file_of(const OpenedCheckpoint& checkpoint, const std::string& tensor) {
+  const StoredTensor* stored = checkpoint.manifest.find(tensor);
+  if (stored == nullptr) return "";
+  for (std::uint32_t c = 0; c < stored->chunk_count; ++c) {
+    const Source& source = checkpoint.manifest.source(*stored, c);
+    if (source.kind == Source::Kind::kExtent || source.kind == Source::Kind::kCoded)
+      return checkpoint.manifest.files[source.file].path;
+  }
+  return "";
+}
+
+Note finding_of(const HashedDifference& difference, const std::string& file) {
   using What = HashedDifference::What;
   const std::string& name = difference.name;
   switch (difference.what) {
@@ -55,7 +67,7 @@ Note finding_of(const HashedDifference& difference) {
     case What::kUnexpected:
       return {"CK048", "error", "the checkpoint has this tensor, the report does not", "", name};
     case What::kSpec:
-      return {"CK047", "error", "dtype or shape differ from the report", "", name};
+      return {"CK047", "error", "dtype or shape differ from the report", file, name};
     case What::kContent:
       break;
   }
@@ -63,14 +75,14 @@ Note finding_of(const HashedDifference& difference) {
       "CK047", "error",
       fmt::format("content differs from the report: sha256 {}... for {}...",
                   difference.found_sha256.substr(0, 12), difference.expected_sha256.substr(0, 12)),
-      "", name};
+      file, name};
 }
 
 void compare_tensors(const std::vector<HashedTensor>& expected, OpenedCheckpoint& checkpoint,
                      const TransferOptions& transfer, std::vector<Note>& findings) {
   const HashReport hashed = hash_checkpoint(checkpoint, transfer);
   for (const HashedDifference& difference : compare_hashed(expected, hashed.tensors))
-    findings.push_back(finding_of(difference));
+    findings.push_back(finding_of(difference, file_of(checkpoint, difference.name)));
 }
 
 void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
@@ -89,12 +101,10 @@ void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
     const SealedBlocks blocks = check_sealed_blocks(*file, sealed, [&](std::size_t) {
       if (transfer.cancel) transfer.cancel->check();
     });
-    if (blocks.wrong)
-      findings.push_back(
-          {"CK047", "error",
-           fmt::format("{} of {} MiB blocks differ from the manifest, first block {}", blocks.wrong,
-                       blocks.count, blocks.first_wrong),
-           name, ""});
+    if (blocks.wrong.empty()) continue;
+    const auto there = tensors_in(blocks, checkpoint.manifest, name);
+    findings.push_back({"CK047", "error", describe(blocks, "the manifest", there), name,
+                        there.size() == 1 ? there[0] : ""});
   }
 }
 

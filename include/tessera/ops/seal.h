@@ -3,12 +3,14 @@
 // `tessera.manifest.json` in a folder, `FILE.tessera.json` beside a single file. JSON, schema
 // "tessera.manifest/1":
 //
-//   format, tool      what wrote it ("tessera 0.1.0")
-//   source            {path, format, tensors, bytes}
-//   files             [{path, size, crc32_per_mib: ["89abcdef", ...]}]   paths relative to the
-//   folder; one CRC-32 per MiB begun sharded           names of tensors stored in more than one
-//   piece (or meant to be: a W=1 result of a sharded source) tensors           [{name, dtype,
-//   shape, sha256}], and root, when the run was asked to verify
+//   format, tool   what wrote it ("tessera 0.1.0")
+//   source         {path, format, tensors, bytes}
+//   files          [{path, size, crc32_per_mib: ["89abcdef", ...]}]; paths relative to the folder;
+//                  one CRC-32 per MiB begun
+//   sharded        names of tensors stored in more than one piece (or meant to be: a W=1 result of
+//                  a sharded source)
+//   tensors, root  [{name, dtype, shape, sha256}], when the run was asked to verify
+//   crc32          of the text before this last member: a seal that is damaged itself is no seal
 //
 // A seal whose files differ in size from what is there counts as absent. Pure but for read_seal.
 // Thread-safe.
