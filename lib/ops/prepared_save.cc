@@ -4,7 +4,6 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
-#include <tessera/tensor/region_copy.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,8 +14,6 @@
 namespace tessera {
 
 namespace {
-
-constexpr std::uint64_t kSnapshotAlignment = 64;
 
 /// What every rank says before a save is planned.
 struct Opening {
@@ -146,6 +143,29 @@ SaveMemory::~SaveMemory() {
   if (in_flight) in_flight->result.wait();
 }
 
+void PendingSave::Work::finish_snapshot() {
+  std::unique_lock lock(mutex_);
+  if (!released_ && changed && too_early_.empty()) too_early_ = changed();
+  condition_.wait(lock, [&] { return copied_; });
+  released_ = true;
+}
+
+void PendingSave::Work::copied() {
+  const std::lock_guard lock(mutex_);
+  copied_ = true;
+  condition_.notify_all();
+}
+
+void PendingSave::Work::check_unchanged() {
+  const std::lock_guard lock(mutex_);
+  if (!released_ && changed && too_early_.empty()) too_early_ = changed();
+  if (too_early_.empty()) return;
+  in_tensor(too_early_, [] {
+    fail(Code::kInvalidArgument, "its memory changed before the lazy snapshot was finished",
+         "call PendingSave::finish_snapshot() before optimizer.step()");
+  });
+}
+
 SaveMemory& SaveMemory::of(RankGroup& ranks) {
   if (!ranks.kept()) ranks.kept() = std::make_shared<SaveMemory>();
   return *static_cast<SaveMemory*>(ranks.kept().get());
@@ -203,51 +223,6 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
   const std::vector<LiveDescription> all = exchange(ranks, description, report);
   ranks.together([&] { memory.prepared = make_prepared(all, ranks, state, options); });
   ++memory.generation;
-}
-
-void take_snapshot(const LiveState& state, SaveMemory& memory) {
-  MergedState& merged = memory.prepared->merged;
-  std::uint64_t total = 0;
-  const auto room = [](const LiveTensor& tensor, const LivePiece& piece) {
-    const auto bytes = (static_cast<std::uint64_t>(piece.chunk.numel()) *
-                            static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
-                        7) /
-                       8;
-    return (bytes + kSnapshotAlignment - 1) / kSnapshotAlignment * kSnapshotAlignment;
-  };
-  const auto each = [&](const auto& visit) {
-    for (const OwnPiece& own : merged.own) {
-      const LiveTensor& tensor = state.tensors[state.dict.entries[own.entry].value.tensor_index()];
-      visit(own, tensor, tensor.pieces[own.piece]);
-    }
-  };
-  each([&](const OwnPiece&, const LiveTensor& tensor, const LivePiece& piece) {
-    total += room(tensor, piece);
-  });
-  if (total > memory.snapshot.size()) {
-    memory.snapshot.reserve(total);
-    for (std::uint64_t at = 0; at < total; at += kIoAlignment)  // touched once, for all saves
-      memory.snapshot.data()[at] = std::byte{0};
-  }
-  std::byte* to = memory.snapshot.data();
-  each([&](const OwnPiece& own, const LiveTensor& tensor, const LivePiece& piece) {
-    Source& source = merged.manifest.chunks.source(own.chunk);
-    const auto bytes = (static_cast<std::uint64_t>(piece.chunk.numel()) *
-                            static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
-                        7) /
-                       8;
-    if (piece.strides.empty()) {
-      std::memcpy(to, piece.data, bytes);
-    } else {
-      copy_region(piece.chunk.box.shape, element_bytes(tensor.spec.dtype),
-                  static_cast<const std::byte*>(piece.data), piece.strides, to,
-                  piece.chunk.box.shape.strides());
-    }
-    source.offset = reinterpret_cast<std::uint64_t>(to);
-    source.side = 0;
-    source.length = bytes;
-    to += room(tensor, piece);
-  });
 }
 
 }  // namespace tessera

@@ -8,15 +8,18 @@
 #include <tessera/base/rank_group.h>
 #include <tessera/ops/save.h>
 #include <tessera/reshard/plan.h>
-#include <tessera/storage/aligned_buffer.h>
 
+#include <condition_variable>
+#include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/ops/live_merge.h"
+#include "lib/ops/snapshot.h"
 
 namespace tessera {
 
@@ -41,13 +44,30 @@ struct PreparedSave {
 struct PendingSave::Work {
   std::shared_future<SaveReport> result;
   bool told = false;  // its error was thrown to somebody; guarded by being one thread's
+
+  /// The training thread: the copy is there when it returns. Until this call the memory may not
+  /// change; whether it did is found out here and in check_unchanged().
+  void finish_snapshot();
+  /// The thread that copies.
+  void copied();
+  /// Throws kInvalidArgument, naming the tensor, where memory changed too early.
+  void check_unchanged();
+
+  std::function<std::string()> changed;  // of the state; empty: the copy was made before the return
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  bool copied_ = false;
+  bool released_ = false;  // finish_snapshot() was called
+  std::string too_early_;  // a tensor
 };
 
 /// What save() keeps with a group of ranks.
 struct SaveMemory {
   std::unique_ptr<PreparedSave> prepared;
   std::uint64_t generation = 0;  // counts plans; the same on every rank
-  AlignedBuffer snapshot;
+  Snapshot snapshot;
   std::unique_ptr<RankGroup>
       background;  // for the thread that writes; made by the first async save
   std::shared_ptr<PendingSave::Work> in_flight;
@@ -65,11 +85,10 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
                   const SaveOptions& options, const Status& mine, SaveMemory& memory,
                   SaveReport& report);
 
-/// Copies this rank's pieces to memory.snapshot and points the sources there.
-void take_snapshot(const LiveState& state, SaveMemory& memory);
-
-/// Writes, agrees, publishes. Collective on `ranks`.
+/// Writes, agrees, publishes. Collective on `ranks`. `before_publish` is asked on every rank when
+/// all have written; what it throws on one, all throw.
 void write_save(const std::string& path, RankGroup& ranks, const SaveOptions& options,
-                FileSystem& fs, const PreparedSave& prepared, SaveReport& report);
+                FileSystem& fs, const PreparedSave& prepared, SaveReport& report,
+                const std::function<void()>& before_publish = {});
 
 }  // namespace tessera

@@ -46,8 +46,13 @@ void make_folders_above(FileSystem& fs, const std::string& path) {
 class Writing {
  public:
   Writing(const std::string& path, RankGroup& ranks, const SaveOptions& options, FileSystem& fs,
-          const PreparedSave& prepared)
-      : path_(path), ranks_(ranks), options_(options), fs_(fs), prepared_(prepared) {}
+          const PreparedSave& prepared, const std::function<void()>& before_publish)
+      : path_(path),
+        ranks_(ranks),
+        options_(options),
+        fs_(fs),
+        prepared_(prepared),
+        before_publish_(before_publish) {}
 
   void run(SaveReport& report) {
     ranks_.together([&] { open(); });
@@ -117,6 +122,7 @@ class Writing {
     const auto all = ranks_.all_gather(mine.finish());
     ranks_.together([&] {
       for (const auto& bytes : all) read_sums(bytes);
+      if (before_publish_) before_publish_();
     });
   }
 
@@ -187,6 +193,7 @@ class Writing {
   const SaveOptions& options_;
   FileSystem& fs_;
   const PreparedSave& prepared_;
+  const std::function<void()>& before_publish_;
   std::string destination_;
   std::unique_ptr<Stage> stage_;  // rank 0: removed unless published
   TransferResult moved_;
@@ -196,11 +203,15 @@ class Writing {
 /// What both kinds of save begin with. `own`: the file system made here, when none was given.
 FileSystem& begin(const std::string& path, const LiveState& state, RankGroup& ranks,
                   const SaveOptions& options, std::shared_ptr<FileSystem>& own, SaveMemory& memory,
-                  SaveReport& report) {
+                  SaveReport& report, bool lazy = false) {
   Status mine = memory.settle();
   const Clock::time_point start = Clock::now();
   if (mine.ok()) {
     try {
+      if (lazy && !state.changed)
+        fail(Code::kInvalidArgument,
+             "a lazy snapshot of a state that does not tell when its memory changes",
+             "set LiveState::changed, or use SnapshotTiming::kBeforeReturn");
       if (options.file_system == nullptr) own = make_posix_file_system();
       if (state.before_save) state.before_save();
     } catch (...) {
@@ -215,8 +226,9 @@ FileSystem& begin(const std::string& path, const LiveState& state, RankGroup& ra
 }  // namespace
 
 void write_save(const std::string& path, RankGroup& ranks, const SaveOptions& options,
-                FileSystem& fs, const PreparedSave& prepared, SaveReport& report) {
-  Writing(path, ranks, options, fs, prepared).run(report);
+                FileSystem& fs, const PreparedSave& prepared, SaveReport& report,
+                const std::function<void()>& before_publish) {
+  Writing(path, ranks, options, fs, prepared, before_publish).run(report);
 }
 
 SaveReport save(const std::string& path, const LiveState& state, RankGroup& ranks,
@@ -237,21 +249,40 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
                        const SaveOptions& options) {
   return in_operation(fmt::format("save to {}", path), [&] {
     const Clock::time_point start = Clock::now();
+    const bool lazy = options.snapshot == SnapshotTiming::kLazy;
     SaveReport report;
     SaveMemory& memory = SaveMemory::of(ranks);
     std::shared_ptr<FileSystem> own;
-    FileSystem& fs = begin(path, state, ranks, options, own, memory, report);
-    ranks.together([&] { take_snapshot(state, memory); });
+    FileSystem& fs = begin(path, state, ranks, options, own, memory, report, lazy);
+    // What fails from here on is told to the others in the background: no more waiting for them.
+    Status mine;
+    try {
+      memory.snapshot.plan(state, memory.prepared->merged);
+      if (!lazy) memory.snapshot.take();
+      if (!lazy) memory.snapshot.release();
+    } catch (...) {
+      mine = current_exception_status();
+    }
     if (!memory.background) memory.background = ranks.duplicate();
     auto work = std::make_shared<PendingSave::Work>();
-    work->result =
-        std::async(std::launch::async, [path, options, own, &fs, &memory, report, start]() mutable {
-          return in_operation(fmt::format("save to {}", path), [&] {
-            write_save(path, *memory.background, options, fs, *memory.prepared, report);
-            report.seconds = seconds_since(start);
-            return report;
-          });
-        }).share();
+    if (lazy) work->changed = state.changed;
+    if (!lazy) work->copied();
+    const auto write = [path, options, own, &fs, &memory, report, start, lazy, mine,
+                        work = work.get()]() mutable {
+      return in_operation(fmt::format("save to {}", path), [&] {
+        if (lazy) {
+          if (mine.ok()) memory.snapshot.take();
+          memory.snapshot.release();
+          work->copied();
+        }
+        memory.background->agree(mine);
+        write_save(path, *memory.background, options, fs, *memory.prepared, report,
+                   [&] { work->check_unchanged(); });
+        report.seconds = seconds_since(start);
+        return report;
+      });
+    };
+    work->result = std::async(std::launch::async, write).share();
     memory.in_flight = work;
     return PendingSave(work);
   });
@@ -261,6 +292,10 @@ PendingSave::PendingSave(std::shared_ptr<Work> work) : work_(std::move(work)) {}
 
 bool PendingSave::done() const {
   return !work_ || work_->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+void PendingSave::finish_snapshot() noexcept {
+  if (work_) work_->finish_snapshot();
 }
 
 SaveReport PendingSave::wait() {

@@ -24,6 +24,13 @@
 
 namespace tessera {
 
+/// When save_async() copies the state.
+enum class SnapshotTiming : std::uint8_t {
+  kBeforeReturn,
+  /// While training goes on, by a thread: PendingSave::finish_snapshot() before the memory changes.
+  kLazy,
+};
+
 struct SaveOptions {
   std::string format = "torch-dcp";  // the one that ranks can write together
   bool force = false;                // replace what is at `path`
@@ -35,6 +42,7 @@ struct SaveOptions {
   std::uint32_t keep_last = 0;
   std::uint64_t memory_limit_bytes = std::uint64_t{64} << 20;  // staged per rank, all threads
   int threads = 1;                                             // of each rank
+  SnapshotTiming snapshot = SnapshotTiming::kBeforeReturn;     // of save_async
   FileSystem* file_system = nullptr;                           // null: the real one
   Progress* progress = nullptr;
   const CancelToken* cancel = nullptr;
@@ -58,6 +66,11 @@ class PendingSave {
  public:
   PendingSave() = default;
   bool done() const;  // published or failed
+  /// Returns once this rank's state has been copied: its memory may change from now on. Not
+  /// collective. With a lazy snapshot it stands before whatever changes the memory (in training,
+  /// before optimizer.step()); a state that changed earlier is refused and not published. Never
+  /// throws for what went wrong in the save: wait() and the next call tell.
+  void finish_snapshot() noexcept;
   /// Blocks until it is. Throws what went wrong, on every rank.
   SaveReport wait();
 
@@ -70,6 +83,9 @@ class PendingSave {
 
 /// As save(), but returns once the state has been copied: what happens to the memory afterwards
 /// does not reach the checkpoint. Copies go to buffers that `ranks` keeps and the next call reuses.
+/// With SnapshotTiming::kLazy it returns at once and the copy is made meanwhile; the memory must
+/// live and stay as it is until finish_snapshot(), and state.changed must be set, by which a
+/// program that forgets is told (kInvalidArgument, naming a tensor, on every rank).
 /// One save is in flight per group: another call, and the destruction of the group, wait for it
 /// first. An error of one whose wait() nobody called is thrown by the next call on the same group,
 /// on every rank. `options.file_system`, `progress` and `cancel` must live until it is done. Groups

@@ -83,6 +83,10 @@ struct LiveState {
   /// Before save() looks at `tensors`: brings up to date what the pieces point at (a staging copy
   /// of device memory).
   std::function<void()> before_save;
+  /// For a snapshot that is taken while training goes on (SnapshotTiming::kLazy): the name of a
+  /// tensor whose memory has changed since this state was made; "": none. Cheap, and called from
+  /// other threads too.
+  std::function<std::string()> changed;
   /// Once load() has read what is stored (names, types and shapes; `stored.state`): creates state
   /// that does not exist yet (an optimizer before its first step), and adds its tensors.
   std::function<void(LiveState& state, const Manifest& stored)> materialise;

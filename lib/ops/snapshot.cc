@@ -1,0 +1,98 @@
+#include "lib/ops/snapshot.h"
+
+#include <tessera/tensor/region_copy.h>
+
+#include <cstring>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+namespace tessera {
+
+namespace {
+
+constexpr std::uint64_t kSnapshotAlignment = 64;
+/// Below, what a cache holds is cheaper.
+constexpr std::uint64_t kLeastStreamed = 16 << 10;
+
+std::uint64_t piece_bytes(const LiveTensor& tensor, const LivePiece& piece) {
+  return (static_cast<std::uint64_t>(piece.chunk.numel()) *
+              static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
+          7) /
+         8;
+}
+
+}  // namespace
+
+void stream_copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+#ifdef __SSE2__
+  if (bytes >= kLeastStreamed) {
+    constexpr std::uint64_t kLine = 64, kLanes = 4, kAhead = 1024;
+    const std::uint64_t head = -reinterpret_cast<std::uintptr_t>(to) % sizeof(__m128i);
+    std::memcpy(to, from, head);
+    std::uint64_t at = head;
+    for (; at + kLine <= bytes; at += kLine) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + at + kAhead), _MM_HINT_NTA);
+      __m128i lanes[kLanes];
+      for (std::uint64_t l = 0; l < kLanes; ++l)
+        lanes[l] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + l);
+      for (std::uint64_t l = 0; l < kLanes; ++l)
+        _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + l, lanes[l]);
+    }
+    _mm_sfence();
+    std::memcpy(to + at, from + at, bytes - at);
+    return;
+  }
+#endif
+  std::memcpy(to, from, bytes);
+}
+
+void Snapshot::plan(const LiveState& state, MergedState& merged) {
+  release();
+  std::uint64_t end = 0;
+  merged.manifest.strides.clear();
+  for (const OwnPiece& own : merged.own) {
+    const LiveTensor& tensor = state.tensors[state.dict.entries[own.entry].value.tensor_index()];
+    const LivePiece& piece = tensor.pieces[own.piece];
+    const auto* from = static_cast<const std::byte*>(piece.data);
+    const std::uint64_t bytes = piece_bytes(tensor, piece);
+    const bool dense = piece.strides.empty();
+    const bool follows = dense && !runs_.empty() &&
+                         runs_.back().from + runs_.back().bytes == from &&
+                         runs_.back().to + runs_.back().bytes == end;
+    if (!follows) end = (end + kSnapshotAlignment - 1) / kSnapshotAlignment * kSnapshotAlignment;
+    if (follows)
+      runs_.back().bytes += bytes;
+    else if (dense)
+      runs_.push_back({from, end, bytes});
+    else
+      strided_.push_back(
+          {from, end, piece.chunk.box.shape, piece.strides, element_bytes(tensor.spec.dtype)});
+    if (tensor.owner && (owners_.empty() || owners_.back() != tensor.owner))
+      owners_.push_back(tensor.owner);
+    Source& source = merged.manifest.chunks.source(own.chunk);
+    source.offset = end;  // from the buffer's beginning, until it is known
+    source.side = 0;
+    source.length = bytes;
+    end += bytes;
+  }
+  reserve(end);
+  for (const OwnPiece& own : merged.own)
+    merged.manifest.chunks.source(own.chunk).offset +=
+        reinterpret_cast<std::uint64_t>(buffer_.data());
+}
+
+void Snapshot::reserve(std::uint64_t bytes) {
+  if (bytes <= buffer_.size()) return;
+  buffer_.reserve(bytes);
+  for (std::uint64_t at = 0; at < bytes; at += kIoAlignment) buffer_.data()[at] = std::byte{0};
+}
+
+void Snapshot::take() {
+  for (const Run& run : runs_) stream_copy(buffer_.data() + run.to, run.from, run.bytes);
+  for (const Strided& each : strided_)
+    copy_region(each.shape, each.element_bytes, each.from, each.strides, buffer_.data() + each.to,
+                each.shape.strides());
+}
+
+}  // namespace tessera

@@ -1,0 +1,53 @@
+#pragma once
+// The copy of a rank's pieces that a save in the background writes from.
+//
+//   Snapshot::plan   where every piece goes, in a buffer that is kept from save to save and touched
+//                    once; the sources of the merged state point there
+//   Snapshot::take   the bytes. By the caller, or by a thread while training goes on
+//
+// Pieces that lie end to end in memory (the shards of one flat buffer) are copied as one.
+#include <tessera/state/live_state.h>
+#include <tessera/storage/aligned_buffer.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lib/ops/live_merge.h"
+
+namespace tessera {
+
+class Snapshot {
+ public:
+  /// Throws kResourceExhausted. Nobody may read the buffer of the plan before.
+  void plan(const LiveState& state, MergedState& merged);
+  /// Needs the memory of the state alone, not the state.
+  void take();
+  /// Nothing of the state is needed any more.
+  void release() { runs_.clear(), strided_.clear(), owners_.clear(); }
+
+ private:
+  struct Run {
+    const std::byte* from = nullptr;
+    std::uint64_t to = 0;  // in buffer_
+    std::uint64_t bytes = 0;
+  };
+  struct Strided {
+    const std::byte* from = nullptr;
+    std::uint64_t to = 0;
+    Shape shape;
+    std::vector<std::int64_t> strides;
+    int element_bytes = 0;
+  };
+  void reserve(std::uint64_t bytes);
+
+  AlignedBuffer buffer_;
+  std::vector<Run> runs_;
+  std::vector<Strided> strided_;
+  std::vector<std::shared_ptr<const void>> owners_;
+};
+
+/// memcpy past the caches: a snapshot is far larger than they are, and nobody reads it soon.
+void stream_copy(std::byte* to, const std::byte* from, std::uint64_t bytes);
+
+}  // namespace tessera

@@ -1,0 +1,149 @@
+// Snapshots that are taken while training goes on, and the buffers that they are taken to.
+#include <sys/resource.h>
+#include <tessera/storage/memory_file_system.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+
+#include "lib/ops/snapshot.h"
+#include "tests/support/live_trainer.h"
+
+using namespace tessera;
+using namespace tessera::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+SaveOptions lazy(FileSystem& fs) {
+  SaveOptions options = to(fs);
+  options.snapshot = SnapshotTiming::kLazy;
+  return options;
+}
+
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what() + (" (" + error.status().hint + ")");
+  }
+  return "";
+}
+
+long faults_of_this_thread() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_minflt;
+}
+
+}  // namespace
+
+TEST_CASE("a lazy snapshot holds the state of the call when it is finished before the change") {
+  constexpr int kWorld = 2;
+  MemoryFileSystem fs;
+  auto groups = thread_ranks(kWorld);
+  require_quiet(on_ranks(groups, [&](RankGroup& ranks) {
+    Trainer trainer(ranks.rank(), kWorld);
+    for (int n = 1; n <= 20; ++n) {
+      trainer.set(static_cast<float>(n));
+      PendingSave pending =
+          save_async("/run/" + std::to_string(n), trainer.state(), ranks, lazy(fs));
+      pending.finish_snapshot();
+      trainer.set(-1);
+      pending.finish_snapshot();  // a second time: nothing
+      if (n % 2 == 0) expect(pending.wait().total_bytes > 0, "it is published");
+    }
+  }));
+  groups.clear();
+  for (int n = 1; n <= 20; ++n)
+    require_quiet(on_ranks(kWorld, [&](RankGroup& ranks) {
+      Trainer trainer(ranks.rank(), kWorld);
+      LoadPolicy policy;
+      policy.file_system = &fs;
+      load("/run/" + std::to_string(n), trainer.state(), ranks, policy);
+      expect(trainer.is(static_cast<float>(n)), "another step's bytes");
+    }));
+}
+
+TEST_CASE("a change before finish_snapshot is told on every rank and nothing is published") {
+  const bool finishes = GENERATE(false, true), waits = GENERATE(false, true);
+  CAPTURE(finishes, waits);
+  MemoryFileSystem fs;
+  fs.make_directories("/run");
+  auto groups = thread_ranks(3);
+  require_quiet(on_ranks(groups, [&](RankGroup& ranks) {
+    Trainer trainer(ranks.rank(), 3);
+    LiveState state = trainer.state();
+    // Rank 1 forgets. (Its change is seen whenever it comes: the save waits for its word.)
+    if (ranks.rank() == 1) ++trainer.version;
+    PendingSave pending = save_async("/run/a", state, ranks, lazy(fs));
+    if (ranks.rank() != 1 || finishes) pending.finish_snapshot();
+    const std::string thrown = message_of([&] {
+      if (waits)
+        pending.wait();
+      else
+        save("/run/b", trainer.state(), ranks, to(fs));
+    });
+    expect(thrown.find("tensor \"w\"") != std::string::npos, thrown);
+    expect(thrown.find("changed before the lazy snapshot was finished") != std::string::npos,
+           thrown);
+    expect(thrown.find("rank 1") != std::string::npos, thrown);
+    expect(thrown.find("optimizer.step()") != std::string::npos, thrown);
+    // Told once: the next one goes through.
+    save_async("/run/c", trainer.state(), ranks, to(fs)).wait();
+  }));
+  CHECK(!fs.stat("/run/a"));
+  CHECK(!fs.stat("/run/b"));
+  CHECK(fs.stat("/run/c"));
+}
+
+TEST_CASE("a state that cannot tell its changes has no lazy snapshot") {
+  MemoryFileSystem fs;
+  auto groups = thread_ranks(2);
+  require_quiet(on_ranks(groups, [&](RankGroup& ranks) {
+    Trainer trainer(ranks.rank(), 2);
+    LiveState state = trainer.state();
+    if (ranks.rank() == 1) state.changed = {};
+    const std::string thrown = message_of([&] { save_async("/run/a", state, ranks, lazy(fs)); });
+    expect(thrown.find("LiveState::changed") != std::string::npos, thrown);
+    expect(thrown.find("rank 1") != std::string::npos, thrown);
+  }));
+  PendingSave none;
+  none.finish_snapshot();
+}
+
+TEST_CASE("the buffers of a snapshot are touched once for all saves") {
+  constexpr std::size_t kFloats = 8 << 20;  // 32 MiB: 8,192 pages
+  MemoryFileSystem fs;
+  std::vector<float> memory(kFloats, 1);
+  const auto ranks = single_rank();
+  std::vector<long> faults;
+  for (int n = 0; n < 3; ++n) {
+    LiveState state;
+    state.add("w", {DType::kFloat32, {kFloats}, {}, memory.data()});
+    const long before = faults_of_this_thread();
+    PendingSave pending = save_async("/run/" + std::to_string(n), state, *ranks, to(fs));
+    faults.push_back(faults_of_this_thread() - before);
+    pending.wait();
+  }
+  CAPTURE(faults);
+  CHECK(faults[0] > 0);
+  CHECK(faults[1] < 200);
+  CHECK(faults[2] < 200);
+}
+
+TEST_CASE("streamed copies are copies at every size and alignment") {
+  std::mt19937_64 random(11);
+  std::vector<std::byte> from(1 << 17), to(from.size() + 256);
+  for (std::byte& b : from) b = static_cast<std::byte>(random());
+  for (int n = 0; n < 400; ++n) {
+    const std::size_t bytes = n < 200 ? random() % (40 << 10) : (16 << 10) + n - 200;
+    const std::size_t a = random() % 80, b = random() % 80;
+    std::ranges::fill(to, std::byte{0x5a});
+    stream_copy(to.data() + b, from.data() + a, bytes);
+    CAPTURE(bytes, a, b);
+    REQUIRE(std::memcmp(to.data() + b, from.data() + a, bytes) == 0);
+    for (std::size_t i = 0; i < b; ++i) REQUIRE(to[i] == std::byte{0x5a});
+    for (std::size_t i = b + bytes; i < b + bytes + 64; ++i) REQUIRE(to[i] == std::byte{0x5a});
+  }
+}
