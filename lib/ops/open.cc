@@ -12,6 +12,7 @@
 #include "lib/base/damage.h"
 #include "lib/ops/merge_parts.h"
 #include "lib/ops/path_resolve.h"
+#include "lib/ops/sealed_directory.h"
 
 namespace tessera {
 namespace {
@@ -35,14 +36,45 @@ void check_unique_names(const Manifest& manifest) {
     fail(Code::kCorrupt, fmt::format("two entries are named \"{}\"", printable(*twice)));
 }
 
-Manifest read_parts(FileSystem& fs, const FoundCheckpoint& whole, const ReadOptions& options) {
-  std::vector<PartManifest> parts;
-  for (const std::string& folder : whole.parts) {
-    const auto directory = fs.open_directory(join_path(whole.path, folder));
-    parts.push_back({folder, whole.driver->manifest({directory.get(), "", folder}, options)});
-  }
-  return merge_parts(std::move(parts));
+[[noreturn]] void refuse(const Note& difference) {
+  in_file(difference.file, [&] {
+    fail(Code::kCorrupt, difference.message,
+         "ckpt-inspect verify lists every file that differs; take those from another copy (or, "
+         "where "
+         "another program rewrote the checkpoint, remove the seal: its *tessera*.json)");
+  });
+  TESSERA_CHECK(false);
 }
+
+/// Reads manifests through the sums of seals, where there are seals.
+class ManifestReader {
+ public:
+  ManifestReader(const FormatDriver& driver, const OpenOptions& options, std::vector<Note>& notes)
+      : driver_(driver), options_(options), tell_([this, &notes](const Note& difference) {
+          if (options_.check_seal) refuse(difference);
+          notes.push_back(difference);
+        }) {}
+
+  Manifest read(const Place& place, const std::optional<Seal>& seal) const {
+    if (!seal) return driver_.manifest(place, options_.read);
+    const SealedDirectory sealed(*place.directory, *seal, tell_);
+    return driver_.manifest({&sealed, place.file, place.display}, options_.read);
+  }
+
+  Manifest read_parts(FileSystem& fs, const FoundCheckpoint& whole) const {
+    std::vector<PartManifest> parts;
+    for (const std::string& folder : whole.parts) {
+      const auto directory = fs.open_directory(join_path(whole.path, folder));
+      parts.push_back({folder, read({directory.get(), "", folder}, read_seal(*directory, ""))});
+    }
+    return merge_parts(std::move(parts));
+  }
+
+ private:
+  const FormatDriver& driver_;
+  const OpenOptions& options_;
+  SealedDirectory::OnDifference tell_;
+};
 
 }  // namespace
 
@@ -70,15 +102,16 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   const std::string folder =
       found.file.empty() ? found.path : split_path(fs.canonical(found.path)).first;
   opened.directory = fs.open_directory(folder);
+  std::string why;
+  const std::optional<Seal> seal = read_seal(*opened.directory, opened.file, &why);
   in_file(opened.display, [&] {
+    const ManifestReader reader(*opened.driver, options, opened.notes);
     opened.manifest = reading_parts([&] {
-      return found.parts.empty() ? opened.driver->manifest(opened.place(), options.read)
-                                 : read_parts(fs, found, options.read);
+      return found.parts.empty() ? reader.read(opened.place(), seal) : reader.read_parts(fs, found);
     });
     check_unique_names(opened.manifest);
   });
-  std::string why;
-  if (const auto seal = read_seal(*opened.directory, opened.file, &why)) {
+  if (seal) {
     apply_seal(*seal, opened.manifest);
   } else if (!why.empty()) {
     opened.notes.push_back({"SEAL", "warning", why, "", ""});

@@ -1,13 +1,19 @@
-// A turned bit in a tensor's stored bytes is refused, or lies in a copy that nobody reads: never
-// does it reach a hash or a result. Formats whose archives keep checksums.
+// A turned bit is refused, or lies where nothing is read from: never does it reach a hash or a
+// result. In a tensor's stored bytes, for formats whose archives keep checksums; anywhere in what
+// we wrote ourselves, for the seal beside it has the sums of all metadata.
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/format/registry.h>
 #include <tessera/ops/hash.h>
+#include <tessera/ops/verify.h>
+#include <tessera/storage/checksum.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 #include <set>
 
+#include "lib/ops/sealed_directory.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/sample_case.h"
 
@@ -23,7 +29,7 @@ struct StoredByte {
 
 /// `count` bytes of tensors that lie under a checksum.
 std::vector<StoredByte> some_places(const OpenedCheckpoint& opened, std::mt19937_64& random,
-                               std::size_t count) {
+                                    std::size_t count) {
   std::vector<const Source*> sources;
   const Manifest& manifest = opened.manifest;
   for (std::size_t c = 0; c < manifest.chunks.size(); ++c) {
@@ -110,4 +116,142 @@ TEST_CASE("salvage does not bring over what shares a damaged checksum") {
       fs.write_file(path, before);
     }
   }
+}
+
+namespace {
+
+/// As our own writer leaves it: a folder with its seal.
+void write_sealed(MemoryFileSystem& fs, const std::string& source, const std::string& format) {
+  ConvertOptions options = convert_options(source, "/out", std::nullopt, format);
+  if (find_format(format)->capabilities().many_ranks) {
+    if (format.starts_with("megatron"))
+      options.target.mesh = Mesh({{"dp", 2}});
+    else
+      options.target.world_size = 2;
+  }
+  REQUIRE(convert(fs, options).published);
+}
+
+struct Outcome {
+  std::string root, values;  // "" where it was refused
+  Status status;
+};
+
+Outcome outcome_of(FileSystem& fs, const std::string& path) {
+  try {
+    OpenedCheckpoint opened = open_checkpoint(fs, path);
+    opened.locate_all({});
+    const HashReport report = hash_checkpoint(opened);
+    return {report.root, report.values_root, {}};
+  } catch (const Error& error) {
+    return {"", "", error.status()};
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a turned bit of sealed metadata is refused by every verb but verify, which lists it") {
+  std::size_t refused = 0;
+  for (const FormatDriver* driver : all_formats()) {
+    const std::string format(driver->id());
+    if (!driver->capabilities().writes || format == "megatron-torch") continue;  // archives alone
+    MemoryFileSystem fs;
+    write_sealed(fs, load_sample(fs, "dcp/fsdp2_w2"), format);
+    const Outcome sound = outcome_of(fs, "/out");
+    if (format == "hdf5" && sound.status.code == Code::kUnsupported) continue;  // no tessera-hdf5
+    REQUIRE(sound.status.to_string() == Status{}.to_string());
+    std::mt19937_64 random(31);
+    for (const auto& [name, text] : bytes_below(fs, "/out")) {
+      const std::string path = "/out/" + name;
+      if (name.ends_with('/') || text.empty() || text.starts_with("PK") ||
+          name.ends_with(".distcp"))  // archives and items have sums of their own
+        continue;
+      const Bytes before = fs.read_file(path);
+      for (int i = 0; i < 12; ++i) {
+        Bytes after = before;
+        const std::size_t at = random() % after.size();
+        after[at] ^= std::byte{1} << random() % 8;
+        fs.write_file(path, after);
+        INFO(format << ", byte " << at << " of " << name);
+        const Outcome found = outcome_of(fs, "/out");
+        fs.write_file(path, before);
+        // What no reader opens may change: notes for people, a version.
+        if (found.status.ok()) {
+          CHECK(found.root == sound.root);
+          CHECK(found.values == sound.values);
+          continue;
+        }
+        CHECK(found.status.code == Code::kCorrupt);
+        CHECK_FALSE(found.status.context.file.empty());
+        ++refused;
+      }
+    }
+  }
+  CHECK(refused > 50);
+}
+
+TEST_CASE("a turned bit of .metadata is named by open and by quick and full verify") {
+  MemoryFileSystem fs;
+  write_sealed(fs, load_sample(fs, "dcp/fsdp2_w2"), "torch-dcp");
+  Bytes bytes = fs.read_file("/out/.metadata");
+  const std::size_t at = as_text(bytes).find("exp_avg") + 2;
+  bytes[at] ^= std::byte{1};  // the name of a tensor: it parses all the same
+  fs.write_file("/out/.metadata", bytes);
+  const Outcome found = outcome_of(fs, "/out");
+  CHECK(found.status.code == Code::kCorrupt);
+  CHECK(found.status.context.file == ".metadata");
+  CHECK_THAT(found.status.message, Catch::Contains("changed after they were written"));
+  CHECK_THAT(found.status.hint, Catch::Contains("ckpt-inspect verify"));
+  CHECK_THROWS_AS(convert(fs, convert_options("/out", "/again", 1)), Error);
+  CHECK_FALSE(fs.stat("/again"));
+  for (const VerifyLevel level : {VerifyLevel::kQuick, VerifyLevel::kFull}) {
+    VerifyOptions options;
+    options.level = level;
+    const VerifyReport report = verify_checkpoint(fs, "/out", options);
+    CHECK_FALSE(report.ok);
+    const auto listed = std::ranges::count_if(report.findings, [](const Note& note) {
+      return note.code == "CK043" && note.file == ".metadata";
+    });
+    CHECK(listed == 1);
+  }
+  // Where another program wrote a checkpoint of these sizes there, the hint's way out is one.
+  fs.remove_file("/out/tessera.manifest.json");
+  CHECK(outcome_of(fs, "/out").status.code != Code::kInternal);
+  open_checkpoint(fs, "/out");
+}
+
+TEST_CASE("metadata of many MiB is held against its seal once, whole") {
+  MemoryFileSystem fs;
+  const std::string text = "{\"metadata\": \"" + std::string(3 << 20, 'x') + "\"}";
+  write_sealed(fs, load_sample(fs, "dcp/fsdp2_w2"), "safetensors");
+  const auto directory = fs.open_directory("/out");
+  fs.write_file("/out/notes.json", as_bytes(text));
+  Seal seal = *read_seal(*directory, "");
+  SealedFile sealed{"notes.json", text.size(), {}};
+  for (std::size_t i = 0; i < text.size(); i += kMiB)
+    sealed.crc32_per_mib.push_back(
+        crc32(0, as_bytes(text).subspan(i, std::min<std::size_t>(kMiB, text.size() - i))));
+  seal.files.push_back(sealed);
+  std::vector<Note> told;
+  const SealedDirectory::OnDifference tell = [&](const Note& note) { told.push_back(note); };
+  const SealedDirectory proved(*directory, seal, tell);
+  const auto read = [&](std::uint64_t offset, std::uint64_t size) {
+    Bytes out(size);
+    proved.open("notes.json", IoMode::kBuffered)->read_at(offset, out);
+    return std::string(as_text(out));
+  };
+  CHECK(read(0, text.size()) == text);
+  CHECK(read(5, 7) == text.substr(5, 7));
+  CHECK(read(kMiB - 3, 6) == text.substr(kMiB - 3, 6));
+  CHECK(read(text.size() - 2, 2) == text.substr(text.size() - 2));
+  CHECK(read(text.size(), 0).empty());
+  CHECK(told.empty());
+  std::string other = text;
+  other[kMiB + 9] = 'y';
+  fs.write_file("/out/notes.json", as_bytes(other));
+  read(0, kMiB);
+  CHECK(told.empty());
+  read(kMiB - 1, 2);  // touches the MiB that changed, not the place
+  REQUIRE(told.size() == 1);
+  CHECK_THAT(told[0].message, Catch::Contains("bytes 1048576 to 2097152"));
 }

@@ -33,6 +33,9 @@ struct OpenOptions {
   std::string from;     // format id; "" = detect by content
   Selection selection;  // root, include, exclude, only
   ReadOptions read;
+  /// Metadata that does not have the sums of our seal, where there is one: kCorrupt, or a note
+  /// (CK043) of the opened checkpoint.
+  bool check_seal = true;
 };
 
 /// A checkpoint held open. Movable. The directory outlives every reader made from it.
