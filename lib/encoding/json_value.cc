@@ -91,11 +91,14 @@ class Converter {
     switch (v.kind()) {
       case Value::Kind::kNone:
       case Value::Kind::kBool:
+        return v;
       case Value::Kind::kString:
+        spend_text(v);
         return v;
       case Value::Kind::kInt:
         return integer(v.as_int());
       case Value::Kind::kBigInt:
+        spend_text(v);
         return json_tag("__int__", Value::string(v.as_string()));
       case Value::Kind::kFloat:
         return real(v.as_real());
@@ -104,9 +107,9 @@ class Converter {
                         Value::list({real(v.as_complex().first), real(v.as_complex().second)}));
       case Value::Kind::kBytes:
       case Value::Kind::kByteArray:
-        return hex("__bytes_hex__", v.as_string());
+        return hex("__bytes_hex__", v);
       case Value::Kind::kBytesIo:
-        return hex("__bytesio_hex__", v.as_string());
+        return hex("__bytesio_hex__", v);
       case Value::Kind::kList:
         return list(v.as_list(), tuples);
       case Value::Kind::kTuple: {
@@ -141,9 +144,11 @@ class Converter {
     if (std::isfinite(v)) return Value::real(v);
     return json_tag("__float__", Value::string(std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"));
   }
-  Value hex(const char* name, const std::string& bytes) {
-    budget_.spend(bytes.size() / 16);  // shared bytes expand, too
-    return json_tag(name, Value::string(hex_of(bytes)));
+  /// Shared text and bytes are written once per use, too.
+  void spend_text(const Value& v) { budget_.spend(v.as_string().size() / 16); }
+  Value hex(const char* name, const Value& v) {
+    spend_text(v);
+    return json_tag(name, Value::string(hex_of(v.as_string())));
   }
   Value list(const ValueList& items, bool tuples) {
     ValueList out;
@@ -178,7 +183,10 @@ class Converter {
                                    [](const auto& e) { return e.first.is_string(); });
     if (plain) {
       ValueDict out;
-      for (const auto& [key, value] : entries) out.emplace_back(key, convert(value, tuples));
+      for (const auto& [key, value] : entries) {
+        spend_text(key);
+        out.emplace_back(key, convert(value, tuples));
+      }
       return Value::dict(std::move(out));
     }
     ValueList pairs;

@@ -9,6 +9,7 @@
 
 #include "lib/ops/conversion.h"
 #include "lib/ops/convert_request.h"
+#include "lib/ops/value_budget.h"
 
 namespace tessera {
 namespace {
@@ -60,6 +61,9 @@ void Conversion::plan_output() {
                      driver_->id()));
   }
   read_steps();
+  const bool leaves_values_out = request_.values == KeepPolicy::kDrop ||
+                                 (request_.hf_preset && request_.values == KeepPolicy::kDefault);
+  if (!leaves_values_out) require_printable(source_.manifest.state);
   output_ = driver_->output_plan(source_.manifest, request_);
   output_.check(source_.manifest);
   TESSERA_CHECK(output_.single_file == request_.single_file);

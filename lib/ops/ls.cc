@@ -13,11 +13,10 @@
 #include <tuple>
 
 #include "lib/ops/listing.h"
+#include "lib/ops/value_budget.h"
 
 namespace tessera {
 namespace {
-
-/// Values expand to at most this many nodes: 2^60 paths through 60 shared nodes end early.
 
 std::string_view source_name(Source::Kind kind) {
   switch (kind) {
@@ -228,7 +227,7 @@ std::vector<std::pair<std::string, Value>> json_values(OpenedCheckpoint& checkpo
   const DescribeTensor describe = [&](std::uint32_t index) {
     return describe_embedded(checkpoint.manifest.tensors.at(index), digests.at(index));
   };
-  ValueBudget budget(kValueNodes);
+  ValueBudget budget = printing_budget(checkpoint.manifest.state);
   std::vector<std::pair<std::string, Value>> values;
   for (const StateEntry& entry : checkpoint.manifest.state.entries)
     if (!entry.value.is_tensor())

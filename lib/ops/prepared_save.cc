@@ -10,6 +10,7 @@
 
 #include "lib/base/status_bytes.h"
 #include "lib/ops/live_wire.h"
+#include "lib/ops/value_budget.h"
 
 namespace tessera {
 
@@ -199,6 +200,7 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
   if (mine.ok()) {
     try {
       check_live_tensors(state, false);
+      require_printable(state.dict);
       description = describe(state);
       opening.shared.resize(description.shared.size());
       std::memcpy(opening.shared.data(), description.shared.data(), description.shared.size());

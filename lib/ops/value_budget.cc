@@ -1,0 +1,96 @@
+#include "lib/ops/value_budget.h"
+
+#include <tessera/base/error.h>
+#include <tessera/encoding/json.h>
+
+#include <cstdint>
+#include <unordered_set>
+#include <vector>
+
+#include "lib/ops/listing.h"
+
+namespace tessera {
+namespace {
+
+/// Nodes of values, those of a shared one once.
+class DistinctNodes {
+ public:
+  void add(const Value& root) {
+    open_.push_back(&root);
+    while (!open_.empty()) {
+      const Value& value = *open_.back();
+      open_.pop_back();
+      ++count_;
+      if (value.node_id() != nullptr && seen_.insert(value.node_id()).second) enter(value);
+    }
+  }
+  std::uint64_t count() const { return count_; }
+
+ private:
+  void enter(const Value& value) {
+    switch (value.kind()) {
+      case Value::Kind::kString:
+      case Value::Kind::kBigInt:
+      case Value::Kind::kBytes:
+      case Value::Kind::kByteArray:
+      case Value::Kind::kBytesIo:
+        count_ += value.as_string().size() / 16;
+        break;
+      case Value::Kind::kSize:
+        count_ += value.as_size().size();
+        break;
+      case Value::Kind::kList:
+      case Value::Kind::kTuple:
+      case Value::Kind::kSet:
+      case Value::Kind::kFrozenSet:
+        push(value.as_list());
+        break;
+      case Value::Kind::kDict:
+      case Value::Kind::kOrderedDict:
+        push(value.as_dict());
+        break;
+      case Value::Kind::kOpaque:
+        enter(value.as_opaque());
+        break;
+      default:
+        break;
+    }
+  }
+  void enter(const OpaqueObject& object) {
+    for (const Value* part : {&object.arguments, &object.keyword_arguments, &object.state})
+      open_.push_back(part);
+    push(object.items);
+    push(object.dict_items);
+  }
+  void push(const ValueList& items) {
+    for (const Value& item : items) open_.push_back(&item);
+  }
+  void push(const ValueDict& entries) {
+    for (const auto& [key, value] : entries) {
+      open_.push_back(&key);
+      open_.push_back(&value);
+    }
+  }
+
+  std::uint64_t count_ = 0;
+  std::unordered_set<const void*> seen_;
+  std::vector<const Value*> open_;
+};
+
+}  // namespace
+
+ValueBudget printing_budget(const StateDict& state) {
+  DistinctNodes nodes;
+  for (const StateEntry& entry : state.entries)
+    if (!entry.value.is_tensor()) nodes.add(entry.value);
+  return ValueBudget(kValueNodes + 2 * nodes.count());
+}
+
+void require_printable(const StateDict& state) {
+  ValueBudget budget = printing_budget(state);
+  const DescribeTensor describe = [](std::uint32_t) { return Value(); };
+  for (const StateEntry& entry : state.entries)
+    if (!entry.value.is_tensor()) to_json_value(entry.value, describe, budget);
+}
+
+}  // namespace tessera

@@ -1,0 +1,18 @@
+#pragma once
+// What the values of a checkpoint may expand to where they are printed, hashed or compared: shared
+// nodes are written once for each place they stand in, so that a few kilobytes can ask for 2^60 of
+// them. The bound grows with what is really there: honest state of any size fits. Pure.
+#include <tessera/state/manifest.h>
+#include <tessera/state/value.h>
+
+namespace tessera {
+
+/// 2^20 nodes, and twice what the values hold with each shared node counted once; 16 bytes of text
+/// count as one node.
+ValueBudget printing_budget(const StateDict& state);
+
+/// Throws kCorrupt where values expand past their budget: a result that holds them could be
+/// written, and no command could print, hash or compare it.
+void require_printable(const StateDict& state);
+
+}  // namespace tessera

@@ -1,0 +1,144 @@
+// Values that expand past what any command can print are refused before a byte is written; honest
+// state of any size is not.
+#include "lib/ops/value_budget.h"
+
+#include <tessera/base/error.h>
+#include <tessera/format/registry.h>
+#include <tessera/ops/hash.h>
+#include <tessera/ops/ls.h>
+#include <tessera/ops/save.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/convert_case.h"
+#include "tests/support/live_job.h"
+#include "tests/support/written_checkpoint.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+/// Of `levels` tuples, each twice the one before: 2^levels values in a few bytes.
+Value doubling(int levels) {
+  Value value = Value::integer(7);
+  for (int i = 0; i < levels; ++i)
+    value = Value::list(ValueList{value, value}, Value::Kind::kTuple);
+  return value;
+}
+
+Manifest holding(const std::string& name, Value value) {
+  Manifest manifest;
+  manifest.format = "made";
+  manifest.state.entries.push_back({name, {key_item(name)}, std::move(value)});
+  return manifest;
+}
+
+/// A file of torch.save with this value at "v".
+std::string saved(MemoryFileSystem& fs, Value value) {
+  fs.make_directories("/none");
+  TargetRequest request;
+  request.single_file = true;
+  const WrittenCheckpoint written(*find_format("torch-save"), holding("v", std::move(value)),
+                                  *fs.open_directory("/none"), request);
+  fs.write_file("/made.pt", written.files.begin()->second);
+  return "/made.pt";
+}
+
+Status converted(MemoryFileSystem& fs, const std::string& source, const std::string& format,
+                 KeepPolicy values = KeepPolicy::kDefault) {
+  ConvertOptions options = convert_options(source, "/out", std::nullopt, format);
+  options.target.values = values;
+  try {
+    convert(fs, options);
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("values that double past every budget are refused before a byte is written") {
+  for (const int levels : {20, 21, 60}) {
+    for (const std::string format :
+         {"torch-save", "torch-dcp", "safetensors", "torch-rank-files"}) {
+      INFO(levels << " levels to " << format);
+      MemoryFileSystem fs;
+      std::string source;
+      try {
+        source = saved(fs, doubling(levels));
+      } catch (const Error& error) {  // the writer under it refuses the largest itself
+        CHECK(error.code() == Code::kCorrupt);
+        continue;
+      }
+      const auto before = fs.contents("/");
+      const Status refused = converted(fs, source, format);
+      CHECK(refused.code == Code::kCorrupt);
+      CHECK_THAT(refused.message, Catch::Contains("objects that contain each other many times"));
+      CHECK(fs.contents("/") == before);
+    }
+  }
+}
+
+TEST_CASE("what is written can be printed and hashed by every verb") {
+  for (const int levels : {1, 10, 19}) {
+    MemoryFileSystem fs;
+    const std::string source = saved(fs, doubling(levels));
+    for (const std::string format : {"torch-save", "torch-dcp", "safetensors"}) {
+      INFO(levels << " levels to " << format);
+      if (converted(fs, source, format).ok()) {
+        OpenedCheckpoint opened = open_checkpoint(fs, "/out");
+        CHECK(list_tensors(opened, {}).values.size() == 1);
+        fs.remove_tree("/out");
+      } else {
+        CHECK_FALSE(fs.stat("/out"));
+      }
+    }
+  }
+}
+
+TEST_CASE("values that are left out may be whatever they like") {
+  MemoryFileSystem fs;
+  const std::string source = saved(fs, doubling(20));
+  CHECK(converted(fs, source, "torch-save", KeepPolicy::kDrop).to_string() == Status{}.to_string());
+}
+
+TEST_CASE("text that is shared many times counts for each place") {
+  const Value text = Value::string(std::string(1 << 20, 'x'));
+  ValueList uses(1000, text);
+  CHECK_THROWS_AS(require_printable(holding("v", Value::list(uses)).state), Error);
+  CHECK_THROWS_AS(
+      require_printable(
+          holding("v", Value::list(ValueList(1000, Value::dict({{text, Value::integer(1)}}))))
+              .state),
+      Error);
+  CHECK_NOTHROW(require_printable(holding("v", text).state));
+}
+
+TEST_CASE("large honest values are no bomb") {
+  MemoryFileSystem fs;
+  ValueList many;
+  for (int i = 0; i < 1'200'000; ++i) many.push_back(Value::integer(i));
+  const Value state = Value::list(
+      {Value::list(std::move(many)), Value::bytes(std::string(std::size_t{40} << 20, 'b'))},
+      Value::Kind::kTuple);
+  const std::string source = saved(fs, state);
+  CHECK(converted(fs, source, "torch-dcp").to_string() == Status{}.to_string());
+  OpenedCheckpoint opened = open_checkpoint(fs, "/out");
+  CHECK(list_tensors(opened, {}).values.size() == 1);
+}
+
+TEST_CASE("a live state whose values double past every budget is not saved") {
+  MemoryFileSystem fs;
+  fs.make_directories("/run");
+  SaveOptions options;
+  options.file_system = &fs;
+  const auto thrown = test::on_ranks(2, [&](RankGroup& ranks) {
+    LiveState state;
+    state.add_value("v", doubling(24));
+    save("/run/a", state, ranks, options);
+  });
+  CHECK_THAT(thrown.at(0), Catch::Contains("objects that contain each other many times"));
+  CHECK(fs.open_directory("/run")->list().empty());
+}
