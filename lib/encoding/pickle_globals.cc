@@ -125,6 +125,29 @@ bool is_identifier(std::string_view text) {
          });
 }
 
+/// A class by the custom of Python: a module that another one holds (random._os) is named in small
+/// letters.
+bool is_class_name(std::string_view name) {
+  if (!is_identifier(name)) return false;
+  name.remove_prefix(std::min(name.find_first_not_of('_'), name.size()));
+  return !name.empty() && name.front() >= 'A' && name.front() <= 'Z';
+}
+
+/// Whether a part of a name is that of a module that is denied, held by another one under its own
+/// name or a private one: random._os.system is os.system. So is what goes through the double
+/// underscores of a class: its functions' globals hold everything.
+bool leads_to_denied(std::string_view name) {
+  const bool dotted = name.find('.') != std::string_view::npos;
+  while (!name.empty()) {
+    std::string_view part = name.substr(0, name.find('.'));
+    name.remove_prefix(std::min(part.size() + 1, name.size()));
+    if (part == "__builtins__" || (dotted && part.starts_with("__"))) return true;
+    part.remove_prefix(std::min(part.find_first_not_of('_'), part.size()));
+    if (part == "builtins" || contains(kDeniedModules, part)) return true;
+  }
+  return false;
+}
+
 bool is_torch_data(std::string_view module, std::string_view name) {
   if (module == "torch.storage") return name == "UntypedStorage" || name == "TypedStorage";
   if (module != "torch" && module != "torch.cuda" && module != "torch.sparse" &&
@@ -156,6 +179,7 @@ Verdict classify_global(std::string_view module, std::string_view name) {
   for (const std::string_view denied : kDeniedModules) {
     if (is_in_module(module, denied)) return Verdict::kDenied;
   }
+  if (leads_to_denied(name)) return Verdict::kDenied;
   const Name global{module, name};
   const bool known = contains(kKnownNames, global) || contains(kKnownClasses, global) ||
                      contains(kKnownModules, module) || is_torch_data(module, name);
@@ -177,10 +201,10 @@ bool is_allowed_getattr(std::string_view class_module, std::string_view class_na
 
 bool is_enum_member(std::string_view class_module, std::string_view class_name,
                     std::string_view attribute) {
-  return is_identifier(class_name) && is_identifier(attribute) && !attribute.starts_with("__") &&
-         class_module != "builtins" && class_name != "builtins" && class_name != "__builtins__" &&
+  return is_class_name(class_name) && is_identifier(attribute) && !attribute.starts_with("__") &&
+         class_module != "builtins" &&
          classify_global(class_module, class_name) != Verdict::kDenied &&
-         classify_global(class_name, attribute) != Verdict::kDenied;
+         !leads_to_denied(attribute);
 }
 
 std::optional<std::int64_t> known_enum_number(std::string_view class_module,

@@ -244,7 +244,11 @@ void PickleVm::push_global(std::string_view raw_module, std::string_view raw_nam
 void PickleVm::deny_getattr(std::size_t at) {
   if (!options_.collect_denied) {
     fail(Code::kCorrupt,
-         fmt::format("pickle: refused as unsafe: global builtins.getattr at byte {}", at));
+         fmt::format("pickle: refused as unsafe: global builtins.getattr at byte {}", at),
+         "for a member of an enum (Python 3.11.0 to 3.11.3 pickle them so; one whose class stands "
+         "by "
+         "itself in its module is kept): save the file anew with another Python, or store its "
+         ".value");
   }
   if (!options_.globals) return;
   for (GlobalUse& use : *options_.globals) {

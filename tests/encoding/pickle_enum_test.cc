@@ -1,8 +1,10 @@
 // Members of enums as Python 3.11.0 to 3.11.3 pickle them: a call of getattr, kept and never made.
+#include <tessera/base/error.h>
 #include <tessera/encoding/pickle_globals.h>
 #include <tessera/encoding/pickle_reader.h>
 #include <tessera/encoding/pickle_writer.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "tests/support/archive_gather.h"
@@ -115,13 +117,12 @@ TEST_CASE("getattr of anything but a class and a plain name is refused") {
   check_refused(member("builtins", "set", "add") + ".");
   check_refused(member("builtins", "getattr", "x") + ".");
   check_refused(member("my", "Outer.Inner", "RED") + ".");
-  check_refused(member("torch", "os", "system") + ".");
-  check_refused(member("torch", "sys", "modules") + ".");
-  check_refused(member("torch", "builtins", "eval") + ".");
-  check_refused(member("torch", "__builtins__", "eval") + ".");
-  check_refused(member("torch", "importlib", "import_module") + ".");
-  check_refused(kGetattr + "(cmy\nColor\nS'RED'\nNtR."s);      // with a default
-  check_refused(kGetattr + "(cmy\nColor\nI1\ntR."s);           // no string
+  check_refused(member("my.module", "helpers", "RED") + ".");
+  check_refused(member("my.module", "_", "RED") + ".");
+  check_refused(member("my.module", "Color", "os") + ".");
+  check_refused(member("my.module", "Color", "_sys") + ".");
+  check_refused(kGetattr + "(cmy\nColor\nS'RED'\nNtR."s);  // with a default
+  check_refused(kGetattr + "(cmy\nColor\nI1\ntR."s);       // no string
 }
 
 TEST_CASE("getattr of what is no bare class is refused") {
@@ -132,12 +133,46 @@ TEST_CASE("getattr of what is no bare class is refused") {
   check_refused(kGetattr + "((cmy\nColor\nlS'RED'\ntR."s);                  // of a list
 }
 
+TEST_CASE("an enum that is not kept is refused with what helps") {
+  for (const std::string& pickle :
+       {member("my.module", "Outer.Inner", "RED"),  // nested, protocol 4
+        kGetattr + ("(" + member("my.module", "Outer", "Inner") + "S'RED'\ntR"),  // nested, 2
+        member("my.module", "Flags", "A|B")}) {
+    INFO(pickle);
+    try {
+      read_pickle(as_bytes(pickle + "."));
+      FAIL_CHECK("read");
+    } catch (const Error& error) {
+      CHECK(error.code() == Code::kCorrupt);
+      CHECK_THAT(error.status().hint, Catch::Contains("member of an enum") &&
+                                          Catch::Contains("another Python") &&
+                                          Catch::Contains(".value"));
+    }
+  }
+}
+
+TEST_CASE("a private class may be an enum, too") {
+  CHECK(decoded(member("my.module", "_Color", "RED") + ".").as_opaque().name == "_Color.RED");
+}
+
 TEST_CASE("a denied module stays denied below getattr") {
   for (const char* module : {"os", "posix", "sys", "subprocess", "importlib", "ctypes"}) {
     std::string message;
     CHECK(code_of([&] { read_pickle(as_bytes(member(module, "system", "RED") + ".")); },
                   &message) == Code::kCorrupt);
     CHECK_THAT(message, Catch::Contains("refused as unsafe: global "s + module + ".system"));
+  }
+}
+
+TEST_CASE("a denied module inside of another one stays denied below getattr") {
+  for (const auto& [module, held, attribute] :
+       {std::array{"random", "_os", "system"}, std::array{"torch", "os", "system"},
+        std::array{"torch", "sys", "modules"}, std::array{"torch", "builtins", "eval"},
+        std::array{"torch", "__builtins__", "eval"}, std::array{"torch", "importlib", "reload"}}) {
+    std::string message;
+    CHECK(code_of([&] { read_pickle(as_bytes(member(module, held, attribute) + ".")); },
+                  &message) == Code::kCorrupt);
+    CHECK_THAT(message, Catch::Contains("refused as unsafe: global "s + module + "." + held));
   }
 }
 

@@ -49,7 +49,15 @@ TEST_CASE("globals that run code or reach outside are denied") {
            {"builtins", "map"},
            {"builtins", "print"},
            {"__builtin__", "eval"},
-           {"__builtin__", "apply"}}) {
+           {"__builtin__", "apply"},
+           // Modules that other modules hold, and the way out through a class.
+           {"random", "_os.system"},
+           {"random", "_os"},
+           {"torch", "os.system"},
+           {"torch", "serialization.pickle.loads"},
+           {"my.module", "__builtins__"},
+           {"my.module", "builtins.eval"},
+           {"my.module", "Thing.__init__.__globals__"}}) {
     INFO(module << "." << name);
     std::string message;
     CHECK(read_code("N0c" + module + "\n" + name + "\n.", &message) == Code::kCorrupt);

@@ -4,8 +4,8 @@
 //
 //   kKnown   decodes to a value, or is understood by a format
 //   kOpaque  kept as a node, listed with a warning, copied verbatim into pickle formats
-//   kDenied  modules that run code or reach outside (os, subprocess, ...), and every builtin
-//   outside the table
+//   kDenied  modules that run code or reach outside (os, subprocess, ...), also where another
+//   module holds them (random._os.system), and every builtin outside the table
 //
 // Pure functions on constant tables; thread-safe.
 #include <tessera/state/manifest.h>
@@ -32,10 +32,11 @@ bool is_allowed_getattr(std::string_view class_module, std::string_view class_na
                         std::string_view attribute);
 
 /// Whether getattr(class, attribute) may be kept as an opaque value, never called and never built
-/// on: that is how Python 3.11.0 to 3.11.3 pickle a member of an enum. The class is a plain name
-/// outside of builtins and of modules that are denied, under whatever module they are reached
-/// (torch.os); the attribute is a plain identifier without a leading double underscore.
-/// Source: Enum.__reduce_ex__ of those releases (Lib/enum.py).
+/// on: that is how Python 3.11.0 to 3.11.3 pickle a member of an enum. The class has one plain name
+/// that begins with a capital letter, after underscores, outside of builtins and of modules that
+/// are denied; the attribute is a plain identifier without a leading double underscore. Classes
+/// inside of classes and unnamed members of a Flag ("A|B") are not among them. Source:
+/// Enum.__reduce_ex__ of those releases (Lib/enum.py).
 bool is_enum_member(std::string_view class_module, std::string_view class_name,
                     std::string_view attribute);
 
