@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lib/format/findings.h"
 #include "lib/ops/merge_parts.h"
 
 namespace tessera {
@@ -62,6 +63,12 @@ std::string neighbour_of(std::string_view pointer, const std::string& text) {
       text.empty())
     return text;
   return fmt::format("iter_{:0>7}", text);
+}
+
+/// What a pointer says, for a message: it should be one short word.
+std::string shortened(std::string_view text) {
+  constexpr std::size_t kMostShown = 60;
+  return printable(text.substr(0, kMostShown)) + (text.size() > kMostShown ? "..." : "");
 }
 
 bool is_plain_name(std::string_view name) {
@@ -161,7 +168,8 @@ FoundCheckpoint PathResolver::resolve(const std::string& asked, std::vector<Note
   if (info.type == FileType::kDirectory) return resolve_folder(asked, notes);
   if (info.type != FileType::kRegular)
     fail(Code::kUnsupported,
-         fmt::format("\"{}\" is neither a file nor a folder", printable(asked)));
+         fmt::format("\"{}\" is neither a file nor a folder but a FIFO, a socket or a device",
+                     printable(asked)));
   return resolve_file(asked, notes);
 }
 
@@ -225,6 +233,15 @@ void PathResolver::refuse_links(const std::string& folder) const {
   }
 }
 
+void PathResolver::refuse_special_files(const std::string& folder) const {
+  for (const FileInfo& info : fs_.open_directory(folder)->list()) {
+    if (info.type != FileType::kOther) continue;
+    if (!could_be_checkpoint_file(info.name) && !is_part_of_folder(info.name)) continue;
+    in_file(join_path(folder, info.name),
+            [&] { fail(Code::kCorrupt, std::string(no_regular_file(info.type))); });
+  }
+}
+
 void PathResolver::fail_folder(const std::string& asked) const {
   if (fs_.open_directory(asked)->list().empty())
     fail(Code::kNotFound, fmt::format("\"{}\" holds no checkpoint: it is empty", printable(asked)));
@@ -233,6 +250,7 @@ void PathResolver::fail_folder(const std::string& asked) const {
     fail(Code::kUnsupported, fmt::format("\"{}\" holds no {} checkpoint", printable(asked), from_));
   }
   refuse_links(asked);
+  refuse_special_files(asked);
   fail(Code::kUnsupported,
        fmt::format("\"{}\" holds no checkpoint in a format that is read here", printable(asked)));
 }
@@ -243,8 +261,15 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
     note_others_below(*found, notes);
     return *found;
   }
-  if (const auto pointer = pointer_in(asked); pointer && !pointer->path.empty())
-    return follow(*pointer, notes);
+  const auto pointer = pointer_in(asked);
+  if (pointer && !pointer->path.empty()) return follow(*pointer, notes);
+  if (pointer)
+    notes.push_back(
+        {"PATH", "warning",
+         fmt::format("the pointer {} names \"{}\", which is not there, and was left out "
+                     "of account",
+                     pointer->name, shortened(pointer->target)),
+         "", ""});
   if (auto whole = recognise_parts(asked)) return *whole;
   std::vector<FoundCheckpoint> found = below(asked, notes);
   if (found.empty()) fail_folder(asked);
@@ -281,7 +306,7 @@ void PathResolver::note_others_below(const FoundCheckpoint& chosen,
 FoundCheckpoint PathResolver::follow(const Pointer& pointer, std::vector<Note>& notes) const {
   if (pointer.path.empty())
     fail(Code::kNotFound, fmt::format("the pointer {} names \"{}\", which is not there",
-                                      pointer.name, printable(pointer.target)));
+                                      pointer.name, shortened(pointer.target)));
   std::vector<Note> inner;
   FoundCheckpoint found = resolve_folder(pointer.path, inner);
   notes.push_back({"PATH", "info",
@@ -307,10 +332,13 @@ std::optional<Pointer> PathResolver::pointer_in(const std::string& folder,
         pointer.path = join_path(folder, target);
       return pointer;
     }
-    if (info->type != FileType::kRegular || info->size_bytes > kPointerBytes) continue;
-    Bytes text(info->size_bytes);
+    if (info->type != FileType::kRegular) continue;
+    const bool is_long = info->size_bytes > kPointerBytes;
+    if (is_long && name != kMegatronPointer) continue;  // somebody's file that is called so
+    Bytes text(std::min(info->size_bytes, kPointerBytes));
     directory->open(name)->read_at(0, text);
     pointer.target = trimmed(as_text(text));
+    if (is_long) return pointer;
     const std::string neighbour = neighbour_of(name, pointer.target);
     const auto there = is_plain_name(neighbour) ? directory->stat(neighbour) : std::nullopt;
     if (there && there->type == FileType::kDirectory) pointer.path = join_path(folder, neighbour);

@@ -57,6 +57,8 @@ class PathResolver {
   void refuse_other_format(const std::string& asked, const std::string& path, FileType type) const;
   /// Throws when files that could be of a checkpoint are symbolic links.
   void refuse_links(const std::string& folder) const;
+  /// Throws when one is a FIFO, a socket or a device.
+  void refuse_special_files(const std::string& folder) const;
   FoundCheckpoint follow(const Pointer& pointer, std::vector<Note>& notes) const;
   void search(const std::string& folder, const std::string& name, int depth,
               std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const;

@@ -3,6 +3,8 @@
 // tests/format/data/keras: one model, saved by Keras 3.15.1 (torch backend) as plain.weights.h5, as
 // model.keras, and by save_weights("model.weights.json", max_shard_size=2e-7). The plain file,
 // which h5py reads, is the oracle of the other two.
+#include <tessera/ops/open.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -154,6 +156,75 @@ TEST_CASE("an index of Keras weights cannot lead out of its folder") {
     CAPTURE(json);
     CHECK(status_of([&] { h5::parse_keras_index(as_bytes(json)); }).code == Code::kCorrupt);
   }
+}
+
+TEST_CASE("an index that leads out of its folder is named, not taken for some other file") {
+  Folder folder;
+  folder.put_shards().put("model.weights.json",
+                          as_bytes(R"({"weight_map":{"/vars":"../x.weights.h5"}})"));
+  for (const std::string path : {"/c", "/c/model.weights.json"}) {
+    CAPTURE(path);
+    const Status status = status_of([&] { open_checkpoint(folder.fs, path); });
+    CHECK(status.code == Code::kCorrupt);
+    CHECK_THAT(status.message, Catch::Contains("\"../x.weights.h5\" is no name of a file"));
+    CHECK(status.context.file == "model.weights.json");
+  }
+}
+
+TEST_CASE("a Keras archive without its one file of weights says what it holds instead") {
+  if (!has_hdf5()) return;
+  const Bytes whole = file_of("model.keras");
+  const std::string text = text_of(whole);
+  const auto renamed = [&](std::string_view name) {
+    Bytes bytes = whole;
+    for (std::size_t at = 0; (at = text.find("model.weights.h5", at)) != text.npos; ++at)
+      overwrite(bytes, at, name);
+    return bytes;
+  };
+  Folder folder;
+  folder.put("model.keras", renamed("shard000.part.h5"));
+  for (const std::string path : {"/c", "/c/model.keras"}) {
+    CAPTURE(path);
+    const Status shards = status_of([&] { open_checkpoint(folder.fs, path); });
+    CHECK(shards.code == Code::kUnsupported);
+    CHECK_THAT(shards.message, Catch::Contains("holds no model.weights.h5, but 1 other file of "
+                                               "weights: shard000.part.h5"));
+    CHECK_THAT(shards.hint, Catch::Contains("unzip model.keras '*.h5'"));
+  }
+  folder.put("model.keras", renamed("notes-of-the.txt"));
+  const Status none = status_of([&] { open_checkpoint(folder.fs, "/c/model.keras"); });
+  CHECK(none.code == Code::kUnsupported);
+  CHECK_THAT(none.message, Catch::Contains("nor any other weights"));
+}
+
+TEST_CASE("a Keras archive that holds its weights twice is refused") {
+  if (!has_hdf5()) return;
+  // The entry of config.json gets the name of the weights, which is as long with a prefix.
+  Bytes bytes = file_of("model.keras");
+  const std::string text = text_of(bytes);
+  const std::size_t end = text.rfind("PK\x05\x06");
+  const std::size_t entry = text.rfind("model.weights.h5") - 46;
+  const std::string twin = text.substr(entry, 46 + 16);
+  const std::size_t directory = twin.size();
+  Bytes longer(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(end));
+  const ByteView more = as_bytes(twin);
+  longer.insert(longer.end(), more.begin(), more.end());
+  longer.insert(longer.end(), bytes.begin() + static_cast<std::ptrdiff_t>(end), bytes.end());
+  const std::size_t tail = end + directory;
+  const auto add = [&](std::size_t at, std::size_t n) {
+    const auto value = std::to_integer<std::size_t>(longer[at]) +
+                       (std::to_integer<std::size_t>(longer[at + 1]) << 8) + n;
+    longer[at] = static_cast<std::byte>(value & 255);
+    longer[at + 1] = static_cast<std::byte>(value >> 8 & 255);
+  };
+  add(tail + 8, 1);  // entries on this disk, in all, and the bytes of the directory
+  add(tail + 10, 1);
+  add(tail + 12, directory);
+  Folder folder;
+  folder.put("model.keras", longer);
+  const Status status = status_of([&] { open_checkpoint(folder.fs, "/c/model.keras"); });
+  CHECK(status.code == Code::kCorrupt);
+  CHECK_THAT(status.message, Catch::Contains("model.weights.h5"));
 }
 
 TEST_CASE("compressed weights in a Keras archive are unsupported, with the way out") {

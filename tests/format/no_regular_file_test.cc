@@ -100,6 +100,17 @@ TEST_CASE("a link in the place of the file that describes a checkpoint is named 
   check_all("sample_checkpoints/hdf5/virtual_over_ranks", "rank1.h5");
 }
 
+TEST_CASE("a FIFO in the place of the only file is named as what it is") {
+  for (const auto& [sample, file] : std::vector<std::pair<std::string, std::string>>{
+           {"torchsave/adamw_zip", "file.pt"}, {"hdf5/contiguous", "checkpoint.h5"}}) {
+    CAPTURE(sample);
+    const Replaced replaced("sample_checkpoints/" + sample + "/checkpoint", file);
+    replaced.put_fifo();
+    check_said(replaced, "it is no regular file but a FIFO");
+    check_said(replaced, file);
+  }
+}
+
 TEST_CASE("numbered shards without an index count their links too") {
   const Replaced replaced("sample_checkpoints/safetensors/hf_dcp_full_w2/checkpoint",
                           "model-00001-of-00002.safetensors");

@@ -99,6 +99,26 @@ TEST_CASE("a pointer to nothing is named when it was asked for") {
   CHECK_FALSE(stale_pointer(fs, "/run"));
 }
 
+TEST_CASE("a pointer that names nothing is told of, whatever is opened in its place") {
+  const std::string garbage = "\x01\x02 not a number " + std::string(8000, 'x');
+  for (const std::string& text :
+       {std::string("77"), std::string("garbage"), std::string(), garbage}) {
+    INFO(text.substr(0, 20));
+    MemoryFileSystem fs;
+    load_sample(fs, "dcp/fsdp2_w2_model_only");
+    copy_to(fs, "/run/iter_0000020");
+    put(fs, "/run/latest_checkpointed_iteration.txt", text);
+    const OpenedCheckpoint opened = open_checkpoint(fs, "/run");
+    CHECK(opened.path == "/run/iter_0000020");
+    REQUIRE(opened.notes.size() == 2);
+    CHECK(opened.notes[0].severity == "warning");
+    CHECK(has(opened.notes[0].message, "the pointer latest_checkpointed_iteration.txt names \""));
+    CHECK(opened.notes[0].message.size() < 250);
+    CHECK(refusal(fs, "/run/latest_checkpointed_iteration.txt").code == Code::kNotFound);
+    CHECK(stale_pointer(fs, "/run"));
+  }
+}
+
 TEST_CASE("a pointer never leads out of its folder") {
   MemoryFileSystem fs;
   make_run(fs);

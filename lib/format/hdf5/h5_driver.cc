@@ -19,19 +19,32 @@ std::string_view kind_of(const std::string& name) {
                                       : "HDF5 file";
 }
 
+/// What cannot be read is claimed by its name alone, so that the reader says what is wrong.
+ProbeResult probe_index(const Directory& directory, const std::string& name) {
+  try {
+    h5::read_keras_index(directory, name);
+  } catch (const Error& error) {
+    if (error.code() != Code::kCorrupt) throw;
+    return {Answer::kMaybe, "is named like an index of Keras weights, but is none"};
+  }
+  return {Answer::kYes, "lists the shards of Keras weights"};
+}
+
 ProbeResult probe_folder(const Directory& directory) {
   const auto main = h5::main_file(directory);
   if (!main) return {};
-  return {Answer::kYes, fmt::format("has the {} {}", kind_of(*main), *main)};
+  const bool damaged =
+      h5::has_index_suffix(*main) && probe_index(directory, *main).answer == Answer::kMaybe;
+  return {damaged ? Answer::kMaybe : Answer::kYes,
+          fmt::format("has the {} {}", kind_of(*main), *main)};
 }
 
 ProbeResult probe_file(const Place& place) {
-  if (h5::has_index_suffix(place.file)) {
-    h5::read_keras_index(*place.directory, place.file);
-    return {Answer::kYes, "lists the shards of Keras weights"};
-  }
+  if (h5::has_index_suffix(place.file)) return probe_index(*place.directory, place.file);
   const auto file = place.directory->open(place.file);
   if (h5::looks_like_keras(*file)) return {Answer::kYes, "is a zip that holds model.weights.h5"};
+  if (h5::is_zip_named_keras(*file, place.file))
+    return {Answer::kYes, "is named and begins like a Keras archive"};
   if (h5::looks_like_hdf5(*file)) return {Answer::kYes, "has HDF5's signature"};
   if (h5::has_hdf5_suffix(place.file))
     return {Answer::kMaybe, "is named like an HDF5 file, but has no signature of one"};

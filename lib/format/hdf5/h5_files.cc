@@ -45,6 +45,21 @@ std::string first_bytes(const Directory& directory, const std::string& name) {
   return std::string(as_text(bytes));
 }
 
+/// The index stands for its shards; a file beside them is another checkpoint. One that cannot be
+/// read stands for whatever HDF5 files lie beside it.
+std::optional<std::string> main_index(const Directory& directory, const std::string& index,
+                                      const std::vector<std::string>& files) {
+  try {
+    const std::vector<std::string> shards = read_keras_index(directory, index).shards;
+    const bool all = std::ranges::all_of(
+        files, [&](const auto& name) { return std::ranges::binary_search(shards, name); });
+    return all ? std::optional(index) : std::nullopt;
+  } catch (const Error& error) {
+    if (error.code() != Code::kCorrupt) throw;
+    return files.empty() ? std::nullopt : std::optional(index);
+  }
+}
+
 }  // namespace
 
 const DescribedFile& FileSet::get(const std::string& path) {
@@ -55,7 +70,7 @@ const DescribedFile& FileSet::get(const std::string& path) {
     DescribedFile described;
     described.size_bytes = file->size_bytes();
     described.number = static_cast<std::uint32_t>(files_.size());
-    if (looks_like_keras(*file)) {
+    if (looks_like_keras(*file) || is_zip_named_keras(*file, path)) {
       KerasArchive archive = open_keras(*file);
       described.base = archive.offset;
       described.size_bytes = archive.length;
@@ -117,15 +132,9 @@ std::optional<std::string> main_file(const Directory& directory) {
   }
   std::erase_if(files, [&](const auto& name) {
     const auto file = directory.open(name);
-    return !looks_like_hdf5(*file) && !looks_like_keras(*file);
+    return !looks_like_hdf5(*file) && !looks_like_keras(*file) && !is_zip_named_keras(*file, name);
   });
-  if (indexes.size() == 1) {
-    // The index stands for its shards; a file beside them is another checkpoint.
-    const std::vector<std::string> shards = read_keras_index(directory, indexes[0]).shards;
-    const bool all = std::ranges::all_of(
-        files, [&](const auto& name) { return std::ranges::binary_search(shards, name); });
-    return all ? std::optional(indexes[0]) : std::nullopt;
-  }
+  if (indexes.size() == 1) return main_index(directory, indexes[0], files);
   if (files.size() == 1) return files[0];
   if (files.empty() || files.size() > kMaxCandidates) return std::nullopt;
   std::set<std::string> parts;

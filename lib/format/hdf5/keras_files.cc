@@ -34,10 +34,29 @@ ZipReader open_zip(const ReadFile& file) {
   return ZipReader(ByteWindow::whole(file), {}, ZipTop::kAsNamed);
 }
 
-[[noreturn]] void not_read(const std::string& what, std::string_view path) {
+[[noreturn]] void not_read(const std::string& what, std::string_view path,
+                           std::string_view member) {
   fail(Code::kUnsupported, what,
        fmt::format("take it out of the archive and read that: unzip {} {}",
-                   path.substr(path.rfind('/') + 1), kWeights));
+                   path.substr(path.rfind('/') + 1), member));
+}
+
+/// An archive of Keras without the one file of weights that it should hold.
+[[noreturn]] void no_weights(const ZipReader& zip, std::string_view path) {
+  std::vector<std::string> weights;
+  for (const ZipEntry& entry : zip.entries())
+    if (entry.name.ends_with(".h5")) weights.push_back(printable(entry.name));
+  if (weights.empty())
+    fail(Code::kUnsupported, fmt::format("the archive holds no {} nor any other weights", kWeights),
+         "it may be a model that was saved without them; name the file that has them");
+  constexpr std::size_t kMostNamed = 4;
+  const std::size_t named = std::min(weights.size(), kMostNamed);
+  not_read(fmt::format("the archive holds no {}, but {} other file{} of weights: {}{}", kWeights,
+                       weights.size(), weights.size() == 1 ? "" : "s",
+                       fmt::join(weights.begin(),
+                                 weights.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+                       named < weights.size() ? ", ..." : ""),
+           path, "'*.h5' '*.weights.json'");
 }
 
 [[noreturn]] void malformed(const std::string& what) {
@@ -74,6 +93,16 @@ bool has_index_suffix(std::string_view name) {
   return name.ends_with(kIndexSuffix) && !name.starts_with('.');
 }
 
+bool is_zip_named_keras(const ReadFile& file, std::string_view name) {
+  constexpr std::size_t kHeader = 30;  // of the first entry, its name behind it
+  if (!has_keras_suffix(name) || !is_zip(file)) return false;
+  Bytes head(std::min<std::uint64_t>(kHeader + kWeights.size(), file.size_bytes()));
+  file.read_at(0, head);
+  const std::string_view first = as_text(head).substr(std::min(kHeader, head.size()));
+  return std::ranges::any_of(kTexts, [&](auto text) { return first.starts_with(text); }) ||
+         first.starts_with(kWeights);
+}
+
 bool looks_like_keras(const ReadFile& file) {
   if (!is_zip(file)) return false;
   try {
@@ -88,13 +117,12 @@ bool looks_like_keras(const ReadFile& file) {
 KerasArchive open_keras(const ReadFile& file) {
   ZipReader zip = open_zip(file);
   const ZipEntry* weights = zip.find(kWeights);
-  if (weights == nullptr)
-    fail(Code::kUnsupported, fmt::format("the archive holds no {}", kWeights));
+  if (weights == nullptr) no_weights(zip, file.path());
   if (weights->method != 0)
     not_read(fmt::format("{} is compressed in the archive (method {}): its bytes cannot be read "
                          "in place",
                          kWeights, weights->method),
-             file.path());
+             file.path(), kWeights);
   KerasArchive out;
   out.offset = zip.data_offset(*weights);
   out.length = weights->size_bytes;

@@ -26,9 +26,13 @@ struct KerasArchive {
 };
 
 bool has_keras_suffix(std::string_view name);
+/// A zip by its name and first entry one of Keras, whatever else it holds: torch.save's entries lie
+/// in a folder.
+bool is_zip_named_keras(const ReadFile& file, std::string_view name);
 /// A zip that is not torch.save's: it holds model.weights.h5 and config.json.
 bool looks_like_keras(const ReadFile& file);
-/// Throws kUnsupported for weights that are compressed or of another kind, kCorrupt for damage.
+/// Throws kUnsupported for weights that are compressed, in several files or absent, kCorrupt for
+/// damage.
 KerasArchive open_keras(const ReadFile& file);
 
 /// Bytes [offset, offset + length) of a file as a file. Borrows it.
