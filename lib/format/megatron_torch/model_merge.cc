@@ -203,7 +203,9 @@ void ModelMerge::add_leaf(std::size_t chunk, const RankFile& file, const StateEn
     in_tensor(entry.name, [] {
       fail(Code::kUnsupported,
            "experts packed in one tensor, spread over expert-parallel ranks: which part is which "
-           "expert's is not stored");
+           "expert's is not stored",
+           "Megatron-LM splits them: convert there with --ckpt-convert-format torch_dist "
+           "--ckpt-convert-save DIR, and read that");
     });
   const Path path = whole_path(file, entry.path, layers, experts);
   const std::string name = dotted(path);

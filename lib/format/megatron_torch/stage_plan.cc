@@ -75,7 +75,9 @@ void StagePlan::share_experts(const std::vector<std::string>& names) {
         fail(Code::kUnsupported,
              fmt::format("experts packed in one tensor, over {} expert-parallel ranks: which part "
                          "is which expert's is not stored",
-                         grid_.ep));
+                         grid_.ep),
+             "leave ep out of --mesh; or have Megatron-LM split them first: --ckpt-convert-format "
+             "torch_dist --ckpt-convert-save DIR");
       });
     if (!expert) continue;
     std::int64_t& count = experts_[expert->before + "*" + expert->after];

@@ -42,9 +42,12 @@ void check_expert_tensor_parallel(const Args& args, std::int64_t tp, bool has_ex
   const auto stated = args.integer("tensor_model_parallel_size");
   const auto experts = args.integer("expert_tensor_parallel_size");
   if (!experts || *experts == stated.value_or(tp)) return;
-  fail(code, fmt::format("expert_tensor_parallel_size {}: experts cut by another size than the "
-                         "tensor-parallel {}",
-                         *experts, stated.value_or(tp)));
+  fail(
+      code,
+      fmt::format("expert_tensor_parallel_size {}: experts cut by another size than the "
+                  "tensor-parallel {}",
+                  *experts, stated.value_or(tp)),
+      "have Megatron-LM join them first: --ckpt-convert-format torch_dist --ckpt-convert-save DIR");
 }
 
 TargetCut::TargetCut(const Manifest& source, const TargetRequest& request, const Args& args,
