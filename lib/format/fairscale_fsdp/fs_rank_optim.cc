@@ -5,24 +5,15 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/state/optim_state.h>
 
 #include <algorithm>
 #include <set>
-#include <tuple>
-#include <unordered_map>
 
 #include "lib/format/fairscale_fsdp/fs_optim_sink.h"
+#include "lib/format/fairscale_fsdp/fs_rank_ids.h"
 
 namespace tessera::fairscale {
 namespace {
-
-/// One rank's optimizer.
-struct RankOptimizer {
-  std::uint32_t file = 0;
-  const Value* value = nullptr;
-  std::unordered_map<std::int64_t, const Value*> state;  // by id
-};
 
 /// A leaf of one id's state, by rank; nullptr where a rank has none.
 using ByRank = std::vector<const Value*>;
@@ -76,71 +67,11 @@ class RankOptimReader {
   const RankOptimizer& reference() const { return ranks_[reference_]; }
   const ValueList& groups() const { return reference().value->find("param_groups")->as_list(); }
 
-  // Which id is which backing parameter.
-
-  /// Backing parameters as parameters() lists them, which is the order of the state dict; what
-  /// several wrappers share is there once.
-  std::vector<const BackingPlace*> candidates() const {
-    std::map<std::string, const BackingPlace*> by_key;
-    for (const BackingPlace& place : checkpoint_.places) {
-      if (place.unwrapped || !place.tensors[reference_]) continue;
-      by_key.emplace(place.key, &place);
-      const std::string_view older = other_spelling(checkpoint_.backing(place).name);
-      if (!older.empty()) by_key.emplace(joined(checkpoint_.wrapper(place).path, older), &place);
-    }
-    std::vector<const BackingPlace*> out;
-    std::set<std::tuple<std::uint32_t, std::int64_t>> storages;
-    for (const WeightEntry& entry : checkpoint_.ranks[reference_].weights) {
-      const auto found = by_key.find(entry.key);
-      if (found == by_key.end()) continue;
-      const ArchiveTensor& tensor = checkpoint_.bytes.tensor(*found->second->tensors[reference_]);
-      if (tensor.shape.numel() > 0 &&
-          !storages.emplace(tensor.storage, tensor.storage_offset).second)
-        continue;
-      out.push_back(found->second);
-    }
-    return out;
-  }
-  std::optional<Shape> state_shape(std::int64_t id) const {
-    const auto found = reference().state.find(id);
-    if (found == reference().state.end()) return std::nullopt;
-    for (const auto& [key, leaf] : found->second->as_dict()) {
-      if (!leaf.is_tensor()) continue;
-      const Shape& shape = tensor_of(reference_, leaf).shape;
-      if (shape.rank() > 0) return shape;
-    }
-    return std::nullopt;
-  }
   bool map_parameters() {
-    std::vector<std::int64_t> ids;
-    std::vector<std::optional<Shape>> shapes;
-    std::vector<std::size_t> sizes;
-    for (const Value& group : groups()) {
-      const Value* params = group.find("params");
-      if (!params || params->kind() != Value::Kind::kList) return false;
-      sizes.push_back(params->as_list().size());
-      for (const Value& id : params->as_list()) {
-        if (!id.is_int()) return false;
-        ids.push_back(id.as_int());
-        shapes.push_back(state_shape(id.as_int()));
-      }
-    }
-    const std::vector<const BackingPlace*> places = candidates();
-    std::vector<Shape> stored;
-    for (const BackingPlace* place : places)
-      stored.push_back(checkpoint_.bytes.tensor(*place->tensors[reference_]).shape);
-    const IdMapping mapping = map_ids(shapes, sizes, stored);
-    if (!mapping.complete) return false;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const BackingPlace* place = places[static_cast<std::size_t>(mapping.candidate[i])];
-      if (!by_id_.emplace(ids[i], place).second) return false;
-      parameters_.emplace_back(ids[i], place);
-    }
-    if (!mapping.certain && ids.size() != places.size())
-      checkpoint_.findings.note("CK017", "warning",
-                                "which parameter an optimizer id means is inferred by order; "
-                                "shapes allow another answer",
-                                checkpoint_.path_of(reference().file));
+    auto parameters = parameters_by_id(checkpoint_, reference_, reference());
+    if (!parameters) return false;
+    parameters_ = *std::move(parameters);
+    by_id_.insert(parameters_.begin(), parameters_.end());
     return true;
   }
   /// Ids that fit no parameter: kept under their ranks, without names.

@@ -268,19 +268,6 @@ class Parser : private MetadataNodes {
     }
   }
 
-  /// A str, or a pathlib path (pathlib._local on Python 3.13) made of parts.
-  std::string path_text(Node node) const {
-    if (graph_.kind(node) == PickleKind::kString) return std::string(graph_.text(node));
-    if (!class_of(node) || graph_.kind(graph_.arguments(node)) != PickleKind::kTuple) return {};
-    std::string text;
-    for (const Node part : graph_.items(graph_.arguments(node))) {
-      if (graph_.kind(part) != PickleKind::kString) return {};
-      if (!text.empty() && !text.ends_with('/')) text += '/';
-      text += graph_.text(part);
-    }
-    return text;
-  }
-
   void read_version(std::optional<Node> node) {
     if (!node || graph_.kind(*node) != PickleKind::kString) return;
     version_ = std::string(graph_.text(*node));

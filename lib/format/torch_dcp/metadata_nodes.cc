@@ -101,4 +101,16 @@ std::size_t MetadataNodes::append_size(Node node, std::string_view what,
   return items.size();
 }
 
+std::string MetadataNodes::path_text(Node node) const {
+  if (graph_.kind(node) == PickleKind::kString) return std::string(graph_.text(node));
+  if (!class_of(node) || graph_.kind(graph_.arguments(node)) != PickleKind::kTuple) return {};
+  std::string text;
+  for (const Node part : graph_.items(graph_.arguments(node))) {
+    if (graph_.kind(part) != PickleKind::kString) return {};
+    if (!text.empty() && !text.ends_with('/')) text += '/';
+    text += graph_.text(part);
+  }
+  return text;
+}
+
 }  // namespace tessera::dcp

@@ -33,6 +33,8 @@ class MetadataNodes {
   void require_dict(Node node, std::string_view what) const;
   std::string_view string(Node node, std::string_view what) const;
   std::int64_t non_negative(Node node, std::string_view what) const;
+  /// A str, or a pathlib path (pathlib._local on Python 3.13) made of parts; "" for anything else.
+  std::string path_text(Node node) const;
 
   /// A text of its own, out of the budget.
   std::string copy(std::string_view text);

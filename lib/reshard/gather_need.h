@@ -1,0 +1,42 @@
+#pragma once
+// What Gather looks for, and where it goes: the parts that its files share.
+#include <cstdint>
+#include <vector>
+
+#include "lib/reshard/gather.h"
+
+namespace tessera {
+
+/// The part of one source piece that one task needs: one run of the chunk, or, strided, a span of
+/// the file.
+struct Gather::Need {
+  std::uint32_t task = 0;
+  std::uint64_t chunk = 0;  // in Manifest::chunks
+  const Source* source = nullptr;
+  const std::vector<std::int64_t>* strides = nullptr;
+  Region common;          // of the piece and the task's region
+  std::int64_t base = 0;  // of a coded view: elements of the item before the chunk's first
+  std::int64_t first_element =
+      0;                     // of the chunk's ravel (strided: steps from the chunk's first element)
+  std::uint64_t offset = 0;  // bytes in the file (kExtent)
+  std::uint64_t length = 0;  // bytes
+};
+
+struct Gather::Op {
+  const TargetSpan* target = nullptr;
+  std::uint32_t number = 0;
+  Region common;
+  bool run = false;  // one run on both sides
+};
+
+/// Elements, in steps of `strides`, from the first of `outer` to the first of `inner`.
+inline std::int64_t dot_begin(RegionView outer, RegionView inner,
+                              const std::vector<std::int64_t>& strides) {
+  std::int64_t at = 0;
+  for (std::size_t d = 0; d < outer.size(); ++d) {
+    at += (inner[d].begin - outer[d].begin) * strides[d];
+  }
+  return at;
+}
+
+}  // namespace tessera

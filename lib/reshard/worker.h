@@ -1,0 +1,80 @@
+#pragma once
+// Worker: the buffers of one thread that gathers, reused from task to task, and the meter that all
+// workers' staged bytes are counted by. A Worker belongs to one thread; the meter is shared.
+#include <tessera/base/bytes.h>
+#include <tessera/storage/aligned_buffer.h>
+#include <tessera/tensor/cast.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "lib/reshard/coded_gate.h"
+
+namespace tessera {
+
+/// Staged bytes of all workers together: now and at most.
+class StagedMeter {
+ public:
+  void add(std::int64_t bytes);
+  std::uint64_t peak() const { return static_cast<std::uint64_t>(peak_.load()); }
+
+ private:
+  std::atomic<std::int64_t> now_{0};
+  std::atomic<std::int64_t> peak_{0};
+};
+
+/// A reusable buffer whose size the meter sees.
+class MeteredBuffer {
+ public:
+  explicit MeteredBuffer(StagedMeter& meter) : meter_(&meter) {}
+  ~MeteredBuffer() { meter_->add(-static_cast<std::int64_t>(buffer_.size())); }
+  MeteredBuffer(const MeteredBuffer&) = delete;
+  MeteredBuffer& operator=(const MeteredBuffer&) = delete;
+  std::byte* need(std::uint64_t bytes);
+  /// Makes it that large and touches every page.
+  void fill(std::uint64_t bytes);
+
+ private:
+  StagedMeter* meter_;
+  AlignedBuffer buffer_;
+};
+
+struct Worker {
+  Worker(StagedMeter& staged, CodedGate& coded)
+      : meter(&staged),
+        gate(&coded),
+        read(staged),
+        private_copy(staged),
+        write(staged),
+        cast(staged) {}
+  ~Worker() { drop_decoded(); }
+  /// Also where an error ends the work: others may wait for what is held here.
+  void drop_decoded();
+  StagedMeter* meter;
+  CodedGate* gate;
+  MeteredBuffer read;
+  MeteredBuffer private_copy;  // bytes that are changed after reading: swapped, negated
+  MeteredBuffer write;
+  MeteredBuffer cast;  // a small block, as stored and as cast
+  /// Compressed items, by file and offset; the caller drops them when it moves on.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, Bytes> decoded;
+  std::uint64_t decoded_bytes = 0;
+  std::uint64_t bytes_read = 0;
+  std::map<std::uint32_t, CastCounts> casts;  // by tensor: what did not fit
+};
+
+/// Drops what a worker has decoded, however its work ends.
+class DecodedAtEnd {
+ public:
+  explicit DecodedAtEnd(Worker& worker) : worker_(worker) {}
+  ~DecodedAtEnd() { worker_.drop_decoded(); }
+  DecodedAtEnd(const DecodedAtEnd&) = delete;
+  DecodedAtEnd& operator=(const DecodedAtEnd&) = delete;
+
+ private:
+  Worker& worker_;
+};
+
+}  // namespace tessera
