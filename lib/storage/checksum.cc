@@ -43,8 +43,9 @@ struct Sha256::Impl {
 };
 
 Sha256::Sha256() : impl_(std::make_unique<Impl>()) {
-  TESSERA_CHECK(impl_->context != nullptr);
-  TESSERA_CHECK(EVP_DigestInit_ex(impl_->context, EVP_sha256(), nullptr) == 1);
+  // Both allocate, and fail for nothing else.
+  if (impl_->context == nullptr || EVP_DigestInit_ex(impl_->context, EVP_sha256(), nullptr) != 1)
+    fail(Code::kResourceExhausted, "no memory for a checksum");
 }
 Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;

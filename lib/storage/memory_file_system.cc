@@ -57,7 +57,12 @@ namespace {
 class MemoryLock final : public FileLock {
  public:
   explicit MemoryLock(std::function<void()> release) : release_(std::move(release)) {}
-  ~MemoryLock() override { release_(); }
+  ~MemoryLock() override {
+    try {
+      release_();
+    } catch (...) {  // no memory to find its name: the lock is free, the name stays
+    }
+  }
 
  private:
   std::function<void()> release_;
