@@ -169,7 +169,7 @@ void print(const char* what, const Totals& totals) {
 
 }  // namespace
 
-TEST_CASE("every file call fails with every errno: right, or an error naming path and errno") {
+TEST_CASE("every file call fails with every errno: the answer is right or names path and errno") {
   const Scene scene;
   Totals totals;
   ::alarm(115);  // a hang ends the test

@@ -28,12 +28,18 @@ std::string slurp(const stdfs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-void save_value(const std::string& path, float value, bool in_a_run) {
+/// What is in it, not itself: a file system may be mounted there.
+void clear(const std::string& folder) {
+  for (const auto& entry : stdfs::directory_iterator(folder)) stdfs::remove_all(entry.path());
+}
+
+void save_value(const std::string& path, float value, bool in_a_run, FileSystem* fs = nullptr) {
   std::vector<float> w(kRows * 4, value), b(7, value + 0.5f);
   LiveState state;
   state.add("w", {DType::kFloat32, {kRows, 4}, {}, w.data()});
   state.add("b", {DType::kFloat32, {7}, {}, b.data()});
   SaveOptions options;
+  options.file_system = fs;
   options.force = true;
   options.update_latest = in_a_run;
   options.keep_last = in_a_run ? 2 : 0;
@@ -74,6 +80,7 @@ Scene::Scene() {
   if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder");
   folder_ = stdfs::canonical(name).string();
   stdfs::create_directories(folder_ + "/work");
+  stdfs::create_directory(folder_ + "/run");
   save_value(source(), 1, false);
   save_value(folder_ + "/other", 2, false);
   // What the writers find, kept beside.
@@ -134,32 +141,31 @@ Scene::~Scene() {
 }
 
 void Scene::prepare_run() const {
-  stdfs::remove_all(run());
+  clear(run());
   stdfs::copy(folder_ + "/old/run", run(), stdfs::copy_options::recursive);
 }
-void Scene::save_next() const { save_value(run() + "/step_3", 13, true); }
+void Scene::save_next(FileSystem* fs) const { save_value(run() + "/step_3", 13, true, fs); }
 
 void Scene::restore(const std::string& name) const {
-  stdfs::remove_all(folder_ + "/work");
-  stdfs::create_directory(folder_ + "/work");
+  clear(folder_ + "/work");
   stdfs::copy(folder_ + "/old/" + name, folder_ + "/work/" + name, stdfs::copy_options::recursive);
 }
 
 void Scene::prepare_output() const { restore("out"); }
-void Scene::reshard() const {
-  const auto fs = make_posix_file_system();
+void Scene::reshard(FileSystem* fs) const {
+  const auto own = fs == nullptr ? make_posix_file_system() : nullptr;
   ConvertOptions options = options_for(source(), output());
   options.target.world_size = 2;
-  tessera::convert(*fs, options);
+  tessera::convert(fs == nullptr ? *own : *fs, options);
 }
 
 void Scene::prepare_file() const {
   restore("one.safetensors");
   stdfs::copy(folder_ + "/old/one.safetensors.tessera.json", file() + ".tessera.json");
 }
-void Scene::convert() const {
-  const auto fs = make_posix_file_system();
-  tessera::convert(*fs, options_for(source(), file()));
+void Scene::convert(FileSystem* fs) const {
+  const auto own = fs == nullptr ? make_posix_file_system() : nullptr;
+  tessera::convert(fs == nullptr ? *own : *fs, options_for(source(), file()));
 }
 
 std::string Scene::load_source() const {

@@ -1,6 +1,7 @@
 #pragma once
 // A small checkpoint on the real file system, and the work that is done on it under faults.
-#include <functional>
+#include <tessera/storage/file_system.h>
+
 #include <string>
 
 namespace tessera::faults {
@@ -17,13 +18,13 @@ class Scene {
   std::string output() const { return folder_ + "/work/out"; }
   std::string file() const { return folder_ + "/work/one.safetensors"; }
 
-  // Writers, each with what it starts from.
-  void prepare_run() const;  // two steps and the pointer
-  void save_next() const;    // a third, and the first one goes
+  // Writers, each with what it starts from; on the real file system when `fs` is null.
+  void prepare_run() const;                        // two steps and the pointer
+  void save_next(FileSystem* fs = nullptr) const;  // a third, and the first one goes
   void prepare_output() const;
-  void reshard() const;
+  void reshard(FileSystem* fs = nullptr) const;
   void prepare_file() const;
-  void convert() const;
+  void convert(FileSystem* fs = nullptr) const;
   // What a reader sees of each: "old", "new", "between" (published, but the pointer not yet moved;
   // replaced, but without its seal), or else what is wrong.
   std::string shown_run() const;
