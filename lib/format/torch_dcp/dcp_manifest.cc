@@ -294,7 +294,10 @@ DcpMetadata read_metadata(const Place& place, bool list_globals) {
 }
 
 Manifest read_manifest(const Place& place, const ReadOptions& options) {
-  return Builder(place, options, read_metadata(place, options.list_globals)).build();
+  // What contradicts itself, and names no other file, is .metadata.
+  return in_file(kMetadataFile, [&] {
+    return Builder(place, options, read_metadata(place, options.list_globals)).build();
+  });
 }
 
 }  // namespace tessera::dcp
