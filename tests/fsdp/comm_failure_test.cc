@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/fsdp/comm_sums.h"
 #include "tests/fsdp/comm_support.h"
 
 using namespace tessera;
@@ -17,20 +18,11 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr CommTag kForward{"layers.1", CommPhase::kForward};
-constexpr CommTag kBackward{"layers.1", CommPhase::kBackward};
-
 WorldOptions over(const char* backend, std::chrono::milliseconds timeout = 20s) {
   WorldOptions options;
   options.backend = backend;
   options.timeout = timeout;
   return options;
-}
-
-void sum_once(World& world, const CommTag& tag = kForward, std::int64_t numel = 4) {
-  at::Tensor ones = at::ones({numel});
-  world.communicator()->all_reduce(ones, Reduce::kSum, tag);
-  require(ones[0].item<float>() == static_cast<float>(world.size()), "wrong sum");
 }
 
 void contains(const std::string& text, const std::string& part) {
@@ -153,7 +145,7 @@ TEST_CASE("a rank that does not come is named with group and unit and phase and 
     bool timed_out = false;
     for (const int rank : {0, 2}) {
       contains(thrown[rank], "rank 1");
-      contains(thrown[rank], "all-reduce 1 of 4 Float in backward of unit \"layers.1\"");
+      contains(thrown[rank], "all-reduce 1 of 4 Float in backward of unit \"layers.2\"");
       contains(thrown[rank], "group \"world\"");
       // The first to see it says so to the other.
       if (thrown[rank].starts_with("timeout")) timed_out = true;
@@ -187,7 +179,7 @@ TEST_CASE("ranks whose calls differ fail and name both calls") {
       for (const auto& error : thrown) {
         contains(error,
                  "ranks 0 and 1 disagree: rank 0 calls all-reduce 0 of 4 Float in forward of "
-                 "unit \"layers.1\", rank 1 calls ");
+                 "unit \"layers.2\", rank 1 calls ");
       }
     }
 }

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tests/fsdp/comm_processes.h"
+#include "tests/fsdp/comm_sums.h"
 #include "tests/fsdp/comm_support.h"
 
 using namespace tessera;
@@ -24,18 +25,9 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr CommTag kForward{"layers.2", CommPhase::kForward};
-constexpr CommTag kBackward{"layers.2", CommPhase::kBackward};
-
 int number(const char* name, int otherwise) {
   const char* text = std::getenv(name);
   return text ? std::stoi(text) : otherwise;
-}
-
-void sum_once(World& world, const CommTag& tag = kForward) {
-  at::Tensor ones = at::ones({300});
-  world.communicator()->all_reduce(ones, Reduce::kSum, tag);
-  require(ones[299].item<float>() == static_cast<float>(world.size()), "wrong sum");
 }
 
 /// A training step's mix of collectives, forever.

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -156,14 +157,7 @@ TEST_CASE("units are gathered ahead in the order of the lists", "[runtime][prefe
     RANK_CHECK(gathers(world, net, data) ==
                Gathers("root blocks2 blocks0 blocks1 ", "blocks0 blocks2 blocks1 "));
     torch::mse_loss(plain->forward(data.x), data.y).backward();
-    SummonOptions summon;
-    summon.with_grads = true;
-    {
-      SummonFullParams full(net, summon);
-      const auto want = plain->named_parameters();
-      for (const auto& param : net->named_parameters())
-        RANK_CHECK(torch::allclose(param.value().grad(), want[param.key()].grad(), 1e-5, 1e-6));
-    }
+    check_full_gradients(net, plain);
     set_modules_to_forward_prefetch(net, {});
     set_modules_to_forward_prefetch(net->blocks[0], {});
     set_modules_to_backward_prefetch(net, {});

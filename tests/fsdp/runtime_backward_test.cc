@@ -1,6 +1,7 @@
 // When a unit's backward is complete: several uses, unused parameters, recomputation, frozen units.
 #include <fmt/format.h>
 
+#include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -8,28 +9,6 @@ using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
 namespace {
-
-/// Full gradients of the sharded module by name, against the plain one's mean over the ranks'
-/// parts.
-void check_gradients(Net& net, Net& plain, World& world) {
-  SummonOptions options;
-  options.with_grads = true;
-  options.write_back = false;
-  SummonFullParams full(net, options);
-  const auto theirs = plain->named_parameters();
-  for (const auto& param : net->named_parameters()) {
-    const torch::Tensor& want = theirs[param.key()].grad();
-    const std::string where = fmt::format("(parameter {}, rank {})", param.key(), world.rank());
-    const torch::Tensor& ours = param.value().grad();
-    if (!want.defined()) {
-      RANK_CHECK(!ours.defined() || ours.abs().max().item<double>() == 0, where);
-      continue;
-    }
-    RANK_CHECK(ours.defined(), where);
-    RANK_CHECK(torch::allclose(ours, want, 1e-5, 1e-6),
-               fmt::format("{}: off by {}", where, (ours - want).abs().max().item<double>()));
-  }
-}
 
 using Body = std::function<torch::Tensor(Net&, const Data&)>;
 
@@ -46,7 +25,7 @@ void compare(const Body& body, const Options& common = {}, int world_size = 3) {
     body(plain, data).backward();
     for (const auto& [name, state] : unit_states(net))
       RANK_CHECK(state == "(Sharded, Idle, None)", name + state);
-    check_gradients(net, plain, world);
+    check_full_gradients(net, plain);
   });
 }
 
@@ -74,7 +53,7 @@ TEST_CASE("forward - forward - backward - backward", "[runtime][backward]") {
     };
     run(net);
     run(plain);
-    check_gradients(net, plain, world);
+    check_full_gradients(net, plain);
   });
 }
 
@@ -116,7 +95,7 @@ TEST_CASE("gradients add up over micro-batches - with and without synchronisatio
       torch::mse_loss(net->forward(data.x * (micro + 1)), data.y).backward();
       torch::mse_loss(plain->forward(data.x * (micro + 1)), data.y).backward();
     }
-    check_gradients(net, plain, world);
+    check_full_gradients(net, plain);
   });
 }
 
@@ -136,7 +115,7 @@ TEST_CASE("frozen units - units partly frozen - and freezing that changes", "[ru
     auto step = [&](Net& n) { torch::mse_loss(n->forward(data.x), data.y).backward(); };
     step(net);
     step(plain);
-    check_gradients(net, plain, world);
+    check_full_gradients(net, plain);
     for (auto* n : {&net, &plain})
       for (auto& p : (*n)->parameters()) {
         p.set_requires_grad(true);
@@ -144,7 +123,7 @@ TEST_CASE("frozen units - units partly frozen - and freezing that changes", "[ru
       }
     step(net);
     step(plain);
-    check_gradients(net, plain, world);
+    check_full_gradients(net, plain);
   });
 }
 
@@ -183,6 +162,6 @@ TEST_CASE("clipping gives the whole model's norm", "[runtime][clip]") {
     const auto ours = clip_grad_norm_(net, 0.1, p);
     const double theirs = torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.1, p);
     RANK_CHECK(ours.item<double>() == Approx(theirs).epsilon(1e-5));
-    check_gradients(net, plain, world);
+    check_full_gradients(net, plain);
   });
 }

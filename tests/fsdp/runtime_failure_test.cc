@@ -5,6 +5,7 @@
 #include <chrono>
 #include <limits>
 
+#include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -37,12 +38,7 @@ TEST_CASE("alone - a forward that throws leaves everything sharded and the next 
   for (const auto& [name, state] : unit_states(net)) CHECK(state == "(Sharded, Idle, None)");
   torch::mse_loss(net->forward(data.x), data.y).backward();
   torch::mse_loss(plain->forward(data.x), data.y).backward();
-  SummonOptions options;
-  options.with_grads = true;
-  SummonFullParams full(net, options);
-  const auto theirs = plain->named_parameters();
-  for (const auto& param : net->named_parameters())
-    CHECK(torch::allclose(param.value().grad(), theirs[param.key()].grad(), 1e-5, 1e-6));
+  check_full_gradients(net, plain);
 }
 
 TEST_CASE("a rank that throws makes every rank raise - reset starts a clean step",
@@ -87,13 +83,7 @@ TEST_CASE("a rank that throws makes every rank raise - reset starts a clean step
     Net clean = make_net();
     torch::mse_loss(net->forward(data.x), data.y).backward();
     torch::mse_loss(clean->forward(data.x), data.y).backward();
-    SummonOptions summon;
-    summon.with_grads = true;
-    SummonFullParams full(net, summon);
-    const auto theirs = clean->named_parameters();
-    for (const auto& param : net->named_parameters())
-      RANK_CHECK(torch::allclose(param.value().grad(), theirs[param.key()].grad(), 1e-5, 1e-6),
-                 param.key());
+    check_full_gradients(net, clean);
   });
 }
 

@@ -1,6 +1,7 @@
 // Gradients that are reduced over the shards alone wait, added up, for a backward that reduces over
 // the replicas too: the result is the plain module's accumulated gradient.
 #include "fsdp_core/runtime/root.h"
+#include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -17,16 +18,6 @@ Data microbatch(int which) {
   return {all.x.narrow(0, which * 24, 24), all.y.narrow(0, which * 24, 24)};
 }
 
-void check_gradients(Net& net, const std::vector<torch::Tensor>& expected, const char* when) {
-  SummonOptions with_grads;
-  with_grads.with_grads = true;
-  const SummonFullParams full(net, with_grads);
-  const auto found = net->parameters();
-  for (std::size_t p = 0; p < expected.size(); ++p)
-    RANK_CHECK((found[p].grad() - expected[p].grad()).abs().max().item<double>() < 1e-6,
-               std::string(when) + ": parameter " + std::to_string(p));
-}
-
 }  // namespace
 
 TEST_CASE("sums over the shards wait for the reduction over the replicas",
@@ -36,7 +27,6 @@ TEST_CASE("sums over the shards wait for the reduction over the replicas",
     const Data data = microbatch(m);
     torch::mse_loss(plain->forward(data.x), data.y).backward();
   }
-  const auto expected = plain->parameters();
   const auto [strategy, world] =
       GENERATE(table<ShardingStrategy, int>({{ShardingStrategy::kHybridShard, 4},
                                              {ShardingStrategy::kHybridShardZero2, 4},
@@ -71,7 +61,7 @@ TEST_CASE("sums over the shards wait for the reduction over the replicas",
       for (const torch::Tensor& parameter : net->parameters())
         RANK_CHECK(parameter.grad().defined() == whole, std::to_string(m));
     }
-    check_gradients(net, expected, "after three microbatches");
+    check_full_gradients(net, plain, "after three microbatches");
     // The next step starts from nothing held.
     for (torch::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
     const Data mine = part_of(microbatch(0), w.rank(), w.size());
@@ -79,7 +69,7 @@ TEST_CASE("sums over the shards wait for the reduction over the replicas",
     Net again = make_net();
     const Data data = microbatch(0);
     torch::mse_loss(again->forward(data.x), data.y).backward();
-    check_gradients(net, again->parameters(), "in the next step");
+    check_full_gradients(net, again, "in the next step");
     tessera::fsdp::detail::Root::use_streams(nullptr);
   });
 }
