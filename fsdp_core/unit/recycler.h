@@ -3,8 +3,14 @@
 // CPUs a large buffer fresh from the system costs a page fault every 4 KiB, as long as the gather
 // itself. GPUs have their caching allocator for it.
 //
+//   blocks   at first: a free block of the size asked for is used again
+//   arena    from the third of equal steps on: one block for all, in which every allocation has its
+//   place
+//            (arena_plan.h). What differs from the plan finds a gap in it, or falls back on blocks.
+//
 // What it holds and what is in use together never exceed what was in use together at the worst
-// moment of this step or the last: so it adds nothing to the peak.
+// moment of this step or the last (but for steps that leave their plan): so it adds nothing to the
+// peak.
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 
@@ -23,6 +29,7 @@ struct RecyclerCounts {
   std::size_t in_use = 0;       // bytes
   std::size_t free = 0;         // bytes held for reuse
   std::size_t allocations = 0;  // blocks asked of the system
+  bool planned = false;         // an arena is there
 };
 RecyclerCounts recycler_counts();
 
