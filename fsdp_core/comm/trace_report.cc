@@ -44,10 +44,6 @@ Value group_value(const Communicator& comm, std::string_view error) {
                       {text("records"), Value::list(std::move(records))}});
 }
 
-int global_rank_of(const Communicator& comm) {
-  return comm.global_ranks()[static_cast<std::size_t>(comm.rank())];
-}
-
 /// Whole or not at all: a reader never sees half a file.
 void replace_file(const std::filesystem::path& file, const std::string& content) {
   std::filesystem::create_directories(file.parent_path());
@@ -79,7 +75,7 @@ void TraceBoard::write(const Communicator& failing, int global_rank,
     for (auto each = board().rbegin(); each != board().rend(); ++each) {
       const Communicator& comm = **each;
       // Saving and loading may run beside, on a thread of their own.
-      if (comm.size() == 1 || global_rank_of(comm) != global_rank ||
+      if (comm.size() == 1 || comm.global_rank() != global_rank ||
           comm.trace_folder() != folder.string() || comm.name() == "save and load")
         continue;
       if (std::ranges::none_of(groups, [&](auto* known) { return known->name() == comm.name(); }))

@@ -26,8 +26,18 @@ void check_finite(Unit& unit, const ParamGroup& group) {
     fail(Code::kInvalidArgument,
          fmt::format("the gradient of \"{}\" on rank {} has {} values that are not finite, the "
                      "first at element {} ({})",
-                     param.fqn, comm.global_ranks()[static_cast<std::size_t>(comm.rank())],
-                     bad.numel(), at, param.grad_view.view({-1})[at].item<double>()));
+                     param.fqn, comm.global_rank(), bad.numel(), at,
+                     param.grad_view.view({-1})[at].item<double>()));
+  }
+}
+
+/// A number given as a number becomes two tensors in memory of their own, each time.
+void divide(const at::Tensor& gradient, double by) {
+  if (gradient.is_cpu() && gradient.scalar_type() == at::kFloat) {
+    auto value = static_cast<float>(by);
+    gradient.div_(at::from_blob(&value, {}, gradient.options()));
+  } else {
+    gradient.div_(by);
   }
 }
 
@@ -112,7 +122,7 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
   reduce_->run(
       [=, &shard, &group] {
         at::NoGradGuard guard;
-        if (factors.pre > 1) input.div_(factors.pre);
+        if (factors.pre > 1) divide(input, factors.pre);
         if (shard.size() == 1) {
           *out = input;
         } else {
@@ -140,7 +150,7 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
   last.run([=, &group] {
     at::NoGradGuard guard;
     if (holds) return group.hold_partial(*out);
-    if (factors.post != 1) out->div_(factors.post);
+    if (factors.post != 1) divide(*out, factors.post);
     group.accumulate(*out, used);
   });
   previous_.done = last.record();

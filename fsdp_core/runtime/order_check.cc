@@ -98,20 +98,9 @@ void OrderCheck::reset() {
   digested_.clear();
   digest_complete_ = false;
   first_step_ = true;
-  following_ = false;
-  if (!recorded_) forward_.clear();
 }
 
 // ---- the same model ----
-
-bool OrderCheck::begin_forward(bool whole) {
-  if (level_ == Check::kOff) return false;
-  const bool training = at::GradMode::is_enabled();
-  following_ = whole && training && !warned_;
-  at_ = 0;
-  if (following_ && !recorded_) forward_.clear();
-  return !digest_complete_;
-}
 
 void OrderCheck::compare_wrapping(Unit& top, const Units& units) {
   const bool training = at::GradMode::is_enabled();
@@ -141,29 +130,6 @@ void OrderCheck::compare_digest(Communicator& comm, const Units& units) {
 
 // ---- the same order ----
 
-void OrderCheck::entered(const Unit& unit) {
-  if (!following_ || !at::GradMode::is_enabled()) return;
-  if (!recorded_) {
-    forward_.push_back(&unit);
-    return;
-  }
-  if (at_ < forward_.size() && forward_[at_] == &unit) {
-    ++at_;
-    return;
-  }
-  following_ = false;
-  warned_ = true;
-  TORCH_WARN(
-      fmt::format("{} runs as number {} of its forward; in the first forward another unit did. "
-                  "Prefetching follows the first order. (This is said once.)",
-                  unit.label(), at_ + 1));
-}
-
-void OrderCheck::end_forward() {
-  if (following_ && !forward_.empty()) recorded_ = true;
-  following_ = false;
-}
-
 OrderCheck::Channel& OrderCheck::channel(Communicator& comm) {
   for (Channel& known : channels_)
     if (known.comm == &comm) return known;
@@ -171,13 +137,13 @@ OrderCheck::Channel& OrderCheck::channel(Communicator& comm) {
 }
 
 void OrderCheck::before_gather(Unit& unit, CommPhase phase) {
-  if (level_ == Check::kOff) return;
+  if (!on()) return;
   const bool evaluation = phase == CommPhase::kForward && !at::GradMode::is_enabled();
   if (!evaluation) before(unit, unit.shard_comm(), CommOp::kAllGather, phase);
 }
 
 void OrderCheck::before_reduce(Unit& unit) {
-  if (level_ == Check::kOff) return;
+  if (!on()) return;
   before(unit, unit.shard_comm(), CommOp::kReduceScatter, CommPhase::kBackward);
   if (unit.all_reduce)
     before(unit, unit.replicate_comm(), CommOp::kAllReduce, CommPhase::kBackward);
@@ -197,7 +163,7 @@ void OrderCheck::before(Unit& unit, Communicator& comm, CommOp op, CommPhase pha
 }
 
 void OrderCheck::end_backward() {
-  if (level_ == Check::kOff) return;
+  if (!on()) return;
   for (Channel& channel : channels_) {
     // A backward without a reduction may be one that not every rank runs.
     if (!channel.reduced) continue;

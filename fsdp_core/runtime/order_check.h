@@ -7,7 +7,7 @@
 //   headers   before each gather and reduction: what each rank is about to do (the first step; with
 //             Check::kFull every step)
 //   hash      at the end of a backward: what each rank has done (later steps of Check::kCheap)
-//   local     this rank's order of forwards against its first one: a warning, once
+// A rank's own order of forwards is forward_order.h's.
 //
 // Forwards without gradients are exempt. One per root; its traffic is CommPhase::kCheck.
 #include <tessera/fsdp/communicator.h>
@@ -30,12 +30,10 @@ class OrderCheck {
 
   void use(const Unit& top, std::shared_ptr<Stream> compute);
 
-  /// The outermost forward begins. `whole`: of the top unit. True: compare_wrapping is due.
-  bool begin_forward(bool whole);
+  bool on() const { return level_ != Check::kOff; }
+  /// As the outermost forward begins.
+  bool wrapping_is_due() const { return on() && !digest_complete_; }
   void compare_wrapping(Unit& top, const Units& units);
-  /// A unit's forward begins.
-  void entered(const Unit& unit);
-  void end_forward();
   /// Before a unit's gather (a gather in forward, or in backward).
   void before_gather(Unit& unit, CommPhase phase);
   void before_reduce(Unit& unit);
@@ -69,11 +67,6 @@ class OrderCheck {
   bool digest_complete_ = false;
   std::vector<Channel> channels_;
   at::Tensor flag_;
-
-  // Compared, never followed.
-  std::vector<const Unit*> forward_;
-  bool recorded_ = false, following_ = false, warned_ = false;
-  std::size_t at_ = 0;
 };
 
 }  // namespace tessera::fsdp::detail

@@ -96,30 +96,22 @@ void Root::forward_begin(Unit& unit) {
     member->agree_requires_grad();
     member->set_buffer_precision();
   }
-  if (order_.begin_forward(is_top(unit))) order_.compare_wrapping(*top(), units());
+  forward_order_.begin(is_top(unit), at::GradMode::is_enabled(), order_.on());
+  if (order_.wrapping_is_due()) order_.compare_wrapping(*top(), units());
   gather(unit);
   for (auto& [key, stream] : gather_streams_) stream->wait_for(*compute_);
 }
 
 void Root::entered(Unit& unit) {
-  order_.entered(unit);
+  forward_order_.entered(unit);
   if (!unit.forward_prefetch.empty()) {
     prefetch_all(unit.forward_prefetch, CommPhase::kForward);
     return;
   }
-  if (!forward_order_final_) {
-    const bool known =
-        std::ranges::any_of(forward_order_, [&](const auto& w) { return w.lock().get() == &unit; });
-    if (!known) forward_order_.push_back(unit.weak_from_this());
-    return;
-  }
   if (!unit.options().forward_prefetch) return;
-  auto at =
-      std::ranges::find_if(forward_order_, [&](const auto& w) { return w.lock().get() == &unit; });
-  if (at == forward_order_.end()) return;
-  for (int ahead = 0; ahead < unit.options().max_prefetch_count && ++at != forward_order_.end();
-       ++ahead)
-    if (auto next = at->lock()) prefetch(*next, CommPhase::kForward);
+  for (const std::shared_ptr<Unit>& next :
+       forward_order_.next(unit, unit.options().max_prefetch_count))
+    prefetch(*next, CommPhase::kForward);
 }
 
 void Root::left(Unit& unit, Use& use) {
@@ -129,11 +121,10 @@ void Root::left(Unit& unit, Use& use) {
   backward_order_.push_back(unit.weak_from_this());
 }
 
-void Root::forward_end(Unit& unit) {
+void Root::forward_end() {
   if (--depth_ > 0) return;
-  order_.end_forward();
+  forward_order_.end();
   consumers_.prune();
-  if (is_top(unit)) forward_order_final_ = true;
   // Gathered ahead for a forward that did not come: its memory is all it cost.
   for (const std::shared_ptr<Unit>& member : units())
     if (member->state().params() == ParamsState::kUnsharding) member->reshard();
@@ -157,9 +148,9 @@ void Root::forward_failed(Unit& unit) {
 
 // ---- backward ----
 
-void Root::enter_backward() {
+void Root::backward_began() {
   if (!token_.expired()) return;
-  backward_ran_ = true;
+  unit_in_backward_ = false;
   auto token = std::make_shared<Token>();
   token->root = shared_from_this();
   token_ = token;
@@ -167,6 +158,12 @@ void Root::enter_backward() {
     token->root->finish_backward();
     token->ran = true;
   });
+}
+
+void Root::enter_backward() {
+  backward_began();
+  backward_ran_ = true;
+  unit_in_backward_ = true;
 }
 
 void Root::prefetch(Unit& unit, CommPhase phase) {
@@ -201,11 +198,16 @@ void Root::after_backward(Unit& unit) {
 }
 
 void Root::finish_backward() {
+  if (!unit_in_backward_) {  // of a part of the graph that needs no unit
+    token_.reset();
+    return;
+  }
   const std::vector<std::shared_ptr<Unit>> all = units();
   for (auto unit = all.rbegin(); unit != all.rend(); ++unit) (*unit)->complete_if_started();
   order_.end_backward();
   for (const std::shared_ptr<Unit>& unit : all) unit->end_backward();
   reducer_.finish();
+  free_aside();
   end_recycler_step();
   for (const std::shared_ptr<Unit>& unit : all)
     if (unit->stepper) unit->stepper->forget_step();
@@ -221,9 +223,31 @@ void Root::backward_failed() noexcept {
   status.code = Code::kInternal;
   status.message = "a backward failed on this rank";
   const std::shared_ptr<Unit> last = last_in_backward_.lock();
-  status.context.operation =
-      last ? fmt::format("backward, last in {}", last->label()) : std::string("backward");
-  fail_step(status, true);
+  if (!unit_in_backward_)
+    status.context.operation = "backward, before its first unit";
+  else
+    status.context.operation =
+        last ? fmt::format("backward, last in {}", last->label()) : std::string("backward");
+  fail_step(status, /*drop_gradients=*/unit_in_backward_);
+}
+
+// ---- memory ----
+
+void Root::lay_aside(std::vector<at::Tensor> memory, const Event& used) {
+  const std::lock_guard lock(aside_mutex_);
+  aside_.push_back({std::move(memory), used});
+}
+
+void Root::free_aside(bool wait) noexcept {
+  const std::lock_guard lock(aside_mutex_);
+  try {
+    std::erase_if(aside_, [wait](const Aside& each) {
+      if (wait) each.used.synchronize();
+      return wait || each.used.ready();
+    });
+  } catch (...) {
+    aside_.clear();  // what failed there was told where it mattered
+  }
 }
 
 // ---- failure ----

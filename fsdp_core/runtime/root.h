@@ -13,9 +13,11 @@
 #include <tessera/base/error.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "fsdp_core/runtime/forward_order.h"
 #include "fsdp_core/runtime/gradient_reducer.h"
 #include "fsdp_core/runtime/order_check.h"
 #include "fsdp_core/stream/stream.h"
@@ -32,6 +34,7 @@ class Root : public std::enable_shared_from_this<Root> {
   static void use_streams(std::shared_ptr<StreamFactory> factory);
 
   explicit Root(Unit& top);
+  ~Root() { free_aside(/*wait=*/true); }
 
   Unit* top() const;
   bool is_top(const Unit& unit) const { return top() == &unit; }
@@ -46,7 +49,7 @@ class Root : public std::enable_shared_from_this<Root> {
 
   // -- forward --
   void forward_begin(Unit& unit);
-  void forward_end(Unit& unit);
+  void forward_end();
   void forward_failed(Unit& unit);
   /// Before a unit's forward body.
   void entered(Unit& unit);
@@ -55,10 +58,19 @@ class Root : public std::enable_shared_from_this<Root> {
   int depth() const { return depth_; }
 
   // -- backward --
+  /// A graph task through this root's outputs runs: if it fails from here on, peers are told.
+  void backward_began();
+  /// A unit takes part in it.
   void enter_backward();
   bool backward_ran() const { return backward_ran_; }
   void before_backward(Unit& unit, const Use& use);  // after its gather was issued
   void after_backward(Unit& unit);                   // after its reshard, before its reduction
+
+  // -- memory that compute may still read --
+  /// Keeps `memory` until `used` has passed. From any stream.
+  void lay_aside(std::vector<at::Tensor> memory, const Event& used);
+  /// Frees what has been passed; `wait`: all of it.
+  void free_aside(bool wait = false) noexcept;
 
   // -- failure --
   /// A step failed on this rank: peers are told by aborting the groups; nothing runs until reset().
@@ -85,13 +97,19 @@ class Root : public std::enable_shared_from_this<Root> {
   int depth_ = 0;
   std::weak_ptr<Token> token_;
   bool backward_ran_ = false;
+  bool unit_in_backward_ = false;         // since the token was made
   std::weak_ptr<Unit> last_in_backward_;  // for the message of a backward that failed
   Status failure_;
 
-  // Order of first use in the first forward, then fixed; and of this iteration's forwards that
-  // await backward.
-  std::vector<std::weak_ptr<Unit>> forward_order_;
-  bool forward_order_final_ = false;
+  struct Aside {
+    std::vector<at::Tensor> memory;
+    Event used;
+  };
+  std::mutex aside_mutex_;
+  std::vector<Aside> aside_;
+
+  ForwardOrder forward_order_;
+  // This iteration's forwards that await backward.
   std::vector<std::weak_ptr<Unit>> backward_order_;
   std::uint64_t epoch_ = 1;
   std::size_t last_backward_index_ = 0;

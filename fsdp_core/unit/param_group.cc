@@ -183,6 +183,14 @@ void ParamGroup::drop_gathered() {
     for (RefillBuffer& buffer : full->buffers) buffer.release();
 }
 
+std::vector<at::Tensor> ParamGroup::take_gathered() {
+  std::vector<at::Tensor> out;
+  for (FullMemory* full : {&full_, &precise_})
+    for (RefillBuffer& buffer : full->buffers)
+      if (buffer.allocated()) out.push_back(buffer.take());
+  return out;
+}
+
 void ParamGroup::register_tensors(bool shards) {
   for (Param& param : params_)
     for (const Param::Slot& slot : param.slots)

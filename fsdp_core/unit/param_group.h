@@ -62,6 +62,8 @@ class ParamGroup {
   bool full_precision() const { return attached_precise_; }
   /// Frees gathered memory, in the stream that gathers. Not while attached().
   void drop_gathered();
+  /// Instead of freeing it, gives it away: for who has to wait until nobody reads it any more.
+  std::vector<at::Tensor> take_gathered();
   /// True when a shard parameter changed since note_version (optimizer, user).
   bool stale() const;
   /// Copies this rank's part of the (attached, stored dtype) full parameters back into the shard

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "fsdp_core/runtime/backward_watch.h"
 #include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/root.h"
 #include "fsdp_core/unit/ownership.h"
@@ -146,6 +147,7 @@ bool Unit::start_unshard(CommPhase phase) {
     if (!stale && gathering_full_precision_ == precise) return false;
     reshard();
   }
+  root_->free_aside();
   root_->order().before_gather(*this, phase);
   state_.apply(UnitEvent::kGather, name_);
   gathering_full_precision_ = precise;
@@ -189,10 +191,16 @@ void Unit::reshard(bool keep_part) {
   state_.apply(UnitEvent::kReshard, name_);
   for (const std::unique_ptr<ParamGroup>& group : groups_) group->detach();
   Stream& stream = root_->gather(*this);
-  if (options_.limit_all_gathers) stream.wait_for(root_->compute());
-  stream.run([this, keep_part] {
+  const Event used = root_->compute().record();
+  // Limited: what is gathered next has to wait until compute is done with this memory, and finds it
+  // free. Not limited: gathers run ahead of compute, and its memory lies aside until compute is
+  // done with it.
+  const bool aside = !options_.limit_all_gathers && !used.ready();
+  if (!aside) stream.wait(used);
+  stream.run([this, keep_part, aside, used] {
     for (const std::unique_ptr<ParamGroup>& group : groups_) {
       if (keep_part) group->keep_part(comms_.regather->size(), comms_.regather->rank());
+      if (aside) root_->lay_aside(group->take_gathered(), used);
       group->drop_gathered();
     }
   });
@@ -324,7 +332,8 @@ void Unit::post_forward(Use& use, const TensorPointers& outputs) {
     const bool keep = gradients && (root_keeps || !reshard_after_forward_);
     if (!keep) reshard(/*keep_part=*/gradients);
   }
-  root_->forward_end(*this);
+  if (gradients && root_->depth() == 1) watch_backward(root_, use.shared_from_this());
+  root_->forward_end();
 }
 
 void Unit::abandon_forward(Use& use) {

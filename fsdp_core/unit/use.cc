@@ -8,6 +8,29 @@
 #include "fsdp_core/unit/unit.h"
 
 namespace tessera::fsdp::detail {
+namespace {
+
+/// Before every hook of the user's, whenever that was registered: if it throws, peers have to be
+/// told, and for that the backward has to have begun.
+class OutputHook final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit OutputHook(std::function<void()> call) : call_(std::move(call)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    call_();
+    return grads;
+  }
+
+ private:
+  std::function<void()> call_;
+};
+
+/// An outer unit's goes before an inner one's where both return the same tensor.
+void hook_first(torch::autograd::Node& node, std::function<void()> call) {
+  auto& hooks = node.tensor_pre_hooks();
+  hooks.insert(hooks.begin(), std::make_unique<OutputHook>(std::move(call)));
+}
+
+}  // namespace
 
 void Use::watch_inputs(const TensorPointers& inputs) {
   for (at::Tensor* input : inputs) {
@@ -26,7 +49,7 @@ bool Use::watch_outputs(const TensorPointers& outputs) {
   for (at::Tensor* output : outputs) {
     if (!output->defined() || !output->requires_grad() || output->is_leaf()) continue;
     outputs_.push_back(output->grad_fn().get());
-    output->register_hook([self = shared_from_this(), node = outputs_.back()](const at::Tensor&) {
+    hook_first(*outputs_.back(), [self = shared_from_this(), node = outputs_.back()] {
       if (std::shared_ptr<Unit> unit = self->unit_.lock()) {
         // This gradient completes the units that took the tensor in: they go first, so that at most
         // one unit more than needed is gathered.

@@ -221,12 +221,8 @@ TEST_CASE("whatever throws - every rank raises and a reset leaves the parameters
       if (rank == thrower) continue;
       CAPTURE(rank, text);
       CHECK(has(text, fmt::format("rank {} failed", thrower)));
-      // A hook on the model's own output throws before any unit's backward has begun: for the
-      // runtime that is code between forward and backward, told by reset, or by the timeout.
-      const bool outside = index % kPlaces == static_cast<int>(Place::kOutputHook) &&
-                           index / kPlaces % kUnits == kUnits - 1;
       const bool in_forward = index % kPlaces < 2;
-      if (!outside) CHECK(has(text, in_forward ? "forward of" : "backward"));
+      CHECK(has(text, in_forward ? "forward of" : "backward"));
       const std::string reason = text.substr(0, text.find(" ["));
       if (peers.empty()) peers = reason;
       CHECK(reason == peers);

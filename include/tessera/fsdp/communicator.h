@@ -92,6 +92,7 @@ class Communicator {
   int rank() const { return identity_.rank; }
   int size() const { return static_cast<int>(identity_.global_ranks.size()); }
   const std::vector<int>& global_ranks() const { return identity_.global_ranks; }
+  int global_rank() const { return identity_.global_ranks[identity_.rank]; }
   const std::string& name() const { return identity_.name; }
   const std::string& trace_folder() const { return identity_.trace_folder; }
   virtual std::string_view backend() const = 0;  // "gloo", "nccl", "threads", "single", "fake"
@@ -150,7 +151,6 @@ class Communicator {
     std::string to_string() const;
   };
   const Call& current_call() const { return call_; }
-  int global_rank() const { return identity_.global_ranks[identity_.rank]; }
   const Identity& identity() const { return identity_; }
 
   /// After a call failed with `status`: makes sure that peers notice, and may say more of the
