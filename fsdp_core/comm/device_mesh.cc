@@ -95,14 +95,29 @@ std::shared_ptr<Communicator> DeviceMesh::group(int dim) const {
   return impl_->world.group(ranks_along(dim));
 }
 
-DeviceMesh DeviceMesh::sub(int dim) const {
-  return DeviceMesh(
-      std::make_shared<const Impl>(Impl{impl_->world,
-                                        Mesh::one_dim(size(dim), impl_->mesh.dims().at(dim).name),
-                                        ranks_along(dim),
-                                        {coordinate(dim)},
-                                        impl_,
-                                        dim}));
+DeviceMesh DeviceMesh::sub(int dim) const { return sub(std::vector<int>{dim}); }
+
+DeviceMesh DeviceMesh::sub(const std::vector<int>& dims) const {
+  std::vector<MeshDim> kept;
+  std::vector<std::int64_t> coordinate;
+  for (std::size_t d = 0; d < dims.size(); ++d) {
+    if (d > 0 && dims[d] <= dims[d - 1])
+      fail(Code::kInvalidArgument,
+           fmt::format("mesh {}: dim {} after dim {} in a part of it; dims must ascend",
+                       mesh().to_string(), dims[d], dims[d - 1]));
+    kept.push_back(mesh().dims().at(dims[d]));
+    coordinate.push_back(this->coordinate(dims[d]));
+  }
+  Mesh part(std::move(kept));
+  std::vector<int> ranks;
+  std::vector<std::int64_t> whole = impl_->coordinate;
+  for (std::int64_t place = 0; place < part.world_size(); ++place) {
+    const std::vector<std::int64_t> at = part.coordinate(place);
+    for (std::size_t d = 0; d < dims.size(); ++d) whole[dims[d]] = at[d];
+    ranks.push_back(impl_->ranks[mesh().rank_of(whole)]);
+  }
+  return DeviceMesh(std::make_shared<const Impl>(Impl{
+      impl_->world, std::move(part), std::move(ranks), std::move(coordinate), impl_, dims.at(0)}));
 }
 
 bool DeviceMesh::has_parent() const { return impl_->parent != nullptr; }

@@ -45,14 +45,16 @@ torch::Tensor whole(const torch::Tensor& part, std::optional<int> dim, const Dev
   return all.view(shape).transpose(0, *dim).contiguous();
 }
 
-Trained train_cut(World& world, int tensor_ranks, MemoryLayout layout, const Data& data, double p) {
-  const DeviceMesh mesh(world, {world.size() / tensor_ranks, tensor_ranks}, {"data", "tensor"});
-  const DeviceMesh tensor = mesh.sub(1);
+Trained train_cut(World& world, const DeviceMesh& mesh, MemoryLayout layout, const Data& data,
+                  double p) {
+  const int last = mesh.ndim() - 1;
+  const DeviceMesh tensor = mesh.sub(last);
   CutStack net = make_cut_stack(tensor);
   shard_cut(net, mesh, layout);
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(1e-2));
-  const auto copies = static_cast<int>(mesh.size(0));
-  const Data mine = part_of(data, static_cast<int>(mesh.coordinate(0)), copies);
+  // Tensor ranks have the same rows.
+  const auto cuts = static_cast<int>(mesh.size(last));
+  const Data mine = part_of(data, world.rank() / cuts, world.size() / cuts);
   Trained out;
   for (int step = 0; step < 6; ++step) {
     optimizer.zero_grad();
@@ -60,7 +62,7 @@ Trained train_cut(World& world, int tensor_ranks, MemoryLayout layout, const Dat
     loss.backward();
     out.norms.push_back(clip_grad_norm_(net, kClip, p).item<double>());
     optimizer.step();
-    out.losses.push_back(mean_loss(loss, mesh.group(0).get()));
+    out.losses.push_back(mean_loss(loss, world.communicator().get()));
   }
   const SummonFullParams full(net);
   for (const auto& param : net->named_parameters()) {
@@ -76,6 +78,20 @@ Trained train_cut(World& world, int tensor_ranks, MemoryLayout layout, const Dat
   return out;
 }
 
+void check_trained(const std::vector<Trained>& all, const Trained& plain) {
+  for (const Trained& ours : all) {
+    for (std::size_t i = 0; i < plain.losses.size(); ++i) {
+      CHECK(ours.losses[i] == Approx(plain.losses[i]).epsilon(1e-5));
+      CHECK(ours.norms[i] == Approx(plain.norms[i]).epsilon(1e-4));
+    }
+    REQUIRE(ours.params.size() == plain.params.size());
+    for (std::size_t i = 0; i < plain.params.size(); ++i) {
+      REQUIRE(ours.params[i].sizes() == plain.params[i].sizes());
+      CHECK((ours.params[i] - plain.params[i]).abs().max().item<double>() < 2e-5);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("FSDP x TP trains as the whole model", "[runtime][tensor-parallel]") {
@@ -89,19 +105,43 @@ TEST_CASE("FSDP x TP trains as the whole model", "[runtime][tensor-parallel]") {
   std::vector<Trained> all(static_cast<std::size_t>(world));
   const int cut = tensor_ranks;
   run_threads(world, [&, cut](World& w) {
-    all[static_cast<std::size_t>(w.rank())] = train_cut(w, cut, layout, data, p);
+    const DeviceMesh mesh(w, {w.size() / cut, cut}, {"data", "tensor"});
+    all[static_cast<std::size_t>(w.rank())] = train_cut(w, mesh, layout, data, p);
   });
-  for (const Trained& ours : all) {
-    for (std::size_t i = 0; i < plain.losses.size(); ++i) {
-      CHECK(ours.losses[i] == Approx(plain.losses[i]).epsilon(1e-5));
-      CHECK(ours.norms[i] == Approx(plain.norms[i]).epsilon(1e-4));
-    }
-    REQUIRE(ours.params.size() == plain.params.size());
-    for (std::size_t i = 0; i < plain.params.size(); ++i) {
-      REQUIRE(ours.params[i].sizes() == plain.params[i].sizes());
-      CHECK((ours.params[i] - plain.params[i]).abs().max().item<double>() < 2e-5);
-    }
-  }
+  check_trained(all, plain);
+}
+
+TEST_CASE("HSDP x TP on a mesh of three dims trains as the whole model",
+          "[runtime][tensor-parallel][hybrid]") {
+  const Data data = make_data(24, kWidth, kOut);
+  const double p = GENERATE(2.0, std::numeric_limits<double>::infinity());
+  const Trained plain = train_plain(data, p);
+  const auto sizes =
+      GENERATE(std::vector<std::int64_t>{2, 2, 2}, std::vector<std::int64_t>{2, 1, 2},
+               std::vector<std::int64_t>{1, 2, 2}, std::vector<std::int64_t>{3, 2, 1});
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  CAPTURE(sizes, p);
+  std::vector<Trained> all(static_cast<std::size_t>(sizes[0] * sizes[1] * sizes[2]));
+  run_threads(static_cast<int>(all.size()), [&](World& w) {
+    const DeviceMesh mesh(w, sizes, {"replicate", "shard", "tensor"});
+    all[static_cast<std::size_t>(w.rank())] = train_cut(w, mesh, layout, data, p);
+  });
+  check_trained(all, plain);
+}
+
+TEST_CASE("a part of a mesh keeps the other coordinates", "[runtime][tensor-parallel]") {
+  const World world = fake_world(13, 24);
+  const DeviceMesh mesh(world, {2, 3, 4}, {"replicate", "shard", "tensor"});  // rank 13: 1, 0, 1
+  const DeviceMesh data = mesh.sub({0, 1});
+  CHECK(data.ranks() == std::vector<int>{1, 5, 9, 13, 17, 21});
+  CHECK(data.mesh().to_string() == tessera::Mesh({{"replicate", 2}, {"shard", 3}}).to_string());
+  CHECK(data.coordinate(0) == 1);
+  CHECK(data.coordinate(1) == 0);
+  CHECK(data.ranks_along(0) == std::vector<int>{1, 13});
+  CHECK(data.ranks_along(1) == std::vector<int>{13, 17, 21});
+  CHECK(mesh.sub({0, 2}).ranks() == std::vector<int>{0, 1, 2, 3, 12, 13, 14, 15});
+  CHECK(data.parent().same(mesh));
+  CHECK(message_of([&] { mesh.sub({1, 0}); }).find("ascend") != std::string::npos);
 }
 
 TEST_CASE("layers that do not divide over the tensor ranks are refused with the numbers",

@@ -71,11 +71,13 @@ inline CutStack make_cut_stack(const DeviceMesh& tensor) {
   return CutStack(tensor);
 }
 
-/// Blocks and the stack: sharded over dim 0 of `mesh`, cut over dim 1.
+/// Blocks and the stack: cut over the last dim of `mesh`, sharded over the one before it,
+/// replicated over the first of three.
 inline void shard_cut(CutStack& net, const DeviceMesh& mesh, MemoryLayout layout) {
   Options options;
-  options.mesh = mesh.sub(0);
-  options.extension = tensor_parallel(mesh.sub(1));
+  if (mesh.ndim() == 3) options.strategy = ShardingStrategy::kHybridShard;
+  options.mesh = mesh.ndim() == 3 ? mesh.sub({0, 1}) : mesh.sub(0);
+  options.extension = tensor_parallel(mesh.sub(mesh.ndim() - 1));
   options.layout = layout;
   for (CutBlock& block : net->blocks) fully_shard(block, options);
   fully_shard(net, options);

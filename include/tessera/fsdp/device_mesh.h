@@ -45,8 +45,10 @@ class DeviceMesh {
   std::shared_ptr<Communicator> group(int dim) const;
   /// The 1-D mesh of `dim` that holds this rank; remembers its parent. Not validated again.
   DeviceMesh sub(int dim) const;
+  /// The mesh of several ascending dims, as (replicate, shard) beside a tensor dim.
+  DeviceMesh sub(const std::vector<int>& dims) const;
   bool has_parent() const;
-  /// The mesh it was taken from, and as which dim. Only with has_parent().
+  /// The mesh it was taken from, and as which dim (of several: the first). Only with has_parent().
   DeviceMesh parent() const;
   int parent_dim() const;
 
