@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/launched_ranks.h>
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
@@ -83,12 +84,19 @@ std::string special_text(const Arguments& arguments) {
   return {};
 }
 
-Outcome run(const Arguments& arguments, const std::vector<std::string>& typed) {
+Outcome run(const Arguments& arguments, const std::vector<std::string>& typed,
+            std::unique_ptr<RankGroup>& ranks) {
   if (arguments.special != Special::kNone) return {special_text(arguments), 0, {}};
   const auto fs = make_posix_file_system();
   const Screen screen = make_screen(arguments.no_color);
-  return arguments.tool == Tool::kInspect ? run_inspect(arguments, *fs, screen)
-                                          : run_convert(arguments, *fs, screen, typed);
+  if (arguments.tool == Tool::kInspect) return run_inspect(arguments, *fs, screen);
+  ranks = launched_ranks();
+  if (!ranks) return run_convert(arguments, *fs, screen, typed, nullptr);
+  Outcome outcome = run_convert(arguments, *fs, screen, typed, ranks.get());
+  // One result, told once; what the others know of it, rank 0 knows too.
+  ranks->agree({});
+  if (ranks->rank() != 0) outcome.out.clear(), outcome.err.clear();
+  return outcome;
 }
 
 }  // namespace
@@ -154,15 +162,19 @@ int run_tool(Tool tool, int argc, char** argv) {
   const std::span<const std::string> words(typed.data() + 1, typed.empty() ? 0 : typed.size() - 1);
   const std::string name(tool_name(tool));
   install_signal_handlers(nullptr);
+  std::unique_ptr<RankGroup> ranks;  // ends after everything was said: mpirun then ends the job
   try {
-    const Outcome outcome = run(parse_arguments(tool, words), typed);
+    const Outcome outcome = run(parse_arguments(tool, words), typed, ranks);
     const int trouble = write_all(STDOUT_FILENO, outcome.out);
     if (!outcome.err.empty()) std::fputs(outcome.err.c_str(), stderr);
     return trouble ? trouble : outcome.exit;
   } catch (...) {
     const Status status = current_exception_status();
     const int exit = exit_status(status.code);
-    std::fputs(failure_text(name, status, exit, requested_format(words)).c_str(), stderr);
+    const bool alone = ranks && !ranks->failed_together();
+    if (alone || launched_rank() == 0)
+      std::fputs(failure_text(name, status, exit, requested_format(words)).c_str(), stderr);
+    if (alone) abort_launched(*ranks, exit);
     return exit;
   }
 }

@@ -11,6 +11,10 @@
 #include "args.h"
 #include "screen.h"
 
+namespace tessera {
+class RankGroup;
+}
+
 namespace tessera::tools {
 
 /// What a verb hands back: the bytes for stdout, the exit status, and (for a status other than 0
@@ -22,9 +26,10 @@ struct Outcome {
 };
 
 Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen);
-/// `typed`: the whole command line, for the line that resumes it.
+/// `typed`: the whole command line, for the line that resumes it. `ranks`: the processes that do it
+/// together; nullptr: this one alone.
 Outcome run_convert(const Arguments& arguments, FileSystem& fs, const Screen& screen,
-                    const std::vector<std::string>& typed);
+                    const std::vector<std::string>& typed, RankGroup* ranks);
 
 /// Options that several verbs derive from the same flags.
 ReadOptions read_options(const Arguments& arguments);

@@ -210,7 +210,8 @@ ConvertReport converted(const Arguments& a, FileSystem& fs, ConvertOptions& opti
   options.cancel = &cancel;
   install_signal_handlers(&cancel);
   try {
-    const ProgressReporter reporter(a.dry_run ? ProgressMode::kNone : a.progress,
+    const bool speaks = options.ranks == nullptr || options.ranks->rank() == 0;
+    const ProgressReporter reporter(a.dry_run || !speaks ? ProgressMode::kNone : a.progress,
                                     std::string(verb_name(a.verb)), progress);
     return convert(fs, options);
   } catch (const Error& error) {
@@ -222,9 +223,10 @@ ConvertReport converted(const Arguments& a, FileSystem& fs, ConvertOptions& opti
 }  // namespace
 
 Outcome run_convert(const Arguments& a, FileSystem& fs, const Screen& screen,
-                    const std::vector<std::string>& typed) {
+                    const std::vector<std::string>& typed, RankGroup* ranks) {
   check_request(a);
   ConvertOptions options = convert_options(a);
+  options.ranks = ranks;
   const ConvertReport report = converted(a, fs, options, typed);
   Outcome outcome;
   const Value document = convert_document(report, a.dry_run);

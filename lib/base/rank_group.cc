@@ -62,6 +62,12 @@ class ThreadRank final : public RankGroup {
 
 }  // namespace
 
+std::vector<std::vector<std::byte>> RankGroup::gather(std::span<const std::byte> bytes) {
+  auto all = all_gather(bytes);
+  if (rank() != 0) all.clear();
+  return all;
+}
+
 void RankGroup::barrier() { all_gather({}); }
 
 std::unique_ptr<RankGroup> RankGroup::duplicate() {
@@ -74,6 +80,7 @@ void RankGroup::agree(const Status& mine) {
     if (all[peer].empty()) continue;
     Status first = status_from_bytes(all[peer]);
     if (first.context.rank < 0) first.context.rank = static_cast<int>(peer);
+    failed_together_ = true;
     throw Error(std::move(first));
   }
 }

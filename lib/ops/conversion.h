@@ -4,6 +4,7 @@
 //   convert_source.cc   open the source, edit and shape its state
 //   convert.cc          plan files and copies, describe them, check that they fit
 //   convert_write.cc    write into a stage, prove, publish
+//   convert_shared.cc   the same by several processes together
 //
 // Not thread-safe; one object serves one run.
 #include <tessera/ops/convert.h>
@@ -12,6 +13,7 @@
 #include <tessera/reshard/plan.h>
 #include <tessera/storage/stage.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +24,10 @@
 
 namespace tessera {
 
+/// Thrown inside prove() to stop publishing when --verify found a difference; never leaves
+/// convert().
+struct VerifyFailed {};
+
 class Conversion {
  public:
   Conversion(FileSystem& fs, const ConvertOptions& options);
@@ -29,6 +35,7 @@ class Conversion {
   ConvertReport run();
 
  private:
+  void prepare();
   void open_source();
   void edit_optimizers();
   void take_model_only();
@@ -44,6 +51,12 @@ class Conversion {
   void write();
   void track();
   void write_to(Stage& stage);
+  void finish_in(Stage& stage);
+  void together(const std::function<void()>& step);
+  void share_host();
+  void check_same_plan();
+  void write_shared();
+  void publish_shared(Stage& stage);
   void prove(Stage& stage, Seal& seal);
   void check_source_unchanged() const;
   void verify(Stage& stage, Seal& seal);

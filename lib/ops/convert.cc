@@ -33,8 +33,7 @@ Conversion::Conversion(FileSystem& fs, const ConvertOptions& options)
   read_.tolerate_damage = options.salvage;
 }
 
-ConvertReport Conversion::run() {
-  auto start = std::chrono::steady_clock::now();
+void Conversion::prepare() {
   destination_ = resolve_destination(fs_, options_.destination);
   report_.destination = options_.destination;
   open_source();
@@ -43,12 +42,18 @@ ConvertReport Conversion::run() {
   plan_assets();
   describe();
   preflight();
-  if (options_.dry_run) {
-    check_room();
-  } else {
-    write();
+  if (options_.dry_run) check_room();
+}
+
+ConvertReport Conversion::run() {
+  auto start = std::chrono::steady_clock::now();
+  share_host();
+  together([this] { prepare(); });
+  check_same_plan();
+  if (!options_.dry_run) {
+    options_.ranks != nullptr ? write_shared() : write();
   }
-  track();
+  together([this] { track(); });
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return std::move(report_);
 }

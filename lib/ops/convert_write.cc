@@ -12,10 +12,6 @@ namespace {
 
 constexpr std::string_view kTool = "tessera 0.1.0";
 
-/// Thrown inside prove() to stop publishing when --verify found a difference; never leaves
-/// convert().
-struct VerifyFailed {};
-
 }  // namespace
 
 std::unique_ptr<Stage> Conversion::open_stage() const {
@@ -71,6 +67,7 @@ void Conversion::write() {
 
 /// Megatron's pointer beside the result, once the result is whole.
 void Conversion::track() {
+  if (options_.ranks != nullptr && options_.ranks->rank() != 0) return;
   if (!report_.published && !options_.dry_run) return;
   const auto tracker = Tracker::of(driver_->id(), destination_);
   if (!tracker) return;
@@ -80,6 +77,10 @@ void Conversion::track() {
 
 void Conversion::write_to(Stage& stage) {
   moved_ = transfer(source_.manifest, *source_.directory, output_, *plan_, fs_, stage, transfer_);
+  finish_in(stage);
+}
+
+void Conversion::finish_in(Stage& stage) {
   const Directory& beside = asset_directory_ ? *asset_directory_ : *source_.directory;
   for (const FileInfo& asset : assets_.copied) {
     asset_sums_.push_back(copy_asset(beside, asset, stage));

@@ -18,9 +18,9 @@ void append(std::vector<T>& to, std::vector<T>& from) {
 }
 
 /// Adds one part at a time; what was there before gives the offset of every index.
-class Merger {
+class PartsMerger {
  public:
-  explicit Merger(Manifest& out) : out_(out) {}
+  explicit PartsMerger(Manifest& out) : out_(out) {}
 
   void add(PartManifest& part) {
     part_ = &part.manifest;
@@ -144,7 +144,7 @@ std::vector<std::string> find_part_folders(const Directory& parent) {
 
 Manifest merge_parts(std::vector<PartManifest> parts) {
   Manifest whole;
-  Merger merger(whole);
+  PartsMerger merger(whole);
   for (PartManifest& part : parts) merger.add(part);
   return whole;
 }

@@ -3,124 +3,61 @@
 #include <tessera/reshard/executor.h>
 
 #include <algorithm>
-#include <atomic>
-#include <map>
 #include <tuple>
 #include <unordered_map>
 
-#include "lib/reshard/gather.h"
-#include "lib/reshard/output_files.h"
-#include "lib/reshard/output_sums.h"
-#include "lib/reshard/transfer_parts.h"
-#include "lib/reshard/units.h"
-#include "lib/reshard/write_run.h"
+#include "lib/reshard/transfer.h"
 
 namespace tessera {
-
-namespace {
-
-/// What the journal of an interrupted run says about one file: pieces by offset.
-using FinishedPieces = std::map<std::uint64_t, JournalEntry>;
-
-class Transfer {
- public:
-  Transfer(const Manifest& source, const Directory& directory, const OutputPlan& output,
-           const Plan& plan, FileSystem& fs, Stage& stage, const TransferOptions& options)
-      : source_(source),
-        output_(output),
-        plan_(plan),
-        stage_(stage),
-        options_(options),
-        gate_(reads_coded(source, plan) ? coded_part(options.memory_limit_bytes) : 0),
-        budget_(Budget::make(options.memory_limit_bytes - gate_.total_bytes(), options.threads)),
-        files_(source, directory),
-        outputs_(output, fs, stage),
-        sums_(output),
-        prover_(source),
-        geometries_(source, output, plan),
-        written_(output.segments.size()),
-        finished_(output.files.size()) {
-    for (auto& flag : written_) flag.store(false, std::memory_order_relaxed);
-  }
-
-  TransferResult run();
-
- private:
-  void prepare();
-  std::unique_ptr<Worker> make_worker();
-  void run_unit(const Unit& unit, Worker& worker);
-  void run_slabs(std::span<const Slab> slabs, const Gather& gather, Worker& worker);
-  bool resume_runs(std::vector<WriteRun>& runs);
-  bool read_back(const WriteRun& run, std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges);
-  void account_resumed(const WriteRun& run,
-                       const std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges);
-  void write_run(const WriteRun& run, const std::vector<Fragment>& fragments);
-  void write_range(std::uint32_t file, std::uint64_t begin, const std::byte* data,
-                   std::vector<FilePart>& parts);
-  void finish_file(std::uint32_t file);
-  Gather make_gather();
-
-  const Manifest& source_;
-  const OutputPlan& output_;
-  const Plan& plan_;
-  Stage& stage_;
-  const TransferOptions& options_;
-  CodedGate gate_;
-  Budget budget_;
-  FilePool files_;
-  OutputFiles outputs_;
-  OutputSums sums_;
-  RecordProver prover_;
-  GeometryCache geometries_;
-  StagedMeter meter_;
-  std::vector<std::atomic<bool>>
-      written_;  // literal and deferred segments that went along with tensors
-  std::vector<FinishedPieces> finished_;
-  std::atomic<std::uint64_t> bytes_written_{0};
-  std::atomic<std::uint64_t> resumed_bytes_{0};
-};
 
 Gather Transfer::make_gather() {
   return Gather(source_, files_, options_.check_crc ? &prover_ : nullptr,
                 gather_options(budget_, gate_, options_.cancel));
 }
 
-void Transfer::prepare() {
-  if (options_.check_crc) prover_.expect(chosen_chunks(source_, plan_));
+void Transfer::prepare(const Plan& proving) {
+  if (options_.check_crc) prover_.expect(chosen_chunks(source_, proving));
   for (const JournalEntry& entry : stage_.finished()) {
     if (entry.file < finished_.size() && entry.length > 0) {
       finished_[entry.file][entry.offset] = entry;
     }
   }
-  if (options_.progress != nullptr) options_.progress->total_bytes += output_.total_bytes();
 }
 
-TransferResult Transfer::run() {
-  prepare();
+void Transfer::run_units() {
   std::vector<Unit> units = make_units(source_, output_, plan_, geometries_, budget_);
-  WorkerTotals totals;
-  {
-    std::vector<std::unique_ptr<Worker>> workers(static_cast<std::size_t>(budget_.threads));
-    parallel_for(units.size(), budget_.threads, [&](std::size_t i, int number) {
-      std::unique_ptr<Worker>& worker = workers[static_cast<std::size_t>(number)];
-      if (!worker) worker = make_worker();
-      run_unit(units[i], *worker);
-    });
-    for (const auto& worker : workers)
-      if (worker) totals.add(*worker);
-  }
-  prover_.finish(files_);
-  parallel_for(output_.files.size(), budget_.threads,
-               [&](std::size_t file, int) { finish_file(static_cast<std::uint32_t>(file)); });
+  std::vector<std::unique_ptr<Worker>> workers(static_cast<std::size_t>(budget_.threads));
+  parallel_for(units.size(), budget_.threads, [&](std::size_t i, int number) {
+    std::unique_ptr<Worker>& worker = workers[static_cast<std::size_t>(number)];
+    if (!worker) worker = make_worker();
+    run_unit(units[i], *worker);
+  });
+  for (const auto& worker : workers)
+    if (worker) totals_.add(*worker);
+}
+
+TransferResult Transfer::result() {
   TransferResult result;
-  result.crc32_per_mib = sums_.file_crcs();
-  result.bytes_read = totals.bytes_read;
-  result.casts = std::move(totals.casts);
+  result.bytes_read = totals_.bytes_read;
+  result.casts = std::move(totals_.casts);
   result.bytes_written = bytes_written_;
   result.resumed_bytes = resumed_bytes_;
   result.proved_bytes = prover_.proved_bytes();
   result.peak_staged_bytes = meter_.peak();
   return result;
+}
+
+TransferResult Transfer::run() {
+  prepare(plan_);
+  if (options_.progress != nullptr) options_.progress->total_bytes += output_.total_bytes();
+  run_units();
+  prover_.finish(files_);
+  parallel_for(output_.files.size(), budget_.threads,
+               [&](std::size_t file, int) { finish_file(static_cast<std::uint32_t>(file)); });
+  TransferResult done = result();
+  for (std::uint32_t file = 0; file < output_.files.size(); ++file)
+    done.crc32_per_mib.push_back(sums_.file_crcs(file));
+  return done;
 }
 
 /// A worker of a large transfer takes its whole buffers at once: what the run needs shows in its
@@ -184,6 +121,8 @@ void Transfer::run_slabs(std::span<const Slab> slabs, const Gather& gather, Work
   for (const WriteRun& run : runs) write_run(run, fragments);
 }
 
+namespace {
+
 /// The checksums of one tensor part in order, cut at MiB borders: from the copy where they came
 /// with it, else summed now.
 void tensor_parts(const WriteRun& run, const RunPart& part, const std::vector<Fragment>& fragments,
@@ -212,6 +151,8 @@ std::uint32_t combined(std::span<const FilePart> parts) {
   for (const FilePart& part : parts) crc = crc32_combine(crc, part.crc, part.length);
   return crc;
 }
+
+}  // namespace
 
 void Transfer::write_run(const WriteRun& run, const std::vector<Fragment>& fragments) {
   std::unordered_map<std::size_t, std::uint32_t> known;  // segments wholly inside this run, so far
@@ -372,8 +313,6 @@ void Transfer::finish_file(std::uint32_t file) {
   flush();
   outputs_.finish(file);
 }
-
-}  // namespace
 
 TransferResult transfer(const Manifest& source, const Directory& directory,
                         const OutputPlan& output, const Plan& plan, FileSystem& fs, Stage& stage,

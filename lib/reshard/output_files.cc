@@ -60,6 +60,11 @@ std::unique_ptr<ReadFile> OutputFiles::read_back(std::uint32_t file) const {
   return directory->open(name, IoMode::kBuffered);
 }
 
+bool OutputFiles::is_open(std::uint32_t file) {
+  std::lock_guard lock(mutex_);
+  return slots_[file].open != nullptr;
+}
+
 void OutputFiles::finish(std::uint32_t file) {
   std::shared_ptr<WriteFile> open = get(file);
   open->sync();

@@ -19,10 +19,13 @@ class OutputFiles {
       : plan_(plan), fs_(fs), stage_(stage), max_open_(max_open), slots_(plan.files.size()) {}
 
   std::shared_ptr<WriteFile> get(std::uint32_t file);
+  /// Another process creates (or has created) this one.
+  void created_elsewhere(std::uint32_t file) { slots_[file].created = true; }
   /// For reading back what an earlier run left; nullptr when it left nothing of the right size.
   std::unique_ptr<ReadFile> read_back(std::uint32_t file) const;
   /// Syncs and closes one file (creating an empty one).
   void finish(std::uint32_t file);
+  bool is_open(std::uint32_t file);
 
  private:
   struct Slot {

@@ -31,8 +31,11 @@ class OutputSums {
 
   /// Throws kInternal for a segment that is not wholly written.
   std::uint32_t segment_crc(std::uint64_t segment) const;
-  /// One number per MiB of every file; every byte must have been added.
-  std::vector<std::vector<std::uint32_t>> file_crcs() const;
+  /// One number per MiB of a file; every byte must have been added.
+  std::vector<std::uint32_t> file_crcs(std::uint32_t file) const;
+  /// What was added so far of a file: parts of it, ascending, none crossing a MiB border.
+  std::vector<FilePart> file_parts(std::uint32_t file) const;
+  bool has_segment(std::uint64_t segment) const;
 
  private:
   void add_block(std::uint32_t file, std::uint64_t block, std::uint64_t offset,
@@ -42,7 +45,7 @@ class OutputSums {
   std::vector<std::uint32_t> segment_crcs_;
   std::vector<bool> segment_done_;
   std::map<std::uint64_t, CrcFold> open_segments_;
-  std::vector<std::vector<std::uint32_t>> block_crcs_;
+  std::vector<std::vector<std::uint32_t>> block_crcs_;  // by file; empty until it is written
   std::vector<std::vector<bool>> block_done_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, CrcFold> open_blocks_;
 };

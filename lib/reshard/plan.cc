@@ -12,17 +12,20 @@ namespace tessera {
 
 namespace {
 
+bool lies_inside(const Shape& shape, const Chunk& chunk) {
+  if (chunk.box.rank() != shape.rank() || chunk.flat_begin < 0) return false;
+  for (int d = 0; d < shape.rank(); ++d)
+    if (chunk.box.begin(d) < 0 || chunk.box.end(d) > shape[d]) return false;
+  return chunk.flat_end <= chunk.box.numel();
+}
+
 void check_inside(const Manifest& source, const Segment& segment, const Chunk& chunk) {
   const StoredTensor& tensor = source.tensors[segment.tensor];
-  bool inside = chunk.box.rank() == tensor.spec.shape.rank() &&
-                Box::whole(tensor.spec.shape).contains(chunk.box) && chunk.flat_begin >= 0 &&
-                chunk.flat_end <= chunk.box.numel();
-  if (!inside) {
-    in_tensor(tensor.name, [&] {
-      fail(Code::kInternal, fmt::format("the output plan asks for {} of {}", chunk.to_string(),
-                                        tensor.spec.to_string()));
-    });
-  }
+  if (lies_inside(tensor.spec.shape, chunk)) return;
+  in_tensor(tensor.name, [&] {
+    fail(Code::kInternal, fmt::format("the output plan asks for {} of {}", chunk.to_string(),
+                                      tensor.spec.to_string()));
+  });
 }
 
 /// Boxes of a chunk in the tensor's own dims (a scalar: one dim of 1).
@@ -126,6 +129,30 @@ Plan::Plan(const Manifest& source, const OutputPlan& output) : source_(&source),
     TensorSpec stored{tensor.stored_dtype(), tensor.spec.shape};
     source_bytes_ += static_cast<std::uint64_t>(stored.size_bytes());
   }
+}
+
+Plan Plan::part(std::uint64_t first, std::uint64_t last) const {
+  Plan part;
+  part.source_ = source_;
+  part.output_ = output_;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const std::span<const std::uint64_t> all = segments(i);
+    const auto begin = std::lower_bound(all.begin(), all.end(), first);
+    const auto end = std::lower_bound(begin, all.end(), last);
+    if (begin == end) continue;
+    std::vector<std::uint32_t> chosen(sources(i).begin(), sources(i).end());
+    keep_wanted(*source_, *output_, tensors_[i].tensor, std::span(begin, end), chosen);
+    part.tensors_.push_back({tensors_[i].tensor, static_cast<std::uint32_t>(chosen.size()),
+                             part.sources_.size(), part.segments_.size(),
+                             static_cast<std::uint64_t>(end - begin)});
+    part.sources_.insert(part.sources_.end(), chosen.begin(), chosen.end());
+    part.segments_.insert(part.segments_.end(), begin, end);
+    for (auto segment = begin; segment != end; ++segment)
+      part.tensor_bytes_ += output_->segments[*segment].length;
+    for (const std::uint32_t c : chosen)
+      part.source_bytes_ += source_->source(source_->tensors[tensors_[i].tensor], c).length;
+  }
+  return part;
 }
 
 std::span<const std::uint32_t> Plan::sources(std::size_t i) const {

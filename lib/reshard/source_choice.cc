@@ -35,13 +35,17 @@ std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
   return in_tensor(tensor.name, [&] {
     std::vector<Chunk> chunks;
     std::vector<std::uint32_t> order;
+    chunks.reserve(tensor.chunk_count);
+    order.reserve(tensor.chunk_count);
     for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
       chunks.push_back(manifest_.chunk(tensor, c));
       if (chunks.back().numel() > 0) order.push_back(c);
     }
-    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    const auto comes_first = [&](std::uint32_t a, std::uint32_t b) {
       return chunk_less(chunks[a], chunks[b]);
-    });
+    };
+    if (!std::is_sorted(order.begin(), order.end(), comes_first))
+      std::stable_sort(order.begin(), order.end(), comes_first);
     load_bytes_.resize(std::max<std::size_t>(load_bytes_.size(), manifest_.files.size()));
     auto load_of = [this](const Source& source) -> std::uint64_t {
       bool in_memory = source.kind == Source::Kind::kInline || source.kind == Source::Kind::kFill ||
@@ -50,6 +54,7 @@ std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
       return load_bytes_[source.file];
     };
     std::vector<std::uint32_t> chosen;
+    chosen.reserve(order.size());
     for (std::size_t i = 0; i < order.size();) {
       std::size_t best = i;
       std::size_t next = i + 1;
@@ -158,6 +163,40 @@ void RecordProver::compare(std::uint32_t index, std::uint32_t crc) {
   }
   std::lock_guard lock(mutex_);
   proved_bytes_ += record.length;
+}
+
+std::vector<RecordProver::ReadPart> RecordProver::give_parts() {
+  std::lock_guard lock(mutex_);
+  std::vector<ReadPart> parts;
+  for (const auto& [record, open] : open_)
+    for (const CrcRun& run : open->fold.runs()) parts.push_back({record, run});
+  open_.clear();
+  return parts;
+}
+
+void RecordProver::take_parts(std::vector<ReadPart> parts) {
+  std::sort(parts.begin(), parts.end(), [](const ReadPart& a, const ReadPart& b) {
+    return std::tie(a.record, a.run.offset, b.run.length) <
+           std::tie(b.record, b.run.offset, a.run.length);
+  });
+  for (std::size_t i = 0; i < parts.size();) {
+    const auto index = static_cast<std::uint32_t>(parts[i].record);
+    const Record& record = manifest_.records[index];
+    auto open = std::make_unique<Open>(record.length);
+    std::uint64_t reached = 0;
+    for (; i < parts.size() && parts[i].record == index; ++i) {
+      const CrcRun& run = parts[i].run;
+      if (run.offset < reached) continue;
+      open->fold.add(run.offset, run.length, run.crc);
+      open->added_bytes += run.length;
+      reached = run.offset + run.length;
+    }
+    if (open->fold.complete()) {
+      in_file(manifest_.files[record.file].path, [&] { compare(index, open->fold.value()); });
+    } else {
+      open_[index] = std::move(open);
+    }
+  }
 }
 
 void RecordProver::finish(FilePool& files) {

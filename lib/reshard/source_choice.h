@@ -55,6 +55,17 @@ class RecordProver {
   /// Reads the gaps of the records whose chunks have all been added, and proves those. Call once,
   /// when everything is read. Throws kCorrupt as add() does.
   void finish(FilePool& files);
+
+  /// Part of a record that was read: `run.offset` in the record.
+  struct ReadPart {
+    std::uint64_t record = 0;
+    CrcRun run;
+  };
+  /// Gives up what is known of records that are not whole yet: other processes read the rest.
+  std::vector<ReadPart> give_parts();
+  /// Parts of records that nobody else proves, from every process. Where processes read the same
+  /// bytes, one of them speaks. Throws kCorrupt as add() does; finish() comes after.
+  void take_parts(std::vector<ReadPart> parts);
   std::uint64_t proved_bytes() const;
 
  private:

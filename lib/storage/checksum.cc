@@ -129,6 +129,13 @@ bool CrcFold::complete() const {
   return impl_->runs.size() == 1 && impl_->runs.begin()->second.length == impl_->length_bytes;
 }
 
+std::vector<CrcRun> CrcFold::runs() const {
+  const std::lock_guard lock(impl_->mutex);
+  std::vector<CrcRun> out;
+  for (const auto& [offset, run] : impl_->runs) out.push_back({offset, run.length, run.crc});
+  return out;
+}
+
 std::uint32_t CrcFold::value() const {
   TESSERA_CHECK(complete());
   const std::lock_guard lock(impl_->mutex);

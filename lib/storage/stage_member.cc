@@ -18,7 +18,9 @@ class StageMember final : public Stage {
   const std::vector<JournalEntry>& finished() const override { return finished_; }
 
   std::unique_ptr<WriteFile> create(const std::string& relative, IoMode mode) override {
-    const auto components = storage::confined_components(relative, directory_);
+    // "": a one-file result has the name of its final path.
+    const auto components = storage::confined_components(
+        relative.empty() ? storage::split_path(final_path_).name : relative, directory_);
     std::string path = directory_;
     for (std::size_t i = 0; i + 1 < components.size(); ++i) {
       path = storage::join_path(path, components[i]);

@@ -23,6 +23,9 @@ class RankGroup {
 
   /// Everybody's bytes, by rank; lengths may differ.
   virtual std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> bytes) = 0;
+  /// The same at rank 0 alone; elsewhere the result is empty. For what one rank needs, and all
+  /// together would be too much for everybody. The default is all_gather.
+  virtual std::vector<std::vector<std::byte>> gather(std::span<const std::byte> bytes);
   virtual void barrier();
 
   /// Another group of the same ranks, whose calls may go on at the same time as this one's, from
@@ -33,6 +36,8 @@ class RankGroup {
   /// Agreement before a collective that follows work that can fail: returns when every rank passed
   /// an ok status, else throws on every rank the status of the first failing rank, naming it.
   void agree(const Status& mine);
+  /// Whether agree() has thrown: every rank knows of the failure, and none waits for another.
+  bool failed_together() const { return failed_together_; }
 
   /// Runs `f` on this rank, then agrees: if it threw on any rank, all throw.
   void together(const std::function<void()>& f);
@@ -43,6 +48,7 @@ class RankGroup {
 
  private:
   std::shared_ptr<void> kept_;
+  bool failed_together_ = false;
 };
 
 /// The group of one process.

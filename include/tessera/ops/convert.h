@@ -16,6 +16,7 @@
 // (no room for the output, before any work; or the limit is too small), kCorrupt (the source is
 // damaged, or changed while it was read), kCancelled.
 #include <tessera/base/progress.h>
+#include <tessera/base/rank_group.h>
 #include <tessera/format/format_driver.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/rename.h>
@@ -68,6 +69,13 @@ struct ConvertOptions {
 
   Progress* progress = nullptr;
   const CancelToken* cancel = nullptr;
+
+  /// Processes that do it together, each with these same options; nullptr: this one alone.
+  /// convert() is then collective: every rank plans, each writes its share, rank 0 publishes. The
+  /// result is byte-identical to one process'. An error on any rank is thrown on all. Rank 0's
+  /// report is the whole one; the others' says whether it was published. Resuming, and keeping what
+  /// a cancelled run has finished, is for one process: kUnsupported.
+  RankGroup* ranks = nullptr;
 };
 
 /// One file of the result, as planned or as written.

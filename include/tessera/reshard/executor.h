@@ -9,6 +9,7 @@
 // are byte-identical for every thread count. Literals and deferred bytes go along with the tensors
 // beside them where they can, the rest at the end. Errors: the one of the earliest unit; the stage
 // is left to the caller, who discards or keeps it.
+#include <tessera/base/rank_group.h>
 #include <tessera/reshard/plan.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/storage/file_system.h>
@@ -38,6 +39,16 @@ struct TransferResult {
 TransferResult transfer(const Manifest& source, const Directory& directory,
                         const OutputPlan& output, const Plan& plan, FileSystem& fs, Stage& stage,
                         const TransferOptions& options);
+
+/// The same by every process of `ranks` together: each writes its share of the output (about as
+/// many bytes as every other, whichever files those are in), and the result is byte-identical to
+/// one process'. Collective, with the same arguments but `stage`, which is join_stage() of one
+/// folder for every rank, and may differ in threads and memory. An error on any rank ends it on
+/// all, with the first failing rank's. Progress shows all ranks' bytes. Rank 0 gets the whole
+/// result, the others only the counts of what they did.
+TransferResult transfer(const Manifest& source, const Directory& directory,
+                        const OutputPlan& output, const Plan& plan, FileSystem& fs, Stage& stage,
+                        const TransferOptions& options, RankGroup& ranks);
 
 /// Least memory that decoding this chunk's compressed item takes, and what transfer() has for all
 /// such items that it decodes at once: where the first is more, transfer() throws

@@ -31,6 +31,9 @@ class Plan {
   /// outside their tensor.
   Plan(const Manifest& source, const OutputPlan& output);
 
+  /// What fills segments [first, last) alone, from the chunks that this plan chose.
+  Plan part(std::uint64_t first, std::uint64_t last) const;
+
   /// The tensors that have segments, in order of their first one.
   std::size_t tensor_count() const { return tensors_.size(); }
   std::uint32_t tensor(std::size_t i) const { return tensors_[i].tensor; }
@@ -55,8 +58,9 @@ class Plan {
     std::uint64_t first_segment;
     std::uint64_t segment_count;
   };
-  const Manifest* source_;
-  const OutputPlan* output_;
+  Plan() = default;
+  const Manifest* source_ = nullptr;
+  const OutputPlan* output_ = nullptr;
   std::vector<Entry> tensors_;
   std::vector<std::uint32_t> sources_;
   std::vector<std::uint64_t> segments_;

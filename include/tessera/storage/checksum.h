@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -33,6 +34,13 @@ class Sha256 {
 Sha256Digest sha256(ByteView data);
 std::string hex(const Sha256Digest& digest);
 
+/// CRC of a byte range.
+struct CrcRun {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  std::uint32_t crc = 0;
+};
+
 /// CRCs of disjoint byte ranges of one record, in any order and from several threads, folded into
 /// the record's CRC once the ranges cover it. Memory: one entry per maximal run seen so far.
 class CrcFold {
@@ -41,7 +49,8 @@ class CrcFold {
   ~CrcFold();
   void add(std::uint64_t offset, std::uint64_t length, std::uint32_t crc);
   bool complete() const;
-  std::uint32_t value() const;  // precondition: complete()
+  std::uint32_t value() const;       // precondition: complete()
+  std::vector<CrcRun> runs() const;  // what was added, neighbours joined, ascending
 
  private:
   struct Impl;
