@@ -224,7 +224,8 @@ class Parser : private MetadataNodes {
   }
 
   std::uint32_t file(std::string_view path) {
-    if (path == last_path_) return last_file_;  // items of one file follow each other
+    // Items of one file follow each other. Before the first, the last path is "" and no file.
+    if (!out_.files.empty() && path == last_path_) return last_file_;
     const auto [found, fresh] =
         files_.emplace(std::string(path), static_cast<std::uint32_t>(out_.files.size()));
     if (fresh) out_.files.push_back(found->first);
