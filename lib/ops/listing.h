@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-inline constexpr std::uint64_t kValueNodes = std::uint64_t{1} << 20;  // that values may expand to
+inline constexpr std::uint64_t kValueNodes = std::uint64_t{1} << 19;  // that values may expand to
 
 /// `value` as a number; nullopt when it is null or none.
 inline std::optional<double> number_of(const Value* value) {

@@ -18,12 +18,12 @@ std::string u16(std::size_t value) { return le(static_cast<std::uint16_t>(value)
 std::string u32(std::size_t value) { return le(static_cast<std::uint32_t>(value)); }
 
 /// What local header and directory entry share, from the flags on.
-std::string common_fields(const ZipRecord& record) {
+std::string common_fields(const ZipRecord& record, const std::string& name) {
   const std::uint32_t crc =
       record.declared_crc != 0 ? record.declared_crc : crc32(0, as_bytes(record.content));
   const std::size_t size = record.declared_size != 0 ? record.declared_size : record.content.size();
   return u16(0) + u16(record.method) + u32(0) + u32(crc) + u32(record.content.size()) + u32(size) +
-         u16(record.name.size());
+         u16(name.size());
 }
 
 std::string short_text(const std::string& text) {  // BINUNICODE
@@ -37,12 +37,13 @@ std::string zip_of(const std::vector<ZipRecord>& records) {
   std::vector<std::size_t> places;
   for (const ZipRecord& record : records) {
     const bool shared = record.same_place_as < places.size();
+    const ZipRecord& stored = shared ? records[record.same_place_as] : record;
     places.push_back(shared ? places[record.same_place_as] : file.size());
     if (!shared)
-      file +=
-          "PK\x03\x04" + u16(20) + common_fields(record) + u16(0) + record.name + record.content;
-    directory += "PK\x01\x02" + u16(20) + u16(20) + common_fields(record) + u16(0) + u16(0) +
-                 u16(0) + u16(0) + u32(0) + u32(places.back()) + record.name;
+      file += "PK\x03\x04" + u16(20) + common_fields(record, record.name) + u16(0) + record.name +
+              record.content;
+    directory += "PK\x01\x02" + u16(20) + u16(20) + common_fields(stored, record.name) + u16(0) +
+                 u16(0) + u16(0) + u16(0) + u32(0) + u32(places.back()) + record.name;
   }
   const std::size_t at = file.size();
   return file + directory + "PK\x05\x06" + u32(0) + u16(records.size()) + u16(records.size()) +

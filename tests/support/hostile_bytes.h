@@ -9,11 +9,12 @@ namespace tessera::testing {
 
 struct ZipRecord {
   std::string name;
-  std::string content;                // as stored, so compressed where `method` says so
-  std::uint16_t method = 0;           // 8: deflate
-  std::uint32_t declared_size = 0;    // uncompressed; 0: the content's own
-  std::uint32_t declared_crc = 0;     // 0: the content's own
-  std::size_t same_place_as = ~0ull;  // the number of the record whose local header this one uses
+  std::string content;              // as stored, so compressed where `method` says so
+  std::uint16_t method = 0;         // 8: deflate
+  std::uint32_t declared_size = 0;  // uncompressed; 0: the content's own
+  std::uint32_t declared_crc = 0;   // 0: the content's own
+  /// The number of an earlier record whose header and content this one claims for itself.
+  std::size_t same_place_as = ~std::size_t{0};
 };
 
 /// A zip archive of these records, in order.
