@@ -13,7 +13,7 @@ constexpr std::string_view kMagic = "TSRJRNL1";
 constexpr std::size_t kRecordBytes = 28;
 // What a kill may cost on resuming: pieces that were written but not yet noted.
 constexpr std::size_t kBatchRecords = 16;
-constexpr std::uint64_t kBatchBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kBatchBytes = std::uint64_t{1} << 18;
 
 Bytes header(std::string_view plan_hash) {
   Bytes bytes(kMagic.size() + 4 + plan_hash.size() + 4);

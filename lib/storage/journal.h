@@ -29,7 +29,7 @@ struct JournalContent {
 /// nullopt: no journal in the folder, or one that ends before its plan hash does.
 std::optional<JournalContent> read_journal(const Directory& stage, std::string_view plan_hash);
 
-/// Appends in batches of some records, or of as much as a MiB of pieces. Thread-safe.
+/// Appends in batches of some records, or of some 100 KiB of pieces. Thread-safe.
 class JournalWriter {
  public:
   /// A new journal, header written.
