@@ -57,6 +57,7 @@ bool fails(const char* function, int fd = -1) {
   Watch& w = watch();
   const std::lock_guard lock(w.mutex);
   if (!w.armed || w.inside || w.fault.shortened != Shortened::kNot) return false;
+  if (!w.fault.function.empty() && w.fault.function != function) return false;
   const bool is_sync = std::strstr(function, "sync") != nullptr;
   if (is_sync) {
     const struct stat status = status_of(fd);
