@@ -47,8 +47,8 @@ std::vector<std::string> tensors_in(const SealedBlocks& blocks, const Manifest& 
   return names;
 }
 
-std::string describe(const SealedBlocks& blocks, std::string_view what,
-                     const std::vector<std::string>& tensors) {
+std::string describe_blocks(const SealedBlocks& blocks, std::string_view what,
+                            const std::vector<std::string>& tensors) {
   constexpr std::size_t kMostNames = 4;
   std::string text = fmt::format("{} of {} MiB blocks differ from {}, first block {}",
                                  blocks.wrong.size(), blocks.count, what, blocks.wrong.front());

@@ -24,7 +24,7 @@ SealedBlocks check_sealed_blocks(const ReadFile& file, const SealedFile& sealed,
 std::vector<std::string> tensors_in(const SealedBlocks& blocks, const Manifest& manifest,
                                     std::string_view path);
 /// "3 of 8 MiB blocks differ from <what>, first block 2; "a", "b" and 4 more lie there".
-std::string describe(const SealedBlocks& blocks, std::string_view what,
-                     const std::vector<std::string>& tensors);
+std::string describe_blocks(const SealedBlocks& blocks, std::string_view what,
+                            const std::vector<std::string>& tensors);
 
 }  // namespace tessera

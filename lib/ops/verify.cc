@@ -174,7 +174,7 @@ class Verifier {
           check_sealed_blocks(*file, sealed, [this](std::size_t bytes) { tick(bytes); });
       if (!blocks.wrong.empty()) {
         const auto there = tensors_in(blocks, checkpoint_.manifest, name);
-        add("CK043", "error", tessera::describe(blocks, "what was written", there), name,
+        add("CK043", "error", describe_blocks(blocks, "what was written", there), name,
             there.size() == 1 ? there[0] : "");
       }
       const std::lock_guard lock(mutex_);

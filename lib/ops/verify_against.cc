@@ -47,7 +47,7 @@ std::vector<HashedTensor> tensors_of(const Value& report) {
 }
 
 /// The file with the first bytes of `tensor`; "" when it has none.
-std::string file_of(const OpenedCheckpoint& checkpoint, const std::string& tensor) {
+std::string first_file_of(const OpenedCheckpoint& checkpoint, const std::string& tensor) {
   const StoredTensor* stored = checkpoint.manifest.find(tensor);
   if (stored == nullptr) return "";
   for (std::uint32_t c = 0; c < stored->chunk_count; ++c) {
@@ -82,7 +82,7 @@ void compare_tensors(const std::vector<HashedTensor>& expected, OpenedCheckpoint
                      const TransferOptions& transfer, std::vector<Note>& findings) {
   const HashReport hashed = hash_checkpoint(checkpoint, transfer);
   for (const HashedDifference& difference : compare_hashed(expected, hashed.tensors))
-    findings.push_back(finding_of(difference, file_of(checkpoint, difference.name)));
+    findings.push_back(finding_of(difference, first_file_of(checkpoint, difference.name)));
 }
 
 void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
@@ -103,7 +103,7 @@ void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
     });
     if (blocks.wrong.empty()) continue;
     const auto there = tensors_in(blocks, checkpoint.manifest, name);
-    findings.push_back({"CK047", "error", describe(blocks, "the manifest", there), name,
+    findings.push_back({"CK047", "error", describe_blocks(blocks, "the manifest", there), name,
                         there.size() == 1 ? there[0] : ""});
   }
 }
