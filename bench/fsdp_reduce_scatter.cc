@@ -2,16 +2,16 @@
 // ranks are threads, each measured in turn over the same connections' kind, the median of the
 // rounds.
 //
-//   fsdp_reduce_scatter [WORLD_SIZE=4]
+//   fsdp_reduce_scatter [WORLD_SIZE...]      2 4 8 by default
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <tessera/fsdp/world.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
-#include <map>
 #include <string>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -27,11 +27,16 @@ constexpr double kPromise = 1.8;
 constexpr fsdp::CommTag kTag{"bench", fsdp::CommPhase::kBackward};
 
 struct Size {
-  const char* name;
-  std::int64_t shard_numel;
+  const char* name;  // bytes of each rank's input
+  std::int64_t bytes;
   int calls;  // per round
 };
-constexpr Size kSizes[] = {{"256", 256, 200}, {"16 Ki", 1 << 14, 100}, {"1 Mi", 1 << 20, 5}};
+constexpr std::array<Size, 6> kSizes = {{{"64 KiB", 64 << 10, 60},
+                                         {"256 KiB", 256 << 10, 40},
+                                         {"1 MiB", 1 << 20, 20},
+                                         {"4 MiB", 4 << 20, 6},
+                                         {"16 MiB", 16 << 20, 2},
+                                         {"64 MiB", 64 << 20, 1}}};
 
 c10::intrusive_ptr<c10d::Backend> stock_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                              int size) {
@@ -51,8 +56,9 @@ struct Times {
 
 void measure(fsdp::World& world, c10d::Backend& stock, const Size& size, Times& times) {
   const auto comm = world.communicator();
-  at::Tensor shard = at::ones({size.shard_numel});
-  at::Tensor full = at::ones({size.shard_numel * world.size()});
+  const std::int64_t shard_numel = size.bytes / 4 / world.size();
+  at::Tensor shard = at::ones({shard_numel});
+  at::Tensor full = at::ones({shard_numel * world.size()});
   const auto timed = [&](const auto& call) {
     comm->barrier(kTag);
     const auto start = Clock::now();
@@ -72,32 +78,48 @@ void measure(fsdp::World& world, c10d::Backend& stock, const Size& size, Times& 
   }
 }
 
+/// All sizes among `ranks` threads; whether the promise is kept at each.
+bool report(int ranks) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::array<Times, kSizes.size()> results;
+  fsdp::WorldOptions options;
+  options.backend = "gloo";
+  fsdp::run_threads(
+      ranks,
+      [&](fsdp::World& world) {
+        const auto stock = stock_gloo(store, world.rank(), world.size());
+        for (std::size_t i = 0; i < kSizes.size(); ++i)
+          measure(world, *stock, kSizes[i], results[i]);
+      },
+      options);
+  bool kept = true;
+  for (std::size_t i = 0; i < kSizes.size(); ++i) {
+    std::vector<double> ratios;
+    for (std::size_t round = 0; round < results[i].ours.size(); ++round)
+      ratios.push_back(results[i].stock[round] / results[i].ours[round]);
+    std::sort(ratios.begin(), ratios.end());
+    const double ratio = median(ratios);
+    fmt::print("{:>6} {:>10} {:>10.0f} {:>10.0f} {:>7.2f}x ({:.2f} - {:.2f})\n", ranks,
+               kSizes[i].name, median(results[i].ours), median(results[i].stock), ratio,
+               ratios.front(), ratios.back());
+    kept = kept && ratio >= kPromise;
+  }
+  return kept;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   at::set_num_threads(1);
-  const int size = argc > 1 ? std::atoi(argv[1]) : 4;
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  std::map<std::string, Times> results;
-  fsdp::WorldOptions options;
-  options.backend = "gloo";
-  for (const Size& s : kSizes) results[s.name];
-  fsdp::run_threads(
-      size,
-      [&](fsdp::World& world) {
-        const auto stock = stock_gloo(store, world.rank(), world.size());
-        for (const Size& s : kSizes) measure(world, *stock, s, results[s.name]);
-      },
-      options);
-  fmt::print("reduce-scatter of fp32 among {} threads, microseconds per call, median of {}\n", size,
+  std::vector<int> worlds;
+  for (int i = 1; i < argc; ++i) worlds.push_back(std::atoi(argv[i]));
+  if (worlds.empty()) worlds = {2, 4, 8};
+  fmt::print("reduce-scatter of fp32 among threads, microseconds per call, median of {} rounds\n",
              kRounds);
-  fmt::print("{:>16} {:>10} {:>10} {:>8}\n", "elements a rank", "ours", "stock", "faster");
+  fmt::print("{:>6} {:>10} {:>10} {:>10} {:>8} (min - max)\n", "ranks", "input", "ours", "stock",
+             "faster");
   bool kept = true;
-  for (const Size& s : kSizes) {
-    const double ours = median(results[s.name].ours), stock = median(results[s.name].stock);
-    fmt::print("{:>16} {:>10.0f} {:>10.0f} {:>7.1f}x\n", s.name, ours, stock, stock / ours);
-    kept = kept && stock / ours >= kPromise;
-  }
+  for (const int ranks : worlds) kept = report(ranks) && kept;
   fmt::print("promised: {} times at every size: {}\n", kPromise, kept ? "kept" : "NOT KEPT");
   return kept ? 0 : 1;
 }
