@@ -258,6 +258,7 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     Status mine;
     try {
       memory.snapshot.plan(state, memory.prepared->merged);
+      memory.snapshot.take_early();
       if (!lazy) memory.snapshot.take();
       if (!lazy) memory.snapshot.release();
     } catch (...) {

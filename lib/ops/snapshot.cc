@@ -57,16 +57,17 @@ void Snapshot::plan(const LiveState& state, MergedState& merged) {
     const auto* from = static_cast<const std::byte*>(piece.data);
     const std::uint64_t bytes = piece_bytes(tensor, piece);
     const bool dense = piece.strides.empty();
-    const bool follows = dense && !runs_.empty() &&
-                         runs_.back().from + runs_.back().bytes == from &&
-                         runs_.back().to + runs_.back().bytes == end;
+    Copies& copies = tensor.copied_at_once ? early_ : copies_;
+    std::vector<Run>& runs = copies.runs;
+    const bool follows = dense && !runs.empty() && runs.back().from + runs.back().bytes == from &&
+                         runs.back().to + runs.back().bytes == end;
     if (!follows) end = (end + kSnapshotAlignment - 1) / kSnapshotAlignment * kSnapshotAlignment;
     if (follows)
-      runs_.back().bytes += bytes;
+      runs.back().bytes += bytes;
     else if (dense)
-      runs_.push_back({from, end, bytes});
+      runs.push_back({from, end, bytes});
     else
-      strided_.push_back(
+      copies.strided.push_back(
           {from, end, piece.chunk.box.shape, piece.strides, element_bytes(tensor.spec.dtype)});
     if (tensor.owner && (owners_.empty() || owners_.back() != tensor.owner))
       owners_.push_back(tensor.owner);
@@ -88,11 +89,21 @@ void Snapshot::reserve(std::uint64_t bytes) {
   for (std::uint64_t at = 0; at < bytes; at += kIoAlignment) buffer_.data()[at] = std::byte{0};
 }
 
-void Snapshot::take() {
-  for (const Run& run : runs_) stream_copy(buffer_.data() + run.to, run.from, run.bytes);
-  for (const Strided& each : strided_)
+void Snapshot::copy(const Copies& copies) {
+  for (const Run& run : copies.runs) stream_copy(buffer_.data() + run.to, run.from, run.bytes);
+  for (const Strided& each : copies.strided)
     copy_region(each.shape, each.element_bytes, each.from, each.strides, buffer_.data() + each.to,
                 each.shape.strides());
+}
+
+void Snapshot::take_early() { copy(early_); }
+
+void Snapshot::take() { copy(copies_); }
+
+void Snapshot::release() {
+  early_ = {};
+  copies_ = {};
+  owners_.clear();
 }
 
 }  // namespace tessera

@@ -21,10 +21,12 @@ class Snapshot {
  public:
   /// Throws kResourceExhausted. Nobody may read the buffer of the plan before.
   void plan(const LiveState& state, MergedState& merged);
-  /// Needs the memory of the state alone, not the state.
+  /// The tensors that are to be copied at once.
+  void take_early();
+  /// All others. Needs the memory of the state alone, not the state.
   void take();
   /// Nothing of the state is needed any more.
-  void release() { runs_.clear(), strided_.clear(), owners_.clear(); }
+  void release();
 
  private:
   struct Run {
@@ -32,18 +34,22 @@ class Snapshot {
     std::uint64_t to = 0;  // in buffer_
     std::uint64_t bytes = 0;
   };
-  struct Strided {
+  struct Strided {  // copied element by element
     const std::byte* from = nullptr;
     std::uint64_t to = 0;
     Shape shape;
     std::vector<std::int64_t> strides;
     int element_bytes = 0;
   };
+  struct Copies {
+    std::vector<Run> runs;
+    std::vector<Strided> strided;
+  };
   void reserve(std::uint64_t bytes);
+  void copy(const Copies& copies);
 
   AlignedBuffer buffer_;
-  std::vector<Run> runs_;
-  std::vector<Strided> strided_;
+  Copies early_, copies_;
   std::vector<std::shared_ptr<const void>> owners_;
 };
 

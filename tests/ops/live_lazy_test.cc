@@ -65,6 +65,28 @@ TEST_CASE("a lazy snapshot holds the state of the call when it is finished befor
     }));
 }
 
+TEST_CASE("what is to be copied at once is copied before a lazy save returns") {
+  MemoryFileSystem fs;
+  const auto ranks = single_rank();
+  std::vector<float> weight(64, 1), counter(5, 1), strided(6, 1);
+  LiveState state;
+  state.add("weight", {DType::kFloat32, {64}, {}, weight.data()});
+  state.tensors[state.add("counter", {DType::kFloat32, {5}, {}, counter.data()})].copied_at_once =
+      true;
+  state.tensors[state.add("strided", {DType::kFloat32, {3}, {2}, strided.data()})].copied_at_once =
+      true;
+  state.changed = [] { return std::string(); };
+  PendingSave pending = save_async("/run/a", state, *ranks, lazy(fs));
+  std::ranges::fill(counter, -1.0f);  // before the snapshot is finished
+  std::ranges::fill(strided, -1.0f);
+  pending.wait();
+  LoadPolicy policy;
+  policy.file_system = &fs;
+  load("/run/a", state, *ranks, policy);
+  CHECK(counter == std::vector<float>(5, 1));
+  CHECK(strided == std::vector<float>{1, -1, 1, -1, 1, -1});
+}
+
 TEST_CASE("a change before finish_snapshot is told on every rank and nothing is published") {
   const bool finishes = GENERATE(false, true), waits = GENERATE(false, true);
   CAPTURE(finishes, waits);

@@ -59,6 +59,9 @@ struct LiveTensor {
   std::vector<LivePiece> pieces;
   bool replicated = false;  // other ranks may hold equal pieces with equal content
   bool is_parameter = false;
+  /// Changes between save_async() and finish_snapshot() too, which state.changed does not tell: a
+  /// lazy snapshot copies it before the call returns (buffers that a forward updates).
+  bool copied_at_once = false;
   std::shared_ptr<const void> owner;  // kept until the call is over; may be null
 };
 
@@ -84,8 +87,8 @@ struct LiveState {
   /// of device memory).
   std::function<void()> before_save;
   /// For a snapshot that is taken while training goes on (SnapshotTiming::kLazy): the name of a
-  /// tensor whose memory has changed since this state was made; "": none. Cheap, and called from
-  /// other threads too.
+  /// tensor whose memory has changed since before_save was called (or this state was made); "":
+  /// none. Cheap, and called from other threads too.
   std::function<std::string()> changed;
   /// Once load() has read what is stored (names, types and shapes; `stored.state`): creates state
   /// that does not exist yet (an optimizer before its first step), and adds its tensors.
