@@ -61,7 +61,7 @@ const MpiPlugin& load_plugin(int tasks) {
                      "result",
                      tasks > 0 ? fmt::format("{}", tasks) : "several"),
          "start it once, without mpirun or srun, or build it where MPI is installed "
-         "(libopenmpi-dev); one process in a Slurm job: SLURM_NTASKS=1 and the command");
+         "(libopenmpi-dev); one process in a step of Slurm: srun -n 1");
   }
   // Never closed: MPI leaves threads and exit handlers behind. Its own plugins need its symbols.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
@@ -148,9 +148,9 @@ int launched_tasks() {
   int tasks = 1;
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
     tasks = std::max(tasks, number_in(variable).value_or(1));
-  // srun tells how many tasks its step has; a batch script alone sees how many the job may have.
-  auto slurm = number_in("SLURM_STEP_NUM_TASKS");
-  if (!slurm) slurm = number_in("SLURM_NTASKS");
+  // srun tells how many tasks its step has. SLURM_NTASKS alone is what a job may start: a batch
+  // script and a shell in an allocation see it too, and run what they run once.
+  const auto slurm = number_in("SLURM_STEP_NUM_TASKS");
   tasks = std::max(tasks, slurm.value_or(1));
   const bool size_unknown = tasks == 1 && std::getenv("PMIX_RANK") != nullptr && !slurm &&
                             !number_in("PMI_SIZE") && !number_in("OMPI_COMM_WORLD_SIZE");
@@ -176,8 +176,7 @@ std::unique_ptr<RankGroup> launched_ranks() {
     fail(Code::kUnsupported,
          fmt::format("the launcher says {} tasks, MPI sees {}: the tasks would race for one result",
                      tasks, size),
-         "srun --mpi=pmix starts tasks that see each other; one process in a Slurm job: "
-         "SLURM_NTASKS=1 and the command");
+         "srun --mpi=pmix starts tasks that see each other; srun -n 1 starts one");
   }
   return ranks;
 }

@@ -201,15 +201,15 @@ def without_plugin(work, source):
     shutil.copy(BIN / "ckpt-convert", lonely)
     target = work / "raced"
     command = [lonely / "ckpt-convert", source, target, "--to", "torch-dcp", "--world-size", "2"]
-    for setting in ({"OMPI_COMM_WORLD_SIZE": "2"}, {"PMI_SIZE": "4"}, {"SLURM_NTASKS": "3"}, {"SLURM_STEP_NUM_TASKS": "2"}, {"PMIX_RANK": "0"}):
+    for setting in ({"OMPI_COMM_WORLD_SIZE": "2"}, {"PMI_SIZE": "4"}, {"SLURM_STEP_NUM_TASKS": "3"}, {"PMIX_RANK": "0"}):
         done = run(command, env=PLAIN | setting)
         refused(done, 5, target, f"without MPI, {setting}", "no MPI")
-    for setting in ({"OMPI_COMM_WORLD_SIZE": "1", "PMIX_RANK": "0"}, {"SLURM_NTASKS": "1"}, {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}):
+    for setting in ({"OMPI_COMM_WORLD_SIZE": "1", "PMIX_RANK": "0"}, {"SLURM_NTASKS": "8"}, {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}):
         done = run(command, env=PLAIN | setting)
         expect(done.returncode == 0, f"one task is no launcher's job, {setting}", done)
         shutil.rmtree(target)
     # Tasks that do not see each other would race just so.
-    done = run([BIN / "ckpt-convert", *command[1:]], env=PLAIN | {"SLURM_NTASKS": "3"})
+    done = run([BIN / "ckpt-convert", *command[1:]], env=PLAIN | {"SLURM_STEP_NUM_TASKS": "3"})
     refused(done, 5, target, "tasks that MPI does not join", "MPI sees 1")
     print("without MPI, or with tasks that do not see each other: exit 5")
 

@@ -14,8 +14,8 @@
 namespace tessera {
 
 /// Tasks that the environment says there are: the largest of OMPI_COMM_WORLD_SIZE, PMI_SIZE and
-/// SLURM's count of this step's (else this job's) tasks; at least 1. Under a launcher that names a
-/// rank and no size (PMIX_RANK alone): 0.
+/// SLURM_STEP_NUM_TASKS (not SLURM_NTASKS, which a batch script sees that runs this once); at least
+/// 1. Under a launcher that names a rank and no size (PMIX_RANK alone): 0.
 int launched_tasks();
 
 /// This task's number, as the environment says; 0 where it says none. For who speaks before any
