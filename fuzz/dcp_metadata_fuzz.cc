@@ -4,6 +4,9 @@
 #include <tessera/format/torch_dcp.h>
 
 #include "fuzz/fuzz_checkpoint.h"
+#include "fuzz/mutators.h"
+
+TESSERA_MUTATOR(mutate_pickle)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   tessera::MemoryFileSystem fs;

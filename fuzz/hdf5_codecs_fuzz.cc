@@ -3,8 +3,11 @@
 #include <tessera/encoding/codec.h>
 
 #include "fuzz/fuzz_support.h"
+#include "fuzz/mutators.h"
 
 using namespace tessera;
+
+TESSERA_MUTATOR(mutate_words)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;

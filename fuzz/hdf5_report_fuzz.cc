@@ -1,6 +1,7 @@
 // Any bytes as the report of tessera-hdf5: parsed or refused. What parses becomes pieces that stay
 // inside the file and tile their dataset.
 #include "fuzz/fuzz_support.h"
+#include "fuzz/mutators.h"
 #include "lib/format/hdf5/h5_dtype.h"
 #include "lib/format/hdf5/h5_pieces.h"
 #include "lib/format/hdf5/h5_report.h"
@@ -31,6 +32,8 @@ void check_pieces(const h5::Dataset& dataset) {
 }
 
 }  // namespace
+
+TESSERA_MUTATOR(mutate_words)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::refuse_cleanly([&] {

@@ -4,8 +4,11 @@
 #include <tessera/encoding/tagged_json.h>
 
 #include "fuzz/fuzz_support.h"
+#include "fuzz/mutators.h"
 
 using namespace tessera;
+
+TESSERA_MUTATOR(mutate_json)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView text{reinterpret_cast<const std::byte*>(data), size};

@@ -3,9 +3,12 @@
 #include <algorithm>
 
 #include "fuzz/fuzz_support.h"
+#include "fuzz/mutators.h"
 #include "lib/format/megatron_dist/zarr_array.h"
 
 using namespace tessera;
+
+TESSERA_MUTATOR(mutate_zarr)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView text{reinterpret_cast<const std::byte*>(data), size};

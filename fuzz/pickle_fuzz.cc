@@ -3,6 +3,7 @@
 #include <tessera/encoding/pickle_writer.h>
 
 #include "fuzz/fuzz_support.h"
+#include "fuzz/mutators.h"
 
 using namespace tessera;
 
@@ -23,6 +24,8 @@ void write_and_read_again(const Value& value) {
 }
 
 }  // namespace
+
+TESSERA_MUTATOR(mutate_pickle)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView bytes(reinterpret_cast<const std::byte*>(data), size);

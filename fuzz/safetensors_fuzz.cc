@@ -4,8 +4,11 @@
 #include <tessera/storage/memory_file_system.h>
 
 #include "fuzz/fuzz_support.h"
+#include "fuzz/mutators.h"
 
 using namespace tessera;
+
+TESSERA_MUTATOR(mutate_safetensors)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   MemoryFileSystem fs;

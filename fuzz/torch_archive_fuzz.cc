@@ -3,6 +3,7 @@
 #include <tessera/encoding/torch_archive.h>
 
 #include "fuzz/fuzz_support.h"
+#include "fuzz/mutators.h"
 
 using namespace tessera;
 
@@ -28,6 +29,8 @@ void check(const TorchArchive& archive, std::uint64_t size) {
 }
 
 }  // namespace
+
+TESSERA_MUTATOR(mutate_archive)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const fuzz::InputFile file(data, size);

@@ -3,6 +3,9 @@
 #include <tessera/format/torchsnapshot.h>
 
 #include "fuzz/fuzz_checkpoint.h"
+#include "fuzz/mutators.h"
+
+TESSERA_MUTATOR(mutate_lines)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   tessera::MemoryFileSystem fs;

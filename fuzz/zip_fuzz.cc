@@ -2,8 +2,11 @@
 #include <tessera/encoding/zip_reader.h>
 
 #include "fuzz/fuzz_support.h"
+#include "fuzz/mutators.h"
 
 using namespace tessera;
+
+TESSERA_MUTATOR(mutate_archive)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const fuzz::InputFile file(data, size);
