@@ -4,6 +4,8 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 namespace tessera {
@@ -45,6 +47,33 @@ std::string find_object(const Value& value, const ObjectSupport& support, ValueB
     }
     default:
       return "";
+  }
+}
+
+void refuse_split_lists(const StateDict& state, const Roles& roles, std::string_view format) {
+  struct Kinds {
+    const StateEntry* tensor = nullptr;  // of the model
+    const StateEntry* value = nullptr;
+  };
+  std::map<std::string, Kinds> lists;  // by path
+  for (std::size_t i = 0; i < state.entries.size(); ++i) {
+    const StateEntry& entry = state.entries[i];
+    if (roles.entries[i].role != Role::kModel && entry.value.is_tensor()) continue;
+    const auto item = std::ranges::find(entry.path, PathItem::Kind::kIndex,
+                                        [](const PathItem& p) { return p.kind; });
+    if (item == entry.path.end()) continue;
+    Kinds& list = lists[dotted(Path(entry.path.begin(), item))];
+    (entry.value.is_tensor() ? list.tensor : list.value) = &entry;
+  }
+  for (const auto& [path, list] : lists) {
+    if (!list.tensor || !list.value) continue;
+    fail(Code::kUnsupported,
+         fmt::format(
+             "the list \"{}\" holds tensors of the model (\"{}\") and values (\"{}\"), which "
+             "{} keeps apart",
+             printable(path), printable(list.tensor->name), printable(list.value->name), format),
+         fmt::format("leave the values out: --exclude '{}', or --values drop",
+                     printable(list.value->name)));
   }
 }
 

@@ -2,6 +2,7 @@
 // What a writer does with state that is no tensor: --values and --opaque, and finding the objects
 // they are about.
 #include <tessera/format/format_driver.h>
+#include <tessera/state/roles.h>
 #include <tessera/state/value.h>
 
 #include <string>
@@ -23,6 +24,10 @@ struct ObjectSupport {
 /// Class of the first object inside (keys and attributes included) that needs a pickle to live in;
 /// "" = none.
 std::string find_object(const Value& value, const ObjectSupport& support, ValueBudget& budget);
+
+/// For formats that keep a model's tensors by name, apart from its values: a list that holds both
+/// would lose its order. Throws kUnsupported naming it. `format`: its id.
+void refuse_split_lists(const StateDict& state, const Roles& roles, std::string_view format);
 
 /// Decides, entry by entry, whether a value goes along. What does not is noted; kUnsupported where
 /// the user wants an error, or where an object cannot be held and nobody said to drop it.

@@ -4,6 +4,8 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 
+#include <algorithm>
+
 #include "lib/format/deepspeed_zero/ds_names.h"
 
 namespace tessera::deepspeed {
@@ -150,6 +152,16 @@ Value fragment_address(std::int64_t numel, std::int64_t start) {
       Value::dict({{text("numel"), Value::integer(numel)}, {text("start"), Value::integer(start)}});
   object.has_state = true;
   return Value::opaque(std::move(object));
+}
+
+bool take_whole_globals(const StateEntry& entry, StateDict& fields) {
+  const bool whole =
+      entry.path.size() == 1 && entry.path[0].text() == kGlobalsRoot && entry.value.is_dict() &&
+      std::ranges::all_of(entry.value.as_dict(), [](const auto& e) { return e.first.is_string(); });
+  if (!whole) return false;
+  for (const auto& [key, value] : entry.value.as_dict())
+    fields.entries.push_back({key.as_string(), {key_item(key.as_string())}, value});
+  return true;
 }
 
 }  // namespace tessera::deepspeed

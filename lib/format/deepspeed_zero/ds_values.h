@@ -53,4 +53,8 @@ Value scaler_object(const Value& plain);
 /// fragment_address(numel, start), which ds_to_universal asks for.
 Value fragment_address(std::int64_t numel, std::int64_t start);
 
+/// Formats that do not enter dicts hold the engine's fields as one value, `deepspeed`: its items
+/// become entries of `fields`. False for any other entry.
+bool take_whole_globals(const StateEntry& entry, StateDict& fields);
+
 }  // namespace tessera::deepspeed

@@ -85,6 +85,7 @@ class StateBuilder {
       if (!entry.value.is_tensor() && !policy_.keeps(entry)) continue;
       StateEntry copy = entry;
       if (copy.path.empty()) copy.path = path_of({entry.name});
+      if (take_whole_globals(copy, globals)) continue;
       const bool global = copy.path.size() > 1 && copy.path[0].text() == kGlobalsRoot;
       if (!global) check_free(copy.path[0].text(), entry.name);
       if (global) copy.path.erase(copy.path.begin());
@@ -388,6 +389,8 @@ bool same_bytes(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
 
 SourceState source_state(const Manifest& source, const TargetRequest& request,
                          std::string_view format, bool one_step_per_group) {
+  if (request.values != KeepPolicy::kDrop)
+    refuse_split_lists(source.state, find_roles(source.state), format);
   return StateBuilder(source, request, format, one_step_per_group).build();
 }
 

@@ -157,7 +157,8 @@ void StateAssembler::add_globals(std::uint32_t file, const Value& globals) {
       continue;
     kept.push_back(entry);
   }
-  builder_.add_state(file, Value::dict(std::move(kept)), path_of({kGlobalsRoot}));
+  if (!kept.empty())
+    builder_.add_state(file, Value::dict(std::move(kept)), path_of({kGlobalsRoot}));
 }
 
 void StateAssembler::add_other_state() {

@@ -179,6 +179,28 @@ std::string difference(const Manifest& source, const std::vector<TargetLeaf>& a,
 
 }  // namespace
 
+void refuse_lookalikes(const Manifest& source, const Target& target,
+                       const TargetOptimizer& optimizer, std::int64_t world_size) {
+  for (std::size_t p = 0; p < optimizer.state.size(); ++p) {
+    const FlatLayout layout = layout_of(target, target.backings[target.backing_of(p)], world_size);
+    for (const TargetLeaf& leaf : optimizer.state[p]) {
+      if (leaf.form != TargetLeaf::Form::kTensor) continue;
+      const StoredTensor& tensor = source.tensors[leaf.tensors[0]];
+      const std::int64_t numel = tensor.spec.shape.numel();
+      const bool alike =
+          numel == target.parameters[p].shape.numel() || numel == layout.shard_numel();
+      if (tensor.spec.shape.rank() != 1 || !alike) continue;
+      in_tensor(tensor.name, [&] {
+        fail(Code::kUnsupported,
+             fmt::format("state of {} elements and a shape of its own, as many as a shard of its "
+                         "parameter or all of it have: FairScale's files cannot tell them apart",
+                         numel),
+             "leave it out (--exclude), or write another format, as --to torch-dcp");
+      });
+    }
+  }
+}
+
 TargetOptimizer target_optimizer(const Manifest& source, const Roles& roles,
                                  const std::vector<OptimState>& optimizers, const Target& target,
                                  const std::vector<bool>& kept) {

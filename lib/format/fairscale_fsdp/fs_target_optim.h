@@ -45,6 +45,11 @@ TargetOptimizer target_optimizer(const Manifest& source, const Roles& roles,
                                  const std::vector<OptimState>& optimizers, const Target& target,
                                  const std::vector<bool>& kept);
 
+/// Throws kUnsupported for state of a shape of its own that readers would take for a shard, or for
+/// all, of its parameter: it has one dim and as many elements.
+void refuse_lookalikes(const Manifest& source, const Target& target,
+                       const TargetOptimizer& optimizer, std::int64_t world_size);
+
 /// True when each backing parameter can keep its state as one: its parameters have the same leaves,
 /// the same numbers and one group. `why_not`: the first difference.
 bool fits_backings(const Manifest& source, const Target& target, const TargetOptimizer& optimizer,

@@ -51,7 +51,10 @@ class Writer {
     target_ = group_parameters(source_, roles_, model_root_, trained(optimizers), builder_.notes());
     if (target_.keys.empty())
       fail(Code::kUnsupported, "fairscale-fsdp holds a model's weights; there are none here");
+    if (request_.values != KeepPolicy::kDrop)
+      refuse_split_lists(source_.state, roles_, "fairscale-fsdp");
     optimizer_ = target_optimizer(source_, roles_, optimizers, target_, kept_);
+    refuse_lookalikes(source_, target_, optimizer_, world_);
     choose_optimizer_form();
     rest_ = RestOfState(source_, roles_, model_root_, optimizer_, kept_, world_);
     name_parts();

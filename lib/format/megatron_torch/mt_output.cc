@@ -90,6 +90,7 @@ class Writer {
       fail(Code::kUnsupported,
            "megatron-torch is a folder of files, the destination names one file");
     choose_entries();
+    if (request_.values != KeepPolicy::kDrop) refuse_split_lists(source_.state, roles_, kFormat);
     const std::vector<std::string> names = model_names();
     optimizer_.check_complete({names.begin(), names.end()});
     check_expert_tensor_parallel(args_, grid_.tp, stages_.has_experts(), Code::kUnsupported);
@@ -157,6 +158,12 @@ class Writer {
       const StateEntry& entry = source_.state.entries[i];
       in_tensor(entry.name, [&] {
         keep_.push_back(entry.value.is_tensor() || policy_.keeps(entry));
+        const bool at_top = keep_.back() && !in_model(i) && !entry.path.empty();
+        if (at_top && entry.path[0].kind != PathItem::Kind::kKey)
+          fail(Code::kUnsupported,
+               fmt::format("the key {} at the top is no text, which Megatron's files have there",
+                           entry.path[0].index),
+               "leave it out (--exclude), or rename it");
         if (entry.value.is_tensor() && !in_model(i) && !optimizer_.owns(i)) check_loose(entry);
       });
     }

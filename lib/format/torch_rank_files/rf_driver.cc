@@ -24,11 +24,16 @@ bool describes_shards(const Value& value, int depth) {
   });
 }
 
+/// DeepSpeed's by its keys: its version alone may have come along with a state that was converted.
+bool is_deepspeeds(const Value& root) {
+  const bool marked = root.find("ds_version") || root.find("ds_config");
+  return marked && (root.find("module") || root.find("optimizer_state_dict"));
+}
+
 /// FairScale's, or another framework's by its own keys.
 bool is_another_formats(const Value& root) {
   constexpr int kDepth = 3;
-  if (!root.is_dict() || root.find("ds_version") || root.find("ds_config")) return true;
-  return describes_shards(root, kDepth);
+  return !root.is_dict() || is_deepspeeds(root) || describes_shards(root, kDepth);
 }
 
 class TorchRankFilesDriver : public FormatDriver {
