@@ -19,6 +19,8 @@ constexpr int kMaxNesting = 8;               // virtual datasets over virtual da
 constexpr std::uint64_t kMaxRuns = 1 << 16;  // boxes of one mapping
 constexpr std::uint64_t kMaxPieces = std::uint64_t{1} << 22;
 constexpr std::size_t kMaxHoleBoxes = 1 << 14;
+constexpr const char* kPlainly =
+    "write it out plainly first, as with h5py: new[NAME] = old[NAME][...]";
 
 /// A run of selected indices along one dimension.
 struct Run {
@@ -38,7 +40,7 @@ std::vector<Run> runs_of(const Hyperslab& slab, std::int64_t extent) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
   if (slab.count == std::numeric_limits<std::uint64_t>::max() ||
       slab.block == std::numeric_limits<std::uint64_t>::max())
-    fail(Code::kUnsupported, "an unlimited selection");
+    fail(Code::kUnsupported, "an unlimited selection", kPlainly);
   if (slab.start > kMost || slab.stride > kMost || slab.count > kMost || slab.block > kMost)
     fail(Code::kCorrupt, "a selection leaves its dataset");
   if (slab.count == 0 || slab.block == 0) return {};
@@ -51,7 +53,7 @@ std::vector<Run> runs_of(const Hyperslab& slab, std::int64_t extent) {
     fail(Code::kCorrupt, "a selection leaves its dataset");
   const auto start = static_cast<std::int64_t>(slab.start);
   if (dense) return {{start, static_cast<std::int64_t>(*length)}};
-  if (slab.count > kMaxRuns) fail(Code::kUnsupported, "a selection of very many blocks");
+  if (slab.count > kMaxRuns) fail(Code::kUnsupported, "a selection of very many blocks", kPlainly);
   std::vector<Run> out;
   for (std::uint64_t i = 0; i < slab.count; ++i)
     out.push_back({start + static_cast<std::int64_t>(i * slab.stride),
@@ -86,7 +88,7 @@ std::vector<std::vector<Run>> all_runs(const Selection& selection, const Shape& 
     return out;
   }
   if (selection.kind != SelectionKind::kRegular)
-    fail(Code::kUnsupported, "a selection that is no regular hyperslab");
+    fail(Code::kUnsupported, "a selection that is no regular hyperslab", kPlainly);
   if (selection.dims.size() != static_cast<std::size_t>(shape.rank()))
     fail(Code::kCorrupt, "a selection has another rank than its dataset");
   for (int d = 0; d < shape.rank(); ++d)
@@ -133,9 +135,9 @@ Correspondence correspond(const Mapping& mapping, const Shape& target, const Sha
     fits = total(t[wide_t[i]]) == total(s[wide_s[i]]);
     out.pairs.push_back(pair_up(t[wide_t[i]], s[wide_s[i]]));
     boxes *= out.pairs.back().size();
-    if (boxes > kMaxRuns) fail(Code::kUnsupported, "a selection of very many blocks");
+    if (boxes > kMaxRuns) fail(Code::kUnsupported, "a selection of very many blocks", kPlainly);
   }
-  if (!fits) fail(Code::kUnsupported, "a selection of another form than its source's");
+  if (!fits) fail(Code::kUnsupported, "a selection of another form than its source's", kPlainly);
   return out;
 }
 
@@ -234,7 +236,8 @@ class VirtualResolver {
     const Box wanted = side(c.source_pair, c.source_start, &PairedRun::source);
     const Box target = side(c.target_pair, c.target_start, &PairedRun::target);
     spent_ += source.size();
-    if (spent_ > kMaxPieces) fail(Code::kUnsupported, "its mappings cut its sources too often");
+    if (spent_ > kMaxPieces)
+      fail(Code::kUnsupported, "its mappings cut its sources too often", kPlainly);
     for (const Piece& piece : source)
       if (const auto common = intersect(piece.box, wanted); common && !common->empty())
         out.push_back(move_over(c, cut(piece, *common, es), wanted, target));
@@ -266,14 +269,14 @@ class VirtualResolver {
     if (shape.numel() > 0) {
       const CoverageReport report = check_coverage(shape, chunks);
       if (report.first_overlap || report.replicas > 1)
-        fail(Code::kUnsupported, "two of its mappings write one element");
+        fail(Code::kUnsupported, "two of its mappings write one element", kPlainly);
       if (report.complete) return;
       for (const Piece& piece : out) {
         std::vector<Box> left;
         for (const Box& box : rest) subtract(box, piece.box, left);
         rest = std::move(left);
         if (rest.size() > kMaxHoleBoxes)
-          fail(Code::kUnsupported, "its mappings leave very many holes");
+          fail(Code::kUnsupported, "its mappings leave very many holes", kPlainly);
       }
     }
     for (Box& box : rest) {
