@@ -348,6 +348,12 @@ void Unit::pre_backward(const std::shared_ptr<Use>& use) {
   use->start(task);
   root_->check_alive(*this);
   root_->enter_backward();
+  // Autograd would put sums of its own in the place of the views that it is to add to.
+  if (at::GradMode::is_enabled())
+    fail(Code::kUnsupported,
+         fmt::format("{}: a backward with create_graph; its gradients would not reach the shards",
+                     label()),
+         "gradients of gradients need the plain module");
   if (stepper) stepper->check_backward(*this, *use);
   if (!find_run(task)) begin_run(task);
   unshard(CommPhase::kBackward);

@@ -461,3 +461,87 @@ TEST_CASE("streams belong to a tree and are shared inside it", "[runtime][stream
   CHECK(streams->made.size() == 4);
   tessera::fsdp::detail::Root::use_streams(nullptr);
 }
+
+TEST_CASE("create_graph is refused by name on every rank", "[runtime][gradients]") {
+  run_threads(2, [](World& world) {
+    Line net = make_line(), plain = make_line();
+    Options options;
+    options.mesh = world.mesh();
+    shard_line(net, options);
+    const std::string message = message_of([&] {
+      net->forward(input_of(0)).sum().backward({}, /*keep_graph=*/true, /*create_graph=*/true);
+    });
+    RANK_CHECK(message.find("create_graph") != std::string::npos, message);
+    World(world).reset();
+    reset(net);
+    net->forward(input_of(0)).sum().backward();
+    plain->forward(input_of(0)).sum().backward();
+    check_full_gradients(net, plain);
+  });
+}
+
+TEST_CASE("a frozen unit with an input that requires grad and is not used", "[runtime][schedule]") {
+  struct TwoImpl : torch::nn::Module {
+    TwoImpl() { linear = register_module("linear", torch::nn::Linear(kSize, kSize)); }
+    torch::Tensor forward(torch::Tensor x, torch::Tensor) { return linear->forward(x); }
+    torch::nn::Linear linear{nullptr};
+  };
+  struct OuterImpl : torch::nn::Module {
+    OuterImpl() {
+      first = register_module("first", Holder<torch::nn::LinearImpl>(kSize, kSize));
+      frozen = register_module("frozen", Holder<TwoImpl>());
+      for (torch::Tensor& param : frozen->parameters()) param.set_requires_grad(false);
+    }
+    torch::Tensor forward(torch::Tensor x) {
+      const torch::Tensor h = first->forward(x);
+      return frozen->forward(h, h * 2);
+    }
+    Holder<torch::nn::LinearImpl> first{nullptr};
+    Holder<TwoImpl> frozen{nullptr};
+  };
+  run_threads(2, [](World& world) {
+    const auto make = [] {
+      const std::lock_guard lock(generator_mutex());
+      torch::manual_seed(4);
+      return Holder<OuterImpl>();
+    };
+    Holder<OuterImpl> net = make(), plain = make();
+    Options options;
+    options.mesh = world.mesh();
+    fully_shard(net->first, options);
+    fully_shard(net->frozen, options);
+    fully_shard(net, options);
+    for (int step = 0; step < 3; ++step) {
+      net->forward(input_of(step)).sum().backward();
+      plain->forward(input_of(step)).sum().backward();
+      for (const auto& [name, state] : unit_states(net))
+        RANK_CHECK(state == "(Sharded, Idle, None)", name + state);
+    }
+    check_full_gradients(net, plain);
+  });
+}
+
+TEST_CASE("shards of a unit are slices of one buffer and no autograd views",
+          "[runtime][gradients]") {
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  run_threads(2, [&](World& world) {
+    Line net = make_line();
+    Options options;
+    options.mesh = world.mesh();
+    options.layout = layout;
+    shard_line(net, options);
+    net->forward(input_of(0)).sum().backward();
+    const auto params = net->stages[0]->parameters();
+    const auto version = params[1]._version();
+    {
+      const torch::NoGradGuard no_grad;
+      params[0].add_(1);
+    }
+    for (const torch::Tensor& param : params) {
+      RANK_CHECK(!param.is_view() && !param.grad().is_view());
+      RANK_CHECK(param.storage().data() == params[0].storage().data());
+      RANK_CHECK(param.grad().storage().data() == params[0].grad().storage().data());
+    }
+    RANK_CHECK(params[1]._version() == version);
+  });
+}

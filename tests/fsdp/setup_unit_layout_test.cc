@@ -1,0 +1,104 @@
+// Where each element of a unit's parameters lies, counted out one by one.
+#include "fsdp_core/layout/unit_layout.h"
+#include "tests/fsdp/models.h"
+#include "tests/fsdp/torch_and_catch.h"
+
+using namespace tessera::fsdp;
+
+namespace {
+
+struct Draw {
+  std::uint64_t seed;
+  std::int64_t operator()(std::int64_t below) {
+    seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<std::int64_t>((seed >> 33) % static_cast<std::uint64_t>(below));
+  }
+};
+
+std::vector<UnitLayout::Parameter> some_parameters(Draw& draw) {
+  std::vector<UnitLayout::Parameter> out;
+  const std::int64_t count = 1 + draw(4);
+  for (std::int64_t p = 0; p < count; ++p) {
+    std::vector<std::int64_t> shape;
+    for (std::int64_t d = 0; d <= draw(3); ++d) shape.push_back(draw(6));
+    out.push_back({"p" + std::to_string(p), shape});
+  }
+  return out;
+}
+
+std::int64_t numel_of(const UnitLayout::Parameter& p) {
+  return torch::empty(p.shape, torch::kMeta).numel();
+}
+
+}  // namespace
+
+TEST_CASE("every element of a flat unit has the place that counting gives it") {
+  Draw draw{GENERATE(range<std::uint64_t>(1, 13))};
+  const auto parameters = some_parameters(draw);
+  CAPTURE(draw.seed, parameters.size());
+  std::int64_t total = 0;
+  for (const auto& p : parameters) total += numel_of(p);
+  for (int shards = 1; shards <= 9; ++shards) {
+    const std::int64_t per_rank = (total + shards - 1) / shards;
+    std::int64_t padded = 0;
+    for (int rank = 0; rank < shards; ++rank) {
+      const auto layout = make_layout(MemoryLayout::kFlat, parameters, shards, rank);
+      REQUIRE(layout->shard_numel() == per_rank);
+      padded += layout->num_padded();
+      std::int64_t at = 0;  // among all elements
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
+        const auto& place = layout->shard(p);
+        CHECK(layout->full(p).offset == at);
+        std::int64_t held = 0;
+        for (std::int64_t i = 0; i < numel_of(parameters[p]); ++i, ++at) {
+          if (at / std::max<std::int64_t>(per_rank, 1) != rank) continue;
+          CHECK(place.offset + held == at % per_rank);
+          CHECK(place.begin + held == i);
+          ++held;
+        }
+        CHECK(place.numel == held);
+        CHECK(place.shape == std::vector<std::int64_t>{held});
+      }
+    }
+    CHECK(padded == per_rank * shards - total);
+  }
+}
+
+TEST_CASE("rows of each parameter are cut as chunk does and copies go there and back") {
+  Draw draw{GENERATE(range<std::uint64_t>(20, 32))};
+  const auto parameters = some_parameters(draw);
+  CAPTURE(draw.seed, parameters.size());
+  for (int shards = 1; shards <= 9; ++shards) {
+    std::vector<torch::Tensor> values;
+    for (const auto& p : parameters)
+      values.push_back(torch::arange(numel_of(p), torch::kFloat).view(p.shape) + 1);
+    std::vector<torch::Tensor> gathered;
+    for (int rank = 0; rank < shards; ++rank) {
+      const auto layout = make_layout(MemoryLayout::kPerParameter, parameters, shards, rank);
+      torch::Tensor shard = torch::zeros({layout->shard_numel()});
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
+        const auto& place = layout->shard(p);
+        const auto chunks = values[p].chunk(shards, 0);
+        const torch::Tensor mine = rank < static_cast<int>(chunks.size())
+                                       ? chunks[static_cast<std::size_t>(rank)]
+                                       : values[p].narrow(0, 0, 0);
+        CHECK(mine.sizes() == torch::IntArrayRef(place.shape));
+        shard.narrow(0, place.offset, place.numel).copy_(mine.reshape({-1}));
+      }
+      gathered.push_back(shard);
+    }
+    const auto layout = make_layout(MemoryLayout::kPerParameter, parameters, shards, 0);
+    std::vector<torch::Tensor> buffers;
+    for (const std::int64_t numel : layout->buffer_numels())
+      buffers.push_back(torch::full({numel}, -1.f));
+    const torch::Tensor all = torch::cat(gathered);
+    layout->copy_out(all, buffers);
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      CHECK(torch::equal(
+          buffers[layout->full(p).buffer].narrow(0, layout->full(p).offset, values[p].numel()),
+          values[p].reshape({-1})));
+    torch::Tensor back = torch::full_like(all, -1);
+    layout->copy_in(buffers, back);
+    CHECK(torch::equal(back, all));
+  }
+}
