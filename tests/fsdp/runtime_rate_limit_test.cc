@@ -119,11 +119,14 @@ FSDP_MODULE(Tower);
 
 /// Ten units over a group that talks to nobody, and how much of gathered memory there was at most.
 struct Measured {
-  explicit Measured(bool limited, int ahead, std::shared_ptr<StreamFactory> streams) {
+  Measured(bool limited, int ahead, std::shared_ptr<StreamFactory> streams, bool hybrid = false) {
     tessera::fsdp::detail::Root::use_streams(std::move(streams));
     base = recycler_counts().in_use;
     Options options;
-    options.mesh = world.mesh();
+    options.mesh =
+        hybrid ? DeviceMesh(world, {2, kRanks / 2}, {"replicate", "shard"}) : world.mesh();
+    if (hybrid) options.strategy = ShardingStrategy::kHybridShard;
+    comm = options.mesh->group(hybrid ? 1 : 0);
     options.limit_all_gathers = limited;
     options.forward_prefetch = ahead > 0;
     options.max_prefetch_count = std::max(ahead, 1);
@@ -134,18 +137,19 @@ struct Measured {
     }
     for (Block& block : tower->blocks) fully_shard(block, options);
     fully_shard(tower, options);
-    world.communicator()->observe([this](const CommRecord& record) {
-      if (record.op == CommOp::kAllGather)
+    comm->observe([this](const CommRecord& record) {
+      if (record.op == CommOp::kAllGather || record.op == CommOp::kReduceScatter)
         most = std::max(most.load(), recycler_counts().in_use - base);
     });
   }
   ~Measured() {
-    world.communicator()->observe({});
+    comm->observe({});
     tessera::fsdp::detail::Root::use_streams(nullptr);
   }
   std::size_t units() const { return most / kUnitBytes; }
 
   World world = fake_world(1, kRanks);
+  std::shared_ptr<Communicator> comm;
   Tower tower{nullptr};
   std::size_t base = 0;
   std::atomic<std::size_t> most = 0;
@@ -155,10 +159,11 @@ struct Measured {
 
 TEST_CASE("no more units are gathered than the limit however late compute is", "[runtime][limit]") {
   const int ahead = GENERATE(0, 1, 2, 3);
-  CAPTURE(ahead);
+  const bool hybrid = GENERATE(false, true);
+  CAPTURE(ahead, hybrid);
   Device device(std::chrono::milliseconds(2));
   Measured run(/*limited=*/true, ahead,
-               std::make_shared<SlowDevice>(simulated_streams(7, 500), device));
+               std::make_shared<SlowDevice>(simulated_streams(7, 500), device), hybrid);
   const torch::Tensor x = torch::ones({2, kWidth});
   // The first forward records the order that prefetching follows.
   run.tower->forward(x).sum().backward();
