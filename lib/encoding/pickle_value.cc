@@ -147,7 +147,8 @@ void ValueWriter::write_text(const Value& value) {
     case Value::Kind::kBigInt:
       return emitter_.big_integer(value.as_string());
     case Value::Kind::kString:
-      return emitter_.string(value.as_string());
+      emitter_.string(value.as_string());
+      return;
     case Value::Kind::kBytes:
       return emitter_.bytes(value.as_string());
     case Value::Kind::kByteArray:
@@ -248,7 +249,10 @@ void ValueWriter::write_dtype(DType dtype) {
 /// so is the member of an enum, whose number its name does not tell.
 void ValueWriter::write_class(const OpaqueObject& object) {
   const std::size_t dot = object.name.find('.');
-  if (dot == std::string::npos) return emitter_.global(object.module, object.name);
+  if (dot == std::string::npos) {
+    emitter_.global(object.module, object.name);
+    return;
+  }
   const auto owner = std::string_view(object.name).substr(0, dot);
   const auto attribute = std::string_view(object.name).substr(dot + 1);
   const bool is_value = object.how == OpaqueObject::How::kGlobal;

@@ -2,6 +2,8 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/pickle_writer.h>
 
+#include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "lib/encoding/pickle_number.h"
@@ -15,57 +17,60 @@ struct PickleEmitter::Memo {
   std::map<std::string, std::uint32_t, std::less<>> globals;
 };
 
-namespace {
+void PickleEmitter::append(const void* data, std::size_t length) {
+  if (output_ == Output::kBytes) {
+    if (out_.size() - length_ < length)
+      out_.resize(std::max<std::size_t>(2 * out_.size(), length_ + length + 64));
+    if (length > 0) std::memcpy(out_.data() + length_, data, length);
+  }
+  length_ += length;
+}
 
-void append_byte(Bytes& out, int value) { out.push_back(static_cast<std::byte>(value)); }
-
-void append(Bytes& out, std::string_view text) {
-  const ByteView bytes = as_bytes(text);
-  out.insert(out.end(), bytes.begin(), bytes.end());
+void PickleEmitter::append_byte(int value) {
+  const auto byte = static_cast<std::byte>(value);
+  append(&byte, 1);
 }
 
 template <class T>
-void append_number(Bytes& out, T value) {
-  const std::size_t at = out.size();
-  out.resize(at + sizeof value);
-  store_le(out.data() + at, value);
+void PickleEmitter::append_number(int opcode, T value) {
+  std::byte bytes[1 + sizeof value];
+  bytes[0] = static_cast<std::byte>(opcode);
+  store_le(bytes + 1, value);
+  append(bytes, sizeof bytes);
 }
 
-}  // namespace
+PickleEmitter::PickleEmitter(Output output) : output_(output), memo_(std::make_shared<Memo>()) {
+  append_text("\x80\x02");
+}
 
-PickleEmitter::PickleEmitter() : memo_(std::make_shared<Memo>()) { append(out_, "\x80\x02"); }
-
-void PickleEmitter::none() { append_byte(out_, 'N'); }
-void PickleEmitter::boolean(bool v) { append_byte(out_, v ? 0x88 : 0x89); }
-void PickleEmitter::empty_dict() { append_byte(out_, '}'); }
-void PickleEmitter::empty_list() { append_byte(out_, ']'); }
-void PickleEmitter::empty_tuple() { append_byte(out_, ')'); }
+void PickleEmitter::none() { append_byte('N'); }
+void PickleEmitter::boolean(bool v) { append_byte(v ? 0x88 : 0x89); }
+void PickleEmitter::empty_dict() { append_byte('}'); }
+void PickleEmitter::empty_list() { append_byte(']'); }
+void PickleEmitter::empty_tuple() { append_byte(')'); }
 void PickleEmitter::empty_set_call() { global("__builtin__", "set"); }
-void PickleEmitter::mark() { append_byte(out_, '('); }
-void PickleEmitter::tuple() { append_byte(out_, 't'); }
-void PickleEmitter::set_items() { append_byte(out_, 'u'); }
-void PickleEmitter::append_items() { append_byte(out_, 'e'); }
-void PickleEmitter::reduce() { append_byte(out_, 'R'); }
-void PickleEmitter::new_object() { append_byte(out_, 0x81); }
-void PickleEmitter::new_object_ex() { append_byte(out_, 0x92); }
-void PickleEmitter::build() { append_byte(out_, 'b'); }
-void PickleEmitter::persistent_id() { append_byte(out_, 'Q'); }
+void PickleEmitter::mark() { append_byte('('); }
+void PickleEmitter::tuple() { append_byte('t'); }
+void PickleEmitter::set_items() { append_byte('u'); }
+void PickleEmitter::append_items() { append_byte('e'); }
+void PickleEmitter::reduce() { append_byte('R'); }
+void PickleEmitter::new_object() { append_byte(0x81); }
+void PickleEmitter::new_object_ex() { append_byte(0x92); }
+void PickleEmitter::build() { append_byte('b'); }
+void PickleEmitter::persistent_id() { append_byte('Q'); }
 
 void PickleEmitter::tuple_n(int n) {
   TESSERA_CHECK(n >= 1 && n <= 3);
-  append_byte(out_, 0x84 + n);
+  append_byte(0x84 + n);
 }
 
 void PickleEmitter::integer(std::int64_t v) {
   if (v >= 0 && v <= 0xff) {
-    append_byte(out_, 'K');
-    append_byte(out_, static_cast<int>(v));
+    append_number('K', static_cast<std::uint8_t>(v));
   } else if (v >= 0 && v <= 0xffff) {
-    append_byte(out_, 'M');
-    append_number(out_, static_cast<std::uint16_t>(v));
+    append_number('M', static_cast<std::uint16_t>(v));
   } else if (v >= INT32_MIN && v <= INT32_MAX) {
-    append_byte(out_, 'J');
-    append_number(out_, static_cast<std::int32_t>(v));
+    append_number('J', static_cast<std::int32_t>(v));
   } else {
     big_integer(fmt::format("{}", v));
   }
@@ -76,61 +81,62 @@ void PickleEmitter::big_integer(std::string_view decimal) {
     fail(Code::kUnsupported, "pickle: an integer of too many digits cannot be written");
   const std::string bytes = twos_complement_from_decimal(decimal);
   if (bytes.size() <= 255) {
-    append_byte(out_, 0x8a);
-    append_byte(out_, static_cast<int>(bytes.size()));
+    append_number(0x8a, static_cast<std::uint8_t>(bytes.size()));
   } else {
-    append_byte(out_, 0x8b);
-    append_number(out_, static_cast<std::int32_t>(bytes.size()));
+    append_number(0x8b, static_cast<std::int32_t>(bytes.size()));
   }
-  append(out_, bytes);
+  append_text(bytes);
 }
 
 void PickleEmitter::real(double v) {
-  append_byte(out_, 'G');
-  append_number(out_, __builtin_bswap64(std::bit_cast<std::uint64_t>(v)));
+  append_number('G', __builtin_bswap64(std::bit_cast<std::uint64_t>(v)));
 }
 
-void PickleEmitter::string(std::string_view v) {
-  if (const auto found = memo_->strings.find(v); found != memo_->strings.end())
-    return get(found->second);
+std::uint32_t PickleEmitter::string(std::string_view v) {
+  if (const auto found = memo_->strings.find(v); found != memo_->strings.end()) {
+    get(found->second);
+    return found->second;
+  }
   if (v.size() > UINT32_MAX) fail(Code::kUnsupported, "pickle: a string of 4 GiB or more");
-  append_byte(out_, 'X');
-  append_number(out_, static_cast<std::uint32_t>(v.size()));
-  append(out_, v);
-  memo_->strings.emplace(v, put());
+  append_number('X', static_cast<std::uint32_t>(v.size()));
+  append_text(v);
+  const std::uint32_t index = put();
+  memo_->strings.emplace(v, index);
+  return index;
 }
 
 void PickleEmitter::bytes(std::string_view v) {
   global("_codecs", "encode");
   const std::string text = utf8_from_latin1(v);
   if (text.size() > UINT32_MAX) fail(Code::kUnsupported, "pickle: bytes of 4 GiB or more");
-  append_byte(out_, 'X');
-  append_number(out_, static_cast<std::uint32_t>(text.size()));
-  append(out_, text);
+  append_number('X', static_cast<std::uint32_t>(text.size()));
+  append_text(text);
   string("latin1");
   tuple_n(2);
   reduce();
 }
 
-void PickleEmitter::global(std::string_view module, std::string_view name) {
+std::uint32_t PickleEmitter::global(std::string_view module, std::string_view name) {
   const std::string line = fmt::format("{}\n{}\n", module, name);
-  if (const auto found = memo_->globals.find(line); found != memo_->globals.end())
-    return get(found->second);
+  if (const auto found = memo_->globals.find(line); found != memo_->globals.end()) {
+    get(found->second);
+    return found->second;
+  }
   if (module.find('\n') != std::string_view::npos || name.find('\n') != std::string_view::npos)
     fail(Code::kUnsupported, "pickle: a global's name with a line break");
-  append_byte(out_, 'c');
-  append(out_, line);
-  memo_->globals.emplace(line, put());
+  append_byte('c');
+  append_text(line);
+  const std::uint32_t index = put();
+  memo_->globals.emplace(line, index);
+  return index;
 }
 
 std::uint32_t PickleEmitter::put() {
   const std::uint32_t index = memo_->next++;
   if (index <= 0xff) {
-    append_byte(out_, 'q');
-    append_byte(out_, static_cast<int>(index));
+    append_number('q', static_cast<std::uint8_t>(index));
   } else {
-    append_byte(out_, 'r');
-    append_number(out_, index);
+    append_number('r', index);
   }
   return index;
 }
@@ -138,16 +144,15 @@ std::uint32_t PickleEmitter::put() {
 void PickleEmitter::get(std::uint32_t index) {
   TESSERA_CHECK(index < memo_->next);
   if (index <= 0xff) {
-    append_byte(out_, 'h');
-    append_byte(out_, static_cast<int>(index));
+    append_number('h', static_cast<std::uint8_t>(index));
   } else {
-    append_byte(out_, 'j');
-    append_number(out_, index);
+    append_number('j', index);
   }
 }
 
 Bytes PickleEmitter::finish() {
-  append_byte(out_, '.');
+  append_byte('.');
+  out_.resize(output_ == Output::kBytes ? length_ : 0);
   return std::move(out_);
 }
 

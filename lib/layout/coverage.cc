@@ -74,6 +74,49 @@ std::string hole_text(const Box& hole) {
   return fmt::format("region {} is in no chunk", hole.to_string());
 }
 
+bool is_whole_dim(const Shape& shape, const Box& box, int dim) {
+  return box.begin(dim) == 0 && box.shape[dim] == shape[dim];
+}
+
+/// The dim along which a slice is cut; -1: none, so that it is the whole; -2: several.
+int cut_dim(const Shape& shape, const Box& box) {
+  int cut = -1;
+  for (int d = 0; d < shape.rank(); ++d) {
+    if (is_whole_dim(shape, box, d)) continue;
+    if (cut != -1) return -2;
+    cut = d;
+  }
+  return cut;
+}
+
+/// Whole slices along one dim, each once: nearly all checkpoints are cut so, some into millions of
+/// chunks. True proves that they tile the tensor; false leaves it open.
+bool are_slices(const Shape& shape, std::span<const Chunk> chunks,
+                const std::vector<std::size_t>& usable) {
+  struct Range {
+    std::int64_t begin, end;
+    bool operator<(const Range& other) const { return begin < other.begin; }
+  };
+  std::vector<Range> ranges;
+  ranges.reserve(usable.size());
+  int dim = -1;
+  for (const std::size_t i : usable) {
+    const Chunk& chunk = chunks[i];
+    if (!chunk.is_whole_box()) return false;
+    const int cut = cut_dim(shape, chunk.box);
+    if (cut < 0 || (dim >= 0 && cut != dim)) return false;
+    dim = cut;
+    ranges.push_back({chunk.box.begin(dim), chunk.box.end(dim)});
+  }
+  if (!std::ranges::is_sorted(ranges, std::less<>())) std::ranges::sort(ranges, std::less<>());
+  std::int64_t reached = 0;
+  for (const Range& range : ranges) {
+    if (range.begin != reached) return false;
+    reached = range.end;
+  }
+  return dim >= 0 && reached == shape[dim];
+}
+
 }  // namespace
 
 std::string CoverageReport::to_string() const {
@@ -104,6 +147,7 @@ CoverageReport check_coverage(const Shape& shape, std::span<const Chunk> chunks)
   }
   report.complete = report.out_of_bounds.empty();
   if (shape.numel() == 0) return report;
+  if (are_slices(shape, chunks, usable)) return report;
   const Groups groups(chunks, usable);
   const Tiling tiling = check_tiling(Box::whole(shape), groups.tiles());
   report.missing_numel = tiling.missing_numel;

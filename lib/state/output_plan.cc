@@ -22,6 +22,13 @@ bool is_plain_relative(std::string_view path) {
   return true;
 }
 
+bool lies_inside(const Shape& shape, const Box& box) {
+  if (box.rank() != shape.rank()) return false;
+  for (int d = 0; d < shape.rank(); ++d)
+    if (box.begin(d) < 0 || box.end(d) > shape[d]) return false;
+  return true;
+}
+
 void check_tensor_segment(const OutputPlan& plan, const Segment& segment, const Manifest& source) {
   require(segment.tensor < source.tensors.size(), "a segment of tensor {} of {}", segment.tensor,
           source.tensors.size());
@@ -29,15 +36,15 @@ void check_tensor_segment(const OutputPlan& plan, const Segment& segment, const 
           plan.chunks.size());
   const StoredTensor& tensor = source.tensors[segment.tensor];
   const Chunk& chunk = plan.chunks[segment.payload];
-  require(Box::whole(tensor.spec.shape).contains(chunk.box),
-          "chunk {} lies outside tensor \"{}\" {}", chunk.to_string(), tensor.name,
-          tensor.spec.to_string());
+  require(lies_inside(tensor.spec.shape, chunk.box), "chunk {} lies outside tensor \"{}\" {}",
+          chunk.to_string(), tensor.name, tensor.spec.to_string());
   require(0 <= chunk.flat_begin && chunk.flat_begin <= chunk.flat_end &&
               chunk.flat_end <= chunk.box.numel(),
           "the range of chunk {} of tensor \"{}\" lies outside its box", chunk.to_string(),
           tensor.name);
-  const TensorSpec piece{tensor.spec.dtype, Shape{chunk.numel()}};
-  require(static_cast<std::uint64_t>(piece.size_bytes()) == segment.length,
+  const auto bits_per_element = static_cast<std::uint64_t>(bits(tensor.spec.dtype));
+  const auto piece_bits = checked_mul(static_cast<std::uint64_t>(chunk.numel()), bits_per_element);
+  require(piece_bits && (*piece_bits + 7) / 8 == segment.length,
           "{} bytes for chunk {} of tensor \"{}\" {}", segment.length, chunk.to_string(),
           tensor.name, tensor.spec.to_string());
   require(!is_sub_byte(tensor.spec.dtype) || chunk.numel() == tensor.spec.shape.numel(),

@@ -15,17 +15,22 @@ namespace tessera {
 
 class PickleEmitter {
  public:
-  PickleEmitter();  // PROTO 2
+  enum class Output : std::uint8_t {
+    kBytes,
+    kLength,  // nothing is kept but how many bytes there would be
+  };
+  explicit PickleEmitter(Output output = Output::kBytes);  // PROTO 2
   void none();
   void boolean(bool v);
   void integer(std::int64_t v);
   void big_integer(std::string_view decimal);
   void real(double v);
-  /// Strings are memoised: the second use of the same text is a BINGET.
-  void string(std::string_view v);
+  /// Strings are memoised: the second use of the same text is a BINGET. Returns the memo's index,
+  /// for get().
+  std::uint32_t string(std::string_view v);
   /// _codecs.encode(latin1 text, "latin1"), as protocol 2 spells bytes.
   void bytes(std::string_view v);
-  void global(std::string_view module, std::string_view name);  // memoised
+  std::uint32_t global(std::string_view module, std::string_view name);  // memoised
   void empty_dict();
   void empty_list();
   void empty_tuple();
@@ -44,9 +49,18 @@ class PickleEmitter {
   std::uint32_t put();
   void get(std::uint32_t index);
   Bytes finish();  // STOP
+  std::uint64_t length() const { return length_; }
 
  private:
-  Bytes out_;
+  void append(const void* data, std::size_t length);
+  void append_byte(int value);
+  void append_text(std::string_view text) { append(text.data(), text.size()); }
+  template <class T>
+  void append_number(int opcode, T value);
+
+  Output output_;
+  Bytes out_;  // longer than what is written: grows in large steps
+  std::uint64_t length_ = 0;
   struct Memo;
   std::shared_ptr<Memo> memo_;
 };

@@ -23,14 +23,16 @@ std::string text(Numbers numbers) { return Shape(numbers).to_string(); }
 std::vector<std::uint32_t> sorted_chunks(const DcpMetadata& metadata, const DcpEntry& entry) {
   std::vector<std::uint32_t> order(entry.chunk_count);
   std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+  const auto comes_first = [&](std::uint32_t a, std::uint32_t b) {
     const Numbers oa = metadata.origin(entry, a);
     const Numbers ob = metadata.origin(entry, b);
     if (!equal(oa, ob)) return less(oa, ob);
     const Numbers sa = metadata.sizes(entry, a);
     const Numbers sb = metadata.sizes(entry, b);
     return equal(sa, sb) ? a < b : less(sa, sb);
-  });
+  };
+  if (!std::is_sorted(order.begin(), order.end(), comes_first))
+    std::sort(order.begin(), order.end(), comes_first);
   return order;
 }
 
@@ -65,12 +67,14 @@ std::vector<std::uint32_t> sorted_items(const DcpMetadata& metadata, const DcpEn
                     metadata.files[item.file], entry.name);
     }
   }
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+  const auto comes_first = [&](std::uint32_t a, std::uint32_t b) {
     const Numbers oa = metadata.origin(metadata.storage[a]);
     const Numbers ob = metadata.origin(metadata.storage[b]);
     if (!equal(oa, ob)) return less(oa, ob);
     return metadata.storage[a].writer < metadata.storage[b].writer;
-  });
+  };
+  if (!std::is_sorted(order.begin(), order.end(), comes_first))
+    std::stable_sort(order.begin(), order.end(), comes_first);
   return order;
 }
 
@@ -130,8 +134,11 @@ std::vector<MatchedChunk> match_chunks(const DcpMetadata& metadata, const DcpEnt
     }
   }
   while (next < order.size()) skip_unused();
-  std::stable_sort(matched.begin(), matched.end(),
-                   [](const MatchedChunk& a, const MatchedChunk& b) { return a.chunk < b.chunk; });
+  const auto in_list_order = [](const MatchedChunk& a, const MatchedChunk& b) {
+    return a.chunk < b.chunk;
+  };
+  if (!std::is_sorted(matched.begin(), matched.end(), in_list_order))
+    std::stable_sort(matched.begin(), matched.end(), in_list_order);
   return matched;
 }
 

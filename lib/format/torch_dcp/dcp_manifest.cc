@@ -17,6 +17,7 @@
 #include "lib/format/torch_dcp/dcp_files.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
+#include "lib/format/torch_dcp/plain_metadata.h"
 #include "lib/format/torch_dcp/regrouped_chunk.h"
 #include "lib/format/torch_dcp/value_items.h"
 
@@ -28,6 +29,13 @@ Bytes read_whole(const Directory& directory, const std::string& name) {
     const auto file = directory.open(name);
     const ByteWindow window = ByteWindow::whole(*file);
     return window.read(0, window.length);
+  });
+}
+
+std::optional<DcpMetadata> read_plain(const Directory& directory, const std::string& name) {
+  return in_file(name, [&] {
+    const auto file = directory.open(name);
+    return read_plain_metadata(ByteWindow::whole(*file), name);
   });
 }
 
@@ -201,9 +209,13 @@ class Builder {
 
   void add_tensor(std::uint32_t e) {
     DcpEntry& entry = metadata_.entries[e];
+    const std::vector<MatchedChunk> matched =
+        match_chunks(metadata_, entry, items_of(e), findings_);
     std::vector<Chunk> chunks;
     std::vector<Source> sources;
-    for (const MatchedChunk& match : match_chunks(metadata_, entry, items_of(e), findings_)) {
+    chunks.reserve(matched.size());
+    sources.reserve(matched.size());
+    for (const MatchedChunk& match : matched) {
       if (match.item == MatchedChunk::kNoItem) continue;
       const DcpStorage& item = metadata_.storage[match.item];
       is_present(item, entry.name);  // the chunk stays, so that coverage is judged on its own
@@ -279,6 +291,9 @@ DcpMetadata read_metadata(const Place& place, bool list_globals) {
   const Directory& directory = *place.directory;
   if (directory.stat(kMetadataFile)) {
     const std::string name(kMetadataFile);
+    if (!list_globals) {
+      if (auto plain = read_plain(directory, name)) return std::move(*plain);
+    }
     return parse_metadata(read_whole(directory, name), name, list_globals);
   }
   std::vector<DcpMetadata> ranks;

@@ -5,6 +5,7 @@
 #include <tessera/base/text.h>
 #include <tessera/state/roles.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -40,10 +41,13 @@ class OutputBuilder {
     note_losses(source_.state, plan_.notes);
     const SavePlan save = plan_save(source_, request_, keep, options_.placements);
     std::size_t next = 0;
+    plan_.chunks.reserve(save.items.size());
+    plan_.segments.reserve(3 * save.items.size() + 1);
+    renderer_->reserve_items(save.items.size());
     for (std::int64_t rank = 0; rank < save.world_size; ++rank) {
       begin_file(data_file_name(rank));
       for (; next < save.items.size() && save.items[next].rank == rank; ++next) {
-        add_item(save.items[next]);
+        add_item(save, save.items[next]);
       }
       end_file();
     }
@@ -144,18 +148,19 @@ class OutputBuilder {
     offset_ += length;
   }
 
-  void add_item(const PlannedItem& planned) {
+  void add_item(const SavePlan& save, const PlannedItem& planned) {
     const OutputEntry& entry = renderer_->entries()[number_[planned.entry]];
+    const bool is_tensor = entry.written.is_tensor;
+    Box box = is_tensor ? save.box_of(planned, entry.written.spec.shape) : Box();
     OutputItem item;
     item.entry = number_[planned.entry];
     item.rank = static_cast<std::uint32_t>(planned.rank);
     item.offset = offset_;
-    if (entry.written.is_tensor) {
+    const TorchArchiveLayout& archive = layout_of(item.entry, entry, box.shape);
+    if (is_tensor) {
       item.chunk = plan_.chunks.size();
-      plan_.chunks.push_back(Chunk::whole_of(planned.box));
+      plan_.chunks.push_back(Chunk::whole_of(std::move(box)));
     }
-    const TorchArchiveLayout archive =
-        in_tensor(entry.written.name, [&] { return renderer_->layout(entry, planned.box.shape); });
     item.length = archive.size_bytes();
     const std::uint64_t number = renderer_->items().size();
     TESSERA_CHECK(archive.pieces().size() < (std::size_t{1} << kPieceBits));
@@ -163,6 +168,17 @@ class OutputBuilder {
       add_piece(entry, planned.tensor, item.chunk, archive.pieces()[p], number << kPieceBits | p);
     }
     renderer_->add_item(item);
+  }
+
+  /// Of an entry, the chunks of most ranks have one shape.
+  const TorchArchiveLayout& layout_of(std::uint32_t number, const OutputEntry& entry,
+                                      const Shape& shape) {
+    last_layouts_.resize(renderer_->entries().size());
+    auto& last = last_layouts_[number];
+    if (!last || last->first != shape)
+      last.emplace(shape,
+                   in_tensor(entry.written.name, [&] { return renderer_->layout(entry, shape); }));
+    return last->second;
   }
 
   void add_piece(const OutputEntry& entry, std::uint32_t tensor, std::uint64_t chunk,
@@ -184,7 +200,7 @@ class OutputBuilder {
 
   void add_metadata() {
     begin_file(std::string(kMetadataFile));
-    add_segment(Segment::Kind::kLiteral, renderer_->metadata(plan_).size(), 0, kMetadataPayload);
+    add_segment(Segment::Kind::kLiteral, renderer_->metadata_bytes(plan_), 0, kMetadataPayload);
     end_file();
   }
 
@@ -194,6 +210,7 @@ class OutputBuilder {
   OutputPlan plan_;
   std::shared_ptr<DcpRenderer> renderer_;
   std::vector<std::uint32_t> number_;  // source entry -> written entry
+  std::vector<std::optional<std::pair<Shape, TorchArchiveLayout>>> last_layouts_;  // by entry
   std::uint64_t offset_ = 0;
 };
 

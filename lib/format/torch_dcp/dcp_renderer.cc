@@ -44,18 +44,28 @@ TorchArchiveLayout DcpRenderer::layout(const OutputEntry& entry, const Shape& sh
   return TorchArchiveLayout(entry.value, entry.tensors, std::string(kPrefix));
 }
 
-Bytes DcpRenderer::metadata(const OutputPlan& plan) const {
+std::vector<WrittenEntry> DcpRenderer::written_entries() const {
   std::vector<WrittenEntry> entries;
   entries.reserve(this->entries().size());
   for (const OutputEntry& entry : this->entries()) entries.push_back(entry.written);
-  std::vector<WrittenItem> items;
-  items.reserve(this->items().size());
-  for (const OutputItem& item : this->items()) {
-    const bool is_tensor = this->entries()[item.entry].written.is_tensor;
-    items.push_back({item.entry, item.rank, item.offset, item.length,
-                     is_tensor ? &plan.chunks[item.chunk].box : nullptr});
-  }
-  return render_metadata(entries, items);
+  return entries;
+}
+
+WrittenItem DcpRenderer::written_item(const OutputPlan& plan, std::size_t i) const {
+  const OutputItem& item = items()[i];
+  const bool is_tensor = entries()[item.entry].written.is_tensor;
+  return {item.entry, item.rank, item.offset, item.length,
+          is_tensor ? &plan.chunks[item.chunk].box : nullptr};
+}
+
+Bytes DcpRenderer::metadata(const OutputPlan& plan) const {
+  return render_metadata(written_entries(), items().size(),
+                         [&](std::size_t i) { return written_item(plan, i); });
+}
+
+std::uint64_t DcpRenderer::metadata_bytes(const OutputPlan& plan) const {
+  return count_metadata(written_entries(), items().size(),
+                        [&](std::size_t i) { return written_item(plan, i); });
 }
 
 Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment,

@@ -50,10 +50,12 @@ class DcpRenderer final : public OutputRenderer {
   const std::vector<OutputEntry>& entries() const { return content_->entries; }
   const std::vector<OutputItem>& items() const { return content_->items; }
   void add_item(const OutputItem& item) { content_->items.push_back(item); }
+  void reserve_items(std::size_t count) { content_->items.reserve(count); }
 
   /// The archive of one item. `shape`: of the chunk; values: ignored.
   TorchArchiveLayout layout(const OutputEntry& entry, const Shape& shape) const;
   Bytes metadata(const OutputPlan& plan) const;
+  std::uint64_t metadata_bytes(const OutputPlan& plan) const;
 
   Bytes render(const OutputPlan& plan, std::size_t segment, const SegmentCrc& crc) const override;
   std::shared_ptr<const OutputRenderer> with_values(
@@ -75,6 +77,8 @@ class DcpRenderer final : public OutputRenderer {
     std::string quant;
     auto operator<=>(const LayoutKey&) const = default;
   };
+  std::vector<WrittenEntry> written_entries() const;
+  WrittenItem written_item(const OutputPlan& plan, std::size_t i) const;
   TorchArchiveLayout tensor_layout(const OutputEntry& entry, const Shape& shape) const;
 
   std::shared_ptr<Content> content_;

@@ -17,15 +17,33 @@ constexpr std::string_view kVersion = "1.0.0";
 constexpr std::size_t kPicklerBatch =
     1000;  // pairs or elements per opcode, as Python's pickler batches
 
+/// Texts and classes that stand in every chunk: looked up once, then known by their place in the
+/// memo.
+struct Word {
+  std::string_view text;
+  std::optional<std::uint32_t> memo = std::nullopt;
+};
+struct Class {
+  std::string_view module;
+  std::string_view name;
+  std::optional<std::uint32_t> memo = std::nullopt;
+};
+
 class MetadataWriter {
  public:
-  MetadataWriter(const std::vector<WrittenEntry>& entries, const std::vector<WrittenItem>& items)
-      : entries_(entries), items_(items) {
+  MetadataWriter(const std::vector<WrittenEntry>& entries, std::size_t items, const ItemAt& item,
+                 PickleEmitter::Output output)
+      : entries_(entries), items_(items), item_(item), out_(output), names_(entries.size()) {
     group_items();
   }
 
+  std::uint64_t length() {
+    run();
+    return out_.length();
+  }
+
   Bytes run() {
-    begin_object(kMetadataModule, "Metadata");
+    begin_object(metadata_);
     out_.string("state_dict_metadata");
     state_dict_metadata();
     out_.string("planner_data");
@@ -44,21 +62,42 @@ class MetadataWriter {
   /// Positions of items by entry, and each item's position in its entry's chunk list.
   void group_items() {
     first_.assign(entries_.size() + 1, 0);
-    for (const WrittenItem& item : items_) ++first_[item.entry + 1];
+    for (std::size_t i = 0; i < items_; ++i) ++first_[item_(i).entry + 1];
     for (std::size_t e = 0; e < entries_.size(); ++e) first_[e + 1] += first_[e];
-    std::vector<std::uint64_t> next(first_.begin(), first_.end() - 1);
-    by_entry_.resize(items_.size());
-    position_.resize(items_.size());
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-      const std::uint32_t e = items_[i].entry;
+    std::vector<std::uint32_t> next(first_.begin(), first_.end() - 1);
+    by_entry_.resize(items_);
+    position_.resize(items_);
+    for (std::size_t i = 0; i < items_; ++i) {
+      const std::uint32_t e = item_(i).entry;
       position_[i] = next[e] - first_[e];
-      by_entry_[next[e]++] = i;
+      by_entry_[next[e]++] = static_cast<std::uint32_t>(i);
+    }
+  }
+
+  void word(Word& word) {
+    known(word.memo, [&] { return out_.string(word.text); });
+  }
+  /// The name of an entry, as the first of its two dicts has it.
+  void name(std::size_t entry) {
+    known(names_[entry], [&] { return out_.string(entries_[entry].name); });
+  }
+  void file_name(std::int64_t rank) {
+    const auto number = static_cast<std::size_t>(rank);
+    if (number >= files_.size()) files_.resize(number + 1);
+    known(files_[number], [&] { return out_.string(data_file_name(rank)); });
+  }
+  template <class First>
+  void known(std::optional<std::uint32_t>& memo, First&& first) {
+    if (memo) {
+      out_.get(*memo);
+    } else {
+      memo = first();
     }
   }
 
   /// An instance without arguments; its attributes follow as pairs, until end_object().
-  void begin_object(std::string_view module, std::string_view name) {
-    instance(module, name);
+  void begin_object(Class& cls) {
+    instance(cls);
     out_.empty_dict();
     out_.mark();
   }
@@ -66,8 +105,8 @@ class MetadataWriter {
     out_.set_items();
     out_.build();
   }
-  void instance(std::string_view module, std::string_view name) {
-    out_.global(module, name);
+  void instance(Class& cls) {
+    known(cls.memo, [&] { return out_.global(cls.module, cls.name); });
     out_.empty_tuple();
     out_.new_object();
   }
@@ -83,7 +122,7 @@ class MetadataWriter {
   }
 
   void size(std::span<const std::int64_t> numbers) {
-    out_.global("torch", "Size");
+    known(size_.memo, [&] { return out_.global(size_.module, size_.name); });
     out_.mark();
     for (const std::int64_t n : numbers) out_.integer(n);
     out_.tuple();
@@ -96,18 +135,18 @@ class MetadataWriter {
     batches(
         entries_.size(),
         [&](std::size_t e) {
-          out_.string(entries_[e].name);
+          name(e);
           if (entries_[e].is_tensor) {
             tensor(e);
           } else {
-            instance(kMetadataModule, "BytesStorageMetadata");  // no attributes, so no BUILD
+            instance(bytes_metadata_);  // no attributes, so no BUILD
           }
         },
         [&] { out_.set_items(); });
   }
 
   void tensor(std::size_t e) {
-    begin_object(kMetadataModule, "TensorStorageMetadata");
+    begin_object(tensor_metadata_);
     out_.string("properties");
     properties(entries_[e].spec.dtype);
     out_.string("size");
@@ -117,11 +156,11 @@ class MetadataWriter {
     batches(
         first_[e + 1] - first_[e],
         [&](std::size_t i) {
-          const Box& box = *items_[by_entry_[first_[e] + i]].box;
-          begin_object(kMetadataModule, "ChunkStorageMetadata");
-          out_.string("offsets");
+          const Box& box = *item_(by_entry_[first_[e] + i]).box;
+          begin_object(chunk_metadata_);
+          word(offsets_);
           size(box.origin);
-          out_.string("sizes");
+          word(sizes_);
           size(box.shape.extents());
           end_object();
         },
@@ -133,7 +172,7 @@ class MetadataWriter {
   void properties(DType dtype) {
     const auto found = properties_.find(dtype);
     if (found != properties_.end()) return out_.get(found->second);
-    instance(kMetadataModule, "TensorProperties");
+    instance(tensor_properties_);
     const std::uint32_t memo = out_.put();
     out_.mark();
     out_.global("torch", torch_name(dtype));
@@ -169,7 +208,7 @@ class MetadataWriter {
     batches(
         entries_.size(),
         [&](std::size_t e) {
-          out_.string(entries_[e].name);
+          name(e);
           out_.mark();
           if (entries_[e].path.empty()) out_.string(entries_[e].name);
           bool top = true;
@@ -192,30 +231,30 @@ class MetadataWriter {
   void storage_data() {
     out_.empty_dict();
     batches(
-        items_.size(),
+        items_,
         [&](std::size_t i) {
-          index(i);
-          begin_object(kFilesystemModule, "_StorageInfo");
-          out_.string("relative_path");
-          out_.string(data_file_name(items_[i].rank));
-          out_.string("offset");
-          out_.integer(static_cast<std::int64_t>(items_[i].offset));
-          out_.string("length");
-          out_.integer(static_cast<std::int64_t>(items_[i].length));
+          const WrittenItem item = item_(i);
+          index(i, item);
+          begin_object(storage_info_);
+          word(relative_path_);
+          file_name(item.rank);
+          word(offset_);
+          out_.integer(static_cast<std::int64_t>(item.offset));
+          word(length_);
+          out_.integer(static_cast<std::int64_t>(item.length));
           end_object();
         },
         [&] { out_.set_items(); });
   }
 
-  void index(std::size_t i) {
-    const WrittenItem& item = items_[i];
-    begin_object(kMetadataModule, "MetadataIndex");
-    out_.string("fqn");
-    out_.string(entries_[item.entry].name);
-    out_.string("index");
+  void index(std::size_t i, const WrittenItem& item) {
+    begin_object(metadata_index_);
+    word(fqn_);
+    name(item.entry);
+    word(index_);
     if (item.box) {
       out_.integer(static_cast<std::int64_t>(position_[i]));
-      out_.string("offset");
+      word(offset_);
       size(item.box->origin);
     } else {
       out_.none();
@@ -224,11 +263,24 @@ class MetadataWriter {
   }
 
   const std::vector<WrittenEntry>& entries_;
-  const std::vector<WrittenItem>& items_;
-  std::vector<std::uint64_t> first_;
-  std::vector<std::uint64_t> by_entry_;
-  std::vector<std::uint64_t> position_;
+  std::size_t items_;
+  const ItemAt& item_;
+  std::vector<std::uint32_t> first_;
+  std::vector<std::uint32_t> by_entry_;
+  std::vector<std::uint32_t> position_;
   PickleEmitter out_;
+  std::vector<std::optional<std::uint32_t>> names_;
+  std::vector<std::optional<std::uint32_t>> files_;  // by rank
+  Word offsets_{"offsets"}, sizes_{"sizes"}, offset_{"offset"}, length_{"length"};
+  Word relative_path_{"relative_path"}, fqn_{"fqn"}, index_{"index"};
+  Class size_{"torch", "Size"};
+  Class metadata_{kMetadataModule, "Metadata"};
+  Class bytes_metadata_{kMetadataModule, "BytesStorageMetadata"};
+  Class tensor_metadata_{kMetadataModule, "TensorStorageMetadata"};
+  Class chunk_metadata_{kMetadataModule, "ChunkStorageMetadata"};
+  Class tensor_properties_{kMetadataModule, "TensorProperties"};
+  Class metadata_index_{kMetadataModule, "MetadataIndex"};
+  Class storage_info_{kFilesystemModule, "_StorageInfo"};
   std::map<DType, std::uint32_t> properties_;
   std::optional<std::uint32_t> layout_;
   std::optional<std::uint32_t> memory_format_;
@@ -236,9 +288,14 @@ class MetadataWriter {
 
 }  // namespace
 
-Bytes render_metadata(const std::vector<WrittenEntry>& entries,
-                      const std::vector<WrittenItem>& items) {
-  return MetadataWriter(entries, items).run();
+Bytes render_metadata(const std::vector<WrittenEntry>& entries, std::size_t items,
+                      const ItemAt& item) {
+  return MetadataWriter(entries, items, item, PickleEmitter::Output::kBytes).run();
+}
+
+std::uint64_t count_metadata(const std::vector<WrittenEntry>& entries, std::size_t items,
+                             const ItemAt& item) {
+  return MetadataWriter(entries, items, item, PickleEmitter::Output::kLength).length();
 }
 
 }  // namespace tessera::dcp

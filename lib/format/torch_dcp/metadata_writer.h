@@ -6,6 +6,7 @@
 #include <tessera/tensor/box.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,14 @@ struct WrittenItem {
   const Box* box = nullptr;
 };
 
-/// `items`: in file order. Chunks of one entry are listed in that order. Pure.
-Bytes render_metadata(const std::vector<WrittenEntry>& entries,
-                      const std::vector<WrittenItem>& items);
+/// Item `i`, by value: there may be millions.
+using ItemAt = std::function<WrittenItem(std::size_t i)>;
+
+/// Items in file order. Chunks of one entry are listed in that order. Pure.
+Bytes render_metadata(const std::vector<WrittenEntry>& entries, std::size_t items,
+                      const ItemAt& item);
+/// How long that is.
+std::uint64_t count_metadata(const std::vector<WrittenEntry>& entries, std::size_t items,
+                             const ItemAt& item);
 
 }  // namespace tessera::dcp

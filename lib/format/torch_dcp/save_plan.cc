@@ -36,13 +36,27 @@ Mesh target_mesh(const TargetRequest& request) {
   return *request.mesh;
 }
 
-/// A part of the state before its rank is chosen. `holders` empty: every rank.
+/// A part of the state before its rank is chosen.
 struct Candidate {
+  static constexpr std::uint32_t kEveryRank = 0xffffffff;
+  static constexpr std::uint32_t kNone = 0xffffffff;
+
   PlannedItem item;
-  std::uint64_t weight = 1;
-  std::int64_t first_rank = 0;
-  std::vector<std::uint32_t> holders;
+  std::uint32_t first_rank = 0;
+  std::uint32_t holder = kEveryRank;  // the first one
+  std::uint32_t more = kNone;         // the others: place in Planner::holders_
 };
+
+/// Positions of `values`, by value (each below `limit`), equal ones in their order.
+template <class Key>
+std::vector<std::uint32_t> by_number(std::size_t count, std::size_t limit, Key&& key) {
+  std::vector<std::uint32_t> next(limit + 1, 0);
+  for (std::size_t i = 0; i < count; ++i) ++next[key(i) + 1];
+  for (std::size_t v = 0; v < limit; ++v) next[v + 1] += next[v];
+  std::vector<std::uint32_t> order(count);
+  for (std::size_t i = 0; i < count; ++i) order[next[key(i)]++] = static_cast<std::uint32_t>(i);
+  return order;
+}
 
 class Planner {
  public:
@@ -60,38 +74,50 @@ class Planner {
       const StateEntry& entry = source_.state.entries[e];
       in_tensor(entry.name, [&] { add(e, entry); });
     }
-    choose_ranks();
+    if (candidates_.size() >= Candidate::kNone)
+      fail(Code::kUnsupported, "more than 2^32 - 2 items in one checkpoint");
+    const auto ranks = static_cast<std::size_t>(world_size_);
+    const std::vector<std::uint32_t> order = by_number(
+        candidates_.size(), ranks, [this](std::size_t i) { return candidates_[i].first_rank; });
+    choose_ranks(order);
     SavePlan plan;
     plan.world_size = world_size_;
-    plan.items.reserve(candidates_.size());
-    for (Candidate& c : candidates_) plan.items.push_back(std::move(c.item));
-    std::stable_sort(plan.items.begin(), plan.items.end(),
-                     [](const PlannedItem& a, const PlannedItem& b) { return key(a) < key(b); });
+    plan.boxes = std::move(boxes_);
+    plan.items.reserve(order.size());
+    for (const std::uint32_t place : by_number(
+             order.size(), ranks, [&](std::size_t i) { return candidates_[order[i]].item.rank; }))
+      plan.items.push_back(candidates_[order[place]].item);
+    sort_each_rank(plan.items);
     return plan;
   }
 
  private:
-  static std::tuple<std::int64_t, bool, std::uint32_t> key(const PlannedItem& item) {
+  /// Values first, then tensors, each in the source's order. Mostly they are so already.
+  static void sort_each_rank(std::vector<PlannedItem>& items) {
+    const auto less = [](const PlannedItem& a, const PlannedItem& b) { return key(a) < key(b); };
+    if (std::ranges::is_sorted(items, less)) return;
+    for (auto first = items.begin(); first != items.end();) {
+      const auto last = std::find_if(
+          first, items.end(), [&](const PlannedItem& item) { return item.rank != first->rank; });
+      std::stable_sort(first, last, less);
+      first = last;
+    }
+  }
+  static std::tuple<std::uint32_t, bool, std::uint32_t> key(const PlannedItem& item) {
     return {item.rank, item.tensor != kValueTensor, item.entry};
   }
 
   void add(std::uint32_t e, const StateEntry& entry) {
     Candidate whole;
     whole.item.entry = e;
-    if (!entry.value.is_tensor()) {
-      candidates_.push_back(std::move(whole));
-      return;
+    if (entry.value.is_tensor()) {
+      const std::uint32_t index = entry.value.tensor_index();
+      const Shape& shape = source_.tensors[index].spec.shape;
+      whole.item.tensor = index;
+      if (sharded_[index] && world_size_ > 1)
+        return add_parts(whole, layout_of(entry.name, shape), shape);
     }
-    const std::uint32_t index = entry.value.tensor_index();
-    const TensorSpec& spec = source_.tensors[index].spec;
-    whole.item.tensor = index;
-    whole.item.box = Box::whole(spec.shape);
-    whole.weight = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(spec.size_bytes()));
-    if (!sharded_[index] || world_size_ == 1) {
-      candidates_.push_back(std::move(whole));
-    } else {
-      add_parts(whole, layout_of(entry.name, spec.shape), spec.shape);
-    }
+    candidates_.push_back(whole);
   }
 
   Layout layout_of(const std::string& name, const Shape& shape) const {
@@ -104,51 +130,97 @@ class Planner {
 
   /// One candidate per distinct part; parts of several ranks share one.
   void add_parts(const Candidate& whole, const Layout& layout, const Shape& shape) {
+    const std::vector<Placement>& placements = layout.placements();
+    const bool plain = placements.size() == 1 && placements[0].kind == Placement::Kind::kShard &&
+                       placements[0].dim < shape.rank();
+    if (plain) return add_slices(whole, placements[0].dim, shape);
     std::map<std::vector<std::int64_t>, std::size_t> known;  // origin -> candidate
-    for (std::int64_t rank = 0; rank < world_size_; ++rank) {
+    for (std::uint32_t rank = 0; rank < world_size_; ++rank) {
       for (Chunk& chunk : layout.chunks_of(rank, shape)) {
         if (!chunk.is_whole_box()) {
           fail(Code::kUnsupported, "torch-dcp stores boxes; a flat placement has other parts");
         }
         const auto [found, fresh] = known.emplace(chunk.box.origin, candidates_.size());
         if (fresh) {
-          Candidate part = whole;
-          part.item.box = std::move(chunk.box);
-          part.first_rank = rank;
-          candidates_.push_back(std::move(part));
-        } else if (candidates_[found->second].item.box.shape != chunk.box.shape) {
-          keep_fuller(candidates_[found->second], std::move(chunk.box), rank);
-          continue;
+          add_listed(whole, std::move(chunk.box), rank);
+        } else {
+          share(candidates_[found->second], std::move(chunk.box), rank);
         }
-        candidates_[found->second].holders.push_back(static_cast<std::uint32_t>(rank));
       }
     }
+  }
+
+  /// What chunks_of() says of one mesh dim that cuts one dim, without a box for each part: the
+  /// empty ones of the last ranks are one.
+  void add_slices(const Candidate& whole, int dim, const Shape& shape) {
+    const std::int64_t extent = shape[dim];
+    for (std::uint32_t rank = 0; rank < world_size_; ++rank) {
+      const RowRange rows = chunk_rows(extent, world_size_, rank);
+      const bool empty = rows.begin == rows.end;
+      if (empty && rank > 0 &&
+          chunk_rows(extent, world_size_, rank - 1).end ==
+              chunk_rows(extent, world_size_, rank - 1).begin) {
+        add_holder(candidates_.back(), rank);
+        continue;
+      }
+      Candidate part = whole;
+      part.item.dim = dim;
+      part.item.begin = empty ? extent : rows.begin;
+      part.item.end = empty ? extent : rows.end;
+      part.first_rank = part.holder = rank;
+      candidates_.push_back(part);
+    }
+  }
+
+  void add_listed(const Candidate& whole, Box box, std::uint32_t rank) {
+    Candidate part = whole;
+    part.item.dim = PlannedItem::kListed;
+    part.item.begin = static_cast<std::int64_t>(boxes_.size());
+    part.first_rank = part.holder = rank;
+    boxes_.push_back(std::move(box));
+    candidates_.push_back(part);
+  }
+
+  void add_holder(Candidate& candidate, std::uint32_t rank) {
+    if (candidate.more == Candidate::kNone) {
+      candidate.more = static_cast<std::uint32_t>(holders_.size());
+      holders_.emplace_back();
+    }
+    holders_[candidate.more].push_back(rank);
   }
 
   /// Two parts with one origin would have one key; only an empty one can share it, and gives way.
-  static void keep_fuller(Candidate& candidate, Box box, std::int64_t rank) {
+  void share(Candidate& candidate, Box box, std::uint32_t rank) {
+    Box& known = boxes_[static_cast<std::size_t>(candidate.item.begin)];
+    if (known.shape == box.shape) return add_holder(candidate, rank);
     if (box.empty()) return;
-    TESSERA_CHECK(candidate.item.box.empty());
-    candidate.item.box = std::move(box);
-    candidate.holders = {static_cast<std::uint32_t>(rank)};
+    TESSERA_CHECK(known.empty());
+    known = std::move(box);
+    candidate.holder = rank;
+    if (candidate.more != Candidate::kNone) holders_[candidate.more].clear();
   }
 
-  void choose_ranks() {
-    std::stable_sort(
-        candidates_.begin(), candidates_.end(),
-        [](const Candidate& a, const Candidate& b) { return a.first_rank < b.first_rank; });
+  /// In `order`: the holder with the least bytes so far, the first of them where several have.
+  void choose_ranks(const std::vector<std::uint32_t>& order) {
     std::vector<std::uint64_t> load(static_cast<std::size_t>(world_size_), 0);
-    for (Candidate& c : candidates_) {
-      std::size_t chosen = 0;
-      if (c.holders.empty()) {
-        chosen = static_cast<std::size_t>(std::ranges::min_element(load) - load.begin());
-      } else {
-        chosen = *std::ranges::min_element(
-            c.holders, [&](std::uint32_t a, std::uint32_t b) { return load[a] < load[b]; });
+    for (const std::uint32_t place : order) {
+      Candidate& c = candidates_[place];
+      std::uint32_t chosen = c.holder;
+      if (chosen == Candidate::kEveryRank) {
+        chosen = static_cast<std::uint32_t>(std::ranges::min_element(load) - load.begin());
+      } else if (c.more != Candidate::kNone) {
+        for (const std::uint32_t other : holders_[c.more])
+          if (load[other] < load[chosen]) chosen = other;
       }
-      load[chosen] += c.weight;
-      c.item.rank = static_cast<std::int64_t>(chosen);
+      load[chosen] += weight(c.item);
+      c.item.rank = chosen;
     }
+  }
+
+  std::uint64_t weight(const PlannedItem& item) const {
+    if (item.tensor == kValueTensor) return 1;
+    const TensorSpec& spec = source_.tensors[item.tensor].spec;
+    return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(spec.size_bytes()));
   }
 
   const Manifest& source_;
@@ -158,9 +230,20 @@ class Planner {
   std::int64_t world_size_;
   std::vector<bool> sharded_;
   std::vector<Candidate> candidates_;
+  std::vector<std::vector<std::uint32_t>> holders_;
+  std::vector<Box> boxes_;  // of candidates that are kListed
 };
 
 }  // namespace
+
+Box SavePlan::box_of(const PlannedItem& item, const Shape& shape) const {
+  if (item.dim == PlannedItem::kListed) return boxes[static_cast<std::size_t>(item.begin)];
+  Box box = Box::whole(shape);
+  if (item.dim == PlannedItem::kWhole) return box;
+  box.origin[static_cast<std::size_t>(item.dim)] = item.begin;
+  box.shape[item.dim] = item.end - item.begin;
+  return box;
+}
 
 std::optional<std::vector<Placement>> asked_placements(const Mesh& mesh,
                                                        const TargetRequest& request,
@@ -199,8 +282,16 @@ SavePlan listed_parts(const Manifest& source, const TargetRequest& request,
     TESSERA_CHECK(part.entry < keep.size() && part.rank >= 0 && part.rank < plan.world_size);
     if (!keep[part.entry]) continue;
     const Value& value = source.state.entries[part.entry].value;
-    plan.items.push_back(
-        {part.entry, value.is_tensor() ? value.tensor_index() : kValueTensor, part.rank, part.box});
+    PlannedItem item;
+    item.entry = part.entry;
+    item.rank = static_cast<std::uint32_t>(part.rank);
+    if (value.is_tensor()) {
+      item.tensor = value.tensor_index();
+      item.dim = PlannedItem::kListed;
+      item.begin = static_cast<std::int64_t>(plan.boxes.size());
+      plan.boxes.push_back(part.box);
+    }
+    plan.items.push_back(item);
   }
   std::ranges::stable_sort(plan.items, {}, &PlannedItem::rank);
   return plan;

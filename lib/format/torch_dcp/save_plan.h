@@ -21,18 +21,29 @@ namespace tessera::dcp {
 
 inline constexpr std::uint32_t kValueTensor = 0xffffffffu;
 
-/// One item of the output. For a value, `box` is unused.
+/// One item of the output, packed: there may be millions.
 struct PlannedItem {
+  static constexpr std::int32_t kWhole = -1;
+  static constexpr std::int32_t kListed = -2;
+
   std::uint32_t entry = 0;              // in Manifest::state.entries
   std::uint32_t tensor = kValueTensor;  // in Manifest::tensors
-  std::int64_t rank = 0;                // who stores it
-  Box box;
+  std::uint32_t rank = 0;               // who stores it
+  /// Its part of the tensor: [begin, end) of this dim and all of the others; kWhole: all of it;
+  /// kListed: SavePlan::boxes[begin]. For a value: unused.
+  std::int32_t dim = kWhole;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
 };
+static_assert(sizeof(PlannedItem) == 32);
 
 struct SavePlan {
   std::int64_t world_size = 1;
   std::vector<PlannedItem>
       items;  // by rank; values first, then tensors; each in the source's order
+  std::vector<Box> boxes;
+
+  Box box_of(const PlannedItem& item, const Shape& shape) const;
 };
 
 /// A format's own default for a tensor that no --placements glob matches.
