@@ -1,9 +1,12 @@
 #include "lib/ops/value_budget.h"
 
+#include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
 
 #include <cstdint>
+#include <limits>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -77,13 +80,61 @@ class DistinctNodes {
   std::vector<const Value*> open_;
 };
 
+/// What values expand to at least, each shared node looked at once: objects count as one.
+class Expansion {
+ public:
+  std::uint64_t of(const Value& value) {
+    if (value.node_id() == nullptr) return 1;
+    if (const auto known = known_.find(value.node_id()); known != known_.end())
+      return known->second;
+    return known_[value.node_id()] = sum(1, inside(value));
+  }
+  static std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
+    return checked_add(a, b).value_or(std::numeric_limits<std::uint64_t>::max());
+  }
+
+ private:
+  std::uint64_t inside(const Value& value) {
+    std::uint64_t count = 0;
+    switch (value.kind()) {
+      case Value::Kind::kString:
+      case Value::Kind::kBytes:
+      case Value::Kind::kByteArray:
+      case Value::Kind::kBytesIo:
+        return value.as_string().size() / 16;
+      case Value::Kind::kList:
+      case Value::Kind::kTuple:
+      case Value::Kind::kSet:
+      case Value::Kind::kFrozenSet:
+        for (const Value& item : value.as_list()) count = sum(count, of(item));
+        return count;
+      case Value::Kind::kDict:
+      case Value::Kind::kOrderedDict:
+        for (const auto& [key, item] : value.as_dict())
+          count = sum(count, sum(key.is_string() ? inside(key) : of(key), of(item)));
+        return count;
+      default:
+        return 0;
+    }
+  }
+
+  std::unordered_map<const void*, std::uint64_t> known_;
+};
+
 }  // namespace
 
 ValueBudget printing_budget(const StateDict& state) {
   DistinctNodes nodes;
-  for (const StateEntry& entry : state.entries)
-    if (!entry.value.is_tensor()) nodes.add(entry.value);
-  return ValueBudget(kValueNodes + 2 * nodes.count());
+  Expansion expansion;
+  std::uint64_t least = 0;
+  for (const StateEntry& entry : state.entries) {
+    if (entry.value.is_tensor()) continue;
+    nodes.add(entry.value);
+    least = Expansion::sum(least, expansion.of(entry.value));
+  }
+  const ValueBudget budget(kValueNodes + 2 * nodes.count());
+  ValueBudget(budget).spend(least);  // before any of it is made
+  return budget;
 }
 
 void require_printable(const StateDict& state) {

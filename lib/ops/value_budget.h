@@ -8,7 +8,7 @@
 namespace tessera {
 
 /// 2^20 nodes, and twice what the values hold with each shared node counted once; 16 bytes of text
-/// count as one node.
+/// count as one node. Throws kCorrupt where they are sure to expand past that.
 ValueBudget printing_budget(const StateDict& state);
 
 /// Throws kCorrupt where values expand past their budget: a result that holds them could be
