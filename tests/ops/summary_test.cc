@@ -82,7 +82,9 @@ TEST_CASE("what summary and ls read does not grow with the tensors") {
     OpenedCheckpoint opened = open_checkpoint(counting, out);
     CHECK(summarize(opened).tensor_bytes == 4 << 20);
     CHECK(list_tensors(opened).tensors.size() == 2);
-    CHECK(counting.total().bytes_read < kSmall);
+    // The header's MiB is read whole, to be held against the seal; archives have sums of their own.
+    const bool has_header = std::string_view(format) == "safetensors";
+    CHECK(counting.total().bytes_read < kSmall + (has_header ? kMiB : 0));
   }
 }
 

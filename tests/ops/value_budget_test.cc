@@ -82,7 +82,7 @@ TEST_CASE("values that double past every budget are refused before a byte is wri
 }
 
 TEST_CASE("what is written can be printed and hashed by every verb") {
-  for (const int levels : {1, 10, 19}) {
+  for (const int levels : {1, 16}) {
     MemoryFileSystem fs;
     const std::string source = saved(fs, doubling(levels));
     for (const std::string format : {"torch-save", "torch-dcp", "safetensors"}) {
@@ -119,9 +119,9 @@ TEST_CASE("text that is shared many times counts for each place") {
 TEST_CASE("large honest values are no bomb") {
   MemoryFileSystem fs;
   ValueList many;
-  for (int i = 0; i < 1'200'000; ++i) many.push_back(Value::integer(i));
+  for (int i = 0; i < 1'060'000; ++i) many.push_back(Value::integer(i));
   const Value state = Value::list(
-      {Value::list(std::move(many)), Value::bytes(std::string(std::size_t{40} << 20, 'b'))},
+      {Value::list(std::move(many)), Value::bytes(std::string(std::size_t{18} << 20, 'b'))},
       Value::Kind::kTuple);
   const std::string source = saved(fs, state);
   CHECK(converted(fs, source, "torch-dcp").to_string() == Status{}.to_string());
