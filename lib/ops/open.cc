@@ -40,8 +40,7 @@ void check_unique_names(const Manifest& manifest) {
   in_file(difference.file, [&] {
     fail(Code::kCorrupt, difference.message,
          "ckpt-inspect verify lists every file that differs; take those from another copy (or, "
-         "where "
-         "another program rewrote the checkpoint, remove the seal: its *tessera*.json)");
+         "where another program rewrote the checkpoint, remove the seal: its *tessera*.json)");
   });
   TESSERA_CHECK(false);
 }
@@ -52,7 +51,11 @@ class ManifestReader {
   ManifestReader(const FormatDriver& driver, const OpenOptions& options, std::vector<Note>& notes)
       : driver_(driver), options_(options), tell_([this, &notes](const Note& difference) {
           if (options_.check_seal) refuse(difference);
-          notes.push_back(difference);
+          // A reader may open a file twice.
+          const bool known = std::ranges::any_of(notes, [&](const Note& note) {
+            return note.file == difference.file && note.message == difference.message;
+          });
+          if (!known) notes.push_back(difference);
         }) {}
 
   Manifest read(const Place& place, const std::optional<Seal>& seal) const {
