@@ -19,6 +19,10 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
           std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
 }
 
+std::vector<std::int64_t> sizes_of(const Shape& shape) {
+  return {shape.extents().begin(), shape.extents().end()};
+}
+
 bool fits(const at::Tensor& tensor, const Chunk& chunk) {
   return tensor.is_cpu() && !tensor.is_conj() && !tensor.is_neg() &&
          tensor.is_non_overlapping_and_dense() && (chunk.is_whole_box() || tensor.is_contiguous());
@@ -27,7 +31,7 @@ bool fits(const at::Tensor& tensor, const Chunk& chunk) {
 }  // namespace
 
 LiveTensor LiveMemory::piece(const std::string& name, const at::Tensor& local, at::ScalarType dtype,
-                             const Shape& shape, Chunk chunk, bool copied) {
+                             const Shape& shape, Chunk chunk, bool copied, bool is_buffer) {
   at::NoGradGuard no_grad;
   Held held{name, {}, local, {}, {}};
   if (copied || local.scalar_type() != dtype || !fits(local, chunk)) {
@@ -44,6 +48,8 @@ LiveTensor LiveMemory::piece(const std::string& name, const at::Tensor& local, a
   const bool no_range = piece.chunk.numel() == 0 && !piece.chunk.box.empty();
   if (!no_range) out.pieces.push_back(std::move(piece));
   out.owner = std::make_shared<at::Tensor>(memory);
+  out.copied_at_once = is_buffer;
+  if (!held.copy.defined() && !is_buffer) watch_->add(name, held.tensor);
   held_.push_back(std::move(held));
   return out;
 }
@@ -56,25 +62,27 @@ LiveTensor LiveMemory::second_name(const std::string& name, const std::string& f
   return out;
 }
 
-LiveTensor LiveMemory::whole(const std::string& name, const at::Tensor& local, Spread spread,
-                             bool fill) {
+LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, Spread spread,
+                              bool fill) {
   at::NoGradGuard no_grad;
   const auto cpu = at::TensorOptions(at::kCPU).dtype(local.scalar_type());
   LiveTensor out;
   out.spec = {dtype_of(local.scalar_type()), Shape(spread.shape)};
+  const Box box = spread.box();
   Held held{name, {}, local, {}, {}};
   if (fill) {
     const at::Tensor gathered = spread.gather(local);
     if (gathered.defined()) held.copy = gathered.to(cpu);
   } else if (spread.here()) {
-    held.copy = at::empty(spread.shape, cpu);
+    held.copy = at::empty(sizes_of(box.shape), cpu);
   }
   if (held.copy.defined()) {
     void* data = held.copy.numel() == 0 ? nullptr : held.copy.mutable_data_ptr();
-    out.pieces.push_back({Chunk::whole_of(Box::whole(out.spec.shape)), data, {}});
+    out.pieces.push_back({Chunk::whole_of(box), data, {}});
     out.owner = std::make_shared<at::Tensor>(held.copy);
   }
-  out.replicated = !spread.first_only;
+  out.replicated = spread.form == Spread::Form::kWhole ||
+                   (spread.form == Spread::Form::kRows && spread.shape.empty());
   held.spread = std::move(spread);
   held_.push_back(std::move(held));
   return out;
@@ -84,6 +92,7 @@ void LiveMemory::refresh() {
   at::NoGradGuard no_grad;
   for (Held& held : held_)
     if (held.copy.defined() && !held.spread) held.copy.copy_(held.tensor);
+  watch_->restart();
 }
 
 void LiveMemory::write_back(const std::unordered_set<std::string>& loaded) {

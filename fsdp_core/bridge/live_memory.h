@@ -6,51 +6,57 @@
 //   before a save   tensor -> copy          (refresh)
 //   after a load    copy -> tensor          (write_back, of the names that were filled)
 //
-// Whole values of sharded tensors are such copies too, gathered when they are added.
+// Whole values of sharded tensors, and equal rows of them, are such copies too, gathered when they
+// are added.
 //
 // Whatever a load fills gets its version counter moved, by which units see that what they gathered
 // is old.
 #include <ATen/core/Tensor.h>
 #include <tessera/state/live_state.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "fsdp_core/bridge/spread.h"
+#include "fsdp_core/bridge/version_watch.h"
 
 namespace tessera::fsdp {
 
 class LiveMemory {
  public:
   /// A LiveTensor of type `dtype` and shape `shape` of which `local` is `chunk`. `name` is its name
-  /// in the state; `copied`: never borrowed.
+  /// in the state; `copied`: never borrowed. `is_buffer`: may change in a forward.
   LiveTensor piece(const std::string& name, const at::Tensor& local, at::ScalarType dtype,
-                   const Shape& shape, Chunk chunk, bool copied = false);
+                   const Shape& shape, Chunk chunk, bool copied = false, bool is_buffer = false);
   /// As above, for a second name of memory that is borrowed already: a load proves that both names
   /// hold the same values.
   LiveTensor second_name(const std::string& name, const std::string& first, const at::Tensor& local,
                          at::ScalarType dtype, const Shape& shape, Chunk chunk);
 
-  /// The whole of what `local` is a shard of, as it is now, in an equal copy on every rank or on
-  /// the unit's first one alone (elsewhere the result has no piece). `fill`: false where the values
-  /// are going to be loaded. Collective over the unit's ranks, as write_back is then.
-  LiveTensor whole(const std::string& name, const at::Tensor& local, Spread spread, bool fill);
+  /// What `spread.form` says of what `local` is a shard of, as it is now: a copy, or no piece where
+  /// nothing is kept. `fill`: false where the values are going to be loaded. Collective over the
+  /// unit's ranks, as write_back is then.
+  LiveTensor spread(const std::string& name, const at::Tensor& local, Spread spread, bool fill);
 
   void refresh();
   /// Throws kCorrupt, naming both, where names of one tensor were given different values.
   void write_back(const std::unordered_set<std::string>& loaded);
+  /// Of all that is borrowed, from the last refresh on.
+  std::shared_ptr<const VersionWatch> watch() const { return watch_; }
 
  private:
   struct Held {
     std::string name;
     std::string first;  // second names: the other one
     at::Tensor tensor;
-    at::Tensor copy;  // undefined: borrowed, or a whole that is not here
+    at::Tensor copy;  // undefined: borrowed, or a spread that is not here
     std::optional<Spread> spread;
   };
   std::vector<Held> held_;
+  std::shared_ptr<VersionWatch> watch_ = std::make_shared<VersionWatch>();
 };
 
 }  // namespace tessera::fsdp

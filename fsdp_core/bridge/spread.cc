@@ -1,7 +1,6 @@
 #include "fsdp_core/bridge/spread.h"
 
 #include <ATen/ATen.h>
-#include <tessera/layout/layout.h>
 
 #include <algorithm>
 #include <numeric>
@@ -15,63 +14,123 @@ std::int64_t numel_of(const std::vector<std::int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-}  // namespace
-
-Spread Spread::of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, std::size_t p) {
-  Spread out{std::move(unit), group.params()[p].sizes, {}, false};
-  const UnitLayout& layout = group.layout();
-  const std::int64_t numel = numel_of(out.shape);
-  for (int r = 0; r < layout.shards(); ++r) {
-    if (layout.in_place()) {
-      const std::int64_t begin = r * layout.shard_numel() - layout.full(p).offset;
-      out.ranges.emplace_back(std::clamp(begin, std::int64_t{0}, numel),
-                              std::clamp(begin + layout.shard_numel(), std::int64_t{0}, numel));
-    } else {
-      const RowRange rows = chunk_rows(out.shape[0], layout.shards(), r);
-      const std::int64_t row = out.shape[0] == 0 ? 0 : numel / out.shape[0];
-      out.ranges.emplace_back(rows.begin * row, rows.end * row);
-    }
+Spread::Ranges row_ranges(const std::vector<std::int64_t>& shape, int shards) {
+  Spread::Ranges out;
+  const std::int64_t row = shape[0] == 0 ? 0 : numel_of(shape) / shape[0];
+  for (int r = 0; r < shards; ++r) {
+    const RowRange rows = chunk_rows(shape[0], shards, r);
+    out.emplace_back(rows.begin * row, rows.end * row);
   }
   return out;
 }
 
-at::Tensor Spread::gather(const at::Tensor& local) const {
-  at::NoGradGuard no_grad;
-  if (ranges.size() == 1)
-    return here() ? local.detach().reshape(shape).clone(at::MemoryFormat::Contiguous)
-                  : at::Tensor();
-  std::int64_t longest = 0;
-  for (const auto& [begin, end] : ranges) longest = std::max(longest, end - begin);
-  const auto shards = static_cast<std::int64_t>(ranges.size());
-  at::Tensor parts = at::zeros({shards * longest}, local.options().requires_grad(false));
-  at::Tensor own = parts.narrow(0, unit->shard_comm().rank() * longest, longest);
-  if (local.numel() > 0) own.narrow(0, 0, local.numel()).copy_(local.detach().reshape({-1}));
-  if (longest > 0) unit->shard_comm().all_gather_into(parts, own, {unit->name(), kPhase});
-  if (!here()) return {};
-  at::Tensor whole = at::empty(shape, parts.options());
-  at::Tensor flat = whole.view({-1});
-  for (std::int64_t r = 0; r < shards; ++r) {
-    const auto& [begin, end] = ranges[static_cast<std::size_t>(r)];
-    if (begin < end)
-      flat.narrow(0, begin, end - begin).copy_(parts.narrow(0, r * longest, end - begin));
-  }
-  return whole;
+}  // namespace
+
+RowRange even_rows(const std::vector<std::int64_t>& shape, int shards, int rank) {
+  return shape.empty() ? RowRange{0, 1} : chunk_rows(shape[0], shards, rank);
 }
 
-void Spread::scatter(const at::Tensor& whole, const at::Tensor& local) const {
-  at::NoGradGuard no_grad;
-  at::Tensor all = whole;
-  if (first_only) {
-    if (!here()) all = at::empty(shape, local.options().requires_grad(false));
-    at::Tensor flat = all.to(local.device(), local.scalar_type()).contiguous().view({-1});
-    if (flat.numel() == 0) return;
-    // From the first rank to its shard group, then from each of those to its replicas.
-    UnitGroups& comms = unit->comms();
-    if (comms.shards() > 1 && comms.replicate->rank() == 0)
-      comms.shard->broadcast(flat, 0, {unit->name(), kPhase});
-    if (comms.replicas() > 1) comms.replicate->broadcast(flat, 0, {unit->name(), kPhase});
-    all = flat;
+Spread Spread::of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, std::size_t p,
+                  Form form) {
+  Spread out{std::move(unit), group.params()[p].sizes, {}, form};
+  const UnitLayout& layout = group.layout();
+  if (!layout.in_place()) {
+    out.ranges = row_ranges(out.shape, layout.shards());
+    return out;
   }
+  const std::int64_t numel = numel_of(out.shape);
+  for (int r = 0; r < layout.shards(); ++r) {
+    const std::int64_t begin = r * layout.shard_numel() - layout.full(p).offset;
+    out.ranges.emplace_back(std::clamp(begin, std::int64_t{0}, numel),
+                            std::clamp(begin + layout.shard_numel(), std::int64_t{0}, numel));
+  }
+  return out;
+}
+
+Box Spread::box() const {
+  Box box = Box::whole(Shape(shape));
+  if (form != Form::kRows || shape.empty()) return box;
+  const RowRange rows =
+      even_rows(shape, static_cast<int>(ranges.size()), unit->shard_comm().rank());
+  std::vector<std::int64_t> extents = shape;
+  extents[0] = rows.end - rows.begin;
+  box.shape = Shape(extents);
+  box.origin[0] = extents[0] == 0 ? shape[0] : rows.begin;
+  return box;
+}
+
+/// Elements `kept` of the ravel that every rank has its part of; none: undefined.
+at::Tensor Spread::join(const at::Tensor& part, const Ranges& parts,
+                        std::pair<std::int64_t, std::int64_t> kept) const {
+  at::NoGradGuard no_grad;
+  const auto [first, last] = kept;
+  if (parts.size() == 1) return part.detach().reshape({-1}).narrow(0, first, last - first).clone();
+  std::int64_t longest = 0;
+  for (const auto& [begin, end] : parts) longest = std::max(longest, end - begin);
+  const auto shards = static_cast<std::int64_t>(parts.size());
+  at::Tensor all = at::zeros({shards * longest}, part.options().requires_grad(false));
+  at::Tensor own = all.narrow(0, unit->shard_comm().rank() * longest, longest);
+  if (part.numel() > 0) own.narrow(0, 0, part.numel()).copy_(part.detach().reshape({-1}));
+  if (longest > 0) unit->shard_comm().all_gather_into(all, own, {unit->name(), kPhase});
+  at::Tensor out = at::empty({last - first}, all.options());
+  for (std::int64_t r = 0; r < shards; ++r) {
+    const auto& [begin, end] = parts[static_cast<std::size_t>(r)];
+    const std::int64_t from = std::max(begin, first), to = std::min(end, last);
+    if (from < to)
+      out.narrow(0, from - first, to - from)
+          .copy_(all.narrow(0, r * longest + from - begin, to - from));
+  }
+  return out;
+}
+
+at::Tensor Spread::gather_whole(const at::Tensor& local) const {
+  return join(local, ranges, {0, numel_of(shape)}).view(shape);
+}
+
+at::Tensor Spread::rows_of(const at::Tensor& whole) const {
+  if (whole.dim() == 0) return whole;
+  const RowRange rows =
+      even_rows(whole.sizes().vec(), static_cast<int>(ranges.size()), unit->shard_comm().rank());
+  return whole.narrow(0, rows.begin, rows.end - rows.begin).clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor Spread::join_rows(const at::Tensor& rows, const std::vector<std::int64_t>& whole) const {
+  if (whole.empty()) return rows;
+  return join(rows, row_ranges(whole, static_cast<int>(ranges.size())), {0, numel_of(whole)})
+      .view(whole);
+}
+
+at::Tensor Spread::gather(const at::Tensor& local) const {
+  if (form == Form::kWhole || (form == Form::kRows && shape.empty())) return gather_whole(local);
+  if (form == Form::kWholeOnFirstRank) {
+    at::Tensor whole = join(local, ranges, {0, here() ? numel_of(shape) : 0});
+    return here() ? whole.view(shape) : at::Tensor();
+  }
+  const Box mine = box();
+  const std::int64_t row = shape[0] == 0 ? 0 : numel_of(shape) / shape[0];
+  const std::int64_t begin = mine.begin(0) * row;
+  std::vector<std::int64_t> sizes = shape;
+  sizes[0] = mine.shape[0];
+  return join(local, ranges, {begin, begin + mine.shape.numel()}).view(sizes);
+}
+
+/// From the first rank to its shard group, then from each of those to its replicas.
+at::Tensor Spread::from_first_rank(const at::Tensor& whole, const at::Tensor& like) const {
+  const at::Tensor all = here() ? whole : at::empty(shape, like.options().requires_grad(false));
+  at::Tensor flat = all.to(like.device(), like.scalar_type()).contiguous().view({-1});
+  if (flat.numel() == 0) return flat;
+  UnitGroups& comms = unit->comms();
+  if (comms.shards() > 1 && comms.replicate->rank() == 0)
+    comms.shard->broadcast(flat, 0, {unit->name(), kPhase});
+  if (comms.replicas() > 1) comms.replicate->broadcast(flat, 0, {unit->name(), kPhase});
+  return flat;
+}
+
+void Spread::scatter(const at::Tensor& given, const at::Tensor& local) const {
+  at::NoGradGuard no_grad;
+  at::Tensor all = given;
+  if (form == Form::kWholeOnFirstRank) all = from_first_rank(given, local);
+  if (form == Form::kRows) all = join_rows(given.to(local.device()), shape);
   const auto& [begin, end] = ranges[static_cast<std::size_t>(unit->shard_comm().rank())];
   if (begin < end) local.detach().view({-1}).copy_(all.reshape({-1}).narrow(0, begin, end - begin));
 }

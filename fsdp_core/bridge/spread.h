@@ -1,13 +1,16 @@
 #pragma once
-// How one sharded tensor is spread over its shard group, and moving it between that and whole:
-// parameters, and optimizer state of a parameter's shape. One tensor at a time, so that the memory
-// beside the result is one tensor's.
+// How one sharded tensor is spread over its shard group, and moving it between that, whole, and
+// equal rows: parameters, and optimizer state of a parameter's shape. One tensor at a time, so that
+// the memory beside the result is one tensor's.
 //
-//   gather    shards -> whole, on every rank, or on the unit's first one alone
-//   scatter   whole (every rank's own, or the first one's, broadcast) -> shards
+//   gather    shards -> whole, on every rank, or on the unit's first one alone; or this rank's rows
+//   scatter   back: whole (every rank's own, or the first one's, broadcast) or rows -> shards
 //
-// Collective over the unit's ranks.
+// Rows are cut as torch.chunk cuts them, which is what Shard(0) means; a tensor without dims is
+// whole on every rank. Collective over the unit's ranks. Beside the result at most shards x the
+// longest part lies in memory, which is no more than one unit.
 #include <ATen/core/Tensor.h>
+#include <tessera/layout/layout.h>
 
 #include <cstdint>
 #include <memory>
@@ -19,17 +22,37 @@
 namespace tessera::fsdp {
 
 struct Spread {
+  enum class Form : std::uint8_t { kWhole, kWholeOnFirstRank, kRows };
+  using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
   std::shared_ptr<detail::Unit> unit;
   std::vector<std::int64_t> shape;  // of the whole
   /// Elements [begin, end) of the whole's row-major ravel, by shard rank.
-  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
-  bool first_only = false;  // the whole exists on the unit's first rank alone
+  Ranges ranges;
+  Form form = Form::kWhole;
 
-  static Spread of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, std::size_t p);
-  bool here() const { return !first_only || unit->is_first_rank(); }
-  /// Undefined where the whole is not kept.
+  static Spread of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, std::size_t p,
+                   Form form);
+  /// Whether gather gives this rank anything.
+  bool here() const { return form != Form::kWholeOnFirstRank || unit->is_first_rank(); }
+  /// What this rank's part is of the whole, in the form that gather gives.
+  Box box() const;
+  /// As `form` says; undefined where nothing is kept.
   at::Tensor gather(const at::Tensor& local) const;
-  void scatter(const at::Tensor& whole, const at::Tensor& local) const;
+  void scatter(const at::Tensor& given, const at::Tensor& local) const;
+  /// The whole, on every rank, whatever the form.
+  at::Tensor gather_whole(const at::Tensor& local) const;
+  /// This rank's rows of a whole of any shape, and the whole of every rank's.
+  at::Tensor rows_of(const at::Tensor& whole) const;
+  at::Tensor join_rows(const at::Tensor& rows, const std::vector<std::int64_t>& whole) const;
+
+ private:
+  at::Tensor join(const at::Tensor& part, const Ranges& parts,
+                  std::pair<std::int64_t, std::int64_t> kept) const;
+  at::Tensor from_first_rank(const at::Tensor& whole, const at::Tensor& like) const;
 };
+
+/// Rows of a tensor of that shape, by rank.
+RowRange even_rows(const std::vector<std::int64_t>& shape, int shards, int rank);
 
 }  // namespace tessera::fsdp

@@ -109,6 +109,11 @@ class Collector {
     if (options_.extension)
       param.extension_dim = options_.extension->sharded_dim(
           module, module.named_parameters(false)[index].key(), tensor);
+    if (param.extension_dim && !options_.extension->mesh())
+      fail(Code::kInvalidArgument,
+           fmt::format("the extension says that parameter \"{}\" is a part by dim {}, and has no "
+                       "mesh()",
+                       fqn, *param.extension_dim));
     params.push_back(std::move(param));
   }
 

@@ -65,7 +65,7 @@ at::Tensor own_part(const at::Tensor& whole, int dim, const DeviceMesh& mesh) {
 class TensorParallel final : public Extension {
  public:
   explicit TensorParallel(DeviceMesh mesh) : mesh_(std::move(mesh)) {}
-  const DeviceMesh& mesh() const override { return mesh_; }
+  std::optional<DeviceMesh> mesh() const override { return mesh_; }
   std::optional<int> sharded_dim(const torch::nn::Module& module, const std::string& name,
                                  const at::Tensor&) const override {
     const auto* parallel = dynamic_cast<const TensorParallelModule*>(&module);

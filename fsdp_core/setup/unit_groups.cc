@@ -95,13 +95,20 @@ std::shared_ptr<Communicator> regather_group(const Options& options, const Commu
   return options.mesh->world().group(std::vector<int>(first, first + size));
 }
 
+/// Null: the unit's parameters are whole.
+std::shared_ptr<Communicator> extension_group(const Options& options) {
+  if (!options.extension) return nullptr;
+  const std::optional<DeviceMesh> mesh = options.extension->mesh();
+  return mesh ? mesh->group(0) : nullptr;
+}
+
 }  // namespace
 
 UnitGroups make_unit_groups(const Options& options) {
   UnitGroups groups = own_groups(options);
   if (options.reshard_after_forward.is_group())
     groups.regather = regather_group(options, *groups.shard);
-  if (options.extension) groups.extension = options.extension->mesh().group(0);
+  groups.extension = extension_group(options);
   return groups;
 }
 
@@ -114,7 +121,7 @@ void UnitGroups::refresh(const Options& options) {
   const std::uint64_t generation = ++generation_;
   if (shard->size() > 1) shard = shard->rebuild(generation);
   if (replicate->size() > 1) replicate = replicate->rebuild(generation);
-  if (options.extension) extension = options.extension->mesh().group(0);
+  extension = extension_group(options);
 }
 
 }  // namespace tessera::fsdp

@@ -206,6 +206,7 @@ void load_full_state(const ModuleRef& model, torch::optim::Optimizer& optimizer,
   StateDictOptions sharded = options;
   sharded.type = StateDictType::kSharded;
   sharded.rank0_only = false;
+  sharded.even_chunks = false;
   LiveState target = state_dict(model, optimizer, sharded);
   target.materialise(target, manifest);
   std::map<std::string, const StateEntry*> stored;

@@ -41,17 +41,18 @@ bool has_replicas(detail::Unit& unit) {
 void place_by_extension(ModelTensor& entry, detail::Unit& unit, const Param& param) {
   entry.origin.assign(param.sizes.size(), 0);
   entry.replicated = false;
-  if (!unit.options().extension) return;
-  const DeviceMesh& mesh = unit.options().extension->mesh();
+  const std::optional<DeviceMesh> mesh =
+      unit.options().extension ? unit.options().extension->mesh() : std::nullopt;
+  if (!mesh) return;
   if (!param.extension_dim) {
-    entry.replicated = mesh.size(0) > 1;
+    entry.replicated = mesh->size(0) > 1;
     return;
   }
   const auto dim = static_cast<std::size_t>(*param.extension_dim);
   std::vector<std::int64_t> whole = param.sizes;
-  whole[dim] *= mesh.size(0);
+  whole[dim] *= mesh->size(0);
   entry.shape = Shape(whole);
-  entry.origin[dim] = mesh.coordinate(0) * param.sizes[dim];
+  entry.origin[dim] = mesh->coordinate(0) * param.sizes[dim];
   entry.chunk.box = entry.chunk.box.translated(entry.origin);
 }
 

@@ -24,8 +24,8 @@ struct ModelTensor {
   Chunk chunk;                        // what `local` is of it; not a whole box: dense
   at::ScalarType dtype = at::kFloat;  // as it is stored; differs from local's for a cast buffer
   bool is_parameter = false;
-  /// Where the unit's own whole begins in `shape`: not at 0 where it is itself a part, by the unit's
-  /// extension.
+  /// Where the unit's own whole begins in `shape`: not at 0 where it is itself a part, by the
+  /// unit's extension.
   std::vector<std::int64_t> origin;
   bool replicated = true;              // other ranks hold the same part
   std::optional<std::size_t> tied_to;  // an earlier entry with the same tensor

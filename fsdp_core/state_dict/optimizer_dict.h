@@ -7,12 +7,12 @@
 //                   the optimizer has none yet); state that it lacks will be dropped
 //          commit   once all of a parameter's leaves are filled: the state becomes the optimizer's
 //
-// Groups are matched by their members, not by their index. Nothing of the optimizer changes before
-// commit but the values of state tensors it already has.
+// Nothing of the optimizer changes before commit but the values of state tensors it already has.
 #include <tessera/state/live_state.h>
 #include <tessera/state/optim_state.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,25 +20,28 @@
 #include <vector>
 
 #include "fsdp_core/bridge/live_memory.h"
-#include "fsdp_core/state_dict/model_tensors.h"
+#include "fsdp_core/state_dict/optimizer_groups.h"
+#include "fsdp_core/state_dict/optimizer_members.h"
 #include "fsdp_core/state_dict/optimizer_table.h"
 
 namespace tessera::fsdp {
 
-enum class StateForm : std::uint8_t { kShards, kWhole, kWholeOnFirstRank };
+/// How state of a sharded parameter's shape is given.
+enum class StateForm : std::uint8_t { kShards, kRows, kWhole, kWholeOnFirstRank, kFlat };
 
 class OptimizerDict {
  public:
-  /// Throws, naming group and FQN: a parameter that is not the model's, or is in two groups; a
-  /// class without a table. `form`: how state of a sharded parameter's shape is given.
+  /// `replicated`: names of leaves that have a shape of their own, equal on every rank. Throws as
+  /// members_of and entries_of; kUnsupported: a class without a table.
   OptimizerDict(torch::optim::Optimizer& optimizer, const ModelTensors& model, std::string root,
-                StateForm form);
+                StateForm form, std::vector<std::string> replicated);
 
   /// Adds what exists.
   void declare(LiveState& state);
-  /// Before a save: steps and staged tensors as they are now. Throws kInvalidArgument where ranks
-  /// count different steps, naming the FQN and both values. Collective over the units' ranks.
+  /// Before a save: steps and staged tensors as they are now. Throws as agree_on_steps. Collective
+  /// over the units' ranks.
   void refresh();
+  std::shared_ptr<const VersionWatch> watch() const { return memory_.watch(); }
 
   /// Before a load: replaces what declare added by what `stored` has.
   void expect(LiveState& state, const Manifest& stored);
@@ -51,65 +54,67 @@ class OptimizerDict {
  private:
   using State = torch::optim::OptimizerParamState;
 
-  /// A parameter of the optimizer.
-  struct Member {
-    std::string fqn;
-    std::vector<std::string> names;  // `fqn` and those it is tied to
-    std::size_t group = 0;
-    at::Tensor parameter;
-    const ModelTensor* model = nullptr;
-  };
   /// A step count on its way: its tensor, and where it lies.
   struct Counter {
     std::string name;
     at::Tensor buffer;
   };
-  /// What a load does to one parameter's state.
+  /// What a load does to one entry's state.
   struct Pending {
-    const Member* member = nullptr;
+    const OptimizerEntry* entry = nullptr;
     bool drop = false;
-    std::unique_ptr<State> fresh;     // null: the optimizer has one
-    std::vector<std::string> leaves;  // names of its tensors
+    std::vector<std::unique_ptr<State>> fresh;  // by part; null: the optimizer has one
+    std::vector<std::string> leaves;            // names of its tensors
     std::vector<const StateLeaf*> absent;
     std::optional<Counter> counter;
     std::optional<double> step;  // stored as a value
   };
 
   /// Keeps the first error of `f` for check().
-  template <class F>
-  void defer(F&& f);
-  State* state_of(const Member& member) const;
+  void defer(const std::function<void()>& f);
+  State* state_of(const OptimizerMember& member) const {
+    return fsdp::state_of(optimizer_, member);
+  }
+  bool is_replicated(const StateLeaf& leaf) const;
   Path state_path(const std::string& fqn, const std::string& leaf) const;
   void add(LiveState& state, Path path, LiveTensor tensor) const;
   void add_value(LiveState& state, Path path, Value value) const;
-  std::string add_leaf(LiveState& state, const Member& member, const std::string& fqn,
-                       const StateLeaf& leaf, const at::Tensor& tensor, bool fill);
-  void declare_state(LiveState& state, const Member& member);
-  void declare_group(LiveState& state, std::size_t index) const;
-  void agree_on_steps();
+  /// Entry `fqn` of `leaf`, of which `tensors` are the parts. Returns its name.
+  std::string add_leaf(LiveState& state, const OptimizerEntry& entry, const std::string& fqn,
+                       const StateLeaf& leaf, const std::vector<at::Tensor>& tensors, bool fill);
+  std::optional<LiveTensor> leaf_tensor(const OptimizerEntry& entry, const std::string& name,
+                                        const std::vector<at::Tensor>& tensors, bool fill);
+  void declare_state(LiveState& state, const OptimizerEntry& entry);
+  double step_of(const OptimizerEntry& entry, const std::string& name) const;
 
-  void expect_member(LiveState& state, const Member& member, const Manifest& stored,
-                     const OptimState& optim);
+  void expect_entry(LiveState& state, const OptimizerEntry& entry, const Manifest& stored,
+                    const OptimState& optim);
+  void expect_missing(LiveState& state, const OptimizerEntry& entry);
   void expect_leaves(LiveState& state, Pending& pending, const Manifest& stored,
                      const OptimParameter& parameter);
+  std::vector<at::Tensor> targets_of(Pending& pending, const StateLeaf& leaf,
+                                     const TensorSpec& stored);
   void expect_step(LiveState& state, Pending& pending, const Manifest& stored,
                    const OptimParameter& parameter);
-  void expect_groups(LiveState& state, const Manifest& stored, const OptimState& optim);
-  std::unique_ptr<torch::optim::OptimizerOptions> options_from(std::size_t group,
-                                                               const OptimGroup& stored) const;
 
   torch::optim::Optimizer& optimizer_;
   const OptimizerTable& table_;
   const ModelTensors& model_;
   std::string root_;
   StateForm form_;
-  std::vector<Member> members_;
+  std::vector<std::string> replicated_;
+  std::vector<OptimizerMember> members_;
+  std::vector<OptimizerEntry> entries_;
+  OptimizerGroups groups_;
   LiveMemory memory_;
-  std::vector<std::pair<const Member*, Counter>> counters_;
+  std::vector<std::pair<const OptimizerEntry*, Counter>> counters_;
   std::vector<Pending> pending_;
-  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> new_options_;  // by group
   std::exception_ptr deferred_;
   bool seen_ = false;
 };
+
+/// A count of steps as PyTorch keeps it. Throws kInvalidArgument, naming `name`: no count, or above
+/// 2^24, beyond which a float32 skips integers.
+double checked_step(double step, const std::string& name);
 
 }  // namespace tessera::fsdp

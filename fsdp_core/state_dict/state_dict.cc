@@ -1,7 +1,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/fsdp/extension.h>
 #include <tessera/fsdp/state_dict.h>
 
 #include <algorithm>
@@ -11,10 +10,12 @@
 #include <sstream>
 #include <unordered_set>
 
-#include "fsdp_core/bridge/dtype.h"
 #include "fsdp_core/bridge/live_memory.h"
+#include "fsdp_core/state_dict/flat_parameters.h"
 #include "fsdp_core/state_dict/model_tensors.h"
 #include "fsdp_core/state_dict/optimizer_dict.h"
+#include "fsdp_core/state_dict/state_type.h"
+#include "fsdp_core/state_dict/transformed.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -24,7 +25,8 @@ struct Session {
   std::shared_ptr<torch::nn::Module> keep_alive;
   ModelTensors model;
   LiveMemory memory;
-  bool full = false;
+  TransformedParameters transformed;
+  bool copied = false;  // values of sharded tensors are copies, gathered when the state is made
   bool first_only = false;
   std::vector<std::string> names;  // of model.tensors, in the state
   std::unique_ptr<OptimizerDict> optimizer;
@@ -32,7 +34,9 @@ struct Session {
 };
 
 StateForm form_of_state(const StateDictOptions& options) {
-  if (options.type != StateDictType::kFull) return StateForm::kShards;
+  if (options.type == StateDictType::kLocal) return StateForm::kFlat;
+  if (options.type == StateDictType::kSharded)
+    return options.even_chunks ? StateForm::kRows : StateForm::kShards;
   return options.rank0_only ? StateForm::kWholeOnFirstRank : StateForm::kWhole;
 }
 
@@ -41,60 +45,52 @@ Path model_path(const StateDictOptions& options, const std::string& fqn) {
   return {key_item(options.model_root), key_item(fqn)};
 }
 
+Spread::Form spread_form(const StateDictOptions& options) {
+  if (options.type == StateDictType::kSharded) return Spread::Form::kRows;
+  return options.rank0_only ? Spread::Form::kWholeOnFirstRank : Spread::Form::kWhole;
+}
+
 /// One tensor of the model in the form that was asked for. Nullopt: nothing of it is here.
 std::optional<LiveTensor> live_tensor(Session& session, const ModelTensor& tensor,
                                       const std::string& name, const StateDictOptions& options) {
-  if (options.type == StateDictType::kFull && tensor.unit) {
-    Spread spread = Spread::of(tensor.unit, *tensor.group, tensor.index);
-    spread.first_only = options.rank0_only;
+  const bool in_rows = options.even_chunks && tensor.unit && tensor.group->layout().in_place();
+  if (tensor.unit && (options.type == StateDictType::kFull || in_rows)) {
+    Spread spread = Spread::of(tensor.unit, *tensor.group, tensor.index, spread_form(options));
     const bool here = spread.here();
-    LiveTensor live = session.memory.whole(name, tensor.local, std::move(spread), true);
+    LiveTensor live = session.memory.spread(name, tensor.local, std::move(spread), true);
+    if (in_rows) live.replicated |= tensor.replicated;
     place_in_whole(live, tensor);
     if (!here) return std::nullopt;
     return live;
   }
   LiveTensor live =
-      session.memory.piece(name, tensor.local, tensor.dtype, tensor.shape, tensor.chunk);
+      session.memory.piece(name, tensor.local, tensor.dtype, tensor.shape, tensor.chunk,
+                           /*copied=*/false, /*is_buffer=*/!tensor.is_parameter);
   live.replicated = tensor.replicated;
   return live;
+}
+
+void add_transformed(Session& session, LiveState& state, const ModelTensor& tensor,
+                     const StateDictOptions& options) {
+  const auto named = [&](const std::string& fqn) { return dotted(model_path(options, fqn)); };
+  for (TransformedParameters::Part& part :
+       session.transformed.add(tensor, spread_form(options), named))
+    if (part.live) state.add_tensor(model_path(options, part.fqn), std::move(*part.live));
 }
 
 void add_model(Session& session, LiveState& state, const StateDictOptions& options) {
   for (const ModelTensor& tensor : session.model.tensors) {
     const Path path = model_path(options, tensor.fqn);
     session.names.push_back(dotted(path));
+    if (is_transformed(tensor)) {
+      add_transformed(session, state, tensor, options);
+      continue;
+    }
     std::optional<LiveTensor> live = live_tensor(session, tensor, session.names.back(), options);
     if (!live) continue;
     live->is_parameter = tensor.is_parameter;
     state.add_tensor(path, std::move(*live));
   }
-}
-
-/// What a unit's flat parameter is called: one per dtype and requires_grad.
-std::string flat_name(const ModelTensors& model, const ModelTensor& tensor) {
-  const auto at = std::ranges::find(model.units, tensor.unit);
-  const std::string& fqn = model.unit_fqns[static_cast<std::size_t>(at - model.units.begin())];
-  const auto& groups = tensor.unit->groups();
-  const auto group =
-      std::ranges::find_if(groups, [&](const auto& each) { return each.get() == tensor.group; });
-  const auto number = group - groups.begin();
-  return (fqn.empty() ? "" : fqn + ".") + "_flat_param" +
-         (number == 0 ? "" : fmt::format("_{}", number));
-}
-
-LiveTensor flat_parameter(Session& session, const ModelTensor& tensor, const std::string& name) {
-  const ParamGroup& group = *tensor.group;
-  const UnitLayout& layout = group.layout();
-  const std::size_t last = layout.parameters() - 1;
-  const std::int64_t total = layout.full(last).offset + Shape(group.params()[last].sizes).numel();
-  const std::int64_t begin = std::min(layout.rank() * layout.shard_numel(), total);
-  const std::int64_t numel = std::min(layout.shard_numel(), total - begin);
-  LiveTensor live =
-      session.memory.piece(name, group.shard_buffer().narrow(0, 0, numel), group.dtypes().stored,
-                           Shape({total}), Chunk::whole_of({{begin}, Shape({numel})}));
-  live.replicated = tensor.replicated;
-  live.is_parameter = true;
-  return live;
 }
 
 void add_local(Session& session, LiveState& state, const StateDictOptions& options) {
@@ -106,10 +102,11 @@ void add_local(Session& session, LiveState& state, const StateDictOptions& optio
     std::string name = dotted(path);
     if (tensor.unit && !session.flat.emplace(name, tensor.group).second) continue;
     if (tensor.unit) {
-      state.add_tensor(path, flat_parameter(session, tensor, name));
+      state.add_tensor(path, flat_parameter(session.memory, tensor, name));
     } else {
-      LiveTensor live = session.memory.piece(name, tensor.local, tensor.dtype, tensor.shape,
-                                             tensor.chunk, tensor.tied_to.has_value());
+      LiveTensor live =
+          session.memory.piece(name, tensor.local, tensor.dtype, tensor.shape, tensor.chunk,
+                               tensor.tied_to.has_value(), !tensor.is_parameter);
       live.replicated = true;
       state.add_tensor(path, std::move(live));
     }
@@ -150,7 +147,7 @@ void expect_ties(Session& session, LiveState& state, const Manifest& stored) {
                 [&](const StateEntry& entry) { return dropped.contains(entry.name); });
   for (const StateEntry& entry : state.dict.entries) {
     const auto second = compared.find(entry.name);
-    if (second == compared.end() || (tensors[second->second].unit && session.full)) continue;
+    if (second == compared.end() || (tensors[second->second].unit && session.copied)) continue;
     const ModelTensor& tensor = tensors[second->second];
     LiveTensor& live = state.tensors[entry.value.tensor_index()];
     const bool replicated = live.replicated;
@@ -185,7 +182,7 @@ LiveState make_state(const ModuleRef& model, torch::optim::Optimizer* optimizer,
   auto session = std::make_shared<Session>();
   session->keep_alive = model.ptr();
   session->model = model_tensors(model);
-  session->full = options.type == StateDictType::kFull;
+  session->copied = options.type == StateDictType::kFull || options.even_chunks;
   session->first_only = options.rank0_only;
   LiveState state;
   if (options.type == StateDictType::kLocal)
@@ -193,13 +190,23 @@ LiveState make_state(const ModuleRef& model, torch::optim::Optimizer* optimizer,
   else
     add_model(*session, state, options);
   if (optimizer != nullptr) {
-    session->optimizer = std::make_unique<OptimizerDict>(
-        *optimizer, session->model, options.optim_root, form_of_state(options));
+    session->optimizer =
+        std::make_unique<OptimizerDict>(*optimizer, session->model, options.optim_root,
+                                        form_of_state(options), options.replicated_state);
     session->optimizer->declare(state);
   }
   state.before_save = [session] {
     session->memory.refresh();
     if (session->optimizer) session->optimizer->refresh();
+  };
+  // (The tensors alone: what this keeps alive may end in another thread.)
+  std::vector<std::shared_ptr<const VersionWatch>> watches = {session->memory.watch()};
+  if (session->optimizer) watches.push_back(session->optimizer->watch());
+  state.changed = [watches] {
+    std::string name;
+    for (const auto& watch : watches)
+      if (name.empty()) name = watch->changed();
+    return name;
   };
   state.materialise = [session](LiveState& mine, const Manifest& stored) {
     expect_ties(*session, mine, stored);
@@ -211,118 +218,24 @@ LiveState make_state(const ModuleRef& model, torch::optim::Optimizer* optimizer,
   state.after_load = [session](const std::vector<std::string>& loaded) {
     const std::unordered_set<std::string> names = agreed_names(*session, loaded);
     session->memory.write_back(names);
+    session->transformed.write_back(names);
     moved(session->flat, names);
     if (session->optimizer) session->optimizer->commit(names);
   };
   return state;
 }
 
-void check_type(const ModuleRef& model, torch::optim::Optimizer* optimizer,
-                const StateDictOptions& options) {
-  if (optimizer != nullptr && options.model_root == options.optim_root)
-    fail(Code::kInvalidArgument,
-         fmt::format("state_dict: model_root and optim_root are both \"{}\"", options.model_root));
-  if (optimizer != nullptr && options.optim_root.empty())
-    fail(Code::kInvalidArgument, "state_dict: optim_root is empty");
-  if (options.rank0_only && options.type != StateDictType::kFull)
-    fail(Code::kInvalidArgument,
-         fmt::format("state_dict: rank0_only with {}", state_dict_type_name(options.type)),
-         "it goes with StateDictType::kFull");
-  if (options.type != StateDictType::kLocal) return;
-  if (optimizer != nullptr)
-    fail(Code::kUnsupported, "state_dict: LOCAL has no form for optimizer state",
-         "use StateDictType::kSharded");
-  for (const auto& unit : model_tensors(model).units) {
-    if (unit->options().extension)
-      fail(Code::kUnsupported,
-           fmt::format("state_dict: LOCAL of {}, whose parameters are parts of larger tensors",
-                       unit->label()),
-           "use StateDictType::kSharded");
-    if (unit->options().mesh)
-      fail(Code::kInvalidArgument,
-           fmt::format("state_dict: LOCAL with a mesh ({}): a flat parameter has no form on it",
-                       unit->label()),
-           "use StateDictType::kSharded");
-    if (unit->options().layout != MemoryLayout::kFlat)
-      fail(Code::kUnsupported,
-           fmt::format("state_dict: LOCAL of {}, which has no flat parameter", unit->label()),
-           "use StateDictType::kSharded");
-  }
-}
-
-ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options) {
-  ValueForm form{tensor.fqn, ValueKind::kPlain, {}, {}};
-  if (!tensor.unit || options.type == StateDictType::kFull) return form;
-  const UnitLayout& layout = tensor.group->layout();
-  const Placement cut = layout.in_place() ? Placement::flat() : Placement::shard(0);
-  const auto& mesh = tensor.unit->options().mesh;
-  if (!mesh) {
-    if (layout.shards() > 1) form.kind = ValueKind::kShardedTensor;
-    return form;
-  }
-  form.kind = ValueKind::kDTensor;
-  form.mesh = mesh->mesh();
-  form.placements.assign(static_cast<std::size_t>(mesh->ndim()), Placement::replicate());
-  const ShardingStrategy strategy = tensor.unit->options().strategy;
-  if (strategy != ShardingStrategy::kNoShard) form.placements[is_hybrid(strategy) ? 1 : 0] = cut;
-  if (const auto& extension = tensor.unit->options().extension) {
-    // Cut first over the extension's ranks, then over the unit's: rows of rows are strided.
-    const std::optional<int> dim = tensor.group->params()[tensor.index].extension_dim;
-    const std::int64_t parts = extension->mesh().size(0);
-    for (Placement& placement : form.placements)
-      if (placement == Placement::shard(0) && dim == 0 && parts > 1)
-        placement = Placement::strided_shard(0, parts);
-    std::vector<MeshDim> dims = form.mesh.dims();
-    dims.push_back(extension->mesh().mesh().dims().front());
-    form.mesh = Mesh(std::move(dims));
-    form.placements.push_back(dim ? Placement::shard(*dim) : Placement::replicate());
-  }
-  return form;
-}
-
 }  // namespace
 
-std::string_view state_dict_type_name(StateDictType type) {
-  switch (type) {
-    case StateDictType::kSharded:
-      return "SHARDED";
-    case StateDictType::kFull:
-      return "FULL";
-    case StateDictType::kLocal:
-      return "LOCAL";
-  }
-  return "?";
-}
-
-std::string_view value_kind_name(ValueKind kind) {
-  switch (kind) {
-    case ValueKind::kPlain:
-      return "tensor";
-    case ValueKind::kShardedTensor:
-      return "ShardedTensor";
-    case ValueKind::kDTensor:
-      return "DTensor";
-  }
-  return "?";
-}
-
 LiveState state_dict(const ModuleRef& model, const StateDictOptions& options) {
-  check_type(model, nullptr, options);
+  check_state_type(model, nullptr, options);
   return make_state(model, nullptr, options);
 }
 
 LiveState state_dict(const ModuleRef& model, torch::optim::Optimizer& optimizer,
                      const StateDictOptions& options) {
-  check_type(model, &optimizer, options);
+  check_state_type(model, &optimizer, options);
   return make_state(model, &optimizer, options);
-}
-
-std::vector<ValueForm> value_forms(const ModuleRef& model, const StateDictOptions& options) {
-  check_type(model, nullptr, options);
-  std::vector<ValueForm> out;
-  for (const ModelTensor& tensor : model_tensors(model).tensors)
-    out.push_back(form_of(tensor, options));
-  return out;
 }
 
 }  // namespace tessera::fsdp

@@ -98,6 +98,7 @@ TEST_CASE("kind and placements of a value follow from mesh, type, strategy and l
     MemoryLayout layout;
     ShardingStrategy strategy;
     std::string expected;
+    bool even = false;
   };
   using fsdp::StateDictType;
   constexpr auto kFlat = MemoryLayout::kFlat, kRows = MemoryLayout::kPerParameter;
@@ -109,6 +110,7 @@ TEST_CASE("kind and placements of a value follow from mesh, type, strategy and l
       {0, StateDictType::kSharded, kRows, kFull, "ShardedTensor"},
       {0, StateDictType::kSharded, kFlat, ShardingStrategy::kNoShard, "tensor"},
       {0, StateDictType::kLocal, kFlat, kFull, "ShardedTensor"},
+      {0, StateDictType::kLocal, kRows, kFull, "LOCAL of unit"},
       {1, StateDictType::kFull, kFlat, kFull, "tensor"},
       {1, StateDictType::kFull, kRows, kFull, "tensor"},
       {1, StateDictType::kSharded, kFlat, kFull, "DTensor shard=4 flat"},
@@ -126,6 +128,17 @@ TEST_CASE("kind and placements of a value follow from mesh, type, strategy and l
       {2, StateDictType::kSharded, kFlat, kFull, "DTensor r=2,s=2 flat replicate"},
       {2, StateDictType::kLocal, kFlat, kHybrid, "LOCAL with a mesh"},
       {2, StateDictType::kLocal, kRows, kHybrid, "LOCAL with a mesh"},
+      {0, StateDictType::kSharded, kFlat, kFull, "ShardedTensor", true},
+      {0, StateDictType::kSharded, kRows, kFull, "ShardedTensor", true},
+      {1, StateDictType::kSharded, kFlat, kFull, "DTensor shard=4 shard(0)", true},
+      {1, StateDictType::kSharded, kRows, kFull, "DTensor shard=4 shard(0)", true},
+      {1, StateDictType::kSharded, kFlat, ShardingStrategy::kNoShard, "DTensor shard=4 replicate",
+       true},
+      {2, StateDictType::kSharded, kFlat, kHybrid, "DTensor r=2,s=2 replicate shard(0)", true},
+      {2, StateDictType::kSharded, kRows, kHybrid, "DTensor r=2,s=2 replicate shard(0)", true},
+      {2, StateDictType::kSharded, kFlat, kFull, "DTensor r=2,s=2 shard(0) replicate", true},
+      {1, StateDictType::kFull, kFlat, kFull, "even_chunks with FULL", true},
+      {0, StateDictType::kLocal, kFlat, kFull, "even_chunks with LOCAL", true},
   };
   for (const Row& row : rows) {
     const std::string label = row.expected + " at " + std::to_string(row.dims);
@@ -140,6 +153,7 @@ TEST_CASE("kind and placements of a value follow from mesh, type, strategy and l
       shard_odd(model, options);
       fsdp::StateDictOptions wanted;
       wanted.type = row.type;
+      wanted.even_chunks = row.even;
       std::string found;
       const std::string error = message_of([&] {
         for (const fsdp::ValueForm& form : fsdp::value_forms(model, wanted)) {
@@ -151,7 +165,7 @@ TEST_CASE("kind and placements of a value follow from mesh, type, strategy and l
             found += " " + placement.to_string();
         }
       });
-      if (row.expected.starts_with("LOCAL"))
+      if (row.expected.starts_with("LOCAL") || row.expected.starts_with("even"))
         RANK_CHECK(error.find(row.expected) != std::string::npos, error);
       else
         RANK_CHECK(found == row.expected, label + ": " + found + error);

@@ -450,6 +450,31 @@ TEST_CASE("options that the class cannot have are refused by key") {
   CHECK(message("lr", Value::integer(1)).empty());
 }
 
+TEST_CASE("SGD without momentum has None in Python and an undefined buffer here") {
+  Odd model = make_odd(true), other = make_odd(true);
+  optim::SGD plain(model->parameters(), optim::SGDOptions(0.5));
+  train(model, plain, 0, 1, 0, 1);
+  Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, plain)});
+  const auto path = [](const char* fqn) -> tessera::Path {
+    return {tessera::key_item("optim"), tessera::key_item("state"), tessera::key_item(fqn),
+            tessera::key_item("momentum_buffer")};
+  };
+  for (const char* fqn : {"inner.a.weight", "inner.b.bias"}) checkpoint.put(path(fqn), {}, Value());
+  optim::SGD target(other->parameters(), optim::SGDOptions(0.5).momentum(0.9));
+  train(other, target, 0, 1, 0, 1);
+  CHECK(checkpoint.load_into(fsdp::state_dict(other, target)).empty());
+  const auto buffer_is_defined = [&](const torch::Tensor& parameter) {
+    const auto found = target.state().find(parameter.unsafeGetTensorImpl());
+    return found != target.state().end() &&
+           static_cast<optim::SGDParamState&>(*found->second).momentum_buffer().defined();
+  };
+  CHECK_FALSE(buffer_is_defined(other->inner->a->weight));
+  CHECK_FALSE(buffer_is_defined(other->inner->b->bias));
+  CHECK(static_cast<optim::SGDOptions&>(target.param_groups()[0].options()).momentum() == 0);
+  train(other, target, 1, 2, 0, 1);
+  train(model, plain, 1, 2, 0, 1);
+}
+
 TEST_CASE("a tied parameter is read under any of its names, and differing values are refused") {
   Odd model = make_odd(true), other = make_odd(true);
   Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model)});
@@ -529,4 +554,101 @@ TEST_CASE("an optimizer with groups alone is found as one") {
   const tessera::Roles roles = tessera::find_roles(checkpoint.manifest.state);
   REQUIRE(roles.optimizers.size() == 1);
   CHECK(roles.optimizers[0].name == "optim");
+}
+
+namespace {
+
+/// An optimizer of a user's own, whose second moment is one number per parameter and kind.
+struct Factored : optim::AdamW {
+  using optim::AdamW::AdamW;
+  torch::Tensor step(LossClosure = nullptr) override {
+    const torch::NoGradGuard no_grad;
+    for (auto& group : param_groups())
+      for (torch::Tensor& parameter : group.params()) {
+        auto& slot = state_[parameter.unsafeGetTensorImpl()];
+        if (!slot) {
+          auto made = std::make_unique<optim::AdamWParamState>();
+          made->exp_avg(torch::zeros_like(parameter));
+          made->exp_avg_sq(torch::zeros({2}));
+          slot = std::move(made);
+        }
+        auto& state = static_cast<optim::AdamWParamState&>(*slot);
+        state.step(state.step() + 1);
+        state.exp_avg().add_(parameter, 0.5);
+        state.exp_avg_sq().add_(0.25 * static_cast<double>(state.step()));
+        parameter.add_(state.exp_avg(), -1e-2);
+      }
+    return {};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("state of another shape is carried where it is declared and refused where it is not") {
+  ScratchFolder folder;
+  fsdp::StateDictOptions declared;
+  declared.replicated_state = {"exp_avg_sq"};
+  const std::string path = folder / "a";
+  fsdp::run_threads(3, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    Odd model = make_odd(true);
+    shard_odd(model, options);
+    Factored optimizer(once_each(model->parameters()), optim::AdamWOptions(1e-2));
+    for (int step = 0; step < 3; ++step) optimizer.step();
+    const std::string message = message_of([&] { fsdp::state_dict(model, optimizer); });
+    RANK_CHECK(message.find("exp_avg_sq has shape [2] on this rank") != std::string::npos, message);
+    RANK_CHECK(message.find("replicated_state") != std::string::npos, message);
+    tessera::save(path, fsdp::state_dict(model, optimizer, declared), world.ranks());
+  });
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    options.layout = layout;
+    Odd model = make_odd(layout == MemoryLayout::kFlat);
+    shard_odd(model, options);
+    Factored fresh(once_each(model->parameters()), optim::AdamWOptions(1e-2));
+    tessera::LoadPolicy policy;  // (The per-parameter layout has no scalar.)
+    policy.model = policy.optimizer = tessera::PartPolicy::kAllowUnexpected;
+    tessera::load(path, fsdp::state_dict(model, fresh, declared), world.ranks(), policy);
+    for (const torch::Tensor& parameter : model->parameters()) {
+      auto& state =
+          static_cast<optim::AdamWParamState&>(*fresh.state().at(parameter.unsafeGetTensorImpl()));
+      RANK_CHECK(state.step() == 3);
+      RANK_CHECK(same_bits(state.exp_avg_sq(), torch::full({2}, 1.5)));
+      RANK_CHECK(state.exp_avg().sizes() == parameter.sizes());
+    }
+  });
+}
+
+TEST_CASE("an optimizer with a part of a sharded model is refused by the name of the root") {
+  Odd model = make_odd(true);
+  shard_odd(model, {});
+  optim::SGD whole(model->parameters(), optim::SGDOptions(1));
+  optim::SGD part(model->inner->parameters(), optim::SGDOptions(1));
+  odd_loss(model, 0, 0, 1).backward();  // who is the root is known from the first forward on
+  CHECK_THROWS_WITH(fsdp::state_dict(model->inner, part),
+                    Catch::Contains("unit \"inner\" is not the root"));
+  CHECK_NOTHROW(fsdp::state_dict(model, whole));
+  CHECK_NOTHROW(fsdp::state_dict(model->inner));  // a model alone may be a part
+}
+
+TEST_CASE("ranks whose optimizers hold different parameters are told apart") {
+  std::string message;
+  try {
+    fsdp::run_threads(2, [&](fsdp::World& world) {
+      fsdp::Options options;
+      options.mesh = world.mesh();
+      Odd model = make_odd(true);
+      shard_odd(model, options);
+      std::vector<torch::Tensor> parameters = model->parameters();
+      if (world.rank() == 1) parameters.erase(parameters.begin() + 3);
+      optim::SGD optimizer(parameters, optim::SGDOptions(1));
+      fsdp::state_dict(model, optimizer).before_save();
+    });
+  } catch (const tessera::Error& error) {
+    message = error.what();
+  }
+  CHECK_THAT(message, Catch::Contains("parameters on this rank and") && Catch::Contains("on rank"));
 }

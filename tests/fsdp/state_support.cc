@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
@@ -52,6 +53,14 @@ torch::Tensor odd_loss(Odd& model, int step, int rank, int world) {
     return torch::tensor(all).narrow(0, rank * rows, rows);
   };
   return torch::nn::functional::cross_entropy(model->forward(part(ids)), part(targets));
+}
+
+std::vector<torch::Tensor> once_each(const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Tensor> out;
+  for (const torch::Tensor& parameter : parameters)
+    if (std::ranges::none_of(out, [&](const auto& each) { return each.is_same(parameter); }))
+      out.push_back(parameter);
+  return out;
 }
 
 ScratchFolder::ScratchFolder() {

@@ -32,6 +32,9 @@ void shard_odd(Odd& model, const Options& options);
 /// One step's loss, from this rank's part of a batch of 12.
 torch::Tensor odd_loss(Odd& model, int step, int rank, int world);
 
+/// Tied parameters once, as PyTorch lists them.
+std::vector<torch::Tensor> once_each(const std::vector<torch::Tensor>& parameters);
+
 /// Fresh folder, removed at the end.
 class ScratchFolder {
  public:

@@ -15,9 +15,8 @@
 //   kFull      plain tensors in host memory, gathered one at a time, as they are now: on every
 //   rank,
 //              or (rank0_only) on the units' first one; collective over the units' ranks
-//   kLocal     of the model alone: `<unit>._flat_param` per flat parameter, as it lies, beside what
-//   is
-//              not sharded; loads into the same units on any number of ranks
+//   kLocal     `<unit>._flat_param` per flat parameter, as it lies, beside what is not sharded, and
+//              the optimizer's state of it alike; loads into the same units on any number of ranks
 //
 // Whether a sharded value is DTensor-like (with its mesh) or ShardedTensor-like (without) follows
 // from options.mesh of its unit and is not for the caller to set; kLocal with a mesh is refused.
@@ -42,6 +41,12 @@ std::string_view state_dict_type_name(StateDictType type);
 struct StateDictOptions {
   StateDictType type = StateDictType::kSharded;
   bool rank0_only = false;  // kFull: other ranks hold nothing of what is sharded
+  /// kSharded: values of flat units become equal rows (Shard(0)) too, in copies, gathered one
+  /// tensor at a time: collective over the units' ranks, as the load is then.
+  bool even_chunks = false;
+  /// Names of optimizer state (its leaves, "row_sums") that has a shape of its own and is the same
+  /// on every rank. All other state must have its parameter's shape.
+  std::vector<std::string> replicated_state;
   std::string model_root = "model";
   std::string optim_root = "optim";
 };

@@ -1,0 +1,161 @@
+#include "fsdp_core/state_dict/optimizer_groups.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <map>
+
+#include "fsdp_core/state_dict/group_options.h"
+
+namespace tessera::fsdp {
+namespace {
+
+void add_value(LiveState& state, Path path, Value value) {
+  std::string name = dotted(path);
+  state.dict.entries.push_back({std::move(name), std::move(path), std::move(value)});
+}
+
+}  // namespace
+
+void OptimizerGroups::declare(LiveState& state) const {
+  for (std::size_t g = 0; g < optimizer_.param_groups().size(); ++g) declare_group(state, g);
+}
+
+void OptimizerGroups::declare_group(LiveState& state, std::size_t index) const {
+  torch::optim::OptimizerParamGroup& group = optimizer_.param_groups()[index];
+  const Path path = {key_item(root_), key_item("param_groups"),
+                     index_item(static_cast<std::int64_t>(index))};
+  ValueDict kept = kept_keys(group.options());
+  for (const GroupKey& key : table_.group_keys) {
+    const auto held = std::ranges::find_if(
+        kept, [&](const auto& item) { return item.first.as_string() == key.name; });
+    const bool has = held != kept.end();
+    add_value(state, below(path, key.name),
+              key.bound() ? key.get(group.options()) : (has ? held->second : key.initial));
+    if (has) kept.erase(held);
+  }
+  ValueList names;
+  for (const OptimizerEntry& entry : entries_)
+    if (entry.group == index) names.push_back(Value::string(entry.fqn));
+  add_value(state, below(path, "params"), Value::list(std::move(names)));
+  for (auto& [key, value] : kept) add_value(state, below(path, key.as_string()), value);
+}
+
+OptimizerGroups::Match OptimizerGroups::match(const OptimState& optim, const Defer& defer) const {
+  std::map<std::string, std::size_t> group_of;  // FQN -> stored group
+  for (std::size_t g = 0; g < optim.groups.size(); ++g)
+    for (const std::string& fqn : optim.groups[g].members) group_of.emplace(fqn, g);
+  Match out;
+  out.source.resize(optimizer_.param_groups().size(), -1);
+  std::vector<std::string> witness(out.source.size());
+  for (const OptimizerEntry& entry : entries_) {
+    const auto named = std::ranges::find_if(
+        entry.names, [&](const std::string& name) { return group_of.contains(name); });
+    if (named == entry.names.end()) continue;
+    const std::size_t there = group_of.at(*named);
+    out.used.insert(optim.groups[there].index);
+    std::int64_t& from = out.source[entry.group];
+    if (from < 0) {
+      witness[entry.group] = *named;
+      from = static_cast<std::int64_t>(there);
+      continue;
+    }
+    const OptimGroup& first = optim.groups[static_cast<std::size_t>(from)];
+    if (first.options == optim.groups[there].options) continue;
+    defer([&] {
+      fail(Code::kInvalidArgument,
+           fmt::format("group {} of the optimizer holds \"{}\" and \"{}\", which the checkpoint "
+                       "has in groups {} and {} with different options",
+                       entry.group, witness[entry.group], *named, first.index,
+                       optim.groups[there].index),
+           "group the parameters as they were saved");
+    });
+  }
+  // A group without members is known by its place alone.
+  for (std::size_t g = 0; g < out.source.size() && g < optim.groups.size(); ++g)
+    if (out.source[g] < 0 && optimizer_.param_groups()[g].params().empty() &&
+        optim.groups[g].members.empty()) {
+      out.source[g] = static_cast<std::int64_t>(g);
+      out.used.insert(optim.groups[g].index);
+    }
+  return out;
+}
+
+void OptimizerGroups::expect(LiveState& state, const Manifest& stored, const OptimState& optim,
+                             const Defer& defer) {
+  const auto [source, used] = match(optim, defer);
+  new_options_.clear();
+  new_options_.resize(source.size());
+  for (std::size_t g = 0; g < source.size(); ++g) {
+    if (source[g] < 0) {
+      declare_group(state, g);  // asked for, so that it is listed as missing
+      continue;
+    }
+    const OptimGroup& from = optim.groups[static_cast<std::size_t>(source[g])];
+    defer([&] { new_options_[g] = options_from(g, from); });
+  }
+  const Roles roles = find_roles(stored.state);
+  for (std::size_t e = 0; e < roles.entries.size(); ++e) {
+    const EntryRole& role = roles.entries[e];
+    if (role.role != Role::kOptimGroup || role.root < 0 ||
+        roles.optimizers[static_cast<std::size_t>(role.root)].name != root_)
+      continue;
+    const StateEntry& entry = stored.state.entries[e];
+    if (entry.value.is_tensor()) continue;
+    const bool wanted = role.group < 0 || used.contains(role.group);
+    if (wanted) state.dict.entries.push_back({entry.name, entry.path, entry.value});
+  }
+}
+
+std::unique_ptr<torch::optim::OptimizerOptions> OptimizerGroups::options_from(
+    std::size_t group, const OptimGroup& stored) const {
+  // (clone() is the one of the group: options of a class of their own stay of it.)
+  const torch::optim::OptimizerParamGroup copy(optimizer_.param_groups()[group]);
+  auto options = copy.options().clone();
+  ValueDict kept;
+  for (const auto& [name, value] : stored.options) {
+    if (!name.is_string() || value.is_tensor()) continue;
+    if (name.as_string() == "params" || name.as_string() == "param_names") continue;
+    const std::string where =
+        fmt::format("{}.param_groups.{}.{}", root_, stored.index, name.as_string());
+    const GroupKey* key = table_.find_key(name.as_string());
+    if (key == nullptr || (!key->bound() && !key->fixed())) {
+      if (key == nullptr || !(value == key->initial)) kept.emplace_back(name, value);
+    } else if (key->fixed()) {
+      if (!(value == key->initial))
+        fail(Code::kInvalidArgument,
+             fmt::format("{} is {} in the checkpoint and {} for {}: {}", where,
+                         value.kind() == Value::Kind::kBool ? (value.as_bool() ? "True" : "False")
+                                                            : "another value",
+                         key->initial.as_bool() ? "True" : "False", table_.name,
+                         key->fixed_because));
+    } else {
+      try {
+        key->set(*options, value);
+      } catch (const Error& error) {
+        fail(Code::kInvalidArgument, fmt::format("{} {}", where, error.status().message));
+      }
+    }
+  }
+  if (kept.empty() && kept_keys(*options).empty()) return options;
+  return table_.with_kept(*options, std::move(kept));
+}
+
+void OptimizerGroups::commit() {
+  for (std::size_t g = 0; g < new_options_.size(); ++g) {
+    if (!new_options_[g]) continue;
+    torch::optim::OptimizerParamGroup& group = optimizer_.param_groups()[g];
+    // In place where nothing but fields changes: references to the options stay right.
+    const ValueDict kept = kept_keys(*new_options_[g]);
+    if (kept.empty() && kept_keys(group.options()).empty()) {
+      for (const GroupKey& key : table_.group_keys)
+        if (key.bound()) key.set(group.options(), key.get(*new_options_[g]));
+    } else {
+      group.set_options(std::move(new_options_[g]));
+    }
+  }
+}
+
+}  // namespace tessera::fsdp

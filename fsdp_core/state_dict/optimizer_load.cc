@@ -1,0 +1,186 @@
+// OptimizerDict: what a load asks for, by what is stored, and taking it over.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+
+#include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/state_dict/optimizer_dict.h"
+
+namespace tessera::fsdp {
+
+void OptimizerDict::defer(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error&) {
+    if (!deferred_) deferred_ = std::current_exception();
+  }
+}
+
+void OptimizerDict::expect(LiveState& state, const Manifest& stored) {
+  const Roles roles = find_roles(stored.state);
+  const std::vector<OptimState> all = canonical_optim_states(stored, roles);
+  const auto optim = std::ranges::find(all, root_, &OptimState::root);
+  if (optim == all.end()) return;  // what declare added will be missing
+  memory_ = {};
+  counters_.clear();
+  pending_.clear();
+  deferred_ = nullptr;
+  seen_ = false;
+  std::erase_if(state.dict.entries, [&](const StateEntry& entry) {
+    return !entry.path.empty() && is_key(entry.path[0], root_);
+  });
+  for (const OptimizerEntry& entry : entries_) expect_entry(state, entry, stored, *optim);
+  groups_.expect(state, stored, *optim, [&](const std::function<void()>& f) { defer(f); });
+}
+
+/// Asked for, so that it is listed as missing.
+void OptimizerDict::expect_missing(LiveState& state, const OptimizerEntry& entry) {
+  if (state_of(*entry.parts[0])) return declare_state(state, entry);
+  at::NoGradGuard no_grad;
+  for (const StateLeaf& leaf : table_.leaves) {
+    if (!leaf.required) continue;
+    std::vector<at::Tensor> tensors;
+    for (const OptimizerMember* part : entry.parts)
+      tensors.push_back(at::zeros_like(part->parameter));
+    add_leaf(state, entry, entry.fqn, leaf, tensors, false);
+  }
+}
+
+void OptimizerDict::expect_entry(LiveState& state, const OptimizerEntry& entry,
+                                 const Manifest& stored, const OptimState& optim) {
+  const OptimParameter* parameter = nullptr;
+  for (const std::string& name : entry.names)
+    if (!parameter) parameter = optim.find(name);
+  if (!parameter) return expect_missing(state, entry);
+  Pending pending;
+  pending.entry = &entry;
+  expect_leaves(state, pending, stored, *parameter);
+  pending.drop = pending.leaves.empty();
+  if (table_.step) defer([&] { expect_step(state, pending, stored, *parameter); });
+  pending_.push_back(std::move(pending));
+}
+
+void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Manifest& stored,
+                                  const OptimParameter& parameter) {
+  at::NoGradGuard no_grad;
+  std::vector<std::string> missing;
+  for (const OptimizerMember* part : pending.entry->parts)
+    pending.fresh.push_back(state_of(*part) ? nullptr : table_.make_state());
+  for (const StateLeaf& leaf : table_.leaves) {
+    const OptimLeaf* found = parameter.find(leaf.name);
+    if (found == nullptr || found->tensor == kNoTensor) {  // None: absent
+      if (found) {
+        const Value& value = stored.state.entries[found->entry].value;
+        if (value.is_none()) add_value(state, state_path(parameter.fqn, leaf.name), value);
+      }
+      pending.absent.push_back(&leaf);
+      if (leaf.required) missing.push_back(leaf.name);
+      continue;
+    }
+    const std::vector<at::Tensor> into =
+        targets_of(pending, leaf, stored.tensors[found->tensor].spec);
+    pending.leaves.push_back(add_leaf(state, *pending.entry, parameter.fqn, leaf, into, false));
+  }
+  if (missing.empty() || pending.leaves.empty()) return;
+  defer([&] {
+    fail(Code::kCorrupt,
+         fmt::format("the checkpoint has only a part of the optimizer's state of \"{}\": \"{}\" is "
+                     "there, \"{}\" is not",
+                     parameter.fqn, pending.leaves.front(), missing.front()),
+         fmt::format("it is not the state of {}", table_.name));
+  });
+}
+
+/// The tensors that are going to be filled: those of the optimizer, or fresh ones.
+std::vector<at::Tensor> OptimizerDict::targets_of(Pending& pending, const StateLeaf& leaf,
+                                                  const TensorSpec& stored) {
+  std::vector<at::Tensor> out;
+  for (std::size_t p = 0; p < pending.entry->parts.size(); ++p) {
+    const OptimizerMember& part = *pending.entry->parts[p];
+    State* held = state_of(part);
+    std::unique_ptr<State>& fresh = pending.fresh[p];
+    if (held != nullptr && leaf.tensor(*held).defined()) {
+      out.push_back(leaf.tensor(*held));
+      continue;
+    }
+    if (!fresh) fresh = held->clone();  // a leaf that the optimizer did not keep so far
+    at::Tensor& tensor = leaf.tensor(*fresh);
+    const auto extents = stored.shape.extents();
+    tensor =
+        is_replicated(leaf)
+            ? at::zeros(
+                  std::vector<std::int64_t>(extents.begin(), extents.end()),
+                  part.parameter.options().dtype(scalar_type_of(stored.dtype)).requires_grad(false))
+            : at::zeros_like(part.parameter);
+    out.push_back(tensor);
+  }
+  return out;
+}
+
+void OptimizerDict::expect_step(LiveState& state, Pending& pending, const Manifest& stored,
+                                const OptimParameter& parameter) {
+  const StepRef& step = parameter.own_step.known() ? parameter.own_step : parameter.group_step;
+  if (!step.known()) {
+    if (pending.drop) return;
+    fail(Code::kCorrupt, fmt::format("the checkpoint has state of \"{}\" and no count of its steps",
+                                     parameter.fqn));
+  }
+  Path path = state_path(parameter.fqn, "step");
+  const std::string name = dotted(path);
+  if (step.value) {
+    if (parameter.own_step.known()) add_value(state, std::move(path), Value::real(*step.value));
+    pending.step = checked_step(*step.value, name);
+    return;
+  }
+  if (!parameter.own_step.known())
+    fail(Code::kUnsupported,
+         fmt::format("the step of \"{}\" is a tensor of its group", parameter.fqn));
+  const TensorSpec& spec = stored.tensors[step.tensor].spec;
+  if (spec.shape.numel() != 1)
+    fail(Code::kCorrupt,
+         fmt::format("{} has shape {}: one number was expected", name, spec.shape.to_string()));
+  const std::vector<std::int64_t> sizes(spec.shape.extents().begin(), spec.shape.extents().end());
+  const at::ScalarType type = scalar_type_of(spec.dtype);
+  Counter counter{name, at::zeros(sizes, at::TensorOptions().dtype(type))};
+  LiveTensor live = memory_.piece(name, counter.buffer, type, spec.shape,
+                                  Chunk::whole_of(Box::whole(spec.shape)));
+  live.replicated = true;
+  add(state, std::move(path), std::move(live));
+  pending.counter = std::move(counter);
+}
+
+void OptimizerDict::check(const StateEntry& stored) {
+  if (stored.path.empty() || !is_key(stored.path[0], root_)) return;
+  seen_ = true;
+  if (deferred_) std::rethrow_exception(deferred_);
+}
+
+void OptimizerDict::commit(const std::unordered_set<std::string>& loaded) {
+  memory_.write_back(loaded);
+  for (Pending& pending : pending_) {
+    if (pending.drop) {
+      if (seen_)
+        for (const OptimizerMember* part : pending.entry->parts)
+          optimizer_.state().erase(part->parameter.unsafeGetTensorImpl());
+      continue;
+    }
+    const bool whole = std::ranges::all_of(
+        pending.leaves, [&](const std::string& name) { return loaded.contains(name); });
+    if (!whole) continue;
+    if (deferred_) std::rethrow_exception(deferred_);
+    if (pending.counter && loaded.contains(pending.counter->name))
+      pending.step = checked_step(pending.counter->buffer.item<double>(), pending.counter->name);
+    for (std::size_t p = 0; p < pending.entry->parts.size(); ++p) {
+      auto& slot = optimizer_.state()[pending.entry->parts[p]->parameter.unsafeGetTensorImpl()];
+      if (pending.fresh[p]) slot = std::move(pending.fresh[p]);
+      for (const StateLeaf* leaf : pending.absent) leaf->tensor(*slot).reset();
+      if (pending.step) table_.set_step(*slot, *pending.step);
+    }
+  }
+  if (seen_) groups_.commit();
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,154 @@
+#include "fsdp_core/state_dict/optimizer_members.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "fsdp_core/runtime/root.h"
+#include "fsdp_core/state_dict/flat_parameters.h"
+
+namespace tessera::fsdp {
+namespace {
+
+/// Names of a part would be taken for names of the whole, and its groups for all there are.
+void check_is_root(const ModelTensors& model) {
+  for (const auto& unit : model.units) {
+    const detail::Unit* top = unit->root() ? unit->root()->top() : nullptr;
+    if (top == nullptr ||
+        std::ranges::any_of(model.units, [&](const auto& each) { return each.get() == top; }))
+      continue;
+    fail(Code::kInvalidArgument,
+         fmt::format("state_dict with an optimizer: {} is not the root, it lies inside {}",
+                     unit->label(), top->label()),
+         "call it on the model that fully_shard was called on last");
+  }
+}
+
+}  // namespace
+
+std::vector<OptimizerMember> members_of(torch::optim::Optimizer& optimizer,
+                                        const ModelTensors& model) {
+  check_is_root(model);
+  std::vector<OptimizerMember> members;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> seen;
+  std::unordered_map<std::size_t, std::vector<std::string>> ties;
+  for (const ModelTensor& tensor : model.tensors)
+    if (tensor.tied_to) ties[*tensor.tied_to].push_back(tensor.fqn);
+  for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    const std::vector<at::Tensor>& params = optimizer.param_groups()[g].params();
+    for (std::size_t p = 0; p < params.size(); ++p) {
+      const auto found = model.by_parameter.find(params[p].unsafeGetTensorImpl());
+      if (found == model.by_parameter.end())
+        fail(Code::kInvalidArgument,
+             fmt::format("parameter {} of the optimizer's group {} (shape {}) is none of the "
+                         "model's",
+                         p, g, Shape(params[p].sizes().vec()).to_string()),
+             "build the optimizer from model->parameters(), after fully_shard");
+      const ModelTensor& tensor = model.tensors[found->second];
+      const auto [earlier, added] = seen.emplace(params[p].unsafeGetTensorImpl(), g);
+      if (!added && earlier->second != g)
+        fail(Code::kInvalidArgument,
+             fmt::format("groups {} and {} of the optimizer both hold parameter \"{}\"",
+                         earlier->second, g, tensor.fqn));
+      if (!added) continue;  // parameters() of LibTorch lists a tied parameter under each name
+      OptimizerMember member{tensor.fqn, {tensor.fqn}, g, params[p], &tensor};
+      for (const std::string& other : ties[found->second]) member.names.push_back(other);
+      members.push_back(std::move(member));
+    }
+  }
+  return members;
+}
+
+std::vector<OptimizerEntry> entries_of(const std::vector<OptimizerMember>& members,
+                                       const ModelTensors& model, bool flat) {
+  std::vector<OptimizerEntry> entries;
+  std::map<const ParamGroup*, std::size_t> flat_entries;
+  for (const OptimizerMember& member : members) {
+    if (!flat || !member.model->unit) {
+      entries.push_back({member.fqn, member.names, member.group, false, {&member}});
+      continue;
+    }
+    const ParamGroup* owner = member.model->group;
+    const auto [at, added] = flat_entries.emplace(owner, entries.size());
+    if (added) {
+      const std::string name = flat_name(model, *member.model);
+      entries.push_back({name, {name}, member.group, true, {}});
+      entries.back().parts.resize(owner->params().size());
+    }
+    OptimizerEntry& entry = entries[at->second];
+    if (entry.group != member.group)
+      fail(Code::kInvalidArgument,
+           fmt::format("state_dict: LOCAL of {}: \"{}\" is in group {} of the optimizer, other "
+                       "parameters of it in group {}",
+                       entry.fqn, member.fqn, member.group, entry.group),
+           "use StateDictType::kSharded");
+    entry.parts[member.model->index] = &member;
+  }
+  for (const auto& [owner, at] : flat_entries)
+    for (std::size_t p = 0; p < owner->params().size(); ++p)
+      if (entries[at].parts[p] == nullptr)
+        fail(
+            Code::kInvalidArgument,
+            fmt::format("state_dict: LOCAL of {}: the optimizer does not have its parameter \"{}\"",
+                        entries[at].fqn, owner->params()[p].fqn),
+            "use StateDictType::kSharded");
+  return entries;
+}
+
+torch::optim::OptimizerParamState* state_of(torch::optim::Optimizer& optimizer,
+                                            const OptimizerMember& member) {
+  const auto found = optimizer.state().find(member.parameter.unsafeGetTensorImpl());
+  return found == optimizer.state().end() ? nullptr : found->second.get();
+}
+
+void agree_on_steps(torch::optim::Optimizer& optimizer, const OptimizerTable& table,
+                    const std::vector<OptimizerMember>& members) {
+  // What a member counts; without state -1, and state without a counter 0.
+  std::map<Communicator*, std::vector<const OptimizerMember*>> groups;
+  std::vector<std::shared_ptr<Communicator>> order;
+  for (const OptimizerMember& member : members) {
+    if (!member.model->unit) continue;
+    UnitGroups& comms = member.model->unit->comms();
+    for (const std::shared_ptr<Communicator>& comm : {comms.shard, comms.replicate}) {
+      if (comm->size() == 1) continue;
+      auto& listed = groups[comm.get()];
+      if (listed.empty()) order.push_back(comm);
+      listed.push_back(&member);
+    }
+  }
+  for (const std::shared_ptr<Communicator>& comm : order) {
+    const std::vector<const OptimizerMember*>& listed = groups[comm.get()];
+    std::vector<double> mine;
+    for (const OptimizerMember* member : listed) {
+      torch::optim::OptimizerParamState* held = state_of(optimizer, *member);
+      mine.push_back(held == nullptr ? -1 : (table.step ? table.step(*held) : 0));
+    }
+    const auto all =
+        comm->all_gather_bytes(std::as_bytes(std::span(mine)), {"state dict", CommPhase::kCheck});
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      if (all[r].size() != mine.size() * sizeof(double))
+        fail(Code::kInvalidArgument,
+             fmt::format("the optimizer holds {} parameters on this rank and {} on rank {}",
+                         mine.size(), all[r].size() / sizeof(double), comm->global_ranks()[r]));
+      for (std::size_t m = 0; m < mine.size(); ++m) {
+        double theirs = 0;
+        std::memcpy(&theirs, all[r].data() + m * sizeof(double), sizeof(double));
+        if (theirs == mine[m]) continue;
+        const auto text = [](double step) {
+          return step < 0 ? std::string("no state") : fmt::format("step {:.0f}", step);
+        };
+        fail(Code::kInvalidArgument,
+             fmt::format("parameter \"{}\": the optimizer has {} on rank {} and {} on rank {}",
+                         listed[m]->fqn, text(mine[m]), comm->global_ranks()[comm->rank()],
+                         text(theirs), comm->global_ranks()[r]),
+             "every rank must step every optimizer equally often");
+      }
+    }
+  }
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,55 @@
+#pragma once
+// Parameters that state dicts hold in another form (Extension::post_unflatten and pre_load):
+// gathered one at a time when the state is made, cut in rows or whole, and made parameters again
+// once a load has filled every part.
+#include <tessera/fsdp/extension.h>
+#include <tessera/state/live_state.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "fsdp_core/bridge/spread.h"
+#include "fsdp_core/state_dict/model_tensors.h"
+
+namespace tessera::fsdp {
+
+/// Whether the unit's extension transforms it. Throws kUnsupported, naming it, for a parameter that
+/// is a part of a larger tensor or tied.
+bool is_transformed(const ModelTensor& tensor);
+
+/// Names, types and shapes of its parts, by FQN; values are of no meaning. Not collective.
+std::vector<StoredPart> parts_like(const ModelTensor& tensor);
+
+class TransformedParameters {
+ public:
+  struct Part {
+    std::string fqn;
+    std::optional<LiveTensor> live;  // nullopt: not here
+  };
+  /// Collective over the unit's ranks, as is write_back. `named`: by FQN, the name in the state.
+  std::vector<Part> add(const ModelTensor& tensor, Spread::Form form,
+                        const std::function<std::string(const std::string& fqn)>& named);
+  /// Throws kInvalidArgument where only some parts of a parameter were loaded, or pre_load gives
+  /// another shape.
+  void write_back(const std::unordered_set<std::string>& loaded);
+
+ private:
+  struct HeldPart {
+    std::string part;  // as the extension named it
+    std::string name;  // in the state
+    std::vector<std::int64_t> whole;
+    at::Tensor copy;  // undefined: not here
+  };
+  struct Held {
+    ModelTensor tensor;
+    Spread spread;
+    std::vector<HeldPart> parts;
+  };
+  static at::Tensor restored(const Held& held);
+  std::vector<Held> held_;
+};
+
+}  // namespace tessera::fsdp

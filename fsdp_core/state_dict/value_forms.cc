@@ -1,0 +1,77 @@
+#include <tessera/fsdp/extension.h>
+#include <tessera/fsdp/state_dict.h>
+
+#include <optional>
+
+#include "fsdp_core/state_dict/model_tensors.h"
+#include "fsdp_core/state_dict/state_type.h"
+#include "fsdp_core/state_dict/transformed.h"
+
+namespace tessera::fsdp {
+namespace {
+
+/// `evenly`: cut in rows whatever the layout; `dims`: of the value.
+ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options, bool evenly,
+                  std::int64_t dims) {
+  ValueForm form{tensor.fqn, ValueKind::kPlain, {}, {}};
+  if (!tensor.unit || options.type == StateDictType::kFull) return form;
+  const UnitLayout& layout = tensor.group->layout();
+  Placement cut = layout.in_place() && !evenly ? Placement::flat() : Placement::shard(0);
+  if (evenly && dims == 0) cut = Placement::replicate();
+  const auto& mesh = tensor.unit->options().mesh;
+  if (!mesh) {
+    if (layout.shards() > 1) form.kind = ValueKind::kShardedTensor;
+    return form;
+  }
+  form.kind = ValueKind::kDTensor;
+  form.mesh = mesh->mesh();
+  form.placements.assign(static_cast<std::size_t>(mesh->ndim()), Placement::replicate());
+  const ShardingStrategy strategy = tensor.unit->options().strategy;
+  if (strategy != ShardingStrategy::kNoShard) form.placements[is_hybrid(strategy) ? 1 : 0] = cut;
+  const auto& extension = tensor.unit->options().extension;
+  if (const auto beside = extension ? extension->mesh() : std::nullopt) {
+    // Cut first over the extension's ranks, then over the unit's: rows of rows are strided.
+    const std::optional<int> dim = tensor.group->params()[tensor.index].extension_dim;
+    const std::int64_t parts = beside->size(0);
+    for (Placement& placement : form.placements)
+      if (placement == Placement::shard(0) && dim == 0 && parts > 1)
+        placement = Placement::strided_shard(0, parts);
+    std::vector<MeshDim> dims = form.mesh.dims();
+    dims.push_back(beside->mesh().dims().front());
+    form.mesh = Mesh(std::move(dims));
+    form.placements.push_back(dim ? Placement::shard(*dim) : Placement::replicate());
+  }
+  return form;
+}
+
+}  // namespace
+
+std::string_view value_kind_name(ValueKind kind) {
+  switch (kind) {
+    case ValueKind::kPlain:
+      return "tensor";
+    case ValueKind::kShardedTensor:
+      return "ShardedTensor";
+    case ValueKind::kDTensor:
+      return "DTensor";
+  }
+  return "?";
+}
+
+std::vector<ValueForm> value_forms(const ModuleRef& model, const StateDictOptions& options) {
+  check_state_type(model, nullptr, options);
+  std::vector<ValueForm> out;
+  for (const ModelTensor& tensor : model_tensors(model).tensors) {
+    if (!is_transformed(tensor)) {
+      out.push_back(form_of(tensor, options, options.even_chunks, tensor.shape.rank()));
+      continue;
+    }
+    for (const StoredPart& part : parts_like(tensor)) {
+      out.push_back(form_of(tensor, options, true, part.tensor.dim()));
+      out.back().fqn = part.name;
+    }
+  }
+  return out;
+}
+
+}  // namespace tessera::fsdp

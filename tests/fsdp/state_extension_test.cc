@@ -1,0 +1,273 @@
+// Extensions of a user's own: parameters that checkpoints hold in another form, and models with and
+// without extensions in one process.
+#include <tessera/base/error.h>
+
+#include "tests/fsdp/state_support.h"
+#include "tests/fsdp/tensor_parallel_models.h"
+#include "tests/fsdp/torch_and_catch.h"
+
+namespace fsdp = tessera::fsdp;
+using namespace tessera::fsdp::test;
+using fsdp::MemoryLayout;
+using fsdp::StateDictType;
+using fsdp::StoredPart;
+
+namespace {
+
+constexpr std::int64_t kIn = 5, kEach = 7;
+constexpr double kScale = 1.0 / 16;
+
+/// One product of three matrices that others keep apart, and a matrix of few values.
+struct FusedImpl : torch::nn::Module {
+  torch::Tensor qkv, codes, plain;
+  FusedImpl() {
+    qkv =
+        register_parameter("qkv", torch::arange(3 * kEach * kIn).to(torch::kFloat).view({-1, kIn}));
+    codes = register_parameter(
+        "codes", ((torch::arange(4 * kIn) - 9).to(torch::kFloat) * kScale).view({4, kIn}));
+    plain = register_parameter("plain", torch::arange(6).to(torch::kFloat));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    return torch::linear(x, qkv).sum() + torch::linear(x, codes).sum() + plain.sum();
+  }
+};
+FSDP_MODULE(Fused);
+
+struct OuterImpl : torch::nn::Module {
+  Fused inner = register_module("inner", Fused());
+  torch::Tensor forward(torch::Tensor x) { return inner->forward(x); }
+};
+FSDP_MODULE(Outer);
+
+/// q, k, v for qkv; int8 codes and their scale for codes.
+class Unfuse : public fsdp::Extension {
+ public:
+  bool is_transformed(const torch::nn::Module&, const std::string& name) const override {
+    return name != "plain";
+  }
+  std::vector<StoredPart> post_unflatten(const torch::nn::Module& module, const std::string& name,
+                                         const at::Tensor& whole) const override {
+    if (dynamic_cast<const FusedImpl*>(&module) == nullptr) throw std::runtime_error("module");
+    if (name == "codes")
+      return {{"codes", (whole / kScale).round().to(torch::kChar)},
+              {"codes_scale", torch::full({}, kScale)}};
+    return {{"q", whole.narrow(0, 0, kEach)},
+            {"k", whole.narrow(0, kEach, kEach)},
+            {"v", whole.narrow(0, 2 * kEach, kEach)}};
+  }
+  at::Tensor pre_load(const torch::nn::Module&, const std::string& name,
+                      const std::vector<StoredPart>& stored) const override {
+    if (name == "codes") return stored[0].tensor.to(torch::kFloat) * stored[1].tensor;
+    return torch::cat({stored[0].tensor, stored[1].tensor, stored[2].tensor});
+  }
+};
+
+fsdp::Options options_of(fsdp::World& world, MemoryLayout layout, bool extended = true) {
+  fsdp::Options options;
+  options.mesh = world.mesh();
+  options.layout = layout;
+  if (extended) options.extension = std::make_shared<Unfuse>();
+  return options;
+}
+
+fsdp::StateDictOptions of_type(StateDictType type, bool rank0_only = false) {
+  fsdp::StateDictOptions options;
+  options.type = type;
+  options.rank0_only = rank0_only;
+  return options;
+}
+
+void train(Outer& model, torch::optim::Optimizer& optimizer) {
+  // Gradients that are whole codes: the values stay what int8 can hold.
+  optimizer.zero_grad();
+  model->forward(torch::ones({1, kIn})).backward();
+  optimizer.step();
+}
+
+std::unique_ptr<torch::optim::SGD> sgd(Outer& model) {
+  return std::make_unique<torch::optim::SGD>(model->parameters(),
+                                             torch::optim::SGDOptions(kScale).momentum(0.5));
+}
+
+}  // namespace
+
+TEST_CASE("an extension decides what stands for a parameter in checkpoints and it comes back") {
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  const auto type = GENERATE(StateDictType::kSharded, StateDictType::kFull);
+  const bool rank0_only = type == StateDictType::kFull && layout == MemoryLayout::kFlat;
+  const ScratchFolder folder;
+  const std::string path = folder / "a";
+  std::vector<torch::Tensor> expected;
+  fsdp::run_threads(3, [&](fsdp::World& world) {
+    Outer model;
+    fully_shard(model->inner, options_of(world, layout));
+    fully_shard(model, options_of(world, layout));
+    auto optimizer = sgd(model);
+    train(model, *optimizer);
+    tessera::save(path, fsdp::state_dict(model, *optimizer, of_type(type, rank0_only)),
+                  world.ranks());
+    const fsdp::SummonFullParams summoned(model);
+    if (world.rank() == 0)
+      for (const torch::Tensor& parameter : model->parameters())
+        expected.push_back(parameter.detach().clone());
+  });
+  REQUIRE(expected.size() == 3);
+  // In the file: the parts, under names beside the parameter's.
+  std::map<std::string, torch::Tensor> stored = {
+      {"q", torch::zeros({kEach, kIn})}, {"k", torch::zeros({kEach, kIn})},
+      {"v", torch::zeros({kEach, kIn})}, {"codes", torch::zeros({4, kIn}, torch::kChar)},
+      {"codes_scale", torch::zeros({})}, {"plain", torch::zeros({6})}};
+  tessera::LiveState reader;
+  for (auto& [name, tensor] : stored)
+    reader.add(
+        {tessera::key_item("model"), tessera::key_item("inner." + name)},
+        {tensor.scalar_type() == torch::kChar ? tessera::DType::kInt8 : tessera::DType::kFloat32,
+         tensor.sizes().vec(),
+         {},
+         tensor.data_ptr()});
+  const auto alone = tessera::single_rank();
+  const tessera::LoadResult read = tessera::load(path, reader, *alone);
+  CHECK(read.loaded.size() == stored.size());
+  CHECK(same_bits(torch::cat({stored["q"], stored["k"], stored["v"]}), expected[0]));
+  CHECK(same_bits(stored["codes"].to(torch::kFloat) * stored["codes_scale"], expected[1]));
+  // And on another number of ranks, flat, in the parameters.
+  std::mutex mutex;
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    Outer model;
+    {
+      const torch::NoGradGuard no_grad;
+      for (torch::Tensor& parameter : model->parameters()) parameter.fill_(-3);
+    }
+    fully_shard(model->inner, options_of(world, MemoryLayout::kFlat));
+    fully_shard(model, options_of(world, MemoryLayout::kFlat));
+    auto optimizer = sgd(model);
+    const tessera::LoadResult result = tessera::load(
+        path, fsdp::state_dict(model, *optimizer, of_type(type, rank0_only)), world.ranks());
+    RANK_CHECK(result.missing.empty() && result.mismatched.empty());
+    const fsdp::SummonFullParams summoned(model);
+    for (std::size_t p = 0; p < expected.size(); ++p)
+      RANK_CHECK(same_bits(model->parameters()[p], expected[p]));
+  });
+}
+
+TEST_CASE("forms of transformed values are rows under the names of their parts") {
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    Outer model;
+    fully_shard(model, options_of(world, MemoryLayout::kFlat));
+    std::string found;
+    for (const fsdp::ValueForm& form : fsdp::value_forms(model))
+      found += form.fqn + " " + form.placements[0].to_string() + "; ";
+    RANK_CHECK(found ==
+                   "inner.q shard(0); inner.k shard(0); inner.v shard(0); inner.codes shard(0); "
+                   "inner.codes_scale replicate; inner.plain flat; ",
+               found);
+  });
+}
+
+TEST_CASE("what an extension cannot do is refused by name") {
+  struct Silent : fsdp::Extension {
+    bool is_transformed(const torch::nn::Module&, const std::string&) const override {
+      return true;
+    }
+  };
+  struct Wrong : Unfuse {
+    at::Tensor pre_load(const torch::nn::Module&, const std::string&,
+                        const std::vector<StoredPart>& stored) const override {
+      return stored[0].tensor;
+    }
+  };
+  struct Part : Unfuse {
+    std::optional<int> sharded_dim(const torch::nn::Module&, const std::string&,
+                                   const at::Tensor&) const override {
+      return 0;
+    }
+  };
+  const auto with = [](auto extension) {
+    fsdp::Options options;
+    options.extension = std::make_shared<decltype(extension)>();
+    return options;
+  };
+  {
+    Outer model;
+    fully_shard(model, with(Silent()));
+    CHECK_THROWS_WITH(fsdp::state_dict(model), Catch::Contains("\"qkv\" is transformed") &&
+                                                   Catch::Contains("post_unflatten()"));
+    CHECK_THROWS_WITH(fsdp::state_dict(model, of_type(StateDictType::kLocal)),
+                      Catch::Contains("stored in another form"));
+  }
+  {
+    Outer model;
+    CHECK_THROWS_WITH(fully_shard(model, with(Part())),
+                      Catch::Contains("is a part by dim 0") && Catch::Contains("mesh()"));
+  }
+  const ScratchFolder folder;
+  const auto alone = tessera::single_rank();
+  Outer model;
+  fully_shard(model, with(Wrong()));
+  tessera::save(folder / "a", fsdp::state_dict(model), *alone);
+  CHECK_THROWS_WITH(tessera::load(folder / "a", fsdp::state_dict(model), *alone),
+                    Catch::Contains("pre_load of \"inner.qkv\": expected shape [21,5]"));
+  // A part alone is no parameter.
+  Outer whole;
+  fully_shard(whole, with(Unfuse()));
+  tessera::LiveState state = fsdp::state_dict(whole);
+  std::erase_if(state.dict.entries,
+                [](const auto& entry) { return entry.name == "model.inner.k"; });
+  tessera::LoadPolicy policy;
+  policy.model = tessera::PartPolicy::kAllowBoth;
+  CHECK_THROWS_WITH(tessera::load(folder / "a", state, *alone, policy),
+                    Catch::Contains("\"model.inner.k\" was not loaded"));
+}
+
+TEST_CASE("models on a 1-D and a 2-D mesh and with an extension live in one process") {
+  // Saved and loaded in every order.
+  std::vector<int> order = {0, 1, 2};
+  const ScratchFolder folder;
+  int permutation = 0;
+  do {
+    fsdp::run_threads(4, [&](fsdp::World& world) {
+      const fsdp::DeviceMesh mesh(world, {2, 2}, {"data", "tensor"});
+      Odd one = make_odd(false);
+      CutStack two = make_cut_stack(mesh.sub(1));
+      Outer three;
+      fsdp::Options plain;
+      plain.mesh = world.mesh();
+      shard_odd(one, plain);
+      shard_cut(two, mesh, MemoryLayout::kFlat);
+      fully_shard(three, options_of(world, MemoryLayout::kFlat));
+      const std::vector<fsdp::ModuleRef> models = {one, two, three};
+      const auto path = [&](int m) {
+        return folder / (std::to_string(permutation) + "_" + std::to_string(m));
+      };
+      std::vector<std::vector<torch::Tensor>> before;
+      for (const fsdp::ModuleRef& model : models) {
+        before.emplace_back();
+        for (const torch::Tensor& parameter : model->parameters())
+          before.back().push_back(parameter.detach().clone());
+      }
+      for (const int m : order)
+        tessera::save(path(m), fsdp::state_dict(models[static_cast<std::size_t>(m)]),
+                      world.ranks());
+      {
+        const torch::NoGradGuard no_grad;
+        for (const fsdp::ModuleRef& model : models)
+          for (torch::Tensor& parameter : model->parameters()) parameter.fill_(-2);
+      }
+      for (auto m = order.rbegin(); m != order.rend(); ++m)
+        tessera::load(path(*m), fsdp::state_dict(models[static_cast<std::size_t>(*m)]),
+                      world.ranks());
+      for (std::size_t m = 0; m < models.size(); ++m)
+        for (std::size_t p = 0; p < before[m].size(); ++p)
+          RANK_CHECK(same_bits(models[m]->parameters()[p], before[m][p]),
+                     std::to_string(m) + " " + std::to_string(p));
+      // The forms are each model's own.
+      const std::size_t dims[] = {1, 2, 1};
+      for (std::size_t m = 0; m < models.size(); ++m)
+        for (const fsdp::ValueForm& form : fsdp::value_forms(models[m]))
+          if (form.kind == fsdp::ValueKind::kDTensor)
+            RANK_CHECK(form.placements.size() == dims[m], form.fqn);
+    });
+    ++permutation;
+  } while (std::next_permutation(order.begin(), order.end()));
+  CHECK(permutation == 6);
+}
