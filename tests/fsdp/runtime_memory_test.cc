@@ -1,12 +1,10 @@
 // Memory of a training step against the least that the schedule allows (L1): what is kept always,
 // and at the worst moment the parameters of the unit at work and of the one gathered ahead, its
 // gradients, and what the operators themselves need. Measured by an allocator that counts.
-#include <c10/core/CPUAllocator.h>
-
 #include <algorithm>
-#include <atomic>
 
 #include "fsdp_core/unit/recycler.h"
+#include "tests/fsdp/counting_memory.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -14,48 +12,6 @@ using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
 namespace {
-
-std::atomic<std::int64_t> live = 0, peak = 0, asks = 0;
-
-/// Memory that units hold free for reuse counts as held.
-class Counting final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(std::size_t bytes) override {
-    c10::DataPtr inner = c10::GetDefaultCPUAllocator()->allocate(bytes);
-    void* memory = inner.get();
-    ++asks;
-    auto* block = new Block{std::move(inner), static_cast<std::int64_t>(bytes)};
-    live += block->bytes;
-    peak = std::max(peak.load(), live.load());
-    return {memory, block, &drop, c10::Device(c10::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    std::memcpy(to, from, bytes);
-  }
-
- private:
-  struct Block {
-    c10::DataPtr held;
-    std::int64_t bytes;
-  };
-  static void drop(void* context) {
-    auto* block = static_cast<Block*>(context);
-    live -= block->bytes;
-    delete block;
-  }
-};
-
-struct CountMemory {
-  CountMemory() : before(c10::GetCPUAllocator()) {
-    release_cached_memory();
-    live = peak = asks = 0;
-    c10::SetCPUAllocator(&counting);
-  }
-  ~CountMemory() { c10::SetCPUAllocator(before); }
-  c10::Allocator* before;
-  static inline Counting counting;
-};
 
 constexpr int kRanks = 8, kMatrices = 4;
 constexpr std::int64_t kWidth = 128;  // a matrix: 64 KiB; an activation: 512 bytes
