@@ -58,19 +58,21 @@ struct TinyLmImpl : torch::nn::Module {
 };
 FSDP_MODULE(TinyLm);
 
-/// Matrices in one group, vectors in the other, as the samples; every option wrong.
+/// Matrices in one group, vectors in the other, as the samples of FSDP2; or, as those of FSDP1, all
+/// in one. Every option wrong.
 template <class O>
-std::unique_ptr<O> make_optimizer(TinyLm& model) {
+std::unique_ptr<O> make_optimizer(TinyLm& model, bool one_group = false) {
   std::vector<torch::Tensor> matrices, vectors;
   for (const auto& item : model->named_parameters()) {
     const bool vector =
         item.key().ends_with("bias") || item.key().find("norm") != std::string::npos;
-    (vector ? vectors : matrices).push_back(item.value());
+    (vector && !one_group ? vectors : matrices).push_back(item.value());
   }
   const auto options = optim::AdamWOptions(9).betas({0.1, 0.2}).eps(3).weight_decay(4);
   std::vector<optim::OptimizerParamGroup> groups;
   groups.emplace_back(matrices, std::make_unique<optim::AdamWOptions>(options));
-  groups.emplace_back(vectors, std::make_unique<optim::AdamWOptions>(options));
+  if (!one_group)
+    groups.emplace_back(vectors, std::make_unique<optim::AdamWOptions>(options));
   return std::make_unique<O>(groups, options);
 }
 
@@ -180,8 +182,8 @@ TEST_CASE("the fused optimizer takes over what AdamW of PyTorch left") {
   CHECK(sums_of(hash_of(to)) == sums_of(hash_of(sample("dcp/fsdp2_w4"))));
 }
 
-// TESSERA_PEER: "SOURCE SEED STEPS DEST [SECOND_DEST]": load, [train, save,] as often as there are
-// destinations.
+// TESSERA_PEER: "SOURCE WORLD LAYOUT SEED STEPS DEST [SECOND_DEST]": load, [train, save,] as often as
+// there are destinations. LAYOUT: flat, rows, or fsdp1 (flat without a mesh, one group).
 TEST_CASE("peer of PyTorch", "[.peer]") {
   const char* text = std::getenv("TESSERA_PEER");
   REQUIRE(text != nullptr);
@@ -195,11 +197,15 @@ TEST_CASE("peer of PyTorch", "[.peer]") {
   while (words >> destination) destinations.push_back(destination);
   fsdp::run_threads(world, [&](fsdp::World& w) {
     fsdp::Options options;
-    options.mesh = w.mesh();
-    options.layout = layout == "flat" ? MemoryLayout::kFlat : MemoryLayout::kPerParameter;
+    const bool fsdp1 = layout == "fsdp1";
+    if (fsdp1)
+      options.process_group = w.communicator();
+    else
+      options.mesh = w.mesh();
+    options.layout = layout == "rows" ? MemoryLayout::kPerParameter : MemoryLayout::kFlat;
     TinyLm model = make_tiny();
     shard(model, options);
-    auto optimizer = make_optimizer<optim::AdamW>(model);
+    auto optimizer = make_optimizer<optim::AdamW>(model, fsdp1);
     tessera::load(source, fsdp::state_dict(model, *optimizer), w.ranks());
     for (const std::string& each : destinations) {
       train(model, *optimizer, seed, steps, w.rank());
