@@ -144,9 +144,18 @@ SaveMemory::~SaveMemory() {
   if (in_flight) in_flight->result.wait();
 }
 
+void PendingSave::Work::ask() {
+  if (released_ || !changed || !too_early_.empty()) return;
+  try {
+    too_early_ = changed();
+  } catch (const std::exception& error) {
+    too_early_ = error.what();
+  }
+}
+
 void PendingSave::Work::finish_snapshot() {
   std::unique_lock lock(mutex_);
-  if (!released_ && changed && too_early_.empty()) too_early_ = changed();
+  ask();
   condition_.wait(lock, [&] { return copied_; });
   released_ = true;
 }
@@ -159,7 +168,7 @@ void PendingSave::Work::copied() {
 
 void PendingSave::Work::check_unchanged() {
   const std::lock_guard lock(mutex_);
-  if (!released_ && changed && too_early_.empty()) too_early_ = changed();
+  ask();
   if (too_early_.empty()) return;
   in_tensor(too_early_, [] {
     fail(Code::kInvalidArgument, "its memory changed before the lazy snapshot was finished",

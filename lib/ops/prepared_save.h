@@ -56,6 +56,8 @@ struct PendingSave::Work {
   std::function<std::string()> changed;  // of the state; empty: the copy was made before the return
 
  private:
+  void ask();  // under the mutex
+
   std::mutex mutex_;
   std::condition_variable condition_;
   bool copied_ = false;
