@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <malloc.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ constinit std::uint64_t let_pass = 0;
 constinit std::uint64_t most = 0;
 constinit AllocationReport report{};
 
-constexpr unsigned kMostSeconds = 20;  // of a child: a hang is killed
+constexpr rlim_t kMostSeconds = 20;  // of processor time of a child: a loop is killed
 
 /// True: this process is the child that goes without this allocation.
 bool refused() {
@@ -39,7 +40,8 @@ bool refused() {
     inside = false;
     refused_child = true;
     watching = false;
-    ::alarm(kMostSeconds);
+    const rlimit limit{kMostSeconds, kMostSeconds};
+    ::setrlimit(RLIMIT_CPU, &limit);
     errno = ENOMEM;
     return true;
   }

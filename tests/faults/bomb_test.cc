@@ -254,7 +254,8 @@ Cost cost_of(const Bomb& bomb, const Verb& verb) {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    ::alarm(30);
+    const rlimit limit{30, 30};
+    ::setrlimit(RLIMIT_CPU, &limit);
     int exit = 0;
     long before = 0;
     {

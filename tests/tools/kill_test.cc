@@ -125,7 +125,7 @@ Ended end_after(pid_t pid, double delay_ms, int signal) {
   ended.sent = true;
   const Clock::time_point start = Clock::now();
   while (::waitpid(pid, &ended.status, WNOHANG) != pid) {
-    if (milliseconds_since(start) > 20'000) {
+    if (milliseconds_since(start) > 60'000) {
       ::kill(pid, SIGKILL);
       FAIL("the process hangs after signal " << signal);
     }
