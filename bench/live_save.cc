@@ -4,13 +4,16 @@
 //
 //   plan    the first save's planning, and that of later saves, which use the plan again
 //   stall   how long save_async keeps its caller, beside memcpy of the same bytes between warm
-//           buffers and beside a whole save()
+//           buffers and beside a whole save(); and with a lazy snapshot. In seconds, and in CPU
+//           time of the caller, which other programs on the machine do not lengthen
+//   step    of a loop that works on a matrix, alone and while a save persists
 //   save, load   beside a plain write and read of the same bytes in files of the same sizes
 //
 // Medians; rank 0's clock between two barriers. The ranks share this machine's processors, so that
 // figures are those of the machine, ratios those of the code.
 #include <fcntl.h>
 #include <tessera/tessera.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -121,8 +124,32 @@ void read_floor(const std::string& path, std::byte* data, std::size_t bytes) {
   ::close(fd);
 }
 
+double cpu_of_this_thread() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+/// CPU seconds of this thread in `work`.
+double cpu_of(const std::function<void()>& work) {
+  const double start = cpu_of_this_thread();
+  work();
+  return cpu_of_this_thread() - start;
+}
+
+/// A training step's worth of arithmetic that stays in the caches.
+double step_seconds() {
+  static thread_local std::vector<float> a(256 * 256, 1.0f), b(256 * 256, 0.5f), c(256 * 256);
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < 256; ++i)
+    for (int k = 0; k < 256; ++k)
+      for (int j = 0; j < 256; ++j) c[i * 256 + j] += a[i * 256 + k] * b[k * 256 + j];
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 struct Figures {
-  std::vector<double> plan_again, stall, copy, save, load, load_in_place, write, read;
+  std::vector<double> plan_again, stall, lazy, copy, stall_cpu, lazy_cpu, copy_cpu, save, load,
+      load_in_place, write, read, step, step_beside;
   double plan_first = 0;
   std::uint64_t plan_bytes_first = 0, plan_bytes_again = 0;
 };
@@ -138,11 +165,26 @@ void measure(const Case& run, tessera::RankGroup& ranks, Figures& out) {
     tessera::SaveReport report;
     const double save = timed(ranks, [&] { report = tessera::save(path, shards.state(), ranks); });
     tessera::PendingSave pending;
-    const double copy =
-        timed(ranks, [&] { std::memcpy(warm.data(), shards.memory().data(), shards.bytes()); });
-    const tessera::LiveState state = shards.state();
-    const double stall =
-        timed(ranks, [&] { pending = tessera::save_async(path + "_async", state, ranks); });
+    double copy_cpu = 0, stall_cpu = 0, lazy_cpu = 0;
+    const double copy = timed(ranks, [&] {
+      copy_cpu = cpu_of([&] { std::memcpy(warm.data(), shards.memory().data(), shards.bytes()); });
+    });
+    tessera::LiveState state = shards.state();
+    state.changed = [] { return std::string(); };
+    const double stall = timed(ranks, [&] {
+      stall_cpu = cpu_of([&] { pending = tessera::save_async(path + "_async", state, ranks); });
+    });
+    std::vector<double> beside, alone;
+    while (!pending.done() && beside.size() < 500) beside.push_back(step_seconds());
+    pending.wait();
+    for (std::size_t n = 0; n < 20; ++n) alone.push_back(step_seconds());
+    tessera::SaveOptions lazily;
+    lazily.snapshot = tessera::SnapshotTiming::kLazy;
+    const double lazy = timed(ranks, [&] {
+      lazy_cpu =
+          cpu_of([&] { pending = tessera::save_async(path + "_lazy", state, ranks, lazily); });
+    });
+    pending.finish_snapshot();
     pending.wait();
     const double write = timed(ranks, [&] { write_floor(floor, bytes, shards.bytes()); });
     const double load = timed(ranks, [&] { tessera::load(path, shards.state(), ranks); });
@@ -154,6 +196,7 @@ void measure(const Case& run, tessera::RankGroup& ranks, Figures& out) {
     if (tells) {
       std::filesystem::remove_all(path);
       std::filesystem::remove_all(path + "_async");
+      std::filesystem::remove_all(path + "_lazy");
     }
     if (!tells) continue;
     if (round == 0) {
@@ -167,6 +210,14 @@ void measure(const Case& run, tessera::RankGroup& ranks, Figures& out) {
     out.save.push_back(save);
     out.copy.push_back(copy);
     out.stall.push_back(stall);
+    out.lazy.push_back(lazy);
+    out.copy_cpu.push_back(copy_cpu);
+    out.stall_cpu.push_back(stall_cpu);
+    out.lazy_cpu.push_back(lazy_cpu);
+    if (!beside.empty()) {
+      out.step.push_back(median(alone));
+      out.step_beside.push_back(median(beside));
+    }
     out.write.push_back(write);
     out.load.push_back(load);
     out.load_in_place.push_back(direct);
@@ -179,8 +230,10 @@ void print(const Case& run, const Figures& f) {
       "{\"ranks\": %d, \"mib\": %lld, \"tensors\": %lld,\n"
       " \"plan_first_s\": %.5f, \"plan_again_s\": %.5f, \"plan_again_of_first\": %.4f,\n"
       " \"plan_bytes_first\": %llu, \"plan_bytes_again\": %llu,\n"
-      " \"memcpy_s\": %.4f, \"stall_s\": %.4f, \"stall_of_memcpy\": %.3f, \"save_of_stall\": "
-      "%.2f,\n"
+      " \"memcpy_s\": %.5f, \"stall_s\": %.5f, \"stall_of_memcpy\": %.3f,\n"
+      " \"lazy_stall_s\": %.5f, \"lazy_of_stall\": %.4f, \"save_of_stall\": %.2f,\n"
+      " \"memcpy_cpu_s\": %.5f, \"stall_cpu_s\": %.5f, \"lazy_cpu_s\": %.5f,\n"
+      " \"stall_cpu_of_memcpy\": %.3f, \"step_while_saving\": %.3f,\n"
       " \"save_s\": %.4f, \"write_floor_s\": %.4f, \"save_of_floor\": %.3f,\n"
       " \"load_s\": %.4f, \"load_in_place_s\": %.4f, \"read_floor_s\": %.4f,\n"
       " \"load_of_floor\": %.3f, \"load_in_place_of_floor\": %.3f}\n",
@@ -188,9 +241,12 @@ void print(const Case& run, const Figures& f) {
       median(f.plan_again), median(f.plan_again) / f.plan_first,
       static_cast<unsigned long long>(f.plan_bytes_first),
       static_cast<unsigned long long>(f.plan_bytes_again), median(f.copy), median(f.stall),
-      median(f.stall) / median(f.copy), median(f.save) / median(f.stall), median(f.save),
-      median(f.write), median(f.save) / median(f.write), median(f.load), median(f.load_in_place),
-      median(f.read), median(f.load) / median(f.read), median(f.load_in_place) / median(f.read));
+      median(f.stall) / median(f.copy), median(f.lazy), median(f.lazy) / median(f.stall),
+      median(f.save) / median(f.stall), median(f.copy_cpu), median(f.stall_cpu), median(f.lazy_cpu),
+      median(f.stall_cpu) / median(f.copy_cpu),
+      f.step.empty() ? 0 : median(f.step_beside) / median(f.step), median(f.save), median(f.write),
+      median(f.save) / median(f.write), median(f.load), median(f.load_in_place), median(f.read),
+      median(f.load) / median(f.read), median(f.load_in_place) / median(f.read));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 """Measures the commands beside a floor and beside PyTorch, in the same run, interleaved, and prints one table.
 
-usage: run.py [start] [list] [memory] [disk] [tmpfs] [--gb 4] [--rounds 3] [--work DIR]      (default: all)
+usage: run.py [start] [list] [memory] [disk] [tmpfs] [live] [chain] [fsdp2] [--gb 4] [--rounds 3] [--work DIR]      (default: all)
 
 Every figure is a ratio against something measured in the same round. Disk rounds are cold (caches dropped, which needs root; said when
 not possible) and durable. Nothing is measured on the first round."""
@@ -183,6 +183,90 @@ def bench_tmpfs(table, options):
     report(table, rounds, f"{options.gb:g} GB DCP 4 -> 3 on tmpfs", floor_bar=None, speed_bar=3)
 
 
+def program(options, name):
+    """A benchmark in C++, built on first use (with the runtime, for PyTorch's LibTorch)."""
+    if options.programs:
+        return options.programs / name
+    folder = ROOT / "build" / "bench_programs"
+    torch = subprocess.run([sys.executable, "-c", "import torch; print(torch.utils.cmake_prefix_path)"], check=True, capture_output=True, text=True)
+    quiet = dict(check=True, stdout=sys.stderr)
+    subprocess.run(["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DTESSERA_BUILD_BENCH=ON",
+                    "-DTESSERA_BUILD_FSDP=ON", f"-DCMAKE_PREFIX_PATH={torch.stdout.strip()}"], **quiet)
+    subprocess.run(["cmake", "--build", folder, "--target", name], **quiet)
+    return folder / "bin" / name
+
+
+def tmpfs_folder(need):
+    memory = pathlib.Path("/dev/shm/tessera_bench")
+    shutil.rmtree(memory, ignore_errors=True)
+    if shutil.disk_usage("/dev/shm").free < need:
+        print(f"tmpfs: skipped, /dev/shm has less than {need / 1e9:.1f} GB free")
+        return None
+    return memory
+
+
+def bench_live(table, options):
+    """Saving from memory: one rank to a core, since what ranks of one machine share is no property of the code."""
+    for ranks, mib, tensors in ((1, options.mib, 200), (2, options.mib, 2000)):
+        figures = json.loads(timed([program(options, "live_save"), options.work / "live", ranks, mib, tensors])[3])
+        what = f"{ranks} ranks, {mib} MiB, {tensors} tensors"
+        table.add(f"{what}: stall of save_async / memcpy, seconds", f"{figures['stall_of_memcpy']:.2f}", "<= 1.15", figures["stall_of_memcpy"] <= 1.15)
+        table.add(f"{what}: the same, CPU seconds of the caller", f"{figures['stall_cpu_of_memcpy']:.2f}", "<= 1.15", figures["stall_cpu_of_memcpy"] <= 1.15)
+        table.add(f"{what}: durable save / stall", f"{figures['save_of_stall']:.1f}", ">= 10", figures["save_of_stall"] >= 10)
+        table.add(f"{what}: stall with a lazy snapshot / stall", f"{figures['lazy_of_stall']:.3f}", "<= 0.1", figures["lazy_of_stall"] <= 0.1)
+        if ranks == 1:  # a core is free for the writer
+            table.add(f"{what}: step while it persists / alone", f"{figures['step_while_saving']:.2f}", "<= 1.10", figures["step_while_saving"] <= 1.10)
+        table.add(f"{what}: second plan / first", f"{figures['plan_again_of_first']:.4f}", "<= 0.02", figures["plan_again_of_first"] <= 0.02)
+        table.add(f"{what}: plan bytes of later saves", figures["plan_bytes_again"], "0", figures["plan_bytes_again"] == 0)
+
+
+def stack(options, processes):
+    """Arguments of fsdp_state and of its peer: a model whose state with AdamW's moments takes about options.mib."""
+    width = 512
+    layers = max(2, round(options.mib * (1 << 20) / (12 * (4 * width * width + 3 * width))))
+    return [processes, layers, width]
+
+
+def bench_chain(table, options):
+    """Save on 8 ranks, reshard to 6, load on 6, beside writing, copying and reading the same bytes."""
+    state, folder = program(options, "fsdp_state"), options.work / "chain"
+    ratios = []
+    for number in range(options.rounds + 1):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        ours = [json.loads(timed([state, folder, *stack(options, 8), 0, "save", folder / "a"])[3])["seconds"]]
+        size = sum(f.stat().st_size for f in (folder / "a").iterdir())
+        ours.append(timed([BIN / "ckpt-reshard", folder / "a", folder / "b", "--world-size", 6])[0])
+        ours.append(json.loads(timed([state, folder, *stack(options, 6), 0, "load", folder / "b"])[3])["seconds"])
+        floors = [numbers(timed([sys.executable, HERE / "floor_files.py", "write", folder / "floor", 8, size])[3])["seconds"],
+                  numbers(timed([sys.executable, HERE / "floor_copy.py", folder / "a", folder / "c"])[3])["seconds"],
+                  numbers(timed([sys.executable, HERE / "floor_files.py", "read", folder / "floor", 6, size])[3])["seconds"]]
+        if number:
+            ratios.append(sum(ours) / sum(floors))
+            print(f"| chain, {size / 1e6:.0f} MB: save, reshard, load {[round(s, 3) for s in ours]} s; write, copy, read {[round(s, 3) for s in floors]} s | | | |")
+    shutil.rmtree(folder, ignore_errors=True)
+    table.add("save at 8, reshard to 6, load at 6 / the three floors", spread(ratios), "<= 1.25", statistics.median(ratios) <= 1.25)
+
+
+def bench_fsdp2(table, options):
+    """The same model and optimizer, 4 processes with Gloo, on tmpfs."""
+    memory = tmpfs_folder(options.mib * 3 * (1 << 20))
+    if memory is None:
+        return
+    memory.mkdir(parents=True)
+    arguments = [memory, *stack(options, 4), options.rounds]
+    theirs = json.loads(timed([sys.executable, HERE / "peer_fsdp2_state.py", *arguments])[3])
+    for way in ((), ("in-place",)):  # by default a load reads aside first, so that an error leaves all as it was
+        ours = json.loads(timed([program(options, "fsdp_state"), *arguments, *way])[3])
+        what = f"{options.mib} MiB, 4 processes{', load in place' if way else ''}: "
+        for verb in ("save", "load"):
+            ratio = theirs[f"{verb}_s"] / ours[f"{verb}_s"]
+            table.add(f"{what}FSDP2 + DCP / ours, {verb}, seconds ({theirs[f'{verb}_s']:.3f} and {ours[f'{verb}_s']:.3f})", f"{ratio:.1f}", ">= 3", ratio >= 3)
+        ratio = ours["extra_mib"] / max(theirs["extra_mib"], 1e-9)
+        table.add(f"{what}ours / FSDP2 + DCP, peak extra memory ({ours['extra_mib']:.0f} and {theirs['extra_mib']:.0f} MiB)", f"{ratio:.2f}", "<= 0.25", ratio <= 0.25)
+    shutil.rmtree(memory, ignore_errors=True)
+
+
 def report(table, rounds, what, floor_bar, speed_bar):
     ours, torch = rounds["ours"], rounds["torch"]
     for name, values in rounds.items():
@@ -205,10 +289,13 @@ def report(table, rounds, what, floor_bar, speed_bar):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = {"start": bench_start, "list": bench_list, "memory": bench_memory, "disk": bench_disk, "tmpfs": bench_tmpfs}
+    names = {"start": bench_start, "list": bench_list, "memory": bench_memory, "disk": bench_disk, "tmpfs": bench_tmpfs,
+             "live": bench_live, "chain": bench_chain, "fsdp2": bench_fsdp2}
     parser.add_argument("names", nargs="*", choices=[[], *names], default=[])
     parser.add_argument("--gb", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--mib", type=int, default=512, help="size of the states that live, chain and fsdp2 save")
+    parser.add_argument("--programs", type=pathlib.Path, help="folder of built benchmark programs (live_save, fsdp_state)")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build" / "bench")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
