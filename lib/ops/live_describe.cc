@@ -16,6 +16,9 @@ namespace {
 
 constexpr std::uint64_t kWireVersion = 1;
 constexpr std::size_t kShortText = 60;
+constexpr std::size_t kEntryBytes = 300;  // of a usual description: only saves growing
+
+}  // namespace
 
 void check_names(const StateDict& dict) {
   std::vector<std::string_view> names;
@@ -27,6 +30,8 @@ void check_names(const StateDict& dict) {
     fail(Code::kInvalidArgument,
          fmt::format("two entries of the live state are named \"{}\"", printable(*twice)));
 }
+
+namespace {
 
 Bytes pickled(const Value& value) {
   PickleEmitter emitter;
@@ -62,9 +67,9 @@ std::string short_text(const Value& value) {
 }
 
 LiveDescription describe(const LiveState& state) {
-  check_names(state.dict);
   WireWriter structure;
   WireWriter values;
+  structure.reserve(state.dict.entries.size() * kEntryBytes);
   Sha256 shared;
   structure.number(kWireVersion).number(state.dict.entries.size());
   for (const StateEntry& entry : state.dict.entries) {

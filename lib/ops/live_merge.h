@@ -24,9 +24,11 @@ struct LiveDescription {
   Sha256Digest shared;  // over all shared values
 };
 
-/// Throws kUnsupported for a value that cannot be told to other ranks or has a tensor inside,
-/// kInvalidArgument for two entries of one name.
+/// Throws kUnsupported for a value that cannot be told to other ranks or has a tensor inside.
+/// Precondition: check_names(), or the same structure as a state for which it passed.
 LiveDescription describe(const LiveState& state);
+/// Throws kInvalidArgument for two entries of one name.
+void check_names(const StateDict& dict);
 
 /// A piece of this rank's memory that this rank stores.
 struct OwnPiece {

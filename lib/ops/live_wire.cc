@@ -13,8 +13,9 @@ namespace {
 }  // namespace
 
 WireWriter& WireWriter::number(std::uint64_t n) {
-  out_.resize(out_.size() + sizeof n);
-  store_le(out_.data() + out_.size() - sizeof n, n);
+  std::byte raw[sizeof n];
+  store_le(raw, n);
+  out_.insert(out_.end(), raw, raw + sizeof n);
   return *this;
 }
 

@@ -14,6 +14,7 @@ namespace tessera {
 
 class WireWriter {
  public:
+  void reserve(std::size_t bytes) { out_.reserve(bytes); }
   WireWriter& number(std::uint64_t n);
   WireWriter& integer(std::int64_t n) { return number(static_cast<std::uint64_t>(n)); }
   WireWriter& bytes(ByteView bytes);

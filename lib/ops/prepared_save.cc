@@ -219,6 +219,8 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
         renderer =
             kept->output.renderer->with_values(kept->output, known_values(kept->merged, state));
         if (renderer) opening.generation = memory.generation;
+      } else {
+        check_names(state.dict);
       }
     } catch (...) {
       opening.status = current_exception_status();
