@@ -192,7 +192,7 @@ std::vector<std::string> opcodes_of(const std::string& in) {
 /// One opcode with another argument.
 void change_argument(std::string& opcode, Random& random) {
   if (opcode.size() < 2) return;
-  if (opcode[0] == 'X') {  // a text: the length follows
+  if (opcode[0] == 'X' && opcode.size() >= 5) {  // a text, not cut short: the length follows
     const std::string text = mutated(opcode.substr(5), opcode.size() + 8);
     opcode = "X" + le(static_cast<std::uint32_t>(text.size())) + text;
     return;

@@ -32,7 +32,7 @@ void stream_copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
     std::memcpy(to, from, head);
     std::uint64_t at = head;
     for (; at + kLine <= bytes; at += kLine) {
-      _mm_prefetch(reinterpret_cast<const char*>(from + at + kAhead), _MM_HINT_NTA);
+      __builtin_prefetch(from + at + kAhead, 0, 0);
       __m128i lanes[kLanes];
       for (std::uint64_t l = 0; l < kLanes; ++l)
         lanes[l] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + l);
