@@ -23,25 +23,17 @@
 
 #include "lib/storage/posix_options.h"
 #include "tests/faults/system_calls.h"
+#include "tests/storage/storage_fixture.h"
 #include "tests/support/run_command.h"
 
 using namespace tessera;
 using namespace tessera::faults;
+using tessera::test::message_of;
 using tessera::testing::TemporaryFolder;
 
 namespace {
 
 namespace stdfs = std::filesystem;
-
-template <class F>
-std::string message_of(F&& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 void put(FileSystem& fs, const std::string& path, std::size_t size) {
   AlignedBuffer buffer(size);

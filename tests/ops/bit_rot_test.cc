@@ -59,18 +59,7 @@ struct Sealed {
   void write_report() {
     OpenedCheckpoint opened = open_checkpoint(fs, path);
     opened.locate_all({});
-    ValueList tensors;
-    for (const HashedTensor& t : hash_checkpoint(opened).tensors) {
-      ValueList shape;
-      for (const std::int64_t extent : t.shape) shape.push_back(Value::integer(extent));
-      tensors.push_back(Value::dict({{Value::string("name"), Value::string(t.name)},
-                                     {Value::string("dtype"), Value::string(t.dtype)},
-                                     {Value::string("shape"), Value::list(std::move(shape))},
-                                     {Value::string("sha256"), Value::string(t.sha256)}}));
-    }
-    const Value report = Value::dict({{Value::string("schema"), Value::string("tessera.hash/1")},
-                                      {Value::string("tensors"), Value::list(std::move(tensors))}});
-    fs.write_file("/hash.json", as_bytes(dump_json(report)));
+    fs.write_file("/hash.json", as_bytes(hash_report(hash_checkpoint(opened).tensors)));
   }
 
   bool is_seal(const std::string& name) const { return name.ends_with(".json"); }

@@ -151,16 +151,6 @@ Tally check_pairs(MemoryFileSystem& fs, const std::string& source) {
   return tally;
 }
 
-std::string saved(MemoryFileSystem& fs, const Manifest& made) {
-  fs.make_directories("/none");
-  TargetRequest request;
-  request.single_file = true;
-  const WrittenCheckpoint written(*find_format("torch-save"), made, *fs.open_directory("/none"),
-                                  request);
-  fs.write_file("/made.pt", written.files.begin()->second);
-  return "/made.pt";
-}
-
 }  // namespace
 
 TEST_CASE("a model with AdamW goes from every format to every other and back") {
@@ -202,7 +192,7 @@ TEST_CASE("optimizers of many kinds come back from every format that takes them"
     INFO(kind_text(which));
     MemoryFileSystem fs;
     const Tally tally =
-        check_pairs(fs, saved(fs, random_optimizer(7040, which, OptimizerForm::kNames)));
+        check_pairs(fs, save_made(fs, random_optimizer(7040, which, OptimizerForm::kNames)));
     CHECK(tally.equal == kEqual[kind]);
     CHECK(tally.equal + tally.refused == pair_count());
   }

@@ -29,17 +29,6 @@ Content content_of(FileSystem& fs, const std::string& path) {
   return canonical_content(opened.manifest, *opened.directory);
 }
 
-/// Puts a made-up optimizer into `fs` as one file of torch.save.
-std::string save(MemoryFileSystem& fs, const Manifest& manifest) {
-  fs.make_directories("/none");
-  TargetRequest request;
-  request.single_file = true;
-  const WrittenCheckpoint written(*find_format("torch-save"), manifest, *fs.open_directory("/none"),
-                                  request);
-  fs.write_file("/made.pt", written.files.begin()->second);
-  return "/made.pt";
-}
-
 Status convert_to(MemoryFileSystem& fs, const std::string& from, const std::string& to,
                   const std::string& format, OptimKeys keys = OptimKeys::kKeep) {
   ConvertOptions options = convert_options(from, to, std::nullopt, format);
@@ -75,10 +64,11 @@ std::vector<std::string> trees() {
 
 }  // namespace
 
-TEST_CASE("every optimizer is the same after any two formats that keep a state dict as it is", "[wide]") {
+TEST_CASE("every optimizer is the same after any two formats that keep a state dict as it is",
+          "[wide]") {
   for_each_optimizer(2, [](const Manifest& made) {
     MemoryFileSystem fs;
-    const std::string source = save(fs, made);
+    const std::string source = save_made(fs, made);
     const Content before = content_of(fs, source);
     for (const std::string& a : trees()) {
       REQUIRE(convert_to(fs, source, "/" + a, a).to_string() == Status{}.to_string());
@@ -96,7 +86,7 @@ TEST_CASE("every optimizer is the same after any two formats that keep a state d
 TEST_CASE("every optimizer is the same when formats and keys change together", "[wide]") {
   for_each_optimizer(2, [](const Manifest& made) {
     MemoryFileSystem fs;
-    const std::string source = save(fs, made);
+    const std::string source = save_made(fs, made);
     const Content before = content_of(fs, source);
     for (const std::string& a : trees()) {
       INFO("through " << a);
@@ -134,7 +124,7 @@ TEST_CASE("formats with forms of their own give an optimizer back whole, or refu
         INFO(id << ", form " << static_cast<int>(form) << ", seed " << kSeed + round);
         MemoryFileSystem fs;
         const std::string source =
-            save(fs, random_optimizer(kSeed + round, OptimizerKind::kAdam, form));
+            save_made(fs, random_optimizer(kSeed + round, OptimizerKind::kAdam, form));
         const Content before = content_of(fs, source);
         const Status there = convert_to(fs, source, "/there", id);
         if (!there.ok()) {

@@ -20,6 +20,7 @@
 #include <random>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/run_command.h"
 #include "tests/support/sanitized.h"
 
 using namespace tessera;
@@ -31,26 +32,6 @@ namespace stdfs = std::filesystem;
 
 constexpr std::uint64_t kSourceBytes = std::uint64_t{48} << 20;
 constexpr std::uint64_t kMemoryLimit = std::uint64_t{4} << 20;
-
-class QuickFolder {
- public:
-  QuickFolder() {
-    const bool memory = ::access("/dev/shm", W_OK) == 0;
-    std::string name = (memory ? "/dev/shm" : stdfs::temp_directory_path().string()) +
-                       std::string("/tessera-restart-XXXXXX");
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  QuickFolder(const QuickFolder&) = delete;
-  ~QuickFolder() {
-    std::error_code ignored;
-    stdfs::remove_all(path_, ignored);
-  }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 /// One file of six tensors, every element another.
 void make_source(const std::string& path) {

@@ -436,18 +436,7 @@ TEST_CASE("against: a hash report made from another format and sharding") {
   OpenedCheckpoint source = open_sample("dcp/fsdp2_w4");
   HashReport hash = hash_checkpoint(source);
   const auto write = [&](MemoryFileSystem& fs) {
-    ValueList tensors;
-    for (const HashedTensor& t : hash.tensors) {
-      ValueList shape;
-      for (std::int64_t extent : t.shape) shape.push_back(Value::integer(extent));
-      tensors.push_back(Value::dict({{Value::string("name"), Value::string(t.name)},
-                                     {Value::string("dtype"), Value::string(t.dtype)},
-                                     {Value::string("shape"), Value::list(std::move(shape))},
-                                     {Value::string("sha256"), Value::string(t.sha256)}}));
-    }
-    const Value report = Value::dict({{Value::string("schema"), Value::string("tessera.hash/1")},
-                                      {Value::string("tensors"), Value::list(std::move(tensors))}});
-    fs.write_file("/hash.json", as_bytes(dump_json(report)));
+    fs.write_file("/hash.json", as_bytes(hash_report(hash.tensors)));
   };
   MemoryFileSystem fs;
   const std::string path = load_sample(fs, "torchsave/full_state_dict");

@@ -1,5 +1,7 @@
 #include "tests/support/convert_case.h"
 
+#include <tessera/encoding/json.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -52,6 +54,20 @@ ConvertOptions convert_options(const std::string& from, const std::string& to,
   options.memory_limit_bytes = 64 << 20;
   options.threads = 1;
   return options;
+}
+
+std::string hash_report(std::span<const HashedTensor> tensors) {
+  ValueList rows;
+  for (const HashedTensor& t : tensors) {
+    ValueList shape;
+    for (const std::int64_t extent : t.shape) shape.push_back(Value::integer(extent));
+    rows.push_back(Value::dict({{Value::string("name"), Value::string(t.name)},
+                                {Value::string("dtype"), Value::string(t.dtype)},
+                                {Value::string("shape"), Value::list(std::move(shape))},
+                                {Value::string("sha256"), Value::string(t.sha256)}}));
+  }
+  return dump_json(Value::dict({{Value::string("schema"), Value::string("tessera.hash/1")},
+                                {Value::string("tensors"), Value::list(std::move(rows))}}));
 }
 
 }  // namespace tessera::testing

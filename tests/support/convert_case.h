@@ -2,9 +2,11 @@
 // Conversions of the real samples inside a memory file system: quick, and faults can be put under
 // them.
 #include <tessera/ops/convert.h>
+#include <tessera/ops/hash.h>
 #include <tessera/storage/memory_file_system.h>
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,5 +30,8 @@ std::map<std::string, std::string> bytes_below(const MemoryFileSystem& fs, const
 ConvertOptions convert_options(const std::string& from, const std::string& to,
                                std::optional<std::int64_t> world_size,
                                const std::string& format = "");
+
+/// What `ckpt-inspect hash --format json` says of them, as far as verify's --against reads it.
+std::string hash_report(std::span<const HashedTensor> tensors);
 
 }  // namespace tessera::testing

@@ -149,8 +149,9 @@ std::string case_path(const std::string& relative) {
   return (inside.size() == 1 && fs::is_regular_file(inside[0]) ? inside[0] : folder).string();
 }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (fs::temp_directory_path() / "tessera_test_XXXXXX").string();
+TemporaryFolder::TemporaryFolder() : TemporaryFolder(fs::temp_directory_path().string()) {}
+TemporaryFolder::TemporaryFolder(const std::string& parent) {
+  std::string pattern = (fs::path(parent) / "tessera_test_XXXXXX").string();
   if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp failed");
   path_ = pattern;
 }
@@ -166,5 +167,9 @@ std::vector<std::string> TemporaryFolder::names() const {
   std::sort(names.begin(), names.end());
   return names;
 }
+
+QuickFolder::QuickFolder()
+    : TemporaryFolder(::access("/dev/shm", W_OK) == 0 ? "/dev/shm"
+                                                      : fs::temp_directory_path().string()) {}
 
 }  // namespace tessera::testing

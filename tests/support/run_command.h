@@ -41,7 +41,8 @@ std::string case_path(const std::string& relative);
 /// A fresh folder, removed with everything below it by the destructor.
 class TemporaryFolder {
  public:
-  TemporaryFolder();
+  TemporaryFolder();  // where temporary files go
+  explicit TemporaryFolder(const std::string& parent);
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
@@ -52,6 +53,12 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+};
+
+/// In memory, where the machine has such a file system: for tests that write much or often.
+class QuickFolder : public TemporaryFolder {
+ public:
+  QuickFolder();
 };
 
 }  // namespace tessera::testing

@@ -2,6 +2,7 @@
 // What a writer made, as a place that drivers can read: the plan executed the obvious way, into
 // memory.
 #include <tessera/format/format_driver.h>
+#include <tessera/format/registry.h>
 #include <tessera/storage/memory_file_system.h>
 
 #include <map>
@@ -32,6 +33,17 @@ struct WrittenCheckpoint {
   }
   Place place() const { return {directory.get(), file, "result"}; }
 };
+
+/// Puts a made-up checkpoint into `fs` as one file of torch.save. Returns its path.
+inline std::string save_made(MemoryFileSystem& fs, const Manifest& made) {
+  fs.make_directories("/none");
+  TargetRequest request;
+  request.single_file = true;
+  const WrittenCheckpoint written(*find_format("torch-save"), made, *fs.open_directory("/none"),
+                                  request);
+  fs.write_file("/made.pt", written.files.begin()->second);
+  return "/made.pt";
+}
 
 /// A located manifest of everything at `place`.
 inline Manifest read_all(const FormatDriver& driver, const Place& place,

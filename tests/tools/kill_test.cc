@@ -35,28 +35,6 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-/// A fresh folder, in memory where the machine has such a file system.
-class QuickFolder {
- public:
-  QuickFolder() {
-    const bool memory = ::access("/dev/shm", W_OK) == 0;
-    std::string name = (memory ? "/dev/shm" : stdfs::temp_directory_path().string()) +
-                       std::string("/tessera-kill-XXXXXX");
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  QuickFolder(const QuickFolder&) = delete;
-  ~QuickFolder() {
-    std::error_code ignored;
-    stdfs::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 Tree tree_of(const std::string& path) {
   Tree tree;
   if (!stdfs::exists(path)) return tree;
