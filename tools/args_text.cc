@@ -62,12 +62,13 @@ CommandText show_text() {
 }
 
 CommandText stat_text() {
-  return {
-      "numbers about the values of each tensor, with histograms",
-      {"PATH [OPTIONS]"},
-      {"Streams every selected tensor once. NaN and Inf are findings: exit 1.", kPathRule},
-      {{"ckpt-inspect stat run/step-1000 --only model", "every parameter's range and histogram"},
-       {"ckpt-inspect stat run/step-1000 --include model.head.weight", "one tensor in full"}}};
+  return {"numbers about the values of each tensor; up to three in full, with histograms",
+          {"PATH [OPTIONS]"},
+          {"Streams the selected tensors in bounded memory. NaN and Inf are findings: exit 1.",
+           kPathRule},
+          {{"ckpt-inspect stat run/step-1000 --only model",
+            "every parameter's range, spread and quantiles"},
+           {"ckpt-inspect stat run/step-1000 --include model.head.weight", "one tensor in full"}}};
 }
 
 CommandText optim_text() {

@@ -57,7 +57,6 @@ Value stat_row(const TensorStat& t) {
   object.add("constant", t.constant);
   object.add("all_zero", t.all_zero);
   object.add("quantiles", quantiles_object(t));
-  object.add("quantile_error", t.quantile_error);
   object.add("histogram", t.histogram ? histogram_object(*t.histogram) : Value());
   if (!t.row_norms.empty()) object.add("row_norms", json_list(t.row_norms));
   return object.take();

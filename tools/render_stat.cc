@@ -11,7 +11,6 @@ namespace tessera::tools {
 namespace {
 
 constexpr std::size_t kSparkColumns = 16;
-constexpr std::size_t kInFull = 3;  // up to so many tensors are shown in full
 constexpr int kHistogramHeight = 6;
 
 std::string special_text(const TensorStat& t) {
@@ -120,10 +119,7 @@ std::string in_full(const TensorStat& t, const Screen& screen) {
     for (std::size_t i = 0; i < kQuantiles.size(); ++i) {
       parts.push_back(fmt::format("{:.0f}%: {}", kQuantiles[i] * 100, real_text(t.quantiles[i])));
     }
-    std::string line = fmt::format("{}", fmt::join(parts, "  "));
-    if (t.quantile_error > 0)
-      line += fmt::format("  (+- {} of the range)", percent_text(t.quantile_error));
-    text += fact_line("quantiles", line, screen);
+    text += fact_line("quantiles", fmt::format("{}", fmt::join(parts, "  ")), screen);
   }
   if (t.constant) text += fact_line("constant", "all elements are equal", screen);
   if (t.histogram && !t.histogram->counts.empty()) text += histogram_text(*t.histogram, screen);
@@ -134,7 +130,7 @@ std::string in_full(const TensorStat& t, const Screen& screen) {
 
 std::string render_stat(const StatReport& r, const Screen& screen) {
   std::string text;
-  if (!r.tensors.empty() && r.tensors.size() <= kInFull) {
+  if (!r.tensors.empty() && r.tensors.size() <= kStatInFull) {
     for (const TensorStat& tensor : r.tensors) text += in_full(tensor, screen);
   } else {
     text = stat_table(r, screen) + spread_table(r, screen);

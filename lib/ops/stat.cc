@@ -3,163 +3,183 @@
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
 #include <tessera/ops/stat.h>
+#include <tessera/tensor/cast.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "lib/ops/element_blocks.h"
 #include "lib/ops/listing.h"
+#include "lib/ops/quantile_select.h"
 #include "lib/ops/stat_pass.h"
 
 namespace tessera {
 namespace {
 
-/// Bins of the second pass that bounds quantiles of tensors too large to sort.
-constexpr std::size_t kSketchBins = std::size_t{1} << 16;
-
-/// Moduli of complex elements; both parts of one type.
-class ModulusReader {
+/// One tensor's values, block by block, as often as asked: as float where that is exact, of complex
+/// elements the moduli. What fits `keep_bytes` is read once.
+template <class Real>
+class ValueBlocks {
  public:
-  ModulusReader(const TensorReader& reader, std::uint32_t tensor, DType dtype)
+  ValueBlocks(const TensorReader& reader, std::uint32_t tensor, const TensorSpec& spec,
+              std::int64_t block, std::uint64_t keep_bytes)
       : reader_(reader),
         tensor_(tensor),
-        width_(static_cast<std::size_t>(element_bytes(dtype))),
-        part_(dtype == DType::kComplex32   ? DType::kFloat16
-              : dtype == DType::kComplex64 ? DType::kFloat32
-                                           : DType::kFloat64) {}
+        dtype_(spec.dtype),
+        numel_(spec.shape.numel()),
+        block_(block),
+        width_(static_cast<std::size_t>(element_bytes(spec.dtype))),
+        keep_(static_cast<std::uint64_t>(spec.size_bytes()) <= keep_bytes) {}
 
-  std::span<const double> read(std::int64_t begin, std::int64_t end) {
-    const auto count = static_cast<std::size_t>(end - begin);
-    bytes_.resize(count * width_);
-    parts_.resize(count * 2);
+  /// visit(values, index of the first).
+  template <class Visit>
+  void each(const CancelToken* cancel, Visit&& visit) {
+    for (std::int64_t at = 0; at < numel_; at += block_) {
+      if (cancel) cancel->check();
+      visit(values(bytes(at, std::min(numel_, at + block_))), at);
+    }
+    whole_ = keep_;
+  }
+
+ private:
+  ByteView bytes(std::int64_t begin, std::int64_t end) {
+    const auto offset = static_cast<std::size_t>(begin) * width_;
+    const auto length = static_cast<std::size_t>(end - begin) * width_;
+    if (bytes_.empty())
+      bytes_.resize(static_cast<std::size_t>(keep_ ? numel_ : std::min(numel_, block_)) * width_);
+    const MutableBytes part = MutableBytes(bytes_).subspan(keep_ ? offset : 0, length);
+    if (!whole_) reader_.read(tensor_, begin, end, part);
+    return part;
+  }
+
+  std::span<const Real> values(ByteView bytes) {
+    const std::size_t count = bytes.size() / width_;
+    if constexpr (std::is_same_v<Real, float>) {
+      if (dtype_ == DType::kFloat32 && std::endian::native == std::endian::little)
+        return {reinterpret_cast<const float*>(bytes.data()), count};
+    }
     values_.resize(count);
-    reader_.read(tensor_, begin, end, bytes_);
-    to_double(part_, bytes_, parts_);
-    for (std::size_t i = 0; i < count; ++i) {
-      const double re = parts_[2 * i], im = parts_[2 * i + 1];
-      // hypot(Inf, NaN) is Inf; a NaN in either part is to be seen.
-      values_[i] = std::isnan(re) || std::isnan(im) ? std::nan("") : std::hypot(re, im);
+    if (is_complex(dtype_)) {
+      moduli(bytes);
+    } else if constexpr (std::is_same_v<Real, float>) {
+      cast_elements(dtype_, bytes, DType::kFloat32,
+                    {reinterpret_cast<std::byte*>(values_.data()), count * sizeof(float)});
+    } else {
+      to_double(dtype_, bytes, values_);
     }
     return values_;
   }
 
- private:
+  void moduli(ByteView bytes) {
+    const DType part = dtype_ == DType::kComplex32   ? DType::kFloat16
+                       : dtype_ == DType::kComplex64 ? DType::kFloat32
+                                                     : DType::kFloat64;
+    parts_.resize(values_.size() * 2);
+    to_double(part, bytes, parts_);
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      const double re = parts_[2 * i], im = parts_[2 * i + 1];
+      // hypot(Inf, NaN) is Inf; a NaN in either part is to be seen.
+      values_[i] =
+          static_cast<Real>(std::isnan(re) || std::isnan(im) ? std::nan("") : std::hypot(re, im));
+    }
+  }
+
   const TensorReader& reader_;
   std::uint32_t tensor_;
+  DType dtype_;
+  std::int64_t numel_, block_;
   std::size_t width_;
-  DType part_;
+  bool keep_, whole_ = false;
   Bytes bytes_;
-  std::vector<double> parts_, values_;
+  std::vector<Real> values_;
+  std::vector<double> parts_;
 };
+
+/// Types whose every value is a float.
+bool is_float_exact(DType dtype) { return element_bytes(dtype) < 4 || dtype == DType::kFloat32; }
 
 class TensorScan {
  public:
   TensorScan(const Manifest& manifest, const TensorReader& reader, const StatOptions& options,
-             std::int64_t block, std::uint64_t sortable)
+             std::int64_t block, std::uint64_t keep_bytes, bool histogram)
       : manifest_(manifest),
         reader_(reader),
         options_(options),
         block_(block),
-        sortable_numel_(sortable) {}
+        keep_bytes_(keep_bytes),
+        histogram_(histogram) {}
 
   TensorStat scan(std::uint32_t index) {
     const StoredTensor& tensor = manifest_.tensors[index];
+    const DType dtype = tensor.spec.dtype;
     TensorStat stat;
     stat.name = tensor.name;
-    stat.dtype = torch_name(tensor.spec.dtype);
+    stat.dtype = torch_name(dtype);
     stat.shape.assign(tensor.spec.shape.extents().begin(), tensor.spec.shape.extents().end());
     stat.kind = tensor.kind;
-    if (is_complex(tensor.spec.dtype)) {
-      run(index, ModulusReader(reader_, index, tensor.spec.dtype), stat);
-    } else if (is_castable(tensor.spec.dtype)) {
-      run(index, DoubleReader(reader_, manifest_, index), stat);
-    } else {
+    if (!is_complex(dtype) && !is_castable(dtype)) {
       stat.skipped = fmt::format("{} has no arithmetic here", stat.dtype);
       stat.count = tensor.spec.shape.numel();
+    } else if (!is_complex(dtype) && is_float_exact(dtype)) {
+      run<float>(index, stat);
+    } else {
+      run<double>(index, stat);
     }
     return stat;
   }
 
  private:
-  template <class Reader, class Visit>
-  void each_block(Reader& reader, std::int64_t numel, Visit&& visit) {
-    for (std::int64_t at = 0; at < numel; at += block_) {
-      if (options_.transfer.cancel) options_.transfer.cancel->check();
-      visit(reader.read(at, std::min(numel, at + block_)), at);
-    }
-  }
-
-  template <class Reader>
-  void run(std::uint32_t index, Reader reader, TensorStat& stat) {
+  template <class Real>
+  void run(std::uint32_t index, TensorStat& stat) {
     const TensorSpec& spec = manifest_.tensors[index].spec;
-    const std::int64_t numel = spec.shape.numel();
-    const bool rows = options_.row_norms && spec.shape.rank() == 2 && numel > 0;
+    const bool rows = options_.row_norms && spec.shape.rank() == 2 && spec.shape.numel() > 0;
     StatPass pass(spec.dtype, rows ? spec.shape[1] : 1, rows);
-    // A tensor that fits is kept: its quantiles are exact and nothing is read twice.
-    const bool keep = static_cast<std::uint64_t>(numel) <= sortable_numel_;
-    std::vector<double> kept;
-    each_block(reader, numel, [&](std::span<const double> values, std::int64_t at) {
+    ValueBlocks<Real> blocks(reader_, index, spec, block_, keep_bytes_);
+    const CancelToken* cancel = options_.transfer.cancel;
+    QuantileSelect<Real> quantiles(options_.quantiles ? std::span(kQuantiles)
+                                                      : std::span<const double>());
+    blocks.each(cancel, [&](std::span<const Real> values, std::int64_t at) {
       pass.add(values, at);
-      if (keep)
-        std::ranges::copy_if(values, std::back_inserter(kept),
-                             [](double x) { return std::isfinite(x); });
+      quantiles.add(values);
     });
     pass.finish(stat);
     if (pass.finite() == 0) return;
-    const auto again = [&](auto&& visit) {
-      keep ? visit(std::span<const double>(kept))
-           : each_block(reader, numel, [&](std::span<const double> v, std::int64_t) { visit(v); });
-    };
-    if (options_.histogram) stat.histogram = histogram(pass, again);
-    if (options_.quantiles)
-      keep ? exact_quantiles(kept, stat) : sketch_quantiles(pass, again, stat);
+    quantiles.end_first_pass(pass.finite());
+    std::optional<BinCounter> bins;
+    if (histogram_) {
+      stat.histogram = empty_histogram(pass);
+      bins.emplace(stat.histogram->low, stat.histogram->high,
+                   static_cast<std::size_t>(std::max(1, options_.bins)), options_.log_histogram);
+    }
+    for (bool first = true; !quantiles.done() || (first && bins); first = false) {
+      blocks.each(cancel, [&](std::span<const Real> values, std::int64_t) {
+        quantiles.add(values);
+        if (first && bins) bins->add(values);
+      });
+      quantiles.end_pass();
+    }
+    if (bins) {
+      stat.histogram->counts = bins->counts();
+      stat.histogram->zeros = bins->zeros();
+    }
+    stat.quantiles = quantiles.values();
   }
 
-  template <class Again>
-  Histogram histogram(const StatPass& pass, Again&& again) {
+  Histogram empty_histogram(const StatPass& pass) const {
     Histogram out;
     out.logarithmic = options_.log_histogram;
     out.low = out.logarithmic ? std::log10(std::max(pass.smallest_modulus(), 5e-324)) : pass.low();
     out.high = out.logarithmic ? std::log10(std::max(pass.largest_modulus(), 5e-324)) : pass.high();
-    BinCounter counter(out.low, out.high, static_cast<std::size_t>(std::max(1, options_.bins)),
-                       out.logarithmic);
-    again([&](std::span<const double> values) { counter.add(values); });
-    out.counts = counter.counts();
-    out.zeros = counter.zeros();
     return out;
-  }
-
-  static void exact_quantiles(std::vector<double>& values, TensorStat& stat) {
-    std::ranges::sort(values);
-    for (double q : kQuantiles) stat.quantiles.push_back(sorted_quantile(values, q));
-  }
-
-  template <class Again>
-  static void sketch_quantiles(const StatPass& pass, Again&& again, TensorStat& stat) {
-    BinCounter counter(pass.low(), pass.high(), kSketchBins, false);
-    again([&](std::span<const double> values) { counter.add(values); });
-    const double width = (pass.high() - pass.low()) / static_cast<double>(kSketchBins);
-    // The middle of the bin that holds the n-th smallest value: half a bin off at most.
-    const auto nth = [&](std::int64_t n) {
-      std::size_t bin = 0;
-      for (std::int64_t before = counter.counts()[0]; before <= n && bin + 1 < kSketchBins;)
-        before += counter.counts()[++bin];
-      return pass.low() + (static_cast<double>(bin) + 0.5) * width;
-    };
-    for (double q : kQuantiles) {
-      const double position = q * static_cast<double>(pass.finite() - 1);
-      const auto below = static_cast<std::int64_t>(position);
-      const double a = nth(below), b = nth(std::min(below + 1, pass.finite() - 1));
-      stat.quantiles.push_back(a + (b - a) * (position - static_cast<double>(below)));
-    }
-    stat.quantile_error = 1.0 / static_cast<double>(kSketchBins);
   }
 
   const Manifest& manifest_;
   const TensorReader& reader_;
   const StatOptions& options_;
   std::int64_t block_;
-  std::uint64_t sortable_numel_;
+  std::uint64_t keep_bytes_;
+  bool histogram_;
 };
 
 void judge(const TensorStat& stat, std::vector<Note>& findings) {
@@ -197,18 +217,19 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
   report.path = checkpoint.path;
   report.format = manifest.format;
   // Half of the limit holds one kept tensor per worker, a quarter the blocks; the reader stages in
-  // the rest.
+  // the rest. Blocks begin at multiples of a strip: sums do not depend on the limit.
   const int threads = std::max(1, transfer.threads);
   const std::uint64_t share = transfer.memory_limit_bytes / static_cast<std::uint64_t>(threads);
   TransferOptions staged = transfer;
   staged.memory_limit_bytes = transfer.memory_limit_bytes / 4;
   const TensorReader reader(manifest, *checkpoint.directory, staged);
+  const std::int64_t block =
+      block_elements(transfer.memory_limit_bytes / 4, threads, 1) / kStatStrip * kStatStrip;
   report.tensors.resize(leaves.size());
   parallel_for(leaves.size(), threads, [&](std::size_t i, int) {
     report.tensors[i] = in_tensor(manifest.tensors[leaves[i]].name, [&] {
-      return TensorScan(manifest, reader, options,
-                        block_elements(transfer.memory_limit_bytes / 4, threads, 1),
-                        share / 2 / sizeof(double))
+      return TensorScan(manifest, reader, options, block, share / 2,
+                        leaves.size() <= options.histograms_up_to)
           .scan(leaves[i]);
     });
     if (transfer.progress)

@@ -1,7 +1,13 @@
 #include "lib/ops/stat_pass.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <type_traits>
 
 namespace tessera {
 namespace {
@@ -36,6 +42,152 @@ double smallest_normal(DType dtype) {
   }
 }
 
+// Vectors by the compilers' extension, of the size that every 64-bit machine has.
+constexpr std::size_t kVectorBytes = 16;
+template <class Real>
+using Vector __attribute__((vector_size(kVectorBytes))) = Real;
+template <class Real>
+using Integer = std::conditional_t<sizeof(Real) == 4, std::int32_t, std::int64_t>;
+template <class Real>
+constexpr std::size_t kLanes = kVectorBytes / sizeof(Real);
+using Doubles = Vector<double>;
+
+/// Calls take(vector) for all values; the last one is filled up with `filler`.
+template <class Real, class Take>
+[[gnu::always_inline]] inline void in_vectors(std::span<const Real> values, Real filler,
+                                              Take&& take) {
+  Vector<Real> x;
+  std::size_t i = 0;
+  for (; i + kLanes<Real> <= values.size(); i += kLanes<Real>) {
+    std::memcpy(&x, values.data() + i, sizeof x);
+    take(x);
+  }
+  if (i == values.size()) return;
+  x = Vector<Real>{} + filler;
+  std::memcpy(&x, values.data() + i, (values.size() - i) * sizeof(Real));
+  take(x);
+}
+
+/// How many fillers in_vectors adds.
+template <class Real>
+std::int64_t fillers(std::span<const Real> values) {
+  return static_cast<std::int64_t>((kLanes<Real> - values.size() % kLanes<Real>) % kLanes<Real>);
+}
+
+template <class V, class Join>
+auto joined(const V& vector, Join&& join) {
+  auto result = vector[0];
+  for (std::size_t l = 1; l < sizeof(V) / sizeof(result); ++l) result = join(result, vector[l]);
+  return result;
+}
+
+constexpr auto kSmaller = [](auto a, auto b) { return b < a ? b : a; };
+constexpr auto kLarger = [](auto a, auto b) { return b > a ? b : a; };
+constexpr std::plus<> kSum;
+
+template <class Real>
+Vector<Real> modulus_of(const Vector<Real>& x) {
+  using Bits = Vector<Integer<Real>>;
+  constexpr auto kAllButSign = std::numeric_limits<Integer<Real>>::max();
+  return reinterpret_cast<Vector<Real>>(reinterpret_cast<Bits>(x) & (Bits{} + kAllButSign));
+}
+
+/// x - x is zero, or NaN where x is not finite.
+template <class Real>
+bool all_finite(std::span<const Real> values) {
+  Vector<Real> nothing = {};
+  in_vectors(values, Real{0}, [&](const Vector<Real>& x) { nothing += x - x; });
+  return joined(nothing, kSum) == 0;
+}
+
+template <class Real>
+struct Extremes {
+  Real low, high;
+  Real smallest;  // modulus that is not zero; infinite where all are zero
+  std::int64_t zeros;
+};
+
+/// Of finite values, one at least.
+template <class Real>
+Extremes<Real> extremes_of(std::span<const Real> values) {
+  using Bits = Vector<Integer<Real>>;
+  const Vector<Real> infinite = Vector<Real>{} + std::numeric_limits<Real>::infinity();
+  const Bits infinite_bits = reinterpret_cast<Bits>(infinite);
+  Vector<Real> low = infinite, high = -infinite, smallest = infinite;
+  Bits zeros = {};
+  in_vectors(values, values[0], [&](const Vector<Real>& x) {
+    const Vector<Real> modulus = modulus_of<Real>(x);
+    const Bits zero = modulus == 0;
+    zeros -= zero;
+    // Zero's bits are none: with those of infinity in, it is never the smallest.
+    const auto apart =
+        reinterpret_cast<Vector<Real>>(reinterpret_cast<Bits>(modulus) | (zero & infinite_bits));
+    low = x < low ? x : low;
+    high = x > high ? x : high;
+    smallest = apart < smallest ? apart : smallest;
+  });
+  return {joined(low, kSmaller), joined(high, kLarger), joined(smallest, kSmaller),
+          joined(zeros, kSum) - (values[0] == 0 ? fillers(values) : 0)};
+}
+
+struct Outside {
+  std::int64_t subnormal, bf16, fp16;
+};
+
+/// Of finite values: below `normal`, and what bfloat16 and float16 cannot hold.
+template <class Real>
+Outside outside_of(std::span<const Real> values, Real normal) {
+  using Bits = Vector<Integer<Real>>;
+  constexpr Real kTooLarge = kFp16Over, kTooSmall = kFp16Under, kBfTooLarge = kBf16Over;
+  Bits subnormal = {}, bf16 = {}, fp16 = {};
+  in_vectors(values, Real{0}, [&](const Vector<Real>& x) {
+    const Vector<Real> modulus = modulus_of<Real>(x);
+    const Bits some = modulus > 0;
+    subnormal -= some & (modulus < normal);
+    bf16 -= modulus >= kBfTooLarge;
+    fp16 -= (modulus >= kTooLarge) | (some & (modulus <= kTooSmall));
+  });
+  return {joined(subnormal, kSum), joined(bf16, kSum), joined(fp16, kSum)};
+}
+
+struct Sums {
+  Doubles shifted = {}, shifted_squares = {}, moduli = {}, squares = {};
+
+  [[gnu::always_inline]] void add(const Doubles& x, double shift) {
+    const Doubles y = x - shift;
+    shifted += y;
+    shifted_squares += y * y;
+    moduli += modulus_of<double>(x);
+    squares += x * x;
+  }
+};
+
+template <class Real>
+Sums sums_of(std::span<const Real> values, double shift) {
+  Sums sums, odd;  // two of them: an addition need not wait for the one before
+  const std::size_t whole = values.size() - values.size() % kLanes<Real>;
+  in_vectors(values.first(whole), Real{0}, [&](const Vector<Real>& x) {
+    if constexpr (sizeof(Real) == sizeof(double)) {
+      sums.add(x, shift);
+    } else {
+      sums.add(__builtin_convertvector(__builtin_shufflevector(x, x, 0, 1), Doubles), shift);
+      odd.add(__builtin_convertvector(__builtin_shufflevector(x, x, 2, 3), Doubles), shift);
+    }
+  });
+  for (const double x : values.subspan(whole)) {
+    const double y = x - shift;
+    sums.shifted[0] += y;
+    sums.shifted_squares[0] += y * y;
+    sums.moduli[0] += std::abs(x);
+    sums.squares[0] += x * x;
+  }
+  sums.shifted += odd.shifted;
+  sums.shifted_squares += odd.shifted_squares;
+  sums.moduli += odd.moduli;
+  sums.squares += odd.squares;
+  return sums;
+}
+
 }  // namespace
 
 void StatPass::add_special(double x, std::int64_t index) {
@@ -47,46 +199,73 @@ void StatPass::add_special(double x, std::int64_t index) {
   if (first_inf_ < 0) first_inf_ = index;
 }
 
-void StatPass::add(std::span<const double> values, std::int64_t first_element) {
-  static_assert(kBf16Max < kBf16Over);
-  const double normal = smallest_normal(dtype_);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double x = values[i];
-    const std::int64_t index = first_element + static_cast<std::int64_t>(i);
-    if (row_norms_) {
-      const auto row = static_cast<std::size_t>(index / row_numel_);
-      if (row >= rows_.size()) rows_.resize(row + 1);
-      if (std::isfinite(x)) rows_[row].add(x * x);
-    }
-    ++count_;
-    if (!std::isfinite(x)) {
-      add_special(x, index);
-      continue;
-    }
-    const double modulus = std::abs(x);
-    if (finite_++ == 0) {
-      min_ = max_ = shift_ = x;
-    } else {
-      constant_ = constant_ && x == shift_;
-      min_ = std::min(min_, x);
-      max_ = std::max(max_, x);
-    }
-    abs_max_ = std::max(abs_max_, modulus);
-    if (modulus == 0) {
-      ++zeros_;
-    } else {
-      if (modulus < normal) ++subnormal_;
-      if (smallest_modulus_ == 0 || modulus < smallest_modulus_) smallest_modulus_ = modulus;
-      if (modulus >= kBf16Over) ++outside_bf16_;
-      if (modulus >= kFp16Over || modulus <= kFp16Under) ++outside_fp16_;
-    }
-    const double shifted = x - shift_;
-    shifted_.add(shifted);
-    shifted_squares_.add(shifted * shifted);
-    l1_.add(modulus);
-    squares_.add(x * x);
+double StatPass::largest_modulus() const { return std::max(std::abs(min_), std::abs(max_)); }
+
+template <class Real>
+void StatPass::add(std::span<const Real> values, std::int64_t first_element) {
+  if (row_norms_) add_rows(values, first_element);
+  count_ += static_cast<std::int64_t>(values.size());
+  constexpr auto kStrip = static_cast<std::size_t>(kStatStrip);
+  for (std::size_t at = 0; at < values.size(); at += kStrip) {
+    add_strip(values.subspan(at, std::min(kStrip, values.size() - at)),
+              first_element + static_cast<std::int64_t>(at));
   }
 }
+
+template <class Real>
+void StatPass::add_strip(std::span<const Real> values, std::int64_t first_element) {
+  if (all_finite(values)) return add_finite(values);
+  std::array<Real, static_cast<std::size_t>(kStatStrip)> finite;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i]))
+      finite[kept++] = values[i];
+    else
+      add_special(values[i], first_element + static_cast<std::int64_t>(i));
+  }
+  add_finite(std::span<const Real>(finite.data(), kept));
+}
+
+template <class Real>
+void StatPass::add_finite(std::span<const Real> values) {
+  if (values.empty()) return;
+  if (finite_ == 0) min_ = max_ = shift_ = values[0];
+  finite_ += static_cast<std::int64_t>(values.size());
+  const Extremes<Real> extremes = extremes_of(values);
+  min_ = std::min(min_, double{extremes.low});
+  max_ = std::max(max_, double{extremes.high});
+  zeros_ += extremes.zeros;
+  const double smallest = extremes.smallest;  // infinite where all are zero
+  if (std::isfinite(smallest) && (smallest_modulus_ == 0 || smallest < smallest_modulus_))
+    smallest_modulus_ = smallest;
+  const double largest = std::max(std::abs(double{extremes.low}), std::abs(double{extremes.high}));
+  const double normal = smallest_normal(dtype_);
+  if (smallest < normal || smallest <= kFp16Under || largest >= kFp16Over) {
+    const Outside outside = outside_of(values, static_cast<Real>(normal));
+    subnormal_ += outside.subnormal;
+    outside_bf16_ += outside.bf16;
+    outside_fp16_ += outside.fp16;
+  }
+  const Sums sums = sums_of(values, shift_);
+  shifted_.add(joined(sums.shifted, kSum));
+  shifted_squares_.add(joined(sums.shifted_squares, kSum));
+  l1_.add(joined(sums.moduli, kSum));
+  squares_.add(joined(sums.squares, kSum));
+}
+
+template <class Real>
+void StatPass::add_rows(std::span<const Real> values, std::int64_t first_element) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double x = values[i];
+    const auto row =
+        static_cast<std::size_t>((first_element + static_cast<std::int64_t>(i)) / row_numel_);
+    if (row >= rows_.size()) rows_.resize(row + 1);
+    if (std::isfinite(x)) rows_[row].add(x * x);
+  }
+}
+
+template void StatPass::add(std::span<const float>, std::int64_t);
+template void StatPass::add(std::span<const double>, std::int64_t);
 
 void StatPass::finish(TensorStat& stat) const {
   stat.count = count_;
@@ -106,23 +285,27 @@ void StatPass::finish(TensorStat& stat) const {
   const double mean_shift = shifted_.value() / n;
   stat.min = min_;
   stat.max = max_;
-  stat.abs_max = abs_max_;
+  stat.abs_max = largest_modulus();
   stat.mean = shift_ + mean_shift;
   stat.std = std::sqrt(std::max(0.0, shifted_squares_.value() / n - mean_shift * mean_shift));
   stat.l1 = l1_.value();
   stat.l2 = std::sqrt(squares_.value());
-  stat.constant = constant_ && count_ > 1 && finite_ == count_;
+  stat.constant = min_ == max_ && count_ > 1 && finite_ == count_;
   stat.all_zero = zeros_ == count_;
 }
 
 BinCounter::BinCounter(double low, double high, std::size_t bins, bool logarithmic)
     : low_(low),
       scale_(high > low ? static_cast<double>(bins) / (high - low) : 0),
+      bins_(bins),
       logarithmic_(logarithmic),
-      counts_(bins) {}
+      counts_(bins * kTables) {}
 
-void BinCounter::add(std::span<const double> values) {
-  for (double x : values) {
+template <class Real>
+void BinCounter::add(std::span<const Real> values) {
+  const auto last = static_cast<std::int64_t>(bins_) - 1;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    double x = values[i];
     if (!std::isfinite(x)) continue;
     if (logarithmic_) {
       if (x == 0) {
@@ -131,17 +314,19 @@ void BinCounter::add(std::span<const double> values) {
       }
       x = std::log10(std::abs(x));
     }
-    const auto bin = static_cast<std::int64_t>((x - low_) * scale_);
-    ++counts_[static_cast<std::size_t>(
-        std::clamp<std::int64_t>(bin, 0, static_cast<std::int64_t>(counts_.size()) - 1))];
+    const auto bin =
+        std::clamp<std::int64_t>(static_cast<std::int64_t>((x - low_) * scale_), 0, last);
+    ++counts_[i % kTables * bins_ + static_cast<std::size_t>(bin)];
   }
 }
 
-double sorted_quantile(std::span<const double> sorted, double q) {
-  const double position = q * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(position);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (sorted[above] - sorted[below]) * (position - static_cast<double>(below));
+template void BinCounter::add(std::span<const float>);
+template void BinCounter::add(std::span<const double>);
+
+std::vector<std::int64_t> BinCounter::counts() const {
+  std::vector<std::int64_t> joined(bins_);
+  for (std::size_t i = 0; i < counts_.size(); ++i) joined[i % bins_] += counts_[i];
+  return joined;
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #pragma once
-// stat: numbers about the values of each tensor. Streams; one pass (quantiles and histograms of
-// tensors that do not fit the memory limit take further passes, or a sketch with a stated error).
+// stat: numbers about the values of each tensor. Streams: quantiles and histograms, exact at any
+// size, take a second look at the values (a fourth for float64 and wide integers); what does not
+// fit the memory limit is read again for it.
 //
 // Accumulation in fp64, compensated: count, mean, std, norms agree with a NumPy fp64 reference
 // within 1e-12 relative. NaN and Inf are counted and left out of the rest. std is the population's
@@ -27,9 +28,13 @@ struct Histogram {
 
 inline constexpr std::array<double, 7> kQuantiles = {0.01, 0.10, 0.25, 0.50, 0.75, 0.90, 0.99};
 
+/// As many tensors are told of in full.
+inline constexpr std::size_t kStatInFull = 3;
+
 struct StatOptions {
   bool quantiles = true;
-  bool histogram = true;
+  /// Where more tensors are looked at, none has a histogram: it costs as much as all the rest.
+  std::size_t histograms_up_to = kStatInFull;
   bool log_histogram = false;
   int bins = 32;
   bool row_norms = false;  // L2 norm per index of dim 0, tensors of rank 2 only
@@ -59,7 +64,6 @@ struct TensorStat {
   bool constant = false;  // all elements equal (and finite), count > 1
   bool all_zero = false;
   std::vector<double> quantiles;  // kQuantiles; linear interpolation as NumPy's default
-  double quantile_error = 0;      // 0 = exact; else the largest error, as a fraction of (max - min)
   std::optional<Histogram> histogram;
   std::vector<double> row_norms;
 };

@@ -1,0 +1,115 @@
+#include "lib/ops/quantile_select.h"
+
+#include <tessera/base/error.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace tessera {
+
+template <class Real>
+QuantileSelect<Real>::QuantileSelect(std::span<const double> fractions)
+    : fractions_(fractions), prefixes_(1), counts_(fractions.empty() ? 0 : kDigits) {
+  TESSERA_CHECK(std::ranges::is_sorted(fractions) && fractions.size() < 128);
+}
+
+/// Keys order as the values do: of negative ones all bits turn, of others the sign.
+template <class Real>
+typename QuantileSelect<Real>::Key QuantileSelect<Real>::key_of(Real x) {
+  const Key bits = std::bit_cast<Key>(x + Real{0});  // both zeros are one value
+  const Key sign = Key{0} - (bits >> (kKeyBits - 1));
+  return bits ^ (sign | Key{1} << (kKeyBits - 1));
+}
+
+template <class Real>
+Real QuantileSelect<Real>::real_of(Key key) {
+  const Key positive = Key{0} - (key >> (kKeyBits - 1));
+  return std::bit_cast<Real>(key ^ (~positive | Key{1} << (kKeyBits - 1)));
+}
+
+template <class Real>
+void QuantileSelect<Real>::add(std::span<const Real> values) {
+  if (done()) return;
+  pass_ == 0 ? count_first_digit(values) : count_next_digit(values);
+}
+
+template <class Real>
+void QuantileSelect<Real>::count_first_digit(std::span<const Real> values) {
+  std::uint64_t* counts = counts_.data();
+  for (const Real x : values) ++counts[key_of(x) >> (kKeyBits - kDigitBits)];
+}
+
+template <class Real>
+void QuantileSelect<Real>::count_next_digit(std::span<const Real> values) {
+  const int known = pass_ * kDigitBits, shift = kKeyBits - known - kDigitBits;
+  for (const Real x : values) {
+    const Key key = key_of(x);
+    const std::uint8_t first = first_prefix_[key >> (kKeyBits - kDigitBits)];
+    if (first == 0) continue;
+    const Key prefix = key >> (kKeyBits - known);
+    std::size_t i = first - 1u;
+    while (i < prefixes_.size() && prefixes_[i] < prefix) ++i;
+    if (i < prefixes_.size() && prefixes_[i] == prefix)
+      ++counts_[i * kDigits + (key >> shift & (kDigits - 1))];
+  }
+}
+
+template <class Real>
+void QuantileSelect<Real>::end_first_pass(std::int64_t finite) {
+  if (fractions_.empty()) return;
+  // NaN and Inf have digits of their own; ranks end below those of the upper end.
+  const Key low = key_of(-std::numeric_limits<Real>::infinity()) >> (kKeyBits - kDigitBits);
+  std::fill_n(counts_.begin(), static_cast<std::size_t>(low) + 1, 0);
+  for (const double fraction : fractions_) {
+    const double position = fraction * static_cast<double>(finite - 1);
+    const auto below = static_cast<std::int64_t>(position);
+    sought_.push_back({0, below});
+    sought_.push_back({0, std::min(below + 1, finite - 1)});
+    weights_.push_back(position - static_cast<double>(below));
+  }
+  end_pass();
+}
+
+template <class Real>
+void QuantileSelect<Real>::end_pass() {
+  if (done()) return;
+  std::vector<Key> found;  // per value sought
+  for (Sought& sought : sought_) {
+    const std::uint64_t* counts = counts_.data() + sought.prefix * kDigits;
+    std::size_t digit = 0;
+    while (digit < kDigits && sought.rank >= static_cast<std::int64_t>(counts[digit]))
+      sought.rank -= static_cast<std::int64_t>(counts[digit++]);
+    TESSERA_CHECK(digit < kDigits);
+    const Key known = pass_ == 0 ? 0 : prefixes_[sought.prefix] << kDigitBits;
+    found.push_back(known | static_cast<Key>(digit));
+  }
+  prefixes_ = found;
+  std::ranges::sort(prefixes_);
+  prefixes_.erase(std::unique(prefixes_.begin(), prefixes_.end()), prefixes_.end());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto at = std::ranges::lower_bound(prefixes_, found[i]);
+    sought_[i].prefix = static_cast<std::size_t>(at - prefixes_.begin());
+  }
+  ++pass_;
+  counts_.assign(done() ? 0 : prefixes_.size() * kDigits, 0);
+  first_prefix_.assign(kDigits, 0);
+  for (std::size_t i = prefixes_.size(); i-- > 0;)
+    first_prefix_[prefixes_[i] >> (pass_ - 1) * kDigitBits] = static_cast<std::uint8_t>(i + 1);
+}
+
+template <class Real>
+std::vector<double> QuantileSelect<Real>::values() const {
+  std::vector<double> values;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    const double low = real_of(prefixes_[sought_[2 * i].prefix]);
+    const double high = real_of(prefixes_[sought_[2 * i + 1].prefix]);
+    values.push_back(low + (high - low) * weights_[i]);
+  }
+  return values;
+}
+
+template class QuantileSelect<float>;
+template class QuantileSelect<double>;
+
+}  // namespace tessera
