@@ -282,3 +282,34 @@ TEST_CASE("a full device is reported with its path, and the file stays poisoned"
   REQUIRE(code_of([&] { file->sync(); }) == Code::kIo);
   REQUIRE(code_of([&] { file->close(); }) == Code::kIo);
 }
+
+TEST_CASE("a file of which the page cache holds some parts reads the same") {
+  const TempDir temp;
+  const std::size_t size = 96 * kIoAlignment + 17;
+  Bytes content(size);
+  for (std::size_t i = 0; i < size; ++i) content[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+  put(*make_posix_file_system(), temp / "data", content);
+  const int fd = ::open((temp / "data").c_str(), O_RDONLY);
+  REQUIRE(::fsync(fd) == 0);
+  AlignedBuffer buffer((size / kIoAlignment + 1) * kIoAlignment);
+  for (const PosixOptions& way : every_way()) {
+    const auto fs = make_posix_file_system(way);
+    const auto file = fs->open_directory(temp.path())->open("data", IoMode::kDirect);
+    // Dropped: nothing, the start, the middle, the end, every other block.
+    for (int dropped = 0; dropped < 5; ++dropped) {
+      Bytes whole = slurp(temp / "data");  // all of it is in the cache again
+      const auto drop = [&](std::size_t block, std::size_t blocks) {
+        ::posix_fadvise(fd, static_cast<off_t>(block * kIoAlignment),
+                        static_cast<off_t>(blocks * kIoAlignment), POSIX_FADV_DONTNEED);
+      };
+      if (dropped == 1) drop(0, 16);
+      if (dropped == 2) drop(40, 16);
+      if (dropped == 3) drop(80, 17);
+      for (std::size_t block = 0; dropped == 4 && block < 97; block += 2) drop(block, 1);
+      std::memset(buffer.data(), 0, buffer.size());
+      file->read_at(0, {buffer.data(), buffer.size()});
+      REQUIRE(std::memcmp(buffer.data(), content.data(), size) == 0);
+    }
+  }
+  ::close(fd);
+}
