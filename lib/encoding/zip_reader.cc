@@ -17,8 +17,6 @@ namespace {
 using namespace zip;
 
 constexpr std::uint64_t kWholeBytes = 64 * 1024;  // windows up to this size are read at once
-constexpr std::uint64_t kTailBytes = 16 * 1024;
-constexpr std::uint64_t kHeadBytes = 4 * 1024;
 
 [[noreturn]] void bad_zip(const std::string& what) { fail(Code::kCorrupt, "zip: " + what); }
 
@@ -91,7 +89,7 @@ class ZipReader::Blocks {
   Bytes read(std::uint64_t at, std::uint64_t length) {
     if (length > window_.length || at > window_.length - length) return window_.read(at, length);
     const std::uint64_t tail_bytes =
-        ZipReader::head_bytes(window_) == window_.length ? 0 : kTailBytes;
+        ZipReader::head_bytes(window_) == window_.length ? 0 : ZipReader::kTailBytes;
     if (at < ZipReader::head_bytes(window_)) {
       fill(head_, 0, ZipReader::head_bytes(window_));
       if (head_.holds(at, length)) return head_.copy(at, length);

@@ -105,23 +105,39 @@ class Loading {
   }
 
   void plan() {
-    locate();
     make_targets();
     output_ = memory_plan(source_.manifest, targets_);
     output_.check(source_.manifest);
     plan_.emplace(source_.manifest, output_);
+    locate();
     read_small();
     if (policy_.verify) prove_checksums();
   }
 
+  /// Opens the items that this rank reads from, not all of the tensors': numbers whole, tensors as
+  /// planned, and what it proves for all ranks.
   void locate() {
-    std::vector<std::uint32_t> wanted;
+    std::vector<std::uint32_t> tensors = tensors_to_prove();
+    std::vector<std::uint64_t> chunks = plan_->chosen_chunks();
     for (const Match& match : matches_)
-      if (stored_value(match).is_tensor()) wanted.push_back(stored_value(match).tensor_index());
-    std::ranges::sort(wanted);
-    const auto same = std::ranges::unique(wanted);
-    wanted.erase(same.begin(), same.end());
-    source_.locate(wanted, locating_);
+      if (match.kind != Match::Kind::kTensor && stored_value(match).is_tensor())
+        tensors.push_back(stored_value(match).tensor_index());
+    for (const std::uint32_t index : tensors) {
+      const StoredTensor& tensor = source_.manifest.tensors[index];
+      for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
+        chunks.push_back(tensor.first_chunk + c);
+    }
+    for (const MemoryTarget& target : targets_) tensors.push_back(target.tensor);
+    sort_unique(tensors);
+    sort_unique(chunks);
+    locating_.chunks = std::move(chunks);
+    source_.locate(tensors, locating_);
+  }
+
+  template <class Numbers>
+  static void sort_unique(Numbers& numbers) {
+    std::ranges::sort(numbers);
+    numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   }
 
   void make_targets() {
@@ -166,18 +182,20 @@ class Loading {
     }
   }
 
-  /// Reads every tensor that is asked for once more, whole, each on one rank: all its checksums.
-  void prove_checksums() {
+  /// Under verify: every tensor that is asked for is read once more, whole, by one rank.
+  std::vector<std::uint32_t> tensors_to_prove() const {
     std::vector<std::uint32_t> mine;
-    std::vector<std::uint32_t> all;
-    for (const MemoryTarget& target : targets_) all.push_back(target.tensor);
-    std::ranges::sort(all);
-    const auto same = std::ranges::unique(all);
-    all.erase(same.begin(), same.end());
-    for (const std::uint32_t index : all)
-      if (index % static_cast<std::uint32_t>(ranks_.size()) ==
+    if (!policy_.verify) return mine;
+    for (const MemoryTarget& target : targets_)
+      if (target.tensor % static_cast<std::uint32_t>(ranks_.size()) ==
           static_cast<std::uint32_t>(ranks_.rank()))
-        mine.push_back(index);
+        mine.push_back(target.tensor);
+    sort_unique(mine);
+    return mine;
+  }
+
+  void prove_checksums() {
+    const std::vector<std::uint32_t> mine = tensors_to_prove();
     TransferOptions quiet = reading_;
     quiet.progress = nullptr;
     const TensorReader reader(source_.manifest, *source_.directory, quiet);

@@ -16,7 +16,7 @@ Gather Transfer::make_gather() {
 }
 
 void Transfer::prepare(const Plan& proving) {
-  if (options_.check_crc) prover_.expect(chosen_chunks(source_, proving));
+  if (options_.check_crc) prover_.expect(proving.chosen_chunks());
   for (const JournalEntry& entry : stage_.finished()) {
     if (entry.file < finished_.size() && entry.length > 0) {
       finished_[entry.file][entry.offset] = entry;

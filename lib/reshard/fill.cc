@@ -51,7 +51,7 @@ class Filling {
         geometries_(source, output, plan) {}
 
   TransferResult run() {
-    if (options_.check_crc) prover_.expect(chosen_chunks(source_, plan_));
+    if (options_.check_crc) prover_.expect(plan_.chosen_chunks());
     if (options_.progress != nullptr) options_.progress->total_bytes += plan_.tensor_bytes();
     const std::vector<Unit> units = make_units(source_, output_, plan_, geometries_, budget_);
     WorkerTotals totals;

@@ -155,6 +155,14 @@ Plan Plan::part(std::uint64_t first, std::uint64_t last) const {
   return part;
 }
 
+std::vector<std::uint64_t> Plan::chosen_chunks() const {
+  std::vector<std::uint64_t> chunks;
+  for (std::size_t i = 0; i < tensor_count(); ++i)
+    for (const std::uint32_t c : sources(i))
+      chunks.push_back(source_->tensors[tensor(i)].first_chunk + c);
+  return chunks;
+}
+
 std::span<const std::uint32_t> Plan::sources(std::size_t i) const {
   return {sources_.data() + tensors_[i].first_source, tensors_[i].source_count};
 }

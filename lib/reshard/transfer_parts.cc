@@ -11,15 +11,6 @@ bool reads_coded(const Manifest& source, const Plan& plan) {
   return false;
 }
 
-std::vector<std::uint64_t> chosen_chunks(const Manifest& source, const Plan& plan) {
-  std::vector<std::uint64_t> chunks;
-  for (std::size_t i = 0; i < plan.tensor_count(); ++i) {
-    const std::uint64_t first = source.tensors[plan.tensor(i)].first_chunk;
-    for (std::uint32_t c : plan.sources(i)) chunks.push_back(first + c);
-  }
-  return chunks;
-}
-
 GatherOptions gather_options(const Budget& budget, const CodedGate& gate,
                              const CancelToken* cancel) {
   GatherOptions options;

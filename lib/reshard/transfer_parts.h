@@ -13,8 +13,6 @@ namespace tessera {
 
 /// Whether any chunk that the plan reads is a compressed item.
 bool reads_coded(const Manifest& source, const Plan& plan);
-/// Every chunk that the plan reads, by index in Manifest::chunks.
-std::vector<std::uint64_t> chosen_chunks(const Manifest& source, const Plan& plan);
 GatherOptions gather_options(const Budget& budget, const CodedGate& gate,
                              const CancelToken* cancel);
 

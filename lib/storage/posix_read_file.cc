@@ -1,7 +1,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/uio.h>
+#include <sys/syscall.h>
 #include <tessera/base/error.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,6 +17,18 @@
 namespace tessera::storage {
 
 namespace {
+
+// cachestat(2), which libraries of this age do not wrap: pages of a range by their state.
+constexpr long kCachestat = 451;
+struct CacheRange {
+  std::uint64_t offset, length;
+};
+struct CacheStatus {
+  std::uint64_t cached, dirty, in_writeback, evicted, recently_evicted;
+};
+const long kCachePageBytes = ::sysconf(_SC_PAGESIZE);
+
+constexpr std::uint64_t kScatteredBytes = std::uint64_t{1} << 20;
 
 bool is_aligned(std::uint64_t offset, MutableBytes out) {
   const auto address = reinterpret_cast<std::uintptr_t>(out.data());
@@ -40,7 +53,12 @@ class PosixReadFile final : public ReadFile {
         mode_(mode),
         direct_wanted_(mode == IoMode::kDirect &&
                        context_->options().direct != DirectPolicy::kNever),
-        cache_answers_(context_->options().direct == DirectPolicy::kAuto) {}
+        cache_answers_(context_->options().direct == DirectPolicy::kAuto) {
+    // Headers here and there: the pages around them, which the kernel would read ahead, are data
+    // that is read directly if at all.
+    if (mode == IoMode::kBuffered && size_bytes_ > kScatteredBytes)
+      ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_RANDOM);
+  }
 
   std::uint64_t size_bytes() const override { return size_bytes_; }
   const std::string& path() const override { return path_; }
@@ -48,31 +66,24 @@ class PosixReadFile final : public ReadFile {
   void read_at(std::uint64_t offset, MutableBytes out) const override {
     const std::size_t wanted = readable_bytes(path_, size_bytes_, mode_, offset, out.size());
     std::size_t done = 0;
-    if (direct_wanted_ && wanted > 0 && is_aligned(offset, out)) {
-      done = read_cached(offset, out.first(wanted));
-      if (done < wanted && done % kIoAlignment == 0)
-        done += read_direct(offset + done, out.subspan(done), wanted - done);
-    }
+    if (direct_wanted_ && wanted > 0 && is_aligned(offset, out) && !lies_in_cache(offset, wanted))
+      done = read_direct(offset, out, wanted);
     if (done < wanted) read_buffered(offset + done, out.subspan(done, wanted - done));
   }
 
  private:
   // What lies in the page cache, as after a save on this machine, is taken from there: the device
-  // need not give it again. Nothing is brought into the cache. Bytes before the first absent page.
-  std::size_t read_cached(std::uint64_t offset, MutableBytes out) const {
-    if (!cache_answers_.load(std::memory_order_relaxed)) return 0;
-    std::size_t done = 0;
-    while (done < out.size()) {
-      const iovec part{out.data() + done,
-                       std::min(out.size() - done, context_->options().max_transfer_bytes)};
-      const ssize_t got =
-          ::preadv2(fd_.get(), &part, 1, static_cast<off_t>(offset + done), RWF_NOWAIT);
-      if (got < 0 && errno != EAGAIN && errno != EINTR)
-        cache_answers_.store(false, std::memory_order_relaxed);
-      if (got <= 0) break;
-      done += static_cast<std::size_t>(got);
+  // need not give it again. Asked, not tried: a read that must not wait still starts reading ahead.
+  bool lies_in_cache(std::uint64_t offset, std::uint64_t length) const {
+    if (!cache_answers_.load(std::memory_order_relaxed)) return false;
+    const CacheRange range{offset, length};
+    CacheStatus status;
+    if (::syscall(kCachestat, fd_.get(), &range, &status, 0) != 0) {
+      cache_answers_.store(false, std::memory_order_relaxed);  // before Linux 6.5, or not ours
+      return false;
     }
-    return done;
+    const auto page = static_cast<std::uint64_t>(kCachePageBytes);
+    return status.cached >= (offset + length + page - 1) / page - offset / page;
   }
 
   // Bytes read before the direct path gave up: at end of file, at a short read, or at a refusal.

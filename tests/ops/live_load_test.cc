@@ -1,6 +1,7 @@
 // Loading into live memory at any number of ranks, strict by default.
 #include <tessera/ops/load.h>
 #include <tessera/ops/save.h>
+#include <tessera/storage/counting_file_system.h>
 #include <tessera/storage/memory_file_system.h>
 
 #include <algorithm>
@@ -77,6 +78,41 @@ TEST_CASE("a state saved at one world size is loaded at any other") {
     }));
     REQUIRE(loaded.wrong_elements() == 0);
   }
+}
+
+TEST_CASE("a rank opens the items that it reads from and no others") {
+  constexpr int kRanks = 16, kTensors = 20;
+  constexpr std::int64_t kNumel = 32 << 10;  // of a rank's part: too large to be read with others
+  std::vector<float> memory(static_cast<std::size_t>(kRanks * kTensors * kNumel));
+  const auto state_of = [&](int rank) {
+    LiveState state;
+    for (int t = 0; t < kTensors; ++t) {
+      state.tensors.push_back({{DType::kFloat32, Shape({kRanks * kNumel})}, {}});
+      state.tensors.back().pieces.push_back({Chunk::whole_of(Box{{rank * kNumel}, Shape({kNumel})}),
+                                             memory.data() + (t * kRanks + rank) * kNumel,
+                                             {}});
+      state.dict.entries.push_back({"t" + std::to_string(t),
+                                    {key_item("t" + std::to_string(t))},
+                                    Value::tensor(static_cast<std::uint32_t>(t))});
+    }
+    return state;
+  };
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<float>(i % 8191);
+  const std::vector<float> saved = memory;
+  MemoryFileSystem fs;
+  require_quiet(on_ranks(kRanks, [&](RankGroup& ranks) {
+    save("/run/a", state_of(ranks.rank()), ranks, saving(fs));
+  }));
+  std::ranges::fill(memory, 0.0f);
+  CountingFileSystem counting(fs);
+  require_quiet(on_ranks(kRanks, [&](RankGroup& ranks) {
+    load("/run/a", state_of(ranks.rank()), ranks, loading(counting));
+  }));
+  REQUIRE(std::ranges::equal(memory, saved));
+  const IoCounts items = counting.of(".distcp");
+  INFO(items.reads << " reads of " << kRanks * kTensors << " items");
+  // Each item once: its two ends and its bytes. All ranks opening all items took 16 times as many.
+  REQUIRE(items.reads <= 2 * kRanks * kTensors);
 }
 
 TEST_CASE("values go to the state's callbacks, before and after the bytes land") {

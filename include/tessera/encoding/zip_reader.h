@@ -43,6 +43,9 @@ class ZipReader {
   explicit ZipReader(const ByteWindow& window, Bytes head = {}, ZipTop top = ZipTop::kOneFolder);
   /// All of a small window; of others a block that holds the first records.
   static std::uint64_t head_bytes(const ByteWindow& window);
+  /// What is read at once at either end of a larger window: enough for an archive of one tensor.
+  static constexpr std::uint64_t kHeadBytes = 1024;
+  static constexpr std::uint64_t kTailBytes = 1536;
   ~ZipReader();
   ZipReader(ZipReader&&) noexcept;
   ZipReader& operator=(ZipReader&&) noexcept;

@@ -3,6 +3,7 @@
 //
 //   probe -> manifest -> (locate) : reading, headers and metadata only until locate
 //   output_plan                   : writing, no I/O at all
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -49,6 +50,10 @@ struct ReadOptions {
   /// --flat-layout: the text of a record of what FSDP1's flat parameters hold; "" = none. Its form:
   /// docs/formats/torch-rank-files.md.
   std::string flat_layout;
+  /// locate(): these chunks alone, by index in Manifest::chunks, ascending; unset = all of the tensors'. For readers that know
+  /// which chunks they need: a rank among thousands opens a few items of each tensor.
+  std::optional<std::vector<std::uint64_t>> chunks;
+  bool wants(std::uint64_t chunk) const { return !chunks || std::binary_search(chunks->begin(), chunks->end(), chunk); }
 };
 
 enum class KeepPolicy : std::uint8_t { kDefault, kKeep, kDrop, kError };

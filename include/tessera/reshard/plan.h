@@ -34,6 +34,9 @@ class Plan {
   /// What fills segments [first, last) alone, from the chunks that this plan chose.
   Plan part(std::uint64_t first, std::uint64_t last) const;
 
+  /// Every chunk that is read, by index in Manifest::chunks.
+  std::vector<std::uint64_t> chosen_chunks() const;
+
   /// The tensors that have segments, in order of their first one.
   std::size_t tensor_count() const { return tensors_.size(); }
   std::uint32_t tensor(std::size_t i) const { return tensors_[i].tensor; }

@@ -64,6 +64,7 @@ class Locator {
       for (std::uint32_t i = 0; i < tensor.chunk_count; ++i) {
         const std::uint64_t chunk = tensor.first_chunk + i;
         if (manifest_.chunks.source(chunk).kind != Source::Kind::kPending) continue;
+        if (!options_.wants(chunk)) continue;
         if (options_.tolerate_damage && !fits(manifest_.chunks.source(chunk))) continue;
         pending_.push_back({chunk, index});
       }
@@ -117,7 +118,7 @@ class Locator {
     const Chunk chunk = manifest_.chunks.chunk(p.chunk, tensor.spec.shape.rank());
     const Box& box = chunk.box;
     const std::uint16_t view = manifest_.chunks.source(p.chunk).view;
-    const TensorSpec expected{tensor.spec.dtype, item_shape(chunk, view)};
+    const TensorSpec expected{tensor.stored_dtype(), item_shape(chunk, view)};
     const OpenItem open = reader.open(item, run_end);
     if (item.codecs == 0 && !looks_like_torch_archive(open.window) && blobs.is_blob(reader, item)) {
       return blobs.locate(reader, item, tensor.name, box.origin, expected);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/encoding/codec.h>
+#include <tessera/encoding/zip_reader.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +12,6 @@
 namespace tessera::dcp {
 namespace {
 
-constexpr std::uint64_t kEdgeBytes = 2048;
 constexpr std::uint64_t kMaxGapBytes = 4096;
 
 /// Decoded bytes, read like a file.
@@ -59,12 +59,14 @@ class ReadAhead final : public ReadFile {
       load(head_, offset, std::max(run_end, offset + length));
       return;
     }
-    if (tail_.holds(offset, kEdgeBytes)) {
+    // What the archive's reader looks at, and with an item's end the head of the next one.
+    constexpr std::uint64_t kHead = ZipReader::kHeadBytes, kTail = ZipReader::kTailBytes;
+    if (tail_.holds(offset, kHead)) {
       std::swap(head_, tail_);
-    } else if (!head_.holds(offset, kEdgeBytes)) {
-      load(head_, offset, offset + kEdgeBytes);
+    } else if (!head_.holds(offset, kHead)) {
+      load(head_, offset, offset + kHead);
     }
-    load(tail_, offset + length - kEdgeBytes, offset + length + kEdgeBytes);
+    load(tail_, offset + length - kTail, offset + length + kHead);
   }
 
  private:

@@ -19,12 +19,15 @@ struct Wanted {
 };
 
 std::vector<Wanted> pending_by_file(const Manifest& manifest,
-                                    std::span<const std::uint32_t> tensors) {
+                                    std::span<const std::uint32_t> tensors,
+                                    const ReadOptions& options) {
   std::vector<Wanted> out;
   for (const std::uint32_t t : tensors)
     for (std::uint32_t c = 0; c < manifest.tensors[t].chunk_count; ++c) {
       const Source& source = manifest.source(manifest.tensors[t], c);
-      if (source.kind == Source::Kind::kPending) out.push_back({source.file, t, c});
+      if (source.kind == Source::Kind::kPending &&
+          options.wants(manifest.tensors[t].first_chunk + c))
+        out.push_back({source.file, t, c});
     }
   std::ranges::stable_sort(out, {}, &Wanted::file);
   return out;
@@ -66,7 +69,7 @@ void locate_in(const Directory& directory, Manifest& manifest, std::span<const W
 
 void locate_archives(const Directory& directory, Manifest& manifest,
                      std::span<const std::uint32_t> tensors, const ReadOptions& options) {
-  const std::vector<Wanted> wanted = pending_by_file(manifest, tensors);
+  const std::vector<Wanted> wanted = pending_by_file(manifest, tensors, options);
   if (wanted.empty()) return;
   SourceLocator locator(manifest, options);
   for (std::size_t begin = 0, end = 0; begin < wanted.size(); begin = end) {
