@@ -1,5 +1,6 @@
 // Any bytes as a safetensors file: opened or refused. What opens stays inside the file, and can be
 // planned for writing again.
+#include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
 #include <tessera/storage/memory_file_system.h>
 
@@ -15,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fs.write_file("/c/model.safetensors", {reinterpret_cast<const std::byte*>(data), size});
   const auto directory = fs.open_directory("/c");
   const Place place{directory.get(), "model.safetensors", "fuzz"};
-  safetensors_driver().probe(place);
+  probe_place(safetensors_driver(), place);
   fuzz::refuse_cleanly([&] {
     const Manifest manifest = safetensors_driver().manifest(place, {});
     for (const StoredTensor& tensor : manifest.tensors) {

@@ -13,6 +13,8 @@
 
 #include <array>
 
+#include "lib/format/probe_errors.h"
+
 namespace tessera {
 
 std::span<const FormatDriver* const> all_formats() {
@@ -34,6 +36,15 @@ const FormatDriver* find_format(std::string_view id) {
   return nullptr;
 }
 
+ProbeResult probe_place(const FormatDriver& driver, const Place& place) {
+  try {
+    return driver.probe(place);
+  } catch (const Error& error) {
+    rethrow_unless_of_content(error);
+    return {};  // something else, or cannot be opened: whoever reads it will say why
+  }
+}
+
 Detection detect_format(const Place& place) {
   using Answer = ProbeResult::Answer;
   Detection out;
@@ -42,7 +53,7 @@ Detection detect_format(const Place& place) {
   const FormatDriver* container = nullptr;  // torch-save: gives way to who knows what is inside
   int sure_count = 0, maybe_count = 0;
   for (const FormatDriver* driver : all_formats()) {
-    ProbeResult result = driver->probe(place);
+    ProbeResult result = probe_place(*driver, place);
     if (result.answer == Answer::kNo) continue;
     if (result.answer == Answer::kYes && driver == &torch_save_driver()) {
       container = driver;

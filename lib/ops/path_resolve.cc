@@ -128,7 +128,7 @@ std::optional<FoundCheckpoint> PathResolver::recognise(const std::string& path,
     if (!found.driver)
       fail(Code::kInvalidArgument,
            fmt::format("--from {}: no format has this name", printable(from_)));
-    const ProbeResult probe = found.driver->probe(place);
+    const ProbeResult probe = probe_place(*found.driver, place);
     if (probe.answer == ProbeResult::Answer::kNo) return std::nullopt;
     found.reason = "--from";
     return found;

@@ -106,7 +106,8 @@ class FormatDriver {
   virtual std::string_view id() const = 0;  // "torch-dcp"
   virtual Capabilities capabilities() const = 0;
 
-  /// By content, reading at most a few KiB; never throws for a place that is simply something else.
+  /// By content, reading at most a few KiB. May throw for a place that is something else: ask through probe_place()
+  /// (registry.h), which says no there. A driver catches only where content that cannot be read is an answer of its own.
   virtual ProbeResult probe(const Place& place) const = 0;
 
   /// Reads headers and metadata. Throws kCorrupt naming file and tensor; kUnsupported naming the feature.

@@ -14,6 +14,10 @@ std::span<const FormatDriver* const> all_formats();
 /// nullptr when no format has this id.
 const FormatDriver* find_format(std::string_view id);
 
+/// What the driver says of a place. Content that it cannot read is somebody else's: kNo. A disk that fails, memory that runs
+/// out and a run that is stopped are no answers: they throw.
+ProbeResult probe_place(const FormatDriver& driver, const Place& place);
+
 struct Detection {
   /// Set when exactly one says kYes, or none does and exactly one says kMaybe. torch-save, which only knows the container,
   /// does not count where another one says kYes.

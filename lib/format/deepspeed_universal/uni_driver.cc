@@ -4,7 +4,6 @@
 
 #include "lib/format/deepspeed_universal/uni_parts.h"
 #include "lib/format/deepspeed_zero/ds_files.h"
-#include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
 
 namespace tessera {
@@ -20,15 +19,10 @@ class DeepspeedUniversalDriver : public FormatDriver {
   }
 
   ProbeResult probe(const Place& place) const override {
-    try {
-      const deepspeed::Folder folder = deepspeed::find_folder(place, true);
-      if (folder.empty() || !folder.is_universal) return {};
-      return {Answer::kYes, fmt::format("has {} files of model states and a folder \"{}\"",
-                                        folder.models.size(), deepspeed::kZeroFolder)};
-    } catch (const Error& error) {
-      rethrow_unless_of_content(error);
-      return {};
-    }
+    const deepspeed::Folder folder = deepspeed::find_folder(place, true);
+    if (folder.empty() || !folder.is_universal) return {};
+    return {Answer::kYes, fmt::format("has {} files of model states and a folder \"{}\"",
+                                      folder.models.size(), deepspeed::kZeroFolder)};
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return deepspeed::read_universal(place, options);

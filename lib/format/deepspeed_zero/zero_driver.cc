@@ -5,7 +5,6 @@
 #include "lib/format/deepspeed_zero/ds_files.h"
 #include "lib/format/deepspeed_zero/zero_output.h"
 #include "lib/format/deepspeed_zero/zero_reader.h"
-#include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
 
 namespace tessera {
@@ -28,7 +27,7 @@ class DeepspeedZeroDriver : public FormatDriver {
       return {Answer::kYes, fmt::format("has {} files of model states and {} of optimizer states",
                                         folder.models.size(), folder.optims.size())};
     } catch (const Error& error) {
-      rethrow_unless_of_content(error);
+      if (error.code() != Code::kCorrupt) throw;
       return {Answer::kMaybe, "has files named like DeepSpeed's, which do not fit together"};
     }
   }

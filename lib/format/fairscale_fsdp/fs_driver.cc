@@ -9,7 +9,6 @@
 #include "lib/format/fairscale_fsdp/fs_reader.h"
 #include "lib/format/fairscale_fsdp/fs_select.h"
 #include "lib/format/fairscale_fsdp/fs_writer.h"
-#include "lib/format/probe_errors.h"
 
 namespace tessera {
 namespace {
@@ -48,16 +47,11 @@ class FairscaleDriver : public FormatDriver {
   }
 
   ProbeResult probe(const Place& place) const override {
-    try {
-      if (place.file.empty()) return probe_folder(place);
-      if (!fairscale::choose_files(place)) return {};
-      if (holds_everything(*place.directory, place.file))
-        return {Answer::kYes, "holds FairScale's metadata and all of every parameter"};
-      return {};  // one rank's file alone: a torch.save file
-    } catch (const Error& error) {
-      rethrow_unless_of_content(error);
-      return {};
-    }
+    if (place.file.empty()) return probe_folder(place);
+    if (!fairscale::choose_files(place)) return {};
+    if (holds_everything(*place.directory, place.file))
+      return {Answer::kYes, "holds FairScale's metadata and all of every parameter"};
+    return {};  // one rank's file alone: a torch.save file
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return fairscale::read_manifest(place, options);

@@ -6,7 +6,6 @@
 #include "lib/format/hdf5/h5_output_plan.h"
 #include "lib/format/hdf5/h5_reader.h"
 #include "lib/format/hdf5/keras_files.h"
-#include "lib/format/probe_errors.h"
 
 namespace tessera {
 namespace {
@@ -57,12 +56,7 @@ class Hdf5Driver : public FormatDriver {
   Capabilities capabilities() const override { return {.one_file_result = true}; }
 
   ProbeResult probe(const Place& place) const override {
-    try {
-      return place.file.empty() ? probe_folder(*place.directory) : probe_file(place);
-    } catch (const Error& error) {
-      rethrow_unless_of_content(error);
-      return {};  // cannot be opened: whoever reads it will say why
-    }
+    return place.file.empty() ? probe_folder(*place.directory) : probe_file(place);
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return h5::read_manifest(place, options);

@@ -4,7 +4,6 @@
 
 #include "lib/format/megatron_dist/md_config.h"
 #include "lib/format/megatron_dist/md_parts.h"
-#include "lib/format/probe_errors.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
 
 namespace tessera {
@@ -26,16 +25,11 @@ class MegatronDistDriver final : public FormatDriver {
   ProbeResult probe(const Place& place) const override {
     using Answer = ProbeResult::Answer;
     if (!place.file.empty()) return {};
-    try {
-      const Directory& directory = *place.directory;
-      if (const auto config = read_config(directory))
-        return {Answer::kYes, fmt::format("metadata.json names the backend {}", config->backend)};
-      if (directory.stat(megatron_dist::kCommonFile) && directory.stat(".metadata"))
-        return {Answer::kYes, "has .metadata and common.pt, but no metadata.json"};
-    } catch (const Error& error) {
-      rethrow_unless_of_content(error);
-      // Not a folder that can be read: something else.
-    }
+    const Directory& directory = *place.directory;
+    if (const auto config = read_config(directory))
+      return {Answer::kYes, fmt::format("metadata.json names the backend {}", config->backend)};
+    if (directory.stat(megatron_dist::kCommonFile) && directory.stat(".metadata"))
+      return {Answer::kYes, "has .metadata and common.pt, but no metadata.json"};
     return {};
   }
 

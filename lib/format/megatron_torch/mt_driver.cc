@@ -6,7 +6,6 @@
 
 #include "lib/format/megatron_torch/mt_parts.h"
 #include "lib/format/megatron_torch/rank_grid.h"
-#include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
 
 namespace tessera {
@@ -28,22 +27,15 @@ class MegatronTorchDriver final : public FormatDriver {
   ProbeResult probe(const Place& place) const override {
     using Answer = ProbeResult::Answer;
     if (!place.file.empty()) return {};
-    try {
-      const std::vector<RankFolder> folders = find_rank_folders(*place.directory);
-      if (folders.empty()) return {};
-      const auto with_model = std::ranges::count_if(folders, [&](const RankFolder& folder) {
-        return place.directory->stat(folder.name + "/" + std::string(kModelFile)).has_value();
-      });
-      if (with_model > 0)
-        return {Answer::kYes,
-                fmt::format("has {} in {} folders mp_rank_XX", kModelFile, with_model)};
-      return {Answer::kMaybe,
-              fmt::format("has {} folders mp_rank_XX without {}", folders.size(), kModelFile)};
-    } catch (const Error& error) {
-      rethrow_unless_of_content(error);
-      // Not a folder that can be listed: something else.
-    }
-    return {};
+    const std::vector<RankFolder> folders = find_rank_folders(*place.directory);
+    if (folders.empty()) return {};
+    const auto with_model = std::ranges::count_if(folders, [&](const RankFolder& folder) {
+      return place.directory->stat(folder.name + "/" + std::string(kModelFile)).has_value();
+    });
+    if (with_model > 0)
+      return {Answer::kYes, fmt::format("has {} in {} folders mp_rank_XX", kModelFile, with_model)};
+    return {Answer::kMaybe,
+            fmt::format("has {} folders mp_rank_XX without {}", folders.size(), kModelFile)};
   }
 
   Manifest manifest(const Place& place, const ReadOptions& options) const override {

@@ -3,7 +3,6 @@
 #include <tessera/encoding/safetensors_header.h>
 #include <tessera/format/safetensors.h>
 
-#include "lib/format/probe_errors.h"
 #include "lib/format/safetensors/st_names.h"
 #include "lib/format/safetensors/st_parts.h"
 
@@ -44,12 +43,7 @@ class SafetensorsDriver : public FormatDriver {
   Capabilities capabilities() const override { return {.one_file_result = true}; }
 
   ProbeResult probe(const Place& place) const override {
-    try {
-      return place.file.empty() ? probe_folder(place) : probe_file(place);
-    } catch (const Error& error) {
-      rethrow_unless_of_content(error);
-      return {};  // cannot be opened: whoever reads it will say why
-    }
+    return place.file.empty() ? probe_folder(place) : probe_file(place);
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return st::read_manifest(place, options);

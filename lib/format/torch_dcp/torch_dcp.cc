@@ -3,7 +3,6 @@
 #include <tessera/format/torch_dcp.h>
 
 #include "lib/format/megatron_dist/md_config.h"
-#include "lib/format/probe_errors.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_output.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
@@ -31,32 +30,27 @@ class TorchDcpDriver final : public FormatDriver {
   ProbeResult probe(const Place& place) const override {
     using Answer = ProbeResult::Answer;
     if (!place.file.empty()) return {};
-    try {
-      std::size_t data_files = 0;
-      std::size_t rank_metadata = 0;
-      bool has_metadata = false;
-      for (const FileInfo& info : place.directory->list()) {
-        if (info.name == dcp::kMetadataFile) has_metadata = true;
-        if (info.name.ends_with(dcp::kDataSuffix)) ++data_files;
-        if (dcp::rank_of_metadata_file(info.name)) ++rank_metadata;
-      }
-      if (has_metadata) {
-        const bool sure = !is_megatron(*place.directory);
-        return {sure ? Answer::kYes : Answer::kMaybe,
-                fmt::format("has .metadata and {} .distcp files", data_files)};
-      }
-      if (rank_metadata > 0 && data_files > 0) {
-        return {Answer::kYes, fmt::format("has metadata of {} ranks and {} .distcp files",
-                                          rank_metadata, data_files)};
-      }
-      if (data_files > 0) {
-        return {
-            Answer::kMaybe,
-            fmt::format("has {} .distcp files but no .metadata: an interrupted save", data_files)};
-      }
-    } catch (const Error& error) {
-      rethrow_unless_of_content(error);
-      // Not a folder that can be listed: something else.
+    std::size_t data_files = 0;
+    std::size_t rank_metadata = 0;
+    bool has_metadata = false;
+    for (const FileInfo& info : place.directory->list()) {
+      if (info.name == dcp::kMetadataFile) has_metadata = true;
+      if (info.name.ends_with(dcp::kDataSuffix)) ++data_files;
+      if (dcp::rank_of_metadata_file(info.name)) ++rank_metadata;
+    }
+    if (has_metadata) {
+      const bool sure = !is_megatron(*place.directory);
+      return {sure ? Answer::kYes : Answer::kMaybe,
+              fmt::format("has .metadata and {} .distcp files", data_files)};
+    }
+    if (rank_metadata > 0 && data_files > 0) {
+      return {Answer::kYes, fmt::format("has metadata of {} ranks and {} .distcp files",
+                                        rank_metadata, data_files)};
+    }
+    if (data_files > 0) {
+      return {
+          Answer::kMaybe,
+          fmt::format("has {} .distcp files but no .metadata: an interrupted save", data_files)};
     }
     return {};
   }

@@ -46,11 +46,9 @@ class TorchRankFilesDriver : public FormatDriver {
     try {
       return probe_folder(*place.directory);
     } catch (const Error& error) {
-      rethrow_unless_of_content(error);
+      if (error.code() != Code::kCorrupt) throw;
       // Names alone are enough to say what it is; the reader says what is wrong.
-      if (error.code() == Code::kCorrupt)
-        return {Answer::kMaybe, "has files named by rank: " + error.status().message};
-      return {};
+      return {Answer::kMaybe, "has files named by rank: " + error.status().message};
     }
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {

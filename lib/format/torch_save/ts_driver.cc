@@ -2,7 +2,6 @@
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/format/torch_save.h>
 
-#include "lib/format/probe_errors.h"
 #include "lib/format/torch_save/ts_files.h"
 #include "lib/format/torch_save/ts_parts.h"
 
@@ -29,15 +28,10 @@ class TorchSaveDriver : public FormatDriver {
   }
 
   ProbeResult probe(const Place& place) const override {
-    try {
-      if (place.file.empty()) return probe_folder(*place.directory);
-      const auto file = place.directory->open(place.file);
-      if (looks_like_torch_archive(ByteWindow::whole(*file)))
-        return {Answer::kYes, "starts like a file of torch.save"};
-    } catch (const Error& error) {
-      rethrow_unless_of_content(error);
-      return {};  // cannot be opened: whoever reads it will say why
-    }
+    if (place.file.empty()) return probe_folder(*place.directory);
+    const auto file = place.directory->open(place.file);
+    if (looks_like_torch_archive(ByteWindow::whole(*file)))
+      return {Answer::kYes, "starts like a file of torch.save"};
     if (torch_save::has_torch_suffix(place.file))
       return {Answer::kMaybe, "is named like a file of torch.save, but does not start like one"};
     return {};

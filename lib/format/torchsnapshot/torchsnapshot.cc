@@ -6,7 +6,6 @@
 #include <map>
 #include <string>
 
-#include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
 #include "lib/format/torchsnapshot/snapshot_parts.h"
 
@@ -80,15 +79,10 @@ class TorchsnapshotDriver final : public FormatDriver {
   ProbeResult probe(const Place& place) const override {
     using Answer = ProbeResult::Answer;
     if (!place.file.empty()) return {};
-    try {
-      if (place.directory->stat(snapshot::kMetadataFile))
-        return {Answer::kYes, "has .snapshot_metadata"};
-      if (has_slabs(*place.directory))
-        return {Answer::kMaybe, "has slabs of torchsnapshot, but no .snapshot_metadata"};
-    } catch (const Error& error) {
-      rethrow_unless_of_content(error);
-      // Not a folder that can be listed: something else.
-    }
+    if (place.directory->stat(snapshot::kMetadataFile))
+      return {Answer::kYes, "has .snapshot_metadata"};
+    if (has_slabs(*place.directory))
+      return {Answer::kMaybe, "has slabs of torchsnapshot, but no .snapshot_metadata"};
     return {};
   }
 
