@@ -28,6 +28,7 @@ void Conversion::open_source() {
   }
   open.selection.state_follows = true;
   open.read = read_;
+  open.check_seal = !options_.salvage;  // salvage() looks at what differs
   source_ = open_checkpoint(fs_, options_.source, open);
   check_apart(fs_.canonical(source_.path), destination_);
   check_not_a_part(fs_, source_, destination_);

@@ -39,8 +39,9 @@ void check_unique_names(const Manifest& manifest) {
 [[noreturn]] void refuse(const Note& difference) {
   in_file(difference.file, [&] {
     fail(Code::kCorrupt, difference.message,
-         "ckpt-inspect verify lists every file that differs; take those from another copy (or, "
-         "where another program rewrote the checkpoint, remove the seal: its *tessera*.json)");
+         "ckpt-inspect verify lists every file that differs; take those from another copy, or "
+         "convert what is whole with --salvage (or, where another program rewrote the checkpoint, "
+         "remove the seal: its *tessera*.json)");
   });
   TESSERA_CHECK(false);
 }

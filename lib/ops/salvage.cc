@@ -11,6 +11,7 @@
 #include <set>
 
 #include "lib/base/damage.h"
+#include "lib/ops/seal_damage.h"
 #include "lib/ops/verify_integrity.h"
 
 namespace tessera {
@@ -46,6 +47,7 @@ class Salvage {
 
   std::vector<LostTensor> run() {
     auto count = static_cast<std::uint32_t>(source_.manifest.tensors.size());
+    leave_out_changed();
     for (std::uint32_t t = 0; t < count; ++t) {
       if (std::string reason = problem(t); !reason.empty()) find_bad_chunks(t, reason);
     }
@@ -63,6 +65,19 @@ class Salvage {
   }
 
  private:
+  /// What the seal says: bytes that can be read, and are others than were written.
+  void leave_out_changed() {
+    const auto changed = changed_chunks(source_, read_, transfer_);
+    const std::vector<StoredTensor>& tensors = source_.manifest.tensors;
+    for (const auto& [chunk, reason] : changed) {
+      bad_.insert(chunk);
+      for (std::uint32_t t = 0; t < tensors.size(); ++t)
+        if (tensors[t].first_chunk <= chunk &&
+            chunk < tensors[t].first_chunk + tensors[t].chunk_count)
+          reasons_[t] = reason;
+    }
+  }
+
   /// Why this tensor cannot be read as it stands; "" when it can.
   std::string problem(std::uint32_t t) {
     if (transfer_.cancel != nullptr) transfer_.cancel->check();

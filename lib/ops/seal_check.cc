@@ -16,9 +16,12 @@ SealedBlocks check_sealed_blocks(const ReadFile& file, const SealedFile& sealed,
         static_cast<std::size_t>(std::min(kMiB, sealed.size_bytes - at)));
     file.read_at(at, part);
     tick(part.size());
-    const bool right = blocks.count < sealed.crc32_per_mib.size() &&
-                       crc32(0, part) == sealed.crc32_per_mib[blocks.count];
-    if (!right) blocks.wrong.push_back(blocks.count);
+    const std::uint32_t found = crc32(0, part);
+    const bool right =
+        blocks.count < sealed.crc32_per_mib.size() && found == sealed.crc32_per_mib[blocks.count];
+    if (right) continue;
+    blocks.wrong.push_back(blocks.count);
+    blocks.found.push_back(found);
   }
   return blocks;
 }

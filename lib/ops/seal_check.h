@@ -4,6 +4,7 @@
 #include <tessera/storage/file_system.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -11,8 +12,9 @@
 namespace tessera {
 
 struct SealedBlocks {
-  std::size_t count = 0;           // of a MiB, the last one maybe less
-  std::vector<std::size_t> wrong;  // in order
+  std::size_t count = 0;             // of a MiB, the last one maybe less
+  std::vector<std::size_t> wrong;    // in order
+  std::vector<std::uint32_t> found;  // CRC of each wrong one
 };
 
 /// Reads [0, sealed.size_bytes); `tick` is told the size of each block and may throw.

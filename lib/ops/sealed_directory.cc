@@ -10,14 +10,6 @@
 namespace tessera {
 namespace {
 
-bool is_zip(const ReadFile& file) {
-  constexpr std::string_view kSignature = "PK\x03\x04";
-  if (file.size_bytes() < kSignature.size()) return false;
-  Bytes start(kSignature.size());
-  file.read_at(0, start);
-  return as_text(start) == kSignature;
-}
-
 class SealedReadFile final : public ReadFile {
  public:
   using Tell = std::function<void(const Note&)>;
@@ -48,7 +40,7 @@ class SealedReadFile final : public ReadFile {
     const std::uint32_t found = crc_of(begin, size, offset, read);
     seen_[block] = true;
     if (found == sealed_.crc32_per_mib[block]) return;
-    tell_({"CK043", "error",
+    tell_({std::string(kSealDifference), "error",
            fmt::format("bytes {} to {} have CRC-32 {:08x} where the checkpoint's seal says {:08x}: "
                        "they changed after they were written",
                        begin, begin + size, found, sealed_.crc32_per_mib[block]),
@@ -74,10 +66,18 @@ class SealedReadFile final : public ReadFile {
 
 }  // namespace
 
+bool has_sums_of_its_own(const ReadFile& file) {
+  constexpr std::string_view kZip = "PK\x03\x04";
+  if (file.size_bytes() < kZip.size()) return false;
+  Bytes start(kZip.size());
+  file.read_at(0, start);
+  return as_text(start) == kZip;
+}
+
 std::unique_ptr<ReadFile> SealedDirectory::open(std::string_view relative, IoMode mode) const {
   std::unique_ptr<ReadFile> file = directory_.open(relative, mode);
   const SealedFile* sealed = seal_.find(relative);
-  if (sealed == nullptr || is_zip(*file)) return file;
+  if (sealed == nullptr || has_sums_of_its_own(*file)) return file;
   return std::make_unique<SealedReadFile>(std::move(file), *sealed, on_difference_, mutex_);
 }
 

@@ -19,6 +19,12 @@
 
 namespace tessera {
 
+/// Code of the note of bytes that are not the sealed ones.
+inline constexpr std::string_view kSealDifference = "CK043";
+
+/// Is it a zip archive?
+bool has_sums_of_its_own(const ReadFile& file);
+
 class SealedDirectory final : public Directory {
  public:
   /// Told of bytes that are not the sealed ones; called by one thread at a time. May throw.
