@@ -138,8 +138,8 @@ void add_contents(Options& o) {
           "matches wins",
           a.keep_dtypes);
   o.choice("--tied", "keep|drop|error",
-           "what becomes of weights with equal bytes under several names; default: keep, with --to "
-           "hf drop",
+           "what becomes of weights with equal bytes under several names; default: as stored, with "
+           "--to hf drop",
            a.tied);
   o.whole("--vocab-size", "rows of vocabulary tensors: zeros added or rows cut; state follows", 1,
           a.vocab_size);

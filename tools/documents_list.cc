@@ -106,6 +106,12 @@ Value ls_row(const LsTensor& tensor, bool with_chunks) {
   return object.take();
 }
 
+Value json_aliases(const std::vector<Alias>& aliases) {
+  ValueDict entries;
+  for (const auto& [name, kept] : aliases) entries.emplace_back(json_text(name), json_text(kept));
+  return Value::dict(std::move(entries));
+}
+
 }  // namespace
 
 std::string_view verdict_name(GlobalUse::Verdict verdict) {
@@ -149,6 +155,7 @@ Value summary_document(const SummaryReport& r) {
   object.add("roots", json_map(r.roots, root_row));
   object.add("optimizers", json_map(r.optimizers, optimizer_summary_row));
   object.add("tied", json_map(r.tied, [](const auto& names) { return json_list(names); }));
+  object.add("aliases", json_aliases(r.aliases));
   object.add("padded_tensors", r.padded_tensors);
   JsonObject provenance;
   for (const auto& [key, text] : r.provenance) provenance.add(key, text);
@@ -181,6 +188,7 @@ Value ls_document(const LsReport& r, bool with_chunks) {
   object.add("tensors",
              json_map(r.tensors, [&](const LsTensor& t) { return ls_row(t, with_chunks); }));
   object.add("values", json_values_object(r.values));
+  object.add("aliases", json_aliases(r.aliases));
   object.add("total_numel", r.total_numel);
   object.add("total_bytes", r.total_bytes);
   object.add("notes", json_notes(r.notes));

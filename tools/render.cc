@@ -51,6 +51,13 @@ std::string fact_lines(std::string_view label, std::string_view text, int limit,
   return result;
 }
 
+std::string aliases_text(const std::vector<Alias>& aliases) {
+  std::string text;
+  for (const auto& [name, kept] : aliases)
+    text += fmt::format("{}{} = {}", text.empty() ? "" : "; ", name, kept);
+  return text;
+}
+
 std::string render_notes(const std::vector<Note>& notes, std::size_t limit, const Screen& screen) {
   std::vector<const Note*> order;
   for (const Note& note : notes) order.push_back(&note);

@@ -34,6 +34,8 @@ std::string fact_lines(std::string_view label, std::string_view text, int limit,
 std::string chunk_map(const LsTensor& tensor, const Screen& screen);
 /// A chunk's place: "[0:2, 0:3]" or "[0:8, 0:3] elements 4..12".
 std::string chunk_place(const ChunkRow& row);
+/// "head = embed; ...": names that are recorded, and the tensor stored for each.
+std::string aliases_text(const std::vector<Alias>& aliases);
 /// One line of JSON, escaped for the terminal.
 std::string value_text(const Value& value);
 

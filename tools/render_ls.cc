@@ -81,6 +81,7 @@ std::string render_ls(const LsReport& r, bool chunks, const Screen& screen) {
                                counted(static_cast<std::uint64_t>(r.total_numel), "element"),
                                format_bytes(r.total_bytes), counted(r.values.size(), "value"))) +
       "\n";
+  if (!r.aliases.empty()) text += "tied, stored once: " + printable(aliases_text(r.aliases)) + "\n";
   return text + render_notes(r.notes, 5, screen);
 }
 

@@ -148,6 +148,8 @@ std::string more_facts(const SummaryReport& r, const Screen& screen) {
     for (const auto& names : r.tied) sets.push_back(joined(names, " = "));
     text += fact_line("tied", printable(joined(sets, "; ")), screen);
   }
+  if (!r.aliases.empty())
+    text += fact_line("stored once", printable(aliases_text(r.aliases)), screen);
   if (!r.provenance.empty()) {
     std::vector<std::string> parts;
     for (const auto& [key, value] : r.provenance) parts.push_back(key + " " + value);

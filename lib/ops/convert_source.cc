@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "lib/ops/alias_entries.h"
 #include "lib/ops/conversion.h"
 #include "lib/ops/convert_request.h"
 #include "lib/ops/flat_guard.h"
@@ -107,13 +108,14 @@ void Conversion::shape_state() {
 }
 
 void Conversion::transform() {
+  const AliasEntries recorded(source_.manifest);
   if (AppliedTransformation renamed = apply_renames(source_.manifest, options_.names);
       renamed.tensors > 0) {
     report_.transformations.push_back(std::move(renamed));
   }
   TransformOutcome done =
-      apply_transformations(source_, options_.transform, request_.hf_preset, transfer_);
-  for (const auto& [name, kept] : done.aliases) report_.dropped.push_back(name);
+      apply_transformations(source_, options_.transform, request_.hf_preset, recorded, transfer_);
+  report_.dropped.insert(report_.dropped.end(), done.dropped.begin(), done.dropped.end());
   request_.aliases = std::move(done.aliases);
   report_.notes.insert(report_.notes.end(), done.notes.begin(), done.notes.end());
   report_.dtypes = std::move(done.dtypes);

@@ -36,6 +36,7 @@ Seal Conversion::make_seal() const {
     seal.files.push_back(std::move(file));
   }
   seal.files.insert(seal.files.end(), asset_sums_.begin(), asset_sums_.end());
+  seal.aliases = request_.aliases;
   std::vector<bool> sharded = sharded_tensors(source_.manifest, request_.replicate);
   for (std::size_t i = 0; i < sharded.size(); ++i) {
     const StoredTensor& tensor = source_.manifest.tensors[i];

@@ -259,6 +259,7 @@ LsReport list_tensors(OpenedCheckpoint& checkpoint, const LsOptions& options) {
     if (!options.chunks) tensor.table.clear();
   }
   report.values = json_values(checkpoint);
+  report.aliases = recorded_aliases(manifest);
   report.notes = manifest.notes;
   return report;
 }

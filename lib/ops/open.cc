@@ -4,6 +4,7 @@
 #include <tessera/format/torch_rank_files.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/seal.h>
+#include <tessera/state/aliases.h>
 #include <tessera/state/roles.h>
 
 #include <algorithm>
@@ -122,6 +123,7 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   }
   const Roles roles = find_roles(opened.manifest.state);
   assign_kinds(opened.manifest, roles);
+  check_aliases(opened.manifest, roles);
   restore_integer_ids(opened.manifest.state, roles);
   apply_selection(opened.manifest, options.selection);
   return opened;

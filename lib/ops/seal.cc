@@ -143,6 +143,11 @@ Bytes encode_seal(const Seal& seal) {
                                                {text("bytes"), number(seal.source_bytes)}})},
                  {text("files"), Value::list(std::move(files))},
                  {text("sharded"), strings(seal.sharded)}};
+  if (!seal.aliases.empty()) {
+    ValueDict aliases;
+    for (const auto& [name, kept] : seal.aliases) aliases.emplace_back(text(name), text(kept));
+    root.emplace_back(text("aliases"), Value::dict(std::move(aliases)));
+  }
   if (!seal.root.empty()) {
     ValueList tensors;
     for (const HashedTensor& tensor : seal.tensors) tensors.push_back(encode_tensor(tensor));
@@ -175,6 +180,13 @@ Seal decode_seal(ByteView bytes) {
     if (!name.is_string()) bad("\"sharded\" is no list of names");
     seal.sharded.push_back(name.as_string());
   }
+  if (const Value* aliases = root.find("aliases")) {
+    if (!aliases->is_dict()) bad("\"aliases\" is no object");
+    for (const auto& [name, kept] : aliases->as_dict()) {
+      if (!name.is_string() || !kept.is_string()) bad("\"aliases\" maps no names to names");
+      seal.aliases.emplace_back(name.as_string(), kept.as_string());
+    }
+  }
   if (root.find("root") != nullptr) {
     seal.root = string_of(root, "root");
     for (const Value& tensor : list_of(root, "tensors")) {
@@ -192,6 +204,11 @@ std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
   std::string name =
       file.empty() ? std::string(kSealName) : std::string(file) + std::string(kSealSuffix);
   std::optional<FileInfo> info = directory.stat(name);
+  if (!info && !file.empty()) {  // a folder that was written as one file and is opened as that
+    std::optional<Seal> of_folder = read_seal(directory, "");
+    const bool of_file = of_folder && of_folder->files.size() == 1 && of_folder->find(file);
+    return of_file ? std::move(of_folder) : std::nullopt;
+  }
   if (!info) return std::nullopt;
   if (info->type != FileType::kRegular) return absent(name + " is no regular file");
   if (info->size_bytes > kMostSealBytes) return absent(name + " is too large");
@@ -225,6 +242,7 @@ void apply_seal(const Seal& seal, Manifest& manifest) {
   for (StoredTensor& tensor : manifest.tensors) {
     if (!tensor.embedded && sharded.contains(tensor.name)) tensor.always_sharded = true;
   }
+  for (const auto& [name, kept] : seal.aliases) record_alias(manifest, name, kept);
 }
 
 std::uint64_t seal_size_bound(const Seal& seal) {
@@ -235,6 +253,7 @@ std::uint64_t seal_size_bound(const Seal& seal) {
     bytes += kPerEntry + 6 * file.path.size() + kPerSum * (file.size_bytes / kMiB + 1);
   }
   for (const std::string& name : seal.sharded) bytes += 16 + 6 * name.size();
+  for (const auto& [name, kept] : seal.aliases) bytes += 32 + 6 * (name.size() + kept.size());
   for (const HashedTensor& tensor : seal.tensors) {
     bytes += kPerEntry + 6 * tensor.name.size() + 32 * tensor.shape.size();
   }

@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/ops/select.h>
+#include <tessera/state/aliases.h>
 #include <tessera/state/roles.h>
 
 #include <algorithm>
@@ -25,9 +26,15 @@ std::string nearest_name(const Manifest& manifest, std::string_view word) {
 [[noreturn]] void no_match(const Manifest& manifest, std::string_view flag,
                            std::string_view pattern) {
   const std::string near = nearest_name(manifest, pattern);
+  const std::string what =
+      fmt::format("{} \"{}\" matches nothing in this checkpoint", flag, printable(pattern));
+  for (const auto& [name, kept] : recorded_aliases(manifest))
+    if (glob_match(pattern, name))
+      fail(Code::kInvalidArgument, what,
+           fmt::format("\"{}\" is recorded as one tensor with \"{}\": name that", printable(name),
+                       printable(kept)));
   fail(
-      Code::kInvalidArgument,
-      fmt::format("{} \"{}\" matches nothing in this checkpoint", flag, printable(pattern)),
+      Code::kInvalidArgument, what,
       near.empty() ? "ckpt-inspect ls shows the names" : fmt::format("did you mean \"{}\"?", near));
 }
 
@@ -88,6 +95,10 @@ void apply_root(Manifest& manifest, const std::string& root) {
     containers.push_back(std::move(note));
   }
   manifest.state.containers = std::move(containers);
+  edit_aliases(manifest, [&prefix](const Alias& alias) -> std::optional<Alias> {
+    if (!alias.first.starts_with(prefix) || !alias.second.starts_with(prefix)) return std::nullopt;
+    return Alias(alias.first.substr(prefix.size()), alias.second.substr(prefix.size()));
+  });
 }
 
 Part part_of(Role role) {
@@ -116,6 +127,7 @@ class Chooser {
     const auto& entries = manifest_.state.entries;
     std::vector<bool> keep(entries.size());
     for (std::size_t i = 0; i < entries.size(); ++i) keep[i] = wanted(i);
+    choose_aliases();
     for (std::size_t g = 0; g < include_hits_.size(); ++g)
       if (!include_hits_[g]) no_match(manifest_, "--include", selection_.include[g]);
     for (std::size_t g = 0; g < exclude_hits_.size(); ++g)
@@ -125,6 +137,7 @@ class Chooser {
       fail(Code::kInvalidArgument, "the selection leaves nothing of this checkpoint",
            "ckpt-inspect ls shows the names and kinds");
     keep_entries(manifest_, keep, forget);
+    edit_aliases(manifest_, [](const Alias& alias) { return std::optional(alias); });
     if (heirs_.empty()) return;
     rename_parameters(manifest_, find_roles(manifest_.state), [&](const std::string& fqn) {
       const auto heir = heirs_.find(fqn);
@@ -141,6 +154,19 @@ class Chooser {
     for (std::size_t g = 0; g < selection_.exclude.size(); ++g)
       if (glob_match(selection_.exclude[g], name)) exclude_hits_[g] = true, included = false;
     return included && (!selection_.only || *selection_.only == part_of(roles_.entries[i].role));
+  }
+
+  /// A record of a tied weight is chosen by its own name; it goes with the tensor it names, too.
+  void choose_aliases() {
+    edit_aliases(manifest_, [this](const Alias& alias) -> std::optional<Alias> {
+      bool stays = selection_.include.empty() ||
+                   std::ranges::any_of(selection_.include, [&alias](const std::string& glob) {
+                     return glob_match(glob, alias.first);
+                   });
+      for (std::size_t g = 0; g < selection_.exclude.size(); ++g)
+        if (glob_match(selection_.exclude[g], alias.first)) exclude_hits_[g] = true, stays = false;
+      return stays ? std::optional(alias) : std::nullopt;
+    });
   }
 
   /// A left-out parameter takes its optimizer state along; its FQN is returned for the groups. One

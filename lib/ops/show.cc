@@ -3,6 +3,7 @@
 #include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
 #include <tessera/ops/show.h>
+#include <tessera/state/aliases.h>
 
 #include <algorithm>
 #include <charconv>
@@ -117,6 +118,10 @@ class TensorShow {
         }
     }
     if (!shared.empty()) report_.facts.emplace_back("storage shared with", shared);
+    std::string tied;
+    for (const auto& [name, kept] : recorded_aliases(manifest))
+      if (kept == tensor_.name) tied += (tied.empty() ? "" : ", ") + name;
+    if (!tied.empty()) report_.facts.emplace_back("also named, and stored once", tied);
   }
 
   /// A .npy is made in memory.
@@ -302,8 +307,9 @@ ShowReport show(OpenedCheckpoint& checkpoint, const std::string& name, const Sho
   report.path = checkpoint.path;
   report.format = checkpoint.manifest.format;
   report.name = name;
+  const std::string stored = alias_target(checkpoint.manifest, name).value_or(name);
   for (std::uint32_t index : leaf_tensors(checkpoint.manifest)) {
-    if (checkpoint.manifest.tensors[index].name != name) continue;
+    if (checkpoint.manifest.tensors[index].name != stored) continue;
     in_tensor(name, [&] { TensorShow(checkpoint, index, options, report).run(); });
     return report;
   }

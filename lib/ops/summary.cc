@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <tessera/ops/summary.h>
+#include <tessera/state/aliases.h>
 #include <tessera/state/optim_state.h>
 
 #include <algorithm>
@@ -71,7 +72,9 @@ class Summarizer {
     out_.chunks = manifest_.chunks.size();
     // What a format keeps for its own writer is no news to people.
     for (const auto& [key, value] : manifest_.provenance)
-      if (!key.starts_with("writer.")) out_.provenance.emplace_back(key, value);
+      if (!key.starts_with("writer.") && !key.starts_with(kAliasPrefix))
+        out_.provenance.emplace_back(key, value);
+    out_.aliases = recorded_aliases(manifest_);
     for (const Note& note : checkpoint_.notes) out_.notes.push_back(note);
     for (const Note& note : manifest_.notes) {
       if (note.severity == "error") {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "lib/ops/alias_entries.h"
 #include "lib/ops/dtype_rules.h"
 #include "lib/ops/ties.h"
 #include "lib/ops/vocabulary.h"
@@ -123,30 +124,55 @@ std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const RulesRe
   return plan.vocabulary;
 }
 
-void apply_tied(OpenedCheckpoint& checkpoint, TiedPolicy policy, const TransferOptions& transfer,
-                TransformOutcome& out) {
-  out.aliases = find_ties(checkpoint.manifest, *checkpoint.directory, transfer);
-  if (out.aliases.empty()) return;
-  if (policy == TiedPolicy::kError) {
-    fail(Code::kUnsupported,
-         fmt::format("\"{}\" and \"{}\" are one tensor under two names", out.aliases[0].first,
-                     out.aliases[0].second),
-         "choose with --tied keep or drop");
-  }
-  AppliedTransformation applied{"tied", "drop", out.aliases.size(), {}};
-  for (const auto& [name, kept] : out.aliases) {
+void refuse_ties(const std::vector<Alias>& ties) {
+  if (ties.empty()) return;
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" and \"{}\" are one tensor under two names", ties[0].first,
+                   ties[0].second),
+       "choose with --tied keep or drop");
+}
+
+/// What the source records stays recorded, or becomes an entry again.
+void pass_records_on(Manifest& manifest, TiedPolicy policy, const AliasEntries& recorded,
+                     TransformOutcome& out) {
+  const std::vector<Alias> known = recorded.present(manifest);
+  if (known.empty()) return;
+  if (policy == TiedPolicy::kError) refuse_ties(known);
+  const bool restore = policy == TiedPolicy::kKeep;
+  AppliedTransformation applied{"tied", restore ? "stored again" : "recorded", known.size(), {}};
+  for (const auto& [name, kept] : known)
+    applied.changes.push_back(fmt::format("{} = {}", name, kept));
+  out.applied.push_back(std::move(applied));
+  if (restore) return;
+  drop_ties(manifest, known);
+  out.aliases = known;
+}
+
+void drop_found_ties(OpenedCheckpoint& checkpoint, TiedPolicy policy,
+                     const TransferOptions& transfer, TransformOutcome& out) {
+  const std::vector<Alias> ties = find_ties(checkpoint.manifest, *checkpoint.directory, transfer);
+  if (ties.empty()) return;
+  if (policy == TiedPolicy::kError) refuse_ties(ties);
+  AppliedTransformation applied{"tied", "drop", ties.size(), {}};
+  for (const auto& [name, kept] : ties) {
     applied.changes.push_back(fmt::format("{} = {}", name, kept));
     out.notes.push_back(
         {"TIED", "info", fmt::format("left out: its bytes equal those of \"{}\"", kept), "", name});
+    out.dropped.push_back(name);
+    for (Alias& known : out.aliases)
+      if (known.second == name) known.second = kept;
   }
-  drop_ties(checkpoint.manifest, out.aliases);
+  drop_ties(checkpoint.manifest, ties);
   out.applied.push_back(std::move(applied));
+  out.aliases.insert(out.aliases.end(), ties.begin(), ties.end());
+  std::ranges::sort(out.aliases);
 }
 
 }  // namespace
 
 TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
                                        const Transformations& transformations, bool drop_by_default,
+                                       const AliasEntries& recorded,
                                        const TransferOptions& transfer) {
   TransformOutcome out;
   std::vector<std::string> vocabulary;
@@ -157,8 +183,10 @@ TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
     fail(Code::kInvalidArgument, "--strict-rules needs --rules");
   }
   TiedPolicy tied = transformations.tied;
-  if (tied == TiedPolicy::kDefault) tied = drop_by_default ? TiedPolicy::kDrop : TiedPolicy::kKeep;
-  if (tied != TiedPolicy::kKeep) apply_tied(checkpoint, tied, transfer, out);
+  if (tied == TiedPolicy::kDefault && drop_by_default) tied = TiedPolicy::kDrop;
+  pass_records_on(checkpoint.manifest, tied, recorded, out);
+  if (tied == TiedPolicy::kDrop || tied == TiedPolicy::kError)
+    drop_found_ties(checkpoint, tied, transfer, out);
   if (transformations.vocab_size) {
     apply_vocabulary(checkpoint, *transformations.vocab_size, transformations.vocab_tensors,
                      vocabulary, transfer, out);

@@ -3,6 +3,7 @@
 // exception: their few bytes are hashed.
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
+#include <tessera/state/aliases.h>
 
 #include <cstdint>
 #include <optional>
@@ -63,6 +64,7 @@ struct LsReport {
   std::vector<LsTensor> tensors;
   std::vector<std::pair<std::string, Value>>
       values;                     // name -> JSON form (encoding/json.h to_json_value)
+  std::vector<Alias> aliases;     // tied weights that are recorded and not stored
   std::uint64_t total_bytes = 0;  // of the tensors listed
   std::int64_t total_numel = 0;
   std::vector<Note> notes;

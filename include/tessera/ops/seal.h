@@ -9,6 +9,9 @@
 //                  one CRC-32 per MiB begun
 //   sharded        names of tensors stored in more than one piece (or meant to be: a W=1 result of
 //                  a sharded source)
+//   aliases        {name: the tensor that has its bytes}, of tied weights that were left out;
+//   absent
+//                  when there are none
 //   tensors, root  [{name, dtype, shape, sha256}], when the run was asked to verify
 //   crc32          of the text before this last member: a seal that is damaged itself is no seal
 //
@@ -16,6 +19,7 @@
 // Thread-safe.
 #include <tessera/base/bytes.h>
 #include <tessera/ops/hash.h>
+#include <tessera/state/aliases.h>
 #include <tessera/state/manifest.h>
 #include <tessera/storage/file_system.h>
 
@@ -41,6 +45,7 @@ struct Seal {
   std::uint64_t source_bytes = 0;
   std::vector<SealedFile> files;
   std::vector<std::string> sharded;
+  std::vector<Alias> aliases;
   std::vector<HashedTensor> tensors;  // empty unless verified
   std::string root;                   // "" unless verified
 
@@ -51,14 +56,16 @@ Bytes encode_seal(const Seal& seal);
 /// Throws kCorrupt for text that is no seal.
 Seal decode_seal(ByteView text);
 
-/// The seal of a checkpoint: `file` is "" for a folder, else the file's name in `directory`.
+/// The seal of a checkpoint: `file` is "" for a folder, else the file's name in `directory` (whose
+/// own seal counts where that is of this file alone).
 /// nullopt when there is none (`why`, may be null, is empty then), when it cannot be parsed, or
 /// when it does not match the sizes there
 /// (`why` says so).
 std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
                               std::string* why = nullptr);
 
-/// Marks the tensors that the seal names as sharded (StoredTensor::always_sharded).
+/// Marks the tensors that the seal names as sharded (StoredTensor::always_sharded), and records its
+/// aliases.
 void apply_seal(const Seal& seal, Manifest& manifest);
 
 /// Upper bound of encode_seal's size, before the sums are known.

@@ -2,6 +2,7 @@
 // summary: the one-screen picture of a checkpoint. Headers and metadata only: no tensor byte is
 // read.
 #include <tessera/ops/open.h>
+#include <tessera/state/aliases.h>
 
 #include <cstdint>
 #include <optional>
@@ -79,6 +80,7 @@ struct SummaryReport {
   std::vector<RootRow> roots;
   std::vector<OptimizerSummary> optimizers;
   std::vector<std::vector<std::string>> tied;  // names that share one storage
+  std::vector<Alias> aliases;                  // tied weights that are recorded and not stored
   std::uint64_t padded_tensors = 0;
   std::vector<std::pair<std::string, std::string>> provenance;
   std::vector<GlobalUse> globals;  // every distinct one, denied first, then opaque, then known

@@ -13,6 +13,7 @@
 #include <tessera/ops/rename.h>
 #include <tessera/ops/rules.h>
 #include <tessera/reshard/executor.h>
+#include <tessera/state/aliases.h>
 
 #include <cstdint>
 #include <optional>
@@ -23,6 +24,10 @@
 
 namespace tessera {
 
+class AliasEntries;
+
+/// kDefault: as the source has them; with --to hf, kDrop. kKeep stores names again that the source
+/// records as tied and does not store; all others pass such records on.
 enum class TiedPolicy : std::uint8_t { kDefault, kKeep, kDrop, kError };
 
 /// --keep-dtype GLOB=D, on whole dotted names; the first that matches wins.
@@ -56,14 +61,17 @@ struct DTypeTotal {
 
 struct TransformOutcome {
   std::vector<AppliedTransformation> applied;
-  std::vector<DTypeTotal> dtypes;  // of all tensors, where a cast was asked for
-  std::vector<std::pair<std::string, std::string>> aliases;  // dropped name, name that is kept
+  std::vector<DTypeTotal> dtypes;    // of all tensors, where a cast was asked for
+  std::vector<Alias> aliases;        // tied weights that are not stored
+  std::vector<std::string> dropped;  // those of them that the source stores
   std::vector<Note> notes;
 };
 
-/// `checkpoint` must be located. `drop_by_default`: what TiedPolicy::kDefault means.
+/// `checkpoint` must be located. `drop_by_default`: what TiedPolicy::kDefault means. `recorded`:
+/// the entries it has for tied weights that it does not store.
 TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
                                        const Transformations& transformations, bool drop_by_default,
+                                       const AliasEntries& recorded,
                                        const TransferOptions& transfer);
 
 /// What did not fit when elements were cast: warnings per tensor for the largest losses.

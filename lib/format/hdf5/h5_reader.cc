@@ -4,6 +4,7 @@
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/state/aliases.h>
 
 #include <algorithm>
 #include <map>
@@ -273,7 +274,7 @@ class ManifestBuilder {
     std::vector<bool> embedded;
     out_.state = own_->restore(report, names_, embedded);
     for (std::size_t i = 0; i < embedded.size(); ++i) out_.tensors[i].embedded = embedded[i];
-    for (const auto& [dropped, kept] : own_->aliases()) out_.provenance[dropped] = kept;
+    for (const auto& [dropped, kept] : own_->aliases()) record_alias(out_, dropped, kept);
   }
 
   void note_trailing_bytes() {

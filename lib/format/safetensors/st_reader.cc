@@ -5,6 +5,7 @@
 #include <tessera/encoding/json.h>
 #include <tessera/encoding/safetensors_header.h>
 #include <tessera/layout/coverage.h>
+#include <tessera/state/aliases.h>
 
 #include <algorithm>
 #include <set>
@@ -256,6 +257,11 @@ class ManifestBuilder {
     for (std::size_t i = 0; i < files_.size(); ++i)
       for (const auto& [key, value] : files_[i].header.metadata) {
         if (key == kShardingInfo) continue;
+        if (index_.contains(value) &&
+            !index_.contains(key)) {  // as safetensors' save_model says it
+          record_alias(out_, key, value);
+          continue;
+        }
         const bool is_ours = key == kValues || key == kState;
         const bool is_new =
             is_ours ? ours.emplace(key, value).second

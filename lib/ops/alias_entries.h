@@ -1,0 +1,27 @@
+#pragma once
+// Weights that the source of a conversion records as tied and does not store (state/aliases.h), as
+// entries of their own while its names and parts are edited, so that renames and rules reach them
+// as they reach all others. No byte is copied: they have the chunks of the tensor they are tied to.
+#include <tessera/state/aliases.h>
+#include <tessera/state/manifest.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace tessera {
+
+class AliasEntries {
+ public:
+  /// Adds them to a located manifest.
+  explicit AliasEntries(Manifest& manifest);
+  /// Those that are still there, by their present names.
+  std::vector<Alias> present(const Manifest& manifest) const;
+
+ private:
+  /// First chunks tell tensors apart however they are renamed and numbered anew: of the entry, and
+  /// of the tensor that it is tied to.
+  std::map<std::uint64_t, std::uint64_t> tied_;
+};
+
+}  // namespace tessera
