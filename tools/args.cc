@@ -163,15 +163,16 @@ void check_word_count(const Arguments& a) {
   }
 }
 
-/// Words as CLI11 wants them: reversed, "--copy-assets" given a value, "--flag=" refused (CLI11
-/// would eat the next word).
+/// Words as CLI11 wants them: reversed, flags whose value is optional given one, "--flag=" refused
+/// (CLI11 would eat the next word).
 std::vector<std::string> prepared(std::span<const std::string> words) {
   std::vector<std::string> result;
   for (const std::string& word : words) {
     if (word.size() > 2 && word.starts_with("--") && word.find('=') == word.size() - 1) {
       fail(Code::kInvalidArgument, fmt::format("{} has an empty value", printable(word)));
     }
-    result.push_back(word == "--copy-assets" ? fmt::format("--copy-assets={}", kBareValue) : word);
+    const bool bare = word == "--copy-assets" || word == "--as-index";
+    result.push_back(bare ? fmt::format("{}={}", word, kBareValue) : word);
   }
   std::reverse(result.begin(), result.end());
   return result;

@@ -132,7 +132,11 @@ void add_contents(Options& o) {
          a.rules);
   o.flag("--strict-rules", "refuse parameters that no rule of --rules names; default: they stay",
          a.strict_rules);
-  o.text("--dtype", "TYPE", "cast floating model weights, as bf16; the optimizer stays", a.dtype);
+  o.text(
+      "--dtype", "TYPE",
+      "cast floating model weights, as bf16, or as-index: as the shards of --as-index have them; "
+      "the optimizer stays",
+      a.dtype);
   o.texts("--keep-dtype", "GLOB=TYPE",
           "cast tensors that match to TYPE, or `keep` them, whatever --dtype says; the first that "
           "matches wins",
@@ -155,6 +159,10 @@ void add_contents(Options& o) {
            a.optim_keys);
   o.choice("--prefer", "stored|master", "take weights from their fp32 master copies", a.prefer);
   o.bytes("--max-shard-size", "safetensors: cut into files of at most SIZE", a.max_shard_bytes);
+  o.optional_value(
+      "--as-index", "PATH",
+      "safetensors: files named and split as this index (or that of a folder) says; default: SRC's",
+      [&a](auto&, auto& v) { a.as_index = v == kBareValue ? std::string() : v; });
   o.optional_value(
       "--copy-assets", "DIR",
       "copy configuration, tokenizer and template files from DIR (default: beside the source)",

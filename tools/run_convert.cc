@@ -20,6 +20,7 @@ namespace tessera::tools {
 namespace {
 
 constexpr std::uintmax_t kMostMapBytes = 64u << 20;
+constexpr std::string_view kAsIndex = "as-index";  // --dtype
 
 KeepPolicy keep_policy(const std::string& word) {
   if (word == "keep") return KeepPolicy::kKeep;
@@ -88,7 +89,7 @@ Transformations transformations(const Arguments& a) {
   out.tied = tied_policy(a.tied);
   out.vocab_size = a.vocab_size;
   out.vocab_tensors = a.vocab_tensors;
-  if (!a.dtype.empty()) out.dtype = parse_float_type("--dtype", a.dtype);
+  if (!a.dtype.empty() && a.dtype != kAsIndex) out.dtype = parse_float_type("--dtype", a.dtype);
   for (const std::string& rule : a.keep_dtypes) out.keep_dtypes.push_back(parse_keep_dtype(rule));
   return out;
 }
@@ -166,6 +167,8 @@ ConvertOptions convert_options(const Arguments& a) {
   for (const std::string& rule : a.rename) options.names.renames.push_back(parse_rename(rule));
   if (!a.map_file.empty()) options.names.map = parse_name_map(file_text("--map", a.map_file));
   options.transform = transformations(a);
+  options.as_index = a.as_index;
+  options.dtype_as_index = a.dtype == kAsIndex;
   options.copy_assets = a.copy_assets.has_value();
   options.assets_directory = a.copy_assets.value_or("");
   options.memory_limit_bytes = a.mem_limit_bytes.value_or(0);

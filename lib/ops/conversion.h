@@ -38,6 +38,7 @@ class Conversion {
   void prepare();
   void open_source();
   void edit_optimizers();
+  void take_layout_of_index();
   void take_model_only();
   void shape_state();
   void transform();
@@ -72,6 +73,7 @@ class Conversion {
   FileSystem& fs_;
   const ConvertOptions& options_;
   TargetRequest request_;
+  Transformations transformations_;
   TransferOptions transfer_;
   ReadOptions read_;
   std::string destination_;

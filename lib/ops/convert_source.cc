@@ -13,6 +13,7 @@
 #include "lib/ops/conversion.h"
 #include "lib/ops/convert_request.h"
 #include "lib/ops/flat_guard.h"
+#include "lib/ops/index_layout.h"
 #include "lib/ops/rank_state.h"
 #include "lib/ops/salvage.h"
 
@@ -46,6 +47,28 @@ void Conversion::open_source() {
   }
   check_replaceable(fs_, destination_);
   if (edits) edit_optimizers();
+  transformations_ = options_.transform;
+  take_layout_of_index();
+}
+
+void Conversion::take_layout_of_index() {
+  if (!options_.as_index) {
+    if (options_.dtype_as_index)
+      fail(Code::kInvalidArgument, "--dtype as-index needs --as-index",
+           "--as-index=FOLDER of the model whose types are wanted");
+    return;
+  }
+  if (driver_->id() != "safetensors")
+    fail(Code::kInvalidArgument,
+         fmt::format("--as-index names the shards of safetensors, not of {}", driver_->id()),
+         "add --to hf or --to safetensors");
+  if (request_.single_file)
+    fail(Code::kInvalidArgument, "--as-index writes several files", "name a folder as DST");
+  if (options_.target.max_shard_bytes != 0)
+    fail(Code::kInvalidArgument, "--as-index and --max-shard-size exclude each other");
+  IndexLayout layout = read_index_layout(fs_, source_, *options_.as_index, options_.dtype_as_index);
+  request_.shard_names = std::move(layout.names);
+  transformations_.dtypes = std::move(layout.types);
 }
 
 void Conversion::edit_optimizers() {
@@ -114,7 +137,7 @@ void Conversion::transform() {
     report_.transformations.push_back(std::move(renamed));
   }
   TransformOutcome done =
-      apply_transformations(source_, options_.transform, request_.hf_preset, recorded, transfer_);
+      apply_transformations(source_, transformations_, request_.hf_preset, recorded, transfer_);
   report_.dropped.insert(report_.dropped.end(), done.dropped.begin(), done.dropped.end());
   request_.aliases = std::move(done.aliases);
   report_.notes.insert(report_.notes.end(), done.notes.begin(), done.notes.end());

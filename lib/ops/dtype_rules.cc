@@ -36,8 +36,11 @@ bool is_plain_float(DType dtype) {
 /// What one tensor is asked to become; nullopt: it stays.
 class TypeChooser {
  public:
-  TypeChooser(const std::optional<DType>& dtype, const std::vector<DTypeRule>& rules)
-      : dtype_(dtype), rules_(rules), used_(rules.size()), casts_(rules.size()) {}
+  explicit TypeChooser(const Transformations& asked)
+      : asked_(asked),
+        rules_(asked.keep_dtypes),
+        used_(asked.keep_dtypes.size()),
+        casts_(asked.keep_dtypes.size()) {}
 
   std::optional<DType> choose(const StoredTensor& tensor, const EntryRole& role) {
     const bool floating = is_floating(tensor.spec.dtype);
@@ -52,7 +55,9 @@ class TypeChooser {
     if (fixed) return std::nullopt;
     if (first < rules_.size()) return rules_[first].dtype;
     if (role.role != Role::kModel || !is_plain_float(tensor.spec.dtype)) return std::nullopt;
-    return dtype_;
+    const auto named = asked_.dtypes.find(tensor.name);
+    if (named != asked_.dtypes.end() && is_plain_float(named->second)) return named->second;
+    return asked_.dtype;
   }
 
   void check_all_used(const Manifest& manifest) const {
@@ -75,7 +80,7 @@ class TypeChooser {
   }
 
  private:
-  const std::optional<DType>& dtype_;
+  const Transformations& asked_;
   const std::vector<DTypeRule>& rules_;
   std::vector<bool> used_, casts_;
 };
@@ -128,11 +133,10 @@ DTypeRule parse_keep_dtype(std::string_view text) {
   return rule;
 }
 
-void apply_dtypes(Manifest& manifest, const std::optional<DType>& dtype,
-                  const std::vector<DTypeRule>& rules, TransformOutcome& out) {
-  if (!dtype && rules.empty()) return;
+void apply_dtypes(Manifest& manifest, const Transformations& asked, TransformOutcome& out) {
+  if (!asked.dtype && asked.keep_dtypes.empty() && asked.dtypes.empty()) return;
   const Roles roles = find_roles(manifest.state);
-  TypeChooser chooser(dtype, rules);
+  TypeChooser chooser(asked);
   std::map<std::pair<DType, DType>, std::vector<std::string>> cast;
   std::map<DType, DTypeTotal> totals;
   std::size_t left = 0;
@@ -143,7 +147,7 @@ void apply_dtypes(Manifest& manifest, const std::optional<DType>& dtype,
     const DType from = tensor.spec.dtype;
     const std::optional<DType> to = chooser.choose(tensor, roles.entries[i]);
     add_total(totals, tensor.spec, to.value_or(from));
-    left += dtype && roles.entries[i].role == Role::kModel && is_floating(from) &&
+    left += asked.dtype && roles.entries[i].role == Role::kModel && is_floating(from) &&
             !is_plain_float(from) && !to;
     if (!to || *to == from) continue;
     set_type(tensor, *to);

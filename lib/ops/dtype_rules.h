@@ -5,7 +5,6 @@
 namespace tessera {
 
 /// Sets StoredTensor::cast_from and spec.dtype. One AppliedTransformation per pair of types.
-void apply_dtypes(Manifest& manifest, const std::optional<DType>& dtype,
-                  const std::vector<DTypeRule>& rules, TransformOutcome& out);
+void apply_dtypes(Manifest& manifest, const Transformations& asked, TransformOutcome& out);
 
 }  // namespace tessera

@@ -193,7 +193,7 @@ TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
   } else if (!transformations.vocab_tensors.empty()) {
     fail(Code::kInvalidArgument, "--vocab-tensor needs --vocab-size N");
   }
-  apply_dtypes(checkpoint.manifest, transformations.dtype, transformations.keep_dtypes, out);
+  apply_dtypes(checkpoint.manifest, transformations, out);
   return out;
 }
 

@@ -84,6 +84,9 @@ TEST_CASE("reshard and convert take their flags") {
   CHECK(parse(Tool::kConvert, {"s", "--copy-assets=x", "d", "--to", "hf"}).copy_assets == "x");
   CHECK_FALSE(parse(Tool::kConvert, {"s", "d", "--to", "hf"}).copy_assets);
   CHECK(parse(Tool::kConvert, {"--copy-assets", "s", "d", "--to", "hf"}).words.size() == 2);
+  CHECK(parse(Tool::kConvert, {"--as-index", "s", "d", "--to", "hf"}).as_index == "");
+  CHECK(parse(Tool::kConvert, {"s", "d", "--as-index=hub", "--to", "hf"}).as_index == "hub");
+  CHECK_FALSE(parse(Tool::kConvert, {"s", "d", "--to", "hf"}).as_index);
 }
 
 TEST_CASE("verify levels: the strongest given wins, full without one") {

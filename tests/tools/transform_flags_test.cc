@@ -68,6 +68,8 @@ TEST_CASE("flags that change contents say what they cannot do") {
        {{"--dtype", "bf16", "--keep-dtype", "no.such*=fp32"}, 2, {"--keep-dtype", "no.such*"}},
        {{"--keep-dtype", "*.step=bf16"}, 2, {"*.step", "never cast"}},
        {{"--tied", "maybe"}, 2, {"--tied", "keep, drop, error"}},
+       {{"--dtype", "as-index"}, 2, {"--dtype as-index needs --as-index"}},
+       {{"--as-index"}, 2, {"--as-index", "not of"}},
        {{"--vocab-size", "0"}, 2, {"--vocab-size"}},
        {{"--vocab-size", "12"}, 2, {"--vocab-tensor GLOB"}},
        {{"--vocab-size", "9000000000000000000", "--vocab-tensor", "embed.weight"},

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -65,6 +66,12 @@ struct StoredPart {
   Box box;
 };
 
+/// The files of a set of safetensors shards, as an index names them and what they hold.
+struct ShardNames {
+  std::string index;  // the index' own file name
+  std::map<std::string, std::string> file_of;  // by tensor
+};
+
 /// What the user wants written. Pure data.
 struct TargetRequest {
   std::optional<std::int64_t> world_size;  // writing ranks; nullopt: the format's natural one (1)
@@ -75,6 +82,7 @@ struct TargetRequest {
   /// `world_size` says how many ranks. Capabilities::takes_parts.
   std::optional<std::vector<StoredPart>> parts;
   std::uint64_t max_shard_bytes = 0;       // safetensors: 0 = one file
+  std::optional<ShardNames> shard_names;   // safetensors: these files and this index, instead of cutting by size
   bool hf_preset = false;                  // --to hf: index, format=pt
   /// Tied tensors left out: (dropped name, name that holds its bytes). Recorded where the format has a place for it.
   std::vector<std::pair<std::string, std::string>> aliases;

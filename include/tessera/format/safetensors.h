@@ -8,4 +8,10 @@ namespace tessera {
 
 const FormatDriver& safetensors_driver();
 
+/// The one index of shards in a folder, "" when there is none. Throws kUnsupported for several.
+std::string find_shard_index(const Directory& directory);
+/// What an index says. Throws kCorrupt where it is none, or names files that are no safetensors
+/// files of its folder.
+ShardNames read_shard_names(const Directory& directory, const std::string& index);
+
 }  // namespace tessera

@@ -35,10 +35,10 @@ namespace tessera {
 enum class RankStatePolicy : std::uint8_t { kDefault, kKeep, kDrop, kRank0, kError };
 
 struct ConvertOptions {
-  std::string source;       // PATH as the user typed it
-  std::string destination;  // DST
-  std::string from;         // format id; empty: detected by content
-  std::string flat_layout;  // ReadOptions::flat_layout
+  std::string source;         // PATH as the user typed it
+  std::string destination;    // DST
+  std::string from;           // format id; empty: detected by content
+  std::string flat_layout;    // ReadOptions::flat_layout
   std::string to;  // format id; empty: by DST's suffix, else the source's. "hf": the preset (sets
                    // target.hf_preset)
   std::string command;  // "ckpt-reshard": the word that error hints and the resume line start with
@@ -54,6 +54,11 @@ struct ConvertOptions {
   bool prefer_master = false;
   NameRules names;  // then:
   Transformations transform;
+  /// Safetensors shards named and split as an index says: its path, or that of a folder that has
+  /// one; "": the source's own.
+  std::optional<std::string> as_index;
+  /// Model weights become the types that the shards of that index have.
+  bool dtype_as_index = false;
   bool copy_assets = false;
   std::string assets_directory;  // --copy-assets=DIR; empty: beside the source
 

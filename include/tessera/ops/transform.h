@@ -16,6 +16,7 @@
 #include <tessera/state/aliases.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,6 +44,8 @@ struct Transformations {
   std::optional<std::int64_t> vocab_size;
   std::vector<std::string> vocab_tensors;  // globs on FQNs; empty: rules, or well-known names
   std::optional<DType> dtype;              // of floating model weights
+  /// The same by name, before `dtype`: as the shards of another checkpoint have them.
+  std::map<std::string, DType> dtypes;
   std::vector<DTypeRule> keep_dtypes;
 };
 

@@ -181,6 +181,13 @@ void check_numbered(const std::vector<std::string>& files, Findings& findings) {
   }
 }
 
+void require_one_index(const std::vector<std::string>& indexes) {
+  if (indexes.size() > 1)
+    fail(Code::kUnsupported,
+         fmt::format("{} indexes in one folder: {}", indexes.size(), fmt::join(indexes, ", ")),
+         "name one of them");
+}
+
 }  // namespace
 
 ShardIndex read_index(const Directory& directory, const std::string& file) {
@@ -220,10 +227,7 @@ ShardSet find_shards(const Place& place, Findings& findings) {
   if (has_sharded_folder)
     findings.note(kStaleFile, "info", "ignored: the shards this checkpoint was consolidated from",
                   "sharded");
-  if (indexes.size() > 1)
-    fail(Code::kUnsupported,
-         fmt::format("{} indexes in one folder: {}", indexes.size(), fmt::join(indexes, ", ")),
-         "name one of them");
+  require_one_index(indexes);
   if (indexes.size() == 1)
     return shards_of_index(directory, read_index(directory, indexes[0]), findings);
   if (set.files.empty()) fail(Code::kNotFound, "no .safetensors file in this folder");
@@ -245,3 +249,29 @@ std::optional<std::int64_t> shard_rank(const std::string& file) {
 }
 
 }  // namespace tessera::st
+
+namespace tessera {
+
+std::string find_shard_index(const Directory& directory) {
+  std::vector<std::string> indexes;
+  for (const FileInfo& info : directory.list())
+    if (info.type == FileType::kRegular && info.name.ends_with(st::kIndexSuffix))
+      indexes.push_back(info.name);
+  st::require_one_index(indexes);
+  return indexes.empty() ? "" : indexes[0];
+}
+
+ShardNames read_shard_names(const Directory& directory, const std::string& index) {
+  const st::ShardIndex read = st::read_index(directory, index);
+  for (const std::string& shard : read.shards)
+    if (!shard.ends_with(st::kSuffix) || shard == st::kSuffix)
+      in_file(index, [&] {
+        fail(Code::kCorrupt,
+             fmt::format("the index names \"{}\", which is no safetensors file", printable(shard)));
+      });
+  ShardNames names{index.substr(index.rfind('/') + 1), {}};
+  for (const auto& [tensor, shard] : read.weight_map) names.file_of[tensor] = read.shards[shard];
+  return names;
+}
+
+}  // namespace tessera

@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
 #include <tessera/encoding/safetensors_header.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -18,6 +21,7 @@ namespace tessera::st {
 namespace {
 
 constexpr std::uint64_t kHfShardBytes = 5'000'000'000;
+constexpr const char* kOneFile = "model.safetensors";
 // Files this large start their data at a page: direct I/O and mmap like it, and 4 KiB do not
 // matter.
 constexpr std::uint64_t kLargeFileBytes = std::uint64_t{16} << 20;
@@ -44,22 +48,75 @@ std::int64_t asked_world_size(const TargetRequest& request) {
   return request.mesh ? request.mesh->world_size() : request.world_size.value_or(1);
 }
 
+struct Shard {
+  std::string path;
+  std::vector<NamedTensor> tensors;
+};
+
 /// Tensors in state order, cut where the next one would exceed the limit; one that alone exceeds it
 /// stands alone.
-std::vector<std::vector<NamedTensor>> split_shards(const Manifest& source,
-                                                   std::vector<NamedTensor> tensors,
-                                                   std::uint64_t limit) {
-  std::vector<std::vector<NamedTensor>> shards(1);
+std::vector<Shard> split_shards(const Manifest& source, std::vector<NamedTensor> tensors,
+                                std::uint64_t limit) {
+  std::vector<Shard> shards(1);
   std::uint64_t filled = 0;
   for (NamedTensor& tensor : tensors) {
     const auto size = static_cast<std::uint64_t>(source.tensors[tensor.tensor].spec.size_bytes());
-    if (limit > 0 && !shards.back().empty() && (size > limit || filled > limit - size)) {
+    if (limit > 0 && !shards.back().tensors.empty() && (size > limit || filled > limit - size)) {
       shards.emplace_back();
       filled = 0;
     }
     filled += size;
-    shards.back().push_back(std::move(tensor));
+    shards.back().tensors.push_back(std::move(tensor));
   }
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    shards[i].path = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+  return shards;
+}
+
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kMost, names.size()); ++i)
+    text += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", printable(names[i]));
+  return text + (names.size() > kMost ? ", ..." : "");
+}
+
+/// Tensors in the files that the index names, those inside of values in the first of them.
+std::vector<Shard> named_shards(const Manifest& source, const std::vector<NamedTensor>& tensors,
+                                const ShardNames& names, std::vector<Note>& notes) {
+  std::map<std::string, std::vector<NamedTensor>> files;
+  std::vector<NamedTensor> inner;
+  std::vector<std::string> unlisted;
+  std::set<std::string_view> here;
+  for (const NamedTensor& tensor : tensors) {
+    here.insert(tensor.name);
+    const auto file = names.file_of.find(tensor.name);
+    if (file != names.file_of.end())
+      files[file->second].push_back(tensor);
+    else if (source.tensors[tensor.tensor].embedded)
+      inner.push_back(tensor);
+    else
+      unlisted.push_back(tensor.name);
+  }
+  if (!unlisted.empty())
+    fail(Code::kInvalidArgument,
+         fmt::format("{} does not list {} of the {} tensors: {}", printable(names.index),
+                     unlisted.size(), tensors.size(), some_of(unlisted)),
+         "bring the names to those of the index (--to hf, --root, --rules, --rename), leave out "
+         "what is not of it (--exclude), or cut by size: --max-shard-size");
+  std::vector<std::string> absent;
+  for (const auto& [name, file] : names.file_of)
+    if (!here.contains(name)) absent.push_back(name);
+  if (!absent.empty())
+    notes.push_back({"INDEX", "info",
+                     fmt::format("{} of the tensors that {} lists are not in the result: {}",
+                                 absent.size(), printable(names.index), some_of(absent)),
+                     "", ""});
+  std::vector<Shard> shards;
+  for (auto& [file, held] : files) shards.push_back({file, std::move(held)});
+  if (shards.empty()) shards.push_back({std::string(kOneFile), {}});
+  auto& first = shards[0].tensors;
+  first.insert(first.end(), inner.begin(), inner.end());
   return shards;
 }
 
@@ -72,20 +129,21 @@ class PlanBuilder {
     check_request();
     EncodedState state = encode_state(source_, request_);
     plan_.notes = std::move(state.notes);
-    const bool sharded = request_.max_shard_bytes > 0 || request_.hf_preset;
+    const bool sharded =
+        request_.max_shard_bytes > 0 || request_.hf_preset || request_.shard_names.has_value();
     std::uint64_t limit = request_.max_shard_bytes;
     if (sharded && limit == 0) limit = kHfShardBytes;
-    const auto shards = split_shards(source_, std::move(state.tensors), limit);
+    const auto shards =
+        request_.shard_names
+            ? named_shards(source_, state.tensors, *request_.shard_names, plan_.notes)
+            : split_shards(source_, std::move(state.tensors), limit);
     if (request_.single_file && shards.size() > 1)
       fail(Code::kInvalidArgument, fmt::format("{} shards do not fit in one file", shards.size()),
            "name a folder as DST");
     const bool one = request_.single_file || !sharded;
     for (std::size_t i = 0; i < shards.size(); ++i) {
-      const std::string path =
-          request_.single_file ? ""
-          : one                ? "model.safetensors"
-                : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-      add_shard(path, shards[i], file_metadata(i == 0 ? state.metadata : Metadata{}));
+      const std::string path = request_.single_file ? "" : one ? kOneFile : shards[i].path;
+      add_shard(path, shards[i].tensors, file_metadata(i == 0 ? state.metadata : Metadata{}));
     }
     if (!one && !index_.empty()) add_index();  // an index of no tensor names no file
     plan_.format = "safetensors";
@@ -148,7 +206,7 @@ class PlanBuilder {
                                     Value::integer(static_cast<std::int64_t>(total_size_))}})},
                      {Value::string("weight_map"), Value::dict(std::move(weight_map))}});
     const std::string text = dump_json(json, 2) + "\n";
-    begin_file("model.safetensors.index.json");
+    begin_file(request_.shard_names ? request_.shard_names->index : "model.safetensors.index.json");
     add_literal(Bytes(as_bytes(text).begin(), as_bytes(text).end()));
   }
 
