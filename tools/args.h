@@ -52,6 +52,7 @@ struct Arguments {
   std::string from, from_a, from_b;
   std::string root, root_a, root_b;
   std::string flat_layout;  // FILE
+  bool assume_plain = false;
   std::vector<std::string> include, exclude;
   std::string only;  // "", model, optim, other
   std::optional<std::uint64_t> mem_limit_bytes;

@@ -129,6 +129,7 @@ ReadOptions read_options(const Arguments& arguments) {
   options.memory_limit_bytes = memory_limit(arguments);
   options.threads = arguments.threads.value_or(available_cpus());
   options.flat_layout = flat_layout_text(arguments.flat_layout);
+  options.assume_plain = arguments.assume_plain;
   return options;
 }
 

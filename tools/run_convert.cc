@@ -156,6 +156,7 @@ ConvertOptions convert_options(const Arguments& a) {
   options.destination = a.words[1];
   options.from = a.from;
   options.flat_layout = flat_layout_text(a.flat_layout);
+  options.assume_plain = a.assume_plain;
   options.to = a.to;
   options.command = tool_name(a.tool);
   options.target = target_request(a);

@@ -30,6 +30,7 @@ Conversion::Conversion(FileSystem& fs, const ConvertOptions& options)
   read_.memory_limit_bytes = transfer_.memory_limit_bytes;
   read_.threads = transfer_.threads;
   read_.flat_layout = options.flat_layout;
+  read_.assume_plain = request_.assume_plain = options.assume_plain;
   read_.tolerate_damage = options.salvage;
 }
 

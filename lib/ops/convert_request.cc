@@ -222,7 +222,7 @@ std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
   for (const DTypeRule& rule : transform.keep_dtypes)
     hash.add(rule.glob).add(rule.dtype ? 1 + code(*rule.dtype) : 0);
   hash.add(std::uint64_t{options.as_index.has_value()}).add(options.as_index.value_or(""));
-  hash.add(std::uint64_t{options.dtype_as_index});
+  hash.add(std::uint64_t{options.dtype_as_index}).add(std::uint64_t{options.assume_plain});
   hash.add(std::uint64_t{options.copy_assets}).add(options.assets_directory);
   hash.add(std::uint64_t{options.salvage});
   return hash.finish().substr(0, kNameDigits);

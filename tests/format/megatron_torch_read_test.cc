@@ -211,6 +211,27 @@ TEST_CASE("a name without a rule is whole where ranks agree and refused where th
   }
 }
 
+TEST_CASE("ranks' parts of a name without a rule are plain rows where that is assumed") {
+  RankFolders folders;
+  for (int t = 0; t < 2; ++t) {
+    RankArchive archive;
+    const float first = static_cast<float>(2 * t);
+    const Value odd = archive.tensor(Shape{2, 1}, {first, first + 1});
+    const Value shared = archive.tensor(Shape{2}, {5, 6});
+    folders.write_rank("mp_rank_0" + std::to_string(t), archive,
+                       {{"my.own.matrix", odd}, {"my.own.offset", shared}});
+  }
+  const Manifest manifest = folders.read({.assume_plain = true});
+  const auto content = testing::content_of(manifest, *folders.directory);
+  RankArchive whole;
+  const Value expected = whole.tensor(Shape{4, 1}, {0, 1, 2, 3});
+  const auto bytes = whole.render(testing::dict({{"m", expected}}));
+  CHECK(content.at("model.my.own.matrix") == testing::tensors_in(bytes).at("m"));
+  CHECK_THAT(content.at("model.my.own.offset"), Catch::StartsWith("float32 [2]"));
+  CHECK(manifest.notes.size() == 1);
+  CHECK(manifest.notes.at(0).code == "CK097");
+}
+
 TEST_CASE("parts whose other dims disagree are refused") {
   RankFolders folders;
   for (int t = 0; t < 2; ++t) {
@@ -232,6 +253,32 @@ TEST_CASE("groups of queries that ranks share are refused") {
   std::string message;
   CHECK(toy.failure(message) == Code::kUnsupported);
   CHECK_THAT(message, Catch::Contains("linear_qkv") && Catch::Contains("2 groups of query"));
+}
+
+TEST_CASE("packed experts over expert ranks are refused with the command that numbers them") {
+  RankFolders folders;
+  const auto args =
+      testing::argument_namespace({{"tensor_model_parallel_size", Value::integer(1)},
+                                   {"pipeline_model_parallel_size", Value::integer(1)},
+                                   {"expert_model_parallel_size", Value::integer(2)}});
+  for (int e = 0; e < 2; ++e) {
+    RankArchive archive;
+    const Value packed = archive.tensor(Shape{2, 4}, std::vector<float>(8, static_cast<float>(e)));
+    folders.write_rank("mp_rank_00_00" + std::to_string(e), archive,
+                       {{"decoder.layers.0.mlp.experts.weight1", packed}}, {{"args", args}});
+  }
+  const Status refused = [&folders] {
+    try {
+      folders.read();
+    } catch (const Error& error) {
+      return error.status();
+    }
+    return Status{};
+  }();
+  CHECK(refused.code == Code::kUnsupported);
+  CHECK_THAT(refused.to_string(), Catch::Contains("mlp.experts.weight1") &&
+                                      Catch::Contains("experts packed in one tensor"));
+  CHECK_THAT(refused.hint, Catch::Contains("--ckpt-convert-format torch_dist"));
 }
 
 TEST_CASE("experts of expert-parallel ranks are numbered through") {

@@ -136,6 +136,69 @@ TEST_CASE("a name without a rule is written whole at one rank only unless placem
   CHECK_THAT(rank.at("model.my.own.matrix"), Catch::StartsWith("float32 [2,1]"));
 }
 
+TEST_CASE("assumed plain rows go from 2 ranks to 4 to 1 to 2 and are the same, state alike") {
+  ReadOptions plain{.assume_plain = true};
+  testing::RankFolders folders;
+  for (int t = 0; t < 2; ++t) {
+    testing::RankArchive archive;
+    const float first = static_cast<float>(8 * t);
+    const Value odd = archive.tensor(
+        Shape{4, 2}, {first, first + 1, first + 2, first + 3, first + 4, first + 5, first + 6, 7});
+    // Fresh moments are alike on all ranks, and are cut as their parameter all the same.
+    const Value moment = archive.tensor(Shape{4, 2}, {0, 0, 0, 0, 0, 0, 0, 0});
+    const Value shared = archive.tensor(Shape{2}, {5, 6});
+    const Value state = testing::dict({{"exp_avg", moment}, {"exp_avg_sq", moment}});
+    const Value other = archive.tensor(Shape{2}, {1, 2});
+    const Value rest = testing::dict({{"exp_avg", other}, {"exp_avg_sq", other}});
+    const Value group =
+        testing::dict({{"lr", Value::real(0.1)},
+                       {"params", Value::list({Value::integer(0), Value::integer(1)})}});
+    const Value optimizer = testing::dict(
+        {{"state", Value::dict({{Value::integer(0), state}, {Value::integer(1), rest}})},
+         {"param_groups", Value::list({group})}});
+    folders.write_rank("mp_rank_0" + std::to_string(t), archive,
+                       {{"my.own.matrix", odd}, {"my.own.offset", shared}},
+                       {{"optimizer", optimizer}});
+  }
+  const Manifest first = folders.read(plain);
+  const auto before = testing::content_of(first, *folders.directory);
+  CHECK(std::ranges::count_if(before, [](const auto& tensor) {
+          return tensor.second.starts_with("float32 [8,2]");
+        }) == 3);
+  std::string message;
+  CHECK(test::code_of(
+            [&] { megatron_torch_driver().output_plan(first, testing::mesh_request("tp=4")); },
+            &message) == Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("my.own.matrix"));
+
+  MemoryFileSystem fs;
+  const Manifest* source = &first;
+  const Directory* directory = folders.directory.get();
+  Manifest last;
+  std::unique_ptr<Directory> held;
+  for (const std::string mesh : {"tp=4", "tp=1", "tp=2"}) {
+    CAPTURE(mesh);
+    TargetRequest request = testing::mesh_request(mesh);
+    request.assume_plain = true;
+    const WrittenCheckpoint written(megatron_torch_driver(), *source, *directory, request);
+    if (mesh == "tp=4") {
+      const auto rank = testing::tensors_in(written.files.at("mp_rank_03/model_optim_rng.pt"));
+      CHECK_THAT(rank.at("model.my.own.matrix"), Catch::StartsWith("float32 [2,2]"));
+      CHECK_THAT(rank.at("model.my.own.offset"), Catch::StartsWith("float32 [2]"));
+    }
+    const std::string folder = "/" + mesh;
+    for (const auto& [path, bytes] : written.files) fs.write_file(folder + "/" + path, bytes);
+    auto next = fs.open_directory(folder);
+    Manifest read = testing::read_all(megatron_torch_driver(), {next.get(), "", mesh}, plain);
+    CHECK(testing::content_of(read, *next) == before);
+    last = std::move(read);
+    held = std::move(next);
+    source = &last;
+    directory = held.get();
+    // From one rank on the parameter is whole, and stays so.
+  }
+}
+
 TEST_CASE("args state the new sizes") {
   RankFolders toy(ToyOptions{});
   const Manifest manifest = toy.read();

@@ -87,6 +87,7 @@ TEST_CASE("reshard and convert take their flags") {
   CHECK(parse(Tool::kConvert, {"--as-index", "s", "d", "--to", "hf"}).as_index == "");
   CHECK(parse(Tool::kConvert, {"s", "d", "--as-index=hub", "--to", "hf"}).as_index == "hub");
   CHECK_FALSE(parse(Tool::kConvert, {"s", "d", "--to", "hf"}).as_index);
+  CHECK(parse(Tool::kReshard, {"s", "d", "--mesh", "tp=2", "--assume-plain"}).assume_plain);
 }
 
 TEST_CASE("verify levels: the strongest given wins, full without one") {

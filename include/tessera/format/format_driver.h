@@ -51,6 +51,9 @@ struct ReadOptions {
   /// --flat-layout: the text of a record of what FSDP1's flat parameters hold; "" = none. Its form:
   /// docs/formats/torch-rank-files.md.
   std::string flat_layout;
+  /// --assume-plain: Megatron's rank files: where tensor-parallel ranks hold different parts of a tensor whose name does not
+  /// say how it is cut, they are plain rows, one rank's behind the other's.
+  bool assume_plain = false;
   /// locate(): these chunks alone, by index in Manifest::chunks, ascending; unset = all of the tensors'. For readers that know
   /// which chunks they need: a rank among thousands opens a few items of each tensor.
   std::optional<std::vector<std::uint64_t>> chunks;
@@ -91,6 +94,8 @@ struct TargetRequest {
   std::string file_stem;                   // stem of a one-file result: the archive prefix of torch-save
   bool single_file = false;                // DST names one file
   int zero_stage = 0;                      // DeepSpeed: 1, 2 or 3; 0: the source's, else 2
+  /// Megatron's rank files: a tensor whose name no rule knows is no fused one; see ReadOptions::assume_plain.
+  bool assume_plain = false;
   /// Values of 0-dim optimizer state by tensor number, ascending: read ahead for formats that keep one step for many
   /// parameters (Capabilities::needs_steps).
   std::vector<std::pair<std::uint32_t, double>> steps;

@@ -39,6 +39,7 @@ struct ConvertOptions {
   std::string destination;    // DST
   std::string from;           // format id; empty: detected by content
   std::string flat_layout;    // ReadOptions::flat_layout
+  bool assume_plain = false;  // of the source and of the target
   std::string to;  // format id; empty: by DST's suffix, else the source's. "hf": the preset (sets
                    // target.hf_preset)
   std::string command;  // "ckpt-reshard": the word that error hints and the resume line start with

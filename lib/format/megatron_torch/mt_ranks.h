@@ -4,6 +4,7 @@
 #include <tessera/format/format_driver.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ namespace tessera::megatron_torch {
 ///   CK093  a rank lacks a tensor that its peers hold
 ///   CK094  the optimizer's ids could not be matched with parameters       (warning)
 ///   CK095  the distributed optimizer's buffers could not be matched       (warning)
+///   CK097  a tensor is taken as plain rows, as asked                      (info)
 namespace codes {
 inline constexpr std::string_view kMissingRank = "CK010";
 inline constexpr std::string_view kDifferentValues = "CK017";
@@ -29,6 +31,7 @@ inline constexpr std::string_view kDifferentReplicas = "CK046";
 inline constexpr std::string_view kDifferentRanks = "CK093";
 inline constexpr std::string_view kUnmatchedIds = "CK094";
 inline constexpr std::string_view kUnmatchedBuckets = "CK095";
+inline constexpr std::string_view kAssumedPlain = "CK097";
 }  // namespace codes
 
 struct RankFile {
@@ -44,8 +47,10 @@ struct Ranks {
   Findings& findings;
   Args args;
   RankGrid grid;
-  std::vector<RankFile> files;  // those present, by (pp, ep, tp)
-  bool gated = false;           // first MLP matrices are pairs [gate; up]
+  std::vector<RankFile> files;                  // those present, by (pp, ep, tp)
+  bool gated = false;                           // first MLP matrices are pairs [gate; up]
+  bool assume_plain = false;                    // ReadOptions::assume_plain
+  std::map<std::string, bool> plain_rows = {};  // FQNs without a rule: cut in rows, or whole
 
   /// Ranks numbered as folders are sorted: stages, then expert ranks, then tensor-parallel ones.
   std::int64_t number(const GridRank& rank) const {

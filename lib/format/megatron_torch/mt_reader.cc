@@ -49,7 +49,7 @@ class Reader {
         options_(options),
         builder_(directory_, options),
         findings_(options.tolerate_damage, builder_.manifest().notes),
-        ranks_{directory_, builder_, findings_, {}, {}, {}, false} {}
+        ranks_{directory_, builder_, findings_, {}, {}, {}, false, options.assume_plain} {}
 
   Manifest read() {
     open_files();

@@ -4,6 +4,7 @@
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/state/roles.h>
 
 #include <algorithm>
 
@@ -57,6 +58,33 @@ TargetCut::TargetCut(const Manifest& source, const TargetRequest& request, const
   for (const StoredTensor& tensor : source.tensors)
     if (!tensor.embedded) weights.emplace(tensor.name, tensor.spec.shape);
   gated_ = args.gated().value_or(gated_by_shapes(weights));
+  if (!request.assume_plain) return;
+  const Roles roles = find_roles(source.state);
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const Value& value = source.state.entries[i].value;
+    if (roles.entries[i].role == Role::kModel && value.is_tensor())
+      weights_.emplace(roles.entries[i].fqn, value.tensor_index());
+  }
+}
+
+/// The dim along which Megatron's ranks hold a plain weight: what they hold whole stays whole.
+int TargetCut::plain_dim(const std::string& name) const {
+  const auto weight = weights_.find(name);
+  if (weight == weights_.end() || !source_.format.starts_with("megatron-")) return -1;
+  const StoredTensor& stored = source_.tensors[weight->second];
+  const Shape& shape = stored.spec.shape;
+  int dim = -1;
+  for (std::uint32_t c = 0; c < stored.chunk_count; ++c) {
+    const Chunk chunk = source_.chunk(stored, c);
+    for (int d = 0; d < shape.rank(); ++d) {
+      if (chunk.box.shape[d] == shape[d]) continue;
+      if (dim >= 0 && dim != d)
+        fail(Code::kUnsupported, "it is cut along several dims, which is no plain cut",
+             "say how with --placements 'NAME=...'");
+      dim = d;
+    }
+  }
+  return dim;
 }
 
 bool TargetCut::stored_whole_everywhere(std::uint32_t tensor) const {
@@ -87,9 +115,12 @@ int TargetCut::cut_dim(std::uint32_t tensor, const std::string& name, const TpRu
   }
   if (rule.cut != TpCut::kUnknown) return rule.dim(rank);
   if (rank == 0 || stored_whole_everywhere(tensor) || name.ends_with("_extra_state")) return -1;
-  fail(Code::kUnsupported,
-       fmt::format("its name does not say along which dim tensor parallelism cuts it"),
-       "say it with --placements 'NAME=...', or rename it with --rules");
+  if (request_.assume_plain) return plain_dim(name);
+  fail(
+      Code::kUnsupported,
+      fmt::format("its name does not say along which dim tensor parallelism cuts it"),
+      "say it with --placements 'NAME=...', rename it with --rules, or, where it is nothing fused, "
+      "take it as the source has it with --assume-plain");
 }
 
 std::int64_t TargetCut::share(std::int64_t extent, const std::string& what) const {

@@ -5,6 +5,7 @@
 #include <tessera/format/format_driver.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ class TargetCut {
 
  private:
   int cut_dim(std::uint32_t tensor, const std::string& name, const TpRule& rule) const;
+  int plain_dim(const std::string& name) const;
   bool stored_whole_everywhere(std::uint32_t tensor) const;
   std::int64_t share(std::int64_t extent, const std::string& what) const;
 
@@ -44,6 +46,7 @@ class TargetCut {
   const Args& args_;
   std::int64_t tp_;
   bool gated_ = false;
+  std::map<std::string, std::uint32_t> weights_;  // by FQN; only to assume plain cuts
 };
 
 /// Throws when query, key and value groups cannot be shared by `tp` ranks as whole groups.

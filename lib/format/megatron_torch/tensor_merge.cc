@@ -42,7 +42,13 @@ const Part* part_of(const std::vector<TpParts>& replicas, std::size_t t) {
       fmt::format("tensor-parallel ranks hold different parts of \"{}\", and its name does not say "
                   "along which dim it is cut",
                   name),
-      "name the cut with --rules");
+      "where the ranks hold plain rows of it, nothing fused: --assume-plain");
+}
+
+/// Whose name decides, whether or not it stands below the model's key.
+std::string decider(const std::string& rule_name) {
+  constexpr std::string_view kRoot = "model.";
+  return rule_name.starts_with(kRoot) ? rule_name.substr(kRoot.size()) : rule_name;
 }
 
 std::int64_t summed(std::int64_t a, std::int64_t b) {
@@ -79,6 +85,23 @@ bool all_same(const Ranks& ranks, const TpParts& parts) {
   return true;
 }
 
+/// Of a name without a rule: what ranks hold alike is whole, all else rows where that may be
+/// assumed. State is cut as its parameter, which comes first: its zeros are alike on all ranks.
+int TensorMerge::plain_dim(const std::string& rule_name, const Shape& model,
+                           const TpParts& parts) const {
+  const auto decided = ranks_.plain_rows.find(decider(rule_name));
+  const bool is_state = decided != ranks_.plain_rows.end();
+  if (is_state && decided->second && model.rank() > 0) return 0;
+  const bool same = all_same(ranks_, parts);
+  if (!same && (is_state || !ranks_.assume_plain || model.rank() == 0)) fail_unknown(rule_name);
+  ranks_.plain_rows.emplace(decider(rule_name), !same);
+  if (same) return -1;
+  ranks_.findings.note(codes::kAssumedPlain, "info",
+                       "its name does not say how tensor parallelism cuts it: taken as plain rows",
+                       "", rule_name);
+  return 0;
+}
+
 TensorMerge::Cut TensorMerge::cut_of(const std::string& rule_name,
                                      const std::vector<TpParts>& replicas) const {
   const Part& first = *first_part(replicas);
@@ -90,8 +113,8 @@ TensorMerge::Cut TensorMerge::cut_of(const std::string& rule_name,
   const std::int64_t rows =  // 0: the vocabulary may be padded, or is none
       rule.cut == TpCut::kVocabulary ? ranks_.args.integer(kTrueVocabulary).value_or(0) : 0;
   if (tp == 1 && rows < 1) return cut;
-  cut.dim = rule.dim(model.rank());
-  if (rule.cut == TpCut::kUnknown && !all_same(ranks_, replicas[0])) fail_unknown(rule_name);
+  cut.dim = rule.cut == TpCut::kUnknown ? plain_dim(rule_name, model, replicas[0])
+                                        : rule.dim(model.rank());
   if (cut.dim < 0) return cut;
   check_query_groups(ranks_.args, static_cast<std::int64_t>(tp), rule_name, Code::kUnsupported);
   cut.gated = rule.gated && ranks_.gated;

@@ -39,6 +39,7 @@ class TensorMerge {
  private:
   struct Cut;
   Cut cut_of(const std::string& rule_name, const std::vector<TpParts>& replicas) const;
+  int plain_dim(const std::string& rule_name, const Shape& model, const TpParts& parts) const;
   void check_replicas(const std::string& name, const std::vector<TpParts>& replicas,
                       bool across_tp) const;
   const Shape& shape_of(const Part& part) const;
