@@ -251,15 +251,22 @@ def refused():
             f.create_dataset("pair", data=np.zeros(2, [("a", "i4"), ("b", "f8")]))
             f.create_dataset("ragged", data=np.array([np.arange(2), np.arange(3)], object), dtype=h5py.vlen_dtype("i4"))
             f.create_dataset("packed", data=np.arange(64, dtype="i4"), chunks=(8,), scaleoffset=3)
+            f.create_dataset("three", data=np.arange(3, dtype="i4"))
+            some = h5py.h5s.create_simple((6,)); some.select_hyperslab((0,), (2,)); some.select_hyperslab((3,), (1,), op=h5py.h5s.SELECT_OR)
+            places = h5py.h5p.create(h5py.h5p.DATASET_CREATE); places.set_virtual(some, b".", b"three", h5py.h5s.create_simple((3,)))
+            h5py.h5d.create(f.id, b"irregular", h5py.h5t.STD_I32LE, h5py.h5s.create_simple((6,)), places)
+            assert f["irregular"][...].tolist() == [0, 1, 0, 2, 0, 0]
         import subprocess
         from support import BIN
         for name in ("pair", "ragged", "packed"):
             p = subprocess.run([BIN / "ckpt-inspect", "hash", path, "--include", name], capture_output=True, text=True)
             assert p.returncode == EXIT_UNSUPPORTED and name in p.stderr, p
+        p = subprocess.run([BIN / "ckpt-inspect", "hash", path, "--include", "irregular"], capture_output=True, text=True)
+        assert p.returncode == EXIT_UNSUPPORTED and "no regular hyperslab" in p.stderr and "new[NAME] = old[NAME][...]" in p.stderr, p
         tool("ckpt-inspect", "hash", path, status=EXIT_UNSUPPORTED)
         out = json.loads(tool("ckpt-inspect", "hash", path, "--include", "fine", "--format", "json"))
         assert out["tensors"][0]["sha256"] == digest(np.arange(3.0))
-        done(3, "types refused by name")
+        done(4, "types and selections refused by name")
 
 
 if __name__ == "__main__":

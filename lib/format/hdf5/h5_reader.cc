@@ -215,7 +215,8 @@ class ManifestBuilder {
                    : files_.pieces(file, dataset, dtype);
     } catch (const Error& error) {
       if (error.code() == Code::kUnsupported)
-        return refuse(name, error.code(), error.status().message);
+        return refuse(name, error.code(), error.status().message, kUnknownHere,
+                      error.status().hint);
       if (!options_.tolerate_damage || error.code() != Code::kCorrupt) throw;
       return refuse(name, error.code(), error.status().message);
     }
@@ -223,14 +224,16 @@ class ManifestBuilder {
     out_.tensors.back().chunk_count = static_cast<std::uint32_t>(pieces.size());
   }
 
-  /// The last tensor cannot be read: one pending chunk, whose side is the reason.
+  /// The last tensor cannot be read: one pending chunk, whose side is the reason: the code, why,
+  /// NUL, what helps.
   void refuse(const std::string& name, Code code, const std::string& why,
-              std::string_view note = kUnreadable) {
+              std::string_view note = kUnreadable, const std::string& hint = {}) {
     StoredTensor& tensor = out_.tensors.back();
     Source source;
     source.kind = Source::Kind::kPending;
     source.side = static_cast<std::uint32_t>(out_.inline_bytes.size());
-    const ByteView text = as_bytes(why);
+    const std::string all = why + '\0' + hint;
+    const ByteView text = as_bytes(all);
     Bytes reason(1 + text.size(), static_cast<std::byte>(code));
     std::ranges::copy(text, reason.begin() + 1);
     out_.inline_bytes.push_back(std::move(reason));
@@ -342,8 +345,11 @@ void refuse_pending(const Manifest& manifest, std::span<const std::uint32_t> ten
     if (source.kind != Source::Kind::kPending) continue;
     const Bytes& reason = manifest.inline_bytes.at(source.side);
     in_tensor(tensor.name, [&] {
-      fail(static_cast<Code>(reason.at(0)), std::string(as_text(ByteView(reason).subspan(1))),
-           "leave it out with --exclude");
+      const std::string_view text = as_text(ByteView(reason).subspan(1));
+      const std::size_t end = text.find('\0');
+      const std::string_view hint = text.substr(end + 1);
+      fail(static_cast<Code>(reason.at(0)), std::string(text.substr(0, end)),
+           fmt::format("{}{}leave it out with --exclude", hint, hint.empty() ? "" : "; or "));
     });
   }
 }
