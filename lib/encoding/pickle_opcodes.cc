@@ -212,7 +212,8 @@ struct PickleOpcodes {
   }
   static void bin_persid(Vm& vm) {
     const Node id = vm.pop();
-    vm.push(vm.add({.kind = Kind::kPersistentId, .a = id}));
+    const auto legacy_class = vm.class_in_persistent_id(id);
+    vm.push(legacy_class ? *legacy_class : vm.add({.kind = Kind::kPersistentId, .a = id}));
   }
   static void persid(Vm& vm) {
     vm.push_python2_string(vm.take_line());

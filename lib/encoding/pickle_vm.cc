@@ -314,6 +314,19 @@ void PickleVm::push_call(PickleKind call, Node callable, Node arguments) {
   push(add({.kind = call, .a = callable, .b = arguments}));
 }
 
+std::optional<PickleVm::Node> PickleVm::class_in_persistent_id(Node id) const {
+  if (kind(id) != PickleKind::kTuple) return std::nullopt;
+  const PickleNode& tuple = rep_->nodes[id];
+  const auto items = rep_->run({tuple.wide(), tuple.a, false});
+  if (items.size() != 4 || kind(items[0]) != PickleKind::kString ||
+      kind(items[1]) != PickleKind::kGlobal)
+    return std::nullopt;
+  const PickleNode& word = rep_->nodes[items[0]];
+  if (std::string_view(rep_->text).substr(word.wide(), word.length()) != "module")
+    return std::nullopt;
+  return items[1];
+}
+
 void PickleVm::memo_put(std::uint64_t index) {
   // No pickler numbers its memo ahead of the opcodes it has written.
   if (index > opcode_count_) corrupt(fmt::format("memo index {} out of range", index));

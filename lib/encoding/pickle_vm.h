@@ -55,6 +55,9 @@ class PickleVm {
   void append_to(Node target, std::span<const Node> items);
   void set_in(Node target, std::span<const Node> pairs);
   PickleExtra& extra(Node node);
+  /// torch.save's legacy container pickles the class of a module as the persistent id
+  /// ("module", class, source file, source): it means the class.
+  std::optional<Node> class_in_persistent_id(Node id) const;
 
   // Memo.
   void memo_put(std::uint64_t index);

@@ -33,9 +33,30 @@ std::string read_small(ZipReader& zip, const ZipEntry& entry) {
   return text;
 }
 
+/// " of torch.nn.modules.linear.Linear": the scripted class, where the pickle names one.
+std::string script_class(ZipReader& zip) {
+  constexpr std::string_view kNamespace = "__torch__.";
+  const ZipEntry* entry = zip.find("data.pkl");
+  if (!entry) return "";
+  try {
+    const Bytes pickle = zip.read(*entry);
+    const PickleGraph graph = read_pickle(pickle);
+    const PickleKind kind = graph.kind(graph.root());
+    if (kind != PickleKind::kNewObj && kind != PickleKind::kReduce) return "";
+    const PickleGraph::Node callable = graph.callable(graph.root());
+    if (graph.kind(callable) != PickleKind::kGlobal) return "";
+    auto [module, name] = graph.global(callable);
+    if (module.starts_with(kNamespace)) module.remove_prefix(kNamespace.size());
+    return fmt::format(" of {}.{}", printable(module), printable(name));
+  } catch (const Error&) {
+    return "";  // it is refused in any case
+  }
+}
+
 void check_records(ZipReader& zip, TorchArchive& archive) {
   if (zip.find("constants.pkl"))
-    fail(Code::kUnsupported, "a TorchScript archive: it holds code, not a state dict",
+    fail(Code::kUnsupported,
+         fmt::format("a TorchScript archive{}: it holds code, not a state dict", script_class(zip)),
          "save the state_dict() of the scripted module with torch.save");
   for (const ZipEntry& entry : zip.entries()) ZipReader::refuse_compression(entry);
   if (!zip.find("data.pkl"))
@@ -54,6 +75,16 @@ void check_records(ZipReader& zip, TorchArchive& archive) {
   }
 }
 
+void note_missing_checksums(const ZipReader& zip, TorchArchive& archive) {
+  if (zip.has_checksums()) return;
+  archive.notes.push_back({"CK027",
+                           "warning",
+                           "saved with checksums off (every CRC-32 is 0): damage to its bytes "
+                           "cannot be seen",
+                           {},
+                           {}});
+}
+
 ArchiveStorage open_zip_storage(const ZipReader& zip, std::string_view key, StorageSize size) {
   const ZipEntry* entry = zip.find(fmt::format("data/{}", key));
   if (!entry) fail(Code::kCorrupt, fmt::format("record data/{} is missing", printable(key)));
@@ -65,7 +96,7 @@ ArchiveStorage open_zip_storage(const ZipReader& zip, std::string_view key, Stor
   storage.size_bytes = entry->size_bytes;
   storage.header_offset = entry->header_offset;
   storage.crc32 = entry->crc32;
-  storage.has_crc = true;
+  storage.has_crc = zip.has_checksums();
   return storage;
 }
 
@@ -85,6 +116,7 @@ TorchArchive open_zip_archive(const ByteWindow& window, Bytes head, const Archiv
   TorchArchive archive;
   archive.prefix = zip.prefix();
   check_records(zip, archive);
+  note_missing_checksums(zip, archive);
   const Bytes pickle = zip.read(*zip.find("data.pkl"));
   const PickleGraph graph = read_pickle(pickle, {options.collect_denied, &archive.globals});
   TensorResolver resolver(graph, archive, [&](std::string_view key, StorageSize size) {

@@ -147,6 +147,8 @@ ZipReader::ZipReader(const ByteWindow& window, Bytes head, ZipTop top)
   parse_directory(directory, end);
   set_prefix_and_names(top);
   check_extents(end.directory_offset);
+  has_checksums_ = std::ranges::any_of(entries_, [](const ZipEntry& e) { return e.crc32 != 0; }) ||
+                   std::ranges::all_of(entries_, [](const ZipEntry& e) { return !e.size_bytes; });
 }
 
 ZipReader::~ZipReader() = default;
@@ -343,10 +345,9 @@ std::uint64_t ZipReader::data_offset(const ZipEntry& entry) {
 Bytes ZipReader::read(const ZipEntry& entry) {
   Bytes out = blocks_->read(data_offset(entry), entry.size_bytes);
   const std::uint32_t sum = crc32(0, out);
-  if (sum != entry.crc32)
+  if (has_checksums_ && sum != entry.crc32)
     bad_zip(
-        fmt::format("CRC-32 of \"{}\" is {:08x}, the directory says {:08x}: the file is damaged, "
-                    "or was saved with checksums off",
+        fmt::format("CRC-32 of \"{}\" is {:08x}, the directory says {:08x}: the file is damaged",
                     printable(entry.name), sum, entry.crc32));
   return out;
 }

@@ -39,7 +39,8 @@ bool is_url(std::string_view text) {
 
 /// Files that are part of a folder checkpoint: naming one means the folder.
 bool is_part_of_folder(std::string_view name) {
-  return name == ".metadata" || name.ends_with(".distcp") || name.ends_with(".index.json") ||
+  return name == ".metadata" || name == ".snapshot_metadata" || name.ends_with(".distcp") ||
+         name.ends_with(".index.json") ||
          (name.starts_with("__") && name.ends_with(".metadata"));
 }
 

@@ -209,6 +209,17 @@ TEST_CASE("the graph records calls without making them") {
   CHECK_FALSE(graph.find(*graph.state(root), "b"));
 }
 
+TEST_CASE("the persistent id of a module's class in a legacy container means the class") {
+  const std::string id = "(X\x06\0\0\0modulecmy.module\nThing\nX\x01\0\0\0fX\x01\0\0\0xtQ"s;
+  const std::string pickle = "\x80\x02" + id + ")\x81.";
+  const PickleGraph graph = read_pickle(as_bytes(pickle));
+  CHECK(graph.is_call(graph.root(), "my.module", "Thing"));
+  const std::string other = "(X\x06\0\0\0moduleX\x01\0\0\0fX\x01\0\0\0fX\x01\0\0\0xtQ."s;
+  const PickleGraph kept = read_pickle(as_bytes(other));
+  CHECK(kept.kind(kept.root()) == PickleKind::kPersistentId);
+  check_refused("called", "\x80\x02(X\x06\0\0\0moduleX\x01\0\0\0ftQ)\x81."s, "no global");
+}
+
 TEST_CASE("several pickles in a row") {
   const std::string pickles = "K\x01.K\x02."s;
   std::size_t consumed = 0;

@@ -117,7 +117,8 @@ TEST_CASE(
 
 TEST_CASE("TorchScript archives and whole modules are refused by name") {
   for (const auto& [name, word] : std::map<std::string, std::string>{
-           {"torchscript/checkpoint/script.pt", "TorchScript"},
+           {"torchscript/checkpoint/script.pt",
+            "TorchScript archive of torch.nn.modules.container.Sequential"},
            {"whole_module/checkpoint/module.pt", "torch.nn.modules.container.Sequential"}}) {
     const ByteFile file(read_whole(sample("torchsave/" + name)));
     std::string message;

@@ -14,13 +14,13 @@ namespace {
 
 using Records = std::vector<std::pair<std::string, std::string>>;
 
-std::string archive_of(const Records& records) {
+std::string archive_of(const Records& records, bool checksums = true) {
   ZipLayout layout;
   Bytes out;
   std::vector<std::uint32_t> crcs;
   for (const auto& [name, data] : records) {
     const std::size_t i = layout.add(name, data.size());
-    crcs.push_back(crc32(0, as_bytes(data)));
+    crcs.push_back(checksums ? crc32(0, as_bytes(data)) : 0);
     layout.append_header(i, out);
     out.insert(out.end(), as_bytes(data).begin(), as_bytes(data).end());
     layout.append_descriptor(i, crcs[i], out);
@@ -233,4 +233,20 @@ TEST_CASE("local headers must agree with the directory when a record is read") {
 TEST_CASE("changed data shows against the CRC") {
   const std::string zip = archive_of(kRecords);
   check_refused("data", patched(zip, zip.find("hello"), "j"), "CRC-32 of \"data.pkl\"");
+}
+
+TEST_CASE("an archive whose every CRC is zero was saved with checksums off and is read") {
+  const ByteFile file(archive_of(kRecords, false));
+  ZipReader zip(ByteWindow::whole(file));
+  CHECK_FALSE(zip.has_checksums());
+  CHECK(as_text(zip.read(*zip.find("data.pkl"))) == "hello");
+  const ByteFile with(archive_of(kRecords));
+  CHECK(ZipReader(ByteWindow::whole(with)).has_checksums());
+}
+
+TEST_CASE("a CRC of zero beside others is a wrong one") {
+  const std::string zip = archive_of(kRecords);
+  const std::size_t descriptor = zip.find("PK\7\x08");
+  std::string zeroed = patched(zip, Places(zip).directory + 16, "\0\0\0\0"s);
+  check_refused("zeroed", patched(zeroed, descriptor + 4, "\0\0\0\0"s), "CRC-32 of \"data.pkl\"");
 }

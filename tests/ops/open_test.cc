@@ -197,6 +197,9 @@ TEST_CASE("a file that is part of a folder means the folder") {
     CHECK(opened.path == "/source");
     CHECK(has(opened.notes.at(0).message, "is part of the checkpoint /source"));
   }
+  MemoryFileSystem snapshot;
+  load_sample(snapshot, "torchsnapshot/model_optim_w2");
+  CHECK(open_checkpoint(snapshot, "/source/.snapshot_metadata").path == "/source");
 }
 
 TEST_CASE("a damaged checkpoint is still recognised: without .metadata it is corrupt") {

@@ -10,6 +10,9 @@
 // archives are kUnsupported, damage is kCorrupt. Local headers are read and compared with the
 // directory only when a record is located or read.
 //
+// torch.serialization.set_crc32_options(False) leaves 0 as the CRC-32 of every record. Such an
+// archive has no checksums; zero beside others is a CRC-32 like any other.
+//
 // Small windows are read once; of others, one block at the end and one at the start are kept, which
 // is all that a single-tensor item needs. Not thread-safe (the blocks are filled on use).
 #include <tessera/encoding/byte_window.h>
@@ -55,13 +58,15 @@ class ZipReader {
     return entries_;
   }  // as in the directory; folders left out
   const ZipEntry* find(std::string_view name) const;
+  /// False: its writer computed no CRC-32.
+  bool has_checksums() const { return has_checksums_; }
 
   /// Throws kUnsupported unless the entry is stored.
   static void refuse_compression(const ZipEntry& entry);
   /// Window-relative start of the record's bytes, after its local header was found to agree with
   /// the directory.
   std::uint64_t data_offset(const ZipEntry& entry);
-  /// The record's bytes, proved by its CRC-32.
+  /// The record's bytes, proved by its CRC-32 where there are checksums.
   Bytes read(const ZipEntry& entry);
 
  private:
@@ -82,6 +87,7 @@ class ZipReader {
   std::string prefix_;
   std::vector<ZipEntry> entries_;
   std::vector<std::uint32_t> by_name_;
+  bool has_checksums_ = true;
 };
 
 }  // namespace tessera
