@@ -2,6 +2,7 @@
 #include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
 #include <tessera/ops/optim.h>
+#include <tessera/state/roles.h>
 #include <tessera/state/state_values.h>
 
 #include <algorithm>
@@ -122,6 +123,7 @@ class Inspector {
         ++without;
         continue;
       }
+      if (is_copy_alone(p)) continue;
       const std::set<std::string> missing = missing_leaves(p);
       if (!missing.empty())
         report_.findings.push_back(finding("OP001", "error",
@@ -135,6 +137,14 @@ class Inspector {
                   fmt::format("{} of {} parameters have no state (frozen, or never stepped)",
                               without, optim_.parameters.size()),
                   ""));
+  }
+
+  /// DeepSpeed keeps an fp32 copy of buffers, frozen and tied parameters, too: what no group lists
+  /// and has nothing else was never meant to be stepped.
+  bool is_copy_alone(const OptimParameter& p) const {
+    return !optim_.groups.empty() && p.group < 0 && !p.leaves.empty() &&
+           std::ranges::all_of(p.leaves,
+                               [](const OptimLeaf& leaf) { return is_master_leaf(leaf.name); });
   }
 
   /// Leaves that a parameter lacks of another one's set: state is half gone where it is a part of
@@ -190,10 +200,21 @@ class Inspector {
   }
 
   void check_groups() {
-    for (const OptimParameter& p : optim_.parameters)
-      if (p.group < 0 && !optim_.groups.empty())
+    std::vector<std::string> copies;
+    for (const OptimParameter& p : optim_.parameters) {
+      if (is_copy_alone(p))
+        copies.push_back(p.fqn);
+      else if (p.group < 0 && !optim_.groups.empty())
         report_.findings.push_back(
             finding("OP014", "warning", "has state but no group lists it", p.fqn));
+    }
+    if (!copies.empty())
+      report_.findings.push_back(finding(
+          "OP019", "info",
+          fmt::format("{} have an fp32 copy and no state, and no group lists them (buffers, frozen "
+                      "or tied parameters), first {}",
+                      copies.size(), printable(copies.front())),
+          ""));
     if (!optim_.unlisted_weights.empty())
       report_.findings.push_back(finding(
           "OP015", "info",

@@ -3,6 +3,7 @@
 #include <tessera/ops/hash.h>
 #include <tessera/ops/optim.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -52,6 +53,19 @@ constexpr Seeded kSix[] = {
 };
 
 }  // namespace
+
+TEST_CASE("fp32 copies of buffers are no half-missing state") {
+  for (const char* name : {"deepspeed/zero1_w4/checkpoint", "deepspeed/zero2_bf16_w2/checkpoint",
+                           "deepspeed/zero2_w2/golden/universal"}) {
+    INFO(name);
+    OpenedCheckpoint opened =
+        open_path(std::string(TESSERA_SOURCE_DIR) + "/sample_checkpoints/" + name);
+    const OptimReport report = inspect_optimizer(opened, nullptr, {});
+    CHECK(report.ok());
+    CHECK(problems(report).empty());
+    CHECK(std::ranges::count(report.findings, "OP019", &Note::code) == 1);
+  }
+}
 
 TEST_CASE("a healthy optimizer has no findings") {
   const OptimReport report = report_of("healthy");
