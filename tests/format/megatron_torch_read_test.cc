@@ -165,6 +165,28 @@ TEST_CASE("a missing rank is named") {
   CHECK(manifest.find("model.decoder.layers.3.mlp.linear_fc1.weight")->spec.shape == Shape{16, 4});
 }
 
+TEST_CASE("the last rank's folder without its file is a missing rank, too") {
+  RankFolders folders;
+  for (const char* name : {"mp_rank_00", "mp_rank_01"}) {
+    RankArchive archive;
+    const Value part = archive.tensor(Shape{1, 2}, {1, 2});
+    folders.write_rank(name, archive, {{"mlp.linear_fc1.weight", part}});
+  }
+  folders.fs.write_file("/c/mp_rank_02/notes.txt", Bytes(3));
+  std::string message;
+  CHECK(folders.failure(message) == Code::kCorrupt);
+  CHECK_THAT(message, Catch::Contains("mp_rank_02/model_optim_rng.pt"));
+}
+
+TEST_CASE("folders of another depth without a model's file are no ranks of the model") {
+  RankFolders folders;
+  RankArchive archive;
+  const Value part = archive.tensor(Shape{1, 2}, {1, 2});
+  folders.write_rank("mp_rank_00", archive, {{"mlp.linear_fc1.weight", part}});
+  folders.fs.write_file("/c/mp_rank_00_001/optim.pt", Bytes(3));
+  CHECK(folders.read().world_size == 1);
+}
+
 TEST_CASE("replicas that differ are named with both files") {
   RankFolders folders;
   for (int t = 0; t < 2; ++t) {

@@ -69,8 +69,11 @@ class Reader {
   void open_files() {
     std::vector<RankFolder> folders = find_rank_folders(directory_);
     if (folders.empty()) fail(Code::kUnsupported, "no folder mp_rank_XX lies in it");
+    std::vector<RankFolder> hollow;
     std::erase_if(folders, [&](const RankFolder& folder) {
-      return !directory_.stat(folder.name + "/" + std::string(kModelFile));
+      if (directory_.stat(folder.name + "/" + std::string(kModelFile))) return false;
+      hollow.push_back(folder);
+      return true;
     });
     if (folders.empty())
       fail(Code::kCorrupt, fmt::format("no {} lies in its folders of ranks", kModelFile));
@@ -84,7 +87,7 @@ class Reader {
         in_file(folder, [] { fail(Code::kCorrupt, "its top object is no dict"); });
     const Value& first = builder_.archive(opened[folders[0].name]).root;
     if (const Value* args = first.find("args")) ranks_.args = Args(*args);
-    ranks_.grid = make_grid(folders, sizes(), single_is_expert(folders, first));
+    ranks_.grid = make_grid(folders, sizes(), single_is_expert(folders, first), hollow);
     for (const GridRank& rank : ranks_.grid.present)
       ranks_.files.push_back(
           {rank, rank.folder + "/" + std::string(kModelFile), opened[rank.folder]});

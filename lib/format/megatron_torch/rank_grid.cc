@@ -85,7 +85,7 @@ std::string rank_folder_name(std::int64_t tp, std::optional<std::int64_t> pp,
 }
 
 RankGrid make_grid(const std::vector<RankFolder>& folders, const GridSizes& sizes,
-                   bool single_is_expert) {
+                   bool single_is_expert, const std::vector<RankFolder>& hollow) {
   TESSERA_CHECK(!folders.empty());
   const std::size_t depth = folders[0].rest.size();
   RankGrid grid;
@@ -98,6 +98,13 @@ RankGrid make_grid(const std::vector<RankFolder>& folders, const GridSizes& size
     tp = std::max(tp, grid.present.back().tp);
     pp = std::max(pp, grid.present.back().pp);
     ep = std::max(ep, grid.present.back().ep);
+  }
+  for (const RankFolder& folder : hollow) {
+    if (folder.rest.size() != depth) continue;
+    const GridRank rank = rank_of(folder, single_is_expert);
+    if (!sizes.tp) tp = std::max(tp, rank.tp);
+    if (!sizes.pp) pp = std::max(pp, rank.pp);
+    if (!sizes.ep) ep = std::max(ep, rank.ep);
   }
   grid.tp = size_of(tp, sizes.tp, "tensor-parallel");
   // A size of one leaves no number in the names.

@@ -48,7 +48,9 @@ struct GridSizes {
 };
 /// `single_is_expert`: a lone number after TT is an expert-parallel rank. Throws kCorrupt when two
 /// folders are one rank, folders of different depth are mixed, or a number is beyond its size.
+/// `hollow`: folders without a model's file. They are ranks that lost it, as far as nothing else
+/// says how many there were; of another depth, they hold optimizers alone.
 RankGrid make_grid(const std::vector<RankFolder>& folders, const GridSizes& sizes,
-                   bool single_is_expert);
+                   bool single_is_expert, const std::vector<RankFolder>& hollow = {});
 
 }  // namespace tessera::megatron_torch
