@@ -1,5 +1,6 @@
 #include "lib/ops/merge_parts.h"
 
+#include <tessera/base/error.h>
 #include <tessera/state/roles.h>
 
 #include <algorithm>
@@ -83,6 +84,8 @@ class PartsMerger {
       case Source::Kind::kFill:
         source.side += offset(out_.inline_bytes);
         break;
+      case Source::Kind::kMemory:
+        fail(Code::kInternal, "parts of a checkpoint on disk cannot lie in memory");
     }
     return source;
   }

@@ -293,6 +293,8 @@ class Builder {
     switch (from.kind) {
       case Source::Kind::kPending:
         fail(Code::kInternal, "its data was not located before it was cut");
+      case Source::Kind::kMemory:
+        fail(Code::kInternal, "tensors in memory are not cut");
       case Source::Kind::kFill:
         break;
       case Source::Kind::kExtent:
