@@ -71,7 +71,11 @@ AliasEntries::AliasEntries(Manifest& manifest) {
     const std::uint32_t twin = add_twin(manifest, tensor, name);
     manifest.state.entries.push_back({name, std::move(path), Value::tensor(twin)});
     tied_.emplace(manifest.tensors[twin].first_chunk, manifest.tensors[tensor].first_chunk);
+    taken.insert(name);
   }
+  edit_aliases(manifest, [&taken](const Alias& alias) {
+    return taken.contains(alias.first) ? std::nullopt : std::optional(alias);
+  });
 }
 
 std::vector<Alias> AliasEntries::present(const Manifest& manifest) const {

@@ -13,7 +13,7 @@ namespace tessera {
 
 class AliasEntries {
  public:
-  /// Adds them to a located manifest.
+  /// Adds them to a located manifest, which no longer records them then.
   explicit AliasEntries(Manifest& manifest);
   /// Those that are still there, by their present names.
   std::vector<Alias> present(const Manifest& manifest) const;

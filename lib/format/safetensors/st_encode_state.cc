@@ -2,7 +2,9 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
 #include <tessera/encoding/tagged_json.h>
+#include <tessera/state/aliases.h>
 
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -35,7 +37,7 @@ class StateEncoder {
     }
     for (auto& tensor : inner_) out_.tensors.push_back(std::move(tensor));
     // As safetensors' own save_model records what it left out.
-    for (const auto& [dropped, kept] : request_.aliases) out_.metadata.emplace_back(dropped, kept);
+    for (const auto& [dropped, kept] : aliases()) out_.metadata.emplace_back(dropped, kept);
     if (!request_.hf_preset) encode_containers();
     if (!values_.empty()) emit(kValues, wrap_values());
     if (structured_ && !request_.hf_preset)
@@ -46,6 +48,13 @@ class StateEncoder {
   }
 
  private:
+  /// What was left out now, and what the source has recorded already.
+  std::map<std::string, std::string> aliases() const {
+    std::map<std::string, std::string> all(request_.aliases.begin(), request_.aliases.end());
+    for (const auto& [dropped, kept] : recorded_aliases(source_))
+      if (taken_.contains(kept) && !taken_.contains(dropped)) all.emplace(dropped, kept);
+    return all;
+  }
   void emit(std::string_view key, const Value& json) {
     out_.metadata.emplace_back(std::string(key), dump_json(json));
   }
