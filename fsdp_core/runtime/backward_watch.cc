@@ -1,7 +1,7 @@
 #include "fsdp_core/runtime/backward_watch.h"
 
-#include <ATen/record_function.h>
-#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <mutex>
 #include <utility>
@@ -12,66 +12,107 @@
 namespace tessera::fsdp::detail {
 namespace {
 
+namespace autograd = torch::autograd;
+
+/// Everything that a backward from `roots` can reach. What it ran already is still linked.
+Use::Nodes graph_below(const autograd::edge_list& roots) {
+  Use::Nodes graph;
+  std::vector<autograd::Node*> open;
+  const auto visit = [&](const autograd::Edge& edge) {
+    if (edge.function && graph.insert(edge.function.get()).second)
+      open.push_back(edge.function.get());
+  };
+  for (const autograd::Edge& edge : roots) visit(edge);
+  while (!open.empty()) {
+    const autograd::Node* node = open.back();
+    open.pop_back();
+    for (const autograd::Edge& edge : node->next_edges()) visit(edge);
+  }
+  return graph;
+}
+
 class Watch {
  public:
   void add(const std::shared_ptr<Root>& root, const std::shared_ptr<Use>& use) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(awaited_, [](const Awaited& each) { return each.use.expired(); });
-    awaited_.push_back({root, use});
-    if (observer_ == at::INVALID_CALLBACK_HANDLE)
-      observer_ = at::addGlobalCallback(
-          at::RecordFunctionCallback(&Watch::on_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+    std::erase_if(watched_, [](const Watched& each) { return each.use.expired(); });
+    watched_.push_back({root, use});
   }
-
-  /// Those whose outputs are in `graph`; they are awaited no more.
-  std::vector<std::shared_ptr<Root>> take(const Use::Nodes& graph) {
+  std::vector<std::shared_ptr<Root>> in(const Use::Nodes& graph) {
     const std::lock_guard lock(mutex_);
     std::vector<std::shared_ptr<Root>> found;
-    std::erase_if(awaited_, [&](const Awaited& each) {
-      const std::shared_ptr<Use> use = each.use.lock();
-      if (!use) return true;
-      if (!use->is_in(graph)) return false;
-      if (auto root = each.root.lock()) found.push_back(std::move(root));
-      return true;
-    });
-    if (awaited_.empty() && observer_ != at::INVALID_CALLBACK_HANDLE)
-      at::removeCallback(std::exchange(observer_, at::INVALID_CALLBACK_HANDLE));
+    for (const Watched& each : watched_)
+      if (const auto use = each.use.lock(); use && use->is_in(graph))
+        if (auto root = each.root.lock()) found.push_back(std::move(root));
     return found;
   }
 
  private:
-  struct Awaited {
+  struct Watched {
     std::weak_ptr<Root> root;
     std::weak_ptr<Use>
         use;  // alive as long as its graph: other ranks' nodes are never taken for its own
   };
-  static std::unique_ptr<at::ObserverContext> on_node(const at::RecordFunction&);
-
   std::mutex mutex_;
-  std::vector<Awaited> awaited_;
-  at::CallbackHandle observer_ = at::INVALID_CALLBACK_HANDLE;
+  std::vector<Watched> watched_;
 };
 
-/// Never destroyed: autograd's threads may outlive statics.
+/// Never destroyed, as the engine: autograd's threads may outlive statics.
 Watch& watch() {
   static auto* the = new Watch;
   return *the;
 }
 
-std::unique_ptr<at::ObserverContext> Watch::on_node(const at::RecordFunction&) {
-  thread_local int last_task = -1;
-  const int task = torch::autograd::get_current_graph_task_id();
-  if (task < 0 || task == last_task) return nullptr;
-  last_task = task;
-  for (const std::shared_ptr<Root>& root :
-       watch().take(*torch::autograd::get_current_graph_task_nodes_in_graph()))
-    root->backward_began();
-  return nullptr;
+class WatchedEngine final : public autograd::Engine {
+ public:
+  explicit WatchedEngine(autograd::Engine& inner) : inner_(inner) {}
+
+  autograd::variable_list execute(const autograd::edge_list& roots,
+                                  const autograd::variable_list& inputs, bool keep_graph,
+                                  bool create_graph, bool accumulate_grad,
+                                  const autograd::edge_list& outputs = {}) override {
+    try {
+      return inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    } catch (...) {
+      for (const std::shared_ptr<Root>& root : watch().in(graph_below(roots)))
+        root->backward_threw();
+      throw;
+    }
+  }
+
+  // LibTorch holds nodes by one kind of pointer or another, by release.
+  using NodePointer = decltype(autograd::impl::grad_accumulator(std::declval<at::Tensor&>()));
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+      const std::shared_ptr<autograd::GraphTask>& graph_task, NodePointer graph_root,
+      autograd::InputBuffer&& input_buffer) override {
+    return inner_.execute_with_graph_task(graph_task, std::move(graph_root),
+                                          std::move(input_buffer));
+  }
+  std::unique_ptr<autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    return inner_.make_anomaly_metadata();
+  }
+  std::unique_ptr<autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    return inner_.get_default_saved_variable_hooks();
+  }
+
+ private:
+  autograd::Engine& inner_;
+};
+
+autograd::Engine& watched_engine() {
+  static auto* the = new WatchedEngine(autograd::Engine::get_default_engine());
+  return *the;
 }
 
 }  // namespace
 
 void watch_backward(const std::shared_ptr<Root>& root, const std::shared_ptr<Use>& use) {
+  static const bool installed = [] {
+    watched_engine();  // around what is there now
+    autograd::set_default_engine_stub(&watched_engine);
+    return true;
+  }();
+  (void)installed;
   watch().add(root, use);
 }
 

@@ -1,11 +1,11 @@
 #pragma once
-// Backward watch: tells a root that a backward through its outputs has begun, before any unit takes
-// part in it. A failure on the way there (in the loss, in a hook on the model's output) then counts
-// as the failed backward it is.
+// Backward watch: tells a root when a backward through its outputs failed without any of its units
+// taking part: in the loss, in a hook on the model's output or on the very tensor that backward()
+// is called on. Peers are in their units' backwards by then and have to be told.
 //
-// Through LibTorch's observer of autograd nodes, on from the end of a forward until its backward
-// begins. What it cannot see: hooks on the tensor that backward() is called on, which run before
-// the first node does.
+// Through the one place that every backward enters, LibTorch's engine: from the first forward that
+// gradients can come through on, the process's default engine is one that hands every call to the
+// engine that was there before, and looks at what it throws.
 #include <memory>
 
 #include "fsdp_core/unit/use.h"
@@ -14,8 +14,8 @@ namespace tessera::fsdp::detail {
 
 class Root;
 
-/// The first backward that goes through the outputs of `use` calls root->backward_began() from its
-/// first node. Any thread.
+/// A backward that goes through the outputs of `use` and throws calls root->backward_threw(). Any
+/// thread; forgotten with the use.
 void watch_backward(const std::shared_ptr<Root>& root, const std::shared_ptr<Use>& use);
 
 }  // namespace tessera::fsdp::detail

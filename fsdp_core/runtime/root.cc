@@ -40,7 +40,8 @@ Root& Root::of(Unit& unit) {
   }
   auto root = std::make_shared<Root>(unit);
   bool replicas = false;
-  for (auto& [fqn, member] : named_units(unit.module())) {
+  const NamedUnits members = named_units(unit.module());
+  for (const auto& [fqn, member] : members) {
     if (member->root() && member->root()->depth_ > 0)
       fail(Code::kInvalidArgument,
            fmt::format("{} ran its forward inside another tree's; call the outermost module",
@@ -50,6 +51,13 @@ Root& Root::of(Unit& unit) {
            fmt::format("communication hooks differ between {} and the {} around it", fqn,
                        unit.module().name()),
            "register_comm_hook goes to the outermost unit");
+    if (member->full_precision_in_eval() != unit.full_precision_in_eval())
+      fail(Code::kInvalidArgument,
+           fmt::format("evaluation in full precision differs between {} and the {} around it", fqn,
+                       unit.module().name()),
+           "FSDP_USE_FULL_PREC_IN_EVAL is read by each fully_shard: set it before the first one");
+  }
+  for (const auto& [fqn, member] : members) {
     member->rename(fqn);
     member->set_root(root);
     root->units_.push_back(member);
@@ -148,9 +156,9 @@ void Root::forward_failed(Unit& unit) {
 
 // ---- backward ----
 
-void Root::backward_began() {
+void Root::enter_backward() {
+  backward_ran_ = true;
   if (!token_.expired()) return;
-  unit_in_backward_ = false;
   auto token = std::make_shared<Token>();
   token->root = shared_from_this();
   token_ = token;
@@ -158,12 +166,6 @@ void Root::backward_began() {
     token->root->finish_backward();
     token->ran = true;
   });
-}
-
-void Root::enter_backward() {
-  backward_began();
-  backward_ran_ = true;
-  unit_in_backward_ = true;
 }
 
 void Root::prefetch(Unit& unit, CommPhase phase) {
@@ -198,10 +200,6 @@ void Root::after_backward(Unit& unit) {
 }
 
 void Root::finish_backward() {
-  if (!unit_in_backward_) {  // of a part of the graph that needs no unit
-    token_.reset();
-    return;
-  }
   const std::vector<std::shared_ptr<Unit>> all = units();
   for (auto unit = all.rbegin(); unit != all.rend(); ++unit) (*unit)->complete_if_started();
   order_.end_backward();
@@ -223,12 +221,21 @@ void Root::backward_failed() noexcept {
   status.code = Code::kInternal;
   status.message = "a backward failed on this rank";
   const std::shared_ptr<Unit> last = last_in_backward_.lock();
-  if (!unit_in_backward_)
-    status.context.operation = "backward, before its first unit";
-  else
-    status.context.operation =
-        last ? fmt::format("backward, last in {}", last->label()) : std::string("backward");
-  fail_step(status, /*drop_gradients=*/unit_in_backward_);
+  status.context.operation =
+      last ? fmt::format("backward, last in {}", last->label()) : std::string("backward");
+  fail_step(status, /*drop_gradients=*/true);
+}
+
+void Root::backward_threw() noexcept {
+  if (!failure_.ok()) return;  // with a unit in it: the token told
+  Status status;
+  try {
+    status = current_exception_status();
+    if (status.context.operation.empty())
+      status.context.operation = "backward, outside of its units";
+  } catch (...) {
+  }
+  fail_step(status, /*drop_gradients=*/false);
 }
 
 // ---- memory ----

@@ -4,12 +4,15 @@
 // takes its units over.
 //
 // Streams and who waits for whom (host streams make all of it trivial):
+// clang-format off
 //   gather      <- compute   at the root's forward: shards are what the optimizer left
 //   compute     <- gather    before a unit's parameters are used (the unit's own event)
-//   gather      <- compute   at reshard, before the memory is given back to the gather stream's
-//   pool reduce      <- compute   before a unit's gradients are reduced all-reduce  <- reduce with
-//   replicas compute     <- reduce, all-reduce   in the final callback, before the optimizer may
-//   run
+//   gather      <- compute   at reshard, before the memory is given back to the gather stream's pool
+//   reduce      <- compute   before a unit's gradients are reduced
+//   all-reduce  <- reduce    with replicas
+//   reduce      <- all-reduce   before a third sum over the shards: one is in all-reduce, one waits
+//   compute     <- reduce, all-reduce   in the final callback, before the optimizer may run
+// clang-format on
 #include <tessera/base/error.h>
 
 #include <memory>
@@ -58,10 +61,11 @@ class Root : public std::enable_shared_from_this<Root> {
   int depth() const { return depth_; }
 
   // -- backward --
-  /// A graph task through this root's outputs runs: if it fails from here on, peers are told.
-  void backward_began();
-  /// A unit takes part in it.
+  /// A unit takes part in a graph task: if that fails from here on, peers are told.
   void enter_backward();
+  /// Called while the exception of a backward through this root's outputs is handled: peers are
+  /// told if they were not.
+  void backward_threw() noexcept;
   bool backward_ran() const { return backward_ran_; }
   void before_backward(Unit& unit, const Use& use);  // after its gather was issued
   void after_backward(Unit& unit);                   // after its reshard, before its reduction
@@ -97,7 +101,6 @@ class Root : public std::enable_shared_from_this<Root> {
   int depth_ = 0;
   std::weak_ptr<Token> token_;
   bool backward_ran_ = false;
-  bool unit_in_backward_ = false;         // since the token was made
   std::weak_ptr<Unit> last_in_backward_;  // for the message of a backward that failed
   Status failure_;
 

@@ -1,12 +1,13 @@
-// A backward that fails before any unit takes part in it, in the loss or in a hook on the model's
-// output, is a failed backward: peers, which wait for this rank in theirs, are told at once and not
-// at the timeout.
+// A backward that fails outside of its units, in the loss or in a hook on the model's output or on
+// the very tensor that it starts from, is a failed backward: peers, which wait for this rank in
+// theirs, are told at once and not at the timeout.
 #include <fmt/format.h>
 
 #include <atomic>
 #include <chrono>
 #include <thread>
 
+#include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -16,8 +17,18 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-enum class Place { kHookInForward, kHookAfterForward, kInLoss, kOutputIsTheRoot, kOneOfTwoRoots };
-constexpr int kPlaces = 5;
+enum class Place {
+  kHookInForward,
+  kHookAfterForward,
+  kInLoss,
+  kOutputIsTheRoot,
+  kOneOfTwoRoots,
+  kHookOnTheRoot,
+  kHookOnTheOnlyRoot,  // which the user's own operator made from the output
+  kSecondBackward,
+  kGradCall,
+};
+constexpr int kPlaces = 9;
 
 [[noreturn]] void raise() { throw std::runtime_error("thrown on purpose"); }
 
@@ -62,7 +73,16 @@ void step(HookedNet& net, const Data& data, Place place, bool faulty) {
     if (place == Place::kHookAfterForward) y.register_hook([](const torch::Tensor&) { raise(); });
     if (place == Place::kInLoss) y = Faulty::apply(y);
   }
-  const torch::Tensor loss = torch::mse_loss(y, data.y);
+  if (place == Place::kHookOnTheOnlyRoot) y = torch::tanh(y);
+  const torch::Tensor loss = place == Place::kHookOnTheOnlyRoot ? y : torch::mse_loss(y, data.y);
+  if (place == Place::kSecondBackward) loss.backward({}, /*retain_graph=*/true);
+  if (faulty && place >= Place::kHookOnTheRoot)
+    loss.register_hook([](const torch::Tensor&) { raise(); });
+  if (place == Place::kHookOnTheOnlyRoot) return loss.backward(data.y);
+  if (place == Place::kGradCall) {
+    torch::autograd::grad({loss}, {y}, {}, /*retain_graph=*/true);
+    return loss.backward();
+  }
   if (place != Place::kOneOfTwoRoots) return loss.backward();
   const torch::Tensor other = y.square().sum();
   if (faulty) other.register_hook([](const torch::Tensor&) { raise(); });
@@ -71,7 +91,7 @@ void step(HookedNet& net, const Data& data, Place place, bool faulty) {
 
 }  // namespace
 
-TEST_CASE("a backward that fails before any unit's is told to every rank at once",
+TEST_CASE("a backward that fails outside of its units is told to every rank at once",
           "[runtime][failure]") {
   const char* backend = GENERATE("threads", "gloo");
   const auto place = static_cast<Place>(GENERATE(range(0, kPlaces)));
@@ -108,6 +128,55 @@ TEST_CASE("a backward that fails before any unit's is told to every rank at once
       },
       world_options);
   CHECK(raised == 2);
+}
+
+TEST_CASE("what a backward throws outside of its units passes with its type and tells its cause",
+          "[runtime][failure]") {
+  struct Odd : std::runtime_error {
+    explicit Odd(int value_) : std::runtime_error("odd"), value(value_) {}
+    int value;
+  };
+  run_threads(2, [](World& world) {
+    HookedNet net = make_hooked(world);
+    const Data data = make_data(4, 5, 3);
+    const torch::Tensor loss = torch::mse_loss(net->forward(data.x), data.y);
+    if (world.rank() == 1) {
+      loss.register_hook([](const torch::Tensor&) { throw Odd(7); });
+      int seen = 0;
+      try {
+        loss.backward();
+      } catch (const Odd& odd) {
+        seen = odd.value;
+      }
+      RANK_CHECK(seen == 7);
+      // This rank too goes on after a reset alone.
+      RANK_CHECK(message_of([&] { net->forward(data.x); }).find("reset") != std::string::npos);
+    } else {
+      const std::string message = message_of([&] { loss.backward(); });
+      RANK_CHECK(message.find("rank 1 failed") != std::string::npos, message);
+      RANK_CHECK(message.find("outside of its units") != std::string::npos, message);
+    }
+    World(world).reset();
+    reset(net);
+    torch::mse_loss(net->forward(data.x), data.y).backward();
+  });
+}
+
+TEST_CASE("alone - a backward that fails outside of its units leaves the next step right",
+          "[runtime][failure]") {
+  Net net = make_net(2), plain = make_net(2);
+  Options options;
+  options.strategy = ShardingStrategy::kShardGradOp;
+  shard(net, options);
+  const Data data = make_data();
+  const torch::Tensor loss = torch::mse_loss(net->forward(data.x), data.y);
+  const unsigned hook = loss.register_hook([](const torch::Tensor&) { raise(); });
+  CHECK_THROWS_WITH(loss.backward(), "thrown on purpose");
+  for (const auto& [name, state] : unit_states(net)) CHECK(state == "(Sharded, Idle, None)");
+  loss.remove_hook(hook);
+  loss.backward();  // the graph is whole: what it needs is gathered again
+  torch::mse_loss(plain->forward(data.x), data.y).backward();
+  check_full_gradients(net, plain);
 }
 
 TEST_CASE("a backward through a part of the graph that needs no unit leaves the step as it was",
