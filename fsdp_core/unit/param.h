@@ -2,22 +2,19 @@
 // The tensors of one parameter. Everywhere else "compute parameter", "shard parameter", ... mean
 // these.
 //
-//   compute parameter    full shape. The user's own TensorImpl for ever: the handle in his module.
-//   Over real
-//                        memory while unsharded, over poison while sharded: touching it then raises
-//                        an error that names it. Its .grad is a view of the unsharded gradient
-//                        buffer in backward.
-//   shard parameter      this rank's part, without padding: 1-D (flat layout) or rows
-//   (per-parameter layout);
-//                        empty where the rank holds none. What the module's registry shows while
-//                        sharded, and what the optimizer holds. A slice of the group's shard buffer
-//                        with a version counter of its own, no autograd view.
-//   unsharded buffer     what the compute parameter lies in while unsharded: one per group (flat)
-//   or one per
+// clang-format off
+//   compute parameter    full shape. The user's own TensorImpl for ever: the handle in his module. Over real
+//                        memory while unsharded, over poison while sharded: touching it then raises an error
+//                        that names it. Its .grad is a view of the unsharded gradient buffer in backward.
+//   shard parameter      this rank's part, without padding: 1-D (flat layout) or rows (per-parameter layout);
+//                        empty where the rank holds none. What the module's registry shows while sharded, and
+//                        what the optimizer holds. A slice of the group's shard buffer with a version counter
+//                        of its own, no autograd view.
+//   unsharded buffer     what the compute parameter lies in while unsharded: one per group (flat) or one per
 //                        parameter. A storage refilled for ever; no memory while sharded.
 //   unsharded gradient   as the unsharded buffer, in the reduce dtype; lives in backward.
-//   shard gradient       as the shard parameter; a slice of the group's shard gradient buffer, no
-//   autograd view.
+//   shard gradient       as the shard parameter; a slice of the group's shard gradient buffer, no autograd view.
+// clang-format on
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 

@@ -3,11 +3,12 @@
 // reduced gradient. Decides when to gather, free and reduce; the root (runtime/root.h) decides on
 // which stream and what else to gather ahead.
 //
-//   pre_forward   gather, attach, [prefetch], cast inputs, hook inputs
+//   pre_forward   gather, attach, [prefetch], cast inputs, hook inputs    unit_forward.cc
 //   post_forward  cast outputs, hook outputs, reshard unless kept
-//   pre_backward  gather, attach, expose gradients, [prefetch]              (first output gradient)
-//   complete      reshard, [prefetch], reduce                              (last input gradient,
-//   see Run)
+//   pre_backward  gather, attach, expose gradients, [prefetch]            unit_backward.cc
+//                 (first output gradient)
+//   complete      reshard, [prefetch], reduce (last input gradient, see Run)
+//   and what gathering, resharding and summoning are                      unit_parameters.cc
 //
 // One thread per rank at a time: the caller's, or on a GPU autograd's thread of that device.
 #include <tessera/fsdp/communicator.h>
@@ -72,10 +73,12 @@ class Unit : public std::enable_shared_from_this<Unit> {
   std::size_t live_uses() const { return uses_.size(); }
 
   // -- parameters --
-  /// Issues the gather unless there or under way. False: nothing to do.
+  /// Issues the gather unless there or under way. False: nothing to do. In the dtype that a forward
+  /// would compute in now; for a backward, that of the last forward that one can follow.
   bool start_unshard(CommPhase phase);
+  bool start_unshard(CommPhase phase, bool full_precision);
   /// Compute parameters are there when it returns (on the compute stream).
-  void unshard(CommPhase phase);
+  void unshard(CommPhase phase, bool full_precision);
   void reshard(bool keep_part = false);
   /// Full values in the stored dtype, in a state of their own: forward and backward are refused
   /// until end_summon. A kept unit is resharded first. Not `here`: this rank takes part and keeps
@@ -153,6 +156,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool reshard_after_forward_ = true;
   bool full_precision_in_eval_ = false;
   bool gathering_full_precision_ = false;
+  bool forward_full_precision_ = false;  // of the last forward that a backward can follow
   bool part_kept_ = false;  // of the last forward, for its backward
   Event gathered_;
   int forward_depth_ = 0;

@@ -2,21 +2,23 @@
 // The state of a unit: three small enums and one table of what may happen when. Every change goes
 // through UnitState::apply, which refuses (kInternal) what the table does not list.
 //
-//   event             params                     phase                        grads
-//   gather            Sharded -> Unsharding      any                          any
-//   arrive            Unsharding -> Unsharded    any                          any
-//   reshard           not Summoned -> Sharded    any                          any
-//   forward           Unsharded                  Idle|Forward -> Forward      any
-//   forward end       any                        Forward -> Idle              any
-//   pre-backward      Unsharded                  not Forward -> PreBackward   -> Accumulating (if
-//   it trains) complete          any                        PreBackward -> Backward      keeps
-//   reduce            any                        any                          Accumulating ->
-//   Reducing reduced           any                        any                          Reducing ->
-//   ShardReady backward end      any                        any -> Idle                  ShardReady
-//   -> None summon            Sharded -> Summoned        Idle                         any summon
-//   end        Summoned -> Sharded        Idle                         any abandon           any ->
-//   Sharded             any -> Idle                  keeps (Reducing -> None) reset             any
-//   -> Sharded             any -> Idle                  any -> None
+// clang-format off
+//   event         params                    phase                        grads
+//   gather        Sharded -> Unsharding     any                          any
+//   arrive        Unsharding -> Unsharded   any                          any
+//   reshard       not Summoned -> Sharded   any                          any
+//   forward       Unsharded                 Idle|Forward -> Forward      any
+//   forward end   any                       Forward -> Idle              any
+//   pre-backward  Unsharded                 not Forward -> PreBackward   not Reducing -> Accumulating (if it trains)
+//   complete      any                       PreBackward -> Backward      keeps
+//   reduce        any                       any                          Accumulating -> Reducing
+//   reduced       any                       any                          Reducing -> ShardReady
+//   backward end  any                       not Forward -> Idle          not Reducing; ShardReady -> None
+//   summon        Sharded -> Summoned       Idle                         any
+//   summon end    Summoned -> Sharded       Idle                         any
+//   abandon       any -> Sharded            any -> Idle                  keeps (Reducing -> None)
+//   reset         any -> Sharded            any -> Idle                  any -> None
+// clang-format on
 //
 // With synchronisation off, Accumulating lasts over several backwards. A forward inside a backward
 // (recomputation) changes nothing but params.

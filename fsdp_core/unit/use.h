@@ -4,8 +4,7 @@
 // with hooks of its own.
 //
 //   output hooks   the first gradient that reaches an output starts the unit's backward
-//   input hooks    fire when an input's gradient is complete; all of them: the unit's backward is
-//   done
+//   input hooks    fire when an input's gradient is complete; all of them: the unit's backward is done
 #include <ATen/core/Tensor.h>
 #include <tessera/fsdp/tensor_visitor.h>
 #include <torch/csrc/autograd/function.h>
@@ -41,6 +40,8 @@ class Use : public std::enable_shared_from_this<Use> {
   bool started_in(int task) const { return started_task_ == task; }
   void start(int task) { started_task_ = task; }
 
+  /// Computes in the stored dtype though the unit has another: so does its backward.
+  bool full_precision = false;
   /// Of the first floating input, before casting.
   std::optional<at::ScalarType> input_dtype;
 

@@ -154,3 +154,118 @@ TEST_CASE("fp16 gradients that would overflow as a sum survive", "[runtime][prec
     RANK_CHECK(torch::equal(linear->weight.grad(), torch::full({1, 4}, 32000.0)));
   });
 }
+
+TEST_CASE("a backward computes in what its own forward computed in", "[runtime][precision]") {
+  setenv("FSDP_USE_FULL_PREC_IN_EVAL", "1", 1);
+  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp);
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  const bool full = GENERATE(false, true);  // the forward was an evaluation
+  const bool between = GENERATE(false, true);
+  CAPTURE(strategy_name(strategy), full, between);
+  run_threads(2, [&](World& world) {
+    Net net = make_net(), plain = make_net();
+    Options options;
+    options.mesh = world.mesh();
+    options.strategy = strategy;
+    options.layout = layout;
+    options.mixed_precision.param_dtype = torch::kBFloat16;
+    options.mixed_precision.reduce_dtype = torch::kFloat;
+    shard(net, options);
+    if (!full) plain->to(torch::kBFloat16);
+    const Data data = make_data();
+    for (int step = 0; step < 2; ++step) {
+      for (auto* each : {&net, &plain})
+        for (auto& param : (*each)->parameters()) param.mutable_grad().reset();
+      net->train(!full);
+      const torch::Tensor y = net->forward(data.x);
+      RANK_CHECK(y.scalar_type() == (full ? torch::kFloat : torch::kBFloat16));
+      net->train(full);
+      if (between) {
+        const torch::NoGradGuard no_grad;
+        net->forward(data.x);
+      }
+      y.to(torch::kFloat).square().mean().backward();
+      const torch::Tensor x = full ? data.x : data.x.to(torch::kBFloat16);
+      plain->forward(x).to(torch::kFloat).square().mean().backward();
+      SummonOptions with_grads;
+      with_grads.with_grads = true;
+      const SummonFullParams summoned(net, with_grads);
+      const auto want = plain->named_parameters();
+      for (const auto& param : net->named_parameters()) {
+        const torch::Tensor theirs = want[param.key()].grad().to(torch::kFloat);
+        RANK_CHECK(torch::allclose(param.value().grad(), theirs, full ? 1e-5 : 1e-2, 1e-5),
+                   fmt::format("{} step {}", param.key(), step));
+      }
+    }
+  });
+  unsetenv("FSDP_USE_FULL_PREC_IN_EVAL");
+}
+
+TEST_CASE("buffers are in their own dtypes while evaluation computes in full precision",
+          "[runtime][precision]") {
+  const char* variable = GENERATE("FSDP_USE_FULL_PREC_IN_EVAL", "FSDP_FULL_PREC_IN_EVAL");
+  setenv(variable, "1", 1);
+  run_threads(2, [](World& world) {
+    Probe probe;
+    Options options;
+    options.mesh = world.mesh();
+    options.mixed_precision.param_dtype = torch::kBFloat16;
+    options.mixed_precision.buffer_dtype = torch::kBFloat16;
+    fully_shard(probe, options);
+    const torch::Tensor x = torch::ones({2, 7});
+    for (const bool training : {true, false, true, false}) {
+      probe->train(training);
+      const auto want = training ? torch::kBFloat16 : torch::kFloat;
+      RANK_CHECK(probe->forward(x).scalar_type() == want);
+      RANK_CHECK(probe->buffer == want && probe->weight == want &&
+                 probe->input == (training ? want : torch::kFloat));
+    }
+  });
+  unsetenv(variable);
+}
+
+TEST_CASE("a buffer follows the innermost unit that holds it", "[runtime][precision]") {
+  struct OuterImpl : torch::nn::Module {
+    Probe inner{nullptr};
+    torch::Tensor own;
+    torch::Dtype seen = torch::kDouble;
+    OuterImpl() {
+      inner = register_module("inner", Probe());
+      own = register_buffer("own", torch::zeros({3}));
+    }
+    torch::Tensor forward(torch::Tensor x) {
+      seen = own.scalar_type();
+      return inner->forward(x);
+    }
+  };
+  const bool inner_casts = GENERATE(true, false);
+  run_threads(2, [&](World& world) {
+    Holder<OuterImpl> net;
+    Options outer, inner;
+    outer.mesh = inner.mesh = world.mesh();
+    (inner_casts ? inner : outer).mixed_precision.buffer_dtype = torch::kHalf;
+    fully_shard(net->inner, inner);
+    fully_shard(net, outer);
+    net->forward(torch::ones({2, 7}));
+    RANK_CHECK(net->inner->buffer == (inner_casts ? torch::kHalf : torch::kFloat));
+    RANK_CHECK(net->seen == (inner_casts ? torch::kFloat : torch::kHalf));
+  });
+}
+
+TEST_CASE("evaluation in full precision is one setting for a whole tree", "[runtime][precision]") {
+  unsetenv("FSDP_USE_FULL_PREC_IN_EVAL");
+  run_threads(1, [](World&) {
+    World world = fake_world(0, 2);
+    Net net = make_net(1);
+    Options options;
+    options.mesh = world.mesh();
+    options.mixed_precision.param_dtype = torch::kBFloat16;
+    setenv("FSDP_USE_FULL_PREC_IN_EVAL", "1", 1);
+    fully_shard(net->blocks[0], options);
+    unsetenv("FSDP_USE_FULL_PREC_IN_EVAL");
+    fully_shard(net, options);
+    const std::string message = message_of([&] { net->forward(make_data().x); });
+    RANK_CHECK(message.find("blocks0") != std::string::npos, message);
+    RANK_CHECK(message.find("FSDP_USE_FULL_PREC_IN_EVAL") != std::string::npos, message);
+  });
+}
