@@ -60,6 +60,12 @@ void GradientReducer::release(InFlight& in_flight) {
   in_flight = {};
 }
 
+void GradientReducer::make_room_for_output() {
+  if (outputs_.size() < 2) return;
+  reduce_->wait(outputs_.front().done);
+  outputs_.erase(outputs_.begin());
+}
+
 void GradientReducer::reduce(Unit& unit) {
   unit.root()->order().before_reduce(unit);
   std::vector<bool> used;
@@ -94,7 +100,10 @@ void GradientReducer::step(Unit& unit) {
   if (unit.options().cpu_offload.offload_params) last.record().synchronize();
   unit.stepper->issue();
   last.run([&unit] { unit.stepper->step(unit); });
-  if (previous_.input.defined()) previous_.done = last.record();
+  if (!outputs_.empty())
+    outputs_.back().done = last.record();
+  else if (previous_.input.defined())
+    previous_.done = last.record();
 }
 
 void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
@@ -117,6 +126,10 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
     return;
   }
 
+  const bool replicated = unit.comms().replicas() > 1, holds = replicated && !unit.all_reduce;
+  // The all-reduce runs beside the next unit's reduce-scatter, which takes the place of this input.
+  const bool apart = replicated && !holds && shard.size() > 1 && !reduce_->immediate();
+  if (apart) make_room_for_output();
   // The stream's own work holds its tensors; `out` is handed from step to step.
   auto out = std::make_shared<at::Tensor>();
   reduce_->run(
@@ -128,12 +141,14 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
         } else {
           // In place: this rank's part of the input is nobody else's.
           const std::int64_t numel = group.layout().shard_numel();
-          *out = tensor_over(input.storage(), input.scalar_type(), shard.rank() * numel, {numel});
+          *out = apart ? new_tensor(numel, input.scalar_type(), input.device())
+                       : tensor_over(input.storage(), input.scalar_type(), shard.rank() * numel,
+                                     {numel});
           shard.reduce_scatter_into(*out, input, Reduce::kSum, tag);
         }
       },
       &shard);
-  const bool replicated = unit.comms().replicas() > 1, holds = replicated && !unit.all_reduce;
+  if (apart) previous_.done = reduce_->record();
   const std::vector<bool> used = group.used_with_partial(used_now, holds);
   Stream& last = last_stream(unit);
   if (replicated && !holds) {
@@ -153,7 +168,10 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
     if (factors.post != 1) divide(*out, factors.post);
     group.accumulate(*out, used);
   });
-  previous_.done = last.record();
+  if (apart)
+    outputs_.push_back({out, last.record()});
+  else
+    previous_.done = last.record();
   if (previous_.done.ready()) previous_ = {};
 }
 
@@ -196,15 +214,18 @@ void GradientReducer::run_hook(Unit& unit, ParamGroup& group, double n,
 void GradientReducer::abandon() noexcept {
   try {
     if (previous_.input.defined()) release(previous_);
+    for (const Output& each : outputs_) compute_->wait(each.done);
   } catch (...) {
     previous_ = {};  // what failed there was told where it mattered
   }
+  outputs_.clear();
 }
 
 void GradientReducer::finish() {
   if (previous_.input.defined()) release(previous_);
   if (all_reduce_ != reduce_) compute_->wait_for(*all_reduce_);
   compute_->wait_for(*reduce_);
+  outputs_.clear();
 }
 
 }  // namespace tessera::fsdp::detail

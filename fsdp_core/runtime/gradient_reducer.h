@@ -37,17 +37,25 @@ class GradientReducer {
     at::Tensor input;  // allocated on the compute stream, read by the reduce stream
     Event done;
   };
+  /// A sum over the shards that goes on to the replicas, apart from the input it was made of.
+  struct Output {
+    std::shared_ptr<at::Tensor> shard;
+    Event done;
+  };
   void reduce_group(Unit& unit, ParamGroup& group, const std::vector<bool>& used);
   /// A communication hook in place of the first four steps.
   void run_hook(Unit& unit, ParamGroup& group, double n, const std::vector<bool>& used);
   /// The unit's own optimizer, after the last of its reductions and on the same stream.
   void step(Unit& unit);
   void release(InFlight& in_flight);
+  /// One output may be in all-reduce and one wait for it: the reduce stream waits for the older.
+  void make_room_for_output();
   /// Where a unit's reduction ends.
   Stream& last_stream(Unit& unit);
 
   std::shared_ptr<Stream> compute_, reduce_, all_reduce_;
   InFlight previous_;
+  std::vector<Output> outputs_;  // oldest first
 };
 
 }  // namespace tessera::fsdp::detail

@@ -43,6 +43,8 @@ class Stream {
  public:
   virtual ~Stream() = default;
   const std::string& name() const { return name_; }
+  /// Work has run when run() returns.
+  bool immediate() const { return immediate_; }
 
   /// Runs `work` in this stream's order. Work must own (or outlive) what it touches. `comm`: a
   /// communicator that it calls. Work that names the same one runs in the order it was given,
