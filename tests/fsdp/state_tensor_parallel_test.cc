@@ -1,5 +1,5 @@
-// State dicts of FSDP x TP: what is saved on one mesh is loaded on any other, or on none, as the
-// whole tensors it is made of.
+// State dicts of FSDP x TP, with replicas and without: what is saved on one mesh is loaded on any
+// other, or on none, as the whole tensors it is made of.
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/tensor_parallel_models.h"
 #include "tests/fsdp/torch_and_catch.h"
@@ -9,9 +9,16 @@ using namespace tessera::fsdp::test;
 
 namespace {
 
-struct Shape2d {
+struct Shape {
   int data, tensor;
   MemoryLayout layout;
+  int replicas = 0;  // 0: a mesh of two dims
+
+  int ranks() const { return std::max(replicas, 1) * data * tensor; }
+  DeviceMesh mesh(World& world) const {
+    if (replicas == 0) return {world, {data, tensor}, {"data", "tensor"}};
+    return {world, {replicas, data, tensor}, {"replicate", "data", "tensor"}};
+  }
 };
 
 torch::Tensor loss_of(const torch::Tensor& out) { return (out * out).mean(); }
@@ -21,16 +28,16 @@ struct Steps {
 };
 
 /// Trains, after loading from `from`, before saving to `to`; the state at the end.
-Checkpoint run(const Shape2d& shape, Steps steps, const std::string& from, const std::string& to,
+Checkpoint run(const Shape& shape, Steps steps, const std::string& from, const std::string& to,
                StateDictType type = StateDictType::kSharded) {
-  const int ranks = shape.data * shape.tensor;
+  const int ranks = shape.ranks();
   std::vector<CutStack> models(static_cast<std::size_t>(ranks), nullptr);
   std::vector<std::unique_ptr<torch::optim::AdamW>> optimizers(models.size());
   std::vector<tessera::LiveState> states(models.size());
   run_threads(ranks, [&](World& world) {
     const auto r = static_cast<std::size_t>(world.rank());
-    const DeviceMesh mesh(world, {shape.data, shape.tensor}, {"data", "tensor"});
-    models[r] = make_cut_stack(mesh.sub(1));
+    const DeviceMesh mesh = shape.mesh(world);
+    models[r] = make_cut_stack(mesh.sub(mesh.ndim() - 1));
     shard_cut(models[r], mesh, shape.layout);
     optimizers[r] = std::make_unique<torch::optim::AdamW>(models[r]->parameters(), 1e-2);
     StateDictOptions options;
@@ -78,9 +85,9 @@ TEST_CASE("a checkpoint of FSDP x TP is loaded on any other mesh") {
   CHECK(saved.tensors.at("model.b1.down.weight").sizes() == at::IntArrayRef({kWidth, kHidden}));
   CHECK(saved.tensors.at("optim.state.b1.down.weight.exp_avg").sizes() ==
         at::IntArrayRef({kWidth, kHidden}));
-  for (const Shape2d& shape : {Shape2d{1, 1, MemoryLayout::kFlat}, Shape2d{3, 1, layout},
-                               Shape2d{1, 4, MemoryLayout::kPerParameter},
-                               Shape2d{3, 2, MemoryLayout::kFlat}, Shape2d{1, 8, layout}}) {
+  for (const Shape& shape : {Shape{1, 1, MemoryLayout::kFlat}, Shape{3, 1, layout},
+                             Shape{1, 4, MemoryLayout::kPerParameter},
+                             Shape{3, 2, MemoryLayout::kFlat}, Shape{1, 8, layout}}) {
     CAPTURE(shape.data, shape.tensor);
     check_same(run(shape, {0, 0}, scratch / "a", "", type), saved);
   }
@@ -94,9 +101,36 @@ TEST_CASE("training on the same FSDP x TP mesh goes on bit for bit") {
              run({2, 2, layout}, {0, 4}, "", ""));
 }
 
+TEST_CASE("a checkpoint of HSDP x TP is loaded on any other mesh, and any other's on it") {
+  const ScratchFolder scratch;
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  const auto type = GENERATE(StateDictType::kSharded, StateDictType::kFull);
+  const Shape hybrid{2, 2, layout, 2};
+  const Checkpoint saved = run(hybrid, {0, 3}, "", scratch / "a", type);
+  // Neither parts nor copies: one whole tensor of each, whoever held it.
+  CHECK(saved.tensors.at("model.b0.up.weight").sizes() == at::IntArrayRef({kHidden, kWidth}));
+  CHECK(saved.tensors.at("optim.state.b1.down.weight.exp_avg").sizes() ==
+        at::IntArrayRef({kWidth, kHidden}));
+  const auto other =
+      layout == MemoryLayout::kFlat ? MemoryLayout::kPerParameter : MemoryLayout::kFlat;
+  for (const Shape& shape :
+       {Shape{1, 1, layout}, Shape{3, 2, other}, Shape{1, 2, layout, 3}, Shape{2, 1, other, 2}})
+    check_same(run(shape, {0, 0}, scratch / "a", "", type), saved);
+  const Checkpoint flat_mesh = run({2, 2, other}, {0, 2}, "", scratch / "b", type);
+  check_same(run(hybrid, {0, 0}, scratch / "b", "", type), flat_mesh);
+}
+
+TEST_CASE("training on the same HSDP x TP mesh goes on bit for bit") {
+  const ScratchFolder scratch;
+  const Shape shape{2, 2, GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter), 2};
+  run(shape, {0, 2}, "", scratch / "middle");
+  check_same(run(shape, {2, 4}, scratch / "middle", ""), run(shape, {0, 4}, "", ""));
+}
+
 TEST_CASE("a plain module loads what FSDP x TP saved") {
   const ScratchFolder scratch;
-  const Checkpoint saved = run({2, 2, MemoryLayout::kFlat}, {0, 2}, "", scratch / "a");
+  const int replicas = GENERATE(0, 2);
+  const Checkpoint saved = run({2, 2, MemoryLayout::kFlat, replicas}, {0, 2}, "", scratch / "a");
   PlainStack plain = make_plain_stack();
   const std::unique_ptr<tessera::RankGroup> alone = tessera::single_rank();
   const tessera::LoadResult result = tessera::load(scratch / "a", state_dict(plain), *alone);
@@ -105,23 +139,24 @@ TEST_CASE("a plain module loads what FSDP x TP saved") {
     CHECK(torch::equal(parameter.value(), saved.tensors.at("model." + parameter.key())));
 }
 
-TEST_CASE("forms of FSDP x TP values name both cuts") {
+TEST_CASE("forms of FSDP x TP values name every dim of the mesh") {
+  using tessera::Placement;
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  const int replicas = GENERATE(0, 2);
   const bool rows = layout == MemoryLayout::kPerParameter;
-  run_threads(4, [&](World& world) {
-    const DeviceMesh mesh(world, {2, 2}, {"data", "tensor"});
-    CutStack net = make_cut_stack(mesh.sub(1));
+  const Shape shape{2, 2, layout, replicas};
+  run_threads(shape.ranks(), [&](World& world) {
+    const DeviceMesh mesh = shape.mesh(world);
+    CutStack net = make_cut_stack(mesh.sub(mesh.ndim() - 1));
     shard_cut(net, mesh, layout);
-    const std::map<std::string, std::vector<tessera::Placement>> expected = {
+    std::map<std::string, std::vector<Placement>> expected = {
         {"b0.up.weight",
-         {rows ? tessera::Placement::strided_shard(0, 2) : tessera::Placement::flat(),
-          tessera::Placement::shard(0)}},
-        {"b0.down.weight",
-         {rows ? tessera::Placement::shard(0) : tessera::Placement::flat(),
-          tessera::Placement::shard(1)}},
-        {"b0.down.bias",
-         {rows ? tessera::Placement::shard(0) : tessera::Placement::flat(),
-          tessera::Placement::replicate()}}};
+         {rows ? Placement::strided_shard(0, 2) : Placement::flat(), Placement::shard(0)}},
+        {"b0.down.weight", {rows ? Placement::shard(0) : Placement::flat(), Placement::shard(1)}},
+        {"b0.down.bias", {rows ? Placement::shard(0) : Placement::flat(), Placement::replicate()}}};
+    if (replicas > 0)
+      for (auto& [fqn, placements] : expected)
+        placements.insert(placements.begin(), Placement::replicate());
     std::size_t found = 0;
     for (const ValueForm& form : value_forms(net)) {
       const auto at = expected.find(form.fqn);
@@ -129,7 +164,7 @@ TEST_CASE("forms of FSDP x TP values name both cuts") {
       ++found;
       RANK_CHECK(form.kind == ValueKind::kDTensor, form.fqn);
       RANK_CHECK(form.placements == at->second, form.fqn);
-      RANK_CHECK(form.mesh.rank() == 2, form.fqn);
+      RANK_CHECK(form.mesh.rank() == mesh.ndim(), form.fqn);
     }
     RANK_CHECK(found == expected.size());
     StateDictOptions local;
