@@ -149,7 +149,7 @@ std::string more_facts(const SummaryReport& r, const Screen& screen) {
     text += fact_line("tied", printable(joined(sets, "; ")), screen);
   }
   if (!r.aliases.empty())
-    text += fact_line("stored once", printable(aliases_text(r.aliases)), screen);
+    text += fact_line("tied", printable(aliases_text(r.aliases)) + ", stored once", screen);
   if (!r.provenance.empty()) {
     std::vector<std::string> parts;
     for (const auto& [key, value] : r.provenance) parts.push_back(key + " " + value);

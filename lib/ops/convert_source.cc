@@ -137,7 +137,7 @@ void Conversion::transform() {
     report_.transformations.push_back(std::move(renamed));
   }
   TransformOutcome done =
-      apply_transformations(source_, transformations_, request_.hf_preset, recorded, transfer_);
+      apply_transformations(source_, transformations_, request_.hf_preset, transfer_, &recorded);
   report_.dropped.insert(report_.dropped.end(), done.dropped.begin(), done.dropped.end());
   request_.aliases = std::move(done.aliases);
   report_.notes.insert(report_.notes.end(), done.notes.begin(), done.notes.end());

@@ -121,7 +121,7 @@ class TensorShow {
     std::string tied;
     for (const auto& [name, kept] : recorded_aliases(manifest))
       if (kept == tensor_.name) tied += (tied.empty() ? "" : ", ") + name;
-    if (!tied.empty()) report_.facts.emplace_back("also named, and stored once", tied);
+    if (!tied.empty()) report_.facts.emplace_back("also named", tied + ", stored once");
   }
 
   /// A .npy is made in memory.

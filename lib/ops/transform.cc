@@ -172,8 +172,8 @@ void drop_found_ties(OpenedCheckpoint& checkpoint, TiedPolicy policy,
 
 TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
                                        const Transformations& transformations, bool drop_by_default,
-                                       const AliasEntries& recorded,
-                                       const TransferOptions& transfer) {
+                                       const TransferOptions& transfer,
+                                       const AliasEntries* recorded) {
   TransformOutcome out;
   std::vector<std::string> vocabulary;
   if (transformations.rules) {
@@ -184,7 +184,7 @@ TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
   }
   TiedPolicy tied = transformations.tied;
   if (tied == TiedPolicy::kDefault && drop_by_default) tied = TiedPolicy::kDrop;
-  pass_records_on(checkpoint.manifest, tied, recorded, out);
+  if (recorded != nullptr) pass_records_on(checkpoint.manifest, tied, *recorded, out);
   if (tied == TiedPolicy::kDrop || tied == TiedPolicy::kError)
     drop_found_ties(checkpoint, tied, transfer, out);
   if (transformations.vocab_size) {

@@ -71,11 +71,11 @@ struct TransformOutcome {
 };
 
 /// `checkpoint` must be located. `drop_by_default`: what TiedPolicy::kDefault means. `recorded`:
-/// the entries it has for tied weights that it does not store.
+/// the entries that convert() gave to tied weights which the checkpoint does not store.
 TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
                                        const Transformations& transformations, bool drop_by_default,
-                                       const AliasEntries& recorded,
-                                       const TransferOptions& transfer);
+                                       const TransferOptions& transfer,
+                                       const AliasEntries* recorded = nullptr);
 
 /// What did not fit when elements were cast: warnings per tensor for the largest losses.
 std::vector<Note> cast_notes(const Manifest& manifest,
