@@ -10,40 +10,10 @@
 #include <vector>
 
 #include "fsdp_core/unit/arena_plan.h"
+#include "fsdp_core/unit/step_trace.h"
 
 namespace tessera::fsdp {
 namespace {
-
-/// What this step allocates and frees, in order.
-class StepTrace {
- public:
-  /// Its index. Only so many are kept: who evaluates for ever has no step.
-  std::size_t allocated(std::size_t bytes) {
-    if (step_.size() == kMostLifetimes) return kMostLifetimes;
-    step_.push_back({bytes, now_++});
-    return step_.size() - 1;
-  }
-  void freed(std::size_t index) {
-    if (index < step_.size()) step_[index].end = now_++;
-  }
-  std::uint64_t number() const { return number_; }
-
-  /// The step has ended, and is the last one. True: it was like the one before.
-  bool end() {
-    std::swap(step_, last_);
-    const bool repeated = step_ == last_ && last_.size() < kMostLifetimes;
-    step_.clear();
-    now_ = 0;
-    ++number_;
-    return repeated;
-  }
-  const std::vector<Lifetime>& last() const { return last_; }
-
- private:
-  std::vector<Lifetime> step_, last_;
-  std::uint32_t now_ = 0;
-  std::uint64_t number_ = 0;
-};
 
 /// One block in which allocations have places.
 struct Arena {
@@ -101,9 +71,13 @@ class Recycler final : public c10::Allocator {
 
   void end_step() {
     std::lock_guard lock(mutex_);
-    most_in_use_ = most_this_step_;
+    if (!trace_.ends()) return;
+    trace_.close(most_this_step_);
+    const std::size_t kinds = trace_.period();
+    most_in_use_ = trace_.most(std::max<std::size_t>(kinds, kinds_.size()));
+    most_in_use_ = std::max(most_in_use_, most_this_step_);
     most_this_step_ = counts_.in_use;
-    if (trace_.end() && planned_step_ != trace_.last()) make_arena();
+    if (!as_planned() && kinds > 0) make_arena(kinds);
     make_room(most_in_use_);
   }
   void release() {
@@ -133,9 +107,10 @@ class Recycler final : public c10::Allocator {
   std::unique_ptr<Block> in_arena(std::size_t bytes, std::size_t index) {
     if (!arena_) return nullptr;
     std::size_t at = ArenaPlan::kNowhere;
-    const bool planned = index < planned_step_.size() && planned_step_[index].bytes == bytes;
+    const std::vector<Lifetime>& step = kinds_[kind_].step;
+    const bool planned = index < step.size() && step[index].bytes == bytes;
     if (planned) {
-      at = plan_.offsets[index];
+      at = kinds_[kind_].plan.offsets[index];
       // What outlives its step is not of the plan, and would be in its way.
       if (at == ArenaPlan::kNowhere) return nullptr;
     }
@@ -143,9 +118,7 @@ class Recycler final : public c10::Allocator {
       at = arena_->gap(bytes);
       if (at == ArenaPlan::kNowhere || !arena_->take(at, bytes)) return nullptr;
     }
-    auto block = std::make_unique<Block>();
-    block->owner = this;
-    block->bytes = bytes;
+    std::unique_ptr<Block> block = new_block(bytes);
     block->arena = arena_;
     block->offset = at;
     counts_.free -= bytes;
@@ -161,10 +134,21 @@ class Recycler final : public c10::Allocator {
       return block;
     }
     make_room(std::max(most_in_use_, counts_.in_use + bytes) - bytes);
-    auto block = std::make_unique<Block>();
+    std::unique_ptr<Block> block = new_block(bytes);
+    block->memory = new_memory(bytes);
+    return block;
+  }
+
+  std::unique_ptr<Block> new_block(std::size_t bytes) {
+    std::unique_ptr<Block> block;
+    if (spare_.empty()) {
+      block = std::make_unique<Block>();
+    } else {
+      block = std::move(spare_.back());
+      spare_.pop_back();
+    }
     block->owner = this;
     block->bytes = bytes;
-    block->memory = new_memory(bytes);
     return block;
   }
 
@@ -173,23 +157,41 @@ class Recycler final : public c10::Allocator {
     return c10::GetCPUAllocator()->allocate(bytes);
   }
 
-  /// For steps like the last one. Without a plan, blocks go on.
-  void make_arena() {
-    std::optional<ArenaPlan> plan = plan_arena(trace_.last());
+  /// Whether the last step was the one that the plan had there.
+  bool as_planned() {
+    for (std::size_t tried = 0; tried < kinds_.size(); ++tried) {
+      const std::size_t kind = (kind_ + tried) % kinds_.size();
+      if (kinds_[kind].step != trace_.lifetimes(0)) continue;
+      kind_ = (kind + 1) % kinds_.size();
+      return tried == 0;
+    }
+    return false;
+  }
+  /// For steps like the last ones. Without a plan, blocks go on.
+  void make_arena(std::size_t kinds) {
     drop_arena();
-    planned_step_ = trace_.last();  // not asked again
-    if (!plan) return;
-    plan_ = std::move(*plan);
+    std::size_t bytes = 0;
+    bool all = true;
+    for (std::size_t ago = kinds; ago-- > 0;) {
+      kinds_.push_back({trace_.lifetimes(ago), {}});  // not asked again, if there is no plan
+      std::optional<ArenaPlan> plan = plan_arena(kinds_.back().step);
+      all &= plan.has_value();
+      if (!plan) continue;
+      bytes = std::max(bytes, plan->bytes);
+      kinds_.back().plan = std::move(*plan);
+    }
+    if (!all) return;
     make_room(counts_.in_use);
     arena_ = std::make_shared<Arena>();
-    arena_->bytes = plan_.bytes;
-    arena_->memory = new_memory(plan_.bytes);
-    counts_.free += plan_.bytes;
+    arena_->bytes = bytes;
+    arena_->memory = new_memory(bytes);
+    counts_.free += bytes;
   }
   void drop_arena() {
     if (arena_) counts_.free -= free_in(*arena_);
     arena_ = nullptr;
-    planned_step_.clear();
+    kinds_.clear();
+    kind_ = 0;
   }
   static std::size_t free_in(const Arena& arena) {
     std::size_t bytes = arena.bytes;
@@ -221,7 +223,7 @@ class Recycler final : public c10::Allocator {
     std::unique_ptr<Block> block(static_cast<Block*>(context));
     Recycler& owner = *block->owner;
     std::lock_guard lock(owner.mutex_);
-    if (block->step == owner.trace_.number()) owner.trace_.freed(block->index);
+    owner.trace_.freed(block->step, block->index);
     owner.counts_.in_use -= block->bytes;
     if (!block->arena) {
       owner.counts_.free += block->bytes;
@@ -230,15 +232,22 @@ class Recycler final : public c10::Allocator {
     }
     block->arena->give(block->offset);
     if (block->arena == owner.arena_) owner.counts_.free += block->bytes;
+    block->arena = nullptr;
+    owner.spare_.push_back(std::move(block));
   }
 
   std::mutex mutex_;
-  Blocks free_;  // in the order they came back
+  Blocks free_;   // in the order they came back
+  Blocks spare_;  // without memory, for places in the arena
   RecyclerCounts counts_;
   std::size_t most_in_use_ = 0, most_this_step_ = 0;
   StepTrace trace_;
-  std::vector<Lifetime> planned_step_;  // the plan is for steps like it
-  ArenaPlan plan_;
+  struct Kind {
+    std::vector<Lifetime> step;
+    ArenaPlan plan;
+  };
+  std::vector<Kind> kinds_;  // the steps that the arena is for, in turn
+  std::size_t kind_ = 0;     // of the step that goes on
   std::shared_ptr<Arena> arena_;
 };
 

@@ -4,13 +4,13 @@
 // itself. GPUs have their caching allocator for it.
 //
 //   blocks   at first: a free block of the size asked for is used again
-//   arena    from the third of equal steps on: one block for all, in which every allocation has its
-//   place
-//            (arena_plan.h). What differs from the plan finds a gap in it, or falls back on blocks.
+//   arena    once steps (step_trace.h) come again as they were, or kinds of steps in turn: one block
+//            for all, in which every allocation has its place (arena_plan.h). What differs from the
+//            plan finds a gap in it, or falls back on blocks.
 //
-// What it holds and what is in use together never exceed what was in use together at the worst
-// moment of this step or the last (but for steps that leave their plan): so it adds nothing to the
-// peak.
+// What it holds and what is in use together never exceed what was in use together at the worst moment
+// of this step or of the last of each kind (but for steps that leave their plan): so it adds nothing
+// to the peak.
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 

@@ -3,6 +3,7 @@
 // gradients, and what the operators themselves need. Measured by an allocator that counts.
 #include <algorithm>
 
+#include "fsdp_core/setup/unit_groups.h"
 #include "fsdp_core/unit/recycler.h"
 #include "tests/fsdp/counting_memory.h"
 #include "tests/fsdp/models.h"
@@ -167,6 +168,90 @@ TEST_CASE("from the third step on sharding asks for no memory of its own", "[mem
   };
   const std::vector<std::int64_t> plain = asked_by_step(false), sharded = asked_by_step(true);
   for (std::size_t step = 3; step < plain.size(); ++step) CHECK(sharded[step] <= plain[step]);
+}
+
+TEST_CASE("kinds of steps that come in turn ask for no memory of their own either", "[memory]") {
+  enum class Turn { kTrain, kAccumulate, kOther, kEvaluate };
+  struct Pattern {
+    const char* name;
+    std::vector<Turn> turns;
+  };
+  const Pattern pattern =
+      GENERATE(Pattern{"every second backward reduces", {Turn::kAccumulate, Turn::kTrain}},
+               Pattern{"every fourth backward reduces",
+                       {Turn::kAccumulate, Turn::kAccumulate, Turn::kAccumulate, Turn::kTrain}},
+               Pattern{"two models in turn", {Turn::kTrain, Turn::kOther}},
+               Pattern{"two models, of which one accumulates",
+                       {Turn::kAccumulate, Turn::kTrain, Turn::kOther}},
+               Pattern{"an evaluation in every third step",
+                       {Turn::kTrain, Turn::kTrain, Turn::kTrain, Turn::kEvaluate}});
+  const bool per_parameter = GENERATE(false, true);
+  const auto strategy = static_cast<ShardingStrategy>(GENERATE(range(0, 5)));
+  CAPTURE(pattern.name, per_parameter, strategy_name(strategy));
+
+  const CountMemory counting;
+  const World world = fake_world(3, kRanks);
+  Options options;
+  options.strategy = strategy;
+  options.mesh = is_hybrid(strategy) ? DeviceMesh(world, {2, kRanks / 2}, {"replicate", "shard"})
+                                     : world.mesh();
+  options.layout = per_parameter ? MemoryLayout::kPerParameter : MemoryLayout::kFlat;
+
+  struct Model {
+    Stack stack;
+    std::unique_ptr<torch::optim::Adam> optimizer;
+    explicit Model(const std::vector<std::int64_t>& hidden, const Options* options)
+        : stack(hidden) {
+      if (options != nullptr) {
+        for (Layer& layer : stack->layers) fully_shard(layer, *options);
+        fully_shard(stack, *options);
+      }
+      optimizer = std::make_unique<torch::optim::Adam>(stack->parameters(),
+                                                       torch::optim::AdamOptions(1e-3));
+    }
+  };
+  struct Cycle {
+    std::int64_t asks, peak;
+  };
+  const auto cycles_of = [&](bool sharded) {
+    Model one({64, 192, 128, 256}, sharded ? &options : nullptr);
+    Model two({32, 288, 96}, sharded ? &options : nullptr);
+    const auto backward = [&](Model& model) {
+      const torch::Tensor x = torch::ones({1, kWidth}).set_requires_grad(true);
+      model.stack->forward(x).sum().backward();
+    };
+    std::vector<Cycle> out;
+    for (int cycle = 0; cycle < 8; ++cycle) {
+      asks = 0;
+      peak = live.load();
+      for (const Turn turn : pattern.turns) {
+        if (turn == Turn::kAccumulate) {
+          std::optional<NoSync> no_sync;
+          if (sharded) no_sync.emplace(one.stack);
+          backward(one);
+          continue;
+        }
+        if (turn == Turn::kEvaluate) {
+          const torch::NoGradGuard no_grad;
+          one.stack->forward(torch::ones({1, kWidth}));
+          continue;
+        }
+        Model& model = turn == Turn::kOther ? two : one;
+        backward(model);
+        model.optimizer->step();
+        model.optimizer->zero_grad();
+      }
+      out.push_back({asks, peak});
+    }
+    return out;
+  };
+  const std::vector<Cycle> plain = cycles_of(false), sharded = cycles_of(true);
+  // Twice each kind to know them; an evaluation belongs to the step after it.
+  for (std::size_t cycle = 3; cycle < plain.size(); ++cycle) {
+    CAPTURE(cycle);
+    CHECK(sharded[cycle].asks <= plain[cycle].asks);
+    CHECK(sharded[cycle].peak == sharded[3].peak);
+  }
 }
 
 TEST_CASE("memory of gathers is used again and given back when asked", "[memory]") {

@@ -1,0 +1,63 @@
+#pragma once
+// Step trace: who allocates what when, from one quiet moment to the next, and whether it comes
+// again.
+//
+//   step     from the end of a backward to the end of the next one at which nothing is held that
+//   was
+//            allocated since: backwards that add up without synchronisation and the one that
+//            reduces are one step
+//   period   kinds of steps that come in turn: 1 where each is like the one before, 2 for two
+//   models
+//            trained in turn, 4 where every fourth evaluates too
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "fsdp_core/unit/arena_plan.h"
+
+namespace tessera::fsdp {
+
+class StepTrace {
+ public:
+  static constexpr std::size_t kMostKinds = 4;
+  /// Backwards that a step may have: who keeps something for ever has no quiet moment.
+  static constexpr std::size_t kMostBackwards = 64;
+
+  /// Its index in the step. Only so many are kept: who evaluates for ever has no step.
+  std::size_t allocated(std::size_t bytes);
+  void freed(std::uint64_t step, std::size_t index);
+  /// Of the step that goes on.
+  std::uint64_t number() const { return number_; }
+
+  /// A backward has ended: whether the step has.
+  bool ends();
+  /// It has; `most` bytes were in use together.
+  void close(std::size_t most);
+
+  /// The smallest number of kinds that the last steps came in, twice over; 0: none found.
+  std::size_t period() const;
+  /// 0: the last step that was closed. Empty where there was none, or one that was too long.
+  const std::vector<Lifetime>& lifetimes(std::size_t ago) const { return closed(ago).lifetimes; }
+  /// The most bytes in use together in any of the last `steps`.
+  std::size_t most(std::size_t steps) const;
+
+ private:
+  static constexpr std::size_t kKept = 2 * kMostKinds, kPlaces = kKept + 1;
+  struct Step {
+    std::vector<Lifetime> lifetimes;
+    std::size_t most = 0;
+  };
+  const Step& closed(std::size_t ago) const {
+    return steps_[(number_ + kPlaces - 1 - ago) % kPlaces];
+  }
+  std::vector<Lifetime>& current() { return steps_[number_ % kPlaces].lifetimes; }
+
+  // In turn: the step that goes on takes the oldest one's place, and its memory.
+  std::array<Step, kPlaces> steps_;
+  std::uint64_t number_ = 0;
+  std::uint32_t now_ = 0;
+  std::size_t open_ = 0, backwards_ = 0;
+};
+
+}  // namespace tessera::fsdp
