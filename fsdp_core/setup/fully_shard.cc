@@ -38,7 +38,9 @@ std::string joined(const std::string& prefix, const std::string& key) {
 /// What one fully_shard call takes: every parameter below the module that no unit owns.
 class Collector {
  public:
-  explicit Collector(const Options& options) : options_(options) {
+  /// `overwritten`: all values come from another rank afterwards.
+  Collector(const Options& options, bool overwritten)
+      : options_(options), overwritten_(overwritten) {
     for (const std::shared_ptr<torch::nn::Module>& module : options.ignored_modules)
       ignored_modules_.insert(module.get());
     for (const at::Tensor& tensor : options.ignored_parameters)
@@ -67,23 +69,30 @@ class Collector {
   /// A module built on the meta device gets memory for what it holds itself, and values from
   /// param_init_fn.
   void initialise(torch::nn::Module& module, const std::string& fqn) {
-    bool any = false;
+    std::vector<Blank> blanks;
     const auto give = [&](const std::string& key, const at::Tensor& tensor) {
       if (!tensor.defined() || !tensor.is_meta() || ignored_.contains(tensor.unsafeGetTensorImpl()))
         return;
       if (!options_.param_init_fn)
         fail(Code::kInvalidArgument, fmt::format("\"{}\" is on the meta device", joined(fqn, key)),
              "set options.param_init_fn, or give it values first");
-      materialise(tensor, options_.device.value_or(at::kCPU), joined(fqn, key));
-      any = true;
+      blanks.push_back(materialise(tensor, options_.device.value_or(at::kCPU), joined(fqn, key)));
     };
     for (const auto& param : module.named_parameters(/*recurse=*/false))
       give(param.key(), param.value());
     for (const auto& buffer : module.named_buffers(/*recurse=*/false))
       give(buffer.key(), buffer.value());
-    if (!any) return;
+    if (blanks.empty()) return;
     at::NoGradGuard no_grad;
     options_.param_init_fn(module);
+    if (overwritten_) return;
+    for (const Blank& blank : blanks)
+      if (const std::int64_t missing = unwritten(blank); missing > 0)
+        fail(Code::kInvalidArgument,
+             fmt::format("options.param_init_fn left {} of the {} elements of \"{}\" unwritten",
+                         missing, blank.tensor.numel(), blank.name),
+             "what a module built on the meta device holds has no values before it: write all of "
+             "it, buffers too");
   }
 
   void take(torch::nn::Module& module, std::size_t index, const std::string& fqn,
@@ -118,6 +127,7 @@ class Collector {
   }
 
   const Options& options_;
+  const bool overwritten_;
   std::set<const torch::nn::Module*> seen_, ignored_modules_;
   std::set<const c10::TensorImpl*> ignored_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_tensor_;
@@ -136,13 +146,17 @@ void check_devices(const std::vector<Param>& params) {
 void synchronise(const Collector& found, UnitGroups& comms, const std::string& label) {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> tensors;
-  for (const Param& param : found.params) tensors.push_back(param.compute.detach().view({-1}));
-  for (const at::Tensor& buffer : found.buffers)
-    tensors.push_back(buffer.detach().contiguous().view({-1}));
-  for (Communicator* comm : {comms.shard.get(), comms.replicate.get()})
-    if (comm->size() > 1)
-      for (const at::Tensor& tensor : tensors)
-        comm->broadcast(tensor, 0, {label, CommPhase::kSetup});
+  for (const Param& param : found.params) tensors.push_back(param.compute.detach());
+  for (const at::Tensor& buffer : found.buffers) tensors.push_back(buffer.detach());
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    // As bytes: buffers are of any dtype, transports are not.
+    const at::Tensor values = tensor.contiguous();
+    const at::Tensor bytes = values.view({-1}).view(at::kByte);
+    for (Communicator* comm : {comms.shard.get(), comms.replicate.get()})
+      if (comm->size() > 1) comm->broadcast(bytes, 0, {label, CommPhase::kSetup});
+    if (!values.is_same(tensor)) tensor.copy_(values);
+  }
 }
 
 GroupDtypes dtypes_of(const Options& options, at::ScalarType stored) {
@@ -205,7 +219,8 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
          fmt::format("fully_shard: this {} is a unit already", module->name()));
 
   UnitGroups comms = make_unit_groups(options);
-  Collector found(options);
+  const bool first = comms.shard->rank() == 0 && comms.replicate->rank() == 0;
+  Collector found(options, options.sync_module_states && !first);
   found.walk(*module, "", true);
   if (!found.params.empty()) check_devices(found.params);
   if (options.sync_module_states) synchronise(found, comms, options.name);

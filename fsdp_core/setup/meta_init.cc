@@ -35,13 +35,46 @@ void adopt_storage(const at::Tensor& tensor, c10::Storage storage, std::string_v
   impl->set_storage_keep_dtype(std::move(storage));
 }
 
-void materialise(const at::Tensor& tensor, at::Device device, std::string_view name) {
+namespace {
+
+/// Of every byte that nobody wrote: no number that somebody means, in floating types.
+constexpr int kBlank = 0xff;
+
+at::ScalarType integer_of(std::size_t itemsize) {
+  switch (itemsize) {
+    case 1:
+      return at::kChar;
+    case 2:
+      return at::kShort;
+    case 4:
+      return at::kInt;
+    default:
+      return at::kLong;
+  }
+}
+
+}  // namespace
+
+Blank materialise(const at::Tensor& tensor, at::Device device, std::string_view name) {
   const std::size_t bytes =
       at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
                                        static_cast<std::size_t>(tensor.storage_offset()));
-  const at::Tensor memory = at::empty({static_cast<std::int64_t>(bytes)},
-                                      at::TensorOptions().dtype(at::kByte).device(device));
+  const at::Tensor memory = at::full({static_cast<std::int64_t>(bytes)}, kBlank,
+                                     at::TensorOptions().dtype(at::kByte).device(device));
   adopt_storage(tensor, memory.storage(), name);
+  return {tensor, std::string(name), tensor._version()};
+}
+
+std::int64_t unwritten(const Blank& blank) {
+  if (blank.tensor.numel() == 0) return 0;
+  at::Tensor values = blank.tensor.detach();
+  if (values.is_complex()) values = at::view_as_real(values);
+  at::Tensor same = values.view(integer_of(values.itemsize())) == -1;
+  if (blank.tensor.is_complex()) same = same.all(-1);
+  if (values.is_floating_point()) return same.sum().item<std::int64_t>();
+  // An integer may be -1: then all are, and somebody wrote them through LibTorch.
+  const bool all = same.all().item<bool>() && blank.tensor._version() == blank.version;
+  return all ? blank.tensor.numel() : 0;
 }
 
 }  // namespace tessera::fsdp

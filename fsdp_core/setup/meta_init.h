@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace tessera::fsdp {
@@ -14,7 +16,18 @@ namespace tessera::fsdp {
 /// autograd knows it: an accumulator or a hook made before would stay with the meta device.
 void adopt_storage(const at::Tensor& tensor, c10::Storage storage, std::string_view name);
 
-/// With memory of its own on `device`, uninitialised.
-void materialise(const at::Tensor& tensor, at::Device device, std::string_view name);
+/// A tensor that was given memory and has no values yet.
+struct Blank {
+  at::Tensor tensor;
+  std::string name;
+  std::int64_t version = 0;  // of its values, before anybody wrote any
+};
+
+/// With memory of its own on `device`, without values.
+Blank materialise(const at::Tensor& tensor, at::Device device, std::string_view name);
+
+/// How many of its elements nobody wrote. Exact for floating types; of integers and bools all or
+/// none count.
+std::int64_t unwritten(const Blank& blank);
 
 }  // namespace tessera::fsdp
