@@ -144,24 +144,3 @@ TEST_CASE("touching a sharded parameter names it", "[runtime][backward]") {
                std::string::npos);
   });
 }
-
-TEST_CASE("clipping gives the whole model's norm", "[runtime][clip]") {
-  const double p = GENERATE(1.0, 2.0, 3.0, std::numeric_limits<double>::infinity());
-  const int world_size = GENERATE(1, 2, 4, 8);
-  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
-  CAPTURE(p, world_size);
-  run_threads(world_size, [&](World& world) {
-    Net net = make_net(), plain = make_net();
-    Options options;
-    options.mesh = world.mesh();
-    options.layout = layout;
-    shard(net, options);
-    const Data data = make_data();
-    torch::mse_loss(net->forward(data.x), data.y).backward();
-    torch::mse_loss(plain->forward(data.x), data.y).backward();
-    const auto ours = clip_grad_norm_(net, 0.1, p);
-    const double theirs = torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.1, p);
-    RANK_CHECK(ours.item<double>() == Approx(theirs).epsilon(1e-5));
-    check_full_gradients(net, plain);
-  });
-}

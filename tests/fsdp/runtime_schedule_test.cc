@@ -3,91 +3,15 @@
 // one returned.
 #include <fmt/format.h>
 
-#include <cmath>
-
-#include "fsdp_core/runtime/gradient_reducer.h"
 #include "fsdp_core/runtime/root.h"
 #include "tests/fsdp/full_gradients.h"
-#include "tests/fsdp/models.h"
+#include "tests/fsdp/line_model.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
 namespace {
-
-using Log = std::shared_ptr<std::string>;
-
-void note(const Log& log, const std::string& what) {
-  if (log) *log += (log->empty() ? "" : " ") + what;
-}
-
-constexpr std::int64_t kSize = 6;
-
-/// A linear layer that notes when it computes: "F(b0)", and "B(b0)" as its weight's gradient is
-/// there.
-struct StageImpl : torch::nn::Module {
-  StageImpl(std::string name_, Log log_) : name(std::move(name_)), log(std::move(log_)) {
-    linear = register_module("linear", torch::nn::Linear(kSize, kSize));
-    if (log)
-      linear->weight.register_hook(
-          [n = name, l = log](const torch::Tensor&) { note(l, "B(" + n + ")"); });
-  }
-  torch::Tensor forward(torch::Tensor x) {
-    note(log, "F(" + name + ")");
-    const auto body = [this](torch::Tensor in) { return torch::tanh(linear->forward(in)); };
-    return inner_checkpoint ? checkpoint(body, x) : body(x);
-  }
-  std::string name;
-  Log log;
-  bool inner_checkpoint = false;
-  torch::nn::Linear linear{nullptr};
-};
-FSDP_MODULE(Stage);
-
-/// Two stages and, where asked, a weight of the root's own at the beginning.
-struct LineImpl : torch::nn::Module {
-  explicit LineImpl(Log log_ = nullptr, bool own = true) : log(std::move(log_)) {
-    if (own) first = register_parameter("first", torch::eye(kSize));
-    for (int i = 0; i < 2; ++i) {
-      const std::string name = fmt::format("b{}", i);
-      stages.push_back(register_module(name, Stage(name, log)));
-    }
-    if (own && log) first.register_hook([l = log](const torch::Tensor&) { note(l, "B(root)"); });
-  }
-  torch::Tensor forward(torch::Tensor x) {
-    note(log, "F(root)");
-    if (first.defined()) x = x.matmul(first);
-    for (std::size_t i = 0; i < stages.size(); ++i) {
-      if (i == skipped) continue;
-      x = outer_checkpoint
-              ? checkpoint([s = stages[i]](torch::Tensor in) mutable { return s->forward(in); }, x)
-              : stages[i]->forward(x);
-    }
-    return x;
-  }
-  Log log;
-  torch::Tensor first;
-  std::vector<Stage> stages;
-  std::size_t skipped = 99;
-  bool outer_checkpoint = false;
-};
-FSDP_MODULE(Line);
-
-Line make_line(const Log& log = nullptr, bool own = true) {
-  const std::lock_guard lock(generator_mutex());
-  torch::manual_seed(11);
-  return Line(log, own);
-}
-
-void shard_line(Line& net, const Options& options) {
-  for (Stage& stage : net->stages) fully_shard(stage, options);
-  fully_shard(net, options);
-}
-
-torch::Tensor input_of(int rank) {
-  return torch::arange(2 * kSize, torch::kFloat).view({2, kSize}).sin() * (rank + 1);
-}
 
 /// Notes collectives beside compute.
 struct Noting {
@@ -314,127 +238,6 @@ TEST_CASE("an outer unit may return what an inner one returned", "[runtime][sche
   });
 }
 
-TEST_CASE("divide factors are those of the table", "[runtime][precision]") {
-  const auto [ranks, pre, post] = GENERATE(table<int, double, double>({{1, 1, 1},
-                                                                       {2, 2, 1},
-                                                                       {3, 2, 1.5},
-                                                                       {4, 2, 2},
-                                                                       {5, 2, 2.5},
-                                                                       {6, 4, 1.5},
-                                                                       {7, 2, 3.5},
-                                                                       {8, 4, 2},
-                                                                       {10, 4, 2.5},
-                                                                       {12, 4, 3},
-                                                                       {16, 4, 4},
-                                                                       {20, 8, 2.5},
-                                                                       {24, 8, 3},
-                                                                       {32, 8, 4},
-                                                                       {64, 8, 8},
-                                                                       {128, 16, 8},
-                                                                       {256, 16, 16},
-                                                                       {512, 32, 16},
-                                                                       {1024, 32, 32}}));
-  const auto factors = tessera::fsdp::detail::divide_factors(ranks);
-  CHECK(factors.pre == pre);
-  CHECK(factors.post == post);
-}
-
-TEST_CASE("gradients lie in one buffer from autograd to the reduction", "[runtime][gradients]") {
-  run_threads(2, [](World& world) {
-    Line net = make_line();
-    Options options;
-    options.mesh = world.mesh();
-    torch::Tensor weight = net->stages[0]->linear->weight, bias = net->stages[0]->linear->bias;
-    shard_line(net, options);
-    const void *base = nullptr, *weight_at = nullptr, *bias_at = nullptr;
-    weight.register_hook([&](const torch::Tensor&) {
-      base = weight.grad().storage().data();
-      weight_at = weight.grad().data_ptr();
-      bias_at = bias.grad().data_ptr();
-    });
-    const void* reduced = nullptr;
-    register_comm_hook(net, [&, average = average_hook().function](GradientBucket& bucket) {
-      if (bucket.tag.unit == "b0") reduced = bucket.gradient.data_ptr();
-      average(bucket);
-    });
-    net->forward(input_of(0)).sum().backward();
-    RANK_CHECK(base != nullptr && reduced == base);
-    RANK_CHECK(weight_at == base);
-    RANK_CHECK(static_cast<const char*>(bias_at) - static_cast<const char*>(base) ==
-               4 * kSize * kSize);
-  });
-}
-
-TEST_CASE("the gradient of a one-element unit adds up over reductions", "[runtime][gradients]") {
-  struct OneImpl : torch::nn::Module {
-    OneImpl() { scale = register_parameter("scale", torch::full({1}, 3.0)); }
-    torch::Tensor forward(torch::Tensor x) { return x * scale; }
-    torch::Tensor scale;
-  };
-  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
-  run_threads(2, [&](World& world) {
-    Holder<OneImpl> net, plain;
-    Options options;
-    options.mesh = world.mesh();
-    options.layout = layout;
-    fully_shard(net, options);
-    for (int micro = 0; micro < 3; ++micro) {
-      net->forward(input_of(micro)).sum().backward();
-      plain->forward(input_of(micro)).sum().backward();
-    }
-    check_full_gradients(net, plain);
-  });
-}
-
-TEST_CASE("each unit follows its own flag of synchronisation", "[runtime][gradients]") {
-  run_threads(2, [](World& world) {
-    Line net = make_line(), plain = make_line();
-    Options options;
-    options.mesh = world.mesh();
-    shard_line(net, options);
-    const auto micro = [&](int which) {
-      net->forward(input_of(which)).sum().backward();
-      plain->forward(input_of(which)).sum().backward();
-    };
-    set_requires_gradient_sync(net->stages[0], false);
-    world.communicator()->reset_counts();
-    micro(0);
-    RANK_CHECK(world.communicator()->counts().reduce_scatters == 2);
-    RANK_CHECK(!net->stages[0]->parameters()[0].grad().defined());
-    RANK_CHECK(net->stages[1]->parameters()[0].grad().defined());
-    set_requires_gradient_sync(net->stages[0], true);
-    world.communicator()->reset_counts();
-    micro(1);
-    RANK_CHECK(world.communicator()->counts().reduce_scatters == 3);
-    check_full_gradients(net, plain);
-  });
-}
-
-TEST_CASE("values set while parameters are kept in low precision are used",
-          "[runtime][precision]") {
-  run_threads(2, [](World& world) {
-    Line net = make_line(), plain = make_line();
-    Options options;
-    options.mesh = world.mesh();
-    options.strategy = ShardingStrategy::kShardGradOp;
-    options.mixed_precision.param_dtype = torch::kBFloat16;
-    shard_line(net, options);
-    net->forward(input_of(0));  // kept; no backward comes
-    const auto halve = [](Line& n) {
-      const torch::NoGradGuard no_grad;
-      for (torch::Tensor& param : n->parameters()) param.mul_(0.5);
-    };
-    {
-      const SummonFullParams full(net);
-      halve(net);
-    }
-    halve(plain);
-    const torch::NoGradGuard evaluation;
-    RANK_CHECK(torch::allclose(net->forward(input_of(0)).to(torch::kFloat),
-                               plain->forward(input_of(0)), 2e-2, 2e-2));
-  });
-}
-
 TEST_CASE("streams belong to a tree and are shared inside it", "[runtime][streams]") {
   struct Counting final : StreamFactory {
     std::shared_ptr<StreamFactory> host = host_streams();
@@ -460,24 +263,6 @@ TEST_CASE("streams belong to a tree and are shared inside it", "[runtime][stream
   one->forward(input_of(0)).sum().backward();
   CHECK(streams->made.size() == 4);
   tessera::fsdp::detail::Root::use_streams(nullptr);
-}
-
-TEST_CASE("create_graph is refused by name on every rank", "[runtime][gradients]") {
-  run_threads(2, [](World& world) {
-    Line net = make_line(), plain = make_line();
-    Options options;
-    options.mesh = world.mesh();
-    shard_line(net, options);
-    const std::string message = message_of([&] {
-      net->forward(input_of(0)).sum().backward({}, /*keep_graph=*/true, /*create_graph=*/true);
-    });
-    RANK_CHECK(message.find("create_graph") != std::string::npos, message);
-    World(world).reset();
-    reset(net);
-    net->forward(input_of(0)).sum().backward();
-    plain->forward(input_of(0)).sum().backward();
-    check_full_gradients(net, plain);
-  });
 }
 
 TEST_CASE("a frozen unit with an input that requires grad and is not used", "[runtime][schedule]") {
@@ -521,27 +306,51 @@ TEST_CASE("a frozen unit with an input that requires grad and is not used", "[ru
   });
 }
 
-TEST_CASE("shards of a unit are slices of one buffer and no autograd views",
-          "[runtime][gradients]") {
-  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+TEST_CASE("a first unit that is called twice is gathered for each call and once in backward",
+          "[runtime][schedule]") {
+  struct TwiceImpl : torch::nn::Module {
+    Stage first{nullptr}, last{nullptr};
+    TwiceImpl() {
+      first = register_module("first", Stage("first", nullptr));
+      last = register_module("last", Stage("last", nullptr));
+    }
+    torch::Tensor forward(torch::Tensor x) {
+      return last->forward(first->forward(first->forward(x)));
+    }
+  };
+  Options common;
+  common.forward_prefetch = GENERATE(false, true);
+  common.backward_prefetch =
+      GENERATE(BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone);
+  const bool evaluated_first = GENERATE(false, true);
   run_threads(2, [&](World& world) {
-    Line net = make_line();
-    Options options;
+    const auto make = [] {
+      const std::lock_guard lock(generator_mutex());
+      torch::manual_seed(6);
+      return Holder<TwiceImpl>();
+    };
+    Holder<TwiceImpl> net = make(), plain = make();
+    Options options = common;
     options.mesh = world.mesh();
-    options.layout = layout;
-    shard_line(net, options);
-    net->forward(input_of(0)).sum().backward();
-    const auto params = net->stages[0]->parameters();
-    const auto version = params[1]._version();
-    {
+    fully_shard(net->first, options);
+    fully_shard(net->last, options);
+    fully_shard(net, options);
+    for (int evaluation = 0; evaluated_first && evaluation < 3; ++evaluation) {
       const torch::NoGradGuard no_grad;
-      params[0].add_(1);
+      world.communicator()->reset_counts();
+      RANK_CHECK(torch::allclose(net->forward(input_of(0)), plain->forward(input_of(0))));
+      RANK_CHECK(world.communicator()->counts().all_gathers == 3);
     }
-    for (const torch::Tensor& param : params) {
-      RANK_CHECK(!param.is_view() && !param.grad().is_view());
-      RANK_CHECK(param.storage().data() == params[0].storage().data());
-      RANK_CHECK(param.grad().storage().data() == params[0].grad().storage().data());
+    for (int step = 0; step < 3; ++step) {
+      world.communicator()->reset_counts();
+      net->forward(input_of(step)).square().sum().backward();
+      plain->forward(input_of(step)).square().sum().backward();
+      const CommCounts counts = world.communicator()->counts();
+      RANK_CHECK(counts.all_gathers == 5, fmt::format("{} gathers", counts.all_gathers));
+      RANK_CHECK(counts.reduce_scatters == 2);
+      for (const auto& [name, state] : unit_states(net))
+        RANK_CHECK(state == "(Sharded, Idle, None)", name + state);
     }
-    RANK_CHECK(params[1]._version() == version);
+    check_full_gradients(net, plain);
   });
 }

@@ -308,3 +308,46 @@ TEST_CASE("classes kept in full precision become units that compute in float") {
     CHECK(fsdp::auto_wrap(plain, WrapPolicy::names({}), options) == Names{""});
   }
 }
+
+TEST_CASE("a class kept in full precision changes nobody else's options") {
+  struct BetweenImpl : torch::nn::Module {
+    fsdp::Holder<torch::nn::BatchNorm1dImpl> norm{nullptr}, last{nullptr};
+    fsdp::Holder<torch::nn::LinearImpl> fc{nullptr};
+    std::vector<torch::Dtype> seen;
+    BetweenImpl() {
+      norm = register_module("a_norm", fsdp::Holder<torch::nn::BatchNorm1dImpl>(4));
+      fc = register_module("b_fc", fsdp::Holder<torch::nn::LinearImpl>(4, 4));
+      last = register_module("c_norm", fsdp::Holder<torch::nn::BatchNorm1dImpl>(4));
+    }
+    Tensor forward(Tensor x) {
+      const Tensor a = norm(x), b = fc(a), c = last(b);
+      seen = {norm->weight.scalar_type(), fc->weight.scalar_type(), a.scalar_type(),
+              b.scalar_type(), c.scalar_type()};
+      return c;
+    }
+  };
+  FSDP_MODULE(Between);
+  Between model;
+  // One set of options for all, handed out by reference in whatever order modules are visited.
+  auto shared = std::make_shared<fsdp::Options>(alone());
+  shared->mixed_precision.param_dtype = torch::kBFloat16;
+  shared->mixed_precision.buffer_dtype = torch::kBFloat16;
+  shared->mixed_precision.full_precision_classes = {"torch::nn::BatchNorm*"};
+  const bool by_policy = GENERATE(false, true);
+  const WrapPolicy policy =
+      by_policy ? WrapPolicy([shared](const WrapPolicy::Candidate&, const fsdp::Options&) {
+        return std::optional<fsdp::Options>(*shared);
+      })
+                : WrapPolicy::always();
+  CHECK(fsdp::auto_wrap(model, policy, *shared) == Names{"a_norm", "b_fc", "c_norm", ""});
+  CHECK(shared->mixed_precision.param_dtype == torch::kBFloat16);
+  CHECK(shared->mixed_precision.buffer_dtype == torch::kBFloat16);
+  CHECK(!shared->mixed_precision.output_dtype);
+  CHECK(!shared->mixed_precision.cast_forward_inputs);
+  CHECK(shared->mixed_precision.full_precision_classes.size() == 1);
+  const Tensor y = model(torch::randn({6, 4}));
+  CHECK(model->seen == std::vector<torch::Dtype>{torch::kFloat, torch::kBFloat16, torch::kBFloat16,
+                                                 torch::kBFloat16, torch::kBFloat16});
+  CHECK(model->norm->running_mean.scalar_type() == torch::kFloat);
+  y.sum().backward();
+}

@@ -102,3 +102,43 @@ TEST_CASE("rows of each parameter are cut as chunk does and copies go there and 
     CHECK(torch::equal(back, all));
   }
 }
+
+TEST_CASE("worked examples of flat units, with and without alignment") {
+  using Numels = std::vector<std::int64_t>;
+  // Of each rank: (offset in the shard, elements, first element) of each parameter; absent: none.
+  struct Held {
+    std::int64_t offset, numel, begin;
+  };
+  const auto check = [](const Numels& numels, int shards, std::int64_t align, std::int64_t shard,
+                        const std::vector<std::vector<Held>>& ranks) {
+    std::vector<UnitLayout::Parameter> parameters;
+    for (const std::int64_t n : numels)
+      parameters.push_back({"p" + std::to_string(parameters.size()), {n}});
+    for (int rank = 0; rank < shards; ++rank) {
+      CAPTURE(shards, rank);
+      const auto layout = make_layout(MemoryLayout::kFlat, parameters, shards, rank, align);
+      CHECK(layout->shard_numel() == shard);
+      for (std::size_t p = 0; p < numels.size(); ++p) {
+        const Held& want = ranks[static_cast<std::size_t>(rank)][p];
+        CHECK(layout->shard(p).numel == want.numel);
+        if (want.numel == 0) continue;
+        CHECK(layout->shard(p).offset == want.offset);
+        CHECK(layout->shard(p).begin == want.begin);
+      }
+    }
+  };
+  const Held none{0, 0, 0};
+  check({5, 3, 8}, 2, 4, 10, {{{0, 5, 0}, {8, 2, 0}, none}, {none, {0, 1, 2}, {2, 8, 0}}});
+  check({5, 3, 8}, 3, 4, 7,
+        {{{0, 5, 0}, none, none}, {none, {1, 3, 0}, {5, 2, 0}}, {none, none, {0, 6, 2}}});
+  check({5, 3, 8}, 3, 1, 6,
+        {{{0, 5, 0}, {5, 1, 0}, none}, {none, {0, 2, 1}, {2, 4, 0}}, {none, none, {0, 4, 4}}});
+  check({5, 3, 8}, 5, 1, 4,
+        {{{0, 4, 0}, none, none},
+         {{0, 1, 4}, {1, 3, 0}, none},
+         {none, none, {0, 4, 0}},
+         {none, none, {0, 4, 4}},
+         {none, none, none}});
+  check({5, 3, 8}, 2, 8, 12, {{{0, 5, 0}, {8, 3, 0}, none}, {none, none, {4, 8, 0}}});
+  check({1}, 2, 1, 1, {{{0, 1, 0}}, {none}});
+}

@@ -1,0 +1,140 @@
+// Clipping by the norm of the whole model: over shards, replicas, ignored parameters and parts of
+// the model; and where a norm over all ranks cannot be had.
+#include <fmt/format.h>
+
+#include "tests/fsdp/full_gradients.h"
+#include "tests/fsdp/models.h"
+#include "tests/fsdp/torch_and_catch.h"
+
+using namespace tessera::fsdp;
+using namespace tessera::fsdp::test;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+void backward(Net& net, const Data& data) {
+  torch::mse_loss(net->forward(data.x), data.y).backward();
+}
+
+void check_clipped(Net& net, Net& plain, double p) {
+  const double ours = clip_grad_norm_(net, 0.1, p).item<double>();
+  const double theirs = torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.1, p);
+  RANK_CHECK(ours == Approx(theirs).epsilon(1e-5), fmt::format("{} and {}", ours, theirs));
+  check_full_gradients(net, plain);
+}
+
+}  // namespace
+
+TEST_CASE("clipping gives the whole model's norm", "[runtime][clip]") {
+  const double p = GENERATE(1.0, 2.0, 3.0, kInfinity);
+  const int world_size = GENERATE(1, 2, 4, 8);
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  CAPTURE(p, world_size);
+  run_threads(world_size, [&](World& world) {
+    Net net = make_net(), plain = make_net();
+    Options options;
+    options.mesh = world.mesh();
+    options.layout = layout;
+    shard(net, options);
+    const Data data = make_data();
+    backward(net, data);
+    backward(plain, data);
+    check_clipped(net, plain, p);
+  });
+}
+
+TEST_CASE("replicas count once in the norm", "[runtime][clip]") {
+  const double p = GENERATE(1.0, 2.0, kInfinity);
+  const auto strategy =
+      GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
+  const auto sizes = GENERATE(std::vector<std::int64_t>{2, 2}, std::vector<std::int64_t>{3, 1},
+                              std::vector<std::int64_t>{1, 3}, std::vector<std::int64_t>{3, 2});
+  CAPTURE(p, sizes);
+  run_threads(static_cast<int>(sizes[0] * sizes[1]), [&](World& world) {
+    Net net = make_net(), plain = make_net();
+    Options options;
+    options.mesh = DeviceMesh(world, sizes, {"replicate", "shard"});
+    options.strategy = strategy;
+    shard(net, options);
+    const Data data = make_data();
+    backward(net, data);
+    backward(plain, data);
+    check_clipped(net, plain, p);
+  });
+}
+
+TEST_CASE("replicated and ignored parameters count once in the norm", "[runtime][clip]") {
+  const double p = GENERATE(1.0, 3.0, kInfinity);
+  const bool replicated = GENERATE(false, true);
+  run_threads(3, [&](World& world) {
+    Net net = make_net(), plain = make_net();
+    Options options;
+    options.mesh = world.mesh();
+    if (replicated)
+      options.strategy = ShardingStrategy::kNoShard;
+    else
+      options.ignored_parameters = {net->head->weight, net->blocks[1]->a->bias};
+    shard(net, options);
+    const Data data = make_data();
+    backward(net, data);
+    backward(plain, data);
+    check_clipped(net, plain, p);
+    // What no unit owns is clipped too.
+    RANK_CHECK(replicated ||
+               torch::allclose(net->head->weight.grad(), plain->head->weight.grad(), 1e-5, 1e-6));
+  });
+}
+
+TEST_CASE("a part of the model is clipped by its own norm", "[runtime][clip]") {
+  run_threads(2, [](World& world) {
+    Net net = make_net(), plain = make_net();
+    Options options;
+    options.mesh = world.mesh();
+    shard(net, options);
+    const Data data = make_data();
+    backward(net, data);
+    backward(plain, data);
+    const double ours = clip_grad_norm_(net->blocks[1], 0.01).item<double>();
+    const double theirs = torch::nn::utils::clip_grad_norm_(plain->blocks[1]->parameters(), 0.01);
+    RANK_CHECK(ours == Approx(theirs).epsilon(1e-5));
+    check_full_gradients(net, plain);
+  });
+}
+
+TEST_CASE("without any gradient clipping fails on every rank - with one anywhere on none",
+          "[runtime][clip]") {
+  run_threads(3, [](World& world) {
+    Net net = make_net();
+    Options options;
+    options.mesh = world.mesh();
+    shard(net, options);
+    const std::string message = message_of([&] { clip_grad_norm_(net, 1.0); });
+    RANK_CHECK(message.find("no rank has a gradient") != std::string::npos, message);
+    // Two elements of a bias lie on one rank alone; the gradients of all others are gone.
+    backward(net, make_data());
+    const auto named = net->named_parameters();
+    for (const auto& param : named)
+      if (param.key() != "head.bias") param.value().mutable_grad().reset();
+    const double mine = named["head.bias"].grad().square().sum().item<double>();
+    torch::Tensor all = torch::full({1}, mine, torch::kDouble);
+    world.communicator()->all_reduce(all, Reduce::kSum, {});
+    RANK_CHECK(clip_grad_norm_(net, 100.0).item<double>() ==
+               Approx(std::sqrt(all.item<double>())).epsilon(1e-5));
+  });
+}
+
+TEST_CASE("units over other groups of ranks are not clipped together", "[runtime][clip]") {
+  run_threads(4, [](World& world) {
+    Net net = make_net(2);
+    Options options, inner;
+    options.mesh = world.mesh();
+    inner.mesh = DeviceMesh(world, {2, 2}, {"pair", "in_pair"}).sub(1);
+    fully_shard(net->blocks[0], inner);
+    fully_shard(net, options);
+    backward(net, make_data());
+    const std::string message = message_of([&] { clip_grad_norm_(net, 1.0); });
+    RANK_CHECK(message.find("blocks0") != std::string::npos, message);
+    RANK_CHECK(message.find("another group") != std::string::npos, message);
+  });
+}
