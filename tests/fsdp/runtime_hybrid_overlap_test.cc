@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
-#include <thread>
 
 #include "fsdp_core/runtime/root.h"
 #include "fsdp_core/stream/stream.h"
@@ -18,41 +18,67 @@ using namespace tessera::fsdp::test;
 
 namespace {
 
-/// Work of one stream begins late.
-class SlowStream final : public Stream {
+/// An all-reduce begins when the reduce-scatter after its own has, or there is none to come.
+class Gate {
  public:
-  SlowStream(std::shared_ptr<Stream> inner, std::chrono::milliseconds delay)
-      : Stream(inner->name(), /*immediate=*/false), inner_(std::move(inner)), delay_(delay) {}
+  void close(int scatters) {
+    const std::lock_guard lock(mutex_);
+    scatters_ = scatters;
+    begun_ = passed_ = 0;
+  }
+  void scatter_begins() {
+    const std::lock_guard lock(mutex_);
+    ++begun_;
+    changed_.notify_all();
+  }
+  void pass() {
+    std::unique_lock lock(mutex_);
+    ++passed_;
+    const int wanted = std::min(passed_ + 1, scatters_);
+    changed_.wait_for(lock, std::chrono::seconds(5), [&] { return begun_ >= wanted; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int scatters_ = 0, begun_ = 0, passed_ = 0;
+};
+
+class GatedStream final : public Stream {
+ public:
+  GatedStream(std::shared_ptr<Stream> inner, Gate& gate)
+      : Stream(inner->name(), /*immediate=*/false), inner_(std::move(inner)), gate_(gate) {}
   Event record() override { return inner_->record(); }
   void wait(const Event& event) override { inner_->wait(event); }
 
  private:
   void launch(std::function<void()> work, const Communicator* comm) override {
+    if (comm == nullptr) return inner_->run(std::move(work));
     inner_->run(
-        [work = std::move(work), delay = delay_] {
-          std::this_thread::sleep_for(delay);
+        [work = std::move(work), &gate = gate_] {
+          gate.pass();
           work();
         },
         comm);
   }
   std::shared_ptr<Stream> inner_;
-  std::chrono::milliseconds delay_;
+  Gate& gate_;
 };
 
-class SlowAllReduce final : public StreamFactory {
+class GatedAllReduce final : public StreamFactory {
  public:
-  explicit SlowAllReduce(std::chrono::milliseconds delay) : delay_(delay) {}
+  explicit GatedAllReduce(Gate& gate) : gate_(gate) {}
   std::shared_ptr<Stream> compute() override { return inner_->compute(); }
   std::shared_ptr<Stream> make(std::string name, bool high_priority) override {
-    const bool slow = name == "all-reduce";
+    const bool gated = name == "all-reduce";
     auto stream = inner_->make(std::move(name), high_priority);
-    if (!slow) return stream;
-    return std::make_shared<SlowStream>(std::move(stream), delay_);
+    if (!gated) return stream;
+    return std::make_shared<GatedStream>(std::move(stream), gate_);
   }
 
  private:
   std::shared_ptr<StreamFactory> inner_ = simulated_streams(1, 0);
-  std::chrono::milliseconds delay_;
+  Gate& gate_;
 };
 
 }  // namespace
@@ -63,8 +89,8 @@ TEST_CASE("the next unit is reduce-scattered while one is all-reduced and one wa
       GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
   std::string order;
   run_threads(4, [&](World& world) {
-    tessera::fsdp::detail::Root::use_streams(
-        std::make_shared<SlowAllReduce>(std::chrono::milliseconds(60)));
+    Gate gate;
+    tessera::fsdp::detail::Root::use_streams(std::make_shared<GatedAllReduce>(gate));
     Net net = make_net(3), plain = make_net(3);
     Options options;
     options.mesh = DeviceMesh(world, {2, 2}, {"replicate", "shard"});
@@ -81,8 +107,10 @@ TEST_CASE("the next unit is reduce-scattered while one is all-reduced and one wa
         if (record.phase == CommPhase::kCheck) return;
         if (record.op != CommOp::kReduceScatter && record.op != CommOp::kAllReduce) return;
         const std::lock_guard lock(mutex);
+        if (record.op == CommOp::kReduceScatter) gate.scatter_begins();
         log += fmt::format("{}({}) ", record.op == CommOp::kAllReduce ? "AR" : "RS", record.unit);
       });
+    gate.close(4);
     torch::mse_loss(net->forward(data.x), data.y).backward();
     torch::mse_loss(plain->forward(data.x), data.y).backward();
     for (const auto& group : groups) group->observe({});
