@@ -115,6 +115,7 @@ std::shared_ptr<World::Impl> join(const Launch& launch, const WorldOptions& opti
   auto impl = std::make_shared<World::Impl>(launch.rank, launch.size, launch.local_rank,
                                             options.timeout, std::move(transport));
   impl->trace_folder = options.trace_folder;
+  impl->side_group();
   return impl;
 }
 

@@ -47,6 +47,11 @@ class StoreTransport final : public Transport {
     return make_gloo(identity, generation, link_);
   }
 
+  std::shared_ptr<Communicator> make_on_hosts(const Communicator::Identity& identity,
+                                              std::uint64_t generation) override {
+    return make_gloo(identity, generation, link_);
+  }
+
   void meet(std::uint64_t generation) override {
     std::vector<int> ranks(size_);
     std::iota(ranks.begin(), ranks.end(), 0);

@@ -16,6 +16,11 @@ class Transport {
   /// This rank's end of a group of several ranks. May wait for the others to join.
   virtual std::shared_ptr<Communicator> make(const Communicator::Identity& identity,
                                              std::uint64_t generation) = 0;
+  /// The same for messages between hosts (names, sizes, statuses), which need no device.
+  virtual std::shared_ptr<Communicator> make_on_hosts(const Communicator::Identity& identity,
+                                                      std::uint64_t generation) {
+    return make(identity, generation);
+  }
   /// The groups of one rank alone.
   virtual std::shared_ptr<Communicator> make_alone(const Communicator::Identity& identity);
   /// All ranks of the world come to `generation`; throws naming those that do not.

@@ -133,13 +133,16 @@ std::shared_ptr<Communicator> World::Impl::group(const std::vector<int>& global_
 
 std::shared_ptr<Communicator> World::Impl::side_group() {
   const std::lock_guard lock(side_mutex);
-  if (!side) side = transport->make({"save and load", rank, all_ranks(size)}, side_generation);
+  if (!side)
+    side = transport->make_on_hosts({"save and load", rank, all_ranks(size)}, side_generation);
   return side;
 }
 
 std::shared_ptr<Communicator> World::Impl::background_group() {
+  // A rank that is gone shows here at once; who connects to it waits until the timeout.
+  side_group()->barrier({"save and load", CommPhase::kSetup});
   const std::lock_guard lock(side_mutex);
-  auto made = transport->make(
+  auto made = transport->make_on_hosts(
       {fmt::format("save in the background {}", ++background_count), rank, all_ranks(size)},
       side_generation);
   std::erase_if(background, [](const auto& group) { return group.expired(); });
@@ -148,16 +151,21 @@ std::shared_ptr<Communicator> World::Impl::background_group() {
 }
 
 void World::Impl::reset() {
-  const std::scoped_lock lock(groups_mutex, side_mutex);
-  for (const auto& [ranks_of_group, group] : groups) group->abort("the world was reset");
-  if (side) side->abort("the world was reset");
-  for (const auto& weak : background)
-    if (const auto group = weak.lock()) group->abort("the world was reset");
-  background.clear();
-  groups.clear();
-  side.reset();
-  side_generation = ++generation;
-  transport->meet(generation);
+  bool had_side = false;
+  {
+    const std::scoped_lock lock(groups_mutex, side_mutex);
+    for (const auto& [ranks_of_group, group] : groups) group->abort("the world was reset");
+    if (side) side->abort("the world was reset");
+    for (const auto& weak : background)
+      if (const auto group = weak.lock()) group->abort("the world was reset");
+    background.clear();
+    groups.clear();
+    had_side = side != nullptr;
+    side.reset();
+    side_generation = ++generation;
+    transport->meet(generation);
+  }
+  if (had_side) side_group();
 }
 
 World::World() : impl_(std::make_shared<Impl>(0, 1, 0, WorldOptions{}.timeout, fake_transport())) {}

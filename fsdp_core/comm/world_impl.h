@@ -16,7 +16,8 @@ struct World::Impl {
   ~Impl();
 
   std::shared_ptr<Communicator> group(const std::vector<int>& global_ranks);
-  /// The group that only `ranks()` talks through, so that a save may run beside training.
+  /// The group that only `ranks()` talks through, so that a save may run beside training. Made when
+  /// processes meet: connected, it fails at once when one of them dies before its first save.
   std::shared_ptr<Communicator> side_group();
   /// Another one like it, for a save that goes on in the background. Collective.
   std::shared_ptr<Communicator> background_group();
