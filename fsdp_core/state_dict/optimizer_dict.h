@@ -70,13 +70,16 @@ class OptimizerDict {
     std::optional<double> step;  // stored as a value
   };
 
-  /// Keeps the first error of `f` for check().
-  void defer(const std::function<void()>& f);
+  /// Keeps the first error of `f`, as one of `where`, for check().
+  void defer(const std::string& where, const std::function<void()>& f);
   State* state_of(const OptimizerMember& member) const {
     return fsdp::state_of(optimizer_, member);
   }
   bool is_replicated(const StateLeaf& leaf) const;
   Path state_path(const std::string& fqn, const std::string& leaf) const;
+  std::string state_name(const std::string& fqn) const {
+    return dotted({key_item(root_), key_item("state"), key_item(fqn)});
+  }
   void add(LiveState& state, Path path, LiveTensor tensor) const;
   void add_value(LiveState& state, Path path, Value value) const;
   /// Entry `fqn` of `leaf`, of which `tensors` are the parts. Returns its name.

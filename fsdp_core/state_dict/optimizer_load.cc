@@ -11,9 +11,9 @@
 
 namespace tessera::fsdp {
 
-void OptimizerDict::defer(const std::function<void()>& f) {
+void OptimizerDict::defer(const std::string& where, const std::function<void()>& f) {
   try {
-    f();
+    in_tensor(where, f);
   } catch (const Error&) {
     if (!deferred_) deferred_ = std::current_exception();
   }
@@ -33,7 +33,9 @@ void OptimizerDict::expect(LiveState& state, const Manifest& stored) {
     return !entry.path.empty() && is_key(entry.path[0], root_);
   });
   for (const OptimizerEntry& entry : entries_) expect_entry(state, entry, stored, *optim);
-  groups_.expect(state, stored, *optim, [&](const std::function<void()>& f) { defer(f); });
+  groups_.expect(state, stored, *optim, [&](const std::function<void()>& f) {
+    defer(dotted({key_item(root_), key_item("param_groups")}), f);
+  });
 }
 
 /// Asked for, so that it is listed as missing.
@@ -59,7 +61,8 @@ void OptimizerDict::expect_entry(LiveState& state, const OptimizerEntry& entry,
   pending.entry = &entry;
   expect_leaves(state, pending, stored, *parameter);
   pending.drop = pending.leaves.empty();
-  if (table_.step) defer([&] { expect_step(state, pending, stored, *parameter); });
+  if (table_.step)
+    defer(state_name(parameter->fqn), [&] { expect_step(state, pending, stored, *parameter); });
   pending_.push_back(std::move(pending));
 }
 
@@ -85,7 +88,7 @@ void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Mani
     pending.leaves.push_back(add_leaf(state, *pending.entry, parameter.fqn, leaf, into, false));
   }
   if (missing.empty() || pending.leaves.empty()) return;
-  defer([&] {
+  defer(state_name(parameter.fqn), [&] {
     fail(Code::kCorrupt,
          fmt::format("the checkpoint has only a part of the optimizer's state of \"{}\": \"{}\" is "
                      "there, \"{}\" is not",
