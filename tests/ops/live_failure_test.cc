@@ -185,7 +185,7 @@ TEST_CASE("a rank that dies at any call of a save: survivors report, the old che
   CHECK(deaths >= 6);
 }
 
-TEST_CASE("a rank that dies at any call of a load: survivors report") {
+TEST_CASE("a rank that dies at any call of a load: survivors report, the checkpoint stays") {
   MemoryFileSystem fs;
   save_value(fs, 1);
   int deaths = 0;
@@ -195,10 +195,13 @@ TEST_CASE("a rank that dies at any call of a load: survivors report") {
     std::vector<std::string> thrown;
     std::vector<std::unique_ptr<Memory>> memory;
     for (int r = 0; r < kRanks; ++r) memory.push_back(std::make_unique<Memory>(r));
+    const auto start = std::chrono::steady_clock::now();
     const bool died = with_death(at, thrown, [&](RankGroup& ranks) {
       load("/run/a", memory[static_cast<std::size_t>(ranks.rank())]->state(), ranks,
            policy_for(fs));
     });
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
+    CHECK(saved_value(fs) == 1);
     if (!died) {
       require_quiet(thrown);
       break;

@@ -135,26 +135,68 @@ TEST_CASE("a rank killed at any step of a save: survivors report, old or new is 
   CHECK(entries == 1);
 }
 
-TEST_CASE("a rank killed at any step of a load: survivors report") {
+TEST_CASE("a rank killed at any step of a load: survivors report, the checkpoint stays") {
   const Folder folder;
   const std::string path = folder / "a";
   const auto first = in_processes(kProcesses, [&](RankGroup& ranks) {
     save(path, Rows(ranks.rank(), 1).state(), ranks, replacing(nullptr));
   });
   for (const RankEnd& end : first) REQUIRE(end.thrown == "");
-  int kills = 0;
+  for (const int victim : {0, 1}) {
+    int kills = 0;
+    for (int at = 1;; ++at) {
+      INFO("rank " << victim << ", operation " << at);
+      REQUIRE(at < 500);
+      const bool died = killed(victim, at, [&](RankGroup& ranks, FileSystem& fs) {
+        Rows rows(ranks.rank(), 0);
+        LoadPolicy policy;
+        policy.file_system = &fs;
+        try {
+          load(path, rows.state(), ranks, policy);
+        } catch (const Error&) {
+          if (rows.memory != std::vector<float>(5000, 0)) throw std::runtime_error("half loaded");
+          throw;
+        }
+        if (rows.memory != std::vector<float>(5000, 1)) throw std::runtime_error("other bytes");
+      });
+      if (!died) break;
+      ++kills;
+    }
+    CHECK(kills >= 6);
+    CHECK(content(path) == 1);
+  }
+}
+
+TEST_CASE("rank 0 killed at any step of a save that moves the pointer: it names a whole one") {
+  const Folder folder;
+  const std::string run = folder / "run";
+  const auto save_step = [&](int step, RankGroup& ranks, FileSystem* fs) {
+    SaveOptions options = replacing(fs);
+    options.update_latest = true;
+    options.keep_last = 1;
+    save(run + "/step_" + std::to_string(step),
+         Rows(ranks.rank(), static_cast<float>(step)).state(), ranks, options);
+  };
+  int kills = 0, old = 0;
   for (int at = 1;; ++at) {
     INFO("operation " << at);
     REQUIRE(at < 500);
-    const bool died = killed(1, at, [&](RankGroup& ranks, FileSystem& fs) {
-      Rows rows(ranks.rank(), 0);
-      LoadPolicy policy;
-      policy.file_system = &fs;
-      load(path, rows.state(), ranks, policy);
-      if (rows.memory != std::vector<float>(5000, 1)) throw std::runtime_error("other bytes");
-    });
-    if (!died) break;
+    std::filesystem::remove_all(run);
+    const auto first =
+        in_processes(kProcesses, [&](RankGroup& ranks) { save_step(1, ranks, nullptr); });
+    for (const RankEnd& end : first) REQUIRE(end.thrown == "");
+    const bool died =
+        killed(0, at, [&](RankGroup& ranks, FileSystem& fs) { save_step(2, ranks, &fs); });
+    const float named = content(run);  // follows `latest`
+    if (!died) {
+      CHECK(named == 2);
+      CHECK_FALSE(std::filesystem::exists(run + "/step_1"));
+      break;
+    }
     ++kills;
+    old += named == 1;
+    CHECK((named == 1 || named == 2));
   }
-  CHECK(kills >= 6);
+  CHECK(old >= 10);         // before the pointer moved
+  CHECK(kills - old >= 5);  // while the old one was removed
 }
