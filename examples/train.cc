@@ -1,10 +1,13 @@
 // Trains a small character-level transformer on text files, fully sharded over however many
-// processes there are; saves, stops, and goes on from a checkpoint on any other number of them.
+// processes there are; saves in the background, stops, and goes on on any other number of them.
 //
 //   train FILE...                                         one process
-//   train --processes 4 --stop-at 30 --save DIR FILE...   four, which stop half way
-//   train --processes 2 --resume DIR --svg OUT FILE...    two go on from there
+//   train --processes 4 --save RUN --stop-at 30 FILE...   four, which stop half way
+//   train --processes 2 --resume RUN --svg OUT FILE...    two go on from there
 //   RANK=.. WORLD_SIZE=.. MASTER_ADDR=.. MASTER_PORT=.. train FILE...    as torchrun starts them
+//
+// RUN gets a checkpoint every --save-every steps (10) and at the end: RUN/step_10, RUN/step_20, ..;
+// RUN/latest names the newest, and the two newest stay.
 //
 // The global batch and the initial values depend on the step and the parameter alone, not on the
 // number of processes: the loss curve is the same for any, stopped or not. It travels in the
@@ -100,13 +103,13 @@ struct Arguments {
   std::vector<std::string> files;
   std::string save, resume, svg;
   int processes = 1;
-  std::int64_t steps = kSteps, stop_at = -1;
+  std::int64_t steps = kSteps, stop_at = -1, save_every = 10;
 };
 
 [[noreturn]] void usage(const std::string& what) {
   tessera::fail(tessera::Code::kInvalidArgument, what,
-                "train [--processes N] [--steps N] [--stop-at STEP] [--save DIR] [--resume DIR] "
-                "[--svg FILE] FILE...");
+                "train [--processes N] [--steps N] [--stop-at STEP] [--save RUN] "
+                "[--save-every STEPS] [--resume RUN] [--svg FILE] FILE...");
 }
 
 Arguments parse(int argc, char** argv) {
@@ -137,6 +140,8 @@ Arguments parse(int argc, char** argv) {
       out.steps = number();
     else if (flag == "--stop-at")
       out.stop_at = number();
+    else if (flag == "--save-every")
+      out.save_every = std::max(1L, number());
     else
       usage("unknown flag " + flag);
   }
@@ -149,31 +154,32 @@ struct Curve {
   std::vector<std::int64_t> starts;
 
   void print() const {
-    constexpr int kRows = 12, kColumns = 72;
+    constexpr std::size_t kRows = 12, kMostColumns = 72;
     if (losses.empty()) return;
     const auto [low, high] = std::ranges::minmax(losses);
-    std::vector<std::string> rows(kRows, std::string(kColumns, ' '));
-    const auto column = [&](std::size_t step) {
-      return step * (kColumns - 1) / std::max<std::size_t>(1, losses.size() - 1);
-    };
+    const std::size_t columns = std::min(losses.size(), kMostColumns);
+    std::vector<std::string> rows(kRows, std::string(columns, ' '));
+    const auto column = [&](std::size_t step) { return step * columns / losses.size(); };
     for (const std::int64_t start : starts)
-      if (start > 0)
+      if (start > 0 && start < static_cast<std::int64_t>(losses.size()))
         for (std::string& row : rows) row[column(static_cast<std::size_t>(start))] = ':';
     for (std::size_t step = 0; step < losses.size(); ++step) {
       const double height = high > low ? (high - losses[step]) / (high - low) : 0;
       rows[static_cast<std::size_t>(height * (kRows - 1))][column(step)] = '*';
     }
-    for (int row = 0; row < kRows; ++row) {
-      const double label = high - (high - low) * row / (kRows - 1);
-      std::printf("%7.3f |%s\n", label, rows[static_cast<std::size_t>(row)].c_str());
-    }
-    std::printf("        +%s\n         step 0 to %zu%s\n", std::string(kColumns, '-').c_str(),
-                losses.size() - 1, starts.size() > 1 ? "; ':' where training was resumed" : "");
+    for (std::size_t row = 0; row < kRows; ++row)
+      std::printf("%7.3f |%s\n", high - (high - low) * double(row) / (kRows - 1),
+                  rows[row].c_str());
+    std::printf("        +%s\n         loss of steps 1 to %zu%s\n",
+                std::string(columns, '-').c_str(), losses.size(),
+                starts.size() > 1 ? "; ':' where training was resumed" : "");
   }
 
   void draw(const std::string& path) const {
+    if (losses.empty()) return;
     constexpr double kWidth = 640, kHeight = 320, kMargin = 40;
     std::ofstream out(path);
+    out.precision(4);
     const auto [low, high] = std::ranges::minmax(losses);
     const auto x = [&](double step) {
       return kMargin + step * (kWidth - 2 * kMargin) /
@@ -193,7 +199,7 @@ struct Curve {
     for (std::size_t step = 0; step < losses.size(); ++step)
       out << x(static_cast<double>(step)) << ',' << y(losses[step]) << ' ';
     out << "'/>\n<text x='4' y='44'>" << high << "</text>\n<text x='4' y='284'>" << low
-        << "</text>\n<text x='270' y='312'>loss by step, 0 to " << losses.size() - 1
+        << "</text>\n<text x='250' y='312'>loss of steps 1 to " << losses.size()
         << "</text>\n</svg>\n";
     if (!out) tessera::fail(tessera::Code::kIo, "cannot write " + path);
   }
@@ -210,6 +216,18 @@ tessera::LiveState state_of(Transformer& model, fsdp::FusedAdamW& optimizer, con
   return state;
 }
 
+/// In the background, beside the steps that follow. It copies what it saves while the next forward
+/// and backward only read it: finish_snapshot() stands before the step that changes it.
+tessera::PendingSave save(const std::string& run, std::int64_t step,
+                          const tessera::LiveState& state, fsdp::World& world) {
+  tessera::SaveOptions options;
+  options.snapshot = tessera::SnapshotTiming::kLazy;
+  options.update_latest = true;  // `latest` names it once it is whole
+  options.keep_last = 2;
+  options.force = true;  // a run that went back writes its steps again
+  return tessera::save_async(run + "/step_" + std::to_string(step), state, world.ranks(), options);
+}
+
 Curve resume(const std::string& path, Transformer& model, fsdp::FusedAdamW& optimizer,
              fsdp::World& world) {
   const tessera::LoadResult result =
@@ -224,18 +242,21 @@ Curve resume(const std::string& path, Transformer& model, fsdp::FusedAdamW& opti
         curve.starts.push_back(start.as_int());
   }
   if (world.rank() == 0)
-    std::printf("resumed %s at step %zu: %zu tensors in %.2f s\n", path.c_str(),
-                curve.losses.size(), result.loaded.size(), result.seconds);
+    std::printf("resumed %s after step %zu, on %d processes, in %.2f s\n", result.path.c_str(),
+                curve.losses.size(), world.size(), result.seconds);
   return curve;
 }
 
-void progress(std::int64_t step, std::int64_t end, double loss, double per_second) {
-  if (isatty(STDOUT_FILENO) == 0 && step % 10 != 0 && step + 1 != end) return;
-  std::printf("%sstep %3lld of %lld  loss %.4f  %5.1f steps/s  %-40s%s",
-              isatty(STDOUT_FILENO) != 0 ? "\r" : "", static_cast<long long>(step + 1),
-              static_cast<long long>(end), loss, per_second,
-              std::string(static_cast<std::size_t>(std::clamp(loss, 0.0, 8.0) * 5), '#').c_str(),
-              isatty(STDOUT_FILENO) != 0 && step + 1 != end ? "" : "\n");
+/// One line that is written over; where nobody watches, every tenth and the last.
+void progress(std::int64_t done, std::int64_t end, double loss, double per_second) {
+  constexpr std::int64_t kWidth = 30;
+  const bool watched = isatty(STDOUT_FILENO) != 0;
+  if (!watched && done % 10 != 0 && done != end) return;
+  std::string bar(static_cast<std::size_t>(done * kWidth / end), '#');
+  bar.resize(kWidth, '.');
+  std::printf("%sstep %3lld of %lld [%s] loss %.4f  %5.1f steps/s%s", watched ? "\r" : "",
+              static_cast<long long>(done), static_cast<long long>(end), bar.c_str(), loss,
+              per_second, watched && done != end ? "   " : "\n");
   std::fflush(stdout);
 }
 
@@ -260,6 +281,7 @@ void train(const Arguments& arguments, const std::string& text) {
   curve.starts.push_back(first);
   const auto began = std::chrono::steady_clock::now();
   const std::int64_t rows = kBatch / world.size();
+  tessera::PendingSave pending;
   for (std::int64_t step = first; step < end; ++step) {
     auto inputs = torch::empty({rows, kContext}, torch::kLong),
          targets = torch::empty({rows, kContext}, torch::kLong);
@@ -270,20 +292,23 @@ void train(const Arguments& arguments, const std::string& text) {
         torch::cross_entropy_loss(model->forward(inputs).view({-1, 256}), targets.view({-1}));
     loss.backward();
     fsdp::clip_grad_norm_(model, 1.0);
+    pending.finish_snapshot();
     optimizer.step();
     auto mean = loss.detach().reshape({1});
     if (world.size() > 1) world.communicator()->all_reduce(mean, fsdp::Reduce::kAverage, {});
     curve.losses.push_back(mean.item<double>());
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - began;
     if (world.rank() == 0)
-      progress(step, end, curve.losses.back(), double(step - first + 1) / spent.count());
+      progress(step + 1, end, curve.losses.back(), double(step - first + 1) / spent.count());
+    if (!arguments.save.empty() && ((step + 1) % arguments.save_every == 0 || step + 1 == end))
+      pending = save(arguments.save, step + 1, state_of(model, optimizer, curve), world);
   }
-  if (!arguments.save.empty()) {
-    const tessera::SaveReport report =
-        tessera::save(arguments.save, state_of(model, optimizer, curve), world.ranks());
+  if (!arguments.save.empty() && first < end) {
+    const tessera::SaveReport report = pending.wait();
     if (world.rank() == 0)
-      std::printf("saved %s: %.1f MB by %d processes in %.2f s\n", arguments.save.c_str(),
-                  static_cast<double>(report.total_bytes) / 1e6, world.size(), report.seconds);
+      std::printf("saved %s/step_%lld: %.1f MB by %d processes in %.2f s\n", arguments.save.c_str(),
+                  static_cast<long long>(end), static_cast<double>(report.total_bytes) / 1e6,
+                  world.size(), report.seconds);
   }
   if (world.rank() != 0) return;
   if (end == arguments.steps) curve.print();
