@@ -6,9 +6,9 @@
 //
 // Two kinds of use, apart or together:
 //
-//   parts       the parameters are themselves parts of larger tensors, on ranks beside those that
-//   the
-//               unit shards over: mesh() and sharded_dim(). See tensor_parallel.h.
+//   parts       the parameters are themselves parts of larger tensors, on ranks beside those
+//               that the unit shards over: mesh() and sharded_dim(). See
+//               tensor_parallel.h.
 //                   ranks of a 2-D mesh {data, tensor}:   the unit shards over "data",
 //                                                         extension->mesh() is "tensor"
 //   transforms  checkpoints hold something else than the parameter: three tensors of a fused one, a
@@ -18,9 +18,9 @@
 //
 //   pre-flatten       the parameter that the module has when fully_shard is called is what is
 //                     flattened; DTensors, which have to become local tensors first, do not exist
-//   chunk,            how a value is cut follows from the unit's layout, its mesh and
-//   sharded_dim(): chunk as DTensor  state dicts emit that without moving data; transformed values
-//   are cut in rows gather            is the unit's own collective, on the ranks of its mesh
+//   chunk, chunk as   how a value is cut follows from the unit's layout, its mesh and
+//   DTensor           sharded_dim(), and moves no data; transformed values are cut in rows
+//   gather            is the unit's own collective, on the ranks of its mesh
 #include <ATen/core/Tensor.h>
 #include <tessera/fsdp/device_mesh.h>
 

@@ -13,8 +13,8 @@
 //   kSharded   what this rank holds, without moving tensor data: a flat unit's shards as ranges of
 //              each parameter's ravel, a per-parameter unit's as rows; the rest whole on every rank
 //   kFull      plain tensors in host memory, gathered one at a time, as they are now: on every
-//   rank,
-//              or (rank0_only) on the units' first one; collective over the units' ranks
+//              rank, or (rank0_only) on the units' first one; collective over the units'
+//              ranks
 //   kLocal     `<unit>._flat_param` per flat parameter, as it lies, beside what is not sharded, and
 //              the optimizer's state of it alike; loads into the same units on any number of ranks
 //
