@@ -133,7 +133,7 @@ void OrderCheck::compare_digest(Communicator& comm, const Units& units) {
 OrderCheck::Channel& OrderCheck::channel(Communicator& comm) {
   for (Channel& known : channels_)
     if (known.comm == &comm) return known;
-  return channels_.emplace_back(Channel{.comm = &comm});
+  return channels_.emplace_back(Channel{.comm = &comm, .steps = {}});
 }
 
 void OrderCheck::before_gather(Unit& unit, CommPhase phase) {

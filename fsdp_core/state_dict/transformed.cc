@@ -45,10 +45,6 @@ std::vector<StoredPart> stored_parts(const ModelTensor& tensor, const at::Tensor
   return parts;
 }
 
-std::vector<std::int64_t> sizes_of(const Shape& shape) {
-  return {shape.extents().begin(), shape.extents().end()};
-}
-
 }  // namespace
 
 bool is_transformed(const ModelTensor& tensor) {

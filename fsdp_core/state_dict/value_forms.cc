@@ -36,9 +36,9 @@ ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options, bo
     for (Placement& placement : form.placements)
       if (placement == Placement::shard(0) && dim == 0 && parts > 1)
         placement = Placement::strided_shard(0, parts);
-    std::vector<MeshDim> dims = form.mesh.dims();
-    dims.push_back(beside->mesh().dims().front());
-    form.mesh = Mesh(std::move(dims));
+    std::vector<MeshDim> all = form.mesh.dims();
+    all.push_back(beside->mesh().dims().front());
+    form.mesh = Mesh(std::move(all));
     form.placements.push_back(dim ? Placement::shard(*dim) : Placement::replicate());
   }
   return form;
