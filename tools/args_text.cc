@@ -147,8 +147,7 @@ CommandText convert_text() {
        {"ckpt-convert run/step-1000 hub --to hf --as-index=base --dtype as-index",
         "in the files and types of the model it began from"},
        {"ckpt-convert run/step-1000 full.pt", "one torch.save file"},
-       {"ckpt-convert full.pt sharded --to torch-dcp --world-size 8", "sharded over 8 ranks"},
-       {"ckpt-convert run/step-1000 out.safetensors --dry-run", "files, bytes and memory first"}}};
+       {"ckpt-convert full.pt sharded --to torch-dcp --world-size 8", "sharded over 8 ranks"}}};
 }
 
 }  // namespace

@@ -86,12 +86,12 @@ CommandResult run_command(const std::vector<std::string>& words, const CommandOp
   const auto seconds = [&start] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
+  if (options.close_stdout) Pipe::close_end(out.read);  // before anybody can write
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("fork failed");
   if (pid == 0) become(words, environment, options.directory, out.write, err.write);
   Pipe::close_end(out.write);
   Pipe::close_end(err.write);
-  if (options.close_stdout) Pipe::close_end(out.read);
 
   CommandResult result;
   bool out_open = out.read >= 0, err_open = true;
