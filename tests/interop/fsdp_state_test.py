@@ -1,5 +1,5 @@
-"""Both directions with real PyTorch: a checkpoint of FSDP2 is resumed by the C++ runtime, and one of the C++ runtime by FSDP2; the
-next 3 AdamW steps agree with the writer's own to 1e-6, on 2 and 4 ranks, flat and per parameter."""
+"""Both directions with real PyTorch: a checkpoint that FSDP2 wrote on 2 or 4 processes is resumed by the C++ runtime, and one of the C++
+runtime by FSDP2; the next 3 AdamW steps agree with the writer's own to 1e-6, flat and per parameter."""
 import os, subprocess, sys, tempfile
 from support import SAMPLES, done
 import torch
@@ -9,10 +9,12 @@ PEER = os.environ["TESSERA_STATE_TESTS"]
 
 
 def resume(rank, world, sources, seed, folder):
-    from dcp_cases import build, restore, state
+    from dcp_cases import build, dcp, restore, state
     for number, source in enumerate(sources):
         m, opt, _ = build(VISIBLE, world, "fsdp")
         restore(m, opt, source)
+        if number == 0:
+            dcp.save(state(m, opt), checkpoint_id=os.path.join(folder, "written"))
         train(m, opt, dict(VISIBLE, seed=seed), 3, rank)
         full = flatten(state(m, opt, full_state_dict=True, cpu_offload=True))
         if rank == 0:
@@ -49,9 +51,11 @@ if __name__ == "__main__":
     source, compared = str(SAMPLES / "dcp/fsdp2_w4/checkpoint"), 0
     for world, layout in ((2, "flat"), (2, "rows"), (4, "flat")):
         with tempfile.TemporaryDirectory() as d:
-            first, second = os.path.join(d, "first"), os.path.join(d, "second")
+            first, second, third, written = (os.path.join(d, name) for name in ("first", "second", "third", "written"))
             cpp_resumes(world, layout, source, 77, first, second)
             theirs, ours = python_resumes(world, (source, first), 77, d)
-            compared += compare(f"PyTorch's, resumed here on {world}, {layout}", tensors_of(first, d), theirs)
+            cpp_resumes(world, layout, written, 77, third)
+            for path, writers in ((first, 4), (third, world)):
+                compared += compare(f"PyTorch's of {writers}, resumed here on {world}, {layout}", tensors_of(path, d), theirs)
             compared += compare(f"ours on {world}, {layout}, resumed by PyTorch", tensors_of(second, d), ours)
     done(compared, "tensors within 1e-6 after 3 resumed AdamW steps, in both directions, on 2 and 4 ranks")
