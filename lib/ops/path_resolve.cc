@@ -5,6 +5,7 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <array>
 
 #include "lib/format/findings.h"
 #include "lib/ops/merge_parts.h"
@@ -16,6 +17,8 @@ constexpr int kSearchDepth = 3;
 constexpr std::uint64_t kPointerBytes = 4096;
 constexpr std::string_view kMegatronPointer = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kUniversalPointer = "latest_universal";
+constexpr std::array<std::string_view, 3> kPointers = {"latest", kMegatronPointer,
+                                                       kUniversalPointer};
 
 bool is_url(std::string_view text) {
   const std::size_t at = text.find("://");
@@ -319,8 +322,8 @@ FoundCheckpoint PathResolver::follow(const Pointer& pointer, std::vector<Note>& 
 std::optional<Pointer> PathResolver::pointer_in(const std::string& folder,
                                                 const std::string& only) const {
   const auto directory = fs_.open_directory(folder);
-  for (const std::string& name :
-       {std::string("latest"), std::string(kMegatronPointer), std::string(kUniversalPointer)}) {
+  for (const std::string_view each : kPointers) {
+    const std::string name(each);
     if (!only.empty() && name != only) continue;
     const auto info = directory->stat(name);
     if (!info) continue;
@@ -346,6 +349,13 @@ std::optional<Pointer> PathResolver::pointer_in(const std::string& folder,
     return pointer;
   }
   return std::nullopt;
+}
+
+std::vector<Pointer> PathResolver::pointers_in(const std::string& folder) const {
+  std::vector<Pointer> found;
+  for (const std::string_view name : kPointers)
+    if (auto pointer = pointer_in(folder, std::string(name))) found.push_back(std::move(*pointer));
+  return found;
 }
 
 std::vector<FoundCheckpoint> PathResolver::below(const std::string& folder,

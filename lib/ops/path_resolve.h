@@ -42,6 +42,8 @@ class PathResolver {
   /// What may not be read is left out with a note.
   std::vector<FoundCheckpoint> below(const std::string& folder, std::vector<Note>& notes) const;
   std::optional<Pointer> pointer_in(const std::string& folder, const std::string& only = "") const;
+  /// Every pointer there is, in the order in which pointer_in takes one.
+  std::vector<Pointer> pointers_in(const std::string& folder) const;
   /// Throws kUnsupported for a URL, kNotFound (with the nearest neighbour) for an absent path.
   FileInfo require(const std::string& asked) const;
 

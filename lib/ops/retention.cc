@@ -36,14 +36,32 @@ bool is_ours(const FileSystem& fs, const std::string& path) {
   return read_seal(*fs.open_directory(path), "").has_value();
 }
 
-/// Hidden first, then removed, so that a half removed checkpoint is never to be seen.
-void remove_checkpoint(FileSystem& fs, const std::string& path) {
+/// Whether a pointer in `parent` names `child`, in whichever way it is written ("./step_9",
+/// "/run/step_9/", Megatron's "9"): one that readers do not follow may still be somebody's.
+bool is_named(FileSystem& fs, const std::string& parent, const std::string& child) {
+  for (const Pointer& pointer : PathResolver(fs, "").pointers_in(parent)) {
+    std::string_view target = pointer.path.empty() ? pointer.target : pointer.path;
+    while (target.ends_with('/')) target.remove_suffix(1);
+    if (target == child || target.ends_with("/" + child)) return true;
+  }
+  return false;
+}
+
+/// Hidden first, then removed, so that a half removed checkpoint is never to be seen. False: it
+/// stays. Asked again once it is hidden: nobody can point to it from then on.
+bool remove_checkpoint(FileSystem& fs, const std::string& parent, const std::string& child) {
+  const std::string path = join_path(parent, child);
   const auto paths = storage::make_stage_paths(fs, path, hex(sha256(as_bytes("removed " + path))));
   const auto lock = fs.try_lock(paths.lock());
-  if (!lock) return;
+  if (!lock || is_named(fs, parent, child)) return false;
   fs.rename_new(path, paths.stage());
+  if (is_named(fs, parent, child)) {
+    fs.rename_new(paths.stage(), path);
+    return false;
+  }
   fs.sync_directory(paths.parent);
   fs.remove_tree(paths.stage());
+  return true;
 }
 
 /// Names of checkpoints in `parent` that interrupted runs left something of: a stage
@@ -83,7 +101,6 @@ std::vector<std::string> remove_old(FileSystem& fs, const std::string& path,
   const auto own = numbered(name);
   if (!own) return {};
   const auto directory = fs.open_directory(parent);
-  const auto pointer = PathResolver(fs, "").pointer_in(parent);
   std::vector<std::pair<std::uint64_t, std::string>> found;
   for (const FileInfo& info : directory->list()) {
     const auto parts = numbered(info.name);
@@ -99,10 +116,8 @@ std::vector<std::string> remove_old(FileSystem& fs, const std::string& path,
       ++kept;
       continue;
     }
-    if (pointer && pointer->target == child) continue;
     try {
-      remove_checkpoint(fs, join_path(parent, child));
-      removed.push_back(child);
+      if (remove_checkpoint(fs, parent, child)) removed.push_back(child);
     } catch (const Error&) {
       // The next save tries again. Not this one: where a sync of the folder failed, a later one
       // that succeeds would prove nothing.

@@ -1,0 +1,103 @@
+// Retention removes old checkpoints of a run, and never one that a pointer names, whoever wrote the
+// pointer and whenever.
+#include <tessera/storage/memory_file_system.h>
+#include <tessera/storage/observed_file_system.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/live_trainer.h"
+
+using namespace tessera;
+using namespace tessera::test;
+
+namespace {
+
+void save_step(FileSystem& fs, const std::string& name, std::uint32_t keep_last = 1) {
+  Trainer trainer(0, 1);
+  SaveOptions options = to(fs);
+  options.keep_last = keep_last;
+  const auto ranks = single_rank();
+  save("/run/" + name, trainer.state(), *ranks, options);
+}
+
+std::vector<std::string> names(FileSystem& fs) {
+  std::vector<std::string> found;
+  for (const FileInfo& info : fs.open_directory("/run")->list())
+    if (info.type == FileType::kDirectory) found.push_back(info.name);
+  return found;
+}
+
+/// Writes the pointer, as another process might, when step_1 is about to be hidden or was.
+class OtherProcess final : public ObservedFileSystem {
+ public:
+  OtherProcess(MemoryFileSystem& fs, bool early) : ObservedFileSystem(fs), fs_(fs), early_(early) {}
+
+ protected:
+  void before(const IoEvent& event) const override {
+    if (early_) point(event);
+  }
+  void after(const IoEvent& event) const override {
+    if (!early_) point(event);
+  }
+
+ private:
+  void point(const IoEvent& event) const {
+    if (event.op == IoOp::kRenameNew && event.path == "/run/step_1")
+      fs_.write_file("/run/latest", as_bytes("step_1"));
+  }
+  MemoryFileSystem& fs_;
+  bool early_;
+};
+
+}  // namespace
+
+TEST_CASE("what a pointer names stays, however it is written") {
+  const auto [pointer, text] = GENERATE(table<std::string, std::string>(
+      {{"latest", "step_1"},
+       {"latest", "step_1\n"},
+       {"latest", "./step_1"},
+       {"latest", "/run/step_1/"},
+       {"latest_universal", "step_1"},
+       {"latest_checkpointed_iteration.txt", "step_1"}}));
+  CAPTURE(pointer, text);
+  MemoryFileSystem fs;
+  save_step(fs, "step_1");
+  fs.write_file("/run/" + pointer, as_bytes(text));
+  save_step(fs, "step_2");
+  save_step(fs, "step_3");
+  CHECK(names(fs) == std::vector<std::string>{"step_1", "step_3"});
+}
+
+TEST_CASE("what a link or one of several pointers names stays") {
+  MemoryFileSystem fs;
+  save_step(fs, "step_1");
+  save_step(fs, "step_2", 2);
+  fs.add_symlink("/run/latest", "step_1");
+  fs.write_file("/run/latest_universal", as_bytes("step_2"));
+  save_step(fs, "step_3");
+  save_step(fs, "step_4");
+  CHECK(names(fs) == std::vector<std::string>{"step_1", "step_2", "step_4"});
+}
+
+TEST_CASE("what Megatron's tracker counts stays beside what latest names") {
+  MemoryFileSystem fs;
+  for (const char* name : {"iter_0000010", "iter_0000020", "iter_0000030"})
+    save_step(fs, name, 3);
+  fs.write_file("/run/latest_checkpointed_iteration.txt", as_bytes("10"));
+  fs.write_file("/run/latest", as_bytes("iter_0000020"));
+  save_step(fs, "iter_0000040");
+  CHECK(names(fs) ==
+        std::vector<std::string>{"iter_0000010", "iter_0000020", "iter_0000040"});
+}
+
+TEST_CASE("what another process points to in that moment stays") {
+  const bool early = GENERATE(true, false);
+  MemoryFileSystem fs;
+  save_step(fs, "step_1");
+  OtherProcess other(fs, early);
+  save_step(other, "step_2");
+  CHECK(names(fs) == std::vector<std::string>{"step_1", "step_2"});
+  fs.write_file("/run/latest", as_bytes("step_2"));
+  save_step(fs, "step_3");
+  CHECK(names(fs) == std::vector<std::string>{"step_2", "step_3"});
+}
