@@ -159,5 +159,5 @@ TEST_CASE("every subcommand's definition can be walked and has examples") {
     }
   }
   CHECK(command_spec(Tool::kReshard).examples.size() == 5);
-  CHECK(command_spec(Tool::kConvert).examples.size() == 6);
+  CHECK(command_spec(Tool::kConvert).examples.size() == 5);
 }
