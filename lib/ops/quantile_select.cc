@@ -4,13 +4,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 namespace tessera {
 
 template <class Real>
-QuantileSelect<Real>::QuantileSelect(std::span<const double> fractions)
-    : fractions_(fractions), prefixes_(1), counts_(fractions.empty() ? 0 : kDigits) {
+QuantileSelect<Real>::QuantileSelect(std::span<const double> fractions, std::int64_t count)
+    : fractions_(fractions),
+      few_(count <= kFew),
+      prefixes_(1),
+      counts_(fractions.empty() || few_ ? 0 : kDigits) {
   TESSERA_CHECK(std::ranges::is_sorted(fractions) && fractions.size() < 128);
 }
 
@@ -31,6 +35,11 @@ Real QuantileSelect<Real>::real_of(Key key) {
 template <class Real>
 void QuantileSelect<Real>::add(std::span<const Real> values) {
   if (done()) return;
+  if (few_) {
+    for (const Real x : values)
+      if (std::isfinite(x)) kept_.push_back(x + Real{0});
+    return;
+  }
   pass_ == 0 ? count_first_digit(values) : count_next_digit(values);
 }
 
@@ -58,9 +67,6 @@ void QuantileSelect<Real>::count_next_digit(std::span<const Real> values) {
 template <class Real>
 void QuantileSelect<Real>::end_first_pass(std::int64_t finite) {
   if (fractions_.empty()) return;
-  // NaN and Inf have digits of their own; ranks end below those of the upper end.
-  const Key low = key_of(-std::numeric_limits<Real>::infinity()) >> (kKeyBits - kDigitBits);
-  std::fill_n(counts_.begin(), static_cast<std::size_t>(low) + 1, 0);
   for (const double fraction : fractions_) {
     const double position = fraction * static_cast<double>(finite - 1);
     const auto below = static_cast<std::int64_t>(position);
@@ -68,13 +74,21 @@ void QuantileSelect<Real>::end_first_pass(std::int64_t finite) {
     sought_.push_back({0, std::min(below + 1, finite - 1)});
     weights_.push_back(position - static_cast<double>(below));
   }
+  if (few_) {
+    std::ranges::sort(kept_);
+    pass_ = kPasses;
+    return;
+  }
+  // NaN and Inf have digits of their own; ranks end below those of the upper end.
+  const Key low = key_of(-std::numeric_limits<Real>::infinity()) >> (kKeyBits - kDigitBits);
+  std::fill_n(counts_.begin(), static_cast<std::size_t>(low) + 1, 0);
   end_pass();
 }
 
 template <class Real>
 void QuantileSelect<Real>::end_pass() {
   if (done()) return;
-  std::vector<Key> found;  // per value sought
+  std::vector<Key> next;  // per value sought
   for (Sought& sought : sought_) {
     const std::uint64_t* counts = counts_.data() + sought.prefix * kDigits;
     std::size_t digit = 0;
@@ -82,28 +96,33 @@ void QuantileSelect<Real>::end_pass() {
       sought.rank -= static_cast<std::int64_t>(counts[digit++]);
     TESSERA_CHECK(digit < kDigits);
     const Key known = pass_ == 0 ? 0 : prefixes_[sought.prefix] << kDigitBits;
-    found.push_back(known | static_cast<Key>(digit));
+    next.push_back(known | static_cast<Key>(digit));
   }
-  prefixes_ = found;
+  prefixes_ = next;
   std::ranges::sort(prefixes_);
   prefixes_.erase(std::unique(prefixes_.begin(), prefixes_.end()), prefixes_.end());
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const auto at = std::ranges::lower_bound(prefixes_, found[i]);
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    const auto at = std::ranges::lower_bound(prefixes_, next[i]);
     sought_[i].prefix = static_cast<std::size_t>(at - prefixes_.begin());
   }
-  ++pass_;
-  counts_.assign(done() ? 0 : prefixes_.size() * kDigits, 0);
+  if (++pass_ == kPasses) return;
+  counts_.assign(prefixes_.size() * kDigits, 0);
   first_prefix_.assign(kDigits, 0);
   for (std::size_t i = prefixes_.size(); i-- > 0;)
     first_prefix_[prefixes_[i] >> (pass_ - 1) * kDigitBits] = static_cast<std::uint8_t>(i + 1);
 }
 
 template <class Real>
+Real QuantileSelect<Real>::found(const Sought& sought) const {
+  return few_ ? kept_[static_cast<std::size_t>(sought.rank)] : real_of(prefixes_[sought.prefix]);
+}
+
+template <class Real>
 std::vector<double> QuantileSelect<Real>::values() const {
   std::vector<double> values;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    const double low = real_of(prefixes_[sought_[2 * i].prefix]);
-    const double high = real_of(prefixes_[sought_[2 * i + 1].prefix]);
+    const double low = found(sought_[2 * i]);
+    const double high = found(sought_[2 * i + 1]);
     values.push_back(low + (high - low) * weights_[i]);
   }
   return values;

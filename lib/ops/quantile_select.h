@@ -1,6 +1,7 @@
 #pragma once
 // Quantiles of a tensor, exactly, without sorting it or holding it: all values are fed once per
-// pass, in any cut, and each pass fixes 16 more bits of the values sought.
+// pass, in any cut, and each pass fixes 16 more bits of the values sought. Few values are kept and
+// sorted instead: counts of all digits would cost more than they do.
 #include <cstdint>
 #include <span>
 #include <type_traits>
@@ -8,12 +9,16 @@
 
 namespace tessera {
 
-/// `Real` is float (2 passes) or double (4). NaN and Inf may be fed and are left out.
+/// `Real` is float (2 passes) or double (4); of few values, 1. NaN and Inf may be fed and are left
+/// out.
 template <class Real>
 class QuantileSelect {
  public:
-  /// Fractions in ascending order; with none, nothing is counted and done() holds at once.
-  explicit QuantileSelect(std::span<const double> fractions);
+  static constexpr std::int64_t kFew = 1 << 14;
+
+  /// Fractions in ascending order; with none, nothing is counted and done() holds at once. `count`:
+  /// values that a pass feeds.
+  QuantileSelect(std::span<const double> fractions, std::int64_t count);
 
   void add(std::span<const Real> values);
   /// After the first pass: how many of the values are finite, one at least.
@@ -31,7 +36,7 @@ class QuantileSelect {
   static constexpr std::size_t kDigits = std::size_t{1} << kDigitBits;
 
   struct Sought {
-    std::size_t prefix;  // index in prefixes_
+    std::size_t prefix;  // index in prefixes_; of few values 0
     std::int64_t rank;   // among the values with that prefix; 0 = the smallest
   };
 
@@ -39,8 +44,11 @@ class QuantileSelect {
   static Real real_of(Key key);
   void count_first_digit(std::span<const Real> values);
   void count_next_digit(std::span<const Real> values);
+  Real found(const Sought& sought) const;
 
   std::span<const double> fractions_;
+  bool few_;
+  std::vector<Real> kept_;       // of few values the finite ones
   std::vector<double> weights_;  // per fraction: of the upper neighbour
   std::vector<Sought> sought_;   // per fraction: its lower and its upper neighbour
   int pass_ = 0;

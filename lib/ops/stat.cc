@@ -137,8 +137,8 @@ class TensorScan {
     StatPass pass(spec.dtype, rows ? spec.shape[1] : 1, rows);
     ValueBlocks<Real> blocks(reader_, index, spec, block_, keep_bytes_);
     const CancelToken* cancel = options_.transfer.cancel;
-    QuantileSelect<Real> quantiles(options_.quantiles ? std::span(kQuantiles)
-                                                      : std::span<const double>());
+    QuantileSelect<Real> quantiles(
+        options_.quantiles ? std::span(kQuantiles) : std::span<const double>(), spec.shape.numel());
     blocks.each(cancel, [&](std::span<const Real> values, std::int64_t at) {
       pass.add(values, at);
       quantiles.add(values);

@@ -13,10 +13,11 @@ namespace {
 
 constexpr double kFractions[] = {0, 0.01, 0.25, 0.5, 0.75, 0.99, 1};
 
+/// As if of `count` values: many are found by digits, few by sorting.
 template <class Real>
-std::vector<double> selected(const std::vector<Real>& values) {
+std::vector<double> selected(const std::vector<Real>& values, std::int64_t count) {
   const auto finite = std::ranges::count_if(values, [](Real x) { return std::isfinite(x); });
-  QuantileSelect<Real> select(kFractions);
+  QuantileSelect<Real> select(kFractions, count);
   const auto feed = [&] {  // in two cuts
     const std::size_t cut = values.size() / 3;
     select.add(std::span(values).first(cut));
@@ -64,7 +65,9 @@ void compare_all() {
       values.insert(values.end(), {kInf, -kInf, std::numeric_limits<Real>::quiet_NaN(),
                                    -std::numeric_limits<Real>::quiet_NaN()});
     INFO("round " << round << " of " << values.size() << " values");
-    REQUIRE(selected(values) == sorted(values));
+    constexpr std::int64_t kFew = QuantileSelect<Real>::kFew;
+    REQUIRE(selected(values, kFew + 1) == sorted(values));
+    REQUIRE(selected(values, kFew) == sorted(values));
   }
 }
 
