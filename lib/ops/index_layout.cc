@@ -8,12 +8,13 @@
 #include <memory>
 #include <optional>
 
+#include "lib/format/safetensors/st_names.h"
 #include "lib/ops/path_resolve.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+using st::kIndexSuffix;
 
 std::map<std::string, DType> types_of(const Directory& directory, const std::string& index,
                                       const std::string& display) {

@@ -117,7 +117,8 @@ class Loading {
   /// Opens the items that this rank reads from, not all of the tensors': numbers whole, tensors as
   /// planned, and what it proves for all ranks.
   void locate() {
-    std::vector<std::uint32_t> tensors = tensors_to_prove();
+    if (policy_.verify) to_prove_ = share_of_targets();
+    std::vector<std::uint32_t> tensors = to_prove_;
     std::vector<std::uint64_t> chunks = plan_->chosen_chunks();
     for (const Match& match : matches_)
       if (match.kind != Match::Kind::kTensor && stored_value(match).is_tensor())
@@ -182,10 +183,9 @@ class Loading {
     }
   }
 
-  /// Under verify: every tensor that is asked for is read once more, whole, by one rank.
-  std::vector<std::uint32_t> tensors_to_prove() const {
+  /// Every tensor that is asked for falls to one rank.
+  std::vector<std::uint32_t> share_of_targets() const {
     std::vector<std::uint32_t> mine;
-    if (!policy_.verify) return mine;
     for (const MemoryTarget& target : targets_)
       if (target.tensor % static_cast<std::uint32_t>(ranks_.size()) ==
           static_cast<std::uint32_t>(ranks_.rank()))
@@ -194,12 +194,12 @@ class Loading {
     return mine;
   }
 
+  /// Reads this rank's share of the tensors once more, whole.
   void prove_checksums() {
-    const std::vector<std::uint32_t> mine = tensors_to_prove();
     TransferOptions quiet = reading_;
     quiet.progress = nullptr;
     const TensorReader reader(source_.manifest, *source_.directory, quiet);
-    reader.stream(mine, [](const TensorReader::Block&) {});
+    reader.stream(to_prove_, [](const TensorReader::Block&) {});
   }
 
   /// Aside first, where that fits on every rank.
@@ -307,6 +307,7 @@ class Loading {
   std::vector<Match> matches_;
   std::vector<MemoryTarget> targets_;
   std::vector<std::string> target_names_;
+  std::vector<std::uint32_t> to_prove_;  // under verify
   std::vector<MemoryTarget> staged_;
   AlignedBuffer aside_;
   OutputPlan output_;
