@@ -24,4 +24,4 @@ std::span<const BuiltinRules> builtin_rules() {
 
 }  // namespace tessera
 ")
-target_sources(tessera_ckpt PRIVATE ${rule_source})
+target_sources(tessera_core PRIVATE ${rule_source})

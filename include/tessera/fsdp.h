@@ -28,5 +28,5 @@
 #include <tessera/fsdp/tensor_parallel.h>
 #include <tessera/fsdp/training.h>
 #include <tessera/fsdp/world.h>
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>

@@ -22,14 +22,14 @@
 #include <tessera/base/rank_group.h>
 #include <tessera/format/registry.h>
 #include <tessera/layout/layout.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 #include <tessera/ops/convert.h>
 #include <tessera/ops/diff.h>
 #include <tessera/ops/hash.h>
-#include <tessera/ops/load.h>
 #include <tessera/ops/ls.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/optim.h>
-#include <tessera/ops/save.h>
 #include <tessera/ops/show.h>
 #include <tessera/ops/stat.h>
 #include <tessera/ops/summary.h>

@@ -24,6 +24,8 @@ const std::map<std::string, Names> kUses = {
     {"format", {"base", "storage", "encoding", "tensor", "layout", "state"}},
     {"reshard", {"base", "tensor", "layout", "state", "storage"}},
     {"ops", {"base", "tensor", "layout", "state", "reshard", "storage", "encoding", "format"}},
+    {"live",
+     {"base", "tensor", "layout", "state", "reshard", "ops", "storage", "encoding", "format"}},
     {"mpi", {"base"}},
     {"tools",
      {"base", "tensor", "layout", "state", "reshard", "ops", "storage", "encoding", "format"}},

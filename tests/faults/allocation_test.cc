@@ -3,8 +3,8 @@
 // memory (exit 6) with nothing visible and the old output as it was. Never a crash.
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 #include <tessera/ops/verify.h>
 #include <unistd.h>
 

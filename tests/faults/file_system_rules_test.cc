@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <tessera/base/error.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/save.h>
 #include <tessera/storage/aligned_buffer.h>
 #include <tessera/storage/observed_file_system.h>
 #include <unistd.h>

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 #include <tessera/ops/convert.h>
 #include <tessera/ops/hash.h>
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
 #include <tessera/ops/verify.h>
 #include <unistd.h>
 

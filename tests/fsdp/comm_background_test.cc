@@ -1,8 +1,8 @@
 // A save in the background beside training: its agreements go through a group of their own, while
 // the ranks keep reducing.
 #include <stdlib.h>
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>

@@ -1,8 +1,8 @@
 // Gloo among real processes: what a launcher's variables make, and what survivors see of a death.
 #include <signal.h>
 #include <stdlib.h>
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 #include <torch/torch.h>
 #include <unistd.h>
 

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
+#include <tessera/live/save.h>
 #include <tessera/ops/hash.h>
-#include <tessera/ops/save.h>
 #include <tessera/ops/seal.h>
 #include <tessera/ops/verify.h>
 

@@ -2,8 +2,8 @@
 // retention. After a cut anywhere, what is visible is the state before or after the step that was
 // cut, never a mix; what was acknowledged is there.
 #include <fmt/format.h>
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 #include <tessera/storage/simulated_disk.h>
 
 #include <catch2/catch.hpp>

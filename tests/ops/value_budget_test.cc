@@ -4,9 +4,9 @@
 
 #include <tessera/base/error.h>
 #include <tessera/format/registry.h>
+#include <tessera/live/save.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
-#include <tessera/ops/save.h>
 
 #include <catch2/catch.hpp>
 

@@ -1,8 +1,8 @@
 #pragma once
 // A job for tests of saves in the background: one tensor in rows, one in columns that lies with
 // strides, a replicated one, a 0-dim step, and values; all of them tell the step they are of.
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 
 #include <atomic>
 #include <stdexcept>

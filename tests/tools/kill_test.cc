@@ -7,8 +7,8 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 #include <unistd.h>
 
 #include <array>

@@ -1,6 +1,6 @@
 // What ranks must not disagree on: each error names the tensor, the rank, what was expected and
 // what was found, is the same on every rank, and nothing is written.
-#include <tessera/ops/save.h>
+#include <tessera/live/save.h>
 #include <tessera/storage/memory_file_system.h>
 
 #include <catch2/catch.hpp>

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/save.h>
 #include <tessera/ops/seal.h>
 #include <tessera/reshard/executor.h>
 #include <tessera/storage/checksum.h>
@@ -10,11 +10,11 @@
 
 #include <chrono>
 
+#include "lib/live/live_wire.h"
+#include "lib/live/prepared_save.h"
+#include "lib/live/retention.h"
 #include "lib/ops/convert_request.h"
-#include "lib/ops/live_wire.h"
 #include "lib/ops/path_resolve.h"
-#include "lib/ops/prepared_save.h"
-#include "lib/ops/retention.h"
 
 namespace tessera {
 

@@ -8,7 +8,7 @@
 //   anything else                   mismatched
 //
 // Pure.
-#include <tessera/ops/load.h>
+#include <tessera/live/load.h>
 #include <tessera/state/live_state.h>
 #include <tessera/state/manifest.h>
 #include <tessera/state/roles.h>

@@ -1,7 +1,7 @@
 // A rank that fails or dies at any point of a save or a load: every rank reports it, the checkpoint
 // before stays whole, and nothing is left that the next save would not clear away.
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 #include <tessera/storage/faulty_file_system.h>
 #include <tessera/storage/memory_file_system.h>
 

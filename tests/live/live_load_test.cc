@@ -1,6 +1,6 @@
 // Loading into live memory at any number of ranks, strict by default.
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 #include <tessera/storage/counting_file_system.h>
 #include <tessera/storage/memory_file_system.h>
 

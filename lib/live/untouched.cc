@@ -1,4 +1,4 @@
-#include "lib/ops/untouched.h"
+#include "lib/live/untouched.h"
 
 #include <tessera/tensor/region_copy.h>
 

@@ -1,6 +1,6 @@
 // Saving the state of many ranks: what is on disk is what brute force says, whoever reads it.
+#include <tessera/live/save.h>
 #include <tessera/ops/open.h>
-#include <tessera/ops/save.h>
 #include <tessera/ops/verify.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/storage/memory_file_system.h>

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "lib/ops/snapshot.h"
+#include "lib/live/snapshot.h"
 #include "tests/support/live_trainer.h"
 
 using namespace tessera;

@@ -1,4 +1,4 @@
-#include "lib/ops/load_match.h"
+#include "lib/live/load_match.h"
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "lib/ops/live_merge.h"
-#include "lib/ops/live_wire.h"
+#include "lib/live/live_merge.h"
+#include "lib/live/live_wire.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "lib/ops/retention.h"
+#include "lib/live/retention.h"
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>

@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "lib/ops/live_merge.h"
+#include "lib/live/live_merge.h"
 
 namespace tessera {
 

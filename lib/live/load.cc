@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/ops/load.h>
+#include <tessera/live/load.h>
 #include <tessera/ops/open.h>
 #include <tessera/reshard/fill.h>
 #include <tessera/reshard/tensor_reader.h>
@@ -14,10 +14,10 @@
 #include <iterator>
 #include <optional>
 
-#include "lib/ops/live_numbers.h"
-#include "lib/ops/live_wire.h"
-#include "lib/ops/load_match.h"
-#include "lib/ops/untouched.h"
+#include "lib/live/live_numbers.h"
+#include "lib/live/live_wire.h"
+#include "lib/live/load_match.h"
+#include "lib/live/untouched.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "lib/ops/snapshot.h"
+#include "lib/live/snapshot.h"
 
 #include <tessera/tensor/region_copy.h>
 

@@ -1,4 +1,4 @@
-#include "lib/ops/live_numbers.h"
+#include "lib/live/live_numbers.h"
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>

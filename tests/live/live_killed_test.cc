@@ -1,8 +1,8 @@
 // Ranks as real processes; one is killed with SIGKILL at every step of its disk, while it saves and
 // while it loads. Every survivor reports within 5 s, and the checkpoint before is whole.
 #include <signal.h>
-#include <tessera/ops/load.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/load.h>
+#include <tessera/live/save.h>
 #include <tessera/storage/observed_file_system.h>
 #include <unistd.h>
 

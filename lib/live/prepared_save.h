@@ -6,7 +6,7 @@
 //                                                               all-gather says so
 //   anything else                                            -> descriptions are gathered anew
 #include <tessera/base/rank_group.h>
-#include <tessera/ops/save.h>
+#include <tessera/live/save.h>
 #include <tessera/reshard/plan.h>
 
 #include <condition_variable>
@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/ops/live_merge.h"
-#include "lib/ops/snapshot.h"
+#include "lib/live/live_merge.h"
+#include "lib/live/snapshot.h"
 
 namespace tessera {
 

@@ -1,7 +1,7 @@
 // Elements that a load did not write are found, whatever the values around them are.
 #include <catch2/catch.hpp>
 
-#include "lib/ops/untouched.h"
+#include "lib/live/untouched.h"
 
 using namespace tessera;
 

@@ -1,4 +1,4 @@
-#include "lib/ops/live_merge.h"
+#include "lib/live/live_merge.h"
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "lib/ops/live_entry.h"
+#include "lib/live/live_entry.h"
 
 namespace tessera {
 

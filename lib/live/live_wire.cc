@@ -1,4 +1,4 @@
-#include "lib/ops/live_wire.h"
+#include "lib/live/live_wire.h"
 
 #include <tessera/base/error.h>
 

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "lib/ops/live_entry.h"
-#include "lib/ops/live_wire.h"
+#include "lib/live/live_entry.h"
+#include "lib/live/live_wire.h"
 
 namespace tessera {
 

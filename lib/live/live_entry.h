@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/ops/live_merge.h"
+#include "lib/live/live_merge.h"
 
 namespace tessera {
 

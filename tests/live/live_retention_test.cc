@@ -52,13 +52,13 @@ class OtherProcess final : public ObservedFileSystem {
 }  // namespace
 
 TEST_CASE("what a pointer names stays, however it is written") {
-  const auto [pointer, text] = GENERATE(table<std::string, std::string>(
-      {{"latest", "step_1"},
-       {"latest", "step_1\n"},
-       {"latest", "./step_1"},
-       {"latest", "/run/step_1/"},
-       {"latest_universal", "step_1"},
-       {"latest_checkpointed_iteration.txt", "step_1"}}));
+  const auto [pointer, text] =
+      GENERATE(table<std::string, std::string>({{"latest", "step_1"},
+                                                {"latest", "step_1\n"},
+                                                {"latest", "./step_1"},
+                                                {"latest", "/run/step_1/"},
+                                                {"latest_universal", "step_1"},
+                                                {"latest_checkpointed_iteration.txt", "step_1"}}));
   CAPTURE(pointer, text);
   MemoryFileSystem fs;
   save_step(fs, "step_1");
@@ -81,13 +81,11 @@ TEST_CASE("what a link or one of several pointers names stays") {
 
 TEST_CASE("what Megatron's tracker counts stays beside what latest names") {
   MemoryFileSystem fs;
-  for (const char* name : {"iter_0000010", "iter_0000020", "iter_0000030"})
-    save_step(fs, name, 3);
+  for (const char* name : {"iter_0000010", "iter_0000020", "iter_0000030"}) save_step(fs, name, 3);
   fs.write_file("/run/latest_checkpointed_iteration.txt", as_bytes("10"));
   fs.write_file("/run/latest", as_bytes("iter_0000020"));
   save_step(fs, "iter_0000040");
-  CHECK(names(fs) ==
-        std::vector<std::string>{"iter_0000010", "iter_0000020", "iter_0000040"});
+  CHECK(names(fs) == std::vector<std::string>{"iter_0000010", "iter_0000020", "iter_0000040"});
 }
 
 TEST_CASE("what another process points to in that moment stays") {

@@ -1,4 +1,4 @@
-#include "lib/ops/prepared_save.h"
+#include "lib/live/prepared_save.h"
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "lib/base/status_bytes.h"
-#include "lib/ops/live_wire.h"
+#include "lib/live/live_wire.h"
 #include "lib/ops/value_budget.h"
 
 namespace tessera {
