@@ -12,7 +12,7 @@ namespace tessera {
 namespace {
 
 /// A tree of the caller's own: large, but no trap.
-constexpr std::uint64_t kMostLeaves = std::uint64_t{1} << 32;
+constexpr std::uint64_t kMostLiveLeaves = std::uint64_t{1} << 32;
 
 /// The last element that the strides reach, counted in elements from the first.
 std::optional<std::int64_t> reach(const LivePiece& piece) {
@@ -87,7 +87,7 @@ void check_piece(const TensorSpec& spec, const LivePiece& piece, bool writable) 
 
 LiveState LiveState::of(const Value& tree, std::vector<LiveTensor> tensors) {
   LiveState state;
-  ValueBudget budget(kMostLeaves);
+  ValueBudget budget(kMostLiveLeaves);
   state.dict = flatten(tree, budget);
   state.tensors = std::move(tensors);
   return state;

@@ -6,7 +6,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::uint64_t kMostLeaves = std::uint64_t{1} << 24;
+constexpr std::uint64_t kMostStateLeaves = std::uint64_t{1} << 24;
 
 /// How often each tensor is referred to.
 std::vector<std::uint32_t> count_uses(const Manifest& manifest) {
@@ -49,7 +49,7 @@ void expand_state_values(Manifest& manifest) {
   const std::vector<std::uint32_t> uses = count_uses(manifest);
   StateDict out;
   std::vector<std::size_t> before;  // where each entry begins now
-  ValueBudget budget(kMostLeaves);
+  ValueBudget budget(kMostStateLeaves);
   bool any = false;
   for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
     StateEntry& entry = manifest.state.entries[i];
