@@ -174,6 +174,7 @@ class PosixWriteFile final : public WriteFile {
 
   void reserve(std::uint64_t size_bytes) {
     if (size_bytes == 0) return;
+    check_room(size_bytes);
     int result;
     do {
       result = ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size_bytes));
@@ -184,6 +185,11 @@ class PosixWriteFile final : public WriteFile {
                        fmt::format("no fallocate here, sizes are only compared with free space; "
                                    "first at {}",
                                    path_));
+  }
+
+  // Before fallocate: ext4 takes every free block before it says that they are too few, and for
+  // that moment everybody else on the disk fails too.
+  void check_room(std::uint64_t size_bytes) const {
     struct stat status;
     struct statvfs volume;
     if (::fstat(fd_.get(), &status) != 0 || ::fstatvfs(fd_.get(), &volume) != 0)
