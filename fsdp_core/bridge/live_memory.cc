@@ -23,6 +23,13 @@ std::vector<std::int64_t> sizes_of(const Shape& shape) {
   return {shape.extents().begin(), shape.extents().end()};
 }
 
+[[noreturn]] void refuse_tie(const std::string& first, const std::string& second) {
+  fail(Code::kCorrupt,
+       fmt::format("\"{}\" and \"{}\" are one parameter here and differ in the checkpoint", first,
+                   second),
+       "untie them in the model, or drop one name with policy.names");
+}
+
 bool fits(const at::Tensor& tensor, const Chunk& chunk) {
   return tensor.is_cpu() && !tensor.is_conj() && !tensor.is_neg() &&
          tensor.is_non_overlapping_and_dense() && (chunk.is_whole_box() || tensor.is_contiguous());
@@ -49,12 +56,13 @@ LiveTensor LiveMemory::piece(const std::string& name, const at::Tensor& local, a
   if (!no_range) out.pieces.push_back(std::move(piece));
   out.owner = std::make_shared<at::Tensor>(memory);
   out.copied_at_once = is_buffer;
+  out.scratch = held.copy.defined();
   if (!held.copy.defined() && !is_buffer) watch_->add(name, held.tensor);
   held_.push_back(std::move(held));
   return out;
 }
 
-LiveTensor LiveMemory::second_name(const std::string& name, const std::string& first,
+LiveTensor LiveMemory::name_apart(const std::string& name, const std::string& first,
                                    const at::Tensor& local, at::ScalarType dtype,
                                    const Shape& shape, Chunk chunk) {
   LiveTensor out = piece(name, local, dtype, shape, std::move(chunk), /*copied=*/true);
@@ -83,9 +91,20 @@ LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, 
   }
   out.replicated = spread.form == Spread::Form::kWhole ||
                    (spread.form == Spread::Form::kRows && spread.shape.empty());
+  out.scratch = true;
   held.spread = std::move(spread);
   held_.push_back(std::move(held));
   return out;
+}
+
+void LiveMemory::check(const std::unordered_set<std::string>& loaded) const {
+  for (const Held& second : held_) {
+    if (second.first.empty() || !loaded.contains(second.name)) continue;
+    for (const Held& first : held_)
+      if (first.name == second.first && first.copy.defined() && loaded.contains(first.name) &&
+          !same_bytes(first.copy, second.copy))
+        refuse_tie(first.name, second.name);
+  }
 }
 
 void LiveMemory::refresh() {
@@ -106,10 +125,7 @@ void LiveMemory::write_back(const std::unordered_set<std::string>& loaded) {
     } else if (held.first.empty() || !loaded.contains(held.first)) {
       held.tensor.copy_(held.copy);
     } else if (!same_bytes(held.tensor.to(held.copy.scalar_type()), held.copy)) {
-      fail(Code::kCorrupt,
-           fmt::format("\"{}\" and \"{}\" are one parameter here and differ in the checkpoint",
-                       held.first, held.name),
-           "untie them in the model, or drop one name with policy.names");
+      refuse_tie(held.first, held.name);
     }
   }
 }

@@ -31,9 +31,9 @@ class LiveMemory {
   /// in the state; `copied`: never borrowed. `is_buffer`: may change in a forward.
   LiveTensor piece(const std::string& name, const at::Tensor& local, at::ScalarType dtype,
                    const Shape& shape, Chunk chunk, bool copied = false, bool is_buffer = false);
-  /// As above, for a second name of memory that is borrowed already: a load proves that both names
-  /// hold the same values.
-  LiveTensor second_name(const std::string& name, const std::string& first, const at::Tensor& local,
+  /// A copy, for a tensor of which several names are stored: a load proves that they all hold the
+  /// same values, those of the name `first`, which has "" here.
+  LiveTensor name_apart(const std::string& name, const std::string& first, const at::Tensor& local,
                          at::ScalarType dtype, const Shape& shape, Chunk chunk);
 
   /// What `spread.form` says of what `local` is a shard of, as it is now: a copy, or no piece where
@@ -41,8 +41,12 @@ class LiveMemory {
   /// unit's ranks, as write_back is then.
   LiveTensor spread(const std::string& name, const at::Tensor& local, Spread spread, bool fill);
 
+  /// Before anything borrowed is filled. Throws kCorrupt, naming both, where names of one tensor
+  /// were given different values.
+  void check(const std::unordered_set<std::string>& loaded) const;
+
   void refresh();
-  /// Throws kCorrupt, naming both, where names of one tensor were given different values.
+  /// Throws as check.
   void write_back(const std::unordered_set<std::string>& loaded);
   /// Of all that is borrowed, from the last refresh on.
   std::shared_ptr<const VersionWatch> watch() const { return watch_; }

@@ -229,6 +229,7 @@ void load_full_state(const ModuleRef& model, torch::optim::Optimizer& optimizer,
     for (const LivePiece& piece : live.pieces) copy_piece(whole, piece);
     loaded.push_back(entry.name);
   }
+  target.check_loaded(loaded);
   target.after_load(loaded);
 }
 

@@ -49,6 +49,8 @@ class OptimizerDict {
   /// which a policy may have left out. Throws what expect found: kCorrupt for half a state,
   /// kInvalidArgument for options that the optimizer cannot have.
   void check(const StateEntry& stored);
+  /// Everything is read, nothing of the optimizer filled yet. Throws for steps that are no counts.
+  void check_loaded(const std::unordered_set<std::string>& loaded);
   void commit(const std::unordered_set<std::string>& loaded);
 
  private:

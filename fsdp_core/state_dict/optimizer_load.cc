@@ -151,6 +151,7 @@ void OptimizerDict::expect_step(LiveState& state, Pending& pending, const Manife
   LiveTensor live = memory_.piece(name, counter.buffer, type, spec.shape,
                                   Chunk::whole_of(Box::whole(spec.shape)));
   live.replicated = true;
+  live.scratch = true;
   add(state, std::move(path), std::move(live));
   pending.counter = std::move(counter);
 }
@@ -159,6 +160,13 @@ void OptimizerDict::check(const StateEntry& stored) {
   if (stored.path.empty() || !is_key(stored.path[0], root_)) return;
   seen_ = true;
   if (deferred_) std::rethrow_exception(deferred_);
+}
+
+void OptimizerDict::check_loaded(const std::unordered_set<std::string>& loaded) {
+  memory_.check(loaded);
+  for (Pending& pending : pending_)
+    if (pending.counter && loaded.contains(pending.counter->name))
+      pending.step = checked_step(pending.counter->buffer.item<double>(), pending.counter->name);
 }
 
 void OptimizerDict::commit(const std::unordered_set<std::string>& loaded) {
@@ -174,8 +182,6 @@ void OptimizerDict::commit(const std::unordered_set<std::string>& loaded) {
         pending.leaves, [&](const std::string& name) { return loaded.contains(name); });
     if (!whole) continue;
     if (deferred_) std::rethrow_exception(deferred_);
-    if (pending.counter && loaded.contains(pending.counter->name))
-      pending.step = checked_step(pending.counter->buffer.item<double>(), pending.counter->name);
     for (std::size_t p = 0; p < pending.entry->parts.size(); ++p) {
       auto& slot = optimizer_.state()[pending.entry->parts[p]->parameter.unsafeGetTensorImpl()];
       if (pending.fresh[p]) slot = std::move(pending.fresh[p]);

@@ -122,37 +122,38 @@ void moved(const std::map<std::string, const ParamGroup*>& flat,
 }
 
 /// A checkpoint may hold a tied parameter under one of its names alone, which is enough; what it
-/// holds under further names is read apart and compared.
+/// holds under several is read apart and compared, before the parameter is filled.
 void expect_ties(Session& session, LiveState& state, const Manifest& stored) {
   const std::vector<ModelTensor>& tensors = session.model.tensors;
   std::unordered_set<std::string> there;
   for (const StateEntry& entry : stored.state.entries)
     if (entry.value.is_tensor()) there.insert(entry.name);
-  std::vector<std::string> found(session.names.size());  // by first name: the one that is read
+  std::map<std::size_t, std::size_t> read;  // by its first name's number: the one that is stored
   for (std::size_t t = 0; t < session.names.size(); ++t)
-    if (std::string& name = found[tensors[t].tied_to.value_or(t)];
-        name.empty() && there.contains(session.names[t]))
-      name = session.names[t];
+    if (there.contains(session.names[t])) read.try_emplace(tensors[t].tied_to.value_or(t), t);
   std::unordered_set<std::string> dropped;
-  std::unordered_map<std::string, std::size_t> compared;
+  std::unordered_map<std::string, std::size_t> apart;
   for (std::size_t t = 0; t < session.names.size(); ++t) {
-    const std::string& name = found[tensors[t].tied_to.value_or(t)];
-    if (name.empty() || name == session.names[t]) continue;
-    if (there.contains(session.names[t]))
-      compared.emplace(session.names[t], t);
-    else
+    const auto first = read.find(tensors[t].tied_to.value_or(t));
+    if (first == read.end() || first->second == t) continue;
+    if (!there.contains(session.names[t])) {
       dropped.insert(session.names[t]);
+    } else if (!tensors[t].unit || !session.copied) {
+      apart.emplace(session.names[first->second], first->second);
+      apart.emplace(session.names[t], t);
+    }
   }
   std::erase_if(state.dict.entries,
                 [&](const StateEntry& entry) { return dropped.contains(entry.name); });
   for (const StateEntry& entry : state.dict.entries) {
-    const auto second = compared.find(entry.name);
-    if (second == compared.end() || (tensors[second->second].unit && session.copied)) continue;
-    const ModelTensor& tensor = tensors[second->second];
+    const auto found = apart.find(entry.name);
+    if (found == apart.end()) continue;
+    const ModelTensor& tensor = tensors[found->second];
+    const std::size_t first = read.at(tensor.tied_to.value_or(found->second));
     LiveTensor& live = state.tensors[entry.value.tensor_index()];
     const bool replicated = live.replicated;
-    live = session.memory.second_name(entry.name, found[*tensor.tied_to], tensor.local,
-                                      tensor.dtype, tensor.shape, tensor.chunk);
+    live = session.memory.name_apart(entry.name, first == found->second ? "" : session.names[first],
+                                     tensor.local, tensor.dtype, tensor.shape, tensor.chunk);
     live.replicated = replicated;
   }
 }
@@ -215,10 +216,16 @@ LiveState make_state(const ModuleRef& model, torch::optim::Optimizer* optimizer,
   state.check_value = [session](const StateEntry& stored) {
     if (session->optimizer) session->optimizer->check(stored);
   };
+  state.check_loaded = [session](const std::vector<std::string>& loaded) {
+    const std::unordered_set<std::string> names = agreed_names(*session, loaded);
+    session->memory.check(names);
+    session->transformed.check(names);
+    if (session->optimizer) session->optimizer->check_loaded(names);
+  };
   state.after_load = [session](const std::vector<std::string>& loaded) {
     const std::unordered_set<std::string> names = agreed_names(*session, loaded);
     session->memory.write_back(names);
-    session->transformed.write_back(names);
+    session->transformed.write_back();
     moved(session->flat, names);
     if (session->optimizer) session->optimizer->commit(names);
   };

@@ -128,9 +128,10 @@ at::Tensor TransformedParameters::restored(const Held& held) {
   return out.to(held.tensor.local.device(), held.tensor.local.scalar_type()).contiguous();
 }
 
-void TransformedParameters::write_back(const std::unordered_set<std::string>& loaded) {
+void TransformedParameters::check(const std::unordered_set<std::string>& loaded) {
   const at::NoGradGuard no_grad;
-  for (const Held& held : held_) {
+  for (Held& held : held_) {
+    held.made.reset();
     const auto count = std::ranges::count_if(
         held.parts, [&](const HeldPart& part) { return loaded.contains(part.name); });
     if (count == 0) continue;
@@ -144,8 +145,15 @@ void TransformedParameters::write_back(const std::unordered_set<std::string>& lo
     }
     Spread back = held.spread;
     if (back.form == Spread::Form::kRows) back.form = Spread::Form::kWhole;
-    back.scatter(held.spread.here() ? restored(held) : at::Tensor(), held.tensor.local);
+    held.made = at::empty_like(held.tensor.local);
+    back.scatter(held.spread.here() ? restored(held) : at::Tensor(), held.made);
   }
+}
+
+void TransformedParameters::write_back() {
+  const at::NoGradGuard no_grad;
+  for (Held& held : held_)
+    if (held.made.defined()) held.tensor.local.copy_(held.made);
 }
 
 }  // namespace tessera::fsdp

@@ -29,12 +29,14 @@ class TransformedParameters {
     std::string fqn;
     std::optional<LiveTensor> live;  // nullopt: not here
   };
-  /// Collective over the unit's ranks, as is write_back. `named`: by FQN, the name in the state.
+  /// Collective over the unit's ranks. `named`: by FQN, the name in the state.
   std::vector<Part> add(const ModelTensor& tensor, Spread::Form form,
                         const std::function<std::string(const std::string& fqn)>& named);
-  /// Throws kInvalidArgument where only some parts of a parameter were loaded, or pre_load gives
-  /// another shape.
-  void write_back(const std::unordered_set<std::string>& loaded);
+  /// Makes this rank's shards of the parameters whose parts were loaded. Throws kInvalidArgument
+  /// where only some parts of one were, or pre_load gives another shape. Collective, as add.
+  void check(const std::unordered_set<std::string>& loaded);
+  /// Takes over what check made.
+  void write_back();
 
  private:
   struct HeldPart {
@@ -47,6 +49,7 @@ class TransformedParameters {
     ModelTensor tensor;
     Spread spread;
     std::vector<HeldPart> parts;
+    at::Tensor made;  // by check: the shard's new values
   };
   static at::Tensor restored(const Held& held);
   std::vector<Held> held_;

@@ -156,6 +156,7 @@ class Loading {
         targets_.push_back(
             {index, piece.chunk, static_cast<std::byte*>(piece.data), piece.strides});
         target_names_.push_back(live_entry(match).name);
+        is_scratch_.push_back(live.scratch);
       }
     }
   }
@@ -234,6 +235,8 @@ class Loading {
         if (policy_.verify) fill_canary(source_.manifest, targets, kFirstCanary);
         moved_ = fill(source_.manifest, *source_.directory, output_, *plan_, targets, reading_);
         if (policy_.verify) prove_touched(targets);
+        land(/*scratch=*/true);
+        if (state_.check_loaded) state_.check_loaded(filled());
       });
     } catch (const Error& error) {
       if (result_.staged) throw;
@@ -242,9 +245,29 @@ class Loading {
       status.hint = "load a whole checkpoint before the state is used";
       throw Error(std::move(status));
     }
-    for (std::size_t t = 0; t < staged_.size(); ++t)
-      copy_to_target(source_.manifest, staged_[t].data, targets_[t]);
+    land(/*scratch=*/false);
     aside_ = AlignedBuffer();
+  }
+
+  /// Copies what was read aside to its place, and single numbers.
+  void land(bool scratch) {
+    for (std::size_t t = 0; t < staged_.size(); ++t)
+      if (is_scratch_[t] == scratch)
+        copy_to_target(source_.manifest, staged_[t].data, targets_[t]);
+    for (const auto& [match, bytes] : numbers_) {
+      const LiveTensor& tensor = live_tensor(match);
+      if (tensor.scratch != scratch) continue;
+      for (const LivePiece& piece : tensor.pieces)
+        if (piece.chunk.numel() > 0) std::ranges::copy(bytes, static_cast<std::byte*>(piece.data));
+    }
+  }
+
+  /// Names of the tensors that this load fills.
+  std::vector<std::string> filled() const {
+    std::vector<std::string> names;
+    for (const Match& match : matches_)
+      if (match.kind != Match::Kind::kValue) names.push_back(live_entry(match).name);
+    return names;
   }
 
   /// Elements that still look like the first canary are read again over another one: what bears the
@@ -282,18 +305,10 @@ class Loading {
   }
 
   void hand_over() {
-    for (const auto& [match, bytes] : numbers_) {
-      for (const LivePiece& piece : live_tensor(match).pieces)
-        if (piece.chunk.numel() > 0) std::ranges::copy(bytes, static_cast<std::byte*>(piece.data));
-    }
     if (state_.on_value)
       for (const StateEntry& entry : result_.values)
         in_tensor(entry.name, [&] { state_.on_value(entry); });
-    if (!state_.after_load) return;
-    std::vector<std::string> filled;
-    for (const Match& match : matches_)
-      if (match.kind != Match::Kind::kValue) filled.push_back(live_entry(match).name);
-    state_.after_load(filled);
+    if (state_.after_load) state_.after_load(filled());
   }
 
   const std::string& path_;
@@ -308,6 +323,7 @@ class Loading {
   std::vector<MemoryTarget> targets_;
   std::vector<std::string> target_names_;
   std::vector<std::uint32_t> to_prove_;  // under verify
+  std::vector<bool> is_scratch_;  // by target
   std::vector<MemoryTarget> staged_;
   AlignedBuffer aside_;
   OutputPlan output_;

@@ -224,6 +224,7 @@ std::vector<std::string> Checkpoint::load_into(LiveState state) const {
       values.push_back(*stored);
     }
   }
+  if (state.check_loaded) state.check_loaded(loaded);
   for (const StateEntry& value : values)
     if (state.on_value) state.on_value(value);
   if (state.after_load) state.after_load(loaded);

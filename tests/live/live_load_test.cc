@@ -407,6 +407,50 @@ TEST_CASE("each rank has its own value back, and another world size is an error 
   require_quiet(load_at(4, policy));
 }
 
+TEST_CASE("tensors that do not go together are refused before any but scratch memory changes") {
+  for (const std::uint64_t limit : {std::uint64_t{1} << 30, std::uint64_t{0}}) {
+    MemoryFileSystem fs;
+    std::vector<float> first = {1, 2}, second = {1, 3};
+    float step = 0;
+    const auto state = [&] {
+      LiveState made;
+      made.add("a", {DType::kFloat32, {2}, {}, first.data()});
+      made.tensors[made.add("b", {DType::kFloat32, {2}, {}, second.data()})].scratch = true;
+      made.tensors[made.add("step", {DType::kFloat32, {}, {}, &step})].scratch = true;
+      return made;
+    };
+    const auto ranks = single_rank();
+    SaveOptions options;
+    options.file_system = &fs;
+    LiveState with_number = state();
+    std::erase_if(with_number.dict.entries, [](const auto& entry) { return entry.name == "step"; });
+    with_number.add_value("step", Value::integer(7));
+    save("/run/a", with_number, *ranks, options);
+    first = second = {-1, -1};
+    LiveState into = state();
+    std::vector<std::string> asked;
+    into.check_loaded = [&](const std::vector<std::string>& names) {
+      asked = names;
+      CHECK(second == std::vector<float>{1, 3});
+      CHECK(step == 7);
+      fail(Code::kCorrupt, "they differ");
+    };
+    LoadPolicy policy;
+    policy.file_system = &fs;
+    policy.stage_limit_bytes = limit;
+    std::string message;
+    try {
+      load("/run/a", into, *ranks, policy);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    CHECK_THAT(message, Contains("they differ"));
+    CHECK((message.find("partly filled") == std::string::npos) == (limit > 0));
+    CHECK(asked == std::vector<std::string>{"a", "b", "step"});
+    CHECK((first == std::vector<float>{-1, -1}) == (limit > 0));
+  }
+}
+
 TEST_CASE("damage found while reading leaves the state as it was, or says that it is not") {
   MemoryFileSystem fs;
   static std::vector<float> saved(4096, 1);
