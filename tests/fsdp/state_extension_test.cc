@@ -205,8 +205,14 @@ TEST_CASE("what an extension cannot do is refused by name") {
   Outer model;
   fully_shard(model, with(Wrong()));
   tessera::save(folder / "a", fsdp::state_dict(model), *alone);
+  {
+    const torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : model->parameters()) parameter.fill_(-3);
+  }
   CHECK_THROWS_WITH(tessera::load(folder / "a", fsdp::state_dict(model), *alone),
                     Catch::Contains("pre_load of \"inner.qkv\": expected shape [21,5]"));
+  for (const torch::Tensor& parameter : model->parameters())
+    CHECK(same_bits(parameter, torch::full_like(parameter, -3)));
   // A part alone is no parameter.
   Outer whole;
   fully_shard(whole, with(Unfuse()));
