@@ -1,7 +1,6 @@
 #pragma once
 // What lies on the stack while `.metadata` is read the short way (plain_metadata.h): 16 bytes an
 // item, the rest in pools by number.
-#include <fmt/format.h>
 #include <tessera/tensor/dtype.h>
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 #include "lib/format/torch_dcp/plain_metadata.h"
 
+#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 

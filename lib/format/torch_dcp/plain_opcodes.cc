@@ -1,6 +1,22 @@
+#include <fmt/format.h>
+
 #include "lib/format/torch_dcp/plain_reader.h"
 
 namespace tessera::dcp::plain {
+
+void PlainReader::push_global(std::string_view raw_module, std::string_view raw_name) {
+  const auto [module, name] = canonical_global(raw_module, raw_name);
+  need(is_python_utf8(module) && is_python_utf8(name));
+  const auto [found, fresh] = global_numbers_.try_emplace(
+      fmt::format("{}\n{}", module, name), static_cast<std::uint32_t>(globals_.size()));
+  if (fresh) {
+    const GlobalUse::Verdict verdict = classify_global(module, name);
+    need(verdict != GlobalUse::Verdict::kDenied);
+    globals_.push_back({std::string(module), std::string(name), role_of(module, name)});
+    out_.globals.push_back({fmt::format("{}.{}", module, name), verdict, {}});
+  }
+  push({Kind::kGlobal, found->second, 0});
+}
 
 void PlainReader::tuple_from(std::size_t begin) {
   const std::span<const Item> items = stack_.from(begin);

@@ -1,7 +1,6 @@
 #pragma once
 // The machine that reads `.metadata` the short way: its stack, memo and pools here; the opcodes in
 // plain_opcodes.cc, the objects they build in plain_objects.cc, the whole in plain_metadata.cc.
-#include <fmt/format.h>
 #include <tessera/base/checked.h>
 #include <tessera/encoding/pickle_globals.h>
 
@@ -108,19 +107,7 @@ class PlainReader {
     return texts_[item.a];
   }
 
-  void push_global(std::string_view raw_module, std::string_view raw_name) {
-    const auto [module, name] = canonical_global(raw_module, raw_name);
-    need(is_python_utf8(module) && is_python_utf8(name));
-    const auto [found, fresh] = global_numbers_.try_emplace(
-        fmt::format("{}\n{}", module, name), static_cast<std::uint32_t>(globals_.size()));
-    if (fresh) {
-      const GlobalUse::Verdict verdict = classify_global(module, name);
-      need(verdict != GlobalUse::Verdict::kDenied);
-      globals_.push_back({std::string(module), std::string(name), role_of(module, name)});
-      out_.globals.push_back({fmt::format("{}.{}", module, name), verdict, {}});
-    }
-    push({Kind::kGlobal, found->second, 0});
-  }
+  void push_global(std::string_view raw_module, std::string_view raw_name);
 
   template <class Pool>
   static std::uint32_t new_in(Pool& pool) {
