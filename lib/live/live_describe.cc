@@ -70,7 +70,6 @@ LiveDescription describe(const LiveState& state) {
   WireWriter structure;
   WireWriter values;
   structure.reserve(state.dict.entries.size() * kEntryBytes);
-  Sha256 shared;
   structure.number(kWireVersion).number(state.dict.entries.size());
   for (const StateEntry& entry : state.dict.entries) {
     in_tensor(entry.name, [&] {
@@ -88,11 +87,25 @@ LiveDescription describe(const LiveState& state) {
       }
       structure.number(static_cast<std::uint64_t>(LiveEntry::Kind::kShared));
       const Sha256Digest digest = sha256(pickle);
-      shared.update(std::as_bytes(std::span(digest)));
       values.bytes(std::as_bytes(std::span(digest))).text(short_text(entry.value));
     });
   }
-  return {structure.finish(), values.finish(), shared.finish()};
+  return {structure.finish(), values.finish()};
+}
+
+Sha256Digest digest_of_shared(const LiveState& state) {
+  Sha256 shared;
+  for (const StateEntry& entry : state.dict.entries) {
+    if (entry.value.is_tensor()) continue;
+    in_tensor(entry.name, [&] {
+      const Bytes pickle = pickled(entry.value);
+      const std::uint64_t size = pickle.size();
+      if (state.per_rank.contains(entry.name)) return;
+      shared.update(std::as_bytes(std::span(&size, 1)));
+      shared.update(pickle);
+    });
+  }
+  return shared.finish();
 }
 
 std::vector<LiveEntry> read_description(const LiveDescription& description) {

@@ -19,14 +19,15 @@
 namespace tessera {
 
 struct LiveDescription {
-  Bytes structure;      // all but the content of values
-  Bytes values;         // of shared values a digest and a short text; of a rank's own the whole
-  Sha256Digest shared;  // over all shared values
+  Bytes structure;  // all but the content of values
+  Bytes values;     // of shared values a digest and a short text; of a rank's own the whole
 };
 
 /// Throws kUnsupported for a value that cannot be told to other ranks or has a tensor inside.
-/// Precondition: check_names(), or the same structure as a state for which it passed.
+/// Precondition: check_names().
 LiveDescription describe(const LiveState& state);
+/// Over all shared values. Throws as describe().
+Sha256Digest digest_of_shared(const LiveState& state);
 /// Throws kInvalidArgument for two entries of one name.
 void check_names(const StateDict& dict);
 

@@ -6,7 +6,6 @@
 #include <tessera/format/registry.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "lib/base/status_bytes.h"
 #include "lib/live/live_wire.h"
@@ -106,9 +105,9 @@ void keep_own_files(PreparedSave& prepared, int rank, int ranks) {
 
 std::unique_ptr<PreparedSave> make_prepared(std::span<const LiveDescription> all, RankGroup& ranks,
                                             const LiveState& state, const SaveOptions& options) {
-  auto prepared = std::make_unique<PreparedSave>();
-  prepared->format = options.format;
-  prepared->structure = all[static_cast<std::size_t>(ranks.rank())].structure;
+  const Bytes& structure = all[static_cast<std::size_t>(ranks.rank())].structure;
+  std::unique_ptr<PreparedSave> prepared(
+      new PreparedSave{options.format, LiveMemo(state), sha256(structure), {}, {}, {}, {}, 0});
   prepared->merged = merge_states(all, ranks.rank(), state);
   bind_sources(prepared->merged, state);
   TargetRequest request;
@@ -204,18 +203,18 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
   Opening opening;
   opening.status = mine;
   opening.path = path;
-  LiveDescription description;
   std::shared_ptr<const OutputRenderer> renderer;
   if (mine.ok()) {
     try {
-      check_live_tensors(state, false);
-      require_printable(state.dict);
-      description = describe(state);
-      opening.shared.resize(description.shared.size());
-      std::memcpy(opening.shared.data(), description.shared.data(), description.shared.size());
       PreparedSave* kept = memory.prepared.get();
-      if (kept != nullptr && kept->format == options.format &&
-          kept->structure == description.structure) {
+      const bool fits =
+          kept != nullptr && kept->format == options.format && kept->memo.matches(state);
+      if (!fits) check_live_tensors(state, false);
+      require_printable(state.dict);
+      const Sha256Digest shared = digest_of_shared(state);
+      const ByteView digest = std::as_bytes(std::span(shared));
+      opening.shared.assign(digest.begin(), digest.end());
+      if (fits) {
         renderer =
             kept->output.renderer->with_values(kept->output, known_values(kept->merged, state));
         if (renderer) opening.generation = memory.generation;
@@ -233,7 +232,7 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
     return;
   }
   memory.prepared.reset();
-  const std::vector<LiveDescription> all = exchange(ranks, description, report);
+  const std::vector<LiveDescription> all = exchange(ranks, describe(state), report);
   ranks.together([&] { memory.prepared = make_prepared(all, ranks, state, options); });
   ++memory.generation;
 }

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/live/live_memo.h"
 #include "lib/live/live_merge.h"
 #include "lib/live/snapshot.h"
 
@@ -32,7 +33,8 @@ struct RankFile {
 
 struct PreparedSave {
   std::string format;
-  Bytes structure;  // of this rank's state
+  LiveMemo memo;           // of this rank's state
+  Sha256Digest structure;  // of its description
   MergedState merged;
   OutputPlan output;            // the files of this rank
   std::optional<Plan> plan;     // of them

@@ -4,7 +4,6 @@
 #include <tessera/live/save.h>
 #include <tessera/ops/seal.h>
 #include <tessera/reshard/executor.h>
-#include <tessera/storage/checksum.h>
 #include <tessera/storage/stage.h>
 #include <tessera/storage/stage_member.h>
 
@@ -80,8 +79,7 @@ class Writing {
            "make room, or save elsewhere");
     StageOptions options;
     options.force = options_.force;
-    const Sha256Digest digest = sha256(prepared_.structure);
-    stage_ = Stage::open(fs_, destination_, hex(digest), options);
+    stage_ = Stage::open(fs_, destination_, hex(prepared_.structure), options);
   }
 
   /// Rank 0 tells where the stage is.
