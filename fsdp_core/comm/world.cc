@@ -8,6 +8,7 @@
 #include "fsdp_core/comm/c10d_rank_group.h"
 #include "fsdp_core/comm/local_comm.h"
 #include "fsdp_core/comm/thread_comm.h"
+#include "fsdp_core/comm/watched_connect.h"
 #include "fsdp_core/comm/world_impl.h"
 
 namespace tessera::fsdp {
@@ -139,12 +140,13 @@ std::shared_ptr<Communicator> World::Impl::side_group() {
 }
 
 std::shared_ptr<Communicator> World::Impl::background_group() {
-  // A rank that is gone shows here at once; who connects to it waits until the timeout.
-  side_group()->barrier({"save and load", CommPhase::kSetup});
+  const std::shared_ptr<Communicator> connected = side_group();
   const std::lock_guard lock(side_mutex);
-  auto made = transport->make_on_hosts(
-      {fmt::format("save in the background {}", ++background_count), rank, all_ranks(size)},
-      side_generation);
+  const Communicator::Identity identity{
+      fmt::format("save in the background {}", ++background_count), rank, all_ranks(size)};
+  auto made = watched_connect(*connected, [transport = transport, identity, at = side_generation] {
+    return transport->make_on_hosts(identity, at);
+  });
   std::erase_if(background, [](const auto& group) { return group.expired(); });
   background.push_back(made);
   return made;

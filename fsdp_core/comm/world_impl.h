@@ -27,8 +27,8 @@ struct World::Impl {
   const int size;
   const int local_rank;
   const std::chrono::milliseconds timeout;
-  const std::unique_ptr<Transport> transport;
-  std::string trace_folder;  // of the groups made from now on
+  const std::shared_ptr<Transport> transport;  // also of a thread that connects
+  std::string trace_folder;                    // of the groups made from now on
 
   std::mutex groups_mutex;
   std::uint64_t generation = 0;
