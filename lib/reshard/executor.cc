@@ -67,7 +67,7 @@ std::unique_ptr<Worker> Transfer::make_worker() {
   const std::uint64_t whole = budget_.block_bytes + 2 * kIoAlignment;
   if (output_.total_bytes() / 8 < whole * static_cast<std::uint64_t>(budget_.threads))
     return worker;
-  worker->read.fill(whole);
+  if (!source_.files.empty()) worker->read.fill(whole);
   worker->write.fill(whole);
   return worker;
 }
