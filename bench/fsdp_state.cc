@@ -1,12 +1,12 @@
 // Saving and loading a sharded model with its optimizer, by processes over Gloo: beside PyTorch's
 // FSDP2 and DCP on the same model (peer_fsdp2_state.py), and from one world size to another.
 //
-//   fsdp_state DIR PROCESSES LAYERS WIDTH ROUNDS [in-place]   save and load, JSON on stdout
+//   fsdp_state DIR PROCESSES LAYERS WIDTH ROUNDS [SAFETY]   save and load, JSON on stdout
 //   fsdp_state DIR PROCESSES LAYERS WIDTH 0 save PATH         one save, or load; seconds on stdout
 //
 // Seconds are of the slowest rank, between barriers: medians, the first round warms up. Memory is
 // what a process held at the most in any round beyond what it held before the first, the largest of
-// all ranks. `in-place`: loads do not read aside first (LoadPolicy::stage_limit_bytes = 0).
+// all ranks. SAFETY: of loads, `twice` or `in-place` (LoadSafety).
 #include <malloc.h>
 #include <sys/wait.h>
 #include <tessera/fsdp.h>
@@ -118,7 +118,8 @@ void run(const Arguments& arguments) {
   train();
   std::vector<double> saves, loads;
   tessera::LoadPolicy policy;
-  if (arguments.verb == "in-place") policy.stage_limit_bytes = 0;
+  if (arguments.verb == "twice") policy.safety = tessera::LoadSafety::kReadTwice;
+  if (arguments.verb == "in-place") policy.safety = tessera::LoadSafety::kInPlace;
   fsdp::release_cached_memory();
   malloc_trim(0);                               // what training left free would hide what is taken
   std::ofstream("/proc/self/clear_refs") << 5;  // the peak starts from here

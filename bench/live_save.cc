@@ -189,7 +189,7 @@ void measure(const Case& run, tessera::RankGroup& ranks, Figures& out) {
     const double write = timed(ranks, [&] { write_floor(floor, bytes, shards.bytes()); });
     const double load = timed(ranks, [&] { tessera::load(path, shards.state(), ranks); });
     tessera::LoadPolicy in_place;
-    in_place.stage_limit_bytes = 0;
+    in_place.safety = tessera::LoadSafety::kInPlace;
     const double direct =
         timed(ranks, [&] { tessera::load(path, shards.state(), ranks, in_place); });
     const double read = timed(ranks, [&] { read_floor(floor, bytes, shards.bytes()); });

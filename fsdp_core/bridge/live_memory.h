@@ -34,7 +34,7 @@ class LiveMemory {
   /// A copy, for a tensor of which several names are stored: a load proves that they all hold the
   /// same values, those of the name `first`, which has "" here.
   LiveTensor name_apart(const std::string& name, const std::string& first, const at::Tensor& local,
-                         at::ScalarType dtype, const Shape& shape, Chunk chunk);
+                        at::ScalarType dtype, const Shape& shape, Chunk chunk);
 
   /// What `spread.form` says of what `local` is a shard of, as it is now: a copy, or no piece where
   /// nothing is kept. `fill`: false where the values are going to be loaded. Collective over the
@@ -46,7 +46,7 @@ class LiveMemory {
   void check(const std::unordered_set<std::string>& loaded) const;
 
   void refresh();
-  /// Throws as check.
+  /// Precondition: check passed.
   void write_back(const std::unordered_set<std::string>& loaded);
   /// Of all that is borrowed, from the last refresh on.
   std::shared_ptr<const VersionWatch> watch() const { return watch_; }

@@ -49,7 +49,8 @@ class OptimizerDict {
   /// which a policy may have left out. Throws what expect found: kCorrupt for half a state,
   /// kInvalidArgument for options that the optimizer cannot have.
   void check(const StateEntry& stored);
-  /// Everything is read, nothing of the optimizer filled yet. Throws for steps that are no counts.
+  /// Everything is read, nothing of the optimizer filled yet. Throws for steps that are no counts,
+  /// and as check().
   void check_loaded(const std::unordered_set<std::string>& loaded);
   void commit(const std::unordered_set<std::string>& loaded);
 
@@ -98,7 +99,8 @@ class OptimizerDict {
   void expect_leaves(LiveState& state, Pending& pending, const Manifest& stored,
                      const OptimParameter& parameter);
   std::vector<at::Tensor> targets_of(Pending& pending, const StateLeaf& leaf,
-                                     const TensorSpec& stored);
+                                     const TensorSpec& stored, bool& all_fresh);
+  static bool is_whole(const Pending& pending, const std::unordered_set<std::string>& loaded);
   void expect_step(LiveState& state, Pending& pending, const Manifest& stored,
                    const OptimParameter& parameter);
 

@@ -83,9 +83,12 @@ void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Mani
       if (leaf.required) missing.push_back(leaf.name);
       continue;
     }
+    bool all_fresh = true;
     const std::vector<at::Tensor> into =
-        targets_of(pending, leaf, stored.tensors[found->tensor].spec);
+        targets_of(pending, leaf, stored.tensors[found->tensor].spec, all_fresh);
+    const std::size_t before = state.tensors.size();
     pending.leaves.push_back(add_leaf(state, *pending.entry, parameter.fqn, leaf, into, false));
+    if (all_fresh && state.tensors.size() > before) state.tensors.back().scratch = true;
   }
   if (missing.empty() || pending.leaves.empty()) return;
   defer(state_name(parameter.fqn), [&] {
@@ -97,9 +100,10 @@ void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Mani
   });
 }
 
-/// The tensors that are going to be filled: those of the optimizer, or fresh ones.
+/// The tensors that are going to be filled: those of the optimizer, or fresh ones, which it is
+/// given by commit.
 std::vector<at::Tensor> OptimizerDict::targets_of(Pending& pending, const StateLeaf& leaf,
-                                                  const TensorSpec& stored) {
+                                                  const TensorSpec& stored, bool& all_fresh) {
   std::vector<at::Tensor> out;
   for (std::size_t p = 0; p < pending.entry->parts.size(); ++p) {
     const OptimizerMember& part = *pending.entry->parts[p];
@@ -107,6 +111,7 @@ std::vector<at::Tensor> OptimizerDict::targets_of(Pending& pending, const StateL
     std::unique_ptr<State>& fresh = pending.fresh[p];
     if (held != nullptr && leaf.tensor(*held).defined()) {
       out.push_back(leaf.tensor(*held));
+      all_fresh = false;
       continue;
     }
     if (!fresh) fresh = held->clone();  // a leaf that the optimizer did not keep so far
@@ -164,9 +169,17 @@ void OptimizerDict::check(const StateEntry& stored) {
 
 void OptimizerDict::check_loaded(const std::unordered_set<std::string>& loaded) {
   memory_.check(loaded);
-  for (Pending& pending : pending_)
+  for (Pending& pending : pending_) {
+    if (deferred_ && !pending.drop && is_whole(pending, loaded)) std::rethrow_exception(deferred_);
     if (pending.counter && loaded.contains(pending.counter->name))
       pending.step = checked_step(pending.counter->buffer.item<double>(), pending.counter->name);
+  }
+}
+
+bool OptimizerDict::is_whole(const Pending& pending,
+                             const std::unordered_set<std::string>& loaded) {
+  return std::ranges::all_of(pending.leaves,
+                             [&](const std::string& name) { return loaded.contains(name); });
 }
 
 void OptimizerDict::commit(const std::unordered_set<std::string>& loaded) {
@@ -178,10 +191,7 @@ void OptimizerDict::commit(const std::unordered_set<std::string>& loaded) {
           optimizer_.state().erase(part->parameter.unsafeGetTensorImpl());
       continue;
     }
-    const bool whole = std::ranges::all_of(
-        pending.leaves, [&](const std::string& name) { return loaded.contains(name); });
-    if (!whole) continue;
-    if (deferred_) std::rethrow_exception(deferred_);
+    if (!is_whole(pending, loaded)) continue;
     for (std::size_t p = 0; p < pending.entry->parts.size(); ++p) {
       auto& slot = optimizer_.state()[pending.entry->parts[p]->parameter.unsafeGetTensorImpl()];
       if (pending.fresh[p]) slot = std::move(pending.fresh[p]);

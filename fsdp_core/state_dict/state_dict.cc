@@ -218,8 +218,9 @@ LiveState make_state(const ModuleRef& model, torch::optim::Optimizer* optimizer,
   };
   state.check_loaded = [session](const std::vector<std::string>& loaded) {
     const std::unordered_set<std::string> names = agreed_names(*session, loaded);
-    session->memory.check(names);
+    // What this rank alone may refuse comes after what all its peers take part in.
     session->transformed.check(names);
+    session->memory.check(names);
     if (session->optimizer) session->optimizer->check_loaded(names);
   };
   state.after_load = [session](const std::vector<std::string>& loaded) {

@@ -101,6 +101,7 @@ std::vector<TransformedParameters::Part> TransformedParameters::add(
       live.owner = std::make_shared<at::Tensor>(kept.copy);
       live.replicated = form != Spread::Form::kWholeOnFirstRank && (!rows || tensor.replicated);
       live.is_parameter = true;
+      live.scratch = true;
       made.live = std::move(live);
     }
     held.parts.push_back(std::move(kept));
@@ -130,6 +131,14 @@ at::Tensor TransformedParameters::restored(const Held& held) {
 
 void TransformedParameters::check(const std::unordered_set<std::string>& loaded) {
   const at::NoGradGuard no_grad;
+  std::exception_ptr first;  // told when the collectives of all are over: other ranks take part
+  const auto attempt = [&](const std::function<void()>& f) {
+    try {
+      f();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  };
   for (Held& held : held_) {
     held.made.reset();
     const auto count = std::ranges::count_if(
@@ -138,16 +147,25 @@ void TransformedParameters::check(const std::unordered_set<std::string>& loaded)
     if (static_cast<std::size_t>(count) != held.parts.size()) {
       const auto absent = std::ranges::find_if_not(
           held.parts, [&](const HeldPart& part) { return loaded.contains(part.name); });
-      fail(Code::kInvalidArgument,
-           fmt::format(
-               "\"{}\" cannot be made of a part of what stands for it: \"{}\" was not loaded",
-               held.tensor.fqn, absent->name));
+      attempt([&] {
+        fail(Code::kInvalidArgument,
+             fmt::format(
+                 "\"{}\" cannot be made of a part of what stands for it: \"{}\" was not loaded",
+                 held.tensor.fqn, absent->name));
+      });
+      continue;
     }
     Spread back = held.spread;
     if (back.form == Spread::Form::kRows) back.form = Spread::Form::kWhole;
     held.made = at::empty_like(held.tensor.local);
-    back.scatter(held.spread.here() ? restored(held) : at::Tensor(), held.made);
+    at::Tensor whole;
+    if (held.spread.here()) {
+      attempt([&] { whole = restored(held); });
+      if (!whole.defined()) whole = at::zeros(held.spread.shape, held.tensor.local.options());
+    }
+    back.scatter(whole, held.made);
   }
+  if (first) std::rethrow_exception(first);
 }
 
 void TransformedParameters::write_back() {

@@ -2,22 +2,18 @@
 #include <tessera/base/error.h>
 #include <tessera/live/load.h>
 #include <tessera/ops/open.h>
-#include <tessera/reshard/fill.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/optim_edit.h>
 #include <tessera/state/roles.h>
 #include <tessera/state/state_values.h>
-#include <tessera/storage/aligned_buffer.h>
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
-#include <optional>
 
 #include "lib/live/live_numbers.h"
 #include "lib/live/live_wire.h"
 #include "lib/live/load_match.h"
-#include "lib/live/untouched.h"
+#include "lib/live/load_targets.h"
 
 namespace tessera {
 
@@ -48,10 +44,9 @@ class Loading {
     const auto all = ranks_.all_gather(asked);
     ranks_.together([&] { match(join_asked(all)); });
     ranks_.together([&] { plan(); });
-    choose_stage();
+    choose_safety();
     read();
     ranks_.together([&] { hand_over(); });
-    result_.bytes_read += moved_.bytes_read;
     return std::move(result_);
   }
 
@@ -106,9 +101,8 @@ class Loading {
 
   void plan() {
     make_targets();
-    output_ = memory_plan(source_.manifest, targets_);
-    output_.check(source_.manifest);
-    plan_.emplace(source_.manifest, output_);
+    scratch_.plan(source_.manifest);
+    places_.plan(source_.manifest);
     locate();
     read_small();
     if (policy_.verify) prove_checksums();
@@ -119,7 +113,9 @@ class Loading {
   void locate() {
     if (policy_.verify) to_prove_ = share_of_targets();
     std::vector<std::uint32_t> tensors = to_prove_;
-    std::vector<std::uint64_t> chunks = plan_->chosen_chunks();
+    std::vector<std::uint64_t> chunks = scratch_.chunks();
+    const std::vector<std::uint64_t> more = places_.chunks();
+    chunks.insert(chunks.end(), more.begin(), more.end());
     for (const Match& match : matches_)
       if (match.kind != Match::Kind::kTensor && stored_value(match).is_tensor())
         tensors.push_back(stored_value(match).tensor_index());
@@ -128,7 +124,8 @@ class Loading {
       for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
         chunks.push_back(tensor.first_chunk + c);
     }
-    for (const MemoryTarget& target : targets_) tensors.push_back(target.tensor);
+    for (const LoadTargets* part : {&scratch_, &places_})
+      for (const MemoryTarget& target : part->targets()) tensors.push_back(target.tensor);
     sort_unique(tensors);
     sort_unique(chunks);
     locating_.chunks = std::move(chunks);
@@ -153,10 +150,9 @@ class Loading {
       }
       for (const LivePiece& piece : live.pieces) {
         if (piece.chunk.numel() == 0) continue;
-        targets_.push_back(
-            {index, piece.chunk, static_cast<std::byte*>(piece.data), piece.strides});
-        target_names_.push_back(live_entry(match).name);
-        is_scratch_.push_back(live.scratch);
+        (live.scratch ? scratch_ : places_)
+            .add({index, piece.chunk, static_cast<std::byte*>(piece.data), piece.strides},
+                 live_entry(match).name);
       }
     }
   }
@@ -187,10 +183,11 @@ class Loading {
   /// Every tensor that is asked for falls to one rank.
   std::vector<std::uint32_t> share_of_targets() const {
     std::vector<std::uint32_t> mine;
-    for (const MemoryTarget& target : targets_)
-      if (target.tensor % static_cast<std::uint32_t>(ranks_.size()) ==
-          static_cast<std::uint32_t>(ranks_.rank()))
-        mine.push_back(target.tensor);
+    for (const LoadTargets* part : {&scratch_, &places_})
+      for (const MemoryTarget& target : part->targets())
+        if (target.tensor % static_cast<std::uint32_t>(ranks_.size()) ==
+            static_cast<std::uint32_t>(ranks_.rank()))
+          mine.push_back(target.tensor);
     sort_unique(mine);
     return mine;
   }
@@ -204,56 +201,54 @@ class Loading {
   }
 
   /// Aside first, where that fits on every rank.
-  void choose_stage() {
-    const std::uint64_t mine = plan_->tensor_bytes();
-    bool fits = policy_.stage_limit_bytes > 0;
-    for (const auto& bytes :
-         ranks_.all_gather(WireWriter().number(mine).number(policy_.stage_limit_bytes).finish())) {
+  void choose_safety() {
+    bool fits = true;
+    for (const auto& bytes : ranks_.all_gather(
+             WireWriter().number(places_.bytes()).number(policy_.stage_limit_bytes).finish())) {
       WireReader in(bytes);
       const std::uint64_t theirs = in.number();
       fits = fits && theirs <= in.number();
     }
-    result_.staged = fits;
-    if (!fits) return;
-    std::uint64_t total = 0;
-    for (const Segment& segment : output_.segments) total += aligned(segment.length);
-    ranks_.together([&] { aside_.reserve(total); });
-    staged_ = targets_;
-    std::byte* to = aside_.data();
-    for (std::size_t t = 0; t < staged_.size(); ++t) {
-      staged_[t].data = to;
-      staged_[t].strides.clear();
-      to += aligned(output_.segments[t].length);
-    }
+    const bool aside = policy_.safety == LoadSafety::kAside;
+    result_.safety = aside && !fits ? LoadSafety::kReadTwice : policy_.safety;
+    ranks_.together([&] {
+      if (result_.safety == LoadSafety::kAside) places_.take_room();
+    });
   }
-  static std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
+  /// What may fail before any memory of the job changes, does; then it changes.
   void read() {
-    const std::span<const MemoryTarget> targets = result_.staged ? staged_ : targets_;
+    const LoadSource source{source_.manifest, *source_.directory, reading_};
+    ranks_.together([&] {
+      result_.bytes_read += scratch_.read(source, policy_.verify);
+      land_numbers(/*scratch=*/true);
+      if (result_.safety == LoadSafety::kAside)
+        result_.bytes_read += places_.read(source, policy_.verify);
+      else if (result_.safety == LoadSafety::kReadTwice)
+        result_.bytes_read += places_.prove(source);
+    });
+    ranks_.together([&] {  // where all have come, since it may talk to them
+      if (state_.check_loaded) state_.check_loaded(filled());
+    });
+    if (result_.safety == LoadSafety::kAside)
+      places_.land();
+    else
+      read_in_place(source);
+    land_numbers(/*scratch=*/false);
+  }
+
+  void read_in_place(const LoadSource& source) {
     try {
-      ranks_.together([&] {
-        if (policy_.verify) fill_canary(source_.manifest, targets, kFirstCanary);
-        moved_ = fill(source_.manifest, *source_.directory, output_, *plan_, targets, reading_);
-        if (policy_.verify) prove_touched(targets);
-        land(/*scratch=*/true);
-        if (state_.check_loaded) state_.check_loaded(filled());
-      });
+      ranks_.together([&] { result_.bytes_read += places_.read(source, policy_.verify); });
     } catch (const Error& error) {
-      if (result_.staged) throw;
       Status status = error.status();
       status.message += "; the live state is partly filled";
       status.hint = "load a whole checkpoint before the state is used";
       throw Error(std::move(status));
     }
-    land(/*scratch=*/false);
-    aside_ = AlignedBuffer();
   }
 
-  /// Copies what was read aside to its place, and single numbers.
-  void land(bool scratch) {
-    for (std::size_t t = 0; t < staged_.size(); ++t)
-      if (is_scratch_[t] == scratch)
-        copy_to_target(source_.manifest, staged_[t].data, targets_[t]);
+  void land_numbers(bool scratch) {
     for (const auto& [match, bytes] : numbers_) {
       const LiveTensor& tensor = live_tensor(match);
       if (tensor.scratch != scratch) continue;
@@ -268,40 +263,6 @@ class Loading {
     for (const Match& match : matches_)
       if (match.kind != Match::Kind::kValue) names.push_back(live_entry(match).name);
     return names;
-  }
-
-  /// Elements that still look like the first canary are read again over another one: what bears the
-  /// second then was never written.
-  void prove_touched(std::span<const MemoryTarget> targets) {
-    std::vector<MemoryTarget> doubtful;
-    std::vector<std::vector<std::int64_t>> before;
-    std::vector<std::string> names;
-    for (std::size_t t = 0; t < targets.size(); ++t) {
-      std::vector<std::int64_t> found = canaries(source_.manifest, targets[t], kFirstCanary);
-      if (found.empty()) continue;
-      doubtful.push_back(targets[t]);
-      before.push_back(std::move(found));
-      names.push_back(target_names_[t]);
-    }
-    if (doubtful.empty()) return;
-    fill_canary(source_.manifest, doubtful, kSecondCanary);
-    const OutputPlan output = memory_plan(source_.manifest, doubtful);
-    const Plan plan(source_.manifest, output);
-    TransferOptions quiet = reading_;
-    quiet.progress = nullptr;
-    result_.bytes_read +=
-        fill(source_.manifest, *source_.directory, output, plan, doubtful, quiet).bytes_read;
-    for (std::size_t d = 0; d < doubtful.size(); ++d) {
-      const auto after = canaries(source_.manifest, doubtful[d], kSecondCanary);
-      std::vector<std::int64_t> both;
-      std::ranges::set_intersection(before[d], after, std::back_inserter(both));
-      if (both.empty()) continue;
-      in_tensor(names[d], [&] {
-        fail(Code::kInternal,
-             fmt::format("{} elements of {} were not written by the load, the first is number {}",
-                         both.size(), doubtful[d].chunk.to_string(), both[0]));
-      });
-    }
   }
 
   void hand_over() {
@@ -320,16 +281,9 @@ class Loading {
   std::unique_ptr<FileSystem> own_files_;
   OpenedCheckpoint source_;
   std::vector<Match> matches_;
-  std::vector<MemoryTarget> targets_;
-  std::vector<std::string> target_names_;
+  LoadTargets scratch_, places_;         // memory of the state's callbacks; of the job
   std::vector<std::uint32_t> to_prove_;  // under verify
-  std::vector<bool> is_scratch_;  // by target
-  std::vector<MemoryTarget> staged_;
-  AlignedBuffer aside_;
-  OutputPlan output_;
-  std::optional<Plan> plan_;
   std::vector<std::pair<Match, Bytes>> numbers_;
-  TransferResult moved_;
   LoadResult result_;
 };
 

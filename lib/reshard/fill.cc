@@ -38,12 +38,14 @@ void scatter(const Detour& detour, int element_bytes, const std::byte* block) {
 class Filling {
  public:
   Filling(const Manifest& source, const Directory& directory, const OutputPlan& output,
-          const Plan& plan, std::span<const MemoryTarget> targets, const TransferOptions& options)
+          const Plan& plan, std::span<const MemoryTarget> targets, const TransferOptions& options,
+          bool keeps)
       : source_(source),
         output_(output),
         plan_(plan),
         targets_(targets),
         options_(options),
+        keeps_(keeps),
         gate_(reads_coded(source, plan) ? coded_part(options.memory_limit_bytes) : 0),
         budget_(Budget::make(options.memory_limit_bytes - gate_.total_bytes(), options.threads)),
         files_(source, directory),
@@ -78,8 +80,9 @@ class Filling {
  private:
   void run_unit(const Unit& unit, Worker& worker) {
     if (options_.cancel != nullptr) options_.cancel->check();
-    const Gather gather(source_, files_, options_.check_crc ? &prover_ : nullptr,
-                        gather_options(budget_, gate_, options_.cancel));
+    GatherOptions gathering = gather_options(budget_, gate_, options_.cancel);
+    gathering.place = keeps_;
+    const Gather gather(source_, files_, options_.check_crc ? &prover_ : nullptr, gathering);
     const DecodedAtEnd dropped(worker);
     if (unit.sequential) {
       for (const Slab& slab : unit.slabs) run_slabs({&slab, 1}, gather, worker);
@@ -100,6 +103,10 @@ class Filling {
       CopyTask task{&geometry, plan_.tensor(slabs[s].entry), slabs[s].region, {}};
       const auto segments = plan_.segments(slabs[s].entry);
       geometry.targets.query(slabs[s].region, [&](std::size_t i, const Region& common) {
+        if (!keeps_) {
+          task.targets.push_back({common, nullptr, 0, false});
+          return;
+        }
         const MemoryTarget& target = targets_[segments[geometry.targets.owner(i)]];
         const std::int64_t first =
             geometry.targets.chunk_offset(i) + offset_inside(geometry.targets.region(i), common);
@@ -118,6 +125,7 @@ class Filling {
     }
     std::byte* block = block_bytes > 0 ? worker.write.need(block_bytes) : nullptr;
     for (std::size_t s = 0; s < slabs.size(); ++s) {
+      if (detours[s].empty()) continue;
       auto next = detours[s].begin();
       for (TargetSpan& span : tasks[s].targets)
         if (span.data == nullptr) span.data = block + (next++)->at;
@@ -136,6 +144,7 @@ class Filling {
   const Plan& plan_;
   std::span<const MemoryTarget> targets_;
   const TransferOptions& options_;
+  const bool keeps_;
   CodedGate gate_;
   Budget budget_;
   FilePool files_;
@@ -169,7 +178,13 @@ TransferResult fill(const Manifest& source, const Directory& directory, const Ou
                     const Plan& plan, std::span<const MemoryTarget> targets,
                     const TransferOptions& options) {
   TESSERA_CHECK(output.segments.size() == targets.size());
-  return Filling(source, directory, output, plan, targets, options).run();
+  return Filling(source, directory, output, plan, targets, options, true).run();
+}
+
+TransferResult prove_fill(const Manifest& source, const Directory& directory,
+                          const OutputPlan& output, const Plan& plan,
+                          const TransferOptions& options) {
+  return Filling(source, directory, output, plan, {}, options, false).run();
 }
 
 }  // namespace tessera

@@ -56,6 +56,7 @@ struct GatherOptions {
   std::uint64_t span_bytes = std::uint64_t{8} << 20;     // a read of a strided source
   std::uint64_t decoded_bytes = std::uint64_t{1} << 30;  // decoded items kept per worker
   const CancelToken* cancel = nullptr;
+  bool place = true;  // false: what is read is proved and dropped
 };
 
 class Gather {

@@ -7,10 +7,8 @@
 // Collective: all ranks call with the same path and policy. Strict by default: what is missing, of
 // another shape, or unexpected in a part (model, optimizer, other) that the state has is an error,
 // listing names. Before the first byte lands, every rank has planned, and coverage of every tensor
-// is proved; an error until then leaves all memory as it was. While bytes are read, damage may show
-// in the last of them: where every rank's pieces fit in `stage_limit_bytes` they are read aside and
-// copied when all ranks have everything, so that an error leaves all memory as it was; where they
-// do not, an error says that the state is partly filled and must not be used.
+// is proved. Damage may still show in the last byte that is read: LoadSafety says what an error
+// leaves then.
 //
 // Stored floating types are cast to the live ones and listed. Optimizers stored by parameter number
 // or by leaf are found by FQN.
@@ -34,6 +32,21 @@ enum class PartPolicy : std::uint8_t {
   kSkip,  // nothing of this part is loaded
 };
 
+/// What guards the memory of the job against what goes wrong on any rank, and what that costs.
+enum class LoadSafety : std::uint8_t {
+  /// All is read aside and copied once every rank has everything: an error leaves all memory as it
+  /// was, whatever it is. Costs as much memory as this rank's part of the state, and a copy.
+  kAside,
+  /// All is read and its checksums proved, nothing is kept; once every rank is done, it is read
+  /// again, in place. Damage, missing files and refusals leave all memory as it was; what can still
+  /// go wrong is storage that fails at bytes it has just given, or a rank that dies in between, and
+  /// the error then says that the state is partly filled. Costs a second read.
+  kReadTwice,
+  /// Straight to its place: an error while reading says that the state is partly filled and must
+  /// not be used. Costs nothing.
+  kInPlace,
+};
+
 struct LoadPolicy {
   PartPolicy model = PartPolicy::kStrict;
   PartPolicy optimizer = PartPolicy::kStrict;
@@ -47,7 +60,8 @@ struct LoadPolicy {
   /// everything that has a checksum.
   bool verify = false;
   bool check_crc = true;
-  /// Per rank: up to so much is read aside first. 0: never.
+  LoadSafety safety = LoadSafety::kAside;
+  /// Of a rank: where more would have to be read aside on any, it is read twice instead.
   std::uint64_t stage_limit_bytes = std::uint64_t{1} << 30;
   std::uint64_t memory_limit_bytes = std::uint64_t{64} << 20;  // buffers of reading, per rank
   int threads = 1;                                             // of each rank
@@ -77,7 +91,7 @@ struct LoadResult {
   std::string format;
   std::string path;  // what was opened
   std::uint64_t bytes_read = 0;
-  bool staged = false;  // read aside first
+  LoadSafety safety = LoadSafety::kAside;  // as it was read
   double seconds = 0;
 };
 

@@ -33,4 +33,10 @@ TransferResult fill(const Manifest& source, const Directory& directory, const Ou
                     const Plan& plan, std::span<const MemoryTarget> targets,
                     const TransferOptions& options);
 
+/// Reads what fill() would read and proves the same checksums, but keeps nothing:
+/// `result.bytes_read` and `proved_bytes`. What passes, fill() can read.
+TransferResult prove_fill(const Manifest& source, const Directory& directory,
+                          const OutputPlan& output, const Plan& plan,
+                          const TransferOptions& options);
+
 }  // namespace tessera

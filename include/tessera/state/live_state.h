@@ -62,8 +62,8 @@ struct LiveTensor {
   /// Changes between save_async() and finish_snapshot() too, which state.changed does not tell: a
   /// lazy snapshot copies it before the call returns (buffers that a forward updates).
   bool copied_at_once = false;
-  /// Memory of this state's own callbacks, not of the job: a load that reads aside fills it before
-  /// it asks check_loaded, all else after.
+  /// Memory of this state's own callbacks, not of the job: a load fills it before it asks
+  /// check_loaded, all else after.
   bool scratch = false;
   std::shared_ptr<const void> owner;  // kept until the call is over; may be null
 };
@@ -99,8 +99,8 @@ struct LiveState {
   /// Before the first byte lands, for every value that this state asks for and that was found, by
   /// its name in `dict`: throws for what will not fit.
   std::function<void(const StateEntry& stored)> check_value;
-  /// Once everything is read, on every rank, and (where it was read aside) before anything but
-  /// scratch memory has changed: throws for tensors that do not go together. Names that were read.
+  /// Once every rank has read what it reads before it changes anything but scratch memory: throws
+  /// for tensors that do not go together. May talk to other ranks. Names that are loaded.
   std::function<void(const std::vector<std::string>& loaded)> check_loaded;
   /// After every tensor is filled, for the same values.
   std::function<void(const StateEntry& stored)> on_value;
