@@ -12,7 +12,6 @@
 namespace tessera {
 
 struct PickleEmitter::Memo {
-  std::uint32_t next = 0;
   std::map<std::string, std::uint32_t, std::less<>> strings;
   std::map<std::string, std::uint32_t, std::less<>> globals;
 };
@@ -43,28 +42,14 @@ PickleEmitter::PickleEmitter(Output output) : output_(output), memo_(std::make_s
   append_text("\x80\x02");
 }
 
-void PickleEmitter::none() { append_byte('N'); }
-void PickleEmitter::boolean(bool v) { append_byte(v ? 0x88 : 0x89); }
-void PickleEmitter::empty_dict() { append_byte('}'); }
-void PickleEmitter::empty_list() { append_byte(']'); }
-void PickleEmitter::empty_tuple() { append_byte(')'); }
 void PickleEmitter::empty_set_call() { global("__builtin__", "set"); }
-void PickleEmitter::mark() { append_byte('('); }
-void PickleEmitter::tuple() { append_byte('t'); }
-void PickleEmitter::set_items() { append_byte('u'); }
-void PickleEmitter::append_items() { append_byte('e'); }
-void PickleEmitter::reduce() { append_byte('R'); }
-void PickleEmitter::new_object() { append_byte(0x81); }
-void PickleEmitter::new_object_ex() { append_byte(0x92); }
-void PickleEmitter::build() { append_byte('b'); }
-void PickleEmitter::persistent_id() { append_byte('Q'); }
 
 void PickleEmitter::tuple_n(int n) {
   TESSERA_CHECK(n >= 1 && n <= 3);
-  append_byte(0x84 + n);
+  opcode(0x84 + n);
 }
 
-void PickleEmitter::integer(std::int64_t v) {
+void PickleEmitter::write_integer(std::int64_t v) {
   if (v >= 0 && v <= 0xff) {
     append_number('K', static_cast<std::uint8_t>(v));
   } else if (v >= 0 && v <= 0xffff) {
@@ -132,7 +117,7 @@ std::uint32_t PickleEmitter::global(std::string_view module, std::string_view na
 }
 
 std::uint32_t PickleEmitter::put() {
-  const std::uint32_t index = memo_->next++;
+  const std::uint32_t index = next_++;
   if (index <= 0xff) {
     append_number('q', static_cast<std::uint8_t>(index));
   } else {
@@ -141,8 +126,8 @@ std::uint32_t PickleEmitter::put() {
   return index;
 }
 
-void PickleEmitter::get(std::uint32_t index) {
-  TESSERA_CHECK(index < memo_->next);
+void PickleEmitter::write_get(std::uint32_t index) {
+  TESSERA_CHECK(index < next_);
   if (index <= 0xff) {
     append_number('h', static_cast<std::uint8_t>(index));
   } else {
@@ -151,7 +136,7 @@ void PickleEmitter::get(std::uint32_t index) {
 }
 
 Bytes PickleEmitter::finish() {
-  append_byte('.');
+  opcode('.');
   out_.resize(output_ == Output::kBytes ? length_ : 0);
   return std::move(out_);
 }

@@ -6,6 +6,7 @@
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
 #include <unordered_map>
 
@@ -55,8 +56,12 @@ std::vector<std::string> hash_tensors(const Manifest& manifest, const Directory&
   std::vector<std::string> digests(tensors.size());
   std::mutex mutex;
   std::unordered_map<std::uint32_t, Sha256> open;  // one per tensor in flight
+  // The largest first: with small ones last, all threads end together.
+  std::vector<std::uint32_t> order = tensors;
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](std::uint32_t i) { return manifest.tensors[i].spec.size_bytes(); });
   const TensorReader reader(manifest, directory, transfer);
-  reader.stream(tensors, [&](const TensorReader::Block& block) {
+  reader.stream(order, [&](const TensorReader::Block& block) {
     Sha256* sha;
     {
       const std::lock_guard lock(mutex);

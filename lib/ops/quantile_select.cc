@@ -3,9 +3,13 @@
 #include <tessera/base/error.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <type_traits>
+
+#include "lib/ops/stat_wide.h"
 
 namespace tessera {
 
@@ -40,6 +44,9 @@ void QuantileSelect<Real>::add(std::span<const Real> values) {
       if (std::isfinite(x)) kept_.push_back(x + Real{0});
     return;
   }
+  if constexpr (wide::kBuilt && std::is_same_v<Real, float>) {
+    if (wide::is_available()) return count_wide(values);
+  }
   pass_ == 0 ? count_first_digit(values) : count_next_digit(values);
 }
 
@@ -51,16 +58,42 @@ void QuantileSelect<Real>::count_first_digit(std::span<const Real> values) {
 
 template <class Real>
 void QuantileSelect<Real>::count_next_digit(std::span<const Real> values) {
-  const int known = pass_ * kDigitBits, shift = kKeyBits - known - kDigitBits;
   for (const Real x : values) {
     const Key key = key_of(x);
-    const std::uint8_t first = first_prefix_[key >> (kKeyBits - kDigitBits)];
-    if (first == 0) continue;
-    const Key prefix = key >> (kKeyBits - known);
-    std::size_t i = first - 1u;
-    while (i < prefixes_.size() && prefixes_[i] < prefix) ++i;
-    if (i < prefixes_.size() && prefixes_[i] == prefix)
-      ++counts_[i * kDigits + (key >> shift & (kDigits - 1))];
+    if (first_prefix_[key >> (kKeyBits - kDigitBits)] != 0) count_below_prefix(key);
+  }
+}
+
+/// Of a key whose first digit some prefix has.
+template <class Real>
+void QuantileSelect<Real>::count_below_prefix(Key key) {
+  const int known = pass_ * kDigitBits, shift = kKeyBits - known - kDigitBits;
+  const Key prefix = key >> (kKeyBits - known);
+  std::size_t i = first_prefix_[key >> (kKeyBits - kDigitBits)] - 1u;
+  while (i < prefixes_.size() && prefixes_[i] < prefix) ++i;
+  if (i < prefixes_.size() && prefixes_[i] == prefix)
+    ++counts_[i * kDigits + (key >> shift & (kDigits - 1))];
+}
+
+/// Either of the above, of floats.
+template <class Real>
+void QuantileSelect<Real>::count_wide(std::span<const float> values) {
+  constexpr std::size_t kBlock = 512, kLanes = 32;
+  std::array<std::uint32_t, kBlock> keys = {};
+  for (std::size_t at = 0; at < values.size(); at += kBlock) {
+    const std::size_t count = std::min(kBlock, values.size() - at);
+    wide::keys_of(values.subspan(at, count), keys.data());
+    if (pass_ == 0) {
+      std::uint64_t* counts = counts_.data();
+      for (std::size_t i = 0; i < count; ++i) ++counts[keys[i] >> kDigitBits];
+      continue;
+    }
+    for (std::size_t i = 0; i < count; i += kLanes) {
+      std::uint32_t found = wide::find_prefixes(keys.data() + i, first_digits_);
+      if (count - i < kLanes) found &= (std::uint32_t{1} << (count - i)) - 1;
+      for (; found != 0; found &= found - 1)
+        count_below_prefix(keys[i + static_cast<std::size_t>(std::countr_zero(found))]);
+    }
   }
 }
 
@@ -108,8 +141,12 @@ void QuantileSelect<Real>::end_pass() {
   if (++pass_ == kPasses) return;
   counts_.assign(prefixes_.size() * kDigits, 0);
   first_prefix_.assign(kDigits, 0);
-  for (std::size_t i = prefixes_.size(); i-- > 0;)
-    first_prefix_[prefixes_[i] >> (pass_ - 1) * kDigitBits] = static_cast<std::uint8_t>(i + 1);
+  first_digits_.clear();
+  for (std::size_t i = prefixes_.size(); i-- > 0;) {
+    const auto digit = static_cast<std::uint32_t>(prefixes_[i] >> (pass_ - 1) * kDigitBits);
+    first_prefix_[digit] = static_cast<std::uint8_t>(i + 1);
+    first_digits_.push_back(digit);
+  }
 }
 
 template <class Real>

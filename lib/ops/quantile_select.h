@@ -44,6 +44,8 @@ class QuantileSelect {
   static Real real_of(Key key);
   void count_first_digit(std::span<const Real> values);
   void count_next_digit(std::span<const Real> values);
+  void count_below_prefix(Key key);
+  void count_wide(std::span<const float> values);
   Real found(const Sought& sought) const;
 
   std::span<const double> fractions_;
@@ -52,9 +54,10 @@ class QuantileSelect {
   std::vector<double> weights_;  // per fraction: of the upper neighbour
   std::vector<Sought> sought_;   // per fraction: its lower and its upper neighbour
   int pass_ = 0;
-  std::vector<Key> prefixes_;               // the bits known so far, distinct, ascending
-  std::vector<std::uint8_t> first_prefix_;  // by first digit: 1 + its first prefix, or 0
-  std::vector<std::uint64_t> counts_;       // [prefix][digit]
+  std::vector<Key> prefixes_;                // the bits known so far, distinct, ascending
+  std::vector<std::uint8_t> first_prefix_;   // by first digit: 1 + its first prefix, or 0
+  std::vector<std::uint32_t> first_digits_;  // of prefixes_
+  std::vector<std::uint64_t> counts_;        // [prefix][digit]
 };
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
 #include <tessera/ops/stat.h>
+#include <tessera/storage/aligned_buffer.h>
 #include <tessera/tensor/cast.h>
 
 #include <algorithm>
@@ -17,14 +18,27 @@
 namespace tessera {
 namespace {
 
+/// Values looked at in a row by all who count: they stay in the CPU's cache.
+constexpr std::int64_t kLookNumel = 128 * kStatStrip;
+
+/// What one worker holds, from tensor to tensor: fresh memory for each would cost more than the
+/// looking.
+struct Scratch {
+  AlignedBuffer bytes;
+  std::vector<float> floats;
+  std::vector<double> doubles;
+  std::vector<double> parts;
+};
+
 /// One tensor's values, block by block, as often as asked: as float where that is exact, of complex
 /// elements the moduli. What fits `keep_bytes` is read once.
 template <class Real>
 class ValueBlocks {
  public:
   ValueBlocks(const TensorReader& reader, std::uint32_t tensor, const TensorSpec& spec,
-              std::int64_t block, std::uint64_t keep_bytes)
-      : reader_(reader),
+              std::int64_t block, std::uint64_t keep_bytes, Scratch& scratch)
+      : scratch_(scratch),
+        reader_(reader),
         tensor_(tensor),
         dtype_(spec.dtype),
         numel_(spec.shape.numel()),
@@ -37,7 +51,14 @@ class ValueBlocks {
   void each(const CancelToken* cancel, Visit&& visit) {
     for (std::int64_t at = 0; at < numel_; at += block_) {
       if (cancel) cancel->check();
-      visit(values(bytes(at, std::min(numel_, at + block_))), at);
+      const std::int64_t end = std::min(numel_, at + block_);
+      const ByteView block = bytes(at, end);
+      for (std::int64_t look = at; look < end; look += kLookNumel) {
+        const std::int64_t count = std::min(kLookNumel, end - look);
+        visit(values(block.subspan(static_cast<std::size_t>(look - at) * width_,
+                                   static_cast<std::size_t>(count) * width_)),
+              look);
+      }
     }
     whole_ = keep_;
   }
@@ -46,54 +67,56 @@ class ValueBlocks {
   ByteView bytes(std::int64_t begin, std::int64_t end) {
     const auto offset = static_cast<std::size_t>(begin) * width_;
     const auto length = static_cast<std::size_t>(end - begin) * width_;
-    if (bytes_.empty())
-      bytes_.resize(static_cast<std::size_t>(keep_ ? numel_ : std::min(numel_, block_)) * width_);
-    const MutableBytes part = MutableBytes(bytes_).subspan(keep_ ? offset : 0, length);
+    scratch_.bytes.reserve(static_cast<std::size_t>(keep_ ? numel_ : std::min(numel_, block_)) *
+                           width_);
+    const MutableBytes part(scratch_.bytes.data() + (keep_ ? offset : 0), length);
     if (!whole_) reader_.read(tensor_, begin, end, part);
     return part;
   }
 
   std::span<const Real> values(ByteView bytes) {
     const std::size_t count = bytes.size() / width_;
+    std::vector<Real>* values;
     if constexpr (std::is_same_v<Real, float>) {
       if (dtype_ == DType::kFloat32 && std::endian::native == std::endian::little)
         return {reinterpret_cast<const float*>(bytes.data()), count};
+      values = &scratch_.floats;
+    } else {
+      values = &scratch_.doubles;
     }
-    values_.resize(count);
+    values->resize(count);
     if (is_complex(dtype_)) {
-      moduli(bytes);
+      moduli(bytes, *values);
     } else if constexpr (std::is_same_v<Real, float>) {
       cast_elements(dtype_, bytes, DType::kFloat32,
-                    {reinterpret_cast<std::byte*>(values_.data()), count * sizeof(float)});
+                    {reinterpret_cast<std::byte*>(values->data()), count * sizeof(float)});
     } else {
-      to_double(dtype_, bytes, values_);
+      to_double(dtype_, bytes, *values);
     }
-    return values_;
+    return *values;
   }
 
-  void moduli(ByteView bytes) {
+  void moduli(ByteView bytes, std::vector<Real>& values) {
     const DType part = dtype_ == DType::kComplex32   ? DType::kFloat16
                        : dtype_ == DType::kComplex64 ? DType::kFloat32
                                                      : DType::kFloat64;
-    parts_.resize(values_.size() * 2);
-    to_double(part, bytes, parts_);
-    for (std::size_t i = 0; i < values_.size(); ++i) {
-      const double re = parts_[2 * i], im = parts_[2 * i + 1];
+    scratch_.parts.resize(values.size() * 2);
+    to_double(part, bytes, scratch_.parts);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double re = scratch_.parts[2 * i], im = scratch_.parts[2 * i + 1];
       // hypot(Inf, NaN) is Inf; a NaN in either part is to be seen.
-      values_[i] =
+      values[i] =
           static_cast<Real>(std::isnan(re) || std::isnan(im) ? std::nan("") : std::hypot(re, im));
     }
   }
 
+  Scratch& scratch_;
   const TensorReader& reader_;
   std::uint32_t tensor_;
   DType dtype_;
   std::int64_t numel_, block_;
   std::size_t width_;
   bool keep_, whole_ = false;
-  Bytes bytes_;
-  std::vector<Real> values_;
-  std::vector<double> parts_;
 };
 
 /// Types whose every value is a float.
@@ -102,13 +125,14 @@ bool is_float_exact(DType dtype) { return element_bytes(dtype) < 4 || dtype == D
 class TensorScan {
  public:
   TensorScan(const Manifest& manifest, const TensorReader& reader, const StatOptions& options,
-             std::int64_t block, std::uint64_t keep_bytes, bool histogram)
+             std::int64_t block, std::uint64_t keep_bytes, bool histogram, Scratch& scratch)
       : manifest_(manifest),
         reader_(reader),
         options_(options),
         block_(block),
         keep_bytes_(keep_bytes),
-        histogram_(histogram) {}
+        histogram_(histogram),
+        scratch_(scratch) {}
 
   TensorStat scan(std::uint32_t index) {
     const StoredTensor& tensor = manifest_.tensors[index];
@@ -135,7 +159,7 @@ class TensorScan {
     const TensorSpec& spec = manifest_.tensors[index].spec;
     const bool rows = options_.row_norms && spec.shape.rank() == 2 && spec.shape.numel() > 0;
     StatPass pass(spec.dtype, rows ? spec.shape[1] : 1, rows);
-    ValueBlocks<Real> blocks(reader_, index, spec, block_, keep_bytes_);
+    ValueBlocks<Real> blocks(reader_, index, spec, block_, keep_bytes_, scratch_);
     const CancelToken* cancel = options_.transfer.cancel;
     QuantileSelect<Real> quantiles(
         options_.quantiles ? std::span(kQuantiles) : std::span<const double>(), spec.shape.numel());
@@ -180,6 +204,7 @@ class TensorScan {
   std::int64_t block_;
   std::uint64_t keep_bytes_;
   bool histogram_;
+  Scratch& scratch_;
 };
 
 void judge(const TensorStat& stat, std::vector<Note>& findings) {
@@ -226,10 +251,12 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
   const std::int64_t block =
       block_elements(transfer.memory_limit_bytes / 4, threads, 1) / kStatStrip * kStatStrip;
   report.tensors.resize(leaves.size());
-  parallel_for(leaves.size(), threads, [&](std::size_t i, int) {
+  std::vector<Scratch> scratch(static_cast<std::size_t>(threads));
+  parallel_for(leaves.size(), threads, [&](std::size_t i, int worker) {
     report.tensors[i] = in_tensor(manifest.tensors[leaves[i]].name, [&] {
       return TensorScan(manifest, reader, options, block, share / 2,
-                        leaves.size() <= options.histograms_up_to)
+                        leaves.size() <= options.histograms_up_to,
+                        scratch[static_cast<std::size_t>(worker)])
           .scan(leaves[i]);
     });
     if (transfer.progress)

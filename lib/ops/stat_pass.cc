@@ -9,6 +9,8 @@
 #include <numeric>
 #include <type_traits>
 
+#include "lib/ops/stat_wide.h"
+
 namespace tessera {
 namespace {
 
@@ -130,13 +132,9 @@ Extremes<Real> extremes_of(std::span<const Real> values) {
           joined(zeros, kSum) - (values[0] == 0 ? fillers(values) : 0)};
 }
 
-struct Outside {
-  std::int64_t subnormal, bf16, fp16;
-};
-
 /// Of finite values: below `normal`, and what bfloat16 and float16 cannot hold.
 template <class Real>
-Outside outside_of(std::span<const Real> values, Real normal) {
+wide::Outside outside_of(std::span<const Real> values, Real normal) {
   using Bits = Vector<Integer<Real>>;
   constexpr Real kTooLarge = kFp16Over, kTooSmall = kFp16Under, kBfTooLarge = kBf16Over;
   Bits subnormal = {}, bf16 = {}, fp16 = {};
@@ -150,7 +148,7 @@ Outside outside_of(std::span<const Real> values, Real normal) {
   return {joined(subnormal, kSum), joined(bf16, kSum), joined(fp16, kSum)};
 }
 
-struct Sums {
+struct LaneSums {
   Doubles shifted = {}, shifted_squares = {}, moduli = {}, squares = {};
 
   [[gnu::always_inline]] void add(const Doubles& x, double shift) {
@@ -163,8 +161,8 @@ struct Sums {
 };
 
 template <class Real>
-Sums sums_of(std::span<const Real> values, double shift) {
-  Sums sums, odd;  // two of them: an addition need not wait for the one before
+wide::Sums sums_of(std::span<const Real> values, double shift) {
+  LaneSums sums, odd;  // two of them: an addition need not wait for the one before
   const std::size_t whole = values.size() - values.size() % kLanes<Real>;
   in_vectors(values.first(whole), Real{0}, [&](const Vector<Real>& x) {
     if constexpr (sizeof(Real) == sizeof(double)) {
@@ -185,7 +183,17 @@ Sums sums_of(std::span<const Real> values, double shift) {
   sums.shifted_squares += odd.shifted_squares;
   sums.moduli += odd.moduli;
   sums.squares += odd.squares;
-  return sums;
+  return {joined(sums.shifted, kSum), joined(sums.shifted_squares, kSum), joined(sums.moduli, kSum),
+          joined(sums.squares, kSum)};
+}
+
+/// Calls by_wide(values) where the values are floats and the CPU has wide vectors, else by_any().
+template <class Real, class Wide, class Any>
+auto by_width(std::span<const Real> values, Wide&& by_wide, Any&& by_any) {
+  if constexpr (wide::kBuilt && std::is_same_v<Real, float>) {
+    if (wide::is_available()) return by_wide(values);
+  }
+  return by_any();
 }
 
 }  // namespace
@@ -214,12 +222,16 @@ void StatPass::add(std::span<const Real> values, std::int64_t first_element) {
 
 template <class Real>
 void StatPass::add_strip(std::span<const Real> values, std::int64_t first_element) {
-  if (all_finite(values)) return add_finite(values);
+  const bool finite_only = by_width(
+      values, [](auto floats) { return wide::all_finite(floats); },
+      [&] { return all_finite(values); });
+  if (finite_only) return add_finite(values);
   std::array<Real, static_cast<std::size_t>(kStatStrip)> finite;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
+    finite[kept] = values[i];  // overwritten where it is not finite
     if (std::isfinite(values[i]))
-      finite[kept++] = values[i];
+      ++kept;
     else
       add_special(values[i], first_element + static_cast<std::int64_t>(i));
   }
@@ -231,7 +243,14 @@ void StatPass::add_finite(std::span<const Real> values) {
   if (values.empty()) return;
   if (finite_ == 0) min_ = max_ = shift_ = values[0];
   finite_ += static_cast<std::int64_t>(values.size());
-  const Extremes<Real> extremes = extremes_of(values);
+  const Extremes<Real> extremes = by_width(
+      values,
+      [&](auto floats) -> Extremes<Real> {
+        const wide::Extremes found = wide::extremes_of(floats);
+        if (!found.is_exact) return extremes_of(values);
+        return {found.low, found.high, found.smallest, found.zeros};
+      },
+      [&] { return extremes_of(values); });
   min_ = std::min(min_, double{extremes.low});
   max_ = std::max(max_, double{extremes.high});
   zeros_ += extremes.zeros;
@@ -241,16 +260,25 @@ void StatPass::add_finite(std::span<const Real> values) {
   const double largest = std::max(std::abs(double{extremes.low}), std::abs(double{extremes.high}));
   const double normal = smallest_normal(dtype_);
   if (smallest < normal || smallest <= kFp16Under || largest >= kFp16Over) {
-    const Outside outside = outside_of(values, static_cast<Real>(normal));
+    const wide::Outside outside = by_width(
+        values,
+        [&](auto floats) {
+          return wide::outside_of(floats,
+                                  {static_cast<float>(normal), static_cast<float>(kBf16Over),
+                                   static_cast<float>(kFp16Over), static_cast<float>(kFp16Under)});
+        },
+        [&] { return outside_of(values, static_cast<Real>(normal)); });
     subnormal_ += outside.subnormal;
     outside_bf16_ += outside.bf16;
     outside_fp16_ += outside.fp16;
   }
-  const Sums sums = sums_of(values, shift_);
-  shifted_.add(joined(sums.shifted, kSum));
-  shifted_squares_.add(joined(sums.shifted_squares, kSum));
-  l1_.add(joined(sums.moduli, kSum));
-  squares_.add(joined(sums.squares, kSum));
+  const wide::Sums sums = by_width(
+      values, [&](auto floats) { return wide::sums_of(floats, shift_); },
+      [&] { return sums_of(values, shift_); });
+  shifted_.add(sums.shifted);
+  shifted_squares_.add(sums.shifted_squares);
+  l1_.add(sums.moduli);
+  squares_.add(sums.squares);
 }
 
 template <class Real>

@@ -186,6 +186,13 @@ void Gather::read(std::uint32_t file, std::uint64_t begin, std::uint64_t end, Wo
 void Gather::read_group(std::span<const CopyTask> tasks, std::span<Need> group, Worker& worker,
                         std::vector<Fragment>* fragments) const {
   std::uint32_t file = group.front().source->file;
+  if (CachedRun run;
+      group.size() == 1 && find_cached_run(tasks[group.front().task], group.front(), run)) {
+    return in_file(files_.path(file), [&] {
+      in_tensor(manifest_.tensors[tasks[group.front().task].tensor].name,
+                [&] { read_cached_run(run, group.front(), worker, fragments); });
+    });
+  }
   std::uint64_t begin = group.front().offset;
   std::uint64_t end = begin;
   for (const Need& need : group) end = std::max(end, need.offset + need.length);

@@ -9,6 +9,7 @@
 //                                                    or, cast: small blocks --cast--> copied
 //
 //   gather.cc         which bytes of which files, and their reads
+//   gather_cached.cc  runs that lie in the page cache, straight into their places
 //   gather_decode.cc  sources that are no bytes of a file as they are: coded, inline, fill, memory
 //   gather_place.cc   what was read, into its places
 //
@@ -68,16 +69,23 @@ class Gather {
 
   /// Fills every target. Appends fragments of targets that want CRCs, where they came for free.
   void run(std::span<const CopyTask> tasks, Worker& worker, std::vector<Fragment>* fragments) const;
+  /// Whether everything this tensor is read from lies in the page cache now.
+  bool lies_in_cache(const Geometry& geometry) const;
 
  private:
   struct Need;
   struct Op;
+  struct CachedRun;
   static void check_extent(const Need& need);
   void collect(const CopyTask& task, std::uint32_t number, std::vector<Need>& needs) const;
   void add_strided(const CopyTask& task, RegionView piece, Need need,
                    std::vector<Need>& needs) const;
   void read_group(std::span<const CopyTask> tasks, std::span<Need> group, Worker& worker,
                   std::vector<Fragment>* fragments) const;
+  bool is_cached(std::uint32_t file, std::uint64_t offset, std::uint64_t length) const;
+  bool find_cached_run(const CopyTask& task, const Need& need, CachedRun& run) const;
+  void read_cached_run(const CachedRun& run, const Need& need, Worker& worker,
+                       std::vector<Fragment>* fragments) const;
   void from_memory(std::span<const CopyTask> tasks, const Need& need, Worker& worker,
                    std::vector<Fragment>* fragments) const;
   const Bytes& decoded(const StoredTensor& tensor, const Need& need, Worker& worker) const;

@@ -29,6 +29,23 @@ struct Gather::Op {
   bool run = false;  // one run on both sides
 };
 
+/// A need that goes over unchanged as one run into one target.
+struct Gather::CachedRun {
+  const TargetSpan* target = nullptr;
+  std::uint32_t number = 0;
+  std::uint64_t begin = 0;  // bytes from the target's start
+};
+
+/// Is `inner` one run of the dense array `outer`?
+inline bool is_run(RegionView outer, RegionView inner) {
+  std::size_t d = 0;
+  while (d < outer.size() && inner[d].size() == 1) ++d;
+  for (++d; d < outer.size(); ++d) {
+    if (inner[d].size() != outer[d].size()) return false;
+  }
+  return true;
+}
+
 /// Elements, in steps of `strides`, from the first of `outer` to the first of `inner`.
 inline std::int64_t dot_begin(RegionView outer, RegionView inner,
                               const std::vector<std::int64_t>& strides) {

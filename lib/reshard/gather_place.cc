@@ -15,16 +15,6 @@ namespace {
 
 constexpr std::int64_t kCastNumel = 2048;  // elements cast at once: both forms stay in the cache
 
-/// Is `inner` one run of the dense array `outer`?
-bool is_run(RegionView outer, RegionView inner) {
-  std::size_t d = 0;
-  while (d < outer.size() && inner[d].size() == 1) ++d;
-  for (++d; d < outer.size(); ++d) {
-    if (inner[d].size() != outer[d].size()) return false;
-  }
-  return true;
-}
-
 Shape shape_of(RegionView region) {
   std::vector<std::int64_t> extents;
   extents.reserve(region.size());

@@ -14,6 +14,8 @@ namespace tessera {
 namespace {
 
 constexpr std::uint64_t kMostReadBytes = std::uint64_t{8} << 20;
+// Of what lies in the page cache: still in the CPU's cache when it is looked at.
+constexpr std::uint64_t kCachedBlockBytes = std::uint64_t{256} << 10;
 constexpr std::uint64_t kLeastReadBytes = std::uint64_t{64} << 10;
 constexpr std::size_t kKeptGeometries = 64;
 
@@ -113,9 +115,9 @@ struct TensorReader::Impl {
 
   /// Elements per block: whole rows of the leading dims where that fits, so that a block stays one
   /// region.
-  std::int64_t block_numel(const Geometry& geometry) const {
+  std::int64_t block_numel(const Geometry& geometry, std::uint64_t most_bytes) const {
     std::int64_t widest = std::max(geometry.element_bytes, geometry.stored_element_bytes);
-    std::int64_t most = std::max<std::int64_t>(1, static_cast<std::int64_t>(block_bytes) / widest);
+    std::int64_t most = std::max<std::int64_t>(1, static_cast<std::int64_t>(most_bytes) / widest);
     std::int64_t inner = geometry.numel();
     if (inner == 0) return 1;
     for (std::int64_t extent : geometry.shape) {
@@ -166,7 +168,7 @@ void TensorReader::read(std::uint32_t index, std::int64_t begin, std::int64_t en
   {
     const DecodedAtEnd dropped(*worker);
     // In blocks, so that what is staged stays small beside what the caller holds.
-    std::int64_t step = impl_->block_numel(*geometry);
+    std::int64_t step = impl_->block_numel(*geometry, impl_->block_bytes);
     std::byte* to = out.data();
     for (std::int64_t at = begin; at < end;) {
       std::int64_t stop = std::min(end, (at / step + 1) * step);
@@ -206,12 +208,14 @@ void TensorReader::stream(std::span<const std::uint32_t> tensors,
     const DecodedAtEnd dropped(*worker);
     Geometry geometry = make_geometry(impl.manifest, tensors[i], chosen[i], {});
     std::int64_t numel = geometry.numel();
-    std::int64_t step = impl.block_numel(geometry);
     Block block{tensors[i], 0, 0, {}, numel == 0, number};
     if (numel == 0) {
       sink(block);
       return;
     }
+    const bool is_cached = gather.lies_in_cache(geometry);
+    std::int64_t step = impl.block_numel(
+        geometry, is_cached ? std::min(kCachedBlockBytes, impl.block_bytes) : impl.block_bytes);
     auto es = static_cast<std::uint64_t>(geometry.element_bytes);
     for (std::int64_t at = 0; at < numel; at += step) {
       std::int64_t stop = std::min(numel, at + step);

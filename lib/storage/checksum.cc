@@ -15,10 +15,21 @@ namespace {
 // Small enough that what was just copied is still in the first-level cache when it is summed.
 constexpr std::size_t kCopyBlockBytes = 16 * 1024;
 
+#if defined(__x86_64__)
+// ISA-L leaves the upper halves of the vector registers in use: what works on the lower ones
+// afterwards (SHA-256, our loops) then runs at two thirds of its speed.
+__attribute__((target("avx"))) void empty_upper_halves() { __builtin_ia32_vzeroupper(); }
+const bool kHasUpperHalves = __builtin_cpu_supports("avx");
+#endif
+
 }  // namespace
 
 std::uint32_t crc32(std::uint32_t crc, ByteView data) {
-  return crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(data.data()), data.size());
+  crc = crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(data.data()), data.size());
+#if defined(__x86_64__)
+  if (kHasUpperHalves) empty_upper_halves();
+#endif
+  return crc;
 }
 
 std::uint32_t copy_crc32(std::uint32_t crc, std::byte* to, ByteView from) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/syscall.h>
 #include <tessera/base/error.h>
+#include <tessera/storage/cache_probe.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,7 +38,7 @@ bool is_aligned(std::uint64_t offset, MutableBytes out) {
 
 // The size is the one seen at opening: a file that shrinks afterwards is reported, one that grows
 // is read as it was.
-class PosixReadFile final : public ReadFile {
+class PosixReadFile final : public ReadFile, public CacheProbe {
  public:
   PosixReadFile(std::shared_ptr<const PosixContext> context,
                 std::shared_ptr<const HeldDirectory> directory, std::string relative, UniqueFd fd,
@@ -71,10 +72,9 @@ class PosixReadFile final : public ReadFile {
     if (done < wanted) read_buffered(offset + done, out.subspan(done, wanted - done));
   }
 
- private:
   // What lies in the page cache, as after a save on this machine, is taken from there: the device
   // need not give it again. Asked, not tried: a read that must not wait still starts reading ahead.
-  bool lies_in_cache(std::uint64_t offset, std::uint64_t length) const {
+  bool lies_in_cache(std::uint64_t offset, std::uint64_t length) const override {
     if (!cache_answers_.load(std::memory_order_relaxed)) return false;
     const CacheRange range{offset, length};
     CacheStatus status;
@@ -86,6 +86,7 @@ class PosixReadFile final : public ReadFile {
     return status.cached >= (offset + length + page - 1) / page - offset / page;
   }
 
+ private:
   // Bytes read before the direct path gave up: at end of file, at a short read, or at a refusal.
   std::size_t read_direct(std::uint64_t offset, MutableBytes out, std::size_t wanted) const {
     std::call_once(direct_once_, [this] { open_direct(); });
