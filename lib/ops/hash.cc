@@ -3,6 +3,7 @@
 #include <tessera/encoding/json.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
+#include <tessera/reshard/tensor_reader.h>
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 #include <unordered_map>
 
 #include "lib/ops/listing.h"
+#include "lib/reshard/pair_stream.h"
+#include "lib/storage/sha256_lanes.h"
 
 namespace tessera {
 namespace {
@@ -46,35 +49,63 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text;
 }
 
+/// A hash per tensor in flight, and what came out. Thread-safe, a tensor's own hash apart.
+template <class Hash>
+class OpenHashes {
+ public:
+  explicit OpenHashes(const std::vector<std::uint32_t>& tensors) : digests_(tensors.size()) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) position_.emplace(tensors[i], i);
+  }
+  Hash& of(std::uint32_t tensor) {
+    const std::lock_guard lock(mutex_);
+    return open_[tensor];  // stays in place: unordered_map nodes do not move
+  }
+  void finish(std::uint32_t tensor) {
+    const std::string digest = hex(of(tensor).finish());
+    const std::lock_guard lock(mutex_);
+    digests_[position_.at(tensor)] = digest;
+    open_.erase(tensor);
+  }
+  std::vector<std::string>& digests() { return digests_; }
+
+ private:
+  std::unordered_map<std::uint32_t, std::size_t> position_;
+  std::vector<std::string> digests_;
+  std::mutex mutex_;
+  std::unordered_map<std::uint32_t, Hash> open_;
+};
+
 }  // namespace
 
 std::vector<std::string> hash_tensors(const Manifest& manifest, const Directory& directory,
                                       const std::vector<std::uint32_t>& tensors,
                                       const TransferOptions& transfer) {
-  std::unordered_map<std::uint32_t, std::size_t> position;
-  for (std::size_t i = 0; i < tensors.size(); ++i) position.emplace(tensors[i], i);
-  std::vector<std::string> digests(tensors.size());
-  std::mutex mutex;
-  std::unordered_map<std::uint32_t, Sha256> open;  // one per tensor in flight
   // The largest first: with small ones last, all threads end together.
   std::vector<std::uint32_t> order = tensors;
   std::ranges::stable_sort(order, std::greater<>(),
                            [&](std::uint32_t i) { return manifest.tensors[i].spec.size_bytes(); });
-  const TensorReader reader(manifest, directory, transfer);
-  reader.stream(order, [&](const TensorReader::Block& block) {
-    Sha256* sha;
-    {
-      const std::lock_guard lock(mutex);
-      sha = &open[block.tensor];  // stays in place: unordered_map nodes do not move
-    }
-    sha->update(block.bytes);
-    if (!block.last) return;
-    const std::string digest = hex(sha->finish());
-    const std::lock_guard lock(mutex);
-    digests[position.at(block.tensor)] = digest;
-    open.erase(block.tensor);
+  using Block = TensorReader::Block;
+  if (has_sha_instructions()) {
+    OpenHashes<Sha256Lane> hashes(tensors);
+    stream_pairs(
+        manifest, directory, transfer, order, [&](const Block& first, const Block* second) {
+          Sha256Lane& lane = hashes.of(first.tensor);
+          if (second == nullptr) {
+            lane.update(first.bytes);
+          } else {
+            Sha256Lane::update(lane, first.bytes, hashes.of(second->tensor), second->bytes);
+            if (second->last) hashes.finish(second->tensor);
+          }
+          if (first.last) hashes.finish(first.tensor);
+        });
+    return hashes.digests();
+  }
+  OpenHashes<Sha256> hashes(tensors);
+  TensorReader(manifest, directory, transfer).stream(order, [&](const Block& block) {
+    hashes.of(block.tensor).update(block.bytes);
+    if (block.last) hashes.finish(block.tensor);
   });
-  return digests;
+  return hashes.digests();
 }
 
 std::string content_root(const std::vector<HashedTensor>& tensors) {

@@ -4,10 +4,12 @@
 #include <tessera/reshard/tensor_reader.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 
 #include "lib/reshard/gather.h"
+#include "lib/reshard/pair_stream.h"
 
 namespace tessera {
 
@@ -39,8 +41,9 @@ void for_each_region(const Geometry& geometry, std::int64_t begin, std::int64_t 
 
 }  // namespace
 
-struct TensorReader::Impl {
-  Impl(const Manifest& m, const Directory& d, TransferOptions o)
+/// Where a reader, or a stream of pairs, takes its blocks from.
+struct ReaderState {
+  ReaderState(const Manifest& m, const Directory& d, TransferOptions o)
       : manifest(m),
         options(o),
         files(m, d),
@@ -95,10 +98,10 @@ struct TensorReader::Impl {
     idle.push_back(std::move(worker));
   }
 
-  Gather make_gather(RecordProver* prover) {
+  Gather make_gather(RecordProver* prover, std::uint64_t most_bytes) {
     auto threads = static_cast<std::uint64_t>(std::max(1, options.threads));
     return Gather(manifest, files, prover,
-                  {block_bytes, block_bytes, gate.total_bytes() / threads, options.cancel});
+                  {most_bytes, most_bytes, gate.total_bytes() / threads, options.cancel});
   }
 
   /// [begin, end) of the collapsed ravel into out.
@@ -126,6 +129,100 @@ struct TensorReader::Impl {
     }
     return most;
   }
+};
+
+namespace {
+
+/// What all threads of one stream share. `at_once`: tensors that one thread looks at.
+class Streaming {
+ public:
+  Streaming(ReaderState& state, std::span<const std::uint32_t> tensors, std::uint64_t at_once)
+      : state_(state),
+        tensors_(tensors),
+        block_bytes_(state.block_bytes / at_once),
+        chosen_(tensors.size()),
+        prover_(state.manifest),
+        gather_(state.make_gather(&prover_, block_bytes_)) {
+    SourceChooser chooser(state.manifest);
+    std::vector<std::uint64_t> expected;
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const StoredTensor& tensor = state.manifest.tensors[tensors[i]];
+      chosen_[i] = chooser.choose(tensors[i]);
+      for (std::uint32_t c : chosen_[i]) expected.push_back(tensor.first_chunk + c);
+      total += static_cast<std::uint64_t>(tensor.spec.size_bytes());
+    }
+    if (state.options.check_crc) prover_.expect(std::move(expected));
+    if (state.options.progress != nullptr) state.options.progress->total_bytes += total;
+  }
+
+  void finish() { prover_.finish(state_.files); }
+
+ private:
+  friend class Cursor;
+  ReaderState& state_;
+  std::span<const std::uint32_t> tensors_;
+  std::uint64_t block_bytes_;
+  std::vector<std::vector<std::uint32_t>> chosen_;
+  RecordProver prover_;
+  Gather gather_;
+};
+
+/// One tensor after the other of a stream, block by block, with buffers of its own.
+class Cursor {
+ public:
+  Cursor(Streaming& all, int worker)
+      : all_(all), worker_number_(worker), worker_(all.state_.meter, all.state_.gate) {}
+
+  void open(std::size_t i) {
+    const ReaderState& state = all_.state_;
+    if (state.options.cancel != nullptr) state.options.cancel->check();
+    tensor_ = all_.tensors_[i];
+    geometry_ = make_geometry(state.manifest, tensor_, all_.chosen_[i], {});
+    at_ = 0;
+    const bool is_cached = all_.gather_.lies_in_cache(geometry_);
+    step_ = state.block_numel(
+        geometry_, is_cached ? std::min(kCachedBlockBytes, all_.block_bytes_) : all_.block_bytes_);
+    is_open_ = true;
+  }
+  bool is_open() const { return is_open_; }
+  Worker& worker() { return worker_; }
+
+  /// Valid until the next call. Closes itself after the last one.
+  TensorReader::Block next() {
+    ReaderState& state = all_.state_;
+    const std::int64_t numel = geometry_.numel(), begin = at_;
+    at_ = std::min(numel, begin + step_);
+    is_open_ = at_ < numel;
+    TensorReader::Block block{tensor_, begin, at_ - begin, {}, !is_open_, worker_number_};
+    if (numel > 0) {
+      const auto bytes = static_cast<std::uint64_t>(block.numel * geometry_.element_bytes);
+      std::byte* out = worker_.write.need(bytes);
+      state.fill(all_.gather_, geometry_, tensor_, begin, at_, out, worker_);
+      block.bytes = {out, static_cast<std::size_t>(bytes)};
+    }
+    return block;
+  }
+  void count(const TensorReader::Block& block) const {
+    if (all_.state_.options.progress != nullptr)
+      all_.state_.options.progress->done_bytes += block.bytes.size();
+  }
+
+ private:
+  Streaming& all_;
+  int worker_number_;
+  Worker worker_;
+  std::uint32_t tensor_ = 0;
+  Geometry geometry_;
+  std::int64_t at_ = 0;
+  std::int64_t step_ = 1;
+  bool is_open_ = false;
+};
+
+}  // namespace
+
+struct TensorReader::Impl : ReaderState {
+  using ReaderState::ReaderState;
 };
 
 TensorReader::TensorReader(const Manifest& manifest, const Directory& directory,
@@ -164,7 +261,7 @@ void TensorReader::read(std::uint32_t index, std::int64_t begin, std::int64_t en
     prover.expect(std::move(chunks));
   }
   std::unique_ptr<Worker> worker = impl_->take_worker();
-  Gather gather = impl_->make_gather(&prover);
+  Gather gather = impl_->make_gather(&prover, impl_->block_bytes);
   {
     const DecodedAtEnd dropped(*worker);
     // In blocks, so that what is staged stays small beside what the caller holds.
@@ -183,54 +280,69 @@ void TensorReader::read(std::uint32_t index, std::int64_t begin, std::int64_t en
 
 void TensorReader::stream(std::span<const std::uint32_t> tensors,
                           const std::function<void(const Block&)>& sink) const {
-  Impl& impl = *impl_;
-  RecordProver prover(impl.manifest);
-  std::vector<std::vector<std::uint32_t>> chosen(tensors.size());
-  std::vector<std::uint64_t> expected;
-  SourceChooser chooser(impl.manifest);
-  std::uint64_t total = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const StoredTensor& tensor = impl.manifest.tensors[tensors[i]];
-    chosen[i] = chooser.choose(tensors[i]);
-    for (std::uint32_t c : chosen[i]) expected.push_back(tensor.first_chunk + c);
-    total += static_cast<std::uint64_t>(tensor.spec.size_bytes());
-  }
-  if (impl.options.check_crc) prover.expect(std::move(expected));
-  if (impl.options.progress != nullptr) impl.options.progress->total_bytes += total;
-
-  int threads = std::max(1, impl.options.threads);
-  std::vector<std::unique_ptr<Worker>> workers(static_cast<std::size_t>(threads));
-  Gather gather = impl.make_gather(&prover);
+  Streaming all(*impl_, tensors, 1);
+  const int threads = std::max(1, impl_->options.threads);
+  std::vector<std::unique_ptr<Cursor>> cursors(static_cast<std::size_t>(threads));
   parallel_for(tensors.size(), threads, [&](std::size_t i, int number) {
-    if (impl.options.cancel != nullptr) impl.options.cancel->check();
-    std::unique_ptr<Worker>& worker = workers[static_cast<std::size_t>(number)];
-    if (!worker) worker = std::make_unique<Worker>(impl.meter, impl.gate);
-    const DecodedAtEnd dropped(*worker);
-    Geometry geometry = make_geometry(impl.manifest, tensors[i], chosen[i], {});
-    std::int64_t numel = geometry.numel();
-    Block block{tensors[i], 0, 0, {}, numel == 0, number};
-    if (numel == 0) {
+    std::unique_ptr<Cursor>& cursor = cursors[static_cast<std::size_t>(number)];
+    if (!cursor) cursor = std::make_unique<Cursor>(all, number);
+    const DecodedAtEnd dropped(cursor->worker());
+    cursor->open(i);
+    while (cursor->is_open()) {
+      const Block block = cursor->next();
       sink(block);
-      return;
-    }
-    const bool is_cached = gather.lies_in_cache(geometry);
-    std::int64_t step = impl.block_numel(
-        geometry, is_cached ? std::min(kCachedBlockBytes, impl.block_bytes) : impl.block_bytes);
-    auto es = static_cast<std::uint64_t>(geometry.element_bytes);
-    for (std::int64_t at = 0; at < numel; at += step) {
-      std::int64_t stop = std::min(numel, at + step);
-      std::uint64_t bytes = static_cast<std::uint64_t>(stop - at) * es;
-      std::byte* out = worker->write.need(bytes);
-      impl.fill(gather, geometry, tensors[i], at, stop, out, *worker);
-      block.first_element = at;
-      block.numel = stop - at;
-      block.bytes = {out, static_cast<std::size_t>(bytes)};
-      block.last = stop == numel;
-      sink(block);
-      if (impl.options.progress != nullptr) impl.options.progress->done_bytes += bytes;
+      cursor->count(block);
     }
   });
-  prover.finish(impl.files);
+  all.finish();
+}
+
+void stream_pairs(const Manifest& manifest, const Directory& directory,
+                  const TransferOptions& options, std::span<const std::uint32_t> tensors,
+                  const std::function<void(const TensorReader::Block& first,
+                                           const TensorReader::Block* second)>& sink) {
+  using Block = TensorReader::Block;
+  ReaderState state(manifest, directory, options);
+  // Who holds one decoded item and waits for room for another might wait for itself.
+  if (state.gate.total_bytes() > 0) {
+    return TensorReader(manifest, directory, options).stream(tensors, [&](const Block& block) {
+      sink(block, nullptr);
+    });
+  }
+  Streaming all(state, tensors, 2);
+  std::atomic<std::size_t> opened{0};
+  std::atomic<bool> stop{false};
+  const auto threads = static_cast<std::size_t>(std::max(1, state.options.threads));
+  parallel_for(std::min(threads, tensors.size()), state.options.threads,
+               [&](std::size_t, int number) {
+                 Cursor first(all, number), second(all, number);
+                 const auto has_more = [&](Cursor& cursor) {
+                   if (cursor.is_open()) return true;
+                   const std::size_t i = stop ? tensors.size() : opened++;
+                   if (i < tensors.size()) cursor.open(i);
+                   return i < tensors.size();
+                 };
+                 try {
+                   for (;;) {
+                     const bool one = has_more(first), two = has_more(second);
+                     if (!one && !two) break;
+                     Cursor& leading = one ? first : second;
+                     const Block block = leading.next();
+                     if (!one || !two) {
+                       sink(block, nullptr);
+                     } else {
+                       const Block other = second.next();
+                       sink(block, &other);
+                       second.count(other);
+                     }
+                     leading.count(block);
+                   }
+                 } catch (...) {
+                   stop = true;
+                   throw;
+                 }
+               });
+  all.finish();
 }
 
 }  // namespace tessera

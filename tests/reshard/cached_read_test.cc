@@ -9,6 +9,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 
+#include "lib/reshard/pair_stream.h"
 #include "tests/support/reshard_scene.h"
 
 using namespace tessera;
@@ -139,6 +140,42 @@ TEST_CASE("cached, uncached and half cached tensors hold the same bytes") {
     reader.read(0, 0, scene.specs[0].shape.numel(), rows);
     if (cached == Cached::kAll) CHECK(reads.longest <= 256 << 10);
     if (cached == Cached::kNone) CHECK(reads.longest > 512 << 10);
+  }
+}
+
+TEST_CASE("pairs bring every tensor in order, two different ones at a time") {
+  for (const int threads : {1, 3}) {
+    for (const Cached cached : {Cached::kAll, Cached::kNone}) {
+      Scene scene;
+      Reads reads;
+      reads.cached = cached;
+      const ProbedDirectory directory = scene.directory(reads);
+      TransferOptions options;
+      options.threads = threads;
+      std::vector<Bytes> got(scene.tensors.size());
+      std::vector<int> ends(scene.tensors.size());
+      std::atomic<int> pairs{0}, mistakes{0};
+      const auto take = [&](const TensorReader::Block& block) {
+        Bytes& bytes = got[block.tensor];
+        if (bytes.size() != static_cast<std::size_t>(block.first_element) * 4) ++mistakes;
+        bytes.insert(bytes.end(), block.bytes.begin(), block.bytes.end());
+        ends[block.tensor] += block.last;
+      };
+      stream_pairs(scene.manifest, directory, options, scene.tensors,
+                   [&](const TensorReader::Block& first, const TensorReader::Block* second) {
+                     take(first);
+                     if (second == nullptr) return;
+                     if (second->tensor == first.tensor) ++mistakes;
+                     ++pairs;
+                     take(*second);
+                   });
+      CHECK(mistakes == 0);
+      CHECK(pairs > 0);
+      for (const std::uint32_t t : scene.tensors) {
+        REQUIRE(std::ranges::equal(got[t], tensor_bytes(t, scene.specs[t])));
+        REQUIRE(ends[t] == 1);
+      }
+    }
   }
 }
 
