@@ -288,3 +288,41 @@ TEST_CASE("what one rank refuses, or finds damaged, leaves every rank as it was"
     RANK_CHECK(before.changed(job).empty(), before.changed(job) + " after " + message);
   });
 }
+
+TEST_CASE("tied names that differ and steps that are no counts are refused before anything lands") {
+  for (const std::string suffix : {"head.weight2", ".step"}) {
+    CAPTURE(suffix);
+    const auto alone = tessera::single_rank();
+    tessera::MemoryFileSystem fs;
+    Odd model = make_odd(true);
+    optim::AdamW optimizer(model->parameters(), optim::AdamWOptions(0.25));
+    odd_loss(model, 1, 0, 1).backward();
+    optimizer.step();
+    tessera::LiveState state = fsdp::state_dict(model, optimizer);
+    const auto entry = std::ranges::find_if(
+        state.dict.entries, [&](const auto& each) { return each.name.ends_with(suffix); });
+    REQUIRE(entry != state.dict.entries.end());
+    tessera::LivePiece& piece = state.tensors[entry->value.tensor_index()].pieces.at(0);
+    std::vector<float> other(static_cast<std::size_t>(piece.chunk.numel()), 1.5f);
+    piece.data = other.data();
+    piece.strides.clear();
+    tessera::save(kPath, state, *alone, options_for(fs));
+    optimizer.step();
+    std::vector<torch::Tensor> held, before;
+    for (const torch::Tensor& parameter : model->parameters()) {
+      held.push_back(parameter.detach());
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      held.push_back(static_cast<optim::AdamWParamState&>(*found->second).exp_avg());
+    }
+    for (const torch::Tensor& tensor : held) before.push_back(tensor.clone());
+    for (const auto safety : {tessera::LoadSafety::kAside, tessera::LoadSafety::kReadTwice,
+                              tessera::LoadSafety::kInPlace}) {
+      tessera::LoadPolicy policy = policy_for(fs);
+      policy.safety = safety;
+      CHECK_THROWS_WITH(tessera::load(kPath, fsdp::state_dict(model, optimizer), *alone, policy),
+                        Catch::Contains(suffix) && !Catch::Contains("partly filled"));
+      for (std::size_t t = 0; t < held.size(); ++t) CHECK(same_bits(held[t], before[t]));
+    }
+  }
+}
