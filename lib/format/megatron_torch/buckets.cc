@@ -166,7 +166,7 @@ class RankBuckets {
       for (const auto& [key, leaf] : kBuffers) {
         const std::uint32_t buffer = buffers.dict->find(key)->tensor_index();
         table_.add_tensor(file_, tensor->fqn, std::string(leaf), tensor->fqn,
-                          {archive_, buffer, begin, stored(*tensor).shape});
+                          {archive_, buffer, begin, tensor->view.value_or(stored(*tensor).shape)});
       }
     }
     return true;

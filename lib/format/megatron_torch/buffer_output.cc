@@ -28,12 +28,12 @@ const OptimLeaf& BufferOutput::leaf_of(const WrittenTensor& tensor, std::string_
   return *found;
 }
 
-Value BufferOutput::one_set(RankWriter& out, const TargetCut& cut, std::int64_t tp_rank,
+Value BufferOutput::one_set(RankWriter& out, const TargetCut& cut, std::int64_t rank,
                             const std::vector<const WrittenTensor*>& tensors) const {
   std::vector<BucketParam> params;
   for (const WrittenTensor* tensor : tensors)
     params.push_back(
-        {cut.part(tensor->tensor, tensor->fqn, tp_rank).shape.numel(), tensor->shared_embedding});
+        {cut.part(tensor->tensor, tensor->fqn, rank).shape.numel(), tensor->shared_embedding});
   const BucketLayout layout = bucket_layout(params, bucket_sizes(args_, 1)[0], true);
   ValueDict dict;
   for (const auto& [key, leaf] : kBuffers) {
@@ -50,7 +50,7 @@ Value BufferOutput::one_set(RankWriter& out, const TargetCut& cut, std::int64_t 
     for (std::size_t i = tensors.size(); i-- > 0;) {
       any = leaf_of(*tensors[i], leaf).tensor;
       pad_to(layout.begin[i]);
-      RankPart part = cut.part(any, tensors[i]->fqn, tp_rank);
+      RankPart part = cut.part(any, tensors[i]->fqn, rank);
       at += part.shape.numel();
       std::ranges::move(part.pieces, std::back_inserter(buffer.pieces));
     }
@@ -61,7 +61,7 @@ Value BufferOutput::one_set(RankWriter& out, const TargetCut& cut, std::int64_t 
   return Value::dict(std::move(dict));
 }
 
-Value BufferOutput::buffers(RankWriter& out, const TargetCut& cut, std::int64_t tp_rank,
+Value BufferOutput::buffers(RankWriter& out, const TargetCut& cut, std::int64_t rank,
                             const std::vector<const WrittenTensor*>& tensors) const {
   // One buffer for each model chunk and type of weights, in the order in which they first occur.
   std::vector<std::pair<std::pair<std::size_t, DType>, std::vector<const WrittenTensor*>>> sets;
@@ -85,7 +85,7 @@ Value BufferOutput::buffers(RankWriter& out, const TargetCut& cut, std::int64_t 
         Value::list({Value::dtype(dtype), Value::dtype(in_fp32 ? DType::kFloat32 : dtype)},
                     Value::Kind::kTuple);
     made.emplace_back(Value::integer(number++),
-                      Value::dict({{dtypes, one_set(out, cut, tp_rank, set)}}));
+                      Value::dict({{dtypes, one_set(out, cut, rank, set)}}));
   }
   return Value::dict(std::move(made));
 }

@@ -17,11 +17,11 @@ class BufferOutput {
 
   /// What one optimizer stores: {"buckets_coalesced", 0: {dtypes: buffers}, ...}. `tensors`: its
   /// share of the rank's model dict, chunk by chunk; those without state are frozen and left out.
-  Value buffers(RankWriter& out, const TargetCut& cut, std::int64_t tp_rank,
+  Value buffers(RankWriter& out, const TargetCut& cut, std::int64_t rank,
                 const std::vector<const WrittenTensor*>& tensors) const;
 
  private:
-  Value one_set(RankWriter& out, const TargetCut& cut, std::int64_t tp_rank,
+  Value one_set(RankWriter& out, const TargetCut& cut, std::int64_t rank,
                 const std::vector<const WrittenTensor*>& tensors) const;
   const OptimLeaf& leaf_of(const WrittenTensor& tensor, std::string_view leaf) const;
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "lib/format/megatron_torch/packed_experts.h"
 #include "lib/format/megatron_torch/target_cut.h"
 
 namespace tessera::megatron_torch {
@@ -147,7 +148,8 @@ void ModelMerge::add_rank_set(std::size_t chunk, std::int64_t pp, std::int64_t e
       if (first) check_same_names(*first, file, reference, state);
       if (!first) experts = count_experts(state);
       const Offsets& layers = offsets_[chunk][static_cast<std::size_t>(pp)];
-      for (const StateEntry& entry : state.entries) add_leaf(chunk, file, entry, layers, experts);
+      for (const StateEntry& entry : state.entries)
+        add_leaf(chunk, file, entry, layers, experts, view_of(file, state, entry));
       if (!first) reference = std::move(state);
     });
     if (!first) first = &file;
@@ -196,17 +198,29 @@ ModelMerge::Leaf& ModelMerge::leaf(const Path& path) {
   return leaves_[found->second];
 }
 
+/// How packed experts are to be seen; nullopt: it is none of them, or the only rank's, as it
+/// stands.
+std::optional<Shape> ModelMerge::view_of(const RankFile& file, const StateDict& state,
+                                         const StateEntry& entry) const {
+  const bool several = is_expert(entry.name) && !expert_name(entry.name) &&
+                       !is_extra_state(entry.name) && ranks_.grid.ep > 1;
+  if (!entry.value.is_tensor() || (!is_packed(entry.name) && !several)) return std::nullopt;
+  return in_tensor(entry.name, [&]() -> std::optional<Shape> {
+    if (!is_packed(entry.name)) fail_packed_name();
+    const auto shape_of = [&](const std::string& name) -> std::optional<Shape> {
+      const StateEntry* found = state.find(name);
+      if (!found || !found->value.is_tensor()) return std::nullopt;
+      return ranks_.tensor(file.file, found->value.tensor_index()).shape;
+    };
+    auto view = packed_view(entry.name, shape_of, ranks_.args, ranks_.grid.ep);
+    if (!view && ranks_.grid.ep * ranks_.grid.tp > 1) fail_packed();
+    return view;
+  });
+}
+
 void ModelMerge::add_leaf(std::size_t chunk, const RankFile& file, const StateEntry& entry,
-                          const Offsets& layers, const LayerCounts& experts) {
-  const bool packed = is_expert(entry.name) && !expert_name(entry.name);
-  if (packed && ranks_.grid.ep > 1 && !is_extra_state(entry.name))
-    in_tensor(entry.name, [] {
-      fail(Code::kUnsupported,
-           "experts packed in one tensor, spread over expert-parallel ranks: which part is which "
-           "expert's is not stored",
-           "Megatron-LM splits them: convert there with --ckpt-convert-format torch_dist "
-           "--ckpt-convert-save DIR, and read that");
-    });
+                          const Offsets& layers, const LayerCounts& experts,
+                          std::optional<Shape> view) {
   const Path path = whole_path(file, entry.path, layers, experts);
   const std::string name = dotted(path);
   Leaf& known = leaf(path);
@@ -223,19 +237,19 @@ void ModelMerge::add_leaf(std::size_t chunk, const RankFile& file, const StateEn
   }
   local_[static_cast<std::size_t>(&file - ranks_.files.data())].push_back(
       {name.substr(kModel.size() + 1), entry.value.tensor_index(), is_tied_copy(file, entry.name),
-       chunk});
+       chunk, view});
   // One set of parts per (chunk, stage, expert rank); quantization state belongs to a rank.
+  const SetPlace place = ranks_.place(file.rank, view.has_value());
   const auto set = static_cast<std::uint32_t>(
-      (static_cast<std::int64_t>(chunk) * ranks_.grid.pp + file.rank.pp) * ranks_.grid.ep +
-      file.rank.ep);
+      static_cast<std::int64_t>(chunk) * ranks_.grid.pp * ranks_.grid.ep + place.set);
   const auto [last, fresh] = set_of_.try_emplace(name, set, 0);
   if (!fresh && is_extra_state(entry.name)) return;
   if (fresh || last->second.first != set) {
-    known.replicas.emplace_back(static_cast<std::size_t>(ranks_.grid.tp));
+    known.replicas.emplace_back(place.slots);
     last->second = {set, known.replicas.size() - 1};
   }
-  known.replicas[last->second.second][static_cast<std::size_t>(file.rank.tp)] =
-      Part{file.file, entry.value.tensor_index(), 0, std::nullopt};
+  known.replicas[last->second.second][place.slot] =
+      Part{file.file, entry.value.tensor_index(), 0, std::move(view)};
 }
 
 }  // namespace tessera::megatron_torch

@@ -3,6 +3,7 @@
 // interleaved pipeline, as one subtree `model`.
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,8 +18,9 @@ namespace tessera::megatron_torch {
 struct LocalTensor {
   std::string fqn;  // in the whole model, without the root: "decoder.layers.4.mlp.x"
   std::uint32_t tensor = 0;
-  bool tied_copy = false;  // of the embedding, in the last pipeline stage
-  std::size_t chunk = 0;   // model chunk of an interleaved pipeline
+  bool tied_copy = false;          // of the embedding, in the last pipeline stage
+  std::size_t chunk = 0;           // model chunk of an interleaved pipeline
+  std::optional<Shape> view = {};  // packed experts: the shape its elements are to be seen in
 };
 
 /// "model", or "model0", "model1", ..., as the root of a rank file has them.
@@ -52,7 +54,9 @@ class ModelMerge {
   void find_offsets();
   void add_rank_set(std::size_t chunk, std::int64_t pp, std::int64_t ep);
   void add_leaf(std::size_t chunk, const RankFile& file, const StateEntry& entry,
-                const Offsets& layers, const LayerCounts& experts);
+                const Offsets& layers, const LayerCounts& experts, std::optional<Shape> view);
+  std::optional<Shape> view_of(const RankFile& file, const StateDict& state,
+                               const StateEntry& entry) const;
   Path whole_path(const RankFile& file, const Path& path, const Offsets& layers,
                   const LayerCounts& experts) const;
   bool is_tied_copy(const RankFile& file, const std::string& name) const;

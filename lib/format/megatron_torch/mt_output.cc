@@ -79,7 +79,7 @@ class Writer {
         args_(find_args(source)),
         roles_(find_roles(source.state)),
         model_(find_model(source.state, roles_)),
-        cut_(source, request, args_, grid_.tp),
+        cut_(source, request, args_, grid_.tp, grid_.ep),
         builder_(source),
         policy_(request, {.opaque = true, .bytes_io = false}, kFormat, builder_.notes()),
         stages_(model_names(), grid_),
@@ -186,6 +186,9 @@ class Writer {
         {"", "warning", "no tensor lies under \"model\", where Megatron looks for it", "", ""});
   }
 
+  /// The rank as TargetCut numbers those of a stage.
+  std::int64_t in_stage(const TargetRank& rank) const { return rank.ep * grid_.tp + rank.tp; }
+
   std::string folder_of(const TargetRank& rank) const {
     return rank_folder_name(rank.tp, grid_.pp > 1 ? std::optional(rank.pp) : std::nullopt,
                             grid_.ep > 1 ? std::optional(rank.ep) : std::nullopt);
@@ -205,10 +208,11 @@ class Writer {
     }
     add_tied_copy(out, rank, tensors);
     std::ranges::stable_sort(tensors, {}, &WrittenTensor::chunk);
-    optimizer_.write(out, cut_, rank.tp, tensors, [this](std::size_t i) { return keep_[i]; });
+    optimizer_.write(out, cut_, in_stage(rank), tensors,
+                     [this](std::size_t i) { return keep_[i]; });
     builder_.add(out.finish(folder + "/" + std::string(kModelFile), "model_optim_rng"));
-    auto buckets =
-        optimizer_.buckets(cut_, rank.tp, tensors, folder + "/" + std::string(kOptimizerFile));
+    auto buckets = optimizer_.buckets(cut_, in_stage(rank), tensors,
+                                      folder + "/" + std::string(kOptimizerFile));
     if (buckets) builder_.add(std::move(*buckets));
   }
 
@@ -250,7 +254,7 @@ class Writer {
     const Value& value = source_.state.entries[entry].value;
     if (!value.is_tensor()) return out.add(std::move(path), out.value(value));
     const std::uint32_t index = value.tensor_index();
-    out.add(std::move(path), out.tensor(index, cut_.part(index, name, rank.tp)));
+    out.add(std::move(path), out.tensor(index, cut_.part(index, name, in_stage(rank))));
     const bool shared = is_tied() && name.ends_with(kEmbedding);
     tensors.push_back({name, index, false, shared, static_cast<std::size_t>(place.chunk)});
   }
@@ -271,7 +275,7 @@ class Writer {
       const std::uint32_t index = value.tensor_index();
       Path path = tied_path(model_[i]);
       path.insert(path.begin(), chunk_item(grid_.vpp - 1));
-      out.add(std::move(path), out.tensor(index, cut_.part(index, name, rank.tp)));
+      out.add(std::move(path), out.tensor(index, cut_.part(index, name, in_stage(rank))));
       tensors.push_back({name, index, true, true, static_cast<std::size_t>(grid_.vpp - 1)});
       return;
     }

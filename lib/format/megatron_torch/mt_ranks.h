@@ -40,6 +40,12 @@ struct RankFile {
   std::uint32_t file = 0;
 };
 
+/// Which set of parts a rank's part belongs to, and its place there.
+struct SetPlace {
+  std::int64_t set = 0;  // sets hold the same content
+  std::size_t slot = 0, slots = 1;
+};
+
 /// Everything the parts of the reader share. References stay valid while reading.
 struct Ranks {
   const Directory& directory;
@@ -55,6 +61,14 @@ struct Ranks {
   /// Ranks numbered as folders are sorted: stages, then expert ranks, then tensor-parallel ones.
   std::int64_t number(const GridRank& rank) const {
     return (rank.pp * grid.ep + rank.ep) * grid.tp + rank.tp;
+  }
+  /// One set for each stage and expert-parallel rank, with a part of every tensor-parallel rank; of
+  /// packed experts one for each stage, expert ranks behind each other.
+  SetPlace place(const GridRank& rank, bool packed) const {
+    const auto at = static_cast<std::size_t>(rank.tp), size = static_cast<std::size_t>(grid.tp);
+    if (!packed) return {rank.pp * grid.ep + rank.ep, at, size};
+    return {rank.pp * grid.ep, static_cast<std::size_t>(rank.ep) * size + at,
+            static_cast<std::size_t>(grid.ep) * size};
   }
   const Value& root(const RankFile& file) const { return builder.archive(file.file).root; }
   const ArchiveTensor& tensor(std::uint32_t file, std::uint32_t index) const {

@@ -104,7 +104,7 @@ class OptimizerMerge {
         const std::uint32_t tensor = value.tensor_index();
         const bool like_param = ranks_.tensor(optimizer.file->file, tensor).shape == shape;
         table.add_tensor(*optimizer.file, param.fqn, id_text(name), like_param ? param.fqn : "",
-                         {optimizer.file->file, tensor, 0, std::nullopt});
+                         {optimizer.file->file, tensor, 0, like_param ? param.view : std::nullopt});
       }
     }
     return true;
@@ -128,7 +128,7 @@ class OptimizerMerge {
         const std::uint32_t tensor = masters[next++].tensor_index();
         if (ranks_.tensor(optimizer.file->file, tensor).shape != stored.shape) return false;
         table.add_tensor(*optimizer.file, param.fqn, std::string(kMasterLeaf), param.fqn,
-                         {optimizer.file->file, tensor, 0, std::nullopt});
+                         {optimizer.file->file, tensor, 0, param.view});
       }
       if (next != masters.size()) return false;
     }

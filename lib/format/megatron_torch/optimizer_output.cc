@@ -213,10 +213,10 @@ Path OptimizerOutput::inner(const Share& share) const {
   return wrapped_ ? below(share.base, kOptimizer) : share.base;
 }
 
-RankPart OptimizerOutput::part_of(const TargetCut& cut, std::int64_t tp_rank,
-                                  const WrittenTensor& of, std::uint32_t tensor) const {
+RankPart OptimizerOutput::part_of(const TargetCut& cut, std::int64_t rank, const WrittenTensor& of,
+                                  std::uint32_t tensor) const {
   const Shape& shape = source_.tensors[tensor].spec.shape;
-  if (shape == source_.tensors[of.tensor].spec.shape) return cut.part(tensor, of.fqn, tp_rank);
+  if (shape == source_.tensors[of.tensor].spec.shape) return cut.part(tensor, of.fqn, rank);
   if (shape.rank() == 0 || cut.tp() == 1) return cut.whole(tensor);
   return in_tensor(source_.tensors[tensor].name, [&]() -> RankPart {
     fail(Code::kUnsupported,
@@ -224,14 +224,14 @@ RankPart OptimizerOutput::part_of(const TargetCut& cut, std::int64_t tp_rank,
   });
 }
 
-void OptimizerOutput::write(RankWriter& out, const TargetCut& cut, std::int64_t tp_rank,
+void OptimizerOutput::write(RankWriter& out, const TargetCut& cut, std::int64_t rank,
                             const std::vector<WrittenTensor>& tensors,
                             const std::function<bool(std::size_t)>& keeps) const {
   if (!optim_) return;
   for (const Share& share : shares(tensors)) {
     const Numbered groups = write_groups(out, share, keeps);
-    if (!distributed_) write_state(out, cut, tp_rank, share, groups);
-    if (!distributed_) write_masters(out, cut, tp_rank, share, groups);
+    if (!distributed_) write_state(out, cut, rank, share, groups);
+    if (!distributed_) write_masters(out, cut, rank, share, groups);
     for (const Option& other : others_)
       if (keeps(other.entry)) out.add(joined(share.base, other.path), out.value(other.value));
   }
@@ -276,7 +276,7 @@ OptimizerOutput::Numbered OptimizerOutput::write_groups(
   return groups;
 }
 
-void OptimizerOutput::write_state(RankWriter& out, const TargetCut& cut, std::int64_t tp_rank,
+void OptimizerOutput::write_state(RankWriter& out, const TargetCut& cut, std::int64_t rank,
                                   const Share& share, const Numbered& groups) const {
   const Path state = below(inner(share), "state");
   std::int64_t id = -1;
@@ -292,7 +292,7 @@ void OptimizerOutput::write_state(RankWriter& out, const TargetCut& cut, std::in
         out.add(below(state, {int_key_item(id), key_item(leaf.name)}),
                 leaf.tensor == kNoTensor
                     ? out.value(value)
-                    : out.tensor(leaf.tensor, part_of(cut, tp_rank, *tensor, leaf.tensor)));
+                    : out.tensor(leaf.tensor, part_of(cut, rank, *tensor, leaf.tensor)));
         any = true;
       }
     }
@@ -300,7 +300,7 @@ void OptimizerOutput::write_state(RankWriter& out, const TargetCut& cut, std::in
   if (!any && !groups.empty()) out.add(state, Value::dict({}));
 }
 
-void OptimizerOutput::write_masters(RankWriter& out, const TargetCut& cut, std::int64_t tp_rank,
+void OptimizerOutput::write_masters(RankWriter& out, const TargetCut& cut, std::int64_t rank,
                                     const Share& share, const Numbered& groups) const {
   const bool any = std::ranges::any_of(
       optim_->parameters, [](const OptimParameter& p) { return master_of(p) != nullptr; });
@@ -320,15 +320,14 @@ void OptimizerOutput::write_masters(RankWriter& out, const TargetCut& cut, std::
                                         : "an fp32 master of a parameter that is not 16-bit");
         });
       if (master)
-        masters.push_back(
-            out.tensor(master->tensor, part_of(cut, tp_rank, *tensor, master->tensor)));
+        masters.push_back(out.tensor(master->tensor, part_of(cut, rank, *tensor, master->tensor)));
     }
     lists.push_back(Value::list(std::move(masters)));
   }
   out.add(below(share.base, kMasters), Value::list(std::move(lists)));
 }
 
-std::optional<ArchiveFile> OptimizerOutput::buckets(const TargetCut& cut, std::int64_t tp_rank,
+std::optional<ArchiveFile> OptimizerOutput::buckets(const TargetCut& cut, std::int64_t rank,
                                                     const std::vector<WrittenTensor>& tensors,
                                                     const std::string& path) const {
   if (!optim_ || !distributed_) return std::nullopt;
@@ -336,7 +335,7 @@ std::optional<ArchiveFile> OptimizerOutput::buckets(const TargetCut& cut, std::i
   RankWriter out(source_, cut);
   ValueList optimizers;
   for (const Share& share : shares(tensors))
-    optimizers.push_back(output.buffers(out, cut, tp_rank, share.tensors));
+    optimizers.push_back(output.buffers(out, cut, rank, share.tensors));
   ArchiveFile file = out.finish(path, "distrib_optim");
   file.root = optimizers.size() == 1 ? optimizers[0] : Value::list(std::move(optimizers));
   return file;

@@ -41,15 +41,15 @@ class OptimizerOutput {
   /// that no group lists. `model`: names of the model's tensors.
   void check_complete(const std::set<std::string>& model) const;
 
-  /// Writes a rank's part. `tensors`: its model dict's, in order, chunk by chunk. `keeps`: is entry
-  /// i of the source wanted?
-  void write(RankWriter& out, const TargetCut& cut, std::int64_t tp_rank,
+  /// Writes a rank's part. `rank`: as TargetCut::part takes it. `tensors`: its model dict's, in
+  /// order, chunk by chunk. `keeps`: is entry i of the source wanted?
+  void write(RankWriter& out, const TargetCut& cut, std::int64_t rank,
              const std::vector<WrittenTensor>& tensors,
              const std::function<bool(std::size_t)>& keeps) const;
   /// A container below `optimizer`, where it is none of state and groups, which are made anew.
   void add_container(RankWriter& out, const ContainerNote& note) const;
   /// The rank's distrib_optim.pt; nullopt: the optimizer is no distributed one.
-  std::optional<ArchiveFile> buckets(const TargetCut& cut, std::int64_t tp_rank,
+  std::optional<ArchiveFile> buckets(const TargetCut& cut, std::int64_t rank,
                                      const std::vector<WrittenTensor>& tensors,
                                      const std::string& path) const;
 
@@ -82,12 +82,12 @@ class OptimizerOutput {
   std::vector<Share> shares(const std::vector<WrittenTensor>& tensors) const;
   Numbered write_groups(RankWriter& out, const Share& share,
                         const std::function<bool(std::size_t)>& keeps) const;
-  void write_state(RankWriter& out, const TargetCut& cut, std::int64_t tp_rank, const Share& share,
+  void write_state(RankWriter& out, const TargetCut& cut, std::int64_t rank, const Share& share,
                    const Numbered& groups) const;
-  void write_masters(RankWriter& out, const TargetCut& cut, std::int64_t tp_rank,
-                     const Share& share, const Numbered& groups) const;
+  void write_masters(RankWriter& out, const TargetCut& cut, std::int64_t rank, const Share& share,
+                     const Numbered& groups) const;
   Path inner(const Share& share) const;
-  RankPart part_of(const TargetCut& cut, std::int64_t tp_rank, const WrittenTensor& of,
+  RankPart part_of(const TargetCut& cut, std::int64_t rank, const WrittenTensor& of,
                    std::uint32_t tensor) const;
 
   const Manifest& source_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lib/format/megatron_torch/model_names.h"
+#include "lib/format/megatron_torch/packed_experts.h"
 
 namespace tessera::megatron_torch {
 namespace {
@@ -70,15 +71,8 @@ void StagePlan::share_experts(const std::vector<std::string>& names) {
          "leave ep out of --mesh");
   for (const std::string& name : names) {
     const auto expert = expert_name(name);
-    if (!expert && is_expert(name) && !name.ends_with("_extra_state"))
-      in_tensor(name, [&] {
-        fail(Code::kUnsupported,
-             fmt::format("experts packed in one tensor, over {} expert-parallel ranks: which part "
-                         "is which expert's is not stored",
-                         grid_.ep),
-             "leave ep out of --mesh; or have Megatron-LM split them first: --ckpt-convert-format "
-             "torch_dist --ckpt-convert-save DIR");
-      });
+    if (!expert && is_expert(name) && !is_packed(name) && !name.ends_with("_extra_state"))
+      in_tensor(name, [] { fail_packed_name(); });
     if (!expert) continue;
     std::int64_t& count = experts_[expert->before + "*" + expert->after];
     count = std::max(count, expert->expert + 1);

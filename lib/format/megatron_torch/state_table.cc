@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/format/megatron_torch/optimizer_merge.h"
+#include "lib/format/megatron_torch/packed_experts.h"
 
 namespace tessera::megatron_torch {
 
@@ -20,10 +21,11 @@ void StateTable::add_tensor(const RankFile& file, const std::string& fqn, const 
                             const std::string& rule_name, Part part) {
   Leaf& known = leaf(fqn, name);
   known.rule_name = rule_name;
-  const auto [set, fresh] =
-      known.sets.try_emplace(file.rank.pp * ranks_.grid.ep + file.rank.ep, known.replicas.size());
-  if (fresh) known.replicas.emplace_back(static_cast<std::size_t>(ranks_.grid.tp));
-  known.replicas[set->second][static_cast<std::size_t>(file.rank.tp)] = std::move(part);
+  const bool packed = is_packed(rule_name) && part.view && part.view->rank() > 2;
+  const SetPlace place = ranks_.place(file.rank, packed);
+  const auto [set, fresh] = known.sets.try_emplace(place.set, known.replicas.size());
+  if (fresh) known.replicas.emplace_back(place.slots);
+  known.replicas[set->second][place.slot] = std::move(part);
 }
 
 void StateTable::add_value(const RankFile& file, const std::string& fqn, const std::string& name,

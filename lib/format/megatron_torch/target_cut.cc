@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "lib/format/megatron_torch/packed_experts.h"
+
 namespace tessera::megatron_torch {
 namespace {
 
@@ -52,8 +54,8 @@ void check_expert_tensor_parallel(const Args& args, std::int64_t tp, bool has_ex
 }
 
 TargetCut::TargetCut(const Manifest& source, const TargetRequest& request, const Args& args,
-                     std::int64_t tp)
-    : source_(source), request_(request), args_(args), tp_(tp) {
+                     std::int64_t tp, std::int64_t ep)
+    : source_(source), request_(request), args_(args), tp_(tp), ep_(ep) {
   std::map<std::string, Shape> weights;
   for (const StoredTensor& tensor : source.tensors)
     if (!tensor.embedded) weights.emplace(tensor.name, tensor.spec.shape);
@@ -144,6 +146,34 @@ std::int64_t TargetCut::padded_rows(std::int64_t rows, const std::string& name) 
   return *padded;
 }
 
+std::int64_t TargetCut::share_experts(std::int64_t extent) const {
+  if (extent % ep_ == 0) return extent / ep_;
+  fail(Code::kInvalidArgument,
+       fmt::format("{} experts cannot be shared evenly by {} expert-parallel ranks", extent, ep_));
+}
+
+/// Some experts, and of each a part along ffn, as the matrix that Megatron packs them in.
+RankPart TargetCut::packed_part(std::uint32_t tensor, const std::string& name,
+                                std::int64_t rank) const {
+  const Shape& shape = source_.tensors[tensor].spec.shape;
+  if (shape.rank() < 3) {
+    if (tp_ * ep_ > 1) fail_packed();
+    return whole(tensor);
+  }
+  const int dim = packed_tp_dim(name, shape.rank());
+  Box box = Box::whole(shape);
+  box.shape[0] = share_experts(shape[0]);
+  box.shape[dim] = share(shape[dim], "rows of an expert");
+  box.origin[0] = rank / tp_ * box.shape[0];
+  box.origin[static_cast<std::size_t>(dim)] = rank % tp_ * box.shape[dim];
+  StoragePiece piece;
+  piece.tensor = tensor;
+  RankPart out{packed_matrix(name, box.shape), {}};
+  piece.chunk = Chunk::whole_of(std::move(box));
+  out.pieces.push_back(std::move(piece));
+  return out;
+}
+
 RankPart TargetCut::whole(std::uint32_t tensor) const {
   const Shape& shape = source_.tensors[tensor].spec.shape;
   StoragePiece piece;
@@ -154,6 +184,8 @@ RankPart TargetCut::whole(std::uint32_t tensor) const {
 
 RankPart TargetCut::part(std::uint32_t tensor, const std::string& rule_name,
                          std::int64_t rank) const {
+  if (is_packed(rule_name)) return packed_part(tensor, rule_name, rank);
+  rank %= tp_;
   const TpRule rule = tp_rule(rule_name);
   const TensorSpec& spec = source_.tensors[tensor].spec;
   const bool pads = rule.cut == TpCut::kVocabulary && rule.dim(spec.shape.rank()) == 0;

@@ -24,11 +24,13 @@ struct RankPart {
 /// Sizes of the target and what decides cuts.
 class TargetCut {
  public:
-  TargetCut(const Manifest& source, const TargetRequest& request, const Args& args,
-            std::int64_t tp);
+  /// `tp`, `ep`: tensor- and expert-parallel ranks of a stage.
+  TargetCut(const Manifest& source, const TargetRequest& request, const Args& args, std::int64_t tp,
+            std::int64_t ep = 1);
 
-  /// `rule_name`: whose name decides. Throws kInvalidArgument for extents that the ranks cannot
-  /// share and kUnsupported for a name without a rule.
+  /// `rule_name`: whose name decides. `rank`: the tensor-parallel one, plus tp() for each expert
+  /// rank before it, which matters for packed experts alone. Throws kInvalidArgument for extents
+  /// that the ranks cannot share and kUnsupported for a name without a rule.
   RankPart part(std::uint32_t tensor, const std::string& rule_name, std::int64_t rank) const;
   RankPart whole(std::uint32_t tensor) const;
   /// Rows that the vocabulary has with padding for this tensor-parallel size.
@@ -36,15 +38,17 @@ class TargetCut {
   std::int64_t tp() const { return tp_; }
 
  private:
+  RankPart packed_part(std::uint32_t tensor, const std::string& name, std::int64_t rank) const;
   int cut_dim(std::uint32_t tensor, const std::string& name, const TpRule& rule) const;
   int plain_dim(const std::string& name) const;
   bool stored_whole_everywhere(std::uint32_t tensor) const;
   std::int64_t share(std::int64_t extent, const std::string& what) const;
+  std::int64_t share_experts(std::int64_t extent) const;
 
   const Manifest& source_;
   const TargetRequest& request_;
   const Args& args_;
-  std::int64_t tp_;
+  std::int64_t tp_, ep_;
   bool gated_ = false;
   std::map<std::string, std::uint32_t> weights_;  // by FQN; only to assume plain cuts
 };

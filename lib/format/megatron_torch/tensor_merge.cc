@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lib/format/megatron_torch/packed_experts.h"
 #include "lib/format/megatron_torch/target_cut.h"
 
 namespace tessera::megatron_torch {
@@ -161,6 +162,9 @@ void TensorMerge::check_replicas(const std::string& name, const std::vector<TpPa
 std::uint32_t TensorMerge::add(const Path& path, const std::string& rule_name,
                                const std::vector<TpParts>& replicas) {
   const std::string name = dotted(path);
+  const Part& first = *first_part(replicas);
+  if (is_packed(rule_name) && shape_of(first).rank() > 2)
+    return in_tensor(name, [&] { return add_packed(path, rule_name, replicas); });
   const Cut cut = in_tensor(name, [&] { return cut_of(rule_name, replicas); });
   check_replicas(name, replicas, cut.dim < 0);
   std::vector<ArchivePiece> pieces;
@@ -190,9 +194,47 @@ std::uint32_t TensorMerge::add(const Path& path, const std::string& rule_name,
       }
     }
   }
-  const std::uint32_t number = ranks_.builder.add_tensor(path, cut.whole, pieces);
+  return add_pieces(path, cut.whole, pieces, first);
+}
+
+/// Every rank holds as many experts, and as much of each.
+std::uint32_t TensorMerge::add_packed(const Path& path, const std::string& rule_name,
+                                      const std::vector<TpParts>& replicas) {
   const Part& first = *first_part(replicas);
-  const ArchiveTensor& stored = ranks_.tensor(first.file, first.tensor);
+  const Shape& local = shape_of(first);
+  const int dim = packed_tp_dim(rule_name, local.rank());
+  const auto scaled = [&](int d, std::int64_t ranks) {
+    const auto extent = checked_mul(local[d], ranks);
+    if (!extent) fail(Code::kCorrupt, "its parts have more than 2^63 rows");
+    return *extent;
+  };
+  TensorSpec whole{ranks_.tensor(first.file, first.tensor).dtype, local};
+  whole.shape[0] = scaled(0, ranks_.grid.ep);
+  whole.shape[dim] = scaled(dim, ranks_.grid.tp);
+  std::vector<ArchivePiece> pieces;
+  for (const TpParts& parts : replicas) {
+    for (std::size_t slot = 0; slot < parts.size(); ++slot) {
+      if (!parts[slot]) continue;
+      if (shape_of(*parts[slot]) != local)
+        in_file(ranks_.builder.manifest().files[parts[slot]->file].path, [&] {
+          fail(Code::kCorrupt, fmt::format("experts {}, where another rank holds {}",
+                                           shape_of(*parts[slot]).to_string(), local.to_string()));
+        });
+      Box box = Box::whole(local);
+      const auto at = static_cast<std::int64_t>(slot);
+      box.origin[0] = at / ranks_.grid.tp * local[0];
+      box.origin[static_cast<std::size_t>(dim)] = at % ranks_.grid.tp * local[dim];
+      pieces.push_back({Chunk::whole_of(std::move(box)), parts[slot]->file, parts[slot]->tensor,
+                        parts[slot]->first_element});
+    }
+  }
+  return add_pieces(path, whole, pieces, first);
+}
+
+std::uint32_t TensorMerge::add_pieces(const Path& path, const TensorSpec& spec,
+                                      const std::vector<ArchivePiece>& pieces, const Part& like) {
+  const std::uint32_t number = ranks_.builder.add_tensor(path, spec, pieces);
+  const ArchiveTensor& stored = ranks_.tensor(like.file, like.tensor);
   ranks_.builder.tensor(number).is_parameter = stored.is_parameter;
   ranks_.builder.tensor(number).requires_grad = stored.requires_grad;
   return number;

@@ -5,6 +5,7 @@
 //   gated     rank t holds [gate_t; up_t]: all gates, then all ups
 //   row       columns side by side
 //   else      every rank holds the whole: replicas, checked by their CRCs
+//   packed    experts of expert-parallel ranks behind each other, each cut along ffn
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,7 +23,8 @@ struct Part {
   std::int64_t first_element = 0;
   std::optional<Shape> view;  // nullopt: the stored tensor as it is
 };
-/// Per tensor-parallel rank; nullopt: that rank's file is missing (tolerated).
+/// Per tensor-parallel rank (packed experts: those of the first expert-parallel rank, then the
+/// next one's); nullopt: that rank's file is missing (tolerated).
 using TpParts = std::vector<std::optional<Part>>;
 
 class TensorMerge {
@@ -38,6 +40,10 @@ class TensorMerge {
 
  private:
   struct Cut;
+  std::uint32_t add_packed(const Path& path, const std::string& rule_name,
+                           const std::vector<TpParts>& replicas);
+  std::uint32_t add_pieces(const Path& path, const TensorSpec& spec,
+                           const std::vector<ArchivePiece>& pieces, const Part& like);
   Cut cut_of(const std::string& rule_name, const std::vector<TpParts>& replicas) const;
   int plain_dim(const std::string& rule_name, const Shape& model, const TpParts& parts) const;
   void check_replicas(const std::string& name, const std::vector<TpParts>& replicas,

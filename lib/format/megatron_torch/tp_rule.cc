@@ -68,6 +68,8 @@ TpRule tp_rule(std::string_view fqn) {
   const std::string_view outer = parts.size() > 2 ? parts[parts.size() - 3] : std::string_view();
   if (outer == "mixer" || owner == "mixer") return mixer_rule(owner, leaf);
   if (is_norm(owner) || is_norm(leaf)) return {TpCut::kReplicated, true, false};
+  if (owner == "experts" && leaf == "weight1") return {TpCut::kRow, false, false};
+  if (owner == "experts" && leaf == "weight2") return {TpCut::kColumn, false, false};
   const bool bias = is_numbered(leaf, "bias");
   if (!bias && !is_numbered(leaf, "weight")) {
     return std::ranges::any_of(parts, [](auto part) { return has(kReplicated, part); })

@@ -5,6 +5,7 @@
 //   ... vocabulary        the same, over a padded vocabulary   word_embeddings, output_layer row
 //   parallel      columns of the weight; bias whole    linear_proj, linear_fc2, dense_4h_to_h, ...
 //   replicated        norms, routers, position embeddings
+//   packed experts    the dim of ffn of the shape in packed_experts.h
 //
 // Where layers are stacked (torch_dist), dims are counted from the last one.
 #include <tessera/tensor/shape.h>
