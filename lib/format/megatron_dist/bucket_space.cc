@@ -2,17 +2,19 @@
 
 #include <fmt/format.h>
 #include <tessera/base/checked.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/state/roles.h>
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "lib/format/megatron_torch/model_names.h"
-#include "lib/format/megatron_torch/tp_rule.h"
+#include "lib/format/megatron_dist/group_model.h"
 #include "lib/format/torch_dcp/regrouped_chunk.h"
 
 namespace tessera::megatron_dist {
@@ -20,11 +22,11 @@ namespace {
 
 constexpr std::string_view kSpace = "optimizer.distributed.dp_group_idx_";
 constexpr std::int64_t kAlignment = 64;  // elements, of a parameter's start
-constexpr std::size_t kMostParameters = std::size_t{1} << 22;
 
 /// A bucket tensor's name, cut.
 struct BucketName {
   std::string group;  // "", or "chained_1.", and the number of the group
+  std::int64_t group_index = 0;
   std::int64_t buffer = 0, bucket = 0;
   std::string dtype;  // of the weights: "bfloat16"
   std::string leaf;
@@ -48,8 +50,11 @@ std::optional<BucketName> parse(std::string_view name) {
   const auto g = number_between(name, buffer + kBuffer.size(), dtype);
   const auto b = number_between(name, bucket + kBucket.size(), dot);
   if (!g || !b) return std::nullopt;
-  BucketName out{
-      std::string(name.substr(0, buffer)), *g, *b, {}, std::string(name.substr(dot + 1))};
+  const std::size_t group = name.find(kSpace) + kSpace.size();
+  const auto i = group <= buffer ? number_between(name, group, buffer) : std::nullopt;
+  if (!i) return std::nullopt;
+  BucketName out{std::string(name.substr(0, buffer)), *i, *g, *b, {},
+                 std::string(name.substr(dot + 1))};
   std::string_view types = name.substr(dtype + kDtype.size(), bucket - dtype - kDtype.size());
   if (types.starts_with('(')) types.remove_prefix(1);
   types = types.substr(0, types.find_first_of(",)"));
@@ -58,17 +63,16 @@ std::optional<BucketName> parse(std::string_view name) {
   return out;
 }
 
-/// A parameter of the model: a tensor, or one layer of a stack.
-struct Parameter {
-  std::uint32_t tensor = 0;
-  Box box;
-};
-
 /// Where a parameter lies: in which bucket, and from which element on.
 struct Placed {
-  std::size_t parameter = 0;
+  const RankParameter* parameter = nullptr;
   std::size_t bucket = 0;
   std::int64_t begin = 0;
+  bool same_place(const Placed& other) const {
+    return parameter->tensor == other.parameter->tensor &&
+           parameter->boxes == other.parameter->boxes && bucket == other.bucket &&
+           begin == other.begin;
+  }
 };
 
 class Decoder {
@@ -86,7 +90,13 @@ class Decoder {
         out.missing = fmt::format("\"{}\" is no name of a bucket that is known here", tensor.name);
         continue;
       }
-      buffers_[{name->buffer, name->dtype}][name->leaf][name->bucket] = t;
+      const auto group = static_cast<std::size_t>(name->group_index);
+      buffers_[group][{name->buffer, name->dtype}][name->leaf][name->bucket] = t;
+      if (!add_writers(tensor, group) && out.missing.empty())
+        out.missing = fmt::format(
+            "they are of {} model-parallel groups, and one rank wrote buckets of several of them, "
+            "so that whose weights it holds is not said",
+            bucket_groups(manifest_).size());
     }
     if (out.buckets == 0 || !out.missing.empty()) return out;
     out.missing = plan();
@@ -98,86 +108,80 @@ class Decoder {
   using Buckets = std::map<std::int64_t, std::uint32_t>;   // by number -> tensor
   using Leaves = std::map<std::string, Buckets>;           // by leaf
   using BufferKey = std::pair<std::int64_t, std::string>;  // number, type of the weights
+  using Places = std::map<BufferKey, std::vector<Placed>>;
+
+  bool add_writers(const StoredTensor& tensor, std::size_t group) {
+    bool one = true;
+    for (std::size_t c = 0; c < tensor.chunk_count; ++c) {
+      const Source& source = manifest_.source(tensor, c);
+      const std::string& path = manifest_.files[source.file].path;
+      plain_ = plain_ && source.side == 0 &&
+               manifest_.chunk(tensor, c).box.shape[0] <= std::numeric_limits<std::uint32_t>::max();
+      one = groups_.try_emplace(writer_of(path), group).first->second == group && one;
+    }
+    return one;
+  }
 
   /// Finds every parameter's place; says what is missing, or "".
   std::string plan() {
-    if (const std::size_t groups = bucket_groups(manifest_).size(); groups > 1)
+    if (!plain_) return "their items are encoded, or have more than 2^32 elements";
+    const std::size_t count = bucket_groups(manifest_).size();
+    if (buffers_.size() != count || buffers_.rbegin()->first + 1 != count)
       return fmt::format(
-          "they are of {} model-parallel groups, and which part of which parameter each of them "
-          "holds, and in which order, is not stored (the model's param_index_map)",
-          groups);
-    if (const std::string why = find_parameters(); !why.empty()) return why;
+          "they are of {} model-parallel groups, the highest of which has the number {}: buckets "
+          "are missing, or experts have groups of their own",
+          count, buffers_.rbegin()->first);
+    if (std::string why = find_group_models(manifest_, groups_, count, models_); !why.empty())
+      return why;
+    for (const auto& [group, buffers] : buffers_)
+      if (std::string why = place_group(group, buffers); !why.empty()) return why;
+    return {};
+  }
+
+  /// Tries every order that the group's parameters may have.
+  std::string place_group(std::size_t group, const std::map<BufferKey, Leaves>& buffers) {
+    std::string first_why;
+    std::optional<Places> found;
+    for (const std::vector<RankParameter>& order : models_[group].orders) {
+      Places places;
+      const std::string why = place_all(order, buffers, places);
+      if (!why.empty()) {
+        if (first_why.empty()) first_why = why;
+        continue;
+      }
+      if (found && !same_places(*found, places))
+        return fmt::format("several orders of the parameters fit the buckets of group {}", group);
+      found = std::move(places);
+    }
+    if (!found) return first_why;
+    placed_[group] = std::move(*found);
+    return {};
+  }
+
+  static bool same_places(const Places& a, const Places& b) {
+    return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+      return x.first == y.first &&
+             std::ranges::equal(x.second, y.second,
+                                [](const Placed& p, const Placed& q) { return p.same_place(q); });
+    });
+  }
+
+  std::string place_all(const std::vector<RankParameter>& order,
+                        const std::map<BufferKey, Leaves>& buffers, Places& places) {
     std::set<std::string> seen;
-    for (const auto& [key, leaves] : buffers_) {
+    for (const auto& [key, leaves] : buffers) {
       if (!seen.insert(key.second).second)
         return fmt::format(
             "several buffers hold parameters of {}, and which of them holds which is not stored "
             "(the model's param_index_map)",
             key.second);
-      if (const std::string why = place(key, leaves); !why.empty()) return why;
+      if (std::string why = place(order, key, leaves, places[key]); !why.empty()) return why;
     }
     return {};
   }
 
-  /// The model's parameters as one rank registered them: layers one by one.
-  std::string find_parameters() {
-    std::vector<std::uint32_t> stack;
-    std::string prefix;
-    std::set<std::string> writers;
-    const auto flush = [&] {
-      const std::int64_t depth = stack.empty() ? 0 : manifest_.tensors[stack[0]].spec.shape[0];
-      for (std::int64_t layer = 0; layer < depth; ++layer)
-        for (const std::uint32_t t : stack) {
-          Box box = Box::whole(manifest_.tensors[t].spec.shape);
-          box.origin[0] = layer;
-          box.shape[0] = 1;
-          parameters_.push_back({t, std::move(box)});
-        }
-      stack.clear();
-    };
-    for (std::uint32_t t = 0; t < manifest_.tensors.size(); ++t) {
-      const StoredTensor& tensor = manifest_.tensors[t];
-      if (tensor.embedded || is_optimizer(tensor.name) || !is_floating(tensor.spec.dtype) ||
-          tensor.name.ends_with("_extra_state"))
-        continue;
-      if (megatron_torch::is_expert(tensor.name))
-        return "the model has experts, whose order in the buckets is not stored (the model's "
-               "param_index_map)";
-      for (std::size_t c = 0; c < tensor.chunk_count; ++c)
-        writers.insert(writer_of(manifest_.files[manifest_.source(tensor, c).file].path));
-      if (!megatron_torch::is_layer_stack(tensor.name) || tensor.spec.shape.rank() == 0) {
-        flush();
-        parameters_.push_back({t, Box::whole(tensor.spec.shape)});
-        continue;
-      }
-      const std::string here = tensor.name.substr(0, tensor.name.find("layers."));
-      const bool same = !stack.empty() && here == prefix &&
-                        manifest_.tensors[stack[0]].spec.shape[0] == tensor.spec.shape[0];
-      if (!same) flush();
-      prefix = here;
-      stack.push_back(t);
-      const auto most = checked_mul(tensor.spec.shape[0], static_cast<std::int64_t>(stack.size()));
-      if (!most || *most > static_cast<std::int64_t>(kMostParameters))
-        return fmt::format("\"{}\" has {} layers", tensor.name, tensor.spec.shape[0]);
-    }
-    flush();
-    if (writers.size() > 1)
-      return fmt::format(
-          "{} ranks wrote parts of the model (a fully parallel save), so that no rank's list has "
-          "its parameters in order (the model's param_index_map)",
-          writers.size());
-    return {};
-  }
-
-  static bool is_optimizer(std::string_view name) {
-    return name.starts_with("optimizer.") || name.starts_with("chained_");
-  }
-  /// "__0_1.distcp": rank 0, its second file.
-  static std::string writer_of(const std::string& path) {
-    return path.substr(0, path.find_last_of('_'));
-  }
-
-  std::string place(const BufferKey& key, const Leaves& leaves) {
+  std::string place(const std::vector<RankParameter>& order, const BufferKey& key,
+                    const Leaves& leaves, std::vector<Placed>& placed) {
     const Buckets& first = leaves.begin()->second;
     for (const auto& [leaf, buckets] : leaves) {
       bool alike = buckets.size() == first.size();
@@ -188,17 +192,16 @@ class Decoder {
             "buckets of {} of buffer {} are missing or of other sizes than those of {}", leaf,
             key.first, leaves.begin()->first);
     }
-    std::vector<Placed>& placed = placed_[key];
     std::int64_t bucket = 0, end = 0;
-    for (std::size_t i = parameters_.size(); i-- > 0;) {
-      const StoredTensor& tensor = manifest_.tensors[parameters_[i].tensor];
+    for (std::size_t i = order.size(); i-- > 0;) {
+      const StoredTensor& tensor = manifest_.tensors[order[i].tensor];
       if (torch_name(tensor.spec.dtype) != key.second) continue;
       if (bucket < static_cast<std::int64_t>(first.size()) && end == size_of(first.at(bucket))) {
         ++bucket;
         end = 0;
       }
       const std::int64_t begin = ceil_div(end, kAlignment) * kAlignment;
-      const std::int64_t size = parameters_[i].box.shape.numel();
+      const std::int64_t size = order[i].numel;
       if (bucket == static_cast<std::int64_t>(first.size()) ||
           begin > size_of(first.at(bucket)) - size)
         return fmt::format(
@@ -212,7 +215,7 @@ class Decoder {
               "no chunk of bucket {} of buffer {} begins and ends with \"{}\" (its "
               "param_index_map is not stored)",
               bucket, key.first, tensor.name);
-      placed.push_back({i, static_cast<std::size_t>(bucket), begin});
+      placed.push_back({&order[i], static_cast<std::size_t>(bucket), begin});
     }
     if (bucket + 1 == static_cast<std::int64_t>(first.size()) && end == size_of(first.at(bucket)))
       return {};
@@ -246,36 +249,56 @@ class Decoder {
       keep[i] = !entry.value.is_tensor() ||
                 !is_bucket(manifest_.tensors[entry.value.tensor_index()].name);
     }
-    for (const auto& [key, leaves] : buffers_)
-      for (const auto& [leaf, buckets] : leaves) add_leaf(leaf, buckets, placed_.at(key));
+    std::map<std::string, Made> made;
+    std::map<std::string, DType> types;
+    for (const auto& [group, buffers] : buffers_)
+      for (const auto& [key, leaves] : buffers)
+        for (const auto& [leaf, buckets] : leaves) {
+          types.emplace(leaf, manifest_.tensors[buckets.begin()->second].spec.dtype);
+          for (const Placed& place : placed_.at(group).at(key))
+            if (place.parameter->counts)
+              add_pieces(buckets.at(static_cast<std::int64_t>(place.bucket)), place, made[leaf]);
+        }
+    for (const auto& [leaf, tensors] : made) add_leaf(leaf, types.at(leaf), tensors);
     keep.resize(manifest_.state.entries.size(), true);
     keep_entries(manifest_, keep);
   }
 
-  void add_leaf(const std::string& leaf, const Buckets& buckets,
-                const std::vector<Placed>& placed) {
-    std::map<std::uint32_t, std::vector<std::pair<Chunk, Source>>> made;  // by the model's tensor
-    for (const Placed& place : placed) {
-      const Parameter& parameter = parameters_[place.parameter];
-      const StoredTensor& bucket =
-          manifest_.tensors[buckets.at(static_cast<std::int64_t>(place.bucket))];
-      const std::int64_t end = place.begin + parameter.box.shape.numel();
-      for (std::size_t c = 0; c < bucket.chunk_count; ++c) {
-        const Box piece = manifest_.chunk(bucket, c).box;
-        if (piece.begin(0) < place.begin || piece.end(0) > end || piece.shape[0] == 0) continue;
-        Chunk chunk = Chunk::whole_of(parameter.box);
-        chunk.flat_begin = piece.begin(0) - place.begin;
-        chunk.flat_end = piece.end(0) - place.begin;
-        Source source = manifest_.source(bucket, c);
-        source.view = dcp::kFlatItem;
-        made[parameter.tensor].emplace_back(chunk, source);
+  using Made = std::map<std::uint32_t, std::vector<std::pair<Chunk, Source>>>;  // by weight
+
+  /// The chunks of a bucket that hold a parameter, in the parameter's own coordinates.
+  void add_pieces(std::uint32_t number, const Placed& place, Made& made) const {
+    const StoredTensor& bucket = manifest_.tensors[number];
+    const std::int64_t end = place.begin + place.parameter->numel;
+    for (std::size_t c = 0; c < bucket.chunk_count; ++c) {
+      const Box piece = manifest_.chunk(bucket, c).box;
+      if (piece.begin(0) < place.begin || piece.end(0) > end || piece.shape[0] == 0) continue;
+      std::int64_t at = place.begin;  // where the box begins in the bucket
+      for (const Box& box : place.parameter->boxes) {
+        const std::int64_t from = std::max(piece.begin(0), at);
+        const std::int64_t to = std::min(piece.end(0), at + box.numel());
+        if (from < to) {
+          Chunk chunk = Chunk::whole_of(box);
+          chunk.flat_begin = from - at;
+          chunk.flat_end = to - at;
+          Source source = manifest_.source(bucket, c);
+          source.view = dcp::kFlatItem;
+          if (to - from < piece.shape[0]) {
+            source.view = dcp::kFlatPart;
+            source.side = static_cast<std::uint32_t>(from - piece.begin(0));
+          }
+          made[place.parameter->tensor].emplace_back(chunk, source);
+        }
+        at += box.numel();
       }
     }
-    const StoredTensor like = manifest_.tensors[buckets.begin()->second];
+  }
+
+  void add_leaf(const std::string& leaf, DType dtype, const Made& made) {
     for (const auto& [t, chunks] : made) {
       StoredTensor tensor;
       tensor.name = fmt::format("optimizer.state.{}.{}", leaf, manifest_.tensors[t].name);
-      tensor.spec = {like.spec.dtype, manifest_.tensors[t].spec.shape};
+      tensor.spec = {dtype, manifest_.tensors[t].spec.shape};
       tensor.first_chunk = manifest_.chunks.size();
       tensor.chunk_count = static_cast<std::uint32_t>(chunks.size());
       for (const auto& [chunk, source] : chunks) manifest_.chunks.add(chunk, source);
@@ -288,9 +311,11 @@ class Decoder {
   }
 
   Manifest& manifest_;
-  std::map<BufferKey, Leaves> buffers_;
-  std::vector<Parameter> parameters_;
-  std::map<BufferKey, std::vector<Placed>> placed_;
+  std::map<std::size_t, std::map<BufferKey, Leaves>> buffers_;  // by group
+  std::map<std::string, std::size_t> groups_;                   // writer -> its group
+  bool plain_ = true;  // parts of items can be told by Source::side
+  std::vector<GroupModel> models_;
+  std::map<std::size_t, Places> placed_;
   std::map<std::uint32_t, std::set<std::int64_t>> borders_;
 };
 
@@ -306,6 +331,23 @@ std::set<std::string> bucket_groups(const Manifest& manifest) {
     if (const auto name = parse(tensor.name); name && !tensor.embedded)
       groups.insert(name->group.substr(name->group.find(kSpace)));
   return groups;
+}
+
+void check_gathered(const Manifest& manifest, std::int64_t ranks) {
+  constexpr std::string_view kGathered = ".param_state/shard_";
+  std::vector<std::string_view> found;
+  for (const StateEntry& entry : manifest.state.entries)
+    if (entry.name.find(kSpace) != entry.name.npos && entry.name.find(kGathered) != entry.name.npos)
+      found.push_back(entry.name);
+  if (found.empty() || static_cast<std::int64_t>(found.size()) == ranks) return;
+  fail(Code::kUnsupported,
+       fmt::format("the optimizer's state is {} objects, one of each model-parallel group "
+                   "(\"{}\", ...; param_state_sharding_type dp_zero_gather_scatter): which "
+                   "parameter lies where in them (the model's param_index_map) is not stored",
+                   found.size(), printable(found[0])),
+       "load it with Megatron-LM at its own tensor- and pipeline-parallel sizes and save it with "
+       "--dist-ckpt-optim-fully-reshardable, or leave it out: --exclude "
+       "'*optimizer.distributed.*'");
 }
 
 BucketDecoding decode_buckets(Manifest& manifest) { return Decoder(manifest).run(); }

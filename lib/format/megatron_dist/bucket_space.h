@@ -5,12 +5,13 @@
 //
 // Their chunks are pieces of parameters and the gaps between them; which parameter a piece is of
 // is known to the model alone (param_index_map): its parameters in reverse order, each from a
-// multiple of 64 elements on. The files tell that order only where one rank wrote the whole model,
-// and where the borders of chunks agree with it. Source: megatron/core/optimizer/
-// distrib_optimizer.py (core 0.16).
+// multiple of 64 elements on. The files tell which of them a group holds, and often their order
+// (group_model.h); the sizes of buckets and the borders of chunks must agree with it. Source:
+// megatron/core/optimizer/distrib_optimizer.py (core 0.16).
 #include <tessera/state/manifest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
@@ -21,6 +22,11 @@ bool is_bucket(std::string_view tensor);
 
 /// The model-parallel groups whose buckets are there.
 std::set<std::string> bucket_groups(const Manifest& manifest);
+
+/// Throws kUnsupported where the optimizer lies in objects of model-parallel groups
+/// (dp_zero_gather_scatter), and these are not as many as `ranks`, tensor- times
+/// pipeline-parallel ones; 0: there is no number of ranks that they could be for.
+void check_gathered(const Manifest& manifest, std::int64_t ranks);
 
 struct BucketDecoding {
   std::size_t buckets = 0;  // tensors

@@ -115,12 +115,13 @@ class Writer {
  private:
   /// Buckets are parts of model-parallel ranks: right for as many of them only.
   void check_buckets() const {
-    const std::size_t groups = bucket_groups(source_).size();
-    if (groups == 0) return;
     std::int64_t ranks = 1;
     if (request_.mesh)
       for (const MeshDim& dim : request_.mesh->dims())
         if (dim.name == "tp" || dim.name == "pp") ranks *= dim.size;
+    check_gathered(source_, ranks);
+    const std::size_t groups = bucket_groups(source_).size();
+    if (groups == 0) return;
     if (ranks == static_cast<std::int64_t>(groups)) return;
     fail(
         Code::kUnsupported,

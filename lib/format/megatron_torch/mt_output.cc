@@ -358,6 +358,7 @@ class Writer {
 }  // namespace
 
 OutputPlan plan_output(const Manifest& source, const TargetRequest& request) {
+  megatron_dist::check_gathered(source, 0);
   return Writer(source, request).plan();
 }
 

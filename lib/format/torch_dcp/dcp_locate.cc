@@ -54,7 +54,8 @@ class Locator {
  private:
   Item item_of(const Pending& p) const {
     const Source& source = manifest_.chunks.source(p.chunk);
-    return {source.file, source.side, source.offset, source.length};
+    const std::uint32_t codecs = source.view == kFlatPart ? 0 : source.side;
+    return {source.file, codecs, source.offset, source.length};
   }
 
   /// Pending chunks of these tensors by file and offset. Files that are not there were reported.
@@ -120,6 +121,10 @@ class Locator {
     const std::uint16_t view = manifest_.chunks.source(p.chunk).view;
     const TensorSpec expected{tensor.stored_dtype(), item_shape(chunk, view)};
     const OpenItem open = reader.open(item, run_end);
+    if (view == kFlatPart) {
+      return locate_flat_part(manifest_, item, open, expected.dtype,
+                              manifest_.chunks.source(p.chunk).side, chunk.numel());
+    }
     if (item.codecs == 0 && !looks_like_torch_archive(open.window) && blobs.is_blob(reader, item)) {
       return blobs.locate(reader, item, tensor.name, box.origin, expected);
     }

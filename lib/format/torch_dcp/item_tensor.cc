@@ -137,6 +137,26 @@ LocatedChunk locate_archive_item(const Manifest& manifest, const Item& item, con
   return locate_tensor(manifest, item, open, archive, tensor);
 }
 
+LocatedChunk locate_flat_part(const Manifest& manifest, const Item& item, const OpenItem& open,
+                              DType dtype, std::int64_t first, std::int64_t count) {
+  TorchArchive archive = open_torch_archive(open.window);
+  if (!archive.root.is_tensor()) fail(Code::kCorrupt, "its item holds a value, not a tensor");
+  ArchiveTensor& tensor = archive.tensors[archive.root.tensor_index()];
+  const std::int64_t numel = tensor.shape.rank() == 1 ? tensor.shape[0] : -1;
+  const bool dense = tensor.layout == ArchiveTensor::Layout::kStrided && tensor.quant < 0 &&
+                     is_dense(tensor.shape, tensor.strides);
+  if (tensor.dtype != dtype || !dense || first > numel || count > numel - first) {
+    fail(Code::kCorrupt,
+         fmt::format("its item holds a {}, elements [{}, {} + {}) are asked of it",
+                     TensorSpec{tensor.dtype, tensor.shape}.to_string(), first, first, count));
+  }
+  tensor.shape = Shape{count};
+  tensor.strides = {1};
+  tensor.storage_offset += first;
+  locate_storages(open.window, archive);
+  return locate_tensor(manifest, item, open, archive, tensor);
+}
+
 Source SideTables::join(LocatedChunk located) {
   Source source = located.source;
   if (located.record) {

@@ -35,6 +35,11 @@ struct LocatedChunk {
 LocatedChunk locate_archive_item(const Manifest& manifest, const Item& item, const OpenItem& open,
                                  const TensorSpec& expected);
 
+/// Elements [first, first + count) of the 1-D tensor in `open`. Throws kCorrupt where it is none,
+/// of another type, or shorter.
+LocatedChunk locate_flat_part(const Manifest& manifest, const Item& item, const OpenItem& open,
+                              DType dtype, std::int64_t first, std::int64_t count);
+
 /// One tensor of an archive whose storages have been located.
 LocatedChunk locate_tensor(const Manifest& manifest, const Item& item, const OpenItem& open,
                            const TorchArchive& archive, const ArchiveTensor& tensor);

@@ -19,6 +19,9 @@ inline constexpr std::uint16_t kRegrouped = 1;
 /// ... whose item is the flat range itself, 1-D.
 inline constexpr std::uint16_t kFlatItem = 2;
 
+/// ... whose item, 1-D, holds more than the flat range: Source::side is its first element there.
+inline constexpr std::uint16_t kFlatPart = 3;
+
 /// Where a chunk of the regrouped tensor lies in the true one. Throws kCorrupt when the shapes do
 /// not belong together or the chunk is not part of one cell.
 Chunk regrouped_chunk(const Shape& regrouped, const Shape& whole, const Box& stored);

@@ -261,7 +261,6 @@ SMALL = dict(tp=2, pp=1, ep=1, dp=1, layers=2, hidden=8, ffn=12, heads=4, groups
 CASES = {
     "grouped_tp2_ep2": dict(SMALL, kind="legacy", dp=2, ep=2, layers=1, experts=4, moe_ffn=6, grouped=True),
     "grouped_tp1_ep2_plain": dict(SMALL, kind="legacy", tp=1, dp=2, ep=2, layers=1, experts=4, moe_ffn=6, grouped=True, gated=False),
-    "buckets_tp2_pp2": dict(SMALL, kind="dp_reshardable", pp=2, dp=2, tied=True, norm="RMSNorm"),
     "buckets_tp2_small": dict(SMALL, kind="dp_reshardable", norm="RMSNorm"),
     "gathered_tp2_pp2": dict(SMALL, kind="dp_zero_gather_scatter", pp=2, layers=2),
 }
