@@ -78,21 +78,23 @@ void QuantileSelect<Real>::count_below_prefix(Key key) {
 /// Either of the above, of floats.
 template <class Real>
 void QuantileSelect<Real>::count_wide(std::span<const float> values) {
-  constexpr std::size_t kBlock = 512, kLanes = 32;
-  std::array<std::uint32_t, kBlock> keys = {};
-  for (std::size_t at = 0; at < values.size(); at += kBlock) {
-    const std::size_t count = std::min(kBlock, values.size() - at);
-    wide::keys_of(values.subspan(at, count), keys.data());
-    if (pass_ == 0) {
-      std::uint64_t* counts = counts_.data();
-      for (std::size_t i = 0; i < count; ++i) ++counts[keys[i] >> kDigitBits];
-      continue;
-    }
-    for (std::size_t i = 0; i < count; i += kLanes) {
-      std::uint32_t found = wide::find_prefixes(keys.data() + i, first_digits_);
-      if (count - i < kLanes) found &= (std::uint32_t{1} << (count - i)) - 1;
-      for (; found != 0; found &= found - 1)
-        count_below_prefix(keys[i + static_cast<std::size_t>(std::countr_zero(found))]);
+  if constexpr (wide::kBuilt) {
+    constexpr std::size_t kBlock = 512, kLanes = 32;
+    std::array<std::uint32_t, kBlock> keys = {};
+    for (std::size_t at = 0; at < values.size(); at += kBlock) {
+      const std::size_t count = std::min(kBlock, values.size() - at);
+      wide::keys_of(values.subspan(at, count), keys.data());
+      if (pass_ == 0) {
+        std::uint64_t* counts = counts_.data();
+        for (std::size_t i = 0; i < count; ++i) ++counts[keys[i] >> kDigitBits];
+        continue;
+      }
+      for (std::size_t i = 0; i < count; i += kLanes) {
+        std::uint32_t found = wide::find_prefixes(keys.data() + i, first_digits_);
+        if (count - i < kLanes) found &= (std::uint32_t{1} << (count - i)) - 1;
+        for (; found != 0; found &= found - 1)
+          count_below_prefix(keys[i + static_cast<std::size_t>(std::countr_zero(found))]);
+      }
     }
   }
 }
