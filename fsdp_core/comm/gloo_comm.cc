@@ -47,7 +47,7 @@ class GlooCommunicator final : public Communicator {
   }
 
   std::shared_ptr<Communicator> rebuild(std::uint64_t generation) const override {
-    return make_gloo(identity(), generation, link_);
+    return make_gloo(identity(), std::max(generation, generation_ + 1), link_);
   }
 
  private:
@@ -315,10 +315,12 @@ void await_members(const StoreLink& link, const Communicator::Identity& identity
 
 std::shared_ptr<Communicator> make_gloo(const Communicator::Identity& identity,
                                         std::uint64_t generation, const StoreLink& link) {
-  await_members(link, identity, generation);
-  return joining(identity, generation, [&] {
-    return std::make_shared<GlooCommunicator>(
-        identity, generation, link, connect(identity, group_prefix(identity, generation), link));
+  return link.joined->get(identity, generation, [&] {
+    await_members(link, identity, generation);
+    return joining(identity, generation, [&] {
+      return std::make_shared<GlooCommunicator>(
+          identity, generation, link, connect(identity, group_prefix(identity, generation), link));
+    });
   });
 }
 

@@ -24,6 +24,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "fsdp_core/comm/failure_board.h"
+#include "fsdp_core/comm/joined_groups.h"
 
 namespace tessera::fsdp {
 
@@ -33,6 +34,7 @@ struct StoreLink {
   std::shared_ptr<FailureBoard> board;
   std::chrono::milliseconds timeout{30000};
   bool loopback = false;  // all ranks on this machine: no name of it is looked up
+  std::shared_ptr<JoinedGroups> joined = std::make_shared<JoinedGroups>();
 };
 
 /// Waits until every member has joined; throws kTimeout naming those that have not, and kCancelled
@@ -42,6 +44,7 @@ void await_members(const StoreLink& link, const Communicator::Identity& identity
 /// The keys of a group start with this.
 std::string group_prefix(const Communicator::Identity& identity, std::uint64_t generation);
 
+/// The one that is held already, if this rank has joined it.
 std::shared_ptr<Communicator> make_gloo(const Communicator::Identity& identity,
                                         std::uint64_t generation, const StoreLink& link);
 

@@ -50,7 +50,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   std::shared_ptr<Communicator> rebuild(std::uint64_t generation) const override {
-    return make_nccl(identity(), generation, link_, device_.index());
+    return make_nccl(identity(), std::max(generation, generation_ + 1), link_, device_.index());
   }
 
  private:
@@ -150,17 +150,19 @@ std::shared_ptr<Communicator> make_nccl(const Communicator::Identity& identity,
   // A failure shall be an exception of the next call: the default ends the process. The user's own
   // choice stays.
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", 0);
-  await_members(link, identity, generation);
-  auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = link.timeout;
-  options->group_name = identity.name;
-  for (const int member : identity.global_ranks) options->global_ranks_in_group.push_back(member);
-  auto store = c10::make_intrusive<c10d::PrefixStore>(group_prefix(identity, generation) + "nccl",
-                                                      link.store);
-  auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-      store, identity.rank, static_cast<int>(identity.global_ranks.size()), options);
-  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));
-  return std::make_shared<NcclCommunicator>(identity, generation, link, device, std::move(group));
+  return link.joined->get(identity, generation, [&] {
+    await_members(link, identity, generation);
+    auto options = c10d::ProcessGroupNCCL::Options::create();
+    options->timeout = link.timeout;
+    options->group_name = identity.name;
+    for (const int member : identity.global_ranks) options->global_ranks_in_group.push_back(member);
+    auto store = c10::make_intrusive<c10d::PrefixStore>(group_prefix(identity, generation) + "nccl",
+                                                        link.store);
+    auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
+        store, identity.rank, static_cast<int>(identity.global_ranks.size()), options);
+    const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));
+    return std::make_shared<NcclCommunicator>(identity, generation, link, device, std::move(group));
+  });
 }
 
 }  // namespace tessera::fsdp

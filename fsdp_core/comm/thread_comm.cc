@@ -22,9 +22,12 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 /// while the meeting holds all of them in the call.
 class ThreadCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(Identity identity, std::shared_ptr<ThreadHub> hub,
+  ThreadCommunicator(Identity identity, std::uint64_t generation, std::shared_ptr<ThreadHub> hub,
                      std::shared_ptr<ThreadMeeting> meeting)
-      : Communicator(std::move(identity)), hub_(std::move(hub)), meeting_(std::move(meeting)) {}
+      : Communicator(std::move(identity)),
+        generation_(generation),
+        hub_(std::move(hub)),
+        meeting_(std::move(meeting)) {}
 
   ~ThreadCommunicator() override {
     meeting_->fail(
@@ -38,7 +41,7 @@ class ThreadCommunicator final : public Communicator {
   }
 
   std::shared_ptr<Communicator> rebuild(std::uint64_t generation) const override {
-    return hub_->join(identity(), generation);
+    return hub_->join(identity(), std::max(generation, generation_ + 1));
   }
 
  private:
@@ -131,6 +134,7 @@ class ThreadCommunicator final : public Communicator {
     const ThreadMeeting::Visit visit(*meeting_, rank(), &mine, equal_calls);
   }
 
+  const std::uint64_t generation_;
   std::shared_ptr<ThreadHub> hub_;
   std::shared_ptr<ThreadMeeting> meeting_;
 };
@@ -139,6 +143,11 @@ class ThreadCommunicator final : public Communicator {
 
 std::shared_ptr<Communicator> ThreadHub::join(const Communicator::Identity& identity,
                                               std::uint64_t generation) {
+  return joined_.get(identity, generation, [&] { return join_anew(identity, generation); });
+}
+
+std::shared_ptr<Communicator> ThreadHub::join_anew(const Communicator::Identity& identity,
+                                                   std::uint64_t generation) {
   const std::lock_guard lock(mutex_);
   auto& meeting = meetings_[{generation, identity.name}];
   if (!meeting) meeting = std::make_shared<ThreadMeeting>(identity.global_ranks, timeout_);
@@ -146,7 +155,7 @@ std::shared_ptr<Communicator> ThreadHub::join(const Communicator::Identity& iden
     const auto failed = failed_ranks_.find({generation, member});
     if (failed != failed_ranks_.end()) meeting->fail(failed->second);
   }
-  return std::make_shared<ThreadCommunicator>(identity, shared_from_this(), meeting);
+  return std::make_shared<ThreadCommunicator>(identity, generation, shared_from_this(), meeting);
 }
 
 void ThreadHub::fail_rank(std::uint64_t generation, int global_rank,

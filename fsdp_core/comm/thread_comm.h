@@ -12,14 +12,16 @@
 #include <string>
 #include <utility>
 
+#include "fsdp_core/comm/joined_groups.h"
+
 namespace tessera::fsdp {
 
 class ThreadHub : public std::enable_shared_from_this<ThreadHub> {
  public:
   explicit ThreadHub(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
-  /// This member's end of the group of that name in that generation; made by whoever comes first.
-  /// Waits for nobody.
+  /// This member's end of the group of that name in that generation; made by whoever comes first,
+  /// and the same while it is held. Waits for nobody.
   std::shared_ptr<Communicator> join(const Communicator::Identity& identity,
                                      std::uint64_t generation);
 
@@ -27,10 +29,14 @@ class ThreadHub : public std::enable_shared_from_this<ThreadHub> {
   void fail_rank(std::uint64_t generation, int global_rank, const Status& status) noexcept;
 
  private:
+  std::shared_ptr<Communicator> join_anew(const Communicator::Identity& identity,
+                                          std::uint64_t generation);
+
   const std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::map<std::pair<std::uint64_t, std::string>, std::shared_ptr<ThreadMeeting>> meetings_;
   std::map<std::pair<std::uint64_t, int>, Status> failed_ranks_;
+  JoinedGroups joined_;
 };
 
 }  // namespace tessera::fsdp

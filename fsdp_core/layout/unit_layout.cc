@@ -73,7 +73,7 @@ class PerParameterUnit final : public UnitLayout {
     }
   }
   void copy_out(const at::Tensor& gathered, std::span<const at::Tensor> buffers) const override {
-    std::vector<at::Tensor> out;
+    c10::SmallVector<at::Tensor, 32> out;
     for (const at::Tensor& buffer : buffers) out.push_back(buffer.view({shards_, -1}));
     at::split_with_sizes_copy_out(out, gathered.view({shards_, shard_numel_}), chunks_, 1);
   }

@@ -42,8 +42,8 @@ void ForwardOrder::end() {
   known_ = trains_ ? Known::kTraining : Known::kEvaluation;
 }
 
-std::vector<std::shared_ptr<Unit>> ForwardOrder::next(const Unit& unit, int count) const {
-  std::vector<std::shared_ptr<Unit>> out;
+c10::SmallVector<std::shared_ptr<Unit>, 4> ForwardOrder::next(const Unit& unit, int count) const {
+  c10::SmallVector<std::shared_ptr<Unit>, 4> out;
   if (at_ == 0 || order_[at_ - 1].unit != &unit) return out;
   for (std::size_t i = at_; i < order_.size() && static_cast<int>(out.size()) < count; ++i)
     if (auto following = order_[i].reference.lock()) out.push_back(std::move(following));

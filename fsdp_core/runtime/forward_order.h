@@ -4,6 +4,8 @@
 //
 // Recorded in the first whole forward, and again in the first one that trains: evaluations may skip
 // units and are not held against it.
+#include <c10/util/SmallVector.h>
+
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -21,7 +23,7 @@ class ForwardOrder {
   void entered(Unit& unit);
   void end();
   /// What came after `unit`, which was entered last, where it is known: `count` at most.
-  std::vector<std::shared_ptr<Unit>> next(const Unit& unit, int count) const;
+  c10::SmallVector<std::shared_ptr<Unit>, 4> next(const Unit& unit, int count) const;
 
  private:
   struct Entry {

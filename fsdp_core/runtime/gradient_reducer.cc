@@ -10,6 +10,7 @@
 
 #include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/root.h"
+#include "fsdp_core/unit/pool.h"
 
 namespace tessera::fsdp::detail {
 
@@ -34,8 +35,9 @@ void check_finite(Unit& unit, const ParamGroup& group) {
 /// A number given as a number becomes two tensors in memory of their own, each time.
 void divide(const at::Tensor& gradient, double by) {
   if (gradient.is_cpu() && gradient.scalar_type() == at::kFloat) {
-    auto value = static_cast<float>(by);
-    gradient.div_(at::from_blob(&value, {}, gradient.options()));
+    thread_local const at::Tensor divisor = at::zeros({}, at::kFloat);
+    *divisor.data_ptr<float>() = static_cast<float>(by);
+    gradient.div_(divisor);
   } else {
     gradient.div_(by);
   }
@@ -68,25 +70,27 @@ void GradientReducer::make_room_for_output() {
 
 void GradientReducer::reduce(Unit& unit) {
   unit.root()->order().before_reduce(unit);
-  std::vector<bool> used;
   for (const std::unique_ptr<ParamGroup>& group : unit.groups()) {
     if (!group->has_gradients()) continue;
-    used.assign(group->params().size(), true);
-    if (unit.options().find_unused_parameters) {
-      at::Tensor bits = at::zeros({static_cast<std::int64_t>(used.size())}, at::kByte);
-      for (std::size_t p = 0; p < used.size(); ++p)
-        bits.data_ptr<std::uint8_t>()[p] = group->params()[p].used;
-      const CommTag tag{unit.name(), CommPhase::kBackward};
-      for (Communicator* comm : {&unit.shard_comm(), &unit.replicate_comm()})
-        if (comm->size() > 1)
-          compute_->run([&] { comm->all_reduce(bits, Reduce::kMax, tag); }, comm);
-      for (std::size_t p = 0; p < used.size(); ++p) used[p] = bits.data_ptr<std::uint8_t>()[p] != 0;
-    }
+    const UsedParams used =
+        unit.options().find_unused_parameters ? used_anywhere(unit, *group) : group->all_used();
     for (Param& param : group->params()) param.used = false;
     if (unit.options().check_nan) check_finite(unit, *group);
     reduce_group(unit, *group, used);
   }
   if (unit.stepper) step(unit);
+}
+
+UsedParams GradientReducer::used_anywhere(Unit& unit, const ParamGroup& group) {
+  std::vector<bool> used(group.params().size());
+  at::Tensor bits = at::zeros({static_cast<std::int64_t>(used.size())}, at::kByte);
+  for (std::size_t p = 0; p < used.size(); ++p)
+    bits.data_ptr<std::uint8_t>()[p] = group.params()[p].used;
+  const CommTag tag{unit.name(), CommPhase::kBackward};
+  for (Communicator* comm : {&unit.shard_comm(), &unit.replicate_comm()})
+    if (comm->size() > 1) compute_->run([&] { comm->all_reduce(bits, Reduce::kMax, tag); }, comm);
+  for (std::size_t p = 0; p < used.size(); ++p) used[p] = bits.data_ptr<std::uint8_t>()[p] != 0;
+  return std::make_shared<const std::vector<bool>>(std::move(used));
 }
 
 Stream& GradientReducer::last_stream(Unit& unit) {
@@ -106,8 +110,7 @@ void GradientReducer::step(Unit& unit) {
     previous_.done = last.record();
 }
 
-void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
-                                   const std::vector<bool>& used_now) {
+void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const UsedParams& used_now) {
   at::NoGradGuard no_grad;
   // One unit's gradients in reduction at a time: the memory of the one before is given back first.
   if (previous_.input.defined()) release(previous_);
@@ -131,7 +134,7 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
   const bool apart = replicated && !holds && shard.size() > 1 && !reduce_->immediate();
   if (apart) make_room_for_output();
   // The stream's own work holds its tensors; `out` is handed from step to step.
-  auto out = std::make_shared<at::Tensor>();
+  auto out = make_pooled<at::Tensor>();
   reduce_->run(
       [=, &shard, &group] {
         at::NoGradGuard guard;
@@ -149,7 +152,7 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
       },
       &shard);
   if (apart) previous_.done = reduce_->record();
-  const std::vector<bool> used = group.used_with_partial(used_now, holds);
+  const UsedParams used = group.used_with_partial(used_now, holds);
   Stream& last = last_stream(unit);
   if (replicated && !holds) {
     all_reduce_->wait_for(*reduce_);
@@ -166,7 +169,7 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
     at::NoGradGuard guard;
     if (holds) return group.hold_partial(*out);
     if (factors.post != 1) divide(*out, factors.post);
-    group.accumulate(*out, used);
+    group.accumulate(*out, *used);
   });
   if (apart)
     outputs_.push_back({out, last.record()});
@@ -175,8 +178,7 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group,
   if (previous_.done.ready()) previous_ = {};
 }
 
-void GradientReducer::run_hook(Unit& unit, ParamGroup& group, double n,
-                               const std::vector<bool>& used) {
+void GradientReducer::run_hook(Unit& unit, ParamGroup& group, double n, const UsedParams& used) {
   const bool sharded = unit.options().strategy != ShardingStrategy::kNoShard;
   const DivideFactors factors = divide_factors(n);
   const std::shared_ptr<GradientBucket> bucket(
@@ -204,7 +206,7 @@ void GradientReducer::run_hook(Unit& unit, ParamGroup& group, double n,
                    "communication hook \"{}\": what it left for unit \"{}\" is not {} elements "
                    "end to end",
                    hook->name, bucket->tag.unit, numel));
-        group.accumulate(result, used);
+        group.accumulate(result, *used);
       },
       &bucket->comm);
   previous_.done = reduce_->record();

@@ -42,9 +42,11 @@ class GradientReducer {
     std::shared_ptr<at::Tensor> shard;
     Event done;
   };
-  void reduce_group(Unit& unit, ParamGroup& group, const std::vector<bool>& used);
+  void reduce_group(Unit& unit, ParamGroup& group, const UsedParams& used);
+  /// Which of its parameters have a gradient, on any rank.
+  UsedParams used_anywhere(Unit& unit, const ParamGroup& group);
   /// A communication hook in place of the first four steps.
-  void run_hook(Unit& unit, ParamGroup& group, double n, const std::vector<bool>& used);
+  void run_hook(Unit& unit, ParamGroup& group, double n, const UsedParams& used);
   /// The unit's own optimizer, after the last of its reductions and on the same stream.
   void step(Unit& unit);
   void release(InFlight& in_flight);

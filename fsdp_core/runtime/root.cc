@@ -10,6 +10,7 @@
 
 #include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/units_of.h"
+#include "fsdp_core/unit/pool.h"
 #include "fsdp_core/unit/recycler.h"
 
 namespace tessera::fsdp::detail {
@@ -27,6 +28,16 @@ struct Root::Token {
   ~Token() {
     if (!ran) root->backward_failed();
   }
+};
+
+/// The final callback.
+struct Root::FinishBackward : Pooled {
+  explicit FinishBackward(std::shared_ptr<Token> its) : token(std::move(its)) {}
+  void operator()() const {
+    token->root->finish_backward();
+    token->ran = true;
+  }
+  std::shared_ptr<Token> token;
 };
 
 void Root::use_streams(std::shared_ptr<StreamFactory> factory) {
@@ -100,10 +111,10 @@ Stream& Root::gather(const Unit& unit) {
 
 void Root::forward_begin(Unit& unit) {
   if (depth_++ > 0) return;
-  for (const std::shared_ptr<Unit>& member : units()) {
-    member->agree_requires_grad();
-    member->set_buffer_precision();
-  }
+  each_unit([](Unit& member) {
+    member.agree_requires_grad();
+    member.set_buffer_precision();
+  });
   forward_order_.begin(is_top(unit), at::GradMode::is_enabled(), order_.on());
   if (order_.wrapping_is_due()) order_.compare_wrapping(*top(), units());
   gather(unit);
@@ -132,10 +143,10 @@ void Root::left(Unit& unit, Use& use) {
 void Root::forward_end() {
   if (--depth_ > 0) return;
   forward_order_.end();
-  consumers_.prune();
   // Gathered ahead for a forward that did not come: its memory is all it cost.
-  for (const std::shared_ptr<Unit>& member : units())
-    if (member->state().params() == ParamsState::kUnsharding) member->reshard();
+  each_unit([](Unit& member) {
+    if (member.state().params() == ParamsState::kUnsharding) member.reshard();
+  });
 }
 
 void Root::forward_failed(Unit& unit) {
@@ -159,13 +170,10 @@ void Root::forward_failed(Unit& unit) {
 void Root::enter_backward() {
   backward_ran_ = true;
   if (!token_.expired()) return;
-  auto token = std::make_shared<Token>();
+  auto token = make_pooled<Token>();
   token->root = shared_from_this();
   token_ = token;
-  torch::autograd::Engine::get_default_engine().queue_callback([token] {
-    token->root->finish_backward();
-    token->ran = true;
-  });
+  torch::autograd::Engine::get_default_engine().queue_callback(FinishBackward(std::move(token)));
 }
 
 void Root::prefetch(Unit& unit, CommPhase phase) {
@@ -200,15 +208,16 @@ void Root::after_backward(Unit& unit) {
 }
 
 void Root::finish_backward() {
-  const std::vector<std::shared_ptr<Unit>> all = units();
-  for (auto unit = all.rbegin(); unit != all.rend(); ++unit) (*unit)->complete_if_started();
+  for (auto member = units_.rbegin(); member != units_.rend(); ++member)
+    if (const std::shared_ptr<Unit> unit = member->lock()) unit->complete_if_started();
   order_.end_backward();
-  for (const std::shared_ptr<Unit>& unit : all) unit->end_backward();
+  each_unit([](Unit& unit) { unit.end_backward(); });
   reducer_.finish();
   free_aside();
   end_recycler_step();
-  for (const std::shared_ptr<Unit>& unit : all)
-    if (unit->stepper) unit->stepper->forget_step();
+  each_unit([](Unit& unit) {
+    if (unit.stepper) unit.stepper->forget_step();
+  });
   backward_order_.clear();
   last_backward_index_ = 0;
   ++epoch_;

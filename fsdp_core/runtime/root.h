@@ -43,11 +43,15 @@ class Root : public std::enable_shared_from_this<Root> {
   bool is_top(const Unit& unit) const { return top() == &unit; }
   /// In the order of the module tree, top last.
   std::vector<std::shared_ptr<Unit>> units() const;
+  template <class F>
+  void each_unit(F&& function) const {
+    for (const std::weak_ptr<Unit>& unit : units_)
+      if (const std::shared_ptr<Unit> alive = unit.lock()) function(*alive);
+  }
 
   Stream& compute() { return *compute_; }
   Stream& gather(const Unit& unit);
   GradientReducer& reducer() { return reducer_; }
-  Consumers& consumers() { return consumers_; }
   OrderCheck& order() { return order_; }
 
   // -- forward --
@@ -84,6 +88,7 @@ class Root : public std::enable_shared_from_this<Root> {
 
  private:
   struct Token;
+  struct FinishBackward;
   void finish_backward();
   void backward_failed() noexcept;
   void prefetch(Unit& unit, CommPhase phase);
@@ -95,7 +100,6 @@ class Root : public std::enable_shared_from_this<Root> {
   std::shared_ptr<Stream> compute_;
   std::vector<std::pair<const Communicator*, std::shared_ptr<Stream>>> gather_streams_;
   GradientReducer reducer_;
-  Consumers consumers_;
   OrderCheck order_;
 
   int depth_ = 0;

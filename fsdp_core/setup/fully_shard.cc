@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/fsdp/extension.h>
@@ -133,14 +134,52 @@ class Collector {
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_tensor_;
 };
 
-void check_devices(const std::vector<Param>& params) {
-  for (const Param& param : params)
-    if (param.compute.device() != params.front().compute.device())
+/// options.device by its number, where this process has it.
+at::Device numbered(at::Device device) {
+  if (device.is_cpu()) return at::kCPU;
+  if (device.is_meta())
+    fail(Code::kInvalidArgument, "options.device is meta, on which nothing is computed",
+         "a module built there goes to options.device");
+  const int count = c10::impl::hasDeviceGuardImpl(device.type())
+                        ? c10::impl::VirtualGuardImpl(device.type()).deviceCount()
+                        : 0;
+  if (device.index() >= count || count == 0)
+    fail(Code::kInvalidArgument,
+         fmt::format("options.device is {}: this process has {} of these", device.str(), count));
+  return device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+/// Parameters on one device; with options.device on that, or on the CPU still.
+void check_devices(const std::vector<Param>& params, const std::vector<at::Tensor>& buffers,
+                   const std::optional<at::Device>& wanted) {
+  for (const Param& param : params) {
+    const at::Device device = param.compute.device();
+    if (wanted ? device == *wanted || device.is_cpu() : device == params.front().compute.device())
+      continue;
+    if (wanted)
       fail(Code::kInvalidArgument,
-           fmt::format("parameter \"{}\" is on {}, \"{}\" on {}", param.fqn,
-                       param.compute.device().str(), params.front().fqn,
-                       params.front().compute.device().str()),
-           "move the module to one device first");
+           fmt::format("parameter \"{}\" is on {}, options.device is {}", param.fqn, device.str(),
+                       wanted->str()),
+           "leave the module on the CPU, or move it to options.device first");
+    fail(Code::kInvalidArgument,
+         fmt::format("parameter \"{}\" is on {}, \"{}\" on {}", param.fqn, device.str(),
+                     params.front().fqn, params.front().compute.device().str()),
+         "move the module to one device first");
+  }
+  if (!wanted) return;
+  for (const at::Tensor& buffer : buffers)
+    if (buffer.device() != *wanted && !buffer.is_cpu())
+      fail(Code::kInvalidArgument,
+           fmt::format("a buffer is on {}, options.device is {}", buffer.device().str(),
+                       wanted->str()),
+           "leave the module on the CPU, or move it to options.device first");
+}
+
+/// Parameters go there shard by shard.
+void move_buffers(std::vector<at::Tensor>& buffers, at::Device device) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& buffer : buffers)
+    if (buffer.device() != device) buffer.set_data(buffer.to(device));
 }
 
 void synchronise(const Collector& found, UnitGroups& comms, const std::string& label) {
@@ -206,7 +245,7 @@ bool frees_after_forward(const Options& options) {
 
 }  // namespace
 
-void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options& options) {
+void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options& given) {
   if (!module) fail(Code::kInvalidArgument, "fully_shard: no module (an empty holder)");
   auto* point = dynamic_cast<HookPoint*>(module.get());
   if (!point)
@@ -218,11 +257,14 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
     fail(Code::kInvalidArgument,
          fmt::format("fully_shard: this {} is a unit already", module->name()));
 
+  Options options = given;
+  if (options.device) options.device = numbered(*options.device);
   UnitGroups comms = make_unit_groups(options);
   const bool first = comms.shard->rank() == 0 && comms.replicate->rank() == 0;
   Collector found(options, options.sync_module_states && !first);
   found.walk(*module, "", true);
-  if (!found.params.empty()) check_devices(found.params);
+  check_devices(found.params, found.buffers, options.device);
+  if (options.device) move_buffers(found.buffers, *options.device);
   if (options.sync_module_states) synchronise(found, comms, options.name);
   const bool frees = frees_after_forward(options);
   auto groups = make_groups(std::move(found.params), options, comms);

@@ -30,7 +30,8 @@ ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> la
       dtypes_(dtypes),
       device_(device),
       resident_(layout_->shards() == 1 && dtypes.stored == dtypes.compute &&
-                !(offload && !device.is_cpu())) {
+                !(offload && !device.is_cpu())),
+      all_used_(std::make_shared<const std::vector<bool>>(params_.size(), true)) {
   at::NoGradGuard no_grad;
   const c10::Device home = offload ? c10::Device(c10::kCPU) : device;
   shard_buffer_ = at::zeros({layout_->shard_numel()}, at::TensorOptions(home).dtype(dtypes.stored));
@@ -279,7 +280,7 @@ void ParamGroup::drop_gradients() {
   for (RefillBuffer& buffer : grads_) buffer.release();
   has_gradients_ = false;
   partial_.reset();
-  partial_used_.clear();
+  partial_used_ = nullptr;
 }
 
 void ParamGroup::drop_shard_gradients() {
@@ -337,10 +338,13 @@ void ParamGroup::add_partial(const at::Tensor& reduced) {
   partial_.reset();
 }
 
-std::vector<bool> ParamGroup::used_with_partial(std::vector<bool> used, bool holds) {
-  partial_used_.resize(used.size(), false);
-  for (std::size_t p = 0; p < used.size(); ++p) used[p] = used[p] || partial_used_[p];
-  partial_used_ = holds ? used : std::vector<bool>();
+UsedParams ParamGroup::used_with_partial(UsedParams used, bool holds) {
+  if (partial_used_) {
+    std::vector<bool> either = *used;
+    for (std::size_t p = 0; p < either.size(); ++p) either[p] = either[p] || (*partial_used_)[p];
+    used = std::make_shared<const std::vector<bool>>(std::move(either));
+  }
+  partial_used_ = holds ? used : nullptr;
   return used;
 }
 

@@ -20,6 +20,9 @@
 
 namespace tessera::fsdp {
 
+/// Of each parameter of a group: whether its gradient was produced. Shared: streams run later.
+using UsedParams = std::shared_ptr<const std::vector<bool>>;
+
 struct GroupDtypes {
   at::ScalarType stored;
   at::ScalarType compute;
@@ -95,7 +98,8 @@ class ParamGroup {
   void hold_partial(const at::Tensor& reduced);
   void add_partial(const at::Tensor& reduced);
   /// On the caller's thread, for each: which parameters were used, in what is held too.
-  std::vector<bool> used_with_partial(std::vector<bool> used, bool holds);
+  UsedParams used_with_partial(UsedParams used, bool holds);
+  const UsedParams& all_used() const { return all_used_; }
   /// Shard gradients in the compute dtype; the next accumulate starts from them.
   void lower_gradients();
   /// The shard gradients of all ranks as full tensors; undefined for a parameter that has none on
@@ -139,8 +143,9 @@ class ParamGroup {
   std::vector<at::Tensor> grad_tensors_;  // the buffers'
   bool has_gradients_ = false;
   at::Tensor shard_grad_buffer_;
-  at::Tensor partial_;  // reduce dtype
-  std::vector<bool> partial_used_;
+  at::Tensor partial_;       // reduce dtype
+  UsedParams partial_used_;  // null: nothing is held
+  UsedParams all_used_;
 };
 
 }  // namespace tessera::fsdp

@@ -3,13 +3,22 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 
+#include "fsdp_core/unit/pool.h"
 #include "fsdp_core/unit/recycler.h"
 
 namespace tessera::fsdp {
 namespace {
 
+// As their bases, made anew in every step.
+struct PooledStorage final : c10::StorageImpl, Pooled {
+  using c10::StorageImpl::StorageImpl;
+};
+struct PooledTensor final : c10::TensorImpl, Pooled {
+  using c10::TensorImpl::TensorImpl;
+};
+
 c10::Storage empty_storage(std::size_t nbytes, c10::Device device) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+  return c10::Storage(c10::make_intrusive<PooledStorage>(
       c10::StorageImpl::use_byte_size_t(), nbytes, c10::DataPtr(nullptr, device),
       buffer_allocator(device.type()), /*resizable=*/false));
 }
@@ -19,7 +28,7 @@ c10::Storage empty_storage(std::size_t nbytes, c10::Device device) {
 at::Tensor tensor_over(const c10::Storage& storage, at::ScalarType dtype, std::int64_t offset,
                        at::IntArrayRef sizes) {
   const auto key = c10::computeDispatchKey(dtype, c10::kStrided, storage.device());
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+  at::Tensor tensor = at::detail::make_tensor<PooledTensor>(
       c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);

@@ -31,6 +31,8 @@ void StepTrace::close(std::size_t most) {
   Step& step = steps_[number_ % kPlaces];
   if (step.lifetimes.size() == kMostLifetimes) step.lifetimes.clear();
   step.most = most;
+  // All places at once: each would ask for memory when its turn comes first.
+  for (Step& place : steps_) place.lifetimes.reserve(step.lifetimes.size());
   ++number_;
   current().clear();
   now_ = 0;

@@ -5,6 +5,7 @@
 #include "fsdp_core/runtime/backward_watch.h"
 #include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/root.h"
+#include "fsdp_core/unit/pool.h"
 #include "fsdp_core/unit/unit.h"
 
 namespace tessera::fsdp::detail {
@@ -43,7 +44,7 @@ std::shared_ptr<Use> Unit::pre_forward(const TensorPointers& inputs) {
   Root& root = Root::of(*this);
   root.check_alive(*this);
   const bool recompute = torch::autograd::get_current_graph_task_id() >= 0;
-  auto use = std::make_shared<Use>(weak_from_this(), recompute);
+  auto use = make_pooled<Use>(weak_from_this(), recompute);
   try {
     if (!recompute) root.forward_begin(*this);
     use->full_precision = wants_full_precision();

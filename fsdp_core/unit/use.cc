@@ -4,7 +4,9 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "fsdp_core/runtime/root.h"
+#include <algorithm>
+
+#include "fsdp_core/unit/pool.h"
 #include "fsdp_core/unit/unit.h"
 
 namespace tessera::fsdp::detail {
@@ -12,23 +14,53 @@ namespace {
 
 /// Before every hook of the user's, whenever that was registered: if it throws, peers have to be
 /// told, and for that the backward has to have begun.
-class OutputHook final : public torch::autograd::FunctionPreHook {
+class TensorHook final : public torch::autograd::FunctionPreHook, public Pooled {
  public:
-  explicit OutputHook(std::function<void()> call) : call_(std::move(call)) {}
+  /// Of the tensor that `node` makes; made where there is none.
+  static TensorHook& of(torch::autograd::Node& node) {
+    auto& hooks = node.tensor_pre_hooks();
+    for (const auto& hook : hooks)
+      if (auto* known = dynamic_cast<TensorHook*>(hook.get())) return *known;
+    return static_cast<TensorHook&>(**hooks.insert(hooks.begin(), std::make_unique<TensorHook>()));
+  }
+
+  void add_producer(std::shared_ptr<Use> use) {
+    // An outer unit's goes before an inner one's where both return the same tensor.
+    producers_.insert(producers_.begin(), std::move(use));
+  }
+  void add_consumer(const std::shared_ptr<Use>& use, std::size_t input) {
+    auto* gone = std::remove_if(consumers_.begin(), consumers_.end(),
+                                [](const Consumer& known) { return known.use.expired(); });
+    consumers_.erase(gone, consumers_.end());
+    consumers_.push_back({use, input});
+  }
+
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
-    call_();
+    // This gradient completes the units that took the tensor in: they go first, so that at most one
+    // unit more than needed is gathered; and last, for a unit that returns what it took in.
+    tell_consumers();
+    for (std::size_t i = 0; i < producers_.size(); ++i) {
+      const std::shared_ptr<Use> producer = producers_[i];
+      producer->output_ready();
+      tell_consumers();
+    }
     return grads;
   }
 
  private:
-  std::function<void()> call_;
-};
+  struct Consumer {
+    std::weak_ptr<Use> use;  // its outputs' hooks hold it
+    std::size_t input;
+  };
+  void tell_consumers() {
+    for (std::size_t i = 0; i < consumers_.size(); ++i)
+      if (const std::shared_ptr<Use> use = consumers_[i].use.lock())
+        use->input_ready(consumers_[i].input);
+  }
 
-/// An outer unit's goes before an inner one's where both return the same tensor.
-void hook_first(torch::autograd::Node& node, std::function<void()> call) {
-  auto& hooks = node.tensor_pre_hooks();
-  hooks.insert(hooks.begin(), std::make_unique<OutputHook>(std::move(call)));
-}
+  c10::SmallVector<std::shared_ptr<Use>, 2> producers_;
+  c10::SmallVector<Consumer, 2> consumers_;
+};
 
 }  // namespace
 
@@ -36,12 +68,8 @@ void Use::watch_inputs(const TensorPointers& inputs) {
   for (at::Tensor* input : inputs) {
     if (!input->defined() || !input->requires_grad()) continue;
     if (input->is_leaf()) *input = input->view_as(*input);
-    const std::size_t index = inputs_.size();
     inputs_.push_back(input->grad_fn().get());
-    input->register_hook(
-        [self = shared_from_this(), index](const at::Tensor&) { self->input_ready(index); });
-    if (std::shared_ptr<Unit> unit = unit_.lock())
-      unit->root()->consumers().add(inputs_.back(), weak_from_this(), index);
+    TensorHook::of(*inputs_.back()).add_consumer(shared_from_this(), inputs_.size() - 1);
   }
 }
 
@@ -49,16 +77,13 @@ bool Use::watch_outputs(const TensorPointers& outputs) {
   for (at::Tensor* output : outputs) {
     if (!output->defined() || !output->requires_grad() || output->is_leaf()) continue;
     outputs_.push_back(output->grad_fn().get());
-    hook_first(*outputs_.back(), [self = shared_from_this(), node = outputs_.back()] {
-      if (std::shared_ptr<Unit> unit = self->unit_.lock()) {
-        // This gradient completes the units that took the tensor in: they go first, so that at most
-        // one unit more than needed is gathered.
-        unit->root()->consumers().ready(node);
-        unit->pre_backward(self);
-      }
-    });
+    TensorHook::of(*outputs_.back()).add_producer(shared_from_this());
   }
   return !outputs_.empty();
+}
+
+void Use::output_ready() {
+  if (const std::shared_ptr<Unit> unit = unit_.lock()) unit->pre_backward(shared_from_this());
 }
 
 bool Use::is_in(const Nodes& graph) const {
@@ -83,25 +108,6 @@ void Use::input_ready(std::size_t input) {
   if (task != armed_task_ || !expected_[input]) return;
   expected_[input] = false;
   if (std::shared_ptr<Unit> unit = unit_.lock()) unit->input_ready(task);
-}
-
-void Consumers::add(torch::autograd::Node* node, std::weak_ptr<Use> use, std::size_t input) {
-  by_node_[node].push_back({std::move(use), input});
-}
-
-void Consumers::ready(torch::autograd::Node* node) {
-  auto found = by_node_.find(node);
-  if (found == by_node_.end()) return;
-  const std::vector<Entry> entries = found->second;
-  for (const Entry& entry : entries)
-    if (std::shared_ptr<Use> use = entry.use.lock()) use->input_ready(entry.input);
-}
-
-void Consumers::prune() {
-  for (auto at = by_node_.begin(); at != by_node_.end();) {
-    std::erase_if(at->second, [](const Entry& entry) { return entry.use.expired(); });
-    at = at->second.empty() ? by_node_.erase(at) : std::next(at);
-  }
 }
 
 }  // namespace tessera::fsdp::detail

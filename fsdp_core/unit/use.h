@@ -3,18 +3,20 @@
 // forward and live as long as its graph: forward, forward, backward, backward has two uses, each
 // with hooks of its own.
 //
-//   output hooks   the first gradient that reaches an output starts the unit's backward
-//   input hooks    fire when an input's gradient is complete; all of them: the unit's backward is done
+//   an output's gradient   the first that arrives starts the unit's backward
+//   an input's gradient    all of them complete: the unit's backward is done
+//
+// A tensor has one hook for all units that return it and take it in, on the node that makes it
+// (use.cc).
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 #include <tessera/fsdp/tensor_visitor.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 namespace tessera::fsdp::detail {
 
@@ -39,6 +41,8 @@ class Use : public std::enable_shared_from_this<Use> {
   int arm(int task, const Nodes& graph);
   bool started_in(int task) const { return started_task_ == task; }
   void start(int task) { started_task_ = task; }
+  /// An output's gradient has arrived.
+  void output_ready();
 
   /// Computes in the stored dtype though the unit has another: so does its backward.
   bool full_precision = false;
@@ -58,28 +62,10 @@ class Use : public std::enable_shared_from_this<Use> {
   std::weak_ptr<Unit> unit_;
   bool recompute_;
   // Compared, never followed: alive as long as the graph that this use's hooks hang on.
-  std::vector<torch::autograd::Node*> inputs_, outputs_;
-  std::vector<bool> expected_;
+  c10::SmallVector<torch::autograd::Node*, 4> inputs_, outputs_;
+  c10::SmallVector<bool, 8> expected_;  // of inputs_, in the armed task
   int armed_task_ = -1;
   int started_task_ = -1;
-};
-
-/// Which uses took a tensor in, by the node that makes it. An entry counts while its use lives,
-/// which keeps the node alive.
-class Consumers {
- public:
-  void add(torch::autograd::Node* node, std::weak_ptr<Use> use, std::size_t input);
-  void ready(torch::autograd::Node* node);
-  /// Forgets uses that are gone.
-  void prune();
-  std::size_t size() const { return by_node_.size(); }
-
- private:
-  struct Entry {
-    std::weak_ptr<Use> use;
-    std::size_t input;
-  };
-  std::unordered_map<torch::autograd::Node*, std::vector<Entry>> by_node_;
 };
 
 }  // namespace tessera::fsdp::detail

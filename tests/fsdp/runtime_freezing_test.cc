@@ -23,17 +23,15 @@ std::string live_hooks(Net& net, const torch::Tensor& input) {
   std::size_t uses = 0, params = 0;
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {net.ptr()};
   for (Block& block : net->blocks) modules.push_back(block.ptr());
-  tessera::fsdp::detail::Root* root = nullptr;
   for (const auto& module : modules) {
     auto& unit = *dynamic_cast<HookPoint&>(*module).unit;
     uses += unit.live_uses();
-    root = unit.root().get();
     for (const auto& group : unit.groups())
       for (const Param& param : group->params())
         params += torch::autograd::impl::post_acc_grad_hooks(param.compute) != nullptr;
   }
-  return fmt::format("uses {}, parameters {}, input {}, consumers {}", uses, params,
-                     input.requires_grad() ? torch::autograd::impl::hooks(input).size() : 0, root->consumers().size());
+  return fmt::format("uses {}, parameters {}, input {}", uses, params,
+                     input.requires_grad() ? torch::autograd::impl::hooks(input).size() : 0);
 }
 
 struct WithNormImpl : torch::nn::Module {

@@ -1,0 +1,42 @@
+#pragma once
+// JoinedGroups: the groups of one generation that ranks of this process have joined and still hold.
+// A group is joined once: whoever asks again (each unit after a failure, the world, another model)
+// gets the same communicator. Thread-safe; nothing is locked while a group is joined.
+#include <tessera/fsdp/communicator.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace tessera::fsdp {
+
+class JoinedGroups {
+ public:
+  template <class F>
+  std::shared_ptr<Communicator> get(const Communicator::Identity& identity,
+                                    std::uint64_t generation, F&& join) {
+    const Key key(generation, identity.name, identity.rank);
+    if (auto known = find(key)) return known;
+    std::shared_ptr<Communicator> joined = std::forward<F>(join)();
+    const std::lock_guard lock(mutex_);
+    joined_[key] = joined;
+    return joined;
+  }
+
+ private:
+  using Key = std::tuple<std::uint64_t, std::string, int>;
+  std::shared_ptr<Communicator> find(const Key& key) {
+    const std::lock_guard lock(mutex_);
+    const auto known = joined_.find(key);
+    return known == joined_.end() ? nullptr : known->second.lock();
+  }
+
+  std::mutex mutex_;
+  std::map<Key, std::weak_ptr<Communicator>> joined_;
+};
+
+}  // namespace tessera::fsdp
