@@ -75,7 +75,7 @@ std::vector<TransformedParameters::Part> TransformedParameters::add(
     const ModelTensor& tensor, Spread::Form form,
     const std::function<std::string(const std::string&)>& named) {
   const at::NoGradGuard no_grad;
-  Held held{tensor, Spread::of(tensor.unit, *tensor.group, tensor.index, form), {}};
+  Held held{tensor, Spread::of(tensor.unit, *tensor.group, tensor.index, form), {}, {}};
   const at::Tensor whole = held.spread.gather_whole(tensor.local);
   std::vector<Part> out;
   for (const StoredPart& part : stored_parts(tensor, whole)) {

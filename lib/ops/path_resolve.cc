@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/torch_rank_files.h>
+#include <tessera/format/torch_save.h>
 
 #include <algorithm>
 #include <array>
@@ -43,8 +45,7 @@ bool is_url(std::string_view text) {
 /// Files that are part of a folder checkpoint: naming one means the folder.
 bool is_part_of_folder(std::string_view name) {
   return name == ".metadata" || name == ".snapshot_metadata" || name.ends_with(".distcp") ||
-         name.ends_with(".index.json") ||
-         (name.starts_with("__") && name.ends_with(".metadata"));
+         name.ends_with(".index.json") || (name.starts_with("__") && name.ends_with(".metadata"));
 }
 
 bool could_be_checkpoint_file(std::string_view name) {
@@ -195,9 +196,22 @@ FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
   // A link the user named is followed; what it leads to is opened in its own folder.
   if (auto found = recognise(fs_.canonical(asked), FileType::kRegular)) {
     found->path = asked;
+    note_other_ranks(*found, notes);
     return *found;
   }
   fail_file(asked);
+}
+
+void PathResolver::note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const {
+  const auto [folder, name] = split_path(chosen.path);
+  if (chosen.driver != &torch_save_driver() || !rank_in_file_name(name)) return;
+  const auto all = recognise(folder, FileType::kDirectory);
+  if (!all || all->driver != &torch_rank_files_driver()) return;
+  notes.push_back({"PATH", "warning",
+                   fmt::format("{} is one rank's file and is read alone; the checkpoint of all "
+                               "ranks is the folder {}",
+                               printable(name), printable(folder)),
+                   "", ""});
 }
 
 void PathResolver::fail_file(const std::string& asked) const {

@@ -52,6 +52,8 @@ class PathResolver {
   FoundCheckpoint resolve_folder(const std::string& asked, std::vector<Note>& notes) const;
   /// A folder of weights may have a run's checkpoints below it: rule 1 decides, and says so.
   void note_others_below(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
+  /// Where a file of a set of ranks was asked for by itself.
+  void note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
   /// Nothing was found at (or below) `asked`: says why.
   [[noreturn]] void fail_folder(const std::string& asked) const;
   [[noreturn]] void fail_file(const std::string& asked) const;

@@ -74,9 +74,12 @@ TEST_CASE("names of rank files: the rank, the label, the world size") {
   check("model_world_size_4_rank_0.pt", "model", 0, 4);
   check("extra_state_world_size_16_rank_11.pt", "extra_state", 11, 16);
   check("rank1_of_model.pt", "of_model", 1);
+  check("RANK3.ckpt", "", 3);
+  check("Model-Rank_03.bin", "Model", 3);
+  check("epoch=1-rank=2.ckpt", "epoch=1", 2);
   for (const char* name :
        {"model.pt", "mp_rank_00_model_states.pt", "rank.pt", ".rank0.pt", "rank0.txt",
-        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "crank0.pt", "rank0.safetensors"})
+        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "crank0.pt", "CRANK0.pt", "rank0.safetensors"})
     CHECK_FALSE(parse_rank_name(name));
 }
 

@@ -1,22 +1,16 @@
 // Saving and loading in real processes: a rank that is killed at any phase is noticed by all others
 // within five seconds, and the checkpoint that `latest` names is whole.
-#include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <cstdlib>
 #include <filesystem>
 
-#include "tests/fsdp/comm_processes.h"
-#include "tests/fsdp/models.h"
-#include "tests/fsdp/torch_and_catch.h"
+#include "tests/fsdp/comm_small_job.h"
 
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 using namespace tessera::fsdp::testing;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -47,25 +41,6 @@ class DeadlyRanks final : public RankGroup {
   std::shared_ptr<int> left_;  // one call at a time: the background begins where the caller ends
 };
 
-struct Job {
-  explicit Job(World& world_) : world(world_) {
-    Options options;
-    options.mesh = world.mesh();
-    shard(net, options);
-    optimizer = std::make_unique<torch::optim::AdamW>(net->parameters(), 1e-2);
-  }
-  void step() {
-    const Data data = part_of(make_data(6, 6, 3), world.rank(), world.size());
-    optimizer->zero_grad();
-    torch::mse_loss(net->forward(data.x), data.y).backward();
-    optimizer->step();
-  }
-  LiveState state() { return state_dict(net, *optimizer); }
-  World& world;
-  Net net = make_net(2, 6, 7, 3);
-  std::unique_ptr<torch::optim::AdamW> optimizer;
-};
-
 /// The new one, `latest`, and the old one away.
 SaveOptions replacing() {
   SaveOptions options;
@@ -74,12 +49,10 @@ SaveOptions replacing() {
   return options;
 }
 
-std::string variable(const char* name) { return std::getenv(name); }
-
 /// The group of saves in the background: the victim is there when it is begun, and dies while the
 /// others connect to it.
 void connect_or_die(World& world) {
-  if (std::stoi(variable("TESSERA_VICTIM")) != world.rank()) {
+  if (number("TESSERA_VICTIM") != world.rank()) {
     world.ranks().duplicate();
     return;
   }
@@ -91,23 +64,18 @@ void connect_or_die(World& world) {
 /// Two steps, then what the scenario says; reports how many milliseconds it took to fail.
 void play() {
   World world = init_from_env();
-  const std::string run = variable("TESSERA_RUN");
-  Job job(world);
+  const std::string run = std::getenv("TESSERA_RUN");
+  SmallJob job(world);
   job.step();
   if (scenario() != "load") job.step();
-  const int at = std::stoi(variable("TESSERA_AT"));
-  DeadlyRanks ranks(world.ranks(), std::stoi(variable("TESSERA_VICTIM")) == world.rank() ? at : 0);
-  const auto start = Clock::now();
-  try {
+  DeadlyRanks ranks(world.ranks(),
+                    number("TESSERA_VICTIM") == world.rank() ? number("TESSERA_AT") : 0);
+  report_outcome([&] {
     if (scenario() == "save") save(run + "/step_2", job.state(), ranks, replacing());
     if (scenario() == "async") save_async(run + "/step_2", job.state(), ranks, replacing()).wait();
     if (scenario() == "load") load(run, job.state(), ranks);
     if (scenario() == "connect") connect_or_die(world);
-    report("done");
-  } catch (const Error& error) {
-    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
-    report(fmt::format("{} {}", took.count(), error.what()));
-  }
+  });
 }
 
 class Run {
@@ -117,7 +85,7 @@ class Run {
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
     path_ = name;
     run_threads(kRanks, [&](World& world) {
-      Job job(world);
+      SmallJob job(world);
       job.step();
       save(path_ + "/step_1", job.state(), world.ranks(), replacing());
     });
@@ -129,7 +97,7 @@ class Run {
   int whole() const {
     int found = 0;
     run_threads(1, [&](World& world) {
-      Job job(world), expected(world);
+      SmallJob job(world), expected(world);
       const LoadResult result = load(path_, job.state(), world.ranks());
       found = result.path.back() - '0';
       for (int step = 0; step < found; ++step) expected.step();
@@ -157,19 +125,7 @@ bool killed(const std::string& what, int at, int victim) {
                      {"TESSERA_RUN", run.path()}};
   const auto results = run_processes(job);
   const bool died = results[static_cast<std::size_t>(victim)].signal == SIGKILL;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    if (rank == victim) continue;
-    const RankResult& result = results[static_cast<std::size_t>(rank)];
-    INFO(result.report);
-    CHECK_FALSE(result.killed);
-    REQUIRE(!result.report.empty());
-    if (!died) {
-      CHECK(result.report == "done");
-      continue;
-    }
-    REQUIRE(std::isdigit(static_cast<unsigned char>(result.report[0])));
-    CHECK(std::atoi(result.report.c_str()) < 5000);
-  }
+  check_others(results, victim, died ? 5000 : 0);
   const int step = run.whole();
   CHECK((step == 1 || (step == 2 && what != "load" && what != "connect")));
   if (!died) CHECK(step == (what == "load" ? 1 : 2));

@@ -51,15 +51,15 @@ TEST_CASE("on a GPU every strategy trains as the plain module") {
   options.strategy = static_cast<ShardingStrategy>(GENERATE(0, 1, 2));
   options.layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   options.cpu_offload.offload_params = GENERATE(false, true);
-  const bool low = GENERATE(false, true);
+  const bool low = GENERATE(false, true), moved = GENERATE(false, true);
   if (low) {
     options.mixed_precision.param_dtype = torch::kBFloat16;
     options.mixed_precision.reduce_dtype = torch::kFloat;
   }
   options.device = gpu;
-  CAPTURE(strategy_name(options.strategy), options.cpu_offload.offload_params, low);
+  CAPTURE(strategy_name(options.strategy), options.cpu_offload.offload_params, low, moved);
   Net net = make_net();
-  net->to(gpu);
+  if (moved) net->to(gpu);  // else options.device does it
   shard(net, options);
   for (const torch::Tensor& parameter : net->parameters())
     CHECK(parameter.is_cuda() == !options.cpu_offload.offload_params);

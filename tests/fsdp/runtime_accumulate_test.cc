@@ -4,32 +4,21 @@
 
 #include "fsdp_core/runtime/root.h"
 #include "fsdp_core/stream/stream.h"
+#include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
-#include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
-namespace {
-
-void backward(Net& net, const Data& data, int which = 0) {
-  torch::mse_loss(net->forward(data.x * (which + 1)), data.y).backward();
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("gradients cleared of some parameters leave those of the others",
           "[runtime][gradients]") {
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const bool zeroed = GENERATE(false, true);
   run_threads(2, [&](World& world) {
-    Net net = make_net(), plain = make_net();
-    Options options;
-    options.mesh = world.mesh();
-    options.layout = layout;
-    shard(net, options);
-    const Data data = make_data();
+    auto [options, net, plain, data] = BesidePlain(world, {.layout = layout});
     const auto clear = [&](Net& n) {
       int at = 0;
       for (auto& param : n->named_parameters()) {
@@ -54,10 +43,7 @@ TEST_CASE("gradients cleared of some parameters leave those of the others",
 
 TEST_CASE("micro-batches add up to the large batch", "[runtime][gradients]") {
   run_threads(2, [](World& world) {
-    Net net = make_net(), plain = make_net();
-    Options options;
-    options.mesh = world.mesh();
-    shard(net, options);
+    auto [options, net, plain, rows] = BesidePlain(world);
     const Data data = make_data(36);
     for (int micro = 0; micro < 3; ++micro) {
       const Data mine = part_of(part_of(data, micro, 3), world.rank(), world.size());
@@ -73,12 +59,9 @@ TEST_CASE("without synchronisation neither shards nor replicas are reduced - the
   const auto strategy =
       GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
   run_threads(4, [&](World& world) {
-    Net net = make_net(2), plain = make_net(2);
-    Options options;
-    options.mesh = DeviceMesh(world, {2, 2}, {"replicate", "shard"});
-    options.strategy = strategy;
-    shard(net, options);
-    const Data data = make_data();
+    auto [options, net, plain, data] = BesidePlain(
+        world, {.mesh = DeviceMesh(world, {2, 2}, {"replicate", "shard"}), .strategy = strategy},
+        2);
     const auto shards = options.mesh->group(1), replicas = options.mesh->group(0);
     backward(net, data);
     for (auto& param : net->parameters()) param.mutable_grad().reset();
@@ -105,14 +88,10 @@ TEST_CASE("a second backward leaves alone what is still being reduced", "[runtim
   run_threads(4, [&](World& world) {
     tessera::fsdp::detail::Root::use_streams(
         simulated_streams(100 * seed + static_cast<std::uint64_t>(world.rank()), 2000));
-    Net net = make_net(2), plain = make_net(2);
-    Options options;
-    options.strategy = strategy;
-    options.mesh = strategy == ShardingStrategy::kHybridShard
-                       ? DeviceMesh(world, {2, 2}, {"replicate", "shard"})
-                       : world.mesh();
-    shard(net, options);
-    const Data data = make_data();
+    const DeviceMesh mesh = strategy == ShardingStrategy::kHybridShard
+                                ? DeviceMesh(world, {2, 2}, {"replicate", "shard"})
+                                : world.mesh();
+    auto [options, net, plain, data] = BesidePlain(world, {.mesh = mesh, .strategy = strategy}, 2);
     for (int micro = 0; micro < 3; ++micro) {
       backward(net, data, micro);
       backward(plain, data, micro);

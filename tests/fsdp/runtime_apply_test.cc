@@ -3,8 +3,8 @@
 
 #include <set>
 
+#include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
-#include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
@@ -56,13 +56,8 @@ TEST_CASE("apply initialises as on the plain module - one unit at a time", "[run
   const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kNoShard);
   CAPTURE(world_size, static_cast<int>(layout), strategy_name(strategy));
   run_threads(world_size, [&](World& world) {
-    Net net = make_net(), plain = make_net();
+    auto [options, net, plain, data] = BesidePlain(world, {.strategy = strategy, .layout = layout});
     plain->apply(initialise);
-    Options options;
-    options.mesh = world.mesh();
-    options.layout = layout;
-    options.strategy = strategy;
-    shard(net, options);
     std::vector<torch::nn::Module*> order;
     tessera::fsdp::apply(net, [&](torch::nn::Module& module) {
       initialise(module);
@@ -77,8 +72,7 @@ TEST_CASE("apply initialises as on the plain module - one unit at a time", "[run
     RANK_CHECK(std::set<torch::nn::Module*>(order.begin(), order.end()).size() == order.size());
     RANK_CHECK(order.back() == net.ptr().get());
     RANK_CHECK(order[2] == net->blocks[0].ptr().get());
-    const Data data = make_data();
-    torch::mse_loss(net->forward(data.x), data.y).backward();
+    backward(net, data);
     RANK_CHECK(has(message_of([&] {
                      tessera::fsdp::apply(
                          net, [&](torch::nn::Module&) { SummonFullParams nested(net); });
@@ -90,14 +84,10 @@ TEST_CASE("apply initialises as on the plain module - one unit at a time", "[run
 TEST_CASE("apply on an inner unit leaves the tree as it was - and reaches modules outside of units",
           "[runtime][apply]") {
   run_threads(2, [](World& world) {
-    Net net = make_net(), plain = make_net();
+    auto [options, net, plain, data] = BesidePlain(world);
     plain->blocks[1]->apply(initialise);
-    Options options;
-    options.mesh = world.mesh();
-    shard(net, options);
     tessera::fsdp::apply(net->blocks[1], initialise);  // before the root is known
     check_equal(net, plain);
-    const Data data = make_data();
     RANK_CHECK(torch::allclose(net->forward(data.x), plain->forward(data.x), 1e-5, 1e-6));
 
     torch::nn::Sequential outside(torch::nn::Linear(2, 2), Block(4, 4));
@@ -134,11 +124,7 @@ TEST_CASE("a function that throws in apply is told to every rank", "[runtime][ap
 
 TEST_CASE("units are gathered ahead in the order of the lists", "[runtime][prefetch]") {
   run_threads(2, [](World& world) {
-    Net net = make_net(), plain = make_net();
-    Options options;
-    options.mesh = world.mesh();
-    shard(net, options);
-    const Data data = make_data();
+    auto [options, net, plain, data] = BesidePlain(world);
     torch::mse_loss(net->forward(data.x), data.y).backward();
     for (auto& param : net->parameters()) param.mutable_grad().reset();
     auto refused = [&](const std::function<void()>& f, const char* word) {

@@ -1,8 +1,8 @@
 // When a unit's backward is complete: several uses, unused parameters, recomputation, frozen units.
 #include <fmt/format.h>
 
+#include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
-#include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
@@ -16,11 +16,7 @@ using Body = std::function<torch::Tensor(Net&, const Data&)>;
 /// the plain gradient.
 void compare(const Body& body, const Options& common = {}, int world_size = 3) {
   run_threads(world_size, [&](World& world) {
-    Net net = make_net(), plain = make_net();
-    Options options = common;
-    options.mesh = world.mesh();
-    shard(net, options);
-    const Data data = make_data();
+    auto [options, net, plain, data] = BesidePlain(world, common);
     body(net, data).backward();
     body(plain, data).backward();
     for (const auto& [name, state] : unit_states(net))
@@ -40,11 +36,7 @@ TEST_CASE("a module called twice in one forward", "[runtime][backward]") {
 
 TEST_CASE("forward - forward - backward - backward", "[runtime][backward]") {
   run_threads(2, [](World& world) {
-    Net net = make_net(), plain = make_net();
-    Options options;
-    options.mesh = world.mesh();
-    shard(net, options);
-    const Data data = make_data();
+    auto [options, net, plain, data] = BesidePlain(world);
     auto run = [&](Net& n) {
       auto first = torch::mse_loss(n->forward(data.x), data.y);
       auto second = n->forward(data.x * 2).square().mean();
@@ -83,12 +75,7 @@ TEST_CASE("gradients add up over micro-batches - with and without synchronisatio
                                  ShardingStrategy::kNoShard);
   CAPTURE(sync, static_cast<int>(strategy));
   run_threads(2, [&](World& world) {
-    Net net = make_net(), plain = make_net();
-    Options options;
-    options.mesh = world.mesh();
-    options.strategy = strategy;
-    shard(net, options);
-    const Data data = make_data();
+    auto [options, net, plain, data] = BesidePlain(world, {.strategy = strategy});
     for (int micro = 0; micro < 3; ++micro) {
       std::optional<NoSync> no_sync;
       if (!sync && micro < 2) no_sync.emplace(net);

@@ -2,8 +2,8 @@
 // the model; and where a norm over all ranks cannot be had.
 #include <fmt/format.h>
 
+#include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
-#include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
@@ -12,10 +12,6 @@ using namespace tessera::fsdp::test;
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-void backward(Net& net, const Data& data) {
-  torch::mse_loss(net->forward(data.x), data.y).backward();
-}
 
 void check_clipped(Net& net, Net& plain, double p) {
   const double ours = clip_grad_norm_(net, 0.1, p).item<double>();
@@ -32,12 +28,7 @@ TEST_CASE("clipping gives the whole model's norm", "[runtime][clip]") {
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   CAPTURE(p, world_size);
   run_threads(world_size, [&](World& world) {
-    Net net = make_net(), plain = make_net();
-    Options options;
-    options.mesh = world.mesh();
-    options.layout = layout;
-    shard(net, options);
-    const Data data = make_data();
+    auto [options, net, plain, data] = BesidePlain(world, {.layout = layout});
     backward(net, data);
     backward(plain, data);
     check_clipped(net, plain, p);
@@ -52,12 +43,8 @@ TEST_CASE("replicas count once in the norm", "[runtime][clip]") {
                               std::vector<std::int64_t>{1, 3}, std::vector<std::int64_t>{3, 2});
   CAPTURE(p, sizes);
   run_threads(static_cast<int>(sizes[0] * sizes[1]), [&](World& world) {
-    Net net = make_net(), plain = make_net();
-    Options options;
-    options.mesh = DeviceMesh(world, sizes, {"replicate", "shard"});
-    options.strategy = strategy;
-    shard(net, options);
-    const Data data = make_data();
+    auto [options, net, plain, data] = BesidePlain(
+        world, {.mesh = DeviceMesh(world, sizes, {"replicate", "shard"}), .strategy = strategy});
     backward(net, data);
     backward(plain, data);
     check_clipped(net, plain, p);
@@ -88,11 +75,7 @@ TEST_CASE("replicated and ignored parameters count once in the norm", "[runtime]
 
 TEST_CASE("a part of the model is clipped by its own norm", "[runtime][clip]") {
   run_threads(2, [](World& world) {
-    Net net = make_net(), plain = make_net();
-    Options options;
-    options.mesh = world.mesh();
-    shard(net, options);
-    const Data data = make_data();
+    auto [options, net, plain, data] = BesidePlain(world);
     backward(net, data);
     backward(plain, data);
     const double ours = clip_grad_norm_(net->blocks[1], 0.01).item<double>();

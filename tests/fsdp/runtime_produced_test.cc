@@ -2,8 +2,8 @@
 // the root's output out, gradients of every form that autograd accumulates.
 #include <fmt/format.h>
 
+#include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
-#include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 using namespace tessera::fsdp;
@@ -150,11 +150,7 @@ TEST_CASE("a loss of an inner unit's output alone", "[runtime][backward]") {
 
 TEST_CASE("an inner unit trains when it is called without the root", "[runtime][backward]") {
   run_threads(2, [](World& world) {
-    Net net = make_net(2), plain = make_net(2);
-    Options options;
-    options.mesh = world.mesh();
-    shard(net, options);
-    const Data data = make_data();
+    auto [options, net, plain, data] = BesidePlain(world, {}, 2);
     torch::mse_loss(net->forward(data.x), data.y).backward();
     torch::mse_loss(plain->forward(data.x), data.y).backward();
     net->blocks[1]->forward(data.x).square().mean().backward();

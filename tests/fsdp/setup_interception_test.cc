@@ -1,44 +1,13 @@
 // A unit's forward is intercepted however it is called, whatever its signature. Full parameters of
 // a unit raise an error outside its forward, so that a call which was not intercepted cannot go
 // unnoticed.
-#include <tessera/fsdp.h>
-
-#include <sstream>
-
+#include "tests/fsdp/interception_models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace fsdp = tessera::fsdp;
-using torch::Tensor;
+using namespace tessera::fsdp::interception;
 
 namespace {
-
-/// One rank, so that values can be compared; parameters are gathered into another dtype, without
-/// which they would stay where they are. All values here are exact in bfloat16.
-fsdp::Options alone() {
-  fsdp::Options options;
-  options.process_group = fsdp::single_communicator();
-  options.reshard_after_forward = true;
-  options.mixed_precision.param_dtype = torch::kBFloat16;
-  options.mixed_precision.output_dtype = torch::kFloat;
-  return options;
-}
-
-fsdp::Options alone_as_stored() {
-  fsdp::Options options;
-  options.process_group = fsdp::single_communicator();
-  return options;
-}
-
-/// A weight of its own, so that a forward that is not intercepted fails.
-struct Scaled : torch::nn::Module {
-  Tensor weight;
-  Scaled() : weight(register_parameter("weight", torch::arange(1, 5).to(torch::kFloat))) {}
-};
-
-struct BlockImpl : Scaled {
-  Tensor forward(Tensor x) { return x * weight; }
-};
-FSDP_MODULE(Block);
 
 struct ConstImpl : Scaled {
   Tensor forward(const Tensor& x) const { return x * weight; }
@@ -177,36 +146,6 @@ struct ThrowingImpl : Scaled {
   }
 };
 FSDP_MODULE(Throwing);
-
-struct OwnNamesImpl : Scaled {
-  std::string loaded;
-  void load(const std::string& path) { loaded = path; }
-  bool save(const std::string&, int) { return true; }
-  int to(int x) { return x; }
-  Tensor forward(Tensor x) { return x * weight; }
-};
-FSDP_MODULE(OwnNames);
-
-struct CopyableImpl : torch::nn::Cloneable<CopyableImpl> {
-  explicit CopyableImpl(std::int64_t n) : size(n) { CopyableImpl::reset(); }
-  void reset() override { weight = register_parameter("weight", torch::full({size}, 2.f)); }
-  Tensor forward(Tensor x) { return x * weight; }
-  std::int64_t size;
-  Tensor weight;
-};
-FSDP_MODULE(Copyable);
-
-bool sharded(const Tensor& full) {
-  try {
-    (void)(full + 1);
-    return false;
-  } catch (const c10::Error&) {
-    return true;
-  }
-}
-
-const Tensor kX = torch::tensor({1.f, -2.f, 3.f, 0.5f});
-Tensor expected() { return kX * torch::tensor({1.f, 2.f, 3.f, 4.f}); }
 
 }  // namespace
 
@@ -419,144 +358,4 @@ TEST_CASE("casts of arguments stay inside the call") {
   CHECK(b.is_same(b_before));
   CHECK(list.at(0).is_same(c_before));
   CHECK(shared->is_same(kX));
-}
-
-TEST_CASE("stock modules as units equal the plain ones") {
-  const auto same = [](auto plain, auto unit, auto&& call) {
-    for (const auto& item : plain->named_parameters()) {
-      torch::NoGradGuard no_grad;
-      unit->named_parameters()[item.key()].copy_(item.value());
-    }
-    const Tensor reference = call(plain);
-    reference.sum().backward();
-    std::map<std::string, Tensor> gradients;
-    for (const auto& item : plain->named_parameters()) gradients[item.key()] = item.value().grad();
-    fsdp::fully_shard(unit, alone_as_stored());
-    const Tensor ours = call(unit);
-    CHECK(ours.equal(reference));
-    ours.sum().backward();
-    for (const auto& item : unit->named_parameters()) {
-      REQUIRE(gradients.contains(item.key()));
-      REQUIRE(item.value().grad().defined() == gradients[item.key()].defined());
-      if (gradients[item.key()].defined())
-        CHECK(item.value().grad().equal(gradients[item.key()].flatten()));
-    }
-  };
-  torch::manual_seed(1);
-  const Tensor rows = torch::randn({5, 4}), image = torch::randn({2, 3, 6, 6}),
-               sequence = torch::randn({7, 2, 4});
-  const auto first = [](auto&& tuple) { return std::get<0>(tuple); };
-  using namespace torch::nn;
-
-  same(Linear(4, 3), fsdp::Holder<LinearImpl>(4, 3), [&](auto& m) { return m->forward(rows); });
-  same(Conv2d(Conv2dOptions(3, 5, 3)), fsdp::Holder<Conv2dImpl>(Conv2dOptions(3, 5, 3)),
-       [&](auto& m) { return m(image); });
-  same(BatchNorm1d(4), fsdp::Holder<BatchNorm1dImpl>(4), [&](auto& m) { return m(rows).pow(3); });
-  same(LayerNorm(LayerNormOptions({4})), fsdp::Holder<LayerNormImpl>(LayerNormOptions({4})),
-       [&](auto& m) { return m(rows).pow(3); });
-  same(LSTM(4, 6), fsdp::Holder<LSTMImpl>(4, 6),
-       [&](auto& m) { return first(m->forward(sequence)); });
-  same(LSTM(4, 6), fsdp::Holder<LSTMImpl>(4, 6), [&](auto& m) {
-    return first(m(sequence, std::make_tuple(torch::ones({1, 2, 6}), torch::zeros({1, 2, 6}))));
-  });
-  same(GRU(4, 6), fsdp::Holder<GRUImpl>(4, 6),
-       [&](auto& m) { return first(m->forward(sequence, {})); });
-  same(LSTM(4, 6), fsdp::Holder<LSTMImpl>(4, 6), [&](auto& m) {
-    auto packed = utils::rnn::pack_padded_sequence(sequence, torch::tensor({7, 3}));
-    return std::get<0>(m->forward_with_packed_input(packed)).data().clone();
-  });
-  same(MultiheadAttention(4, 2), fsdp::Holder<MultiheadAttentionImpl>(4, 2),
-       [&](auto& m) { return first(m->forward(sequence, sequence, sequence, {}, false)); });
-  const TransformerEncoderOptions encoder(TransformerEncoderLayerOptions(4, 2).dropout(0), 2);
-  same(TransformerEncoder(encoder), fsdp::Holder<TransformerEncoderImpl>(encoder),
-       [&](auto& m) { return m->forward(sequence); });
-  same(TransformerEncoder(encoder), fsdp::Holder<TransformerEncoderImpl>(encoder), [&](auto& m) {
-    return m(sequence, torch::zeros({7, 7}));
-  });
-  same(Embedding(9, 4), fsdp::Holder<EmbeddingImpl>(9, 4), [&](auto& m) {
-    return m(torch::tensor({1, 8, 1}));
-  });
-  same(Sequential(Linear(4, 4), ReLU(), Linear(4, 2)),
-       fsdp::Holder<SequentialImpl>(Linear(4, 4), ReLU(), Linear(4, 2)),
-       [&](auto& m) { return m->forward(rows); });
-}
-
-TEST_CASE("a plain stock module is refused with its class") {
-  torch::nn::Linear linear(2, 2);
-  CHECK_THROWS_WITH(fsdp::fully_shard(linear, alone()), Catch::Contains("torch::nn::LinearImpl"));
-}
-
-TEST_CASE("names and casts show the user's class") {
-  Block block;
-  CHECK_THAT(block->name(), Catch::EndsWith("BlockImpl"));
-  CHECK_THAT(block->name(), !Catch::Contains("Hooked"));
-  CHECK(fsdp::Holder<torch::nn::LinearImpl>(2, 2)->name() == "torch::nn::LinearImpl");
-  std::ostringstream printed;
-  printed << torch::nn::Sequential(block, fsdp::Holder<torch::nn::LinearImpl>(2, 3));
-  CHECK_THAT(printed.str(),
-             Catch::Contains("BlockImpl") && Catch::Contains("Linear(in_features=2"));
-  const std::shared_ptr<torch::nn::Module> module = block.ptr();
-  CHECK(std::dynamic_pointer_cast<BlockImpl>(module) != nullptr);
-  CHECK(module->as<Block>() == block.get());
-  CHECK(module->as<BlockImpl>() == block.get());
-  const auto made = std::make_shared<fsdp::Module<BlockImpl>>();
-  const Block held(made);
-  CHECK(held.get() == made.get());
-}
-
-TEST_CASE("an unsharded module that can be a unit is cloned as one") {
-  Copyable module(4);
-  {
-    torch::NoGradGuard no_grad;
-    module->weight.fill_(5);
-  }
-  const auto copy = std::dynamic_pointer_cast<fsdp::Module<CopyableImpl>>(module->clone());
-  REQUIRE(copy);
-  CHECK(copy->weight.equal(module->weight));
-  CHECK_FALSE(copy->weight.is_same(module->weight));
-  CHECK(copy->parameters()[0].is_same(copy->weight));
-  fsdp::fully_shard(copy, alone());
-  CHECK(copy->forward(kX).equal(kX * 5));
-  CHECK_FALSE(sharded(module->weight));
-  fsdp::Holder<torch::nn::LinearImpl> linear(3, 2);
-  const auto twin = linear->clone();
-  CHECK(dynamic_cast<fsdp::HookPoint*>(twin.get()) != nullptr);
-  CHECK(twin->as<torch::nn::Linear>()
-            ->forward(torch::ones({1, 3}))
-            .equal(linear(torch::ones({1, 3}))));
-  const torch::nn::Sequential inside(linear);
-  CHECK(std::dynamic_pointer_cast<torch::nn::SequentialImpl>(inside->clone())
-            ->forward(torch::ones({1, 3}))
-            .equal(linear(torch::ones({1, 3}))));
-}
-
-TEST_CASE(
-    "clone, to, save and load of a sharded module are refused with the call to make instead") {
-  Copyable module(4);
-  module->to(torch::kDouble);
-  CHECK(module->weight.scalar_type() == torch::kDouble);
-  torch::nn::Sequential around(module);
-  fsdp::fully_shard(module, alone());
-  CHECK_THROWS_WITH(module->clone(), Catch::Contains("clone()") && Catch::Contains("CopyableImpl"));
-  CHECK_THROWS_WITH(module->to(torch::kFloat), Catch::Contains("to()"));
-  CHECK_THROWS_WITH(module->to(torch::Device(torch::kCPU)), Catch::Contains("to()"));
-  CHECK_THROWS_WITH(around->to(torch::kFloat), Catch::Contains("to()"));
-  std::stringstream stream;
-  CHECK_THROWS_WITH(torch::save(around, stream), Catch::Contains("save()"));
-  torch::serialize::InputArchive archive;
-  CHECK_THROWS_WITH(module->load(archive), Catch::Contains("load()"));
-}
-
-TEST_CASE("methods of the user's named load, save and to stay reachable") {
-  OwnNames module;
-  module->load("file");
-  CHECK(module->loaded == "file");
-  CHECK(module->save("file", 1));
-  CHECK(module->to(3) == 3);
-  static_cast<torch::nn::Module&>(*module).to(torch::kDouble);
-  CHECK(module->weight.scalar_type() == torch::kDouble);
-  fsdp::fully_shard(module, alone());
-  CHECK_THROWS_WITH(static_cast<torch::nn::Module&>(*module).to(torch::kFloat),
-                    Catch::Contains("to()"));
-  CHECK(module(kX.to(torch::kDouble)).equal(expected()));
 }

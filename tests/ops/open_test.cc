@@ -202,6 +202,18 @@ TEST_CASE("a file that is part of a folder means the folder") {
   CHECK(open_checkpoint(snapshot, "/source/.snapshot_metadata").path == "/source");
 }
 
+TEST_CASE("one rank's file of a set is opened with a word about the others") {
+  MemoryFileSystem fs;
+  load_sample(fs, "torchsave/fsdp1_mesh_rankfiles_w2");
+  const OpenedCheckpoint one = open_checkpoint(fs, "/source/rank1.pt");
+  CHECK(one.driver->id() == "torch-save");
+  CHECK(one.notes.at(0).severity == "warning");
+  CHECK(has(one.notes.at(0).message,
+            "rank1.pt is one rank's file and is read alone; the checkpoint of all ranks is the "
+            "folder /source"));
+  CHECK(open_checkpoint(fs, "/source").notes.empty());
+}
+
 TEST_CASE("a damaged checkpoint is still recognised: without .metadata it is corrupt") {
   MemoryFileSystem fs;
   load_sample(fs, "dcp/fsdp2_w2");

@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, 5> kSuffixes = {".pt", ".pth", ".bin", ".
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_separator(char c) { return c == '_' || c == '-' || c == '.'; }
+bool is_separator(char c) { return c == '_' || c == '-' || c == '.' || c == '='; }
 
 /// `word`, perhaps a separator, digits: where they stand in a text.
 struct Numbered {
@@ -25,7 +25,10 @@ struct Numbered {
   std::size_t end = 0;
   std::int64_t number = 0;
 };
-std::optional<Numbered> find_numbered(std::string_view text, std::string_view word) {
+std::optional<Numbered> find_numbered(std::string_view written, std::string_view word) {
+  std::string text(written);  // "RANK0.pt" too
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   for (std::size_t at = text.rfind(word); at != text.npos;
        at = at == 0 ? text.npos : text.rfind(word, at - 1)) {
     if (at > 0 && is_letter(text[at - 1])) continue;
