@@ -21,7 +21,7 @@ endforeach()
 
 # One seed, so that the gate says the same of the same code; ./dev soak explores. libFuzzer's own exit code for a finding
 # is 77, which would read as skipped.
-set(TESSERA_FUZZ_SECONDS 30 CACHE STRING "Seconds of fuzzing per target in the smoke test")
+set(TESSERA_FUZZ_SECONDS 60 CACHE STRING "Seconds of fuzzing per target in the smoke test")
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/*_fuzz.cc)
 foreach(source ${fuzz_sources})
   get_filename_component(target ${source} NAME_WE)
