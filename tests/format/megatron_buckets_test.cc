@@ -221,7 +221,7 @@ TEST_CASE("buckets that cannot be decoded go to as many ranks only and say what 
   CHECK_THAT(reason(manifest), Catch::Contains("2 model-parallel groups"));
   CHECK_THAT(
       write_failure(megatron_dist_driver(), manifest, "tp=1"),
-      Catch::Contains("2 model-parallel groups, for 1") && Catch::Contains("param_index_map"));
+      Catch::Contains("2 model-parallel groups, for tp=1") && Catch::Contains("param_index_map"));
   CHECK_THAT(write_failure(megatron_torch_driver(), manifest, "tp=2"),
              Catch::Contains("param_index_map"));
   TargetRequest same;

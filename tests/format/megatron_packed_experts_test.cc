@@ -41,6 +41,15 @@ TEST_CASE("packed experts of real rank files are put together as Megatron gather
   }
 }
 
+TEST_CASE("copies that CRCs cannot compare are told of") {
+  // The distributed optimizer makes all parameters of a rank views of one buffer.
+  const Manifest manifest =
+      testing::read_all(megatron_torch_driver(), rank_case("grouped_tp2_ep2").place());
+  const auto note = std::ranges::find(manifest.notes, "CK098", &Note::code);
+  REQUIRE(note != manifest.notes.end());
+  CHECK(note->message.find("verify --deep") != std::string::npos);
+}
+
 TEST_CASE("packed experts go to other sizes of both kinds and come back the same") {
   for (const std::string& name : kCases) {
     CAPTURE(name);
@@ -120,6 +129,13 @@ TEST_CASE("the shape of packed experts follows from the router and the second ma
       {{first, {8, 24}}, {second, {12, 8}}, {router, {5, 8}}}};
   for (const auto& known : wrong)
     CHECK(test::code_of([&] { packed_view(first, shapes(known), {}, 2); }) == Code::kCorrupt);
+  // Two that fits as well: who says it decides nothing where the other contradicts.
+  const megatron_torch::Args two(testing::argument_namespace({{"num_experts", Value::integer(2)}}));
+  CHECK(packed_view(first, shapes({{first, {8, 24}}, {second, {12, 8}}}), two, 2) ==
+        Shape{1, 8, 2, 12});
+  std::string message;
+  CHECK(test::code_of([&] { packed_view(first, gated, two, 2); }, &message) == Code::kCorrupt);
+  CHECK_THAT(message, Catch::Contains("4 rows, but args say 2 experts"));
 }
 
 TEST_CASE("a rank with other packed experts than its peers is named") {

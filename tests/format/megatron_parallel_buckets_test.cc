@@ -59,6 +59,8 @@ TEST_CASE("state gathered by data-parallel group is refused for other sizes by n
     CHECK_THAT(message, Catch::Contains("dp_group_idx_0.param_state") &&
                             Catch::Contains("dp_zero_gather_scatter"));
   }
+  // As many ranks, but others: their buffers hold other parameters.
+  CHECK(refusal(megatron_dist_driver(), "tp=4").first == Code::kUnsupported);
   CHECK_NOTHROW(
       megatron_dist_driver().output_plan(manifest, testing::mesh_request("tp=2,pp=2,dp=2")));
 }

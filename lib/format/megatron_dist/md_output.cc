@@ -17,6 +17,7 @@
 #include "lib/format/megatron_dist/md_config.h"
 #include "lib/format/megatron_dist/md_parts.h"
 #include "lib/format/megatron_torch/model_names.h"
+#include "lib/format/megatron_torch/mt_args.h"
 #include "lib/format/megatron_torch/tp_rule.h"
 #include "lib/format/torch_dcp/dcp_output.h"
 #include "lib/format/torch_files/archive_plan.h"
@@ -113,22 +114,28 @@ class Writer {
   }
 
  private:
-  /// Buckets are parts of model-parallel ranks: right for as many of them only.
+  /// Buckets are parts of model-parallel ranks: right for the same sizes only, which args say; four
+  /// ranks of tp=4 are not those of tp=2, pp=2.
   void check_buckets() const {
-    std::int64_t ranks = 1;
+    std::int64_t tp = 1, pp = 1;
     if (request_.mesh)
-      for (const MeshDim& dim : request_.mesh->dims())
-        if (dim.name == "tp" || dim.name == "pp") ranks *= dim.size;
-    check_gathered(source_, ranks);
+      for (const MeshDim& dim : request_.mesh->dims()) {
+        if (dim.name == "tp") tp = dim.size;
+        if (dim.name == "pp") pp = dim.size;
+      }
+    const auto entry = std::ranges::find(source_.state.entries, "args", &StateEntry::name);
+    const megatron_torch::Args args(entry == source_.state.entries.end() ? Value() : entry->value);
+    const bool same_sizes = args.integer("tensor_model_parallel_size").value_or(tp) == tp &&
+                            args.integer("pipeline_model_parallel_size").value_or(pp) == pp;
+    check_gathered(source_, same_sizes ? tp * pp : 0);
     const std::size_t groups = bucket_groups(source_).size();
     if (groups == 0) return;
-    if (ranks == static_cast<std::int64_t>(groups)) return;
+    if (same_sizes && tp * pp == static_cast<std::int64_t>(groups)) return;
     fail(
         Code::kUnsupported,
-        fmt::format("optimizer buckets of {} model-parallel groups, for {} tensor- and "
-                    "pipeline-parallel ranks: which parameter lies where in them (the model's "
-                    "param_index_map) is not stored",
-                    groups, ranks),
+        fmt::format("optimizer buckets of {} model-parallel groups, for tp={}, pp={}: which "
+                    "parameter lies where in them (the model's param_index_map) is not stored",
+                    groups, tp, pp),
         "save it with Megatron's --dist-ckpt-optim-fully-reshardable, or leave them out: --exclude "
         "'optimizer.distributed.*'");
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ namespace tessera::megatron_torch {
 ///   CK094  the optimizer's ids could not be matched with parameters       (warning)
 ///   CK095  the distributed optimizer's buffers could not be matched       (warning)
 ///   CK097  a tensor is taken as plain rows, as asked                      (info)
+///   CK098  CRCs do not tell whether replicas differ                       (info)
 namespace codes {
 inline constexpr std::string_view kMissingRank = "CK010";
 inline constexpr std::string_view kDifferentValues = "CK017";
@@ -32,6 +34,7 @@ inline constexpr std::string_view kDifferentRanks = "CK093";
 inline constexpr std::string_view kUnmatchedIds = "CK094";
 inline constexpr std::string_view kUnmatchedBuckets = "CK095";
 inline constexpr std::string_view kAssumedPlain = "CK097";
+inline constexpr std::string_view kUncomparedReplicas = "CK098";
 }  // namespace codes
 
 struct RankFile {
@@ -57,6 +60,7 @@ struct Ranks {
   bool gated = false;                           // first MLP matrices are pairs [gate; up]
   bool assume_plain = false;                    // ReadOptions::assume_plain
   std::map<std::string, bool> plain_rows = {};  // FQNs without a rule: cut in rows, or whole
+  std::set<std::string> uncompared = {};        // FQNs of replicas of which CRCs tell nothing
 
   /// Ranks numbered as folders are sorted: stages, then expert ranks, then tensor-parallel ones.
   std::int64_t number(const GridRank& rank) const {

@@ -59,6 +59,7 @@ class Reader {
     model.run();
     merge_optimizer(ranks_, model.local(), model.names());
     add_rest();
+    tell_uncompared();
     Manifest& manifest = builder_.manifest();
     manifest.world_size = ranks_.grid.size();
     manifest.world_size_source = fmt::format("{} folders of ranks", ranks_.grid.size());
@@ -105,6 +106,18 @@ class Reader {
       findings_.error(codes::kMissingRank, fmt::format("{}: {}", whose, *odd), rank.folder);
     else
       findings_.error(codes::kMissingRank, fmt::format("the file is missing: {}", whose), path);
+  }
+
+  /// Parameters that are views of one buffer have no CRC of their own.
+  void tell_uncompared() {
+    if (ranks_.uncompared.empty()) return;
+    const std::size_t count = ranks_.uncompared.size();
+    findings_.note(codes::kUncomparedReplicas, "info",
+                   fmt::format("{} tensor{} that several ranks hold alike lie{} in buffers with "
+                               "others: whether the copies are equal is proved by verify --deep "
+                               "alone, and the first rank's is taken",
+                               count, count == 1 ? "" : "s", count == 1 ? "s" : ""),
+                   "", *ranks_.uncompared.begin());
   }
 
   /// The model file of a rank's folder, which may be no file.

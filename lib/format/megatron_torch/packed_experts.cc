@@ -19,14 +19,18 @@ std::string owner_of(const std::string& name) {
   return name.substr(0, name.size() - kFirst.size());
 }
 
-/// Experts of the layer, of all ranks.
+/// Experts of the layer, of all ranks: by the router's rows, by args, or by both, which must agree.
 std::optional<std::int64_t> count_of(const std::string& name, const ShapeOf& shape_of,
                                      const Args& args) {
-  const auto router = shape_of(owner_of(name) + "router.weight");
-  if (router && router->rank() == 2 && (*router)[0] > 0) return (*router)[0];
+  std::optional<std::int64_t> stated;
   for (const std::string_view key : {"num_experts", "num_moe_experts"})
-    if (const auto stated = args.integer(key); stated && *stated > 0) return stated;
-  return std::nullopt;
+    if (const auto said = args.integer(key); !stated && said && *said > 0) stated = said;
+  const auto router = shape_of(owner_of(name) + "router.weight");
+  if (!router || router->rank() != 2 || (*router)[0] == 0) return stated;
+  if (stated && *stated != (*router)[0])
+    fail(Code::kCorrupt, fmt::format("the router's weight has {} rows, but args say {} experts",
+                                     (*router)[0], *stated));
+  return (*router)[0];
 }
 
 [[noreturn]] void fail_shape(const Shape& stored, std::int64_t experts) {

@@ -147,8 +147,10 @@ void TensorMerge::check_replicas(const std::string& name, const std::vector<TpPa
   for (std::size_t t = 0; t < tp; ++t) {
     const Part* first = part_of(replicas, across_tp ? 0 : t);
     for (const TpParts& parts : replicas) {
-      if (!first || !parts[t]) continue;
-      if (same(*first, *parts[t]).value_or(true)) continue;
+      if (!first || !parts[t] || first == &*parts[t]) continue;
+      const std::optional<bool> known = same(*first, *parts[t]);
+      if (!known) ranks_.uncompared.insert(name);
+      if (known.value_or(true)) continue;
       const std::vector<StoredFile>& files = ranks_.builder.manifest().files;
       ranks_.findings.error(codes::kDifferentReplicas,
                             fmt::format("its copy differs from the one in {}, though every rank "
