@@ -123,8 +123,8 @@ class Writer {
         if (dim.name == "tp") tp = dim.size;
         if (dim.name == "pp") pp = dim.size;
       }
-    const auto entry = std::ranges::find(source_.state.entries, "args", &StateEntry::name);
-    const megatron_torch::Args args(entry == source_.state.entries.end() ? Value() : entry->value);
+    const StateEntry* stated = source_.state.find("args");
+    const megatron_torch::Args args(stated != nullptr ? stated->value : Value());
     const bool same_sizes = args.integer("tensor_model_parallel_size").value_or(tp) == tp &&
                             args.integer("pipeline_model_parallel_size").value_or(pp) == pp;
     check_gathered(source_, same_sizes ? tp * pp : 0);
