@@ -12,7 +12,8 @@ namespace tessera::tools {
 namespace {
 
 constexpr std::size_t kMostLines = 40;
-constexpr int kBytesBarWidth = 28;
+/// What the other columns of the byte table leave of the line.
+int bytes_bar_width(const Screen& screen) { return std::clamp(screen.width - 52, 4, 28); }
 
 std::string joined(const std::vector<std::string>& parts, std::string_view separator) {
   return fmt::format("{}", fmt::join(parts, separator));
@@ -91,13 +92,13 @@ std::string byte_table(std::string_view title, const std::vector<ByteRow>& all, 
     total += static_cast<double>(row.bytes);
     largest = std::max(largest, static_cast<double>(row.bytes));
   }
+  const int bar_width = bytes_bar_width(screen);
   Table table({{"", false, 1}, {}, {"", true}, {"", true}, {"", true}});
   for (const ByteRow& row : rows) {
     const auto bytes = static_cast<double>(row.bytes);
     table.add(
         {printable(row.key),
-         Cell(pad_right(bar(largest > 0 ? bytes / largest : 0, kBytesBarWidth), kBytesBarWidth),
-              Tint::kCyan),
+         Cell(pad_right(bar(largest > 0 ? bytes / largest : 0, bar_width), bar_width), Tint::kCyan),
          percent_text(total > 0 ? bytes / total : 0), format_bytes(row.bytes),
          counted(row.tensors, "tensor")});
   }

@@ -90,6 +90,14 @@ TEST_CASE("a summary shows bytes by kind as bars, largest full") {
   CHECK(text.find("param    ██████████████                33.3 %") != std::string::npos);
 }
 
+TEST_CASE("the bars of a summary give way where the line is short") {
+  SummaryReport r;
+  r.by_kind = {{"distributed optimizer's shards", 20'000, 200'000, std::uint64_t{3} << 40},
+               {"param", 1, 1, 100}};
+  for (const int width : {60, 70, 100})
+    CHECK(longest_line(render_summary(r, false, {width, false})) <= width);
+}
+
 TEST_CASE("hostile names drive no terminal in any listing") {
   LsReport ls;
   ls.path = kHostileName;

@@ -6,29 +6,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <unordered_map>
-#include <vector>
 
-#include "lib/format/findings.h"
+#include "lib/format/shard_index.h"
 
 namespace tessera::st {
-
-/// model.safetensors.index.json, as far as we use it.
-struct ShardIndex {
-  std::string file;
-  std::vector<std::pair<std::string, std::uint32_t>>
-      weight_map;                   // tensor -> index in `shards`, in file order
-  std::vector<std::string> shards;  // sorted, unique, safe relative paths
-  std::optional<std::int64_t> total_size;
-};
-
-struct ShardSet {
-  std::vector<std::string> files;  // those that are there
-  std::optional<ShardIndex> index;
-};
-
-/// Throws kCorrupt for JSON that is no index, an empty map, or a shard name that leaves the folder.
-ShardIndex read_index(const Directory& directory, const std::string& file);
 
 /// Missing shards are findings. Throws kNotFound when the folder holds none, kUnsupported for
 /// several indexes.

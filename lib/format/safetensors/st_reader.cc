@@ -131,58 +131,21 @@ class ManifestBuilder {
                        [&](const Piece& p) { return has_offsets(name, p); });
   }
 
-  /// What the index says against what the shards hold.
   void apply_index() {
-    const ShardIndex& index = *set_.index;
-    std::set<std::string> listed;
-    for (const auto& [name, shard] : index.weight_map) {
-      listed.insert(name);
-      const auto file = std::lower_bound(set_.files.begin(), set_.files.end(), index.shards[shard]);
-      const bool missing = file == set_.files.end() || *file != index.shards[shard];
-      const auto number = static_cast<std::uint32_t>(file - set_.files.begin());
-      if (missing || files_[number].size_bytes == 0) {
-        findings_.error(kLost, missing ? "lost: its shard is missing" : "lost: its shard is empty",
-                        index.shards[shard], name);
-        continue;
-      }
-      const auto found = index_.find(name);
-      const auto holds = [&](const Piece& p) { return p.file == number; };
-      if (found == index_.end() ||
-          std::none_of(pieces_[found->second].begin(), pieces_[found->second].end(), holds)) {
-        findings_.error(
-            kMissingKey,
-            fmt::format("{} places it in this shard, which does not hold it", index.file),
-            index.shards[shard], name);
-        continue;
-      }
-      keep_only(name, pieces_[found->second], number);
+    std::vector<HeldName> held(names_.size());
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      held[i] = {names_[i], {}, is_sharded(names_[i], pieces_[i])};
+      for (const Piece& piece : pieces_[i]) held[i].files.push_back(piece.file);
     }
-    for (std::size_t i = 0; i < names_.size(); ++i)
-      if (!listed.contains(names_[i]))
-        findings_.note(kUnlistedKey, "warning", fmt::format("{} does not list it", index.file),
-                       set_.files[pieces_[i].front().file], names_[i]);
-    check_total_size(index);
-  }
-  void keep_only(const std::string& name, std::vector<Piece>& pieces, std::uint32_t file) {
-    if (pieces.size() == 1 || is_sharded(name, pieces)) return;
-    for (const Piece& piece : pieces)
-      if (piece.file != file)
-        findings_.note(
-            kStaleCopy, "warning",
-            fmt::format("ignored: {} takes it from {}", set_.index->file, set_.files[file]),
-            set_.files[piece.file], name);
-    std::erase_if(pieces, [&](const Piece& p) { return p.file != file; });
-  }
-  void check_total_size(const ShardIndex& index) {
+    const auto lost = [&](std::uint32_t file) { return files_[file].size_bytes == 0; };
+    const auto takes = compare_with_index(set_, held, lost, findings_);
+    for (std::size_t i = 0; i < takes.size(); ++i)
+      if (takes[i]) std::erase_if(pieces_[i], [&](const Piece& p) { return p.file != *takes[i]; });
     std::uint64_t total = 0;
     for (const ShardFile& file : files_)
       for (const SafetensorsTensor& tensor : file.header.tensors)
         total += tensor.end - tensor.begin;
-    if (index.total_size && static_cast<std::uint64_t>(*index.total_size) != total)
-      findings_.note(
-          kTotalSize, "info",
-          fmt::format("total_size is {}; the shards hold {} bytes", *index.total_size, total),
-          index.file);
+    compare_total_size(*set_.index, total, findings_);
   }
 
   const SafetensorsTensor& entry(const Piece& piece) const {

@@ -4,13 +4,17 @@
 
 #include "lib/format/torch_save/ts_files.h"
 #include "lib/format/torch_save/ts_parts.h"
+#include "lib/format/torch_save/ts_shards.h"
 
 namespace tessera {
 namespace {
 
 using Answer = ProbeResult::Answer;
 
-ProbeResult probe_folder(const Directory& directory) {
+ProbeResult probe_folder(const Place& place) {
+  const Directory& directory = *place.directory;
+  if (const auto sign = torch_save::sign_of_shards(place))
+    return {Answer::kYes, "has " + *sign + ", shards of torch.save's"};
   std::string names;
   for (const torch_save::PartFile& part : torch_save::find_parts(directory)) {
     if (!looks_like_torch_archive(ByteWindow::whole(*directory.open(part.file)))) return {};
@@ -28,7 +32,9 @@ class TorchSaveDriver : public FormatDriver {
   }
 
   ProbeResult probe(const Place& place) const override {
-    if (place.file.empty()) return probe_folder(*place.directory);
+    if (place.file.empty()) return probe_folder(place);
+    if (torch_save::sign_of_shards(place))
+      return {Answer::kYes, "is the index of shards of torch.save's"};
     const auto file = place.directory->open(place.file);
     if (looks_like_torch_archive(ByteWindow::whole(*file)))
       return {Answer::kYes, "starts like a file of torch.save"};

@@ -4,17 +4,19 @@
 #include "lib/format/torch_files/archive_manifest.h"
 #include "lib/format/torch_save/ts_files.h"
 #include "lib/format/torch_save/ts_parts.h"
+#include "lib/format/torch_save/ts_shards.h"
 
 namespace tessera::torch_save {
 
 Manifest read_manifest(const Place& place, const ReadOptions& options) {
+  if (sign_of_shards(place)) return read_shards(place, options);
   std::vector<PartFile> parts = {{place.file, ""}};
   if (place.file.empty()) parts = find_parts(*place.directory);
   if (parts.empty())
     if (const std::string only = only_file(*place.directory); !only.empty()) parts = {{only, ""}};
   if (parts.empty())
     fail(Code::kUnsupported,
-         "torch-save is one file, or model.pt with optim.pt; this folder is neither",
+         "torch-save is one file, model.pt with optim.pt, or numbered shards; this folder is none",
          "name the file");
   ArchiveManifestBuilder builder(*place.directory, options);
   std::string dialect;

@@ -1,0 +1,103 @@
+#pragma once
+// Hugging Face's shards, whatever is inside them: an index (`model.safetensors.index.json`,
+// `pytorch_model.bin.index.json`) that names a file for each tensor, or files numbered
+// `model-00002-of-00005`. (safetensors, torch-save.)
+#include <tessera/storage/file_system.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lib/format/findings.h"
+
+namespace tessera {
+
+/// How one kind of shard, and its index, are named.
+struct ShardNaming {
+  std::string_view suffix;        // ".safetensors", ".bin"
+  std::string_view index_suffix;  // ".safetensors.index.json", ".bin.index.json"
+};
+
+namespace shards {
+// Findings; the numbers below CK030 are shared with the other formats.
+inline constexpr std::string_view kMissingFile = "CK010";  // a shard is absent
+inline constexpr std::string_view kStaleFile =
+    "CK018";  // a file or folder that the index does not name (warning)
+inline constexpr std::string_view kLost = "CK024";  // what a missing or empty file took along
+inline constexpr std::string_view kMissingKey =
+    "CK030";  // the index names a tensor that its shard lacks
+inline constexpr std::string_view kUnlistedKey =
+    "CK031";  // a shard holds a tensor that the index lacks (warning)
+inline constexpr std::string_view kTotalSize = "CK032";  // the index' total_size differs (info)
+inline constexpr std::string_view kStaleCopy =
+    "CK033";  // a copy in another shard than the index names (warning)
+inline constexpr std::string_view kNoIndex =
+    "CK036";  // shards numbered as a set, but no index lists them
+}  // namespace shards
+
+/// An index, as far as we use it.
+struct ShardIndex {
+  std::string file;
+  std::vector<std::pair<std::string, std::uint32_t>>
+      weight_map;                   // tensor -> index in `shards`, in file order
+  std::vector<std::string> shards;  // sorted, unique, safe relative paths
+  std::optional<std::int64_t> total_size;
+};
+
+struct ShardSet {
+  std::vector<std::string> files;  // those that are there, sorted
+  std::optional<ShardIndex> index;
+};
+
+/// Throws kCorrupt for JSON that is no index, an empty map, or a shard name that leaves the folder.
+ShardIndex read_shard_index(const Directory& directory, const std::string& file);
+
+/// The folder's one index; "" without one. Throws kUnsupported for several.
+std::string only_shard_index(const Directory& directory, const ShardNaming& naming);
+
+/// The shards that the index names. Missing ones are findings (CK010), numbered or otherwise
+/// like-named files that it does not name warnings (CK018).
+ShardSet shards_of_index(const Directory& directory, const ShardNaming& naming, ShardIndex index,
+                         Findings& findings);
+
+/// "model-00002-of-00005.safetensors" -> {"model-*-of-00005", 2, 5}
+struct NumberedName {
+  std::string family;
+  std::int64_t number = 0;
+  std::int64_t total = 0;
+};
+std::optional<NumberedName> numbered_shard(std::string_view name, const ShardNaming& naming);
+
+/// A regular file of that suffix that is not hidden.
+bool is_shard_file(const FileInfo& info, const ShardNaming& naming);
+/// A link or the like that stands in the place of a numbered shard.
+bool is_unusable_shard(const FileInfo& info, const ShardNaming& naming);
+
+/// Without an index, a family of numbered files tells how many it should have: CK010 where some are
+/// missing, CK036 where all are here and a loader would need an index (`index_expected`).
+void check_numbered_shards(const std::vector<std::string>& files, const ShardNaming& naming,
+                           bool index_expected, Findings& findings);
+
+/// A name that the shards hold, and in which of ShardSet::files.
+struct HeldName {
+  std::string name;
+  std::vector<std::uint32_t> files;
+  bool in_pieces = false;  // each file holds another part of it: no copy is stale
+};
+
+/// What the index says against what the shards hold: CK024, CK030, CK031, CK033. Of each held name
+/// the one file that counts; none where all of them do. `set` has an index; `lost(file)`: the file
+/// is there, but nothing of it can be read.
+std::vector<std::optional<std::uint32_t>> compare_with_index(
+    const ShardSet& set, std::span<const HeldName> held,
+    const std::function<bool(std::uint32_t file)>& lost, Findings& findings);
+
+/// CK032 where the index tells another size than that of the tensors in all shards.
+void compare_total_size(const ShardIndex& index, std::uint64_t total_bytes, Findings& findings);
+
+}  // namespace tessera
