@@ -2,6 +2,7 @@
 // the same checksums, the same errors.
 #include <tessera/base/error.h>
 #include <tessera/reshard/executor.h>
+#include <tessera/reshard/fill.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/storage/cache_probe.h>
 
@@ -205,6 +206,36 @@ TEST_CASE("a transfer of cached tensors writes what one of uncached ones does") 
       total += static_cast<std::uint64_t>(spec.size_bytes());
     CHECK(result.proved_bytes == total);
     CHECK(result.bytes_read >= total);
+  }
+}
+
+TEST_CASE("what is only proved needs no place, wherever it lies") {
+  for (const Cached cached : {Cached::kAll, Cached::kNone, Cached::kEveryOtherMiB}) {
+    INFO("cached: " << static_cast<int>(cached));
+    Scene scene;
+    Reads reads;
+    reads.cached = cached;
+    std::vector<MemoryTarget> targets;
+    std::uint64_t total = 0;
+    for (std::size_t t = 0; t < scene.tensors.size(); ++t) {
+      for (const Chunk& chunk : slices(scene.specs[t].shape, 0, 2))
+        targets.push_back({scene.tensors[t], chunk, nullptr, {}});
+      total += static_cast<std::uint64_t>(scene.specs[t].size_bytes());
+    }
+    const OutputPlan output = memory_plan(scene.manifest, targets);
+    const Plan plan(scene.manifest, output);
+    TransferOptions options;
+    options.threads = 2;
+    const ProbedDirectory directory = scene.directory(reads);
+    const auto prove = [&] { return prove_fill(scene.manifest, directory, output, plan, options); };
+    CHECK(prove().proved_bytes == total);
+
+    const Source& source = scene.manifest.chunks.source(scene.manifest.tensors[0].first_chunk);
+    const std::string path = "/s/" + scene.manifest.files[source.file].path;
+    Bytes bytes = scene.fs.read_file(path);
+    bytes[source.offset + source.length / 2] ^= std::byte{4};
+    scene.fs.write_file(path, bytes);
+    CHECK_THROWS_WITH(prove(), Catch::Contains("t0"));
   }
 }
 
