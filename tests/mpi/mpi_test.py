@@ -109,6 +109,32 @@ def same_as_one_process(work, source):
         shutil.rmtree(alone)
 
 
+def progress_of_all(work, source):
+    """One process speaks, of the bytes of all; --dry-run tells the same as alone and writes nothing."""
+    flags = ["--to", "torch-dcp", "--world-size", "3"]
+    target = work / "told"
+    alone = run([BIN / "ckpt-convert", source, target, *flags, "--dry-run", "--format", "json"])
+    expect(alone.returncode == 0, "a dry run alone", alone)
+    plan = json.loads(alone.stdout)
+    for ranks in (2, 4):
+        dry = run([BIN / "ckpt-convert", source, target, *flags, "--dry-run", "--format", "json"], ranks=ranks)
+        expect(dry.returncode == 0 and not target.exists(), f"a dry run by {ranks}", dry)
+        theirs = json.loads(dry.stdout)
+        for field in ("bytes", "source_bytes", "seal_bytes", "files", "tensors"):
+            expect(theirs[field] == plan[field], f"a dry run by {ranks}: {field}", dry)
+        done = run([BIN / "ckpt-convert", source, target, *flags, "--progress", "json"], ranks=ranks)
+        expect(done.returncode == 0, f"progress of {ranks}", done)
+        told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+        expect(told and all(t["schema"] == "tessera.progress/1" for t in told), f"progress of {ranks}", done)
+        bytes_done = [t["done_bytes"] for t in told]
+        expect(bytes_done == sorted(bytes_done) and max(t["total_bytes"] for t in told) == plan["bytes"], f"progress of {ranks} never goes back", done)
+        expect(bytes_done.count(plan["bytes"]) >= 1 and bytes_done[-1] == plan["bytes"], f"progress of {ranks} ends with the bytes of all", done)
+        expect(told[-1]["done_bytes"] == sum(f.stat().st_size for f in target.iterdir() if f.name != "tessera.manifest.json"), "the bytes that are there", done)
+        expect(sum(t["seconds"] == told[-1]["seconds"] for t in told) == 1, f"one of {ranks} speaks", done)
+        shutil.rmtree(target)
+    print(f"progress of 2 and 4: one process tells of all {plan['bytes']} bytes; --dry-run as alone")
+
+
 def refused(done, exit_code, target, what, word):
     expect(done.returncode == exit_code, f"{what}: exit {exit_code}", done)
     expect(not target.exists(), f"{what}: nothing is published", done)
@@ -145,6 +171,8 @@ def errors_on_one_rank(work, source):
     expect(not stages(work), "no stage is left")
     done = run([BIN / "ckpt-reshard", damaged, target, "--world-size", "3", "--resume"], ranks=2)
     refused(done, 5, target, "--resume by several", "is for one process")
+    done = run([BIN / "ckpt-convert", source, target, "--to", "torch-dcp", "--mem-limit", "1024TiB"], ranks=2)
+    refused(done, 6, target, "more memory than there is", "--mem-limit")
     print("errors on one rank: source absent, source damaged, no room, --resume: told once, nothing published")
 
 
@@ -224,6 +252,7 @@ def main():
         source = work / "source.safetensors"
         write_safetensors(source, 12)
         same_as_one_process(work, source)
+        progress_of_all(work, source)
         errors_on_one_rank(work, source)
         full_disk(work, source)
         killed_process(work)

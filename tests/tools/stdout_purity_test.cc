@@ -4,6 +4,7 @@
 #include <tessera/base/text.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "tests/support/cli_oracle.h"
 #include "tests/support/json_schema.h"
@@ -130,6 +131,38 @@ TEST_CASE("reshard and convert print what they wrote, or would write") {
   const Value done =
       parsed(reshard({path, t / "again", "--world-size", "3", "--format", "json"}).out);
   CHECK(plan.find("bytes")->as_int() == done.find("bytes")->as_int());
+}
+
+TEST_CASE("what cannot fit is refused with exit 6 before work, by a dry run too") {
+  const TemporaryFolder t;
+  const std::string path = case_path("dcp/fsdp2_w4");
+  const std::vector<std::string> words = {path, t / "out", "--world-size", "3", "--format", "json"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return reshard(more);
+  };
+  const Value plan = parsed(with({"--dry-run"}).out);
+  CHECK(plan.find("free_bytes")->as_int() > 0);
+  CHECK(plan.find("peak_memory_bound")->as_int() ==
+        plan.find("metadata_bytes")->as_int() + plan.find("staged_bytes_bound")->as_int());
+  CHECK(plan.find("peak_memory_bound")->as_int() > 0);
+  for (const bool dry : {true, false}) {
+    const CommandResult refused =
+        dry ? with({"--mem-limit", "1024TiB", "--dry-run"}) : with({"--mem-limit", "1024TiB"});
+    INFO(refused.err);
+    CHECK(refused.exit == 6);
+    CHECK(refused.err.find("lower --mem-limit") != std::string::npos);
+    CHECK(refused.out.empty());
+    CHECK(t.names().empty());
+  }
+  // Room for what is written, to the byte.
+  const Value done = parsed(with({}).out);
+  std::int64_t written = 0;
+  for (const auto& file : std::filesystem::directory_iterator(t / "out"))
+    if (file.path().filename() != "tessera.manifest.json")
+      written += static_cast<std::int64_t>(file.file_size());
+  CHECK(plan.find("bytes")->as_int() == written);
+  CHECK(done.find("bytes")->as_int() == written);
 }
 
 TEST_CASE("show --npy - writes a NumPy file to stdout and nothing else") {
