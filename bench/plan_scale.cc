@@ -95,7 +95,8 @@ int make(const std::filesystem::path& folder, std::size_t tensors, std::size_t r
   const auto item = [&](std::size_t i) {
     const std::size_t rank = i / tensors, tensor = i % tensors;
     return dcp::WrittenItem{static_cast<std::uint32_t>(tensor), static_cast<std::int64_t>(rank),
-                            tensor * kItemBytes, kItemBytes, &boxes[rank]};
+                            tensor * kItemBytes, kItemBytes,
+                            ChunkView(boxes[rank].origin, boxes[rank].shape.extents())};
   };
   const Bytes metadata = dcp::render_metadata(entries, tensors * ranks, item);
   std::ofstream(folder / ".metadata", std::ios::binary)

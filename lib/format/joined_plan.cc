@@ -44,7 +44,7 @@ OutputPlan join_plans(OutputPlan first, OutputPlan second) {
     if (segment.kind == Segment::Kind::kTensor) segment.payload += chunks;
     first.segments.push_back(segment);
   }
-  first.chunks.insert(first.chunks.end(), second.chunks.begin(), second.chunks.end());
+  first.chunks.append(second.chunks);
   std::ranges::move(second.notes, std::back_inserter(first.notes));
   second.notes.clear();
   first.renderer =

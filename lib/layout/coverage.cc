@@ -12,12 +12,12 @@ namespace tessera {
 namespace {
 
 /// True when the chunk's box lies in the tensor and its range in the box.
-bool in_bounds(const Shape& shape, const Chunk& chunk) {
-  if (chunk.box.rank() != shape.rank()) return false;
+bool in_bounds(const Shape& shape, const ChunkView& chunk) {
+  if (chunk.rank() != shape.rank()) return false;
   std::int64_t numel = 1;
   for (int d = 0; d < shape.rank(); ++d) {
-    const std::int64_t begin = chunk.box.begin(d);
-    const std::int64_t extent = chunk.box.shape[d];
+    const std::int64_t begin = chunk.begin(d);
+    const std::int64_t extent = chunk.extent(d);
     if (begin < 0 || extent < 0 || extent > shape[d] || begin > shape[d] - extent) return false;
     numel *= extent;  // fits: at most shape's own product, or zero
   }
@@ -32,9 +32,10 @@ bool before(const Box& a, const Box& b) {
 /// Groups of equal chunks. A range that is one box counts as that box.
 class Groups {
  public:
-  explicit Groups(std::span<const Chunk> chunks, const std::vector<std::size_t>& usable) {
+  explicit Groups(ChunkSlice chunks, const std::vector<std::size_t>& usable) {
     std::vector<std::vector<ChunkPiece>> pieces(usable.size());
-    for (std::size_t i = 0; i < usable.size(); ++i) pieces[i] = decompose(chunks[usable[i]]);
+    for (std::size_t i = 0; i < usable.size(); ++i)
+      pieces[i] = decompose(chunks[usable[i]].chunk());
     std::vector<std::size_t> order(usable.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
@@ -74,12 +75,18 @@ std::string hole_text(const Box& hole) {
   return fmt::format("region {} is in no chunk", hole.to_string());
 }
 
-bool is_whole_dim(const Shape& shape, const Box& box, int dim) {
-  return box.begin(dim) == 0 && box.shape[dim] == shape[dim];
+bool is_whole_dim(const Shape& shape, const ChunkView& box, int dim) {
+  return box.begin(dim) == 0 && box.extent(dim) == shape[dim];
+}
+
+bool is_whole(const Shape& shape, const ChunkView& chunk) {
+  for (int d = 0; d < shape.rank(); ++d)
+    if (!is_whole_dim(shape, chunk, d)) return false;
+  return chunk.is_whole_box();
 }
 
 /// The dim along which a slice is cut; -1: none, so that it is the whole; -2: several.
-int cut_dim(const Shape& shape, const Box& box) {
+int cut_dim(const Shape& shape, const ChunkView& box) {
   int cut = -1;
   for (int d = 0; d < shape.rank(); ++d) {
     if (is_whole_dim(shape, box, d)) continue;
@@ -91,8 +98,7 @@ int cut_dim(const Shape& shape, const Box& box) {
 
 /// Whole slices along one dim, each once: nearly all checkpoints are cut so, some into millions of
 /// chunks. True proves that they tile the tensor; false leaves it open.
-bool are_slices(const Shape& shape, std::span<const Chunk> chunks,
-                const std::vector<std::size_t>& usable) {
+bool are_slices(const Shape& shape, ChunkSlice chunks, const std::vector<std::size_t>& usable) {
   struct Range {
     std::int64_t begin, end;
     bool operator<(const Range& other) const { return begin < other.begin; }
@@ -101,12 +107,12 @@ bool are_slices(const Shape& shape, std::span<const Chunk> chunks,
   ranges.reserve(usable.size());
   int dim = -1;
   for (const std::size_t i : usable) {
-    const Chunk& chunk = chunks[i];
+    const ChunkView chunk = chunks[i];
     if (!chunk.is_whole_box()) return false;
-    const int cut = cut_dim(shape, chunk.box);
+    const int cut = cut_dim(shape, chunk);
     if (cut < 0 || (dim >= 0 && cut != dim)) return false;
     dim = cut;
-    ranges.push_back({chunk.box.begin(dim), chunk.box.end(dim)});
+    ranges.push_back({chunk.begin(dim), chunk.end(dim)});
   }
   if (!std::ranges::is_sorted(ranges, std::less<>())) std::ranges::sort(ranges, std::less<>());
   std::int64_t reached = 0;
@@ -136,6 +142,12 @@ std::string CoverageReport::to_string() const {
 }
 
 CoverageReport check_coverage(const Shape& shape, std::span<const Chunk> chunks) {
+  PackedChunks packed;
+  for (const Chunk& chunk : chunks) packed.push_back(chunk);
+  return check_coverage(shape, packed);
+}
+
+CoverageReport check_coverage(const Shape& shape, ChunkSlice chunks) {
   CoverageReport report;
   std::vector<std::size_t> usable;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
@@ -147,6 +159,7 @@ CoverageReport check_coverage(const Shape& shape, std::span<const Chunk> chunks)
   }
   report.complete = report.out_of_bounds.empty();
   if (shape.numel() == 0) return report;
+  if (usable.size() == 1 && is_whole(shape, chunks[usable[0]])) return report;
   if (are_slices(shape, chunks, usable)) return report;
   const Groups groups(chunks, usable);
   const Tiling tiling = check_tiling(Box::whole(shape), groups.tiles());

@@ -127,7 +127,7 @@ void Conversion::describe() {
   report_.metadata_bytes = manifest.chunks.memory_bytes() + plan_->memory_bytes() +
                            manifest.tensors.size() * (sizeof(StoredTensor) + 64) +
                            output_.segments.size() * (sizeof(Segment) + 8) +
-                           output_.chunks.size() * (sizeof(Chunk) + 64);
+                           output_.chunks.memory_bytes();
   for (const Bytes& bytes : manifest.inline_bytes) report_.metadata_bytes += bytes.size();
   report_.staged_bytes_bound = staged_bytes_bound(transfer_);
   report_.peak_memory_bound = report_.metadata_bytes + report_.staged_bytes_bound;

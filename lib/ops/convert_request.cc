@@ -244,8 +244,7 @@ std::string plan_hash(const std::string& request, const Manifest& source,
     hash.add(code(segment.kind)).add(segment.offset).add(segment.length);
     if (segment.kind != Segment::Kind::kTensor) continue;
     hash.add(source.tensors[segment.tensor].name);
-    const Chunk& chunk = output.chunks[segment.payload];
-    hash.add(chunk.to_string());
+    hash.add(output.chunks[segment.payload].to_string());
   }
   return request + hash.finish();
 }

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/large_array.h>
 #include <tessera/reshard/plan.h>
 
 #include <algorithm>
@@ -12,14 +13,14 @@ namespace tessera {
 
 namespace {
 
-bool lies_inside(const Shape& shape, const Chunk& chunk) {
-  if (chunk.box.rank() != shape.rank() || chunk.flat_begin < 0) return false;
+bool lies_inside(const Shape& shape, const ChunkView& chunk) {
+  if (chunk.rank() != shape.rank() || chunk.flat_begin < 0) return false;
   for (int d = 0; d < shape.rank(); ++d)
-    if (chunk.box.begin(d) < 0 || chunk.box.end(d) > shape[d]) return false;
-  return chunk.flat_end <= chunk.box.numel();
+    if (chunk.begin(d) < 0 || chunk.end(d) > shape[d]) return false;
+  return chunk.flat_end <= chunk.box_numel();
 }
 
-void check_inside(const Manifest& source, const Segment& segment, const Chunk& chunk) {
+void check_inside(const Manifest& source, const Segment& segment, const ChunkView& chunk) {
   const StoredTensor& tensor = source.tensors[segment.tensor];
   if (lies_inside(tensor.spec.shape, chunk)) return;
   in_tensor(tensor.name, [&] {
@@ -50,7 +51,8 @@ void keep_wanted(const Manifest& source, const OutputPlan& output, std::uint32_t
   for (std::uint64_t s : segments) wanted += output.chunks[output.segments[s].payload].numel();
   if (wanted >= tensor.spec.shape.numel()) return;
   PieceTable targets(std::max(tensor.spec.shape.rank(), 1));
-  for (std::uint64_t s : segments) add_boxes(targets, output.chunks[output.segments[s].payload], 0);
+  for (std::uint64_t s : segments)
+    add_boxes(targets, output.chunks[output.segments[s].payload].chunk(), 0);
   targets.seal();
   std::erase_if(chosen, [&](std::uint32_t c) {
     PieceTable pieces(std::max(tensor.spec.shape.rank(), 1));
@@ -110,6 +112,7 @@ Plan::Plan(const Manifest& source, const OutputPlan& output) : source_(&source),
     at += entry.segment_count;
     entry.segment_count = 0;
   }
+  reserve_large(segments_, at);
   segments_.resize(at);
   for (std::uint64_t s = 0; s < output.segments.size(); ++s) {
     const Segment& segment = output.segments[s];
@@ -180,7 +183,7 @@ std::vector<CopyOp> Plan::ops(std::size_t i) const {
   std::vector<CopyOp> ops;
   for (std::uint64_t segment : segments(i)) {
     PieceTable target(std::max(rank, 1));
-    add_boxes(target, output_->chunks[output_->segments[segment].payload], 0);
+    add_boxes(target, output_->chunks[output_->segments[segment].payload].chunk(), 0);
     for (std::size_t t = 0; t < target.size(); ++t) {
       sources_table.query(target.region(t), [&](std::size_t s, const Region& common) {
         ops.push_back({tensors_[i].tensor, tensor.first_chunk + sources_table.owner(s), segment,

@@ -132,7 +132,7 @@ void append_pieces(OutputPlan& out, const OutputPlan& whole, const Segment& segm
     out.segments.push_back(segment);
     return;
   }
-  const Chunk& chunk = whole.chunks[segment.payload];
+  const Chunk chunk = whole.chunks[segment.payload].chunk();
   const auto numel = static_cast<std::uint64_t>(chunk.numel());
   const std::uint64_t element = segment.length / numel;
   std::uint64_t from = 0;
@@ -142,8 +142,10 @@ void append_pieces(OutputPlan& out, const OutputPlan& whole, const Segment& segm
     piece.offset += from;
     piece.length = to - from;
     piece.payload = out.chunks.size();
-    out.chunks.push_back({chunk.box, chunk.flat_begin + static_cast<std::int64_t>(from / element),
-                          chunk.flat_begin + static_cast<std::int64_t>(to / element)});
+    Chunk part = chunk;
+    part.flat_begin = chunk.flat_begin + static_cast<std::int64_t>(from / element);
+    part.flat_end = chunk.flat_begin + static_cast<std::int64_t>(to / element);
+    out.chunks.push_back(part);
     out.segments.push_back(piece);
     from = to;
   }

@@ -18,12 +18,14 @@ std::uint64_t most_gap_bytes(const Record& record) {
   return std::max<std::uint64_t>(std::uint64_t{64} << 10, record.length / 64);
 }
 
-bool chunk_less(const Chunk& a, const Chunk& b) {
-  if (auto c = a.box.origin <=> b.box.origin; c != 0) return c < 0;
-  auto compare = std::lexicographical_compare_three_way(
-      a.box.shape.extents().begin(), a.box.shape.extents().end(), b.box.shape.extents().begin(),
-      b.box.shape.extents().end());
-  if (compare != 0) return compare < 0;
+std::strong_ordering compare_numbers(std::span<const std::int64_t> a,
+                                     std::span<const std::int64_t> b) {
+  return std::lexicographical_compare_three_way(a.begin(), a.end(), b.begin(), b.end());
+}
+
+bool chunk_less(const ChunkView& a, const ChunkView& b) {
+  if (const auto c = compare_numbers(a.origin, b.origin); c != 0) return c < 0;
+  if (const auto c = compare_numbers(a.extents, b.extents); c != 0) return c < 0;
   if (a.flat_begin != b.flat_begin) return a.flat_begin < b.flat_begin;
   return a.flat_end < b.flat_end;
 }
@@ -33,14 +35,11 @@ bool chunk_less(const Chunk& a, const Chunk& b) {
 std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
   const StoredTensor& tensor = manifest_.tensors[tensor_index];
   return in_tensor(tensor.name, [&] {
-    std::vector<Chunk> chunks;
+    const ChunkSlice chunks = manifest_.chunks_of(tensor);
     std::vector<std::uint32_t> order;
-    chunks.reserve(tensor.chunk_count);
     order.reserve(tensor.chunk_count);
-    for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
-      chunks.push_back(manifest_.chunk(tensor, c));
-      if (chunks.back().numel() > 0) order.push_back(c);
-    }
+    for (std::uint32_t c = 0; c < tensor.chunk_count; ++c)
+      if (chunks[c].numel() > 0) order.push_back(c);
     const auto comes_first = [&](std::uint32_t a, std::uint32_t b) {
       return chunk_less(chunks[a], chunks[b]);
     };
@@ -70,14 +69,12 @@ std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
       i = next;
     }
     std::sort(chosen.begin(), chosen.end());
-    if (chosen.size() == 1 && chunks[chosen[0]] == Chunk::whole_of(Box::whole(tensor.spec.shape))) {
-      return chosen;
-    }
-    std::vector<Chunk> kept;
-    kept.reserve(chosen.size());
-    for (std::uint32_t c : chosen) kept.push_back(std::move(chunks[c]));
-    if (tensor.spec.shape.numel() == 0 && kept.empty()) return chosen;
-    CoverageReport report = check_coverage(tensor.spec.shape, kept);
+    if (tensor.spec.shape.numel() == 0 && chosen.empty()) return chosen;
+    PackedChunks kept;
+    if (chosen.size() != chunks.size())
+      for (const std::uint32_t c : chosen) kept.push_back(chunks[c]);
+    const CoverageReport report =
+        check_coverage(tensor.spec.shape, chosen.size() == chunks.size() ? chunks : kept);
     if (!report.complete) {
       fail(Code::kCorrupt, fmt::format("its stored chunks do not make up {}: {}",
                                        tensor.spec.to_string(), report.to_string()));

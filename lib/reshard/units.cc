@@ -124,7 +124,7 @@ std::shared_ptr<const Geometry> GeometryCache::get(std::uint32_t entry) {
   }
   std::vector<Chunk> targets;
   for (std::uint64_t s : plan_.segments(entry)) {
-    targets.push_back(output_.chunks[output_.segments[s].payload]);
+    targets.push_back(output_.chunks[output_.segments[s].payload].chunk());
   }
   auto made = std::make_shared<const Geometry>(
       make_geometry(source_, plan_.tensor(entry), plan_.sources(entry), targets));

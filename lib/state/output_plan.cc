@@ -22,10 +22,10 @@ bool is_plain_relative(std::string_view path) {
   return true;
 }
 
-bool lies_inside(const Shape& shape, const Box& box) {
-  if (box.rank() != shape.rank()) return false;
+bool lies_inside(const Shape& shape, const ChunkView& chunk) {
+  if (chunk.rank() != shape.rank()) return false;
   for (int d = 0; d < shape.rank(); ++d)
-    if (box.begin(d) < 0 || box.end(d) > shape[d]) return false;
+    if (chunk.begin(d) < 0 || chunk.end(d) > shape[d]) return false;
   return true;
 }
 
@@ -35,11 +35,11 @@ void check_tensor_segment(const OutputPlan& plan, const Segment& segment, const 
   require(segment.payload < plan.chunks.size(), "a segment of chunk {} of {}", segment.payload,
           plan.chunks.size());
   const StoredTensor& tensor = source.tensors[segment.tensor];
-  const Chunk& chunk = plan.chunks[segment.payload];
-  require(lies_inside(tensor.spec.shape, chunk.box), "chunk {} lies outside tensor \"{}\" {}",
+  const ChunkView chunk = plan.chunks[segment.payload];
+  require(lies_inside(tensor.spec.shape, chunk), "chunk {} lies outside tensor \"{}\" {}",
           chunk.to_string(), tensor.name, tensor.spec.to_string());
   require(0 <= chunk.flat_begin && chunk.flat_begin <= chunk.flat_end &&
-              chunk.flat_end <= chunk.box.numel(),
+              chunk.flat_end <= chunk.box_numel(),
           "the range of chunk {} of tensor \"{}\" lies outside its box", chunk.to_string(),
           tensor.name);
   const auto bits_per_element = static_cast<std::uint64_t>(bits(tensor.spec.dtype));

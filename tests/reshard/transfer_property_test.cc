@@ -119,7 +119,7 @@ TEST_CASE("copy operations name every destination element once, with its own sou
       }
       for (std::uint64_t segment : plan.segments(i)) {
         std::vector<std::int64_t> want = elements_of(
-            tensor.spec.shape, scene.output.chunks[scene.output.segments[segment].payload]);
+            tensor.spec.shape, scene.output.chunks[scene.output.segments[segment].payload].chunk());
         std::sort(want.begin(), want.end());
         std::sort(got[segment].begin(), got[segment].end());
         REQUIRE(got[segment] == want);

@@ -85,13 +85,13 @@ TEST_CASE("a plan with any inconsistency is refused") {
   check_refused("unknown tensor", [](OutputPlan& p) { p.segments[1].tensor = 2; });
   check_refused("unknown chunk", [](OutputPlan& p) { p.segments[1].payload = 2; });
   check_refused("chunk outside", [](OutputPlan& p) {
-    p.chunks[0] = Chunk::whole_of({{2, 0}, {3, 3}});
+    p.chunks = {Chunk::whole_of({{2, 0}, {3, 3}}), p.chunks[1].chunk()};
   });
   check_refused("chunk of another rank", [](OutputPlan& p) {
-    p.chunks[0] = Chunk::whole_of({{0}, {9}});
+    p.chunks = {Chunk::whole_of({{0}, {9}}), p.chunks[1].chunk()};
   });
   check_refused("range outside its box", [](OutputPlan& p) {
-    p.chunks[1] = {{{0, 0}, {4, 3}}, 10, 13};
+    p.chunks = {p.chunks[0].chunk(), Chunk{{{0, 0}, {4, 3}}, 10, 13}};
   });
   check_refused("nobody renders", [](OutputPlan& p) { p.renderer = nullptr; });
   check_refused("one name twice", [](OutputPlan& p) { p.files[1].path = "a/one.bin"; });

@@ -47,8 +47,9 @@ std::map<std::string, Bytes> execute_plan(const Manifest& source, const Director
     for (std::size_t s = file.first_segment; s < end; ++s) {
       const Segment& segment = plan.segments[s];
       if (segment.kind != Segment::Kind::kTensor) continue;
-      const Bytes part = cut(whole_tensor(reader, source, segment.tensor),
-                             source.tensors[segment.tensor].spec, plan.chunks[segment.payload]);
+      const Bytes part =
+          cut(whole_tensor(reader, source, segment.tensor), source.tensors[segment.tensor].spec,
+              plan.chunks[segment.payload].chunk());
       TESSERA_CHECK(part.size() == segment.length);
       sums[s] = crc32(0, part);
       if (!part.empty()) std::memcpy(content.data() + segment.offset, part.data(), part.size());

@@ -199,7 +199,7 @@ std::vector<Bytes> expected_files(const Manifest& source, const OutputPlan& plan
   auto bytes_of = [&](std::size_t s) {
     const Segment& segment = plan.segments[s];
     return chunk_bytes(segment.tensor, source.tensors[segment.tensor].spec,
-                       plan.chunks[segment.payload]);
+                       plan.chunks[segment.payload].chunk());
   };
   auto crc = [&](std::size_t s) { return crc32(0, bytes_of(s)); };
   for (const OutputFile& file : plan.files) {

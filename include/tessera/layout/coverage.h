@@ -3,7 +3,7 @@
 //
 // Exact replicas (equal chunks) are allowed and counted; any other overlap is a defect. O(C log C)
 // for row-sharded and grid layouts; never quadratic in the chunk count on valid input.
-#include <tessera/tensor/chunk.h>
+#include <tessera/tensor/packed_chunks.h>
 
 #include <cstdint>
 #include <optional>
@@ -28,6 +28,7 @@ struct CoverageReport {
   std::string to_string() const;
 };
 
+CoverageReport check_coverage(const Shape& shape, ChunkSlice chunks);
 CoverageReport check_coverage(const Shape& shape, std::span<const Chunk> chunks);
 
 }  // namespace tessera

@@ -11,7 +11,7 @@
 // locate() turns them into extents, once per file, and only for verbs that read data.
 // A Manifest is a value: no open files. Thread-safe to read.
 #include <tessera/state/value.h>
-#include <tessera/tensor/chunk.h>
+#include <tessera/tensor/packed_chunks.h>
 #include <tessera/tensor/shape.h>
 
 #include <cstdint>
@@ -72,33 +72,24 @@ struct StoredFile {
   std::int64_t mtime_ns = 0;
 };
 
-/// Chunks of every tensor, packed. Coordinates of chunk c of a rank-r tensor: origin then shape.
+/// Chunks of every tensor, packed, each with its source.
 class ChunkTable {
  public:
   std::size_t size() const { return sources_.size(); }
   /// Appends a chunk; chunks of one tensor must be appended in one run.
-  void add(const Chunk& chunk, const Source& source);
+  void add(const ChunkView& chunk, const Source& source);
+  /// `rank`: the tensor's, as a check.
   Chunk chunk(std::size_t index, int rank) const;
+  /// Valid until the next add().
+  ChunkSlice slice(std::size_t first, std::size_t count) const { return {chunks_, first, count}; }
   const Source& source(std::size_t index) const { return sources_[index]; }
   Source& source(std::size_t index) { return sources_[index]; }
   void reserve(std::size_t chunks, std::size_t coordinates);
   std::size_t memory_bytes() const;
 
  private:
-  struct Run {  // neighbours of one rank
-    std::size_t first_chunk;
-    std::size_t first_coordinate;
-    std::uint32_t rank;
-  };
-  struct FlatRange {
-    std::size_t chunk;
-    std::int64_t begin;
-    std::int64_t end;
-  };
-  std::vector<std::int64_t> coordinates_;
-  std::vector<Run> runs_;
+  PackedChunks chunks_;
   std::vector<Source> sources_;
-  std::vector<FlatRange> flat_ranges_;  // only partial ones, ascending
 };
 
 /// Scale and zero point of a quantized tensor (per tensor: one of each; per channel: vectors and an
@@ -170,6 +161,9 @@ struct Manifest {
   const StoredTensor* find(std::string_view name) const;  // linear; embedded ones excluded
   Chunk chunk(const StoredTensor& tensor, std::size_t i) const {
     return chunks.chunk(tensor.first_chunk + i, tensor.spec.shape.rank());
+  }
+  ChunkSlice chunks_of(const StoredTensor& tensor) const {
+    return chunks.slice(tensor.first_chunk, tensor.chunk_count);
   }
   const Source& source(const StoredTensor& tensor, std::size_t i) const {
     return chunks.source(tensor.first_chunk + i);

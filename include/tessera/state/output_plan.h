@@ -65,7 +65,7 @@ struct OutputPlan {
   bool single_file = false;       // the result is one file, not a folder
   std::vector<OutputFile> files;  // in writing order; an index or metadata file comes last
   std::vector<Segment> segments;  // grouped by file, ascending offsets, no gaps
-  std::vector<Chunk> chunks;      // what kTensor segments hold, in global coordinates
+  PackedChunks chunks;            // what kTensor segments hold, in global coordinates
   std::shared_ptr<const OutputRenderer> renderer;
   std::vector<Note> notes;  // what the user should know: dropped ties, renamed keys, ...
 

@@ -211,53 +211,48 @@ class Builder {
     DcpEntry& entry = metadata_.entries[e];
     const std::vector<MatchedChunk> matched =
         match_chunks(metadata_, entry, items_of(e), findings_);
-    std::vector<Chunk> chunks;
-    std::vector<Source> sources;
-    chunks.reserve(matched.size());
-    sources.reserve(matched.size());
+    const auto whole = metadata_.regrouped.find(e);
+    const bool is_regrouped = whole != metadata_.regrouped.end();
+    StoredTensor tensor;
+    tensor.first_chunk = manifest_.chunks.size();
     for (const MatchedChunk& match : matched) {
       if (match.item == MatchedChunk::kNoItem) continue;
       const DcpStorage& item = metadata_.storage[match.item];
       is_present(item, entry.name);  // the chunk stays, so that coverage is judged on its own
-      const auto origin = metadata_.origin(entry, match.chunk);
-      chunks.push_back(Chunk::whole_of(
-          Box{{origin.begin(), origin.end()}, Shape(metadata_.sizes(entry, match.chunk))}));
       Source source;
       source.file = item.file;
       source.offset = item.offset;
       source.length = item.length;
       source.side = item.codecs;
-      sources.push_back(source);
-    }
-    if (const auto whole = metadata_.regrouped.find(e); whole != metadata_.regrouped.end()) {
+      const ChunkView stored(metadata_.origin(entry, match.chunk),
+                             metadata_.sizes(entry, match.chunk));
+      if (!is_regrouped) {
+        manifest_.chunks.add(stored, source);
+        continue;
+      }
+      source.view = kRegrouped;
       in_tensor(entry.name, [&] {
-        for (Chunk& chunk : chunks)
-          chunk = regrouped_chunk(entry.spec.shape, whole->second, chunk.box);
-        for (Source& source : sources) source.view = kRegrouped;
+        manifest_.chunks.add(regrouped_chunk(entry.spec.shape, whole->second, stored.box()),
+                             source);
       });
-      entry.spec.shape = whole->second;
     }
-    check_chunks(entry, chunks);
-
-    StoredTensor tensor;
+    if (is_regrouped) entry.spec.shape = whole->second;
     tensor.name = entry.name;
     tensor.spec = entry.spec;
     tensor.requires_grad = entry.requires_grad;
-    tensor.first_chunk = manifest_.chunks.size();
-    tensor.chunk_count = static_cast<std::uint32_t>(chunks.size());
-    for (std::size_t i = 0; i < chunks.size(); ++i) manifest_.chunks.add(chunks[i], sources[i]);
+    tensor.chunk_count = static_cast<std::uint32_t>(manifest_.chunks.size() - tensor.first_chunk);
+    check_chunks(entry, manifest_.chunks_of(tensor));
     manifest_.state.entries.push_back(
         {entry.name, std::move(entry.path),
          Value::tensor(static_cast<std::uint32_t>(manifest_.tensors.size()))});
     manifest_.tensors.push_back(std::move(tensor));
   }
 
-  void check_chunks(const DcpEntry& entry, const std::vector<Chunk>& chunks) {
-    if (chunks.size() == 1 && chunks[0] == Chunk::whole_of(Box::whole(entry.spec.shape))) return;
+  void check_chunks(const DcpEntry& entry, ChunkSlice chunks) {
     const CoverageReport report = check_coverage(entry.spec.shape, chunks);
     if (report.complete) return;
     if (!report.out_of_bounds.empty()) {
-      const Box& box = chunks[report.out_of_bounds[0]].box;
+      const Box box = chunks[report.out_of_bounds[0]].box();
       findings_.error(codes::kOutOfBounds,
                       fmt::format("chunk {} leaves its tensor of shape {}", box.to_string(),
                                   entry.spec.shape.to_string()),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/large_array.h>
 #include <tessera/base/text.h>
 #include <tessera/state/roles.h>
 
@@ -41,8 +42,8 @@ class OutputBuilder {
     note_losses(source_.state, plan_.notes);
     const SavePlan save = plan_save(source_, request_, keep, options_.placements);
     std::size_t next = 0;
-    plan_.chunks.reserve(save.items.size());
-    plan_.segments.reserve(3 * save.items.size() + 1);
+    plan_.chunks.reserve(save.items.size(), 4 * save.items.size());
+    reserve_large(plan_.segments, 3 * save.items.size() + 1);
     renderer_->reserve_items(save.items.size());
     for (std::int64_t rank = 0; rank < save.world_size; ++rank) {
       begin_file(data_file_name(rank));
@@ -151,15 +152,16 @@ class OutputBuilder {
   void add_item(const SavePlan& save, const PlannedItem& planned) {
     const OutputEntry& entry = renderer_->entries()[number_[planned.entry]];
     const bool is_tensor = entry.written.is_tensor;
-    Box box = is_tensor ? save.box_of(planned, entry.written.spec.shape) : Box();
+    if (is_tensor) save.box_of(planned, entry.written.spec.shape, box_);
     OutputItem item;
     item.entry = number_[planned.entry];
     item.rank = static_cast<std::uint32_t>(planned.rank);
     item.offset = offset_;
-    const TorchArchiveLayout& archive = layout_of(item.entry, entry, box.shape);
+    const TorchArchiveLayout& archive =
+        layout_of(item.entry, entry, is_tensor ? box_.shape : scalar_);
     if (is_tensor) {
       item.chunk = plan_.chunks.size();
-      plan_.chunks.push_back(Chunk::whole_of(std::move(box)));
+      plan_.chunks.push_back(ChunkView(box_.origin, box_.shape.extents()));
     }
     item.length = archive.size_bytes();
     const std::uint64_t number = renderer_->items().size();
@@ -212,6 +214,8 @@ class OutputBuilder {
   std::vector<std::uint32_t> number_;  // source entry -> written entry
   std::vector<std::optional<std::pair<Shape, TorchArchiveLayout>>> last_layouts_;  // by entry
   std::uint64_t offset_ = 0;
+  Box box_;  // of the item that is being added
+  const Shape scalar_;
 };
 
 }  // namespace

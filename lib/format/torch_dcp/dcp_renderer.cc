@@ -54,8 +54,9 @@ std::vector<WrittenEntry> DcpRenderer::written_entries() const {
 WrittenItem DcpRenderer::written_item(const OutputPlan& plan, std::size_t i) const {
   const OutputItem& item = items()[i];
   const bool is_tensor = entries()[item.entry].written.is_tensor;
-  return {item.entry, item.rank, item.offset, item.length,
-          is_tensor ? &plan.chunks[item.chunk].box : nullptr};
+  WrittenItem written{item.entry, item.rank, item.offset, item.length, {}};
+  if (is_tensor) written.chunk = plan.chunks[item.chunk];
+  return written;
 }
 
 Bytes DcpRenderer::metadata(const OutputPlan& plan) const {
@@ -75,7 +76,7 @@ Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment,
   const OutputItem& item = items()[payload >> kPieceBits];
   const auto wanted = static_cast<std::size_t>(payload & ((std::uint64_t{1} << kPieceBits) - 1));
   const OutputEntry& entry = entries()[item.entry];
-  const Shape shape = entry.written.is_tensor ? plan.chunks[item.chunk].box.shape : Shape();
+  const Shape shape = entry.written.is_tensor ? Shape(plan.chunks[item.chunk].extents) : Shape();
   const TorchArchiveLayout archive = layout(entry, shape);
 
   // Pieces without bytes have no segment; the others follow each other from the item's first one.

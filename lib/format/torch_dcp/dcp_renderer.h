@@ -5,6 +5,7 @@
 //
 // Segment::payload of literals and deferred segments: item << kPieceBits | piece of its archive, or
 // kMetadataPayload.
+#include <tessera/base/large_array.h>
 #include <tessera/encoding/torch_archive_writer.h>
 #include <tessera/state/output_plan.h>
 
@@ -50,7 +51,7 @@ class DcpRenderer final : public OutputRenderer {
   const std::vector<OutputEntry>& entries() const { return content_->entries; }
   const std::vector<OutputItem>& items() const { return content_->items; }
   void add_item(const OutputItem& item) { content_->items.push_back(item); }
-  void reserve_items(std::size_t count) { content_->items.reserve(count); }
+  void reserve_items(std::size_t count) { reserve_large(content_->items, count); }
 
   /// The archive of one item. `shape`: of the chunk; values: ignored.
   TorchArchiveLayout layout(const OutputEntry& entry, const Shape& shape) const;

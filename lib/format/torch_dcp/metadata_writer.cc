@@ -156,12 +156,12 @@ class MetadataWriter {
     batches(
         first_[e + 1] - first_[e],
         [&](std::size_t i) {
-          const Box& box = *item_(by_entry_[first_[e] + i]).box;
+          const ChunkView chunk = *item_(by_entry_[first_[e] + i]).chunk;
           begin_object(chunk_metadata_);
           word(offsets_);
-          size(box.origin);
+          size(chunk.origin);
           word(sizes_);
-          size(box.shape.extents());
+          size(chunk.extents);
           end_object();
         },
         [&] { out_.append_items(); });
@@ -252,10 +252,10 @@ class MetadataWriter {
     word(fqn_);
     name(item.entry);
     word(index_);
-    if (item.box) {
+    if (item.chunk) {
       out_.integer(static_cast<std::int64_t>(position_[i]));
       word(offset_);
-      size(item.box->origin);
+      size(item.chunk->origin);
     } else {
       out_.none();
     }

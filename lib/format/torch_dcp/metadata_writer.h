@@ -3,10 +3,11 @@
 // of 2.10, pickled with protocol 2, which every release from 2.0 on reads.
 #include <tessera/base/bytes.h>
 #include <tessera/state/value.h>
-#include <tessera/tensor/box.h>
+#include <tessera/tensor/packed_chunks.h>
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,13 +21,13 @@ struct WrittenEntry {
   TensorSpec spec;
 };
 
-/// One item; `box` is the chunk it holds, null for a value.
+/// One item and the chunk it holds; none for a value.
 struct WrittenItem {
   std::uint32_t entry = 0;
   std::int64_t rank = 0;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  const Box* box = nullptr;
+  std::optional<ChunkView> chunk;
 };
 
 /// Item `i`, by value: there may be millions.

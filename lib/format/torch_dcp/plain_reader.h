@@ -2,6 +2,7 @@
 // The machine that reads `.metadata` the short way: its stack, memo and pools here; the opcodes in
 // plain_opcodes.cc, the objects they build in plain_objects.cc, the whole in plain_metadata.cc.
 #include <tessera/base/checked.h>
+#include <tessera/base/large_array.h>
 #include <tessera/encoding/pickle_globals.h>
 
 #include <algorithm>
@@ -21,10 +22,10 @@ class PlainReader {
  public:
   PlainReader(const ByteWindow& window, DcpMetadata& out) : in_(window), out_(out) {
     // Only what is filled takes memory: no record is shorter than this.
-    out_.coordinates.reserve(static_cast<std::size_t>(window.length / 16));
-    out_.storage.reserve(static_cast<std::size_t>(window.length / 64));
-    sizes_.reserve(static_cast<std::size_t>(window.length / 32));
-    memo_.reserve(static_cast<std::size_t>(window.length / 6));
+    reserve_large(out_.coordinates, static_cast<std::size_t>(window.length / 16));
+    reserve_large(out_.storage, static_cast<std::size_t>(window.length / 64));
+    reserve_large(sizes_, static_cast<std::size_t>(window.length / 32));
+    reserve_large(memo_, static_cast<std::size_t>(window.length / 6));
     most_copied_ = window.length;
   }
 

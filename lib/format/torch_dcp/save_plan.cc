@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/large_array.h>
 #include <tessera/base/text.h>
 #include <tessera/state/sharding_rule.h>
 
@@ -53,7 +54,9 @@ std::vector<std::uint32_t> by_number(std::size_t count, std::size_t limit, Key&&
   std::vector<std::uint32_t> next(limit + 1, 0);
   for (std::size_t i = 0; i < count; ++i) ++next[key(i) + 1];
   for (std::size_t v = 0; v < limit; ++v) next[v + 1] += next[v];
-  std::vector<std::uint32_t> order(count);
+  std::vector<std::uint32_t> order;
+  reserve_large(order, count);
+  order.resize(count);
   for (std::size_t i = 0; i < count; ++i) order[next[key(i)]++] = static_cast<std::uint32_t>(i);
   return order;
 }
@@ -83,7 +86,7 @@ class Planner {
     SavePlan plan;
     plan.world_size = world_size_;
     plan.boxes = std::move(boxes_);
-    plan.items.reserve(order.size());
+    reserve_large(plan.items, order.size());
     for (const std::uint32_t place : by_number(
              order.size(), ranks, [&](std::size_t i) { return candidates_[order[i]].item.rank; }))
       plan.items.push_back(candidates_[order[place]].item);
@@ -236,13 +239,16 @@ class Planner {
 
 }  // namespace
 
-Box SavePlan::box_of(const PlannedItem& item, const Shape& shape) const {
-  if (item.dim == PlannedItem::kListed) return boxes[static_cast<std::size_t>(item.begin)];
-  Box box = Box::whole(shape);
-  if (item.dim == PlannedItem::kWhole) return box;
+void SavePlan::box_of(const PlannedItem& item, const Shape& shape, Box& box) const {
+  if (item.dim == PlannedItem::kListed) {
+    box = boxes[static_cast<std::size_t>(item.begin)];
+    return;
+  }
+  box.origin.assign(static_cast<std::size_t>(shape.rank()), 0);
+  box.shape = shape;
+  if (item.dim == PlannedItem::kWhole) return;
   box.origin[static_cast<std::size_t>(item.dim)] = item.begin;
   box.shape[item.dim] = item.end - item.begin;
-  return box;
 }
 
 std::optional<std::vector<Placement>> asked_placements(const Mesh& mesh,

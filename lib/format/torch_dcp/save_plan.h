@@ -43,7 +43,9 @@ struct SavePlan {
       items;  // by rank; values first, then tensors; each in the source's order
   std::vector<Box> boxes;
 
-  Box box_of(const PlannedItem& item, const Shape& shape) const;
+  /// The part of a tensor of this shape that the item holds, into `box`: its memory is used again,
+  /// as there may be millions.
+  void box_of(const PlannedItem& item, const Shape& shape, Box& box) const;
 };
 
 /// A format's own default for a tensor that no --placements glob matches.
