@@ -12,7 +12,7 @@
 #include "tests/support/run_command.h"
 
 using namespace tessera;
-using namespace tessera::test;
+using tessera::testing::TemporaryFolder;
 
 namespace {
 
