@@ -42,12 +42,41 @@ Bytes pickled(const Value& value) {
   return emitter.finish();
 }
 
-void describe_tensor(const LiveTensor& tensor, WireWriter& out) {
+LiveEntry::Kind kind_of(const LiveState& state, const StateEntry& entry) {
+  if (entry.value.is_tensor()) return LiveEntry::Kind::kTensor;
+  return state.per_rank.contains(entry.name) ? LiveEntry::Kind::kPerRank : LiveEntry::Kind::kShared;
+}
+
+template <class Out>
+void describe_tensor(const LiveTensor& tensor, Out& out) {
   out.number(static_cast<std::uint64_t>(tensor.spec.dtype))
       .integers(tensor.spec.shape.extents())
       .number((tensor.replicated ? 1 : 0) | (tensor.is_parameter ? 2 : 0))
       .number(tensor.pieces.size());
   for (const LivePiece& piece : tensor.pieces) out.chunk(piece.chunk).integers(piece.strides);
+}
+
+template <class Out>
+void describe_head(const LiveState& state, Out& out) {
+  out.number(kWireVersion).number(state.dict.entries.size());
+}
+
+template <class Out>
+void describe_entry(const LiveState& state, const StateEntry& entry, Out& out) {
+  const LiveEntry::Kind kind = kind_of(state, entry);
+  out.text(entry.name).path(entry.path).number(static_cast<std::uint64_t>(kind));
+  if (kind == LiveEntry::Kind::kTensor)
+    describe_tensor(state.tensors[entry.value.tensor_index()], out);
+}
+
+/// What describing relies on, and what a save must not find missing.
+bool has_memory(const LiveState& state, const StateEntry& entry) {
+  if (!entry.value.is_tensor()) return true;
+  const std::uint32_t index = entry.value.tensor_index();
+  return index < state.tensors.size() &&
+         std::ranges::all_of(state.tensors[index].pieces, [](const LivePiece& piece) {
+           return piece.data != nullptr || piece.chunk.numel() == 0;
+         });
 }
 
 }  // namespace
@@ -70,27 +99,31 @@ LiveDescription describe(const LiveState& state) {
   WireWriter structure;
   WireWriter values;
   structure.reserve(state.dict.entries.size() * kEntryBytes);
-  structure.number(kWireVersion).number(state.dict.entries.size());
+  describe_head(state, structure);
   for (const StateEntry& entry : state.dict.entries) {
     in_tensor(entry.name, [&] {
-      structure.text(entry.name).path(entry.path);
-      if (entry.value.is_tensor()) {
-        structure.number(static_cast<std::uint64_t>(LiveEntry::Kind::kTensor));
-        describe_tensor(state.tensors[entry.value.tensor_index()], structure);
-        return;
-      }
+      describe_entry(state, entry, structure);
+      if (entry.value.is_tensor()) return;
       const Bytes pickle = pickled(entry.value);
-      if (state.per_rank.contains(entry.name)) {
-        structure.number(static_cast<std::uint64_t>(LiveEntry::Kind::kPerRank));
+      if (kind_of(state, entry) == LiveEntry::Kind::kPerRank) {
         values.bytes(pickle);
         return;
       }
-      structure.number(static_cast<std::uint64_t>(LiveEntry::Kind::kShared));
       const Sha256Digest digest = sha256(pickle);
       values.bytes(std::as_bytes(std::span(digest))).text(short_text(entry.value));
     });
   }
   return {structure.finish(), values.finish()};
+}
+
+bool still_has_structure(const LiveState& state, ByteView structure) {
+  WireComparison comparison(structure);
+  describe_head(state, comparison);
+  for (const StateEntry& entry : state.dict.entries) {
+    if (!comparison.same_so_far() || !has_memory(state, entry)) return false;
+    describe_entry(state, entry, comparison);
+  }
+  return comparison.same();
 }
 
 Sha256Digest digest_of_shared(const LiveState& state) {

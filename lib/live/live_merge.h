@@ -26,6 +26,10 @@ struct LiveDescription {
 /// Throws kUnsupported for a value that cannot be told to other ranks or has a tensor inside.
 /// Precondition: check_names().
 LiveDescription describe(const LiveState& state);
+/// True: `state` passes check_live_tensors() and check_names() as the one did whose description has
+/// this structure, and its own would have the same. Takes no memory, and reads `structure` from one
+/// end to the other: by the next save of a large state the caches hold none of it.
+bool still_has_structure(const LiveState& state, ByteView structure);
 /// Over all shared values. Throws as describe().
 Sha256Digest digest_of_shared(const LiveState& state);
 /// Throws kInvalidArgument for two entries of one name.

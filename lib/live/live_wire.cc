@@ -12,39 +12,6 @@ namespace {
 
 }  // namespace
 
-WireWriter& WireWriter::number(std::uint64_t n) {
-  std::byte raw[sizeof n];
-  store_le(raw, n);
-  out_.insert(out_.end(), raw, raw + sizeof n);
-  return *this;
-}
-
-WireWriter& WireWriter::bytes(ByteView bytes) {
-  number(bytes.size());
-  out_.insert(out_.end(), bytes.begin(), bytes.end());
-  return *this;
-}
-
-WireWriter& WireWriter::integers(std::span<const std::int64_t> list) {
-  number(list.size());
-  for (const std::int64_t n : list) integer(n);
-  return *this;
-}
-
-WireWriter& WireWriter::path(const Path& path) {
-  number(path.size());
-  for (const PathItem& item : path)
-    number(static_cast<std::uint64_t>(item.kind)).integer(item.index).text(item.key);
-  return *this;
-}
-
-WireWriter& WireWriter::chunk(const Chunk& chunk) {
-  return integers(chunk.box.origin)
-      .integers(chunk.box.shape.extents())
-      .integer(chunk.flat_begin)
-      .integer(chunk.flat_end);
-}
-
 std::uint64_t WireReader::number() {
   if (rest_.size() < sizeof(std::uint64_t)) short_message();
   const auto n = load_le<std::uint64_t>(rest_.data());

@@ -106,8 +106,10 @@ void keep_own_files(PreparedSave& prepared, int rank, int ranks) {
 std::unique_ptr<PreparedSave> make_prepared(std::span<const LiveDescription> all, RankGroup& ranks,
                                             const LiveState& state, const SaveOptions& options) {
   const Bytes& structure = all[static_cast<std::size_t>(ranks.rank())].structure;
-  std::unique_ptr<PreparedSave> prepared(
-      new PreparedSave{options.format, LiveMemo(state), sha256(structure), {}, {}, {}, {}, 0});
+  auto prepared = std::make_unique<PreparedSave>();
+  prepared->format = options.format;
+  prepared->structure = structure;
+  prepared->fingerprint = sha256(structure);
   prepared->merged = merge_states(all, ranks.rank(), state);
   bind_sources(prepared->merged, state);
   TargetRequest request;
@@ -207,8 +209,8 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
   if (mine.ok()) {
     try {
       PreparedSave* kept = memory.prepared.get();
-      const bool fits =
-          kept != nullptr && kept->format == options.format && kept->memo.matches(state);
+      const bool fits = kept != nullptr && kept->format == options.format &&
+                        still_has_structure(state, kept->structure);
       if (!fits) check_live_tensors(state, false);
       require_printable(state.dict);
       const Sha256Digest shared = digest_of_shared(state);

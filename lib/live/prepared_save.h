@@ -18,7 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "lib/live/live_memo.h"
 #include "lib/live/live_merge.h"
 #include "lib/live/snapshot.h"
 
@@ -33,8 +32,8 @@ struct RankFile {
 
 struct PreparedSave {
   std::string format;
-  LiveMemo memo;           // of this rank's state
-  Sha256Digest structure;  // of its description
+  Bytes structure;             // of the description of this rank's state
+  Sha256Digest fingerprint{};  // of the structure
   MergedState merged;
   OutputPlan output;            // the files of this rank
   std::optional<Plan> plan;     // of them

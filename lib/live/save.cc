@@ -79,7 +79,7 @@ class Writing {
            "make room, or save elsewhere");
     StageOptions options;
     options.force = options_.force;
-    stage_ = Stage::open(fs_, destination_, hex(prepared_.structure), options);
+    stage_ = Stage::open(fs_, destination_, hex(prepared_.fingerprint), options);
   }
 
   /// Rank 0 tells where the stage is.

@@ -53,7 +53,7 @@ struct SaveReport {
   std::uint64_t total_bytes = 0;    // of the checkpoint
   bool plan_reused = false;         // the plan of the save before was still right
   std::uint64_t plan_bytes = 0;     // that this rank sent to the others for planning
-  double plan_seconds = 0;
+  double plan_seconds = 0;          // with waiting for ranks that come later
   double seconds = 0;
   std::vector<std::string> removed;  // checkpoints that `keep_last` took away (rank 0)
 };

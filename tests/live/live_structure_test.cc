@@ -1,0 +1,113 @@
+// Whether a state still is what a save was planned for: found out by comparing it with its own
+// description of then, byte by byte.
+#include <tessera/base/error.h>
+
+#include <catch2/catch.hpp>
+#include <functional>
+
+#include "lib/live/live_merge.h"
+
+using namespace tessera;
+
+namespace {
+
+float memory[64];
+
+LivePiece rows(std::int64_t begin, std::int64_t count) {
+  return {Chunk::whole_of({{begin, 0}, {count, 4}}), memory + begin * 4, {}};
+}
+
+LiveState job() {
+  LiveState state;
+  state.add_piece("w", {DType::kFloat32, {8, 4}}, rows(0, 2));
+  state.add_piece("w", {DType::kFloat32, {8, 4}}, rows(4, 2));
+  state.add_piece("flat", {DType::kFloat32, {3, 4}}, {{{{0, 0}, {3, 4}}, 2, 7}, memory, {}});
+  state.add_piece("none", {DType::kFloat32, {8, 4}}, {Chunk::whole_of({{8, 0}, {0, 4}}), {}, {}});
+  state.add({key_item("optim"), int_key_item(1)}, {DType::kFloat32, {4, 2}, {1, 4}, memory});
+  state.add_value("step", Value::integer(100));
+  state.add_value("rng", Value::bytes("abc"), ValueScope::kPerRank);
+  return state;
+}
+
+struct Change {
+  const char* what;
+  std::function<void(LiveState&)> make;
+};
+
+}  // namespace
+
+TEST_CASE("a state has the structure of its description until anything but content changes") {
+  const Bytes structure = describe(job()).structure;
+  REQUIRE(still_has_structure(job(), structure));
+  const Change changes[] = {
+      {"a name", [](LiveState& state) { state.dict.entries[0].name = "v"; }},
+      {"a longer name", [](LiveState& state) { state.dict.entries[0].name = "w2"; }},
+      {"a key", [](LiveState& state) { state.dict.entries[0].path[0].key = "v"; }},
+      {"an integer that becomes a key",
+       [](LiveState& state) { state.dict.entries[3].path[1] = key_item("1"); }},
+      {"another integer", [](LiveState& state) { state.dict.entries[3].path[1].index = 2; }},
+      {"a type", [](LiveState& state) { state.tensors[0].spec.dtype = DType::kInt32; }},
+      {"a shape", [](LiveState& state) { state.tensors[0].spec.shape[0] = 9; }},
+      {"replicas",
+       [](LiveState& state) { state.tensors[0].replicated = !state.tensors[0].replicated; }},
+      {"a parameter", [](LiveState& state) { state.tensors[0].is_parameter = true; }},
+      {"an origin", [](LiveState& state) { state.tensors[0].pieces[1].chunk.box.origin[0] = 5; }},
+      {"a box", [](LiveState& state) { state.tensors[0].pieces[1] = rows(4, 3); }},
+      {"a range's beginning",
+       [](LiveState& state) { --state.tensors[1].pieces[0].chunk.flat_begin; }},
+      {"a range's end", [](LiveState& state) { ++state.tensors[1].pieces[0].chunk.flat_end; }},
+      {"strides",
+       [](LiveState& state) {
+         state.tensors[3].pieces[0].strides = {2, 4};
+       }},
+      {"no strides", [](LiveState& state) { state.tensors[3].pieces[0].strides.clear(); }},
+      {"a piece less", [](LiveState& state) { state.tensors[0].pieces.pop_back(); }},
+      {"a piece more", [](LiveState& state) { state.tensors[0].pieces.push_back(rows(6, 1)); }},
+      {"their order",
+       [](LiveState& state) { std::swap(state.tensors[0].pieces[0], state.tensors[0].pieces[1]); }},
+      {"memory that is gone", [](LiveState& state) { state.tensors[0].pieces[1].data = nullptr; }},
+      {"a tensor that is gone", [](LiveState& state) { state.tensors.pop_back(); }},
+      {"another tensor", [](LiveState& state) { state.dict.entries[0].value = Value::tensor(1); }},
+      {"a tensor that becomes a value",
+       [](LiveState& state) { state.dict.entries[0].value = Value::integer(1); }},
+      {"a value that becomes a tensor",
+       [](LiveState& state) { state.dict.entries[4].value = Value::tensor(0); }},
+      {"a rank's own value that all share", [](LiveState& state) { state.per_rank.clear(); }},
+      {"a shared value that is a rank's own",
+       [](LiveState& state) { state.per_rank.insert("step"); }},
+      {"an entry less", [](LiveState& state) { state.dict.entries.pop_back(); }},
+      {"an entry more", [](LiveState& state) { state.add_value("more", Value()); }},
+      {"their order",
+       [](LiveState& state) { std::swap(state.dict.entries[4], state.dict.entries[5]); }},
+      {"nothing left", [](LiveState& state) { state.dict.entries.clear(); }},
+  };
+  for (const Change& change : changes) {
+    INFO(change.what);
+    LiveState state = job();
+    change.make(state);
+    CHECK_FALSE(still_has_structure(state, structure));
+  }
+  const Change content[] = {
+      {"memory elsewhere", [](LiveState& state) { state.tensors[0].pieces[1].data = memory; }},
+      {"a value", [](LiveState& state) { state.dict.entries[4].value = Value::integer(7); }},
+      {"its type", [](LiveState& state) { state.dict.entries[4].value = Value::string("7"); }},
+      {"callbacks", [](LiveState& state) { state.before_save = [] {}; }},
+  };
+  for (const Change& change : content) {
+    INFO(change.what);
+    LiveState state = job();
+    change.make(state);
+    CHECK(still_has_structure(state, structure));
+  }
+}
+
+TEST_CASE("a description that is cut short or goes on is that of no state") {
+  const LiveState state = job();
+  Bytes structure = describe(state).structure;
+  for (std::size_t size = 0; size < structure.size(); ++size) {
+    CAPTURE(size);
+    REQUIRE_FALSE(still_has_structure(state, ByteView(structure).first(size)));
+  }
+  structure.push_back(std::byte{0});
+  CHECK_FALSE(still_has_structure(state, structure));
+}
