@@ -1,14 +1,10 @@
 // Ranks as real processes; one is killed with SIGKILL at every step of its disk, while it saves and
 // while it loads. Every survivor reports within 5 s, and the checkpoint before is whole.
 #include <signal.h>
-#include <tessera/live/load.h>
-#include <tessera/live/save.h>
 #include <tessera/storage/observed_file_system.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
-#include <filesystem>
-
+#include "tests/support/killed_job.h"
 #include "tests/support/process_ranks.h"
 
 using namespace tessera;
@@ -33,48 +29,12 @@ class DeadlyFileSystem final : public ObservedFileSystem {
   mutable std::atomic<int> left_;
 };
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tessera-killed-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
+/// One rank's part.
+struct Rows : KilledRows {
+  Rows(int rank, float value) : KilledRows(rank, kProcesses, value) {}
 };
 
-struct Rows {
-  explicit Rows(int rank_, float value) : rank(rank_), memory(5000, value) {}
-  LiveState state() {
-    LiveState made;
-    made.add_piece("w", {DType::kFloat32, {kProcesses * 5000}},
-                   {Chunk::whole_of({{rank * 5000}, {5000}}), memory.data(), {}});
-    return made;
-  }
-  int rank;
-  std::vector<float> memory;
-};
-
-SaveOptions replacing(FileSystem* fs) {
-  SaveOptions options;
-  options.file_system = fs;
-  options.force = true;
-  return options;
-}
-
-/// The value all of the checkpoint has; -1 when it is a mix.
-float content(const std::string& path) {
-  std::vector<float> all(kProcesses * 5000);
-  LiveState state;
-  state.add("w", {DType::kFloat32, {kProcesses * 5000}, {}, all.data()});
-  const auto ranks = single_rank();
-  load(path, state, *ranks);
-  return all == std::vector<float>(all.size(), all[0]) ? all[0] : -1;
-}
+float content(const std::string& path) { return content_of(path, kProcesses); }
 
 /// Rank `victim` dies before its n-th operation; false when it had fewer.
 bool killed(int victim, int at, const std::function<void(RankGroup&, FileSystem&)>& body) {
@@ -99,7 +59,7 @@ bool killed(int victim, int at, const std::function<void(RankGroup&, FileSystem&
 }  // namespace
 
 TEST_CASE("a rank killed at any step of a save: survivors report, old or new is whole") {
-  const Folder folder;
+  const KilledFolder folder;
   const std::string path = folder / "a";
   for (const int victim : {0, 2}) {
     int kills = 0;
@@ -136,7 +96,7 @@ TEST_CASE("a rank killed at any step of a save: survivors report, old or new is 
 }
 
 TEST_CASE("a rank killed at any step of a load: survivors report, the checkpoint stays") {
-  const Folder folder;
+  const KilledFolder folder;
   const std::string path = folder / "a";
   const auto first = in_processes(kProcesses, [&](RankGroup& ranks) {
     save(path, Rows(ranks.rank(), 1).state(), ranks, replacing(nullptr));
@@ -154,10 +114,10 @@ TEST_CASE("a rank killed at any step of a load: survivors report, the checkpoint
         try {
           load(path, rows.state(), ranks, policy);
         } catch (const Error&) {
-          if (rows.memory != std::vector<float>(5000, 0)) throw std::runtime_error("half loaded");
+          if (!rows.is(0)) throw std::runtime_error("half loaded");
           throw;
         }
-        if (rows.memory != std::vector<float>(5000, 1)) throw std::runtime_error("other bytes");
+        if (!rows.is(1)) throw std::runtime_error("other bytes");
       });
       if (!died) break;
       ++kills;
@@ -168,7 +128,7 @@ TEST_CASE("a rank killed at any step of a load: survivors report, the checkpoint
 }
 
 TEST_CASE("rank 0 killed at any step of a save that moves the pointer: it names a whole one") {
-  const Folder folder;
+  const KilledFolder folder;
   const std::string run = folder / "run";
   const auto save_step = [&](int step, RankGroup& ranks, FileSystem* fs) {
     SaveOptions options = replacing(fs);
