@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
 
@@ -180,6 +181,11 @@ void PendingSave::Work::check_unchanged() {
 SaveMemory& SaveMemory::of(RankGroup& ranks) {
   if (!ranks.kept()) ranks.kept() = std::make_shared<SaveMemory>();
   return *static_cast<SaveMemory*>(ranks.kept().get());
+}
+
+int SaveMemory::cpus() {
+  if (known_cpus == 0) known_cpus = available_cpus();
+  return known_cpus;
 }
 
 Status SaveMemory::settle() {

@@ -74,10 +74,13 @@ struct SaveMemory {
   std::unique_ptr<RankGroup>
       background;  // for the thread that writes; made by the first async save
   std::shared_ptr<PendingSave::Work> in_flight;
+  int known_cpus = 0;  // 0: not asked
 
   ~SaveMemory();
   /// The memory of `ranks`, made when first asked for.
   static SaveMemory& of(RankGroup& ranks);
+  /// That this process may use; asked once, as the answer is in files.
+  int cpus();
   /// Waits for the save in flight. Its error, unless it was told before.
   Status settle();
 };

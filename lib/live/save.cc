@@ -256,8 +256,9 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     Status mine;
     try {
       memory.snapshot.plan(state, memory.prepared->merged);
-      memory.snapshot.take_early();
-      if (!lazy) memory.snapshot.take();
+      const int threads = std::min(std::max(1, options.snapshot_threads), memory.cpus());
+      memory.snapshot.take_early(threads);
+      if (!lazy) memory.snapshot.take(threads);
       if (!lazy) memory.snapshot.release();
     } catch (...) {
       mine = current_exception_status();
@@ -270,7 +271,7 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
                         work = work.get()]() mutable {
       return in_operation(fmt::format("save to {}", path), [&] {
         if (lazy) {
-          if (mine.ok()) memory.snapshot.take();
+          if (mine.ok()) memory.snapshot.take(/*threads=*/1);
           memory.snapshot.release();
           work->copied();
         }

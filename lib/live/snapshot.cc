@@ -1,7 +1,9 @@
 #include "lib/live/snapshot.h"
 
+#include <tessera/base/parallel.h>
 #include <tessera/tensor/region_copy.h>
 
+#include <algorithm>
 #include <cstring>
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -14,6 +16,10 @@ namespace {
 constexpr std::uint64_t kSnapshotAlignment = 64;
 /// Below, what a cache holds is cheaper.
 constexpr std::uint64_t kLeastStreamed = 16 << 10;
+/// Below, starting a thread takes longer than it saves.
+constexpr std::uint64_t kLeastShared = 4 << 20;
+/// What a thread copies at a time.
+constexpr std::uint64_t kPart = 2 << 20;
 
 std::uint64_t piece_bytes(const LiveTensor& tensor, const LivePiece& piece) {
   return (static_cast<std::uint64_t>(piece.chunk.numel()) *
@@ -58,6 +64,7 @@ void Snapshot::plan(const LiveState& state, MergedState& merged) {
     const std::uint64_t bytes = piece_bytes(tensor, piece);
     const bool dense = piece.strides.empty();
     Copies& copies = tensor.copied_at_once ? early_ : copies_;
+    copies.bytes += bytes;
     std::vector<Run>& runs = copies.runs;
     const bool follows = dense && !runs.empty() && runs.back().from + runs.back().bytes == from &&
                          runs.back().to + runs.back().bytes == end;
@@ -89,16 +96,31 @@ void Snapshot::reserve(std::uint64_t bytes) {
   for (std::uint64_t at = 0; at < bytes; at += kIoAlignment) buffer_.data()[at] = std::byte{0};
 }
 
-void Snapshot::copy(const Copies& copies) {
-  for (const Run& run : copies.runs) stream_copy(buffer_.data() + run.to, run.from, run.bytes);
-  for (const Strided& each : copies.strided)
+void Snapshot::copy(const Copies& copies, int threads) {
+  const auto copy_strided = [&](const Strided& each) {
     copy_region(each.shape, each.element_bytes, each.from, each.strides, buffer_.data() + each.to,
                 each.shape.strides());
+  };
+  if (threads < 2 || copies.bytes < kLeastShared) {
+    for (const Run& run : copies.runs) stream_copy(buffer_.data() + run.to, run.from, run.bytes);
+    for (const Strided& each : copies.strided) copy_strided(each);
+    return;
+  }
+  std::vector<Run> parts;  // even work: a run may be all there is
+  for (const Run& run : copies.runs)
+    for (std::uint64_t at = 0; at < run.bytes; at += kPart)
+      parts.push_back({run.from + at, run.to + at, std::min(kPart, run.bytes - at)});
+  parallel_for(parts.size() + copies.strided.size(), threads, [&](std::size_t i, int) {
+    if (i < parts.size())
+      stream_copy(buffer_.data() + parts[i].to, parts[i].from, parts[i].bytes);
+    else
+      copy_strided(copies.strided[i - parts.size()]);
+  });
 }
 
-void Snapshot::take_early() { copy(early_); }
+void Snapshot::take_early(int threads) { copy(early_, threads); }
 
-void Snapshot::take() { copy(copies_); }
+void Snapshot::take(int threads) { copy(copies_, threads); }
 
 void Snapshot::release() {
   early_ = {};

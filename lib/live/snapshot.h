@@ -3,7 +3,8 @@
 //
 //   Snapshot::plan   where every piece goes, in a buffer that is kept from save to save and touched
 //                    once; the sources of the merged state point there
-//   Snapshot::take   the bytes. By the caller, or by a thread while training goes on
+//   Snapshot::take   the bytes. By the caller and a second thread, since one thread does not fill
+//                    the memory's bandwidth; or by one thread while training goes on
 //
 // Pieces that lie end to end in memory (the shards of one flat buffer) are copied as one.
 #include <tessera/state/live_state.h>
@@ -21,10 +22,10 @@ class Snapshot {
  public:
   /// Throws kResourceExhausted. Nobody may read the buffer of the plan before.
   void plan(const LiveState& state, MergedState& merged);
-  /// The tensors that are to be copied at once.
-  void take_early();
+  /// The tensors that are to be copied at once, by up to `threads` threads where they are large.
+  void take_early(int threads);
   /// All others. Needs the memory of the state alone, not the state.
-  void take();
+  void take(int threads);
   /// Nothing of the state is needed any more.
   void release();
 
@@ -44,9 +45,10 @@ class Snapshot {
   struct Copies {
     std::vector<Run> runs;
     std::vector<Strided> strided;
+    std::uint64_t bytes = 0;
   };
   void reserve(std::uint64_t bytes);
-  void copy(const Copies& copies);
+  void copy(const Copies& copies, int threads);
 
   AlignedBuffer buffer_;
   Copies early_, copies_;

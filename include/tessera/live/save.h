@@ -43,7 +43,10 @@ struct SaveOptions {
   std::uint64_t memory_limit_bytes = std::uint64_t{64} << 20;  // staged per rank, all threads
   int threads = 1;                                             // of each rank
   SnapshotTiming snapshot = SnapshotTiming::kBeforeReturn;     // of save_async
-  FileSystem* file_system = nullptr;                           // null: the real one
+  /// That copy the state before save_async() returns, at most as many as there are processors: one
+  /// alone does not fill the bandwidth of the memory. A lazy snapshot is copied by one.
+  int snapshot_threads = 2;
+  FileSystem* file_system = nullptr;  // null: the real one
   Progress* progress = nullptr;
   const CancelToken* cancel = nullptr;
 };
