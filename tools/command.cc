@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/interrupted.h>
 #include <tessera/base/launched_ranks.h>
 #include <tessera/base/parallel.h>
+#include <tessera/base/small_file.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
 #include <unistd.h>
@@ -12,7 +14,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
+#include <filesystem>
 
 #include "args_text.h"
 #include "failure.h"
@@ -26,14 +28,16 @@ constexpr std::uint64_t kDefaultMemoryLimit = std::uint64_t{1} << 30;
 
 /// 0, or the exit status: a closed pipe is 128 + SIGPIPE.
 int write_all(int fd, std::string_view text) {
+  Interruptions interruptions;
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
     if (written < 0) {
-      if (errno == EINTR) continue;
+      if (interruptions.retry()) continue;
       if (errno == EPIPE) return kExitSignal + 13;
       fail(errno == ENOSPC ? Code::kResourceExhausted : Code::kIo,
            fmt::format("cannot write the result to stdout: {}", std::strerror(errno)));
     }
+    interruptions.clear();
     text.remove_prefix(static_cast<std::size_t>(written));
   }
   return 0;
@@ -106,19 +110,28 @@ std::uint64_t memory_limit(const Arguments& arguments) {
   return std::min<std::uint64_t>(kDefaultMemoryLimit, available_memory_bytes() / 2);
 }
 
+std::string file_text(const std::string& flag, const std::string& path) {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  if (status.type() == std::filesystem::file_type::not_found)
+    fail(Code::kNotFound, fmt::format("{} {}: there is no such file", flag, printable(path)));
+  if (std::filesystem::is_directory(status))
+    fail(Code::kInvalidArgument, fmt::format("{} {}: is a folder", flag, printable(path)));
+  std::string text;
+  const int error = read_small_file(path, kMostBytes, text);
+  if (error == EFBIG)
+    fail(Code::kInvalidArgument, fmt::format("{} {}: larger than 64 MiB", flag, printable(path)));
+  if (error != 0) {
+    fail(error == ENOMEM ? Code::kResourceExhausted : Code::kIo,
+         fmt::format("{} {}: cannot be read: {}", flag, printable(path), std::strerror(error)));
+  }
+  return text;
+}
+
 std::string flat_layout_text(const std::string& path) {
   if (path.empty()) return {};
-  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream)
-    fail(Code::kNotFound, fmt::format("--flat-layout {}: cannot be read", printable(path)));
-  std::string text, block(std::size_t{1} << 16, '\0');
-  while (stream.read(block.data(), static_cast<std::streamsize>(block.size())) || stream.gcount()) {
-    text.append(block, 0, static_cast<std::size_t>(stream.gcount()));
-    if (text.size() > kMostBytes)
-      fail(Code::kInvalidArgument,
-           fmt::format("--flat-layout {}: larger than 64 MiB", printable(path)));
-  }
+  std::string text = file_text("--flat-layout", path);
   if (text.empty())
     fail(Code::kCorrupt, fmt::format("--flat-layout {}: it is empty", printable(path)));
   return text;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "args_values.h"
@@ -19,7 +18,6 @@
 namespace tessera::tools {
 namespace {
 
-constexpr std::uintmax_t kMostMapBytes = 64u << 20;
 constexpr std::string_view kAsIndex = "as-index";  // --dtype
 
 KeepPolicy keep_policy(const std::string& word) {
@@ -44,27 +42,6 @@ TiedPolicy tied_policy(const std::string& word) {
   if (word == "keep") return TiedPolicy::kKeep;
   if (word == "drop") return TiedPolicy::kDrop;
   return word == "error" ? TiedPolicy::kError : TiedPolicy::kDefault;
-}
-
-/// Of a file or a pipe; devices that never end are cut short.
-std::string file_text(const std::string& flag, const std::string& path) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (status.type() == std::filesystem::file_type::not_found)
-    fail(Code::kNotFound, fmt::format("{} {}: there is no such file", flag, printable(path)));
-  if (std::filesystem::is_directory(status))
-    fail(Code::kInvalidArgument, fmt::format("{} {}: is a folder", flag, printable(path)));
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) fail(Code::kIo, fmt::format("{} {}: cannot be read", flag, printable(path)));
-  std::string text;
-  std::string block(std::size_t{1} << 20, '\0');
-  while (stream.read(block.data(), static_cast<std::streamsize>(block.size())) || stream.gcount()) {
-    text.append(block, 0, static_cast<std::size_t>(stream.gcount()));
-    if (text.size() > kMostMapBytes)
-      fail(Code::kInvalidArgument, fmt::format("{} {}: larger than 64 MiB", flag, printable(path)));
-  }
-  if (stream.bad()) fail(Code::kIo, fmt::format("{} {}: cannot be read", flag, printable(path)));
-  return text;
 }
 
 /// A shipped name, else a file.

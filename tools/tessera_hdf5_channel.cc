@@ -1,5 +1,6 @@
 #include "tools/tessera_hdf5_channel.h"
 
+#include <tessera/base/interrupted.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,10 +18,11 @@ constexpr std::size_t kPages = 1024;
 constexpr int kPeerGone = 3;
 
 void read_fully(void* out, std::size_t length) {
+  Interruptions interruptions;
   char* at = static_cast<char*>(out);
   while (length > 0) {
     const ssize_t n = ::read(kSocket, at, length);
-    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && interruptions.retry()) continue;
     if (n <= 0) _exit(kPeerGone);
     at += n;
     length -= static_cast<std::size_t>(n);
@@ -28,10 +30,11 @@ void read_fully(void* out, std::size_t length) {
 }
 
 void write_fully(const void* from, std::size_t length) {
+  Interruptions interruptions;
   const char* at = static_cast<const char*>(from);
   while (length > 0) {
     const ssize_t n = ::write(kSocket, at, length);
-    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && interruptions.retry()) continue;
     if (n <= 0) _exit(kPeerGone);
     at += n;
     length -= static_cast<std::size_t>(n);

@@ -1,10 +1,10 @@
 #include "lib/base/cgroup.h"
 
+#include <tessera/base/small_file.h>
 #include <tessera/base/text.h>
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <string>
 
 namespace tessera {
@@ -12,11 +12,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+
+/// What cannot be read limits nothing.
+std::string text_of(const fs::path& path) {
+  std::string text;
+  return read_small_file(path.string(), kMostBytes, text) == 0 ? text : std::string();
+}
+
 std::optional<std::string> first_line(const fs::path& path) {
-  std::ifstream in(path);
-  std::string line;
-  if (!in || !std::getline(in, line)) return std::nullopt;
-  return line;
+  const std::string text = text_of(path);
+  if (text.empty()) return std::nullopt;
+  return text.substr(0, text.find('\n'));
 }
 
 std::optional<std::int64_t> number(std::string_view text) {
@@ -74,8 +81,9 @@ void each_ancestor(const fs::path& mount, std::string_view path, F read) {
 CgroupLimits read_cgroup_limits(const fs::path& root) {
   CgroupLimits limits;
   const fs::path mounts = root / "sys/fs/cgroup";
-  std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
+  const std::string groups = text_of(root / "proc/self/cgroup");
+  for (const std::string_view view : split(groups, '\n')) {
+    const std::string line(view);
     const auto first = line.find(':');
     const auto second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;

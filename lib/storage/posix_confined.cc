@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/syscall.h>
+#include <tessera/base/interrupted.h>
 
 #include <cerrno>
 #include <vector>
@@ -16,11 +17,12 @@ namespace {
 constexpr int kMostAttempts = 100;
 
 int open_retrying(int directory, const char* name, int flags) {
+  Interruptions interruptions;
   int fd;
   int attempts = 0;
   do {  // ESTALE: the server replaced the file while its old handle was still cached here
     fd = ::openat(directory, name, flags | O_CLOEXEC);
-  } while (fd < 0 && (errno == EINTR || (errno == ESTALE && ++attempts < kMostAttempts)));
+  } while (fd < 0 && (interruptions.retry() || (errno == ESTALE && ++attempts < kMostAttempts)));
   return fd;
 }
 
@@ -56,11 +58,12 @@ int openat2_beneath(int directory, const char* path, int flags) {
   struct open_how how = {};
   how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  Interruptions interruptions;
   long fd;
   int attempts = 0;
   do {  // EAGAIN: a rename raced with the lookup; ESTALE as above
     fd = ::syscall(SYS_openat2, directory, path, &how, sizeof how);
-  } while (fd < 0 && (errno == EINTR ||
+  } while (fd < 0 && (interruptions.retry() ||
                       ((errno == EAGAIN || errno == ESTALE) && ++attempts < kMostAttempts)));
   return static_cast<int>(fd);
 }

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <tessera/base/error.h>
+#include <tessera/base/interrupted.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -55,10 +56,11 @@ class PosixFileSystem final : public FileSystem {
 
   std::unique_ptr<Directory> open_directory(const std::string& path) const override {
     check_no_nul(path);
+    Interruptions interruptions;
     UniqueFd fd;
     do {
       fd.reset(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    } while (!fd && errno == EINTR);
+    } while (!fd && interruptions.retry());
     if (!fd) fail_errno("open folder", path, errno);
     return make_posix_directory(context_, {std::move(fd), path});
   }
@@ -78,10 +80,11 @@ class PosixFileSystem final : public FileSystem {
 
   std::uint64_t free_bytes(const std::string& path) const override {
     check_no_nul(path);
+    Interruptions interruptions;
     struct statvfs volume;
     std::string at = path;
     while (::statvfs(at.c_str(), &volume) != 0) {
-      if (errno == EINTR) continue;
+      if (interruptions.retry()) continue;
       const std::string parent = split_path(at).parent;
       if (!means_absent(errno) || parent == at) fail_errno("ask the free space of", path, errno);
       at = parent;
@@ -130,10 +133,11 @@ class PosixFileSystem final : public FileSystem {
   }
 
   void sync_directory(const std::string& path) override {
+    Interruptions interruptions;
     UniqueFd fd;
     do {
       fd.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    } while (!fd && errno == EINTR);
+    } while (!fd && interruptions.retry());
     if (!fd) fail_errno("open folder", path, errno);
     if (::fsync(fd.get()) != 0) fail_errno("sync folder", path, errno);
     if (::close(fd.release()) != 0) fail_errno("close folder", path, errno);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <tessera/base/error.h>
+#include <tessera/base/interrupted.h>
 
 #include <cerrno>
 #include <system_error>
@@ -46,10 +47,11 @@ int lock_whole_file(int fd) {
   struct flock range = {};
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
+  Interruptions interruptions;
   for (;;) {
     if (::fcntl(fd, F_OFD_SETLK, &range) == 0) return 0;
     if (errno == EACCES) return EAGAIN;
-    if (errno != EINTR) return errno;
+    if (!interruptions.retry()) return errno;
   }
 }
 
@@ -57,8 +59,11 @@ int lock_whole_file(int fd) {
 
 std::unique_ptr<FileLock> try_posix_lock(const std::string& path) {
   for (int attempt = 0; attempt < 1000; ++attempt) {
-    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666));
-    if (!fd && errno == EINTR) continue;
+    Interruptions interruptions;
+    UniqueFd fd;
+    do {
+      fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666));
+    } while (!fd && interruptions.retry());
     if (!fd && errno == ELOOP) fail_link(path);
     // The lock is the first thing made there: what fails is writing in its folder.
     if (!fd) fail_errno("write in", split_path(path).parent, errno);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/syscall.h>
 #include <tessera/base/error.h>
+#include <tessera/base/interrupted.h>
 #include <tessera/storage/cache_probe.h>
 #include <unistd.h>
 
@@ -90,19 +91,21 @@ class PosixReadFile final : public ReadFile, public CacheProbe {
   // Bytes read before the direct path gave up: at end of file, at a short read, or at a refusal.
   std::size_t read_direct(std::uint64_t offset, MutableBytes out, std::size_t wanted) const {
     std::call_once(direct_once_, [this] { open_direct(); });
+    Interruptions interruptions;
     std::size_t done = 0;
     while (done < wanted && direct_works_.load(std::memory_order_relaxed)) {
       const std::size_t length = std::min(out.size() - done, context_->max_direct_bytes());
       const ssize_t got = transfer(offset + done, out.subspan(done, length));
       if (got > 0) {
         done += static_cast<std::size_t>(got);
+        interruptions.clear();
         if (done % kIoAlignment != 0) break;
       } else if (got == 0) {
         break;
       } else if (errno == EINVAL) {
         context_->step_down(path_, EINVAL);
         direct_works_.store(false, std::memory_order_relaxed);
-      } else if (errno != EINTR) {
+      } else if (!interruptions.retry()) {
         fail_errno("read", path_, errno);
       }
     }
@@ -135,6 +138,7 @@ class PosixReadFile final : public ReadFile, public CacheProbe {
   }
 
   void read_buffered(std::uint64_t offset, MutableBytes out) const {
+    Interruptions interruptions;
     std::size_t done = 0;
     while (done < out.size()) {
       const std::size_t length =
@@ -143,10 +147,11 @@ class PosixReadFile final : public ReadFile, public CacheProbe {
           ::pread(fd_.get(), out.data() + done, length, static_cast<off_t>(offset + done));
       if (got > 0) {
         done += static_cast<std::size_t>(got);
+        interruptions.clear();
       } else if (got == 0) {
         fail(Code::kCorrupt, fmt::format("{} shrank from {} to at most {} bytes while it was read",
                                          path_, size_bytes_, offset + done));
-      } else if (errno != EINTR) {
+      } else if (!interruptions.retry()) {
         fail_errno("read", path_, errno);
       }
     }

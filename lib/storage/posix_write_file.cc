@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <tessera/base/error.h>
+#include <tessera/base/interrupted.h>
 
 #include <algorithm>
 #include <atomic>
@@ -66,10 +67,11 @@ class PosixWriteFile final : public WriteFile {
     struct stat status;
     if (::fstat(fd_.get(), &status) != 0) fail_errno("stat", path_, errno);
     if (static_cast<std::uint64_t>(status.st_size) == size_bytes) return;
+    Interruptions interruptions;
     int result;
     do {
       result = ::ftruncate(fd_.get(), static_cast<off_t>(size_bytes));
-    } while (result != 0 && errno == EINTR);
+    } while (result != 0 && interruptions.retry());
     if (result != 0) fail_errno("set the size of", path_, errno);
   }
 
@@ -107,6 +109,7 @@ class PosixWriteFile final : public WriteFile {
   }
 
   void write_buffered(std::uint64_t offset, ByteView data) {
+    Interruptions interruptions;
     std::size_t done = 0;
     while (done < data.size()) {
       const std::size_t length =
@@ -115,9 +118,10 @@ class PosixWriteFile final : public WriteFile {
           ::pwrite(fd_.get(), data.data() + done, length, static_cast<off_t>(offset + done));
       if (put > 0) {
         done += static_cast<std::size_t>(put);
+        interruptions.clear();
       } else if (put == 0) {
         poison("write", EIO);
-      } else if (errno != EINTR) {
+      } else if (!interruptions.retry()) {
         poison("write", errno);
       }
     }
@@ -127,19 +131,21 @@ class PosixWriteFile final : public WriteFile {
   // goes on buffered.
   std::size_t write_direct(std::uint64_t offset, ByteView data) {
     std::call_once(direct_once_, [this] { open_direct(); });
+    Interruptions interruptions;
     std::size_t done = 0;
     while (done < data.size() && direct_works_.load(std::memory_order_relaxed)) {
       const std::size_t length = std::min(data.size() - done, context_->max_direct_bytes());
       const ssize_t put = transfer(offset + done, data.subspan(done, length));
       if (put > 0) {
         done += static_cast<std::size_t>(put);
+        interruptions.clear();
         if (done % kIoAlignment != 0) break;
       } else if (put == 0) {
         break;
       } else if (errno == EINVAL) {
         context_->step_down(path_, EINVAL);
         direct_works_.store(false, std::memory_order_relaxed);
-      } else if (errno != EINTR) {
+      } else if (!interruptions.retry()) {
         poison("write", errno);
       }
     }
@@ -175,10 +181,11 @@ class PosixWriteFile final : public WriteFile {
   void reserve(std::uint64_t size_bytes) {
     if (size_bytes == 0) return;
     check_room(size_bytes);
+    Interruptions interruptions;
     int result;
     do {
       result = ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size_bytes));
-    } while (result != 0 && errno == EINTR);
+    } while (result != 0 && interruptions.retry());
     if (result == 0) return;
     if (errno != EOPNOTSUPP && errno != ENOSYS) fail_errno("reserve room for", path_, errno);
     context_->log_once("fallocate",
@@ -217,10 +224,11 @@ std::unique_ptr<WriteFile> open_posix_write_file(std::shared_ptr<const PosixCont
                                                  bool create_new) {
   const int flags =
       O_WRONLY | O_NOFOLLOW | O_CLOEXEC | (create_new ? O_CREAT | O_EXCL : O_NONBLOCK);
+  Interruptions interruptions;
   UniqueFd fd;
   do {
     fd.reset(::open(path.c_str(), flags, 0666));
-  } while (!fd && errno == EINTR);
+  } while (!fd && interruptions.retry());
   if (!fd && errno == ELOOP) fail_link(path);
   if (!fd) fail_errno(create_new ? "create" : "open", path, errno);
   struct stat status;

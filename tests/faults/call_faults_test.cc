@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <sys/time.h>
 #include <tessera/base/error.h>
+#include <tessera/base/interrupted.h>
+#include <tessera/base/small_file.h>
 #include <tessera/live/load.h>
 #include <tessera/live/save.h>
 #include <tessera/ops/convert.h>
@@ -16,6 +18,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <functional>
 
 #include "tests/faults/scene.h"
@@ -95,7 +98,7 @@ bool inject(const Work& work, const CallFault& fault, const std::string& folder,
   totals.longest_ms = std::max(totals.longest_ms, ms);
   INFO(work.name << ", call " << fault.at << " (" << report.function << "), "
                  << std::strerror(fault.error) << (fault.sticky ? ", sticky" : "") << ", shortened "
-                 << static_cast<int>(fault.shortened));
+                 << static_cast<int>(fault.shortened) << (fault.endless ? ", endless" : ""));
   REQUIRE(count_descriptors() == descriptors);
   REQUIRE(report.sync_retries == 0);
   if (report.injected > 0) ++totals.injected;
@@ -197,6 +200,44 @@ TEST_CASE("every file call fails with every errno: the answer is right or names 
   for (const auto& [name, count] : injected_by_function())
     functions += fmt::format(" {} {}", name, count);
   fmt::print("call faults by function:{}\n", functions);
+}
+
+TEST_CASE("a call that is interrupted for ever ends in an error that names path and errno") {
+  constexpr std::uint64_t kEvery = 3;  // call; each costs its 10,000 attempts
+  const Scene scene;
+  Totals totals;
+  for (const Work& work : works(scene)) {
+    const CpuLimit limit;
+    CallFault fault{.error = EINTR, .sticky = true, .endless = true};
+    for (fault.at = 1; inject(work, fault, scene.folder(), totals); fault.at += kEvery) {
+      REQUIRE(fault.at < 3000);
+      ++totals.sites;
+    }
+  }
+  print("endless interruptions", totals);
+  REQUIRE(totals.refused > totals.right);
+  REQUIRE(totals.sites > 300);
+}
+
+TEST_CASE("a small file that is interrupted for ever gives up with its errno") {
+  const Scene scene;
+  const std::string path = scene.folder() + "/small";
+  std::ofstream(path) << "text";
+  const CpuLimit limit;
+  for (const char* function : {"open", "read"}) {
+    arm({.at = 1, .error = EINTR, .sticky = true, .endless = true, .function = function});
+    std::string text;
+    const int error = read_small_file(path, 100, text);
+    const CallReport report = disarm();
+    CHECK(error == EINTR);
+    CHECK(report.injected == Interruptions::kMost);
+    CHECK(text.empty());
+  }
+  std::string text = "before ";
+  CHECK(read_small_file(path, 4, text) == 0);
+  CHECK(text == "before text");
+  CHECK(read_small_file(path, 3, text) == EFBIG);
+  CHECK(read_small_file(path + "/none", 3, text) == ENOTDIR);
 }
 
 TEST_CASE("short transfers at every call change no byte") {

@@ -16,6 +16,8 @@ struct CallFault {
   int error = 0;         // what it fails with
   /// All later calls fail too. EINTR: each later call is interrupted twice and then goes through.
   bool sticky = false;
+  /// With sticky: nothing goes through any more, EINTR neither.
+  bool endless = false;
   /// Counts and fails only calls of this name; "" for all.
   std::string function = {};
   /// Not a failure: the at-th transfer (sticky: and all later ones) moves less than asked.

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <tessera/base/error.h>
+#include <tessera/base/interrupted.h>
 #include <tessera/base/text.h>
 #include <unistd.h>
 
@@ -102,9 +103,10 @@ class ChildProcess {
   }
   /// Its wait status; -1 when somebody else reaped it.
   int wait() {
+    Interruptions interruptions;
     int status = -1;
     pid_t done;
-    while ((done = ::waitpid(pid_, &status, 0)) < 0 && errno == EINTR) {
+    while ((done = ::waitpid(pid_, &status, 0)) < 0 && interruptions.retry()) {
     }
     pid_ = 0;
     return done < 0 ? -1 : status;
@@ -210,15 +212,21 @@ class Conversation {
     fail(Code::kCorrupt, "tessera-hdf5 ended before it had described the file");
   }
 
+  [[noreturn]] void fail_talk(int error) {
+    fail(Code::kIo, fmt::format("cannot talk to tessera-hdf5 about {}: {}", file_.path(),
+                                std::strerror(error)));
+  }
+
   void wait_for(short events, Clock::time_point deadline) {
+    Interruptions interruptions;
     while (true) {
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
       pollfd entry{socket_.get(), events, 0};
       const int n = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(0, left)));
       if (n > 0) return;
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail(Code::kIo, fmt::format("waiting for tessera-hdf5: {}", std::strerror(errno)));
+      if (n < 0 && interruptions.retry()) continue;
+      if (n < 0) fail_talk(errno);
       fail(Code::kResourceExhausted,
            fmt::format("tessera-hdf5 said nothing for {} ms", limits_.silence_ms));
     }
@@ -228,22 +236,26 @@ class Conversation {
   }
   void receive(MutableBytes out) {
     const auto until = deadline();
+    Interruptions interruptions;
     while (!out.empty()) {
       wait_for(POLLIN, until);
       const ssize_t n = ::recv(socket_.get(), out.data(), out.size(), MSG_DONTWAIT);
-      if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      if (n < 0 && (errno == EAGAIN || interruptions.retry())) continue;
+      if (n < 0 && errno == EINTR) fail_talk(EINTR);  // nothing that it did
       if (n <= 0) gone();
       out = out.subspan(static_cast<std::size_t>(n));
     }
   }
   void send_all(ByteView bytes) {
     const auto until = deadline();
+    Interruptions interruptions;
     while (!bytes.empty()) {
       wait_for(POLLOUT, until);
       const ssize_t n =
           ::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      if (n <= 0) return;  // it is gone; what it left to read says why
+      if (n < 0 && (errno == EAGAIN || interruptions.retry())) continue;
+      if (n < 0 && errno == EINTR) fail_talk(EINTR);  // nothing that it did
+      if (n <= 0) return;                             // it is gone; what it left to read says why
       bytes = bytes.subspan(static_cast<std::size_t>(n));
     }
   }
