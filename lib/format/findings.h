@@ -29,6 +29,13 @@ inline std::string_view no_regular_file(FileType type) {
   }
 }
 
+/// CK042: a rank's file that is there, and cannot be read, counts as lost.
+inline constexpr std::string_view kUnreadableFile = "CK042";
+inline std::string unreadable_text(std::string_view whose, const Status& why) {
+  std::string text(whose);
+  return text + ": the file cannot be read and counts as lost: " + why.message;
+}
+
 class Findings {
  public:
   Findings(bool tolerate, std::vector<Note>& notes) : tolerate_(tolerate), notes_(notes) {}

@@ -61,6 +61,7 @@ class Conversion {
   void prove(Stage& stage, Seal& seal);
   void check_source_unchanged() const;
   void verify(Stage& stage, Seal& seal);
+  std::vector<std::string> source_differences() const;
   std::unique_ptr<Stage> open_stage() const;
   Seal make_seal() const;
   std::string result_name() const {

@@ -6,6 +6,7 @@
 
 #include "lib/ops/conversion.h"
 #include "lib/ops/tracker.h"
+#include "lib/ops/verify_replicas.h"
 
 namespace tessera {
 namespace {
@@ -104,6 +105,7 @@ void Conversion::prove(Stage& stage, Seal& seal) {
 
 void Conversion::check_source_unchanged() const {
   for (const StoredFile& file : source_.manifest.files) {
+    if (file.size_bytes == 0 && file.mtime_ns == 0) continue;  // lost: nothing of it was read
     std::optional<FileInfo> now = source_.directory->stat(file.path);
     bool same = now && now->size_bytes == file.size_bytes && now->mtime_ns == file.mtime_ns;
     if (same || (options_.salvage && !now)) continue;
@@ -112,6 +114,16 @@ void Conversion::check_source_unchanged() const {
            "run again when nobody writes to it");
     });
   }
+}
+
+/// What was written is one copy of several: the others must be its equals.
+std::vector<std::string> Conversion::source_differences() const {
+  const std::vector<std::uint32_t> tensors = leaf_tensors(source_.manifest);
+  std::vector<std::string> out;
+  for (const Note& note : compare_copies(source_, tensors, false, transfer_).findings)
+    out.push_back(fmt::format("{} tensor \"{}\" of the source [{}]: {}", note.code, note.tensor,
+                              note.file, note.message));
+  return out;
 }
 
 void Conversion::verify(Stage& stage, Seal& seal) {
@@ -125,6 +137,8 @@ void Conversion::verify(Stage& stage, Seal& seal) {
   written.locate_all(read_);
   bool may_drop = request_.values == KeepPolicy::kDrop || request_.opaque == KeepPolicy::kDrop;
   proof_ = prove_equal(source_, written, may_drop, transfer_);
+  for (std::string& difference : source_differences())
+    proof_.findings.push_back(std::move(difference));
   report_.verify_findings = proof_.findings;
   report_.verified = proof_.findings.empty();
   if (!report_.verified) throw VerifyFailed{};

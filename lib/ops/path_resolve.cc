@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/format/torch_rank_files.h>
-#include <tessera/format/torch_save.h>
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "lib/format/findings.h"
 #include "lib/ops/merge_parts.h"
@@ -202,18 +201,6 @@ FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
   fail_file(asked);
 }
 
-void PathResolver::note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const {
-  const auto [folder, name] = split_path(chosen.path);
-  if (chosen.driver != &torch_save_driver() || !rank_in_file_name(name)) return;
-  const auto all = recognise(folder, FileType::kDirectory);
-  if (!all || all->driver != &torch_rank_files_driver()) return;
-  notes.push_back({"PATH", "warning",
-                   fmt::format("{} is one rank's file and is read alone; the checkpoint of all "
-                               "ranks is the folder {}",
-                               printable(name), printable(folder)),
-                   "", ""});
-}
-
 void PathResolver::fail_file(const std::string& asked) const {
   const auto [folder, name] = split_path(asked);
   if (fs_.stat(asked)->size_bytes == 0)
@@ -275,6 +262,13 @@ void PathResolver::fail_folder(const std::string& asked) const {
 
 FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
                                              std::vector<Note>& notes) const {
+  if (const std::string whole = whole_of_rank_folder(asked); !whole.empty()) {
+    notes.push_back({"PATH", "info",
+                     fmt::format("{} is one rank's folder of the checkpoint {}, which is used",
+                                 printable(asked), printable(whole)),
+                     "", ""});
+    return *recognise(whole, FileType::kDirectory);
+  }
   if (auto found = recognise(asked, FileType::kDirectory)) {
     note_others_below(*found, notes);
     return *found;

@@ -41,6 +41,9 @@ class PathResolver {
   /// order.
   /// What may not be read is left out with a note.
   std::vector<FoundCheckpoint> below(const std::string& folder, std::vector<Note>& notes) const;
+  /// Of one rank's folder (mp_rank_XX): that of the checkpoint it belongs to, "" for any other.
+  /// `file`: of that one alone, which needs others beside it, here or in other ranks' folders.
+  std::string whole_of_rank_folder(const std::string& asked, const std::string& file = "") const;
   std::optional<Pointer> pointer_in(const std::string& folder, const std::string& only = "") const;
   /// Every pointer there is, in the order in which pointer_in takes one.
   std::vector<Pointer> pointers_in(const std::string& folder) const;
@@ -54,6 +57,10 @@ class PathResolver {
   void note_others_below(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
   /// Where a file of a set of ranks was asked for by itself.
   void note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
+  /// The folder of the set that a rank's file belongs to; "": it is no rank's, or alone.
+  std::string folder_of_ranks(const std::string& file) const;
+  /// What recognises the folder; nullptr: nothing, or several formats.
+  const FormatDriver* driver_of(const std::string& folder) const;
   /// Nothing was found at (or below) `asked`: says why.
   [[noreturn]] void fail_folder(const std::string& asked) const;
   [[noreturn]] void fail_file(const std::string& asked) const;

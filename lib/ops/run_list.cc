@@ -39,6 +39,7 @@ std::optional<RunListing> list_run(FileSystem& fs, const std::string& path,
                                    const OpenOptions& options) {
   const PathResolver resolver(fs, options.from);
   if (resolver.require(path).type != FileType::kDirectory) return std::nullopt;
+  if (!resolver.whole_of_rank_folder(path).empty()) return std::nullopt;
   if (resolver.recognise(path, FileType::kDirectory) || resolver.recognise_parts(path))
     return std::nullopt;
   std::vector<Note> notes;

@@ -5,6 +5,7 @@
 #include <tessera/storage/memory_file_system.h>
 #include <tessera/storage/observed_file_system.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
@@ -212,6 +213,57 @@ TEST_CASE("one rank's file of a set is opened with a word about the others") {
             "rank1.pt is one rank's file and is read alone; the checkpoint of all ranks is the "
             "folder /source"));
   CHECK(open_checkpoint(fs, "/source").notes.empty());
+}
+
+TEST_CASE("one rank's file of every format of rank files says that others stand beside it") {
+  const std::vector<std::array<std::string, 3>> cases = {
+      {"megatron/legacy_tp2", "/iter_0000100/mp_rank_01/model_optim_rng.pt", "/iter_0000100"},
+      {"deepspeed/zero2_w2", "/global_step2/mp_rank_00_model_states.pt", "/global_step2"},
+      {"deepspeed/zero3_w2", "/global_step2/zero_pp_rank_1_mp_rank_00_optim_states.pt",
+       "/global_step2"},
+      {"fairscale/nested_flat_w2", "/rank_1.pt", ""}};
+  for (const auto& [sample, file, folder] : cases) {
+    CAPTURE(sample, file);
+    MemoryFileSystem fs;
+    load_sample(fs, sample);
+    const OpenedCheckpoint one = open_checkpoint(fs, "/source" + file);
+    CHECK(one.driver->id() == "torch-save");
+    REQUIRE_FALSE(one.notes.empty());
+    CHECK(one.notes[0].severity == "warning");
+    CHECK(has(one.notes[0].message, "the checkpoint of all ranks is the folder /source" + folder));
+  }
+}
+
+TEST_CASE("a file of Megatron or DeepSpeed that has no others beside it opens without a word") {
+  MemoryFileSystem fs;
+  load_sample(fs, "megatron/legacy_tp2");
+  fs.write_file("/alone/mp_rank_00/model_optim_rng.pt",
+                fs.read_file("/source/iter_0000100/mp_rank_00/model_optim_rng.pt"));
+  CHECK(open_checkpoint(fs, "/alone/mp_rank_00/model_optim_rng.pt").notes.empty());
+  load_sample(fs, "deepspeed/zero2_w2");
+  fs.write_file("/ds/mp_rank_00_model_states.pt",
+                fs.read_file("/source/global_step2/mp_rank_00_model_states.pt"));
+  CHECK(open_checkpoint(fs, "/ds/mp_rank_00_model_states.pt").notes.empty());
+}
+
+TEST_CASE("one rank's folder of Megatron means the checkpoint that it is part of") {
+  MemoryFileSystem fs;
+  load_sample(fs, "megatron/legacy_tp2");
+  const std::string whole = "/source/iter_0000100";
+  const std::size_t tensors = open_checkpoint(fs, whole).manifest.tensors.size();
+  for (const std::string folder : {"/mp_rank_00", "/mp_rank_01", "/mp_rank_01/"}) {
+    CAPTURE(folder);
+    const OpenedCheckpoint opened = open_checkpoint(fs, whole + folder);
+    CHECK(opened.driver->id() == "megatron-torch");
+    CHECK(opened.path == whole);
+    CHECK(opened.manifest.tensors.size() == tensors);
+    CHECK(has(opened.notes.at(0).message, "one rank's folder of the checkpoint " + whole));
+    CHECK_FALSE(list_run(fs, whole + folder, {}));
+  }
+  // Asked for as what it is alone, it is that.
+  OpenOptions alone;
+  alone.from = "torch-save";
+  CHECK(open_checkpoint(fs, whole + "/mp_rank_00", alone).driver->id() == "torch-save");
 }
 
 TEST_CASE("a damaged checkpoint is still recognised: without .metadata it is corrupt") {

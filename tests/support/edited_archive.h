@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/rank_archive.h"
@@ -23,6 +24,8 @@ class EditedArchive {
   /// Replaces it, or adds the key.
   void set(const Keys& keys, Value value);
   void erase(const Keys& keys);
+  /// Replaces all of it.
+  void set_root(Value root) { archive_.root = std::move(root); }
   /// A new tensor, to be set somewhere.
   Value tensor(const Shape& shape, const std::vector<float>& values) {
     return tensors_.tensor(shape, values);

@@ -2,9 +2,10 @@
 // verify: is this checkpoint whole? Damage is a finding with a stable code (docs/verify-codes.md),
 // never an exception; only metadata that cannot be parsed throws.
 //
-//   quick   metadata and file sizes: coverage of every tensor, bounds, missing or extra files,
-//   pointer full    and every byte is read: record CRCs, the inside of every archive, our seal's
-//   CRC per MiB deep    and values: replicas equal bit for bit, pads zero where they are known
+//   quick   metadata and file sizes: coverage of every tensor, bounds, missing or extra files
+//   full    and every byte is read: record CRCs, the inside of every archive, our seal's CRC per
+//           MiB; copies of a chunk are compared by the CRCs of their records, else by their bytes
+//   deep    and every copy is read, whatever CRCs say
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 

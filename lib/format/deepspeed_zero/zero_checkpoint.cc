@@ -44,13 +44,29 @@ class CheckpointOpener {
            fmt::format("{} optimizer files, but no model file ({} or {}): names and shapes of the "
                        "parameters stand there",
                        c_.folder.optims.size(), model_file_name(), model_file_name(0)));
-    const FileName& name = c_.folder.models.front();
-    c_.model = open_model(name);
+    c_.model = open_first_model();
     for (const auto& [missing, stored] : c_.model.shared) c_.shared.emplace(missing, stored);
     for (const NamedShape& item : c_.model.frozen_shapes) c_.frozen.emplace(item.name, item.shape);
   }
-  ModelFile open_model(const FileName& name) {
-    const std::uint32_t file = c_.builder.open(c_.folder.prefix + name.name);
+  /// Of the lowest rank whose file can be read: names and shapes are in each.
+  ModelFile open_first_model() {
+    std::optional<Status> first;
+    while (!c_.folder.models.empty()) {
+      Status why;
+      if (auto model = open_model(c_.folder.models.front(), why)) return std::move(*model);
+      if (!first) first = why;
+      c_.folder.models.erase(c_.folder.models.begin());
+    }
+    throw Error(*first);
+  }
+  /// nullopt: it cannot be read, which is a finding then.
+  std::optional<ModelFile> open_model(const FileName& name, Status& why) {
+    const auto opened = open_file(name, why);
+    if (!opened) {
+      lost_models_.insert(name.dp_rank);
+      return std::nullopt;
+    }
+    const std::uint32_t file = *opened;
     ModelFile out;
     in_file(c_.path(file), [&] { out = parse_model_file(c_.builder.archive(file)); });
     out.file = file;
@@ -58,10 +74,26 @@ class CheckpointOpener {
     return out;
   }
 
+  std::optional<std::uint32_t> open_file(const FileName& name, Status& why) {
+    const std::string path = c_.folder.prefix + name.name;
+    const auto file = c_.builder.try_open(path, why);
+    if (file) return file;
+    const std::string whose = name.dp_rank < 0 ? "the model" : fmt::format("rank {}", name.dp_rank);
+    c_.findings.error(kUnreadableFile, unreadable_text(whose, why), path);
+    return std::nullopt;
+  }
+
   void open_optims() {
     std::vector<OptimFile> found;
+    std::optional<Status> first;
     for (const auto& [rank, name] : c_.folder.optims) {
-      const std::uint32_t file = c_.builder.open(c_.folder.prefix + name.name);
+      Status why;
+      const auto opened = open_file(name, why);
+      if (!opened) {
+        if (!first) first = why;
+        continue;
+      }
+      const std::uint32_t file = *opened;
       in_file(c_.path(file), [&] {
         OptimFile optim = parse_optim_file(c_.builder.archive(file));
         optim.file = file;
@@ -70,6 +102,7 @@ class CheckpointOpener {
         found.push_back(std::move(optim));
       });
     }
+    if (found.empty() && first) throw Error(*first);
     if (found.empty()) {
       if (!c_.model.has_shapes) return;
       fail(Code::kCorrupt,
@@ -143,16 +176,21 @@ class CheckpointOpener {
     for (const FileName& name : c_.folder.models) there.insert(name.dp_rank);
     std::vector<std::int64_t> missing;
     for (std::int64_t rank = 0; rank < c_.world_size(); ++rank)
-      if (!there.contains(rank)) missing.push_back(rank);
+      if (!there.contains(rank) && !lost_models_.contains(rank)) missing.push_back(rank);
     if (!missing.empty())
       c_.findings.error("CK010",
                         fmt::format("{} model files for {} ranks; missing: rank {}",
                                     c_.folder.models.size(), c_.ranks.size(), list_ranks(missing)),
                         c_.folder.prefix + model_file_name(missing.front()));
-    if (c_.frozen.empty()) return;
+    // Without frozen parameters they hold nothing that the first one lacks: whoever asks for damage
+    // is told of theirs, nobody else needs them.
+    if (c_.frozen.empty() && !c_.findings.tolerate()) return;
     for (const FileName& name : c_.folder.models) {
       if (name.dp_rank < 0 || name.dp_rank >= c_.world_size()) continue;
-      c_.fragments.push_back(name.dp_rank == c_.model.dp_rank ? c_.model : open_model(name));
+      Status why;
+      auto model =
+          name.dp_rank == c_.model.dp_rank ? std::optional(c_.model) : open_model(name, why);
+      if (model && !c_.frozen.empty()) c_.fragments.push_back(std::move(*model));
     }
   }
 
@@ -210,6 +248,7 @@ class CheckpointOpener {
   }
 
   ZeroCheckpoint& c_;
+  std::set<std::int64_t> lost_models_;  // ranks whose file cannot be read
 };
 
 }  // namespace

@@ -50,4 +50,8 @@ const FormatDriver& deepspeed_zero_driver() {
   return driver;
 }
 
+bool is_deepspeed_file_name(std::string_view name) {
+  return deepspeed::parse_file_name(name).kind != deepspeed::FileName::Kind::kOther;
+}
+
 }  // namespace tessera

@@ -81,11 +81,25 @@ class ZeroReader {
     const auto frozen = c_.frozen.find(holder);
     if (frozen != c_.frozen.end())
       return state_.add_frozen(name, holder, frozen->second, c_.fragments, c_.world_size());
+    if (module && is_placeholder(*module))
+      return c_.findings.error("CK024",
+                               "rank 0's model file is lost, which alone says with what it is tied",
+                               c_.path(c_.model.file), name_in_model(name));
     if (module) return state_.add_module_tensor(*module);
     in_file(c_.path(c_.model.file), [&] {
       fail(Code::kCorrupt, fmt::format("\"{}\" is tied to \"{}\", which is not in the checkpoint",
                                        printable(name), printable(holder)));
     });
+  }
+
+  /// Stage 3 leaves nothing of a partitioned weight in the modules; other ranks' files than the
+  /// first do not say which weights are shared.
+  bool is_placeholder(const NamedTensor& module) {
+    return c_.stage == 3 && c_.model.dp_rank > 0 && !c_.model.buffers.contains(module.name) &&
+           c_.tensor(c_.model.file, module.tensor).shape == Shape{0};
+  }
+  std::string name_in_model(const std::string& name) const {
+    return dotted(below(root_path(c_.model.naming.model_root), name));
   }
 
   void add_trained(const std::string& name, const TrainedParameter& parameter,

@@ -6,6 +6,7 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "lib/format/probe_errors.h"
 
@@ -32,9 +33,18 @@ class Opener {
   void open_archives() {
     for (const auto& names : checkpoint_.chosen.ranks) {
       RankState& rank = checkpoint_.ranks.emplace_back();
-      rank.files = names;
+      rank.files = names;  // those that cannot be read included: they are not missing
       auto& numbers = files_.emplace_back();
-      for (const std::string& name : names) numbers.push_back(checkpoint_.builder.open(name));
+      for (const std::string& name : names) {
+        Status why;
+        if (const auto file = checkpoint_.builder.try_open(name, why)) {
+          numbers.push_back(*file);
+          continue;
+        }
+        if (!unreadable_) unreadable_ = why;
+        const std::string whose = fmt::format("rank {}", checkpoint_.ranks.size() - 1);
+        checkpoint_.findings.error(kUnreadableFile, unreadable_text(whose, why), name);
+      }
     }
   }
 
@@ -47,6 +57,7 @@ class Opener {
         if (const Value* found = find_metadata(root(file));
             found && checkpoint_.ranks[r].padding.empty())
           in_file(checkpoint_.path_of(file), [&] { take_metadata(r, *found, reference); });
+    if (!checkpoint_.description && unreadable_) throw Error(*unreadable_);
     if (!checkpoint_.description)
       fail(Code::kCorrupt, "no rank's file holds the metadata of its shards");
   }
@@ -290,6 +301,7 @@ class Opener {
   Checkpoint& checkpoint_;
   std::vector<std::vector<std::uint32_t>> files_;
   std::vector<RankParts> others_;
+  std::optional<Status> unreadable_;  // why a file cannot be read
 };
 
 }  // namespace

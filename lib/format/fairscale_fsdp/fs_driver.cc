@@ -87,4 +87,17 @@ const FormatDriver& fairscale_fsdp_driver() {
   return driver;
 }
 
+std::size_t fairscale_set_size(const Directory& directory, const std::string& file) {
+  if (!fairscale::choose_files({&directory, file, ""})) return 0;  // cheap: one file's pickle
+  const auto chosen = fairscale::choose_files({&directory, "", ""});
+  if (!chosen) return 0;
+  std::size_t files = 0;
+  bool is_member = false;
+  for (const auto& names : chosen->ranks) {
+    files += names.size();
+    is_member |= std::ranges::find(names, file) != names.end();
+  }
+  return is_member ? files : 0;
+}
+
 }  // namespace tessera

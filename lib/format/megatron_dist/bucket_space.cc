@@ -333,18 +333,40 @@ std::set<std::string> bucket_groups(const Manifest& manifest) {
   return groups;
 }
 
-void check_gathered(const Manifest& manifest, std::int64_t ranks) {
+namespace {
+
+/// Objects of model-parallel groups, as Megatron's own gather leaves them.
+std::vector<std::string_view> gathered_objects(const Manifest& manifest) {
   constexpr std::string_view kGathered = ".param_state/shard_";
   std::vector<std::string_view> found;
   for (const StateEntry& entry : manifest.state.entries)
     if (entry.name.find(kSpace) != entry.name.npos && entry.name.find(kGathered) != entry.name.npos)
       found.push_back(entry.name);
-  if (found.empty() || static_cast<std::int64_t>(found.size()) == ranks) return;
+  return found;
+}
+
+}  // namespace
+
+void check_undecoded(const Manifest& manifest, const std::optional<TargetRanks>& target) {
+  const auto objects = gathered_objects(manifest);
+  const std::size_t groups = bucket_groups(manifest).size();
+  const auto kept = [&](std::size_t parts) {
+    return parts == 0 || (target && target->same_sizes &&
+                          target->tp * target->pp == static_cast<std::int64_t>(parts));
+  };
+  if (kept(objects.size()) && kept(groups)) return;
+  const std::string state =
+      kept(groups) ? fmt::format(
+                         "the optimizer's state is {} objects, one of each model-parallel group "
+                         "(\"{}\", ...; param_state_sharding_type dp_zero_gather_scatter)",
+                         objects.size(), printable(objects[0]))
+                   : fmt::format("optimizer buckets of {} model-parallel groups", groups);
+  const std::string sizes =
+      target ? fmt::format(", for tp={}, pp={}", target->tp, target->pp) : std::string();
   fail(Code::kUnsupported,
-       fmt::format("the optimizer's state is {} objects, one of each model-parallel group "
-                   "(\"{}\", ...; param_state_sharding_type dp_zero_gather_scatter): which "
-                   "parameter lies where in them (the model's param_index_map) is not stored",
-                   found.size(), printable(found[0])),
+       fmt::format("{}{}: which parameter lies where in them (the model's param_index_map) is not "
+                   "stored",
+                   state, sizes),
        "load it with Megatron-LM at its own tensor- and pipeline-parallel sizes and save it with "
        "--dist-ckpt-optim-fully-reshardable, or leave it out: --exclude "
        "'*optimizer.distributed.*'");

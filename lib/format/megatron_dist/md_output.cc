@@ -127,17 +127,7 @@ class Writer {
     const megatron_torch::Args args(stated != nullptr ? stated->value : Value());
     const bool same_sizes = args.integer("tensor_model_parallel_size").value_or(tp) == tp &&
                             args.integer("pipeline_model_parallel_size").value_or(pp) == pp;
-    check_gathered(source_, same_sizes ? tp * pp : 0);
-    const std::size_t groups = bucket_groups(source_).size();
-    if (groups == 0) return;
-    if (same_sizes && tp * pp == static_cast<std::int64_t>(groups)) return;
-    fail(
-        Code::kUnsupported,
-        fmt::format("optimizer buckets of {} model-parallel groups, for tp={}, pp={}: which "
-                    "parameter lies where in them (the model's param_index_map) is not stored",
-                    groups, tp, pp),
-        "save it with Megatron's --dist-ckpt-optim-fully-reshardable, or leave them out: --exclude "
-        "'optimizer.distributed.*'");
+    check_undecoded(source_, TargetRanks{tp, pp, same_sizes});
   }
 
   /// State of a parameter's shape, masters included, is cut as the parameter is, however the

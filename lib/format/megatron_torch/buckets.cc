@@ -2,16 +2,19 @@
 #include "lib/format/megatron_torch/buckets.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tessera/base/error.h>
 
 #include <algorithm>
 #include <array>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "lib/format/megatron_torch/bucket_layout.h"
+#include "lib/format/megatron_torch/odd_file.h"
 #include "lib/format/megatron_torch/optimizer_merge.h"
 #include "lib/format/megatron_torch/optimizer_parts.h"
 
@@ -48,6 +51,9 @@ class RankBuckets {
         local_(local),
         experts_(experts),
         table_(table) {}
+
+  /// Parameters whose state lies there.
+  const std::set<std::string>& placed() const { return placed_; }
 
   /// False: what lies there could not be matched with parameters.
   bool run(const Value& root) {
@@ -163,6 +169,7 @@ class RankBuckets {
     }
     if (!found) return false;
     for (const auto& [tensor, begin] : *found) {
+      placed_.insert(tensor->fqn);
       for (const auto& [key, leaf] : kBuffers) {
         const std::uint32_t buffer = buffers.dict->find(key)->tensor_index();
         table_.add_tensor(file_, tensor->fqn, std::string(leaf), tensor->fqn,
@@ -178,7 +185,122 @@ class RankBuckets {
   const std::vector<LocalTensor>& local_;
   bool experts_;
   StateTable& table_;
+  std::set<std::string> placed_;
 };
+
+/// distrib_optim.pt of every rank that has one.
+struct BucketFile {
+  std::size_t rank = 0;  // in Ranks::files
+  std::uint32_t archive = 0;
+  std::set<std::string> placed = {};
+};
+
+/// Opens what is there, and tells of ranks whose file is not, or cannot be read.
+class BucketFiles {
+ public:
+  explicit BucketFiles(Ranks& ranks) : ranks_(ranks) {}
+
+  std::vector<BucketFile> open() {
+    std::vector<BucketFile> out;
+    std::vector<std::string> missing;
+    for (std::size_t i = 0; i < ranks_.files.size(); ++i) {
+      const std::string path = path_of(i);
+      const auto info = ranks_.directory.stat(path);
+      if (!info) {
+        missing.push_back(ranks_.files[i].rank.folder);
+        continue;
+      }
+      Status why;
+      if (const auto archive = open_one(path, info->type, why)) {
+        out.push_back({i, *archive});
+      } else {
+        ranks_.findings.error(kUnreadableFile, unreadable_text("state of the optimizer", why),
+                              path);
+      }
+    }
+    if (!missing.empty()) tell_missing(missing);
+    return out;
+  }
+
+ private:
+  std::string path_of(std::size_t i) const {
+    return ranks_.files[i].rank.folder + "/" + std::string(kOptimizerFile);
+  }
+
+  std::optional<std::uint32_t> open_one(const std::string& path, FileType type, Status& why) {
+    if (const auto odd = odd_file(type)) {
+      why = {Code::kCorrupt, std::string(*odd), {path, {}, {}, -1}, {}};
+      if (!ranks_.findings.tolerate()) throw Error(std::move(why));
+      return std::nullopt;
+    }
+    return ranks_.builder.try_open(path, why);
+  }
+
+  void tell_missing(const std::vector<std::string>& folders) {
+    const std::string path = folders[0] + "/" + std::string(kOptimizerFile);
+    const bool all = folders.size() == ranks_.files.size();
+    if (all && !expects_state()) return;
+    const std::string what = fmt::format(
+        "{} is missing in {}: the optimizer's state (moments and fp32 weights) of {} is lost",
+        kOptimizerFile, fmt::join(folders, ", "),
+        folders.size() == 1 ? "this rank" : fmt::format("these {} ranks", folders.size()));
+    // Where no rank has it, it may have been left behind on purpose.
+    if (all) return ranks_.findings.note(codes::kMissingRank, "warning", what, path, kOptimizer);
+    ranks_.findings.error(codes::kMissingRank, what, path);
+  }
+
+  /// The distributed optimizer keeps its groups in the model's file, without params and state.
+  bool expects_state() const {
+    return std::ranges::any_of(ranks_.files, [this](const RankFile& file) {
+      const auto parts = take_apart(file, ranks_.root(file).find(kOptimizer));
+      return std::ranges::any_of(parts, [](const RankOptimizer& o) {
+        return o.groups && o.groups->kind() == Value::Kind::kList && !o.groups->as_list().empty() &&
+               !o.state && std::ranges::none_of(o.groups->as_list(), [](const Value& group) {
+                 return group.find("params") != nullptr;
+               });
+      });
+    });
+  }
+
+  Ranks& ranks_;
+};
+
+/// A weight's name, as against buffers, which no optimizer knows: "weight", "layer_norm_bias".
+bool is_weight(const std::string& fqn) {
+  const std::string_view last = std::string_view(fqn).substr(fqn.rfind('.') + 1);
+  return last.find("weight") != last.npos || last == "bias" || last == "layer_norm_bias";
+}
+
+/// Tells of parameters of a rank whose state neither its file nor that of another rank with the
+/// same part holds: experts, or buckets, that are not there.
+void tell_lost_state(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& local,
+                     const std::vector<BucketFile>& files) {
+  constexpr std::size_t kNamed = 3;
+  std::map<std::int64_t, std::set<std::string_view>> held;  // by tensor-parallel rank
+  for (const BucketFile& file : files)
+    held[ranks.files[file.rank].rank.tp].insert(file.placed.begin(), file.placed.end());
+  for (const BucketFile& file : files) {
+    const GridRank& rank = ranks.files[file.rank].rank;
+    const auto is_held = [&](const LocalTensor& tensor) {
+      const bool own_alone = tensor.view && is_expert(tensor.fqn);  // packed: others hold others
+      return file.placed.contains(tensor.fqn) || (!own_alone && held[rank.tp].contains(tensor.fqn));
+    };
+    std::vector<std::string> lost;
+    for (const LocalTensor& tensor : local[file.rank])
+      if (is_floating(ranks.tensor(ranks.files[file.rank].file, tensor.tensor).dtype) &&
+          is_weight(tensor.fqn) && !is_held(tensor))
+        lost.push_back(tensor.fqn);
+    if (lost.empty()) continue;
+    const auto named = std::span(lost).first(std::min(lost.size(), kNamed));
+    ranks.findings.error(
+        codes::kLostState,
+        fmt::format("it holds no state of {} of the {} tensors of {}, nor does another rank's: "
+                    "lost are moments and fp32 weights of {}{}",
+                    lost.size(), local[file.rank].size(), rank.folder, fmt::join(named, ", "),
+                    lost.size() > kNamed ? ", ..." : ""),
+        rank.folder + "/" + std::string(kOptimizerFile));
+  }
+}
 
 }  // namespace
 
@@ -198,42 +320,31 @@ std::vector<std::optional<std::int64_t>> bucket_sizes(const Args& args, std::int
 
 bool merge_buckets(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& local,
                    const Path& base) {
-  std::vector<std::uint32_t> archives;
-  std::vector<std::size_t> of;
-  for (std::size_t i = 0; i < ranks.files.size(); ++i) {
-    const std::string path = ranks.files[i].rank.folder + "/" + std::string(kOptimizerFile);
-    if (!ranks.directory.stat(path)) continue;
-    archives.push_back(ranks.builder.open(path));
-    of.push_back(i);
-  }
-  if (archives.empty()) return false;
-  if (archives.size() != ranks.files.size()) {
-    std::size_t lacking = 0;
-    while (lacking < of.size() && of[lacking] == lacking) ++lacking;
-    ranks.findings.error(codes::kMissingRank,
-                         "the file is missing, other ranks have it: state of the optimizer",
-                         ranks.files[lacking].rank.folder + "/" + std::string(kOptimizerFile));
-  }
+  std::vector<BucketFile> files = BucketFiles(ranks).open();
+  if (files.empty()) return false;
   StateTable table(ranks, base);
   const bool experts = has_experts(local);
   bool matched = true;
-  for (std::size_t k = 0; k < archives.size() && matched; ++k)
-    matched = RankBuckets(ranks, ranks.files[of[k]], archives[k], local[of[k]], experts, table)
-                  .run(ranks.builder.archive(archives[k]).root);
+  for (BucketFile& file : files) {
+    RankBuckets buckets(ranks, ranks.files[file.rank], file.archive, local[file.rank], experts,
+                        table);
+    matched = matched && buckets.run(ranks.builder.archive(file.archive).root);
+    file.placed = buckets.placed();
+  }
   if (matched) {
+    tell_lost_state(ranks, local, files);
     table.finish();
     return true;
   }
   ranks.findings.note(codes::kUnmatchedBuckets, "warning",
                       "buffers of the distributed optimizer could not be matched with parameters: "
                       "they are shown as they are and cannot be resharded",
-                      ranks.builder.manifest().files[archives[0]].path, kOptimizer);
-  for (std::size_t k = 0; k < archives.size(); ++k) {
-    const RankFile& file = ranks.files[of[k]];
+                      ranks.builder.manifest().files[files[0].archive].path, kOptimizer);
+  for (const BucketFile& file : files) {
     Path path = {key_item("distrib_optim")};
     if (ranks.files.size() > 1)
-      path.push_back(key_item(fmt::format("rank_{}", ranks.number(file.rank))));
-    ranks.builder.add_state(archives[k], ranks.builder.archive(archives[k]).root, path);
+      path.push_back(key_item(fmt::format("rank_{}", ranks.number(ranks.files[file.rank].rank))));
+    ranks.builder.add_state(file.archive, ranks.builder.archive(file.archive).root, path);
   }
   return true;
 }

@@ -26,7 +26,9 @@ const Value* attributes_of(const Value& value) {
 
 }  // namespace
 
-bool Args::known() const { return attributes_of(value_) != nullptr; }
+bool Args::known() const { return attributes() != nullptr; }
+
+const Value* Args::attributes() const { return attributes_of(value_); }
 
 bool Args::is_namespace() const { return known() && value_.kind() == Value::Kind::kOpaque; }
 

@@ -18,6 +18,8 @@ class Args {
   explicit Args(Value value) : value_(std::move(value)) {}
 
   bool known() const;
+  /// The dict of attributes; nullptr: there are none.
+  const Value* attributes() const;
   /// Megatron's own: its sizes are those of the job that wrote the checkpoint.
   bool is_namespace() const;
   std::optional<std::int64_t> integer(std::string_view name) const;

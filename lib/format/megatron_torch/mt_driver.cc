@@ -59,4 +59,9 @@ const FormatDriver& megatron_torch_driver() {
   return driver;
 }
 
+bool is_megatron_rank_folder(std::string_view name) { return parse_rank_folder(name).has_value(); }
+bool is_megatron_rank_file(std::string_view name) {
+  return name == kModelFile || name == kOptimizerFile;
+}
+
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -141,12 +142,6 @@ class Writer {
   }
 
   void choose_entries() {
-    if (!megatron_dist::bucket_groups(source_).empty())
-      fail(Code::kUnsupported,
-           "optimizer buckets of dist_checkpointing: which parameter lies where in them (the "
-           "model's param_index_map) is not stored",
-           "save it with Megatron's --dist-ckpt-optim-fully-reshardable, or leave them out: "
-           "--exclude 'optimizer.distributed.*'");
     // State of single ranks goes back to them where they are as many as before.
     std::set<std::int64_t> seen;
     for (std::size_t i = 0; i < model_.size(); ++i)
@@ -318,11 +313,12 @@ class Writer {
         {"num_layers_per_virtual_pipeline_stage",
          grid_.vpp > 1 ? Value::integer(stages_.layers_per_chunk()) : Value()}};
     std::vector<std::pair<std::string, Value>> added;
-    if (const auto rows = vocabulary_rows()) {
-      const std::int64_t padded = cut_.padded_rows(*rows, "word_embeddings");
+    if (const auto embedding = vocabulary()) {
+      const auto& [name, rows] = *embedding;
+      const std::int64_t padded = cut_.padded_rows(rows, name);
       set.emplace_back("padded_vocab_size", Value::integer(padded));
-      if (padded != *rows) {
-        added.emplace_back(std::string(kTrueVocabulary), Value::integer(*rows));
+      if (padded != rows) {
+        added.emplace_back(std::string(kTrueVocabulary), Value::integer(rows));
       } else {
         set.emplace_back(std::string(kTrueVocabulary), Value());
       }
@@ -330,12 +326,13 @@ class Writer {
     return out.value(args_.with(set, added));
   }
 
-  std::optional<std::int64_t> vocabulary_rows() const {
+  /// Name and rows of the embedding.
+  std::optional<std::pair<std::string, std::int64_t>> vocabulary() const {
     for (std::size_t i = 0; i < model_.size(); ++i) {
       const Value& value = source_.state.entries[i].value;
       if (!in_model(i) || !value.is_tensor() || !dotted(model_[i]).ends_with(kEmbedding)) continue;
       const Shape& shape = source_.tensors[value.tensor_index()].spec.shape;
-      if (shape.rank() == 2) return shape[0];
+      if (shape.rank() == 2) return std::pair(dotted(model_[i]), shape[0]);
     }
     return std::nullopt;
   }
@@ -358,7 +355,7 @@ class Writer {
 }  // namespace
 
 OutputPlan plan_output(const Manifest& source, const TargetRequest& request) {
-  megatron_dist::check_gathered(source, 0);
+  megatron_dist::check_undecoded(source, std::nullopt);
   return Writer(source, request).plan();
 }
 

@@ -15,6 +15,7 @@
 #include "lib/format/megatron_torch/mt_ranks.h"
 #include "lib/format/megatron_torch/odd_file.h"
 #include "lib/format/megatron_torch/optimizer_merge.h"
+#include "lib/format/megatron_torch/rank_checks.h"
 
 namespace tessera::megatron_torch {
 namespace {
@@ -70,29 +71,48 @@ class Reader {
   void open_files() {
     std::vector<RankFolder> folders = find_rank_folders(directory_);
     if (folders.empty()) fail(Code::kUnsupported, "no folder mp_rank_XX lies in it");
-    std::vector<RankFolder> hollow;
+    std::vector<RankFolder> hollow;  // of ranks that lost their file
+    std::map<std::string, std::uint32_t> opened;
     std::erase_if(folders, [&](const RankFolder& folder) {
-      if (directory_.stat(folder.name + "/" + std::string(kModelFile))) return false;
-      hollow.push_back(folder);
-      return true;
+      const auto file = open_folder(folder);
+      if (file) opened[folder.name] = *file;
+      if (!file) hollow.push_back(folder);
+      return !file;
     });
+    if (folders.empty() && !unreadable_.empty()) throw Error(unreadable_.begin()->second);
     if (folders.empty())
       fail(Code::kCorrupt, fmt::format("no {} lies in its folders of ranks", kModelFile));
-    std::map<std::string, std::uint32_t> opened;
+    std::vector<RankRoot> stored;
     for (const RankFolder& folder : folders)
-      require_file(folder.name + "/" + std::string(kModelFile));
-    for (const RankFolder& folder : folders)
-      opened[folder.name] = builder_.open(folder.name + "/" + std::string(kModelFile));
-    for (const auto& [folder, file] : opened)
-      if (!builder_.archive(file).root.is_dict())
-        in_file(folder, [] { fail(Code::kCorrupt, "its top object is no dict"); });
+      stored.push_back({{0, 0, 0, folder.name}, &builder_.archive(opened[folder.name]).root});
+    check_args(stored, findings_);
     const Value& first = builder_.archive(opened[folders[0].name]).root;
     if (const Value* args = first.find("args")) ranks_.args = Args(*args);
     ranks_.grid = make_grid(folders, sizes(), single_is_expert(folders, first), hollow);
     for (const GridRank& rank : ranks_.grid.present)
       ranks_.files.push_back(
           {rank, rank.folder + "/" + std::string(kModelFile), opened[rank.folder]});
+    std::vector<RankRoot> roots;
+    for (const RankFile& file : ranks_.files) roots.push_back({file.rank, &ranks_.root(file)});
+    check_order(roots, findings_);
     for (const GridRank& rank : ranks_.grid.missing) tell_missing(rank);
+  }
+
+  /// nullopt: it holds no model's file, or one that cannot be read (unreadable_).
+  std::optional<std::uint32_t> open_folder(const RankFolder& folder) {
+    const std::string path = folder.name + "/" + std::string(kModelFile);
+    const auto info = directory_.stat(path);
+    if (!info) return std::nullopt;
+    Status why{Code::kCorrupt, {}, {path, {}, {}, -1}, {}};
+    if (const auto odd = odd_file(info->type)) {
+      why.message = *odd;
+    } else if (const auto file = builder_.try_open(path, why)) {
+      if (builder_.archive(*file).root.is_dict()) return file;
+      why.message = "its top object is no dict";
+    }
+    if (!findings_.tolerate()) throw Error(std::move(why));
+    unreadable_.emplace(folder.name, std::move(why));
+    return std::nullopt;
   }
 
   /// Of a rank without a file, or with something else in its place.
@@ -100,6 +120,8 @@ class Reader {
     const std::string path = rank.folder + "/" + std::string(kModelFile);
     const std::string whose =
         fmt::format("tensor-parallel rank {}, stage {}, expert rank {}", rank.tp, rank.pp, rank.ep);
+    if (const auto why = unreadable_.find(rank.folder); why != unreadable_.end())
+      return findings_.error(kUnreadableFile, unreadable_text(whose, why->second), path);
     const auto folder = directory_.stat(rank.folder);
     const auto odd = folder ? odd_file(folder->type, FileType::kDirectory) : std::nullopt;
     if (odd)
@@ -114,17 +136,10 @@ class Reader {
     const std::size_t count = ranks_.uncompared.size();
     findings_.note(codes::kUncomparedReplicas, "info",
                    fmt::format("{} tensor{} that several ranks hold alike lie{} in buffers with "
-                               "others: whether the copies are equal is proved by verify --deep "
-                               "alone, and the first rank's is taken",
+                               "others: the first rank's is taken; ckpt-inspect verify, and "
+                               "--verify here, compare the copies byte by byte",
                                count, count == 1 ? "" : "s", count == 1 ? "s" : ""),
                    "", *ranks_.uncompared.begin());
-  }
-
-  /// The model file of a rank's folder, which may be no file.
-  void require_file(const std::string& path) {
-    const auto info = directory_.stat(path);
-    if (const auto odd = info ? odd_file(info->type) : std::nullopt)
-      in_file(path, [&] { fail(Code::kCorrupt, std::string(*odd)); });
   }
 
   GridSizes sizes() const {
@@ -215,6 +230,7 @@ class Reader {
   ArchiveManifestBuilder builder_;
   Findings findings_;
   Ranks ranks_;
+  std::map<std::string, Status> unreadable_;  // by folder: why its file is lost
 };
 
 }  // namespace

@@ -63,7 +63,8 @@ std::optional<Shape> packed_view(const std::string& name, const ShapeOf& shape_o
     return Shape{experts, hidden, 2, each / 2};
   }
   // Its sizes say whether the first matrix is a pair.
-  if ((*second)[1] != hidden || (*second)[0] % experts != 0) fail_shape(*second, experts);
+  if ((*second)[1] != hidden || (*second)[0] % experts != 0)
+    in_tensor(owner_of(name) + std::string(kSecond), [&] { fail_shape(*second, experts); });
   const std::int64_t inner = (*second)[0] / experts;
   if (each == inner) return Shape{experts, hidden, each};
   if (each / 2 != inner || each % 2 != 0) fail_shape(*stored, experts);

@@ -53,13 +53,10 @@ void StagePlan::share_layers(const std::vector<std::string>& names) {
          "pipeline stages");
   const std::int64_t parts = grid_.pp * grid_.vpp;
   if (layers % parts != 0)
-    in_tensor(stack_, [&] {
-      const std::string chunks =
-          grid_.vpp > 1 ? fmt::format(" of {} chunks each", grid_.vpp) : std::string();
-      fail(Code::kInvalidArgument,
-           fmt::format("{} layers cannot be shared evenly by {} pipeline stages{}", layers,
-                       grid_.pp, chunks));
-    });
+    fail(Code::kInvalidArgument,
+         fmt::format("{} layers cannot be shared evenly by {} pipeline stages{} (the tensors {}*)",
+                     layers, grid_.pp,
+                     grid_.vpp > 1 ? fmt::format(" of {} chunks each", grid_.vpp) : "", stack_));
   per_chunk_ = layers / parts;
 }
 
@@ -79,11 +76,10 @@ void StagePlan::share_experts(const std::vector<std::string>& names) {
   }
   for (auto& [family, count] : experts_) {
     if (count % grid_.ep != 0)
-      in_tensor(family, [&, all = count] {
-        fail(Code::kInvalidArgument,
-             fmt::format("{} experts cannot be shared evenly by {} expert-parallel ranks", all,
-                         grid_.ep));
-      });
+      fail(Code::kInvalidArgument,
+           fmt::format("{} experts cannot be shared evenly by {} expert-parallel ranks (the "
+                       "tensors {})",
+                       count, grid_.ep, family));
     count /= grid_.ep;
   }
 }

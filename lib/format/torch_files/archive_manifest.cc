@@ -38,6 +38,21 @@ void check_piece(const ArchiveTensor& tensor, const TensorSpec& spec, const Arch
     fail(Code::kUnsupported, "part of a stored tensor that is strided, sparse or quantized");
 }
 
+/// Whether an archive was refused for what it names, not for damage: read without that rule, it
+/// says something else, or nothing.
+bool is_refusal(const Directory& directory, const std::string& path, const Status& refused) {
+  try {
+    ArchiveOptions options;
+    options.collect_denied = true;
+    options.allow_opaque_root = true;
+    const auto file = directory.open(path);
+    open_torch_archive(ByteWindow::whole(*file), options);
+    return true;
+  } catch (const Error& error) {
+    return error.status().message != refused.message;
+  }
+}
+
 }  // namespace
 
 struct ArchiveManifestBuilder::Rep {
@@ -144,6 +159,21 @@ std::uint32_t ArchiveManifestBuilder::open(const std::string& path) {
   rep.files.back().remap = std::make_unique<TensorRemapper>(
       [&rep, number](std::uint32_t index) { return rep.embed(number, index); });
   return number;
+}
+
+std::optional<std::uint32_t> ArchiveManifestBuilder::try_open(const std::string& path,
+                                                              Status& why) {
+  try {
+    return open(path);
+  } catch (const Error& error) {
+    const Code code = error.code();
+    const bool lost = code == Code::kCorrupt || code == Code::kIo || code == Code::kNotFound;
+    if (!rep_->options.tolerate_damage || !lost ||
+        is_refusal(rep_->directory, path, error.status()))
+      throw;
+    why = error.status();
+    return std::nullopt;
+  }
 }
 
 const TorchArchive& ArchiveManifestBuilder::archive(std::uint32_t file) const {

@@ -8,11 +8,13 @@
 //   add_tensor()  a logical tensor put together from pieces of tensors of several archives
 //
 // Sources stay pending until locate_archives() (archive_source.h).
+#include <tessera/base/error.h>
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/format/format_driver.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -36,6 +38,10 @@ class ArchiveManifestBuilder {
   /// Opens `path` of the folder and returns its number, which is also its index in Manifest::files.
   /// Errors carry the file. Globals and notes of the archive are taken over.
   std::uint32_t open(const std::string& path);
+  /// The same for one rank's file of several. Where damage is tolerated
+  /// (ReadOptions::tolerate_damage) and the file cannot be read, what is not part of the state:
+  /// nullopt, and `why`. What is refused as unsafe, or as a feature, is thrown all the same.
+  std::optional<std::uint32_t> try_open(const std::string& path, Status& why);
   const TorchArchive& archive(std::uint32_t file) const;
 
   /// Flattens `value`, part of that archive, below `prefix`: tensors whole, values with what they

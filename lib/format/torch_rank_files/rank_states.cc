@@ -6,6 +6,7 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -92,6 +93,7 @@ class Opener {
     for (const RankPart& part : out_.folder.parts)
       for (std::size_t rank = 0; rank < part.files.size(); ++rank)
         if (!part.files[rank].empty()) open(part, static_cast<std::int64_t>(rank));
+    if (out_.entries.empty() && out_.containers.empty() && first_) throw Error(*first_);
     check_world_size();
     note_renamed(builder_);
     return std::move(out_);
@@ -122,9 +124,20 @@ class Opener {
     findings_.error("CK010", std::move(message), names.front());
   }
 
+  /// As if it were not there.
+  void lose(const std::string& path, std::int64_t rank, const Status& why) {
+    if (!first_) first_ = why;
+    out_.missing.push_back(path);
+    out_.missing_ranks.push_back(rank);
+    findings_.error(kUnreadableFile, unreadable_text(fmt::format("rank {}", rank), why), path);
+  }
+
   void open(const RankPart& part, std::int64_t rank) {
     const std::string& path = part.files[static_cast<std::size_t>(rank)];
-    const std::uint32_t file = builder_.open(path);
+    Status why;
+    const auto opened = builder_.try_open(path, why);
+    if (!opened) return lose(path, rank, why);
+    const std::uint32_t file = *opened;
     const TorchArchive& archive = builder_.archive(file);
     in_file(path, [&] {
       Lifter lifter(archive, rank, out_.sharded);
@@ -206,6 +219,7 @@ class Opener {
   std::set<std::string> containers_;
   std::map<std::int64_t, std::uint32_t> world_sizes_;  // as ShardedTensors say -> a file
   std::int64_t most_ = 0;
+  std::optional<Status> first_;  // why a file cannot be read
 };
 
 }  // namespace

@@ -1,0 +1,122 @@
+// --salvage of checkpoints that are a file a rank: one that cannot be read is lost as one that is
+// not there, and the report says why.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/ops/verify.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "tests/support/convert_case.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+struct Outcome {
+  std::set<std::string> lost;
+  OpenedContent content;
+  ConvertReport report;
+};
+
+Outcome salvage_source(MemoryFileSystem& fs) {
+  ConvertOptions options = convert_options("/source", "/out", 1, "torch-dcp");
+  options.salvage = true;
+  options.rank_state = RankStatePolicy::kKeep;
+  Outcome out;
+  out.report = convert(fs, options);
+  for (const LostTensor& lost : out.report.lost) out.lost.insert(lost.name);
+  out.content = content_at(fs, "/out");
+  return out;
+}
+
+std::string verify_text(MemoryFileSystem& fs) {
+  VerifyOptions options;
+  options.level = VerifyLevel::kFull;
+  std::string text;
+  for (const Note& n : verify_checkpoint(fs, "/source", options).findings)
+    text += fmt::format("{} {} [{}] {}: {}\n", n.code, n.severity, n.file, n.tensor, n.message);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a rank's file cut short is lost to salvage as one that is missing") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"megatron/legacy_tp2", "iter_0000100/mp_rank_01/model_optim_rng.pt"},
+      {"megatron/legacy_tp2", "iter_0000100/mp_rank_00/model_optim_rng.pt"},
+      {"deepspeed/zero1_w4", "global_step2/zero_pp_rank_1_mp_rank_00_optim_states.pt"},
+      {"deepspeed/zero3_w4", "global_step2/zero_pp_rank_3_mp_rank_00_optim_states.pt"},
+      {"fairscale/nested_flat_w3", "rank_1.pt"},
+      {"torchsave/dtensor_rankfiles_w2", "rank1.pt"},
+      {"torchsave/fsdp1_sharded_rankfiles_w2", "rank0.pt"},
+      {"torchsave/fsdp1_local_rankfiles_w3", "rank1.pt"}};
+  for (const auto& [name, file] : cases) {
+    CAPTURE(name, file);
+    MemoryFileSystem sound;
+    load_sample(sound, name);
+    REQUIRE(sound.stat("/source/" + file));
+    MemoryFileSystem gone;
+    load_sample(gone, name);
+    gone.remove_file("/source/" + file);
+    const Outcome missing = salvage_source(gone);
+    CHECK_FALSE(missing.lost.empty());
+    for (const double part : {0.0, 0.3, 0.9}) {
+      CAPTURE(part);
+      MemoryFileSystem fs;
+      load_sample(fs, name);
+      Bytes bytes = fs.read_file("/source/" + file);
+      bytes.resize(static_cast<std::size_t>(static_cast<double>(bytes.size()) * part));
+      fs.write_file("/source/" + file, bytes);
+      ConvertOptions plain = convert_options("/source", "/plain", 1, "torch-dcp");
+      CHECK_THROWS_AS(convert(fs, plain), Error);
+      const Outcome cut = salvage_source(fs);
+      CHECK(cut.lost == missing.lost);
+      CHECK(cut.content.tensors == missing.content.tensors);
+      CHECK(cut.content.values == missing.content.values);
+      const std::string base = file.substr(file.rfind('/') + 1);
+      CHECK(std::ranges::any_of(cut.report.notes, [&](const Note& note) {
+        return note.code == "CK042" && note.file.ends_with(base) &&
+               note.message.find("counts as lost: ") != std::string::npos;
+      }));
+      CHECK_THAT(verify_text(fs), Catch::Contains("CK042") && Catch::Contains("CK024"));
+    }
+  }
+}
+
+TEST_CASE("a weight that only a lost file says to be tied is lost and not taken for an empty one") {
+  const std::string name = "../tests/format/data/deepspeed_frozen_tied/zero3_bf16_w2";
+  const std::string file = "/source/global_step2/zero_pp_rank_0_mp_rank_00_model_states.pt";
+  MemoryFileSystem sound;
+  load_sample(sound, name);
+  const OpenedContent before = content_at(sound, "/source");
+  for (const bool gone : {false, true}) {
+    CAPTURE(gone);
+    MemoryFileSystem fs;
+    load_sample(fs, name);
+    if (gone) fs.remove_file(file);
+    if (!gone) fs.write_file(file, ByteView(fs.read_file(file)).first(100));
+    const Outcome out = salvage_source(fs);
+    CHECK(out.lost.contains("model.head.weight"));
+    CHECK_FALSE(out.content.tensors.empty());
+    for (const auto& [tensor, content] : out.content.tensors)
+      CHECK(before.tensors.at(tensor) == content);
+  }
+}
+
+TEST_CASE("a rank's file that is refused as unsafe is refused to salvage as well") {
+  MemoryFileSystem fs;
+  load_sample(fs, "torchsave/dtensor_rankfiles_w2");
+  std::ifstream file(TESSERA_SOURCE_DIR "/sample_checkpoints/hostile/reduce_os_system.pt",
+                     std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  REQUIRE_FALSE(bytes.empty());
+  fs.write_file("/source/rank1.pt", as_bytes(bytes));
+  ConvertOptions options = convert_options("/source", "/out", 1, "torch-dcp");
+  options.salvage = true;
+  CHECK_THROWS_WITH(convert(fs, options), Catch::Contains("refused as unsafe"));
+}
