@@ -14,6 +14,7 @@
 #include <unordered_set>
 
 #include "fsdp_core/setup/fqn_glob.h"
+#include "fsdp_core/setup/ignored.h"
 #include "fsdp_core/unit/registry.h"
 
 namespace tessera::fsdp {
@@ -56,12 +57,8 @@ struct PlannedUnit {
 
 class Planner {
  public:
-  Planner(const WrapPolicy& policy, const Options& options) : policy_(policy), options_(options) {
-    for (const ModulePtr& module : options.ignored_modules)
-      for (const ModulePtr& below : module->modules()) ignored_modules_.insert(below.get());
-    for (const at::Tensor& parameter : options.ignored_parameters)
-      ignored_parameters_.insert(parameter.unsafeGetTensorImpl());
-  }
+  Planner(const ModulePtr& root, const WrapPolicy& policy, const Options& options)
+      : policy_(policy), options_(options), ignored_(*root, options) {}
 
   std::vector<PlannedUnit> plan(const ModulePtr& root) {
     std::vector<Registration> rest = below(root, "", /*inside_leaf=*/false);
@@ -74,7 +71,7 @@ class Planner {
   /// The registrations in and below `module` that no planned unit owns.
   std::vector<Registration> visit(const ModulePtr& module, const std::string& fqn,
                                   bool inside_leaf) {
-    if (ignored_modules_.contains(module.get())) return {};
+    if (ignored_.holds(*module)) return {};
     // A shared module is one unit or none, and what it leaves to units above is theirs each time.
     if (const auto seen = visited_.find(module.get()); seen != visited_.end()) return seen->second;
     std::vector<Registration> rest = below(module, fqn, inside_leaf);
@@ -94,7 +91,9 @@ class Planner {
     if (point != nullptr && point->unit)
       fail(Code::kInvalidArgument,
            fmt::format("auto_wrap: {} of class {} is a unit already", label(fqn), module->name()),
-           "let the policy give its options instead, or call fully_shard for the other units too");
+           "let the policy give its options instead, or call fully_shard for the other units too; "
+           "after an auto_wrap that failed half-way, call fully_shard for what is left, or build "
+           "the model anew");
     const std::string prefix = fqn.empty() ? "" : fqn + ".";
     std::vector<Registration> rest;
     for (const auto& child : module->named_children())
@@ -102,8 +101,7 @@ class Planner {
            visit(child.value(), prefix + child.key(), inside_leaf || is_leaf(*module)))
         rest.push_back(std::move(each));
     for (const auto& item : Registry::parameters(*module))
-      if (item.value().defined() &&
-          !ignored_parameters_.contains(item.value().unsafeGetTensorImpl()))
+      if (item.value().defined() && !ignored_.holds(item.value()))
         rest.push_back({item.value(), prefix + item.key()});
     return rest;
   }
@@ -166,6 +164,7 @@ class Planner {
              "around both");
     }
     if (options.name.empty()) options.name = fqn;
+    options = with_ignored(std::move(options), options_);  // a policy may have made its own
     units_.push_back({module, fqn, std::move(options)});
   }
 
@@ -175,8 +174,7 @@ class Planner {
   };
   const WrapPolicy& policy_;
   const Options& options_;
-  std::unordered_set<const torch::nn::Module*> ignored_modules_;
-  std::unordered_set<const c10::TensorImpl*> ignored_parameters_;
+  const Ignored ignored_;
   std::unordered_map<const torch::nn::Module*, std::vector<Registration>> visited_;
   std::unordered_map<const c10::TensorImpl*, Owner> owners_;
   std::vector<PlannedUnit> units_;
@@ -226,7 +224,7 @@ WrapPolicy WrapPolicy::any_of(std::vector<WrapPolicy> policies) {
 
 std::vector<std::string> auto_wrap(const std::shared_ptr<torch::nn::Module>& module,
                                    const WrapPolicy& policy, const Options& options) {
-  const std::vector<PlannedUnit> units = Planner(policy, options).plan(module);
+  const std::vector<PlannedUnit> units = Planner(module, policy, options).plan(module);
   std::vector<std::string> fqns;
   for (const PlannedUnit& unit : units) {
     fully_shard(unit.module, unit.options);

@@ -2,17 +2,16 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/fsdp/extension.h>
 #include <tessera/fsdp/fully_shard.h>
 
 #include <algorithm>
-#include <set>
-#include <unordered_map>
+#include <exception>
+#include <span>
 
-#include "fsdp_core/setup/meta_init.h"
+#include "fsdp_core/bridge/outside_inference.h"
+#include "fsdp_core/setup/collector.h"
 #include "fsdp_core/setup/unit_groups.h"
 #include "fsdp_core/unit/ownership.h"
-#include "fsdp_core/unit/registry.h"
 #include "fsdp_core/unit/unit.h"
 
 namespace tessera::fsdp {
@@ -31,108 +30,6 @@ void ForwardCall::finish(const TensorPointers& outputs) {
 }  // namespace detail
 
 namespace {
-
-std::string joined(const std::string& prefix, const std::string& key) {
-  return prefix.empty() ? key : prefix + "." + key;
-}
-
-/// What one fully_shard call takes: every parameter below the module that no unit owns.
-class Collector {
- public:
-  /// `overwritten`: all values come from another rank afterwards.
-  Collector(const Options& options, bool overwritten)
-      : options_(options), overwritten_(overwritten) {
-    for (const std::shared_ptr<torch::nn::Module>& module : options.ignored_modules)
-      ignored_modules_.insert(module.get());
-    for (const at::Tensor& tensor : options.ignored_parameters)
-      ignored_.insert(tensor.unsafeGetTensorImpl());
-  }
-
-  void walk(torch::nn::Module& module, const std::string& fqn, bool top) {
-    if (ignored_modules_.contains(&module) || !seen_.insert(&module).second) return;
-    auto* point = dynamic_cast<HookPoint*>(&module);
-    if (!top && point && point->unit) return;
-    auto& registry = Registry::parameters(module);
-    initialise(module, fqn);
-    for (std::size_t i = 0; i < registry.size(); ++i)
-      if (registry[i].value().defined())
-        take(module, i, joined(fqn, registry[i].key()), registry[i].value());
-    for (const auto& buffer : module.named_buffers(/*recurse=*/false))
-      if (buffer.value().defined()) buffers.push_back(buffer.value());
-    for (const auto& child : module.named_children())
-      walk(*child.value(), joined(fqn, child.key()), false);
-  }
-
-  std::vector<Param> params;
-  std::vector<at::Tensor> buffers;
-
- private:
-  /// A module built on the meta device gets memory for what it holds itself, and values from
-  /// param_init_fn.
-  void initialise(torch::nn::Module& module, const std::string& fqn) {
-    std::vector<Blank> blanks;
-    const auto give = [&](const std::string& key, const at::Tensor& tensor) {
-      if (!tensor.defined() || !tensor.is_meta() || ignored_.contains(tensor.unsafeGetTensorImpl()))
-        return;
-      if (!options_.param_init_fn)
-        fail(Code::kInvalidArgument, fmt::format("\"{}\" is on the meta device", joined(fqn, key)),
-             "set options.param_init_fn, or give it values first");
-      blanks.push_back(materialise(tensor, options_.device.value_or(at::kCPU), joined(fqn, key)));
-    };
-    for (const auto& param : module.named_parameters(/*recurse=*/false))
-      give(param.key(), param.value());
-    for (const auto& buffer : module.named_buffers(/*recurse=*/false))
-      give(buffer.key(), buffer.value());
-    if (blanks.empty()) return;
-    at::NoGradGuard no_grad;
-    options_.param_init_fn(module);
-    if (overwritten_) return;
-    for (const Blank& blank : blanks)
-      if (const std::int64_t missing = unwritten(blank); missing > 0)
-        fail(Code::kInvalidArgument,
-             fmt::format("options.param_init_fn left {} of the {} elements of \"{}\" unwritten",
-                         missing, blank.tensor.numel(), blank.name),
-             "what a module built on the meta device holds has no values before it: write all of "
-             "it, buffers too");
-  }
-
-  void take(torch::nn::Module& module, std::size_t index, const std::string& fqn,
-            const at::Tensor& tensor) {
-    if (ignored_.contains(tensor.unsafeGetTensorImpl())) return;
-    if (const auto owner = owner_of(tensor))
-      fail(Code::kUnsupported,
-           fmt::format("parameter \"{}\" is tied to \"{}\", which another unit owns", fqn, *owner),
-           "tied parameters must lie in one unit: call fully_shard on a module that holds both, "
-           "first");
-    const auto [known, added] = by_tensor_.try_emplace(tensor.unsafeGetTensorImpl(), params.size());
-    if (!added) {
-      params[known->second].slots.push_back({&module, index, fqn});
-      return;
-    }
-    if (!tensor.is_contiguous())
-      fail(Code::kUnsupported, fmt::format("parameter \"{}\" is not contiguous", fqn),
-           "make it contiguous first");
-    Param param;
-    param.fqn = fqn;
-    param.slots.push_back({&module, index, fqn});
-    param.compute = tensor;
-    if (options_.extension)
-      param.extension_dim = options_.extension->sharded_dim(
-          module, module.named_parameters(false)[index].key(), tensor);
-    if (param.extension_dim && !options_.extension->mesh())
-      fail(Code::kInvalidArgument,
-           fmt::format("the extension says that parameter \"{}\" is a part by dim {}, and has no "
-                       "mesh()",
-                       fqn, *param.extension_dim));
-    params.push_back(std::move(param));
-  }
-
-  const Options& options_;
-  const bool overwritten_;
-  std::set<const torch::nn::Module*> seen_, ignored_modules_;
-  std::set<const c10::TensorImpl*> ignored_;
-  std::unordered_map<const c10::TensorImpl*, std::size_t> by_tensor_;
-};
 
 /// options.device by its number, where this process has it.
 at::Device numbered(at::Device device) {
@@ -180,6 +77,45 @@ void move_buffers(std::vector<at::Tensor>& buffers, at::Device device) {
   const at::NoGradGuard no_grad;
   for (at::Tensor& buffer : buffers)
     if (buffer.device() != device) buffer.set_data(buffer.to(device));
+}
+
+/// What this rank takes, ready to be sharded. Where ranks may fail apart (a function of the user's
+/// runs, or values come from another rank), all of them throw if one does: the call can be made
+/// again on all.
+void collect(Collector& found, const Options& options, UnitGroups& comms) {
+  std::exception_ptr mine;
+  Status status;
+  try {
+    found.collect();
+    check_devices(found.params, found.buffers, options.device);
+    if (options.device) move_buffers(found.buffers, *options.device);
+  } catch (...) {
+    mine = std::current_exception();
+    status = current_exception_status();
+  }
+  if (options.param_init_fn || options.sync_module_states) {
+    std::string text;  // of the first rank that failed
+    try {
+      for (Communicator* comm : {comms.shard.get(), comms.replicate.get(), comms.extension.get()}) {
+        if (comm == nullptr || comm->size() == 1) continue;
+        if (mine && text.empty())
+          text = fmt::format("{}rank {}: {}", static_cast<char>(status.code), comm->global_rank(),
+                             status.message);
+        const auto all = comm->all_gather_bytes(std::as_bytes(std::span(text)),
+                                                {options.name, CommPhase::kSetup});
+        for (const std::vector<std::byte>& theirs : all)
+          if (text.empty())
+            text.assign(reinterpret_cast<const char*>(theirs.data()), theirs.size());
+      }
+    } catch (...) {
+      if (!mine) throw;
+    }
+    if (!mine && !text.empty())
+      fail(static_cast<Code>(text[0]), fmt::format("fully_shard failed on {}", text.substr(1)),
+           "nothing is sharded by this call on any rank, and what was on the meta device is there "
+           "again: call it again on every rank");
+  }
+  if (mine) std::rethrow_exception(mine);
 }
 
 void synchronise(const Collector& found, UnitGroups& comms, const std::string& label) {
@@ -257,15 +193,15 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
     fail(Code::kInvalidArgument,
          fmt::format("fully_shard: this {} is a unit already", module->name()));
 
+  const OutsideInference outside;
   Options options = given;
   if (options.device) options.device = numbered(*options.device);
   UnitGroups comms = make_unit_groups(options);
   const bool first = comms.shard->rank() == 0 && comms.replicate->rank() == 0;
-  Collector found(options, options.sync_module_states && !first);
-  found.walk(*module, "", true);
-  check_devices(found.params, found.buffers, options.device);
-  if (options.device) move_buffers(found.buffers, *options.device);
+  Collector found(*module, options, options.sync_module_states && !first);
+  collect(found, options, comms);
   if (options.sync_module_states) synchronise(found, comms, options.name);
+  found.keep();
   const bool frees = frees_after_forward(options);
   auto groups = make_groups(std::move(found.params), options, comms);
   for (const std::unique_ptr<ParamGroup>& group : groups) {

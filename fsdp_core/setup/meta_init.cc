@@ -40,6 +40,12 @@ namespace {
 /// Of every byte that nobody wrote: no number that somebody means, in floating types.
 constexpr int kBlank = 0xff;
 
+std::int64_t bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::int64_t>(
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                       static_cast<std::size_t>(tensor.storage_offset())));
+}
+
 at::ScalarType integer_of(std::size_t itemsize) {
   switch (itemsize) {
     case 1:
@@ -56,13 +62,18 @@ at::ScalarType integer_of(std::size_t itemsize) {
 }  // namespace
 
 Blank materialise(const at::Tensor& tensor, at::Device device, std::string_view name) {
-  const std::size_t bytes =
-      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
-                                       static_cast<std::size_t>(tensor.storage_offset()));
-  const at::Tensor memory = at::full({static_cast<std::int64_t>(bytes)}, kBlank,
-                                     at::TensorOptions().dtype(at::kByte).device(device));
+  const at::Tensor memory =
+      at::full({bytes_of(tensor)}, kBlank, at::TensorOptions().dtype(at::kByte).device(device));
   adopt_storage(tensor, memory.storage(), name);
   return {tensor, std::string(name), tensor._version()};
+}
+
+void give_back(const Blank& blank) {
+  const at::Tensor nothing =
+      at::empty({bytes_of(blank.tensor)}, at::TensorOptions().dtype(at::kByte).device(at::kMeta));
+  c10::TensorImpl* impl = blank.tensor.unsafeGetTensorImpl();
+  impl->_change_backend_component_keys(at::kMeta);
+  impl->set_storage_keep_dtype(nothing.storage());
 }
 
 std::int64_t unwritten(const Blank& blank) {

@@ -26,6 +26,9 @@ struct Blank {
 /// With memory of its own on `device`, without values.
 Blank materialise(const at::Tensor& tensor, at::Device device, std::string_view name);
 
+/// On the meta device again, as if it had never been given memory.
+void give_back(const Blank& blank);
+
 /// How many of its elements nobody wrote. Exact for floating types; of integers and bools all or
 /// none count.
 std::int64_t unwritten(const Blank& blank);

@@ -3,6 +3,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 
+#include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/unit/pool.h"
 #include "fsdp_core/unit/recycler.h"
 
@@ -27,6 +28,7 @@ c10::Storage empty_storage(std::size_t nbytes, c10::Device device) {
 
 at::Tensor tensor_over(const c10::Storage& storage, at::ScalarType dtype, std::int64_t offset,
                        at::IntArrayRef sizes) {
+  const OutsideInference outside;
   const auto key = c10::computeDispatchKey(dtype, c10::kStrided, storage.device());
   at::Tensor tensor = at::detail::make_tensor<PooledTensor>(
       c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));

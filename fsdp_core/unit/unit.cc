@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/runtime/root.h"
 #include "fsdp_core/unit/ownership.h"
 
@@ -94,7 +95,7 @@ bool Unit::wants_full_precision() const {
 
 void Unit::set_buffer_precision() {
   if (!options_.mixed_precision.buffer_dtype) return;
-  at::NoGradGuard no_grad;
+  const OutsideInference outside;  // a later training writes into them
   for (auto& [buffer, own] : buffers_) {
     const at::ScalarType wanted =
         wants_full_precision() ? own : *options_.mixed_precision.buffer_dtype;

@@ -108,13 +108,17 @@ struct Options {
   /// One gather stream per process group instead of one for all.
   bool unshard_stream_per_group = false;
 
-  /// Neither sharded, nor cast, nor reduced.
+  /// Neither sharded, nor cast, broadcast, moved or reduced: these modules and what is below them (but
+  /// for units there), their parameters and buffers wherever else those are registered, these
+  /// parameters, and what units below ignore. Refused: what a unit owns already.
   std::vector<std::shared_ptr<torch::nn::Module>> ignored_modules;
   std::vector<at::Tensor> ignored_parameters;
 
   /// Broadcast parameters and buffers from the group's rank 0 (and across replicas) first.
   bool sync_module_states = false;
-  /// Fills the direct parameters and buffers of a module built on the meta device.
+  /// Fills the direct parameters and buffers of a module built on the meta device. Where it throws on
+  /// one rank, fully_shard throws on all, and what was on the meta device is there again: call it
+  /// again. Set on all ranks, or with sync_module_states.
   std::function<void(torch::nn::Module&)> param_init_fn;
   std::optional<at::Device> device;
 

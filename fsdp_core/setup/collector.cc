@@ -1,0 +1,112 @@
+#include "fsdp_core/setup/collector.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/fsdp/extension.h>
+#include <tessera/fsdp/hooked_module.h>
+
+#include <exception>
+
+#include "fsdp_core/unit/ownership.h"
+#include "fsdp_core/unit/registry.h"
+
+namespace tessera::fsdp {
+namespace {
+
+std::string joined(const std::string& prefix, const std::string& key) {
+  return prefix.empty() ? key : prefix + "." + key;
+}
+
+}  // namespace
+
+Collector::~Collector() {
+  // The fastest way back from a call that failed; memory is all that a failure here would cost.
+  try {
+    for (const Blank& blank : blanks_) give_back(blank);
+  } catch (const std::exception&) {
+  }
+}
+
+void Collector::collect() { walk(module_, "", Ignored(module_, options_)); }
+
+void Collector::walk(torch::nn::Module& module, const std::string& fqn, const Ignored& ignored) {
+  if (ignored.holds(module) || !seen_.insert(&module).second) return;
+  const auto* point = dynamic_cast<const HookPoint*>(&module);
+  if (&module != &module_ && point && point->unit) return;
+  auto& registry = Registry::parameters(module);
+  initialise(module, fqn, ignored);
+  for (std::size_t i = 0; i < registry.size(); ++i)
+    if (registry[i].value().defined() && !ignored.holds(registry[i].value()))
+      take(module, i, joined(fqn, registry[i].key()), registry[i].value());
+  for (const auto& buffer : module.named_buffers(/*recurse=*/false))
+    if (buffer.value().defined() && !ignored.holds(buffer.value()) &&
+        buffers_seen_.insert(buffer.value().unsafeGetTensorImpl()).second)
+      buffers.push_back(buffer.value());
+  for (const auto& child : module.named_children())
+    walk(*child.value(), joined(fqn, child.key()), ignored);
+}
+
+/// A module built on the meta device gets memory for what it holds itself, and values from
+/// param_init_fn.
+void Collector::initialise(torch::nn::Module& module, const std::string& fqn,
+                           const Ignored& ignored) {
+  const std::size_t first = blanks_.size();
+  const auto give = [&](const std::string& key, const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.is_meta() || ignored.holds(tensor)) return;
+    if (!options_.param_init_fn)
+      fail(Code::kInvalidArgument, fmt::format("\"{}\" is on the meta device", joined(fqn, key)),
+           "set options.param_init_fn, or give it values first");
+    blanks_.push_back(materialise(tensor, options_.device.value_or(at::kCPU), joined(fqn, key)));
+  };
+  for (const auto& param : module.named_parameters(/*recurse=*/false))
+    give(param.key(), param.value());
+  for (const auto& buffer : module.named_buffers(/*recurse=*/false))
+    give(buffer.key(), buffer.value());
+  if (blanks_.size() == first) return;
+  at::NoGradGuard no_grad;
+  options_.param_init_fn(module);
+  if (overwritten_) return;
+  for (std::size_t i = first; i < blanks_.size(); ++i)
+    if (const std::int64_t missing = unwritten(blanks_[i]); missing > 0)
+      fail(Code::kInvalidArgument,
+           fmt::format("options.param_init_fn left {} of the {} elements of \"{}\" unwritten",
+                       missing, blanks_[i].tensor.numel(), blanks_[i].name),
+           "what a module built on the meta device holds has no values before it: write all of "
+           "it, buffers too");
+}
+
+void Collector::take(torch::nn::Module& module, std::size_t index, const std::string& fqn,
+                     const at::Tensor& tensor) {
+  if (const auto owner = owner_of(tensor))
+    fail(Code::kUnsupported,
+         fmt::format("parameter \"{}\" is tied to \"{}\", which another unit owns", fqn, *owner),
+         "tied parameters must lie in one unit: call fully_shard on a module that holds both, "
+         "first");
+  const auto [known, added] = by_tensor_.try_emplace(tensor.unsafeGetTensorImpl(), params.size());
+  if (!added) {
+    params[known->second].slots.push_back({&module, index, fqn});
+    return;
+  }
+  if (tensor.is_inference())
+    fail(Code::kUnsupported, fmt::format("parameter \"{}\" was made under c10::InferenceMode", fqn),
+         "build the model outside of it: forwards may run inside");
+  if (!tensor.is_contiguous())
+    fail(Code::kUnsupported, fmt::format("parameter \"{}\" is not contiguous", fqn),
+         "make it contiguous first");
+  Param param;
+  param.fqn = fqn;
+  param.slots.push_back({&module, index, fqn});
+  param.compute = tensor;
+  if (options_.extension)
+    param.extension_dim = options_.extension->sharded_dim(
+        module, module.named_parameters(false)[index].key(), tensor);
+  if (param.extension_dim && !options_.extension->mesh())
+    fail(Code::kInvalidArgument,
+         fmt::format("the extension says that parameter \"{}\" is a part by dim {}, and has no "
+                     "mesh()",
+                     fqn, *param.extension_dim));
+  params.push_back(std::move(param));
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,51 @@
+#pragma once
+// What one fully_shard call takes: every parameter below the module that no unit owns, and the
+// buffers there. What is on the meta device gets memory and values on the way; unless keep() is
+// called it is on the meta device again afterwards, so that a call that failed can be made again.
+#include <ATen/core/Tensor.h>
+#include <tessera/fsdp/options.h>
+
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "fsdp_core/setup/ignored.h"
+#include "fsdp_core/setup/meta_init.h"
+#include "fsdp_core/unit/param.h"
+
+namespace tessera::fsdp {
+
+class Collector {
+ public:
+  /// `overwritten`: all values come from another rank afterwards.
+  Collector(torch::nn::Module& module, const Options& options, bool overwritten)
+      : module_(module), options_(options), overwritten_(overwritten) {}
+  ~Collector();
+  Collector(const Collector&) = delete;
+  Collector& operator=(const Collector&) = delete;
+
+  /// Throws what param_init_fn throws; kInvalidArgument, kUnsupported by name otherwise.
+  void collect();
+  /// The call succeeds: memory and values stay.
+  void keep() { blanks_.clear(); }
+
+  std::vector<Param> params;
+  std::vector<at::Tensor> buffers;
+
+ private:
+  void walk(torch::nn::Module& module, const std::string& fqn, const Ignored& ignored);
+  void initialise(torch::nn::Module& module, const std::string& fqn, const Ignored& ignored);
+  void take(torch::nn::Module& module, std::size_t index, const std::string& fqn,
+            const at::Tensor& tensor);
+
+  torch::nn::Module& module_;
+  const Options& options_;
+  const bool overwritten_;
+  std::unordered_set<const torch::nn::Module*> seen_;
+  std::unordered_set<const c10::TensorImpl*> buffers_seen_;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> by_tensor_;
+  std::vector<Blank> blanks_;  // of the whole call
+};
+
+}  // namespace tessera::fsdp
