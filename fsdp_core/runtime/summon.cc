@@ -18,9 +18,12 @@ struct SummonFullParams::Impl {
 };
 
 void SummonFullParams::Impl::begin() {
-  for (const auto& unit : units) unit->summon(!options.rank0_only || unit->is_first_rank());
+  const auto here = [&](const detail::Unit& unit) {
+    return !options.rank0_only || unit.is_first_rank();
+  };
+  for (const auto& unit : units) unit->summon(here(*unit), options.offload_to_cpu);
   if (!options.with_grads) return;
-  for (const auto& unit : units) unit->summon_gradients();
+  for (const auto& unit : units) unit->summon_gradients(here(*unit), options.offload_to_cpu);
 }
 
 void SummonFullParams::Impl::end() {
@@ -36,8 +39,6 @@ SummonFullParams::SummonFullParams(const ModuleRef& module, const SummonOptions&
     fail(Code::kInvalidArgument,
          "SummonFullParams: rank0_only with write_back: other ranks' parts would be lost",
          "set write_back = false");
-  if (options.with_grads && options.rank0_only)
-    fail(Code::kInvalidArgument, "SummonFullParams: with_grads does not go with rank0_only");
   impl_->options = options;
   impl_->units = idle_units_of(module, "SummonFullParams", options.recurse);
   impl_->begin();

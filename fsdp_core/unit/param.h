@@ -5,7 +5,9 @@
 // clang-format off
 //   compute parameter    full shape. The user's own TensorImpl for ever: the handle in his module. Over real
 //                        memory while unsharded, over poison while sharded: touching it then raises an error
-//                        that names it. Its .grad is a view of the unsharded gradient buffer in backward.
+//                        that names it. Its .grad is a view of the unsharded gradient buffer in backward, and
+//                        outside of its unit one that raises an error: only an optimizer that was built before
+//                        fully_shard looks there.
 //   shard parameter      this rank's part, without padding: 1-D (flat layout) or rows (per-parameter layout);
 //                        empty where the rank holds none. What the module's registry shows while sharded, and
 //                        what the optimizer holds. A slice of the group's shard buffer with a version counter

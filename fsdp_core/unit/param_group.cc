@@ -5,23 +5,11 @@
 #include <tessera/base/error.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/unit/registry.h"
 
 namespace tessera::fsdp {
-namespace {
-
-/// Same memory layout on the CPU: one memcpy instead of a dispatched copy.
-void copy_into(const at::Tensor& to, const at::Tensor& from) {
-  if (to.scalar_type() == from.scalar_type() && to.is_cpu() && from.is_cpu()) {
-    if (from.nbytes() > 0) std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
-  } else {
-    to.copy_(from, /*non_blocking=*/to.device() != from.device());
-  }
-}
-
-}  // namespace
 
 ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> layout,
                        GroupDtypes dtypes, c10::Device device, bool offload)
@@ -65,6 +53,11 @@ ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> la
     if (!resident_)
       params_[p].poison =
           poison_storage(full_.buffers[layout_->full(p).buffer].nbytes(), device_, params_[p].fqn);
+    const at::Tensor& compute = params_[p].compute;
+    const std::size_t bytes =
+        static_cast<std::size_t>(compute.numel()) * c10::elementSize(dtypes_.compute);
+    no_grad_here_.push_back(tensor_over(poison_storage(bytes, device_, params_[p].fqn),
+                                        dtypes_.compute, 0, params_[p].sizes));
   }
   rename("");
   attached_ = true;
@@ -72,15 +65,25 @@ ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> la
 }
 
 void ParamGroup::rename(const std::string& prefix) {
-  for (Param& param : params_) {
+  for (std::size_t p = 0; p < params_.size(); ++p) {
+    Param& param = params_[p];
     const std::string& own = param.slots.front().fqn;
     param.fqn = prefix.empty() ? own : prefix + "." + own;
     if (param.poison)
       param.poison.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
           fmt::format("fsdp: parameter \"{}\" is sharded: its full values exist only inside its "
                       "unit's forward and backward. "
-                      "Call the unit's forward, or use fsdp::SummonFullParams",
+                      "Call the unit's forward, or use fsdp::SummonFullParams; an optimizer that "
+                      "holds it was built before fully_shard: build it afterwards",
                       param.fqn));
+    no_grad_here_[p]
+        .storage()
+        .unsafeGetStorageImpl()
+        ->release_data_and_set_meta_custom_data_ptr_error_msg_(
+            fmt::format("fsdp: the gradient of parameter \"{}\" is in its shard: an optimizer that "
+                        "looks for it here was built before fully_shard and would train nothing. "
+                        "Build it from module->parameters() afterwards",
+                        param.fqn));
   }
 }
 
@@ -151,8 +154,21 @@ void ParamGroup::regather(Communicator& comm, const CommTag& tag) {
   spread(full_);
 }
 
+void ParamGroup::move_to_host() {
+  const OutsideInference outside;
+  const std::vector<at::Tensor>& views = resident_ ? full_.views : memory(true).views;
+  on_host_.clear();
+  for (const at::Tensor& view : views)
+    on_host_.push_back(view.to(at::kCPU, view.scalar_type(),
+                               /*non_blocking=*/false,
+                               /*copy=*/true));
+  drop_gathered();
+}
+
 void ParamGroup::attach(bool full_precision) {
-  if (!resident_) {
+  if (!on_host_.empty()) {
+    for (std::size_t p = 0; p < params_.size(); ++p) params_[p].compute.set_data(on_host_[p]);
+  } else if (!resident_) {
     const FullMemory& full = memory(full_precision);
     const bool precise = &full == &precise_;
     for (std::size_t p = 0; p < params_.size(); ++p) {
@@ -162,19 +178,22 @@ void ParamGroup::attach(bool full_precision) {
     }
     attached_precise_ = precise;
   }
+  if (!gradients_exposed_)
+    for (Param& param : params_) param.compute.mutable_grad().reset();
   register_tensors(false);
   attached_ = true;
 }
 
 void ParamGroup::detach() {
   if (!attached_) return;
-  if (!resident_) {
-    for (std::size_t p = 0; p < params_.size(); ++p) {
-      if (attached_precise_) params_[p].compute.set_data(full_.views[p]);
-      params_[p].compute.unsafeGetTensorImpl()->set_storage_keep_dtype(params_[p].poison);
-    }
-    attached_precise_ = false;
+  for (std::size_t p = 0; p < params_.size(); ++p) {
+    Param& param = params_[p];
+    if (attached_precise_ || !on_host_.empty()) param.compute.set_data(full_.views[p]);
+    if (!resident_) param.compute.unsafeGetTensorImpl()->set_storage_keep_dtype(param.poison);
   }
+  attached_precise_ = false;
+  on_host_.clear();
+  if (!gradients_exposed_) hide_gradients();
   register_tensors(true);
   attached_ = false;
 }
@@ -207,8 +226,14 @@ std::uint64_t ParamGroup::version_sum() const {
 bool ParamGroup::stale() const { return !resident_ && version_sum() != gathered_version_; }
 
 void ParamGroup::write_back() {
-  if (resident_) return;
   at::NoGradGuard no_grad;
+  for (std::size_t p = 0; p < on_host_.size(); ++p) {
+    const UnitLayout::ShardPlace& place = layout_->shard(p);
+    if (place.numel > 0)
+      shard_buffer_.narrow(0, place.offset, place.numel)
+          .copy_(on_host_[p].view({-1}).narrow(0, place.begin, place.numel));
+  }
+  if (resident_ || !on_host_.empty()) return;
   TESSERA_CHECK(attached_ && (attached_precise_ || dtypes_.stored == dtypes_.compute));
   const std::vector<RefillBuffer>& from = memory(true).buffers;
   const std::int64_t shard = layout_->shard_numel();
@@ -242,149 +267,6 @@ void ParamGroup::adopt_replaced() {
     param.shard.set_data(slice);
     gathered_version_ = ~std::uint64_t{0};
   }
-}
-
-void ParamGroup::expose_gradients() {
-  if (!has_gradients_) {
-    for (RefillBuffer& buffer : grads_) {
-      buffer.allocate();
-      if (buffer.nbytes() == 0) continue;
-      if (device_.is_cpu())
-        std::memset(buffer.tensor().mutable_data_ptr(), 0, buffer.nbytes());
-      else
-        buffer.tensor().zero_();
-    }
-    has_gradients_ = true;
-  }
-  for (Param& param : params_)
-    if (param.requires_grad) param.compute.mutable_grad() = param.grad_view;
-}
-
-void ParamGroup::hide_gradients() {
-  for (Param& param : params_) param.compute.mutable_grad().reset();
-}
-
-at::Tensor ParamGroup::take_gradients() {
-  hide_gradients();
-  has_gradients_ = false;
-  if (layout_->in_place()) return grads_[0].take();
-  at::NoGradGuard no_grad;
-  at::Tensor input = new_tensor(layout_->full_numel(), dtypes_.reduce, device_);
-  layout_->copy_in(grad_tensors_, input);
-  for (RefillBuffer& buffer : grads_) buffer.release();
-  return input;
-}
-
-void ParamGroup::drop_gradients() {
-  hide_gradients();
-  for (RefillBuffer& buffer : grads_) buffer.release();
-  has_gradients_ = false;
-  partial_.reset();
-  partial_used_ = nullptr;
-}
-
-void ParamGroup::drop_shard_gradients() {
-  for (Param& param : params_) {
-    param.shard.mutable_grad().reset();
-    param.shard_grad.reset();
-  }
-  shard_grad_buffer_.reset();
-}
-
-void ParamGroup::accumulate(const at::Tensor& reduced, const std::vector<bool>& used) {
-  at::NoGradGuard no_grad;
-  bool any = false, held = false;
-  for (const Param& param : params_) {
-    const bool defined = param.shard.grad().defined();
-    any |= defined;
-    // A slice that the user still holds after he cleared .grad must keep its values.
-    held |= param.shard_grad.defined() && param.shard_grad.use_count() > (defined ? 2 : 1);
-  }
-  if (!shard_grad_buffer_.defined() || (held && !any)) {
-    shard_grad_buffer_ = at::zeros({layout_->shard_numel()}, shard_buffer_.options());
-    for (std::size_t p = 0; p < params_.size(); ++p)
-      params_[p].shard_grad = tensor_over(shard_grad_buffer_.storage(), dtypes_.stored,
-                                          layout_->shard(p).offset, layout_->shard(p).shape);
-  }
-  if (!any) {
-    copy_into(shard_grad_buffer_, reduced);
-  } else {
-    for (Param& param : params_) {
-      at::Tensor& grad = param.shard.mutable_grad();
-      if (!grad.defined()) {
-        param.shard_grad.zero_();
-      } else if (!grad.is_same(param.shard_grad)) {
-        param.shard_grad.copy_(grad);
-        grad = param.shard_grad;
-      }
-    }
-    shard_grad_buffer_.add_(reduced);
-  }
-  for (std::size_t p = 0; p < params_.size(); ++p)
-    if (params_[p].requires_grad && used[p])
-      params_[p].shard.mutable_grad() = params_[p].shard_grad;
-}
-
-void ParamGroup::hold_partial(const at::Tensor& reduced) {
-  if (partial_.defined())
-    partial_.add_(reduced);
-  else  // a slice of the unsharded gradients would keep all of them
-    partial_ = reduced.storage().nbytes() == reduced.nbytes() ? reduced : reduced.clone();
-}
-
-void ParamGroup::add_partial(const at::Tensor& reduced) {
-  if (!partial_.defined()) return;
-  reduced.add_(partial_);
-  partial_.reset();
-}
-
-UsedParams ParamGroup::used_with_partial(UsedParams used, bool holds) {
-  if (partial_used_) {
-    std::vector<bool> either = *used;
-    for (std::size_t p = 0; p < either.size(); ++p) either[p] = either[p] || (*partial_used_)[p];
-    used = std::make_shared<const std::vector<bool>>(std::move(either));
-  }
-  partial_used_ = holds ? used : nullptr;
-  return used;
-}
-
-void ParamGroup::lower_gradients() {
-  for (Param& param : params_)
-    if (param.shard.grad().defined() && param.shard.grad().is_same(param.shard_grad))
-      param.shard.mutable_grad() = param.shard_grad.to(dtypes_.compute);
-}
-
-std::vector<at::Tensor> ParamGroup::full_gradients(Communicator& comm, const CommTag& tag) {
-  at::NoGradGuard no_grad;
-  const auto options = at::TensorOptions(device_).dtype(dtypes_.stored);
-  const std::int64_t shard = layout_->shard_numel();
-  at::Tensor gathered = at::zeros({layout_->full_numel()}, options);
-  at::Tensor own = gathered.narrow(0, layout_->rank() * shard, shard);
-  at::Tensor has = at::zeros({static_cast<std::int64_t>(params_.size())}, at::kByte);
-  for (std::size_t p = 0; p < params_.size(); ++p) {
-    const at::Tensor& grad = params_[p].shard.grad();
-    if (!grad.defined()) continue;
-    has[static_cast<std::int64_t>(p)] = 1;
-    const UnitLayout::ShardPlace& place = layout_->shard(p);
-    if (place.numel > 0) own.narrow(0, place.offset, place.numel).copy_(grad.reshape({-1}));
-  }
-  if (layout_->shards() > 1) {
-    comm.all_reduce(has, Reduce::kMax, tag);
-    comm.all_gather_into(gathered, own, tag);
-  }
-  std::vector<at::Tensor> buffers;
-  for (std::int64_t numel : layout_->buffer_numels())
-    buffers.push_back(at::empty({numel}, options));
-  if (layout_->in_place())
-    buffers[0] = gathered;
-  else
-    layout_->copy_out(gathered, buffers);
-  std::vector<at::Tensor> out(params_.size());
-  for (std::size_t p = 0; p < params_.size(); ++p)
-    if (has[static_cast<std::int64_t>(p)].item<std::uint8_t>() != 0)
-      out[p] = tensor_over(buffers[layout_->full(p).buffer].storage(), dtypes_.stored,
-                           layout_->full(p).offset, params_[p].sizes);
-  return out;
 }
 
 }  // namespace tessera::fsdp

@@ -57,9 +57,13 @@ class ParamGroup {
   void drop_part() { part_.release(); }
   /// As gather, from the parts that the ranks of `comm` kept; they are given back.
   void regather(Communicator& comm, const CommTag& tag);
+  /// Instead of the gathered memory (in the stored dtype), which is dropped, the next attach shows
+  /// copies of it in the host's memory. Runs in the gather stream.
+  void move_to_host();
   /// Compute parameters get the gathered memory, the registries show them.
   void attach(bool full_precision = false);
-  /// The registries show the shards, compute parameters are poisoned. Gathered memory stays.
+  /// The registries show the shards, compute parameters are poisoned. Gathered memory stays; what
+  /// lay on the host goes.
   void detach();
   bool attached() const { return attached_; }
   bool full_precision() const { return attached_precise_; }
@@ -81,7 +85,8 @@ class ParamGroup {
   /// Gradient buffers exist and every compute parameter that requires grad has its view as .grad.
   /// New memory is zeroed; what accumulated without synchronisation stays.
   void expose_gradients();
-  /// Compute parameters lose their .grad; the buffer keeps its values.
+  /// Compute parameters lose their .grad; the buffer keeps its values. A stale optimizer that looks
+  /// for one gets an error.
   void hide_gradients();
   bool has_gradients() const { return has_gradients_; }
   /// Gives away the unsharded gradients, rank-major [shards x shard numel], without a copy where
@@ -146,6 +151,11 @@ class ParamGroup {
   at::Tensor partial_;       // reduce dtype
   UsedParams partial_used_;  // null: nothing is held
   UsedParams all_used_;
+
+  std::vector<at::Tensor> on_host_;  // full values of each parameter; empty: on the device
+  // Of each parameter: what is the compute parameter's .grad while no gradient is exposed.
+  std::vector<at::Tensor> no_grad_here_;
+  bool gradients_exposed_ = false;
 };
 
 }  // namespace tessera::fsdp

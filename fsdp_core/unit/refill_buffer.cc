@@ -3,6 +3,8 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 
+#include <cstring>
+
 #include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/unit/pool.h"
 #include "fsdp_core/unit/recycler.h"
@@ -41,6 +43,14 @@ at::Tensor new_tensor(std::int64_t numel, at::ScalarType dtype, c10::Device devi
   RefillBuffer buffer(numel, dtype, device);
   buffer.allocate();
   return buffer.take();
+}
+
+void copy_into(const at::Tensor& to, const at::Tensor& from) {
+  if (to.scalar_type() == from.scalar_type() && to.is_cpu() && from.is_cpu()) {
+    if (from.nbytes() > 0) std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  } else {
+    to.copy_(from, /*non_blocking=*/to.device() != from.device());
+  }
 }
 
 RefillBuffer::RefillBuffer(std::int64_t numel, at::ScalarType dtype, c10::Device device)

@@ -19,6 +19,9 @@ at::Tensor tensor_over(const c10::Storage& storage, at::ScalarType dtype, std::i
 /// 1-D, contents undefined, memory from where refill buffers have theirs.
 at::Tensor new_tensor(std::int64_t numel, at::ScalarType dtype, c10::Device device);
 
+/// copy_, which on the CPU between tensors of one dtype and memory layout is one memcpy.
+void copy_into(const at::Tensor& to, const at::Tensor& from);
+
 class RefillBuffer {
  public:
   RefillBuffer() = default;

@@ -82,11 +82,12 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void reshard(bool keep_part = false);
   /// Full values in the stored dtype, in a state of their own: forward and backward are refused
   /// until end_summon. A kept unit is resharded first. Not `here`: this rank takes part and keeps
-  /// nothing.
-  void summon(bool here = true);
+  /// nothing. `on_host`: in the host's memory; nothing stays gathered.
+  void summon(bool here, bool on_host);
   void end_summon(bool write_back);
-  /// Full gradients beside summoned parameters; undefined where no rank has one. Collective.
-  void summon_gradients();
+  /// Full gradients beside summoned parameters; undefined where no rank has one. Collective; `here`
+  /// and `on_host` as above.
+  void summon_gradients(bool here, bool on_host);
   /// requires_grad may be set on either identity: copied to the other; a conflict is an error.
   void agree_requires_grad();
 

@@ -84,7 +84,7 @@ void Unit::reshard(bool keep_part) {
   });
 }
 
-void Unit::summon(bool here) {
+void Unit::summon(bool here, bool on_host) {
   if (groups_.empty()) return;
   reshard();
   for (const std::unique_ptr<ParamGroup>& group : groups_) group->adopt_replaced();
@@ -92,9 +92,11 @@ void Unit::summon(bool here) {
   Stream& stream = root_->gather(*this);
   stream.wait_for(root_->compute());
   stream.run(
-      [this] {
-        for (const std::unique_ptr<ParamGroup>& group : groups_)
+      [this, to_host = here && on_host] {
+        for (const std::unique_ptr<ParamGroup>& group : groups_) {
           group->gather(*comms_.shard, {name_, CommPhase::kSummon}, /*full_precision=*/true);
+          if (to_host) group->move_to_host();
+        }
       },
       comms_.shard.get());
   if (!here) {
@@ -103,17 +105,23 @@ void Unit::summon(bool here) {
     });
     return;
   }
-  root_->compute().wait(stream.record());
+  const Event gathered = stream.record();
+  if (on_host) gathered.synchronize();  // read by the host, not by compute
+  root_->compute().wait(gathered);
   for (const std::unique_ptr<ParamGroup>& group : groups_) group->attach(/*full_precision=*/true);
 }
 
-void Unit::summon_gradients() {
+void Unit::summon_gradients(bool here, bool on_host) {
   at::NoGradGuard no_grad;
   const CommTag tag{name_, CommPhase::kSummon};
   for (const std::unique_ptr<ParamGroup>& group : groups_) {
     std::vector<at::Tensor> full = group->full_gradients(*comms_.shard, tag);
+    if (!here) continue;
     for (std::size_t p = 0; p < full.size(); ++p)
-      group->params()[p].compute.mutable_grad() = full[p];
+      group->params()[p].compute.mutable_grad() =
+          on_host && full[p].defined()
+              ? full[p].to(at::kCPU, full[p].scalar_type(), /*non_blocking=*/false, /*copy=*/true)
+              : full[p];
   }
 }
 

@@ -58,8 +58,11 @@ class NoSync {
 struct SummonOptions {
   bool recurse = true;      // units below too
   bool write_back = true;   // edits of this rank's own part persist
-  bool rank0_only = false;  // only rank 0 gets full values; not with write_back or with_grads
+  bool rank0_only = false;  // only rank 0 gets full values; not with write_back
   bool with_grads = false;  // .grad of the full parameters too
+  /// Full values, and gradients, in the host's memory, as CPU tensors of their own: on the unit's
+  /// device those of one unit exist at a time. Without rank0_only every rank of a node has a copy.
+  bool offload_to_cpu = false;
 };
 
 /// Full parameters in their stored dtype while it lives: the module's members and registry show
@@ -96,8 +99,9 @@ void set_modules_to_backward_prefetch(const ModuleRef& unit, const std::vector<M
 /// what it holds itself. One unit's parameters exist at a time. Collective.
 void apply(const ModuleRef& module, const std::function<void(torch::nn::Module&)>& function);
 
-/// Throws where `optimizer` holds full parameters (built before fully_shard) or is one that local
-/// shards would make silently wrong (L-BFGS).
+/// Throws where `optimizer` holds full parameters (built before fully_shard: its step throws too, but
+/// may have stepped other parameters then) or is one that local shards would make silently wrong
+/// (L-BFGS).
 void check_optimizer(const torch::optim::Optimizer& optimizer, const ModuleRef& module);
 
 struct ResetReport {
