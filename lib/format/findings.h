@@ -29,7 +29,7 @@ inline std::string_view no_regular_file(FileType type) {
   }
 }
 
-/// CK042: a rank's file that is there, and cannot be read, counts as lost.
+/// CK042: a file of a set that is there, and cannot be read, counts as lost.
 inline constexpr std::string_view kUnreadableFile = "CK042";
 inline std::string unreadable_text(std::string_view whose, const Status& why) {
   std::string text(whose);

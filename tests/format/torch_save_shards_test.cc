@@ -142,7 +142,7 @@ TEST_CASE("a torch.save shard that cannot be read counts as lost where damage is
   CHECK(folder.failure().context.file == kSecond);
   const Manifest rest = folder.read(true);
   CHECK(names(rest) == Strings{"a", "b"});
-  CHECK(findings(rest) == Strings{"CK011 error " + kSecond + " ", "CK024 error " + kSecond + " c"});
+  CHECK(findings(rest) == Strings{"CK024 error " + kSecond + " c", "CK042 error " + kSecond + " "});
 }
 
 TEST_CASE("index and torch.save shards that disagree are told apart") {

@@ -15,8 +15,6 @@
 namespace tessera::torch_save {
 namespace {
 
-constexpr std::string_view kUnreadable = "CK011";
-
 /// The bytes that the tensors of `root` take, each storage counted once, as `total_size` counts.
 std::uint64_t tensor_bytes(const TorchArchive& archive) {
   std::set<std::uint32_t> counted;
@@ -84,23 +82,20 @@ class ShardReader {
 
   /// The archive's number; nullopt where nothing of the shard can be read.
   std::optional<std::uint32_t> open(const std::string& file) {
-    try {
-      return in_file(file, [&] {
-        if (place_.directory->open(file)->size_bytes() == 0)
-          fail(Code::kCorrupt, "the file is empty", std::string(kDamageHint));
-        const std::uint32_t number = builder_.open(file);
-        const Value& root = builder_.archive(number).root;
-        if (!root.is_dict() || !std::ranges::all_of(root.as_dict(), [](const auto& entry) {
-              return entry.first.is_string();
-            }))
-          fail(Code::kUnsupported, "a shard of a model is a dict with strings as keys");
-        return number;
-      });
-    } catch (const Error& error) {
-      if (error.code() != Code::kCorrupt || !findings_.tolerate()) throw;
-      findings_.error(kUnreadable, error.status().message, file);
+    Status why;
+    const std::optional<std::uint32_t> number = builder_.try_open(file, why);
+    if (!number) {
+      findings_.error(kUnreadableFile, unreadable_text("a shard", why), file);
       return std::nullopt;
     }
+    const Value& root = builder_.archive(*number).root;
+    if (!root.is_dict() || !std::ranges::all_of(root.as_dict(), [](const auto& entry) {
+          return entry.first.is_string();
+        }))
+      in_file(file, [] {
+        fail(Code::kUnsupported, "a shard of a model is a dict with strings as keys");
+      });
+    return number;
   }
 
   void gather() {

@@ -16,7 +16,7 @@ inline constexpr ShardNaming kShardNaming = {".bin", ".bin.index.json"};
 std::optional<std::string> sign_of_shards(const Place& place);
 
 /// The shards' tensors as one flat state. Findings as in lib/format/shard_index.h, and
-///   CK011  a shard is empty or cannot be read: CK024 names what it held, where an index does
+///   CK042  a shard cannot be read: CK024 names what it held, where an index does
 Manifest read_shards(const Place& place, const ReadOptions& options);
 
 }  // namespace tessera::torch_save
