@@ -1,11 +1,66 @@
 #include "failure.h"
 
+#include <errno.h>
+#include <sys/uio.h>
 #include <tessera/base/text.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <iterator>
+#include <new>
+#include <system_error>
 
 #include "json_report.h"
 #include "signals.h"
 
 namespace tessera::tools {
+namespace {
+
+constinit std::terminate_handler g_handler_before = nullptr;
+
+// Before all other static objects; priorities up to 100 belong to the compiler.
+__attribute__((constructor(101))) void install_last_word() {
+  g_handler_before = std::set_terminate(die_of_exception);
+}
+
+/// By plain calls: there may be no byte left.
+[[noreturn]] void say_and_exit(const char* what) {
+  const char* const name = ::program_invocation_short_name;
+  const iovec parts[] = {{const_cast<char*>(name), std::strlen(name)},
+                         {const_cast<char*>(": resource exhausted: "), 22},
+                         {const_cast<char*>(what), std::strlen(what)},
+                         {const_cast<char*>("\n"), 1}};
+  if (::writev(STDERR_FILENO, parts, std::size(parts)) < 0) {
+    // Then the exit status says it alone.
+  }
+  ::_exit(kExitResources);
+}
+
+/// True where not even an exception could be made.
+bool memory_is_gone() {
+  void* volatile bytes = std::malloc(1024);  // more than an exception takes
+  std::free(bytes);
+  return bytes == nullptr;
+}
+
+}  // namespace
+
+void die_of_exception() {
+  try {
+    if (std::current_exception()) throw;
+    if (memory_is_gone()) say_and_exit("out of memory");
+  } catch (const std::bad_alloc&) {
+    say_and_exit("out of memory");
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again)
+      say_and_exit("no thread could be started");
+  } catch (...) {
+  }
+  if (g_handler_before != nullptr) g_handler_before();  // says what it was
+  std::abort();
+}
 
 int exit_status(Code code) {
   switch (code) {

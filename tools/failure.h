@@ -29,6 +29,11 @@ std::string code_id(Code code);
 std::string failure_text(const std::string& command, const Status& status, int exit,
                          OutputFormat format);
 
+/// The end of an exception that nothing can catch: before main(), in a thread's start, while
+/// another is on its way. Lack of memory or threads is said in one line, exit 6; all else aborts as
+/// it would. Installed before the first static object of ours is made, as those of CLI11 allocate.
+[[noreturn]] void die_of_exception();
+
 /// What a shell reads back as `word`.
 std::string shell_quoted(const std::string& word);
 

@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
+#include <system_error>
 
 #include "json_report.h"
 #include "number_text.h"
@@ -30,6 +32,22 @@ void write_stderr(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
 }
+
+/// While it lives, signals go to other threads than those that are started.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 double fraction(const ProgressSample& sample) {
   if (sample.total_bytes == 0) return 0;
@@ -95,22 +113,23 @@ ProgressReporter::ProgressReporter(ProgressMode mode, std::string label, const P
       break;
   }
   // The reporter must not be the thread that a signal lands on: the work should notice at once.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const SignalsBlocked blocked;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error&) {  // no thread to be had
+  }
 }
 
 ProgressReporter::~ProgressReporter() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
   }
-  wake_.notify_all();
-  thread_.join();
-  if (form_ == Form::kJson && progress_.total_bytes > 0) report();
+  if (form_ == Form::kJson && progress_.total_bytes > 0) report_if_memory_allows();
   if (form_ == Form::kBar && drawn_) write_stderr("\r\x1b[K");
 }
 
@@ -121,7 +140,14 @@ void ProgressReporter::run() {
                                                : milliseconds(30000);
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, interval, [this] { return stop_; })) {
-    if (progress_.total_bytes > 0) report();
+    if (progress_.total_bytes > 0) report_if_memory_allows();
+  }
+}
+
+void ProgressReporter::report_if_memory_allows() {
+  try {
+    report();
+  } catch (const std::bad_alloc&) {
   }
 }
 

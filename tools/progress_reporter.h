@@ -6,7 +6,8 @@
 //   2 s left plain  one such line every 30 s (what auto means off a terminal) json
 //   {"schema":"tessera.progress/1",...} every second and at the end none   nothing
 //
-// Says nothing while the total is unknown (0). The destructor stops the thread and clears the bar.
+// Says nothing while the total is unknown (0), and nothing where there is no memory or no thread to
+// say it with: the work goes on. The destructor stops the thread and clears the bar.
 #include <tessera/base/progress.h>
 
 #include <chrono>
@@ -44,6 +45,7 @@ class ProgressReporter {
   enum class Form { kNone, kBar, kPlain, kJson };
   void run();
   void report();
+  void report_if_memory_allows();
   ProgressSample sample();
 
   Form form_ = Form::kNone;

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/interrupted.h>
 #include <tessera/base/text.h>
 #include <unistd.h>
 
@@ -75,13 +76,14 @@ class Inspection {
   }
   OpenedCheckpoint open() { return open(a_.words[0], open_options(a_.from, a_.root)); }
 
-  /// The document in the form that was asked for; `human` makes the other.
-  template <class Human>
-  std::string in_form(const Value& document, std::initializer_list<LineField> lines,
+  /// What `document` makes in the form that was asked for; `human` makes the other. Only the one is
+  /// made: as values a document takes several times the memory of its report.
+  template <class Document, class Human>
+  std::string in_form(Document&& document, std::initializer_list<LineField> lines,
                       Human&& human) const {
     if (a_.format == OutputFormat::kHuman) return human();
-    if (a_.format == OutputFormat::kJson) return json_document(document);
-    return ndjson_document(document, verb_name(a_.verb), {lines.begin(), lines.size()});
+    if (a_.format == OutputFormat::kJson) return json_document(document());
+    return ndjson_document(document(), verb_name(a_.verb), {lines.begin(), lines.size()});
   }
 
   bool negative(bool ok, const std::vector<Note>& findings) const {
@@ -116,7 +118,7 @@ class Inspection {
 Outcome Inspection::run_table(const RunListing& listing) {
   for (const Note& note : listing.notes)
     std::fprintf(stderr, "ckpt-inspect: %s\n", printable(note.message).c_str());
-  return {in_form(run_document(listing), {{"checkpoints", "checkpoint"}},
+  return {in_form([&] { return run_document(listing); }, {{"checkpoints", "checkpoint"}},
                   [&] { return render_run(listing, screen_); }),
           0,
           {}};
@@ -130,8 +132,9 @@ Outcome Inspection::summary() {
   const OpenedCheckpoint opened = open(a_.words[0], options);
   const SummaryReport report = summarize(opened);
   Outcome outcome;
-  outcome.out = in_form(summary_document(report), {{"globals", "global"}, {"notes", "note"}},
-                        [&] { return render_summary(report, a_.globals, screen_); });
+  outcome.out =
+      in_form([&] { return summary_document(report); }, {{"globals", "global"}, {"notes", "note"}},
+              [&] { return render_summary(report, a_.globals, screen_); });
   const auto denied =
       std::find_if(report.globals.begin(), report.globals.end(),
                    [](const GlobalUse& use) { return use.verdict == GlobalUse::Verdict::kDenied; });
@@ -166,7 +169,7 @@ Outcome Inspection::ls() {
   if (!a_.sort.empty()) options.sort = parse_ls_sort(a_.sort);
   options.top = static_cast<std::size_t>(a_.top.value_or(0));
   const LsReport report = list_tensors(opened, options);
-  return {in_form(ls_document(report, a_.chunks),
+  return {in_form([&] { return ls_document(report, a_.chunks); },
                   {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
                   [&] { return render_ls(report, a_.chunks, screen_); }),
           0,
@@ -182,14 +185,15 @@ void Inspection::write_npy(const Bytes& bytes) {
     fail(Code::kAlreadyExists, fmt::format("{} exists", a_.npy),
          "choose another name for --npy, or remove it");
   }
+  Interruptions interruptions;
   bool written = fd >= 0;
   int error = errno;
   for (std::size_t at = 0; written && at < bytes.size();) {
     const ssize_t n = ::write(fd, bytes.data() + at, bytes.size() - at);
-    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && interruptions.retry()) continue;
     error = errno;
     written = n >= 0;
-    if (written) at += static_cast<std::size_t>(n);
+    if (written) at += static_cast<std::size_t>(n), interruptions.clear();
   }
   if (fd >= 0 && ::close(fd) != 0 && written) {
     error = errno;
@@ -213,7 +217,8 @@ Outcome Inspection::show_one() {
   }
   if (a_.npy == "-") return {std::string(as_text(report.npy)), 0, {}};
   Outcome outcome;
-  outcome.out = in_form(show_document(report), {}, [&] { return render_show(report, screen_); });
+  outcome.out = in_form([&] { return show_document(report); }, {},
+                        [&] { return render_show(report, screen_); });
   if (options.npy) {
     write_npy(report.npy);
     const std::string note = report.npy_note.empty() ? "" : " (" + report.npy_note + ")";
@@ -227,7 +232,7 @@ Outcome Inspection::stat() {
   StatOptions options;
   options.transfer = transfer_options(a_, &progress_);
   const StatReport report = stat_checkpoint(opened, options);
-  return {in_form(stat_document(report),
+  return {in_form([&] { return stat_document(report); },
                   {{"tensors", "tensor"}, {"findings", "finding"}, {"notes", "note"}},
                   [&] { return render_stat(report, screen_); }),
           negative(report.ok(), report.findings) ? kExitNegative : kExitDone,
@@ -241,7 +246,7 @@ Outcome Inspection::optim() {
   OptimOptions options;
   options.transfer = transfer_options(a_, &progress_);
   const OptimReport report = inspect_optimizer(first, second ? &*second : nullptr, options);
-  return {in_form(optim_document(report),
+  return {in_form([&] { return optim_document(report); },
                   {{"optimizers", "optimizer"}, {"findings", "finding"}, {"notes", "note"}},
                   [&] { return render_optim(report, screen_); }),
           negative(report.ok(), report.findings) ? kExitNegative : kExitDone,
@@ -251,7 +256,7 @@ Outcome Inspection::optim() {
 Outcome Inspection::hash() {
   OpenedCheckpoint opened = open();
   const HashReport report = hash_checkpoint(opened, transfer_options(a_, &progress_));
-  return {in_form(hash_document(report), {{"tensors", "tensor"}, {"notes", "note"}},
+  return {in_form([&] { return hash_document(report); }, {{"tensors", "tensor"}, {"notes", "note"}},
                   [&] { return render_hash(report, screen_); }),
           0,
           {}};
@@ -270,13 +275,14 @@ Outcome Inspection::verify() {
     reports.push_back(verify_checkpoint(fs_, path, options));
     if (negative(reports.back().ok, reports.back().findings)) outcome.exit = kExitNegative;
   }
-  outcome.out =
-      in_form(verify_documents(reports),
-              {{"findings", "finding"}, {"checkpoints", "checkpoint"}, {"notes", "note"}}, [&] {
-                std::string text;
-                for (const VerifyReport& report : reports) text += render_verify(report, screen_);
-                return text;
-              });
+  outcome.out = in_form([&] { return verify_documents(reports); },
+                        {{"findings", "finding"}, {"checkpoints", "checkpoint"}, {"notes", "note"}},
+                        [&] {
+                          std::string text;
+                          for (const VerifyReport& report : reports)
+                            text += render_verify(report, screen_);
+                          return text;
+                        });
   return outcome;
 }
 
@@ -312,7 +318,7 @@ Outcome Inspection::diff() {
     report.tensors.resize(std::min(limit, report.tensors.size()));
     report.values.resize(std::min(limit, report.values.size()));
   }
-  return {in_form(diff_document(report),
+  return {in_form([&] { return diff_document(report); },
                   {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
                   [&] { return render_diff(report, limit, screen_); }),
           exit,

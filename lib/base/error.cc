@@ -55,6 +55,16 @@ Status current_exception_status() {
     return error.status();
   } catch (const std::bad_alloc&) {
     return Status{Code::kResourceExhausted, "out of memory", {}, "lower --mem-limit or --threads"};
+  } catch (const std::system_error& error) {
+    // What is not ours: a thread that cannot be started, a path that <filesystem> looked at.
+    const bool exhausted = error.code() == std::errc::resource_unavailable_try_again ||
+                           error.code() == std::errc::not_enough_memory;
+    const bool of_system = error.code().category() == std::system_category() ||
+                           error.code().category() == std::generic_category();
+    return Status{exhausted   ? Code::kResourceExhausted
+                  : of_system ? Code::kIo
+                              : Code::kInternal,
+                  error.what(), {}, exhausted ? "lower --mem-limit or --threads" : ""};
   } catch (const std::exception& error) {
     return Status{Code::kInternal, error.what(), {}, {}};
   } catch (...) {

@@ -1,5 +1,7 @@
+// SHA256_Init and its like: see Sha256::Impl.
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include <isa-l/crc.h>
-#include <openssl/evp.h>
+#include <openssl/sha.h>
 #include <tessera/base/error.h>
 #include <tessera/storage/checksum.h>
 #include <zlib.h>
@@ -48,27 +50,26 @@ std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint6
 
 // ---- SHA-256
 
+// The calls below EVP: those need no memory, no lock and no set-up of the library. EVP takes all
+// three at its first use, and where memory ends there it waits for a lock that it holds itself.
 struct Sha256::Impl {
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
-  ~Impl() { EVP_MD_CTX_free(context); }
+  SHA256_CTX context;
 };
 
 Sha256::Sha256() : impl_(std::make_unique<Impl>()) {
-  // Both allocate, and fail for nothing else.
-  if (impl_->context == nullptr || EVP_DigestInit_ex(impl_->context, EVP_sha256(), nullptr) != 1)
-    fail(Code::kResourceExhausted, "no memory for a checksum");
+  TESSERA_CHECK(SHA256_Init(&impl_->context) == 1);
 }
 Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
 void Sha256::update(ByteView data) {
-  TESSERA_CHECK(EVP_DigestUpdate(impl_->context, data.data(), data.size()) == 1);
+  TESSERA_CHECK(SHA256_Update(&impl_->context, data.data(), data.size()) == 1);
 }
 
 Sha256Digest Sha256::finish() {
   Sha256Digest digest;
-  TESSERA_CHECK(EVP_DigestFinal_ex(impl_->context, digest.data(), nullptr) == 1);
+  TESSERA_CHECK(SHA256_Final(digest.data(), &impl_->context) == 1);
   return digest;
 }
 

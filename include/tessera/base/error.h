@@ -65,7 +65,8 @@ class Error : public std::runtime_error {
 
 [[noreturn]] void fail(Code code, std::string message, std::string hint = {});
 
-/// Turns the exception in flight into a Status (bad_alloc: kResourceExhausted; foreign: kInternal).
+/// Turns the exception in flight into a Status (bad_alloc, and no thread to be
+/// had: kResourceExhausted; errors of the system: kIo; foreign: kInternal).
 Status current_exception_status();
 
 /// Runs `f`; an Error that leaves it without a file (tensor, operation) gets this one.
