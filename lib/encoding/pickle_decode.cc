@@ -39,6 +39,7 @@ bool is_scalar(PickleKind kind) {
   }
 }
 
+constexpr std::size_t kSharedTextBytes = 128;  // from there on held once
 constexpr char kCycle[] = "a container holds itself";
 constexpr char kTooDeep[] = "nested deeper than 200 levels";
 static_assert(kMaxValueDepth == 200);
@@ -52,6 +53,8 @@ class Decoder {
 
  private:
   Value scalar(Node node) const;
+  bool is_long_text(Node node) const;
+  Value shared_text(Node node);
   Decoded compound(Node node, int levels);
   Decoded object(Node node, int levels);
   std::optional<Value> known_call(Node node, int levels, int& height);
@@ -78,6 +81,7 @@ class Decoder {
   const PickleGraph& graph_;
   const PickleHook& hook_;
   std::unordered_map<Node, Decoded> done_;
+  std::unordered_map<Node, Value> texts_;
   std::vector<Node> path_;  // containers being decoded, outermost first
 };
 
@@ -91,7 +95,7 @@ Decoded Decoder::decode(Node node, int levels) {
     if (hook_) {
       if (auto value = hook_(graph_, node)) return {std::move(*value), 0};
     }
-    return {scalar(node), 0};
+    return {is_long_text(node) ? shared_text(node) : scalar(node), 0};
   }
   Decoded result;
   if (const auto found = done_.find(node); found != done_.end()) {
@@ -151,6 +155,24 @@ Value Decoder::scalar(Node node) const {
     default:
       return Value();
   }
+}
+
+bool Decoder::is_long_text(Node node) const {
+  switch (graph_.kind(node)) {
+    case PickleKind::kString:
+    case PickleKind::kBytes:
+    case PickleKind::kBigInt:
+      return graph_.text(node).size() >= kSharedTextBytes;
+    default:
+      return false;
+  }
+}
+
+/// A reference takes two bytes of pickle, whatever the length of what it refers to.
+Value Decoder::shared_text(Node node) {
+  const auto [found, is_new] = texts_.try_emplace(node);
+  if (is_new) found->second = scalar(node);
+  return found->second;
 }
 
 Decoded Decoder::compound(Node node, int levels) {

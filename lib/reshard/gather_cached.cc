@@ -35,8 +35,8 @@ bool Gather::lies_in_cache(const Geometry& geometry) const {
 
 bool Gather::find_cached_run(const CopyTask& task, const Need& need, CachedRun& run) const {
   const StoredTensor& tensor = manifest_.tensors[task.tensor];
-  if (!options_.place || need.length < kLeastRunBytes || need.strides != nullptr || need.source->flags != 0 ||
-      tensor.stored_dtype() != tensor.spec.dtype)
+  if (!options_.place || need.length < kLeastRunBytes || need.strides != nullptr ||
+      need.source->flags != 0 || tensor.stored_dtype() != tensor.spec.dtype)
     return false;
   Region common;
   for (std::uint32_t i = 0; i < task.targets.size(); ++i) {

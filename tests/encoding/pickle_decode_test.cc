@@ -109,6 +109,18 @@ TEST_CASE("shared nodes stay shared") {
   CHECK(value.as_list()[0].node_id() == value.as_list()[1].node_id());
 }
 
+TEST_CASE("long text that a pickle refers to again is held once") {
+  for (const std::string opcode : {"X", "B"}) {  // text and bytes
+    const std::string text = opcode + std::string("\x80\0\0\0", 4) + std::string(128, 'v');
+    const Value twice = read("(" + text + "q\x00h\x00l."s);
+    CHECK(twice.as_list()[0] == twice.as_list()[1]);
+    CHECK(twice.as_list()[0].node_id() == twice.as_list()[1].node_id());
+    const Value keys = read("(}" + text + "q\x00K\x01s}h\x00K\x01sl."s);
+    CHECK(keys.as_list()[0].as_dict()[0].first.node_id() ==
+          keys.as_list()[1].as_dict()[0].first.node_id());
+  }
+}
+
 TEST_CASE("containers that hold themselves are corrupt") {
   check_refused(
       "]q\x00h\x00"

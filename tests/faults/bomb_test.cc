@@ -101,6 +101,17 @@ void add_pickles(std::vector<Bomb>& bombs) {
   add("a long of a million digits", "L" + repeated("9", kMillion) + "L\n.");
   add("a frame of 2^60 bytes", std::string("\x80\x04\x95", 3) + le(std::uint64_t{1} << 60) + "N.");
   add("a hundred thousand equal keys", kProto + "}(" + repeated("K\x01N", 100'000) + "u.");
+  const auto text_of = [](std::size_t bytes) {
+    return "X" + le(static_cast<std::uint32_t>(bytes)) + repeated("v", bytes) + "q" +
+           std::string(1, '\0');
+  };
+  const std::string again = "h" + std::string(1, '\0');
+  add("one long text a hundred thousand times", kProto + "}X\x01" + std::string(3, '\0') + "x(" +
+                                                    text_of(900'000) + repeated(again, 100'000) +
+                                                    "ls.");
+  std::string dicts;
+  for (int i = 0; i < 2000; ++i) dicts += "J" + le(std::int32_t{i}) + "}" + again + "K\x01s";
+  add("two thousand dicts with one long key", kProto + text_of(300'000) + "0}(" + dicts + "u.");
   add("a million pops and dups", kProto + "N" + repeated("20", kMillion / 2) + ".");
 }
 
