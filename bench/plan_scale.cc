@@ -92,13 +92,15 @@ int make(const std::filesystem::path& folder, std::size_t tensors, std::size_t r
   for (std::size_t r = 0; r < ranks; ++r)
     boxes.push_back(
         {{static_cast<std::int64_t>(r) * kRowsPerRank, 0}, Shape{kRowsPerRank, kColumns}});
-  const auto item = [&](std::size_t i) {
-    const std::size_t rank = i / tensors, tensor = i % tensors;
-    return dcp::WrittenItem{static_cast<std::uint32_t>(tensor), static_cast<std::int64_t>(rank),
-                            tensor * kItemBytes, kItemBytes,
-                            ChunkView(boxes[rank].origin, boxes[rank].shape.extents())};
-  };
-  const Bytes metadata = dcp::render_metadata(entries, tensors * ranks, item);
+  const dcp::WrittenItems items{
+      tensors * ranks, [&](std::size_t i) { return static_cast<std::uint32_t>(i % tensors); },
+      [&](std::size_t i) {
+        const std::size_t rank = i / tensors, tensor = i % tensors;
+        return dcp::WrittenItem{static_cast<std::uint32_t>(tensor), static_cast<std::int64_t>(rank),
+                                tensor * kItemBytes, kItemBytes,
+                                ChunkView(boxes[rank].origin, boxes[rank].shape.extents())};
+      }};
+  const Bytes metadata = dcp::render_metadata(entries, items);
   std::ofstream(folder / ".metadata", std::ios::binary)
       .write(reinterpret_cast<const char*>(metadata.data()),
              static_cast<std::streamsize>(metadata.size()));

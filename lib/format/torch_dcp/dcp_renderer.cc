@@ -51,22 +51,22 @@ std::vector<WrittenEntry> DcpRenderer::written_entries() const {
   return entries;
 }
 
-WrittenItem DcpRenderer::written_item(const OutputPlan& plan, std::size_t i) const {
-  const OutputItem& item = items()[i];
-  const bool is_tensor = entries()[item.entry].written.is_tensor;
-  WrittenItem written{item.entry, item.rank, item.offset, item.length, {}};
-  if (is_tensor) written.chunk = plan.chunks[item.chunk];
-  return written;
+WrittenItems DcpRenderer::written_items(const OutputPlan& plan) const {
+  return {items().size(), [this](std::size_t i) { return items()[i].entry; },
+          [this, &plan](std::size_t i) {
+            const OutputItem& item = items()[i];
+            WrittenItem written{item.entry, item.rank, item.offset, item.length, {}};
+            if (entries()[item.entry].written.is_tensor) written.chunk = plan.chunks[item.chunk];
+            return written;
+          }};
 }
 
 Bytes DcpRenderer::metadata(const OutputPlan& plan) const {
-  return render_metadata(written_entries(), items().size(),
-                         [&](std::size_t i) { return written_item(plan, i); });
+  return render_metadata(written_entries(), written_items(plan));
 }
 
 std::uint64_t DcpRenderer::metadata_bytes(const OutputPlan& plan) const {
-  return count_metadata(written_entries(), items().size(),
-                        [&](std::size_t i) { return written_item(plan, i); });
+  return count_metadata(written_entries(), written_items(plan));
 }
 
 Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment,

@@ -79,7 +79,8 @@ class DcpRenderer final : public OutputRenderer {
     auto operator<=>(const LayoutKey&) const = default;
   };
   std::vector<WrittenEntry> written_entries() const;
-  WrittenItem written_item(const OutputPlan& plan, std::size_t i) const;
+  /// Refers to `plan` and this.
+  WrittenItems written_items(const OutputPlan& plan) const;
   TorchArchiveLayout tensor_layout(const OutputEntry& entry, const Shape& shape) const;
 
   std::shared_ptr<Content> content_;

@@ -31,9 +31,9 @@ struct Class {
 
 class MetadataWriter {
  public:
-  MetadataWriter(const std::vector<WrittenEntry>& entries, std::size_t items, const ItemAt& item,
+  MetadataWriter(const std::vector<WrittenEntry>& entries, const WrittenItems& items,
                  PickleEmitter::Output output)
-      : entries_(entries), items_(items), item_(item), out_(output), names_(entries.size()) {
+      : entries_(entries), items_(items), out_(output), names_(entries.size()) {
     group_items();
   }
 
@@ -62,13 +62,13 @@ class MetadataWriter {
   /// Positions of items by entry, and each item's position in its entry's chunk list.
   void group_items() {
     first_.assign(entries_.size() + 1, 0);
-    for (std::size_t i = 0; i < items_; ++i) ++first_[item_(i).entry + 1];
+    for (std::size_t i = 0; i < items_.count; ++i) ++first_[items_.entry_of(i) + 1];
     for (std::size_t e = 0; e < entries_.size(); ++e) first_[e + 1] += first_[e];
     std::vector<std::uint32_t> next(first_.begin(), first_.end() - 1);
-    by_entry_.resize(items_);
-    position_.resize(items_);
-    for (std::size_t i = 0; i < items_; ++i) {
-      const std::uint32_t e = item_(i).entry;
+    by_entry_.resize(items_.count);
+    position_.resize(items_.count);
+    for (std::size_t i = 0; i < items_.count; ++i) {
+      const std::uint32_t e = items_.entry_of(i);
       position_[i] = next[e] - first_[e];
       by_entry_[next[e]++] = static_cast<std::uint32_t>(i);
     }
@@ -156,7 +156,7 @@ class MetadataWriter {
     batches(
         first_[e + 1] - first_[e],
         [&](std::size_t i) {
-          const ChunkView chunk = *item_(by_entry_[first_[e] + i]).chunk;
+          const ChunkView chunk = *items_.at(by_entry_[first_[e] + i]).chunk;
           begin_object(chunk_metadata_);
           word(offsets_);
           size(chunk.origin);
@@ -231,9 +231,9 @@ class MetadataWriter {
   void storage_data() {
     out_.empty_dict();
     batches(
-        items_,
+        items_.count,
         [&](std::size_t i) {
-          const WrittenItem item = item_(i);
+          const WrittenItem item = items_.at(i);
           index(i, item);
           begin_object(storage_info_);
           word(relative_path_);
@@ -263,8 +263,7 @@ class MetadataWriter {
   }
 
   const std::vector<WrittenEntry>& entries_;
-  std::size_t items_;
-  const ItemAt& item_;
+  const WrittenItems& items_;
   std::vector<std::uint32_t> first_;
   std::vector<std::uint32_t> by_entry_;
   std::vector<std::uint32_t> position_;
@@ -288,14 +287,12 @@ class MetadataWriter {
 
 }  // namespace
 
-Bytes render_metadata(const std::vector<WrittenEntry>& entries, std::size_t items,
-                      const ItemAt& item) {
-  return MetadataWriter(entries, items, item, PickleEmitter::Output::kBytes).run();
+Bytes render_metadata(const std::vector<WrittenEntry>& entries, const WrittenItems& items) {
+  return MetadataWriter(entries, items, PickleEmitter::Output::kBytes).run();
 }
 
-std::uint64_t count_metadata(const std::vector<WrittenEntry>& entries, std::size_t items,
-                             const ItemAt& item) {
-  return MetadataWriter(entries, items, item, PickleEmitter::Output::kLength).length();
+std::uint64_t count_metadata(const std::vector<WrittenEntry>& entries, const WrittenItems& items) {
+  return MetadataWriter(entries, items, PickleEmitter::Output::kLength).length();
 }
 
 }  // namespace tessera::dcp

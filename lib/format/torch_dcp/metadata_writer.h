@@ -30,14 +30,16 @@ struct WrittenItem {
   std::optional<ChunkView> chunk;
 };
 
-/// Item `i`, by value: there may be millions.
-using ItemAt = std::function<WrittenItem(std::size_t i)>;
+/// All items in file order, asked for one by one: there may be millions.
+struct WrittenItems {
+  std::size_t count = 0;
+  std::function<std::uint32_t(std::size_t i)> entry_of;
+  std::function<WrittenItem(std::size_t i)> at;
+};
 
-/// Items in file order. Chunks of one entry are listed in that order. Pure.
-Bytes render_metadata(const std::vector<WrittenEntry>& entries, std::size_t items,
-                      const ItemAt& item);
+/// Chunks of one entry are listed in the order of their items. Pure.
+Bytes render_metadata(const std::vector<WrittenEntry>& entries, const WrittenItems& items);
 /// How long that is.
-std::uint64_t count_metadata(const std::vector<WrittenEntry>& entries, std::size_t items,
-                             const ItemAt& item);
+std::uint64_t count_metadata(const std::vector<WrittenEntry>& entries, const WrittenItems& items);
 
 }  // namespace tessera::dcp

@@ -72,6 +72,7 @@ class Planner {
         sharded_(sharded_tensors(source, request.replicate)) {}
 
   SavePlan run(const std::vector<bool>& keep) {
+    reserve_large(candidates_, expected_parts(keep));
     for (std::uint32_t e = 0; e < source_.state.entries.size(); ++e) {
       if (!keep[e]) continue;
       const StateEntry& entry = source_.state.entries[e];
@@ -108,6 +109,22 @@ class Planner {
   }
   static std::tuple<std::uint32_t, bool, std::uint32_t> key(const PlannedItem& item) {
     return {item.rank, item.tensor != kValueTensor, item.entry};
+  }
+
+  /// How many candidates there will be where one dim of each tensor is cut.
+  std::size_t expected_parts(const std::vector<bool>& keep) const {
+    std::size_t parts = 0;
+    for (std::size_t e = 0; e < keep.size(); ++e) {
+      if (!keep[e]) continue;
+      const Value& value = source_.state.entries[e].value;
+      const bool cut = value.is_tensor() && sharded_[value.tensor_index()];
+      // The empty parts of the last ranks are one.
+      if (cut)
+        parts += static_cast<std::size_t>(std::clamp<std::int64_t>(
+            source_.tensors[value.tensor_index()].spec.shape.numel(), 0, world_size_ - 1));
+      ++parts;
+    }
+    return parts;
   }
 
   void add(std::uint32_t e, const StateEntry& entry) {
