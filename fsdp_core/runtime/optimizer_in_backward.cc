@@ -129,7 +129,8 @@ void check_optimizer_of(Unit& unit, const torch::optim::Optimizer* optimizer) {
 
 }  // namespace
 
-void optimizer_in_backward(const ModuleRef& module, const OptimizerFactory& factory) {
+std::vector<UnitOptimizer> optimizer_in_backward(const ModuleRef& module,
+                                                 const OptimizerFactory& factory) {
   if (!factory) fail(Code::kInvalidArgument, "optimizer_in_backward: the factory is empty");
   const auto units = idle_units_of(module, "optimizer_in_backward");
   for (const auto& unit : units) check_before(*unit);
@@ -143,6 +144,7 @@ void optimizer_in_backward(const ModuleRef& module, const OptimizerFactory& fact
   }
   for (auto& [unit, optimizer] : made)
     unit->stepper = std::make_shared<detail::StepInBackward>(std::move(optimizer));
+  return optimizers_in_backward(module);
 }
 
 std::vector<UnitOptimizer> optimizers_in_backward(const ModuleRef& module) {

@@ -197,8 +197,8 @@ void check_names(const LiveState& target, const std::map<std::string, const Stat
 
 }  // namespace
 
-void load_full_state(const ModuleRef& model, torch::optim::Optimizer& optimizer,
-                     const LiveState& full, bool rank0_only, const StateDictOptions& options) {
+void load_full_state(const ModuleRef& model, const OptimizerRef& optimizers, const LiveState& full,
+                     bool rank0_only, const StateDictOptions& options) {
   at::NoGradGuard no_grad;
   const ModelTensors tensors = model_tensors(model);
   const FirstRank first(tensors, rank0_only);
@@ -207,7 +207,7 @@ void load_full_state(const ModuleRef& model, torch::optim::Optimizer& optimizer,
   sharded.type = StateDictType::kSharded;
   sharded.rank0_only = false;
   sharded.even_chunks = false;
-  LiveState target = state_dict(model, optimizer, sharded);
+  LiveState target = state_dict(model, optimizers, sharded);
   target.materialise(target, manifest);
   std::map<std::string, const StateEntry*> stored;
   for (const StateEntry& entry : manifest.state.entries) stored.emplace(entry.name, &entry);

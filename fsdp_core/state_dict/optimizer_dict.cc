@@ -35,17 +35,15 @@ double checked_step(double step, const std::string& name) {
   return step;
 }
 
-OptimizerDict::OptimizerDict(torch::optim::Optimizer& optimizer, const ModelTensors& model,
+OptimizerDict::OptimizerDict(const OptimizerRef& optimizers, const ModelTensors& model,
                              std::string root, StateForm form, std::vector<std::string> replicated)
-    : optimizer_(optimizer),
-      table_(table_of(optimizer)),
-      model_(model),
-      root_(std::move(root)),
+    : root_(std::move(root)),
       form_(form),
       replicated_(std::move(replicated)),
-      members_(members_of(optimizer, model)),
+      owned_groups_(groups_of(optimizers)),
+      members_(members_of(owned_groups_, model)),
       entries_(entries_of(members_, model, form == StateForm::kFlat)),
-      groups_(optimizer, table_, entries_, root_) {}
+      groups_(owned_groups_, entries_, root_) {}
 
 bool OptimizerDict::is_replicated(const StateLeaf& leaf) const {
   return std::ranges::find(replicated_, leaf.name) != replicated_.end();
@@ -133,9 +131,10 @@ std::optional<LiveTensor> OptimizerDict::leaf_tensor(const OptimizerEntry& entry
 
 /// Throws where parts of a flat parameter count different steps, or only some have state.
 double OptimizerDict::step_of(const OptimizerEntry& entry, const std::string& name) const {
+  const OptimizerTable& table = entry.table();
   const auto step = [&](const OptimizerMember& member) {
     State* held = state_of(member);
-    return held == nullptr ? -1.0 : (table_.step ? table_.step(*held) : 0.0);
+    return held == nullptr ? -1.0 : (table.step ? table.step(*held) : 0.0);
   };
   const double first = step(*entry.parts[0]);
   for (const OptimizerMember* part : entry.parts)
@@ -154,7 +153,7 @@ void OptimizerDict::declare_state(LiveState& state, const OptimizerEntry& entry)
   const std::string name = dotted(path);
   const double step = step_of(entry, name);
   if (step < 0) return;
-  if (table_.step) {
+  if (entry.table().step) {
     Counter counter{name, at::empty({}, at::kFloat)};
     counter.buffer.fill_(checked_step(step, counter.name));
     LiveTensor live = memory_.piece(counter.name, counter.buffer, at::kFloat, {},
@@ -163,7 +162,7 @@ void OptimizerDict::declare_state(LiveState& state, const OptimizerEntry& entry)
     add(state, std::move(path), std::move(live));
     counters_.emplace_back(&entry, std::move(counter));
   }
-  for (const StateLeaf& leaf : table_.leaves) {
+  for (const StateLeaf& leaf : entry.table().leaves) {
     std::vector<at::Tensor> tensors;
     for (const OptimizerMember* part : entry.parts)
       if (const at::Tensor& tensor = leaf.tensor(*state_of(*part)); tensor.defined())
@@ -182,7 +181,7 @@ void OptimizerDict::refresh() {
     if (const double step = step_of(*entry, counter.name); step >= 0)
       counter.buffer.fill_(checked_step(step, counter.name));
   memory_.refresh();
-  agree_on_steps(optimizer_, table_, members_);
+  agree_on_steps(members_);
 }
 
 }  // namespace tessera::fsdp

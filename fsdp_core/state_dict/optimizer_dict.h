@@ -1,13 +1,14 @@
 #pragma once
-// OptimizerDict: one optimizer as entries of a LiveState, keyed by FQN; and back.
+// OptimizerDict: optimizers as entries of a LiveState, keyed by FQN; and back. One or several are
+// the same thing: a list of groups (optimizer_members.h).
 //
 //   save   state that exists            -> <root>.state.<fqn>.<leaf>, `step` as 0-dim float32
 //          groups, by the class's table -> <root>.param_groups.<i>.<key>, `params` by FQN
 //   load   expect   what is stored decides: state that it has is asked for (and made, aside, where
-//                   the optimizer has none yet); state that it lacks will be dropped
-//          commit   once all of a parameter's leaves are filled: the state becomes the optimizer's
+//                   its optimizer has none yet); state that it lacks will be dropped
+//          commit   once all of a parameter's leaves are filled: the state becomes its optimizer's
 //
-// Nothing of the optimizer changes before commit but the values of state tensors it already has.
+// Nothing of an optimizer changes before commit but the values of state tensors it already has.
 #include <tessera/state/live_state.h>
 #include <tessera/state/optim_state.h>
 
@@ -33,7 +34,7 @@ class OptimizerDict {
  public:
   /// `replicated`: names of leaves that have a shape of their own, equal on every rank. Throws as
   /// members_of and entries_of; kUnsupported: a class without a table.
-  OptimizerDict(torch::optim::Optimizer& optimizer, const ModelTensors& model, std::string root,
+  OptimizerDict(const OptimizerRef& optimizers, const ModelTensors& model, std::string root,
                 StateForm form, std::vector<std::string> replicated);
 
   /// Adds what exists.
@@ -66,7 +67,7 @@ class OptimizerDict {
   struct Pending {
     const OptimizerEntry* entry = nullptr;
     bool drop = false;
-    std::vector<std::unique_ptr<State>> fresh;  // by part; null: the optimizer has one
+    std::vector<std::unique_ptr<State>> fresh;  // by part; null: its optimizer has one
     std::vector<std::string> leaves;            // names of its tensors
     std::vector<const StateLeaf*> absent;
     std::optional<Counter> counter;
@@ -75,9 +76,6 @@ class OptimizerDict {
 
   /// Keeps the first error of `f`, as one of `where`, for check().
   void defer(const std::string& where, const std::function<void()>& f);
-  State* state_of(const OptimizerMember& member) const {
-    return fsdp::state_of(optimizer_, member);
-  }
   bool is_replicated(const StateLeaf& leaf) const;
   Path state_path(const std::string& fqn, const std::string& leaf) const;
   std::string state_name(const std::string& fqn) const {
@@ -104,12 +102,10 @@ class OptimizerDict {
   void expect_step(LiveState& state, Pending& pending, const Manifest& stored,
                    const OptimParameter& parameter);
 
-  torch::optim::Optimizer& optimizer_;
-  const OptimizerTable& table_;
-  const ModelTensors& model_;
   std::string root_;
   StateForm form_;
   std::vector<std::string> replicated_;
+  std::vector<OwnedGroup> owned_groups_;
   std::vector<OptimizerMember> members_;
   std::vector<OptimizerEntry> entries_;
   OptimizerGroups groups_;

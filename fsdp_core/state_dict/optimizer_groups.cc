@@ -20,15 +20,15 @@ void add_value(LiveState& state, Path path, Value value) {
 }  // namespace
 
 void OptimizerGroups::declare(LiveState& state) const {
-  for (std::size_t g = 0; g < optimizer_.param_groups().size(); ++g) declare_group(state, g);
+  for (std::size_t g = 0; g < groups_.size(); ++g) declare_group(state, g);
 }
 
 void OptimizerGroups::declare_group(LiveState& state, std::size_t index) const {
-  torch::optim::OptimizerParamGroup& group = optimizer_.param_groups()[index];
+  torch::optim::OptimizerParamGroup& group = groups_[index].group();
   const Path path = {key_item(root_), key_item("param_groups"),
                      index_item(static_cast<std::int64_t>(index))};
   ValueDict kept = kept_keys(group.options());
-  for (const GroupKey& key : table_.group_keys) {
+  for (const GroupKey& key : groups_[index].table->group_keys) {
     const auto held = std::ranges::find_if(
         kept, [&](const auto& item) { return item.first.as_string() == key.name; });
     const bool has = held != kept.end();
@@ -48,7 +48,7 @@ OptimizerGroups::Match OptimizerGroups::match(const OptimState& optim, const Def
   for (std::size_t g = 0; g < optim.groups.size(); ++g)
     for (const std::string& fqn : optim.groups[g].members) group_of.emplace(fqn, g);
   Match out;
-  out.source.resize(optimizer_.param_groups().size(), -1);
+  out.source.resize(groups_.size(), -1);
   std::vector<std::string> witness(out.source.size());
   for (const OptimizerEntry& entry : entries_) {
     const auto named = std::ranges::find_if(
@@ -75,7 +75,7 @@ OptimizerGroups::Match OptimizerGroups::match(const OptimState& optim, const Def
   }
   // A group without members is known by its place alone.
   for (std::size_t g = 0; g < out.source.size() && g < optim.groups.size(); ++g)
-    if (out.source[g] < 0 && optimizer_.param_groups()[g].params().empty() &&
+    if (out.source[g] < 0 && groups_[g].group().params().empty() &&
         optim.groups[g].members.empty()) {
       out.source[g] = static_cast<std::int64_t>(g);
       out.used.insert(optim.groups[g].index);
@@ -112,7 +112,8 @@ void OptimizerGroups::expect(LiveState& state, const Manifest& stored, const Opt
 std::unique_ptr<torch::optim::OptimizerOptions> OptimizerGroups::options_from(
     std::size_t group, const OptimGroup& stored) const {
   // (clone() is the one of the group: options of a class of their own stay of it.)
-  const torch::optim::OptimizerParamGroup copy(optimizer_.param_groups()[group]);
+  const OptimizerTable& table = *groups_[group].table;
+  const torch::optim::OptimizerParamGroup copy(groups_[group].group());
   auto options = copy.options().clone();
   ValueDict kept;
   for (const auto& [name, value] : stored.options) {
@@ -120,17 +121,17 @@ std::unique_ptr<torch::optim::OptimizerOptions> OptimizerGroups::options_from(
     if (name.as_string() == "params" || name.as_string() == "param_names") continue;
     const std::string where =
         fmt::format("{}.param_groups.{}.{}", root_, stored.index, name.as_string());
-    const GroupKey* key = table_.find_key(name.as_string());
+    const GroupKey* key = table.find_key(name.as_string());
     if (key == nullptr || (!key->bound() && !key->fixed())) {
       if (key == nullptr || !(value == key->initial)) kept.emplace_back(name, value);
     } else if (key->fixed()) {
       if (!(value == key->initial))
-        fail(Code::kInvalidArgument,
-             fmt::format("{} is {} in the checkpoint and {} for {}: {}", where,
-                         value.kind() == Value::Kind::kBool ? (value.as_bool() ? "True" : "False")
-                                                            : "another value",
-                         key->initial.as_bool() ? "True" : "False", table_.name,
-                         key->fixed_because));
+        fail(
+            Code::kInvalidArgument,
+            fmt::format("{} is {} in the checkpoint and {} for {}: {}", where,
+                        value.kind() == Value::Kind::kBool ? (value.as_bool() ? "True" : "False")
+                                                           : "another value",
+                        key->initial.as_bool() ? "True" : "False", table.name, key->fixed_because));
     } else {
       try {
         key->set(*options, value);
@@ -140,17 +141,17 @@ std::unique_ptr<torch::optim::OptimizerOptions> OptimizerGroups::options_from(
     }
   }
   if (kept.empty() && kept_keys(*options).empty()) return options;
-  return table_.with_kept(*options, std::move(kept));
+  return table.with_kept(*options, std::move(kept));
 }
 
 void OptimizerGroups::commit() {
   for (std::size_t g = 0; g < new_options_.size(); ++g) {
     if (!new_options_[g]) continue;
-    torch::optim::OptimizerParamGroup& group = optimizer_.param_groups()[g];
+    torch::optim::OptimizerParamGroup& group = groups_[g].group();
     // In place where nothing but fields changes: references to the options stay right.
     const ValueDict kept = kept_keys(*new_options_[g]);
     if (kept.empty() && kept_keys(group.options()).empty()) {
-      for (const GroupKey& key : table_.group_keys)
+      for (const GroupKey& key : groups_[g].table->group_keys)
         if (key.bound()) key.set(group.options(), key.get(*new_options_[g]));
     } else {
       group.set_options(std::move(new_options_[g]));

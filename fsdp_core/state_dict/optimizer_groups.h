@@ -1,5 +1,5 @@
 #pragma once
-// The parameter groups of an optimizer as entries of a LiveState, `<root>.param_groups.<i>.<key>`;
+// The parameter groups of optimizers as entries of a LiveState, `<root>.param_groups.<i>.<key>`;
 // and back. Groups are matched by their members, not by their index; options come from what is
 // stored, and keys that the class does not know are kept (group_options.h).
 #include <tessera/state/live_state.h>
@@ -20,9 +20,9 @@ class OptimizerGroups {
   /// `defer` runs a check whose failure counts only once the optimizer's part of a load is wanted.
   using Defer = std::function<void(const std::function<void()>&)>;
 
-  OptimizerGroups(torch::optim::Optimizer& optimizer, const OptimizerTable& table,
-                  const std::vector<OptimizerEntry>& entries, std::string root)
-      : optimizer_(optimizer), table_(table), entries_(entries), root_(std::move(root)) {}
+  OptimizerGroups(const std::vector<OwnedGroup>& groups, const std::vector<OptimizerEntry>& entries,
+                  std::string root)
+      : groups_(groups), entries_(entries), root_(std::move(root)) {}
 
   void declare(LiveState& state) const;
   void expect(LiveState& state, const Manifest& stored, const OptimState& optim,
@@ -39,8 +39,7 @@ class OptimizerGroups {
   std::unique_ptr<torch::optim::OptimizerOptions> options_from(std::size_t group,
                                                                const OptimGroup& stored) const;
 
-  torch::optim::Optimizer& optimizer_;
-  const OptimizerTable& table_;
+  const std::vector<OwnedGroup>& groups_;
   const std::vector<OptimizerEntry>& entries_;
   std::string root_;
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> new_options_;  // by group

@@ -42,7 +42,7 @@ void OptimizerDict::expect(LiveState& state, const Manifest& stored) {
 void OptimizerDict::expect_missing(LiveState& state, const OptimizerEntry& entry) {
   if (state_of(*entry.parts[0])) return declare_state(state, entry);
   at::NoGradGuard no_grad;
-  for (const StateLeaf& leaf : table_.leaves) {
+  for (const StateLeaf& leaf : entry.table().leaves) {
     if (!leaf.required) continue;
     std::vector<at::Tensor> tensors;
     for (const OptimizerMember* part : entry.parts)
@@ -61,7 +61,7 @@ void OptimizerDict::expect_entry(LiveState& state, const OptimizerEntry& entry,
   pending.entry = &entry;
   expect_leaves(state, pending, stored, *parameter);
   pending.drop = pending.leaves.empty();
-  if (table_.step)
+  if (entry.table().step)
     defer(state_name(parameter->fqn), [&] { expect_step(state, pending, stored, *parameter); });
   pending_.push_back(std::move(pending));
 }
@@ -69,10 +69,11 @@ void OptimizerDict::expect_entry(LiveState& state, const OptimizerEntry& entry,
 void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Manifest& stored,
                                   const OptimParameter& parameter) {
   at::NoGradGuard no_grad;
+  const OptimizerTable& table = pending.entry->table();
   std::vector<std::string> missing;
   for (const OptimizerMember* part : pending.entry->parts)
-    pending.fresh.push_back(state_of(*part) ? nullptr : table_.make_state());
-  for (const StateLeaf& leaf : table_.leaves) {
+    pending.fresh.push_back(state_of(*part) ? nullptr : table.make_state());
+  for (const StateLeaf& leaf : table.leaves) {
     const OptimLeaf* found = parameter.find(leaf.name);
     if (found == nullptr || found->tensor == kNoTensor) {  // None: absent
       if (found) {
@@ -96,11 +97,11 @@ void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Mani
          fmt::format("the checkpoint has only a part of the optimizer's state of \"{}\": \"{}\" is "
                      "there, \"{}\" is not",
                      parameter.fqn, pending.leaves.front(), missing.front()),
-         fmt::format("it is not the state of {}", table_.name));
+         fmt::format("it is not the state of {}", table.name));
   });
 }
 
-/// The tensors that are going to be filled: those of the optimizer, or fresh ones, which it is
+/// The tensors that are going to be filled: those of their optimizer, or fresh ones, which it is
 /// given by commit.
 std::vector<at::Tensor> OptimizerDict::targets_of(Pending& pending, const StateLeaf& leaf,
                                                   const TensorSpec& stored, bool& all_fresh) {
@@ -188,15 +189,16 @@ void OptimizerDict::commit(const std::unordered_set<std::string>& loaded) {
     if (pending.drop) {
       if (seen_)
         for (const OptimizerMember* part : pending.entry->parts)
-          optimizer_.state().erase(part->parameter.unsafeGetTensorImpl());
+          part->owner.optimizer->state().erase(part->parameter.unsafeGetTensorImpl());
       continue;
     }
     if (!is_whole(pending, loaded)) continue;
     for (std::size_t p = 0; p < pending.entry->parts.size(); ++p) {
-      auto& slot = optimizer_.state()[pending.entry->parts[p]->parameter.unsafeGetTensorImpl()];
+      const OptimizerMember& part = *pending.entry->parts[p];
+      auto& slot = part.owner.optimizer->state()[part.parameter.unsafeGetTensorImpl()];
       if (pending.fresh[p]) slot = std::move(pending.fresh[p]);
       for (const StateLeaf* leaf : pending.absent) leaf->tensor(*slot).reset();
-      if (pending.step) table_.set_step(*slot, *pending.step);
+      if (pending.step) pending.entry->table().set_step(*slot, *pending.step);
     }
   }
   if (seen_) groups_.commit();

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 
+#include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/root.h"
 #include "fsdp_core/state_dict/flat_parameters.h"
 
@@ -28,18 +29,43 @@ void check_is_root(const ModelTensors& model) {
   }
 }
 
+/// What such a unit has learned of its gradients would be left out, without a word.
+void check_has_steppers(const std::vector<OwnedGroup>& groups, const ModelTensors& model) {
+  for (const auto& unit : model.units) {
+    if (!unit->stepper || unit->stepper->optimizer()->param_groups().empty()) continue;
+    const torch::optim::Optimizer* steps = unit->stepper->optimizer().get();
+    if (std::ranges::find(groups, steps, &OwnedGroup::optimizer) == groups.end())
+      fail(Code::kInvalidArgument,
+           fmt::format("state_dict with an optimizer: {} steps in backward, and its optimizer is "
+                       "not given",
+                       unit->label()),
+           "give it fsdp::optimizers_in_backward(model)");
+  }
+}
+
 }  // namespace
 
-std::vector<OptimizerMember> members_of(torch::optim::Optimizer& optimizer,
+std::vector<OwnedGroup> groups_of(const OptimizerRef& optimizers) {
+  std::vector<OwnedGroup> out;
+  for (torch::optim::Optimizer* optimizer : optimizers.all()) {
+    const OptimizerTable& table = table_of(*optimizer);
+    for (std::size_t g = 0; g < optimizer->param_groups().size(); ++g)
+      out.push_back({optimizer, &table, g});
+  }
+  return out;
+}
+
+std::vector<OptimizerMember> members_of(const std::vector<OwnedGroup>& groups,
                                         const ModelTensors& model) {
   check_is_root(model);
+  check_has_steppers(groups, model);
   std::vector<OptimizerMember> members;
   std::unordered_map<const c10::TensorImpl*, std::size_t> seen;
   std::unordered_map<std::size_t, std::vector<std::string>> ties;
   for (const ModelTensor& tensor : model.tensors)
     if (tensor.tied_to) ties[*tensor.tied_to].push_back(tensor.fqn);
-  for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-    const std::vector<at::Tensor>& params = optimizer.param_groups()[g].params();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::vector<at::Tensor>& params = groups[g].group().params();
     for (std::size_t p = 0; p < params.size(); ++p) {
       const auto found = model.by_parameter.find(params[p].unsafeGetTensorImpl());
       if (found == model.by_parameter.end())
@@ -55,7 +81,7 @@ std::vector<OptimizerMember> members_of(torch::optim::Optimizer& optimizer,
              fmt::format("groups {} and {} of the optimizer both hold parameter \"{}\"",
                          earlier->second, g, tensor.fqn));
       if (!added) continue;  // parameters() of LibTorch lists a tied parameter under each name
-      OptimizerMember member{tensor.fqn, {tensor.fqn}, g, params[p], &tensor};
+      OptimizerMember member{tensor.fqn, {tensor.fqn}, g, groups[g], params[p], &tensor};
       for (const std::string& other : ties[found->second]) member.names.push_back(other);
       members.push_back(std::move(member));
     }
@@ -99,14 +125,13 @@ std::vector<OptimizerEntry> entries_of(const std::vector<OptimizerMember>& membe
   return entries;
 }
 
-torch::optim::OptimizerParamState* state_of(torch::optim::Optimizer& optimizer,
-                                            const OptimizerMember& member) {
-  const auto found = optimizer.state().find(member.parameter.unsafeGetTensorImpl());
-  return found == optimizer.state().end() ? nullptr : found->second.get();
+torch::optim::OptimizerParamState* state_of(const OptimizerMember& member) {
+  auto& state = member.owner.optimizer->state();
+  const auto found = state.find(member.parameter.unsafeGetTensorImpl());
+  return found == state.end() ? nullptr : found->second.get();
 }
 
-void agree_on_steps(torch::optim::Optimizer& optimizer, const OptimizerTable& table,
-                    const std::vector<OptimizerMember>& members) {
+void agree_on_steps(const std::vector<OptimizerMember>& members) {
   // What a member counts; without state -1, and state without a counter 0.
   std::map<Communicator*, std::vector<const OptimizerMember*>> groups;
   std::vector<std::shared_ptr<Communicator>> order;
@@ -124,7 +149,8 @@ void agree_on_steps(torch::optim::Optimizer& optimizer, const OptimizerTable& ta
     const std::vector<const OptimizerMember*>& listed = groups[comm.get()];
     std::vector<double> mine;
     for (const OptimizerMember* member : listed) {
-      torch::optim::OptimizerParamState* held = state_of(optimizer, *member);
+      torch::optim::OptimizerParamState* held = state_of(*member);
+      const OptimizerTable& table = *member->owner.table;
       mine.push_back(held == nullptr ? -1 : (table.step ? table.step(*held) : 0));
     }
     const auto all =

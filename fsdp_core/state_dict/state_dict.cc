@@ -178,7 +178,7 @@ std::unordered_set<std::string> agreed_names(const Session& session,
   return names;
 }
 
-LiveState make_state(const ModuleRef& model, torch::optim::Optimizer* optimizer,
+LiveState make_state(const ModuleRef& model, const OptimizerRef* optimizers,
                      const StateDictOptions& options) {
   auto session = std::make_shared<Session>();
   session->keep_alive = model.ptr();
@@ -190,9 +190,9 @@ LiveState make_state(const ModuleRef& model, torch::optim::Optimizer* optimizer,
     add_local(*session, state, options);
   else
     add_model(*session, state, options);
-  if (optimizer != nullptr) {
+  if (optimizers != nullptr) {
     session->optimizer =
-        std::make_unique<OptimizerDict>(*optimizer, session->model, options.optim_root,
+        std::make_unique<OptimizerDict>(*optimizers, session->model, options.optim_root,
                                         form_of_state(options), options.replicated_state);
     session->optimizer->declare(state);
   }
@@ -235,15 +235,27 @@ LiveState make_state(const ModuleRef& model, torch::optim::Optimizer* optimizer,
 
 }  // namespace
 
+OptimizerRef::OptimizerRef(const std::vector<UnitOptimizer>& of_units) {
+  if (of_units.empty())
+    fail(Code::kInvalidArgument, "state_dict with an optimizer: the list of optimizers is empty",
+         "call optimizer_in_backward first, or leave it out");
+  for (const UnitOptimizer& each : of_units) {
+    if (!each.optimizer)
+      fail(Code::kInvalidArgument,
+           fmt::format("state_dict with an optimizer: that of unit \"{}\" is null", each.unit));
+    all_.push_back(each.optimizer.get());
+  }
+}
+
 LiveState state_dict(const ModuleRef& model, const StateDictOptions& options) {
-  check_state_type(model, nullptr, options);
+  check_state_type(model, /*with_optimizer=*/false, options);
   return make_state(model, nullptr, options);
 }
 
-LiveState state_dict(const ModuleRef& model, torch::optim::Optimizer& optimizer,
+LiveState state_dict(const ModuleRef& model, const OptimizerRef& optimizers,
                      const StateDictOptions& options) {
-  check_state_type(model, &optimizer, options);
-  return make_state(model, &optimizer, options);
+  check_state_type(model, /*with_optimizer=*/true, options);
+  return make_state(model, &optimizers, options);
 }
 
 }  // namespace tessera::fsdp

@@ -19,12 +19,12 @@ std::string_view state_dict_type_name(StateDictType type) {
   return "?";
 }
 
-void check_state_type(const ModuleRef& model, const torch::optim::Optimizer* optimizer,
+void check_state_type(const ModuleRef& model, bool with_optimizer,
                       const StateDictOptions& options) {
-  if (optimizer != nullptr && options.model_root == options.optim_root)
+  if (with_optimizer && options.model_root == options.optim_root)
     fail(Code::kInvalidArgument,
          fmt::format("state_dict: model_root and optim_root are both \"{}\"", options.model_root));
-  if (optimizer != nullptr && options.optim_root.empty())
+  if (with_optimizer && options.optim_root.empty())
     fail(Code::kInvalidArgument, "state_dict: optim_root is empty");
   if (options.rank0_only && options.type != StateDictType::kFull)
     fail(Code::kInvalidArgument,

@@ -4,8 +4,7 @@
 
 namespace tessera::fsdp {
 
-/// Throws kInvalidArgument or kUnsupported, naming the unit. `optimizer`: null: of the model alone.
-void check_state_type(const ModuleRef& model, const torch::optim::Optimizer* optimizer,
-                      const StateDictOptions& options);
+/// Throws kInvalidArgument or kUnsupported, naming the unit.
+void check_state_type(const ModuleRef& model, bool with_optimizer, const StateDictOptions& options);
 
 }  // namespace tessera::fsdp

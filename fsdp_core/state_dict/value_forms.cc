@@ -59,7 +59,7 @@ std::string_view value_kind_name(ValueKind kind) {
 }
 
 std::vector<ValueForm> value_forms(const ModuleRef& model, const StateDictOptions& options) {
-  check_state_type(model, nullptr, options);
+  check_state_type(model, /*with_optimizer=*/false, options);
   std::vector<ValueForm> out;
   for (const ModelTensor& tensor : model_tensors(model).tensors) {
     if (!is_transformed(tensor)) {

@@ -94,20 +94,6 @@ Body loaded(const std::string& from, int steps_from = 0, int steps_to = 0) {
   };
 }
 
-void check_equal(const Checkpoint& found, const Checkpoint& expected) {
-  CHECK(found.tensors.size() == expected.tensors.size());
-  for (const auto& [name, tensor] : expected.tensors) {
-    CAPTURE(name);
-    REQUIRE(found.tensors.contains(name));
-    CHECK(same_bits(found.tensors.at(name), tensor));
-  }
-  for (const auto& entry : expected.manifest.state.entries) {
-    CAPTURE(entry.name);
-    if (!entry.value.is_tensor())
-      CHECK(found.manifest.state.find(entry.name)->value == entry.value);
-  }
-}
-
 constexpr MemoryLayout kLayouts[] = {MemoryLayout::kFlat, MemoryLayout::kPerParameter};
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "fsdp_core/bridge/dtype.h"
+#include "tests/fsdp/torch_and_catch.h"
 
 namespace tessera::fsdp::test {
 
@@ -236,6 +237,21 @@ bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
   const torch::Tensor left = a.detach().contiguous(), right = b.detach().contiguous();
   return left.nbytes() == 0 ||
          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
+}
+
+void check_equal(const Checkpoint& found, const Checkpoint& expected) {
+  CHECK(found.tensors.size() == expected.tensors.size());
+  CHECK(found.manifest.state.entries.size() == expected.manifest.state.entries.size());
+  for (const StateEntry& entry : expected.manifest.state.entries) {
+    CAPTURE(entry.name);
+    const StateEntry* other = found.manifest.state.find(entry.name);
+    REQUIRE(other != nullptr);
+    REQUIRE(other->value.is_tensor() == entry.value.is_tensor());
+    if (entry.value.is_tensor())
+      CHECK(same_bits(found.tensors.at(entry.name), expected.tensors.at(entry.name)));
+    else
+      CHECK(other->value == entry.value);
+  }
 }
 
 }  // namespace tessera::fsdp::test

@@ -68,5 +68,7 @@ struct Checkpoint {
 };
 
 bool same_bits(const torch::Tensor& a, const torch::Tensor& b);
+/// Checks that both hold the same names and, bit by bit, the same values. Not in rank threads.
+void check_equal(const Checkpoint& found, const Checkpoint& expected);
 
 }  // namespace tessera::fsdp::test

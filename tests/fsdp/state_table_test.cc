@@ -139,21 +139,6 @@ Begin loaded(const std::string& path) {
   };
 }
 
-void check_equal(const Checkpoint& found, const Checkpoint& expected) {
-  CHECK(found.tensors.size() == expected.tensors.size());
-  CHECK(found.manifest.state.entries.size() == expected.manifest.state.entries.size());
-  for (const auto& entry : expected.manifest.state.entries) {
-    CAPTURE(entry.name);
-    const tessera::StateEntry* other = found.manifest.state.find(entry.name);
-    REQUIRE(other != nullptr);
-    REQUIRE(other->value.is_tensor() == entry.value.is_tensor());
-    if (entry.value.is_tensor())
-      CHECK(same_bits(found.tensors.at(entry.name), expected.tensors.at(entry.name)));
-    else
-      CHECK(other->value == entry.value);
-  }
-}
-
 /// Both layouts on either side, over all pairs; the same where the numbers of ranks are.
 MemoryLayout layout_at(std::size_t which, std::size_t world) {
   return (which + world) % 2 == 0 ? MemoryLayout::kFlat : MemoryLayout::kPerParameter;

@@ -6,6 +6,7 @@
 //     return std::make_unique<torch::optim::AdamW>(params, 1e-3);
 //   });
 //   loss(model->forward(x)).backward();   // parameters are the next step's when it returns
+//   fsdp::state_dict(model, fsdp::optimizers_in_backward(model));   // as of one optimizer
 //
 // Bit-equal to one step after backward for optimizers that treat parameters apart (SGD, Adam,
 // AdamW; FusedAdamW up to rounding). Refused by name, as the gradients are gone or not whole:
@@ -26,18 +27,20 @@ namespace tessera::fsdp {
 using OptimizerFactory =
     std::function<std::shared_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 
-/// For every unit below `module` that holds parameters. Throws, with nothing changed: units that
-/// have one already, gradients waiting for a step, synchronisation switched off, a factory that
-/// gives no optimizer, one without a trainable parameter of the unit or with a foreign one, L-BFGS.
-void optimizer_in_backward(const ModuleRef& module, const OptimizerFactory& factory);
-
-/// A unit's optimizer, to set its learning rate or to save its state.
+/// A unit's optimizer, to set its learning rate; a list of them goes into fsdp::state_dict.
 struct UnitOptimizer {
   std::string unit;  // FQN; "" is the root
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   std::vector<std::pair<std::string, at::Tensor>>
       parameters;  // FQN and shard, in the factory's order
 };
+
+/// For every unit below `module` that holds parameters. Gives what optimizers_in_backward gives
+/// from then on. Throws, with nothing changed: units that have one already, gradients waiting for a
+/// step, synchronisation switched off, a factory that gives no optimizer, one without a trainable
+/// parameter of the unit or with a foreign one, L-BFGS.
+std::vector<UnitOptimizer> optimizer_in_backward(const ModuleRef& module,
+                                                 const OptimizerFactory& factory);
 
 /// In module order, children first; empty where optimizer_in_backward was not called.
 std::vector<UnitOptimizer> optimizers_in_backward(const ModuleRef& module);

@@ -10,6 +10,11 @@
 // get_state_dict gives them under {"model", "optim"}. A tied parameter stands under each of its
 // names. Works as well on a module without fully_shard, in one process.
 //
+// Several optimizers that share the parameters out, as optimizer_in_backward makes them, are one
+// here: state by FQN, and their groups, numbered through in the order of the list. As groups are
+// matched by their members, such a checkpoint goes into one optimizer, one optimizer's into such a
+// list, and either into units that are cut otherwise.
+//
 //   kSharded   what this rank holds, without moving tensor data: a flat unit's shards as ranges of
 //              each parameter's ravel, a per-parameter unit's as rows; the rest whole on every rank
 //   kFull      plain tensors in host memory, gathered one at a time, as they are now: on every
@@ -23,6 +28,7 @@
 //
 // The state borrows model and optimizer: both must outlive it. It is taken for one save or load;
 // units must be idle. Errors (tessera::Error) name the FQN, expected and found.
+#include <tessera/fsdp/optimizer_in_backward.h>
 #include <tessera/fsdp/training.h>
 #include <tessera/layout/mesh.h>
 #include <tessera/layout/placement.h>
@@ -51,17 +57,30 @@ struct StateDictOptions {
   std::string optim_root = "optim";
 };
 
+/// What steps a model's parameters: an optimizer, or those of its units. Borrowed.
+class OptimizerRef {
+ public:
+  OptimizerRef(torch::optim::Optimizer& one) : all_{&one} {}  // NOLINT: implicit
+  /// What optimizer_in_backward gave; an optimizer of other parameters may stand beside
+  /// (UnitOptimizer with any name). Throws kInvalidArgument: an empty list, a null optimizer.
+  OptimizerRef(const std::vector<UnitOptimizer>& of_units);  // NOLINT: implicit
+  const std::vector<torch::optim::Optimizer*>& all() const { return all_; }
+
+ private:
+  std::vector<torch::optim::Optimizer*> all_;
+};
+
 LiveState state_dict(const ModuleRef& model, const StateDictOptions& options = {});
-LiveState state_dict(const ModuleRef& model, torch::optim::Optimizer& optimizer,
+/// Throws kInvalidArgument too where a unit steps in backward and its optimizer is not among them.
+LiveState state_dict(const ModuleRef& model, const OptimizerRef& optimizers,
                      const StateDictOptions& options = {});
 
 /// Scatters a state that lies whole in this process (kFull, of this or another model of the same
 /// names) into model and optimizer: one on every rank, or (`rank0_only`) on the units' first rank,
 /// whose names and values the others are sent. One tensor at a time; strict. Collective over the
 /// units' ranks, which must be the same for all units.
-void load_full_state(const ModuleRef& model, torch::optim::Optimizer& optimizer,
-                     const LiveState& full, bool rank0_only = false,
-                     const StateDictOptions& options = {});
+void load_full_state(const ModuleRef& model, const OptimizerRef& optimizers, const LiveState& full,
+                     bool rank0_only = false, const StateDictOptions& options = {});
 
 /// Keys the optimizer under `optim_root` by integer ids, group by group, as torch.optim's own
 /// state_dict() does (with `param_names`), instead of by FQN. Such a state is for saving alone; a
