@@ -56,6 +56,15 @@ torch::Tensor odd_loss(Odd& model, int step, int rank, int world) {
   return torch::nn::functional::cross_entropy(model->forward(part(ids)), part(targets));
 }
 
+void train_odd(Odd& model, torch::optim::Optimizer& optimizer, int from, int to, int rank,
+               int world) {
+  for (int step = from; step < to; ++step) {
+    optimizer.zero_grad();
+    odd_loss(model, step, rank, world).backward();
+    optimizer.step();
+  }
+}
+
 std::vector<torch::Tensor> once_each(const std::vector<torch::Tensor>& parameters) {
   std::vector<torch::Tensor> out;
   for (const torch::Tensor& parameter : parameters)

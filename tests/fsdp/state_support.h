@@ -31,6 +31,9 @@ Odd make_odd(bool with_scalar);
 void shard_odd(Odd& model, const Options& options);
 /// One step's loss, from this rank's part of a batch of 12.
 torch::Tensor odd_loss(Odd& model, int step, int rank, int world);
+/// Steps `from` to `to`, stepping after each backward.
+void train_odd(Odd& model, torch::optim::Optimizer& optimizer, int from, int to, int rank,
+               int world);
 
 /// Tied parameters once, as PyTorch lists them.
 std::vector<torch::Tensor> once_each(const std::vector<torch::Tensor>& parameters);

@@ -1,0 +1,125 @@
+// Parameter groups: matched by their members, options from the checkpoint, keys that the class does
+// not know.
+#include <tessera/state/roles.h>
+
+#include "tests/fsdp/state_support.h"
+#include "tests/fsdp/torch_and_catch.h"
+
+namespace fsdp = tessera::fsdp;
+namespace optim = torch::optim;
+using namespace tessera::fsdp::test;
+using tessera::Value;
+
+TEST_CASE("two groups keep their members and options, whatever order they come back in") {
+  const auto make = [](Odd& model, bool swapped) {
+    std::vector<torch::Tensor> first, second;
+    for (const auto& item : model->named_parameters())
+      (item.key().find("weight") != std::string::npos ? first : second).push_back(item.value());
+    std::vector<optim::OptimizerParamGroup> groups;
+    groups.emplace_back(first, std::make_unique<optim::AdamWOptions>(
+                                   optim::AdamWOptions(0.25).weight_decay(0.5).betas({0.7, 0.8})));
+    groups.emplace_back(second, std::make_unique<optim::AdamWOptions>(
+                                    optim::AdamWOptions(0.125).weight_decay(0.0625)));
+    if (swapped) std::swap(groups[0], groups[1]);
+    return std::make_unique<optim::AdamW>(groups, optim::AdamWOptions(3));
+  };
+  Odd source = make_odd(true), target = make_odd(true);
+  auto saved = make(source, false);
+  train_odd(source, *saved, 0, 2, 0, 1);
+  const Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(source, *saved)});
+  auto loaded = make(target, true);
+  for (auto& group : loaded->param_groups()) {
+    auto& options = static_cast<optim::AdamWOptions&>(group.options());
+    options.lr(9).weight_decay(9).betas({0.1, 0.1}).eps(9).amsgrad(true);
+  }
+  CHECK(checkpoint.load_into(fsdp::state_dict(target, *loaded)).empty());
+  const auto options = [&](std::size_t g) -> optim::AdamWOptions& {
+    return static_cast<optim::AdamWOptions&>(loaded->param_groups()[g].options());
+  };
+  CHECK(options(1).lr() == 0.25);
+  CHECK(options(1).betas() == std::make_tuple(0.7, 0.8));
+  CHECK(options(1).weight_decay() == 0.5);
+  CHECK(options(0).lr() == 0.125);
+  CHECK(options(0).eps() == 1e-8);
+  CHECK_FALSE(options(0).amsgrad());
+  train_odd(source, *saved, 2, 4, 0, 1);
+  train_odd(target, *loaded, 2, 4, 0, 1);
+  for (const auto& item : source->named_parameters())
+    CHECK(same_bits(item.value(), target->named_parameters()[item.key()]));
+}
+
+TEST_CASE("keys of a group that the class does not know are kept and written back") {
+  Odd model = make_odd(true);
+  optim::AdamW optimizer(model->parameters(), optim::AdamWOptions(0.5));
+  train_odd(model, optimizer, 0, 1, 0, 1);
+  Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  const tessera::Path group = {tessera::key_item("optim"), tessera::key_item("param_groups"),
+                               tessera::index_item(0)};
+  checkpoint.put(tessera::below(group, "initial_lr"), {}, Value::real(0.75));
+  checkpoint.put(tessera::below(group, "foreach"), {}, Value::boolean(false));
+
+  Odd other = make_odd(true);
+  optim::AdamW target(other->parameters(), optim::AdamWOptions(0.1));
+  CHECK(checkpoint.load_into(fsdp::state_dict(other, target)).empty());
+  CHECK(static_cast<optim::AdamWOptions&>(target.param_groups()[0].options()).lr() == 0.5);
+  const tessera::LiveState again = fsdp::state_dict(other, target);
+  CHECK(*find_value(again, "optim.param_groups.0.initial_lr") == Value::real(0.75));
+  CHECK(*find_value(again, "optim.param_groups.0.foreach") == Value::boolean(false));
+  // torch::optim's own code still sees its options.
+  train_odd(other, target, 1, 2, 0, 1);
+  std::stringstream archive;
+  CHECK_NOTHROW(torch::save(target, archive));
+}
+
+TEST_CASE("a load without unknown keys leaves the options where they are") {
+  Odd model = make_odd(true);
+  optim::SGD optimizer(model->parameters(), optim::SGDOptions(0.5));
+  const Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  auto& options = static_cast<optim::SGDOptions&>(optimizer.param_groups()[0].options());
+  options.lr(3);
+  checkpoint.load_into(fsdp::state_dict(model, optimizer));
+  CHECK(&options == &optimizer.param_groups()[0].options());
+  CHECK(options.lr() == 0.5);
+}
+
+TEST_CASE("a checkpoint of Adam is refused for AdamW and the other way round") {
+  Odd model = make_odd(true);
+  optim::Adam adam(model->parameters());
+  optim::AdamW adamw(model->parameters());
+  const Checkpoint coupled = Checkpoint::of({fsdp::state_dict(model, adam)});
+  const Checkpoint decoupled = Checkpoint::of({fsdp::state_dict(model, adamw)});
+  CHECK_THROWS_WITH(coupled.load_into(fsdp::state_dict(model, adamw)),
+                    Catch::Contains("optim.param_groups.0.decoupled_weight_decay") &&
+                        Catch::Contains("torch::optim::AdamW") && Catch::Contains("is Adam's"));
+  CHECK_THROWS_WITH(decoupled.load_into(fsdp::state_dict(model, adam)),
+                    Catch::Contains("is AdamW's"));
+  fsdp::FusedAdamW fused(model->parameters());
+  CHECK(decoupled.load_into(fsdp::state_dict(model, fused)).empty());
+}
+
+TEST_CASE("options that the class cannot have are refused by key") {
+  Odd model = make_odd(true);
+  optim::SGD optimizer(model->parameters(), optim::SGDOptions(0.5).momentum(0.9));
+  const tessera::Path group = {tessera::key_item("optim"), tessera::key_item("param_groups"),
+                               tessera::index_item(0)};
+  const auto message = [&](const char* key, Value value) {
+    Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+    checkpoint.put(tessera::below(group, key), {}, std::move(value));
+    return message_of([&] { checkpoint.load_into(fsdp::state_dict(model, optimizer)); });
+  };
+  CHECK_THAT(message("maximize", Value::boolean(true)),
+             Catch::Contains("optim.param_groups.0.maximize is True"));
+  CHECK_THAT(message("lr", Value::string("high")),
+             Catch::Contains("optim.param_groups.0.lr is no number"));
+  CHECK_THAT(message("nesterov", Value::string("yes")), Catch::Contains("nesterov"));
+  CHECK(message("lr", Value::integer(1)).empty());
+}
+
+TEST_CASE("an optimizer with groups alone is found as one") {
+  Odd model = make_odd(true);
+  optim::SGD optimizer(model->parameters(), optim::SGDOptions(0.5));
+  const Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  const tessera::Roles roles = tessera::find_roles(checkpoint.manifest.state);
+  REQUIRE(roles.optimizers.size() == 1);
+  CHECK(roles.optimizers[0].name == "optim");
+}

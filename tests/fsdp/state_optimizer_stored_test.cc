@@ -1,0 +1,196 @@
+// What a checkpoint may hold of an optimizer, and of tied parameters: steps in every form, state
+// that comes and goes with it.
+#include <tessera/base/error.h>
+
+#include "tests/fsdp/state_support.h"
+#include "tests/fsdp/torch_and_catch.h"
+
+namespace fsdp = tessera::fsdp;
+namespace optim = torch::optim;
+using namespace tessera::fsdp::test;
+using tessera::Value;
+
+TEST_CASE("steps are read from whatever holds one number") {
+  const auto [label, stored, value] = GENERATE(table<std::string, torch::Tensor, Value>({
+      {"int", torch::Tensor(), Value::integer(5)},
+      {"float", torch::Tensor(), Value::real(5)},
+      {"0-dim float32", torch::full({}, 5.0f), Value()},
+      {"0-dim int64", torch::full({}, 5, torch::kLong), Value()},
+      {"one element", torch::full({1}, 5.0), Value()},
+      {"0-dim bfloat16", torch::full({}, 5, torch::kBFloat16), Value()},
+  }));
+  CAPTURE(label);
+  Odd model = make_odd(true);
+  optim::AdamW optimizer(model->parameters());
+  train_odd(model, optimizer, 0, 2, 0, 1);
+  Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  checkpoint.put({tessera::key_item("optim"), tessera::key_item("state"),
+                  tessera::key_item("inner.a.bias"), tessera::key_item("step")},
+                 stored, value);
+  CHECK(checkpoint.load_into(fsdp::state_dict(model, optimizer)).empty());
+  const auto step = [&](const torch::Tensor& parameter) {
+    return static_cast<optim::AdamWParamState&>(
+               *optimizer.state().at(parameter.unsafeGetTensorImpl()))
+        .step();
+  };
+  CHECK(step(model->inner->a->bias) == 5);
+  CHECK(step(model->inner->a->weight) == 2);
+}
+
+TEST_CASE("a step that float32 cannot hold, or that is no count, is refused by name") {
+  Odd model = make_odd(true);
+  optim::AdamW optimizer(model->parameters());
+  train_odd(model, optimizer, 0, 1, 0, 1);
+  const tessera::Path path = {tessera::key_item("optim"), tessera::key_item("state"),
+                              tessera::key_item("inner.a.bias"), tessera::key_item("step")};
+  Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  checkpoint.put(path, {}, Value::integer(16777217));
+  CHECK_THROWS_WITH(checkpoint.load_into(fsdp::state_dict(model, optimizer)),
+                    Catch::Contains("optim.state.inner.a.bias.step") &&
+                        Catch::Contains("16777217") && Catch::Contains("float32"));
+  checkpoint.put(path, {}, Value::real(1.5));
+  CHECK_THROWS_WITH(checkpoint.load_into(fsdp::state_dict(model, optimizer)),
+                    Catch::Contains("1.5"));
+  checkpoint.put(path, torch::zeros({2}));
+  CHECK_THROWS_WITH(checkpoint.load_into(fsdp::state_dict(model, optimizer)),
+                    Catch::Contains("one number"));
+  auto& state = static_cast<optim::AdamWParamState&>(
+      *optimizer.state().at(model->inner->a->bias.unsafeGetTensorImpl()));
+  state.step(16777217);
+  CHECK_THROWS_WITH(fsdp::state_dict(model, optimizer),
+                    Catch::Contains("optim.state.inner.a.bias.step"));
+}
+
+TEST_CASE("what is stored decides which state there is") {
+  Odd model = make_odd(true);
+  optim::AdamW optimizer(model->parameters());
+  train_odd(model, optimizer, 0, 2, 0, 1);
+  Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  const auto state = [&](const torch::Tensor& parameter) {
+    return optimizer.state().count(parameter.unsafeGetTensorImpl());
+  };
+
+  SECTION("a parameter whose group lists it without state loses its own") {
+    for (const char* leaf : {"step", "exp_avg", "exp_avg_sq"})
+      checkpoint.remove(std::string("optim.state.inner.b.weight.") + leaf);
+    CHECK(checkpoint.load_into(fsdp::state_dict(model, optimizer)).empty());
+    CHECK(state(model->inner->b->weight) == 0);
+    CHECK(state(model->inner->b->bias) == 1);
+  }
+  SECTION("half a state is corrupt") {
+    checkpoint.remove("optim.state.inner.b.weight.exp_avg_sq");
+    CHECK_THROWS_WITH(checkpoint.load_into(fsdp::state_dict(model, optimizer)),
+                      Catch::Contains("inner.b.weight") && Catch::Contains("exp_avg_sq"));
+    CHECK(state(model->inner->b->weight) == 1);
+  }
+  SECTION("a parameter that no group lists is missing") {
+    for (const char* leaf : {"step", "exp_avg", "exp_avg_sq"})
+      checkpoint.remove(std::string("optim.state.inner.b.weight.") + leaf);
+    tessera::ValueList members;
+    const tessera::StateEntry* listed =
+        checkpoint.manifest.state.find("optim.param_groups.0.params");
+    for (const Value& member : listed->value.as_list())
+      if (member.as_string() != "inner.b.weight") members.push_back(member);
+    const tessera::Path path = listed->path;
+    checkpoint.put(path, {}, Value::list(members));
+    const auto missing = checkpoint.load_into(fsdp::state_dict(model, optimizer));
+    CHECK(missing == std::vector<std::string>{"optim.state.inner.b.weight.step",
+                                              "optim.state.inner.b.weight.exp_avg",
+                                              "optim.state.inner.b.weight.exp_avg_sq"});
+    CHECK(state(model->inner->b->weight) == 1);
+  }
+  SECTION("state of a parameter that is frozen now is taken, and moves nothing") {
+    model->inner->b->weight.set_requires_grad(false);
+    optim::AdamW fresh(model->parameters());
+    CHECK(checkpoint.load_into(fsdp::state_dict(model, fresh)).empty());
+    CHECK(fresh.state().count(model->inner->b->weight.unsafeGetTensorImpl()) == 1);
+  }
+  SECTION("amsgrad's third moment comes and goes with the checkpoint") {
+    Odd other = make_odd(true);
+    optim::AdamW ams(other->parameters(), optim::AdamWOptions(1e-3).amsgrad(true));
+    train_odd(other, ams, 0, 1, 0, 1);
+    CHECK(checkpoint.load_into(fsdp::state_dict(other, ams)).empty());
+    auto& held = static_cast<optim::AdamWParamState&>(
+        *ams.state().at(other->inner->b->weight.unsafeGetTensorImpl()));
+    CHECK_FALSE(held.max_exp_avg_sq().defined());
+    CHECK_FALSE(static_cast<optim::AdamWOptions&>(ams.param_groups()[0].options()).amsgrad());
+    CHECK(held.step() == 2);
+  }
+}
+
+TEST_CASE("making state for a load changes neither weights nor gradients nor steps") {
+  Odd model = make_odd(true);
+  optim::AdamW optimizer(model->parameters(), optim::AdamWOptions(1).weight_decay(0.5));
+  train_odd(model, optimizer, 0, 1, 0, 1);
+  const Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  Odd other = make_odd(true);
+  optim::AdamW fresh(other->parameters(), optim::AdamWOptions(1).weight_decay(0.5));
+  other->embed->weight.mutable_grad() = torch::ones({11, 6});
+  std::vector<torch::Tensor> before;
+  for (const auto& parameter : other->parameters()) before.push_back(parameter.detach().clone());
+  tessera::LiveState state = fsdp::state_dict(other, fresh);
+  state.materialise(state, checkpoint.manifest);
+  CHECK(fresh.state().empty());
+  CHECK(same_bits(other->embed->weight.grad(), torch::ones({11, 6})));
+  for (std::size_t p = 0; p < before.size(); ++p)
+    CHECK(same_bits(other->parameters()[p], before[p]));
+}
+
+TEST_CASE("SGD without momentum has None in Python and an undefined buffer here") {
+  Odd model = make_odd(true), other = make_odd(true);
+  optim::SGD plain(model->parameters(), optim::SGDOptions(0.5));
+  train_odd(model, plain, 0, 1, 0, 1);
+  Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, plain)});
+  const auto path = [](const char* fqn) -> tessera::Path {
+    return {tessera::key_item("optim"), tessera::key_item("state"), tessera::key_item(fqn),
+            tessera::key_item("momentum_buffer")};
+  };
+  for (const char* fqn : {"inner.a.weight", "inner.b.bias"}) checkpoint.put(path(fqn), {}, Value());
+  optim::SGD target(other->parameters(), optim::SGDOptions(0.5).momentum(0.9));
+  train_odd(other, target, 0, 1, 0, 1);
+  CHECK(checkpoint.load_into(fsdp::state_dict(other, target)).empty());
+  const auto buffer_is_defined = [&](const torch::Tensor& parameter) {
+    const auto found = target.state().find(parameter.unsafeGetTensorImpl());
+    return found != target.state().end() &&
+           static_cast<optim::SGDParamState&>(*found->second).momentum_buffer().defined();
+  };
+  CHECK_FALSE(buffer_is_defined(other->inner->a->weight));
+  CHECK_FALSE(buffer_is_defined(other->inner->b->bias));
+  CHECK(static_cast<optim::SGDOptions&>(target.param_groups()[0].options()).momentum() == 0);
+  train_odd(other, target, 1, 2, 0, 1);
+  train_odd(model, plain, 1, 2, 0, 1);
+}
+
+TEST_CASE("a tied parameter is read under any of its names, and differing values are refused") {
+  Odd model = make_odd(true), other = make_odd(true);
+  Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model)});
+  const auto path = [](const char* fqn) -> tessera::Path {
+    return {tessera::key_item("model"), tessera::key_item(fqn)};
+  };
+  SECTION("equal values under both") {
+    CHECK(checkpoint.load_into(fsdp::state_dict(other)).empty());
+  }
+  SECTION("the second alone") {
+    checkpoint.remove("model.embed.weight");
+    checkpoint.put(path("head.weight2"), torch::full({11, 6}, 2.5f));
+    CHECK(checkpoint.load_into(fsdp::state_dict(other)).empty());
+    CHECK(same_bits(other->embed->weight, torch::full({11, 6}, 2.5f)));
+  }
+  SECTION("the first alone") {
+    checkpoint.remove("model.head.weight2");
+    checkpoint.put(path("embed.weight"), torch::full({11, 6}, 3.5f));
+    CHECK(checkpoint.load_into(fsdp::state_dict(other)).empty());
+    CHECK(same_bits(other->embed->weight, torch::full({11, 6}, 3.5f)));
+  }
+  SECTION("neither") {
+    checkpoint.remove("model.head.weight2");
+    checkpoint.remove("model.embed.weight");
+    CHECK(checkpoint.load_into(fsdp::state_dict(other)).size() == 2);
+  }
+  SECTION("different values") {
+    checkpoint.put(path("head.weight2"), torch::full({11, 6}, 2.5f));
+    CHECK_THROWS_WITH(
+        checkpoint.load_into(fsdp::state_dict(other)),
+        Catch::Contains("model.embed.weight") && Catch::Contains("model.head.weight2"));
+  }
+}
