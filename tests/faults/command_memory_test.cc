@@ -10,9 +10,10 @@
 #include <map>
 #include <sstream>
 
-#include "tests/support/run_command.h"
+#include "tests/faults/command_runs.h"
 
 using namespace tessera;
+using namespace tessera::faults;
 using namespace tessera::testing;
 
 namespace {
@@ -29,23 +30,6 @@ struct Counts {
   std::uint64_t refused_threads = 0;
   std::string bad_runs;
 };
-
-std::string slurp(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
-
-/// Every file below `path`, or the file itself; hidden folders, as of a kept stage, are left out.
-std::map<std::string, std::string> tree(const std::string& path) {
-  std::map<std::string, std::string> files;
-  if (stdfs::is_regular_file(path)) files[""] = slurp(path);
-  if (!stdfs::is_directory(path)) return files;
-  for (const auto& entry : stdfs::recursive_directory_iterator(path))
-    if (entry.is_regular_file()) files[stdfs::relative(entry.path(), path)] = slurp(entry.path());
-  return files;
-}
 
 CommandResult run_refused(const std::vector<std::string>& words,
                           std::map<std::string, std::string> refusals, const QuickFolder& folder,
@@ -76,41 +60,6 @@ bool tells_of_exhaustion(const std::string& text) {
     ++complaints;
   }
   return complaints == 1;
-}
-
-std::string described(const CommandResult& result) {
-  return fmt::format("exit {}, {} bytes on stdout, stderr: {}", result.exit, result.out.size(),
-                     result.err);
-}
-
-/// Hidden names beside the output, as a stage is; they are removed.
-std::string take_leftovers(const QuickFolder& folder) {
-  std::string found;
-  for (const std::string& name : folder.names()) {
-    if (!name.starts_with('.')) continue;
-    found += name + " ";
-    stdfs::remove_all(folder / name);
-  }
-  return found;
-}
-
-struct Writing {
-  std::string name, output;
-  std::vector<std::string> words;
-};
-
-std::vector<Writing> writings(const QuickFolder& folder, const std::string& threads) {
-  const std::string source = sample("dcp/fsdp2_w2/checkpoint");
-  const std::vector<std::string> flags{"--threads", threads, "--progress", "json", "--force"};
-  std::vector<Writing> list{{"reshard",
-                             folder / "out",
-                             {built("ckpt-reshard"), source, folder / "out", "--world-size", "3"}},
-                            {"convert",
-                             folder / "one.safetensors",
-                             {built("ckpt-convert"), source, folder / "one.safetensors"}}};
-  for (Writing& writing : list)
-    writing.words.insert(writing.words.end(), flags.begin(), flags.end());
-  return list;
 }
 
 }  // namespace

@@ -224,6 +224,13 @@ ssize_t pread(int fd, void* out, size_t count, off_t offset) {
   return real(fd, out, shortened("pread", count), offset);
 }
 
+/// Stderr is left out, as failures are told there.
+ssize_t write(int fd, const void* data, size_t count) {
+  static auto* const real = next<ssize_t(int, const void*, size_t)>("write");
+  if (fd != STDERR_FILENO && fails("write", fd)) return -1;
+  return real(fd, data, fd == STDERR_FILENO ? count : shortened("write", count));
+}
+
 ssize_t pwrite(int fd, const void* data, size_t count, off_t offset) {
   static auto* const real = next<ssize_t(int, const void*, size_t, off_t)>("pwrite");
   if (fails("pwrite", fd)) return -1;
