@@ -444,6 +444,12 @@ std::string mutate_seal(const std::string& input, Random& random, std::size_t mo
   return body + std::string(kOwnSum) + sum + "\"\n}\n";
 }
 
+std::string mutate_record(const std::string& input, Random& random, std::size_t most) {
+  if (input.empty() || most == 0) return mutated(input, most);
+  const char kind = one_in(random, 32) ? static_cast<char>(random()) : input[0];
+  return kind + mutate_seal(input.substr(1), random, most - 1);
+}
+
 std::size_t apply_mutator(std::string (*mutate)(const std::string&, Random&, std::size_t),
                           std::uint8_t* data, std::size_t size, std::size_t max_size,
                           unsigned seed) {

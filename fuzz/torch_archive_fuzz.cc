@@ -36,6 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const fuzz::InputFile file(data, size);
   const ByteWindow window = ByteWindow::whole(file);
   looks_like_torch_archive(window);
+  fuzz::refuse_cleanly([&] { open_torch_archive(window, {}); });
   fuzz::refuse_cleanly([&] {
     TorchArchive archive = open_torch_archive(window, {.allow_opaque_root = true});
     locate_storages(window, archive);

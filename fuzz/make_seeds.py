@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Writes the seeds `made_*` of the corpora: inputs that parsers refuse, or rare forms that they take, one for each reason.
+
+usage: fuzz/make_seeds.py   (no other packages; the same bytes every time)
+"""
+import io
+import json
+import pathlib
+import struct
+import zipfile
+import zlib
+
+corpus = pathlib.Path(__file__).parent / "corpus"
+samples = pathlib.Path(__file__).parent.parent / "sample_checkpoints"
+
+
+def put(target, name, content):
+    if isinstance(content, str):
+        content = content.encode()
+    (corpus / f"{target}_fuzz" / f"made_{name}").write_bytes(content)
+
+
+def sealed(root):
+    """As our own writer ends it: the checksum of all before it."""
+    body = json.dumps(root, indent=1)[:-2]
+    return f'{body},\n "crc32": "{zlib.crc32(body.encode()):08x}"\n}}\n'
+
+
+def stored_zip(members, method=zipfile.ZIP_STORED):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            info.compress_type = method
+            archive.writestr(info, content)
+    return out.getvalue()
+
+
+def variants(base, changes):
+    """`base` with one top-level key after the other replaced."""
+    for name, change in changes.items():
+        yield name, {**base, **change}
+
+
+# Our manifest.
+seal = {"schema": "tessera.manifest/1", "format": "torch-dcp", "tool": "t",
+        "source": {"path": "a", "format": "torch-dcp", "tensors": 1, "bytes": 4},
+        "files": [{"path": "a", "size": 4, "crc32_per_mib": ["89abcdef"]}], "sharded": ["w"],
+        "aliases": {"tied": "w"}, "root": "00",
+        "tensors": [{"name": "w", "dtype": "float32", "shape": [1], "sha256": "00"}]}
+put("seal", "whole", sealed(seal))
+put("seal", "no_sum", json.dumps(seal))
+put("seal", "short", '{"schema":"tessera.manifest/1"}')
+put("seal", "wrong_sum", sealed(seal).replace('"tool": "t"', '"tool": "u"'))
+for name, root in variants(seal, {
+        "schema": {"schema": "other/1"}, "no_text": {"format": 1}, "source": {"source": {}},
+        "size": {"files": [{"path": "a", "size": -1, "crc32_per_mib": []}]},
+        "sums": {"files": [{"path": "a", "size": 4, "crc32_per_mib": []}]},
+        "digits": {"files": [{"path": "a", "size": 4, "crc32_per_mib": ["89abcdeg"]}]},
+        "short_sum": {"files": [{"path": "a", "size": 4, "crc32_per_mib": ["89"]}]},
+        "file_list": {"files": 1}, "sharded": {"sharded": [1]}, "alias_list": {"aliases": []},
+        "alias_number": {"aliases": {"a": 1}},
+        "shape": {"tensors": [{"name": "w", "dtype": "x", "sha256": "", "shape": ["1"]}]}}):
+    put("seal", name, sealed(root))
+
+# The small records: a layout of flat parameters (0), Keras' index (1), a seal (2), rules (3).
+unit = {"fqns": ["w"], "shapes": [[2, 3]], "alignment": 4}
+for name, root in {
+        "bare": {"a._flat_param": unit, "note": 1}, "none": {}, "other_keys": {"a": 1}, "no_list": {"flat_params": {"a": {}}},
+        "no_name": {"flat_params": {"a": {"fqns": [1], "shapes": [[1]]}}},
+        "counts": {"flat_params": {"a": {"fqns": ["w"], "shapes": []}}},
+        "alignment": {"flat_params": {"a": {**unit, "alignment": 0}}},
+        "shape": {"flat_params": {"a": {**unit, "shapes": [1]}}},
+        "extent": {"flat_params": {"a": {**unit, "shapes": [["1"]]}}},
+        "twice": {"flat_params": {"a": unit, "b": unit}},
+        "ids": {"flat_params": {"a": unit}, "optimizers": {"o": 1}}}.items():
+    put("records", f"layout_{name}", "0" + json.dumps(root))
+put("records", "keras_name", '1{"weight_map":{"a":["../x.h5"]}}')
+put("records", "keras_number", '1{"weight_map":{"a":[1]}}')
+put("records", "keras_none", "1{}")
+
+rules = {"schema": "tessera.rules/1", "sides": ["a", "b"],
+         "parameters": {"heads": {"about": "x", "keys": ["n"], "default": "1"}}}
+fused = {"name": "x.{l}", "or": ["y.{l}"], "axis": 1, "ratios": ["heads", 1], "groups": 2, "stack": "l"}
+for name, change in {
+        "no_object": None, "schema": {"schema": "x"}, "key": {"extra": 1}, "sides": {"sides": ["a"]}, "side_list": {"sides": 1},
+        "side_number": {"sides": [1, 2]}, "parameters": {"parameters": 1}, "text": {"name": 1}, "no_tensors": {},
+        "rule": {"tensors": [1]}, "flag": {"tensors": [{"vocabulary": 1, "a": "x"}]}, "other_side": {"tensors": [{"c": "x"}]},
+        "no_side": {"tensors": [{"about": "x"}]}, "names": {"tensors": [{"parts": ["q", "k"], "a": ["x"]}]},
+        "list": {"tensors": [{"parts": ["q", "k"], "a": ["x", "y"], "b": {"names": ["x", "y"]}}]},
+        "named": {"tensors": [{"parts": ["q", "k"], "a": {"names": ["x"]}}]},
+        "nameless": {"tensors": [{"a": {}}]}, "or": {"tensors": [{"parts": ["q", "k"], "a": {"names": ["x", "y"], "or": ["z"]}}]},
+        "axis": {"tensors": [{"a": {"name": "x", "axis": 8}}]},
+        "fused": {"tensors": [{"parts": ["q", "k"], "a": fused, "b": "x.{l}"}]},
+        "ratios": {"tensors": [{"parts": ["q", "k"], "a": {"name": "x", "ratios": [1]}}]},
+        "expression": {"tensors": [{"parts": ["q"], "a": {"name": "x", "ratios": [None]}}]},
+        "unfused": {"tensors": [{"a": {"name": "x", "groups": 2}}]},
+        "interleaved": {"tensors": [{"parts": ["q", "k"], "a": {"name": "x", "groups": 2, "interleaved": True}}]}}.items():
+    put("records", f"rules_{name}", "3" + json.dumps([] if change is None else {**rules, **change}))
+for i, flag in enumerate(["llama:hf,heads=8,groups=2", "", "x,heads=0", "x,heads", "a b:c d"]):
+    put("records", f"rules_flag_{i}", "5" + flag)
+
+keras = {"metadata.json": b"{}", "config.json": b"{}", "model.weights.h5": b"\x89HDF"}
+put("records", "keras_archive", b"4" + stored_zip(keras))
+put("records", "keras_deflated", b"4" + stored_zip(keras, zipfile.ZIP_DEFLATED))
+put("records", "keras_no_weights", b"4" + stored_zip({"config.json": b"{}"}))
+put("records", "keras_other_weights", b"4" + stored_zip({f"w{i}.h5": b"" for i in range(5)}))
+put("records", "keras_one_other", b"4" + stored_zip({"w.h5": b""}))
+put("records", "keras_cut", b"4" + stored_zip(keras)[:60])
+put("records", "keras_short", b"4PK")
+
+# A .zarray, NUL, the name of a chunk.
+zarr = {"zarr_format": 2, "dtype": "<f4", "shape": [5], "chunks": [2], "order": "C", "compressor": None, "filters": None,
+        "dimension_separator": "."}
+for name, root in variants(zarr, {
+        "dtype": {"dtype": "<x9"}, "structured": {"dtype": [1]}, "swapped": {"dtype": ">f4"}, "bf16": {"dtype": "bfloat16"},
+        "format": {"zarr_format": 3}, "compressor": {"compressor": {"id": "zlib"}}, "order": {"order": "F"},
+        "separator": {"dimension_separator": "/"}, "ranks": {"chunks": [2, 2]}, "zero": {"chunks": [0]},
+        "shape": {"shape": 5}, "extent": {"shape": ["5"]}}):
+    put("megatron_zarr", name, json.dumps(root) + "\0" + "0")
+for name, chunk in {"negative": "-1", "beyond": "3", "huge": "9" * 30, "padded": "01", "parts": "1.1"}.items():
+    put("megatron_zarr", name, json.dumps(zarr) + "\0" + chunk)
+put("megatron_zarr", "list", "[]\0")
+put("megatron_zarr", "no_dtype", "{}\0")
+
+# UTF-8 of every length, and malformed. Protocol 0's UNICODE escapes are decoded by the same code.
+put("pickle", "escapes", b"V\\u00e9\\u20ac\\U0001f600\n.")
+for name, raw in {"lead": b"\x80", "cut": b"\xe2\x82", "tail": b"\xe2\x28\xa1", "long_3": b"\xe0\x80\x80", "long_4": b"\xf0\x80\x80\x80",
+                  "beyond": b"\xf4\x90\x80\x80", "whole": "\u20ac\U0001f600 and eight more letters".encode()}.items():
+    put("pickle", f"utf8_{name}", b"\x80\x02X" + struct.pack("<I", len(raw)) + raw + b".")
+
+# Archives by their kinds.
+put("torch_archive", "script.pt", (samples / "torchsave/torchscript/checkpoint/script.pt").read_bytes())
+put("torch_archive", "module.pt", (samples / "torchsave/whole_module/checkpoint/module.pt").read_bytes())
+for name, pickle in {"new": b"\x80\x02c__torch__.m\nNet\n)\x81.", "number": b"\x80\x02K\x01.", "call": b"\x80\x02cm\nf\n)R.", "broken": b"\x80"}.items():
+    put("torch_archive", f"script_{name}", stored_zip({"a/data.pkl": pickle, "a/version": b"3\n", "a/constants.pkl": b"\x80\x02).", "a/code/x.py": b""}))
+put("torch_archive", "unsummed", stored_zip({"a/data.pkl": b"\x80\x02K\x01.", "a/version": b"3\n"}).replace(
+    struct.pack("<I", zlib.crc32(b"\x80\x02K\x01.")), bytes(4)).replace(struct.pack("<I", zlib.crc32(b"3\n")), bytes(4)))
+put("torch_archive", "pre_release", b"PYTORCH1" + bytes(64))
+put("torch_archive", "tar", b"sys_info".ljust(257, b"\0") + b"ustar\0" + bytes(512))
+
+# Snapshots.
+leaf = {"type": "Tensor", "location": "x", "serializer": "buffer_protocol", "dtype": "torch.float32", "shape": [2],
+        "replicated": False, "byte_range": [0, 8]}
+shard = {"offsets": [0], "sizes": [2], "tensor": leaf}
+
+
+def snapshot(manifest, world_size=1):
+    return json.dumps({"version": "0.1.0", "world_size": world_size, "manifest": manifest})
+
+
+for name, entry in {
+        "dtype": {**leaf, "dtype": "torch.x"}, "serializer": {**leaf, "serializer": "x"}, "no_field": {"type": "Tensor"},
+        "sizes": {"type": "ShardedTensor", "shards": [{**shard, "sizes": [3]}]},
+        "shards": {"type": "ShardedTensor", "shards": [shard, {**shard, "sizes": [1, 2], "offsets": [0, 0], "tensor": {**leaf, "shape": [1, 2]}}]},
+        "chunks": {"type": "ChunkedTensor", "dtype": "torch.float64", "shape": [2], "chunks": [shard], "replicated": False},
+        "big": {"type": "int", "serialized_value": "9" * 40, "readable": None, "replicated": False},
+        "no_integer": {"type": "int", "serialized_value": "1x", "readable": None, "replicated": False},
+        "object": {"type": "object", "location": "x", "serializer": "pickle", "obj_type": "x", "replicated": False},
+        "keys": {"type": "dict", "keys": [True, False, 1, "a"]}, "odd_key": {"type": "dict", "keys": [None]}}.items():
+    put("torchsnapshot", f"entry_{name}", snapshot({"0/a": entry}))
+put("torchsnapshot", "rank_text", snapshot({"a/b": leaf}))
+put("torchsnapshot", "rank_beyond", snapshot({"7/b": leaf}))
+put("torchsnapshot", "world", snapshot({}, 0))
+put("torchsnapshot", "escaped", snapshot({"0/m": {"type": "dict", "keys": ["a/b", "c%d"]}, "0/m/a%2Fb": leaf, "0/m/c%25d": leaf, "0/m/%2f%zz%": leaf}))
+for i, text in enumerate(["[]", "{}", "'it''s'", "'a\n\n  b'", "'open", '"a\\N\\_\\L\\P\\e"', '"\\q"', '"a\\\n   b"', '"a\n\n  b"', '"open', "'a\nb: c"]):
+    put("torchsnapshot", f"scalar_{i}", f"version: {text}\nworld_size: 1\nmanifest: {{}}\n")
+
+# torch-dcp's .metadata, opcode by opcode.
+class Made:
+    """An object of a class with a dict as its state; an instance without a state: a global."""
+
+    def __init__(self, name, **state):
+        self.name, self.state = name, state
+
+
+def opcodes(value):
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, Made):
+        module = "torch" if value.name[0].islower() else "torch.distributed.checkpoint.metadata"
+        made = f"c{module}\n{value.name}\n".encode()
+        return made if value.name[0].islower() else made + b")\x81" + opcodes(value.state) + b"b"
+    if value is None:
+        return b"N"
+    if isinstance(value, int):
+        return b"\x8a\x08" + struct.pack("<q", value)
+    if isinstance(value, str):
+        return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+    if isinstance(value, tuple):
+        return b"(" + b"".join(map(opcodes, value)) + b"t"
+    if isinstance(value, list):
+        return b"](" + b"".join(map(opcodes, value)) + b"e"
+    return b"}(" + b"".join(opcodes(key) + opcodes(item) for key, item in value.items()) + b"u"
+
+
+def size(*extents):
+    return b"ctorch\nSize\n" + opcodes((tuple(extents),)) + b"R"
+
+
+def dcp(name, tensor=None, **root):
+    chunk = Made("ChunkStorageMetadata", offsets=size(0), sizes=size(2))
+    fields = {"properties": Made("TensorProperties", dtype=Made("float32")), "size": size(2), "chunks": [chunk], **(tensor or {})}
+    index = Made("MetadataIndex", fqn="w", offset=size(0), index=0)
+    info = Made("_StorageInfo", relative_path="__0_0.distcp", offset=0, length=8)
+    state = {"state_dict_metadata": {"w": Made("TensorStorageMetadata", **fields)}, "planner_data": {"w": ("w",)},
+             "storage_data": {index: info}, "version": "1.0.0", **root}
+    put("dcp_metadata", name, b"\x80\x02" + opcodes(Made("Metadata", **state)) + b".")
+
+
+def dcp_chunk(**state):
+    return {"chunks": [Made("ChunkStorageMetadata", **{"offsets": size(0), "sizes": size(2), **state})]}
+
+
+dcp("plain")
+put("dcp_metadata", "other_class", b"\x80\x02" + opcodes(Made("Other", a=1)) + b".")
+put("dcp_metadata", "number", b"\x80\x02K\x01.")
+put("dcp_metadata", "no_field", b"\x80\x02" + opcodes(Made("Metadata", a=1)) + b".")
+put("dcp_metadata", "twice", b"\x80\x02" + opcodes(Made("Metadata", state_dict_metadata=b"}(" + 2 * (
+    opcodes("w") + opcodes(Made("BytesStorageMetadata"))) + b"u", storage_data={})) + b".")
+for name, root in {
+        "no_dict": {"state_dict_metadata": 1}, "number_key": {"state_dict_metadata": {1: 1}}, "other_entry": {"state_dict_metadata": {"w": Made("Other")}},
+        "planner_list": {"planner_data": [1]}, "planner_path": {"planner_data": {"w": 1}}, "planner_other": {"planner_data": {"w": ("v",)}},
+        "planner_deep": {"planner_data": {"w": ("a",) * 300}}, "planner_unknown": {"planner_data": {"v": ("v",)}},
+        "version": {"version": "2.0"}, "extra": {"something": 1},
+        "orphan": {"storage_data": {Made("MetadataIndex", fqn="v", offset=size(0), index=0): Made("_StorageInfo", relative_path="x", offset=0, length=8)}},
+        "negative": {"storage_data": {Made("MetadataIndex", fqn="w", offset=size(0), index=0): Made("_StorageInfo", relative_path="x", offset=-1, length=8)}},
+        "transform": {"storage_data": {Made("MetadataIndex", fqn="w", offset=size(0), index=0): Made(
+            "_StorageInfo", relative_path="x", offset=0, length=8, transform_descriptors=1)}},
+        "transforms": {"storage_data": {Made("MetadataIndex", fqn="w", offset=size(0), index=0): Made(
+            "_StorageInfo", relative_path="x", offset=0, length=8, transform_descriptors=["zstd"] * 17)}},
+        "mcore": {"mcore_data": {"w": {"nd_reformulated_orig_global_shape": (2, 1)}, "v": {}, "u": 1}},
+        "storage_meta": {"storage_meta": Made("StorageMeta", checkpoint_id="/a", save_id="b", modules=["c"])}}.items():
+    dcp(name, **root)
+for name, tensor in {
+        "dtype_text": {"properties": Made("TensorProperties", dtype="x")}, "dtype_other": {"properties": Made("TensorProperties", dtype=Made("floatx"))},
+        "size_number": {"size": 1}, "size_text": {"size": ("a",)}, "size_negative": {"size": size(-1)}, "size_rank": {"size": size(*[1] * 100)},
+        "size_two": {"size": b"ctorch\nSize\n" + opcodes(((1,), (2,))) + b"R"}, "size_other": {"size": b"ctorch\nfloat\n" + opcodes(((1,),)) + b"R"},
+        "chunks": {"chunks": 1}, "chunk_rank": dcp_chunk(offsets=size(0, 0)), "chunk_end": dcp_chunk(offsets=size(2**63 - 1))}.items():
+    dcp(name, tensor)
+
+# Hugging Face's shards.
+header = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+for name, sharding in {"text": "x", "list": "[]", "number": '{"a":1}', "no_list": '{"a":{"saved_offsets":1}}', "letters": '{"a":{"saved_offsets":["x"]}}',
+                       "rank": '{"a":{"saved_offsets":[0,0]}}', "right": '{"a":{"saved_offsets":[0]}}'}.items():
+    text = json.dumps({"__metadata__": {"DCP_SHARDING_INFO": sharding}, **header}).encode()
+    put("safetensors", f"sharding_{name}", struct.pack("<Q", len(text)) + text + bytes(8))
+
+for path in sorted(corpus.glob("*/made_*")):
+    assert path.stat().st_size < 8192, path
