@@ -132,6 +132,7 @@ TorchArchive open_legacy_archive(const ByteWindow& window, const ArchiveOptions&
     return storage;
   });
   decode_archive_root(graph, resolver, options, archive);
+  resolver.open_all_storages();  // the list of keys has every one of them
   const PickleGraph keys = stream.next({});
   locate(window, keys, stream.position(), numels, archive);
   return archive;

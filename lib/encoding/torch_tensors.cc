@@ -76,6 +76,16 @@ std::optional<Value> TensorResolver::operator()(Node node) {
   return Value::tensor(*index);
 }
 
+void TensorResolver::open_all_storages() {
+  for (Node node = 0; node < graph_.node_count(); ++node) {
+    if (graph_.kind(node) != PickleKind::kPersistentId) continue;
+    const auto id = graph_.items(graph_.arguments(node));
+    // Others are the source texts of modules.
+    if (!id.empty() && graph_.kind(id[0]) == PickleKind::kString && graph_.text(id[0]) == "storage")
+      storage(node);
+  }
+}
+
 std::optional<std::uint32_t> TensorResolver::tensor(Node node, int depth) {
   if (!is_call(graph_.kind(node))) return std::nullopt;
   if (const auto known = tensors_.find(node); known != tensors_.end()) return known->second;

@@ -30,6 +30,10 @@ class TensorResolver {
   /// The hook of decode_pickle: answers for tensors and storages.
   std::optional<Value> operator()(Node node);
 
+  /// Opens every storage that the pickle names, those that no tensor of the state is made of (an
+  /// attribute of a tensor has one) with the others.
+  void open_all_storages();
+
  private:
   /// What a persistent id names: a storage, or (legacy) a part of one.
   struct View {

@@ -313,6 +313,7 @@ struct Legacy {
   std::string system = "\x80\x02}."s;
   std::int64_t view_offset = 0;
   std::int64_t view_size = -1;  // none
+  bool attribute = false;       // of the tensor: storage "99", which nothing is made of
   std::vector<std::string> keys = {"77"};
   std::int64_t count = 4;
   std::string data = "0123456789abcdef";
@@ -342,7 +343,11 @@ struct Legacy {
       tuple(e, {1});
       tuple(e, {1});
       e.boolean(false);
-      hooks(e);
+      if (attribute) {
+        emit_storage(e, {.key = "99", .storage_numel = 1});
+      } else {
+        hooks(e);
+      }
       e.tuple();
       e.reduce();
     });
@@ -386,6 +391,22 @@ TEST_CASE("legacy streams: storages and views of storages") {
   CHECK(element == "4567");
   CHECK(open_legacy({.view_offset = 1, .view_size = 2}, &message, &element) == Code::kOk);
   CHECK(element == "89ab");
+}
+
+TEST_CASE("legacy streams may hold storages that nothing of the state is made of") {
+  std::string message;
+  std::string element;
+  const std::string header = "\x01\0\0\0\0\0\0\0"s;
+  const std::string data = "0123456789abcdef" + header + "wxyz";
+  CHECK(open_legacy({.attribute = true, .keys = {"77", "99"}, .data = data}, &message, &element) ==
+        Code::kOk);
+  CHECK(element == "4567");
+  check_legacy_refused("not listed", {.attribute = true}, "storage \"99\" is missing");
+  check_legacy_refused("another size",
+                       {.attribute = true,
+                        .keys = {"77", "99"},
+                        .data = "0123456789abcdef\x02" + header.substr(1) + "wxyz1234"},
+                       "holds 2 elements, the pickle says 1");
 }
 
 TEST_CASE("legacy streams that contradict themselves are refused") {
