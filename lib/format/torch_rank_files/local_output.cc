@@ -48,7 +48,10 @@ std::unique_ptr<LocalOutput> LocalOutput::make(const Manifest& source, const Tar
   std::unique_ptr<LocalOutput> out(new LocalOutput(source, mesh.world_size()));
   out->orig_ = flavour->second == kLocalOrig;
   out->record_ = parse_flat_record(as_bytes(std::string_view(layout->second)));
-  if (out->find_units(kept) && out->find_optimizers(kept)) return out;
+  if (out->find_units(kept) && out->find_optimizers(kept)) {
+    if (out->orig_) out->find_tied(kept);
+    return out;
+  }
   notes.push_back({"CK074", "info",
                    "not every parameter of the flat parameters is there as it was, or their state "
                    "cannot share one: sharded tensors are written instead",
@@ -206,9 +209,7 @@ bool LocalOutput::find_leaves(Optimizer& optimizer, const std::vector<bool>& kep
     const StoredTensor &one = source_.tensors[left.tensor_index()],
                        &other = source_.tensors[right.tensor_index()];
     if (one.spec != other.spec || one.chunk_count == 0 || other.chunk_count == 0) return false;
-    const Source &from = source_.source(one, 0), &to = source_.source(other, 0);
-    return from.kind == to.kind && from.file == to.file && from.offset == to.offset &&
-           from.side == to.side;
+    return same_place(source_.source(one, 0), source_.source(other, 0));
   };
   for (const auto& [unit, leaves] : optimizer.leaves)
     for (const auto& [key, leaf] : leaves) {
@@ -290,16 +291,21 @@ std::optional<Chunk> LocalOutput::slice(const Unit& unit, std::size_t parameter,
 bool LocalOutput::add(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, RankArchive& archive,
                       StateDict& state) {
   if (weights_.contains(e)) return add_weight(e, rank, depth, archive, state);
+  if (const auto tied = tied_.find(e); tied != tied_.end()) {
+    add_run(tied->second, e, rank, depth, archive, state);
+    return true;
+  }
   for (const Optimizer& optimizer : optimizers_)
     if (add_optimizer(optimizer, e, rank, depth, archive, state)) return true;
   return false;
 }
 
-bool LocalOutput::add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t depth,
-                             RankArchive& archive, StateDict& state) {
-  const Member member = weights_.at(e);
+/// A rank's run of a parameter, under the name of entry `e`.
+void LocalOutput::add_run(const Member& member, std::size_t e, std::int64_t rank,
+                          std::ptrdiff_t depth, RankArchive& archive, StateDict& state) {
   const Unit& unit = units_[member.unit];
-  if (orig_) {
+  const auto [known, is_new] = runs_.try_emplace({rank, member.unit, member.parameter}, 0);
+  if (is_new) {
     const auto run = slice(unit, member.parameter, rank);
     std::vector<StoragePiece> storage;
     if (run) {
@@ -308,10 +314,16 @@ bool LocalOutput::add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t de
       piece.chunk = *run;
       storage.push_back(std::move(piece));
     }
-    const Shape local{run ? run->numel() : 0};
-    push(state, entry(e).path, depth,
-         Value::tensor(archive.add({unit.dtype, local}, std::move(storage))));
+    known->second = archive.add({unit.dtype, Shape{run ? run->numel() : 0}}, std::move(storage));
   }
+  push(state, entry(e).path, depth, Value::tensor(known->second));
+}
+
+bool LocalOutput::add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t depth,
+                             RankArchive& archive, StateDict& state) {
+  const Member member = weights_.at(e);
+  const Unit& unit = units_[member.unit];
+  if (orig_) add_run(member, e, rank, depth, archive, state);
   if (e != (orig_ ? unit.last_entry : unit.first_entry)) return true;
   std::optional<std::uint32_t> local;
   if (const std::int64_t valid = valid_numel(unit, rank); valid > 0)

@@ -7,12 +7,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lib/format/torch_rank_files/flat_record.h"
 #include "lib/format/torch_rank_files/rank_archive.h"
 
 namespace tessera::rank_files {
+
+/// True when both are read from one place of one file.
+bool same_place(const Source& a, const Source& b);
 
 class LocalOutput {
  public:
@@ -61,9 +65,12 @@ class LocalOutput {
   LocalOutput(const Manifest& source, std::int64_t world_size)
       : source_(source), world_size_(world_size) {}
   bool find_units(const std::vector<bool>& kept);
+  void find_tied(const std::vector<bool>& kept);
   bool find_optimizers(const std::vector<bool>& kept);
   bool find_groups(Optimizer& optimizer, const std::vector<bool>& kept);
   bool find_leaves(Optimizer& optimizer, const std::vector<bool>& kept);
+  void add_run(const Member& member, std::size_t e, std::int64_t rank, std::ptrdiff_t depth,
+               RankArchive& archive, StateDict& state);
   bool add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, RankArchive& archive,
                   StateDict& state);
   bool add_optimizer(const Optimizer& optimizer, std::size_t e, std::int64_t rank,
@@ -76,6 +83,7 @@ class LocalOutput {
   std::optional<Chunk> slice(const Unit& unit, std::size_t parameter, std::int64_t rank) const;
   std::int64_t valid_numel(const Unit& unit, std::int64_t rank) const;
   bool is_shaped(std::size_t e, const Shape& shape) const;
+  bool same_content(std::uint32_t a, std::uint32_t b) const;
   bool is_trained(std::size_t unit) const;
   const StateEntry& entry(std::size_t e) const { return source_.state.entries[e]; }
 
@@ -86,6 +94,9 @@ class LocalOutput {
   FlatRecord record_;
   std::vector<Unit> units_;
   std::map<std::size_t, Member> weights_;  // entry -> parameter
+  std::map<std::size_t, Member> tied_;     // entry -> parameter that it is another name of
+  /// Rank, unit, parameter -> its run in the rank's file, which all its names share.
+  std::map<std::tuple<std::int64_t, std::size_t, std::size_t>, std::uint32_t> runs_;
   std::map<std::string, Member> by_fqn_;
   std::vector<Optimizer> optimizers_;
 };

@@ -147,6 +147,7 @@ void LocalState::find_slices() {
   for (const RankEntry& entry : states_.entries)
     if (const auto found = names.find(entry.name); found != names.end() && !entry.is_sharded())
       slices_.insert(*found);
+  find_tied_slices();
   orig_ = orig_ || !slices_.empty();
 }
 
@@ -156,9 +157,7 @@ bool LocalState::add(const RankEntry& entry) {
     if (unit.entry == &entry) return add_unit(unit);
   if (const auto slice = slices_.find(entry.name); slice != slices_.end()) {
     const auto [unit, parameter] = slice->second;
-    Path path = units_[unit].prefix;
-    path.push_back(key_item(units_[unit].parameters[parameter].fqn));
-    add_parameter(path, units_[unit].dtype, units_[unit].parameters[parameter],
+    add_parameter(entry.path, units_[unit].dtype, units_[unit].parameters[parameter],
                   runs_of(units_[unit]));
     return true;
   }

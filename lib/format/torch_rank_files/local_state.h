@@ -4,7 +4,8 @@
 //
 //   use_orig_params off   ids are flat parameters; state: [shard numel], zeros at the end
 //   use_orig_params on    ids are parameters; state: this rank's run of the parameter's ravel, and
-//                         such runs of the weights stand beside the flat parameters
+//                         such runs of the weights stand beside the flat parameters, tied ones
+//                         under each of their names
 //
 // With a FlatRecord the parameters are tensors of their own again; without one the flat parameters
 // are listed as they are, and state as one run per id.
@@ -75,6 +76,8 @@ class LocalState {
                                        const Value& weights) const;
   void fit(const FlatRecord& record);
   void find_slices();
+  void find_tied_slices();
+  bool is_same_run(const RankLeaf& a, const RankLeaf& b) const;
   void map_optimizer(Optimizer& optimizer);
   bool map_by_record(Optimizer& optimizer);
   void note_optimizer(const Optimizer& optimizer, std::string_view what);

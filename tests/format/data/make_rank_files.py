@@ -1,8 +1,10 @@
-"""Rank files of bfloat16 models under SGD without momentum (no state at all) and with it, made by
-PyTorch 2.13 the way sample_checkpoints/generate makes its samples; expected.json is what PyTorch
-says they hold.
+"""Rank files of bfloat16 models under SGD without momentum (no state at all) and with it, and of a
+model with a tied weight, made by PyTorch 2.13 the way sample_checkpoints/generate makes its
+samples; expected.json is what PyTorch says they hold.
 
-    python make_rank_files.py      writes rank_files_bf16_sgd/<case>/ beside this script
+    python make_rank_files.py      writes rank_files_bf16_sgd/<case>/ and rank_files_tied/<case>/
+                                   beside this script
+    python make_rank_files.py tied writes the latter alone
 """
 import os
 import shutil
@@ -49,5 +51,20 @@ def main():
         os.remove(golden)
 
 
+def tied():
+    out = os.path.join(HERE, "rank_files_tied")
+    shutil.rmtree(out, ignore_errors=True)
+    cfg = dict(SMALL, dtype="float32", momentum=0.9, tied=True)
+    golden = os.path.join(HERE, "golden.pt")
+    common.spawn(w_train, 2, cfg, True, golden, 2)
+    for world in (2, 3):
+        path = common.fresh_case(out, "", "local_orig_w%d" % world)
+        common.spawn(w_jobs, world, cfg, True, None, golden, [(path, "local_rankfiles")])
+        fsdp1_cases.finish(out, path, cfg, world, True, None, "local_rankfiles", golden, None)
+    os.remove(golden)
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] != ["tied"]:
+        main()
+    tied()
