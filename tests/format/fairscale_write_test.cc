@@ -310,4 +310,12 @@ TEST_CASE("what FairScale's files cannot hold is refused before a byte is writte
   Manifest nothing;
   CHECK_THROWS_WITH(fairscale_fsdp_driver().output_plan(nothing, ranks(1)),
                     Catch::Contains("none here"));
+  RankArchive archive;
+  const Value bare = archive.tensor({2}, {1, 2});
+  MemoryFileSystem fs;
+  fs.write_file("/c/x.pt", archive.render(bare));
+  const auto directory = fs.open_directory("/c");
+  const Manifest unnamed = open_with_kinds(torch_save_driver(), {directory.get(), "x.pt", "x.pt"});
+  CHECK_THROWS_WITH(fairscale_fsdp_driver().output_plan(unnamed, ranks(2)),
+                    Catch::Contains("by name, and one has none"));
 }

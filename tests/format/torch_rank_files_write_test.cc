@@ -3,6 +3,7 @@
 #include <tessera/format/registry.h>
 #include <tessera/format/torch_dcp.h>
 #include <tessera/format/torch_rank_files.h>
+#include <tessera/format/torch_save.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -157,6 +158,19 @@ TEST_CASE("what differs from rank to rank goes back to its rank") {
   // At another world size they have no rank of their own: every file lists them all.
   const WrittenCheckpoint three(torch_rank_files_driver(), source, *sample.directory, ranks(3));
   CHECK(content(read_back(three), *three.directory) == content(source, *sample.directory));
+}
+
+TEST_CASE("a state that is no dict at its top is refused: no reader would find rank files") {
+  const SampleCase bare("torchsave/bare_tensor_zip");
+  const Manifest tensor =
+      testing::read_all(torch_save_driver(), {bare.directory.get(), "file.pt", "file.pt"});
+  CHECK_THROWS_WITH(torch_rank_files_driver().output_plan(tensor, ranks(2)),
+                    Catch::Contains("no dict at its top"));
+  const SampleCase sample("torchsave/dtensor_rankfiles_w2");
+  Manifest list = testing::read_all(torch_rank_files_driver(), sample.place());
+  list.state.entries.push_back({"0", {{PathItem::Kind::kIndex, 0, ""}}, Value::integer(7)});
+  CHECK_THROWS_WITH(torch_rank_files_driver().output_plan(list, ranks(2)),
+                    Catch::Contains("no dict at its top"));
 }
 
 TEST_CASE("a mesh of two dims is written as DTensors on it") {

@@ -221,6 +221,9 @@ FlatLayout layout_of(const Target& target, const TargetBacking& backing, std::in
   std::vector<FlatParameter> parameters;
   for (std::size_t i = 0; i < backing.count; ++i) {
     const TargetParameter& one = target.parameters[backing.first + i];
+    if (one.fqn.empty())  // a bare tensor that was saved
+      fail(Code::kUnsupported, "FairScale's metadata lists parameters by name, and one has none",
+           "write torch-save or torch-dcp, or leave it out (--exclude '')");
     parameters.push_back({one.fqn, one.shape});
   }
   return FlatLayout(parameters, backing.no_broadcast ? 1 : world_size);

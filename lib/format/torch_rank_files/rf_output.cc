@@ -78,6 +78,12 @@ class PlanMaker {
   void choose_entries() {
     for (const StateEntry& entry : source_.state.entries)
       kept_.push_back(entry.value.is_tensor() || policy_.keeps(entry));
+    // Files that hold anything else are no rank files to any reader.
+    for (std::size_t e = 0; e < kept_.size(); ++e)
+      if (const Path& path = source_.state.entries[e].path;
+          kept_[e] && (path.empty() || path.front().kind == PathItem::Kind::kIndex))
+        fail(Code::kUnsupported, "a rank's file holds a dict, and this state is no dict at its top",
+             "write torch-save or torch-dcp");
     for (const ContainerNote& note : source_.state.containers)
       keeps_attributes_.push_back(policy_.keeps_attributes(note));
   }
