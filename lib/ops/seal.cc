@@ -205,9 +205,12 @@ std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
       file.empty() ? std::string(kSealName) : std::string(file) + std::string(kSealSuffix);
   std::optional<FileInfo> info = directory.stat(name);
   if (!info && !file.empty()) {  // a folder that was written as one file and is opened as that
-    std::optional<Seal> of_folder = read_seal(directory, "");
-    const bool of_file = of_folder && of_folder->files.size() == 1 && of_folder->find(file);
-    return of_file ? std::move(of_folder) : std::nullopt;
+    std::string damage;
+    std::optional<Seal> of_folder = read_seal(directory, "", &damage);
+    if (of_folder && of_folder->files.size() == 1 && of_folder->find(file)) return of_folder;
+    // Where more than the two lie there, a damaged seal may be one of all the others.
+    if (!damage.empty() && directory.list().size() == 2) return absent(std::move(damage));
+    return std::nullopt;
   }
   if (!info) return std::nullopt;
   if (info->type != FileType::kRegular) return absent(name + " is no regular file");

@@ -188,6 +188,35 @@ TEST_CASE("the seal's sums are those of the files, and a changed size makes it a
   CHECK(why.find(seal->files[0].path) != std::string::npos);
 }
 
+TEST_CASE(
+    "damage to the seal of a folder that holds one torch-save file is seen where the file is "
+    "opened") {
+  MemoryFileSystem fs;
+  ConvertOptions options =
+      convert_options(load_sample(fs, "dcp/fsdp2_w2"), "/out", std::nullopt, "torch-save");
+  REQUIRE(convert(fs, options).published);
+  std::unique_ptr<Directory> directory = fs.open_directory("/out");
+  std::vector<FileInfo> files = directory->list();
+  REQUIRE(files.size() == 2);
+  std::erase_if(files, [](const FileInfo& info) { return info.name == "tessera.manifest.json"; });
+  REQUIRE(files.size() == 1);
+  const std::string file = files[0].name;
+  REQUIRE(read_seal(*directory, file));
+
+  Bytes seal = fs.read_file("/out/tessera.manifest.json");
+  seal[seal.size() / 2] ^= std::byte{1};
+  fs.write_file("/out/tessera.manifest.json", seal);
+  std::string why;
+  CHECK_FALSE(read_seal(*directory, file, &why));
+  CHECK(why.find("tessera.manifest.json") != std::string::npos);
+
+  // Beside another file it may be the seal of both, and says nothing of either.
+  fs.write_file("/out/other", seal);
+  why.clear();
+  CHECK_FALSE(read_seal(*directory, file, &why));
+  CHECK(why.empty());
+}
+
 TEST_CASE("integer ids of an optimizer are integers again behind a DCP that kept them as text") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "torchsave/adamw_zip");
