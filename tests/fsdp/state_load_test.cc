@@ -43,11 +43,7 @@ struct Job {
         std::make_unique<optim::AdamW>(model->parameters(), optim::AdamWOptions(rate).eps(rate));
   }
   void train(int from, int to) {
-    for (int step = from; step < to; ++step) {
-      optimizer->zero_grad();
-      odd_loss(model, step, world.rank(), world.size()).backward();
-      optimizer->step();
-    }
+    train_odd(model, *optimizer, from, to, world.rank(), world.size());
   }
   void spoil() {
     const torch::NoGradGuard no_grad;

@@ -23,14 +23,6 @@ void shard_without_mesh(Odd& model, fsdp::World& world) {
   shard_odd(model, options);
 }
 
-void train(Odd& model, optim::Optimizer& optimizer, int steps, int rank, int world) {
-  for (int step = 0; step < steps; ++step) {
-    optimizer.zero_grad();
-    odd_loss(model, step, rank, world).backward();
-    optimizer.step();
-  }
-}
-
 struct Ranks {
   std::vector<Odd> models;
   std::vector<std::unique_ptr<optim::Optimizer>> optimizers;
@@ -50,7 +42,7 @@ Ranks run(int world, const O& make, const std::string& from, const std::string& 
     out.optimizers[r] = make(once_each(model->parameters()));
     optim::Optimizer& optimizer = *out.optimizers[r];
     if (from.empty()) {
-      train(model, optimizer, 2, w.rank(), world);
+      train_odd(model, optimizer, 0, 2, w.rank(), world);
     } else {
       {
         const torch::NoGradGuard no_grad;
@@ -92,7 +84,7 @@ TEST_CASE("a local state dict names flat parameters in state and groups") {
     Odd model = make_odd(true);
     shard_without_mesh(model, world);
     optim::SGD optimizer(model->parameters(), optim::SGDOptions(1e-2).momentum(0.9));
-    train(model, optimizer, 1, world.rank(), 2);
+    train_odd(model, optimizer, 0, 1, world.rank(), 2);
     const tessera::LiveState state = fsdp::state_dict(model, optimizer, local());
     const tessera::LiveTensor* flat = find_tensor(state, "model.inner._flat_param");
     const tessera::LiveTensor* moment =

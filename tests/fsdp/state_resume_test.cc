@@ -64,17 +64,9 @@ Checkpoint run(const Setup& setup, const Body& body) {
   return Checkpoint::of(states);
 }
 
-void train(fsdp::World& world, Odd& model, optim::Optimizer& optimizer, int from, int to) {
-  for (int step = from; step < to; ++step) {
-    optimizer.zero_grad();
-    odd_loss(model, step, world.rank(), world.size()).backward();
-    optimizer.step();
-  }
-}
-
 Body trained(int steps, const std::string& save_to = {}) {
   return [=](fsdp::World& world, Odd& model, optim::AdamW& optimizer) {
-    train(world, model, optimizer, 0, steps);
+    train_odd(model, optimizer, 0, steps, world.rank(), world.size());
     if (!save_to.empty()) tessera::save(save_to, fsdp::state_dict(model, optimizer), world.ranks());
   };
 }
@@ -90,7 +82,7 @@ Body loaded(const std::string& from, int steps_from = 0, int steps_to = 0) {
     const tessera::LoadResult result =
         tessera::load(from, fsdp::state_dict(model, optimizer), world.ranks());
     RANK_CHECK(result.missing.empty() && result.unexpected.empty() && result.mismatched.empty());
-    train(world, model, optimizer, steps_from, steps_to);
+    train_odd(model, optimizer, steps_from, steps_to, world.rank(), world.size());
   };
 }
 
@@ -215,7 +207,7 @@ TEST_CASE("bfloat16 weights, frozen parameters and their moments go over to othe
     const auto r = static_cast<std::size_t>(world.rank());
     setup(models[r], world, MemoryLayout::kFlat);
     optimizers[r] = std::make_unique<optim::AdamW>(models[r]->parameters());
-    train(world, models[r], *optimizers[r], 0, 2);
+    train_odd(models[r], *optimizers[r], 0, 2, world.rank(), world.size());
     before[r] = fsdp::state_dict(models[r], *optimizers[r]);
     tessera::save(path, before[r], world.ranks());
   });
@@ -290,7 +282,7 @@ TEST_CASE("ranks whose groups differ save nothing and name the key with both val
   std::string message;
   try {
     run({2}, [&](fsdp::World& world, Odd& model, optim::AdamW& optimizer) {
-      train(world, model, optimizer, 0, 1);
+      train_odd(model, optimizer, 0, 1, world.rank(), world.size());
       if (world.rank() == 1)
         static_cast<optim::AdamWOptions&>(optimizer.param_groups()[1].options()).lr(0.75);
       tessera::save(path, fsdp::state_dict(model, optimizer), world.ranks());
@@ -310,11 +302,7 @@ TEST_CASE("a module without fully_shard is saved and loaded by one process with 
   Odd model = make_odd(true), other = make_odd(true);
   optim::Adam optimizer(model->parameters(), optim::AdamOptions(1e-2));
   optim::Adam fresh(other->parameters(), optim::AdamOptions(7));
-  for (int step = 0; step < 2; ++step) {
-    optimizer.zero_grad();
-    odd_loss(model, step, 0, 1).backward();
-    optimizer.step();
-  }
+  train_odd(model, optimizer, 0, 2, 0, 1);
   tessera::save(path, fsdp::state_dict(model, optimizer), *ranks);
   {
     torch::NoGradGuard no_grad;
