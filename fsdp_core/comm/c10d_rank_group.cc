@@ -4,7 +4,7 @@ namespace tessera::fsdp {
 
 namespace {
 
-constexpr CommTag kTag{"save and load", CommPhase::kCheck};
+constexpr CommTag kStateTag{"save and load", CommPhase::kCheck};
 
 class CommunicatorRankGroup final : public RankGroup {
  public:
@@ -16,9 +16,9 @@ class CommunicatorRankGroup final : public RankGroup {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> bytes) override {
-    return current_()->all_gather_bytes(bytes, kTag);
+    return current_()->all_gather_bytes(bytes, kStateTag);
   }
-  void barrier() override { current_()->barrier(kTag); }
+  void barrier() override { current_()->barrier(kStateTag); }
   std::unique_ptr<RankGroup> duplicate() override {
     if (!another_) return RankGroup::duplicate();
     return communicator_rank_group(

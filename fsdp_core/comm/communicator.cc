@@ -15,13 +15,6 @@ namespace {
 
 constexpr std::size_t kRecords = 2000;
 
-struct TextHash {
-  using is_transparent = void;
-  std::size_t operator()(std::string_view text) const {
-    return std::hash<std::string_view>{}(text);
-  }
-};
-
 std::int64_t now_us() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
@@ -68,6 +61,12 @@ std::string_view comm_op_name(CommOp op) {
 /// The last kRecords calls. Units are kept once each, so that a call allocates nothing once its
 /// unit is known.
 struct Communicator::Ring {
+  struct TextHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>{}(text);
+    }
+  };
   struct Entry {
     CommOp op;
     CommPhase phase;

@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr CommTag kTag{"save and load", CommPhase::kSetup};
+constexpr CommTag kConnectTag{"save and load", CommPhase::kSetup};
 constexpr milliseconds kLongestPause{20};
 
 enum class Stage : std::uint8_t { kConnecting, kConnected, kFailed };
@@ -38,7 +38,7 @@ std::future<Made> started(std::function<Made()> connect) {
 std::vector<Stage> stages(Communicator& connected, Stage mine) {
   const std::array byte{static_cast<std::byte>(mine)};
   std::vector<Stage> all;
-  for (const auto& theirs : connected.all_gather_bytes(byte, kTag))
+  for (const auto& theirs : connected.all_gather_bytes(byte, kConnectTag))
     all.push_back(theirs.empty() ? Stage::kFailed : static_cast<Stage>(theirs[0]));
   return all;
 }

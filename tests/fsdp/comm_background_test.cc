@@ -11,6 +11,8 @@
 
 #include "tests/fsdp/comm_support.h"
 
+namespace comm_background_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::testing;
@@ -78,3 +80,5 @@ TEST_CASE("a world that ends waits for its save") {
   load(folder.path + "/a", state, *single_rank());
   CHECK(whole.eq(1).all().item<bool>());
 }
+
+}  // namespace comm_background_test

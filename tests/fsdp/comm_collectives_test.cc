@@ -7,6 +7,8 @@
 
 #include "tests/fsdp/comm_support.h"
 
+namespace comm_collectives_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::testing;
@@ -233,3 +235,5 @@ TEST_CASE("buffers of several pieces are reduced in place of their slots over Gl
       options);
   for (const auto& error : thrown) CHECK(error == "");
 }
+
+}  // namespace comm_collectives_test

@@ -9,6 +9,8 @@
 
 #include "tests/fsdp/comm_support.h"
 
+namespace comm_environment_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 
@@ -135,3 +137,5 @@ TEST_CASE("run_threads returns when all ranks have ended") {
   CHECK(ended == 15);
   CHECK_THROWS_AS(run_threads(0, [](World&) {}), Error);
 }
+
+}  // namespace comm_environment_test

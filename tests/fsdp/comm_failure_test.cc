@@ -10,6 +10,8 @@
 #include "tests/fsdp/comm_sums.h"
 #include "tests/fsdp/comm_support.h"
 
+namespace comm_failure_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::testing;
@@ -268,3 +270,5 @@ TEST_CASE("save and load agree on failures through the world's ranks") {
     for (const auto& error : thrown) CHECK(error == "i/o error: disk full [shard.pt, rank 1]");
   }
 }
+
+}  // namespace comm_failure_test

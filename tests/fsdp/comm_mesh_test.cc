@@ -8,6 +8,8 @@
 
 #include "tests/fsdp/comm_support.h"
 
+namespace comm_mesh_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::testing;
@@ -157,3 +159,5 @@ TEST_CASE("groups of a mesh move data among their members alone") {
     for (const auto& error : thrown) CHECK(error == "");
   }
 }
+
+}  // namespace comm_mesh_test

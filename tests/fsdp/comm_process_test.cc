@@ -18,6 +18,8 @@
 #include "tests/fsdp/comm_support.h"
 #include "tests/fsdp/machine_stall.h"
 
+namespace comm_process_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::testing;
@@ -329,3 +331,5 @@ TEST_CASE("a process killed while it saves: survivors report, the save before is
   load(folder.path + "/before", state, *single_rank());
   CHECK(whole.eq(1).all().item<bool>());
 }
+
+}  // namespace comm_process_test

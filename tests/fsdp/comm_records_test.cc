@@ -9,6 +9,8 @@
 
 #include "tests/fsdp/comm_support.h"
 
+namespace comm_records_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::testing;
@@ -117,3 +119,5 @@ TEST_CASE("every phase and collective has a name of its own") {
   std::sort(names.begin(), names.end());
   CHECK(std::adjacent_find(names.begin(), names.end()) == names.end());
 }
+
+}  // namespace comm_records_test

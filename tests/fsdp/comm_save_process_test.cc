@@ -7,6 +7,8 @@
 
 #include "tests/fsdp/comm_small_job.h"
 
+namespace comm_save_process_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
@@ -159,3 +161,5 @@ TEST_CASE("a rank killed at any meeting of a save or load is noticed by all", "[
     }
   WARN(fmt::format("{} ranks killed", kills));
 }
+
+}  // namespace comm_save_process_test

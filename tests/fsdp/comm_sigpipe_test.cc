@@ -14,6 +14,8 @@
 #include "fsdp_core/comm/no_sigpipe.h"
 #include "tests/fsdp/comm_support.h"
 
+namespace comm_sigpipe_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::testing;
 
@@ -84,3 +86,5 @@ TEST_CASE("the threads that Gloo writes from take no SIGPIPE") {
       options);
   for (const auto& error : thrown) CHECK(error == "");
 }
+
+}  // namespace comm_sigpipe_test

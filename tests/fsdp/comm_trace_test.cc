@@ -17,6 +17,8 @@
 #include "tests/fsdp/comm_processes.h"
 #include "tests/fsdp/comm_support.h"
 
+namespace comm_trace_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::testing;
@@ -279,3 +281,5 @@ TEST_CASE("what is no trace is refused with its file") {
     CHECK_THROWS_WITH(merge_traces(folder.path()), Catch::Contains("rank0.json"));
   }
 }
+
+}  // namespace comm_trace_test

@@ -5,6 +5,8 @@
 
 #include "tests/fsdp/comm_small_job.h"
 
+namespace comm_training_process_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
@@ -68,3 +70,5 @@ TEST_CASE("a rank killed or stopped at any collective of a step is noticed by al
       }
   WARN(fmt::format("{} ranks killed or stopped", kills));
 }
+
+}  // namespace comm_training_process_test

@@ -7,6 +7,8 @@
 
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace optim_checkpoint_test {
+
 namespace fsdp = tessera::fsdp;
 
 namespace {
@@ -253,3 +255,5 @@ TEST_CASE("checkpoint refuses what would be silently wrong") {
       x);
   CHECK_THROWS_WITH(growing[0].sum().backward(), Catch::Contains("1 tensors, and 2"));
 }
+
+}  // namespace optim_checkpoint_test

@@ -6,6 +6,8 @@
 
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace optim_fused_adamw_test {
+
 namespace fsdp = tessera::fsdp;
 
 namespace {
@@ -194,3 +196,5 @@ TEST_CASE("FusedAdamW refuses archives by position, sparse gradients and bad opt
   parameters[0].mutable_grad() = torch::ones({3}).to_sparse();
   CHECK_THROWS_WITH(optimizer.step(), Catch::Contains("sparse"));
 }
+
+}  // namespace optim_fused_adamw_test

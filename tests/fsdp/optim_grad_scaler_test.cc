@@ -10,6 +10,8 @@
 
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace optim_grad_scaler_test {
+
 namespace fsdp = tessera::fsdp;
 using torch::Tensor;
 
@@ -171,3 +173,5 @@ TEST_CASE("a scaler goes on from its state") {
   CHECK(b.get_scale() == 65536);
   CHECK(b.state().growth_tracker == 1);
 }
+
+}  // namespace optim_grad_scaler_test

@@ -8,6 +8,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_accumulate_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -153,3 +155,5 @@ TEST_CASE("a unit gathered again between its parameters' gradients sees the next
     }
   });
 }
+
+}  // namespace runtime_accumulate_test

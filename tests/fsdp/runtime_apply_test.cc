@@ -7,6 +7,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_apply_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -169,3 +171,5 @@ TEST_CASE("a unit gathered ahead that is not used costs memory only", "[runtime]
     }
   });
 }
+
+}  // namespace runtime_apply_test

@@ -9,6 +9,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_arena_plan_test {
+
 using namespace tessera::fsdp;
 
 namespace {
@@ -168,3 +170,5 @@ TEST_CASE("a step that leaves its plan gets other memory and the next finds the 
   release_cached_memory();
   CHECK(recycler_counts().free == 0);
 }
+
+}  // namespace runtime_arena_plan_test

@@ -11,6 +11,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_backward_begin_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 using Clock = std::chrono::steady_clock;
@@ -198,3 +200,5 @@ TEST_CASE("a backward through a part of the graph that needs no unit leaves the 
     for (std::size_t p = 0; p < plain.size(); ++p) RANK_CHECK(torch::equal(plain[p], looked[p]));
   });
 }
+
+}  // namespace runtime_backward_begin_test

@@ -5,6 +5,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_backward_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -131,3 +133,5 @@ TEST_CASE("touching a sharded parameter names it", "[runtime][backward]") {
                std::string::npos);
   });
 }
+
+}  // namespace runtime_backward_test

@@ -6,6 +6,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_clip_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -121,3 +123,5 @@ TEST_CASE("units over other groups of ranks are not clipped together", "[runtime
     RANK_CHECK(message.find("another group") != std::string::npos, message);
   });
 }
+
+}  // namespace runtime_clip_test

@@ -8,6 +8,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_comm_hook_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -344,3 +346,5 @@ TEST_CASE("a hook that throws or leaves nonsense fails the step on every rank",
       RANK_CHECK(torch::allclose(param.value().grad(), theirs[param.key()].grad(), 1e-5, 1e-6));
   });
 }
+
+}  // namespace runtime_comm_hook_test

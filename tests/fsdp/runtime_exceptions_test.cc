@@ -11,6 +11,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_exceptions_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -389,3 +391,5 @@ TEST_CASE("a value that is not finite is named wherever it is planted", "[runtim
     RANK_CHECK(planted == 12);
   });
 }
+
+}  // namespace runtime_exceptions_test

@@ -9,6 +9,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_failure_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -147,3 +149,5 @@ TEST_CASE("a model built on the meta device is initialised unit by unit", "[runt
     }
   });
 }
+
+}  // namespace runtime_failure_test

@@ -8,6 +8,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_freezing_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -180,3 +182,5 @@ TEST_CASE("buffers of ignored modules keep dtype and memory", "[runtime][ignored
     RANK_CHECK(weight.grad().defined() && weight.grad().sizes() == torch::IntArrayRef{4});
   });
 }
+
+}  // namespace runtime_freezing_test

@@ -6,6 +6,8 @@
 #include "tests/fsdp/line_model.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_gradients_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -147,3 +149,5 @@ TEST_CASE("shards of a unit are slices of one buffer and no autograd views",
     RANK_CHECK(params[1]._version() == version);
   });
 }
+
+}  // namespace runtime_gradients_test

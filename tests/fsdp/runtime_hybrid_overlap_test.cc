@@ -13,6 +13,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_hybrid_overlap_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -122,3 +124,5 @@ TEST_CASE("the next unit is reduce-scattered while one is all-reduced and one wa
   CHECK(order ==
         "RS(blocks2) RS(blocks1) AR(blocks2) RS(blocks0) AR(blocks1) RS() AR(blocks0) AR() ");
 }
+
+}  // namespace runtime_hybrid_overlap_test

@@ -14,6 +14,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_matrix_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -306,3 +308,5 @@ TEST_CASE("gradients of whole numbers are bit-equal at powers of two", "[runtime
     RANK_CHECK(at == 4);
   });
 }
+
+}  // namespace runtime_matrix_test

@@ -9,6 +9,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_memory_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -275,3 +277,5 @@ TEST_CASE("memory of gathers is used again and given back when asked", "[memory]
   CHECK(recycler_counts().free == 0);
   CHECK(recycler_counts().in_use == before.in_use + (3 << 20));
 }
+
+}  // namespace runtime_memory_test

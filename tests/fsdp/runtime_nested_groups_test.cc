@@ -13,6 +13,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_nested_groups_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -244,3 +246,5 @@ TEST_CASE("making meshes and sharding over them sends nothing and shares every g
     }
   });
 }
+
+}  // namespace runtime_nested_groups_test

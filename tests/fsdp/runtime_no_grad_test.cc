@@ -9,6 +9,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_no_grad_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -228,3 +230,5 @@ TEST_CASE("a model may be sharded inside an inference and trained outside of it"
     RANK_CHECK(message.find("made under c10::InferenceMode") != std::string::npos, message);
   });
 }
+
+}  // namespace runtime_no_grad_test

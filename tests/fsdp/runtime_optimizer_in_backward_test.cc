@@ -12,6 +12,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_optimizer_in_backward_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -397,3 +399,5 @@ TEST_CASE("after a failed step reset tells which units had stepped", "[runtime][
     RANK_CHECK(reset(net).stepped_units.empty());
   });
 }
+
+}  // namespace runtime_optimizer_in_backward_test

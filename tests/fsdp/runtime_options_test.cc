@@ -6,6 +6,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_options_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -106,3 +108,5 @@ TEST_CASE("parameters are kept and freed as the flags say - from the next step o
     check_full_gradients(both.net, both.plain);
   });
 }
+
+}  // namespace runtime_options_test

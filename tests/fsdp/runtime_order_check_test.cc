@@ -8,6 +8,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_order_check_test {
+
 using namespace tessera;
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
@@ -403,3 +405,5 @@ TEST_CASE("checks are counted apart - and few after the first step", "[runtime][
     RANK_CHECK(world.communicator()->counts().check_calls == 0);
   });
 }
+
+}  // namespace runtime_order_check_test

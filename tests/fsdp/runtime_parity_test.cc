@@ -2,6 +2,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_parity_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -102,3 +104,5 @@ TEST_CASE("the same over Gloo's sockets", "[runtime][parity]") {
       gloo);
   for (const Trained& ours : all) check_equal(ours, plain);
 }
+
+}  // namespace runtime_parity_test

@@ -5,6 +5,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_partial_sums_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -73,3 +75,5 @@ TEST_CASE("sums over the shards wait for the reduction over the replicas",
     tessera::fsdp::detail::Root::use_streams(nullptr);
   });
 }
+
+}  // namespace runtime_partial_sums_test

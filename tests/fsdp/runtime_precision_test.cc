@@ -6,6 +6,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_precision_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -269,3 +271,5 @@ TEST_CASE("evaluation in full precision is one setting for a whole tree", "[runt
     RANK_CHECK(message.find("FSDP_USE_FULL_PREC_IN_EVAL") != std::string::npos, message);
   });
 }
+
+}  // namespace runtime_precision_test

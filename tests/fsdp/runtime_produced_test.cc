@@ -6,6 +6,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_produced_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -207,3 +209,5 @@ TEST_CASE("gradients of every form add up in place", "[runtime][gradients]") {
     check_full_gradients(net, plain);
   });
 }
+
+}  // namespace runtime_produced_test

@@ -13,6 +13,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_rate_limit_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 using Clock = std::chrono::steady_clock;
@@ -246,3 +248,5 @@ TEST_CASE("training gives the same bits limited or not and however late compute 
     }
   });
 }
+
+}  // namespace runtime_rate_limit_test

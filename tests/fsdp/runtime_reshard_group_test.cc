@@ -3,6 +3,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_reshard_group_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -125,3 +127,5 @@ TEST_CASE("a number of ranks that does not divide the shard group is refused",
                std::string::npos);
   });
 }
+
+}  // namespace runtime_reshard_group_test

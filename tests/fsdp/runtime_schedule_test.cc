@@ -8,6 +8,8 @@
 #include "tests/fsdp/line_model.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_schedule_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -354,3 +356,5 @@ TEST_CASE("a first unit that is called twice is gathered for each call and once 
     check_full_gradients(net, plain);
   });
 }
+
+}  // namespace runtime_schedule_test

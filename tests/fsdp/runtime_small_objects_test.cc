@@ -7,6 +7,8 @@
 #include "tests/fsdp/counting_new.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_small_objects_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -116,3 +118,5 @@ TEST_CASE("the count of small objects sees what this program asks for", "[memory
   CHECK(after.all > between.all);
   CHECK(after.all - between.all > after.own - between.own);
 }
+
+}  // namespace runtime_small_objects_test

@@ -5,6 +5,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_stale_optimizer_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -173,3 +175,5 @@ TEST_CASE("gradients are cleared through the module whatever is gathered", "[run
     for (const torch::Tensor& param : net->parameters()) RANK_CHECK(!param.grad().defined());
   });
 }
+
+}  // namespace runtime_stale_optimizer_test

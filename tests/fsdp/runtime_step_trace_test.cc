@@ -3,6 +3,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_step_trace_test {
+
 using namespace tessera::fsdp;
 
 namespace {
@@ -105,3 +107,5 @@ TEST_CASE("a step of too many allocations is none that could come again", "[memo
   }
   CHECK(trace.period() == 0);
 }
+
+}  // namespace runtime_step_trace_test

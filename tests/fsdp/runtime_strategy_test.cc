@@ -5,6 +5,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_strategy_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -280,3 +282,5 @@ TEST_CASE("without a mesh one process trains alone - and a job of several is ref
   CHECK(has(message_of([&] { fully_shard(other, {}); }), "WORLD_SIZE"));
   unsetenv("WORLD_SIZE");
 }
+
+}  // namespace runtime_strategy_test

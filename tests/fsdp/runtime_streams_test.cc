@@ -8,6 +8,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_streams_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -152,3 +154,5 @@ TEST_CASE("training under late streams is bit-equal with low precision", "[strea
   options.mixed_precision.reduce_dtype = GENERATE(torch::kFloat, torch::kBFloat16);
   check_same(options, 3, false, 31);
 }
+
+}  // namespace runtime_streams_test

@@ -9,6 +9,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_summon_offload_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -162,3 +164,5 @@ TEST_CASE("values on the host that a kept forward left behind are no longer used
                  param.key());
   });
 }
+
+}  // namespace runtime_summon_offload_test

@@ -6,6 +6,8 @@
 #include "tests/fsdp/line_model.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_summon_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -159,3 +161,5 @@ TEST_CASE("values set while parameters are kept in low precision are used",
                                plain->forward(input_of(0)), 2e-2, 2e-2));
   });
 }
+
+}  // namespace runtime_summon_test

@@ -6,6 +6,8 @@
 #include "tests/fsdp/tensor_parallel_models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_tensor_parallel_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -188,3 +190,5 @@ TEST_CASE("a rank that fails between tensor-parallel layers fails its peers",
   });
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(2));
 }
+
+}  // namespace runtime_tensor_parallel_test

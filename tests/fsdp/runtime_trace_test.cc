@@ -5,6 +5,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_trace_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -194,3 +196,5 @@ TEST_CASE("an evaluation gathers each unit once and leaves everything sharded",
     RANK_CHECK(torch::allclose(net->forward(data.x), plain->forward(data.x), 1e-5, 1e-6));
   });
 }
+
+}  // namespace runtime_trace_test

@@ -9,6 +9,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_unit_state_test {
+
 using namespace tessera::fsdp;
 
 namespace {
@@ -109,3 +111,5 @@ TEST_CASE("every event in every state that can be reached does what the table sa
   CHECK(legal > (trains ? 100 : 60));
   CHECK(refused > 50);
 }
+
+}  // namespace runtime_unit_state_test

@@ -5,6 +5,8 @@
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_user_groups_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -141,3 +143,5 @@ TEST_CASE("after a failure all units of the user's groups go on with one fresh g
       },
       world_options);
 }
+
+}  // namespace runtime_user_groups_test

@@ -4,6 +4,8 @@
 #include "fsdp_core/setup/fqn_glob.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_auto_wrap_test {
+
 namespace fsdp = tessera::fsdp;
 using fsdp::WrapPolicy;
 using torch::Tensor;
@@ -351,3 +353,5 @@ TEST_CASE("a class kept in full precision changes nobody else's options") {
   CHECK(model->norm->running_mean.scalar_type() == torch::kFloat);
   y.sum().backward();
 }
+
+}  // namespace setup_auto_wrap_test

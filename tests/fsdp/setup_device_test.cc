@@ -7,6 +7,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_device_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -74,3 +76,5 @@ TEST_CASE("a device that the process does not have is refused", "[setup][device]
     CHECK_THAT(refusal(false, false, torch::Device("cuda")),
                Contains("options.device is cuda: this process has 0 of these"));
 }
+
+}  // namespace setup_device_test

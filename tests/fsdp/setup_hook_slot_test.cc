@@ -4,6 +4,8 @@
 
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_hook_slot_test {
+
 namespace fsdp = tessera::fsdp;
 using torch::Tensor;
 
@@ -92,3 +94,5 @@ TEST_CASE("hook_slot refuses slots that are not there") {
   torch::nn::Sequential net(torch::nn::Linear(2, 2));
   CHECK_THROWS_WITH(fsdp::hook_slot(net, 1), Catch::Contains("slot 1"));
 }
+
+}  // namespace setup_hook_slot_test

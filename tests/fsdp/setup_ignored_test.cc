@@ -5,6 +5,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_ignored_test {
+
 namespace fsdp = tessera::fsdp;
 using namespace tessera::fsdp::test;
 using tessera::fsdp::Options;
@@ -230,3 +232,5 @@ TEST_CASE("what cannot be ignored is refused by name", "[setup][ignored]") {
              Catch::Contains("undefined tensor"));
   fsdp::fully_shard(net, options);  // nothing was changed
 }
+
+}  // namespace setup_ignored_test

@@ -7,6 +7,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_init_failure_test {
+
 namespace fsdp = tessera::fsdp;
 using namespace tessera::fsdp::test;
 using tessera::fsdp::Options;
@@ -134,3 +136,5 @@ TEST_CASE("auto_wrap that failed half-way is told of at the next call, and can b
     check_values(net, want);
   });
 }
+
+}  // namespace setup_init_failure_test

@@ -7,6 +7,8 @@
 #include "fsdp_core/setup/meta_init.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_init_values_test {
+
 namespace fsdp = tessera::fsdp;
 using fsdp::init::Piece;
 using fsdp::init::Seed;
@@ -180,3 +182,5 @@ TEST_CASE("materialising keeps strides, and refuses what autograd knows already"
   hooked.register_hook([](torch::Tensor gradient) { return gradient; });
   CHECK_THROWS_AS(fsdp::materialise(hooked, torch::kCPU, "w"), tessera::Error);
 }
+
+}  // namespace setup_init_values_test

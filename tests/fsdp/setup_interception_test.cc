@@ -4,6 +4,8 @@
 #include "tests/fsdp/interception_models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_interception_test {
+
 namespace fsdp = tessera::fsdp;
 using namespace tessera::fsdp::interception;
 
@@ -359,3 +361,5 @@ TEST_CASE("casts of arguments stay inside the call") {
   CHECK(list.at(0).is_same(c_before));
   CHECK(shared->is_same(kX));
 }
+
+}  // namespace setup_interception_test

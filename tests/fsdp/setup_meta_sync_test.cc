@@ -6,6 +6,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_meta_sync_test {
+
 namespace fsdp = tessera::fsdp;
 using fsdp::MetaInit;
 using fsdp::Options;
@@ -147,3 +149,5 @@ TEST_CASE("init functions see what a module holds itself, once") {
   CHECK(seen[0].find("MixedImpl") != std::string::npos);
   CHECK(seen[1] == "torch::nn::LinearImpl");
 }
+
+}  // namespace setup_meta_sync_test

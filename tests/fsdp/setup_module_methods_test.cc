@@ -5,6 +5,8 @@
 #include "tests/fsdp/interception_models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_module_methods_test {
+
 namespace fsdp = tessera::fsdp;
 using namespace tessera::fsdp::interception;
 
@@ -104,3 +106,5 @@ TEST_CASE("methods of the user's named load, save and to stay reachable") {
                     Catch::Contains("to()"));
   CHECK(module(kX.to(torch::kDouble)).equal(expected()));
 }
+
+}  // namespace setup_module_methods_test

@@ -4,6 +4,8 @@
 #include "tests/fsdp/interception_models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_stock_modules_test {
+
 namespace fsdp = tessera::fsdp;
 using namespace tessera::fsdp::interception;
 
@@ -71,3 +73,5 @@ TEST_CASE("a plain stock module is refused with its class") {
   torch::nn::Linear linear(2, 2);
   CHECK_THROWS_WITH(fsdp::fully_shard(linear, alone()), Catch::Contains("torch::nn::LinearImpl"));
 }
+
+}  // namespace setup_stock_modules_test

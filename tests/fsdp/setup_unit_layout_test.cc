@@ -3,6 +3,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace setup_unit_layout_test {
+
 using namespace tessera::fsdp;
 
 namespace {
@@ -142,3 +144,5 @@ TEST_CASE("worked examples of flat units, with and without alignment") {
   check({5, 3, 8}, 2, 8, 12, {{{0, 5, 0}, {8, 3, 0}, none}, {none, none, {4, 8, 0}}});
   check({1}, 2, 1, 1, {{{0, 1, 0}}, {none}});
 }
+
+}  // namespace setup_unit_layout_test

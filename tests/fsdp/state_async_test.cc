@@ -5,6 +5,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_async_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -111,3 +113,5 @@ TEST_CASE("an optimizer step before finish_snapshot is told by parameter on ever
   CHECK_FALSE(fs.stat("/run/a"));
   CHECK(fs.stat("/run/b"));
 }
+
+}  // namespace state_async_test

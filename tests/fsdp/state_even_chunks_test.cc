@@ -6,6 +6,8 @@
 #include "tests/fsdp/tensor_parallel_models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_even_chunks_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -194,3 +196,5 @@ TEST_CASE("even chunks of FSDP x TP parameters are rows of their parts") {
     CHECK(same_bits(assembled(rows, name), assembled(shards, name)));
   }
 }
+
+}  // namespace state_even_chunks_test

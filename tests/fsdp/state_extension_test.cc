@@ -6,6 +6,8 @@
 #include "tests/fsdp/tensor_parallel_models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_extension_test {
+
 namespace fsdp = tessera::fsdp;
 using namespace tessera::fsdp::test;
 using fsdp::MemoryLayout;
@@ -277,3 +279,5 @@ TEST_CASE("models on a 1-D and a 2-D mesh and with an extension live in one proc
   } while (std::next_permutation(order.begin(), order.end()));
   CHECK(permutation == 6);
 }
+
+}  // namespace state_extension_test

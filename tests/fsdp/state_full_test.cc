@@ -3,6 +3,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_full_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -260,3 +262,5 @@ TEST_CASE("types that do not go together are refused") {
   options.optim_root = "model";
   CHECK_THROWS_WITH(fsdp::state_dict(model, optimizer, options), Catch::Contains("both"));
 }
+
+}  // namespace state_full_test

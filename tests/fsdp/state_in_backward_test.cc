@@ -7,6 +7,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_in_backward_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -351,3 +353,5 @@ TEST_CASE("a list of optimizers that leaves a unit's out or names one twice is r
     RANK_CHECK(message_of([&] { fsdp::state_dict(job.model); }).empty());
   });
 }
+
+}  // namespace state_in_backward_test

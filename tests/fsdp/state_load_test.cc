@@ -7,6 +7,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_load_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -322,3 +324,5 @@ TEST_CASE("tied names that differ and steps that are no counts are refused befor
     }
   }
 }
+
+}  // namespace state_load_test

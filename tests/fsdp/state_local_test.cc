@@ -5,6 +5,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_local_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -134,3 +136,5 @@ TEST_CASE("parameters of one flat parameter that the optimizer treats apart are 
                                               Catch::Contains("\"inner.b.bias\" step 5"));
   CHECK(message({}, false).empty());
 }
+
+}  // namespace state_local_test

@@ -5,6 +5,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_memory_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -115,3 +117,5 @@ TEST_CASE("a sharded state dict takes no memory of tensors") {
   const Measured found = measure(4, 2, {}, layout);
   CHECK(found.beside + found.held <= 4 * 1024);
 }
+
+}  // namespace state_memory_test

@@ -6,6 +6,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_messages_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -148,3 +150,5 @@ TEST_CASE("the documented messages of optimizers that do not fit are the real on
     });
   });
 }
+
+}  // namespace state_messages_test

@@ -4,6 +4,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_model_test {
+
 namespace fsdp = tessera::fsdp;
 using namespace tessera::fsdp::test;
 using fsdp::MemoryLayout;
@@ -208,3 +210,5 @@ TEST_CASE("every element type of LibTorch has one of ours, both ways") {
   CHECK_THROWS_WITH(fsdp::scalar_type_of(tessera::DType::kFloat6E2M3),
                     Catch::Contains("float6_e2m3") || Catch::Contains("f6_e2m3"));
 }
+
+}  // namespace state_model_test

@@ -5,6 +5,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_optimizer_groups_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -123,3 +125,5 @@ TEST_CASE("an optimizer with groups alone is found as one") {
   REQUIRE(roles.optimizers.size() == 1);
   CHECK(roles.optimizers[0].name == "optim");
 }
+
+}  // namespace state_optimizer_groups_test

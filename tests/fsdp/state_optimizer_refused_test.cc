@@ -5,6 +5,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_optimizer_refused_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -144,3 +146,5 @@ TEST_CASE("ranks whose optimizers hold different parameters are told apart") {
   }
   CHECK_THAT(message, Catch::Contains("parameters on this rank and") && Catch::Contains("on rank"));
 }
+
+}  // namespace state_optimizer_refused_test

@@ -5,6 +5,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_optimizer_stored_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -194,3 +196,5 @@ TEST_CASE("a tied parameter is read under any of its names, and differing values
         Catch::Contains("model.embed.weight") && Catch::Contains("model.head.weight2"));
   }
 }
+
+}  // namespace state_optimizer_stored_test

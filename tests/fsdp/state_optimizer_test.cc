@@ -3,6 +3,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_optimizer_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -208,3 +210,5 @@ TEST_CASE("groups have the keys and defaults of PyTorch's classes") {
     CHECK(find_value(state, "optim.param_groups.0.lr")->as_real() == 1e-2);
   }
 }
+
+}  // namespace state_optimizer_test

@@ -7,6 +7,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_pytorch_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -213,3 +215,5 @@ TEST_CASE("peer of PyTorch", "[.peer]") {
     }
   });
 }
+
+}  // namespace state_pytorch_test

@@ -6,6 +6,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_resume_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -322,3 +324,5 @@ TEST_CASE("a module without fully_shard is saved and loaded by one process with 
   for (const auto& item : model->named_parameters())
     CHECK(same_bits(other->named_parameters()[item.key()], item.value()));
 }
+
+}  // namespace state_resume_test

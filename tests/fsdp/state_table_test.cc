@@ -8,6 +8,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_table_test {
+
 namespace fsdp = tessera::fsdp;
 namespace optim = torch::optim;
 using namespace tessera::fsdp::test;
@@ -196,3 +198,5 @@ TEST_CASE("every optimizer comes through a reshard between two numbers of ranks 
   check_equal(again.stopped, saved.stopped);
   if (goes_on) check_equal(again.later, saved.later);
 }
+
+}  // namespace state_table_test

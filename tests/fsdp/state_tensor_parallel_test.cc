@@ -4,6 +4,8 @@
 #include "tests/fsdp/tensor_parallel_models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_tensor_parallel_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -173,3 +175,5 @@ TEST_CASE("forms of FSDP x TP values name every dim of the mesh") {
                std::string::npos);
   });
 }
+
+}  // namespace state_tensor_parallel_test
