@@ -7,6 +7,8 @@
 #include <fstream>
 #include <string>
 
+namespace cgroup_test {
+
 namespace fs = std::filesystem;
 using tessera::read_cgroup_limits;
 
@@ -88,3 +90,5 @@ TEST_CASE("unreadable limits are no limits") {
   CHECK_FALSE(read_cgroup_limits(root.path()).cpus);
   CHECK_FALSE(read_cgroup_limits(root.path()).memory_bytes);
 }
+
+}  // namespace cgroup_test

@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <new>
 
+namespace error_test {
+
 using namespace tessera;
 
 TEST_CASE("a message says what, where and which rank") {
@@ -69,3 +71,5 @@ TEST_CASE("a cancelled token throws when polled") {
   CHECK(token.cancelled());
   CHECK_THROWS_AS(token.check(), Error);
 }
+
+}  // namespace error_test

@@ -5,6 +5,8 @@
 #include <random>
 #include <string>
 
+namespace glob_test {
+
 using tessera::glob_match;
 
 namespace {
@@ -90,3 +92,5 @@ TEST_CASE("a pathological glob takes no exponential time") {
   CHECK_FALSE(glob_match(pattern, name));
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(2));
 }
+
+}  // namespace glob_test

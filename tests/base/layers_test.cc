@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+namespace layers_test {
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -149,3 +151,5 @@ TEST_CASE("costly libraries are included in one place") {
   for (const auto& file : json) CHECK(file == "lib/encoding/json.cc");
   CHECK(cli.size() <= 1);
 }
+
+}  // namespace layers_test

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+namespace parallel_test {
+
 using namespace tessera;
 
 TEST_CASE("every index runs once, whatever the thread count") {
@@ -64,3 +66,5 @@ TEST_CASE("this process has at least one CPU and some memory") {
   CHECK(available_cpus() <= static_cast<int>(std::thread::hardware_concurrency()));
   CHECK(available_memory_bytes() > (16u << 20));
 }
+
+}  // namespace parallel_test

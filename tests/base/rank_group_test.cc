@@ -11,6 +11,8 @@
 
 #include "lib/base/status_bytes.h"
 
+namespace rank_group_test {
+
 using namespace tessera;
 
 namespace {
@@ -155,3 +157,5 @@ TEST_CASE("the last thread to arrive judges what all laid down") {
   CHECK(thrown[0] == "invalid argument: they differ");
   CHECK(thrown[1] == thrown[0]);
 }
+
+}  // namespace rank_group_test

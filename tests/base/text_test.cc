@@ -5,6 +5,8 @@
 #include <array>
 #include <catch2/catch.hpp>
 
+namespace text_test {
+
 using namespace tessera;
 
 TEST_CASE("sizes read as coreutils reads them") {
@@ -129,3 +131,5 @@ TEST_CASE("splitting keeps empty parts") {
 TEST_CASE("bytes print as hex") {
   CHECK(to_hex(std::array<std::uint8_t, 3>{0x00, 0x9f, 0xff}) == "009fff");
 }
+
+}  // namespace text_test

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::codec_test {
 namespace {
 
 Bytes bytes(std::string_view text) { return {as_bytes(text).begin(), as_bytes(text).end()}; }
@@ -90,4 +90,4 @@ TEST_CASE("unknown codecs and versions are named and refused") {
   CHECK(has_codec("stream.rot13@a/1.0"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::codec_test

@@ -7,7 +7,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-namespace tessera {
+namespace tessera::hdf5_codecs_test {
 namespace {
 
 constexpr std::uint64_t kPlenty = 1 << 24;
@@ -145,4 +145,4 @@ TEST_CASE("noise is refused or decoded within bounds by every filter") {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::hdf5_codecs_test

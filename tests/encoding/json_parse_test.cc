@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-namespace tessera {
+namespace tessera::json_parse_test {
 namespace {
 
 Value parse(std::string_view text) { return parse_json(as_bytes(text)); }
@@ -106,4 +106,4 @@ TEST_CASE("JSON events come in order and stop where the handler throws") {
   CHECK(recorder.log == "{a:[1 null ]b:");
 }
 
-}  // namespace tessera
+}  // namespace tessera::json_parse_test

@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-namespace tessera {
+namespace tessera::json_tagged_test {
 namespace {
 
 using Kind = Value::Kind;
@@ -147,4 +147,4 @@ TEST_CASE("malformed tags are corrupt") {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::json_tagged_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-namespace tessera {
+namespace tessera::json_value_test {
 namespace {
 
 using Kind = Value::Kind;
@@ -147,4 +147,4 @@ TEST_CASE("printing is bounded by a budget, whatever the sharing") {
   CHECK_THROWS_AS(print(Value::list(std::move(many))), Error);
 }
 
-}  // namespace tessera
+}  // namespace tessera::json_value_test

@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-namespace tessera {
+namespace tessera::json_write_test {
 namespace {
 
 Value text(const char* v) { return Value::string(v); }
@@ -110,4 +110,4 @@ TEST_CASE("canonical_json sorts keys by UTF-16 code units at every level") {
         "Dagesh\"}");
 }
 
-}  // namespace tessera
+}  // namespace tessera::json_write_test

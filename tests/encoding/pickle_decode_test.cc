@@ -5,6 +5,8 @@
 
 #include "tests/support/archive_gather.h"
 
+namespace pickle_decode_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using namespace std::string_literals;
@@ -167,3 +169,5 @@ TEST_CASE("malformed calls of known classes are corrupt") {
   check_refused("ccollections\nOrderedDict\n(((S'a'\nlltR.", "OrderedDict");
   check_refused("}]K\x01s."s, "as key");
 }
+
+}  // namespace pickle_decode_test

@@ -9,6 +9,8 @@
 
 #include "tests/support/archive_gather.h"
 
+namespace pickle_enum_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using namespace std::string_literals;
@@ -206,3 +208,5 @@ TEST_CASE("getattr itself is refused wherever it is not what REDUCE calls") {
     check_refused(before + kGetattr + "(cmy\nColor\nS'RED'\nt\x81.");
   }
 }
+
+}  // namespace pickle_enum_test

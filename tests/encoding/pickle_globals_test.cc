@@ -6,6 +6,8 @@
 
 #include "tests/support/archive_gather.h"
 
+namespace pickle_globals_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using namespace std::string_literals;
@@ -151,3 +153,5 @@ TEST_CASE("a refused getattr is listed as denied") {
   CHECK(globals[0].name == "builtins.getattr");
   CHECK(globals[0].verdict == Verdict::kDenied);
 }
+
+}  // namespace pickle_globals_test

@@ -7,6 +7,8 @@
 
 #include "tests/support/archive_gather.h"
 
+namespace pickle_opcodes_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using namespace std::string_literals;
@@ -292,3 +294,5 @@ TEST_CASE("deep nesting and long chains cost neither stack nor time") {
   CHECK(graph.node_count() >= 1'000'000);
   check_refused("a million lists", deep, "nested deeper than 200 levels");
 }
+
+}  // namespace pickle_opcodes_test

@@ -9,6 +9,8 @@
 
 #include "tests/support/archive_gather.h"
 
+namespace pickle_writer_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using namespace std::string_literals;
@@ -205,3 +207,5 @@ TEST_CASE("what protocol 2 cannot hold is refused") {
   CHECK(code_of([&] { write(Value::dtype(DType::kFloat6E2M3)); }) == Code::kUnsupported);
   CHECK(code_of([&] { write(Value::big_integer(std::string(5000, '9'))); }) == Code::kUnsupported);
 }
+
+}  // namespace pickle_writer_test

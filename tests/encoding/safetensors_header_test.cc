@@ -8,7 +8,7 @@
 
 #include "tests/support/archive_gather.h"
 
-namespace tessera {
+namespace tessera::safetensors_header_test {
 namespace {
 
 SafetensorsHeader parse(const std::string& json, std::uint64_t data_bytes) {
@@ -192,4 +192,4 @@ TEST_CASE("what safetensors cannot hold is refused by name") {
   CHECK(layout("", DType::kFloat32) == "accepted");
 }
 
-}  // namespace tessera
+}  // namespace tessera::safetensors_header_test

@@ -6,6 +6,8 @@
 
 #include "tests/support/archive_gather.h"
 
+namespace torch_archive_hostile_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -83,3 +85,5 @@ TEST_CASE("denied globals can be collected instead, for the list of globals") {
   REQUIRE(denied != archive.globals.end());
   CHECK(denied->name == "posix.system");
 }
+
+}  // namespace torch_archive_hostile_test

@@ -7,6 +7,8 @@
 #include "lib/encoding/zip_layout.h"
 #include "tests/support/archive_gather.h"
 
+namespace torch_archive_refusals_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using namespace std::string_literals;
@@ -444,3 +446,5 @@ TEST_CASE("a legacy object larger than the first block is read on") {
   CHECK(open_legacy(legacy, &message, &element) == Code::kOk);
   CHECK(element == "4567");
 }
+
+}  // namespace torch_archive_refusals_test

@@ -10,6 +10,8 @@
 
 #include "tests/support/archive_gather.h"
 
+namespace torch_archive_samples_test {
+
 using namespace tessera;
 using namespace tessera::test;
 namespace fs = std::filesystem;
@@ -210,3 +212,5 @@ TEST_CASE("every item of the DCP samples opens: tensors as bare tensors, in one 
   CHECK(tensors > 500);
   CHECK(objects > 100);
 }
+
+}  // namespace torch_archive_samples_test

@@ -9,6 +9,8 @@
 #include "lib/encoding/zip_layout.h"
 #include "tests/support/archive_gather.h"
 
+namespace torch_archive_writer_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using namespace std::string_literals;
@@ -288,3 +290,5 @@ TEST_CASE("what a torch archive cannot hold is refused before any byte is laid o
   CHECK(lay_out({{.spec = {DType::kInt8, {2}}}}, "") == Code::kInvalidArgument);
   CHECK(lay_out({{.spec = {DType::kInt8, {2}}}}, "a/b") == Code::kInvalidArgument);
 }
+
+}  // namespace torch_archive_writer_test

@@ -6,6 +6,8 @@
 #include "lib/encoding/zip_layout.h"
 #include "tests/support/archive_gather.h"
 
+namespace zip_reader_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using namespace std::string_literals;
@@ -250,3 +252,5 @@ TEST_CASE("a CRC of zero beside others is a wrong one") {
   std::string zeroed = patched(zip, Places(zip).directory + 16, "\0\0\0\0"s);
   check_refused("zeroed", patched(zeroed, descriptor + 4, "\0\0\0\0"s), "CRC-32 of \"data.pkl\"");
 }
+
+}  // namespace zip_reader_test

@@ -12,7 +12,7 @@
 #include "tests/support/archive_gather.h"
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::deepspeed_damage_test {
 namespace {
 
 constexpr const char* kTag = "/ckpt/global_step2/";
@@ -203,4 +203,4 @@ TEST_CASE("poisoned padding never surfaces") {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::deepspeed_damage_test

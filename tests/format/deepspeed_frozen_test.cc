@@ -11,7 +11,7 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::deepspeed_frozen_test {
 namespace {
 
 using namespace testing;
@@ -80,4 +80,4 @@ TEST_CASE("frozen and shared parameters are there at every W and stage, and in o
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::deepspeed_frozen_test

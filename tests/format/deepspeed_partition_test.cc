@@ -8,7 +8,7 @@
 #include "lib/format/deepspeed_zero/zero_partition.h"
 #include "lib/format/deepspeed_zero/zero_places.h"
 
-namespace tessera::deepspeed {
+namespace tessera::deepspeed::deepspeed_partition_test {
 namespace {
 
 constexpr std::int64_t kPadding = -1;
@@ -214,4 +214,4 @@ TEST_CASE("a missing rank leaves holes and moves nothing") {
   CHECK(places[1].runs[0].begin == 1);
 }
 
-}  // namespace tessera::deepspeed
+}  // namespace tessera::deepspeed::deepspeed_partition_test

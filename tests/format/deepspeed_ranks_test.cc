@@ -12,7 +12,7 @@
 #include "tests/support/edited_archive.h"
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::deepspeed_ranks_test {
 namespace {
 
 using testing::EditedArchive;
@@ -251,4 +251,4 @@ TEST_CASE("a universal checkpoint names the leaf that one parameter lost") {
              Catch::Contains("holds no tensor"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::deepspeed_ranks_test

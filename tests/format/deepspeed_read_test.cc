@@ -9,7 +9,7 @@
 
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::deepspeed_read_test {
 namespace {
 
 OpenedCheckpoint open(const std::string& name) {
@@ -40,8 +40,8 @@ TEST_CASE("every DeepSpeed sample reads exactly as DeepSpeed's own converters re
 // 3.11.2, which pickles ZeroStageEnum.gradients as a call of getattr.
 TEST_CASE("a DeepSpeed checkpoint reads the same whichever way its Python pickles enums") {
   const auto fs = make_posix_file_system();
-  OpenedCheckpoint opened = open_checkpoint(
-      *fs, TESSERA_SOURCE_DIR "/tests/format/data/deepspeed_python_3_11_2", {});
+  OpenedCheckpoint opened =
+      open_checkpoint(*fs, TESSERA_SOURCE_DIR "/tests/format/data/deepspeed_python_3_11_2", {});
   opened.locate_all({});
   CHECK(opened.manifest.dialect == "ZeRO stage 2, 2 ranks, DeepSpeed 0.19.8");
   const OpenedCheckpoint sample = open("deepspeed/zero2_w2");
@@ -103,4 +103,4 @@ TEST_CASE("the bf16 copies in the module are no tensors of the listing") {
     CHECK(opened.manifest.tensors[i].spec.dtype != DType::kBFloat16);
 }
 
-}  // namespace tessera
+}  // namespace tessera::deepspeed_read_test

@@ -11,7 +11,7 @@
 
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::deepspeed_write_test {
 namespace {
 
 using testing::WrittenCheckpoint;
@@ -208,4 +208,4 @@ TEST_CASE("steps that differ inside a group are refused, and said to fit a Unive
   CHECK(written.files.contains("global_step2_universal/zero/head.bias/step.pt"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::deepspeed_write_test

@@ -11,7 +11,7 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::detect_test {
 namespace {
 
 std::string detected(MemoryFileSystem& fs, const std::string& file) {
@@ -178,4 +178,4 @@ TEST_CASE("what could be two formats is refused with both, and --from decides") 
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::detect_test

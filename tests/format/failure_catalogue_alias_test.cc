@@ -5,6 +5,8 @@
 
 #include "tests/format/fairscale_fixture.h"
 
+namespace failure_catalogue_alias_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -17,3 +19,5 @@ TEST_CASE("failure 2: an alias of what no rank wrote is named with both names") 
       fairscale_fsdp_driver().manifest(checkpoint.place(), {}),
       Catch::Contains("\"decoder.weight\" is said to share \"ghost.weight\", which is not there"));
 }
+
+}  // namespace failure_catalogue_alias_test

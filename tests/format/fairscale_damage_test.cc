@@ -10,7 +10,7 @@
 #include "tests/format/fairscale_fixture.h"
 #include "tests/support/archive_gather.h"
 
-namespace tessera::testing {
+namespace tessera::testing::fairscale_damage_test {
 namespace {
 
 const std::vector<SceneWrapper> kTwo = {{"", {{"a", Shape{5, 3}}, {"b", Shape{4}}}},
@@ -135,4 +135,4 @@ TEST_CASE("a damaged file of another format does not make it FairScale's") {
   CHECK(detect_format({directory.get(), "", "c"}).driver == &deepspeed_zero_driver());
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::testing::fairscale_damage_test

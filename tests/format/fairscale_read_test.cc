@@ -11,6 +11,8 @@
 #include "tests/format/fairscale_fixture.h"
 #include "tests/support/sample_case.h"
 
+namespace fairscale_read_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -365,3 +367,5 @@ TEST_CASE("numbers that contradict each other are refused") {
   CHECK(spoilt("shapes", Value::list({Value::size({std::numeric_limits<std::int64_t>::max(), 6}),
                                       Value::size({5})})) != "");
 }
+
+}  // namespace fairscale_read_test

@@ -7,6 +7,8 @@
 #include "lib/format/fairscale_fsdp/fs_shards.h"
 #include "lib/format/fairscale_fsdp/fs_target.h"
 
+namespace fairscale_shards_test {
+
 using namespace tessera;
 using namespace tessera::fairscale;
 
@@ -193,3 +195,5 @@ TEST_CASE("numbers in file names are ranks, and ten comes after two") {
   CHECK(families[0].name_of(12) == "ckpt_100-shard12.pt");
   CHECK(find_families({"rank_00.pt", "rank_01.pt"})[0].name_of(2) == "rank_02.pt");
 }
+
+}  // namespace fairscale_shards_test

@@ -13,6 +13,8 @@
 #include "tests/format/fairscale_fixture.h"
 #include "tests/support/sample_case.h"
 
+namespace fairscale_write_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -319,3 +321,5 @@ TEST_CASE("what FairScale's files cannot hold is refused before a byte is writte
   CHECK_THROWS_WITH(fairscale_fsdp_driver().output_plan(unnamed, ranks(2)),
                     Catch::Contains("by name, and one has none"));
 }
+
+}  // namespace fairscale_write_test

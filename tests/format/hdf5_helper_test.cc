@@ -10,7 +10,7 @@
 #include "lib/format/hdf5/h5_wire.h"
 #include "tests/format/hdf5_fixture.h"
 
-namespace tessera {
+namespace tessera::hdf5_helper_test {
 namespace {
 
 using namespace testing;
@@ -99,4 +99,4 @@ TEST_CASE("without tessera-hdf5 reading is unsupported and says what is missing"
   CHECK(status.message.find("tessera-hdf5") != std::string::npos);
 }
 
-}  // namespace tessera
+}  // namespace tessera::hdf5_helper_test

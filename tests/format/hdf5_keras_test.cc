@@ -12,7 +12,7 @@
 #include "lib/format/hdf5/keras_files.h"
 #include "tests/format/hdf5_fixture.h"
 
-namespace tessera {
+namespace tessera::hdf5_keras_test {
 namespace {
 
 using namespace testing;
@@ -266,4 +266,4 @@ TEST_CASE("a damaged Keras archive is refused, and nothing outside of its entry 
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::hdf5_keras_test

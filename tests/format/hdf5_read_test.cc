@@ -5,7 +5,7 @@
 
 #include "tests/format/hdf5_fixture.h"
 
-namespace tessera {
+namespace tessera::hdf5_read_test {
 namespace {
 
 using namespace testing;
@@ -246,4 +246,4 @@ TEST_CASE("an HDF5 file is known by its signature, wherever a user block lets it
   CHECK(hdf5_driver().probe({directory.get(), "b.bin", ""}).answer == ProbeResult::Answer::kNo);
 }
 
-}  // namespace tessera
+}  // namespace tessera::hdf5_read_test

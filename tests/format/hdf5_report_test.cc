@@ -8,7 +8,7 @@
 #include "lib/format/hdf5/h5_pieces.h"
 #include "lib/format/hdf5/h5_report.h"
 
-namespace tessera::h5 {
+namespace tessera::h5::hdf5_report_test {
 namespace {
 
 Report parse(const WireWriter& w) {
@@ -223,4 +223,4 @@ TEST_CASE("flipped bytes of an hdf5 report are parsed or refused") {
   }
 }
 
-}  // namespace tessera::h5
+}  // namespace tessera::h5::hdf5_report_test

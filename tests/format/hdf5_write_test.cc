@@ -10,7 +10,7 @@
 #include "lib/format/hdf5/h5_tree.h"
 #include "tests/format/hdf5_fixture.h"
 
-namespace tessera {
+namespace tessera::hdf5_write_test {
 namespace {
 
 using namespace testing;
@@ -284,4 +284,4 @@ TEST_CASE("links keep their dict's names, and conflicts end in flat ones") {
   CHECK(path == "model/0");
 }
 
-}  // namespace tessera
+}  // namespace tessera::hdf5_write_test

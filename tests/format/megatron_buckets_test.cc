@@ -10,7 +10,7 @@
 
 #include "tests/format/megatron_dist_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_buckets_test {
 namespace {
 
 using testing::BuiltMetadata;
@@ -244,4 +244,4 @@ TEST_CASE("names that only look like buckets stay as they are") {
   CHECK_THAT(reason(folder.read()), Catch::Contains("no name of a bucket"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_buckets_test

@@ -12,7 +12,7 @@
 #include "lib/format/torch_dcp/regrouped_chunk.h"
 #include "tests/format/megatron_dist_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_dist_read_test {
 namespace {
 
 using testing::BuiltMetadata;
@@ -248,4 +248,4 @@ TEST_CASE("a regrouping that does not belong to its shape is refused") {
         }) == Code::kCorrupt);
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_dist_read_test

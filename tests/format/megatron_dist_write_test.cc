@@ -10,7 +10,7 @@
 #include "tests/support/sample_case.h"
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::megatron_dist_write_test {
 namespace {
 
 using testing::WrittenCheckpoint;
@@ -113,4 +113,4 @@ TEST_CASE("a mesh is asked for where a world size is given for torch_dist") {
   CHECK_THAT(message, Catch::Contains("--world-size does not say"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_dist_write_test

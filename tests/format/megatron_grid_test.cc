@@ -7,7 +7,7 @@
 
 #include "tests/format/megatron_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_grid_test {
 namespace {
 
 using testing::RankFolders;
@@ -149,4 +149,4 @@ TEST_CASE("groups of experts that differ from the others stay groups of their ow
   for (const auto& content : contents) CHECK(content == contents[0]);
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_grid_test

@@ -11,7 +11,7 @@
 #include "lib/format/megatron_torch/tp_rule.h"
 #include "tests/support/archive_gather.h"
 
-namespace tessera {
+namespace tessera::megatron_layout_test {
 namespace {
 
 using namespace megatron_torch;
@@ -174,4 +174,4 @@ TEST_CASE("buckets end at their size and around shared embeddings") {
   CHECK(test::code_of([&] { begins({huge, huge}); }) == Code::kCorrupt);
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_layout_test

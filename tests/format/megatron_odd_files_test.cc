@@ -7,7 +7,7 @@
 #include "tests/format/megatron_dist_fixture.h"
 #include "tests/format/megatron_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_odd_files_test {
 namespace {
 
 using testing::DistFolder;
@@ -75,4 +75,4 @@ TEST_CASE("a link in the place of a zarr chunk is called a link") {
   CHECK_THAT(message, !Catch::Contains("missing"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_odd_files_test

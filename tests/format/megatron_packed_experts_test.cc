@@ -8,7 +8,7 @@
 #include "lib/format/megatron_torch/packed_experts.h"
 #include "tests/format/megatron_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_packed_experts_test {
 namespace {
 
 using megatron_torch::packed_matrix;
@@ -161,4 +161,4 @@ TEST_CASE("a rank with other packed experts than its peers is named") {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::megatron_packed_experts_test

@@ -10,7 +10,7 @@
 #include "lib/format/megatron_dist/module_order.h"
 #include "tests/format/megatron_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_parallel_buckets_test {
 namespace {
 
 using megatron_dist::module_place;
@@ -88,4 +88,4 @@ TEST_CASE("modules register a layer's parameters in one of two orders") {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::megatron_parallel_buckets_test

@@ -9,7 +9,7 @@
 #include "tests/format/megatron_fixture.h"
 #include "tests/support/edited_archive.h"
 
-namespace tessera {
+namespace tessera::megatron_rank_checks_test {
 namespace {
 
 using testing::EditedArchive;
@@ -239,4 +239,4 @@ TEST_CASE("layers and experts that do not divide are no tensor's fault") {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_rank_checks_test

@@ -13,7 +13,7 @@
 
 #include "tests/format/megatron_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_rules_test {
 namespace {
 
 constexpr const char* kNumbers = ",heads=4,groups=2";
@@ -164,4 +164,4 @@ TEST_CASE("masters and moments of 16-bit ranks become stacked layers and come ba
   CHECK(shop.difference("/back", "/toy") == "");
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_rules_test

@@ -4,7 +4,7 @@
 
 #include "tests/format/megatron_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_sizes_test {
 namespace {
 
 using testing::RankFolders;
@@ -93,4 +93,4 @@ TEST_CASE("buckets of every data-parallel size decode to the same parameters") {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_sizes_test

@@ -10,7 +10,7 @@
 
 #include "tests/format/megatron_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_torch_read_test {
 namespace {
 
 using testing::RankArchive;
@@ -399,4 +399,4 @@ TEST_CASE("buffers that no layout of the parameters explains are left as stored 
   }));
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_torch_read_test

@@ -4,7 +4,7 @@
 
 #include "tests/format/megatron_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_torch_write_test {
 namespace {
 
 using testing::RankFolders;
@@ -212,4 +212,4 @@ TEST_CASE("args state the new sizes") {
   CHECK(*args.as_opaque().state.find("num_attention_heads") == Value::integer(4));
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_torch_write_test

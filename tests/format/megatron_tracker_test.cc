@@ -11,7 +11,7 @@
 
 #include "tests/support/megatron_case.h"
 
-namespace tessera {
+namespace tessera::megatron_tracker_test {
 namespace {
 
 constexpr const char* kTracker = "/run/latest_checkpointed_iteration.txt";
@@ -141,4 +141,4 @@ TEST_CASE("at every fault the tracker names a whole result or what it named befo
   FAIL("the faults never ended");
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_tracker_test

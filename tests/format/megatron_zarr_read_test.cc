@@ -10,7 +10,7 @@
 
 #include "tests/format/megatron_dist_fixture.h"
 
-namespace tessera {
+namespace tessera::megatron_zarr_read_test {
 namespace {
 
 using testing::DistFolder;
@@ -158,4 +158,4 @@ TEST_CASE("an array that lost its header is missed") {
   CHECK_THAT(message, Catch::Contains("w/.zarray") && Catch::Contains("missing"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::megatron_zarr_read_test

@@ -11,7 +11,7 @@
 
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::no_regular_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -119,4 +119,4 @@ TEST_CASE("numbered shards without an index count their links too") {
   check_said(replaced, "it is a symbolic link");
 }
 
-}  // namespace tessera
+}  // namespace tessera::no_regular_file_test

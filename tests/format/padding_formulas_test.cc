@@ -12,7 +12,7 @@
 #include "lib/format/fairscale_fsdp/fs_shards.h"
 #include "lib/format/megatron_torch/target_cut.h"
 
-namespace tessera {
+namespace tessera::padding_formulas_test {
 namespace {
 
 constexpr std::int64_t kMostElements = 1000, kMostRanks = 17;
@@ -104,4 +104,4 @@ TEST_CASE("Megatron pads the vocabulary to a multiple of the divisor times the r
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::padding_formulas_test

@@ -11,7 +11,7 @@
 
 #include "tests/support/convert_case.h"
 
-namespace tessera {
+namespace tessera::probe_test {
 namespace {
 
 class ThrowingDriver final : public FormatDriver {
@@ -90,4 +90,4 @@ TEST_CASE("every read of detection that fails is said") {
   CHECK(at > 3);
 }
 
-}  // namespace tessera
+}  // namespace tessera::probe_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::safetensors_read_test {
 namespace {
 
 using testing::SampleCase;
@@ -158,4 +158,4 @@ TEST_CASE(
   CHECK(hostile("index_key_not_in_shard", true).code == Code::kOk);
 }
 
-}  // namespace tessera
+}  // namespace tessera::safetensors_read_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::safetensors_shards_test {
 namespace {
 
 /// A folder in memory.
@@ -224,4 +224,4 @@ TEST_CASE("damaged state of our own is corrupt") {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::safetensors_shards_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::safetensors_write_test {
 namespace {
 
 using testing::SampleCase;
@@ -226,4 +226,4 @@ TEST_CASE("an empty state in shards has no index, since an index would name no f
   CHECK(testing::read_all(safetensors_driver(), written.place()).tensors.empty());
 }
 
-}  // namespace tessera
+}  // namespace tessera::safetensors_write_test

@@ -8,7 +8,7 @@
 #include "tests/support/dcp_builder.h"
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::torch_dcp_damage_test {
 namespace {
 
 using testing::SampleCase;
@@ -266,4 +266,4 @@ TEST_CASE("a value that runs code is refused") {
   CHECK_THAT(status.message, Catch::Contains("os.system"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_dcp_damage_test

@@ -13,7 +13,7 @@
 #include "tests/support/dcp_builder.h"
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::torch_dcp_items_test {
 namespace {
 
 using testing::SampleCase;
@@ -285,4 +285,4 @@ TEST_CASE("an empty shard may hold another empty shape than its chunk") {
   CHECK_THROWS_WITH(read_with({1, 1}), Catch::Contains("its item holds a float32 [1,1]"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_dcp_items_test

@@ -5,6 +5,8 @@
 
 #include "tests/support/written_checkpoint.h"
 
+namespace torch_dcp_losses_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -87,3 +89,5 @@ TEST_CASE("a list at the top becomes a dict, as PyTorch rebuilds it") {
   CHECK(back.state.entries[1].path ==
         Path{{PathItem::Kind::kKey, 0, "1"}, {PathItem::Kind::kKey, 0, "a"}});
 }
+
+}  // namespace torch_dcp_losses_test

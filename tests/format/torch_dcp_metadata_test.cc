@@ -8,7 +8,7 @@
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "tests/support/dcp_builder.h"
 
-namespace tessera {
+namespace tessera::torch_dcp_metadata_test {
 namespace {
 
 using testing::build_metadata;
@@ -291,4 +291,4 @@ TEST_CASE("rank numbers are read from file names") {
   CHECK_FALSE(dcp::rank_of_metadata_file("__7.metadata.tmp"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_dcp_metadata_test

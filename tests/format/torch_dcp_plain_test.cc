@@ -13,7 +13,7 @@
 #include "lib/format/torch_dcp/plain_metadata.h"
 #include "tests/support/dcp_builder.h"
 
-namespace tessera {
+namespace tessera::torch_dcp_plain_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -162,4 +162,4 @@ TEST_CASE("metadata larger than the reader's buffer reads alike") {
   CHECK(check_alike(bytes));
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_dcp_plain_test

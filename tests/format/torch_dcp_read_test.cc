@@ -5,7 +5,7 @@
 
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::torch_dcp_read_test {
 namespace {
 
 using testing::SampleCase;
@@ -142,4 +142,4 @@ TEST_CASE("a manifest takes at most 120 bytes per chunk of a matrix") {
   CHECK(bytes <= 120 * manifest.chunks.size());
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_dcp_read_test

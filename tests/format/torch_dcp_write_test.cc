@@ -11,7 +11,7 @@
 #include "tests/support/execute_plan.h"
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::torch_dcp_write_test {
 namespace {
 
 using testing::SampleCase;
@@ -228,4 +228,4 @@ TEST_CASE("replicate globs and value policies are obeyed") {
   CHECK_THROWS_AS(source.plan(request), Error);
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_dcp_write_test

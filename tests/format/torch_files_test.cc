@@ -16,7 +16,7 @@
 #include "tests/support/execute_plan.h"
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::torch_files_test {
 namespace {
 
 Value key(const std::string& name) { return Value::string(name); }
@@ -255,4 +255,4 @@ TEST_CASE("storages of pieces and zeros and bytes have right contents and checks
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_files_test

@@ -11,7 +11,7 @@
 #include "tests/support/archive_gather.h"
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::torch_rank_files_bf16_sgd_test {
 namespace {
 
 using testing::SampleCase;
@@ -109,4 +109,4 @@ TEST_CASE("an optimizer without state survives formats that are made of state") 
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_rank_files_bf16_sgd_test

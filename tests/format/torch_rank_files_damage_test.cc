@@ -12,7 +12,7 @@
 #include "tests/support/edited_archive.h"
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::torch_rank_files_damage_test {
 namespace {
 
 using testing::EditedArchive;
@@ -227,4 +227,4 @@ TEST_CASE("plain tensors of several ranks are one only where they are equal") {
   CHECK(manifest.state.find("same"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_rank_files_damage_test

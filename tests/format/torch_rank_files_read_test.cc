@@ -13,7 +13,7 @@
 #include "tests/support/archive_gather.h"
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::torch_rank_files_read_test {
 namespace {
 
 using rank_files::parse_rank_name;
@@ -77,9 +77,9 @@ TEST_CASE("names of rank files: the rank, the label, the world size") {
   check("RANK3.ckpt", "", 3);
   check("Model-Rank_03.bin", "Model", 3);
   check("epoch=1-rank=2.ckpt", "epoch=1", 2);
-  for (const char* name :
-       {"model.pt", "mp_rank_00_model_states.pt", "rank.pt", ".rank0.pt", "rank0.txt",
-        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "crank0.pt", "CRANK0.pt", "rank0.safetensors"})
+  for (const char* name : {"model.pt", "mp_rank_00_model_states.pt", "rank.pt", ".rank0.pt",
+                           "rank0.txt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                           "crank0.pt", "CRANK0.pt", "rank0.safetensors"})
     CHECK_FALSE(parse_rank_name(name));
 }
 
@@ -262,4 +262,4 @@ TEST_CASE("one rank's file alone stays a torch.save file") {
         ProbeResult::Answer::kNo);
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_rank_files_read_test

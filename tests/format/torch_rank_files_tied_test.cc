@@ -7,7 +7,7 @@
 #include "tests/support/archive_gather.h"
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::torch_rank_files_tied_test {
 namespace {
 
 using testing::SampleCase;
@@ -77,4 +77,4 @@ TEST_CASE("a tied weight of local rank files goes to any number of ranks and bac
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_rank_files_tied_test

@@ -12,7 +12,7 @@
 #include "tests/support/archive_gather.h"
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::torch_rank_files_write_test {
 namespace {
 
 using testing::SampleCase;
@@ -185,4 +185,4 @@ TEST_CASE("a mesh of two dims is written as DTensors on it") {
   CHECK(back.find("model.embed.weight")->chunk_count == 6);
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_rank_files_write_test

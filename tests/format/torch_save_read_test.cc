@@ -9,7 +9,7 @@
 
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::torch_save_read_test {
 namespace {
 
 using testing::SampleCase;
@@ -185,4 +185,4 @@ TEST_CASE("a flipped bit is found when the storage is read, and passes when chec
   CHECK_THAT(failure(folder, "bit_flip_crc.pt").message, Catch::Contains("CRC"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_save_read_test

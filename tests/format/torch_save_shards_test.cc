@@ -12,7 +12,7 @@
 #include "tests/support/rank_archive.h"
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::torch_save_shards_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -216,4 +216,4 @@ TEST_CASE("folders of torch.save shards are recognized") {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::torch_save_shards_test

@@ -10,7 +10,7 @@
 #include "lib/format/torch_files/sparse.h"
 #include "tests/support/archive_gather.h"
 
-namespace tessera {
+namespace tessera::torch_save_sparse_test {
 namespace {
 
 using Layout = ArchiveTensor::Layout;
@@ -156,4 +156,4 @@ TEST_CASE("the dense form is bounded before it is made") {
         }) == Code::kOk);
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_save_sparse_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::torch_save_write_test {
 namespace {
 
 using testing::SampleCase;
@@ -158,4 +158,4 @@ TEST_CASE("the same input gives the same bytes") {
   CHECK(a.files == b.files);
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_save_write_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::torchsnapshot_ranks_test {
 namespace {
 
 /// A snapshot in memory: entries as JSON text, files as bytes.
@@ -317,4 +317,4 @@ TEST_CASE("hostile trees are refused") {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::torchsnapshot_ranks_test

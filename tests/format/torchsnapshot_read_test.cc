@@ -9,7 +9,7 @@
 
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::torchsnapshot_read_test {
 namespace {
 
 using testing::SampleCase;
@@ -141,4 +141,4 @@ TEST_CASE("a snapshot with YAML metadata is the same snapshot") {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::torchsnapshot_read_test

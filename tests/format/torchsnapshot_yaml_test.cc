@@ -5,7 +5,7 @@
 
 #include "lib/format/torchsnapshot/snapshot_yaml.h"
 
-namespace tessera::snapshot {
+namespace tessera::snapshot::torchsnapshot_yaml_test {
 namespace {
 
 Value text(const char* chars) { return Value::string(chars); }
@@ -123,4 +123,4 @@ TEST_CASE("what dump() never writes is refused with its line") {
 }
 
 }  // namespace
-}  // namespace tessera::snapshot
+}  // namespace tessera::snapshot::torchsnapshot_yaml_test

@@ -8,6 +8,8 @@
 
 #include "tests/support/sanitized.h"
 
+namespace coverage_test {
+
 using namespace tessera;
 
 namespace {
@@ -278,3 +280,5 @@ TEST_CASE("overlapping input cannot make the proof quadratic") {
   INFO(report.to_string());
   CHECK(cpu_seconds() - start < 5 * kSecond);
 }
+
+}  // namespace coverage_test

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <random>
 
+namespace flat_layout_test {
+
 using namespace tessera;
 
 namespace {
@@ -136,3 +138,5 @@ TEST_CASE("flat layouts that mean nothing are refused") {
   CHECK_THROWS_AS(FlatLayout({}, 2).pieces_of(2), Error);
   CHECK_THROWS_AS(FlatLayout({}, 2).num_padded(-1), Error);
 }
+
+}  // namespace flat_layout_test

@@ -7,6 +7,8 @@
 #include <map>
 #include <numeric>
 
+namespace fused_axis_test {
+
 using namespace tessera;
 
 namespace {
@@ -81,3 +83,5 @@ TEST_CASE("a part that does not divide is refused though the whole would") {
   CHECK_THROWS_WITH(grouped.shard_rows(48, 2, 0), Catch::Contains("3 groups"));
   CHECK_THROWS_AS(grouped.runs(40), Error);
 }
+
+}  // namespace fused_axis_test

@@ -11,6 +11,8 @@
 #include <sstream>
 #include <string>
 
+namespace layout_test {
+
 using namespace tessera;
 
 namespace {
@@ -202,3 +204,5 @@ TEST_CASE("layouts that mean nothing are refused") {
   check_refused(Code::kUnsupported, "a=2,b=3", "flat,shard(0)", {4});
   CHECK_THROWS_AS(Layout(Mesh::one_dim(2), {Placement{Placement::Kind::kPartial}}), Error);
 }
+
+}  // namespace layout_test

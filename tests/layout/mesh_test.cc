@@ -4,6 +4,8 @@
 
 #include <catch2/catch.hpp>
 
+namespace mesh_test {
+
 using namespace tessera;
 
 namespace {
@@ -69,3 +71,5 @@ TEST_CASE("what is no placement is refused") {
   check_refused([] { Placement::parse_list("shard(0),"); });
   check_refused([] { Placement::parse_list("shard(0)),replicate("); });
 }
+
+}  // namespace mesh_test

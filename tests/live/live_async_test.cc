@@ -7,6 +7,8 @@
 
 #include "tests/support/live_trainer.h"
 
+namespace live_async_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using Catch::Matchers::Contains;
@@ -216,3 +218,5 @@ TEST_CASE("the pointer names the newest, and what it names is never removed") {
   policy.allow_mismatched = true;
   CHECK(load("/run", state, *ranks, policy).path == "/run/step_10");
 }
+
+}  // namespace live_async_test

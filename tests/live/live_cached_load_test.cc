@@ -11,6 +11,8 @@
 
 #include "tests/support/run_command.h"
 
+namespace live_cached_load_test {
+
 using namespace tessera;
 using tessera::testing::TemporaryFolder;
 
@@ -49,3 +51,5 @@ TEST_CASE("files in the page cache are loaded in every way of keeping the state 
     CHECK(loaded == saved);
   }
 }
+
+}  // namespace live_cached_load_test

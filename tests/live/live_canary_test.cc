@@ -3,6 +3,8 @@
 
 #include "lib/live/untouched.h"
 
+namespace live_canary_test {
+
 using namespace tessera;
 
 namespace {
@@ -59,3 +61,5 @@ TEST_CASE("staged elements go to their places") {
   for (std::size_t i = 0; i < 4; ++i)
     for (std::size_t j = 0; j < 6; ++j) CHECK(memory[j * 4 + i] == dense[i * 6 + j]);
 }
+
+}  // namespace live_canary_test

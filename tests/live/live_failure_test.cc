@@ -11,6 +11,8 @@
 
 #include "tests/support/live_job.h"
 
+namespace live_failure_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using Catch::Matchers::Contains;
@@ -250,3 +252,5 @@ TEST_CASE(
     if (faults == 0) break;
   }
 }
+
+}  // namespace live_failure_test

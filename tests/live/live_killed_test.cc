@@ -7,6 +7,8 @@
 #include "tests/support/killed_job.h"
 #include "tests/support/process_ranks.h"
 
+namespace live_killed_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using Catch::Matchers::Contains;
@@ -160,3 +162,5 @@ TEST_CASE("rank 0 killed at any step of a save that moves the pointer: it names 
   CHECK(old >= 10);         // before the pointer moved
   CHECK(kills - old >= 5);  // while the old one was removed
 }
+
+}  // namespace live_killed_test

@@ -9,6 +9,8 @@
 #include "lib/live/snapshot.h"
 #include "tests/support/live_trainer.h"
 
+namespace live_lazy_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using Catch::Matchers::Contains;
@@ -169,3 +171,5 @@ TEST_CASE("streamed copies are copies at every size and alignment") {
     for (std::size_t i = b + bytes; i < b + bytes + 64; ++i) REQUIRE(to[i] == std::byte{0x5a});
   }
 }
+
+}  // namespace live_lazy_test

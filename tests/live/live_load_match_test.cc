@@ -5,6 +5,8 @@
 
 #include "tests/support/live_saved.h"
 
+namespace live_load_match_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using Catch::Matchers::Contains;
@@ -210,3 +212,5 @@ TEST_CASE("a subtree and other names are taken for the whole when asked") {
   CHECK(result.unexpected.empty());
   CHECK(target[1] == 2);
 }
+
+}  // namespace live_load_match_test

@@ -7,6 +7,8 @@
 #include "tests/support/live_job.h"
 #include "tests/support/live_saved.h"
 
+namespace live_load_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using Catch::Matchers::Contains;
@@ -238,3 +240,5 @@ TEST_CASE("damage found while reading leaves the state as it was, or says that i
   CHECK_THROWS_WITH(load_one(state, policy),
                     Contains("checksum") && Contains("the live state is partly filled"));
 }
+
+}  // namespace live_load_test

@@ -7,6 +7,8 @@
 #include "tests/support/killed_job.h"
 #include "tests/support/process_ranks.h"
 
+namespace live_meetings_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using Catch::Matchers::Contains;
@@ -147,3 +149,5 @@ TEST_CASE("every rank of up to six killed at every meeting of saves and loads", 
       kill_in_loads(world, victim, safety);
   }
 }
+
+}  // namespace live_meetings_test

@@ -11,6 +11,8 @@
 
 #include "tests/support/live_job.h"
 
+namespace live_messages_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -137,3 +139,5 @@ TEST_CASE("the documented messages of saves and loads are the real ones") {
       }));
   CHECK(real == shown());
 }
+
+}  // namespace live_messages_test

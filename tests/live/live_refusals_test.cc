@@ -8,6 +8,8 @@
 
 #include "tests/support/live_job.h"
 
+namespace live_refusals_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using Catch::Matchers::Contains;
@@ -151,3 +153,5 @@ TEST_CASE("what is there already is not replaced unless asked") {
   options.force = true;
   require_quiet(save_twice());
 }
+
+}  // namespace live_refusals_test

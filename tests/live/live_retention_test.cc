@@ -7,6 +7,8 @@
 
 #include "tests/support/live_trainer.h"
 
+namespace live_retention_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -99,3 +101,5 @@ TEST_CASE("what another process points to in that moment stays") {
   save_step(fs, "step_3");
   CHECK(names(fs) == std::vector<std::string>{"step_2", "step_3"});
 }
+
+}  // namespace live_retention_test

@@ -9,6 +9,8 @@
 
 #include "tests/support/live_job.h"
 
+namespace live_save_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -62,3 +64,5 @@ TEST_CASE("what any number of ranks saves is read back element by element") {
     REQUIRE(fs.open_directory("/run")->list().size() == 1);
   }
 }
+
+}  // namespace live_save_test

@@ -5,6 +5,8 @@
 
 #include "lib/live/snapshot.h"
 
+namespace live_snapshot_test {
+
 using namespace tessera;
 
 TEST_CASE("a snapshot by any number of threads holds every byte of runs and strided pieces") {
@@ -44,3 +46,5 @@ TEST_CASE("a snapshot by any number of threads holds every byte of runs and stri
     }
   }
 }
+
+}  // namespace live_snapshot_test

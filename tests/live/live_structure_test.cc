@@ -7,6 +7,8 @@
 
 #include "lib/live/live_merge.h"
 
+namespace live_structure_test {
+
 using namespace tessera;
 
 namespace {
@@ -111,3 +113,5 @@ TEST_CASE("a description that is cut short or goes on is that of no state") {
   structure.push_back(std::byte{0});
   CHECK_FALSE(still_has_structure(state, structure));
 }
+
+}  // namespace live_structure_test

@@ -15,6 +15,8 @@
 
 #include "tests/support/convert_case.h"
 
+namespace aliases_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -184,3 +186,5 @@ TEST_CASE("a record of a tensor that is not there is damage") {
            note.message.find("model.gone.weight") != std::string::npos;
   }));
 }
+
+}  // namespace aliases_test

@@ -10,6 +10,8 @@
 
 #include "tests/support/convert_case.h"
 
+namespace as_index_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -182,3 +184,5 @@ TEST_CASE("as-index says what does not go with it") {
   CHECK_THAT(message([](ConvertOptions& o) { o.as_index = "/bad"; }),
              Catch::Contains("is no safetensors file"));
 }
+
+}  // namespace as_index_test

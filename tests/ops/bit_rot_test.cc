@@ -19,6 +19,8 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/sanitized.h"
 
+namespace bit_rot_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -319,3 +321,5 @@ TEST_CASE("sums that are asked for and absent are an error") {
   options.against = "/absent.json";
   CHECK_THROWS_AS(verify_checkpoint(sealed.fs, sealed.path, options), Error);
 }
+
+}  // namespace bit_rot_test

@@ -9,6 +9,8 @@
 #include <map>
 #include <random>
 
+namespace canonical_state_test {
+
 using namespace tessera;
 
 namespace {
@@ -111,3 +113,5 @@ TEST_CASE("a state that stands for no tree keeps its names") {
   REQUIRE(state.entries.size() == 2);
   REQUIRE(state.entries[1].name == "f.g");
 }
+
+}  // namespace canonical_state_test

@@ -7,6 +7,8 @@
 #include <set>
 #include <string>
 
+namespace codes_test {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -54,3 +56,5 @@ TEST_CASE("every code of optim and stat has one row") {
   check_page("optim-codes.md", "OP");
   check_page("optim-codes.md", "ST");
 }
+
+}  // namespace codes_test

@@ -8,6 +8,8 @@
 
 #include "tests/support/convert_case.h"
 
+namespace commit_faults_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -103,3 +105,5 @@ TEST_CASE("the n-th operation fails: old or new, never a mix, nothing left") {
     }
   }
 }
+
+}  // namespace commit_faults_test

@@ -9,6 +9,8 @@
 #include "lib/ops/convert_request.h"
 #include "tests/support/convert_case.h"
 
+namespace convert_refusals_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -140,3 +142,5 @@ TEST_CASE("a source that changes while it is read is not published") {
   CHECK(message.find("changed") != std::string::npos);
   CHECK_FALSE(fs.stat("/out"));
 }
+
+}  // namespace convert_refusals_test

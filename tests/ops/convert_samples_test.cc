@@ -10,6 +10,8 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/sample_case.h"
 
+namespace convert_samples_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -233,3 +235,5 @@ TEST_CASE("integer ids of an optimizer are integers again behind a DCP that kept
   CHECK(keys("/dcp") == want);
   CHECK(keys("/back.pt") == want);
 }
+
+}  // namespace convert_samples_test

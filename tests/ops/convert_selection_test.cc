@@ -9,6 +9,8 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/sample_case.h"
 
+namespace convert_selection_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -145,3 +147,5 @@ TEST_CASE("verify stops a result of which one staged byte turned") {
   CHECK(report.verify_findings[0].find("other bytes") != std::string::npos);
   CHECK_FALSE(fs.stat("/out.safetensors"));
 }
+
+}  // namespace convert_selection_test

@@ -10,6 +10,8 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/inspect_case.h"
 
+namespace diff_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -250,3 +252,5 @@ TEST_CASE("with the root of each side named, a model equals the model inside a w
   CHECK(report.equal);
   CHECK(report.tensors_equal == 15);
 }
+
+}  // namespace diff_test

@@ -15,6 +15,8 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/written_checkpoint.h"
 
+namespace every_pair_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -197,3 +199,5 @@ TEST_CASE("optimizers of many kinds come back from every format that takes them"
     CHECK(tally.equal + tally.refused == pair_count());
   }
 }
+
+}  // namespace every_pair_test

@@ -10,6 +10,8 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/written_checkpoint.h"
 
+namespace every_world_size_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -100,3 +102,5 @@ TEST_CASE("every sharded format keeps several groups and frozen parameters from 
     check_every_pair(fs, "/made.pt", format, {1, 3, 70});
   }
 }
+
+}  // namespace every_world_size_test

@@ -14,6 +14,8 @@
 #include "tests/support/inspect_case.h"
 #include "tests/support/random_optimizer.h"
 
+namespace exclude_ids_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -145,3 +147,5 @@ TEST_CASE("ids that could be several parameters are not guessed at") {
   apply_selection(model, {.exclude = {"model.b", "optim.*"}, .state_follows = true});
   CHECK(model.state.entries.size() == 2);
 }
+
+}  // namespace exclude_ids_test

@@ -2,6 +2,8 @@
 // files and ranks, which tensors and rows, and which command helps. docs/failures.md has the list.
 #include "tests/support/broken_checkpoint.h"
 
+namespace failure_catalogue_files_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 using Catch::Contains;
@@ -144,3 +146,5 @@ TEST_CASE("failure 29: what a checkpoint holds is read without its ranks and wit
   CHECK(opened.manifest.world_size == 4);
   CHECK(opened.manifest.find("model.embed.weight") != nullptr);
 }
+
+}  // namespace failure_catalogue_files_test

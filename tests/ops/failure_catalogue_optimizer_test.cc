@@ -8,6 +8,8 @@
 #include "tests/support/random_optimizer.h"
 #include "tests/support/written_checkpoint.h"
 
+namespace failure_catalogue_optimizer_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 using Catch::Contains;
@@ -202,3 +204,5 @@ TEST_CASE("failure 16: both ways to flatten are read, and the summary says which
   const Roles roles = find_roles(opened.manifest.state);
   CHECK(dialect_name(roles.optimizers.at(0).dialect) == "flattened state.<fqn>.<leaf> keys");
 }
+
+}  // namespace failure_catalogue_optimizer_test

@@ -4,6 +4,8 @@
 
 #include "tests/support/broken_checkpoint.h"
 
+namespace failure_catalogue_ranks_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 using Catch::Contains;
@@ -64,3 +66,5 @@ TEST_CASE("failure 6: parallelism whose parts nothing describes is refused, not 
   CHECK_FALSE(status.ok());
   CHECK_THAT(said(status), Contains("mp_rank_0"));
 }
+
+}  // namespace failure_catalogue_ranks_test

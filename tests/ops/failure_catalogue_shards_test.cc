@@ -5,6 +5,8 @@
 #include "tests/support/broken_checkpoint.h"
 #include "tests/support/dcp_builder.h"
 
+namespace failure_catalogue_shards_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 using Catch::Contains;
@@ -127,3 +129,5 @@ TEST_CASE("failure 1: flattened shards without one rank's file are told with nam
   CHECK_THAT(findings, Contains("lost: ") && Contains("elements of \"embed.weight\""));
   CHECK_THAT(said(fairscale.convert_to("torch-dcp")), Contains("rank_1.pt"));
 }
+
+}  // namespace failure_catalogue_shards_test

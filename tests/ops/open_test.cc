@@ -11,6 +11,8 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/inspect_case.h"
 
+namespace open_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -453,3 +455,5 @@ TEST_CASE("a folder of weights with a run's checkpoints below is the weights, an
   CHECK_FALSE(list_run(fs, "/out"));
   CHECK(open_checkpoint(fs, "/out/checkpoint-2").notes.empty());
 }
+
+}  // namespace open_test

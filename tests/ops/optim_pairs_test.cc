@@ -12,6 +12,8 @@
 #include "tests/support/random_optimizer.h"
 #include "tests/support/written_checkpoint.h"
 
+namespace optim_pairs_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -147,3 +149,5 @@ TEST_CASE("formats with forms of their own give an optimizer back whole, or refu
   }
   CHECK(held > 0);
 }
+
+}  // namespace optim_pairs_test

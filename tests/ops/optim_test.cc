@@ -10,6 +10,8 @@
 #include "tests/support/inspect_case.h"
 #include "tests/support/sample_case.h"
 
+namespace optim_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -247,3 +249,5 @@ TEST_CASE("a checkpoint without an optimizer says so") {
   CHECK(report.optimizers.empty());
   CHECK(report.notes.at(0).code == "OP000");
 }
+
+}  // namespace optim_test

@@ -10,6 +10,8 @@
 #include "tests/support/inspect_case.h"
 #include "tests/support/sample_case.h"
 
+namespace oracle_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -129,3 +131,5 @@ TEST_CASE("an object whose class would have to run is refused by name") {
     }
   }
 }
+
+}  // namespace oracle_test

@@ -12,6 +12,8 @@
 
 #include "tests/support/sanitized.h"
 
+namespace power_cut_test {
+
 using namespace tessera;
 using tessera::testing::kSanitized;
 
@@ -230,3 +232,5 @@ TEST_CASE("a power cut anywhere in a job leaves old or new checkpoints and a poi
   REQUIRE(total.distinct >= kPromised);
   REQUIRE(gone_on >= kPromised / 250);
 }
+
+}  // namespace power_cut_test

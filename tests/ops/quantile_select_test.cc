@@ -7,6 +7,8 @@
 #include <limits>
 #include <random>
 
+namespace quantile_select_test {
+
 using namespace tessera;
 
 namespace {
@@ -76,3 +78,5 @@ void compare_all() {
 TEST_CASE("quantiles found by digits are those of the sorted floats") { compare_all<float>(); }
 
 TEST_CASE("quantiles found by digits are those of the sorted doubles") { compare_all<double>(); }
+
+}  // namespace quantile_select_test

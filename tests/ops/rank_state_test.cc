@@ -9,6 +9,8 @@
 #include "lib/ops/ties.h"
 #include "tests/support/convert_case.h"
 
+namespace rank_state_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -125,3 +127,5 @@ TEST_CASE("equal bytes tie matrices, but not vectors and not constant matrices")
   CHECK(names(manifest) ==
         std::vector<std::string>{"embed", "norm.a", "norm.b", "zero.a", "zero.b"});
 }
+
+}  // namespace rank_state_test

@@ -23,6 +23,8 @@
 #include "tests/support/run_command.h"
 #include "tests/support/sanitized.h"
 
+namespace restart_killed_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -280,3 +282,5 @@ TEST_CASE("a dry run gives exact bytes and a bound on memory that the run keeps"
       plan.output_bytes, static_cast<double>(plan.peak_memory_bound) / (1 << 20),
       static_cast<double>(grown) / (1 << 20));
 }
+
+}  // namespace restart_killed_test

@@ -8,6 +8,8 @@
 
 #include "tests/support/convert_case.h"
 
+namespace resume_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -186,3 +188,5 @@ TEST_CASE("what an interrupted run left takes no room from the next") {
   CHECK(convert(disk, options).published);
   CHECK(bytes_below(fs, "/out") == bytes_below(fs, "/want"));
 }
+
+}  // namespace resume_test

@@ -12,6 +12,8 @@
 
 #include "tests/support/convert_case.h"
 
+namespace salvage_ranks_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -120,3 +122,5 @@ TEST_CASE("a rank's file that is refused as unsafe is refused to salvage as well
   options.salvage = true;
   CHECK_THROWS_WITH(convert(fs, options), Catch::Contains("refused as unsafe"));
 }
+
+}  // namespace salvage_ranks_test

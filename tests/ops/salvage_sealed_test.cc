@@ -13,6 +13,8 @@
 #include "lib/ops/seal_damage.h"
 #include "tests/support/convert_case.h"
 
+namespace salvage_sealed_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -175,3 +177,5 @@ TEST_CASE("the place of one turned bit follows from the sums, and is not claimed
     }
   }
 }
+
+}  // namespace salvage_sealed_test

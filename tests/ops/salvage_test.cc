@@ -13,6 +13,8 @@
 #include "tests/support/dcp_builder.h"
 #include "tests/support/sample_case.h"
 
+namespace salvage_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -258,3 +260,5 @@ TEST_CASE("where every copy is damaged the tensor is lost, with the reason") {
   CHECK(report.lost[0].reason.find("distcp") != std::string::npos);
   CHECK(content_at(fs, "/out").tensors.size() == 1);
 }
+
+}  // namespace salvage_test

@@ -8,6 +8,8 @@
 
 #include "tests/support/inspect_case.h"
 
+namespace select_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -108,3 +110,5 @@ TEST_CASE("parts have three names") {
   CHECK(parse_part("other") == Part::kOther);
   CHECK_THROWS_AS(parse_part("modle"), Error);
 }
+
+}  // namespace select_test

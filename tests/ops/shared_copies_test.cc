@@ -12,6 +12,8 @@
 #include "tests/support/megatron_case.h"
 #include "tests/support/sample_case.h"
 
+namespace shared_copies_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -134,3 +136,5 @@ TEST_CASE("a reshard with proof publishes nothing where copies of its source dif
   options.verify = false;
   CHECK(convert(fs, options).published);
 }
+
+}  // namespace shared_copies_test

@@ -9,6 +9,8 @@
 
 #include "tests/support/inspect_case.h"
 
+namespace show_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -165,3 +167,5 @@ TEST_CASE("every sample tensor shows, scalars and empty ones too") {
     }
   }
 }
+
+}  // namespace show_test

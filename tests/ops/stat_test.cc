@@ -7,6 +7,8 @@
 
 #include "tests/support/inspect_case.h"
 
+namespace stat_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -191,3 +193,5 @@ TEST_CASE("logarithmic histograms keep zeros apart") {
   CHECK(sum == stat.finite);
   CHECK(stat.histogram->zeros == stat.zeros);
 }
+
+}  // namespace stat_test

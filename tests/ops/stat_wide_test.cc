@@ -11,6 +11,8 @@
 
 #include "lib/ops/stat_pass.h"
 
+namespace stat_wide_test {
+
 using namespace tessera;
 
 namespace {
@@ -150,3 +152,5 @@ TEST_CASE("the sign of an extreme that is zero is that of the first lane that ha
   }
 }
 #endif
+
+}  // namespace stat_wide_test

@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+namespace step_name_test {
+
 using namespace tessera;
 
 TEST_CASE("a number behind a word that means steps is the step") {
@@ -31,3 +33,5 @@ TEST_CASE("in a run any number may be the step") {
   CHECK_FALSE(step_of_run_name("final"));
   CHECK_FALSE(step_of_run_name("99999999999999999999"));
 }
+
+}  // namespace step_name_test

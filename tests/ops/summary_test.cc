@@ -9,6 +9,8 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/inspect_case.h"
 
+namespace summary_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -199,3 +201,5 @@ TEST_CASE("a state dict at the top is the model") {
   CHECK(summary.frozen == 0);
   CHECK(std::ranges::all_of(summary.roots, [](const RootRow& r) { return r.role == "model"; }));
 }
+
+}  // namespace summary_test

@@ -12,6 +12,8 @@
 
 #include "tests/support/convert_case.h"
 
+namespace transform_contents_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -293,3 +295,5 @@ TEST_CASE("a Hugging Face folder keeps lm_head, whatever its other names begin w
   CHECK(megatron.contains("decoder.layers.1.self_attention.linear_qkv.weight"));
   CHECK(megatron.contains("output_layer.weight"));
 }
+
+}  // namespace transform_contents_test

@@ -11,6 +11,8 @@
 
 #include "tests/support/convert_case.h"
 
+namespace transform_rules_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -246,3 +248,5 @@ TEST_CASE("rules that contradict themselves are refused with the name in questio
                      {{"a", Shape{std::int64_t{1} << 50, 0}}}),
              Catch::Contains("come apart"));
 }
+
+}  // namespace transform_rules_test

@@ -17,6 +17,8 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/sample_case.h"
 
+namespace turned_bits_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -255,3 +257,5 @@ TEST_CASE("metadata of many MiB is held against its seal once, whole") {
   REQUIRE(told.size() == 1);
   CHECK_THAT(told[0].message, Catch::Contains("bytes 1048576 to 2097152"));
 }
+
+}  // namespace turned_bits_test

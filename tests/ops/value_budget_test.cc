@@ -14,6 +14,8 @@
 #include "tests/support/live_job.h"
 #include "tests/support/written_checkpoint.h"
 
+namespace value_budget_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -142,3 +144,5 @@ TEST_CASE("a live state whose values double past every budget is not saved") {
   CHECK_THAT(thrown.at(0), Catch::Contains("objects that contain each other many times"));
   CHECK(fs.open_directory("/run")->list().empty());
 }
+
+}  // namespace value_budget_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/convert_case.h"
 
-namespace tessera {
+namespace tessera::verify_integrity_test {
 namespace {
 
 struct Sealed {
@@ -79,4 +79,4 @@ TEST_CASE("a list that leaves the folder or is no list is refused") {
   CHECK(sealed.files_found() == std::vector<std::string>{"warning integrity.json"});
 }
 
-}  // namespace tessera
+}  // namespace tessera::verify_integrity_test

@@ -16,6 +16,8 @@
 #include "tests/support/dcp_builder.h"
 #include "tests/support/inspect_case.h"
 
+namespace verify_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -473,3 +475,5 @@ TEST_CASE("accelerate's parts are verified as one") {
   CHECK(report.tensors == 16);
   CHECK(report.bytes_with_sums > 0);
 }
+
+}  // namespace verify_test

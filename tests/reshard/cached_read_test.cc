@@ -13,6 +13,8 @@
 #include "lib/reshard/pair_stream.h"
 #include "tests/support/reshard_scene.h"
 
+namespace cached_read_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -257,3 +259,5 @@ TEST_CASE("damage in the page cache names the tensor and the file") {
   CHECK_THAT(message, Catch::Contains("t0"));
   CHECK_THAT(message, Catch::Contains(scene.manifest.files[source.file].path));
 }
+
+}  // namespace cached_read_test

@@ -14,6 +14,8 @@
 
 #include "tests/support/reshard_scene.h"
 
+namespace coded_budget_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -199,3 +201,5 @@ TEST_CASE("damage in one compressed item ends the work of all threads") {
   CHECK(code_of([&] { items.run("/out", 5 * kMiB, 8); }) == Code::kCorrupt);
   CHECK(code_of([&] { items.stream(5 * kMiB, 8); }) == Code::kCorrupt);
 }
+
+}  // namespace coded_budget_test

@@ -9,6 +9,8 @@
 
 #include "tests/support/reshard_scene.h"
 
+namespace derived_tensor_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -121,3 +123,5 @@ TEST_CASE("pieces of a compressed item are views of it and its checksum is prove
   manifest.records[0].crc32 ^= 1;
   CHECK_THROWS_WITH(read_whole(manifest, *directory, some, 1 << 20), Catch::Contains("checksum"));
 }
+
+}  // namespace derived_tensor_test

@@ -8,6 +8,8 @@
 
 #include "tests/support/reshard_scene.h"
 
+namespace fill_property_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -196,3 +198,5 @@ TEST_CASE("a rank reads only the stored rows that its pieces need") {
   REQUIRE(memory == chunk_bytes(0, spec, mine));
   REQUIRE(done.bytes_read == memory.size());
 }
+
+}  // namespace fill_property_test

@@ -10,6 +10,8 @@
 #include <functional>
 #include <thread>
 
+namespace peer_watch_test {
+
 using namespace tessera;
 
 namespace {
@@ -91,3 +93,5 @@ TEST_CASE("a cancel on one rank reaches its own work and then the others") {
   });
   CHECK(mistakes == 0);
 }
+
+}  // namespace peer_watch_test

@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace tessera {
+namespace tessera::record_gap_test {
 namespace {
 
 /// One file of bytes, one record over all of it, float32 tensors of these runs of it.
@@ -99,4 +99,4 @@ TEST_CASE("tensors that share elements leave no gap behind") {
   CHECK_THAT(scene.failure(), Catch::Contains("stored checksum"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::record_gap_test

@@ -16,6 +16,8 @@
 #include "lib/reshard/shares.h"
 #include "tests/support/reshard_scene.h"
 
+namespace shared_transfer_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -224,3 +226,5 @@ TEST_CASE("damage in a record that several ranks read parts of is found") {
     }
   }
 }
+
+}  // namespace shared_transfer_test

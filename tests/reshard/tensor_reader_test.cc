@@ -9,6 +9,8 @@
 
 #include "tests/support/reshard_scene.h"
 
+namespace tensor_reader_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -278,3 +280,5 @@ TEST_CASE("tied tensors share a record and both are read, the record proved once
   });
   CHECK(blocks == 2);
 }
+
+}  // namespace tensor_reader_test

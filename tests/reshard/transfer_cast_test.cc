@@ -9,6 +9,8 @@
 
 #include "tests/support/reshard_scene.h"
 
+namespace transfer_cast_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -165,3 +167,5 @@ TEST_CASE("the reader of a cast tensor gives its elements in the new type") {
     CHECK(a == b);
   }
 }
+
+}  // namespace transfer_cast_test

@@ -13,6 +13,8 @@
 
 #include "tests/support/reshard_scene.h"
 
+namespace transfer_limits_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -285,3 +287,5 @@ TEST_CASE("a full disk found when a file gets its size ends every thread, and le
   }
   CHECK_FALSE(c.fs.stat("/out"));
 }
+
+}  // namespace transfer_limits_test

@@ -8,6 +8,8 @@
 
 #include "tests/support/reshard_scene.h"
 
+namespace transfer_property_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -158,3 +160,5 @@ TEST_CASE("each chosen byte is read about once and replicas are left alone") {
   CHECK(result.bytes_read <= 64 * 32 * 8 + 400);
   stage->discard();
 }
+
+}  // namespace transfer_property_test

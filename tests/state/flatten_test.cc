@@ -7,6 +7,8 @@
 
 #include "lib/state/key_text.h"
 
+namespace flatten_test {
+
 using namespace tessera;
 using Kind = Value::Kind;
 
@@ -282,3 +284,5 @@ TEST_CASE("paths that contradict each other are corrupt") {
 }
 
 TEST_CASE("nothing flattened is an empty dict") { CHECK(unflatten({}) == Value::dict({})); }
+
+}  // namespace flatten_test

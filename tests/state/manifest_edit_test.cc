@@ -9,6 +9,8 @@
 #include <numeric>
 #include <random>
 
+namespace manifest_edit_test {
+
 using namespace tessera;
 
 namespace {
@@ -385,3 +387,5 @@ TEST_CASE("what cannot be cut or joined is refused by name") {
   CHECK(code_of({3, 4}, {rows(single, m, 0, 4, 0)}, "cannot take") == Code::kInvalidArgument);
   CHECK(code_of({4, 4}, {rows(single, m, 0, 4, 1)}, "cannot take") == Code::kInvalidArgument);
 }
+
+}  // namespace manifest_edit_test

@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+namespace manifest_test {
+
 using namespace tessera;
 
 namespace {
@@ -93,3 +95,5 @@ TEST_CASE("kinds print as the commands name them") {
   CHECK(kind_name(TensorKind::kMaster) == "master");
   CHECK(kind_name(TensorKind::kOther) == "other");
 }
+
+}  // namespace manifest_test

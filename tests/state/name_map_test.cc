@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+namespace name_map_test {
+
 using namespace tessera;
 
 namespace {
@@ -78,3 +80,5 @@ TEST_CASE("OLD=NEW") {
     CHECK_FALSE(message_of([&] { parse_rename(bad); }).empty());
   }
 }
+
+}  // namespace name_map_test

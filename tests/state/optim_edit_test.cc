@@ -9,6 +9,8 @@
 
 #include "tests/support/random_optimizer.h"
 
+namespace optim_edit_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -204,3 +206,5 @@ TEST_CASE("weights take bytes and type of their master copies") {
   CHECK_THAT(failure([&] { prefer_masters(plain); }).message,
              Catch::Contains("no fp32 master copies"));
 }
+
+}  // namespace optim_edit_test

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+namespace optim_state_test {
+
 using namespace tessera;
 
 namespace {
@@ -257,3 +259,5 @@ TEST_CASE("an id without state gets what the other groups leave") {
   CHECK(mapping.candidate == std::vector<std::int64_t>{0, 2, 1, 3});
   CHECK(mapping.certain);
 }
+
+}  // namespace optim_state_test

@@ -5,6 +5,8 @@
 #include <functional>
 #include <limits>
 
+namespace output_plan_test {
+
 using namespace tessera;
 
 namespace {
@@ -112,3 +114,5 @@ TEST_CASE("tensors of sub-byte elements are not cut") {
   plan.files[0].size_bytes = 1;
   CHECK_THROWS_AS(plan.check(source()), Error);
 }
+
+}  // namespace output_plan_test

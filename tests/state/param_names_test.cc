@@ -6,6 +6,8 @@
 
 #include "tests/support/random_optimizer.h"
 
+namespace param_names_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -32,3 +34,5 @@ TEST_CASE("names that groups record follow a rename, and still name the ids") {
   }
   CHECK(renamed > 5);
 }
+
+}  // namespace param_names_test

@@ -6,6 +6,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+namespace parameter_edit_test {
+
 using namespace tessera;
 
 namespace {
@@ -192,3 +194,5 @@ TEST_CASE("what cannot become one parameter is refused by name") {
                list_of<std::string>({"b"}, &Value::string));
   CHECK_THAT(message(groups, always), Catch::Contains("one optimizer group"));
 }
+
+}  // namespace parameter_edit_test

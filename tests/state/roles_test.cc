@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+namespace roles_test {
+
 using namespace tessera;
 
 namespace {
@@ -249,3 +251,5 @@ TEST_CASE("dropping entries drops their tensors and memberships and renumbers th
     if (entry.name.ends_with(".params")) CHECK(entry.value.as_list().empty());
   }
 }
+
+}  // namespace roles_test

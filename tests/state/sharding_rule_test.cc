@@ -4,6 +4,8 @@
 
 #include <catch2/catch.hpp>
 
+namespace sharding_rule_test {
+
 using namespace tessera;
 
 namespace {
@@ -131,3 +133,5 @@ TEST_CASE("tensors inside values are never split") {
   scene.manifest.tensors[0].embedded = true;
   CHECK_FALSE(scene.sharded("model.w"));
 }
+
+}  // namespace sharding_rule_test

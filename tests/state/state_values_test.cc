@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+namespace state_values_test {
+
 using namespace tessera;
 
 namespace {
@@ -80,3 +82,5 @@ TEST_CASE("a tensor that two values hold stays inside them") {
   CHECK(manifest.state.entries.size() == 4);
   CHECK(manifest.tensors[1].embedded);
 }
+
+}  // namespace state_values_test

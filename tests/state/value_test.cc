@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+namespace value_test {
+
 using namespace tessera;
 using Kind = Value::Kind;
 
@@ -123,3 +125,5 @@ TEST_CASE("a budget ends with a clear error") {
     CHECK(error.status().message.find("more than 10 values") != std::string::npos);
   }
 }
+
+}  // namespace value_test

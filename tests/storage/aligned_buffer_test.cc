@@ -5,6 +5,8 @@
 
 #include "tests/storage/storage_fixture.h"
 
+namespace aligned_buffer_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -33,3 +35,5 @@ TEST_CASE("AlignedBuffer reports an impossible size as exhausted memory") {
   REQUIRE(code_of([] { AlignedBuffer buffer(~std::size_t{0}); }) == Code::kResourceExhausted);
   REQUIRE(code_of([] { AlignedBuffer buffer(~std::size_t{0} / 4); }) == Code::kResourceExhausted);
 }
+
+}  // namespace aligned_buffer_test

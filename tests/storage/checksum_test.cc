@@ -7,6 +7,8 @@
 
 #include "tests/storage/storage_fixture.h"
 
+namespace checksum_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -144,3 +146,5 @@ TEST_CASE("CrcFold refuses overlap, pieces past the end, and an early value") {
   REQUIRE(empty.complete());
   REQUIRE(empty.value() == crc32(0, {}));
 }
+
+}  // namespace checksum_test

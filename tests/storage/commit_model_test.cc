@@ -12,6 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+namespace commit_model_test {
+
 namespace {
 
 constexpr int kRanks = 3;  // rank 0 coordinates
@@ -303,3 +305,5 @@ TEST_CASE("the model of the commit protocol objects to each missing step") {
   CHECK(first_of(Model(Flaw::kAckBeforeParentSync).explore()).find("is lost") != std::string::npos);
   CHECK(first_of(Model(Flaw::kNoDeadline).explore()).find("for ever") != std::string::npos);
 }
+
+}  // namespace commit_model_test

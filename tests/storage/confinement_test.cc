@@ -8,6 +8,8 @@
 
 #include "tests/storage/storage_fixture.h"
 
+namespace confinement_test {
+
 using namespace tessera;
 using namespace tessera::test;
 namespace stdfs = std::filesystem;
@@ -171,3 +173,5 @@ TEST_CASE("memory file systems refuse the same names") {
   fs.add_symlink("/loop", "/loop");
   REQUIRE(code_of([&] { fs.open_directory("/loop"); }) == Code::kIo);
 }
+
+}  // namespace confinement_test

@@ -5,6 +5,8 @@
 
 #include "tests/storage/storage_fixture.h"
 
+namespace file_system_contract_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -189,3 +191,5 @@ TEST_CASE("counting tells which bytes of which file were read") {
   fs.reset();
   REQUIRE(fs.total().bytes_read == 0);
 }
+
+}  // namespace file_system_contract_test

@@ -12,6 +12,8 @@
 
 #include "tests/storage/storage_fixture.h"
 
+namespace posix_transfer_test {
+
 using namespace tessera;
 using namespace tessera::test;
 using storage::DirectPolicy;
@@ -331,3 +333,5 @@ TEST_CASE("a file of which the page cache holds some parts reads the same") {
   }
   ::close(fd);
 }
+
+}  // namespace posix_transfer_test

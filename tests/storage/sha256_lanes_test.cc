@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+namespace sha256_lanes_test {
+
 using namespace tessera;
 
 TEST_CASE("two streams fed in any cuts have the hashes that each has alone") {
@@ -49,3 +51,5 @@ TEST_CASE("lengths around the padding's borders end as they should") {
     REQUIRE(lane.finish() == sha256(ByteView(content).first(length)));
   }
 }
+
+}  // namespace sha256_lanes_test

@@ -10,6 +10,8 @@
 
 #include "tests/storage/stage_fixture.h"
 
+namespace stage_crash_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -192,7 +194,8 @@ bool crash_after_fault(const Setup& setup, const char* next_hash, bool after, st
 
 }  // namespace
 
-TEST_CASE("a crash after a failed rename or folder sync leaves the old output or the new one", "[one_thread]") {
+TEST_CASE("a crash after a failed rename or folder sync leaves the old output or the new one",
+          "[one_thread]") {
   std::uint64_t states = 0;
   for (const bool has_exchange : {true, false}) {
     for (const bool single_file : {false, true}) {
@@ -281,3 +284,5 @@ TEST_CASE("the simulated disk keeps what was synced and may lose anything else")
   REQUIRE(seen["second page only"] > 0);
   REQUIRE(seen["torn"] > 0);
 }
+
+}  // namespace stage_crash_test

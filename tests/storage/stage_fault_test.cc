@@ -10,6 +10,8 @@
 
 #include "tests/storage/stage_fixture.h"
 
+namespace stage_fault_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -221,3 +223,5 @@ TEST_CASE("FaultyFileSystem fails exactly the operation asked for") {
   file->sync();
   REQUIRE(fs.sync_retries() == 1);  // the counter has teeth
 }
+
+}  // namespace stage_fault_test

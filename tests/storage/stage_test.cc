@@ -8,6 +8,8 @@
 
 #include "tests/storage/stage_fixture.h"
 
+namespace stage_test {
+
 using namespace tessera;
 using namespace tessera::test;
 
@@ -362,3 +364,5 @@ TEST_CASE("everything is synced before the rename, and the parent after it") {
                        "sync folder " + s + "/sub", "sync folder " + s,
                        "rename " + s + " -> /w/out", "sync folder /w", "remove " + s});
 }
+
+}  // namespace stage_test

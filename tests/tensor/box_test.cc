@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+namespace box_test {
+
 using namespace tessera;
 
 namespace {
@@ -90,3 +92,5 @@ TEST_CASE("intersect and contains agree with sets of points") {
     }
   }
 }
+
+}  // namespace box_test

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+namespace cast_test {
+
 using namespace tessera;
 
 namespace {
@@ -247,3 +249,5 @@ TEST_CASE("a cast to the same type copies bits") {
   CHECK(cast(DType::kFloat32, nans, DType::kFloat32) == nans);
   CHECK(cast(DType::kFloat32, {}, DType::kFloat16).empty());
 }
+
+}  // namespace cast_test

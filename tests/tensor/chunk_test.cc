@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+namespace chunk_test {
+
 using namespace tessera;
 
 namespace {
@@ -101,3 +103,5 @@ TEST_CASE("random ranges of random boxes decompose into their own elements") {
     check_decomposition({box, begin, end});
   }
 }
+
+}  // namespace chunk_test

@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+namespace dtype_test {
+
 using namespace tessera;
 
 TEST_CASE("every dtype has one torch name that reads back") {
@@ -70,3 +72,5 @@ TEST_CASE("every dtype is of one class") {
   CHECK_FALSE(is_integer(DType::kBool));
   CHECK(is_integer(DType::kUInt4));
 }
+
+}  // namespace dtype_test

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+namespace packed_chunks_test {
+
 using namespace tessera;
 
 namespace {
@@ -94,3 +96,5 @@ TEST_CASE("an origin and extents of different ranks are no chunk") {
   const std::vector<std::int64_t> origin = {0, 0}, extents = {2};
   CHECK_THROWS_AS(chunks.push_back(ChunkView(origin, extents)), Error);
 }
+
+}  // namespace packed_chunks_test

@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+namespace region_copy_test {
+
 using namespace tessera;
 
 namespace {
@@ -95,3 +97,5 @@ TEST_CASE("swapping reverses each unit") {
   CHECK_THROWS_AS(swap_bytes(std::span(bytes).first(6), 4), Error);
   CHECK_THROWS_AS(swap_bytes(bytes, 16), Error);
 }
+
+}  // namespace region_copy_test

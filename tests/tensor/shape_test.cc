@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+namespace shape_test {
+
 using namespace tessera;
 
 namespace {
@@ -66,3 +68,5 @@ TEST_CASE("bytes that do not fit in 63 bits are corrupt") {
   CHECK_THROWS_AS((TensorSpec{DType::kInt16, Shape{kMax}}.size_bytes()), Error);
   CHECK_THROWS_AS((TensorSpec{DType::kFloat64, Shape{1ll << 60}}.size_bytes()), Error);
 }
+
+}  // namespace shape_test

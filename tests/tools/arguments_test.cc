@@ -6,6 +6,8 @@
 #include "tests/support/run_command.h"
 #include "tools/args.h"
 
+namespace arguments_test {
+
 using namespace tessera;
 using namespace tessera::tools;
 
@@ -161,3 +163,5 @@ TEST_CASE("every subcommand's definition can be walked and has examples") {
   CHECK(command_spec(Tool::kReshard).examples.size() == 5);
   CHECK(command_spec(Tool::kConvert).examples.size() == 5);
 }
+
+}  // namespace arguments_test

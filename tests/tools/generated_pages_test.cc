@@ -7,6 +7,8 @@
 #include "tools/args.h"
 #include "tools/version.h"
 
+namespace generated_pages_test {
+
 using namespace tessera::testing;
 using namespace tessera::tools;
 
@@ -107,3 +109,5 @@ TEST_CASE("the version is the project's") {
             .find("project(tessera VERSION " + std::string(kVersion) + " ") != std::string::npos);
   CHECK(inspect({"--version"}).out == "ckpt-inspect " + std::string(kVersion) + "\n");
 }
+
+}  // namespace generated_pages_test

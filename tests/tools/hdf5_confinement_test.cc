@@ -14,6 +14,8 @@
 
 #include "tools/tessera_hdf5_confine.h"
 
+namespace hdf5_confinement_test {
+
 namespace {
 
 // Exit statuses of the child.
@@ -111,3 +113,5 @@ TEST_CASE("a confined process has no other descriptor, bounded memory and bounde
   });
   CHECK(died_of(time, SIGXCPU));
 }
+
+}  // namespace hdf5_confinement_test

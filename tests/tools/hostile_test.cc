@@ -10,6 +10,8 @@
 #include "tests/support/run_command.h"
 #include "tests/support/sanitized.h"
 
+namespace hostile_test {
+
 using namespace tessera::testing;
 
 namespace {
@@ -90,3 +92,5 @@ TEST_CASE("hostile files are refused cleanly by verify, hash and convert") {
   CHECK(runs >= 100);
   CHECK(markers() == before);
 }
+
+}  // namespace hostile_test

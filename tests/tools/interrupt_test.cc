@@ -9,6 +9,8 @@
 #include "tests/support/json_schema.h"
 #include "tests/support/run_command.h"
 
+namespace interrupt_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -96,3 +98,5 @@ TEST_CASE("SIGTERM is exit 143, in JSON too; --no-keep keeps nothing") {
   CHECK(error.find("code")->as_string() == "cancelled");
   CHECK(error.find("exit")->as_int() == 143);
 }
+
+}  // namespace interrupt_test

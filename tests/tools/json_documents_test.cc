@@ -9,6 +9,8 @@
 #include "tools/progress_reporter.h"
 #include "tools/screen.h"
 
+namespace json_documents_test {
+
 using namespace tessera;
 using namespace tessera::tools;
 using tessera::testing::parsed;
@@ -112,3 +114,5 @@ TEST_CASE("the schema validator finds what is wrong") {
   CHECK(schema_violations(schema, document(hex, "3", ",\"notes\":[{}]")).size() == 6);
   CHECK_THROWS_AS(schema_violations(parsed("{\"maxLength\":3}"), Value()), std::logic_error);
 }
+
+}  // namespace json_documents_test

@@ -22,6 +22,8 @@
 
 #include "tests/support/run_command.h"
 
+namespace kill_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -334,3 +336,5 @@ TEST_CASE("signals at random points leave no output or all of it") {
   CHECK(ends[SIGINT][130] > 0);
   CHECK(ends[SIGTERM][143] > 0);
 }
+
+}  // namespace kill_test

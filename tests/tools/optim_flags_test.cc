@@ -6,6 +6,8 @@
 #include "tests/support/run_command.h"
 #include "tools/args.h"
 
+namespace optim_flags_test {
+
 using namespace tessera;
 using namespace tessera::tools;
 using Catch::Contains;
@@ -53,3 +55,5 @@ TEST_CASE("an exported model takes its weights from the master copies when asked
   CHECK(plain.exit == 5);
   CHECK_THAT(plain.err, Contains("no fp32 master copies"));
 }
+
+}  // namespace optim_flags_test

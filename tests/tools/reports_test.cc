@@ -5,6 +5,8 @@
 
 #include "tools/render.h"
 
+namespace reports_test {
+
 using namespace tessera;
 using namespace tessera::tools;
 
@@ -171,3 +173,5 @@ TEST_CASE("stat draws a histogram in full for few tensors, a line each for many"
   CHECK(table.find("▃██▃") != std::string::npos);
   CHECK(longest_line(table) <= 100);
 }
+
+}  // namespace reports_test

@@ -5,6 +5,8 @@
 #include "tests/support/cli_oracle.h"
 #include "tests/support/run_command.h"
 
+namespace samples_read_test {
+
 using namespace tessera::testing;
 
 namespace {
@@ -40,3 +42,5 @@ TEST_CASE("HDF5 samples read exactly") {
   }
   check_group("hdf5");
 }
+
+}  // namespace samples_read_test

@@ -4,6 +4,8 @@
 #include "tests/support/cli_oracle.h"
 #include "tests/support/run_command.h"
 
+namespace samples_reshard_test {
+
 using namespace tessera::testing;
 
 namespace {
@@ -32,3 +34,5 @@ TEST_CASE("torch-dcp samples reshard to 1, 2, 3, 5 and 16 ranks") {
 }
 TEST_CASE("torch-dcp samples of older PyTorch reshard") { check_group("dcp-old", {1, 3, 16}); }
 TEST_CASE("OLMo-core samples reshard") { check_group("olmo-core", {1, 2, 3, 5, 16}); }
+
+}  // namespace samples_reshard_test

@@ -8,6 +8,8 @@
 #include "tests/support/json_schema.h"
 #include "tests/support/run_command.h"
 
+namespace status_table_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -80,7 +82,8 @@ TEST_CASE("usage is exit 2") {
   convert_fails({case_path(kDcp), t / "o"}, 2, "--to");
   convert_fails({case_path(kDcp), t / "o.pt", "--map", "/dev/zero"}, 2, "larger than 64 MiB");
   convert_fails({case_path(kDcp), t / "o.pt", "--map", "/dev"}, 2, "is a folder");
-  inspect_fails({"ls", case_path(kDcp), "--root", "model.head.weight"}, 2, "is a tensor, not a subtree");
+  inspect_fails({"ls", case_path(kDcp), "--root", "model.head.weight"}, 2,
+                "is a tensor, not a subtree");
   convert_fails({case_path(kDcp), t / "o", "--to", "safetensor"}, 2, "safetensors");
   CHECK(t.names().empty());
 }
@@ -196,3 +199,5 @@ TEST_CASE("success is exit 0") {
   CHECK(inspect({"diff", case_path(kDcp), case_path(kDcp)}).exit == 0);
   CHECK(inspect({"verify", case_path(kDcp), case_path("dcp/fsdp2_w2")}).exit == 0);
 }
+
+}  // namespace status_table_test

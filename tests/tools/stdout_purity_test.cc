@@ -10,6 +10,8 @@
 #include "tests/support/json_schema.h"
 #include "tests/support/run_command.h"
 
+namespace stdout_purity_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -175,3 +177,5 @@ TEST_CASE("show --npy - writes a NumPy file to stdout and nothing else") {
   CHECK(inspect({"show", case_path("dcp/fsdp2_w4"), "model.head.weight", "--npy", file}).exit == 0);
   CHECK(inspect({"show", case_path("dcp/fsdp2_w4"), "model.head.weight", "--npy", file}).exit == 2);
 }
+
+}  // namespace stdout_purity_test

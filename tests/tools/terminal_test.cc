@@ -6,6 +6,8 @@
 #include "tests/support/sanitized.h"
 #include "tools/screen.h"
 
+namespace terminal_test {
+
 using namespace tessera::testing;
 using tessera::tools::display_width;
 
@@ -91,3 +93,5 @@ TEST_CASE("no arguments print five example lines") {
     CHECK(result.out.starts_with("ckpt-"));
   }
 }
+
+}  // namespace terminal_test

@@ -9,6 +9,8 @@
 #include "tools/screen.h"
 #include "tools/table.h"
 
+namespace text_layout_test {
+
 using namespace tessera::tools;
 
 TEST_CASE("widths count columns, not bytes") {
@@ -99,3 +101,5 @@ TEST_CASE("a word of millions of letters wraps in a moment") {
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
   CHECK(lines.size() == word.size() + 3 * ((word.size() + 77) / 78));
 }
+
+}  // namespace text_layout_test

@@ -6,6 +6,8 @@
 
 #include "tests/support/run_command.h"
 
+namespace transform_flags_test {
+
 using namespace tessera::testing;
 using Catch::Contains;
 
@@ -126,3 +128,5 @@ TEST_CASE("ls lists what one rank or one file holds, and says when there is no s
   CHECK(none.exit == 2);
   CHECK_THAT(none.err, Contains("__7*") && Contains("ckpt-inspect ls --chunks"));
 }
+
+}  // namespace transform_flags_test
