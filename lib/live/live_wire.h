@@ -14,20 +14,18 @@
 
 namespace tessera {
 
-/// The form: `Out` is given it by put(data, bytes).
+/// The form: `Out` is given it by put(data, bytes) and put_number(n).
 template <class Out>
 class WireForm {
  public:
-  Out& number(std::uint64_t n) {
-    std::byte raw[sizeof n];
-    store_le(raw, n);
-    return out().put(raw, sizeof n);
-  }
+  Out& number(std::uint64_t n) { return out().put_number(n); }
   Out& integer(std::int64_t n) { return number(static_cast<std::uint64_t>(n)); }
   Out& bytes(ByteView bytes) { return number(bytes.size()).put(bytes.data(), bytes.size()); }
   Out& text(std::string_view text) { return bytes(as_bytes(text)); }
   Out& integers(std::span<const std::int64_t> list) {
-    return number(list.size()).put(list.data(), list.size_bytes());
+    number(list.size());
+    for (const std::int64_t n : list) integer(n);
+    return out();
   }
   Out& path(const Path& path) {
     number(path.size());
@@ -54,28 +52,51 @@ class WireWriter : public WireForm<WireWriter> {
     out_.insert(out_.end(), first, first + bytes);
     return *this;
   }
+  WireWriter& put_number(std::uint64_t n) {
+    std::byte raw[sizeof n];
+    store_le(raw, n);
+    return put(raw, sizeof n);
+  }
   Bytes finish() { return std::move(out_); }
 
  private:
   Bytes out_;
 };
 
-/// Whether what would be written is what was written, without writing it.
+/// Whether what would be written is what was written, without writing it. Every save after the
+/// first asks it for every tensor, so that numbers are compared in place, and a difference only
+/// remembered.
 class WireComparison : public WireForm<WireComparison> {
  public:
-  explicit WireComparison(ByteView written) : rest_(written) {}
+  explicit WireComparison(ByteView written)
+      : at_(written.data()), end_(written.data() + written.size()) {}
   WireComparison& put(const void* data, std::size_t bytes) {
-    same_ = same_ && bytes <= rest_.size() &&
-            (bytes == 0 || std::memcmp(rest_.data(), data, bytes) == 0);
-    if (same_) rest_ = rest_.subspan(bytes);
+    if (has(bytes) && bytes > 0) {
+      different_ |= static_cast<std::uint64_t>(std::memcmp(at_, data, bytes) != 0);
+      at_ += bytes;
+    }
     return *this;
   }
-  bool same_so_far() const { return same_; }
-  bool same() const { return same_ && rest_.empty(); }
+  WireComparison& put_number(std::uint64_t n) {
+    if (has(sizeof n)) {
+      different_ |= load_le<std::uint64_t>(at_) ^ n;
+      at_ += sizeof n;
+    }
+    return *this;
+  }
+  bool same_so_far() const { return different_ == 0; }
+  bool same() const { return same_so_far() && at_ == end_; }
 
  private:
-  ByteView rest_;
-  bool same_ = true;
+  bool has(std::size_t bytes) {
+    if (bytes <= static_cast<std::size_t>(end_ - at_)) return true;
+    different_ = 1;
+    return false;
+  }
+
+  const std::byte* at_;
+  const std::byte* end_;
+  std::uint64_t different_ = 0;  // bits that were not what was written
 };
 
 class WireReader {
