@@ -47,7 +47,7 @@ LiveTensor LiveMemory::piece(const std::string& name, const at::Tensor& local, a
   piece.chunk = std::move(chunk);
   const bool no_range = piece.chunk.numel() == 0 && !piece.chunk.box.empty();
   if (!no_range) out.pieces.push_back(std::move(piece));
-  out.owner = std::make_shared<at::Tensor>(memory);
+  out.owner = std::make_shared<c10::Storage>(memory.storage());  // whatever becomes of the tensor
   out.copied_at_once = is_buffer;
   out.scratch = held.copy.defined();
   if (!held.copy.defined() && !is_buffer) watch_->add(name, held.tensor);

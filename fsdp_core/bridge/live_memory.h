@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "fsdp_core/bridge/spread.h"
-#include "fsdp_core/bridge/version_watch.h"
+#include "fsdp_core/bridge/change_watch.h"
 
 namespace tessera::fsdp {
 
@@ -49,7 +49,7 @@ class LiveMemory {
   /// Precondition: check passed.
   void write_back(const std::unordered_set<std::string>& loaded);
   /// Of all that is borrowed, from the last refresh on.
-  std::shared_ptr<const VersionWatch> watch() const { return watch_; }
+  std::shared_ptr<const ChangeWatch> watch() const { return watch_; }
 
  private:
   struct Held {
@@ -60,7 +60,7 @@ class LiveMemory {
     std::optional<Spread> spread;
   };
   std::vector<Held> held_;
-  std::shared_ptr<VersionWatch> watch_ = std::make_shared<VersionWatch>();
+  std::shared_ptr<ChangeWatch> watch_ = std::make_shared<ChangeWatch>();
 };
 
 }  // namespace tessera::fsdp

@@ -42,7 +42,7 @@ class OptimizerDict {
   /// Before a save: steps and staged tensors as they are now. Throws as agree_on_steps. Collective
   /// over the units' ranks.
   void refresh();
-  std::shared_ptr<const VersionWatch> watch() const { return memory_.watch(); }
+  std::shared_ptr<const ChangeWatch> watch() const { return memory_.watch(); }
 
   /// Before a load: replaces what declare added by what `stored` has.
   void expect(LiveState& state, const Manifest& stored);

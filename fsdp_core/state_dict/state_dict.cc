@@ -201,7 +201,7 @@ LiveState make_state(const ModuleRef& model, const OptimizerRef* optimizers,
     if (session->optimizer) session->optimizer->refresh();
   };
   // (The tensors alone: what this keeps alive may end in another thread.)
-  std::vector<std::shared_ptr<const VersionWatch>> watches = {session->memory.watch()};
+  std::vector<std::shared_ptr<const ChangeWatch>> watches = {session->memory.watch()};
   if (session->optimizer) watches.push_back(session->optimizer->watch());
   state.changed = [watches] {
     std::string name;

@@ -1,0 +1,41 @@
+#pragma once
+// ChangeWatch: whether tensors whose memory a live state borrows have changed since it was saved.
+// Told by each tensor's version counter, by its memory being another one, and, since some writers
+// pass the counter by (what data() returns has one of its own), by the bits of kSamples elements
+// spread over it, the first and the last among them: smaller tensors are compared whole.
+//
+// Keeps the memory, and nothing else, alive. changed() may be called from another thread than the
+// one that trains.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::fsdp {
+
+class ChangeWatch {
+ public:
+  static constexpr std::int64_t kSamples = 64;
+
+  /// Precondition: on the CPU, dense without overlap.
+  void add(std::string name, const at::Tensor& tensor);
+  /// From now on.
+  void restart();
+  /// The first that changed; "": none.
+  std::string changed() const;
+
+ private:
+  struct Watched {
+    std::string name;
+    at::Tensor tensor;
+    c10::Storage storage;  // as it was when added
+    const void* memory = nullptr;
+    std::uint32_t version = 0;
+    std::uint64_t samples = 0;
+  };
+  static void note(Watched& each);
+  std::vector<Watched> watched_;
+};
+
+}  // namespace tessera::fsdp
