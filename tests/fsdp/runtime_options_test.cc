@@ -2,6 +2,7 @@
 // outermost unit's inputs are cast, and when parameters are freed after all.
 #include <fmt/format.h>
 
+#include "fsdp_core/unit/recycler.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
@@ -81,6 +82,28 @@ TEST_CASE("the outermost unit's inputs are cast unless that is off", "[runtime][
     RANK_CHECK(module->seen == (cast ? torch::kBFloat16 : torch::kFloat));
     RANK_CHECK(out.scalar_type() == torch::kBFloat16);
   });
+}
+
+TEST_CASE("after forward the outermost unit's parameters lie in memory or are freed",
+          "[runtime][options]") {
+  const auto freed = GENERATE(false, true);
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  const World world = fake_world(1, 4);
+  Options options;
+  options.mesh = world.mesh();
+  options.layout = layout;
+  if (freed) options.reshard_after_forward = true;
+  Net net = make_net(2, 16, 32, 4);
+  shard(net, options);
+  const Data data = make_data(4, 16, 4);
+  for (int step = 0; step < 3; ++step) {
+    const std::size_t before = recycler_counts().in_use;
+    const torch::Tensor loss = torch::mse_loss(net->forward(data.x), data.y);
+    const std::size_t root = 4 * (16 * 16 + 16 + 16 * 4 + 4);
+    CHECK(recycler_counts().in_use - before == (freed ? 0 : root));
+    loss.backward();
+    for (torch::Tensor& param : net->parameters()) param.mutable_grad().reset();
+  }
 }
 
 TEST_CASE("parameters are kept and freed as the flags say - from the next step on",

@@ -73,11 +73,42 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("low-precision gradients can be kept", "[runtime][precision]") {
-  run_threads(2, [](World& world) {
+TEST_CASE("without the variable evaluation computes and training reduces in param_dtype",
+          "[runtime][precision]") {
+  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kNoShard);
+  run_threads(2, [&](World& world) {
     Probe probe;
     Options options;
     options.mesh = world.mesh();
+    options.strategy = strategy;
+    options.mixed_precision.param_dtype = torch::kBFloat16;
+    options.mixed_precision.buffer_dtype = torch::kBFloat16;
+    fully_shard(probe, options);
+    for (const bool training : {true, false, true}) {
+      probe->train(training);
+      RANK_CHECK(probe->forward(torch::ones({4, 7})).scalar_type() == torch::kBFloat16);
+      RANK_CHECK(probe->weight == torch::kBFloat16 && probe->buffer == torch::kBFloat16);
+    }
+    std::vector<at::ScalarType> reduced;
+    world.communicator()->observe([&](const CommRecord& record) {
+      if (record.op == CommOp::kReduceScatter || record.op == CommOp::kAllReduce)
+        reduced.push_back(record.dtype);
+    });
+    probe->forward(torch::ones({4, 7})).sum().backward();
+    world.communicator()->observe({});
+    RANK_CHECK(reduced == std::vector<at::ScalarType>{at::kBFloat16});
+    for (const auto& param : probe->parameters())
+      RANK_CHECK(param.grad().scalar_type() == torch::kFloat);
+  });
+}
+
+TEST_CASE("low-precision gradients can be kept", "[runtime][precision]") {
+  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kNoShard);
+  run_threads(2, [&](World& world) {
+    Probe probe;
+    Options options;
+    options.mesh = world.mesh();
+    options.strategy = strategy;
     options.mixed_precision.param_dtype = torch::kBFloat16;
     options.mixed_precision.keep_low_precision_grads = true;
     fully_shard(probe, options);

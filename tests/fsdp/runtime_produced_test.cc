@@ -2,6 +2,7 @@
 // the root's output out, gradients of every form that autograd accumulates.
 #include <fmt/format.h>
 
+#include "fsdp_core/unit/unit.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
@@ -73,7 +74,9 @@ TEST_CASE("frozen parameters of a unit keep no gradient at all", "[runtime][froz
     Options options;
     options.mesh = world.mesh();
     fully_shard(net, options);
-    RANK_CHECK(dynamic_cast<HookPoint&>(*net).unit != nullptr);
+    // Under their own names, in two groups, of which one is reduced.
+    RANK_CHECK(dynamic_cast<HookPoint&>(*net).unit->groups().size() == 2);
+    RANK_CHECK(net->named_parameters()["other"].numel() < 3);
     for (int step = 0; step < 2; ++step) {
       net->forward(torch::ones({2, 5})).sum().backward();
       check_sharded(net);
