@@ -8,6 +8,7 @@
 
 #include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/unit/registry.h"
+#include "fsdp_core/unit/shard_tensor.h"
 
 namespace tessera::fsdp {
 
@@ -37,7 +38,7 @@ ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> la
     if (place.numel > 0)
       shard_buffer_.narrow(0, place.offset, place.numel)
           .copy_(param.compute.detach().reshape({-1}).narrow(0, place.begin, place.numel));
-    param.shard = tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, place.shape);
+    param.shard = shard_over(shard_buffer_.storage(), dtypes_.stored, place.offset, place.shape);
     param.shard.set_requires_grad(param.requires_grad);
     param.grad_view =
         tensor_over(grads_[full.buffer].storage(), dtypes_.reduce, full.offset, param.sizes);
@@ -108,7 +109,7 @@ ParamGroup::FullMemory& ParamGroup::memory(bool full_precision) {
   return precise_;
 }
 
-void ParamGroup::note_version() { gathered_version_ = version_sum(); }
+void ParamGroup::note_changes() { gathered_changes_ = change_sum(); }
 
 void ParamGroup::gather(Communicator& comm, const CommTag& tag, bool full_precision) {
   if (resident_) return;
@@ -217,13 +218,13 @@ void ParamGroup::register_tensors(bool shards) {
       Registry::parameters(*slot.module)[slot.index].value() = shards ? param.shard : param.compute;
 }
 
-std::uint64_t ParamGroup::version_sum() const {
+std::uint64_t ParamGroup::change_sum() const {
   std::uint64_t sum = 0;
-  for (const Param& param : params_) sum += param.shard._version();
+  for (const Param& param : params_) sum += changes_of(param.shard);
   return sum;
 }
 
-bool ParamGroup::stale() const { return !resident_ && version_sum() != gathered_version_; }
+bool ParamGroup::stale() const { return !resident_ && change_sum() != gathered_changes_; }
 
 void ParamGroup::write_back() {
   at::NoGradGuard no_grad;
@@ -265,7 +266,7 @@ void ParamGroup::adopt_replaced() {
         tensor_over(shard_buffer_.storage(), dtypes_.stored, place.offset, place.shape);
     slice.copy_(param.shard.detach());
     param.shard.set_data(slice);
-    gathered_version_ = ~std::uint64_t{0};
+    gathered_changes_ = ~std::uint64_t{0};
   }
 }
 

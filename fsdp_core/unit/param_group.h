@@ -46,7 +46,7 @@ class ParamGroup {
 
   // -- parameters --
   /// The shards as they are now are what the next gather gathers.
-  void note_version();
+  void note_changes();
   /// Fills the unsharded buffers from all shards; collective over `comm`. Runs in the gather
   /// stream. `full_precision`: in the stored dtype, into a second set of buffers.
   void gather(Communicator& comm, const CommTag& tag, bool full_precision = false);
@@ -71,7 +71,8 @@ class ParamGroup {
   void drop_gathered();
   /// Instead of freeing it, gives it away: for who has to wait until nobody reads it any more.
   std::vector<at::Tensor> take_gathered();
-  /// True when a shard parameter changed since note_version (optimizer, user).
+  /// True when a shard parameter changed, or was given out to be, since note_changes (optimizer,
+  /// user).
   bool stale() const;
   /// Copies this rank's part of the (attached, stored dtype) full parameters back into the shard
   /// buffer.
@@ -128,7 +129,7 @@ class ParamGroup {
     return layout_->in_place() ? memory.buffers[0] : memory.rank_major;
   }
   void spread(FullMemory& memory);
-  std::uint64_t version_sum() const;
+  std::uint64_t change_sum() const;
 
   std::vector<Param> params_;
   std::unique_ptr<UnitLayout> layout_;
@@ -142,7 +143,7 @@ class ParamGroup {
   RefillBuffer part_;   // compute dtype, between a forward and its backward
   bool attached_ = false;
   bool attached_precise_ = false;
-  std::uint64_t gathered_version_ = 0;
+  std::uint64_t gathered_changes_ = 0;
 
   std::vector<RefillBuffer> grads_;
   std::vector<at::Tensor> grad_tensors_;  // the buffers'

@@ -33,7 +33,7 @@ bool Unit::start_unshard(CommPhase phase, bool precise) {
   const bool from_parts = part_kept_ && phase == CommPhase::kBackward && !precise &&
                           std::ranges::none_of(groups_, [](const auto& g) { return g->stale(); });
   part_kept_ = false;
-  for (const std::unique_ptr<ParamGroup>& group : groups_) group->note_version();
+  for (const std::unique_ptr<ParamGroup>& group : groups_) group->note_changes();
   Communicator& comm = from_parts ? *comms_.regather : *comms_.shard;
   Stream& stream = root_->gather(*this);
   stream.run(
