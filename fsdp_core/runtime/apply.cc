@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "fsdp_core/runtime/told_to_peers.h"
 #include "fsdp_core/runtime/units_of.h"
 
 namespace tessera::fsdp {
@@ -37,16 +38,11 @@ void apply(const ModuleRef& module, const std::function<void(torch::nn::Module&)
   Owned owned;
   std::set<const void*> seen;
   collect(*module, nullptr, seen, owned);
-  try {
+  // The other ranks wait in the next unit's gather, or will.
+  told_to_peers(units, "apply", [&] {
     for (const auto& unit : units) apply_to_unit(*unit, owned[unit.get()], function);
     for (torch::nn::Module* outside : owned[nullptr]) function(*outside);
-  } catch (...) {
-    // The other ranks wait in the next unit's gather, or will.
-    Status status = current_exception_status();
-    if (status.context.operation.empty()) status.context.operation = "apply";
-    for (const auto& unit : units) unit->root()->fail_step(status, false);
-    throw;
-  }
+  });
 }
 
 }  // namespace tessera::fsdp

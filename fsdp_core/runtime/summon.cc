@@ -3,6 +3,7 @@
 #include <tessera/base/error.h>
 #include <tessera/fsdp/training.h>
 
+#include "fsdp_core/runtime/told_to_peers.h"
 #include "fsdp_core/runtime/units_of.h"
 #include "fsdp_core/unit/registry.h"
 
@@ -41,7 +42,7 @@ SummonFullParams::SummonFullParams(const ModuleRef& module, const SummonOptions&
          "set write_back = false");
   impl_->options = options;
   impl_->units = idle_units_of(module, "SummonFullParams", options.recurse);
-  impl_->begin();
+  told_to_peers(impl_->units, "summon", [this] { impl_->begin(); });
 }
 
 SummonFullParams::~SummonFullParams() {

@@ -150,4 +150,59 @@ TEST_CASE("a model built on the meta device is initialised unit by unit", "[runt
   });
 }
 
+TEST_CASE("a rank that throws in a collective call of the library makes every rank raise",
+          "[runtime][failure]") {
+  const char* const call = GENERATE("summon", "summon with gradients", "clip_grad_norm_");
+  const char* const backend = GENERATE("threads", "gloo");
+  CAPTURE(call, backend);
+  WorldOptions world_options;
+  world_options.backend = backend;
+  world_options.timeout = std::chrono::seconds(20);
+  run_threads(
+      3,
+      [&](World& world) {
+        Net net = make_net(2);
+        Options options;
+        options.mesh = world.mesh();
+        shard(net, options);
+        const Data data = make_data();
+        torch::mse_loss(net->forward(data.x), data.y).backward();
+        const bool clips = std::string(call) == "clip_grad_norm_";
+        const bool with_grads = std::string(call) == "summon with gradients";
+        // As memory that runs out between two of the call's collectives.
+        int seen = 0;
+        if (world.rank() == 1)
+          world.communicator()->observe([&](const CommRecord& record) {
+            if (record.phase != (clips ? CommPhase::kOptimizer : CommPhase::kSummon)) return;
+            if (++seen == (clips ? 1 : with_grads ? 5 : 2)) throw std::bad_alloc();
+          });
+        const auto start = std::chrono::steady_clock::now();
+        const std::string message = message_of([&] {
+          if (clips) {
+            clip_grad_norm_(net, 1.0);
+          } else {
+            SummonOptions summon;
+            summon.with_grads = with_grads;
+            SummonFullParams full(net, summon);
+            full.finish();
+          }
+        });
+        const double seconds =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        world.communicator()->observe({});
+        RANK_CHECK(seconds < 2.0, fmt::format("{} s", seconds));
+        RANK_CHECK(has(message, world.rank() == 1 ? "bad_alloc" : "rank 1 failed"), message);
+        RANK_CHECK(world.rank() == 1 || has(message, clips ? "clip_grad_norm_" : "summon"),
+                   message);
+        RANK_CHECK(has(message_of([&] { net->forward(data.x); }), "reset"));
+        World(world).reset();
+        reset(net);
+        Net clean = make_net(2);
+        torch::mse_loss(net->forward(data.x), data.y).backward();
+        torch::mse_loss(clean->forward(data.x), data.y).backward();
+        check_full_gradients(net, clean);
+      },
+      world_options);
+}
+
 }  // namespace runtime_failure_test
