@@ -53,6 +53,44 @@ std::int64_t used_padding(ZeroCheckpoint& checkpoint, TensorRef ref,
 /// The runs of one rank in one buffer, by parameter.
 using Slices = std::map<std::string, Run>;
 
+using RankSlices = std::map<std::pair<std::int64_t, std::size_t>, Slices>;
+
+RankSlices by_rank(const std::vector<TrainedParameter>& parameters) {
+  RankSlices out;
+  for (const TrainedParameter& parameter : parameters)
+    for (const Run& run : parameter.runs) out[{run.rank, run.flat}].emplace(parameter.name, run);
+  return out;
+}
+
+const Slices& at(const RankSlices& slices, const std::pair<std::int64_t, std::size_t>& place) {
+  static const Slices kNone;
+  const auto found = slices.find(place);
+  return found == slices.end() ? kNone : found->second;
+}
+
+/// Where parameters would lie in the order the engine was given them. Under round_robin_gradients
+/// DeepSpeed's param_slice_mappings say these places, though the buffers (and param_shapes) go by
+/// the order dealt out.
+std::vector<TrainedParameter> engine_places(const ZeroCheckpoint& checkpoint) {
+  std::vector<std::vector<NamedShape>> shapes;
+  for (const std::vector<NamedShape>& group : checkpoint.model.param_shapes) {
+    std::map<std::string, Shape> by_name;
+    for (const NamedShape& item : group) by_name.emplace(item.name, item.shape);
+    shapes.emplace_back();
+    for (const std::string& name : group_order(group, true, checkpoint.world_size()))
+      shapes.back().push_back({name, by_name.at(name)});
+  }
+  std::vector<std::optional<FlatSizes>> sizes;
+  for (const auto& rank : checkpoint.ranks) {
+    sizes.emplace_back();
+    if (!rank) continue;
+    sizes.back().emplace();
+    for (const std::uint32_t tensor : rank->fp32)
+      sizes.back()->push_back(checkpoint.tensor(rank->file, tensor).shape.numel());
+  }
+  return places_of_stage_2(shapes, checkpoint.first_rank().alignment, sizes);
+}
+
 std::optional<std::int64_t> field(const Value& address, std::string_view key) {
   if (address.kind() != Value::Kind::kOpaque || !address.as_opaque().has_state) return std::nullopt;
   const Value* found = address.as_opaque().state.find(key);
@@ -106,17 +144,18 @@ void check_pads(ZeroCheckpoint& checkpoint) {
 
 void check_slices(ZeroCheckpoint& checkpoint) {
   if (checkpoint.stage == 3) return;
-  std::map<std::pair<std::int64_t, std::size_t>, Slices> slices;
-  for (const TrainedParameter& parameter : checkpoint.parameters)
-    for (const Run& run : parameter.runs) slices[{run.rank, run.flat}].emplace(parameter.name, run);
+  const RankSlices slices = by_rank(checkpoint.parameters);
+  const bool dealt = is_round_robin(checkpoint.model.root);
+  const RankSlices undealt = dealt ? by_rank(engine_places(checkpoint)) : RankSlices();
   for (const auto& rank : checkpoint.ranks) {
     const Value* groups = rank ? rank->optimizer.find(kSliceMappings) : nullptr;
     if (!groups || groups->kind() != Value::Kind::kList) continue;
     for (std::size_t g = 0; g < groups->as_list().size(); ++g) {
       const Value& stored = groups->as_list()[g];
       if (!stored.is_dict() || stored.as_dict().empty()) continue;
-      const std::string name = misplaced(stored, slices[{rank->rank, g}]);
-      if (name.empty()) continue;
+      const std::pair place(rank->rank, g);
+      const std::string name = misplaced(stored, at(slices, place));
+      if (name.empty() || (dealt && misplaced(stored, at(undealt, place)).empty())) continue;
       checkpoint.findings.error(
           "CK067",
           fmt::format("the file is named as rank {}'s, but by its own word it holds another slice "
