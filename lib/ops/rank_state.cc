@@ -6,7 +6,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
+#include <utility>
+
+#include "lib/state/forget_ids.h"
 
 namespace tessera {
 
@@ -27,19 +31,149 @@ std::optional<std::int64_t> rank_in(std::string_view text) {
   return rank;
 }
 
+/// By names alone, for what a format without ranks' own state kept of it: "w.rank_0" ..
+/// "w.rank_<W-1>", all that the world has and of one role. One parameter called "lora.rank_8" is
+/// none of these.
+std::map<std::size_t, std::int64_t> complete_siblings(const Manifest& manifest) {
+  constexpr std::string_view kRank = ".rank_";
+  std::map<std::string_view, std::map<std::int64_t, std::size_t>> families;
+  const std::vector<StateEntry>& entries = manifest.state.entries;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const std::string_view name = entries[i].name;
+    const std::size_t at = name.rfind('.');
+    if (at == name.npos || !name.substr(at).starts_with(kRank)) continue;
+    if (const auto rank = rank_in(name.substr(at + 1)))
+      families[name.substr(0, at)].emplace(*rank, i);
+  }
+  std::map<std::size_t, std::int64_t> found;
+  for (const auto& [name, members] : families) {
+    const auto count = static_cast<std::int64_t>(members.size());
+    if (count < 2 || manifest.world_size != count || members.rbegin()->first != count - 1) continue;
+    for (const auto& [rank, entry] : members) found.emplace(entry, rank);
+  }
+  return found;
+}
+
+/// A rank number in the path.
+std::optional<std::int64_t> rank_in(const Path& path) {
+  for (const PathItem& item : path)
+    if (item.kind == PathItem::Kind::kKey)
+      if (const auto rank = rank_in(item.key)) return rank;
+  return std::nullopt;
+}
+
+/// "model.w.rank_0" is what every rank calls "model.w"; nullopt for "rng.rank_0.state" and the
+/// like.
+std::optional<Path> shared_path(const StateEntry& entry, std::int64_t rank) {
+  const std::string item = fmt::format("rank_{}", rank);
+  Path path = entry.path;
+  if (path.size() > 1 && is_key(path.back(), item)) {
+    path.pop_back();
+    return path;
+  }
+  const std::string suffix = "." + item;
+  if (path.size() != 1 || path[0].kind != PathItem::Kind::kKey || !path[0].key.ends_with(suffix))
+    return std::nullopt;
+  path[0].key.resize(path[0].key.size() - suffix.size());
+  return path;
+}
+
+/// Leaves out what `found` lists.
+class RankStateCut {
+ public:
+  RankStateCut(Manifest& manifest, const std::vector<RankStateEntry>& found)
+      : manifest_(manifest), found_(found) {
+    for (const StateEntry& entry : manifest.state.entries) names_.insert(entry.name);
+  }
+
+  /// Rank 0's stay.
+  std::vector<std::string> keep_rank0() {
+    cut([](const RankStateEntry& own, bool) { return own.rank == 0; });
+    return std::move(dropped_);
+  }
+  /// A parameter that leaves takes its optimizer state and its place in the groups along, and no
+  /// parameter keeps a part of its state.
+  std::vector<std::string> drop() {
+    const std::set<std::string> shared =
+        cut([](const RankStateEntry&, bool restored) { return restored; });
+    if (shared.empty()) return std::move(dropped_);
+    const Roles roles = find_roles(manifest_.state);
+    const std::vector<StateEntry>& entries = manifest_.state.entries;
+    std::vector<bool> keep(entries.size(), true);
+    std::set<std::string> gone;
+    std::set<std::pair<std::int32_t, std::string>> partial;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      if (!shared.contains(entries[i].name)) continue;
+      keep[i] = false;
+      const EntryRole& role = roles.entries[i];
+      if (role.role == Role::kModel && entries[i].value.is_tensor()) gone.insert(role.fqn);
+      if (role.role == Role::kOptimState) partial.emplace(role.root, role.fqn);
+    }
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const EntryRole& role = roles.entries[i];
+      if (role.role == Role::kOptimState && partial.contains({role.root, role.fqn}))
+        keep[i] = false;
+      if (role.root >= 0 && gone.contains(role.fqn)) keep[i] = false;
+    }
+    forget_ids(manifest_, roles, gone, keep);
+    for (std::size_t i = 0; i < entries.size(); ++i)
+      if (!keep[i])
+        dropped_.push_back(entries[i].name + (shared.contains(entries[i].name) ? ".rank_0" : ""));
+    keep_entries(manifest_, keep, {gone.begin(), gone.end()});
+    return std::move(dropped_);
+  }
+
+ private:
+  /// Leaves out what does not stay; returns the names that rank 0's got back.
+  template <class Stays>
+  std::set<std::string> cut(Stays stays) {
+    std::vector<bool> keep(manifest_.state.entries.size(), true);
+    std::set<std::string> shared;
+    for (const RankStateEntry& own : found_) {
+      StateEntry& entry = manifest_.state.entries[own.entry];
+      const std::string name = entry.name;
+      const bool restored = own.shared_name && own.rank == 0 && restore_name(entry);
+      if (restored) shared.insert(entry.name);
+      keep[own.entry] = stays(own, restored);
+      if (!keep[own.entry]) dropped_.push_back(name);
+    }
+    keep_entries(manifest_, keep);
+    return shared;
+  }
+
+  bool restore_name(StateEntry& entry) {
+    const auto path = shared_path(entry, 0);
+    if (!path) return false;
+    std::string name = dotted(*path);
+    if (!names_.insert(name).second) return false;
+    for_each_tensor(entry.value, [&](std::uint32_t t) { manifest_.tensors[t].name = name; });
+    entry.name = std::move(name);
+    entry.path = *path;
+    entry.rank.reset();
+    return true;
+  }
+
+  Manifest& manifest_;
+  const std::vector<RankStateEntry>& found_;
+  std::set<std::string> names_;
+  std::vector<std::string> dropped_;
+};
+
 }  // namespace
 
 std::vector<RankStateEntry> find_rank_state(const Manifest& manifest) {
-  Roles roles = find_roles(manifest.state);
+  const Roles roles = find_roles(manifest.state);
+  const std::map<std::size_t, std::int64_t> siblings = complete_siblings(manifest);
   std::vector<RankStateEntry> found;
   for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
-    if (roles.entries[i].role != Role::kOther) continue;
-    for (const PathItem& item : manifest.state.entries[i].path) {
-      if (item.kind != PathItem::Kind::kKey) continue;
-      if (auto rank = rank_in(item.key)) {
-        found.push_back({i, *rank});
-        break;
-      }
+    const StateEntry& entry = manifest.state.entries[i];
+    const auto sibling = siblings.find(i);
+    if (entry.rank) {
+      found.push_back({i, *entry.rank, true});
+    } else if (roles.entries[i].role == Role::kOther) {
+      if (const auto rank = rank_in(entry.path)) found.push_back({i, *rank, false});
+    } else if (sibling != siblings.end()) {
+      found.push_back({i, sibling->second, true});
     }
   }
   return found;
@@ -63,15 +197,8 @@ std::vector<std::string> apply_rank_state(Manifest& manifest, RankStatePolicy po
                      old_world_size, new_world_size.value_or(1)),
          "choose with --rank-state keep, drop or rank0");
   }
-  std::vector<bool> keep(manifest.state.entries.size(), true);
-  std::vector<std::string> dropped;
-  for (const RankStateEntry& entry : found) {
-    if (policy == RankStatePolicy::kRank0 && entry.rank == 0) continue;
-    keep[entry.entry] = false;
-    dropped.push_back(manifest.state.entries[entry.entry].name);
-  }
-  keep_entries(manifest, keep);
-  return dropped;
+  RankStateCut cut(manifest, found);
+  return policy == RankStatePolicy::kRank0 ? cut.keep_rank0() : cut.drop();
 }
 
 }  // namespace tessera

@@ -37,7 +37,7 @@ void add_leaves(Manifest& manifest, StateEntry entry, ValueBudget& budget, State
       tensor.embedded = false;
       tensor.name = name;
     }
-    out.entries.push_back({std::move(name), std::move(path), std::move(leaf.value)});
+    out.entries.push_back({std::move(name), std::move(path), std::move(leaf.value), entry.rank});
   }
 }
 

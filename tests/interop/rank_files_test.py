@@ -60,6 +60,36 @@ def local():
     done(n, "local state dicts loaded into FSDP1 modules at another number of ranks")
 
 
+def own_weights():
+    """Ranks that trained for themselves: PyTorch loads what rank 0 had, and no rank's is passed off as all ranks'."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with tempfile.TemporaryDirectory() as d:
+        source, out = os.path.join(d, "source"), os.path.join(d, "out")
+        os.mkdir(source)
+        saved = []
+        for rank in range(2):
+            torch.manual_seed(rank)
+            own = torch.nn.Linear(3, 2)
+            steps = torch.optim.AdamW(own.parameters())
+            own(torch.randn(4, 3)).pow(2).sum().backward()
+            steps.step()
+            saved.append({"model": own.state_dict(), "optimizer": steps.state_dict()})
+            torch.save(saved[-1], os.path.join(source, f"rank{rank}.pt"))
+        tool("ckpt-reshard", source, out, "--world-size", 3, status=5)
+        tool("ckpt-reshard", source, out, "--world-size", 3, "--rank-state", "rank0")
+        for rank in range(3):
+            state = torch.load(os.path.join(out, f"rank{rank}.pt"), weights_only=True)
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            for a, b in ((model.state_dict(), saved[0]["model"]),
+                         (flatten(optimizer.state_dict()), flatten(saved[0]["optimizer"]))):
+                assert a.keys() == b.keys() and all(
+                    torch.equal(a[k], b[k]) if torch.is_tensor(a[k]) else a[k] == b[k] for k in a), rank
+    done(3, "ranks loaded what rank 0 of others had trained")
+
+
 if __name__ == "__main__":
     dtensors()
     local()
+    own_weights()

@@ -182,6 +182,9 @@ struct StateEntry {
   std::string name;  // dotted(path), or the key the format itself stores
   Path path;         // empty only for a bare top object
   Value value;       // kTensor: a tensor leaf
+  /// Set by readers that found it different from rank to rank, each one's below the name that all
+  /// have: whose it is. It means nothing at another world size.
+  std::optional<std::int64_t> rank = std::nullopt;
 };
 
 /// What paths alone cannot restore of a container. Everything else is a plain dict or list.

@@ -23,7 +23,8 @@ void add_shared_value(Checkpoint& checkpoint, const Path& path,
   if (one) return checkpoint.builder.add_state((*first)->file, *(*first)->value, path);
   for (std::size_t r = 0; r < values.size(); ++r)
     if (values[r])
-      checkpoint.builder.add_state(values[r]->file, *values[r]->value, below(path, rank_key(r)));
+      checkpoint.builder.add_state(values[r]->file, *values[r]->value, below(path, rank_key(r)),
+                                   static_cast<std::int64_t>(r));
 }
 
 void read_extras(Checkpoint& checkpoint) {
@@ -43,7 +44,7 @@ void read_extras(Checkpoint& checkpoint) {
     value.emplace_back(Value::string("state"), Value::dict(own.optimizer));
     const std::string name = own_state_name(rank);
     checkpoint.builder.manifest().state.entries.push_back(
-        {name, root_path(name), Value::dict(std::move(value))});
+        {name, root_path(name), Value::dict(std::move(value)), static_cast<std::int64_t>(rank)});
   }
 }
 

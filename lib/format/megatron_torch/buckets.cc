@@ -342,9 +342,12 @@ bool merge_buckets(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& lo
                       ranks.builder.manifest().files[files[0].archive].path, kOptimizer);
   for (const BucketFile& file : files) {
     Path path = {key_item("distrib_optim")};
-    if (ranks.files.size() > 1)
-      path.push_back(key_item(fmt::format("rank_{}", ranks.number(ranks.files[file.rank].rank))));
-    ranks.builder.add_state(file.archive, ranks.builder.archive(file.archive).root, path);
+    std::optional<std::int64_t> rank;
+    if (ranks.files.size() > 1) {
+      rank = ranks.number(ranks.files[file.rank].rank);
+      path.push_back(key_item(fmt::format("rank_{}", *rank)));
+    }
+    ranks.builder.add_state(file.archive, ranks.builder.archive(file.archive).root, path, rank);
   }
   return true;
 }

@@ -59,15 +59,16 @@ void add_per_rank(Ranks& ranks, const Path& path, const std::vector<const Value*
   for (std::size_t i = 1; i < values.size() && same; ++i)
     same = values[i] && same_value(ranks.builder.archive(first.file), *values[0],
                                    ranks.builder.archive(ranks.files[i].file), *values[i]);
-  const auto add = [&](std::size_t i, const Path& at) {
+  const auto add = [&](std::size_t i, const Path& at, std::optional<std::int64_t> rank = {}) {
     const Path parent(at.begin(), at.end() - 1);
     ranks.builder.add_state(ranks.files[i].file,
-                            Value::dict({{Value::string(at.back().text()), *values[i]}}), parent);
+                            Value::dict({{Value::string(at.back().text()), *values[i]}}), parent, rank);
   };
   if (same) return add(0, path);
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i]) continue;
-    add(i, below(path, {key_item(fmt::format("rank_{}", ranks.number(ranks.files[i].rank)))}));
+    const std::int64_t rank = ranks.number(ranks.files[i].rank);
+    add(i, below(path, {key_item(fmt::format("rank_{}", rank))}), rank);
   }
 }
 

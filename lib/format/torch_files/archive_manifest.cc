@@ -180,7 +180,8 @@ const TorchArchive& ArchiveManifestBuilder::archive(std::uint32_t file) const {
   return rep_->files.at(file).archive;
 }
 
-void ArchiveManifestBuilder::add_state(std::uint32_t file, const Value& value, const Path& prefix) {
+void ArchiveManifestBuilder::add_state(std::uint32_t file, const Value& value, const Path& prefix,
+                                       std::optional<std::int64_t> rank) {
   StateDict& out = rep_->out.state;
   ValueBudget budget(kMaxLeaves);
   StateDict state = flatten(value, budget);
@@ -188,6 +189,7 @@ void ArchiveManifestBuilder::add_state(std::uint32_t file, const Value& value, c
   const auto place = [&](Path& path) { path.insert(path.begin(), prefix.begin(), prefix.end()); };
   for (StateEntry& entry : state.entries) {
     place(entry.path);
+    entry.rank = rank;
     if (!prefix.empty()) entry.name = dotted(entry.path);
     in_tensor(entry.name, [&] {
       entry.value =

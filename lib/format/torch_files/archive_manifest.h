@@ -46,7 +46,9 @@ class ArchiveManifestBuilder {
 
   /// Flattens `value`, part of that archive, below `prefix`: tensors whole, values with what they
   /// embed.
-  void add_state(std::uint32_t file, const Value& value, const Path& prefix);
+  /// `rank`: the one it belongs to, where ranks differ (StateEntry::rank).
+  void add_state(std::uint32_t file, const Value& value, const Path& prefix,
+                 std::optional<std::int64_t> rank = {});
   /// One tensor leaf. A piece that is not all of its archive tensor needs that tensor to be dense
   /// (kUnsupported otherwise). Throws kCorrupt when a piece leaves its archive tensor or the dtypes
   /// disagree. Whether the pieces cover the tensor is proved where every plan is.

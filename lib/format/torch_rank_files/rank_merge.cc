@@ -91,6 +91,7 @@ void RankMerger::add_per_rank(const RankEntry& entry, const Path& path) {
       add_tensor(alone, own);
     else
       builder_.add_value(leaf.file, own, leaf.value);
+    builder_.manifest().state.entries.back().rank = leaf.rank;
   }
 }
 

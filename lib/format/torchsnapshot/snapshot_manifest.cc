@@ -88,9 +88,13 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   manifest.world_size_source = "world_size in .snapshot_metadata";
   Findings findings(options.tolerate_damage, manifest.notes);
   LeafMaker leaves(*place.directory, options, manifest, findings);
-  const Value root = merge_ranks(metadata, leaves, findings);
+  const MergedRanks root = merge_ranks(metadata, leaves, findings);
   ValueBudget budget(kMaxLeaves);
-  manifest.state = flatten(root, budget);
+  manifest.state = flatten(root.tree, budget);
+  for (StateEntry& entry : manifest.state.entries)
+    if (const auto own = root.own.find(entry.path.empty() ? "" : entry.path[0].key);
+        own != root.own.end())
+      entry.rank = own->second;
   keep_entries(manifest, std::vector<bool>(manifest.state.entries.size(), true));
   name_tensors(manifest);
   note_copies(manifest);

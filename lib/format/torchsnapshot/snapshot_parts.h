@@ -104,7 +104,12 @@ class LeafMaker {
   SnapshotFiles files_;
 };
 
+/// One tree out of all ranks'.
+struct MergedRanks {
+  Value tree;
+  std::map<std::string, std::int64_t> own;  // the keys at the top below which a rank's own stand
+};
 /// The one tree of all ranks' entries; tensors are made through `leaves`.
-Value merge_ranks(const Metadata& metadata, LeafMaker& leaves, Findings& findings);
+MergedRanks merge_ranks(const Metadata& metadata, LeafMaker& leaves, Findings& findings);
 
 }  // namespace tessera::snapshot

@@ -54,7 +54,8 @@ class Merger {
     for (const Entry& entry : metadata.entries) insert(entry);
   }
 
-  Value merge() {
+  MergedRanks merge() {
+    MergedRanks out;
     ValueDict root;
     for (const std::uint32_t child : nodes_[0].order) {
       const Value key = Value::string(unescape(nodes_[child].path));
@@ -67,13 +68,15 @@ class Merger {
         if (key.is_string() && key.as_string() == name)
           fail(Code::kUnsupported, fmt::format("\"{}\" is a name of the snapshot's own", name));
       root.emplace_back(Value::string(name), tree.value());
+      out.own.emplace(name, rank);
     }
     if (differing_ > 0)
       findings_.note(codes::kRanksDiffer, "info",
                      fmt::format("{} entries differ from rank to rank; each rank's own is listed "
                                  "below rank_<R>, \"{}\" first",
                                  differing_, printable(first_differing_)));
-    return Value::dict(std::move(root));
+    out.tree = Value::dict(std::move(root));
+    return out;
   }
 
  private:
@@ -296,7 +299,7 @@ class Merger {
 
 }  // namespace
 
-Value merge_ranks(const Metadata& metadata, LeafMaker& leaves, Findings& findings) {
+MergedRanks merge_ranks(const Metadata& metadata, LeafMaker& leaves, Findings& findings) {
   return Merger(metadata, leaves, findings).merge();
 }
 
