@@ -4,15 +4,14 @@
 #include <tessera/base/error.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/roles.h>
-#include <tessera/storage/checksum.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "lib/base/damage.h"
+#include "lib/ops/seal_check.h"
 #include "lib/ops/seal_damage.h"
-#include "lib/ops/verify_integrity.h"
 
 namespace tessera {
 
@@ -22,18 +21,6 @@ void read_through(const Manifest& manifest, const Directory& directory, std::uin
                   const TransferOptions& transfer) {
   std::uint32_t list[] = {tensor};
   TensorReader(manifest, directory, transfer).stream(list, [](const TensorReader::Block&) {});
-}
-
-std::uint32_t record_crc(const ReadFile& file, const Record& record, const CancelToken* cancel) {
-  Bytes block(static_cast<std::size_t>(std::min(kCheckedBytes, record.length)));
-  std::uint32_t crc = 0;
-  for (std::uint64_t at = 0; at < record.length; at += block.size()) {
-    if (cancel != nullptr) cancel->check();
-    const std::size_t part = std::min<std::uint64_t>(block.size(), record.length - at);
-    file.read_at(record.offset + at, MutableBytes(block).first(part));
-    crc = crc32(crc, ByteView(block).first(part));
-  }
-  return crc;
 }
 
 class Salvage {
@@ -151,7 +138,10 @@ class Salvage {
   bool holds(const Record& record) const {
     try {
       const auto file = source_.directory->open(source_.manifest.files[record.file].path);
-      return record_crc(*file, record, transfer_.cancel) == record.crc32;
+      const auto tick = [this](std::size_t) {
+        if (transfer_.cancel != nullptr) transfer_.cancel->check();
+      };
+      return record_crc(*file, record, tick) == record.crc32;
     } catch (const Error& error) {
       if (!is_damage(error.code())) throw;
       return false;

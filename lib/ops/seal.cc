@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
 #include <tessera/ops/seal.h>
 #include <tessera/state/sharding_rule.h>
@@ -109,6 +110,28 @@ void check_own_sum(ByteView bytes) {
   const ByteView before = bytes.first(bytes.size() - tail);
   const std::string sum = fmt::format("{:08x}", crc32(0, before));
   if (end.substr(kOwnSumKey.size(), kSumDigits) != sum) bad("its own checksum is not right");
+}
+
+bool has_sealed_size(const Directory& directory, const SealedFile& sealed) {
+  try {
+    const std::optional<FileInfo> there = directory.stat(sealed.path);
+    return there && there->type == FileType::kRegular && there->size_bytes == sealed.size_bytes;
+  } catch (const Error& error) {  // a path that leaves the folder
+    if (error.code() != Code::kCorrupt) throw;
+    return false;
+  }
+}
+
+/// Files that are missing or of another size than the sealed one: "a, b and 3 more".
+std::string unfit_files(const Directory& directory, const Seal& seal) {
+  constexpr std::size_t kMostNames = 4;
+  std::string names;
+  std::size_t unfit = 0;
+  for (const SealedFile& sealed : seal.files)
+    if (!has_sealed_size(directory, sealed) && unfit++ < kMostNames)
+      names += (names.empty() ? "" : ", ") + printable(sealed.path);
+  if (unfit > kMostNames) names += fmt::format(" and {} more", unfit - kMostNames);
+  return names;
 }
 
 HashedTensor decode_tensor(const Value& object) {
@@ -225,17 +248,8 @@ std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
     if (error.code() != Code::kCorrupt) throw;  // a disk that fails says nothing of the seal
     return absent(fmt::format("{}: {}", name, error.status().message));
   }
-  for (const SealedFile& sealed : seal.files) {
-    std::optional<FileInfo> there;
-    try {
-      there = directory.stat(sealed.path);
-    } catch (const Error& error) {  // a path that leaves the folder
-      if (error.code() != Code::kCorrupt) throw;
-    }
-    if (!there || there->type != FileType::kRegular || there->size_bytes != sealed.size_bytes) {
-      return absent(fmt::format("{} does not match {}", name, sealed.path));
-    }
-  }
+  const std::string unfit = unfit_files(directory, seal);
+  if (!unfit.empty()) return absent(fmt::format("{} does not match {}", name, unfit));
   return seal;
 }
 

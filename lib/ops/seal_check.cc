@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "lib/ops/verify_integrity.h"
+
 namespace tessera {
 
 SealedBlocks check_sealed_blocks(const ReadFile& file, const SealedFile& sealed,
@@ -26,28 +28,59 @@ SealedBlocks check_sealed_blocks(const ReadFile& file, const SealedFile& sealed,
   return blocks;
 }
 
-std::vector<std::string> tensors_in(const SealedBlocks& blocks, const Manifest& manifest,
-                                    std::string_view path) {
+std::uint32_t record_crc(const ReadFile& file, const Record& record,
+                         const std::function<void(std::size_t)>& tick) {
+  Bytes buffer(static_cast<std::size_t>(std::min(kCheckedBytes, record.length)));
+  std::uint32_t crc = 0;
+  for (std::uint64_t done = 0; done < record.length; done += kCheckedBytes) {
+    const MutableBytes part = MutableBytes(buffer).first(
+        static_cast<std::size_t>(std::min(kCheckedBytes, record.length - done)));
+    file.read_at(record.offset + done, part);
+    tick(part.size());
+    crc = crc32(crc, part);
+  }
+  return crc;
+}
+
+namespace {
+
+/// Tensors of which `holds(begin, length)` is true for bytes in file `path`.
+template <class Holds>
+std::vector<std::string> tensors_where(const Manifest& manifest, std::string_view path,
+                                       const Holds& holds) {
   const auto file = std::ranges::find(manifest.files, path, &StoredFile::path);
   std::vector<std::string> names;
-  if (file == manifest.files.end() || blocks.wrong.empty()) return names;
+  if (file == manifest.files.end()) return names;
   const auto number = static_cast<std::uint32_t>(file - manifest.files.begin());
-  const auto is_wrong = [&](std::uint64_t begin, std::uint64_t length) {
-    if (length == 0) return false;
-    const auto block = std::ranges::lower_bound(blocks.wrong, begin / kMiB);
-    return block != blocks.wrong.end() && *block <= (begin + length - 1) / kMiB;
-  };
   for (const StoredTensor& tensor : manifest.tensors) {
     for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
       const Source& source = manifest.source(tensor, c);
       const bool in_file =
           source.kind != Source::Kind::kInline && source.kind != Source::Kind::kFill;
-      if (!in_file || source.file != number || !is_wrong(source.offset, source.length)) continue;
+      if (!in_file || source.file != number || source.length == 0) continue;
+      if (!holds(source.offset, source.length)) continue;
       names.push_back(tensor.name);
       break;
     }
   }
   return names;
+}
+
+}  // namespace
+
+std::vector<std::string> tensors_in(const SealedBlocks& blocks, const Manifest& manifest,
+                                    std::string_view path) {
+  return tensors_where(manifest, path, [&](std::uint64_t begin, std::uint64_t length) {
+    const auto block = std::ranges::lower_bound(blocks.wrong, begin / kMiB);
+    return block != blocks.wrong.end() && *block <= (begin + length - 1) / kMiB;
+  });
+}
+
+std::vector<std::string> tensors_at(std::uint64_t byte, const Manifest& manifest,
+                                    std::string_view path) {
+  return tensors_where(manifest, path, [byte](std::uint64_t begin, std::uint64_t length) {
+    return begin <= byte && byte - begin < length;
+  });
 }
 
 std::string describe_blocks(const SealedBlocks& blocks, std::string_view what,

@@ -19,6 +19,7 @@
 #include "lib/ops/verify_integrity.h"
 #include "lib/ops/verify_losses.h"
 #include "lib/ops/verify_replicas.h"
+#include "lib/ops/verify_seal.h"
 
 // Codes: docs/verify-codes.md.
 namespace tessera {
@@ -28,18 +29,6 @@ namespace {
 constexpr std::string_view kUnknownHere = "CK084";
 /// Said of copies that the reader could not compare.
 constexpr std::string_view kUncompared = "CK098";
-
-/// Calls visit(offset, bytes) over [offset, offset + length) in blocks.
-template <class Visit>
-void each_block(const ReadFile& file, std::uint64_t offset, std::uint64_t length,
-                std::uint64_t block, Visit&& visit) {
-  Bytes buffer(std::min(block, length));
-  for (std::uint64_t done = 0; done < length; done += block) {
-    const MutableBytes part = MutableBytes(buffer).first(std::min(block, length - done));
-    file.read_at(offset + done, part);
-    visit(offset + done, ByteView(part));
-  }
-}
 
 class Verifier {
  public:
@@ -59,10 +48,12 @@ class Verifier {
     if (!open_or_report(open)) return std::move(report_);
     describe();
     list_losses();
-    check_seal();
+    find_seal();
+    check_asked_seal();
     if (options_.level != VerifyLevel::kQuick) {
       check_listed_sums();
       locate_each();
+      check_sealed_files();
       count_stored();
       check_records();
       read_unproved();
@@ -103,11 +94,32 @@ class Verifier {
       checkpoint_ = open_checkpoint(fs_, asked_, open);
       return true;
     } catch (const Error& error) {
-      if (error.code() != Code::kNotFound || report_.findings.empty()) throw;
+      if (error.code() != Code::kNotFound || report_.findings.empty()) {
+        explain(error);
+        throw;
+      }
       report_.path = asked_;
       report_.ok = false;
       return false;
     }
+  }
+
+  /// Where the seal shows what was damaged, that is why: a turned bit may look like a format that
+  /// nobody supports.
+  void explain(const Error& error) {
+    if (!is_damage(error.code()) || error.code() == Code::kIo) return;
+    blame_damage(check_seal_of(fs_, asked_, options_.level, read_tick()), error);
+  }
+
+  /// A pointer or file may be lost without which the checkpoint is one of those below it.
+  void check_asked_seal() {
+    if (fs_.canonical(checkpoint_.path) == fs_.canonical(asked_)) return;
+    for (const Note& note : check_seal_of(fs_, asked_, options_.level, read_tick()))
+      add(note.code, note.severity, note.message, note.file, note.tensor);
+  }
+
+  ReadTick read_tick() {
+    return [this](std::size_t bytes) { tick(bytes); };
   }
 
   void list_losses() {
@@ -150,37 +162,32 @@ class Verifier {
     }
   }
 
-  void check_seal() {
+  void find_seal() {
     std::string why;
-    const auto seal = read_seal(*checkpoint_.directory, checkpoint_.file, &why);
-    if (!seal) {
-      if (!why.empty()) add("CK044", "error", why, std::string(kSealFile), "");
-      return;
-    }
-    report_.sealed = true;
-    if (options_.level == VerifyLevel::kQuick) {
-      for (const Note& note : checkpoint_.notes)
-        if (note.code == kChanged) report_.findings.push_back(note);
-      return;
-    }
+    seal_ = read_seal(*checkpoint_.directory, checkpoint_.file, &why);
+    report_.sealed = seal_.has_value();
+    if (!why.empty()) add("CK044", "error", why, std::string(kSealFile), "");
+    if (!seal_ || options_.level != VerifyLevel::kQuick) return;
+    for (const Note& note : checkpoint_.notes)
+      if (note.code == kChanged) report_.findings.push_back(note);
+  }
+
+  /// Once items are located: then it is known which tensor a byte is of.
+  void check_sealed_files() {
+    if (!seal_) return;
     if (options_.transfer.progress)
-      for (const SealedFile& file : seal->files)
+      for (const SealedFile& file : seal_->files)
         options_.transfer.progress->total_bytes += file.size_bytes;
-    parallel_for(seal->files.size(), options_.transfer.threads,
-                 [&](std::size_t i, int) { check_sealed(seal->files[i]); });
+    parallel_for(seal_->files.size(), options_.transfer.threads,
+                 [&](std::size_t i, int) { check_sealed(seal_->files[i]); });
   }
 
   void check_sealed(const SealedFile& sealed) {
     const std::string name = checkpoint_.file.empty() ? sealed.path : checkpoint_.file;
     try {
-      const auto file = checkpoint_.directory->open(name);
-      const SealedBlocks blocks =
-          check_sealed_blocks(*file, sealed, [this](std::size_t bytes) { tick(bytes); });
-      if (!blocks.wrong.empty()) {
-        const auto there = tensors_in(blocks, checkpoint_.manifest, name);
-        add("CK043", "error", describe_blocks(blocks, "what was written", there), name,
-            there.size() == 1 ? there[0] : "");
-      }
+      const auto note = check_sealed_file(*checkpoint_.directory, name, sealed,
+                                          &checkpoint_.manifest, read_tick());
+      if (note) add(note->code, note->severity, note->message, note->file, note->tensor);
       const std::lock_guard lock(mutex_);
       sealed_files_.insert(name);
     } catch (const Error& error) {
@@ -279,12 +286,7 @@ class Verifier {
     const std::string& name = checkpoint_.manifest.files[record.file].path;
     try {
       const auto file = checkpoint_.directory->open(name);
-      std::uint32_t crc = 0;
-      each_block(*file, record.offset, record.length, kCheckedBytes,
-                 [&](std::uint64_t, ByteView bytes) {
-                   crc = crc32(crc, bytes);
-                   tick(bytes.size());
-                 });
+      const std::uint32_t crc = record_crc(*file, record, read_tick());
       bytes_with_sums_ += record.length;
       if (crc == record.crc32) return;
       add("CK041", "error",
@@ -373,6 +375,7 @@ class Verifier {
   std::string asked_;
   const VerifyOptions& options_;
   OpenedCheckpoint checkpoint_;
+  std::optional<Seal> seal_;
   VerifyReport report_;
   std::set<std::string> damaged_;       // tensors that metadata shows to be damaged, or unreadable
   std::set<std::string> sealed_files_;  // every byte summed by our seal
