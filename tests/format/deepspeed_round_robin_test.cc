@@ -10,7 +10,7 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/sample_case.h"
 
-namespace tessera {
+namespace tessera::deepspeed_round_robin_test {
 namespace {
 
 using namespace testing;
@@ -55,4 +55,4 @@ TEST_CASE("a renamed file of dealt-out parameters is known by its slices all the
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::deepspeed_round_robin_test

@@ -9,6 +9,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_frozen_reshard_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -112,3 +114,5 @@ TEST_CASE("every unit is resharded as soon as no gradient needs it, frozen or no
                  param.key());
   });
 }
+
+}  // namespace runtime_frozen_reshard_test

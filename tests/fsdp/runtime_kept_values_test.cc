@@ -6,6 +6,8 @@
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_kept_values_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -109,3 +111,5 @@ TEST_CASE("without a step kept parameters are used again", "[runtime][kept]") {
     }
   });
 }
+
+}  // namespace runtime_kept_values_test

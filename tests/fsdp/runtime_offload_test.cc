@@ -9,6 +9,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_offload_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -98,3 +100,5 @@ TEST_CASE("communication hooks get offloaded gradients as they get others",
     check_full_gradients(net, plain);
   });
 }
+
+}  // namespace runtime_offload_test

@@ -7,6 +7,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_replicas_alone_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -72,3 +74,5 @@ TEST_CASE("one replica of sharded units trains as full sharding, bit for bit",
     for (std::size_t p = 0; p < x.size(); ++p) RANK_CHECK(torch::equal(x[p], y[p]));
   });
 }
+
+}  // namespace runtime_replicas_alone_test

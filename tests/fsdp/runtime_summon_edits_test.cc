@@ -7,6 +7,8 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_summon_edits_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -110,3 +112,5 @@ TEST_CASE("a summon inside forward or backward is refused and changes nothing",
     check_full_gradients(net, plain);
   });
 }
+
+}  // namespace runtime_summon_edits_test

@@ -10,6 +10,8 @@
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace runtime_unusual_use_test {
+
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
 
@@ -226,3 +228,5 @@ TEST_CASE("more ranks than elements in every strategy and layout", "[runtime][un
     }
   });
 }
+
+}  // namespace runtime_unusual_use_test

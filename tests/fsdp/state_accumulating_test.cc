@@ -8,6 +8,8 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
+namespace state_accumulating_test {
+
 namespace fsdp = tessera::fsdp;
 using namespace tessera::fsdp::test;
 using fsdp::MemoryLayout;
@@ -53,3 +55,5 @@ TEST_CASE("a state is loaded in the middle of gradient accumulation") {
       RANK_CHECK(torch::equal(param.value(), theirs[param.key()]), param.key());
   });
 }
+
+}  // namespace state_accumulating_test

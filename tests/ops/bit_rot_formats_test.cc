@@ -19,6 +19,8 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/sanitized.h"
 
+namespace bit_rot_formats_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -301,3 +303,5 @@ TEST_CASE("a cut, longer, swapped or missing file of a sealed result of any form
   REQUIRE(swaps >= 100);
   REQUIRE(missing >= 25);
 }
+
+}  // namespace bit_rot_formats_test

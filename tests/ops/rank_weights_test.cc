@@ -8,6 +8,8 @@
 #include "tests/support/broken_checkpoint.h"
 #include "tests/support/rank_archive.h"
 
+namespace rank_weights_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -122,3 +124,5 @@ TEST_CASE("dropped weights take their optimizer state and their places in the gr
              !Catch::Contains("0") && !Catch::Contains("1"));
   CHECK(scene.report.dropped.size() == 9);
 }
+
+}  // namespace rank_weights_test

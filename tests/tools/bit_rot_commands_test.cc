@@ -7,6 +7,8 @@
 #include "tests/support/cli_oracle.h"
 #include "tests/support/run_command.h"
 
+namespace bit_rot_commands_test {
+
 using namespace tessera;
 using namespace tessera::testing;
 
@@ -83,3 +85,5 @@ TEST_CASE("verify names a file that is gone, be it all there was or the pointer 
     }
   }
 }
+
+}  // namespace bit_rot_commands_test
