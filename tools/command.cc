@@ -18,6 +18,7 @@
 
 #include "args_text.h"
 #include "failure.h"
+#include "lib/storage/errno_error.h"
 #include "signals.h"
 #include "version.h"
 
@@ -34,8 +35,7 @@ int write_all(int fd, std::string_view text) {
     if (written < 0) {
       if (interruptions.retry()) continue;
       if (errno == EPIPE) return kExitSignal + 13;
-      fail(errno == ENOSPC ? Code::kResourceExhausted : Code::kIo,
-           fmt::format("cannot write the result to stdout: {}", std::strerror(errno)));
+      storage::fail_errno("write the result to", "stdout", errno);
     }
     interruptions.clear();
     text.remove_prefix(static_cast<std::size_t>(written));

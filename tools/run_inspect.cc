@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 
 #include "command.h"
 #include "documents.h"
 #include "failure.h"
 #include "json_report.h"
+#include "lib/storage/errno_error.h"
 #include "progress_reporter.h"
 #include "render.h"
 #include "signals.h"
@@ -180,12 +180,15 @@ void Inspection::write_npy(const Bytes& bytes) {
   static CancelToken
       finish_first;  // a signal now waits for the file, so that none is left half written
   install_signal_handlers(&finish_first);
-  const int fd = ::open(a_.npy.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  Interruptions interruptions;
+  int fd;
+  do fd = ::open(a_.npy.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  while (fd < 0 && interruptions.retry());
   if (fd < 0 && errno == EEXIST) {
     fail(Code::kAlreadyExists, fmt::format("{} exists", a_.npy),
          "choose another name for --npy, or remove it");
   }
-  Interruptions interruptions;
+  interruptions.clear();
   bool written = fd >= 0;
   int error = errno;
   for (std::size_t at = 0; written && at < bytes.size();) {
@@ -201,8 +204,7 @@ void Inspection::write_npy(const Bytes& bytes) {
   }
   if (written) return;
   if (fd >= 0) ::unlink(a_.npy.c_str());
-  fail(error == ENOSPC ? Code::kResourceExhausted : Code::kIo,
-       fmt::format("cannot write {}: {}", a_.npy, std::strerror(error)));
+  storage::fail_errno("write", a_.npy, error);
 }
 
 Outcome Inspection::show_one() {
