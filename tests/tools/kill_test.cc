@@ -335,6 +335,7 @@ TEST_CASE("signals at random points leave no output or all of it") {
   REQUIRE(points >= 200);
   CHECK(ends[SIGINT][130] > 0);
   CHECK(ends[SIGTERM][143] > 0);
+  CHECK(ends[SIGPIPE][141] > 0);
 }
 
 }  // namespace kill_test
