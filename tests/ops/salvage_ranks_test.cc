@@ -90,6 +90,66 @@ TEST_CASE("a rank's file cut short is lost to salvage as one that is missing") {
   }
 }
 
+TEST_CASE(
+    "a file of another kind or of another save in a rank's place is lost as one that is missing") {
+  const std::string two = "deepspeed/zero2_w4", three = "deepspeed/zero3_w4";
+  const std::string folder = "/global_step2/";
+  const std::string optim = folder + "zero_pp_rank_1_mp_rank_00_optim_states.pt";
+  const std::string model = folder + "zero_pp_rank_1_mp_rank_00_model_states.pt";
+  struct Case {
+    std::string name, file, other, from, reason;
+  };
+  const std::vector<Case> cases = {
+      {two, optim, two, folder + "mp_rank_00_model_states.pt", "no \"optimizer_state_dict\""},
+      {two, optim, three, optim, "its ZeRO stage differs"},
+      {two, optim, "deepspeed/zero2_w2", optim, "of a run over 2 ranks"},
+      {three, optim, three, model, "no \"optimizer_state_dict\""},
+      {three, model, three, optim, "no \"module\""},
+      {"megatron/legacy_tp2", "/iter_0000100/mp_rank_01/model_optim_rng.pt", two, optim,
+       "it holds no model"}};
+  for (const Case& c : cases) {
+    CAPTURE(c.name, c.file, c.from);
+    MemoryFileSystem gone, fs, other;
+    for (MemoryFileSystem* each : {&gone, &fs}) load_sample(*each, c.name);
+    load_sample(other, c.other);
+    gone.remove_file("/source" + c.file);
+    fs.write_file("/source" + c.file, other.read_file("/source" + c.from));
+    const Outcome missing = salvage_source(gone), strange = salvage_source(fs);
+    CHECK(strange.lost == missing.lost);
+    CHECK(strange.content.tensors == missing.content.tensors);
+    CHECK(strange.content.values == missing.content.values);
+    CHECK_THAT(verify_text(fs), Catch::Contains("CK042 error") && Catch::Contains(c.reason));
+  }
+}
+
+TEST_CASE("a record without its local header takes along what it holds, and no other record") {
+  const std::string name = "deepspeed/zero3_w4";
+  const std::string file = "/source/global_step2/zero_pp_rank_1_mp_rank_00_optim_states.pt";
+  MemoryFileSystem sound;
+  load_sample(sound, name);
+  const OpenedContent before = content_at(sound, "/source");
+  const std::string bytes(as_text(sound.read_file(file)));
+  for (const std::string record : {"/data/0", "/data/1"}) {
+    CAPTURE(record);
+    const std::size_t at = bytes.find(record);
+    REQUIRE(at != bytes.npos);
+    std::string broken = bytes;
+    broken[broken.rfind("PK\x03\x04", at)] = 'X';
+    MemoryFileSystem fs;
+    load_sample(fs, name);
+    fs.write_file(file, as_bytes(broken));
+    const Outcome out = salvage_source(fs);
+    CHECK_FALSE(out.lost.empty());
+    CHECK_FALSE(out.content.tensors.empty());
+    for (const auto& [tensor, content] : out.content.tensors) {
+      CHECK(before.tensors.at(tensor) == content);
+      CHECK_FALSE(out.lost.contains(tensor));
+    }
+    CHECK(out.content.values.size() + out.lost.size() + out.content.tensors.size() ==
+          before.values.size() + before.tensors.size());
+  }
+}
+
 TEST_CASE("a weight that only a lost file says to be tied is lost and not taken for an empty one") {
   const std::string name = "../tests/format/data/deepspeed_frozen_tied/zero3_bf16_w2";
   const std::string file = "/source/global_step2/zero_pp_rank_0_mp_rank_00_model_states.pt";

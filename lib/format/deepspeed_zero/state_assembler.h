@@ -48,9 +48,10 @@ class StateAssembler {
   void add_globals(std::uint32_t file, const Value& globals);
   /// Fields of the model file, and the OrderedDict that the module is.
   void add_other_state();
+  /// Where a leaf of that parameter's state stands.
+  Path state_path(const std::string& name, std::string_view leaf) const;
 
  private:
-  Path state_path(const std::string& name, std::string_view leaf) const;
   std::uint32_t add_whole(const Path& path, std::uint32_t file, std::uint32_t tensor,
                           bool as_float32);
 

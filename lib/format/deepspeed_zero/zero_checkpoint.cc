@@ -68,7 +68,10 @@ class CheckpointOpener {
     }
     const std::uint32_t file = *opened;
     ModelFile out;
-    in_file(c_.path(file), [&] { out = parse_model_file(c_.builder.archive(file)); });
+    if (!parse(name, file, why, [&] { out = parse_model_file(c_.builder.archive(file)); })) {
+      lost_models_.insert(name.dp_rank);
+      return std::nullopt;
+    }
     out.file = file;
     out.dp_rank = name.dp_rank;
     return out;
@@ -77,10 +80,26 @@ class CheckpointOpener {
   std::optional<std::uint32_t> open_file(const FileName& name, Status& why) {
     const std::string path = c_.folder.prefix + name.name;
     const auto file = c_.builder.try_open(path, why);
-    if (file) return file;
+    if (!file) lose(name, path, why);
+    return file;
+  }
+  void lose(const FileName& name, const std::string& path, const Status& why) {
     const std::string whose = name.dp_rank < 0 ? "the model" : fmt::format("rank {}", name.dp_rank);
     c_.findings.error(kUnreadableFile, unreadable_text(whose, why), path);
-    return std::nullopt;
+  }
+  /// Takes what is in the file. False: it is a file of another kind or another save, which is a
+  /// finding where those are asked for.
+  template <class Take>
+  bool parse(const FileName& name, std::uint32_t file, Status& why, Take take) {
+    try {
+      in_file(c_.path(file), take);
+    } catch (const Error& error) {
+      if (error.code() != Code::kCorrupt || !c_.findings.tolerate()) throw;
+      why = error.status();
+      lose(name, c_.path(file), why);
+      return false;
+    }
+    return true;
   }
 
   void open_optims() {
@@ -94,13 +113,14 @@ class CheckpointOpener {
         continue;
       }
       const std::uint32_t file = *opened;
-      in_file(c_.path(file), [&] {
+      const bool taken = parse(name, file, why, [&] {
         OptimFile optim = parse_optim_file(c_.builder.archive(file));
         optim.file = file;
         optim.rank = rank;
         if (!found.empty()) check_same_save(optim, found.front());
         found.push_back(std::move(optim));
       });
+      if (!taken && !first) first = why;
     }
     if (found.empty() && first) throw Error(*first);
     if (found.empty()) {

@@ -149,6 +149,9 @@ class OptimReader {
     if (counters_are_values(c_.model.naming, c_.stage)) {
       const auto [known, is_new] = scalars_.try_emplace({parameter.flat, leaf.name});
       if (is_new) known->second = scalar_of(parameter.flat, leaf);
+      if (known->second.is_none())
+        return c_.findings.error(kUnreadableFile, "no rank's copy of it can be read", c_.path(file),
+                                 dotted(state_.state_path(parameter.name, leaf.name)));
       return state_.add_leaf_value(file, parameter.name, leaf.name, known->second);
     }
     check_copies(parameter.flat, leaf);
@@ -174,14 +177,27 @@ class OptimReader {
                                   printable(leaf.name), flat, c_.path(leaf.first->file)),
                       c_.path(rank.file));
   }
+  /// `lost`: its record is damaged, which is a finding.
+  std::optional<Value> number_on(const OptimFile& rank, const Value& value, bool& lost) {
+    const std::string& path = c_.path(rank.file);
+    try {
+      return in_file(path, [&] { return c_.bytes.number({rank.file, value.tensor_index()}); });
+    } catch (const Error& error) {
+      if (error.code() != Code::kCorrupt || !c_.findings.tolerate()) throw;
+      lost = true;
+      c_.findings.error(kUnreadableFile, error.status().message, path);
+      return std::nullopt;
+    }
+  }
+  /// None: no rank's can be read.
   Value scalar_of(std::size_t flat, const Leaf& leaf) {
     std::optional<Value> out;
     for (const auto& rank : c_.ranks) {
       const Value* value = rank ? leaf_on(*rank, flat, leaf.name) : nullptr;
       if (!value || !value->is_tensor()) continue;
-      const std::optional<Value> number = in_file(c_.path(rank->file), [&] {
-        return c_.bytes.number({rank->file, value->tensor_index()});
-      });
+      bool lost = false;
+      const std::optional<Value> number = number_on(*rank, *value, lost);
+      if (lost) continue;
       if (!number)
         fail(Code::kUnsupported,
              fmt::format("\"{}\" is of a type that is no number", printable(leaf.name)));

@@ -34,6 +34,14 @@ std::vector<std::string> model_names(const Value& root) {
   return names;
 }
 
+bool holds_model(const Value& root) {
+  const std::vector<std::string> keys = model_keys(root);
+  return !keys.empty() && std::ranges::all_of(keys, [&root](const std::string& key) {
+    const Value* model = root.find(key);
+    return model != nullptr && model->is_dict();
+  });
+}
+
 /// The end of the model lies in its first stage: then there is one stage, and the numbers are
 /// expert-parallel ranks.
 bool holds_end(const Value& root) {
@@ -107,8 +115,9 @@ class Reader {
     if (const auto odd = odd_file(info->type)) {
       why.message = *odd;
     } else if (const auto file = builder_.try_open(path, why)) {
-      if (builder_.archive(*file).root.is_dict()) return file;
-      why.message = "its top object is no dict";
+      const Value& root = builder_.archive(*file).root;
+      if (root.is_dict() && (!findings_.tolerate() || holds_model(root))) return file;
+      why.message = root.is_dict() ? "it holds no model" : "its top object is no dict";
     }
     if (!findings_.tolerate()) throw Error(std::move(why));
     unreadable_.emplace(folder.name, std::move(why));

@@ -1,6 +1,9 @@
 #include "lib/format/torch_files/archive_bytes.h"
 
+#include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/zip_reader.h>
 #include <tessera/state/roles.h>
 #include <tessera/tensor/cast.h>
 #include <tessera/tensor/region_copy.h>
@@ -46,9 +49,24 @@ const TorchArchive& ArchiveBytes::located(std::uint32_t file) {
   const std::string& path = builder_.manifest().files.at(file).path;
   in_file(path, [&] {
     const auto open = directory_.open(path);
-    if (!archive.legacy) locate_storages(ByteWindow::whole(*open), archive);
+    if (archive.legacy) return;
+    try {
+      locate_storages(ByteWindow::whole(*open), archive);
+    } catch (
+        const Error& error) {  // one bad record: the others are located when they are asked for
+      if (error.code() != Code::kCorrupt) throw;
+    }
   });
   return located_.emplace(file, std::move(archive)).first->second;
+}
+
+std::uint64_t ArchiveBytes::offset_of(const ArchiveStorage& storage, const ByteWindow& window) {
+  if (storage.located) return storage.offset;
+  ZipReader zip(window);
+  const ZipEntry* entry = zip.find("data/" + storage.key);
+  if (entry == nullptr)
+    fail(Code::kCorrupt, fmt::format("there is no record data/{}", printable(storage.key)));
+  return zip.data_offset(*entry);
 }
 
 Bytes ArchiveBytes::read(TensorRef ref, std::int64_t first, std::int64_t numel) {
@@ -61,10 +79,10 @@ Bytes ArchiveBytes::read(TensorRef ref, std::int64_t first, std::int64_t numel) 
   const std::string& path = builder_.manifest().files.at(ref.file).path;
   return in_file(path, [&] {
     const auto open = directory_.open(path);
-    Bytes bytes = ByteWindow::whole(*open).read(
-        archive.storages[from.storage].offset +
-            static_cast<std::uint64_t>(from.storage_offset + first) * item,
-        static_cast<std::uint64_t>(numel) * item);
+    const ByteWindow window = ByteWindow::whole(*open);
+    Bytes bytes = window.read(offset_of(archive.storages[from.storage], window) +
+                                  static_cast<std::uint64_t>(from.storage_offset + first) * item,
+                              static_cast<std::uint64_t>(numel) * item);
     if (archive.big_endian) swap_bytes(bytes, swap_unit_bytes(from.dtype));
     return bytes;
   });

@@ -43,7 +43,9 @@ class ArchiveBytes {
   Answer same(std::uint32_t file_a, const Value& a, std::uint32_t file_b, const Value& b);
 
  private:
+  /// Its storages located, but for those whose records are damaged.
   const TorchArchive& located(std::uint32_t file);
+  static std::uint64_t offset_of(const ArchiveStorage& storage, const ByteWindow& window);
   /// The storage when the tensor is all of it and its CRC-32 is known.
   const ArchiveStorage* own_storage(TensorRef ref) const;
   Answer compare(TensorRef a, TensorRef b, std::int64_t numel, std::int64_t item_bytes);
