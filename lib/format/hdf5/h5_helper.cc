@@ -179,11 +179,15 @@ class Conversation {
   }
 
   [[noreturn]] void refuse() {
+    constexpr std::string_view kNewerLibrary =
+        "a newer HDF5 library wrote it: write it with libver=\"v110\" (h5py), or rewrite it "
+        "with that library's h5repack --high=2";
     if (payload_.empty()) garbage();
     const std::string text = printable(as_text(ByteView(payload_).subspan(1)));
     switch (static_cast<ErrorKind>(payload_[0])) {
       case ErrorKind::kUnsupported:
-        fail(Code::kUnsupported, text);
+        fail(Code::kUnsupported, text,
+             text.find("version number") == text.npos ? std::string() : std::string(kNewerLibrary));
       case ErrorKind::kExhausted:
         fail(Code::kResourceExhausted, text);
       default:
