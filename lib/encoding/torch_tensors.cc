@@ -53,6 +53,12 @@ std::int64_t elements_in(std::uint64_t bytes, DType dtype) {
   return static_cast<std::int64_t>(bytes / static_cast<std::uint64_t>(element_bytes(dtype)));
 }
 
+/// What frameworks note on tensors for themselves: "_is_buffer" and "persistent" of PyTorch's
+/// buffers, "_has_been_cloned" of FSDP, "ds_id" of DeepSpeed.
+bool is_bookkeeping(std::string_view attribute) {
+  return attribute.starts_with('_') || attribute.starts_with("ds_") || attribute == "persistent";
+}
+
 }  // namespace
 
 TensorResolver::TensorResolver(const PickleGraph& graph, TorchArchive& archive,
@@ -130,6 +136,7 @@ std::optional<ArchiveTensor> TensorResolver::make_torch_call(std::string_view na
     if (items.size() > 7) set_flags(tensor, items[7]);
     return tensor;
   }
+  if (name == "_rebuild_parameter_with_state" && items.size() > 3) tell_attributes(items[3], depth);
   if (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state")
     return parameter(items, depth);
   if (name == "_rebuild_qtensor") return quantized(items);
@@ -151,6 +158,7 @@ std::optional<ArchiveTensor> TensorResolver::make_from_type(Node arguments, int 
   const auto [module, function] = graph_.global(items[0]);
   if (module != "torch._utils") return std::nullopt;
   auto tensor = make_torch_call(function, items[2], depth + 1);
+  if (tensor && items.size() > 3) tell_attributes(items[3], depth);
   const auto [type_module, type] = graph_.global(items[1]);
   if (!tensor || (type_module == "torch" && type == "Tensor")) return tensor;
   if (type_module == "torch.nn.parameter") {
@@ -164,6 +172,28 @@ std::optional<ArchiveTensor> TensorResolver::make_from_type(Node arguments, int 
        {},
        {}});
   return tensor;
+}
+
+/// Python's attributes of a tensor (`weight.note = ...`), which are not kept: each is told once.
+/// `state`: its __dict__, or a tuple of that and of its slots.
+void TensorResolver::tell_attributes(Node state, int depth) {
+  constexpr std::size_t kMostTold = 16;
+  if (graph_.kind(state) == PickleKind::kTuple && depth < kMaxRebuildDepth)
+    for (const Node part : graph_.items(state)) tell_attributes(part, depth + 1);
+  if (graph_.kind(state) != PickleKind::kDict) return;
+  const auto items = graph_.dict_items(state);
+  for (std::size_t i = 0; i + 1 < items.size() && attributes_.size() < kMostTold; i += 2) {
+    if (graph_.kind(items[i]) != PickleKind::kString) continue;
+    const std::string name(graph_.text(items[i]));
+    if (is_bookkeeping(name) || !attributes_.insert(name).second) continue;
+    archive_.notes.push_back(
+        {"CK061",
+         "warning",
+         fmt::format("tensors have the Python attribute \"{}\", which is not kept",
+                     printable(name)),
+         {},
+         {}});
+  }
 }
 
 /// Before PyTorch 0.4: Tensor.__new__() with BUILD (storage, offset, size, stride);

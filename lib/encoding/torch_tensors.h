@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,6 +57,7 @@ class TensorResolver {
   ArchiveTensor meta(std::span<const Node> arguments);
   ArchiveTensor moved_to_device(std::span<const Node> arguments, int depth);
   void set_flags(ArchiveTensor& tensor, Node metadata) const;
+  void tell_attributes(Node state, int depth);
   Value quantizer_values(Node node);
 
   View storage(Node node);
@@ -70,6 +72,7 @@ class TensorResolver {
   OpenStorage open_storage_;
   std::unordered_map<Node, std::optional<std::uint32_t>> tensors_;  // nullopt: no tensor
   std::unordered_map<std::string, std::uint32_t> storages_;
+  std::set<std::string, std::less<>> attributes_;  // of tensors, told already
 };
 
 }  // namespace tessera

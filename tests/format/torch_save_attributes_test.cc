@@ -1,0 +1,32 @@
+// Attributes that Python code put on tensors: nothing keeps them, and that is said.
+#include <tessera/format/torch_save.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/written_checkpoint.h"
+
+namespace tessera {
+
+TEST_CASE("attributes of tensors are named where they are not kept") {
+  const auto fs = make_posix_file_system();
+  const auto data = fs->open_directory(TESSERA_SOURCE_DIR "/tests/format/data");
+  const Place place{data.get(), "tensor_attributes.pt", "tensor_attributes.pt"};
+  const Manifest manifest = testing::read_all(torch_save_driver(), place);
+  CHECK(testing::content_of(manifest, *data).size() == 3);
+  std::string told;
+  for (const Note& note : manifest.notes)
+    if (note.code == "CK061" && note.severity == "warning") told += note.message + "\n";
+  CHECK(told ==
+        "tensors have the Python attribute \"role\", which is not kept\n"
+        "tensors have the Python attribute \"other\", which is not kept\n"
+        "tensors have the Python attribute \"note\", which is not kept\n");
+}
+
+TEST_CASE("what frameworks note on tensors for themselves is no news") {
+  const testing::SampleCase sample("torchsave/parameter_zip");  // with a torch.nn.Buffer
+  const Place place{sample.directory.get(), "file.pt", "file.pt"};
+  for (const Note& note : testing::read_all(torch_save_driver(), place).notes)
+    CHECK(note.code != "CK061");
+}
+
+}  // namespace tessera
