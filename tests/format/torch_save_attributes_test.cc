@@ -5,7 +5,7 @@
 
 #include "tests/support/written_checkpoint.h"
 
-namespace tessera {
+namespace tessera::torch_save_attributes_test {
 
 TEST_CASE("attributes of tensors are named where they are not kept") {
   const auto fs = make_posix_file_system();
@@ -29,4 +29,4 @@ TEST_CASE("what frameworks note on tensors for themselves is no news") {
     CHECK(note.code != "CK061");
 }
 
-}  // namespace tessera
+}  // namespace tessera::torch_save_attributes_test

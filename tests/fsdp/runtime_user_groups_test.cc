@@ -2,6 +2,7 @@
 // after a failure one fresh group for all units, the world and the next model.
 #include <fmt/format.h>
 
+#include "fsdp_core/setup/unit_groups.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -35,11 +36,6 @@ std::vector<torch::Tensor> shards_of(Net& net) {
 
 bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
   return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return torch::equal(x, y); });
-}
-
-bool is_hybrid(ShardingStrategy strategy) {
-  return strategy == ShardingStrategy::kHybridShard ||
-         strategy == ShardingStrategy::kHybridShardZero2;
 }
 
 /// Without a mesh. Hybrid: pairs shard, the pairs' first and second members are replicas.
