@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/runtime/told_to_peers.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -71,12 +72,14 @@ LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, 
   out.spec = {dtype_of(local.scalar_type()), Shape(spread.shape)};
   const Box box = spread.box();
   Held held{name, {}, local, {}, {}};
-  if (fill) {
-    const at::Tensor gathered = spread.gather(local);
-    if (gathered.defined()) held.copy = gathered.to(cpu);
-  } else if (spread.here()) {
-    held.copy = at::empty(sizes_of(box.shape), cpu);
-  }
+  told_to_peers({spread.unit}, "state_dict", [&] {
+    if (fill) {
+      const at::Tensor gathered = spread.gather(local);
+      if (gathered.defined()) held.copy = gathered.to(cpu);
+    } else if (spread.here()) {
+      held.copy = at::empty(sizes_of(box.shape), cpu);
+    }
+  });
   if (held.copy.defined()) {
     void* data = held.copy.numel() == 0 ? nullptr : held.copy.mutable_data_ptr();
     out.pieces.push_back({Chunk::whole_of(box), data, {}});
@@ -115,7 +118,8 @@ void LiveMemory::write_back(const std::unordered_set<std::string>& loaded) {
   for (Held& held : held_) {
     if (!loaded.contains(held.name)) continue;
     if (held.spread) {
-      held.spread->scatter(held.copy, held.tensor);
+      told_to_peers({held.spread->unit}, "load of a state dict",
+                    [&] { held.spread->scatter(held.copy, held.tensor); });
     } else if (!held.copy.defined()) {
       held.tensor.unsafeGetTensorImpl()->bump_version();
     } else if (held.first.empty() || !loaded.contains(held.first)) {

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/runtime/told_to_peers.h"
 #include "fsdp_core/state_dict/model_tensors.h"
 
 namespace tessera::fsdp {
@@ -217,18 +218,25 @@ void load_full_state(const ModuleRef& model, const OptimizerRef& optimizers, con
   for (const StateEntry& entry : full.dict.entries)
     if (entry.value.is_tensor())
       given.emplace(entry.name, &full.tensors[entry.value.tensor_index()]);
+  const auto given_whole = [&](const StateEntry& entry) {
+    return whole_of(*given.at(entry.name), entry.name);
+  };
+  if (!rank0_only)  // what every rank finds alike costs nobody a reset
+    for (const StateEntry& entry : target.dict.entries)
+      if (entry.value.is_tensor()) given_whole(entry);
   std::vector<std::string> loaded;
-  for (const StateEntry& entry : target.dict.entries) {
-    if (!entry.value.is_tensor()) continue;
-    const LiveTensor& live = target.tensors[entry.value.tensor_index()];
-    const at::ScalarType type = scalar_type_of(live.spec.dtype);
-    at::Tensor whole = first.here()
-                           ? whole_of(*given.at(entry.name), entry.name).to(type).contiguous()
-                           : at::empty(sizes_of(live.spec.shape), type);
-    first.broadcast(whole);
-    for (const LivePiece& piece : live.pieces) copy_piece(whole, piece);
-    loaded.push_back(entry.name);
-  }
+  told_to_peers(tensors.units, "load_full_state", [&] {
+    for (const StateEntry& entry : target.dict.entries) {
+      if (!entry.value.is_tensor()) continue;
+      const LiveTensor& live = target.tensors[entry.value.tensor_index()];
+      const at::ScalarType type = scalar_type_of(live.spec.dtype);
+      at::Tensor whole = first.here() ? given_whole(entry).to(type).contiguous()
+                                      : at::empty(sizes_of(live.spec.shape), type);
+      first.broadcast(whole);
+      for (const LivePiece& piece : live.pieces) copy_piece(whole, piece);
+      loaded.push_back(entry.name);
+    }
+  });
   target.check_loaded(loaded);
   target.after_load(loaded);
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/runtime/told_to_peers.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -72,6 +73,14 @@ std::vector<StoredPart> parts_like(const ModelTensor& tensor) {
 }
 
 std::vector<TransformedParameters::Part> TransformedParameters::add(
+    const ModelTensor& tensor, Spread::Form form,
+    const std::function<std::string(const std::string&)>& named) {
+  std::vector<Part> out;
+  told_to_peers({tensor.unit}, "state_dict", [&] { out = add_parts(tensor, form, named); });
+  return out;
+}
+
+std::vector<TransformedParameters::Part> TransformedParameters::add_parts(
     const ModelTensor& tensor, Spread::Form form,
     const std::function<std::string(const std::string&)>& named) {
   const at::NoGradGuard no_grad;
@@ -163,7 +172,7 @@ void TransformedParameters::check(const std::unordered_set<std::string>& loaded)
       attempt([&] { whole = restored(held); });
       if (!whole.defined()) whole = at::zeros(held.spread.shape, held.tensor.local.options());
     }
-    back.scatter(whole, held.made);
+    told_to_peers({back.unit}, "load of a state dict", [&] { back.scatter(whole, held.made); });
   }
   if (first) std::rethrow_exception(first);
 }

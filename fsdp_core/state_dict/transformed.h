@@ -39,6 +39,8 @@ class TransformedParameters {
   void write_back();
 
  private:
+  std::vector<Part> add_parts(const ModelTensor& tensor, Spread::Form form,
+                              const std::function<std::string(const std::string& fqn)>& named);
   struct HeldPart {
     std::string part;  // as the extension named it
     std::string name;  // in the state

@@ -2,6 +2,8 @@
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -100,6 +102,21 @@ void matrix_on(const std::string& backend) {
     const auto thrown = thrown_by_ranks(size, whole_matrix, options);
     for (const auto& error : thrown) CHECK(error == "");
   }
+}
+
+/// "VmRSS:", "VmHWM:" of this process, in bytes.
+std::int64_t memory_of_process(const std::string& what) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(what)) return std::stoll(line.substr(what.size())) * 1024;
+  throw std::runtime_error("no " + what);
+}
+
+/// The most from here on is what VmHWM tells.
+bool restart_peak() {
+  std::ofstream refs("/proc/self/clear_refs");
+  refs << 5 << std::flush;
+  return refs.good();
 }
 
 }  // namespace
@@ -234,6 +251,44 @@ TEST_CASE("buffers of several pieces are reduced in place of their slots over Gl
       },
       options);
   for (const auto& error : thrown) CHECK(error == "");
+}
+
+TEST_CASE("a reduce-scatter over Gloo holds 1 MiB for each peer beside its buffers") {
+  if (!restart_peak()) {
+    WARN("skipped: this system does not let a process restart its peak of memory");
+    return;
+  }
+  constexpr std::int64_t kMiB = 1 << 20, kSlot = 16 * kMiB;
+  const int ranks = GENERATE(2, 4);
+  CAPTURE(ranks);
+  WorldOptions options;
+  options.backend = "gloo";
+  std::int64_t before = 0, peak = 0;
+  const auto thrown = thrown_by_ranks(
+      ranks,
+      [&](World& world) {
+        const auto comm = world.communicator();
+        const at::Tensor in = at::ones({kSlot / 4 * world.size()});
+        at::Tensor out = at::zeros({kSlot / 4});
+        comm->barrier(kTag);
+        if (world.rank() == 0) {
+          before = memory_of_process("VmRSS:");
+          restart_peak();
+        }
+        comm->barrier(kTag);
+        comm->reduce_scatter_into(out, in, Reduce::kSum, kTag);
+        comm->barrier(kTag);
+        if (world.rank() == 0) peak = memory_of_process("VmHWM:");
+        comm->barrier(kTag);
+        require(at::equal(out, at::full_like(out, world.size())), "sum");
+      },
+      options);
+  for (const auto& error : thrown) CHECK(error == "");
+  // All ranks are threads of this process; 4 MiB for stacks and what the C library keeps.
+  const std::int64_t beside = peak - before, bound = ranks * ranks * kMiB + 4 * kMiB;
+  INFO(beside << " bytes beside the buffers, " << bound << " allowed");
+  CHECK(beside <= bound);
+  CHECK(beside > 0);
 }
 
 }  // namespace comm_collectives_test

@@ -55,16 +55,19 @@ FSDP_MODULE(WithNorm);
 
 }  // namespace
 
-TEST_CASE("hooks do not grow over 1000 steps with frozen parameters", "[runtime][frozen]") {
+TEST_CASE("hooks do not grow over 1000 steps with frozen parameters, freed after forward or kept",
+          "[runtime][frozen]") {
   const bool input_grad = GENERATE(false, true);
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
-  CAPTURE(input_grad, static_cast<int>(layout));
+  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp);
+  CAPTURE(input_grad, static_cast<int>(layout), strategy);
   run_threads(2, [&](World& world) {
     Net net = make_net(4, 4, 5, 2);
     freeze(net, 0, 2, true);
     Options options;
     options.mesh = world.mesh();
     options.layout = layout;
+    options.strategy = strategy;
     shard(net, options);
     const Data data = make_data(2, 4, 2);
     torch::Tensor x = data.x.clone().set_requires_grad(input_grad);

@@ -95,6 +95,7 @@ std::vector<Net> train_plain() {
 struct Log {
   std::vector<std::string> lines;
   int gathers = 0;
+  std::map<std::string, bool> high_priority;  // by stream
   std::size_t first(const std::string& line) const {
     return static_cast<std::size_t>(std::ranges::find(lines, line) - lines.begin());
   }
@@ -127,7 +128,8 @@ class LoggedStreams final : public StreamFactory {
   std::shared_ptr<Stream> compute() override {
     return std::make_shared<LoggedStream>("compute", log_);
   }
-  std::shared_ptr<Stream> make(std::string name, bool) override {
+  std::shared_ptr<Stream> make(std::string name, bool high_priority) override {
+    log_.high_priority[name] = high_priority;
     if (name == "gather") name += fmt::format(" {}", log_.gathers++);
     return std::make_shared<LoggedStream>(std::move(name), log_);
   }
@@ -184,7 +186,7 @@ TEST_CASE("one gather stream - or one for each group - waits for compute before 
   });
 }
 
-TEST_CASE("streams wait for each other as the table says", "[runtime][streams]") {
+TEST_CASE("streams wait for each other, and go first, as the table says", "[runtime][streams]") {
   const bool hybrid = GENERATE(false, true);
   run_threads(kRanks, [&](World& world) {
     Log log;
@@ -218,6 +220,10 @@ TEST_CASE("streams wait for each other as the table says", "[runtime][streams]")
     // The end of backward: what the optimizer reads is there.
     RANK_CHECK(backward.back() == "compute <- reduce", backward.back());
     RANK_CHECK(!hybrid || backward[backward.size() - 2] == "compute <- all-reduce");
+    // Replicas' sums have until the end of backward; what the next unit waits for goes first.
+    std::map<std::string, bool> priorities = {{"gather", true}, {"reduce", true}};
+    if (hybrid) priorities["all-reduce"] = false;
+    RANK_CHECK(log.high_priority == priorities);
     tessera::fsdp::detail::Root::use_streams(nullptr);
   });
 }
