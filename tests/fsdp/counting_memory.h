@@ -4,7 +4,6 @@
 #include <c10/core/CPUAllocator.h>
 #include <tessera/fsdp/training.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -20,8 +19,10 @@ class Counting final : public c10::Allocator {
     void* memory = inner.get();
     ++asks;
     auto* block = new Block{std::move(inner), static_cast<std::int64_t>(bytes)};
-    live += block->bytes;
-    peak = std::max(peak.load(), live.load());
+    const std::int64_t now = live += block->bytes;
+    std::int64_t most = peak;
+    while (now > most && !peak.compare_exchange_weak(most, now)) {
+    }
     return {memory, block, &drop, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }

@@ -1,14 +1,11 @@
 // Optimizer steps inside backward: the values of stepping afterwards, less memory, and everything
 // that does not go with it refused by name.
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <atomic>
-
 #include "fsdp_core/runtime/root.h"
 #include "fsdp_core/stream/stream.h"
+#include "tests/fsdp/counting_memory.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -66,37 +63,6 @@ void check_equal_training(World& world, const Options& options, const std::strin
                  fmt::format("{} after step {}", param.key(), step));
   }
 }
-
-class PeakMemory final : public c10::Allocator {
- public:
-  PeakMemory() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 255); }
-  ~PeakMemory() override { c10::SetCPUAllocator(before_, 255); }
-
-  c10::DataPtr allocate(std::size_t bytes) override {
-    auto* data = static_cast<std::byte*>(c10::alloc_cpu(bytes + kHeader)) + kHeader;
-    *reinterpret_cast<std::size_t*>(data - kHeader) = bytes;
-    const std::int64_t now = live += static_cast<std::int64_t>(bytes);
-    std::int64_t most = peak;
-    while (now > most && !peak.compare_exchange_weak(most, now)) {
-    }
-    return {data, data, &release, c10::kCPU};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    default_copy_data(to, from, bytes);
-  }
-
-  static inline std::atomic<std::int64_t> live = 0, peak = 0;
-
- private:
-  static constexpr std::size_t kHeader = 64;  // keeps the alignment
-  static void release(void* data) {
-    std::byte* block = static_cast<std::byte*>(data) - kHeader;
-    live -= static_cast<std::int64_t>(*reinterpret_cast<std::size_t*>(block));
-    c10::free_cpu(block);
-  }
-  c10::Allocator* before_;
-};
 
 }  // namespace
 
@@ -184,9 +150,9 @@ TEST_CASE("frozen parameters and those that nobody uses are left alone", "[runti
 
 TEST_CASE("the shard gradients of one unit exist at a time", "[runtime][stepinside]") {
   constexpr int kDepth = 8;
-  std::int64_t peak[2] = {0, 0};
+  std::int64_t most[2] = {0, 0};
   for (const bool inside : {false, true}) {
-    PeakMemory memory;
+    const CountMemory memory;
     run_threads(2, [&](World& world) {
       Net net = make_net(kDepth, 64, 512, 4);
       Options options;
@@ -200,7 +166,7 @@ TEST_CASE("the shard gradients of one unit exist at a time", "[runtime][stepinsi
       const Data data = make_data(4, 64, 4);
       for (int step = 0; step < 3; ++step) {
         world.communicator()->barrier({});
-        PeakMemory::peak = PeakMemory::live.load();
+        peak = live.load();
         world.communicator()->barrier({});
         backward(net, data);
         if (optimizer) {
@@ -209,14 +175,14 @@ TEST_CASE("the shard gradients of one unit exist at a time", "[runtime][stepinsi
         }
         world.communicator()->barrier({});
       }
-      if (world.rank() == 0) peak[inside] = PeakMemory::peak;
+      if (world.rank() == 0) most[inside] = peak;
     });
   }
   // One unit's whole parameters: over both ranks, its shard gradients.
   const std::int64_t unit = (64 * 512 * 2 + 512 + 64) * 4;
-  INFO(fmt::format("after backward {} bytes, inside {}, a unit {}", peak[0], peak[1], unit));
+  INFO(fmt::format("after backward {} bytes, inside {}, a unit {}", most[0], most[1], unit));
   // Shard gradients of eight units against those of one, at times of one more.
-  CHECK(peak[0] - peak[1] >= (kDepth - 2) * unit);
+  CHECK(most[0] - most[1] >= (kDepth - 2) * unit);
 }
 
 TEST_CASE("each unit's optimizer is at hand - with its parameters by name",
