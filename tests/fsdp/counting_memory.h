@@ -2,6 +2,7 @@
 // LibTorch's memory on CPUs, counted: what is held now, the most there was, and how often some was
 // asked for.
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
 #include <tessera/fsdp/training.h>
 
 #include <atomic>
@@ -15,30 +16,28 @@ inline std::atomic<std::int64_t> live = 0, peak = 0, asks = 0;
 class Counting final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    c10::DataPtr inner = c10::GetDefaultCPUAllocator()->allocate(bytes);
-    void* memory = inner.get();
+    auto* data = static_cast<std::byte*>(c10::alloc_cpu(bytes + kHeader)) + kHeader;
+    std::memcpy(data - kHeader, &bytes, sizeof bytes);
     ++asks;
-    auto* block = new Block{std::move(inner), static_cast<std::int64_t>(bytes)};
-    const std::int64_t now = live += block->bytes;
+    const std::int64_t now = live += static_cast<std::int64_t>(bytes);
     std::int64_t most = peak;
     while (now > most && !peak.compare_exchange_weak(most, now)) {
     }
-    return {memory, block, &drop, c10::Device(c10::kCPU)};
+    return {data, data, &release, c10::Device(c10::kCPU)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     std::memcpy(to, from, bytes);
   }
 
  private:
-  struct Block {
-    c10::DataPtr held;
-    std::int64_t bytes;
-  };
-  static void drop(void* context) {
-    auto* block = static_cast<Block*>(context);
-    live -= block->bytes;
-    delete block;
+  static constexpr std::size_t kHeader = 64;  // keeps the alignment; begins with the size
+  static void release(void* data) {
+    std::byte* block = static_cast<std::byte*>(data) - kHeader;
+    std::size_t bytes = 0;
+    std::memcpy(&bytes, block, sizeof bytes);
+    live -= static_cast<std::int64_t>(bytes);
+    c10::free_cpu(block);
   }
 };
 
