@@ -5,9 +5,9 @@
 
 #include <cstring>
 
-#include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/unit/pool.h"
 #include "fsdp_core/unit/recycler.h"
+#include "fsdp_core/unit/tensor_over_storage.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -30,13 +30,7 @@ c10::Storage empty_storage(std::size_t nbytes, c10::Device device) {
 
 at::Tensor tensor_over(const c10::Storage& storage, at::ScalarType dtype, std::int64_t offset,
                        at::IntArrayRef sizes) {
-  const OutsideInference outside;
-  const auto key = c10::computeDispatchKey(dtype, c10::kStrided, storage.device());
-  at::Tensor tensor = at::detail::make_tensor<PooledTensor>(
-      c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));
-  tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  return tensor;
+  return tensor_over_storage<PooledTensor>(storage, dtype, offset, sizes);
 }
 
 at::Tensor new_tensor(std::int64_t numel, at::ScalarType dtype, c10::Device device) {

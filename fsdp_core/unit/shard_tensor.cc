@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "fsdp_core/bridge/outside_inference.h"
+#include "fsdp_core/unit/tensor_over_storage.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -31,13 +31,7 @@ struct ShardImpl final : c10::TensorImpl {
 
 at::Tensor shard_over(const c10::Storage& storage, at::ScalarType dtype, std::int64_t offset,
                       at::IntArrayRef sizes) {
-  const OutsideInference outside;
-  const auto key = c10::computeDispatchKey(dtype, c10::kStrided, storage.device());
-  at::Tensor tensor = at::detail::make_tensor<ShardImpl>(
-      c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));
-  tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  return tensor;
+  return tensor_over_storage<ShardImpl>(storage, dtype, offset, sizes);
 }
 
 std::uint64_t changes_of(const at::Tensor& shard) {
