@@ -20,8 +20,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "fsdp_core/bridge/spread.h"
 #include "fsdp_core/bridge/change_watch.h"
+#include "fsdp_core/bridge/spread.h"
 
 namespace tessera::fsdp {
 

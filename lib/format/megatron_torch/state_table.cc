@@ -62,7 +62,8 @@ void add_per_rank(Ranks& ranks, const Path& path, const std::vector<const Value*
   const auto add = [&](std::size_t i, const Path& at, std::optional<std::int64_t> rank = {}) {
     const Path parent(at.begin(), at.end() - 1);
     ranks.builder.add_state(ranks.files[i].file,
-                            Value::dict({{Value::string(at.back().text()), *values[i]}}), parent, rank);
+                            Value::dict({{Value::string(at.back().text()), *values[i]}}), parent,
+                            rank);
   };
   if (same) return add(0, path);
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -52,8 +52,8 @@ const TorchArchive& ArchiveBytes::located(std::uint32_t file) {
     if (archive.legacy) return;
     try {
       locate_storages(ByteWindow::whole(*open), archive);
-    } catch (
-        const Error& error) {  // one bad record: the others are located when they are asked for
+    } catch (const Error& error) {
+      // One bad record: the others are located when they are asked for.
       if (error.code() != Code::kCorrupt) throw;
     }
   });
