@@ -1,6 +1,7 @@
 #define CATCH_CONFIG_RUNNER
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+
 #include <catch2/catch.hpp>
 
 // Ranks are threads here: LibTorch's own threads would only compete with them.
