@@ -78,6 +78,17 @@ const MpiPlugin& load_plugin(int tasks) {
   return *plugin;
 }
 
+/// srun without --mpi gives tasks nothing to find each other by. Open MPI then ends the process
+/// inside of MPI_Init, with a page of text and no exit code of ours.
+void require_meeting_point(int tasks) {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"})
+    if (std::getenv(variable) != nullptr) return;
+  fail(Code::kUnsupported,
+       fmt::format("srun started {} tasks without MPI: they would race for one result", tasks),
+       "srun --mpi=pmix starts tasks that see each other; srun -n 1 starts one");
+}
+
 class MpiRanks final : public RankGroup {
  public:
   MpiRanks(const MpiPlugin& plugin, void* comm, int rank, int size, bool is_world)
@@ -167,6 +178,7 @@ std::unique_ptr<RankGroup> launched_ranks() {
   const int tasks = launched_tasks();
   if (tasks == 1) return nullptr;
   const MpiPlugin& plugin = load_plugin(tasks);
+  require_meeting_point(tasks);
   int rank = 0, size = 1;
   void* world = nullptr;
   char why[kMpiWhyBytes] = "";

@@ -237,8 +237,13 @@ def without_plugin(work, source):
         expect(done.returncode == 0, f"one task is no launcher's job, {setting}", done)
         shutil.rmtree(target)
     # Tasks that do not see each other would race just so.
-    done = run([BIN / "ckpt-convert", *command[1:]], env=PLAIN | {"SLURM_STEP_NUM_TASKS": "3"})
+    done = run([BIN / "ckpt-convert", *command[1:]], env=PLAIN | {"PMI_SIZE": "3"})
     refused(done, 5, target, "tasks that MPI does not join", "MPI sees 1")
+    # As real steps of Slurm see it, where Open MPI would end the process by itself.
+    step = {"SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_STEP_ID": "0", "SLURM_NODELIST": "n1", "SLURM_PROCID": "0",
+            "SLURM_NTASKS": "3", "SLURM_STEP_NUM_TASKS": "3", "SLURM_MPI_TYPE": "none"}
+    done = run([BIN / "ckpt-convert", *command[1:]], env=PLAIN | step)
+    refused(done, 5, target, "srun without --mpi", "srun --mpi=pmix")
     print("without MPI, or with tasks that do not see each other: exit 5")
 
 

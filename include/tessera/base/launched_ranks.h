@@ -23,8 +23,8 @@ int launched_tasks();
 int launched_rank();
 
 /// nullptr where launched_tasks() is 1. Starts MPI, once per process, ended when the group is
-/// destroyed. Throws kUnsupported where the plugin is missing or MPI sees other tasks than the
-/// launcher says, kIo where MPI does not start.
+/// destroyed. Throws kUnsupported where the plugin is missing, where Slurm started tasks
+/// without MPI, or where MPI sees other tasks than the launcher says; kIo where MPI does not start.
 std::unique_ptr<RankGroup> launched_ranks();
 
 /// Ends every process of the job at once, for a failure that the ranks could not agree on. Does
