@@ -22,7 +22,7 @@ SampleCase bucket_case(const std::string& name) {
 }
 
 TEST_CASE("buckets of several model-parallel ranks become the state that Megatron gathers") {
-  for (const std::string name : {"buckets_tp2_small"}) {
+  for (const std::string name : {"buckets_tp2_small", "buckets_pp2_dp2_tied"}) {
     CAPTURE(name);
     const SampleCase sample = bucket_case(name);
     const Manifest manifest = testing::read_all(megatron_dist_driver(), sample.place());
@@ -32,10 +32,11 @@ TEST_CASE("buckets of several model-parallel ranks become the state that Megatro
 }
 
 TEST_CASE("buckets of several ranks go to other sizes as state of parameters") {
-  const SampleCase sample = bucket_case("buckets_tp2_small");
+  const std::string name = GENERATE(as<std::string>{}, "buckets_tp2_small", "buckets_pp2_dp2_tied");
+  const SampleCase sample = bucket_case(name);
   const Manifest manifest = testing::read_all(megatron_dist_driver(), sample.place());
-  for (const std::string mesh : {"tp=1", "tp=4"}) {
-    CAPTURE(mesh);
+  for (const std::string mesh : {"tp=1", "tp=4", "tp=2,pp=2"}) {
+    CAPTURE(name, mesh);
     const testing::WrittenCheckpoint written(megatron_dist_driver(), manifest, *sample.directory,
                                              testing::mesh_request(mesh));
     const Manifest after = testing::read_all(megatron_dist_driver(), written.place());

@@ -196,11 +196,14 @@ class Decoder {
     for (std::size_t i = order.size(); i-- > 0;) {
       const StoredTensor& tensor = manifest_.tensors[order[i].tensor];
       if (torch_name(tensor.spec.dtype) != key.second) continue;
-      if (bucket < static_cast<std::int64_t>(first.size()) && end == size_of(first.at(bucket))) {
+      std::int64_t begin = ceil_div(end, kAlignment) * kAlignment;
+      // A bucket ends with its last parameter; before an embedding that two stages share, which
+      // has a bucket of its own, where the next parameter would have begun.
+      if (bucket < static_cast<std::int64_t>(first.size()) &&
+          (end == size_of(first.at(bucket)) || begin == size_of(first.at(bucket)))) {
         ++bucket;
-        end = 0;
+        begin = 0;
       }
-      const std::int64_t begin = ceil_div(end, kAlignment) * kAlignment;
       const std::int64_t size = order[i].numel;
       if (bucket == static_cast<std::int64_t>(first.size()) ||
           begin > size_of(first.at(bucket)) - size)

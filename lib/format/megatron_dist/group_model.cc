@@ -40,6 +40,8 @@ class ModelFinder {
     if (std::string why = find_stages(); !why.empty()) return why;
     models.resize(count_);
     for (std::size_t stage = 0; stage * width_ < count_; ++stage)
+      stored_order_is_theirs_ = stored_order_is_theirs_ && writers_of_first_group(stage).size() < 2;
+    for (std::size_t stage = 0; stage * width_ < count_; ++stage)
       if (std::string why = add_stage(stage, models); !why.empty()) return why;
     return {};
   }
@@ -113,22 +115,35 @@ class ModelFinder {
         count_);
   }
 
+  bool is_of(const Cell& cell, std::size_t stage) const {
+    return !cell.parts.empty() && cell.parts.begin()->first / width_ == stage;
+  }
+
+  /// Ranks that wrote what the stage's first group holds. Several are a fully parallel save, where
+  /// .metadata lists a stack of layers by what the first rank wrote of another stage's.
+  std::set<std::string> writers_of_first_group(std::size_t stage) const {
+    std::set<std::string> writers;
+    for (const Cell& cell : cells_) {
+      if (!is_of(cell, stage)) continue;
+      for (const std::string& writer : cell.writers) {
+        const auto group = groups_.find(writer);
+        if (group == groups_.end() || group->second == stage * width_) writers.insert(writer);
+      }
+    }
+    return writers;
+  }
+
   std::string add_stage(std::size_t stage, std::vector<GroupModel>& models) const {
     const std::size_t begin = stage * width_, end = begin + width_;
     std::vector<const Cell*> held;
-    std::set<std::string> writers;
     for (const Cell& cell : cells_) {
-      if (cell.parts.empty() || cell.parts.begin()->first / width_ != stage) continue;
+      if (!is_of(cell, stage)) continue;
       if (cell.parts.rbegin()->first >= end)
         return fmt::format("\"{}\" is held by several stages", name_of(cell));
       held.push_back(&cell);
-      for (const std::string& writer : cell.writers) {
-        const auto group = groups_.find(writer);
-        if (group == groups_.end() || group->second == begin) writers.insert(writer);
-      }
     }
     std::vector<std::vector<const Cell*>> orders;
-    if (writers.size() == 1) {
+    if (stored_order_is_theirs_) {
       orders.push_back(stored_order(held));
     } else if (std::string why = module_orders(held, orders); !why.empty()) {
       return why;
@@ -229,7 +244,8 @@ class ModelFinder {
   const Manifest& manifest_;
   const std::map<std::string, std::size_t>& groups_;
   const std::size_t count_;
-  std::size_t width_ = 1;  // tensor-parallel ranks
+  std::size_t width_ = 1;               // tensor-parallel ranks
+  bool stored_order_is_theirs_ = true;  // of .metadata, and of the model's parameters
   std::vector<Cell> cells_;
 };
 

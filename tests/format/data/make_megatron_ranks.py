@@ -6,8 +6,10 @@ expert- and data-parallel ranks, made on CPUs with Gloo (megatron-core 0.16.1, P
   grouped_*    legacy rank folders of GroupedMLP experts (weight1, weight2), expert parallel
   buckets_*    torch_dist with the optimizer in bucket space (dp_reshardable, dp_zero_gather_scatter)
 
-expected.json of a case: sha256 and shape of every whole tensor as Megatron's own gather gives them:
-a torch_dist save of the same objects whose optimizer is fully_reshardable, loaded as a whole.
+expected.json of a case: sha256 and shape of every whole tensor. Weights are as Megatron's own
+gather gives them: a torch_dist save of the same objects whose optimizer is fully_reshardable, loaded
+as a whole. The optimizer's state follows from them, element by element, as STATE says; where a buffer
+has several buckets Megatron's gather of it is another, shifted by the padding between buckets.
 """
 import argparse
 import hashlib
@@ -26,6 +28,10 @@ import torch.multiprocessing as mp
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "megatron_ranks")
 warnings.filterwarnings("ignore")
+
+
+STATE = {"param": lambda weight: weight * 1.0001, "exp_avg": lambda weight: torch.sin(37 * weight),
+         "exp_avg_sq": lambda weight: weight * weight}
 
 
 def pretend_cuda():
@@ -128,9 +134,8 @@ def moments(optimizer):
             main = param.data.view(-1)[one._get_model_param_range_map(param)["param"].start:
                                        one._get_model_param_range_map(param)["param"].end].float()
             with torch.no_grad():
-                state["param"].copy_(main * 1.0001)
-                state["exp_avg"].copy_(torch.sin(37 * main))
-                state["exp_avg_sq"].copy_(main * main)
+                for leaf, of_weight in STATE.items():
+                    state[leaf].copy_(of_weight(main))
 
 
 def arguments(case):
@@ -208,6 +213,9 @@ def gathered(oracle):
     tensors = {k: torch.empty(m.size, dtype=m.properties.dtype) for k, m in meta.items() if hasattr(m, "size")}
     import torch.distributed.checkpoint as dcp
     dcp.load(tensors, checkpoint_id=oracle, no_dist=True)
+    for key in [k for k in tensors if k.startswith("optimizer.state.")]:
+        leaf, name = key[len("optimizer.state."):].split(".", 1)
+        tensors[key] = STATE[leaf](tensors[name].float())
     return tensors
 
 
@@ -262,6 +270,7 @@ CASES = {
     "grouped_tp2_ep2": dict(SMALL, kind="legacy", dp=2, ep=2, layers=1, experts=4, moe_ffn=6, grouped=True),
     "grouped_tp1_ep2_plain": dict(SMALL, kind="legacy", tp=1, dp=2, ep=2, layers=1, experts=4, moe_ffn=6, grouped=True, gated=False),
     "buckets_tp2_small": dict(SMALL, kind="dp_reshardable", norm="RMSNorm"),
+    "buckets_pp2_dp2_tied": dict(SMALL, kind="dp_reshardable", tp=1, pp=2, dp=2, tied=True),
     "gathered_tp2_pp2": dict(SMALL, kind="dp_zero_gather_scatter", pp=2, layers=2),
 }
 
