@@ -11,6 +11,10 @@
 
 namespace tessera {
 
+/// Of formats that hold an optimizer's state by the names of its parameters (require_names()).
+inline constexpr std::string_view kKeepIdsHint =
+    "torch-save and torch-dcp keep the ids; --only model leaves the optimizer out";
+
 /// Values that share nodes may expand to more than a writer should walk.
 inline constexpr std::uint64_t kMaxWalkedValues = std::uint64_t{1} << 22;
 

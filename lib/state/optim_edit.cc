@@ -60,24 +60,8 @@ class Rekeyer {
  private:
   /// Stored key -> FQN.
   void name() {
-    bool any_weight = false;
-    for (const OptimParameter& p : optim_.parameters) any_weight |= p.inferred;
-    for (const OptimParameter& p : optim_.parameters) {
-      if (dialect_ == OptimDialect::kById && !p.inferred)
-        fail(Code::kUnsupported,
-             any_weight ? fmt::format("{}: id {} fits no parameter of the model by order and shape",
-                                      optimizer_text(name_), p.stored_key)
-                        : fmt::format("{}: there is no model here to name its ids by",
-                                      optimizer_text(name_)),
-             "keep the ids: leave out --optim-keys");
-      if (dialect_ == OptimDialect::kById && !p.certain)
-        fail(Code::kUnsupported,
-             fmt::format("{}: order and shapes leave open which parameters its ids are, and its "
-                         "groups do not record their names",
-                         optimizer_text(name_)),
-             "keep the ids: leave out --optim-keys");
-      keys_[p.stored_key] = p.fqn;
-    }
+    require_names(optim_, "keep the ids: leave out --optim-keys");
+    for (const OptimParameter& p : optim_.parameters) keys_[p.stored_key] = p.fqn;
   }
 
   /// Stored key -> position in the groups.

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/state/optim_state.h>
 
@@ -365,6 +366,28 @@ std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const R
   for (std::size_t i = 0; i < roles.optimizers.size(); ++i)
     states.push_back(Canonical(manifest, roles, i).make());
   return states;
+}
+
+void require_names(const OptimState& optim, const std::string& hint) {
+  if (optim.dialect != OptimDialect::kById) return;
+  const std::string which =
+      optim.root.empty() ? "the optimizer" : fmt::format("optimizer \"{}\"", printable(optim.root));
+  bool any_weight = false;
+  for (const OptimParameter& p : optim.parameters) any_weight |= p.inferred;
+  for (const OptimParameter& p : optim.parameters) {
+    if (!p.inferred)
+      fail(Code::kUnsupported,
+           any_weight ? fmt::format("{}: id {} fits no parameter of the model by order and shape",
+                                    which, p.stored_key)
+                      : fmt::format("{}: there is no model here to name its ids by", which),
+           hint);
+    if (!p.certain)
+      fail(Code::kUnsupported,
+           fmt::format("{}: order and shapes leave open which parameters its ids are, and its "
+                       "groups do not record their names",
+                       which),
+           hint);
+  }
 }
 
 }  // namespace tessera

@@ -142,6 +142,36 @@ Value scaler_object(const Value& plain) {
   return Value::opaque(std::move(object));
 }
 
+Value default_scaler(const Value& globals, const Value* ds_config) {
+  const auto either = [](const Value* found, Value otherwise) {
+    return found && !found->is_none() ? *found : std::move(otherwise);
+  };
+  const Value* dynamic = globals.find("dynamic_loss_scale");
+  const bool is_dynamic = dynamic && *dynamic == Value::boolean(true) && globals.find("cur_scale");
+  ValueDict out{{text(kClass), text(is_dynamic ? "DynamicLossScaler" : "LossScaler")},
+                {text("cur_scale"), either(globals.find("cur_scale"), Value::real(1.0))},
+                {text("dynamic"), Value::boolean(is_dynamic)}};
+  if (!is_dynamic) return Value::dict(std::move(out));
+  const Value* fp16 = ds_config ? ds_config->find("fp16") : nullptr;
+  const auto option = [&](std::string_view key, Value otherwise) {
+    return either(fp16 ? fp16->find(key) : nullptr, std::move(otherwise));
+  };
+  const auto add = [&out](std::string_view key, Value value) {
+    out.emplace_back(text(key), std::move(value));
+  };
+  add("cur_iter", either(globals.find("cur_iter"), Value::integer(0)));
+  add("last_overflow_iter", either(globals.find("last_overflow_iter"), Value::integer(-1)));
+  add("scale_factor", either(globals.find("scale_factor"), Value::real(2.0)));
+  add("scale_window", either(globals.find("scale_window"), Value::integer(1000)));
+  add("min_scale", option("min_loss_scale", Value::integer(1)));
+  add("delayed_shift", option("hysteresis", Value::integer(2)));
+  add("cur_hysteresis", option("hysteresis", Value::integer(2)));
+  add("consecutive_hysteresis", option("consecutive_hysteresis", Value::boolean(false)));
+  add("raise_error_at_min_scale", Value::boolean(true));
+  add("dtype", Value::dtype(DType::kFloat16));
+  return Value::dict(std::move(out));
+}
+
 Value fragment_address(std::int64_t numel, std::int64_t start) {
   OpaqueObject object;
   object.how = OpaqueObject::How::kNewObj;

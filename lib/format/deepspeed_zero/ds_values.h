@@ -50,6 +50,10 @@ Path root_path(std::string_view root);
 /// object (no such dict) comes back as it is.
 Value plain_scaler(const Value& value);
 Value scaler_object(const Value& plain);
+/// The plain values of a scaler for an engine that recorded none: that of its optimizer without
+/// ZeRO (`cur_scale` and its kin among `globals`), with what it leaves open from ds_config; else a
+/// static one of 1.
+Value default_scaler(const Value& globals, const Value* ds_config);
 /// fragment_address(numel, start), which ds_to_universal asks for.
 Value fragment_address(std::int64_t numel, std::int64_t start);
 

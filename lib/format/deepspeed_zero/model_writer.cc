@@ -118,10 +118,8 @@ void add_engine_fields(SourceState& state, const Target& target) {
   add_missing(state.fields, "", kDsVersion, text(kVersion), added);
 
   const std::string globals = std::string(kGlobalsRoot) + ".";
-  const Value scaler = Value::dict({{text("class"), text("LossScaler")},
-                                    {text("cur_scale"), Value::real(1.0)},
-                                    {text("dynamic"), Value::boolean(false)}});
-  add_missing(state.globals, globals, kLossScaler, scaler, added);
+  add_missing(state.globals, globals, kLossScaler,
+              default_scaler(state.globals, state.fields.find(kDsConfig)), added);
   add_missing(state.globals, globals, "dynamic_loss_scale", Value::boolean(false), added);
   add_missing(state.globals, globals, "overflow", Value::boolean(false), added);
   const bool buffers = std::ranges::any_of(
@@ -166,7 +164,8 @@ class ModelFileWriter {
       std::uint32_t tensor =
           entry.part == Part::kTrained ? entry.tensor : module_tensor(source_, entry);
       const auto copy = copies.find(entry.name);
-      const bool has_copy = entry.part == Part::kTrained && copy != copies.end();
+      const bool is_weight = entry.part == Part::kTrained || entry.part == Part::kTied;
+      const bool has_copy = is_weight && copy != copies.end();
       if (target_.stage == 3 && entry.part != Part::kBuffer) {
         const DType dtype = source_.tensors[has_copy ? copy->second : entry.tensor].spec.dtype;
         entries.emplace_back(Value::string(entry.name), builder_.flat(dtype, 0, {}));

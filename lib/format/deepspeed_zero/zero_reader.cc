@@ -6,6 +6,7 @@
 
 #include <unordered_set>
 
+#include "lib/format/deepspeed_zero/plain_optimizer.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/deepspeed_zero/zero_checkpoint.h"
 #include "lib/format/torch_files/archive_names.h"
@@ -51,8 +52,11 @@ class ZeroReader {
       if (model.buffers.contains(item.name)) c_.builder.tensor(number).kind = TensorKind::kBuffer;
     }
     const Value* optimizer = model.root.find(kOptimizer);
-    if (optimizer && !optimizer->is_none())
-      c_.builder.add_state(model.file, *optimizer, root_path(model.naming.optim_root));
+    if (!optimizer || optimizer->is_none()) return;
+    const auto plain = in_file(c_.path(model.file), [&] { return unwrap_optimizer(*optimizer); });
+    c_.builder.add_state(model.file, plain ? plain->optimizer : *optimizer,
+                         root_path(model.naming.optim_root));
+    if (plain) state_.add_globals(model.file, plain->fields);
   }
 
   void add_model() {
@@ -109,7 +113,7 @@ class ZeroReader {
     const DType master = c_.master_type(parameter);
     if (module && c_.model.naming.module_weights) return state_.add_module_tensor(*module);
     state_.add_model(name, {master, parameter.shape}, pieces);
-    if (module && name == parameter.name) state_.keep_module_copy(*module, master);
+    if (module) state_.keep_module_copy(*module, master);
   }
 
   std::string describe() {
