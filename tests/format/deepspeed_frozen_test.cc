@@ -1,6 +1,7 @@
 // Frozen and shared parameters of DeepSpeed checkpoints: the optimizer knows none of the former and
 // one name of the latter, and both are in what zero_to_fp32 gives (tests/format/data).
 #include <tessera/encoding/json.h>
+#include <tessera/encoding/torch_archive.h>
 #include <tessera/format/deepspeed_zero.h>
 
 #include <catch2/catch.hpp>
@@ -40,7 +41,7 @@ bool is_step(const std::string& name) { return name.ends_with(".step"); }
 }  // namespace
 
 TEST_CASE("frozen and shared parameters read as zero_to_fp32 gives them") {
-  for (const char* name : {"zero2_w3", "zero3_bf16_w2"}) {
+  for (const char* name : {"zero2_w3", "zero3_bf16_w2", "zero2_bf16_w2"}) {
     CAPTURE(name);
     MemoryFileSystem fs;
     const auto expected = load(fs, name);
@@ -53,7 +54,7 @@ TEST_CASE("frozen and shared parameters read as zero_to_fp32 gives them") {
 }
 
 TEST_CASE("frozen and shared parameters are there at every W and stage, and in other formats") {
-  for (const char* name : {"zero2_w3", "zero3_bf16_w2"}) {
+  for (const char* name : {"zero2_w3", "zero3_bf16_w2", "zero2_bf16_w2"}) {
     MemoryFileSystem fs;
     const auto expected = load(fs, name);
     const auto check = [&](const std::string& format, std::optional<std::int64_t> ranks,
@@ -78,6 +79,23 @@ TEST_CASE("frozen and shared parameters are there at every W and stage, and in o
     check("torch-dcp", 4, 0);
     check("torch-save", std::nullopt, 0);
   }
+}
+
+TEST_CASE("the module keeps the types of its own copies, those of shared names included") {
+  MemoryFileSystem fs;
+  load(fs, "zero2_bf16_w2");
+  const auto types = [&](const std::string& folder) {
+    const auto file =
+        fs.open_directory(folder + "/global_step2")->open("mp_rank_00_model_states.pt");
+    const TorchArchive archive = open_torch_archive(ByteWindow::whole(*file));
+    std::map<std::string, DType> out;
+    for (const auto& [name, value] : archive.root.find("module")->as_dict())
+      out.emplace(name.as_string(), archive.tensors[value.tensor_index()].dtype);
+    return out;
+  };
+  REQUIRE(convert(fs, convert_options("/source", "/out", 4, "deepspeed-zero")).published);
+  CHECK(types("/source").at("head.weight") == DType::kBFloat16);
+  CHECK(types("/out") == types("/source"));
 }
 
 }  // namespace tessera::deepspeed_frozen_test

@@ -20,5 +20,5 @@ cases.w_run = run_rank
 
 if __name__ == "__main__":
     config = dict(cases.VISIBLE, tied=True, frozen=("layers.0", "layers.1.norm.bias"), hidden=7, dim=5)
-    for name, stage, world, bf16 in (("zero2_w3", 2, 3, False), ("zero3_bf16_w2", 3, 2, True)):
+    for name, stage, world, bf16 in (("zero2_w3", 2, 3, False), ("zero3_bf16_w2", 3, 2, True), ("zero2_bf16_w2", 2, 2, True)):
         cases.run(sys.argv[1], name, dict(config, groups=stage < 3), world, stage, bf16=bf16)
