@@ -37,6 +37,7 @@ void decode_archive_root(const PickleGraph& graph, TensorResolver& resolver,
       graph, root, [&](const PickleGraph&, PickleGraph::Node node) { return resolver(node); });
   if (archive.root.kind() == Value::Kind::kOpaque && !options.allow_opaque_root)
     refuse_root(archive.root.as_opaque().global());
+  resolver.name_notes();
 }
 
 }  // namespace tessera

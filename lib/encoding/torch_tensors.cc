@@ -5,6 +5,7 @@
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/state/value.h>
 
 #include <algorithm>
 
@@ -15,6 +16,7 @@ namespace {
 
 using Node = PickleGraph::Node;
 constexpr int kMaxRebuildDepth = 8;  // a parameter of a tensor of a device tensor ...
+constexpr std::uint64_t kMostNamed = std::uint64_t{1} << 24;  // leaves
 
 [[noreturn]] void corrupt(const std::string& what) { fail(Code::kCorrupt, what); }
 
@@ -77,9 +79,22 @@ std::optional<Value> TensorResolver::operator()(Node node) {
     return Value::opaque(std::move(bare));
   }
   if (!is_call(kind)) return std::nullopt;
+  const std::size_t told = archive_.notes.size();
   const auto index = tensor(node, 0);
   if (!index) return std::nullopt;
+  for (std::size_t i = told; i < archive_.notes.size(); ++i) noted_.emplace_back(i, *index);
   return Value::tensor(*index);
+}
+
+void TensorResolver::name_notes() {
+  if (noted_.empty()) return;
+  ValueBudget budget(kMostNamed);
+  std::unordered_map<std::uint32_t, std::string> names;
+  for (const StateEntry& entry : flatten(archive_.root, budget).entries)
+    if (entry.value.is_tensor()) names.emplace(entry.value.tensor_index(), entry.name);
+  for (const auto& [note, tensor] : noted_)
+    if (const auto found = names.find(tensor); found != names.end())
+      archive_.notes[note].tensor = found->second;
 }
 
 void TensorResolver::open_all_storages() {

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -34,6 +36,9 @@ class TensorResolver {
   /// Opens every storage that the pickle names, those that no tensor of the state is made of (an
   /// attribute of a tensor has one) with the others.
   void open_all_storages();
+
+  /// Names the tensors of the notes by their places in archive.root, once that is decoded.
+  void name_notes();
 
  private:
   /// What a persistent id names: a storage, or (legacy) a part of one.
@@ -72,7 +77,8 @@ class TensorResolver {
   OpenStorage open_storage_;
   std::unordered_map<Node, std::optional<std::uint32_t>> tensors_;  // nullopt: no tensor
   std::unordered_map<std::string, std::uint32_t> storages_;
-  std::set<std::string, std::less<>> attributes_;  // of tensors, told already
+  std::set<std::string, std::less<>> attributes_;             // of tensors, told already
+  std::vector<std::pair<std::size_t, std::uint32_t>> noted_;  // note -> the tensor it is about
 };
 
 }  // namespace tessera

@@ -1,8 +1,12 @@
 // What ranks' files must agree on, and what is said of a rank's optimizer that is not all there.
 #include <tessera/base/error.h>
+#include <tessera/ops/optim.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "lib/format/megatron_torch/packed_experts.h"
 #include "lib/format/megatron_torch/rank_checks.h"
@@ -134,6 +138,35 @@ TEST_CASE("rank files that lie in each other's folders are told by args.rank") {
     CHECK_THAT(refusal(toy), Catch::Contains("args.rank is 1 in") &&
                                  Catch::Contains("the files lie in each other's folders"));
   }
+}
+
+// distrib_optim.pt says nothing of its rank: its sizes and layout are those of every
+// tensor-parallel rank. What tells it is that masters round to the weights beside them.
+TEST_CASE("optimizer files that lie in each other's folders are told by their masters") {
+  namespace files = std::filesystem;
+  const files::path data =
+      TESSERA_SOURCE_DIR "/tests/format/data/megatron_ranks/grouped_tp2_ep2/iter_0000007";
+  MemoryFileSystem fs;
+  for (const auto& entry : files::recursive_directory_iterator(data)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream in(entry.path(), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    fs.write_file("/c/" + files::relative(entry.path(), data).string(), as_bytes(text));
+  }
+  const auto unlike = [&] {
+    OpenedCheckpoint opened = open_checkpoint(fs, "/c", {});
+    std::size_t count = 0;
+    for (const Note& finding : inspect_optimizer(opened, nullptr, {}).findings)
+      count += finding.code == "OP018";
+    return count;
+  };
+  CHECK(unlike() == 0);
+  const std::string a = "/c/mp_rank_00_000/distrib_optim.pt";
+  const std::string b = "/c/mp_rank_01_000/distrib_optim.pt";
+  const Bytes first = fs.read_file(a), second = fs.read_file(b);
+  fs.write_file(a, second);
+  fs.write_file(b, first);
+  CHECK(unlike() > 0);
 }
 
 TEST_CASE("each rank that lost its distrib_optim.pt is named with what is lost") {

@@ -7,7 +7,7 @@
 
 namespace tessera::torch_save_attributes_test {
 
-TEST_CASE("attributes of tensors are named where they are not kept") {
+TEST_CASE("attributes of tensors are named, and so is a tensor of each, where they are not kept") {
   const auto fs = make_posix_file_system();
   const auto data = fs->open_directory(TESSERA_SOURCE_DIR "/tests/format/data");
   const Place place{data.get(), "tensor_attributes.pt", "tensor_attributes.pt"};
@@ -15,11 +15,12 @@ TEST_CASE("attributes of tensors are named where they are not kept") {
   CHECK(testing::content_of(manifest, *data).size() == 3);
   std::string told;
   for (const Note& note : manifest.notes)
-    if (note.code == "CK061" && note.severity == "warning") told += note.message + "\n";
+    if (note.code == "CK061" && note.severity == "warning")
+      told += note.tensor + ": " + note.message + "\n";
   CHECK(told ==
-        "tensors have the Python attribute \"role\", which is not kept\n"
-        "tensors have the Python attribute \"other\", which is not kept\n"
-        "tensors have the Python attribute \"note\", which is not kept\n");
+        "p: tensors have the Python attribute \"role\", which is not kept\n"
+        "p: tensors have the Python attribute \"other\", which is not kept\n"
+        "t: tensors have the Python attribute \"note\", which is not kept\n");
 }
 
 TEST_CASE("what frameworks note on tensors for themselves is no news") {

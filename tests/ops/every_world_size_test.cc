@@ -29,10 +29,15 @@ const std::vector<Sharded> kFormats = {{"torch-dcp"},         {"torch-rank-files
                                        {"fairscale-fsdp"},    {"deepspeed-zero", 1},
                                        {"deepspeed-zero", 2}, {"deepspeed-zero", 3}};
 
+/// Megatron's ranks are tensor-parallel ones: data-parallel ranks hold copies.
 void reshard(MemoryFileSystem& fs, const std::string& from, const std::string& to,
              const Sharded& as, std::int64_t world_size) {
   ConvertOptions options = convert_options(from, to, world_size, as.format);
   options.target.zero_stage = as.zero_stage;
+  if (as.format.starts_with("megatron")) {
+    options.target.world_size.reset();
+    options.target.mesh = Mesh({{"tp", world_size}});
+  }
   REQUIRE(convert(fs, options).published);
 }
 
@@ -100,6 +105,13 @@ TEST_CASE("every sharded format keeps several groups and frozen parameters from 
                                     request);
     fs.write_file("/made.pt", written.files.begin()->second);
     check_every_pair(fs, "/made.pt", format, {1, 3, 70});
+  }
+}
+
+TEST_CASE("torch_dist goes from every tensor-parallel size to every other and back") {
+  for (const char* name : {"megatron/torch_dist_tp2_dp2", "megatron/torch_dist_tp1_dp1"}) {
+    MemoryFileSystem fs;
+    check_every_pair(fs, load_sample(fs, name), {"megatron-dist"}, kWorldSizes);
   }
 }
 
