@@ -138,8 +138,39 @@ def check_engine(stage, bf16, source, path, work, universal=False):
         assert saved[name] == content, name
 
 
+def plain_worker(rank, world, fp16, load, out):
+    """An engine of stage 2 loads what an engine without ZeRO saved."""
+    without_compiling()
+    import deepspeed, torch
+    import deepspeed_cases as cases
+    from deepspeed.accelerator import get_accelerator
+    type(get_accelerator()).is_fp16_supported = lambda self: True  # slow on a CPU, and right
+    config = dict(cases.VISIBLE, tied=True, hidden=7, dim=5, seed=4321)
+    model = cases.make_model(config)
+    optimizer = torch.optim.AdamW(cases.groups_of(model, config), lr=config["lr"], foreach=False)
+    engine = deepspeed.initialize(model=model, optimizer=optimizer, dist_init_required=False, config={
+        "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}, "steps_per_print": 1000,
+        "zero_allow_untested_optimizer": True, "fp16" if fp16 else "bf16": {"enabled": True}})[0]
+    assert engine.load_checkpoint(load)[0] is not None
+    assert engine.optimizer.loss_scaler.cur_scale == (16 if fp16 else 1), engine.optimizer.loss_scaler.cur_scale
+    engine.save_checkpoint(out, tag="saved")
+
+
+def check_plain(name, fp16, work):
+    import common
+    source = os.path.join(HERE, "..", "format", "data", "deepspeed_plain", name, "checkpoint")
+    path, out = os.path.join(work, name), os.path.join(work, name + "_saved")
+    tool("ckpt-convert", source, path, "--to", "deepspeed-zero", "--world-size", 2)
+    common.spawn(plain_worker, 2, fp16, path, out)
+    saved = hashes(out)
+    for tensor, content in hashes(path).items():
+        if tensor.startswith("optim."):
+            assert saved[tensor] == content, tensor
+
+
 def main():
     find_python()
+    sys.path.insert(0, os.path.join(SAMPLES, "generate"))
     cases = [("zero1_w4", 1, False), ("zero2_w2", 2, False), ("zero2_bf16_w2", 2, True), ("zero3_w4", 3, False)]
     with tempfile.TemporaryDirectory() as work:
         for name, stage, bf16 in cases:
@@ -157,6 +188,9 @@ def main():
             tool("ckpt-convert", source, universal, "--to", "deepspeed-universal")
             check_engine(stage, bf16, source, universal, work, universal=True)
             print("ok   two ranks load the Universal form of", name)
+        for name, fp16 in (("bf16_w2", False), ("fp16_w2", True)):
+            check_plain(name, fp16, work)
+            print("ok   two ranks of stage 2 load an engine without ZeRO,", name)
         source = os.path.join(SAMPLES, "deepspeed", "zero2_w2", "checkpoint")
         path = os.path.join(work, "as_stage_1")
         tool("ckpt-reshard", source, path, "--world-size", 2, "--zero-stage", 1)
