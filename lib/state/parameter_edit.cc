@@ -85,16 +85,10 @@ class Editor {
 
   /// In the order of the groups, which is the one ids are given out in.
   static void name_ids(const OptimState& state, MemberLists& members) {
+    require_names(state, "leave the optimizer out with --only model");
     std::map<std::string_view, const OptimParameter*> by_id;
-    for (const OptimParameter& parameter : state.parameters) {
+    for (const OptimParameter& parameter : state.parameters)
       by_id[parameter.stored_key] = &parameter;
-      if (parameter.weight != kNoTensor) continue;
-      fail(Code::kUnsupported,
-           fmt::format("id {} of optimizer \"{}\" fits no parameter of the model: its state cannot "
-                       "follow",
-                       printable(parameter.stored_key), state.root),
-           "leave the optimizer out with --only model");
-    }
     for (const OptimGroup& group : state.groups) {
       for (const std::string& id : group.stored_members) {
         const auto found = by_id.find(id);
