@@ -10,6 +10,7 @@
 #include "lib/format/torch_rank_files/rank_folder.h"
 #include "tests/support/archive_gather.h"
 #include "tests/support/edited_archive.h"
+#include "tests/support/rank_archive.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace tessera::torch_rank_files_damage_test {
@@ -225,6 +226,50 @@ TEST_CASE("plain tensors of several ranks are one only where they are equal") {
   CHECK(manifest.state.find("rng.rank_1"));
   CHECK(manifest.state.find("view.rank_1"));
   CHECK(manifest.state.find("same"));
+}
+
+namespace {
+
+/// As `torch.serialization.set_crc32_options(False)` leaves a file: 0 for every CRC-32.
+Bytes without_checksums(Bytes zip) {
+  constexpr std::pair<std::string_view, std::size_t> kPlaces[] = {
+      {"PK\3\4", 14}, {"PK\1\2", 16}, {"PK\7\10", 4}};
+  const std::string_view text = as_text(zip);
+  for (const auto& [signature, crc] : kPlaces)
+    for (std::size_t at = text.find(signature); at != text.npos; at = text.find(signature, at + 1))
+      std::fill_n(zip.begin() + static_cast<std::ptrdiff_t>(at + crc), 4, std::byte{0});
+  return zip;
+}
+
+}  // namespace
+
+TEST_CASE("copies that differ where listing does not look are refused when they are read") {
+  constexpr std::int64_t kNumel = 40000;
+  for (const bool differ : {false, true}) {
+    CAPTURE(differ);
+    MemoryFileSystem fs;
+    for (const int rank : {0, 1}) {
+      testing::RankArchive archive;
+      std::vector<float> table(kNumel, 1.0F);
+      if (differ && rank == 1) table[9500] = 2;  // between two of the blocks that are compared
+      const Value root = testing::dict({{"table", archive.tensor(Shape{kNumel}, table)}});
+      fs.write_file("/c/" + rank_name(rank), without_checksums(archive.render(root)));
+    }
+    const auto directory = fs.open_directory("/c");
+    const Place place{directory.get(), "", "c"};
+    const Manifest listed = torch_rank_files_driver().manifest(place, {});
+    REQUIRE(listed.find("table"));
+    CHECK(listed.find("table")->chunk_count == 2);
+    try {
+      testing::read_all(torch_rank_files_driver(), place);
+      CHECK_FALSE(differ);
+    } catch (const Error& error) {
+      CHECK(differ);
+      CHECK(error.code() == Code::kUnsupported);
+      CHECK_THAT(error.what(), Catch::Contains("\"table\"") && Catch::Contains("rank0.pt") &&
+                                   Catch::Contains("rank1.pt"));
+    }
+  }
 }
 
 }  // namespace tessera::torch_rank_files_damage_test

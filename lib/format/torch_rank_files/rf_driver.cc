@@ -7,6 +7,7 @@
 
 #include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_files/equal_copies.h"
 #include "lib/format/torch_rank_files/rank_folder.h"
 #include "lib/format/torch_rank_files/rf_parts.h"
 
@@ -57,6 +58,7 @@ class TorchRankFilesDriver : public FormatDriver {
   void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
               const ReadOptions& options) const override {
     locate_archives(*place.directory, manifest, tensors, options);
+    if (!options.tolerate_damage) require_equal_copies(*place.directory, manifest, tensors);
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return rank_files::plan_output(source, request);

@@ -1,60 +1,20 @@
-#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/format/torchsnapshot.h>
 
 #include <algorithm>
-#include <map>
 #include <string>
 
 #include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_files/equal_copies.h"
 #include "lib/format/torchsnapshot/snapshot_parts.h"
 
 namespace tessera {
 namespace snapshot {
-namespace {
-
-constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 20;
-
-/// Compares two copies of a chunk, block by block.
-void require_equal(const Directory& directory, const Manifest& manifest, const Source& a,
-                   const Source& b) {
-  const auto left = directory.open(manifest.files[a.file].path);
-  const auto right = directory.open(manifest.files[b.file].path);
-  Bytes x(std::min(kBlockBytes, a.length));
-  Bytes y(x.size());
-  for (std::uint64_t at = 0; at < a.length; at += kBlockBytes) {
-    const auto length = std::min(kBlockBytes, a.length - at);
-    left->read_at(a.offset + at, MutableBytes(x).first(length));
-    right->read_at(b.offset + at, MutableBytes(y).first(length));
-    if (x == y) continue;
-    fail(Code::kUnsupported,
-         fmt::format("ranks hold different values of it ({} and {}), and the snapshot does not say "
-                     "which one counts",
-                     manifest.files[a.file].path, manifest.files[b.file].path),
-         "leave it out (--exclude), or take what is whole (--salvage)");
-  }
-}
-
-void compare_copies(const Directory& directory, const Manifest& manifest,
-                    const StoredTensor& tensor) {
-  std::map<std::string, Source> firsts;  // by place in the tensor
-  for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
-    const Source& source = manifest.source(tensor, c);
-    if (source.kind != Source::Kind::kExtent || source.side != 0) continue;
-    const auto [first, is_first] = firsts.emplace(manifest.chunk(tensor, c).to_string(), source);
-    if (is_first || first->second.length != source.length) continue;
-    in_tensor(tensor.name, [&] { require_equal(directory, manifest, first->second, source); });
-  }
-}
-
-}  // namespace
 
 void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
             const ReadOptions& options) {
   locate_archives(*place.directory, manifest, tensors, options);
-  if (options.tolerate_damage) return;
-  for (const std::uint32_t t : tensors)
-    compare_copies(*place.directory, manifest, manifest.tensors[t]);
+  if (!options.tolerate_damage) require_equal_copies(*place.directory, manifest, tensors);
 }
 
 }  // namespace snapshot
