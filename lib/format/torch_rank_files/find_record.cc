@@ -34,6 +34,7 @@ std::optional<FlatRecord> LocalState::find_record(const Directory& directory,
       return parse_flat_record(text);
     });
   }
+  if (state_alone_) return std::nullopt;  // a full state dict does not say what was wrapped
   for (const std::string& file : states_.folder.others)
     if (auto record = record_of_full(directory, file)) {
       builder_.manifest().notes.push_back(

@@ -17,7 +17,8 @@ std::vector<LocalState::Target> LocalState::targets_in_order(bool whole_units,
   std::vector<Target> out;
   std::map<std::string, Target> by_name;
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (trained_only && !units_[u].entry->leaves.front().sharded->wrapper_requires_grad) continue;
+    const RankEntry* stored = units_[u].entry;
+    if (trained_only && stored && !stored->leaves.front().sharded->wrapper_requires_grad) continue;
     if (whole_units) out.push_back({u, -1});
     for (std::size_t p = 0; p < units_[u].parameters.size(); ++p)
       by_name.emplace(units_[u].parameters[p].fqn, Target{u, static_cast<std::int64_t>(p)});
@@ -34,6 +35,9 @@ std::vector<LocalState::Target> LocalState::targets_in_order(bool whole_units,
   for (const RankEntry& entry : states_.entries)
     if (const auto slice = slices_.find(entry.name); slice != slices_.end())
       take(units_[slice->second.first].parameters[slice->second.second].fqn);
+  if (state_alone_)
+    for (const RankEntry& entry : states_.entries)
+      if (entry.is_sharded() && !entry.path.empty()) take(entry.path.back().key);
   for (const Unit& unit : units_)
     for (const FlatSegment& segment : unit.parameters) take(segment.fqn);
   return out;

@@ -38,7 +38,8 @@ LocalState::LocalState(const RankStates& states, ArchiveManifestBuilder& builder
                        ArchiveBytes& bytes, RankMerger& merger)
     : states_(states), builder_(builder), bytes_(bytes), merger_(merger) {
   find_units();
-  if (present()) find_optimizers();
+  find_optimizers();
+  if (units_.empty()) find_flat_state();
 }
 
 void LocalState::find_units() {
@@ -98,8 +99,18 @@ void LocalState::find_optimizers() {
 
 void LocalState::name_parameters(const Directory& directory, const ReadOptions& options) {
   tolerate_ = options.tolerate_damage;
-  if (const auto record = find_record(directory, options)) fit(*record);
-  if (!record_)
+  if (const auto record = find_record(directory, options)) {
+    if (state_alone_) add_units_of(*record);
+    fit(*record);
+  }
+  if (!record_ && state_alone_)
+    builder_.manifest().notes.push_back(
+        {"CK071", "warning",
+         "the optimizer's state is what torch.optim held on each rank, runs of FSDP1's flat "
+         "parameters, and the files do not say which parameters those hold: name them with "
+         "--flat-layout FILE",
+         "", ""});
+  else if (!record_)
     builder_.manifest().notes.push_back(
         {"CK071", "warning",
          fmt::format("the files do not say which parameters their {} flat parameter{} hold: name "

@@ -9,6 +9,9 @@
 //
 // With a FlatRecord the parameters are tensors of their own again; without one the flat parameters
 // are listed as they are, and state as one run per id.
+//
+// verl saves a sharded model and, beside it, torch.optim's own state: runs of flat parameters that
+// stand in no file. The record alone says what they were.
 #include <map>
 #include <optional>
 #include <set>
@@ -24,8 +27,10 @@ class LocalState {
   LocalState(const RankStates& states, ArchiveManifestBuilder& builder, ArchiveBytes& bytes,
              RankMerger& merger);
 
-  /// True when there are flat parameters.
-  bool present() const { return !units_.empty(); }
+  /// True when there are flat parameters, or runs of some in an optimizer.
+  bool present() const { return !units_.empty() || state_alone_; }
+  /// True when the optimizer's state alone is flat: the weights are sharded tensors.
+  bool state_alone() const { return state_alone_; }
   bool uses_orig_params() const { return orig_; }
 
   /// Finds a record and lays the units out by it. Throws kCorrupt when the one that the user named
@@ -70,6 +75,9 @@ class LocalState {
   void find_units();
   void check_ranks(const RankEntry& entry) const;
   void find_optimizers();
+  void find_flat_state();
+  bool has_flat_state(const Optimizer& optimizer);
+  void add_units_of(const FlatRecord& record);
   std::optional<FlatRecord> find_record(const Directory& directory, const ReadOptions& options);
   std::optional<FlatRecord> record_of_full(const Directory& directory, const std::string& file);
   std::optional<FlatUnit> unit_of_full(const Unit& unit, const TorchArchive& full,
@@ -110,6 +118,7 @@ class LocalState {
   std::map<std::string, std::pair<std::size_t, std::size_t>> slices_;  // name -> unit, parameter
   std::optional<FlatRecord> record_;
   bool orig_ = false;
+  bool state_alone_ = false;
   bool tolerate_ = false;  // damage is noted, and padding looked at
 };
 

@@ -124,7 +124,8 @@ class Reader {
     for (const RankPart& part : states_.folder.parts)
       parts += fmt::format("{}={}\n", part.key, name_template(part));
     manifest.provenance.emplace(kParts, std::move(parts));
-    if (local.record()) manifest.provenance.emplace(kFlatLayout, dump_flat_record(*local.record()));
+    if (local.record() && !local.state_alone())
+      manifest.provenance.emplace(kFlatLayout, dump_flat_record(*local.record()));
     if (merger_.rank_local() > 0)
       manifest.notes.push_back(
           {"CK070", "info",
@@ -155,7 +156,8 @@ class Reader {
   }
 
   std::string flavour(const LocalState& local) const {
-    if (local.present()) return std::string(local.uses_orig_params() ? kLocalOrig : kLocal);
+    if (local.present() && !local.state_alone())
+      return std::string(local.uses_orig_params() ? kLocalOrig : kLocal);
     const bool sharded = std::ranges::any_of(
         states_.entries, [](const RankEntry& entry) { return entry.is_sharded(); });
     return std::string(sharded ? kSharded : kFull);
@@ -165,6 +167,9 @@ class Reader {
     for (const RankEntry& entry : states_.entries)
       if (entry.is_sharded()) ++(entry.leaves.front().sharded->is_dtensor() ? dtensors : sharded);
     const std::string ranks = fmt::format("{} rank files", builder_.manifest().files.size());
+    if (local.state_alone())
+      return fmt::format("{}, FSDP1's flat optimizer state, {}",
+                         dtensors > 0 ? "DTensors" : "ShardedTensors", ranks);
     if (local.present())
       return fmt::format("FSDP1 local state dicts (flat parameters{}), {}",
                          local.uses_orig_params() ? ", use_orig_params" : "", ranks);
