@@ -124,6 +124,8 @@ void Conversion::shape_state() {
   std::optional<std::int64_t> world_size = request_.world_size;
   if (request_.mesh) world_size = writing_ranks(*driver_, request_);
   if (driver_->capabilities().many_ranks) report_.world_size = world_size.value_or(1);
+  if (auto note = rank_state_note(source_.manifest, options_.rank_state, world_size))
+    report_.notes.push_back(std::move(*note));
   std::vector<std::string> dropped =
       apply_rank_state(source_.manifest, options_.rank_state, world_size);
   report_.dropped.insert(report_.dropped.end(), dropped.begin(), dropped.end());

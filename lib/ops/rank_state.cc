@@ -179,22 +179,60 @@ std::vector<RankStateEntry> find_rank_state(const Manifest& manifest) {
   return found;
 }
 
+namespace {
+
+std::set<std::int64_t> ranks_of(const std::vector<RankStateEntry>& found) {
+  std::set<std::int64_t> ranks;
+  for (const RankStateEntry& entry : found) ranks.insert(entry.rank);
+  return ranks;
+}
+
+std::int64_t world_size_of(const Manifest& manifest, const std::set<std::int64_t>& ranks) {
+  return manifest.world_size.value_or(static_cast<std::int64_t>(ranks.size()));
+}
+
+std::string ranks_text(std::int64_t first, std::int64_t last) {
+  return first == last ? fmt::format("rank {}", first) : fmt::format("ranks {} to {}", first, last);
+}
+
+}  // namespace
+
+std::optional<Note> rank_state_note(const Manifest& manifest, RankStatePolicy policy,
+                                    std::optional<std::int64_t> new_world_size) {
+  const std::set<std::int64_t> ranks = ranks_of(find_rank_state(manifest));
+  if (ranks.empty()) return std::nullopt;
+  const std::int64_t before = world_size_of(manifest, ranks), after = new_world_size.value_or(1);
+  std::string message;
+  if (policy == RankStatePolicy::kKeep && after > before)
+    message = fmt::format("{} of the result: new, without state of its own",
+                          ranks_text(before, after - 1));
+  else if (policy == RankStatePolicy::kKeep && after < before)
+    message = fmt::format("state of {} is kept by name; the result has no such ranks",
+                          ranks_text(after, before - 1));
+  else if (policy == RankStatePolicy::kRank0 && before > 1)
+    message = fmt::format("state of {} is left out, rank 0's is kept", ranks_text(1, before - 1));
+  else if (policy == RankStatePolicy::kDrop)
+    message = fmt::format("state of {} is left out", ranks_text(0, before - 1));
+  if (message.empty()) return std::nullopt;
+  return Note{"RANKS", "warning", std::move(message), "", ""};
+}
+
 std::vector<std::string> apply_rank_state(Manifest& manifest, RankStatePolicy policy,
                                           std::optional<std::int64_t> new_world_size) {
   std::vector<RankStateEntry> found = find_rank_state(manifest);
   if (found.empty() || policy == RankStatePolicy::kKeep) return {};
-  std::set<std::int64_t> ranks;
-  for (const RankStateEntry& entry : found) ranks.insert(entry.rank);
-  std::int64_t old_world_size =
-      manifest.world_size.value_or(static_cast<std::int64_t>(ranks.size()));
+  const std::set<std::int64_t> ranks = ranks_of(found);
+  const std::int64_t old_world_size = world_size_of(manifest, ranks);
   bool changes = new_world_size.value_or(1) != old_world_size;
   if (policy == RankStatePolicy::kDefault && !changes) return {};
   if (policy == RankStatePolicy::kDefault || policy == RankStatePolicy::kError) {
+    const std::string change = changes ? fmt::format(", and the world size goes from {} to {}",
+                                                     old_world_size, new_world_size.value_or(1))
+                                       : "";
     fail(Code::kUnsupported,
-         fmt::format("\"{}\" and {} more belong to single ranks ({} of them), and the world size "
-                     "goes from {} to {}",
+         fmt::format("\"{}\" and {} more belong to single ranks ({} of them){}",
                      manifest.state.entries[found[0].entry].name, found.size() - 1, ranks.size(),
-                     old_world_size, new_world_size.value_or(1)),
+                     change),
          "choose with --rank-state keep, drop or rank0");
   }
   RankStateCut cut(manifest, found);

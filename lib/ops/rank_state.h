@@ -8,6 +8,7 @@
 //   all else          a rank number in the path ("rng.rank_3", "dataloader.dp_rank_0")
 #include <tessera/ops/convert.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,5 +27,9 @@ std::vector<RankStateEntry> find_rank_state(const Manifest& manifest);
 /// ranks concerned.
 std::vector<std::string> apply_rank_state(Manifest& manifest, RankStatePolicy policy,
                                           std::optional<std::int64_t> new_world_size);
+/// Whose state the policy loses, and which ranks of the result have none. Of the manifest before
+/// apply_rank_state(); nullopt where every rank keeps its own.
+std::optional<Note> rank_state_note(const Manifest& manifest, RankStatePolicy policy,
+                                    std::optional<std::int64_t> new_world_size);
 
 }  // namespace tessera

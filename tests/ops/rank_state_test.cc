@@ -8,6 +8,7 @@
 
 #include "lib/ops/ties.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/rank_archive.h"
 
 namespace rank_state_test {
 
@@ -71,6 +72,51 @@ TEST_CASE("each policy does what it says") {
   manifest = start;
   CHECK(apply_rank_state(manifest, RankStatePolicy::kDrop, 2).size() == 2);
   CHECK(names(manifest) == std::vector<std::string>{"step"});
+}
+
+TEST_CASE("a conversion says whose state is lost and which ranks have none") {
+  MemoryFileSystem fs;
+  fs.make_directories("/in");
+  RankArchive archive;
+  const Value generators = dict(
+      {{"rank_0", archive.tensor(Shape{2}, {1, 2})}, {"rank_1", archive.tensor(Shape{2}, {3, 4})}});
+  const Value model = dict({{"w", archive.tensor(Shape{2, 2}, {5, 6, 7, 8})}});
+  fs.write_file("/in/s.pt", archive.render(dict({{"model", model}, {"rng", generators}})));
+  const auto run = [&](std::int64_t ranks, RankStatePolicy policy) -> std::string {
+    ConvertOptions options = convert_options("/in/s.pt", "/out", ranks, "torch-dcp");
+    options.rank_state = policy;
+    options.force = true;
+    for (const Note& note : convert(fs, options).notes)
+      if (note.code == "RANKS") return note.severity + ": " + note.message;
+    return "";
+  };
+  const OpenedContent source = content_at(fs, "/in/s.pt");
+  CHECK(run(2, RankStatePolicy::kDefault) == "");
+  CHECK(content_at(fs, "/out").tensors == source.tensors);
+  CHECK(run(2, RankStatePolicy::kKeep) == "");
+  CHECK(run(4, RankStatePolicy::kKeep) ==
+        "warning: ranks 2 to 3 of the result: new, without state of its own");
+  CHECK(content_at(fs, "/out").tensors == source.tensors);
+  CHECK(run(1, RankStatePolicy::kKeep) ==
+        "warning: state of rank 1 is kept by name; the result has no such ranks");
+  CHECK(run(4, RankStatePolicy::kRank0) ==
+        "warning: state of rank 1 is left out, rank 0's is kept");
+  CHECK(content_at(fs, "/out").tensors.at("rng.rank_0") == source.tensors.at("rng.rank_0"));
+  CHECK_FALSE(content_at(fs, "/out").tensors.contains("rng.rank_1"));
+  CHECK(run(2, RankStatePolicy::kDrop) == "warning: state of ranks 0 to 1 is left out");
+  CHECK_FALSE(content_at(fs, "/out").tensors.contains("rng.rank_0"));
+  for (const std::int64_t ranks : {2, 3}) {
+    try {
+      run(ranks, RankStatePolicy::kError);
+      FAIL("state of single ranks went along though it was to be refused");
+    } catch (const Error& error) {
+      CHECK(error.code() == Code::kUnsupported);
+      CHECK(std::string(error.what()).find("rng.rank_0") != std::string::npos);
+      const std::string said = error.what();
+      CHECK((said.find("goes from 2 to 3") != said.npos) == (ranks == 3));
+      CHECK(said.find("goes from 2 to 2") == said.npos);
+    }
+  }
 }
 
 TEST_CASE("name maps are read from lines and from JSON") {
