@@ -94,6 +94,9 @@ void Conversion::take_model_only() {
          fmt::format("there are several models: {}", fmt::join(roles.model_roots, ", ")),
          "choose one with --root");
   }
+  if (options_.selection.only && *options_.selection.only != Part::kModel)
+    fail(Code::kInvalidArgument, "--to hf writes the model, which --only leaves out",
+         "--to safetensors writes any part");
   if (!options_.selection.only) {
     Selection model;
     model.only = Part::kModel;

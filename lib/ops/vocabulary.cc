@@ -13,6 +13,18 @@ namespace {
 
 constexpr std::int64_t kComparedBytes = std::int64_t{1} << 20;
 
+/// A bias beside a vocabulary matrix has an element for each of its rows: it goes with it.
+void add_biases(const std::map<std::string, Shape>& shapes, std::set<std::string>& names) {
+  constexpr std::string_view kWeight = "weight";
+  const std::vector<std::string> weights(names.begin(), names.end());
+  for (const std::string& name : weights) {
+    const auto weight = shapes.find(name);
+    if (weight == shapes.end() || weight->second.rank() != 2 || !name.ends_with(kWeight)) continue;
+    const auto bias = shapes.find(name.substr(0, name.size() - kWeight.size()) + "bias");
+    if (bias != shapes.end() && bias->second == Shape{weight->second[0]}) names.insert(bias->first);
+  }
+}
+
 std::vector<std::string> chosen(const std::map<std::string, Shape>& shapes,
                                 const std::vector<std::string>& globs,
                                 const std::vector<std::string>& declared) {
@@ -24,7 +36,7 @@ std::vector<std::string> chosen(const std::map<std::string, Shape>& shapes,
            "name them: --vocab-tensor GLOB");
     }
   }
-  if (!globs.empty()) names.clear();
+  globs.empty() ? add_biases(shapes, names) : names.clear();
   for (const std::string& glob : globs) {
     bool used = false;
     for (const auto& [fqn, shape] : shapes)
