@@ -4,6 +4,7 @@
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/format/torch_dcp.h>
 #include <tessera/format/torch_save.h>
+#include <tessera/ops/convert.h>
 #include <tessera/state/roles.h>
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <random>
 
 #include "tests/format/fairscale_fixture.h"
+#include "tests/support/convert_case.h"
 #include "tests/support/sample_case.h"
 
 namespace fairscale_write_test {
@@ -204,6 +206,67 @@ TEST_CASE("parameters that each rank has alone go back to their ranks") {
         std::vector<float>{2, 8});
   const Manifest again = read_all(fairscale_fsdp_driver(), written.place());
   CHECK(content(again, *written.directory) == content(source, *checkpoint.directory));
+}
+
+TEST_CASE("shared parameters are stored once for any ranks, and the pairs are kept") {
+  Scene scene{.wrappers = {{.path = "", .parameters = {{"embed", {5, 3}}, {"b", {2}}}},
+                           {.path = "layer", .parameters = {{"up", {4}}}}},
+              .world_size = 3};
+  scene.wrappers[0].shared = {{"embed", "decoder"}};
+  scene.wrappers[1].shared = {{"up", "down"}};
+  const SceneCheckpoint checkpoint(scene);
+  const Manifest source = read_all(fairscale_fsdp_driver(), checkpoint.place());
+  for (const std::int64_t to : kRanks) {
+    INFO("to " << to);
+    const WrittenCheckpoint written(fairscale_fsdp_driver(), source, *checkpoint.directory,
+                                    ranks(to));
+    const Value root = root_of(written, "rank_0.pt");
+    const ValueList& wrappers = root.find("meta")->find("param_metadata")->as_list();
+    REQUIRE(wrappers.size() == 2);
+    for (std::size_t w = 0; w < 2; ++w) {
+      const Value& pair = wrappers[w].find("shared_param_info")->as_list().at(0);
+      CHECK(pair.as_list()[0].as_string() == scene.wrappers[w].shared[0].first);
+      CHECK(pair.as_list()[1].as_string() == scene.wrappers[w].shared[0].second);
+      const Value& info = wrappers[w].find("params")->as_dict().at(0).second;
+      CHECK(info.find("names")->as_list().size() == scene.wrappers[w].parameters.size());
+    }
+    const Manifest again = read_all(fairscale_fsdp_driver(), written.place());
+    CHECK(scene_difference(scene, again, *written.directory) == "");
+  }
+}
+
+TEST_CASE("a renamed parameter stays where it was in its flat parameter") {
+  MemoryFileSystem fs;
+  ConvertOptions options = convert_options(load_sample(fs, "fairscale/single_flat_w2"), "/out", 4);
+  options.names.renames = {{"layers.0.*", "first.*"}};
+  options.verify = true;
+  const ConvertReport report = convert(fs, options);
+  CHECK(report.verify_findings == std::vector<std::string>{});
+  CHECK(report.published);
+}
+
+TEST_CASE("a wrapper that no rank shares goes whole to every rank of another number of them") {
+  Scene scene{.wrappers = {{.path = "", .parameters = {{"w", {5}}}},
+                           {.path = "expert", .parameters = {{"e", {2, 3}}}, .no_broadcast = true}},
+              .world_size = 3};
+  const SceneCheckpoint checkpoint(scene);
+  const Manifest source = read_all(fairscale_fsdp_driver(), checkpoint.place());
+  for (const std::int64_t to : {1, 2, 4}) {
+    INFO("to " << to);
+    const WrittenCheckpoint written(fairscale_fsdp_driver(), source, *checkpoint.directory,
+                                    ranks(to));
+    for (std::int64_t rank = 0; rank < to; ++rank) {
+      const std::string file = fmt::format("rank_{}.pt", rank);
+      const Manifest raw = read_all(torch_save_driver(), {written.directory.get(), file, file});
+      for (const std::string name : {"weights.expert.flat_param_0", "optim.state.1.exp_avg"})
+        CHECK(floats_of(raw, *written.directory, name).size() == 6);
+      const Value meta = *root_of(written, file).find("meta");
+      CHECK(
+          meta.find("param_metadata")->as_list().at(1).find("no_broadcast_optim_state")->as_bool());
+    }
+    const Manifest again = read_all(fairscale_fsdp_driver(), written.place());
+    CHECK(scene_difference(scene, again, *written.directory) == "");
+  }
 }
 
 TEST_CASE("a DCP becomes one flat parameter at the root and comes back the same") {

@@ -128,11 +128,20 @@ class Grouper {
         drafts_.push_back({{.name = name, .key = name, .flat = false}, root, {std::move(one)}});
       }
     } else if (of_root != drafts_.end() && !out_.wrappers[root].no_broadcast) {
-      std::ranges::move(rest, std::back_inserter(of_root->parameters));
+      join(of_root->parameters, rest);
     } else {
       const std::string name = of_root == drafts_.end() ? "flat_param_0" : "flat_param_rest";
       drafts_.push_back({{.name = name, .key = name, .flat = true}, root, std::move(rest)});
     }
+  }
+
+  /// Renamed ones go where they stood, if the others stand in the order of the state.
+  void join(std::vector<TargetParameter>& parameters, std::vector<TargetParameter>& rest) const {
+    const auto place = [this](const TargetParameter& one) { return by_name_.at(one.fqn); };
+    const bool in_order = std::ranges::is_sorted(parameters, {}, place);
+    const auto middle = static_cast<std::ptrdiff_t>(parameters.size());
+    std::ranges::move(rest, std::back_inserter(parameters));
+    if (in_order) std::ranges::inplace_merge(parameters, parameters.begin() + middle, {}, place);
   }
 
   void finish_backings() {
