@@ -295,7 +295,9 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
 
 void PathResolver::note_others_below(const FoundCheckpoint& chosen,
                                      std::vector<Note>& notes) const {
-  if (chosen.driver->id() != "safetensors" && chosen.driver->id() != "torch-save") return;
+  constexpr std::array<std::string_view, 3> kFilesAlone = {"safetensors", "torch-save",
+                                                           "torch-rank-files"};
+  if (std::ranges::find(kFilesAlone, chosen.driver->id()) == kFilesAlone.end()) return;
   std::vector<FoundCheckpoint> found;
   std::vector<Note> unreadable;
   for (const FileInfo& info : fs_.open_directory(chosen.path)->list()) {

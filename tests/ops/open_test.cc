@@ -1,4 +1,5 @@
 // From what the user typed to a checkpoint: the PATH rules, in their order.
+#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
@@ -454,6 +455,24 @@ TEST_CASE("a folder of weights with a run's checkpoints below is the weights, an
         "/out is itself a checkpoint and is used; 2 below it are not: checkpoint-1, checkpoint-2");
   CHECK_FALSE(list_run(fs, "/out"));
   CHECK(open_checkpoint(fs, "/out/checkpoint-2").notes.empty());
+}
+
+TEST_CASE("rank files beside accelerate's folder of the optimizer are read alone, and say so") {
+  MemoryFileSystem fs;  // LOCAL_STATE_DICT: the model per rank, the optimizer as a DCP
+  MemoryFileSystem samples;
+  load_sample(samples, "torchsave/dtensor_rankfiles_w2");
+  for (const int rank : {0, 1})
+    fs.write_file(fmt::format("/ck/pytorch_model_fsdp_rank{}.bin", rank),
+                  samples.read_file(fmt::format("/source/rank{}.pt", rank)));
+  MemoryFileSystem dcp;
+  load_sample(dcp, "dcp/fsdp2_w2");
+  for (const auto& [path, bytes] : dcp.contents("/source"))
+    if (!path.ends_with('/')) put(fs, "/ck/optimizer_0/" + path, bytes);
+  const OpenedCheckpoint opened = open_checkpoint(fs, "/ck");
+  CHECK(opened.driver->id() == "torch-rank-files");
+  REQUIRE(opened.notes.size() == 1);
+  CHECK(opened.notes[0].message ==
+        "/ck is itself a checkpoint and is used; 1 below it is not: optimizer_0");
 }
 
 }  // namespace open_test
