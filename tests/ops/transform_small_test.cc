@@ -193,6 +193,24 @@ TEST_CASE("the bias of a vocabulary matrix gets as many elements as that gets ro
   CHECK(named.manifest.find("model.lm_head.bias")->spec.shape == Shape{5});
 }
 
+TEST_CASE("assets come from the folder that is named, and a missing one is said") {
+  MemoryFileSystem fs;
+  const std::string source = save(fs, {{"a", {2, 2}}});
+  fs.write_file("/in/config.json", as_bytes("{}"));  // beside the source, not asked for
+  fs.make_directories("/base");
+  fs.write_file("/base/tokenizer.json", as_bytes("{}"));
+  ConvertOptions options = convert_options(source, "/out", std::nullopt, "hf");
+  options.copy_assets = true;
+  options.assets_directory = "/base";
+  CHECK(convert(fs, options).assets == std::vector<std::string>{"tokenizer.json"});
+  CHECK(fs.stat("/out/tokenizer.json"));
+  CHECK_FALSE(fs.stat("/out/config.json"));
+  options.destination = "/none";
+  options.assets_directory = "/nowhere";
+  CHECK(status_of(fs, options).code == Code::kNotFound);
+  CHECK_FALSE(fs.stat("/none"));
+}
+
 TEST_CASE("a Hugging Face folder of anything but a model is refused") {
   MemoryFileSystem fs;
   const std::string source = save(fs, {{"a", {2, 2}}});
