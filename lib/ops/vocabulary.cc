@@ -6,7 +6,11 @@
 #include <tessera/reshard/tensor_reader.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
+
+#include "lib/state/tensor_bytes.h"
 
 namespace tessera {
 namespace {
@@ -89,6 +93,32 @@ Shape checked_shape(const std::string& fqn, const std::vector<std::int64_t>& ext
   }
 }
 
+/// Weights that are the same elements under another name, and keep their rows.
+void tell_of_twins(const Manifest& manifest, const std::vector<std::string>& names,
+                   std::vector<Note>& notes) {
+  const Roles roles = find_roles(manifest.state);
+  std::map<TensorPlace, std::string> resized;
+  const auto place = [&](std::size_t i) -> std::optional<TensorPlace> {
+    const Value& value = manifest.state.entries[i].value;
+    if (roles.entries[i].role != Role::kModel || !value.is_tensor()) return std::nullopt;
+    return place_of(manifest, manifest.tensors[value.tensor_index()]);
+  };
+  const auto chosen = [&](std::size_t i) {
+    return std::ranges::find(names, roles.entries[i].fqn) != names.end();
+  };
+  for (std::size_t i = 0; i < roles.entries.size(); ++i)
+    if (const auto at = place(i); at && chosen(i)) resized.emplace(*at, roles.entries[i].fqn);
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const auto at = place(i);
+    if (!at || chosen(i) || !resized.contains(*at)) continue;
+    notes.push_back({"VOCAB", "warning",
+                     fmt::format("tied to \"{}\", and keeps its rows: --vocab-tensor does not "
+                                 "match it",
+                                 printable(resized.at(*at))),
+                     "", manifest.state.entries[i].name});
+  }
+}
+
 ParameterEdit resized(const std::string& fqn, const Shape& shape, std::int64_t rows) {
   ParameterEdit edit;
   edit.olds.push_back({fqn, shape});
@@ -140,7 +170,9 @@ void apply_vocabulary(OpenedCheckpoint& checkpoint, std::int64_t rows,
   AppliedTransformation applied{"vocabulary", fmt::format("{} rows", rows), 0, {}};
   std::vector<ParameterEdit> edits;
   std::set<std::string> cut;
-  for (const std::string& fqn : chosen(shapes, globs, declared)) {
+  const std::vector<std::string> names = chosen(shapes, globs, declared);
+  tell_of_twins(manifest, names, out.notes);
+  for (const std::string& fqn : names) {
     const auto found = shapes.find(fqn);
     if (found == shapes.end()) continue;  // declared, and left out since
     const Shape& shape = found->second;

@@ -193,6 +193,25 @@ TEST_CASE("the bias of a vocabulary matrix gets as many elements as that gets ro
   CHECK(named.manifest.find("model.lm_head.bias")->spec.shape == Shape{5});
 }
 
+TEST_CASE("a tied weight that --vocab-tensor does not match is told of") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "torchsave/sgd_tied_zip");
+  for (const bool both : {false, true}) {
+    CAPTURE(both);
+    ConvertOptions options = convert_options(source, "/out", std::nullopt, "torch-dcp");
+    options.force = true;
+    options.transform.vocab_size = 13;
+    options.transform.vocab_tensors = {"embed.weight"};
+    if (both) options.transform.vocab_tensors.push_back("head.weight");
+    const ConvertReport report = convert(fs, options);
+    const auto told = std::ranges::find(report.notes, "VOCAB", &Note::code);
+    CHECK((told == report.notes.end()) == both);
+    if (!both) CHECK(told->tensor == "model.head.weight");
+    const OpenedCheckpoint opened = open_checkpoint(fs, "/out");
+    CHECK(opened.manifest.find("model.head.weight")->spec.shape[0] == (both ? 13 : 11));
+  }
+}
+
 TEST_CASE("assets come from the folder that is named, and a missing one is said") {
   MemoryFileSystem fs;
   const std::string source = save(fs, {{"a", {2, 2}}});
