@@ -1,9 +1,11 @@
 """PyTorch loads the rank files we write: DTensors with weights_only=True on as many processes, which gather to the oracle's tensors;
 local state dicts into FSDP1 modules of another number of ranks than the one that saved them, model and optimizer."""
-import os, tempfile
+import os, pathlib, sys, tempfile
 from support import SAMPLES, compare, compare_values, done, samples, tool
 import torch
 from common import VISIBLE, flatten, spawn
+
+DATA = pathlib.Path(__file__).resolve().parents[1] / "format" / "data"
 
 
 def gathered(rank, world, folder, expected):
@@ -60,6 +62,37 @@ def local():
     done(n, "local state dicts loaded into FSDP1 modules at another number of ranks")
 
 
+def into_verl(rank, world, folder, expected):
+    sys.path.insert(0, str(DATA))
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from fsdp1_cases import collect, kind, wrap
+    from make_verl import CFG
+    m, opt = wrap(CFG, world, False, (world,))
+    part = lambda name: torch.load(os.path.join(folder, f"{name}_world_size_{world}_rank_{rank}.pt"), weights_only=True)
+    with kind(m, "SHARDED"):
+        m.load_state_dict(part("model"))
+        opt.load_state_dict(FSDP.optim_state_dict_to_load(m, opt, part("optim")))
+    full = flatten(collect(m, opt, "FULL"))
+    if rank == 0:
+        compare({k: v for k, v in full.items() if torch.is_tensor(v)}, expected, folder)
+
+
+def verl():
+    """FSDP1's flat optimizer state, as verl saves it, goes to other numbers of ranks by the record of the flat parameters."""
+    import json
+    n = 0
+    for case in ("fsdp1_w2", "fsdp1_w3"):
+        expected = json.loads((DATA / "verl" / case / "expected.json").read_text())
+        for w in (2, 4):
+            with tempfile.TemporaryDirectory() as d:
+                out = os.path.join(d, "out")
+                tool("ckpt-reshard", DATA / "verl" / case / "checkpoint", out, "--world-size", w, "--rank-state", "drop",
+                     "--flat-layout", DATA / "verl" / case / "expected.json")
+                spawn(into_verl, w, out, expected)
+                n += 1
+    done(n, "verl checkpoints loaded into FSDP1 at another number of ranks")
+
+
 def own_weights():
     """Ranks that trained for themselves: PyTorch loads what rank 0 had, and no rank's is passed off as all ranks'."""
     model = torch.nn.Linear(3, 2)
@@ -92,4 +125,5 @@ def own_weights():
 if __name__ == "__main__":
     dtensors()
     local()
+    verl()
     own_weights()
