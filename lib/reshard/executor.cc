@@ -330,7 +330,7 @@ std::uint64_t coded_bytes_bound(const TransferOptions& options) {
 }
 
 std::uint64_t staged_bytes_bound(const TransferOptions& options) {
-  Budget budget = Budget::make(options.memory_limit_bytes, options.threads);
+  Budget budget = Budget::make(options.memory_limit_bytes, options.threads, options.block_bytes);
   return std::max<std::uint64_t>(options.memory_limit_bytes,
                                  budget.share_bytes * static_cast<std::uint64_t>(budget.threads));
 }

@@ -47,7 +47,8 @@ class Filling {
         options_(options),
         keeps_(keeps),
         gate_(reads_coded(source, plan) ? coded_part(options.memory_limit_bytes) : 0),
-        budget_(Budget::make(options.memory_limit_bytes - gate_.total_bytes(), options.threads)),
+        budget_(Budget::make(options.memory_limit_bytes - gate_.total_bytes(), options.threads,
+                             options.block_bytes)),
         files_(source, directory),
         prover_(source),
         geometries_(source, output, plan) {}

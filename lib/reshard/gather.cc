@@ -139,29 +139,49 @@ void Gather::run(std::span<const CopyTask> tasks, Worker& worker,
   for (std::uint32_t t = 0; t < tasks.size(); ++t) {
     in_tensor(manifest_.tensors[tasks[t].tensor].name, [&] { collect(tasks[t], t, needs); });
   }
-  auto in_file = std::stable_partition(needs.begin(), needs.end(), [](const Need& need) {
+  auto extents = std::stable_partition(needs.begin(), needs.end(), [](const Need& need) {
     return need.source->kind != Source::Kind::kExtent;
   });
-  for (auto need = needs.begin(); need != in_file; ++need) {
+  for (auto need = needs.begin(); need != extents; ++need) {
     in_tensor(manifest_.tensors[tasks[need->task].tensor].name,
               [&] { from_memory(tasks, *need, worker, fragments); });
   }
-  std::stable_sort(in_file, needs.end(), [](const Need& a, const Need& b) {
+  std::stable_sort(extents, needs.end(), [](const Need& a, const Need& b) {
     return std::tie(a.source->file, a.offset) < std::tie(b.source->file, b.offset);
   });
-  for (auto first = in_file; first != needs.end();) {
+  // Neighbours are read at once, but for what goes straight to its place.
+  auto first = extents;
+  std::uint64_t end = 0, most = 0;
+  const auto read_up_to = [&](auto last) {
     if (options_.cancel != nullptr) options_.cancel->check();
-    std::uint64_t end = first->offset + first->length;
-    auto last = first + 1;
-    for (; last != needs.end() && last->source->file == first->source->file; ++last) {
-      if (last->offset > end + kReadThroughBytes) break;
-      std::uint64_t longer = std::max(end, last->offset + last->length);
-      if (longer - first->offset > options_.block_bytes) break;
-      end = longer;
-    }
-    read_group(tasks, {first, last}, worker, fragments);
+    if (first != last) read_group(tasks, {first, last}, worker, fragments);
     first = last;
+  };
+  for (auto need = extents; need != needs.end(); ++need) {
+    const auto named = [&](const auto& f) {
+      return in_file(files_.path(need->source->file), [&] {
+        return in_tensor(manifest_.tensors[tasks[need->task].tensor].name, f);
+      });
+    };
+    CachedRun run;
+    if (named([&] { return find_cached_run(tasks[need->task], *need, run); })) {
+      read_up_to(need);
+      named([&] { read_cached_run(run, *need, worker, fragments); });
+      first = need + 1;
+      continue;
+    }
+    const std::uint64_t longer = std::max(end, need->offset + need->length);
+    const bool joins = first != need && need->source->file == first->source->file &&
+                       need->offset <= end + kReadThroughBytes && longer - first->offset <= most;
+    if (joins) {
+      end = longer;
+      continue;
+    }
+    read_up_to(need);
+    end = need->offset + need->length;
+    most = named([&] { return most_at_once(*need); });
   }
+  read_up_to(needs.end());
 }
 
 void Gather::read(std::uint32_t file, std::uint64_t begin, std::uint64_t end, Worker& worker,
@@ -186,13 +206,6 @@ void Gather::read(std::uint32_t file, std::uint64_t begin, std::uint64_t end, Wo
 void Gather::read_group(std::span<const CopyTask> tasks, std::span<Need> group, Worker& worker,
                         std::vector<Fragment>* fragments) const {
   std::uint32_t file = group.front().source->file;
-  if (CachedRun run;
-      group.size() == 1 && find_cached_run(tasks[group.front().task], group.front(), run)) {
-    return in_file(files_.path(file), [&] {
-      in_tensor(manifest_.tensors[tasks[group.front().task].tensor].name,
-                [&] { read_cached_run(run, group.front(), worker, fragments); });
-    });
-  }
   std::uint64_t begin = group.front().offset;
   std::uint64_t end = begin;
   for (const Need& need : group) end = std::max(end, need.offset + need.length);

@@ -83,6 +83,7 @@ class Gather {
   void read_group(std::span<const CopyTask> tasks, std::span<Need> group, Worker& worker,
                   std::vector<Fragment>* fragments) const;
   bool is_cached(std::uint32_t file, std::uint64_t offset, std::uint64_t length) const;
+  std::uint64_t most_at_once(const Need& first) const;
   bool find_cached_run(const CopyTask& task, const Need& need, CachedRun& run) const;
   void read_cached_run(const CachedRun& run, const Need& need, Worker& worker,
                        std::vector<Fragment>* fragments) const;

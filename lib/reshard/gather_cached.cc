@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::uint64_t kSliceBytes = std::uint64_t{256} << 10;
 constexpr std::uint64_t kLeastRunBytes = std::uint64_t{64} << 10;
-constexpr std::size_t kMostProbes = 64;  // each may open a file
+constexpr std::uint64_t kMostCachedBytes = std::uint64_t{1} << 20;  // small ones, read together
+constexpr std::size_t kMostProbes = 64;                             // each may open a file
 
 }  // namespace
 
@@ -33,11 +34,18 @@ bool Gather::lies_in_cache(const Geometry& geometry) const {
   });
 }
 
+/// Requests to a device are as large as a block; a copy out of the page cache is best while the
+/// CPU's caches hold it.
+std::uint64_t Gather::most_at_once(const Need& first) const {
+  const bool small = is_cached(first.source->file, first.offset, first.length);
+  return small ? std::min(kMostCachedBytes, options_.block_bytes) : options_.block_bytes;
+}
+
 bool Gather::find_cached_run(const CopyTask& task, const Need& need, CachedRun& run) const {
   const StoredTensor& tensor = manifest_.tensors[task.tensor];
-  if (!options_.place || need.length < kLeastRunBytes || need.strides != nullptr ||
-      need.source->flags != 0 || tensor.stored_dtype() != tensor.spec.dtype)
-    return false;
+  if (need.length < kLeastRunBytes || need.strides != nullptr) return false;
+  if (!options_.place) return is_cached(need.source->file, need.offset, need.length);
+  if (need.source->flags != 0 || tensor.stored_dtype() != tensor.spec.dtype) return false;
   Region common;
   for (std::uint32_t i = 0; i < task.targets.size(); ++i) {
     const TargetSpan& target = task.targets[i];
@@ -54,14 +62,17 @@ void Gather::read_cached_run(const CachedRun& run, const Need& need, Worker& wor
                              std::vector<Fragment>* fragments) const {
   const std::shared_ptr<const ReadFile> file = files_.get(need.source->file);
   const bool proves = prover_ != nullptr && prover_->wants(need.chunk);
-  const bool sums = run.target->want_crc && fragments != nullptr;
-  const std::uint64_t in_output = run.target->file_offset + run.begin;  // of the run's first byte
-  std::uint64_t part = 0;                                               // where `crc` begins
+  const bool places = run.target != nullptr;
+  const bool sums = places && run.target->want_crc && fragments != nullptr;
+  const std::uint64_t in_output = sums ? run.target->file_offset + run.begin : 0;  // its first byte
+  std::byte* proved = places ? nullptr : worker.read.need(std::min(kSliceBytes, need.length));
+  std::uint64_t part = 0;  // where `crc` begins
   std::uint32_t crc = 0;
   for (std::uint64_t at = 0; at < need.length;) {
     std::uint64_t length = std::min(kSliceBytes, need.length - at);
     if (sums) length = std::min(length, kMiB - (in_output + at) % kMiB);
-    const MutableBytes slice(run.target->data + run.begin + at, static_cast<std::size_t>(length));
+    const MutableBytes slice(places ? run.target->data + run.begin + at : proved,
+                             static_cast<std::size_t>(length));
     file->read_at(need.offset + at, slice);
     if (sums || proves) crc = crc32(crc, slice);
     at += length;

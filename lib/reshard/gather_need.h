@@ -29,9 +29,9 @@ struct Gather::Op {
   bool run = false;  // one run on both sides
 };
 
-/// A need that goes over unchanged as one run into one target.
+/// A need that goes over unchanged as one run into one target, or is only proved.
 struct Gather::CachedRun {
-  const TargetSpan* target = nullptr;
+  const TargetSpan* target = nullptr;  // null: proved
   std::uint32_t number = 0;
   std::uint64_t begin = 0;  // bytes from the target's start
 };

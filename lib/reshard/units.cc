@@ -10,7 +10,6 @@ namespace tessera {
 
 namespace {
 
-constexpr std::uint64_t kMostBlockBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kLeastBlockBytes = std::uint64_t{16} << 10;
 constexpr std::uint64_t kMostSlabBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kLeastShareBytes = kLeastMemoryLimitBytes;  // a thread's
@@ -101,7 +100,7 @@ void cut_tensor(const OutputPlan& output, const Plan& plan, std::uint32_t entry,
 
 }  // namespace
 
-Budget Budget::make(std::uint64_t memory_limit_bytes, int threads) {
+Budget Budget::make(std::uint64_t memory_limit_bytes, int threads, std::uint64_t block_bytes) {
   Budget budget;
   auto most =
       static_cast<int>(std::clamp<std::uint64_t>(memory_limit_bytes / kLeastShareBytes, 1, 1024));
@@ -110,7 +109,8 @@ Budget Budget::make(std::uint64_t memory_limit_bytes, int threads) {
   // Blocks lie at any offset: each may need a page more than it holds.
   std::uint64_t slack = std::min(share / 8, std::uint64_t{64} << 10);
   budget.share_bytes = std::max(share - slack, kLeastBlockBytes * 2);
-  budget.block_bytes = std::clamp(budget.share_bytes / 4, kLeastBlockBytes, kMostBlockBytes);
+  budget.block_bytes =
+      std::clamp(budget.share_bytes / 4, kLeastBlockBytes, std::max(block_bytes, kLeastBlockBytes));
   budget.span_bytes = std::max(budget.share_bytes / 3, kLeastBlockBytes);
   return budget;
 }

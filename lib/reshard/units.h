@@ -34,7 +34,8 @@ struct Budget {
   std::uint64_t block_bytes = 0;  // a merged read, a slab of a row-sharded tensor, a batch
   std::uint64_t span_bytes = 0;   // one read of a strided source
   int threads = 1;
-  static Budget make(std::uint64_t memory_limit_bytes, int threads);
+  /// `block_bytes`: the most of a block.
+  static Budget make(std::uint64_t memory_limit_bytes, int threads, std::uint64_t block_bytes);
 };
 
 /// Geometries of plan entries, made when asked for and shared while somebody holds them.

@@ -211,6 +211,38 @@ TEST_CASE("a transfer of cached tensors writes what one of uncached ones does") 
   }
 }
 
+TEST_CASE("tensors of any size in the page cache are filled and proved without a large block") {
+  MemoryFileSystem fs;
+  SceneBuilder builder(fs, "/s", 5);
+  std::vector<MemoryTarget> targets;
+  std::vector<Bytes> memory;
+  constexpr std::int64_t kNumels[] = {150000, 20000, 300, 40000, 7, 90000, 16500, 120000};
+  for (int n = 0; n < 64; ++n) {
+    const TensorSpec spec{DType::kFloat32, Shape({kNumels[n % std::size(kNumels)]})};
+    targets.push_back(
+        {builder.add_tensor("t" + std::to_string(n), spec, slices(spec.shape, 0, 2), 2),
+         Chunk::whole_of(Box::whole(spec.shape)),
+         nullptr,
+         {}});
+    memory.emplace_back(static_cast<std::size_t>(spec.size_bytes()));
+  }
+  const Manifest manifest = builder.finish();
+  for (std::size_t t = 0; t < targets.size(); ++t) targets[t].data = memory[t].data();
+  const OutputPlan output = memory_plan(manifest, targets);
+  const Plan plan(manifest, output);
+  Reads reads;
+  const ProbedDirectory directory(fs.open_directory("/s"), reads);
+  const TransferResult filled = fill(manifest, directory, output, plan, targets, {});
+  for (const MemoryTarget& target : targets)
+    CHECK(std::ranges::equal(memory[&target - targets.data()],
+                             tensor_bytes(target.tensor, manifest.tensors[target.tensor].spec)));
+  const TransferResult proved = prove_fill(manifest, directory, output, plan, {});
+  CHECK(proved.proved_bytes == filled.proved_bytes);
+  CHECK(reads.longest <= kMiB);
+  CHECK(filled.peak_staged_bytes <= kMiB + 2 * kIoAlignment);
+  CHECK(proved.peak_staged_bytes <= kMiB + 2 * kIoAlignment);
+}
+
 TEST_CASE("what is only proved needs no place, wherever it lies") {
   for (const Cached cached : {Cached::kAll, Cached::kNone, Cached::kEveryOtherMiB}) {
     INFO("cached: " << static_cast<int>(cached));

@@ -21,6 +21,8 @@ struct TransferOptions {
   std::uint64_t memory_limit_bytes = std::uint64_t{1}
                                      << 30;  // staged tensor bytes, all threads together
   int threads = 1;
+  /// A write, or a read of neighbours, at the most: a device wants large ones.
+  std::uint64_t block_bytes = std::uint64_t{8} << 20;
   bool check_crc = true;
   Progress* progress = nullptr;
   const CancelToken* cancel = nullptr;
