@@ -79,6 +79,14 @@ bool has_memory(const LiveState& state, const StateEntry& entry) {
          });
 }
 
+Bytes agreements_of(const LiveState& state) {
+  WireWriter out;
+  const auto all = state.agreed ? state.agreed() : std::vector<Agreement>();
+  out.number(all.size());
+  for (const Agreement& each : all) out.text(each.name).text(each.value).text(each.hint);
+  return out.finish();
+}
+
 }  // namespace
 
 std::string short_text(const Value& value) {
@@ -113,7 +121,7 @@ LiveDescription describe(const LiveState& state) {
       values.bytes(std::as_bytes(std::span(digest))).text(short_text(entry.value));
     });
   }
-  return {structure.finish(), values.finish()};
+  return {structure.finish(), values.finish(), agreements_of(state)};
 }
 
 bool still_has_structure(const LiveState& state, ByteView structure) {
@@ -138,7 +146,19 @@ Sha256Digest digest_of_shared(const LiveState& state) {
       shared.update(pickle);
     });
   }
+  shared.update(agreements_of(state));
   return shared.finish();
+}
+
+std::vector<Agreement> read_agreements(const LiveDescription& description) {
+  WireReader in(description.agreed);
+  std::vector<Agreement> all(in.count(3 * sizeof(std::uint64_t)));
+  for (Agreement& each : all) {
+    each.name = in.text();
+    each.value = in.text();
+    each.hint = in.text();
+  }
+  return all;
 }
 
 std::vector<LiveEntry> read_description(const LiveDescription& description) {

@@ -21,7 +21,8 @@ struct LiveEntry {
   Bytes pickle;               // kPerRank
 };
 
-/// Throws kCorrupt.
+/// Throw kCorrupt.
 std::vector<LiveEntry> read_description(const LiveDescription& description);
+std::vector<Agreement> read_agreements(const LiveDescription& description);
 
 }  // namespace tessera

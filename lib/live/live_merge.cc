@@ -54,6 +54,7 @@ class Merger {
 
   MergedState run() {
     for (std::size_t r = 0; r < all_.size(); ++r) collect(static_cast<int>(r));
+    check_agreements();
     for (MergedEntry& entry : entries_) in_tensor(entry.first.name, [&] { check(entry); });
     for (MergedEntry& entry : entries_) in_tensor(entry.first.name, [&] { elect(entry); });
     for (MergedEntry& entry : entries_) in_tensor(entry.first.name, [&] { emit(entry); });
@@ -90,6 +91,21 @@ class Merger {
         own_values_[found->second].emplace_back(rank, entry.pickle);
       if (fresh) merged.first = std::move(entry);
     }
+  }
+
+  void check_agreements() const {
+    std::unordered_map<std::string, std::pair<std::string, std::size_t>> told;  // value, rank
+    for (std::size_t r = 0; r < all_.size(); ++r)
+      for (const Agreement& each : read_agreements(all_[r])) {
+        const auto& [value, rank] = told.try_emplace(each.name, each.value, r).first->second;
+        if (value == each.value) continue;
+        in_tensor(each.name, [&] {
+          fail(Code::kInvalidArgument,
+               fmt::format("ranks disagree: expected {} as on rank {}, found {} on rank {}", value,
+                           rank, each.value, r),
+               each.hint);
+        });
+      }
   }
 
   /// What ranks must agree on. The first rank's word is what is expected.

@@ -21,6 +21,7 @@ namespace tessera {
 struct LiveDescription {
   Bytes structure;  // all but the content of values
   Bytes values;     // of shared values a digest and a short text; of a rank's own the whole
+  Bytes agreed;     // what ranks must agree on besides
 };
 
 /// Throws kUnsupported for a value that cannot be told to other ranks or has a tensor inside.
@@ -30,7 +31,7 @@ LiveDescription describe(const LiveState& state);
 /// this structure, and its own would have the same. Takes no memory, and reads `structure` from one
 /// end to the other: by the next save of a large state the caches hold none of it.
 bool still_has_structure(const LiveState& state, ByteView structure);
-/// Over all shared values. Throws as describe().
+/// Over all shared values and agreements. Throws as describe().
 Sha256Digest digest_of_shared(const LiveState& state);
 /// Throws kInvalidArgument for two entries of one name.
 void check_names(const StateDict& dict);

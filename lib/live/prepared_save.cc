@@ -126,7 +126,8 @@ std::unique_ptr<PreparedSave> make_prepared(std::span<const LiveDescription> all
 
 std::vector<LiveDescription> exchange(RankGroup& ranks, const LiveDescription& mine,
                                       SaveReport& report) {
-  const Bytes message = WireWriter().bytes(mine.structure).bytes(mine.values).finish();
+  const Bytes message =
+      WireWriter().bytes(mine.structure).bytes(mine.values).bytes(mine.agreed).finish();
   report.plan_bytes = message.size();
   std::vector<LiveDescription> all;
   for (const auto& bytes : ranks.all_gather(message)) {
@@ -136,6 +137,8 @@ std::vector<LiveDescription> exchange(RankGroup& ranks, const LiveDescription& m
     theirs.structure.assign(structure.begin(), structure.end());
     const ByteView values = in.bytes();
     theirs.values.assign(values.begin(), values.end());
+    const ByteView agreed = in.bytes();
+    theirs.agreed.assign(agreed.begin(), agreed.end());
   }
   return all;
 }

@@ -87,6 +87,44 @@ TEST_CASE("ranks that disagree on a shared value are refused with both values") 
       Contains("\"lr\"") && Contains("expected 0.25 as on rank 0, found 0.5 on rank 1"));
 }
 
+TEST_CASE("ranks that tell different things that must agree are refused with both") {
+  CHECK_THAT(refusal(3,
+                     [&](LiveState& state, int rank) {
+                       state.add("w", {DType::kFloat32, {3}, {}, memory});
+                       state.agreed = [=] {
+                         std::vector<Agreement> all = {{"of all", "1", ""}};
+                         if (rank == 0) all.push_back({"of rank 0 alone", "5", ""});
+                         if (rank > 0)
+                           all.push_back({"step of w", rank == 1 ? "step 3" : "step 4", ""});
+                         return all;
+                       };
+                     }),
+             Contains("\"step of w\"") &&
+                 Contains("expected step 3 as on rank 1, found step 4 on rank 2"));
+}
+
+TEST_CASE("what must agree is compared where a plan fits as well, and lets it fit") {
+  MemoryFileSystem fs;
+  SaveOptions options;
+  options.file_system = &fs;
+  auto groups = thread_ranks(2);
+  const auto save_at = [&](const char* path, std::vector<std::string> steps) {
+    return on_ranks(groups, [&](RankGroup& ranks) {
+      LiveState state;
+      state.add("w", {DType::kFloat32, {3}, {}, memory});
+      const std::string step = steps[static_cast<std::size_t>(ranks.rank())];
+      state.agreed = [=] { return std::vector<Agreement>{{"w", step, "step alike"}}; };
+      const bool again = save(path, state, ranks, options).plan_reused;
+      if (again != (std::string(path) != "/run/a")) throw std::runtime_error("plan");
+    });
+  };
+  require_quiet(save_at("/run/a", {"3", "3"}));
+  require_quiet(save_at("/run/b", {"10", "10"}));
+  for (const std::string& message : save_at("/run/c", {"11", "12"}))
+    CHECK_THAT(message, Contains("expected 11 as on rank 0, found 12 on rank 1"));
+  CHECK_FALSE(fs.stat("/run/c"));
+}
+
 TEST_CASE("a shared value that some ranks lack is refused") {
   CHECK_THAT(refusal(3,
                      [](LiveState& state, int rank) {

@@ -76,6 +76,14 @@ struct TensorView {
   void* data = nullptr;
 };
 
+/// What must be the same on every rank that tells it, though it is not stored in this form (the
+/// steps that an optimizer counts). Told with the descriptions of a save, at no further cost.
+struct Agreement {
+  std::string name;   // as messages show it
+  std::string value;  // equal texts agree
+  std::string hint;   // what to do where they differ
+};
+
 enum class ValueScope : std::uint8_t {
   kShared,   // one value, equal on all ranks: differing ones are an error naming both
   kPerRank,  // every rank has its own, stored as `<name>.rank_<r>`
@@ -89,6 +97,8 @@ struct LiveState {
   /// Before save() looks at `tensors`: brings up to date what the pieces point at (a staging copy
   /// of device memory).
   std::function<void()> before_save;
+  /// After before_save: what save() compares between ranks before it writes anything.
+  std::function<std::vector<Agreement>()> agreed;
   /// For a snapshot that is taken while training goes on (SnapshotTiming::kLazy): the name of a
   /// tensor whose memory has changed since before_save was called (or this state was made); "":
   /// none. Cheap, and called from other threads too.

@@ -1,0 +1,128 @@
+// A load that is verified: elements that the read did not write are told by tensor and number, and
+// values that look like what the memory was filled with are not.
+#include <tessera/base/error.h>
+#include <tessera/ops/open.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "lib/live/load_targets.h"
+#include "lib/live/untouched.h"
+#include "tests/support/live_saved.h"
+
+namespace live_untouched_test {
+
+using namespace tessera;
+using namespace tessera::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr std::int64_t kNumel = 64;
+
+/// Gives back, for `bytes` from `offset` on, what the memory was filled with before each reading:
+/// as if these had not been written.
+class Withheld final : public Directory {
+ public:
+  Withheld(const Directory& inner, std::uint64_t offset, std::uint64_t bytes)
+      : inner_(inner), offset_(offset), bytes_(bytes) {}
+  const std::string& path() const override { return inner_.path(); }
+  std::unique_ptr<ReadFile> open(std::string_view relative, IoMode mode) const override {
+    return std::make_unique<File>(*this, inner_.open(relative, mode));
+  }
+  std::optional<FileInfo> stat(std::string_view relative) const override {
+    return inner_.stat(relative);
+  }
+  std::vector<FileInfo> list(std::string_view relative) const override {
+    return inner_.list(relative);
+  }
+
+ private:
+  class File final : public ReadFile {
+   public:
+    File(const Withheld& of, std::unique_ptr<ReadFile> inner) : of_(of), inner_(std::move(inner)) {}
+    std::uint64_t size_bytes() const override { return inner_->size_bytes(); }
+    const std::string& path() const override { return inner_->path(); }
+    void read_at(std::uint64_t offset, MutableBytes out) const override {
+      inner_->read_at(offset, out);
+      if (of_.offset_ < offset || of_.offset_ + of_.bytes_ > offset + out.size()) return;
+      const std::byte canary = of_.readings_++ == 0 ? kFirstCanary : kSecondCanary;
+      std::memset(out.data() + (of_.offset_ - offset), std::to_integer<int>(canary), of_.bytes_);
+    }
+
+   private:
+    const Withheld& of_;
+    std::unique_ptr<ReadFile> inner_;
+  };
+  const Directory& inner_;
+  std::uint64_t offset_, bytes_;
+  mutable int readings_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("elements that a verified load did not write are told by tensor and number") {
+  MemoryFileSystem fs;
+  std::vector<float> saved(kNumel, 1), loaded(kNumel);
+  save_one(fs, [&](LiveState& state) {
+    state.add("w", {DType::kFloat32, {kNumel}, {}, saved.data()});
+  });
+  OpenedCheckpoint opened = open_checkpoint(fs, "/run/a");
+  opened.locate_all({});
+  const StoredTensor& tensor = opened.manifest.tensors.at(0);
+  const std::uint64_t offset = opened.manifest.chunks.source(tensor.first_chunk).offset;
+  LoadTargets targets;
+  targets.add(
+      {0, Chunk::whole_of(Box::whole({kNumel})), reinterpret_cast<std::byte*>(loaded.data()), {}},
+      "w");
+  targets.plan(opened.manifest);
+  TransferOptions options;
+  options.check_crc = false;  // which would tell first
+  const Withheld directory(*opened.directory, offset + 5 * sizeof(float), 2 * sizeof(float));
+  CHECK_THROWS_WITH(targets.read({opened.manifest, directory, options}, /*canaries=*/true),
+                    Contains("\"w\"") && Contains("2 elements of") &&
+                        Contains("were not written by the load, the first is number 5"));
+  const Withheld nothing(*opened.directory, 0, 0);
+  CHECK_NOTHROW(targets.read({opened.manifest, nothing, options}, true));
+  CHECK(loaded == saved);
+}
+
+TEST_CASE("values that look like what a verified load fills memory with are loaded as any") {
+  MemoryFileSystem fs;
+  std::vector<float> saved(kNumel, 1), loaded(kNumel);
+  for (const auto& [first, canary] : {std::pair(3, kFirstCanary), std::pair(9, kSecondCanary)})
+    std::memset(saved.data() + first, std::to_integer<int>(canary), 4 * sizeof(float));
+  save_one(fs, [&](LiveState& state) {
+    state.add("w", {DType::kFloat32, {kNumel}, {}, saved.data()});
+  });
+  LiveState state;
+  state.add("w", {DType::kFloat32, {kNumel}, {}, loaded.data()});
+  LoadPolicy policy = loading(fs);
+  policy.verify = true;
+  CHECK(load_one(state, policy).loaded.size() == 1);
+  CHECK(std::memcmp(loaded.data(), saved.data(), kNumel * sizeof(float)) == 0);
+}
+
+TEST_CASE("a tensor with a hole is refused before a byte lands, however the load is kept safe") {
+  const std::string path = std::string(TESSERA_SOURCE_DIR) + "/sample_checkpoints/hostile/dcp_hole";
+  for (const LoadSafety safety :
+       {LoadSafety::kAside, LoadSafety::kReadTwice, LoadSafety::kInPlace}) {
+    std::vector<float> memory(24, 7);
+    LiveState state;
+    state.add("a", {DType::kFloat32, {6, 4}, {}, memory.data()});
+    LoadPolicy policy;
+    policy.safety = safety;
+    const auto ranks = single_rank();
+    std::string message;
+    try {
+      load(path, state, *ranks, policy);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    CHECK_THAT(message, Contains("tensor \"a\": coverage hole: region [3:6,0:4] is in no chunk") &&
+                            !Contains("partly filled"));
+    CHECK(memory == std::vector<float>(24, 7));
+  }
+}
+
+}  // namespace live_untouched_test
