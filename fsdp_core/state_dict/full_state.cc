@@ -13,6 +13,7 @@
 #include "fsdp_core/bridge/dtype.h"
 #include "fsdp_core/runtime/told_to_peers.h"
 #include "fsdp_core/state_dict/model_tensors.h"
+#include "fsdp_core/state_dict/on_this_rank.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -196,10 +197,8 @@ void check_names(const LiveState& target, const std::map<std::string, const Stat
              fmt::format("\"{}\" of the full state is not asked for", name));
 }
 
-}  // namespace
-
-void load_full_state(const ModuleRef& model, const OptimizerRef& optimizers, const LiveState& full,
-                     bool rank0_only, const StateDictOptions& options) {
+void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
+                        const LiveState& full, bool rank0_only, const StateDictOptions& options) {
   at::NoGradGuard no_grad;
   const ModelTensors tensors = model_tensors(model);
   const FirstRank first(tensors, rank0_only);
@@ -239,6 +238,14 @@ void load_full_state(const ModuleRef& model, const OptimizerRef& optimizers, con
   });
   target.check_loaded(loaded);
   target.after_load(loaded);
+}
+
+}  // namespace
+
+void load_full_state(const ModuleRef& model, const OptimizerRef& optimizers, const LiveState& full,
+                     bool rank0_only, const StateDictOptions& options) {
+  on_this_rank(model, "load_full_state",
+               [&] { scatter_full_state(model, optimizers, full, rank0_only, options); });
 }
 
 void key_by_ids(LiveState& state, const std::string& optim_root) {

@@ -131,19 +131,12 @@ std::optional<LiveTensor> OptimizerDict::leaf_tensor(const OptimizerEntry& entry
 
 /// Throws where parts of a flat parameter count different steps, or only some have state.
 double OptimizerDict::step_of(const OptimizerEntry& entry, const std::string& name) const {
-  const OptimizerTable& table = entry.table();
-  const auto step = [&](const OptimizerMember& member) {
-    State* held = state_of(member);
-    return held == nullptr ? -1.0 : (table.step ? table.step(*held) : 0.0);
-  };
-  const double first = step(*entry.parts[0]);
+  const double first = fsdp::step_of(*entry.parts[0]);
   for (const OptimizerMember* part : entry.parts)
-    if (const double other = step(*part); other != first)
+    if (const double other = fsdp::step_of(*part); other != first)
       fail(Code::kInvalidArgument,
            fmt::format("{}: \"{}\" has {} and \"{}\" {}, which are one flat parameter", name,
-                       entry.parts[0]->fqn,
-                       first < 0 ? "no state" : fmt::format("step {:.0f}", first), part->fqn,
-                       other < 0 ? "no state" : fmt::format("step {:.0f}", other)),
+                       entry.parts[0]->fqn, step_text(first), part->fqn, step_text(other)),
            "use StateDictType::kSharded");
   return first;
 }
@@ -181,7 +174,14 @@ void OptimizerDict::refresh() {
     if (const double step = step_of(*entry, counter.name); step >= 0)
       counter.buffer.fill_(checked_step(step, counter.name));
   memory_.refresh();
-  agree_on_steps(members_);
+}
+
+std::vector<Agreement> OptimizerDict::agreed() const {
+  std::vector<Agreement> out;
+  for (const OptimizerMember& member : members_)
+    out.push_back({state_name(member.fqn), step_text(fsdp::step_of(member)),
+                   "every rank must step every optimizer equally often"});
+  return out;
 }
 
 }  // namespace tessera::fsdp

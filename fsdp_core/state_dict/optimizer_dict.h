@@ -39,9 +39,10 @@ class OptimizerDict {
 
   /// Adds what exists.
   void declare(LiveState& state);
-  /// Before a save: steps and staged tensors as they are now. Throws as agree_on_steps. Collective
-  /// over the units' ranks.
+  /// Before a save: steps and staged tensors as they are now.
   void refresh();
+  /// The steps of each parameter, or that it has no state.
+  std::vector<Agreement> agreed() const;
   std::shared_ptr<const ChangeWatch> watch() const { return memory_.watch(); }
 
   /// Before a load: replaces what declare added by what `stored` has.

@@ -119,6 +119,7 @@ std::unique_ptr<torch::optim::OptimizerOptions> OptimizerGroups::options_from(
   for (const auto& [name, value] : stored.options) {
     if (!name.is_string() || value.is_tensor()) continue;
     if (name.as_string() == "params" || name.as_string() == "param_names") continue;
+    if (name.as_string() == "step" && table.step) continue;  // it is the parameters' now
     const std::string where =
         fmt::format("{}.param_groups.{}.{}", root_, stored.index, name.as_string());
     const GroupKey* key = table.find_key(name.as_string());

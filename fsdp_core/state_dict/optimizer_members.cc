@@ -5,7 +5,6 @@
 #include <tessera/base/error.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "fsdp_core/runtime/optimizer_in_backward.h"
@@ -131,50 +130,14 @@ torch::optim::OptimizerParamState* state_of(const OptimizerMember& member) {
   return found == state.end() ? nullptr : found->second.get();
 }
 
-void agree_on_steps(const std::vector<OptimizerMember>& members) {
-  // What a member counts; without state -1, and state without a counter 0.
-  std::map<Communicator*, std::vector<const OptimizerMember*>> groups;
-  std::vector<std::shared_ptr<Communicator>> order;
-  for (const OptimizerMember& member : members) {
-    if (!member.model->unit) continue;
-    UnitGroups& comms = member.model->unit->comms();
-    for (const std::shared_ptr<Communicator>& comm : {comms.shard, comms.replicate}) {
-      if (comm->size() == 1) continue;
-      auto& listed = groups[comm.get()];
-      if (listed.empty()) order.push_back(comm);
-      listed.push_back(&member);
-    }
-  }
-  for (const std::shared_ptr<Communicator>& comm : order) {
-    const std::vector<const OptimizerMember*>& listed = groups[comm.get()];
-    std::vector<double> mine;
-    for (const OptimizerMember* member : listed) {
-      torch::optim::OptimizerParamState* held = state_of(*member);
-      const OptimizerTable& table = *member->owner.table;
-      mine.push_back(held == nullptr ? -1 : (table.step ? table.step(*held) : 0));
-    }
-    const auto all =
-        comm->all_gather_bytes(std::as_bytes(std::span(mine)), {"state dict", CommPhase::kCheck});
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      if (all[r].size() != mine.size() * sizeof(double))
-        fail(Code::kInvalidArgument,
-             fmt::format("the optimizer holds {} parameters on this rank and {} on rank {}",
-                         mine.size(), all[r].size() / sizeof(double), comm->global_ranks()[r]));
-      for (std::size_t m = 0; m < mine.size(); ++m) {
-        double theirs = 0;
-        std::memcpy(&theirs, all[r].data() + m * sizeof(double), sizeof(double));
-        if (theirs == mine[m]) continue;
-        const auto text = [](double step) {
-          return step < 0 ? std::string("no state") : fmt::format("step {:.0f}", step);
-        };
-        fail(Code::kInvalidArgument,
-             fmt::format("parameter \"{}\": the optimizer has {} on rank {} and {} on rank {}",
-                         listed[m]->fqn, text(mine[m]), comm->global_ranks()[comm->rank()],
-                         text(theirs), comm->global_ranks()[r]),
-             "every rank must step every optimizer equally often");
-      }
-    }
-  }
+double step_of(const OptimizerMember& member) {
+  torch::optim::OptimizerParamState* held = state_of(member);
+  if (held == nullptr) return -1;
+  return member.owner.table->step ? member.owner.table->step(*held) : 0;
+}
+
+std::string step_text(double step) {
+  return step < 0 ? std::string("no state") : fmt::format("step {:.0f}", step);
 }
 
 }  // namespace tessera::fsdp

@@ -58,8 +58,9 @@ std::vector<OptimizerEntry> entries_of(const std::vector<OptimizerMember>& membe
 /// Null: the parameter has no state.
 torch::optim::OptimizerParamState* state_of(const OptimizerMember& member);
 
-/// Throws kInvalidArgument where ranks count different steps, or have state of different
-/// parameters, naming the FQN and both values. Collective over the units' ranks.
-void agree_on_steps(const std::vector<OptimizerMember>& members);
+/// The steps that are counted of it; 0: the optimizer counts none; -1: it has no state.
+double step_of(const OptimizerMember& member);
+/// "step 3", "no state".
+std::string step_text(double step);
 
 }  // namespace tessera::fsdp

@@ -13,6 +13,7 @@
 #include "fsdp_core/bridge/live_memory.h"
 #include "fsdp_core/state_dict/flat_parameters.h"
 #include "fsdp_core/state_dict/model_tensors.h"
+#include "fsdp_core/state_dict/on_this_rank.h"
 #include "fsdp_core/state_dict/optimizer_dict.h"
 #include "fsdp_core/state_dict/state_type.h"
 #include "fsdp_core/state_dict/transformed.h"
@@ -200,6 +201,9 @@ LiveState make_state(const ModuleRef& model, const OptimizerRef* optimizers,
     session->memory.refresh();
     if (session->optimizer) session->optimizer->refresh();
   };
+  state.agreed = [session] {
+    return session->optimizer ? session->optimizer->agreed() : std::vector<Agreement>();
+  };
   // (The tensors alone: what this keeps alive may end in another thread.)
   std::vector<std::shared_ptr<const ChangeWatch>> watches = {session->memory.watch()};
   if (session->optimizer) watches.push_back(session->optimizer->watch());
@@ -248,14 +252,18 @@ OptimizerRef::OptimizerRef(const std::vector<UnitOptimizer>& of_units) {
 }
 
 LiveState state_dict(const ModuleRef& model, const StateDictOptions& options) {
-  check_state_type(model, /*with_optimizer=*/false, options);
-  return make_state(model, nullptr, options);
+  return on_this_rank(model, "state_dict", [&] {
+    check_state_type(model, /*with_optimizer=*/false, options);
+    return make_state(model, nullptr, options);
+  });
 }
 
 LiveState state_dict(const ModuleRef& model, const OptimizerRef& optimizers,
                      const StateDictOptions& options) {
-  check_state_type(model, /*with_optimizer=*/true, options);
-  return make_state(model, &optimizers, options);
+  return on_this_rank(model, "state_dict", [&] {
+    check_state_type(model, /*with_optimizer=*/true, options);
+    return make_state(model, &optimizers, options);
+  });
 }
 
 }  // namespace tessera::fsdp

@@ -2,7 +2,9 @@
 #include <tessera/fsdp/state_dict.h>
 
 #include <optional>
+#include <set>
 
+#include "fsdp_core/state_dict/flat_parameters.h"
 #include "fsdp_core/state_dict/model_tensors.h"
 #include "fsdp_core/state_dict/state_type.h"
 #include "fsdp_core/state_dict/transformed.h"
@@ -61,14 +63,21 @@ std::string_view value_kind_name(ValueKind kind) {
 std::vector<ValueForm> value_forms(const ModuleRef& model, const StateDictOptions& options) {
   check_state_type(model, /*with_optimizer=*/false, options);
   std::vector<ValueForm> out;
-  for (const ModelTensor& tensor : model_tensors(model).tensors) {
-    if (!is_transformed(tensor)) {
+  const ModelTensors tensors = model_tensors(model);
+  std::set<std::string> flat;
+  for (const ModelTensor& tensor : tensors.tensors) {
+    if (options.type == StateDictType::kLocal && tensor.unit) {
+      const std::string name = flat_name(tensors, tensor);
+      if (!flat.insert(name).second) continue;  // of a parameter before
+      out.push_back(form_of(tensor, options, true, 1));
+      out.back().fqn = name;
+    } else if (!is_transformed(tensor)) {
       out.push_back(form_of(tensor, options, options.even_chunks, tensor.shape.rank()));
-      continue;
-    }
-    for (const StoredPart& part : parts_like(tensor)) {
-      out.push_back(form_of(tensor, options, true, part.tensor.dim()));
-      out.back().fqn = part.name;
+    } else {
+      for (const StoredPart& part : parts_like(tensor)) {
+        out.push_back(form_of(tensor, options, true, part.tensor.dim()));
+        out.back().fqn = part.name;
+      }
     }
   }
   return out;

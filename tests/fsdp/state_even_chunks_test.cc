@@ -171,6 +171,17 @@ TEST_CASE("even chunks gather and plain shards do not") {
         RANK_CHECK(form.placements[0] == tessera::Placement::replicate());
       }
     RANK_CHECK(found);
+    // Nor does anything of a trained model with its optimizer, in the background or loaded.
+    optim::AdamW optimizer(model->parameters());
+    train_odd(model, optimizer, 0, 1, world.rank(), 2);
+    const auto trained = sent();
+    const auto all = [&] { return fsdp::state_dict(model, optimizer); };
+    tessera::save("/run/b", all(), world.ranks(), saving);
+    tessera::save_async("/run/c", all(), world.ranks(), saving).wait();
+    tessera::LoadPolicy loading;
+    loading.file_system = &fs;
+    tessera::load("/run/b", all(), world.ranks(), loading);
+    RANK_CHECK(sent() == trained);
   });
 }
 

@@ -1,6 +1,7 @@
 // Extensions of a user's own: parameters that checkpoints hold in another form, and models with and
 // without extensions in one process.
 #include <tessera/base/error.h>
+#include <tessera/storage/memory_file_system.h>
 
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/tensor_parallel_models.h"
@@ -228,11 +229,17 @@ TEST_CASE("what an extension cannot do is refused by name") {
 }
 
 TEST_CASE("models on a 1-D and a 2-D mesh and with an extension live in one process") {
-  // Saved and loaded in every order.
-  std::vector<int> order = {0, 1, 2};
-  const ScratchFolder folder;
-  int permutation = 0;
-  do {
+  // With their optimizers; saved in every order, and loaded in every order again.
+  std::vector<std::vector<std::size_t>> orders;
+  std::vector<std::size_t> next = {0, 1, 2};
+  do orders.push_back(next);
+  while (std::next_permutation(next.begin(), next.end()));
+  REQUIRE(orders.size() == 6);
+  for (const std::vector<std::size_t>& order : orders) {
+    tessera::MemoryFileSystem fs;
+    tessera::SaveOptions saving;
+    tessera::LoadPolicy loading;
+    saving.file_system = loading.file_system = &fs;
     fsdp::run_threads(4, [&](fsdp::World& world) {
       const fsdp::DeviceMesh mesh(world, {2, 2}, {"data", "tensor"});
       Odd one = make_odd(false);
@@ -244,30 +251,42 @@ TEST_CASE("models on a 1-D and a 2-D mesh and with an extension live in one proc
       shard_cut(two, mesh, MemoryLayout::kFlat);
       fully_shard(three, options_of(world, MemoryLayout::kFlat));
       const std::vector<fsdp::ModuleRef> models = {one, two, three};
-      const auto path = [&](int m) {
-        return folder / (std::to_string(permutation) + "_" + std::to_string(m));
+      std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
+      for (const fsdp::ModuleRef& model : models)
+        optimizers.push_back(std::make_unique<torch::optim::SGD>(
+            once_each(model->parameters()), torch::optim::SGDOptions(kScale).momentum(0.5)));
+      odd_loss(one, 0, world.rank(), 4).backward();
+      two->forward(torch::ones({2, kWidth})).sum().backward();
+      three->forward(torch::ones({1, kIn})).backward();
+      for (const auto& optimizer : optimizers) optimizer->step();
+      const auto path = [](std::size_t m) { return "/run/" + std::to_string(m); };
+      const auto state = [&](std::size_t m) { return fsdp::state_dict(models[m], *optimizers[m]); };
+      /// Of each model: its parameters and what its optimizer has learned of them.
+      const auto tensors_of = [&](std::size_t m) {
+        std::vector<torch::Tensor> out;
+        for (const torch::Tensor& parameter : once_each(models[m]->parameters())) {
+          out.push_back(parameter.detach());
+          auto& held = optimizers[m]->state().at(parameter.unsafeGetTensorImpl());
+          out.push_back(static_cast<torch::optim::SGDParamState&>(*held).momentum_buffer());
+        }
+        return out;
       };
-      std::vector<std::vector<torch::Tensor>> before;
-      for (const fsdp::ModuleRef& model : models) {
-        before.emplace_back();
-        for (const torch::Tensor& parameter : model->parameters())
-          before.back().push_back(parameter.detach().clone());
-      }
-      for (const int m : order)
-        tessera::save(path(m), fsdp::state_dict(models[static_cast<std::size_t>(m)]),
-                      world.ranks());
-      {
-        const torch::NoGradGuard no_grad;
-        for (const fsdp::ModuleRef& model : models)
-          for (torch::Tensor& parameter : model->parameters()) parameter.fill_(-2);
-      }
-      for (auto m = order.rbegin(); m != order.rend(); ++m)
-        tessera::load(path(*m), fsdp::state_dict(models[static_cast<std::size_t>(*m)]),
-                      world.ranks());
+      std::vector<std::vector<torch::Tensor>> before(models.size());
       for (std::size_t m = 0; m < models.size(); ++m)
-        for (std::size_t p = 0; p < before[m].size(); ++p)
-          RANK_CHECK(same_bits(models[m]->parameters()[p], before[m][p]),
-                     std::to_string(m) + " " + std::to_string(p));
+        for (const torch::Tensor& tensor : tensors_of(m)) before[m].push_back(tensor.clone());
+      for (const std::size_t m : order) tessera::save(path(m), state(m), world.ranks(), saving);
+      for (const std::vector<std::size_t>& back : orders) {
+        {
+          const torch::NoGradGuard no_grad;
+          for (std::size_t m = 0; m < models.size(); ++m)
+            for (torch::Tensor& tensor : tensors_of(m)) tensor.fill_(-2);
+        }
+        for (const std::size_t m : back) tessera::load(path(m), state(m), world.ranks(), loading);
+        for (std::size_t m = 0; m < models.size(); ++m)
+          for (std::size_t t = 0; t < before[m].size(); ++t)
+            RANK_CHECK(same_bits(tensors_of(m)[t], before[m][t]),
+                       std::to_string(m) + " " + std::to_string(t));
+      }
       // The forms are each model's own.
       const std::size_t dims[] = {1, 2, 1};
       for (std::size_t m = 0; m < models.size(); ++m)
@@ -275,9 +294,7 @@ TEST_CASE("models on a 1-D and a 2-D mesh and with an extension live in one proc
           if (form.kind == fsdp::ValueKind::kDTensor)
             RANK_CHECK(form.placements.size() == dims[m], form.fqn);
     });
-    ++permutation;
-  } while (std::next_permutation(order.begin(), order.end()));
-  CHECK(permutation == 6);
+  }
 }
 
 }  // namespace state_extension_test

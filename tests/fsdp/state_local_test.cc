@@ -104,6 +104,36 @@ TEST_CASE("a local state dict names flat parameters in state and groups") {
   });
 }
 
+TEST_CASE("a local state dict of other units is refused before anything lands") {
+  const auto make = [](std::vector<torch::Tensor> parameters) -> std::unique_ptr<optim::Optimizer> {
+    return std::make_unique<optim::AdamW>(std::move(parameters));
+  };
+  const ScratchFolder folder;
+  run(3, make, "", folder / "a");
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    Odd nested = make_odd(true), smaller = make_odd(false);
+    fsdp::Options options;
+    options.process_group = world.communicator();
+    fully_shard(nested, options);  // one unit where the checkpoint has two
+    shard_without_mesh(smaller, world);
+    const auto refused = [&](Odd& model, const char* expected) {
+      optim::AdamW optimizer(once_each(model->parameters()));
+      train_odd(model, optimizer, 0, 1, world.rank(), 2);
+      std::vector<torch::Tensor> before;
+      for (const torch::Tensor& parameter : model->parameters())
+        before.push_back(parameter.detach().clone());
+      const std::string message = message_of([&] {
+        tessera::load(folder / "a", fsdp::state_dict(model, optimizer, local()), world.ranks());
+      });
+      RANK_CHECK(message.find(expected) != std::string::npos, message);
+      for (std::size_t p = 0; p < before.size(); ++p)
+        RANK_CHECK(same_bits(model->parameters()[p], before[p]));
+    };
+    refused(nested, "tensor \"model._flat_param\": expected float32 [230], found float32 [133]");
+    refused(smaller, "tensor \"model._flat_param\": expected float32 [132], found float32 [133]");
+  });
+}
+
 TEST_CASE("parameters of one flat parameter that the optimizer treats apart are refused") {
   const auto message = [](const std::function<void(Odd&)>& act, bool split_groups,
                           bool all = true) {

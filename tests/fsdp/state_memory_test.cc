@@ -111,6 +111,42 @@ TEST_CASE("even chunks take the memory of one unit beside this rank's rows") {
   CHECK(many.beside <= kUnit + 8 * 1024);
 }
 
+TEST_CASE("scattering a full state that one rank has takes one tensor on each rank") {
+  constexpr int kThreads = 3, kUnits = 4;
+  Tower plain(kUnits);
+  torch::optim::AdamW trained(plain->parameters(), 1e-3);
+  plain->forward(torch::ones({1, kWidth})).sum().backward();
+  trained.step();
+  trained.zero_grad();
+  const tessera::LiveState whole = state_dict(plain, trained);
+  const CountMemory counting;
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  run_threads(kThreads, [&](World& world) {
+    Options sharding;
+    sharding.mesh = world.mesh();
+    sharding.layout = layout;
+    Tower tower(kUnits);
+    for (Pile& pile : tower->piles) fully_shard(pile, sharding);
+    fully_shard(tower, sharding);
+    torch::optim::AdamW optimizer(tower->parameters(), 1e-3);
+    tower->forward(torch::ones({1, kWidth})).sum().backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    world.ranks().barrier();
+    if (world.rank() == 0) release_cached_memory();
+    world.ranks().barrier();
+    const std::int64_t before = live;
+    world.ranks().barrier();
+    if (world.rank() == 0) peak = before;
+    world.ranks().barrier();
+    load_full_state(tower, optimizer, world.rank() == 0 ? whole : tessera::LiveState{}, true);
+    world.ranks().barrier();
+    // All ranks are counted together; 1,024 bytes a unit for numbers, as above.
+    RANK_CHECK(peak - before <= kThreads * (kBytes + kUnits * 1024), std::to_string(peak - before));
+    RANK_CHECK(peak - before >= kBytes, std::to_string(peak - before));
+  });
+}
+
 TEST_CASE("a sharded state dict takes no memory of tensors") {
   const CountMemory counting;
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);

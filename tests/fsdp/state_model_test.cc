@@ -160,7 +160,9 @@ TEST_CASE("kind and placements of a value follow from mesh, type, strategy and l
       const std::string error = message_of([&] {
         for (const fsdp::ValueForm& form : fsdp::value_forms(model, wanted)) {
           if (form.fqn == "history") RANK_CHECK(form.kind == fsdp::ValueKind::kPlain);
-          if (form.fqn != "inner.a.weight") continue;
+          if (form.fqn !=
+              (row.type == StateDictType::kLocal ? "inner._flat_param" : "inner.a.weight"))
+            continue;
           found = fsdp::value_kind_name(form.kind);
           if (form.kind == fsdp::ValueKind::kDTensor) found += " " + form.mesh.to_string();
           for (const tessera::Placement& placement : form.placements)

@@ -73,6 +73,23 @@ TEST_CASE("keys of a group that the class does not know are kept and written bac
   CHECK_NOTHROW(torch::save(target, archive));
 }
 
+TEST_CASE("keys that a checkpoint of an older release lacks keep the optimizer's own value") {
+  Odd model = make_odd(true);
+  optim::AdamW optimizer(model->parameters(), optim::AdamWOptions(0.5).eps(0.25));
+  Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  for (const char* key : {"eps", "maximize", "foreach", "capturable", "differentiable", "fused",
+                          "decoupled_weight_decay"})
+    checkpoint.remove(std::string("optim.param_groups.0.") + key);
+  static_cast<optim::AdamWOptions&>(optimizer.param_groups()[0].options()).lr(3).eps(0.125);
+  CHECK(checkpoint.load_into(fsdp::state_dict(model, optimizer)).empty());
+  const auto& options = static_cast<optim::AdamWOptions&>(optimizer.param_groups()[0].options());
+  CHECK(options.lr() == 0.5);
+  CHECK(options.eps() == 0.125);
+  const tessera::LiveState again = fsdp::state_dict(model, optimizer);
+  CHECK(find_value(again, "optim.param_groups.0.foreach")->is_none());
+  CHECK(find_value(again, "optim.param_groups.0.decoupled_weight_decay")->as_bool());
+}
+
 TEST_CASE("a load without unknown keys leaves the options where they are") {
   Odd model = make_odd(true);
   optim::SGD optimizer(model->parameters(), optim::SGDOptions(0.5));

@@ -1,6 +1,7 @@
 // What a state dict refuses of an optimizer, alone or because ranks differ, and state of another
 // shape, which is refused unless it is declared.
 #include <tessera/base/error.h>
+#include <tessera/storage/memory_file_system.h>
 
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
@@ -104,47 +105,77 @@ TEST_CASE("an optimizer with a part of a sharded model is refused by the name of
   CHECK_NOTHROW(fsdp::state_dict(model->inner));  // a model alone may be a part
 }
 
-TEST_CASE("ranks that count different steps are told apart by name and number") {
-  std::string message;
-  try {
-    fsdp::run_threads(3, [&](fsdp::World& world) {
-      fsdp::Options options;
-      options.mesh = world.mesh();
-      Odd model = make_odd(true);
-      shard_odd(model, options);
-      optim::AdamW optimizer(model->parameters());
-      train_odd(model, optimizer, 0, 2, world.rank(), 3);
-      if (world.rank() == 2)
-        static_cast<optim::AdamWParamState&>(
-            *optimizer.state().at(model->inner->parameters()[0].unsafeGetTensorImpl()))
-            .step(7);
-      tessera::LiveState state = fsdp::state_dict(model, optimizer);
-      state.before_save();
+namespace {
+
+/// What every rank throws when `edit` has been at each rank's optimizer; the same on all, and no
+/// tensor collective and no file is part of it.
+template <class Edit>
+std::string refused_save(int ranks, const Edit& edit) {
+  tessera::MemoryFileSystem fs;
+  fs.make_directories("/run");
+  std::vector<std::string> messages(static_cast<std::size_t>(ranks));
+  fsdp::run_threads(ranks, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    Odd model = make_odd(true);
+    shard_odd(model, options);
+    std::unique_ptr<optim::AdamW> optimizer = edit(model, world.rank());
+    const auto calls = [&] { return world.mesh().group(0)->records().size(); };
+    const auto before = calls();
+    tessera::SaveOptions saving;
+    saving.file_system = &fs;
+    messages[static_cast<std::size_t>(world.rank())] = message_of([&] {
+      tessera::save("/run/a", fsdp::state_dict(model, *optimizer), world.ranks(), saving);
     });
-  } catch (const tessera::Error& error) {
-    message = error.what();
-  }
-  CHECK_THAT(message, Catch::Contains("inner.a.weight") && Catch::Contains("step 2 on rank") &&
-                          Catch::Contains("step 7 on rank 2"));
+    RANK_CHECK(calls() == before);
+  });
+  for (const std::string& message : messages) CHECK(message == messages[0]);
+  CHECK(fs.open_directory("/run")->list().empty());
+  return messages[0];
+}
+
+std::unique_ptr<optim::AdamW> trained(Odd& model, int rank, int ranks) {
+  auto optimizer = std::make_unique<optim::AdamW>(model->parameters());
+  train_odd(model, *optimizer, 0, 2, rank, ranks);
+  return optimizer;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that count different steps are told apart by name and number") {
+  const std::string message = refused_save(3, [](Odd& model, int rank) {
+    auto optimizer = trained(model, rank, 3);
+    if (rank == 2)
+      static_cast<optim::AdamWParamState&>(
+          *optimizer->state().at(model->inner->parameters()[0].unsafeGetTensorImpl()))
+          .step(7);
+    return optimizer;
+  });
+  CHECK_THAT(message, Catch::Contains("\"optim.state.inner.a.weight\"") &&
+                          Catch::Contains("expected step 2 as on rank 0, found step 7 on rank 2") &&
+                          Catch::Contains("every rank must step every optimizer equally often"));
+}
+
+TEST_CASE("a rank without state of a parameter that others have is told apart") {
+  const std::string message = refused_save(3, [](Odd& model, int rank) {
+    auto optimizer = trained(model, rank, 3);
+    const torch::Tensor scalar = model->named_parameters()["scalar"];
+    if (rank == 1) optimizer->state().erase(scalar.unsafeGetTensorImpl());
+    return optimizer;
+  });
+  CHECK_THAT(message,
+             Catch::Contains("\"optim.state.scalar\"") &&
+                 Catch::Contains("expected step 2 as on rank 0, found no state on rank 1"));
 }
 
 TEST_CASE("ranks whose optimizers hold different parameters are told apart") {
-  std::string message;
-  try {
-    fsdp::run_threads(2, [&](fsdp::World& world) {
-      fsdp::Options options;
-      options.mesh = world.mesh();
-      Odd model = make_odd(true);
-      shard_odd(model, options);
-      std::vector<torch::Tensor> parameters = model->parameters();
-      if (world.rank() == 1) parameters.erase(parameters.begin() + 3);
-      optim::SGD optimizer(parameters, optim::SGDOptions(1));
-      fsdp::state_dict(model, optimizer).before_save();
-    });
-  } catch (const tessera::Error& error) {
-    message = error.what();
-  }
-  CHECK_THAT(message, Catch::Contains("parameters on this rank and") && Catch::Contains("on rank"));
+  const std::string message = refused_save(2, [](Odd& model, int rank) {
+    std::vector<torch::Tensor> parameters = model->parameters();
+    if (rank == 1) parameters.erase(parameters.begin() + 3);
+    return std::make_unique<optim::AdamW>(parameters);
+  });
+  CHECK_THAT(message, Catch::Contains("\"optim.param_groups.0.params\"") &&
+                          Catch::Contains("ranks disagree on its value"));
 }
 
 }  // namespace state_optimizer_refused_test

@@ -39,6 +39,38 @@ TEST_CASE("steps are read from whatever holds one number") {
   CHECK(step(model->inner->a->weight) == 2);
 }
 
+TEST_CASE("a step that the group keeps is that of each of its parameters") {
+  // As Apex and Transformer Engine keep it.
+  Odd model = make_odd(true);
+  optim::AdamW optimizer(model->parameters());
+  train_odd(model, optimizer, 0, 2, 0, 1);
+  Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  for (const std::string& name : names_of(fsdp::state_dict(model, optimizer)))
+    if (name.starts_with("optim.state.") && name.ends_with(".step")) checkpoint.remove(name);
+  const tessera::Path path = {tessera::key_item("optim"), tessera::key_item("param_groups"),
+                              tessera::index_item(0), tessera::key_item("step")};
+  SECTION("as a number") {
+    checkpoint.put(path, {}, Value::integer(7));
+    CHECK(checkpoint.load_into(fsdp::state_dict(model, optimizer)).empty());
+    const tessera::LiveState again = fsdp::state_dict(model, optimizer);
+    for (const char* fqn : {"inner.a.bias", "embed.weight"})
+      CHECK(assembled({again}, "optim.state." + std::string(fqn) + ".step").item<float>() == 7);
+    // It stands with the parameters from here on: a second one would stay behind.
+    CHECK(find_value(again, "optim.param_groups.0.step") == nullptr);
+  }
+  SECTION("as a tensor") {
+    checkpoint.put(path, torch::full({}, 7.0f));
+    CHECK_THROWS_WITH(
+        checkpoint.load_into(fsdp::state_dict(model, optimizer)),
+        Catch::Contains("the step of \"") && Catch::Contains("is a tensor of its group"));
+  }
+  SECTION("nowhere") {
+    CHECK_THROWS_WITH(checkpoint.load_into(fsdp::state_dict(model, optimizer)),
+                      Catch::Contains("the checkpoint has state of \"") &&
+                          Catch::Contains("no count of its steps"));
+  }
+}
+
 TEST_CASE("a step that float32 cannot hold, or that is no count, is refused by name") {
   Odd model = make_odd(true);
   optim::AdamW optimizer(model->parameters());

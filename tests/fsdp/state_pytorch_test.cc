@@ -1,5 +1,6 @@
 // Against PyTorch: checkpoints that it wrote go through a model of the same shape, unchanged. The
-// hidden cases ([.peer]) are the C++ side of tests/interop/fsdp_state_test.py.
+// hidden cases are the C++ side of tests/interop/fsdp_state_test.py ([.peer]) and of
+// optimizer_classes_test.py ([.peer-classes]).
 #include <tessera/base/error.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/open.h>
@@ -73,9 +74,21 @@ std::unique_ptr<O> make_optimizer(TinyLm& model, bool one_group = false) {
   const auto options = optim::AdamWOptions(9).betas({0.1, 0.2}).eps(3).weight_decay(4);
   std::vector<optim::OptimizerParamGroup> groups;
   groups.emplace_back(matrices, std::make_unique<optim::AdamWOptions>(options));
-  if (!one_group)
-    groups.emplace_back(vectors, std::make_unique<optim::AdamWOptions>(options));
+  if (!one_group) groups.emplace_back(vectors, std::make_unique<optim::AdamWOptions>(options));
   return std::make_unique<O>(groups, options);
+}
+
+/// Of the class that `name` begins with, with its defaults.
+std::unique_ptr<optim::Optimizer> make_default(const std::string& name, TinyLm& model,
+                                               double rate) {
+  const std::string kind = name.substr(0, name.find('-'));
+  const auto parameters = model->parameters();
+  if (kind == "Adam") return std::make_unique<optim::Adam>(parameters, rate);
+  if (kind == "AdamW") return std::make_unique<optim::AdamW>(parameters, rate);
+  if (kind == "SGD") return std::make_unique<optim::SGD>(parameters, rate);
+  if (kind == "Adagrad") return std::make_unique<optim::Adagrad>(parameters, rate);
+  RANK_CHECK(kind == "RMSprop", kind);
+  return std::make_unique<optim::RMSprop>(parameters, rate);
 }
 
 void shard(TinyLm& model, const fsdp::Options& options) {
@@ -184,8 +197,8 @@ TEST_CASE("the fused optimizer takes over what AdamW of PyTorch left") {
   CHECK(sums_of(hash_of(to)) == sums_of(hash_of(sample("dcp/fsdp2_w4"))));
 }
 
-// TESSERA_PEER: "SOURCE WORLD LAYOUT SEED STEPS DEST [SECOND_DEST]": load, [train, save,] as often as
-// there are destinations. LAYOUT: flat, rows, or fsdp1 (flat without a mesh, one group).
+// TESSERA_PEER: "SOURCE WORLD LAYOUT SEED STEPS DEST [SECOND_DEST]": load, [train, save,] as often
+// as there are destinations. LAYOUT: flat, rows, or fsdp1 (flat without a mesh, one group).
 TEST_CASE("peer of PyTorch", "[.peer]") {
   const char* text = std::getenv("TESSERA_PEER");
   REQUIRE(text != nullptr);
@@ -214,6 +227,30 @@ TEST_CASE("peer of PyTorch", "[.peer]") {
       tessera::save(each, fsdp::state_dict(model, *optimizer), w.ranks());
     }
   });
+}
+
+// TESSERA_PEER: "FOLDER RATE NAME...": each optimizer as it is made to NAME.fresh, and what is in
+// NAME.theirs through it to NAME.back.
+TEST_CASE("peer of PyTorch's optimizer classes", "[.peer-classes]") {
+  const char* text = std::getenv("TESSERA_PEER");
+  REQUIRE(text != nullptr);
+  std::istringstream words(text);
+  std::string folder, name;
+  double rate = 0;
+  words >> folder >> rate;
+  while (words >> name)
+    fsdp::run_threads(2, [&](fsdp::World& w) {
+      fsdp::Options options;
+      options.mesh = w.mesh();
+      TinyLm model = make_tiny();
+      shard(model, options);
+      auto optimizer = make_default(name, model, rate);
+      const auto state = [&] { return fsdp::state_dict(model, *optimizer); };
+      const std::string path = folder + "/" + name;
+      tessera::save(path + ".fresh", state(), w.ranks());
+      tessera::load(path + ".theirs", state(), w.ranks());
+      tessera::save(path + ".back", state(), w.ranks());
+    });
 }
 
 }  // namespace state_pytorch_test

@@ -1,0 +1,82 @@
+// A full state of another model is refused on every rank before any tensor goes to anybody.
+#include <tessera/base/error.h>
+
+#include "tests/fsdp/state_support.h"
+#include "tests/fsdp/torch_and_catch.h"
+
+namespace state_full_refused_test {
+
+namespace fsdp = tessera::fsdp;
+namespace optim = torch::optim;
+using namespace tessera::fsdp::test;
+using fsdp::MemoryLayout;
+
+namespace {
+
+/// Of collectives that carry tensors.
+std::int64_t sent(const fsdp::Communicator& comm) {
+  const fsdp::CommCounts& counts = comm.counts();
+  return counts.all_gathers + counts.broadcasts + counts.all_reduces + counts.reduce_scatters;
+}
+
+tessera::LiveState whole(Odd& model, optim::Optimizer& optimizer, int steps) {
+  for (int step = 0; step < steps; ++step) {
+    odd_loss(model, step, 0, 1).backward();
+    optimizer.step();
+  }
+  return fsdp::state_dict(model, optimizer);
+}
+
+}  // namespace
+
+TEST_CASE("a full state of other names, nesting or shapes is refused before a tensor is sent") {
+  const bool rank0_only = GENERATE(false, true);
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  Odd more = make_odd(true), wider = make_odd(false), plain = make_odd(false);
+  wider->inner->a = wider->inner->replace_module("a", torch::nn::Linear(6, 8));
+  optim::AdamW of_more(more->parameters()), of_wider(wider->parameters()),
+      of_plain(plain->parameters());
+  tessera::LiveState deeper = whole(plain, of_plain, 1);
+  for (tessera::StateEntry& entry : deeper.dict.entries)  // one level further down
+    if (entry.name.starts_with("model.inner.")) {
+      entry.path[1].key = "wrapped." + entry.path[1].key;
+      entry.name = tessera::dotted(entry.path);
+    }
+  struct Case {
+    const char* expected;
+    tessera::LiveState state;
+  };
+  const std::vector<Case> cases = {
+      {"\"model.scalar\" of the full state is not asked for", whole(more, of_more, 1)},
+      {"\"model.inner.a.weight\": expected shape [7,6], found [8,6]", whole(wider, of_wider, 0)},
+      {"\"model.inner.a.weight\" is not in the full state", deeper}};
+  fsdp::run_threads(3, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    options.layout = layout;
+    Odd model = make_odd(false);
+    shard_odd(model, options);
+    optim::AdamW optimizer(model->parameters());
+    train_odd(model, optimizer, 0, 1, world.rank(), 3);
+    std::vector<torch::Tensor> before;
+    for (const torch::Tensor& parameter : model->parameters())
+      before.push_back(parameter.detach().clone());
+    const std::int64_t so_far = sent(*world.mesh().group(0));
+    for (const Case& each : cases) {
+      const bool has = !rank0_only || world.rank() == 0;
+      const std::string message = message_of([&] {
+        fsdp::load_full_state(model, optimizer, has ? each.state : tessera::LiveState{},
+                              rank0_only);
+      });
+      RANK_CHECK(message.find(each.expected) != std::string::npos, message);
+      RANK_CHECK(message.find("rank " + std::to_string(world.rank())) != std::string::npos,
+                 message);
+    }
+    RANK_CHECK(sent(*world.mesh().group(0)) == so_far);
+    for (std::size_t p = 0; p < before.size(); ++p)
+      RANK_CHECK(same_bits(model->parameters()[p], before[p]));
+    train_odd(model, optimizer, 1, 2, world.rank(), 3);  // and it goes on
+  });
+}
+
+}  // namespace state_full_refused_test
