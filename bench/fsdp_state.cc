@@ -5,8 +5,8 @@
 //   fsdp_state DIR PROCESSES LAYERS WIDTH 0 save PATH         one save, or load; seconds on stdout
 //
 // Seconds are of the slowest rank, between barriers: medians, the first round warms up. Memory is
-// what a process held at the most in any round beyond what it held before the first, the largest of
-// all ranks. SAFETY: of loads, `twice` or `in-place` (LoadSafety).
+// what a process held at the most in any round, in saves and in loads, beyond what it held before
+// the first, the largest of all ranks. SAFETY: of loads, `twice` or `in-place` (LoadSafety).
 #include <malloc.h>
 #include <sys/wait.h>
 #include <tessera/fsdp.h>
@@ -72,7 +72,9 @@ double seconds_of(fsdp::World& world, const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// MiB at the most beyond `before_kib`, of all ranks.
+void restart_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
+
+/// MiB at the most since restart_peak() beyond `before_kib`, of all ranks.
 double most_mib(fsdp::World& world, double before_kib) {
   double extra = (kib_of("VmHWM:") - before_kib) / 1024;
   for (const auto& bytes : world.ranks().all_gather(std::as_bytes(std::span(&extra, 1)))) {
@@ -121,24 +123,30 @@ void run(const Arguments& arguments) {
   if (arguments.verb == "twice") policy.safety = tessera::LoadSafety::kReadTwice;
   if (arguments.verb == "in-place") policy.safety = tessera::LoadSafety::kInPlace;
   fsdp::release_cached_memory();
-  malloc_trim(0);                               // what training left free would hide what is taken
-  std::ofstream("/proc/self/clear_refs") << 5;  // the peak starts from here
+  malloc_trim(0);  // what training left free would hide what is taken
+  restart_peak();
   const double before = kib_of("VmRSS:");
+  double saving = 0, loading = 0;
   for (std::int64_t round = 0; round <= arguments.rounds; ++round) {
     const std::string path = arguments.folder + "/ours_" + std::to_string(round);
+    restart_peak();
     const double save = seconds_of(world, [&] { tessera::save(path, state(), world.ranks()); });
+    saving = std::max(saving, most_mib(world, before));
+    restart_peak();
     const double load =
         seconds_of(world, [&] { tessera::load(path, state(), world.ranks(), policy); });
+    loading = std::max(loading, most_mib(world, before));
     world.ranks().barrier();
     if (world.rank() == 0) std::filesystem::remove_all(path);
     if (round == 0) continue;
     saves.push_back(save);
     loads.push_back(load);
   }
-  const double extra = most_mib(world, before);
   if (world.rank() != 0) return;
-  std::printf("{\"save_s\": %.5f, \"load_s\": %.5f, \"extra_mib\": %.1f}\n", median(saves),
-              median(loads), extra);
+  std::printf(
+      "{\"save_s\": %.5f, \"load_s\": %.5f, \"save_mib\": %.1f, \"load_mib\": %.1f, "
+      "\"extra_mib\": %.1f}\n",
+      median(saves), median(loads), saving, loading, std::max(saving, loading));
 }
 
 int child(const Arguments& arguments, int rank, const std::string& port) {

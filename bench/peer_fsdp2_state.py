@@ -64,25 +64,36 @@ def run(rank, folder, world, layers, width, rounds, port):
         dcp.load(into, checkpoint_id=path)
         set_state_dict(model, optimizer, model_state_dict=into["model"], optim_state_dict=into["optim"])
 
-    saves, loads = [], []
+    def restart_peak():
+        with open("/proc/self/clear_refs", "w") as refs:
+            refs.write("5")
+
+    def most_mib():
+        extra = torch.tensor((kib_of("VmHWM:") - before) / 1024)
+        dist.all_reduce(extra, op=dist.ReduceOp.MAX)
+        return extra.item()
+
+    saves, loads, saving, loading = [], [], 0.0, 0.0
     ctypes.CDLL(None).malloc_trim(0)  # what training left free would hide what is taken
-    with open("/proc/self/clear_refs", "w") as refs:
-        refs.write("5")
+    restart_peak()
     before = kib_of("VmRSS:")
     for number in range(rounds + 1):
         path = os.path.join(folder, f"torch_{number}")
+        restart_peak()
         save = seconds_of(lambda: dcp.save(state(), checkpoint_id=path))
+        saving = max(saving, most_mib())
+        restart_peak()
         loaded = seconds_of(lambda: load(path))
+        loading = max(loading, most_mib())
         dist.barrier()
         if rank == 0:
             shutil.rmtree(path)
         if number:
             saves.append(save)
             loads.append(loaded)
-    extra = torch.tensor((kib_of("VmHWM:") - before) / 1024)
-    dist.all_reduce(extra, op=dist.ReduceOp.MAX)
     if rank == 0:
-        print(json.dumps({"save_s": statistics.median(saves), "load_s": statistics.median(loads), "extra_mib": extra.item()}), flush=True)
+        print(json.dumps({"save_s": statistics.median(saves), "load_s": statistics.median(loads), "save_mib": saving, "load_mib": loading,
+                          "extra_mib": max(saving, loading)}), flush=True)
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)
