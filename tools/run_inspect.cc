@@ -127,6 +127,7 @@ Outcome Inspection::run_table(const RunListing& listing) {
 Outcome Inspection::summary() {
   OpenOptions options = open_options(a_.from, a_.root);
   options.read.tolerate_damage = true;
+  options.read.tolerate_io_errors = false;
   options.read.list_globals = a_.globals;
   if (const auto listing = list_run(fs_, a_.words[0], options)) return run_table(*listing);
   const OpenedCheckpoint opened = open(a_.words[0], options);

@@ -2,6 +2,7 @@
 // Findings of a format's reader: damage that leaves the rest readable. Thrown at once, or, for
 // verbs that report damage (ReadOptions::tolerate_damage), collected as notes. Not thread-safe.
 #include <tessera/base/error.h>
+#include <tessera/format/format_driver.h>
 #include <tessera/state/manifest.h>
 #include <tessera/storage/file_system.h>
 
@@ -10,7 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/damage.h"
+
 namespace tessera {
+
+/// Whether a reader may note a failure of one file or item, and go on with the others.
+inline bool tolerates(const ReadOptions& options, Code code) {
+  return options.tolerate_damage && is_damage(code) &&
+         (options.tolerate_io_errors || code != Code::kIo);
+}
 
 /// What helps when a part of a checkpoint is gone.
 inline constexpr std::string_view kDamageHint =

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "lib/base/damage.h"
+#include "lib/format/findings.h"
 
 namespace tessera {
 namespace {
@@ -50,10 +50,11 @@ std::vector<std::vector<std::string>> shared_storage(const OpenedCheckpoint& che
   Manifest located = checkpoint.manifest;
   ReadOptions options;
   options.tolerate_damage = true;
+  options.tolerate_io_errors = false;
   try {
     checkpoint.driver->locate(checkpoint.place(), located, likely, options);
   } catch (const Error& error) {
-    if (!is_damage(error.code())) throw;
+    if (!tolerates(options, error.code())) throw;
     return {};  // verify says what is wrong with it
   }
   std::map<std::pair<std::string, StoredPlace>, std::vector<std::string>> places;

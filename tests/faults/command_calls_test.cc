@@ -174,13 +174,10 @@ void fail_reading_commands(bool every_error, RunTotals& totals) {
                                complains_once(result.err, call.error);
           totals.told += is_told;
           if (is_told) return std::string(result.out.empty() ? "" : "half a result on stdout");
-          // A verifier says what it could not read; that is its answer. A summary shows the rest
-          // and ends as one of a damaged checkpoint.
-          const bool is_listed =
-              result.out.find(folder.path()) != std::string::npos &&
-              ((lists && result.out.find(error) != std::string::npos && result.exit == 1) ||
-               (verb.front() == "summary" && result.exit == 4 &&
-                complains_once(result.err, call.error)));
+          // A verifier says what it could not read; that is its answer.
+          const bool is_listed = lists && result.exit == 1 &&
+                                 result.out.find(folder.path()) != std::string::npos &&
+                                 result.out.find(error) != std::string::npos;
           totals.listed += is_listed;
           return std::string(is_listed ? "" : "neither right nor told:\n" + result.out);
         });

@@ -45,6 +45,9 @@ struct ReadOptions {
   /// Verbs that report damage (summary, verify) set this: a missing or short data file becomes a Note of severity "error"
   /// instead of an exception. Metadata that cannot be parsed always throws.
   bool tolerate_damage = false;
+  /// With it, a file that the system will not read (EIO, no permission) is damage too. Verbs that
+  /// only look clear this: that they could not look is no verdict on the checkpoint.
+  bool tolerate_io_errors = true;
   /// Only to list pickle globals (summary --globals): denied ones are listed in Manifest::globals instead of refused, and a root that
   /// is no state dict is an opaque value. Still nothing is called. Never set by a verb that reads tensors.
   bool list_globals = false;

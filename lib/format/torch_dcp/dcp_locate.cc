@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "lib/base/damage.h"
+#include "lib/format/findings.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 #include "lib/format/torch_dcp/dcp_reader.h"
 #include "lib/format/torch_dcp/item_blob.h"
@@ -106,7 +106,7 @@ class Locator {
       });
       outcome.done = true;
     } catch (const Error& error) {
-      if (!options_.tolerate_damage || !is_damage(error.code())) throw;
+      if (!tolerates(options_, error.code())) throw;
       outcome.damage = error.status();
     }
     return outcome;

@@ -8,7 +8,6 @@
 #include <optional>
 #include <tuple>
 
-#include "lib/base/damage.h"
 #include "lib/format/torch_dcp/dcp_names.h"
 
 namespace tessera::dcp {
@@ -31,7 +30,7 @@ void decode_batch(ItemReader& reader, const Manifest& manifest, const std::vecto
         });
       });
     } catch (const Error& error) {
-      if (!options.tolerate_damage || !is_damage(error.code())) throw;
+      if (!tolerates(options, error.code())) throw;
       out[order[k]].damaged = true;
       damage[order[k]] = error.status();
     }

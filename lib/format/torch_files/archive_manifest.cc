@@ -10,6 +10,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "lib/format/findings.h"
 #include "lib/format/torch_files/archive_source.h"
 #include "lib/state/tensor_remapper.h"
 
@@ -166,11 +167,8 @@ std::optional<std::uint32_t> ArchiveManifestBuilder::try_open(const std::string&
   try {
     return open(path);
   } catch (const Error& error) {
-    const Code code = error.code();
-    const bool lost = code == Code::kCorrupt || code == Code::kIo || code == Code::kNotFound;
-    if (!rep_->options.tolerate_damage || !lost ||
-        is_refusal(rep_->directory, path, error.status()))
-      throw;
+    const bool lost = error.code() != Code::kUnsupported && tolerates(rep_->options, error.code());
+    if (!lost || is_refusal(rep_->directory, path, error.status())) throw;
     why = error.status();
     return std::nullopt;
   }
