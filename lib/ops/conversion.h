@@ -37,6 +37,7 @@ class Conversion {
  private:
   void prepare();
   void open_source();
+  void check_destination() const;
   void edit_optimizers();
   void take_layout_of_index();
   void take_model_only();
@@ -48,7 +49,8 @@ class Conversion {
   void plan_assets();
   void describe();
   void preflight();
-  void check_room();
+  void check_room(std::uint64_t staged_bytes = 0);
+  std::uint64_t staged_bytes(const Stage& stage) const;
   void write();
   void track();
   void write_to(Stage& stage);

@@ -134,15 +134,17 @@ void Conversion::describe() {
 }
 
 /// When writing, asked once the stage is open: what an interrupted run left there takes no room
-/// any more.
-void Conversion::check_room() {
+/// any more, and when resuming has its room already.
+void Conversion::check_room(std::uint64_t staged_bytes) {
   std::string parent = destination_.substr(0, destination_.find_last_of('/'));
   report_.free_bytes = fs_.free_bytes(parent.empty() ? "/" : parent);
   std::uint64_t needed = report_.output_bytes + report_.seal_bytes;
-  if (options_.resume || needed <= report_.free_bytes) return;
+  needed -= std::min(needed, staged_bytes);
+  const bool unknown = options_.resume && options_.dry_run;  // the stage is not looked for
+  if (unknown || needed <= report_.free_bytes) return;
   fail(Code::kResourceExhausted,
-       fmt::format("the result takes {} bytes, {} are free at {}", needed, report_.free_bytes,
-                   parent),
+       fmt::format("the result takes {} bytes{}, {} are free at {}", needed,
+                   staged_bytes > 0 ? " more" : "", report_.free_bytes, parent),
        "choose another DST or make room");
 }
 

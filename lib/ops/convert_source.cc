@@ -41,14 +41,22 @@ void Conversion::open_source() {
   report_.notes = source_.notes;
   report_.notes.insert(report_.notes.end(), source_.manifest.notes.begin(),
                        source_.manifest.notes.end());
-  if (fs_.stat(destination_) && !options_.force) {
-    fail(Code::kAlreadyExists, fmt::format("{} exists", options_.destination),
-         "choose another DST, or replace it with --force");
-  }
+  check_destination();
   check_replaceable(fs_, destination_);
   if (edits) edit_optimizers();
   transformations_ = options_.transform;
   take_layout_of_index();
+}
+
+/// Before any work, and in a dry run too.
+void Conversion::check_destination() const {
+  Stage::check(fs_, destination_, {.force = true, .single_file = request_.single_file});
+  if (options_.force || !fs_.stat(destination_)) return;
+  fail(Code::kAlreadyExists, fmt::format("{} exists", options_.destination),
+       options_.resume
+           ? "the run to resume may have come to its end: ckpt-inspect verify says whether "
+             "this is whole; --force replaces it"
+           : "choose another DST, or replace it with --force");
 }
 
 void Conversion::take_layout_of_index() {

@@ -46,10 +46,25 @@ Seal Conversion::make_seal() const {
   return seal;
 }
 
+/// What a resumed run finds of its files, at their full size from their first byte on.
+std::uint64_t Conversion::staged_bytes(const Stage& stage) const {
+  if (!options_.resume) return 0;
+  const auto directory = fs_.open_directory(stage.directory());
+  std::uint64_t bytes = 0;
+  for (const OutputFile& file : output_.files)
+    if (const auto info = directory->stat(path_of(file))) bytes += info->size_bytes;
+  return bytes;
+}
+
 void Conversion::write() {
   std::unique_ptr<Stage> stage = open_stage();
   try {
-    check_room();
+    check_room(staged_bytes(*stage));
+  } catch (...) {
+    if (options_.resume) stage->keep();  // nothing was touched; room can be made
+    throw;
+  }
+  try {
     write_to(*stage);
   } catch (const VerifyFailed&) {
     stage->discard();

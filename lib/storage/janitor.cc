@@ -66,6 +66,12 @@ void remove_stale(FileSystem& fs, const StagePaths& paths) {
   }
 }
 
+std::string other_stage(const FileSystem& fs, const StagePaths& paths) {
+  for (const OwnName& own : own_names(*fs.open_directory(paths.parent), paths))
+    if (own.kind == OwnNameKind::kStage && own.hash != paths.hash) return paths.stage_of(own.hash);
+  return {};
+}
+
 void remove_own_leftovers(FileSystem& fs, const StagePaths& paths, bool keep_stage) {
   const std::unique_ptr<Directory> parent = fs.open_directory(paths.parent);
   bool stage = false;

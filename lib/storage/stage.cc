@@ -8,6 +8,7 @@
 
 #include "lib/storage/janitor.h"
 #include "lib/storage/journal.h"
+#include "lib/storage/lease.h"
 #include "lib/storage/path_rules.h"
 #include "lib/storage/publication.h"
 #include "lib/storage/stage_file.h"
@@ -21,6 +22,23 @@ using namespace storage;
 
 // In the stage of a one-file result: the seal of the file that is being replaced.
 constexpr std::string_view kOldSealName = ".tessera-old-seal";
+
+void check_final(const FileSystem& fs, const StagePaths& paths, const StageOptions& options) {
+  const auto there = fs.open_directory(paths.parent)->stat(paths.name);
+  if (!there) return;
+  const std::string path = paths.final_path();
+  if (there->type == FileType::kSymlink)
+    fail(Code::kInvalidArgument, fmt::format("{} is a symbolic link", path),
+         "name what it points to");
+  if (!options.force)
+    fail(Code::kAlreadyExists, fmt::format("{} already exists", path), "add --force to replace it");
+  const FileType wanted = options.single_file ? FileType::kRegular : FileType::kDirectory;
+  if (there->type != wanted) {
+    fail(Code::kInvalidArgument,
+         fmt::format("{} is not a {}, and --force replaces like by like only", path,
+                     options.single_file ? "regular file" : "folder"));
+  }
+}
 
 // open -> publish() -> published            the lock goes, the old content is removed
 //      |           \-> left                 a swap was undone but may not be on the disk: the
@@ -118,10 +136,15 @@ void StageOnDisk::resume() {
   const auto parent = fs_.open_directory(paths_.parent);
   const auto info = parent->stat(split_path(directory_).name);
   if (!info || info->type != FileType::kDirectory) {
+    const std::string other = other_stage(fs_, paths_);
     fail(Code::kNotFound,
          fmt::format("nothing to resume for {} (no stage {} of this same request)", final_path_,
                      directory_),
-         "run again without --resume");
+         other.empty()
+             ? "run again without --resume"
+             : fmt::format("{} is another request's: repeat its arguments to continue it; "
+                           "a run without --resume removes it",
+                           other));
   }
   std::optional<JournalContent> content =
       read_journal(*fs_.open_directory(directory_), paths_.plan_hash);
@@ -136,6 +159,7 @@ void StageOnDisk::resume() {
     fail(Code::kCorrupt, fmt::format("the source changed since the run that left {}", directory_),
          "run again without --resume");
   }
+  remove_stale(fs_, paths_);
   // A seal in it belongs to a publication that failed.
   const std::string old_seal = join_path(directory_, seal_name());
   if (fs_.open_directory(directory_)->stat(seal_name())) fs_.remove_file(old_seal);
@@ -219,8 +243,10 @@ void StageOnDisk::publish(const std::function<void()>& prove, const std::functio
   const bool sealed = !seal_bytes.empty();
   if (sealed) write_seal(seal_bytes);
   sync_tree(*fs_.open_directory(directory_), "");
+  std::unique_ptr<FileLock> turn = take_turn(fs_, paths_, options_.wait_ms);
   Publication publication(fs_);
   try {
+    check_final(fs_, paths_, options_);  // another run may have published meanwhile
     commit(sealed, publication);
   } catch (...) {
     publication.undo();
@@ -231,6 +257,7 @@ void StageOnDisk::publish(const std::function<void()>& prove, const std::functio
     throw;
   }
   state_ = State::kPublished;
+  turn.reset();
   clean_up_after_commit();
   lock_.reset();
 }
@@ -313,42 +340,12 @@ void StageOnDisk::discard() {
   fs_.remove_tree(directory_);
 }
 
-void check_final(const FileSystem& fs, const StagePaths& paths, const StageOptions& options) {
-  const auto there = fs.open_directory(paths.parent)->stat(paths.name);
-  if (!there) return;
-  const std::string path = paths.final_path();
-  if (there->type == FileType::kSymlink)
-    fail(Code::kInvalidArgument, fmt::format("{} is a symbolic link", path),
-         "name what it points to");
-  if (!options.force)
-    fail(Code::kAlreadyExists, fmt::format("{} already exists", path), "add --force to replace it");
-  const FileType wanted = options.single_file ? FileType::kRegular : FileType::kDirectory;
-  if (there->type != wanted) {
-    fail(Code::kInvalidArgument,
-         fmt::format("{} is not a {}, and --force replaces like by like only", path,
-                     options.single_file ? "regular file" : "folder"));
-  }
-}
-
-// nullptr: the file system has no locks.
-std::unique_ptr<FileLock> take_lease(FileSystem& fs, const StagePaths& paths) {
-  std::unique_ptr<FileLock> lock;
-  try {
-    lock = fs.try_lock(paths.lock());
-  } catch (const Error& error) {
-    if (error.code() != Code::kUnsupported) throw;
-    return nullptr;
-  }
-  if (!lock) {
-    fail(Code::kAlreadyExists,
-         fmt::format("another run is writing {} right now (stage {})", paths.final_path(),
-                     paths.stage()),
-         "wait for it, or choose another output");
-  }
-  return lock;
-}
-
 }  // namespace
+
+void Stage::check(const FileSystem& fs, const std::string& final_path,
+                  const StageOptions& options) {
+  check_final(fs, make_stage_paths(fs, final_path, "0"), options);
+}
 
 std::unique_ptr<Stage> Stage::open(FileSystem& fs, const std::string& final_path,
                                    const std::string& plan_hash, const StageOptions& options) {
@@ -356,7 +353,8 @@ std::unique_ptr<Stage> Stage::open(FileSystem& fs, const std::string& final_path
   repair_interrupted(fs, paths);
   check_final(fs, paths, options);
   auto lock = take_lease(fs, paths);
-  remove_stale(fs, paths);
+  // What another request left may be what the user meant to resume: it goes once this one is found.
+  if (!options.resume) remove_stale(fs, paths);
   if (lock) remove_own_leftovers(fs, paths, /*keep_stage=*/options.resume);
   auto stage = std::make_unique<StageOnDisk>(fs, std::move(paths), options, std::move(lock));
   if (options.resume) {

@@ -12,7 +12,8 @@ namespace tessera::storage {
 
 namespace {
 
-constexpr std::size_t kHashDigits = 16;  // in names, which may not exceed 255 bytes
+constexpr std::size_t kHashDigits = 16;
+constexpr std::size_t kMostNameBytes = 255;  // of the file systems of Linux
 constexpr std::string_view kLockSuffix = ".lock";
 
 bool is_hex(std::string_view text) {
@@ -52,6 +53,15 @@ StagePaths make_stage_paths(const FileSystem& fs, const std::string& final_path,
   if (split.name.empty() || split.name == "." || split.name == ".." || split.name == "/")
     fail(Code::kInvalidArgument,
          fmt::format("output path \"{}\" names no file or folder", final_path));
+  const std::size_t longest =
+      kMostNameBytes - std::string_view("..tmp-").size() - kHashDigits - kLockSuffix.size();
+  if (split.name.size() > longest)
+    fail(
+        Code::kInvalidArgument,
+        fmt::format("the output's name {}... is {} bytes long; {} are the most, for what is staged "
+                    "is named after it",
+                    split.name.substr(0, 20), split.name.size(), longest),
+        "choose a shorter name");
   const std::optional<FileInfo> parent = fs.stat(split.parent);
   if (!parent || parent->type != FileType::kDirectory)
     fail(Code::kNotFound, fmt::format("the folder {} of the output does not exist", split.parent),

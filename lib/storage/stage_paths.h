@@ -33,7 +33,8 @@ struct StagePaths {
 };
 
 /// Resolves `final_path`. kNotFound when its folder is absent, kInvalidArgument for a path without
-/// a name or a hash that is not hex.
+/// a name, or with one so long that the stage could not be named after it, or a hash that is not
+/// hex.
 StagePaths make_stage_paths(const FileSystem& fs, const std::string& final_path,
                             const std::string& plan_hash);
 

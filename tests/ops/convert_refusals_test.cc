@@ -1,13 +1,21 @@
 // What convert refuses, and that a refusal leaves nothing behind.
+#include <fmt/format.h>
+#include <sys/stat.h>
 #include <tessera/base/error.h>
 #include <tessera/storage/observed_file_system.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <set>
 
 #include "lib/ops/convert_request.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/run_command.h"
+#include "tests/support/sample_case.h"
 
 namespace convert_refusals_test {
 
@@ -94,6 +102,66 @@ TEST_CASE("force replaces an empty folder or a checkpoint, never other people's 
   options.destination = "/empty";
   CHECK(convert(fs, options).published);
   CHECK(convert(fs, options).published);  // over its own result
+}
+
+TEST_CASE("what cannot be replaced is refused before any work, in a dry run too") {
+  namespace stdfs = std::filesystem;
+  const TemporaryFolder folder;
+  const auto fs = make_posix_file_system();
+  const std::string source = folder / "source";
+  stdfs::copy(case_path("dcp/fsdp2_w2"), source, stdfs::copy_options::recursive);
+  stdfs::create_symlink("nowhere", folder / "dangling");
+  stdfs::create_symlink("nowhere.pt", folder / "dangling.pt");
+  stdfs::create_symlink("source", folder / "to_source");
+  stdfs::create_symlink("/dev/null", folder / "null.pt");
+  stdfs::create_directory(folder / "folder.pt");
+  std::ofstream(folder / "file") << "somebody's";
+  for (const char* pipe : {"pipe", "pipe.pt"})
+    REQUIRE(::mkfifo((folder / pipe).c_str(), 0600) == 0);
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : stdfs::recursive_directory_iterator(folder.path()))
+      found.insert(entry.path());
+    return found;
+  };
+  const auto before = names();
+  const std::pair<std::string, const char*> cases[] = {
+      {"dangling", "is a symbolic link"},
+      {"dangling.pt", "is a symbolic link"},
+      {"to_source", "are the same"},
+      {"to_source/below", "lies inside the other"},
+      {"source", "are the same"},
+      {"source/below", "lies inside the other"},
+      {"null.pt", "/dev/null is not a regular file"},
+      {"folder.pt", "is not a regular file"},
+      {"file", "is not a folder"},
+      {"file/below", "Not a directory"},
+      {"pipe", "is not a folder"},
+      {"pipe.pt", "is not a regular file"},
+      {std::string(229, 'x'), "229 bytes long; 228 are the most"},
+      {".", "lies inside the other"},
+      {"..", "lies inside the other"},
+  };
+  int refusals = 0;
+  for (const auto& [name, what] : cases)
+    for (const bool dry_run : {false, true})
+      for (const bool force : {false, true}) {
+        const bool is_file = name.ends_with(".pt");
+        ConvertOptions options =
+            convert_options(source, folder / name, {}, is_file ? "" : "torch-dcp");
+        options.dry_run = dry_run;
+        options.force = force;
+        std::string message;
+        const Code code = code_of([&] { convert(*fs, options); }, &message);
+        INFO(name << ", dry run " << dry_run << ", force " << force << ": " << message);
+        CHECK(code == (name == "file/below" ? Code::kNotFound : Code::kInvalidArgument));
+        CHECK(message.find(what) != std::string::npos);
+        CHECK(names() == before);
+        ++refusals;
+      }
+  fmt::print("destinations: {} refused before any work, nothing made or removed\n", refusals);
+  REQUIRE(refusals >= 60);
+  CHECK(convert(*fs, convert_options(source, folder / std::string(228, 'x'), 2)).published);
 }
 
 TEST_CASE("a disk too small is found before any work") {

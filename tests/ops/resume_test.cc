@@ -80,6 +80,70 @@ TEST_CASE("a cancelled run with --no-keep leaves nothing") {
   CHECK_FALSE(fs.stat("/out"));
 }
 
+TEST_CASE("a resume of another request leaves what is kept to be resumed") {
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w4");
+  CancelToken token;
+  ConvertOptions options = convert_options(source, "/out", 3);
+  options.cancel = &token;
+  ActAtWrite cancelling(fs, 6, [&] { token.cancel(); });
+  CHECK_THROWS_AS(convert(cancelling, options), Error);
+  const std::string kept = kept_stage(fs, options);
+  REQUIRE_FALSE(kept.empty());
+  ConvertOptions other = convert_options(source, "/out", 4);  // mistyped
+  other.resume = true;
+  try {
+    convert(fs, other);
+    FAIL("resumed what was never begun");
+  } catch (const Error& error) {
+    CHECK(error.code() == Code::kNotFound);
+    CHECK(error.status().hint.find(kept + " is another request's") != std::string::npos);
+  }
+  options.cancel = nullptr;
+  options.resume = true;
+  CHECK(convert(fs, options).resumed_bytes > 0);
+  CHECK(kept_stage(fs, options).empty());
+}
+
+TEST_CASE("a resume that lacks room is refused before work and can be asked again") {
+  class FullDisk final : public ObservedFileSystem {
+   public:
+    using ObservedFileSystem::ObservedFileSystem;
+    std::uint64_t free_bytes(const std::string&) const override { return room; }
+    std::uint64_t room = 0;
+  };
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w4");
+  CancelToken token;
+  ConvertOptions options = convert_options(source, "/out", 3);
+  options.threads = 1;
+  options.cancel = &token;
+  ActAtWrite cancelling(fs, 4, [&] { token.cancel(); });
+  CHECK_THROWS_AS(convert(cancelling, options), Error);
+  const auto kept = fs.contents("/");
+  std::uint64_t staged = 0;
+  for (const FileInfo& file : fs.open_directory(kept_stage(fs, options))->list())
+    staged += file.name.ends_with(".distcp") || file.name == ".metadata" ? file.size_bytes : 0;
+  options.cancel = nullptr;
+  options.resume = true;
+  FullDisk disk(fs);
+  try {
+    convert(disk, options);
+    FAIL("there is no room");
+  } catch (const Error& error) {
+    CHECK(error.code() == Code::kResourceExhausted);
+    CHECK(std::string(error.what()).find("bytes more") != std::string::npos);
+  }
+  CHECK(fs.contents("/") == kept);
+  ConvertOptions plan = convert_options(source, "/plan", 3);
+  plan.dry_run = true;
+  const ConvertReport planned = convert(fs, plan);
+  REQUIRE(staged > 0);
+  REQUIRE(staged < planned.output_bytes);
+  disk.room = planned.output_bytes + planned.seal_bytes - staged;
+  CHECK(convert(disk, options).resumed_bytes > 0);
+}
+
 TEST_CASE("a source that changed since is not continued") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "dcp/fsdp2_w4");

@@ -221,6 +221,11 @@ TEST_CASE("resuming needs a stage of the same request") {
   const Tree kept = tree_of(*rig.fs, rig.root);
   REQUIRE(code_of([&] { Stage::open(*rig.fs, rig.at("out"), near, resume); }) == Code::kCorrupt);
   REQUIRE(tree_of(*rig.fs, rig.root) == kept);
+  // Another request finds nothing of its own, and leaves this one to whoever kept it.
+  const std::string message =
+      message_of([&] { Stage::open(*rig.fs, rig.at("out"), kOtherHash, resume); });
+  REQUIRE(message.find("nothing to resume") != std::string::npos);
+  REQUIRE(tree_of(*rig.fs, rig.root) == kept);
   Stage::open(*rig.fs, rig.at("out"), kHash, resume)->discard();
   REQUIRE(tree_of(*rig.fs, rig.root).empty());
 }

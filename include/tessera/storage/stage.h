@@ -11,8 +11,9 @@
 // <hash> is the start of the plan hash (the journal holds all of it). A crash before the commit
 // point leaves the old state and a stage; after it the new state. Whoever publishes to the same
 // name next removes stages and trash of ours that nobody holds locked (kept ones too, but the one
-// being resumed), and undoes a trash-then-rename that stopped half way. One stage per final name
-// and plan hash: a second holder is refused (kAlreadyExists). On file systems without locks a stage
+// being resumed; a resume that finds none of its own removes nothing), and undoes a trash-then-rename that stopped half way. One stage per final name
+// and plan hash: a second holder is refused (kAlreadyExists). Runs of different requests may stage
+// beside each other and publish one after the other (parent/.<name>.tmp-0.lock). On file systems without locks a stage
 // that exists is refused, and nothing is ever removed for being stale. When the parent's fsync
 // fails, the renames are undone and the error thrown: the old output shows (where EXCHANGE is
 // unsupported the new one does, whole, and the next open removes the old one).
@@ -42,6 +43,7 @@ struct StageOptions {
   bool force = false;        // replace what is there
   bool resume = false;       // continue a kept stage of the same plan hash; absent: kNotFound
   bool single_file = false;  // final_path names a file
+  int wait_ms = 30'000;      // for the end of another run's publication to the same name
 };
 
 /// A finished piece, as the journal remembers it: `length` bytes at `offset` of file number `file`
@@ -59,6 +61,9 @@ class Stage {
   /// final_path exists without `force`, or when another holder stages the same.
   static std::unique_ptr<Stage> open(FileSystem& fs, const std::string& final_path,
                                      const std::string& plan_hash, const StageOptions& options);
+  /// Throws what open() would for what is at `final_path`; touches nothing.
+  static void check(const FileSystem& fs, const std::string& final_path,
+                    const StageOptions& options);
   virtual ~Stage() = default;  // neither published nor kept: the stage is removed
 
   virtual const std::string& directory() const = 0;  // where files are being written
