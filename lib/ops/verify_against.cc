@@ -27,6 +27,11 @@ Bytes read_report(FileSystem& fs, const std::string& path) {
   return text;
 }
 
+std::string text_of(const Value& report, std::string_view key) {
+  const Value* value = report.find(key);
+  return value && value->is_string() ? value->as_string() : "";
+}
+
 std::vector<HashedTensor> tensors_of(const Value& report) {
   std::vector<HashedTensor> tensors;
   const Value* list = report.find("tensors");
@@ -78,9 +83,16 @@ Note finding_of(const HashedDifference& difference, const std::string& file) {
       file, name};
 }
 
-void compare_tensors(const std::vector<HashedTensor>& expected, OpenedCheckpoint& checkpoint,
-                     const TransferOptions& transfer, std::vector<Note>& findings) {
+/// `values_root`: "" where the report has none.
+void compare_tensors(const std::vector<HashedTensor>& expected, const std::string& values_root,
+                     OpenedCheckpoint& checkpoint, const TransferOptions& transfer,
+                     std::vector<Note>& findings) {
   const HashReport hashed = hash_checkpoint(checkpoint, transfer);
+  if (!values_root.empty() && values_root != hashed.values_root)
+    findings.push_back({"CK047", "warning",
+                        "the values beside the tensors differ from the report (another format may "
+                        "keep fewer of them)",
+                        "", ""});
   for (const HashedDifference& difference : compare_hashed(expected, hashed.tensors))
     findings.push_back(finding_of(difference, first_file_of(checkpoint, difference.name)));
 }
@@ -106,6 +118,14 @@ void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
     findings.push_back({"CK047", "error", describe_blocks(blocks, "the manifest", there), name,
                         there.size() == 1 ? there[0] : ""});
   }
+  // A file without sums was not compared: that is no agreement.
+  for (const StoredFile& stored : checkpoint.manifest.files) {
+    const bool has_sums =
+        checkpoint.file.empty() ? seal.find(stored.path) != nullptr : !seal.files.empty();
+    if (!has_sums)
+      findings.push_back(
+          {"CK048", "error", "the manifest has no checksums of this file", stored.path, ""});
+  }
 }
 
 }  // namespace
@@ -120,17 +140,17 @@ void verify_against(FileSystem& fs, const std::string& report, OpenedCheckpoint&
     fail(Code::kInvalidArgument,
          fmt::format("--against \"{}\": {}", printable(report), error.status().message));
   }
-  const Value* schema = parsed.find("schema");
-  const std::string kind = schema && schema->is_string() ? schema->as_string() : "";
+  const std::string kind = text_of(parsed, "schema");
   if (kind == "tessera.hash/1")
-    return compare_tensors(tensors_of(parsed), checkpoint, transfer, findings);
+    return compare_tensors(tensors_of(parsed), text_of(parsed, "values_root"), checkpoint, transfer,
+                           findings);
   if (kind != "tessera.manifest/1")
     fail(Code::kInvalidArgument,
          fmt::format("--against \"{}\" is neither a hash report nor a tessera.manifest.json",
                      printable(report)));
   const Seal seal = decode_seal(text);
   seal.tensors.empty() ? compare_files(seal, checkpoint, transfer, findings)
-                       : compare_tensors(seal.tensors, checkpoint, transfer, findings);
+                       : compare_tensors(seal.tensors, "", checkpoint, transfer, findings);
 }
 
 }  // namespace tessera
