@@ -112,6 +112,21 @@ void add_pickles(std::vector<Bomb>& bombs) {
   std::string dicts;
   for (int i = 0; i < 2000; ++i) dicts += "J" + le(std::int32_t{i}) + "}" + again + "K\x01s";
   add("two thousand dicts with one long key", kProto + text_of(300'000) + "0}(" + dicts + "u.");
+  std::string globals, keys;
+  for (int i = 0; i < 80'000; ++i) globals += fmt::format("cm{}\nC\n", i);
+  add("eighty thousand globals", kProto + "](" + globals + "e.");
+  for (int i = 0; i < 80'000; ++i)
+    keys += "X" + le(std::uint32_t{5}) + fmt::format("{:05}", i) + "N";
+  add("eighty thousand keys", kProto + "}(" + keys + "u.");
+  const std::string archive = torch_zip_of(kProto + "}(" + keys + "u.", "");
+  const auto folder = [&](const std::string& name, std::vector<std::string> files) {
+    bombs.push_back({name + ": eighty thousand keys", {}, "/ck"});
+    for (std::string& file : files) bombs.back().files.emplace_back(std::move(file), archive);
+  };
+  folder("megatron-torch", {"mp_rank_00/model_optim_rng.pt"});
+  folder("torch-rank-files", {"model_world_size_1_rank_0.pt"});
+  folder("deepspeed-zero", {"zero_pp_rank_0_mp_rank_00_optim_states.pt"});
+  folder("megatron-dist", {"common.pt"});
   add("a million pops and dups", kProto + "N" + repeated("20", kMillion / 2) + ".");
 }
 

@@ -207,17 +207,21 @@ class Reader {
     std::set<std::string> known = {std::string(kOptimizer)};
     for (const RankFile& file : ranks_.files)
       for (const std::string& key : model_keys(ranks_.root(file))) known.insert(key);
-    for (const RankFile& file : ranks_.files) {
-      for (const auto& [key, value] : ranks_.root(file).as_dict()) {
+    std::map<std::string_view, std::vector<const Value*>> of_key;  // one for each file
+    for (std::size_t i = 0; i < ranks_.files.size(); ++i) {
+      for (const auto& [key, value] : ranks_.root(ranks_.files[i]).as_dict()) {
         if (!key.is_string())
-          in_file(file.path, [] { fail(Code::kCorrupt, "a key at its top is no string"); });
+          in_file(ranks_.files[i].path,
+                  [] { fail(Code::kCorrupt, "a key at its top is no string"); });
         if (known.insert(key.as_string()).second) keys.push_back(key.as_string());
+        auto& values = of_key[key.as_string()];
+        values.resize(ranks_.files.size());
+        if (values[i] == nullptr) values[i] = &value;
       }
     }
     for (const std::string& key : keys) {
       const Path path = {key_item(key)};
-      std::vector<const Value*> values;
-      for (const RankFile& file : ranks_.files) values.push_back(ranks_.root(file).find(key));
+      const std::vector<const Value*>& values = of_key.at(key);
       // They hold the writer's own rank, which is no part of the state.
       if (key == "args" && values[0]) {
         builder_.add_value(ranks_.files[0].file, path, *values[0]);
