@@ -60,6 +60,7 @@ struct Totals {
   std::uint64_t right = 0;
   std::uint64_t refused = 0;
   std::uint64_t sites = 0;
+  std::uint64_t fatal = 0;  // of a file being written: its sync or its close
   double longest_ms = 0;
 };
 
@@ -102,6 +103,7 @@ bool inject(const Work& work, const CallFault& fault, const std::string& folder,
   REQUIRE(count_descriptors() == descriptors);
   REQUIRE(report.sync_retries == 0);
   if (report.injected > 0) ++totals.injected;
+  if (report.was_written_file) ++totals.fatal;
   if (thrown) {
     ++totals.refused;
     REQUIRE(report.injected > 0);
@@ -193,6 +195,10 @@ TEST_CASE("every file call fails with every errno: the answer is right or names 
   const CpuLimit limit;  // a loop ends the test; what waits for ever, the runner ends
   for (const Work& work : works(scene)) inject_everywhere(work, scene.folder(), totals);
   print("call faults", totals);
+  fmt::print(
+      "call faults: {} hit the sync or the close of a file being written: all ended the save\n",
+      totals.fatal);
+  REQUIRE(totals.fatal >= 300);
   REQUIRE(totals.injected >= totals.sites * 14);
   REQUIRE(totals.sites > 300);
   REQUIRE(totals.longest_ms < 10'000);

@@ -1,5 +1,6 @@
 // A rank that fails or dies at any point of a save or a load: every rank reports it, the checkpoint
 // before stays whole, and nothing is left that the next save would not clear away.
+#include <fmt/format.h>
 #include <tessera/live/load.h>
 #include <tessera/live/save.h>
 #include <tessera/storage/faulty_file_system.h>
@@ -7,6 +8,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdio>
 #include <map>
 
 #include "tests/support/live_job.h"
@@ -209,6 +211,56 @@ TEST_CASE("a rank that dies at any call of a load: survivors report, the checkpo
     memory = fresh_memory();
   });
   CHECK(deaths >= 4);
+}
+
+namespace {
+
+/// Loses what a rank has written, once it is closed: all of the file, or its end. So does a file
+/// system that shows one host's files to another late.
+class LosingDisk final : public ObservedFileSystem {
+ public:
+  LosingDisk(MemoryFileSystem& inner, bool all)
+      : ObservedFileSystem(inner), memory_(inner), all_(all) {}
+
+ protected:
+  void after(const IoEvent& event) const override {
+    if (event.op != IoOp::kClose || !event.path.ends_with(".distcp")) return;
+    const Bytes bytes = memory_.read_file(event.path);
+    memory_.remove_file(event.path);
+    if (!all_) memory_.write_file(event.path, ByteView(bytes).first(bytes.size() - 1));
+  }
+
+ private:
+  MemoryFileSystem& memory_;
+  bool all_;
+};
+
+}  // namespace
+
+TEST_CASE("what a rank wrote and the publishing one does not see stops the save, without waiting") {
+  int lost = 0;
+  for (const bool all : {true, false}) {
+    for (int loser = 0; loser < kRanks; ++loser) {
+      MemoryFileSystem fs;
+      save_value(fs, 1);
+      const auto thrown = on_ranks(kRanks, [&](RankGroup& ranks) {
+        LosingDisk losing(fs, all);
+        Memory memory(ranks.rank());
+        memory.set(2);
+        FileSystem& own = ranks.rank() == loser ? static_cast<FileSystem&>(losing) : fs;
+        save("/run/a", memory.state(), ranks, options_for(own));
+      });
+      INFO("rank " << loser << ", all of it " << all << ": " << thrown[0]);
+      for (const std::string& message : thrown)
+        CHECK_THAT(message, Contains(fmt::format("rank {} was to write", loser)));
+      CHECK(saved_value(fs) == 1);
+      save_value(fs, 3);
+      CHECK(saved_value(fs) == 3);
+      ++lost;
+    }
+  }
+  fmt::print("files lost between ranks: {}, each told to every rank, 0 published\n", lost);
+  REQUIRE(lost == 2 * kRanks);
 }
 
 TEST_CASE("what a callback throws on one rank, every rank throws, and nothing is written") {
