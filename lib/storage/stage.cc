@@ -160,9 +160,9 @@ void StageOnDisk::resume() {
          "run again without --resume");
   }
   remove_stale(fs_, paths_);
-  // A seal in it belongs to a publication that failed.
-  const std::string old_seal = join_path(directory_, seal_name());
-  if (fs_.open_directory(directory_)->stat(seal_name())) fs_.remove_file(old_seal);
+  // Seals in it belong to a publication that failed.
+  for (const std::string& name : {seal_name(), std::string(kOldSealName)})
+    if (fs_.open_directory(directory_)->stat(name)) fs_.remove_file(join_path(directory_, name));
   journal_ = JournalWriter::resume(fs_, directory_, content->valid_bytes);
   finished_ = std::move(content->entries);
   state_ = State::kOpen;
@@ -209,20 +209,20 @@ void StageOnDisk::check_files_finished() const {
   }
 }
 
-// Folders bottom up; and, when resuming, the files of the interrupted run that nobody had to open
-// again: their bytes may still be in the page cache only.
+// Folders below the stage bottom up; and, when resuming, the files of the interrupted run that
+// nobody had to open again: their bytes may still be in the page cache only.
 void StageOnDisk::sync_tree(const Directory& stage, const std::string& relative) {
   for (const FileInfo& entry : stage.list(relative)) {
     const std::string name = join_path(relative, entry.name);
     if (entry.type == FileType::kDirectory) {
       sync_tree(stage, name);
-    } else if (!files_.contains(name) && name != seal_name()) {
+    } else if (!files_.contains(name) && name != seal_name() && name != kJournalName) {
       const auto file = fs_.reopen(join_path(directory_, name), IoMode::kBuffered);
       file->sync();
       file->close();
     }
   }
-  fs_.sync_directory(join_path(directory_, relative));
+  if (!relative.empty()) fs_.sync_directory(join_path(directory_, relative));
 }
 
 void StageOnDisk::write_seal(const Bytes& bytes) {
@@ -238,15 +238,17 @@ void StageOnDisk::publish(const std::function<void()>& prove, const std::functio
   if (prove) prove();
   journal_->close();
   journal_.reset();
-  fs_.remove_file(join_path(directory_, kJournalName));
   const Bytes seal_bytes = seal ? seal() : Bytes();
   const bool sealed = !seal_bytes.empty();
   if (sealed) write_seal(seal_bytes);
   sync_tree(*fs_.open_directory(directory_), "");
   std::unique_ptr<FileLock> turn = take_turn(fs_, paths_, options_.wait_ms);
+  check_final(fs_, paths_, options_);  // another run may have published meanwhile
+  // Killed before its journal goes, the run can be resumed. A file leaves it behind with the stage.
+  if (!options_.single_file) fs_.remove_file(join_path(directory_, kJournalName));
+  fs_.sync_directory(directory_);
   Publication publication(fs_);
   try {
-    check_final(fs_, paths_, options_);  // another run may have published meanwhile
     commit(sealed, publication);
   } catch (...) {
     publication.undo();

@@ -365,8 +365,8 @@ TEST_CASE("everything is synced before the rename, and the parent after it") {
   }
   REQUIRE(order == std::vector<std::string>{
                        "sync " + s + "/a.bin", "sync " + s + "/sub/b.bin",
-                       "remove " + s + "/.tessera-journal", "sync " + s + "/tessera.manifest.json",
-                       "sync folder " + s + "/sub", "sync folder " + s,
+                       "sync " + s + "/tessera.manifest.json", "sync folder " + s + "/sub",
+                       "remove " + s + "/.tessera-journal", "sync folder " + s,
                        "rename " + s + " -> /w/out", "sync folder /w", "remove " + s});
 }
 

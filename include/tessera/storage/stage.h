@@ -3,7 +3,7 @@
 //
 //   parent/.<name>.tmp-<hash>/     files made O_EXCL, journal of finished pieces
 //   parent/.<name>.tmp-<hash>.lock the lease lock, held from open() to the end
-//   -> every file fsynced -> prove() -> journal removed, seal written, fsynced -> folders fsynced
+//   -> every file fsynced -> prove() -> seal written, fsynced -> journal removed -> folders fsynced
 //   -> rename to parent/<name> (NOREPLACE; --force: EXCHANGE, or trash-then-rename)
 //   -> parent fsynced = the commit point
 //   -> old content removed
