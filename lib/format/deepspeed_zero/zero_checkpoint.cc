@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <set>
 
+#include "lib/format/torch_files/first_reason.h"
+
 namespace tessera::deepspeed {
 namespace {
 
@@ -50,14 +52,14 @@ class CheckpointOpener {
   }
   /// Of the lowest rank whose file can be read: names and shapes are in each.
   ModelFile open_first_model() {
-    std::optional<Status> first;
+    FirstReason first;
     while (!c_.folder.models.empty()) {
       Status why;
       if (auto model = open_model(c_.folder.models.front(), why)) return std::move(*model);
-      if (!first) first = why;
+      first.add(why);
       c_.folder.models.erase(c_.folder.models.begin());
     }
-    throw Error(*first);
+    first.raise();
   }
   /// nullopt: it cannot be read, which is a finding then.
   std::optional<ModelFile> open_model(const FileName& name, Status& why) {
@@ -104,12 +106,12 @@ class CheckpointOpener {
 
   void open_optims() {
     std::vector<OptimFile> found;
-    std::optional<Status> first;
+    FirstReason first;
     for (const auto& [rank, name] : c_.folder.optims) {
       Status why;
       const auto opened = open_file(name, why);
       if (!opened) {
-        if (!first) first = why;
+        first.add(why);
         continue;
       }
       const std::uint32_t file = *opened;
@@ -120,9 +122,9 @@ class CheckpointOpener {
         if (!found.empty()) check_same_save(optim, found.front());
         found.push_back(std::move(optim));
       });
-      if (!taken && !first) first = why;
+      if (!taken) first.add(why);
     }
-    if (found.empty() && first) throw Error(*first);
+    if (found.empty()) first.raise_if_any();
     if (found.empty()) {
       if (!c_.model.has_shapes) return;
       fail(Code::kCorrupt,

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "lib/format/probe_errors.h"
+#include "lib/format/torch_files/first_reason.h"
 
 namespace tessera::fairscale {
 namespace {
@@ -41,7 +42,7 @@ class Opener {
           numbers.push_back(*file);
           continue;
         }
-        if (!unreadable_) unreadable_ = why;
+        unreadable_.add(why);
         const std::string whose = fmt::format("rank {}", checkpoint_.ranks.size() - 1);
         checkpoint_.findings.error(kUnreadableFile, unreadable_text(whose, why), name);
       }
@@ -57,7 +58,7 @@ class Opener {
         if (const Value* found = find_metadata(root(file));
             found && checkpoint_.ranks[r].padding.empty())
           in_file(checkpoint_.path_of(file), [&] { take_metadata(r, *found, reference); });
-    if (!checkpoint_.description && unreadable_) throw Error(*unreadable_);
+    if (!checkpoint_.description) unreadable_.raise_if_any();
     if (!checkpoint_.description)
       fail(Code::kCorrupt, "no rank's file holds the metadata of its shards");
   }
@@ -301,7 +302,7 @@ class Opener {
   Checkpoint& checkpoint_;
   std::vector<std::vector<std::uint32_t>> files_;
   std::vector<RankParts> others_;
-  std::optional<Status> unreadable_;  // why a file cannot be read
+  FirstReason unreadable_;
 };
 
 }  // namespace

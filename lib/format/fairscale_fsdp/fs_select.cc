@@ -9,6 +9,7 @@
 #include <set>
 
 #include "lib/format/fairscale_fsdp/fs_parts.h"
+#include "lib/format/torch_files/first_reason.h"
 
 namespace tessera::fairscale {
 namespace {
@@ -40,7 +41,7 @@ class Chooser {
       : directory_(directory), names_(archive_names(directory)), families_(find_families(names_)) {}
 
   /// What the first file that could not be looked at said.
-  const std::optional<Status>& unreadable() const { return unreadable_; }
+  const std::optional<Status>& unreadable() const { return unreadable_.why(); }
 
   std::optional<ChosenFiles> run() {
     const FileFamily* main = find_main();
@@ -82,7 +83,7 @@ class Chooser {
     try {
       return has_metadata(directory_, name);
     } catch (const Error& error) {
-      if (!unreadable_) unreadable_ = error.status();
+      unreadable_.add(error.status());
       return std::nullopt;
     }
   }
@@ -141,7 +142,7 @@ class Chooser {
   std::vector<std::string> names_;
   std::vector<FileFamily> families_;
   std::set<std::string> taken_;
-  std::optional<Status> unreadable_;
+  FirstReason unreadable_;
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "lib/format/torch_files/archive_names.h"
+#include "lib/format/torch_files/first_reason.h"
 
 namespace tessera::rank_files {
 namespace {
@@ -93,7 +94,7 @@ class Opener {
     for (const RankPart& part : out_.folder.parts)
       for (std::size_t rank = 0; rank < part.files.size(); ++rank)
         if (!part.files[rank].empty()) open(part, static_cast<std::int64_t>(rank));
-    if (out_.entries.empty() && out_.containers.empty() && first_) throw Error(*first_);
+    if (out_.entries.empty() && out_.containers.empty()) first_.raise_if_any();
     check_world_size();
     note_renamed(builder_);
     return std::move(out_);
@@ -126,7 +127,7 @@ class Opener {
 
   /// As if it were not there.
   void lose(const std::string& path, std::int64_t rank, const Status& why) {
-    if (!first_) first_ = why;
+    first_.add(why);
     out_.missing.push_back(path);
     out_.missing_ranks.push_back(rank);
     findings_.error(kUnreadableFile, unreadable_text(fmt::format("rank {}", rank), why), path);
@@ -219,7 +220,7 @@ class Opener {
   std::set<std::string> containers_;
   std::map<std::int64_t, std::uint32_t> world_sizes_;  // as ShardedTensors say -> a file
   std::int64_t most_ = 0;
-  std::optional<Status> first_;  // why a file cannot be read
+  FirstReason first_;
 };
 
 }  // namespace
