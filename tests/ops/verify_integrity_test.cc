@@ -79,4 +79,25 @@ TEST_CASE("a list that leaves the folder or is no list is refused") {
   CHECK(sealed.files_found() == std::vector<std::string>{"warning integrity.json"});
 }
 
+TEST_CASE("values that differ from a hash report are told") {
+  MemoryFileSystem fs;
+  const std::string source = testing::load_sample(fs, "dcp/fsdp2_w2");
+  OpenedCheckpoint opened = open_checkpoint(fs, source);
+  opened.locate_all({});
+  const HashReport hashed = hash_checkpoint(opened);
+  for (const bool same : {true, false}) {
+    CAPTURE(same);
+    std::string report = testing::hash_report(hashed.tensors);
+    report.insert(1, fmt::format(R"("values_root":"{}",)", same ? hashed.values_root : "00"));
+    fs.write_file("/hash.json", as_bytes(report));
+    VerifyOptions options;
+    options.against = "/hash.json";
+    const VerifyReport found = verify_checkpoint(fs, source, options);
+    CHECK(found.ok);  // a warning: not every format keeps every value
+    CHECK(std::ranges::any_of(found.findings, [](const Note& note) {
+            return note.code == "CK047" && note.severity == "warning";
+          }) != same);
+  }
+}
+
 }  // namespace tessera::verify_integrity_test

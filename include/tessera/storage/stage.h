@@ -11,12 +11,13 @@
 // <hash> is the start of the plan hash (the journal holds all of it). A crash before the commit
 // point leaves the old state and a stage; after it the new state. Whoever publishes to the same
 // name next removes stages and trash of ours that nobody holds locked (kept ones too, but the one
-// being resumed; a resume that finds none of its own removes nothing), and undoes a trash-then-rename that stopped half way. One stage per final name
-// and plan hash: a second holder is refused (kAlreadyExists). Runs of different requests may stage
-// beside each other and publish one after the other (parent/.<name>.tmp-0.lock). On file systems without locks a stage
-// that exists is refused, and nothing is ever removed for being stale. When the parent's fsync
-// fails, the renames are undone and the error thrown: the old output shows (where EXCHANGE is
-// unsupported the new one does, whole, and the next open removes the old one).
+// being resumed; a resume that finds none of its own removes nothing), and undoes a
+// trash-then-rename that stopped half way. One stage per final name and plan hash: a second holder
+// is refused (kAlreadyExists). Runs of different requests may stage beside each other and publish
+// one after the other (parent/.<name>.tmp-0.lock). On file systems without locks a stage that
+// exists is refused, and nothing is ever removed for being stale. When the parent's fsync fails,
+// the renames are undone and the error thrown: the old output shows (where EXCHANGE is unsupported
+// the new one does, whole, and the next open removes the old one).
 //
 // A one-file result is staged as `.<name>.tmp-<hash>/<name>` and renamed out, its seal beside it
 // (`<name>.tessera.json`) published before the file. Where it replaces a file, the old seal goes
