@@ -243,6 +243,40 @@ TEST_CASE("optimizer state is keyed by ids as torch.optim does, and found by FQN
   }
 }
 
+TEST_CASE("ids that may be several parameters are refused where no names stand beside them") {
+  // The second layer's group first, as decay by layers makes them: ids 0 and 1 are its parameters.
+  const auto make = [] {
+    torch::manual_seed(7);
+    return torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+  };
+  const auto by_layers = [](torch::nn::Sequential& model) {
+    return optim::AdamW(
+        std::vector<optim::OptimizerParamGroup>{model[1]->parameters(), model[0]->parameters()});
+  };
+  torch::nn::Sequential model = make(), other = make();
+  optim::AdamW trained = by_layers(model), fresh = by_layers(other);
+  model->forward(torch::ones({2, 4})).pow(2).sum().backward();
+  trained.step();
+  tessera::LiveState by_id = fsdp::state_dict(model, trained);
+  fsdp::key_by_ids(by_id);
+  ScratchFolder folder;
+  const auto ranks = tessera::single_rank();
+  tessera::save(folder / "named", by_id, *ranks);
+  tessera::load(folder / "named", fsdp::state_dict(other, fresh), *ranks);
+  const Checkpoint expected = Checkpoint::of({fsdp::state_dict(model, trained)}),
+                   found = Checkpoint::of({fsdp::state_dict(other, fresh)});
+  for (const auto& [name, tensor] : expected.tensors) {
+    CAPTURE(name);
+    CHECK(same_bits(found.tensors.at(name), tensor));
+  }
+  std::erase_if(by_id.dict.entries, [](const tessera::StateEntry& entry) {
+    return entry.name.ends_with(".param_names");
+  });
+  tessera::save(folder / "bare", by_id, *ranks);
+  CHECK_THROWS_WITH(tessera::load(folder / "bare", fsdp::state_dict(other, fresh), *ranks),
+                    Catch::Contains("order and shapes leave open"));
+}
+
 TEST_CASE("types that do not go together are refused") {
   Odd model = make_odd(false);
   optim::SGD optimizer(model->parameters(), optim::SGDOptions(1));
