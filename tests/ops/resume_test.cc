@@ -33,6 +33,16 @@ class ActAtWrite final : public ObservedFileSystem {
   mutable std::atomic<int> left_;
 };
 
+/// Cancels the conversion at its n-th write. Afterwards `options` are those of a run that resumes.
+void interrupt(MemoryFileSystem& fs, ConvertOptions& options, int at) {
+  CancelToken token;
+  options.cancel = &token;
+  ActAtWrite cancelling(fs, at, [&] { token.cancel(); });
+  CHECK_THROWS_AS(convert(cancelling, options), Error);
+  options.cancel = nullptr;
+  options.resume = true;
+}
+
 }  // namespace
 
 TEST_CASE("a cancelled run is kept, named and continued to the same bytes") {
@@ -85,11 +95,8 @@ TEST_CASE("a cancelled run with --no-keep leaves nothing") {
 TEST_CASE("a resume of another request leaves what is kept to be resumed") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "dcp/fsdp2_w4");
-  CancelToken token;
   ConvertOptions options = convert_options(source, "/out", 3);
-  options.cancel = &token;
-  ActAtWrite cancelling(fs, 6, [&] { token.cancel(); });
-  CHECK_THROWS_AS(convert(cancelling, options), Error);
+  interrupt(fs, options, 6);
   const std::string kept = kept_stage(fs, options);
   REQUIRE_FALSE(kept.empty());
   ConvertOptions other = convert_options(source, "/out", 4);  // mistyped
@@ -101,8 +108,6 @@ TEST_CASE("a resume of another request leaves what is kept to be resumed") {
     CHECK(error.code() == Code::kNotFound);
     CHECK(error.status().hint.find(kept + " is another request's") != std::string::npos);
   }
-  options.cancel = nullptr;
-  options.resume = true;
   CHECK(convert(fs, options).resumed_bytes > 0);
   CHECK(kept_stage(fs, options).empty());
 }
@@ -116,18 +121,13 @@ TEST_CASE("a resume that lacks room is refused before work and can be asked agai
   };
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "dcp/fsdp2_w4");
-  CancelToken token;
   ConvertOptions options = convert_options(source, "/out", 3);
   options.threads = 1;
-  options.cancel = &token;
-  ActAtWrite cancelling(fs, 4, [&] { token.cancel(); });
-  CHECK_THROWS_AS(convert(cancelling, options), Error);
+  interrupt(fs, options, 4);
   const auto kept = fs.contents("/");
   std::uint64_t staged = 0;
   for (const FileInfo& file : fs.open_directory(kept_stage(fs, options))->list())
     staged += file.name.ends_with(".distcp") || file.name == ".metadata" ? file.size_bytes : 0;
-  options.cancel = nullptr;
-  options.resume = true;
   FullDisk disk(fs);
   try {
     convert(disk, options);
@@ -149,19 +149,14 @@ TEST_CASE("a resume that lacks room is refused before work and can be asked agai
 TEST_CASE("a source that changed since is not continued") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "dcp/fsdp2_w4");
-  CancelToken token;
   ConvertOptions options = convert_options(source, "/out", 3);
-  options.cancel = &token;
-  ActAtWrite cancelling(fs, 6, [&] { token.cancel(); });
-  CHECK_THROWS_AS(convert(cancelling, options), Error);
+  interrupt(fs, options, 6);
   {  // the same bytes, written again: only the time tells
     Bytes bytes = fs.read_file("/source/__0_0.distcp");
     std::unique_ptr<WriteFile> file = fs.reopen("/source/__0_0.distcp", IoMode::kBuffered);
     file->write_at(0, ByteView(bytes).first(16));
     file->close();
   }
-  options.cancel = nullptr;
-  options.resume = true;
   try {
     convert(fs, options);
     FAIL("resumed over a changed source");
