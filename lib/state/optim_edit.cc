@@ -18,10 +18,6 @@
 namespace tessera {
 namespace {
 
-std::string optimizer_text(const std::string& root) {
-  return root.empty() ? "the optimizer" : fmt::format("optimizer \"{}\"", printable(root));
-}
-
 PathItem id_item(const std::string& text) { return int_key_item(id_value(text).as_int()); }
 
 /// Rekeys one optimizer of a manifest.

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "lib/state/role_names.h"
 #include "lib/state/tensor_bytes.h"
 
 namespace tessera {
@@ -368,10 +369,13 @@ std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const R
   return states;
 }
 
+std::string optimizer_text(const std::string& root) {
+  return root.empty() ? "the optimizer" : fmt::format("optimizer \"{}\"", printable(root));
+}
+
 void require_names(const OptimState& optim, const std::string& hint) {
   if (optim.dialect != OptimDialect::kById) return;
-  const std::string which =
-      optim.root.empty() ? "the optimizer" : fmt::format("optimizer \"{}\"", printable(optim.root));
+  const std::string which = optimizer_text(optim.root);
   bool any_weight = false;
   for (const OptimParameter& p : optim.parameters) any_weight |= p.inferred;
   for (const OptimParameter& p : optim.parameters) {

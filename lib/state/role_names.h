@@ -15,6 +15,9 @@ bool starts_with_root(std::string_view key);
 /// The number that an optimizer's id says; the caller has checked that it is one.
 Value id_value(const std::string& id);
 
+/// How messages name the optimizer at `root`.
+std::string optimizer_text(const std::string& root);
+
 /// Throws `code`, naming the entry, when an edit gave two entries one name.
 void check_unique(const StateDict& state, Code code, const std::string& advice = {});
 
