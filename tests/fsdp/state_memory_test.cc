@@ -52,13 +52,13 @@ std::int64_t copied(const tessera::LiveState& state) {
   return bytes;
 }
 
-struct Measured {
-  std::int64_t beside = 0;  // at the most, beside what the state holds
-  std::int64_t held = 0;
+struct Trained {
+  Tower tower;
+  torch::optim::AdamW optimizer;
 };
 
-Measured measure(int units, int rank, const StateDictOptions& options, MemoryLayout layout) {
-  const World world = fake_world(rank, kRanks);
+/// Sharded, and after one step.
+Trained trained_tower(const World& world, int units, MemoryLayout layout) {
   Options sharding;
   sharding.mesh = world.mesh();
   sharding.layout = layout;
@@ -69,6 +69,17 @@ Measured measure(int units, int rank, const StateDictOptions& options, MemoryLay
   tower->forward(torch::ones({1, kWidth})).sum().backward();
   optimizer.step();
   optimizer.zero_grad();
+  return {std::move(tower), std::move(optimizer)};
+}
+
+struct Measured {
+  std::int64_t beside = 0;  // at the most, beside what the state holds
+  std::int64_t held = 0;
+};
+
+Measured measure(int units, int rank, const StateDictOptions& options, MemoryLayout layout) {
+  const World world = fake_world(rank, kRanks);
+  auto [tower, optimizer] = trained_tower(world, units, layout);
   release_cached_memory();
   const std::int64_t before = live;
   peak = before;
@@ -122,16 +133,7 @@ TEST_CASE("scattering a full state that one rank has takes one tensor on each ra
   const CountMemory counting;
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   run_threads(kThreads, [&](World& world) {
-    Options sharding;
-    sharding.mesh = world.mesh();
-    sharding.layout = layout;
-    Tower tower(kUnits);
-    for (Pile& pile : tower->piles) fully_shard(pile, sharding);
-    fully_shard(tower, sharding);
-    torch::optim::AdamW optimizer(tower->parameters(), 1e-3);
-    tower->forward(torch::ones({1, kWidth})).sum().backward();
-    optimizer.step();
-    optimizer.zero_grad();
+    auto [tower, optimizer] = trained_tower(world, kUnits, layout);
     world.ranks().barrier();
     if (world.rank() == 0) release_cached_memory();
     world.ranks().barrier();
