@@ -74,9 +74,13 @@ double seconds_of(fsdp::World& world, const std::function<void()>& work) {
 
 void restart_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
+/// Resident KiB by `key` of /proc/self/status without mapped program files: their pages are clean
+/// and shared by the ranks, and the peer has imported its code before it is measured.
+double own_kib(const char* key) { return kib_of(key) - kib_of("RssFile:"); }
+
 /// MiB at the most since restart_peak() beyond `before_kib`, of all ranks.
 double most_mib(fsdp::World& world, double before_kib) {
-  double extra = (kib_of("VmHWM:") - before_kib) / 1024;
+  double extra = (own_kib("VmHWM:") - before_kib) / 1024;
   for (const auto& bytes : world.ranks().all_gather(std::as_bytes(std::span(&extra, 1)))) {
     double theirs = 0;
     std::memcpy(&theirs, bytes.data(), sizeof theirs);
@@ -125,7 +129,7 @@ void run(const Arguments& arguments) {
   fsdp::release_cached_memory();
   malloc_trim(0);  // what training left free would hide what is taken
   restart_peak();
-  const double before = kib_of("VmRSS:");
+  const double before = own_kib("VmRSS:");
   double saving = 0, loading = 0;
   for (std::int64_t round = 0; round <= arguments.rounds; ++round) {
     const std::string path = arguments.folder + "/ours_" + std::to_string(round);

@@ -28,6 +28,11 @@ def kib_of(key):
         return next(float(line.split()[1]) for line in status if line.startswith(key))
 
 
+def own_kib(key):
+    """Without mapped program files, as fsdp_state.cc measures."""
+    return kib_of(key) - kib_of("RssFile:")
+
+
 def seconds_of(work):
     dist.barrier()
     start = time.perf_counter()
@@ -69,14 +74,14 @@ def run(rank, folder, world, layers, width, rounds, port):
             refs.write("5")
 
     def most_mib():
-        extra = torch.tensor((kib_of("VmHWM:") - before) / 1024)
+        extra = torch.tensor((own_kib("VmHWM:") - before) / 1024)
         dist.all_reduce(extra, op=dist.ReduceOp.MAX)
         return extra.item()
 
     saves, loads, saving, loading = [], [], 0.0, 0.0
     ctypes.CDLL(None).malloc_trim(0)  # what training left free would hide what is taken
     restart_peak()
-    before = kib_of("VmRSS:")
+    before = own_kib("VmRSS:")
     for number in range(rounds + 1):
         path = os.path.join(folder, f"torch_{number}")
         restart_peak()

@@ -13,6 +13,13 @@ constexpr std::string_view kPrefix = "archive";  // as torch.save names archives
 
 }  // namespace
 
+DcpRenderer::DcpRenderer(std::vector<OutputEntry> entries) : content_(std::make_shared<Content>()) {
+  content_->entries = std::move(entries);
+  for (std::uint32_t e = 0; e < content_->entries.size(); ++e)
+    if (!content_->entries[e].written.is_tensor)
+      content_->value_entries.emplace(content_->entries[e].source_entry, e);
+}
+
 TorchArchiveLayout DcpRenderer::tensor_layout(const OutputEntry& entry, const Shape& shape) const {
   LayoutKey key{entry.written.spec.dtype, {shape.extents().begin(), shape.extents().end()}, {}};
   if (entry.quant) {
@@ -110,13 +117,11 @@ bool same_pieces(const TorchArchiveLayout& a, const TorchArchiveLayout& b) {
 
 std::shared_ptr<const OutputRenderer> DcpRenderer::with_values(
     const OutputPlan&, std::span<const std::pair<std::uint32_t, Value>> values) const {
-  std::map<std::uint32_t, std::uint32_t> number;  // source entry -> ours
-  for (std::uint32_t e = 0; e < entries().size(); ++e)
-    if (!entries()[e].written.is_tensor) number.emplace(entries()[e].source_entry, e);
+  const auto& value_entries = content_->value_entries;
   std::map<std::uint32_t, Value> replaced;
   for (const auto& [source_entry, value] : values) {
-    const auto found = number.find(source_entry);
-    if (found == number.end() || !entries()[found->second].tensors.empty()) return nullptr;
+    const auto found = value_entries.find(source_entry);
+    if (found == value_entries.end() || !entries()[found->second].tensors.empty()) return nullptr;
     replaced.emplace(found->second, value);
   }
   std::shared_ptr<DcpRenderer> made(new DcpRenderer(*this, std::move(replaced)));

@@ -45,8 +45,7 @@ struct OutputItem {
 
 class DcpRenderer final : public OutputRenderer {
  public:
-  explicit DcpRenderer(std::vector<OutputEntry> entries)
-      : content_(std::make_shared<Content>(Content{std::move(entries), {}})) {}
+  explicit DcpRenderer(std::vector<OutputEntry> entries);
 
   const std::vector<OutputEntry>& entries() const { return content_->entries; }
   const std::vector<OutputItem>& items() const { return content_->items; }
@@ -67,6 +66,7 @@ class DcpRenderer final : public OutputRenderer {
   struct Content {
     std::vector<OutputEntry> entries;
     std::vector<OutputItem> items;
+    std::map<std::uint32_t, std::uint32_t> value_entries;  // source entry -> entry, but tensors'
   };
   /// As `of`, its entries and items shared; `values` stand for those of their entries.
   DcpRenderer(const DcpRenderer& of, std::map<std::uint32_t, Value> values)
