@@ -6,6 +6,8 @@
 #include <set>
 #include <vector>
 
+#include "lib/storage/path_rules.h"
+
 namespace tessera::storage {
 
 namespace {
@@ -60,6 +62,8 @@ void remove_stale(FileSystem& fs, const StagePaths& paths) {
       if (!lock) continue;
       fs.remove_tree(paths.stage_of(hash));
       if (parent->stat(paths.name)) fs.remove_tree(paths.trash_of(hash));
+      if (parent->stat(split_path(paths.journal_of(hash)).name))
+        fs.remove_file(paths.journal_of(hash));
     } catch (const Error&) {
       // Also kUnsupported: without locks nobody can tell a stale stage from a live one.
     }
@@ -76,15 +80,18 @@ void remove_own_leftovers(FileSystem& fs, const StagePaths& paths, bool keep_sta
   const std::unique_ptr<Directory> parent = fs.open_directory(paths.parent);
   bool stage = false;
   bool trash = false;
+  bool journal = false;
   for (const OwnName& own : own_names(*parent, paths)) {
     if (own.hash != paths.hash) continue;
     stage |= own.kind == OwnNameKind::kStage && !keep_stage;
+    journal |= own.kind == OwnNameKind::kJournal && !keep_stage;
     trash |= own.kind == OwnNameKind::kTrash;
   }
-  if (!stage && !trash) return;
+  if (!stage && !trash && !journal) return;
   fs.sync_directory(paths.parent);
   if (stage) fs.remove_tree(paths.stage());
   if (trash && parent->stat(paths.name)) fs.remove_tree(paths.trash());
+  if (journal) fs.remove_file(paths.journal());
 }
 
 }  // namespace tessera::storage

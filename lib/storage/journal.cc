@@ -60,10 +60,11 @@ std::optional<JournalEntry> parse_record(ByteView record) {
 
 }  // namespace
 
-std::optional<JournalContent> read_journal(const Directory& stage, std::string_view plan_hash) {
-  const std::optional<FileInfo> info = stage.stat(kJournalName);
+std::optional<JournalContent> read_journal(const Directory& folder, std::string_view name,
+                                           std::string_view plan_hash) {
+  const std::optional<FileInfo> info = folder.stat(name);
   if (!info || info->type != FileType::kRegular) return std::nullopt;
-  const std::unique_ptr<ReadFile> file = stage.open(kJournalName);
+  const std::unique_ptr<ReadFile> file = folder.open(name);
   Bytes bytes(file->size_bytes());
   file->read_at(0, bytes);
   const std::optional<std::string> plan = parse_header(bytes);
@@ -75,8 +76,13 @@ std::optional<JournalContent> read_journal(const Directory& stage, std::string_v
   while (bytes.size() - content.valid_bytes >= kRecordBytes) {
     const auto entry = parse_record(ByteView(bytes).subspan(content.valid_bytes, kRecordBytes));
     if (!entry) break;
-    content.entries.push_back(*entry);
     content.valid_bytes += kRecordBytes;
+    content.seal.reset();
+    if (entry->file == kSealRecord) {
+      content.seal = *entry;
+    } else {
+      content.entries.push_back(*entry);
+    }
   }
   return content;
 }

@@ -5,7 +5,8 @@
 //   then records of 28 bytes: u32 file | u32 CRC of the piece | u64 offset | u64 length | u32 CRC
 //   of the 24 bytes before
 //
-// Read back, it ends at the first record that is torn or does not sum up.
+// Read back, it ends at the first record that is torn or does not sum up. A record of no file says
+// that the stage was complete, and what its seal is.
 #include <tessera/storage/stage.h>
 
 #include <cstdint>
@@ -20,14 +21,19 @@ namespace tessera::storage {
 
 inline constexpr std::string_view kJournalName = ".tessera-journal";
 
+/// The file number of a record of the seal: its length and its CRC.
+inline constexpr std::uint32_t kSealRecord = 0xffffffff;
+
 struct JournalContent {
-  bool same_plan = false;  // else nothing more is known
-  std::vector<JournalEntry> entries;
+  bool same_plan = false;             // else nothing more is known
+  std::vector<JournalEntry> entries;  // of files
+  std::optional<JournalEntry> seal;   // the last record, where it is one of the seal
   std::uint64_t valid_bytes = 0;
 };
 
-/// nullopt: no journal in the folder, or one that ends before its plan hash does.
-std::optional<JournalContent> read_journal(const Directory& stage, std::string_view plan_hash);
+/// nullopt: no journal `name` in the folder, or one that ends before its plan hash does.
+std::optional<JournalContent> read_journal(const Directory& folder, std::string_view name,
+                                           std::string_view plan_hash);
 
 /// Appends in batches of some records, or of some 100 KiB of pieces. Thread-safe.
 class JournalWriter {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/storage/checksum.h>
 #include <tessera/storage/stage.h>
 
 #include <map>
@@ -43,7 +44,8 @@ void check_final(const FileSystem& fs, const StagePaths& paths, const StageOptio
 // open -> publish() -> published            the lock goes, the old content is removed
 //      |           \-> left                 a swap was undone but may not be on the disk: the
 //      janitor removes it after a sync
-//      |-> keep() -> kept                   for --resume
+//      |-> keep() -> kept                   for --resume; also after a publish() that changed no
+//      |                                    name
 //      \-> discard(), destructor -> gone
 enum class State { kOpen, kPublished, kLeft, kKept, kGone };
 
@@ -82,7 +84,7 @@ class StageOnDisk final : public Stage {
     journal_->flush();
   }
   void publish(const std::function<void()>& prove, const std::function<Bytes()>& seal) override;
-  void keep() override;
+  bool keep() override;
   void discard() override;
 
  private:
@@ -95,6 +97,9 @@ class StageOnDisk final : public Stage {
   void check_files_finished() const;
   void sync_tree(const Directory& stage, const std::string& relative);
   void write_seal(const Bytes& bytes);
+  std::optional<JournalContent> find_journal() const;
+  bool is_unpublished(const JournalContent& beside) const;
+  void take_journal_out(bool sealed);
   void commit(bool sealed, Publication& publication);
   void retire_seal(Publication& publication);
   void place_file(const std::string& seal, Publication& publication);
@@ -146,8 +151,7 @@ void StageOnDisk::resume() {
                            "a run without --resume removes it",
                            other));
   }
-  std::optional<JournalContent> content =
-      read_journal(*fs_.open_directory(directory_), paths_.plan_hash);
+  std::optional<JournalContent> content = find_journal();
   if (!content) {
     fail(Code::kNotFound,
          fmt::format("nothing to continue in {}: the run that left it ended before it had written "
@@ -160,12 +164,49 @@ void StageOnDisk::resume() {
          "run again without --resume");
   }
   remove_stale(fs_, paths_);
+  // A publication may have been undone; what it renamed has its old place on the disk, too, before
+  // a byte of it changes.
+  fs_.sync_directory(paths_.parent);
+  const std::string beside = split_path(paths_.journal()).name;
+  if (fs_.open_directory(directory_)->stat(kJournalName)) {
+    if (parent->stat(beside)) fs_.remove_file(paths_.journal());
+  } else {
+    fs_.rename_new(paths_.journal(), join_path(directory_, kJournalName));
+  }
   // Seals in it belong to a publication that failed.
   for (const std::string& name : {seal_name(), std::string(kOldSealName)})
     if (fs_.open_directory(directory_)->stat(name)) fs_.remove_file(join_path(directory_, name));
   journal_ = JournalWriter::resume(fs_, directory_, content->valid_bytes);
   finished_ = std::move(content->entries);
   state_ = State::kOpen;
+}
+
+/// In the stage, or beside it where the run was killed while it published.
+std::optional<JournalContent> StageOnDisk::find_journal() const {
+  auto inside = read_journal(*fs_.open_directory(directory_), kJournalName, paths_.plan_hash);
+  if (inside) return inside;
+  auto beside = read_journal(*fs_.open_directory(paths_.parent), split_path(paths_.journal()).name,
+                             paths_.plan_hash);
+  if (beside && beside->same_plan && !is_unpublished(*beside)) beside.reset();
+  return beside;
+}
+
+/// Whether the stage is what the journal beside it speaks of. After an exchange it is the old
+/// output, and the new one, which has the seal, shows.
+bool StageOnDisk::is_unpublished(const JournalContent& beside) const {
+  if (!beside.seal) return false;
+  const auto has_seal = [&](const std::string& folder) {
+    const auto directory = fs_.open_directory(folder);
+    const auto info = directory->stat(kSealName);
+    if (!info || info->type != FileType::kRegular || info->size_bytes != beside.seal->length)
+      return false;
+    Bytes bytes(info->size_bytes);
+    directory->open(kSealName)->read_at(0, bytes);
+    return crc32(0, bytes) == beside.seal->crc32;
+  };
+  const auto shown = fs_.open_directory(paths_.parent)->stat(paths_.name);
+  if (shown && shown->type == FileType::kDirectory && has_seal(final_path_)) return false;
+  return has_seal(directory_);
 }
 
 void StageOnDisk::make_folders_above(const std::vector<std::string>& components) {
@@ -236,16 +277,17 @@ void StageOnDisk::publish(const std::function<void()>& prove, const std::functio
   check_open();
   check_files_finished();
   if (prove) prove();
-  journal_->close();
-  journal_.reset();
   const Bytes seal_bytes = seal ? seal() : Bytes();
   const bool sealed = !seal_bytes.empty();
+  if (sealed) journal_->append({kSealRecord, crc32(0, seal_bytes), 0, seal_bytes.size()});
+  journal_->close();
+  journal_.reset();
   if (sealed) write_seal(seal_bytes);
   sync_tree(*fs_.open_directory(directory_), "");
   std::unique_ptr<FileLock> turn = take_turn(fs_, paths_, options_.wait_ms);
   check_final(fs_, paths_, options_);  // another run may have published meanwhile
-  // Killed before its journal goes, the run can be resumed. A file leaves it behind with the stage.
-  if (!options_.single_file) fs_.remove_file(join_path(directory_, kJournalName));
+  // A file leaves it behind with the stage.
+  if (!options_.single_file) take_journal_out(sealed);
   fs_.sync_directory(directory_);
   Publication publication(fs_);
   try {
@@ -262,6 +304,15 @@ void StageOnDisk::publish(const std::function<void()>& prove, const std::functio
   turn.reset();
   clean_up_after_commit();
   lock_.reset();
+}
+
+/// Out of the folder that is about to be renamed, but there until it is: a run that is killed in
+/// between can be resumed. Only by its seal is the stage known from what an exchange put in its
+/// place; without one the journal goes.
+void StageOnDisk::take_journal_out(bool sealed) {
+  const std::string journal = join_path(directory_, kJournalName);
+  if (sealed && options_.resumable) return fs_.rename(journal, paths_.journal());
+  fs_.remove_file(journal);
 }
 
 void StageOnDisk::commit(bool sealed, Publication& publication) {
@@ -317,21 +368,26 @@ void StageOnDisk::replace_file(const std::string& seal, Publication& publication
 // The result is committed: what fails from here on is left to the next run's janitor.
 void StageOnDisk::clean_up_after_commit() noexcept {
   try {
+    const auto parent = fs_.open_directory(paths_.parent);
+    if (parent->stat(split_path(paths_.journal()).name)) fs_.remove_file(paths_.journal());
     // The trash gives up its name first, so that a "trash" beside an absent final name always means
     // an interrupted replacement.
-    if (fs_.open_directory(paths_.parent)->stat(split_path(paths_.trash()).name))
-      fs_.rename_new(paths_.trash(), directory_);
+    if (parent->stat(split_path(paths_.trash()).name)) fs_.rename_new(paths_.trash(), directory_);
     fs_.remove_tree(directory_);
   } catch (...) {
   }
 }
 
-void StageOnDisk::keep() {
-  check_open();
+bool StageOnDisk::keep() {
+  if (state_ != State::kOpen) return false;
   state_ = State::kKept;
   const std::unique_ptr<FileLock> released = std::move(lock_);
-  journal_->close();
+  try {
+    if (journal_) journal_->close();
+  } catch (const Error&) {  // a disk that is full: what is not noted is written again
+  }
   journal_.reset();
+  return true;
 }
 
 void StageOnDisk::discard() {
@@ -340,6 +396,8 @@ void StageOnDisk::discard() {
   const std::unique_ptr<FileLock> released = std::move(lock_);
   journal_.reset();
   fs_.remove_tree(directory_);
+  if (fs_.open_directory(paths_.parent)->stat(split_path(paths_.journal()).name))
+    fs_.remove_file(paths_.journal());
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ class StageMember final : public Stage {
   void publish(const std::function<void()>&, const std::function<Bytes()>&) override {
     fail(Code::kInternal, "a member published a stage");
   }
-  void keep() override { fail(Code::kInternal, "a member kept a stage"); }
+  bool keep() override { fail(Code::kInternal, "a member kept a stage"); }
   void discard() override {}
 
  private:

@@ -15,6 +15,8 @@ namespace {
 constexpr std::size_t kHashDigits = 16;
 constexpr std::size_t kMostNameBytes = 255;  // of the file systems of Linux
 constexpr std::string_view kLockSuffix = ".lock";
+constexpr std::string_view kJournalSuffix = ".jrnl";
+static_assert(kJournalSuffix.size() <= kLockSuffix.size());  // the longest name is a lock's
 
 bool is_hex(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
@@ -43,6 +45,9 @@ std::string StagePaths::trash_of(std::string_view other_hash) const {
 }
 std::string StagePaths::lock_of(std::string_view other_hash) const {
   return fmt::format("{}{}", stage_of(other_hash), kLockSuffix);
+}
+std::string StagePaths::journal_of(std::string_view other_hash) const {
+  return fmt::format("{}{}", stage_of(other_hash), kJournalSuffix);
 }
 
 StagePaths make_stage_paths(const FileSystem& fs, const std::string& final_path,
@@ -81,6 +86,10 @@ std::optional<OwnName> parse_own_name(const StagePaths& paths, const FileInfo& e
   } else if (rest.ends_with(kLockSuffix)) {
     rest.remove_suffix(kLockSuffix.size());
     own.kind = OwnNameKind::kLock;
+    expected = FileType::kRegular;
+  } else if (rest.ends_with(kJournalSuffix)) {
+    rest.remove_suffix(kJournalSuffix.size());
+    own.kind = OwnNameKind::kJournal;
     expected = FileType::kRegular;
   }
   if (!is_hex(rest) || rest.size() > kHashDigits || entry.type != expected) return std::nullopt;

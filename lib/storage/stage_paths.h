@@ -4,9 +4,11 @@
 //   parent/<name>                     the final name
 //   parent/.<name>.tmp-<hash>/        the stage; after a swap, the old content on its way out
 //   parent/.<name>.tmp-<hash>.lock    its lease lock, beside it so that the stage can be renamed
-//   and removed under the lock parent/.<name>.trash-<hash>/      old content between the two
-//   renames of trash-then-rename, never longer parent/<name>.tessera.json        the seal of a
-//   one-file result
+//                                  and removed under the lock
+//   parent/.<name>.tmp-<hash>.jrnl the journal of a folder that is about to be renamed
+//   parent/.<name>.trash-<hash>/   old content between the two renames of trash-then-rename, never
+//                                  longer
+//   parent/<name>.tessera.json     the seal of a one-file result
 #include <tessera/storage/file_system.h>
 
 #include <optional>
@@ -25,11 +27,13 @@ struct StagePaths {
   std::string stage() const;
   std::string trash() const { return trash_of(hash); }
   std::string lock() const { return lock_of(hash); }
+  std::string journal() const { return journal_of(hash); }
   std::string seal_beside() const;
 
   std::string stage_of(std::string_view other_hash) const;
   std::string trash_of(std::string_view other_hash) const;
   std::string lock_of(std::string_view other_hash) const;
+  std::string journal_of(std::string_view other_hash) const;
 };
 
 /// Resolves `final_path`. kNotFound when its folder is absent, kInvalidArgument for a path without
@@ -38,7 +42,7 @@ struct StagePaths {
 StagePaths make_stage_paths(const FileSystem& fs, const std::string& final_path,
                             const std::string& plan_hash);
 
-enum class OwnNameKind { kStage, kTrash, kLock };
+enum class OwnNameKind { kStage, kTrash, kLock, kJournal };
 struct OwnName {
   OwnNameKind kind;
   std::string hash;

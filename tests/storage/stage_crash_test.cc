@@ -66,7 +66,8 @@ Story run(SimulatedDisk& disk, int versions, bool single_file, bool same_hash) {
   for (int number = 1; number <= versions; ++number) {
     const std::string hash = same_hash ? kHash : fmt::format("{:016x}", number);
     const auto stage =
-        Stage::open(disk, "/w/out", hash, {.force = number > 1, .single_file = single_file});
+        Stage::open(disk, "/w/out", hash,
+                    {.force = number > 1, .single_file = single_file, .resumable = !same_hash});
     fill(*stage, single_file ? Tree{{"", version(number).at("a.bin")}} : version(number));
     stage->publish({}, [&] {
       story.committing.push_back(disk.operations());
@@ -161,6 +162,88 @@ TEST_CASE("a crash leaves the old output or the new one, never a mix", "[one_thr
 
 namespace {
 
+struct Resumes {
+  std::uint64_t states = 0, finished = 0, nothing = 0, between = 0;
+};
+
+// The run whose publication was cut continues from what it left. `number` is its version.
+bool finish(FileSystem& fs, int number, bool single_file) {
+  try {
+    const auto stage = Stage::open(
+        fs, "/w/out", fmt::format("{:016x}", number),
+        {.force = number > 1, .resume = true, .single_file = single_file, .resumable = true});
+    fill(*stage, single_file ? Tree{{"", version(number).at("a.bin")}} : version(number));
+    stage->publish({}, [&] { return seal_of(number); });
+    return true;
+  } catch (const Error& error) {
+    REQUIRE((error.code() == Code::kNotFound || error.code() == Code::kAlreadyExists));
+    return false;
+  }
+}
+
+// Each publication is cut anywhere; the same run resumes, and may be cut again while it does.
+void explore_resumes(bool has_exchange, bool single_file, Resumes& total) {
+  constexpr int kVersions = 3;
+  MemoryFileSystem live(MemoryFileSystemOptions{.has_exchange = has_exchange});
+  live.make_directories("/w");
+  SimulatedDisk disk(live);
+  const Story story = run(disk, kVersions, single_file, false);
+  CrashOptions options{.random_subsets = 60, .seed = 7};
+  options.marks = story.committing;
+  options.marks.insert(options.marks.end(), story.acked.begin(), story.acked.end());
+  std::uint64_t count = 0;
+  disk.for_each_crash_state(options, [&](MemoryFileSystem& fs, const CrashState& state) {
+    int least = 0;
+    int most = 0;
+    for (const std::size_t mark : story.acked) least += mark <= state.prefix;
+    for (const std::size_t mark : story.committing) most += mark < state.prefix;
+    const int number = std::min(least + 1, kVersions);
+    INFO(state.description << ", exchange " << has_exchange << ", file " << single_file
+                           << ", resuming version " << number);
+    ++total.states;
+    const auto check = [&](MemoryFileSystem& found_in, bool finished) {
+      if (!finished) recover(found_in, single_file);
+      const int found = version_found(found_in, kVersions, single_file);
+      if (finished ? found != number : found < least || found > std::max(most, number))
+        FAIL("version " << found << " after a resume that "
+                        << (finished ? "finished" : "found nothing"));
+    };
+    if (++count % 16 == 0) {
+      SimulatedDisk second(fs);
+      finish(second, number, single_file);
+      second.for_each_crash_state({.random_subsets = 4, .seed = count},
+                                  [&](MemoryFileSystem& again, const CrashState& deeper) {
+                                    INFO("then " << deeper.description);
+                                    check(again, finish(again, number, single_file));
+                                  });
+      return;
+    }
+    const bool finished = finish(fs, number, single_file);
+    ++(finished ? total.finished : total.nothing);
+    total.between += finished && most > least;
+    check(fs, finished);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a resume after a crash finishes its own output or finds nothing, never a mix",
+          "[one_thread]") {
+  Resumes total;
+  for (const bool has_exchange : {true, false})
+    for (const bool single_file : {false, true}) explore_resumes(has_exchange, single_file, total);
+  fmt::print(
+      "resumes after crashes: {} states, {} finished ({} cut while they published), {} found "
+      "nothing\n",
+      total.states, total.finished, total.between, total.nothing);
+  REQUIRE(total.states > 2000);
+  REQUIRE(total.finished > 500);
+  REQUIRE(total.between > 100);
+  REQUIRE(total.nothing > 100);
+}
+
+namespace {
+
 // A replacement whose n-th rename or folder sync fails, the next run (`next_hash`), and a power cut
 // anywhere in both. False when n is past the last such operation.
 bool crash_after_fault(const Setup& setup, const char* next_hash, bool after, std::uint64_t n,
@@ -174,7 +257,8 @@ bool crash_after_fault(const Setup& setup, const char* next_hash, bool after, st
   FaultyFileSystem faulty(disk, {.at = n, .after = after, .ops = ops});
   try {
     const auto stage =
-        Stage::open(faulty, "/w/out", kHash, {.force = true, .single_file = setup.single_file});
+        Stage::open(faulty, "/w/out", kHash,
+                    {.force = true, .single_file = setup.single_file, .resumable = after});
     fill(*stage, setup.single_file ? Tree{{"", version(2).at("a.bin")}} : version(2));
     stage->publish({}, [] { return seal_of(2); });
   } catch (const Error&) {

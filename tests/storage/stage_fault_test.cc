@@ -22,6 +22,7 @@ struct Scenario {
   bool replace;
   bool single_file;
   bool resume;
+  bool resumable = false;
 };
 
 const Scenario kScenarios[] = {
@@ -29,14 +30,18 @@ const Scenario kScenarios[] = {
     {"replacement", true, false, false},
     {"resumed first publication", false, false, true},
     {"resumed replacement", true, false, true},
+    {"resumable first publication", false, false, false, true},
+    {"resumable replacement", true, false, true, true},
     {"first file", false, true, false},
     {"replaced file", true, true, false},
 };
 
 void work(FileSystem& fs, const Scenario& scenario, bool resume) {
-  const auto stage = Stage::open(
-      fs, "/w/out", kHash,
-      {.force = scenario.replace, .resume = resume, .single_file = scenario.single_file});
+  const auto stage = Stage::open(fs, "/w/out", kHash,
+                                 {.force = scenario.replace,
+                                  .resume = resume,
+                                  .single_file = scenario.single_file,
+                                  .resumable = scenario.resumable});
   fill(*stage, scenario.single_file ? Tree{{"", "new content"}} : kNew);
   stage->publish({}, seal_bytes);
 }

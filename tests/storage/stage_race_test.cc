@@ -122,10 +122,12 @@ bool race(const Scenario& scenario, std::uint64_t first, std::uint64_t second, T
   const auto run = [&](int which) {
     const Scheduled fs(memory, schedule, which);
     try {
-      const auto stage = Stage::open(
-          const_cast<Scheduled&>(fs), "/w/out",
-          which == 1 && !scenario.same_request ? kOtherHash : kHash,
-          {.force = scenario.old_there, .single_file = scenario.single_file, .wait_ms = 0});
+      const auto stage = Stage::open(const_cast<Scheduled&>(fs), "/w/out",
+                                     which == 1 && !scenario.same_request ? kOtherHash : kHash,
+                                     {.force = scenario.old_there,
+                                      .single_file = scenario.single_file,
+                                      .resumable = true,
+                                      .wait_ms = 0});
       fill(*stage, written_by(which, scenario.single_file));
       stage->publish({}, [&] {
         const std::string text = seal_of(which);

@@ -294,6 +294,8 @@ TEST_CASE("the janitor removes stale names of this output and nothing else") {
   const std::vector<std::string> stale = {".out.tmp-0123abcd", ".out.trash-00ff"};
   for (const std::string& name : stale) folder_with_file(name);
   put(fs, rig.at(".out.tmp-77.lock"), "");
+  put(fs, rig.at(".out.tmp-88.jrnl"), "");
+  put(fs, rig.at(".out.tmp-beef.jrnl"), "of the one that is alive");
   const std::vector<std::string> foreign = {
       ".out.tmp-XYZ",      ".out.tmp-",     ".out.tmp-0123456789abcdef0",
       ".out2.tmp-0123",    ".ou.tmp-0123",  "out.tmp-0123",
@@ -307,6 +309,8 @@ TEST_CASE("the janitor removes stale names of this output and nothing else") {
   const Tree after = tree_of(fs, rig.root);
   for (const std::string& name : stale) REQUIRE(!after.contains(name + "/"));
   REQUIRE(!after.contains(".out.tmp-77.lock"));
+  REQUIRE(!after.contains(".out.tmp-88.jrnl"));
+  REQUIRE(after.contains(".out.tmp-beef.jrnl"));
   for (const std::string& name : foreign) {
     INFO(name);
     REQUIRE(after.at(name + "/f") == name);
@@ -351,23 +355,33 @@ TEST_CASE("without locks an existing stage is never taken for stale") {
 }
 
 TEST_CASE("everything is synced before the rename, and the parent after it") {
-  MemoryFileSystem memory({.has_exchange = true});
-  memory.make_directories("/w");
-  CountingFileSystem fs(memory);
-  auto stage = Stage::open(fs, "/w/out", kHash, {});
-  fill(*stage, kNew);
-  stage->publish({}, seal_bytes);
-  const std::string s = stage->directory();
-  std::vector<std::string> order;
-  for (const std::string& line : fs.trace()) {
-    if (line.starts_with("sync") || line.starts_with("rename") || line.starts_with("remove"))
-      order.push_back(line);
+  for (const bool resumable : {false, true}) {
+    MemoryFileSystem memory({.has_exchange = true});
+    memory.make_directories("/w");
+    CountingFileSystem fs(memory);
+    auto stage = Stage::open(fs, "/w/out", kHash, {.resumable = resumable});
+    fill(*stage, kNew);
+    stage->publish({}, seal_bytes);
+    const std::string s = stage->directory();
+    std::vector<std::string> order;
+    for (const std::string& line : fs.trace()) {
+      if (line.starts_with("sync") || line.starts_with("rename") || line.starts_with("remove"))
+        order.push_back(line);
+    }
+    const std::string journal = s + "/.tessera-journal";
+    std::vector<std::string> expected = {
+        "sync " + s + "/a.bin",
+        "sync " + s + "/sub/b.bin",
+        "sync " + s + "/tessera.manifest.json",
+        "sync folder " + s + "/sub",
+        resumable ? "rename " + journal + " -> " + s + ".jrnl" : "remove " + journal,
+        "sync folder " + s,
+        "rename " + s + " -> /w/out",
+        "sync folder /w"};
+    if (resumable) expected.push_back("remove " + s + ".jrnl");
+    expected.push_back("remove " + s);
+    REQUIRE(order == expected);
   }
-  REQUIRE(order == std::vector<std::string>{
-                       "sync " + s + "/a.bin", "sync " + s + "/sub/b.bin",
-                       "sync " + s + "/tessera.manifest.json", "sync folder " + s + "/sub",
-                       "remove " + s + "/.tessera-journal", "sync folder " + s,
-                       "rename " + s + " -> /w/out", "sync folder /w", "remove " + s});
 }
 
 }  // namespace stage_test

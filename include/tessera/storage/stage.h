@@ -3,10 +3,11 @@
 //
 //   parent/.<name>.tmp-<hash>/     files made O_EXCL, journal of finished pieces
 //   parent/.<name>.tmp-<hash>.lock the lease lock, held from open() to the end
-//   -> every file fsynced -> prove() -> seal written, fsynced -> journal removed -> folders fsynced
+//   -> every file fsynced -> prove() -> seal written, fsynced -> journal removed (resumable:
+//      put beside the stage, parent/.<name>.tmp-<hash>.jrnl) -> folders fsynced
 //   -> rename to parent/<name> (NOREPLACE; --force: EXCHANGE, or trash-then-rename)
 //   -> parent fsynced = the commit point
-//   -> old content removed
+//   -> journal and old content removed
 //
 // <hash> is the start of the plan hash (the journal holds all of it). A crash before the commit
 // point leaves the old state and a stage; after it the new state. Whoever publishes to the same
@@ -44,6 +45,7 @@ struct StageOptions {
   bool force = false;        // replace what is there
   bool resume = false;       // continue a kept stage of the same plan hash; absent: kNotFound
   bool single_file = false;  // final_path names a file
+  bool resumable = false;    // what a killed run leaves is worth resuming up to the last rename
   int wait_ms = 30'000;      // for the end of another run's publication to the same name
 };
 
@@ -86,8 +88,10 @@ class Stage {
   /// rename, parent sync. `seal` makes the bytes of the seal file after prove()
   /// passed; none, or no bytes: no seal.
   virtual void publish(const std::function<void()>& prove, const std::function<Bytes()>& seal) = 0;
-  /// Leave the stage for a later --resume (SIGINT); releases the lock.
-  virtual void keep() = 0;
+  /// Leave the stage for a later --resume (SIGINT, or an error of a run that resumed); releases the
+  /// lock. False where there is nothing to leave: it is published, or its publication failed after
+  /// names were changed.
+  virtual bool keep() = 0;
   /// Remove the stage now. The old output is untouched.
   virtual void discard() = 0;
 };
