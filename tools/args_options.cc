@@ -179,7 +179,8 @@ void add_writing(Options& o) {
   o.flag("--dry-run", "say what would be written, and what it costs; write nothing", a.dry_run);
   o.flag("--force", "replace DST when it exists", a.force);
   o.flag("--resume", "continue an interrupted run of the same command", a.resume);
-  o.flag("--no-keep", "when interrupted, keep nothing for --resume", a.no_keep);
+  o.flag("--no-keep", "when interrupted, or when a resumed run fails, keep nothing for --resume",
+         a.no_keep);
   o.flag("--verify", "prove content, values, steps and groups against SRC before publishing",
          a.verify);
   o.flag("--salvage", "write what can be read of a damaged SRC; exit 1 if anything is lost",

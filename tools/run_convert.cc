@@ -154,7 +154,7 @@ ConvertOptions convert_options(const Arguments& a) {
   options.dry_run = a.dry_run;
   options.force = a.force;
   options.resume = a.resume;
-  options.keep_when_cancelled = !a.no_keep;
+  options.keep = !a.no_keep;
   options.verify = a.verify;
   options.salvage = a.salvage;
   return options;

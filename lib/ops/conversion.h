@@ -52,6 +52,7 @@ class Conversion {
   void check_room(std::uint64_t staged_bytes = 0);
   std::uint64_t staged_bytes(const Stage& stage) const;
   void write();
+  [[noreturn]] void leave(Stage& stage, Status status) const;
   void track();
   void write_to(Stage& stage);
   void finish_in(Stage& stage);
@@ -61,7 +62,7 @@ class Conversion {
   void write_shared();
   void publish_shared(Stage& stage);
   void prove(Stage& stage, Seal& seal);
-  void check_source_unchanged() const;
+  void check_source_unchanged();
   void verify(Stage& stage, Seal& seal);
   std::vector<std::string> source_differences() const;
   std::unique_ptr<Stage> open_stage() const;
@@ -88,6 +89,7 @@ class Conversion {
   AssetList assets_;
   std::string plan_hash_;
   std::vector<SealedFile> asset_sums_;
+  bool source_changed_ = false;
   TransferResult moved_;
   VerifyProof proof_;
   ConvertReport report_;

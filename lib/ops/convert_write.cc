@@ -13,6 +13,14 @@ namespace {
 
 constexpr std::string_view kTool = "tessera 0.1.0";
 
+/// What failed first is what to say: the next run removes the rest.
+void discard_quietly(Stage& stage) {
+  try {
+    stage.discard();
+  } catch (const Error&) {
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Stage> Conversion::open_stage() const {
@@ -20,6 +28,7 @@ std::unique_ptr<Stage> Conversion::open_stage() const {
   stage.force = options_.force;
   stage.resume = options_.resume;
   stage.single_file = output_.single_file;
+  stage.resumable = options_.ranks == nullptr;
   return Stage::open(fs_, destination_, plan_hash_, stage);
 }
 
@@ -56,28 +65,32 @@ std::uint64_t Conversion::staged_bytes(const Stage& stage) const {
   return bytes;
 }
 
+/// A run that failed leaves what it found. Of a first one that is nothing, as it could fill the
+/// disk; of one that resumed it is the work that was kept, with what it added. What is known to be
+/// wrong goes.
+void Conversion::leave(Stage& stage, Status status) const {
+  const bool cancelled = status.code == Code::kCancelled;
+  const bool keeps = options_.keep && !source_changed_ && (cancelled || options_.resume);
+  if (!keeps) {
+    discard_quietly(stage);
+  } else if (stage.keep() && !cancelled) {
+    status.hint += fmt::format("{}what is finished is kept in {}: the same command continues it",
+                               status.hint.empty() ? "" : "; ", stage.directory());
+  }
+  throw Error(std::move(status));
+}
+
 void Conversion::write() {
   std::unique_ptr<Stage> stage = open_stage();
   try {
     check_room(staged_bytes(*stage));
-  } catch (...) {
-    if (options_.resume) stage->keep();  // nothing was touched; room can be made
-    throw;
-  }
-  try {
     write_to(*stage);
   } catch (const VerifyFailed&) {
     stage->discard();
   } catch (const Error& error) {
-    if (error.code() == Code::kCancelled && options_.keep_when_cancelled) {
-      stage->flush_journal();
-      stage->keep();
-    } else {
-      stage->discard();
-    }
-    throw;
+    leave(*stage, error.status());
   } catch (...) {
-    stage->discard();
+    if (!options_.resume || !options_.keep || !stage->keep()) discard_quietly(*stage);
     throw;
   }
 }
@@ -118,12 +131,13 @@ void Conversion::prove(Stage& stage, Seal& seal) {
   if (options_.cancel != nullptr) options_.cancel->check();
 }
 
-void Conversion::check_source_unchanged() const {
+void Conversion::check_source_unchanged() {
   for (const StoredFile& file : source_.manifest.files) {
     if (file.size_bytes == 0 && file.mtime_ns == 0) continue;  // lost: nothing of it was read
     std::optional<FileInfo> now = source_.directory->stat(file.path);
     bool same = now && now->size_bytes == file.size_bytes && now->mtime_ns == file.mtime_ns;
     if (same || (options_.salvage && !now)) continue;
+    source_changed_ = true;
     in_file(file.path, [] {
       fail(Code::kCorrupt, "the source changed while it was read",
            "run again when nobody writes to it");

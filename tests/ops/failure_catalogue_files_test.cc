@@ -117,7 +117,7 @@ TEST_CASE("failure 23: a run that stops in the middle leaves nothing that looks 
   cancel.cancel();
   const Status status = dcp.convert_to("torch-save", std::nullopt, [](ConvertOptions& o) {
     o.cancel = &cancel;
-    o.keep_when_cancelled = false;
+    o.keep = false;
   });
   CHECK(status.code == Code::kCancelled);
   CHECK_FALSE(dcp.fs.stat("/result"));

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <cstdio>
 
 #include "tests/support/convert_case.h"
@@ -85,7 +86,7 @@ TEST_CASE("a cancelled run with --no-keep leaves nothing") {
   CancelToken token;
   ConvertOptions options = convert_options(source, "/out", 3);
   options.cancel = &token;
-  options.keep_when_cancelled = false;
+  options.keep = false;
   ActAtWrite cancelling(fs, 3, [&] { token.cancel(); });
   CHECK_THROWS_AS(convert(cancelling, options), Error);
   CHECK(kept_stage(fs, options).empty());
@@ -168,18 +169,44 @@ TEST_CASE("a source that changed since is not continued") {
   CHECK(convert(fs, options).published);
 }
 
+namespace {
+
+struct KilledAt {
+  const char* out;
+  const char* to;
+  bool replaces = false;
+  bool has_exchange = true;
+};
+
+std::map<std::string, std::string> shown(MemoryFileSystem& fs, const std::string& out) {
+  if (out.find('.') == std::string::npos) return bytes_below(fs, out);
+  return {{"", std::string(as_text(fs.read_file(out)))}};
+}
+
+}  // namespace
+
 TEST_CASE("after a kill anywhere --resume finishes or says that nothing is there to continue") {
-  for (const bool single_file : {true, false}) {
-    const std::string out = single_file ? "/out.pt" : "/out";
+  const KilledAt kCases[] = {{"/out.pt", "torch-save"},
+                             {"/out", "torch-dcp"},
+                             {"/out", "torch-dcp", true, true},
+                             {"/out", "torch-dcp", true, false}};
+  for (const KilledAt& scenario : kCases) {
     int finished = 0, nothing = 0, lost = 0;
     std::map<std::string, std::string> want;
     for (std::uint64_t at = 1;; ++at) {
-      INFO(out << " killed at operation " << at);
-      MemoryFileSystem fs;
+      INFO(scenario.out << " killed at operation " << at << ", replaces " << scenario.replaces
+                        << ", exchange " << scenario.has_exchange);
+      MemoryFileSystem fs(MemoryFileSystemOptions{.has_exchange = scenario.has_exchange});
       std::string source = load_sample(fs, "dcp/fsdp2_w2");
-      ConvertOptions options =
-          convert_options(source, out, std::nullopt, single_file ? "torch-save" : "torch-dcp");
+      std::map<std::string, std::string> old;
+      if (scenario.replaces) {
+        convert(fs, convert_options(source, scenario.out, 3));
+        fs.write_file(scenario.out + std::string("/beside"), as_bytes("the old one's own"));
+        old = shown(fs, scenario.out);
+      }
+      ConvertOptions options = convert_options(source, scenario.out, std::nullopt, scenario.to);
       options.threads = 1;
+      options.force = scenario.replaces;
       // Nothing works any more, removing the stage neither: what a kill leaves.
       FaultyFileSystem dying(fs, {.at = at, .sticky = true});
       bool killed = false;
@@ -188,36 +215,130 @@ TEST_CASE("after a kill anywhere --resume finishes or says that nothing is there
       } catch (const Error&) {
         killed = true;
       }
-      const auto now = [&] {
-        return single_file
-                   ? std::map<std::string, std::string>{{"",
-                                                         std::string(as_text(fs.read_file(out)))}}
-                   : bytes_below(fs, out);
-      };
       if (dying.faults() == 0) {
-        CHECK(now() == want);
+        CHECK(shown(fs, scenario.out) == want);
         break;
       }
-      if (!killed || fs.stat(out)) continue;  // past the commit
+      const bool published = fs.stat(scenario.out) && shown(fs, scenario.out) != old;
+      if (!killed || published) {  // past the commit: there is no other output to be made of it
+        if (published && !want.empty()) CHECK(shown(fs, scenario.out) == want);
+        if (!scenario.replaces) continue;
+      }
       options.resume = true;
       try {
         finished += convert(fs, options).published;
-        if (want.empty()) want = now();
-        CHECK(now() == want);
+        if (want.empty()) want = shown(fs, scenario.out);
+        CHECK(shown(fs, scenario.out) == want);
       } catch (const Error& error) {
         CHECK(error.code() == Code::kNotFound);
         CHECK(std::string(error.what()).find("nothing to") != std::string::npos);
         ++nothing;
-        lost += finished > 0;  // of what was written: between the last steps
+        lost += finished > 0 && !published;
+        if (published) CHECK(shown(fs, scenario.out) == want);
       }
     }
     fmt::print(
-        "{} killed at any operation: {} runs finished by --resume, {} had nothing to continue, {} "
-        "of them between the last steps\n",
-        out, finished, nothing, lost);
+        "{} killed at any operation{}: {} runs finished by --resume, {} had nothing to continue, "
+        "{} of them after they had written something\n",
+        scenario.out,
+        !scenario.replaces      ? ""
+        : scenario.has_exchange ? " of a replacement by exchange"
+                                : " of a replacement by two renames",
+        finished, nothing, lost);
     CHECK(finished > 20);
     CHECK(nothing > 0);
-    CHECK(lost <= (single_file ? 0 : 3));
+    CHECK(lost == 0);
+  }
+}
+
+TEST_CASE("a resumed run that fails keeps what was kept, and a first one nothing") {
+  int kept = 0, published = 0;
+  for (const int error : {ENOSPC, EIO}) {
+    for (std::uint64_t at = 1;; ++at) {
+      INFO("errno " << error << " at operation " << at);
+      MemoryFileSystem fs;
+      std::string source = load_sample(fs, "dcp/fsdp2_w2");
+      ConvertOptions options = convert_options(source, "/out", 3);
+      options.threads = 1;
+      interrupt(fs, options, 4);
+      std::uint64_t before = 0;
+      {  // what there is to take over
+        MemoryFileSystem other;
+        load_sample(other, "dcp/fsdp2_w2");
+        ConvertOptions again = options;
+        again.resume = false;
+        interrupt(other, again, 4);
+        before = convert(other, again).resumed_bytes;
+      }
+      FaultyFileSystem failing(fs, {.at = at, .error = error});
+      std::string hint;
+      bool failed = false;
+      try {
+        convert(failing, options);
+      } catch (const Error& thrown) {
+        failed = true;
+        hint = thrown.status().hint;
+      }
+      if (failing.faults() == 0) break;
+      if (!failed || fs.stat("/out")) {
+        ++published;
+        continue;
+      }
+      const bool promised = hint.find("is kept in " + kept_stage(fs, options)) != std::string::npos;
+      REQUIRE_FALSE(kept_stage(fs, options).empty());
+      const ConvertReport report = convert(fs, options);
+      CHECK(report.published);
+      if (promised) CHECK(report.resumed_bytes >= before);
+      kept += promised;
+      CHECK(kept_stage(fs, options).empty());
+      options.resume = false;
+      CHECK_THROWS_AS(convert(fs, options), Error);  // it is there
+    }
+  }
+  fmt::print("resumed runs that failed: {} kept and finished by the next, {} had published\n", kept,
+             published);
+  CHECK(kept > 50);
+
+  MemoryFileSystem fs;
+  std::string source = load_sample(fs, "dcp/fsdp2_w2");
+  ConvertOptions options = convert_options(source, "/out", 3);
+  FaultyFileSystem full(fs, {.at = 6, .error = ENOSPC, .ops = io_op_bit(IoOp::kWrite)});
+  CHECK_THROWS_AS(convert(full, options), Error);
+  CHECK(full.faults() == 1);
+  CHECK(kept_stage(fs, options).empty());
+}
+
+TEST_CASE("a resumed run keeps nothing that is wrong, or that --no-keep gives up") {
+  for (const bool changed : {true, false}) {
+    MemoryFileSystem fs;
+    std::string source = load_sample(fs, "dcp/fsdp2_w4");
+    ConvertOptions options = convert_options(source, "/out", 3);
+    options.threads = 1;
+    interrupt(fs, options, 4);
+    options.keep = changed;
+    Code code = Code::kOk;
+    const auto run = [&](FileSystem& on) {
+      try {
+        convert(on, options);
+      } catch (const Error& error) {
+        code = error.code();
+      }
+    };
+    if (changed) {
+      ActAtWrite writing(fs, 3, [&] {
+        const Bytes bytes = fs.read_file("/source/__0_0.distcp");
+        fs.reopen("/source/__0_0.distcp", IoMode::kBuffered)
+            ->write_at(0, ByteView(bytes).first(16));
+      });
+      run(writing);
+      CHECK(code == Code::kCorrupt);
+    } else {
+      FaultyFileSystem full(fs, {.at = 4, .error = ENOSPC, .ops = io_op_bit(IoOp::kWrite)});
+      run(full);
+      CHECK(code == Code::kResourceExhausted);
+    }
+    CHECK(kept_stage(fs, options).empty());
+    CHECK_FALSE(fs.stat("/out"));
   }
 }
 

@@ -69,7 +69,8 @@ struct ConvertOptions {
   bool dry_run = false;
   bool force = false;
   bool resume = false;
-  bool keep_when_cancelled = true;  // --no-keep clears it
+  bool keep =
+      true;  // for resume: what a cancelled run, or one that resumed and failed, has finished
   bool verify = false;
   bool salvage = false;
 
