@@ -164,7 +164,8 @@ void Gather::run(std::span<const CopyTask> tasks, Worker& worker,
       });
     };
     CachedRun run;
-    if (named([&] { return find_cached_run(tasks[need->task], *need, run); })) {
+    const bool straight = goes_straight(tasks[need->task], *need, run);
+    if (straight && named([&] { return is_cached(*need); })) {
       read_up_to(need);
       named([&] { read_cached_run(run, *need, worker, fragments); });
       first = need + 1;
@@ -179,7 +180,8 @@ void Gather::run(std::span<const CopyTask> tasks, Worker& worker,
     }
     read_up_to(need);
     end = need->offset + need->length;
-    most = named([&] { return most_at_once(*need); });
+    // Of what would have gone straight it is known that it is not cached.
+    most = straight ? options_.block_bytes : named([&] { return most_at_once(*need); });
   }
   read_up_to(needs.end());
 }

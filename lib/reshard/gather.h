@@ -83,8 +83,10 @@ class Gather {
   void read_group(std::span<const CopyTask> tasks, std::span<Need> group, Worker& worker,
                   std::vector<Fragment>* fragments) const;
   bool is_cached(std::uint32_t file, std::uint64_t offset, std::uint64_t length) const;
+  bool is_cached(const Need& need) const;
   std::uint64_t most_at_once(const Need& first) const;
-  bool find_cached_run(const CopyTask& task, const Need& need, CachedRun& run) const;
+  /// Whether it would be read into its place at once, were it cached.
+  bool goes_straight(const CopyTask& task, const Need& need, CachedRun& run) const;
   void read_cached_run(const CachedRun& run, const Need& need, Worker& worker,
                        std::vector<Fragment>* fragments) const;
   void from_memory(std::span<const CopyTask> tasks, const Need& need, Worker& worker,

@@ -18,6 +18,10 @@ constexpr std::size_t kMostProbes = 64;                             // each may 
 
 }  // namespace
 
+bool Gather::is_cached(const Need& need) const {
+  return is_cached(need.source->file, need.offset, need.length);
+}
+
 bool Gather::is_cached(std::uint32_t file, std::uint64_t offset, std::uint64_t length) const {
   const std::shared_ptr<const ReadFile> handle = files_.get(file);
   const auto* probe = dynamic_cast<const CacheProbe*>(handle.get());
@@ -37,14 +41,13 @@ bool Gather::lies_in_cache(const Geometry& geometry) const {
 /// Requests to a device are as large as a block; a copy out of the page cache is best while the
 /// CPU's caches hold it.
 std::uint64_t Gather::most_at_once(const Need& first) const {
-  const bool small = is_cached(first.source->file, first.offset, first.length);
-  return small ? std::min(kMostCachedBytes, options_.block_bytes) : options_.block_bytes;
+  return is_cached(first) ? std::min(kMostCachedBytes, options_.block_bytes) : options_.block_bytes;
 }
 
-bool Gather::find_cached_run(const CopyTask& task, const Need& need, CachedRun& run) const {
+bool Gather::goes_straight(const CopyTask& task, const Need& need, CachedRun& run) const {
   const StoredTensor& tensor = manifest_.tensors[task.tensor];
   if (need.length < kLeastRunBytes || need.strides != nullptr) return false;
-  if (!options_.place) return is_cached(need.source->file, need.offset, need.length);
+  if (!options_.place) return true;
   if (need.source->flags != 0 || tensor.stored_dtype() != tensor.spec.dtype) return false;
   Region common;
   for (std::uint32_t i = 0; i < task.targets.size(); ++i) {
@@ -55,7 +58,7 @@ bool Gather::find_cached_run(const CopyTask& task, const Need& need, CachedRun& 
            static_cast<std::uint64_t>(offset_inside(target.box, common) *
                                       task.geometry->element_bytes)};
   }
-  return run.target != nullptr && is_cached(need.source->file, need.offset, need.length);
+  return run.target != nullptr;
 }
 
 void Gather::read_cached_run(const CachedRun& run, const Need& need, Worker& worker,

@@ -9,6 +9,10 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
 
 #include "lib/reshard/pair_stream.h"
 #include "tests/support/reshard_scene.h"
@@ -27,6 +31,8 @@ struct Reads {
   Cached cached = Cached::kAll;
   std::atomic<std::size_t> count{0};
   std::atomic<std::size_t> longest{0};
+  std::mutex mutex;
+  std::map<std::tuple<std::string, std::uint64_t, std::uint64_t>, int> asked;  // range -> times
 };
 
 class ProbedFile final : public ReadFile, public CacheProbe {
@@ -43,6 +49,10 @@ class ProbedFile final : public ReadFile, public CacheProbe {
     file_->read_at(offset, out);
   }
   bool lies_in_cache(std::uint64_t offset, std::uint64_t length) const override {
+    {
+      const std::lock_guard lock(reads_.mutex);
+      ++reads_.asked[{path(), offset, length}];
+    }
     if (reads_.cached == Cached::kEveryOtherMiB)
       return offset / kMiB % 2 == 0 && (offset + length - 1) / kMiB == offset / kMiB;
     return reads_.cached == Cached::kAll;
@@ -208,6 +218,12 @@ TEST_CASE("a transfer of cached tensors writes what one of uncached ones does") 
       total += static_cast<std::uint64_t>(spec.size_bytes());
     CHECK(result.proved_bytes == total);
     CHECK(result.bytes_read >= total);
+    // Each question is a system call.
+    REQUIRE(reads.asked.size() > scene.tensors.size());
+    for (const auto& [range, times] : reads.asked) {
+      INFO(std::get<0>(range) << " at " << std::get<1>(range) << ", " << std::get<2>(range));
+      CHECK(times == 1);
+    }
   }
 }
 
