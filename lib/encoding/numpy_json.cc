@@ -160,14 +160,20 @@ class ArrayReader {
 };
 
 std::optional<std::vector<std::int64_t>> read_shape(const Value& value) {
-  if (value.kind() == Value::Kind::kSize) return value.as_size();
-  const ValueList* items = tuple_of(value, 0);
-  if (!items || items->size() > 64) return std::nullopt;
+  constexpr std::size_t kMostDims = 64;  // of numpy; each is a call of ArrayReader::read
   std::vector<std::int64_t> shape;
-  for (const Value& item : *items) {
-    if (!item.is_int() || item.as_int() < 0) return std::nullopt;
-    shape.push_back(item.as_int());
+  if (value.kind() == Value::Kind::kSize) {
+    shape = value.as_size();
+  } else {
+    const ValueList* items = tuple_of(value, 0);
+    if (!items || items->size() > kMostDims) return std::nullopt;
+    for (const Value& item : *items) {
+      if (!item.is_int()) return std::nullopt;
+      shape.push_back(item.as_int());
+    }
   }
+  const bool negative = std::any_of(shape.begin(), shape.end(), [](auto d) { return d < 0; });
+  if (negative || shape.size() > kMostDims) return std::nullopt;
   return shape;
 }
 

@@ -43,11 +43,14 @@ Value dtype(const char* code, const char* order = "<") {
                 tuple({Value::integer(3), text(order), Value(), Value(), Value(),
                        Value::integer(-1), Value::integer(-1), Value::integer(0)}));
 }
-Value array(ValueList shape, Value type, std::string data, bool fortran = false) {
+Value array_of(Value shape, Value type, std::string data, bool fortran = false) {
   return object("numpy._core.multiarray", "_reconstruct",
                 tuple({global("numpy", "ndarray"), tuple({Value::integer(0)}), Value::bytes("b")}),
-                tuple({Value::integer(1), tuple(std::move(shape)), std::move(type),
+                tuple({Value::integer(1), std::move(shape), std::move(type),
                        Value::boolean(fortran), Value::bytes(std::move(data))}));
+}
+Value array(ValueList shape, Value type, std::string data, bool fortran = false) {
+  return array_of(tuple(std::move(shape)), std::move(type), std::move(data), fortran);
 }
 
 }  // namespace
@@ -134,6 +137,11 @@ TEST_CASE("numpy objects that do not add up print as objects") {
   CHECK(print(array({Value::integer(1)}, text("i4"), "1234")) == fallback);
   CHECK(print(array({Value::integer(0), Value::integer(INT64_MAX), Value::integer(INT64_MAX)},
                     dtype("i4"), "")) == R"({"__ndarray__":[],"dtype":"int32"})");
+  // A torch.Size has no bound of its own: so many dimensions would be as many nested calls.
+  for (const std::size_t dims : {65, 90'000})
+    CHECK(print(array_of(Value::size(std::vector<std::int64_t>(dims, 1)), dtype("i4"), "1234")) ==
+          fallback);
+  CHECK(print(array_of(Value::size({-1, -1}), dtype("i4"), "1234")) == fallback);
 }
 
 TEST_CASE("printing is bounded by a budget, whatever the sharing") {
