@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
-#include "tests/support/inspect_case.h"
+#include "tests/support/open_case.h"
 
 namespace open_test {
 
@@ -19,35 +19,11 @@ using namespace tessera::testing;
 
 namespace {
 
-/// Copies /source to `path`.
-void copy_to(MemoryFileSystem& fs, const std::string& path) {
-  for (const auto& [name, content] : fs.contents("/source"))
-    if (!name.ends_with('/')) fs.write_file(path + "/" + name, as_bytes(content));
-}
-
 /// /run/step_10 and /run/step_20, both whole.
 void make_run(MemoryFileSystem& fs) {
   load_sample(fs, "dcp/fsdp2_w2_model_only");
   copy_to(fs, "/run/step_10");
   copy_to(fs, "/run/step_20");
-}
-
-void put(MemoryFileSystem& fs, const std::string& path, std::string_view text) {
-  fs.write_file(path, as_bytes(text));
-}
-
-Status refusal(FileSystem& fs, const std::string& path, const OpenOptions& options = {}) {
-  try {
-    open_checkpoint(fs, path, options);
-  } catch (const Error& error) {
-    return error.status();
-  }
-  FAIL("\"" << path << "\" opened");
-  return {};
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace
@@ -193,82 +169,6 @@ TEST_CASE("hidden names are never checkpoints") {
   CHECK(open_checkpoint(fs, "/run").path == "/run/step_10");
 }
 
-TEST_CASE("a file that is part of a folder means the folder") {
-  MemoryFileSystem fs;
-  load_sample(fs, "dcp/fsdp2_w2");
-  for (const char* part : {"/source/.metadata", "/source/__0_0.distcp"}) {
-    const OpenedCheckpoint opened = open_checkpoint(fs, part);
-    CHECK(opened.path == "/source");
-    CHECK(has(opened.notes.at(0).message, "is part of the checkpoint /source"));
-  }
-  MemoryFileSystem snapshot;
-  load_sample(snapshot, "torchsnapshot/model_optim_w2");
-  CHECK(open_checkpoint(snapshot, "/source/.snapshot_metadata").path == "/source");
-}
-
-TEST_CASE("one rank's file of a set is opened with a word about the others") {
-  MemoryFileSystem fs;
-  load_sample(fs, "torchsave/fsdp1_mesh_rankfiles_w2");
-  const OpenedCheckpoint one = open_checkpoint(fs, "/source/rank1.pt");
-  CHECK(one.driver->id() == "torch-save");
-  CHECK(one.notes.at(0).severity == "warning");
-  CHECK(has(one.notes.at(0).message,
-            "rank1.pt is one rank's file and is read alone; the checkpoint of all ranks is the "
-            "folder /source"));
-  CHECK(open_checkpoint(fs, "/source").notes.empty());
-}
-
-TEST_CASE("one rank's file of every format of rank files says that others stand beside it") {
-  const std::vector<std::array<std::string, 3>> cases = {
-      {"megatron/legacy_tp2", "/iter_0000100/mp_rank_01/model_optim_rng.pt", "/iter_0000100"},
-      {"deepspeed/zero2_w2", "/global_step2/mp_rank_00_model_states.pt", "/global_step2"},
-      {"deepspeed/zero3_w2", "/global_step2/zero_pp_rank_1_mp_rank_00_optim_states.pt",
-       "/global_step2"},
-      {"fairscale/nested_flat_w2", "/rank_1.pt", ""}};
-  for (const auto& [sample, file, folder] : cases) {
-    CAPTURE(sample, file);
-    MemoryFileSystem fs;
-    load_sample(fs, sample);
-    const OpenedCheckpoint one = open_checkpoint(fs, "/source" + file);
-    CHECK(one.driver->id() == "torch-save");
-    REQUIRE_FALSE(one.notes.empty());
-    CHECK(one.notes[0].severity == "warning");
-    CHECK(has(one.notes[0].message, "the checkpoint of all ranks is the folder /source" + folder));
-  }
-}
-
-TEST_CASE("a file of Megatron or DeepSpeed that has no others beside it opens without a word") {
-  MemoryFileSystem fs;
-  load_sample(fs, "megatron/legacy_tp2");
-  fs.write_file("/alone/mp_rank_00/model_optim_rng.pt",
-                fs.read_file("/source/iter_0000100/mp_rank_00/model_optim_rng.pt"));
-  CHECK(open_checkpoint(fs, "/alone/mp_rank_00/model_optim_rng.pt").notes.empty());
-  load_sample(fs, "deepspeed/zero2_w2");
-  fs.write_file("/ds/mp_rank_00_model_states.pt",
-                fs.read_file("/source/global_step2/mp_rank_00_model_states.pt"));
-  CHECK(open_checkpoint(fs, "/ds/mp_rank_00_model_states.pt").notes.empty());
-}
-
-TEST_CASE("one rank's folder of Megatron means the checkpoint that it is part of") {
-  MemoryFileSystem fs;
-  load_sample(fs, "megatron/legacy_tp2");
-  const std::string whole = "/source/iter_0000100";
-  const std::size_t tensors = open_checkpoint(fs, whole).manifest.tensors.size();
-  for (const std::string folder : {"/mp_rank_00", "/mp_rank_01", "/mp_rank_01/"}) {
-    CAPTURE(folder);
-    const OpenedCheckpoint opened = open_checkpoint(fs, whole + folder);
-    CHECK(opened.driver->id() == "megatron-torch");
-    CHECK(opened.path == whole);
-    CHECK(opened.manifest.tensors.size() == tensors);
-    CHECK(has(opened.notes.at(0).message, "one rank's folder of the checkpoint " + whole));
-    CHECK_FALSE(list_run(fs, whole + folder, {}));
-  }
-  // Asked for as what it is alone, it is that.
-  OpenOptions alone;
-  alone.from = "torch-save";
-  CHECK(open_checkpoint(fs, whole + "/mp_rank_00", alone).driver->id() == "torch-save");
-}
-
 TEST_CASE("a damaged checkpoint is still recognised: without .metadata it is corrupt") {
   MemoryFileSystem fs;
   load_sample(fs, "dcp/fsdp2_w2");
@@ -312,43 +212,6 @@ TEST_CASE("a named --from decides, and is held to what is there") {
   CHECK(refusal(fs, "/source", options).code == Code::kUnsupported);
 }
 
-TEST_CASE("two DCP folders of accelerate are one state") {
-  OpenedCheckpoint opened = open_path(fixture("accelerate/checkpoint"));
-  CHECK(opened.manifest.world_size == 2);
-  std::map<std::string, std::string> got, want;
-  for (const HashedTensor& t : hash_checkpoint(opened).tensors)
-    got[t.name] = t.dtype + " " + Shape(t.shape).to_string() + " " + t.sha256;
-  const Value expected = json_file(fixture("accelerate/expected.json"));
-  for (const auto& [name, entry] : expected.as_dict()) {
-    std::vector<std::int64_t> shape;
-    for (const Value& extent : entry.as_list()[1].as_list()) shape.push_back(extent.as_int());
-    want[name.as_string()] = entry.as_list()[0].as_string() + " " + Shape(shape).to_string() + " " +
-                             entry.as_list()[2].as_string();
-  }
-  CHECK(got == want);
-  CHECK(opened.manifest.state.find("optimizer.param_groups.0.lr"));
-  LsOptions options;
-  options.chunks = true;
-  for (const LsTensor& tensor : list_tensors(opened, options).tensors) {
-    INFO(tensor.name);
-    const bool model = tensor.name.starts_with("model.");
-    for (const std::string& file : tensor.files)
-      CHECK(file.starts_with(model ? "pytorch_model_fsdp_0/__" : "optimizer_0/__"));
-    for (const ChunkRow& row : tensor.table) CHECK(row.rank);
-  }
-  CHECK_FALSE(list_run(disk(), fixture("accelerate/checkpoint")));
-}
-
-TEST_CASE("parts without their other half are what they are") {
-  MemoryFileSystem fs;
-  load_sample(fs, "dcp/fsdp2_w2_model_only");
-  copy_to(fs, "/run/pytorch_model_fsdp_0");
-  CHECK(open_checkpoint(fs, "/run").path == "/run/pytorch_model_fsdp_0");
-  copy_to(fs, "/run/pytorch_model_fsdp_1");
-  copy_to(fs, "/run/optimizer_0");
-  CHECK(has(refusal(fs, "/run").message, "3 checkpoints"));
-}
-
 TEST_CASE("a run lists its checkpoints with step, health and pointer") {
   MemoryFileSystem fs;
   make_run(fs);
@@ -370,14 +233,6 @@ TEST_CASE("a run lists its checkpoints with step, health and pointer") {
   CHECK_FALSE(run->rows[2].complete);
   CHECK(has(run->rows[2].problem, "missing"));
   CHECK_FALSE(list_run(fs, "/run/step_10"));
-}
-
-TEST_CASE("only the two names make a rank of a file") {
-  CHECK(writing_rank("__3_0.distcp") == 3);
-  CHECK(writing_rank("folder/__12_1.distcp") == 12);
-  CHECK(writing_rank("shard-00002-model-00001-of-00002.safetensors") == 1);
-  CHECK_FALSE(writing_rank("model-00001-of-00002.safetensors"));
-  CHECK_FALSE(writing_rank("__x.distcp"));
 }
 
 TEST_CASE(
@@ -437,42 +292,6 @@ TEST_CASE("a file that goes between metadata and data is damage, not a wrong pat
       }
     }
   }
-}
-
-TEST_CASE("a folder of weights with a run's checkpoints below is the weights, and says so") {
-  MemoryFileSystem fs;
-  const std::string weights = load_sample(fs, "safetensors/no_metadata");
-  const std::string bytes(as_text(fs.read_file(weights)));
-  for (const char* path : {"/out/model.safetensors", "/out/checkpoint-1/model.safetensors",
-                           "/out/checkpoint-2/model.safetensors"})
-    put(fs, path, bytes);
-  const OpenedCheckpoint opened = open_checkpoint(fs, "/out");
-  REQUIRE(opened.manifest.files.size() == 1);
-  CHECK(opened.manifest.files[0].path == "model.safetensors");
-  REQUIRE(opened.notes.size() == 1);
-  CHECK(opened.notes[0].code == "PATH");
-  CHECK(opened.notes[0].message ==
-        "/out is itself a checkpoint and is used; 2 below it are not: checkpoint-1, checkpoint-2");
-  CHECK_FALSE(list_run(fs, "/out"));
-  CHECK(open_checkpoint(fs, "/out/checkpoint-2").notes.empty());
-}
-
-TEST_CASE("rank files beside accelerate's folder of the optimizer are read alone, and say so") {
-  MemoryFileSystem fs;  // LOCAL_STATE_DICT: the model per rank, the optimizer as a DCP
-  MemoryFileSystem samples;
-  load_sample(samples, "torchsave/dtensor_rankfiles_w2");
-  for (const int rank : {0, 1})
-    fs.write_file(fmt::format("/ck/pytorch_model_fsdp_rank{}.bin", rank),
-                  samples.read_file(fmt::format("/source/rank{}.pt", rank)));
-  MemoryFileSystem dcp;
-  load_sample(dcp, "dcp/fsdp2_w2");
-  for (const auto& [path, bytes] : dcp.contents("/source"))
-    if (!path.ends_with('/')) put(fs, "/ck/optimizer_0/" + path, bytes);
-  const OpenedCheckpoint opened = open_checkpoint(fs, "/ck");
-  CHECK(opened.driver->id() == "torch-rank-files");
-  REQUIRE(opened.notes.size() == 1);
-  CHECK(opened.notes[0].message ==
-        "/ck is itself a checkpoint and is used; 1 below it is not: optimizer_0");
 }
 
 }  // namespace open_test

@@ -1,0 +1,175 @@
+// Damage of the other formats, and what proves them: their own sums, our seal, a hash report.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/ops/convert.h>
+#include <tessera/ops/hash.h>
+#include <tessera/ops/verify.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/convert_case.h"
+#include "tests/support/verify_case.h"
+
+namespace verify_formats_test {
+
+using namespace tessera;
+using namespace tessera::testing;
+
+TEST_CASE("safetensors shards: short, long, empty and missing ones") {
+  const std::string shard = "model-00001-of-00003.safetensors";
+  struct Damage {
+    const char* what;
+    Edit change;
+    const char* code;
+    bool loses;  // names what is lost
+  };
+  const Damage kDamages[] = {{"short", cut_one, "CK011", true},
+                             {"long", add_one, "CK023", false},
+                             {"empty", empty, "CK011", true},
+                             {"missing", {}, "CK010", true}};
+  for (const Damage& damage : kDamages) {
+    MemoryFileSystem fs;
+    load_sample(fs, "safetensors/hf_sharded");
+    if (damage.change)
+      edit(fs, "/source/" + shard, damage.change);
+    else
+      fs.remove_file("/source/" + shard);
+    for (const VerifyLevel level : kLevels) {
+      const VerifyReport report = verify(fs, "/source", level);
+      INFO(damage.what << "\n" << list(report));
+      CHECK_FALSE(report.ok);
+      CHECK(find(report, damage.code, shard));
+      CHECK((find(report, "CK024", shard) != nullptr) == damage.loses);
+    }
+  }
+}
+
+TEST_CASE("safetensors shards: no index, a key in no shard, a shard in no index") {
+  MemoryFileSystem fs;
+  load_sample(fs, "safetensors/hf_sharded");
+  fs.remove_file("/source/model.safetensors.index.json");
+  const VerifyReport report = verify(fs, "/source", VerifyLevel::kQuick);
+  CHECK_FALSE(report.ok);
+  CHECK(find(report, "CK036"));
+  fs.remove_file("/source/model-00002-of-00003.safetensors");
+  CHECK(find(verify(fs, "/source", VerifyLevel::kQuick), "CK010"));
+  const VerifyReport key = verify(disk(), sample("hostile/index_key_not_in_shard"));
+  CHECK(find(key, "CK030", "model.safetensors", "zz"));
+  const VerifyReport rank_files = verify(disk(), case_path("safetensors/hf_dcp_sharded_w2"));
+  CHECK_FALSE(find(rank_files, "CK036"));
+}
+
+TEST_CASE("one name twice, or with two types, names both files") {
+  const auto shard = [](const std::string& dtype, int bytes, const std::string& offsets) {
+    std::string header = fmt::format(
+        R"({{"__metadata__":{{"DCP_SHARDING_INFO":"{{\"w\":{{\"saved_offsets\":[{}]}}}}"}},)"
+        R"("w":{{"dtype":"{}","shape":[2],"data_offsets":[0,{}]}}}})",
+        offsets, dtype, bytes);
+    std::string file(8, '\0');
+    file[0] = static_cast<char>(header.size());
+    return file + header + std::string(static_cast<std::size_t>(bytes), 'x');
+  };
+  MemoryFileSystem fs;
+  fs.write_file("/ck/shard-00001-model-00001-of-00001.safetensors", as_bytes(shard("F32", 8, "0")));
+  fs.write_file("/ck/shard-00002-model-00001-of-00001.safetensors", as_bytes(shard("F32", 8, "2")));
+  CHECK(verify(fs, "/ck").ok);
+  fs.write_file("/ck/shard-00002-model-00001-of-00001.safetensors", as_bytes(shard("F16", 4, "2")));
+  CHECK_THROWS_WITH(verify(fs, "/ck"), Catch::Contains("float16") && Catch::Contains("float32"));
+  MemoryFileSystem twice;
+  const std::string plain = R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(plain.size());
+  twice.write_file("/ck/a.safetensors", as_bytes(file + plain + "abcd"));
+  twice.write_file("/ck/b.safetensors", as_bytes(file + plain + "abcd"));
+  CHECK_THROWS_WITH(verify(twice, "/ck"),
+                    Catch::Contains("a.safetensors") && Catch::Contains("b.safetensors"));
+}
+
+TEST_CASE("torch-save: record CRCs prove every tensor byte") {
+  MemoryFileSystem fs;
+  const std::string path = load_sample(fs, "torchsave/adamw_zip");
+  const auto [file, offset] = place_of(fs, path, "model.head.bias");
+  edit(fs, path, flip(offset));
+  CHECK(verify(fs, path, VerifyLevel::kQuick).ok);
+  const VerifyReport report = verify(fs, path);
+  CHECK_FALSE(report.ok);
+  CHECK(find(report, "CK041", file, "model.head.bias"));
+  for (const Edit& change : {Edit(cut_one), Edit(add_one), Edit(empty)}) {
+    MemoryFileSystem other;
+    const std::string cut = load_sample(other, "torchsave/adamw_zip");
+    edit(other, cut, change);
+    CHECK_THROWS_AS(verify(other, cut), Error);  // the directory at its end cannot be parsed
+  }
+}
+
+TEST_CASE("our seal proves formats without sums of their own") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "dcp/fsdp2_w2");
+  REQUIRE(convert(fs, convert_options(source, "/out", 1, "safetensors")).published);
+  const VerifyReport sound = verify(fs, "/out");
+  INFO(list(sound));
+  CHECK(sound.ok);
+  CHECK(sound.sealed);
+  CHECK(sound.bytes_with_sums == sound.tensor_bytes_stored);
+  const auto [file, offset] = place_of(fs, "/out", "model.head.bias");
+  edit(fs, "/out/" + file, flip(offset));
+  // Quick as well: the file is smaller than the MiB that holds its header.
+  for (const VerifyLevel level : {VerifyLevel::kQuick, VerifyLevel::kFull}) {
+    const VerifyReport flipped = verify(fs, "/out", level);
+    CHECK_FALSE(flipped.ok);
+    CHECK(find(flipped, "CK043", file));
+  }
+}
+
+TEST_CASE("require-sums: what no checksum covers is an error") {
+  VerifyOptions options;
+  options.require_sums = true;
+  CHECK(verify_checkpoint(disk(), case_path("dcp/fsdp2_w2"), options).ok);
+  const VerifyReport bare = verify_checkpoint(disk(), case_path("safetensors/hf_sharded"), options);
+  CHECK_FALSE(bare.ok);
+  CHECK(find(bare, "CK045"));
+  options.level = VerifyLevel::kQuick;
+  CHECK(find(verify_checkpoint(disk(), case_path("dcp/fsdp2_w2"), options), "CK045"));
+}
+
+TEST_CASE("against: a hash report made from another format and sharding") {
+  OpenedCheckpoint source = open_sample("dcp/fsdp2_w4");
+  HashReport hash = hash_checkpoint(source);
+  const auto write = [&](MemoryFileSystem& fs) {
+    fs.write_file("/hash.json", as_bytes(hash_report(hash.tensors)));
+  };
+  MemoryFileSystem fs;
+  const std::string path = load_sample(fs, "torchsave/full_state_dict");
+  VerifyOptions options;
+  options.against = "/hash.json";
+  write(fs);
+  CHECK(verify_checkpoint(fs, path, options).ok);
+  const std::string first = hash.tensors[0].name, second = hash.tensors[1].name,
+                    third = hash.tensors[2].name;
+  hash.tensors[0].sha256[0] = hash.tensors[0].sha256[0] == '0' ? '1' : '0';
+  hash.tensors[1].dtype = "int8";
+  hash.tensors[2].name = "elsewhere";
+  write(fs);
+  const VerifyReport report = verify_checkpoint(fs, path, options);
+  INFO(list(report));
+  CHECK_FALSE(report.ok);
+  CHECK(find(report, "CK047", "", first));
+  CHECK(find(report, "CK047", "", second));
+  CHECK(find(report, "CK048", "", third));
+  CHECK(find(report, "CK048", "", "elsewhere"));
+  CHECK(report.findings.size() == 4);
+  fs.write_file("/hash.json", as_bytes(std::string("{}")));
+  CHECK_THROWS_AS(verify_checkpoint(fs, path, options), Error);
+  options.against = "/absent.json";
+  CHECK_THROWS_AS(verify_checkpoint(fs, path, options), Error);
+}
+
+TEST_CASE("accelerate's parts are verified as one") {
+  const VerifyReport report = verify(disk(), fixture("accelerate/checkpoint"), VerifyLevel::kDeep);
+  INFO(list(report));
+  CHECK(report.ok);
+  CHECK(report.tensors == 16);
+  CHECK(report.bytes_with_sums > 0);
+}
+
+}  // namespace verify_formats_test
