@@ -26,6 +26,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "lib/storage/posix_options.h"
 #include "tests/faults/system_calls.h"
@@ -163,43 +164,34 @@ TEST_CASE("rule: a first publication replaces nothing") {
   tried("a first publication replaces nothing", cases, 20);
 }
 
-TEST_CASE("rule: what a sync or a close says is final") {
-  const TemporaryFolder t;
-  const auto fs = make_posix_file_system();
-  int cases = 0;
-  for (const char* function : {"fsync", "close"}) {
-    for (const int error : {EINTR, EIO, ENOSPC, EDQUOT}) {
-      const std::string path = t / std::to_string(cases);
-      const auto file = fs->create(path, IoMode::kBuffered);
-      file->write_at(0, as_bytes("content"));
-      if (std::string(function) == "close") file->sync();
-      arm({.at = 1, .error = error, .function = function});
-      const auto work = [&] { std::string(function) == "close" ? file->close() : file->sync(); };
-      const std::string first = message_of(work);
-      const std::string again = message_of(work);
-      const CallReport report = disarm();
-      INFO(function << ", " << std::strerror(error) << ": " << first << "; then " << again);
-      CHECK(first.find(path) != std::string::npos);
-      CHECK(first.find(std::strerror(error)) != std::string::npos);
-      const bool is_full = error == ENOSPC || error == EDQUOT;
-      CHECK(first.starts_with(is_full ? "resource exhausted" : "i/o error"));
-      CHECK(again.find("cannot be used any more") != std::string::npos);
-      CHECK(report.injected == 1);
-      CHECK(report.calls == 1);  // neither retried nor asked again
-      ++cases;
-    }
-  }
-  tried("what a sync or a close says is final, a full disk or quota as late as there", cases, 8);
+namespace {
+
+/// What comes of work whose first call of `function` fails, and of the same once more.
+struct Attempt {
+  std::string first, again;
+  CallReport report;
+};
+Attempt attempt(const char* function, int error, const std::function<void()>& work) {
+  arm({.at = 1, .error = error, .function = function});
+  Attempt out;
+  out.first = message_of(work);
+  if (!out.first.empty()) out.again = message_of(work);
+  out.report = disarm();
+  INFO(function << ", " << std::strerror(error));
+  CHECK(out.report.injected == 1);
+  return out;
 }
 
-TEST_CASE("rule: open and read and write go on when interrupted") {
+}  // namespace
+
+TEST_CASE(
+    "rule: open, read and write go on when interrupted; a sync's or a close's word is final") {
   const TemporaryFolder t;
   const auto fs = make_posix_file_system();
-  int cases = 0;
+  int going_on = 0, final = 0;
   for (const char* function : {"open", "pwrite", "openat2", "pread"}) {
-    const std::string name = "f" + std::to_string(cases);
-    arm({.at = 1, .error = EINTR, .function = function});
-    const std::string message = message_of([&] {
+    const std::string name = std::string("f") + function;
+    const Attempt got = attempt(function, EINTR, [&] {
       const auto file = fs->create(t / name, IoMode::kBuffered);
       file->write_at(0, as_bytes("content"));
       file->sync();
@@ -208,13 +200,30 @@ TEST_CASE("rule: open and read and write go on when interrupted") {
       fs->open_directory(t.path())->open(name)->read_at(0, bytes);
       CHECK(as_text(bytes) == "content");
     });
-    const CallReport report = disarm();
-    INFO(function << ": " << message);
-    CHECK(message.empty());
-    CHECK(report.injected == 1);
-    ++cases;
+    CAPTURE(function, got.first);
+    CHECK(got.first.empty());
+    ++going_on;
   }
-  tried("open, read and write go on when interrupted", cases, 4);
+  for (const bool closes : {false, true}) {
+    for (const int error : {EINTR, EIO, ENOSPC, EDQUOT}) {
+      const std::string path = t / std::to_string(final);
+      const auto file = fs->create(path, IoMode::kBuffered);
+      file->write_at(0, as_bytes("content"));
+      if (closes) file->sync();
+      const Attempt got = attempt(closes ? "close" : "fsync", error,
+                                  [&] { closes ? file->close() : file->sync(); });
+      CAPTURE(closes, std::strerror(error), got.first, got.again);
+      CHECK(got.first.find(path) != std::string::npos);
+      CHECK(got.first.find(std::strerror(error)) != std::string::npos);
+      const bool is_full = error == ENOSPC || error == EDQUOT;
+      CHECK(got.first.starts_with(is_full ? "resource exhausted" : "i/o error"));
+      CHECK(got.again.find("cannot be used any more") != std::string::npos);
+      CHECK(got.report.calls == 1);  // neither retried nor asked again
+      ++final;
+    }
+  }
+  tried("open, read and write go on when interrupted", going_on, 4);
+  tried("what a sync or a close says is final, a full disk or quota as late as there", final, 8);
 }
 
 TEST_CASE("rule: one call moves less than 2 GiB") {
