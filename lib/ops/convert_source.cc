@@ -135,10 +135,10 @@ void Conversion::shape_state() {
   std::optional<std::int64_t> world_size = request_.world_size;
   if (request_.mesh) world_size = writing_ranks(*driver_, request_);
   if (driver_->capabilities().many_ranks) report_.world_size = world_size.value_or(1);
-  if (auto note = rank_state_note(source_.manifest, options_.rank_state, world_size))
-    report_.notes.push_back(std::move(*note));
-  std::vector<std::string> dropped =
-      apply_rank_state(source_.manifest, options_.rank_state, world_size);
+  const ResultRanks ranks{world_size, request_.mesh};
+  std::vector<Note> notes = rank_state_notes(source_.manifest, options_.rank_state, ranks);
+  report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  std::vector<std::string> dropped = apply_rank_state(source_.manifest, options_.rank_state, ranks);
   report_.dropped.insert(report_.dropped.end(), dropped.begin(), dropped.end());
   transform();
 }

@@ -164,8 +164,11 @@ class RankStateCut {
 std::vector<RankStateEntry> find_rank_state(const Manifest& manifest) {
   const Roles roles = find_roles(manifest.state);
   const std::map<std::size_t, std::int64_t> siblings = complete_siblings(manifest);
+  std::set<std::size_t> objects;
+  for (const RankObject& object : find_rank_objects(manifest, {})) objects.insert(object.entry);
   std::vector<RankStateEntry> found;
   for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
+    if (objects.contains(i)) continue;
     const StateEntry& entry = manifest.state.entries[i];
     const auto sibling = siblings.find(i);
     if (entry.rank) {
@@ -197,11 +200,14 @@ std::string ranks_text(std::int64_t first, std::int64_t last) {
 
 }  // namespace
 
-std::optional<Note> rank_state_note(const Manifest& manifest, RankStatePolicy policy,
-                                    std::optional<std::int64_t> new_world_size) {
+std::vector<Note> rank_state_notes(const Manifest& manifest, RankStatePolicy policy,
+                                   const ResultRanks& result) {
+  std::vector<Note> notes;
+  if (auto note = rank_objects_note(manifest, policy, result)) notes.push_back(std::move(*note));
   const std::set<std::int64_t> ranks = ranks_of(find_rank_state(manifest));
-  if (ranks.empty()) return std::nullopt;
-  const std::int64_t before = world_size_of(manifest, ranks), after = new_world_size.value_or(1);
+  if (ranks.empty()) return notes;
+  const std::int64_t before = world_size_of(manifest, ranks);
+  const std::int64_t after = result.world_size.value_or(1);
   std::string message;
   if (policy == RankStatePolicy::kKeep && after > before)
     message = fmt::format("{} of the result: new, without state of its own",
@@ -213,21 +219,23 @@ std::optional<Note> rank_state_note(const Manifest& manifest, RankStatePolicy po
     message = fmt::format("state of {} is left out, rank 0's is kept", ranks_text(1, before - 1));
   else if (policy == RankStatePolicy::kDrop)
     message = fmt::format("state of {} is left out", ranks_text(0, before - 1));
-  if (message.empty()) return std::nullopt;
-  return Note{"RANKS", "warning", std::move(message), "", ""};
+  if (!message.empty()) notes.push_back({"RANKS", "warning", std::move(message), "", ""});
+  return notes;
 }
 
 std::vector<std::string> apply_rank_state(Manifest& manifest, RankStatePolicy policy,
-                                          std::optional<std::int64_t> new_world_size) {
-  std::vector<RankStateEntry> found = find_rank_state(manifest);
-  if (found.empty() || policy == RankStatePolicy::kKeep) return {};
+                                          const ResultRanks& result) {
+  std::vector<std::string> dropped = apply_to_rank_objects(manifest, policy, result);
+  const std::vector<RankStateEntry> found = find_rank_state(manifest);
+  if (found.empty() || policy == RankStatePolicy::kKeep) return dropped;
   const std::set<std::int64_t> ranks = ranks_of(found);
   const std::int64_t old_world_size = world_size_of(manifest, ranks);
-  bool changes = new_world_size.value_or(1) != old_world_size;
-  if (policy == RankStatePolicy::kDefault && !changes) return {};
+  const std::int64_t new_world_size = result.world_size.value_or(1);
+  const bool changes = new_world_size != old_world_size;
+  if (policy == RankStatePolicy::kDefault && !changes) return dropped;
   if (policy == RankStatePolicy::kDefault || policy == RankStatePolicy::kError) {
     const std::string change = changes ? fmt::format(", and the world size goes from {} to {}",
-                                                     old_world_size, new_world_size.value_or(1))
+                                                     old_world_size, new_world_size)
                                        : "";
     fail(Code::kUnsupported,
          fmt::format("\"{}\" and {} more belong to single ranks ({} of them){}",
@@ -236,7 +244,9 @@ std::vector<std::string> apply_rank_state(Manifest& manifest, RankStatePolicy po
          "choose with --rank-state keep, drop or rank0");
   }
   RankStateCut cut(manifest, found);
-  return policy == RankStatePolicy::kRank0 ? cut.keep_rank0() : cut.drop();
+  const auto more = policy == RankStatePolicy::kRank0 ? cut.keep_rank0() : cut.drop();
+  dropped.insert(dropped.end(), more.begin(), more.end());
+  return dropped;
 }
 
 }  // namespace tessera

@@ -6,11 +6,15 @@
 //   weights, optimizer  else "w.rank_0" .. "w.rank_<W-1>", where all W ranks of the checkpoint have
 //                     one: what another format kept of such a state
 //   all else          a rank number in the path ("rng.rank_3", "dataloader.dp_rank_0")
+//
+// Megatron's objects of ranks go by rules of their own: rank_objects.h.
 #include <tessera/ops/convert.h>
 
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "lib/ops/rank_objects.h"
 
 namespace tessera {
 
@@ -26,10 +30,10 @@ std::vector<RankStateEntry> find_rank_state(const Manifest& manifest);
 /// kUnsupported (default or error, when the world size changes) naming the first entry and the
 /// ranks concerned.
 std::vector<std::string> apply_rank_state(Manifest& manifest, RankStatePolicy policy,
-                                          std::optional<std::int64_t> new_world_size);
+                                          const ResultRanks& result);
 /// Whose state the policy loses, and which ranks of the result have none. Of the manifest before
-/// apply_rank_state(); nullopt where every rank keeps its own.
-std::optional<Note> rank_state_note(const Manifest& manifest, RankStatePolicy policy,
-                                    std::optional<std::int64_t> new_world_size);
+/// apply_rank_state(); none where every rank keeps its own.
+std::vector<Note> rank_state_notes(const Manifest& manifest, RankStatePolicy policy,
+                                   const ResultRanks& result);
 
 }  // namespace tessera

@@ -55,22 +55,22 @@ TEST_CASE("rank state is known by a rank number in its path") {
 TEST_CASE("each policy does what it says") {
   Manifest start = with_entries({{"rng", "rank_0"}, {"rng", "rank_1"}, {"step"}});
   Manifest manifest = start;
-  CHECK(apply_rank_state(manifest, RankStatePolicy::kDefault, 2).empty());
+  CHECK(apply_rank_state(manifest, RankStatePolicy::kDefault, {2}).empty());
   CHECK(names(manifest).size() == 3);
   try {
-    apply_rank_state(manifest, RankStatePolicy::kDefault, 3);
+    apply_rank_state(manifest, RankStatePolicy::kDefault, {3});
     FAIL("kept rank state at another world size");
   } catch (const Error& error) {
     CHECK(error.code() == Code::kUnsupported);
     CHECK(std::string(error.what()).find("rng.rank_0") != std::string::npos);
   }
-  CHECK(apply_rank_state(manifest, RankStatePolicy::kKeep, 3).empty());
+  CHECK(apply_rank_state(manifest, RankStatePolicy::kKeep, {3}).empty());
   CHECK(names(manifest).size() == 3);
-  CHECK(apply_rank_state(manifest, RankStatePolicy::kRank0, 3) ==
+  CHECK(apply_rank_state(manifest, RankStatePolicy::kRank0, {3}) ==
         std::vector<std::string>{"rng.rank_1"});
   CHECK(names(manifest) == std::vector<std::string>{"rng.rank_0", "step"});
   manifest = start;
-  CHECK(apply_rank_state(manifest, RankStatePolicy::kDrop, 2).size() == 2);
+  CHECK(apply_rank_state(manifest, RankStatePolicy::kDrop, {2}).size() == 2);
   CHECK(names(manifest) == std::vector<std::string>{"step"});
 }
 

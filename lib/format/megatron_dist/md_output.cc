@@ -16,6 +16,7 @@
 #include "lib/format/megatron_dist/bucket_space.h"
 #include "lib/format/megatron_dist/md_config.h"
 #include "lib/format/megatron_dist/md_parts.h"
+#include "lib/format/megatron_dist/sharded_object.h"
 #include "lib/format/megatron_torch/model_names.h"
 #include "lib/format/megatron_torch/mt_args.h"
 #include "lib/format/megatron_torch/tp_rule.h"
@@ -31,21 +32,6 @@ constexpr std::string_view kFormat = "megatron-dist";
 constexpr std::string_view kConfigText =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"
     R"("common_backend": "torch", "common_backend_version": 1})";
-
-bool is_counters(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789.") == std::string_view::npos;
-}
-
-/// "rng_state/shard_0.1_2.2": an object of one rank, which DCP's files hold.
-bool is_sharded_object(std::string_view name) {
-  constexpr std::string_view kMark = "/shard_";
-  const std::size_t at = name.rfind(kMark);
-  if (at == std::string_view::npos || at == 0) return false;
-  const std::string_view rest = name.substr(at + kMark.size());
-  const std::size_t bar = rest.find('_');
-  return bar != std::string_view::npos && is_counters(rest.substr(0, bar)) &&
-         is_counters(rest.substr(bar + 1));
-}
 
 /// The dim that counts experts of one tensor for all of them ("experts.linear_fc1.weight", layers
 /// stacked or not); -1: none, or an expert with a number of its own.
@@ -149,7 +135,7 @@ class Writer {
     for (std::size_t i = 0; i < source_.state.entries.size(); ++i) {
       const StateEntry& entry = source_.state.entries[i];
       const bool group = roles_.entries[i].role == Role::kOptimGroup;
-      common_.push_back(entry.value.is_tensor() ? group : !is_sharded_object(entry.name));
+      common_.push_back(entry.value.is_tensor() ? group : !parse_sharded_object(entry.name));
       if (entry.value.is_tensor() && !group) add_lists(entry.path);
     }
     // A list cannot lie half in one file and half in the others.
