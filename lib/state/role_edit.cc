@@ -146,7 +146,23 @@ void restore_integer_ids(StateDict& state, const Roles& roles) {
   }
 }
 
+namespace {
+
+/// `changed`: FQNs, old to new; two may change places.
+void keep_stored_names(Manifest& manifest, const std::map<std::string, std::string>& changed) {
+  std::map<std::string, std::string> stored = manifest.stored_fqns;
+  for (const auto& [old, fresh] : changed) stored.erase(old);
+  for (const auto& [old, fresh] : changed) {
+    const auto known = manifest.stored_fqns.find(old);
+    stored[fresh] = known == manifest.stored_fqns.end() ? old : known->second;
+  }
+  manifest.stored_fqns = std::move(stored);
+}
+
+}  // namespace
+
 void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& rename) {
+  std::map<std::string, std::string> changed;
   for (std::size_t i = 0; i < roles.entries.size(); ++i) {
     const EntryRole& role = roles.entries[i];
     StateEntry& entry = manifest.state.entries[i];
@@ -158,12 +174,14 @@ void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& 
     } else if (!role.fqn.empty() && !by_id) {
       const std::string fresh = rename(role.fqn);
       if (fresh == role.fqn) continue;
+      changed.emplace(role.fqn, fresh);
       const std::size_t at = fqn_position(entry, role);
       entry.path = renamed_path(entry.path, at, role.fqn.size(), fresh);
       entry.name = renamed(entry.name, role.fqn, fresh, at);
       if (entry.value.is_tensor()) manifest.tensors[entry.value.tensor_index()].name = entry.name;
     }
   }
+  keep_stored_names(manifest, changed);
   check_unique(manifest.state, Code::kInvalidArgument,
                "make the rename rules map different names to different names");
 }

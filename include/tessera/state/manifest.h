@@ -157,6 +157,8 @@ struct Manifest {
   std::vector<Note> notes;
   std::vector<GlobalUse> globals;
   std::map<std::string, std::string> provenance;  // library versions and the like, when recorded
+  /// FQN -> what the source calls it, of parameters that rename_parameters() renamed.
+  std::map<std::string, std::string> stored_fqns;
 
   const StoredTensor* find(std::string_view name) const;  // linear; embedded ones excluded
   Chunk chunk(const StoredTensor& tensor, std::size_t i) const {

@@ -47,7 +47,7 @@ Value OptimWriter::of_rank(ArchiveDraft& draft, std::int64_t rank, const Shard& 
       const Value id = Value::integer(next++);
       ids.push_back(id);
       if (optimizer.state[backing.first].empty()) continue;
-      const Value* own = rest.own_state(rank, backing.key);
+      const Value* own = rest.own_state(rank, backing.stored_key);
       ValueDict leaves;
       for (std::size_t i = 0; i < optimizer.state[backing.first].size(); ++i) {
         const TargetLeaf& leaf = optimizer.state[backing.first][i];

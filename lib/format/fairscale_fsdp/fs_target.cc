@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "lib/format/fairscale_fsdp/fs_reader.h"
@@ -25,6 +26,9 @@ class Grouper {
       if (roles.entries[i].role != Role::kModel || !in_root) continue;
       order_.push_back({roles.entries[i].fqn, i});
       by_name_.emplace(roles.entries[i].fqn, i);
+      const auto stored = source.stored_fqns.find(roles.entries[i].fqn);
+      current_.emplace(stored == source.stored_fqns.end() ? roles.entries[i].fqn : stored->second,
+                       roles.entries[i].fqn);
     }
   }
 
@@ -69,35 +73,90 @@ class Grouper {
   }
 
   void add(const GroupedWrapper& grouped) {
-    TargetWrapper wrapper{grouped.path, grouped.no_broadcast, {}, {}};
+    const std::string path = wrapper_path(grouped);
+    if (!members(grouped).empty() && !paths_.insert(path).second)
+      fail(Code::kUnsupported,
+           fmt::format("the parameters of two of FairScale's wrappers have names below \"{}\": "
+                       "those of \"{}\" were renamed",
+                       printable(path), printable(grouped.path)),
+           "rename them so that each wrapper has a path of its own");
+    const std::size_t skip = path.empty() ? 0 : path.size() + 1;
+    TargetWrapper wrapper{path, grouped.no_broadcast, {}, {}};
     const std::size_t index = out_.wrappers.size();
     for (const GroupedBacking& stored : grouped.backings) {
       Draft draft{{.name = stored.name,
-                   .key = joined(grouped.path, stored.name),
+                   .key = {},
+                   .stored_key = joined(grouped.path, stored.name),
                    .flat = stored.flat,
                    .no_broadcast = grouped.no_broadcast},
                   index,
                   {}};
       for (const std::string& name : stored.parameters) {
-        const std::string fqn = joined(grouped.path, name);
-        if (tensor_named(fqn) && grouped_.insert(fqn).second)
-          draft.parameters.push_back(parameter(name, fqn));
+        const std::string* fqn = current_name(joined(grouped.path, name));
+        if (fqn != nullptr && grouped_.insert(*fqn).second)
+          draft.parameters.push_back(parameter(fqn->substr(skip), *fqn));
       }
-      if (!draft.parameters.empty()) drafts_.push_back(std::move(draft));
+      if (draft.parameters.empty()) continue;
+      if (!stored.flat) draft.backing.name = draft.parameters[0].name;
+      draft.backing.key = joined(path, draft.backing.name);
+      drafts_.push_back(std::move(draft));
     }
     for (const auto& [from, to] : grouped.shared) {
-      const std::string source = joined(grouped.path, from), copy = joined(grouped.path, to);
-      if (!grouped_.contains(source) || !tensor_named(copy) ||
-          tensor_named(copy)->spec != tensor_named(source)->spec)
+      const std::string* source = current_name(joined(grouped.path, from));
+      const std::string* copy = current_name(joined(grouped.path, to));
+      if (source == nullptr || copy == nullptr || !grouped_.contains(*source) ||
+          tensor_named(*copy)->spec != tensor_named(*source)->spec)
         continue;
-      grouped_.insert(copy);
-      shared_.insert(copy);
-      wrapper.shared.emplace_back(from, to);
+      grouped_.insert(*copy);
+      shared_.insert(*copy);
+      wrapper.shared.emplace_back(source->substr(skip), copy->substr(skip));
     }
     out_.wrappers.push_back(std::move(wrapper));
   }
 
-  /// Parameters that no wrapper of the source names (it had none, or they were renamed): the
+  /// What the source's parameter is called now; nullptr: it was left out.
+  const std::string* current_name(const std::string& stored) const {
+    const auto found = current_.find(stored);
+    return found == current_.end() || !tensor_named(found->second) ? nullptr : &found->second;
+  }
+  /// Names inside of the wrapper, with those that its parameters have now.
+  std::vector<std::pair<std::string, std::string>> members(const GroupedWrapper& grouped) const {
+    std::vector<std::pair<std::string, std::string>> out;
+    const auto add = [&](const std::string& name) {
+      if (const std::string* fqn = current_name(joined(grouped.path, name)))
+        out.emplace_back(name, *fqn);
+    };
+    for (const GroupedBacking& stored : grouped.backings)
+      std::ranges::for_each(stored.parameters, add);
+    for (const auto& [from, to] : grouped.shared) add(to);
+    return out;
+  }
+  /// The wrapper's own path while all members lie below it, else the one that all of them went to
+  /// with the rest of their names as it was.
+  std::string wrapper_path(const GroupedWrapper& grouped) const {
+    const auto named = members(grouped);
+    const auto lies_below = [&](const auto& one) {
+      return one.second.starts_with(grouped.path + ".");
+    };
+    if (grouped.path.empty() || std::ranges::all_of(named, lies_below)) return grouped.path;
+    std::optional<std::string> common;
+    for (const auto& [name, fqn] : named) {
+      const bool whole = fqn == name, inside = fqn.ends_with("." + name);
+      const std::string path = inside ? fqn.substr(0, fqn.size() - name.size() - 1) : "";
+      if ((!whole && !inside) || common.value_or(path) != path)
+        fail(Code::kUnsupported,
+             fmt::format("FairScale's wrapper \"{0}\" holds \"{0}.{1}\", which is now \"{2}\": its "
+                         "{3} parameters no longer share that path, nor another one",
+                         printable(grouped.path), printable(name), printable(fqn), named.size()),
+             fmt::format("rename all of them alike (--rename '{}.*=NEW.*'), or write another "
+                         "format, as --to torch-dcp",
+                         printable(grouped.path)));
+      common = path;
+    }
+    return *common;
+  }
+
+  /// Parameters that no wrapper of the source names (it had none, or they were made anew): the
   /// root's.
   void add_leftovers() {
     std::vector<TargetParameter> rest;
@@ -125,17 +184,19 @@ class Grouper {
     if (of_root != drafts_.end() && !of_root->backing.flat) {
       for (TargetParameter& one : rest) {
         const std::string name = one.name;
-        drafts_.push_back({{.name = name, .key = name, .flat = false}, root, {std::move(one)}});
+        drafts_.push_back(
+            {{.name = name, .key = name, .stored_key = {}, .flat = false}, root, {std::move(one)}});
       }
     } else if (of_root != drafts_.end() && !out_.wrappers[root].no_broadcast) {
       join(of_root->parameters, rest);
     } else {
       const std::string name = of_root == drafts_.end() ? "flat_param_0" : "flat_param_rest";
-      drafts_.push_back({{.name = name, .key = name, .flat = true}, root, std::move(rest)});
+      drafts_.push_back(
+          {{.name = name, .key = name, .stored_key = {}, .flat = true}, root, std::move(rest)});
     }
   }
 
-  /// Renamed ones go where they stood, if the others stand in the order of the state.
+  /// New ones go where the state has them, if the others stand in its order.
   void join(std::vector<TargetParameter>& parameters, std::vector<TargetParameter>& rest) const {
     const auto place = [this](const TargetParameter& one) { return by_name_.at(one.fqn); };
     const bool in_order = std::ranges::is_sorted(parameters, {}, place);
@@ -151,6 +212,7 @@ class Grouper {
       draft.backing.dtype = source_.tensors[draft.parameters[0].tensor].spec.dtype;
       draft.backing.first = out_.parameters.size();
       draft.backing.count = draft.parameters.size();
+      if (draft.backing.stored_key.empty()) draft.backing.stored_key = draft.backing.key;
       out_.wrappers[draft.wrapper].backings.push_back(out_.backings.size());
       for (TargetParameter& parameter : draft.parameters) {
         out_.by_fqn.emplace(parameter.fqn, out_.parameters.size());
@@ -208,6 +270,8 @@ class Grouper {
   std::vector<Note>& notes_;
   std::vector<Entry> order_;
   std::map<std::string, std::size_t> by_name_;
+  std::map<std::string, std::string> current_;  // FQN of the source -> FQN
+  std::set<std::string> paths_;                 // of wrappers
   std::set<std::string> grouped_;
   std::set<std::string> shared_;
   std::vector<Draft> drafts_;

@@ -1,7 +1,8 @@
 #pragma once
 // The parameters of a state grouped as FairScale stores them: wrappers, and in them backing
-// parameters. A source in this format keeps its wrappers; any other gets one at the root, with all
-// parameters in their order in one flat parameter. Pure.
+// parameters. A source in this format keeps its wrappers, also where their members were renamed:
+// the wrapper's path follows them. Any other source gets one at the root, with all parameters in
+// their order in one flat parameter. Pure.
 #include <tessera/layout/flat_layout.h>
 #include <tessera/state/manifest.h>
 #include <tessera/state/roles.h>
@@ -24,7 +25,8 @@ struct TargetParameter {
 
 struct TargetBacking {
   std::string name;
-  std::string key;  // of the weights: "<path>.<name>"
+  std::string key;         // of the weights: "<path>.<name>"
+  std::string stored_key;  // the source's, where its parameters have been renamed
   bool flat = true;
   DType dtype = DType::kFloat32;
   bool no_broadcast = false;  // every rank holds all of it
@@ -60,8 +62,8 @@ struct Target {
 
 /// Entries of the model that stands under `model_root`. `trained`: what the optimizer lists or
 /// keeps state for; where it is not empty, other floating tensors of a foreign source are buffers.
-/// Throws kUnsupported naming what no flat parameter can hold: types that differ, packed or
-/// quantized ones.
+/// Throws kUnsupported naming what no flat parameter can hold (types that differ, packed or
+/// quantized ones), and a wrapper whose members' new names have no path in common.
 Target group_parameters(const Manifest& source, const Roles& roles, const std::string& model_root,
                         const std::set<std::string>& trained, std::vector<Note>& notes);
 

@@ -181,7 +181,7 @@ class Writer {
           out.emplace_back(text(key.key), draft.take(source_.state.entries[key.entry].value));
         continue;
       }
-      const Value* own = rest_.own_weight(rank, key.key);
+      const Value* own = rest_.own_weight(rank, target_.backings[key.backing].stored_key);
       out.emplace_back(text(key.key), own ? draft.take(*own) : shard(draft, key.backing, rank));
     }
     return Value::ordered_dict(std::move(out), attributes());
