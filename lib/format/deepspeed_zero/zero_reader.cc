@@ -6,6 +6,7 @@
 
 #include <unordered_set>
 
+#include "lib/format/deepspeed_zero/fused_optimizer.h"
 #include "lib/format/deepspeed_zero/plain_optimizer.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/deepspeed_zero/zero_checkpoint.h"
@@ -53,6 +54,17 @@ class ZeroReader {
     }
     const Value* optimizer = model.root.find(kOptimizer);
     if (!optimizer || optimizer->is_none()) return;
+    const auto fused = in_file(c_.path(model.file), [&] {
+      return fused_layout(c_.builder.archive(model.file), model, *optimizer);
+    });
+    if (fused && fused->missing.empty())
+      return add_fused_optimizer(c_.builder, state_, model, *optimizer, *fused);
+    if (fused)
+      c_.builder.manifest().notes.push_back({"CK099", "warning",
+                                             "the optimizer's flat buffers are kept as they are, "
+                                             "and fit this model's engine alone: " +
+                                                 fused->missing,
+                                             c_.path(model.file), ""});
     const auto plain = in_file(c_.path(model.file), [&] { return unwrap_optimizer(*optimizer); });
     c_.builder.add_state(model.file, plain ? plain->optimizer : *optimizer,
                          root_path(model.naming.optim_root));
