@@ -15,28 +15,37 @@ namespace tessera::rank_files {
 void LocalState::find_flat_state() {
   const bool sharded = std::ranges::any_of(
       states_.entries, [](const RankEntry& entry) { return entry.is_sharded(); });
-  if (sharded && states_.folder.world_size > 1)
-    std::erase_if(optimizers_, [&](const Optimizer& one) { return !has_flat_state(one); });
-  else
-    optimizers_.clear();
+  if (!sharded || states_.folder.world_size < 2) optimizers_.clear();
+  std::size_t ranks = 0;
+  std::erase_if(optimizers_, [&](const Optimizer& one) {
+    const FlatState state = flat_state_of(one);
+    if (!state.found) return true;
+    even_ = even_ && state.even && (ranks == 0 || state.ranks == ranks);
+    ranks = state.ranks;
+    return false;
+  });
   state_alone_ = !optimizers_.empty();
 }
 
 /// State by id that is plain, 1-D and not the same on all ranks: each rank has a run of it.
-bool LocalState::has_flat_state(const Optimizer& optimizer) {
-  bool differs = false;
+LocalState::FlatState LocalState::flat_state_of(const Optimizer& optimizer) {
+  FlatState state;
   for (const RankEntry& entry : states_.entries) {
     if (!state_id(entry.path, optimizer.prefix)) continue;
-    if (entry.is_sharded()) return false;
-    if (differs || !all_arrays(entry, bytes_)) continue;
+    if (entry.is_sharded()) return {};
+    if (!all_arrays(entry, bytes_)) continue;
     const RankLeaf& first = entry.leaves.front();
     const TensorRef one{first.file, first.value.tensor_index()};
-    differs = std::ranges::any_of(entry.leaves, [&](const RankLeaf& leaf) {
+    state.even = state.even && (state.ranks == 0 || entry.leaves.size() == state.ranks);
+    state.ranks = entry.leaves.size();
+    for (const RankLeaf& leaf : entry.leaves) {
+      state.even = state.even && numel_of(leaf, bytes_) == numel_of(first, bytes_);
+      if (state.found) continue;
       const TensorRef other{leaf.file, leaf.value.tensor_index()};
-      return bytes_.same(one, other) == ArchiveBytes::Answer::kDifferent;
-    });
+      state.found = bytes_.same(one, other) == ArchiveBytes::Answer::kDifferent;
+    }
   }
-  return differs;
+  return state;
 }
 
 /// The flat parameters that the record speaks of, of the types of the weights.
@@ -45,17 +54,6 @@ void LocalState::add_units_of(const FlatRecord& record) {
   for (const RankEntry& entry : states_.entries)
     if (entry.is_sharded() && !entry.path.empty())
       weights.emplace(entry.path.back().key, &entry.leaves.front().sharded->spec);
-  // A rank holds as much of each flat parameter as every other; of a parameter it may hold nothing.
-  bool even = true;
-  std::size_t ranks = 0;
-  for (const RankEntry& entry : states_.entries)
-    for (const Optimizer& optimizer : optimizers_) {
-      if (!state_id(entry.path, optimizer.prefix) || !all_arrays(entry, bytes_)) continue;
-      even = even && (ranks == 0 || entry.leaves.size() == ranks);
-      ranks = entry.leaves.size();
-      for (const RankLeaf& leaf : entry.leaves)
-        even = even && numel_of(leaf, bytes_) == numel_of(entry.leaves.front(), bytes_);
-    }
   for (const FlatUnit& known : record.units) {
     Unit unit;
     unit.name = known.name;
@@ -70,7 +68,7 @@ void LocalState::add_units_of(const FlatRecord& record) {
       unit.dtype = weight->second->dtype;
     }
     const std::int64_t natural = 16 / std::max<std::int64_t>(1, element_bytes(unit.dtype));
-    const std::int64_t alignment = known.alignment > 0 ? known.alignment : even ? 1 : natural;
+    const std::int64_t alignment = known.alignment > 0 ? known.alignment : even_ ? 1 : natural;
     const FlatLayout layout(known.parameters, states_.folder.world_size, alignment);
     unit.shard_numel = layout.shard_numel();
     // use_orig_params counts the padding at the end.

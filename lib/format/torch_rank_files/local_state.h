@@ -76,7 +76,13 @@ class LocalState {
   void check_ranks(const RankEntry& entry) const;
   void find_optimizers();
   void find_flat_state();
-  bool has_flat_state(const Optimizer& optimizer);
+  /// What an optimizer's state by id is like, from one walk over the ranks' leaves.
+  struct FlatState {
+    bool found = false;  // runs of flat parameters
+    bool even = true;    // every rank holds as much of each
+    std::size_t ranks = 0;
+  };
+  FlatState flat_state_of(const Optimizer& optimizer);
   void add_units_of(const FlatRecord& record);
   std::optional<FlatRecord> find_record(const Directory& directory, const ReadOptions& options);
   std::optional<FlatRecord> record_of_full(const Directory& directory, const std::string& file);
@@ -119,6 +125,7 @@ class LocalState {
   std::optional<FlatRecord> record_;
   bool orig_ = false;
   bool state_alone_ = false;
+  bool even_ = true;       // with state_alone_: FlatState::even, of all optimizers
   bool tolerate_ = false;  // damage is noted, and padding looked at
 };
 
