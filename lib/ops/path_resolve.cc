@@ -15,11 +15,6 @@ namespace tessera {
 namespace {
 
 constexpr int kSearchDepth = 3;
-constexpr std::uint64_t kPointerBytes = 4096;
-constexpr std::string_view kMegatronPointer = "latest_checkpointed_iteration.txt";
-constexpr std::string_view kUniversalPointer = "latest_universal";
-constexpr std::array<std::string_view, 3> kPointers = {"latest", kMegatronPointer,
-                                                       kUniversalPointer};
 
 bool is_url(std::string_view text) {
   const std::size_t at = text.find("://");
@@ -52,32 +47,6 @@ bool could_be_checkpoint_file(std::string_view name) {
        {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".h5", ".hdf5", ".keras"})
     if (name.ends_with(suffix)) return true;
   return false;
-}
-
-std::string trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string_view::npos) return "";
-  return std::string(text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1));
-}
-
-/// The neighbour a pointer's text names: Megatron counts iterations, everybody else writes the
-/// name.
-std::string neighbour_of(std::string_view pointer, const std::string& text) {
-  if (pointer != kMegatronPointer || text.find_first_not_of("0123456789") != std::string::npos ||
-      text.empty())
-    return text;
-  return fmt::format("iter_{:0>7}", text);
-}
-
-/// What a pointer says, for a message: it should be one short word.
-std::string shortened(std::string_view text) {
-  constexpr std::size_t kMostShown = 60;
-  return printable(text.substr(0, kMostShown)) + (text.size() > kMostShown ? "..." : "");
-}
-
-bool is_plain_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
-         name.find('\0') == std::string_view::npos;
 }
 
 }  // namespace
@@ -180,7 +149,7 @@ FoundCheckpoint PathResolver::resolve(const std::string& asked, std::vector<Note
 FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
                                            std::vector<Note>& notes) const {
   const auto [folder, name] = split_path(asked);
-  if (name == "latest" || name == kMegatronPointer || name == kUniversalPointer) {
+  if (is_pointer_name(name)) {
     if (const auto pointer = pointer_in(folder, name); pointer) return follow(*pointer, notes);
   }
   if (is_part_of_folder(name)) {
@@ -280,7 +249,7 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
         {"PATH", "warning",
          fmt::format("the pointer {} names \"{}\", which is not there, and was left out "
                      "of account",
-                     pointer->name, shortened(pointer->target)),
+                     pointer->name, pointer->shown()),
          "", ""});
   if (auto whole = recognise_parts(asked)) return *whole;
   std::vector<FoundCheckpoint> found = below(asked, notes);
@@ -315,57 +284,6 @@ void PathResolver::note_others_below(const FoundCheckpoint& chosen,
                    printable(chosen.path), found.size(), found.size() == 1 ? "is" : "are", list,
                    found.size() > 4 ? ", ..." : ""),
        "", ""});
-}
-
-FoundCheckpoint PathResolver::follow(const Pointer& pointer, std::vector<Note>& notes) const {
-  if (pointer.path.empty())
-    fail(Code::kNotFound, fmt::format("the pointer {} names \"{}\", which is not there",
-                                      pointer.name, shortened(pointer.target)));
-  std::vector<Note> inner;
-  FoundCheckpoint found = resolve_folder(pointer.path, inner);
-  notes.push_back({"PATH", "info",
-                   fmt::format("using {}, named by {}", printable(found.path), pointer.name), "",
-                   ""});
-  return found;
-}
-
-std::optional<Pointer> PathResolver::pointer_in(const std::string& folder,
-                                                const std::string& only) const {
-  const auto directory = fs_.open_directory(folder);
-  for (const std::string_view each : kPointers) {
-    const std::string name(each);
-    if (!only.empty() && name != only) continue;
-    const auto info = directory->stat(name);
-    if (!info) continue;
-    Pointer pointer{.name = name, .target = "", .path = ""};
-    if (info->type == FileType::kSymlink) {
-      const std::string path = fs_.canonical(join_path(folder, name));
-      const auto [parent, target] = split_path(path);
-      pointer.target = target;
-      if (parent == fs_.canonical(folder) && fs_.stat(path))
-        pointer.path = join_path(folder, target);
-      return pointer;
-    }
-    if (info->type != FileType::kRegular) continue;
-    const bool is_long = info->size_bytes > kPointerBytes;
-    if (is_long && name != kMegatronPointer) continue;  // somebody's file that is called so
-    Bytes text(std::min(info->size_bytes, kPointerBytes));
-    directory->open(name)->read_at(0, text);
-    pointer.target = trimmed(as_text(text));
-    if (is_long) return pointer;
-    const std::string neighbour = neighbour_of(name, pointer.target);
-    const auto there = is_plain_name(neighbour) ? directory->stat(neighbour) : std::nullopt;
-    if (there && there->type == FileType::kDirectory) pointer.path = join_path(folder, neighbour);
-    return pointer;
-  }
-  return std::nullopt;
-}
-
-std::vector<Pointer> PathResolver::pointers_in(const std::string& folder) const {
-  std::vector<Pointer> found;
-  for (const std::string_view name : kPointers)
-    if (auto pointer = pointer_in(folder, std::string(name))) found.push_back(std::move(*pointer));
-  return found;
 }
 
 std::vector<FoundCheckpoint> PathResolver::below(const std::string& folder,

@@ -25,7 +25,11 @@ struct Pointer {
   std::string name;    // "latest"
   std::string target;  // what it names, as written
   std::string path;    // folder it leads to; "" when that is absent or no name of a neighbour
+
+  /// `target` for a message: it should be one short word.
+  std::string shown() const;
 };
+bool is_pointer_name(std::string_view name);
 
 class PathResolver {
  public:
