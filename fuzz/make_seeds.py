@@ -17,7 +17,9 @@ samples = pathlib.Path(__file__).parent.parent / "sample_checkpoints"
 def put(target, name, content):
     if isinstance(content, str):
         content = content.encode()
-    (corpus / f"{target}_fuzz" / f"made_{name}").write_bytes(content)
+    folder = corpus / f"{target}_fuzz"
+    folder.mkdir(exist_ok=True)
+    (folder / f"made_{name}").write_bytes(content)
 
 
 def sealed(root):
@@ -245,6 +247,108 @@ for name, sharding in {"text": "x", "list": "[]", "number": '{"a":1}', "no_list"
                        "rank": '{"a":{"saved_offsets":[0,0]}}', "right": '{"a":{"saved_offsets":[0]}}'}.items():
     text = json.dumps({"__metadata__": {"DCP_SHARDING_INFO": sharding}, **header}).encode()
     put("safetensors", f"sharding_{name}", struct.pack("<Q", len(text)) + text + bytes(8))
+
+# Codecs beside HDF5's, which their frameworks wrote: zstd (raw and run-length blocks), case, slices, and what is not known.
+def frame(size, *blocks):
+    """A zstd frame: one segment, its size in 4 bytes, no checksum."""
+    out = struct.pack("<IBI", 0xFD2FB528, 0xA0, size)
+    for i, (kind, length, content) in enumerate(blocks):
+        out += struct.pack("<I", (i + 1 == len(blocks)) | kind << 1 | length << 3)[:3] + content
+    return out
+
+
+raw = frame(4, (0, 4, b"abcd"))
+many = frame(9 << 17, *[(1, 1 << 17, b"a")] * 9)
+for name, content in {
+        "zstd": b"\5" + raw, "zstd_two": b"\5" + raw + raw, "zstd_cut": b"\5" + raw[:-2], "zstd_header": b"\5" + raw[:3], "zstd_other": b"\5abcdefgh",
+        "zstd_large": b"\5" + frame(7 << 17, *[(1, 1 << 17, b"a")] * 7), "zstd_bomb": b"\5" + many, "zstd_version": b"\11" + raw,
+        "zstd_later": b"\12" + raw, "case": b"\6aZ09{", "case_long": b"\6" + b"a" * 8000, "slice": b"\7" + bytes(range(20)), "slice_short": b"\7abc",
+        "slice_half": b"\10abc", "unknown": b"\13abc"}.items():
+    put("codecs", name, content)
+
+# numpy's arrays and scalars, which `ls` prints.
+def item(value):
+    """Protocol 2's opcodes of what numpy's pickles hold."""
+    if isinstance(value, bool):
+        return b"\x88" if value else b"\x89"
+    if isinstance(value, int):
+        return b"J" + struct.pack("<i", value)
+    if isinstance(value, bytes):
+        return b"c_codecs\nencode\n(" + item(value.decode("latin1")) + item("latin1") + b"tR"
+    if isinstance(value, tuple):
+        return b"(" + b"".join(map(item, value)) + b"t"
+    if isinstance(value, list):
+        return b"](" + b"".join(map(item, value)) + b"e"
+    if isinstance(value, Made):  # a class of numpy's: called, then given its state
+        return b"c" + value.name.encode() + b"\n" + item(value.state["call"]) + b"R" + (
+            item(value.state["state"]) + b"b" if "state" in value.state else b"")
+    return b"N" if value is None else b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def dtype(code, order="<", *, subarray=None, state=True):
+    made = {"call": (code, False, True)}
+    return Made("numpy\ndtype", **made, **({"state": (3, order, subarray, None, None, -1, -1, 0)} if state else {}))
+
+
+def array(name, shape, of, data, fortran=False, **changed):
+    kind = Made("numpy.core.multiarray\n_reconstruct", call=(None, (0,), b"b"), state=(1, shape, of, fortran, data), **changed)
+    put("pickle", f"numpy_{name}", b"\x80\x02" + item(kind) + b".")
+
+
+def scalar(name, of, data):
+    put("pickle", f"numpy_scalar_{name}", b"\x80\x02" + item(Made("numpy.core.multiarray\nscalar", call=(of, data))) + b".")
+
+
+for code in ("b1", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16", "S2", "U1", "i3", "x4", "f", "fx"):
+    width = int(code[1:]) if code[1:].isdigit() else 4
+    width *= 4 if code[0] == "U" else 1
+    array(code, (2,), dtype(code), b"\xff" * width + b"\0" * width)
+array("rows", (2, 3), dtype("i2"), bytes(12))
+array("columns", (2, 3), dtype("i2"), bytes(range(12)), True)
+array("big", (2,), dtype("i4", ">"), bytes(range(8)))
+array("big_complex", (1,), dtype("c8", ">"), bytes(range(8)))
+array("text", (2,), dtype("U2", ">"), b"\0\0\0a\0\0\0b\0\x11\xff\xff\0\0\0\0")
+array("objects", (2,), dtype("O8", "|"), [1, "a"])
+array("subarray", (1,), dtype("f4", subarray=((2,), "f4")), bytes(4))
+array("no_state", (1,), dtype("f4", state=False), bytes(4))
+array("short", (2,), dtype("f4"), bytes(4))
+array("empty", (0, 4), dtype("f4"), b"")
+array("huge", (2**31 - 1,) * 4, dtype("f4"), bytes(4))
+array("negative", (-1,), dtype("f4"), bytes(4))
+array("deep", (1,) * 65, dtype("f4"), bytes(4))
+array("shape_text", ("1",), dtype("f4"), bytes(4))
+array("no_dtype", (1,), 1, bytes(4))
+array("no_bytes", (1,), dtype("f4"), 1)
+array("other_dtype", (1,), Made("numpy\nother", call=("f4",)), bytes(4))
+array("order", (1,), dtype("f4"), bytes(4), 1)
+scalar("f8", dtype("f8"), bytes(8))
+scalar("u8", dtype("u8"), b"\xff" * 8)
+scalar("short", dtype("f8"), bytes(7))
+scalar("no_bytes", dtype("f8"), 1)
+for order in ("C", "F", 1):
+    put("pickle", f"numpy_buffer_{order}", b"\x80\x02" + item(Made(
+        "numpy.core.numeric\n_frombuffer", call=(bytes(8), dtype("f4"), (2, 1), order))) + b".")
+size_shape = b"ctorch\nSize\n((" + b"K\x01" * 2000 + b"ttR"
+put("pickle", "numpy_size", b"\x80\x02" + item(Made("numpy.core.multiarray\n_reconstruct", call=(None, (0,), b"b"),
+    state=(1, "SHAPE", dtype("f4"), False, bytes(4)))).replace(item("SHAPE"), size_shape) + b".")
+
+# Journals of a stage: of the plan that the target asks for, of another, torn, damaged.
+def summed(content):
+    return content + struct.pack("<I", zlib.crc32(content))
+
+
+def journal(plan, *pieces):
+    return summed(b"TSRJRNL1" + struct.pack("<I", len(plan)) + plan) + b"".join(
+        summed(struct.pack("<IIQQ", number, 0x1234, offset, length)) for number, offset, length in pieces)
+
+
+plan = b"00112233445566778899aabbccddeeff"
+whole = journal(plan, (0, 0, 4096), (1, 4096, 100), (0xffffffff, 0, 7))
+for name, content in {
+        "whole": whole, "empty": journal(plan), "other_plan": journal(plan[::-1], (0, 0, 1)), "torn": whole[:-5], "torn_header": whole[:20],
+        "long_hash": whole[:8] + struct.pack("<I", 2**32 - 1) + whole[12:], "wrong_sum": whole[:44] + b"\0" + whole[45:],
+        "wrong_record": whole[:60] + b"\xff" + whole[61:], "magic": b"TSRJRNL2" + whole[8:], "zeros": bytes(200)}.items():
+    put("journal", name, content)
 
 for path in sorted(corpus.glob("*/made_*")):
     assert path.stat().st_size < 8192, path

@@ -450,6 +450,29 @@ std::string mutate_record(const std::string& input, Random& random, std::size_t 
   return kind + mutate_seal(input.substr(1), random, most - 1);
 }
 
+std::string mutate_journal(const std::string& input, Random& random, std::size_t most) {
+  constexpr std::size_t kHeaderBytes = 8 + 4 + 32 + 4;
+  constexpr std::size_t kSummedBytes = 24;
+  constexpr std::size_t kRecordBytes = kSummedBytes + 4;
+  if (input.size() < kHeaderBytes || one_in(random, 8)) return mutated(input, most);
+  std::vector<std::string> records;
+  for (std::size_t at = kHeaderBytes; at < input.size(); at += kRecordBytes)
+    records.push_back(input.substr(at, kRecordBytes));
+  for (std::size_t n = times(random); n > 0 && !records.empty(); --n) {
+    std::string& record = records[below(random, records.size())];
+    if (record.size() < kRecordBytes || one_in(random, 3)) {
+      shuffle_parts(records, random);
+      continue;
+    }
+    record = mutated(record.substr(0, kSummedBytes), kSummedBytes);
+    record.resize(kSummedBytes);
+    record += le(crc32(0, as_bytes(record))).substr(0, 4);
+  }
+  std::string out = input.substr(0, kHeaderBytes);
+  for (const std::string& record : records) out += record;
+  return out;
+}
+
 std::size_t apply_mutator(std::string (*mutate)(const std::string&, Random&, std::size_t),
                           std::uint8_t* data, std::size_t size, std::size_t max_size,
                           unsigned seed) {

@@ -42,6 +42,8 @@ std::string mutate_words(const std::string& input, Random& random, std::size_t m
 std::string mutate_zarr(const std::string& input, Random& random, std::size_t most);
 /// Our own manifest: changed as JSON, with the right checksum of its own at the end.
 std::string mutate_seal(const std::string& input, Random& random, std::size_t most);
+/// The journal of a stage: records are changed, doubled, swapped or dropped; sums follow.
+std::string mutate_journal(const std::string& input, Random& random, std::size_t most);
 /// A byte that says which record follows, and the record: a seal or other JSON.
 std::string mutate_record(const std::string& input, Random& random, std::size_t most);
 

@@ -1,4 +1,6 @@
-// Any bytes as a pickle: read, decoded, written again; what was written must read.
+// Any bytes as a pickle: read, decoded, printed as `ls` does, written again; what was written must
+// read.
+#include <tessera/encoding/json.h>
 #include <tessera/encoding/pickle_reader.h>
 #include <tessera/encoding/pickle_writer.h>
 
@@ -23,6 +25,14 @@ void write_and_read_again(const Value& value) {
   decode_pickle(graph, graph.root(), nullptr);
 }
 
+void print(const Value& value) {
+  ValueBudget budget(1 << 16);
+  fuzz::refuse_cleanly([&] {
+    canonical_json(to_json_value(
+        value, [](std::uint32_t) -> Value { std::abort(); }, budget));
+  });
+}
+
 }  // namespace
 
 TESSERA_MUTATOR(mutate_pickle)
@@ -37,6 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (consumed > size) std::abort();
     value = decode_pickle(graph, graph.root(), nullptr);
   });
+  if (value) print(*value);
   if (value) write_and_read_again(*value);
   fuzz::refuse_cleanly([&] {
     const PickleGraph graph = read_pickle(bytes, {.collect_denied = true});

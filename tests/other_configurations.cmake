@@ -30,4 +30,9 @@ foreach(source ${fuzz_sources})
   add_other_configuration_test("fuzz smoke: ${target}" ${PROJECT_BINARY_DIR}/asan/bin/${target} 180
     -seed=1 -max_total_time=${TESSERA_FUZZ_SECONDS} -timeout=5 -error_exitcode=1 -rss_limit_mb=1024 -max_len=1048576 -print_final_stats=1
     ${found} ${PROJECT_SOURCE_DIR}/fuzz/corpus/${target})
+  set_property(TEST "fuzz smoke: ${target}" APPEND PROPERTY ENVIRONMENT LLVM_PROFILE_FILE=${found}.profraw)
 endforeach()
+# The stored corpora, replayed: what they reach of the parsers, which must be most of it.
+add_test(NAME "fuzz corpora: lines of the parsers" COMMAND ${PROJECT_SOURCE_DIR}/fuzz/coverage ${PROJECT_BINARY_DIR}/asan)
+set_tests_properties("fuzz corpora: lines of the parsers" PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77
+  ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1;UBSAN_OPTIONS=print_stacktrace=1")
