@@ -10,6 +10,7 @@
 #include "lib/storage/janitor.h"
 #include "lib/storage/journal.h"
 #include "lib/storage/lease.h"
+#include "lib/storage/left_journal.h"
 #include "lib/storage/path_rules.h"
 #include "lib/storage/publication.h"
 #include "lib/storage/stage_file.h"
@@ -95,10 +96,9 @@ class StageOnDisk final : public Stage {
   }
   void make_folders_above(const std::vector<std::string>& components);
   void check_files_finished() const;
+  void remove_unknown(const Directory& stage, const std::string& relative);
   void sync_tree(const Directory& stage, const std::string& relative);
   void write_seal(const Bytes& bytes);
-  std::optional<JournalContent> find_journal() const;
-  bool is_unpublished(const JournalContent& beside) const;
   void take_journal_out(bool sealed);
   void commit(bool sealed, Publication& publication);
   void retire_seal(Publication& publication);
@@ -151,15 +151,15 @@ void StageOnDisk::resume() {
                            "a run without --resume removes it",
                            other));
   }
-  std::optional<JournalContent> content = find_journal();
-  if (!content) {
+  std::optional<LeftJournal> left = find_left_journal(fs_, paths_);
+  if (!left) {
     fail(Code::kNotFound,
          fmt::format("nothing to continue in {}: the run that left it ended before it had written "
                      "anything, or while it published",
                      directory_),
          "run again without --resume");
   }
-  if (!content->same_plan) {
+  if (!left->content.same_plan) {
     fail(Code::kCorrupt, fmt::format("the source changed since the run that left {}", directory_),
          "run again without --resume");
   }
@@ -168,45 +168,17 @@ void StageOnDisk::resume() {
   // a byte of it changes.
   fs_.sync_directory(paths_.parent);
   const std::string beside = split_path(paths_.journal()).name;
-  if (fs_.open_directory(directory_)->stat(kJournalName)) {
-    if (parent->stat(beside)) fs_.remove_file(paths_.journal());
-  } else {
-    fs_.rename_new(paths_.journal(), join_path(directory_, kJournalName));
+  if (left->is_beside) {
+    fs_.rename(paths_.journal(), join_path(directory_, kJournalName));
+  } else if (parent->stat(beside)) {
+    fs_.remove_file(paths_.journal());
   }
   // Seals in it belong to a publication that failed.
   for (const std::string& name : {seal_name(), std::string(kOldSealName)})
     if (fs_.open_directory(directory_)->stat(name)) fs_.remove_file(join_path(directory_, name));
-  journal_ = JournalWriter::resume(fs_, directory_, content->valid_bytes);
-  finished_ = std::move(content->entries);
+  journal_ = JournalWriter::resume(fs_, directory_, left->content.valid_bytes);
+  finished_ = std::move(left->content.entries);
   state_ = State::kOpen;
-}
-
-/// In the stage, or beside it where the run was killed while it published.
-std::optional<JournalContent> StageOnDisk::find_journal() const {
-  auto inside = read_journal(*fs_.open_directory(directory_), kJournalName, paths_.plan_hash);
-  if (inside) return inside;
-  auto beside = read_journal(*fs_.open_directory(paths_.parent), split_path(paths_.journal()).name,
-                             paths_.plan_hash);
-  if (beside && beside->same_plan && !is_unpublished(*beside)) beside.reset();
-  return beside;
-}
-
-/// Whether the stage is what the journal beside it speaks of. After an exchange it is the old
-/// output, and the new one, which has the seal, shows.
-bool StageOnDisk::is_unpublished(const JournalContent& beside) const {
-  if (!beside.seal) return false;
-  const auto has_seal = [&](const std::string& folder) {
-    const auto directory = fs_.open_directory(folder);
-    const auto info = directory->stat(kSealName);
-    if (!info || info->type != FileType::kRegular || info->size_bytes != beside.seal->length)
-      return false;
-    Bytes bytes(info->size_bytes);
-    directory->open(kSealName)->read_at(0, bytes);
-    return crc32(0, bytes) == beside.seal->crc32;
-  };
-  const auto shown = fs_.open_directory(paths_.parent)->stat(paths_.name);
-  if (shown && shown->type == FileType::kDirectory && has_seal(final_path_)) return false;
-  return has_seal(directory_);
 }
 
 void StageOnDisk::make_folders_above(const std::vector<std::string>& components) {
@@ -218,6 +190,8 @@ void StageOnDisk::make_folders_above(const std::vector<std::string>& components)
       fs_.create_directory(path);
     } catch (const Error& error) {
       if (error.code() != Code::kAlreadyExists || !options_.resume) throw;
+      const auto info = fs_.open_directory(split_path(path).parent)->stat(split_path(path).name);
+      if (info && info->type == FileType::kSymlink) fail_link(path);
     }
   }
 }
@@ -250,8 +224,24 @@ void StageOnDisk::check_files_finished() const {
   }
 }
 
-// Folders below the stage bottom up; and, when resuming, the files of the interrupted run that
-// nobody had to open again: their bytes may still be in the page cache only.
+// What the interrupted run left and this one does not write is no part of the output: an asset that
+// is beside the source no more, or anything that was put there.
+void StageOnDisk::remove_unknown(const Directory& stage, const std::string& relative) {
+  for (const FileInfo& entry : stage.list(relative)) {
+    const std::string name = join_path(relative, entry.name);
+    const std::string path = join_path(directory_, name);
+    if (entry.type != FileType::kDirectory) {
+      if (!files_.contains(name) && name != seal_name() && name != kJournalName)
+        fs_.remove_file(path);
+    } else if (folders_.contains(path)) {
+      remove_unknown(stage, name);
+    } else {
+      fs_.remove_tree(path);
+    }
+  }
+}
+
+// Folders below the stage bottom up, and files that others wrote in it.
 void StageOnDisk::sync_tree(const Directory& stage, const std::string& relative) {
   for (const FileInfo& entry : stage.list(relative)) {
     const std::string name = join_path(relative, entry.name);
@@ -283,7 +273,9 @@ void StageOnDisk::publish(const std::function<void()>& prove, const std::functio
   journal_->close();
   journal_.reset();
   if (sealed) write_seal(seal_bytes);
-  sync_tree(*fs_.open_directory(directory_), "");
+  const auto stage = fs_.open_directory(directory_);
+  if (options_.resume) remove_unknown(*stage, "");
+  sync_tree(*stage, "");
   std::unique_ptr<FileLock> turn = take_turn(fs_, paths_, options_.wait_ms);
   check_final(fs_, paths_, options_);  // another run may have published meanwhile
   // A file leaves it behind with the stage.

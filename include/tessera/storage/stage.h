@@ -77,8 +77,8 @@ class Stage {
   virtual const std::vector<JournalEntry>& finished() const = 0;
 
   /// Creates (or, resuming, reopens) `relative` below the stage; folders on the way are made. "" in
-  /// single-file mode. Each file must be synced and closed before publish(); a file that the
-  /// interrupted run left whole need not be opened again.
+  /// single-file mode. Each file must be synced and closed before publish(). Resuming, what is
+  /// not opened again goes: it is none of this output.
   virtual std::unique_ptr<WriteFile> create(const std::string& relative, IoMode mode) = 0;
   /// Remembers that a piece reached the file. Thread-safe; buffered, written in batches.
   virtual void journal(const JournalEntry& entry) = 0;
