@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/torch_rank_files.h>
 #include <tessera/state/optim_state.h>
 
 #include <algorithm>
@@ -140,10 +141,12 @@ void LocalState::map_optimizer(Optimizer& optimizer) {
                                 targets[static_cast<std::size_t>(mapping.candidate[i])]);
     const bool in_order = targets.size() == ids && optimizer.group_sizes.size() == 1;
     if (!mapping.certain && !in_order)
-      note_optimizer(optimizer,
-                     "could mean other parameters of "
-                     "the same sizes, too: \"optimizers\" "
-                     "in the flat layout would say which");
+      builder_.manifest().notes.push_back(
+          {std::string(kUnsureOptimizer), "warning",
+           fmt::format("the ids of optimizer \"{}\" could mean other parameters of the same sizes, "
+                       "too: \"optimizers\" in the flat layout would say which",
+                       printable(dotted(optimizer.prefix))),
+           "", dotted(optimizer.prefix)});
     return;
   }
   note_optimizer(optimizer, "do not fit the parameters; they stay ids");
