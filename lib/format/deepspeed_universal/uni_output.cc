@@ -37,12 +37,22 @@ class UniversalWriter {
     plan_.add_literal(std::string(kLatestUniversal),
                       target_.folder.substr(0, target_.folder.size() - 1));
     plan_.notes() = std::move(state_.notes);
+    if (!stage_3 && !state_.globals.find(kUniversalNotes)) note_one_part();
     return plan_.finish(std::string(kUniversalFormat));
   }
 
  private:
   std::string file_of(const std::string& name, const std::string& leaf) const {
     return target_.folder + std::string(kZeroFolder) + "/" + name + "/" + leaf + ".pt";
+  }
+
+  /// An engine over more tensor-parallel ranks cuts along `cat_dim`, whatever the layer is.
+  void note_one_part() {
+    plan_.notes().push_back(
+        {"CK100", "info",
+         "tensor parallelism 1 is assumed: every parameter has cat_dim 0, along which an engine "
+         "over more ranks would cut it, whatever its layer; load it with tensor parallelism 1",
+         "", ""});
   }
 
   /// Stage 3 writes a bare flat tensor, the others a dict.
