@@ -17,7 +17,8 @@ struct PlainOptimizer {
   Value fields;     // the wrapper's own: a dict
 };
 
-/// nullopt: it is not wrapped, or (fused_optimizer.h) in flat buffers. kCorrupt: masters that are not those of the groups.
+/// nullopt: it is not wrapped, or (fused_optimizer.h) in flat buffers. kCorrupt: masters that are
+/// not those of the groups.
 std::optional<PlainOptimizer> unwrap_optimizer(const Value& stored);
 
 }  // namespace tessera::deepspeed
