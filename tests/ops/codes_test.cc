@@ -29,13 +29,14 @@ std::multiset<std::string> matches(const std::string& text, const std::string& p
 
 std::set<std::string> emitted(const std::string& family) {
   std::set<std::string> codes;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / "lib")) {
-    const std::string extension = entry.path().extension().string();
-    if (extension != ".cc" && extension != ".h") continue;
-    codes.merge([&] {
+  for (const char* tree : {"lib", "include"}) {
+    for (const auto& entry :
+         fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / tree)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".cc" && extension != ".h") continue;
       const auto found = matches(text_of(entry.path()), "\"(" + family + "\\d{3})\"");
-      return std::set<std::string>(found.begin(), found.end());
-    }());
+      codes.insert(found.begin(), found.end());
+    }
   }
   return codes;
 }
