@@ -14,6 +14,7 @@
 #include "lib/live/live_wire.h"
 #include "lib/live/load_match.h"
 #include "lib/live/load_targets.h"
+#include "lib/ops/unsure_names.h"
 
 namespace tessera {
 
@@ -72,7 +73,12 @@ class Loading {
   /// Live optimizers name parameters by FQN, unless they themselves use ids.
   void name_optimizers_by_fqn() {
     if (policy_.optimizer == PartPolicy::kSkip) return;
-    for (const OptimizerRoot& root : find_roles(state_.dict).optimizers)
+    const auto live = find_roles(state_.dict).optimizers;
+    if (!live.empty())
+      require_sure_names(source_.manifest,
+                         "say so in flat_layout.json beside the files, or skip the optimizer "
+                         "(PartPolicy::kSkip)");
+    for (const OptimizerRoot& root : live)
       if (root.dialect == OptimDialect::kById) return;
     const auto stored = find_roles(source_.manifest.state).optimizers;
     const auto has = [&](OptimDialect dialect) {

@@ -42,7 +42,6 @@ class Conversion {
   void take_layout_of_index();
   void take_model_only();
   void shape_state();
-  void refuse_unsure_names() const;
   void transform();
   void check_layout_globs() const;
   void read_steps();

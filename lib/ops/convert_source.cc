@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/format/torch_rank_files.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/roles.h>
 #include <tessera/state/state_values.h>
@@ -17,6 +16,7 @@
 #include "lib/ops/index_layout.h"
 #include "lib/ops/rank_state.h"
 #include "lib/ops/salvage.h"
+#include "lib/ops/unsure_names.h"
 
 namespace tessera {
 
@@ -133,7 +133,9 @@ void Conversion::shape_state() {
     refuse_flat_parameters(source_.manifest);
     take_model_only();
   }
-  refuse_unsure_names();
+  require_sure_names(
+      source_.manifest,
+      "give --flat-layout FILE with it, or leave the optimizer out with --only model");
   std::optional<std::int64_t> world_size = request_.world_size;
   if (request_.mesh) world_size = writing_ranks(*driver_, request_);
   if (driver_->capabilities().many_ranks) report_.world_size = world_size.value_or(1);
@@ -143,23 +145,6 @@ void Conversion::shape_state() {
   std::vector<std::string> dropped = apply_rank_state(source_.manifest, options_.rank_state, ranks);
   report_.dropped.insert(report_.dropped.end(), dropped.begin(), dropped.end());
   transform();
-}
-
-/// State that its reader could name by order alone goes nowhere under names that may be wrong.
-void Conversion::refuse_unsure_names() const {
-  const Manifest& manifest = source_.manifest;
-  const Roles roles = find_roles(manifest.state);
-  for (const Note& note : manifest.notes) {
-    if (note.code != kUnsureOptimizer) continue;
-    for (const EntryRole& role : roles.entries) {
-      if (role.role != Role::kOptimState || role.root < 0) continue;
-      const std::string& root = roles.optimizers[static_cast<std::size_t>(role.root)].name;
-      const bool same = root.empty() || note.tensor == root || note.tensor.ends_with("." + root);
-      if (same)
-        fail(Code::kUnsupported, note.message,
-             "give --flat-layout FILE with it, or leave the optimizer out with --only model");
-    }
-  }
 }
 
 void Conversion::transform() {

@@ -3,6 +3,7 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
 #include <tessera/format/torch_rank_files.h>
+#include <tessera/live/load.h>
 #include <tessera/ops/open.h>
 
 #include <algorithm>
@@ -10,12 +11,15 @@
 
 #include "tests/support/convert_case.h"
 #include "tests/support/edited_archive.h"
+#include "tests/support/live_job.h"
+#include "tests/support/live_saved.h"
 #include "tests/support/sample_case.h"
 
 namespace unsure_names_test {
 
 using namespace tessera;
 using namespace tessera::testing;
+using namespace tessera::test;
 
 namespace {
 
@@ -76,6 +80,47 @@ TEST_CASE("ids that sizes leave open are shown and not written") {
   ConvertOptions model = convert_options("/source", "/out", 2);
   model.selection.only = Part::kModel;
   CHECK(convert(fs, model).published);
+}
+
+/// What a training program has of one parameter: the weight and a moment.
+LiveState trained(std::vector<float>& weight, std::vector<float>& moment) {
+  const auto whole = [](std::vector<float>& memory) {
+    LiveTensor tensor{{DType::kFloat32, Shape({10, 6})}, {}};
+    tensor.pieces.push_back({Chunk::whole_of(Box{{0, 0}, Shape({10, 6})}), memory.data(), {}});
+    return tensor;
+  };
+  const auto tree = [](const std::string& name, Value value) {
+    return Value::dict({{Value::string(name), std::move(value)}});
+  };
+  const std::string name = "layers.0.up.weight";
+  return LiveState::of(
+      Value::dict(
+          {{Value::string("model"), tree(name, Value::tensor(0))},
+           {Value::string("optim"), tree("state", tree(name, tree("exp_avg", Value::tensor(1))))}}),
+      {whole(weight), whole(moment)});
+}
+
+TEST_CASE("a training program does not get moments under names that may be wrong") {
+  MemoryFileSystem fs;
+  write_two_groups(fs, "");
+  std::vector<float> weight(60), moment(60);
+  const auto load_with = [&](PartPolicy optimizer) {
+    return on_ranks(1, [&](RankGroup& ranks) {
+      LoadPolicy policy = loading(fs);
+      policy.model = policy.other = PartPolicy::kAllowBoth;
+      policy.optimizer = optimizer;
+      load("/source", trained(weight, moment), ranks, policy);
+    });
+  };
+  const std::vector<std::string> refused = load_with(PartPolicy::kAllowBoth);
+  CHECK(refused.at(0).find("could mean other parameters") != std::string::npos);
+  CHECK(weight == std::vector<float>(60));
+  require_quiet(load_with(PartPolicy::kSkip));
+  CHECK(weight != std::vector<float>(60));
+  CHECK(moment == std::vector<float>(60));
+  write_two_groups(fs, R"(["_flat_param", "layers.1._flat_param", "layers.0._flat_param"])");
+  require_quiet(load_with(PartPolicy::kAllowBoth));
+  CHECK(moment != std::vector<float>(60));
 }
 
 TEST_CASE("a layout that says what ids mean lets them through") {
