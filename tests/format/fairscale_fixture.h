@@ -229,6 +229,20 @@ struct SceneCheckpoint {
   Place place() const { return {directory.get(), "", "scene"}; }
 };
 
+/// A wrapper beside the root's whose parameter each of the three ranks has for itself: rank r > 0
+/// holds {r, 8}.
+inline Scene scene_of_experts() {
+  Scene scene{.wrappers = {{.path = "", .parameters = {{"w", {5}}}},
+                           {.path = "expert", .parameters = {{"e", {2}}}, .no_broadcast = true}},
+              .world_size = 3};
+  scene.edit = [](std::int64_t rank, ValueDict& root, RankArchive& archive) {
+    ValueDict weights = root[0].second.as_dict();
+    if (rank > 0) weights[1].second = archive.tensor({2}, {static_cast<float>(rank), 8});
+    root[0].second = Value::ordered_dict(std::move(weights), Value());
+  };
+  return scene;
+}
+
 inline std::vector<float> floats_of(const Manifest& manifest, const Directory& directory,
                                     const std::string& name) {
   const StoredTensor* tensor = manifest.find(name);

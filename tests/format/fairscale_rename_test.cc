@@ -150,15 +150,7 @@ TEST_CASE("two wrappers with one path are refused") {
 }
 
 TEST_CASE("a wrapper that no rank shares takes each rank's own along to its new path") {
-  Scene scene{.wrappers = {{.path = "", .parameters = {{"w", {5}}}},
-                           {.path = "expert", .parameters = {{"e", {2}}}, .no_broadcast = true}},
-              .world_size = 3};
-  scene.edit = [](std::int64_t rank, ValueDict& root, RankArchive& archive) {
-    ValueDict weights = root[0].second.as_dict();
-    if (rank > 0) weights[1].second = archive.tensor({2}, {static_cast<float>(rank), 8});
-    root[0].second = Value::ordered_dict(std::move(weights), Value());
-  };
-  const SceneCheckpoint checkpoint(scene);
+  const SceneCheckpoint checkpoint(scene_of_experts());
   Manifest source = read_all(fairscale_fsdp_driver(), checkpoint.place());
   rename_parameters(source, find_roles(source.state), [](const std::string& fqn) {
     return fqn == "expert.e" ? std::string("moved.e") : fqn;

@@ -189,15 +189,7 @@ TEST_CASE("other keys and state of single ranks go to the ranks they came from")
 }
 
 TEST_CASE("parameters that each rank has alone go back to their ranks") {
-  Scene scene{.wrappers = {{.path = "", .parameters = {{"w", {5}}}},
-                           {.path = "expert", .parameters = {{"e", {2}}}, .no_broadcast = true}},
-              .world_size = 3};
-  scene.edit = [](std::int64_t rank, ValueDict& root, RankArchive& archive) {
-    ValueDict weights = root[0].second.as_dict();
-    if (rank > 0) weights[1].second = archive.tensor({2}, {static_cast<float>(rank), 8});
-    root[0].second = Value::ordered_dict(std::move(weights), Value());
-  };
-  const SceneCheckpoint checkpoint(scene);
+  const SceneCheckpoint checkpoint(scene_of_experts());
   const Manifest source = read_all(fairscale_fsdp_driver(), checkpoint.place());
   const WrittenCheckpoint written(fairscale_fsdp_driver(), source, *checkpoint.directory, ranks(3));
   const Manifest raw =
