@@ -10,13 +10,8 @@ namespace file_system_contract_test {
 using namespace tessera;
 using namespace tessera::test;
 
-namespace {
-const char* const kKinds[] = {"memory", "memory without exchange", "posix",
-                              "posix without renameat2"};
-}
-
 TEST_CASE("create makes a new file only, reopen an existing one only") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   put(*rig.fs, rig.at("a"), "one");
   REQUIRE(code_of([&] { rig.fs->create(rig.at("a"), IoMode::kBuffered); }) == Code::kAlreadyExists);
@@ -30,7 +25,7 @@ TEST_CASE("create makes a new file only, reopen an existing one only") {
 }
 
 TEST_CASE("names: stat, list, create_directory") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   REQUIRE(!rig.fs->stat(rig.at("d")));
   REQUIRE(code_of([&] { rig.fs->open_directory(rig.at("d")); }) == Code::kNotFound);
@@ -50,7 +45,7 @@ TEST_CASE("names: stat, list, create_directory") {
 }
 
 TEST_CASE("rename replaces, rename_new does not") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   put(*rig.fs, rig.at("a"), "1");
   put(*rig.fs, rig.at("b"), "2");
@@ -69,7 +64,7 @@ TEST_CASE("rename replaces, rename_new does not") {
 }
 
 TEST_CASE("exchange swaps at once or says that it cannot") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   rig.fs->create_directory(rig.at("d"));
   put(*rig.fs, rig.at("d/x"), "3");
@@ -85,7 +80,7 @@ TEST_CASE("exchange swaps at once or says that it cannot") {
 }
 
 TEST_CASE("remove_tree removes all below, and absent is fine") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   rig.fs->create_directory(rig.at("d"));
   rig.fs->create_directory(rig.at("d/e"));
@@ -101,7 +96,7 @@ TEST_CASE("remove_tree removes all below, and absent is fine") {
 }
 
 TEST_CASE("one holder per lock, and no lock file is left behind") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   for (int i = 0; i < 3; ++i) {
     auto first = rig.fs->try_lock(rig.at("lock"));
@@ -116,7 +111,7 @@ TEST_CASE("one holder per lock, and no lock file is left behind") {
 }
 
 TEST_CASE("canonical resolves dots, and the last name may be absent") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   rig.fs->create_directory(rig.at("d"));
   REQUIRE(rig.fs->canonical(rig.at("d/../d/.")) == rig.at("d"));

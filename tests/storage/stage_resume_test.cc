@@ -11,13 +11,8 @@ namespace stage_resume_test {
 using namespace tessera;
 using namespace tessera::test;
 
-namespace {
-const char* const kKinds[] = {"memory", "memory without exchange", "posix",
-                              "posix without renameat2"};
-}
-
 TEST_CASE("a kept stage is resumed with its files and its journal") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   const bool force = GENERATE(false, true);
   if (force) publish(*rig.fs, rig.at("out"), kOtherHash, {}, kOld);

@@ -13,13 +13,8 @@ namespace stage_test {
 using namespace tessera;
 using namespace tessera::test;
 
-namespace {
-const char* const kKinds[] = {"memory", "memory without exchange", "posix",
-                              "posix without renameat2"};
-}
-
 TEST_CASE("publish makes the folder appear whole, with its seal and nothing else") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   auto stage = Stage::open(*rig.fs, rig.at("out"), kHash, {});
   REQUIRE(stage->final_path() == rig.at("out"));
@@ -37,7 +32,7 @@ TEST_CASE("publish makes the folder appear whole, with its seal and nothing else
 }
 
 TEST_CASE("an existing output is refused without force and replaced with it") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   publish(*rig.fs, rig.at("out"), kHash, {}, kOld);
   REQUIRE(code_of([&] { Stage::open(*rig.fs, rig.at("out"), kHash, {}); }) == Code::kAlreadyExists);
@@ -49,7 +44,7 @@ TEST_CASE("an existing output is refused without force and replaced with it") {
 }
 
 TEST_CASE("a one-file result appears with its seal beside it") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   const StageOptions one{.single_file = true};
   const StageOptions force{.force = true, .single_file = true};
@@ -163,7 +158,7 @@ TEST_CASE("discard and the destructor remove the stage and leave the output alon
 }
 
 TEST_CASE("one stage per output and request; another request may run beside it") {
-  const Rig rig = make_rig(GENERATE(from_range(std::begin(kKinds), std::end(kKinds))));
+  const Rig rig = make_rig(GENERATE(from_range(std::begin(kRigKinds), std::end(kRigKinds))));
   INFO(rig.kind);
   auto first = Stage::open(*rig.fs, rig.at("out"), kHash, {});
   fill(*first, kOld);

@@ -45,7 +45,11 @@ struct Rig {
   std::string at(const std::string& name) const { return root + "/" + name; }
 };
 
-/// "memory", "memory without exchange", "posix", "posix without renameat2".
+/// File systems that a contract holds on.
+inline constexpr const char* kRigKinds[] = {"memory", "memory without exchange", "posix",
+                                            "posix without renameat2"};
+
+/// `kind`: of kRigKinds.
 inline Rig make_rig(const std::string& kind) {
   Rig rig;
   rig.kind = kind;
