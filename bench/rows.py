@@ -244,8 +244,10 @@ def bench_consolidate(table, options, make_source):
         fresh(work).mkdir()
         source, out = work / "source", work / "out"
         Run([sys.executable, HERE / "peer_consolidate.py", "make", source, str(gb), "4", str(dim)])
-        seconds, memory = [], []
+        seconds, memory, copy = [], [], []
         for number in range(options.rounds + 1):
+            fresh(out)
+            plain = Run(["cp", "-r", source, out])
             best = None
             for threads in ("1", "2"):
                 fresh(out)
@@ -256,9 +258,11 @@ def bench_consolidate(table, options, make_source):
             if number:
                 seconds.append(best["seconds"] / ours.seconds)
                 memory.append(best["rss_mib"] / ours.rss)
+                copy.append(plain.seconds / ours.seconds)
         rows = "rows" if dim == 0 else "columns"
         table.at_least(f"P4 Hugging Face consolidation, {gb:g} GB in 4 shards of {rows}, tmpfs: PyTorch / ours, seconds", seconds, bar)
         table.at_least(f"P4 {rows}: peak memory", memory, 5)
+        table.at_least(f"P4 {rows}: cp -r of the same files / ours, seconds", copy, 0.8)
     shutil.rmtree(work)
 
 
