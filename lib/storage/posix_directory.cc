@@ -1,5 +1,6 @@
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -43,6 +44,13 @@ std::vector<FileInfo> read_entries(UniqueFd fd, const std::string& path) {
   return entries;
 }
 
+// A kernel that does not tell (before 5.8) says no.
+bool is_mount_point(int fd) {
+  struct statx status;
+  return ::statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &status) == 0 &&
+         (status.stx_attributes_mask & status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
 class PosixDirectory final : public Directory {
  public:
   PosixDirectory(std::shared_ptr<const PosixContext> context, HeldDirectory held)
@@ -74,7 +82,9 @@ class PosixDirectory final : public Directory {
     if (opened.error != 0) fail_errno("stat", path, opened.error);
     struct stat status;
     if (::fstat(opened.fd.get(), &status) != 0) fail_errno("stat", path, errno);
-    return file_info(std::string(relative), status);
+    FileInfo info = file_info(std::string(relative), status);
+    info.is_mount_point = is_mount_point(opened.fd.get());
+    return info;
   }
 
   std::vector<FileInfo> list(std::string_view relative) const override {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 
+#include "lib/storage/file_publication.h"
 #include "lib/storage/janitor.h"
 #include "lib/storage/journal.h"
 #include "lib/storage/lease.h"
@@ -22,9 +23,6 @@ namespace {
 
 using namespace storage;
 
-// In the stage of a one-file result: the seal of the file that is being replaced.
-constexpr std::string_view kOldSealName = ".tessera-old-seal";
-
 void check_final(const FileSystem& fs, const StagePaths& paths, const StageOptions& options) {
   const auto there = fs.open_directory(paths.parent)->stat(paths.name);
   if (!there) return;
@@ -34,6 +32,11 @@ void check_final(const FileSystem& fs, const StagePaths& paths, const StageOptio
          "name what it points to");
   if (!options.force)
     fail(Code::kAlreadyExists, fmt::format("{} already exists", path), "add --force to replace it");
+  if (there->is_mount_point)
+    fail(Code::kInvalidArgument,
+         fmt::format("{} is a mount point, which a rename cannot replace", path),
+         there->type == FileType::kDirectory ? "name a path inside it"
+                                             : "mount its folder instead, or name another file");
   const FileType wanted = options.single_file ? FileType::kRegular : FileType::kDirectory;
   if (there->type != wanted) {
     fail(Code::kInvalidArgument,
@@ -101,9 +104,6 @@ class StageOnDisk final : public Stage {
   void write_seal(const Bytes& bytes);
   void take_journal_out(bool sealed);
   void commit(bool sealed, Publication& publication);
-  void retire_seal(Publication& publication);
-  void place_file(const std::string& seal, Publication& publication);
-  void replace_file(const std::string& seal, Publication& publication);
   void clean_up_after_commit() noexcept;
 
   FileSystem& fs_;
@@ -311,49 +311,14 @@ void StageOnDisk::commit(bool sealed, Publication& publication) {
   const auto parent = fs_.open_directory(paths_.parent);
   const bool replaces = options_.force && parent->stat(paths_.name);
   if (options_.single_file) {
-    if (parent->stat(split_path(paths_.seal_beside()).name)) retire_seal(publication);
     const std::string seal = sealed ? join_path(directory_, seal_name()) : "";
-    replaces ? replace_file(seal, publication) : place_file(seal, publication);
+    publish_file(fs_, paths_, seal, replaces, publication);
   } else if (replaces) {
     publication.replace_folder(directory_, final_path_, paths_.trash());
     fs_.sync_directory(paths_.parent);  // the commit point
   } else {
     publication.place_new(directory_, final_path_);
     fs_.sync_directory(paths_.parent);  // the commit point
-  }
-}
-
-// At every moment the file that shows has its own seal beside it, or none: the seal of another file
-// that happens to have the same size would call sound bytes damaged. So the old seal goes first and
-// does not come back.
-void StageOnDisk::retire_seal(Publication& publication) {
-  publication.place_new(paths_.seal_beside(), join_path(directory_, kOldSealName));
-  fs_.sync_directory(paths_.parent);
-  publication.accept();
-}
-
-void StageOnDisk::place_file(const std::string& seal, Publication& publication) {
-  if (!seal.empty()) {
-    publication.place_new(seal, paths_.seal_beside());
-    fs_.sync_directory(paths_.parent);
-  }
-  publication.place_new(join_path(directory_, paths_.name), final_path_);
-  fs_.sync_directory(paths_.parent);  // the commit point
-}
-
-void StageOnDisk::replace_file(const std::string& seal, Publication& publication) {
-  publication.replace_file(join_path(directory_, paths_.name), final_path_);
-  fs_.sync_directory(paths_.parent);  // the commit point
-  publication.accept();
-  if (seal.empty()) return;
-  try {
-    publication.place_new(seal, paths_.seal_beside());
-    fs_.sync_directory(paths_.parent);
-  } catch (const Error& error) {
-    Status status = error.status();
-    status.message = fmt::format("{} is replaced and whole, but has no checksums beside it: {}",
-                                 final_path_, status.message);
-    throw Error(status);
   }
 }
 

@@ -19,6 +19,7 @@
 #include <tessera/live/save.h>
 #include <tessera/storage/aligned_buffer.h>
 #include <tessera/storage/observed_file_system.h>
+#include <tessera/storage/stage.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -130,6 +131,18 @@ TEST_CASE("rule: a rename never crosses a mount") {
   CHECK(message.find(std::strerror(EXDEV)) != std::string::npos);
   CHECK(stdfs::exists(t / "x"));
   tried("a rename never crosses a mount", other ? 2 : 1, 1);
+}
+
+TEST_CASE("rule: what a rename cannot replace is refused before any work") {
+  const TemporaryFolder t;
+  stdfs::create_directory(t / "plain");
+  const auto fs = make_posix_file_system();
+  StageOptions options;
+  options.force = true;
+  CHECK(message_of([&] { Stage::check(*fs, "/proc", options); }).find("/proc is a mount point") !=
+        std::string::npos);
+  CHECK_NOTHROW(Stage::check(*fs, t / "plain", options));
+  tried("a mount point is never replaced", 2, 2);
 }
 
 TEST_CASE("rule: a first publication replaces nothing") {

@@ -25,6 +25,7 @@ struct FileInfo {
   FileType type = FileType::kRegular;
   std::uint64_t size_bytes = 0;
   std::int64_t mtime_ns = 0;
+  bool is_mount_point = false;  // by stat() only
 };
 
 /// How bulk data should reach the disk.
