@@ -103,7 +103,14 @@ std::string short_text(const Value& value) {
   return text;
 }
 
-LiveDescription describe(const LiveState& state) {
+LiveDescription::LiveDescription(ByteView message) {
+  WireReader in(message);
+  structure = in.bytes();
+  values = in.bytes();
+  agreed = in.bytes();
+}
+
+Bytes describe(const LiveState& state) {
   WireWriter structure;
   WireWriter values;
   structure.reserve(state.dict.entries.size() * kEntryBytes);
@@ -121,7 +128,11 @@ LiveDescription describe(const LiveState& state) {
       values.bytes(std::as_bytes(std::span(digest))).text(short_text(entry.value));
     });
   }
-  return {structure.finish(), values.finish(), agreements_of(state)};
+  const Bytes parts[] = {structure.finish(), values.finish(), agreements_of(state)};
+  WireWriter message;
+  message.reserve(parts[0].size() + parts[1].size() + parts[2].size() + 3 * sizeof(std::uint64_t));
+  for (const Bytes& part : parts) message.bytes(part);
+  return message.finish();
 }
 
 bool still_has_structure(const LiveState& state, ByteView structure) {

@@ -18,15 +18,19 @@
 
 namespace tessera {
 
+/// A rank's message about its live state, taken apart: views into it, since a large job's messages
+/// are large together.
 struct LiveDescription {
-  Bytes structure;  // all but the content of values
-  Bytes values;     // of shared values a digest and a short text; of a rank's own the whole
-  Bytes agreed;     // what ranks must agree on besides
+  /// Throws kCorrupt.
+  explicit LiveDescription(ByteView message);
+  ByteView structure;  // all but the content of values
+  ByteView values;     // of shared values a digest and a short text; of a rank's own the whole
+  ByteView agreed;     // what ranks must agree on besides
 };
 
-/// Throws kUnsupported for a value that cannot be told to other ranks or has a tensor inside.
-/// Precondition: check_names().
-LiveDescription describe(const LiveState& state);
+/// The message. Throws kUnsupported for a value that cannot be told to other ranks or has a tensor
+/// inside. Precondition: check_names().
+Bytes describe(const LiveState& state);
 /// True: `state` passes check_live_tensors() and check_names() as the one did whose description has
 /// this structure, and its own would have the same. Takes no memory, and reads `structure` from one
 /// end to the other: by the next save of a large state the caches hold none of it.

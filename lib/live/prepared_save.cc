@@ -104,14 +104,20 @@ void keep_own_files(PreparedSave& prepared, int rank, int ranks) {
   output.segments = std::move(segments);
 }
 
-std::unique_ptr<PreparedSave> make_prepared(std::span<const LiveDescription> all, RankGroup& ranks,
+/// `messages[r]`: what rank r has told of its state. Gone once merged, before there is a plan as
+/// well.
+std::unique_ptr<PreparedSave> make_prepared(std::vector<Bytes> messages, RankGroup& ranks,
                                             const LiveState& state, const SaveOptions& options) {
-  const Bytes& structure = all[static_cast<std::size_t>(ranks.rank())].structure;
   auto prepared = std::make_unique<PreparedSave>();
   prepared->format = options.format;
-  prepared->structure = structure;
-  prepared->fingerprint = sha256(structure);
-  prepared->merged = merge_states(all, ranks.rank(), state);
+  {
+    const std::vector<LiveDescription> all(messages.begin(), messages.end());
+    const ByteView structure = all[static_cast<std::size_t>(ranks.rank())].structure;
+    prepared->structure.assign(structure.begin(), structure.end());
+    prepared->merged = merge_states(all, ranks.rank(), state);
+  }
+  messages = {};
+  prepared->fingerprint = sha256(prepared->structure);
   bind_sources(prepared->merged, state);
   TargetRequest request;
   request.world_size = ranks.size();
@@ -122,25 +128,6 @@ std::unique_ptr<PreparedSave> make_prepared(std::span<const LiveDescription> all
   prepared->output.check(prepared->merged.manifest);
   prepared->plan.emplace(prepared->merged.manifest, prepared->output);
   return prepared;
-}
-
-std::vector<LiveDescription> exchange(RankGroup& ranks, const LiveDescription& mine,
-                                      SaveReport& report) {
-  const Bytes message =
-      WireWriter().bytes(mine.structure).bytes(mine.values).bytes(mine.agreed).finish();
-  report.plan_bytes = message.size();
-  std::vector<LiveDescription> all;
-  for (const auto& bytes : ranks.all_gather(message)) {
-    WireReader in(bytes);
-    LiveDescription& theirs = all.emplace_back();
-    const ByteView structure = in.bytes();
-    theirs.structure.assign(structure.begin(), structure.end());
-    const ByteView values = in.bytes();
-    theirs.values.assign(values.begin(), values.end());
-    const ByteView agreed = in.bytes();
-    theirs.agreed.assign(agreed.begin(), agreed.end());
-  }
-  return all;
 }
 
 }  // namespace
@@ -243,8 +230,14 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
     return;
   }
   memory.prepared.reset();
-  const std::vector<LiveDescription> all = exchange(ranks, describe(state), report);
-  ranks.together([&] { memory.prepared = make_prepared(all, ranks, state, options); });
+  std::vector<Bytes> messages;
+  {
+    const Bytes mine = describe(state);
+    report.plan_bytes = mine.size();
+    messages = ranks.all_gather(mine);
+  }
+  ranks.together(
+      [&] { memory.prepared = make_prepared(std::move(messages), ranks, state, options); });
   ++memory.generation;
 }
 

@@ -29,8 +29,8 @@ TEST_CASE("a snapshot by any number of threads holds every byte of runs and stri
                                std::as_bytes(std::span(small))};
   for (const int threads : {1, 2, 3, 8}) {
     CAPTURE(threads);
-    const std::vector<LiveDescription> all = {describe(state)};
-    MergedState merged = merge_states(all, 0, state);
+    const Bytes message = describe(state);
+    MergedState merged = merge_states(std::vector{LiveDescription(message)}, 0, state);
     Snapshot snapshot;
     snapshot.plan(state, merged);
     snapshot.take_early(threads);
