@@ -61,8 +61,9 @@ struct LoadPolicy {
   bool verify = false;
   bool check_crc = true;
   LoadSafety safety = LoadSafety::kAside;
-  /// Of a rank: where more would have to be read aside on any, it is read twice instead.
-  std::uint64_t stage_limit_bytes = std::uint64_t{1} << 30;
+  /// Of a rank: where more would have to be read aside on any, it is read twice instead. No more
+  /// than the buffers by default, so that a load needs little memory whatever the state's size.
+  std::uint64_t stage_limit_bytes = std::uint64_t{64} << 20;
   std::uint64_t memory_limit_bytes = std::uint64_t{64} << 20;  // buffers of reading, per rank
   int threads = 1;                                             // of each rank
   FileSystem* file_system = nullptr;                           // null: the real one
