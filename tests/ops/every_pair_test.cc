@@ -172,9 +172,9 @@ TEST_CASE("checkpoints of every framework come back from every format that takes
   };
   const std::vector<Row> rows = {
       {"torchsave/sgd_tied_zip", 100}, {"torchsave/quantized_zip", 4},
-      {"deepspeed/zero3_w2", 100},     {"fairscale/nested_flat_w3", 64},
+      {"deepspeed/zero3_w2", 100},     {"fairscale/nested_flat_w3", 100},
       {"torchsave/nested_zip", 16},    {"torchsave/numpy_objects_zip", 64},
-      {"torchsave/dtypes_zip", 36},    {"deepspeed/zero2_w2", 64},
+      {"torchsave/dtypes_zip", 36},    {"deepspeed/zero2_w2", 81},
       {"megatron/legacy_tp2", 49},     {"megatron/torch_dist_tp2_dp2", 36},
       {"safetensors/all_dtypes", 49},  {"dcp/objects_w2", 36}};
   for (const Row& row : std::span(rows).first(kSanitized ? 2 : rows.size())) {

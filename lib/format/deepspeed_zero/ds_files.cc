@@ -74,6 +74,7 @@ Naming parse_naming(const Value& value) {
       out.empty.emplace_back(text_of(key, "empty"), at[0], at[1]);
     }
   if (const Value* fp32 = value.find("fp32")) out.fp32 = tensors_of(*fp32, "fp32");
+  if (const Value* rest = value.find(kOptimizer)) out.optimizer = *rest;
   return out;
 }
 
@@ -99,6 +100,13 @@ void parse_base(const Value& optimizer, OptimFile& out) {
 }
 
 }  // namespace
+
+bool Naming::is_root(std::string_view key) const {
+  const auto begins = [key](std::string_view root) {
+    return root.substr(0, root.find('.')) == key;
+  };
+  return key == kGlobalsRoot || begins(model_root) || begins(optim_root);
+}
 
 Value Naming::to_value() const {
   const Naming plain;
@@ -127,6 +135,8 @@ Value Naming::to_value() const {
     places.emplace_back(Value::string(parameter),
                         Value::list({Value::integer(group), Value::integer(place)}));
   if (!places.empty()) out.emplace_back(text("empty"), Value::dict(std::move(places)));
+  if (!optimizer.is_dict() || !optimizer.as_dict().empty())
+    out.emplace_back(text(kOptimizer), optimizer);
   return out.empty() ? Value() : Value::dict(std::move(out));
 }
 

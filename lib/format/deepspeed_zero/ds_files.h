@@ -56,7 +56,11 @@ struct Naming {
   /// Trained parameters without elements, which engines keep out of their groups: group, place.
   std::vector<std::tuple<std::string, std::int64_t, std::int64_t>> empty;
   std::vector<NamedTensor> fp32;  // masters of what is not trained
+  /// What the source's optimizer kept beside state and groups (FairScale's maps of ids, ...).
+  Value optimizer = Value::dict({});
 
+  /// True for a key of the top that a name of the model, the optimizer or the engine begins with.
+  bool is_root(std::string_view key) const;
   /// All but `fp32`, as the dict that stands in the model file; None when all is the default.
   Value to_value() const;
 };

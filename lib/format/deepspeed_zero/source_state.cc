@@ -6,22 +6,16 @@
 #include <tessera/state/roles.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <unordered_map>
 
+#include "lib/format/deepspeed_zero/source_fields.h"
 #include "lib/format/value_policy.h"
 
 namespace tessera::deepspeed {
 namespace {
 
 using Part = ModuleEntry::Part;
-
-/// Keys of the model file that a caller's own state cannot have.
-constexpr std::array kReserved = {kModule,       kOptimizer,          kBufferNames,  kParamShapes,
-                                  kFrozenShapes, kFrozenFragments,    kSharedParams, kDpWorldSize,
-                                  kMpWorldSize,  kParallelDimensions, kTessera,      kModelRoot,
-                                  kOptimRoot};
 
 [[noreturn]] void refuse(std::string message, std::string hint = {}) {
   fail(Code::kUnsupported, std::move(message), std::move(hint));
@@ -75,48 +69,12 @@ class StateBuilder {
         out_.module_attributes = note.attributes;
   }
 
-  /// Everything that is neither model nor optimizer: fields of the two kinds of files.
+  /// Everything that is neither model nor optimizer's state nor groups.
   void collect_fields() {
-    StateDict fields, globals;
-    std::vector<std::size_t> kept_before;
-    for (std::size_t i = 0; i < source_.state.entries.size(); ++i) {
-      kept_before.push_back(fields.entries.size());
-      const StateEntry& entry = source_.state.entries[i];
-      if (roles_.entries[i].role != Role::kOther) continue;
-      if (!entry.value.is_tensor() && !policy_.keeps(entry)) continue;
-      StateEntry copy = entry;
-      if (copy.path.empty()) copy.path = path_of({entry.name});
-      if (take_whole_globals(copy, globals)) continue;
-      const bool global = copy.path.size() > 1 && copy.path[0].text() == kGlobalsRoot;
-      if (!global) check_free(copy.path[0].text(), entry.name);
-      if (global) copy.path.erase(copy.path.begin());
-      (global ? globals : fields).entries.push_back(std::move(copy));
-    }
-    for (const ContainerNote& note : source_.state.containers) {
-      if (note.path.empty() || is_rooted(note.path)) continue;
-      ContainerNote copy = note;
-      if (note.entries_before < kept_before.size())
-        copy.entries_before = kept_before[note.entries_before];
-      fields.containers.push_back(std::move(copy));
-    }
-    out_.fields =
-        fields.entries.empty() && fields.containers.empty() ? Value::dict({}) : unflatten(fields);
-    out_.globals = globals.entries.empty() ? Value::dict({}) : unflatten(globals);
-    if (!out_.fields.is_dict()) refuse("the state's top is a list, which has no names");
-  }
-  bool is_rooted(const Path& path) const {
-    const std::string name = dotted(path) + ".";
-    for (const std::string& root : {out_.naming.model_root, out_.naming.optim_root})
-      if (!root.empty() && name.starts_with(root + ".")) return true;
-    return path[0].text() == kGlobalsRoot ||
-           (out_.naming.optim_root.empty() &&
-            (path[0].text() == kState || path[0].text() == kParamGroups)) ||
-           out_.naming.model_root.empty();
-  }
-  void check_free(const std::string& key, const std::string& name) const {
-    if (std::ranges::find(kReserved, std::string_view(key)) == kReserved.end()) return;
-    refuse(fmt::format("\"{}\": DeepSpeed keeps the key \"{}\" for itself", printable(name), key),
-           "leave it out with --exclude, or --rename it");
+    SourceFields found = source_fields(source_, roles_, out_.naming, policy_);
+    out_.fields = std::move(found.fields);
+    out_.globals = std::move(found.globals);
+    out_.naming.optimizer = std::move(found.of_optimizer);
   }
 
   void collect_model() {

@@ -171,13 +171,15 @@ void StateAssembler::add_other_state() {
     path.push_back(key_item(name));
     builder_.add_value(model_.file, path, value);
   }
+  const Value& of_optimizer = model_.naming.optimizer;
+  if (!of_optimizer.is_dict() || !of_optimizer.as_dict().empty())
+    builder_.add_state(model_.file, of_optimizer, root_path(model_.naming.optim_root));
   ValueDict plain, clashing;
   const Value others = other_state(model_);
   for (const auto& entry : others.as_dict()) {
     const std::string_view key =
         entry.first.is_string() ? std::string_view(entry.first.as_string()) : std::string_view();
-    const bool clash = key == kModelRoot || key == kOptimRoot || key == kGlobalsRoot;
-    (clash ? clashing : plain).push_back(entry);
+    (model_.naming.is_root(key) ? clashing : plain).push_back(entry);
   }
   builder_.add_state(model_.file, Value::dict(std::move(plain)), {});
   if (!clashing.empty())

@@ -57,12 +57,13 @@ class Opener {
       for (const std::uint32_t file : files_[r])
         if (const Value* found = find_metadata(root(file));
             found && checkpoint_.ranks[r].padding.empty())
-          in_file(checkpoint_.path_of(file), [&] { take_metadata(r, *found, reference); });
+          in_file(checkpoint_.path_of(file), [&] { take_metadata(r, file, *found, reference); });
     if (!checkpoint_.description) unreadable_.raise_if_any();
     if (!checkpoint_.description)
       fail(Code::kCorrupt, "no rank's file holds the metadata of its shards");
   }
-  void take_metadata(std::size_t r, const Value& value, std::size_t& reference) {
+  void take_metadata(std::size_t r, std::uint32_t file, const Value& value,
+                     std::size_t& reference) {
     RankMetadata mine = parse_metadata(value);
     for (const Wrapper& wrapper : mine.wrappers) {
       auto& padding = checkpoint_.ranks[r].padding.emplace_back();
@@ -70,6 +71,7 @@ class Opener {
     }
     if (!checkpoint_.description) {
       reference = r;
+      checkpoint_.description_file = file;
       checkpoint_.description = std::move(mine);
       return;
     }

@@ -71,6 +71,7 @@ struct Checkpoint {
   ChosenFiles chosen;
   std::vector<RankState> ranks;
   std::optional<RankMetadata> description;  // of the first rank that has one; padding is its own
+  std::uint32_t description_file = 0;       // where it stands
   std::size_t first_rank = 0;               // the first rank with weights
   Part consolidated;                        // the gathered optimizer, wherever it stands
   std::vector<BackingPlace> places;         // metadata order

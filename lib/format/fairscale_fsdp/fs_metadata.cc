@@ -157,6 +157,7 @@ void parse_marks(const Value& value, WriterMarks& marks) {
     marks.maps = *maps;
     marks.ids_implied = true;  // of those that the files have
   }
+  if (const Value* state = ours->find("state"); state && state->is_dict()) marks.state = *state;
   if (const Value* implied = ours->find("ids_implied"))
     marks.ids_implied = implied->kind() == Value::Kind::kBool && implied->as_bool();
 }

@@ -51,6 +51,7 @@ struct WriterMarks {
   std::string optim_root = "optim";
   bool ids_implied = false;
   Value maps;              // the ids' maps as the source had them; None: as the files have them
+  Value state;             // of buffers, by name: dicts of leaves; on rank 0
   std::string step_dtype;  // steps were tensors without dims of this dtype; here they are numbers
 };
 

@@ -44,6 +44,20 @@ void add_source_maps(Checkpoint& checkpoint) {
   }
 }
 
+/// Of what FairScale's own optimizers have no state for.
+void add_buffer_state(Checkpoint& checkpoint) {
+  const WriterMarks& marks = checkpoint.description->marks;
+  if (!marks.state.is_dict()) return;
+  const Path root = below(root_path(marks.optim_root), "state");
+  for (const auto& [name, leaves] : marks.state.as_dict()) {
+    if (!name.is_string() || !leaves.is_dict()) continue;
+    for (const auto& [leaf, value] : leaves.as_dict())
+      if (leaf.is_string())
+        checkpoint.builder.add_state(checkpoint.description_file, value,
+                                     below(below(root, name.as_string()), leaf.as_string()));
+  }
+}
+
 void describe(Checkpoint& checkpoint) {
   describe_keys(checkpoint);
   Manifest& manifest = checkpoint.builder.manifest();
@@ -91,6 +105,7 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   else if (checkpoint.consolidated)
     read_gathered_optimizer(checkpoint);
   add_source_maps(checkpoint);
+  add_buffer_state(checkpoint);
   read_extras(checkpoint);
   note_renamed(checkpoint.builder);
   if (options.tolerate_damage) check_padding(checkpoint);

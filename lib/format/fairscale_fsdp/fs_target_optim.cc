@@ -56,6 +56,11 @@ class Collector {
 
   void add_state(const OptimParameter& parameter) {
     if (parameter.leaves.empty()) return;
+    if (is_buffer(parameter)) {
+      for (const OptimLeaf& leaf : parameter.leaves)
+        if (kept_[leaf.entry]) out_.of_buffers.push_back({parameter.fqn, leaf.name, leaf.entry});
+      return;
+    }
     const std::size_t index = index_of(parameter.fqn, parameter.stored_key);
     for (const OptimLeaf& leaf : parameter.leaves) {
       if (!kept_[leaf.entry]) continue;
@@ -69,6 +74,12 @@ class Collector {
       else
         add_leaf(index, leaf.name, entry.value);
     }
+  }
+  bool is_buffer(const OptimParameter& parameter) const {
+    const bool plain = std::ranges::all_of(parameter.leaves, [](const OptimLeaf& leaf) {
+      return !leaf.name.empty() && leaf.name.find('.') == std::string::npos;
+    });
+    return plain && std::ranges::find(target_.buffers, parameter.fqn) != target_.buffers.end();
   }
   void add_leaf(std::size_t parameter, const std::string& name, const Value& value) {
     TargetLeaf leaf{.name = name, .form = TargetLeaf::Form::kValue, .tensors = {}, .value = value};

@@ -29,6 +29,13 @@ struct TargetGroup {
   std::vector<std::size_t> members;  // in Target::parameters
 };
 
+/// A leaf of a tensor of the model that is no parameter: DeepSpeed keeps an fp32 of buffers.
+struct BufferLeaf {
+  std::string fqn;
+  std::string name;
+  std::size_t entry = 0;
+};
+
 struct TargetOptimizer {
   bool present = false;
   std::string root;
@@ -37,6 +44,7 @@ struct TargetOptimizer {
   std::vector<TargetGroup> groups;
   std::vector<std::size_t> extra;  // entries: other keys of the optimizer's dict
   std::vector<std::size_t> maps;   // entries: param_id_map and its like, which are made anew
+  std::vector<BufferLeaf> of_buffers;
 };
 
 /// `optimizers`: canonical_optim_states(). `kept`: by entry; entries that are left out are false.

@@ -75,10 +75,28 @@ class Writer {
         kept_[i] = policy_.keeps(source_.state.entries[i]);
   }
 
-  static std::set<std::string> trained(const std::vector<OptimState>& optimizers) {
+  std::set<std::string> trained(const std::vector<OptimState>& optimizers) const {
     std::set<std::string> out;
-    for (const OptimState& optimizer : optimizers)
-      for (const OptimParameter& parameter : optimizer.parameters) out.insert(parameter.fqn);
+    const std::set<std::string> integers = integer_tensors();
+    for (const OptimState& optimizer : optimizers) {
+      for (const OptimGroup& group : optimizer.groups)
+        out.insert(group.members.begin(), group.members.end());
+      for (const OptimParameter& one : optimizer.parameters) {
+        // DeepSpeed keeps an fp32 of every tensor of the model.
+        const bool master_alone = one.leaves.size() == 1 && is_master_leaf(one.leaves[0].name);
+        if (!master_alone || !integers.contains(one.fqn)) out.insert(one.fqn);
+      }
+    }
+    return out;
+  }
+  std::set<std::string> integer_tensors() const {
+    std::set<std::string> out;
+    for (std::size_t i = 0; i < roles_.entries.size(); ++i) {
+      const Value& value = source_.state.entries[i].value;
+      if (roles_.entries[i].role == Role::kModel && value.is_tensor() &&
+          !is_floating(source_.tensors[value.tensor_index()].spec.dtype))
+        out.insert(roles_.entries[i].fqn);
+    }
     return out;
   }
 
@@ -196,7 +214,7 @@ class Writer {
     return Value();
   }
 
-  Value metadata(std::int64_t rank) const {
+  Value metadata(ArchiveDraft& draft, std::int64_t rank) const {
     ValueList wrappers;
     for (const TargetWrapper& wrapper : target_.wrappers) {
       ValueDict params;
@@ -226,7 +244,8 @@ class Writer {
     ValueDict out;
     out.emplace_back(text("param_metadata"), Value::list(std::move(wrappers)));
     out.emplace_back(text("buffer_names"), Value::list(std::move(buffers)));
-    if (marks_.is_dict()) out.emplace_back(text(kMarksKey), marks_);
+    Value marks = rank == 0 ? with_buffer_state(draft) : marks_;
+    if (marks.is_dict()) out.emplace_back(text(kMarksKey), std::move(marks));
     return Value::dict(std::move(out));
   }
   /// Only what a reader could not know: nothing where the source was FairScale's own.
@@ -244,6 +263,22 @@ class Writer {
       if (const auto dtype = optim_writer().step_dtype())
         marks.emplace_back(text("step_dtype"), text(torch_name(*dtype)));
     return marks.empty() ? Value() : Value::dict(std::move(marks));
+  }
+
+  /// FairScale keeps state of parameters alone.
+  Value with_buffer_state(ArchiveDraft& draft) const {
+    if (optimizer_.of_buffers.empty()) return marks_;
+    ValueDict state;
+    for (const BufferLeaf& leaf : optimizer_.of_buffers) {
+      const Value key = text(leaf.fqn);
+      if (state.empty() || !(state.back().first == key)) state.emplace_back(key, Value::dict({}));
+      ValueDict leaves = state.back().second.as_dict();
+      leaves.emplace_back(text(leaf.name), draft.take(source_.state.entries[leaf.entry].value));
+      state.back().second = Value::dict(std::move(leaves));
+    }
+    ValueDict marks = marks_.is_dict() ? marks_.as_dict() : ValueDict();
+    marks.emplace_back(text("state"), Value::dict(std::move(state)));
+    return Value::dict(std::move(marks));
   }
 
   /// A reader makes the maps of the source again: it has the same wrappers and parameters.
@@ -270,7 +305,7 @@ class Writer {
     ArchiveDraft draft(source_, rank_file(rank));
     ValueDict root;
     root.emplace_back(text(weights_key_), weights(draft, rank));
-    root.emplace_back(text(metadata_key_), metadata(rank));
+    root.emplace_back(text(metadata_key_), metadata(draft, rank));
     if (optimizer_.present && per_rank_)
       root.emplace_back(text(optimizer_key_), rank_optimizer(draft, rank));
     for (const auto& [key, value] : rest_.of_rank(rank)) root.emplace_back(key, draft.take(value));
