@@ -25,7 +25,8 @@ class PartsMerger {
 
   void add(PartManifest& part) {
     part_ = &part.manifest;
-    folder_ = part.folder + "/";
+    folder_ = part.folder.empty() ? "" : part.folder + "/";
+    if (!part.key.empty()) put_below(part.key);
     add_description();
     add_tensors();
     add_state();
@@ -33,6 +34,21 @@ class PartsMerger {
   }
 
  private:
+  void put_below(const std::string& key) {
+    const auto named = [&key](const std::string& name) {
+      return name.empty() ? key : key + "." + name;
+    };
+    const auto place = [&key](Path& path) { path.insert(path.begin(), key_item(key)); };
+    for (StoredTensor& tensor : part_->tensors) tensor.name = named(tensor.name);
+    for (ContainerNote& note : part_->state.containers) place(note.path);
+    for (StateEntry& entry : part_->state.entries) {
+      if (!entry.path.empty() || entry.name.empty()) place(entry.path);
+      entry.name = named(entry.name);
+    }
+    for (Note& note : part_->notes)
+      if (!note.tensor.empty()) note.tensor = named(note.tensor);
+  }
+
   void add_description() {
     if (out_.files.empty() && out_.tensors.empty() && out_.state.entries.empty()) {
       out_.format = part_->format;

@@ -1,6 +1,7 @@
 #pragma once
-// One state saved as several torch-dcp folders below one parent, as accelerate does:
-// pytorch_model_fsdp_N holds {"model": ...}, optimizer_N holds {"optimizer": ...}.
+// One state saved as several parts below one parent, as accelerate does: pytorch_model_fsdp_N holds
+// {"model": ...}, optimizer_N holds {"optimizer": ...}, both torch-dcp; or the model as rank files
+// (lib/ops/rank_parts.h).
 #include <tessera/state/manifest.h>
 #include <tessera/storage/file_system.h>
 
@@ -13,8 +14,9 @@ namespace tessera {
 std::vector<std::string> find_part_folders(const Directory& parent);
 
 struct PartManifest {
-  std::string folder;  // relative to the parent
-  Manifest manifest;   // torch-dcp, nothing located yet
+  std::string folder;  // relative to the parent; "" = the parent's own files
+  Manifest manifest;   // nothing located yet; after the first part: torch-dcp
+  std::string key;     // where its root stands in the whole; "" = its top is the whole's
 };
 
 /// The parts as one manifest of the parent: files get the folder's name before theirs, indices

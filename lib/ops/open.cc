@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/torch_dcp.h>
 #include <tessera/format/torch_rank_files.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/seal.h>
@@ -13,6 +14,7 @@
 #include "lib/base/damage.h"
 #include "lib/ops/merge_parts.h"
 #include "lib/ops/path_resolve.h"
+#include "lib/ops/rank_parts.h"
 #include "lib/ops/sealed_directory.h"
 
 namespace tessera {
@@ -51,7 +53,10 @@ void check_unique_names(const Manifest& manifest) {
 class ManifestReader {
  public:
   ManifestReader(const FormatDriver& driver, const OpenOptions& options, std::vector<Note>& notes)
-      : driver_(driver), options_(options), tell_([this, &notes](const Note& difference) {
+      : driver_(driver),
+        options_(options),
+        notes_(notes),
+        tell_([this, &notes](const Note& difference) {
           if (options_.check_seal) refuse(difference);
           // A reader may open a file twice.
           const bool known = std::ranges::any_of(notes, [&](const Note& note) {
@@ -61,23 +66,60 @@ class ManifestReader {
         }) {}
 
   Manifest read(const Place& place, const std::optional<Seal>& seal) const {
-    if (!seal) return driver_.manifest(place, options_.read);
-    const SealedDirectory sealed(*place.directory, *seal, tell_);
-    return driver_.manifest({&sealed, place.file, place.display}, options_.read);
+    return read(driver_, place, seal);
   }
 
   Manifest read_parts(FileSystem& fs, const FoundCheckpoint& whole) const {
     std::vector<PartManifest> parts;
     for (const std::string& folder : whole.parts) {
-      const auto directory = fs.open_directory(join_path(whole.path, folder));
-      parts.push_back({folder, read({directory.get(), "", folder}, read_seal(*directory, ""))});
+      const bool own = folder.empty();
+      const auto directory = fs.open_directory(own ? whole.path : join_path(whole.path, folder));
+      const FormatDriver& driver = own ? driver_ : torch_dcp_driver();
+      const Place place{directory.get(), "", own ? whole.path : folder};
+      naming_folder(folder, [&] {
+        parts.push_back({folder, read(driver, place, read_seal(*directory, "")), ""});
+      });
     }
-    return merge_parts(std::move(parts));
+    if (!parts[0].folder.empty()) return merge_parts(std::move(parts));
+    return join_rank_files(whole, std::move(parts));
   }
 
  private:
+  /// A part's reader names its own files.
+  template <class Work>
+  static void naming_folder(const std::string& folder, Work&& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      Status status = error.status();
+      if (!folder.empty() && !status.context.file.empty())
+        status.context.file = join_path(folder, status.context.file);
+      throw Error(std::move(status));
+    }
+  }
+
+  Manifest read(const FormatDriver& driver, const Place& place,
+                const std::optional<Seal>& seal) const {
+    if (!seal) return driver.manifest(place, options_.read);
+    const SealedDirectory sealed(*place.directory, *seal, tell_);
+    return driver.manifest({&sealed, place.file, place.display}, options_.read);
+  }
+
+  Manifest join_rank_files(const FoundCheckpoint& whole, std::vector<PartManifest> parts) const {
+    if (!are_model_and_optimizer(parts[0].manifest, parts[1].manifest)) {
+      notes_.push_back({"PATH", "info",
+                        fmt::format("{} is itself a checkpoint and is used; 1 below it is not: {}",
+                                    printable(whole.path), printable(parts[1].folder)),
+                        "", ""});
+      return std::move(parts[0].manifest);
+    }
+    become_model(parts[0]);
+    return merge_parts(std::move(parts));
+  }
+
   const FormatDriver& driver_;
   const OpenOptions& options_;
+  std::vector<Note>& notes_;
   SealedDirectory::OnDifference tell_;
 };
 

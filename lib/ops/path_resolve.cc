@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/torch_dcp.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 
 #include "lib/format/findings.h"
 #include "lib/ops/merge_parts.h"
+#include "lib/ops/rank_parts.h"
 
 namespace tessera {
 namespace {
@@ -136,6 +138,21 @@ std::optional<FoundCheckpoint> PathResolver::recognise_parts(const std::string& 
   return whole;
 }
 
+std::optional<FoundCheckpoint> PathResolver::with_optimizer(const FoundCheckpoint& files) const {
+  if (files.driver->id() != "torch-rank-files" || !files.file.empty()) return std::nullopt;
+  const std::string folder = find_optimizer_folder(*fs_.open_directory(files.path));
+  if (folder.empty()) return std::nullopt;
+  const auto directory = fs_.open_directory(join_path(files.path, folder));
+  if (probe_place(torch_dcp_driver(), {directory.get(), "", folder}).answer ==
+      ProbeResult::Answer::kNo)
+    return std::nullopt;
+  FoundCheckpoint whole = files;
+  whole.parts = {"", folder};
+  whole.driver = &rank_files_with_optimizer_driver();
+  whole.reason += fmt::format(", and {}, the other part of one state", folder);
+  return whole;
+}
+
 FoundCheckpoint PathResolver::resolve(const std::string& asked, std::vector<Note>& notes) const {
   const FileInfo info = require(asked);
   if (info.type == FileType::kDirectory) return resolve_folder(asked, notes);
@@ -239,6 +256,7 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
     return *recognise(whole, FileType::kDirectory);
   }
   if (auto found = recognise(asked, FileType::kDirectory)) {
+    if (auto whole = with_optimizer(*found)) return *whole;
     note_others_below(*found, notes);
     return *found;
   }
@@ -327,6 +345,7 @@ void PathResolver::search_child(const std::string& path, const std::string& chil
   auto checkpoint = recognise(path, type);
   if (!checkpoint && type == FileType::kDirectory) checkpoint = recognise_parts(path);
   if (checkpoint) {
+    if (auto whole = with_optimizer(*checkpoint)) checkpoint = std::move(whole);
     checkpoint->name = child;
     found.push_back(std::move(*checkpoint));
   } else if (type == FileType::kDirectory && depth > 1) {

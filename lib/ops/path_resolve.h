@@ -41,6 +41,8 @@ class PathResolver {
   std::optional<FoundCheckpoint> recognise(const std::string& path, FileType type) const;
   /// The folder as parts of one state (lib/ops/merge_parts.h), when it is that.
   std::optional<FoundCheckpoint> recognise_parts(const std::string& path) const;
+  /// Rank files together with the folder of their optimizer (lib/ops/rank_parts.h).
+  std::optional<FoundCheckpoint> with_optimizer(const FoundCheckpoint& files) const;
   /// Checkpoints below a folder, not below each other; hidden names and links left out; natural
   /// order.
   /// What may not be read is left out with a note.

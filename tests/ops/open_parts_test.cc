@@ -1,5 +1,6 @@
 // Paths that name a part of a checkpoint, and checkpoints made of parts.
 #include <fmt/format.h>
+#include <tessera/encoding/json.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
 #include <tessera/storage/memory_file_system.h>
@@ -170,6 +171,105 @@ TEST_CASE("rank files beside accelerate's folder of the optimizer are read alone
   REQUIRE(opened.notes.size() == 1);
   CHECK(opened.notes[0].message ==
         "/ck is itself a checkpoint and is used; 1 below it is not: optimizer_0");
+}
+
+namespace {
+
+std::string root_of(const std::string& sample_name) {
+  return std::string(TESSERA_SOURCE_DIR) + "/sample_checkpoints/" + sample_name;
+}
+
+/// FSDP1's own record of the flat parameters, as --flat-layout takes it.
+std::string flat_layout_of(const std::string& sample_name) {
+  const Value expected = json_file(root_of(sample_name) + "/expected.json");
+  ValueDict units;
+  for (const auto& [name, unit] : expected.find("flat_params")->as_dict())
+    units.emplace_back(name, Value::dict({{Value::string("fqns"), *unit.find("fqns")},
+                                          {Value::string("shapes"), *unit.find("shapes")}}));
+  return dump_json(Value::dict({{Value::string("flat_params"), Value::dict(std::move(units))}}));
+}
+
+std::map<std::string, std::string> unflattened(const std::string& sample_name) {
+  std::map<std::string, std::string> out;
+  const Value expected = json_file(root_of(sample_name) + "/expected.json");
+  for (const Value& tensor : expected.find("unflattened")->as_list())
+    out[tensor.find("key")->as_string()] = tensor.find("sha256")->as_string();
+  return out;
+}
+
+std::map<std::string, std::string> hashes_of(OpenedCheckpoint opened) {
+  std::map<std::string, std::string> out;
+  for (const HashedTensor& tensor : hash_checkpoint(opened).tensors)
+    out[tensor.name] = tensor.sha256;
+  return out;
+}
+
+const std::array<std::string, 2> kLocalOfAccelerate = {"accelerate/fsdp1_local_orig_w2",
+                                                       "accelerate/fsdp1_local_flat_w2"};
+
+}  // namespace
+
+TEST_CASE("accelerate's rank files of a model and folder of its optimizer are one state") {
+  for (const std::string& name : kLocalOfAccelerate) {
+    INFO(name);
+    OpenOptions options;
+    options.read.flat_layout = flat_layout_of(name);
+    OpenedCheckpoint opened = open_checkpoint(disk(), root_of(name) + "/checkpoint", options);
+    CHECK(opened.driver->id() == "torch-rank-files");
+    CHECK(opened.manifest.world_size == 2);
+    CHECK(opened.notes.empty());
+    CHECK(opened.manifest.state.find("optimizer.param_groups.0.lr"));
+    LsOptions with_chunks;
+    with_chunks.chunks = true;
+    for (const LsTensor& tensor : list_tensors(opened, with_chunks).tensors) {
+      INFO(tensor.name);
+      const bool model = tensor.name.starts_with("model.");
+      for (const std::string& file : tensor.files)
+        CHECK(file.starts_with(model ? "pytorch_model_fsdp_rank" : "optimizer_0/__"));
+    }
+    CHECK(hashes_of(std::move(opened)) == unflattened(name));
+    CHECK_FALSE(list_run(disk(), root_of(name) + "/checkpoint"));
+    CHECK(open_checkpoint(disk(), root_of(name)).path == root_of(name) + "/checkpoint");
+  }
+}
+
+TEST_CASE("without a layout the halves are one state, too, and the flat parameters keep theirs") {
+  OpenedCheckpoint opened = open_path(root_of(kLocalOfAccelerate[1]) + "/checkpoint");
+  const auto got = hashes_of(std::move(opened));
+  CHECK(got.contains("model.layers.0._flat_param"));
+  CHECK(got.contains("optimizer.state.layers.0.up.weight.exp_avg"));
+}
+
+TEST_CASE("accelerate's two kinds of parts convert to one DCP and to rank files, proved") {
+  for (const std::string& name : kLocalOfAccelerate) {
+    MemoryFileSystem fs;
+    load_sample(fs, name);
+    for (const std::string format : {"torch-dcp", "torch-rank-files", "deepspeed-zero"}) {
+      INFO(name << " to " << format);
+      ConvertOptions options = convert_options("/source", "/" + format, 3, format);
+      options.flat_layout = flat_layout_of(name);
+      options.verify = true;
+      CHECK(convert(fs, options).verified);
+      CHECK(hashes_of(open_checkpoint(fs, "/" + format)) == unflattened(name));
+    }
+  }
+}
+
+TEST_CASE("a damaged file of either half is named") {
+  MemoryFileSystem fs;
+  load_sample(fs, kLocalOfAccelerate[0]);
+  for (const std::string file : {"pytorch_model_fsdp_rank1.bin", "optimizer_0/__1_0.distcp"}) {
+    INFO(file);
+    const Bytes whole = fs.read_file("/source/" + file);
+    fs.write_file("/source/" + file, Bytes(whole.begin(), whole.begin() + 3000));
+    try {
+      hashes_of(open_checkpoint(fs, "/source"));
+      FAIL("no error");
+    } catch (const Error& error) {
+      CHECK(error.status().context.file == file);
+    }
+    fs.write_file("/source/" + file, whole);
+  }
 }
 
 }  // namespace open_parts_test

@@ -4,7 +4,8 @@
 //   1. a checkpoint: a folder or file that a format recognises (damaged ones too)
 //   2. a pointer: the file `latest` or `latest_checkpointed_iteration.txt`, named or found in the
 //   folder
-//   3. parts of one state: accelerate's pytorch_model_fsdp_N + optimizer_N
+//   3. parts of one state: accelerate's optimizer_N with pytorch_model_fsdp_N, or with rank files
+//      (pytorch_model_fsdp_rank<R>.bin, which are a checkpoint without it)
 //   4. the single checkpoint below the folder (a folder with one torch.save file is that file)
 //   several below: kNotFound listing them; list_run() gives them as rows
 //
