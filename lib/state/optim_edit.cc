@@ -56,7 +56,7 @@ class Rekeyer {
  private:
   /// Stored key -> FQN.
   void name() {
-    require_names(optim_, "keep the ids: leave out --optim-keys");
+    require_names(manifest_, optim_, "keep the ids: leave out --optim-keys");
     for (const OptimParameter& p : optim_.parameters) keys_[p.stored_key] = p.fqn;
   }
 

@@ -369,29 +369,4 @@ std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const R
   return states;
 }
 
-std::string optimizer_text(const std::string& root) {
-  return root.empty() ? "the optimizer" : fmt::format("optimizer \"{}\"", printable(root));
-}
-
-void require_names(const OptimState& optim, const std::string& hint) {
-  if (optim.dialect != OptimDialect::kById) return;
-  const std::string which = optimizer_text(optim.root);
-  bool any_weight = false;
-  for (const OptimParameter& p : optim.parameters) any_weight |= p.inferred;
-  for (const OptimParameter& p : optim.parameters) {
-    if (!p.inferred)
-      fail(Code::kUnsupported,
-           any_weight ? fmt::format("{}: id {} fits no parameter of the model by order and shape",
-                                    which, p.stored_key)
-                      : fmt::format("{}: there is no model here to name its ids by", which),
-           hint);
-    if (!p.certain)
-      fail(Code::kUnsupported,
-           fmt::format("{}: order and shapes leave open which parameters its ids are, and its "
-                       "groups do not record their names",
-                       which),
-           hint);
-  }
-}
-
 }  // namespace tessera

@@ -84,8 +84,8 @@ class Editor {
   }
 
   /// In the order of the groups, which is the one ids are given out in.
-  static void name_ids(const OptimState& state, MemberLists& members) {
-    require_names(state, "leave the optimizer out with --only model");
+  void name_ids(const OptimState& state, MemberLists& members) const {
+    require_names(manifest_, state, "leave the optimizer out with --only model");
     std::map<std::string_view, const OptimParameter*> by_id;
     for (const OptimParameter& parameter : state.parameters)
       by_id[parameter.stored_key] = &parameter;

@@ -15,6 +15,7 @@
 #include "lib/format/deepspeed_zero/fused_optimizer.h"
 #include "tests/support/archive_gather.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/rank_archive.h"
 #include "tests/support/sample_case.h"
 
 namespace deepspeed_fused_test {
@@ -201,6 +202,36 @@ TEST_CASE("flat buffers that are not those of the groups are refused") {
   fewer[1].second = Value::list({});
   CHECK(test::code_of([&] { fused.layout(Value::dict(fewer)); }) == Code::kCorrupt);
   CHECK_FALSE(fused.layout(Value::dict({{text("state"), Value::dict({})}})));
+}
+
+TEST_CASE("a refusal of flat buffers without names says why they have none") {
+  RankArchive archive;  // each weight in a storage of its own, as after a copy
+  const Value inner =
+      dict({{"state",
+             Value::dict(
+                 {{number(0), dict({{"exp_avg", archive.tensor({10}, std::vector<float>(10))}})}})},
+            {"param_groups", Value::list({dict({{"params", Value::list({number(0)})}})})}});
+  const Value root = dict(
+      {{"module", dict({{"a", archive.half({6}, std::vector<float>(6))},
+                        {"b", archive.half({4}, std::vector<float>(4))}})},
+       {"optimizer",
+        dict({{"optimizer_state_dict", inner},
+              {"fp32_groups_flat", Value::list({archive.tensor({10}, std::vector<float>(10))})}})},
+       {"ds_version", text("0.19.8")},
+       {"dp_world_size", number(2)}});
+  MemoryFileSystem fs;
+  fs.write_file("/c/mp_rank_00_model_states.pt", archive.render(root));
+  for (const std::string format : {"deepspeed-zero", "deepspeed-universal", "fairscale-fsdp"}) {
+    INFO(format);
+    CHECK_THROWS_WITH(
+        convert(fs, convert_options("/c", "/out", std::nullopt, format)),
+        Catch::Contains(
+            "none of the module's weights lie end to end in one buffer of 10 elements") &&
+            Catch::Contains("mp_rank_00_model_states.pt"));
+  }
+  ConvertOptions by_name = convert_options("/c", "/out", std::nullopt, "torch-dcp");
+  by_name.optim_keys = OptimKeys::kFqn;
+  CHECK_THROWS_WITH(convert(fs, by_name), Catch::Contains("none of the module's weights"));
 }
 
 }  // namespace deepspeed_fused_test

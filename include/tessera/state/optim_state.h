@@ -87,9 +87,13 @@ struct OptimState {
 /// One per optimizer root, in order of first appearance.
 std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const Roles& roles);
 
+/// Code of the note with which a reader says why it cannot tell the names of an optimizer's state.
+inline constexpr std::string_view kUnnamedState = "CK099";
+
 /// For whoever writes state under names: throws kUnsupported, with this hint, where an id fits no
-/// parameter of the model, or where shapes allow another answer than the one that was inferred.
-void require_names(const OptimState& optim, const std::string& hint);
+/// parameter of the model (with the reader's reason, where it gave one: kUnnamedState), or where
+/// shapes allow another answer than the one that was inferred.
+void require_names(const Manifest& manifest, const OptimState& optim, const std::string& hint);
 
 /// Where id k of the groups (flattened, group by group) lands among `candidates` (model parameters
 /// in order). Pure arithmetic of shapes.

@@ -62,7 +62,7 @@ class StateBuilder {
     if (!roles_.optimizers.empty()) {
       out_.naming.optim_root = roles_.optimizers[0].name;
       optim_ = canonical_optim_states(source_, roles_).front();
-      require_names(*optim_, std::string(kKeepIdsHint));
+      require_names(source_, *optim_, std::string(kKeepIdsHint));
     }
     for (const ContainerNote& note : source_.state.containers)
       if (note.kind == Value::Kind::kOrderedDict && dotted(note.path) == out_.naming.model_root)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/state/optim_state.h>
 
 #include <unordered_set>
 
@@ -60,7 +61,7 @@ class ZeroReader {
     if (fused && fused->missing.empty())
       return add_fused_optimizer(c_.builder, state_, model, *optimizer, *fused);
     if (fused)
-      c_.builder.manifest().notes.push_back({"CK099", "warning",
+      c_.builder.manifest().notes.push_back({std::string(kUnnamedState), "warning",
                                              "the optimizer's flat buffers are kept as they are, "
                                              "and fit this model's engine alone: " +
                                                  fused->missing,

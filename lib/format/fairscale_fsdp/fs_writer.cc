@@ -48,7 +48,8 @@ class Writer {
     if (!roles_.model_roots.empty()) model_root_ = roles_.model_roots[0];
     choose_kept();
     const std::vector<OptimState> optimizers = canonical_optim_states(source_, roles_);
-    for (const OptimState& optim : optimizers) require_names(optim, std::string(kKeepIdsHint));
+    for (const OptimState& optim : optimizers)
+      require_names(source_, optim, std::string(kKeepIdsHint));
     target_ = group_parameters(source_, roles_, model_root_, trained(optimizers), builder_.notes());
     if (target_.keys.empty())
       fail(Code::kUnsupported, "fairscale-fsdp holds a model's weights; there are none here");
