@@ -168,6 +168,104 @@ def check_plain(name, fp16, work):
             assert saved[tensor] == content, tensor
 
 
+FURTHER_STEPS = 3
+
+
+def stage2_engine(world, fp16, load):
+    """Of a global batch of 8, whatever the world size."""
+    import deepspeed, torch
+    import deepspeed_cases as cases
+    from deepspeed.accelerator import get_accelerator
+    type(get_accelerator()).is_fp16_supported = lambda self: True
+    config = dict(cases.VISIBLE, seed=4321 if load else cases.VISIBLE["seed"])  # other weights than those saved
+    model = cases.make_model(config)
+    optimizer = torch.optim.AdamW(cases.groups_of(model, config), lr=config["lr"], betas=(0.9, 0.95), foreach=False)
+    settings = {"train_micro_batch_size_per_gpu": 8 // world, "zero_optimization": {"stage": 2}, "steps_per_print": 1000,
+                "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    if fp16:  # the window ends while the run goes on
+        settings["fp16"] = {"enabled": True, "initial_scale_power": 8, "loss_scale_window": 4, "hysteresis": 1}
+    engine = deepspeed.initialize(model=model, optimizer=optimizer, dist_init_required=False, config=settings)[0]
+    if load:
+        assert engine.load_checkpoint(load)[0] is not None
+    return engine
+
+
+def train_on(engine, rank, world, steps, seed, overflow_at=-1):
+    import torch
+    generator, mine = torch.Generator().manual_seed(seed), 8 // world
+    for step in range(steps):
+        batch = torch.randint(0, 11, (8,), generator=generator)
+        loss = engine(batch[rank * mine:(rank + 1) * mine]).float().pow(2).mean()
+        engine.backward(loss * float("inf") if step == overflow_at else loss)
+        engine.step()
+
+
+def scale_of(engine):
+    scaler = engine.optimizer.loss_scaler
+    return {k: getattr(scaler, k) for k in ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis") if hasattr(scaler, k)}
+
+
+def stage2_worker(rank, world, work, sources, first):
+    """Trains what is not there yet; then, for every source: loads it, saves it as it is, trains on, saves again."""
+    without_compiling()
+    for name, (source, fp16) in sources.items():
+        if first and not os.path.exists(source):
+            engine = stage2_engine(world, fp16, None)
+            train_on(engine, rank, world, 6, 5, overflow_at=1)
+            engine.save_checkpoint(source, tag="trained")
+        engine = stage2_engine(world, fp16, source if first else os.path.join(work, name + "_4"))
+        scales = [scale_of(engine)]
+        engine.save_checkpoint(os.path.join(work, "%s_loaded_%d" % (name, world)), tag="saved")
+        train_on(engine, rank, world, FURTHER_STEPS, 6)
+        engine.save_checkpoint(os.path.join(work, "%s_further_%d" % (name, world)), tag="saved")
+        scales.append(scale_of(engine))
+        if rank == 0:
+            json.dump(scales, open(os.path.join(work, "%s_scales_%d" % (name, world)), "w"))
+
+
+def trained_tensors(path, work):
+    """Masters and state as ds_to_universal makes them of a checkpoint."""
+    import torch
+    zero, out = os.path.join(converted_by_deepspeed(path, work), "zero"), {}
+    for name in sorted(os.listdir(zero)):
+        for leaf in sorted(os.listdir(os.path.join(zero, name))) if os.path.isdir(os.path.join(zero, name)) else []:
+            content = torch.load(os.path.join(zero, name, leaf), weights_only=False)
+            content = content["param"] if isinstance(content, dict) else content
+            out[name + "/" + leaf] = torch.as_tensor(content).double()
+    return out
+
+
+def check_stage2_over_more_ranks(work):
+    """W=2 to W=4: four ranks load it bit for bit, and go on as two would."""
+    import common
+    sources = {"fp32": (os.path.join(SAMPLES, "deepspeed", "zero2_w2", "checkpoint"), False),
+               "fp16": (os.path.join(work, "fp16_trained"), True)}
+    common.spawn(stage2_worker, 2, work, sources, True)
+    for name, (source, _) in sources.items():
+        tool("ckpt-reshard", source, os.path.join(work, name + "_4"), "--world-size", 4, "--verify")
+    common.spawn(stage2_worker, 4, work, sources, False)
+    for name, (source, _) in sources.items():
+        at = lambda what, world: os.path.join(work, "%s_%s_%d" % (name, what, world))
+        saved, wanted = hashes(at("loaded", 4)), hashes(source)
+        assert saved == wanted, [k for k in set(saved) | set(wanted) if saved.get(k) != wanted.get(k)][:5]
+        assert universal_files(converted_by_deepspeed(at("loaded", 4), work)) == universal_files(converted_by_deepspeed(source, work))
+        scales = [json.load(open(at("scales", world))) for world in (2, 4)]
+        assert scales[0] == scales[1], scales
+        # Gradients are summed in another order, under fp16 in its precision; three of Adam's steps of 0.01 are 0.03.
+        two, four = trained_tensors(at("further", 2), work), trained_tensors(at("further", 4), work)
+        before, most = trained_tensors(source, work), {}
+        assert two.keys() == four.keys()
+        for key in two:
+            if key.split("/")[0] == "tokens_seen":
+                continue  # each rank counts its own
+            leaf = key.rsplit("/", 1)[1]
+            most[leaf] = max(most.get(leaf, 0), (two[key] - four[key]).abs().max().item())
+        moved = max((two[k] - before[k]).abs().max().item() for k in two if k.endswith("fp32.pt") and "tokens_seen" not in k)
+        print("    %s: scales %s; after %d more steps weights moved by up to %.3g; largest differences %s" %
+              (name, scales[1], FURTHER_STEPS, moved, {k: "%.3g" % v for k, v in sorted(most.items())}))
+        assert moved > 0.01 and most["fp32.pt"] < (1e-4 if name == "fp16" else 1e-6) and most["step.pt"] == 0, most
+
+
 def main():
     find_python()
     sys.path.insert(0, os.path.join(SAMPLES, "generate"))
@@ -191,6 +289,8 @@ def main():
         for name, fp16 in (("bf16_w2", False), ("fp16_w2", True)):
             check_plain(name, fp16, work)
             print("ok   two ranks of stage 2 load an engine without ZeRO,", name)
+        check_stage2_over_more_ranks(work)
+        print("ok   four ranks of stage 2 load what two saved, fp32 and fp16, and go on as two do")
         source = os.path.join(SAMPLES, "deepspeed", "zero2_w2", "checkpoint")
         path = os.path.join(work, "as_stage_1")
         tool("ckpt-reshard", source, path, "--world-size", 2, "--zero-stage", 1)
