@@ -168,6 +168,31 @@ def check_plain(name, fp16, work):
             assert saved[tensor] == content, tensor
 
 
+def check_patterns(work):
+    """A client's patterns for merging tensor-parallel ranks: kept for ds_to_universal, and applied as it does."""
+    import torch
+    source = os.path.join(work, "patterns")
+    shutil.copytree(os.path.join(SAMPLES, "deepspeed", "zero2_w2", "checkpoint"), source)
+    model = os.path.join(source, tag_of(source), "mp_rank_00_model_states.pt")
+    state = torch.load(model, weights_only=False)
+    state["universal_checkpoint_info"] = {
+        "universal_checkpoint_version": 0.2, "original_vocab_size": 10, "vocabulary_parameter_patterns": [r"embed.weight"],
+        "parameter_with_row_parallelism_patterns": [r"layers\.\d+\.down\.weight"], "parameter_to_average_patterns": [r"head.bias"],
+        "tp_replicated_parameter_patterns": [r"layers\.\d+\.norm\..*"],
+        "parameter_with_2_sub_params_cat_dim_0": [r"layers\.\d+\.up\.weight"]}
+    torch.save(state, model)
+    theirs = universal_files(converted_by_deepspeed(source, work))
+    resharded, ours = os.path.join(work, "patterns_3"), os.path.join(work, "patterns_universal")
+    tool("ckpt-reshard", source, resharded, "--world-size", 3, "--verify")
+    assert universal_files(converted_by_deepspeed(resharded, work)) == theirs
+    tool("ckpt-convert", source, ours, "--to", "deepspeed-universal", "--verify")
+    mine = universal_files(os.path.join(ours, open(os.path.join(ours, "latest_universal")).read().strip()))
+    assert mine.keys() == theirs.keys()
+    for name, (content, notes) in theirs.items():
+        assert mine[name][1] == notes, (name, mine[name][1], notes)
+        assert mine[name][0] == content or "vocab_tensor" in notes, name  # its padding rows stay
+
+
 FURTHER_STEPS = 3
 
 
@@ -289,6 +314,8 @@ def main():
         for name, fp16 in (("bf16_w2", False), ("fp16_w2", True)):
             check_plain(name, fp16, work)
             print("ok   two ranks of stage 2 load an engine without ZeRO,", name)
+        check_patterns(work)
+        print("ok   patterns for tensor parallelism are kept, and applied as ds_to_universal does")
         check_stage2_over_more_ranks(work)
         print("ok   four ranks of stage 2 load what two saved, fp32 and fp16, and go on as two do")
         source = os.path.join(SAMPLES, "deepspeed", "zero2_w2", "checkpoint")

@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 
+#include "lib/format/deepspeed_universal/merge_notes.h"
 #include "lib/format/deepspeed_universal/uni_parts.h"
 #include "lib/format/deepspeed_zero/optim_writer.h"
 #include "lib/format/deepspeed_zero/zero_target.h"
@@ -25,7 +26,11 @@ void check_folder_name(std::string_view name) {
 class UniversalWriter {
  public:
   UniversalWriter(const Manifest& source, SourceState& state, const Target& target)
-      : source_(source), state_(state), target_(target), plan_(source) {}
+      : source_(source),
+        state_(state),
+        target_(target),
+        merge_(state.fields.find(kUniversalInfo)),
+        plan_(source) {}
 
   OutputPlan write() {
     const bool stage_3 = target_.stage == 3;
@@ -37,7 +42,7 @@ class UniversalWriter {
     plan_.add_literal(std::string(kLatestUniversal),
                       target_.folder.substr(0, target_.folder.size() - 1));
     plan_.notes() = std::move(state_.notes);
-    if (!stage_3 && !state_.globals.find(kUniversalNotes)) note_one_part();
+    if (!stage_3 && !merge_.known() && !state_.globals.find(kUniversalNotes)) note_one_part();
     return plan_.finish(std::string(kUniversalFormat));
   }
 
@@ -65,7 +70,9 @@ class UniversalWriter {
     }
     ValueDict root;
     const Value* noted = notes_of(name);
-    if (trained && !(noted && noted->find(kCatDim)))
+    if (trained && !noted && merge_.known())
+      root = merge_.of(name);
+    else if (trained && !(noted && noted->find(kCatDim)))
       root.emplace_back(text(kCatDim), Value::integer(0));
     if (noted)
       for (const auto& [key, value] : noted->as_dict())
@@ -151,6 +158,7 @@ class UniversalWriter {
   const Manifest& source_;
   SourceState& state_;
   const Target& target_;
+  MergeNotes merge_;
   ArchivePlanBuilder plan_;
 };
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "lib/format/deepspeed_universal/merge_notes.h"
 #include "lib/format/deepspeed_universal/uni_parts.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/deepspeed_zero/zero_partition.h"
@@ -67,6 +68,7 @@ class UniversalReader {
       if (ranks_.size() == 1 && (name.dp_rank < 0 || ranks_[0].frozen_shapes.empty())) break;
     }
     model_ = ranks_.front();
+    merge_ = MergeNotes(model_.root.find(kUniversalInfo));
     if (model_.dp_rank < 0 || model_.frozen_shapes.empty()) ranks_.clear();
     for (const auto& [missing, stored] : model_.shared) shared_.emplace(missing, stored);
     for (const NamedShape& item : model_.frozen_shapes) frozen_.emplace(item.name, item.shape);
@@ -134,7 +136,7 @@ class UniversalReader {
     } else {
       leaf.value = *held;
     }
-    if (leaf.leaf != kFp32Leaf || !root.is_dict()) return;
+    if (leaf.leaf != kFp32Leaf || !root.is_dict() || merge_.explain(name, root)) return;
     ValueDict more;
     for (const auto& entry : root.as_dict()) {
       const std::string_view key =
@@ -369,6 +371,7 @@ class UniversalReader {
   ArchiveBytes bytes_;
   Findings findings_;
   ModelFile model_;
+  MergeNotes merge_{nullptr};
   std::vector<ModelFile> ranks_;  // stage 3 with frozen parameters: of every rank
   std::uint32_t optimizer_file_ = 0;
   Value optimizer_;
