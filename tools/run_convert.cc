@@ -143,7 +143,8 @@ ConvertOptions convert_options(const Arguments& a) {
   options.prefer_master = a.prefer == "master";
   options.names.strip_prefix = a.strip_prefix;
   for (const std::string& rule : a.rename) options.names.renames.push_back(parse_rename(rule));
-  if (!a.map_file.empty()) options.names.map = parse_name_map(file_text("--map", a.map_file));
+  if (!a.map_file.empty())
+    options.names.map = parse_name_map(file_text("--map", a.map_file), a.map_file);
   options.transform = transformations(a);
   options.as_index = a.as_index;
   options.dtype_as_index = a.dtype == kAsIndex;

@@ -6,24 +6,35 @@
 #include <tessera/state/roles.h>
 
 #include <algorithm>
+#include <map>
 
 namespace tessera {
 
 namespace {
 
-std::vector<std::pair<std::string, std::string>> from_json(std::string_view text) {
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+/// What is wrong with the file, and where.
+[[noreturn]] void refuse(std::string_view file, const std::string& what, std::size_t line = 0) {
+  std::string where = "the name map";
+  if (!file.empty()) where = fmt::format("--map {}", printable(file));
+  if (line > 0) where += fmt::format(", line {}", line);
+  fail(Code::kInvalidArgument, fmt::format("{}: {}", where, what),
+       "lines `old new`, or a JSON object {\"old\": \"new\"}");
+}
+
+std::vector<std::pair<std::string, std::string>> from_json(std::string_view text,
+                                                           std::string_view file) {
   Value root;
   try {
     root = parse_json(as_bytes(text));
   } catch (const Error& error) {
-    fail(Code::kInvalidArgument, fmt::format("the name map: {}", error.status().message));
+    refuse(file, error.status().message);
   }
   std::vector<std::pair<std::string, std::string>> map;
   for (const auto& [from, to] : root.as_dict()) {
-    if (!to.is_string() || to.as_string().empty()) {
-      fail(Code::kInvalidArgument,
-           fmt::format("the name map: \"{}\" does not map to a name", from.as_string()));
-    }
+    if (!to.is_string() || to.as_string().empty())
+      refuse(file, fmt::format("\"{}\" does not map to a name", printable(from.as_string())));
     map.emplace_back(from.as_string(), to.as_string());
   }
   return map;
@@ -31,12 +42,15 @@ std::vector<std::pair<std::string, std::string>> from_json(std::string_view text
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> parse_name_map(std::string_view text) {
+std::vector<std::pair<std::string, std::string>> parse_name_map(std::string_view text,
+                                                                std::string_view file) {
   constexpr std::string_view kBlank = " \t\r";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return {};
-  if (text[first] == '{') return from_json(text);
+  if (text[first] == '{') return from_json(text, file);
   std::vector<std::pair<std::string, std::string>> map;
+  std::map<std::string_view, std::size_t> seen;  // name -> line
   std::size_t number = 0;
   for (std::string_view line : split(text, '\n')) {
     ++number;
@@ -46,10 +60,14 @@ std::vector<std::pair<std::string, std::string>> parse_name_map(std::string_view
     std::size_t gap = line.find_first_of(kBlank);
     std::size_t second = gap == std::string_view::npos ? gap : line.find_first_not_of(kBlank, gap);
     if (second == std::string_view::npos ||
-        line.find_first_of(kBlank, second) != std::string_view::npos) {
-      fail(Code::kInvalidArgument,
-           fmt::format("the name map, line {}: expected \"old new\"", number));
-    }
+        line.find_first_of(kBlank, second) != std::string_view::npos)
+      refuse(file, fmt::format("expected \"old new\", not \"{}\"", printable(line)), number);
+    const auto [known, added] = seen.try_emplace(line.substr(0, gap), number);
+    if (!added)
+      refuse(file,
+             fmt::format("two entries for \"{}\", the other in line {}", printable(known->first),
+                         known->second),
+             number);
     map.emplace_back(line.substr(0, gap), line.substr(second));
   }
   return map;
@@ -86,6 +104,51 @@ NameRules with_patterns(NameRules rules) {
   return rules;
 }
 
+/// What helps where `pattern` names no parameter: parameters go by their names below the model's
+/// root, flags that select by whole names.
+std::string advice_for(const std::string& pattern, const Roles& roles,
+                       const std::vector<std::string>& fqns) {
+  for (const std::string& root : roles.model_roots) {
+    if (root.empty() || !(pattern + ".").starts_with(root + ".")) continue;
+    if (pattern.size() <= root.size() + 1)
+      return fmt::format(
+          "\"{}\" is where the model stands: --root {} makes it the whole checkpoint",
+          printable(root), printable(root));
+    return fmt::format("parameters go by their names below \"{}\": write \"{}\"", printable(root),
+                       printable(pattern.substr(root.size() + 1)));
+  }
+  const std::vector<std::string_view> names(fqns.begin(), fqns.end());
+  const std::string near = nearest(pattern, names);
+  return near.empty() ? "ckpt-inspect ls shows the names"
+                      : fmt::format("did you mean \"{}\"?", printable(near));
+}
+
+bool of_optimizer(Role role) { return role == Role::kOptimState || role == Role::kOptimGroup; }
+
+/// Names decide what an entry is. One that took a weight for an optimizer's state, or names for
+/// ids, would write another state than was asked for.
+void check_roles_kept(const Roles& before, const Manifest& manifest,
+                      const std::vector<std::string>& old_names) {
+  const Roles after = find_roles(manifest.state);
+  for (std::size_t i = 0; i < before.entries.size(); ++i) {
+    const bool optimizer = of_optimizer(after.entries[i].role);
+    if (of_optimizer(before.entries[i].role) == optimizer) continue;
+    fail(Code::kInvalidArgument,
+         fmt::format("renamed to \"{}\", \"{}\" would be read as {} of an optimizer",
+                     printable(manifest.state.entries[i].name), printable(old_names[i]),
+                     optimizer ? "a part" : "no part"),
+         "choose another name");
+  }
+  for (std::size_t i = 0; i < after.optimizers.size(); ++i) {
+    if (after.optimizers[i].dialect == before.optimizers.at(i).dialect) continue;
+    fail(Code::kInvalidArgument,
+         fmt::format("with the new names, the keys of optimizer \"{}\" would be read in another "
+                     "way, as numbers for names",
+                     printable(after.optimizers[i].name)),
+         "choose names that are no numbers");
+  }
+}
+
 }  // namespace
 
 AppliedTransformation apply_renames(Manifest& manifest, const NameRules& rules) {
@@ -95,14 +158,18 @@ AppliedTransformation apply_renames(Manifest& manifest, const NameRules& rules) 
   NameMap map(with_patterns(rules));
   const std::vector<std::string> fqns = names_to_rename(roles);
   map.check_bijection(fqns);
-  map.check_all_used();
+  map.check_all_used([&](const std::string& pattern) { return advice_for(pattern, roles, fqns); });
   for (const std::string& fqn : fqns) {
     const std::string fresh = map.apply(fqn);
     if (fresh != fqn) applied.changes.push_back(fmt::format("{} -> {}", fqn, fresh));
   }
   applied.tensors = applied.changes.size();
   applied.detail = fmt::format("{} names", applied.tensors);
+  if (applied.changes.empty()) return applied;
+  std::vector<std::string> old_names;
+  for (const StateEntry& entry : manifest.state.entries) old_names.push_back(entry.name);
   rename_parameters(manifest, roles, [&map](const std::string& fqn) { return map.apply(fqn); });
+  check_roles_kept(roles, manifest, old_names);
   return applied;
 }
 

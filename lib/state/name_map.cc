@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/state/name_map.h>
 
 #include <algorithm>
@@ -113,22 +114,25 @@ std::string NameMap::apply(const std::string& name) {
   return out;
 }
 
-void NameMap::check_all_used() const {
+void NameMap::check_all_used(const Advice& advice) const {
+  const auto unused = [&advice](const std::string& what, const std::string& pattern) {
+    fail(Code::kInvalidArgument, what, advice ? advice(pattern) : std::string());
+  };
   if (!rules_.strip_prefix.empty() && !prefix_used_) {
-    fail(Code::kInvalidArgument,
-         fmt::format("--strip-prefix: no name begins with \"{}\"", rules_.strip_prefix));
+    unused(
+        fmt::format("--strip-prefix: no name begins with \"{}\"", printable(rules_.strip_prefix)),
+        rules_.strip_prefix);
   }
   for (std::size_t i = 0; i < map_used_.size(); ++i) {
-    if (!map_used_[i]) {
-      fail(Code::kInvalidArgument,
-           fmt::format("--map: there is no parameter \"{}\"", rules_.map[i].first));
-    }
+    const std::string& from = rules_.map[i].first;
+    if (!map_used_[i])
+      unused(fmt::format("--map: there is no parameter \"{}\"", printable(from)), from);
   }
   for (std::size_t i = 0; i < rename_used_.size(); ++i) {
-    if (!rename_used_[i]) {
-      fail(Code::kInvalidArgument, fmt::format("--rename \"{}={}\" matches no parameter",
-                                               rules_.renames[i].first, rules_.renames[i].second));
-    }
+    const auto& [from, to] = rules_.renames[i];
+    if (!rename_used_[i])
+      unused(fmt::format("--rename \"{}={}\" matches no parameter", printable(from), printable(to)),
+             from);
   }
 }
 
@@ -136,9 +140,14 @@ void NameMap::check_bijection(const std::vector<std::string>& names) {
   std::map<std::string, std::string> taken;
   for (const std::string& name : names) {
     auto [slot, fresh] = taken.try_emplace(apply(name), name);
+    if (slot->first.empty() && !name.empty())
+      fail(Code::kInvalidArgument, fmt::format("\"{}\" would have no name left", printable(name)),
+           "a * may stand for nothing: write more of the name on the right");
     if (!fresh && slot->second != name) {
-      fail(Code::kInvalidArgument, fmt::format("both \"{}\" and \"{}\" would be named \"{}\"",
-                                               slot->second, name, slot->first));
+      fail(Code::kInvalidArgument,
+           fmt::format("both \"{}\" and \"{}\" would be named \"{}\"", printable(slot->second),
+                       printable(name), printable(slot->first)),
+           "rename the other too, or leave one out with --exclude");
     }
   }
 }

@@ -123,8 +123,10 @@ TEST_CASE("name maps are read from lines and from JSON") {
   using Map = std::vector<std::pair<std::string, std::string>>;
   CHECK(parse_name_map("a b\n# note\n\n  c.d\te.f  \r\n") == Map{{"a", "b"}, {"c.d", "e.f"}});
   CHECK(parse_name_map(" {\"a\": \"b\"}") == Map{{"a", "b"}});
+  CHECK(parse_name_map("\xEF\xBB\xBF"
+                       "a b\n") == Map{{"a", "b"}});
   CHECK(parse_name_map("").empty());
-  for (const char* bad : {"a", "a b c", "{\"a\": 1}", "{\"a\": \"\"}", "{"}) {
+  for (const char* bad : {"a", "a b c", "a b\na c", "{\"a\": 1}", "{\"a\": \"\"}", "{"}) {
     INFO(bad);
     CHECK_THROWS_AS(parse_name_map(bad), Error);
   }

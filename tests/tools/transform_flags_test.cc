@@ -47,6 +47,8 @@ TEST_CASE("flags that rename say which name is wrong") {
   write(folder / "one.map", "head.weight\n");
   write(folder / "gone.map", "no.such x\n");
   write(folder / "onto.map", "head.weight head.bias\n");
+  write(folder / "half.json", "{\"head.weight\": ");
+  write(folder / "list.json", "{\"head.weight\": [1]}");
   const std::string at = folder.path() + "/";
   check_refused("dcp/fsdp2_w2",
                 {{{"--rename", "head.weight"}, 2, {"head.weight", "OLD=NEW"}},
@@ -54,8 +56,16 @@ TEST_CASE("flags that rename say which name is wrong") {
                  {{"--rename", "head.weight=head.bias"}, 2, {"head.weight", "head.bias"}},
                  {{"--strip-prefix", "module."}, 2, {"--strip-prefix", "module."}},
                  {{"--map", at + "none.map"}, 3, {"none.map"}},
-                 {{"--map", at + "twice.map"}, 2, {"two entries", "head.weight"}},
-                 {{"--map", at + "one.map"}, 2, {"line 1", "old new"}},
+                 {{"--rename", "model.head.*=x.*"}, 2, {"below \"model\"", "write \"head.*\""}},
+                 {{"--rename", "head.weigth=x"}, 2, {"did you mean \"head.weight\""}},
+                 {{"--strip-prefix", "model."}, 2, {"--root model"}},
+                 {{"--rename", "head.weight*=*"}, 2, {"head.weight", "no name left"}},
+                 {{"--map", at + "twice.map"},
+                  2,
+                  {"twice.map, line 2", "two entries", "head.weight", "line 1"}},
+                 {{"--map", at + "one.map"}, 2, {"one.map, line 1", "old new"}},
+                 {{"--map", at + "half.json"}, 2, {"half.json", "old"}},
+                 {{"--map", at + "list.json"}, 2, {"list.json", "head.weight"}},
                  {{"--map", at + "gone.map"}, 2, {"no.such"}},
                  {{"--map", at + "onto.map"}, 2, {"head.weight", "head.bias"}}},
                 folder);

@@ -13,8 +13,10 @@
 namespace tessera {
 
 /// --map FILE: lines "old new" (blank or tab between, '#' comments), or the JSON object {"old":
-/// "new"}. A name with `*` is a pattern, as in --rename. Throws kInvalidArgument for anything else.
-std::vector<std::pair<std::string, std::string>> parse_name_map(std::string_view text);
+/// "new"}. A name with `*` is a pattern, as in --rename. Throws kInvalidArgument, with `file`, for
+/// anything else and for a name that stands there twice.
+std::vector<std::pair<std::string, std::string>> parse_name_map(std::string_view text,
+                                                                std::string_view file = "");
 
 /// One kind of change, for reports.
 struct AppliedTransformation {

@@ -6,6 +6,7 @@
 //   the left matched
 //
 // "module.layers.0.w" --strip module.--> "layers.0.w" --layers.*=h.*--> "h.0.w"
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,9 +31,12 @@ class NameMap {
   explicit NameMap(NameRules rules);
   /// The new name. Not thread-safe: remembers which rules were used.
   std::string apply(const std::string& name);
-  /// Throws kInvalidArgument naming the first rule that no name has met.
-  void check_all_used() const;
-  /// Throws kInvalidArgument when two of `names` get one new name, naming all three.
+  /// Throws kInvalidArgument naming the first rule that no name has met, with what `advice` says
+  /// of the rule's name or pattern.
+  using Advice = std::function<std::string(const std::string& pattern)>;
+  void check_all_used(const Advice& advice = {}) const;
+  /// Throws kInvalidArgument when two of `names` get one new name, naming all three, and when one
+  /// would have none.
   void check_bijection(const std::vector<std::string>& names);
 
  private:
