@@ -18,8 +18,14 @@ std::string renamed(const std::string& name, const std::string& old_fqn, const s
                     std::size_t at);
 
 /// The path with the characters [at, at + length) of its dotted text, which spell the FQN,
-/// replaced: one item stays one (an integer key an integer), a run of items becomes the new name's
-/// parts.
+/// replaced. One item stays one (an integer key an integer). Of a run of items those stay that
+/// spell what the old and the new FQN begin or end with, and so do the others' numbers of
+/// components where they can.
 Path renamed_path(const Path& path, std::size_t at, std::size_t length, const std::string& new_fqn);
+
+/// Fits paths of `renamed` entries to the others': a number inside of a list is an index of it.
+/// Throws kInvalidArgument where an entry would lie inside of a leaf, or in a list without a
+/// number.
+void settle_renamed(StateDict& state, const std::vector<bool>& renamed);
 
 }  // namespace tessera

@@ -246,13 +246,15 @@ class Editor {
   void assemble() {
     std::vector<StateEntry> entries;
     std::vector<std::size_t> new_place;
+    std::vector<bool> fresh;
     for (std::size_t i = 0; i < replaced_.size(); ++i) {
       new_place.push_back(entries.size());
       if (!replaced_[i]) {
         entries.push_back(std::move(manifest_.state.entries[i]));
-        continue;
+      } else {
+        for (StateEntry& entry : *replaced_[i]) entries.push_back(std::move(entry));
       }
-      for (StateEntry& entry : *replaced_[i]) entries.push_back(std::move(entry));
+      fresh.resize(entries.size(), replaced_[i].has_value());
     }
     for (ContainerNote& note : manifest_.state.containers)
       if (note.entries_before < new_place.size())
@@ -264,6 +266,7 @@ class Editor {
       fail(Code::kInvalidArgument,
            fmt::format("two entries would be named \"{}\"", printable(entry.name)));
     }
+    settle_renamed(manifest_.state, fresh);
     keep_entries(manifest_, std::vector<bool>(manifest_.state.entries.size(), true));
   }
 

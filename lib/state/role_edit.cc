@@ -92,6 +92,11 @@ bool lists_names(const EntryRole& role, const StateEntry& entry) {
          entry.value.kind() == Value::Kind::kList;
 }
 
+/// Names of buffers, as DeepSpeed's files list them: a conversion back tells them by these.
+bool lists_buffers(const StateEntry& entry) {
+  return entry.name == "deepspeed.buffer_names" && entry.value.kind() == Value::Kind::kList;
+}
+
 }  // namespace
 
 void check_unique(const StateDict& state, Code code, const std::string& advice) {
@@ -163,18 +168,20 @@ void keep_stored_names(Manifest& manifest, const std::map<std::string, std::stri
 
 void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& rename) {
   std::map<std::string, std::string> changed;
+  std::vector<bool> renamed_entries(roles.entries.size());
   for (std::size_t i = 0; i < roles.entries.size(); ++i) {
     const EntryRole& role = roles.entries[i];
     StateEntry& entry = manifest.state.entries[i];
     const bool by_id =
         role.root >= 0 &&
         roles.optimizers[static_cast<std::size_t>(role.root)].dialect == OptimDialect::kById;
-    if (lists_members(role, entry) || lists_names(role, entry)) {
+    if (lists_members(role, entry) || lists_names(role, entry) || lists_buffers(entry)) {
       entry.value = edit_members(entry.value, rename, {});
     } else if (!role.fqn.empty() && !by_id) {
       const std::string fresh = rename(role.fqn);
       if (fresh == role.fqn) continue;
       changed.emplace(role.fqn, fresh);
+      renamed_entries[i] = true;
       const std::size_t at = fqn_position(entry, role);
       entry.path = renamed_path(entry.path, at, role.fqn.size(), fresh);
       entry.name = renamed(entry.name, role.fqn, fresh, at);
@@ -184,6 +191,7 @@ void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& 
   keep_stored_names(manifest, changed);
   check_unique(manifest.state, Code::kInvalidArgument,
                "make the rename rules map different names to different names");
+  if (!changed.empty()) settle_renamed(manifest.state, renamed_entries);
 }
 
 void keep_entries(Manifest& manifest, const std::vector<bool>& keep,
