@@ -50,9 +50,12 @@ AssetList find_assets(const Directory& directory,
   AssetList list;
   list.directory = directory.path();
   for (FileInfo& entry : directory.list()) {
-    if (entry.type != FileType::kRegular || entry.name.starts_with('.')) continue;
+    const bool link = entry.type == FileType::kSymlink;
+    if ((entry.type != FileType::kRegular && !link) || entry.name.starts_with('.')) continue;
     if (owned.contains(entry.name) || matches(kWeightGlobs, entry.name)) continue;
-    if (matches(kAssetGlobs, entry.name)) {
+    if (link) {
+      if (matches(kAssetGlobs, entry.name)) list.links.push_back(std::move(entry.name));
+    } else if (matches(kAssetGlobs, entry.name)) {
       list.copied.push_back(std::move(entry));
     } else {
       list.others.push_back(std::move(entry.name));

@@ -14,6 +14,7 @@ struct AssetList {
   std::vector<FileInfo> copied;  // regular files that match the list
   std::vector<std::string>
       others;  // other regular files that are no part of the checkpoint: left, and told
+  std::vector<std::string> links;  // would be assets, and are symbolic links: left, and told
 };
 
 /// `part_of_checkpoint`: names that the source's manifest or the new plan owns. Hidden files are

@@ -82,14 +82,21 @@ void Conversion::plan_assets() {
   if (output_.single_file) {
     fail(Code::kInvalidArgument, "--copy-assets needs DST to be a folder");
   }
-  asset_directory_ =
-      options_.assets_directory.empty() ? nullptr : fs_.open_directory(options_.assets_directory);
+  if (const std::string& from = options_.assets_directory; !from.empty()) {
+    if (!fs_.stat(from))
+      fail(Code::kNotFound, fmt::format("--copy-assets: there is no folder {}", printable(from)));
+    asset_directory_ = fs_.open_directory(from);
+  }
   const Directory& directory = asset_directory_ ? *asset_directory_ : *source_.directory;
   std::vector<std::string> owned;
   for (const StoredFile& file : source_.manifest.files) owned.push_back(file.path);
   for (const OutputFile& file : output_.files) owned.push_back(file.path);
   assets_ = find_assets(directory, owned);
   for (const FileInfo& asset : assets_.copied) report_.assets.push_back(asset.name);
+  for (const std::string& name : assets_.links) {
+    report_.notes.push_back(
+        {"ASSET", "warning", "not copied: it is a symbolic link; copy what it leads to", name, ""});
+  }
   for (const std::string& name : assets_.others) {
     report_.notes.push_back({"ASSET", "info", "beside the checkpoint, not copied", name, ""});
   }

@@ -246,6 +246,12 @@ class Grouper {
     std::set<std::string> keys;
     for (const Entry& entry : order_) {
       if (shared_.contains(entry.fqn)) continue;
+      if (const std::string read = clean_path(entry.fqn); read != entry.fqn)
+        fail(
+            Code::kUnsupported,
+            fmt::format("FairScale takes its wrappers out of names: \"{}\" would be read as \"{}\"",
+                        printable(entry.fqn), printable(read)),
+            "rename it with --rename");
       TargetKey key{.key = entry.fqn, .entry = entry.index};
       if (const auto found = out_.by_fqn.find(entry.fqn); found != out_.by_fqn.end()) {
         const std::size_t backing = out_.backing_of(found->second);
