@@ -4,7 +4,10 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
 #include <tessera/ops/ls.h>
+#include <tessera/state/optim_edit.h>
+#include <tessera/state/roles.h>
 
+#include <algorithm>
 #include <map>
 
 #include "lib/ops/canonical_state.h"
@@ -81,6 +84,43 @@ void compare_values(OpenedCheckpoint& source, OpenedCheckpoint& written, bool ma
   }
 }
 
+/// Whether an optimizer's state stands under other keys than "state.<fqn>.<leaf>": ids, or the leaf
+/// before the name.
+bool keyed_otherwise(const StateDict& state) {
+  return std::ranges::any_of(find_roles(state).optimizers, [](const OptimizerRoot& root) {
+    return root.dialect == OptimDialect::kById || root.dialect == OptimDialect::kLeafFirst;
+  });
+}
+
+/// Whether the entry is a group's option that is an attribute of an HDF5 group, "0@lr".
+bool is_attribute(const EntryRole& role, const StateEntry& entry) {
+  return role.role == Role::kOptimGroup && role.group >= 0 &&
+         entry.name.ends_with(fmt::format("{}@{}", role.group, role.leaf));
+}
+
+/// Formats that write groups anew have attributes of them as options.
+void place_options_as_written(StateDict& source, const StateDict& written) {
+  const Roles there = find_roles(written);
+  for (std::size_t i = 0; i < there.entries.size(); ++i)
+    if (is_attribute(there.entries[i], written.entries[i])) return;
+  const Roles roles = find_roles(source);
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    StateEntry& entry = source.entries[i];
+    if (!is_attribute(roles.entries[i], entry)) continue;
+    entry.name.replace(entry.name.size() - roles.entries[i].leaf.size() - 1, 1, ".");
+    entry.path.pop_back();
+    entry.path.push_back(key_item(fmt::format("{}", roles.entries[i].group)));
+    entry.path.push_back(key_item(roles.entries[i].leaf));
+  }
+}
+
+/// Formats that hold state by name alone wrote names for ids: the source is compared by these.
+void name_as_written(Manifest& source, const StateDict& written) {
+  place_options_as_written(source.state, written);
+  if (!keyed_otherwise(source.state) || keyed_otherwise(written)) return;
+  if (!find_roles(written).optimizers.empty()) rekey_optimizers(source, OptimKeys::kFqn);
+}
+
 }  // namespace
 
 VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, bool may_drop,
@@ -90,6 +130,7 @@ VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, boo
   Sums written_sums;
   proof.tensors = hash_leaves(written, written_sums, transfer);  // by the names that are stored
   proof.root = content_root(proof.tensors);
+  name_as_written(source.manifest, written.manifest.state);
   // Writers of old releases flattened by other rules: both sides are compared as the trees they
   // stand for.
   CanonicalState canonical_source(source.manifest.state);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "lib/state/role_names.h"
@@ -231,10 +233,33 @@ class Finder {
     role.role = Role::kOptimGroup;
     if (path.flat) {
       std::tie(role.fqn, role.leaf) = cut_leaf(path.flat_rest);
-    } else if (!path.rest.empty() && is_decimal(path.rest[0].text())) {
-      role.group = std::stoll(path.rest[0].text());
+    } else if (const auto group = group_number(path.rest)) {
+      role.group = *group;
       role.leaf = join(path.rest, 1, path.rest.size());
+    } else if (path.rest.size() == 1) {
+      assign_attribute(path.rest[0].text(), role);
     }
+  }
+
+  /// More digits than a number of groups can have are a name.
+  static std::optional<std::int64_t> group_number(std::string_view text) {
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (!is_decimal(text) || error != std::errc()) return std::nullopt;
+    return number;
+  }
+  static std::optional<std::int64_t> group_number(const std::vector<PathItem>& rest) {
+    if (rest.empty()) return std::nullopt;
+    return group_number(rest[0].text());
+  }
+
+  /// "0@lr": the option lr as an attribute of HDF5's group 0.
+  static void assign_attribute(const std::string& text, EntryRole& role) {
+    const std::size_t at = text.find('@');
+    const auto group = group_number(std::string_view(text).substr(0, at));
+    if (at == std::string::npos || !group) return;
+    role.group = *group;
+    role.leaf = text.substr(at + 1);
   }
 
   /// An id is no name: "model.scales.0" is not the weight of parameter 0.

@@ -114,6 +114,55 @@ TEST_CASE("verify compares trees, so that an older release's flattening is no di
   }
 }
 
+TEST_CASE("verify compares ids with the names that formats of names hold for them") {
+  for (const std::string& name :
+       {"torchsave/adamw_zip", "torchsave/sgd_tied_zip", "torchsnapshot/model_optim_w2"}) {
+    for (const std::string& format : {"deepspeed-zero", "deepspeed-universal", "fairscale-fsdp"}) {
+      CAPTURE(name, format);
+      MemoryFileSystem fs;
+      ConvertOptions options = convert_options(load_sample(fs, name), "/out", std::nullopt, format);
+      options.verify = true;
+      const ConvertReport report = convert(fs, options);
+      CHECK(report.verify_findings == std::vector<std::string>{});
+      CHECK(report.published);
+    }
+  }
+}
+
+TEST_CASE("verify compares state whose leaf stands before the name with state by name") {
+  MemoryFileSystem fs;
+  ConvertOptions options = convert_options(load_sample(fs, "megatron/torch_dist_tp2_dp2"), "/out",
+                                           std::nullopt, "deepspeed-universal");
+  options.rank_state = RankStatePolicy::kRank0;
+  options.transform.dtype = DType::kBFloat16;  // one type for a flat buffer
+  options.verify = true;
+  const ConvertReport report = convert(fs, options);
+  CHECK(report.verify_findings == std::vector<std::string>{});
+  CHECK(report.published);
+}
+
+TEST_CASE(
+    "options that are attributes of an HDF5 group go along to formats that write groups anew") {
+  for (const std::string& format : {"deepspeed-zero", "deepspeed-universal", "fairscale-fsdp"}) {
+    CAPTURE(format);
+    MemoryFileSystem fs;
+    const std::string source = load_sample(fs, "hdf5/chunked");
+    ConvertOptions options = convert_options(source, "/out", std::nullopt, format);
+    options.selection.exclude = {"model.bf16"};
+    options.verify = true;
+    const ConvertReport report = convert(fs, options);
+    CHECK(report.verify_findings == std::vector<std::string>{});
+    REQUIRE(report.published);
+    OpenedContent after = content_at(fs, "/out");
+    OpenedContent before = content_at(fs, source);
+    for (const std::string option : {"lr", "betas"}) {
+      CHECK(after.values["optim.param_groups.0." + option] ==
+            before.values["optim.param_groups.0@" + option]);
+      CHECK_FALSE(after.values["optim.param_groups.0." + option].empty());
+    }
+  }
+}
+
 TEST_CASE("verify stops a result of which one staged byte turned") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "safetensors/hf_sharded");

@@ -252,4 +252,21 @@ TEST_CASE("dropping entries drops their tensors and memberships and renumbers th
   }
 }
 
+TEST_CASE("a group's options may be attributes of it, and numbers too long are no groups") {
+  Scene scene;
+  scene.tensor({"model", "w"}, {2});
+  scene.tensor({"optim", "state", "w", "exp_avg"}, {2});
+  scene.value({"optim", "param_groups", "0@lr"}, Value::real(0.5));
+  const Path group = {key_item("optim"), key_item("param_groups"),
+                      key_item("77777777777777777777777"), key_item("lr")};
+  scene.manifest.state.entries.push_back({dotted(group), group, Value::real(0.5)});
+  scene.value({"optim", "param_groups", "77777777777777777777777@lr"}, Value::real(0.5));
+  const EntryRole attribute = scene.role("optim.param_groups.0@lr");
+  CHECK(attribute.role == Role::kOptimGroup);
+  CHECK(attribute.group == 0);
+  CHECK(attribute.leaf == "lr");
+  for (const std::string end : {".lr", "@lr"})
+    CHECK(scene.role("optim.param_groups.77777777777777777777777" + end).group == -1);
+}
+
 }  // namespace roles_test
