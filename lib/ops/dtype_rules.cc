@@ -65,8 +65,8 @@ class TypeChooser {
       if (used_[i] && casts_[i]) continue;
       if (used_[i]) {
         fail(Code::kInvalidArgument,
-             fmt::format("--keep-dtype \"{}\" casts nothing: what it matches are integers or step "
-                         "counters, which are never cast",
+             fmt::format("--keep-dtype \"{}\" casts nothing: what it matches are integers, complex "
+                         "numbers or step counters, which are never cast",
                          printable(rules_[i].glob)));
       }
       std::vector<std::string_view> names;

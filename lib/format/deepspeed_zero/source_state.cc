@@ -50,11 +50,10 @@ class StateBuilder {
   const TensorSpec& spec(std::uint32_t tensor) const { return source_.tensors[tensor].spec; }
 
   void find_roots() {
-    if (roles_.model_roots.size() != 1)
-      refuse(roles_.model_roots.empty() ? "there is no model: ZeRO's files hold weights and state "
-                                          "together"
-                                        : "there are several models",
-             "choose one with --root");
+    if (roles_.model_roots.empty())
+      refuse("there is no model: ZeRO's files hold weights and state together",
+             "take the model along, or write torch-dcp or torch-save, which hold any part");
+    if (roles_.model_roots.size() > 1) refuse("there are several models", "choose one with --root");
     if (roles_.optimizers.size() > 1)
       refuse(fmt::format("there are {} optimizers; an engine has one", roles_.optimizers.size()),
              "choose one with --root");

@@ -52,7 +52,8 @@ class Writer {
       require_names(source_, optim, std::string(kKeepIdsHint));
     target_ = group_parameters(source_, roles_, model_root_, trained(optimizers), builder_.notes());
     if (target_.keys.empty())
-      fail(Code::kUnsupported, "fairscale-fsdp holds a model's weights; there are none here");
+      fail(Code::kUnsupported, "fairscale-fsdp holds a model's weights; there are none here",
+           "take the model along, or write torch-dcp or torch-save, which hold any part");
     if (request_.values != KeepPolicy::kDrop)
       refuse_split_lists(source_.state, roles_, "fairscale-fsdp");
     optimizer_ = target_optimizer(source_, roles_, optimizers, target_, kept_);

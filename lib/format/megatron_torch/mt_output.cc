@@ -60,10 +60,13 @@ TargetGrid grid_of(const TargetRequest& request) {
 /// The number of "rank_<n>", the second item of an entry that belongs to one rank.
 std::optional<std::int64_t> own_rank(const Path& path) {
   constexpr std::string_view kRank = "rank_";
+  constexpr std::size_t kMostDigits = 9;
   if (path.size() < 2 || path[1].kind != PathItem::Kind::kKey) return std::nullopt;
   const std::string_view key = path[1].key;
-  if (!key.starts_with(kRank) || !is_number(key.substr(kRank.size()))) return std::nullopt;
-  return std::stoll(std::string(key.substr(kRank.size())));
+  if (!key.starts_with(kRank)) return std::nullopt;
+  const std::string_view digits = key.substr(kRank.size());
+  if (!is_number(digits) || digits.size() > kMostDigits) return std::nullopt;
+  return std::stoll(std::string(digits));
 }
 
 /// A rank of the target.
