@@ -114,8 +114,26 @@ void place_options_as_written(StateDict& source, const StateDict& written) {
   }
 }
 
+/// Megatron's rank files have the model under a key of its own, whatever the source has.
+void place_model_as_written(Manifest& source, const StateDict& written) {
+  const Roles roles = find_roles(source.state);
+  const Roles there = find_roles(written);
+  if (roles.model_roots != std::vector<std::string>{""} || there.model_roots.size() != 1) return;
+  const std::string& root = there.model_roots[0];
+  if (root.empty()) return;
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    StateEntry& entry = source.state.entries[i];
+    if (roles.entries[i].role != Role::kModel) continue;
+    entry.name = root + "." + entry.name;
+    entry.path.insert(entry.path.begin(), key_item(root));
+    if (entry.value.is_tensor()) source.tensors[entry.value.tensor_index()].name = entry.name;
+  }
+}
+
 /// Formats that hold state by name alone wrote names for ids: the source is compared by these.
-void name_as_written(Manifest& source, const StateDict& written) {
+void name_as_written(Manifest& source, const Manifest& result) {
+  const StateDict& written = result.state;
+  if (result.format == "megatron-torch") place_model_as_written(source, written);
   place_options_as_written(source.state, written);
   if (!keyed_otherwise(source.state) || keyed_otherwise(written)) return;
   if (!find_roles(written).optimizers.empty()) rekey_optimizers(source, OptimKeys::kFqn);
@@ -130,7 +148,7 @@ VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, boo
   Sums written_sums;
   proof.tensors = hash_leaves(written, written_sums, transfer);  // by the names that are stored
   proof.root = content_root(proof.tensors);
-  name_as_written(source.manifest, written.manifest.state);
+  name_as_written(source.manifest, written.manifest);
   // Writers of old releases flattened by other rules: both sides are compared as the trees they
   // stand for.
   CanonicalState canonical_source(source.manifest.state);
