@@ -26,15 +26,9 @@ std::string nearest_name(const Manifest& manifest, std::string_view word) {
 [[noreturn]] void no_match(const Manifest& manifest, std::string_view flag,
                            std::string_view pattern) {
   const std::string near = nearest_name(manifest, pattern);
-  const std::string what =
-      fmt::format("{} \"{}\" matches nothing in this checkpoint", flag, printable(pattern));
-  for (const auto& [name, kept] : recorded_aliases(manifest))
-    if (glob_match(pattern, name))
-      fail(Code::kInvalidArgument, what,
-           fmt::format("\"{}\" is recorded as one tensor with \"{}\": name that", printable(name),
-                       printable(kept)));
   fail(
-      Code::kInvalidArgument, what,
+      Code::kInvalidArgument,
+      fmt::format("{} \"{}\" matches nothing in this checkpoint", flag, printable(pattern)),
       near.empty() ? "ckpt-inspect ls shows the names" : fmt::format("did you mean \"{}\"?", near));
 }
 
@@ -132,6 +126,7 @@ class Chooser {
       if (!include_hits_[g]) no_match(manifest_, "--include", selection_.include[g]);
     for (std::size_t g = 0; g < exclude_hits_.size(); ++g)
       if (!exclude_hits_[g]) no_match(manifest_, "--exclude", selection_.exclude[g]);
+    hand_over_tied(keep);
     const std::vector<std::string> forget = follow(keep);
     if (std::ranges::find(keep, true) == keep.end() && !entries.empty())
       fail(Code::kInvalidArgument, "the selection leaves nothing of this checkpoint",
@@ -143,9 +138,18 @@ class Chooser {
       const auto heir = heirs_.find(fqn);
       return heir == heirs_.end() ? fqn : heir->second;
     });
+    edit_aliases(manifest_, [this](const Alias& alias) -> std::optional<Alias> {
+      const auto taken = handed_over_.find(alias.second);
+      if (taken == handed_over_.end()) return alias;
+      if (taken->second == alias.first) return std::nullopt;  // stored now
+      return Alias(alias.first, taken->second);
+    });
   }
 
  private:
+  bool of_part(std::size_t i) const {
+    return !selection_.only || *selection_.only == part_of(roles_.entries[i].role);
+  }
   bool wanted(std::size_t i) {
     const std::string& name = manifest_.state.entries[i].name;
     bool included = selection_.include.empty();
@@ -153,20 +157,42 @@ class Chooser {
       if (glob_match(selection_.include[g], name)) included = include_hits_[g] = true;
     for (std::size_t g = 0; g < selection_.exclude.size(); ++g)
       if (glob_match(selection_.exclude[g], name)) exclude_hits_[g] = true, included = false;
-    return included && (!selection_.only || *selection_.only == part_of(roles_.entries[i].role));
+    return included && of_part(i);
   }
 
-  /// A record of a tied weight is chosen by its own name; it goes with the tensor it names, too.
+  /// A record of a tied weight is chosen by its own name.
   void choose_aliases() {
     edit_aliases(manifest_, [this](const Alias& alias) -> std::optional<Alias> {
-      bool stays = selection_.include.empty() ||
-                   std::ranges::any_of(selection_.include, [&alias](const std::string& glob) {
-                     return glob_match(glob, alias.first);
-                   });
+      bool stays = selection_.include.empty();
+      for (std::size_t g = 0; g < selection_.include.size(); ++g)
+        if (glob_match(selection_.include[g], alias.first)) stays = include_hits_[g] = true;
       for (std::size_t g = 0; g < selection_.exclude.size(); ++g)
         if (glob_match(selection_.exclude[g], alias.first)) exclude_hits_[g] = true, stays = false;
       return stays ? std::optional(alias) : std::nullopt;
     });
+  }
+
+  /// Where the name that has the bytes of a tied weight is left out and the other stays, the other
+  /// has them: the tensor stays, and its state, by that name.
+  void hand_over_tied(std::vector<bool>& keep) {
+    const std::vector<Alias> aliases = recorded_aliases(manifest_);
+    std::map<std::string_view, std::size_t> entries;
+    for (std::size_t i = 0; i < keep.size() && !aliases.empty(); ++i)
+      entries.emplace(manifest_.state.entries[i].name, i);
+    for (const Alias& alias : aliases) {
+      const auto entry = entries.find(alias.second);
+      if (entry == entries.end() || keep[entry->second] || !of_part(entry->second)) continue;
+      const std::string& fqn = roles_.entries[entry->second].fqn;
+      const std::string root = alias.second.substr(0, alias.second.size() - fqn.size());
+      if (fqn.empty() || !alias.first.starts_with(root))
+        fail(Code::kUnsupported,
+             fmt::format("\"{}\" is one tensor with \"{}\", which is left out",
+                         printable(alias.first), printable(alias.second)),
+             "leave both out, or none");
+      keep[entry->second] = true;
+      heirs_.emplace(fqn, alias.first.substr(root.size()));
+      handed_over_.emplace(alias.second, alias.first);
+    }
   }
 
   /// A left-out parameter takes its optimizer state along; its FQN is returned for the groups. One
@@ -223,6 +249,7 @@ class Chooser {
   std::vector<bool> include_hits_, exclude_hits_;
   std::map<std::string, std::string> heirs_;  // FQN left out -> the tied one that stays
   std::set<std::string> taken_;
+  std::map<std::string, std::string> handed_over_;  // name left out -> the tied one with its bytes
 };
 
 }  // namespace
