@@ -1,8 +1,11 @@
 // The result of a conversion: written into a stage, proved, published.
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/state/optim_state.h>
 #include <tessera/state/roles.h>
 #include <tessera/state/sharding_rule.h>
+
+#include <map>
 
 #include "lib/ops/conversion.h"
 #include "lib/ops/tracker.h"
@@ -19,6 +22,21 @@ void discard_quietly(Stage& stage) {
     stage.discard();
   } catch (const Error&) {
   }
+}
+
+/// Names that formats of named state write for tensors which the source has under ids, or under the
+/// leaf before the name.
+std::map<std::uint32_t, std::string> names_for_keys(const Manifest& manifest) {
+  std::map<std::uint32_t, std::string> names;
+  for (const OptimState& optim : canonical_optim_states(manifest, find_roles(manifest.state))) {
+    if (optim.dialect != OptimDialect::kById && optim.dialect != OptimDialect::kLeafFirst) continue;
+    const std::string root = optim.root.empty() ? "" : optim.root + ".";
+    for (const OptimParameter& parameter : optim.parameters)
+      for (const OptimLeaf& leaf : parameter.leaves)
+        if (leaf.tensor != kNoTensor && !leaf.name.empty())
+          names.emplace(leaf.tensor, fmt::format("{}state.{}.{}", root, parameter.fqn, leaf.name));
+  }
+  return names;
 }
 
 }  // namespace
@@ -47,10 +65,15 @@ Seal Conversion::make_seal() const {
   }
   seal.files.insert(seal.files.end(), asset_sums_.begin(), asset_sums_.end());
   seal.aliases = request_.aliases;
+  const bool by_name = driver_->capabilities().groups_optimizers;
+  std::map<std::uint32_t, std::string> fresh;
+  if (by_name) fresh = names_for_keys(source_.manifest);
   std::vector<bool> sharded = sharded_tensors(source_.manifest, request_.replicate);
   for (std::size_t i = 0; i < sharded.size(); ++i) {
     const StoredTensor& tensor = source_.manifest.tensors[i];
-    if (sharded[i] && !tensor.embedded) seal.sharded.push_back(tensor.name);
+    if (!sharded[i] || tensor.embedded) continue;
+    const auto name = fresh.find(static_cast<std::uint32_t>(i));
+    seal.sharded.push_back(name == fresh.end() ? tensor.name : name->second);
   }
   return seal;
 }

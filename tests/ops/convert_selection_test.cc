@@ -129,6 +129,26 @@ TEST_CASE("verify compares ids with the names that formats of names hold for the
   }
 }
 
+TEST_CASE("state that had ids is cut among the ranks of a later result, as its weights are") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "torchsave/adamw_zip");
+  for (const char* format : {"deepspeed-zero", "fairscale-fsdp"}) {
+    CAPTURE(format);
+    const std::string named = std::string("/named-") + format, cut = std::string("/cut-") + format;
+    convert(fs, convert_options(source, named, 2, format));
+    convert(fs, convert_options(named, cut, 3, "torch-dcp"));
+    const OpenedCheckpoint opened = open_checkpoint(fs, cut);
+    const auto chunks = [&](const std::string& ending) {
+      for (const StoredTensor& tensor : opened.manifest.tensors)
+        if (tensor.name.ends_with(ending)) return tensor.chunk_count;
+      return decltype(StoredTensor::chunk_count){0};
+    };
+    CHECK(chunks("state.embed.weight.exp_avg") == 3);
+    CHECK(chunks("state.embed.weight.exp_avg_sq") == 3);
+    CHECK(chunks("state.embed.weight.step") == 1);
+  }
+}
+
 TEST_CASE("verify compares state whose leaf stands before the name with state by name") {
   MemoryFileSystem fs;
   ConvertOptions options = convert_options(load_sample(fs, "megatron/torch_dist_tp2_dp2"), "/out",
