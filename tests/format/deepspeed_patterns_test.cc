@@ -145,6 +145,7 @@ TEST_CASE("where a pattern is not understood, all are left alone and the result 
   const SampleCase sample("deepspeed/zero2_w2");
   for (const auto& [key, value] : std::vector<std::pair<std::string, Value>>{
            {"tp_replicated_parameter_patterns", patterns({"(a|b)"})},
+           {"tp_replicated_parameter_patterns", patterns({std::string(5000, 'a').c_str()})},
            {"parameter_with_row_parallelism_patterns", Value::integer(3)},
            {"parameter_with_sub_params", Value::list({Value::dict({})})}}) {
     INFO(key);

@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::string_view kSubParams = "param_n_sub_params";
 constexpr std::string_view kVocabulary = "vocab_tensor";
+/// In all lists together: each byte of each name may take as many steps.
+constexpr std::size_t kMostPatternBytes = 4096;
 
 bool holds_some(const Value& info, std::string_view key) {
   const Value* found = info.find(key);
@@ -41,10 +43,13 @@ void MergeNotes::take(const Value& info, std::string_view key, Patterns& to) {
   known_ = known_ && list->kind() == Value::Kind::kList;
   if (!known_) return;
   for (const Value& text : list->as_list()) {
-    const auto pattern =
-        text.is_string() ? NamePattern::parse(text.as_string()) : std::optional<NamePattern>();
-    known_ = known_ && pattern.has_value();
-    if (pattern) to.push_back(*pattern);
+    known_ = known_ && text.is_string();
+    if (!known_) return;
+    pattern_bytes_ += text.as_string().size() + 1;
+    auto pattern = NamePattern::parse(text.as_string().substr(0, kMostPatternBytes));
+    known_ = pattern && pattern_bytes_ <= kMostPatternBytes;
+    if (!known_) return;
+    to.push_back(std::move(*pattern));
   }
 }
 

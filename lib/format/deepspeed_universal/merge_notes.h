@@ -41,6 +41,7 @@ class MergeNotes {
   static bool any(const Patterns& patterns, const std::string& name);
 
   Patterns whole_, two_parts_, rows_, vocabulary_;
+  std::size_t pattern_bytes_ = 0;
   bool known_ = false;
 };
 

@@ -1,5 +1,6 @@
 #include "lib/format/deepspeed_universal/name_pattern.h"
 
+#include <algorithm>
 #include <string>
 
 namespace tessera::deepspeed {
@@ -81,6 +82,7 @@ bool NamePattern::matches(std::string_view name) const {
       reach(next, i + 1);
       if (elements_[i].may_repeat) reach(next, i);
     }
+    if (std::ranges::find(next, true) == next.end()) return false;
     at = std::move(next);
   }
   return at[end];
