@@ -141,7 +141,9 @@ class StateBuilder {
       const auto at = positions_.find(name);
       if (at == positions_.end())
         refuse(fmt::format("group {} lists \"{}\", which the model does not have",
-                           out_.groups.size(), printable(name)));
+                           out_.groups.size(), printable(name)),
+               "leave the optimizer out with --only model; where the model has flat parameters, "
+               "--flat-layout FILE names their weights");
       ModuleEntry& entry = out_.module[at->second];
       if (entry.part == Part::kTrained)
         refuse(fmt::format("\"{}\" is listed twice in the groups", printable(name)));
