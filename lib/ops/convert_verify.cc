@@ -12,6 +12,7 @@
 
 #include "lib/ops/canonical_state.h"
 #include "lib/ops/hashed_compare.h"
+#include "lib/state/role_names.h"
 
 namespace tessera {
 
@@ -84,12 +85,8 @@ void compare_values(OpenedCheckpoint& source, OpenedCheckpoint& written, bool ma
   }
 }
 
-/// Whether an optimizer's state stands under other keys than "state.<fqn>.<leaf>": ids, or the leaf
-/// before the name.
-bool keyed_otherwise(const StateDict& state) {
-  return std::ranges::any_of(find_roles(state).optimizers, [](const OptimizerRoot& root) {
-    return root.dialect == OptimDialect::kById || root.dialect == OptimDialect::kLeafFirst;
-  });
+bool any_keyed_otherwise(const Roles& roles) {
+  return std::ranges::any_of(roles.optimizers, keyed_otherwise, &OptimizerRoot::dialect);
 }
 
 /// Whether the entry is a group's option that is an attribute of an HDF5 group, "0@lr".
@@ -135,8 +132,9 @@ void name_as_written(Manifest& source, const Manifest& result) {
   const StateDict& written = result.state;
   if (result.format == "megatron-torch") place_model_as_written(source, written);
   place_options_as_written(source.state, written);
-  if (!keyed_otherwise(source.state) || keyed_otherwise(written)) return;
-  if (!find_roles(written).optimizers.empty()) rekey_optimizers(source, OptimKeys::kFqn);
+  const Roles there = find_roles(written);
+  if (there.optimizers.empty() || any_keyed_otherwise(there)) return;
+  if (any_keyed_otherwise(find_roles(source.state))) rekey_optimizers(source, OptimKeys::kFqn);
 }
 
 }  // namespace

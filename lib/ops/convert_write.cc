@@ -5,11 +5,13 @@
 #include <tessera/state/roles.h>
 #include <tessera/state/sharding_rule.h>
 
+#include <algorithm>
 #include <map>
 
 #include "lib/ops/conversion.h"
 #include "lib/ops/tracker.h"
 #include "lib/ops/verify_replicas.h"
+#include "lib/state/role_names.h"
 
 namespace tessera {
 namespace {
@@ -28,8 +30,11 @@ void discard_quietly(Stage& stage) {
 /// leaf before the name.
 std::map<std::uint32_t, std::string> names_for_keys(const Manifest& manifest) {
   std::map<std::uint32_t, std::string> names;
-  for (const OptimState& optim : canonical_optim_states(manifest, find_roles(manifest.state))) {
-    if (optim.dialect != OptimDialect::kById && optim.dialect != OptimDialect::kLeafFirst) continue;
+  const Roles roles = find_roles(manifest.state);
+  if (std::ranges::none_of(roles.optimizers, keyed_otherwise, &OptimizerRoot::dialect))
+    return names;
+  for (const OptimState& optim : canonical_optim_states(manifest, roles)) {
+    if (!keyed_otherwise(optim.dialect)) continue;
     const std::string root = optim.root.empty() ? "" : optim.root + ".";
     for (const OptimParameter& parameter : optim.parameters)
       for (const OptimLeaf& leaf : parameter.leaves)

@@ -5,8 +5,9 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
-#include <charconv>
 #include <unordered_set>
+
+#include "lib/state/role_names.h"
 
 namespace tessera {
 
@@ -32,12 +33,9 @@ namespace {
 /// `item` with another text: of its kind where that can be.
 PathItem item_with(const PathItem& item, const std::string& text) {
   if (item.text() == text) return item;
-  std::int64_t number = 0;
-  const bool integer =
-      item.kind != PathItem::Kind::kKey && is_decimal(text) &&
-      std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc();
-  if (!integer) return key_item(text);
-  return item.kind == PathItem::Kind::kIndex ? index_item(number) : int_key_item(number);
+  const auto number = item.kind == PathItem::Kind::kKey ? std::nullopt : decimal_number(text);
+  if (!number) return key_item(text);
+  return item.kind == PathItem::Kind::kIndex ? index_item(*number) : int_key_item(*number);
 }
 
 /// One item whose text has `length` characters from `at` on replaced.

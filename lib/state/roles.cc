@@ -242,21 +242,14 @@ class Finder {
   }
 
   /// More digits than a number of groups can have are a name.
-  static std::optional<std::int64_t> group_number(std::string_view text) {
-    std::int64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (!is_decimal(text) || error != std::errc()) return std::nullopt;
-    return number;
-  }
   static std::optional<std::int64_t> group_number(const std::vector<PathItem>& rest) {
-    if (rest.empty()) return std::nullopt;
-    return group_number(rest[0].text());
+    return rest.empty() ? std::nullopt : decimal_number(rest[0].text());
   }
 
   /// "0@lr": the option lr as an attribute of HDF5's group 0.
   static void assign_attribute(const std::string& text, EntryRole& role) {
     const std::size_t at = text.find('@');
-    const auto group = group_number(std::string_view(text).substr(0, at));
+    const auto group = decimal_number(std::string_view(text).substr(0, at));
     if (at == std::string::npos || !group) return;
     role.group = *group;
     role.leaf = text.substr(at + 1);
@@ -351,6 +344,17 @@ bool is_master_leaf(std::string_view leaf) {
 
 bool is_decimal(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::optional<std::int64_t> decimal_number(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (!is_decimal(text) || error != std::errc()) return std::nullopt;
+  return number;
+}
+
+bool keyed_otherwise(OptimDialect dialect) {
+  return dialect == OptimDialect::kById || dialect == OptimDialect::kLeafFirst;
 }
 
 Roles find_roles(const StateDict& state) { return Finder(state).find(); }

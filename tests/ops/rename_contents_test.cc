@@ -16,15 +16,6 @@ using Catch::Contains;
 
 namespace {
 
-Status status_of(MemoryFileSystem& fs, const ConvertOptions& options) {
-  try {
-    convert(fs, options);
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
-}
-
 /// Two networks under one key, and a list of blocks: {"model": {"gen": {"conv.weight": ...}, ...}}.
 std::string save_nested(MemoryFileSystem& fs) {
   RankArchive archive;

@@ -47,15 +47,6 @@ std::string save(MemoryFileSystem& fs, const Weights& weights) {
   return "/in/state.pt";
 }
 
-Status status_of(MemoryFileSystem& fs, const ConvertOptions& options) {
-  try {
-    convert(fs, options);
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
-}
-
 std::vector<std::string> names_at(FileSystem& fs, const std::string& path) {
   std::vector<std::string> out;
   for (const auto& [name, content] : content_at(fs, path).tensors) out.push_back(name);

@@ -1,5 +1,6 @@
 #include "tests/support/convert_case.h"
 
+#include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
 
 #include <filesystem>
@@ -54,6 +55,15 @@ ConvertOptions convert_options(const std::string& from, const std::string& to,
   options.memory_limit_bytes = 64 << 20;
   options.threads = 1;
   return options;
+}
+
+Status status_of(FileSystem& fs, const ConvertOptions& options) {
+  try {
+    convert(fs, options);
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return {};
 }
 
 std::string hash_report(std::span<const HashedTensor> tensors) {

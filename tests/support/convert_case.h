@@ -31,6 +31,9 @@ ConvertOptions convert_options(const std::string& from, const std::string& to,
                                std::optional<std::int64_t> world_size,
                                const std::string& format = "");
 
+/// How the conversion ends.
+Status status_of(FileSystem& fs, const ConvertOptions& options);
+
 /// What `ckpt-inspect hash --format json` says of them, as far as verify's --against reads it.
 std::string hash_report(std::span<const HashedTensor> tensors);
 

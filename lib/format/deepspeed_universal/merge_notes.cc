@@ -68,8 +68,9 @@ ValueDict MergeNotes::of(const std::string& name) const {
 }
 
 bool MergeNotes::explain(const std::string& name, const Value& file) const {
+  if (!known_ || !file.is_dict()) return false;
   const ValueDict notes = of(name);
-  return known_ && file.is_dict() && file.as_dict().size() == notes.size() + 1 &&
+  return file.as_dict().size() == notes.size() + 1 &&
          std::ranges::all_of(notes, [&file](const auto& note) {
            const Value* found = file.find(note.first.as_string());
            return found && *found == note.second;
