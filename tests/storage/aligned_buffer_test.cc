@@ -2,6 +2,10 @@
 #include <tessera/storage/file_system.h>
 
 #include <catch2/catch.hpp>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <vector>
 
 #include "tests/storage/storage_fixture.h"
 
@@ -12,7 +16,9 @@ using namespace tessera::test;
 
 TEST_CASE("AlignedBuffer is aligned, keeps its memory when big enough, and moves") {
   for (const std::size_t size :
-       {std::size_t{1}, std::size_t{4096}, std::size_t{5000}, std::size_t{8} << 20}) {
+       {std::size_t{1}, std::size_t{4096}, std::size_t{5000}, (std::size_t{128} << 10) - 1,
+        std::size_t{128} << 10, (std::size_t{2} << 20) - 1, (std::size_t{2} << 20) + 1,
+        std::size_t{8} << 20}) {
     AlignedBuffer buffer(size);
     REQUIRE(buffer.size() == size);
     REQUIRE(reinterpret_cast<std::uintptr_t>(buffer.data()) % kIoAlignment == 0);
@@ -27,8 +33,37 @@ TEST_CASE("AlignedBuffer is aligned, keeps its memory when big enough, and moves
     buffer.reserve(10);  // a moved-from buffer is an empty one
     REQUIRE(buffer.size() == 10);
     REQUIRE(buffer.data() != nullptr);
+    moved = AlignedBuffer();
+    REQUIRE(moved.size() == 0);
   }
   REQUIRE(AlignedBuffer().size() == 0);
+}
+
+TEST_CASE("an AlignedBuffer of some size gives its memory back when it is dropped") {
+#ifdef __SANITIZE_ADDRESS__
+  WARN("skipped: under AddressSanitizer its memory is the heap's");
+#else
+  const auto resident = [] {
+    std::ifstream statm("/proc/self/statm");
+    std::size_t all = 0, pages = 0;
+    statm >> all >> pages;
+    return pages * kIoAlignment;
+  };
+  for (const std::size_t size : {std::size_t{1} << 20, std::size_t{6} << 20}) {
+    constexpr std::size_t kBuffers = 32;
+    const std::size_t before = resident();
+    std::vector<AlignedBuffer> buffers;
+    std::vector<std::unique_ptr<int> > small;  // between them, and longer there
+    for (std::size_t b = 0; b < kBuffers; ++b) {
+      buffers.emplace_back(size);
+      std::memset(buffers.back().data(), 1, size);
+      small.push_back(std::make_unique<int>(0));
+    }
+    CHECK(resident() >= before + kBuffers * size * 9 / 10);
+    buffers.clear();
+    CHECK(resident() < before + kBuffers * size / 10);
+  }
+#endif
 }
 
 TEST_CASE("AlignedBuffer reports an impossible size as exhausted memory") {

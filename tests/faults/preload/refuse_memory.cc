@@ -23,6 +23,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -238,6 +239,15 @@ int posix_memalign(void** to, std::size_t alignment, std::size_t size) {
   if (refused()) return ENOMEM;
   *to = __libc_memalign(alignment, size);
   return *to == nullptr ? ENOMEM : 0;
+}
+/// Of mappings those alone that are memory and no file. (The C library's own do not come by here.)
+void* mmap(void* address, std::size_t length, int protection, int flags, int fd, off_t offset) {
+  if ((flags & MAP_ANONYMOUS) != 0 && refused()) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return reinterpret_cast<void*>(
+      ::syscall(SYS_mmap, address, length, protection, flags, fd, offset));
 }
 
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*function)(void*),
