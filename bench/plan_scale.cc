@@ -82,12 +82,16 @@ constexpr std::uint64_t kItemBytes = kRowsPerRank * kColumns * 4 + 1024;
 
 int make(const std::filesystem::path& folder, std::size_t tensors, std::size_t ranks) {
   std::filesystem::create_directories(folder);
-  std::vector<dcp::WrittenEntry> entries;
+  std::vector<StateEntry> entries;
   const Shape whole{static_cast<std::int64_t>(ranks) * kRowsPerRank, kColumns};
   for (std::size_t t = 0; t < tensors; ++t) {
     const std::string name = fmt::format("model.layers.{}.block{}.weight", t / 12, t % 12);
-    entries.push_back({name, {key_item(name)}, true, {DType::kFloat32, whole}});
+    entries.push_back({name, {key_item(name)}, Value::tensor(static_cast<std::uint32_t>(t))});
   }
+  const TensorSpec spec{DType::kFloat32, whole};
+  const dcp::WrittenEntries written{tensors, [&](std::size_t e) {
+                                      return dcp::WrittenEntry{entries[e], &spec};
+                                    }};
   std::vector<Box> boxes;
   for (std::size_t r = 0; r < ranks; ++r)
     boxes.push_back(
@@ -100,7 +104,7 @@ int make(const std::filesystem::path& folder, std::size_t tensors, std::size_t r
                                 tensor * kItemBytes, kItemBytes,
                                 ChunkView(boxes[rank].origin, boxes[rank].shape.extents())};
       }};
-  const Bytes metadata = dcp::render_metadata(entries, items);
+  const Bytes metadata = dcp::render_metadata(written, items);
   std::ofstream(folder / ".metadata", std::ios::binary)
       .write(reinterpret_cast<const char*>(metadata.data()),
              static_cast<std::streamsize>(metadata.size()));

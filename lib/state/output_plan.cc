@@ -10,10 +10,14 @@ namespace tessera {
 namespace {
 
 template <class... Args>
-void require(bool condition, fmt::format_string<Args...> format, Args&&... args) {
-  if (condition) return;
+[[noreturn]] void broken(fmt::format_string<Args...> format, Args&&... args) {
   fail(Code::kInternal, fmt::format("output plan: {}; please report this",
                                     fmt::format(format, std::forward<Args>(args)...)));
+}
+
+template <class... Args>
+void require(bool condition, fmt::format_string<Args...> format, Args&&... args) {
+  if (!condition) broken(format, std::forward<Args>(args)...);
 }
 
 bool is_plain_relative(std::string_view path) {
@@ -29,6 +33,7 @@ bool lies_inside(const Shape& shape, const ChunkView& chunk) {
   return true;
 }
 
+/// There may be millions: texts are made of what is broken alone.
 void check_tensor_segment(const OutputPlan& plan, const Segment& segment, const Manifest& source) {
   require(segment.tensor < source.tensors.size(), "a segment of tensor {} of {}", segment.tensor,
           source.tensors.size());
@@ -36,19 +41,20 @@ void check_tensor_segment(const OutputPlan& plan, const Segment& segment, const 
           plan.chunks.size());
   const StoredTensor& tensor = source.tensors[segment.tensor];
   const ChunkView chunk = plan.chunks[segment.payload];
-  require(lies_inside(tensor.spec.shape, chunk), "chunk {} lies outside tensor \"{}\" {}",
-          chunk.to_string(), tensor.name, tensor.spec.to_string());
-  require(0 <= chunk.flat_begin && chunk.flat_begin <= chunk.flat_end &&
-              chunk.flat_end <= chunk.box_numel(),
-          "the range of chunk {} of tensor \"{}\" lies outside its box", chunk.to_string(),
-          tensor.name);
+  const auto text = [&] {
+    return fmt::format("chunk {} of tensor \"{}\" {}", chunk.to_string(), printable(tensor.name),
+                       tensor.spec.to_string());
+  };
+  if (!lies_inside(tensor.spec.shape, chunk)) broken("{} lies outside of it", text());
+  const bool has_range = 0 <= chunk.flat_begin && chunk.flat_begin <= chunk.flat_end &&
+                         chunk.flat_end <= chunk.box_numel();
+  if (!has_range) broken("the range of {} lies outside its box", text());
   const auto bits_per_element = static_cast<std::uint64_t>(bits(tensor.spec.dtype));
   const auto piece_bits = checked_mul(static_cast<std::uint64_t>(chunk.numel()), bits_per_element);
-  require(piece_bits && (*piece_bits + 7) / 8 == segment.length,
-          "{} bytes for chunk {} of tensor \"{}\" {}", segment.length, chunk.to_string(),
-          tensor.name, tensor.spec.to_string());
-  require(!is_sub_byte(tensor.spec.dtype) || chunk.numel() == tensor.spec.shape.numel(),
-          "tensor \"{}\" of {} cannot be cut", tensor.name, tensor.spec.to_string());
+  if (!piece_bits || (*piece_bits + 7) / 8 != segment.length)
+    broken("{} bytes for {}", segment.length, text());
+  if (is_sub_byte(tensor.spec.dtype) && chunk.numel() != tensor.spec.shape.numel())
+    broken("{} cannot be cut", text());
 }
 
 }  // namespace

@@ -47,15 +47,19 @@ void expand_state_values(Manifest& manifest) {
   const Roles roles = find_roles(manifest.state);
   if (roles.optimizers.empty()) return;
   const std::vector<std::uint32_t> uses = count_uses(manifest);
+  const auto expands = [&](std::size_t i) {
+    return can_expand(manifest.state.entries[i], roles.entries[i], uses);
+  };
+  bool any = false;
+  for (std::size_t i = 0; i < manifest.state.entries.size() && !any; ++i) any = expands(i);
+  if (!any) return;
   StateDict out;
   std::vector<std::size_t> before;  // where each entry begins now
   ValueBudget budget(kMostStateLeaves);
-  bool any = false;
   for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
     StateEntry& entry = manifest.state.entries[i];
     before.push_back(out.entries.size());
-    if (can_expand(entry, roles.entries[i], uses)) {
-      any = true;
+    if (expands(i)) {
       add_leaves(manifest, std::move(entry), budget, out);
     } else {
       out.entries.push_back(std::move(entry));
@@ -65,7 +69,7 @@ void expand_state_values(Manifest& manifest) {
     if (note.entries_before < before.size()) note.entries_before = before[note.entries_before];
   out.containers = std::move(manifest.state.containers);
   manifest.state = std::move(out);
-  if (any) assign_kinds(manifest, find_roles(manifest.state));
+  assign_kinds(manifest, find_roles(manifest.state));
 }
 
 }  // namespace tessera

@@ -20,6 +20,8 @@ class PickleEmitter {
     kLength,  // nothing is kept but how many bytes there would be
   };
   explicit PickleEmitter(Output output = Output::kBytes);  // PROTO 2
+  /// Room for as many bytes in all, where that is known.
+  void reserve(std::uint64_t bytes) { out_.reserve(static_cast<std::size_t>(bytes)); }
   void none() { opcode('N'); }
   void boolean(bool v) { opcode(v ? 0x88 : 0x89); }
   void integer(std::int64_t v) {

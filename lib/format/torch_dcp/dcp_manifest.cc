@@ -87,6 +87,9 @@ class Builder {
     grouped_ = group_items(metadata_);
     decode_all_values();
     manifest_.chunks.reserve(metadata_.storage.size(), metadata_.coordinates.size());
+    manifest_.state.entries.reserve(metadata_.entries.size());
+    manifest_.tensors.reserve(
+        static_cast<std::size_t>(std::ranges::count_if(metadata_.entries, &DcpEntry::is_tensor)));
     for (std::uint32_t e = 0; e < metadata_.entries.size(); ++e) {
       if (metadata_.entries[e].is_tensor) {
         add_tensor(e);

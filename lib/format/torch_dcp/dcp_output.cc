@@ -6,6 +6,7 @@
 #include <tessera/base/text.h>
 #include <tessera/state/roles.h>
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -38,7 +39,7 @@ class OutputBuilder {
            fmt::format("{} is a folder of files, the destination names one file", options_.format));
     }
     const std::vector<bool> keep = choose_entries();
-    renderer_ = std::make_shared<DcpRenderer>(make_entries(keep));
+    renderer_ = make_renderer(keep);
     note_losses(source_.state, plan_.notes);
     const SavePlan save = plan_save(source_, request_, keep, options_.placements);
     std::size_t next = 0;
@@ -69,32 +70,29 @@ class OutputBuilder {
     return keep;
   }
 
-  std::vector<OutputEntry> make_entries(const std::vector<bool>& keep) {
-    std::vector<OutputEntry> entries;
+  std::shared_ptr<DcpRenderer> make_renderer(const std::vector<bool>& keep) {
+    std::vector<std::uint32_t> entries;
+    std::map<std::uint32_t, OutputValue> values;
+    entries.reserve(keep.size());
     number_.assign(keep.size(), 0);
-    for (std::size_t e = 0; e < keep.size(); ++e) {
+    for (std::uint32_t e = 0; e < keep.size(); ++e) {
       if (!keep[e]) continue;
       number_[e] = static_cast<std::uint32_t>(entries.size());
+      entries.push_back(e);
       const StateEntry& entry = source_.state.entries[e];
-      in_tensor(entry.name, [&] { entries.push_back(make_entry(entry)); });
-      entries.back().source_entry = static_cast<std::uint32_t>(e);
+      in_tensor(entry.name, [&] {
+        if (entry.value.is_tensor())
+          require_storable(source_.tensors[entry.value.tensor_index()]);
+        else
+          values.emplace(number_[e], make_value(entry.value));
+      });
     }
-    return entries;
+    return std::make_shared<DcpRenderer>(source_, std::move(entries), std::move(values));
   }
 
-  OutputEntry make_entry(const StateEntry& entry) const {
-    OutputEntry made;
-    made.written.name = entry.name;
-    made.written.path = entry.path;
-    made.written.is_tensor = entry.value.is_tensor();
-    if (made.written.is_tensor) {
-      const StoredTensor& tensor = source_.tensors[entry.value.tensor_index()];
-      require_torch_dtype(tensor.spec.dtype, options_.format);
-      made.written.spec = tensor.spec;
-      if (tensor.quant >= 0) made.quant = quantization(tensor);
-      return made;
-    }
-    std::vector<std::uint32_t> local(source_has_tensors_inside(entry.value, made.embedded));
+  OutputValue make_value(const Value& value) const {
+    OutputValue made;
+    std::vector<std::uint32_t> local(source_has_tensors_inside(value, made.embedded));
     for (std::uint32_t i = 0; i < made.embedded.size(); ++i) {
       const StoredTensor& tensor = source_.tensors[made.embedded[i]];
       require_torch_dtype(tensor.spec.dtype, options_.format);
@@ -105,7 +103,7 @@ class OutputBuilder {
       local[made.embedded[i]] = i;
       made.tensors.push_back({tensor.spec, i, tensor.is_parameter, tensor.requires_grad, nullptr});
     }
-    made.value = made.embedded.empty() ? entry.value : remap_tensors(entry.value, local);
+    made.value = made.embedded.empty() ? value : remap_tensors(value, local);
     return made;
   }
 
@@ -120,14 +118,14 @@ class OutputBuilder {
     return tensors.empty() ? 0 : std::size_t{*seen.rbegin()} + 1;
   }
 
-  QuantParams quantization(const StoredTensor& tensor) const {
-    const QuantParams& quant = source_.quant[static_cast<std::size_t>(tensor.quant)];
-    if (!quant.scales.is_none()) {
+  void require_storable(const StoredTensor& tensor) const {
+    require_torch_dtype(tensor.spec.dtype, options_.format);
+    if (tensor.quant < 0) return;
+    if (!source_.quant[static_cast<std::size_t>(tensor.quant)].scales.is_none()) {
       fail(Code::kUnsupported,
            fmt::format("{} cannot hold a tensor quantized per channel", options_.format),
            "use --to torch-save");
     }
-    return quant;
   }
 
   void begin_file(std::string path) {
@@ -150,16 +148,15 @@ class OutputBuilder {
   }
 
   void add_item(const SavePlan& save, const PlannedItem& planned) {
-    const OutputEntry& entry = renderer_->entries()[number_[planned.entry]];
-    const bool is_tensor = entry.written.is_tensor;
-    if (is_tensor) save.box_of(planned, entry.written.spec.shape, box_);
     OutputItem item;
     item.entry = number_[planned.entry];
+    const StoredTensor* tensor = renderer_->tensor(item.entry);
+    if (tensor != nullptr) save.box_of(planned, tensor->spec.shape, box_);
     item.rank = static_cast<std::uint32_t>(planned.rank);
     item.offset = offset_;
     const TorchArchiveLayout& archive =
-        layout_of(item.entry, entry, is_tensor ? box_.shape : scalar_);
-    if (is_tensor) {
+        layout_of(item.entry, tensor != nullptr ? box_.shape : scalar_);
+    if (tensor != nullptr) {
       item.chunk = plan_.chunks.size();
       plan_.chunks.push_back(ChunkView(box_.origin, box_.shape.extents()));
     }
@@ -167,23 +164,22 @@ class OutputBuilder {
     const std::uint64_t number = renderer_->items().size();
     TESSERA_CHECK(archive.pieces().size() < (std::size_t{1} << kPieceBits));
     for (std::size_t p = 0; p < archive.pieces().size(); ++p) {
-      add_piece(entry, planned.tensor, item.chunk, archive.pieces()[p], number << kPieceBits | p);
+      add_piece(item, planned.tensor, archive.pieces()[p], number << kPieceBits | p);
     }
-    renderer_->add_item(item);
+    renderer_->add_item(item, archive);
   }
 
   /// Of an entry, the chunks of most ranks have one shape.
-  const TorchArchiveLayout& layout_of(std::uint32_t number, const OutputEntry& entry,
-                                      const Shape& shape) {
-    last_layouts_.resize(renderer_->entries().size());
-    auto& last = last_layouts_[number];
+  const TorchArchiveLayout& layout_of(std::uint32_t entry, const Shape& shape) {
+    last_layouts_.resize(number_.size());
+    auto& last = last_layouts_[entry];
     if (!last || last->first != shape)
-      last.emplace(shape,
-                   in_tensor(entry.written.name, [&] { return renderer_->layout(entry, shape); }));
+      last.emplace(shape, in_tensor(renderer_->entry(entry).name,
+                                    [&] { return renderer_->layout(entry, shape); }));
     return last->second;
   }
 
-  void add_piece(const OutputEntry& entry, std::uint32_t tensor, std::uint64_t chunk,
+  void add_piece(const OutputItem& item, std::uint32_t tensor,
                  const TorchArchiveLayout::Piece& piece, std::uint64_t payload) {
     using Kind = TorchArchiveLayout::Piece::Kind;
     if (piece.length == 0) return;
@@ -192,8 +188,9 @@ class OutputBuilder {
                   piece.length, 0, payload);
       return;
     }
-    if (!entry.written.is_tensor) {
-      tensor = entry.embedded[piece.storage];
+    std::uint64_t chunk = item.chunk;
+    if (renderer_->tensor(item.entry) == nullptr) {
+      tensor = renderer_->value(item.entry).embedded[piece.storage];
       chunk = plan_.chunks.size();
       plan_.chunks.push_back(Chunk::whole_of(Box::whole(source_.tensors[tensor].spec.shape)));
     }

@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 
 #include <algorithm>
+#include <span>
 
 namespace tessera::dcp {
 namespace {
@@ -13,49 +14,50 @@ constexpr std::string_view kPrefix = "archive";  // as torch.save names archives
 
 }  // namespace
 
-DcpRenderer::DcpRenderer(std::vector<OutputEntry> entries) : content_(std::make_shared<Content>()) {
-  content_->entries = std::move(entries);
-  for (std::uint32_t e = 0; e < content_->entries.size(); ++e)
-    if (!content_->entries[e].written.is_tensor)
-      content_->value_entries.emplace(content_->entries[e].source_entry, e);
-}
+DcpRenderer::DcpRenderer(const Manifest& source, std::vector<std::uint32_t> entries,
+                         std::map<std::uint32_t, OutputValue> values)
+    : content_(new Content{source, std::move(entries), std::move(values), {}}) {}
 
-TorchArchiveLayout DcpRenderer::tensor_layout(const OutputEntry& entry, const Shape& shape) const {
-  LayoutKey key{entry.written.spec.dtype, {shape.extents().begin(), shape.extents().end()}, {}};
-  if (entry.quant) {
-    key.quant =
-        fmt::format("{} {} {}", entry.quant->scheme, entry.quant->scale, entry.quant->zero_point);
-  }
+TorchArchiveLayout DcpRenderer::tensor_layout(const StoredTensor& tensor,
+                                              const Shape& shape) const {
+  LayoutKey key{tensor.spec.dtype, {shape.extents().begin(), shape.extents().end()}, {}};
+  const QuantParams* quant =
+      tensor.quant >= 0 ? &content_->source.quant[static_cast<std::size_t>(tensor.quant)] : nullptr;
+  if (quant != nullptr)
+    key.quant = fmt::format("{} {} {}", quant->scheme, quant->scale, quant->zero_point);
   {
     const std::lock_guard lock(mutex_);
     const auto found = layouts_.find(key);
     if (found != layouts_.end()) return found->second;
   }
-  ArchiveWriteTensor tensor;
-  tensor.spec = {entry.written.spec.dtype, shape};
-  tensor.quant = entry.quant ? &*entry.quant : nullptr;
-  TorchArchiveLayout made(Value::tensor(0), {tensor}, std::string(kPrefix));
+  ArchiveWriteTensor written;
+  written.spec = {tensor.spec.dtype, shape};
+  written.quant = quant;
+  TorchArchiveLayout made(Value::tensor(0), {written}, std::string(kPrefix));
   const std::lock_guard lock(mutex_);
   if (layouts_.size() >= kMaxLayouts) layouts_.clear();
   layouts_.emplace(std::move(key), made);
   return made;
 }
 
-TorchArchiveLayout DcpRenderer::layout(const OutputEntry& entry, const Shape& shape) const {
-  if (entry.written.is_tensor) return tensor_layout(entry, shape);
-  if (!values_.empty()) {
-    const auto other = values_.find(static_cast<std::uint32_t>(&entry - entries().data()));
-    if (other != values_.end())
-      return TorchArchiveLayout(other->second, entry.tensors, std::string(kPrefix));
-  }
-  return TorchArchiveLayout(entry.value, entry.tensors, std::string(kPrefix));
+TorchArchiveLayout DcpRenderer::layout(std::uint32_t entry, const Shape& shape) const {
+  if (const StoredTensor* written = tensor(entry)) return tensor_layout(*written, shape);
+  if (const auto other = values_.find(entry); other != values_.end()) return other->second;
+  const OutputValue& planned = value(entry);
+  return TorchArchiveLayout(planned.value, planned.tensors, std::string(kPrefix));
 }
 
-std::vector<WrittenEntry> DcpRenderer::written_entries() const {
-  std::vector<WrittenEntry> entries;
-  entries.reserve(this->entries().size());
-  for (const OutputEntry& entry : this->entries()) entries.push_back(entry.written);
-  return entries;
+void DcpRenderer::add_item(const OutputItem& item, const TorchArchiveLayout& archive) {
+  content_->items.push_back(item);
+  if (tensor(item.entry) == nullptr) content_->values.at(item.entry).pieces = archive.pieces();
+}
+
+WrittenEntries DcpRenderer::written_entries() const {
+  return {content_->entries.size(), [this](std::size_t e) {
+            const auto number = static_cast<std::uint32_t>(e);
+            const StoredTensor* written = tensor(number);
+            return WrittenEntry{entry(number), written != nullptr ? &written->spec : nullptr};
+          }};
 }
 
 WrittenItems DcpRenderer::written_items(const OutputPlan& plan) const {
@@ -63,13 +65,9 @@ WrittenItems DcpRenderer::written_items(const OutputPlan& plan) const {
           [this, &plan](std::size_t i) {
             const OutputItem& item = items()[i];
             WrittenItem written{item.entry, item.rank, item.offset, item.length, {}};
-            if (entries()[item.entry].written.is_tensor) written.chunk = plan.chunks[item.chunk];
+            if (entry(item.entry).value.is_tensor()) written.chunk = plan.chunks[item.chunk];
             return written;
           }};
-}
-
-Bytes DcpRenderer::metadata(const OutputPlan& plan) const {
-  return render_metadata(written_entries(), written_items(plan));
 }
 
 std::uint64_t DcpRenderer::metadata_bytes(const OutputPlan& plan) const {
@@ -79,12 +77,13 @@ std::uint64_t DcpRenderer::metadata_bytes(const OutputPlan& plan) const {
 Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment,
                           const SegmentCrc& crc) const {
   const std::uint64_t payload = plan.segments[segment].payload;
-  if (payload == kMetadataPayload) return metadata(plan);
+  if (payload == kMetadataPayload)
+    return render_metadata(written_entries(), written_items(plan), plan.segments[segment].length);
   const OutputItem& item = items()[payload >> kPieceBits];
   const auto wanted = static_cast<std::size_t>(payload & ((std::uint64_t{1} << kPieceBits) - 1));
-  const OutputEntry& entry = entries()[item.entry];
-  const Shape shape = entry.written.is_tensor ? Shape(plan.chunks[item.chunk].extents) : Shape();
-  const TorchArchiveLayout archive = layout(entry, shape);
+  const bool is_tensor = entry(item.entry).value.is_tensor();
+  const Shape shape = is_tensor ? Shape(plan.chunks[item.chunk].extents) : Shape();
+  const TorchArchiveLayout archive = layout(item.entry, shape);
 
   // Pieces without bytes have no segment; the others follow each other from the item's first one.
   std::vector<std::size_t> segment_of(archive.pieces().size());
@@ -107,31 +106,28 @@ Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment,
 
 namespace {
 
-bool same_pieces(const TorchArchiveLayout& a, const TorchArchiveLayout& b) {
-  return std::ranges::equal(a.pieces(), b.pieces(), [](const auto& x, const auto& y) {
-    return x.kind == y.kind && x.length == y.length;
-  });
+bool same_pieces(std::span<const TorchArchiveLayout::Piece> a,
+                 std::span<const TorchArchiveLayout::Piece> b) {
+  return std::ranges::equal(
+      a, b, [](const auto& x, const auto& y) { return x.kind == y.kind && x.length == y.length; });
 }
 
 }  // namespace
 
 std::shared_ptr<const OutputRenderer> DcpRenderer::with_values(
     const OutputPlan&, std::span<const std::pair<std::uint32_t, Value>> values) const {
-  const auto& value_entries = content_->value_entries;
-  std::map<std::uint32_t, Value> replaced;
+  const std::vector<std::uint32_t>& written = content_->entries;
+  std::map<std::uint32_t, TorchArchiveLayout> replaced;
   for (const auto& [source_entry, value] : values) {
-    const auto found = value_entries.find(source_entry);
-    if (found == value_entries.end() || !entries()[found->second].tensors.empty()) return nullptr;
-    replaced.emplace(found->second, value);
+    const auto found = std::ranges::lower_bound(written, source_entry);
+    if (found == written.end() || *found != source_entry) return nullptr;
+    const auto planned = content_->values.find(static_cast<std::uint32_t>(found - written.begin()));
+    if (planned == content_->values.end() || !planned->second.tensors.empty()) return nullptr;
+    TorchArchiveLayout other(value, {}, std::string(kPrefix));
+    if (!same_pieces(other.pieces(), planned->second.pieces)) return nullptr;
+    replaced.emplace(planned->first, std::move(other));
   }
-  std::shared_ptr<DcpRenderer> made(new DcpRenderer(*this, std::move(replaced)));
-  for (const auto& [e, value] : made->values_) {
-    const OutputEntry& entry = entries()[e];
-    if (!same_pieces(made->layout(entry, Shape()),
-                     TorchArchiveLayout(entry.value, entry.tensors, std::string(kPrefix))))
-      return nullptr;
-  }
-  return made;
+  return std::shared_ptr<const OutputRenderer>(new DcpRenderer(*this, std::move(replaced)));
 }
 
 }  // namespace tessera::dcp

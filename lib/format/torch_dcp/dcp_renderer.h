@@ -1,7 +1,7 @@
 #pragma once
 // DcpRenderer: the bytes of a planned torch-dcp checkpoint besides its tensors' own. Keeps one row
 // per item; headers, directories and `.metadata` are made anew from (dtype, shape) whenever they
-// are written.
+// are written, names and paths from the source.
 //
 // Segment::payload of literals and deferred segments: item << kPieceBits | piece of its archive, or
 // kMetadataPayload.
@@ -24,15 +24,13 @@ namespace tessera::dcp {
 inline constexpr int kPieceBits = 24;
 inline constexpr std::uint64_t kMetadataPayload = ~std::uint64_t{0};
 
-/// One state entry as it is written. Values keep the tree (shared with the source) and the tensors
-/// inside it, numbered in order of first use.
-struct OutputEntry {
-  std::uint32_t source_entry = 0;  // in the source Manifest::state.entries
-  WrittenEntry written;
-  std::optional<QuantParams> quant;
+/// A value as it is written: the tree (shared with the source) and the tensors inside it, numbered
+/// in order of first use.
+struct OutputValue {
   Value value;
-  std::vector<std::uint32_t> embedded;      // indices in the source Manifest::tensors
-  std::vector<ArchiveWriteTensor> tensors;  // the same, as the archive needs them
+  std::vector<std::uint32_t> embedded;            // indices in the source Manifest::tensors
+  std::vector<ArchiveWriteTensor> tensors;        // the same, as the archive needs them
+  std::vector<TorchArchiveLayout::Piece> pieces;  // of its archive, once planned
 };
 
 struct OutputItem {
@@ -45,16 +43,27 @@ struct OutputItem {
 
 class DcpRenderer final : public OutputRenderer {
  public:
-  explicit DcpRenderer(std::vector<OutputEntry> entries);
+  /// `entries`: those of source.state that are written; `values`: of those among them that are no
+  /// tensors, by their number in `entries`.
+  DcpRenderer(const Manifest& source, std::vector<std::uint32_t> entries,
+              std::map<std::uint32_t, OutputValue> values);
 
-  const std::vector<OutputEntry>& entries() const { return content_->entries; }
+  const StateEntry& entry(std::uint32_t number) const {
+    return content_->source.state.entries[content_->entries[number]];
+  }
+  /// Null: the entry is a value.
+  const StoredTensor* tensor(std::uint32_t number) const {
+    const Value& value = entry(number).value;
+    return value.is_tensor() ? &content_->source.tensors[value.tensor_index()] : nullptr;
+  }
+  const OutputValue& value(std::uint32_t number) const { return content_->values.at(number); }
   const std::vector<OutputItem>& items() const { return content_->items; }
-  void add_item(const OutputItem& item) { content_->items.push_back(item); }
+  /// `archive`: layout() of it.
+  void add_item(const OutputItem& item, const TorchArchiveLayout& archive);
   void reserve_items(std::size_t count) { reserve_large(content_->items, count); }
 
   /// The archive of one item. `shape`: of the chunk; values: ignored.
-  TorchArchiveLayout layout(const OutputEntry& entry, const Shape& shape) const;
-  Bytes metadata(const OutputPlan& plan) const;
+  TorchArchiveLayout layout(std::uint32_t entry, const Shape& shape) const;
   std::uint64_t metadata_bytes(const OutputPlan& plan) const;
 
   Bytes render(const OutputPlan& plan, std::size_t segment, const SegmentCrc& crc) const override;
@@ -64,12 +73,14 @@ class DcpRenderer final : public OutputRenderer {
 
  private:
   struct Content {
-    std::vector<OutputEntry> entries;
+    const Manifest& source;
+    std::vector<std::uint32_t> entries;  // in source.state, ascending
+    std::map<std::uint32_t, OutputValue> values;
     std::vector<OutputItem> items;
-    std::map<std::uint32_t, std::uint32_t> value_entries;  // source entry -> entry, but tensors'
   };
-  /// As `of`, its entries and items shared; `values` stand for those of their entries.
-  DcpRenderer(const DcpRenderer& of, std::map<std::uint32_t, Value> values)
+  /// As `of`, its entries and items shared; the archives of `values` stand for those of their
+  /// entries.
+  DcpRenderer(const DcpRenderer& of, std::map<std::uint32_t, TorchArchiveLayout> values)
       : content_(of.content_), values_(std::move(values)) {}
   /// Chunks repeat few shapes; their layouts are kept for reuse, a bounded number of them.
   struct LayoutKey {
@@ -78,13 +89,13 @@ class DcpRenderer final : public OutputRenderer {
     std::string quant;
     auto operator<=>(const LayoutKey&) const = default;
   };
-  std::vector<WrittenEntry> written_entries() const;
-  /// Refers to `plan` and this.
+  /// These refer to this, and to `plan`.
+  WrittenEntries written_entries() const;
   WrittenItems written_items(const OutputPlan& plan) const;
-  TorchArchiveLayout tensor_layout(const OutputEntry& entry, const Shape& shape) const;
+  TorchArchiveLayout tensor_layout(const StoredTensor& tensor, const Shape& shape) const;
 
   std::shared_ptr<Content> content_;
-  std::map<std::uint32_t, Value> values_;  // by entry: instead of OutputEntry::value
+  std::map<std::uint32_t, TorchArchiveLayout> values_;  // by entry: instead of OutputValue's
   mutable std::mutex mutex_;
   mutable std::map<LayoutKey, TorchArchiveLayout> layouts_;
 };

@@ -31,9 +31,9 @@ struct Class {
 
 class MetadataWriter {
  public:
-  MetadataWriter(const std::vector<WrittenEntry>& entries, const WrittenItems& items,
+  MetadataWriter(const WrittenEntries& entries, const WrittenItems& items,
                  PickleEmitter::Output output)
-      : entries_(entries), items_(items), out_(output), names_(entries.size()) {
+      : entries_(entries), items_(items), out_(output), names_(entries.count) {
     group_items();
   }
 
@@ -42,7 +42,8 @@ class MetadataWriter {
     return out_.length();
   }
 
-  Bytes run() {
+  Bytes run(std::uint64_t length = 0) {
+    out_.reserve(length);
     begin_object(metadata_);
     out_.string("state_dict_metadata");
     state_dict_metadata();
@@ -61,9 +62,9 @@ class MetadataWriter {
  private:
   /// Positions of items by entry, and each item's position in its entry's chunk list.
   void group_items() {
-    first_.assign(entries_.size() + 1, 0);
+    first_.assign(entries_.count + 1, 0);
     for (std::size_t i = 0; i < items_.count; ++i) ++first_[items_.entry_of(i) + 1];
-    for (std::size_t e = 0; e < entries_.size(); ++e) first_[e + 1] += first_[e];
+    for (std::size_t e = 0; e < entries_.count; ++e) first_[e + 1] += first_[e];
     std::vector<std::uint32_t> next(first_.begin(), first_.end() - 1);
     by_entry_.resize(items_.count);
     position_.resize(items_.count);
@@ -79,7 +80,7 @@ class MetadataWriter {
   }
   /// The name of an entry, as the first of its two dicts has it.
   void name(std::size_t entry) {
-    known(names_[entry], [&] { return out_.string(entries_[entry].name); });
+    known(names_[entry], [&] { return out_.string(entries_.at(entry).state.name); });
   }
   void file_name(std::int64_t rank) {
     const auto number = static_cast<std::size_t>(rank);
@@ -133,11 +134,11 @@ class MetadataWriter {
   void state_dict_metadata() {
     out_.empty_dict();
     batches(
-        entries_.size(),
+        entries_.count,
         [&](std::size_t e) {
           name(e);
-          if (entries_[e].is_tensor) {
-            tensor(e);
+          if (const TensorSpec* spec = entries_.at(e).spec) {
+            tensor(e, *spec);
           } else {
             instance(bytes_metadata_);  // no attributes, so no BUILD
           }
@@ -145,12 +146,12 @@ class MetadataWriter {
         [&] { out_.set_items(); });
   }
 
-  void tensor(std::size_t e) {
+  void tensor(std::size_t e, const TensorSpec& spec) {
     begin_object(tensor_metadata_);
     out_.string("properties");
-    properties(entries_[e].spec.dtype);
+    properties(spec.dtype);
     out_.string("size");
-    size(entries_[e].spec.shape.extents());
+    size(spec.shape.extents());
     out_.string("chunks");
     out_.empty_list();
     batches(
@@ -206,13 +207,14 @@ class MetadataWriter {
   void planner_data() {
     out_.empty_dict();
     batches(
-        entries_.size(),
+        entries_.count,
         [&](std::size_t e) {
           name(e);
           out_.mark();
-          if (entries_[e].path.empty()) out_.string(entries_[e].name);
+          const StateEntry& entry = entries_.at(e).state;
+          if (entry.path.empty()) out_.string(entry.name);
           bool top = true;
-          for (const PathItem& step : entries_[e].path) path_step(step, std::exchange(top, false));
+          for (const PathItem& step : entry.path) path_step(step, std::exchange(top, false));
           out_.tuple();
         },
         [&] { out_.set_items(); });
@@ -262,7 +264,7 @@ class MetadataWriter {
     end_object();
   }
 
-  const std::vector<WrittenEntry>& entries_;
+  const WrittenEntries& entries_;
   const WrittenItems& items_;
   std::vector<std::uint32_t> first_;
   std::vector<std::uint32_t> by_entry_;
@@ -287,11 +289,12 @@ class MetadataWriter {
 
 }  // namespace
 
-Bytes render_metadata(const std::vector<WrittenEntry>& entries, const WrittenItems& items) {
-  return MetadataWriter(entries, items, PickleEmitter::Output::kBytes).run();
+Bytes render_metadata(const WrittenEntries& entries, const WrittenItems& items,
+                      std::uint64_t length) {
+  return MetadataWriter(entries, items, PickleEmitter::Output::kBytes).run(length);
 }
 
-std::uint64_t count_metadata(const std::vector<WrittenEntry>& entries, const WrittenItems& items) {
+std::uint64_t count_metadata(const WrittenEntries& entries, const WrittenItems& items) {
   return MetadataWriter(entries, items, PickleEmitter::Output::kLength).length();
 }
 

@@ -8,17 +8,19 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
-#include <vector>
 
 namespace tessera::dcp {
 
-/// One key of state_dict_metadata.
+/// One key of state_dict_metadata, where the source has it.
 struct WrittenEntry {
-  std::string name;
-  Path path;
-  bool is_tensor = false;
-  TensorSpec spec;
+  const StateEntry& state;           // its name and path
+  const TensorSpec* spec = nullptr;  // of a tensor; null: a value
+};
+
+/// All keys, asked for one by one.
+struct WrittenEntries {
+  std::size_t count = 0;
+  std::function<WrittenEntry(std::size_t e)> at;
 };
 
 /// One item and the chunk it holds; none for a value.
@@ -37,9 +39,11 @@ struct WrittenItems {
   std::function<WrittenItem(std::size_t i)> at;
 };
 
-/// Chunks of one entry are listed in the order of their items. Pure.
-Bytes render_metadata(const std::vector<WrittenEntry>& entries, const WrittenItems& items);
+/// Chunks of one entry are listed in the order of their items. `length`: what count_metadata()
+/// said, 0 where it was not asked. Pure.
+Bytes render_metadata(const WrittenEntries& entries, const WrittenItems& items,
+                      std::uint64_t length = 0);
 /// How long that is.
-std::uint64_t count_metadata(const std::vector<WrittenEntry>& entries, const WrittenItems& items);
+std::uint64_t count_metadata(const WrittenEntries& entries, const WrittenItems& items);
 
 }  // namespace tessera::dcp
