@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
-#ifdef __SSE2__
-#include <emmintrin.h>
+#ifdef __x86_64__
+#include <immintrin.h>
 #endif
 
 namespace tessera {
@@ -30,28 +30,65 @@ std::uint64_t piece_bytes(const LiveTensor& tensor, const LivePiece& piece) {
 
 }  // namespace
 
-void stream_copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-#ifdef __SSE2__
-  if (bytes >= kLeastStreamed) {
-    constexpr std::uint64_t kLine = 64, kLanes = 4, kAhead = 1024;
-    const std::uint64_t head = -reinterpret_cast<std::uintptr_t>(to) % sizeof(__m128i);
-    std::memcpy(to, from, head);
-    std::uint64_t at = head;
-    for (; at + kLine <= bytes; at += kLine) {
-      __builtin_prefetch(from + at + kAhead, 0, 0);
-      __m128i lanes[kLanes];
-      for (std::uint64_t l = 0; l < kLanes; ++l)
-        lanes[l] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + l);
-      for (std::uint64_t l = 0; l < kLanes; ++l)
-        _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + l, lanes[l]);
-    }
-    _mm_sfence();
-    std::memcpy(to + at, from + at, bytes - at);
-    return;
+#ifdef __x86_64__
+
+namespace {
+
+constexpr std::uint64_t kLine = 64;    // of a cache
+constexpr std::uint64_t kAhead = 512;  // bytes read ahead: more takes longer
+
+/// Whole lines of `bytes` bytes; `to` lies on 32. Returns the bytes copied.
+std::uint64_t stream_lines(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  std::uint64_t at = 0;
+  for (; at + kLine <= bytes; at += kLine) {
+    __builtin_prefetch(from + at + kAhead, 0, 0);
+    __m128i lanes[4];
+    for (int l = 0; l < 4; ++l)
+      lanes[l] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + l);
+    for (int l = 0; l < 4; ++l) _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + l, lanes[l]);
   }
-#endif
+  _mm_sfence();
+  return at;
+}
+
+/// The same, a tenth faster.
+__attribute__((target("avx2"))) std::uint64_t stream_lines_wide(std::byte* to,
+                                                                const std::byte* from,
+                                                                std::uint64_t bytes) {
+  std::uint64_t at = 0;
+  for (; at + 2 * kLine <= bytes; at += 2 * kLine) {
+    __builtin_prefetch(from + at + kAhead, 0, 0);
+    __builtin_prefetch(from + at + kAhead + kLine, 0, 0);
+    __m256i lanes[4];
+    for (int l = 0; l < 4; ++l)
+      lanes[l] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at) + l);
+    for (int l = 0; l < 4; ++l)
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at) + l, lanes[l]);
+  }
+  _mm_sfence();
+  return at;
+}
+
+}  // namespace
+
+void stream_copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  static const bool wide = __builtin_cpu_supports("avx2");
+  std::uint64_t at = 0;
+  if (bytes >= kLeastStreamed) {
+    at = -reinterpret_cast<std::uintptr_t>(to) % 32;
+    std::memcpy(to, from, at);
+    at += (wide ? stream_lines_wide : stream_lines)(to + at, from + at, bytes - at);
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+}
+
+#else
+
+void stream_copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   std::memcpy(to, from, bytes);
 }
+
+#endif
 
 void Snapshot::plan(const LiveState& state, MergedState& merged) {
   release();
