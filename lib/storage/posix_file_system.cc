@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <tessera/base/error.h>
 #include <tessera/base/interrupted.h>
@@ -90,6 +92,13 @@ class PosixFileSystem final : public FileSystem {
       at = parent;
     }
     return std::uint64_t{volume.f_bavail} * volume.f_frsize;
+  }
+
+  bool in_memory(const std::string& path) const override {
+    check_no_nul(path);
+    struct statfs volume;
+    return ::statfs(path.c_str(), &volume) == 0 &&
+           (volume.f_type == TMPFS_MAGIC || volume.f_type == RAMFS_MAGIC);
   }
 
   std::unique_ptr<WriteFile> create(const std::string& path, IoMode mode) override {

@@ -2,6 +2,8 @@
 #include <tessera/storage/counting_file_system.h>
 
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <map>
 
 #include "tests/storage/storage_fixture.h"
 
@@ -42,6 +44,23 @@ TEST_CASE("names: stat, list, create_directory") {
   REQUIRE(info->size_bytes == 1);
   REQUIRE(!rig.fs->stat(rig.at("d/b/c")));
   REQUIRE(rig.fs->free_bytes(rig.at("d")) > 0);
+}
+
+TEST_CASE("file systems tell whether they lie in memory") {
+  CHECK(MemoryFileSystem().in_memory("/"));
+  std::map<std::string, std::string> types;  // by mount point; of several the last
+  std::ifstream mounts("/proc/self/mounts");
+  for (std::string device, point, type, rest;
+       mounts >> device >> point >> type && std::getline(mounts, rest);)
+    types[point] = type;
+  const auto posix = make_posix_file_system();
+  for (const std::string point : {"/dev/shm", "/proc", "/run"}) {
+    if (!types.contains(point)) continue;
+    INFO(point << " " << types[point]);
+    CHECK(posix->in_memory(point) == (types[point] == "tmpfs" || types[point] == "ramfs"));
+  }
+  CHECK_FALSE(posix->in_memory("/proc"));
+  CHECK_FALSE(posix->in_memory("/no/such/place"));
 }
 
 TEST_CASE("rename replaces, rename_new does not") {

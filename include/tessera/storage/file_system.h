@@ -90,6 +90,9 @@ class FileSystem {
   /// Absolute path without links or "..", for comparing places. The last component may be absent.
   virtual std::string canonical(const std::string& path) const = 0;
   virtual std::uint64_t free_bytes(const std::string& path) const = 0;
+  /// True: what lies in this folder is in memory (tmpfs, ramfs), so that small writes are as fast
+  /// as large ones. Only advice: false where it cannot be told.
+  virtual bool in_memory(const std::string& path) const = 0;
 
   // Changing. Paths are ours; the last component is never followed when it is a link.
   virtual std::unique_ptr<WriteFile> create(const std::string& path,

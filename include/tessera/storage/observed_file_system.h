@@ -62,6 +62,8 @@ class ObservedFileSystem : public FileSystem {
   std::unique_ptr<Directory> open_directory(const std::string& path) const override;
   std::string canonical(const std::string& path) const override;
   std::uint64_t free_bytes(const std::string& path) const override;
+  /// Not observed: it cannot fail.
+  bool in_memory(const std::string& path) const override { return inner_.in_memory(path); }
   std::unique_ptr<WriteFile> create(const std::string& path, IoMode mode) override;
   std::unique_ptr<WriteFile> reopen(const std::string& path, IoMode mode) override;
   void create_directory(const std::string& path) override;
