@@ -9,8 +9,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <string>
-#include <vector>
 
 namespace tessera::fsdp {
 
@@ -35,7 +35,7 @@ class ChangeWatch {
     std::uint64_t samples = 0;
   };
   static void note(Watched& each);
-  std::vector<Watched> watched_;
+  std::deque<Watched> watched_;
 };
 
 }  // namespace tessera::fsdp

@@ -88,7 +88,7 @@ LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, 
   out.replicated = spread.form == Spread::Form::kWhole ||
                    (spread.form == Spread::Form::kRows && spread.shape.empty());
   out.scratch = true;
-  held.spread = std::move(spread);
+  held.spread = std::make_unique<const Spread>(std::move(spread));
   held_.push_back(std::move(held));
   return out;
 }

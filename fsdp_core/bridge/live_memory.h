@@ -14,8 +14,8 @@
 #include <ATen/core/Tensor.h>
 #include <tessera/state/live_state.h>
 
+#include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -56,10 +56,10 @@ class LiveMemory {
     std::string name;
     std::string first;  // second names: the other one
     at::Tensor tensor;
-    at::Tensor copy;  // undefined: borrowed, or a spread that is not here
-    std::optional<Spread> spread;
+    at::Tensor copy;                       // undefined: borrowed, or a spread that is not here
+    std::unique_ptr<const Spread> spread;  // few have one
   };
-  std::vector<Held> held_;
+  std::deque<Held> held_;  // many: no room for more, no copies while it grows
   std::shared_ptr<ChangeWatch> watch_ = std::make_shared<ChangeWatch>();
 };
 

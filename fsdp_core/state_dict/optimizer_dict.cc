@@ -53,9 +53,15 @@ Path OptimizerDict::state_path(const std::string& fqn, const std::string& leaf) 
   return {key_item(root_), key_item("state"), key_item(fqn), key_item(leaf)};
 }
 
-void OptimizerDict::add(LiveState& state, Path path, LiveTensor tensor) const {
-  const auto index = static_cast<std::uint32_t>(state.tensors.size());
-  state.tensors.push_back(std::move(tensor));
+void OptimizerDict::add(LiveState& state, Path path, LiveTensor tensor) {
+  auto index = static_cast<std::uint32_t>(state.tensors.size());
+  if (free_tensors_.empty()) {
+    state.tensors.push_back(std::move(tensor));
+  } else {
+    index = free_tensors_.back();
+    free_tensors_.pop_back();
+    state.tensors[index] = std::move(tensor);
+  }
   add_value(state, std::move(path), Value::tensor(index));
 }
 
@@ -67,13 +73,18 @@ void OptimizerDict::add_value(LiveState& state, Path path, Value value) const {
 void OptimizerDict::declare(LiveState& state) {
   memory_ = {};
   counters_.clear();
+  std::size_t tensors = state.tensors.size();
+  for (const OptimizerEntry& entry : entries_) tensors += 1 + entry.table().leaves.size();
+  state.tensors.reserve(tensors);
+  state.dict.entries.reserve(state.dict.entries.size() + tensors);
   for (const OptimizerEntry& entry : entries_) declare_state(state, entry);
   groups_.declare(state);
 }
 
 std::string OptimizerDict::add_leaf(LiveState& state, const OptimizerEntry& entry,
                                     const std::string& fqn, const StateLeaf& leaf,
-                                    const std::vector<at::Tensor>& tensors, bool fill) {
+                                    const std::vector<at::Tensor>& tensors, bool fill,
+                                    bool scratch) {
   Path path = state_path(fqn, leaf.name);
   std::string name = dotted(path);
   std::optional<LiveTensor> live;
@@ -99,7 +110,9 @@ std::string OptimizerDict::add_leaf(LiveState& state, const OptimizerEntry& entr
                          leaf.name));
     live = leaf_tensor(entry, name, tensors, fill);
   }
-  if (live) add(state, std::move(path), std::move(*live));
+  if (!live) return name;
+  live->scratch |= scratch;
+  add(state, std::move(path), std::move(*live));
   return name;
 }
 

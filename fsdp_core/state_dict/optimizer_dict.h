@@ -82,11 +82,13 @@ class OptimizerDict {
   std::string state_name(const std::string& fqn) const {
     return dotted({key_item(root_), key_item("state"), key_item(fqn)});
   }
-  void add(LiveState& state, Path path, LiveTensor tensor) const;
+  void add(LiveState& state, Path path, LiveTensor tensor);
   void add_value(LiveState& state, Path path, Value value) const;
-  /// Entry `fqn` of `leaf`, of which `tensors` are the parts. Returns its name.
+  /// Entry `fqn` of `leaf`, of which `tensors` are the parts. `scratch`: not yet an optimizer's.
+  /// Returns its name.
   std::string add_leaf(LiveState& state, const OptimizerEntry& entry, const std::string& fqn,
-                       const StateLeaf& leaf, const std::vector<at::Tensor>& tensors, bool fill);
+                       const StateLeaf& leaf, const std::vector<at::Tensor>& tensors, bool fill,
+                       bool scratch = false);
   std::optional<LiveTensor> leaf_tensor(const OptimizerEntry& entry, const std::string& name,
                                         const std::vector<at::Tensor>& tensors, bool fill);
   void declare_state(LiveState& state, const OptimizerEntry& entry);
@@ -113,6 +115,7 @@ class OptimizerDict {
   LiveMemory memory_;
   std::vector<std::pair<const OptimizerEntry*, Counter>> counters_;
   std::vector<Pending> pending_;
+  std::vector<std::uint32_t> free_tensors_;  // places in LiveState::tensors of what was declared
   std::exception_ptr deferred_;
   bool seen_ = false;
 };

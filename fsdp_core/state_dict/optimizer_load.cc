@@ -27,10 +27,16 @@ void OptimizerDict::expect(LiveState& state, const Manifest& stored) {
   memory_ = {};
   counters_.clear();
   pending_.clear();
+  free_tensors_.clear();
   deferred_ = nullptr;
   seen_ = false;
   std::erase_if(state.dict.entries, [&](const StateEntry& entry) {
-    return !entry.path.empty() && is_key(entry.path[0], root_);
+    const bool declared = !entry.path.empty() && is_key(entry.path[0], root_);
+    if (declared && entry.value.is_tensor()) {
+      free_tensors_.push_back(entry.value.tensor_index());
+      state.tensors[free_tensors_.back()] = {};
+    }
+    return declared;
   });
   for (const OptimizerEntry& entry : entries_) expect_entry(state, entry, stored, *optim);
   groups_.expect(state, stored, *optim, [&](const std::function<void()>& f) {
@@ -87,9 +93,8 @@ void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Mani
     bool all_fresh = true;
     const std::vector<at::Tensor> into =
         targets_of(pending, leaf, stored.tensors[found->tensor].spec, all_fresh);
-    const std::size_t before = state.tensors.size();
-    pending.leaves.push_back(add_leaf(state, *pending.entry, parameter.fqn, leaf, into, false));
-    if (all_fresh && state.tensors.size() > before) state.tensors.back().scratch = true;
+    pending.leaves.push_back(add_leaf(state, *pending.entry, parameter.fqn, leaf, into,
+                                      /*fill=*/false, /*scratch=*/all_fresh));
   }
   if (missing.empty() || pending.leaves.empty()) return;
   defer(state_name(parameter.fqn), [&] {

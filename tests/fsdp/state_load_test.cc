@@ -232,6 +232,29 @@ TEST_CASE("an error of any rank at any step of a load leaves every rank as it wa
   CHECK(failures > 10);
 }
 
+TEST_CASE("one state with tensors of its user's own is loaded again and again") {
+  tessera::MemoryFileSystem fs;
+  run({3}, [&](Job& job) {
+    std::vector<float> own = {1, 2, 3, 4, 5};
+    const std::vector<float> own_saved = own;
+    job.train(0, 2);
+    tessera::LiveState state = fsdp::state_dict(job.model, *job.optimizer);
+    state.add("own", {tessera::DType::kFloat32, {5}, {}, own.data()});
+    const Before saved(job);
+    tessera::save(kPath, state, job.world.ranks(), options_for(fs));
+    tessera::LoadPolicy policy = policy_for(fs);
+    policy.verify = true;
+    for (int round = 0; round < 3; ++round) {
+      job.train(2, 4);
+      std::ranges::fill(own, -1.0f);
+      RANK_CHECK(!saved.changed(job).empty(), "training changed nothing");
+      tessera::load(kPath, state, job.world.ranks(), policy);
+      RANK_CHECK(saved.changed(job).empty(), saved.changed(job));
+      RANK_CHECK(own == own_saved, "own");
+    }
+  });
+}
+
 TEST_CASE("what one rank refuses, or finds damaged, leaves every rank as it was") {
   tessera::MemoryFileSystem fs;
   save_two_steps(fs);
