@@ -1,5 +1,6 @@
 #pragma once
 // One entry of another rank's live state, as its description tells it.
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,10 @@ struct LiveEntry {
   Bytes pickle;               // kPerRank
 };
 
-/// Throw kCorrupt.
-std::vector<LiveEntry> read_description(const LiveDescription& description);
+/// Calls `f` for one entry after the other: all ranks' at once would be large. Throws kCorrupt, and
+/// what `f` throws; so do all.
+void read_description(const LiveDescription& description,
+                      const std::function<void(LiveEntry&& entry)>& f);
 std::vector<Agreement> read_agreements(const LiveDescription& description);
 
 }  // namespace tessera

@@ -7,7 +7,7 @@
 #include <tessera/layout/coverage.h>
 
 #include <algorithm>
-#include <map>
+#include <deque>
 #include <unordered_map>
 #include <utility>
 
@@ -17,15 +17,16 @@ namespace tessera {
 
 namespace {
 
-/// A chunk that some ranks hold.
+/// A chunk that some ranks hold. There are as many as ranks have pieces of tensors: most have one
+/// holder.
 struct HeldChunk {
-  Chunk chunk;
   struct Holder {
     int rank = 0;
     std::uint32_t piece = 0;
   };
-  std::vector<Holder> holders;  // ascending ranks
-  std::size_t chosen = 0;       // in holders
+  std::size_t chunk = 0;       // in Merger::pieces_
+  Holder first;                // and then the one that was elected
+  std::vector<Holder> others;  // ascending ranks
 };
 
 /// An entry of the merged state and who has it.
@@ -36,14 +37,15 @@ struct MergedEntry {
   std::uint32_t mine = UINT32_MAX;  // in this rank's dict
   bool replicated = true;           // every rank that holds it says so
   std::vector<HeldChunk> held;
+  std::vector<std::pair<int, Bytes>> own_values;  // kPerRank: rank, pickle
 };
 
-bool chunk_before(const Chunk& a, const Chunk& b) {
-  if (a.box.origin != b.box.origin) return a.box.origin < b.box.origin;
-  const auto order = std::lexicographical_compare_three_way(
-      a.box.shape.extents().begin(), a.box.shape.extents().end(), b.box.shape.extents().begin(),
-      b.box.shape.extents().end());
-  if (order != 0) return order < 0;
+bool chunk_before(const ChunkView& a, const ChunkView& b) {
+  const auto compare = [](std::span<const std::int64_t> x, std::span<const std::int64_t> y) {
+    return std::lexicographical_compare_three_way(x.begin(), x.end(), y.begin(), y.end());
+  };
+  if (const auto order = compare(a.origin, b.origin); order != 0) return order < 0;
+  if (const auto order = compare(a.extents, b.extents); order != 0) return order < 0;
   return std::pair(a.flat_begin, a.flat_end) < std::pair(b.flat_begin, b.flat_end);
 }
 
@@ -54,10 +56,16 @@ class Merger {
 
   MergedState run() {
     for (std::size_t r = 0; r < all_.size(); ++r) collect(static_cast<int>(r));
+    index_.clear();  // its names are going to move
     check_agreements();
     for (MergedEntry& entry : entries_) in_tensor(entry.first.name, [&] { check(entry); });
     for (MergedEntry& entry : entries_) in_tensor(entry.first.name, [&] { elect(entry); });
-    for (MergedEntry& entry : entries_) in_tensor(entry.first.name, [&] { emit(entry); });
+    elect_shared();
+    reserve();
+    for (MergedEntry& entry : entries_) {
+      in_tensor(entry.first.name, [&] { emit(entry); });
+      entry = {};  // all of them together are larger than what is kept
+    }
     check_unique();
     merged_.manifest.format = "live";
     merged_.manifest.world_size = static_cast<std::int64_t>(all_.size());
@@ -67,31 +75,34 @@ class Merger {
 
  private:
   void collect(int rank) {
-    std::vector<LiveEntry> described = read_description(all_[static_cast<std::size_t>(rank)]);
-    for (std::uint32_t e = 0; e < described.size(); ++e) {
-      LiveEntry& entry = described[e];
-      const auto [found, fresh] = index_.try_emplace(entry.name, entries_.size());
-      if (fresh) {
-        MergedEntry made;
-        made.first_rank = rank;
-        entries_.push_back(std::move(made));
-      }
-      MergedEntry& merged = entries_[found->second];
-      in_tensor(entry.name, [&] {
-        if (!fresh) agree(merged, entry, rank);
-      });
-      ++merged.ranks;
-      if (rank == rank_) merged.mine = e;
-      for (std::uint32_t p = 0; p < entry.chunks.size(); ++p) {
-        if (entry.chunks[p].numel() == 0) continue;
-        merged.replicated = merged.replicated && entry.replicated;
-        merged.held.push_back({std::move(entry.chunks[p]), {{rank, p}}, 0});
-      }
-      if (entry.kind == LiveEntry::Kind::kPerRank)
-        own_values_[found->second].emplace_back(rank, entry.pickle);
-      if (fresh) merged.first = std::move(entry);
-    }
+    std::uint32_t next = 0;
+    read_description(all_[static_cast<std::size_t>(rank)],
+                     [&](LiveEntry&& entry) { collect(rank, next++, std::move(entry)); });
   }
+
+  /// `number`: of the entry, in the rank's dict.
+  void collect(int rank, std::uint32_t number, LiveEntry&& entry) {
+    const auto found = index_.find(entry.name);
+    MergedEntry& merged = found != index_.end() ? entries_[found->second] : entries_.emplace_back();
+    if (found != index_.end()) in_tensor(entry.name, [&] { agree(merged, entry, rank); });
+    ++merged.ranks;
+    if (rank == rank_) merged.mine = number;
+    for (std::uint32_t p = 0; p < entry.chunks.size(); ++p) {
+      if (entry.chunks[p].numel() == 0) continue;
+      merged.replicated = merged.replicated && entry.replicated;
+      merged.held.push_back({pieces_.size(), {rank, p}, {}});
+      pieces_.push_back(entry.chunks[p]);
+    }
+    if (entry.kind == LiveEntry::Kind::kPerRank)
+      merged.own_values.emplace_back(rank, std::move(entry.pickle));
+    if (found != index_.end()) return;
+    merged.first_rank = rank;
+    merged.first = std::move(entry);
+    merged.first.chunks = {};
+    index_.emplace(merged.first.name, entries_.size() - 1);
+  }
+
+  ChunkView chunk_of(const HeldChunk& held) const { return pieces_[held.chunk]; }
 
   void check_agreements() const {
     std::unordered_map<std::string, std::pair<std::string, std::size_t>> told;  // value, rank
@@ -147,30 +158,32 @@ class Merger {
     }
     if (entry.first.kind != LiveEntry::Kind::kTensor) return;
     join_equal(entry);
-    std::vector<Chunk> chunks;
-    for (const HeldChunk& held : entry.held) chunks.push_back(held.chunk);
+    PackedChunks chunks;
+    for (const HeldChunk& held : entry.held) chunks.push_back(chunk_of(held));
     const Shape& shape = entry.first.spec.shape;
-    const bool whole = chunks.size() == 1 && chunks[0] == Chunk::whole_of(Box::whole(shape));
+    const bool whole =
+        chunks.size() == 1 && chunks[0] == ChunkView(Chunk::whole_of(Box::whole(shape)));
     if (whole || (shape.numel() == 0 && chunks.empty())) return;
     const CoverageReport report = check_coverage(shape, chunks);
     if (!report.complete) refuse(entry, report);
   }
 
   /// Equal pieces of several ranks become one with several holders.
-  static void join_equal(MergedEntry& entry) {
-    std::ranges::stable_sort(entry.held, [](const HeldChunk& a, const HeldChunk& b) {
-      return chunk_before(a.chunk, b.chunk);
+  void join_equal(MergedEntry& entry) const {
+    std::ranges::stable_sort(entry.held, [&](const HeldChunk& a, const HeldChunk& b) {
+      return chunk_before(chunk_of(a), chunk_of(b));
     });
     std::vector<HeldChunk> joined;
     for (HeldChunk& held : entry.held) {
-      if (!joined.empty() && joined.back().chunk == held.chunk) {
+      if (!joined.empty() && chunk_of(joined.back()) == chunk_of(held)) {
+        HeldChunk& equal = joined.back();
         if (!entry.replicated)
           fail(Code::kInvalidArgument,
                fmt::format("ranks {} and {} both hold {}, and it is not replicated",
-                           joined.back().holders.back().rank, held.holders[0].rank,
-                           held.chunk.to_string()),
+                           equal.others.empty() ? equal.first.rank : equal.others.back().rank,
+                           held.first.rank, chunk_of(held).to_string()),
                "mark the tensor as replicated where ranks hold equal copies");
-        joined.back().holders.push_back(held.holders[0]);
+        equal.others.push_back(held.first);
         continue;
       }
       joined.push_back(std::move(held));
@@ -185,11 +198,11 @@ class Merger {
       const HeldChunk& b = entry.held[report.first_overlap->second];
       fail(Code::kInvalidArgument,
            fmt::format("{} of rank {} and {} of rank {} overlap without being equal ({})",
-                       a.chunk.to_string(), a.holders[0].rank, b.chunk.to_string(),
-                       b.holders[0].rank, spec));
+                       chunk_of(a).to_string(), a.first.rank, chunk_of(b).to_string(), b.first.rank,
+                       spec));
     }
     std::int64_t held = 0;
-    for (const HeldChunk& chunk : entry.held) held += chunk.chunk.numel();
+    for (const HeldChunk& each : entry.held) held += chunk_of(each).numel();
     fail(Code::kInvalidArgument,
          fmt::format("the pieces of {} ranks do not make up {}: expected {} elements, found {}; {}",
                      all_.size(), spec, entry.first.spec.shape.numel(), held, report.to_string()));
@@ -199,15 +212,15 @@ class Merger {
   /// bytes so far.
   void elect(MergedEntry& entry) {
     for (HeldChunk& held : entry.held) {
-      if (held.holders.size() == 1)
-        load_[static_cast<std::size_t>(held.holders[0].rank)] += bytes_of(entry, held);
+      if (held.others.empty())
+        load_[static_cast<std::size_t>(held.first.rank)] += bytes_of(entry, held);
       else
         shared_.push_back({&entry, &held});
     }
   }
 
-  static std::uint64_t bytes_of(const MergedEntry& entry, const HeldChunk& held) {
-    return (static_cast<std::uint64_t>(held.chunk.numel()) *
+  std::uint64_t bytes_of(const MergedEntry& entry, const HeldChunk& held) const {
+    return (static_cast<std::uint64_t>(chunk_of(held).numel()) *
                 static_cast<std::uint64_t>(bits(entry.first.spec.dtype)) +
             7) /
            8;
@@ -215,24 +228,38 @@ class Merger {
 
   void elect_shared() {
     for (auto& [entry, held] : shared_) {
-      for (std::size_t h = 1; h < held->holders.size(); ++h) {
-        if (load(held->holders[h].rank) < load(held->holders[held->chosen].rank)) held->chosen = h;
-      }
-      load_[static_cast<std::size_t>(held->holders[held->chosen].rank)] += bytes_of(*entry, *held);
+      for (const HeldChunk::Holder& other : held->others)
+        if (load(other.rank) < load(held->first.rank)) held->first = other;
+      load_[static_cast<std::size_t>(held->first.rank)] += bytes_of(*entry, *held);
     }
     shared_.clear();
   }
   std::uint64_t load(int rank) const { return load_[static_cast<std::size_t>(rank)]; }
 
+  /// Room for what is known to come, as all of it is kept.
+  void reserve() {
+    std::size_t tensors = 0, chunks = 0, numbers = 0;
+    for (const MergedEntry& entry : entries_) {
+      tensors += entry.first.kind == LiveEntry::Kind::kTensor ? 1 : 0;
+      chunks += entry.held.size();
+      for (const HeldChunk& held : entry.held)
+        numbers += 2 * static_cast<std::size_t>(chunk_of(held).rank());
+    }
+    merged_.manifest.tensors.reserve(tensors);
+    merged_.manifest.chunks.reserve(chunks, numbers);
+    merged_.manifest.state.entries.reserve(entries_.size());
+    merged_.parts.reserve(chunks);
+  }
+
   void emit(MergedEntry& entry) {
-    elect_shared();  // the first call does it all
     if (entry.first.kind == LiveEntry::Kind::kTensor) return emit_tensor(entry);
     if (entry.first.kind == LiveEntry::Kind::kShared) {
       merged_.values.push_back({entry.mine, next_entry()});
-      add_value(entry.first.name, entry.first.path, mine_.dict.entries[entry.mine].value, 0);
+      add_value(std::move(entry.first.name), std::move(entry.first.path),
+                mine_.dict.entries[entry.mine].value, 0);
       return;
     }
-    for (const auto& [rank, pickle] : own_values_[index_.at(entry.first.name)]) {
+    for (const auto& [rank, pickle] : entry.own_values) {
       const PickleGraph graph = read_pickle(pickle);
       const Value value = decode_pickle(
           graph, graph.root(), [](const PickleGraph&, PickleGraph::Node) { return std::nullopt; });
@@ -252,24 +279,25 @@ class Merger {
     merged_.manifest.state.entries.push_back({std::move(name), std::move(path), std::move(value)});
   }
 
-  void emit_tensor(const MergedEntry& entry) {
+  void emit_tensor(MergedEntry& entry) {
     Manifest& manifest = merged_.manifest;
     StoredTensor tensor;
-    tensor.name = entry.first.name;
+    tensor.name = entry.first.name;  // a copy: errors name it
     tensor.spec = entry.first.spec;
     tensor.first_chunk = manifest.chunks.size();
     tensor.is_parameter = entry.first.is_parameter;
     std::size_t boxes = 0;
     for (const HeldChunk& held : entry.held) {
-      const HeldChunk::Holder& holder = held.holders[held.chosen];
+      const HeldChunk::Holder& holder = held.first;
+      const ChunkView chunk = chunk_of(held);
       if (holder.rank == rank_)
         merged_.own.push_back({manifest.chunks.size(), entry.mine, holder.piece});
       Source source;
       source.kind = Source::Kind::kMemory;
       source.length = bytes_of(entry, held);
-      manifest.chunks.add(held.chunk, source);
+      manifest.chunks.add(chunk, source);
       ++tensor.chunk_count;
-      for (ChunkPiece& piece : decompose(held.chunk)) {
+      for (ChunkPiece& piece : decompose(chunk.chunk())) {
         merged_.parts.push_back({next_entry(), holder.rank, std::move(piece.box)});
         ++boxes;
       }
@@ -278,7 +306,7 @@ class Merger {
       merged_.parts.push_back({next_entry(), entry.first_rank, Box::whole(tensor.spec.shape)});
     if (boxes > 1) merged_.sharded.push_back(tensor.name);
     manifest.state.entries.push_back(
-        {tensor.name, entry.first.path,
+        {tensor.name, std::move(entry.first.path),
          Value::tensor(static_cast<std::uint32_t>(manifest.tensors.size()))});
     manifest.tensors.push_back(std::move(tensor));
   }
@@ -298,10 +326,10 @@ class Merger {
   std::span<const LiveDescription> all_;
   int rank_;
   const LiveState& mine_;
-  std::vector<MergedEntry> entries_;
-  std::unordered_map<std::string, std::size_t> index_;
-  std::map<std::size_t, std::vector<std::pair<int, Bytes>>> own_values_;  // by entry: rank, pickle
-  std::vector<std::uint64_t> load_;                                       // bytes, by rank
+  std::deque<MergedEntry> entries_;
+  PackedChunks pieces_;
+  std::unordered_map<std::string_view, std::size_t> index_;  // in entries_, by their names
+  std::vector<std::uint64_t> load_;                          // bytes, by rank
   std::vector<std::pair<MergedEntry*, HeldChunk*>> shared_;
   MergedState merged_;
 };

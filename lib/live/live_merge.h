@@ -35,8 +35,9 @@ Bytes describe(const LiveState& state);
 /// this structure, and its own would have the same. Takes no memory, and reads `structure` from one
 /// end to the other: by the next save of a large state the caches hold none of it.
 bool still_has_structure(const LiveState& state, ByteView structure);
-/// Over all shared values and agreements. Throws as describe().
-Sha256Digest digest_of_shared(const LiveState& state);
+/// Over what ranks must agree on: all shared values among `values`, which are those of `state`, and
+/// agreements. Throws as describe().
+Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values);
 /// Throws kInvalidArgument for two entries of one name.
 void check_names(const StateDict& dict);
 

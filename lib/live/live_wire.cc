@@ -25,38 +25,49 @@ std::size_t WireReader::count(std::size_t least_bytes) {
   return static_cast<std::size_t>(n);
 }
 
-ByteView WireReader::bytes() {
-  const std::size_t n = count(1);
-  const ByteView out = rest_.first(n);
-  rest_ = rest_.subspan(n);
+ByteView WireReader::bytes() { return take(number()); }
+
+ByteView WireReader::take(std::uint64_t bytes) {
+  if (bytes > rest_.size()) short_message();
+  const ByteView out = rest_.first(static_cast<std::size_t>(bytes));
+  rest_ = rest_.subspan(out.size());
   return out;
 }
 
-std::vector<std::int64_t> WireReader::integers() {
-  std::vector<std::int64_t> list(count(sizeof(std::int64_t)));
+std::vector<std::int64_t> WireReader::integers() { return listed(count(sizeof(std::int64_t))); }
+
+std::vector<std::int64_t> WireReader::listed(std::size_t count) {
+  if (count > rest_.size() / sizeof(std::int64_t)) short_message();
+  std::vector<std::int64_t> list(count);
   for (std::int64_t& n : list) n = integer();
   return list;
 }
 
 Path WireReader::path() {
-  Path path(count(3 * sizeof(std::uint64_t)));
+  Path path(count(sizeof(std::uint64_t)));
   for (PathItem& item : path) {
-    const std::uint64_t kind = number();
+    const std::uint64_t head = number();
+    const std::uint64_t kind = head & ((std::uint64_t{1} << kPathKindBits) - 1);
     if (kind > static_cast<std::uint64_t>(PathItem::Kind::kIntKey)) short_message();
     item.kind = static_cast<PathItem::Kind>(kind);
-    item.index = integer();
-    item.key = text();
+    if (item.kind == PathItem::Kind::kKey)
+      item.key = as_text(take(head >> kPathKindBits));
+    else
+      item.index = integer();
   }
   return path;
 }
 
 Chunk WireReader::chunk() {
   Chunk chunk;
-  chunk.box.origin = integers();
-  chunk.box.shape = Shape::checked(integers());
+  const std::uint64_t head = number();
+  const std::uint64_t rank = (head & UINT32_MAX) >> 1;
+  if (head >> 32 != rank) short_message();
+  chunk.box.origin = listed(rank);
+  chunk.box.shape = Shape::checked(listed(rank));
+  if ((head & 1) == 0) return Chunk::whole_of(std::move(chunk.box));
   chunk.flat_begin = integer();
   chunk.flat_end = integer();
-  if (chunk.box.origin.size() != static_cast<std::size_t>(chunk.box.rank())) short_message();
   return chunk;
 }
 

@@ -14,6 +14,9 @@
 
 namespace tessera {
 
+/// Of a number that tells the kind of a path's item, those bits; the others are a length.
+inline constexpr int kPathKindBits = 2;
+
 /// The form: `Out` is given it by put(data, bytes) and put_number(n).
 template <class Out>
 class WireForm {
@@ -24,24 +27,37 @@ class WireForm {
   Out& text(std::string_view text) { return bytes(as_bytes(text)); }
   Out& integers(std::span<const std::int64_t> list) {
     number(list.size());
-    for (const std::int64_t n : list) integer(n);
-    return out();
+    return listed(list);
   }
+  /// Per item its kind and, of a string key, the length; then the key, or the index.
   Out& path(const Path& path) {
     number(path.size());
-    for (const PathItem& item : path)
-      number(static_cast<std::uint64_t>(item.kind)).integer(item.index).text(item.key);
+    for (const PathItem& item : path) {
+      const bool is_key = item.kind == PathItem::Kind::kKey;
+      number(static_cast<std::uint64_t>(item.kind) | (is_key ? item.key.size() : 0)
+                                                         << kPathKindBits);
+      if (is_key)
+        out().put(item.key.data(), item.key.size());
+      else
+        integer(item.index);
+    }
     return out();
   }
+  /// How many numbers its origin and its extents have and whether there is a range; these.
   Out& chunk(const Chunk& chunk) {
-    return integers(chunk.box.origin)
-        .integers(chunk.box.shape.extents())
-        .integer(chunk.flat_begin)
-        .integer(chunk.flat_end);
+    const std::uint64_t ranged = chunk.is_whole_box() ? 0 : 1;
+    number(chunk.box.origin.size() << 32 | chunk.box.shape.extents().size() << 1 | ranged);
+    listed(chunk.box.origin);
+    listed(chunk.box.shape.extents());
+    return ranged ? integer(chunk.flat_begin).integer(chunk.flat_end) : out();
   }
 
  private:
   Out& out() { return static_cast<Out&>(*this); }
+  Out& listed(std::span<const std::int64_t> list) {
+    for (const std::int64_t n : list) integer(n);
+    return out();
+  }
 };
 
 class WireWriter : public WireForm<WireWriter> {
@@ -64,23 +80,28 @@ class WireWriter : public WireForm<WireWriter> {
 };
 
 /// Whether what would be written is what was written, without writing it. Every save after the
-/// first asks it for every tensor, so that numbers are compared in place, and a difference only
-/// remembered.
+/// first asks it for every tensor, so that bytes are compared in place, in words, and a difference
+/// is only remembered.
 class WireComparison : public WireForm<WireComparison> {
  public:
   explicit WireComparison(ByteView written)
       : at_(written.data()), end_(written.data() + written.size()) {}
   WireComparison& put(const void* data, std::size_t bytes) {
-    if (has(bytes) && bytes > 0) {
-      different_ |= static_cast<std::uint64_t>(std::memcmp(at_, data, bytes) != 0);
-      at_ += bytes;
-    }
+    if (!has(bytes)) return *this;
+    const auto* found = static_cast<const std::byte*>(data);
+    std::size_t i = 0;
+    for (; i + kWord <= bytes; i += kWord) differ(word(at_ + i), word(found + i));
+    if (i < bytes && bytes >= kWord)
+      differ(word(at_ + bytes - kWord), word(found + bytes - kWord));
+    else
+      for (; i < bytes; ++i) differ(std::to_integer<std::uint64_t>(at_[i] ^ found[i]), 0);
+    at_ += bytes;
     return *this;
   }
   WireComparison& put_number(std::uint64_t n) {
-    if (has(sizeof n)) {
-      different_ |= load_le<std::uint64_t>(at_) ^ n;
-      at_ += sizeof n;
+    if (has(kWord)) {
+      differ(word(at_), n);
+      at_ += kWord;
     }
     return *this;
   }
@@ -88,6 +109,9 @@ class WireComparison : public WireForm<WireComparison> {
   bool same() const { return same_so_far() && at_ == end_; }
 
  private:
+  static constexpr std::size_t kWord = sizeof(std::uint64_t);
+  static std::uint64_t word(const std::byte* at) { return load_le<std::uint64_t>(at); }
+  void differ(std::uint64_t a, std::uint64_t b) { different_ |= a ^ b; }
   bool has(std::size_t bytes) {
     if (bytes <= static_cast<std::size_t>(end_ - at_)) return true;
     different_ = 1;
@@ -114,6 +138,8 @@ class WireReader {
   bool at_end() const { return rest_.empty(); }
 
  private:
+  std::vector<std::int64_t> listed(std::size_t count);
+  ByteView take(std::uint64_t bytes);
   ByteView rest_;
 };
 

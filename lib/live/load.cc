@@ -42,8 +42,7 @@ class Loading {
       check_live_tensors(state_, true);
       asked = encode_asked(state_, ranks_.rank());
     });
-    const auto all = ranks_.all_gather(asked);
-    ranks_.together([&] { match(join_asked(all)); });
+    match_all(std::move(asked));
     ranks_.together([&] { plan(); });
     choose_safety();
     read();
@@ -92,9 +91,14 @@ class Loading {
     result_.notes.insert(result_.notes.end(), notes.begin(), notes.end());
   }
 
-  void match(const AskedNames& asked) {
-    matches_ = match_state(state_, source_.manifest, asked, ranks_.rank(), policy_, result_);
-    judge_match(state_, source_.manifest, asked, policy_, result_);
+  /// What all ranks ask for is large together: gone before tensors are read.
+  void match_all(Bytes mine) {
+    const auto all = ranks_.all_gather(std::exchange(mine, {}));
+    ranks_.together([&] {
+      const AskedNames asked = join_asked(all);
+      matches_ = match_state(state_, source_.manifest, asked, ranks_.rank(), policy_, result_);
+      judge_match(state_, source_.manifest, asked, policy_, result_);
+    });
   }
 
   const StateEntry& live_entry(const Match& match) const { return state_.dict.entries[match.live]; }

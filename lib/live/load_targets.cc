@@ -20,8 +20,8 @@ std::uint64_t aligned(std::uint64_t bytes) {
 
 }  // namespace
 
-void LoadTargets::add(const MemoryTarget& target, const std::string& name) {
-  targets_.push_back(target);
+void LoadTargets::add(MemoryTarget target, std::string_view name) {
+  targets_.push_back(std::move(target));
   names_.push_back(name);
 }
 
@@ -79,7 +79,7 @@ std::uint64_t LoadTargets::prove_touched(const LoadSource& source,
                                          std::span<const MemoryTarget> filled) const {
   std::vector<MemoryTarget> doubtful;
   std::vector<std::vector<std::int64_t>> before;
-  std::vector<std::string> names;
+  std::vector<std::string_view> names;
   for (std::size_t t = 0; t < filled.size(); ++t) {
     std::vector<std::int64_t> found = canaries(source.manifest, filled[t], kFirstCanary);
     if (found.empty()) continue;

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
@@ -26,8 +26,8 @@ struct LoadSource {
 
 class LoadTargets {
  public:
-  /// Shape and type as in `manifest`, which plan() is given. `name`: for messages.
-  void add(const MemoryTarget& target, const std::string& name);
+  /// Shape and type as in `manifest`, which plan() is given. `name`: for messages; outlives this.
+  void add(MemoryTarget target, std::string_view name);
   /// Throws kCorrupt for holes and overlaps of what is stored. The manifest must outlive the rest.
   void plan(const Manifest& manifest);
 
@@ -48,7 +48,7 @@ class LoadTargets {
   std::uint64_t prove_touched(const LoadSource& source, std::span<const MemoryTarget> filled) const;
 
   std::vector<MemoryTarget> targets_;
-  std::vector<std::string> names_;
+  std::vector<std::string_view> names_;
   OutputPlan output_;
   std::optional<Plan> plan_;
   const Manifest* manifest_ = nullptr;

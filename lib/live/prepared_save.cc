@@ -7,6 +7,7 @@
 #include <tessera/format/registry.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "lib/base/status_bytes.h"
 #include "lib/live/live_wire.h"
@@ -74,13 +75,28 @@ const FormatDriver& target_driver(const std::string& format) {
   return *driver;
 }
 
-/// Values of `state` by their entry in the merged state.
-std::vector<std::pair<std::uint32_t, Value>> known_values(const MergedState& merged,
-                                                          const LiveState& state) {
-  std::vector<std::pair<std::uint32_t, Value>> values;
-  for (const KnownValue& known : merged.values)
-    values.emplace_back(known.merged, state.dict.entries[known.entry].value);
+/// The values of `state`. Looking at all of a large state's tensors for them takes longer than the
+/// rest of planning again: `kept`, where it is not null, was made of the same structure.
+StateDict values_of(const LiveState& state, const PreparedSave* kept) {
+  StateDict values;
+  if (kept != nullptr) {
+    for (const KnownValue& known : kept->merged.values)
+      values.entries.push_back(state.dict.entries[known.entry]);
+  } else {
+    std::ranges::copy_if(state.dict.entries, std::back_inserter(values.entries),
+                         [](const StateEntry& entry) { return !entry.value.is_tensor(); });
+  }
   return values;
+}
+
+/// The renderer of a plan for other values; nullptr where they do not fit into it.
+std::shared_ptr<const OutputRenderer> renderer_with(const PreparedSave& kept,
+                                                    const StateDict& values) {
+  std::vector<std::pair<std::uint32_t, Value>> known;
+  for (std::size_t v = 0; v < values.entries.size(); ++v)
+    known.emplace_back(kept.merged.values[v].merged, values.entries[v].value);
+  const auto& renderer = kept.output.renderer;
+  return known.empty() ? renderer : renderer->with_values(kept.output, known);
 }
 
 /// Keeps of the plan for all ranks what rank `rank` writes. Rank r writes the r-th file; what comes
@@ -208,13 +224,13 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
       const bool fits = kept != nullptr && kept->format == options.format &&
                         still_has_structure(state, kept->structure);
       if (!fits) check_live_tensors(state, false);
-      require_printable(state.dict);
-      const Sha256Digest shared = digest_of_shared(state);
+      const StateDict values = values_of(state, fits ? kept : nullptr);
+      require_printable(values);
+      const Sha256Digest shared = digest_of_shared(state, values);
       const ByteView digest = std::as_bytes(std::span(shared));
       opening.shared.assign(digest.begin(), digest.end());
       if (fits) {
-        renderer =
-            kept->output.renderer->with_values(kept->output, known_values(kept->merged, state));
+        renderer = renderer_with(*kept, values);
         if (renderer) opening.generation = memory.generation;
       } else {
         check_names(state.dict);
@@ -232,9 +248,9 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
   memory.prepared.reset();
   std::vector<Bytes> messages;
   {
-    const Bytes mine = describe(state);
-    report.plan_bytes = mine.size();
-    messages = ranks.all_gather(mine);
+    const Bytes message = describe(state);
+    report.plan_bytes = message.size();
+    messages = ranks.all_gather(message);
   }
   ranks.together(
       [&] { memory.prepared = make_prepared(std::move(messages), ranks, state, options); });

@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <unordered_map>
@@ -138,6 +139,9 @@ ValueBudget printing_budget(const StateDict& state) {
 }
 
 void require_printable(const StateDict& state) {
+  const bool any_large = std::ranges::any_of(
+      state.entries, [](const StateEntry& entry) { return entry.value.node_id() != nullptr; });
+  if (!any_large) return;  // numbers, as a job's own values mostly are
   ValueBudget budget = printing_budget(state);
   const DescribeTensor describe = [](std::uint32_t) { return Value(); };
   for (const StateEntry& entry : state.entries)

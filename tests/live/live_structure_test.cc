@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+#include "lib/live/live_entry.h"
 #include "lib/live/live_merge.h"
 
 namespace live_structure_test {
@@ -53,6 +54,10 @@ TEST_CASE("a state has the structure of its description until anything but conte
       {"a key", [](LiveState& state) { state.dict.entries[0].path[0].key = "v"; }},
       {"an integer that becomes a key",
        [](LiveState& state) { state.dict.entries[3].path[1] = key_item("1"); }},
+      {"a key that becomes an integer",
+       [](LiveState& state) { state.dict.entries[0].path[0] = int_key_item(0); }},
+      {"an integer of a list",
+       [](LiveState& state) { state.dict.entries[3].path[1] = index_item(1); }},
       {"another integer", [](LiveState& state) { state.dict.entries[3].path[1].index = 2; }},
       {"a type", [](LiveState& state) { state.tensors[0].spec.dtype = DType::kInt32; }},
       {"a shape", [](LiveState& state) { state.tensors[0].spec.shape[0] = 9; }},
@@ -60,6 +65,8 @@ TEST_CASE("a state has the structure of its description until anything but conte
        [](LiveState& state) { state.tensors[0].replicated = !state.tensors[0].replicated; }},
       {"a parameter", [](LiveState& state) { state.tensors[0].is_parameter = true; }},
       {"an origin", [](LiveState& state) { state.tensors[0].pieces[1].chunk.box.origin[0] = 5; }},
+      {"an origin of more dims",
+       [](LiveState& state) { state.tensors[0].pieces[1].chunk.box.origin.push_back(0); }},
       {"a box", [](LiveState& state) { state.tensors[0].pieces[1] = rows(4, 3); }},
       {"a range's beginning",
        [](LiveState& state) { --state.tensors[1].pieces[0].chunk.flat_begin; }},
@@ -107,6 +114,52 @@ TEST_CASE("a state has the structure of its description until anything but conte
     change.make(state);
     CHECK(still_has_structure(state, structure));
   }
+}
+
+TEST_CASE("a rank's description is read back as it was told") {
+  const LiveState state = job();
+  const Bytes message = describe(state);
+  std::size_t next = 0;
+  read_description(LiveDescription(message), [&](LiveEntry&& told) {
+    const StateEntry& entry = state.dict.entries.at(next++);
+    INFO(entry.name);
+    CHECK(told.name == entry.name);
+    CHECK(told.path == entry.path);
+    CHECK((told.kind == LiveEntry::Kind::kTensor) == entry.value.is_tensor());
+    if (!entry.value.is_tensor()) return;
+    const LiveTensor& tensor = state.tensors[entry.value.tensor_index()];
+    CHECK(told.spec == tensor.spec);
+    CHECK(told.replicated == tensor.replicated);
+    CHECK(told.is_parameter == tensor.is_parameter);
+    REQUIRE(told.chunks.size() == tensor.pieces.size());
+    for (std::size_t p = 0; p < told.chunks.size(); ++p)
+      CHECK(told.chunks[p] == tensor.pieces[p].chunk);
+  });
+  CHECK(next == state.dict.entries.size());
+}
+
+TEST_CASE("a damaged description of another rank is refused or another state's") {
+  const LiveState state = job();
+  const Bytes whole = describe(state);
+  const auto merge = [&](ByteView message) {
+    const LiveDescription all[] = {LiveDescription(whole), LiveDescription(message)};
+    merge_states(all, 0, state);
+  };
+  std::size_t refused = 0;
+  for (std::size_t size = 0; size < whole.size(); ++size)
+    CHECK_THROWS_AS(merge(ByteView(whole).first(size)), Error);
+  for (std::size_t at = 0; at < whole.size(); ++at)
+    for (const int bits : {0x01, 0x80, 0xff}) {
+      Bytes damaged = whole;
+      damaged[at] ^= static_cast<std::byte>(bits);
+      try {
+        merge(damaged);
+      } catch (const Error&) {
+        ++refused;
+      }
+    }
+  CAPTURE(refused, whole.size());
+  CHECK(refused > whole.size());
 }
 
 TEST_CASE("a description that is cut short or goes on is that of no state") {
