@@ -118,11 +118,6 @@ DType Value::as_dtype() const {
   return std::get<DType>(rep_);
 }
 
-std::uint32_t Value::tensor_index() const {
-  TESSERA_CHECK(is_tensor());
-  return std::get<TensorIndex>(rep_).index;
-}
-
 const OpaqueObject& Value::as_opaque() const { return *payload<Node::Opaque>(); }
 
 const Value* Value::find(std::string_view key) const {

@@ -10,6 +10,7 @@
 // - Opaque: an object of a class we do not know: its global's name, arguments, state and items.
 //   It can be listed and copied verbatim into pickle formats, never called.
 #include <tessera/base/bytes.h>
+#include <tessera/base/error.h>
 #include <tessera/tensor/dtype.h>
 
 #include <cstdint>
@@ -82,7 +83,7 @@ class Value {
   bool is_dict() const { return kind() == Kind::kDict || kind() == Kind::kOrderedDict; }
   bool is_string() const { return kind() == Kind::kString; }
   bool is_int() const { return kind() == Kind::kInt; }
-  bool is_tensor() const { return kind() == Kind::kTensor; }
+  bool is_tensor() const { return std::holds_alternative<TensorIndex>(rep_); }
   bool is_number() const { return kind() == Kind::kInt || kind() == Kind::kFloat; }
 
   // Accessors: the kind must match (TESSERA_CHECK).
@@ -96,7 +97,10 @@ class Value {
   const ValueDict& as_dict() const;  // both dict kinds
   const Value& attributes() const;   // kOrderedDict
   DType as_dtype() const;
-  std::uint32_t tensor_index() const;
+  std::uint32_t tensor_index() const {
+    TESSERA_CHECK(is_tensor());
+    return std::get<TensorIndex>(rep_).index;
+  }
   const OpaqueObject& as_opaque() const;
 
   /// Entry of a dict by string key, or nullptr (also when this is no dict). Linear.
