@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -88,9 +89,18 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+/// The threads of all ranks go on when the last one is awake: waking takes as long as planning, and
+/// each rank's plan waits for the others.
+void start_together(int ranks) {
+  static std::atomic<int> came{0};
+  const int all = (came.fetch_add(1) / ranks + 1) * ranks;
+  while (came.load() < all) std::this_thread::yield();
+}
+
 /// Seconds from a barrier to the end of `work` on the slowest rank.
 double timed(tessera::RankGroup& ranks, const std::function<void()>& work) {
   ranks.barrier();
+  start_together(ranks.size());
   const Clock::time_point start = Clock::now();
   work();
   ranks.barrier();
