@@ -242,6 +242,8 @@ void read_description(const LiveDescription& description,
     switch (entry.kind) {
       case LiveEntry::Kind::kTensor: {
         const std::uint64_t head = structure.number();
+        if ((head & kDTypeMask) >= all_dtypes().size())
+          fail(Code::kCorrupt, "a message of another rank has an unknown element type");
         entry.spec.dtype = static_cast<DType>(head & kDTypeMask);
         entry.replicated = (head & kReplicated) != 0;
         entry.is_parameter = (head & kIsParameter) != 0;

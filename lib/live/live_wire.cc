@@ -1,5 +1,6 @@
 #include "lib/live/live_wire.h"
 
+#include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 
 namespace tessera {
@@ -8,6 +9,10 @@ namespace {
 
 [[noreturn]] void short_message() {
   fail(Code::kCorrupt, "a message of another rank is cut short, or of another version");
+}
+
+[[noreturn]] void damaged_message() {
+  fail(Code::kCorrupt, "a message of another rank is damaged, or of another version");
 }
 
 }  // namespace
@@ -48,7 +53,7 @@ Path WireReader::path() {
   for (PathItem& item : path) {
     const std::uint64_t head = number();
     const std::uint64_t kind = head & ((std::uint64_t{1} << kPathKindBits) - 1);
-    if (kind > static_cast<std::uint64_t>(PathItem::Kind::kIntKey)) short_message();
+    if (kind > static_cast<std::uint64_t>(PathItem::Kind::kIntKey)) damaged_message();
     item.kind = static_cast<PathItem::Kind>(kind);
     if (item.kind == PathItem::Kind::kKey)
       item.key = as_text(take(head >> kPathKindBits));
@@ -62,12 +67,18 @@ Chunk WireReader::chunk() {
   Chunk chunk;
   const std::uint64_t head = number();
   const std::uint64_t rank = (head & UINT32_MAX) >> 1;
-  if (head >> 32 != rank) short_message();
+  if (head >> 32 != rank) damaged_message();
   chunk.box.origin = listed(rank);
   chunk.box.shape = Shape::checked(listed(rank));
+  for (int d = 0; d < chunk.box.rank(); ++d) {
+    const std::int64_t begin = chunk.box.origin[static_cast<std::size_t>(d)];
+    if (begin < 0 || !checked_add(begin, chunk.box.shape[d])) damaged_message();
+  }
   if ((head & 1) == 0) return Chunk::whole_of(std::move(chunk.box));
   chunk.flat_begin = integer();
   chunk.flat_end = integer();
+  const bool ascends = 0 <= chunk.flat_begin && chunk.flat_begin <= chunk.flat_end;
+  if (!ascends || chunk.flat_end > chunk.box.numel()) damaged_message();
   return chunk;
 }
 
