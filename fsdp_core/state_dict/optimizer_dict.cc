@@ -73,9 +73,9 @@ void OptimizerDict::add_value(LiveState& state, Path path, Value value) const {
 void OptimizerDict::declare(LiveState& state) {
   memory_ = {};
   counters_.clear();
-  std::size_t tensors = state.tensors.size();
+  std::size_t tensors = 0;
   for (const OptimizerEntry& entry : entries_) tensors += 1 + entry.table().leaves.size();
-  state.tensors.reserve(tensors);
+  state.tensors.reserve(state.tensors.size() + tensors);
   state.dict.entries.reserve(state.dict.entries.size() + tensors);
   for (const OptimizerEntry& entry : entries_) declare_state(state, entry);
   groups_.declare(state);

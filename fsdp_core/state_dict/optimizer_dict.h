@@ -96,6 +96,7 @@ class OptimizerDict {
 
   void expect_entry(LiveState& state, const OptimizerEntry& entry, const Manifest& stored,
                     const OptimState& optim);
+  void free_declared(LiveState& state);
   void expect_missing(LiveState& state, const OptimizerEntry& entry);
   void expect_leaves(LiveState& state, Pending& pending, const Manifest& stored,
                      const OptimParameter& parameter);

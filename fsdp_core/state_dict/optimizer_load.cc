@@ -23,24 +23,39 @@ void OptimizerDict::expect(LiveState& state, const Manifest& stored) {
   const Roles roles = find_roles(stored.state);
   const std::vector<OptimState> all = canonical_optim_states(stored, roles);
   const auto optim = std::ranges::find(all, root_, &OptimState::root);
+  pending_.clear();
+  deferred_ = nullptr;
+  seen_ = false;
   if (optim == all.end()) return;  // what declare added will be missing
   memory_ = {};
   counters_.clear();
-  pending_.clear();
-  free_tensors_.clear();
-  deferred_ = nullptr;
-  seen_ = false;
-  std::erase_if(state.dict.entries, [&](const StateEntry& entry) {
-    const bool declared = !entry.path.empty() && is_key(entry.path[0], root_);
-    if (declared && entry.value.is_tensor()) {
-      free_tensors_.push_back(entry.value.tensor_index());
-      state.tensors[free_tensors_.back()] = {};
-    }
-    return declared;
-  });
+  free_declared(state);
   for (const OptimizerEntry& entry : entries_) expect_entry(state, entry, stored, *optim);
   groups_.expect(state, stored, *optim, [&](const std::function<void()>& f) {
     defer(dotted({key_item(root_), key_item("param_groups")}), f);
+  });
+}
+
+/// Takes what was declared out of `state`; its tensors' places are free then, but for those that
+/// other entries name as well.
+void OptimizerDict::free_declared(LiveState& state) {
+  const auto is_declared = [&](const StateEntry& entry) {
+    return !entry.path.empty() && is_key(entry.path[0], root_);
+  };
+  std::vector<bool> taken(state.tensors.size());
+  for (const StateEntry& entry : state.dict.entries)
+    if (entry.value.is_tensor() && !is_declared(entry) && entry.value.tensor_index() < taken.size())
+      taken[entry.value.tensor_index()] = true;
+  free_tensors_.clear();
+  std::erase_if(state.dict.entries, [&](const StateEntry& entry) {
+    if (!is_declared(entry)) return false;
+    if (!entry.value.is_tensor()) return true;
+    const std::uint32_t index = entry.value.tensor_index();
+    if (index >= taken.size() || taken[index]) return true;
+    taken[index] = true;
+    state.tensors[index] = {};
+    free_tensors_.push_back(index);
+    return true;
   });
 }
 

@@ -140,62 +140,10 @@ Bytes describe(const LiveState& state) {
   return message.finish();
 }
 
-namespace {
-
-/// What an entry is described from lies all over the heap and, after a save, in no cache: waiting
-/// for one piece of memory after the other would be most of the time that comparing takes. So each
-/// is asked for some entries ahead, what is pointed at after what points at it.
-class Ahead {
- public:
-  explicit Ahead(const LiveState& state) : state_(state) {}
-
-  /// Entry `e` is going to be looked at.
-  void reach(std::size_t e) const {
-    if (const StateEntry* entry = at(e + 12)) {
-      __builtin_prefetch(entry->name.data());
-      __builtin_prefetch(entry->path.data());
-      if (const LiveTensor* tensor = tensor_of(*entry)) {
-        __builtin_prefetch(tensor);
-        __builtin_prefetch(&tensor->pieces);
-      }
-    }
-    if (const StateEntry* entry = at(e + 8)) {
-      for (const PathItem& item : entry->path) __builtin_prefetch(item.key.data());
-      if (const LiveTensor* tensor = tensor_of(*entry)) {
-        __builtin_prefetch(tensor->spec.shape.extents().data());
-        __builtin_prefetch(tensor->pieces.data());
-        __builtin_prefetch(reinterpret_cast<const std::byte*>(tensor->pieces.data()) + 64);
-      }
-    }
-    if (const StateEntry* entry = at(e + 4))
-      if (const LiveTensor* tensor = tensor_of(*entry); tensor && !tensor->pieces.empty()) {
-        const Box& box = tensor->pieces[0].chunk.box;
-        __builtin_prefetch(box.origin.data());
-        __builtin_prefetch(box.shape.extents().data());
-      }
-  }
-
- private:
-  const StateEntry* at(std::size_t e) const {
-    return e < state_.dict.entries.size() ? &state_.dict.entries[e] : nullptr;
-  }
-  const LiveTensor* tensor_of(const StateEntry& entry) const {
-    if (!entry.value.is_tensor()) return nullptr;
-    const std::uint32_t index = entry.value.tensor_index();
-    return index < state_.tensors.size() ? &state_.tensors[index] : nullptr;
-  }
-  const LiveState& state_;
-};
-
-}  // namespace
-
 bool still_has_structure(const LiveState& state, ByteView structure) {
   WireComparison comparison(structure);
   describe_head(state, comparison);
-  const Ahead ahead(state);
-  for (std::size_t e = 0; e < state.dict.entries.size(); ++e) {
-    const StateEntry& entry = state.dict.entries[e];
-    ahead.reach(e);
+  for (const StateEntry& entry : state.dict.entries) {
     if (!comparison.same_so_far() || !has_memory(state, entry)) return false;
     describe_entry(state, entry, comparison);
   }
@@ -234,7 +182,7 @@ void read_description(const LiveDescription& description,
   WireReader values(description.values);
   if (structure.number() != kWireVersion)
     fail(Code::kUnsupported, "ranks of different versions save together");
-  for (std::size_t left = structure.count(4 * sizeof(std::uint64_t)); left > 0; --left) {
+  for (std::size_t left = structure.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
     LiveEntry entry;
     entry.name = structure.text();
     entry.path = structure.path();

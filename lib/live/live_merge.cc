@@ -33,6 +33,7 @@ struct HeldChunk {
 struct MergedEntry {
   LiveEntry first;  // as its first rank tells it
   int first_rank = 0;
+  int last_rank = 0;                // so far
   int ranks = 0;                    // how many have it
   std::uint32_t mine = UINT32_MAX;  // in this rank's dict
   bool replicated = true;           // every rank that holds it says so
@@ -85,6 +86,7 @@ class Merger {
     const auto found = index_.find(entry.name);
     MergedEntry& merged = found != index_.end() ? entries_[found->second] : entries_.emplace_back();
     if (found != index_.end()) in_tensor(entry.name, [&] { agree(merged, entry, rank); });
+    merged.last_rank = rank;
     ++merged.ranks;
     if (rank == rank_) merged.mine = number;
     for (std::uint32_t p = 0; p < entry.chunks.size(); ++p) {
@@ -128,6 +130,8 @@ class Merger {
            fmt::format("ranks disagree on its {}: expected {} as on rank {}, found {} on rank {}",
                        what, expected, merged.first_rank, found, rank));
     };
+    if (merged.last_rank == rank)
+      fail(Code::kCorrupt, fmt::format("a message of rank {} has it twice", rank));
     if (entry.kind != first.kind) differ("kind", kind_text(first.kind), kind_text(entry.kind));
     if (entry.path != first.path)
       differ("place", fmt::format("{} levels", first.path.size()),
@@ -238,17 +242,21 @@ class Merger {
 
   /// Room for what is known to come, as all of it is kept.
   void reserve() {
-    std::size_t tensors = 0, chunks = 0, numbers = 0;
+    std::size_t tensors = 0, values = 0, chunks = 0, numbers = 0, empty = 0;
     for (const MergedEntry& entry : entries_) {
-      tensors += entry.first.kind == LiveEntry::Kind::kTensor ? 1 : 0;
+      const bool is_tensor = entry.first.kind == LiveEntry::Kind::kTensor;
+      tensors += is_tensor ? 1 : 0;
+      values += is_tensor ? 0 : std::max<std::size_t>(1, entry.own_values.size());
+      empty += is_tensor && entry.held.empty() ? 1 : 0;
       chunks += entry.held.size();
       for (const HeldChunk& held : entry.held)
-        numbers += 2 * static_cast<std::size_t>(chunk_of(held).rank());
+        numbers += 2 * static_cast<std::size_t>(chunk_of(held).rank()) +
+                   (chunk_of(held).is_whole_box() ? 0 : 2);
     }
     merged_.manifest.tensors.reserve(tensors);
     merged_.manifest.chunks.reserve(chunks, numbers);
-    merged_.manifest.state.entries.reserve(entries_.size());
-    merged_.parts.reserve(chunks);
+    merged_.manifest.state.entries.reserve(tensors + values);
+    merged_.parts.reserve(chunks + empty + values);  // and more boxes of ranges
   }
 
   void emit(MergedEntry& entry) {

@@ -6,7 +6,6 @@
 #include <tessera/tensor/chunk.h>
 
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>

@@ -16,7 +16,12 @@ constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
 // From this size on a buffer is a mapping of its own, which goes back to the system when it is
 // dropped: in the heap it would leave holes beside the small things that outlive it.
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TESSERA_HEAP_ALONE
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(TESSERA_HEAP_ALONE)
 constexpr std::size_t kMappedBytes = SIZE_MAX;  // the sanitizer knows the borders of its own alone
 #else
 constexpr std::size_t kMappedBytes = std::size_t{128} << 10;

@@ -240,6 +240,11 @@ TEST_CASE("one state with tensors of its user's own is loaded again and again") 
     job.train(0, 2);
     tessera::LiveState state = fsdp::state_dict(job.model, *job.optimizer);
     state.add("own", {tessera::DType::kFloat32, {5}, {}, own.data()});
+    const auto moment = std::ranges::find_if(
+        state.dict.entries, [](const auto& entry) { return entry.name.ends_with(".exp_avg"); });
+    RANK_CHECK(moment != state.dict.entries.end(), "there is no exp_avg");
+    const tessera::Value second = moment->value;  // the user's own name of it
+    state.dict.entries.push_back({"second", {tessera::key_item("second")}, second});
     const Before saved(job);
     tessera::save(kPath, state, job.world.ranks(), options_for(fs));
     tessera::LoadPolicy policy = policy_for(fs);

@@ -138,6 +138,24 @@ TEST_CASE("a rank's description is read back as it was told") {
   CHECK(next == state.dict.entries.size());
 }
 
+TEST_CASE("a rank that tells a name twice is refused") {
+  const LiveState state = job();
+  LiveState twice = job();
+  twice.dict.entries.push_back(twice.dict.entries[4]);
+  const Bytes mine = describe(state), theirs = describe(twice);
+  const LiveDescription all[] = {LiveDescription(mine), LiveDescription(theirs)};
+  CHECK_THROWS_WITH(merge_states(all, 0, state), Catch::Matchers::Contains("twice"));
+}
+
+TEST_CASE("a state that is one value is told and read") {
+  const LiveState state = LiveState::of(Value::integer(3), {});
+  const Bytes message = describe(state);
+  const LiveDescription all[] = {LiveDescription(message)};
+  const MergedState merged = merge_states(all, 0, state);
+  REQUIRE(merged.manifest.state.entries.size() == 1);
+  CHECK(merged.manifest.state.entries[0].value == Value::integer(3));
+}
+
 TEST_CASE("a damaged description of another rank is refused or another state's") {
   const LiveState state = job();
   const Bytes whole = describe(state);

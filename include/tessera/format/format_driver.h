@@ -151,7 +151,8 @@ class FormatDriver {
                       std::span<const std::uint32_t> tensors, const ReadOptions& options) const = 0;
 
   /// The files that would hold `source` (all its entries; selection and renaming happened before).
-  /// No I/O. Throws kUnsupported naming the first thing this format cannot hold.
+  /// No I/O. The plan refers to `source` (see OutputRenderer). Throws kUnsupported naming the first
+  /// thing this format cannot hold.
   virtual OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const = 0;
 };
 

@@ -44,8 +44,8 @@ using SegmentCrc = std::function<std::uint32_t(std::size_t segment)>;
 struct OutputPlan;
 
 /// Makes the bytes of literals and deferred segments. Pure and thread-safe. May refer to the
-/// Manifest that was planned: names, paths and specs of its entries stay as they are, where they
-/// are, as long as something is rendered.
+/// Manifest that was planned, which then outlives it, stays where it is, and changes only where the
+/// sources and strides of its chunks lie.
 class OutputRenderer {
  public:
   virtual ~OutputRenderer() = default;

@@ -209,7 +209,8 @@ class OutputBuilder {
   OutputPlan plan_;
   std::shared_ptr<DcpRenderer> renderer_;
   std::vector<std::uint32_t> number_;  // source entry -> written entry
-  std::vector<std::optional<std::pair<Shape, TorchArchiveLayout>>> last_layouts_;  // by entry
+  std::vector<std::optional<std::pair<Shape, TorchArchiveLayout>>>
+      last_layouts_;  // by written entry
   std::uint64_t offset_ = 0;
   Box box_;  // of the item that is being added
   const Shape scalar_;
