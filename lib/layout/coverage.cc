@@ -11,19 +11,6 @@
 namespace tessera {
 namespace {
 
-/// True when the chunk's box lies in the tensor and its range in the box.
-bool in_bounds(const Shape& shape, const ChunkView& chunk) {
-  if (chunk.rank() != shape.rank()) return false;
-  std::int64_t numel = 1;
-  for (int d = 0; d < shape.rank(); ++d) {
-    const std::int64_t begin = chunk.begin(d);
-    const std::int64_t extent = chunk.extent(d);
-    if (begin < 0 || extent < 0 || extent > shape[d] || begin > shape[d] - extent) return false;
-    numel *= extent;  // fits: at most shape's own product, or zero
-  }
-  return 0 <= chunk.flat_begin && chunk.flat_begin <= chunk.flat_end && chunk.flat_end <= numel;
-}
-
 bool before(const Box& a, const Box& b) {
   if (a.origin != b.origin) return a.origin < b.origin;
   return std::ranges::lexicographical_compare(a.shape.extents(), b.shape.extents());
@@ -151,7 +138,7 @@ CoverageReport check_coverage(const Shape& shape, ChunkSlice chunks) {
   CoverageReport report;
   std::vector<std::size_t> usable;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    if (!in_bounds(shape, chunks[i])) {
+    if (!chunks[i].lies_in(shape)) {
       report.out_of_bounds.push_back(i);
     } else if (chunks[i].numel() > 0) {
       usable.push_back(i);

@@ -2,6 +2,7 @@
 
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
+#include <tessera/tensor/packed_chunks.h>
 
 namespace tessera {
 
@@ -77,8 +78,7 @@ Chunk WireReader::chunk() {
   if ((head & 1) == 0) return Chunk::whole_of(std::move(chunk.box));
   chunk.flat_begin = integer();
   chunk.flat_end = integer();
-  const bool ascends = 0 <= chunk.flat_begin && chunk.flat_begin <= chunk.flat_end;
-  if (!ascends || chunk.flat_end > chunk.box.numel()) damaged_message();
+  if (!ChunkView(chunk).has_range_in_box()) damaged_message();
   return chunk;
 }
 

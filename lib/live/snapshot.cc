@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #endif
 
+#include "lib/base/cpu.h"
+
 namespace tessera {
 
 namespace {
@@ -72,12 +74,11 @@ __attribute__((target("avx2"))) std::uint64_t stream_lines_wide(std::byte* to,
 }  // namespace
 
 void stream_copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-  static const bool wide = __builtin_cpu_supports("avx2");
   std::uint64_t at = 0;
   if (bytes >= kLeastStreamed) {
     at = -reinterpret_cast<std::uintptr_t>(to) % 32;
     std::memcpy(to, from, at);
-    at += (wide ? stream_lines_wide : stream_lines)(to + at, from + at, bytes - at);
+    at += (has_wide_vectors() ? stream_lines_wide : stream_lines)(to + at, from + at, bytes - at);
   }
   std::memcpy(to + at, from + at, bytes - at);
 }

@@ -9,6 +9,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "lib/base/cpu.h"
 #include "lib/ops/stat_wide.h"
 
 namespace tessera {
@@ -45,7 +46,7 @@ void QuantileSelect<Real>::add(std::span<const Real> values) {
     return;
   }
   if constexpr (wide::kBuilt && std::is_same_v<Real, float>) {
-    if (wide::is_available()) return count_wide(values);
+    if (has_wide_vectors()) return count_wide(values);
   }
   pass_ == 0 ? count_first_digit(values) : count_next_digit(values);
 }

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "lib/base/cpu.h"
 #include "lib/ops/stat_wide.h"
 
 namespace tessera {
@@ -191,7 +192,7 @@ wide::Sums sums_of(std::span<const Real> values, double shift) {
 template <class Real, class Wide, class Any>
 auto by_width(std::span<const Real> values, Wide&& by_wide, Any&& by_any) {
   if constexpr (wide::kBuilt && std::is_same_v<Real, float>) {
-    if (wide::is_available()) return by_wide(values);
+    if (has_wide_vectors()) return by_wide(values);
   }
   return by_any();
 }

@@ -42,11 +42,6 @@ TESSERA_WIDE inline std::int64_t count_of(__m256i x) {
 
 }  // namespace
 
-bool is_available() {
-  static const bool available = __builtin_cpu_supports("avx2");
-  return available;
-}
-
 TESSERA_WIDE bool all_finite(std::span<const float> values) {
   const __m256i exponent = _mm256_set1_epi32(0x7f800000);
   __m256i special = _mm256_setzero_si256();
@@ -187,14 +182,6 @@ TESSERA_WIDE std::uint32_t find_prefixes(const std::uint32_t* keys,
   return static_cast<std::uint32_t>(
       _mm256_movemask_epi8(_mm256_permutevar8x32_epi32(found, order)));
 }
-
-}  // namespace tessera::wide
-
-#else
-
-namespace tessera::wide {
-
-bool is_available() { return false; }
 
 }  // namespace tessera::wide
 

@@ -1,7 +1,8 @@
 #pragma once
 // What `stat` and its quantiles do with float values, in vectors of 32 bytes: chosen at run time,
-// where the CPU has them. Every result is bit for bit that of the code for any machine: sums keep
-// its four lanes, and where the sign of a zero hangs on the order of the lanes, these say so.
+// where the CPU has them (has_wide_vectors). Every result is bit for bit that of the code for any
+// machine: sums keep its four lanes, and where the sign of a zero hangs on the order of the lanes,
+// these say so.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,9 +14,6 @@ inline constexpr bool kBuilt = true;
 #else
 inline constexpr bool kBuilt = false;
 #endif
-
-/// Whether what follows may be called.
-bool is_available();
 
 bool all_finite(std::span<const float> values);
 

@@ -13,16 +13,9 @@ namespace tessera {
 
 namespace {
 
-bool lies_inside(const Shape& shape, const ChunkView& chunk) {
-  if (chunk.rank() != shape.rank() || chunk.flat_begin < 0) return false;
-  for (int d = 0; d < shape.rank(); ++d)
-    if (chunk.begin(d) < 0 || chunk.end(d) > shape[d]) return false;
-  return chunk.flat_end <= chunk.box_numel();
-}
-
 void check_inside(const Manifest& source, const Segment& segment, const ChunkView& chunk) {
   const StoredTensor& tensor = source.tensors[segment.tensor];
-  if (lies_inside(tensor.spec.shape, chunk)) return;
+  if (chunk.lies_in(tensor.spec.shape)) return;
   in_tensor(tensor.name, [&] {
     fail(Code::kInternal, fmt::format("the output plan asks for {} of {}", chunk.to_string(),
                                       tensor.spec.to_string()));

@@ -3,6 +3,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/state/live_state.h>
+#include <tessera/tensor/packed_chunks.h>
 
 #include <algorithm>
 #include <utility>
@@ -66,11 +67,7 @@ void check_strides(const LivePiece& piece, bool writable) {
 
 void check_piece(const TensorSpec& spec, const LivePiece& piece, bool writable) {
   const Chunk& chunk = piece.chunk;
-  const bool inside = chunk.box.rank() == spec.shape.rank() &&
-                      chunk.box.origin.size() == static_cast<std::size_t>(spec.shape.rank()) &&
-                      Box::whole(spec.shape).contains(chunk.box) && chunk.flat_begin >= 0 &&
-                      chunk.flat_begin <= chunk.flat_end && chunk.flat_end <= chunk.box.numel();
-  if (!inside)
+  if (!ChunkView(chunk).lies_in(spec.shape))
     fail(Code::kInvalidArgument,
          fmt::format("its piece {} is not inside {}", chunk.to_string(), spec.to_string()));
   if (chunk.numel() > 0 && piece.data == nullptr)

@@ -26,13 +26,6 @@ bool is_plain_relative(std::string_view path) {
   return true;
 }
 
-bool lies_inside(const Shape& shape, const ChunkView& chunk) {
-  if (chunk.rank() != shape.rank()) return false;
-  for (int d = 0; d < shape.rank(); ++d)
-    if (chunk.begin(d) < 0 || chunk.end(d) > shape[d]) return false;
-  return true;
-}
-
 /// There may be millions: texts are made of what is broken alone.
 void check_tensor_segment(const OutputPlan& plan, const Segment& segment, const Manifest& source) {
   require(segment.tensor < source.tensors.size(), "a segment of tensor {} of {}", segment.tensor,
@@ -45,10 +38,8 @@ void check_tensor_segment(const OutputPlan& plan, const Segment& segment, const 
     return fmt::format("chunk {} of tensor \"{}\" {}", chunk.to_string(), printable(tensor.name),
                        tensor.spec.to_string());
   };
-  if (!lies_inside(tensor.spec.shape, chunk)) broken("{} lies outside of it", text());
-  const bool has_range = 0 <= chunk.flat_begin && chunk.flat_begin <= chunk.flat_end &&
-                         chunk.flat_end <= chunk.box_numel();
-  if (!has_range) broken("the range of {} lies outside its box", text());
+  if (!chunk.has_box_in(tensor.spec.shape)) broken("{} lies outside of it", text());
+  if (!chunk.has_range_in_box()) broken("the range of {} lies outside its box", text());
   const auto bits_per_element = static_cast<std::uint64_t>(bits(tensor.spec.dtype));
   const auto piece_bits = checked_mul(static_cast<std::uint64_t>(chunk.numel()), bits_per_element);
   if (!piece_bits || (*piece_bits + 7) / 8 != segment.length)

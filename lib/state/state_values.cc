@@ -1,5 +1,6 @@
 #include <tessera/state/state_values.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -47,19 +48,17 @@ void expand_state_values(Manifest& manifest) {
   const Roles roles = find_roles(manifest.state);
   if (roles.optimizers.empty()) return;
   const std::vector<std::uint32_t> uses = count_uses(manifest);
-  const auto expands = [&](std::size_t i) {
-    return can_expand(manifest.state.entries[i], roles.entries[i], uses);
-  };
-  bool any = false;
-  for (std::size_t i = 0; i < manifest.state.entries.size() && !any; ++i) any = expands(i);
-  if (!any) return;
+  std::vector<bool> expands(manifest.state.entries.size());
+  for (std::size_t i = 0; i < expands.size(); ++i)
+    expands[i] = can_expand(manifest.state.entries[i], roles.entries[i], uses);
+  if (std::ranges::find(expands, true) == expands.end()) return;
   StateDict out;
   std::vector<std::size_t> before;  // where each entry begins now
   ValueBudget budget(kMostStateLeaves);
   for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
     StateEntry& entry = manifest.state.entries[i];
     before.push_back(out.entries.size());
-    if (expands(i)) {
+    if (expands[i]) {
       add_leaves(manifest, std::move(entry), budget, out);
     } else {
       out.entries.push_back(std::move(entry));

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/tensor/chunk.h>
+#include <tessera/tensor/packed_chunks.h>
 
 #include <algorithm>
 
@@ -33,8 +34,7 @@ std::string Chunk::to_string() const {
 }
 
 std::vector<ChunkPiece> decompose(const Chunk& chunk) {
-  TESSERA_CHECK(0 <= chunk.flat_begin && chunk.flat_begin <= chunk.flat_end &&
-                chunk.flat_end <= chunk.box.numel());
+  TESSERA_CHECK(ChunkView(chunk).has_range_in_box());
   if (chunk.numel() == 0) return {};
   if (chunk.is_whole_box()) return {{chunk.box, 0}};
   // Not a scalar: its only non-empty range is whole. Climb from the innermost dim while the start

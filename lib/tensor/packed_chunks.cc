@@ -11,6 +11,14 @@ bool operator==(const ChunkView& a, const ChunkView& b) {
          a.flat_begin == b.flat_begin && a.flat_end == b.flat_end;
 }
 
+bool ChunkView::has_box_in(const Shape& shape) const {
+  if (rank() != shape.rank() || origin.size() != extents.size()) return false;
+  for (int d = 0; d < rank(); ++d)
+    if (begin(d) < 0 || extent(d) < 0 || extent(d) > shape[d] || begin(d) > shape[d] - extent(d))
+      return false;
+  return true;
+}
+
 void PackedChunks::push_back(const ChunkView& chunk) {
   const std::size_t rank = chunk.extents.size();
   TESSERA_CHECK(chunk.origin.size() == rank && rank <= kRankMask);

@@ -1,4 +1,5 @@
 // Wide vectors against the same sums, counts and keys written out lane by lane.
+#include "lib/base/cpu.h"
 #include "lib/ops/stat_wide.h"
 
 #include <algorithm>
@@ -59,7 +60,7 @@ wide::Sums sums_by_lanes(const std::vector<float>& values, double shift) {
 #if defined(__x86_64__)
 template <class Check>
 void for_each_case(Check&& check) {
-  if (!wide::is_available()) {
+  if (!has_wide_vectors()) {
     WARN("this CPU has no vectors of 32 bytes: skipped");
     return;
   }

@@ -3,6 +3,7 @@
 #include <tessera/tensor/packed_chunks.h>
 
 #include <catch2/catch.hpp>
+#include <limits>
 #include <random>
 
 namespace packed_chunks_test {
@@ -95,6 +96,53 @@ TEST_CASE("an origin and extents of different ranks are no chunk") {
   PackedChunks chunks;
   const std::vector<std::int64_t> origin = {0, 0}, extents = {2};
   CHECK_THROWS_AS(chunks.push_back(ChunkView(origin, extents)), Error);
+}
+
+TEST_CASE("a chunk lies in a tensor where each element of box and range does: element by element") {
+  const Shape shape{3, 2};
+  const auto inside = [&](std::int64_t row, std::int64_t column) {
+    return 0 <= row && row < 3 && 0 <= column && column < 2;
+  };
+  int many = 0;
+  for (std::int64_t r = -1; r <= 4; ++r)
+    for (std::int64_t c = -1; c <= 3; ++c)
+      for (std::int64_t rows = 0; rows <= 4; ++rows)
+        for (std::int64_t columns = 0; columns <= 3; ++columns) {
+          // An empty box lies where its corners do.
+          bool box = r >= 0 && c >= 0 && r + rows <= 3 && c + columns <= 2;
+          if (rows > 0 && columns > 0) box = inside(r, c) && inside(r + rows - 1, c + columns - 1);
+          const Chunk whole = Chunk::whole_of({{r, c}, {rows, columns}});
+          ChunkView chunk(whole);
+          REQUIRE(chunk.has_box_in(shape) == box);
+          REQUIRE(chunk.lies_in(shape) == box);
+          for (chunk.flat_begin = -1; chunk.flat_begin <= rows * columns + 1; ++chunk.flat_begin)
+            for (chunk.flat_end = -1; chunk.flat_end <= rows * columns + 1; ++chunk.flat_end) {
+              const bool range = chunk.flat_begin >= 0 && chunk.flat_begin <= chunk.flat_end &&
+                                 chunk.flat_end <= rows * columns;
+              REQUIRE(chunk.lies_in(shape) == (box && range));
+              ++many;
+            }
+        }
+  CHECK(many > 10'000);
+}
+
+TEST_CASE("numbers that overflow lie in no tensor") {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const Shape shape{4, 4};
+  const auto lies = [&](std::vector<std::int64_t> origin, std::vector<std::int64_t> extents) {
+    ChunkView chunk;
+    chunk.origin = origin;
+    chunk.extents = extents;
+    return chunk.lies_in(shape);
+  };
+  CHECK(lies({0, 0}, {4, 4}));
+  CHECK_FALSE(lies({kMost, 0}, {1, 4}));
+  CHECK_FALSE(lies({0, kMost}, {4, kMost}));
+  CHECK_FALSE(lies({0, 0}, {kMost, kMost}));
+  CHECK_FALSE(lies({-1, 0}, {4, 4}));
+  CHECK_FALSE(lies({0, 0}, {-1, 4}));
+  CHECK_FALSE(lies({0}, {4}));
+  CHECK_FALSE(lies({0}, {4, 4}));
 }
 
 }  // namespace packed_chunks_test

@@ -44,6 +44,14 @@ struct ChunkView {
   }
   std::int64_t numel() const { return flat_end - flat_begin; }
   bool is_whole_box() const { return flat_begin == 0 && flat_end == box_numel(); }
+  /// Whether the box lies in a tensor of `shape`. May be asked of any numbers.
+  bool has_box_in(const Shape& shape) const;
+  /// Whether the range lies in the box, whose elements can be counted.
+  bool has_range_in_box() const {
+    return 0 <= flat_begin && flat_begin <= flat_end && flat_end <= box_numel();
+  }
+  /// Both. May be asked of any numbers.
+  bool lies_in(const Shape& shape) const { return has_box_in(shape) && has_range_in_box(); }
   Box box() const { return {{origin.begin(), origin.end()}, Shape(extents)}; }
   Chunk chunk() const { return {box(), flat_begin, flat_end}; }
   std::string to_string() const { return chunk().to_string(); }

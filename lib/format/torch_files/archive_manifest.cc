@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/tensor/packed_chunks.h>
 
 #include <algorithm>
 #include <deque>
@@ -29,9 +30,7 @@ void check_piece(const ArchiveTensor& tensor, const TensorSpec& spec, const Arch
     fail(Code::kCorrupt,
          fmt::format("elements [{}, {} + {}) are asked of a stored tensor of shape {}",
                      piece.first_element, piece.first_element, numel, tensor.shape.to_string()));
-  if (piece.chunk.box.rank() != spec.shape.rank() ||
-      !Box::whole(spec.shape).contains(piece.chunk.box) || piece.chunk.flat_begin < 0 ||
-      piece.chunk.flat_end > piece.chunk.box.numel())
+  if (!ChunkView(piece.chunk).lies_in(spec.shape))
     fail(Code::kCorrupt, fmt::format("a part {} leaves the tensor of shape {}",
                                      piece.chunk.to_string(), spec.shape.to_string()));
   const bool as_it_stands = piece.chunk.is_whole_box() && piece.chunk.box.shape == tensor.shape;
