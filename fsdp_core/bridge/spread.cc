@@ -26,10 +26,6 @@ Spread::Ranges row_ranges(const std::vector<std::int64_t>& shape, int shards) {
 
 }  // namespace
 
-RowRange even_rows(const std::vector<std::int64_t>& shape, int shards, int rank) {
-  return shape.empty() ? RowRange{0, 1} : chunk_rows(shape[0], shards, rank);
-}
-
 Spread Spread::of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, std::size_t p,
                   Form form) {
   Spread out{std::move(unit), group.params()[p].sizes, {}, form};
@@ -48,15 +44,9 @@ Spread Spread::of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, s
 }
 
 Box Spread::box() const {
-  Box box = Box::whole(Shape(shape));
-  if (form != Form::kRows || shape.empty()) return box;
-  const RowRange rows =
-      even_rows(shape, static_cast<int>(ranges.size()), unit->shard_comm().rank());
-  std::vector<std::int64_t> extents = shape;
-  extents[0] = rows.end - rows.begin;
-  box.shape = Shape(extents);
-  box.origin[0] = extents[0] == 0 ? shape[0] : rows.begin;
-  return box;
+  const Shape whole(shape);
+  if (form != Form::kRows || shape.empty()) return Box::whole(whole);
+  return chunk_box(whole, 0, static_cast<int>(ranges.size()), unit->shard_comm().rank());
 }
 
 /// Elements `kept` of the ravel that every rank has its part of; none: undefined.
@@ -85,19 +75,6 @@ at::Tensor Spread::join(const at::Tensor& part, const Ranges& parts,
 
 at::Tensor Spread::gather_whole(const at::Tensor& local) const {
   return join(local, ranges, {0, numel_of(shape)}).view(shape);
-}
-
-at::Tensor Spread::rows_of(const at::Tensor& whole) const {
-  if (whole.dim() == 0) return whole;
-  const RowRange rows =
-      even_rows(whole.sizes().vec(), static_cast<int>(ranges.size()), unit->shard_comm().rank());
-  return whole.narrow(0, rows.begin, rows.end - rows.begin).clone(at::MemoryFormat::Contiguous);
-}
-
-at::Tensor Spread::join_rows(const at::Tensor& rows, const std::vector<std::int64_t>& whole) const {
-  if (whole.empty()) return rows;
-  return join(rows, row_ranges(whole, static_cast<int>(ranges.size())), {0, numel_of(whole)})
-      .view(whole);
 }
 
 at::Tensor Spread::gather(const at::Tensor& local) const {
@@ -130,7 +107,9 @@ void Spread::scatter(const at::Tensor& given, const at::Tensor& local) const {
   at::NoGradGuard no_grad;
   at::Tensor all = given;
   if (form == Form::kWholeOnFirstRank) all = from_first_rank(given, local);
-  if (form == Form::kRows) all = join_rows(given.to(local.device()), shape);
+  if (form == Form::kRows && !shape.empty())
+    all = join(given.to(local.device()), row_ranges(shape, static_cast<int>(ranges.size())),
+               {0, numel_of(shape)});
   const auto& [begin, end] = ranges[static_cast<std::size_t>(unit->shard_comm().rank())];
   if (begin < end) local.detach().view({-1}).copy_(all.reshape({-1}).narrow(0, begin, end - begin));
 }

@@ -42,17 +42,11 @@ struct Spread {
   void scatter(const at::Tensor& given, const at::Tensor& local) const;
   /// The whole, on every rank, whatever the form.
   at::Tensor gather_whole(const at::Tensor& local) const;
-  /// This rank's rows of a whole of any shape, and the whole of every rank's.
-  at::Tensor rows_of(const at::Tensor& whole) const;
-  at::Tensor join_rows(const at::Tensor& rows, const std::vector<std::int64_t>& whole) const;
 
  private:
   at::Tensor join(const at::Tensor& part, const Ranges& parts,
                   std::pair<std::int64_t, std::int64_t> kept) const;
   at::Tensor from_first_rank(const at::Tensor& whole, const at::Tensor& like) const;
 };
-
-/// Rows of a tensor of that shape, by rank.
-RowRange even_rows(const std::vector<std::int64_t>& shape, int shards, int rank);
 
 }  // namespace tessera::fsdp

@@ -23,6 +23,7 @@ std::string joined(const std::string& prefix, const std::string& key) {
 Collector::~Collector() {
   // The fastest way back from a call that failed; memory is all that a failure here would cost.
   try {
+    for (const Flattened& flattened : flattened_) flattened.parameter.set_data(flattened.before);
     for (const Blank& blank : blanks_) give_back(blank);
   } catch (const std::exception&) {
   }
@@ -76,6 +77,32 @@ void Collector::initialise(torch::nn::Module& module, const std::string& fqn,
            "it, buffers too");
 }
 
+/// The parameter becomes what the unit's extension makes of it.
+void Collector::flatten(const torch::nn::Module& module, const std::string& name,
+                        const std::string& fqn, const at::Tensor& tensor) {
+  if (!options_.extension) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor flat = options_.extension->pre_flatten(module, name, tensor);
+  if (flat.is_same(tensor)) return;
+  const auto refuse = [&](const std::string& found) {
+    fail(Code::kInvalidArgument,
+         fmt::format("pre_flatten of \"{}\": expected a dense tensor on {}, found {}", fqn,
+                     tensor.device().str(), found));
+  };
+  if (!flat.defined() || flat.layout() != at::kStrided) refuse("none");
+  if (flat.device() != tensor.device()) refuse(flat.device().str());
+  if (tensor.grad().defined() && flat.sizes() != tensor.sizes())
+    fail(Code::kInvalidArgument,
+         fmt::format("pre_flatten of \"{}\" makes shape {} of {}, and a gradient of that exists",
+                     fqn, Shape(flat.sizes().vec()).to_string(),
+                     Shape(tensor.sizes().vec()).to_string()),
+         "drop the gradients first: zero_grad()");
+  if (tensor.requires_grad() && !c10::isFloatingType(flat.scalar_type()))
+    refuse(fmt::format("{}, which takes no gradient", c10::toString(flat.scalar_type())));
+  flattened_.push_back({tensor, tensor.detach()});
+  flattened_.back().parameter.set_data(flat.detach());
+}
+
 void Collector::take(torch::nn::Module& module, std::size_t index, const std::string& fqn,
                      const at::Tensor& tensor) {
   if (const auto owner = owner_of(tensor))
@@ -91,6 +118,8 @@ void Collector::take(torch::nn::Module& module, std::size_t index, const std::st
   if (tensor.is_inference())
     fail(Code::kUnsupported, fmt::format("parameter \"{}\" was made under c10::InferenceMode", fqn),
          "build the model outside of it: forwards may run inside");
+  const std::string& name = Registry::parameters(module)[index].key();
+  flatten(module, name, fqn, tensor);
   if (!tensor.is_contiguous())
     fail(Code::kUnsupported, fmt::format("parameter \"{}\" is not contiguous", fqn),
          "make it contiguous first");
@@ -99,8 +128,7 @@ void Collector::take(torch::nn::Module& module, std::size_t index, const std::st
   param.slots.push_back({&module, index, fqn});
   param.compute = tensor;
   if (options_.extension)
-    param.extension_dim = options_.extension->sharded_dim(
-        module, module.named_parameters(false)[index].key(), tensor);
+    param.extension_dim = options_.extension->sharded_dim(module, name, tensor);
   if (param.extension_dim && !options_.extension->mesh())
     fail(Code::kInvalidArgument,
          fmt::format("the extension says that parameter \"{}\" is a part by dim {}, and has no "

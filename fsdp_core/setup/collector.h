@@ -1,7 +1,8 @@
 #pragma once
 // What one fully_shard call takes: every parameter below the module that no unit owns, and the
-// buffers there. What is on the meta device gets memory and values on the way; unless keep() is
-// called it is on the meta device again afterwards, so that a call that failed can be made again.
+// buffers there. What is on the meta device gets memory and values on the way, and what the unit's
+// extension makes of parameters takes their place; unless keep() is called all is as it was
+// afterwards, so that a call that failed can be made again.
 #include <ATen/core/Tensor.h>
 #include <tessera/fsdp/options.h>
 
@@ -28,7 +29,10 @@ class Collector {
   /// Throws what param_init_fn throws; kInvalidArgument, kUnsupported by name otherwise.
   void collect();
   /// The call succeeds: memory and values stay.
-  void keep() { blanks_.clear(); }
+  void keep() {
+    blanks_.clear();
+    flattened_.clear();
+  }
 
   std::vector<Param> params;
   std::vector<at::Tensor> buffers;
@@ -39,6 +43,14 @@ class Collector {
   void take(torch::nn::Module& module, std::size_t index, const std::string& fqn,
             const at::Tensor& tensor);
 
+  void flatten(const torch::nn::Module& module, const std::string& name, const std::string& fqn,
+               const at::Tensor& tensor);
+
+  struct Flattened {
+    at::Tensor parameter;
+    at::Tensor before;  // its data
+  };
+
   torch::nn::Module& module_;
   const Options& options_;
   const bool overwritten_;
@@ -46,6 +58,7 @@ class Collector {
   std::unordered_set<const c10::TensorImpl*> buffers_seen_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_tensor_;
   std::vector<Blank> blanks_;  // of the whole call
+  std::vector<Flattened> flattened_;
 };
 
 }  // namespace tessera::fsdp

@@ -1,26 +1,53 @@
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/fsdp/communicator.h>
 #include <tessera/fsdp/extension.h>
+#include <tessera/layout/layout.h>
+
+#include <algorithm>
 
 namespace tessera::fsdp {
-namespace {
-
-[[noreturn]] void missing(const char* function, const std::string& name) {
-  fail(Code::kInvalidArgument,
-       fmt::format("the extension says that \"{}\" is transformed and does not define {}", name,
-                   function));
-}
-
-}  // namespace
 
 std::vector<StoredPart> Extension::post_unflatten(const torch::nn::Module&, const std::string& name,
-                                                  const at::Tensor&) const {
-  missing("post_unflatten()", name);
+                                                  const at::Tensor& whole) const {
+  return {{name, whole}};
 }
 
 at::Tensor Extension::pre_load(const torch::nn::Module&, const std::string& name,
-                               const std::vector<StoredPart>&) const {
-  missing("pre_load()", name);
+                               const std::vector<StoredPart>& stored) const {
+  if (stored.size() != 1 || stored[0].name != name)
+    fail(Code::kInvalidArgument,
+         fmt::format("the extension stores \"{}\" in another form and does not define pre_load()",
+                     name));
+  return stored[0].tensor;
+}
+
+Box Extension::chunk(const StoredPart& part, int index, int count) const {
+  return chunk_box(Shape(part.tensor.sizes().vec()), 0, count, index);
+}
+
+Placement Extension::chunk_as_dtensor(const StoredPart&, const Mesh&) const {
+  return Placement::shard(0);
+}
+
+at::Tensor Extension::gather(const StoredPart& chunk, const Shape& whole,
+                             const std::vector<Box>& chunks, Communicator& ranks) const {
+  std::int64_t longest = 0;
+  for (const Box& box : chunks) longest = std::max(longest, box.shape.numel());
+  at::Tensor all = at::zeros({ranks.size() * longest}, chunk.tensor.options());
+  const at::Tensor own = all.narrow(0, ranks.rank() * longest, longest);
+  own.narrow(0, 0, chunk.tensor.numel()).copy_(chunk.tensor.reshape({-1}));
+  if (longest > 0) ranks.all_gather_into(all, own, {chunk.name, CommPhase::kSummon});
+  at::Tensor out =
+      at::empty(at::IntArrayRef(whole.extents().data(), whole.extents().size()), all.options());
+  for (int r = 0; r < ranks.size(); ++r) {
+    const Box& box = chunks[static_cast<std::size_t>(r)];
+    at::Tensor place = out;
+    for (int d = 0; d < box.rank(); ++d) place = place.narrow(d, box.begin(d), box.shape[d]);
+    place.copy_(all.narrow(0, r * longest, box.shape.numel()).view(place.sizes()));
+  }
+  return out;
 }
 
 }  // namespace tessera::fsdp

@@ -93,7 +93,7 @@ void collect(Collector& found, const Options& options, UnitGroups& comms) {
     mine = std::current_exception();
     status = current_exception_status();
   }
-  if (options.param_init_fn || options.sync_module_states) {
+  if (options.param_init_fn || options.sync_module_states || options.extension) {
     std::string text;  // of the first rank that failed
     try {
       for (Communicator* comm : {comms.shard.get(), comms.replicate.get(), comms.extension.get()}) {

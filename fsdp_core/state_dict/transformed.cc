@@ -8,15 +8,12 @@
 
 #include "fsdp_core/bridge/dtype.h"
 #include "fsdp_core/runtime/told_to_peers.h"
+#include "fsdp_core/state_dict/part_chunks.h"
 
 namespace tessera::fsdp {
 namespace {
 
 const Param& param_of(const ModelTensor& tensor) { return tensor.group->params()[tensor.index]; }
-
-const Extension& extension_of(const ModelTensor& tensor) {
-  return *tensor.unit->options().extension;
-}
 
 /// Where the parameter is registered, and as what.
 struct Place {
@@ -44,6 +41,10 @@ std::vector<StoredPart> stored_parts(const ModelTensor& tensor, const at::Tensor
     part.name = place.prefix + part.name;
   }
   return parts;
+}
+
+std::string shape_text(const at::Tensor& tensor) {
+  return tensor.defined() ? Shape(tensor.sizes().vec()).to_string() : "no tensor";
 }
 
 }  // namespace
@@ -89,26 +90,21 @@ std::vector<TransformedParameters::Part> TransformedParameters::add_parts(
   std::vector<Part> out;
   for (const StoredPart& part : stored_parts(tensor, whole)) {
     const std::string own = part.name.substr(place_of(tensor).prefix.size());
-    HeldPart kept{own, named(part.name), part.tensor.sizes().vec(), {}};
+    HeldPart kept{own, named(part.name), Shape(part.tensor.sizes().vec()), {}, {}};
     Part made{part.name, std::nullopt};
     if (held.spread.here()) {
-      const bool rows = form == Spread::Form::kRows && part.tensor.dim() > 0;
-      kept.copy = (rows ? held.spread.rows_of(part.tensor) : part.tensor)
-                      .to(at::kCPU)
-                      .clone(at::MemoryFormat::Contiguous);
+      if (form == Spread::Form::kRows) kept.chunks = chunks_of(tensor, part);
+      Box box = Box::whole(kept.whole);
+      if (!kept.chunks.empty())
+        box = kept.chunks[static_cast<std::size_t>(tensor.unit->shard_comm().rank())];
+      kept.copy = cut(part.tensor, box).to(at::kCPU);
       LiveTensor live;
-      live.spec = {dtype_of(kept.copy.scalar_type()), Shape(kept.whole)};
-      Box box = Box::whole(live.spec.shape);
-      if (rows) {
-        box.shape = Shape(kept.copy.sizes().vec());
-        box.origin[0] = even_rows(kept.whole, static_cast<int>(held.spread.ranges.size()),
-                                  tensor.unit->shard_comm().rank())
-                            .begin;
-      }
+      live.spec = {dtype_of(kept.copy.scalar_type()), kept.whole};
       void* data = kept.copy.numel() == 0 ? nullptr : kept.copy.mutable_data_ptr();
       live.pieces.push_back({Chunk::whole_of(std::move(box)), data, {}});
       live.owner = std::make_shared<at::Tensor>(kept.copy);
-      live.replicated = form != Spread::Form::kWholeOnFirstRank && (!rows || tensor.replicated);
+      live.replicated =
+          form != Spread::Form::kWholeOnFirstRank && (kept.chunks.empty() || tensor.replicated);
       live.is_parameter = true;
       live.scratch = true;
       made.live = std::move(live);
@@ -120,21 +116,32 @@ std::vector<TransformedParameters::Part> TransformedParameters::add_parts(
   return out;
 }
 
-at::Tensor TransformedParameters::restored(const Held& held) {
+/// Collective where parts are cut.
+std::vector<StoredPart> TransformedParameters::whole_parts(const Held& held) {
   std::vector<StoredPart> parts;
-  for (const HeldPart& part : held.parts) {
-    at::Tensor whole = part.copy.to(held.tensor.local.device());
-    if (held.spread.form == Spread::Form::kRows) whole = held.spread.join_rows(whole, part.whole);
-    parts.push_back({part.part, std::move(whole)});
+  for (const HeldPart& held_part : held.parts) {
+    StoredPart part{held_part.part, held_part.copy.to(held.tensor.local.device())};
+    if (!held_part.chunks.empty())
+      part.tensor =
+          extension_of(held.tensor)
+              .gather(part, held_part.whole, held_part.chunks, held.spread.unit->shard_comm());
+    if (!part.tensor.defined() || Shape(part.tensor.sizes().vec()) != held_part.whole)
+      fail(Code::kInvalidArgument,
+           fmt::format("gather of \"{}\": expected shape {}, found {}", held_part.name,
+                       held_part.whole.to_string(), shape_text(part.tensor)));
+    parts.push_back(std::move(part));
   }
+  return parts;
+}
+
+at::Tensor TransformedParameters::restored(const Held& held, const std::vector<StoredPart>& parts) {
   const Place place = place_of(held.tensor);
   at::Tensor out = extension_of(held.tensor).pre_load(*place.module, place.name, parts);
   const std::vector<std::int64_t>& wanted = held.spread.shape;
   if (!out.defined() || out.sizes() != at::IntArrayRef(wanted))
     fail(Code::kInvalidArgument,
          fmt::format("pre_load of \"{}\": expected shape {}, found {}", held.tensor.fqn,
-                     Shape(wanted).to_string(),
-                     out.defined() ? Shape(out.sizes().vec()).to_string() : "no tensor"));
+                     Shape(wanted).to_string(), shape_text(out)));
   return out.to(held.tensor.local.device(), held.tensor.local.scalar_type()).contiguous();
 }
 
@@ -167,12 +174,15 @@ void TransformedParameters::check(const std::unordered_set<std::string>& loaded)
     Spread back = held.spread;
     if (back.form == Spread::Form::kRows) back.form = Spread::Form::kWhole;
     held.made = at::empty_like(held.tensor.local);
-    at::Tensor whole;
-    if (held.spread.here()) {
-      attempt([&] { whole = restored(held); });
-      if (!whole.defined()) whole = at::zeros(held.spread.shape, held.tensor.local.options());
-    }
-    told_to_peers({back.unit}, "load of a state dict", [&] { back.scatter(whole, held.made); });
+    told_to_peers({back.unit}, "load of a state dict", [&] {
+      at::Tensor whole;
+      if (held.spread.here()) {
+        const std::vector<StoredPart> parts = whole_parts(held);
+        attempt([&] { whole = restored(held, parts); });
+        if (!whole.defined()) whole = at::zeros(held.spread.shape, held.tensor.local.options());
+      }
+      back.scatter(whole, held.made);
+    });
   }
   if (first) std::rethrow_exception(first);
 }

@@ -1,7 +1,7 @@
 #pragma once
 // Parameters that state dicts hold in another form (Extension::post_unflatten and pre_load):
-// gathered one at a time when the state is made, cut in rows or whole, and made parameters again
-// once a load has filled every part.
+// gathered one at a time when the state is made, cut as the extension says or whole, and made
+// parameters again once a load has filled every part.
 #include <tessera/fsdp/extension.h>
 #include <tessera/state/live_state.h>
 
@@ -44,8 +44,9 @@ class TransformedParameters {
   struct HeldPart {
     std::string part;  // as the extension named it
     std::string name;  // in the state
-    std::vector<std::int64_t> whole;
-    at::Tensor copy;  // undefined: not here
+    Shape whole;
+    std::vector<Box> chunks;  // by shard rank; none: `copy` is whole
+    at::Tensor copy;          // undefined: not here
   };
   struct Held {
     ModelTensor tensor;
@@ -53,7 +54,8 @@ class TransformedParameters {
     std::vector<HeldPart> parts;
     at::Tensor made;  // by check: the shard's new values
   };
-  static at::Tensor restored(const Held& held);
+  static std::vector<StoredPart> whole_parts(const Held& held);
+  static at::Tensor restored(const Held& held, const std::vector<StoredPart>& parts);
   std::vector<Held> held_;
 };
 

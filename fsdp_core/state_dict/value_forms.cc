@@ -6,23 +6,28 @@
 
 #include "fsdp_core/state_dict/flat_parameters.h"
 #include "fsdp_core/state_dict/model_tensors.h"
+#include "fsdp_core/state_dict/part_chunks.h"
 #include "fsdp_core/state_dict/state_type.h"
 #include "fsdp_core/state_dict/transformed.h"
 
 namespace tessera::fsdp {
 namespace {
 
-/// `evenly`: cut in rows whatever the layout; `dims`: of the value.
-ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options, bool evenly,
-                  std::int64_t dims) {
+/// Of a tensor that is no part of a transformed parameter.
+Placement cut_of(const ModelTensor& tensor, const StateDictOptions& options) {
+  if (!tensor.unit) return Placement::replicate();
+  if (!options.even_chunks)
+    return tensor.group->layout().in_place() ? Placement::flat() : Placement::shard(0);
+  return tensor.shape.rank() == 0 ? Placement::replicate() : Placement::shard(0);
+}
+
+/// `cut`: on the mesh dim that the unit shards over.
+ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options, Placement cut) {
   ValueForm form{tensor.fqn, ValueKind::kPlain, {}, {}};
   if (!tensor.unit || options.type == StateDictType::kFull) return form;
-  const UnitLayout& layout = tensor.group->layout();
-  Placement cut = layout.in_place() && !evenly ? Placement::flat() : Placement::shard(0);
-  if (evenly && dims == 0) cut = Placement::replicate();
   const auto& mesh = tensor.unit->options().mesh;
   if (!mesh) {
-    if (layout.shards() > 1) form.kind = ValueKind::kShardedTensor;
+    if (tensor.group->layout().shards() > 1) form.kind = ValueKind::kShardedTensor;
     return form;
   }
   form.kind = ValueKind::kDTensor;
@@ -69,13 +74,15 @@ std::vector<ValueForm> value_forms(const ModuleRef& model, const StateDictOption
     if (options.type == StateDictType::kLocal && tensor.unit) {
       const std::string name = flat_name(tensors, tensor);
       if (!flat.insert(name).second) continue;  // of a parameter before
-      out.push_back(form_of(tensor, options, true, 1));
+      out.push_back(form_of(tensor, options, Placement::shard(0)));
       out.back().fqn = name;
     } else if (!is_transformed(tensor)) {
-      out.push_back(form_of(tensor, options, options.even_chunks, tensor.shape.rank()));
+      out.push_back(form_of(tensor, options, cut_of(tensor, options)));
     } else {
       for (const StoredPart& part : parts_like(tensor)) {
-        out.push_back(form_of(tensor, options, true, part.tensor.dim()));
+        const bool cut = options.type == StateDictType::kSharded && tensor.unit->options().mesh;
+        out.push_back(
+            form_of(tensor, options, cut ? placement_of(tensor, part) : Placement::replicate()));
         out.back().fqn = part.name;
       }
     }

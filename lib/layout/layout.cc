@@ -124,6 +124,15 @@ RowRange chunk_rows(std::int64_t extent, std::int64_t parts, std::int64_t index)
   return {begin, begin + std::min(rows, extent - begin)};
 }
 
+Box chunk_box(const Shape& shape, int dim, std::int64_t parts, std::int64_t index) {
+  TESSERA_CHECK(0 <= dim && dim < shape.rank());
+  const RowRange rows = chunk_rows(shape[dim], parts, index);
+  Box box = Box::whole(shape);
+  box.origin[static_cast<std::size_t>(dim)] = rows.begin;
+  box.shape[dim] = rows.end - rows.begin;
+  return box;
+}
+
 Layout::Layout(Mesh mesh, std::vector<Placement> placements)
     : mesh_(std::move(mesh)), placements_(std::move(placements)) {
   if (placements_.size() != mesh_.dims().size())

@@ -22,6 +22,8 @@ struct RowRange {
   std::int64_t end = 0;
 };
 RowRange chunk_rows(std::int64_t extent, std::int64_t parts, std::int64_t index);
+/// The rows along `dim` of a tensor of `shape` with that dim: what Shard(dim) leaves part `index`.
+Box chunk_box(const Shape& shape, int dim, std::int64_t parts, std::int64_t index);
 
 class Layout {
  public:

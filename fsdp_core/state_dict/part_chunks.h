@@ -1,0 +1,27 @@
+#pragma once
+// How the parts that stand for a parameter are cut over the ranks of its unit: as the unit's
+// extension says (Extension::chunk, chunk_as_dtensor), checked.
+#include <tessera/fsdp/extension.h>
+
+#include <vector>
+
+#include "fsdp_core/state_dict/model_tensors.h"
+
+namespace tessera::fsdp {
+
+/// Of the unit that holds it, which has one.
+inline const Extension& extension_of(const ModelTensor& tensor) {
+  return *tensor.unit->options().extension;
+}
+
+/// On the mesh dim that the unit, which has a mesh, shards over.
+Placement placement_of(const ModelTensor& tensor, const StoredPart& part);
+
+/// What each rank of the unit's shard group holds; none: all of it, every rank. Throws
+/// kInvalidArgument, naming the part, where the extension's boxes do not hold every element once.
+std::vector<Box> chunks_of(const ModelTensor& tensor, const StoredPart& part);
+
+/// Of a whole. Memory of its own.
+at::Tensor cut(const at::Tensor& whole, const Box& box);
+
+}  // namespace tessera::fsdp

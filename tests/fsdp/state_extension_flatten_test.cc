@@ -1,0 +1,152 @@
+// Extensions that make other parameters of a module's own before they are sharded.
+#include <tessera/base/error.h>
+
+#include "tests/fsdp/extension_models.h"
+#include "tests/fsdp/torch_and_catch.h"
+
+namespace state_extension_flatten_test {
+
+namespace fsdp = tessera::fsdp;
+using namespace tessera::fsdp::test;
+using fsdp::MemoryLayout;
+
+TEST_CASE("pre_flatten cuts whole parameters to this rank's parts of a 2-D mesh") {
+  struct Cut : fsdp::Extension {
+    fsdp::DeviceMesh tensor;
+    explicit Cut(fsdp::DeviceMesh mesh) : tensor(std::move(mesh)) {}
+    std::optional<fsdp::DeviceMesh> mesh() const override { return tensor; }
+    at::Tensor pre_flatten(const torch::nn::Module&, const std::string& name,
+                           const at::Tensor& parameter) const override {
+      if (name != "matrix") return parameter;
+      const std::int64_t each = kRows / tensor.size(0);
+      return parameter.narrow(0, tensor.coordinate(0) * each, each);
+    }
+    std::optional<int> sharded_dim(const torch::nn::Module&, const std::string& name,
+                                   const at::Tensor& parameter) const override {
+      if (name != "matrix") return std::nullopt;
+      if (parameter.size(0) != kRows / tensor.size(0)) throw std::runtime_error("not cut");
+      return 0;
+    }
+  };
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  tessera::MemoryFileSystem fs;
+  tessera::SaveOptions saving;
+  tessera::LoadPolicy loading;
+  saving.file_system = loading.file_system = &fs;
+  fsdp::run_threads(4, [&](fsdp::World& world) {
+    const fsdp::DeviceMesh mesh(world, {2, 2}, {"data", "tensor"});
+    Matrix model;
+    const torch::Tensor before = model->matrix;
+    fsdp::Options options;
+    options.mesh = mesh.sub(0);
+    options.extension = std::make_shared<Cut>(mesh.sub(1));
+    options.layout = layout;
+    fully_shard(model, options);
+    {
+      const fsdp::SummonFullParams summoned(model);
+      const std::int64_t each = kRows / 2;
+      RANK_CHECK(same_bits(model->matrix,
+                           counted({kRows, kColumns}).narrow(0, mesh.coordinate(1) * each, each)));
+      RANK_CHECK(model->matrix.is_same(before) && model->matrix.requires_grad());
+    }
+    tessera::save("/run/a", fsdp::state_dict(model), world.ranks(), saving);
+    fill(model, -3);
+    tessera::load("/run/a", fsdp::state_dict(model), world.ranks(), loading);
+    // It trains: the gradient has the part's shape.
+    model->forward(torch::ones({1})).backward();
+    torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(1.0));
+    optimizer.step();
+    const fsdp::SummonFullParams summoned(model);
+    RANK_CHECK(same_bits(model->plain, counted({7}) - 1));
+    RANK_CHECK(same_bits(model->matrix,
+                         counted({kRows, kColumns}).narrow(0, mesh.coordinate(1) * 3, 3) - 1));
+  });
+  CHECK(same_bits(stored_matrix(fs), counted({kRows, kColumns})));
+}
+
+TEST_CASE(
+    "pre_flatten may change the type and what has no values yet, and failing leaves no trace") {
+  struct Bfloat : fsdp::Extension {
+    bool fails = false, integers = false;
+    at::Tensor pre_flatten(const torch::nn::Module&, const std::string& name,
+                           const at::Tensor& parameter) const override {
+      if (name == "plain" && fails) throw std::runtime_error("no more");
+      if (name == "plain" && integers) return parameter.to(torch::kInt);
+      return parameter.t().contiguous().to(torch::kBFloat16);
+    }
+  };
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    for (const bool meta : {false, true}) {
+      Matrix model(meta ? at::kMeta : at::kCPU);
+      const auto extension = std::make_shared<Bfloat>();
+      fsdp::Options options = options_of(world, true, extension);
+      if (meta)
+        options.param_init_fn = [](torch::nn::Module& module) {
+          auto& matrix = dynamic_cast<MatrixImpl&>(module);
+          matrix.matrix.copy_(counted({kRows, kColumns}));
+          matrix.plain.copy_(counted({7}));
+        };
+      for (const bool throws : {true, false}) {
+        extension->fails = throws;
+        extension->integers = !throws;
+        std::string found;
+        try {
+          fully_shard(model, options);
+        } catch (const std::exception& error) {
+          found = error.what();
+        }
+        RANK_CHECK(found.find(throws ? "no more" : "pre_flatten of \"plain\"") != std::string::npos,
+                   found);
+        RANK_CHECK(model->matrix.is_meta() == meta && model->matrix.dtype() == torch::kFloat);
+        RANK_CHECK(model->matrix.sizes() == at::IntArrayRef({kRows, kColumns}));
+        if (!meta) RANK_CHECK(same_bits(model->matrix, counted({kRows, kColumns})));
+      }
+      extension->integers = false;
+      fully_shard(model, options);
+      const fsdp::SummonFullParams summoned(model);
+      RANK_CHECK(same_bits(model->matrix,
+                           counted({kRows, kColumns}).t().contiguous().to(torch::kBFloat16)));
+    }
+  });
+}
+
+TEST_CASE("pre_flatten that fails on one rank fails fully_shard on all, and a gradient is kept") {
+  struct OnOne : fsdp::Extension {
+    bool here = false;
+    at::Tensor pre_flatten(const torch::nn::Module&, const std::string&,
+                           const at::Tensor& parameter) const override {
+      if (here) throw std::runtime_error("not on this rank");
+      return parameter.view({-1});
+    }
+  };
+  fsdp::run_threads(3, [&](fsdp::World& world) {
+    Matrix model;
+    const auto extension = std::make_shared<OnOne>();
+    extension->here = world.rank() == 2;
+    const auto message = [&] {
+      try {
+        fully_shard(model, options_of(world, true, extension));
+      } catch (const std::exception& error) {
+        return std::string(error.what());
+      }
+      return std::string();
+    };
+    std::string found = message();
+    RANK_CHECK(found.find("not on this rank") != std::string::npos, found);
+    RANK_CHECK(same_bits(model->matrix, counted({kRows, kColumns})), "as it was, on every rank");
+    extension->here = false;
+    model->forward(torch::ones({1})).backward();
+    found = message();
+    RANK_CHECK(
+        found.find("\"matrix\" makes shape [30] of [6,5], and a gradient") != std::string::npos,
+        found);
+    RANK_CHECK(model->matrix.grad().sizes() == model->matrix.sizes());
+    model->zero_grad();
+    found = message();
+    RANK_CHECK(found.empty(), found);
+    const fsdp::SummonFullParams summoned(model);
+    RANK_CHECK(same_bits(model->matrix, counted({kRows * kColumns})));
+  });
+}
+
+}  // namespace state_extension_flatten_test
