@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tessera/base/error.h>
 #include <tessera/tensor/box.h>
 
@@ -32,6 +33,9 @@ Box Box::translated(const std::vector<std::int64_t>& by) const {
 }
 
 std::string Box::to_string() const {
+  // Of what is refused too: a box whose numbers do not belong together has no bounds to write.
+  if (origin.size() != shape.extents().size())
+    return fmt::format("{} from [{}]", shape.to_string(), fmt::join(origin, ","));
   std::string text = "[";
   for (int d = 0; d < rank(); ++d)
     text += fmt::format("{}{}:{}", d == 0 ? "" : ",", begin(d), end(d));

@@ -362,6 +362,10 @@ TEST_CASE("cuts that leave elements out, hold them twice or lie outside are refu
              }),
              contains("rank 1 of 2: [3:7,0:5] does not lie in [6,5]"));
   CHECK_THAT(cut([](int r) { return Box{{3 * r}, {3}}; }), contains("does not lie in [6,5]"));
+  CHECK_THAT(cut([](int) {
+               return Box{{0}, {kRows, kColumns}};
+             }),
+             contains("[6,5] from [0] does not lie in [6,5]"));
   CHECK_THAT(placed(Placement::shard(2)),
              contains("chunk_as_dtensor() of \"matrix\" with 2 dims") && contains("shard(2)"));
   CHECK_THAT(placed(Placement::shard(-1)), contains("shard(-1)"));

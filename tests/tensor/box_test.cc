@@ -47,6 +47,8 @@ std::vector<std::vector<std::int64_t>> points(int rank) {
 
 TEST_CASE("boxes print as slices") {
   CHECK(Box{{0, 3}, {2, 2}}.to_string() == "[0:2,3:5]");
+  // Of what was refused: of no region.
+  CHECK(Box{{0}, {4, 2}}.to_string() == "[4,2] from [0]");
   CHECK(Box{}.to_string() == "[]");
 }
 
