@@ -144,10 +144,17 @@ GroupDtypes dtypes_of(const Options& options, at::ScalarType stored) {
   return dtypes;
 }
 
-/// One group per (dtype, requires_grad), in order of first appearance.
-std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<Param> params,
-                                                     const Options& options,
-                                                     const UnitGroups& comms) {
+struct GroupPlan {
+  std::vector<Param> params;
+  c10::Device device;
+  GroupDtypes dtypes;
+  std::unique_ptr<UnitLayout> layout;
+};
+
+/// One group per (dtype, requires_grad), in order of first appearance. Throws what layouts refuse;
+/// changes no parameter.
+std::vector<GroupPlan> plan_groups(std::vector<Param> params, const Options& options,
+                                   const UnitGroups& comms) {
   std::vector<std::pair<std::pair<at::ScalarType, bool>, std::vector<Param>>> sorted;
   for (Param& param : params) {
     const std::pair key(param.compute.scalar_type(), param.compute.requires_grad());
@@ -155,7 +162,7 @@ std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<Param> params,
     if (at == sorted.end()) at = sorted.insert(sorted.end(), {key, {}});
     at->second.push_back(std::move(param));
   }
-  std::vector<std::unique_ptr<ParamGroup>> groups;
+  std::vector<GroupPlan> plans;
   for (auto& [key, members] : sorted) {
     std::vector<UnitLayout::Parameter> shapes;
     for (const Param& param : members) shapes.push_back({param.fqn, param.compute.sizes().vec()});
@@ -165,9 +172,18 @@ std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<Param> params,
     const std::int64_t align =
         device.is_cpu() ? 1 : 16 / static_cast<std::int64_t>(c10::elementSize(dtypes.compute));
     auto layout = make_layout(options.layout, shapes, comms.shards(), comms.shard->rank(), align);
-    groups.push_back(std::make_unique<ParamGroup>(std::move(members), std::move(layout), dtypes,
-                                                  device, options.cpu_offload.offload_params));
+    plans.push_back({std::move(members), device, dtypes, std::move(layout)});
   }
+  return plans;
+}
+
+std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<GroupPlan> plans,
+                                                     const Options& options) {
+  std::vector<std::unique_ptr<ParamGroup>> groups;
+  for (GroupPlan& plan : plans)
+    groups.push_back(std::make_unique<ParamGroup>(std::move(plan.params), std::move(plan.layout),
+                                                  plan.dtypes, plan.device,
+                                                  options.cpu_offload.offload_params));
   return groups;
 }
 
@@ -201,9 +217,10 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
   Collector found(*module, options, options.sync_module_states && !first);
   collect(found, options, comms);
   if (options.sync_module_states) synchronise(found, comms, options.name);
+  auto plans = plan_groups(std::move(found.params), options, comms);
   found.keep();
   const bool frees = frees_after_forward(options);
-  auto groups = make_groups(std::move(found.params), options, comms);
+  auto groups = make_groups(std::move(plans), options);
   for (const std::unique_ptr<ParamGroup>& group : groups) {
     for (const Param& param : group->params()) {
       own(param.compute, param.fqn);

@@ -10,6 +10,28 @@ namespace fsdp = tessera::fsdp;
 using namespace tessera::fsdp::test;
 using fsdp::MemoryLayout;
 
+namespace {
+
+/// Two modules on the meta device that share a weight.
+struct PartImpl : torch::nn::Module {
+  torch::Tensor weight, bias;
+  explicit PartImpl(torch::Tensor its) {
+    weight = register_parameter("weight", std::move(its));
+    bias = register_parameter("bias", counted({3}).to(torch::kMeta));
+  }
+};
+struct TiedImpl : torch::nn::Module {
+  std::shared_ptr<PartImpl> one, two;
+  TiedImpl() {
+    one = register_module("one", std::make_shared<PartImpl>(counted({4, 3}).to(torch::kMeta)));
+    two = register_module("two", std::make_shared<PartImpl>(one->weight));
+  }
+  torch::Tensor forward(torch::Tensor x) { return (one->weight * x).sum(); }
+};
+FSDP_MODULE(Tied);
+
+}  // namespace
+
 TEST_CASE("pre_flatten cuts whole parameters to this rank's parts of a 2-D mesh") {
   struct Cut : fsdp::Extension {
     fsdp::DeviceMesh tensor;
@@ -146,6 +168,31 @@ TEST_CASE("pre_flatten that fails on one rank fails fully_shard on all, and a gr
     RANK_CHECK(found.empty(), found);
     const fsdp::SummonFullParams summoned(model);
     RANK_CHECK(same_bits(model->matrix, counted({kRows * kColumns})));
+  });
+}
+
+TEST_CASE("pre_flatten is undone where the layout refuses what it made") {
+  struct Sum : fsdp::Extension {
+    at::Tensor pre_flatten(const torch::nn::Module&, const std::string& name,
+                           const at::Tensor& parameter) const override {
+      return name == "plain" ? parameter.sum() : parameter.narrow(0, 0, 2);
+    }
+  };
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    Matrix model;
+    const auto shard = [&](std::shared_ptr<fsdp::Extension> extension) {
+      fully_shard(model, options_of(world, true, extension, MemoryLayout::kPerParameter));
+    };
+    std::string found;
+    try {
+      shard(std::make_shared<Sum>());
+    } catch (const tessera::Error& error) {
+      found = error.what();
+    }
+    RANK_CHECK(found.find("\"plain\" has no dimension to shard") != std::string::npos, found);
+    RANK_CHECK(same_bits(model->matrix, counted({kRows, kColumns})));
+    RANK_CHECK(same_bits(model->plain, counted({7})));
+    shard(nullptr);
   });
 }
 
