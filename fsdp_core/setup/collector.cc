@@ -5,8 +5,10 @@
 #include <tessera/base/error.h>
 #include <tessera/fsdp/extension.h>
 #include <tessera/fsdp/hooked_module.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <exception>
+#include <mutex>
 
 #include "fsdp_core/unit/ownership.h"
 #include "fsdp_core/unit/registry.h"
@@ -16,6 +18,15 @@ namespace {
 
 std::string joined(const std::string& prefix, const std::string& key) {
   return prefix.empty() ? key : prefix + "." + key;
+}
+
+/// A forward before may live in its graph, and expects gradients of the shape it saw; set_data
+/// looks at the type alone.
+void forget_accumulator(const at::Tensor& tensor) {
+  torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  if (meta == nullptr) return;
+  const std::lock_guard lock(meta->mutex_);
+  meta->grad_accumulator_.reset();
 }
 
 }  // namespace
@@ -29,7 +40,11 @@ Collector::~Collector() {
   }
 }
 
-void Collector::collect() { walk(module_, "", Ignored(module_, options_)); }
+void Collector::collect() {
+  walk(module_, "", Ignored(module_, options_));
+  // Once all have their values: param_init_fn of one module may write what is tied to another's.
+  for (Param& param : params) prepare(param);
+}
 
 void Collector::walk(torch::nn::Module& module, const std::string& fqn, const Ignored& ignored) {
   if (ignored.holds(module) || !seen_.insert(&module).second) return;
@@ -89,7 +104,8 @@ void Collector::flatten(const torch::nn::Module& module, const std::string& name
          fmt::format("pre_flatten of \"{}\": expected a dense tensor on {}, found {}", fqn,
                      tensor.device().str(), found));
   };
-  if (!flat.defined() || flat.layout() != at::kStrided) refuse("none");
+  if (!flat.defined()) refuse("none");
+  if (flat.layout() != at::kStrided) refuse(c10::str(flat.layout()));
   if (flat.device() != tensor.device()) refuse(flat.device().str());
   if (tensor.grad().defined() && flat.sizes() != tensor.sizes())
     fail(Code::kInvalidArgument,
@@ -101,6 +117,7 @@ void Collector::flatten(const torch::nn::Module& module, const std::string& name
     refuse(fmt::format("{}, which takes no gradient", c10::toString(flat.scalar_type())));
   flattened_.push_back({tensor, tensor.detach()});
   flattened_.back().parameter.set_data(flat.detach());
+  if (flat.sizes() != flattened_.back().before.sizes()) forget_accumulator(tensor);
 }
 
 void Collector::take(torch::nn::Module& module, std::size_t index, const std::string& fqn,
@@ -118,23 +135,34 @@ void Collector::take(torch::nn::Module& module, std::size_t index, const std::st
   if (tensor.is_inference())
     fail(Code::kUnsupported, fmt::format("parameter \"{}\" was made under c10::InferenceMode", fqn),
          "build the model outside of it: forwards may run inside");
-  const std::string& name = Registry::parameters(module)[index].key();
-  flatten(module, name, fqn, tensor);
-  if (!tensor.is_contiguous())
-    fail(Code::kUnsupported, fmt::format("parameter \"{}\" is not contiguous", fqn),
-         "make it contiguous first");
   Param param;
   param.fqn = fqn;
   param.slots.push_back({&module, index, fqn});
   param.compute = tensor;
-  if (options_.extension)
-    param.extension_dim = options_.extension->sharded_dim(module, name, tensor);
-  if (param.extension_dim && !options_.extension->mesh())
+  params.push_back(std::move(param));
+}
+
+/// What the unit's extension says of it.
+void Collector::prepare(Param& param) {
+  torch::nn::Module& module = *param.slots.front().module;
+  const std::string& name = Registry::parameters(module)[param.slots.front().index].key();
+  flatten(module, name, param.fqn, param.compute);
+  if (!param.compute.is_contiguous())
+    fail(Code::kUnsupported, fmt::format("parameter \"{}\" is not contiguous", param.fqn),
+         "make it contiguous first");
+  if (!options_.extension) return;
+  param.extension_dim = options_.extension->sharded_dim(module, name, param.compute);
+  if (!param.extension_dim) return;
+  const int dim = *param.extension_dim;
+  if (!options_.extension->mesh())
     fail(Code::kInvalidArgument,
          fmt::format("the extension says that parameter \"{}\" is a part by dim {}, and has no "
                      "mesh()",
-                     fqn, *param.extension_dim));
-  params.push_back(std::move(param));
+                     param.fqn, dim));
+  if (dim < 0 || dim >= param.compute.dim())
+    fail(Code::kInvalidArgument,
+         fmt::format("sharded_dim of \"{}\": expected a dim of {}, found {}", param.fqn,
+                     Shape(param.compute.sizes().vec()).to_string(), dim));
 }
 
 }  // namespace tessera::fsdp

@@ -42,7 +42,7 @@ class Collector {
   void initialise(torch::nn::Module& module, const std::string& fqn, const Ignored& ignored);
   void take(torch::nn::Module& module, std::size_t index, const std::string& fqn,
             const at::Tensor& tensor);
-
+  void prepare(Param& param);
   void flatten(const torch::nn::Module& module, const std::string& name, const std::string& fqn,
                const at::Tensor& tensor);
 

@@ -196,4 +196,75 @@ TEST_CASE("pre_flatten is undone where the layout refuses what it made") {
   });
 }
 
+TEST_CASE(
+    "pre_flatten comes once all modules have their values, where they share a parameter too") {
+  struct Cut : fsdp::Extension {
+    at::Tensor pre_flatten(const torch::nn::Module&, const std::string& name,
+                           const at::Tensor& parameter) const override {
+      return name == "weight" ? parameter.narrow(0, 0, 2) : parameter;
+    }
+  };
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    Tied model;
+    fsdp::Options options = options_of(world, true, std::make_shared<Cut>());
+    options.param_init_fn = [](torch::nn::Module& module) {
+      auto& part = dynamic_cast<PartImpl&>(module);
+      part.weight.copy_(counted({4, 3}));
+      part.bias.fill_(1);
+    };
+    fully_shard(model, options);
+    const fsdp::SummonFullParams summoned(model);
+    RANK_CHECK(same_bits(model->one->weight, counted({4, 3}).narrow(0, 0, 2)));
+    RANK_CHECK(model->two->weight.is_same(model->one->weight));
+  });
+}
+
+TEST_CASE("pre_flatten may change a shape while the graph of a forward before is alive") {
+  struct Ravel : fsdp::Extension {
+    at::Tensor pre_flatten(const torch::nn::Module&, const std::string&,
+                           const at::Tensor& parameter) const override {
+      return parameter.view({-1}).narrow(0, 1, parameter.numel() - 1);
+    }
+  };
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    Matrix model;
+    const torch::Tensor loss = model->forward(torch::ones({1}));
+    fully_shard(model, options_of(world, true, std::make_shared<Ravel>()));
+    torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(1.0));
+    model->forward(torch::ones({1})).backward();
+    optimizer.step();
+    const fsdp::SummonFullParams summoned(model);
+    RANK_CHECK(same_bits(model->matrix, counted({30}).narrow(0, 1, 29) - 1));
+  });
+}
+
+TEST_CASE("a sharded_dim that the parameter does not have is refused by name") {
+  struct Dim : fsdp::Extension {
+    fsdp::DeviceMesh tensor;
+    int dim;
+    Dim(fsdp::DeviceMesh its, int its_dim) : tensor(std::move(its)), dim(its_dim) {}
+    std::optional<fsdp::DeviceMesh> mesh() const override { return tensor; }
+    std::optional<int> sharded_dim(const torch::nn::Module&, const std::string& name,
+                                   const at::Tensor&) const override {
+      return name == "plain" ? std::optional(dim) : std::nullopt;
+    }
+  };
+  const int dim = GENERATE(1, -1);
+  std::string found;
+  fsdp::run_threads(4, [&](fsdp::World& world) {
+    const fsdp::DeviceMesh mesh(world, {2, 2}, {"data", "tensor"});
+    Matrix model;
+    fsdp::Options options;
+    options.mesh = mesh.sub(0);
+    options.extension = std::make_shared<Dim>(mesh.sub(1), dim);
+    try {
+      fully_shard(model, options);
+    } catch (const tessera::Error& error) {
+      if (world.rank() == 0) found = error.what();
+    }
+  });
+  CHECK_THAT(found, Catch::Contains("sharded_dim of \"plain\": expected a dim of [7], found " +
+                                    std::to_string(dim)));
+}
+
 }  // namespace state_extension_flatten_test
