@@ -71,22 +71,42 @@ std::optional<LiveTensor> live_tensor(Session& session, const ModelTensor& tenso
   return live;
 }
 
+/// Names of a state, alike on all ranks: one of which a tensor is not must not find out later.
+class TakenNames {
+ public:
+  void add(const std::string& name, const std::string& of) {
+    const auto [found, added] = owners_.emplace(name, of);
+    if (!added)
+      fail(Code::kInvalidArgument,
+           fmt::format("\"{}\" and \"{}\" both stand under \"{}\" in the state", found->second, of,
+                       name),
+           "post_unflatten gives its parts names that nothing else has");
+  }
+
+ private:
+  std::unordered_map<std::string, std::string> owners_;  // FQNs
+};
+
 void add_transformed(Session& session, LiveState& state, const ModelTensor& tensor,
-                     const StateDictOptions& options) {
+                     TakenNames& names, const StateDictOptions& options) {
   const auto named = [&](const std::string& fqn) { return dotted(model_path(options, fqn)); };
   for (TransformedParameters::Part& part :
-       session.transformed.add(tensor, spread_form(options), named))
+       session.transformed.add(tensor, spread_form(options), named)) {
+    names.add(named(part.fqn), tensor.fqn);
     if (part.live) state.add_tensor(model_path(options, part.fqn), std::move(*part.live));
+  }
 }
 
 void add_model(Session& session, LiveState& state, const StateDictOptions& options) {
+  TakenNames names;
   for (const ModelTensor& tensor : session.model.tensors) {
     const Path path = model_path(options, tensor.fqn);
     session.names.push_back(dotted(path));
-    if (is_transformed(tensor)) {
-      add_transformed(session, state, tensor, options);
+    if (is_transformed_told(tensor)) {
+      add_transformed(session, state, tensor, names, options);
       continue;
     }
+    names.add(session.names.back(), tensor.fqn);
     std::optional<LiveTensor> live = live_tensor(session, tensor, session.names.back(), options);
     if (!live) continue;
     live->is_parameter = tensor.is_parameter;

@@ -47,12 +47,15 @@ std::string shape_text(const at::Tensor& tensor) {
   return tensor.defined() ? Shape(tensor.sizes().vec()).to_string() : "no tensor";
 }
 
-}  // namespace
-
-bool is_transformed(const ModelTensor& tensor) {
+/// What the extension says.
+bool asks_for_transform(const ModelTensor& tensor) {
   if (!tensor.unit || !tensor.is_parameter || !tensor.unit->options().extension) return false;
   const Place place = place_of(tensor);
-  if (!extension_of(tensor).is_transformed(*place.module, place.name)) return false;
+  return extension_of(tensor).is_transformed(*place.module, place.name);
+}
+
+/// Every rank finds it alike.
+void check_can_transform(const ModelTensor& tensor) {
   if (param_of(tensor).extension_dim)
     fail(Code::kUnsupported,
          fmt::format("\"{}\" is a part of a larger tensor, and its extension transforms it: it is "
@@ -64,7 +67,22 @@ bool is_transformed(const ModelTensor& tensor) {
         fmt::format("\"{}\" is tied, and its extension transforms it: it would stand under several "
                     "names",
                     tensor.fqn));
+}
+
+}  // namespace
+
+bool is_transformed(const ModelTensor& tensor) {
+  if (!asks_for_transform(tensor)) return false;
+  check_can_transform(tensor);
   return true;
+}
+
+bool is_transformed_told(const ModelTensor& tensor) {
+  bool asks = false;
+  if (tensor.unit)
+    told_to_peers({tensor.unit}, "state_dict", [&] { asks = asks_for_transform(tensor); });
+  if (asks) check_can_transform(tensor);
+  return asks;
 }
 
 std::vector<StoredPart> parts_like(const ModelTensor& tensor) {

@@ -19,6 +19,8 @@ namespace tessera::fsdp {
 /// Whether the unit's extension transforms it. Throws kUnsupported, naming it, for a parameter that
 /// is a part of a larger tensor or tied.
 bool is_transformed(const ModelTensor& tensor);
+/// In a call that all ranks make: what the extension throws on one of them, the others are told.
+bool is_transformed_told(const ModelTensor& tensor);
 
 /// Names, types and shapes of its parts, by FQN; values are of no meaning. Not collective.
 std::vector<StoredPart> parts_like(const ModelTensor& tensor);
