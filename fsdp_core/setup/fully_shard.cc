@@ -5,10 +5,9 @@
 #include <tessera/fsdp/fully_shard.h>
 
 #include <algorithm>
-#include <exception>
-#include <span>
 
 #include "fsdp_core/bridge/outside_inference.h"
+#include "fsdp_core/runtime/fail_together.h"
 #include "fsdp_core/setup/collector.h"
 #include "fsdp_core/setup/unit_groups.h"
 #include "fsdp_core/unit/ownership.h"
@@ -83,39 +82,21 @@ void move_buffers(std::vector<at::Tensor>& buffers, at::Device device) {
 /// runs, or values come from another rank), all of them throw if one does: the call can be made
 /// again on all.
 void collect(Collector& found, const Options& options, UnitGroups& comms) {
-  std::exception_ptr mine;
-  Status status;
-  try {
+  const auto mine = [&] {
     found.collect();
     check_devices(found.params, found.buffers, options.device);
     if (options.device) move_buffers(found.buffers, *options.device);
-  } catch (...) {
-    mine = std::current_exception();
-    status = current_exception_status();
+  };
+  if (!options.param_init_fn && !options.sync_module_states && !options.extension) {
+    mine();
+    return;
   }
-  if (options.param_init_fn || options.sync_module_states || options.extension) {
-    std::string text;  // of the first rank that failed
-    try {
-      for (Communicator* comm : {comms.shard.get(), comms.replicate.get(), comms.extension.get()}) {
-        if (comm == nullptr || comm->size() == 1) continue;
-        if (mine && text.empty())
-          text = fmt::format("{}rank {}: {}", static_cast<char>(status.code), comm->global_rank(),
-                             status.message);
-        const auto all = comm->all_gather_bytes(std::as_bytes(std::span(text)),
-                                                {options.name, CommPhase::kSetup});
-        for (const std::vector<std::byte>& theirs : all)
-          if (text.empty())
-            text.assign(reinterpret_cast<const char*>(theirs.data()), theirs.size());
-      }
-    } catch (...) {
-      if (!mine) throw;
-    }
-    if (!mine && !text.empty())
-      fail(static_cast<Code>(text[0]), fmt::format("fully_shard failed on {}", text.substr(1)),
-           "nothing is sharded by this call on any rank, and what was on the meta device is there "
-           "again: call it again on every rank");
-  }
-  if (mine) std::rethrow_exception(mine);
+  fail_together(comms,
+                {"fully_shard",
+                 {options.name, CommPhase::kSetup},
+                 "nothing is sharded by this call on any rank, and what was on the meta device is "
+                 "there again: call it again on every rank"},
+                mine);
 }
 
 void synchronise(const Collector& found, UnitGroups& comms, const std::string& label) {

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/runtime/fail_together.h"
 #include "fsdp_core/runtime/told_to_peers.h"
 #include "fsdp_core/state_dict/model_tensors.h"
 #include "fsdp_core/state_dict/on_this_rank.h"
@@ -224,19 +225,32 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
     for (const StateEntry& entry : target.dict.entries)
       if (entry.value.is_tensor()) given_whole(entry);
   std::vector<std::string> loaded;
-  told_to_peers(tensors.units, "load_full_state", [&] {
-    for (const StateEntry& entry : target.dict.entries) {
-      if (!entry.value.is_tensor()) continue;
-      const LiveTensor& live = target.tensors[entry.value.tensor_index()];
-      const at::ScalarType type = scalar_type_of(live.spec.dtype);
-      at::Tensor whole = first.here() ? given_whole(entry).to(type).contiguous()
-                                      : at::empty(sizes_of(live.spec.shape), type);
-      first.broadcast(whole);
-      for (const LivePiece& piece : live.pieces) copy_piece(whole, piece);
-      loaded.push_back(entry.name);
-    }
-  });
-  target.check_loaded(loaded);
+  for (const StateEntry& entry : target.dict.entries)
+    if (entry.value.is_tensor()) loaded.push_back(entry.name);
+  const auto fill = [&](bool scratch) {
+    told_to_peers(tensors.units, "load_full_state", [&] {
+      for (const StateEntry& entry : target.dict.entries) {
+        if (!entry.value.is_tensor()) continue;
+        const LiveTensor& live = target.tensors[entry.value.tensor_index()];
+        if (live.scratch != scratch) continue;
+        const at::ScalarType type = scalar_type_of(live.spec.dtype);
+        at::Tensor whole = first.here() ? given_whole(entry).to(type).contiguous()
+                                        : at::empty(sizes_of(live.spec.shape), type);
+        first.broadcast(whole);
+        for (const LivePiece& piece : live.pieces) copy_piece(whole, piece);
+      }
+    });
+  };
+  fill(/*scratch=*/true);
+  // What one rank alone may refuse (an extension, say) comes before anything of the job changes.
+  const auto check = [&] { target.check_loaded(loaded); };
+  if (tensors.units.empty())
+    check();
+  else
+    fail_together(tensors.units.back()->comms(),
+                  {"load_full_state", {"state dict", CommPhase::kCheck}, "nothing was loaded"},
+                  check);
+  fill(/*scratch=*/false);
   target.after_load(loaded);
 }
 

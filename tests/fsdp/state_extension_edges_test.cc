@@ -139,6 +139,29 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("load_full_state loads nothing anywhere where pre_load throws on one rank") {
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    const auto extension = std::make_shared<Throws>();
+    Three model;
+    fully_shard(model, options_of(world, true, extension));
+    torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(1.0));
+    fsdp::StateDictOptions options;
+    options.type = StateDictType::kFull;
+    const auto full = fsdp::state_dict(model, optimizer, options);
+    fill_all(*model, -3);
+    extension->here = world.rank() == 1;
+    const auto load = [&] { fsdp::load_full_state(model, optimizer, full, false); };
+    const std::string found = error_of(load);
+    RANK_CHECK(found.find("not on this rank") != std::string::npos, found);
+    for (const torch::Tensor& parameter : model->parameters())
+      RANK_CHECK(same_bits(parameter, torch::full_like(parameter, -3)));
+    extension->here = false;
+    load();
+    const fsdp::SummonFullParams summoned(model);
+    RANK_CHECK(same_bits(model->a, counted({6, 5})));
+  });
+}
+
 TEST_CASE("names that two tensors would have in a state are refused by every rank alike") {
   struct Same : fsdp::Extension {
     std::string name;
