@@ -27,7 +27,7 @@ struct Box {
   Box relative_to(const std::vector<std::int64_t>& new_origin) const;
   Box translated(const std::vector<std::int64_t>& by) const;
   bool operator==(const Box&) const = default;
-  /// "[0:2,3:5]"; "[]" for a scalar; "[4,2] from [0]" where origin and shape are of different ranks.
+  /// "[0:2,3:5]"; "[]" for a scalar; "[4,2] from [0]" where origin and shape differ in rank.
   std::string to_string() const;
 };
 
