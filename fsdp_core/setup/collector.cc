@@ -113,7 +113,7 @@ void Collector::flatten(const torch::nn::Module& module, const std::string& name
                      fqn, Shape(flat.sizes().vec()).to_string(),
                      Shape(tensor.sizes().vec()).to_string()),
          "drop the gradients first: zero_grad()");
-  if (tensor.requires_grad() && !c10::isFloatingType(flat.scalar_type()))
+  if (tensor.requires_grad() && !torch::autograd::isDifferentiableType(flat.scalar_type()))
     refuse(fmt::format("{}, which takes no gradient", c10::toString(flat.scalar_type())));
   flattened_.push_back({tensor, tensor.detach()});
   flattened_.back().parameter.set_data(flat.detach());

@@ -99,6 +99,11 @@ std::shared_ptr<Communicator> regather_group(const Options& options, const Commu
 std::shared_ptr<Communicator> extension_group(const Options& options) {
   if (!options.extension) return nullptr;
   const std::optional<DeviceMesh> mesh = options.extension->mesh();
+  if (mesh && mesh->ndim() != 1)
+    fail(Code::kInvalidArgument,
+         fmt::format("the extension's mesh() has {} dims; parameters are parts along one",
+                     mesh->ndim()),
+         "give mesh.sub(dim)");
   return mesh ? mesh->group(0) : nullptr;
 }
 

@@ -3,32 +3,71 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/fsdp/communicator.h>
 #include <tessera/layout/coverage.h>
 #include <tessera/layout/layout.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
 
 namespace tessera::fsdp {
 namespace {
 
-void check_tiles(const StoredPart& part, const Shape& shape, const std::vector<Box>& boxes) {
+/// What every rank of the group says that it keeps of the part, by rank. Throws where they do not
+/// mean the same part.
+std::vector<Box> told_boxes(Communicator& ranks, const StoredPart& part, const Shape& shape,
+                            const Box& own) {
+  std::vector<std::int64_t> mine;
+  const std::span<const std::int64_t> lists[] = {shape.extents(), own.origin, own.shape.extents()};
+  for (const auto& list : lists) {
+    mine.push_back(static_cast<std::int64_t>(list.size()));
+    mine.insert(mine.end(), list.begin(), list.end());
+  }
+  std::vector<Box> boxes;
+  for (const auto& bytes :
+       ranks.all_gather_bytes(std::as_bytes(std::span(mine)), {part.name, CommPhase::kSummon})) {
+    std::vector<std::int64_t> theirs(bytes.size() / sizeof(std::int64_t));
+    std::memcpy(theirs.data(), bytes.data(), theirs.size() * sizeof(std::int64_t));
+    auto at = theirs.begin();
+    const auto list = [&] {
+      const auto begin = at + 1;
+      at = begin + *at;
+      return std::vector<std::int64_t>(begin, at);
+    };
+    const Shape their_shape(list());
+    if (their_shape != shape)
+      fail(Code::kInvalidArgument,
+           fmt::format("post_unflatten gives \"{}\" of shape {} on rank {} of {}, {} on rank {}",
+                       part.name, their_shape.to_string(), boxes.size(), ranks.size(),
+                       shape.to_string(), ranks.rank()));
+    std::vector<std::int64_t> origin = list();
+    boxes.push_back({std::move(origin), Shape(list())});
+  }
+  return boxes;
+}
+
+void check_tiles(const char* hook, const StoredPart& part, const Shape& shape,
+                 const std::vector<Box>& boxes) {
   std::vector<Chunk> chunks;
   std::int64_t held = 0;
   for (std::size_t r = 0; r < boxes.size(); ++r) {
     Chunk chunk{boxes[r], 0, 0};
-    chunk.flat_end = ChunkView(chunk).has_box_in(shape) ? chunk.box.numel() : 0;
-    if (!ChunkView(chunk).lies_in(shape))
+    if (!ChunkView(chunk).has_box_in(shape))
       fail(Code::kInvalidArgument,
-           fmt::format("chunk() of \"{}\", rank {} of {}: {} does not lie in {}", part.name, r,
+           fmt::format("{} of \"{}\", rank {} of {}: {} does not lie in {}", hook, part.name, r,
                        boxes.size(), boxes[r].to_string(), shape.to_string()));
+    chunk.flat_end = chunk.box.numel();
     held += chunk.numel();
     chunks.push_back(std::move(chunk));
   }
   const CoverageReport report = check_coverage(shape, chunks);
   if (report.complete && held == shape.numel()) return;
   fail(Code::kInvalidArgument,
-       fmt::format("chunk() of \"{}\" {} over {} ranks: {}", part.name, shape.to_string(),
+       fmt::format("{} of \"{}\" {} over {} ranks: {}", hook, part.name, shape.to_string(),
                    boxes.size(),
                    report.complete ? "ranks hold the same elements" : report.to_string()),
-       "every element belongs to one rank");
+       "every element belongs to one rank, and all ranks cut alike");
 }
 
 }  // namespace
@@ -48,18 +87,22 @@ Placement placement_of(const ModelTensor& tensor, const StoredPart& part) {
 }
 
 std::vector<Box> chunks_of(const ModelTensor& tensor, const StoredPart& part) {
-  const int count = tensor.unit->shard_comm().size();
-  if (count == 1 || part.tensor.dim() == 0) return {};
+  Communicator& ranks = tensor.unit->shard_comm();
+  if (ranks.size() == 1 || part.tensor.dim() == 0) return {};
   const Shape shape(part.tensor.sizes().vec());
-  std::vector<Box> boxes;
-  if (!tensor.unit->options().mesh) {
-    for (int r = 0; r < count; ++r) boxes.push_back(extension_of(tensor).chunk(part, r, count));
-    check_tiles(part, shape, boxes);
-    return boxes;
+  const Box whole = Box::whole(shape);
+  const bool has_mesh = tensor.unit->options().mesh.has_value();
+  Box own = whole;
+  if (!has_mesh) {
+    own = extension_of(tensor).chunk(part, ranks.rank(), ranks.size());
+  } else if (const Placement at = placement_of(tensor, part); at != Placement::replicate()) {
+    own = chunk_box(shape, at.dim, ranks.size(), ranks.rank());
   }
-  const Placement placement = placement_of(tensor, part);
-  if (placement == Placement::replicate()) return {};
-  for (int r = 0; r < count; ++r) boxes.push_back(chunk_box(shape, placement.dim, count, r));
+  // Ranks that cut apart would load each other's elements.
+  std::vector<Box> boxes = told_boxes(ranks, part, shape, own);
+  const bool on_all = std::ranges::all_of(boxes, [&](const Box& box) { return box == whole; });
+  if (has_mesh && on_all) return {};
+  check_tiles(has_mesh ? "chunk_as_dtensor()" : "chunk()", part, shape, boxes);
   return boxes;
 }
 

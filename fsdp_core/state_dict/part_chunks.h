@@ -18,7 +18,8 @@ inline const Extension& extension_of(const ModelTensor& tensor) {
 Placement placement_of(const ModelTensor& tensor, const StoredPart& part);
 
 /// What each rank of the unit's shard group holds; none: all of it, every rank. Throws
-/// kInvalidArgument, naming the part, where the extension's boxes do not hold every element once.
+/// kInvalidArgument, naming the part, where their boxes do not hold every element once. Collective
+/// over that group.
 std::vector<Box> chunks_of(const ModelTensor& tensor, const StoredPart& part);
 
 /// Of a whole. Memory of its own.

@@ -33,6 +33,11 @@ std::vector<StoredPart> stored_parts(const ModelTensor& tensor, const at::Tensor
   const Place place = place_of(tensor);
   std::vector<StoredPart> parts =
       extension_of(tensor).post_unflatten(*place.module, place.name, whole);
+  if (parts.empty())
+    fail(Code::kInvalidArgument,
+         fmt::format("post_unflatten of \"{}\" gives no part: it would be in no checkpoint",
+                     tensor.fqn),
+         "name it in Options::ignored_parameters to leave it out");
   for (StoredPart& part : parts) {
     if (!part.tensor.defined() || part.tensor.layout() != at::kStrided || part.name.empty())
       fail(Code::kInvalidArgument,
@@ -147,6 +152,11 @@ std::vector<StoredPart> TransformedParameters::whole_parts(const Held& held) {
       fail(Code::kInvalidArgument,
            fmt::format("gather of \"{}\": expected shape {}, found {}", held_part.name,
                        held_part.whole.to_string(), shape_text(part.tensor)));
+    if (part.tensor.scalar_type() != held_part.copy.scalar_type())
+      fail(Code::kInvalidArgument,
+           fmt::format("gather of \"{}\": expected type {}, found {}", held_part.name,
+                       c10::toString(held_part.copy.scalar_type()),
+                       c10::toString(part.tensor.scalar_type())));
     parts.push_back(std::move(part));
   }
   return parts;

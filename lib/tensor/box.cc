@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/tensor/box.h>
 
@@ -34,8 +35,10 @@ Box Box::translated(const std::vector<std::int64_t>& by) const {
 
 std::string Box::to_string() const {
   // Of what is refused too: a box whose numbers do not belong together has no bounds to write.
-  if (origin.size() != shape.extents().size())
-    return fmt::format("{} from [{}]", shape.to_string(), fmt::join(origin, ","));
+  bool has_bounds = origin.size() == shape.extents().size();
+  for (int d = 0; d < rank() && has_bounds; ++d)
+    has_bounds = checked_add(begin(d), shape[d]).has_value();
+  if (!has_bounds) return fmt::format("{} from [{}]", shape.to_string(), fmt::join(origin, ","));
   std::string text = "[";
   for (int d = 0; d < rank(); ++d)
     text += fmt::format("{}{}:{}", d == 0 ? "" : ",", begin(d), end(d));

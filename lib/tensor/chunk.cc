@@ -1,9 +1,11 @@
 #include <fmt/format.h>
+#include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/tensor/chunk.h>
 #include <tessera/tensor/packed_chunks.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace tessera {
 namespace {
@@ -29,7 +31,11 @@ Chunk Chunk::whole_of(Box box) {
 }
 
 std::string Chunk::to_string() const {
-  if (is_whole_box()) return box.to_string();
+  // Of what is refused too: numbers may overflow.
+  std::optional<std::int64_t> numel = 1;
+  for (const std::int64_t extent : box.shape.extents())
+    numel = numel ? checked_mul(*numel, extent) : std::nullopt;
+  if (flat_begin == 0 && flat_end == numel) return box.to_string();
   return fmt::format("{} elements [{},{})", box.to_string(), flat_begin, flat_end);
 }
 

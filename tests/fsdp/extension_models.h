@@ -4,6 +4,7 @@
 #include <tessera/storage/memory_file_system.h>
 #include <torch/torch.h>
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -71,6 +72,18 @@ inline torch::Tensor stored_matrix(MemoryFileSystem& fs, const std::string& name
   const auto alone = single_rank();
   if (load("/run/a", reader, *alone, policy).loaded.size() != 1) throw std::runtime_error(name);
   return out;
+}
+
+/// What `f` throws; "": nothing.
+inline std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "something else";
+  }
+  return "";
 }
 
 }  // namespace tessera::fsdp::test

@@ -22,17 +22,6 @@ using tessera::Placement;
 
 namespace {
 
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "something else";
-  }
-  return "";
-}
-
 /// What comes after a parameter with which it fails is there too.
 struct ThreeImpl : torch::nn::Module {
   torch::Tensor a, b, c;

@@ -267,4 +267,60 @@ TEST_CASE("a sharded_dim that the parameter does not have is refused by name") {
                                     std::to_string(dim)));
 }
 
+TEST_CASE("pre_flatten that differs between ranks is refused on all of them, with both shapes") {
+  struct ByRank : fsdp::Extension {
+    std::int64_t rows = kRows;
+    at::Tensor pre_flatten(const torch::nn::Module&, const std::string& name,
+                           const at::Tensor& parameter) const override {
+      return name == "matrix" ? parameter.narrow(0, 0, rows) : parameter;
+    }
+  };
+  const bool hybrid = GENERATE(false, true);
+  const int odd_one = GENERATE(0, 1, 3);
+  fsdp::run_threads(4, [&](fsdp::World& world) {
+    Matrix model;
+    const auto extension = std::make_shared<ByRank>();
+    if (world.rank() == odd_one) extension->rows = 5;
+    fsdp::Options options = options_of(world, true, extension);
+    if (hybrid) {
+      options.mesh = fsdp::DeviceMesh(world, {2, 2}, {"replicate", "shard"});
+      options.strategy = fsdp::ShardingStrategy::kHybridShard;
+    }
+    std::string found;
+    try {
+      fully_shard(model, options);
+    } catch (const tessera::Error& error) {
+      found = error.what();
+    }
+    RANK_CHECK(found.find("parameters differ between ranks") != std::string::npos, found);
+    RANK_CHECK(found.find("\"matrix\" Float [5,5]") != std::string::npos, found);
+    RANK_CHECK(found.find("\"matrix\" Float [6,5]") != std::string::npos, found);
+    RANK_CHECK(same_bits(model->matrix, counted({kRows, kColumns})));
+    extension->rows = 2;
+    fully_shard(model, options);
+  });
+}
+
+TEST_CASE("an extension's mesh of two dims is refused") {
+  struct Wide : fsdp::Extension {
+    std::optional<fsdp::DeviceMesh> wide;
+    std::optional<fsdp::DeviceMesh> mesh() const override { return wide; }
+  };
+  fsdp::run_threads(4, [&](fsdp::World& world) {
+    const auto extension = std::make_shared<Wide>();
+    extension->wide = fsdp::DeviceMesh(world, {2, 2}, {"a", "b"});
+    fsdp::Options options;
+    options.extension = extension;
+    options.mesh = extension->wide->sub(0);
+    Matrix model;
+    std::string found;
+    try {
+      fully_shard(model, options);
+    } catch (const tessera::Error& error) {
+      found = error.what();
+    }
+    RANK_CHECK(found.find("mesh() has 2 dims") != std::string::npos, found);
+  });
+}
+
 }  // namespace state_extension_flatten_test

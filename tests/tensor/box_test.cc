@@ -1,6 +1,9 @@
+#include <fmt/format.h>
 #include <tessera/tensor/box.h>
+#include <tessera/tensor/chunk.h>
 
 #include <catch2/catch.hpp>
+#include <limits>
 #include <random>
 
 namespace box_test {
@@ -49,6 +52,10 @@ TEST_CASE("boxes print as slices") {
   CHECK(Box{{0, 3}, {2, 2}}.to_string() == "[0:2,3:5]");
   // Of what was refused: of no region.
   CHECK(Box{{0}, {4, 2}}.to_string() == "[4,2] from [0]");
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  CHECK(Box{{1}, {kMost}}.to_string() == fmt::format("[{}] from [1]", kMost));
+  CHECK(Chunk{{{0, 0}, {kMost, 2}}, 0, 4}.to_string() ==
+        fmt::format("[0:{},0:2] elements [0,4)", kMost));
   CHECK(Box{}.to_string() == "[]");
 }
 

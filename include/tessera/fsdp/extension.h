@@ -76,7 +76,8 @@ class Extension {
   }
   /// From a parameter to what stands for it in state dicts. `whole`: unsharded, in the stored type.
   /// Names, types and shapes may depend on the shape of `whole`, not on its values; all ranks must
-  /// give the same values. Not called for optimizer state, which keeps the parameter's shape.
+  /// give the same values, and one part at least. Not called for optimizer state, which keeps the
+  /// parameter's shape.
   /// Default: the parameter, under its name.
   virtual std::vector<StoredPart> post_unflatten(const torch::nn::Module& module,
                                                  const std::string& name,
@@ -84,8 +85,8 @@ class Extension {
 
   /// SHARDED, of a unit without a mesh (ShardedTensor-like values): the box of `part` that rank
   /// `index` of `count` keeps. The boxes of all ranks hold every element once; boxes may be empty.
-  /// Asked of names, types and shapes, not of values; never of a part without dims, which is whole
-  /// on every rank. Default: rows, as torch.chunk cuts them.
+  /// Asked of names, types and shapes, not of values, by each rank for itself; never of a part
+  /// without dims, which is whole on every rank. Default: rows, as torch.chunk cuts them.
   virtual Box chunk(const StoredPart& part, int index, int count) const;
   /// SHARDED, of a unit with a mesh (DTensor-like values): how `part` lies on the mesh dim that
   /// the unit shards over; Shard(d) or Replicate. Asked as chunk is. Default: Shard(0).
