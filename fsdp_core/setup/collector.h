@@ -1,7 +1,7 @@
 #pragma once
 // What one fully_shard call takes: every parameter below the module that no unit owns, and the
 // buffers there. What is on the meta device gets memory and values on the way, and what the unit's
-// extension makes of parameters takes their place; unless keep() is called all is as it was
+// extension makes of parameters takes their place; unless keep() is called both are as they were
 // afterwards, so that a call that failed can be made again.
 #include <ATen/core/Tensor.h>
 #include <tessera/fsdp/options.h>

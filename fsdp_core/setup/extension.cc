@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "fsdp_core/bridge/box_view.h"
+
 namespace tessera::fsdp {
 
 std::vector<StoredPart> Extension::post_unflatten(const torch::nn::Module&, const std::string& name,
@@ -43,8 +45,7 @@ at::Tensor Extension::gather(const StoredPart& chunk, const Shape& whole,
       at::empty(at::IntArrayRef(whole.extents().data(), whole.extents().size()), all.options());
   for (int r = 0; r < ranks.size(); ++r) {
     const Box& box = chunks[static_cast<std::size_t>(r)];
-    at::Tensor place = out;
-    for (int d = 0; d < box.rank(); ++d) place = place.narrow(d, box.begin(d), box.shape[d]);
+    const at::Tensor place = view_of(out, box);
     place.copy_(all.narrow(0, r * longest, box.shape.numel()).view(place.sizes()));
   }
   return out;

@@ -5,9 +5,6 @@
 #include <tessera/fsdp/fully_shard.h>
 
 #include <algorithm>
-#include <map>
-#include <span>
-#include <string_view>
 
 #include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/runtime/fail_together.h"
@@ -81,37 +78,15 @@ void move_buffers(std::vector<at::Tensor>& buffers, at::Device device) {
     if (buffer.device() != device) buffer.set_data(buffer.to(device));
 }
 
-/// The line of `text` that element `at` lies in.
-std::string line_at(std::string_view text, std::size_t at) {
-  const std::size_t before = text.rfind('\n', at == 0 ? 0 : at - 1);
-  text.remove_prefix(before == std::string_view::npos ? 0 : before + 1);
-  return std::string(text.empty() ? "none" : text.substr(0, text.find('\n')));
-}
-
-/// Where an extension has made the parameters: they must be alike on all ranks that shard or
-/// replicate them.
-void check_alike(const Collector& found, const std::string& label, UnitGroups& comms) {
-  std::string mine;
-  for (const Param& param : found.params)
-    mine += fmt::format("\"{}\" {} {}\n", param.fqn, c10::toString(param.compute.scalar_type()),
-                        Shape(param.compute.sizes().vec()).to_string());
-  std::map<int, std::vector<std::byte>> all;  // by global rank; of both groups before any throws
-  for (Communicator* comm : {comms.shard.get(), comms.replicate.get()}) {
-    if (comm->size() == 1) continue;
-    auto told = comm->all_gather_bytes(std::as_bytes(std::span(mine)), {label, CommPhase::kSetup});
-    for (std::size_t r = 0; r < told.size(); ++r) all[comm->global_ranks()[r]] = std::move(told[r]);
+/// What an extension has made of parameters, and says of them.
+std::string lines_of(const std::vector<Param>& params) {
+  std::string out;
+  for (const Param& param : params) {
+    out += fmt::format("\"{}\" {} {}", param.fqn, c10::toString(param.compute.scalar_type()),
+                       Shape(param.compute.sizes().vec()).to_string());
+    out += param.extension_dim ? fmt::format(", a part by dim {}\n", *param.extension_dim) : "\n";
   }
-  for (const auto& [rank, bytes] : all) {
-    const std::string_view theirs(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (theirs == mine) continue;
-    const auto differs =
-        static_cast<std::size_t>(std::ranges::mismatch(mine, theirs).in1 - mine.begin());
-    fail(Code::kInvalidArgument,
-         fmt::format("parameters differ between ranks: {} on rank {}, {} on rank {}",
-                     line_at(mine, differs), comms.shard->global_rank(), line_at(theirs, differs),
-                     rank),
-         "pre_flatten gives every rank that shards a parameter the same shape and type");
-  }
+  return out;
 }
 
 /// What this rank takes, ready to be sharded. Where ranks may fail apart (a function of the user's
@@ -131,9 +106,13 @@ void collect(Collector& found, const Options& options, UnitGroups& comms) {
                           {options.name, CommPhase::kSetup},
                           "nothing is sharded by this call on any rank, and what was on the meta "
                           "device is there again: call it again on every rank"};
-  fail_together(comms, call, mine);
+  const std::vector<Communicator*> groups = communicators_of(comms);
+  fail_together(groups, call, mine);
   if (options.extension)
-    fail_together(comms, call, [&] { check_alike(found, options.name, comms); });
+    fail_together(groups, call, [&] {
+      check_alike(groups, call.tag, "parameters", lines_of(found.params),
+                  "pre_flatten and sharded_dim answer alike on all ranks");
+    });
 }
 
 void synchronise(const Collector& found, UnitGroups& comms, const std::string& label) {

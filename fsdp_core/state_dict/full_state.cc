@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "fsdp_core/bridge/box_view.h"
 #include "fsdp_core/bridge/dtype.h"
 #include "fsdp_core/runtime/fail_together.h"
 #include "fsdp_core/runtime/told_to_peers.h"
@@ -113,18 +114,26 @@ class FirstRank {
     if (rank0_only && !model.units.empty()) unit_ = model.units.back();
   }
   bool here() const { return !unit_ || unit_->is_first_rank(); }
+  bool broadcasts() const { return unit_ != nullptr; }
 
-  Manifest share(const LiveState& full) const {
-    if (!unit_) return manifest_of(full);
-    Bytes mine;
-    if (here()) mine = packed(manifest_of(full));
-    UnitGroups& comms = unit_->comms();
-    for (const std::shared_ptr<Communicator>& comm : {comms.shard, comms.replicate}) {
-      if (comm->size() == 1) continue;
+  /// Of the first rank, to all.
+  Bytes share(Bytes mine) const {
+    for (Communicator* comm : groups()) {
       const auto all = comm->all_gather_bytes(mine, kTag);
       mine.assign(all[0].begin(), all[0].end());
     }
-    return unpacked(mine);
+    return mine;
+  }
+
+  /// Flags of any rank: as many on each.
+  std::vector<std::uint8_t> any(std::vector<std::uint8_t> flags) const {
+    for (Communicator* comm : groups())
+      for (const auto& theirs : comm->all_gather_bytes(std::as_bytes(std::span(flags)), kTag)) {
+        TESSERA_CHECK(theirs.size() == flags.size());
+        for (std::size_t i = 0; i < flags.size(); ++i)
+          flags[i] |= std::to_integer<std::uint8_t>(theirs[i]);
+      }
+    return flags;
   }
 
   void broadcast(at::Tensor& whole) const {
@@ -137,6 +146,13 @@ class FirstRank {
 
  private:
   static constexpr CommTag kTag{"state dict", CommPhase::kSummon};
+  std::vector<Communicator*> groups() const {
+    std::vector<Communicator*> out;
+    if (unit_)
+      for (Communicator* comm : {unit_->comms().shard.get(), unit_->comms().replicate.get()})
+        if (comm->size() > 1) out.push_back(comm);
+    return out;
+  }
   std::shared_ptr<detail::Unit> unit_;
 };
 
@@ -167,10 +183,8 @@ void copy_piece(const at::Tensor& whole, const LivePiece& piece) {
         .copy_(whole.view({-1}).narrow(0, piece.chunk.flat_begin, piece.chunk.numel()));
     return;
   }
-  at::Tensor part = whole;
-  for (int d = 0; d < box.rank(); ++d) part = part.narrow(d, box.begin(d), box.shape[d]);
   const auto strides = piece.strides.empty() ? box.shape.strides() : piece.strides;
-  at::from_blob(piece.data, sizes_of(box.shape), strides, options).copy_(part);
+  at::from_blob(piece.data, sizes_of(box.shape), strides, options).copy_(view_of(whole, box));
 }
 
 void check_names(const LiveState& target, const std::map<std::string, const StateEntry*>& stored,
@@ -198,22 +212,45 @@ void check_names(const LiveState& target, const std::map<std::string, const Stat
              fmt::format("\"{}\" of the full state is not asked for", name));
 }
 
+/// Which tensors some rank fills before all have agreed that nothing is refused (flag 1: scratch),
+/// and which some rank fills after (flag 2). Ranks need not have the same: all take part in every
+/// broadcast, in one order.
+enum Fill : std::uint8_t { kScratch = 1, kJob = 2 };
+
+std::vector<std::uint8_t> fills_of(const LiveState& target) {
+  std::vector<std::uint8_t> out;
+  for (const StateEntry& entry : target.dict.entries)
+    if (entry.value.is_tensor())
+      out.push_back(target.tensors[entry.value.tensor_index()].scratch ? kScratch : kJob);
+  return out;
+}
+
 void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
                         const LiveState& full, bool rank0_only, const StateDictOptions& options) {
   at::NoGradGuard no_grad;
   const ModelTensors tensors = model_tensors(model);
   const FirstRank first(tensors, rank0_only);
-  const Manifest manifest = first.share(full);
+  const std::vector<Communicator*> groups = communicators_of(tensors.units);
+  /// What one rank alone may refuse comes before anything of the job changes.
+  const auto together = [&](const std::function<void()>& body) {
+    fail_together(
+        groups, {"load_full_state", {"state dict", CommPhase::kCheck}, "nothing was loaded"}, body);
+  };
+  Manifest manifest;
+  Bytes told;
+  together([&] {
+    if (!first.here()) return;
+    manifest = manifest_of(full);
+    if (first.broadcasts()) told = packed(manifest);
+  });
+  if (first.broadcasts()) manifest = unpacked(first.share(std::move(told)));
   StateDictOptions sharded = options;
   sharded.type = StateDictType::kSharded;
   sharded.rank0_only = false;
   sharded.even_chunks = false;
   LiveState target = state_dict(model, optimizers, sharded);
-  target.materialise(target, manifest);
   std::map<std::string, const StateEntry*> stored;
   for (const StateEntry& entry : manifest.state.entries) stored.emplace(entry.name, &entry);
-  check_names(target, stored, manifest);
-
   std::map<std::string, const LiveTensor*> given;
   for (const StateEntry& entry : full.dict.entries)
     if (entry.value.is_tensor())
@@ -221,36 +258,35 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
   const auto given_whole = [&](const StateEntry& entry) {
     return whole_of(*given.at(entry.name), entry.name);
   };
-  if (!rank0_only)  // what every rank finds alike costs nobody a reset
-    for (const StateEntry& entry : target.dict.entries)
-      if (entry.value.is_tensor()) given_whole(entry);
   std::vector<std::string> loaded;
-  for (const StateEntry& entry : target.dict.entries)
-    if (entry.value.is_tensor()) loaded.push_back(entry.name);
-  const auto fill = [&](bool scratch) {
+  together([&] {
+    target.materialise(target, manifest);
+    check_names(target, stored, manifest);
+    for (const StateEntry& entry : target.dict.entries) {
+      if (!entry.value.is_tensor()) continue;
+      if (first.here()) given_whole(entry);
+      loaded.push_back(entry.name);
+    }
+  });
+  const std::vector<std::uint8_t> on_any = first.any(fills_of(target));
+  const auto fill = [&](Fill wanted) {
     told_to_peers(tensors.units, "load_full_state", [&] {
+      std::size_t next = 0;
       for (const StateEntry& entry : target.dict.entries) {
-        if (!entry.value.is_tensor()) continue;
+        if (!entry.value.is_tensor() || (on_any[next++] & wanted) == 0) continue;
         const LiveTensor& live = target.tensors[entry.value.tensor_index()];
-        if (live.scratch != scratch) continue;
         const at::ScalarType type = scalar_type_of(live.spec.dtype);
         at::Tensor whole = first.here() ? given_whole(entry).to(type).contiguous()
                                         : at::empty(sizes_of(live.spec.shape), type);
         first.broadcast(whole);
+        if (live.scratch != (wanted == kScratch)) continue;
         for (const LivePiece& piece : live.pieces) copy_piece(whole, piece);
       }
     });
   };
-  fill(/*scratch=*/true);
-  // What one rank alone may refuse (an extension, say) comes before anything of the job changes.
-  const auto check = [&] { target.check_loaded(loaded); };
-  if (tensors.units.empty())
-    check();
-  else
-    fail_together(tensors.units.back()->comms(),
-                  {"load_full_state", {"state dict", CommPhase::kCheck}, "nothing was loaded"},
-                  check);
-  fill(/*scratch=*/false);
+  fill(kScratch);
+  together([&] { target.check_loaded(loaded); });
+  fill(kJob);
   target.after_load(loaded);
 }
 

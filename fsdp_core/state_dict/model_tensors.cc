@@ -23,13 +23,7 @@ struct Owned {
 Chunk chunk_of(const UnitLayout& layout, std::size_t p, const Shape& shape) {
   const UnitLayout::ShardPlace& place = layout.shard(p);
   if (layout.in_place()) return {Box::whole(shape), place.begin, place.begin + place.numel};
-  const RowRange rows = chunk_rows(shape[0], layout.shards(), layout.rank());
-  Box box = Box::whole(shape);
-  std::vector<std::int64_t> extents(shape.extents().begin(), shape.extents().end());
-  extents[0] = rows.end - rows.begin;
-  box.shape = Shape(extents);
-  box.origin[0] = extents[0] == 0 ? shape[0] : rows.begin;
-  return Chunk::whole_of(std::move(box));
+  return Chunk::whole_of(chunk_box(shape, 0, layout.shards(), layout.rank()));
 }
 
 /// Whether ranks outside the shard group hold the same shards.

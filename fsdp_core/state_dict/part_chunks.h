@@ -3,6 +3,7 @@
 // extension says (Extension::chunk, chunk_as_dtensor), checked.
 #include <tessera/fsdp/extension.h>
 
+#include <string>
 #include <vector>
 
 #include "fsdp_core/state_dict/model_tensors.h"
@@ -14,15 +15,18 @@ inline const Extension& extension_of(const ModelTensor& tensor) {
   return *tensor.unit->options().extension;
 }
 
+/// One of the tensors that stand for a parameter.
+struct PartOf {
+  StoredPart stored;  // as the extension names it
+  std::string fqn;
+};
+
 /// On the mesh dim that the unit, which has a mesh, shards over.
-Placement placement_of(const ModelTensor& tensor, const StoredPart& part);
+Placement placement_of(const ModelTensor& tensor, const PartOf& part);
 
 /// What each rank of the unit's shard group holds; none: all of it, every rank. Throws
 /// kInvalidArgument, naming the part, where their boxes do not hold every element once. Collective
 /// over that group.
-std::vector<Box> chunks_of(const ModelTensor& tensor, const StoredPart& part);
-
-/// Of a whole. Memory of its own.
-at::Tensor cut(const at::Tensor& whole, const Box& box);
+std::vector<Box> chunks_of(const ModelTensor& tensor, const PartOf& part);
 
 }  // namespace tessera::fsdp

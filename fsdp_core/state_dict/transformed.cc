@@ -6,9 +6,10 @@
 
 #include <algorithm>
 
+#include "fsdp_core/bridge/box_view.h"
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/runtime/fail_together.h"
 #include "fsdp_core/runtime/told_to_peers.h"
-#include "fsdp_core/state_dict/part_chunks.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -29,7 +30,7 @@ Place place_of(const ModelTensor& tensor) {
           tensor.fqn.substr(0, begin)};
 }
 
-std::vector<StoredPart> stored_parts(const ModelTensor& tensor, const at::Tensor& whole) {
+std::vector<PartOf> stored_parts(const ModelTensor& tensor, const at::Tensor& whole) {
   const Place place = place_of(tensor);
   std::vector<StoredPart> parts =
       extension_of(tensor).post_unflatten(*place.module, place.name, whole);
@@ -38,14 +39,28 @@ std::vector<StoredPart> stored_parts(const ModelTensor& tensor, const at::Tensor
          fmt::format("post_unflatten of \"{}\" gives no part: it would be in no checkpoint",
                      tensor.fqn),
          "name it in Options::ignored_parameters to leave it out");
+  std::vector<PartOf> out;
   for (StoredPart& part : parts) {
     if (!part.tensor.defined() || part.tensor.layout() != at::kStrided || part.name.empty())
       fail(Code::kInvalidArgument,
            fmt::format("post_unflatten of \"{}\" gives a part without name or dense tensor",
                        tensor.fqn));
-    part.name = place.prefix + part.name;
+    std::string fqn = place.prefix + part.name;
+    out.push_back({std::move(part), std::move(fqn)});
   }
-  return parts;
+  return out;
+}
+
+/// Ranks that hold other parts would wait for each other.
+void check_parts_alike(const ModelTensor& tensor, const std::vector<PartOf>& parts) {
+  std::string lines;
+  for (const PartOf& part : parts)
+    lines +=
+        fmt::format("\"{}\" {} {}\n", part.fqn, c10::toString(part.stored.tensor.scalar_type()),
+                    Shape(part.stored.tensor.sizes().vec()).to_string());
+  check_alike(communicators_of(tensor.unit->comms()), {tensor.unit->name(), CommPhase::kSummon},
+              fmt::format("parts of \"{}\"", tensor.fqn), lines,
+              "post_unflatten gives the same parts on all ranks");
 }
 
 std::string shape_text(const at::Tensor& tensor) {
@@ -90,7 +105,7 @@ bool is_transformed_told(const ModelTensor& tensor) {
   return asks;
 }
 
-std::vector<StoredPart> parts_like(const ModelTensor& tensor) {
+std::vector<PartOf> parts_like(const ModelTensor& tensor) {
   const at::NoGradGuard no_grad;
   return stored_parts(
       tensor, at::zeros(param_of(tensor).sizes, tensor.local.options().requires_grad(false)));
@@ -109,18 +124,19 @@ std::vector<TransformedParameters::Part> TransformedParameters::add_parts(
     const std::function<std::string(const std::string&)>& named) {
   const at::NoGradGuard no_grad;
   Held held{tensor, Spread::of(tensor.unit, *tensor.group, tensor.index, form), {}, {}};
-  const at::Tensor whole = held.spread.gather_whole(tensor.local);
+  const std::vector<PartOf> parts = stored_parts(tensor, held.spread.gather_whole(tensor.local));
+  check_parts_alike(tensor, parts);
   std::vector<Part> out;
-  for (const StoredPart& part : stored_parts(tensor, whole)) {
-    const std::string own = part.name.substr(place_of(tensor).prefix.size());
-    HeldPart kept{own, named(part.name), Shape(part.tensor.sizes().vec()), {}, {}};
-    Part made{part.name, std::nullopt};
+  for (const PartOf& part : parts) {
+    const at::Tensor& whole = part.stored.tensor;
+    HeldPart kept{part.stored.name, named(part.fqn), Shape(whole.sizes().vec()), {}, {}};
+    Part made{part.fqn, std::nullopt};
     if (held.spread.here()) {
       if (form == Spread::Form::kRows) kept.chunks = chunks_of(tensor, part);
       Box box = Box::whole(kept.whole);
       if (!kept.chunks.empty())
         box = kept.chunks[static_cast<std::size_t>(tensor.unit->shard_comm().rank())];
-      kept.copy = cut(part.tensor, box).to(at::kCPU);
+      kept.copy = view_of(whole, box).clone(at::MemoryFormat::Contiguous).to(at::kCPU);
       LiveTensor live;
       live.spec = {dtype_of(kept.copy.scalar_type()), kept.whole};
       void* data = kept.copy.numel() == 0 ? nullptr : kept.copy.mutable_data_ptr();

@@ -2,7 +2,6 @@
 // Parameters that state dicts hold in another form (Extension::post_unflatten and pre_load):
 // gathered one at a time when the state is made, cut as the extension says or whole, and made
 // parameters again once a load has filled every part.
-#include <tessera/fsdp/extension.h>
 #include <tessera/state/live_state.h>
 
 #include <functional>
@@ -13,6 +12,7 @@
 
 #include "fsdp_core/bridge/spread.h"
 #include "fsdp_core/state_dict/model_tensors.h"
+#include "fsdp_core/state_dict/part_chunks.h"
 
 namespace tessera::fsdp {
 
@@ -22,8 +22,8 @@ bool is_transformed(const ModelTensor& tensor);
 /// In a call that all ranks make: what the extension throws on one of them, the others are told.
 bool is_transformed_told(const ModelTensor& tensor);
 
-/// Names, types and shapes of its parts, by FQN; values are of no meaning. Not collective.
-std::vector<StoredPart> parts_like(const ModelTensor& tensor);
+/// Names, types and shapes of its parts; values are of no meaning. Not collective.
+std::vector<PartOf> parts_like(const ModelTensor& tensor);
 
 class TransformedParameters {
  public:

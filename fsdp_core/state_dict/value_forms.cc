@@ -6,7 +6,6 @@
 
 #include "fsdp_core/state_dict/flat_parameters.h"
 #include "fsdp_core/state_dict/model_tensors.h"
-#include "fsdp_core/state_dict/part_chunks.h"
 #include "fsdp_core/state_dict/state_type.h"
 #include "fsdp_core/state_dict/transformed.h"
 
@@ -79,11 +78,11 @@ std::vector<ValueForm> value_forms(const ModuleRef& model, const StateDictOption
     } else if (!is_transformed(tensor)) {
       out.push_back(form_of(tensor, options, cut_of(tensor, options)));
     } else {
-      for (const StoredPart& part : parts_like(tensor)) {
+      for (const PartOf& part : parts_like(tensor)) {
         const bool cut = options.type == StateDictType::kSharded && tensor.unit->options().mesh;
         out.push_back(
             form_of(tensor, options, cut ? placement_of(tensor, part) : Placement::replicate()));
-        out.back().fqn = part.name;
+        out.back().fqn = part.fqn;
       }
     }
   }

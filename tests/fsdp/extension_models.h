@@ -35,6 +35,12 @@ struct MatrixImpl : torch::nn::Module {
 };
 FSDP_MODULE(Matrix);
 
+struct HoldsMatrixImpl : torch::nn::Module {
+  Matrix inner = register_module("inner", Matrix());
+  torch::Tensor forward(torch::Tensor x) { return inner->forward(x); }
+};
+FSDP_MODULE(HoldsMatrix);
+
 /// Transforms `matrix`, and leaves every other answer to the defaults.
 struct Defaults : Extension {
   bool is_transformed(const torch::nn::Module&, const std::string& name) const override {

@@ -122,7 +122,7 @@ TEST_CASE(
   const bool sharded_only = hook == Hook::kChunk || hook == Hook::kDTensor || hook == Hook::kGather;
   for (std::size_t r = 0; r < 3; ++r) {
     CAPTURE(r, errors[r]);
-    CHECK(times[r] < std::chrono::seconds(5));
+    CHECK(times[r] < std::chrono::seconds(15));
     CHECK(errors[r].empty() == (full && sharded_only));
     if (!errors[r].empty() && !odd) CHECK_THAT(errors[r], Catch::Contains("not on this rank"));
   }

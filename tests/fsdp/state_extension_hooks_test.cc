@@ -309,7 +309,7 @@ TEST_CASE("a gather that fails on one rank fails the load on all, and soon") {
     }
     RANK_CHECK(found.find("the wire is cut") != std::string::npos, found);
   });
-  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(5));
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(15));
 }
 
 TEST_CASE("cuts that leave elements out, hold them twice or lie outside are refused by name") {

@@ -79,4 +79,66 @@ TEST_CASE("a full state of other names, nesting or shapes is refused before a te
   });
 }
 
+TEST_CASE("a full state that one rank alone refuses is refused by all, and nothing is loaded") {
+  const bool rank0_only = GENERATE(false, true);
+  Odd plain = make_odd(false);
+  optim::AdamW of_plain(plain->parameters());
+  const tessera::LiveState good = whole(plain, of_plain, 1);
+  fsdp::run_threads(3, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    Odd model = make_odd(false);
+    shard_odd(model, options);
+    optim::AdamW optimizer(model->parameters());
+    std::vector<torch::Tensor> before;
+    for (const torch::Tensor& parameter : model->parameters())
+      before.push_back(parameter.detach().clone());
+    // The last tensor of the state is a part of one on this rank alone; or a name is missing.
+    tessera::LiveState bad = good;
+    const bool bad_here = world.rank() == (rank0_only ? 0 : 1);
+    for (const tessera::StateEntry& entry : bad.dict.entries)
+      if (bad_here && entry.value.is_tensor())
+        if (auto& live = bad.tensors[entry.value.tensor_index()]; entry.name == "model.history")
+          live.pieces.clear();
+    const std::string message =
+        message_of([&] { fsdp::load_full_state(model, optimizer, bad, rank0_only); });
+    RANK_CHECK(message.find("\"model.history\" is not whole here") != std::string::npos, message);
+    for (std::size_t p = 0; p < before.size(); ++p)
+      RANK_CHECK(same_bits(model->parameters()[p], before[p]));
+    // And it goes on: no rank waits, none is out of step.
+    fsdp::load_full_state(model, optimizer, good, rank0_only);
+    const fsdp::SummonFullParams summoned(model);
+    for (std::size_t p = 0; p < before.size(); ++p)
+      RANK_CHECK(same_bits(model->parameters()[p], plain->parameters()[p]));
+  });
+}
+
+TEST_CASE("ranks whose optimizers have and have not state yet are given the same full state") {
+  Odd plain = make_odd(false);
+  optim::AdamW of_plain(plain->parameters());
+  const tessera::LiveState full = whole(plain, of_plain, 3);
+  fsdp::run_threads(3, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    Odd model = make_odd(false);
+    shard_odd(model, options);
+    optim::AdamW optimizer(model->parameters());
+    train_odd(model, optimizer, 0, 1, world.rank(), 3);
+    if (world.rank() == 1) optimizer.state().clear();
+    const bool has = world.rank() == 0;
+    fsdp::load_full_state(model, optimizer, has ? full : tessera::LiveState{}, true);
+    fsdp::StateDictOptions of_full;
+    of_full.type = fsdp::StateDictType::kFull;
+    const tessera::LiveState now = fsdp::state_dict(model, optimizer, of_full);
+    int compared = 0;
+    for (const tessera::StateEntry& entry : full.dict.entries) {
+      if (!entry.value.is_tensor()) continue;
+      ++compared;
+      RANK_CHECK(same_bits(assembled({now}, entry.name), assembled({full}, entry.name)),
+                 entry.name);
+    }
+    RANK_CHECK(compared > 20);
+  });
+}
+
 }  // namespace state_full_refused_test
