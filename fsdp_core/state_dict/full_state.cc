@@ -212,6 +212,8 @@ void check_names(const LiveState& target, const std::map<std::string, const Stat
              fmt::format("\"{}\" of the full state is not asked for", name));
 }
 
+constexpr char kCall[] = "load_full_state";
+
 /// Which tensors some rank fills before all have agreed that nothing is refused (flag 1: scratch),
 /// and which some rank fills after (flag 2). Ranks need not have the same: all take part in every
 /// broadcast, in one order.
@@ -233,8 +235,7 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
   const std::vector<Communicator*> groups = communicators_of(tensors.units);
   /// What one rank alone may refuse comes before anything of the job changes.
   const auto together = [&](const std::function<void()>& body) {
-    fail_together(
-        groups, {"load_full_state", {"state dict", CommPhase::kCheck}, "nothing was loaded"}, body);
+    fail_together(groups, {kCall, {"state dict", CommPhase::kCheck}, "nothing was loaded"}, body);
   };
   Manifest manifest;
   Bytes told;
@@ -243,7 +244,8 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
     manifest = manifest_of(full);
     if (first.broadcasts()) told = packed(manifest);
   });
-  if (first.broadcasts()) manifest = unpacked(first.share(std::move(told)));
+  if (first.broadcasts())
+    told_to_peers(tensors.units, kCall, [&] { manifest = unpacked(first.share(std::move(told))); });
   StateDictOptions sharded = options;
   sharded.type = StateDictType::kSharded;
   sharded.rank0_only = false;
@@ -268,9 +270,10 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
       loaded.push_back(entry.name);
     }
   });
-  const std::vector<std::uint8_t> on_any = first.any(fills_of(target));
+  std::vector<std::uint8_t> on_any;
+  told_to_peers(tensors.units, kCall, [&] { on_any = first.any(fills_of(target)); });
   const auto fill = [&](Fill wanted) {
-    told_to_peers(tensors.units, "load_full_state", [&] {
+    told_to_peers(tensors.units, kCall, [&] {
       std::size_t next = 0;
       for (const StateEntry& entry : target.dict.entries) {
         if (!entry.value.is_tensor() || (on_any[next++] & wanted) == 0) continue;
