@@ -55,7 +55,12 @@ bool remove_checkpoint(FileSystem& fs, const std::string& parent, const std::str
   const auto lock = fs.try_lock(paths.lock());
   if (!lock || is_named(fs, parent, child)) return false;
   fs.rename_new(path, paths.stage());
-  if (is_named(fs, parent, child)) {
+  bool named = true;  // where it cannot be told, too
+  try {
+    named = is_named(fs, parent, child);
+  } catch (const Error&) {
+  }
+  if (named) {
     fs.rename_new(paths.stage(), path);
     return false;
   }

@@ -1,5 +1,6 @@
 // Retention removes old checkpoints of a run, and never one that a pointer names, whoever wrote the
 // pointer and whenever.
+#include <tessera/base/error.h>
 #include <tessera/storage/memory_file_system.h>
 #include <tessera/storage/observed_file_system.h>
 
@@ -51,7 +52,36 @@ class OtherProcess final : public ObservedFileSystem {
   bool early_;
 };
 
+/// The pointer cannot be read any more once step_1 is hidden.
+class LostPointer final : public ObservedFileSystem {
+ public:
+  using ObservedFileSystem::ObservedFileSystem;
+
+ protected:
+  void before(const IoEvent& event) const override {
+    if (hidden_ && event.op == IoOp::kRead && event.path == "/run/latest")
+      fail(Code::kIo, "cannot read /run/latest");
+  }
+  void after(const IoEvent& event) const override {
+    if (event.op == IoOp::kRenameNew && event.path == "/run/step_1") hidden_ = true;
+  }
+
+ private:
+  mutable bool hidden_ = false;
+};
+
 }  // namespace
+
+TEST_CASE("what cannot be told whether a pointer names it stays") {
+  MemoryFileSystem fs;
+  save_step(fs, "step_1");
+  fs.write_file("/run/latest", as_bytes("step_7"));
+  LostPointer lost(fs);
+  save_step(lost, "step_2");
+  CHECK(names(fs) == std::vector<std::string>{"step_1", "step_2"});
+  save_step(fs, "step_3");
+  CHECK(names(fs) == std::vector<std::string>{"step_3"});
+}
 
 TEST_CASE("what a pointer names stays, however it is written") {
   const auto [pointer, text] =
