@@ -14,6 +14,7 @@
 #include "lib/live/live_wire.h"
 #include "lib/live/load_match.h"
 #include "lib/live/load_targets.h"
+#include "lib/live/prepared_save.h"
 #include "lib/ops/unsure_names.h"
 
 namespace tessera {
@@ -37,8 +38,10 @@ class Loading {
   LoadResult run() {
     Bytes asked;
     ranks_.together([&] {
+      SaveMemory::settle_of(ranks_);
       open();
       if (state_.materialise) state_.materialise(state_, source_.manifest);
+      add_notes(std::exchange(state_.notes, {}));
       check_live_tensors(state_, true);
       asked = encode_asked(state_, ranks_.rank());
     });
@@ -46,7 +49,10 @@ class Loading {
     ranks_.together([&] { plan(); });
     choose_safety();
     read();
-    ranks_.together([&] { hand_over(); });
+    ranks_.together([&] { hand_over_values(); });
+    ranks_.together([&] {
+      if (state_.after_load) state_.after_load(filled());
+    });
     return std::move(result_);
   }
 
@@ -98,6 +104,7 @@ class Loading {
       const AskedNames asked = join_asked(all);
       matches_ = match_state(state_, source_.manifest, asked, ranks_.rank(), policy_, result_);
       judge_match(state_, source_.manifest, asked, policy_, result_);
+      if (policy_.verify) choose_to_prove(asked);
     });
   }
 
@@ -121,7 +128,6 @@ class Loading {
   /// Opens the items that this rank reads from, not all of the tensors': numbers whole, tensors as
   /// planned, and what it proves for all ranks.
   void locate() {
-    if (policy_.verify) to_prove_ = share_of_targets();
     std::vector<std::uint32_t> tensors = to_prove_;
     std::vector<std::uint64_t> chunks = scratch_.chunks();
     const std::vector<std::uint64_t> more = places_.chunks();
@@ -190,16 +196,11 @@ class Loading {
     }
   }
 
-  /// Every tensor that is asked for falls to one rank.
-  std::vector<std::uint32_t> share_of_targets() const {
-    std::vector<std::uint32_t> mine;
-    for (const LoadTargets* part : {&scratch_, &places_})
-      for (const MemoryTarget& target : part->targets())
-        if (target.tensor % static_cast<std::uint32_t>(ranks_.size()) ==
-            static_cast<std::uint32_t>(ranks_.rank()))
-          mine.push_back(target.tensor);
-    sort_unique(mine);
-    return mine;
+  /// Every tensor that any rank asks for falls to one rank, which need not have a piece of it.
+  void choose_to_prove(const AskedNames& asked) {
+    const auto ranks = static_cast<std::uint32_t>(ranks_.size());
+    for (const std::uint32_t tensor : asked_tensors(source_.manifest, asked, policy_))
+      if (tensor % ranks == static_cast<std::uint32_t>(ranks_.rank())) to_prove_.push_back(tensor);
   }
 
   /// Reads this rank's share of the tensors once more, whole.
@@ -241,7 +242,7 @@ class Loading {
       if (state_.check_loaded) state_.check_loaded(filled());
     });
     if (result_.safety == LoadSafety::kAside)
-      places_.land();
+      ranks_.together([&] { places_.land(policy_.verify); });
     else
       read_in_place(source);
     land_numbers(/*scratch=*/false);
@@ -275,11 +276,10 @@ class Loading {
     return names;
   }
 
-  void hand_over() {
-    if (state_.on_value)
-      for (const StateEntry& entry : result_.values)
-        in_tensor(entry.name, [&] { state_.on_value(entry); });
-    if (state_.after_load) state_.after_load(filled());
+  void hand_over_values() {
+    if (!state_.on_value) return;
+    for (const StateEntry& entry : result_.values)
+      in_tensor(entry.name, [&] { state_.on_value(entry); });
   }
 
   const std::string& path_;

@@ -66,9 +66,15 @@ std::uint64_t LoadTargets::prove(const LoadSource& source) const {
   return prove_fill(source.manifest, source.directory, output_, *plan_, quiet).bytes_read;
 }
 
-void LoadTargets::land() {
-  for (std::size_t t = 0; t < aside_.size(); ++t)
+void LoadTargets::land(bool proved) {
+  for (std::size_t t = 0; t < aside_.size(); ++t) {
     copy_to_target(*manifest_, aside_[t].data, targets_[t]);
+    if (proved && !holds(*manifest_, targets_[t], aside_[t].data))
+      in_tensor(names_[t], [&] {
+        fail(Code::kInternal,
+             fmt::format("{} does not hold what was read for it", targets_[t].chunk.to_string()));
+      });
+  }
   aside_.clear();
   room_ = AlignedBuffer();
 }

@@ -5,7 +5,7 @@
 //   take_room            memory to read them aside
 //   read                 aside where there is room, else straight to their places
 //   prove                reads all of it and proves checksums, and keeps nothing
-//   land                 from aside to their places; cannot fail
+//   land                 from aside to their places
 #include <tessera/reshard/fill.h>
 #include <tessera/reshard/plan.h>
 #include <tessera/storage/aligned_buffer.h>
@@ -42,7 +42,8 @@ class LoadTargets {
   /// Returns the bytes read. `canaries`: proves that no element was left as it was (kInternal).
   std::uint64_t read(const LoadSource& source, bool canaries);
   std::uint64_t prove(const LoadSource& source) const;
-  void land();
+  /// `proved`: compares what the places hold then (kInternal); without it, this cannot fail.
+  void land(bool proved);
 
  private:
   std::uint64_t prove_touched(const LoadSource& source, std::span<const MemoryTarget> filled) const;

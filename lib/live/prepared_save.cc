@@ -7,6 +7,7 @@
 #include <tessera/format/registry.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <iterator>
 
 #include "lib/base/status_bytes.h"
@@ -21,13 +22,20 @@ namespace {
 struct Opening {
   Status status;
   std::uint64_t generation = 0;  // of the plan that still fits this rank; 0: none does
+  bool has_background = false;   // the group for it
   std::string path;
   Bytes shared;  // digest of the shared values
 
   Bytes encode() const {
     const std::vector<std::byte> failure =
         status.ok() ? std::vector<std::byte>() : status_to_bytes(status);
-    return WireWriter().bytes(failure).number(generation).text(path).bytes(shared).finish();
+    return WireWriter()
+        .bytes(failure)
+        .number(generation)
+        .number(has_background ? 1 : 0)
+        .text(path)
+        .bytes(shared)
+        .finish();
   }
   static Opening decode(ByteView bytes) {
     WireReader in(bytes);
@@ -35,6 +43,7 @@ struct Opening {
     if (const ByteView failure = in.bytes(); !failure.empty())
       out.status = status_from_bytes(failure);
     out.generation = in.number();
+    out.has_background = in.number() != 0;
     out.path = in.text();
     const ByteView shared = in.bytes();
     out.shared.assign(shared.begin(), shared.end());
@@ -43,9 +52,7 @@ struct Opening {
 };
 
 /// Throws the first rank's failure. True when every rank's plan still fits.
-bool judge(const std::vector<std::vector<std::byte>>& all) {
-  std::vector<Opening> openings;
-  for (const auto& bytes : all) openings.push_back(Opening::decode(bytes));
+bool judge(const std::vector<Opening>& openings) {
   for (std::size_t r = 0; r < openings.size(); ++r) {
     if (openings[r].status.ok()) continue;
     Status first = openings[r].status;
@@ -149,7 +156,10 @@ std::unique_ptr<PreparedSave> make_prepared(std::vector<Bytes> messages, RankGro
 }  // namespace
 
 SaveMemory::~SaveMemory() {
-  if (in_flight) in_flight->result.wait();
+  const Status lost = settle();
+  if (!lost.ok())
+    std::fprintf(stderr, "tessera: a save in the background failed, and nobody asked: %s\n",
+                 lost.to_string().c_str());
 }
 
 void PendingSave::Work::ask() {
@@ -189,6 +199,12 @@ SaveMemory& SaveMemory::of(RankGroup& ranks) {
   return *static_cast<SaveMemory*>(ranks.kept().get());
 }
 
+void SaveMemory::settle_of(RankGroup& ranks) {
+  if (!ranks.kept()) return;
+  Status status = of(ranks).settle();
+  if (!status.ok()) throw Error(std::move(status));
+}
+
 int SaveMemory::cpus() {
   if (known_cpus == 0) known_cpus = available_cpus();
   return known_cpus;
@@ -217,6 +233,7 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
   Opening opening;
   opening.status = mine;
   opening.path = path;
+  opening.has_background = memory.background != nullptr;
   std::shared_ptr<const OutputRenderer> renderer;
   if (mine.ok()) {
     try {
@@ -239,7 +256,12 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
       opening.status = current_exception_status();
     }
   }
-  report.plan_reused = judge(ranks.all_gather(opening.encode()));
+  std::vector<Opening> openings;
+  for (const auto& bytes : ranks.all_gather(opening.encode()))
+    openings.push_back(Opening::decode(bytes));
+  // A rank may have left it after an error that no other has seen: all make a new one together.
+  if (!std::ranges::all_of(openings, &Opening::has_background)) memory.background.reset();
+  report.plan_reused = judge(openings);
   if (report.plan_reused) {
     memory.prepared->output.renderer = std::move(renderer);
     bind_sources(memory.prepared->merged, state);
@@ -248,7 +270,8 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
   memory.prepared.reset();
   std::vector<Bytes> messages;
   {
-    const Bytes message = describe(state);
+    Bytes message;
+    ranks.together([&] { message = describe(state); });
     report.plan_bytes = message.size();
     messages = ranks.all_gather(message);
   }

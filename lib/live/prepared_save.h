@@ -76,9 +76,12 @@ struct SaveMemory {
   std::shared_ptr<PendingSave::Work> in_flight;
   int known_cpus = 0;  // 0: not asked
 
+  /// Waits; an error that nobody has asked for goes to stderr, as it has nowhere else to go.
   ~SaveMemory();
   /// The memory of `ranks`, made when first asked for.
   static SaveMemory& of(RankGroup& ranks);
+  /// Before another call with `ranks`: waits for a save in flight, and throws its untold error.
+  static void settle_of(RankGroup& ranks);
   /// That this process may use; asked once, as the answer is in files.
   int cpus();
   /// Waits for the save in flight. Its error, unless it was told before.

@@ -8,6 +8,7 @@
 #include <tessera/storage/stage_member.h>
 
 #include <chrono>
+#include <system_error>
 
 #include "lib/live/live_wire.h"
 #include "lib/live/prepared_save.h"
@@ -288,7 +289,12 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
         return report;
       });
     };
-    work->result = std::async(std::launch::async, write).share();
+    try {
+      work->result = std::async(std::launch::async, write).share();
+    } catch (const std::system_error& error) {  // no thread: the others' wait for this one's word
+      memory.background->agree({Code::kResourceExhausted,
+                                fmt::format("no thread for the background: {}", error.what())});
+    }
     memory.in_flight = work;
     return PendingSave(work);
   });

@@ -62,6 +62,15 @@ std::vector<std::int64_t> canaries(const Manifest& manifest, const MemoryTarget&
   return found;
 }
 
+bool holds(const Manifest& manifest, const MemoryTarget& target, const std::byte* dense) {
+  bool same = true;
+  for_each_run(manifest, target, [&](const std::byte* data, std::uint64_t bytes) {
+    same = same && std::memcmp(data, dense, static_cast<std::size_t>(bytes)) == 0;
+    dense += bytes;
+  });
+  return same;
+}
+
 void copy_to_target(const Manifest& manifest, const std::byte* dense, const MemoryTarget& target) {
   if (target.strides.empty()) {
     std::memcpy(target.data, dense, static_cast<std::size_t>(bytes_of(manifest, target)));

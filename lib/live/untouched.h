@@ -19,6 +19,8 @@ void fill_canary(const Manifest& manifest, std::span<const MemoryTarget> targets
 /// written, or by chance.
 std::vector<std::int64_t> canaries(const Manifest& manifest, const MemoryTarget& target,
                                    std::byte canary);
+/// Whether the target's elements are these dense ones, bit by bit.
+bool holds(const Manifest& manifest, const MemoryTarget& target, const std::byte* dense);
 /// Copies the dense elements of the target's chunk to their places.
 void copy_to_target(const Manifest& manifest, const std::byte* dense, const MemoryTarget& target);
 

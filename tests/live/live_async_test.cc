@@ -2,8 +2,10 @@
 // errors that nobody asked for come with the next call.
 #include <tessera/storage/faulty_file_system.h>
 #include <tessera/storage/memory_file_system.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstdio>
 
 #include "tests/support/live_trainer.h"
 
@@ -81,6 +83,48 @@ TEST_CASE("what changes after the call does not reach the checkpoint in 1000 sav
   CHECK(wrong_in(path(1), 12, kWorld, fs) >= kWorld * 84 + 16 + 1 + 1 + kWorld);
 }
 
+TEST_CASE("what changes after the call does not reach the checkpoint of a large state") {
+  constexpr std::uint32_t kMany = (3 << 18) + 5;  // by several threads, past the caches
+  constexpr std::int64_t kRows = 300, kColumns = 1000;
+  std::vector<std::uint32_t> dense(kMany), strided(2 * kRows * kColumns);
+  const auto set = [](std::vector<std::uint32_t>& memory, std::uint32_t n) {
+    for (std::uint32_t i = 0; i < memory.size(); ++i) memory[i] = (i + n) * 2654435761u;
+  };
+  const auto state_of = [&](std::vector<std::uint32_t>& whole, std::vector<std::uint32_t>& gaps) {
+    LiveState state;
+    state.add("dense", {DType::kInt32, {kMany}, {}, whole.data()});
+    state.add("strided", {DType::kInt32, {kRows, kColumns}, {2, 2 * kRows}, gaps.data()});
+    return state;
+  };
+  MemoryFileSystem fs;
+  const auto ranks = single_rank();
+  std::size_t differing = 0;
+  for (std::uint32_t n = 0; n < 30; ++n) {
+    set(dense, n);
+    set(strided, n);
+    SaveOptions options = to(fs);
+    options.force = true;
+    if (n % 3 == 0) options.snapshot = SnapshotTiming::kLazy;
+    LiveState state = state_of(dense, strided);
+    state.changed = [] { return std::string(); };
+    PendingSave pending = save_async("/run/a", state, *ranks, options);
+    if (n % 3 == 0) pending.finish_snapshot();
+    dense.assign(dense.size(), 0xffffffff);  // while it is being written
+    strided.assign(strided.size(), 0xffffffff);
+    pending.wait();
+    std::vector<std::uint32_t> found(kMany), gaps(strided.size()), expected(kMany);
+    LoadPolicy policy;
+    policy.file_system = &fs;
+    load("/run/a", state_of(found, gaps), *ranks, policy);
+    set(expected, n);
+    for (std::size_t i = 0; i < kMany; ++i) differing += found[i] != expected[i];
+    expected.resize(gaps.size());
+    set(expected, n);
+    for (std::size_t i = 0; i < gaps.size(); i += 2) differing += gaps[i] != expected[i];
+  }
+  CHECK(differing == 0);
+}
+
 TEST_CASE("a plan is used again while the structure is the same, and not when anything changes") {
   MemoryFileSystem fs;
   auto groups = thread_ranks(3);
@@ -133,8 +177,9 @@ TEST_CASE("a plan is used again while the structure is the same, and not when an
 
 TEST_CASE(
     "an error in the background is thrown by wait, or by the next call, on every rank, once") {
-  for (const bool waits : {true, false}) {
-    INFO("waits " << waits);
+  enum class Next { kWait, kSave, kLoad };
+  for (const Next next : {Next::kWait, Next::kSave, Next::kLoad}) {
+    INFO("next call " << static_cast<int>(next));
     MemoryFileSystem fs;
     fs.make_directories("/run");
     auto groups = thread_ranks(3);
@@ -146,10 +191,14 @@ TEST_CASE(
       PendingSave pending = save_async("/run/a", trainer.state(), ranks, to(faulty));
       std::string thrown;
       try {
-        if (waits)
+        LoadPolicy policy;
+        policy.file_system = &fs;
+        if (next == Next::kWait)
           pending.wait();
-        else
+        else if (next == Next::kSave)
           save("/run/b", trainer.state(), ranks, to(fs));
+        else
+          load("/run/b", trainer.state(), ranks, policy);
       } catch (const Error& error) {
         thrown = error.what();
       }
@@ -163,6 +212,39 @@ TEST_CASE(
     CHECK(fs.stat("/run/c"));
     CHECK(fs.open_directory("/run")->list().size() == 1);
   }
+}
+
+TEST_CASE("an error that no call is left for goes to stderr") {
+  MemoryFileSystem fs;
+  fs.make_directories("/run");
+  const auto told_at_end = [&](bool waits) {
+    FaultyFileSystem faulty(fs, {.at = 1, .ops = io_op_bit(IoOp::kWrite)});
+    std::FILE* const file = std::tmpfile();
+    REQUIRE(file != nullptr);
+    std::fflush(stderr);
+    const int stderr_before = ::dup(STDERR_FILENO);
+    ::dup2(::fileno(file), STDERR_FILENO);
+    {
+      const auto ranks = single_rank();
+      Trainer trainer(0, 1);
+      PendingSave pending = save_async("/run/a", trainer.state(), *ranks, to(faulty));
+      try {
+        if (waits) pending.wait();
+      } catch (const Error&) {
+      }
+    }
+    std::fflush(stderr);
+    ::dup2(stderr_before, STDERR_FILENO);
+    ::close(stderr_before);
+    std::rewind(file);
+    std::string text(4096, '\0');
+    text.resize(std::fread(text.data(), 1, text.size(), file));
+    std::fclose(file);
+    return text;
+  };
+  CHECK_THAT(told_at_end(false), Contains("tessera: a save in the background failed") &&
+                                     Contains("/run/a") && Contains("write"));
+  CHECK(told_at_end(true).empty());
 }
 
 TEST_CASE("a second save waits for the one in flight") {

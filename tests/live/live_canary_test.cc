@@ -57,9 +57,14 @@ TEST_CASE("staged elements go to their places") {
   for (std::size_t i = 0; i < 24; ++i) dense[i] = static_cast<float>(i);
   const MemoryTarget target{
       0, Chunk::whole_of(Box::whole({4, 6})), reinterpret_cast<std::byte*>(memory.data()), {1, 4}};
-  copy_to_target(manifest, reinterpret_cast<const std::byte*>(dense.data()), target);
+  const auto* bytes = reinterpret_cast<const std::byte*>(dense.data());
+  CHECK_FALSE(holds(manifest, target, bytes));
+  copy_to_target(manifest, bytes, target);
   for (std::size_t i = 0; i < 4; ++i)
     for (std::size_t j = 0; j < 6; ++j) CHECK(memory[j * 4 + i] == dense[i * 6 + j]);
+  CHECK(holds(manifest, target, bytes));
+  memory[23] = -memory[23];  // of the last row and column
+  CHECK_FALSE(holds(manifest, target, bytes));
 }
 
 }  // namespace live_canary_test

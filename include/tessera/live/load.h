@@ -8,7 +8,7 @@
 // another shape, or unexpected in a part (model, optimizer, other) that the state has is an error,
 // listing names. Before the first byte lands, every rank has planned, and coverage of every tensor
 // is proved. Damage may still show in the last byte that is read: LoadSafety says what an error
-// leaves then.
+// leaves then. A save of the same ranks that is in flight is waited for first (save.h).
 //
 // Stored floating types are cast to the live ones and listed. Optimizers stored by parameter number
 // or by leaf are found by FQN.
@@ -56,8 +56,8 @@ struct LoadPolicy {
   std::string from;               // format id; "": detected by content
   std::string root;               // take this subtree of the checkpoint as the whole
   NameRules names;                // of the checkpoint, before they are matched
-  /// Fills all targets with a pattern first, and proves that no element was left with it; checks
-  /// everything that has a checksum.
+  /// Fills all memory that it reads into with a pattern first, and proves that no element was left
+  /// with it; compares what was read aside with what landed; checks everything that has a checksum.
   bool verify = false;
   bool check_crc = true;
   LoadSafety safety = LoadSafety::kAside;

@@ -64,7 +64,8 @@ struct SaveReport {
 SaveReport save(const std::string& path, const LiveState& state, RankGroup& ranks,
                 const SaveOptions& options = {});
 
-/// A save whose files are still being written. Its destructor waits.
+/// A save whose files are still being written. Its destructor does not wait: the group of ranks
+/// does, before its next call and at its end.
 class PendingSave {
  public:
   PendingSave() = default;
@@ -90,9 +91,10 @@ class PendingSave {
 /// live and stay as it is until finish_snapshot(), and state.changed must be set, by which a
 /// program that forgets is told (kInvalidArgument, naming a tensor, on every rank).
 /// One save is in flight per group: another call, and the destruction of the group, wait for it
-/// first. An error of one whose wait() nobody called is thrown by the next call on the same group,
-/// on every rank. `options.file_system`, `progress` and `cancel` must live until it is done. Groups
-/// that cannot work in the background (RankGroup::duplicate) throw kUnsupported.
+/// first. An error of one whose wait() nobody called is thrown by the next save or load on the same
+/// group, on every rank; where none comes, it goes to stderr as the group ends.
+/// `options.file_system`, `progress` and `cancel` must live until it is done. Groups that cannot
+/// work in the background (RankGroup::duplicate) throw kUnsupported.
 PendingSave save_async(const std::string& path, const LiveState& state, RankGroup& ranks,
                        const SaveOptions& options = {});
 

@@ -93,6 +93,7 @@ struct LiveState {
   StateDict dict;                   // names are unique
   std::vector<LiveTensor> tensors;  // Value::tensor(i) in `dict` means tensors[i]
   std::set<std::string> per_rank;   // names of values of scope kPerRank
+  std::vector<Note> notes;          // what materialise says of a load, for LoadResult::notes
 
   /// Before save() looks at `tensors`: brings up to date what the pieces point at (a staging copy
   /// of device memory).
