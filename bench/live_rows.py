@@ -105,7 +105,7 @@ def bench_fsdp2(table, options):
             ratio = theirs[f"{verb}_s"] / ours[f"{verb}_s"]
             table.add(f"{what}FSDP2 + DCP / ours, {verb}, seconds ({theirs[f'{verb}_s']:.3f} and {ours[f'{verb}_s']:.3f})", f"{ratio:.1f}", ">= 3", ratio >= 3)
         add_memory(table, what, ours, theirs, takes_state=way == ("aside",))
-    for width, layers in ((1024, 11), (2048, 4), (4096, 2)):  # what DCP takes grows with a rank's largest tensor
+    for width, layers in ((256, 160), (1024, 11), (2048, 4), (4096, 2)):  # many small tensors; few large ones, with which DCP grows
         shutil.rmtree(memory, ignore_errors=True)
         need = 14 * layers * 4 * width * width * 4  # checkpoint, state, gradients, and what an initial model takes
         if tmpfs_folder(need) is None:

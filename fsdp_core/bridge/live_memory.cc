@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "fsdp_core/bridge/dtype.h"
@@ -12,12 +13,18 @@
 namespace tessera::fsdp {
 namespace {
 
-/// Bits, so that NaN equals itself.
-bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor left = a.detach().contiguous().cpu(), right = b.detach().contiguous().cpu();
-  return left.nbytes() == right.nbytes() &&
-         (left.nbytes() == 0 ||
-          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
+/// The first element that differs in its bits (so that NaN equals itself), as "element 3 is 0.5 and
+/// 0.25"; "": none.
+std::string difference(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = a.contiguous().view({-1}), right = b.contiguous().view({-1});
+  const auto* x = static_cast<const std::byte*>(left.const_data_ptr());
+  const auto* y = static_cast<const std::byte*>(right.const_data_ptr());
+  const std::size_t bytes = left.nbytes();
+  if (bytes == 0 || std::memcmp(x, y, bytes) == 0) return {};
+  const auto byte = std::mismatch(x, x + bytes, y).first - x;
+  const std::int64_t element = byte / static_cast<std::int64_t>(left.element_size());
+  return c10::str("element ", element, " is ", left[element].item(), " and ",
+                  right[element].item());
 }
 
 std::vector<std::int64_t> sizes_of(const Shape& shape) {
@@ -34,7 +41,9 @@ bool fits(const at::Tensor& tensor, const Chunk& chunk) {
 LiveTensor LiveMemory::piece(const std::string& name, const at::Tensor& local, at::ScalarType dtype,
                              const Shape& shape, Chunk chunk, bool copied, bool is_buffer) {
   at::NoGradGuard no_grad;
-  Held held{name, {}, local, {}, {}};
+  Held held;
+  held.name = name;
+  held.tensor = local;
   if (copied || local.scalar_type() != dtype || !fits(local, chunk)) {
     held.copy = at::empty(local.sizes(), at::TensorOptions(at::kCPU).dtype(dtype));
     held.copy.copy_(held.tensor);
@@ -61,7 +70,18 @@ LiveTensor LiveMemory::name_apart(const std::string& name, const std::string& fi
                                   Chunk chunk) {
   LiveTensor out = piece(name, local, dtype, shape, std::move(chunk), /*copied=*/true);
   held_.back().first = first;
+  held_.back().apart = true;
   return out;
+}
+
+void LiveMemory::forget_ties() {
+  std::erase_if(held_, [](const Held& held) { return held.apart; });
+  for (Held& held : held_) held.first.clear();
+}
+
+void LiveMemory::tie(const std::string& second, const std::string& first) {
+  for (Held& held : held_)
+    if (held.spread && held.name == second) held.first = first;
 }
 
 LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, Spread spread,
@@ -71,7 +91,9 @@ LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, 
   LiveTensor out;
   out.spec = {dtype_of(local.scalar_type()), Shape(spread.shape)};
   const Box box = spread.box();
-  Held held{name, {}, local, {}, {}};
+  Held held;
+  held.name = name;
+  held.tensor = local;
   told_to_peers({spread.unit}, "state_dict", [&] {
     if (fill) {
       const at::Tensor gathered = spread.gather(local);
@@ -96,13 +118,16 @@ LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, 
 void LiveMemory::check(const std::unordered_set<std::string>& loaded) const {
   for (const Held& second : held_) {
     if (second.first.empty() || !loaded.contains(second.name)) continue;
-    for (const Held& first : held_)
-      if (first.name == second.first && first.copy.defined() && loaded.contains(first.name) &&
-          !same_bytes(first.copy, second.copy))
-        fail(Code::kCorrupt,
-             fmt::format("\"{}\" and \"{}\" are one parameter here and differ in the checkpoint",
-                         first.name, second.name),
-             "untie them in the model, or drop one name with policy.names");
+    for (const Held& first : held_) {
+      if (first.name != second.first || !loaded.contains(first.name)) continue;
+      if (!first.copy.defined() || !second.copy.defined()) continue;
+      if (const std::string found = difference(first.copy, second.copy); !found.empty())
+        fail(
+            Code::kCorrupt,
+            fmt::format("\"{}\" and \"{}\" are one parameter here and differ in the checkpoint: {}",
+                        first.name, second.name, found),
+            "untie them in the model, or drop one name with policy.names");
+    }
   }
 }
 
@@ -113,13 +138,27 @@ void LiveMemory::refresh() {
   watch_->restart();
 }
 
+void LiveMemory::scatter(const std::unordered_set<std::string>& loaded) {
+  at::NoGradGuard no_grad;
+  for (Held& held : held_) {
+    held.shard.reset();
+    if (!held.spread || !loaded.contains(held.name)) continue;
+    if (!held.first.empty() && loaded.contains(held.first)) continue;
+    told_to_peers({held.spread->unit}, "load of a state dict", [&] {
+      at::Tensor shard = at::empty_like(held.tensor);
+      held.spread->scatter(held.copy, shard);
+      held.shard = std::move(shard);
+    });
+  }
+}
+
 void LiveMemory::write_back(const std::unordered_set<std::string>& loaded) {
   at::NoGradGuard no_grad;
   for (Held& held : held_) {
     if (!loaded.contains(held.name)) continue;
     if (held.spread) {
-      told_to_peers({held.spread->unit}, "load of a state dict",
-                    [&] { held.spread->scatter(held.copy, held.tensor); });
+      if (held.shard.defined()) held.tensor.copy_(held.shard);
+      held.shard.reset();
     } else if (!held.copy.defined()) {
       held.tensor.unsafeGetTensorImpl()->bump_version();
     } else if (held.first.empty() || !loaded.contains(held.first)) {

@@ -7,7 +7,8 @@
 //   after a load    copy -> tensor          (write_back, of the names that were filled)
 //
 // Whole values of sharded tensors, and equal rows of them, are such copies too, gathered when they
-// are added.
+// are added; what a load brings into them is scattered aside first (scatter), so that no rank's
+// tensors change before all ranks have theirs.
 //
 // Whatever a load fills gets its version counter moved, by which units see that what they gathered
 // is old.
@@ -37,16 +38,22 @@ class LiveMemory {
                         at::ScalarType dtype, const Shape& shape, Chunk chunk);
 
   /// What `spread.form` says of what `local` is a shard of, as it is now: a copy, or no piece where
-  /// nothing is kept. `fill`: false where the values are going to be loaded. Collective over the
-  /// unit's ranks, as write_back is then.
+  /// nothing is kept. `fill`: false where the values are going to be loaded; else collective over
+  /// the unit's ranks.
   LiveTensor spread(const std::string& name, const at::Tensor& local, Spread spread, bool fill);
+  /// The spreads `second` and `first` are of one tensor: as name_apart.
+  void tie(const std::string& second, const std::string& first);
+  /// Undoes name_apart and tie, which are of one load.
+  void forget_ties();
 
   /// Before anything borrowed is filled. Throws kCorrupt, naming both, where names of one tensor
   /// were given different values.
   void check(const std::unordered_set<std::string>& loaded) const;
+  /// This rank's shards of the spreads that were loaded, aside. Collective over their units' ranks.
+  void scatter(const std::unordered_set<std::string>& loaded);
 
   void refresh();
-  /// Precondition: check passed.
+  /// Precondition: check and scatter passed.
   void write_back(const std::unordered_set<std::string>& loaded);
   /// Of all that is borrowed, from the last refresh on.
   std::shared_ptr<const ChangeWatch> watch() const { return watch_; }
@@ -57,7 +64,9 @@ class LiveMemory {
     std::string first;  // second names: the other one
     at::Tensor tensor;
     at::Tensor copy;                       // undefined: borrowed, or a spread that is not here
+    at::Tensor shard;                      // of a spread, by scatter
     std::unique_ptr<const Spread> spread;  // few have one
+    bool apart = false;                    // by name_apart
   };
   std::deque<Held> held_;  // many: no room for more, no copies while it grows
   std::shared_ptr<ChangeWatch> watch_ = std::make_shared<ChangeWatch>();

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "fsdp_core/bridge/gather_parts.h"
+
 namespace tessera::fsdp {
 namespace {
 
@@ -54,22 +56,18 @@ at::Tensor Spread::join(const at::Tensor& part, const Ranges& parts,
                         std::pair<std::int64_t, std::int64_t> kept) const {
   at::NoGradGuard no_grad;
   const auto [first, last] = kept;
-  if (parts.size() == 1) return part.detach().reshape({-1}).narrow(0, first, last - first).clone();
-  std::int64_t longest = 0;
-  for (const auto& [begin, end] : parts) longest = std::max(longest, end - begin);
-  const auto shards = static_cast<std::int64_t>(parts.size());
-  at::Tensor all = at::zeros({shards * longest}, part.options().requires_grad(false));
-  at::Tensor own = all.narrow(0, unit->shard_comm().rank() * longest, longest);
-  if (part.numel() > 0) own.narrow(0, 0, part.numel()).copy_(part.detach().reshape({-1}));
-  if (longest > 0) unit->shard_comm().all_gather_into(all, own, {unit->name(), kPhase});
-  at::Tensor out = at::empty({last - first}, all.options());
-  for (std::int64_t r = 0; r < shards; ++r) {
-    const auto& [begin, end] = parts[static_cast<std::size_t>(r)];
-    const std::int64_t from = std::max(begin, first), to = std::min(end, last);
-    if (from < to)
-      out.narrow(0, from - first, to - from)
-          .copy_(all.narrow(0, r * longest + from - begin, to - from));
-  }
+  const at::Tensor own = part.detach().reshape({-1}).to(device());
+  at::Tensor out = at::empty({last - first}, own.options());
+  std::vector<std::int64_t> lengths;
+  for (const auto& [begin, end] : parts) lengths.push_back(end - begin);
+  gather_parts(
+      unit->shard_comm(), own, lengths, {unit->name(), kPhase},
+      [&](int rank, const at::Tensor& theirs) {
+        const auto& [begin, end] = parts[static_cast<std::size_t>(rank)];
+        const std::int64_t from = std::max(begin, first), to = std::min(end, last);
+        if (from < to)
+          out.narrow(0, from - first, to - from).copy_(theirs.narrow(0, from - begin, to - from));
+      });
   return out;
 }
 
@@ -92,9 +90,9 @@ at::Tensor Spread::gather(const at::Tensor& local) const {
 }
 
 /// From the first rank to its shard group, then from each of those to its replicas.
-at::Tensor Spread::from_first_rank(const at::Tensor& whole, const at::Tensor& like) const {
-  const at::Tensor all = here() ? whole : at::empty(shape, like.options().requires_grad(false));
-  at::Tensor flat = all.to(like.device(), like.scalar_type()).contiguous().view({-1});
+at::Tensor Spread::from_first_rank(const at::Tensor& whole, at::ScalarType type) const {
+  at::Tensor flat = here() ? whole.to(device(), type).contiguous().view({-1})
+                           : at::empty({numel_of(shape)}, at::dtype(type).device(device()));
   if (flat.numel() == 0) return flat;
   UnitGroups& comms = unit->comms();
   if (comms.shards() > 1 && comms.replicate->rank() == 0)
@@ -106,10 +104,9 @@ at::Tensor Spread::from_first_rank(const at::Tensor& whole, const at::Tensor& li
 void Spread::scatter(const at::Tensor& given, const at::Tensor& local) const {
   at::NoGradGuard no_grad;
   at::Tensor all = given;
-  if (form == Form::kWholeOnFirstRank) all = from_first_rank(given, local);
+  if (form == Form::kWholeOnFirstRank) all = from_first_rank(given, local.scalar_type());
   if (form == Form::kRows && !shape.empty())
-    all = join(given.to(local.device()), row_ranges(shape, static_cast<int>(ranges.size())),
-               {0, numel_of(shape)});
+    all = join(given, row_ranges(shape, static_cast<int>(ranges.size())), {0, numel_of(shape)});
   const auto& [begin, end] = ranges[static_cast<std::size_t>(unit->shard_comm().rank())];
   if (begin < end) local.detach().view({-1}).copy_(all.reshape({-1}).narrow(0, begin, end - begin));
 }

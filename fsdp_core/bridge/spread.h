@@ -7,8 +7,8 @@
 //   scatter   back: whole (every rank's own, or the first one's, broadcast) or rows -> shards
 //
 // Rows are cut as torch.chunk cuts them, which is what Shard(0) means; a tensor without dims is
-// whole on every rank. Collective over the unit's ranks. Beside the result at most shards x the
-// longest part lies in memory, which is no more than one unit.
+// whole on every rank. Collective over the unit's ranks. Beside the result at most twice the tensor
+// lies in memory, on the device that the unit computes on.
 #include <ATen/core/Tensor.h>
 #include <tessera/layout/layout.h>
 
@@ -35,6 +35,8 @@ struct Spread {
                    Form form);
   /// Whether gather gives this rank anything.
   bool here() const { return form != Form::kWholeOnFirstRank || unit->is_first_rank(); }
+  /// Where the unit's collectives take tensors; shards may lie elsewhere (offloaded ones).
+  at::Device device() const { return unit->groups().front()->device(); }
   /// What this rank's part is of the whole, in the form that gather gives.
   Box box() const;
   /// As `form` says; undefined where nothing is kept.
@@ -46,7 +48,7 @@ struct Spread {
  private:
   at::Tensor join(const at::Tensor& part, const Ranges& parts,
                   std::pair<std::int64_t, std::int64_t> kept) const;
-  at::Tensor from_first_rank(const at::Tensor& whole, const at::Tensor& like) const;
+  at::Tensor from_first_rank(const at::Tensor& whole, at::ScalarType type) const;
 };
 
 }  // namespace tessera::fsdp

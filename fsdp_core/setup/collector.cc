@@ -40,9 +40,9 @@ Collector::~Collector() {
   }
 }
 
-void Collector::collect() {
-  walk(module_, "", Ignored(module_, options_));
-  // Once all have their values: param_init_fn of one module may write what is tied to another's.
+void Collector::collect() { walk(module_, "", Ignored(module_, options_)); }
+
+void Collector::prepare() {
   for (Param& param : params) prepare(param);
 }
 

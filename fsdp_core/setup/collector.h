@@ -28,6 +28,9 @@ class Collector {
 
   /// Throws what param_init_fn throws; kInvalidArgument, kUnsupported by name otherwise.
   void collect();
+  /// Once all have their values, for those of one module may come with another's, and from another
+  /// rank: what the extension makes of them.
+  void prepare();
   /// The call succeeds: memory and values stay.
   void keep() {
     blanks_.clear();

@@ -5,9 +5,8 @@
 #include <tessera/fsdp/extension.h>
 #include <tessera/layout/layout.h>
 
-#include <algorithm>
-
 #include "fsdp_core/bridge/box_view.h"
+#include "fsdp_core/bridge/gather_parts.h"
 
 namespace tessera::fsdp {
 
@@ -35,19 +34,15 @@ Placement Extension::chunk_as_dtensor(const StoredPart&, const Mesh&) const {
 
 at::Tensor Extension::gather(const StoredPart& chunk, const Shape& whole,
                              const std::vector<Box>& chunks, Communicator& ranks) const {
-  std::int64_t longest = 0;
-  for (const Box& box : chunks) longest = std::max(longest, box.shape.numel());
-  at::Tensor all = at::zeros({ranks.size() * longest}, chunk.tensor.options());
-  const at::Tensor own = all.narrow(0, ranks.rank() * longest, longest);
-  own.narrow(0, 0, chunk.tensor.numel()).copy_(chunk.tensor.reshape({-1}));
-  if (longest > 0) ranks.all_gather_into(all, own, {chunk.name, CommPhase::kSummon});
-  at::Tensor out =
-      at::empty(at::IntArrayRef(whole.extents().data(), whole.extents().size()), all.options());
-  for (int r = 0; r < ranks.size(); ++r) {
-    const Box& box = chunks[static_cast<std::size_t>(r)];
-    const at::Tensor place = view_of(out, box);
-    place.copy_(all.narrow(0, r * longest, box.shape.numel()).view(place.sizes()));
-  }
+  std::vector<std::int64_t> lengths;
+  for (const Box& box : chunks) lengths.push_back(box.shape.numel());
+  at::Tensor out = at::empty(at::IntArrayRef(whole.extents().data(), whole.extents().size()),
+                             chunk.tensor.options());
+  gather_parts(ranks, chunk.tensor.reshape({-1}), lengths, {chunk.name, CommPhase::kSummon},
+               [&](int rank, const at::Tensor& part) {
+                 const at::Tensor place = view_of(out, chunks[static_cast<std::size_t>(rank)]);
+                 place.copy_(part.view(place.sizes()));
+               });
   return out;
 }
 

@@ -8,6 +8,7 @@
 
 #include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/runtime/fail_together.h"
+#include "fsdp_core/runtime/units_of.h"
 #include "fsdp_core/setup/collector.h"
 #include "fsdp_core/setup/unit_groups.h"
 #include "fsdp_core/unit/ownership.h"
@@ -89,32 +90,6 @@ std::string lines_of(const std::vector<Param>& params) {
   return out;
 }
 
-/// What this rank takes, ready to be sharded. Where ranks may fail apart (a function of the user's
-/// runs, or values come from another rank), all of them throw if one does: the call can be made
-/// again on all.
-void collect(Collector& found, const Options& options, UnitGroups& comms) {
-  const auto mine = [&] {
-    found.collect();
-    check_devices(found.params, found.buffers, options.device);
-    if (options.device) move_buffers(found.buffers, *options.device);
-  };
-  if (!options.param_init_fn && !options.sync_module_states && !options.extension) {
-    mine();
-    return;
-  }
-  const TogetherCall call{"fully_shard",
-                          {options.name, CommPhase::kSetup},
-                          "nothing is sharded by this call on any rank, and what was on the meta "
-                          "device is there again: call it again on every rank"};
-  const std::vector<Communicator*> groups = communicators_of(comms);
-  fail_together(groups, call, mine);
-  if (options.extension)
-    fail_together(groups, call, [&] {
-      check_alike(groups, call.tag, "parameters", lines_of(found.params),
-                  "pre_flatten and sharded_dim answer alike on all ranks");
-    });
-}
-
 void synchronise(const Collector& found, UnitGroups& comms, const std::string& label) {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> tensors;
@@ -129,6 +104,35 @@ void synchronise(const Collector& found, UnitGroups& comms, const std::string& l
       if (comm->size() > 1) comm->broadcast(bytes, 0, {label, CommPhase::kSetup});
     if (!values.is_same(tensor)) tensor.copy_(values);
   }
+}
+
+/// What this rank takes, ready to be sharded. Where ranks may fail apart (a function of the user's
+/// runs, or values come from another rank), all of them throw if one does: the call can be made
+/// again on all.
+void collect(Collector& found, const Options& options, UnitGroups& comms) {
+  const auto take = [&] {
+    found.collect();
+    check_devices(found.params, found.buffers, options.device);
+    if (options.device) move_buffers(found.buffers, *options.device);
+  };
+  if (!options.param_init_fn && !options.sync_module_states && !options.extension) {
+    take();
+    found.prepare();
+    return;
+  }
+  const TogetherCall call{"fully_shard",
+                          {options.name, CommPhase::kSetup},
+                          "nothing is sharded by this call on any rank, and what was on the meta "
+                          "device is there again: call it again on every rank"};
+  const std::vector<Communicator*> groups = communicators_of(comms);
+  fail_together(groups, call, take);
+  if (options.sync_module_states) synchronise(found, comms, options.name);
+  fail_together(groups, call, [&] { found.prepare(); });
+  if (options.extension)
+    fail_together(groups, call, [&] {
+      check_alike(groups, call.tag, "parameters", lines_of(found.params),
+                  "pre_flatten and sharded_dim answer alike on all ranks");
+    });
 }
 
 GroupDtypes dtypes_of(const Options& options, at::ScalarType stored) {
@@ -213,7 +217,6 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
   const bool first = comms.shard->rank() == 0 && comms.replicate->rank() == 0;
   Collector found(*module, options, options.sync_module_states && !first);
   collect(found, options, comms);
-  if (options.sync_module_states) synchronise(found, comms, options.name);
   auto plans = plan_groups(std::move(found.params), options, comms);
   found.keep();
   const bool frees = frees_after_forward(options);
@@ -228,6 +231,8 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
                                                std::move(groups), std::move(found.buffers));
   point->unit->set_reshard_after_forward(frees);
   point->unit->install_hooks();
+  for (const auto& [fqn, inner] : named_units(*module))
+    if (inner != point->unit) inner->outermost = point->unit;
 }
 
 }  // namespace tessera::fsdp

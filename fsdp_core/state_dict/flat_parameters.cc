@@ -61,7 +61,7 @@ void FlatPieces::append(const at::Tensor& part, std::int64_t begin, std::int64_t
   LiveTensor live = memory_.piece(name_, part, part.scalar_type(), out_.spec.shape,
                                   Chunk::whole_of({{begin}, Shape({end - begin})}));
   for (LivePiece& piece : live.pieces) out_.pieces.push_back(std::move(piece));
-  owned_->push_back(*std::static_pointer_cast<const at::Tensor>(live.owner));
+  owned_->push_back(std::move(live.owner));
 }
 
 void FlatPieces::add(std::size_t p, const at::Tensor& part) {

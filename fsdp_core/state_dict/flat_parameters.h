@@ -39,7 +39,8 @@ class FlatPieces {
   const ParamGroup& group_;
   std::string name_;
   LiveTensor out_;
-  std::shared_ptr<std::vector<at::Tensor>> owned_ = std::make_shared<std::vector<at::Tensor>>();
+  std::shared_ptr<std::vector<std::shared_ptr<const void>>> owned_ =
+      std::make_shared<std::vector<std::shared_ptr<const void>>>();
 };
 
 }  // namespace tessera::fsdp

@@ -1,117 +1,30 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/encoding/pickle_reader.h>
-#include <tessera/encoding/pickle_writer.h>
 #include <tessera/fsdp/state_dict.h>
+#include <tessera/tensor/cast.h>
 
-#include <cstring>
 #include <map>
-#include <optional>
 #include <span>
 
 #include "fsdp_core/bridge/box_view.h"
 #include "fsdp_core/bridge/dtype.h"
 #include "fsdp_core/runtime/fail_together.h"
 #include "fsdp_core/runtime/told_to_peers.h"
+#include "fsdp_core/state_dict/full_manifest.h"
 #include "fsdp_core/state_dict/model_tensors.h"
 #include "fsdp_core/state_dict/on_this_rank.h"
 
 namespace tessera::fsdp {
 namespace {
 
-/// Names, types, shapes and values of a whole state; no tensor data.
-Manifest manifest_of(const LiveState& full) {
-  Manifest out;
-  for (const StateEntry& entry : full.dict.entries) {
-    StateEntry copy = entry;
-    if (entry.value.is_tensor()) {
-      StoredTensor stored;
-      stored.name = entry.name;
-      stored.spec = full.tensors[entry.value.tensor_index()].spec;
-      copy.value = Value::tensor(static_cast<std::uint32_t>(out.tensors.size()));
-      out.tensors.push_back(std::move(stored));
-    }
-    out.state.entries.push_back(std::move(copy));
-  }
-  return out;
-}
-
-// A manifest between ranks: a list of [path, None, value] or [path, dtype, shape].
-
-Value path_value(const Path& path) {
-  ValueList items;
-  for (const PathItem& item : path) {
-    if (item.kind == PathItem::Kind::kKey)
-      items.push_back(Value::string(item.key));
-    else
-      items.push_back(Value::list(
-          {Value::boolean(item.kind == PathItem::Kind::kIntKey), Value::integer(item.index)}));
-  }
-  return Value::list(std::move(items));
-}
-
-Path path_of(const Value& value) {
-  Path out;
-  for (const Value& item : value.as_list()) {
-    if (item.is_string())
-      out.push_back(key_item(item.as_string()));
-    else if (item.as_list()[0].as_bool())
-      out.push_back(int_key_item(item.as_list()[1].as_int()));
-    else
-      out.push_back(index_item(item.as_list()[1].as_int()));
-  }
-  return out;
-}
-
-Bytes packed(const Manifest& manifest) {
-  ValueList entries;
-  for (const StateEntry& entry : manifest.state.entries) {
-    if (!entry.value.is_tensor()) {
-      entries.push_back(Value::list({path_value(entry.path), Value(), entry.value}));
-      continue;
-    }
-    const TensorSpec& spec = manifest.tensors[entry.value.tensor_index()].spec;
-    entries.push_back(
-        Value::list({path_value(entry.path), Value::string(std::string(torch_name(spec.dtype))),
-                     Value::size({spec.shape.extents().begin(), spec.shape.extents().end()})}));
-  }
-  PickleEmitter out;
-  write_value(out, Value::list(std::move(entries)), [](PickleEmitter&, std::uint32_t) {
-    fail(Code::kUnsupported, "a tensor inside a value of a full state");
-  });
-  return out.finish();
-}
-
-Manifest unpacked(ByteView bytes) {
-  const PickleGraph graph = read_pickle(bytes);
-  Manifest out;
-  const auto plain = [](const PickleGraph&, PickleGraph::Node) { return std::optional<Value>(); };
-  const Value tree = decode_pickle(graph, graph.root(), plain);
-  for (const Value& item : tree.as_list()) {
-    const ValueList& parts = item.as_list();
-    StateEntry entry;
-    entry.path = path_of(parts[0]);
-    entry.name = dotted(entry.path);
-    entry.value = parts[2];
-    if (!parts[1].is_none()) {
-      StoredTensor stored;
-      stored.name = entry.name;
-      stored.spec = {dtype_from_torch_name(parts[1].as_string()).value(),
-                     Shape(parts[2].as_size())};
-      entry.value = Value::tensor(static_cast<std::uint32_t>(out.tensors.size()));
-      out.tensors.push_back(std::move(stored));
-    }
-    out.state.entries.push_back(std::move(entry));
-  }
-  return out;
-}
-
 /// From the first rank of shards and replicas to all of them.
 class FirstRank {
  public:
   FirstRank(const ModelTensors& model, bool rank0_only) {
     if (rank0_only && !model.units.empty()) unit_ = model.units.back();
+    for (const auto& unit : model.units)
+      if (!unit->groups().empty()) device_ = unit->groups().front()->device();
   }
   bool here() const { return !unit_ || unit_->is_first_rank(); }
   bool broadcasts() const { return unit_ != nullptr; }
@@ -139,9 +52,10 @@ class FirstRank {
   void broadcast(at::Tensor& whole) const {
     if (!unit_ || whole.numel() == 0) return;
     UnitGroups& comms = unit_->comms();
-    at::Tensor flat = whole.view({-1});
+    const at::Tensor flat = whole.view({-1}).to(device_);
     if (comms.shards() > 1 && comms.replicate->rank() == 0) comms.shard->broadcast(flat, 0, kTag);
     if (comms.replicas() > 1) comms.replicate->broadcast(flat, 0, kTag);
+    if (!here() && flat.device() != whole.device()) whole.view({-1}).copy_(flat);
   }
 
  private:
@@ -154,6 +68,7 @@ class FirstRank {
     return out;
   }
   std::shared_ptr<detail::Unit> unit_;
+  at::Device device_ = at::kCPU;  // where the groups take tensors
 };
 
 std::vector<std::int64_t> sizes_of(const Shape& shape) {
@@ -178,13 +93,37 @@ void copy_piece(const at::Tensor& whole, const LivePiece& piece) {
   if (piece.chunk.numel() == 0) return;
   const auto options = whole.options();
   const Box& box = piece.chunk.box;
-  if (!piece.chunk.is_whole_box()) {
+  const at::Tensor part = view_of(whole, box);
+  if (!piece.chunk.is_whole_box()) {  // a range of the box's ravel
     at::from_blob(piece.data, {piece.chunk.numel()}, options)
-        .copy_(whole.view({-1}).narrow(0, piece.chunk.flat_begin, piece.chunk.numel()));
+        .copy_(part.reshape({-1}).narrow(0, piece.chunk.flat_begin, piece.chunk.numel()));
     return;
   }
   const auto strides = piece.strides.empty() ? box.shape.strides() : piece.strides;
-  at::from_blob(piece.data, sizes_of(box.shape), strides, options).copy_(view_of(whole, box));
+  at::from_blob(piece.data, sizes_of(box.shape), strides, options).copy_(part);
+}
+
+/// Values go to values, tensors to tensors of the same shape and type, real floating types to each
+/// other.
+void check_fits(const StateEntry& wanted, const LiveState& target, const StateEntry& found,
+                const Manifest& manifest) {
+  const auto refuse = [&](const std::string& expected, const std::string& there) {
+    in_tensor(wanted.name, [&] {
+      fail(Code::kInvalidArgument, fmt::format("expected {}, found {}", expected, there));
+    });
+  };
+  const TensorSpec* there =
+      found.value.is_tensor() ? &manifest.tensors[found.value.tensor_index()].spec : nullptr;
+  if (!wanted.value.is_tensor()) {
+    if (there != nullptr) refuse("a value", there->to_string());
+    return;
+  }
+  const TensorSpec& spec = target.tensors[wanted.value.tensor_index()].spec;
+  if (there == nullptr) return refuse(spec.to_string(), "a value");
+  const bool cast = is_floating(spec.dtype) && is_floating(there->dtype) &&
+                    is_castable(spec.dtype) && is_castable(there->dtype);
+  if (spec.shape != there->shape || (spec.dtype != there->dtype && !cast))
+    refuse(spec.to_string(), there->to_string());
 }
 
 void check_names(const LiveState& target, const std::map<std::string, const StateEntry*>& stored,
@@ -195,15 +134,8 @@ void check_names(const LiveState& target, const std::map<std::string, const Stat
     if (found == stored.end())
       fail(Code::kInvalidArgument, fmt::format("\"{}\" is not in the full state", entry.name));
     ++used;
-    if (!entry.value.is_tensor()) {
-      if (target.check_value) target.check_value(*found->second);
-      continue;
-    }
-    const Shape& wanted = target.tensors[entry.value.tensor_index()].spec.shape;
-    const Shape& there = manifest.tensors[found->second->value.tensor_index()].spec.shape;
-    if (wanted != there)
-      fail(Code::kInvalidArgument, fmt::format("\"{}\": expected shape {}, found {}", entry.name,
-                                               wanted.to_string(), there.to_string()));
+    check_fits(entry, target, *found->second, manifest);
+    if (!entry.value.is_tensor() && target.check_value) target.check_value(*found->second);
   }
   if (used != stored.size())
     for (const auto& [name, entry] : stored)
@@ -239,10 +171,16 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
   };
   Manifest manifest;
   Bytes told;
+  std::string lines;
   together([&] {
     if (!first.here()) return;
     manifest = manifest_of(full);
     if (first.broadcasts()) told = packed(manifest);
+    if (!rank0_only) lines = scalar_lines(full);
+  });
+  together([&] {
+    check_alike(groups, {"state dict", CommPhase::kCheck}, "full states", lines,
+                "give every rank the same state, or one rank alone (rank0_only)");
   });
   if (first.broadcasts())
     told_to_peers(tensors.units, kCall, [&] { manifest = unpacked(first.share(std::move(told))); });
@@ -250,7 +188,8 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
   sharded.type = StateDictType::kSharded;
   sharded.rank0_only = false;
   sharded.even_chunks = false;
-  LiveState target = state_dict(model, optimizers, sharded);
+  LiveState target;
+  together([&] { target = state_dict(model, optimizers, sharded); });
   std::map<std::string, const StateEntry*> stored;
   for (const StateEntry& entry : manifest.state.entries) stored.emplace(entry.name, &entry);
   std::map<std::string, const LiveTensor*> given;
@@ -289,7 +228,14 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
   };
   fill(kScratch);
   together([&] { target.check_loaded(loaded); });
-  fill(kJob);
+  try {
+    fill(kJob);
+  } catch (...) {
+    Status status = current_exception_status();
+    status.message += "; model and optimizer are partly filled";
+    status.hint = "load a whole state before they are used";
+    throw Error(std::move(status));
+  }
   target.after_load(loaded);
 }
 

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/flat_parameters.h"
 
 namespace tessera::fsdp {
@@ -54,20 +55,11 @@ Path OptimizerDict::state_path(const std::string& fqn, const std::string& leaf) 
 }
 
 void OptimizerDict::add(LiveState& state, Path path, LiveTensor tensor) {
-  auto index = static_cast<std::uint32_t>(state.tensors.size());
-  if (free_tensors_.empty()) {
-    state.tensors.push_back(std::move(tensor));
-  } else {
-    index = free_tensors_.back();
-    free_tensors_.pop_back();
-    state.tensors[index] = std::move(tensor);
-  }
-  add_value(state, std::move(path), Value::tensor(index));
-}
-
-void OptimizerDict::add_value(LiveState& state, Path path, Value value) const {
-  std::string name = dotted(path);
-  state.dict.entries.push_back({std::move(name), std::move(path), std::move(value)});
+  if (free_tensors_.empty()) return append_tensor(state, std::move(path), std::move(tensor));
+  const std::uint32_t index = free_tensors_.back();
+  free_tensors_.pop_back();
+  state.tensors[index] = std::move(tensor);
+  append_value(state, std::move(path), Value::tensor(index));
 }
 
 void OptimizerDict::declare(LiveState& state) {
@@ -77,7 +69,7 @@ void OptimizerDict::declare(LiveState& state) {
   for (const OptimizerEntry& entry : entries_) tensors += 1 + entry.table().leaves.size();
   state.tensors.reserve(state.tensors.size() + tensors);
   state.dict.entries.reserve(state.dict.entries.size() + tensors);
-  for (const OptimizerEntry& entry : entries_) declare_state(state, entry);
+  for (const OptimizerEntry& entry : entries_) declare_state(state, entry, /*fill=*/true);
   groups_.declare(state);
 }
 
@@ -98,22 +90,27 @@ std::string OptimizerDict::add_leaf(LiveState& state, const OptimizerEntry& entr
                          Chunk::whole_of(Box::whole(shape)));
     live->replicated = true;
   } else {
-    for (std::size_t p = 0; p < tensors.size(); ++p)
-      if (tensors[p].sizes() != entry.parts[p]->parameter.sizes())
-        fail(Code::kInvalidArgument,
-             fmt::format("{} has shape {} on this rank, its parameter {}", name,
-                         shape_text(tensors[p].sizes()),
-                         shape_text(entry.parts[p]->parameter.sizes())),
-             fmt::format("if it is the same on every rank, name \"{}\" in "
-                         "StateDictOptions::replicated_state; if it was made for other shards, "
-                         "build the optimizer after fully_shard",
-                         leaf.name));
+    check_shapes(entry, name, leaf, tensors);
     live = leaf_tensor(entry, name, tensors, fill);
   }
   if (!live) return name;
   live->scratch |= scratch;
   add(state, std::move(path), std::move(*live));
   return name;
+}
+
+void OptimizerDict::check_shapes(const OptimizerEntry& entry, const std::string& name,
+                                 const StateLeaf& leaf, const std::vector<at::Tensor>& tensors) {
+  for (std::size_t p = 0; p < tensors.size(); ++p)
+    if (tensors[p].sizes() != entry.parts[p]->parameter.sizes())
+      fail(Code::kInvalidArgument,
+           fmt::format("{} has shape {} on this rank, its parameter {}", name,
+                       shape_text(tensors[p].sizes()),
+                       shape_text(entry.parts[p]->parameter.sizes())),
+           fmt::format("if it is the same on every rank, name \"{}\" in "
+                       "StateDictOptions::replicated_state; if it was made for other shards, "
+                       "build the optimizer after fully_shard",
+                       leaf.name));
 }
 
 std::optional<LiveTensor> OptimizerDict::leaf_tensor(const OptimizerEntry& entry,
@@ -154,7 +151,39 @@ double OptimizerDict::step_of(const OptimizerEntry& entry, const std::string& na
   return first;
 }
 
-void OptimizerDict::declare_state(LiveState& state, const OptimizerEntry& entry) {
+std::vector<at::Tensor> OptimizerDict::tensors_of(const OptimizerEntry& entry,
+                                                  const StateLeaf& leaf) {
+  std::vector<at::Tensor> tensors;
+  for (const OptimizerMember* part : entry.parts)
+    if (const at::Tensor& tensor = leaf.tensor(*state_of(*part)); tensor.defined())
+      tensors.push_back(tensor);
+  if (!tensors.empty() && tensors.size() != entry.parts.size())
+    fail(Code::kInvalidArgument,
+         fmt::format("only some parameters of {} have \"{}\"", entry.fqn, leaf.name),
+         "use StateDictType::kSharded");
+  return tensors;
+}
+
+std::string OptimizerDict::lines() const {
+  std::string out;
+  for (const OptimizerEntry& entry : entries_) {
+    const std::string name = state_name(entry.fqn);
+    const double step = step_of(entry, name + ".step");
+    out += fmt::format("\"{}\" {}", name, step_text(step));
+    if (step >= 0 && entry.table().step) checked_step(step, name + ".step");
+    for (const StateLeaf& leaf : entry.table().leaves) {
+      if (step < 0) break;
+      const std::vector<at::Tensor> tensors = tensors_of(entry, leaf);
+      if (tensors.empty()) continue;
+      if (!is_replicated(leaf)) check_shapes(entry, name + "." + leaf.name, leaf, tensors);
+      out += fmt::format(", {} {}", leaf.name, c10::toString(tensors[0].scalar_type()));
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+void OptimizerDict::declare_state(LiveState& state, const OptimizerEntry& entry, bool fill) {
   Path path = state_path(entry.fqn, "step");
   const std::string name = dotted(path);
   const double step = step_of(entry, name);
@@ -168,18 +197,9 @@ void OptimizerDict::declare_state(LiveState& state, const OptimizerEntry& entry)
     add(state, std::move(path), std::move(live));
     counters_.emplace_back(&entry, std::move(counter));
   }
-  for (const StateLeaf& leaf : entry.table().leaves) {
-    std::vector<at::Tensor> tensors;
-    for (const OptimizerMember* part : entry.parts)
-      if (const at::Tensor& tensor = leaf.tensor(*state_of(*part)); tensor.defined())
-        tensors.push_back(tensor);
-    if (tensors.empty()) continue;
-    if (tensors.size() != entry.parts.size())
-      fail(Code::kInvalidArgument,
-           fmt::format("only some parameters of {} have \"{}\"", entry.fqn, leaf.name),
-           "use StateDictType::kSharded");
-    add_leaf(state, entry, entry.fqn, leaf, tensors, true);
-  }
+  for (const StateLeaf& leaf : entry.table().leaves)
+    if (const std::vector<at::Tensor> tensors = tensors_of(entry, leaf); !tensors.empty())
+      add_leaf(state, entry, entry.fqn, leaf, tensors, fill);
 }
 
 void OptimizerDict::refresh() {

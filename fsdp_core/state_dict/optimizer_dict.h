@@ -43,6 +43,8 @@ class OptimizerDict {
   void refresh();
   /// The steps of each parameter, or that it has no state.
   std::vector<Agreement> agreed() const;
+  /// What ranks that declare spreads must have alike, a line a parameter. Throws what declare may.
+  std::string lines() const;
   std::shared_ptr<const ChangeWatch> watch() const { return memory_.watch(); }
 
   /// Before a load: replaces what declare added by what `stored` has.
@@ -54,6 +56,8 @@ class OptimizerDict {
   /// Everything is read, nothing of the optimizer filled yet. Throws for steps that are no counts,
   /// and as check().
   void check_loaded(const std::unordered_set<std::string>& loaded);
+  /// Before check_loaded, on all ranks: as LiveMemory's.
+  void scatter(const std::unordered_set<std::string>& loaded) { memory_.scatter(loaded); }
   void commit(const std::unordered_set<std::string>& loaded);
 
  private:
@@ -83,7 +87,6 @@ class OptimizerDict {
     return dotted({key_item(root_), key_item("state"), key_item(fqn)});
   }
   void add(LiveState& state, Path path, LiveTensor tensor);
-  void add_value(LiveState& state, Path path, Value value) const;
   /// Entry `fqn` of `leaf`, of which `tensors` are the parts. `scratch`: not yet an optimizer's.
   /// Returns its name.
   std::string add_leaf(LiveState& state, const OptimizerEntry& entry, const std::string& fqn,
@@ -91,7 +94,12 @@ class OptimizerDict {
                        bool scratch = false);
   std::optional<LiveTensor> leaf_tensor(const OptimizerEntry& entry, const std::string& name,
                                         const std::vector<at::Tensor>& tensors, bool fill);
-  void declare_state(LiveState& state, const OptimizerEntry& entry);
+  static void check_shapes(const OptimizerEntry& entry, const std::string& name,
+                           const StateLeaf& leaf, const std::vector<at::Tensor>& tensors);
+  /// By part; none: the optimizer does not keep it.
+  static std::vector<at::Tensor> tensors_of(const OptimizerEntry& entry, const StateLeaf& leaf);
+  /// `fill`: as of LiveMemory::spread.
+  void declare_state(LiveState& state, const OptimizerEntry& entry, bool fill);
   double step_of(const OptimizerEntry& entry, const std::string& name) const;
 
   void expect_entry(LiveState& state, const OptimizerEntry& entry, const Manifest& stored,

@@ -7,17 +7,10 @@
 #include <algorithm>
 #include <map>
 
+#include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/group_options.h"
 
 namespace tessera::fsdp {
-namespace {
-
-void add_value(LiveState& state, Path path, Value value) {
-  std::string name = dotted(path);
-  state.dict.entries.push_back({std::move(name), std::move(path), std::move(value)});
-}
-
-}  // namespace
 
 void OptimizerGroups::declare(LiveState& state) const {
   for (std::size_t g = 0; g < groups_.size(); ++g) declare_group(state, g);
@@ -32,15 +25,15 @@ void OptimizerGroups::declare_group(LiveState& state, std::size_t index) const {
     const auto held = std::ranges::find_if(
         kept, [&](const auto& item) { return item.first.as_string() == key.name; });
     const bool has = held != kept.end();
-    add_value(state, below(path, key.name),
-              key.bound() ? key.get(group.options()) : (has ? held->second : key.initial));
+    append_value(state, below(path, key.name),
+                 key.bound() ? key.get(group.options()) : (has ? held->second : key.initial));
     if (has) kept.erase(held);
   }
   ValueList names;
   for (const OptimizerEntry& entry : entries_)
     if (entry.group == index) names.push_back(Value::string(entry.fqn));
-  add_value(state, below(path, "params"), Value::list(std::move(names)));
-  for (auto& [key, value] : kept) add_value(state, below(path, key.as_string()), value);
+  append_value(state, below(path, "params"), Value::list(std::move(names)));
+  for (auto& [key, value] : kept) append_value(state, below(path, key.as_string()), value);
 }
 
 OptimizerGroups::Match OptimizerGroups::match(const OptimState& optim, const Defer& defer) const {
@@ -88,12 +81,16 @@ void OptimizerGroups::expect(LiveState& state, const Manifest& stored, const Opt
   const auto [source, used] = match(optim, defer);
   new_options_.clear();
   new_options_.resize(source.size());
+  awaited_.clear();
+  std::vector<std::int64_t> stored_groups(source.size(), -1);  // their indices
   for (std::size_t g = 0; g < source.size(); ++g) {
     if (source[g] < 0) {
       declare_group(state, g);  // asked for, so that it is listed as missing
       continue;
     }
     const OptimGroup& from = optim.groups[static_cast<std::size_t>(source[g])];
+    stored_groups[g] = from.index;
+    note_absent(state, g, from);
     defer([&] { new_options_[g] = options_from(g, from); });
   }
   const Roles roles = find_roles(stored.state);
@@ -103,9 +100,52 @@ void OptimizerGroups::expect(LiveState& state, const Manifest& stored, const Opt
         roles.optimizers[static_cast<std::size_t>(role.root)].name != root_)
       continue;
     const StateEntry& entry = stored.state.entries[e];
-    if (entry.value.is_tensor()) continue;
+    if (entry.value.is_tensor()) {
+      if (await(entry, role.group, stored_groups))
+        state.dict.entries.push_back({entry.name, entry.path, Value()});
+      continue;
+    }
     const bool wanted = role.group < 0 || used.contains(role.group);
     if (wanted) state.dict.entries.push_back({entry.name, entry.path, entry.value});
+  }
+}
+
+void OptimizerGroups::note_absent(LiveState& state, std::size_t group,
+                                  const OptimGroup& stored) const {
+  for (const GroupKey& key : groups_[group].table->group_keys)
+    if (key.bound() && stored.find(key.name) == nullptr)
+      state.notes.push_back(
+          {"OP016", "warning",
+           fmt::format("group {} of the optimizer keeps its own \"{}\": {}.param_groups.{} of the "
+                       "checkpoint has none",
+                       group, key.name, root_, stored.index),
+           "", ""});
+}
+
+/// Whether `option`, a tensor, is one that groups of ours have a field for.
+bool OptimizerGroups::await(const StateEntry& option, std::int64_t stored_group,
+                            const std::vector<std::int64_t>& stored_groups) {
+  bool any = false;
+  for (std::size_t g = 0; g < stored_groups.size(); ++g) {
+    if (stored_groups[g] < 0 || stored_groups[g] != stored_group) continue;
+    const GroupKey* key = groups_[g].table->find_key(option.path.back().key);
+    if (key == nullptr || !key->bound()) continue;
+    awaited_.emplace(option.name, Awaited{g, key});
+    any = true;
+  }
+  return any;
+}
+
+void OptimizerGroups::take(const StateEntry& stored) {
+  const auto [first, last] = awaited_.equal_range(stored.name);
+  for (auto at = first; at != last; ++at) {
+    auto& options = new_options_[at->second.group];
+    if (!options) continue;
+    try {
+      at->second.key->set(*options, stored.value);
+    } catch (const Error& error) {
+      fail(Code::kInvalidArgument, fmt::format("{} {}", stored.name, error.status().message));
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/optimizer_dict.h"
 
 namespace tessera::fsdp {
@@ -61,15 +62,24 @@ void OptimizerDict::free_declared(LiveState& state) {
 
 /// Asked for, so that it is listed as missing.
 void OptimizerDict::expect_missing(LiveState& state, const OptimizerEntry& entry) {
-  if (state_of(*entry.parts[0])) return declare_state(state, entry);
+  if (state_of(*entry.parts[0])) return declare_state(state, entry, /*fill=*/false);
   at::NoGradGuard no_grad;
+  bool any = false;
   for (const StateLeaf& leaf : entry.table().leaves) {
     if (!leaf.required) continue;
     std::vector<at::Tensor> tensors;
     for (const OptimizerMember* part : entry.parts)
       tensors.push_back(at::zeros_like(part->parameter));
     add_leaf(state, entry, entry.fqn, leaf, tensors, false);
+    any = true;
   }
+  if (any) return;
+  // A class that need not keep state: the parameter is known by its group alone.
+  append_value(
+      state,
+      {key_item(root_), key_item("param_groups"),
+       index_item(static_cast<std::int64_t>(entry.group)), key_item("params"), key_item(entry.fqn)},
+      Value());
 }
 
 void OptimizerDict::expect_entry(LiveState& state, const OptimizerEntry& entry,
@@ -99,7 +109,7 @@ void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Mani
     if (found == nullptr || found->tensor == kNoTensor) {  // None: absent
       if (found) {
         const Value& value = stored.state.entries[found->entry].value;
-        if (value.is_none()) add_value(state, state_path(parameter.fqn, leaf.name), value);
+        if (value.is_none()) append_value(state, state_path(parameter.fqn, leaf.name), value);
       }
       pending.absent.push_back(&leaf);
       if (leaf.required) missing.push_back(leaf.name);
@@ -160,7 +170,7 @@ void OptimizerDict::expect_step(LiveState& state, Pending& pending, const Manife
   Path path = state_path(parameter.fqn, "step");
   const std::string name = dotted(path);
   if (step.value) {
-    if (parameter.own_step.known()) add_value(state, std::move(path), Value::real(*step.value));
+    if (parameter.own_step.known()) append_value(state, std::move(path), Value::real(*step.value));
     pending.step = checked_step(*step.value, name);
     return;
   }
@@ -186,6 +196,7 @@ void OptimizerDict::check(const StateEntry& stored) {
   if (stored.path.empty() || !is_key(stored.path[0], root_)) return;
   seen_ = true;
   if (deferred_) std::rethrow_exception(deferred_);
+  groups_.take(stored);
 }
 
 void OptimizerDict::check_loaded(const std::unordered_set<std::string>& loaded) {

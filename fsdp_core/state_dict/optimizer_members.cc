@@ -9,6 +9,7 @@
 
 #include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/root.h"
+#include "fsdp_core/runtime/units_of.h"
 #include "fsdp_core/state_dict/flat_parameters.h"
 
 namespace tessera::fsdp {
@@ -17,13 +18,16 @@ namespace {
 /// Names of a part would be taken for names of the whole, and its groups for all there are.
 void check_is_root(const ModelTensors& model) {
   for (const auto& unit : model.units) {
-    const detail::Unit* top = unit->root() ? unit->root()->top() : nullptr;
-    if (top == nullptr ||
-        std::ranges::any_of(model.units, [&](const auto& each) { return each.get() == top; }))
-      continue;
+    std::shared_ptr<detail::Unit> top = unit->outermost.lock();
+    if (!top && unit->root() && unit->root()->top() != nullptr)
+      top = unit->root()->top()->shared_from_this();
+    if (!top || std::ranges::find(model.units, top) != model.units.end()) continue;
+    std::string name = unit->label();  // (Until the first forward no unit knows its own.)
+    for (const auto& [fqn, member] : named_units(top->module()))
+      if (member == unit) name = fmt::format("unit \"{}\"", fqn);
     fail(Code::kInvalidArgument,
-         fmt::format("state_dict with an optimizer: {} is not the root, it lies inside {}",
-                     unit->label(), top->label()),
+         fmt::format("state_dict with an optimizer: {} is not the root, it lies inside {}", name,
+                     top->label()),
          "call it on the model that fully_shard was called on last");
   }
 }

@@ -11,20 +11,24 @@
 #include <cstring>
 #include <span>
 
+#include "fsdp_core/runtime/fail_together.h"
+
 namespace tessera::fsdp {
 namespace {
 
-/// What every rank of the group says that it keeps, by rank.
-std::vector<Box> told_boxes(Communicator& ranks, const std::string& fqn, const Box& own) {
+/// What every rank of the group says that it keeps of each part; by part, by rank.
+std::vector<std::vector<Box>> told_boxes(Communicator& ranks, const std::string& unit,
+                                         const std::vector<Box>& own) {
   std::vector<std::int64_t> mine;
-  for (const std::span<const std::int64_t> list :
-       {std::span<const std::int64_t>(own.origin), own.shape.extents()}) {
-    mine.push_back(static_cast<std::int64_t>(list.size()));
-    mine.insert(mine.end(), list.begin(), list.end());
-  }
-  std::vector<Box> boxes;
+  for (const Box& box : own)
+    for (const std::span<const std::int64_t> list :
+         {std::span<const std::int64_t>(box.origin), box.shape.extents()}) {
+      mine.push_back(static_cast<std::int64_t>(list.size()));
+      mine.insert(mine.end(), list.begin(), list.end());
+    }
+  std::vector<std::vector<Box>> boxes(own.size());
   for (const auto& bytes :
-       ranks.all_gather_bytes(std::as_bytes(std::span(mine)), {fqn, CommPhase::kSummon})) {
+       ranks.all_gather_bytes(std::as_bytes(std::span(mine)), {unit, CommPhase::kSummon})) {
     std::vector<std::int64_t> theirs(bytes.size() / sizeof(std::int64_t));
     std::memcpy(theirs.data(), bytes.data(), theirs.size() * sizeof(std::int64_t));
     auto at = theirs.begin();
@@ -33,8 +37,10 @@ std::vector<Box> told_boxes(Communicator& ranks, const std::string& fqn, const B
       at = begin + *at;
       return std::vector<std::int64_t>(begin, at);
     };
-    std::vector<std::int64_t> origin = list();
-    boxes.push_back({std::move(origin), Shape(list())});
+    for (std::vector<Box>& of_part : boxes) {
+      std::vector<std::int64_t> origin = list();
+      of_part.push_back({std::move(origin), Shape(list())});
+    }
   }
   return boxes;
 }
@@ -77,23 +83,48 @@ Placement placement_of(const ModelTensor& tensor, const PartOf& part) {
   return placement;
 }
 
-std::vector<Box> chunks_of(const ModelTensor& tensor, const PartOf& part) {
+namespace {
+
+/// What this rank keeps of it.
+Box own_chunk(const ModelTensor& tensor, const PartOf& part) {
   Communicator& ranks = tensor.unit->shard_comm();
-  if (ranks.size() == 1 || part.stored.tensor.dim() == 0) return {};
   const Shape shape(part.stored.tensor.sizes().vec());
-  const Box whole = Box::whole(shape);
+  if (shape.rank() == 0) return Box::whole(shape);
+  if (!tensor.unit->options().mesh)
+    return extension_of(tensor).chunk(part.stored, ranks.rank(), ranks.size());
+  const Placement placement = placement_of(tensor, part);
+  return placement == Placement::replicate()
+             ? Box::whole(shape)
+             : chunk_box(shape, placement.dim, ranks.size(), ranks.rank());
+}
+
+}  // namespace
+
+std::vector<std::vector<Box>> chunks_of(const ModelTensor& tensor,
+                                        const std::vector<PartOf>& parts) {
+  Communicator& ranks = tensor.unit->shard_comm();
+  if (ranks.size() == 1) return std::vector<std::vector<Box>>(parts.size());
   const bool has_mesh = tensor.unit->options().mesh.has_value();
-  Box own = whole;
-  if (!has_mesh) {
-    own = extension_of(tensor).chunk(part.stored, ranks.rank(), ranks.size());
-  } else if (const Placement at = placement_of(tensor, part); at != Placement::replicate()) {
-    own = chunk_box(shape, at.dim, ranks.size(), ranks.rank());
-  }
+  const std::vector<Communicator*> groups = communicators_of(tensor.unit->comms());
+  const TogetherCall call{"state_dict", {tensor.unit->name(), CommPhase::kSummon}, ""};
+  std::vector<Box> own;
+  fail_together(groups, call, [&] {
+    for (const PartOf& part : parts) own.push_back(own_chunk(tensor, part));
+  });
+  std::vector<std::vector<Box>> boxes = told_boxes(ranks, tensor.unit->name(), own);
   // Ranks that cut apart would load each other's elements.
-  std::vector<Box> boxes = told_boxes(ranks, part.fqn, own);
-  const bool on_all = std::ranges::all_of(boxes, [&](const Box& box) { return box == whole; });
-  if (has_mesh && on_all) return {};
-  check_tiles(has_mesh ? "chunk_as_dtensor()" : "chunk()", part.fqn, shape, boxes);
+  fail_together(groups, call, [&] {
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const Shape shape(parts[p].stored.tensor.sizes().vec());
+      const Box whole = Box::whole(shape);
+      const bool on_all =
+          std::ranges::all_of(boxes[p], [&](const Box& box) { return box == whole; });
+      if (shape.rank() == 0 || (has_mesh && on_all))
+        boxes[p].clear();
+      else
+        check_tiles(has_mesh ? "chunk_as_dtensor()" : "chunk()", parts[p].fqn, shape, boxes[p]);
+    }
+  });
   return boxes;
 }
 

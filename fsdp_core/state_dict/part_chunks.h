@@ -24,9 +24,10 @@ struct PartOf {
 /// On the mesh dim that the unit, which has a mesh, shards over.
 Placement placement_of(const ModelTensor& tensor, const PartOf& part);
 
-/// What each rank of the unit's shard group holds; none: all of it, every rank. Throws
-/// kInvalidArgument, naming the part, where their boxes do not hold every element once. Collective
-/// over that group.
-std::vector<Box> chunks_of(const ModelTensor& tensor, const PartOf& part);
+/// By part, what each rank of the unit's shard group holds; none: all of it, every rank. Throws
+/// kInvalidArgument on every rank of the unit, naming the part, where their boxes do not hold every
+/// element once, and what the extension throws. Collective over the unit's ranks.
+std::vector<std::vector<Box>> chunks_of(const ModelTensor& tensor,
+                                        const std::vector<PartOf>& parts);
 
 }  // namespace tessera::fsdp

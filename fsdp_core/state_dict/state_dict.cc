@@ -11,6 +11,8 @@
 #include <unordered_set>
 
 #include "fsdp_core/bridge/live_memory.h"
+#include "fsdp_core/runtime/fail_together.h"
+#include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/flat_parameters.h"
 #include "fsdp_core/state_dict/model_tensors.h"
 #include "fsdp_core/state_dict/on_this_rank.h"
@@ -24,14 +26,32 @@ namespace {
 /// What the callbacks of one live state share.
 struct Session {
   std::shared_ptr<torch::nn::Module> keep_alive;
+  StateDictOptions options;
   ModelTensors model;
   LiveMemory memory;
   TransformedParameters transformed;
-  bool copied = false;  // values of sharded tensors are copies, gathered when the state is made
-  bool first_only = false;
-  std::vector<std::string> names;  // of model.tensors, in the state
+  std::vector<bool> is_transformed;  // by tensor
+  std::vector<std::string> names;    // of model.tensors, in the state
   std::unique_ptr<OptimizerDict> optimizer;
   std::map<std::string, const ParamGroup*> flat;  // kLocal
+  std::unordered_set<std::string> loaded;         // as all ranks have agreed
+
+  /// Whole, or equal rows: copies, gathered when the state is made.
+  bool is_spread(std::size_t t) const {
+    const ModelTensor& tensor = model.tensors[t];
+    if (!tensor.unit || is_transformed[t]) return false;
+    return options.type == StateDictType::kFull ||
+           (options.even_chunks && tensor.group->layout().in_place());
+  }
+
+  /// What is sharded is copied, parameters and optimizer state.
+  bool copies() const { return options.type == StateDictType::kFull || options.even_chunks; }
+  /// Making the state is collective.
+  bool gathers() const {
+    return copies() || std::ranges::any_of(model.units, [](const auto& unit) {
+             return unit->options().extension != nullptr;
+           });
+  }
 };
 
 StateForm form_of_state(const StateDictOptions& options) {
@@ -52,14 +72,14 @@ Spread::Form spread_form(const StateDictOptions& options) {
 }
 
 /// One tensor of the model in the form that was asked for. Nullopt: nothing of it is here.
-std::optional<LiveTensor> live_tensor(Session& session, const ModelTensor& tensor,
-                                      const std::string& name, const StateDictOptions& options) {
-  const bool in_rows = options.even_chunks && tensor.unit && tensor.group->layout().in_place();
-  if (tensor.unit && (options.type == StateDictType::kFull || in_rows)) {
-    Spread spread = Spread::of(tensor.unit, *tensor.group, tensor.index, spread_form(options));
+std::optional<LiveTensor> live_tensor(Session& session, std::size_t t, const std::string& name) {
+  const ModelTensor& tensor = session.model.tensors[t];
+  if (session.is_spread(t)) {
+    Spread spread =
+        Spread::of(tensor.unit, *tensor.group, tensor.index, spread_form(session.options));
     const bool here = spread.here();
     LiveTensor live = session.memory.spread(name, tensor.local, std::move(spread), true);
-    if (in_rows) live.replicated |= tensor.replicated;
+    if (session.options.even_chunks) live.replicated |= tensor.replicated;
     place_in_whole(live, tensor);
     if (!here) return std::nullopt;
     return live;
@@ -88,48 +108,52 @@ class TakenNames {
 };
 
 void add_transformed(Session& session, LiveState& state, const ModelTensor& tensor,
-                     TakenNames& names, const StateDictOptions& options) {
-  const auto named = [&](const std::string& fqn) { return dotted(model_path(options, fqn)); };
+                     TakenNames& names) {
+  const auto named = [&](const std::string& fqn) {
+    return dotted(model_path(session.options, fqn));
+  };
   for (TransformedParameters::Part& part :
-       session.transformed.add(tensor, spread_form(options), named)) {
+       session.transformed.add(tensor, spread_form(session.options), named)) {
     names.add(named(part.fqn), tensor.fqn);
-    if (part.live) state.add_tensor(model_path(options, part.fqn), std::move(*part.live));
+    if (part.live)
+      append_tensor(state, model_path(session.options, part.fqn), std::move(*part.live));
   }
 }
 
-void add_model(Session& session, LiveState& state, const StateDictOptions& options) {
+void add_model(Session& session, LiveState& state) {
   TakenNames names;
-  for (const ModelTensor& tensor : session.model.tensors) {
-    const Path path = model_path(options, tensor.fqn);
+  for (std::size_t t = 0; t < session.model.tensors.size(); ++t) {
+    const ModelTensor& tensor = session.model.tensors[t];
+    const Path path = model_path(session.options, tensor.fqn);
     session.names.push_back(dotted(path));
-    if (is_transformed_told(tensor)) {
-      add_transformed(session, state, tensor, names, options);
+    if (session.is_transformed[t]) {
+      add_transformed(session, state, tensor, names);
       continue;
     }
     names.add(session.names.back(), tensor.fqn);
-    std::optional<LiveTensor> live = live_tensor(session, tensor, session.names.back(), options);
+    std::optional<LiveTensor> live = live_tensor(session, t, session.names.back());
     if (!live) continue;
     live->is_parameter = tensor.is_parameter;
-    state.add_tensor(path, std::move(*live));
+    append_tensor(state, path, std::move(*live));
   }
 }
 
-void add_local(Session& session, LiveState& state, const StateDictOptions& options) {
+void add_local(Session& session, LiveState& state) {
   for (const auto& unit : session.model.units)
     for (const auto& group : unit->groups()) group->adopt_replaced();
   for (const ModelTensor& tensor : session.model.tensors) {
     const std::string fqn = tensor.unit ? flat_name(session.model, tensor) : tensor.fqn;
-    const Path path = model_path(options, fqn);
+    const Path path = model_path(session.options, fqn);
     std::string name = dotted(path);
     if (tensor.unit && !session.flat.emplace(name, tensor.group).second) continue;
     if (tensor.unit) {
-      state.add_tensor(path, flat_parameter(session.memory, tensor, name));
+      append_tensor(state, path, flat_parameter(session.memory, tensor, name));
     } else {
       LiveTensor live =
           session.memory.piece(name, tensor.local, tensor.dtype, tensor.shape, tensor.chunk,
                                tensor.tied_to.has_value(), !tensor.is_parameter);
       live.replicated = true;
-      state.add_tensor(path, std::move(live));
+      append_tensor(state, path, std::move(live));
     }
   }
 }
@@ -146,6 +170,7 @@ void moved(const std::map<std::string, const ParamGroup*>& flat,
 /// holds under several is read apart and compared, before the parameter is filled.
 void expect_ties(Session& session, LiveState& state, const Manifest& stored) {
   const std::vector<ModelTensor>& tensors = session.model.tensors;
+  session.memory.forget_ties();
   std::unordered_set<std::string> there;
   for (const StateEntry& entry : stored.state.entries)
     if (entry.value.is_tensor()) there.insert(entry.name);
@@ -159,7 +184,9 @@ void expect_ties(Session& session, LiveState& state, const Manifest& stored) {
     if (first == read.end() || first->second == t) continue;
     if (!there.contains(session.names[t])) {
       dropped.insert(session.names[t]);
-    } else if (!tensors[t].unit || !session.copied) {
+    } else if (session.is_spread(t)) {
+      session.memory.tie(session.names[t], session.names[first->second]);
+    } else {
       apart.emplace(session.names[first->second], first->second);
       apart.emplace(session.names[t], t);
     }
@@ -183,7 +210,7 @@ void expect_ties(Session& session, LiveState& state, const Manifest& stored) {
 std::unordered_set<std::string> agreed_names(const Session& session,
                                              const std::vector<std::string>& loaded) {
   std::unordered_set<std::string> names(loaded.begin(), loaded.end());
-  if (!session.first_only || session.model.units.empty()) return names;
+  if (!session.options.rank0_only || session.model.units.empty()) return names;
   UnitGroups& comms = session.model.units.back()->comms();
   for (const std::shared_ptr<Communicator>& comm : {comms.shard, comms.replicate}) {
     if (comm->size() == 1) continue;
@@ -199,24 +226,44 @@ std::unordered_set<std::string> agreed_names(const Session& session,
   return names;
 }
 
+/// Finds what is transformed, and the optimizer's part. Where ranks are about to gather together,
+/// they must have found the same: each of them throws where one of them does, or another differs.
+void look(Session& session, const OptimizerRef* optimizers) {
+  std::vector<Communicator*> groups;
+  if (session.gathers()) groups = communicators_of(session.model.units);
+  const TogetherCall call{"state_dict", {"state dict", CommPhase::kCheck}, ""};
+  std::string lines;
+  fail_together(groups, call, [&] {
+    for (const ModelTensor& tensor : session.model.tensors) {
+      const bool yes = session.options.type != StateDictType::kLocal && is_transformed(tensor);
+      session.is_transformed.push_back(yes);
+      if (yes) lines += fmt::format("\"{}\" is transformed\n", tensor.fqn);
+    }
+    if (optimizers == nullptr) return;
+    session.optimizer = std::make_unique<OptimizerDict>(
+        *optimizers, session.model, session.options.optim_root, form_of_state(session.options),
+        session.options.replicated_state);
+    if (session.copies()) lines += session.optimizer->lines();
+  });
+  fail_together(groups, call, [&] {
+    check_alike(groups, call.tag, "states", lines,
+                "every rank must step every optimizer equally often, and extensions answer alike");
+  });
+}
+
 LiveState make_state(const ModuleRef& model, const OptimizerRef* optimizers,
                      const StateDictOptions& options) {
   auto session = std::make_shared<Session>();
   session->keep_alive = model.ptr();
+  session->options = options;
   session->model = model_tensors(model);
-  session->copied = options.type == StateDictType::kFull || options.even_chunks;
-  session->first_only = options.rank0_only;
+  look(*session, optimizers);
   LiveState state;
   if (options.type == StateDictType::kLocal)
-    add_local(*session, state, options);
+    add_local(*session, state);
   else
-    add_model(*session, state, options);
-  if (optimizers != nullptr) {
-    session->optimizer =
-        std::make_unique<OptimizerDict>(*optimizers, session->model, options.optim_root,
-                                        form_of_state(options), options.replicated_state);
-    session->optimizer->declare(state);
-  }
+    add_model(*session, state);
+  if (session->optimizer) session->optimizer->declare(state);
   state.before_save = [session] {
     session->memory.refresh();
     if (session->optimizer) session->optimizer->refresh();
@@ -241,18 +288,20 @@ LiveState make_state(const ModuleRef& model, const OptimizerRef* optimizers,
     if (session->optimizer) session->optimizer->check(stored);
   };
   state.check_loaded = [session](const std::vector<std::string>& loaded) {
-    const std::unordered_set<std::string> names = agreed_names(*session, loaded);
+    session->loaded = agreed_names(*session, loaded);
+    session->transformed.check(session->loaded);
+    session->memory.scatter(session->loaded);
+    if (session->optimizer) session->optimizer->scatter(session->loaded);
     // What this rank alone may refuse comes after what all its peers take part in.
-    session->transformed.check(names);
-    session->memory.check(names);
-    if (session->optimizer) session->optimizer->check_loaded(names);
+    session->memory.check(session->loaded);
+    if (session->optimizer) session->optimizer->check_loaded(session->loaded);
   };
-  state.after_load = [session](const std::vector<std::string>& loaded) {
-    const std::unordered_set<std::string> names = agreed_names(*session, loaded);
-    session->memory.write_back(names);
+  // Nothing here waits for other ranks, or fails: memory is changing.
+  state.after_load = [session](const std::vector<std::string>&) {
+    session->memory.write_back(session->loaded);
     session->transformed.write_back();
-    moved(session->flat, names);
-    if (session->optimizer) session->optimizer->commit(names);
+    moved(session->flat, session->loaded);
+    if (session->optimizer) session->optimizer->commit(session->loaded);
   };
   return state;
 }

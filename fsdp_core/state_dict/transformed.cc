@@ -67,13 +67,6 @@ std::string shape_text(const at::Tensor& tensor) {
   return tensor.defined() ? Shape(tensor.sizes().vec()).to_string() : "no tensor";
 }
 
-/// What the extension says.
-bool asks_for_transform(const ModelTensor& tensor) {
-  if (!tensor.unit || !tensor.is_parameter || !tensor.unit->options().extension) return false;
-  const Place place = place_of(tensor);
-  return extension_of(tensor).is_transformed(*place.module, place.name);
-}
-
 /// Every rank finds it alike.
 void check_can_transform(const ModelTensor& tensor) {
   if (param_of(tensor).extension_dim)
@@ -81,7 +74,7 @@ void check_can_transform(const ModelTensor& tensor) {
          fmt::format("\"{}\" is a part of a larger tensor, and its extension transforms it: it is "
                      "whole on no rank",
                      tensor.fqn));
-  if (param_of(tensor).slots.size() > 1)
+  if (param_of(tensor).slots.size() > 1 || tensor.tied_to)
     fail(
         Code::kUnsupported,
         fmt::format("\"{}\" is tied, and its extension transforms it: it would stand under several "
@@ -92,17 +85,11 @@ void check_can_transform(const ModelTensor& tensor) {
 }  // namespace
 
 bool is_transformed(const ModelTensor& tensor) {
-  if (!asks_for_transform(tensor)) return false;
+  if (!tensor.unit || !tensor.is_parameter || !tensor.unit->options().extension) return false;
+  const Place place = place_of(tensor);
+  if (!extension_of(tensor).is_transformed(*place.module, place.name)) return false;
   check_can_transform(tensor);
   return true;
-}
-
-bool is_transformed_told(const ModelTensor& tensor) {
-  bool asks = false;
-  if (tensor.unit)
-    told_to_peers({tensor.unit}, "state_dict", [&] { asks = asks_for_transform(tensor); });
-  if (asks) check_can_transform(tensor);
-  return asks;
 }
 
 std::vector<PartOf> parts_like(const ModelTensor& tensor) {
@@ -114,68 +101,84 @@ std::vector<PartOf> parts_like(const ModelTensor& tensor) {
 std::vector<TransformedParameters::Part> TransformedParameters::add(
     const ModelTensor& tensor, Spread::Form form,
     const std::function<std::string(const std::string&)>& named) {
-  std::vector<Part> out;
-  told_to_peers({tensor.unit}, "state_dict", [&] { out = add_parts(tensor, form, named); });
-  return out;
-}
-
-std::vector<TransformedParameters::Part> TransformedParameters::add_parts(
-    const ModelTensor& tensor, Spread::Form form,
-    const std::function<std::string(const std::string&)>& named) {
   const at::NoGradGuard no_grad;
+  const auto together = [&](const std::function<void()>& body) {
+    fail_together(communicators_of(tensor.unit->comms()),
+                  {"state_dict", {tensor.unit->name(), CommPhase::kSummon}, ""}, body);
+  };
   Held held{tensor, Spread::of(tensor.unit, *tensor.group, tensor.index, form), {}, {}};
-  const std::vector<PartOf> parts = stored_parts(tensor, held.spread.gather_whole(tensor.local));
-  check_parts_alike(tensor, parts);
+  at::Tensor whole;
+  told_to_peers({tensor.unit}, "state_dict",
+                [&] { whole = held.spread.gather_whole(tensor.local); });
+  std::vector<PartOf> parts;
+  together([&] { parts = stored_parts(tensor, whole); });
+  together([&] { check_parts_alike(tensor, parts); });
+  std::vector<std::vector<Box>> chunks(parts.size());
+  if (form == Spread::Form::kRows) chunks = chunks_of(tensor, parts);
   std::vector<Part> out;
-  for (const PartOf& part : parts) {
-    const at::Tensor& whole = part.stored.tensor;
-    HeldPart kept{part.stored.name, named(part.fqn), Shape(whole.sizes().vec()), {}, {}};
-    Part made{part.fqn, std::nullopt};
-    if (held.spread.here()) {
-      if (form == Spread::Form::kRows) kept.chunks = chunks_of(tensor, part);
-      Box box = Box::whole(kept.whole);
-      if (!kept.chunks.empty())
-        box = kept.chunks[static_cast<std::size_t>(tensor.unit->shard_comm().rank())];
-      kept.copy = view_of(whole, box).clone(at::MemoryFormat::Contiguous).to(at::kCPU);
-      LiveTensor live;
-      live.spec = {dtype_of(kept.copy.scalar_type()), kept.whole};
-      void* data = kept.copy.numel() == 0 ? nullptr : kept.copy.mutable_data_ptr();
-      live.pieces.push_back({Chunk::whole_of(std::move(box)), data, {}});
-      live.owner = std::make_shared<at::Tensor>(kept.copy);
-      live.replicated =
-          form != Spread::Form::kWholeOnFirstRank && (kept.chunks.empty() || tensor.replicated);
-      live.is_parameter = true;
-      live.scratch = true;
-      made.live = std::move(live);
+  together([&] {
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const at::Tensor& all = parts[p].stored.tensor;
+      held.parts.push_back({parts[p].stored.name,
+                            named(parts[p].fqn),
+                            Shape(all.sizes().vec()),
+                            std::move(chunks[p]),
+                            {}});
+      out.push_back({parts[p].fqn, keep(held, held.parts.back(), all)});
     }
-    held.parts.push_back(std::move(kept));
-    out.push_back(std::move(made));
-  }
+  });
   held_.push_back(std::move(held));
   return out;
 }
 
+/// This rank's copy of its chunk of a part, or of all of it; nullopt: nothing of it is here.
+std::optional<LiveTensor> TransformedParameters::keep(const Held& held, HeldPart& kept,
+                                                      const at::Tensor& whole) {
+  if (!held.spread.here()) return std::nullopt;
+  Box box = Box::whole(kept.whole);
+  if (!kept.chunks.empty())
+    box = kept.chunks[static_cast<std::size_t>(held.spread.unit->shard_comm().rank())];
+  kept.copy = view_of(whole, box).clone(at::MemoryFormat::Contiguous).to(at::kCPU);
+  LiveTensor live;
+  live.spec = {dtype_of(kept.copy.scalar_type()), kept.whole};
+  void* data = kept.copy.numel() == 0 ? nullptr : kept.copy.mutable_data_ptr();
+  live.pieces.push_back({Chunk::whole_of(std::move(box)), data, {}});
+  live.owner = std::make_shared<at::Tensor>(kept.copy);
+  live.replicated = held.spread.form != Spread::Form::kWholeOnFirstRank &&
+                    (kept.chunks.empty() || held.tensor.replicated);
+  live.is_parameter = true;
+  live.scratch = true;
+  return live;
+}
+
 /// Collective where parts are cut.
-std::vector<StoredPart> TransformedParameters::whole_parts(const Held& held) {
+std::vector<StoredPart> TransformedParameters::gathered_parts(const Held& held) {
   std::vector<StoredPart> parts;
   for (const HeldPart& held_part : held.parts) {
-    StoredPart part{held_part.part, held_part.copy.to(held.tensor.local.device())};
+    StoredPart part{held_part.part, held_part.copy.to(held.spread.device())};
     if (!held_part.chunks.empty())
       part.tensor =
           extension_of(held.tensor)
               .gather(part, held_part.whole, held_part.chunks, held.spread.unit->shard_comm());
-    if (!part.tensor.defined() || Shape(part.tensor.sizes().vec()) != held_part.whole)
-      fail(Code::kInvalidArgument,
-           fmt::format("gather of \"{}\": expected shape {}, found {}", held_part.name,
-                       held_part.whole.to_string(), shape_text(part.tensor)));
-    if (part.tensor.scalar_type() != held_part.copy.scalar_type())
-      fail(Code::kInvalidArgument,
-           fmt::format("gather of \"{}\": expected type {}, found {}", held_part.name,
-                       c10::toString(held_part.copy.scalar_type()),
-                       c10::toString(part.tensor.scalar_type())));
     parts.push_back(std::move(part));
   }
   return parts;
+}
+
+void TransformedParameters::check_gathered(const Held& held, const std::vector<StoredPart>& parts) {
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const HeldPart& wanted = held.parts[p];
+    const at::Tensor& found = parts[p].tensor;
+    if (!found.defined() || Shape(found.sizes().vec()) != wanted.whole)
+      fail(Code::kInvalidArgument,
+           fmt::format("gather of \"{}\": expected shape {}, found {}", wanted.name,
+                       wanted.whole.to_string(), shape_text(found)));
+    if (found.scalar_type() != wanted.copy.scalar_type())
+      fail(Code::kInvalidArgument,
+           fmt::format("gather of \"{}\": expected type {}, found {}", wanted.name,
+                       c10::toString(wanted.copy.scalar_type()),
+                       c10::toString(found.scalar_type())));
+  }
 }
 
 at::Tensor TransformedParameters::restored(const Held& held, const std::vector<StoredPart>& parts) {
@@ -186,49 +189,45 @@ at::Tensor TransformedParameters::restored(const Held& held, const std::vector<S
     fail(Code::kInvalidArgument,
          fmt::format("pre_load of \"{}\": expected shape {}, found {}", held.tensor.fqn,
                      Shape(wanted).to_string(), shape_text(out)));
-  return out.to(held.tensor.local.device(), held.tensor.local.scalar_type()).contiguous();
+  const at::ScalarType type = held.tensor.local.scalar_type();
+  const bool floating = at::isFloatingType(type) && at::isFloatingType(out.scalar_type());
+  if (out.scalar_type() != type && !floating)
+    fail(Code::kInvalidArgument,
+         fmt::format("pre_load of \"{}\": expected type {}, found {}", held.tensor.fqn,
+                     c10::toString(type), c10::toString(out.scalar_type())));
+  return out.to(held.spread.device(), type).contiguous();
 }
 
 void TransformedParameters::check(const std::unordered_set<std::string>& loaded) {
   const at::NoGradGuard no_grad;
-  std::exception_ptr first;  // told when the collectives of all are over: other ranks take part
-  const auto attempt = [&](const std::function<void()>& f) {
-    try {
-      f();
-    } catch (...) {
-      if (!first) first = std::current_exception();
-    }
-  };
+  constexpr char kCall[] = "load of a state dict";
   for (Held& held : held_) {
     held.made.reset();
-    const auto count = std::ranges::count_if(
-        held.parts, [&](const HeldPart& part) { return loaded.contains(part.name); });
-    if (count == 0) continue;
-    if (static_cast<std::size_t>(count) != held.parts.size()) {
-      const auto absent = std::ranges::find_if_not(
-          held.parts, [&](const HeldPart& part) { return loaded.contains(part.name); });
-      attempt([&] {
-        fail(Code::kInvalidArgument,
-             fmt::format(
-                 "\"{}\" cannot be made of a part of what stands for it: \"{}\" was not loaded",
-                 held.tensor.fqn, absent->name));
-      });
-      continue;
-    }
+    const auto is_loaded = [&](const HeldPart& part) { return loaded.contains(part.name); };
+    if (std::ranges::none_of(held.parts, is_loaded)) continue;
+    if (const auto absent = std::ranges::find_if_not(held.parts, is_loaded);
+        absent != held.parts.end())
+      fail(Code::kInvalidArgument,
+           fmt::format(
+               "\"{}\" cannot be made of a part of what stands for it: \"{}\" was not loaded",
+               held.tensor.fqn, absent->name));
+    const std::shared_ptr<detail::Unit>& unit = held.spread.unit;
+    const bool here = held.spread.here();
+    std::vector<StoredPart> parts;
+    if (here) told_to_peers({unit}, kCall, [&] { parts = gathered_parts(held); });
     Spread back = held.spread;
     if (back.form == Spread::Form::kRows) back.form = Spread::Form::kWhole;
-    held.made = at::empty_like(held.tensor.local);
-    told_to_peers({back.unit}, "load of a state dict", [&] {
-      at::Tensor whole;
-      if (held.spread.here()) {
-        const std::vector<StoredPart> parts = whole_parts(held);
-        attempt([&] { whole = restored(held, parts); });
-        if (!whole.defined()) whole = at::zeros(held.spread.shape, held.tensor.local.options());
-      }
-      back.scatter(whole, held.made);
-    });
+    at::Tensor whole, made;
+    fail_together(communicators_of(unit->comms()), {kCall, {unit->name(), CommPhase::kSummon}, ""},
+                  [&] {
+                    made = at::empty_like(held.tensor.local);
+                    if (!here) return;
+                    check_gathered(held, parts);
+                    whole = restored(held, parts);
+                  });
+    told_to_peers({unit}, kCall, [&] { back.scatter(whole, made); });
+    held.made = std::move(made);
   }
-  if (first) std::rethrow_exception(first);
 }
 
 void TransformedParameters::write_back() {

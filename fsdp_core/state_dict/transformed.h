@@ -19,9 +19,6 @@ namespace tessera::fsdp {
 /// Whether the unit's extension transforms it. Throws kUnsupported, naming it, for a parameter that
 /// is a part of a larger tensor or tied.
 bool is_transformed(const ModelTensor& tensor);
-/// In a call that all ranks make: what the extension throws on one of them, the others are told.
-bool is_transformed_told(const ModelTensor& tensor);
-
 /// Names, types and shapes of its parts; values are of no meaning. Not collective.
 std::vector<PartOf> parts_like(const ModelTensor& tensor);
 
@@ -31,7 +28,8 @@ class TransformedParameters {
     std::string fqn;
     std::optional<LiveTensor> live;  // nullopt: not here
   };
-  /// Collective over the unit's ranks. `named`: by FQN, the name in the state.
+  /// Collective over the unit's ranks, which throw together what an extension throws on one, or
+  /// answers apart. `named`: by FQN, the name in the state.
   std::vector<Part> add(const ModelTensor& tensor, Spread::Form form,
                         const std::function<std::string(const std::string& fqn)>& named);
   /// Makes this rank's shards of the parameters whose parts were loaded. Throws kInvalidArgument
@@ -41,8 +39,6 @@ class TransformedParameters {
   void write_back();
 
  private:
-  std::vector<Part> add_parts(const ModelTensor& tensor, Spread::Form form,
-                              const std::function<std::string(const std::string& fqn)>& named);
   struct HeldPart {
     std::string part;  // as the extension named it
     std::string name;  // in the state
@@ -56,7 +52,9 @@ class TransformedParameters {
     std::vector<HeldPart> parts;
     at::Tensor made;  // by check: the shard's new values
   };
-  static std::vector<StoredPart> whole_parts(const Held& held);
+  static std::optional<LiveTensor> keep(const Held& held, HeldPart& kept, const at::Tensor& whole);
+  static std::vector<StoredPart> gathered_parts(const Held& held);
+  static void check_gathered(const Held& held, const std::vector<StoredPart>& parts);
   static at::Tensor restored(const Held& held, const std::vector<StoredPart>& parts);
   std::vector<Held> held_;
 };

@@ -102,6 +102,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool reshard_after_backward = true;
   std::shared_ptr<const CommHook> comm_hook;  // reduces in the runtime's place; usually none
   std::shared_ptr<StepInBackward> stepper;    // steps after each reduction; usually none
+  std::weak_ptr<Unit> outermost;              // the one around it that fully_shard made last
   std::vector<std::weak_ptr<Unit>> forward_prefetch, backward_prefetch;  // empty: by the options
   void set_reshard_after_forward(bool yes) { reshard_after_forward_ = yes; }
   bool reshards_after_forward() const { return reshard_after_forward_; }
@@ -158,7 +159,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool full_precision_in_eval_ = false;
   bool gathering_full_precision_ = false;
   bool forward_full_precision_ = false;  // of the last forward that a backward can follow
-  bool part_kept_ = false;  // of the last forward, for its backward
+  bool part_kept_ = false;               // of the last forward, for its backward
   Event gathered_;
   int forward_depth_ = 0;
   std::vector<std::weak_ptr<Use>> uses_;

@@ -292,8 +292,10 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     try {
       work->result = std::async(std::launch::async, write).share();
     } catch (const std::system_error& error) {  // no thread: the others' wait for this one's word
-      memory.background->agree({Code::kResourceExhausted,
-                                fmt::format("no thread for the background: {}", error.what())});
+      Status none;
+      none.code = Code::kResourceExhausted;
+      none.message = fmt::format("no thread for the background: {}", error.what());
+      memory.background->agree(none);
     }
     memory.in_flight = work;
     return PendingSave(work);

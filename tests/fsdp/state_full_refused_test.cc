@@ -48,7 +48,8 @@ TEST_CASE("a full state of other names, nesting or shapes is refused before a te
   };
   const std::vector<Case> cases = {
       {"\"model.scalar\" of the full state is not asked for", whole(more, of_more, 1)},
-      {"\"model.inner.a.weight\": expected shape [7,6], found [8,6]", whole(wider, of_wider, 0)},
+      {"\"model.inner.a.weight\": expected float32 [7,6], found float32 [8,6]",
+       whole(wider, of_wider, 0)},
       {"\"model.inner.a.weight\" is not in the full state", deeper}};
   fsdp::run_threads(3, [&](fsdp::World& world) {
     fsdp::Options options;
@@ -76,6 +77,98 @@ TEST_CASE("a full state of other names, nesting or shapes is refused before a te
     for (std::size_t p = 0; p < before.size(); ++p)
       RANK_CHECK(same_bits(model->parameters()[p], before[p]));
     train_odd(model, optimizer, 1, 2, world.rank(), 3);  // and it goes on
+  });
+}
+
+TEST_CASE("a full state of other types, or of values where tensors are, is refused") {
+  const bool rank0_only = GENERATE(false, true);
+  Odd plain = make_odd(false);
+  optim::AdamW of_plain(plain->parameters());
+  const tessera::LiveState good = whole(plain, of_plain, 1);
+  const auto edited = [&](const std::string& name, const auto& edit) {
+    tessera::LiveState state = good;
+    for (tessera::StateEntry& entry : state.dict.entries)
+      if (entry.name == name) edit(state, entry);
+    return state;
+  };
+  static std::int64_t numbers[42] = {};
+  const auto to_integers = [&](tessera::LiveState& state, tessera::StateEntry& entry) {
+    tessera::LiveTensor& live = state.tensors[entry.value.tensor_index()];
+    live.spec.dtype = tessera::DType::kInt64;
+    live.pieces[0].data = numbers;
+  };
+  const auto to_value = [](tessera::LiveState&, tessera::StateEntry& entry) {
+    entry.value = tessera::Value::real(1);
+  };
+  const auto to_tensor = [&](tessera::LiveState& state, tessera::StateEntry& entry) {
+    entry.value = tessera::Value::tensor(static_cast<std::uint32_t>(state.tensors.size()));
+    tessera::LiveTensor live;
+    live.spec = {tessera::DType::kInt64, {}};
+    live.pieces.push_back({tessera::Chunk::whole_of(tessera::Box::whole({})), numbers, {}});
+    state.tensors.push_back(std::move(live));
+  };
+  struct Case {
+    const char* expected;
+    tessera::LiveState state;
+  };
+  const std::vector<Case> cases = {
+      {"\"model.inner.a.weight\": expected float32 [7,6], found int64 [7,6]",
+       edited("model.inner.a.weight", to_integers)},
+      {"\"model.inner.a.weight\": expected float32 [7,6], found a value",
+       edited("model.inner.a.weight", to_value)},
+      {"\"optim.param_groups.0.eps\": expected a value, found int64 []",
+       edited("optim.param_groups.0.eps", to_tensor)}};
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    Odd model = make_odd(false);
+    shard_odd(model, options);
+    optim::AdamW optimizer(model->parameters());
+    for (const Case& each : cases) {
+      const bool has = !rank0_only || world.rank() == 0;
+      const std::string message = message_of([&] {
+        fsdp::load_full_state(model, optimizer, has ? each.state : tessera::LiveState{},
+                              rank0_only);
+      });
+      RANK_CHECK(message.find(each.expected) != std::string::npos, message);
+    }
+    fsdp::load_full_state(model, optimizer, good);
+    // A step may be a plain number, and an integer.
+    fsdp::load_full_state(model, optimizer,
+                          edited("optim.state.inner.a.bias.step",
+                                 [](tessera::LiveState&, tessera::StateEntry& entry) {
+                                   entry.value = tessera::Value::integer(7);
+                                 }));
+    const auto& state = static_cast<const optim::AdamWParamState&>(
+        *optimizer.state().at(model->named_parameters()["inner.a.bias"].unsafeGetTensorImpl()));
+    RANK_CHECK(state.step() == 7);
+  });
+}
+
+TEST_CASE("ranks that are given different full states are refused by name, with both values") {
+  Odd plain = make_odd(false);
+  optim::AdamW of_plain(plain->parameters(), optim::AdamWOptions(0.5));
+  const tessera::LiveState full = whole(plain, of_plain, 1);
+  fsdp::run_threads(3, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    Odd model = make_odd(false);
+    shard_odd(model, options);
+    optim::AdamW optimizer(model->parameters());
+    const auto message_with = [&](const std::string& name, const tessera::Value& value) {
+      tessera::LiveState mine = full;
+      for (tessera::StateEntry& entry : mine.dict.entries)
+        if (world.rank() == 2 && entry.name == name) entry.value = value;
+      return message_of([&] { fsdp::load_full_state(model, optimizer, mine); });
+    };
+    const std::string rate = message_with("optim.param_groups.0.lr", tessera::Value::real(0.25));
+    RANK_CHECK(rate.find("\"optim.param_groups.0.lr\" 0.5 on rank") != std::string::npos &&
+                   rate.find("\"optim.param_groups.0.lr\" 0.25 on rank") != std::string::npos,
+               rate);
+    const std::string step =
+        message_with("optim.state.inner.a.bias.step", tessera::Value::integer(9));
+    RANK_CHECK(step.find("\"optim.state.inner.a.bias.step\" 9 on rank") != std::string::npos, step);
+    fsdp::load_full_state(model, optimizer, full);
   });
 }
 

@@ -81,6 +81,33 @@ TEST_CASE("a local state dict of an optimizer is loaded on another number of ran
   }
 }
 
+TEST_CASE("a local state dict keeps the memory of the optimizer's state alive") {
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    Odd model = make_odd(true);
+    shard_without_mesh(model, world);
+    optim::AdamW optimizer(once_each(model->parameters()));
+    train_odd(model, optimizer, 0, 2, world.rank(), 2);
+    const tessera::LiveState state = fsdp::state_dict(model, optimizer, local());
+    const auto moments = [&] {
+      std::vector<float> out;
+      for (const tessera::StateEntry& entry : state.dict.entries) {
+        if (!entry.name.ends_with(".exp_avg")) continue;
+        for (const auto& piece : state.tensors[entry.value.tensor_index()].pieces) {
+          const auto* first = static_cast<const float*>(piece.data);
+          out.insert(out.end(), first, first + piece.chunk.numel());
+        }
+      }
+      return out;
+    };
+    const std::vector<float> before = moments();
+    RANK_CHECK(before.size() > 50);
+    optimizer.state().clear();
+    std::vector<torch::Tensor> others;  // in memory that would be free
+    for (std::int64_t numel = 1; numel < 400; ++numel) others.push_back(torch::full({numel}, 7.0F));
+    RANK_CHECK(moments() == before);
+  });
+}
+
 TEST_CASE("a local state dict names flat parameters in state and groups") {
   fsdp::run_threads(2, [&](fsdp::World& world) {
     Odd model = make_odd(true);

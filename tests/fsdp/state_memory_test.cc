@@ -107,7 +107,7 @@ TEST_CASE("FULL takes the memory of one unit beside its result and rank 0 alone 
     // Numbers (steps) and names of allocations: 1,024 bytes a unit at most.
     CHECK(first.beside <= kUnit + units * 1024);
     CHECK(other.beside <= kUnit + units * 1024);
-    CHECK(other.beside >= kBytes);  // it takes part
+    CHECK(other.beside >= kBytes / 2);  // it takes part: the parts of a tensor come one by one
   }
 }
 

@@ -1,6 +1,7 @@
 // Parameter groups: matched by their members, options from the checkpoint, keys that the class does
 // not know.
 #include <tessera/state/roles.h>
+#include <tessera/storage/memory_file_system.h>
 
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
@@ -88,6 +89,84 @@ TEST_CASE("keys that a checkpoint of an older release lacks keep the optimizer's
   const tessera::LiveState again = fsdp::state_dict(model, optimizer);
   CHECK(find_value(again, "optim.param_groups.0.foreach")->is_none());
   CHECK(find_value(again, "optim.param_groups.0.decoupled_weight_decay")->as_bool());
+}
+
+TEST_CASE("options that a checkpoint lacks are told in the notes of the load") {
+  tessera::MemoryFileSystem fs;
+  const auto alone = tessera::single_rank();
+  Odd model = make_odd(true);
+  optim::AdamW optimizer(model->parameters(), optim::AdamWOptions(0.5));
+  train_odd(model, optimizer, 0, 1, 0, 1);
+  tessera::LiveState state = fsdp::state_dict(model, optimizer);
+  std::erase_if(state.dict.entries, [](const tessera::StateEntry& entry) {
+    return entry.name == "optim.param_groups.0.lr" || entry.name == "optim.param_groups.0.foreach";
+  });
+  tessera::SaveOptions saving;
+  tessera::LoadPolicy loading;
+  saving.file_system = loading.file_system = &fs;
+  tessera::save("/run/a", state, *alone, saving);
+  tessera::save("/run/b", fsdp::state_dict(model, optimizer), *alone, saving);
+  const auto notes_of = [&](const char* path) {
+    std::vector<std::string> notes;
+    for (const tessera::Note& note :
+         tessera::load(path, fsdp::state_dict(model, optimizer), *alone, loading).notes)
+      notes.push_back(note.code + " " + note.message);
+    return notes;
+  };
+  CHECK(notes_of("/run/a") ==
+        std::vector<std::string>{"OP016 group 0 of the optimizer keeps its own \"lr\": "
+                                 "optim.param_groups.0 of the checkpoint has none"});
+  CHECK(notes_of("/run/b").empty());
+}
+
+TEST_CASE("an option that is stored as a tensor of one element is read as a number") {
+  tessera::MemoryFileSystem fs;
+  const auto alone = tessera::single_rank();
+  Odd model = make_odd(true);
+  optim::AdamW optimizer(model->parameters(), optim::AdamWOptions(0.5));
+  train_odd(model, optimizer, 0, 1, 0, 1);
+  float numbers[2] = {0.125F, 0.25F};
+  tessera::SaveOptions saving;
+  tessera::LoadPolicy loading;
+  saving.file_system = loading.file_system = &fs;
+  const auto save_with = [&](const char* path, tessera::Shape shape) {
+    tessera::LiveState state = fsdp::state_dict(model, optimizer);
+    for (tessera::StateEntry& entry : state.dict.entries) {
+      if (entry.name != "optim.param_groups.0.lr") continue;
+      entry.value = Value::tensor(static_cast<std::uint32_t>(state.tensors.size()));
+      tessera::LiveTensor live;
+      live.spec = {tessera::DType::kFloat32, shape};
+      live.pieces.push_back({tessera::Chunk::whole_of(tessera::Box::whole(shape)), numbers, {}});
+      state.tensors.push_back(std::move(live));
+    }
+    tessera::save(path, state, *alone, saving);
+  };
+  auto& options = static_cast<optim::AdamWOptions&>(optimizer.param_groups()[0].options());
+  for (const auto& [path, shape] :
+       {std::pair("/run/scalar", tessera::Shape()), std::pair("/run/one", tessera::Shape({1}))}) {
+    CAPTURE(path);
+    save_with(path, shape);
+    options.lr(3);
+    tessera::load(path, fsdp::state_dict(model, optimizer), *alone, loading);
+    CHECK(static_cast<optim::AdamWOptions&>(optimizer.param_groups()[0].options()).lr() == 0.125);
+  }
+  save_with("/run/two", tessera::Shape({2}));
+  CHECK_THROWS_WITH(tessera::load("/run/two", fsdp::state_dict(model, optimizer), *alone, loading),
+                    Catch::Contains("\"optim.param_groups.0.lr\"") &&
+                        Catch::Contains("expected a value, found float32 [2]"));
+}
+
+TEST_CASE("a parameter that no stored group lists is missing, for a class without state too") {
+  Odd model = make_odd(true);
+  const std::vector<torch::Tensor> all = once_each(model->parameters());
+  optim::SGD fewer(std::vector<torch::Tensor>(all.begin() + 1, all.end()), optim::SGDOptions(0.5));
+  optim::SGD optimizer(all, optim::SGDOptions(0.25).momentum(0.9));
+  const Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, fewer)});
+  std::string first;
+  for (const auto& item : model->named_parameters())
+    if (item.value().is_same(all[0])) first = item.key();
+  CHECK(checkpoint.load_into(fsdp::state_dict(model, optimizer)) ==
+        std::vector<std::string>{"optim.param_groups.0.params." + first});
 }
 
 TEST_CASE("a load without unknown keys leaves the options where they are") {

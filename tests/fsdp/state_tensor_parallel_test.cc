@@ -78,6 +78,37 @@ void check_same(const Checkpoint& found, const Checkpoint& expected) {
 
 }  // namespace
 
+TEST_CASE("a full state of the plain model is scattered over data and tensor ranks") {
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  const Shape shape = GENERATE_COPY(Shape{2, 2, layout}, Shape{3, 2, layout}, Shape{2, 4, layout},
+                                    Shape{2, 2, layout, 2});
+  CAPTURE(shape.data, shape.tensor, shape.replicas, layout);
+  PlainStack plain = make_plain_stack();
+  torch::optim::AdamW of_plain(plain->parameters(), 1e-2);
+  const torch::Tensor x = torch::arange(12 * kWidth).to(torch::kFloat).view({12, kWidth}) / 50;
+  loss_of(plain->forward(x)).backward();
+  of_plain.step();
+  const tessera::LiveState full = state_dict(plain, of_plain);
+  std::vector<CutStack> models(static_cast<std::size_t>(shape.ranks()), nullptr);
+  std::vector<std::unique_ptr<torch::optim::AdamW>> optimizers(models.size());
+  std::vector<tessera::LiveState> states(models.size());
+  run_threads(shape.ranks(), [&](World& world) {
+    const auto r = static_cast<std::size_t>(world.rank());
+    const DeviceMesh mesh = shape.mesh(world);
+    models[r] = make_cut_stack(mesh.sub(mesh.ndim() - 1));
+    shard_cut(models[r], mesh, shape.layout);
+    optimizers[r] = std::make_unique<torch::optim::AdamW>(models[r]->parameters(), 1e-2);
+    {
+      const torch::NoGradGuard no_grad;
+      for (torch::Tensor& parameter : models[r]->parameters()) parameter.fill_(-7);
+    }
+    load_full_state(models[r], *optimizers[r], full);
+    states[r] = state_dict(models[r], *optimizers[r]);
+    states[r].before_save();
+  });
+  check_same(Checkpoint::of(states), Checkpoint::of({full}));
+}
+
 TEST_CASE("a checkpoint of FSDP x TP is loaded on any other mesh") {
   const ScratchFolder scratch;
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);

@@ -51,7 +51,9 @@ class Extension {
 
   /// What the module's parameter becomes before it is sharded: cut, of another type, laid out
   /// anew. Dense, contiguous, on the same device; of one shape and type on all ranks that the unit
-  /// shards and replicates over. Asked once, by fully_shard; a call that fails undoes it.
+  /// shards and replicates over and on those of mesh(). `parameter` has its values, those of the
+  /// first rank under sync_module_states, and stays as it is: a call that fails gives it back.
+  /// Asked once, by fully_shard.
   virtual at::Tensor pre_flatten(const torch::nn::Module& /*module*/, const std::string& /*name*/,
                                  const at::Tensor& parameter) const {
     return parameter;
@@ -93,13 +95,14 @@ class Extension {
   virtual Placement chunk_as_dtensor(const StoredPart& part, const Mesh& mesh) const;
   /// Back, of a SHARDED state: the whole of what `ranks` hold a chunk of each, on every rank.
   /// `chunks`: by rank. Collective over `ranks`. Not asked of what is whole on every rank. Default:
-  /// one all-gather, padded to the longest chunk.
+  /// one all-gather, padded to the longest chunk; of very unequal chunks, a broadcast of each.
   virtual at::Tensor gather(const StoredPart& chunk, const Shape& whole,
                             const std::vector<Box>& chunks, Communicator& ranks) const;
 
   /// Back: called before a load reaches the shards, with whole parts in the order of
-  /// post_unflatten; returns the parameter's shape. Where one rank alone has loaded
-  /// (rank0_only), only there. Default: the one part; several are refused.
+  /// post_unflatten; returns the parameter's shape, in its type or, for a floating one, any
+  /// floating type. Where one rank alone has loaded (rank0_only), only there. Default: the one
+  /// part; several are refused.
   virtual at::Tensor pre_load(const torch::nn::Module& module, const std::string& name,
                               const std::vector<StoredPart>& stored) const;
 };

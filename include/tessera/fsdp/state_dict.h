@@ -16,10 +16,13 @@
 // list, and either into units that are cut otherwise.
 //
 //   kSharded   what this rank holds, without moving tensor data: a flat unit's shards as ranges of
-//              each parameter's ravel, a per-parameter unit's as rows; the rest whole on every rank
+//              each parameter's ravel, a per-parameter unit's as rows; the rest whole on every
+//              rank. Collective over the units' ranks where one has an extension, which gathers
+//              what it transforms
 //   kFull      plain tensors in host memory, gathered one at a time, as they are now: on every
 //              rank, or (rank0_only) on the units' first one; collective over the units'
-//              ranks
+//              ranks. Whole over those that the units shard over: under tensor parallelism each
+//              tensor rank has its part
 //   kLocal     `<unit>._flat_param` per flat parameter, as it lies, beside what is not sharded, and
 //              the optimizer's state of it alike; loads into the same units on any number of ranks
 //
@@ -77,8 +80,10 @@ LiveState state_dict(const ModuleRef& model, const OptimizerRef& optimizers,
 
 /// Scatters a state that lies whole in this process (kFull, of this or another model of the same
 /// names) into model and optimizer: one on every rank, or (`rank0_only`) on the units' first rank,
-/// whose names and values the others are sent. One tensor at a time; strict. Collective over the
-/// units' ranks, which must be the same for all units.
+/// whose names and values the others are sent. One tensor at a time; strict; real floating types
+/// are cast. Collective over the units' ranks, which must be the same for all units. Throws
+/// kInvalidArgument where ranks are given different names or values: nothing has changed then. Only
+/// an error that says "partly filled" (a rank is gone, memory ran out) leaves part of it.
 void load_full_state(const ModuleRef& model, const OptimizerRef& optimizers, const LiveState& full,
                      bool rank0_only = false, const StateDictOptions& options = {});
 
