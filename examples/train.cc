@@ -10,8 +10,9 @@
 // RUN/latest names the newest, and the two newest stay.
 //
 // The global batch and the initial values depend on the step and the parameter alone, not on the
-// number of processes: the loss curve is the same for any, stopped or not. It travels in the
-// checkpoint, is drawn at the end, and as an SVG where asked.
+// number of processes: the loss curve is the same for any, stopped or not, though ranks may take
+// unequal parts of the batch (rows_of, loss_of). It travels in the checkpoint, is drawn at the end,
+// and as an SVG where asked.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -30,6 +31,7 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fsdp = tessera::fsdp;
@@ -97,6 +99,23 @@ void fill(const std::string& text, std::int64_t step, std::int64_t row, torch::T
     inputs[at][i] = static_cast<unsigned char>(text[begin + static_cast<std::size_t>(i)]);
     targets[at][i] = static_cast<unsigned char>(text[begin + static_cast<std::size_t>(i) + 1]);
   }
+}
+
+/// The rows of the global batch that this rank takes: as many as the others, or one more; none on
+/// some, where there are more ranks than rows.
+std::pair<std::int64_t, std::int64_t> rows_of(const fsdp::World& world) {
+  return {world.rank() * kBatch / world.size(), (world.rank() + 1) * kBatch / world.size()};
+}
+
+/// This rank's share of the loss. Gradients are averaged over ranks, however many rows each has; so
+/// each sums over its own rows, and divides by what a rank has on average: the average over ranks
+/// is the mean over the batch then.
+torch::Tensor loss_of(Transformer& model, const torch::Tensor& inputs, const torch::Tensor& targets,
+                      const fsdp::World& world) {
+  const auto sum = torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum);
+  return torch::nn::functional::cross_entropy(model->forward(inputs).view({-1, 256}),
+                                              targets.view({-1}), sum) *
+         (static_cast<double>(world.size()) / (kBatch * kContext));
 }
 
 struct Arguments {
@@ -262,9 +281,6 @@ void progress(std::int64_t done, std::int64_t end, double loss, double per_secon
 
 void train(const Arguments& arguments, const std::string& text) {
   fsdp::World world = fsdp::init_from_env();
-  if (kBatch % world.size() != 0)
-    tessera::fail(tessera::Code::kInvalidArgument,
-                  "the number of processes must divide " + std::to_string(kBatch));
   torch::manual_seed(1);
   Transformer model;
   fsdp::Options options;
@@ -280,16 +296,15 @@ void train(const Arguments& arguments, const std::string& text) {
       arguments.stop_at >= 0 ? std::min(arguments.stop_at, arguments.steps) : arguments.steps;
   curve.starts.push_back(first);
   const auto began = std::chrono::steady_clock::now();
-  const std::int64_t rows = kBatch / world.size();
+  const auto [begin_row, end_row] = rows_of(world);
   tessera::PendingSave pending;
   for (std::int64_t step = first; step < end; ++step) {
-    auto inputs = torch::empty({rows, kContext}, torch::kLong),
-         targets = torch::empty({rows, kContext}, torch::kLong);
-    for (std::int64_t row = 0; row < rows; ++row)
-      fill(text, step, world.rank() * rows + row, inputs, targets, row);
+    auto inputs = torch::empty({end_row - begin_row, kContext}, torch::kLong),
+         targets = torch::empty_like(inputs);
+    for (std::int64_t row = begin_row; row < end_row; ++row)
+      fill(text, step, row, inputs, targets, row - begin_row);
     optimizer.zero_grad();
-    auto loss =
-        torch::cross_entropy_loss(model->forward(inputs).view({-1, 256}), targets.view({-1}));
+    auto loss = loss_of(model, inputs, targets, world);
     loss.backward();
     fsdp::clip_grad_norm_(model, 1.0);
     pending.finish_snapshot();
