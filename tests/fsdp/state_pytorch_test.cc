@@ -1,6 +1,6 @@
 // Against PyTorch: checkpoints that it wrote go through a model of the same shape, unchanged. The
-// hidden cases are the C++ side of tests/interop/fsdp_state_test.py ([.peer]) and of
-// optimizer_classes_test.py ([.peer-classes]).
+// hidden cases are the C++ side of tests/interop/fsdp_state_test.py ([.peer]), of
+// fsdp1_state_test.py ([.peer], [.peer-local]) and of optimizer_classes_test.py ([.peer-classes]).
 #include <tessera/base/error.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/open.h>
@@ -152,7 +152,8 @@ void pass_through(const std::string& from, const std::string& to, int world, Mem
 TEST_CASE("what PyTorch wrote comes out of a sharded model as it went in") {
   const std::string name =
       GENERATE("dcp/fsdp2_w4", "dcp/fsdp2_w1", "dcp/hsdp_2x2", "dcp/fsdp2_tp_2x2",
-               "dcp/fsdp2_w2_flat_optim", "dcp/fsdp1_sharded_flat_w3", "dcp/fsdp1_mesh_orig_w2",
+               "dcp/fsdp2_w2_flat_optim", "dcp/fsdp1_sharded_flat_w3", "dcp/fsdp1_sharded_orig_w2",
+               "dcp/fsdp1_sharded_orig_w4", "dcp/fsdp1_mesh_flat_w4", "dcp/fsdp1_mesh_orig_w2",
                "dcp/fsdp1_hsdp_mesh_2x2", "dcp/plain_w1", "torchsave/fsdp1_full");
   const int world = GENERATE(1, 2, 3);
   const MemoryLayout layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
@@ -197,6 +198,74 @@ TEST_CASE("the fused optimizer takes over what AdamW of PyTorch left") {
   CHECK(sums_of(hash_of(to)) == sums_of(hash_of(sample("dcp/fsdp2_w4"))));
 }
 
+namespace {
+
+fsdp::StateDictOptions local() {
+  fsdp::StateDictOptions options;
+  options.type = fsdp::StateDictType::kLocal;
+  return options;
+}
+
+/// As FSDP1 without a mesh; every value wrong.
+TinyLm make_local(fsdp::World& world) {
+  fsdp::Options options;
+  options.process_group = world.communicator();
+  TinyLm model = make_tiny();
+  shard(model, options);
+  const torch::NoGradGuard no_grad;
+  for (torch::Tensor& parameter : model->parameters()) parameter.fill_(-7);
+  for (torch::Tensor& buffer : model->buffers()) buffer.fill_(3);
+  return model;
+}
+
+/// Those of the model, without "model.".
+std::map<std::string, std::string> model_sums(const std::string& path) {
+  std::map<std::string, std::string> out;
+  for (const auto& [name, sum] : sums_of(hash_of(path)))
+    if (!name.starts_with("optim."))
+      out[name.starts_with("model.") ? name.substr(std::string("model.").size()) : name] = sum;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("LOCAL state dicts of FSDP1 hold what ours do, and come into any number of ranks") {
+  const std::string name = GENERATE("dcp/fsdp1_local_w2", "dcp/fsdp1_local_w3");
+  const int world = GENERATE(1, 2, 3);
+  CAPTURE(name, world);
+  ScratchFolder folder;
+  const std::string flat = folder / "flat", whole = folder / "whole";
+  fsdp::run_threads(world, [&](fsdp::World& w) {
+    TinyLm model = make_local(w);
+    tessera::LoadPolicy policy;
+    policy.names.renames = {{"*", "model.*"}};  // the sample is a model's state dict itself
+    const tessera::LoadResult result =
+        tessera::load(sample(name), fsdp::state_dict(model, local()), w.ranks(), policy);
+    RANK_CHECK(result.missing.empty() && result.unexpected.empty());
+    tessera::save(whole, fsdp::state_dict(model), w.ranks());
+    tessera::save(flat, fsdp::state_dict(model, local()), w.ranks());
+  });
+  CHECK(model_sums(whole) == model_sums(sample("torchsave/fsdp1_full")));
+  CHECK(model_sums(flat) == model_sums(sample(name)));
+}
+
+TEST_CASE("FSDP1's LOCAL state dicts with their optimizer's come into any number of ranks") {
+  const int world = GENERATE(1, 2, 3);
+  CAPTURE(world);
+  ScratchFolder folder;
+  const std::string whole = folder / "whole";
+  fsdp::run_threads(world, [&](fsdp::World& w) {
+    TinyLm model = make_local(w);
+    auto optimizer = make_optimizer<optim::AdamW>(model, /*one_group=*/true);
+    const tessera::LoadResult result =
+        tessera::load(sample("torchsave/fsdp1_local_rankfiles_w3"),
+                      fsdp::state_dict(model, *optimizer, local()), w.ranks());
+    RANK_CHECK(result.missing.empty() && result.unexpected.empty());
+    tessera::save(whole, fsdp::state_dict(model, *optimizer), w.ranks());
+  });
+  CHECK(sums_of(hash_of(whole)) == sums_of(hash_of(sample("torchsave/fsdp1_full"))));
+}
+
 // TESSERA_PEER: "SOURCE WORLD LAYOUT SEED STEPS DEST [SECOND_DEST]": load, [train, save,] as often
 // as there are destinations. LAYOUT: flat, rows, or fsdp1 (flat without a mesh, one group).
 TEST_CASE("peer of PyTorch", "[.peer]") {
@@ -226,6 +295,21 @@ TEST_CASE("peer of PyTorch", "[.peer]") {
       train(model, *optimizer, seed, steps, w.rank());
       tessera::save(each, fsdp::state_dict(model, *optimizer), w.ranks());
     }
+  });
+}
+
+// TESSERA_PEER: "SOURCE WORLD DEST": a LOCAL state dict through a model.
+TEST_CASE("peer of FSDP1's local state dicts", "[.peer-local]") {
+  const char* text = std::getenv("TESSERA_PEER");
+  REQUIRE(text != nullptr);
+  std::istringstream words(text);
+  std::string source, destination;
+  int world = 0;
+  words >> source >> world >> destination;
+  fsdp::run_threads(world, [&](fsdp::World& w) {
+    TinyLm model = make_local(w);
+    tessera::load(source, fsdp::state_dict(model, local()), w.ranks());
+    tessera::save(destination, fsdp::state_dict(model, local()), w.ranks());
   });
 }
 
