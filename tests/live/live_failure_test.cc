@@ -51,9 +51,10 @@ SaveOptions options_for(FileSystem& fs) {
   options.force = true;
   return options;
 }
-LoadPolicy policy_for(FileSystem& fs) {
+LoadPolicy policy_for(FileSystem& fs, LoadSafety safety = LoadSafety::kAside) {
   LoadPolicy policy;
   policy.file_system = &fs;
+  policy.safety = safety;
   return policy;
 }
 
@@ -98,9 +99,10 @@ class MortalRank final : public RankGroup {
 
 /// Runs `job` with rank 1 dying at its first collective call, then at its second, and so on until
 /// it lives through all of them; the survivors of each report it within 5 s. `judge` is told
-/// whether it died. Returns how often it did.
-int deaths_at_any_call(const std::function<void(RankGroup&)>& job,
-                       const std::function<void(bool died)>& judge) {
+/// whether it died, and what each rank threw. Returns how often it did.
+int deaths_at_any_call(
+    const std::function<void(RankGroup&)>& job,
+    const std::function<void(bool died, const std::vector<std::string>& thrown)>& judge) {
   for (int at = 1;; ++at) {
     INFO("call " << at);
     REQUIRE(at < 100);
@@ -116,10 +118,17 @@ int deaths_at_any_call(const std::function<void(RankGroup&)>& job,
     if (!died) require_quiet(thrown);
     for (const int survivor : {0, 2})
       if (died) CHECK_THAT(thrown[static_cast<std::size_t>(survivor)], Contains("rank 1"));
-    judge(died);
+    judge(died, thrown);
     if (!died) return at - 1;
   }
 }
+
+bool says_partly_filled(const std::string& message) {
+  return message.find("partly filled") != std::string::npos;
+}
+
+constexpr LoadSafety kSafeties[] = {LoadSafety::kAside, LoadSafety::kReadTwice,
+                                    LoadSafety::kInPlace};
 
 /// Of every rank, all zero.
 std::vector<std::unique_ptr<Memory>> fresh_memory() {
@@ -186,7 +195,7 @@ TEST_CASE("a rank that dies at any call of a save: survivors report, the old che
     memory.set(2);
     save("/run/a", memory.state(), ranks, options_for(fs));
   };
-  const int deaths = deaths_at_any_call(job, [&](bool died) {
+  const int deaths = deaths_at_any_call(job, [&](bool died, const auto&) {
     const float value = saved_value(fs);
     CHECK((value == 2 || (died && value == 1)));
     save_value(fs, 1);
@@ -196,21 +205,33 @@ TEST_CASE("a rank that dies at any call of a save: survivors report, the old che
 }
 
 TEST_CASE("a rank that dies at any call of a load: survivors report, the checkpoint stays") {
-  MemoryFileSystem fs;
-  save_value(fs, 1);
-  auto memory = fresh_memory();
-  const auto job = [&](RankGroup& ranks) {
-    load("/run/a", memory[static_cast<std::size_t>(ranks.rank())]->state(), ranks, policy_for(fs));
-  };
-  const int deaths = deaths_at_any_call(job, [&](bool died) {
-    CHECK(saved_value(fs) == 1);
-    for (const int survivor : {0, 2}) {
-      const Memory& theirs = *memory[static_cast<std::size_t>(survivor)];
-      CHECK((theirs.is(1) || (died && theirs.is(0))));  // all or nothing
-    }
-    memory = fresh_memory();
-  });
-  CHECK(deaths >= 4);
+  for (const LoadSafety safety : kSafeties) {
+    INFO("safety " << static_cast<int>(safety));
+    MemoryFileSystem fs;
+    save_value(fs, 1);
+    auto memory = fresh_memory();
+    int told = 0, landed = 0;
+    const auto job = [&](RankGroup& ranks) {
+      load("/run/a", memory[static_cast<std::size_t>(ranks.rank())]->state(), ranks,
+           policy_for(fs, safety));
+    };
+    const auto judge = [&](bool died, const std::vector<std::string>& thrown) {
+      CHECK(saved_value(fs) == 1);
+      for (const std::size_t survivor : {0, 2}) {
+        INFO(thrown[survivor]);
+        const Memory& theirs = *memory[survivor];
+        CHECK(says_partly_filled(thrown[survivor]) == says_partly_filled(thrown[0]));
+        if (says_partly_filled(thrown[survivor])) continue;
+        CHECK((theirs.is(1) || (died && theirs.is(0))));  // all or nothing
+      }
+      told += says_partly_filled(thrown[0]);
+      landed += died && memory[0]->is(1) && !says_partly_filled(thrown[0]);
+      memory = fresh_memory();
+    };
+    CHECK(deaths_at_any_call(job, judge) >= 8);
+    CHECK(told == (safety == LoadSafety::kAside ? 0 : 1));  // at the meeting after what reads
+    CHECK(landed <= 1);                                     // at the last meeting
+  }
 }
 
 namespace {
@@ -278,30 +299,42 @@ TEST_CASE("what a callback throws on one rank, every rank throws, and nothing is
   CHECK(saved_value(fs) == 1);
 }
 
-TEST_CASE(
-    "the n-th operation of one rank's disk fails while it loads: all memory stays as it was") {
-  MemoryFileSystem fs;
-  save_value(fs, 1);
-  for (std::uint64_t n = 1;; ++n) {
-    INFO("operation " << n);
-    REQUIRE(n < 2000);
-    std::uint64_t faults = 0;
-    const auto memory = fresh_memory();
-    const auto thrown = on_ranks(kRanks, [&](RankGroup& ranks) {
-      FaultyFileSystem faulty(fs, {.at = ranks.rank() == 1 ? n : 0, .error = EIO});
-      struct Count {
-        FaultyFileSystem& faulty;
-        std::uint64_t* to;
-        ~Count() {
-          if (to != nullptr) *to = faulty.faults();
-        }
-      } count{faulty, ranks.rank() == 1 ? &faults : nullptr};
-      load("/run/a", memory[static_cast<std::size_t>(ranks.rank())]->state(), ranks,
-           policy_for(faulty));
-    });
-    for (const std::string& message : thrown) REQUIRE(message.empty() == thrown[0].empty());
-    for (const auto& theirs : memory) REQUIRE(theirs->is(thrown[0].empty() ? 1 : 0));
-    if (faults == 0) break;
+TEST_CASE("the n-th operation of one rank's disk fails while it loads: the state is as it was") {
+  for (const LoadSafety safety : kSafeties) {
+    MemoryFileSystem fs;
+    save_value(fs, 1);
+    int told = 0, untouched = 0;
+    for (std::uint64_t n = 1;; ++n) {
+      INFO("safety " << static_cast<int>(safety) << ", operation " << n);
+      REQUIRE(n < 2000);
+      std::uint64_t faults = 0;
+      const auto memory = fresh_memory();
+      const auto thrown = on_ranks(kRanks, [&](RankGroup& ranks) {
+        FaultyFileSystem faulty(fs, {.at = ranks.rank() == 1 ? n : 0, .error = EIO});
+        struct Count {
+          FaultyFileSystem& faulty;
+          std::uint64_t* to;
+          ~Count() {
+            if (to != nullptr) *to = faulty.faults();
+          }
+        } count{faulty, ranks.rank() == 1 ? &faults : nullptr};
+        load("/run/a", memory[static_cast<std::size_t>(ranks.rank())]->state(), ranks,
+             policy_for(faulty, safety));
+      });
+      for (const std::string& message : thrown) {
+        REQUIRE(message.empty() == thrown[0].empty());
+        REQUIRE(says_partly_filled(message) == says_partly_filled(thrown[0]));
+      }
+      if (says_partly_filled(thrown[0])) {
+        ++told;
+      } else {
+        for (const auto& theirs : memory) REQUIRE(theirs->is(thrown[0].empty() ? 1 : 0));
+        untouched += !thrown[0].empty();
+      }
+      if (faults == 0) break;
+    }
+    CHECK(untouched >= 4);
+    CHECK((told > 0) == (safety != LoadSafety::kAside));
   }
 }
 
