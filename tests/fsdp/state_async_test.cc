@@ -67,7 +67,7 @@ TEST_CASE("saves in the background of every step are that step's state bit by bi
       tessera::PendingSave pending = tessera::save_async(
           path_of(step), fsdp::state_dict(model, *optimizer), world.ranks(), saving);
       if (timing == SnapshotTiming::kLazy) {
-        // What reads the memory may go on.
+        // What reads the memory may go on; it updates a buffer, which was copied at once.
         odd_loss(model, step + 50, world.rank(), kWorld).backward();
         pending.finish_snapshot();
       }
@@ -88,7 +88,7 @@ TEST_CASE("saves in the background of every step are that step's state bit by bi
     REQUIRE(found.tensors.size() == wanted.tensors.size());
     for (const auto& [name, tensor] : wanted.tensors) {
       CAPTURE(step, name);
-      if (name != "model.tokens") CHECK(same_bits(found.tensors.at(name), tensor));
+      CHECK(same_bits(found.tensors.at(name), tensor));
     }
   }
 }

@@ -170,29 +170,87 @@ TEST_CASE("making state for a load changes neither weights nor gradients nor ste
     CHECK(same_bits(other->parameters()[p], before[p]));
 }
 
+namespace {
+
+/// Undefined: as None in Python.
+torch::Tensor momentum_of(optim::SGD& optimizer, const torch::Tensor& parameter) {
+  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  return found == optimizer.state().end()
+             ? torch::Tensor()
+             : static_cast<optim::SGDParamState&>(*found->second).momentum_buffer();
+}
+
+/// With None as the momentum of two parameters.
+Checkpoint with_none(Odd& model, optim::SGD& optimizer) {
+  Checkpoint out = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  for (const char* fqn : {"inner.a.weight", "inner.b.bias"}) {
+    REQUIRE(out.manifest.state.find(std::string("optim.state.") + fqn + ".momentum_buffer") ==
+            nullptr);
+    out.put({tessera::key_item("optim"), tessera::key_item("state"), tessera::key_item(fqn),
+             tessera::key_item("momentum_buffer")},
+            {}, Value());
+  }
+  return out;
+}
+
+void check_same_parameters(Odd& found, Odd& expected) {
+  for (const auto& item : expected->named_parameters()) {
+    CAPTURE(item.key());
+    CHECK(same_bits(found->named_parameters()[item.key()], item.value()));
+  }
+}
+
+}  // namespace
+
 TEST_CASE("SGD without momentum has None in Python and an undefined buffer here") {
   Odd model = make_odd(true), other = make_odd(true);
   optim::SGD plain(model->parameters(), optim::SGDOptions(0.5));
   train_odd(model, plain, 0, 1, 0, 1);
-  Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, plain)});
-  const auto path = [](const char* fqn) -> tessera::Path {
-    return {tessera::key_item("optim"), tessera::key_item("state"), tessera::key_item(fqn),
-            tessera::key_item("momentum_buffer")};
-  };
-  for (const char* fqn : {"inner.a.weight", "inner.b.bias"}) checkpoint.put(path(fqn), {}, Value());
+  const Checkpoint checkpoint = with_none(model, plain);
   optim::SGD target(other->parameters(), optim::SGDOptions(0.5).momentum(0.9));
+  train_odd(other, target, 0, 2, 0, 1);
+  CHECK(momentum_of(target, other->inner->a->weight).defined());
+  CHECK(checkpoint.load_into(fsdp::state_dict(other, target)).empty());
+  CHECK(static_cast<optim::SGDOptions&>(target.param_groups()[0].options()).momentum() == 0);
+  for (const torch::Tensor& parameter : other->parameters())
+    CHECK_FALSE(momentum_of(target, parameter).defined());
+  train_odd(other, target, 1, 3, 0, 1);
+  train_odd(model, plain, 1, 3, 0, 1);
+  check_same_parameters(other, model);
+  CHECK_FALSE(momentum_of(target, other->inner->a->weight).defined());
+}
+
+TEST_CASE("a parameter whose momentum is None goes on with its gradient, undampened") {
+  constexpr double kRate = 0.25;
+  const auto options = optim::SGDOptions(kRate).momentum(0.5).dampening(0.25);
+  Odd model = make_odd(true), other = make_odd(true);
+  optim::SGD kept(model->parameters(), options);
+  train_odd(model, kept, 0, 2, 0, 1);
+  for (const torch::Tensor& parameter : {model->inner->a->weight, model->inner->b->bias})
+    kept.state().erase(parameter.unsafeGetTensorImpl());
+  const Checkpoint checkpoint = with_none(model, kept);
+  optim::SGD target(other->parameters(), optim::SGDOptions(9).momentum(0.1));
   train_odd(other, target, 0, 1, 0, 1);
   CHECK(checkpoint.load_into(fsdp::state_dict(other, target)).empty());
-  const auto buffer_is_defined = [&](const torch::Tensor& parameter) {
-    const auto found = target.state().find(parameter.unsafeGetTensorImpl());
-    return found != target.state().end() &&
-           static_cast<optim::SGDParamState&>(*found->second).momentum_buffer().defined();
-  };
-  CHECK_FALSE(buffer_is_defined(other->inner->a->weight));
-  CHECK_FALSE(buffer_is_defined(other->inner->b->bias));
-  CHECK(static_cast<optim::SGDOptions&>(target.param_groups()[0].options()).momentum() == 0);
-  train_odd(other, target, 1, 2, 0, 1);
-  train_odd(model, plain, 1, 2, 0, 1);
+  const torch::Tensor weight = other->inner->a->weight, untouched = other->inner->a->bias;
+  CHECK_FALSE(momentum_of(target, weight).defined());
+  CHECK_FALSE(momentum_of(target, other->inner->b->bias).defined());
+  CHECK(same_bits(momentum_of(target, untouched), momentum_of(kept, model->inner->a->bias)));
+  CHECK(Checkpoint::of({fsdp::state_dict(other, target)})
+            .manifest.state.find("optim.state.inner.a.weight.momentum_buffer") == nullptr);
+
+  target.zero_grad();
+  odd_loss(other, 2, 0, 1).backward();
+  const torch::Tensor gradient = weight.grad().clone();
+  const torch::Tensor expected = weight.detach().clone().add_(gradient, -kRate);
+  target.step();
+  CHECK(same_bits(momentum_of(target, weight), gradient));
+  CHECK(same_bits(weight, expected));
+  CHECK_FALSE(same_bits(momentum_of(target, untouched), untouched.grad()));
+
+  train_odd(model, kept, 2, 4, 0, 1);
+  train_odd(other, target, 3, 4, 0, 1);
+  check_same_parameters(other, model);
 }
 
 TEST_CASE("a tied parameter is read under any of its names, and differing values are refused") {
