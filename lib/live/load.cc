@@ -49,7 +49,10 @@ class Loading {
     ranks_.together([&] { plan(); });
     choose_safety();
     read();
-    ranks_.together([&] { hand_over_values(); });
+    ranks_.together([&] {
+      land();
+      hand_over_values();
+    });
     ranks_.together([&] {
       if (state_.after_load) state_.after_load(filled());
     });
@@ -241,10 +244,11 @@ class Loading {
     ranks_.together([&] {  // where all have come, since it may talk to them
       if (state_.check_loaded) state_.check_loaded(filled());
     });
-    if (result_.safety == LoadSafety::kAside)
-      ranks_.together([&] { places_.land(policy_.verify); });
-    else
-      read_in_place(source);
+    if (result_.safety != LoadSafety::kAside) read_in_place(source);
+  }
+
+  void land() {
+    if (result_.safety == LoadSafety::kAside) places_.land(policy_.verify);
     land_numbers(/*scratch=*/false);
   }
 

@@ -230,7 +230,7 @@ TEST_CASE("a rank that dies at any call of a load: survivors report, the checkpo
     };
     CHECK(deaths_at_any_call(job, judge) >= 8);
     CHECK(told == (safety == LoadSafety::kAside ? 0 : 1));  // at the meeting after what reads
-    CHECK(landed <= 1);                                     // at the last meeting
+    CHECK(landed <= 2);                                     // at the last two meetings
   }
 }
 
