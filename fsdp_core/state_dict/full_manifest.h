@@ -8,7 +8,7 @@
 
 namespace tessera::fsdp {
 
-/// Names, types, shapes and values; no tensor data, no sources.
+/// Names, types, shapes and values; no tensor data, no sources. Tensors in the order of the entries.
 Manifest manifest_of(const LiveState& full);
 /// Throws kUnsupported: a value that holds tensors.
 Bytes packed(const Manifest& manifest);

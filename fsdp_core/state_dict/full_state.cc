@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/fsdp/state_dict.h>
+#include <tessera/state/optim_edit.h>
+#include <tessera/state/roles.h>
 #include <tessera/tensor/cast.h>
 
+#include <algorithm>
 #include <map>
 #include <span>
 
@@ -144,6 +147,15 @@ void check_names(const LiveState& target, const std::map<std::string, const Stat
              fmt::format("\"{}\" of the full state is not asked for", name));
 }
 
+/// Optimizers may be keyed by ids (key_by_ids).
+void name_by_fqn(Manifest& manifest) {
+  const Roles roles = find_roles(manifest.state);
+  if (std::ranges::any_of(roles.optimizers, [](const OptimizerRoot& root) {
+        return root.dialect == OptimDialect::kById;
+      }))
+    rekey_optimizers(manifest, OptimKeys::kFqn);
+}
+
 constexpr char kCall[] = "load_full_state";
 
 /// Which tensors some rank fills before all have agreed that nothing is refused (flag 1: scratch),
@@ -190,14 +202,14 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
   sharded.even_chunks = false;
   LiveState target;
   together([&] { target = state_dict(model, optimizers, sharded); });
+  together([&] { name_by_fqn(manifest); });
   std::map<std::string, const StateEntry*> stored;
   for (const StateEntry& entry : manifest.state.entries) stored.emplace(entry.name, &entry);
-  std::map<std::string, const LiveTensor*> given;
+  std::vector<const LiveTensor*> given;  // by tensor of the manifest
   for (const StateEntry& entry : full.dict.entries)
-    if (entry.value.is_tensor())
-      given.emplace(entry.name, &full.tensors[entry.value.tensor_index()]);
+    if (entry.value.is_tensor()) given.push_back(&full.tensors[entry.value.tensor_index()]);
   const auto given_whole = [&](const StateEntry& entry) {
-    return whole_of(*given.at(entry.name), entry.name);
+    return whole_of(*given[stored.at(entry.name)->value.tensor_index()], entry.name);
   };
   std::vector<std::string> loaded;
   together([&] {

@@ -11,6 +11,22 @@
 #include "fsdp_core/state_dict/group_options.h"
 
 namespace tessera::fsdp {
+namespace {
+
+bool names_members(const Value& key) {
+  return key.is_string() && (key.as_string() == "params" || key.as_string() == "param_names");
+}
+
+bool same_options(const OptimGroup& a, const OptimGroup& b) {
+  const auto options = [](const OptimGroup& group) {
+    ValueDict out = group.options;
+    std::erase_if(out, [](const auto& item) { return names_members(item.first); });
+    return out;
+  };
+  return options(a) == options(b);
+}
+
+}  // namespace
 
 void OptimizerGroups::declare(LiveState& state) const {
   for (std::size_t g = 0; g < groups_.size(); ++g) declare_group(state, g);
@@ -56,7 +72,7 @@ OptimizerGroups::Match OptimizerGroups::match(const OptimState& optim, const Def
       continue;
     }
     const OptimGroup& first = optim.groups[static_cast<std::size_t>(from)];
-    if (first.options == optim.groups[there].options) continue;
+    if (same_options(first, optim.groups[there])) continue;
     defer([&] {
       fail(Code::kInvalidArgument,
            fmt::format("group {} of the optimizer holds \"{}\" and \"{}\", which the checkpoint "
@@ -157,8 +173,7 @@ std::unique_ptr<torch::optim::OptimizerOptions> OptimizerGroups::options_from(
   auto options = copy.options().clone();
   ValueDict kept;
   for (const auto& [name, value] : stored.options) {
-    if (!name.is_string() || value.is_tensor()) continue;
-    if (name.as_string() == "params" || name.as_string() == "param_names") continue;
+    if (!name.is_string() || value.is_tensor() || names_members(name)) continue;
     if (name.as_string() == "step" && table.step) continue;  // it is the parameters' now
     const std::string where =
         fmt::format("{}.param_groups.{}.{}", root_, stored.index, name.as_string());

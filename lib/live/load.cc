@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 
 #include "lib/live/live_numbers.h"
 #include "lib/live/live_wire.h"
@@ -49,13 +50,7 @@ class Loading {
     ranks_.together([&] { plan(); });
     choose_safety();
     read();
-    ranks_.together([&] {
-      land();
-      hand_over_values();
-    });
-    ranks_.together([&] {
-      if (state_.after_load) state_.after_load(filled());
-    });
+    ranks_.together([&] { finish(); });
     return std::move(result_);
   }
 
@@ -247,9 +242,18 @@ class Loading {
     if (result_.safety != LoadSafety::kAside) read_in_place(source);
   }
 
-  void land() {
+  /// In one go, with no rank to wait for: the state is the old one or the new one, never a part.
+  void finish() {
     if (result_.safety == LoadSafety::kAside) places_.land(policy_.verify);
     land_numbers(/*scratch=*/false);
+    std::exception_ptr refused;  // told when the state is whole: it is too late to keep the old one
+    try {
+      hand_over_values();
+    } catch (...) {
+      refused = std::current_exception();
+    }
+    if (state_.after_load) state_.after_load(filled());
+    if (refused) std::rethrow_exception(refused);
   }
 
   void read_in_place(const LoadSource& source) {

@@ -88,8 +88,8 @@ void load_full_state(const ModuleRef& model, const OptimizerRef& optimizers, con
                      bool rank0_only = false, const StateDictOptions& options = {});
 
 /// Keys the optimizer under `optim_root` by integer ids, group by group, as torch.optim's own
-/// state_dict() does (with `param_names`), instead of by FQN. Such a state is for saving alone; a
-/// load finds parameters by FQN whichever way they were stored. Throws kInvalidArgument: state of a
+/// state_dict() does (with `param_names`), instead of by FQN. Such a state is to be saved, or given
+/// to load_full_state; both loads find parameters by FQN whichever way they are keyed. Throws kInvalidArgument: state of a
 /// parameter that no group lists.
 void key_by_ids(LiveState& state, const std::string& optim_root = "optim");
 
