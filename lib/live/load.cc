@@ -16,6 +16,7 @@
 #include "lib/live/load_match.h"
 #include "lib/live/load_targets.h"
 #include "lib/live/prepared_save.h"
+#include "lib/live/record_proof.h"
 #include "lib/ops/unsure_names.h"
 
 namespace tessera {
@@ -42,12 +43,13 @@ class Loading {
       SaveMemory::settle_of(ranks_);
       open();
       if (state_.materialise) state_.materialise(state_, source_.manifest);
-      add_notes(std::exchange(state_.notes, {}));
+      if (policy_.optimizer != PartPolicy::kSkip) add_notes(std::exchange(state_.notes, {}));
       check_live_tensors(state_, true);
       asked = encode_asked(state_, ranks_.rank());
     });
     match_all(std::move(asked));
     ranks_.together([&] { plan(); });
+    prove_checksums();
     choose_safety();
     read();
     ranks_.together([&] { finish(); });
@@ -102,7 +104,6 @@ class Loading {
       const AskedNames asked = join_asked(all);
       matches_ = match_state(state_, source_.manifest, asked, ranks_.rank(), policy_, result_);
       judge_match(state_, source_.manifest, asked, policy_, result_);
-      if (policy_.verify) choose_to_prove(asked);
     });
   }
 
@@ -120,13 +121,12 @@ class Loading {
     places_.plan(source_.manifest);
     locate();
     read_small();
-    if (policy_.verify) prove_checksums();
   }
 
   /// Opens the items that this rank reads from, not all of the tensors': numbers whole, tensors as
-  /// planned, and what it proves for all ranks.
+  /// planned.
   void locate() {
-    std::vector<std::uint32_t> tensors = to_prove_;
+    std::vector<std::uint32_t> tensors;
     std::vector<std::uint64_t> chunks = scratch_.chunks();
     const std::vector<std::uint64_t> more = places_.chunks();
     chunks.insert(chunks.end(), more.begin(), more.end());
@@ -194,19 +194,18 @@ class Loading {
     }
   }
 
-  /// Every tensor that any rank asks for falls to one rank, which need not have a piece of it.
-  void choose_to_prove(const AskedNames& asked) {
-    const auto ranks = static_cast<std::uint32_t>(ranks_.size());
-    for (const std::uint32_t tensor : asked_tensors(source_.manifest, asked, policy_))
-      if (tensor % ranks == static_cast<std::uint32_t>(ranks_.rank())) to_prove_.push_back(tensor);
-  }
-
-  /// Reads this rank's share of the tensors once more, whole.
+  /// Checksums of what is read in parts, or under verify of everything. (Where a rank failed
+  /// before, nobody comes here.)
   void prove_checksums() {
-    TransferOptions quiet = reading_;
-    quiet.progress = nullptr;
-    const TensorReader reader(source_.manifest, *source_.directory, quiet);
-    reader.stream(to_prove_, [](const TensorReader::Block&) {});
+    std::vector<RecordToProve> records;
+    ranks_.together([&] {
+      if (!reading_.check_crc) return;
+      for (const LoadTargets* part : {&scratch_, &places_})
+        part->add_records(policy_.verify, records);
+    });
+    records = share_of_records(std::move(records), ranks_);
+    ranks_.together(
+        [&] { result_.bytes_read += prove_records(source_, records, locating_, reading_); });
   }
 
   /// Aside first, where that fits on every rank.
@@ -299,8 +298,7 @@ class Loading {
   std::unique_ptr<FileSystem> own_files_;
   OpenedCheckpoint source_;
   std::vector<Match> matches_;
-  LoadTargets scratch_, places_;         // memory of the state's callbacks; of the job
-  std::vector<std::uint32_t> to_prove_;  // under verify
+  LoadTargets scratch_, places_;  // memory of the state's callbacks; of the job
   std::vector<std::pair<Match, Bytes>> numbers_;
   LoadResult result_;
 };

@@ -209,21 +209,6 @@ AskedNames join_asked(std::span<const std::vector<std::byte>> all) {
   return asked;
 }
 
-std::vector<std::uint32_t> asked_tensors(const Manifest& stored, const AskedNames& asked,
-                                         const LoadPolicy& policy) {
-  const Roles roles = find_roles(stored.state);
-  std::vector<std::uint32_t> out;
-  for (std::size_t e = 0; e < stored.state.entries.size(); ++e) {
-    const StateEntry& entry = stored.state.entries[e];
-    if (entry.value.is_tensor() && asked.names.contains(entry.name) &&
-        policy_of(policy, roles.entries[e].role) != PartPolicy::kSkip)
-      out.push_back(entry.value.tensor_index());
-  }
-  std::ranges::sort(out);
-  out.erase(std::unique(out.begin(), out.end()), out.end());
-  return out;
-}
-
 std::vector<Match> match_state(const LiveState& state, const Manifest& stored,
                                const AskedNames& asked, int rank, const LoadPolicy& policy,
                                LoadResult& result) {

@@ -41,10 +41,6 @@ std::string stored_name(const LiveState& state, const StateEntry& entry, int ran
 Bytes encode_asked(const LiveState& state, int rank);
 AskedNames join_asked(std::span<const std::vector<std::byte>> all);
 
-/// The stored tensors that some rank asks for and the policy does not skip, ascending.
-std::vector<std::uint32_t> asked_tensors(const Manifest& stored, const AskedNames& asked,
-                                         const LoadPolicy& policy);
-
 /// Appends to the lists of `result`. Nothing is refused here.
 std::vector<Match> match_state(const LiveState& state, const Manifest& stored,
                                const AskedNames& asked, int rank, const LoadPolicy& policy,

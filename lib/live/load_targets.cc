@@ -37,6 +37,12 @@ std::vector<std::uint64_t> LoadTargets::chunks() const {
   return plan_ ? plan_->chosen_chunks() : std::vector<std::uint64_t>();
 }
 
+void LoadTargets::add_records(bool all, std::vector<RecordToProve>& records) const {
+  if (!plan_) return;
+  const std::vector<RecordToProve> more = records_to_prove(*manifest_, *plan_, all);
+  records.insert(records.end(), more.begin(), more.end());
+}
+
 void LoadTargets::take_room() {
   std::uint64_t total = 0;
   for (const Segment& segment : output_.segments) total += aligned(segment.length);

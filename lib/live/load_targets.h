@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/live/record_proof.h"
+
 namespace tessera {
 
 /// What targets are read from. `manifest` is located for them.
@@ -34,6 +36,8 @@ class LoadTargets {
   std::span<const MemoryTarget> targets() const { return targets_; }
   /// Chunks of the manifest that are read.
   std::vector<std::uint64_t> chunks() const;
+  /// records_to_prove of what is read, which is located.
+  void add_records(bool all, std::vector<RecordToProve>& records) const;
   /// Bytes of the places.
   std::uint64_t bytes() const { return plan_ ? plan_->tensor_bytes() : 0; }
 

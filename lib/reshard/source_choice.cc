@@ -12,12 +12,6 @@ namespace tessera {
 
 namespace {
 
-/// Bytes of a record that are read for its checksum alone: far more than padding ever is, far less
-/// than leaving tensors out saves.
-std::uint64_t most_gap_bytes(const Record& record) {
-  return std::max<std::uint64_t>(std::uint64_t{64} << 10, record.length / 64);
-}
-
 std::strong_ordering compare_numbers(std::span<const std::int64_t> a,
                                      std::span<const std::int64_t> b) {
   return std::lexicographical_compare_three_way(a.begin(), a.end(), b.begin(), b.end());
@@ -31,6 +25,20 @@ bool chunk_less(const ChunkView& a, const ChunkView& b) {
 }
 
 }  // namespace
+
+// Far more than padding ever is, far less than leaving tensors out saves.
+std::uint64_t most_gap_bytes(const Record& record) {
+  return std::max<std::uint64_t>(std::uint64_t{64} << 10, record.length / 64);
+}
+
+void check_record(const Record& record, std::uint32_t crc) {
+  if (crc == record.crc32) return;
+  fail(Code::kCorrupt,
+       fmt::format("its bytes do not match their stored checksum (CRC-32 {:08x}, stored {:08x}, "
+                   "{} bytes at {})",
+                   crc, record.crc32, record.length, record.offset),
+       "restore the file from another copy, or save what is whole with --salvage");
+}
 
 std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
   const StoredTensor& tensor = manifest_.tensors[tensor_index];
@@ -151,13 +159,7 @@ void RecordProver::add(std::uint64_t chunk, std::uint64_t offset, std::uint64_t 
 
 void RecordProver::compare(std::uint32_t index, std::uint32_t crc) {
   const Record& record = manifest_.records[index];
-  if (crc != record.crc32) {
-    fail(Code::kCorrupt,
-         fmt::format("its bytes do not match their stored checksum (CRC-32 {:08x}, stored {:08x}, "
-                     "{} bytes at {})",
-                     crc, record.crc32, record.length, record.offset),
-         "restore the file from another copy, or save what is whole with --salvage");
-  }
+  check_record(record, crc);
   std::lock_guard lock(mutex_);
   proved_bytes_ += record.length;
 }

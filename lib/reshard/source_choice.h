@@ -32,6 +32,11 @@ class SourceChooser {
   std::vector<std::uint64_t> load_bytes_;  // per file
 };
 
+/// Bytes of a record that a reader of the rest reads for its checksum alone.
+std::uint64_t most_gap_bytes(const Record& record);
+/// Throws kCorrupt where the record's bytes, which have this CRC, are not those that were stored.
+void check_record(const Record& record, std::uint32_t crc);
+
 /// Folds CRCs of what was read into the records they belong to and compares, once a record is
 /// complete. A little that no tensor wants (padding of a flat parameter, of a ZeRO partition) is
 /// read at the end for that. Thread-safe.

@@ -120,8 +120,7 @@ TEST_CASE("load under verify tells what was not written, however it is kept safe
   fs.create_directory("/run");
   fs.write_file("/run/a.safetensors", as_bytes(file));
   const std::uint64_t offset = sizeof(length) + header.size() + 90'000 * sizeof(float);
-  // Checksums are proved of all of it first, and once more where it is read twice.
-  const int proofs = safety == LoadSafety::kReadTwice && !scratch ? 2 : 1;
+  const int proofs = safety == LoadSafety::kReadTwice && !scratch ? 1 : 0;
   std::vector<float> memory(kMany, 7);
   LiveState state;
   state.add("w", {DType::kFloat32, {kMany}, {}, memory.data()});
