@@ -14,12 +14,13 @@ namespace tessera {
 
 namespace {
 
-constexpr std::uint64_t kWireVersion = 2;
+constexpr std::uint64_t kWireVersion = 3;
 constexpr std::size_t kShortText = 60;
 constexpr std::size_t kEntryBytes = 220;  // of a usual description: only saves growing
 
 // A tensor's type, its flags and the number of its pieces are one number.
-constexpr std::uint64_t kDTypeMask = 0xff, kReplicated = 0x100, kIsParameter = 0x200;
+constexpr std::uint64_t kDTypeMask = 0xff, kReplicated = 0x100, kIsParameter = 0x200,
+                        kOfFirstRank = 0x400;
 constexpr int kPiecesShift = 16;
 
 }  // namespace
@@ -53,8 +54,9 @@ LiveEntry::Kind kind_of(const LiveState& state, const StateEntry& entry) {
 
 template <class Out>
 void describe_tensor(const LiveTensor& tensor, Out& out) {
-  const std::uint64_t flags =
-      (tensor.replicated ? kReplicated : 0) | (tensor.is_parameter ? kIsParameter : 0);
+  const std::uint64_t flags = (tensor.replicated ? kReplicated : 0) |
+                              (tensor.is_parameter ? kIsParameter : 0) |
+                              (tensor.copied_at_once ? kOfFirstRank : 0);
   out.number(static_cast<std::uint64_t>(tensor.spec.dtype) | flags |
              std::uint64_t{tensor.pieces.size()} << kPiecesShift)
       .integers(tensor.spec.shape.extents());
@@ -195,6 +197,7 @@ void read_description(const LiveDescription& description,
         entry.spec.dtype = static_cast<DType>(head & kDTypeMask);
         entry.replicated = (head & kReplicated) != 0;
         entry.is_parameter = (head & kIsParameter) != 0;
+        entry.of_first_rank = (head & kOfFirstRank) != 0;
         entry.spec.shape = Shape::checked(structure.integers());
         for (std::uint64_t pieces = head >> kPiecesShift; pieces > 0; --pieces) {
           entry.chunks.push_back(structure.chunk());

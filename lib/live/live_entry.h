@@ -13,13 +13,14 @@ struct LiveEntry {
   Kind kind = Kind::kTensor;
   std::string name;
   Path path;
-  TensorSpec spec;  // kTensor, as are the next three
+  TensorSpec spec;  // kTensor, as are the next four
   bool replicated = false;
   bool is_parameter = false;
-  std::vector<Chunk> chunks;  // as many as the rank has pieces, empty ones too
-  Bytes digest;               // kShared
-  std::string text;           // kShared
-  Bytes pickle;               // kPerRank
+  bool of_first_rank = false;  // buffers: ranks' may differ, and one rank's belong together
+  std::vector<Chunk> chunks;   // as many as the rank has pieces, empty ones too
+  Bytes digest;                // kShared
+  std::string text;            // kShared
+  Bytes pickle;                // kPerRank
 };
 
 /// Calls `f` for one entry after the other: all ranks' at once would be large. Throws kCorrupt, and

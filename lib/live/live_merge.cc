@@ -216,7 +216,7 @@ class Merger {
   /// bytes so far.
   void elect(MergedEntry& entry) {
     for (HeldChunk& held : entry.held) {
-      if (held.others.empty())
+      if (held.others.empty() || entry.first.of_first_rank)
         load_[static_cast<std::size_t>(held.first.rank)] += bytes_of(entry, held);
       else
         shared_.push_back({&entry, &held});

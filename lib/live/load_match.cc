@@ -151,11 +151,8 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-/// Of the names, those whose part the policy is strict about; with the part of the first.
-struct Refused {
-  std::vector<std::string> names;
-  Role role = Role::kOther;
-};
+/// Names that the policy is strict about, by part.
+using Refused = std::vector<std::pair<Role, std::vector<std::string>>>;
 
 template <class Allows>
 Refused refused(const std::vector<std::string>& names, const StateDict& dict,
@@ -168,17 +165,29 @@ Refused refused(const std::vector<std::string>& names, const StateDict& dict,
   for (const std::string& name : names) {
     const Role role = roles.entries[number.at(name)].role;
     if (allows(role, policy_of(policy, role))) continue;
-    if (out.names.empty()) out.role = role;
-    out.names.push_back(name);
+    const std::string_view part = part_text(role);
+    auto at =
+        std::ranges::find_if(out, [&](const auto& each) { return part_text(each.first) == part; });
+    if (at == out.end()) at = out.insert(out.end(), {role, {}});
+    at->second.push_back(name);
   }
   return out;
 }
 
-std::string policy_hint(Role role, std::string_view value) {
-  const std::string_view field = role == Role::kModel                   ? "model"
-                                 : part_role(role) == Role::kOptimState ? "optimizer"
-                                                                        : "other";
-  return fmt::format("LoadPolicy::{} = PartPolicy::{} leaves them out", field, value);
+/// `what`: "not stored"; `value`: of the policy that would allow it.
+[[noreturn]] void refuse(std::string_view what, std::string_view value, const Refused& parts) {
+  std::string text, fields;
+  for (const auto& [role, names] : parts) {
+    const std::string_view field = role == Role::kModel                   ? "model"
+                                   : part_role(role) == Role::kOptimState ? "optimizer"
+                                                                          : "other";
+    text +=
+        fmt::format("{} of the {}: {}", text.empty() ? "," : ";", part_text(role), listed(names));
+    fields += fmt::format("{}LoadPolicy::{}", fields.empty() ? "" : " and ", field);
+  }
+  fail(Code::kInvalidArgument, fmt::format("{}{}", what, text),
+       fmt::format("{} = PartPolicy::{} {} them out", fields, value,
+                   parts.size() == 1 ? "leaves" : "leave"));
 }
 
 }  // namespace
@@ -233,19 +242,12 @@ void judge_match(const LiveState& state, const Manifest& stored, const AskedName
   }
   const Refused missing = refused(result.missing, state.dict, policy,
                                   [](Role, PartPolicy part) { return allows_missing(part); });
-  if (!missing.names.empty())
-    fail(Code::kInvalidArgument,
-         fmt::format("not stored, of the {}: {}", part_text(missing.role), listed(missing.names)),
-         policy_hint(missing.role, "kAllowMissing"));
+  if (!missing.empty()) refuse("not stored", "kAllowMissing", missing);
   const Refused unexpected =
       refused(result.unexpected, stored.state, policy, [&](Role role, PartPolicy part) {
         return allows_unexpected(part) || !asked.roles.contains(part_role(role));
       });
-  if (!unexpected.names.empty())
-    fail(Code::kInvalidArgument,
-         fmt::format("stored and not asked for, of the {}: {}", part_text(unexpected.role),
-                     listed(unexpected.names)),
-         policy_hint(unexpected.role, "kAllowUnexpected"));
+  if (!unexpected.empty()) refuse("stored and not asked for", "kAllowUnexpected", unexpected);
 }
 
 }  // namespace tessera

@@ -85,7 +85,14 @@ class Writing {
            "make room, or save elsewhere");
     StageOptions options;
     options.force = options_.force;
-    stage_ = Stage::open(fs_, destination_, hex(prepared_.fingerprint), options);
+    try {
+      stage_ = Stage::open(fs_, destination_, hex(prepared_.fingerprint), options);
+    } catch (const Error& error) {
+      if (error.code() != Code::kAlreadyExists) throw;
+      Status status = error.status();  // (Its hint names the commands' flag.)
+      status.hint = "save elsewhere, or set SaveOptions::force to replace it";
+      throw Error(std::move(status));
+    }
   }
 
   /// Rank 0 tells where the stage is.

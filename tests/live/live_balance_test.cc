@@ -60,4 +60,30 @@ TEST_CASE("ranks with more of their own write less of what all hold") {
   CHECK(is_about(all, 7 + 9));  // nothing twice
 }
 
+TEST_CASE("buffers, which ranks may hold apart, are all the first rank's") {
+  constexpr int kBuffers = 5;
+  MemoryFileSystem fs;
+  require_quiet(on_ranks(kRanks, [&](RankGroup& ranks) {
+    std::vector<float> memory(kNumel, static_cast<float>(ranks.rank()));
+    LiveState state;
+    for (int t = 0; t < kBuffers; ++t) {
+      const std::string name = "buffer_" + std::to_string(t);
+      state.tensors[state.add(name, {DType::kFloat32, {kNumel}, {}, memory.data()})]
+          .copied_at_once = true;
+    }
+    if (ranks.rank() == 0)  // which has most to write already
+      state.add_piece("own", {DType::kFloat32, {kNumel}},
+                      {Chunk::whole_of({{0}, {kNumel}}), memory.data(), {}});
+    save("/run/a", state, ranks, saving(fs));
+  }));
+  std::vector<std::vector<float>> found(kBuffers + 1, std::vector<float>(kNumel, -1));
+  LiveState state;
+  for (int t = 0; t < kBuffers; ++t)
+    state.add("buffer_" + std::to_string(t),
+              {DType::kFloat32, {kNumel}, {}, found[static_cast<std::size_t>(t)].data()});
+  state.add("own", {DType::kFloat32, {kNumel}, {}, found.back().data()});
+  load_one(state, loading(fs));
+  for (const auto& each : found) CHECK(each == std::vector<float>(kNumel, 0));
+}
+
 }  // namespace live_balance_test
