@@ -13,7 +13,7 @@ endfunction()
 # Left to the Release run: [wide] repeats over many sizes what a smaller case of the same code shows,
 # and where [one_thread] is all there is, no race can be.
 foreach(layer base tensor layout state storage encoding format reshard ops live)
-  add_other_configuration_test("asan, ubsan: ${layer}" ${PROJECT_BINARY_DIR}/asan/bin/${layer}_tests 900 "~[wide]")
+  add_other_configuration_test("asan, ubsan: ${layer}" ${PROJECT_BINARY_DIR}/asan/bin/${layer}_tests 1500 "~[wide]")
 endforeach()
 foreach(layer storage reshard)
   add_other_configuration_test("tsan: ${layer}" ${PROJECT_BINARY_DIR}/tsan/bin/${layer}_tests 900 "~[wide]~[one_thread]")

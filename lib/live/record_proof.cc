@@ -122,7 +122,7 @@ std::uint64_t prove_records(OpenedCheckpoint& source, std::span<const RecordToPr
   std::vector<std::uint64_t> chunks;
   for (const RecordToProve& each : records) {
     if (each.tensor >= source.manifest.tensors.size() ||
-        each.chunk >= source.manifest.chunks.size())
+        each.chunk >= source.manifest.chunks.size() || each.file >= source.manifest.files.size())
       fail(Code::kCorrupt, "another rank sees another checkpoint");
     tensors.push_back(each.tensor);
     chunks.push_back(each.chunk);

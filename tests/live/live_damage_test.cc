@@ -14,6 +14,7 @@
 
 #include "lib/live/record_proof.h"
 #include "tests/support/live_job.h"
+#include "tests/support/sanitized.h"
 
 namespace live_damage_test {
 
@@ -89,6 +90,7 @@ std::vector<Place> places(MemoryFileSystem& fs) {
 TEST_CASE("a flipped bit is refused by any number of ranks, and nothing is loaded") {
   int flips = 0;
   for (const int saved : {1, 2, 3}) {
+    if (testing::kSanitized && saved != 2) continue;  // a third of the loads will do
     MemoryFileSystem fs;
     require_quiet(on_ranks(saved, [&](RankGroup& ranks) {
       Parts parts(ranks.rank(), saved);
@@ -128,7 +130,7 @@ TEST_CASE("a flipped bit is refused by any number of ranks, and nothing is loade
       fs.write_file(place.file, whole);
     }
   }
-  CHECK(flips > 300);
+  CHECK(flips > (testing::kSanitized ? 100 : 300));
 }
 
 TEST_CASE("records that ranks read whole are not read again") {
