@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/live/load.h>
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <exception>
 
+#include "lib/base/sort_unique.h"
 #include "lib/live/live_numbers.h"
 #include "lib/live/live_wire.h"
 #include "lib/live/load_match.h"
@@ -47,6 +49,7 @@ class Loading {
       check_live_tensors(state_, true);
       asked = encode_asked(state_, ranks_.rank());
     });
+    agree_on_policy();
     match_all(std::move(asked));
     ranks_.together([&] { plan(); });
     prove_checksums();
@@ -64,6 +67,7 @@ class Loading {
     options.from = policy_.from;
     options.selection.root = policy_.root;
     options.read = locating_;
+    options.check_seal = reading_.check_crc;
     source_ = open_checkpoint(fs, path_, options);
     expand_state_values(source_.manifest);
     name_optimizers_by_fqn();
@@ -95,6 +99,54 @@ class Loading {
   }
   void add_notes(const std::vector<Note>& notes) {
     result_.notes.insert(result_.notes.end(), notes.begin(), notes.end());
+  }
+
+  /// What another rank does otherwise would leave a state that no call asked for.
+  void agree_on_policy() {
+    std::vector<std::pair<const char*, std::string>> mine = {
+        {"checkpoint", result_.path},
+        {"LoadPolicy::from", policy_.from},
+        {"LoadPolicy::root", policy_.root},
+        {"LoadPolicy::names", text_of(policy_.names)},
+        {"LoadPolicy::model", text_of(policy_.model)},
+        {"LoadPolicy::optimizer", text_of(policy_.optimizer)},
+        {"LoadPolicy::other", text_of(policy_.other)},
+        {"LoadPolicy::allow_mismatched", text_of(policy_.allow_mismatched)},
+        {"LoadPolicy::allow_cast", text_of(policy_.allow_cast)},
+        {"LoadPolicy::verify", text_of(policy_.verify)},
+        {"LoadPolicy::check_crc", text_of(policy_.check_crc)},
+        {"LoadPolicy::safety", text_of(policy_.safety)}};
+    WireWriter told;
+    for (const auto& [name, value] : mine) told.text(value);
+    const auto all = ranks_.all_gather(told.finish());
+    ranks_.together([&] {
+      std::vector<WireReader> readers(all.begin(), all.end());
+      for (const auto& [name, value] : mine) {
+        const std::string first = readers[0].text();
+        for (std::size_t r = 1; r < readers.size(); ++r)
+          if (const std::string theirs = readers[r].text(); theirs != first)
+            fail(Code::kInvalidArgument,
+                 fmt::format("ranks ask for different {}: rank 0 for \"{}\", rank {} for \"{}\"",
+                             name, printable(first), r, printable(theirs)),
+                 "give every rank the same path and policy");
+      }
+    });
+  }
+  static std::string text_of(bool value) { return value ? "true" : "false"; }
+  static std::string text_of(PartPolicy policy) {
+    constexpr const char* kNames[] = {"kStrict", "kAllowMissing", "kAllowUnexpected", "kAllowBoth",
+                                      "kSkip"};
+    return kNames[static_cast<std::size_t>(policy)];
+  }
+  static std::string text_of(LoadSafety safety) {
+    constexpr const char* kNames[] = {"kAside", "kReadTwice", "kInPlace"};
+    return kNames[static_cast<std::size_t>(safety)];
+  }
+  static std::string text_of(const NameRules& names) {
+    std::string out = names.strip_prefix;
+    for (const auto* list : {&names.map, &names.renames})
+      for (const auto& [from, to] : *list) out += fmt::format("; {} to {}", from, to);
+    return out;
   }
 
   /// What all ranks ask for is large together: gone before tensors are read.
@@ -144,12 +196,6 @@ class Loading {
     sort_unique(chunks);
     locating_.chunks = std::move(chunks);
     source_.locate(tensors, locating_);
-  }
-
-  template <class Numbers>
-  static void sort_unique(Numbers& numbers) {
-    std::ranges::sort(numbers);
-    numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   }
 
   void make_targets() {
@@ -234,6 +280,7 @@ class Loading {
         result_.bytes_read += places_.read(source, policy_.verify);
       else if (result_.safety == LoadSafety::kReadTwice)
         result_.bytes_read += places_.prove(source);
+      source_.check_archives();
     });
     ranks_.together([&] {  // where all have come, since it may talk to them
       if (state_.check_loaded) state_.check_loaded(filled());

@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 #include <tuple>
-#include <unordered_map>
 
+#include "lib/base/sort_unique.h"
 #include "lib/live/live_wire.h"
 #include "lib/reshard/file_pool.h"
 #include "lib/reshard/source_choice.h"
@@ -29,10 +29,46 @@ const Record* record_of(const Manifest& manifest, std::uint64_t chunk) {
   return record.file == source.file ? &record : nullptr;
 }
 
+/// What one rank reads of a chunk.
+class ReadOfChunk {
+ public:
+  void add(const CopyOp& op) {
+    tensor_ = op.tensor;
+    unknown_ = unknown_ || boxes_.size() == kMostBoxes;
+    // Several targets may want the same elements: those are read once.
+    for (const Box& box : boxes_) {
+      if (unknown_ || box.contains(op.box)) return;
+      unknown_ = intersect(box, op.box).has_value();
+    }
+    if (!unknown_) boxes_.push_back(op.box);
+  }
+  std::uint32_t tensor() const { return tensor_; }
+  /// False only where it is known to be all of it.
+  bool is_part(const Manifest& manifest, std::uint64_t chunk) const {
+    std::int64_t numel = 0;
+    for (const Box& box : boxes_) numel += box.numel();
+    const StoredTensor& tensor = manifest.tensors[tensor_];
+    return unknown_ || numel < manifest.chunks_of(tensor)[chunk - tensor.first_chunk].numel();
+  }
+
+ private:
+  static constexpr std::size_t kMostBoxes = 64;  // each is held against all
+  std::uint32_t tensor_ = 0;
+  std::vector<Box> boxes_;  // that have no element in common
+  bool unknown_ = false;
+};
+
+/// Files are located alike on all ranks, unless they are not the same ones.
+[[noreturn]] void fail_differing() {
+  fail(Code::kCorrupt, "another rank sees another checkpoint",
+       "give all ranks the same files, and let nobody write to them while they load");
+}
+
 void prove(const RecordToProve& wanted, const Manifest& manifest, FilePool& files,
            const TransferOptions& options) {
   const Record* record = record_of(manifest, wanted.chunk);
-  if (record == nullptr) return;  // (Located alike on all ranks: there is one.)
+  if (record == nullptr || record->offset != wanted.offset || record->length != wanted.length)
+    fail_differing();
   const auto file = files.get(record->file);
   Bytes block(static_cast<std::size_t>(std::min(
       {record->length, kBlockBytes, std::max<std::uint64_t>(1, options.memory_limit_bytes)})));
@@ -50,34 +86,19 @@ void prove(const RecordToProve& wanted, const Manifest& manifest, FilePool& file
 }  // namespace
 
 std::vector<RecordToProve> records_to_prove(const Manifest& manifest, const Plan& plan, bool all) {
-  struct Read {
-    RecordToProve record;
-    std::uint64_t most_gap_bytes = 0;
-    std::uint64_t bytes = 0;  // of its chunks that are read
-    bool cut = false;         // a chunk is read in part
-  };
-  std::map<std::pair<std::uint64_t, std::uint64_t>, Read> reads;  // by file and offset
-  for (std::size_t i = 0; i < plan.tensor_count(); ++i) {
-    const StoredTensor& tensor = manifest.tensors[plan.tensor(i)];
-    std::unordered_map<std::uint64_t, std::int64_t> read;  // elements, by chunk
-    for (const CopyOp& op : plan.ops(i)) read[op.source_chunk] += op.box.numel();
-    for (const auto& [chunk, numel] : read) {
-      const Record* record = record_of(manifest, chunk);
-      if (record == nullptr) continue;
-      Read& of_record = reads[{record->file, record->offset}];
-      if (of_record.record.length == 0) {
-        of_record.record = {record->file, record->offset, record->length, plan.tensor(i), chunk};
-        of_record.most_gap_bytes = most_gap_bytes(*record);
-      }
-      const ChunkView view = manifest.chunks_of(tensor)[chunk - tensor.first_chunk];
-      of_record.bytes += manifest.chunks.source(chunk).length;
-      of_record.cut = of_record.cut || numel < view.numel();
-    }
-  }
+  std::map<std::uint64_t, ReadOfChunk> reads;
+  for (std::size_t i = 0; i < plan.tensor_count(); ++i)
+    for (const CopyOp& op : plan.ops(i)) reads[op.source_chunk].add(op);
+  std::vector<std::uint64_t> chunks;
+  for (const auto& [chunk, read] : reads) chunks.push_back(chunk);
+  const auto is_cut = [&](std::uint64_t chunk) { return reads.at(chunk).is_part(manifest, chunk); };
   std::vector<RecordToProve> out;
-  for (const auto& [place, read] : reads)
-    if (all || read.cut || read.bytes + read.most_gap_bytes < read.record.length)
-      out.push_back(read.record);
+  for (const RecordReads& of : reads_of_records(manifest, chunks)) {
+    if (!all && of.proves(manifest) && std::ranges::none_of(of.tiling, is_cut)) continue;
+    const Record& record = manifest.records[of.record];
+    const std::uint64_t chunk = of.tiling.front();
+    out.push_back({record.file, record.offset, record.length, reads.at(chunk).tensor(), chunk});
+  }
   return out;
 }
 
@@ -123,13 +144,12 @@ std::uint64_t prove_records(OpenedCheckpoint& source, std::span<const RecordToPr
   for (const RecordToProve& each : records) {
     if (each.tensor >= source.manifest.tensors.size() ||
         each.chunk >= source.manifest.chunks.size() || each.file >= source.manifest.files.size())
-      fail(Code::kCorrupt, "another rank sees another checkpoint");
+      fail_differing();
     tensors.push_back(each.tensor);
     chunks.push_back(each.chunk);
   }
-  std::ranges::sort(tensors);
-  tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
-  std::ranges::sort(chunks);
+  sort_unique(tensors);
+  sort_unique(chunks);
   these.chunks = std::move(chunks);
   source.locate(tensors, these);
   FilePool files(source.manifest, *source.directory);

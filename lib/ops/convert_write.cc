@@ -94,11 +94,12 @@ std::uint64_t Conversion::staged_bytes(const Stage& stage) const {
 }
 
 /// A run that failed leaves what it found. Of a first one that is nothing, as it could fill the
-/// disk; of one that resumed it is the work that was kept, with what it added. What is known to be
-/// wrong goes.
+/// disk; of one that resumed it is the work that was kept, with what it added. What may be wrong
+/// goes.
 void Conversion::leave(Stage& stage, Status status) const {
   const bool cancelled = status.code == Code::kCancelled;
-  const bool keeps = options_.keep && !source_changed_ && (cancelled || options_.resume);
+  const bool may_be_wrong = source_changed_ || status.code == Code::kCorrupt;
+  const bool keeps = options_.keep && !may_be_wrong && (cancelled || options_.resume);
   if (!keeps) {
     discard_quietly(stage);
   } else if (stage.keep() && !cancelled) {
@@ -171,6 +172,7 @@ void Conversion::check_source_unchanged() {
            "run again when nobody writes to it");
     });
   }
+  source_.check_archives();
 }
 
 /// What was written is one copy of several: the others must be its equals.

@@ -139,6 +139,7 @@ HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& 
   const std::vector<std::string> digests = in_operation("hash", [&] {
     return hash_tensors(checkpoint.manifest, *checkpoint.directory, leaves, transfer);
   });
+  checkpoint.check_archives();
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     const StoredTensor& tensor = checkpoint.manifest.tensors[leaves[i]];
     const auto extents = tensor.spec.shape.extents();

@@ -39,6 +39,11 @@ void check_unique_names(const Manifest& manifest) {
     fail(Code::kCorrupt, fmt::format("two entries are named \"{}\"", printable(*twice)));
 }
 
+/// A seal that cannot be used: nothing holds the files' bytes against it.
+Note no_seal(const std::string& why, const std::string& folder) {
+  return {"SEAL", "warning", why, folder, ""};
+}
+
 [[noreturn]] void refuse(const Note& difference) {
   in_file(difference.file, [&] {
     fail(Code::kCorrupt, difference.message,
@@ -69,7 +74,9 @@ class ManifestReader {
     return read(driver_, place, seal);
   }
 
-  Manifest read_parts(FileSystem& fs, const FoundCheckpoint& whole) const {
+  /// Each part has a seal of its own; `sealed` is given what they say, as seen from the whole.
+  Manifest read_parts(FileSystem& fs, const FoundCheckpoint& whole,
+                      std::vector<SealedFile>& sealed) const {
     std::vector<PartManifest> parts;
     for (const std::string& folder : whole.parts) {
       const bool own = folder.empty();
@@ -77,7 +84,15 @@ class ManifestReader {
       const FormatDriver& driver = own ? driver_ : torch_dcp_driver();
       const Place place{directory.get(), "", own ? whole.path : folder};
       naming_folder(folder, [&] {
-        parts.push_back({folder, read(driver, place, read_seal(*directory, "")), ""});
+        std::string why;
+        const std::optional<Seal> seal = read_seal(*directory, "", &why);
+        if (!why.empty()) notes_.push_back(no_seal(why, folder));
+        parts.push_back({folder, read(driver, place, seal), ""});
+        if (!seal) return;
+        for (SealedFile file : seal->files) {
+          if (!own) file.path = join_path(folder, file.path);
+          sealed.push_back(std::move(file));
+        }
       });
     }
     if (!parts[0].folder.empty()) return merge_parts(std::move(parts));
@@ -101,7 +116,7 @@ class ManifestReader {
   Manifest read(const FormatDriver& driver, const Place& place,
                 const std::optional<Seal>& seal) const {
     if (!seal) return driver.manifest(place, options_.read);
-    const SealedDirectory sealed(*place.directory, *seal, tell_);
+    const SealedDirectory sealed(*place.directory, seal->files, tell_);
     return driver.manifest({&sealed, place.file, place.display}, options_.read);
   }
 
@@ -130,6 +145,10 @@ void OpenedCheckpoint::locate(std::span<const std::uint32_t> tensors, const Read
           [&] { reading_parts([&] { driver->locate(place(), manifest, tensors, options); }); });
 }
 
+void OpenedCheckpoint::check_archives() const {
+  if (sealed != nullptr) sealed->check_archives();
+}
+
 void OpenedCheckpoint::locate_all(const ReadOptions& options) {
   std::vector<std::uint32_t> all(manifest.tensors.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint32_t>(i);
@@ -151,17 +170,26 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   opened.directory = fs.open_directory(folder);
   std::string why;
   const std::optional<Seal> seal = read_seal(*opened.directory, opened.file, &why);
+  std::vector<SealedFile> sealed;
+  if (seal) sealed = seal->files;
   in_file(opened.display, [&] {
     const ManifestReader reader(*opened.driver, options, opened.notes);
     opened.manifest = reading_parts([&] {
-      return found.parts.empty() ? reader.read(opened.place(), seal) : reader.read_parts(fs, found);
+      return found.parts.empty() ? reader.read(opened.place(), seal)
+                                 : reader.read_parts(fs, found, sealed);
     });
     check_unique_names(opened.manifest);
   });
   if (seal) {
     apply_seal(*seal, opened.manifest);
   } else if (!why.empty()) {
-    opened.notes.push_back({"SEAL", "warning", why, "", ""});
+    opened.notes.push_back(no_seal(why, ""));
+  }
+  if (options.check_seal && !sealed.empty()) {
+    auto held =
+        std::make_unique<SealedDirectory>(std::move(opened.directory), std::move(sealed), refuse);
+    opened.sealed = held.get();
+    opened.directory = std::move(held);
   }
   const Roles roles = find_roles(opened.manifest.state);
   assign_kinds(opened.manifest, roles);

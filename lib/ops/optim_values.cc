@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "lib/base/sort_unique.h"
 #include "lib/ops/element_blocks.h"
 #include "lib/ops/listing.h"
 
@@ -26,8 +27,7 @@ bool readable(const Manifest& manifest, std::uint32_t tensor) {
 
 void locate(OpenedCheckpoint& checkpoint, std::vector<std::uint32_t> tensors,
             const TransferOptions& transfer) {
-  std::ranges::sort(tensors);
-  tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
+  sort_unique(tensors);
   checkpoint.locate(tensors, read_options(transfer));
 }
 

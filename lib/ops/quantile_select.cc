@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "lib/base/cpu.h"
+#include "lib/base/sort_unique.h"
 #include "lib/ops/stat_wide.h"
 
 namespace tessera {
@@ -135,8 +136,7 @@ void QuantileSelect<Real>::end_pass() {
     next.push_back(known | static_cast<Key>(digit));
   }
   prefixes_ = next;
-  std::ranges::sort(prefixes_);
-  prefixes_.erase(std::unique(prefixes_.begin(), prefixes_.end()), prefixes_.end());
+  sort_unique(prefixes_);
   for (std::size_t i = 0; i < next.size(); ++i) {
     const auto at = std::ranges::lower_bound(prefixes_, next[i]);
     sought_[i].prefix = static_cast<std::size_t>(at - prefixes_.begin());

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <map>
 
+#include "lib/base/sort_unique.h"
+
 namespace tessera {
 
 namespace {
@@ -83,8 +85,7 @@ std::vector<std::string> names_to_rename(const Roles& roles) {
       if (role.role == wanted) fqns.push_back(role.fqn);
     if (!fqns.empty()) break;
   }
-  std::sort(fqns.begin(), fqns.end());
-  fqns.erase(std::unique(fqns.begin(), fqns.end()), fqns.end());
+  sort_unique(fqns);
   return fqns;
 }
 

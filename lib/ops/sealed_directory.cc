@@ -4,23 +4,54 @@
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <utility>
 
 namespace tessera {
 namespace {
 
+/// CRC of [begin, begin + size) of the file, of which `read` is what lies from `offset` on.
+std::uint32_t crc_around(const ReadFile& file, std::uint64_t begin, std::uint64_t size,
+                         std::uint64_t offset, ByteView read) {
+  const std::uint64_t end = begin + size, read_end = offset + read.size();
+  std::uint32_t crc = 0;
+  const auto add = [&](std::uint64_t from, std::uint64_t to) {
+    if (from >= to) return;
+    Bytes bytes(to - from);
+    file.read_at(from, bytes);
+    crc = crc32(crc, bytes);
+  };
+  const std::uint64_t from = std::clamp(offset, begin, end), to = std::clamp(read_end, from, end);
+  add(begin, from);
+  if (from < to) crc = crc32(crc, read.subspan(from - offset, to - from));
+  add(to, end);
+  return crc;
+}
+
+/// What `read` lies in, from `offset` on, as the seal says? A note where not.
+std::optional<Note> difference(const ReadFile& file, const SealedFile& sealed, std::uint64_t block,
+                               std::uint64_t offset, ByteView read) {
+  const std::uint64_t begin = block * kMiB;
+  const std::uint64_t size = std::min(kMiB, sealed.size_bytes - begin);
+  const std::uint32_t found = crc_around(file, begin, size, offset, read);
+  if (found == sealed.crc32_per_mib[block]) return std::nullopt;
+  return Note{std::string(kSealDifference), "error",
+              fmt::format("bytes {} to {} have CRC-32 {:08x} where the checkpoint's seal says "
+                          "{:08x}: they changed after they were written",
+                          begin, begin + size, found, sealed.crc32_per_mib[block]),
+              sealed.path, ""};
+}
+
 class SealedReadFile final : public ReadFile {
  public:
-  using Tell = std::function<void(const Note&)>;
-
-  SealedReadFile(std::unique_ptr<ReadFile> file, const SealedFile& sealed, const Tell& tell,
-                 std::mutex& mutex)
+  SealedReadFile(std::unique_ptr<ReadFile> file, const SealedFile& sealed,
+                 const SealedDirectory::OnDifference& tell, std::mutex& mutex)
       : file_(std::move(file)),
         sealed_(sealed),
         tell_(tell),
         mutex_(mutex),
-        seen_(sealed.crc32_per_mib.size()) {}
+        seen_(std::make_unique<std::atomic<bool>[]>(sealed.crc32_per_mib.size())) {}
 
   std::uint64_t size_bytes() const override { return file_->size_bytes(); }
   const std::string& path() const override { return file_->path(); }
@@ -28,43 +59,48 @@ class SealedReadFile final : public ReadFile {
   void read_at(std::uint64_t offset, MutableBytes out) const override {
     file_->read_at(offset, out);
     const std::uint64_t end = std::min(offset + out.size(), sealed_.size_bytes);
-    const std::lock_guard lock(mutex_);
-    for (std::uint64_t block = offset / kMiB; block * kMiB < end; ++block)
-      if (!seen_[block]) check(block, offset, out);
+    for (std::uint64_t block = offset / kMiB; block * kMiB < end; ++block) {
+      if (seen_[block]) continue;
+      if (const auto note = difference(*file_, sealed_, block, offset, out)) {
+        const std::lock_guard lock(mutex_);
+        tell_(*note);
+      } else {
+        seen_[block] = true;
+      }
+    }
   }
 
  private:
-  void check(std::uint64_t block, std::uint64_t offset, ByteView read) const {
-    const std::uint64_t begin = block * kMiB;
-    const std::uint64_t size = std::min(kMiB, sealed_.size_bytes - begin);
-    const std::uint32_t found = crc_of(begin, size, offset, read);
-    seen_[block] = true;
-    if (found == sealed_.crc32_per_mib[block]) return;
-    tell_({std::string(kSealDifference), "error",
-           fmt::format("bytes {} to {} have CRC-32 {:08x} where the checkpoint's seal says {:08x}: "
-                       "they changed after they were written",
-                       begin, begin + size, found, sealed_.crc32_per_mib[block]),
-           sealed_.path, ""});
-  }
-
-  /// Of what was just read, where that holds all of [begin, begin + size).
-  std::uint32_t crc_of(std::uint64_t begin, std::uint64_t size, std::uint64_t offset,
-                       ByteView read) const {
-    if (offset <= begin && begin + size <= offset + read.size())
-      return crc32(0, read.subspan(begin - offset, size));
-    Bytes whole(size);
-    file_->read_at(begin, whole);
-    return crc32(0, whole);
-  }
-
   std::unique_ptr<ReadFile> file_;
   const SealedFile& sealed_;
-  const Tell& tell_;
+  const SealedDirectory::OnDifference& tell_;
   std::mutex& mutex_;
-  mutable std::vector<bool> seen_;
+  std::unique_ptr<std::atomic<bool>[]> seen_;  // by MiB: held against the seal
 };
 
+std::map<std::string, SealedFile, std::less<>> by_path(std::vector<SealedFile> files) {
+  std::map<std::string, SealedFile, std::less<>> out;
+  for (SealedFile& file : files) {
+    std::string path = file.path;
+    out.emplace(std::move(path), std::move(file));
+  }
+  return out;
+}
+
 }  // namespace
+
+SealedDirectory::SealedDirectory(const Directory& directory, std::vector<SealedFile> files,
+                                 OnDifference on_difference)
+    : directory_(directory),
+      files_(by_path(std::move(files))),
+      on_difference_(std::move(on_difference)) {}
+
+SealedDirectory::SealedDirectory(std::unique_ptr<Directory> directory,
+                                 std::vector<SealedFile> files, OnDifference on_difference)
+    : owned_(std::move(directory)),
+      directory_(*owned_),
+      files_(by_path(std::move(files))),
+      on_difference_(std::move(on_difference)) {}
 
 bool has_sums_of_its_own(const ReadFile& file) {
   constexpr std::string_view kZip = "PK\x03\x04";
@@ -74,11 +110,34 @@ bool has_sums_of_its_own(const ReadFile& file) {
   return as_text(start) == kZip;
 }
 
+bool SealedDirectory::is_archive(const ReadFile& file, const SealedFile& sealed) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = archives_.find(sealed.path); known != archives_.end())
+      return known->second;
+  }
+  const bool is_one = has_sums_of_its_own(file);
+  const std::lock_guard lock(mutex_);
+  archives_.emplace(sealed.path, is_one);
+  return is_one;
+}
+
+void SealedDirectory::check_archives() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [path, is_one] : archives_) {
+    const SealedFile& sealed = files_.at(path);
+    if (!is_one || sealed.crc32_per_mib.empty()) continue;
+    const auto file = directory_.open(path, IoMode::kBuffered);
+    if (const auto note = difference(*file, sealed, sealed.crc32_per_mib.size() - 1, 0, {}))
+      on_difference_(*note);
+  }
+}
+
 std::unique_ptr<ReadFile> SealedDirectory::open(std::string_view relative, IoMode mode) const {
   std::unique_ptr<ReadFile> file = directory_.open(relative, mode);
-  const SealedFile* sealed = seal_.find(relative);
-  if (sealed == nullptr || has_sums_of_its_own(*file)) return file;
-  return std::make_unique<SealedReadFile>(std::move(file), *sealed, on_difference_, mutex_);
+  const auto found = files_.find(relative);
+  if (found == files_.end() || is_archive(*file, found->second)) return file;
+  return std::make_unique<SealedReadFile>(std::move(file), found->second, on_difference_, mutex_);
 }
 
 }  // namespace tessera

@@ -1,15 +1,18 @@
 #pragma once
-// A folder whose metadata is held against its seal while it is read: before bytes of a sealed file
-// are handed out, each MiB they lie in must have the CRC that the seal says. Small reads of
-// metadata cost a MiB each, so this is no way to read tensors.
+// A folder that is held against its seal while it is read: before bytes of a sealed file are handed
+// out, each MiB they lie in must have the CRC that the seal says, which costs reading the rest of
+// it, once for each time the file is opened.
 //
-// Files that the seal does not name are read as they are, and so are zip archives: they keep a
-// CRC of each record, which their reader checks. Owns nothing. Thread-safe as what it wraps.
+// Zip archives keep a CRC of each record, which their reader checks, and which knows the tensor; of
+// them the last MiB alone is held against the seal, by check_archives(): that tells another save's
+// file of the same size. Files that the seal does not name are read as they are.
+// Thread-safe as what it wraps.
 #include <tessera/ops/seal.h>
 #include <tessera/state/manifest.h>
 #include <tessera/storage/file_system.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,13 +33,17 @@ class SealedDirectory final : public Directory {
   /// Told of bytes that are not the sealed ones; called by one thread at a time. May throw.
   using OnDifference = std::function<void(const Note&)>;
 
-  /// All outlive it and every file opened through it.
-  SealedDirectory(const Directory& directory, const Seal& seal, const OnDifference& on_difference)
-      : directory_(directory), seal_(seal), on_difference_(on_difference) {}
+  /// `directory` outlives it and every file opened through it, as it outlives those.
+  SealedDirectory(const Directory& directory, std::vector<SealedFile> files,
+                  OnDifference on_difference);
+  SealedDirectory(std::unique_ptr<Directory> directory, std::vector<SealedFile> files,
+                  OnDifference on_difference);
 
   const std::string& path() const override { return directory_.path(); }
-  /// The file's read_at tells `on_difference` of each MiB that differs, once, and hands it out.
+  /// The file's read_at tells `on_difference` of each MiB that differs and hands it out.
   std::unique_ptr<ReadFile> open(std::string_view relative, IoMode mode) const override;
+  /// Tells `on_difference` of the archives opened so far that do not end as the sealed ones do.
+  void check_archives() const;
   std::optional<FileInfo> stat(std::string_view relative) const override {
     return directory_.stat(relative);
   }
@@ -45,10 +52,14 @@ class SealedDirectory final : public Directory {
   }
 
  private:
+  bool is_archive(const ReadFile& file, const SealedFile& sealed) const;
+
+  std::unique_ptr<Directory> owned_;
   const Directory& directory_;
-  const Seal& seal_;
-  const OnDifference& on_difference_;
-  mutable std::mutex mutex_;
+  std::map<std::string, SealedFile, std::less<>> files_;
+  OnDifference on_difference_;
+  mutable std::mutex mutex_;                      // of what follows, and of on_difference
+  mutable std::map<std::string, bool> archives_;  // by path, of the files opened: is it one?
 };
 
 }  // namespace tessera

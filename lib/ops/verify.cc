@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
+#include <tessera/encoding/zip_reader.h>
 #include <tessera/ops/seal.h>
 #include <tessera/ops/verify.h>
 #include <tessera/storage/aligned_buffer.h>
@@ -29,6 +30,7 @@ namespace {
 constexpr std::string_view kUnknownHere = "CK084";
 /// Said of copies that the reader could not compare.
 constexpr std::string_view kUncompared = "CK098";
+constexpr std::string_view kOtherBytes = "CK041";
 
 class Verifier {
  public:
@@ -56,6 +58,7 @@ class Verifier {
       check_sealed_files();
       count_stored();
       check_records();
+      check_other_records();
       read_unproved();
       compare_replicas();
     }
@@ -137,8 +140,9 @@ class Verifier {
     report_.tensors = leaf_tensors(manifest).size();
     report_.chunks = manifest.chunks.size();
     for (const Note& note : manifest.notes) {
-      const bool compared_here = note.code == kUncompared && options_.level != VerifyLevel::kQuick;
-      if (!compared_here) add(note.code, note.severity, note.message, note.file, note.tensor);
+      const bool told_later = options_.level != VerifyLevel::kQuick &&
+                              (note.code == kUncompared || note.code == kOtherBytes);
+      if (!told_later) add(note.code, note.severity, note.message, note.file, note.tensor);
     }
     for (const Note& note : manifest.notes)
       if (note.severity == "error" || note.code == kUnknownHere) damaged_.insert(note.tensor);
@@ -278,23 +282,52 @@ class Verifier {
       for (std::uint32_t r : records)
         options_.transfer.progress->total_bytes += manifest.records[r].length;
     parallel_for(records.size(), options_.transfer.threads, [&](std::size_t i, int) {
-      check_record(manifest.records[records[i]], owner.at(records[i]));
+      const Record& record = manifest.records[records[i]];
+      if (check_record(record, owner.at(records[i]))) bytes_with_sums_ += record.length;
+    });
+    for (const std::uint32_t r : records)
+      checked_.emplace(manifest.records[r].file, manifest.records[r].offset);
+  }
+
+  /// What no tensor here is made of, such as copies on other ranks and counters, has a CRC as well.
+  void check_other_records() {
+    const std::vector<StoredFile>& files = checkpoint_.manifest.files;
+    parallel_for(files.size(), options_.transfer.threads, [&](std::size_t f, int) {
+      if (!files[f].is_archive) return;
+      try {
+        const auto file = checkpoint_.directory->open(files[f].path);
+        ZipReader zip(ByteWindow::whole(*file));
+        if (!zip.has_checksums()) return;
+        for (const ZipEntry& entry : zip.entries()) {
+          const Record record{static_cast<std::uint32_t>(f), entry.crc32, zip.data_offset(entry),
+                              entry.size_bytes};
+          if (entry.method != 0 || checked_.contains({record.file, record.offset})) continue;
+          if (options_.transfer.progress) options_.transfer.progress->total_bytes += record.length;
+          check_record(record, "");
+        }
+      } catch (const Error& error) {
+        Status status = error.status();
+        status.context.file = files[f].path;
+        add_status(std::string(kOtherBytes), status, "");
+      }
     });
   }
 
-  void check_record(const Record& record, const std::string& tensor) {
+  /// False where it cannot be read; what differs is a finding.
+  bool check_record(const Record& record, const std::string& tensor) {
     const std::string& name = checkpoint_.manifest.files[record.file].path;
     try {
       const auto file = checkpoint_.directory->open(name);
       const std::uint32_t crc = record_crc(*file, record, read_tick());
-      bytes_with_sums_ += record.length;
-      if (crc == record.crc32) return;
-      add("CK041", "error",
-          fmt::format("the bytes at {} have CRC-32 {:08x} where the archive says {:08x}",
-                      record.offset, crc, record.crc32),
-          name, tensor);
+      if (crc != record.crc32)
+        add(std::string(kOtherBytes), "error",
+            fmt::format("the bytes at {} have CRC-32 {:08x} where the archive says {:08x}",
+                        record.offset, crc, record.crc32),
+            name, tensor);
+      return true;
     } catch (const Error& error) {
-      add_status("CK041", error.status(), tensor);
+      add_status(std::string(kOtherBytes), error.status(), tensor);
+      return false;
     }
   }
 
@@ -377,8 +410,10 @@ class Verifier {
   OpenedCheckpoint checkpoint_;
   std::optional<Seal> seal_;
   VerifyReport report_;
-  std::set<std::string> damaged_;       // tensors that metadata shows to be damaged, or unreadable
-  std::set<std::string> sealed_files_;  // every byte summed by our seal
+  std::set<std::string> damaged_;  // tensors that metadata shows to be damaged, or unreadable
+  std::set<std::string> sealed_files_;
+  std::set<std::pair<std::uint32_t, std::uint64_t>>
+      checked_;  // records, by file and offset  // every byte summed by our seal
   std::vector<std::uint32_t> located_;
   std::atomic<std::uint64_t> bytes_read_{0}, bytes_with_sums_{0};
   std::mutex mutex_;

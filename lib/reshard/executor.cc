@@ -51,7 +51,11 @@ TransferResult Transfer::run() {
   prepare(plan_);
   if (options_.progress != nullptr) options_.progress->total_bytes += output_.total_bytes();
   run_units();
-  prover_.finish(files_);
+  if (resumed_bytes_ > 0) {
+    prover_.finish_all(files_, budget_.threads, options_.cancel);
+  } else {
+    prover_.finish(files_);
+  }
   parallel_for(output_.files.size(), budget_.threads,
                [&](std::size_t file, int) { finish_file(static_cast<std::uint32_t>(file)); });
   TransferResult done = result();

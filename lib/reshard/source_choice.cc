@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/parallel.h>
 #include <tessera/layout/coverage.h>
 
 #include <algorithm>
@@ -93,17 +94,23 @@ std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
 
 RecordProver::~RecordProver() = default;
 
-void RecordProver::expect(std::vector<std::uint64_t> chunks) {
+bool RecordReads::proves(const Manifest& manifest) const {
+  const Record& of = manifest.records[record];
+  return of.length - wanted_bytes <= most_gap_bytes(of);
+}
+
+std::vector<RecordReads> reads_of_records(const Manifest& manifest,
+                                          std::span<const std::uint64_t> chunks) {
   struct Part {
     std::uint32_t record;
     std::uint64_t begin, end, chunk;
   };
   std::vector<Part> parts;
-  for (std::uint64_t chunk : chunks) {
-    const Source& source = manifest_.chunks.source(chunk);
+  for (const std::uint64_t chunk : chunks) {
+    const Source& source = manifest.chunks.source(chunk);
     bool in_file = source.kind == Source::Kind::kExtent || source.kind == Source::Kind::kCoded;
     if (source.record == 0 || !in_file || source.length == 0) continue;
-    const Record& record = manifest_.records[source.record - 1];
+    const Record& record = manifest.records[source.record - 1];
     if (record.file != source.file || source.offset < record.offset ||
         source.offset + source.length > record.offset + record.length) {
       continue;
@@ -114,29 +121,30 @@ void RecordProver::expect(std::vector<std::uint64_t> chunks) {
     return std::tie(a.record, a.begin, b.end, a.chunk) <
            std::tie(b.record, b.begin, a.end, b.chunk);
   });
-  for (std::size_t i = 0; i < parts.size();) {
-    const Record& record = manifest_.records[parts[i].record];
-    std::uint64_t reached = record.offset, missing = 0;
-    std::vector<std::uint64_t> tiling;
-    std::vector<Gap> gaps;
-    const auto skip_to = [&](std::uint64_t offset) {
-      if (offset == reached) return;
-      gaps.push_back({reached, offset - reached});
-      missing += offset - reached;
-    };
-    std::size_t next = i;
-    for (; next < parts.size() && parts[next].record == parts[i].record; ++next) {
-      if (parts[next].begin < reached) continue;
-      skip_to(parts[next].begin);
-      reached = parts[next].end;
-      tiling.push_back(parts[next].chunk);
+  std::vector<RecordReads> out;
+  std::uint64_t wanted_to = 0, tiled_to = 0;
+  for (const Part& part : parts) {
+    if (out.empty() || out.back().record != part.record) {
+      out.push_back({part.record, {}, 0, 0});
+      wanted_to = tiled_to = manifest.records[part.record].offset;
     }
-    skip_to(record.offset + record.length);
-    if (missing <= most_gap_bytes(record)) {
-      wanted_.insert(tiling.begin(), tiling.end());
-      if (!gaps.empty()) gaps_.emplace(parts[i].record, std::move(gaps));
+    RecordReads& reads = out.back();
+    if (part.begin >= tiled_to) {
+      reads.tiling.push_back(part.chunk);
+      reads.tiling_bytes += part.end - part.begin;
+      tiled_to = part.end;
     }
-    i = next;
+    reads.wanted_bytes += part.end - std::min(part.end, std::max(part.begin, wanted_to));
+    wanted_to = std::max(wanted_to, part.end);
+  }
+  return out;
+}
+
+void RecordProver::expect(std::span<const std::uint64_t> chunks) {
+  for (const RecordReads& reads : reads_of_records(manifest_, chunks)) {
+    if (!reads.proves(manifest_)) continue;
+    wanted_.insert(reads.tiling.begin(), reads.tiling.end());
+    tiling_bytes_.emplace(reads.record, reads.tiling_bytes);
   }
 }
 
@@ -146,12 +154,11 @@ void RecordProver::add(std::uint64_t chunk, std::uint64_t offset, std::uint64_t 
   const Record& record = manifest_.records[index];
   if (length != record.length) {
     std::lock_guard lock(mutex_);
-    std::unique_ptr<Open>& slot = open_[index];
-    if (!slot) slot = std::make_unique<Open>(record.length);
-    slot->fold.add(offset - record.offset, length, crc);
-    slot->added_bytes += length;
-    if (!slot->fold.complete()) return;
-    crc = slot->fold.value();
+    std::unique_ptr<CrcFold>& slot = open_[index];
+    if (!slot) slot = std::make_unique<CrcFold>(record.length);
+    slot->add(offset - record.offset, length, crc);
+    if (!slot->complete()) return;
+    crc = slot->value();
     open_.erase(index);
   }
   compare(index, crc);
@@ -161,6 +168,7 @@ void RecordProver::compare(std::uint32_t index, std::uint32_t crc) {
   const Record& record = manifest_.records[index];
   check_record(record, crc);
   std::lock_guard lock(mutex_);
+  proved_.insert(index);
   proved_bytes_ += record.length;
 }
 
@@ -168,7 +176,7 @@ std::vector<RecordProver::ReadPart> RecordProver::give_parts() {
   std::lock_guard lock(mutex_);
   std::vector<ReadPart> parts;
   for (const auto& [record, open] : open_)
-    for (const CrcRun& run : open->fold.runs()) parts.push_back({record, run});
+    for (const CrcRun& run : open->runs()) parts.push_back({record, run});
   open_.clear();
   return parts;
 }
@@ -181,17 +189,16 @@ void RecordProver::take_parts(std::vector<ReadPart> parts) {
   for (std::size_t i = 0; i < parts.size();) {
     const auto index = static_cast<std::uint32_t>(parts[i].record);
     const Record& record = manifest_.records[index];
-    auto open = std::make_unique<Open>(record.length);
+    auto open = std::make_unique<CrcFold>(record.length);
     std::uint64_t reached = 0;
     for (; i < parts.size() && parts[i].record == index; ++i) {
       const CrcRun& run = parts[i].run;
       if (run.offset < reached) continue;
-      open->fold.add(run.offset, run.length, run.crc);
-      open->added_bytes += run.length;
+      open->add(run.offset, run.length, run.crc);
       reached = run.offset + run.length;
     }
-    if (open->fold.complete()) {
-      in_file(manifest_.files[record.file].path, [&] { compare(index, open->fold.value()); });
+    if (open->complete()) {
+      in_file(manifest_.files[record.file].path, [&] { compare(index, open->value()); });
     } else {
       open_[index] = std::move(open);
     }
@@ -199,32 +206,56 @@ void RecordProver::take_parts(std::vector<ReadPart> parts) {
 }
 
 void RecordProver::finish(FilePool& files) {
-  for (const auto& [record, gaps] : gaps_) {
-    const std::uint32_t file = manifest_.records[record].file;
-    in_file(files.path(file), [&] { fill_gaps(record, gaps, files); });
+  for (const auto& [record, tiling_bytes] : tiling_bytes_) {
+    const auto open = open_.find(record);
+    if (open == open_.end()) continue;
+    std::uint64_t read = 0;
+    for (const CrcRun& run : open->second->runs()) read += run.length;
+    // Less than that: a fill reads parts of chunks.
+    if (read == tiling_bytes) read_rest(record, *open->second, files, nullptr);
   }
+  open_.clear();
 }
 
-void RecordProver::fill_gaps(std::uint32_t index, const std::vector<Gap>& gaps, FilePool& files) {
-  const Record& record = manifest_.records[index];
-  const auto open = open_.find(index);
-  if (open == open_.end()) return;
-  std::uint64_t missing = 0;
-  for (const Gap& gap : gaps) missing += gap.length;
-  // What an earlier run had written already was not read again: nothing is proved of its records.
-  if (open->second->added_bytes + missing != record.length) return;
-  const auto file = files.get(record.file);
-  Bytes bytes;
-  for (const Gap& gap : gaps)
-    for (std::uint64_t at = 0; at < gap.length;) {
-      bytes.resize(static_cast<std::size_t>(std::min(gap.length - at, kMiB)));
-      file->read_at(gap.offset + at, bytes);
-      open->second->fold.add(gap.offset + at - record.offset, bytes.size(), crc32(0, bytes));
-      at += bytes.size();
+void RecordProver::finish_all(FilePool& files, int threads, const CancelToken* cancel) {
+  std::vector<std::uint32_t> left;
+  for (const auto& [record, tiling_bytes] : tiling_bytes_)
+    if (!proved_.contains(record)) left.push_back(record);
+  parallel_for(left.size(), threads, [&](std::size_t i, int) {
+    const auto open = open_.find(left[i]);
+    if (open != open_.end()) {
+      read_rest(left[i], *open->second, files, cancel);
+    } else {
+      read_rest(left[i], CrcFold(manifest_.records[left[i]].length), files, cancel);
     }
-  const std::uint32_t crc = open->second->fold.value();
-  open_.erase(open);
-  compare(index, crc);
+  });
+  open_.clear();
+}
+
+void RecordProver::read_rest(std::uint32_t index, const CrcFold& read, FilePool& files,
+                             const CancelToken* cancel) {
+  const Record& record = manifest_.records[index];
+  in_file(files.path(record.file), [&] {
+    const auto file = files.get(record.file);
+    CrcFold whole(record.length);
+    Bytes bytes;
+    std::uint64_t at = 0;
+    const auto read_to = [&](std::uint64_t end) {
+      for (; at < end; at += bytes.size()) {
+        if (cancel != nullptr) cancel->check();
+        bytes.resize(static_cast<std::size_t>(std::min(end - at, kMiB)));
+        file->read_at(record.offset + at, bytes);
+        whole.add(at, bytes.size(), crc32(0, bytes));
+      }
+    };
+    for (const CrcRun& run : read.runs()) {
+      read_to(run.offset);
+      whole.add(run.offset, run.length, run.crc);
+      at += run.length;
+    }
+    read_to(record.length);
+    compare(index, whole.value());
+  });
 }
 
 bool RecordProver::claim(std::uint64_t chunk) {

@@ -4,6 +4,7 @@
 // Exact replicas: one is read, from the file with the least bytes chosen so far (then the lowest
 // index), so the choice depends on the manifest and the order of calls alone. What is chosen covers
 // the tensor exactly once, or the call throws.
+#include <tessera/base/progress.h>
 #include <tessera/state/manifest.h>
 #include <tessera/storage/checksum.h>
 
@@ -14,6 +15,7 @@
 #include <set>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "lib/reshard/file_pool.h"
@@ -37,18 +39,31 @@ std::uint64_t most_gap_bytes(const Record& record);
 /// Throws kCorrupt where the record's bytes, which have this CRC, are not those that were stored.
 void check_record(const Record& record, std::uint32_t crc);
 
+/// What reading some chunks reads of a record that has a checksum.
+struct RecordReads {
+  std::uint32_t record = 0;           // index in Manifest::records
+  std::vector<std::uint64_t> tiling;  // chunks that overlap none before, in file order
+  std::uint64_t tiling_bytes = 0;
+  std::uint64_t wanted_bytes = 0;  // in one chunk or more
+
+  /// Whether so little of the record is wanted by nobody (padding of a flat parameter, of a ZeRO
+  /// partition) that it is read for the checksum alone.
+  bool proves(const Manifest& manifest) const;
+};
+/// Ascending by record. `chunks`: indices in Manifest::chunks, in any order.
+std::vector<RecordReads> reads_of_records(const Manifest& manifest,
+                                          std::span<const std::uint64_t> chunks);
+
 /// Folds CRCs of what was read into the records they belong to and compares, once a record is
-/// complete. A little that no tensor wants (padding of a flat parameter, of a ZeRO partition) is
-/// read at the end for that. Thread-safe.
+/// complete. Thread-safe.
 class RecordProver {
  public:
   explicit RecordProver(const Manifest& manifest) : manifest_(manifest) {}
   ~RecordProver();
 
-  /// Chunks (indices in Manifest::chunks) that will be read, each element once. A record they tile,
-  /// but for small gaps, is proved; where chunks overlap (tied tensors), the first in file order
-  /// speaks. Call once, before any add.
-  void expect(std::vector<std::uint64_t> chunks);
+  /// Chunks (indices in Manifest::chunks) that will be read, each element once. Where chunks
+  /// overlap (tied tensors, views), the first in file order speaks. Call once, before any add.
+  void expect(std::span<const std::uint64_t> chunks);
   /// True when bytes read for this chunk must be reported.
   bool wants(std::uint64_t chunk) const { return wanted_.contains(chunk); }
   /// [offset, offset + length) of the chunk's file has this CRC. Throws kCorrupt when the record is
@@ -57,9 +72,12 @@ class RecordProver {
   /// True for the first caller: a chunk whose record must be read apart (its own reads are not one
   /// run).
   bool claim(std::uint64_t chunk);
-  /// Reads the gaps of the records whose chunks have all been added, and proves those. Call once,
+  /// Reads the rest of the records whose tiling has all been added, and proves those. Call once,
   /// when everything is read. Throws kCorrupt as add() does.
   void finish(FilePool& files);
+  /// The same for every expected record that is not proved yet, however much of it was read: what
+  /// an interrupted run took over was in memory before its record was proved.
+  void finish_all(FilePool& files, int threads, const CancelToken* cancel);
 
   /// Part of a record that was read: `run.offset` in the record.
   struct ReadPart {
@@ -74,23 +92,16 @@ class RecordProver {
   std::uint64_t proved_bytes() const;
 
  private:
-  struct Gap {
-    std::uint64_t offset = 0;
-    std::uint64_t length = 0;
-  };
-  struct Open {
-    explicit Open(std::uint64_t length) : fold(length) {}
-    CrcFold fold;
-    std::uint64_t added_bytes = 0;
-  };
   void compare(std::uint32_t record, std::uint32_t crc);
-  void fill_gaps(std::uint32_t record, const std::vector<Gap>& gaps, FilePool& files);
+  void read_rest(std::uint32_t record, const CrcFold& read, FilePool& files,
+                 const CancelToken* cancel);
 
   const Manifest& manifest_;
   std::set<std::uint64_t> wanted_;
+  std::map<std::uint32_t, std::uint64_t> tiling_bytes_;  // by expected record
   mutable std::mutex mutex_;
-  std::unordered_map<std::uint32_t, std::unique_ptr<Open>> open_;
-  std::map<std::uint32_t, std::vector<Gap>> gaps_;  // by record
+  std::unordered_map<std::uint32_t, std::unique_ptr<CrcFold>> open_;
+  std::unordered_set<std::uint32_t> proved_;
   std::set<std::uint64_t> claimed_;
   std::uint64_t proved_bytes_ = 0;
 };

@@ -152,7 +152,7 @@ class Streaming {
       for (std::uint32_t c : chosen_[i]) expected.push_back(tensor.first_chunk + c);
       total += static_cast<std::uint64_t>(tensor.spec.size_bytes());
     }
-    if (state.options.check_crc) prover_.expect(std::move(expected));
+    if (state.options.check_crc) prover_.expect(expected);
     if (state.options.progress != nullptr) state.options.progress->total_bytes += total;
   }
 
@@ -258,7 +258,7 @@ void TensorReader::read(std::uint32_t index, std::int64_t begin, std::int64_t en
   if (whole && impl_->options.check_crc) {
     std::vector<std::uint64_t> chunks;
     for (const SourceChunk& chunk : geometry->source_chunks) chunks.push_back(chunk.chunk);
-    prover.expect(std::move(chunks));
+    prover.expect(chunks);
   }
   std::unique_ptr<Worker> worker = impl_->take_worker();
   Gather gather = impl_->make_gather(&prover, impl_->block_bytes);

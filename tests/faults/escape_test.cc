@@ -20,6 +20,7 @@
 #include "tests/faults/system_calls.h"
 #include "tests/support/dcp_builder.h"
 #include "tests/support/run_command.h"
+#include "tests/support/safetensors_file.h"
 
 using namespace tessera;
 using namespace tessera::faults;
@@ -111,20 +112,12 @@ std::string json_text(const std::string& text) {
   return out;
 }
 
-Bytes safetensors_bytes() {
-  std::string header = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  Bytes bytes(8);
-  store_le(bytes.data(), std::uint64_t{header.size()});
-  const ByteView text = as_bytes(header);
-  bytes.insert(bytes.end(), text.begin(), text.end());
-  bytes.resize(bytes.size() + 8);
-  return bytes;
-}
+const std::string kSafetensors = safetensors_of(
+    R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", std::string(8, '\0'));
 
 void build_index(const Grounds& grounds, const std::string& file) {
-  Grounds::write(grounds.outside + "/secret", safetensors_bytes());
-  Grounds::write(grounds.inside + "/model-00001-of-00002.safetensors", safetensors_bytes());
+  Grounds::write(grounds.outside + "/secret", as_bytes(kSafetensors));
+  Grounds::write(grounds.inside + "/model-00001-of-00002.safetensors", as_bytes(kSafetensors));
   const std::string index = fmt::format(
       R"({{"metadata":{{"total_size":8}},"weight_map":{{"a":"{}"}}}})", json_text(file));
   Grounds::write(grounds.inside + "/model.safetensors.index.json", as_bytes(index));

@@ -3,12 +3,18 @@
 #include <tessera/base/error.h>
 #include <tessera/live/load.h>
 #include <tessera/live/save.h>
+#include <tessera/ops/convert.h>
 #include <tessera/ops/open.h>
 #include <tessera/storage/memory_file_system.h>
 
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+#include <list>
+#include <map>
+#include <random>
 #include <set>
 #include <tuple>
 
@@ -97,6 +103,7 @@ TEST_CASE("a flipped bit is refused by any number of ranks, and nothing is loade
       parts.set(1);
       save("/run/a", parts.state, ranks, to(fs));
     }));
+    fs.remove_file("/run/a/tessera.manifest.json");  // would tell first, of files this small
     for (const Place& place : places(fs)) {
       const Bytes whole = fs.read_file(place.file);
       Bytes damaged = whole;
@@ -133,6 +140,117 @@ TEST_CASE("a flipped bit is refused by any number of ranks, and nothing is loade
   CHECK(flips > (testing::kSanitized ? 100 : 300));
 }
 
+// Eight tensors lie in one storage: overlapping, strided, one under two names. Whatever of them is
+// loaded, and in whatever parts, a bit of that storage is missed by none.
+TEST_CASE("a flipped bit is refused where tensors are views of one storage") {
+  MemoryFileSystem fs;
+  {
+    std::ifstream sample(std::string(TESSERA_SOURCE_DIR) +
+                             "/sample_checkpoints/torchsave/tied_views_zip/checkpoint/file.pt",
+                         std::ios::binary);
+    REQUIRE(sample);
+    const std::string bytes{std::istreambuf_iterator<char>(sample), {}};
+    fs.write_file("/views.pt", as_bytes(bytes));
+  }
+  OpenedCheckpoint opened = open_checkpoint(fs, "/views.pt");
+  opened.locate_all({});
+  const Manifest& manifest = opened.manifest;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> tensors_of;  // by record
+  for (std::uint32_t t = 0; t < manifest.tensors.size(); ++t)
+    if (const std::uint32_t record = manifest.source(manifest.tensors[t], 0).record)
+      tensors_of[record - 1].push_back(t);
+  const Bytes whole = fs.read_file("/views.pt");
+  std::mt19937_64 random(11);
+  int flips = 0;
+  for (const auto& [number, tensors] : tensors_of) {
+    const Record& record = manifest.records[number];
+    for (int i = 0; i < 60; ++i) {
+      const int world = static_cast<int>(1 + random() % 3);
+      const auto names = static_cast<std::uint32_t>(random());  // which, by bit
+      const bool by_rows = random() % 2 == 0;
+      Bytes damaged = whole;
+      damaged[record.offset + random() % record.length] ^= std::byte{1};
+      const auto thrown = [&](const Bytes& content) {
+        fs.write_file("/views.pt", content);
+        return on_ranks(world, [&](RankGroup& ranks) {
+          LiveState state;
+          std::list<Bytes> memory;
+          for (std::size_t n = 0; n < tensors.size(); ++n) {
+            const StoredTensor& tensor = manifest.tensors[tensors[n]];
+            if (n > 0 && (names >> n & 1) == 0) continue;
+            Box box = Box::whole(tensor.spec.shape);
+            if (by_rows) {
+              const std::int64_t rows = box.shape[0];
+              box.origin[0] = rows * ranks.rank() / world;
+              std::vector<std::int64_t> extents(box.shape.extents().begin(),
+                                                box.shape.extents().end());
+              extents[0] = rows * (ranks.rank() + 1) / world - box.origin[0];
+              box.shape = Shape(extents);
+            }
+            memory.emplace_back(static_cast<std::size_t>(box.numel()) * 8);
+            state.add_piece(tensor.name, tensor.spec,
+                            {Chunk::whole_of(box), memory.back().data(), {}});
+          }
+          LoadPolicy policy;
+          policy.file_system = &fs;
+          policy.model = policy.optimizer = policy.other = PartPolicy::kAllowUnexpected;
+          load("/views.pt", state, ranks, policy);
+        });
+      };
+      INFO("record " << number << ", " << world << " ranks, names " << names << ", rows "
+                     << by_rows);
+      require_quiet(thrown(whole));
+      for (const std::string& message : thrown(damaged))
+        REQUIRE_THAT(message, Contains("checksum"));
+      ++flips;
+    }
+  }
+  CHECK(flips >= 60);
+}
+
+TEST_CASE("a flipped bit of a sealed file without records is refused as well") {
+  MemoryFileSystem fs;
+  std::vector<float> memory(1 << 20, 1);
+  const auto state_of = [&](RankGroup& ranks, std::vector<float>& into) {
+    const std::int64_t rows = 1024 * ranks.rank() / ranks.size(),
+                       end = 1024 * (ranks.rank() + 1) / ranks.size();
+    LiveState state;
+    state.add_piece("large", {DType::kFloat32, {1024, 1024}},
+                    {Chunk::whole_of({{rows, 0}, {end - rows, 1024}}), into.data(), {}});
+    return state;
+  };
+  require_quiet(on_ranks(
+      1, [&](RankGroup& ranks) { save("/run/a", state_of(ranks, memory), ranks, to(fs)); }));
+  ConvertOptions options;
+  options.source = "/run/a";
+  options.destination = "/plain";
+  options.to = "safetensors";
+  REQUIRE(convert(fs, options).published);
+  const std::string file = "/plain/model.safetensors";
+  Bytes bytes = fs.read_file(file);
+  bytes[bytes.size() / 2] ^= std::byte{1};
+  fs.write_file(file, bytes);
+  for (const int loading : {1, 3})
+    for (const LoadSafety safety :
+         {LoadSafety::kAside, LoadSafety::kReadTwice, LoadSafety::kInPlace}) {
+      const auto thrown = on_ranks(loading, [&](RankGroup& ranks) {
+        std::vector<float> into(1 << 20, 7);
+        LoadPolicy policy;
+        policy.file_system = &fs;
+        policy.safety = safety;
+        try {
+          load("/plain", state_of(ranks, into), ranks, policy);
+        } catch (const Error&) {
+          if (safety != LoadSafety::kInPlace && into != std::vector<float>(1 << 20, 7))
+            throw std::runtime_error("changed");
+          throw;
+        }
+      });
+      for (const std::string& message : thrown)
+        CHECK_THAT(message, Contains("corrupt") && Contains("changed after they were written"));
+    }
+}
+
 TEST_CASE("records that ranks read whole are not read again") {
   MemoryFileSystem fs;
   require_quiet(on_ranks(3, [&](RankGroup& ranks) {
@@ -156,6 +274,42 @@ TEST_CASE("records that ranks read whole are not read again") {
   CHECK(read_again(1) < third / 2);
   CHECK(read_again(2) >= third);
   CHECK(read_again(2) <= 3 * third);
+}
+
+TEST_CASE("a record that another rank names and this one does not find is not taken as proved") {
+  MemoryFileSystem fs;
+  require_quiet(on_ranks(2, [&](RankGroup& ranks) {
+    Parts parts(ranks.rank(), 2);
+    save("/run/a", parts.state, ranks, to(fs));
+  }));
+  OpenedCheckpoint opened = open_checkpoint(fs, "/run/a");
+  opened.locate_all({});
+  std::vector<RecordToProve> records;
+  for (std::uint32_t t = 0; t < opened.manifest.tensors.size(); ++t) {
+    const StoredTensor& tensor = opened.manifest.tensors[t];
+    for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
+      const Source& source = opened.manifest.source(tensor, c);
+      if (source.record == 0) continue;
+      const Record& record = opened.manifest.records[source.record - 1];
+      records.push_back(
+          {record.file, record.offset, record.length, t, tensor.first_chunk + std::uint64_t{c}});
+    }
+  }
+  REQUIRE(records.size() > 4);
+  CHECK(prove_records(opened, records, {}, {}) > 0);
+  const auto refused = [&](RecordToProve record) {
+    CHECK_THROWS_WITH(prove_records(opened, std::vector{record}, {}, {}),
+                      Contains("another rank sees another checkpoint"));
+  };
+  RecordToProve elsewhere = records[2];
+  elsewhere.offset += 64;
+  refused(elsewhere);
+  RecordToProve longer = records[2];
+  ++longer.length;
+  refused(longer);
+  RecordToProve no_chunk = records[2];
+  no_chunk.chunk = opened.manifest.chunks.size();
+  refused(no_chunk);
 }
 
 TEST_CASE("each record falls to one rank, and all of them alike in bytes") {

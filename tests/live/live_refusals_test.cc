@@ -1,5 +1,6 @@
 // What ranks must not disagree on: each error names the tensor, the rank, what was expected and
 // what was found, is the same on every rank, and nothing is written.
+#include <tessera/live/load.h>
 #include <tessera/live/save.h>
 #include <tessera/storage/memory_file_system.h>
 
@@ -190,6 +191,44 @@ TEST_CASE("what is there already is not replaced unless asked") {
   for (const std::string& message : save_twice()) CHECK_THAT(message, Contains("already exists"));
   options.force = true;
   require_quiet(save_twice());
+}
+
+TEST_CASE("ranks that ask for different things are all refused, and nothing is loaded") {
+  MemoryFileSystem fs;
+  std::vector<std::vector<float>> values(3, std::vector<float>(40, 1));
+  const auto state_of = [&](RankGroup& ranks) {
+    LiveState state;
+    float* data = values[static_cast<std::size_t>(ranks.rank())].data();
+    state.add("a", {DType::kFloat32, {40}, {}, data});
+    return state;
+  };
+  for (const char* path : {"/run/a", "/run/b"})
+    require_quiet(on_ranks(3, [&](RankGroup& ranks) {
+      SaveOptions options;
+      options.file_system = &fs;
+      save(path, state_of(ranks), ranks, options);
+    }));
+  for (std::vector<float>& each : values) each.assign(each.size(), 7);
+  const auto check = [&](const std::string& says, const std::function<void(LoadPolicy&)>& change,
+                         const std::string& path = "/run/a") {
+    const auto thrown = on_ranks(3, [&](RankGroup& ranks) {
+      LoadPolicy policy;
+      policy.file_system = &fs;
+      const bool other = ranks.rank() == 1;
+      if (other) change(policy);
+      load(other ? path : "/run/a", state_of(ranks), ranks, policy);
+    });
+    for (const std::string& message : thrown)
+      CHECK_THAT(message, Contains("ranks ask for different " + says));
+    for (const std::vector<float>& each : values) CHECK(each == std::vector<float>(40, 7));
+  };
+  check("LoadPolicy::safety: rank 0 for \"kAside\", rank 1 for \"kInPlace\"",
+        [](LoadPolicy& policy) { policy.safety = LoadSafety::kInPlace; });
+  check("LoadPolicy::model: rank 0 for \"kStrict\", rank 1 for \"kSkip\"",
+        [](LoadPolicy& policy) { policy.model = PartPolicy::kSkip; });
+  check("LoadPolicy::allow_cast", [](LoadPolicy& policy) { policy.allow_cast = false; });
+  check(
+      "checkpoint: rank 0 for \"/run/a\", rank 1 for \"/run/b\"", [](LoadPolicy&) {}, "/run/b");
 }
 
 }  // namespace live_refusals_test

@@ -12,6 +12,7 @@
 
 #include "lib/ops/seal_damage.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/safetensors_file.h"
 
 namespace salvage_sealed_test {
 
@@ -127,14 +128,10 @@ TEST_CASE("a MiB of tensors alone costs those that lie in it") {
     header += fmt::format("{}\"t{}\":{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
                           i ? "," : "", i, kNumel, i * 4 * kNumel, (i + 1) * 4 * kNumel);
   header += "}";
-  while (header.size() % 8 != 0) header += ' ';
-  Bytes file(8);
-  store_le(file.data(), static_cast<std::uint64_t>(header.size()));
-  file.insert(file.end(), as_bytes(header).begin(), as_bytes(header).end());
   std::mt19937_64 random(31);
-  for (std::int64_t i = 0; i < 12 * 4 * kNumel; ++i)
-    file.push_back(static_cast<std::byte>(random() & 0x3f));
-  fs.write_file("/in/model.safetensors", file);
+  std::string data;
+  for (std::int64_t i = 0; i < 12 * 4 * kNumel; ++i) data += static_cast<char>(random() & 0x3f);
+  fs.write_file("/in/model.safetensors", as_bytes(safetensors_of(header, data)));
   convert(fs, convert_options("/in", "/c", std::nullopt, "safetensors"));
   const OpenedContent before = content_at(fs, "/c");
   const OpenedCheckpoint opened = open_checkpoint(fs, "/c");

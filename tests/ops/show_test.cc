@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/support/inspect_case.h"
+#include "tests/support/safetensors_file.h"
 
 namespace show_test {
 
@@ -19,14 +20,12 @@ namespace {
 /// /x.safetensors with one float32 tensor "w" of shape [4,5,6], element i = i.
 void write_counting(MemoryFileSystem& fs) {
   const std::string header = R"({"w":{"dtype":"F32","shape":[4,5,6],"data_offsets":[0,480]}})";
-  std::string file(8, '\0');
-  file[0] = static_cast<char>(header.size());
-  file += header;
+  std::string data;
   for (int i = 0; i < 120; ++i) {
     const auto value = static_cast<float>(i);
-    file.append(reinterpret_cast<const char*>(&value), 4);
+    data.append(reinterpret_cast<const char*>(&value), 4);
   }
-  fs.write_file("/x.safetensors", as_bytes(file));
+  fs.write_file("/x.safetensors", as_bytes(safetensors_of(header, data)));
 }
 
 ShowReport show_slice(const std::optional<std::string>& slice, bool npy = false) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tests/support/inspect_case.h"
+#include "tests/support/safetensors_file.h"
 
 namespace stat_test {
 
@@ -168,9 +169,7 @@ TEST_CASE("constant and all-zero are told apart") {
 TEST_CASE("types without arithmetic are listed as skipped") {
   MemoryFileSystem fs;
   const std::string header = R"({"x":{"dtype":"F4","shape":[6],"data_offsets":[0,3]}})";
-  std::string file(8, '\0');
-  file[0] = static_cast<char>(header.size());
-  fs.write_file("/x.safetensors", as_bytes(file + header + "abc"));
+  fs.write_file("/x.safetensors", as_bytes(safetensors_of(header, "abc")));
   OpenedCheckpoint opened = open_checkpoint(fs, "/x.safetensors");
   const StatReport report = stat_checkpoint(opened);
   REQUIRE(report.tensors.size() == 1);

@@ -8,6 +8,7 @@
 
 #include "tests/support/convert_case.h"
 #include "tests/support/inspect_case.h"
+#include "tests/support/safetensors_file.h"
 
 namespace summary_test {
 
@@ -72,10 +73,8 @@ TEST_CASE("what summary and ls read does not grow with the tensors") {
   const std::string header =
       R"({"a":{"dtype":"U8","shape":[2097152],"data_offsets":[0,2097152]},)"
       R"("b":{"dtype":"U8","shape":[2097152],"data_offsets":[2097152,4194304]}})";
-  std::string file(8, '\0');
-  file[0] = static_cast<char>(header.size());
   MemoryFileSystem fs;
-  fs.write_file("/x.safetensors", as_bytes(file + header + std::string(4 << 20, 'x')));
+  fs.write_file("/x.safetensors", as_bytes(safetensors_of(header, std::string(4 << 20, 'x'))));
   for (const char* format : {"torch-save", "torch-dcp", "safetensors"}) {
     INFO(format);
     const std::string out = std::string("/") + format;

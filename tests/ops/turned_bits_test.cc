@@ -15,6 +15,7 @@
 
 #include "lib/ops/sealed_directory.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/safetensors_file.h"
 #include "tests/support/sample_case.h"
 
 namespace turned_bits_test {
@@ -236,7 +237,7 @@ TEST_CASE("metadata of many MiB is held against its seal once, whole") {
   seal.files.push_back(sealed);
   std::vector<Note> told;
   const SealedDirectory::OnDifference tell = [&](const Note& note) { told.push_back(note); };
-  const SealedDirectory proved(*directory, seal, tell);
+  const SealedDirectory proved(*directory, seal.files, tell);
   const auto read = [&](std::uint64_t offset, std::uint64_t size) {
     Bytes out(size);
     proved.open("notes.json", IoMode::kBuffered)->read_at(offset, out);
@@ -256,6 +257,82 @@ TEST_CASE("metadata of many MiB is held against its seal once, whole") {
   read(kMiB - 1, 2);  // touches the MiB that changed, not the place
   REQUIRE(told.size() == 1);
   CHECK_THAT(told[0].message, Catch::Contains("bytes 1048576 to 2097152"));
+}
+
+namespace {
+
+/// A tensor of 5 MiB in a safetensors file at /in.
+void write_tensor(MemoryFileSystem& fs, int salt) {
+  constexpr int kBytes = 5 << 20;
+  std::string data;
+  for (int i = 0; i < kBytes; ++i) data += static_cast<char>(i * 7 / 5 + salt);
+  const std::string file = safetensors_of(
+      R"({"w":{"dtype":"F32","shape":[1280,1024],"data_offsets":[0,5242880]}})", data);
+  fs.write_file("/in/model.safetensors", as_bytes(file));
+}
+
+/// What reading every tensor of `path` throws, "" for nothing.
+std::string hash_failure(FileSystem& fs, const std::string& path) {
+  try {
+    OpenedCheckpoint opened = open_checkpoint(fs, path);
+    opened.locate_all({});
+    hash_checkpoint(opened);
+    return "";
+  } catch (const Error& error) {
+    CHECK(error.code() == Code::kCorrupt);
+    return error.status().to_string();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a turned bit of a sealed tensor is refused by whatever reads it") {
+  for (const char* format : {"safetensors", "hdf5"}) {
+    MemoryFileSystem fs;
+    write_tensor(fs, 0);
+    write_sealed(fs, "/in", format);
+    INFO(format);
+    CHECK(hash_failure(fs, "/out") == "");
+    OpenedCheckpoint whole = open_checkpoint(fs, "/out");
+    whole.locate_all({});
+    const Source& source = whole.manifest.source(whole.manifest.tensors[0], 0);
+    REQUIRE(source.length == 5 << 20);
+    const std::string file = "/out/" + whole.manifest.files[source.file].path;
+    const std::uint64_t at = 3 << 20;  // of the tensor: not in the MiB of a header
+    Bytes bytes = fs.read_file(file);
+    bytes[source.offset + at] ^= std::byte{1};
+    fs.write_file(file, bytes);
+    CHECK_THAT(hash_failure(fs, "/out"), Catch::Contains("changed after they were written"));
+    CHECK_THROWS_WITH(convert(fs, convert_options("/out", "/again", 1, "torch-dcp")),
+                      Catch::Contains("changed after they were written"));
+    CHECK_FALSE(fs.stat("/again"));
+    // Parts: those in other MiB are whole.
+    OpenedCheckpoint opened = open_checkpoint(fs, "/out");
+    opened.locate_all({});
+    const TensorReader reader(opened.manifest, *opened.directory, {});
+    Bytes out(4096);
+    reader.read(0, 0, 1024, out);
+    CHECK_THROWS_WITH(reader.read(0, (at - 2048) / 4, (at + 2048) / 4, out),
+                      Catch::Contains("changed after they were written"));
+    // Again, from the same file: it is not forgotten.
+    CHECK_THROWS_AS(reader.read(0, at / 4, at / 4 + 1024, out), Error);
+  }
+}
+
+TEST_CASE("an archive of another save, of the same size, is refused where there is a seal") {
+  MemoryFileSystem fs, other;
+  write_tensor(fs, 0);
+  write_tensor(other, 1);
+  write_sealed(fs, "/in", "torch-dcp");
+  write_sealed(other, "/in", "torch-dcp");
+  const std::string file = "/out/__0_0.distcp";
+  REQUIRE(fs.read_file(file).size() == other.read_file(file).size());
+  CHECK(hash_failure(fs, "/out") == "");
+  fs.write_file(file, other.read_file(file));
+  CHECK_THAT(hash_failure(fs, "/out"), Catch::Contains("changed after they were written"));
+  CHECK_THROWS_AS(convert(fs, convert_options("/out", "/again", 2)), Error);
+  fs.remove_file("/out/tessera.manifest.json");
+  CHECK(hash_failure(fs, "/out") == "");  // nothing else tells it
 }
 
 }  // namespace turned_bits_test

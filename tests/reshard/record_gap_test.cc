@@ -99,4 +99,16 @@ TEST_CASE("tensors that share elements leave no gap behind") {
   CHECK_THAT(scene.failure(), Catch::Contains("stored checksum"));
 }
 
+TEST_CASE("tensors that share a part of their elements are proved") {
+  // | t0 .. 600 |
+  //      | 400 .. t1 |     half of the record each, and 200 bytes both
+  for (const std::size_t at : {0u, 399u, 500u, 601u, 1023u}) {
+    CAPTURE(at);
+    GapScene scene(1024, {{0, 150}, {400, 156}});
+    CHECK(scene.failure() == "");
+    scene.flip(at);
+    CHECK_THAT(scene.failure(), Catch::Contains("stored checksum"));
+  }
+}
+
 }  // namespace tessera::record_gap_test

@@ -30,12 +30,15 @@
 
 namespace tessera {
 
+class SealedDirectory;
+
 struct OpenOptions {
   std::string from;     // format id; "" = detect by content
   Selection selection;  // root, include, exclude, only
   ReadOptions read;
-  /// Metadata that does not have the sums of our seal, where there is one: kCorrupt, or a note
-  /// (CK043) of the opened checkpoint.
+  /// Bytes that do not have the sums of our seal, where there is one: kCorrupt, when they are read
+  /// (of zip archives, which have sums of their own, the last MiB alone is held against it).
+  /// False: a note (CK043) of the opened checkpoint, of metadata alone.
   bool check_seal = true;
 };
 
@@ -48,9 +51,14 @@ struct OpenedCheckpoint {
   std::string detected_by;  // the probe's reason, or "--from"
   const FormatDriver* driver = nullptr;
   std::unique_ptr<Directory> directory;
+  const SealedDirectory* sealed = nullptr;  // `directory`, where it is held against our seal
   Manifest manifest;
   std::vector<Note>
       notes;  // about PATH: which pointer or child was chosen (code "PATH"), ignored neighbours
+
+  /// Once tensors were read, and found sound by the sums of their records: throws kCorrupt where an
+  /// archive is not the one that our seal means, such as that of another save.
+  void check_archives() const;
 
   Place place() const { return {directory.get(), file, display}; }
   /// Locates these tensors (sorted, unique; see FormatDriver::locate). Idempotent.

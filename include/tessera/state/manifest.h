@@ -50,13 +50,14 @@ struct Source {
 };
 static_assert(sizeof(Source) == 32);
 
-/// A stored record with a checksum of all its bytes (a zip entry, a safetensors blob of our own
-/// writing).
+/// A stored record with a checksum of all its bytes: a zip entry. (Files of ours that have none are
+/// held against the seal as they are read.)
 struct Record {
   std::uint32_t file = 0;
   std::uint32_t crc32 = 0;  // zip polynomial
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
+  bool operator==(const Record&) const = default;
 };
 
 /// Part of the dense elements that a coded item decodes to: a derived tensor's chunk.
@@ -70,6 +71,7 @@ struct StoredFile {
   std::string path;              // relative to the checkpoint's folder, '/' separated
   std::uint64_t size_bytes = 0;  // as found when opened
   std::int64_t mtime_ns = 0;
+  bool is_archive = false;  // of torch.save: a zip of records, each with its CRC-32
 };
 
 /// Chunks of every tensor, packed, each with its source.

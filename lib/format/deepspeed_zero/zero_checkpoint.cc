@@ -282,9 +282,9 @@ ZeroCheckpoint::ZeroCheckpoint(const Place& place, const ReadOptions& options)
       findings(options.tolerate_damage, builder.manifest().notes) {}
 
 const OptimFile& ZeroCheckpoint::first_rank() const {
-  for (const auto& rank : ranks)
-    if (rank) return *rank;
-  TESSERA_CHECK(false);
+  const auto found = std::find_if(ranks.begin(), ranks.end(), [](const auto& rank) { return bool(rank); });
+  TESSERA_CHECK(found != ranks.end());
+  return **found;
 }
 
 DType ZeroCheckpoint::master_type(const TrainedParameter& parameter) const {

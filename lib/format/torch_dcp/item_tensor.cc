@@ -160,7 +160,10 @@ LocatedChunk locate_flat_part(const Manifest& manifest, const Item& item, const 
 Source SideTables::join(LocatedChunk located) {
   Source source = located.source;
   if (located.record) {
-    manifest_.records.push_back(*located.record);
+    // Parts of one item come one after the other, and are proved together.
+    const Record& record = *located.record;
+    const bool again = !manifest_.records.empty() && manifest_.records.back() == record;
+    if (!again) manifest_.records.push_back(record);
     source.record = static_cast<std::uint32_t>(manifest_.records.size());
   }
   if (!located.strides.empty()) {

@@ -106,6 +106,7 @@ std::optional<Value> ArchiveBytes::number(TensorRef ref) {
   const ArchiveTensor& from = tensor(ref);
   if (from.shape.numel() != 1 || from.quant >= 0 || !is_castable(from.dtype)) return std::nullopt;
   const Bytes bytes = read(ref, 0, 1);
+  prove_storage(ref);
   if (from.dtype == DType::kBool) return Value::boolean(bytes[0] != std::byte{0});
   if (!is_floating(from.dtype)) {
     std::byte wide[8];
@@ -115,6 +116,24 @@ std::optional<Value> ArchiveBytes::number(TensorRef ref) {
   double value = 0;
   to_double(from.dtype, bytes, {&value, 1});
   return Value::real(value);
+}
+
+void ArchiveBytes::prove_storage(TensorRef ref) {
+  const TorchArchive& archive = located(ref.file);
+  const ArchiveStorage& storage = archive.storages[archive.tensors[ref.tensor].storage];
+  const ReadOptions& options = builder_.options();
+  if (!options.check_crc || !storage.has_crc || storage.size_bytes > kSmallBytes) return;
+  const std::string& path = builder_.manifest().files.at(ref.file).path;
+  try {
+    in_file(path, [&] {
+      const auto open = directory_.open(path);
+      const ByteWindow window = ByteWindow::whole(*open);
+      check_storage(storage, window.read(offset_of(storage, window), storage.size_bytes));
+    });
+  } catch (const Error& error) {
+    if (error.code() != Code::kCorrupt || !options.tolerate_damage) throw;
+    builder_.manifest().notes.push_back({"CK041", "error", error.status().message, path, ""});
+  }
 }
 
 const ArchiveStorage* ArchiveBytes::own_storage(TensorRef ref) const {

@@ -132,6 +132,8 @@ struct ArchiveManifestBuilder::Rep {
 ArchiveManifestBuilder::ArchiveManifestBuilder(const Directory& directory,
                                                const ReadOptions& options)
     : rep_(std::make_unique<Rep>(directory, options)) {}
+
+const ReadOptions& ArchiveManifestBuilder::options() const { return rep_->options; }
 ArchiveManifestBuilder::~ArchiveManifestBuilder() = default;
 
 std::uint32_t ArchiveManifestBuilder::open(const std::string& path) {
@@ -146,6 +148,7 @@ std::uint32_t ArchiveManifestBuilder::open(const std::string& path) {
     stored.size_bytes = file->size_bytes();
     if (const auto info = rep.directory.stat(path)) stored.mtime_ns = info->mtime_ns;
     archive = open_torch_archive(ByteWindow::whole(*file), options);
+    stored.is_archive = !archive.legacy;
   });
   for (GlobalUse& use : archive.globals) use.file = path;
   for (Note& note : archive.notes) note.file = path;

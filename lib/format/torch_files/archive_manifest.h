@@ -35,6 +35,8 @@ class ArchiveManifestBuilder {
   ArchiveManifestBuilder(const Directory& directory, const ReadOptions& options);
   ~ArchiveManifestBuilder();
 
+  const ReadOptions& options() const;
+
   /// Opens `path` of the folder and returns its number, which is also its index in Manifest::files.
   /// Errors carry the file. Globals and notes of the archive are taken over.
   std::uint32_t open(const std::string& path);

@@ -1,6 +1,9 @@
 #include "lib/format/torch_files/archive_source.h"
 
+#include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/storage/checksum.h>
 
 #include <algorithm>
 
@@ -54,6 +57,12 @@ bool is_dense(const ArchiveTensor& tensor) {
         tensor.strides[static_cast<std::size_t>(d)] != dense[static_cast<std::size_t>(d)])
       return false;
   return true;
+}
+
+void check_storage(const ArchiveStorage& storage, ByteView bytes) {
+  if (storage.has_crc && crc32(0, bytes) != storage.crc32)
+    fail(Code::kCorrupt, fmt::format("the bytes of storage \"{}\" do not match their checksum",
+                                     printable(storage.key)));
 }
 
 Source pending_source(const TorchArchive& archive, std::uint32_t file, std::uint32_t index,

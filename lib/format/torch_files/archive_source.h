@@ -17,6 +17,10 @@ namespace tessera {
 /// True for a strided tensor whose elements follow each other row-major.
 bool is_dense(const ArchiveTensor& tensor);
 
+/// Throws kCorrupt where `bytes`, all of the storage, do not have the CRC-32 that the archive
+/// gives.
+void check_storage(const ArchiveStorage& storage, ByteView bytes);
+
 /// Elements [first_element, first_element + numel) of tensor `index`, all of it when it is not
 /// dense.
 Source pending_source(const TorchArchive& archive, std::uint32_t file, std::uint32_t index,

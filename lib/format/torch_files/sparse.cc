@@ -4,13 +4,14 @@
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/storage/checksum.h>
 #include <tessera/tensor/cast.h>
 #include <tessera/tensor/region_copy.h>
 
 #include <algorithm>
 #include <string_view>
 #include <vector>
+
+#include "lib/format/torch_files/archive_source.h"
 
 namespace tessera {
 namespace {
@@ -44,9 +45,7 @@ class PartReader {
     check_limit(size, limit_);
     check_limit(storage.size_bytes, limit_);
     Bytes record = window_.read(storage.offset, storage.size_bytes);
-    if (check_crc_ && storage.has_crc && crc32(0, record) != storage.crc32)
-      fail(Code::kCorrupt, fmt::format("storage \"{}\": CRC-32 differs from the one in the archive",
-                                       printable(storage.key)));
+    if (check_crc_) check_storage(storage, record);
     if (archive_.big_endian) swap_bytes(record, swap_unit_bytes(part.dtype));
     Bytes out(size);
     if (size == 0) return out;
