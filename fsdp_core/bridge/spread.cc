@@ -89,15 +89,10 @@ at::Tensor Spread::gather(const at::Tensor& local) const {
   return join(local, ranges, {begin, begin + mine.shape.numel()}).view(sizes);
 }
 
-/// From the first rank to its shard group, then from each of those to its replicas.
 at::Tensor Spread::from_first_rank(const at::Tensor& whole, at::ScalarType type) const {
   at::Tensor flat = here() ? whole.to(device(), type).contiguous().view({-1})
                            : at::empty({numel_of(shape)}, at::dtype(type).device(device()));
-  if (flat.numel() == 0) return flat;
-  UnitGroups& comms = unit->comms();
-  if (comms.shards() > 1 && comms.replicate->rank() == 0)
-    comms.shard->broadcast(flat, 0, {unit->name(), kPhase});
-  if (comms.replicas() > 1) comms.replicate->broadcast(flat, 0, {unit->name(), kPhase});
+  if (flat.numel() > 0) unit->comms().broadcast(flat, {unit->name(), kPhase});
   return flat;
 }
 

@@ -117,6 +117,11 @@ UnitGroups make_unit_groups(const Options& options) {
   return groups;
 }
 
+void UnitGroups::broadcast(const at::Tensor& tensor, const CommTag& tag) const {
+  if (shards() > 1 && replicate->rank() == 0) shard->broadcast(tensor, 0, tag);
+  if (replicas() > 1) replicate->broadcast(tensor, 0, tag);
+}
+
 void UnitGroups::refresh(const Options& options) {
   if (options.mesh) {
     *this = make_unit_groups(options);

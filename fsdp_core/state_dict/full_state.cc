@@ -54,10 +54,8 @@ class FirstRank {
 
   void broadcast(at::Tensor& whole) const {
     if (!unit_ || whole.numel() == 0) return;
-    UnitGroups& comms = unit_->comms();
     const at::Tensor flat = whole.view({-1}).to(device_);
-    if (comms.shards() > 1 && comms.replicate->rank() == 0) comms.shard->broadcast(flat, 0, kTag);
-    if (comms.replicas() > 1) comms.replicate->broadcast(flat, 0, kTag);
+    unit_->comms().broadcast(flat, kTag);
     if (!here() && flat.device() != whole.device()) whole.view({-1}).copy_(flat);
   }
 
@@ -87,8 +85,14 @@ at::Tensor whole_of(const LiveTensor& tensor, const std::string& name) {
       return at::from_blob(piece.data, sizes, strides,
                            at::TensorOptions().dtype(scalar_type_of(tensor.spec.dtype)));
     }
-  fail(Code::kInvalidArgument, fmt::format("\"{}\" is not whole here", name),
-       "take the state with StateDictType::kFull");
+  if (tensor.pieces.empty())
+    fail(Code::kInvalidArgument, fmt::format("\"{}\" is not here", name),
+         "with rank0_only the first rank gives the state, else every rank does");
+  fail(Code::kInvalidArgument,
+       fmt::format("of \"{}\" only {} is here, of {}", name, tensor.pieces[0].chunk.to_string(),
+                   tensor.spec.shape.to_string()),
+       "take the state with StateDictType::kFull; where tensor parallelism cuts it, use "
+       "tessera::save and tessera::load");
 }
 
 /// `piece` of a row-major whole.

@@ -39,7 +39,7 @@ void place_by_extension(ModelTensor& entry, detail::Unit& unit, const Param& par
       unit.options().extension ? unit.options().extension->mesh() : std::nullopt;
   if (!mesh) return;
   if (!param.extension_dim) {
-    entry.replicated = mesh->size(0) > 1;
+    entry.replicated = entry.same_across_extension = mesh->size(0) > 1;
     return;
   }
   const auto dim = static_cast<std::size_t>(*param.extension_dim);

@@ -28,6 +28,7 @@ struct ModelTensor {
   /// unit's extension.
   std::vector<std::int64_t> origin;
   bool replicated = true;              // other ranks hold the same part
+  bool same_across_extension = false;  // and those of the unit's extension the same whole
   std::optional<std::size_t> tied_to;  // an earlier entry with the same tensor
   std::shared_ptr<detail::Unit> unit;  // null: not sharded
   const ParamGroup* group = nullptr;

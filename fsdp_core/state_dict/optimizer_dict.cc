@@ -124,8 +124,7 @@ std::optional<LiveTensor> OptimizerDict::leaf_tensor(const OptimizerEntry& entry
     return std::move(flat).finish();
   }
   const at::Tensor& tensor = tensors[0];
-  const bool in_rows = form_ == StateForm::kRows && model.unit && !model.group->layout().in_place();
-  if (form_ == StateForm::kShards || form_ == StateForm::kFlat || !model.unit || in_rows) {
+  if (!is_gathered(entry)) {
     LiveTensor live = memory_.piece(name, tensor, tensor.scalar_type(), model.shape, model.chunk);
     live.replicated = model.replicated;
     return live;
@@ -133,10 +132,16 @@ std::optional<LiveTensor> OptimizerDict::leaf_tensor(const OptimizerEntry& entry
   Spread spread = Spread::of(model.unit, *model.group, model.index, spread_form(form_));
   const bool here = spread.here();
   LiveTensor live = memory_.spread(name, tensor, std::move(spread), fill);
-  if (form_ == StateForm::kRows) live.replicated |= model.replicated;
+  live.replicated |= form_ == StateForm::kRows ? model.replicated : model.same_across_extension;
   place_in_whole(live, model);
   if (!here) return std::nullopt;
   return live;
+}
+
+bool OptimizerDict::is_gathered(const OptimizerEntry& entry) const {
+  if (form_ == StateForm::kShards || form_ == StateForm::kFlat) return false;
+  const ModelTensor& model = *entry.parts[0]->model;
+  return model.unit && (form_ != StateForm::kRows || model.group->layout().in_place());
 }
 
 /// Throws where parts of a flat parameter count different steps, or only some have state.
@@ -203,9 +208,11 @@ void OptimizerDict::declare_state(LiveState& state, const OptimizerEntry& entry,
 }
 
 void OptimizerDict::refresh() {
-  for (auto& [entry, counter] : counters_)
+  for (auto& [entry, counter] : counters_) {
+    if (is_gathered(*entry)) continue;  // a step goes with its moments
     if (const double step = step_of(*entry, counter.name); step >= 0)
       counter.buffer.fill_(checked_step(step, counter.name));
+  }
   memory_.refresh();
 }
 

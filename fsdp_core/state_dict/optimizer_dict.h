@@ -107,10 +107,16 @@ class OptimizerDict {
   void free_declared(LiveState& state);
   void expect_missing(LiveState& state, const OptimizerEntry& entry);
   void expect_leaves(LiveState& state, Pending& pending, const Manifest& stored,
-                     const OptimParameter& parameter);
+                     const OptimState& optim, const OptimParameter& parameter);
   std::vector<at::Tensor> targets_of(Pending& pending, const StateLeaf& leaf,
                                      const TensorSpec& stored, bool& all_fresh);
+  static bool is_set(const std::string& option, const OptimizerEntry& entry,
+                     const OptimState& optim, const OptimParameter& parameter);
+  /// State of the moment it was declared at; false: what there is when it is saved.
+  bool is_gathered(const OptimizerEntry& entry) const;
   static bool is_whole(const Pending& pending, const std::unordered_set<std::string>& loaded);
+  static void check_all_or_none(const Pending& pending,
+                                const std::unordered_set<std::string>& loaded);
   void expect_step(LiveState& state, Pending& pending, const Manifest& stored,
                    const OptimParameter& parameter);
 

@@ -87,18 +87,40 @@ void OptimizerDict::expect_entry(LiveState& state, const OptimizerEntry& entry,
   const OptimParameter* parameter = nullptr;
   for (const std::string& name : entry.names)
     if (!parameter) parameter = optim.find(name);
-  if (!parameter) return expect_missing(state, entry);
+  const auto is_held = [&](const StateLeaf& leaf) {
+    const OptimLeaf* found = parameter->find(leaf.name);
+    return found != nullptr && found->tensor != kNoTensor;
+  };
+  if (!parameter ||
+      (entry.table().has_state_from_start && std::ranges::none_of(entry.table().leaves, is_held)))
+    return expect_missing(state, entry);
   Pending pending;
   pending.entry = &entry;
-  expect_leaves(state, pending, stored, *parameter);
+  expect_leaves(state, pending, stored, optim, *parameter);
   pending.drop = pending.leaves.empty();
   if (entry.table().step)
     defer(state_name(parameter->fqn), [&] { expect_step(state, pending, stored, *parameter); });
   pending_.push_back(std::move(pending));
 }
 
+/// Of the stored group, whose options are taken over, else the optimizer's own.
+bool OptimizerDict::is_set(const std::string& option, const OptimizerEntry& entry,
+                           const OptimState& optim, const OptimParameter& parameter) {
+  if (option.empty()) return false;
+  Value value;
+  const auto group = std::ranges::find(optim.groups, parameter.group, &OptimGroup::index);
+  if (const Value* found = group == optim.groups.end() ? nullptr : group->find(option)) {
+    value = *found;
+  } else {
+    const OwnedGroup& own = entry.parts[0]->owner;
+    value = own.table->find_key(option)->get(own.group().options());
+  }
+  if (value.kind() == Value::Kind::kBool) return value.as_bool();
+  return value.is_number() && value.as_real() != 0;
+}
+
 void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Manifest& stored,
-                                  const OptimParameter& parameter) {
+                                  const OptimState& optim, const OptimParameter& parameter) {
   at::NoGradGuard no_grad;
   const OptimizerTable& table = pending.entry->table();
   std::vector<std::string> missing;
@@ -112,7 +134,8 @@ void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Mani
         if (value.is_none()) append_value(state, state_path(parameter.fqn, leaf.name), value);
       }
       pending.absent.push_back(&leaf);
-      if (leaf.required) missing.push_back(leaf.name);
+      if (leaf.required || is_set(leaf.needed_with, *pending.entry, optim, parameter))
+        missing.push_back(leaf.name);
       continue;
     }
     bool all_fresh = true;
@@ -127,7 +150,7 @@ void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Mani
          fmt::format("the checkpoint has only a part of the optimizer's state of \"{}\": \"{}\" is "
                      "there, \"{}\" is not",
                      parameter.fqn, pending.leaves.front(), missing.front()),
-         fmt::format("it is not the state of {}", table.name));
+         fmt::format("it is not the state of {} with these options", table.name));
   });
 }
 
@@ -203,9 +226,25 @@ void OptimizerDict::check_loaded(const std::unordered_set<std::string>& loaded) 
   memory_.check(loaded);
   for (Pending& pending : pending_) {
     if (deferred_ && !pending.drop && is_whole(pending, loaded)) std::rethrow_exception(deferred_);
+    check_all_or_none(pending, loaded);
     if (pending.counter && loaded.contains(pending.counter->name))
       pending.step = checked_step(pending.counter->buffer.item<double>(), pending.counter->name);
   }
+}
+
+/// Half of it, where the other half is of another shape, would be the state of no step.
+void OptimizerDict::check_all_or_none(const Pending& pending,
+                                      const std::unordered_set<std::string>& loaded) {
+  const auto is_loaded = [&](const std::string& name) { return loaded.contains(name); };
+  const auto absent = std::ranges::find_if_not(pending.leaves, is_loaded);
+  if (absent == pending.leaves.end()) return;
+  const auto here = std::ranges::find_if(pending.leaves, is_loaded);
+  if (here != pending.leaves.end())
+    fail(Code::kInvalidArgument,
+         fmt::format("\"{}\" would be loaded and \"{}\" not: optimizer state of a parameter is "
+                     "loaded whole or not at all",
+                     *here, *absent),
+         "skip the optimizer (PartPolicy::kSkip)");
 }
 
 bool OptimizerDict::is_whole(const Pending& pending,

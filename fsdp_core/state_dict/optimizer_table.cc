@@ -87,16 +87,17 @@ GroupKey decoupled(bool yes) {
 }
 
 template <class S>
-StateLeaf leaf(const char* name, at::Tensor& (S::*field)(), bool required = true) {
+StateLeaf leaf(const char* name, at::Tensor& (S::*field)(), bool required = true,
+               const char* needed_with = "") {
   return {name, [field](State& s) -> at::Tensor& { return (static_cast<S&>(s).*field)(); },
-          required};
+          required, needed_with};
 }
 
 StateLeaf fused_leaf(const char* name, at::Tensor FusedAdamWParamState::*field,
-                     bool required = true) {
+                     bool required = true, const char* needed_with = "") {
   return {name,
           [field](State& s) -> at::Tensor& { return static_cast<FusedAdamWParamState&>(s).*field; },
-          required};
+          required, needed_with};
 }
 
 template <class S>
@@ -139,7 +140,7 @@ OptimizerTable adam(const char* name, bool is_decoupled) {
   OptimizerTable out = table<O, S>(name);
   out.group_keys = adam_keys<O>(is_decoupled);
   out.leaves = {leaf<S>("exp_avg", &S::exp_avg), leaf<S>("exp_avg_sq", &S::exp_avg_sq),
-                leaf<S>("max_exp_avg_sq", &S::max_exp_avg_sq, false)};
+                leaf<S>("max_exp_avg_sq", &S::max_exp_avg_sq, false, "amsgrad")};
   count_steps<S>(out);
   return out;
 }
@@ -148,9 +149,10 @@ OptimizerTable fused_adamw() {
   OptimizerTable out = table<optim::AdamWOptions, FusedAdamWParamState>("AdamW");
   out.name = "tessera::fsdp::FusedAdamW";
   out.group_keys = adam_keys<optim::AdamWOptions>(true);
-  out.leaves = {fused_leaf("exp_avg", &FusedAdamWParamState::exp_avg),
-                fused_leaf("exp_avg_sq", &FusedAdamWParamState::exp_avg_sq),
-                fused_leaf("max_exp_avg_sq", &FusedAdamWParamState::max_exp_avg_sq, false)};
+  out.leaves = {
+      fused_leaf("exp_avg", &FusedAdamWParamState::exp_avg),
+      fused_leaf("exp_avg_sq", &FusedAdamWParamState::exp_avg_sq),
+      fused_leaf("max_exp_avg_sq", &FusedAdamWParamState::max_exp_avg_sq, false, "amsgrad")};
   out.step = [](State& s) { return static_cast<FusedAdamWParamState&>(s).step.item<double>(); };
   out.set_step = [](State& s, double step) {
     auto& state = static_cast<FusedAdamWParamState&>(s);
@@ -190,6 +192,7 @@ OptimizerTable adagrad() {
                     kept_false("differentiable"),
                     kept_none("fused")};
   out.leaves = {leaf<S>("sum", &S::sum)};
+  out.has_state_from_start = true;
   count_steps<S>(out);
   return out;
 }
@@ -209,8 +212,8 @@ OptimizerTable rmsprop() {
                     never_maximize(),
                     kept_false("differentiable")};
   out.leaves = {leaf<S>("square_avg", &S::square_avg),
-                leaf<S>("momentum_buffer", &S::momentum_buffer, false),
-                leaf<S>("grad_avg", &S::grad_avg, false)};
+                leaf<S>("momentum_buffer", &S::momentum_buffer, false, "momentum"),
+                leaf<S>("grad_avg", &S::grad_avg, false, "centered")};
   count_steps<S>(out);
   return out;
 }

@@ -34,7 +34,8 @@ struct StateLeaf {
   using State = torch::optim::OptimizerParamState;
   std::string name;
   std::function<at::Tensor&(State&)> tensor;
-  bool required = true;  // of a parameter that has state at all
+  bool required = true;     // of a parameter that has state at all
+  std::string needed_with;  // else: by a step where this group option is set
 };
 
 struct OptimizerTable {
@@ -45,6 +46,8 @@ struct OptimizerTable {
   std::string python_name;  // "AdamW"
   std::vector<GroupKey> group_keys;
   std::vector<StateLeaf> leaves;
+  /// The class makes all state when it is made, and cannot step a parameter without.
+  bool has_state_from_start = false;
   /// Empty: the optimizer counts no steps. Exact up to 2^24.
   std::function<double(State&)> step;
   std::function<void(State&, double)> set_step;

@@ -79,7 +79,8 @@ std::optional<LiveTensor> live_tensor(Session& session, std::size_t t, const std
         Spread::of(tensor.unit, *tensor.group, tensor.index, spread_form(session.options));
     const bool here = spread.here();
     LiveTensor live = session.memory.spread(name, tensor.local, std::move(spread), true);
-    if (session.options.even_chunks) live.replicated |= tensor.replicated;
+    live.replicated |=
+        session.options.even_chunks ? tensor.replicated : tensor.same_across_extension;
     place_in_whole(live, tensor);
     if (!here) return std::nullopt;
     return live;
@@ -145,6 +146,7 @@ void add_local(Session& session, LiveState& state) {
     const std::string fqn = tensor.unit ? flat_name(session.model, tensor) : tensor.fqn;
     const Path path = model_path(session.options, fqn);
     std::string name = dotted(path);
+    session.names.push_back(tensor.unit ? "" : name);  // a flat parameter has one name
     if (tensor.unit && !session.flat.emplace(name, tensor.group).second) continue;
     if (tensor.unit) {
       append_tensor(state, path, flat_parameter(session.memory, tensor, name));
@@ -226,13 +228,23 @@ std::unordered_set<std::string> agreed_names(const Session& session,
   return names;
 }
 
+/// What was asked for, as ranks that gather together must all have asked.
+std::string asked_for(const StateDictOptions& options, bool with_optimizer) {
+  std::string out(state_dict_type_name(options.type));
+  if (options.rank0_only) out += " with rank0_only";
+  if (options.even_chunks) out += " with even_chunks";
+  out += fmt::format(" under \"{}\"", options.model_root);
+  if (with_optimizer) out += fmt::format(" and, of optimizers, \"{}\"", options.optim_root);
+  return out + '\n';
+}
+
 /// Finds what is transformed, and the optimizer's part. Where ranks are about to gather together,
 /// they must have found the same: each of them throws where one of them does, or another differs.
 void look(Session& session, const OptimizerRef* optimizers) {
   std::vector<Communicator*> groups;
   if (session.gathers()) groups = communicators_of(session.model.units);
   const TogetherCall call{"state_dict", {"state dict", CommPhase::kCheck}, ""};
-  std::string lines;
+  std::string lines = asked_for(session.options, optimizers != nullptr);
   fail_together(groups, call, [&] {
     for (const ModelTensor& tensor : session.model.tensors) {
       const bool yes = session.options.type != StateDictType::kLocal && is_transformed(tensor);
@@ -247,7 +259,8 @@ void look(Session& session, const OptimizerRef* optimizers) {
   });
   fail_together(groups, call, [&] {
     check_alike(groups, call.tag, "states", lines,
-                "every rank must step every optimizer equally often, and extensions answer alike");
+                "every rank must ask for the same, step every optimizer equally often, and have "
+                "extensions that answer alike");
   });
 }
 

@@ -144,8 +144,9 @@ std::optional<LiveTensor> TransformedParameters::keep(const Held& held, HeldPart
   void* data = kept.copy.numel() == 0 ? nullptr : kept.copy.mutable_data_ptr();
   live.pieces.push_back({Chunk::whole_of(std::move(box)), data, {}});
   live.owner = std::make_shared<at::Tensor>(kept.copy);
-  live.replicated = held.spread.form != Spread::Form::kWholeOnFirstRank &&
-                    (kept.chunks.empty() || held.tensor.replicated);
+  live.replicated = held.spread.form == Spread::Form::kWholeOnFirstRank
+                        ? held.tensor.same_across_extension
+                        : kept.chunks.empty() || held.tensor.replicated;
   live.is_parameter = true;
   live.scratch = true;
   return live;

@@ -133,6 +133,35 @@ TEST_CASE("optimizers that differ between ranks are refused before their state i
   });
 }
 
+TEST_CASE("ranks that ask for different states are told before any of them gathers",
+          "[state][failure]") {
+  const std::string what = GENERATE("rank0_only", "root", "no optimizer");
+  CAPTURE(what);
+  fsdp::run_threads(3, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    Odd model = make_odd(true);
+    shard_odd(model, options);
+    optim::AdamW optimizer(model->parameters());
+    fsdp::StateDictOptions common, asked;
+    common.type = StateDictType::kFull;
+    asked = common;
+    const bool here = world.rank() == 1;
+    if (here && what == "rank0_only") asked.rank0_only = true;
+    if (here && what == "root") asked.optim_root = "optimizer";
+    const std::string message = thrown_soon([&] {
+      if (here && what == "no optimizer") fsdp::state_dict(model, asked);
+      fsdp::state_dict(model, optimizer, asked);
+    });
+    RANK_CHECK(has(message, "FULL under \"model\" and, of optimizers, \"optim\" on rank"), message);
+    RANK_CHECK(has(message, here ? "on rank 0" : "on rank 1"), message);
+    if (what == "rank0_only") RANK_CHECK(has(message, "FULL with rank0_only under"), message);
+    if (what == "root") RANK_CHECK(has(message, "\"optimizer\" on rank 1"), message);
+    if (what == "no optimizer") RANK_CHECK(has(message, "FULL under \"model\" on rank 1"), message);
+    RANK_CHECK(!fsdp::state_dict(model, optimizer, common).dict.entries.empty());
+  });
+}
+
 TEST_CASE("load_full_state with an optimizer of another model on one rank is refused on all") {
   Odd plain = make_odd(true);
   optim::AdamW of_plain(plain->parameters());

@@ -131,6 +131,37 @@ TEST_CASE("a local state dict names flat parameters in state and groups") {
   });
 }
 
+TEST_CASE("the names of one buffer are held against each other in a local state dict too") {
+  const auto sharded = [](fsdp::World& world) {
+    Odd model = make_odd(false);
+    model->register_buffer("twin", model->history);
+    shard_without_mesh(model, world);
+    return model;
+  };
+  std::vector<Odd> models(2, nullptr);
+  std::vector<tessera::LiveState> states(2);
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    const auto r = static_cast<std::size_t>(world.rank());
+    models[r] = sharded(world);
+    states[r] = fsdp::state_dict(models[r], local());
+    states[r].before_save();
+  });
+  Checkpoint other = Checkpoint::of(states), one = other;
+  REQUIRE(other.tensors.contains("model.twin"));
+  one.remove("model.twin");
+  other.put({tessera::key_item("model"), tessera::key_item("twin")},
+            other.tensors.at("model.twin") + 1);
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    Odd model = sharded(world);
+    RANK_CHECK(one.load_into(fsdp::state_dict(model, local())).empty());
+    const std::string message =
+        message_of([&] { other.load_into(fsdp::state_dict(model, local())); });
+    RANK_CHECK(message.find("\"model.history\" and \"model.twin\" are one parameter here and "
+                            "differ") != std::string::npos,
+               message);
+  });
+}
+
 TEST_CASE("a local state dict of other units is refused before anything lands") {
   const auto make = [](std::vector<torch::Tensor> parameters) -> std::unique_ptr<optim::Optimizer> {
     return std::make_unique<optim::AdamW>(std::move(parameters));

@@ -179,6 +179,34 @@ TEST_CASE("state saved on one number of ranks is the same on another, flat or pe
       CHECK(again.manifest.state.find(entry.name)->value == entry.value);
 }
 
+TEST_CASE("steps are of the moment that their moments are of") {
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    Odd model = make_odd(false);
+    shard_odd(model, options);
+    optim::AdamW optimizer(once_each(model->parameters()));
+    train_odd(model, optimizer, 0, 2, world.rank(), 2);
+    const auto made = [&](fsdp::StateDictType type, bool even_chunks) {
+      fsdp::StateDictOptions form;
+      form.type = type;
+      form.even_chunks = even_chunks;
+      return fsdp::state_dict(model, optimizer, form);
+    };
+    const std::vector<tessera::LiveState> gathered = {made(fsdp::StateDictType::kFull, false),
+                                                      made(fsdp::StateDictType::kSharded, true)};
+    const tessera::LiveState borrowed = made(fsdp::StateDictType::kSharded, false);
+    train_odd(model, optimizer, 2, 3, world.rank(), 2);
+    const auto step_of = [&](const tessera::LiveState& state) {
+      state.before_save();
+      const auto* live = find_tensor(state, "optim.state.inner.a.bias.step");
+      return *static_cast<const float*>(live->pieces[0].data);
+    };
+    for (const tessera::LiveState& state : gathered) RANK_CHECK(step_of(state) == 2);
+    RANK_CHECK(step_of(borrowed) == 3);
+  });
+}
+
 TEST_CASE("groups have the keys and defaults of PyTorch's classes") {
   // As PyTorch 2.13 prints optimizer.state_dict()["param_groups"][0] (without params).
   const std::map<std::string, std::string> expected = {

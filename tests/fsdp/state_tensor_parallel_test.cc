@@ -31,7 +31,7 @@ struct Steps {
 
 /// Trains, after loading from `from`, before saving to `to`; the state at the end.
 Checkpoint run(const Shape& shape, Steps steps, const std::string& from, const std::string& to,
-               StateDictType type = StateDictType::kSharded) {
+               StateDictType type = StateDictType::kSharded, bool rank0_only = false) {
   const int ranks = shape.ranks();
   std::vector<CutStack> models(static_cast<std::size_t>(ranks), nullptr);
   std::vector<std::unique_ptr<torch::optim::AdamW>> optimizers(models.size());
@@ -44,6 +44,7 @@ Checkpoint run(const Shape& shape, Steps steps, const std::string& from, const s
     optimizers[r] = std::make_unique<torch::optim::AdamW>(models[r]->parameters(), 1e-2);
     StateDictOptions options;
     options.type = type;
+    options.rank0_only = rank0_only;
     if (!from.empty()) {
       {
         const torch::NoGradGuard no_grad;
@@ -66,6 +67,12 @@ Checkpoint run(const Shape& shape, Steps steps, const std::string& from, const s
   });
   return Checkpoint::of(states);
 }
+
+/// Of a state.
+struct Form {
+  StateDictType type;
+  bool rank0_only;
+};
 
 void check_same(const Checkpoint& found, const Checkpoint& expected) {
   REQUIRE(found.tensors.size() == expected.tensors.size());
@@ -112,8 +119,11 @@ TEST_CASE("a full state of the plain model is scattered over data and tensor ran
 TEST_CASE("a checkpoint of FSDP x TP is loaded on any other mesh") {
   const ScratchFolder scratch;
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
-  const auto type = GENERATE(StateDictType::kSharded, StateDictType::kFull);
-  const Checkpoint saved = run({2, 2, layout}, {0, 3}, "", scratch / "a", type);
+  const auto [type, rank0_only] =
+      GENERATE(Form{StateDictType::kSharded, false}, Form{StateDictType::kFull, false},
+               Form{StateDictType::kFull, true});
+  CAPTURE(type, rank0_only);
+  const Checkpoint saved = run({2, 2, layout}, {0, 3}, "", scratch / "a", type, rank0_only);
   CHECK(saved.tensors.at("model.b0.up.weight").sizes() == at::IntArrayRef({kHidden, kWidth}));
   CHECK(saved.tensors.at("model.b1.down.weight").sizes() == at::IntArrayRef({kWidth, kHidden}));
   CHECK(saved.tensors.at("optim.state.b1.down.weight.exp_avg").sizes() ==
@@ -122,7 +132,7 @@ TEST_CASE("a checkpoint of FSDP x TP is loaded on any other mesh") {
                              Shape{1, 4, MemoryLayout::kPerParameter},
                              Shape{3, 2, MemoryLayout::kFlat}, Shape{1, 8, layout}}) {
     CAPTURE(shape.data, shape.tensor);
-    check_same(run(shape, {0, 0}, scratch / "a", "", type), saved);
+    check_same(run(shape, {0, 0}, scratch / "a", "", type, rank0_only), saved);
   }
 }
 
@@ -137,9 +147,11 @@ TEST_CASE("training on the same FSDP x TP mesh goes on bit for bit") {
 TEST_CASE("a checkpoint of HSDP x TP is loaded on any other mesh, and any other's on it") {
   const ScratchFolder scratch;
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
-  const auto type = GENERATE(StateDictType::kSharded, StateDictType::kFull);
+  const auto [type, rank0_only] =
+      GENERATE(Form{StateDictType::kSharded, false}, Form{StateDictType::kFull, false},
+               Form{StateDictType::kFull, true});
   const Shape hybrid{2, 2, layout, 2};
-  const Checkpoint saved = run(hybrid, {0, 3}, "", scratch / "a", type);
+  const Checkpoint saved = run(hybrid, {0, 3}, "", scratch / "a", type, rank0_only);
   // Neither parts nor copies: one whole tensor of each, whoever held it.
   CHECK(saved.tensors.at("model.b0.up.weight").sizes() == at::IntArrayRef({kHidden, kWidth}));
   CHECK(saved.tensors.at("optim.state.b1.down.weight.exp_avg").sizes() ==
@@ -148,9 +160,9 @@ TEST_CASE("a checkpoint of HSDP x TP is loaded on any other mesh, and any other'
       layout == MemoryLayout::kFlat ? MemoryLayout::kPerParameter : MemoryLayout::kFlat;
   for (const Shape& shape :
        {Shape{1, 1, layout}, Shape{3, 2, other}, Shape{1, 2, layout, 3}, Shape{2, 1, other, 2}})
-    check_same(run(shape, {0, 0}, scratch / "a", "", type), saved);
-  const Checkpoint flat_mesh = run({2, 2, other}, {0, 2}, "", scratch / "b", type);
-  check_same(run(hybrid, {0, 0}, scratch / "b", "", type), flat_mesh);
+    check_same(run(shape, {0, 0}, scratch / "a", "", type, rank0_only), saved);
+  const Checkpoint flat_mesh = run({2, 2, other}, {0, 2}, "", scratch / "b", type, rank0_only);
+  check_same(run(hybrid, {0, 0}, scratch / "b", "", type, rank0_only), flat_mesh);
 }
 
 TEST_CASE("training on the same HSDP x TP mesh goes on bit for bit") {
