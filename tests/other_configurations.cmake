@@ -4,9 +4,10 @@ if(TESSERA_SANITIZE)
 endif()
 set(run_if_built ${CMAKE_CURRENT_SOURCE_DIR}/support/run_if_built.sh)
 
+# They take long: what begins last would end alone.
 function(add_other_configuration_test name program timeout)
   add_test(NAME "${name}" COMMAND ${run_if_built} ${program} ${ARGN})
-  set_tests_properties("${name}" PROPERTIES TIMEOUT ${timeout} SKIP_RETURN_CODE 77 ENVIRONMENT
+  set_tests_properties("${name}" PROPERTIES TIMEOUT ${timeout} COST 100 SKIP_RETURN_CODE 77 ENVIRONMENT
     "ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1")
 endfunction()
 

@@ -5,7 +5,8 @@ live_state=$1 inspect=$2 work=$3
 rm -rf "$work"
 trap 'rm -rf "$work"' EXIT
 "$live_state" save "$work/run/step_1" 3
-"$inspect" "$work/run/step_1" | grep -qx 'model.layer.weight float32 \[10,6\]'
+"$inspect" "$work/run/step_1" > "$work/listed"  # grep -q would leave a pipe early
+grep -qx 'model.layer.weight float32 \[10,6\]' "$work/listed"
 "$live_state" load "$work/run/step_1" 2
 "$live_state" load "$work/run/step_1" 7
 if "$live_state" save "$work/run/step_1" 3 2> "$work/refused"; then
