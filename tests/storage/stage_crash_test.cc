@@ -9,11 +9,13 @@
 #include <cstdio>
 
 #include "tests/storage/stage_fixture.h"
+#include "tests/support/sanitized.h"
 
 namespace stage_crash_test {
 
 using namespace tessera;
 using namespace tessera::test;
+using tessera::testing::kSanitized;
 
 namespace {
 
@@ -142,12 +144,13 @@ CrashCounts explore(const Setup& setup, int versions, int subsets, std::uint64_t
 }  // namespace
 
 TEST_CASE("a crash leaves the old output or the new one, never a mix", "[one_thread]") {
+  constexpr int kSubsets = kSanitized ? 10 : 150;
   CrashCounts total;
   std::uint64_t nested = 0;
   for (const bool has_exchange : {true, false}) {
     for (const bool single_file : {false, true}) {
       for (const bool same_hash : {true, false}) {
-        const CrashCounts counts = explore({has_exchange, single_file, same_hash}, 3, 150, nested);
+        const CrashCounts counts = explore({has_exchange, single_file, same_hash}, 3, kSubsets, nested);
         total.generated += counts.generated;
         total.distinct += counts.distinct;
       }
@@ -156,8 +159,8 @@ TEST_CASE("a crash leaves the old output or the new one, never a mix", "[one_thr
   fmt::print(
       "stage crashes: {} states generated, {} distinct ones checked, {} after a second crash\n",
       total.generated, total.distinct, nested);
-  REQUIRE(total.distinct > 5000);
-  REQUIRE(nested > 5000);
+  REQUIRE(total.distinct > (kSanitized ? 1000 : 5000));
+  REQUIRE(nested > (kSanitized ? 500 : 5000));
 }
 
 namespace {
@@ -188,7 +191,7 @@ void explore_resumes(bool has_exchange, bool single_file, Resumes& total) {
   live.make_directories("/w");
   SimulatedDisk disk(live);
   const Story story = run(disk, kVersions, single_file, false);
-  CrashOptions options{.random_subsets = 60, .seed = 7};
+  CrashOptions options{.random_subsets = kSanitized ? 8 : 60, .seed = 7};
   options.marks = story.committing;
   options.marks.insert(options.marks.end(), story.acked.begin(), story.acked.end());
   std::uint64_t count = 0;
@@ -236,10 +239,10 @@ TEST_CASE("a resume after a crash finishes its own output or finds nothing, neve
       "resumes after crashes: {} states, {} finished ({} cut while they published), {} found "
       "nothing\n",
       total.states, total.finished, total.between, total.nothing);
-  REQUIRE(total.states > 2000);
-  REQUIRE(total.finished > 500);
-  REQUIRE(total.between > 100);
-  REQUIRE(total.nothing > 100);
+  REQUIRE(total.states > (kSanitized ? 300 : 2000));
+  REQUIRE(total.finished > (kSanitized ? 60 : 500));
+  REQUIRE(total.between > (kSanitized ? 10 : 100));
+  REQUIRE(total.nothing > (kSanitized ? 10 : 100));
 }
 
 namespace {
@@ -272,7 +275,7 @@ bool crash_after_fault(const Setup& setup, const char* next_hash, bool after, st
     const int found = version_found(fs, 2, setup.single_file);
     if (found != 1 && found != 2) FAIL("version " << found);
   };
-  states += disk.for_each_crash_state({.random_subsets = 40}, check).distinct;
+  states += disk.for_each_crash_state({.random_subsets = kSanitized ? 4 : 40}, check).distinct;
   return true;
 }
 
@@ -294,7 +297,7 @@ TEST_CASE("a crash after a failed rename or folder sync leaves the old output or
     }
   }
   fmt::print("stage crashes after faults: {} distinct states checked\n", states);
-  REQUIRE(states > 10000);
+  REQUIRE(states > (kSanitized ? 1000 : 10000));
 }
 
 namespace {
