@@ -14,7 +14,7 @@ endfunction()
 # Left to the Release run: [wide] repeats over many sizes what a smaller case of the same code shows,
 # and where [one_thread] is all there is, no race can be.
 foreach(layer base tensor layout state storage encoding format reshard ops live)
-  add_other_configuration_test("asan, ubsan: ${layer}" ${PROJECT_BINARY_DIR}/asan/bin/${layer}_tests 1500 "~[wide]")
+  add_other_configuration_test("asan, ubsan: ${layer}" ${PROJECT_BINARY_DIR}/asan/bin/${layer}_tests 2400 "~[wide]")
 endforeach()
 foreach(layer storage reshard)
   add_other_configuration_test("tsan: ${layer}" ${PROJECT_BINARY_DIR}/tsan/bin/${layer}_tests 900 "~[wide]~[one_thread]")
@@ -22,7 +22,7 @@ endforeach()
 
 # One seed, so that the gate says the same of the same code; ./dev soak explores. libFuzzer's own exit code for a finding
 # is 77, which would read as skipped.
-set(TESSERA_FUZZ_SECONDS 60 CACHE STRING "Seconds of fuzzing per target in the smoke test")
+set(TESSERA_FUZZ_SECONDS 30 CACHE STRING "Seconds of fuzzing per target in the smoke test")
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/*_fuzz.cc)
 foreach(source ${fuzz_sources})
   get_filename_component(target ${source} NAME_WE)
