@@ -6,7 +6,6 @@
 
 #include "tests/support/killed_job.h"
 #include "tests/support/process_ranks.h"
-#include "tests/support/sanitized.h"
 
 namespace live_meetings_test {
 
@@ -133,16 +132,18 @@ void kill_in_loads(int world, int victim, LoadSafety safety) {
 
 }  // namespace
 
-TEST_CASE("a rank killed at any meeting of a save: survivors report, old or new is whole") {
+// Left out under the sanitizers, where forks take long: live_killed_test kills at each step there.
+TEST_CASE("a rank killed at any meeting of a save: survivors report, old or new is whole",
+          "[wide]") {
   const int victim = GENERATE(0, 2);
   kill_in_saves(3, victim);
 }
 
-TEST_CASE("a rank killed at any meeting of a load: survivors report, no memory is half loaded") {
+TEST_CASE("a rank killed at any meeting of a load: survivors report, no memory is half loaded",
+          "[wide]") {
   const int victim = GENERATE(0, 1);
   for (const LoadSafety safety : {LoadSafety::kAside, LoadSafety::kReadTwice, LoadSafety::kInPlace})
-    if (safety == LoadSafety::kReadTwice || !testing::kSanitized)  // forks take long there
-      kill_in_loads(3, victim, safety);
+    kill_in_loads(3, victim, safety);
 }
 
 TEST_CASE("every rank of up to six killed at every meeting of saves and loads", "[.soak]") {
