@@ -150,7 +150,8 @@ TEST_CASE("a crash leaves the old output or the new one, never a mix", "[one_thr
   for (const bool has_exchange : {true, false}) {
     for (const bool single_file : {false, true}) {
       for (const bool same_hash : {true, false}) {
-        const CrashCounts counts = explore({has_exchange, single_file, same_hash}, 3, kSubsets, nested);
+        const CrashCounts counts =
+            explore({has_exchange, single_file, same_hash}, 3, kSubsets, nested);
         total.generated += counts.generated;
         total.distinct += counts.distinct;
       }
