@@ -179,7 +179,7 @@ def main():
     parser.add_argument("--gb", type=float, default=4)
     parser.add_argument("--mib", type=int, default=512, help="size of the states that live, chain and fsdp2 save")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--programs", type=pathlib.Path, help="folder of built benchmark programs (live_save, fsdp_state)")
+    parser.add_argument("--programs", type=lambda text: pathlib.Path(text).resolve(), help="folder of built benchmark programs (live_save, fsdp_state)")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build" / "bench")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ function(add_other_configuration_test name program timeout)
     "ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1")
 endfunction()
 
-# Left to the Release run: [wide] repeats over many sizes what a smaller case of the same code shows,
+# Left to the Release run: [wide] repeats over many sizes what a smaller case of the same code shows, or reads texts,
 # and where [one_thread] is all there is, no race can be.
 foreach(layer base tensor layout state storage encoding format reshard ops live)
   add_other_configuration_test("asan, ubsan: ${layer}" ${PROJECT_BINARY_DIR}/asan/bin/${layer}_tests 2400 "~[wide]")

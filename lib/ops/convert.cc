@@ -9,6 +9,7 @@
 
 #include "lib/ops/conversion.h"
 #include "lib/ops/convert_request.h"
+#include "lib/ops/sealed_directory.h"
 #include "lib/ops/value_budget.h"
 
 namespace tessera {
@@ -86,6 +87,9 @@ void Conversion::plan_assets() {
     if (!fs_.stat(from))
       fail(Code::kNotFound, fmt::format("--copy-assets: there is no folder {}", printable(from)));
     asset_directory_ = fs_.open_directory(from);
+    if (const std::optional<Seal> seal = read_seal(*asset_directory_, ""))
+      asset_directory_ = std::make_unique<SealedDirectory>(std::move(asset_directory_), seal->files,
+                                                           SealedDirectory::refuse);
   }
   const Directory& directory = asset_directory_ ? *asset_directory_ : *source_.directory;
   std::vector<std::string> owned;

@@ -264,7 +264,9 @@ class Differ {
 }  // namespace
 
 DiffReport diff_checkpoints(OpenedCheckpoint& a, OpenedCheckpoint& b, const DiffOptions& options) {
-  return Differ(a, b, options).run();
+  DiffReport report = Differ(a, b, options).run();
+  for (const OpenedCheckpoint* side : {&a, &b}) side->check_archives();
+  return report;
 }
 
 }  // namespace tessera

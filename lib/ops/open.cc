@@ -41,17 +41,19 @@ void check_unique_names(const Manifest& manifest) {
 
 /// A seal that cannot be used: nothing holds the files' bytes against it.
 Note no_seal(const std::string& why, const std::string& folder) {
-  return {"SEAL", "warning", why, folder, ""};
+  return {std::string(kNoSeal), "warning", why, folder, ""};
 }
 
-[[noreturn]] void refuse(const Note& difference) {
-  in_file(difference.file, [&] {
-    fail(Code::kCorrupt, difference.message,
-         "ckpt-inspect verify lists every file that differs; take those from another copy, or "
-         "convert what is whole with --salvage (or, where another program rewrote the checkpoint, "
-         "remove the seal: its *tessera*.json)");
-  });
-  TESSERA_CHECK(false);
+/// Where an archive is not the sealed one, that is why: a turned bit may look like what nobody
+/// supports.
+template <class Read>
+auto blaming_archives(const SealedDirectory& sealed, Read&& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    if (error.code() == Code::kUnsupported) sealed.check_archives();
+    throw;
+  }
 }
 
 /// Reads manifests through the sums of seals, where there are seals.
@@ -62,7 +64,7 @@ class ManifestReader {
         options_(options),
         notes_(notes),
         tell_([this, &notes](const Note& difference) {
-          if (options_.check_seal) refuse(difference);
+          if (options_.check_seal) SealedDirectory::refuse(difference);
           // A reader may open a file twice.
           const bool known = std::ranges::any_of(notes, [&](const Note& note) {
             return note.file == difference.file && note.message == difference.message;
@@ -70,13 +72,11 @@ class ManifestReader {
           if (!known) notes.push_back(difference);
         }) {}
 
-  Manifest read(const Place& place, const std::optional<Seal>& seal) const {
-    return read(driver_, place, seal);
-  }
+  Manifest read(const Place& place, const Seal* seal) { return read(driver_, place, "", seal); }
 
   /// Each part has a seal of its own; `sealed` is given what they say, as seen from the whole.
   Manifest read_parts(FileSystem& fs, const FoundCheckpoint& whole,
-                      std::vector<SealedFile>& sealed) const {
+                      std::vector<SealedFile>& sealed) {
     std::vector<PartManifest> parts;
     for (const std::string& folder : whole.parts) {
       const bool own = folder.empty();
@@ -87,10 +87,10 @@ class ManifestReader {
         std::string why;
         const std::optional<Seal> seal = read_seal(*directory, "", &why);
         if (!why.empty()) notes_.push_back(no_seal(why, folder));
-        parts.push_back({folder, read(driver, place, seal), ""});
-        if (!seal) return;
+        parts.push_back({folder, read(driver, place, folder, seal ? &*seal : nullptr), ""});
+        if (!seal || own) return;  // one's own is the whole's
         for (SealedFile file : seal->files) {
-          if (!own) file.path = join_path(folder, file.path);
+          file.path = join_path(folder, file.path);
           sealed.push_back(std::move(file));
         }
       });
@@ -98,6 +98,9 @@ class ManifestReader {
     if (!parts[0].folder.empty()) return merge_parts(std::move(parts));
     return join_rank_files(whole, std::move(parts));
   }
+
+  /// That were read from, held against their seals where those have sums for them.
+  const std::vector<std::string>& archives() const { return archives_; }
 
  private:
   /// A part's reader names its own files.
@@ -113,11 +116,16 @@ class ManifestReader {
     }
   }
 
-  Manifest read(const FormatDriver& driver, const Place& place,
-                const std::optional<Seal>& seal) const {
-    if (!seal) return driver.manifest(place, options_.read);
+  Manifest read(const FormatDriver& driver, const Place& place, const std::string& folder,
+                const Seal* seal) {
+    if (seal == nullptr) return driver.manifest(place, options_.read);
     const SealedDirectory sealed(*place.directory, seal->files, tell_);
-    return driver.manifest({&sealed, place.file, place.display}, options_.read);
+    Manifest manifest = blaming_archives(sealed, [&] {
+      return driver.manifest({&sealed, place.file, place.display}, options_.read);
+    });
+    for (const std::string& path : sealed.archives())
+      archives_.push_back(folder.empty() ? path : join_path(folder, path));
+    return manifest;
   }
 
   Manifest join_rank_files(const FoundCheckpoint& whole, std::vector<PartManifest> parts) const {
@@ -136,17 +144,27 @@ class ManifestReader {
   const OpenOptions& options_;
   std::vector<Note>& notes_;
   SealedDirectory::OnDifference tell_;
+  std::vector<std::string> archives_;
 };
+
+/// That of a folder's one file, which has its seal beside it.
+std::optional<Seal> seal_of_lone_file(const OpenedCheckpoint& opened, std::string& why) {
+  const std::vector<StoredFile>& files = opened.manifest.files;
+  if (!opened.file.empty() || files.size() != 1) return std::nullopt;
+  return read_seal(*opened.directory, files[0].path, &why);
+}
 
 }  // namespace
 
 void OpenedCheckpoint::locate(std::span<const std::uint32_t> tensors, const ReadOptions& options) {
-  in_file(display,
-          [&] { reading_parts([&] { driver->locate(place(), manifest, tensors, options); }); });
+  const auto read = [&] {
+    reading_parts([&] { driver->locate(place(), manifest, tensors, options); });
+  };
+  in_file(display, [&] { sealed != nullptr ? blaming_archives(*sealed, read) : read(); });
 }
 
-void OpenedCheckpoint::check_archives() const {
-  if (sealed != nullptr) sealed->check_archives();
+void OpenedCheckpoint::check_archives(bool whole) const {
+  if (sealed != nullptr) sealed->check_archives(whole);
 }
 
 void OpenedCheckpoint::locate_all(const ReadOptions& options) {
@@ -169,15 +187,15 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
       found.file.empty() ? found.path : split_path(fs.canonical(found.path)).first;
   opened.directory = fs.open_directory(folder);
   std::string why;
-  const std::optional<Seal> seal = read_seal(*opened.directory, opened.file, &why);
-  std::vector<SealedFile> sealed;
-  if (seal) sealed = seal->files;
+  std::optional<Seal> seal = read_seal(*opened.directory, opened.file, &why);
+  ManifestReader reader(*opened.driver, options, opened.notes);
+  std::vector<SealedFile> of_parts;
   in_file(opened.display, [&] {
-    const ManifestReader reader(*opened.driver, options, opened.notes);
-    opened.manifest = reading_parts([&] {
-      return found.parts.empty() ? reader.read(opened.place(), seal)
-                                 : reader.read_parts(fs, found, sealed);
-    });
+    const auto read = [&] { return reader.read(opened.place(), seal ? &*seal : nullptr); };
+    opened.manifest = reading_parts(
+        [&] { return found.parts.empty() ? read() : reader.read_parts(fs, found, of_parts); });
+    const bool may_be_lone = !seal && why.empty() && found.parts.empty();
+    if (may_be_lone && (seal = seal_of_lone_file(opened, why))) opened.manifest = read();
     check_unique_names(opened.manifest);
   });
   if (seal) {
@@ -185,9 +203,15 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   } else if (!why.empty()) {
     opened.notes.push_back(no_seal(why, ""));
   }
-  if (options.check_seal && !sealed.empty()) {
-    auto held =
-        std::make_unique<SealedDirectory>(std::move(opened.directory), std::move(sealed), refuse);
+  if (!of_parts.empty()) {
+    if (!seal) seal.emplace();
+    seal->files.insert(seal->files.end(), of_parts.begin(), of_parts.end());
+  }
+  if (seal) opened.seal = std::make_shared<const Seal>(std::move(*seal));
+  if (options.check_seal && opened.seal) {
+    auto held = std::make_unique<SealedDirectory>(std::move(opened.directory), opened.seal->files,
+                                                  SealedDirectory::refuse);
+    held->add_archives(reader.archives());
     opened.sealed = held.get();
     opened.directory = std::move(held);
   }

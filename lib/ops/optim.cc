@@ -284,6 +284,8 @@ OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* ot
     report.optimizers.push_back(
         Inspector(checkpoint, states[i], options, report).inspect(partner, other));
   }
+  checkpoint.check_archives();
+  if (other) other->check_archives();
   if (states.empty())
     report.notes.push_back(finding("OP000", "info", "no optimizer state in this checkpoint", ""));
   return report;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/base/damage.h"
+#include "lib/base/sort_unique.h"
 #include "lib/ops/seal_check.h"
 #include "lib/ops/sealed_directory.h"
 
@@ -54,14 +55,48 @@ class SealDamage {
     const SealedFile* sealed = seal_.find(path);
     if (sealed == nullptr) return;
     const auto file = checkpoint_.directory->open(path);
-    if (has_sums_of_its_own(*file)) return;
-    const SealedBlocks blocks = check_sealed_blocks(*file, *sealed, [this](std::size_t) {
-      if (transfer_.cancel != nullptr) transfer_.cancel->check();
-    });
+    if (has_sums_of_its_own(*file)) return check_archive(number, *file, *sealed);
+    const SealedBlocks blocks =
+        check_sealed_blocks(*file, *sealed, [this](std::size_t) { check_cancelled(); });
     if (blocks.wrong.empty()) return;
     const std::vector<Span> spans = spans_of(number);
     for (std::size_t i = 0; i < blocks.wrong.size(); ++i)
       check_block(block_at(*sealed, blocks, i), spans, path);
+  }
+
+  /// Its records are held to the sums in its directory, which must be the one that was written.
+  void check_archive(std::uint32_t number, const ReadFile& file, const SealedFile& sealed) {
+    const SealedBlocks blocks =
+        check_sealed_blocks(file, sealed, [this](std::size_t) { check_cancelled(); });
+    if (blocks.wrong.empty() || blocks.wrong.back() + 1 != sealed.crc32_per_mib.size()) return;
+    const Block last = block_at(sealed, blocks, blocks.wrong.size() - 1);
+    if (last.turned || has_damaged_record(number, file, last)) return;
+    in_file(manifest_.files[number].path, [] {
+      fail(Code::kCorrupt,
+           "its records have the checksums that it lists, and it is not the file that was written "
+           "here: another save's, perhaps",
+           "take the file from another copy, or away: then what it held is lost");
+    });
+  }
+  bool has_damaged_record(std::uint32_t number, const ReadFile& file, const Block& block) {
+    std::vector<std::uint32_t> tensors;
+    for (const Span& span : spans_of(number)) tensors.push_back(span.tensor);
+    sort_unique(tensors);
+    try {
+      checkpoint_.locate(tensors, read_);
+    } catch (const Error& error) {
+      if (!is_damage(error.code())) throw;
+      return true;
+    }
+    return std::ranges::any_of(manifest_.records, [&](const Record& record) {
+      const bool hit = record.file == number && record.offset < block.end &&
+                       block.begin < record.offset + record.length;
+      return hit &&
+             record_crc(file, record, [this](std::size_t) { check_cancelled(); }) != record.crc32;
+    });
+  }
+  void check_cancelled() const {
+    if (transfer_.cancel != nullptr) transfer_.cancel->check();
   }
 
   void check_block(Block block, const std::vector<Span>& spans, const std::string& path) {
@@ -202,7 +237,7 @@ std::optional<std::uint64_t> turned_byte(std::uint32_t wanted, std::uint32_t fou
 std::map<std::uint64_t, std::string> changed_chunks(OpenedCheckpoint& checkpoint,
                                                     const ReadOptions& read,
                                                     const TransferOptions& transfer) {
-  const std::optional<Seal> seal = read_seal(*checkpoint.directory, checkpoint.file);
+  const std::shared_ptr<const Seal> seal = checkpoint.seal;
   for (const Note& note : checkpoint.notes) {
     if (note.code != kSealDifference) continue;
     const bool holds_tensors =

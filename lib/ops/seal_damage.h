@@ -7,7 +7,8 @@
 //   sums of tensors    those that agree are whole
 //   else               all that lie in the MiB may have changed
 //
-// Zip archives keep a sum of each record, which their readers check: they are not looked at here.
+// Zip archives keep a sum of each record, which their readers check; here, that they are the files
+// that were written.
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 

@@ -1,6 +1,7 @@
 #include "lib/ops/sealed_directory.h"
 
 #include <fmt/format.h>
+#include <tessera/base/error.h>
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
@@ -122,15 +123,40 @@ bool SealedDirectory::is_archive(const ReadFile& file, const SealedFile& sealed)
   return is_one;
 }
 
-void SealedDirectory::check_archives() const {
+std::vector<std::string> SealedDirectory::archives() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> paths;
+  for (const auto& [path, is_one] : archives_)
+    if (is_one) paths.push_back(path);
+  return paths;
+}
+
+void SealedDirectory::add_archives(const std::vector<std::string>& paths) {
+  const std::lock_guard lock(mutex_);
+  for (const std::string& path : paths)
+    if (files_.contains(path)) archives_[path] = true;
+}
+
+void SealedDirectory::check_archives(bool whole) const {
   const std::lock_guard lock(mutex_);
   for (const auto& [path, is_one] : archives_) {
     const SealedFile& sealed = files_.at(path);
     if (!is_one || sealed.crc32_per_mib.empty()) continue;
     const auto file = directory_.open(path, IoMode::kBuffered);
-    if (const auto note = difference(*file, sealed, sealed.crc32_per_mib.size() - 1, 0, {}))
-      on_difference_(*note);
+    const std::size_t last = sealed.crc32_per_mib.size() - 1;
+    for (std::size_t block = whole ? 0 : last; block <= last; ++block)
+      if (const auto note = difference(*file, sealed, block, 0, {})) on_difference_(*note);
   }
+}
+
+void SealedDirectory::refuse(const Note& difference) {
+  in_file(difference.file, [&] {
+    fail(Code::kCorrupt, difference.message,
+         "ckpt-inspect verify lists every file that differs; take those from another copy, or "
+         "convert what is whole with --salvage (or, where another program rewrote the checkpoint, "
+         "remove the seal: its *tessera*.json)");
+  });
+  TESSERA_CHECK(false);
 }
 
 std::unique_ptr<ReadFile> SealedDirectory::open(std::string_view relative, IoMode mode) const {

@@ -4,8 +4,9 @@
 // it, once for each time the file is opened.
 //
 // Zip archives keep a CRC of each record, which their reader checks, and which knows the tensor; of
-// them the last MiB alone is held against the seal, by check_archives(): that tells another save's
-// file of the same size. Files that the seal does not name are read as they are.
+// them the last MiB alone is held against the seal, by check_archives(), once all is read: it holds
+// the archive's directory, with those CRCs, and so tells another save's file of the same size.
+// Files that the seal does not name are read as they are.
 // Thread-safe as what it wraps.
 #include <tessera/ops/seal.h>
 #include <tessera/state/manifest.h>
@@ -24,6 +25,8 @@ namespace tessera {
 
 /// Code of the note of bytes that are not the sealed ones.
 inline constexpr std::string_view kSealDifference = "CK043";
+/// Code of the note of a seal that cannot be used; its file is the part's folder, "" for the whole.
+inline constexpr std::string_view kNoSeal = "SEAL";
 
 /// Is it a zip archive?
 bool has_sums_of_its_own(const ReadFile& file);
@@ -39,11 +42,19 @@ class SealedDirectory final : public Directory {
   SealedDirectory(std::unique_ptr<Directory> directory, std::vector<SealedFile> files,
                   OnDifference on_difference);
 
+  /// What a reader's `on_difference` does: throws kCorrupt.
+  [[noreturn]] static void refuse(const Note& difference);
+
   const std::string& path() const override { return directory_.path(); }
   /// The file's read_at tells `on_difference` of each MiB that differs and hands it out.
   std::unique_ptr<ReadFile> open(std::string_view relative, IoMode mode) const override;
-  /// Tells `on_difference` of the archives opened so far that do not end as the sealed ones do.
-  void check_archives() const;
+  /// Files opened so far that are zip archives.
+  std::vector<std::string> archives() const;
+  /// Archives that were opened otherwise: check_archives() looks at these as well.
+  void add_archives(const std::vector<std::string>& paths);
+  /// Tells `on_difference` of the archives opened so far that do not end as the sealed ones do, or
+  /// with `whole` of those that differ anywhere.
+  void check_archives(bool whole = false) const;
   std::optional<FileInfo> stat(std::string_view relative) const override {
     return directory_.stat(relative);
   }

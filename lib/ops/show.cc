@@ -302,7 +302,10 @@ std::vector<SliceRange> parse_slice(std::string_view text) {
   return ranges;
 }
 
-ShowReport show(OpenedCheckpoint& checkpoint, const std::string& name, const ShowOptions& options) {
+namespace {
+
+ShowReport find_and_show(OpenedCheckpoint& checkpoint, const std::string& name,
+                         const ShowOptions& options) {
   ShowReport report;
   report.path = checkpoint.path;
   report.format = checkpoint.manifest.format;
@@ -329,6 +332,14 @@ ShowReport show(OpenedCheckpoint& checkpoint, const std::string& name, const Sho
     if (key.starts_with(prefix))
       below.emplace_back(Value::string(key.substr(prefix.size())), value);
   report.value = Value::dict(std::move(below));
+  return report;
+}
+
+}  // namespace
+
+ShowReport show(OpenedCheckpoint& checkpoint, const std::string& name, const ShowOptions& options) {
+  ShowReport report = find_and_show(checkpoint, name, options);
+  checkpoint.check_archives();
   return report;
 }
 

@@ -263,6 +263,7 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
       transfer.progress->done_bytes +=
           static_cast<std::uint64_t>(manifest.tensors[leaves[i]].spec.size_bytes());
   });
+  checkpoint.check_archives();
   for (const TensorStat& stat : report.tensors) judge(stat, report.findings);
   for (std::uint32_t i : leaves)
     report.bytes += static_cast<std::uint64_t>(manifest.tensors[i].spec.size_bytes());

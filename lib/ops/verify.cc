@@ -16,11 +16,13 @@
 
 #include "lib/base/damage.h"
 #include "lib/ops/seal_check.h"
+#include "lib/ops/sealed_directory.h"
 #include "lib/ops/verify_against.h"
 #include "lib/ops/verify_integrity.h"
 #include "lib/ops/verify_losses.h"
 #include "lib/ops/verify_replicas.h"
 #include "lib/ops/verify_seal.h"
+#include "lib/storage/path_rules.h"
 
 // Codes: docs/verify-codes.md.
 namespace tessera {
@@ -167,10 +169,11 @@ class Verifier {
   }
 
   void find_seal() {
-    std::string why;
-    seal_ = read_seal(*checkpoint_.directory, checkpoint_.file, &why);
-    report_.sealed = seal_.has_value();
-    if (!why.empty()) add("CK044", "error", why, std::string(kSealFile), "");
+    seal_ = checkpoint_.seal;
+    report_.sealed = seal_ != nullptr;
+    for (const Note& note : checkpoint_.notes)
+      if (note.code == kNoSeal)
+        add("CK044", "error", note.message, storage::join_path(note.file, kSealFile), "");
     if (!seal_ || options_.level != VerifyLevel::kQuick) return;
     for (const Note& note : checkpoint_.notes)
       if (note.code == kChanged) report_.findings.push_back(note);
@@ -408,12 +411,11 @@ class Verifier {
   std::string asked_;
   const VerifyOptions& options_;
   OpenedCheckpoint checkpoint_;
-  std::optional<Seal> seal_;
+  std::shared_ptr<const Seal> seal_;
   VerifyReport report_;
   std::set<std::string> damaged_;  // tensors that metadata shows to be damaged, or unreadable
-  std::set<std::string> sealed_files_;
-  std::set<std::pair<std::uint32_t, std::uint64_t>>
-      checked_;  // records, by file and offset  // every byte summed by our seal
+  std::set<std::string> sealed_files_;  // every byte summed by our seal
+  std::set<std::pair<std::uint32_t, std::uint64_t>> checked_;  // records, by file and offset
   std::vector<std::uint32_t> located_;
   std::atomic<std::uint64_t> bytes_read_{0}, bytes_with_sums_{0};
   std::mutex mutex_;

@@ -164,6 +164,19 @@ void RecordProver::add(std::uint64_t chunk, std::uint64_t offset, std::uint64_t 
   compare(index, crc);
 }
 
+/// One of those that lie in the record.
+template <class Work>
+void RecordProver::naming_tensor(std::uint32_t index, Work&& work) const {
+  try {
+    work();
+  } catch (const Error&) {
+    for (const StoredTensor& tensor : manifest_.tensors)
+      for (std::uint64_t c = tensor.first_chunk; c < tensor.first_chunk + tensor.chunk_count; ++c)
+        if (manifest_.chunks.source(c).record == index + 1) in_tensor(tensor.name, [] { throw; });
+    throw;
+  }
+}
+
 void RecordProver::compare(std::uint32_t index, std::uint32_t crc) {
   const Record& record = manifest_.records[index];
   check_record(record, crc);
@@ -198,7 +211,9 @@ void RecordProver::take_parts(std::vector<ReadPart> parts) {
       reached = run.offset + run.length;
     }
     if (open->complete()) {
-      in_file(manifest_.files[record.file].path, [&] { compare(index, open->value()); });
+      in_file(manifest_.files[record.file].path, [&] {
+        naming_tensor(index, [&] { compare(index, open->value()); });
+      });
     } else {
       open_[index] = std::move(open);
     }
@@ -254,7 +269,7 @@ void RecordProver::read_rest(std::uint32_t index, const CrcFold& read, FilePool&
       at += run.length;
     }
     read_to(record.length);
-    compare(index, whole.value());
+    naming_tensor(index, [&] { compare(index, whole.value()); });
   });
 }
 

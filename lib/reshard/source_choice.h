@@ -93,6 +93,8 @@ class RecordProver {
 
  private:
   void compare(std::uint32_t record, std::uint32_t crc);
+  template <class Work>
+  void naming_tensor(std::uint32_t record, Work&& work) const;
   void read_rest(std::uint32_t record, const CrcFold& read, FilePool& files,
                  const CancelToken* cancel);
 

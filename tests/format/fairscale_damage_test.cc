@@ -118,6 +118,23 @@ TEST_CASE("a damaged file of one rank is named, not taken for a second checkpoin
   }
 }
 
+TEST_CASE("a first rank's file that no longer starts like torch.save's is named as well") {
+  const Scene scene{.wrappers = kTwo, .world_size = 3};
+  for (const bool empty : {false, true}) {
+    CAPTURE(empty);
+    SceneCheckpoint checkpoint(scene);
+    Bytes bytes = checkpoint.fs.read_file("/c/rank_0.pt");
+    bytes[0] ^= std::byte{1};
+    if (empty) bytes.clear();
+    checkpoint.fs.write_file("/c/rank_0.pt", bytes);
+    CHECK(detect_format(checkpoint.place()).driver == &fairscale_fsdp_driver());
+    const Status status = failure(checkpoint);
+    CHECK(status.code == Code::kCorrupt);
+    CHECK(status.context.file == "rank_0.pt");
+    CHECK(count(tolerated(checkpoint), "CK042") == 1);
+  }
+}
+
 TEST_CASE("a damaged file of another format does not make it FairScale's") {
   const SampleCase sample("deepspeed/zero1_w2", "checkpoint/global_step2");
   MemoryFileSystem fs;

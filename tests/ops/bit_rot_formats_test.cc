@@ -175,7 +175,7 @@ class SealedForm {
 /// Verifies that are worth their time: each of HDF5 starts a process.
 std::size_t places(const WrittenForm& form) {
   const std::size_t most = form.format == "hdf5" ? 60 : 1000;
-  return kSanitized ? most / 20 : most;
+  return kSanitized ? most / 50 : most;
 }
 
 }  // namespace
@@ -232,9 +232,9 @@ TEST_CASE("a turned bit in a sealed result of any format is found, its file and 
       forms, flips, verified, in_tensors, against);
   REQUIRE(forms >= 11);
   REQUIRE(flips > (kSanitized ? 10'000 : 900'000));
-  REQUIRE(verified > (kSanitized ? 1'500 : 30'000));
-  REQUIRE(in_tensors > (kSanitized ? 50 : 1'000));
-  REQUIRE(against > (kSanitized ? 40 : 800));
+  REQUIRE(verified > (kSanitized ? 600 : 30'000));
+  REQUIRE(in_tensors > (kSanitized ? 20 : 1'000));
+  REQUIRE(against > (kSanitized ? 15 : 800));
 }
 
 TEST_CASE("a burst of damage in a sealed result of any format is found and its file named") {
@@ -270,10 +270,11 @@ TEST_CASE("a cut, longer, swapped or missing file of a sealed result of any form
            {std::size_t{0}, std::size_t{1}, whole / 2, whole - 1, whole + 1, whole + 5000}) {
         Bytes bytes = sound;
         bytes.resize(size);
+        ++sizes;
+        if (kSanitized && sizes % 3 != 0) continue;  // a third of them will do
         sealed.set(name, bytes);
         sealed.expect_found(name);
         sealed.expect_found(name, VerifyLevel::kQuick);
-        ++sizes;
       }
       sealed.mend(name);
       if (!form.file.empty() || sealed.is_seal(name)) continue;  // the path that is asked for
@@ -286,13 +287,14 @@ TEST_CASE("a cut, longer, swapped or missing file of a sealed result of any form
     for (const auto& [a, in_a] : sealed.files()) {
       for (const auto& [b, in_b] : sealed.files()) {
         if (a >= b || in_a == in_b || sealed.is_seal(a) || sealed.is_seal(b)) continue;
+        ++swaps;
+        if (kSanitized && swaps % 3 != 0) continue;
         sealed.set(a, in_b);
         sealed.set(b, in_a);
         const Answer answer = sealed.expect_found(a);
         CHECK_THAT(answer.text, Catch::Contains(b));
         sealed.mend(a);
         sealed.mend(b);
-        ++swaps;
       }
     }
     REQUIRE(sealed.verify().text == "");

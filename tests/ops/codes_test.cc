@@ -52,8 +52,8 @@ void check_page(const std::string& page, const std::string& family) {
 
 }  // namespace
 
-TEST_CASE("every code of verify has one row") { check_page("verify-codes.md", "CK"); }
-TEST_CASE("every code of optim and stat has one row") {
+TEST_CASE("every code of verify has one row", "[wide]") { check_page("verify-codes.md", "CK"); }
+TEST_CASE("every code of optim and stat has one row", "[wide]") {
   check_page("optim-codes.md", "OP");
   check_page("optim-codes.md", "ST");
 }

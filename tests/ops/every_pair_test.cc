@@ -157,6 +157,7 @@ Tally check_pairs(MemoryFileSystem& fs, const std::string& source) {
 
 TEST_CASE("a model with AdamW goes from every format to every other and back") {
   for (const std::string name : {"dcp/fsdp2_w3", "dcp/fsdp2_w2_model_only"}) {
+    if (kSanitized && name == "dcp/fsdp2_w3") continue;  // the larger one
     INFO(name);
     MemoryFileSystem fs;
     const Tally tally = check_pairs(fs, load_sample(fs, name));

@@ -122,6 +122,53 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a gathered optimizer cut short is damage, a text named like an archive is not") {
+  MemoryFileSystem made;
+  convert(made, convert_options(load_sample(made, "dcp/fsdp2_w2"), "/out", 2, "fairscale-fsdp"));
+  const OpenedContent sound = content_at(made, "/out");
+  MemoryFileSystem fs;
+  fs.make_directories("/source");
+  for (const auto& [name, bytes] : bytes_below(made, "/out"))
+    if (!name.ends_with('/')) fs.write_file("/source/" + name, as_bytes(bytes));
+  const std::string path = "/source/optim.pt";
+  REQUIRE(fs.stat(path));
+  fs.write_file("/source/notes.pt", as_bytes(std::string_view("of the run")));
+  fs.write_file("/source/empty.pt", ByteView());
+  CHECK(content_at(fs, "/source").tensors == sound.tensors);
+  CHECK_THAT(verify_text(fs), Catch::Contains("CK018 info [notes.pt]") &&
+                                  Catch::Contains("CK018 info [empty.pt]") &&
+                                  !Catch::Contains(" error "));
+  const Bytes whole = fs.read_file(path);
+  for (const double part : {0.0, 0.3, 0.9}) {
+    CAPTURE(part);
+    fs.write_file(path, ByteView(whole).first(
+                            static_cast<std::size_t>(static_cast<double>(whole.size()) * part)));
+    try {
+      content_at(fs, "/source");
+      FAIL_CHECK("it is read without its optimizer");
+    } catch (const Error& error) {
+      CHECK(error.code() == Code::kCorrupt);
+      CHECK(error.status().context.file == "optim.pt");
+    }
+    CHECK(status_of(fs, convert_options("/source", "/plain", 1, "torch-dcp")).code ==
+          Code::kCorrupt);
+    CHECK_FALSE(fs.stat("/plain"));
+    CHECK_FALSE(verify_checkpoint(fs, "/source", {}).ok);
+    CHECK_THAT(verify_text(fs), Catch::Contains("CK042 error [optim.pt] optim: ") &&
+                                    Catch::Contains("the gathered optimizer: the file cannot"));
+    ConvertOptions options = convert_options("/source", "/saved", 1, "torch-dcp");
+    options.salvage = options.force = true;
+    const ConvertReport report = convert(fs, options);
+    CHECK(std::ranges::any_of(report.notes, [](const Note& note) {
+      return note.code == "CK042" && note.severity == "error" && note.file == "optim.pt";
+    }));
+    CHECK(std::ranges::count(report.lost, "optim", &LostTensor::name) == 1);
+    const OpenedContent saved = content_at(fs, "/saved");
+    CHECK_FALSE(saved.tensors.empty());
+    for (const auto& [tensor, content] : saved.tensors) CHECK(sound.tensors.at(tensor) == content);
+  }
+}
+
 TEST_CASE("a record without its local header takes along what it holds, and no other record") {
   const std::string name = "deepspeed/zero3_w4";
   const std::string file = "/source/global_step2/zero_pp_rank_1_mp_rank_00_optim_states.pt";

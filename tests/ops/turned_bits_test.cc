@@ -193,6 +193,56 @@ TEST_CASE("a turned bit of sealed metadata is refused by every verb but verify, 
   CHECK(refused > 50);
 }
 
+namespace {
+
+/// Offsets in a torch.save file of all that is no tensor: data.pkl with its header, the directory.
+std::vector<std::size_t> structure_of(const Bytes& bytes) {
+  const std::string_view all = as_text(bytes);
+  const std::size_t name = all.find("data.pkl"), directory = all.find("PK\x01\x02");
+  REQUIRE(name != all.npos);
+  REQUIRE(directory != all.npos);
+  std::vector<std::size_t> offsets;
+  for (std::size_t at = 0; at < all.find("PK\x03\x04", name); ++at) offsets.push_back(at);
+  for (std::size_t at = directory; at < all.size(); ++at) offsets.push_back(at);
+  return offsets;
+}
+
+}  // namespace
+
+TEST_CASE("a turned bit of FairScale's gathered optimizer never makes it a model alone") {
+  MemoryFileSystem fs;
+  write_sealed(fs, load_sample(fs, "dcp/fsdp2_w2"), "fairscale-fsdp");
+  fs.remove_file("/out/tessera.manifest.json");
+  const std::string path = "/out/optim.pt";
+  REQUIRE(fs.stat(path));
+  const Outcome sound = outcome_of(fs, "/out");
+  REQUIRE(sound.status.to_string() == Status{}.to_string());
+  const Bytes before = fs.read_file(path);
+  const std::vector<std::size_t> offsets = structure_of(before);
+  std::mt19937_64 random(37);
+  std::size_t refused = 0;
+  for (int i = 0; i < 80; ++i) {
+    Bytes after = before;
+    const std::size_t at = i < 4 ? static_cast<std::size_t>(i) : offsets[random() % offsets.size()];
+    after[at] ^= std::byte{1} << random() % 8;
+    fs.write_file(path, after);
+    INFO("byte " << at);
+    const Outcome found = outcome_of(fs, "/out");
+    if (found.status.ok()) {  // dates, padding and the like
+      CHECK(found.root == sound.root);
+      CHECK(found.values == sound.values);
+      continue;
+    }
+    INFO(found.status.to_string());
+    const bool refusal =
+        found.status.code == Code::kCorrupt || found.status.code == Code::kUnsupported;
+    CHECK(refusal);
+    CHECK(found.status.context.file == "optim.pt");
+    ++refused;
+  }
+  CHECK(refused > 20);
+}
+
 TEST_CASE("a turned bit of .metadata is named by open and by quick and full verify") {
   MemoryFileSystem fs;
   write_sealed(fs, load_sample(fs, "dcp/fsdp2_w2"), "torch-dcp");

@@ -118,7 +118,7 @@ TEST_CASE("text that is shared many times counts for each place") {
   CHECK_NOTHROW(require_printable(holding("v", text).state));
 }
 
-TEST_CASE("large honest values are no bomb") {
+TEST_CASE("large honest values are no bomb", "[wide]") {
   MemoryFileSystem fs;
   ValueList many;
   for (int i = 0; i < 1'060'000; ++i) many.push_back(Value::integer(i));

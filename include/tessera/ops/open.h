@@ -31,6 +31,7 @@
 namespace tessera {
 
 class SealedDirectory;
+struct Seal;
 
 struct OpenOptions {
   std::string from;     // format id; "" = detect by content
@@ -51,14 +52,17 @@ struct OpenedCheckpoint {
   std::string detected_by;  // the probe's reason, or "--from"
   const FormatDriver* driver = nullptr;
   std::unique_ptr<Directory> directory;
-  const SealedDirectory* sealed = nullptr;  // `directory`, where it is held against our seal
+  /// Ours, where there is one; of parts, and of a lone file in a folder, what theirs say together.
+  std::shared_ptr<const Seal> seal;
+  const SealedDirectory* sealed = nullptr;  // `directory`, where it is held against that
   Manifest manifest;
   std::vector<Note>
       notes;  // about PATH: which pointer or child was chosen (code "PATH"), ignored neighbours
 
-  /// Once tensors were read, and found sound by the sums of their records: throws kCorrupt where an
-  /// archive is not the one that our seal means, such as that of another save.
-  void check_archives() const;
+  /// Once tensors and values were read, and found sound by the sums of their records: throws
+  /// kCorrupt where an archive that was opened is not the one that our seal means, such as that of
+  /// another save. Its last MiB tells, which says what sums its records have; `whole`: every MiB.
+  void check_archives(bool whole = false) const;
 
   Place place() const { return {directory.get(), file, display}; }
   /// Locates these tensors (sorted, unique; see FormatDriver::locate). Idempotent.

@@ -282,7 +282,8 @@ ZeroCheckpoint::ZeroCheckpoint(const Place& place, const ReadOptions& options)
       findings(options.tolerate_damage, builder.manifest().notes) {}
 
 const OptimFile& ZeroCheckpoint::first_rank() const {
-  const auto found = std::find_if(ranks.begin(), ranks.end(), [](const auto& rank) { return bool(rank); });
+  const auto found =
+      std::find_if(ranks.begin(), ranks.end(), [](const auto& rank) { return bool(rank); });
   TESSERA_CHECK(found != ranks.end());
   return **found;
 }

@@ -125,31 +125,49 @@ class Opener {
 
   /// The consolidated optimizer may have a file of its own.
   void open_others() {
-    auto& chosen = checkpoint_.chosen;
-    for (std::size_t i = 0; i < chosen.others.size(); ++i) {
-      const std::string& name = chosen.others[i];
-      const auto peeked =
-          i < kMaxOthers && !checkpoint_.consolidated ? peek(name) : std::optional<Value>();
-      RankParts parts;
-      if (peeked) find_parts(*peeked, 0, {}, parts);
-      if (!parts.consolidated) {
+    for (std::size_t i = 0; i < checkpoint_.chosen.others.size(); ++i) {
+      const std::string& name = checkpoint_.chosen.others[i];
+      const bool looked_at = i < kMaxOthers || is_gathered_name(name);
+      if (!looked_at || checkpoint_.consolidated || !may_be_gathered(name) || !open_gathered(name))
         checkpoint_.findings.note("CK018", "info", "takes no part in the sharded state", name);
-        continue;
-      }
-      const std::uint32_t file = checkpoint_.builder.open(name);
-      RankParts opened;
-      find_parts(root(file), file, {}, opened);
-      checkpoint_.consolidated = opened.consolidated;
-      others_.push_back(std::move(opened));
     }
   }
-  std::optional<Value> peek(const std::string& name) const {
+  /// Whether its file holds the consolidated optimizer, or is damaged and may have held it.
+  bool may_be_gathered(const std::string& name) const {
+    const bool named_so = is_gathered_name(name) && needs_gathered();
     try {
-      return peek_root(*directory(), name);
+      const auto root = peek_root(*directory(), name);
+      if (!root) return named_so;  // nothing of torch.save's, or no longer
+      RankParts parts;
+      find_parts(*root, 0, {}, parts);
+      return bool(parts.consolidated);
     } catch (const Error& error) {
       rethrow_unless_of_content(error);
-      return std::nullopt;  // noted: it takes no part
+      return named_so || (error.code() == Code::kCorrupt && needs_gathered());
     }
+  }
+  /// Ranks' own optimizers are preferred: with them, what is gathered is not read.
+  bool needs_gathered() const {
+    return std::ranges::none_of(checkpoint_.ranks,
+                                [](const RankState& rank) { return bool(rank.parts.optimizer); });
+  }
+  /// False: it can be read, and is something else.
+  bool open_gathered(const std::string& name) {
+    Status why;
+    const auto file = checkpoint_.builder.try_open(name, why);
+    if (!file) {
+      const std::string_view what =
+          is_gathered_name(name) ? "the gathered optimizer" : "what may be the gathered optimizer";
+      checkpoint_.findings.error(kUnreadableFile, unreadable_text(what, why), name,
+                                 checkpoint_.description->marks.optim_root);
+      return true;
+    }
+    RankParts opened;
+    find_parts(root(*file), *file, {}, opened);
+    if (!opened.consolidated) return false;
+    checkpoint_.consolidated = opened.consolidated;
+    others_.push_back(std::move(opened));
+    return true;
   }
   const Directory* directory() const { return checkpoint_.directory; }
 

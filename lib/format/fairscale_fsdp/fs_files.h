@@ -14,6 +14,13 @@
 
 namespace tessera::fairscale {
 
+/// What we name the file of a gathered optimizer: the second where a rank's file has the first.
+inline constexpr std::string_view kGatheredFile = "optim.pt";
+inline constexpr std::string_view kOtherGatheredFile = "optim_gathered.pt";
+inline bool is_gathered_name(std::string_view name) {
+  return name == kGatheredFile || name == kOtherGatheredFile;
+}
+
 /// Files named <prefix><number><suffix>.
 struct FileFamily {
   std::string prefix;

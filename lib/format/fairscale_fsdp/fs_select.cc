@@ -78,10 +78,12 @@ class Chooser {
     }
     return false;
   }
-  /// nullopt: it cannot be read.
+  /// nullopt: it cannot be read, or does not even start like a file of torch.save's.
   std::optional<bool> look_into(const std::string& name) {
     try {
-      return has_metadata(directory_, name);
+      const std::optional<Value> root = peek_root(directory_, name);
+      if (!root) return std::nullopt;
+      return find_metadata(*root) != nullptr;
     } catch (const Error& error) {
       unreadable_.add(error.status());
       return std::nullopt;

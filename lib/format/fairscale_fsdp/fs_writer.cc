@@ -12,6 +12,7 @@
 #include <set>
 
 #include "lib/format/fairscale_fsdp/fs_archive.h"
+#include "lib/format/fairscale_fsdp/fs_files.h"
 #include "lib/format/fairscale_fsdp/fs_optim_writer.h"
 #include "lib/format/fairscale_fsdp/fs_reader.h"
 #include "lib/format/fairscale_fsdp/fs_rest.h"
@@ -336,9 +337,9 @@ class Writer {
       fail(Code::kUnsupported,
            "ranks hold optimizer state of their own (no_broadcast), which one file cannot hold",
            "--rank-state rank0 keeps the first rank's");
-    std::string name = "optim.pt";
+    std::string name(kGatheredFile);
     for (std::int64_t rank = 0; rank < world_; ++rank)
-      if (rank_file(rank) == name) name = "optim_gathered.pt";
+      if (rank_file(rank) == name) name = kOtherGatheredFile;
     ArchiveDraft draft(source_, name);
     OptimWriter writer = optim_writer();
     Value root = writer.gathered(draft);
