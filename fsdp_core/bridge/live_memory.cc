@@ -1,13 +1,15 @@
 #include "fsdp_core/bridge/live_memory.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tessera/base/error.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/runtime/told_to_peers.h"
 
 namespace tessera::fsdp {
@@ -36,11 +38,49 @@ bool fits(const at::Tensor& tensor, const Chunk& chunk) {
          tensor.is_non_overlapping_and_dense() && (chunk.is_whole_box() || tensor.is_contiguous());
 }
 
+/// As the raw API has it: each stride goes past what the smaller ones reach. An expanded tensor's,
+/// or a sliding window's, do not.
+bool elements_apart(const at::Tensor& tensor) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, extent
+  for (std::int64_t d = 0; d < tensor.dim(); ++d)
+    if (tensor.size(d) > 1) dims.emplace_back(tensor.stride(d), tensor.size(d));
+  std::ranges::sort(dims);
+  std::int64_t past = 0;
+  for (const auto& [stride, extent] : dims) {
+    if (stride <= past) return false;
+    past += stride * (extent - 1);
+  }
+  return true;
+}
+
+void check_fillable(const std::string& name, const at::Tensor& tensor) {
+  if (tensor.numel() == 0 || elements_apart(tensor)) return;
+  in_tensor(name, [&] {
+    fail(Code::kInvalidArgument,
+         fmt::format("elements of it share memory (strides [{}]), which cannot be filled",
+                     fmt::join(tensor.strides(), ",")),
+         "an expanded tensor needs memory of its own: register its contiguous() copy");
+  });
+}
+
+/// Inference tensors as well, which LibTorch has filled in InferenceMode alone.
+void fill_from(const at::Tensor& tensor, const at::Tensor& from) {
+  std::optional<c10::InferenceMode> inference;
+  if (tensor.is_inference()) inference.emplace();
+  tensor.copy_(from);
+}
+
+/// Its memory was written to, past LibTorch. (Inference tensors count no versions.)
+void count_version(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (impl->version_counter().enabled()) impl->bump_version();
+}
+
 }  // namespace
 
 LiveTensor LiveMemory::piece(const std::string& name, const at::Tensor& local, at::ScalarType dtype,
                              const Shape& shape, Chunk chunk, bool copied, bool is_buffer) {
-  at::NoGradGuard no_grad;
+  const OutsideInference outside;  // copies are filled again, by a later save or load
   Held held;
   held.name = name;
   held.tensor = local;
@@ -86,7 +126,7 @@ void LiveMemory::tie(const std::string& second, const std::string& first) {
 
 LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, Spread spread,
                               bool fill) {
-  at::NoGradGuard no_grad;
+  const OutsideInference outside;
   const auto cpu = at::TensorOptions(at::kCPU).dtype(local.scalar_type());
   LiveTensor out;
   out.spec = {dtype_of(local.scalar_type()), Shape(spread.shape)};
@@ -117,7 +157,9 @@ LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, 
 
 void LiveMemory::check(const std::unordered_set<std::string>& loaded) const {
   for (const Held& second : held_) {
-    if (second.first.empty() || !loaded.contains(second.name)) continue;
+    if (!loaded.contains(second.name)) continue;
+    check_fillable(second.name, second.tensor);
+    if (second.first.empty()) continue;
     for (const Held& first : held_) {
       if (first.name != second.first || !loaded.contains(first.name)) continue;
       if (!first.copy.defined() || !second.copy.defined()) continue;
@@ -157,12 +199,12 @@ void LiveMemory::write_back(const std::unordered_set<std::string>& loaded) {
   for (Held& held : held_) {
     if (!loaded.contains(held.name)) continue;
     if (held.spread) {
-      if (held.shard.defined()) held.tensor.copy_(held.shard);
+      if (held.shard.defined()) fill_from(held.tensor, held.shard);
       held.shard.reset();
     } else if (!held.copy.defined()) {
-      held.tensor.unsafeGetTensorImpl()->bump_version();
+      count_version(held.tensor);
     } else if (held.first.empty() || !loaded.contains(held.first)) {
-      held.tensor.copy_(held.copy);
+      fill_from(held.tensor, held.copy);
     }
   }
 }

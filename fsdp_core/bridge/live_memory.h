@@ -47,7 +47,7 @@ class LiveMemory {
   void forget_ties();
 
   /// Before anything borrowed is filled. Throws kCorrupt, naming both, where names of one tensor
-  /// were given different values.
+  /// were given different values; kInvalidArgument where elements of a tensor share memory.
   void check(const std::unordered_set<std::string>& loaded) const;
   /// This rank's shards of the spreads that were loaded, aside. Collective over their units' ranks.
   void scatter(const std::unordered_set<std::string>& loaded);

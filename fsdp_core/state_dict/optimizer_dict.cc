@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/flat_parameters.h"
 
@@ -16,6 +17,7 @@ namespace tessera::fsdp {
 namespace {
 
 constexpr double kMaxStep = 16777216;
+constexpr char kTakeAnew[] = "take the state anew (fsdp::state_dict) before each save";
 
 std::string shape_text(at::IntArrayRef sizes) { return Shape(sizes.vec()).to_string(); }
 
@@ -63,13 +65,18 @@ void OptimizerDict::add(LiveState& state, Path path, LiveTensor tensor) {
 }
 
 void OptimizerDict::declare(LiveState& state) {
+  const OutsideInference outside;
   memory_ = {};
   counters_.clear();
+  borrowed_.clear();
   std::size_t tensors = 0;
   for (const OptimizerEntry& entry : entries_) tensors += 1 + entry.table().leaves.size();
   state.tensors.reserve(state.tensors.size() + tensors);
   state.dict.entries.reserve(state.dict.entries.size() + tensors);
-  for (const OptimizerEntry& entry : entries_) declare_state(state, entry, /*fill=*/true);
+  for (const OptimizerEntry& entry : entries_) {
+    declare_state(state, entry, /*fill=*/true);
+    if (!is_gathered(entry)) borrowed_.emplace_back(&entry, kept_tensors(entry));
+  }
   groups_.declare(state);
 }
 
@@ -207,11 +214,38 @@ void OptimizerDict::declare_state(LiveState& state, const OptimizerEntry& entry,
       add_leaf(state, entry, entry.fqn, leaf, tensors, fill);
 }
 
+std::vector<at::Tensor> OptimizerDict::kept_tensors(const OptimizerEntry& entry) {
+  std::vector<at::Tensor> out;
+  for (const OptimizerMember* part : entry.parts)
+    if (State* held = state_of(*part))
+      for (const StateLeaf& leaf : entry.table().leaves)
+        if (const at::Tensor& tensor = leaf.tensor(*held); tensor.defined()) out.push_back(tensor);
+  return out;
+}
+
+/// State that came after would be left out of a save, and what went would be in it.
+void OptimizerDict::check_still_borrowed(const OptimizerEntry& entry,
+                                         const std::vector<at::Tensor>& borrowed) {
+  const std::vector<at::Tensor> kept = kept_tensors(entry);
+  if (std::ranges::equal(kept, borrowed,
+                         [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); }))
+    return;
+  const char* change = borrowed.empty() ? "has optimizer state now and had none"
+                       : kept.empty()   ? "has no optimizer state now and had some"
+                                        : "has other optimizer state now than";
+  fail(Code::kInvalidArgument,
+       fmt::format("\"{}\" {} when this state was taken", entry.fqn, change), kTakeAnew);
+}
+
 void OptimizerDict::refresh() {
+  if (is_for_load_)
+    fail(Code::kInvalidArgument,
+         fmt::format("a state with optimizer \"{}\" that a load has used is saved", root_),
+         kTakeAnew);
+  for (const auto& [entry, borrowed] : borrowed_) check_still_borrowed(*entry, borrowed);
   for (auto& [entry, counter] : counters_) {
     if (is_gathered(*entry)) continue;  // a step goes with its moments
-    if (const double step = step_of(*entry, counter.name); step >= 0)
-      counter.buffer.fill_(checked_step(step, counter.name));
+    counter.buffer.fill_(checked_step(step_of(*entry, counter.name), counter.name));
   }
   memory_.refresh();
 }

@@ -39,7 +39,8 @@ class OptimizerDict {
 
   /// Adds what exists.
   void declare(LiveState& state);
-  /// Before a save: steps and staged tensors as they are now.
+  /// Before a save: steps and staged tensors as they are now. Throws kInvalidArgument, naming the
+  /// parameter, where its optimizer now keeps other tensors than declare found; after expect.
   void refresh();
   /// The steps of each parameter, or that it has no state.
   std::vector<Agreement> agreed() const;
@@ -96,6 +97,10 @@ class OptimizerDict {
                                         const std::vector<at::Tensor>& tensors, bool fill);
   static void check_shapes(const OptimizerEntry& entry, const std::string& name,
                            const StateLeaf& leaf, const std::vector<at::Tensor>& tensors);
+  /// All that its optimizer keeps now.
+  static std::vector<at::Tensor> kept_tensors(const OptimizerEntry& entry);
+  static void check_still_borrowed(const OptimizerEntry& entry,
+                                   const std::vector<at::Tensor>& borrowed);
   /// By part; none: the optimizer does not keep it.
   static std::vector<at::Tensor> tensors_of(const OptimizerEntry& entry, const StateLeaf& leaf);
   /// `fill`: as of LiveMemory::spread.
@@ -115,8 +120,6 @@ class OptimizerDict {
   /// State of the moment it was declared at; false: what there is when it is saved.
   bool is_gathered(const OptimizerEntry& entry) const;
   static bool is_whole(const Pending& pending, const std::unordered_set<std::string>& loaded);
-  static void check_all_or_none(const Pending& pending,
-                                const std::unordered_set<std::string>& loaded);
   void expect_step(LiveState& state, Pending& pending, const Manifest& stored,
                    const OptimParameter& parameter);
 
@@ -129,10 +132,13 @@ class OptimizerDict {
   OptimizerGroups groups_;
   LiveMemory memory_;
   std::vector<std::pair<const OptimizerEntry*, Counter>> counters_;
+  /// What is saved as it is then, of the entries that are not gathered.
+  std::vector<std::pair<const OptimizerEntry*, std::vector<at::Tensor>>> borrowed_;
   std::vector<Pending> pending_;
   std::vector<std::uint32_t> free_tensors_;  // places in LiveState::tensors of what was declared
   std::exception_ptr deferred_;
   bool seen_ = false;
+  bool is_for_load_ = false;  // what declare added is replaced
 };
 
 /// A count of steps as PyTorch keeps it. Throws kInvalidArgument, naming `name`: no count, or above

@@ -107,7 +107,10 @@ void OptimizerGroups::expect(LiveState& state, const Manifest& stored, const Opt
     const OptimGroup& from = optim.groups[static_cast<std::size_t>(source[g])];
     stored_groups[g] = from.index;
     note_absent(state, g, from);
-    defer([&] { new_options_[g] = options_from(g, from); });
+    defer([&] {
+      check_class(g, from);
+      new_options_[g] = options_from(g, from);
+    });
   }
   const Roles roles = find_roles(stored.state);
   for (std::size_t e = 0; e < roles.entries.size(); ++e) {
@@ -124,6 +127,21 @@ void OptimizerGroups::expect(LiveState& state, const Manifest& stored, const Opt
     const bool wanted = role.group < 0 || used.contains(role.group);
     if (wanted) state.dict.entries.push_back({entry.name, entry.path, entry.value});
   }
+}
+
+/// Options of another class would be kept as unknown keys, and all state dropped as absent.
+void OptimizerGroups::check_class(std::size_t group, const OptimGroup& stored) const {
+  const OptimizerTable& table = *groups_[group].table;
+  if (stored.find(table.telling_key) != nullptr) return;
+  for (const auto& [name, value] : stored.options)
+    if (const OptimizerTable* other = name.is_string() ? told_by(name.as_string()) : nullptr)
+      fail(
+          Code::kInvalidArgument,
+          fmt::format("{}.param_groups.{} has \"{}\" and no \"{}\": it is of {}, and the optimizer "
+                      "is {}",
+                      root_, stored.index, name.as_string(), table.telling_key, other->python_name,
+                      table.name),
+          "make the optimizer that was saved, or skip it (PartPolicy::kSkip)");
 }
 
 void OptimizerGroups::note_absent(LiveState& state, std::size_t group,

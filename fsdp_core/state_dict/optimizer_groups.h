@@ -44,6 +44,7 @@ class OptimizerGroups {
   };
   Match match(const OptimState& optim, const Defer& defer) const;
   void declare_group(LiveState& state, std::size_t index) const;
+  void check_class(std::size_t group, const OptimGroup& stored) const;
   void note_absent(LiveState& state, std::size_t group, const OptimGroup& stored) const;
   bool await(const StateEntry& option, std::int64_t stored_group,
              const std::vector<std::int64_t>& stored_groups);

@@ -7,10 +7,17 @@
 #include <algorithm>
 
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/optimizer_dict.h"
 
 namespace tessera::fsdp {
+namespace {
+
+/// Not absent, nor None.
+bool is_tensor(const OptimLeaf* found) { return found != nullptr && found->tensor != kNoTensor; }
+
+}  // namespace
 
 void OptimizerDict::defer(const std::string& where, const std::function<void()>& f) {
   try {
@@ -21,6 +28,7 @@ void OptimizerDict::defer(const std::string& where, const std::function<void()>&
 }
 
 void OptimizerDict::expect(LiveState& state, const Manifest& stored) {
+  const OutsideInference outside;  // what is made here is going to be trained
   const Roles roles = find_roles(stored.state);
   const std::vector<OptimState> all = canonical_optim_states(stored, roles);
   const auto optim = std::ranges::find(all, root_, &OptimState::root);
@@ -30,6 +38,8 @@ void OptimizerDict::expect(LiveState& state, const Manifest& stored) {
   if (optim == all.end()) return;  // what declare added will be missing
   memory_ = {};
   counters_.clear();
+  borrowed_.clear();
+  is_for_load_ = true;
   free_declared(state);
   for (const OptimizerEntry& entry : entries_) expect_entry(state, entry, stored, *optim);
   groups_.expect(state, stored, *optim, [&](const std::function<void()>& f) {
@@ -63,7 +73,6 @@ void OptimizerDict::free_declared(LiveState& state) {
 /// Asked for, so that it is listed as missing.
 void OptimizerDict::expect_missing(LiveState& state, const OptimizerEntry& entry) {
   if (state_of(*entry.parts[0])) return declare_state(state, entry, /*fill=*/false);
-  at::NoGradGuard no_grad;
   bool any = false;
   for (const StateLeaf& leaf : entry.table().leaves) {
     if (!leaf.required) continue;
@@ -87,10 +96,7 @@ void OptimizerDict::expect_entry(LiveState& state, const OptimizerEntry& entry,
   const OptimParameter* parameter = nullptr;
   for (const std::string& name : entry.names)
     if (!parameter) parameter = optim.find(name);
-  const auto is_held = [&](const StateLeaf& leaf) {
-    const OptimLeaf* found = parameter->find(leaf.name);
-    return found != nullptr && found->tensor != kNoTensor;
-  };
+  const auto is_held = [&](const StateLeaf& leaf) { return is_tensor(parameter->find(leaf.name)); };
   if (!parameter ||
       (entry.table().has_state_from_start && std::ranges::none_of(entry.table().leaves, is_held)))
     return expect_missing(state, entry);
@@ -121,14 +127,13 @@ bool OptimizerDict::is_set(const std::string& option, const OptimizerEntry& entr
 
 void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Manifest& stored,
                                   const OptimState& optim, const OptimParameter& parameter) {
-  at::NoGradGuard no_grad;
   const OptimizerTable& table = pending.entry->table();
   std::vector<std::string> missing;
   for (const OptimizerMember* part : pending.entry->parts)
     pending.fresh.push_back(state_of(*part) ? nullptr : table.make_state());
   for (const StateLeaf& leaf : table.leaves) {
     const OptimLeaf* found = parameter.find(leaf.name);
-    if (found == nullptr || found->tensor == kNoTensor) {  // None: absent
+    if (!is_tensor(found)) {
       if (found) {
         const Value& value = stored.state.entries[found->entry].value;
         if (value.is_none()) append_value(state, state_path(parameter.fqn, leaf.name), value);
@@ -225,35 +230,30 @@ void OptimizerDict::check(const StateEntry& stored) {
 void OptimizerDict::check_loaded(const std::unordered_set<std::string>& loaded) {
   memory_.check(loaded);
   for (Pending& pending : pending_) {
-    if (deferred_ && !pending.drop && is_whole(pending, loaded)) std::rethrow_exception(deferred_);
-    check_all_or_none(pending, loaded);
+    if (is_whole(pending, loaded) && deferred_ && !pending.drop) std::rethrow_exception(deferred_);
     if (pending.counter && loaded.contains(pending.counter->name))
       pending.step = checked_step(pending.counter->buffer.item<double>(), pending.counter->name);
   }
 }
 
-/// Half of it, where the other half is of another shape, would be the state of no step.
-void OptimizerDict::check_all_or_none(const Pending& pending,
-                                      const std::unordered_set<std::string>& loaded) {
-  const auto is_loaded = [&](const std::string& name) { return loaded.contains(name); };
-  const auto absent = std::ranges::find_if_not(pending.leaves, is_loaded);
-  if (absent == pending.leaves.end()) return;
-  const auto here = std::ranges::find_if(pending.leaves, is_loaded);
-  if (here != pending.leaves.end())
-    fail(Code::kInvalidArgument,
-         fmt::format("\"{}\" would be loaded and \"{}\" not: optimizer state of a parameter is "
-                     "loaded whole or not at all",
-                     *here, *absent),
-         "skip the optimizer (PartPolicy::kSkip)");
-}
-
+/// False where nothing of it is loaded. Half of it, where the other half is of another shape, would
+/// be the state of no step: throws.
 bool OptimizerDict::is_whole(const Pending& pending,
                              const std::unordered_set<std::string>& loaded) {
-  return std::ranges::all_of(pending.leaves,
-                             [&](const std::string& name) { return loaded.contains(name); });
+  const auto is_loaded = [&](const std::string& name) { return loaded.contains(name); };
+  const auto absent = std::ranges::find_if_not(pending.leaves, is_loaded);
+  if (absent == pending.leaves.end()) return true;
+  const auto here = std::ranges::find_if(pending.leaves, is_loaded);
+  if (here == pending.leaves.end()) return false;
+  fail(Code::kInvalidArgument,
+       fmt::format("\"{}\" would be loaded and \"{}\" not: optimizer state of a parameter is "
+                   "loaded whole or not at all",
+                   *here, *absent),
+       "skip the optimizer (PartPolicy::kSkip)");
 }
 
 void OptimizerDict::commit(const std::unordered_set<std::string>& loaded) {
+  const OutsideInference outside;
   memory_.write_back(loaded);
   for (Pending& pending : pending_) {
     if (pending.drop) {

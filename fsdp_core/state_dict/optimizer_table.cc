@@ -138,6 +138,7 @@ std::vector<GroupKey> adam_keys(bool is_decoupled) {
 template <class O, class S>
 OptimizerTable adam(const char* name, bool is_decoupled) {
   OptimizerTable out = table<O, S>(name);
+  out.telling_key = "betas";
   out.group_keys = adam_keys<O>(is_decoupled);
   out.leaves = {leaf<S>("exp_avg", &S::exp_avg), leaf<S>("exp_avg_sq", &S::exp_avg_sq),
                 leaf<S>("max_exp_avg_sq", &S::max_exp_avg_sq, false, "amsgrad")};
@@ -148,6 +149,7 @@ OptimizerTable adam(const char* name, bool is_decoupled) {
 OptimizerTable fused_adamw() {
   OptimizerTable out = table<optim::AdamWOptions, FusedAdamWParamState>("AdamW");
   out.name = "tessera::fsdp::FusedAdamW";
+  out.telling_key = "betas";
   out.group_keys = adam_keys<optim::AdamWOptions>(true);
   out.leaves = {
       fused_leaf("exp_avg", &FusedAdamWParamState::exp_avg),
@@ -165,6 +167,7 @@ OptimizerTable sgd() {
   using O = optim::SGDOptions;
   using S = optim::SGDParamState;
   OptimizerTable out = table<O, S>("SGD");
+  out.telling_key = "dampening";
   out.group_keys = {real_key<O>("lr", &O::lr),
                     real_key<O>("momentum", &O::momentum),
                     real_key<O>("dampening", &O::dampening),
@@ -182,6 +185,7 @@ OptimizerTable adagrad() {
   using O = optim::AdagradOptions;
   using S = optim::AdagradParamState;
   OptimizerTable out = table<O, S>("Adagrad");
+  out.telling_key = "lr_decay";
   out.group_keys = {real_key<O>("lr", &O::lr),
                     real_key<O>("lr_decay", &O::lr_decay),
                     real_key<O>("eps", &O::eps),
@@ -201,6 +205,7 @@ OptimizerTable rmsprop() {
   using O = optim::RMSpropOptions;
   using S = optim::RMSpropParamState;
   OptimizerTable out = table<O, S>("RMSprop");
+  out.telling_key = "alpha";
   out.group_keys = {real_key<O>("lr", &O::lr),
                     real_key<O>("momentum", &O::momentum),
                     real_key<O>("alpha", &O::alpha),
@@ -216,6 +221,18 @@ OptimizerTable rmsprop() {
                 leaf<S>("grad_avg", &S::grad_avg, false, "centered")};
   count_steps<S>(out);
   return out;
+}
+
+struct Tables {
+  OptimizerTable adam = fsdp::adam<optim::AdamOptions, optim::AdamParamState>("Adam", false);
+  OptimizerTable adamw = fsdp::adam<optim::AdamWOptions, optim::AdamWParamState>("AdamW", true);
+  OptimizerTable fused = fused_adamw(), sgd = fsdp::sgd(), adagrad = fsdp::adagrad(),
+                 rmsprop = fsdp::rmsprop();
+};
+
+const Tables& tables() {
+  static const Tables kTables;
+  return kTables;
 }
 
 template <class T>
@@ -235,19 +252,21 @@ const StateLeaf* OptimizerTable::find_leaf(std::string_view name_) const {
   return found == leaves.end() ? nullptr : &*found;
 }
 
+const OptimizerTable* told_by(std::string_view key) {
+  const Tables& all = tables();
+  for (const OptimizerTable* each : {&all.adam, &all.sgd, &all.adagrad, &all.rmsprop})
+    if (each->telling_key == key) return each;
+  return nullptr;
+}
+
 const OptimizerTable& table_of(const optim::Optimizer& optimizer) {
-  static const OptimizerTable kAdam =
-      adam<optim::AdamOptions, optim::AdamParamState>("Adam", false);
-  static const OptimizerTable kAdamW =
-      adam<optim::AdamWOptions, optim::AdamWParamState>("AdamW", true);
-  static const OptimizerTable kFused = fused_adamw(), kSgd = sgd(), kAdagrad = adagrad(),
-                              kRmsprop = rmsprop();
-  if (is<FusedAdamW>(optimizer)) return kFused;
-  if (is<optim::AdamW>(optimizer)) return kAdamW;
-  if (is<optim::Adam>(optimizer)) return kAdam;
-  if (is<optim::SGD>(optimizer)) return kSgd;
-  if (is<optim::Adagrad>(optimizer)) return kAdagrad;
-  if (is<optim::RMSprop>(optimizer)) return kRmsprop;
+  const Tables& all = tables();
+  if (is<FusedAdamW>(optimizer)) return all.fused;
+  if (is<optim::AdamW>(optimizer)) return all.adamw;
+  if (is<optim::Adam>(optimizer)) return all.adam;
+  if (is<optim::SGD>(optimizer)) return all.sgd;
+  if (is<optim::Adagrad>(optimizer)) return all.adagrad;
+  if (is<optim::RMSprop>(optimizer)) return all.rmsprop;
   if (is<optim::LBFGS>(optimizer))
     fail(Code::kUnsupported,
          "state dict of torch::optim::LBFGS: its history belongs to no single parameter, and on "

@@ -2,11 +2,16 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
+#include <tessera/encoding/pickle_reader.h>
 #include <tessera/encoding/pickle_writer.h>
 #include <tessera/encoding/tagged_json.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unordered_map>
 
+#include "lib/encoding/utf8.h"
 #include "lib/live/live_entry.h"
 #include "lib/live/live_wire.h"
 
@@ -25,10 +30,37 @@ constexpr int kPiecesShift = 16;
 
 }  // namespace
 
-void check_names(const StateDict& dict) {
+namespace {
+
+[[noreturn]] void refuse_name(const StateEntry& entry, const std::string& why) {
+  Status status;
+  status.code = Code::kInvalidArgument;
+  status.message = fmt::format("no load could read its name: {}", why);
+  status.context.tensor = printable(entry.name);
+  throw Error(std::move(status));
+}
+
+/// `levels`: of the path under which it is stored.
+void check_name(const StateEntry& entry, std::size_t levels) {
+  for (const PathItem& item : entry.path) {
+    if (!is_python_utf8(item.key)) refuse_name(entry, "a string that is not UTF-8");
+    if (item.index < 0) refuse_name(entry, "a negative number");
+  }
+  if (!is_python_utf8(entry.name)) refuse_name(entry, "a string that is not UTF-8");
+  if (levels > static_cast<std::size_t>(kMaxValueDepth))
+    refuse_name(entry, fmt::format("expected at most {} levels, found {}", kMaxValueDepth, levels));
+}
+
+}  // namespace
+
+void check_names(const LiveState& state) {
   std::vector<std::string_view> names;
-  names.reserve(dict.entries.size());
-  for (const StateEntry& entry : dict.entries) names.push_back(entry.name);
+  names.reserve(state.dict.entries.size());
+  for (const StateEntry& entry : state.dict.entries) {
+    const std::size_t below_it = state.per_rank.contains(entry.name) ? 1 : 0;
+    check_name(entry, entry.path.size() + below_it);
+    names.push_back(entry.name);
+  }
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);
   if (twice != names.end())
@@ -46,6 +78,66 @@ Bytes pickled(const Value& value) {
   });
   return emitter.finish();
 }
+
+/// What the reader would refuse must not replace what can be read: the reader itself is asked, as
+/// its limits are what counts. Numbers, as most values are, have none.
+void check_readable(const Value& value, ByteView pickle) {
+  if (value.node_id() == nullptr) return;
+  try {
+    const PickleGraph graph = read_pickle(pickle);
+    decode_pickle(graph, graph.root(), {});
+  } catch (const Error& error) {
+    fail(Code::kInvalidArgument,
+         fmt::format("no load could read its value: {}", error.status().message));
+  }
+}
+
+/// Gives every NaN the same bits, so that equal values have equal pickles. (Not those inside of
+/// objects of unknown classes.)
+class OneNan {
+ public:
+  Value of(const Value& value) {
+    if (value.kind() == Value::Kind::kFloat) return Value::real(of(value.as_real()));
+    if (value.node_id() == nullptr) return value;
+    if (const auto known = known_.find(value.node_id()); known != known_.end())
+      return known->second;
+    return known_[value.node_id()] = inside(value);
+  }
+
+ private:
+  static double of(double real) {
+    return std::isnan(real) ? std::numeric_limits<double>::quiet_NaN() : real;
+  }
+  ValueDict of(const ValueDict& entries) {
+    ValueDict out;
+    out.reserve(entries.size());
+    for (const auto& [key, value] : entries) out.emplace_back(of(key), of(value));
+    return out;
+  }
+  Value inside(const Value& value) {
+    switch (value.kind()) {
+      case Value::Kind::kComplex:
+        return Value::complex(of(value.as_complex().first), of(value.as_complex().second));
+      case Value::Kind::kDict:
+        return Value::dict(of(value.as_dict()));
+      case Value::Kind::kOrderedDict:
+        return Value::ordered_dict(of(value.as_dict()), of(value.attributes()));
+      case Value::Kind::kList:
+      case Value::Kind::kTuple:
+      case Value::Kind::kSet:
+      case Value::Kind::kFrozenSet: {
+        ValueList out;
+        out.reserve(value.as_list().size());
+        for (const Value& item : value.as_list()) out.push_back(of(item));
+        return Value::list(std::move(out), value.kind());
+      }
+      default:
+        return value;
+    }
+  }
+
+  std::unordered_map<const void*, Value> known_;
+};
 
 LiveEntry::Kind kind_of(const LiveState& state, const StateEntry& entry) {
   if (entry.value.is_tensor()) return LiveEntry::Kind::kTensor;
@@ -126,12 +218,11 @@ Bytes describe(const LiveState& state) {
     in_tensor(entry.name, [&] {
       describe_entry(state, entry, structure);
       if (entry.value.is_tensor()) return;
-      const Bytes pickle = pickled(entry.value);
       if (kind_of(state, entry) == LiveEntry::Kind::kPerRank) {
-        values.bytes(pickle);
+        values.bytes(pickled(entry.value));
         return;
       }
-      const Sha256Digest digest = sha256(pickle);
+      const Sha256Digest digest = sha256(pickled(OneNan().of(entry.value)));
       values.bytes(std::as_bytes(std::span(digest))).text(short_text(entry.value));
     });
   }
@@ -156,7 +247,8 @@ Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values) {
   Sha256 shared;
   for (const StateEntry& entry : values.entries) {
     in_tensor(entry.name, [&] {
-      const Bytes pickle = pickled(entry.value);
+      const Bytes pickle = pickled(OneNan().of(entry.value));
+      check_readable(entry.value, pickle);
       const std::uint64_t size = pickle.size();
       if (state.per_rank.contains(entry.name)) return;
       shared.update(std::as_bytes(std::span(&size, 1)));

@@ -29,17 +29,17 @@ struct LiveDescription {
 };
 
 /// The message. Throws kUnsupported for a value that cannot be told to other ranks or has a tensor
-/// inside. Precondition: check_names().
+/// inside. Precondition: check_names(), digest_of_shared().
 Bytes describe(const LiveState& state);
 /// True: `state` passes check_live_tensors() and check_names() as the one did whose description has
 /// this structure, and its own would have the same. Takes no memory, and reads `structure` from one
 /// end to the other: by the next save of a large state the caches hold none of it.
 bool still_has_structure(const LiveState& state, ByteView structure);
 /// Over what ranks must agree on: all shared values among `values`, which are those of `state`, and
-/// agreements. Throws as describe().
+/// agreements. Throws as describe(), and kInvalidArgument for any value that no load could read.
 Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values);
-/// Throws kInvalidArgument for two entries of one name.
-void check_names(const StateDict& dict);
+/// Throws kInvalidArgument for two entries of one name, and for a name that no load could read.
+void check_names(const LiveState& state);
 
 /// A piece of this rank's memory that this rank stores.
 struct OwnPiece {

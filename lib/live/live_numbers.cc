@@ -4,14 +4,12 @@
 #include <tessera/base/error.h>
 #include <tessera/tensor/cast.h>
 
+#include <charconv>
 #include <cmath>
-#include <cstring>
 
 namespace tessera {
 
 namespace {
-
-constexpr std::size_t kNumberBytes = 8;
 
 Bytes cast_number(DType from, ByteView bytes, DType to) {
   Bytes out(static_cast<std::size_t>(element_bytes(to)));
@@ -26,23 +24,12 @@ Bytes bytes_of(T number) {
   return out;
 }
 
-/// A real that is a whole number within int64 counts as one: steps are stored either way.
-std::optional<std::int64_t> whole(const Value& value) {
-  if (value.kind() == Value::Kind::kBool) return value.as_bool() ? 1 : 0;
-  if (value.is_int()) return value.as_int();
-  const double real = value.as_real();
-  if (std::nearbyint(real) != real || std::abs(real) >= 9.2e18) return std::nullopt;
-  return static_cast<std::int64_t>(real);
-}
-
-}  // namespace
-
-Value read_number(const TensorReader& reader, const Manifest& manifest, std::uint32_t tensor) {
-  const DType dtype = manifest.tensors[tensor].spec.dtype;
-  TESSERA_CHECK(manifest.tensors[tensor].spec.shape.numel() == 1 && is_castable(dtype));
-  Bytes bytes(static_cast<std::size_t>(element_bytes(dtype)));
-  reader.read(tensor, 0, 1, bytes);
+/// Of a dense element.
+Value number_of(DType dtype, ByteView bytes) {
   if (dtype == DType::kBool) return Value::boolean(bytes[0] != std::byte{0});
+  if (dtype == DType::kUInt64)
+    if (const auto number = load_le<std::uint64_t>(bytes.data()); number > INT64_MAX)
+      return Value::big_integer(fmt::format("{}", number));
   if (is_integer(dtype)) {
     const Bytes integer = cast_number(dtype, bytes, DType::kInt64);
     return Value::integer(load_le<std::int64_t>(integer.data()));
@@ -52,22 +39,74 @@ Value read_number(const TensorReader& reader, const Manifest& manifest, std::uin
   return Value::real(real);
 }
 
+bool is_real(const Value& value) { return value.kind() == Value::Kind::kFloat; }
+
+/// A real that is a whole number within int64 counts as one: steps are stored either way.
+bool is_whole(const Value& value) {
+  return !is_real(value) ||
+         (std::nearbyint(value.as_real()) == value.as_real() && std::abs(value.as_real()) < 9.2e18);
+}
+
+/// All digits of a whole number: the same whatever holds it.
+std::string decimal(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::kBool:
+      return value.as_bool() ? "1" : "0";
+    case Value::Kind::kInt:
+      return fmt::format("{}", value.as_int());
+    case Value::Kind::kBigInt:
+      return value.as_string();
+    default:
+      return fmt::format("{:.0f}", value.as_real());
+  }
+}
+
+std::uint64_t wide(const Value& value) {
+  const std::string& digits = value.as_string();
+  const char* const end = digits.data() + digits.size();
+  std::uint64_t number = 0;
+  const auto [stop, error] = std::from_chars(digits.data(), end, number);
+  if (error != std::errc() || stop != end)
+    fail(Code::kOutOfRange, fmt::format("expected a number of 64 bits, found {}", digits));
+  return number;
+}
+
+Bytes cast_value(const Value& value, DType dtype) {
+  switch (value.kind()) {
+    case Value::Kind::kBool:
+      return cast_number(DType::kInt64, bytes_of(std::int64_t{value.as_bool()}), dtype);
+    case Value::Kind::kInt:
+      return cast_number(DType::kInt64, bytes_of(value.as_int()), dtype);
+    case Value::Kind::kBigInt:
+      return cast_number(DType::kUInt64, bytes_of(wide(value)), dtype);
+    default:
+      if (is_floating(dtype)) return cast_number(DType::kFloat64, bytes_of(value.as_real()), dtype);
+      return cast_number(DType::kInt64, bytes_of(static_cast<std::int64_t>(value.as_real())),
+                         dtype);
+  }
+}
+
+}  // namespace
+
+Value read_number(const TensorReader& reader, const Manifest& manifest, std::uint32_t tensor) {
+  const DType dtype = manifest.tensors[tensor].spec.dtype;
+  TESSERA_CHECK(manifest.tensors[tensor].spec.shape.numel() == 1 && is_castable(dtype));
+  Bytes bytes(static_cast<std::size_t>(element_bytes(dtype)));
+  reader.read(tensor, 0, 1, bytes);
+  return number_of(dtype, bytes);
+}
+
 Bytes number_bytes(const Value& value, DType dtype, bool exact) {
   if (!is_castable(dtype))
     fail(Code::kUnsupported, fmt::format("a number as {}", torch_name(dtype)));
-  if (const auto integer = whole(value)) {
-    Bytes out = cast_number(DType::kInt64, bytes_of(*integer), dtype);
-    const Bytes back = cast_number(dtype, out, DType::kInt64);
-    if (!exact) return out;
-    if (back.size() != kNumberBytes || load_le<std::int64_t>(back.data()) != *integer)
-      fail(Code::kOutOfRange, fmt::format("expected a number that {} holds exactly, found {}",
-                                          torch_name(dtype), *integer));
-    return out;
-  }
-  if (!is_floating(dtype))
+  if (!is_whole(value) && !is_floating(dtype))
     fail(Code::kOutOfRange, fmt::format("expected a whole number for {}, found {}",
                                         torch_name(dtype), value.as_real()));
-  return cast_number(DType::kFloat64, bytes_of(value.as_real()), dtype);
+  Bytes out = cast_value(value, dtype);
+  if (exact && is_whole(value) && decimal(number_of(dtype, out)) != decimal(value))
+    fail(Code::kOutOfRange, fmt::format("expected a number that {} holds exactly, found {}",
+                                        torch_name(dtype), decimal(value)));
+  return out;
 }
 
 }  // namespace tessera

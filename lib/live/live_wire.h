@@ -142,4 +142,8 @@ class WireReader {
   ByteView rest_;
 };
 
+/// The first message of every call begins with the call's name. Throws kInvalidArgument, naming
+/// calls and ranks, where ranks make different ones.
+void check_same_call(std::span<const std::vector<std::byte>> openings);
+
 }  // namespace tessera

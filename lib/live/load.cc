@@ -11,8 +11,11 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <functional>
+#include <span>
 
 #include "lib/base/sort_unique.h"
+#include "lib/live/contents_digest.h"
 #include "lib/live/live_numbers.h"
 #include "lib/live/live_wire.h"
 #include "lib/live/load_match.h"
@@ -41,7 +44,7 @@ class Loading {
 
   LoadResult run() {
     Bytes asked;
-    ranks_.together([&] {
+    meet([&] {
       SaveMemory::settle_of(ranks_);
       open();
       if (state_.materialise) state_.materialise(state_, source_.manifest);
@@ -60,6 +63,24 @@ class Loading {
   }
 
  private:
+  /// ranks_.together(), as the first meeting.
+  void meet(const std::function<void()>& f) {
+    Status mine;
+    try {
+      f();
+    } catch (...) {
+      mine = current_exception_status();
+    }
+    const auto all = ranks_.all_gather(WireWriter().text("load").number(mine.ok()).finish());
+    check_same_call(all);
+    const bool any_failed = std::ranges::any_of(all, [](const auto& bytes) {
+      WireReader in(bytes);
+      in.text();
+      return in.number() == 0;
+    });
+    if (any_failed) ranks_.agree(mine);
+  }
+
   void open() {
     if (policy_.file_system == nullptr) own_files_ = make_posix_file_system();
     FileSystem& fs = policy_.file_system != nullptr ? *policy_.file_system : *own_files_;
@@ -69,6 +90,7 @@ class Loading {
     options.read = locating_;
     options.check_seal = reading_.check_crc;
     source_ = open_checkpoint(fs, path_, options);
+    if (ranks_.size() > 1) remember_contents(fs);
     expand_state_values(source_.manifest);
     name_optimizers_by_fqn();
     if (!policy_.names.empty()) apply_renames(source_.manifest, policy_.names);
@@ -77,6 +99,17 @@ class Loading {
                          source_.manifest.notes.end());
     result_.format = source_.driver->id();
     result_.path = source_.display;
+  }
+
+  /// What this rank has opened, to be compared with what others have: names of paths prove nothing
+  /// (other working directories, disks of nodes, a pointer that moves).
+  void remember_contents(const FileSystem& fs) {
+    contents_ = hex(contents_digest(source_));
+    place_ = source_.path;
+    try {
+      place_ = fs.canonical(source_.path);
+    } catch (const Error&) {  // only a message is poorer
+    }
   }
 
   /// Live optimizers name parameters by FQN, unless they themselves use ids.
@@ -104,7 +137,6 @@ class Loading {
   /// What another rank does otherwise would leave a state that no call asked for.
   void agree_on_policy() {
     std::vector<std::pair<const char*, std::string>> mine = {
-        {"checkpoint", result_.path},
         {"LoadPolicy::from", policy_.from},
         {"LoadPolicy::root", policy_.root},
         {"LoadPolicy::names", text_of(policy_.names)},
@@ -118,6 +150,7 @@ class Loading {
         {"LoadPolicy::safety", text_of(policy_.safety)}};
     WireWriter told;
     for (const auto& [name, value] : mine) told.text(value);
+    told.text(contents_).text(place_);
     const auto all = ranks_.all_gather(told.finish());
     ranks_.together([&] {
       std::vector<WireReader> readers(all.begin(), all.end());
@@ -128,9 +161,24 @@ class Loading {
             fail(Code::kInvalidArgument,
                  fmt::format("ranks ask for different {}: rank 0 for \"{}\", rank {} for \"{}\"",
                              name, printable(first), r, printable(theirs)),
-                 "give every rank the same path and policy");
+                 "give every rank the same policy");
       }
+      compare_contents(readers);
     });
+  }
+  static void compare_contents(std::span<WireReader> readers) {
+    const std::string contents = readers[0].text();
+    const std::string place = readers[0].text();
+    for (std::size_t r = 1; r < readers.size(); ++r) {
+      const bool same = readers[r].text() == contents;
+      const std::string theirs = readers[r].text();
+      if (!same)
+        fail(Code::kInvalidArgument,
+             fmt::format("ranks see different checkpoints: rank 0 \"{}\", rank {} \"{}\"",
+                         printable(place), r, printable(theirs)),
+             "give every rank the same files; where a pointer such as `latest` moves while jobs "
+             "load, name the checkpoint itself");
+    }
   }
   static std::string text_of(bool value) { return value ? "true" : "false"; }
   static std::string text_of(PartPolicy policy) {
@@ -154,6 +202,7 @@ class Loading {
     const auto all = ranks_.all_gather(std::exchange(mine, {}));
     ranks_.together([&] {
       const AskedNames asked = join_asked(all);
+      if (policy_.optimizer != PartPolicy::kSkip) check_same_optimizers(asked, ranks_.size());
       matches_ = match_state(state_, source_.manifest, asked, ranks_.rank(), policy_, result_);
       judge_match(state_, source_.manifest, asked, policy_, result_);
     });
@@ -280,7 +329,7 @@ class Loading {
         result_.bytes_read += places_.read(source, policy_.verify);
       else if (result_.safety == LoadSafety::kReadTwice)
         result_.bytes_read += places_.prove(source);
-      source_.check_archives();
+      source_.check_archives(policy_.verify);
     });
     ranks_.together([&] {  // where all have come, since it may talk to them
       if (state_.check_loaded) state_.check_loaded(filled());
@@ -344,6 +393,7 @@ class Loading {
   ReadOptions locating_;
   std::unique_ptr<FileSystem> own_files_;
   OpenedCheckpoint source_;
+  std::string contents_, place_;  // of the source as it was opened; empty for a single rank
   std::vector<Match> matches_;
   LoadTargets scratch_, places_;  // memory of the state's callbacks; of the job
   std::vector<std::pair<Match, Bytes>> numbers_;

@@ -55,7 +55,8 @@ bool one_castable(const TensorSpec& spec) {
   return spec.shape.numel() == 1 && is_castable(spec.dtype);
 }
 bool is_plain_number(const Value& value) {
-  return value.is_number() || value.kind() == Value::Kind::kBool;
+  return value.is_number() || value.kind() == Value::Kind::kBool ||
+         value.kind() == Value::Kind::kBigInt;
 }
 
 std::string found_text(const Value& value) {
@@ -114,14 +115,13 @@ class Matcher {
     if (there == spec) return add(Match::Kind::kTensor, live, stored);
     const bool castable = there.shape == spec.shape && is_floating(there.dtype) &&
                           is_floating(spec.dtype) && is_castable(there.dtype) &&
-                          is_castable(spec.dtype) && policy_.allow_cast;
-    const bool number =
-        one_castable(there) && one_castable(spec) &&
-        (there.shape != spec.shape || !is_floating(there.dtype) || !is_floating(spec.dtype));
-    if (number) return add(Match::Kind::kNumber, live, stored);
-    if (!castable) return differ(wanted, spec.to_string(), there.to_string());
-    result_.cast.push_back({wanted.name, spec.to_string(), there.to_string()});
-    add(Match::Kind::kTensor, live, stored);
+                          is_castable(spec.dtype);
+    const bool number = !castable && one_castable(there) && one_castable(spec);
+    const bool is_cast = there.dtype != spec.dtype;
+    if (!(castable || number) || (is_cast && !policy_.allow_cast))
+      return differ(wanted, spec.to_string(), there.to_string());
+    if (is_cast) result_.cast.push_back({wanted.name, spec.to_string(), there.to_string()});
+    add(number ? Match::Kind::kNumber : Match::Kind::kTensor, live, stored);
   }
 
   const TensorSpec& spec_of(const Value& value) const {
@@ -200,22 +200,43 @@ Bytes encode_asked(const LiveState& state, int rank) {
   const Roles roles = find_roles(state.dict);
   WireWriter out;
   out.number(state.dict.entries.size());
-  for (std::size_t e = 0; e < state.dict.entries.size(); ++e)
-    out.text(stored_name(state, state.dict.entries[e], rank))
-        .number(static_cast<std::uint64_t>(part_role(roles.entries[e].role)));
+  for (std::size_t e = 0; e < state.dict.entries.size(); ++e) {
+    const StateEntry& entry = state.dict.entries[e];
+    const Role role = roles.entries[e].role;
+    const bool is_of_group = roles.entries[e].group >= 0 && !entry.value.is_tensor() &&
+                             !state.per_rank.contains(entry.name);
+    out.text(stored_name(state, entry, rank))
+        .number(static_cast<std::uint64_t>(part_role(role)))
+        .number(is_of_group ? 1 : 0);
+  }
   return out.finish();
 }
 
 AskedNames join_asked(std::span<const std::vector<std::byte>> all) {
   AskedNames asked;
-  for (const auto& bytes : all) {
-    WireReader in(bytes);
-    for (std::size_t left = in.count(2 * sizeof(std::uint64_t)); left > 0; --left) {
-      asked.names.insert(in.text());
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    WireReader in(all[r]);
+    for (std::size_t left = in.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
+      std::string name = in.text();
       asked.roles.insert(static_cast<Role>(in.number()));
+      if (in.number() != 0) asked.of_groups[name].push_back(static_cast<int>(r));
+      asked.names.insert(std::move(name));
     }
   }
   return asked;
+}
+
+void check_same_optimizers(const AskedNames& asked, int ranks) {
+  for (const auto& [name, askers] : asked.of_groups) {
+    if (askers.size() == static_cast<std::size_t>(ranks)) continue;
+    int lacks = 0;
+    while (std::ranges::find(askers, lacks) != askers.end()) ++lacks;
+    in_tensor(name, [&] {
+      fail(Code::kInvalidArgument,
+           fmt::format("rank {} asks for it, rank {} does not", askers.front(), lacks),
+           "give every rank the same optimizer");
+    });
+  }
 }
 
 std::vector<Match> match_state(const LiveState& state, const Manifest& stored,

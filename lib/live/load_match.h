@@ -3,7 +3,8 @@
 //
 //   same shape and type             filled
 //   same shape, other float type    filled and cast
-//   one element on both sides       a number: 0-dim, [1], or a plain value (optimizer steps)
+//   one element on both sides       a number: 0-dim, [1], or a plain value (optimizer steps); cast
+//                                   where both are tensors, of different types
 //   a value on both sides           handed to the state's callbacks
 //   anything else                   mismatched
 //
@@ -14,6 +15,7 @@
 #include <tessera/state/roles.h>
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,6 +34,9 @@ struct Match {
 struct AskedNames {
   std::set<std::string> names;
   std::set<Role> roles;
+  /// Values of optimizers' groups that every rank has where one has (hyperparameters), in whose
+  /// absence ranks would step otherwise: which ranks ask for them.
+  std::map<std::string, std::vector<int>> of_groups;
 };
 
 /// The name under which `entry` of `state` is stored.
@@ -45,6 +50,9 @@ AskedNames join_asked(std::span<const std::vector<std::byte>> all);
 std::vector<Match> match_state(const LiveState& state, const Manifest& stored,
                                const AskedNames& asked, int rank, const LoadPolicy& policy,
                                LoadResult& result);
+
+/// Throws kInvalidArgument where ranks have different optimizers.
+void check_same_optimizers(const AskedNames& asked, int ranks);
 
 /// Throws kInvalidArgument for what the policy does not allow, naming tensors, what was expected
 /// and what was found.

@@ -20,6 +20,7 @@ namespace {
 
 /// What every rank says before a save is planned.
 struct Opening {
+  std::string call;
   Status status;
   std::uint64_t generation = 0;  // of the plan that still fits this rank; 0: none does
   bool has_background = false;   // the group for it
@@ -30,6 +31,7 @@ struct Opening {
     const std::vector<std::byte> failure =
         status.ok() ? std::vector<std::byte>() : status_to_bytes(status);
     return WireWriter()
+        .text(call)
         .bytes(failure)
         .number(generation)
         .number(has_background ? 1 : 0)
@@ -40,6 +42,7 @@ struct Opening {
   static Opening decode(ByteView bytes) {
     WireReader in(bytes);
     Opening out;
+    out.call = in.text();
     if (const ByteView failure = in.bytes(); !failure.empty())
       out.status = status_from_bytes(failure);
     out.generation = in.number();
@@ -227,10 +230,11 @@ Status SaveMemory::settle() {
   return {};
 }
 
-void prepare_save(const std::string& path, const LiveState& state, RankGroup& ranks,
-                  const SaveOptions& options, const Status& mine, SaveMemory& memory,
-                  SaveReport& report) {
+void prepare_save(std::string_view call, const std::string& path, const LiveState& state,
+                  RankGroup& ranks, const SaveOptions& options, const Status& mine,
+                  SaveMemory& memory, SaveReport& report) {
   Opening opening;
+  opening.call = call;
   opening.status = mine;
   opening.path = path;
   opening.has_background = memory.background != nullptr;
@@ -250,15 +254,16 @@ void prepare_save(const std::string& path, const LiveState& state, RankGroup& ra
         renderer = renderer_with(*kept, values);
         if (renderer) opening.generation = memory.generation;
       } else {
-        check_names(state.dict);
+        check_names(state);
       }
     } catch (...) {
       opening.status = current_exception_status();
     }
   }
+  const std::vector<std::vector<std::byte>> told = ranks.all_gather(opening.encode());
+  check_same_call(told);
   std::vector<Opening> openings;
-  for (const auto& bytes : ranks.all_gather(opening.encode()))
-    openings.push_back(Opening::decode(bytes));
+  for (const auto& bytes : told) openings.push_back(Opening::decode(bytes));
   // A rank may have left it after an error that no other has seen: all make a new one together.
   if (!std::ranges::all_of(openings, &Opening::has_background)) memory.background.reset();
   report.plan_reused = judge(openings);

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/live/live_merge.h"
@@ -89,10 +90,11 @@ struct SaveMemory {
 };
 
 /// Makes memory.prepared right for `state`, its sources bound to the state's memory. Collective;
-/// `mine`: what went wrong on this rank so far, thrown on every rank.
-void prepare_save(const std::string& path, const LiveState& state, RankGroup& ranks,
-                  const SaveOptions& options, const Status& mine, SaveMemory& memory,
-                  SaveReport& report);
+/// `call`: "save" or "save_async"; `mine`: what went wrong on this rank so far, thrown on every
+/// rank.
+void prepare_save(std::string_view call, const std::string& path, const LiveState& state,
+                  RankGroup& ranks, const SaveOptions& options, const Status& mine,
+                  SaveMemory& memory, SaveReport& report);
 
 /// Writes, agrees, publishes. Collective on `ranks`. `before_publish` is asked on every rank when
 /// all have written; what it throws on one, all throw.

@@ -8,7 +8,9 @@
 #include <tessera/storage/stage_member.h>
 
 #include <chrono>
+#include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "lib/live/live_wire.h"
 #include "lib/live/prepared_save.h"
@@ -47,6 +49,33 @@ void make_folders_above(FileSystem& fs, const std::string& path) {
   fs.sync_directory(above.empty() ? "." : above);
 }
 
+/// What load() would not take back is not written.
+void check_place(const std::string& path) {
+  if (path.empty()) fail(Code::kInvalidArgument, "there is no path to save to");
+  if (path.find("://") == std::string::npos) return;
+  fail(Code::kUnsupported,
+       fmt::format("{} is a URL: checkpoints are saved to local paths", printable(path)),
+       "save to a local path, then copy it");
+}
+
+/// `path` from the root: in the background, the working directory may be another. Without a slash
+/// at its end, before which make_folders_above() would make a folder.
+std::string from_root(const FileSystem& fs, std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path.starts_with('/') ? path : join_path(fs.canonical("."), path);
+}
+
+/// A text of the commands, which have words and flags where a save has a path and options. (They
+/// stand after any path.)
+std::string without_flags(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"--force", "SaveOptions::force"}, {"another DST", "another path"}};
+  for (const auto& [word, ours] : kWords)
+    if (const std::size_t at = text.rfind(word); at != std::string::npos)
+      text.replace(at, word.size(), ours);
+  return text;
+}
+
 /// One save from the open stage to the published checkpoint.
 class Writing {
  public:
@@ -60,7 +89,7 @@ class Writing {
         before_publish_(before_publish) {}
 
   void run(SaveReport& report) {
-    ranks_.together([&] { open(); });
+    ranks_.together([&] { open_as_told(); });
     join();
     ranks_.together([&] { write(report); });
     gather_sums();
@@ -70,6 +99,17 @@ class Writing {
 
  private:
   bool leads() const { return ranks_.rank() == 0; }
+
+  void open_as_told() {
+    try {
+      open();
+    } catch (const Error& error) {
+      Status status = error.status();
+      status.message = without_flags(std::move(status.message));
+      status.hint = without_flags(std::move(status.hint));
+      throw Error(std::move(status));
+    }
+  }
 
   void open() {
     if (!leads()) return;
@@ -89,7 +129,7 @@ class Writing {
       stage_ = Stage::open(fs_, destination_, hex(prepared_.fingerprint), options);
     } catch (const Error& error) {
       if (error.code() != Code::kAlreadyExists) throw;
-      Status status = error.status();  // (Its hint names the commands' flag.)
+      Status status = error.status();
       status.hint = "save elsewhere, or set SaveOptions::force to replace it";
       throw Error(std::move(status));
     }
@@ -212,25 +252,29 @@ class Writing {
   std::map<std::string, std::vector<std::uint32_t>> sums_;  // by file
 };
 
-/// What both kinds of save begin with. `own`: the file system made here, when none was given.
-FileSystem& begin(const std::string& path, const LiveState& state, RankGroup& ranks,
-                  const SaveOptions& options, std::shared_ptr<FileSystem>& own, SaveMemory& memory,
-                  SaveReport& report, bool lazy = false) {
+/// What both kinds of save begin with. `own`: the file system made here, when none was given;
+/// `place`: where to save, whatever the working directory will be.
+FileSystem& begin(std::string_view call, const std::string& path, std::string& place,
+                  const LiveState& state, RankGroup& ranks, const SaveOptions& options,
+                  std::shared_ptr<FileSystem>& own, SaveMemory& memory, SaveReport& report,
+                  bool lazy = false) {
   Status mine = memory.settle();
   const Clock::time_point start = Clock::now();
   if (mine.ok()) {
     try {
+      check_place(path);
       if (lazy && !state.changed)
         fail(Code::kInvalidArgument,
              "a lazy snapshot of a state that does not tell when its memory changes",
              "set LiveState::changed, or use SnapshotTiming::kBeforeReturn");
       if (options.file_system == nullptr) own = make_posix_file_system();
+      place = from_root(options.file_system != nullptr ? *options.file_system : *own, path);
       if (state.before_save) state.before_save();
     } catch (...) {
       mine = current_exception_status();
     }
   }
-  prepare_save(path, state, ranks, options, mine, memory, report);
+  prepare_save(call, path, state, ranks, options, mine, memory, report);
   report.plan_seconds = seconds_since(start);
   return options.file_system != nullptr ? *options.file_system : *own;
 }
@@ -250,8 +294,9 @@ SaveReport save(const std::string& path, const LiveState& state, RankGroup& rank
     SaveReport report;
     SaveMemory& memory = SaveMemory::of(ranks);
     std::shared_ptr<FileSystem> own;
-    FileSystem& fs = begin(path, state, ranks, options, own, memory, report);
-    write_save(path, ranks, options, fs, *memory.prepared, report);
+    std::string place;
+    FileSystem& fs = begin("save", path, place, state, ranks, options, own, memory, report);
+    write_save(place, ranks, options, fs, *memory.prepared, report);
     report.seconds = seconds_since(start);
     return report;
   });
@@ -265,7 +310,9 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     SaveReport report;
     SaveMemory& memory = SaveMemory::of(ranks);
     std::shared_ptr<FileSystem> own;
-    FileSystem& fs = begin(path, state, ranks, options, own, memory, report, lazy);
+    std::string place;
+    FileSystem& fs =
+        begin("save_async", path, place, state, ranks, options, own, memory, report, lazy);
     // What fails from here on is told to the others in the background: no more waiting for them.
     Status mine;
     try {
@@ -281,7 +328,7 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     auto work = std::make_shared<PendingSave::Work>();
     if (lazy) work->changed = state.changed;
     if (!lazy) work->copied();
-    const auto write = [path, options, own, &fs, &memory, report, start, lazy, mine,
+    const auto write = [path, place, options, own, &fs, &memory, report, start, lazy, mine,
                         work = work.get()]() mutable {
       return in_operation(fmt::format("save to {}", path), [&] {
         if (lazy) {
@@ -290,7 +337,7 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
           work->copied();
         }
         memory.background->agree(mine);
-        write_save(path, *memory.background, options, fs, *memory.prepared, report,
+        write_save(place, *memory.background, options, fs, *memory.prepared, report,
                    [&] { work->check_unchanged(); });
         report.seconds = seconds_since(start);
         return report;

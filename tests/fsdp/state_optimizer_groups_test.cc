@@ -91,6 +91,52 @@ TEST_CASE("keys that a checkpoint of an older release lacks keep the optimizer's
   CHECK(find_value(again, "optim.param_groups.0.decoupled_weight_decay")->as_bool());
 }
 
+TEST_CASE("groups of an optimizer of another class are refused before anything changes") {
+  tessera::MemoryFileSystem fs;
+  tessera::SaveOptions saving;
+  tessera::LoadPolicy loading;
+  saving.file_system = loading.file_system = &fs;
+  const auto alone = tessera::single_rank();
+  Odd model = make_odd(true), other = make_odd(true);
+  const auto of = [](Odd& odd, const std::string& name) -> std::unique_ptr<optim::Optimizer> {
+    if (name == "Adagrad") return std::make_unique<optim::Adagrad>(odd->parameters());
+    if (name == "RMSprop") return std::make_unique<optim::RMSprop>(odd->parameters());
+    if (name == "AdamW") return std::make_unique<optim::AdamW>(odd->parameters());
+    return std::make_unique<optim::SGD>(odd->parameters(), optim::SGDOptions(0.5));
+  };
+  // (Without state, as SGD saves it: state of other leaves is told as such.)
+  const auto [from, to, told] = GENERATE(table<std::string, std::string, std::string>({
+      {"SGD", "AdamW",
+       "optim.param_groups.0 has \"dampening\" and no \"betas\": it is of SGD, and the optimizer "
+       "is "
+       "torch::optim::AdamW"},
+      {"SGD", "RMSprop", "has \"dampening\" and no \"alpha\""},
+      {"AdamW", "SGD", "has \"betas\" and no \"dampening\""},
+      {"RMSprop", "AdamW", "has \"alpha\" and no \"betas\": it is of RMSprop"},
+      {"Adagrad", "SGD", "has \"lr_decay\" and no \"dampening\": it is of Adagrad"},
+  }));
+  CAPTURE(from, to);
+  const auto saved = of(model, from);
+  tessera::LiveState state = fsdp::state_dict(model, *saved);
+  std::erase_if(state.dict.entries, [](const tessera::StateEntry& entry) {
+    return entry.name.starts_with("optim.state.");
+  });
+  tessera::save("/run/a", state, *alone, saving);
+  const auto loaded = of(other, to);
+  train_odd(other, *loaded, 0, 1, 0, 1);
+  const torch::Tensor weight = other->inner->a->weight.detach().clone();
+  const std::size_t states = loaded->state().size();
+  CHECK_THAT(message_of([&] {
+               tessera::load("/run/a", fsdp::state_dict(other, *loaded), *alone, loading);
+             }),
+             Catch::Contains(told) && Catch::Contains("make the optimizer that was saved"));
+  CHECK(same_bits(other->inner->a->weight, weight));
+  CHECK(loaded->state().size() == states);
+  loading.optimizer = tessera::PartPolicy::kSkip;
+  CHECK_NOTHROW(tessera::load("/run/a", fsdp::state_dict(other, *loaded), *alone, loading));
+  CHECK(loaded->state().size() == states);
+}
+
 TEST_CASE("options that a checkpoint lacks are told in the notes of the load") {
   tessera::MemoryFileSystem fs;
   const auto alone = tessera::single_rank();

@@ -207,6 +207,52 @@ TEST_CASE("steps are of the moment that their moments are of") {
   });
 }
 
+TEST_CASE("a state whose optimizer keeps other state by now is not saved") {
+  const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
+  fsdp::run_threads(2, [&](fsdp::World& world) {
+    fsdp::Options options;
+    options.mesh = world.mesh();
+    options.layout = layout;
+    Odd model = make_odd(false);
+    shard_odd(model, options);
+    optim::AdamW optimizer(once_each(model->parameters()));
+    const auto check_refused = [&](const tessera::LiveState& state, const std::string& why) {
+      const std::string message = message_of([&] { state.before_save(); });
+      RANK_CHECK(message.find(why + " when this state was taken") != std::string::npos, message);
+      RANK_CHECK(message.find("\"empty\"") != std::string::npos, message);
+      RANK_CHECK(message.find("take the state anew") != std::string::npos, message);
+    };
+    const tessera::LiveState early = fsdp::state_dict(model, optimizer);
+    fsdp::StateDictOptions full;
+    full.type = fsdp::StateDictType::kFull;
+    const tessera::LiveState gathered = fsdp::state_dict(model, optimizer, full);
+    early.before_save();
+    train_odd(model, optimizer, 0, 1, world.rank(), 2);
+    check_refused(early, "has optimizer state now and had none");
+    gathered.before_save();  // all of it is of the moment it was taken
+    const tessera::LiveState trained = fsdp::state_dict(model, optimizer);
+    train_odd(model, optimizer, 1, 2, world.rank(), 2);
+    trained.before_save();
+    optimizer.state().clear();
+    check_refused(trained, "has no optimizer state now and had some");
+    train_odd(model, optimizer, 2, 3, world.rank(), 2);
+    check_refused(trained, "has other optimizer state now than");
+  });
+}
+
+TEST_CASE("a state that a load has used is not saved") {
+  Odd model = make_odd(true);
+  optim::AdamW optimizer(once_each(model->parameters()));
+  train_odd(model, optimizer, 0, 1, 0, 1);
+  const Checkpoint checkpoint = Checkpoint::of({fsdp::state_dict(model, optimizer)});
+  const tessera::LiveState state = fsdp::state_dict(model, optimizer);
+  CHECK(checkpoint.load_into(state).empty());
+  CHECK(checkpoint.load_into(state).empty());  // a load may be tried again
+  CHECK_THAT(message_of([&] { state.before_save(); }),
+             Catch::Contains("a state with optimizer \"optim\" that a load has used is saved") &&
+                 Catch::Contains("take the state anew"));
+}
+
 TEST_CASE("groups have the keys and defaults of PyTorch's classes") {
   // As PyTorch 2.13 prints optimizer.state_dict()["param_groups"][0] (without params).
   const std::map<std::string, std::string> expected = {

@@ -1,5 +1,6 @@
 // Which stored entry a live one is filled from, in what type, and what is missing or left over.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <map>
 #include <memory>
 
@@ -134,6 +135,96 @@ TEST_CASE("a step above 2^24 does not fit a float32, and nothing lands") {
                                                       Contains("found 16777217"));
   CHECK(step == 3);
   CHECK(w == 3);
+}
+
+TEST_CASE("integers of 64 bits without a sign are read as they are") {
+  MemoryFileSystem fs;
+  static std::uint64_t huge = (std::uint64_t{1} << 63) + 5;
+  static std::uint64_t power = std::uint64_t{1} << 63;
+  static std::int64_t largest = INT64_MAX, negative = -1;
+  save_one(fs, [](LiveState& state) {
+    state.add("scalar", {DType::kUInt64, {}, {}, &huge});
+    state.add("power", {DType::kUInt64, {}, {}, &power});
+    state.add_value("value", Value::big_integer("9223372036854775813"));
+    state.add("largest", {DType::kInt64, {}, {}, &largest});
+    state.add("negative", {DType::kInt64, {}, {}, &negative});
+  });
+  LoadPolicy policy = loading(fs);
+  policy.model = policy.other = PartPolicy::kAllowUnexpected;
+  Value value;
+  std::uint64_t vector = 0, number = 0;
+  float real = 0;
+  LiveState state;
+  state.on_value = [&](const StateEntry& entry) { value = entry.value; };
+  state.add_value("scalar", Value());
+  state.add("value", {DType::kUInt64, {}, {}, &number});
+  state.add("power", {DType::kFloat32, {}, {}, &real});
+  load_one(state, policy);
+  CHECK(value == Value::big_integer("9223372036854775813"));
+  CHECK(number == huge);
+  CHECK(real == 9223372036854775808.0f);
+  LiveState reshaped;
+  reshaped.add("scalar", {DType::kUInt64, {1}, {}, &vector});
+  load_one(reshaped, policy);
+  CHECK(vector == huge);
+  // What the live type does not hold is refused, where the cast would wrap or round as well.
+  const auto refused = [&](const char* name, DType dtype) {
+    std::uint64_t memory = 3;
+    LiveState narrow;
+    narrow.add(name, {dtype, {}, {}, &memory});
+    CHECK_THROWS_WITH(load_one(narrow, policy), Contains(name) && Contains("holds exactly"));
+    CHECK(memory == 3);
+  };
+  refused("scalar", DType::kInt64);
+  refused("value", DType::kInt64);
+  refused("scalar", DType::kFloat32);
+  refused("largest", DType::kFloat32);
+  refused("negative", DType::kUInt64);
+}
+
+TEST_CASE(
+    "single numbers of another type are cast and listed, or mismatched, whatever their shape") {
+  MemoryFileSystem fs;
+  static double large = 70000, minus_zero = -0.0;
+  static float seven = 7;
+  save_one(fs, [](LiveState& state) {
+    state.add("wide", {DType::kFloat64, {1}, {}, &large});
+    state.add("step", {DType::kFloat32, {}, {}, &seven});
+    state.add("same", {DType::kFloat32, {1}, {}, &seven});
+    state.add("zero", {DType::kFloat64, {}, {}, &minus_zero});
+    state.add_value("value", Value::real(-0.0));
+  });
+  std::uint16_t half = 1;
+  std::int64_t step = 1;
+  float same = 1, zero = 1, value = 1;
+  LiveState state;
+  state.add("wide", {DType::kFloat16, {}, {}, &half});
+  state.add("step", {DType::kInt64, {}, {}, &step});
+  state.add("same", {DType::kFloat32, {}, {}, &same});
+  state.add("zero", {DType::kFloat32, {1}, {}, &zero});
+  state.add("value", {DType::kFloat32, {}, {}, &value});
+  const auto names = [](const std::vector<LoadDifference>& list) {
+    std::vector<std::string> out;
+    for (const LoadDifference& each : list) out.push_back(each.name);
+    return out;
+  };
+  const std::vector<std::string> of_other_types = {"wide", "step", "zero"};
+  LoadPolicy policy = loading(fs);
+  policy.allow_cast = false;
+  CHECK_THROWS_WITH(load_one(state, policy), Contains("\"wide\"") && Contains("float64 [1]"));
+  policy.allow_mismatched = true;
+  LoadResult result = load_one(state, policy);
+  CHECK(names(result.mismatched) == of_other_types);
+  CHECK(result.cast.empty());
+  CHECK((half == 1 && step == 1 && zero == 1));
+  CHECK(same == 7);
+  result = load_one(state, loading(fs));
+  CHECK(names(result.cast) == of_other_types);
+  CHECK(result.mismatched.empty());
+  CHECK(half == 0x7c00);  // infinity, as a cast of any tensor
+  CHECK(step == 7);
+  CHECK((zero == 0 && std::signbit(zero)));
+  CHECK((value == 0 && std::signbit(value)));
 }
 
 TEST_CASE("state that does not exist yet is made from what is stored") {

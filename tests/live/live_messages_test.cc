@@ -35,11 +35,12 @@ std::vector<std::string> shown() {
 }
 
 /// What every rank throws, with the place as the page names it.
-std::string thrown_by(int world, const std::function<void(RankGroup&)>& body) {
+std::string thrown_by(int world, const std::function<void(RankGroup&)>& body,
+                      std::size_t messages = 1) {
   const auto thrown = on_ranks(world, body);
-  CHECK(std::set<std::string>(thrown.begin(), thrown.end()).size() == 1);
+  CHECK(std::set<std::string>(thrown.begin(), thrown.end()).size() == messages);
   std::string message = thrown[0];
-  const std::size_t at = message.find(kPlace);
+  const std::size_t at = message.rfind(kPlace);
   REQUIRE(at != std::string::npos);
   return message.erase(at, 1);
 }
@@ -71,6 +72,25 @@ class Scene {
       policy.file_system = &fs_;
       load(kPlace, to, ranks, policy);
     });
+  }
+  /// Of two ranks, each from a place of its own, which each names.
+  std::string load_of_two() {
+    return thrown_by(
+        2,
+        [&](RankGroup& ranks) {
+          const std::string other = "/run/b";
+          for (const std::string& place : {std::string(kPlace), other}) {
+            LiveState state;
+            state.add_value("step", Value::integer(place == other));
+            save(place, state, ranks, saving());
+          }
+          LiveState state;
+          state.add_value("step", Value::integer(0));
+          LoadPolicy policy;
+          policy.file_system = &fs_;
+          load(ranks.rank() == 0 ? kPlace : other, state, ranks, policy);
+        },
+        2);
   }
 
  private:
@@ -114,6 +134,17 @@ TEST_CASE("the documented messages of saves and loads are the real ones") {
     options.snapshot = SnapshotTiming::kLazy;
     save_async(kPlace, state, ranks, options).wait();
   }));
+  real.push_back(scene.save_of(
+      1, [](LiveState& state, int) { state.add_value("data", Value::string("/data/caf\xe9")); }));
+  real.push_back(thrown_by(2, [&](RankGroup& ranks) {
+    LiveState state;
+    if (ranks.rank() == 0) {
+      save_async(kPlace, state, ranks, scene.saving()).wait();
+    } else {
+      save(kPlace, state, ranks, scene.saving());
+    }
+  }));
+  real.push_back(scene.load_of_two());
   real.push_back(scene.load_of(
       [](LiveState& state) {
         state.add("b", {DType::kFloat32, {2, 2}, {}, memory});

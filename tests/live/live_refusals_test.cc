@@ -202,21 +202,18 @@ TEST_CASE("ranks that ask for different things are all refused, and nothing is l
     state.add("a", {DType::kFloat32, {40}, {}, data});
     return state;
   };
-  for (const char* path : {"/run/a", "/run/b"})
-    require_quiet(on_ranks(3, [&](RankGroup& ranks) {
-      SaveOptions options;
-      options.file_system = &fs;
-      save(path, state_of(ranks), ranks, options);
-    }));
+  require_quiet(on_ranks(3, [&](RankGroup& ranks) {
+    SaveOptions options;
+    options.file_system = &fs;
+    save("/run/a", state_of(ranks), ranks, options);
+  }));
   for (std::vector<float>& each : values) each.assign(each.size(), 7);
-  const auto check = [&](const std::string& says, const std::function<void(LoadPolicy&)>& change,
-                         const std::string& path = "/run/a") {
+  const auto check = [&](const std::string& says, const std::function<void(LoadPolicy&)>& change) {
     const auto thrown = on_ranks(3, [&](RankGroup& ranks) {
       LoadPolicy policy;
       policy.file_system = &fs;
-      const bool other = ranks.rank() == 1;
-      if (other) change(policy);
-      load(other ? path : "/run/a", state_of(ranks), ranks, policy);
+      if (ranks.rank() == 1) change(policy);
+      load("/run/a", state_of(ranks), ranks, policy);
     });
     for (const std::string& message : thrown)
       CHECK_THAT(message, Contains("ranks ask for different " + says));
@@ -227,8 +224,33 @@ TEST_CASE("ranks that ask for different things are all refused, and nothing is l
   check("LoadPolicy::model: rank 0 for \"kStrict\", rank 1 for \"kSkip\"",
         [](LoadPolicy& policy) { policy.model = PartPolicy::kSkip; });
   check("LoadPolicy::allow_cast", [](LoadPolicy& policy) { policy.allow_cast = false; });
-  check(
-      "checkpoint: rank 0 for \"/run/a\", rank 1 for \"/run/b\"", [](LoadPolicy&) {}, "/run/b");
+}
+
+TEST_CASE("ranks that make different calls are told so, and none waits for ever") {
+  MemoryFileSystem fs;
+  const auto call_two = [&](const std::function<void(RankGroup&)>& first,
+                            const std::function<void(RankGroup&)>& second) {
+    return on_ranks(2, [&](RankGroup& ranks) { (ranks.rank() == 0 ? first : second)(ranks); });
+  };
+  const auto state_of_all = [] {
+    LiveState state;
+    state.add("w", {DType::kFloat32, {3}, {}, memory});
+    return state;
+  };
+  SaveOptions options;
+  options.file_system = &fs;
+  LoadPolicy policy;
+  policy.file_system = &fs;
+  const auto saves = [&](RankGroup& ranks) { save("/run/a", state_of_all(), ranks, options); };
+  const auto saves_async = [&](RankGroup& ranks) {
+    save_async("/run/a", state_of_all(), ranks, options).wait();
+  };
+  const auto loads = [&](RankGroup& ranks) { load("/run/a", state_of_all(), ranks, policy); };
+  for (const std::string& message : call_two(saves_async, saves))
+    CHECK_THAT(message, Contains("ranks make different calls: rank 0 save_async, rank 1 save"));
+  for (const std::string& message : call_two(loads, saves_async))
+    CHECK_THAT(message, Contains("ranks make different calls: rank 0 load, rank 1 save_async"));
+  CHECK_FALSE(fs.stat("/run/a"));
 }
 
 }  // namespace live_refusals_test

@@ -4,11 +4,12 @@
 //   open, plan, locate on every rank -> all agree -> each rank reads only what its pieces need ->
 //   all agree -> values to the state's callbacks
 //
-// Collective: all ranks call with the same path and policy. Strict by default: what is missing, of
-// another shape, or unexpected in a part (model, optimizer, other) that the state has is an error,
-// listing names. Before the first byte lands, every rank has planned, and coverage of every tensor
-// is proved. Damage may still show in the last byte that is read: LoadSafety says what an error
-// leaves then. A save of the same ranks that is in flight is waited for first (save.h).
+// Collective: all ranks call with the same policy, and see the same checkpoint, wherever each one's
+// copy lies. Strict by default: what is missing, of another shape, or unexpected in a part (model,
+// optimizer, other) that the state has is an error, listing names. Before the first byte lands,
+// every rank has planned, and coverage of every tensor is proved. Damage may still show in the last
+// byte that is read: LoadSafety says what an error leaves then. A save of the same ranks that is in
+// flight is waited for first (save.h).
 //
 // Stored floating types are cast to the live ones and listed. Optimizers stored by parameter number
 // or by leaf are found by FQN.
@@ -52,7 +53,8 @@ struct LoadPolicy {
   PartPolicy optimizer = PartPolicy::kStrict;
   PartPolicy other = PartPolicy::kStrict;
   bool allow_mismatched = false;  // tensors of another shape or kind of type stay as they are
-  bool allow_cast = true;         // among real floating types; without it they are mismatched
+  bool allow_cast = true;         // among real floating types, and of single numbers; without it
+                                  // they are mismatched
   std::string from;               // format id; "": detected by content
   std::string root;               // take this subtree of the checkpoint as the whole
   NameRules names;                // of the checkpoint, before they are matched
