@@ -64,35 +64,44 @@ class SealDamage {
       check_block(block_at(*sealed, blocks, i), spans, path);
   }
 
-  /// Its records are held to the sums in its directory, which must be the one that was written.
+  /// Its records are held to sums that it has itself, so that it must be the file that was written.
   void check_archive(std::uint32_t number, const ReadFile& file, const SealedFile& sealed) {
-    const SealedBlocks blocks =
-        check_sealed_blocks(file, sealed, [this](std::size_t) { check_cancelled(); });
-    if (blocks.wrong.empty() || blocks.wrong.back() + 1 != sealed.crc32_per_mib.size()) return;
-    const Block last = block_at(sealed, blocks, blocks.wrong.size() - 1);
-    if (last.turned || has_damaged_record(number, file, last)) return;
-    in_file(manifest_.files[number].path, [] {
+    const auto tick = [this](std::size_t) { check_cancelled(); };
+    const SealedBlocks blocks = check_sealed_blocks(file, sealed, tick);
+    if (blocks.wrong.empty() || !locate_all_of(number)) return;
+    std::vector<std::pair<Record, bool>> records;  // is it damaged?
+    for (const Record& record : manifest_.records)
+      if (record.file == number)
+        records.emplace_back(record, record_crc(file, record, tick) != record.crc32);
+    for (std::size_t i = 0; i < blocks.wrong.size(); ++i) {
+      const Block block = block_at(sealed, blocks, i);
+      const bool explained = block.turned || std::ranges::any_of(records, [&](const auto& each) {
+                               const auto& [record, is_damaged] = each;
+                               return is_damaged && record.offset < block.end &&
+                                      block.begin < record.offset + record.length;
+                             });
+      if (!explained) refuse_archive(manifest_.files[number].path);
+    }
+  }
+  /// False where that shows damage.
+  bool locate_all_of(std::uint32_t file) {
+    std::vector<std::uint32_t> tensors;
+    for (const Span& span : spans_of(file)) tensors.push_back(span.tensor);
+    sort_unique(tensors);
+    try {
+      checkpoint_.locate(tensors, read_);
+      return true;
+    } catch (const Error& error) {
+      if (!is_damage(error.code())) throw;
+      return false;
+    }
+  }
+  static void refuse_archive(const std::string& path) {
+    in_file(path, [] {
       fail(Code::kCorrupt,
            "its records have the checksums that it lists, and it is not the file that was written "
            "here: another save's, perhaps",
            "take the file from another copy, or away: then what it held is lost");
-    });
-  }
-  bool has_damaged_record(std::uint32_t number, const ReadFile& file, const Block& block) {
-    std::vector<std::uint32_t> tensors;
-    for (const Span& span : spans_of(number)) tensors.push_back(span.tensor);
-    sort_unique(tensors);
-    try {
-      checkpoint_.locate(tensors, read_);
-    } catch (const Error& error) {
-      if (!is_damage(error.code())) throw;
-      return true;
-    }
-    return std::ranges::any_of(manifest_.records, [&](const Record& record) {
-      const bool hit = record.file == number && record.offset < block.end &&
-                       block.begin < record.offset + record.length;
-      return hit &&
-             record_crc(file, record, [this](std::size_t) { check_cancelled(); }) != record.crc32;
     });
   }
   void check_cancelled() const {

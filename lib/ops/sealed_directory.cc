@@ -144,8 +144,11 @@ void SealedDirectory::check_archives(bool whole) const {
     if (!is_one || sealed.crc32_per_mib.empty()) continue;
     const auto file = directory_.open(path, IoMode::kBuffered);
     const std::size_t last = sealed.crc32_per_mib.size() - 1;
-    for (std::size_t block = whole ? 0 : last; block <= last; ++block)
-      if (const auto note = difference(*file, sealed, block, 0, {})) on_difference_(*note);
+    // Where several zips follow each other, the end tells of one alone.
+    const std::size_t step = whole ? 1 : std::max<std::size_t>(1, last / 3);
+    for (std::size_t block = 0; block <= last; ++block)
+      if (block % step == 0 || block == last)
+        if (const auto note = difference(*file, sealed, block, 0, {})) on_difference_(*note);
   }
 }
 

@@ -4,9 +4,9 @@
 // it, once for each time the file is opened.
 //
 // Zip archives keep a CRC of each record, which their reader checks, and which knows the tensor; of
-// them the last MiB alone is held against the seal, by check_archives(), once all is read: it holds
-// the archive's directory, with those CRCs, and so tells another save's file of the same size.
-// Files that the seal does not name are read as they are.
+// them the first and the last MiB and a few between are held against the seal, by check_archives(),
+// once all is read: that tells another save's file of the same size, but where it differs in few
+// places. Files that the seal does not name are read as they are.
 // Thread-safe as what it wraps.
 #include <tessera/ops/seal.h>
 #include <tessera/state/manifest.h>
@@ -52,8 +52,8 @@ class SealedDirectory final : public Directory {
   std::vector<std::string> archives() const;
   /// Archives that were opened otherwise: check_archives() looks at these as well.
   void add_archives(const std::vector<std::string>& paths);
-  /// Tells `on_difference` of the archives opened so far that do not end as the sealed ones do, or
-  /// with `whole` of those that differ anywhere.
+  /// Tells `on_difference` of the archives opened so far that differ from the sealed ones in a few
+  /// MiB, or with `whole` anywhere.
   void check_archives(bool whole = false) const;
   std::optional<FileInfo> stat(std::string_view relative) const override {
     return directory_.stat(relative);

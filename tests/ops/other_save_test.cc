@@ -112,6 +112,34 @@ TEST_CASE("an archive of another save is refused by whatever reads tensors or va
   CHECK(swapped >= 5);
 }
 
+TEST_CASE("an archive of another save that ends alike is refused") {
+  MemoryFileSystem fs;
+  std::vector<float> frozen(std::size_t{1} << 20);
+  for (const int step : {1, 2}) {
+    std::vector<float> weight(64, static_cast<float>(step));
+    LiveState state;
+    state.add("a", {DType::kFloat32, {64}, {}, weight.data()});
+    state.add("z", {DType::kFloat32, {1 << 20}, {}, frozen.data()});
+    SaveOptions options;
+    options.file_system = &fs;
+    save(fmt::format("/{}", step), state, *single_rank(), options);
+  }
+  const std::string path = "/1/__0_0.distcp";
+  const Bytes own = fs.read_file(path), other = fs.read_file("/2/__0_0.distcp");
+  REQUIRE(own.size() == other.size());
+  const auto end = [](const Bytes& bytes) { return ByteView(bytes).last(kMiB + 5); };
+  REQUIRE(std::ranges::equal(end(own), end(other)));
+  fs.write_file(path, other);
+  CHECK_THAT(refusal([&] {
+               OpenedCheckpoint found = opened(fs, "/1");
+               hash_checkpoint(found);
+             }),
+             Contains("changed after they were written"));
+  ConvertOptions salvaging = convert_options("/1", "/out", 1, "torch-dcp");
+  salvaging.salvage = true;
+  CHECK_THAT(refusal([&] { convert(fs, salvaging); }), Contains("another save's"));
+}
+
 TEST_CASE("values of another save are not shown, nor taken for the optimizer's") {
   MemoryFileSystem fs;
   REQUIRE(write_both(fs, "torch-dcp"));

@@ -38,7 +38,7 @@ struct OpenOptions {
   Selection selection;  // root, include, exclude, only
   ReadOptions read;
   /// Bytes that do not have the sums of our seal, where there is one: kCorrupt, when they are read
-  /// (of zip archives, which have sums of their own, the last MiB alone is held against it).
+  /// (of zip archives, which have sums of their own, a few MiB are held against it).
   /// False: a note (CK043) of the opened checkpoint, of metadata alone.
   bool check_seal = true;
 };
@@ -61,7 +61,7 @@ struct OpenedCheckpoint {
 
   /// Once tensors and values were read, and found sound by the sums of their records: throws
   /// kCorrupt where an archive that was opened is not the one that our seal means, such as that of
-  /// another save. Its last MiB tells, which says what sums its records have; `whole`: every MiB.
+  /// another save. Its first and last MiB and a few between tell; `whole`: every one.
   void check_archives(bool whole = false) const;
 
   Place place() const { return {directory.get(), file, display}; }
