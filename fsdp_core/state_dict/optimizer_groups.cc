@@ -135,13 +135,12 @@ void OptimizerGroups::check_class(std::size_t group, const OptimGroup& stored) c
   if (stored.find(table.telling_key) != nullptr) return;
   for (const auto& [name, value] : stored.options)
     if (const OptimizerTable* other = name.is_string() ? told_by(name.as_string()) : nullptr)
-      fail(
-          Code::kInvalidArgument,
-          fmt::format("{}.param_groups.{} has \"{}\" and no \"{}\": it is of {}, and the optimizer "
-                      "is {}",
-                      root_, stored.index, name.as_string(), table.telling_key, other->python_name,
-                      table.name),
-          "make the optimizer that was saved, or skip it (PartPolicy::kSkip)");
+      fail(Code::kInvalidArgument,
+           fmt::format("{}.param_groups.{} has \"{}\", as {} does, and no \"{}\": the optimizer here "
+                       "is {}",
+                       root_, stored.index, name.as_string(), other->python_name, table.telling_key,
+                       table.name),
+           "make the optimizer that was saved, or skip it (PartPolicy::kSkip)");
 }
 
 void OptimizerGroups::note_absent(LiveState& state, std::size_t group,

@@ -3,7 +3,6 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/pickle_writer.h>
 #include <tessera/ops/seal.h>
-#include <tessera/storage/stage.h>
 
 #include <algorithm>
 
@@ -101,21 +100,11 @@ void add_value(const Value& value, WireDigest& out) {
   }
 }
 
-void add_seal(const OpenedCheckpoint& opened, WireDigest& out) {
-  if (!opened.file.empty()) {
-    if (const auto seal = read_seal(*opened.directory, opened.file)) out.bytes(encode_seal(*seal));
-    return;
-  }
-  // As it is: read_seal() looks at every file, and opening has done so.
-  const std::string name(kSealName);
-  const auto info = opened.directory->stat(name);
-  if (!info || info->type != FileType::kRegular) return;
-  const auto file = opened.directory->open(name);
-  Bytes block(kDigestBlockBytes);
-  for (std::uint64_t at = 0; at < info->size_bytes; at += kDigestBlockBytes) {
-    const auto part = std::min<std::uint64_t>(kDigestBlockBytes, info->size_bytes - at);
-    file->read_at(at, MutableBytes(block).first(static_cast<std::size_t>(part)));
-    out.put(block.data(), static_cast<std::size_t>(part));
+void add_values(const Manifest& manifest, WireDigest& out) {
+  out.number(manifest.state.entries.size());
+  for (const StateEntry& entry : manifest.state.entries) {
+    out.text(entry.name).path(entry.path);
+    add_value(entry.value, out);
   }
 }
 
@@ -124,16 +113,17 @@ void add_seal(const OpenedCheckpoint& opened, WireDigest& out) {
 Sha256Digest contents_digest(const OpenedCheckpoint& opened) {
   const Manifest& manifest = opened.manifest;
   WireDigest out;
-  out.text(manifest.format).number(manifest.files.size());
+  out.text(manifest.format).number(opened.seal ? 1 : 0);
+  if (opened.seal) {  // with sums of the metadata, too
+    out.bytes(encode_seal(*opened.seal));
+    add_values(manifest, out);
+    return out.finish();
+  }
+  out.number(manifest.files.size());
   for (const StoredFile& file : manifest.files) out.text(file.path).number(file.size_bytes);
   add_tensors(manifest, out);
   add_side_tables(manifest, out);
-  out.number(manifest.state.entries.size());
-  for (const StateEntry& entry : manifest.state.entries) {
-    out.text(entry.name).path(entry.path);
-    add_value(entry.value, out);
-  }
-  add_seal(opened, out);
+  add_values(manifest, out);
   return out.finish();
 }
 

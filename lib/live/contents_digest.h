@@ -1,7 +1,7 @@
 #pragma once
-// What tells one checkpoint from another, wherever it lies: names, types, shapes, layout, values
-// and, where there is our seal, the checksums of all bytes in it. (Without a seal, two saves of one
-// structure and equal values are told apart by what their metadata says alone.)
+// What tells one checkpoint from another, wherever it lies: our seal, with the checksums of all
+// bytes, and without one names, types, shapes, layout and values. (Two saves of one structure and
+// equal values are told apart then by what their metadata says alone.)
 #include <tessera/ops/open.h>
 #include <tessera/storage/checksum.h>
 

@@ -28,10 +28,6 @@ constexpr std::uint64_t kDTypeMask = 0xff, kReplicated = 0x100, kIsParameter = 0
                         kOfFirstRank = 0x400;
 constexpr int kPiecesShift = 16;
 
-}  // namespace
-
-namespace {
-
 [[noreturn]] void refuse_name(const StateEntry& entry, const std::string& why) {
   Status status;
   status.code = Code::kInvalidArgument;
@@ -96,6 +92,33 @@ void check_readable(const Value& value, ByteView pickle) {
 /// objects of unknown classes.)
 class OneNan {
  public:
+  /// The value itself where it holds none.
+  static Value without(const Value& value) { return has_nan(value) ? OneNan().of(value) : value; }
+
+ private:
+  static bool has_nan(const Value& value) {
+    switch (value.kind()) {
+      case Value::Kind::kFloat:
+        return std::isnan(value.as_real());
+      case Value::Kind::kComplex:
+        return std::isnan(value.as_complex().first) || std::isnan(value.as_complex().second);
+      case Value::Kind::kDict:
+        return has_nan(value.as_dict());
+      case Value::Kind::kOrderedDict:
+        return has_nan(value.as_dict()) || has_nan(value.attributes());
+      case Value::Kind::kList:
+      case Value::Kind::kTuple:
+      case Value::Kind::kSet:
+      case Value::Kind::kFrozenSet:
+        return std::ranges::any_of(value.as_list(), [](const Value& v) { return has_nan(v); });
+      default:
+        return false;
+    }
+  }
+  static bool has_nan(const ValueDict& entries) {
+    return std::ranges::any_of(
+        entries, [](const auto& entry) { return has_nan(entry.first) || has_nan(entry.second); });
+  }
   Value of(const Value& value) {
     if (value.kind() == Value::Kind::kFloat) return Value::real(of(value.as_real()));
     if (value.node_id() == nullptr) return value;
@@ -104,7 +127,6 @@ class OneNan {
     return known_[value.node_id()] = inside(value);
   }
 
- private:
   static double of(double real) {
     return std::isnan(real) ? std::numeric_limits<double>::quiet_NaN() : real;
   }
@@ -222,7 +244,7 @@ Bytes describe(const LiveState& state) {
         values.bytes(pickled(entry.value));
         return;
       }
-      const Sha256Digest digest = sha256(pickled(OneNan().of(entry.value)));
+      const Sha256Digest digest = sha256(pickled(OneNan::without(entry.value)));
       values.bytes(std::as_bytes(std::span(digest))).text(short_text(entry.value));
     });
   }
@@ -247,10 +269,11 @@ Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values) {
   Sha256 shared;
   for (const StateEntry& entry : values.entries) {
     in_tensor(entry.name, [&] {
-      const Bytes pickle = pickled(OneNan().of(entry.value));
+      const bool is_shared = !state.per_rank.contains(entry.name);
+      const Bytes pickle = pickled(is_shared ? OneNan::without(entry.value) : entry.value);
       check_readable(entry.value, pickle);
+      if (!is_shared) return;
       const std::uint64_t size = pickle.size();
-      if (state.per_rank.contains(entry.name)) return;
       shared.update(std::as_bytes(std::span(&size, 1)));
       shared.update(pickle);
     });

@@ -57,7 +57,7 @@ std::string decimal(const Value& value) {
     case Value::Kind::kBigInt:
       return value.as_string();
     default:
-      return fmt::format("{:.0f}", value.as_real());
+      return fmt::format("{:.0f}", value.as_real() + 0.0);  // -0.0 as well
   }
 }
 
@@ -103,7 +103,7 @@ Bytes number_bytes(const Value& value, DType dtype, bool exact) {
     fail(Code::kOutOfRange, fmt::format("expected a whole number for {}, found {}",
                                         torch_name(dtype), value.as_real()));
   Bytes out = cast_value(value, dtype);
-  if (exact && is_whole(value) && decimal(number_of(dtype, out)) != decimal(value))
+  if ((exact || !is_floating(dtype)) && is_whole(value) && decimal(number_of(dtype, out)) != decimal(value))
     fail(Code::kOutOfRange, fmt::format("expected a number that {} holds exactly, found {}",
                                         torch_name(dtype), decimal(value)));
   return out;

@@ -22,6 +22,7 @@
 #include "lib/live/load_targets.h"
 #include "lib/live/prepared_save.h"
 #include "lib/live/record_proof.h"
+#include "lib/ops/sealed_directory.h"
 #include "lib/ops/unsure_names.h"
 
 namespace tessera {
@@ -329,12 +330,32 @@ class Loading {
         result_.bytes_read += places_.read(source, policy_.verify);
       else if (result_.safety == LoadSafety::kReadTwice)
         result_.bytes_read += places_.prove(source);
-      source_.check_archives(policy_.verify);
+      check_archives();
     });
     ranks_.together([&] {  // where all have come, since it may talk to them
       if (state_.check_loaded) state_.check_loaded(filled());
     });
     if (result_.safety != LoadSafety::kAside) read_in_place(source);
+  }
+
+  /// Those that this rank reads tensors from, which may lie on a disk of its own; of those that
+  /// every rank has read values from, and under verify of all files, its share. (All ranks have the
+  /// same seal, or none, and the same values.)
+  void check_archives() const {
+    if (source_.sealed == nullptr) return;
+    source_.sealed->check(source_.sealed->archives());
+    source_.sealed->check(share_of(source_.sealed->archives_elsewhere()));
+    if (!policy_.verify) return;
+    std::vector<std::string> all;
+    for (const SealedFile& file : source_.seal->files) all.push_back(file.path);
+    source_.sealed->check(share_of(all), /*whole=*/true);
+  }
+  std::vector<std::string> share_of(const std::vector<std::string>& paths) const {
+    std::vector<std::string> share;
+    for (auto i = static_cast<std::size_t>(ranks_.rank()); i < paths.size();
+         i += static_cast<std::size_t>(ranks_.size()))
+      share.push_back(paths[i]);
+    return share;
   }
 
   /// In one go, with no rank to wait for: the state is the old one or the new one, never a part.

@@ -65,13 +65,15 @@ std::string from_root(const FileSystem& fs, std::string path) {
   return path.starts_with('/') ? path : join_path(fs.canonical("."), path);
 }
 
-/// A text of the commands, which have words and flags where a save has a path and options. (They
-/// stand after any path.)
-std::string without_flags(std::string text) {
+/// A text of the commands, which have words and flags where a save has a path and options: behind
+/// `path`, which may look like them.
+std::string without_flags(std::string text, std::string_view path) {
+  const std::size_t last = text.rfind(path);
+  const std::size_t from = last == std::string::npos ? 0 : last + path.size();
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {
       {"--force", "SaveOptions::force"}, {"another DST", "another path"}};
   for (const auto& [word, ours] : kWords)
-    if (const std::size_t at = text.rfind(word); at != std::string::npos)
+    if (const std::size_t at = text.rfind(word); at != std::string::npos && at >= from)
       text.replace(at, word.size(), ours);
   return text;
 }
@@ -105,8 +107,8 @@ class Writing {
       open();
     } catch (const Error& error) {
       Status status = error.status();
-      status.message = without_flags(std::move(status.message));
-      status.hint = without_flags(std::move(status.hint));
+      status.message = without_flags(std::move(status.message), path_);
+      status.hint = without_flags(std::move(status.hint), path_);
       throw Error(std::move(status));
     }
   }

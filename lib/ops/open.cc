@@ -7,6 +7,7 @@
 #include <tessera/ops/seal.h>
 #include <tessera/state/aliases.h>
 #include <tessera/state/roles.h>
+#include <tessera/storage/stage.h>
 
 #include <algorithm>
 #include <charconv>
@@ -40,8 +41,11 @@ void check_unique_names(const Manifest& manifest) {
 }
 
 /// A seal that cannot be used: nothing holds the files' bytes against it.
-Note no_seal(const std::string& why, const std::string& folder) {
-  return {std::string(kNoSeal), "warning", why, folder, ""};
+Note no_seal(const std::string& why, const std::string& seal) {
+  return {std::string(kNoSeal), "warning", why, seal, ""};
+}
+std::string seal_beside(const std::string& file) {
+  return file.empty() ? std::string(kSealName) : file + std::string(kSealSuffix);
 }
 
 /// Where an archive is not the sealed one, that is why: a turned bit may look like what nobody
@@ -51,7 +55,7 @@ auto blaming_archives(const SealedDirectory& sealed, Read&& read) {
   try {
     return read();
   } catch (const Error& error) {
-    if (error.code() == Code::kUnsupported) sealed.check_archives();
+    if (error.code() == Code::kUnsupported) sealed.check(sealed.archives());
     throw;
   }
 }
@@ -86,7 +90,8 @@ class ManifestReader {
       naming_folder(folder, [&] {
         std::string why;
         const std::optional<Seal> seal = read_seal(*directory, "", &why);
-        if (!why.empty()) notes_.push_back(no_seal(why, folder));
+        if (!why.empty() && !own)
+          notes_.push_back(no_seal(why, join_path(folder, std::string(kSealName))));
         parts.push_back({folder, read(driver, place, folder, seal ? &*seal : nullptr), ""});
         if (!seal || own) return;  // one's own is the whole's
         for (SealedFile file : seal->files) {
@@ -147,6 +152,26 @@ class ManifestReader {
   std::vector<std::string> archives_;
 };
 
+/// A folder of ours that lost files may look like no checkpoint at all.
+FoundCheckpoint resolve(FileSystem& fs, const std::string& path, const PathResolver& resolver,
+                        std::vector<Note>& notes) {
+  try {
+    return resolver.resolve(path, notes);
+  } catch (const Error& error) {
+    const auto info = fs.stat(path);
+    const bool may_have_lost = error.code() == Code::kUnsupported && info.has_value() &&
+                               info->type == FileType::kDirectory;
+    std::string why;
+    if (may_have_lost) read_seal(*fs.open_directory(path), "", &why);
+    if (why.empty()) throw;
+    in_file(path, [&] {
+      fail(Code::kCorrupt, fmt::format("{}: {}", why, error.status().message),
+           "take the files that are missing or changed from another copy");
+    });
+    throw;
+  }
+}
+
 /// That of a folder's one file, which has its seal beside it.
 std::optional<Seal> seal_of_lone_file(const OpenedCheckpoint& opened, std::string& why) {
   const std::vector<StoredFile>& files = opened.manifest.files;
@@ -163,8 +188,10 @@ void OpenedCheckpoint::locate(std::span<const std::uint32_t> tensors, const Read
   in_file(display, [&] { sealed != nullptr ? blaming_archives(*sealed, read) : read(); });
 }
 
-void OpenedCheckpoint::check_archives(bool whole) const {
-  if (sealed != nullptr) sealed->check_archives(whole);
+void OpenedCheckpoint::check_archives() const {
+  if (sealed == nullptr) return;
+  sealed->check(sealed->archives());
+  sealed->check(sealed->archives_elsewhere());
 }
 
 void OpenedCheckpoint::locate_all(const ReadOptions& options) {
@@ -178,7 +205,8 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   OpenedCheckpoint opened;
   opened.asked = path;
   const PathResolver resolver(fs, options.from);
-  const FoundCheckpoint found = resolver.resolve(path, opened.notes);
+  const FoundCheckpoint found = options.check_seal ? resolve(fs, path, resolver, opened.notes)
+                                                   : resolver.resolve(path, opened.notes);
   opened.path = opened.display = found.path;
   opened.file = found.file;
   opened.detected_by = found.reason;
@@ -186,7 +214,7 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   const std::string folder =
       found.file.empty() ? found.path : split_path(fs.canonical(found.path)).first;
   opened.directory = fs.open_directory(folder);
-  std::string why;
+  std::string why, sealed_file = opened.file;
   std::optional<Seal> seal = read_seal(*opened.directory, opened.file, &why);
   ManifestReader reader(*opened.driver, options, opened.notes);
   std::vector<SealedFile> of_parts;
@@ -196,12 +224,13 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
         [&] { return found.parts.empty() ? read() : reader.read_parts(fs, found, of_parts); });
     const bool may_be_lone = !seal && why.empty() && found.parts.empty();
     if (may_be_lone && (seal = seal_of_lone_file(opened, why))) opened.manifest = read();
+    if (may_be_lone && !why.empty()) sealed_file = opened.manifest.files[0].path;
     check_unique_names(opened.manifest);
   });
   if (seal) {
     apply_seal(*seal, opened.manifest);
   } else if (!why.empty()) {
-    opened.notes.push_back(no_seal(why, ""));
+    opened.notes.push_back(no_seal(why, seal_beside(sealed_file)));
   }
   if (!of_parts.empty()) {
     if (!seal) seal.emplace();
@@ -211,7 +240,7 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   if (options.check_seal && opened.seal) {
     auto held = std::make_unique<SealedDirectory>(std::move(opened.directory), opened.seal->files,
                                                   SealedDirectory::refuse);
-    held->add_archives(reader.archives());
+    held->set_archives_elsewhere(reader.archives());
     opened.sealed = held.get();
     opened.directory = std::move(held);
   }

@@ -68,7 +68,7 @@ class SealDamage {
   void check_archive(std::uint32_t number, const ReadFile& file, const SealedFile& sealed) {
     const auto tick = [this](std::size_t) { check_cancelled(); };
     const SealedBlocks blocks = check_sealed_blocks(file, sealed, tick);
-    if (blocks.wrong.empty() || !locate_all_of(number)) return;
+    if (blocks.wrong.empty() || has_found_damage(number) || !locate_all_of(number)) return;
     std::vector<std::pair<Record, bool>> records;  // is it damaged?
     for (const Record& record : manifest_.records)
       if (record.file == number)
@@ -82,6 +82,12 @@ class SealDamage {
                              });
       if (!explained) refuse_archive(manifest_.files[number].path);
     }
+  }
+  /// What the reader found in values, as items of a DCP file.
+  bool has_found_damage(std::uint32_t file) const {
+    return std::ranges::any_of(manifest_.notes, [&](const Note& note) {
+      return note.severity == "error" && note.file == manifest_.files[file].path;
+    });
   }
   /// False where that shows damage.
   bool locate_all_of(std::uint32_t file) {
@@ -99,7 +105,7 @@ class SealDamage {
   static void refuse_archive(const std::string& path) {
     in_file(path, [] {
       fail(Code::kCorrupt,
-           "its records have the checksums that it lists, and it is not the file that was written "
+           "its tensors have the checksums that it lists, and it is not the file that was written "
            "here: another save's, perhaps",
            "take the file from another copy, or away: then what it held is lost");
     });

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <utility>
 
+#include "lib/base/sort_unique.h"
+
 namespace tessera {
 namespace {
 
@@ -131,21 +133,21 @@ std::vector<std::string> SealedDirectory::archives() const {
   return paths;
 }
 
-void SealedDirectory::add_archives(const std::vector<std::string>& paths) {
-  const std::lock_guard lock(mutex_);
-  for (const std::string& path : paths)
-    if (files_.contains(path)) archives_[path] = true;
+void SealedDirectory::set_archives_elsewhere(std::vector<std::string> paths) {
+  std::erase_if(paths, [this](const std::string& path) { return !files_.contains(path); });
+  archives_elsewhere_ = std::move(paths);
+  sort_unique(archives_elsewhere_);
 }
 
-void SealedDirectory::check_archives(bool whole) const {
+void SealedDirectory::check(std::span<const std::string> paths, bool whole) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [path, is_one] : archives_) {
+  for (const std::string& path : paths) {
     const SealedFile& sealed = files_.at(path);
-    if (!is_one || sealed.crc32_per_mib.empty()) continue;
+    if (sealed.crc32_per_mib.empty()) continue;
     const auto file = directory_.open(path, IoMode::kBuffered);
     const std::size_t last = sealed.crc32_per_mib.size() - 1;
     // Where several zips follow each other, the end tells of one alone.
-    const std::size_t step = whole ? 1 : std::max<std::size_t>(1, last / 3);
+    const std::size_t step = whole ? 1 : std::max<std::size_t>(1, (last + 2) / 3);
     for (std::size_t block = 0; block <= last; ++block)
       if (block % step == 0 || block == last)
         if (const auto note = difference(*file, sealed, block, 0, {})) on_difference_(*note);

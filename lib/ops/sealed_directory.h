@@ -4,7 +4,7 @@
 // it, once for each time the file is opened.
 //
 // Zip archives keep a CRC of each record, which their reader checks, and which knows the tensor; of
-// them the first and the last MiB and a few between are held against the seal, by check_archives(),
+// them the first and the last MiB and a few between are held against the seal, by check(),
 // once all is read: that tells another save's file of the same size, but where it differs in few
 // places. Files that the seal does not name are read as they are.
 // Thread-safe as what it wraps.
@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,7 @@ namespace tessera {
 
 /// Code of the note of bytes that are not the sealed ones.
 inline constexpr std::string_view kSealDifference = "CK043";
-/// Code of the note of a seal that cannot be used; its file is the part's folder, "" for the whole.
+/// Code of the note of a seal that cannot be used, which is the note's file.
 inline constexpr std::string_view kNoSeal = "SEAL";
 
 /// Is it a zip archive?
@@ -48,13 +49,13 @@ class SealedDirectory final : public Directory {
   const std::string& path() const override { return directory_.path(); }
   /// The file's read_at tells `on_difference` of each MiB that differs and hands it out.
   std::unique_ptr<ReadFile> open(std::string_view relative, IoMode mode) const override;
-  /// Files opened so far that are zip archives.
+  /// Files opened so far that are zip archives, in order.
   std::vector<std::string> archives() const;
-  /// Archives that were opened otherwise: check_archives() looks at these as well.
-  void add_archives(const std::vector<std::string>& paths);
-  /// Tells `on_difference` of the archives opened so far that differ from the sealed ones in a few
-  /// MiB, or with `whole` anywhere.
-  void check_archives(bool whole = false) const;
+  /// Those that were opened by other means, as for the metadata.
+  void set_archives_elsewhere(std::vector<std::string> paths);
+  const std::vector<std::string>& archives_elsewhere() const { return archives_elsewhere_; }
+  /// Tells `on_difference` of sealed files that differ in a few MiB, or with `whole` anywhere.
+  void check(std::span<const std::string> paths, bool whole = false) const;
   std::optional<FileInfo> stat(std::string_view relative) const override {
     return directory_.stat(relative);
   }
@@ -71,6 +72,7 @@ class SealedDirectory final : public Directory {
   OnDifference on_difference_;
   mutable std::mutex mutex_;                      // of what follows, and of on_difference
   mutable std::map<std::string, bool> archives_;  // by path, of the files opened: is it one?
+  std::vector<std::string> archives_elsewhere_;
 };
 
 }  // namespace tessera

@@ -22,7 +22,6 @@
 #include "lib/ops/verify_losses.h"
 #include "lib/ops/verify_replicas.h"
 #include "lib/ops/verify_seal.h"
-#include "lib/storage/path_rules.h"
 
 // Codes: docs/verify-codes.md.
 namespace tessera {
@@ -172,8 +171,7 @@ class Verifier {
     seal_ = checkpoint_.seal;
     report_.sealed = seal_ != nullptr;
     for (const Note& note : checkpoint_.notes)
-      if (note.code == kNoSeal)
-        add("CK044", "error", note.message, storage::join_path(note.file, kSealFile), "");
+      if (note.code == kNoSeal) add("CK044", "error", note.message, note.file, "");
     if (!seal_ || options_.level != VerifyLevel::kQuick) return;
     for (const Note& note : checkpoint_.notes)
       if (note.code == kChanged) report_.findings.push_back(note);
@@ -406,14 +404,13 @@ class Verifier {
   }
 
   static constexpr std::string_view kChanged = "CK043";  // bytes that are not the sealed ones
-  static constexpr std::string_view kSealFile = "tessera.manifest.json";
   FileSystem& fs_;
   std::string asked_;
   const VerifyOptions& options_;
   OpenedCheckpoint checkpoint_;
   std::shared_ptr<const Seal> seal_;
   VerifyReport report_;
-  std::set<std::string> damaged_;  // tensors that metadata shows to be damaged, or unreadable
+  std::set<std::string> damaged_;       // tensors that metadata shows to be damaged, or unreadable
   std::set<std::string> sealed_files_;  // every byte summed by our seal
   std::set<std::pair<std::uint32_t, std::uint64_t>> checked_;  // records, by file and offset
   std::vector<std::uint32_t> located_;

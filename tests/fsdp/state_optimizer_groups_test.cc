@@ -107,13 +107,12 @@ TEST_CASE("groups of an optimizer of another class are refused before anything c
   // (Without state, as SGD saves it: state of other leaves is told as such.)
   const auto [from, to, told] = GENERATE(table<std::string, std::string, std::string>({
       {"SGD", "AdamW",
-       "optim.param_groups.0 has \"dampening\" and no \"betas\": it is of SGD, and the optimizer "
-       "is "
-       "torch::optim::AdamW"},
-      {"SGD", "RMSprop", "has \"dampening\" and no \"alpha\""},
-      {"AdamW", "SGD", "has \"betas\" and no \"dampening\""},
-      {"RMSprop", "AdamW", "has \"alpha\" and no \"betas\": it is of RMSprop"},
-      {"Adagrad", "SGD", "has \"lr_decay\" and no \"dampening\": it is of Adagrad"},
+       "optim.param_groups.0 has \"dampening\", as SGD does, and no \"betas\": the optimizer "
+       "here is torch::optim::AdamW"},
+      {"SGD", "RMSprop", "has \"dampening\", as SGD does, and no \"alpha\""},
+      {"AdamW", "SGD", "has \"betas\", as Adam does, and no \"dampening\""},
+      {"RMSprop", "AdamW", "has \"alpha\", as RMSprop does, and no \"betas\""},
+      {"Adagrad", "SGD", "has \"lr_decay\", as Adagrad does, and no \"dampening\""},
   }));
   CAPTURE(from, to);
   const auto saved = of(model, from);

@@ -182,6 +182,31 @@ TEST_CASE("integers of 64 bits without a sign are read as they are") {
   refused("negative", DType::kUInt64);
 }
 
+TEST_CASE("a number of a float tensor that a whole number cannot hold is refused") {
+  MemoryFileSystem fs;
+  static float large = 300, negative = -1;
+  save_one(fs, [](LiveState& state) {
+    state.add("large", {DType::kFloat32, {}, {}, &large});
+    state.add("negative", {DType::kFloat32, {}, {}, &negative});
+    state.add_value("zero", Value::real(-0.0));
+  });
+  LoadPolicy policy = loading(fs);
+  policy.model = policy.other = PartPolicy::kAllowUnexpected;
+  std::uint8_t small = 1;
+  std::uint64_t natural = 1;
+  std::int64_t zero = 1;
+  const auto load_into = [&](const char* name, DType dtype, void* data) {
+    LiveState state;
+    state.add(name, {dtype, {}, {}, data});
+    load_one(state, policy);
+  };
+  CHECK_THROWS_WITH(load_into("large", DType::kUInt8, &small), Contains("holds exactly, found 300"));
+  CHECK_THROWS_WITH(load_into("negative", DType::kUInt64, &natural), Contains("found -1"));
+  CHECK((small == 1 && natural == 1));
+  load_into("zero", DType::kInt64, &zero);
+  CHECK(zero == 0);
+}
+
 TEST_CASE(
     "single numbers of another type are cast and listed, or mismatched, whatever their shape") {
   MemoryFileSystem fs;

@@ -271,6 +271,26 @@ TEST_CASE("a format that was asked for and is not there: what it looks like is s
   CHECK(has(status.message, "is not torch-save; it looks like safetensors"));
 }
 
+TEST_CASE("a sealed folder whose only file is gone is damaged, and the file is named") {
+  for (const char* format : {"safetensors", "torch-save"}) {
+    INFO(format);
+    MemoryFileSystem fs;
+    const std::string source = load_sample(fs, "dcp/fsdp2_w2");
+    convert(fs, convert_options(source, "/out", std::nullopt, format));
+    std::string file;
+    for (const FileInfo& entry : fs.open_directory("/out")->list())
+      if (entry.name != "tessera.manifest.json") file = entry.name;
+    fs.remove_file("/out/" + file);
+    try {
+      open_checkpoint(fs, "/out");
+      FAIL("opened nothing");
+    } catch (const Error& error) {
+      CHECK(error.code() == Code::kCorrupt);
+      CHECK(has(error.what(), "tessera.manifest.json does not match " + file));
+    }
+  }
+}
+
 TEST_CASE("a file that goes between metadata and data is damage, not a wrong path") {
   for (const char* sample : {"dcp/fsdp2_w2", "safetensors/hf_sharded"}) {
     INFO(sample);

@@ -140,6 +140,24 @@ TEST_CASE("an archive of another save that ends alike is refused") {
   CHECK_THAT(refusal([&] { convert(fs, salvaging); }), Contains("another save's"));
 }
 
+TEST_CASE("damage of a value beside sealed tensors costs that value alone") {
+  MemoryFileSystem fs;
+  save_step(fs, 5);
+  const std::string path = "/live/5/__0_0.distcp";
+  Bytes bytes = fs.read_file(path);
+  const std::size_t at = as_text(bytes).find(std::string_view("\x80\x02K\x05.", 5));
+  REQUIRE(at != std::string_view::npos);
+  bytes[at + 3] ^= std::byte{0x0c};  // not one bit, which would be told by its place
+  fs.write_file(path, bytes);
+  ConvertOptions salvaging = convert_options("/live/5", "/out", 1, "torch-dcp");
+  CHECK(refusal([&] { convert(fs, salvaging); }) != "");
+  salvaging.salvage = true;
+  CHECK(convert(fs, salvaging).published);
+  const OpenedContent saved = content_at(fs, "/out");
+  CHECK(saved.tensors.contains("w"));
+  CHECK_FALSE(saved.values.contains("epoch"));
+}
+
 TEST_CASE("values of another save are not shown, nor taken for the optimizer's") {
   MemoryFileSystem fs;
   REQUIRE(write_both(fs, "torch-dcp"));

@@ -61,8 +61,8 @@ struct OpenedCheckpoint {
 
   /// Once tensors and values were read, and found sound by the sums of their records: throws
   /// kCorrupt where an archive that was opened is not the one that our seal means, such as that of
-  /// another save. Its first and last MiB and a few between tell; `whole`: every one.
-  void check_archives(bool whole = false) const;
+  /// another save. Its first and last MiB and a few between tell.
+  void check_archives() const;
 
   Place place() const { return {directory.get(), file, display}; }
   /// Locates these tensors (sorted, unique; see FormatDriver::locate). Idempotent.

@@ -125,15 +125,28 @@ class Opener {
 
   /// The consolidated optimizer may have a file of its own.
   void open_others() {
-    for (std::size_t i = 0; i < checkpoint_.chosen.others.size(); ++i) {
-      const std::string& name = checkpoint_.chosen.others[i];
-      const bool looked_at = i < kMaxOthers || is_gathered_name(name);
-      if (!looked_at || checkpoint_.consolidated || !may_be_gathered(name) || !open_gathered(name))
-        checkpoint_.findings.note("CK018", "info", "takes no part in the sharded state", name);
+    std::vector<std::string> names = checkpoint_.chosen.others;
+    std::ranges::stable_partition(names, is_gathered_name);
+    std::vector<std::string> unreadable;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const bool looked_at = i < kMaxOthers || is_gathered_name(names[i]);
+      if (looked_at && !checkpoint_.consolidated && may_be_gathered(names[i], unreadable) &&
+          open_gathered(names[i]))
+        continue;
+      if (!unreadable.empty() && unreadable.back() == names[i]) continue;
+      checkpoint_.findings.note("CK018", "info", "takes no part in the sharded state", names[i]);
     }
+    const bool may_lack_it = !checkpoint_.consolidated && needs_gathered();
+    for (const std::string& name : unreadable)
+      checkpoint_.findings.note("CK018", may_lack_it ? "warning" : "info",
+                                may_lack_it
+                                    ? "it cannot be read and takes no part: if the gathered "
+                                      "optimizer was in it, that is missing"
+                                    : "takes no part in the sharded state",
+                                name);
   }
   /// Whether its file holds the consolidated optimizer, or is damaged and may have held it.
-  bool may_be_gathered(const std::string& name) const {
+  bool may_be_gathered(const std::string& name, std::vector<std::string>& unreadable) const {
     const bool named_so = is_gathered_name(name) && needs_gathered();
     try {
       const auto root = peek_root(*directory(), name);
@@ -143,7 +156,8 @@ class Opener {
       return bool(parts.consolidated);
     } catch (const Error& error) {
       rethrow_unless_of_content(error);
-      return named_so || (error.code() == Code::kCorrupt && needs_gathered());
+      if (!named_so) unreadable.push_back(name);
+      return named_so;
     }
   }
   /// Ranks' own optimizers are preferred: with them, what is gathered is not read.
@@ -156,10 +170,8 @@ class Opener {
     Status why;
     const auto file = checkpoint_.builder.try_open(name, why);
     if (!file) {
-      const std::string_view what =
-          is_gathered_name(name) ? "the gathered optimizer" : "what may be the gathered optimizer";
-      checkpoint_.findings.error(kUnreadableFile, unreadable_text(what, why), name,
-                                 checkpoint_.description->marks.optim_root);
+      checkpoint_.findings.error(kUnreadableFile, unreadable_text("the gathered optimizer", why),
+                                 name, checkpoint_.description->marks.optim_root);
       return true;
     }
     RankParts opened;
