@@ -132,15 +132,12 @@ void kill_in_loads(int world, int victim, LoadSafety safety) {
 
 }  // namespace
 
-// Left out under the sanitizers, where forks take long: live_killed_test kills at each step there.
-TEST_CASE("a rank killed at any meeting of a save: survivors report, old or new is whole",
-          "[wide]") {
+TEST_CASE("a rank killed at any meeting of a save: survivors report, old or new is whole") {
   const int victim = GENERATE(0, 2);
   kill_in_saves(3, victim);
 }
 
-TEST_CASE("a rank killed at any meeting of a load: survivors report, no memory is half loaded",
-          "[wide]") {
+TEST_CASE("a rank killed at any meeting of a load: survivors report, no memory is half loaded") {
   const int victim = GENERATE(0, 1);
   for (const LoadSafety safety : {LoadSafety::kAside, LoadSafety::kReadTwice, LoadSafety::kInPlace})
     kill_in_loads(3, victim, safety);
