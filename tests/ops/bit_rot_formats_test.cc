@@ -175,7 +175,7 @@ class SealedForm {
 /// Verifies that are worth their time: each of HDF5 starts a process.
 std::size_t places(const WrittenForm& form) {
   const std::size_t most = form.format == "hdf5" ? 60 : 1000;
-  return kSanitized ? most / 50 : most;
+  return kSanitized ? most / 20 : most;
 }
 
 }  // namespace
@@ -232,9 +232,9 @@ TEST_CASE("a turned bit in a sealed result of any format is found, its file and 
       forms, flips, verified, in_tensors, against);
   REQUIRE(forms >= 11);
   REQUIRE(flips > (kSanitized ? 10'000 : 900'000));
-  REQUIRE(verified > (kSanitized ? 600 : 30'000));
-  REQUIRE(in_tensors > (kSanitized ? 20 : 1'000));
-  REQUIRE(against > (kSanitized ? 15 : 800));
+  REQUIRE(verified > (kSanitized ? 1'500 : 30'000));
+  REQUIRE(in_tensors > (kSanitized ? 50 : 1'000));
+  REQUIRE(against > (kSanitized ? 40 : 800));
 }
 
 TEST_CASE("a burst of damage in a sealed result of any format is found and its file named") {
