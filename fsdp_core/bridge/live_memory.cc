@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 #include <tessera/base/error.h>
+#include <tessera/tensor/strides.h>
 
 #include <algorithm>
 #include <cstring>
@@ -38,23 +39,8 @@ bool fits(const at::Tensor& tensor, const Chunk& chunk) {
          tensor.is_non_overlapping_and_dense() && (chunk.is_whole_box() || tensor.is_contiguous());
 }
 
-/// As the raw API has it: each stride goes past what the smaller ones reach. An expanded tensor's,
-/// or a sliding window's, do not.
-bool elements_apart(const at::Tensor& tensor) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, extent
-  for (std::int64_t d = 0; d < tensor.dim(); ++d)
-    if (tensor.size(d) > 1) dims.emplace_back(tensor.stride(d), tensor.size(d));
-  std::ranges::sort(dims);
-  std::int64_t past = 0;
-  for (const auto& [stride, extent] : dims) {
-    if (stride <= past) return false;
-    past += stride * (extent - 1);
-  }
-  return true;
-}
-
 void check_fillable(const std::string& name, const at::Tensor& tensor) {
-  if (tensor.numel() == 0 || elements_apart(tensor)) return;
+  if (tensor.numel() == 0 || elements_apart(tensor.sizes(), tensor.strides())) return;
   in_tensor(name, [&] {
     fail(Code::kInvalidArgument,
          fmt::format("elements of it share memory (strides [{}]), which cannot be filled",

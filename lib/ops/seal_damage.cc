@@ -69,16 +69,14 @@ class SealDamage {
     const auto tick = [this](std::size_t) { check_cancelled(); };
     const SealedBlocks blocks = check_sealed_blocks(file, sealed, tick);
     if (blocks.wrong.empty() || has_found_damage(number) || !locate_all_of(number)) return;
-    std::vector<std::pair<Record, bool>> records;  // is it damaged?
+    std::vector<Span> damaged;
     for (const Record& record : manifest_.records)
-      if (record.file == number)
-        records.emplace_back(record, record_crc(file, record, tick) != record.crc32);
+      if (record.file == number && record_crc(file, record, tick) != record.crc32)
+        damaged.push_back({record.offset, record.offset + record.length, 0, 0});
     for (std::size_t i = 0; i < blocks.wrong.size(); ++i) {
       const Block block = block_at(sealed, blocks, i);
-      const bool explained = block.turned || std::ranges::any_of(records, [&](const auto& each) {
-                               const auto& [record, is_damaged] = each;
-                               return is_damaged && record.offset < block.end &&
-                                      block.begin < record.offset + record.length;
+      const bool explained = block.turned || std::ranges::any_of(damaged, [&](const Span& record) {
+                               return hit(block, record);
                              });
       if (!explained) refuse_archive(manifest_.files[number].path);
     }

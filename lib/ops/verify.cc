@@ -136,7 +136,7 @@ class Verifier {
     report_.path = checkpoint_.path;
     report_.format = manifest.format;
     for (const Note& note : checkpoint_.notes)
-      if (note.code != kChanged) report_.notes.push_back(note);
+      if (note.code != kSealDifference) report_.notes.push_back(note);
     report_.files = manifest.files.size();
     report_.tensors = leaf_tensors(manifest).size();
     report_.chunks = manifest.chunks.size();
@@ -174,7 +174,7 @@ class Verifier {
       if (note.code == kNoSeal) add("CK044", "error", note.message, note.file, "");
     if (!seal_ || options_.level != VerifyLevel::kQuick) return;
     for (const Note& note : checkpoint_.notes)
-      if (note.code == kChanged) report_.findings.push_back(note);
+      if (note.code == kSealDifference) report_.findings.push_back(note);
   }
 
   /// Once items are located: then it is known which tensor a byte is of.
@@ -198,7 +198,7 @@ class Verifier {
     } catch (const Error& error) {
       Status status = error.status();
       status.context.file = name;
-      add_status("CK043", status, "");
+      add_status(std::string(kSealDifference), status, "");
     }
   }
 
@@ -403,7 +403,6 @@ class Verifier {
     for (Note& note : findings) add(note.code, note.severity, note.message, note.file, note.tensor);
   }
 
-  static constexpr std::string_view kChanged = "CK043";  // bytes that are not the sealed ones
   FileSystem& fs_;
   std::string asked_;
   const VerifyOptions& options_;

@@ -4,6 +4,7 @@
 #include <tessera/base/text.h>
 #include <tessera/state/live_state.h>
 #include <tessera/tensor/packed_chunks.h>
+#include <tessera/tensor/strides.h>
 
 #include <algorithm>
 #include <utility>
@@ -28,23 +29,6 @@ std::optional<std::int64_t> reach(const LivePiece& piece) {
   return last;
 }
 
-/// Strides under which no two elements share memory, as far as sorting by stride shows it: each
-/// step goes past what the smaller ones reach. All dense, transposed and sliced arrays are so.
-bool elements_apart(const LivePiece& piece) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, extent
-  for (int d = 0; d < piece.chunk.box.rank(); ++d) {
-    if (piece.chunk.box.shape[d] > 1)
-      dims.emplace_back(piece.strides[static_cast<std::size_t>(d)], piece.chunk.box.shape[d]);
-  }
-  std::ranges::sort(dims);
-  std::int64_t past = 0;
-  for (const auto& [stride, extent] : dims) {
-    if (stride <= past) return false;
-    past += stride * (extent - 1);
-  }
-  return true;
-}
-
 void check_strides(const LivePiece& piece, bool writable) {
   if (piece.strides.empty()) return;
   if (!piece.chunk.is_whole_box())
@@ -58,7 +42,7 @@ void check_strides(const LivePiece& piece, bool writable) {
   if (std::ranges::any_of(piece.strides, [](std::int64_t s) { return s < 0; }) || !reach(piece))
     fail(Code::kInvalidArgument,
          fmt::format("strides [{}] of {}", fmt::join(piece.strides, ","), piece.chunk.to_string()));
-  if (writable && !elements_apart(piece))
+  if (writable && !elements_apart(piece.chunk.box.shape.extents(), piece.strides))
     fail(Code::kInvalidArgument,
          fmt::format("several elements of {} share memory (strides [{}])", piece.chunk.to_string(),
                      fmt::join(piece.strides, ",")),
