@@ -7,7 +7,6 @@
 #include <tessera/ops/seal.h>
 #include <tessera/state/aliases.h>
 #include <tessera/state/roles.h>
-#include <tessera/storage/stage.h>
 
 #include <algorithm>
 #include <charconv>
@@ -43,9 +42,6 @@ void check_unique_names(const Manifest& manifest) {
 /// A seal that cannot be used: nothing holds the files' bytes against it.
 Note no_seal(const std::string& why, const std::string& seal) {
   return {std::string(kNoSeal), "warning", why, seal, ""};
-}
-std::string seal_beside(const std::string& file) {
-  return file.empty() ? std::string(kSealName) : file + std::string(kSealSuffix);
 }
 
 /// Where an archive is not the sealed one, that is why: a turned bit may look like what nobody
@@ -90,8 +86,7 @@ class ManifestReader {
       naming_folder(folder, [&] {
         std::string why;
         const std::optional<Seal> seal = read_seal(*directory, "", &why);
-        if (!why.empty() && !own)
-          notes_.push_back(no_seal(why, join_path(folder, std::string(kSealName))));
+        if (!why.empty() && !own) notes_.push_back(no_seal(why, join_path(folder, seal_name(""))));
         parts.push_back({folder, read(driver, place, folder, seal ? &*seal : nullptr), ""});
         if (!seal || own) return;  // one's own is the whole's
         for (SealedFile file : seal->files) {
@@ -230,7 +225,7 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   if (seal) {
     apply_seal(*seal, opened.manifest);
   } else if (!why.empty()) {
-    opened.notes.push_back(no_seal(why, seal_beside(sealed_file)));
+    opened.notes.push_back(no_seal(why, seal_name(sealed_file)));
   }
   if (!of_parts.empty()) {
     if (!seal) seal.emplace();

@@ -219,13 +219,16 @@ Seal decode_seal(ByteView bytes) {
   return seal;
 }
 
+std::string seal_name(std::string_view file) {
+  return file.empty() ? std::string(kSealName) : std::string(file) + std::string(kSealSuffix);
+}
+
 std::optional<Seal> read_seal(const Directory& directory, std::string_view file, std::string* why) {
   auto absent = [why](std::string reason) {
     if (why != nullptr) *why = std::move(reason);
     return std::nullopt;
   };
-  std::string name =
-      file.empty() ? std::string(kSealName) : std::string(file) + std::string(kSealSuffix);
+  const std::string name = seal_name(file);
   std::optional<FileInfo> info = directory.stat(name);
   if (!info && !file.empty()) {  // a folder that was written as one file and is opened as that
     std::string damage;

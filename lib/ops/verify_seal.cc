@@ -79,9 +79,7 @@ std::vector<Note> check_seal_of(FileSystem& fs, const std::string& asked, Verify
   std::string why;
   const auto seal = read_seal(*directory, file, &why);
   if (!seal && why.empty()) return {};
-  if (!seal)
-    return {{std::string(kUnfit), "error", why,
-             file.empty() ? std::string(kSealName) : file + std::string(kSealSuffix), ""}};
+  if (!seal) return {{std::string(kUnfit), "error", why, seal_name(file), ""}};
   std::vector<Note> found;
   if (level == VerifyLevel::kQuick) return found;
   for (const SealedFile& sealed : seal->files) {

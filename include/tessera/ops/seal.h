@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
@@ -55,6 +56,9 @@ struct Seal {
 Bytes encode_seal(const Seal& seal);
 /// Throws kCorrupt for text that is no seal.
 Seal decode_seal(ByteView text);
+
+/// Where the seal of `file` lies in its directory; "": that of a folder.
+std::string seal_name(std::string_view file);
 
 /// The seal of a checkpoint: `file` is "" for a folder, else the file's name in `directory` (whose
 /// own seal counts where that is of this file alone).
