@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/storage/stage.h>
 
 #include <algorithm>
 #include <tuple>
