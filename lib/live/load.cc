@@ -12,6 +12,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <span>
 
 #include "lib/base/sort_unique.h"
@@ -56,7 +57,6 @@ class Loading {
     agree_on_policy();
     match_all(std::move(asked));
     ranks_.together([&] { plan(); });
-    prove_checksums();
     choose_safety();
     read();
     ranks_.together([&] { finish(); });
@@ -290,20 +290,6 @@ class Loading {
     }
   }
 
-  /// Checksums of what is read in parts, or under verify of everything. (Where a rank failed
-  /// before, nobody comes here.)
-  void prove_checksums() {
-    std::vector<RecordToProve> records;
-    ranks_.together([&] {
-      if (!reading_.check_crc) return;
-      for (const LoadTargets* part : {&scratch_, &places_})
-        part->add_records(policy_.verify, records);
-    });
-    records = share_of_records(std::move(records), ranks_);
-    ranks_.together(
-        [&] { result_.bytes_read += prove_records(source_, records, locating_, reading_); });
-  }
-
   /// Aside first, where that fits on every rank.
   void choose_safety() {
     bool fits = true;
@@ -330,12 +316,26 @@ class Loading {
         result_.bytes_read += places_.read(source, policy_.verify);
       else if (result_.safety == LoadSafety::kReadTwice)
         result_.bytes_read += places_.prove(source);
+    });
+    const std::vector<RecordToProve> records = share_of_parts();
+    ranks_.together([&] {
+      prove(records);
       check_archives();
     });
     ranks_.together([&] {  // where all have come, since it may talk to them
       if (state_.check_loaded) state_.check_loaded(filled());
     });
     if (result_.safety != LoadSafety::kAside) read_in_place(source);
+  }
+
+  /// Of records that ranks have read parts of. (Where a rank failed before, nobody comes here.)
+  std::vector<RecordToProve> share_of_parts() {
+    std::vector<RecordToProve> records = scratch_.take_unproved();
+    std::ranges::move(places_.take_unproved(), std::back_inserter(records));
+    return share_of_records(std::move(records), source_.manifest, ranks_);
+  }
+  void prove(std::span<const RecordToProve> records) {
+    result_.bytes_read += prove_records(source_, records, locating_, reading_);
   }
 
   /// Those that this rank reads tensors from, which may lie on a disk of its own; of those that
@@ -375,6 +375,9 @@ class Loading {
   void read_in_place(const LoadSource& source) {
     try {
       ranks_.together([&] { result_.bytes_read += places_.read(source, policy_.verify); });
+      if (result_.safety != LoadSafety::kInPlace) return;  // it is proved
+      const std::vector<RecordToProve> records = share_of_parts();
+      ranks_.together([&] { prove(records); });
     } catch (const Error& error) {
       Status status = error.status();
       status.message += "; the live state is partly filled";

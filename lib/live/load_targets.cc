@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <utility>
 
 #include "lib/live/untouched.h"
 
@@ -37,12 +39,6 @@ std::vector<std::uint64_t> LoadTargets::chunks() const {
   return plan_ ? plan_->chosen_chunks() : std::vector<std::uint64_t>();
 }
 
-void LoadTargets::add_records(bool all, std::vector<RecordToProve>& records) const {
-  if (!plan_) return;
-  const std::vector<RecordToProve> more = records_to_prove(*manifest_, *plan_, all);
-  records.insert(records.end(), more.begin(), more.end());
-}
-
 void LoadTargets::take_room() {
   std::uint64_t total = 0;
   for (const Segment& segment : output_.segments) total += aligned(segment.length);
@@ -62,15 +58,35 @@ std::uint64_t LoadTargets::read(const LoadSource& source, bool canaries) {
   if (canaries) fill_canary(source.manifest, into, kFirstCanary);
   const TransferResult moved =
       fill(source.manifest, source.directory, output_, *plan_, into, source.options);
+  keep_unproved(moved.unproved);
   return moved.bytes_read + (canaries ? prove_touched(source, into) : 0);
 }
 
-std::uint64_t LoadTargets::prove(const LoadSource& source) const {
+std::uint64_t LoadTargets::prove(const LoadSource& source) {
   if (!plan_) return 0;
   TransferOptions quiet = source.options;
   quiet.progress = nullptr;
-  return prove_fill(source.manifest, source.directory, output_, *plan_, quiet).bytes_read;
+  const TransferResult proved =
+      prove_fill(source.manifest, source.directory, output_, *plan_, quiet);
+  keep_unproved(proved.unproved);
+  return proved.bytes_read;
 }
+
+void LoadTargets::keep_unproved(const std::vector<UnprovedRecord>& records) {
+  unproved_.clear();
+  std::map<std::uint64_t, std::uint32_t> tensors;  // by their first chunk
+  if (!records.empty())
+    for (const MemoryTarget& target : targets_)
+      tensors[manifest_->tensors[target.tensor].first_chunk] = target.tensor;
+  for (const UnprovedRecord& each : records) {
+    const Record& record = manifest_->records[each.record];
+    const std::uint32_t tensor = std::prev(tensors.upper_bound(each.chunk))->second;
+    unproved_.push_back(
+        {record.file, record.offset, record.length, tensor, each.chunk, each.runs});
+  }
+}
+
+std::vector<RecordToProve> LoadTargets::take_unproved() { return std::exchange(unproved_, {}); }
 
 void LoadTargets::land(bool proved) {
   for (std::size_t t = 0; t < aside_.size(); ++t) {

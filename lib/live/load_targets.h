@@ -36,8 +36,6 @@ class LoadTargets {
   std::span<const MemoryTarget> targets() const { return targets_; }
   /// Chunks of the manifest that are read.
   std::vector<std::uint64_t> chunks() const;
-  /// records_to_prove of what is read, which is located.
-  void add_records(bool all, std::vector<RecordToProve>& records) const;
   /// Bytes of the places.
   std::uint64_t bytes() const { return plan_ ? plan_->tensor_bytes() : 0; }
 
@@ -45,11 +43,14 @@ class LoadTargets {
   void take_room();
   /// Returns the bytes read. `canaries`: proves that no element was left as it was (kInternal).
   std::uint64_t read(const LoadSource& source, bool canaries);
-  std::uint64_t prove(const LoadSource& source) const;
+  std::uint64_t prove(const LoadSource& source);
+  /// Records that the last of these two has not proved, since it read parts of them. Once.
+  std::vector<RecordToProve> take_unproved();
   /// `proved`: compares what the places hold then (kInternal); without it, this cannot fail.
   void land(bool proved);
 
  private:
+  void keep_unproved(const std::vector<UnprovedRecord>& records);
   std::uint64_t prove_touched(const LoadSource& source, std::span<const MemoryTarget> filled) const;
 
   std::vector<MemoryTarget> targets_;
@@ -57,6 +58,7 @@ class LoadTargets {
   OutputPlan output_;
   std::optional<Plan> plan_;
   const Manifest* manifest_ = nullptr;
+  std::vector<RecordToProve> unproved_;
   std::vector<MemoryTarget> aside_;  // by target, in room_
   AlignedBuffer room_;
 };

@@ -29,34 +29,14 @@ const Record* record_of(const Manifest& manifest, std::uint64_t chunk) {
   return record.file == source.file ? &record : nullptr;
 }
 
-/// What one rank reads of a chunk.
-class ReadOfChunk {
- public:
-  void add(const CopyOp& op) {
-    tensor_ = op.tensor;
-    unknown_ = unknown_ || boxes_.size() == kMostBoxes;
-    // Several targets may want the same elements: those are read once.
-    for (const Box& box : boxes_) {
-      if (unknown_ || box.contains(op.box)) return;
-      unknown_ = intersect(box, op.box).has_value();
-    }
-    if (!unknown_) boxes_.push_back(op.box);
-  }
-  std::uint32_t tensor() const { return tensor_; }
-  /// False only where it is known to be all of it.
-  bool is_part(const Manifest& manifest, std::uint64_t chunk) const {
-    std::int64_t numel = 0;
-    for (const Box& box : boxes_) numel += box.numel();
-    const StoredTensor& tensor = manifest.tensors[tensor_];
-    return unknown_ || numel < manifest.chunks_of(tensor)[chunk - tensor.first_chunk].numel();
-  }
-
- private:
-  static constexpr std::size_t kMostBoxes = 64;  // each is held against all
-  std::uint32_t tensor_ = 0;
-  std::vector<Box> boxes_;  // that have no element in common
-  bool unknown_ = false;
-};
+/// Peers' numbers may be out of range: then the error goes on without names.
+template <class Work>
+void naming(const Manifest& manifest, const RecordToProve& record, Work&& work) {
+  if (record.tensor >= manifest.tensors.size() || record.file >= manifest.files.size())
+    return work();
+  in_tensor(manifest.tensors[record.tensor].name,
+            [&] { in_file(manifest.files[record.file].path, work); });
+}
 
 /// Files are located alike on all ranks, unless they are not the same ones.
 [[noreturn]] void fail_differing() {
@@ -69,68 +49,78 @@ void prove(const RecordToProve& wanted, const Manifest& manifest, FilePool& file
   const Record* record = record_of(manifest, wanted.chunk);
   if (record == nullptr || record->offset != wanted.offset || record->length != wanted.length)
     fail_differing();
-  const auto file = files.get(record->file);
-  Bytes block(static_cast<std::size_t>(std::min(
-      {record->length, kBlockBytes, std::max<std::uint64_t>(1, options.memory_limit_bytes)})));
-  std::uint32_t crc = 0;
-  for (std::uint64_t at = 0; at < record->length; at += block.size()) {
-    if (options.cancel != nullptr) options.cancel->check();
-    block.resize(
-        static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), record->length - at)));
-    file->read_at(record->offset + at, block);
-    crc = crc32(crc, block);
+  const std::uint64_t block_bytes =
+      std::clamp<std::uint64_t>(options.memory_limit_bytes, 1, kBlockBytes);
+  check_record(*record, crc_with_rest(*record, wanted.runs, *files.get(record->file), block_bytes,
+                                      options.cancel));
+}
+
+void put(WireWriter& out, const RecordToProve& each) {
+  out.number(each.file).number(each.offset).number(each.length);
+  out.number(each.tensor).number(each.chunk).number(each.runs.size());
+  for (const CrcRun& run : each.runs) out.number(run.offset).number(run.length).number(run.crc);
+}
+
+RecordToProve get(WireReader& in) {
+  RecordToProve each;
+  each.file = in.number();
+  each.offset = in.number();
+  each.length = in.number();
+  each.tensor = static_cast<std::uint32_t>(in.number());
+  each.chunk = in.number();
+  for (std::size_t left = in.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
+    CrcRun run;
+    run.offset = in.number();
+    run.length = in.number();
+    run.crc = static_cast<std::uint32_t>(in.number());
+    if (run.length > each.length || run.offset > each.length - run.length) fail_differing();
+    each.runs.push_back(run);
   }
-  check_record(*record, crc);
+  return each;
 }
 
 }  // namespace
 
-std::vector<RecordToProve> records_to_prove(const Manifest& manifest, const Plan& plan, bool all) {
-  std::map<std::uint64_t, ReadOfChunk> reads;
-  for (std::size_t i = 0; i < plan.tensor_count(); ++i)
-    for (const CopyOp& op : plan.ops(i)) reads[op.source_chunk].add(op);
-  std::vector<std::uint64_t> chunks;
-  for (const auto& [chunk, read] : reads) chunks.push_back(chunk);
-  const auto is_cut = [&](std::uint64_t chunk) { return reads.at(chunk).is_part(manifest, chunk); };
-  std::vector<RecordToProve> out;
-  for (const RecordReads& of : reads_of_records(manifest, chunks)) {
-    if (!all && of.proves(manifest) && std::ranges::none_of(of.tiling, is_cut)) continue;
-    const Record& record = manifest.records[of.record];
-    const std::uint64_t chunk = of.tiling.front();
-    out.push_back({record.file, record.offset, record.length, reads.at(chunk).tensor(), chunk});
-  }
-  return out;
+std::uint64_t RecordToProve::unread_bytes() const {
+  std::uint64_t unread = length;
+  for (const CrcRun& run : runs) unread -= run.length;
+  return unread;
 }
 
-std::vector<RecordToProve> share_of_records(std::vector<RecordToProve> mine, RankGroup& ranks) {
+std::vector<RecordToProve> share_of_records(std::vector<RecordToProve> mine,
+                                            const Manifest& manifest, RankGroup& ranks) {
   WireWriter told;
   told.number(mine.size());
-  for (const RecordToProve& each : mine)
-    told.number(each.file)
-        .number(each.offset)
-        .number(each.length)
-        .number(each.tensor)
-        .number(each.chunk);
+  for (const RecordToProve& each : mine) put(told, each);
   mine.clear();
-  std::map<std::pair<std::uint64_t, std::uint64_t>, RecordToProve> all;
-  for (const auto& bytes : ranks.all_gather(told.finish())) {
-    WireReader in(bytes);
-    for (std::size_t left = in.count(5 * sizeof(std::uint64_t)); left > 0; --left) {
-      RecordToProve each;
-      each.file = in.number();
-      each.offset = in.number();
-      each.length = in.number();
-      each.tensor = static_cast<std::uint32_t>(in.number());
-      each.chunk = in.number();
-      all.try_emplace({each.file, each.offset}, each);
+  struct Told {
+    RecordToProve record;
+    int rank = 0;  // the first that told it
+  };
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Told> all;
+  const auto gathered = ranks.all_gather(told.finish());
+  for (int r = 0; r < ranks.size(); ++r) {
+    WireReader in(gathered[static_cast<std::size_t>(r)]);
+    for (std::size_t left = in.count(6 * sizeof(std::uint64_t)); left > 0; --left) {
+      RecordToProve each = get(in);
+      const auto [at, is_new] = all.try_emplace({each.file, each.offset}, Told{each, r});
+      if (is_new) continue;
+      if (at->second.record.length != each.length) fail_differing();
+      std::vector<CrcRun>& runs = at->second.record.runs;
+      runs.insert(runs.end(), each.runs.begin(), each.runs.end());
     }
   }
   std::set<std::pair<std::uint64_t, int>> load;  // bytes so far, rank: the least first
   for (int r = 0; r < ranks.size(); ++r) load.emplace(0, r);
-  for (const auto& [place, record] : all) {
-    const auto [bytes, rank] = load.extract(load.begin()).value();
-    load.emplace(bytes + record.length, rank);
-    if (rank == ranks.rank()) mine.push_back(record);
+  for (auto& [place, told_first] : all) {
+    auto& [record, rank] = told_first;
+    naming(manifest, record, [&] { record.runs = joined_runs(std::move(record.runs)); });
+    if (const std::uint64_t unread = record.unread_bytes(); unread > 0) {
+      const auto [bytes, least] = load.extract(load.begin()).value();
+      load.emplace(bytes + unread, least);
+      rank = least;
+    }
+    if (rank == ranks.rank()) mine.push_back(std::move(record));
   }
   return mine;
 }
@@ -145,22 +135,21 @@ std::uint64_t prove_records(OpenedCheckpoint& source, std::span<const RecordToPr
     if (each.tensor >= source.manifest.tensors.size() ||
         each.chunk >= source.manifest.chunks.size() || each.file >= source.manifest.files.size())
       fail_differing();
+    if (each.unread_bytes() == 0) continue;  // this rank has read a part: it knows where it is
     tensors.push_back(each.tensor);
     chunks.push_back(each.chunk);
   }
   sort_unique(tensors);
   sort_unique(chunks);
   these.chunks = std::move(chunks);
-  source.locate(tensors, these);
+  if (!tensors.empty()) source.locate(tensors, these);
   FilePool files(source.manifest, *source.directory);
   parallel_for(records.size(), options.threads, [&](std::size_t i, int) {
-    in_tensor(source.manifest.tensors[records[i].tensor].name, [&] {
-      in_file(source.manifest.files[records[i].file].path,
-              [&] { prove(records[i], source.manifest, files, options); });
-    });
+    naming(source.manifest, records[i],
+           [&] { prove(records[i], source.manifest, files, options); });
   });
   std::uint64_t bytes = 0;
-  for (const RecordToProve& each : records) bytes += each.length;
+  for (const RecordToProve& each : records) bytes += each.unread_bytes();
   return bytes;
 }
 

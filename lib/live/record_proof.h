@@ -1,14 +1,15 @@
 #pragma once
 // Checksums of what a load reads. A stored checksum covers a whole record, and ranks of another
-// number than those that saved read parts of it, which prove nothing: such records are proved whole
-// by one rank each, before any memory of the job changes.
+// number than those that saved read parts of it, which prove nothing alone. All ranks together have
+// read most records whole: their CRCs are folded; what none has read of a record, one rank reads.
 //
-//   every rank: records that it reads a part of -> all of them together -> this rank's share -> CRC
+//   every rank: what reading left unproved, with CRCs of what it read -> all of them together ->
+//   this rank's share -> the rest read -> stored CRC
 #include <tessera/base/rank_group.h>
 #include <tessera/ops/open.h>
-#include <tessera/reshard/plan.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/manifest.h>
+#include <tessera/storage/checksum.h>
 
 #include <cstdint>
 #include <span>
@@ -21,17 +22,19 @@ struct RecordToProve {
   std::uint64_t offset = 0, length = 0;
   std::uint32_t tensor = 0;  // one that lies in it
   std::uint64_t chunk = 0;   // of that tensor
+  std::vector<CrcRun> runs;  // what was read of it, from its first byte: ascending, no overlap
+
+  std::uint64_t unread_bytes() const;
 };
 
-/// Of what `plan` reads, which is located: records with a checksum that reading does not prove as
-/// it goes, or `all` of them. Each once.
-std::vector<RecordToProve> records_to_prove(const Manifest& manifest, const Plan& plan, bool all);
-
-/// What falls to this rank of what all ranks give: each record to one rank, balanced by bytes.
+/// What falls to this rank of what all ranks give, with what all have read: each record to one
+/// rank, one with nothing unread to one that gave it, the others balanced by unread bytes. Throws
+/// kCorrupt, naming tensor and file, where ranks have read other bytes at the same place.
 /// Collective.
-std::vector<RecordToProve> share_of_records(std::vector<RecordToProve> mine, RankGroup& ranks);
+std::vector<RecordToProve> share_of_records(std::vector<RecordToProve> mine,
+                                            const Manifest& manifest, RankGroup& ranks);
 
-/// Reads them; returns how many bytes. Throws kCorrupt, naming tensor and file.
+/// Reads what is unread of them; returns how many bytes. Throws kCorrupt, naming tensor and file.
 std::uint64_t prove_records(OpenedCheckpoint& source, std::span<const RecordToProve> records,
                             const ReadOptions& locating, const TransferOptions& options);
 

@@ -74,6 +74,7 @@ class Filling {
     result.casts = std::move(totals.casts);
     result.bytes_written = bytes_written_;
     result.proved_bytes = prover_.proved_bytes();
+    result.unproved = prover_.unproved();
     result.peak_staged_bytes = meter_.peak();
     return result;
   }

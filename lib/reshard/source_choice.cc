@@ -25,6 +25,10 @@ bool chunk_less(const ChunkView& a, const ChunkView& b) {
   return a.flat_end < b.flat_end;
 }
 
+/// Of a record: columns of a matrix are a run for each row, and reading them again is cheaper than
+/// telling all ranks.
+constexpr std::size_t kMostRunsTold = 64;
+
 }  // namespace
 
 // Far more than padding ever is, far less than leaving tensors out saves.
@@ -39,6 +43,49 @@ void check_record(const Record& record, std::uint32_t crc) {
                    "{} bytes at {})",
                    crc, record.crc32, record.length, record.offset),
        "restore the file from another copy, or save what is whole with --salvage");
+}
+
+std::vector<CrcRun> joined_runs(std::vector<CrcRun> runs) {
+  std::ranges::sort(runs, [](const CrcRun& a, const CrcRun& b) {
+    return std::tie(a.offset, b.length) < std::tie(b.offset, a.length);
+  });
+  std::vector<CrcRun> out;
+  for (const CrcRun& run : runs) {
+    if (out.empty() || run.offset >= out.back().offset + out.back().length) {
+      out.push_back(run);
+    } else if (const CrcRun& same = out.back(); run.offset == same.offset &&
+                                                run.length == same.length && run.crc != same.crc) {
+      fail(Code::kCorrupt,
+           fmt::format("{} bytes of it were read twice and were not the same (CRC-32 {:08x} and "
+                       "{:08x})",
+                       run.length, same.crc, run.crc),
+           "give all ranks the same files, and let nobody write to them meanwhile");
+    }
+  }
+  return out;
+}
+
+std::uint32_t crc_with_rest(const Record& record, std::span<const CrcRun> runs,
+                            const ReadFile& file, std::uint64_t block_bytes,
+                            const CancelToken* cancel) {
+  Bytes block;
+  std::uint32_t crc = 0;
+  std::uint64_t at = 0;
+  const auto read_to = [&](std::uint64_t end) {
+    for (; at < end; at += block.size()) {
+      if (cancel != nullptr) cancel->check();
+      block.resize(static_cast<std::size_t>(std::min(end - at, block_bytes)));
+      file.read_at(record.offset + at, block);
+      crc = crc32(crc, block);
+    }
+  };
+  for (const CrcRun& run : runs) {
+    read_to(run.offset);
+    crc = crc32_combine(crc, run.crc, run.length);
+    at += run.length;
+  }
+  read_to(record.length);
+  return crc;
 }
 
 std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
@@ -142,9 +189,9 @@ std::vector<RecordReads> reads_of_records(const Manifest& manifest,
 
 void RecordProver::expect(std::span<const std::uint64_t> chunks) {
   for (const RecordReads& reads : reads_of_records(manifest_, chunks)) {
-    if (!reads.proves(manifest_)) continue;
-    wanted_.insert(reads.tiling.begin(), reads.tiling.end());
-    tiling_bytes_.emplace(reads.record, reads.tiling_bytes);
+    const bool proves = reads.proves(manifest_);
+    if (proves) wanted_.insert(reads.tiling.begin(), reads.tiling.end());
+    expected_.emplace(reads.record, Expected{reads.tiling.front(), proves ? reads.tiling_bytes : 0});
   }
 }
 
@@ -195,82 +242,67 @@ std::vector<RecordProver::ReadPart> RecordProver::give_parts() {
 }
 
 void RecordProver::take_parts(std::vector<ReadPart> parts) {
-  std::sort(parts.begin(), parts.end(), [](const ReadPart& a, const ReadPart& b) {
-    return std::tie(a.record, a.run.offset, b.run.length) <
-           std::tie(b.record, b.run.offset, a.run.length);
-  });
-  for (std::size_t i = 0; i < parts.size();) {
-    const auto index = static_cast<std::uint32_t>(parts[i].record);
+  std::map<std::uint32_t, std::vector<CrcRun>> runs_of;
+  for (const ReadPart& part : parts)
+    runs_of[static_cast<std::uint32_t>(part.record)].push_back(part.run);
+  for (auto& [index, runs] : runs_of) {
     const Record& record = manifest_.records[index];
     auto open = std::make_unique<CrcFold>(record.length);
-    std::uint64_t reached = 0;
-    for (; i < parts.size() && parts[i].record == index; ++i) {
-      const CrcRun& run = parts[i].run;
-      if (run.offset < reached) continue;
-      open->add(run.offset, run.length, run.crc);
-      reached = run.offset + run.length;
-    }
-    if (open->complete()) {
-      in_file(manifest_.files[record.file].path, [&] {
-        naming_tensor(index, [&] { compare(index, open->value()); });
+    in_file(manifest_.files[record.file].path, [&] {
+      naming_tensor(index, [&] {
+        for (const CrcRun& run : joined_runs(std::move(runs)))
+          open->add(run.offset, run.length, run.crc);
+        if (open->complete()) compare(index, open->value());
       });
-    } else {
-      open_[index] = std::move(open);
-    }
+    });
+    if (!open->complete()) open_[index] = std::move(open);
   }
 }
 
 void RecordProver::finish(FilePool& files) {
-  for (const auto& [record, tiling_bytes] : tiling_bytes_) {
+  for (const auto& [record, expected] : expected_) {
     const auto open = open_.find(record);
     if (open == open_.end()) continue;
+    const std::vector<CrcRun> runs = open->second->runs();
     std::uint64_t read = 0;
-    for (const CrcRun& run : open->second->runs()) read += run.length;
+    for (const CrcRun& run : runs) read += run.length;
     // Less than that: a fill reads parts of chunks.
-    if (read == tiling_bytes) read_rest(record, *open->second, files, nullptr);
+    if (read == expected.tiling_bytes) read_rest(record, runs, files, nullptr);
   }
-  open_.clear();
 }
 
 void RecordProver::finish_all(FilePool& files, int threads, const CancelToken* cancel) {
   std::vector<std::uint32_t> left;
-  for (const auto& [record, tiling_bytes] : tiling_bytes_)
-    if (!proved_.contains(record)) left.push_back(record);
+  for (const auto& [record, expected] : expected_)
+    if (expected.tiling_bytes > 0 && !proved_.contains(record)) left.push_back(record);
   parallel_for(left.size(), threads, [&](std::size_t i, int) {
     const auto open = open_.find(left[i]);
-    if (open != open_.end()) {
-      read_rest(left[i], *open->second, files, cancel);
-    } else {
-      read_rest(left[i], CrcFold(manifest_.records[left[i]].length), files, cancel);
-    }
+    read_rest(left[i], open != open_.end() ? open->second->runs() : std::vector<CrcRun>(), files,
+              cancel);
   });
-  open_.clear();
 }
 
-void RecordProver::read_rest(std::uint32_t index, const CrcFold& read, FilePool& files,
+void RecordProver::read_rest(std::uint32_t index, std::span<const CrcRun> read, FilePool& files,
                              const CancelToken* cancel) {
   const Record& record = manifest_.records[index];
   in_file(files.path(record.file), [&] {
-    const auto file = files.get(record.file);
-    CrcFold whole(record.length);
-    Bytes bytes;
-    std::uint64_t at = 0;
-    const auto read_to = [&](std::uint64_t end) {
-      for (; at < end; at += bytes.size()) {
-        if (cancel != nullptr) cancel->check();
-        bytes.resize(static_cast<std::size_t>(std::min(end - at, kMiB)));
-        file->read_at(record.offset + at, bytes);
-        whole.add(at, bytes.size(), crc32(0, bytes));
-      }
-    };
-    for (const CrcRun& run : read.runs()) {
-      read_to(run.offset);
-      whole.add(run.offset, run.length, run.crc);
-      at += run.length;
-    }
-    read_to(record.length);
-    naming_tensor(index, [&] { compare(index, whole.value()); });
+    const std::uint32_t crc = crc_with_rest(record, read, *files.get(record.file), kMiB, cancel);
+    naming_tensor(index, [&] { compare(index, crc); });
   });
+}
+
+std::vector<UnprovedRecord> RecordProver::unproved() const {
+  std::lock_guard lock(mutex_);
+  std::vector<UnprovedRecord> out;
+  for (const auto& [record, expected] : expected_) {
+    if (proved_.contains(record)) continue;
+    out.push_back({record, expected.chunk, {}});
+    const auto open = open_.find(record);
+    if (open == open_.end()) continue;
+    out.back().runs = open->second->runs();
+    if (out.back().runs.size() > kMostRunsTold) out.back().runs.clear();
+  }
+  return out;
 }
 
 bool RecordProver::claim(std::uint64_t chunk) {

@@ -5,6 +5,7 @@
 // index), so the choice depends on the manifest and the order of calls alone. What is chosen covers
 // the tensor exactly once, or the call throws.
 #include <tessera/base/progress.h>
+#include <tessera/reshard/executor.h>
 #include <tessera/state/manifest.h>
 #include <tessera/storage/checksum.h>
 
@@ -38,6 +39,14 @@ class SourceChooser {
 std::uint64_t most_gap_bytes(const Record& record);
 /// Throws kCorrupt where the record's bytes, which have this CRC, are not those that were stored.
 void check_record(const Record& record, std::uint32_t crc);
+/// What several have read of one record, ascending and without overlap: of what overlaps, one
+/// speaks. Throws kCorrupt where they read the same bytes and found others.
+std::vector<CrcRun> joined_runs(std::vector<CrcRun> runs);
+/// CRC of the record, of which `runs` (ascending, without overlap) are known and the rest is read,
+/// `block_bytes` at a time.
+std::uint32_t crc_with_rest(const Record& record, std::span<const CrcRun> runs,
+                            const ReadFile& file, std::uint64_t block_bytes,
+                            const CancelToken* cancel);
 
 /// What reading some chunks reads of a record that has a checksum.
 struct RecordReads {
@@ -61,8 +70,9 @@ class RecordProver {
   explicit RecordProver(const Manifest& manifest) : manifest_(manifest) {}
   ~RecordProver();
 
-  /// Chunks (indices in Manifest::chunks) that will be read, each element once. Where chunks
-  /// overlap (tied tensors, views), the first in file order speaks. Call once, before any add.
+  /// Chunks (indices in Manifest::chunks) that will be read, each element once, all of it or a part.
+  /// Where chunks overlap (tied tensors, views), the first in file order speaks. Call once, before
+  /// any add.
   void expect(std::span<const std::uint64_t> chunks);
   /// True when bytes read for this chunk must be reported.
   bool wants(std::uint64_t chunk) const { return wanted_.contains(chunk); }
@@ -75,13 +85,16 @@ class RecordProver {
   /// Reads the rest of the records whose tiling has all been added, and proves those. Call once,
   /// when everything is read. Throws kCorrupt as add() does.
   void finish(FilePool& files);
+  /// After finish(): the expected records that it has left unproved, ascending. What was read of a
+  /// record in very many runs is not told.
+  std::vector<UnprovedRecord> unproved() const;
   /// The same for every expected record that is not proved yet, however much of it was read: what
   /// an interrupted run took over was in memory before its record was proved.
   void finish_all(FilePool& files, int threads, const CancelToken* cancel);
 
   /// Part of a record that was read: `run.offset` in the record.
   struct ReadPart {
-    std::uint64_t record = 0;
+    std::uint64_t record = 0;  // index in Manifest::records
     CrcRun run;
   };
   /// Gives up what is known of records that are not whole yet: other processes read the rest.
@@ -95,12 +108,16 @@ class RecordProver {
   void compare(std::uint32_t record, std::uint32_t crc);
   template <class Work>
   void naming_tensor(std::uint32_t record, Work&& work) const;
-  void read_rest(std::uint32_t record, const CrcFold& read, FilePool& files,
+  void read_rest(std::uint32_t record, std::span<const CrcRun> read, FilePool& files,
                  const CancelToken* cancel);
 
   const Manifest& manifest_;
   std::set<std::uint64_t> wanted_;
-  std::map<std::uint32_t, std::uint64_t> tiling_bytes_;  // by expected record
+  struct Expected {
+    std::uint64_t chunk = 0;         // of its tiling, the first
+    std::uint64_t tiling_bytes = 0;  // 0: so little is read of the record that nothing is added
+  };
+  std::map<std::uint32_t, Expected> expected_;  // by record
   mutable std::mutex mutex_;
   std::unordered_map<std::uint32_t, std::unique_ptr<CrcFold>> open_;
   std::unordered_set<std::uint32_t> proved_;

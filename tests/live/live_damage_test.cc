@@ -1,10 +1,11 @@
 // One flipped bit anywhere in a checkpoint's tensors is found by any number of ranks that load it,
-// whatever the number that saved: records that ranks read parts of are proved whole.
+// whatever the number that saved: what ranks read of a record is folded into its checksum.
 #include <tessera/base/error.h>
 #include <tessera/live/load.h>
 #include <tessera/live/save.h>
 #include <tessera/ops/convert.h>
 #include <tessera/ops/open.h>
+#include <tessera/storage/checksum.h>
 #include <tessera/storage/memory_file_system.h>
 
 #include <algorithm>
@@ -251,29 +252,69 @@ TEST_CASE("a flipped bit of a sealed file without records is refused as well") {
     }
 }
 
-TEST_CASE("records that ranks read whole are not read again") {
+TEST_CASE("what ranks read is proved without being read again") {
   MemoryFileSystem fs;
   require_quiet(on_ranks(3, [&](RankGroup& ranks) {
     Parts parts(ranks.rank(), 3);
     save("/run/a", parts.state, ranks, to(fs));
   }));
-  // Beside the tensors' bytes, of which each rank has all of the shared one.
-  const auto read_again = [&](int loading) {
+  const auto bytes_read = [&](int loading, LoadSafety safety, bool check) {
     std::atomic<std::uint64_t> bytes = 0;
     require_quiet(on_ranks(loading, [&](RankGroup& ranks) {
       Parts parts(ranks.rank(), loading);
       LoadPolicy policy;
       policy.file_system = &fs;
+      policy.safety = safety;
+      policy.check_crc = check;
       bytes += load("/run/a", parts.state, ranks, policy).bytes_read;
     }));
-    const std::int64_t floats = 7 * 5 * 3 + 300 * 101 + 11 * 6 + 2 * 9 + 40 * loading;
-    return static_cast<std::int64_t>(bytes) - 4 * floats;
+    return bytes.load();
   };
-  const std::int64_t third = 300 * 101 * 4 / 3;  // of the largest tensor, cut by two ranks
-  CHECK(read_again(3) < third / 2);              // what stands around tensors
-  CHECK(read_again(1) < third / 2);
-  CHECK(read_again(2) >= third);
-  CHECK(read_again(2) <= 3 * third);
+  for (const int loading : {1, 2, 3, 5})
+    for (const LoadSafety safety :
+         {LoadSafety::kAside, LoadSafety::kReadTwice, LoadSafety::kInPlace}) {
+      INFO(loading << " ranks, safety " << static_cast<int>(safety));
+      CHECK(bytes_read(loading, safety, true) == bytes_read(loading, safety, false));
+    }
+}
+
+// Of a matrix that was saved by rows, each rank wants columns: a run for each row.
+TEST_CASE("a flipped bit of a record that is read in very many runs is found") {
+  constexpr std::int64_t kRows = 300, kColumns = 40;
+  MemoryFileSystem fs;
+  const auto state_of = [](RankGroup& ranks, int dim, std::vector<float>& into) {
+    Box box = Box::whole({kRows, kColumns});
+    std::vector<std::int64_t> extents{kRows, kColumns};
+    const auto d = static_cast<std::size_t>(dim);
+    box.origin[d] = extents[d] * ranks.rank() / ranks.size();
+    extents[d] = extents[d] * (ranks.rank() + 1) / ranks.size() - box.origin[d];
+    box.shape = Shape(extents);
+    into.assign(static_cast<std::size_t>(box.numel()), 1);
+    LiveState state;
+    state.add_piece("matrix", {DType::kFloat32, {kRows, kColumns}},
+                    {Chunk::whole_of(box), into.data(), {}});
+    return state;
+  };
+  require_quiet(on_ranks(1, [&](RankGroup& ranks) {
+    std::vector<float> memory;
+    save("/run/a", state_of(ranks, 0, memory), ranks, to(fs));
+  }));
+  fs.remove_file("/run/a/tessera.manifest.json");
+  const auto load_columns = [&] {
+    return on_ranks(2, [&](RankGroup& ranks) {
+      std::vector<float> memory;
+      LoadPolicy policy;
+      policy.file_system = &fs;
+      load("/run/a", state_of(ranks, 1, memory), ranks, policy);
+    });
+  };
+  require_quiet(load_columns());
+  const Place place = places(fs).front();
+  Bytes bytes = fs.read_file(place.file);
+  bytes[place.at] ^= std::byte{4};
+  fs.write_file(place.file, bytes);
+  for (const std::string& message : load_columns())
+    CHECK_THAT(message, Contains("matrix") && Contains("checksum"));
 }
 
 TEST_CASE("a record that another rank names and this one does not find is not taken as proved") {
@@ -292,7 +333,7 @@ TEST_CASE("a record that another rank names and this one does not find is not ta
       if (source.record == 0) continue;
       const Record& record = opened.manifest.records[source.record - 1];
       records.push_back(
-          {record.file, record.offset, record.length, t, tensor.first_chunk + std::uint64_t{c}});
+          {record.file, record.offset, record.length, t, tensor.first_chunk + std::uint64_t{c}, {}});
     }
   }
   REQUIRE(records.size() > 4);
@@ -318,9 +359,9 @@ TEST_CASE("each record falls to one rank, and all of them alike in bytes") {
   require_quiet(on_ranks(3, [&](RankGroup& ranks) {
     std::vector<RecordToProve> mine;  // overlapping lists
     for (std::uint64_t i = static_cast<std::uint64_t>(ranks.rank()); i < 40; ++i)
-      mine.push_back({i % 2, 1000 * i, 100 + i, 0, i});
+      mine.push_back({i % 2, 1000 * i, 100 + i, 0, i, {}});
     const auto r = static_cast<std::size_t>(ranks.rank());
-    for (const RecordToProve& each : share_of_records(std::move(mine), ranks)) {
+    for (const RecordToProve& each : share_of_records(std::move(mine), {}, ranks)) {
       shares[r].insert(each.offset);
       bytes[r] += each.length;
     }
@@ -334,6 +375,51 @@ TEST_CASE("each record falls to one rank, and all of them alike in bytes") {
   CHECK(all.size() == 40);
   CHECK(count == 40);
   CHECK(*std::ranges::max_element(bytes) - *std::ranges::min_element(bytes) <= 140);
+}
+
+TEST_CASE("what ranks have read of a record is folded, and its first reader compares it") {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 200; ++round) {
+    Bytes content(1 + random() % 50);
+    for (std::byte& each : content) each = static_cast<std::byte>(random());
+    const int world = static_cast<int>(1 + random() % 4);
+    std::vector<std::vector<CrcRun>> told(static_cast<std::size_t>(world));
+    std::vector<bool> read(content.size());
+    for (auto& runs : told)
+      for (std::size_t at = random() % 20; at < content.size();) {
+        const std::size_t length = 1 + random() % (content.size() - at);
+        runs.push_back({at, length, crc32(0, ByteView(content).subspan(at, length))});
+        std::fill_n(read.begin() + static_cast<std::ptrdiff_t>(at), length, true);
+        at += length + 1 + random() % 9;
+      }
+    std::vector<std::vector<RecordToProve>> shares(told.size());
+    require_quiet(on_ranks(world, [&](RankGroup& ranks) {
+      const auto r = static_cast<std::size_t>(ranks.rank());
+      shares[r] = share_of_records({{0, 7, content.size(), 0, 0, told[r]}}, {}, ranks);
+    }));
+    std::vector<RecordToProve> all;
+    for (const auto& share : shares) std::ranges::copy(share, std::back_inserter(all));
+    REQUIRE(all.size() == 1);
+    std::uint64_t reached = 0, unread = content.size();
+    for (const CrcRun& run : all[0].runs) {
+      REQUIRE(run.offset >= reached);
+      reached = run.offset + run.length;
+      REQUIRE(run.crc == crc32(0, ByteView(content).subspan(run.offset, run.length)));
+      unread -= run.length;
+    }
+    REQUIRE(all[0].unread_bytes() == unread);
+    if (unread == 0) REQUIRE(shares[0].size() == 1);
+    REQUIRE(unread >= static_cast<std::uint64_t>(std::ranges::count(read, false)));
+  }
+}
+
+TEST_CASE("ranks that find other bytes at one place are refused") {
+  const auto thrown = on_ranks(2, [&](RankGroup& ranks) {
+    const CrcRun run{16, 8, static_cast<std::uint32_t>(40 + ranks.rank())};
+    share_of_records({{0, 64, 32, 0, 0, {run}}}, {}, ranks);
+  });
+  for (const std::string& message : thrown)
+    CHECK_THAT(message, Contains("corrupt") && Contains("8 bytes of it were read twice"));
 }
 
 }  // namespace live_damage_test

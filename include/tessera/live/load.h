@@ -59,7 +59,8 @@ struct LoadPolicy {
   std::string root;               // take this subtree of the checkpoint as the whole
   NameRules names;                // of the checkpoint, before they are matched
   /// Fills all memory that it reads into with a pattern first, and proves that no element was left
-  /// with it; compares what was read aside with what landed; checks everything that has a checksum.
+  /// with it; compares what was read aside with what landed; checks everything that has a checksum,
+  /// even with check_crc = false, and every file of ours, by one rank each.
   bool verify = false;
   bool check_crc = true;
   LoadSafety safety = LoadSafety::kAside;

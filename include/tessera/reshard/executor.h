@@ -12,6 +12,7 @@
 #include <tessera/base/rank_group.h>
 #include <tessera/reshard/plan.h>
 #include <tessera/reshard/tensor_reader.h>
+#include <tessera/storage/checksum.h>
 #include <tessera/storage/file_system.h>
 #include <tessera/storage/stage.h>
 #include <tessera/tensor/cast.h>
@@ -21,6 +22,13 @@
 #include <vector>
 
 namespace tessera {
+
+/// A record with a checksum of which only a part was read, so that nothing is proved of it.
+struct UnprovedRecord {
+  std::uint32_t record = 0;  // index in Manifest::records
+  std::uint64_t chunk = 0;   // one of those read: index in Manifest::chunks
+  std::vector<CrcRun> runs;  // what was read, from the record's first byte; may be left out
+};
 
 struct TransferResult {
   std::vector<std::vector<std::uint32_t>> crc32_per_mib;  // per output file, one per MiB begun
@@ -32,6 +40,7 @@ struct TransferResult {
   /// Elements that did not fit when they were cast, by tensor (index in Manifest::tensors): one
   /// entry per tensor that was cast. What was resumed is not counted again.
   std::map<std::uint32_t, CastCounts> casts;
+  std::vector<UnprovedRecord> unproved;  // of fill() and prove_fill(), ascending by record
 };
 
 /// Writes every file of `output` into `stage`, synced and closed. Throws kCorrupt (checksum, short

@@ -28,13 +28,13 @@ struct MemoryTarget {
 OutputPlan memory_plan(const Manifest& source, std::span<const MemoryTarget> targets);
 
 /// `output` and `plan` were made for these targets. Of the result: bytes read, bytes written (to
-/// the targets), proved bytes, peak and casts.
+/// the targets), proved bytes, what is unproved, peak and casts.
 TransferResult fill(const Manifest& source, const Directory& directory, const OutputPlan& output,
                     const Plan& plan, std::span<const MemoryTarget> targets,
                     const TransferOptions& options);
 
 /// Reads what fill() would read and proves the same checksums, but keeps nothing:
-/// `result.bytes_read` and `proved_bytes`. What passes, fill() can read.
+/// `result.bytes_read`, `proved_bytes` and `unproved`. What passes, fill() can read.
 TransferResult prove_fill(const Manifest& source, const Directory& directory,
                           const OutputPlan& output, const Plan& plan,
                           const TransferOptions& options);
