@@ -8,6 +8,7 @@
 
 #include "fsdp_core/bridge/dtype.h"
 #include "fsdp_core/bridge/outside_inference.h"
+#include "fsdp_core/bridge/untouched_zeros.h"
 #include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/optimizer_dict.h"
 
@@ -181,7 +182,7 @@ std::vector<at::Tensor> OptimizerDict::targets_of(Pending& pending, const StateL
             ? at::zeros(
                   std::vector<std::int64_t>(extents.begin(), extents.end()),
                   part.parameter.options().dtype(scalar_type_of(stored.dtype)).requires_grad(false))
-            : at::zeros_like(part.parameter);
+            : untouched_zeros_like(part.parameter);
     out.push_back(tensor);
   }
   return out;

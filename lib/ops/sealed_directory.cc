@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/storage/aligned_buffer.h>
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
@@ -21,7 +22,9 @@ std::uint32_t crc_around(const ReadFile& file, std::uint64_t begin, std::uint64_
   std::uint32_t crc = 0;
   const auto add = [&](std::uint64_t from, std::uint64_t to) {
     if (from >= to) return;
-    Bytes bytes(to - from);
+    // Its memory goes back at once: as a block of the heap it would leave holes there.
+    AlignedBuffer buffer(to - from);
+    const MutableBytes bytes(buffer.data(), to - from);
     file.read_at(from, bytes);
     crc = crc32(crc, bytes);
   };
