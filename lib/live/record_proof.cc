@@ -97,17 +97,18 @@ std::vector<RecordToProve> share_of_records(std::vector<RecordToProve> mine,
     RecordToProve record;
     int rank = 0;  // the first that told it
   };
-  std::map<std::pair<std::uint64_t, std::uint64_t>, Told> all;
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>, Told> all;
   const auto gathered = ranks.all_gather(told.finish());
   for (int r = 0; r < ranks.size(); ++r) {
     WireReader in(gathered[static_cast<std::size_t>(r)]);
     for (std::size_t left = in.count(6 * sizeof(std::uint64_t)); left > 0; --left) {
       RecordToProve each = get(in);
-      const auto [at, is_new] = all.try_emplace({each.file, each.offset}, Told{each, r});
-      if (is_new) continue;
-      if (at->second.record.length != each.length) fail_differing();
-      std::vector<CrcRun>& runs = at->second.record.runs;
-      runs.insert(runs.end(), each.runs.begin(), each.runs.end());
+      const auto [at, is_new] = all.try_emplace({each.file, each.offset, each.length});
+      RecordToProve& known = at->second.record;
+      if (is_new)
+        at->second = {std::move(each), r};
+      else
+        known.runs.insert(known.runs.end(), each.runs.begin(), each.runs.end());
     }
   }
   std::set<std::pair<std::uint64_t, int>> load;  // bytes so far, rank: the least first

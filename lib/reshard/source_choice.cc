@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
 #include <tessera/layout/coverage.h>
+#include <tessera/storage/aligned_buffer.h>
 
 #include <algorithm>
 #include <compare>
@@ -25,8 +26,8 @@ bool chunk_less(const ChunkView& a, const ChunkView& b) {
   return a.flat_end < b.flat_end;
 }
 
-/// Of a record: columns of a matrix are a run for each row, and reading them again is cheaper than
-/// telling all ranks.
+/// Of a record: columns of rows that are longer than a slab are a run each, and reading them again
+/// is cheaper than telling all ranks.
 constexpr std::size_t kMostRunsTold = 64;
 
 }  // namespace
@@ -68,15 +69,18 @@ std::vector<CrcRun> joined_runs(std::vector<CrcRun> runs) {
 std::uint32_t crc_with_rest(const Record& record, std::span<const CrcRun> runs,
                             const ReadFile& file, std::uint64_t block_bytes,
                             const CancelToken* cancel) {
-  Bytes block;
+  AlignedBuffer buffer;
   std::uint32_t crc = 0;
   std::uint64_t at = 0;
   const auto read_to = [&](std::uint64_t end) {
-    for (; at < end; at += block.size()) {
+    while (at < end) {
       if (cancel != nullptr) cancel->check();
-      block.resize(static_cast<std::size_t>(std::min(end - at, block_bytes)));
+      const auto length = static_cast<std::size_t>(std::min(end - at, block_bytes));
+      buffer.reserve(length);
+      const MutableBytes block(buffer.data(), length);
       file.read_at(record.offset + at, block);
       crc = crc32(crc, block);
+      at += length;
     }
   };
   for (const CrcRun& run : runs) {
@@ -250,8 +254,10 @@ void RecordProver::take_parts(std::vector<ReadPart> parts) {
     auto open = std::make_unique<CrcFold>(record.length);
     in_file(manifest_.files[record.file].path, [&] {
       naming_tensor(index, [&] {
-        for (const CrcRun& run : joined_runs(std::move(runs)))
-          open->add(run.offset, run.length, run.crc);
+        const std::size_t told = runs.size();
+        runs = joined_runs(std::move(runs));
+        if (runs.size() < told) overlapping_.insert(index);
+        for (const CrcRun& run : runs) open->add(run.offset, run.length, run.crc);
         if (open->complete()) compare(index, open->value());
       });
     });
@@ -267,7 +273,8 @@ void RecordProver::finish(FilePool& files) {
     std::uint64_t read = 0;
     for (const CrcRun& run : runs) read += run.length;
     // Less than that: a fill reads parts of chunks.
-    if (read == expected.tiling_bytes) read_rest(record, runs, files, nullptr);
+    if (read == expected.tiling_bytes || overlapping_.contains(record))
+      read_rest(record, runs, files, nullptr);
   }
 }
 

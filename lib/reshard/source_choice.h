@@ -40,7 +40,7 @@ std::uint64_t most_gap_bytes(const Record& record);
 /// Throws kCorrupt where the record's bytes, which have this CRC, are not those that were stored.
 void check_record(const Record& record, std::uint32_t crc);
 /// What several have read of one record, ascending and without overlap: of what overlaps, one
-/// speaks. Throws kCorrupt where they read the same bytes and found others.
+/// speaks. Throws kCorrupt where two read exactly the same run and found other bytes.
 std::vector<CrcRun> joined_runs(std::vector<CrcRun> runs);
 /// CRC of the record, of which `runs` (ascending, without overlap) are known and the rest is read,
 /// `block_bytes` at a time.
@@ -85,12 +85,12 @@ class RecordProver {
   /// Reads the rest of the records whose tiling has all been added, and proves those. Call once,
   /// when everything is read. Throws kCorrupt as add() does.
   void finish(FilePool& files);
+  /// The same for every record that reading proves and has not yet, however much of it was read:
+  /// what an interrupted run took over was in memory before its record was proved.
+  void finish_all(FilePool& files, int threads, const CancelToken* cancel);
   /// After finish(): the expected records that it has left unproved, ascending. What was read of a
   /// record in very many runs is not told.
   std::vector<UnprovedRecord> unproved() const;
-  /// The same for every expected record that is not proved yet, however much of it was read: what
-  /// an interrupted run took over was in memory before its record was proved.
-  void finish_all(FilePool& files, int threads, const CancelToken* cancel);
 
   /// Part of a record that was read: `run.offset` in the record.
   struct ReadPart {
@@ -121,6 +121,7 @@ class RecordProver {
   mutable std::mutex mutex_;
   std::unordered_map<std::uint32_t, std::unique_ptr<CrcFold>> open_;
   std::unordered_set<std::uint32_t> proved_;
+  std::unordered_set<std::uint32_t> overlapping_;  // of what was taken, not all runs could speak
   std::set<std::uint64_t> claimed_;
   std::uint64_t proved_bytes_ = 0;
 };
