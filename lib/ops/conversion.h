@@ -47,6 +47,7 @@ class Conversion {
   void read_steps();
   void plan_output();
   void plan_assets();
+  void check_assets(const Directory& directory);
   void describe();
   void preflight();
   void check_room(std::uint64_t staged_bytes = 0);

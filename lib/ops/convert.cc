@@ -11,6 +11,7 @@
 #include "lib/ops/convert_request.h"
 #include "lib/ops/sealed_directory.h"
 #include "lib/ops/value_budget.h"
+#include "lib/ops/verify_seal.h"
 
 namespace tessera {
 namespace {
@@ -87,15 +88,13 @@ void Conversion::plan_assets() {
     if (!fs_.stat(from))
       fail(Code::kNotFound, fmt::format("--copy-assets: there is no folder {}", printable(from)));
     asset_directory_ = fs_.open_directory(from);
-    if (const std::optional<Seal> seal = read_seal(*asset_directory_, ""))
-      asset_directory_ = std::make_unique<SealedDirectory>(std::move(asset_directory_), seal->files,
-                                                           SealedDirectory::refuse);
   }
   const Directory& directory = asset_directory_ ? *asset_directory_ : *source_.directory;
   std::vector<std::string> owned;
   for (const StoredFile& file : source_.manifest.files) owned.push_back(file.path);
   for (const OutputFile& file : output_.files) owned.push_back(file.path);
   assets_ = find_assets(directory, owned);
+  check_assets(directory);
   for (const FileInfo& asset : assets_.copied) report_.assets.push_back(asset.name);
   for (const std::string& name : assets_.links) {
     report_.notes.push_back(
@@ -104,6 +103,23 @@ void Conversion::plan_assets() {
   for (const std::string& name : assets_.others) {
     report_.notes.push_back({"ASSET", "info", "beside the checkpoint, not copied", name, ""});
   }
+}
+
+/// What we wrote ourselves is what its seal says, or it is refused; salvage leaves it out.
+void Conversion::check_assets(const Directory& directory) {
+  const std::optional<Seal> beside =
+      asset_directory_ ? read_seal(directory, "") : std::optional<Seal>();
+  const Seal* seal = asset_directory_ ? (beside ? &*beside : nullptr) : source_.seal.get();
+  if (seal == nullptr) return;
+  std::erase_if(assets_.copied, [&](const FileInfo& asset) {
+    const SealedFile* sealed = seal->find(asset.name);
+    if (sealed == nullptr) return false;
+    const auto note = check_sealed_file(directory, asset.name, *sealed, nullptr, [](std::size_t) {});
+    if (!note) return false;
+    if (!options_.salvage) SealedDirectory::refuse(*note);
+    report_.lost.push_back({asset.name, note->message});
+    return true;
+  });
 }
 
 void Conversion::describe() {

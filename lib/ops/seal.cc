@@ -247,6 +247,8 @@ std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
     Bytes bytes(static_cast<std::size_t>(info->size_bytes));
     handle->read_at(0, bytes);
     seal = decode_seal(bytes);
+    // It says what lies beside it, whatever that was called when it was written.
+    if (!file.empty() && seal.files.size() == 1) seal.files[0].path = file;
   } catch (const Error& error) {
     if (error.code() != Code::kCorrupt) throw;  // a disk that fails says nothing of the seal
     return absent(fmt::format("{}: {}", name, error.status().message));

@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "lib/format/torch_dcp/item_reader.h"
+#include "lib/format/torch_dcp/item_tensor.h"
 #include "tests/support/dcp_builder.h"
 #include "tests/support/sample_case.h"
 
@@ -184,6 +185,31 @@ TEST_CASE("a chunk that a safetensors blob lost is reported") {
     CHECK(error.code() == Code::kCorrupt);
     CHECK_THAT(error.status().message, Catch::Contains("another chunk"));
   }
+}
+
+// Halves of one storage with another tensor between them: each half alone would leave the other
+// unproved.
+TEST_CASE("tensors of a value that share a record are proved by one record") {
+  Manifest manifest;
+  manifest.files.push_back({"f", 4000, 0});
+  dcp::SideTables tables(manifest);
+  const auto in_record = [](std::uint64_t record, std::uint64_t offset) {
+    dcp::LocatedChunk located;
+    located.source.kind = Source::Kind::kExtent;
+    located.source.offset = offset;
+    located.source.length = 500;
+    located.record = Record{};
+    located.record->offset = record;
+    located.record->length = 1000;
+    return located;
+  };
+  const Source a = tables.join_embedded(in_record(1000, 1000));
+  const Source other = tables.join_embedded(in_record(2000, 2000));
+  const Source b = tables.join_embedded(in_record(1000, 1500));
+  CHECK(manifest.records.size() == 2);
+  CHECK(a.record == 1);
+  CHECK(other.record == 2);
+  CHECK(b.record == 1);
 }
 
 TEST_CASE("a value that is no archive stays raw bytes") {

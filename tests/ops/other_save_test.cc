@@ -251,6 +251,60 @@ TEST_CASE("assets are held to the seal of the folder that they are copied from")
   fs.write_file("/sealed/config.json", as_bytes("{\"hidden_size\": 65}"));
   CHECK_THAT(refusal([&] { convert(fs, again); }), Contains("config.json"));
   CHECK_FALSE(fs.stat("/out"));
+
+  // An archive has checksums of its own, which a copy does not look at.
+  fs.write_file("/zip/tokenizer.model", as_bytes("PK\x03\x04 and more"));
+  first.destination = "/archive";
+  first.assets_directory = "/zip";
+  REQUIRE(convert(fs, first).published);
+  fs.write_file("/archive/tokenizer.model", as_bytes("PK\x03\x04 and mole"));
+  again.assets_directory = "/archive";
+  CHECK_THAT(refusal([&] { convert(fs, again); }), Contains("tokenizer.model"));
+}
+
+TEST_CASE("salvage leaves out assets that are not what their seal says") {
+  MemoryFileSystem fs;
+  save_step(fs, 1);
+  fs.write_file("/in/config.json", as_bytes("{\"hidden_size\": 64}"));
+  fs.write_file("/in/tokenizer.json", as_bytes("{\"a\": 1}"));
+  ConvertOptions first = convert_options("/live/1", "/sealed", 1, "safetensors");
+  first.copy_assets = true;
+  first.assets_directory = "/in";
+  REQUIRE(convert(fs, first).published);
+  fs.write_file("/sealed/tokenizer.json", as_bytes("{\"a\": 3}"));
+  ConvertOptions salvage = convert_options("/sealed", "/out", 1, "safetensors");
+  salvage.copy_assets = true;
+  CHECK_THAT(refusal([&] { convert(fs, salvage); }), Contains("tokenizer.json"));
+  salvage.salvage = true;
+  const ConvertReport report = convert(fs, salvage);
+  CHECK(report.published);
+  REQUIRE(report.lost.size() == 1);
+  CHECK(report.lost[0].name == "tokenizer.json");
+  CHECK(fs.stat("/out/config.json"));
+  CHECK_FALSE(fs.stat("/out/tokenizer.json"));
+}
+
+TEST_CASE("a sealed file that is copied with its seal is held to it under its new name") {
+  MemoryFileSystem fs;
+  save_step(fs, 1);
+  fs.make_directories("/one");
+  REQUIRE(convert(fs, convert_options("/live/1", "/one/a.safetensors", std::nullopt, "safetensors"))
+              .published);
+  Bytes bytes = fs.read_file("/one/a.safetensors");
+  fs.write_file("/one/b.safetensors.tessera.json", fs.read_file("/one/a.safetensors.tessera.json"));
+  const auto hash = [&] {
+    return refusal([&] {
+      OpenedCheckpoint found = opened(fs, "/one/b.safetensors");
+      CHECK(found.seal);
+      hash_checkpoint(found);
+    });
+  };
+  fs.write_file("/one/b.safetensors", bytes);
+  CHECK(hash() == "");
+  CHECK(verify_checkpoint(fs, "/one/b.safetensors", {}).sealed);
+  bytes[bytes.size() - 5] ^= std::byte{4};
+  fs.write_file("/one/b.safetensors", bytes);
+  CHECK_THAT(hash(), Contains("changed after they were written") && Contains("b.safetensors"));
 }
 
 TEST_CASE("a turned bit that looks like what nobody supports is damage where there is a seal") {

@@ -188,4 +188,16 @@ Source SideTables::join(LocatedChunk located) {
   return source;
 }
 
+Source SideTables::join_embedded(LocatedChunk located) {
+  if (!located.record) return join(std::move(located));
+  const Record& record = *located.record;
+  const auto [known, is_new] =
+      embedded_.try_emplace({record.file, record.offset, record.length}, 0);
+  if (!is_new) located.record.reset();
+  Source source = join(std::move(located));
+  if (is_new) known->second = source.record;
+  source.record = known->second;
+  return source;
+}
+
 }  // namespace tessera::dcp

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <tuple>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,13 +49,18 @@ LocatedChunk locate_tensor(const Manifest& manifest, const Item& item, const Ope
 class SideTables {
  public:
   explicit SideTables(Manifest& manifest) : manifest_(manifest) {}
+  /// Of tensors and their parts, which come in file order: parts of one record follow each other.
   Source join(LocatedChunk located);
+  /// Of a tensor inside a value: they come in the value's order, and some share a record.
+  Source join_embedded(LocatedChunk located);
   std::uint64_t inline_bytes() const { return inline_bytes_; }
 
  private:
   Manifest& manifest_;
   std::map<std::vector<std::string>, std::uint32_t> chains_;
   std::map<std::vector<std::int64_t>, std::uint32_t> strides_;
+  using RecordPlace = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>;
+  std::map<RecordPlace, std::uint32_t> embedded_;  // Source::record by file, offset and length
   std::uint64_t inline_bytes_ = 0;
 };
 

@@ -83,7 +83,7 @@ std::uint32_t add_embedded(Manifest& manifest, SideTables& tables, const std::st
     manifest.quant.push_back(*embedded.chunk.quant);
   }
   manifest.chunks.add(Chunk::whole_of(Box::whole(tensor.spec.shape)),
-                      tables.join(std::move(embedded.chunk)));
+                      tables.join_embedded(std::move(embedded.chunk)));
   manifest.tensors.push_back(std::move(tensor));
   return static_cast<std::uint32_t>(manifest.tensors.size() - 1);
 }
