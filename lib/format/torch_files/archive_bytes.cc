@@ -102,11 +102,14 @@ bool ArchiveBytes::is_zero(TensorRef ref, std::int64_t first, std::int64_t numel
   return true;
 }
 
-std::optional<Value> ArchiveBytes::number(TensorRef ref) {
+std::optional<Value> ArchiveBytes::number(TensorRef ref, bool* damaged) {
   const ArchiveTensor& from = tensor(ref);
   if (from.shape.numel() != 1 || from.quant >= 0 || !is_castable(from.dtype)) return std::nullopt;
   const Bytes bytes = read(ref, 0, 1);
-  prove_storage(ref);
+  if (!prove_storage(ref)) {
+    if (damaged != nullptr) *damaged = true;
+    return std::nullopt;
+  }
   if (from.dtype == DType::kBool) return Value::boolean(bytes[0] != std::byte{0});
   if (!is_floating(from.dtype)) {
     std::byte wide[8];
@@ -118,11 +121,11 @@ std::optional<Value> ArchiveBytes::number(TensorRef ref) {
   return Value::real(value);
 }
 
-void ArchiveBytes::prove_storage(TensorRef ref) {
+bool ArchiveBytes::prove_storage(TensorRef ref) {
   const TorchArchive& archive = located(ref.file);
   const ArchiveStorage& storage = archive.storages[archive.tensors[ref.tensor].storage];
   const ReadOptions& options = builder_.options();
-  if (!options.check_crc || !storage.has_crc || storage.size_bytes > kSmallBytes) return;
+  if (!options.check_crc || !storage.has_crc || storage.size_bytes > kSmallBytes) return true;
   const std::string& path = builder_.manifest().files.at(ref.file).path;
   try {
     in_file(path, [&] {
@@ -133,7 +136,9 @@ void ArchiveBytes::prove_storage(TensorRef ref) {
   } catch (const Error& error) {
     if (error.code() != Code::kCorrupt || !options.tolerate_damage) throw;
     builder_.manifest().notes.push_back({"CK041", "error", error.status().message, path, ""});
+    return false;
   }
+  return true;
 }
 
 const ArchiveStorage* ArchiveBytes::own_storage(TensorRef ref) const {

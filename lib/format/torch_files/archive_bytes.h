@@ -30,9 +30,9 @@ class ArchiveBytes {
   /// Elements [first, first + numel) of a dense tensor, little-endian. Throws kCorrupt, kIo.
   Bytes read(TensorRef ref, std::int64_t first, std::int64_t numel);
   /// A tensor of one element as a Python number; nullopt for a dtype that is none. Nothing proves
-  /// it later, so its storage is held to its CRC-32, up to 64 KiB: kCorrupt, or a note CK041 where
-  /// damage is tolerated.
-  std::optional<Value> number(TensorRef ref);
+  /// it later, so its storage is held to its CRC-32, up to 64 KiB: kCorrupt, or, where damage is
+  /// tolerated, a note CK041 and nullopt. `damaged`: whether it was that.
+  std::optional<Value> number(TensorRef ref, bool* damaged = nullptr);
 
   /// False for tensors that read() refuses: strided, sparse, packed.
   bool is_readable(TensorRef ref) const;
@@ -45,7 +45,7 @@ class ArchiveBytes {
   Answer same(std::uint32_t file_a, const Value& a, std::uint32_t file_b, const Value& b);
 
  private:
-  void prove_storage(TensorRef ref);
+  bool prove_storage(TensorRef ref);
   /// Its storages located, but for those whose records are damaged.
   const TorchArchive& located(std::uint32_t file);
   static std::uint64_t offset_of(const ArchiveStorage& storage, const ByteWindow& window);
