@@ -2,25 +2,7 @@
 #include <fmt/ranges.h>
 #include <tessera/base/thread_meeting.h>
 
-#include <thread>
-
 namespace tessera {
-
-namespace {
-
-/// Waits a while awake: putting a thread to sleep and waking it takes longer than most waits of
-/// calls that tell a few bytes. Whoever has a processor's work to do gets the processor.
-template <class Done>
-void wait_awake(std::unique_lock<std::mutex>& lock, const Done& done) {
-  constexpr int kTurns = 200;  // some 100 microseconds where nobody else wants the processor
-  for (int turn = 0; turn < kTurns && !done(); ++turn) {
-    lock.unlock();
-    std::this_thread::yield();
-    lock.lock();
-  }
-}
-
-}  // namespace
 
 ThreadMeeting::ThreadMeeting(std::vector<int> rank_names, std::chrono::milliseconds timeout)
     : names_(std::move(rank_names)),
@@ -46,9 +28,8 @@ void ThreadMeeting::arrive(int member, const void* payload, Check check) {
     return;
   }
   const std::uint64_t mine = round_;
-  const auto is_decided = [&] { return round_ != mine || !failure_.ok(); };
-  wait_awake(lock, is_decided);
-  const bool in_time = all_arrived_.wait_for(lock, timeout_, is_decided);
+  const bool in_time =
+      all_arrived_.wait_for(lock, timeout_, [&] { return round_ != mine || !failure_.ok(); });
   if (round_ != mine) return;
   if (!in_time) {
     failure_ = missing_locked();
@@ -66,9 +47,7 @@ void ThreadMeeting::depart() {
     return;
   }
   const std::uint64_t mine = closed_;
-  const auto is_closed = [&] { return closed_ != mine; };
-  wait_awake(lock, is_closed);
-  all_departed_.wait(lock, is_closed);
+  all_departed_.wait(lock, [&] { return closed_ != mine; });
 }
 
 void ThreadMeeting::fail(Status status) noexcept {

@@ -15,18 +15,24 @@
 namespace tessera {
 namespace {
 
+/// Read at once. Memory that goes back as it came: blocks of the heap would leave holes there.
+constexpr std::uint64_t kBlockBytes = std::uint64_t{256} << 10;
+
 /// CRC of [begin, begin + size) of the file, of which `read` is what lies from `offset` on.
 std::uint32_t crc_around(const ReadFile& file, std::uint64_t begin, std::uint64_t size,
                          std::uint64_t offset, ByteView read) {
   const std::uint64_t end = begin + size, read_end = offset + read.size();
   std::uint32_t crc = 0;
+  AlignedBuffer buffer;
   const auto add = [&](std::uint64_t from, std::uint64_t to) {
-    if (from >= to) return;
-    // Its memory goes back at once: as a block of the heap it would leave holes there.
-    AlignedBuffer buffer(to - from);
-    const MutableBytes bytes(buffer.data(), to - from);
-    file.read_at(from, bytes);
-    crc = crc32(crc, bytes);
+    while (from < to) {
+      const auto length = std::min<std::uint64_t>(to - from, kBlockBytes);
+      buffer.reserve(length);
+      const MutableBytes block(buffer.data(), length);
+      file.read_at(from, block);
+      crc = crc32(crc, block);
+      from += length;
+    }
   };
   const std::uint64_t from = std::clamp(offset, begin, end), to = std::clamp(read_end, from, end);
   add(begin, from);
