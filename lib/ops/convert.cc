@@ -114,7 +114,8 @@ void Conversion::check_assets(const Directory& directory) {
   std::erase_if(assets_.copied, [&](const FileInfo& asset) {
     const SealedFile* sealed = seal->find(asset.name);
     if (sealed == nullptr) return false;
-    const auto note = check_sealed_file(directory, asset.name, *sealed, nullptr, [](std::size_t) {});
+    const auto note =
+        check_sealed_file(directory, asset.name, *sealed, nullptr, [](std::size_t) {});
     if (!note) return false;
     if (!options_.salvage) SealedDirectory::refuse(*note);
     report_.lost.push_back({asset.name, note->message});

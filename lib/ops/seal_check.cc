@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lib/ops/verify_integrity.h"
+#include "lib/storage/read_crc.h"
 
 namespace tessera {
 
@@ -30,16 +31,7 @@ SealedBlocks check_sealed_blocks(const ReadFile& file, const SealedFile& sealed,
 
 std::uint32_t record_crc(const ReadFile& file, const Record& record,
                          const std::function<void(std::size_t)>& tick) {
-  Bytes buffer(static_cast<std::size_t>(std::min(kCheckedBytes, record.length)));
-  std::uint32_t crc = 0;
-  for (std::uint64_t done = 0; done < record.length; done += kCheckedBytes) {
-    const MutableBytes part = MutableBytes(buffer).first(
-        static_cast<std::size_t>(std::min(kCheckedBytes, record.length - done)));
-    file.read_at(record.offset + done, part);
-    tick(part.size());
-    crc = crc32(crc, part);
-  }
-  return crc;
+  return read_crc32(0, file, record.offset, record.length, kCheckedBytes, tick);
 }
 
 namespace {

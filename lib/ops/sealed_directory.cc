@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/storage/aligned_buffer.h>
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
@@ -11,34 +10,21 @@
 #include <utility>
 
 #include "lib/base/sort_unique.h"
+#include "lib/storage/read_crc.h"
 
 namespace tessera {
 namespace {
 
-/// Read at once. Memory that goes back as it came: blocks of the heap would leave holes there.
-constexpr std::uint64_t kBlockBytes = std::uint64_t{256} << 10;
+constexpr std::uint64_t kBlockBytes = std::uint64_t{256} << 10;  // read at once
 
 /// CRC of [begin, begin + size) of the file, of which `read` is what lies from `offset` on.
 std::uint32_t crc_around(const ReadFile& file, std::uint64_t begin, std::uint64_t size,
                          std::uint64_t offset, ByteView read) {
   const std::uint64_t end = begin + size, read_end = offset + read.size();
-  std::uint32_t crc = 0;
-  AlignedBuffer buffer;
-  const auto add = [&](std::uint64_t from, std::uint64_t to) {
-    while (from < to) {
-      const auto length = std::min<std::uint64_t>(to - from, kBlockBytes);
-      buffer.reserve(length);
-      const MutableBytes block(buffer.data(), length);
-      file.read_at(from, block);
-      crc = crc32(crc, block);
-      from += length;
-    }
-  };
   const std::uint64_t from = std::clamp(offset, begin, end), to = std::clamp(read_end, from, end);
-  add(begin, from);
+  std::uint32_t crc = read_crc32(0, file, begin, from - begin, kBlockBytes);
   if (from < to) crc = crc32(crc, read.subspan(from - offset, to - from));
-  add(to, end);
-  return crc;
+  return read_crc32(crc, file, to, end - to, kBlockBytes);
 }
 
 /// What `read` lies in, from `offset` on, as the seal says? A note where not.

@@ -188,7 +188,7 @@ class Verifier {
   }
 
   void check_sealed(const SealedFile& sealed) {
-    const std::string name = checkpoint_.file.empty() ? sealed.path : checkpoint_.file;
+    const std::string& name = sealed.path;
     try {
       const auto note = check_sealed_file(*checkpoint_.directory, name, sealed,
                                           &checkpoint_.manifest, read_tick());

@@ -82,8 +82,7 @@ std::vector<Note> check_seal_of(FileSystem& fs, const std::string& asked, Verify
   std::vector<Note> found;
   if (level == VerifyLevel::kQuick) return found;
   for (const SealedFile& sealed : seal->files) {
-    const std::string& name = file.empty() ? sealed.path : file;
-    if (auto note = check_sealed_file(*directory, name, sealed, nullptr, tick))
+    if (auto note = check_sealed_file(*directory, sealed.path, sealed, nullptr, tick))
       found.push_back(std::move(*note));
   }
   return found;

@@ -4,11 +4,12 @@
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
 #include <tessera/layout/coverage.h>
-#include <tessera/storage/aligned_buffer.h>
 
 #include <algorithm>
 #include <compare>
 #include <memory>
+
+#include "lib/storage/read_crc.h"
 
 namespace tessera {
 
@@ -30,12 +31,70 @@ bool chunk_less(const ChunkView& a, const ChunkView& b) {
 /// is cheaper than telling all ranks.
 constexpr std::size_t kMostRunsTold = 64;
 
-}  // namespace
-
-// Far more than padding ever is, far less than leaving tensors out saves.
+/// Bytes of a record that a reader of the rest reads for its checksum alone: far more than padding
+/// ever is, far less than leaving tensors out saves.
 std::uint64_t most_gap_bytes(const Record& record) {
   return std::max<std::uint64_t>(std::uint64_t{64} << 10, record.length / 64);
 }
+
+/// What reading some chunks reads of a record that has a checksum.
+struct RecordReads {
+  std::uint32_t record = 0;           // index in Manifest::records
+  std::vector<std::uint64_t> tiling;  // chunks that overlap none before, in file order
+  std::uint64_t tiling_bytes = 0;
+  std::uint64_t wanted_bytes = 0;  // in one chunk or more
+
+  /// Whether so little of the record is wanted by nobody (padding of a flat parameter, of a ZeRO
+  /// partition) that it is read for the checksum alone.
+  bool proves(const Manifest& manifest) const {
+    const Record& of = manifest.records[record];
+    return of.length - wanted_bytes <= most_gap_bytes(of);
+  }
+};
+
+/// Ascending by record. `chunks`: indices in Manifest::chunks, in any order.
+std::vector<RecordReads> reads_of_records(const Manifest& manifest,
+                                          std::span<const std::uint64_t> chunks) {
+  struct Part {
+    std::uint32_t record;
+    std::uint64_t begin, end, chunk;
+  };
+  std::vector<Part> parts;
+  for (const std::uint64_t chunk : chunks) {
+    const Source& source = manifest.chunks.source(chunk);
+    bool in_file = source.kind == Source::Kind::kExtent || source.kind == Source::Kind::kCoded;
+    if (source.record == 0 || !in_file || source.length == 0) continue;
+    const Record& record = manifest.records[source.record - 1];
+    if (record.file != source.file || source.offset < record.offset ||
+        source.offset + source.length > record.offset + record.length) {
+      continue;
+    }
+    parts.push_back({source.record - 1, source.offset, source.offset + source.length, chunk});
+  }
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    return std::tie(a.record, a.begin, b.end, a.chunk) <
+           std::tie(b.record, b.begin, a.end, b.chunk);
+  });
+  std::vector<RecordReads> out;
+  std::uint64_t wanted_to = 0, tiled_to = 0;
+  for (const Part& part : parts) {
+    if (out.empty() || out.back().record != part.record) {
+      out.push_back({part.record, {}, 0, 0});
+      wanted_to = tiled_to = manifest.records[part.record].offset;
+    }
+    RecordReads& reads = out.back();
+    if (part.begin >= tiled_to) {
+      reads.tiling.push_back(part.chunk);
+      reads.tiling_bytes += part.end - part.begin;
+      tiled_to = part.end;
+    }
+    reads.wanted_bytes += part.end - std::min(part.end, std::max(part.begin, wanted_to));
+    wanted_to = std::max(wanted_to, part.end);
+  }
+  return out;
+}
+
+}  // namespace
 
 void check_record(const Record& record, std::uint32_t crc) {
   if (crc == record.crc32) return;
@@ -69,19 +128,13 @@ std::vector<CrcRun> joined_runs(std::vector<CrcRun> runs) {
 std::uint32_t crc_with_rest(const Record& record, std::span<const CrcRun> runs,
                             const ReadFile& file, std::uint64_t block_bytes,
                             const CancelToken* cancel) {
-  AlignedBuffer buffer;
   std::uint32_t crc = 0;
   std::uint64_t at = 0;
   const auto read_to = [&](std::uint64_t end) {
-    while (at < end) {
+    crc = read_crc32(crc, file, record.offset + at, end - at, block_bytes, [&](std::size_t) {
       if (cancel != nullptr) cancel->check();
-      const auto length = static_cast<std::size_t>(std::min(end - at, block_bytes));
-      buffer.reserve(length);
-      const MutableBytes block(buffer.data(), length);
-      file.read_at(record.offset + at, block);
-      crc = crc32(crc, block);
-      at += length;
-    }
+    });
+    at = end;
   };
   for (const CrcRun& run : runs) {
     read_to(run.offset);
@@ -145,57 +198,12 @@ std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
 
 RecordProver::~RecordProver() = default;
 
-bool RecordReads::proves(const Manifest& manifest) const {
-  const Record& of = manifest.records[record];
-  return of.length - wanted_bytes <= most_gap_bytes(of);
-}
-
-std::vector<RecordReads> reads_of_records(const Manifest& manifest,
-                                          std::span<const std::uint64_t> chunks) {
-  struct Part {
-    std::uint32_t record;
-    std::uint64_t begin, end, chunk;
-  };
-  std::vector<Part> parts;
-  for (const std::uint64_t chunk : chunks) {
-    const Source& source = manifest.chunks.source(chunk);
-    bool in_file = source.kind == Source::Kind::kExtent || source.kind == Source::Kind::kCoded;
-    if (source.record == 0 || !in_file || source.length == 0) continue;
-    const Record& record = manifest.records[source.record - 1];
-    if (record.file != source.file || source.offset < record.offset ||
-        source.offset + source.length > record.offset + record.length) {
-      continue;
-    }
-    parts.push_back({source.record - 1, source.offset, source.offset + source.length, chunk});
-  }
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-    return std::tie(a.record, a.begin, b.end, a.chunk) <
-           std::tie(b.record, b.begin, a.end, b.chunk);
-  });
-  std::vector<RecordReads> out;
-  std::uint64_t wanted_to = 0, tiled_to = 0;
-  for (const Part& part : parts) {
-    if (out.empty() || out.back().record != part.record) {
-      out.push_back({part.record, {}, 0, 0});
-      wanted_to = tiled_to = manifest.records[part.record].offset;
-    }
-    RecordReads& reads = out.back();
-    if (part.begin >= tiled_to) {
-      reads.tiling.push_back(part.chunk);
-      reads.tiling_bytes += part.end - part.begin;
-      tiled_to = part.end;
-    }
-    reads.wanted_bytes += part.end - std::min(part.end, std::max(part.begin, wanted_to));
-    wanted_to = std::max(wanted_to, part.end);
-  }
-  return out;
-}
-
 void RecordProver::expect(std::span<const std::uint64_t> chunks) {
   for (const RecordReads& reads : reads_of_records(manifest_, chunks)) {
     const bool proves = reads.proves(manifest_);
     if (proves) wanted_.insert(reads.tiling.begin(), reads.tiling.end());
-    expected_.emplace(reads.record, Expected{reads.tiling.front(), proves ? reads.tiling_bytes : 0});
+    expected_.emplace(reads.record,
+                      Expected{reads.tiling.front(), proves ? reads.tiling_bytes : 0});
   }
 }
 

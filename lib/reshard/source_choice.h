@@ -35,8 +35,6 @@ class SourceChooser {
   std::vector<std::uint64_t> load_bytes_;  // per file
 };
 
-/// Bytes of a record that a reader of the rest reads for its checksum alone.
-std::uint64_t most_gap_bytes(const Record& record);
 /// Throws kCorrupt where the record's bytes, which have this CRC, are not those that were stored.
 void check_record(const Record& record, std::uint32_t crc);
 /// What several have read of one record, ascending and without overlap: of what overlaps, one
@@ -48,21 +46,6 @@ std::uint32_t crc_with_rest(const Record& record, std::span<const CrcRun> runs,
                             const ReadFile& file, std::uint64_t block_bytes,
                             const CancelToken* cancel);
 
-/// What reading some chunks reads of a record that has a checksum.
-struct RecordReads {
-  std::uint32_t record = 0;           // index in Manifest::records
-  std::vector<std::uint64_t> tiling;  // chunks that overlap none before, in file order
-  std::uint64_t tiling_bytes = 0;
-  std::uint64_t wanted_bytes = 0;  // in one chunk or more
-
-  /// Whether so little of the record is wanted by nobody (padding of a flat parameter, of a ZeRO
-  /// partition) that it is read for the checksum alone.
-  bool proves(const Manifest& manifest) const;
-};
-/// Ascending by record. `chunks`: indices in Manifest::chunks, in any order.
-std::vector<RecordReads> reads_of_records(const Manifest& manifest,
-                                          std::span<const std::uint64_t> chunks);
-
 /// Folds CRCs of what was read into the records they belong to and compares, once a record is
 /// complete. Thread-safe.
 class RecordProver {
@@ -70,7 +53,7 @@ class RecordProver {
   explicit RecordProver(const Manifest& manifest) : manifest_(manifest) {}
   ~RecordProver();
 
-  /// Chunks (indices in Manifest::chunks) that will be read, each element once, all of it or a part.
+  /// Chunks (indices in Manifest::chunks) that will be read, whole or in part, each element once.
   /// Where chunks overlap (tied tensors, views), the first in file order speaks. Call once, before
   /// any add.
   void expect(std::span<const std::uint64_t> chunks);

@@ -11,10 +11,10 @@
 
 #include <cstdint>
 #include <map>
-#include <tuple>
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lib/format/torch_dcp/item_reader.h"
