@@ -9,9 +9,10 @@
 namespace tessera::fsdp {
 
 /// `current` gives the communicator to use now (another one after World::reset); `another` makes
-/// one beside it, for RankGroup::duplicate (null: there is none).
+/// what RankGroup::duplicate returns (null: it throws); `usable` tells RankGroup::usable (null:
+/// always).
 std::unique_ptr<RankGroup> communicator_rank_group(
     int rank, int size, std::function<std::shared_ptr<Communicator>()> current,
-    std::function<std::shared_ptr<Communicator>()> another);
+    std::function<std::unique_ptr<RankGroup>()> another, std::function<bool()> usable);
 
 }  // namespace tessera::fsdp

@@ -36,7 +36,10 @@ class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(const Identity& identity, std::uint64_t generation, const StoreLink& link,
                    c10::intrusive_ptr<c10d::Backend> backend)
-      : Communicator(identity), generation_(generation), link_(link), wire_(std::move(backend)) {}
+      : Communicator(identity),
+        generation_(generation),
+        link_(link),
+        wire_(std::move(backend), link.timeout) {}
 
   std::string_view backend() const override { return "gloo"; }
 
@@ -243,7 +246,7 @@ class GlooCommunicator final : public Communicator {
 c10::intrusive_ptr<c10d::Backend> connect(const Communicator::Identity& identity,
                                           const std::string& prefix, const StoreLink& link) {
   const NoSigpipe no_sigpipe;  // in the threads that Gloo starts
-  auto options = c10d::ProcessGroupGloo::Options::create(link.timeout);
+  auto options = c10d::ProcessGroupGloo::Options::create(link.join_timeout);
   options->threads = 1;  // for collectives of its own, which nobody calls
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   options->devices.push_back(interface ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
@@ -270,7 +273,7 @@ void poll_members(const StoreLink& link, const Communicator::Identity& identity,
   const auto key = [&](int global_rank) { return prefix + std::to_string(global_rank); };
   link.store->set(key(identity.global_ranks[identity.rank]), "1");
   std::vector<int> absent = identity.global_ranks;
-  const auto deadline = Clock::now() + link.timeout;
+  const auto deadline = Clock::now() + link.join_timeout;
   std::chrono::milliseconds pause(1);
   while (true) {
     std::erase_if(absent, [&](int rank) { return link.store->check({key(rank)}); });
@@ -281,7 +284,7 @@ void poll_members(const StoreLink& link, const Communicator::Identity& identity,
     if (Clock::now() > deadline) {
       const auto text = fmt::format("{} {} did not join group \"{}\" within {} ms",
                                     absent.size() == 1 ? "rank" : "ranks", fmt::join(absent, ", "),
-                                    identity.name, link.timeout.count());
+                                    identity.name, link.join_timeout.count());
       const int mine = identity.global_ranks[identity.rank];
       link.board->post(generation, aborted_status(mine, text));
       fail(Code::kTimeout, text);

@@ -32,7 +32,8 @@ namespace tessera::fsdp {
 struct StoreLink {
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<FailureBoard> board;
-  std::chrono::milliseconds timeout{30000};
+  std::chrono::milliseconds join_timeout{30000};
+  std::chrono::milliseconds timeout{30000};  // of each call
   bool loopback = false;  // all ranks on this machine: no name of it is looked up
   std::shared_ptr<JoinedGroups> joined = std::make_shared<JoinedGroups>();
 };

@@ -50,7 +50,7 @@ void GlooWire::send(int batch, const void* from, std::size_t bytes, int to_membe
 void GlooWire::wait(int batch) {
   // Only this thread adds and removes; cut() reads under the lock.
   for (const auto& work : flight_[batch]) {
-    if (work->wait()) continue;
+    if (work->wait(timeout_)) continue;
     const std::lock_guard lock(mutex_);
     throw_if_cut_locked();
     fail(Code::kIo, "a message was given up");

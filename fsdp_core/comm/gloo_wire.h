@@ -3,6 +3,7 @@
 // cut().
 #include <tessera/base/error.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -14,7 +15,9 @@ namespace tessera::fsdp {
 
 class GlooWire {
  public:
-  explicit GlooWire(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+  /// `timeout`: of wait(). The backend's own cannot be changed once it is connected.
+  GlooWire(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout)
+      : backend_(std::move(backend)), timeout_(timeout) {}
 
   /// Between begin() and end() a call is in progress. begin() throws why the wire was cut.
   void begin();
@@ -43,6 +46,7 @@ class GlooWire {
 
   mutable std::mutex mutex_;
   c10::intrusive_ptr<c10d::Backend> backend_;
+  const std::chrono::milliseconds timeout_;
   std::vector<c10::intrusive_ptr<c10d::Work>> flight_[2];
   // The last batch to be complete. Gloo's own thread may still look at a message when it is
   // complete, and ending the message waits for that thread, which costs milliseconds: it is ended

@@ -108,9 +108,13 @@ std::shared_ptr<World::Impl> join(const Launch& launch, const WorldOptions& opti
   const auto prefixed = [&](const c10::intrusive_ptr<c10d::Store>& store) {
     return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   };
-  const StoreLink link{prefixed(root), std::make_shared<FailureBoard>(prefixed(root->clone())),
-                       options.timeout, is_loopback(launch.address)};
-  auto transport = store_transport(backend, link, launch.rank, launch.size, launch.local_rank);
+  const StoreLink link{.store = prefixed(root),
+                       .board = std::make_shared<FailureBoard>(prefixed(root->clone())),
+                       .join_timeout = options.timeout,
+                       .timeout = options.timeout,
+                       .loopback = is_loopback(launch.address)};
+  auto transport = store_transport(backend, link, options.state_timeout, launch.rank, launch.size,
+                                   launch.local_rank);
   transport->meet(0);
   auto impl = std::make_shared<World::Impl>(launch.rank, launch.size, launch.local_rank,
                                             options.timeout, std::move(transport));

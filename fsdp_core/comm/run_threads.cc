@@ -41,13 +41,21 @@ using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
 
 MakeTransport transports(int size, const WorldOptions& options) {
   if (options.backend.empty() || options.backend == "threads") {
-    auto hub = std::make_shared<ThreadHub>(options.timeout);
-    return [hub, size](int rank) { return thread_transport(hub, rank, size); };
+    auto hub = std::make_shared<ThreadHub>();
+    return [hub, size, options](int rank) {
+      return thread_transport(hub, options.timeout, options.state_timeout, rank, size);
+    };
   }
   if (options.backend == "gloo") {
     auto store = c10::make_intrusive<c10d::HashStore>();
-    StoreLink link{store, std::make_shared<FailureBoard>(store), options.timeout, true};
-    return [link, size](int rank) { return store_transport("gloo", link, rank, size, rank); };
+    const StoreLink link{.store = store,
+                         .board = std::make_shared<FailureBoard>(store),
+                         .join_timeout = options.timeout,
+                         .timeout = options.timeout,
+                         .loopback = true};
+    return [link, size, options](int rank) {
+      return store_transport("gloo", link, options.state_timeout, rank, size, rank);
+    };
   }
   fail(Code::kInvalidArgument,
        fmt::format("run_threads over backend \"{}\": it is \"threads\" or \"gloo\"",

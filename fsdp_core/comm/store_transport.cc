@@ -32,12 +32,16 @@ int gpus() {
 
 class StoreTransport final : public Transport {
  public:
-  StoreTransport(std::string backend, StoreLink link, int rank, int size, int local_rank)
+  StoreTransport(std::string backend, StoreLink link, std::chrono::milliseconds hosts_timeout,
+                 int rank, int size, int local_rank)
       : backend_(std::move(backend)),
         link_(std::move(link)),
+        hosts_link_(link_),
         rank_(rank),
         size_(size),
-        local_rank_(local_rank) {}
+        local_rank_(local_rank) {
+    hosts_link_.timeout = hosts_timeout;
+  }
 
   std::shared_ptr<Communicator> make(const Communicator::Identity& identity,
                                      std::uint64_t generation) override {
@@ -49,7 +53,7 @@ class StoreTransport final : public Transport {
 
   std::shared_ptr<Communicator> make_on_hosts(const Communicator::Identity& identity,
                                               std::uint64_t generation) override {
-    return make_gloo(identity, generation, link_);
+    return make_gloo(identity, generation, hosts_link_);
   }
 
   void meet(std::uint64_t generation) override {
@@ -77,6 +81,7 @@ class StoreTransport final : public Transport {
  private:
   const std::string backend_;
   const StoreLink link_;
+  StoreLink hosts_link_;
   const int rank_;
   const int size_;
   [[maybe_unused]] const int local_rank_;
@@ -85,9 +90,11 @@ class StoreTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> store_transport(const std::string& backend, StoreLink link, int rank,
+std::unique_ptr<Transport> store_transport(const std::string& backend, StoreLink link,
+                                           std::chrono::milliseconds hosts_timeout, int rank,
                                            int size, int local_rank) {
-  return std::make_unique<StoreTransport>(backend, std::move(link), rank, size, local_rank);
+  return std::make_unique<StoreTransport>(backend, std::move(link), hosts_timeout, rank, size,
+                                          local_rank);
 }
 
 std::string choose_backend(const std::string& asked) {

@@ -6,8 +6,9 @@
 
 namespace tessera::fsdp {
 
-/// `backend`: "gloo" or "nccl".
-std::unique_ptr<Transport> store_transport(const std::string& backend, StoreLink link, int rank,
+/// `backend`: "gloo" or "nccl". `hosts_timeout`: of each call of the groups between hosts.
+std::unique_ptr<Transport> store_transport(const std::string& backend, StoreLink link,
+                                           std::chrono::milliseconds hosts_timeout, int rank,
                                            int size, int local_rank);
 
 /// The backend to use for what the user asked for ("": the best there is). Throws kInvalidArgument

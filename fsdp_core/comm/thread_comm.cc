@@ -22,10 +22,11 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 /// while the meeting holds all of them in the call.
 class ThreadCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(Identity identity, std::uint64_t generation, std::shared_ptr<ThreadHub> hub,
-                     std::shared_ptr<ThreadMeeting> meeting)
+  ThreadCommunicator(Identity identity, std::uint64_t generation, std::chrono::milliseconds timeout,
+                     std::shared_ptr<ThreadHub> hub, std::shared_ptr<ThreadMeeting> meeting)
       : Communicator(std::move(identity)),
         generation_(generation),
+        timeout_(timeout),
         hub_(std::move(hub)),
         meeting_(std::move(meeting)) {}
 
@@ -41,7 +42,7 @@ class ThreadCommunicator final : public Communicator {
   }
 
   std::shared_ptr<Communicator> rebuild(std::uint64_t generation) const override {
-    return hub_->join(identity(), std::max(generation, generation_ + 1));
+    return hub_->join(identity(), std::max(generation, generation_ + 1), timeout_);
   }
 
  private:
@@ -135,6 +136,7 @@ class ThreadCommunicator final : public Communicator {
   }
 
   const std::uint64_t generation_;
+  const std::chrono::milliseconds timeout_;
   std::shared_ptr<ThreadHub> hub_;
   std::shared_ptr<ThreadMeeting> meeting_;
 };
@@ -142,20 +144,24 @@ class ThreadCommunicator final : public Communicator {
 }  // namespace
 
 std::shared_ptr<Communicator> ThreadHub::join(const Communicator::Identity& identity,
-                                              std::uint64_t generation) {
-  return joined_.get(identity, generation, [&] { return join_anew(identity, generation); });
+                                              std::uint64_t generation,
+                                              std::chrono::milliseconds timeout) {
+  return joined_.get(identity, generation,
+                     [&] { return join_anew(identity, generation, timeout); });
 }
 
 std::shared_ptr<Communicator> ThreadHub::join_anew(const Communicator::Identity& identity,
-                                                   std::uint64_t generation) {
+                                                   std::uint64_t generation,
+                                                   std::chrono::milliseconds timeout) {
   const std::lock_guard lock(mutex_);
   auto& meeting = meetings_[{generation, identity.name}];
-  if (!meeting) meeting = std::make_shared<ThreadMeeting>(identity.global_ranks, timeout_);
+  if (!meeting) meeting = std::make_shared<ThreadMeeting>(identity.global_ranks, timeout);
   for (const int member : identity.global_ranks) {
     const auto failed = failed_ranks_.find({generation, member});
     if (failed != failed_ranks_.end()) meeting->fail(failed->second);
   }
-  return std::make_shared<ThreadCommunicator>(identity, generation, shared_from_this(), meeting);
+  return std::make_shared<ThreadCommunicator>(identity, generation, timeout, shared_from_this(),
+                                              meeting);
 }
 
 void ThreadHub::fail_rank(std::uint64_t generation, int global_rank,
@@ -174,10 +180,10 @@ std::vector<std::shared_ptr<Communicator>> thread_communicators(int size,
   if (size < 1) fail(Code::kInvalidArgument, fmt::format("a group of {} ranks", size));
   std::vector<int> ranks(size);
   std::iota(ranks.begin(), ranks.end(), 0);
-  const auto hub = std::make_shared<ThreadHub>(timeout);
+  const auto hub = std::make_shared<ThreadHub>();
   std::vector<std::shared_ptr<Communicator>> communicators;
   for (int rank = 0; rank < size; ++rank)
-    communicators.push_back(hub->join({"world", rank, ranks}, 0));
+    communicators.push_back(hub->join({"world", rank, ranks}, 0, timeout));
   return communicators;
 }
 

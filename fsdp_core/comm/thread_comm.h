@@ -18,21 +18,19 @@ namespace tessera::fsdp {
 
 class ThreadHub : public std::enable_shared_from_this<ThreadHub> {
  public:
-  explicit ThreadHub(std::chrono::milliseconds timeout) : timeout_(timeout) {}
-
   /// This member's end of the group of that name in that generation; made by whoever comes first,
-  /// and the same while it is held. Waits for nobody.
+  /// and the same while it is held. Waits for nobody. `timeout`: of each call, the same on all.
   std::shared_ptr<Communicator> join(const Communicator::Identity& identity,
-                                     std::uint64_t generation);
+                                     std::uint64_t generation, std::chrono::milliseconds timeout);
 
   /// Fails every group of `generation` that `global_rank` is in, those not yet made included.
   void fail_rank(std::uint64_t generation, int global_rank, const Status& status) noexcept;
 
  private:
   std::shared_ptr<Communicator> join_anew(const Communicator::Identity& identity,
-                                          std::uint64_t generation);
+                                          std::uint64_t generation,
+                                          std::chrono::milliseconds timeout);
 
-  const std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::map<std::pair<std::uint64_t, std::string>, std::shared_ptr<ThreadMeeting>> meetings_;
   std::map<std::pair<std::uint64_t, int>, Status> failed_ranks_;

@@ -16,7 +16,8 @@ class Transport {
   /// This rank's end of a group of several ranks. May wait for the others to join.
   virtual std::shared_ptr<Communicator> make(const Communicator::Identity& identity,
                                              std::uint64_t generation) = 0;
-  /// The same for messages between hosts (names, sizes, statuses), which need no device.
+  /// The same for messages between hosts (names, sizes, statuses), which need no device. Ranks
+  /// read and write files between its calls: they wait longer there for a slow one.
   virtual std::shared_ptr<Communicator> make_on_hosts(const Communicator::Identity& identity,
                                                       std::uint64_t generation) {
     return make(identity, generation);
@@ -32,7 +33,11 @@ class Transport {
   virtual void leave(bool /*healthy*/) noexcept {}
 };
 
-std::unique_ptr<Transport> thread_transport(std::shared_ptr<ThreadHub> hub, int rank, int size);
+/// `timeout`: of each call; `hosts_timeout`: of those of the groups between hosts.
+std::unique_ptr<Transport> thread_transport(std::shared_ptr<ThreadHub> hub,
+                                            std::chrono::milliseconds timeout,
+                                            std::chrono::milliseconds hosts_timeout, int rank,
+                                            int size);
 std::unique_ptr<Transport> fake_transport();
 
 }  // namespace tessera::fsdp

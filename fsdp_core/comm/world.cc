@@ -51,15 +51,24 @@ Communicator::Identity identity_of(const std::vector<int>& ranks, int rank, int 
 
 class ThreadTransport final : public Transport {
  public:
-  ThreadTransport(std::shared_ptr<ThreadHub> hub, int rank, int size)
-      : hub_(std::move(hub)), rank_(rank), size_(size) {}
+  ThreadTransport(std::shared_ptr<ThreadHub> hub, std::chrono::milliseconds timeout,
+                  std::chrono::milliseconds hosts_timeout, int rank, int size)
+      : hub_(std::move(hub)),
+        timeout_(timeout),
+        hosts_timeout_(hosts_timeout),
+        rank_(rank),
+        size_(size) {}
 
   std::shared_ptr<Communicator> make(const Communicator::Identity& identity,
                                      std::uint64_t generation) override {
-    return hub_->join(identity, generation);
+    return hub_->join(identity, generation, timeout_);
+  }
+  std::shared_ptr<Communicator> make_on_hosts(const Communicator::Identity& identity,
+                                              std::uint64_t generation) override {
+    return hub_->join(identity, generation, hosts_timeout_);
   }
   void meet(std::uint64_t generation) override {
-    hub_->join({"the world", rank_, all_ranks(size_)}, generation)->barrier({});
+    hub_->join({"the world", rank_, all_ranks(size_)}, generation, timeout_)->barrier({});
   }
   void give_up(std::uint64_t generation, const Status& status) noexcept override {
     hub_->fail_rank(generation, rank_, status);
@@ -67,6 +76,8 @@ class ThreadTransport final : public Transport {
 
  private:
   const std::shared_ptr<ThreadHub> hub_;
+  const std::chrono::milliseconds timeout_;
+  const std::chrono::milliseconds hosts_timeout_;
   const int rank_;
   const int size_;
 };
@@ -87,8 +98,11 @@ std::shared_ptr<Communicator> Transport::make_alone(const Communicator::Identity
   return make_single(identity);
 }
 
-std::unique_ptr<Transport> thread_transport(std::shared_ptr<ThreadHub> hub, int rank, int size) {
-  return std::make_unique<ThreadTransport>(std::move(hub), rank, size);
+std::unique_ptr<Transport> thread_transport(std::shared_ptr<ThreadHub> hub,
+                                            std::chrono::milliseconds timeout,
+                                            std::chrono::milliseconds hosts_timeout, int rank,
+                                            int size) {
+  return std::make_unique<ThreadTransport>(std::move(hub), timeout, hosts_timeout, rank, size);
 }
 
 std::unique_ptr<Transport> fake_transport() { return std::make_unique<FakeTransport>(); }
@@ -103,7 +117,7 @@ World::Impl::Impl(int rank_, int size_, int local_rank_, std::chrono::millisecon
   ranks = size == 1 ? single_rank()
                     : communicator_rank_group(
                           rank, size, [this] { return side_group(); },
-                          [this] { return background_group(); });
+                          [this] { return background_ranks(); }, nullptr);
 }
 
 World::Impl::~Impl() {
@@ -139,7 +153,7 @@ std::shared_ptr<Communicator> World::Impl::side_group() {
   return side;
 }
 
-std::shared_ptr<Communicator> World::Impl::background_group() {
+std::unique_ptr<RankGroup> World::Impl::background_ranks() {
   const std::shared_ptr<Communicator> connected = side_group();
   const std::lock_guard lock(side_mutex);
   const Communicator::Identity identity{
@@ -149,7 +163,9 @@ std::shared_ptr<Communicator> World::Impl::background_group() {
   });
   std::erase_if(background, [](const auto& group) { return group.expired(); });
   background.push_back(made);
-  return made;
+  return communicator_rank_group(
+      rank, size, [made] { return made; }, nullptr,
+      [at = std::weak_ptr(epoch)] { return !at.expired(); });
 }
 
 void World::Impl::reset() {
@@ -161,6 +177,7 @@ void World::Impl::reset() {
     for (const auto& weak : background)
       if (const auto group = weak.lock()) group->abort("the world was reset");
     background.clear();
+    epoch = std::make_shared<int>();
     groups.clear();
     had_side = side != nullptr;
     side.reset();

@@ -20,7 +20,7 @@ struct World::Impl {
   /// processes meet: connected, it fails at once when one of them dies before its first save.
   std::shared_ptr<Communicator> side_group();
   /// Another one like it, for a save that goes on in the background. Collective.
-  std::shared_ptr<Communicator> background_group();
+  std::unique_ptr<RankGroup> background_ranks();
   void reset();
 
   const int rank;
@@ -40,6 +40,7 @@ struct World::Impl {
   std::shared_ptr<Communicator> side;
   std::uint64_t background_count = 0;
   std::vector<std::weak_ptr<Communicator>> background;  // those that somebody still holds
+  std::shared_ptr<const void> epoch = std::make_shared<int>();  // another one after reset()
   std::unique_ptr<RankGroup> ranks;
 };
 

@@ -237,6 +237,7 @@ void prepare_save(std::string_view call, const std::string& path, const LiveStat
   opening.call = call;
   opening.status = mine;
   opening.path = path;
+  if (memory.background && !memory.background->usable()) memory.background.reset();
   opening.has_background = memory.background != nullptr;
   std::shared_ptr<const OutputRenderer> renderer;
   if (mine.ok()) {

@@ -33,6 +33,9 @@ class RankGroup {
   /// throws kUnsupported on every rank.
   virtual std::unique_ptr<RankGroup> duplicate();
 
+  /// False for a duplicate whose connections were given up from outside: no call will succeed.
+  virtual bool usable() const { return true; }
+
   /// Agreement before a collective that follows work that can fail: returns when every rank passed
   /// an ok status, else throws on every rank the status of the first failing rank, naming it.
   void agree(const Status& mine);
