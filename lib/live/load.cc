@@ -325,7 +325,7 @@ class Loading {
     ranks_.together([&] {  // where all have come, since it may talk to them
       if (state_.check_loaded) state_.check_loaded(filled());
     });
-    if (result_.safety != LoadSafety::kAside) read_in_place(source);
+    if (result_.safety != LoadSafety::kAside) read_in_place();
   }
 
   /// Of records that ranks have read parts of. (Where a rank failed before, nobody comes here.)
@@ -362,17 +362,17 @@ class Loading {
   void finish() {
     if (result_.safety == LoadSafety::kAside) places_.land(policy_.verify);
     land_numbers(/*scratch=*/false);
-    std::exception_ptr refused;  // told when the state is whole: it is too late to keep the old one
-    try {
-      hand_over_values();
-    } catch (...) {
-      refused = std::current_exception();
-    }
+    // Told when the state is whole: it is too late to keep the old one.
+    const std::exception_ptr refused = hand_over_values();
     if (state_.after_load) state_.after_load(filled());
     if (refused) std::rethrow_exception(refused);
   }
 
-  void read_in_place(const LoadSource& source) {
+  void read_in_place() {
+    TransferOptions reading = reading_;
+    // What is proved lands: half of it would be worse than a load that is cancelled too late.
+    if (result_.safety == LoadSafety::kReadTwice) reading.cancel = nullptr;
+    const LoadSource source{source_.manifest, *source_.directory, reading};
     try {
       ranks_.together([&] { result_.bytes_read += places_.read(source, policy_.verify); });
       if (result_.safety != LoadSafety::kInPlace) return;  // it is proved
@@ -403,10 +403,18 @@ class Loading {
     return names;
   }
 
-  void hand_over_values() {
-    if (!state_.on_value) return;
-    for (const StateEntry& entry : result_.values)
-      in_tensor(entry.name, [&] { state_.on_value(entry); });
+  /// All of them; the first that is refused is returned.
+  std::exception_ptr hand_over_values() {
+    std::exception_ptr refused;
+    if (!state_.on_value) return refused;
+    for (const StateEntry& entry : result_.values) {
+      try {
+        in_tensor(entry.name, [&] { state_.on_value(entry); });
+      } catch (...) {
+        if (!refused) refused = std::current_exception();
+      }
+    }
+    return refused;
   }
 
   const std::string& path_;

@@ -32,9 +32,15 @@ std::optional<std::pair<std::string, std::uint64_t>> numbered(std::string_view n
   return std::pair(std::string(name.substr(0, digits)), number);
 }
 
+/// What cannot be read is not.
 bool is_ours(const FileSystem& fs, const std::string& path) {
-  return read_seal(*fs.open_directory(path), "").has_value();
+  try {
+    return read_seal(*fs.open_directory(path), "").has_value();
+  } catch (const Error&) {
+    return false;
+  }
 }
+
 
 /// Whether a pointer in `parent` names `child`, in whichever way it is written ("./step_9",
 /// "/run/step_9/", Megatron's "9"): one that readers do not follow may still be somebody's.
@@ -48,12 +54,19 @@ bool is_named(FileSystem& fs, const std::string& parent, const std::string& chil
 }
 
 /// Hidden first, then removed, so that a half removed checkpoint is never to be seen. False: it
-/// stays. Asked again once it is hidden: nobody can point to it from then on.
+/// stays. Asked again once it is hidden: nobody can point to it from then on. Where the file system
+/// has no locks, of two removals the one that hides it goes on: the other finds no such folder.
 bool remove_checkpoint(FileSystem& fs, const std::string& parent, const std::string& child) {
   const std::string path = join_path(parent, child);
   const auto paths = storage::make_stage_paths(fs, path, hex(sha256(as_bytes("removed " + path))));
-  const auto lock = fs.try_lock(paths.lock());
-  if (!lock || is_named(fs, parent, child)) return false;
+  std::unique_ptr<FileLock> lock;
+  try {
+    lock = fs.try_lock(paths.lock());
+    if (!lock) return false;
+  } catch (const Error& error) {
+    if (error.code() != Code::kUnsupported) throw;
+  }
+  if (is_named(fs, parent, child)) return false;
   fs.rename_new(path, paths.stage());
   bool named = true;  // where it cannot be told, too
   try {
@@ -110,6 +123,7 @@ std::vector<std::string> remove_old(FileSystem& fs, const std::string& path,
   for (const FileInfo& info : directory->list()) {
     const auto parts = numbered(info.name);
     if (info.type != FileType::kDirectory || !parts || parts->first != own->first) continue;
+    if (parts->second > own->second) continue;  // of a run that was rolled back
     if (is_ours(fs, join_path(parent, info.name))) found.emplace_back(parts->second, info.name);
   }
   std::ranges::sort(found, std::greater<>());

@@ -71,7 +71,11 @@ std::string without_flags(std::string text, std::string_view path) {
   const std::size_t last = text.rfind(path);
   const std::size_t from = last == std::string::npos ? 0 : last + path.size();
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"--force", "SaveOptions::force"}, {"another DST", "another path"}};
+      {"add --force to replace it", "save elsewhere, or set SaveOptions::force to replace it"},
+      {"--force", "SaveOptions::force"},
+      {", or continue it with --resume", ""},
+      {"choose another output", "save elsewhere"},
+      {"another DST", "another path"}};
   for (const auto& [word, ours] : kWords)
     if (const std::size_t at = text.rfind(word); at != std::string::npos && at >= from)
       text.replace(at, word.size(), ours);
@@ -127,14 +131,7 @@ class Writing {
            "make room, or save elsewhere");
     StageOptions options;
     options.force = options_.force;
-    try {
-      stage_ = Stage::open(fs_, destination_, hex(prepared_.fingerprint), options);
-    } catch (const Error& error) {
-      if (error.code() != Code::kAlreadyExists) throw;
-      Status status = error.status();
-      status.hint = "save elsewhere, or set SaveOptions::force to replace it";
-      throw Error(std::move(status));
-    }
+    stage_ = Stage::open(fs_, destination_, hex(prepared_.fingerprint), options);
   }
 
   /// Rank 0 tells where the stage is.
@@ -177,6 +174,8 @@ class Writing {
     ranks_.together([&] {
       for (const auto& bytes : all) read_sums(bytes);
       if (before_publish_) before_publish_();
+      // The last time that one rank's word stops all: rank 0 publishes, and the others wait for it.
+      if (options_.cancel != nullptr) options_.cancel->check();
     });
   }
 
@@ -194,7 +193,6 @@ class Writing {
   }
 
   void publish() {
-    if (options_.cancel != nullptr) options_.cancel->check();
     if (!leads()) return;
     stage_->publish([&] { prove(); }, [&] { return encode_seal(make_seal()); });
   }

@@ -290,9 +290,9 @@ TEST_CASE("the pointer names the newest, and what it names is never removed") {
   save_step(10, true);
   CHECK(as_text(fs.read_file("/run/latest")) == "step_10");
   CHECK(names() == std::vector<std::string>{"latest", "step_0", "step_10", "step_3"});
-  // A run that went back: the newest by number stay, and what was just written.
+  // A run that went back: what was just written and what came before it are its newest.
   save_step(4, false);
-  CHECK(names() == std::vector<std::string>{"latest", "step_0", "step_10", "step_4"});
+  CHECK(names() == std::vector<std::string>{"latest", "step_0", "step_10", "step_3", "step_4"});
   // The pointer leads readers there.
   Trainer trainer(0, 1);
   LiveState state = trainer.state();

@@ -110,6 +110,28 @@ TEST_CASE("values go to the state's callbacks, before and after the bytes land")
   CHECK(w[1] == 2);
 }
 
+TEST_CASE("all values are handed over where one of them is refused, and the first is told") {
+  MemoryFileSystem fs;
+  std::vector<float> w(4, 2);
+  const auto state_of = [&] {
+    LiveState state;
+    state.add("w", {DType::kFloat32, {4}, {}, w.data()});
+    for (const char* name : {"a", "b", "c", "d"}) state.add_value(name, Value::integer(1));
+    return state;
+  };
+  const auto ranks = single_rank();
+  save("/run/a", state_of(), *ranks, saving(fs));
+  LiveState state = state_of();
+  std::vector<std::string> taken;
+  state.on_value = [&](const StateEntry& entry) {
+    if (entry.name == "b" || entry.name == "d") fail(Code::kInvalidArgument, "not this one");
+    taken.push_back(entry.name);
+  };
+  CHECK_THROWS_WITH(load("/run/a", state, *ranks, loading(fs)),
+                    Contains("not this one") && Contains("\"b\"") && !Contains("\"d\""));
+  CHECK(taken == std::vector<std::string>{"a", "c"});
+}
+
 TEST_CASE("a value that is refused leaves all memory as it was, on every rank") {
   MemoryFileSystem fs;
   std::vector<std::vector<float>> memory(3, std::vector<float>(4, 5));

@@ -2,6 +2,7 @@
 // what was found, is the same on every rank, and nothing is written.
 #include <tessera/live/load.h>
 #include <tessera/live/save.h>
+#include <tessera/storage/faulty_file_system.h>
 #include <tessera/storage/memory_file_system.h>
 
 #include <catch2/catch.hpp>
@@ -191,6 +192,39 @@ TEST_CASE("what is there already is not replaced unless asked") {
   for (const std::string& message : save_twice()) CHECK_THAT(message, Contains("already exists"));
   options.force = true;
   require_quiet(save_twice());
+}
+
+TEST_CASE("a stage that a save left is named, with what helps against it") {
+  MemoryFileSystemOptions lockless;  // elsewhere it is known to be nobody's, and removed
+  lockless.has_locks = false;
+  MemoryFileSystem fs(lockless);
+  fs.make_directories("/run");
+  LiveState state;
+  state.add("x", {DType::kFloat32, {3}, {}, memory});
+  const auto save_over = [&](FileSystem& disk) {
+    SaveOptions options;
+    options.file_system = &disk;
+    const auto ranks = single_rank();
+    try {
+      save("/run/a", state, *ranks, options);
+      return Status();
+    } catch (const Error& error) {
+      return error.status();
+    }
+  };
+  FaultyFileSystem faulty(
+      fs, {.at = 1, .sticky = true, .ops = io_op_bit(IoOp::kWrite) | io_op_bit(IoOp::kRemoveTree)});
+  REQUIRE(save_over(faulty).code == Code::kIo);
+  const auto left = fs.open_directory("/run")->list();
+  REQUIRE(left.size() == 1);
+  const Status refused = save_over(fs);
+  CHECK(refused.code == Code::kAlreadyExists);
+  CHECK_THAT(refused.message, Contains("another run may be writing /run/a") &&
+                                  Contains("/run/" + left[0].name));
+  CHECK(refused.hint == "if none is, remove the stage");
+  fs.remove_tree("/run/" + left[0].name);
+  CHECK(save_over(fs).ok());
+  CHECK(save_over(fs).hint == "save elsewhere, or set SaveOptions::force to replace it");
 }
 
 TEST_CASE("ranks that ask for different things are all refused, and nothing is loaded") {

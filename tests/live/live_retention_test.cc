@@ -70,7 +70,47 @@ class LostPointer final : public ObservedFileSystem {
   mutable bool hidden_ = false;
 };
 
+/// The seal of step_1 cannot be read: it may be another user's.
+class Forbidden final : public ObservedFileSystem {
+ public:
+  using ObservedFileSystem::ObservedFileSystem;
+
+ protected:
+  void before(const IoEvent& event) const override {
+    if (event.op == IoOp::kOpenDirectory && event.path == "/run/step_1")
+      fail(Code::kIo, "cannot open /run/step_1: Permission denied");
+  }
+};
+
 }  // namespace
+
+TEST_CASE("larger numbers are of a run that was rolled back: they neither count nor go") {
+  MemoryFileSystem fs;
+  for (const char* name : {"step_100", "step_200", "step_300", "step_400"}) save_step(fs, name, 9);
+  save_step(fs, "step_250", 2);
+  CHECK(names(fs) == std::vector<std::string>{"step_200", "step_250", "step_300", "step_400"});
+  save_step(fs, "step_275", 2);
+  CHECK(names(fs) == std::vector<std::string>{"step_250", "step_275", "step_300", "step_400"});
+  save_step(fs, "step_450", 2);
+  CHECK(names(fs) == std::vector<std::string>{"step_400", "step_450"});
+}
+
+TEST_CASE("old checkpoints go where the file system has no locks, too") {
+  MemoryFileSystemOptions options;
+  options.has_locks = false;
+  MemoryFileSystem fs(options);
+  for (const char* name : {"step_1", "step_2", "step_3"}) save_step(fs, name, 2);
+  CHECK(names(fs) == std::vector<std::string>{"step_2", "step_3"});
+}
+
+TEST_CASE("a neighbour that cannot be opened stays, and the save is none the worse for it") {
+  MemoryFileSystem fs;
+  save_step(fs, "step_1");
+  save_step(fs, "step_2", 9);
+  Forbidden forbidden(fs);
+  save_step(forbidden, "step_3");
+  CHECK(names(fs) == std::vector<std::string>{"step_1", "step_3"});
+}
 
 TEST_CASE("what cannot be told whether a pointer names it stays") {
   MemoryFileSystem fs;

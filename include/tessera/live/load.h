@@ -71,6 +71,7 @@ struct LoadPolicy {
   int threads = 1;                                             // of each rank
   FileSystem* file_system = nullptr;                           // null: the real one
   Progress* progress = nullptr;
+  /// Heard until the first byte lands (under kInPlace, which reads straight to it, to the end).
   const CancelToken* cancel = nullptr;
 };
 

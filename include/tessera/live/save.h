@@ -38,7 +38,7 @@ struct SaveOptions {
   bool update_latest = false;
   /// Of the checkpoints beside `path` that bear its name with another number (step_90 for
   /// step_100) and our manifest, keep the newest so many, this one included; 0: all. Never removes
-  /// what `latest` names.
+  /// what `latest` names, nor larger numbers, which a run that was rolled back left.
   std::uint32_t keep_last = 0;
   std::uint64_t memory_limit_bytes = std::uint64_t{64} << 20;  // staged per rank, all threads
   int threads = 1;                                             // of each rank
