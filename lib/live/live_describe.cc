@@ -19,9 +19,13 @@ namespace tessera {
 
 namespace {
 
-constexpr std::uint64_t kWireVersion = 3;
+constexpr std::uint64_t kWireVersion = 4;
 constexpr std::size_t kShortText = 60;
-constexpr std::size_t kEntryBytes = 220;  // of a usual description: only saves growing
+constexpr std::size_t kLengthBytes = 10;  // the longest number
+constexpr std::size_t kEntryBytes = 80;  // of a usual description: only saves growing
+
+// An entry's kind, and whether its name is its path's, are one number.
+constexpr std::uint64_t kKindMask = 3, kNamedAsPath = 4;
 
 // A tensor's type, its flags and the number of its pieces are one number.
 constexpr std::uint64_t kDTypeMask = 0xff, kReplicated = 0x100, kIsParameter = 0x200,
@@ -182,10 +186,25 @@ void describe_head(const LiveState& state, Out& out) {
   out.number(kWireVersion).number(state.dict.entries.size());
 }
 
+/// entry.name == dotted(entry.path), for paths of keys alone, as most are.
+bool is_named_as_path(const StateEntry& entry) {
+  std::string_view rest = entry.name;
+  for (const PathItem& item : entry.path) {
+    if (item.kind != PathItem::Kind::kKey || !rest.starts_with(item.key)) return false;
+    rest.remove_prefix(item.key.size());
+    if (&item == &entry.path.back()) return rest.empty();
+    if (!rest.starts_with('.')) return false;
+    rest.remove_prefix(1);
+  }
+  return false;
+}
+
 template <class Out>
 void describe_entry(const LiveState& state, const StateEntry& entry, Out& out) {
   const LiveEntry::Kind kind = kind_of(state, entry);
-  out.text(entry.name).path(entry.path).number(static_cast<std::uint64_t>(kind));
+  const bool as_path = is_named_as_path(entry);
+  out.number(static_cast<std::uint64_t>(kind) | (as_path ? kNamedAsPath : 0)).path(entry.path);
+  if (!as_path) out.text(entry.name);
   if (kind == LiveEntry::Kind::kTensor)
     describe_tensor(state.tensors[entry.value.tensor_index()], out);
 }
@@ -250,7 +269,7 @@ Bytes describe(const LiveState& state) {
   }
   const Bytes parts[] = {structure.finish(), values.finish(), agreements_of(state)};
   WireWriter message;
-  message.reserve(parts[0].size() + parts[1].size() + parts[2].size() + 3 * sizeof(std::uint64_t));
+  message.reserve(parts[0].size() + parts[1].size() + parts[2].size() + 3 * kLengthBytes);
   for (const Bytes& part : parts) message.bytes(part);
   return message.finish();
 }
@@ -284,7 +303,7 @@ Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values) {
 
 std::vector<Agreement> read_agreements(const LiveDescription& description) {
   WireReader in(description.agreed);
-  std::vector<Agreement> all(in.count(3 * sizeof(std::uint64_t)));
+  std::vector<Agreement> all(in.count(3));
   for (Agreement& each : all) {
     each.name = in.text();
     each.value = in.text();
@@ -299,11 +318,12 @@ void read_description(const LiveDescription& description,
   WireReader values(description.values);
   if (structure.number() != kWireVersion)
     fail(Code::kUnsupported, "ranks of different versions save together");
-  for (std::size_t left = structure.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
+  for (std::size_t left = structure.count(2); left > 0; --left) {
     LiveEntry entry;
-    entry.name = structure.text();
+    const std::uint64_t named = structure.number();
+    entry.kind = static_cast<LiveEntry::Kind>(named & kKindMask);
     entry.path = structure.path();
-    entry.kind = static_cast<LiveEntry::Kind>(structure.number());
+    entry.name = (named & kNamedAsPath) != 0 ? dotted(entry.path) : structure.text();
     switch (entry.kind) {
       case LiveEntry::Kind::kTensor: {
         const std::uint64_t head = structure.number();

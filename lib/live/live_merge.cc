@@ -256,7 +256,8 @@ class Merger {
     merged_.manifest.tensors.reserve(tensors);
     merged_.manifest.chunks.reserve(chunks, numbers);
     merged_.manifest.state.entries.reserve(tensors + values);
-    merged_.parts.reserve(chunks + empty + values);  // and more boxes of ranges
+    merged_.parts.parts.reserve(chunks + empty + values);  // and more boxes of ranges
+    merged_.parts.boxes.reserve(chunks + empty + values, numbers);
   }
 
   void emit(MergedEntry& entry) {
@@ -283,7 +284,7 @@ class Merger {
   }
 
   void add_value(std::string name, Path path, Value value, int rank) {
-    merged_.parts.push_back({next_entry(), rank, {}});
+    merged_.parts.add(next_entry(), rank);
     merged_.manifest.state.entries.push_back({std::move(name), std::move(path), std::move(value)});
   }
 
@@ -305,13 +306,13 @@ class Merger {
       source.length = bytes_of(entry, held);
       manifest.chunks.add(chunk, source);
       ++tensor.chunk_count;
-      for (ChunkPiece& piece : decompose(chunk.chunk())) {
-        merged_.parts.push_back({next_entry(), holder.rank, std::move(piece.box)});
+      for (const ChunkPiece& piece : decompose(chunk.chunk())) {
+        merged_.parts.add(next_entry(), holder.rank, piece.box);
         ++boxes;
       }
     }
     if (boxes == 0)  // no elements: its shape is stored
-      merged_.parts.push_back({next_entry(), entry.first_rank, Box::whole(tensor.spec.shape)});
+      merged_.parts.add(next_entry(), entry.first_rank, Box::whole(tensor.spec.shape));
     if (boxes > 1) merged_.sharded.push_back(tensor.name);
     manifest.state.entries.push_back(
         {tensor.name, std::move(entry.first.path),

@@ -56,7 +56,7 @@ struct KnownValue {
 
 struct MergedState {
   Manifest manifest;              // chunks: those that are stored, of kind kMemory
-  std::vector<StoredPart> parts;  // in the order in which they are stored
+  StoredParts parts;              // in the order in which they are stored
   std::vector<OwnPiece> own;
   std::vector<KnownValue> values;
   std::vector<std::string> sharded;  // tensors stored in more than one piece

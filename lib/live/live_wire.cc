@@ -21,15 +21,23 @@ namespace {
 }  // namespace
 
 std::uint64_t WireReader::number() {
-  if (rest_.size() < sizeof(std::uint64_t)) short_message();
-  const auto n = load_le<std::uint64_t>(rest_.data());
-  rest_ = rest_.subspan(sizeof n);
-  return n;
+  std::uint64_t n = 0;
+  for (std::size_t i = 0; i < rest_.size(); ++i) {
+    const auto byte = std::to_integer<std::uint64_t>(rest_[i]);
+    const int shift = static_cast<int>(i) * kWireBits;
+    const std::uint64_t part = byte % kWireMore;
+    if (shift >= 64 || part << shift >> shift != part) damaged_message();
+    n |= part << shift;
+    if (byte >= kWireMore) continue;
+    rest_ = rest_.subspan(i + 1);
+    return n;
+  }
+  short_message();
 }
 
-std::size_t WireReader::count(std::size_t least_bytes) {
+std::size_t WireReader::count(std::size_t least_numbers) {
   const std::uint64_t n = number();
-  if (n > rest_.size() / least_bytes) short_message();
+  if (n > rest_.size() / least_numbers) short_message();
   return static_cast<std::size_t>(n);
 }
 
@@ -42,17 +50,17 @@ ByteView WireReader::take(std::uint64_t bytes) {
   return out;
 }
 
-std::vector<std::int64_t> WireReader::integers() { return listed(count(sizeof(std::int64_t))); }
+std::vector<std::int64_t> WireReader::integers() { return listed(count(1)); }
 
 std::vector<std::int64_t> WireReader::listed(std::size_t count) {
-  if (count > rest_.size() / sizeof(std::int64_t)) short_message();
+  if (count > rest_.size()) short_message();
   std::vector<std::int64_t> list(count);
   for (std::int64_t& n : list) n = integer();
   return list;
 }
 
 Path WireReader::path() {
-  Path path(count(sizeof(std::uint64_t)));
+  Path path(count(1));
   for (PathItem& item : path) {
     const std::uint64_t head = number();
     const std::uint64_t kind = head & ((std::uint64_t{1} << kPathKindBits) - 1);
@@ -69,10 +77,9 @@ Path WireReader::path() {
 Chunk WireReader::chunk() {
   Chunk chunk;
   const std::uint64_t head = number();
-  const std::uint64_t rank = (head & UINT32_MAX) >> 1;
-  if (head >> 32 != rank) damaged_message();
-  chunk.box.origin = listed(rank);
-  chunk.box.shape = Shape::checked(listed(rank));
+  chunk.box.origin = integers();
+  if (chunk.box.origin.size() != head >> 1) damaged_message();
+  chunk.box.shape = Shape::checked(listed(chunk.box.origin.size()));
   for (int d = 0; d < chunk.box.rank(); ++d) {
     const std::int64_t begin = chunk.box.origin[static_cast<std::size_t>(d)];
     if (begin < 0 || !checked_add(begin, chunk.box.shape[d])) damaged_message();

@@ -1,6 +1,9 @@
 #pragma once
-// What ranks tell each other, as bytes: little-endian numbers, lengths before texts. The reader
-// checks every length against what is left (kCorrupt): a peer of another version must not do harm.
+// What ranks tell each other, as bytes: numbers, lengths before texts. The reader checks every
+// length against what is left (kCorrupt): a peer of another version must not do harm.
+//
+//   number   seven bits a byte from the lowest on, the eighth says that more follow: most are small,
+//            and every rank holds what all tell of every tensor
 #include <tessera/base/bytes.h>
 #include <tessera/state/value.h>
 #include <tessera/tensor/chunk.h>
@@ -12,6 +15,9 @@
 #include <vector>
 
 namespace tessera {
+
+inline constexpr int kWireBits = 7;
+inline constexpr std::uint64_t kWireMore = std::uint64_t{1} << kWireBits;
 
 /// Of a number that tells the kind of a path's item, those bits; the others are a length.
 inline constexpr int kPathKindBits = 2;
@@ -42,11 +48,11 @@ class WireForm {
     }
     return out();
   }
-  /// How many numbers its origin and its extents have and whether there is a range; these.
+  /// How many extents it has and whether there is a range; its origin, its extents, the range.
   Out& chunk(const Chunk& chunk) {
     const std::uint64_t ranged = chunk.is_whole_box() ? 0 : 1;
-    number(chunk.box.origin.size() << 32 | chunk.box.shape.extents().size() << 1 | ranged);
-    listed(chunk.box.origin);
+    number(chunk.box.shape.extents().size() << 1 | ranged);
+    integers(chunk.box.origin);
     listed(chunk.box.shape.extents());
     return ranged ? integer(chunk.flat_begin).integer(chunk.flat_end) : out();
   }
@@ -68,9 +74,10 @@ class WireWriter : public WireForm<WireWriter> {
     return *this;
   }
   WireWriter& put_number(std::uint64_t n) {
-    std::byte raw[sizeof n];
-    store_le(raw, n);
-    return put(raw, sizeof n);
+    for (; n >= kWireMore; n >>= kWireBits)
+      out_.push_back(static_cast<std::byte>(n % kWireMore | kWireMore));
+    out_.push_back(static_cast<std::byte>(n));
+    return *this;
   }
   Bytes finish() { return std::move(out_); }
 
@@ -98,10 +105,8 @@ class WireComparison : public WireForm<WireComparison> {
     return *this;
   }
   WireComparison& put_number(std::uint64_t n) {
-    if (has(kWord)) {
-      differ(word(at_), n);
-      at_ += kWord;
-    }
+    for (; n >= kWireMore; n >>= kWireBits) put_byte(n % kWireMore | kWireMore);
+    put_byte(n);
     return *this;
   }
   bool same_so_far() const { return different_ == 0; }
@@ -111,6 +116,9 @@ class WireComparison : public WireForm<WireComparison> {
   static constexpr std::size_t kWord = sizeof(std::uint64_t);
   static std::uint64_t word(const std::byte* at) { return load_le<std::uint64_t>(at); }
   void differ(std::uint64_t a, std::uint64_t b) { different_ |= a ^ b; }
+  void put_byte(std::uint64_t byte) {
+    if (has(1)) differ(std::to_integer<std::uint64_t>(*at_++), byte);
+  }
   bool has(std::size_t bytes) {
     if (bytes <= static_cast<std::size_t>(end_ - at_)) return true;
     different_ = 1;
@@ -127,8 +135,8 @@ class WireReader {
   explicit WireReader(ByteView bytes) : rest_(bytes) {}
   std::uint64_t number();
   std::int64_t integer() { return static_cast<std::int64_t>(number()); }
-  /// A count of things of at least `least_bytes` each.
-  std::size_t count(std::size_t least_bytes);
+  /// A count of things that take `least_numbers` numbers or more each.
+  std::size_t count(std::size_t least_numbers);
   ByteView bytes();
   std::string text() { return std::string(as_text(bytes())); }
   std::vector<std::int64_t> integers();

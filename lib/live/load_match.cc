@@ -216,7 +216,7 @@ AskedNames join_asked(std::span<const std::vector<std::byte>> all) {
   AskedNames asked;
   for (std::size_t r = 0; r < all.size(); ++r) {
     WireReader in(all[r]);
-    for (std::size_t left = in.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
+    for (std::size_t left = in.count(3); left > 0; --left) {
       std::string name = in.text();
       asked.roles.insert(static_cast<Role>(in.number()));
       if (in.number() != 0) asked.of_groups[name].push_back(static_cast<int>(r));

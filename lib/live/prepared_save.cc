@@ -149,6 +149,7 @@ std::unique_ptr<PreparedSave> make_prepared(std::vector<Bytes> messages, RankGro
   request.world_size = ranks.size();
   request.parts = std::move(prepared->merged.parts);
   prepared->output = target_driver(options.format).output_plan(prepared->merged.manifest, request);
+  request = {};
   prepared->output.check(prepared->merged.manifest);
   keep_own_files(*prepared, ranks.rank(), ranks.size());
   prepared->output.check(prepared->merged.manifest);

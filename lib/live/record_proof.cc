@@ -68,7 +68,7 @@ RecordToProve get(WireReader& in) {
   each.length = in.number();
   each.tensor = static_cast<std::uint32_t>(in.number());
   each.chunk = in.number();
-  for (std::size_t left = in.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
+  for (std::size_t left = in.count(3); left > 0; --left) {
     CrcRun run;
     run.offset = in.number();
     run.length = in.number();
@@ -101,7 +101,7 @@ std::vector<RecordToProve> share_of_records(std::vector<RecordToProve> mine,
   const auto gathered = ranks.all_gather(told.finish());
   for (int r = 0; r < ranks.size(); ++r) {
     WireReader in(gathered[static_cast<std::size_t>(r)]);
-    for (std::size_t left = in.count(6 * sizeof(std::uint64_t)); left > 0; --left) {
+    for (std::size_t left = in.count(6); left > 0; --left) {
       RecordToProve each = get(in);
       const auto [at, is_new] = all.try_emplace({each.file, each.offset, each.length});
       RecordToProve& known = at->second.record;

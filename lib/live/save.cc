@@ -181,7 +181,7 @@ class Writing {
 
   void read_sums(ByteView bytes) {
     WireReader in(bytes);
-    const std::size_t files = in.count(2 * sizeof(std::uint64_t));
+    const std::size_t files = in.count(2);
     for (std::size_t f = 0; f < files; ++f) {
       std::string path = in.text();
       const ByteView sums = in.bytes();

@@ -8,6 +8,7 @@
 #include <tessera/state/manifest.h>
 #include <tessera/state/output_plan.h>
 #include <tessera/storage/file_system.h>
+#include <tessera/tensor/packed_chunks.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -72,11 +73,20 @@ struct ReadOptions {
 
 enum class KeepPolicy : std::uint8_t { kDefault, kKeep, kDrop, kError };
 
-/// Rank `rank` stores state entry `entry`: a value, or `box` of a tensor.
-struct StoredPart {
-  std::uint32_t entry = 0;  // in Manifest::state.entries
-  std::int64_t rank = 0;
-  Box box;
+/// Which ranks store what: there are as many parts as ranks times tensors.
+struct StoredParts {
+  /// Rank `rank` stores state entry `entry`: a value, or of a tensor the box of the same number.
+  struct Part {
+    std::uint32_t entry = 0;  // in Manifest::state.entries
+    std::uint32_t rank = 0;
+  };
+  std::vector<Part> parts;
+  PackedChunks boxes;  // as many, each whole; of values 0-dim ones
+
+  void add(std::uint32_t entry, int rank, const Box& box = {}) {
+    parts.push_back({entry, static_cast<std::uint32_t>(rank)});
+    boxes.push_back(ChunkView(box.origin, box.shape.extents()));
+  }
 };
 
 /// The files of a set of safetensors shards, as an index names them and what they hold.
@@ -94,7 +104,7 @@ struct TargetRequest {
   std::vector<std::string> replicate;  // globs stored as one chunk
   /// Set: exactly these parts, in this order in each rank's file, instead of a layout: what live
   /// ranks hold. `world_size` says how many ranks. Capabilities::takes_parts.
-  std::optional<std::vector<StoredPart>> parts;
+  std::optional<StoredParts> parts;
   std::uint64_t max_shard_bytes = 0;  // safetensors: 0 = one file
   std::optional<ShardNames>
       shard_names;         // safetensors: these files and this index, instead of cutting by size

@@ -81,7 +81,7 @@ class ReadAhead final : public ReadFile {
 
   void load(Piece& piece, std::uint64_t begin, std::uint64_t end) {
     end = std::min(end, file_->size_bytes());
-    piece.bytes.clear();  // a failed read leaves nothing behind
+    piece.bytes = Bytes();  // a failed read leaves nothing behind, and one run is held, not two
     Bytes bytes(end - begin);
     file_->read_at(begin, bytes);
     piece.offset = begin;

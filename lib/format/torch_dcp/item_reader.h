@@ -62,7 +62,7 @@ class ItemReader {
 };
 
 inline constexpr std::uint64_t kSmallItemBytes = 64 << 10;
-inline constexpr std::uint64_t kRunBytes = 1 << 20;
+inline constexpr std::uint64_t kRunBytes = 256 << 10;
 
 /// For items sorted by (file, offset): run_end of each, i.e. the end of the last small item of the
 /// same file that follows without a gap of more than a page, within kRunBytes.

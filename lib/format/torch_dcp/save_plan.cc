@@ -86,7 +86,8 @@ class Planner {
     choose_ranks(order);
     SavePlan plan;
     plan.world_size = world_size_;
-    plan.boxes = std::move(boxes_);
+    for (const Box& box : boxes_)
+      plan.made_boxes.push_back(ChunkView(box.origin, box.shape.extents()));
     reserve_large(plan.items, order.size());
     for (const std::uint32_t place : by_number(
              order.size(), ranks, [&](std::size_t i) { return candidates_[order[i]].item.rank; }))
@@ -258,7 +259,10 @@ class Planner {
 
 void SavePlan::box_of(const PlannedItem& item, const Shape& shape, Box& box) const {
   if (item.dim == PlannedItem::kListed) {
-    box = boxes[static_cast<std::size_t>(item.begin)];
+    const PackedChunks& boxes = listed_boxes != nullptr ? *listed_boxes : made_boxes;
+    const ChunkView listed = boxes[static_cast<std::size_t>(item.begin)];
+    box.origin.assign(listed.origin.begin(), listed.origin.end());
+    box.shape = Shape(listed.extents);
     return;
   }
   box.origin.assign(static_cast<std::size_t>(shape.rank()), 0);
@@ -301,18 +305,22 @@ SavePlan listed_parts(const Manifest& source, const TargetRequest& request,
                       const std::vector<bool>& keep) {
   SavePlan plan;
   plan.world_size = target_mesh(request).world_size();
-  for (const StoredPart& part : *request.parts) {
-    TESSERA_CHECK(part.entry < keep.size() && part.rank >= 0 && part.rank < plan.world_size);
+  const StoredParts& listed = *request.parts;
+  TESSERA_CHECK(listed.parts.size() == listed.boxes.size());
+  reserve_large(plan.items, listed.parts.size());
+  plan.listed_boxes = &listed.boxes;
+  for (std::size_t p = 0; p < listed.parts.size(); ++p) {
+    const StoredParts::Part& part = listed.parts[p];
+    TESSERA_CHECK(part.entry < keep.size() && part.rank < plan.world_size);
     if (!keep[part.entry]) continue;
     const Value& value = source.state.entries[part.entry].value;
     PlannedItem item;
     item.entry = part.entry;
-    item.rank = static_cast<std::uint32_t>(part.rank);
+    item.rank = part.rank;
     if (value.is_tensor()) {
       item.tensor = value.tensor_index();
       item.dim = PlannedItem::kListed;
-      item.begin = static_cast<std::int64_t>(plan.boxes.size());
-      plan.boxes.push_back(part.box);
+      item.begin = static_cast<std::int64_t>(p);
     }
     plan.items.push_back(item);
   }

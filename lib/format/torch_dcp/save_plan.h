@@ -30,7 +30,7 @@ struct PlannedItem {
   std::uint32_t tensor = kValueTensor;  // in Manifest::tensors
   std::uint32_t rank = 0;               // who stores it
   /// Its part of the tensor: [begin, end) of this dim and all of the others; kWhole: all of it;
-  /// kListed: SavePlan::boxes[begin]. For a value: unused.
+  /// kListed: the boxes' [begin]. For a value: unused.
   std::int32_t dim = kWhole;
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -41,7 +41,8 @@ struct SavePlan {
   std::int64_t world_size = 1;
   std::vector<PlannedItem>
       items;  // by rank; values first, then tensors; each in the source's order
-  std::vector<Box> boxes;
+  PackedChunks made_boxes;                     // each whole
+  const PackedChunks* listed_boxes = nullptr;  // in their place: the request's, which outlives it
 
   /// The part of a tensor of this shape that the item holds, into `box`: its memory is used again,
   /// as there may be millions.
