@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <chrono>
-#include <future>
 #include <thread>
 
 #include "fsdp_core/comm/failure.h"
+#include "fsdp_core/comm/within.h"
 
 namespace tessera::fsdp {
 
@@ -21,22 +21,11 @@ constexpr milliseconds kStorePatience{1500};
 constexpr milliseconds kPeerPatience{1000};  // to notice what this rank noticed
 constexpr milliseconds kPoll{5};
 
-/// f(), or nothing if the store does not answer in time: then its thread is left behind, as a call
-/// on a store whose rank hangs cannot be ended.
+/// f(), or nothing if it fails or the store does not answer in time.
 template <class T>
 std::optional<T> within(milliseconds patience, std::function<T()> f) noexcept {
   try {
-    auto answer = std::make_shared<std::promise<T>>();
-    auto future = answer->get_future();
-    std::thread([answer, f = std::move(f)] {
-      try {
-        answer->set_value(f());
-      } catch (...) {
-        answer->set_exception(std::current_exception());
-      }
-    }).detach();
-    if (future.wait_for(patience) != std::future_status::ready) return std::nullopt;
-    return future.get();
+    return answered_within<T>(patience, std::move(f));
   } catch (...) {
     return std::nullopt;
   }

@@ -15,6 +15,7 @@
 #include "fsdp_core/comm/gloo_wire.h"
 #include "fsdp_core/comm/no_sigpipe.h"
 #include "fsdp_core/comm/reduce_parts.h"
+#include "fsdp_core/comm/within.h"
 
 namespace tessera::fsdp {
 
@@ -267,16 +268,35 @@ std::string group_prefix(const Communicator::Identity& identity, std::uint64_t g
 
 namespace {
 
+/// Tells that this member is here, and which of `absent` are not, all over the store. Throws
+/// kTimeout where the store does not answer by `deadline`: its rank may hang.
+std::vector<int> absent_members(const StoreLink& link, const std::string& prefix, int mine,
+                                std::vector<int> absent, Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  const auto key = [prefix](int global_rank) { return prefix + std::to_string(global_rank); };
+  auto found = answered_within<std::vector<int>>(
+      std::max(left, std::chrono::milliseconds(1)), [store = link.store, key, mine, absent] {
+        store->set(key(mine), "1");
+        std::vector<int> still = absent;
+        std::erase_if(still, [&](int rank) { return store->check({key(rank)}); });
+        return still;
+      });
+  if (!found)
+    fail(Code::kTimeout,
+         fmt::format("the store, which rank 0 or the launcher keeps, did not answer within {} ms",
+                     link.join_timeout.count()));
+  return std::move(*found);
+}
+
 void poll_members(const StoreLink& link, const Communicator::Identity& identity,
                   std::uint64_t generation) {
   const std::string prefix = group_prefix(identity, generation) + "here/";
-  const auto key = [&](int global_rank) { return prefix + std::to_string(global_rank); };
-  link.store->set(key(identity.global_ranks[identity.rank]), "1");
+  const int mine = identity.global_ranks[identity.rank];
   std::vector<int> absent = identity.global_ranks;
   const auto deadline = Clock::now() + link.join_timeout;
   std::chrono::milliseconds pause(1);
   while (true) {
-    std::erase_if(absent, [&](int rank) { return link.store->check({key(rank)}); });
+    absent = absent_members(link, prefix, mine, std::move(absent), deadline);
     if (absent.empty()) return;
     const auto cause = link.board->posted(generation);
     if (cause && std::ranges::binary_search(identity.global_ranks, cause->context.rank))
@@ -285,7 +305,6 @@ void poll_members(const StoreLink& link, const Communicator::Identity& identity,
       const auto text = fmt::format("{} {} did not join group \"{}\" within {} ms",
                                     absent.size() == 1 ? "rank" : "ranks", fmt::join(absent, ", "),
                                     identity.name, link.join_timeout.count());
-      const int mine = identity.global_ranks[identity.rank];
       link.board->post(generation, aborted_status(mine, text));
       fail(Code::kTimeout, text);
     }

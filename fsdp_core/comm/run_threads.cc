@@ -68,6 +68,7 @@ void run_rank(int rank, int size, const std::function<void(World&)>& body,
   try {
     impl = std::make_shared<World::Impl>(rank, size, rank, options.timeout, make(rank));
     impl->trace_folder = options.trace_folder;
+    if (size > 1) impl->side_group();
     World world(impl);
     body(world);
   } catch (...) {

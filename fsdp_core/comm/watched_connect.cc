@@ -47,6 +47,7 @@ std::vector<Stage> stages(Communicator& connected, Stage mine) {
 
 std::shared_ptr<Communicator> watched_connect(Communicator& connected,
                                               std::function<Made()> connect) {
+  stages(connected, Stage::kConnecting);
   std::future<Made> future = started(std::move(connect));
   Made made;
   Stage mine = Stage::kConnecting;

@@ -169,7 +169,6 @@ std::unique_ptr<RankGroup> World::Impl::background_ranks() {
 }
 
 void World::Impl::reset() {
-  bool had_side = false;
   {
     const std::scoped_lock lock(groups_mutex, side_mutex);
     for (const auto& [ranks_of_group, group] : groups) group->abort("the world was reset");
@@ -179,12 +178,11 @@ void World::Impl::reset() {
     background.clear();
     epoch = std::make_shared<int>();
     groups.clear();
-    had_side = side != nullptr;
     side.reset();
     side_generation = ++generation;
     transport->meet(generation);
   }
-  if (had_side) side_group();
+  if (size > 1) side_group();
 }
 
 World::World() : impl_(std::make_shared<Impl>(0, 1, 0, WorldOptions{}.timeout, fake_transport())) {}

@@ -41,10 +41,10 @@ Value number_of(DType dtype, ByteView bytes) {
 
 bool is_real(const Value& value) { return value.kind() == Value::Kind::kFloat; }
 
-/// A real that is a whole number within int64 counts as one: steps are stored either way.
+/// A real that is a whole number counts as one: steps are stored either way.
 bool is_whole(const Value& value) {
   return !is_real(value) ||
-         (std::nearbyint(value.as_real()) == value.as_real() && std::abs(value.as_real()) < 9.2e18);
+         (std::isfinite(value.as_real()) && std::nearbyint(value.as_real()) == value.as_real());
 }
 
 /// All digits of a whole number: the same whatever holds it.
@@ -61,14 +61,23 @@ std::string decimal(const Value& value) {
   }
 }
 
-std::uint64_t wide(const Value& value) {
-  const std::string& digits = value.as_string();
+/// All of `digits` as a T. Throws kOutOfRange.
+template <class T>
+T parsed(const std::string& digits) {
   const char* const end = digits.data() + digits.size();
-  std::uint64_t number = 0;
+  T number = 0;
   const auto [stop, error] = std::from_chars(digits.data(), end, number);
   if (error != std::errc() || stop != end)
     fail(Code::kOutOfRange, fmt::format("expected a number of 64 bits, found {}", digits));
   return number;
+}
+
+Bytes cast_whole(const std::string& digits, DType dtype) {
+  if (is_floating(dtype))
+    return cast_number(DType::kFloat64, bytes_of(parsed<double>(digits)), dtype);
+  if (digits.starts_with('-'))
+    return cast_number(DType::kInt64, bytes_of(parsed<std::int64_t>(digits)), dtype);
+  return cast_number(DType::kUInt64, bytes_of(parsed<std::uint64_t>(digits)), dtype);
 }
 
 Bytes cast_value(const Value& value, DType dtype) {
@@ -78,11 +87,10 @@ Bytes cast_value(const Value& value, DType dtype) {
     case Value::Kind::kInt:
       return cast_number(DType::kInt64, bytes_of(value.as_int()), dtype);
     case Value::Kind::kBigInt:
-      return cast_number(DType::kUInt64, bytes_of(wide(value)), dtype);
+      return cast_whole(value.as_string(), dtype);
     default:
       if (is_floating(dtype)) return cast_number(DType::kFloat64, bytes_of(value.as_real()), dtype);
-      return cast_number(DType::kInt64, bytes_of(static_cast<std::int64_t>(value.as_real())),
-                         dtype);
+      return cast_whole(decimal(value), dtype);
   }
 }
 
@@ -103,9 +111,14 @@ Bytes number_bytes(const Value& value, DType dtype, bool exact) {
     fail(Code::kOutOfRange, fmt::format("expected a whole number for {}, found {}",
                                         torch_name(dtype), value.as_real()));
   Bytes out = cast_value(value, dtype);
-  if ((exact || !is_floating(dtype)) && is_whole(value) && decimal(number_of(dtype, out)) != decimal(value))
+  const bool counts = exact || !is_floating(dtype);
+  if (counts && is_whole(value) && decimal(number_of(dtype, out)) != decimal(value))
     fail(Code::kOutOfRange, fmt::format("expected a number that {} holds exactly, found {}",
                                         torch_name(dtype), decimal(value)));
+  if (exact && is_real(value) && std::isfinite(value.as_real()) && is_floating(dtype) &&
+      !std::isfinite(number_of(dtype, out).as_real()))
+    fail(Code::kOutOfRange, fmt::format("expected a number within {}, found {}", torch_name(dtype),
+                                        value.as_real()));
   return out;
 }
 

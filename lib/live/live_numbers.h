@@ -11,8 +11,9 @@ namespace tessera {
 Value read_number(const TensorReader& reader, const Manifest& manifest, std::uint32_t tensor);
 
 /// `value` (boolean, integer or real) as one element. `exact`: throws kOutOfRange for a whole
-/// number that `dtype` does not hold (above 2^24 in float32), naming both. Throws kOutOfRange for a
-/// part of one where `dtype` is for whole numbers, kUnsupported for a type that is no number's.
+/// number that `dtype` does not hold (above 2^24 in float32), and for any that it has no room for,
+/// naming both. Throws kOutOfRange for a part of one where `dtype` is for whole numbers,
+/// kUnsupported for a type that is no number's.
 Bytes number_bytes(const Value& value, DType dtype, bool exact);
 
 }  // namespace tessera

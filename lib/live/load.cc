@@ -91,6 +91,7 @@ class Loading {
     options.read = locating_;
     options.check_seal = reading_.check_crc;
     source_ = open_checkpoint(fs, path_, options);
+    if (policy_.verify) require_sound_seal();
     if (ranks_.size() > 1) remember_contents(fs);
     expand_state_values(source_.manifest);
     name_optimizers_by_fqn();
@@ -100,6 +101,13 @@ class Loading {
                          source_.manifest.notes.end());
     result_.format = source_.driver->id();
     result_.path = source_.display;
+  }
+
+  /// Without its seal, what has no checksum of its own (the metadata) is held against nothing.
+  void require_sound_seal() const {
+    for (const Note& note : source_.notes)
+      if (note.code == kNoSeal)
+        in_file(note.file, [&] { fail(Code::kCorrupt, note.message); });
   }
 
   /// What this rank has opened, to be compared with what others have: names of paths prove nothing
@@ -324,6 +332,7 @@ class Loading {
     });
     ranks_.together([&] {  // where all have come, since it may talk to them
       if (state_.check_loaded) state_.check_loaded(filled());
+      if (policy_.cancel != nullptr) policy_.cancel->check();  // nothing of the job's has changed
     });
     if (result_.safety != LoadSafety::kAside) read_in_place();
   }
@@ -436,7 +445,7 @@ class Loading {
 
 LoadResult load(const std::string& path, LiveState state, RankGroup& ranks,
                 const LoadPolicy& policy) {
-  return in_operation(fmt::format("load from {}", path), [&] {
+  return in_operation(fmt::format("load from {}", printable(path)), [&] {
     const auto start = std::chrono::steady_clock::now();
     LoadResult result = Loading(path, state, ranks, policy).run();
     result.seconds =

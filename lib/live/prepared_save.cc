@@ -7,6 +7,7 @@
 #include <tessera/format/registry.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <iterator>
 
@@ -25,19 +26,22 @@ struct Opening {
   std::uint64_t generation = 0;  // of the plan that still fits this rank; 0: none does
   bool has_background = false;   // the group for it
   std::string path;
-  Bytes shared;  // digest of the shared values
+  std::array<std::string, 4> options;  // as kOptions
+  Bytes shared;                        // digest of the shared values
+
+  static constexpr std::array kOptions = {"format", "force", "update_latest", "keep_last"};
+  void set_options(const SaveOptions& of) {
+    options = {of.format, of.force ? "true" : "false", of.update_latest ? "true" : "false",
+               fmt::to_string(of.keep_last)};
+  }
 
   Bytes encode() const {
     const std::vector<std::byte> failure =
         status.ok() ? std::vector<std::byte>() : status_to_bytes(status);
-    return WireWriter()
-        .text(call)
-        .bytes(failure)
-        .number(generation)
-        .number(has_background ? 1 : 0)
-        .text(path)
-        .bytes(shared)
-        .finish();
+    WireWriter out;
+    out.text(call).bytes(failure).number(generation).number(has_background ? 1 : 0).text(path);
+    for (const std::string& option : options) out.text(option);
+    return out.bytes(shared).finish();
   }
   static Opening decode(ByteView bytes) {
     WireReader in(bytes);
@@ -48,6 +52,7 @@ struct Opening {
     out.generation = in.number();
     out.has_background = in.number() != 0;
     out.path = in.text();
+    for (std::string& option : out.options) option = in.text();
     const ByteView shared = in.bytes();
     out.shared.assign(shared.begin(), shared.end());
     return out;
@@ -68,6 +73,13 @@ bool judge(const std::vector<Opening>& openings) {
       fail(Code::kInvalidArgument,
            fmt::format("ranks save to different places: rank 0 to {}, rank {} to {}",
                        printable(openings[0].path), r, printable(openings[r].path)));
+    for (std::size_t o = 0; o < Opening::kOptions.size(); ++o)
+      if (openings[r].options[o] != openings[0].options[o])
+        fail(Code::kInvalidArgument,
+             fmt::format("ranks save with different SaveOptions::{}: rank 0 with {}, rank {} with {}",
+                         Opening::kOptions[o], printable(openings[0].options[o]), r,
+                         printable(openings[r].options[o])),
+             "give every rank the same options");
     same = same && openings[r].generation != 0 &&
            openings[r].generation == openings[0].generation &&
            openings[r].shared == openings[0].shared;
@@ -172,6 +184,8 @@ void PendingSave::Work::ask() {
     too_early_ = changed();
   } catch (const std::exception& error) {
     too_early_ = error.what();
+  } catch (...) {
+    too_early_ = "LiveState::changed";
   }
 }
 
@@ -238,6 +252,7 @@ void prepare_save(std::string_view call, const std::string& path, const LiveStat
   opening.call = call;
   opening.status = mine;
   opening.path = path;
+  opening.set_options(options);
   if (memory.background && !memory.background->usable()) memory.background.reset();
   opening.has_background = memory.background != nullptr;
   std::shared_ptr<const OutputRenderer> renderer;

@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <memory>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "lib/ops/path_resolve.h"
 #include "lib/storage/janitor.h"
@@ -21,6 +24,7 @@ namespace {
 
 constexpr std::string_view kPointer = "latest";
 constexpr std::string_view kPointerStage = ".latest.tmp-tessera";
+constexpr std::string_view kPointerLock = ".latest.tmp-tessera.lock";
 
 /// "step_100": "step_" and 100. Nullopt without a number at the end.
 std::optional<std::pair<std::string, std::uint64_t>> numbered(std::string_view name) {
@@ -42,45 +46,108 @@ bool is_ours(const FileSystem& fs, const std::string& path) {
 }
 
 
-/// Whether a pointer in `parent` names `child`, in whichever way it is written ("./step_9",
-/// "/run/step_9/", Megatron's "9"): one that readers do not follow may still be somebody's.
-bool is_named(FileSystem& fs, const std::string& parent, const std::string& child) {
-  for (const Pointer& pointer : PathResolver(fs, "").pointers_in(parent)) {
-    std::string_view target = pointer.path.empty() ? pointer.target : pointer.path;
-    while (target.ends_with('/')) target.remove_suffix(1);
-    if (target == child || target.ends_with("/" + child)) return true;
+/// Whether the path has that component: "step_9", "./step_9", "/run/step_9/", "step_9/model".
+bool passes(std::string_view path, std::string_view component) {
+  while (!path.empty()) {
+    const std::size_t end = std::min(path.find('/'), path.size());
+    if (path.substr(0, end) == component) return true;
+    path.remove_prefix(std::min(end + 1, path.size()));
   }
   return false;
 }
 
-/// Hidden first, then removed, so that a half removed checkpoint is never to be seen. False: it
-/// stays. Asked again once it is hidden: nobody can point to it from then on. Where the file system
-/// has no locks, of two removals the one that hides it goes on: the other finds no such folder.
-bool remove_checkpoint(FileSystem& fs, const std::string& parent, const std::string& child) {
-  const std::string path = join_path(parent, child);
-  const auto paths = storage::make_stage_paths(fs, path, hex(sha256(as_bytes("removed " + path))));
-  std::unique_ptr<FileLock> lock;
-  try {
-    lock = fs.try_lock(paths.lock());
-    if (!lock) return false;
-  } catch (const Error& error) {
-    if (error.code() != Code::kUnsupported) throw;
+/// Whether a pointer in `parent` names `child` or what is inside, in whichever way it is written
+/// (Megatron's "9" too): one that readers do not follow may still be somebody's.
+bool is_named(FileSystem& fs, const std::string& parent, const std::string& child) {
+  return std::ranges::any_of(PathResolver(fs, "").pointers_in(parent), [&](const Pointer& pointer) {
+    return passes(pointer.target, child) || passes(pointer.path, child);
+  });
+}
+
+/// One save at a time decides what the pointer of a run's folder names, or that nothing of it names
+/// a checkpoint that goes: else a neighbour may remove what this one is about to name. nullptr:
+/// the file system has no locks.
+std::unique_ptr<FileLock> pointer_lock(FileSystem& fs, const std::string& parent) {
+  constexpr int kPollMs = 10, kPatienceMs = 30000;  // renames are quick
+  const std::string path = join_path(parent, std::string(kPointerLock));
+  for (int waited = 0;; waited += kPollMs) {
+    try {
+      if (auto lock = fs.try_lock(path)) return lock;
+    } catch (const Error& error) {
+      if (error.code() != Code::kUnsupported) throw;
+      return nullptr;
+    }
+    if (waited >= kPatienceMs)
+      fail(Code::kIo, fmt::format("another save holds {} and does not let go", printable(path)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
   }
+}
+
+/// Hidden first, then removed, so that a half removed checkpoint is never to be seen. False: it
+/// stays, as a pointer names it or another one removes it. Asked again once it is hidden: pointers
+/// of others know no lock. Where the file system has none, of two removals the one that hides it
+/// goes on: the other finds no such folder.
+bool hide_checkpoint(FileSystem& fs, const std::string& parent, const std::string& path,
+                     const std::string& hidden) {
+  const std::string child = split_path(path).second;
+  const auto turn = pointer_lock(fs, parent);
   if (is_named(fs, parent, child)) return false;
-  fs.rename_new(path, paths.stage());
+  if (fs.stat(hidden)) fs.remove_tree(hidden);  // an interrupted removal's, of one of that name
+  fs.rename_new(path, hidden);
   bool named = true;  // where it cannot be told, too
   try {
     named = is_named(fs, parent, child);
   } catch (const Error&) {
   }
-  if (named) {
-    fs.rename_new(paths.stage(), path);
-    return false;
-  }
-  fs.sync_directory(paths.parent);
-  fs.remove_tree(paths.stage());
-  return true;
+  if (named) fs.rename_new(hidden, path);
+  return !named;
 }
+
+/// Removes checkpoints, one after the other.
+class Remover {
+ public:
+  Remover(FileSystem& fs, std::string parent) : fs_(fs), parent_(std::move(parent)) {}
+
+  /// False: no other one may be tried now. Where a sync of the folder failed, a later one that
+  /// succeeds would prove nothing.
+  bool remove(const std::string& child) {
+    const std::string path = join_path(parent_, child);
+    bool hidden = false;
+    try {
+      const auto paths =
+          storage::make_stage_paths(fs_, path, hex(sha256(as_bytes("removed " + path))));
+      const auto lock = lock_of(paths);
+      if (!lock) return true;  // another save removes it
+      hidden = hide_checkpoint(fs_, parent_, path, paths.stage());
+      if (!hidden) return true;
+      fs_.sync_directory(paths.parent);
+      fs_.remove_tree(paths.stage());
+      done_.removed.push_back(child);
+      return true;
+    } catch (const Error& error) {
+      done_.failed.push_back(fmt::format("{}: {}", child, error.status().message));
+      return !hidden;
+    }
+  }
+  Retention done() { return std::move(done_); }
+
+ private:
+  /// The lock, or that there are none; nullopt: another one has it.
+  std::optional<std::unique_ptr<FileLock>> lock_of(const storage::StagePaths& paths) const {
+    try {
+      auto lock = fs_.try_lock(paths.lock());
+      if (!lock) return std::nullopt;
+      return lock;
+    } catch (const Error& error) {
+      if (error.code() != Code::kUnsupported) throw;
+      return nullptr;
+    }
+  }
+
+  FileSystem& fs_;
+  const std::string parent_;
+  Retention done_;
+};
 
 /// Names of checkpoints in `parent` that interrupted runs left something of: a stage
 /// ".step_90.tmp-0123" or the lock of one.
@@ -104,7 +171,11 @@ std::set<std::string> left_over(const Directory& parent, const std::string& stem
 void point_latest(FileSystem& fs, const std::string& path) {
   const auto [parent, name] = split_path(path);
   const std::string stage = join_path(parent, std::string(kPointerStage));
-  if (fs.stat(stage)) fs.remove_file(stage);
+  const auto turn = pointer_lock(fs, parent);
+  if (!fs.stat(path))
+    fail(Code::kNotFound, "another save removed it before `latest` could name it",
+         "give every run a folder of its own, or all saves to one the same keep_last");
+  fs.remove_tree(stage);  // an interrupted save's
   const auto file = fs.create(stage, IoMode::kBuffered);
   file->write_at(0, as_bytes(name));
   file->sync();
@@ -113,8 +184,7 @@ void point_latest(FileSystem& fs, const std::string& path) {
   fs.sync_directory(parent);
 }
 
-std::vector<std::string> remove_old(FileSystem& fs, const std::string& path,
-                                    std::uint32_t keep_last) {
+Retention remove_old(FileSystem& fs, const std::string& path, std::uint32_t keep_last) {
   const auto [parent, name] = split_path(path);
   const auto own = numbered(name);
   if (!own) return {};
@@ -123,25 +193,19 @@ std::vector<std::string> remove_old(FileSystem& fs, const std::string& path,
   for (const FileInfo& info : directory->list()) {
     const auto parts = numbered(info.name);
     if (info.type != FileType::kDirectory || !parts || parts->first != own->first) continue;
-    if (parts->second > own->second) continue;  // of a run that was rolled back
+    // Larger ones are of a run that was rolled back; an equal one is `path`, or written otherwise.
+    if (parts->second >= own->second) continue;
     if (is_ours(fs, join_path(parent, info.name))) found.emplace_back(parts->second, info.name);
   }
   std::ranges::sort(found, std::greater<>());
-  std::vector<std::string> removed;
+  Remover remover(fs, parent);
   std::uint32_t kept = 1;  // `path` itself
   for (const auto& [number, child] : found) {
-    if (child == name) continue;
     if (kept < keep_last) {
       ++kept;
       continue;
     }
-    try {
-      if (remove_checkpoint(fs, parent, child)) removed.push_back(child);
-    } catch (const Error&) {
-      // The next save tries again. Not this one: where a sync of the folder failed, a later one
-      // that succeeds would prove nothing.
-      return removed;
-    }
+    if (!remover.remove(child)) return remover.done();
   }
   for (const std::string& child : left_over(*directory, own->first)) {
     try {
@@ -151,7 +215,7 @@ std::vector<std::string> remove_old(FileSystem& fs, const std::string& path,
       break;
     }
   }
-  return removed;
+  return remover.done();
 }
 
 }  // namespace tessera

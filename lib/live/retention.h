@@ -13,15 +13,20 @@
 
 namespace tessera {
 
-/// Makes `latest` beside `path` name it. Durable when it returns.
+struct Retention {
+  std::vector<std::string> removed;
+  std::vector<std::string> failed;  // "step_3: why"
+};
+
+/// Makes `latest` beside `path` name it. Durable when it returns. Throws kNotFound where another
+/// save has removed it.
 void point_latest(FileSystem& fs, const std::string& path);
 
 /// Keeps the newest `keep_last` (at least 1) of the checkpoints named like `path` (canonical),
-/// `path` itself and what `latest` names; returns what was removed. Larger numbers are of a run
-/// that was rolled back: they neither count nor go. Leftovers of interrupted saves and removals of
+/// `path` itself and what `latest` names. Larger numbers are of a run that was rolled back: they
+/// neither count nor go. Leftovers of interrupted saves and removals of
 /// that name go too, but where the file system has no locks: nobody can tell there whether they are
 /// in use. Failing to remove one is not an error: the next call tries again.
-std::vector<std::string> remove_old(FileSystem& fs, const std::string& path,
-                                    std::uint32_t keep_last);
+Retention remove_old(FileSystem& fs, const std::string& path, std::uint32_t keep_last);
 
 }  // namespace tessera

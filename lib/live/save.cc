@@ -49,20 +49,34 @@ void make_folders_above(FileSystem& fs, const std::string& path) {
   fs.sync_directory(above.empty() ? "." : above);
 }
 
+/// Without slashes and dots at its end ("run/step_1/."), before which make_folders_above() would
+/// make a folder.
+std::string without_dots(std::string path) {
+  while (path.size() > 1 && (path.ends_with('/') || path.ends_with("/."))) path.pop_back();
+  return path;
+}
+
 /// What load() would not take back is not written.
-void check_place(const std::string& path) {
+void check_place(const std::string& path, const SaveOptions& options) {
   if (path.empty()) fail(Code::kInvalidArgument, "there is no path to save to");
+  const std::string name = split_path(without_dots(path)).second;
+  if (name.empty() || name == "." || name == "..")
+    fail(Code::kInvalidArgument, fmt::format("{} does not end in a name", printable(path)));
+  if (options.update_latest && !is_pointer_text(name))
+    fail(Code::kInvalidArgument,
+         fmt::format("`latest` cannot name \"{}\": readers drop the space around a name",
+                     printable(name)),
+         "choose another name");
   if (path.find("://") == std::string::npos) return;
   fail(Code::kUnsupported,
        fmt::format("{} is a URL: checkpoints are saved to local paths", printable(path)),
        "save to a local path, then copy it");
 }
 
-/// `path` from the root: in the background, the working directory may be another. Without a slash
-/// at its end, before which make_folders_above() would make a folder.
-std::string from_root(const FileSystem& fs, std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path.starts_with('/') ? path : join_path(fs.canonical("."), path);
+/// `path` from the root: in the background, the working directory may be another.
+std::string from_root(const FileSystem& fs, const std::string& path) {
+  std::string place = without_dots(path);
+  return place.starts_with('/') ? place : join_path(fs.canonical("."), place);
 }
 
 /// A text of the commands, which have words and flags where a save has a path and options: behind
@@ -230,12 +244,17 @@ class Writing {
     if (!leads()) return;
     try {
       if (options_.update_latest) point_latest(fs_, destination_);
-      if (options_.keep_last > 0)
-        report.removed = remove_old(fs_, destination_, options_.keep_last);
+      if (options_.keep_last == 0) return;
+      Retention old = remove_old(fs_, destination_, options_.keep_last);
+      report.removed = std::move(old.removed);
+      report.failed_removals = std::move(old.failed);
     } catch (const Error& error) {
       Status status = error.status();
-      status.message = fmt::format("{} is published and whole, but what follows it failed: {}",
-                                   printable(destination_), status.message);
+      const bool there = fs_.stat(destination_).has_value();
+      status.message = fmt::format("{} {}: {}", printable(destination_),
+                                   there ? "is published and whole, but what follows it failed"
+                                         : "was published whole, and is gone again",
+                                   status.message);
       throw Error(std::move(status));
     }
   }
@@ -262,7 +281,7 @@ FileSystem& begin(std::string_view call, const std::string& path, std::string& p
   const Clock::time_point start = Clock::now();
   if (mine.ok()) {
     try {
-      check_place(path);
+      check_place(path, options);
       if (lazy && !state.changed)
         fail(Code::kInvalidArgument,
              "a lazy snapshot of a state that does not tell when its memory changes",
@@ -289,7 +308,7 @@ void write_save(const std::string& path, RankGroup& ranks, const SaveOptions& op
 
 SaveReport save(const std::string& path, const LiveState& state, RankGroup& ranks,
                 const SaveOptions& options) {
-  return in_operation(fmt::format("save to {}", path), [&] {
+  return in_operation(fmt::format("save to {}", printable(path)), [&] {
     const Clock::time_point start = Clock::now();
     SaveReport report;
     SaveMemory& memory = SaveMemory::of(ranks);
@@ -304,7 +323,7 @@ SaveReport save(const std::string& path, const LiveState& state, RankGroup& rank
 
 PendingSave save_async(const std::string& path, const LiveState& state, RankGroup& ranks,
                        const SaveOptions& options) {
-  return in_operation(fmt::format("save to {}", path), [&] {
+  return in_operation(fmt::format("save to {}", printable(path)), [&] {
     const Clock::time_point start = Clock::now();
     const bool lazy = options.snapshot == SnapshotTiming::kLazy;
     SaveReport report;
@@ -330,7 +349,7 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     if (!lazy) work->copied();
     const auto write = [path, place, options, own, &fs, &memory, report, start, lazy, mine,
                         work = work.get()]() mutable {
-      return in_operation(fmt::format("save to {}", path), [&] {
+      return in_operation(fmt::format("save to {}", printable(path)), [&] {
         if (lazy) {
           if (mine.ok()) memory.snapshot.take(/*threads=*/1);
           memory.snapshot.release();

@@ -43,6 +43,8 @@ bool is_pointer_name(std::string_view name) {
   return std::ranges::find(kPointers, name) != kPointers.end();
 }
 
+bool is_pointer_text(std::string_view name) { return is_plain_name(name) && trimmed(name) == name; }
+
 std::string Pointer::shown() const {
   constexpr std::size_t kMostShown = 60;
   const std::string_view text(target);

@@ -30,6 +30,8 @@ struct Pointer {
   std::string shown() const;
 };
 bool is_pointer_name(std::string_view name);
+/// Whether a pointer file that holds this name names it: space around it does not count.
+bool is_pointer_text(std::string_view name);
 
 class PathResolver {
  public:

@@ -142,6 +142,29 @@ TEST_CASE("ranks wait for one whose disk is slow, longer than for a collective o
   for (const std::string& message : thrown) CHECK(message == "");
 }
 
+TEST_CASE("ranks wait for one that copies its state for longer than joining a group may take") {
+  WorldOptions world_options;
+  world_options.backend = "gloo";
+  world_options.timeout = std::chrono::seconds(3);
+  MemoryFileSystem fs;
+  fs.make_directories("/run");
+  const auto thrown = thrown_by_ranks(
+      3,
+      [&](World& world) {
+        at::Tensor rows = at::full({100, 8}, 1.0 + world.rank());
+        SaveOptions saving;
+        saving.file_system = &fs;
+        // Late to the first call of all, and to the group of saves in the background.
+        if (world.rank() == 1) std::this_thread::sleep_for(SlowDisk::kLong);
+        save("/run/a", rows_of(world.rank(), 3, rows), world.ranks(), saving);
+        if (world.rank() == 2) std::this_thread::sleep_for(SlowDisk::kLong);
+        world.ranks().duplicate()->barrier();
+        save_async("/run/b", rows_of(world.rank(), 3, rows), world.ranks(), saving).wait();
+      },
+      world_options);
+  for (const std::string& message : thrown) CHECK(message == "");
+}
+
 TEST_CASE("a rank that stays away from a save is told after the time that saves have") {
   const char* const backend = GENERATE("threads", "gloo");
   CAPTURE(backend);

@@ -150,6 +150,22 @@ void play_save_death(World& world) {
   }
 }
 
+/// Rank 0, which keeps the store, stops; the others meet for a new generation.
+void play_reset_alone(World& world) {
+  step(world);
+  world.ranks().barrier();
+  if (world.rank() == 0) kill(getpid(), SIGSTOP);
+  std::this_thread::sleep_for(200ms);
+  const auto start = Clock::now();
+  try {
+    world.reset();
+  } catch (const Error& error) {
+    const auto took =
+        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+    report(std::to_string(took) + " " + error.what());
+  }
+}
+
 void play() {
   WorldOptions options;
   options.timeout = std::chrono::milliseconds(number("TESSERA_TIMEOUT_MS", 20000));
@@ -161,6 +177,7 @@ void play() {
     if (scenario() == "throw") play_throw(world);
     if (scenario() == "save") play_save(world);
     if (scenario() == "save_death") play_save_death(world);
+    if (scenario() == "reset_alone") play_reset_alone(world);
     if (scenario() == "uncaught") play_uncaught(world);
     if (scenario() == "twice") {
       step(world);
@@ -262,6 +279,21 @@ TEST_CASE("a stopped rank is noticed by all two seconds after the timeout at the
       CHECK(leading_number(results[rank].report) >= 0);
       CHECK(leading_number(results[rank].report) < 3500 + stall.ms());
     }
+  }
+}
+
+TEST_CASE("ranks that meet anew do not wait for a store that hangs beyond the timeout") {
+  ProcessJob job{.size = 3, .scenario = "reset_alone", .stopped = {0}};
+  job.environment = {{"TESSERA_TIMEOUT_MS", "3000"}};
+  const fsdp::test::MachineStall stall;
+  const auto results = run_processes(job);
+  INFO("the machine held this process back for " << stall.ms() << " ms");
+  for (const int rank : {1, 2}) {
+    CHECK_FALSE(results[rank].killed);
+    INFO(results[rank].report);
+    CHECK(leading_number(results[rank].report) >= 2500);
+    CHECK(leading_number(results[rank].report) < 8000 + stall.ms());
+    contains(results[rank].report, "the store");
   }
 }
 

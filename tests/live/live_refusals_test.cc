@@ -194,6 +194,65 @@ TEST_CASE("what is there already is not replaced unless asked") {
   require_quiet(save_twice());
 }
 
+TEST_CASE("ranks that save with other options are refused, naming the option") {
+  for (const auto& [name, change] :
+       {std::pair<const char*, void (*)(SaveOptions&)>(
+            "SaveOptions::force: rank 0 with false, rank 1 with true",
+            [](SaveOptions& options) { options.force = true; }),
+        {"SaveOptions::update_latest", [](SaveOptions& options) { options.update_latest = true; }},
+        {"SaveOptions::keep_last: rank 0 with 0, rank 1 with 3",
+         [](SaveOptions& options) { options.keep_last = 3; }},
+        {"SaveOptions::format", [](SaveOptions& options) { options.format = "hf"; }}}) {
+    MemoryFileSystem fs;
+    fs.make_directories("/run");
+    const auto thrown = on_ranks(3, [&, change = change](RankGroup& ranks) {
+      SaveOptions options;
+      options.file_system = &fs;
+      if (ranks.rank() == 1) change(options);
+      LiveState state;
+      state.add("x", {DType::kFloat32, {3}, {}, memory});
+      save("/run/a", state, ranks, options);
+    });
+    for (const std::string& message : thrown) CHECK_THAT(message, Contains(name));
+    CHECK(fs.open_directory("/run")->list().empty());
+  }
+}
+
+TEST_CASE("paths that end in dots name their folder or nothing, and make none") {
+  MemoryFileSystem fs;
+  fs.make_directories("/run");
+  SaveOptions options;
+  options.file_system = &fs;
+  LiveState state;
+  state.add("x", {DType::kFloat32, {3}, {}, memory});
+  const auto ranks = single_rank();
+  for (const char* path : {"/run/new/..", "/run/new/../", "/", "/.", ".", "..", "./"})
+    CHECK_THROWS_WITH(save(path, state, *ranks, options), Contains("does not end in a name"));
+  CHECK(fs.open_directory("/run")->list().empty());
+  save("/run/new/a/.", state, *ranks, options);
+  CHECK(fs.stat("/run/new/a/.metadata"));
+}
+
+TEST_CASE("under verify a damaged manifest is refused") {
+  MemoryFileSystem fs;
+  SaveOptions options;
+  options.file_system = &fs;
+  LiveState state;
+  state.add("x", {DType::kFloat32, {3}, {}, memory});
+  const auto ranks = single_rank();
+  save("/run/a", state, *ranks, options);
+  LoadPolicy policy;
+  policy.file_system = &fs;
+  policy.verify = true;
+  load("/run/a", state, *ranks, policy);
+  Bytes seal = fs.read_file("/run/a/tessera.manifest.json");
+  seal[seal.size() / 2] ^= std::byte{1};
+  fs.write_file("/run/a/tessera.manifest.json", seal);
+  CHECK_THROWS_WITH(load("/run/a", state, *ranks, policy), Contains("tessera.manifest.json"));
+  policy.verify = false;  // it is told
+  CHECK(!load("/run/a", state, *ranks, policy).notes.empty());
+}
+
 TEST_CASE("a stage that a save left is named, with what helps against it") {
   MemoryFileSystemOptions lockless;  // elsewhere it is known to be nobody's, and removed
   lockless.has_locks = false;

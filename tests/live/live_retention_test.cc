@@ -1,10 +1,12 @@
 // Retention removes old checkpoints of a run, and never one that a pointer names, whoever wrote the
 // pointer and whenever.
 #include <tessera/base/error.h>
+#include <tessera/ops/seal.h>
 #include <tessera/storage/memory_file_system.h>
 #include <tessera/storage/observed_file_system.h>
 
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "tests/support/live_trainer.h"
 
@@ -82,6 +84,32 @@ class Forbidden final : public ObservedFileSystem {
   }
 };
 
+/// step_2 cannot be renamed: it may be a mount point.
+class Stuck final : public ObservedFileSystem {
+ public:
+  using ObservedFileSystem::ObservedFileSystem;
+
+ protected:
+  void before(const IoEvent& event) const override {
+    if (event.op == IoOp::kRenameNew && event.path == "/run/step_2")
+      fail(Code::kIo, "device or resource busy");
+  }
+};
+
+/// Another process saves step_20, and keeps that alone, as soon as step_10 is in its place.
+class Overtaken final : public ObservedFileSystem {
+ public:
+  explicit Overtaken(MemoryFileSystem& fs) : ObservedFileSystem(fs), fs_(fs) {}
+
+ protected:
+  void after(const IoEvent& event) const override {
+    if (event.op == IoOp::kRenameNew && event.other == "/run/step_10") save_step(fs_, "step_20");
+  }
+
+ private:
+  MemoryFileSystem& fs_;
+};
+
 }  // namespace
 
 TEST_CASE("larger numbers are of a run that was rolled back: they neither count nor go") {
@@ -110,6 +138,97 @@ TEST_CASE("a neighbour that cannot be opened stays, and the save is none the wor
   Forbidden forbidden(fs);
   save_step(forbidden, "step_3");
   CHECK(names(fs) == std::vector<std::string>{"step_1", "step_3"});
+}
+
+TEST_CASE("a number written with other digits is no other number") {
+  MemoryFileSystem fs;
+  for (const char* name : {"step_007", "step_07", "step_6"}) save_step(fs, name, 9);
+  save_step(fs, "step_7");
+  CHECK(names(fs) == std::vector<std::string>{"step_007", "step_07", "step_7"});
+}
+
+TEST_CASE("a link into a checkpoint names it") {
+  MemoryFileSystem fs;
+  save_step(fs, "step_1");
+  fs.make_directories("/run/step_1/inside");
+  fs.add_symlink("/run/latest", "step_1/inside");
+  save_step(fs, "step_2");
+  save_step(fs, "step_3");
+  CHECK(names(fs) == std::vector<std::string>{"step_1", "step_3"});
+}
+
+TEST_CASE("one that cannot be removed is told, and does not keep the older ones") {
+  MemoryFileSystem fs;
+  for (const char* name : {"step_1", "step_2", "step_3"}) save_step(fs, name, 9);
+  Stuck stuck(fs);
+  Trainer trainer(0, 1);
+  SaveOptions options = to(stuck);
+  options.keep_last = 1;
+  const auto ranks = single_rank();
+  const SaveReport report = save("/run/step_4", trainer.state(), *ranks, options);
+  CHECK(names(fs) == std::vector<std::string>{"step_2", "step_4"});
+  CHECK(report.removed == std::vector<std::string>{"step_3", "step_1"});
+  CHECK(report.failed_removals == std::vector<std::string>{"step_2: device or resource busy"});
+}
+
+TEST_CASE("what a save is about to name is not removed under it, or the pointer stays") {
+  MemoryFileSystem fs;
+  save_step(fs, "step_1");
+  fs.write_file("/run/latest", as_bytes("step_1"));
+  // Between the commit of step_10 and its pointer, another process saves step_20 and keeps one.
+  Overtaken overtaken(fs);
+  Trainer trainer(0, 1);
+  SaveOptions options = to(overtaken);
+  options.update_latest = true;
+  const auto ranks = single_rank();
+  CHECK_THROWS_WITH(save("/run/step_10", trainer.state(), *ranks, options),
+                    Catch::Matchers::Contains("/run/step_10 was published whole, and is gone again") &&
+                        Catch::Matchers::Contains("another save removed it"));
+  CHECK(as_text(fs.read_file("/run/latest")) == "step_1");
+  CHECK(names(fs) == std::vector<std::string>{"step_1", "step_20"});
+}
+
+TEST_CASE("saves of several jobs into one folder leave a pointer to a checkpoint that is there") {
+  MemoryFileSystem fs;
+  fs.make_directories("/run");
+  for (int round = 0; round < 30; ++round) {
+    std::vector<std::thread> jobs;
+    for (int job = 0; job < 3; ++job)
+      jobs.emplace_back([&, job] {
+        Trainer trainer(0, 1);
+        SaveOptions options = to(fs);
+        options.update_latest = true;
+        options.keep_last = 1;
+        const auto ranks = single_rank();
+        try {
+          const std::string name = "/run/step_" + std::to_string(10 * round + job);
+          save(name, trainer.state(), *ranks, options);
+        } catch (const Error& error) {  // overtaken
+          if (error.code() != Code::kNotFound) std::terminate();
+        }
+      });
+    for (std::thread& job : jobs) job.join();
+    const std::string latest(as_text(fs.read_file("/run/latest")));
+    REQUIRE(fs.stat("/run/" + latest));
+    REQUIRE(read_seal(*fs.open_directory("/run/" + latest), ""));
+    for (const FileInfo& info : fs.open_directory("/run")->list())
+      REQUIRE(!info.name.starts_with("."));
+  }
+}
+
+TEST_CASE("names that no pointer file can name are refused with one") {
+  MemoryFileSystem fs;
+  fs.make_directories("/run");
+  Trainer trainer(0, 1);
+  SaveOptions options = to(fs);
+  const auto ranks = single_rank();
+  for (const char* name : {" step_1", "step_1 ", "step_1\n", "\tstep_1"}) {
+    options.update_latest = true;
+    CHECK_THROWS_WITH(save(std::string("/run/") + name, trainer.state(), *ranks, options),
+                      Catch::Matchers::Contains("`latest` cannot name"));
+    options.update_latest = false;
+    CHECK(save(std::string("/run/") + name, trainer.state(), *ranks, options).total_bytes > 0);
+  }
 }
 
 TEST_CASE("what cannot be told whether a pointer names it stays") {

@@ -6,8 +6,9 @@
 //
 // Collective: all ranks call with the same path and options. Nothing is visible at `path` until all
 // of it is (storage/stage.h); an error on any rank publishes nothing, and every rank throws it,
-// naming the rank. Tensors held by several ranks are written once, balanced by bytes. All ranks
-// must see the same file system.
+// naming the rank. What goes wrong after the commit (the pointer, retention, a rank that dies in the
+// last meeting) is thrown too: the checkpoint is there then. Tensors held by several ranks are
+// written once, balanced by bytes. All ranks must see the same file system.
 //
 // Errors: kInvalidArgument (holes, overlaps, pieces out of bounds, ranks that disagree: naming
 // tensor and rank, what was expected and what was found), kAlreadyExists (path is there and not
@@ -31,6 +32,7 @@ enum class SnapshotTiming : std::uint8_t {
   kLazy,
 };
 
+/// The first four are the same on all ranks (kInvalidArgument, naming the option and two ranks).
 struct SaveOptions {
   std::string format = "torch-dcp";  // the one that ranks can write together
   bool force = false;                // replace what is at `path`
@@ -59,6 +61,7 @@ struct SaveReport {
   double plan_seconds = 0;          // with waiting for ranks that come later
   double seconds = 0;
   std::vector<std::string> removed;  // checkpoints that `keep_last` took away (rank 0)
+  std::vector<std::string> failed_removals;  // "step_3: why", of those that it could not (rank 0)
 };
 
 SaveReport save(const std::string& path, const LiveState& state, RankGroup& ranks,

@@ -1,0 +1,28 @@
+#pragma once
+// Calls that cannot be ended, such as one on a store whose rank hangs, with a deadline all the same.
+#include <chrono>
+#include <functional>
+#include <future>
+#include <optional>
+#include <thread>
+
+namespace tessera::fsdp {
+
+/// f(), or nothing if there is no answer in time: then its thread is left behind, with what `f`
+/// holds. Throws what `f` throws.
+template <class T>
+std::optional<T> answered_within(std::chrono::milliseconds patience, std::function<T()> f) {
+  auto answer = std::make_shared<std::promise<T>>();
+  auto future = answer->get_future();
+  std::thread([answer, f = std::move(f)] {
+    try {
+      answer->set_value(f());
+    } catch (...) {
+      answer->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (future.wait_for(patience) != std::future_status::ready) return std::nullopt;
+  return future.get();
+}
+
+}  // namespace tessera::fsdp
