@@ -269,13 +269,14 @@ std::string group_prefix(const Communicator::Identity& identity, std::uint64_t g
 namespace {
 
 /// Tells that this member is here, and which of `absent` are not, all over the store. Throws
-/// kTimeout where the store does not answer by `deadline`: its rank may hang.
+/// kTimeout where the store does not answer by `deadline` or soon after: its rank may hang.
 std::vector<int> absent_members(const StoreLink& link, const std::string& prefix, int mine,
                                 std::vector<int> absent, Clock::time_point deadline) {
+  constexpr std::chrono::milliseconds kLeast{1500};
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   const auto key = [prefix](int global_rank) { return prefix + std::to_string(global_rank); };
   auto found = answered_within<std::vector<int>>(
-      std::max(left, std::chrono::milliseconds(1)), [store = link.store, key, mine, absent] {
+      std::max(left, kLeast), [store = link.store, key, mine, absent] {
         store->set(key(mine), "1");
         std::vector<int> still = absent;
         std::erase_if(still, [&](int rank) { return store->check({key(rank)}); });

@@ -76,9 +76,10 @@ bool judge(const std::vector<Opening>& openings) {
     for (std::size_t o = 0; o < Opening::kOptions.size(); ++o)
       if (openings[r].options[o] != openings[0].options[o])
         fail(Code::kInvalidArgument,
-             fmt::format("ranks save with different SaveOptions::{}: rank 0 with {}, rank {} with {}",
-                         Opening::kOptions[o], printable(openings[0].options[o]), r,
-                         printable(openings[r].options[o])),
+             fmt::format(
+                 "ranks save with different SaveOptions::{}: rank 0 with {}, rank {} with {}",
+                 Opening::kOptions[o], printable(openings[0].options[o]), r,
+                 printable(openings[r].options[o])),
              "give every rank the same options");
     same = same && openings[r].generation != 0 &&
            openings[r].generation == openings[0].generation &&

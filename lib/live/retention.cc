@@ -60,7 +60,7 @@ bool passes(std::string_view path, std::string_view component) {
 /// (Megatron's "9" too): one that readers do not follow may still be somebody's.
 bool is_named(FileSystem& fs, const std::string& parent, const std::string& child) {
   return std::ranges::any_of(PathResolver(fs, "").pointers_in(parent), [&](const Pointer& pointer) {
-    return passes(pointer.target, child) || passes(pointer.path, child);
+    return passes(pointer.target, child) || split_path(pointer.path).second == child;
   });
 }
 

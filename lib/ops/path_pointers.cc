@@ -74,10 +74,10 @@ std::optional<Pointer> PathResolver::pointer_in(const std::string& folder,
     Pointer pointer{.name = name, .target = "", .path = ""};
     if (info->type == FileType::kSymlink) {
       const std::string path = fs_.canonical(join_path(folder, name));
-      const auto [parent, target] = split_path(path);
-      pointer.target = target;
-      if (parent == fs_.canonical(folder) && fs_.stat(path))
-        pointer.path = join_path(folder, target);
+      const std::string here = join_path(fs_.canonical(folder), "");
+      pointer.target = path.starts_with(here) ? path.substr(here.size()) : path;
+      if (is_plain_name(pointer.target) && fs_.stat(path))
+        pointer.path = join_path(folder, pointer.target);
       return pointer;
     }
     if (info->type != FileType::kRegular) continue;

@@ -23,7 +23,7 @@ struct FoundCheckpoint {
 /// A pointer file or link in a folder.
 struct Pointer {
   std::string name;    // "latest"
-  std::string target;  // what it names, as written
+  std::string target;  // what it names, as written; of a link, from the folder, or from the root
   std::string path;    // folder it leads to; "" when that is absent or no name of a neighbour
 
   /// `target` for a message: it should be one short word.
