@@ -8,6 +8,8 @@
 #include <future>
 #include <thread>
 
+#include "fsdp_core/comm/within.h"
+
 namespace tessera::fsdp {
 
 namespace {
@@ -20,19 +22,6 @@ constexpr milliseconds kLongestPause{20};
 enum class Stage : std::uint8_t { kConnecting, kConnected, kFailed };
 
 using Made = std::shared_ptr<Communicator>;
-
-std::future<Made> started(std::function<Made()> connect) {
-  auto answer = std::make_shared<std::promise<Made>>();
-  std::future<Made> future = answer->get_future();
-  std::thread([answer, connect = std::move(connect)] {
-    try {
-      answer->set_value(connect());
-    } catch (...) {
-      answer->set_exception(std::current_exception());
-    }
-  }).detach();
-  return future;
-}
 
 /// How far all are. Throws at once when one is gone.
 std::vector<Stage> stages(Communicator& connected, Stage mine) {
@@ -48,7 +37,7 @@ std::vector<Stage> stages(Communicator& connected, Stage mine) {
 std::shared_ptr<Communicator> watched_connect(Communicator& connected,
                                               std::function<Made()> connect) {
   stages(connected, Stage::kConnecting);
-  std::future<Made> future = started(std::move(connect));
+  std::future<Made> future = started<Made>(std::move(connect));
   Made made;
   Stage mine = Stage::kConnecting;
   std::exception_ptr failure;

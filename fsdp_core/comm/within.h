@@ -3,17 +3,19 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 
 namespace tessera::fsdp {
 
-/// f(), or nothing if there is no answer in time: then its thread is left behind, with what `f`
-/// holds. Throws what `f` throws.
+/// f() on a thread of its own, which is left behind, with what `f` holds, where nobody waits for
+/// the answer.
 template <class T>
-std::optional<T> answered_within(std::chrono::milliseconds patience, std::function<T()> f) {
+std::future<T> started(std::function<T()> f) {
   auto answer = std::make_shared<std::promise<T>>();
-  auto future = answer->get_future();
+  std::future<T> future = answer->get_future();
   std::thread([answer, f = std::move(f)] {
     try {
       answer->set_value(f());
@@ -21,6 +23,13 @@ std::optional<T> answered_within(std::chrono::milliseconds patience, std::functi
       answer->set_exception(std::current_exception());
     }
   }).detach();
+  return future;
+}
+
+/// f(), or nothing if there is no answer in time. Throws what `f` throws.
+template <class T>
+std::optional<T> answered_within(std::chrono::milliseconds patience, std::function<T()> f) {
+  std::future<T> future = started<T>(std::move(f));
   if (future.wait_for(patience) != std::future_status::ready) return std::nullopt;
   return future.get();
 }

@@ -8,14 +8,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <set>
-#include <thread>
 
 #include "lib/ops/path_resolve.h"
 #include "lib/storage/janitor.h"
+#include "lib/storage/lease.h"
 #include "lib/storage/stage_paths.h"
 
 namespace tessera {
@@ -45,7 +44,6 @@ bool is_ours(const FileSystem& fs, const std::string& path) {
   }
 }
 
-
 /// Whether the path has that component: "step_9", "./step_9", "/run/step_9/", "step_9/model".
 bool passes(std::string_view path, std::string_view component) {
   while (!path.empty()) {
@@ -68,19 +66,12 @@ bool is_named(FileSystem& fs, const std::string& parent, const std::string& chil
 /// a checkpoint that goes: else a neighbour may remove what this one is about to name. nullptr:
 /// the file system has no locks.
 std::unique_ptr<FileLock> pointer_lock(FileSystem& fs, const std::string& parent) {
-  constexpr int kPollMs = 10, kPatienceMs = 30000;  // renames are quick
+  constexpr int kPatienceMs = 30000;  // renames are quick
   const std::string path = join_path(parent, std::string(kPointerLock));
-  for (int waited = 0;; waited += kPollMs) {
-    try {
-      if (auto lock = fs.try_lock(path)) return lock;
-    } catch (const Error& error) {
-      if (error.code() != Code::kUnsupported) throw;
-      return nullptr;
-    }
-    if (waited >= kPatienceMs)
-      fail(Code::kIo, fmt::format("another save holds {} and does not let go", printable(path)));
-    std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
-  }
+  auto lock = storage::try_lock_within(fs, path, kPatienceMs);
+  if (lock && !*lock)
+    fail(Code::kIo, fmt::format("another save holds {} and does not let go", printable(path)));
+  return lock ? std::move(*lock) : nullptr;
 }
 
 /// Hidden first, then removed, so that a half removed checkpoint is never to be seen. False: it
@@ -116,8 +107,8 @@ class Remover {
     try {
       const auto paths =
           storage::make_stage_paths(fs_, path, hex(sha256(as_bytes("removed " + path))));
-      const auto lock = lock_of(paths);
-      if (!lock) return true;  // another save removes it
+      const storage::TriedLock lock = storage::try_lock(fs_, paths.lock());
+      if (lock && !*lock) return true;  // another save removes it
       hidden = hide_checkpoint(fs_, parent_, path, paths.stage());
       if (!hidden) return true;
       fs_.sync_directory(paths.parent);
@@ -132,18 +123,6 @@ class Remover {
   Retention done() { return std::move(done_); }
 
  private:
-  /// The lock, or that there are none; nullopt: another one has it.
-  std::optional<std::unique_ptr<FileLock>> lock_of(const storage::StagePaths& paths) const {
-    try {
-      auto lock = fs_.try_lock(paths.lock());
-      if (!lock) return std::nullopt;
-      return lock;
-    } catch (const Error& error) {
-      if (error.code() != Code::kUnsupported) throw;
-      return nullptr;
-    }
-  }
-
   FileSystem& fs_;
   const std::string parent_;
   Retention done_;

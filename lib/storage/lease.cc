@@ -4,7 +4,6 @@
 #include <tessera/base/error.h>
 
 #include <chrono>
-#include <optional>
 #include <thread>
 
 namespace tessera::storage {
@@ -15,8 +14,9 @@ namespace {
 constexpr std::string_view kTurn = "0";
 constexpr int kPollMs = 20;
 
-// nullopt: the file system has no locks; nullptr: another one holds it.
-std::optional<std::unique_ptr<FileLock>> try_lock(FileSystem& fs, const std::string& path) {
+}  // namespace
+
+TriedLock try_lock(FileSystem& fs, const std::string& path) {
   try {
     return fs.try_lock(path);
   } catch (const Error& error) {
@@ -25,7 +25,13 @@ std::optional<std::unique_ptr<FileLock>> try_lock(FileSystem& fs, const std::str
   }
 }
 
-}  // namespace
+TriedLock try_lock_within(FileSystem& fs, const std::string& path, int wait_ms) {
+  for (int waited_ms = 0;; waited_ms += kPollMs) {
+    TriedLock lock = try_lock(fs, path);
+    if (!lock || *lock || waited_ms >= wait_ms) return lock;
+    std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
+  }
+}
 
 std::unique_ptr<FileLock> take_lease(FileSystem& fs, const StagePaths& paths) {
   auto lock = try_lock(fs, paths.lock());
@@ -39,16 +45,12 @@ std::unique_ptr<FileLock> take_lease(FileSystem& fs, const StagePaths& paths) {
 }
 
 std::unique_ptr<FileLock> take_turn(FileSystem& fs, const StagePaths& paths, int wait_ms) {
-  for (int waited_ms = 0;; waited_ms += kPollMs) {
-    auto lock = try_lock(fs, paths.lock_of(kTurn));
-    if (!lock) return nullptr;
-    if (*lock) return std::move(*lock);
-    if (waited_ms >= wait_ms)
-      fail(Code::kAlreadyExists,
-           fmt::format("another run is publishing {} and does not end", paths.final_path()),
-           "run again when it has ended");
-    std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
-  }
+  TriedLock lock = try_lock_within(fs, paths.lock_of(kTurn), wait_ms);
+  if (lock && !*lock)
+    fail(Code::kAlreadyExists,
+         fmt::format("another run is publishing {} and does not end", paths.final_path()),
+         "run again when it has ended");
+  return lock ? std::move(*lock) : nullptr;
 }
 
 }  // namespace tessera::storage
