@@ -35,14 +35,26 @@ std::string failure_key(std::uint64_t generation) {
   return fmt::format("gen{}/failure", generation);
 }
 
-std::optional<Status> read_failure(c10d::Store& store, std::uint64_t generation) {
-  const std::string key = failure_key(generation);
+std::string goodbye_key(int rank) { return fmt::format("bye/{}", rank); }
+
+constexpr const char* kGone = "gone";
+
+/// The first to write a key stays: "<rank>\n<why>".
+void write_once(c10d::Store& store, const std::string& key, const Status& status) {
+  store.compareSet(key, std::string(), fmt::format("{}\n{}", status.context.rank, status.message));
+}
+
+std::optional<Status> read_status(c10d::Store& store, const std::string& key, Code code) {
   if (!store.check({key})) return std::nullopt;
   const std::string text = store.get_to_str(key);
   const auto end = text.find('\n');
   if (end == std::string::npos) return std::nullopt;
-  return Status{
-      Code::kCancelled, text.substr(end + 1), {"", "", "", std::stoi(text.substr(0, end))}, {}};
+  return Status{code, text.substr(end + 1), {"", "", "", std::stoi(text.substr(0, end))}, {}};
+}
+
+std::optional<Status> read_failure(c10d::Store& store, std::uint64_t generation) {
+  auto failure = read_status(store, failure_key(generation), Code::kCancelled);
+  return failure ? failure : read_status(store, kGone, Code::kIo);
 }
 
 /// What each member was doing when it noticed; empty: it has not said so.
@@ -91,9 +103,21 @@ Status compose(Status status, const std::vector<int>& members,
 
 void FailureBoard::post(std::uint64_t generation, const Status& status) const noexcept {
   within<bool>(kStorePatience, [store = store_, generation, status] {
-    const std::string text = fmt::format("{}\n{}", status.context.rank, status.message);
-    store->compareSet(failure_key(generation), std::string(), text);
+    write_once(*store, failure_key(generation), status);
     return true;
+  });
+}
+
+void FailureBoard::post_gone(const Status& status) const noexcept {
+  within<bool>(kStorePatience, [store = store_, status] {
+    write_once(*store, kGone, status);
+    return true;
+  });
+}
+
+std::optional<FailureBoard::Departure> FailureBoard::departure(int rank) const noexcept {
+  return within<Departure>(kStorePatience, [store = store_, rank] {
+    return Departure{store->check({goodbye_key(rank)}), read_status(*store, kGone, Code::kIo)};
   });
 }
 
@@ -105,9 +129,9 @@ std::optional<Status> FailureBoard::posted(std::uint64_t generation) const noexc
 
 void FailureBoard::goodbye(int rank, int size, milliseconds patience) const noexcept {
   within<bool>(patience, [store = store_, rank, size, deadline = Clock::now() + patience] {
-    store->set(fmt::format("bye/{}", rank), "1");
+    store->set(goodbye_key(rank), "1");
     for (int other = 0; other < size; ++other)
-      while (!store->check({fmt::format("bye/{}", other)}) && Clock::now() < deadline)
+      while (!store->check({goodbye_key(other)}) && Clock::now() < deadline)
         std::this_thread::sleep_for(kPoll);
     return true;
   });

@@ -50,6 +50,8 @@ class GlooCommunicator final : public Communicator {
     wire_.cut(why);
   }
 
+  void lose(const Status& why) noexcept override { wire_.cut(why); }
+
   std::shared_ptr<Communicator> rebuild(std::uint64_t generation) const override {
     return make_gloo(identity(), std::max(generation, generation_ + 1), link_);
   }
@@ -336,14 +338,18 @@ void await_members(const StoreLink& link, const Communicator::Identity& identity
   joining(identity, generation, [&] { poll_members(link, identity, generation); });
 }
 
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const Communicator::Identity& identity,
+                                               std::uint64_t generation, const StoreLink& link) {
+  await_members(link, identity, generation);
+  return joining(identity, generation,
+                 [&] { return connect(identity, group_prefix(identity, generation), link); });
+}
+
 std::shared_ptr<Communicator> make_gloo(const Communicator::Identity& identity,
                                         std::uint64_t generation, const StoreLink& link) {
   return link.joined->get(identity, generation, [&] {
-    await_members(link, identity, generation);
-    return joining(identity, generation, [&] {
-      return std::make_shared<GlooCommunicator>(
-          identity, generation, link, connect(identity, group_prefix(identity, generation), link));
-    });
+    return std::make_shared<GlooCommunicator>(identity, generation, link,
+                                              connect_gloo(identity, generation, link));
   });
 }
 

@@ -14,13 +14,13 @@
 // never take each other's bytes; they fail at the timeout and name the two calls.
 //
 // A call waits for its messages one after the other: the end of one connection is noticed when its turn
-// comes. So a rank that waits for a slow one learns of a third one's failure when the slow one comes and
-// fails in its turn, or at the timeout.
+// comes. A rank that waits for a slow one learns that a third one is gone from its NeighbourWatch.
 #include <tessera/fsdp/communicator.h>
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "fsdp_core/comm/failure_board.h"
@@ -44,6 +44,9 @@ void await_members(const StoreLink& link, const Communicator::Identity& identity
                    std::uint64_t generation);
 /// The keys of a group start with this.
 std::string group_prefix(const Communicator::Identity& identity, std::uint64_t generation);
+/// The same wait, then connections from each member to each.
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const Communicator::Identity& identity,
+                                               std::uint64_t generation, const StoreLink& link);
 
 /// The one that is held already, if this rank has joined it.
 std::shared_ptr<Communicator> make_gloo(const Communicator::Identity& identity,

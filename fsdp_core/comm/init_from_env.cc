@@ -116,6 +116,7 @@ std::shared_ptr<World::Impl> join(const Launch& launch, const WorldOptions& opti
   auto transport = store_transport(backend, link, options.state_timeout, launch.rank, launch.size,
                                    launch.local_rank);
   transport->meet(0);
+  transport->watch();
   auto impl = std::make_shared<World::Impl>(launch.rank, launch.size, launch.local_rank,
                                             options.timeout, std::move(transport));
   impl->trace_folder = options.trace_folder;

@@ -1,13 +1,14 @@
 #pragma once
-// JoinedGroups: the groups of one generation that ranks of this process have joined and still hold.
-// A group is joined once: whoever asks again (each unit after a failure, the world, another model)
-// gets the same communicator. Thread-safe; nothing is locked while a group is joined.
+// JoinedGroups: the groups that ranks of this process have joined and still hold. A group of a
+// generation is joined once: whoever asks again (each unit after a failure, the world, another
+// model) gets the same communicator. Thread-safe; nothing is locked while a group is joined.
 #include <tessera/fsdp/communicator.h>
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -24,7 +25,17 @@ class JoinedGroups {
     std::shared_ptr<Communicator> joined = std::forward<F>(join)();
     const std::lock_guard lock(mutex_);
     joined_[key] = joined;
+    if (why_lost_) joined->lose(*why_lost_);
     return joined;
+  }
+
+  /// All of them, and all that are joined later, end with `why`.
+  void lose(const Status& why) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (why_lost_) return;
+    why_lost_ = why;
+    for (const auto& [key, weak] : joined_)
+      if (const auto group = weak.lock()) group->lose(why);
   }
 
  private:
@@ -37,6 +48,7 @@ class JoinedGroups {
 
   std::mutex mutex_;
   std::map<Key, std::weak_ptr<Communicator>> joined_;
+  std::optional<Status> why_lost_;
 };
 
 }  // namespace tessera::fsdp

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "fsdp_core/comm/neighbour_watch.h"
 #ifdef TESSERA_FSDP_NCCL
 #include "fsdp_core/comm/nccl_comm.h"
 #endif
@@ -67,15 +68,19 @@ class StoreTransport final : public Transport {
     }
   }
 
+  void watch() override { watch_ = std::make_unique<NeighbourWatch>(link_, rank_, size_); }
+
   void give_up(std::uint64_t generation, const Status& status) noexcept override {
     gave_up_ = true;
     link_.board->post(generation, status);
+    if (watch_) link_.board->post_gone(status);
   }
 
   /// Closing a connection drops what the peer has not read yet, and rank 0 keeps the store: all say
   /// goodbye and wait a little for the others'.
   void leave(bool healthy) noexcept override {
     link_.board->goodbye(rank_, size_, healthy && !gave_up_ ? kLeavePatience : kFailedPatience);
+    watch_.reset();
   }
 
  private:
@@ -86,6 +91,7 @@ class StoreTransport final : public Transport {
   const int size_;
   [[maybe_unused]] const int local_rank_;
   bool gave_up_ = false;
+  std::unique_ptr<NeighbourWatch> watch_;
 };
 
 }  // namespace

@@ -150,11 +150,12 @@ void play_save_death(World& world) {
   }
 }
 
-/// Rank 0, which keeps the store, stops; the others meet for a new generation.
+/// A rank is stopped or killed; the others meet for a new generation.
 void play_reset_alone(World& world) {
   step(world);
   world.ranks().barrier();
-  if (world.rank() == 0) kill(getpid(), SIGSTOP);
+  if (world.rank() == number("TESSERA_VICTIM", 0))
+    kill(getpid(), number("TESSERA_SIGNAL", SIGSTOP));
   std::this_thread::sleep_for(200ms);
   const auto start = Clock::now();
   try {
@@ -292,8 +293,27 @@ TEST_CASE("ranks that meet anew do not wait for a store that hangs beyond the ti
     CHECK_FALSE(results[rank].killed);
     INFO(results[rank].report);
     CHECK(leading_number(results[rank].report) >= 2500);
-    CHECK(leading_number(results[rank].report) < 8000 + stall.ms());
+    CHECK(leading_number(results[rank].report) < 10000 + stall.ms());
     contains(results[rank].report, "the store");
+  }
+}
+
+TEST_CASE("ranks that meet anew without a rank that was killed name it within five seconds") {
+  for (const int victim : {0, 1, 2}) {
+    ProcessJob job{.size = 3, .scenario = "reset_alone"};
+    job.environment = {{"TESSERA_VICTIM", std::to_string(victim)},
+                       {"TESSERA_SIGNAL", std::to_string(SIGKILL)}};
+    const fsdp::test::MachineStall stall;
+    const auto results = run_processes(job);
+    INFO("the machine held this process back for " << stall.ms() << " ms");
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      CHECK_FALSE(results[rank].killed);
+      INFO(results[rank].report);
+      CHECK(leading_number(results[rank].report) >= 0);
+      CHECK(leading_number(results[rank].report) < 5000 + stall.ms());
+      if (victim != 0) contains(results[rank].report, "rank " + std::to_string(victim) + " is gone");
+    }
   }
 }
 

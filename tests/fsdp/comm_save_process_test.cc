@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <thread>
 
 #include "tests/fsdp/comm_small_job.h"
 
@@ -19,20 +20,20 @@ namespace {
 
 constexpr int kRanks = 3;
 
-/// Kills this process before the n-th meeting with the other ranks, in this group or one made of
-/// it.
-class DeadlyRanks final : public RankGroup {
+/// Does something before the n-th meeting with the other ranks, in this group or one made of it.
+class EventfulRanks final : public RankGroup {
  public:
-  DeadlyRanks(RankGroup& inner, int at) : inner_(inner), left_(std::make_shared<int>(at)) {}
+  EventfulRanks(RankGroup& inner, int at, void (*event)())
+      : inner_(inner), left_(std::make_shared<int>(at)), event_(event) {}
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> bytes) override {
-    if (--*left_ == 0) kill(getpid(), SIGKILL);
+    if (--*left_ == 0) event_();
     return inner_.all_gather(bytes);
   }
   std::unique_ptr<RankGroup> duplicate() override {
     auto inner = inner_.duplicate();
-    auto made = std::make_unique<DeadlyRanks>(*inner, 0);
+    auto made = std::make_unique<EventfulRanks>(*inner, 0, event_);
     made->left_ = left_;
     made->own_ = std::move(inner);
     return made;
@@ -42,7 +43,13 @@ class DeadlyRanks final : public RankGroup {
   RankGroup& inner_;
   std::unique_ptr<RankGroup> own_;
   std::shared_ptr<int> left_;  // one call at a time: the background begins where the caller ends
+  void (*event_)();
 };
+
+constexpr std::chrono::seconds kSlow{9};
+
+void die() { kill(getpid(), SIGKILL); }
+void dawdle() { std::this_thread::sleep_for(kSlow); }
 
 /// The new one, `latest`, and the old one away.
 SaveOptions replacing() {
@@ -109,8 +116,10 @@ void play() {
   const std::string run = std::getenv("TESSERA_RUN");
   SmallJob job(world);
   for (int step = 0; step < 2; ++step) job.step();
-  DeadlyRanks ranks(world.ranks(),
-                    number("TESSERA_VICTIM") == world.rank() ? number("TESSERA_AT") : 0);
+  const bool victim = number("TESSERA_VICTIM") == world.rank();
+  const bool slow = number("TESSERA_SLOW") == world.rank();
+  EventfulRanks ranks(world.ranks(), victim || slow ? number("TESSERA_AT") : 0,
+                      victim ? die : dawdle);
   report_outcome([&] {
     if (scenario() == "save") save(run + "/step_2", job.state(), ranks, replacing());
     if (scenario() == "async") save_async(run + "/step_2", job.state(), ranks, replacing()).wait();
@@ -149,14 +158,16 @@ class Run {
   std::string path_;
 };
 
-/// Processes that play `what`, with rank `victim` killed at its meeting `at`; 0: never.
+/// Processes that play `what`, with rank `victim` killed at its meeting `at`; 0: never. Another one,
+/// `slow`, may come late there.
 std::vector<RankResult> run_job(const Run& run, const std::string& what, int at, int victim,
-                                LoadSafety safety) {
+                                LoadSafety safety, int slow = -1) {
   ProcessJob job;
   job.size = kRanks;
   job.scenario = what;
   job.test = "a rank that saves";
   job.environment = {{"TESSERA_VICTIM", std::to_string(victim)},
+                     {"TESSERA_SLOW", std::to_string(slow)},
                      {"TESSERA_AT", std::to_string(at)},
                      {"TESSERA_SAFETY", std::to_string(static_cast<int>(safety))},
                      {"TESSERA_RUN", run.path()}};
@@ -210,6 +221,28 @@ TEST_CASE("a rank killed while it reads is noticed by all, and no state is half 
   CHECK(killed("load", 7, 2, LoadSafety::kAside));
   CHECK(killed("load", 9, 2, LoadSafety::kReadTwice));
   CHECK(killed("load", 9, 2, LoadSafety::kInPlace));
+}
+
+TEST_CASE("a killed rank is noticed within five seconds by one that waits for a slow one") {
+  // Whichever of the two rank 0 waits for first; and where rank 0, which keeps the store, dies.
+  for (const auto& [what, at, victim, slow] :
+       {std::tuple("save", 2, 1, 2), {"save", 2, 2, 1}, {"async", 6, 0, 1}, {"load", 7, 1, 2}}) {
+    CAPTURE(what, at, victim, slow);
+    const Run run;
+    const auto results = run_job(run, what, at, victim, LoadSafety::kAside, slow);
+    REQUIRE(results[static_cast<std::size_t>(victim)].signal == SIGKILL);
+    const int waiting = kRanks - victim - slow;
+    for (const auto& [rank, most_ms] :
+         {std::pair(waiting, 5000), {slow, 5000 + 1000 * static_cast<int>(kSlow.count())}}) {
+      const RankResult& result = results[static_cast<std::size_t>(rank)];
+      INFO(result.report);
+      CHECK_FALSE(result.killed);
+      check_failed_within(result, most_ms);
+      CHECK(result.report.find(fmt::format("rank {}", victim)) !=
+            std::string::npos);
+    }
+    CHECK(run.content().first == 1);
+  }
 }
 
 // Minutes: every meeting of the ranks.

@@ -53,6 +53,12 @@ void report_outcome(F&& work) {
   }
 }
 
+inline void check_failed_within(const RankResult& result, int most_ms) {
+  REQUIRE(!result.report.empty());
+  REQUIRE(std::isdigit(static_cast<unsigned char>(result.report[0])));
+  CHECK(std::atoi(result.report.c_str()) <= most_ms);
+}
+
 /// All but the victim ended by themselves: failed within `most_ms`, or done where `most_ms` is 0.
 inline void check_others(const std::vector<RankResult>& results, int victim, int most_ms) {
   for (int rank = 0; rank < static_cast<int>(results.size()); ++rank) {
@@ -60,13 +66,10 @@ inline void check_others(const std::vector<RankResult>& results, int victim, int
     const RankResult& result = results[static_cast<std::size_t>(rank)];
     INFO(result.report);
     CHECK_FALSE(result.killed);
-    REQUIRE(!result.report.empty());
-    if (most_ms == 0) {
+    if (most_ms == 0)
       CHECK(result.report == "done");
-      continue;
-    }
-    REQUIRE(std::isdigit(static_cast<unsigned char>(result.report[0])));
-    CHECK(std::atoi(result.report.c_str()) <= most_ms);
+    else
+      check_failed_within(result, most_ms);
   }
 }
 

@@ -113,6 +113,9 @@ class Communicator {
 
   /// Makes every pending and later call on every member fail soon. Callable from any thread.
   virtual void abort(std::string_view reason) noexcept = 0;
+  /// Makes pending and later calls of this member fail with `why`, which the others know already.
+  /// Callable from any thread. Nothing where a failure shows in other ways.
+  virtual void lose(const Status& /*why*/) noexcept {}
 
   /// False after a failure, which every later call repeats.
   bool alive() const { return dead_.ok(); }

@@ -21,8 +21,8 @@ namespace tessera::fsdp {
 struct WorldOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(30);  // of each collective and of joining
   /// Of each meeting of ranks in a save or load, which read and write files in between, one slower
-  /// than another. A rank that dies is noticed at once by those that wait for it next; those that
-  /// wait for a slow one notice when that comes.
+  /// than another. A rank whose process dies is noticed within seconds, whomever the others wait
+  /// for.
   std::chrono::milliseconds state_timeout = std::chrono::minutes(30);
   std::string backend;  // "", "gloo", "nccl"; "": gloo on CPUs, nccl where a GPU is
   /// Where each rank writes its last collectives when one fails or times out; "": the environment
