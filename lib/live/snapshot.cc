@@ -4,20 +4,14 @@
 #include <tessera/tensor/region_copy.h>
 
 #include <algorithm>
-#include <cstring>
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
 
-#include "lib/base/cpu.h"
+#include "lib/live/stream_copy.h"
 
 namespace tessera {
 
 namespace {
 
 constexpr std::uint64_t kSnapshotAlignment = 64;
-/// Below, what a cache holds is cheaper.
-constexpr std::uint64_t kLeastStreamed = 16 << 10;
 /// Below, starting a thread takes longer than it saves.
 constexpr std::uint64_t kLeastShared = 4 << 20;
 /// What a thread copies at a time.
@@ -31,65 +25,6 @@ std::uint64_t piece_bytes(const LiveTensor& tensor, const LivePiece& piece) {
 }
 
 }  // namespace
-
-#ifdef __x86_64__
-
-namespace {
-
-constexpr std::uint64_t kLine = 64;    // of a cache
-constexpr std::uint64_t kAhead = 512;  // bytes read ahead: more takes longer
-
-/// Whole lines of `bytes` bytes; `to` lies on 32. Returns the bytes copied.
-std::uint64_t stream_lines(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-  std::uint64_t at = 0;
-  for (; at + kLine <= bytes; at += kLine) {
-    __builtin_prefetch(from + at + kAhead, 0, 0);
-    __m128i lanes[4];
-    for (int l = 0; l < 4; ++l)
-      lanes[l] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + l);
-    for (int l = 0; l < 4; ++l) _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + l, lanes[l]);
-  }
-  _mm_sfence();
-  return at;
-}
-
-/// The same, a tenth faster.
-__attribute__((target("avx2"))) std::uint64_t stream_lines_wide(std::byte* to,
-                                                                const std::byte* from,
-                                                                std::uint64_t bytes) {
-  std::uint64_t at = 0;
-  for (; at + 2 * kLine <= bytes; at += 2 * kLine) {
-    __builtin_prefetch(from + at + kAhead, 0, 0);
-    __builtin_prefetch(from + at + kAhead + kLine, 0, 0);
-    __m256i lanes[4];
-    for (int l = 0; l < 4; ++l)
-      lanes[l] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at) + l);
-    for (int l = 0; l < 4; ++l)
-      _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at) + l, lanes[l]);
-  }
-  _mm_sfence();
-  return at;
-}
-
-}  // namespace
-
-void stream_copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-  std::uint64_t at = 0;
-  if (bytes >= kLeastStreamed) {
-    at = -reinterpret_cast<std::uintptr_t>(to) % 32;
-    std::memcpy(to, from, at);
-    at += (has_wide_vectors() ? stream_lines_wide : stream_lines)(to + at, from + at, bytes - at);
-  }
-  std::memcpy(to + at, from + at, bytes - at);
-}
-
-#else
-
-void stream_copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-  std::memcpy(to, from, bytes);
-}
-
-#endif
 
 void Snapshot::plan(const LiveState& state, MergedState& merged) {
   release();

@@ -55,7 +55,4 @@ class Snapshot {
   std::vector<std::shared_ptr<const void>> owners_;
 };
 
-/// memcpy past the caches: a snapshot is far larger than they are, and nobody reads it soon.
-void stream_copy(std::byte* to, const std::byte* from, std::uint64_t bytes);
-
 }  // namespace tessera

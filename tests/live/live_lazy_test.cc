@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "lib/live/snapshot.h"
+#include "lib/live/stream_copy.h"
 #include "tests/support/live_trainer.h"
 
 namespace live_lazy_test {
@@ -160,12 +160,13 @@ TEST_CASE("streamed copies are copies at every size and alignment") {
   std::mt19937_64 random(11);
   std::vector<std::byte> from(1 << 17), to(from.size() + 256);
   for (std::byte& b : from) b = static_cast<std::byte>(random());
-  for (int n = 0; n < 400; ++n) {
-    const std::size_t bytes = n < 200 ? random() % (40 << 10) : (16 << 10) + n - 200;
+  for (int n = 0; n < 800; ++n) {
+    const bool wide_vectors = n % 2 == 0 && has_wide_vectors();
+    const std::size_t bytes = n < 400 ? random() % (80 << 10) : (16 << 10) + n / 2 - 200;
     const std::size_t a = random() % 80, b = random() % 80;
     std::ranges::fill(to, std::byte{0x5a});
-    stream_copy(to.data() + b, from.data() + a, bytes);
-    CAPTURE(bytes, a, b);
+    stream_copy(to.data() + b, from.data() + a, bytes, wide_vectors);
+    CAPTURE(bytes, a, b, wide_vectors);
     REQUIRE(std::memcmp(to.data() + b, from.data() + a, bytes) == 0);
     for (std::size_t i = 0; i < b; ++i) REQUIRE(to[i] == std::byte{0x5a});
     for (std::size_t i = b + bytes; i < b + bytes + 64; ++i) REQUIRE(to[i] == std::byte{0x5a});
