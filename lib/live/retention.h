@@ -18,6 +18,9 @@ struct Retention {
   std::vector<std::string> failed;  // "step_3: why"
 };
 
+/// Throws kInvalidArgument where `latest` beside `path` cannot be replaced, or is `path` itself.
+void check_can_point(const FileSystem& fs, const std::string& path);
+
 /// Makes `latest` beside `path` name it. Durable when it returns. Throws kNotFound where another
 /// save has removed it.
 void point_latest(FileSystem& fs, const std::string& path);

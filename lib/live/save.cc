@@ -135,6 +135,7 @@ class Writing {
     if (!leads()) return;
     make_folders_above(fs_, path_);
     destination_ = resolve_destination(fs_, path_);
+    if (options_.update_latest) check_can_point(fs_, destination_);
     if (options_.force) check_replaceable(fs_, destination_);
     const std::string parent = split_path(destination_).first;
     const std::uint64_t free = fs_.free_bytes(parent);

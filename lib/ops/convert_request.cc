@@ -171,16 +171,30 @@ void check_not_a_part(const FileSystem& fs, const OpenedCheckpoint& source,
 }
 
 void check_replaceable(const FileSystem& fs, const std::string& destination) {
-  const std::optional<FileInfo> there = fs.stat(destination);
-  if (!there || there->type != FileType::kDirectory) return;
-  const std::unique_ptr<Directory> directory = fs.open_directory(destination);
-  const std::vector<FileInfo> entries = directory->list();
-  if (entries.empty() || directory->stat(kSealName)) return;
-  if (!detect_format({directory.get(), "", destination}).candidates.empty()) return;
-  fail(Code::kInvalidArgument,
-       fmt::format("{} is no checkpoint (it holds {}); --force does not remove it", destination,
-                   printable(entries.front().name)),
-       "choose another DST, or remove it yourself");
+  constexpr int kMostLooks = 10;
+  std::vector<std::string> before;
+  for (int look = 1;; ++look) {
+    const std::optional<FileInfo> there = fs.stat(destination);
+    if (!there || there->type != FileType::kDirectory) return;
+    std::unique_ptr<Directory> directory;
+    try {
+      directory = fs.open_directory(destination);
+    } catch (const Error& error) {
+      if (error.code() == Code::kNotFound) return;
+      throw;
+    }
+    std::vector<std::string> names;
+    for (const FileInfo& info : directory->list()) names.push_back(info.name);
+    if (names.empty() || directory->stat(kSealName)) return;
+    if (!detect_format({directory.get(), "", destination}).candidates.empty()) return;
+    // Another run may be replacing it: then what was opened here is being removed, file by file.
+    if (names == before || look == kMostLooks)
+      fail(Code::kInvalidArgument,
+           fmt::format("{} is no checkpoint (it holds {}); --force does not remove it", destination,
+                       printable(names.front())),
+           "choose another DST, or remove it yourself");
+    before = std::move(names);
+  }
 }
 
 std::string request_hash(const FileSystem& fs, const ConvertOptions& options,

@@ -41,10 +41,11 @@ void check_strides(const LivePiece& piece, bool writable) {
   if (piece.chunk.numel() == 0) return;
   if (std::ranges::any_of(piece.strides, [](std::int64_t s) { return s < 0; }) || !reach(piece))
     fail(Code::kInvalidArgument,
-         fmt::format("strides [{}] of {}", fmt::join(piece.strides, ","), piece.chunk.to_string()));
+         fmt::format("strides [{}] of {}: below 0, or out of reach", fmt::join(piece.strides, ","),
+                     piece.chunk.to_string()));
   if (writable && !elements_apart(piece.chunk.box.shape.extents(), piece.strides))
     fail(Code::kInvalidArgument,
-         fmt::format("several elements of {} share memory (strides [{}])", piece.chunk.to_string(),
+         fmt::format("elements of {} may share memory (strides [{}])", piece.chunk.to_string(),
                      fmt::join(piece.strides, ",")),
          "an expanded tensor cannot be filled in place");
 }
@@ -74,9 +75,23 @@ LiveState LiveState::of(const Value& tree, std::vector<LiveTensor> tensors) {
   return state;
 }
 
+const StateEntry* LiveState::find_entry(const std::string& name) {
+  const std::hash<std::string> hash;
+  if (indexed_ > dict.entries.size()) {
+    index_.clear();
+    indexed_ = 0;
+  }
+  for (; indexed_ < dict.entries.size(); ++indexed_)
+    index_.emplace(hash(dict.entries[indexed_].name), indexed_);
+  const auto [first, last] = index_.equal_range(hash(name));
+  for (auto found = first; found != last; ++found)
+    if (dict.entries[found->second].name == name) return &dict.entries[found->second];
+  return nullptr;
+}
+
 std::uint32_t LiveState::add_tensor(const Path& path, LiveTensor tensor) {
   const std::string name = dotted(path);
-  if (dict.find(name) != nullptr)
+  if (find_entry(name) != nullptr)
     fail(Code::kInvalidArgument, fmt::format("the state has a \"{}\" already", printable(name)));
   const auto index = static_cast<std::uint32_t>(tensors.size());
   tensors.push_back(std::move(tensor));
@@ -104,7 +119,7 @@ std::uint32_t LiveState::add_piece(const std::string& name, const TensorSpec& sp
 
 std::uint32_t LiveState::add_piece(const Path& path, const TensorSpec& spec, LivePiece piece) {
   const std::string name = dotted(path);
-  if (const StateEntry* entry = dict.find(name)) {
+  if (const StateEntry* entry = find_entry(name)) {
     if (!entry->value.is_tensor() || tensors[entry->value.tensor_index()].spec != spec)
       fail(Code::kInvalidArgument, fmt::format("\"{}\" is in the state already, and is no {}",
                                                printable(name), spec.to_string()));
@@ -119,7 +134,7 @@ std::uint32_t LiveState::add_piece(const Path& path, const TensorSpec& spec, Liv
 
 void LiveState::add_value(const Path& path, Value value, ValueScope scope) {
   const std::string name = dotted(path);
-  if (dict.find(name) != nullptr)
+  if (find_entry(name) != nullptr)
     fail(Code::kInvalidArgument, fmt::format("the state has a \"{}\" already", printable(name)));
   if (scope == ValueScope::kPerRank) per_rank.insert(name);
   dict.entries.push_back({name, path, std::move(value)});
@@ -141,6 +156,21 @@ std::uint64_t LiveState::bytes() const {
   return total;
 }
 
+namespace {
+
+void check_spec(const TensorSpec& spec) {
+  try {
+    Shape::checked(spec.shape.extents());
+    spec.size_bytes();
+  } catch (const Error& error) {  // of a file it would be damage
+    fail(Code::kInvalidArgument, error.status().message);
+  }
+  if (is_quantized(spec.dtype))
+    fail(Code::kUnsupported, fmt::format("a live tensor of {}", torch_name(spec.dtype)));
+}
+
+}  // namespace
+
 void check_live_tensors(const LiveState& state, bool writable) {
   for (const StateEntry& entry : state.dict.entries) {
     if (!entry.value.is_tensor()) continue;
@@ -149,8 +179,7 @@ void check_live_tensors(const LiveState& state, bool writable) {
       if (index >= state.tensors.size())
         fail(Code::kInvalidArgument, fmt::format("the state has no tensor number {}", index));
       const LiveTensor& tensor = state.tensors[index];
-      if (is_quantized(tensor.spec.dtype))
-        fail(Code::kUnsupported, fmt::format("a live tensor of {}", torch_name(tensor.spec.dtype)));
+      check_spec(tensor.spec);
       for (const LivePiece& piece : tensor.pieces) check_piece(tensor.spec, piece, writable);
     });
   }

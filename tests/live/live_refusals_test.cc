@@ -4,8 +4,10 @@
 #include <tessera/live/save.h>
 #include <tessera/storage/faulty_file_system.h>
 #include <tessera/storage/memory_file_system.h>
+#include <tessera/storage/observed_file_system.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <set>
 
 #include "tests/support/live_job.h"
@@ -15,6 +17,7 @@ namespace live_refusals_test {
 using namespace tessera;
 using namespace tessera::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 
 namespace {
 
@@ -157,6 +160,37 @@ TEST_CASE("memory that is missing and strides that do not fit are refused") {
              Contains("\"x\"") && Contains("1 strides for 2 dimensions"));
 }
 
+TEST_CASE("shapes that no tensor can have are the caller's, not damage") {
+  for (const std::vector<std::int64_t>& shape :
+       {std::vector<std::int64_t>{std::int64_t{1} << 40, std::int64_t{1} << 40}, {-1},
+        {std::int64_t{1} << 61}})
+    CHECK_THAT(refusal(2,
+                       [&](LiveState& state, int) {
+                         state.add("w", {DType::kFloat64, shape, {}, memory});
+                       }),
+               StartsWith("invalid argument") && Contains("\"w\"") && Contains("2^63 - 1") ||
+                   Contains("negative extent"));
+}
+
+TEST_CASE("adding many tensors takes time for each, and names stay unique") {
+  LiveState state;
+  float x = 0;
+  constexpr int kMany = 60000;  // each beside all others: 10 s
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kMany; ++i)
+    state.add("layers." + std::to_string(i) + ".weight", {DType::kFloat32, {1}, {}, &x});
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(3));
+  CHECK_THROWS_AS(state.add("layers.7.weight", {DType::kFloat32, {1}, {}, &x}), Error);
+  // What a caller does with the public fields counts, too.
+  state.dict.entries[7].name = "renamed";
+  state.add("layers.7.weight", {DType::kFloat32, {1}, {}, &x});
+  CHECK_THROWS_AS(state.add_value("layers.7.weight", Value::integer(1)), Error);
+  state.dict.entries.resize(3);
+  state.add("layers.5.weight", {DType::kFloat32, {1}, {}, &x});
+  CHECK_THROWS_AS(state.add("layers.2.weight", {DType::kFloat32, {1}, {}, &x}), Error);
+  CHECK(state.dict.entries.size() == 4);
+}
+
 TEST_CASE("ranks that save to different places are refused") {
   MemoryFileSystem fs;
   SaveOptions options;
@@ -192,6 +226,46 @@ TEST_CASE("what is there already is not replaced unless asked") {
   for (const std::string& message : save_twice()) CHECK_THAT(message, Contains("already exists"));
   options.force = true;
   require_quiet(save_twice());
+}
+
+namespace {
+
+/// Another save replaces /run/a: what was just opened there is the old one, half removed.
+class Replaced final : public ObservedFileSystem {
+ public:
+  using ObservedFileSystem::ObservedFileSystem;
+  std::unique_ptr<Directory> open_directory(const std::string& path) const override {
+    const bool old = path == "/run/a" && !replaced_;
+    replaced_ = replaced_ || old;
+    return ObservedFileSystem::open_directory(old ? "/run/half_removed" : path);
+  }
+
+ private:
+  mutable bool replaced_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("one that another save replaces in that moment is replaced all the same") {
+  MemoryFileSystem memory_fs;
+  const auto write = [&](FileSystem& fs) {
+    return on_ranks(1, [&](RankGroup& ranks) {
+      SaveOptions options;
+      options.file_system = &fs;
+      options.force = true;
+      LiveState state;
+      state.add("x", {DType::kFloat32, {3}, {}, memory});
+      save("/run/a", state, ranks, options);
+    });
+  };
+  require_quiet(write(memory_fs));
+  memory_fs.make_directories("/run/half_removed");
+  memory_fs.create("/run/half_removed/notes.txt", IoMode::kBuffered)->close();
+  Replaced fs(memory_fs);
+  require_quiet(write(fs));
+  memory_fs.remove_tree("/run/a");
+  memory_fs.rename("/run/half_removed", "/run/a");
+  CHECK_THAT(write(memory_fs)[0], Contains("is no checkpoint (it holds notes.txt)"));
 }
 
 TEST_CASE("ranks that save with other options are refused, naming the option") {

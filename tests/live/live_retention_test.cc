@@ -8,12 +8,14 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "tests/support/live_job.h"
 #include "tests/support/live_trainer.h"
 
 namespace live_retention_test {
 
 using namespace tessera;
 using namespace tessera::test;
+using Catch::Matchers::Contains;
 
 namespace {
 
@@ -229,6 +231,25 @@ TEST_CASE("names that no pointer file can name are refused with one") {
     options.update_latest = false;
     CHECK(save(std::string("/run/") + name, trainer.state(), *ranks, options).total_bytes > 0);
   }
+}
+
+TEST_CASE("where latest cannot become a pointer nothing is saved") {
+  MemoryFileSystem fs;
+  fs.make_directories("/run/latest");
+  SaveOptions options;
+  options.file_system = &fs;
+  options.update_latest = true;
+  for (const std::string path : {"/run/step_1", "/other/latest"}) {
+    const auto thrown = on_ranks(2, [&](RankGroup& ranks) {
+      LiveState state;
+      state.add_value("step", Value::integer(1));
+      save(path, state, ranks, options);
+    });
+    CHECK(thrown[0] == thrown[1]);
+    CHECK_THAT(thrown[0], Contains("invalid argument") && Contains("`latest`"));
+    CHECK(!fs.stat(path));
+  }
+  CHECK(fs.open_directory("/run")->list().size() == 1);
 }
 
 TEST_CASE("what cannot be told whether a pointer names it stays") {

@@ -41,6 +41,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace tessera {
@@ -138,6 +139,14 @@ struct LiveState {
 
   /// Bytes of this rank's pieces.
   std::uint64_t bytes() const;
+
+ private:
+  /// The entry of that name, or nullptr.
+  const StateEntry* find_entry(const std::string& name);
+  /// Indices of the first `indexed_` entries by the hash of their names: adding many does not search
+  /// all of them. Entries that changed since are looked at again.
+  std::unordered_multimap<std::size_t, std::size_t> index_;
+  std::size_t indexed_ = 0;
 };
 
 /// Throws kInvalidArgument, naming the tensor, for pieces outside their tensor, null memory,
