@@ -53,8 +53,8 @@ std::optional<Status> read_status(c10d::Store& store, const std::string& key, Co
 }
 
 std::optional<Status> read_failure(c10d::Store& store, std::uint64_t generation) {
-  auto failure = read_status(store, failure_key(generation), Code::kCancelled);
-  return failure ? failure : read_status(store, kGone, Code::kIo);
+  auto gone = read_status(store, kGone, Code::kIo);
+  return gone ? gone : read_status(store, failure_key(generation), Code::kCancelled);
 }
 
 /// What each member was doing when it noticed; empty: it has not said so.
@@ -112,12 +112,6 @@ void FailureBoard::post_gone(const Status& status) const noexcept {
   within<bool>(kStorePatience, [store = store_, status] {
     write_once(*store, kGone, status);
     return true;
-  });
-}
-
-std::optional<FailureBoard::Departure> FailureBoard::departure(int rank) const noexcept {
-  return within<Departure>(kStorePatience, [store = store_, rank] {
-    return Departure{store->check({goodbye_key(rank)}), read_status(*store, kGone, Code::kIo)};
   });
 }
 

@@ -27,17 +27,11 @@ class FailureBoard {
 
   /// This rank gives up; the first of a generation stays.
   void post(std::uint64_t generation, const Status& status) const noexcept;
-  /// That one, or the first process that is gone, which is so in every generation.
+  /// The first process that is gone, which is so in every generation, or that one.
   std::optional<Status> posted(std::uint64_t generation) const noexcept;
 
   /// `status` names a rank whose process is gone; the first stays.
   void post_gone(const Status& status) const noexcept;
-  struct Departure {
-    bool goodbye = false;
-    std::optional<Status> gone;  // the first that is, be it another one
-  };
-  /// What is known of how `rank` left. Nothing where the store does not answer.
-  std::optional<Departure> departure(int rank) const noexcept;
 
   /// `status`, which this rank saw in `call`, with what the others know: who gave up and why, who
   /// does not answer, or who was in another call. Takes 1.5 s at most.

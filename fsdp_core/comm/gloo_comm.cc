@@ -270,6 +270,26 @@ std::string group_prefix(const Communicator::Identity& identity, std::uint64_t g
 
 namespace {
 
+constexpr std::chrono::milliseconds kMemberPause{20};
+/// Gloo gives each of its own attempts the timeout.
+constexpr int kConnectPatience = 2;
+
+void throw_if_lost(const StoreLink& link) {
+  if (const auto why = link.joined->why_lost()) throw Error(*why);
+}
+
+/// What started() gives, or nothing after `patience`; throws as soon as the world is lost.
+template <class T>
+std::optional<T> answer_unless_lost(const StoreLink& link, std::chrono::milliseconds patience,
+                                    std::future<T> answer) {
+  const auto deadline = Clock::now() + patience;
+  while (answer.wait_for(kMemberPause) != std::future_status::ready) {
+    throw_if_lost(link);
+    if (Clock::now() > deadline) return std::nullopt;
+  }
+  return answer.get();
+}
+
 /// Tells that this member is here, and which of `absent` are not, all over the store. Throws
 /// kTimeout where the store does not answer by `deadline` or soon after: its rank may hang.
 std::vector<int> absent_members(const StoreLink& link, const std::string& prefix, int mine,
@@ -277,13 +297,14 @@ std::vector<int> absent_members(const StoreLink& link, const std::string& prefix
   constexpr std::chrono::milliseconds kLeast{1500};
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   const auto key = [prefix](int global_rank) { return prefix + std::to_string(global_rank); };
-  auto found = answered_within<std::vector<int>>(
-      std::max(left, kLeast), [store = link.store, key, mine, absent] {
+  auto found = answer_unless_lost(
+      link, std::max(left, kLeast),
+      started<std::vector<int>>([store = link.store, key, mine, absent] {
         store->set(key(mine), "1");
         std::vector<int> still = absent;
         std::erase_if(still, [&](int rank) { return store->check({key(rank)}); });
         return still;
-      });
+      }));
   if (!found)
     fail(Code::kTimeout,
          fmt::format("the store, which rank 0 or the launcher keeps, did not answer within {} ms",
@@ -301,6 +322,7 @@ void poll_members(const StoreLink& link, const Communicator::Identity& identity,
   while (true) {
     absent = absent_members(link, prefix, mine, std::move(absent), deadline);
     if (absent.empty()) return;
+    throw_if_lost(link);
     const auto cause = link.board->posted(generation);
     if (cause && std::ranges::binary_search(identity.global_ranks, cause->context.rank))
       throw Error(*cause);
@@ -312,17 +334,20 @@ void poll_members(const StoreLink& link, const Communicator::Identity& identity,
       fail(Code::kTimeout, text);
     }
     std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::milliseconds(20));
+    pause = std::min(2 * pause, kMemberPause);
   }
 }
 
-/// f(), its failure as ours.
+/// f(), its failure as ours: why the world is lost, where it is.
 template <class F>
-auto joining(const Communicator::Identity& identity, std::uint64_t generation, F&& f) {
+auto joining(const StoreLink& link, const Communicator::Identity& identity,
+             std::uint64_t generation, F&& f) {
   try {
+    throw_if_lost(link);
     return f();
   } catch (...) {
-    Status status = communication_status();
+    const auto lost = link.joined->why_lost();
+    Status status = lost ? *lost : communication_status();
     if (status.context.rank < 0) status.context.rank = identity.global_ranks[identity.rank];
     if (status.context.operation.empty())
       status.context.operation =
@@ -335,14 +360,25 @@ auto joining(const Communicator::Identity& identity, std::uint64_t generation, F
 
 void await_members(const StoreLink& link, const Communicator::Identity& identity,
                    std::uint64_t generation) {
-  joining(identity, generation, [&] { poll_members(link, identity, generation); });
+  joining(link, identity, generation, [&] { poll_members(link, identity, generation); });
 }
 
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const Communicator::Identity& identity,
                                                std::uint64_t generation, const StoreLink& link) {
   await_members(link, identity, generation);
-  return joining(identity, generation,
-                 [&] { return connect(identity, group_prefix(identity, generation), link); });
+  return joining(link, identity, generation, [&] {
+    // Connecting takes the members one by one, and waits for one that is gone as for a slow one.
+    using Backend = c10::intrusive_ptr<c10d::Backend>;
+    auto connected = answer_unless_lost(
+        link, kConnectPatience * link.join_timeout,
+        started<Backend>([identity, prefix = group_prefix(identity, generation), link] {
+          return connect(identity, prefix, link);
+        }));
+    if (!connected)
+      fail(Code::kTimeout, fmt::format("could not connect within {} ms",
+                                       kConnectPatience * link.join_timeout.count()));
+    return *connected;
+  });
 }
 
 std::shared_ptr<Communicator> make_gloo(const Communicator::Identity& identity,

@@ -5,10 +5,13 @@
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
 
 #include "fsdp_core/comm/failure.h"
 #include "fsdp_core/comm/no_sigpipe.h"
@@ -72,6 +75,15 @@ std::optional<Launch> read_launch() {
   return launch;
 }
 
+/// A store that this process serves stays until the process ends: other ranks may open their next
+/// world on it while this one still ends the last.
+void keep_serving(int port, const c10::intrusive_ptr<c10d::Store>& server) {
+  static std::mutex mutex;
+  static auto* const servers = new std::map<int, c10::intrusive_ptr<c10d::Store>>();  // never ended
+  const std::lock_guard lock(mutex);
+  servers->emplace(port, server);
+}
+
 c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch,
                                            std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
@@ -82,7 +94,9 @@ c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch,
   options.multiTenant = true;  // a second world of the same processes uses the same server
   try {
     const NoSigpipe no_sigpipe;  // in the server's thread
-    return c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+    auto store = c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+    if (options.isServer) keep_serving(launch.port, store);
+    return store;
   } catch (...) {
     Status status = communication_status();
     status.message = fmt::format("{} the store at MASTER_ADDR {}, MASTER_PORT {}: {}",

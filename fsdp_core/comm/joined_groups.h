@@ -24,12 +24,17 @@ class JoinedGroups {
     if (auto known = find(key)) return known;
     std::shared_ptr<Communicator> joined = std::forward<F>(join)();
     const std::lock_guard lock(mutex_);
+    if (why_lost_) throw Error(*why_lost_);
     joined_[key] = joined;
-    if (why_lost_) joined->lose(*why_lost_);
     return joined;
   }
 
-  /// All of them, and all that are joined later, end with `why`.
+  /// Why no group can be joined any more.
+  std::optional<Status> why_lost() const {
+    const std::lock_guard lock(mutex_);
+    return why_lost_;
+  }
+  /// All of them, and all that are being joined, end with `why`.
   void lose(const Status& why) noexcept {
     const std::lock_guard lock(mutex_);
     if (why_lost_) return;
@@ -46,7 +51,7 @@ class JoinedGroups {
     return known == joined_.end() ? nullptr : known->second.lock();
   }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<Key, std::weak_ptr<Communicator>> joined_;
   std::optional<Status> why_lost_;
 };

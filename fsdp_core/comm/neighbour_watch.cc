@@ -13,14 +13,14 @@ namespace tessera::fsdp {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
-/// For a goodbye to arrive, and for those who wait for that rank to notice, and tell what they did,
-/// by themselves.
-constexpr milliseconds kGoodbyeGrace{1000};
-constexpr milliseconds kAskAgain{20};
+/// A word is a few hundred bytes: it leaves at once, or its reader is gone.
+constexpr milliseconds kTellPatience{1000};
+/// For those who wait for a rank that is gone to notice, and tell what they did, by themselves.
+constexpr milliseconds kGrace{1000};
+constexpr std::int32_t kTag = 0;
 
 /// Where a program calls exit() with its world in place, threads shall not touch what is being
 /// destructed: all ranks end at that time, and their connections with them.
@@ -31,81 +31,106 @@ void watch_for_exit() {
   (void)registered;
 }
 
-/// `rank`'s end of the connection of `first` to the next rank.
-std::unique_ptr<GlooWire> link_of(int first, int rank, int size, const StoreLink& link) {
-  const auto [low, high] = std::minmax({first, (first + 1) % size});
-  const Communicator::Identity identity{
-      fmt::format("the watch of rank {}", first), rank == low ? 0 : 1, {low, high}};
-  return std::make_unique<GlooWire>(connect_gloo(identity, 0, link), kForever);
-}
-
 }  // namespace
 
-NeighbourWatch::NeighbourWatch(StoreLink link, int rank, int size)
-    : link_(std::move(link)), next_((rank + 1) % size), next_member_(next_ > rank ? 1 : 0) {
-  const int previous = (rank + size - 1) % size;
+NeighbourWatch::Neighbour::Neighbour(c10::intrusive_ptr<c10d::Backend> backend, int rank_,
+                                     int member_)
+    : rank(rank_), member(member_), hears(backend, kForever), tells(backend, kTellPatience) {}
+
+/// The connection of `first` and the rank after it, one of which is `rank`.
+std::unique_ptr<NeighbourWatch::Neighbour> NeighbourWatch::connect(int first, int rank, int size,
+                                                                   const StoreLink& link) {
+  const int second = (first + 1) % size;
+  const int other = rank == first ? second : first;
+  const auto [low, high] = std::minmax({first, second});
+  const Communicator::Identity identity{
+      fmt::format("the watch of rank {}", first), rank == low ? 0 : 1, {low, high}};
+  return std::make_unique<Neighbour>(connect_gloo(identity, 0, link), other, other == low ? 0 : 1);
+}
+
+NeighbourWatch::NeighbourWatch(StoreLink link, int rank, int size) : link_(std::move(link)) {
+  const int before = (rank + size - 1) % size;
   // In one order of all connections, even ranks' first: nobody waits in a circle, nor in a long row.
   const auto order = [](int first) { return std::pair(first % 2, first); };
-  const auto connect_next = [&] { to_next_ = link_of(rank, rank, size, link_); };
-  if (order(rank) < order(previous)) connect_next();
-  to_previous_ = link_of(previous, rank, size, link_);
-  if (!to_next_) connect_next();
+  if (order(rank) < order(before)) next_ = connect(rank, rank, size, link_);
+  previous_ = connect(before, rank, size, link_);
+  if (!next_) next_ = connect(rank, rank, size, link_);
   watch_for_exit();
-  thread_ = std::thread([this] { run(); });
+  for (Neighbour* neighbour : {next_.get(), previous_.get()})
+    neighbour->thread = std::thread([this, neighbour] { listen(*neighbour); });
 }
 
 NeighbourWatch::~NeighbourWatch() {
+  bool lost = false;
   {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
+    lost = lost_;
   }
-  leaves_.notify_all();
-  to_next_->cut({Code::kCancelled, "this rank leaves", {}, {}});
-  thread_.join();
+  over_.notify_all();
+  for (Neighbour* neighbour : {next_.get(), previous_.get()}) {
+    if (!lost) tell(*neighbour, Word{.kind = Word::kGoodbye});
+    neighbour->hears.cut({Code::kCancelled, "this rank leaves", {}, {}});
+    neighbour->thread.join();
+  }
 }
 
-bool NeighbourWatch::leaves_within(milliseconds time) {
+bool NeighbourWatch::over_within(milliseconds time) {
   std::unique_lock lock(mutex_);
-  return leaves_.wait_for(lock, time, [this] { return leaving_; }) || exiting;
+  return over_.wait_for(lock, time, [this] { return leaving_ || lost_; }) || exiting;
 }
 
-void NeighbourWatch::wait_for_end() {
-  try {
-    to_next_->begin();
-    to_next_->receive(0, &never_, 1, next_member_, 0);
-    to_next_->wait(0);
-  } catch (const std::exception&) {
-    // It ends in no other way.
-  }
-}
-
-std::optional<Status> NeighbourWatch::cause() {
-  const Status gone{Code::kIo,
-                    fmt::format("rank {} is gone: its process or its connections have ended", next_),
-                    {"", "", "", next_},
-                    {}};
-  const auto deadline = Clock::now() + kGoodbyeGrace;
-  for (milliseconds pause{0};; pause = kAskAgain) {
-    if (leaves_within(pause)) return std::nullopt;
-    const auto departure = link_.board->departure(next_);
-    if (!departure)
-      return next_ == 0 ? gone
-                        : Status{Code::kIo,
-                                 "the store, which rank 0 or the launcher keeps, does not answer",
-                                 {},
-                                 {}};
-    if (departure->gone) return departure->gone;
-    if (departure->goodbye) return std::nullopt;
-    if (Clock::now() > deadline) link_.board->post_gone(gone);
-  }
-}
-
-void NeighbourWatch::run() {
+void NeighbourWatch::tell(Neighbour& neighbour, const Word& word) noexcept {
   const NoSigpipe no_sigpipe;
-  wait_for_end();
-  if (const auto why = cause()) link_.joined->lose(*why);
-  to_next_->close();
-  to_previous_->close();
+  try {
+    neighbour.tells.begin();
+    neighbour.tells.send(0, &word, sizeof word, neighbour.member, kTag);
+    neighbour.tells.wait(0);
+  } catch (const std::exception&) {
+    // It is gone itself.
+  }
+  neighbour.tells.close();
+}
+
+void NeighbourWatch::listen(Neighbour& neighbour) {
+  const NoSigpipe no_sigpipe;
+  Word& word = neighbour.theirs;
+  try {
+    neighbour.hears.begin();
+    neighbour.hears.receive(0, &word, sizeof word, neighbour.member, kTag);
+    neighbour.hears.wait(0);
+  } catch (const std::exception&) {
+    word.kind = 0;  // the connection has ended, or was cut
+  }
+  if (word.kind == Word::kGoodbye || over_within(milliseconds(0))) return;
+  if (word.kind == Word::kLost) {
+    lose({static_cast<Code>(word.code), word.text.data(), {"", "", "", word.rank}, {}});
+    return;
+  }
+  if (over_within(kGrace)) return;
+  const Status gone{
+      Code::kIo,
+      fmt::format("rank {} is gone: its process or its connections have ended", neighbour.rank),
+      {"", "", "", neighbour.rank},
+      {}};
+  lose(gone);
+  link_.board->post_gone(gone);  // for messages of calls that fail in other ways
+}
+
+void NeighbourWatch::lose(const Status& why) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_) return;
+    lost_ = true;
+  }
+  over_.notify_all();
+  Word word{.kind = Word::kLost,
+            .rank = why.context.rank,
+            .code = static_cast<std::int32_t>(why.code)};
+  why.message.copy(word.text.data(), word.text.size() - 1);
+  tell(*next_, word);
+  tell(*previous_, word);
+  link_.joined->lose(why);
 }
 
 }  // namespace tessera::fsdp

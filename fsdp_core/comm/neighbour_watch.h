@@ -1,12 +1,18 @@
 #pragma once
 // NeighbourWatch: notices that a process of the world is gone while nobody waits for it, or while
-// those who do wait for another one first. Ranks stand in a ring: each holds a connection to the
-// next, on which nothing is ever sent, and a thread waits for its end. Where that ends without a
-// goodbye, the thread tells the failure board, ends all groups of this rank, and closes its own
-// connections, which the rank before it notices in its turn: a few milliseconds a rank, all round.
+// those who do wait for another one first. Ranks stand in a ring: each is connected to the one
+// before and the one after it, and a thread for each waits for its word:
+//
+//   goodbye       it ends its world: nothing is wrong
+//   lost          it knows of a rank that is gone, or that gave up
+//   no word, and the connection has ended: that one is gone
+//
+// Who learns that the world is lost passes it on, both ways: round the ring in a few milliseconds a
+// rank, and past a process that is stopped the other way. Then it ends all groups of its own rank.
+// The store has no part in it: the rank that keeps it may be the one that is gone.
+#include <array>
 #include <condition_variable>
-#include <cstddef>
-#include <memory>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 
@@ -17,30 +23,47 @@ namespace tessera::fsdp {
 
 class NeighbourWatch {
  public:
-  /// Collective over all `size` ranks of the world, two at least.
+  /// Collective over all `size` ranks of the world, two at least, that have met.
   NeighbourWatch(StoreLink link, int rank, int size);
-  /// The board knows before that this rank leaves, and how.
+  /// Says goodbye, unless the world is lost.
   ~NeighbourWatch();
   NeighbourWatch(const NeighbourWatch&) = delete;
   NeighbourWatch& operator=(const NeighbourWatch&) = delete;
 
+  /// This rank gives up, or knows who has: `why` names it. All are told. The first reason stays.
+  void lose(const Status& why) noexcept;
+
  private:
-  void run();
-  void wait_for_end();
-  /// Why the world is lost; nothing where this rank or the next has left as it should.
-  std::optional<Status> cause();
-  /// True at once when this rank leaves meanwhile.
-  bool leaves_within(std::chrono::milliseconds time);
+  struct Word {
+    enum Kind : std::int32_t { kGoodbye = 1, kLost = 2 };
+    std::int32_t kind = 0;
+    std::int32_t rank = -1;
+    std::int32_t code = 0;
+    std::array<char, 500> text{};  // ends with 0
+  };
+  /// The connection to one neighbour: two wires, since the thread that waits for its word is never
+  /// the one that sends ours.
+  struct Neighbour {
+    Neighbour(c10::intrusive_ptr<c10d::Backend> backend, int rank, int member);
+    const int rank;
+    const int member;  // of the two that share the connection
+    GlooWire hears, tells;
+    Word theirs;
+    std::thread thread;
+  };
+
+  static std::unique_ptr<Neighbour> connect(int first, int rank, int size, const StoreLink& link);
+  void listen(Neighbour& neighbour);
+  void tell(Neighbour& neighbour, const Word& word) noexcept;
+  /// True at once when this rank leaves, or the world is lost otherwise.
+  bool over_within(std::chrono::milliseconds time);
 
   const StoreLink link_;
-  const int next_;
-  const int next_member_;  // of the two that share its connection
-  std::unique_ptr<GlooWire> to_next_, to_previous_;
-  std::byte never_{};  // what the next rank never sends
   std::mutex mutex_;
-  std::condition_variable leaves_;
+  std::condition_variable over_;
   bool leaving_ = false;
-  std::thread thread_;
+  bool lost_ = false;
+  std::unique_ptr<Neighbour> next_, previous_;
 };
 
 }  // namespace tessera::fsdp

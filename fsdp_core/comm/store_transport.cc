@@ -73,7 +73,7 @@ class StoreTransport final : public Transport {
   void give_up(std::uint64_t generation, const Status& status) noexcept override {
     gave_up_ = true;
     link_.board->post(generation, status);
-    if (watch_) link_.board->post_gone(status);
+    if (watch_) watch_->lose(status);
   }
 
   /// Closing a connection drops what the peer has not read yet, and rank 0 keeps the store: all say

@@ -77,6 +77,33 @@ void play_death(World& world) {
   report_failure_of_steps(world);
 }
 
+/// One stops, then another one is killed, while all train.
+void play_death_beside_stopped(World& world) {
+  step(world);
+  if (world.rank() == 1) kill(getpid(), SIGSTOP);
+  if (world.rank() == 2) {
+    std::this_thread::sleep_for(300ms);
+    kill(getpid(), SIGKILL);
+  }
+  report_failure_of_steps(world);
+}
+
+/// One has ended its world; the others go on among themselves for longer than it is waited for.
+void play_early(World& world) {
+  step(world);
+  if (world.rank() == number("TESSERA_VICTIM", 0)) return report("ok");
+  std::vector<int> others;
+  for (int rank = 0; rank < world.size(); ++rank)
+    if (rank != number("TESSERA_VICTIM", 0)) others.push_back(rank);
+  const auto group = world.group(others);
+  at::Tensor sum = at::ones({5});
+  for (const auto start = Clock::now(); Clock::now() - start < 5s;) {
+    std::this_thread::sleep_for(50ms);
+    group->all_reduce(sum, Reduce::kAverage, kBackward);
+  }
+  report("ok");
+}
+
 void play_throw(World& world) {
   step(world);
   const auto start = Clock::now();
@@ -180,6 +207,16 @@ void play() {
     if (scenario() == "save_death") play_save_death(world);
     if (scenario() == "reset_alone") play_reset_alone(world);
     if (scenario() == "uncaught") play_uncaught(world);
+    if (scenario() == "death_beside_stopped") play_death_beside_stopped(world);
+    if (scenario() == "early") play_early(world);
+    if (scenario() == "in_a_row") {
+      for (int n = 0; n < 12; ++n) {
+        world = World();
+        world = init_from_env(options);
+        step(world);
+      }
+      report("ok");
+    }
     if (scenario() == "twice") {
       step(world);
       World second = init_from_env(options);
@@ -238,6 +275,32 @@ TEST_CASE("with a launcher's store rank 0 is a client like the others") {
 TEST_CASE("a process may make its world twice") {
   for (const auto& result : run_processes({.size = 2, .scenario = "twice"}))
     CHECK(result.report == "ok");
+}
+
+TEST_CASE("processes may make and end worlds in a row") {
+  for (const auto& result : run_processes({.size = 3, .scenario = "in_a_row"}))
+    CHECK(result.report == "ok");
+}
+
+TEST_CASE("a rank that has ended its world is not taken for one that is gone") {
+  for (const char* leaves : {"0", "2"}) {
+    ProcessJob job{.size = 3, .scenario = "early", .environment = {{"TESSERA_VICTIM", leaves}}};
+    for (const auto& result : run_processes(job)) CHECK(result.report == "ok");
+  }
+}
+
+TEST_CASE("a rank that is stopped does not keep the death of another from the others") {
+  ProcessJob job{.size = 4, .scenario = "death_beside_stopped", .stopped = {1}};
+  const fsdp::test::MachineStall stall;
+  const auto results = run_processes(job);
+  INFO("the machine held this process back for " << stall.ms() << " ms");
+  for (const int rank : {0, 3}) {
+    INFO(results[rank].report);
+    CHECK_FALSE(results[rank].killed);
+    CHECK(leading_number(results[rank].report) >= 0);
+    CHECK(leading_number(results[rank].report) < 5000 + stall.ms());
+    contains(results[rank].report, "rank 2 is gone");
+  }
 }
 
 TEST_CASE("a killed rank is noticed by all within five seconds and named") {
