@@ -120,7 +120,7 @@ void NeighbourWatch::listen(Neighbour& neighbour) {
 void NeighbourWatch::lose(const Status& why) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (lost_) return;
+    if (lost_ || leaving_) return;  // one word, of one thread, to each neighbour
     lost_ = true;
   }
   over_.notify_all();

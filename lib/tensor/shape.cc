@@ -23,9 +23,9 @@ Shape Shape::checked(std::span<const std::int64_t> extents) {
 }
 
 std::int64_t Shape::numel() const {
-  std::int64_t product = 1;
-  for (const std::int64_t extent : extents_) product *= extent;
-  return product;
+  std::uint64_t product = 1;  // a caller's extents are asked for before they are checked
+  for (const std::int64_t extent : extents_) product *= static_cast<std::uint64_t>(extent);
+  return static_cast<std::int64_t>(product);
 }
 
 std::int64_t Shape::inner_numel(int dim) const {
