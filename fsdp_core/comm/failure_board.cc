@@ -101,19 +101,18 @@ Status compose(Status status, const std::vector<int>& members,
 
 }  // namespace
 
-void FailureBoard::post(std::uint64_t generation, const Status& status) const noexcept {
-  within<bool>(kStorePatience, [store = store_, generation, status] {
-    write_once(*store, failure_key(generation), status);
+void FailureBoard::write(const std::string& key, const Status& status) const noexcept {
+  within<bool>(kStorePatience, [store = store_, key, status] {
+    write_once(*store, key, status);
     return true;
   });
 }
 
-void FailureBoard::post_gone(const Status& status) const noexcept {
-  within<bool>(kStorePatience, [store = store_, status] {
-    write_once(*store, kGone, status);
-    return true;
-  });
+void FailureBoard::post(std::uint64_t generation, const Status& status) const noexcept {
+  write(failure_key(generation), status);
 }
+
+void FailureBoard::post_gone(const Status& status) const noexcept { write(kGone, status); }
 
 std::optional<Status> FailureBoard::posted(std::uint64_t generation) const noexcept {
   const auto found = within<std::optional<Status>>(

@@ -43,6 +43,8 @@ class FailureBoard {
   void goodbye(int rank, int size, std::chrono::milliseconds patience) const noexcept;
 
  private:
+  void write(const std::string& key, const Status& status) const noexcept;
+
   c10::intrusive_ptr<c10d::Store> store_;
 };
 

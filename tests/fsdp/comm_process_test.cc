@@ -238,6 +238,14 @@ void contains(const std::string& text, const std::string& part) {
 
 int leading_number(const std::string& text) { return text.empty() ? -1 : std::atoi(text.c_str()); }
 
+/// A survivor ended by itself, and what it waited for failed in time.
+void check_noticed(const RankResult& result, long long most_ms) {
+  INFO(result.report);
+  CHECK_FALSE(result.killed);
+  CHECK(leading_number(result.report) >= 0);
+  CHECK(leading_number(result.report) < most_ms);
+}
+
 }  // namespace
 
 TEST_CASE("a rank of a job", "[.]") { play(); }
@@ -295,10 +303,7 @@ TEST_CASE("a rank that is stopped does not keep the death of another from the ot
   const auto results = run_processes(job);
   INFO("the machine held this process back for " << stall.ms() << " ms");
   for (const int rank : {0, 3}) {
-    INFO(results[rank].report);
-    CHECK_FALSE(results[rank].killed);
-    CHECK(leading_number(results[rank].report) >= 0);
-    CHECK(leading_number(results[rank].report) < 5000 + stall.ms());
+    check_noticed(results[rank], 5000 + stall.ms());
     contains(results[rank].report, "rank 2 is gone");
   }
 }
@@ -338,10 +343,7 @@ TEST_CASE("a stopped rank is noticed by all two seconds after the timeout at the
     INFO("the machine held this process back for " << stall.ms() << " ms");
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == victim) continue;
-      CHECK_FALSE(results[rank].killed);
-      INFO(results[rank].report);
-      CHECK(leading_number(results[rank].report) >= 0);
-      CHECK(leading_number(results[rank].report) < 3500 + stall.ms());
+      check_noticed(results[rank], 3500 + stall.ms());
     }
   }
 }
@@ -356,7 +358,7 @@ TEST_CASE("ranks that meet anew do not wait for a store that hangs beyond the ti
     CHECK_FALSE(results[rank].killed);
     INFO(results[rank].report);
     CHECK(leading_number(results[rank].report) >= 2500);
-    CHECK(leading_number(results[rank].report) < 10000 + stall.ms());
+    CHECK(leading_number(results[rank].report) < 8000 + stall.ms());
     contains(results[rank].report, "the store");
   }
 }
@@ -371,10 +373,7 @@ TEST_CASE("ranks that meet anew without a rank that was killed name it within fi
     INFO("the machine held this process back for " << stall.ms() << " ms");
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == victim) continue;
-      CHECK_FALSE(results[rank].killed);
-      INFO(results[rank].report);
-      CHECK(leading_number(results[rank].report) >= 0);
-      CHECK(leading_number(results[rank].report) < 5000 + stall.ms());
+      check_noticed(results[rank], 5000 + stall.ms());
       if (victim != 0) contains(results[rank].report, "rank " + std::to_string(victim) + " is gone");
     }
   }
@@ -435,10 +434,7 @@ TEST_CASE("a process killed while it saves: survivors report, the save before is
   const auto results = run_processes(job);
   CHECK(results[1].signal == SIGKILL);
   for (const int survivor : {0, 2}) {
-    INFO(results[survivor].report);
-    CHECK(!results[survivor].killed);
-    CHECK(leading_number(results[survivor].report) >= 0);
-    CHECK(leading_number(results[survivor].report) < 5000);
+    check_noticed(results[survivor], 5000);
   }
   at::Tensor whole = at::zeros({300, 8});
   LiveState state;
