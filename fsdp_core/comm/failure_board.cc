@@ -109,7 +109,8 @@ void FailureBoard::write(const std::string& key, const Status& status) const noe
 }
 
 void FailureBoard::post(std::uint64_t generation, const Status& status) const noexcept {
-  write(failure_key(generation), status);
+  // Each group that ends tells the same: where the store hangs, once is long enough.
+  if (last_posted_.exchange(generation) != generation) write(failure_key(generation), status);
 }
 
 void FailureBoard::post_gone(const Status& status) const noexcept { write(kGone, status); }

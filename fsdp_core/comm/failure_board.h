@@ -11,6 +11,7 @@
 #include <tessera/base/error.h>
 #include <tessera/fsdp/communicator.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -46,6 +47,7 @@ class FailureBoard {
   void write(const std::string& key, const Status& status) const noexcept;
 
   c10::intrusive_ptr<c10d::Store> store_;
+  mutable std::atomic<std::uint64_t> last_posted_ = UINT64_MAX;  // generation
 };
 
 }  // namespace tessera::fsdp
