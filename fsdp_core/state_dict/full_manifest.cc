@@ -66,12 +66,12 @@ std::string text_of(const LiveTensor& tensor) {
 
 Manifest manifest_of(const LiveState& full) {
   Manifest out;
-  for (const StateEntry& entry : full.dict.entries) {
+  for (const StateEntry& entry : full.dict().entries) {
     StateEntry copy = entry;
     if (entry.value.is_tensor()) {
       StoredTensor stored;
       stored.name = entry.name;
-      stored.spec = full.tensors[entry.value.tensor_index()].spec;
+      stored.spec = full.tensors()[entry.value.tensor_index()].spec;
       copy.value = Value::tensor(static_cast<std::uint32_t>(out.tensors.size()));
       out.tensors.push_back(std::move(stored));
     }
@@ -125,10 +125,10 @@ Manifest unpacked(ByteView bytes) {
 
 std::string scalar_lines(const LiveState& full) {
   std::string out;
-  for (const StateEntry& entry : full.dict.entries) {
+  for (const StateEntry& entry : full.dict().entries) {
     out += fmt::format("\"{}\" ", entry.name);
     if (entry.value.is_tensor()) {
-      const LiveTensor& tensor = full.tensors[entry.value.tensor_index()];
+      const LiveTensor& tensor = full.tensors()[entry.value.tensor_index()];
       out += tensor.spec.to_string() + text_of(tensor);
     } else {
       out += printable(text_of(entry));

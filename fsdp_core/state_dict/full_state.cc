@@ -125,7 +125,7 @@ void check_fits(const StateEntry& wanted, const LiveState& target, const StateEn
     if (there != nullptr) refuse("a value", there->to_string());
     return;
   }
-  const TensorSpec& spec = target.tensors[wanted.value.tensor_index()].spec;
+  const TensorSpec& spec = target.tensors()[wanted.value.tensor_index()].spec;
   if (there == nullptr) return refuse(spec.to_string(), "a value");
   const bool cast = is_floating(spec.dtype) && is_floating(there->dtype) &&
                     is_castable(spec.dtype) && is_castable(there->dtype);
@@ -136,7 +136,7 @@ void check_fits(const StateEntry& wanted, const LiveState& target, const StateEn
 void check_names(const LiveState& target, const std::map<std::string, const StateEntry*>& stored,
                  const Manifest& manifest) {
   std::size_t used = 0;
-  for (const StateEntry& entry : target.dict.entries) {
+  for (const StateEntry& entry : target.dict().entries) {
     const auto found = stored.find(entry.name);
     if (found == stored.end())
       fail(Code::kInvalidArgument, fmt::format("\"{}\" is not in the full state", entry.name));
@@ -146,7 +146,7 @@ void check_names(const LiveState& target, const std::map<std::string, const Stat
   }
   if (used != stored.size())
     for (const auto& [name, entry] : stored)
-      if (!target.dict.find(name))
+      if (!target.dict().find(name))
         fail(Code::kInvalidArgument,
              fmt::format("\"{}\" of the full state is not asked for", name));
 }
@@ -169,9 +169,9 @@ enum Fill : std::uint8_t { kScratch = 1, kJob = 2 };
 
 std::vector<std::uint8_t> fills_of(const LiveState& target) {
   std::vector<std::uint8_t> out;
-  for (const StateEntry& entry : target.dict.entries)
+  for (const StateEntry& entry : target.dict().entries)
     if (entry.value.is_tensor())
-      out.push_back(target.tensors[entry.value.tensor_index()].scratch ? kScratch : kJob);
+      out.push_back(target.tensors()[entry.value.tensor_index()].scratch ? kScratch : kJob);
   return out;
 }
 
@@ -210,8 +210,8 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
   std::map<std::string, const StateEntry*> stored;
   for (const StateEntry& entry : manifest.state.entries) stored.emplace(entry.name, &entry);
   std::vector<const LiveTensor*> given;  // by tensor of the manifest
-  for (const StateEntry& entry : full.dict.entries)
-    if (entry.value.is_tensor()) given.push_back(&full.tensors[entry.value.tensor_index()]);
+  for (const StateEntry& entry : full.dict().entries)
+    if (entry.value.is_tensor()) given.push_back(&full.tensors()[entry.value.tensor_index()]);
   const auto given_whole = [&](const StateEntry& entry) {
     return whole_of(*given[stored.at(entry.name)->value.tensor_index()], entry.name);
   };
@@ -219,7 +219,7 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
   together([&] {
     target.materialise(target, manifest);
     check_names(target, stored, manifest);
-    for (const StateEntry& entry : target.dict.entries) {
+    for (const StateEntry& entry : target.dict().entries) {
       if (!entry.value.is_tensor()) continue;
       if (first.here()) given_whole(entry);
       loaded.push_back(entry.name);
@@ -230,9 +230,9 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
   const auto fill = [&](Fill wanted) {
     told_to_peers(tensors.units, kCall, [&] {
       std::size_t next = 0;
-      for (const StateEntry& entry : target.dict.entries) {
+      for (const StateEntry& entry : target.dict().entries) {
         if (!entry.value.is_tensor() || (on_any[next++] & wanted) == 0) continue;
-        const LiveTensor& live = target.tensors[entry.value.tensor_index()];
+        const LiveTensor& live = target.tensors()[entry.value.tensor_index()];
         const at::ScalarType type = scalar_type_of(live.spec.dtype);
         at::Tensor whole = first.here() ? given_whole(entry).to(type).contiguous()
                                         : at::empty(sizes_of(live.spec.shape), type);
@@ -268,30 +268,33 @@ void key_by_ids(LiveState& state, const std::string& optim_root) {
     return entry.path.size() >= 3 && is_key(entry.path[0], optim_root) &&
            is_key(entry.path[1], part);
   };
-  std::map<std::string, std::int64_t> ids;
-  std::vector<StateEntry> names;  // by which shapes alone need not tell whose an id is
-  for (StateEntry& entry : state.dict.entries) {
-    if (!below_root(entry, "param_groups") || !is_key(entry.path.back(), "params")) continue;
-    ValueList members;
-    for (const Value& fqn : entry.value.as_list()) {
-      const auto id = static_cast<std::int64_t>(ids.size());
-      members.push_back(Value::integer(ids.emplace(fqn.as_string(), id).first->second));
+  state.edit([&](LiveContents& contents) {
+    std::vector<StateEntry>& entries = contents.dict.entries;
+    std::map<std::string, std::int64_t> ids;
+    std::vector<StateEntry> names;  // by which shapes alone need not tell whose an id is
+    for (StateEntry& entry : entries) {
+      if (!below_root(entry, "param_groups") || !is_key(entry.path.back(), "params")) continue;
+      ValueList members;
+      for (const Value& fqn : entry.value.as_list()) {
+        const auto id = static_cast<std::int64_t>(ids.size());
+        members.push_back(Value::integer(ids.emplace(fqn.as_string(), id).first->second));
+      }
+      Path path = entry.path;
+      path.back() = key_item("param_names");
+      names.push_back({dotted(path), path, entry.value});
+      entry.value = Value::list(std::move(members));
     }
-    Path path = entry.path;
-    path.back() = key_item("param_names");
-    names.push_back({dotted(path), path, entry.value});
-    entry.value = Value::list(std::move(members));
-  }
-  for (StateEntry& entry : state.dict.entries) {
-    if (!below_root(entry, "state")) continue;
-    const auto found = ids.find(entry.path[2].key);
-    if (found == ids.end())
-      fail(Code::kInvalidArgument,
-           fmt::format("\"{}\" is state of a parameter that no group lists", entry.name));
-    entry.path[2] = int_key_item(found->second);
-    entry.name = dotted(entry.path);
-  }
-  for (StateEntry& entry : names) state.dict.entries.push_back(std::move(entry));
+    for (StateEntry& entry : entries) {
+      if (!below_root(entry, "state")) continue;
+      const auto found = ids.find(entry.path[2].key);
+      if (found == ids.end())
+        fail(Code::kInvalidArgument,
+             fmt::format("\"{}\" is state of a parameter that no group lists", entry.name));
+      entry.path[2] = int_key_item(found->second);
+      entry.name = dotted(entry.path);
+    }
+    for (StateEntry& entry : names) entries.push_back(std::move(entry));
+  });
   state.materialise = [](LiveState&, const Manifest&) {
     fail(Code::kInvalidArgument, "a state keyed by ids is for saving",
          "load into fsdp::state_dict(model, optimizer) as it is");

@@ -10,7 +10,6 @@
 
 #include "fsdp_core/bridge/dtype.h"
 #include "fsdp_core/bridge/outside_inference.h"
-#include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/flat_parameters.h"
 
 namespace tessera::fsdp {
@@ -56,23 +55,11 @@ Path OptimizerDict::state_path(const std::string& fqn, const std::string& leaf) 
   return {key_item(root_), key_item("state"), key_item(fqn), key_item(leaf)};
 }
 
-void OptimizerDict::add(LiveState& state, Path path, LiveTensor tensor) {
-  if (free_tensors_.empty()) return append_tensor(state, std::move(path), std::move(tensor));
-  const std::uint32_t index = free_tensors_.back();
-  free_tensors_.pop_back();
-  state.tensors[index] = std::move(tensor);
-  append_value(state, std::move(path), Value::tensor(index));
-}
-
 void OptimizerDict::declare(LiveState& state) {
   const OutsideInference outside;
   memory_ = {};
   counters_.clear();
   borrowed_.clear();
-  std::size_t tensors = 0;
-  for (const OptimizerEntry& entry : entries_) tensors += 1 + entry.table().leaves.size();
-  state.tensors.reserve(state.tensors.size() + tensors);
-  state.dict.entries.reserve(state.dict.entries.size() + tensors);
   for (const OptimizerEntry& entry : entries_) {
     declare_state(state, entry, /*fill=*/true);
     if (!is_gathered(entry)) borrowed_.emplace_back(&entry, kept_tensors(entry));
@@ -102,7 +89,7 @@ std::string OptimizerDict::add_leaf(LiveState& state, const OptimizerEntry& entr
   }
   if (!live) return name;
   live->scratch |= scratch;
-  add(state, std::move(path), std::move(*live));
+  state.append_tensor(std::move(path), std::move(*live));
   return name;
 }
 
@@ -206,7 +193,7 @@ void OptimizerDict::declare_state(LiveState& state, const OptimizerEntry& entry,
     LiveTensor live = memory_.piece(counter.name, counter.buffer, at::kFloat, {},
                                     Chunk::whole_of(Box::whole({})));
     live.replicated = true;
-    add(state, std::move(path), std::move(live));
+    state.append_tensor(std::move(path), std::move(live));
     counters_.emplace_back(&entry, std::move(counter));
   }
   for (const StateLeaf& leaf : entry.table().leaves)

@@ -87,7 +87,6 @@ class OptimizerDict {
   std::string state_name(const std::string& fqn) const {
     return dotted({key_item(root_), key_item("state"), key_item(fqn)});
   }
-  void add(LiveState& state, Path path, LiveTensor tensor);
   /// Entry `fqn` of `leaf`, of which `tensors` are the parts. `scratch`: not yet an optimizer's.
   /// Returns its name.
   std::string add_leaf(LiveState& state, const OptimizerEntry& entry, const std::string& fqn,
@@ -109,7 +108,6 @@ class OptimizerDict {
 
   void expect_entry(LiveState& state, const OptimizerEntry& entry, const Manifest& stored,
                     const OptimState& optim);
-  void free_declared(LiveState& state);
   void expect_missing(LiveState& state, const OptimizerEntry& entry);
   void expect_leaves(LiveState& state, Pending& pending, const Manifest& stored,
                      const OptimState& optim, const OptimParameter& parameter);
@@ -135,7 +133,6 @@ class OptimizerDict {
   /// What is saved as it is then, of the entries that are not gathered.
   std::vector<std::pair<const OptimizerEntry*, std::vector<at::Tensor>>> borrowed_;
   std::vector<Pending> pending_;
-  std::vector<std::uint32_t> free_tensors_;  // places in LiveState::tensors of what was declared
   std::exception_ptr deferred_;
   bool seen_ = false;
   bool is_for_load_ = false;  // what declare added is replaced

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <map>
 
-#include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/group_options.h"
 
 namespace tessera::fsdp {
@@ -41,15 +40,15 @@ void OptimizerGroups::declare_group(LiveState& state, std::size_t index) const {
     const auto held = std::ranges::find_if(
         kept, [&](const auto& item) { return item.first.as_string() == key.name; });
     const bool has = held != kept.end();
-    append_value(state, below(path, key.name),
-                 key.bound() ? key.get(group.options()) : (has ? held->second : key.initial));
+    state.append_value(below(path, key.name),
+                       key.bound() ? key.get(group.options()) : (has ? held->second : key.initial));
     if (has) kept.erase(held);
   }
   ValueList names;
   for (const OptimizerEntry& entry : entries_)
     if (entry.group == index) names.push_back(Value::string(entry.fqn));
-  append_value(state, below(path, "params"), Value::list(std::move(names)));
-  for (auto& [key, value] : kept) append_value(state, below(path, key.as_string()), value);
+  state.append_value(below(path, "params"), Value::list(std::move(names)));
+  for (auto& [key, value] : kept) state.append_value(below(path, key.as_string()), value);
 }
 
 OptimizerGroups::Match OptimizerGroups::match(const OptimState& optim, const Defer& defer) const {
@@ -121,11 +120,11 @@ void OptimizerGroups::expect(LiveState& state, const Manifest& stored, const Opt
     const StateEntry& entry = stored.state.entries[e];
     if (entry.value.is_tensor()) {
       if (await(entry, role.group, stored_groups))
-        state.dict.entries.push_back({entry.name, entry.path, Value()});
+        state.append_entry({entry.name, entry.path, Value()});
       continue;
     }
     const bool wanted = role.group < 0 || used.contains(role.group);
-    if (wanted) state.dict.entries.push_back({entry.name, entry.path, entry.value});
+    if (wanted) state.append_entry({entry.name, entry.path, entry.value});
   }
 }
 
@@ -136,10 +135,11 @@ void OptimizerGroups::check_class(std::size_t group, const OptimGroup& stored) c
   for (const auto& [name, value] : stored.options)
     if (const OptimizerTable* other = name.is_string() ? told_by(name.as_string()) : nullptr)
       fail(Code::kInvalidArgument,
-           fmt::format("{}.param_groups.{} has \"{}\", as {} does, and no \"{}\": the optimizer here "
-                       "is {}",
-                       root_, stored.index, name.as_string(), other->python_name, table.telling_key,
-                       table.name),
+           fmt::format(
+               "{}.param_groups.{} has \"{}\", as {} does, and no \"{}\": the optimizer here "
+               "is {}",
+               root_, stored.index, name.as_string(), other->python_name, table.telling_key,
+               table.name),
            "make the optimizer that was saved, or skip it (PartPolicy::kSkip)");
 }
 

@@ -9,7 +9,6 @@
 #include "fsdp_core/bridge/dtype.h"
 #include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/bridge/untouched_zeros.h"
-#include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/optimizer_dict.h"
 
 namespace tessera::fsdp {
@@ -41,33 +40,12 @@ void OptimizerDict::expect(LiveState& state, const Manifest& stored) {
   counters_.clear();
   borrowed_.clear();
   is_for_load_ = true;
-  free_declared(state);
+  state.remove_if([&](const StateEntry& entry) {  // what declare added
+    return !entry.path.empty() && is_key(entry.path[0], root_);
+  });
   for (const OptimizerEntry& entry : entries_) expect_entry(state, entry, stored, *optim);
   groups_.expect(state, stored, *optim, [&](const std::function<void()>& f) {
     defer(dotted({key_item(root_), key_item("param_groups")}), f);
-  });
-}
-
-/// Takes what was declared out of `state`; its tensors' places are free then, but for those that
-/// other entries name as well.
-void OptimizerDict::free_declared(LiveState& state) {
-  const auto is_declared = [&](const StateEntry& entry) {
-    return !entry.path.empty() && is_key(entry.path[0], root_);
-  };
-  std::vector<bool> taken(state.tensors.size());
-  for (const StateEntry& entry : state.dict.entries)
-    if (entry.value.is_tensor() && !is_declared(entry) && entry.value.tensor_index() < taken.size())
-      taken[entry.value.tensor_index()] = true;
-  free_tensors_.clear();
-  std::erase_if(state.dict.entries, [&](const StateEntry& entry) {
-    if (!is_declared(entry)) return false;
-    if (!entry.value.is_tensor()) return true;
-    const std::uint32_t index = entry.value.tensor_index();
-    if (index >= taken.size() || taken[index]) return true;
-    taken[index] = true;
-    state.tensors[index] = {};
-    free_tensors_.push_back(index);
-    return true;
   });
 }
 
@@ -85,8 +63,7 @@ void OptimizerDict::expect_missing(LiveState& state, const OptimizerEntry& entry
   }
   if (any) return;
   // A class that need not keep state: the parameter is known by its group alone.
-  append_value(
-      state,
+  state.append_value(
       {key_item(root_), key_item("param_groups"),
        index_item(static_cast<std::int64_t>(entry.group)), key_item("params"), key_item(entry.fqn)},
       Value());
@@ -137,7 +114,7 @@ void OptimizerDict::expect_leaves(LiveState& state, Pending& pending, const Mani
     if (!is_tensor(found)) {
       if (found) {
         const Value& value = stored.state.entries[found->entry].value;
-        if (value.is_none()) append_value(state, state_path(parameter.fqn, leaf.name), value);
+        if (value.is_none()) state.append_value(state_path(parameter.fqn, leaf.name), value);
       }
       pending.absent.push_back(&leaf);
       if (leaf.required || is_set(leaf.needed_with, *pending.entry, optim, parameter))
@@ -199,7 +176,7 @@ void OptimizerDict::expect_step(LiveState& state, Pending& pending, const Manife
   Path path = state_path(parameter.fqn, "step");
   const std::string name = dotted(path);
   if (step.value) {
-    if (parameter.own_step.known()) append_value(state, std::move(path), Value::real(*step.value));
+    if (parameter.own_step.known()) state.append_value(std::move(path), Value::real(*step.value));
     pending.step = checked_step(*step.value, name);
     return;
   }
@@ -217,7 +194,7 @@ void OptimizerDict::expect_step(LiveState& state, Pending& pending, const Manife
                                   Chunk::whole_of(Box::whole(spec.shape)));
   live.replicated = true;
   live.scratch = true;
-  add(state, std::move(path), std::move(live));
+  state.append_tensor(std::move(path), std::move(live));
   pending.counter = std::move(counter);
 }
 

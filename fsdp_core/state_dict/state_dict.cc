@@ -12,7 +12,6 @@
 
 #include "fsdp_core/bridge/live_memory.h"
 #include "fsdp_core/runtime/fail_together.h"
-#include "fsdp_core/state_dict/append.h"
 #include "fsdp_core/state_dict/flat_parameters.h"
 #include "fsdp_core/state_dict/model_tensors.h"
 #include "fsdp_core/state_dict/on_this_rank.h"
@@ -117,7 +116,7 @@ void add_transformed(Session& session, LiveState& state, const ModelTensor& tens
        session.transformed.add(tensor, spread_form(session.options), named)) {
     names.add(named(part.fqn), tensor.fqn);
     if (part.live)
-      append_tensor(state, model_path(session.options, part.fqn), std::move(*part.live));
+      state.append_tensor(model_path(session.options, part.fqn), std::move(*part.live));
   }
 }
 
@@ -135,7 +134,7 @@ void add_model(Session& session, LiveState& state) {
     std::optional<LiveTensor> live = live_tensor(session, t, session.names.back());
     if (!live) continue;
     live->is_parameter = tensor.is_parameter;
-    append_tensor(state, path, std::move(*live));
+    state.append_tensor(path, std::move(*live));
   }
 }
 
@@ -149,13 +148,13 @@ void add_local(Session& session, LiveState& state) {
     session.names.push_back(tensor.unit ? "" : name);  // a flat parameter has one name
     if (tensor.unit && !session.flat.emplace(name, tensor.group).second) continue;
     if (tensor.unit) {
-      append_tensor(state, path, flat_parameter(session.memory, tensor, name));
+      state.append_tensor(path, flat_parameter(session.memory, tensor, name));
     } else {
       LiveTensor live =
           session.memory.piece(name, tensor.local, tensor.dtype, tensor.shape, tensor.chunk,
                                tensor.tied_to.has_value(), !tensor.is_parameter);
       live.replicated = true;
-      append_tensor(state, path, std::move(live));
+      state.append_tensor(path, std::move(live));
     }
   }
 }
@@ -193,19 +192,23 @@ void expect_ties(Session& session, LiveState& state, const Manifest& stored) {
       apart.emplace(session.names[t], t);
     }
   }
-  std::erase_if(state.dict.entries,
-                [&](const StateEntry& entry) { return dropped.contains(entry.name); });
-  for (const StateEntry& entry : state.dict.entries) {
-    const auto found = apart.find(entry.name);
-    if (found == apart.end()) continue;
-    const ModelTensor& tensor = tensors[found->second];
-    const std::size_t first = read.at(tensor.tied_to.value_or(found->second));
-    LiveTensor& live = state.tensors[entry.value.tensor_index()];
-    const bool replicated = live.replicated;
-    live = session.memory.name_apart(entry.name, first == found->second ? "" : session.names[first],
-                                     tensor.local, tensor.dtype, tensor.shape, tensor.chunk);
-    live.replicated = replicated;
-  }
+  if (!dropped.empty())
+    state.remove_if([&](const StateEntry& entry) { return dropped.contains(entry.name); });
+  if (apart.empty()) return;
+  state.edit([&](LiveContents& contents) {
+    for (const StateEntry& entry : contents.dict.entries) {
+      const auto found = apart.find(entry.name);
+      if (found == apart.end()) continue;
+      const ModelTensor& tensor = tensors[found->second];
+      const std::size_t first = read.at(tensor.tied_to.value_or(found->second));
+      LiveTensor& live = contents.tensors[entry.value.tensor_index()];
+      const bool replicated = live.replicated;
+      live =
+          session.memory.name_apart(entry.name, first == found->second ? "" : session.names[first],
+                                    tensor.local, tensor.dtype, tensor.shape, tensor.chunk);
+      live.replicated = replicated;
+    }
+  });
 }
 
 /// Where values are whole on the first rank alone, the others hear from it what came.

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "lib/live/live_wire.h"
+#include "lib/state/wire.h"
 
 namespace tessera {
 

@@ -9,29 +9,20 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 
 #include "lib/encoding/utf8.h"
 #include "lib/live/live_entry.h"
-#include "lib/live/live_wire.h"
+#include "lib/state/wire.h"
 
 namespace tessera {
 
 namespace {
 
-constexpr std::uint64_t kWireVersion = 4;
+constexpr std::uint64_t kWireVersion = 5;
 constexpr std::size_t kShortText = 60;
 constexpr std::size_t kLengthBytes = 10;  // the longest number
-constexpr std::size_t kEntryBytes = 80;  // of a usual description: only saves growing
-
-// An entry's kind, and whether its name is its path's, are one number.
-constexpr std::uint64_t kKindMask = 3, kNamedAsPath = 4;
-
-// A tensor's type, its flags and the number of its pieces are one number.
-constexpr std::uint64_t kDTypeMask = 0xff, kReplicated = 0x100, kIsParameter = 0x200,
-                        kOfFirstRank = 0x400;
-constexpr int kPiecesShift = 16;
-
 [[noreturn]] void refuse_name(const StateEntry& entry, const std::string& why) {
   Status status;
   status.code = Code::kInvalidArgument;
@@ -55,9 +46,9 @@ void check_name(const StateEntry& entry, std::size_t levels) {
 
 void check_names(const LiveState& state) {
   std::vector<std::string_view> names;
-  names.reserve(state.dict.entries.size());
-  for (const StateEntry& entry : state.dict.entries) {
-    const std::size_t below_it = state.per_rank.contains(entry.name) ? 1 : 0;
+  names.reserve(state.dict().entries.size());
+  for (const StateEntry& entry : state.dict().entries) {
+    const std::size_t below_it = state.per_rank().contains(entry.name) ? 1 : 0;
     check_name(entry, entry.path.size() + below_it);
     names.push_back(entry.name);
   }
@@ -165,58 +156,11 @@ class OneNan {
   std::unordered_map<const void*, Value> known_;
 };
 
-LiveEntry::Kind kind_of(const LiveState& state, const StateEntry& entry) {
-  if (entry.value.is_tensor()) return LiveEntry::Kind::kTensor;
-  return state.per_rank.contains(entry.name) ? LiveEntry::Kind::kPerRank : LiveEntry::Kind::kShared;
-}
-
-template <class Out>
-void describe_tensor(const LiveTensor& tensor, Out& out) {
-  const std::uint64_t flags = (tensor.replicated ? kReplicated : 0) |
-                              (tensor.is_parameter ? kIsParameter : 0) |
-                              (tensor.copied_at_once ? kOfFirstRank : 0);
-  out.number(static_cast<std::uint64_t>(tensor.spec.dtype) | flags |
-             std::uint64_t{tensor.pieces.size()} << kPiecesShift)
-      .integers(tensor.spec.shape.extents());
-  for (const LivePiece& piece : tensor.pieces) out.chunk(piece.chunk).integers(piece.strides);
-}
-
-template <class Out>
-void describe_head(const LiveState& state, Out& out) {
-  out.number(kWireVersion).number(state.dict.entries.size());
-}
-
-/// entry.name == dotted(entry.path), for paths of keys alone, as most are.
-bool is_named_as_path(const StateEntry& entry) {
-  std::string_view rest = entry.name;
-  for (const PathItem& item : entry.path) {
-    if (item.kind != PathItem::Kind::kKey || !rest.starts_with(item.key)) return false;
-    rest.remove_prefix(item.key.size());
-    if (&item == &entry.path.back()) return rest.empty();
-    if (!rest.starts_with('.')) return false;
-    rest.remove_prefix(1);
-  }
-  return false;
-}
-
-template <class Out>
-void describe_entry(const LiveState& state, const StateEntry& entry, Out& out) {
-  const LiveEntry::Kind kind = kind_of(state, entry);
-  const bool as_path = is_named_as_path(entry);
-  out.number(static_cast<std::uint64_t>(kind) | (as_path ? kNamedAsPath : 0)).path(entry.path);
-  if (!as_path) out.text(entry.name);
-  if (kind == LiveEntry::Kind::kTensor)
-    describe_tensor(state.tensors[entry.value.tensor_index()], out);
-}
-
-/// What describing relies on, and what a save must not find missing.
-bool has_memory(const LiveState& state, const StateEntry& entry) {
-  if (!entry.value.is_tensor()) return true;
-  const std::uint32_t index = entry.value.tensor_index();
-  return index < state.tensors.size() &&
-         std::ranges::all_of(state.tensors[index].pieces, [](const LivePiece& piece) {
-           return piece.data != nullptr || piece.chunk.numel() == 0;
-         });
+/// Written into `anew` where the state has none. Nullopt: an entry means a tensor that is not there.
+std::optional<ByteView> structure_of(const LiveState& state, WireWriter& anew) {
+  if (state.structure() != nullptr) return *state.structure();
+  if (!append_structure(state.contents(), anew)) return std::nullopt;
+  return anew.written();
 }
 
 Bytes agreements_of(const LiveState& state) {
@@ -245,21 +189,21 @@ std::string short_text(const Value& value) {
 
 LiveDescription::LiveDescription(ByteView message) {
   WireReader in(message);
+  if (in.number() != kWireVersion)
+    fail(Code::kUnsupported, "ranks of different versions save together");
   structure = in.bytes();
   values = in.bytes();
   agreed = in.bytes();
 }
 
 Bytes describe(const LiveState& state) {
-  WireWriter structure;
+  WireWriter anew;
+  const ByteView structure = structure_of(state, anew).value();
   WireWriter values;
-  structure.reserve(state.dict.entries.size() * kEntryBytes);
-  describe_head(state, structure);
-  for (const StateEntry& entry : state.dict.entries) {
+  for (const StateEntry& entry : state.dict().entries) {
+    if (entry.value.is_tensor()) continue;
     in_tensor(entry.name, [&] {
-      describe_entry(state, entry, structure);
-      if (entry.value.is_tensor()) return;
-      if (kind_of(state, entry) == LiveEntry::Kind::kPerRank) {
+      if (state.per_rank().contains(entry.name)) {
         values.bytes(pickled(entry.value));
         return;
       }
@@ -267,28 +211,24 @@ Bytes describe(const LiveState& state) {
       values.bytes(std::as_bytes(std::span(digest))).text(short_text(entry.value));
     });
   }
-  const Bytes parts[] = {structure.finish(), values.finish(), agreements_of(state)};
+  const Bytes told = values.finish(), agreed = agreements_of(state);
   WireWriter message;
-  message.reserve(parts[0].size() + parts[1].size() + parts[2].size() + 3 * kLengthBytes);
-  for (const Bytes& part : parts) message.bytes(part);
+  message.reserve(structure.size() + told.size() + agreed.size() + 4 * kLengthBytes);
+  message.number(kWireVersion).bytes(structure).bytes(told).bytes(agreed);
   return message.finish();
 }
 
 bool still_has_structure(const LiveState& state, ByteView structure) {
-  WireComparison comparison(structure);
-  describe_head(state, comparison);
-  for (const StateEntry& entry : state.dict.entries) {
-    if (!comparison.same_so_far() || !has_memory(state, entry)) return false;
-    describe_entry(state, entry, comparison);
-  }
-  return comparison.same();
+  WireWriter anew;
+  const std::optional<ByteView> own = structure_of(state, anew);
+  return own && std::ranges::equal(*own, structure);
 }
 
 Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values) {
   Sha256 shared;
   for (const StateEntry& entry : values.entries) {
     in_tensor(entry.name, [&] {
-      const bool is_shared = !state.per_rank.contains(entry.name);
+      const bool is_shared = !state.per_rank().contains(entry.name);
       const Bytes pickle = pickled(is_shared ? OneNan::without(entry.value) : entry.value);
       check_readable(entry.value, pickle);
       if (!is_shared) return;
@@ -316,43 +256,15 @@ void read_description(const LiveDescription& description,
                       const std::function<void(LiveEntry&& entry)>& f) {
   WireReader structure(description.structure);
   WireReader values(description.values);
-  if (structure.number() != kWireVersion)
-    fail(Code::kUnsupported, "ranks of different versions save together");
-  for (std::size_t left = structure.count(2); left > 0; --left) {
-    LiveEntry entry;
-    const std::uint64_t named = structure.number();
-    entry.kind = static_cast<LiveEntry::Kind>(named & kKindMask);
-    entry.path = structure.path();
-    entry.name = (named & kNamedAsPath) != 0 ? dotted(entry.path) : structure.text();
-    switch (entry.kind) {
-      case LiveEntry::Kind::kTensor: {
-        const std::uint64_t head = structure.number();
-        if ((head & kDTypeMask) >= all_dtypes().size())
-          fail(Code::kCorrupt, "a message of another rank has an unknown element type");
-        entry.spec.dtype = static_cast<DType>(head & kDTypeMask);
-        entry.replicated = (head & kReplicated) != 0;
-        entry.is_parameter = (head & kIsParameter) != 0;
-        entry.of_first_rank = (head & kOfFirstRank) != 0;
-        entry.spec.shape = Shape::checked(structure.integers());
-        for (std::uint64_t pieces = head >> kPiecesShift; pieces > 0; --pieces) {
-          entry.chunks.push_back(structure.chunk());
-          structure.integers();  // its strides are its rank's own affair
-        }
-        break;
-      }
-      case LiveEntry::Kind::kShared: {
-        const ByteView digest = values.bytes();
-        entry.digest.assign(digest.begin(), digest.end());
-        entry.text = values.text();
-        break;
-      }
-      case LiveEntry::Kind::kPerRank: {
-        const ByteView pickle = values.bytes();
-        entry.pickle.assign(pickle.begin(), pickle.end());
-        break;
-      }
-      default:
-        fail(Code::kCorrupt, "a message of another rank has an unknown kind of entry");
+  while (!structure.at_end()) {
+    LiveEntry entry{read_structure_entry(structure), {}, {}, {}};
+    if (entry.kind == LiveEntry::Kind::kShared) {
+      const ByteView digest = values.bytes();
+      entry.digest.assign(digest.begin(), digest.end());
+      entry.text = values.text();
+    } else if (entry.kind == LiveEntry::Kind::kPerRank) {
+      const ByteView pickle = values.bytes();
+      entry.pickle.assign(pickle.begin(), pickle.end());
     }
     f(std::move(entry));
   }

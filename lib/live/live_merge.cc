@@ -265,7 +265,7 @@ class Merger {
     if (entry.first.kind == LiveEntry::Kind::kShared) {
       merged_.values.push_back({entry.mine, next_entry()});
       add_value(std::move(entry.first.name), std::move(entry.first.path),
-                mine_.dict.entries[entry.mine].value, 0);
+                mine_.dict().entries[entry.mine].value, 0);
       return;
     }
     for (const auto& [rank, pickle] : entry.own_values) {
@@ -275,7 +275,7 @@ class Merger {
       if (rank == rank_) merged_.values.push_back({entry.mine, next_entry()});
       add_value(rank_value_name(entry.first.name, rank),
                 below(entry.first.path, fmt::format("rank_{}", rank)),
-                rank == rank_ ? mine_.dict.entries[entry.mine].value : value, rank);
+                rank == rank_ ? mine_.dict().entries[entry.mine].value : value, rank);
     }
   }
 
@@ -351,14 +351,15 @@ std::string rank_value_name(const std::string& name, int rank) {
 
 MergedState merge_states(std::span<const LiveDescription> all, int rank, const LiveState& mine) {
   MergedState merged = Merger(all, rank, mine).run();
-  merged.manifest.state.containers = mine.dict.containers;
+  merged.manifest.state.containers = mine.dict().containers;
   return merged;
 }
 
 void bind_sources(MergedState& merged, const LiveState& state) {
   merged.manifest.strides.clear();
   for (const OwnPiece& own : merged.own) {
-    const LiveTensor& tensor = state.tensors[state.dict.entries[own.entry].value.tensor_index()];
+    const LiveTensor& tensor =
+        state.tensors()[state.dict().entries[own.entry].value.tensor_index()];
     const LivePiece& piece = tensor.pieces[own.piece];
     Source& source = merged.manifest.chunks.source(own.chunk);
     source.offset = reinterpret_cast<std::uint64_t>(piece.data);

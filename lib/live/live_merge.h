@@ -32,8 +32,7 @@ struct LiveDescription {
 /// inside. Precondition: check_names(), digest_of_shared().
 Bytes describe(const LiveState& state);
 /// True: `state` passes check_live_tensors() and check_names() as the one did whose description has
-/// this structure, and its own would have the same. Takes no memory, and reads `structure` from one
-/// end to the other: by the next save of a large state the caches hold none of it.
+/// this structure, and its own would have the same.
 bool still_has_structure(const LiveState& state, ByteView structure);
 /// Over what ranks must agree on: all shared values among `values`, which are those of `state`, and
 /// agreements. Throws as describe(), and kInvalidArgument for any value that no load could read.
@@ -44,13 +43,13 @@ void check_names(const LiveState& state);
 /// A piece of this rank's memory that this rank stores.
 struct OwnPiece {
   std::uint64_t chunk = 0;  // in MergedState::manifest.chunks
-  std::uint32_t entry = 0;  // in this rank's LiveState::dict
+  std::uint32_t entry = 0;  // in this rank's LiveState::dict()
   std::uint32_t piece = 0;
 };
 
 /// A value that this rank knows: a shared one or its own.
 struct KnownValue {
-  std::uint32_t entry = 0;   // in this rank's LiveState::dict
+  std::uint32_t entry = 0;   // in this rank's LiveState::dict()
   std::uint32_t merged = 0;  // in MergedState::manifest.state
 };
 

@@ -18,13 +18,14 @@
 #include "lib/base/sort_unique.h"
 #include "lib/live/contents_digest.h"
 #include "lib/live/live_numbers.h"
-#include "lib/live/live_wire.h"
 #include "lib/live/load_match.h"
 #include "lib/live/load_targets.h"
 #include "lib/live/prepared_save.h"
 #include "lib/live/record_proof.h"
+#include "lib/live/same_call.h"
 #include "lib/ops/sealed_directory.h"
 #include "lib/ops/unsure_names.h"
+#include "lib/state/wire.h"
 
 namespace tessera {
 
@@ -106,8 +107,7 @@ class Loading {
   /// Without its seal, what has no checksum of its own (the metadata) is held against nothing.
   void require_sound_seal() const {
     for (const Note& note : source_.notes)
-      if (note.code == kNoSeal)
-        in_file(note.file, [&] { fail(Code::kCorrupt, note.message); });
+      if (note.code == kNoSeal) in_file(note.file, [&] { fail(Code::kCorrupt, note.message); });
   }
 
   /// What this rank has opened, to be compared with what others have: names of paths prove nothing
@@ -124,7 +124,7 @@ class Loading {
   /// Live optimizers name parameters by FQN, unless they themselves use ids.
   void name_optimizers_by_fqn() {
     if (policy_.optimizer == PartPolicy::kSkip) return;
-    const auto live = find_roles(state_.dict).optimizers;
+    const auto live = find_roles(state_.dict()).optimizers;
     if (!live.empty())
       require_sure_names(source_.manifest,
                          "say so in flat_layout.json beside the files, or skip the optimizer "
@@ -217,12 +217,14 @@ class Loading {
     });
   }
 
-  const StateEntry& live_entry(const Match& match) const { return state_.dict.entries[match.live]; }
+  const StateEntry& live_entry(const Match& match) const {
+    return state_.dict().entries[match.live];
+  }
   const Value& stored_value(const Match& match) const {
     return source_.manifest.state.entries[match.stored].value;
   }
-  LiveTensor& live_tensor(const Match& match) {
-    return state_.tensors[live_entry(match).value.tensor_index()];
+  const LiveTensor& live_tensor(const Match& match) const {
+    return state_.tensors()[live_entry(match).value.tensor_index()];
   }
 
   void plan() {

@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "lib/live/live_merge.h"
-#include "lib/live/live_wire.h"
+#include "lib/state/wire.h"
 
 namespace tessera {
 
@@ -73,9 +73,9 @@ class Matcher {
   }
 
   std::vector<Match> run(int rank) {
-    const Roles roles = find_roles(state_.dict);
-    for (std::uint32_t e = 0; e < state_.dict.entries.size(); ++e) {
-      const StateEntry& entry = state_.dict.entries[e];
+    const Roles roles = find_roles(state_.dict());
+    for (std::uint32_t e = 0; e < state_.dict().entries.size(); ++e) {
+      const StateEntry& entry = state_.dict().entries[e];
       if (policy_of(policy_, roles.entries[e].role) == PartPolicy::kSkip) {
         result_.skipped.push_back(entry.name);
         continue;
@@ -97,7 +97,7 @@ class Matcher {
 
  private:
   void match(std::uint32_t live, std::uint32_t stored) {
-    const StateEntry& wanted = state_.dict.entries[live];
+    const StateEntry& wanted = state_.dict().entries[live];
     const Value& found = stored_.state.entries[stored].value;
     if (!wanted.value.is_tensor()) {
       const bool fits = !found.is_tensor() || one_castable(spec_of(found));
@@ -105,7 +105,7 @@ class Matcher {
       add(Match::Kind::kValue, live, stored);
       return;
     }
-    const TensorSpec& spec = state_.tensors[wanted.value.tensor_index()].spec;
+    const TensorSpec& spec = state_.tensors()[wanted.value.tensor_index()].spec;
     if (!found.is_tensor()) {
       if (!one_castable(spec) || !is_plain_number(found))
         return differ(wanted, spec.to_string(), found_text(found));
@@ -129,7 +129,7 @@ class Matcher {
   }
   void add(Match::Kind kind, std::uint32_t live, std::uint32_t stored) {
     matches_.push_back({kind, live, stored});
-    result_.loaded.push_back(state_.dict.entries[live].name);
+    result_.loaded.push_back(state_.dict().entries[live].name);
   }
   void differ(const StateEntry& entry, std::string expected, std::string found) {
     result_.mismatched.push_back({entry.name, std::move(expected), std::move(found)});
@@ -193,18 +193,18 @@ Refused refused(const std::vector<std::string>& names, const StateDict& dict,
 }  // namespace
 
 std::string stored_name(const LiveState& state, const StateEntry& entry, int rank) {
-  return state.per_rank.contains(entry.name) ? rank_value_name(entry.name, rank) : entry.name;
+  return state.per_rank().contains(entry.name) ? rank_value_name(entry.name, rank) : entry.name;
 }
 
 Bytes encode_asked(const LiveState& state, int rank) {
-  const Roles roles = find_roles(state.dict);
+  const Roles roles = find_roles(state.dict());
   WireWriter out;
-  out.number(state.dict.entries.size());
-  for (std::size_t e = 0; e < state.dict.entries.size(); ++e) {
-    const StateEntry& entry = state.dict.entries[e];
+  out.number(state.dict().entries.size());
+  for (std::size_t e = 0; e < state.dict().entries.size(); ++e) {
+    const StateEntry& entry = state.dict().entries[e];
     const Role role = roles.entries[e].role;
     const bool is_of_group = roles.entries[e].group >= 0 && !entry.value.is_tensor() &&
-                             !state.per_rank.contains(entry.name);
+                             !state.per_rank().contains(entry.name);
     out.text(stored_name(state, entry, rank))
         .number(static_cast<std::uint64_t>(part_role(role)))
         .number(is_of_group ? 1 : 0);
@@ -261,7 +261,7 @@ void judge_match(const LiveState& state, const Manifest& stored, const AskedName
            "LoadPolicy::allow_mismatched leaves such tensors as they are");
     });
   }
-  const Refused missing = refused(result.missing, state.dict, policy,
+  const Refused missing = refused(result.missing, state.dict(), policy,
                                   [](Role, PartPolicy part) { return allows_missing(part); });
   if (!missing.empty()) refuse("not stored", "kAllowMissing", missing);
   const Refused unexpected =

@@ -12,8 +12,9 @@
 #include <iterator>
 
 #include "lib/base/status_bytes.h"
-#include "lib/live/live_wire.h"
+#include "lib/live/same_call.h"
 #include "lib/ops/value_budget.h"
+#include "lib/state/wire.h"
 
 namespace tessera {
 
@@ -104,9 +105,9 @@ StateDict values_of(const LiveState& state, const PreparedSave* kept) {
   StateDict values;
   if (kept != nullptr) {
     for (const KnownValue& known : kept->merged.values)
-      values.entries.push_back(state.dict.entries[known.entry]);
+      values.entries.push_back(state.dict().entries[known.entry]);
   } else {
-    std::ranges::copy_if(state.dict.entries, std::back_inserter(values.entries),
+    std::ranges::copy_if(state.dict().entries, std::back_inserter(values.entries),
                          [](const StateEntry& entry) { return !entry.value.is_tensor(); });
   }
   return values;

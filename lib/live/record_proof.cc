@@ -10,9 +10,9 @@
 #include <tuple>
 
 #include "lib/base/sort_unique.h"
-#include "lib/live/live_wire.h"
 #include "lib/reshard/file_pool.h"
 #include "lib/reshard/source_choice.h"
+#include "lib/state/wire.h"
 
 namespace tessera {
 

@@ -12,11 +12,11 @@
 #include <system_error>
 #include <utility>
 
-#include "lib/live/live_wire.h"
 #include "lib/live/prepared_save.h"
 #include "lib/live/retention.h"
 #include "lib/ops/convert_request.h"
 #include "lib/ops/path_resolve.h"
+#include "lib/state/wire.h"
 
 namespace tessera {
 

@@ -31,7 +31,8 @@ void Snapshot::plan(const LiveState& state, MergedState& merged) {
   std::uint64_t end = 0;
   merged.manifest.strides.clear();
   for (const OwnPiece& own : merged.own) {
-    const LiveTensor& tensor = state.tensors[state.dict.entries[own.entry].value.tensor_index()];
+    const LiveTensor& tensor =
+        state.tensors()[state.dict().entries[own.entry].value.tensor_index()];
     const LivePiece& piece = tensor.pieces[own.piece];
     const auto* from = static_cast<const std::byte*>(piece.data);
     const std::uint64_t bytes = piece_bytes(tensor, piece);

@@ -9,12 +9,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/state/live_structure.h"
+
 namespace tessera {
 
 namespace {
 
 /// A tree of the caller's own: large, but no trap.
 constexpr std::uint64_t kMostLiveLeaves = std::uint64_t{1} << 32;
+constexpr std::size_t kEntryBytes = 80;  // of a usual structure: only saves growing
 
 /// The last element that the strides reach, counted in elements from the first.
 std::optional<std::int64_t> reach(const LivePiece& piece) {
@@ -65,38 +68,107 @@ void check_piece(const TensorSpec& spec, const LivePiece& piece, bool writable) 
   check_strides(piece, writable);
 }
 
+void check_spec(const TensorSpec& spec) {
+  try {
+    Shape::checked(spec.shape.extents());
+    spec.size_bytes();
+  } catch (const Error& error) {  // of a file it would be damage
+    fail(Code::kInvalidArgument, error.status().message);
+  }
+  if (is_quantized(spec.dtype))
+    fail(Code::kUnsupported, fmt::format("a live tensor of {}", torch_name(spec.dtype)));
+}
+
 }  // namespace
 
 LiveState LiveState::of(const Value& tree, std::vector<LiveTensor> tensors) {
   LiveState state;
   ValueBudget budget(kMostLiveLeaves);
-  state.dict = flatten(tree, budget);
-  state.tensors = std::move(tensors);
+  StateDict dict = flatten(tree, budget);
+  state.edit([&](LiveContents& contents) {
+    contents.dict = std::move(dict);
+    contents.tensors = std::move(tensors);
+  });
   return state;
 }
 
+void LiveState::edit(const std::function<void(LiveContents& contents)>& change) {
+  has_structure_ = false;
+  is_last_new_ = false;
+  index_.clear();
+  indexed_ = 0;
+  change(contents_);
+  WireWriter out;
+  out.reserve(contents_.dict.entries.size() * kEntryBytes);
+  has_structure_ = append_structure(contents_, out);
+  structure_ = out.finish();
+}
+
+void LiveState::remove_if(const std::function<bool(const StateEntry& entry)>& is_gone) {
+  edit([&](LiveContents& contents) {
+    std::erase_if(contents.dict.entries, is_gone);
+    std::vector<LiveTensor> tensors;
+    std::unordered_map<std::uint32_t, std::uint32_t> moved;
+    for (StateEntry& entry : contents.dict.entries) {
+      if (!entry.value.is_tensor() || entry.value.tensor_index() >= contents.tensors.size())
+        continue;
+      const auto [to, first] =
+          moved.emplace(entry.value.tensor_index(), static_cast<std::uint32_t>(tensors.size()));
+      if (first) tensors.push_back(std::move(contents.tensors[entry.value.tensor_index()]));
+      entry.value = Value::tensor(to->second);
+    }
+    contents.tensors = std::move(tensors);
+  });
+}
+
+void LiveState::extend_structure(const std::function<bool(WireWriter& out)>& append) {
+  if (!has_structure_) return;
+  has_structure_ = false;  // until all of it is there
+  WireWriter out(std::move(structure_));
+  has_structure_ = append(out);
+  structure_ = out.finish();
+}
+
 const StateEntry* LiveState::find_entry(const std::string& name) {
+  const std::vector<StateEntry>& entries = contents_.dict.entries;
   const std::hash<std::string> hash;
-  if (indexed_ > dict.entries.size()) {
-    index_.clear();
-    indexed_ = 0;
-  }
-  for (; indexed_ < dict.entries.size(); ++indexed_)
-    index_.emplace(hash(dict.entries[indexed_].name), indexed_);
+  for (; indexed_ < entries.size(); ++indexed_)
+    index_.emplace(hash(entries[indexed_].name), indexed_);
   const auto [first, last] = index_.equal_range(hash(name));
   for (auto found = first; found != last; ++found)
-    if (dict.entries[found->second].name == name) return &dict.entries[found->second];
+    if (entries[found->second].name == name) return &entries[found->second];
   return nullptr;
 }
 
-std::uint32_t LiveState::add_tensor(const Path& path, LiveTensor tensor) {
-  const std::string name = dotted(path);
+void LiveState::check_new(const std::string& name) {
   if (find_entry(name) != nullptr)
     fail(Code::kInvalidArgument, fmt::format("the state has a \"{}\" already", printable(name)));
-  const auto index = static_cast<std::uint32_t>(tensors.size());
-  tensors.push_back(std::move(tensor));
-  dict.entries.push_back({name, path, Value::tensor(index)});
+}
+
+std::uint32_t LiveState::append_tensor(Path path, LiveTensor tensor) {
+  const auto index = static_cast<std::uint32_t>(contents_.tensors.size());
+  contents_.tensors.push_back(std::move(tensor));
+  append_value(std::move(path), Value::tensor(index));
+  is_last_new_ = true;
   return index;
+}
+
+void LiveState::append_value(Path path, Value value) {
+  std::string name = dotted(path);
+  append_entry({std::move(name), std::move(path), std::move(value)});
+}
+
+void LiveState::append_entry(StateEntry entry) {
+  contents_.dict.entries.push_back(std::move(entry));
+  is_last_new_ = false;
+  extend_structure([&](WireWriter& out) {
+    return append_structure(contents_, contents_.dict.entries.back(), out);
+  });
+}
+
+std::uint32_t LiveState::add_tensor(const Path& path, LiveTensor tensor) {
+  check_new(dotted(path));
+  return append_tensor(path, std::move(tensor));
 }
 
 std::uint32_t LiveState::add(const Path& path, const TensorView& view) {
@@ -119,25 +191,32 @@ std::uint32_t LiveState::add_piece(const std::string& name, const TensorSpec& sp
 
 std::uint32_t LiveState::add_piece(const Path& path, const TensorSpec& spec, LivePiece piece) {
   const std::string name = dotted(path);
-  if (const StateEntry* entry = find_entry(name)) {
-    if (!entry->value.is_tensor() || tensors[entry->value.tensor_index()].spec != spec)
-      fail(Code::kInvalidArgument, fmt::format("\"{}\" is in the state already, and is no {}",
-                                               printable(name), spec.to_string()));
-    tensors[entry->value.tensor_index()].pieces.push_back(std::move(piece));
-    return entry->value.tensor_index();
+  const StateEntry* entry = find_entry(name);
+  if (entry == nullptr) {
+    LiveTensor tensor;
+    tensor.spec = spec;
+    tensor.pieces.push_back(std::move(piece));
+    return append_tensor(path, std::move(tensor));
   }
-  LiveTensor tensor;
-  tensor.spec = spec;
-  tensor.pieces.push_back(std::move(piece));
-  return add_tensor(path, std::move(tensor));
+  if (!entry->value.is_tensor() || entry->value.tensor_index() >= contents_.tensors.size() ||
+      contents_.tensors[entry->value.tensor_index()].spec != spec)
+    fail(Code::kInvalidArgument, fmt::format("\"{}\" is in the state already, and is no {}",
+                                             printable(name), spec.to_string()));
+  const std::uint32_t index = entry->value.tensor_index();
+  contents_.tensors[index].pieces.push_back(std::move(piece));
+  const bool is_last = is_last_new_ && entry == &contents_.dict.entries.back();
+  extend_structure([&](WireWriter& out) {
+    if (is_last) append_piece_structure(contents_.tensors[index].pieces.back(), out);
+    return is_last;
+  });
+  return index;
 }
 
 void LiveState::add_value(const Path& path, Value value, ValueScope scope) {
   const std::string name = dotted(path);
-  if (find_entry(name) != nullptr)
-    fail(Code::kInvalidArgument, fmt::format("the state has a \"{}\" already", printable(name)));
-  if (scope == ValueScope::kPerRank) per_rank.insert(name);
-  dict.entries.push_back({name, path, std::move(value)});
+  check_new(name);
+  if (scope == ValueScope::kPerRank) contents_.per_rank.insert(name);
+  append_value(path, std::move(value));
 }
 
 void LiveState::add_value(const std::string& name, Value value, ValueScope scope) {
@@ -146,7 +225,7 @@ void LiveState::add_value(const std::string& name, Value value, ValueScope scope
 
 std::uint64_t LiveState::bytes() const {
   std::uint64_t total = 0;
-  for (const LiveTensor& tensor : tensors) {
+  for (const LiveTensor& tensor : contents_.tensors) {
     for (const LivePiece& piece : tensor.pieces)
       total += (static_cast<std::uint64_t>(piece.chunk.numel()) *
                     static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
@@ -156,29 +235,14 @@ std::uint64_t LiveState::bytes() const {
   return total;
 }
 
-namespace {
-
-void check_spec(const TensorSpec& spec) {
-  try {
-    Shape::checked(spec.shape.extents());
-    spec.size_bytes();
-  } catch (const Error& error) {  // of a file it would be damage
-    fail(Code::kInvalidArgument, error.status().message);
-  }
-  if (is_quantized(spec.dtype))
-    fail(Code::kUnsupported, fmt::format("a live tensor of {}", torch_name(spec.dtype)));
-}
-
-}  // namespace
-
 void check_live_tensors(const LiveState& state, bool writable) {
-  for (const StateEntry& entry : state.dict.entries) {
+  for (const StateEntry& entry : state.dict().entries) {
     if (!entry.value.is_tensor()) continue;
     in_tensor(entry.name, [&] {
       const std::uint32_t index = entry.value.tensor_index();
-      if (index >= state.tensors.size())
+      if (index >= state.tensors().size())
         fail(Code::kInvalidArgument, fmt::format("the state has no tensor number {}", index));
-      const LiveTensor& tensor = state.tensors[index];
+      const LiveTensor& tensor = state.tensors()[index];
       check_spec(tensor.spec);
       for (const LivePiece& piece : tensor.pieces) check_piece(tensor.spec, piece, writable);
     });

@@ -78,9 +78,9 @@ Bits bits_of(SmallJob& job) {
   const LiveState state = job.state();
   state.before_save();
   Bits out;
-  for (const StateEntry& entry : state.dict.entries) {
+  for (const StateEntry& entry : state.dict().entries) {
     if (!entry.value.is_tensor()) continue;
-    const LiveTensor& tensor = state.tensors.at(entry.value.tensor_index());
+    const LiveTensor& tensor = state.tensors().at(entry.value.tensor_index());
     std::string& bits = out[entry.name];
     for (const LivePiece& piece : tensor.pieces)  // dense: units are flat
       bits.append(static_cast<const char*>(piece.data),
@@ -158,8 +158,8 @@ class Run {
   std::string path_;
 };
 
-/// Processes that play `what`, with rank `victim` killed at its meeting `at`; 0: never. Another one,
-/// `slow`, may come late there.
+/// Processes that play `what`, with rank `victim` killed at its meeting `at`; 0: never. Another
+/// one, `slow`, may come late there.
 std::vector<RankResult> run_job(const Run& run, const std::string& what, int at, int victim,
                                 LoadSafety safety, int slow = -1) {
   ProcessJob job;
@@ -238,8 +238,7 @@ TEST_CASE("a killed rank is noticed within five seconds by one that waits for a 
       INFO(result.report);
       CHECK_FALSE(result.killed);
       check_failed_within(result, most_ms);
-      CHECK(result.report.find(fmt::format("rank {}", victim)) !=
-            std::string::npos);
+      CHECK(result.report.find(fmt::format("rank {}", victim)) != std::string::npos);
     }
     CHECK(run.content().first == 1);
   }

@@ -89,7 +89,7 @@ TEST_CASE("an extension that answers apart on any rank of a hybrid mesh is refus
     if (answer != Answer::kThrows) RANK_CHECK(has(message, "\"matrix\""), message);
     // All were told in words: nothing was aborted.
     extension->answer = Answer::kAlike;
-    RANK_CHECK(fsdp::state_dict(model, asked).dict.entries.size() == 1);
+    RANK_CHECK(fsdp::state_dict(model, asked).dict().entries.size() == 1);
   });
 }
 
@@ -129,7 +129,7 @@ TEST_CASE("optimizers that differ between ranks are refused before their state i
     if (what == "no state") RANK_CHECK(has(message, "step 2") && has(message, "no state"), message);
     // And it goes on.
     state[weight.unsafeGetTensorImpl()] = std::move(kept);
-    RANK_CHECK(!fsdp::state_dict(model, optimizer, asked).dict.entries.empty());
+    RANK_CHECK(!fsdp::state_dict(model, optimizer, asked).dict().entries.empty());
   });
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("ranks that ask for different states are told before any of them gathe
     if (what == "rank0_only") RANK_CHECK(has(message, "FULL with rank0_only under"), message);
     if (what == "root") RANK_CHECK(has(message, "\"optimizer\" on rank 1"), message);
     if (what == "no optimizer") RANK_CHECK(has(message, "FULL under \"model\" on rank 1"), message);
-    RANK_CHECK(!fsdp::state_dict(model, optimizer, common).dict.entries.empty());
+    RANK_CHECK(!fsdp::state_dict(model, optimizer, common).dict().entries.empty());
   });
 }
 

@@ -93,7 +93,7 @@ TEST_CASE("even chunks are the rows that torch.chunk gives and hold every elemen
                Setup{3, MemoryLayout::kPerParameter});
   const Ranks ranks = run(setup, true, "", "");
   CAPTURE(setup.world, setup.hybrid);
-  for (const auto& entry : ranks.shards[0].dict.entries) {
+  for (const auto& entry : ranks.shards[0].dict().entries) {
     if (!entry.value.is_tensor()) continue;
     CAPTURE(entry.name);
     const torch::Tensor whole = assembled(ranks.shards, entry.name);

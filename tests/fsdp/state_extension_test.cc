@@ -213,8 +213,7 @@ TEST_CASE("what an extension cannot do is refused by name") {
   Outer whole;
   fully_shard(whole, with(Unfuse()));
   tessera::LiveState state = fsdp::state_dict(whole);
-  std::erase_if(state.dict.entries,
-                [](const auto& entry) { return entry.name == "model.inner.k"; });
+  state.remove_if([](const auto& entry) { return entry.name == "model.inner.k"; });
   tessera::LoadPolicy policy;
   policy.model = tessera::PartPolicy::kAllowBoth;
   CHECK_THROWS_WITH(tessera::load(folder / "a", state, *alone, policy),

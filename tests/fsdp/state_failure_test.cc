@@ -79,7 +79,7 @@ TEST_CASE("a rank whose memory runs out while a state is gathered makes every ra
             has(message_of([&] { odd_loss(model, 1, world.rank(), world.size()); }), "reset"));
         World(world).reset();
         reset(model);
-        RANK_CHECK(!state_dict(model, optimizer, asked).dict.entries.empty());
+        RANK_CHECK(!state_dict(model, optimizer, asked).dict().entries.empty());
       },
       world_options);
 }

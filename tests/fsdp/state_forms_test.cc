@@ -125,9 +125,9 @@ TEST_CASE("padding is known of each shard and is no part of its state") {
     wanted.type = type;
     const tessera::LiveState state = fsdp::state_dict(model, optimizer, wanted);
     std::int64_t parameters = 0, moments = 0;
-    for (const tessera::StateEntry& entry : state.dict.entries) {
+    for (const tessera::StateEntry& entry : state.dict().entries) {
       if (!entry.value.is_tensor()) continue;
-      const tessera::LiveTensor& tensor = state.tensors[entry.value.tensor_index()];
+      const tessera::LiveTensor& tensor = state.tensors()[entry.value.tensor_index()];
       std::int64_t numel = 0;
       for (const tessera::LivePiece& piece : tensor.pieces) numel += piece.chunk.numel();
       if (tensor.is_parameter && entry.name != "model.head.weight2") parameters += numel;

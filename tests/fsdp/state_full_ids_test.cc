@@ -22,7 +22,7 @@ TEST_CASE("a full state keyed by ids is scattered by name, whatever the order of
   const tessera::LiveState by_name = fsdp::state_dict(plain, of_plain);
   tessera::LiveState by_id = fsdp::state_dict(plain, of_plain);
   fsdp::key_by_ids(by_id);
-  REQUIRE(by_id.dict.find("optim.state.0.exp_avg") != nullptr);
+  REQUIRE(by_id.dict().find("optim.state.0.exp_avg") != nullptr);
   fsdp::run_threads(3, [&](fsdp::World& world) {
     fsdp::Options options;
     options.mesh = world.mesh();
@@ -35,7 +35,7 @@ TEST_CASE("a full state keyed by ids is scattered by name, whatever the order of
     of_full.type = fsdp::StateDictType::kFull;
     const tessera::LiveState now = fsdp::state_dict(model, optimizer, of_full);
     int compared = 0;
-    for (const tessera::StateEntry& entry : by_name.dict.entries) {
+    for (const tessera::StateEntry& entry : by_name.dict().entries) {
       if (!entry.value.is_tensor()) continue;
       ++compared;
       RANK_CHECK(same_bits(assembled({now}, entry.name), assembled({by_name}, entry.name)),

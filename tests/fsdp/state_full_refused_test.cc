@@ -37,11 +37,13 @@ TEST_CASE("a full state of other names, nesting or shapes is refused before a te
   optim::AdamW of_more(more->parameters()), of_wider(wider->parameters()),
       of_plain(plain->parameters());
   tessera::LiveState deeper = whole(plain, of_plain, 1);
-  for (tessera::StateEntry& entry : deeper.dict.entries)  // one level further down
-    if (entry.name.starts_with("model.inner.")) {
-      entry.path[1].key = "wrapped." + entry.path[1].key;
-      entry.name = tessera::dotted(entry.path);
-    }
+  deeper.edit([](tessera::LiveContents& contents) {
+    for (tessera::StateEntry& entry : contents.dict.entries)  // one level further down
+      if (entry.name.starts_with("model.inner.")) {
+        entry.path[1].key = "wrapped." + entry.path[1].key;
+        entry.name = tessera::dotted(entry.path);
+      }
+  });
   struct Case {
     const char* expected;
     tessera::LiveState state;
@@ -87,20 +89,22 @@ TEST_CASE("a full state of other types, or of values where tensors are, is refus
   const tessera::LiveState good = whole(plain, of_plain, 1);
   const auto edited = [&](const std::string& name, const auto& edit) {
     tessera::LiveState state = good;
-    for (tessera::StateEntry& entry : state.dict.entries)
-      if (entry.name == name) edit(state, entry);
+    state.edit([&](tessera::LiveContents& contents) {
+      for (tessera::StateEntry& entry : contents.dict.entries)
+        if (entry.name == name) edit(contents, entry);
+    });
     return state;
   };
   static std::int64_t numbers[42] = {};
-  const auto to_integers = [&](tessera::LiveState& state, tessera::StateEntry& entry) {
+  const auto to_integers = [&](tessera::LiveContents& state, tessera::StateEntry& entry) {
     tessera::LiveTensor& live = state.tensors[entry.value.tensor_index()];
     live.spec.dtype = tessera::DType::kInt64;
     live.pieces[0].data = numbers;
   };
-  const auto to_value = [](tessera::LiveState&, tessera::StateEntry& entry) {
+  const auto to_value = [](tessera::LiveContents&, tessera::StateEntry& entry) {
     entry.value = tessera::Value::real(1);
   };
-  const auto to_tensor = [&](tessera::LiveState& state, tessera::StateEntry& entry) {
+  const auto to_tensor = [&](tessera::LiveContents& state, tessera::StateEntry& entry) {
     entry.value = tessera::Value::tensor(static_cast<std::uint32_t>(state.tensors.size()));
     tessera::LiveTensor live;
     live.spec = {tessera::DType::kInt64, {}};
@@ -136,7 +140,7 @@ TEST_CASE("a full state of other types, or of values where tensors are, is refus
     // A step may be a plain number, and an integer.
     fsdp::load_full_state(model, optimizer,
                           edited("optim.state.inner.a.bias.step",
-                                 [](tessera::LiveState&, tessera::StateEntry& entry) {
+                                 [](tessera::LiveContents&, tessera::StateEntry& entry) {
                                    entry.value = tessera::Value::integer(7);
                                  }));
     const auto& state = static_cast<const optim::AdamWParamState&>(
@@ -157,8 +161,10 @@ TEST_CASE("ranks that are given different full states are refused by name, with 
     optim::AdamW optimizer(model->parameters());
     const auto message_with = [&](const std::string& name, const tessera::Value& value) {
       tessera::LiveState mine = full;
-      for (tessera::StateEntry& entry : mine.dict.entries)
-        if (world.rank() == 2 && entry.name == name) entry.value = value;
+      mine.edit([&](tessera::LiveContents& contents) {
+        for (tessera::StateEntry& entry : contents.dict.entries)
+          if (world.rank() == 2 && entry.name == name) entry.value = value;
+      });
       return message_of([&] { fsdp::load_full_state(model, optimizer, mine); });
     };
     const std::string rate = message_with("optim.param_groups.0.lr", tessera::Value::real(0.25));
@@ -189,10 +195,11 @@ TEST_CASE("a full state that one rank alone refuses is refused by all, and nothi
     // The last tensor of the state is a part of one on this rank alone; or a name is missing.
     tessera::LiveState bad = good;
     const bool bad_here = world.rank() == (rank0_only ? 0 : 1);
-    for (const tessera::StateEntry& entry : bad.dict.entries)
-      if (bad_here && entry.value.is_tensor())
-        if (auto& live = bad.tensors[entry.value.tensor_index()]; entry.name == "model.history")
-          live.pieces.clear();
+    if (bad_here)
+      bad.edit([](tessera::LiveContents& contents) {
+        const tessera::StateEntry* last = contents.dict.find("model.history");
+        contents.tensors[last->value.tensor_index()].pieces.clear();
+      });
     const std::string message =
         message_of([&] { fsdp::load_full_state(model, optimizer, bad, rank0_only); });
     RANK_CHECK(message.find("\"model.history\" is not here") != std::string::npos, message);
@@ -224,7 +231,7 @@ TEST_CASE("ranks whose optimizers have and have not state yet are given the same
     of_full.type = fsdp::StateDictType::kFull;
     const tessera::LiveState now = fsdp::state_dict(model, optimizer, of_full);
     int compared = 0;
-    for (const tessera::StateEntry& entry : full.dict.entries) {
+    for (const tessera::StateEntry& entry : full.dict().entries) {
       if (!entry.value.is_tensor()) continue;
       ++compared;
       RANK_CHECK(same_bits(assembled({now}, entry.name), assembled({full}, entry.name)),

@@ -56,7 +56,7 @@ Forms forms(const fsdp::Options& base, const StateDictOptions& asked, bool hybri
 
 std::size_t tensors_in(const tessera::LiveState& state) {
   std::size_t count = 0;
-  for (const auto& entry : state.dict.entries) count += entry.value.is_tensor();
+  for (const auto& entry : state.dict().entries) count += entry.value.is_tensor();
   return count;
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("a full state dict holds whole tensors on every rank") {
   const Forms found = forms(options, full(false));
   for (const tessera::LiveState& state : found.asked) {
     CHECK(names_of(state) == names_of(found.sharded[0]));
-    for (const auto& entry : state.dict.entries)
+    for (const auto& entry : state.dict().entries)
       if (entry.value.is_tensor())
         CHECK(same_bits(assembled({state}, entry.name), assembled(found.sharded, entry.name)));
   }
@@ -80,7 +80,7 @@ TEST_CASE("a full state dict for rank 0 leaves the others with what is not shard
   const bool hybrid = GENERATE(false, true);
   if (hybrid) options.strategy = fsdp::ShardingStrategy::kHybridShard;
   const Forms found = forms(options, full(true), hybrid);
-  for (const auto& entry : found.sharded[0].dict.entries)
+  for (const auto& entry : found.sharded[0].dict().entries)
     if (entry.value.is_tensor())
       CHECK(
           same_bits(assembled({found.asked[0]}, entry.name), assembled(found.sharded, entry.name)));
@@ -269,9 +269,8 @@ TEST_CASE("ids that may be several parameters are refused where no names stand b
     CAPTURE(name);
     CHECK(same_bits(found.tensors.at(name), tensor));
   }
-  std::erase_if(by_id.dict.entries, [](const tessera::StateEntry& entry) {
-    return entry.name.ends_with(".param_names");
-  });
+  by_id.remove_if(
+      [](const tessera::StateEntry& entry) { return entry.name.ends_with(".param_names"); });
   tessera::save(folder / "bare", by_id, *ranks);
   CHECK_THROWS_WITH(tessera::load(folder / "bare", fsdp::state_dict(other, fresh), *ranks),
                     Catch::Contains("order and shapes leave open"));

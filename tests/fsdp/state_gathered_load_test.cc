@@ -94,11 +94,13 @@ void save_plain(tessera::FileSystem& fs, int steps,
 /// The second name of the tied weight gets values of its own.
 std::function<void(tessera::LiveState&)> with_other_tie(std::vector<float>& memory) {
   return [&memory](tessera::LiveState& state) {
-    tessera::LivePiece& piece =
-        state.tensors[state.dict.find("model.head.weight2")->value.tensor_index()].pieces.at(0);
-    memory.assign(static_cast<std::size_t>(piece.chunk.numel()), 1.5F);
-    piece.data = memory.data();
-    piece.strides.clear();
+    state.edit([&memory](tessera::LiveContents& contents) {
+      const tessera::StateEntry* second = contents.dict.find("model.head.weight2");
+      tessera::LivePiece& piece = contents.tensors[second->value.tensor_index()].pieces.at(0);
+      memory.assign(static_cast<std::size_t>(piece.chunk.numel()), 1.5F);
+      piece.data = memory.data();
+      piece.strides.clear();
+    });
   };
 }
 
@@ -182,7 +184,7 @@ TEST_CASE("a checkpoint that one rank cannot open is told, whatever state the op
   CAPTURE(form);
   tessera::MemoryFileSystem fs;
   save_plain(fs, 2, [](tessera::LiveState& state) {  // a parameter that had none yet
-    std::erase_if(state.dict.entries, [](const tessera::StateEntry& entry) {
+    state.remove_if([](const tessera::StateEntry& entry) {
       return entry.name.starts_with("optim.state.inner.a.weight.");
     });
   });

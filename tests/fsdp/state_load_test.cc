@@ -266,10 +266,10 @@ TEST_CASE("one state with tensors of its user's own is loaded again and again") 
     tessera::LiveState state = fsdp::state_dict(job.model, *job.optimizer);
     state.add("own", {tessera::DType::kFloat32, {5}, {}, own.data()});
     const auto moment = std::ranges::find_if(
-        state.dict.entries, [](const auto& entry) { return entry.name.ends_with(".exp_avg"); });
-    RANK_CHECK(moment != state.dict.entries.end(), "there is no exp_avg");
+        state.dict().entries, [](const auto& entry) { return entry.name.ends_with(".exp_avg"); });
+    RANK_CHECK(moment != state.dict().entries.end(), "there is no exp_avg");
     const tessera::Value second = moment->value;  // the user's own name of it
-    state.dict.entries.push_back({"second", {tessera::key_item("second")}, second});
+    state.append_value({tessera::key_item("second")}, second);
     const Before saved(job);
     tessera::save(kPath, state, job.world.ranks(), options_for(fs));
     tessera::LoadPolicy policy = policy_for(fs);
@@ -310,10 +310,12 @@ TEST_CASE("what one rank refuses, or finds damaged, leaves every rank as it was"
                 {tessera::DType::kFloat32, {}, {}, &number});
     });
     refused("expected float32 [6,6], found float32 [7,6]", [](tessera::LiveState& state) {
-      const auto* weight = state.dict.find("model.inner.a.weight");
-      tessera::LiveTensor& tensor = state.tensors[weight->value.tensor_index()];
-      tensor.spec.shape = tessera::Shape({6, 6});
-      tensor.pieces.clear();
+      state.edit([](tessera::LiveContents& contents) {
+        const auto* weight = contents.dict.find("model.inner.a.weight");
+        tessera::LiveTensor& tensor = contents.tensors[weight->value.tensor_index()];
+        tensor.spec.shape = tessera::Shape({6, 6});
+        tensor.pieces.clear();
+      });
     });
     refused("no such step", [](tessera::LiveState& state) {
       state.check_value = [](const tessera::StateEntry&) {
@@ -364,12 +366,15 @@ TEST_CASE("tied names that differ and steps that are no counts are refused befor
     optimizer.step();
     tessera::LiveState state = fsdp::state_dict(model, optimizer);
     const auto entry = std::ranges::find_if(
-        state.dict.entries, [&](const auto& each) { return each.name.ends_with(suffix); });
-    REQUIRE(entry != state.dict.entries.end());
-    tessera::LivePiece& piece = state.tensors[entry->value.tensor_index()].pieces.at(0);
-    std::vector<float> other(static_cast<std::size_t>(piece.chunk.numel()), 1.5f);
-    piece.data = other.data();
-    piece.strides.clear();
+        state.dict().entries, [&](const auto& each) { return each.name.ends_with(suffix); });
+    REQUIRE(entry != state.dict().entries.end());
+    const std::uint32_t index = entry->value.tensor_index();
+    std::vector<float> other(
+        static_cast<std::size_t>(state.tensors()[index].pieces.at(0).chunk.numel()), 1.5f);
+    state.edit([&](tessera::LiveContents& contents) {
+      contents.tensors[index].pieces[0].data = other.data();
+      contents.tensors[index].pieces[0].strides.clear();
+    });
     tessera::save(kPath, state, *alone, options_for(fs));
     optimizer.step();
     std::vector<torch::Tensor> held, before;

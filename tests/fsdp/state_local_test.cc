@@ -90,9 +90,9 @@ TEST_CASE("a local state dict keeps the memory of the optimizer's state alive") 
     const tessera::LiveState state = fsdp::state_dict(model, optimizer, local());
     const auto moments = [&] {
       std::vector<float> out;
-      for (const tessera::StateEntry& entry : state.dict.entries) {
+      for (const tessera::StateEntry& entry : state.dict().entries) {
         if (!entry.name.ends_with(".exp_avg")) continue;
-        for (const auto& piece : state.tensors[entry.value.tensor_index()].pieces) {
+        for (const auto& piece : state.tensors()[entry.value.tensor_index()].pieces) {
           const auto* first = static_cast<const float*>(piece.data);
           out.insert(out.end(), first, first + piece.chunk.numel());
         }

@@ -46,7 +46,7 @@ FSDP_MODULE(Tower);
 /// Bytes of the state's own pieces that are not the model's or the optimizer's.
 std::int64_t copied(const tessera::LiveState& state) {
   std::int64_t bytes = 0;
-  for (const tessera::LiveTensor& tensor : state.tensors)
+  for (const tessera::LiveTensor& tensor : state.tensors())
     for (const tessera::LivePiece& piece : tensor.pieces)
       if (tensor.spec.shape.rank() > 0) bytes += piece.chunk.numel() * 4;
   return bytes;

@@ -68,7 +68,7 @@ class Scene {
 };
 
 void remove(LiveState& state, const std::string& name) {
-  std::erase_if(state.dict.entries, [&](const auto& entry) { return entry.name == name; });
+  state.remove_if([&](const auto& entry) { return entry.name == name; });
 }
 
 }  // namespace
@@ -113,15 +113,17 @@ TEST_CASE("the documented messages of damaged state are the real ones") {
   scene.check_shown([&] { scene.load(); });
   scene.save([](LiveState& state) {
     const std::string name = "optim.state.inner.a.bias.step";
-    const tessera::Path path = state.dict.find(name)->path;
+    const tessera::Path path = state.dict().find(name)->path;
     remove(state, name);
     state.add_value(path, tessera::Value::integer(16777217));
   });
   scene.check_shown([&] { scene.load(); });
   std::vector<float> other(11 * 6, 0.5f);
   scene.save([&](LiveState& state) {
-    const auto* second = state.dict.find("model.head.weight2");
-    state.tensors[second->value.tensor_index()].pieces[0].data = other.data();
+    state.edit([&](tessera::LiveContents& contents) {
+      const auto* second = contents.dict.find("model.head.weight2");
+      contents.tensors[second->value.tensor_index()].pieces[0].data = other.data();
+    });
   });
   scene.check_shown([&] { scene.load(); });
 }

@@ -117,9 +117,8 @@ TEST_CASE("groups of an optimizer of another class are refused before anything c
   CAPTURE(from, to);
   const auto saved = of(model, from);
   tessera::LiveState state = fsdp::state_dict(model, *saved);
-  std::erase_if(state.dict.entries, [](const tessera::StateEntry& entry) {
-    return entry.name.starts_with("optim.state.");
-  });
+  state.remove_if(
+      [](const tessera::StateEntry& entry) { return entry.name.starts_with("optim.state."); });
   tessera::save("/run/a", state, *alone, saving);
   const auto loaded = of(other, to);
   train_odd(other, *loaded, 0, 1, 0, 1);
@@ -143,7 +142,7 @@ TEST_CASE("options that a checkpoint lacks are told in the notes of the load") {
   optim::AdamW optimizer(model->parameters(), optim::AdamWOptions(0.5));
   train_odd(model, optimizer, 0, 1, 0, 1);
   tessera::LiveState state = fsdp::state_dict(model, optimizer);
-  std::erase_if(state.dict.entries, [](const tessera::StateEntry& entry) {
+  state.remove_if([](const tessera::StateEntry& entry) {
     return entry.name == "optim.param_groups.0.lr" || entry.name == "optim.param_groups.0.foreach";
   });
   tessera::SaveOptions saving;
@@ -176,14 +175,16 @@ TEST_CASE("an option that is stored as a tensor of one element is read as a numb
   saving.file_system = loading.file_system = &fs;
   const auto save_with = [&](const char* path, tessera::Shape shape) {
     tessera::LiveState state = fsdp::state_dict(model, optimizer);
-    for (tessera::StateEntry& entry : state.dict.entries) {
-      if (entry.name != "optim.param_groups.0.lr") continue;
-      entry.value = Value::tensor(static_cast<std::uint32_t>(state.tensors.size()));
-      tessera::LiveTensor live;
-      live.spec = {tessera::DType::kFloat32, shape};
-      live.pieces.push_back({tessera::Chunk::whole_of(tessera::Box::whole(shape)), numbers, {}});
-      state.tensors.push_back(std::move(live));
-    }
+    state.edit([&](tessera::LiveContents& contents) {
+      for (tessera::StateEntry& entry : contents.dict.entries) {
+        if (entry.name != "optim.param_groups.0.lr") continue;
+        entry.value = Value::tensor(static_cast<std::uint32_t>(contents.tensors.size()));
+        tessera::LiveTensor live;
+        live.spec = {tessera::DType::kFloat32, shape};
+        live.pieces.push_back({tessera::Chunk::whole_of(tessera::Box::whole(shape)), numbers, {}});
+        contents.tensors.push_back(std::move(live));
+      }
+    });
     tessera::save(path, state, *alone, saving);
   };
   auto& options = static_cast<optim::AdamWOptions&>(optimizer.param_groups()[0].options());

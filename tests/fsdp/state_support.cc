@@ -85,19 +85,19 @@ ScratchFolder::~ScratchFolder() {
 }
 
 const LiveTensor* find_tensor(const LiveState& state, const std::string& name) {
-  const StateEntry* entry = state.dict.find(name);
-  return entry && entry->value.is_tensor() ? &state.tensors.at(entry->value.tensor_index())
+  const StateEntry* entry = state.dict().find(name);
+  return entry && entry->value.is_tensor() ? &state.tensors().at(entry->value.tensor_index())
                                            : nullptr;
 }
 
 const Value* find_value(const LiveState& state, const std::string& name) {
-  const StateEntry* entry = state.dict.find(name);
+  const StateEntry* entry = state.dict().find(name);
   return entry && !entry->value.is_tensor() ? &entry->value : nullptr;
 }
 
 std::vector<std::string> names_of(const LiveState& state) {
   std::vector<std::string> out;
-  for (const StateEntry& entry : state.dict.entries) out.push_back(entry.name);
+  for (const StateEntry& entry : state.dict().entries) out.push_back(entry.name);
   return out;
 }
 
@@ -158,7 +158,7 @@ torch::Tensor assembled(const std::vector<LiveState>& ranks, const std::string& 
 
 Checkpoint Checkpoint::of(const std::vector<LiveState>& ranks) {
   Checkpoint out;
-  for (const StateEntry& entry : ranks.front().dict.entries) {
+  for (const StateEntry& entry : ranks.front().dict().entries) {
     if (entry.value.is_tensor())
       out.put(entry.path, assembled(ranks, entry.name));
     else
@@ -216,15 +216,15 @@ std::vector<std::string> Checkpoint::load_into(LiveState state) const {
   if (state.materialise) state.materialise(state, manifest);
   std::vector<std::string> missing, loaded;
   std::vector<StateEntry> values;
-  for (const StateEntry& entry : state.dict.entries)
+  for (const StateEntry& entry : state.dict().entries)
     if (const StateEntry* stored = manifest.state.find(entry.name); stored && state.check_value)
       if (!stored->value.is_tensor() && !entry.value.is_tensor()) state.check_value(*stored);
-  for (const StateEntry& entry : state.dict.entries) {
+  for (const StateEntry& entry : state.dict().entries) {
     const StateEntry* stored = manifest.state.find(entry.name);
     if (stored == nullptr || stored->value.is_tensor() != entry.value.is_tensor()) {
       missing.push_back(entry.name);
     } else if (entry.value.is_tensor()) {
-      const LiveTensor& tensor = state.tensors.at(entry.value.tensor_index());
+      const LiveTensor& tensor = state.tensors().at(entry.value.tensor_index());
       const torch::Tensor whole = tensors.at(entry.name).to(scalar_type_of(tensor.spec.dtype));
       if (Shape(whole.sizes().vec()) != tensor.spec.shape)
         throw std::runtime_error(entry.name + " has another shape");

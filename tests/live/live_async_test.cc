@@ -156,7 +156,7 @@ TEST_CASE("a plan is used again while the structure is the same, and not when an
     expect(!report(trainer.state()).plan_reused, "one less");
     LiveState moved = trainer.state();
     if (ranks.rank() == 1) {  // one rank's strides
-      moved.tensors[2].pieces[0].strides = {1};
+      moved.edit([](LiveContents& contents) { contents.tensors[2].pieces[0].strides = {1}; });
     }
     expect(!report(moved).plan_reused, "strides of one rank");
   }));

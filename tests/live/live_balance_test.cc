@@ -68,8 +68,8 @@ TEST_CASE("buffers, which ranks may hold apart, are all the first rank's") {
     LiveState state;
     for (int t = 0; t < kBuffers; ++t) {
       const std::string name = "buffer_" + std::to_string(t);
-      state.tensors[state.add(name, {DType::kFloat32, {kNumel}, {}, memory.data()})]
-          .copied_at_once = true;
+      const auto index = state.add(name, {DType::kFloat32, {kNumel}, {}, memory.data()});
+      state.edit([&](LiveContents& contents) { contents.tensors[index].copied_at_once = true; });
     }
     if (ranks.rank() == 0)  // which has most to write already
       state.add_piece("own", {DType::kFloat32, {kNumel}},

@@ -73,10 +73,11 @@ TEST_CASE("what is to be copied at once is copied before a lazy save returns") {
   std::vector<float> weight(64, 1), counter(5, 1), strided(6, 1);
   LiveState state;
   state.add("weight", {DType::kFloat32, {64}, {}, weight.data()});
-  state.tensors[state.add("counter", {DType::kFloat32, {5}, {}, counter.data()})].copied_at_once =
-      true;
-  state.tensors[state.add("strided", {DType::kFloat32, {3}, {2}, strided.data()})].copied_at_once =
-      true;
+  const auto early = {state.add("counter", {DType::kFloat32, {5}, {}, counter.data()}),
+                      state.add("strided", {DType::kFloat32, {3}, {2}, strided.data()})};
+  state.edit([&](LiveContents& contents) {
+    for (const std::uint32_t index : early) contents.tensors[index].copied_at_once = true;
+  });
   state.changed = [] { return std::string(); };
   PendingSave pending = save_async("/run/a", state, *ranks, lazy(fs));
   std::ranges::fill(counter, -1.0f);  // before the snapshot is finished

@@ -34,7 +34,7 @@ TEST_CASE("a state saved at one world size is loaded at any other") {
       policy.threads = 1 + static_cast<int>(seed % 2);
       const LiveState state = loaded.state(ranks.rank());
       const LoadResult result = load("/run/a", state, ranks, policy);
-      if (result.loaded.size() != state.dict.entries.size()) throw std::runtime_error("not all");
+      if (result.loaded.size() != state.dict().entries.size()) throw std::runtime_error("not all");
       if (!result.missing.empty() || !result.unexpected.empty() || !result.cast.empty())
         throw std::runtime_error("missing or unexpected");
       if (result.safety != policy.safety) throw std::runtime_error("read in another way");
@@ -50,13 +50,10 @@ TEST_CASE("a rank opens the items that it reads from and no others") {
   const auto state_of = [&](int rank) {
     LiveState state;
     for (int t = 0; t < kTensors; ++t) {
-      state.tensors.push_back({{DType::kFloat32, Shape({kRanks * kNumel})}, {}});
-      state.tensors.back().pieces.push_back({Chunk::whole_of(Box{{rank * kNumel}, Shape({kNumel})}),
-                                             memory.data() + (t * kRanks + rank) * kNumel,
-                                             {}});
-      state.dict.entries.push_back({"t" + std::to_string(t),
-                                    {key_item("t" + std::to_string(t))},
-                                    Value::tensor(static_cast<std::uint32_t>(t))});
+      state.add_piece("t" + std::to_string(t), {DType::kFloat32, Shape({kRanks * kNumel})},
+                      {Chunk::whole_of(Box{{rank * kNumel}, Shape({kNumel})}),
+                       memory.data() + (t * kRanks + rank) * kNumel,
+                       {}});
     }
     return state;
   };
@@ -199,15 +196,18 @@ TEST_CASE("tensors that do not go together are refused before any but scratch me
     const auto state = [&] {
       LiveState made;
       made.add("a", {DType::kFloat32, {2}, {}, first.data()});
-      made.tensors[made.add("b", {DType::kFloat32, {2}, {}, second.data()})].scratch = true;
-      made.tensors[made.add("step", {DType::kFloat32, {}, {}, &step})].scratch = true;
+      made.add("b", {DType::kFloat32, {2}, {}, second.data()});
+      made.add("step", {DType::kFloat32, {}, {}, &step});
+      made.edit([](LiveContents& contents) {
+        contents.tensors[1].scratch = contents.tensors[2].scratch = true;
+      });
       return made;
     };
     const auto ranks = single_rank();
     SaveOptions options;
     options.file_system = &fs;
     LiveState with_number = state();
-    std::erase_if(with_number.dict.entries, [](const auto& entry) { return entry.name == "step"; });
+    with_number.remove_if([](const auto& entry) { return entry.name == "step"; });
     with_number.add_value("step", Value::integer(7));
     save("/run/a", with_number, *ranks, options);
     first = second = {-1, -1};

@@ -162,7 +162,8 @@ TEST_CASE("memory that is missing and strides that do not fit are refused") {
 
 TEST_CASE("shapes that no tensor can have are the caller's, not damage") {
   for (const std::vector<std::int64_t>& shape :
-       {std::vector<std::int64_t>{std::int64_t{1} << 40, std::int64_t{1} << 40}, {-1},
+       {std::vector<std::int64_t>{std::int64_t{1} << 40, std::int64_t{1} << 40},
+        {-1},
         {std::int64_t{1} << 61}})
     CHECK_THAT(refusal(2,
                        [&](LiveState& state, int) {
@@ -181,14 +182,13 @@ TEST_CASE("adding many tensors takes time for each, and names stay unique") {
     state.add("layers." + std::to_string(i) + ".weight", {DType::kFloat32, {1}, {}, &x});
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(3));
   CHECK_THROWS_AS(state.add("layers.7.weight", {DType::kFloat32, {1}, {}, &x}), Error);
-  // What a caller does with the public fields counts, too.
-  state.dict.entries[7].name = "renamed";
+  state.edit([](LiveContents& contents) { contents.dict.entries[7].name = "renamed"; });
   state.add("layers.7.weight", {DType::kFloat32, {1}, {}, &x});
   CHECK_THROWS_AS(state.add_value("layers.7.weight", Value::integer(1)), Error);
-  state.dict.entries.resize(3);
+  state.edit([](LiveContents& contents) { contents.dict.entries.resize(3); });
   state.add("layers.5.weight", {DType::kFloat32, {1}, {}, &x});
   CHECK_THROWS_AS(state.add("layers.2.weight", {DType::kFloat32, {1}, {}, &x}), Error);
-  CHECK(state.dict.entries.size() == 4);
+  CHECK(state.dict().entries.size() == 4);
 }
 
 TEST_CASE("ranks that save to different places are refused") {
@@ -352,8 +352,8 @@ TEST_CASE("a stage that a save left is named, with what helps against it") {
   REQUIRE(left.size() == 1);
   const Status refused = save_over(fs);
   CHECK(refused.code == Code::kAlreadyExists);
-  CHECK_THAT(refused.message, Contains("another run may be writing /run/a") &&
-                                  Contains("/run/" + left[0].name));
+  CHECK_THAT(refused.message,
+             Contains("another run may be writing /run/a") && Contains("/run/" + left[0].name));
   CHECK(refused.hint == "if none is, remove the stage");
   fs.remove_tree("/run/" + left[0].name);
   CHECK(save_over(fs).ok());

@@ -20,7 +20,8 @@ TEST_CASE("a snapshot by any number of threads holds every byte of runs and stri
   LiveState state;
   state.add("run", {DType::kUInt8, {kBytes}, {}, run.data()});
   state.add("columns", {DType::kFloat32, {kRows, kColumns}, {1, kRows}, columns.data()});
-  state.tensors[state.add("small", {DType::kUInt8, {11}, {}, small.data()})].copied_at_once = true;
+  const auto index = state.add("small", {DType::kUInt8, {11}, {}, small.data()});
+  state.edit([&](LiveContents& contents) { contents.tensors[index].copied_at_once = true; });
   std::vector<float> dense;
   for (std::int64_t r = 0; r < kRows; ++r)
     for (std::int64_t c = 0; c < kColumns; ++c)

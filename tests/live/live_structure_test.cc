@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <functional>
+#include <random>
 
 #include "lib/live/live_entry.h"
 #include "lib/live/live_merge.h"
@@ -40,7 +41,7 @@ Bytes structure_of(const LiveState& state) {
 
 struct Change {
   const char* what;
-  std::function<void(LiveState&)> make;
+  std::function<void(LiveContents&)> make;
 };
 
 }  // namespace
@@ -49,71 +50,165 @@ TEST_CASE("a state has the structure of its description until anything but conte
   const Bytes structure = structure_of(job());
   REQUIRE(still_has_structure(job(), structure));
   const Change changes[] = {
-      {"a name", [](LiveState& state) { state.dict.entries[0].name = "v"; }},
-      {"a longer name", [](LiveState& state) { state.dict.entries[0].name = "w2"; }},
-      {"a key", [](LiveState& state) { state.dict.entries[0].path[0].key = "v"; }},
+      {"a name", [](LiveContents& state) { state.dict.entries[0].name = "v"; }},
+      {"a longer name", [](LiveContents& state) { state.dict.entries[0].name = "w2"; }},
+      {"a key", [](LiveContents& state) { state.dict.entries[0].path[0].key = "v"; }},
       {"an integer that becomes a key",
-       [](LiveState& state) { state.dict.entries[3].path[1] = key_item("1"); }},
+       [](LiveContents& state) { state.dict.entries[3].path[1] = key_item("1"); }},
       {"a key that becomes an integer",
-       [](LiveState& state) { state.dict.entries[0].path[0] = int_key_item(0); }},
+       [](LiveContents& state) { state.dict.entries[0].path[0] = int_key_item(0); }},
       {"an integer of a list",
-       [](LiveState& state) { state.dict.entries[3].path[1] = index_item(1); }},
-      {"another integer", [](LiveState& state) { state.dict.entries[3].path[1].index = 2; }},
-      {"a type", [](LiveState& state) { state.tensors[0].spec.dtype = DType::kInt32; }},
-      {"a shape", [](LiveState& state) { state.tensors[0].spec.shape[0] = 9; }},
+       [](LiveContents& state) { state.dict.entries[3].path[1] = index_item(1); }},
+      {"another integer", [](LiveContents& state) { state.dict.entries[3].path[1].index = 2; }},
+      {"a type", [](LiveContents& state) { state.tensors[0].spec.dtype = DType::kInt32; }},
+      {"a shape", [](LiveContents& state) { state.tensors[0].spec.shape[0] = 9; }},
       {"replicas",
-       [](LiveState& state) { state.tensors[0].replicated = !state.tensors[0].replicated; }},
-      {"a parameter", [](LiveState& state) { state.tensors[0].is_parameter = true; }},
-      {"an origin", [](LiveState& state) { state.tensors[0].pieces[1].chunk.box.origin[0] = 5; }},
+       [](LiveContents& state) { state.tensors[0].replicated = !state.tensors[0].replicated; }},
+      {"a parameter", [](LiveContents& state) { state.tensors[0].is_parameter = true; }},
+      {"an origin",
+       [](LiveContents& state) { state.tensors[0].pieces[1].chunk.box.origin[0] = 5; }},
       {"an origin of more dims",
-       [](LiveState& state) { state.tensors[0].pieces[1].chunk.box.origin.push_back(0); }},
-      {"a box", [](LiveState& state) { state.tensors[0].pieces[1] = rows(4, 3); }},
+       [](LiveContents& state) { state.tensors[0].pieces[1].chunk.box.origin.push_back(0); }},
+      {"a box", [](LiveContents& state) { state.tensors[0].pieces[1] = rows(4, 3); }},
       {"a range's beginning",
-       [](LiveState& state) { --state.tensors[1].pieces[0].chunk.flat_begin; }},
-      {"a range's end", [](LiveState& state) { ++state.tensors[1].pieces[0].chunk.flat_end; }},
+       [](LiveContents& state) { --state.tensors[1].pieces[0].chunk.flat_begin; }},
+      {"a range's end", [](LiveContents& state) { ++state.tensors[1].pieces[0].chunk.flat_end; }},
       {"strides",
-       [](LiveState& state) {
+       [](LiveContents& state) {
          state.tensors[3].pieces[0].strides = {2, 4};
        }},
-      {"no strides", [](LiveState& state) { state.tensors[3].pieces[0].strides.clear(); }},
-      {"a piece less", [](LiveState& state) { state.tensors[0].pieces.pop_back(); }},
-      {"a piece more", [](LiveState& state) { state.tensors[0].pieces.push_back(rows(6, 1)); }},
+      {"no strides", [](LiveContents& state) { state.tensors[3].pieces[0].strides.clear(); }},
+      {"a piece less", [](LiveContents& state) { state.tensors[0].pieces.pop_back(); }},
+      {"a piece more", [](LiveContents& state) { state.tensors[0].pieces.push_back(rows(6, 1)); }},
       {"their order",
-       [](LiveState& state) { std::swap(state.tensors[0].pieces[0], state.tensors[0].pieces[1]); }},
-      {"memory that is gone", [](LiveState& state) { state.tensors[0].pieces[1].data = nullptr; }},
-      {"a tensor that is gone", [](LiveState& state) { state.tensors.pop_back(); }},
-      {"another tensor", [](LiveState& state) { state.dict.entries[0].value = Value::tensor(1); }},
+       [](LiveContents& state) {
+         std::swap(state.tensors[0].pieces[0], state.tensors[0].pieces[1]);
+       }},
+      {"memory that is gone",
+       [](LiveContents& state) { state.tensors[0].pieces[1].data = nullptr; }},
+      {"a tensor that is gone", [](LiveContents& state) { state.tensors.pop_back(); }},
+      {"another tensor",
+       [](LiveContents& state) { state.dict.entries[0].value = Value::tensor(1); }},
       {"a tensor that becomes a value",
-       [](LiveState& state) { state.dict.entries[0].value = Value::integer(1); }},
+       [](LiveContents& state) { state.dict.entries[0].value = Value::integer(1); }},
       {"a value that becomes a tensor",
-       [](LiveState& state) { state.dict.entries[4].value = Value::tensor(0); }},
-      {"a rank's own value that all share", [](LiveState& state) { state.per_rank.clear(); }},
+       [](LiveContents& state) { state.dict.entries[4].value = Value::tensor(0); }},
+      {"a rank's own value that all share", [](LiveContents& state) { state.per_rank.clear(); }},
       {"a shared value that is a rank's own",
-       [](LiveState& state) { state.per_rank.insert("step"); }},
-      {"an entry less", [](LiveState& state) { state.dict.entries.pop_back(); }},
-      {"an entry more", [](LiveState& state) { state.add_value("more", Value()); }},
+       [](LiveContents& state) { state.per_rank.insert("step"); }},
+      {"an entry less", [](LiveContents& state) { state.dict.entries.pop_back(); }},
+      {"an entry more",
+       [](LiveContents& state) {
+         state.dict.entries.push_back({"more", {key_item("more")}, Value()});
+       }},
       {"their order",
-       [](LiveState& state) { std::swap(state.dict.entries[4], state.dict.entries[5]); }},
-      {"nothing left", [](LiveState& state) { state.dict.entries.clear(); }},
+       [](LiveContents& state) { std::swap(state.dict.entries[4], state.dict.entries[5]); }},
+      {"nothing left", [](LiveContents& state) { state.dict.entries.clear(); }},
   };
   for (const Change& change : changes) {
     INFO(change.what);
     LiveState state = job();
-    change.make(state);
+    state.edit(change.make);
     CHECK_FALSE(still_has_structure(state, structure));
   }
   const Change content[] = {
-      {"memory elsewhere", [](LiveState& state) { state.tensors[0].pieces[1].data = memory; }},
-      {"a value", [](LiveState& state) { state.dict.entries[4].value = Value::integer(7); }},
-      {"its type", [](LiveState& state) { state.dict.entries[4].value = Value::string("7"); }},
-      {"callbacks", [](LiveState& state) { state.before_save = [] {}; }},
+      {"memory elsewhere", [](LiveContents& state) { state.tensors[0].pieces[1].data = memory; }},
+      {"a value", [](LiveContents& state) { state.dict.entries[4].value = Value::integer(7); }},
+      {"its type", [](LiveContents& state) { state.dict.entries[4].value = Value::string("7"); }},
   };
   for (const Change& change : content) {
     INFO(change.what);
     LiveState state = job();
-    change.make(state);
+    state.edit(change.make);
     CHECK(still_has_structure(state, structure));
   }
+}
+
+TEST_CASE("a state that grows by any calls has the structure of its contents, or none") {
+  std::mt19937 random(11);
+  int known = 0;
+  for (int round = 0; round < 400; ++round) {
+    LiveState state;
+    std::vector<std::string> sharded;
+    for (std::uint32_t step = 0, steps = random() % 12; step < steps; ++step) {
+      const std::string name = "layers." + std::to_string(step);
+      const TensorSpec spec = {DType::kFloat32, {8, 4}};
+      switch (random() % 8) {
+        case 0:
+          state.add(name, {DType::kFloat32, {2, 3}, {}, memory});
+          break;
+        case 1:
+          sharded.push_back(name);
+          state.add_piece(name, spec, rows(0, 1));
+          break;
+        case 2:
+          if (!sharded.empty())
+            state.add_piece(sharded[random() % sharded.size()], spec, rows(1, random() % 3));
+          break;
+        case 3:
+          if (!sharded.empty()) state.add_piece(sharded.back(), spec, {rows(3, 1).chunk, {}, {}});
+          break;
+        case 4:
+          state.add_value(name, Value::integer(1), static_cast<ValueScope>(random() % 2));
+          break;
+        case 5:  // a second name of a tensor, or of one that is not there
+          state.append_value({key_item(name)}, Value::tensor(random() % 3));
+          break;
+        case 6:
+          state.edit([&](LiveContents& contents) {
+            if (!contents.tensors.empty()) contents.tensors[0].replicated = random() % 2 == 0;
+          });
+          break;
+        default:
+          if (random() % 4 == 0) {
+            const std::string gone = "layers." + std::to_string(random() % 12);
+            state.remove_if([&](const StateEntry& entry) { return entry.name == gone; });
+            std::erase(sharded, gone);
+          }
+      }
+      if (state.structure() == nullptr) continue;
+      ++known;
+      LiveState anew = state;
+      anew.edit([](LiveContents&) {});
+      REQUIRE(anew.structure() != nullptr);
+      REQUIRE(*anew.structure() == *state.structure());
+      REQUIRE(still_has_structure(anew, *state.structure()));
+    }
+  }
+  CHECK(known > 1000);
+}
+
+TEST_CASE(
+    "pieces that come out of order, and tensors that are not there, are looked at in a save") {
+  LiveState state;
+  const TensorSpec spec = {DType::kFloat32, {4, 4}};
+  for (const char* name : {"a", "b"}) state.add_piece(name, spec, rows(0, 2));
+  for (const char* name : {"a", "b"}) state.add_piece(name, spec, rows(2, 2));
+  CHECK(state.structure() == nullptr);
+  LiveState in_order;
+  for (const char* name : {"a", "b"})
+    for (const std::int64_t row : {0, 2}) in_order.add_piece(name, spec, rows(row, 2));
+  REQUIRE(in_order.structure() != nullptr);
+  CHECK(still_has_structure(state, *in_order.structure()));
+  CHECK(structure_of(state) == *in_order.structure());
+  in_order.append_value({key_item("c")}, Value::tensor(2));
+  CHECK(in_order.structure() == nullptr);
+  CHECK_FALSE(still_has_structure(in_order, structure_of(state)));
+}
+
+TEST_CASE("what is removed takes its tensor along, unless another name means it") {
+  LiveState state = job();
+  state.append_value({key_item("tied")}, Value::tensor(1));
+  const LiveTensor second = state.tensors()[1], last = state.tensors()[3];
+  state.remove_if(
+      [](const StateEntry& entry) { return entry.name == "flat" || entry.name == "w"; });
+  REQUIRE(state.tensors().size() == 3);
+  const auto tensor_of = [&](std::string_view name) {
+    return state.tensors().at(state.dict().find(name)->value.tensor_index());
+  };
+  CHECK(tensor_of("tied").pieces[0].chunk == second.pieces[0].chunk);
+  CHECK(tensor_of("optim.1").pieces[0].strides == last.pieces[0].strides);
+  CHECK(state.dict().find("w") == nullptr);
 }
 
 TEST_CASE("a rank's description is read back as it was told") {
@@ -121,13 +216,13 @@ TEST_CASE("a rank's description is read back as it was told") {
   const Bytes message = describe(state);
   std::size_t next = 0;
   read_description(LiveDescription(message), [&](LiveEntry&& told) {
-    const StateEntry& entry = state.dict.entries.at(next++);
+    const StateEntry& entry = state.dict().entries.at(next++);
     INFO(entry.name);
     CHECK(told.name == entry.name);
     CHECK(told.path == entry.path);
     CHECK((told.kind == LiveEntry::Kind::kTensor) == entry.value.is_tensor());
     if (!entry.value.is_tensor()) return;
-    const LiveTensor& tensor = state.tensors[entry.value.tensor_index()];
+    const LiveTensor& tensor = state.tensors()[entry.value.tensor_index()];
     CHECK(told.spec == tensor.spec);
     CHECK(told.replicated == tensor.replicated);
     CHECK(told.is_parameter == tensor.is_parameter);
@@ -135,13 +230,13 @@ TEST_CASE("a rank's description is read back as it was told") {
     for (std::size_t p = 0; p < told.chunks.size(); ++p)
       CHECK(told.chunks[p] == tensor.pieces[p].chunk);
   });
-  CHECK(next == state.dict.entries.size());
+  CHECK(next == state.dict().entries.size());
 }
 
 TEST_CASE("a rank that tells a name twice is refused") {
   const LiveState state = job();
   LiveState twice = job();
-  twice.dict.entries.push_back(twice.dict.entries[4]);
+  twice.append_entry(twice.dict().entries[4]);
   const Bytes mine = describe(state), theirs = describe(twice);
   const LiveDescription all[] = {LiveDescription(mine), LiveDescription(theirs)};
   CHECK_THROWS_WITH(merge_states(all, 0, state), Catch::Matchers::Contains("twice"));

@@ -124,7 +124,7 @@ TEST_CASE("load under verify tells what was not written, however it is kept safe
   std::vector<float> memory(kMany, 7);
   LiveState state;
   state.add("w", {DType::kFloat32, {kMany}, {}, memory.data()});
-  state.tensors[0].scratch = scratch;
+  state.edit([&](LiveContents& contents) { contents.tensors[0].scratch = scratch; });
   const auto message = [&](bool verify) {
     WithheldFileSystem files(fs, offset, 3 * sizeof(float), proofs);
     LoadPolicy policy = loading(files);

@@ -143,7 +143,8 @@ std::int64_t LiveJob::wrong_elements() const {
 }
 
 LiveState LiveJob::state(int rank) const {
-  LiveState state;
+  std::vector<LiveTensor> tensors;
+  std::vector<Path> paths;
   std::vector<std::int64_t> index(tensors_.size(), -1);
   for (const Piece& piece : pieces_[static_cast<std::size_t>(rank)]) {
     const JobTensor& tensor = tensors_[piece.tensor];
@@ -151,12 +152,16 @@ LiveState LiveJob::state(int rank) const {
       LiveTensor made;
       made.spec = tensor.spec;
       made.replicated = replicated_[piece.tensor];
-      index[piece.tensor] =
-          state.add_tensor({key_item("model"), key_item(tensor.name)}, std::move(made));
+      index[piece.tensor] = static_cast<std::int64_t>(tensors.size());
+      tensors.push_back(std::move(made));
+      paths.push_back({key_item("model"), key_item(tensor.name)});
     }
-    state.tensors[static_cast<std::size_t>(index[piece.tensor])].pieces.push_back(
+    tensors[static_cast<std::size_t>(index[piece.tensor])].pieces.push_back(
         {piece.chunk, const_cast<std::byte*>(piece.memory.data()), piece.strides});
   }
+  LiveState state;
+  for (std::size_t t = 0; t < tensors.size(); ++t)
+    state.add_tensor(paths[t], std::move(tensors[t]));
   return state;
 }
 

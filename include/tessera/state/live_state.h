@@ -27,6 +27,9 @@
 //                                      {Value::string("optim"), ...}});
 //   tessera::LiveState state = tessera::LiveState::of(tree, std::move(tensors));
 //
+// What is there already is changed by edit(). A state keeps its own structure (names, types, boxes)
+// as bytes, so that a save knows from one comparison whether it was planned before.
+//
 // Memory is borrowed; `owner` of a tensor may keep it alive. A LiveState is a value; the callbacks
 // are called on the thread that called save() or load(), in the order listed. What one throws on
 // one rank, every rank throws. Thread-safe to read.
@@ -45,6 +48,8 @@
 #include <vector>
 
 namespace tessera {
+
+class WireWriter;
 
 /// Part of a tensor in this rank's memory.
 struct LivePiece {
@@ -90,13 +95,15 @@ enum class ValueScope : std::uint8_t {
   kPerRank,  // every rank has its own, stored as `<name>.rank_<r>`
 };
 
-struct LiveState {
+/// What a LiveState is made of.
+struct LiveContents {
   StateDict dict;                   // names are unique
   std::vector<LiveTensor> tensors;  // Value::tensor(i) in `dict` means tensors[i]
   std::set<std::string> per_rank;   // names of values of scope kPerRank
-  std::vector<Note> notes;          // what materialise says of a load, for LoadResult::notes
+};
 
-  /// Before save() looks at `tensors`: brings up to date what the pieces point at (a staging copy
+struct LiveState {
+  /// Before save() looks at tensors(): brings up to date what the pieces point at (a staging copy
   /// of device memory).
   std::function<void()> before_save;
   /// After before_save: what save() compares between ranks before it writes anything.
@@ -119,6 +126,7 @@ struct LiveState {
   /// Last, when all ranks are done: names of the tensors that were filled (a policy may have left
   /// out others).
   std::function<void(const std::vector<std::string>& loaded)> after_load;
+  std::vector<Note> notes;  // what materialise says of a load, for LoadResult::notes
 
   /// The tree's leaves, named by DCP's rule (flatten() in state/value.h): `tensors` are what its
   /// tensor references mean. Throws kCorrupt when two leaves get one name.
@@ -137,16 +145,45 @@ struct LiveState {
   void add_value(const std::string& name, Value value, ValueScope scope = ValueScope::kShared);
   void add_value(const Path& path, Value value, ValueScope scope = ValueScope::kShared);
 
+  /// The same for names that are known to be new, which then are not looked for; one that is taken
+  /// is found by save().
+  std::uint32_t append_tensor(Path path, LiveTensor tensor);
+  void append_value(Path path, Value value);
+  void append_entry(StateEntry entry);  // that may have another name than its path's
+
+  /// Any other change. All of the structure is looked at again: make changes in one call.
+  void edit(const std::function<void(LiveContents& contents)>& change);
+  /// Takes out entries, and tensors that nothing means any more: the numbers of others change.
+  void remove_if(const std::function<bool(const StateEntry& entry)>& is_gone);
+
+  const StateDict& dict() const { return contents_.dict; }
+  const std::vector<LiveTensor>& tensors() const { return contents_.tensors; }
+  const std::set<std::string>& per_rank() const { return contents_.per_rank; }
+  const LiveContents& contents() const { return contents_; }
+
   /// Bytes of this rank's pieces.
   std::uint64_t bytes() const;
+  /// All but memory and content, as bytes: equal for equal structures (lib/state/live_structure.h).
+  /// nullptr: a tensor got pieces after other entries had come, or an entry means one that is not
+  /// there; edit() makes it anew.
+  const std::vector<std::byte>* structure() const { return has_structure_ ? &structure_ : nullptr; }
 
  private:
   /// The entry of that name, or nullptr.
   const StateEntry* find_entry(const std::string& name);
-  /// Indices of the first `indexed_` entries by the hash of their names: adding many does not search
-  /// all of them. Entries that changed since are looked at again.
+  /// Throws kInvalidArgument.
+  void check_new(const std::string& name);
+  /// Where there is a structure, lets `append` go on with it; false: it cannot.
+  void extend_structure(const std::function<bool(WireWriter& out)>& append);
+
+  LiveContents contents_;
+  /// Indices of the first `indexed_` entries by the hash of their names: adding many does not
+  /// search all of them.
   std::unordered_multimap<std::size_t, std::size_t> index_;
   std::size_t indexed_ = 0;
+  std::vector<std::byte> structure_;
+  bool has_structure_ = true;
+  bool is_last_new_ = false;  // the last entry's tensor was added with it: no other entry means it
 };
 
 /// Throws kInvalidArgument, naming the tensor, for pieces outside their tensor, null memory,

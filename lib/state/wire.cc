@@ -1,9 +1,7 @@
-#include "lib/live/live_wire.h"
+#include "lib/state/wire.h"
 
-#include <fmt/format.h>
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
-#include <tessera/base/text.h>
 #include <tessera/tensor/packed_chunks.h>
 
 namespace tessera {
@@ -89,16 +87,6 @@ Chunk WireReader::chunk() {
   chunk.flat_end = integer();
   if (!ChunkView(chunk).has_range_in_box()) damaged_message();
   return chunk;
-}
-
-void check_same_call(std::span<const std::vector<std::byte>> openings) {
-  const std::string first = WireReader(openings[0]).text();
-  for (std::size_t r = 1; r < openings.size(); ++r)
-    if (const std::string theirs = WireReader(openings[r]).text(); theirs != first)
-      fail(Code::kInvalidArgument,
-           fmt::format("ranks make different calls: rank 0 {}, rank {} {}", printable(first), r,
-                       printable(theirs)),
-           "all ranks of a group make the same calls in the same order");
 }
 
 }  // namespace tessera

@@ -1,8 +1,9 @@
 #pragma once
-// What ranks tell each other, as bytes: numbers, lengths before texts. The reader checks every
-// length against what is left (kCorrupt): a peer of another version must not do harm.
+// What ranks tell each other of their states, as bytes: numbers, lengths before texts. The reader
+// checks every length against what is left (kCorrupt): a peer of another version must not do harm.
 //
-//   number   seven bits a byte from the lowest on, the eighth says that more follow: most are small,
+//   number   seven bits a byte from the lowest on, the eighth says that more follow: most are
+//   small,
 //            and every rank holds what all tell of every tensor
 #include <tessera/base/bytes.h>
 #include <tessera/state/value.h>
@@ -12,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -67,6 +69,9 @@ class WireForm {
 
 class WireWriter : public WireForm<WireWriter> {
  public:
+  WireWriter() = default;
+  /// Goes on after what was written before.
+  explicit WireWriter(Bytes written) : out_(std::move(written)) {}
   void reserve(std::size_t bytes) { out_.reserve(bytes); }
   WireWriter& put(const void* data, std::size_t bytes) {
     const auto* first = static_cast<const std::byte*>(data);
@@ -79,55 +84,13 @@ class WireWriter : public WireForm<WireWriter> {
     out_.push_back(static_cast<std::byte>(n));
     return *this;
   }
+  const Bytes& written() const { return out_; }
+  /// Takes back what was written after the first `bytes`.
+  void cut(std::size_t bytes) { out_.resize(bytes); }
   Bytes finish() { return std::move(out_); }
 
  private:
   Bytes out_;
-};
-
-/// Whether what would be written is what was written, without writing it. Every save after the
-/// first asks it for every tensor, so that bytes are compared in place, in words, and a difference
-/// is only remembered.
-class WireComparison : public WireForm<WireComparison> {
- public:
-  explicit WireComparison(ByteView written)
-      : at_(written.data()), end_(written.data() + written.size()) {}
-  WireComparison& put(const void* data, std::size_t bytes) {
-    if (!has(bytes)) return *this;
-    const auto* found = static_cast<const std::byte*>(data);
-    std::size_t i = 0;
-    for (; i + kWord <= bytes; i += kWord) differ(word(at_ + i), word(found + i));
-    if (i < bytes && bytes >= kWord)
-      differ(word(at_ + bytes - kWord), word(found + bytes - kWord));
-    else
-      for (; i < bytes; ++i) differ(std::to_integer<std::uint64_t>(at_[i] ^ found[i]), 0);
-    at_ += bytes;
-    return *this;
-  }
-  WireComparison& put_number(std::uint64_t n) {
-    for (; n >= kWireMore; n >>= kWireBits) put_byte(n % kWireMore | kWireMore);
-    put_byte(n);
-    return *this;
-  }
-  bool same_so_far() const { return different_ == 0; }
-  bool same() const { return same_so_far() && at_ == end_; }
-
- private:
-  static constexpr std::size_t kWord = sizeof(std::uint64_t);
-  static std::uint64_t word(const std::byte* at) { return load_le<std::uint64_t>(at); }
-  void differ(std::uint64_t a, std::uint64_t b) { different_ |= a ^ b; }
-  void put_byte(std::uint64_t byte) {
-    if (has(1)) differ(std::to_integer<std::uint64_t>(*at_++), byte);
-  }
-  bool has(std::size_t bytes) {
-    if (bytes <= static_cast<std::size_t>(end_ - at_)) return true;
-    different_ = 1;
-    return false;
-  }
-
-  const std::byte* at_;
-  const std::byte* end_;
-  std::uint64_t different_ = 0;  // bits that were not what was written
 };
 
 class WireReader {
@@ -149,9 +112,5 @@ class WireReader {
   ByteView take(std::uint64_t bytes);
   ByteView rest_;
 };
-
-/// The first message of every call begins with the call's name. Throws kInvalidArgument, naming
-/// calls and ranks, where ranks make different ones.
-void check_same_call(std::span<const std::vector<std::byte>> openings);
 
 }  // namespace tessera
