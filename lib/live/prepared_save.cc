@@ -175,9 +175,12 @@ std::unique_ptr<PreparedSave> make_prepared(std::vector<Bytes> messages, RankGro
 
 SaveMemory::~SaveMemory() {
   const Status lost = settle();
-  if (!lost.ok())
-    std::fprintf(stderr, "tessera: a save in the background failed, and nobody asked: %s\n",
-                 lost.to_string().c_str());
+  if (!lost.ok()) print_untold(lost);
+}
+
+void print_untold(const Status& status) {
+  std::fprintf(stderr, "tessera: a save in the background failed, and nobody asked: %s\n",
+               status.to_string().c_str());
 }
 
 void PendingSave::Work::ask() {

@@ -89,6 +89,9 @@ struct SaveMemory {
   Status settle();
 };
 
+/// Of a save that failed, on stderr: there is no call left to throw it.
+void print_untold(const Status& status);
+
 /// Makes memory.prepared right for `state`, its sources bound to the state's memory. Collective;
 /// `call`: "save" or "save_async"; `mine`: what went wrong on this rank so far, thrown on every
 /// rank.

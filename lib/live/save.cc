@@ -14,6 +14,7 @@
 
 #include "lib/live/prepared_save.h"
 #include "lib/live/retention.h"
+#include "lib/live/saves_at_exit.h"
 #include "lib/ops/convert_request.h"
 #include "lib/ops/path_resolve.h"
 #include "lib/state/wire.h"
@@ -350,6 +351,7 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     if (!lazy) work->copied();
     const auto write = [path, place, options, own, &fs, &memory, report, start, lazy, mine,
                         work = work.get()]() mutable {
+      saves_on_this_thread();
       return in_operation(fmt::format("save to {}", printable(path)), [&] {
         if (lazy) {
           if (mine.ok()) memory.snapshot.take(/*threads=*/1);
@@ -372,6 +374,7 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
       memory.background->agree(none);
     }
     memory.in_flight = work;
+    wait_for_at_exit(work, place);
     return PendingSave(work);
   });
 }

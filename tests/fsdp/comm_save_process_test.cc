@@ -50,6 +50,7 @@ constexpr std::chrono::seconds kSlow{9};
 
 void die() { kill(getpid(), SIGKILL); }
 void dawdle() { std::this_thread::sleep_for(kSlow); }
+void pause() { std::this_thread::sleep_for(std::chrono::seconds(1)); }
 
 /// The new one, `latest`, and the old one away.
 SaveOptions replacing() {
@@ -118,13 +119,21 @@ void play() {
   for (int step = 0; step < 2; ++step) job.step();
   const bool victim = number("TESSERA_VICTIM") == world.rank();
   const bool slow = number("TESSERA_SLOW") == world.rank();
+  const bool exits = scenario() == "exit";
   EventfulRanks ranks(world.ranks(), victim || slow ? number("TESSERA_AT") : 0,
-                      victim ? die : dawdle);
+                      victim  ? die
+                      : exits ? pause
+                              : dawdle);
   report_outcome([&] {
     if (scenario() == "save") save(run + "/step_2", job.state(), ranks, replacing());
     if (scenario() == "async") save_async(run + "/step_2", job.state(), ranks, replacing()).wait();
     if (scenario() == "load") load_or_die(world, job, run, ranks);
     if (scenario() == "connect") connect_or_die(world);
+    if (exits) {  // what is on the stack stays as it is
+      save_async(run + "/step_2", job.state(), ranks, replacing());
+      report("done");
+      std::exit(0);
+    }
   });
 }
 
@@ -215,6 +224,14 @@ TEST_CASE("a rank killed at a phase of a save is noticed by all within five seco
   for (const auto& [what, at, victim] :
        {std::tuple("save", 1, 1), {"save", 10, 0}, {"async", 6, 2}, {"connect", 0, 1}})
     CHECK(killed(what, at, victim));
+}
+
+TEST_CASE("a program that calls exit() has its save in the background published before it ends") {
+  const Run run;
+  check_others(run_job(run, "exit", 6, -1, LoadSafety::kAside, 1), -1, 0);
+  const auto [step, bits] = run.content();
+  CHECK(step == 2);
+  CHECK(bits == whole().at(2));
 }
 
 TEST_CASE("a rank killed while it reads is noticed by all, and no state is half loaded") {

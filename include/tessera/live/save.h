@@ -95,7 +95,7 @@ class PendingSave {
 /// program that forgets is told (kInvalidArgument, naming a tensor, on every rank).
 /// One save is in flight per group: another call, and the destruction of the group, wait for it
 /// first. An error of one whose wait() nobody called is thrown by the next save or load on the same
-/// group, on every rank; where none comes, it goes to stderr as the group ends.
+/// group, on every rank; where none comes, it goes to stderr as the group ends. exit() waits, too.
 /// `options.file_system`, `progress` and `cancel` must live until it is done. Groups that cannot
 /// work in the background (RankGroup::duplicate) throw kUnsupported.
 PendingSave save_async(const std::string& path, const LiveState& state, RankGroup& ranks,
