@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <unordered_map>
 
 #include "lib/encoding/utf8.h"
@@ -23,6 +22,7 @@ namespace {
 constexpr std::uint64_t kWireVersion = 5;
 constexpr std::size_t kShortText = 60;
 constexpr std::size_t kLengthBytes = 10;  // the longest number
+
 [[noreturn]] void refuse_name(const StateEntry& entry, const std::string& why) {
   Status status;
   status.code = Code::kInvalidArgument;
@@ -156,13 +156,6 @@ class OneNan {
   std::unordered_map<const void*, Value> known_;
 };
 
-/// Written into `anew` where the state has none. Nullopt: an entry means a tensor that is not there.
-std::optional<ByteView> structure_of(const LiveState& state, WireWriter& anew) {
-  if (state.structure() != nullptr) return *state.structure();
-  if (!append_structure(state.contents(), anew)) return std::nullopt;
-  return anew.written();
-}
-
 Bytes agreements_of(const LiveState& state) {
   WireWriter out;
   const auto all = state.agreed ? state.agreed() : std::vector<Agreement>();
@@ -196,9 +189,7 @@ LiveDescription::LiveDescription(ByteView message) {
   agreed = in.bytes();
 }
 
-Bytes describe(const LiveState& state) {
-  WireWriter anew;
-  const ByteView structure = structure_of(state, anew).value();
+Bytes describe(const LiveState& state, ByteView structure) {
   WireWriter values;
   for (const StateEntry& entry : state.dict().entries) {
     if (entry.value.is_tensor()) continue;
@@ -216,12 +207,6 @@ Bytes describe(const LiveState& state) {
   message.reserve(structure.size() + told.size() + agreed.size() + 4 * kLengthBytes);
   message.number(kWireVersion).bytes(structure).bytes(told).bytes(agreed);
   return message.finish();
-}
-
-bool still_has_structure(const LiveState& state, ByteView structure) {
-  WireWriter anew;
-  const std::optional<ByteView> own = structure_of(state, anew);
-  return own && std::ranges::equal(*own, structure);
 }
 
 Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values) {

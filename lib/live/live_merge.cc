@@ -36,6 +36,7 @@ struct MergedEntry {
   int last_rank = 0;                // so far
   int ranks = 0;                    // how many have it
   std::uint32_t mine = UINT32_MAX;  // in this rank's dict
+  std::uint32_t place = 0;          // of this rank's first piece, in its structure
   bool replicated = true;           // every rank that holds it says so
   std::vector<HeldChunk> held;
   std::vector<std::pair<int, Bytes>> own_values;  // kPerRank: rank, pickle
@@ -88,7 +89,11 @@ class Merger {
     if (found != index_.end()) in_tensor(entry.name, [&] { agree(merged, entry, rank); });
     merged.last_rank = rank;
     ++merged.ranks;
-    if (rank == rank_) merged.mine = number;
+    if (rank == rank_) {
+      merged.mine = number;
+      merged.place = places_;
+      places_ += static_cast<std::uint32_t>(entry.chunks.size());
+    }
     for (std::uint32_t p = 0; p < entry.chunks.size(); ++p) {
       if (entry.chunks[p].numel() == 0) continue;
       merged.replicated = merged.replicated && entry.replicated;
@@ -224,10 +229,7 @@ class Merger {
   }
 
   std::uint64_t bytes_of(const MergedEntry& entry, const HeldChunk& held) const {
-    return (static_cast<std::uint64_t>(chunk_of(held).numel()) *
-                static_cast<std::uint64_t>(bits(entry.first.spec.dtype)) +
-            7) /
-           8;
+    return byte_size(chunk_of(held).numel(), entry.first.spec.dtype);
   }
 
   void elect_shared() {
@@ -299,8 +301,7 @@ class Merger {
     for (const HeldChunk& held : entry.held) {
       const HeldChunk::Holder& holder = held.first;
       const ChunkView chunk = chunk_of(held);
-      if (holder.rank == rank_)
-        merged_.own.push_back({manifest.chunks.size(), entry.mine, holder.piece});
+      if (holder.rank == rank_) own(entry, holder.piece);
       Source source;
       source.kind = Source::Kind::kMemory;
       source.length = bytes_of(entry, held);
@@ -320,6 +321,14 @@ class Merger {
     manifest.tensors.push_back(std::move(tensor));
   }
 
+  /// The next chunk is stored by this rank, which holds it as that piece.
+  void own(const MergedEntry& entry, std::uint32_t piece) {
+    const OwnPiece made{merged_.manifest.chunks.size(), entry.mine, piece, entry.place + piece};
+    merged_.own.push_back(made);
+    const std::uint32_t tensor = mine_.dict().entries[entry.mine].value.tensor_index();
+    if (!mine_.tensors()[tensor].pieces[piece].strides.empty()) merged_.strided.push_back(made);
+  }
+
   /// A rank's own value "a" and another one named "a.rank_0".
   void check_unique() const {
     std::vector<std::string_view> names;
@@ -337,6 +346,7 @@ class Merger {
   const LiveState& mine_;
   std::deque<MergedEntry> entries_;
   PackedChunks pieces_;
+  std::uint32_t places_ = 0;                                 // this rank's pieces so far
   std::unordered_map<std::string_view, std::size_t> index_;  // in entries_, by their names
   std::vector<std::uint64_t> load_;                          // bytes, by rank
   std::vector<std::pair<MergedEntry*, HeldChunk*>> shared_;
@@ -349,33 +359,33 @@ std::string rank_value_name(const std::string& name, int rank) {
   return fmt::format("{}.rank_{}", name, rank);
 }
 
+std::uint64_t byte_size(std::int64_t elements, DType dtype) {
+  const auto width = static_cast<std::uint64_t>(bits(dtype));
+  return (static_cast<std::uint64_t>(elements) * width + 7) / 8;
+}
+
 MergedState merge_states(std::span<const LiveDescription> all, int rank, const LiveState& mine) {
   MergedState merged = Merger(all, rank, mine).run();
   merged.manifest.state.containers = mine.dict().containers;
   return merged;
 }
 
-void bind_sources(MergedState& merged, const LiveState& state) {
+void bind_sources(MergedState& merged, const LiveState& state, std::span<void* const> memory) {
+  for (const OwnPiece& own : merged.own)
+    merged.manifest.chunks.source(own.chunk).offset =
+        reinterpret_cast<std::uint64_t>(memory[own.place]);
   merged.manifest.strides.clear();
-  for (const OwnPiece& own : merged.own) {
+  for (const OwnPiece& own : merged.strided) {
     const LiveTensor& tensor =
         state.tensors()[state.dict().entries[own.entry].value.tensor_index()];
     const LivePiece& piece = tensor.pieces[own.piece];
+    std::int64_t reach = 1;
+    for (int d = 0; d < piece.chunk.box.rank(); ++d)
+      reach += (piece.chunk.box.shape[d] - 1) * piece.strides[static_cast<std::size_t>(d)];
+    merged.manifest.strides.push_back(piece.strides);
     Source& source = merged.manifest.chunks.source(own.chunk);
-    source.offset = reinterpret_cast<std::uint64_t>(piece.data);
-    source.side = 0;
-    std::int64_t reach = piece.chunk.numel();
-    if (!piece.strides.empty()) {
-      merged.manifest.strides.push_back(piece.strides);
-      source.side = static_cast<std::uint32_t>(merged.manifest.strides.size());
-      reach = 1;
-      for (int d = 0; d < piece.chunk.box.rank(); ++d)
-        reach += (piece.chunk.box.shape[d] - 1) * piece.strides[static_cast<std::size_t>(d)];
-    }
-    source.length =
-        (static_cast<std::uint64_t>(reach) * static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
-         7) /
-        8;
+    source.side = static_cast<std::uint32_t>(merged.manifest.strides.size());
+    source.length = byte_size(reach, tensor.spec.dtype);
   }
 }
 

@@ -5,7 +5,7 @@
 //   LiveState --describe--> structure (names, types, boxes) and values, as bytes --all gather-->
 //   merge_states: the same answer on every rank, or the same error, naming tensor and ranks
 //
-// Pure but for what bind_sources() reads of the state.
+// Pure, but for what is read of this rank's own state.
 #include <tessera/format/format_driver.h>
 #include <tessera/state/live_state.h>
 #include <tessera/state/manifest.h>
@@ -28,12 +28,9 @@ struct LiveDescription {
   ByteView agreed;     // what ranks must agree on besides
 };
 
-/// The message. Throws kUnsupported for a value that cannot be told to other ranks or has a tensor
-/// inside. Precondition: check_names(), digest_of_shared().
-Bytes describe(const LiveState& state);
-/// True: `state` passes check_live_tensors() and check_names() as the one did whose description has
-/// this structure, and its own would have the same.
-bool still_has_structure(const LiveState& state, ByteView structure);
+/// The message of `state`, which has this structure. Throws kUnsupported for a value that cannot be
+/// told to other ranks or has a tensor inside. Precondition: check_names(), digest_of_shared().
+Bytes describe(const LiveState& state, ByteView structure);
 /// Over what ranks must agree on: all shared values among `values`, which are those of `state`, and
 /// agreements. Throws as describe(), and kInvalidArgument for any value that no load could read.
 Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values);
@@ -45,6 +42,7 @@ struct OwnPiece {
   std::uint64_t chunk = 0;  // in MergedState::manifest.chunks
   std::uint32_t entry = 0;  // in this rank's LiveState::dict()
   std::uint32_t piece = 0;
+  std::uint32_t place = 0;  // in LiveStructure::memory
 };
 
 /// A value that this rank knows: a shared one or its own.
@@ -54,9 +52,10 @@ struct KnownValue {
 };
 
 struct MergedState {
-  Manifest manifest;              // chunks: those that are stored, of kind kMemory
-  StoredParts parts;              // in the order in which they are stored
+  Manifest manifest;  // chunks: those that are stored, of kind kMemory
+  StoredParts parts;  // in the order in which they are stored
   std::vector<OwnPiece> own;
+  std::vector<OwnPiece> strided;  // those of them that are not dense
   std::vector<KnownValue> values;
   std::vector<std::string> sharded;  // tensors stored in more than one piece
 };
@@ -65,11 +64,15 @@ struct MergedState {
 MergedState merge_states(std::span<const LiveDescription> all, int rank, const LiveState& mine);
 
 /// Points the sources of this rank's pieces at the memory of `state`, which has the structure that
-/// was merged. Precondition: nobody reads the manifest.
-void bind_sources(MergedState& merged, const LiveState& state);
+/// was merged; `memory`: LiveStructure::memory of it. Sources of dense pieces keep their lengths.
+/// Precondition: nobody reads the manifest.
+void bind_sources(MergedState& merged, const LiveState& state, std::span<void* const> memory);
 
 /// Name under which rank `rank` keeps its own value of that name: "rng.rank_3".
 std::string rank_value_name(const std::string& name, int rank);
+
+/// Of elements that lie side by side; the last byte may be half full.
+std::uint64_t byte_size(std::int64_t elements, DType dtype);
 
 /// One line of at most 60 characters, for messages.
 std::string short_text(const Value& value);

@@ -147,18 +147,19 @@ void keep_own_files(PreparedSave& prepared, int rank, int ranks) {
 /// `messages[r]`: what rank r has told of its state. Gone once merged, before there is a plan as
 /// well.
 std::unique_ptr<PreparedSave> make_prepared(std::vector<Bytes> messages, RankGroup& ranks,
-                                            const LiveState& state, const SaveOptions& options) {
+                                            const LiveState& state, std::span<void* const> memory,
+                                            const SaveOptions& options) {
   auto prepared = std::make_unique<PreparedSave>();
   prepared->format = options.format;
   {
     const std::vector<LiveDescription> all(messages.begin(), messages.end());
-    const ByteView structure = all[static_cast<std::size_t>(ranks.rank())].structure;
-    prepared->structure.assign(structure.begin(), structure.end());
+    const ByteView own = all[static_cast<std::size_t>(ranks.rank())].structure;
+    prepared->structure.assign(own.begin(), own.end());
     prepared->merged = merge_states(all, ranks.rank(), state);
   }
   messages = {};
   prepared->fingerprint = sha256(prepared->structure);
-  bind_sources(prepared->merged, state);
+  bind_sources(prepared->merged, state, memory);
   TargetRequest request;
   request.world_size = ranks.size();
   request.parts = std::move(prepared->merged.parts);
@@ -241,8 +242,7 @@ Status SaveMemory::settle() {
     work->result.get();
   } catch (...) {
     background.reset();  // a rank may have left it
-    if (work->told) return {};
-    work->told = true;
+    if (work->told.exchange(true)) return {};
     Status status = current_exception_status();
     if (status.context.operation.empty()) status.context.operation = "the save before";
     return status;
@@ -261,11 +261,16 @@ void prepare_save(std::string_view call, const std::string& path, const LiveStat
   if (memory.background && !memory.background->usable()) memory.background.reset();
   opening.has_background = memory.background != nullptr;
   std::shared_ptr<const OutputRenderer> renderer;
+  LiveStructure anew;
+  const LiveStructure* structure = nullptr;
   if (mine.ok()) {
     try {
       PreparedSave* kept = memory.prepared.get();
-      const bool fits = kept != nullptr && kept->format == options.format &&
-                        still_has_structure(state, kept->structure);
+      structure = structure_of(state, anew);
+      // Of states that fit, check_live_tensors() and check_names() say the same. (Compared as
+      // texts: in words.)
+      const bool fits = kept != nullptr && kept->format == options.format && structure != nullptr &&
+                        as_text(structure->bytes) == as_text(kept->structure);
       if (!fits) check_live_tensors(state, false);
       const StateDict values = values_of(state, fits ? kept : nullptr);
       require_printable(values);
@@ -291,19 +296,20 @@ void prepare_save(std::string_view call, const std::string& path, const LiveStat
   report.plan_reused = judge(openings);
   if (report.plan_reused) {
     memory.prepared->output.renderer = std::move(renderer);
-    bind_sources(memory.prepared->merged, state);
+    bind_sources(memory.prepared->merged, state, structure->memory);
     return;
   }
   memory.prepared.reset();
   std::vector<Bytes> messages;
   {
     Bytes message;
-    ranks.together([&] { message = describe(state); });
+    ranks.together([&] { message = describe(state, structure->bytes); });
     report.plan_bytes = message.size();
     messages = ranks.all_gather(message);
   }
-  ranks.together(
-      [&] { memory.prepared = make_prepared(std::move(messages), ranks, state, options); });
+  ranks.together([&] {
+    memory.prepared = make_prepared(std::move(messages), ranks, state, structure->memory, options);
+  });
   ++memory.generation;
 }
 

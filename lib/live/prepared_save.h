@@ -9,6 +9,7 @@
 #include <tessera/live/save.h>
 #include <tessera/reshard/plan.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -45,7 +46,7 @@ struct PreparedSave {
 /// A save that goes on in the background.
 struct PendingSave::Work {
   std::shared_future<SaveReport> result;
-  bool told = false;  // its error was thrown to somebody; guarded by being one thread's
+  std::atomic<bool> told = false;  // its error was thrown to somebody
 
   /// The training thread: the copy is there when it returns. Until this call the memory may not
   /// change; whether it did is found out here and in check_unchanged().

@@ -345,7 +345,10 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     } catch (...) {
       mine = current_exception_status();
     }
-    if (!memory.background) memory.background = ranks.duplicate();
+    if (!memory.background) {
+      memory.background = ranks.duplicate();
+      wait_before_what_is_here();
+    }
     auto work = std::make_shared<PendingSave::Work>();
     if (lazy) work->changed = state.changed;
     if (!lazy) work->copied();

@@ -4,6 +4,7 @@
 #include <tessera/base/text.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +25,7 @@ struct InFlight {
 };
 
 struct AllInFlight {
+  std::atomic<pid_t> process = 0;  // the last that saved
   std::mutex mutex;
   std::vector<InFlight> saves;
 };
@@ -42,17 +44,16 @@ void wait_for(const InFlight& save) {
     std::fprintf(stderr, "tessera: exit() waits for the save to %s\n",
                  printable(save.path).c_str());
   work->result.wait();
-  if (work->told) return;
   try {
     work->result.get();
   } catch (...) {
-    work->told = true;
-    print_untold(current_exception_status());
+    if (!work->told.exchange(true)) print_untold(current_exception_status());
   }
 }
 
 void wait_for_all() {
-  if (saves_here) return;
+  // (A child may have been forked while the mutex was held.)
+  if (saves_here || all().process != ::getpid()) return;
   std::vector<InFlight> saves;
   {
     const std::lock_guard lock(all().mutex);
@@ -65,13 +66,12 @@ void wait_for_all() {
 
 void wait_for_at_exit(const std::shared_ptr<PendingSave::Work>& work, const std::string& path) {
   const std::lock_guard lock(all().mutex);
-  // Registered once the first save has talked to its ranks: exit() ends what that has made after
-  // it has waited.
-  static const int registered = std::atexit(wait_for_all);
-  (void)registered;
+  all().process = ::getpid();
   std::erase_if(all().saves, [](const InFlight& save) { return save.work.expired(); });
   all().saves.push_back({work, path, ::getpid()});
 }
+
+void wait_before_what_is_here() { std::atexit(wait_for_all); }
 
 void saves_on_this_thread() { saves_here = true; }
 

@@ -17,13 +17,6 @@ constexpr std::uint64_t kLeastShared = 4 << 20;
 /// What a thread copies at a time.
 constexpr std::uint64_t kPart = 2 << 20;
 
-std::uint64_t piece_bytes(const LiveTensor& tensor, const LivePiece& piece) {
-  return (static_cast<std::uint64_t>(piece.chunk.numel()) *
-              static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
-          7) /
-         8;
-}
-
 }  // namespace
 
 void Snapshot::plan(const LiveState& state, MergedState& merged) {
@@ -35,7 +28,7 @@ void Snapshot::plan(const LiveState& state, MergedState& merged) {
         state.tensors()[state.dict().entries[own.entry].value.tensor_index()];
     const LivePiece& piece = tensor.pieces[own.piece];
     const auto* from = static_cast<const std::byte*>(piece.data);
-    const std::uint64_t bytes = piece_bytes(tensor, piece);
+    const std::uint64_t bytes = byte_size(piece.chunk.numel(), tensor.spec.dtype);
     const bool dense = piece.strides.empty();
     Copies& copies = tensor.copied_at_once ? early_ : copies_;
     copies.bytes += bytes;

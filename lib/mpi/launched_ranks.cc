@@ -94,6 +94,7 @@ class MpiRanks final : public RankGroup {
   MpiRanks(const MpiPlugin& plugin, void* comm, int rank, int size, bool is_world)
       : plugin_(plugin), comm_(comm), rank_(rank), size_(size), is_world_(is_world) {}
   ~MpiRanks() override {
+    kept().reset();  // waits for a save in the background, which needs MPI
     plugin_.release(comm_);
     if (is_world_) plugin_.finish();
   }

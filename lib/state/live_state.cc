@@ -17,7 +17,6 @@ namespace {
 
 /// A tree of the caller's own: large, but no trap.
 constexpr std::uint64_t kMostLiveLeaves = std::uint64_t{1} << 32;
-constexpr std::size_t kEntryBytes = 80;  // of a usual structure: only saves growing
 
 /// The last element that the strides reach, counted in elements from the first.
 std::optional<std::int64_t> reach(const LivePiece& piece) {
@@ -93,47 +92,56 @@ LiveState LiveState::of(const Value& tree, std::vector<LiveTensor> tensors) {
 }
 
 void LiveState::edit(const std::function<void(LiveContents& contents)>& change) {
-  has_structure_ = false;
-  is_last_new_ = false;
-  index_.clear();
-  indexed_ = 0;
-  change(contents_);
-  WireWriter out;
-  out.reserve(contents_.dict.entries.size() * kEntryBytes);
-  has_structure_ = append_structure(contents_, out);
-  structure_ = out.finish();
+  const auto forget = [this] {
+    has_structure_ = false;
+    is_last_new_ = false;
+    index_.clear();
+  };
+  forget();
+  try {
+    change(contents_);
+  } catch (...) {
+    forget();
+    throw;
+  }
+  forget();  // what the change has called made some anew
+  structure_ = {};
+  has_structure_ = append_structure(contents_, structure_);
 }
 
 void LiveState::remove_if(const std::function<bool(const StateEntry& entry)>& is_gone) {
+  std::vector<bool> gone;
+  for (const StateEntry& entry : contents_.dict.entries) gone.push_back(is_gone(entry));
+  if (std::ranges::find(gone, true) == gone.end()) return;
   edit([&](LiveContents& contents) {
-    std::erase_if(contents.dict.entries, is_gone);
+    std::vector<StateEntry> entries;
     std::vector<LiveTensor> tensors;
     std::unordered_map<std::uint32_t, std::uint32_t> moved;
-    for (StateEntry& entry : contents.dict.entries) {
-      if (!entry.value.is_tensor() || entry.value.tensor_index() >= contents.tensors.size())
+    for (std::size_t e = 0; e < gone.size(); ++e) {
+      StateEntry& entry = contents.dict.entries[e];
+      if (gone[e]) {
+        contents.per_rank.erase(entry.name);
         continue;
-      const auto [to, first] =
-          moved.emplace(entry.value.tensor_index(), static_cast<std::uint32_t>(tensors.size()));
-      if (first) tensors.push_back(std::move(contents.tensors[entry.value.tensor_index()]));
-      entry.value = Value::tensor(to->second);
+      }
+      if (entry.value.is_tensor() && entry.value.tensor_index() < contents.tensors.size()) {
+        const std::uint32_t from = entry.value.tensor_index();
+        const auto [to, first] = moved.emplace(from, static_cast<std::uint32_t>(tensors.size()));
+        if (first) tensors.push_back(std::move(contents.tensors[from]));
+        entry.value = Value::tensor(to->second);
+      }
+      entries.push_back(std::move(entry));
     }
+    contents.dict.entries = std::move(entries);
     contents.tensors = std::move(tensors);
   });
-}
-
-void LiveState::extend_structure(const std::function<bool(WireWriter& out)>& append) {
-  if (!has_structure_) return;
-  has_structure_ = false;  // until all of it is there
-  WireWriter out(std::move(structure_));
-  has_structure_ = append(out);
-  structure_ = out.finish();
 }
 
 const StateEntry* LiveState::find_entry(const std::string& name) {
   const std::vector<StateEntry>& entries = contents_.dict.entries;
   const std::hash<std::string> hash;
-  for (; indexed_ < entries.size(); ++indexed_)
-    index_.emplace(hash(entries[indexed_].name), indexed_);
+  if (index_.size() > entries.size()) index_.clear();
+  for (std::size_t next = index_.size(); next < entries.size(); ++next)
+    index_.emplace(hash(entries[next].name), next);
   const auto [first, last] = index_.equal_range(hash(name));
   for (auto found = first; found != last; ++found)
     if (entries[found->second].name == name) return &entries[found->second];
@@ -161,9 +169,8 @@ void LiveState::append_value(Path path, Value value) {
 void LiveState::append_entry(StateEntry entry) {
   contents_.dict.entries.push_back(std::move(entry));
   is_last_new_ = false;
-  extend_structure([&](WireWriter& out) {
-    return append_structure(contents_, contents_.dict.entries.back(), out);
-  });
+  if (!std::exchange(has_structure_, false)) return;  // until all of it is there
+  has_structure_ = append_structure(contents_, contents_.dict.entries.back(), structure_);
 }
 
 std::uint32_t LiveState::add_tensor(const Path& path, LiveTensor tensor) {
@@ -205,10 +212,10 @@ std::uint32_t LiveState::add_piece(const Path& path, const TensorSpec& spec, Liv
   const std::uint32_t index = entry->value.tensor_index();
   contents_.tensors[index].pieces.push_back(std::move(piece));
   const bool is_last = is_last_new_ && entry == &contents_.dict.entries.back();
-  extend_structure([&](WireWriter& out) {
-    if (is_last) append_piece_structure(contents_.tensors[index].pieces.back(), out);
-    return is_last;
-  });
+  if (std::exchange(has_structure_, false) && is_last) {
+    append_piece_structure(contents_.tensors[index].pieces.back(), structure_);
+    has_structure_ = true;
+  }
   return index;
 }
 

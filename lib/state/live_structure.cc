@@ -2,6 +2,7 @@
 
 #include <tessera/base/error.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -11,6 +12,8 @@ namespace {
 
 // An entry's kind, and whether its name is its path's, are one number.
 constexpr std::uint64_t kKindMask = 3, kNamedAsPath = 4;
+
+constexpr std::size_t kEntryBytes = 80;  // of a usual one: only saves growing
 
 // A tensor's type and its flags are one number.
 constexpr std::uint64_t kDTypeMask = 0xff, kReplicated = 0x100, kIsParameter = 0x200,
@@ -39,19 +42,20 @@ bool is_named_as_path(const StateEntry& entry) {
   return false;
 }
 
-void append_piece(const LivePiece& piece, WireWriter& out) {
+void append_piece(const LivePiece& piece, WireWriter& wire, std::vector<void*>& memory) {
   const bool no_memory = piece.data == nullptr && piece.chunk.numel() != 0;
-  out.number(no_memory ? kPieceWithoutMemory : kPiece).chunk(piece.chunk).integers(piece.strides);
+  wire.number(no_memory ? kPieceWithoutMemory : kPiece).chunk(piece.chunk).integers(piece.strides);
+  memory.push_back(piece.data);
 }
 
-void append_tensor(const LiveTensor& tensor, WireWriter& out) {
+void append_tensor(const LiveTensor& tensor, WireWriter& wire, std::vector<void*>& memory) {
   const std::uint64_t flags = (tensor.replicated ? kReplicated : 0) |
                               (tensor.is_parameter ? kIsParameter : 0) |
                               (tensor.copied_at_once ? kOfFirstRank : 0);
-  out.number(static_cast<std::uint64_t>(tensor.spec.dtype) | flags)
+  wire.number(static_cast<std::uint64_t>(tensor.spec.dtype) | flags)
       .integers(tensor.spec.shape.extents());
-  for (const LivePiece& piece : tensor.pieces) append_piece(piece, out);
-  out.number(kNoMorePieces);
+  for (const LivePiece& piece : tensor.pieces) append_piece(piece, wire, memory);
+  wire.number(kNoMorePieces);
 }
 
 void read_tensor(WireReader& in, StructureEntry& entry) {
@@ -71,27 +75,38 @@ void read_tensor(WireReader& in, StructureEntry& entry) {
 
 }  // namespace
 
-bool append_structure(const LiveContents& contents, const StateEntry& entry, WireWriter& out) {
+bool append_structure(const LiveContents& contents, const StateEntry& entry, LiveStructure& out) {
   const StructureEntry::Kind kind = kind_of(contents, entry);
   const bool is_tensor = kind == StructureEntry::Kind::kTensor;
   if (is_tensor && entry.value.tensor_index() >= contents.tensors.size()) return false;
   const bool as_path = is_named_as_path(entry);
-  out.number(static_cast<std::uint64_t>(kind) | (as_path ? kNamedAsPath : 0)).path(entry.path);
-  if (!as_path) out.text(entry.name);
-  if (is_tensor) append_tensor(contents.tensors[entry.value.tensor_index()], out);
+  WireWriter wire(std::move(out.bytes));
+  wire.number(static_cast<std::uint64_t>(kind) | (as_path ? kNamedAsPath : 0)).path(entry.path);
+  if (!as_path) wire.text(entry.name);
+  if (is_tensor) append_tensor(contents.tensors[entry.value.tensor_index()], wire, out.memory);
+  out.bytes = wire.finish();
   return true;
 }
 
-void append_piece_structure(const LivePiece& piece, WireWriter& out) {
-  out.cut(out.written().size() - 1);  // kNoMorePieces
-  append_piece(piece, out);
-  out.number(kNoMorePieces);
+void append_piece_structure(const LivePiece& piece, LiveStructure& out) {
+  WireWriter wire(std::move(out.bytes));
+  wire.cut(wire.written().size() - 1);  // kNoMorePieces
+  append_piece(piece, wire, out.memory);
+  wire.number(kNoMorePieces);
+  out.bytes = wire.finish();
 }
 
-bool append_structure(const LiveContents& contents, WireWriter& out) {
-  for (const StateEntry& entry : contents.dict.entries)
-    if (!append_structure(contents, entry, out)) return false;
-  return true;
+bool append_structure(const LiveContents& contents, LiveStructure& out) {
+  out.bytes.reserve(contents.dict.entries.size() * kEntryBytes);
+  out.memory.reserve(contents.tensors.size());
+  return std::ranges::all_of(contents.dict.entries, [&](const StateEntry& entry) {
+    return append_structure(contents, entry, out);
+  });
+}
+
+const LiveStructure* structure_of(const LiveState& state, LiveStructure& anew) {
+  if (state.structure() != nullptr) return state.structure();
+  return append_structure(state.contents(), anew) ? &anew : nullptr;
 }
 
 StructureEntry read_structure_entry(WireReader& in) {

@@ -1,7 +1,8 @@
 #pragma once
-// The structure of a live state as bytes: all of it but where its memory is and what its values
-// are. States of equal bytes have equal structures, so that a save need not look at the tensors of
-// a state to know whether it was planned before. One entry after the other, without a count:
+// The structure of a live state as bytes: its entries, all but where their memory is and what the
+// values are. States of equal bytes have equal structures, so that a save need not look at the
+// tensors of a state to know whether it was planned before. One entry after the other, without a
+// count:
 //
 //   entry    what it is and whether its name is its path's, as one number; the path, the name if it
 //            is another; of a tensor its type and flags, its shape, and its pieces
@@ -32,11 +33,15 @@ struct StructureEntry {
 
 /// Of `entry`, one of `contents`. False: it means a tensor that is not there, and nothing is
 /// appended.
-bool append_structure(const LiveContents& contents, const StateEntry& entry, WireWriter& out);
+bool append_structure(const LiveContents& contents, const StateEntry& entry, LiveStructure& out);
 /// Of a piece more of the tensor that was appended last.
-void append_piece_structure(const LivePiece& piece, WireWriter& out);
+void append_piece_structure(const LivePiece& piece, LiveStructure& out);
 /// The whole of it; false as above.
-bool append_structure(const LiveContents& contents, WireWriter& out);
+bool append_structure(const LiveContents& contents, LiveStructure& out);
+
+/// That of `state`, or, where it has none, `anew`, made here; nullptr: an entry means a tensor that
+/// is not there.
+const LiveStructure* structure_of(const LiveState& state, LiveStructure& anew);
 
 /// The next one. Throws kCorrupt.
 StructureEntry read_structure_entry(WireReader& in);

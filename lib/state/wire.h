@@ -1,10 +1,9 @@
 #pragma once
-// What ranks tell each other of their states, as bytes: numbers, lengths before texts. The reader
-// checks every length against what is left (kCorrupt): a peer of another version must not do harm.
+// What ranks tell each other, as bytes: numbers, lengths before texts. The reader checks every
+// length against what is left (kCorrupt): a peer of another version must not do harm.
 //
 //   number   seven bits a byte from the lowest on, the eighth says that more follow: most are
-//   small,
-//            and every rank holds what all tell of every tensor
+//            small, and every rank holds what all tell of every tensor
 #include <tessera/base/bytes.h>
 #include <tessera/state/value.h>
 #include <tessera/tensor/chunk.h>

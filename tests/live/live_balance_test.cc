@@ -68,8 +68,11 @@ TEST_CASE("buffers, which ranks may hold apart, are all the first rank's") {
     LiveState state;
     for (int t = 0; t < kBuffers; ++t) {
       const std::string name = "buffer_" + std::to_string(t);
-      const auto index = state.add(name, {DType::kFloat32, {kNumel}, {}, memory.data()});
-      state.edit([&](LiveContents& contents) { contents.tensors[index].copied_at_once = true; });
+      LiveTensor buffer;
+      buffer.spec = {DType::kFloat32, {kNumel}};
+      buffer.pieces.push_back({Chunk::whole_of({{0}, {kNumel}}), memory.data(), {}});
+      buffer.replicated = buffer.copied_at_once = true;
+      state.add_tensor({key_item(name)}, std::move(buffer));
     }
     if (ranks.rank() == 0)  // which has most to write already
       state.add_piece("own", {DType::kFloat32, {kNumel}},

@@ -96,20 +96,18 @@ TEST_CASE(
   });
   CHECK(after == 3);
   CHECK(quick < 2);
-  double of_child = 0;
-  const auto [code, seconds] = in_process([&] {
-    PendingSave pending = program(pause(1500)).begin(folder / "c");
-    const auto [child, took] = in_process([] { std::exit(5); });
-    of_child = took;
-    pending.wait();
-    std::exit(child == 5 && took < 1 ? 0 : 1);
-  });
+  const int code = in_process([&] {
+                     PendingSave pending = program(pause(1500)).begin(folder / "c");
+                     const auto [child, took] = in_process([] { std::exit(5); });
+                     pending.wait();
+                     std::exit(child == 5 && took < 1 ? 0 : 1);
+                   }).first;
   CHECK(code == 0);
   CHECK(content_of(folder / "c", 1) == 4);
-  const auto [within, unused] = in_process([&] {
-    program([] { std::exit(6); }).begin(folder / "d");
-    std::this_thread::sleep_for(std::chrono::seconds(10));
-  });
+  const int within = in_process([&] {
+                       program([] { std::exit(6); }).begin(folder / "d");
+                       std::this_thread::sleep_for(std::chrono::seconds(10));
+                     }).first;
   CHECK(within == 6);
 }
 

@@ -191,6 +191,52 @@ TEST_CASE("adding many tensors takes time for each, and names stay unique") {
   CHECK(state.dict().entries.size() == 4);
 }
 
+TEST_CASE(
+    "a state that was moved from, and one that is edited by its own calls, know their names") {
+  float x = 0;
+  const TensorView view = {DType::kFloat32, {1}, {}, &x};
+  const TensorSpec spec = {DType::kFloat32, {2}};
+  const auto half = [&](std::int64_t at) {
+    return LivePiece{Chunk::whole_of({{at}, {1}}), &x, {}};
+  };
+  LiveState state;
+  state.add("w", view);
+  const LiveState taken = std::move(state);
+  CHECK(taken.dict().entries.size() == 1);
+  for (const std::int64_t at : {0, 1}) state.add_piece("w", spec, half(at));
+  CHECK(state.dict().entries.size() == 1);
+  CHECK_THROWS_AS(state.add("w", view), Error);
+  LiveState within;
+  within.add("w", view);
+  within.edit([&](LiveContents& contents) {
+    within.add("x", view);
+    contents.dict.entries.clear();
+    within.add_piece("y", spec, half(0));
+    contents.dict.entries.push_back({"z", {key_item("z")}, contents.dict.entries[0].value});
+  });
+  within.add_piece("z", spec, half(1));
+  within.add("w", view);
+  REQUIRE(within.dict().entries.size() == 3);
+  CHECK(within.structure() == nullptr);  // of y, too
+  CHECK_THROWS_WITH(within.edit([](LiveContents& contents) {
+    contents.dict.entries.clear();
+    throw std::runtime_error("half way");
+  }),
+                    "half way");
+  CHECK(within.structure() == nullptr);
+  within.add("w", view);
+}
+
+TEST_CASE("a name that was a value of each rank and was removed may be another's") {
+  LiveState state;
+  float x = 0;
+  for (const char* name : {"rng", "order"})
+    state.add_value(name, Value::integer(1), ValueScope::kPerRank);
+  state.remove_if([](const StateEntry& entry) { return entry.name == "rng"; });
+  state.add("rng", {DType::kFloat32, {1}, {}, &x});
+  CHECK(state.per_rank() == std::set<std::string>{"order"});
+}
+
 TEST_CASE("ranks that save to different places are refused") {
   MemoryFileSystem fs;
   SaveOptions options;

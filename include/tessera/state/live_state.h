@@ -49,8 +49,6 @@
 
 namespace tessera {
 
-class WireWriter;
-
 /// Part of a tensor in this rank's memory.
 struct LivePiece {
   Chunk chunk;           // of the global tensor
@@ -102,6 +100,13 @@ struct LiveContents {
   std::set<std::string> per_rank;   // names of values of scope kPerRank
 };
 
+/// What a save has to know of a LiveState's entries but for the values themselves: it need not look
+/// at the tensors then. (Callbacks, owners and `scratch` are not in it, nor StateDict::containers.)
+struct LiveStructure {
+  std::vector<std::byte> bytes;  // names, types, boxes, strides: lib/state/live_structure.h
+  std::vector<void*> memory;     // of one entry's pieces after the other's
+};
+
 struct LiveState {
   /// Before save() looks at tensors(): brings up to date what the pieces point at (a staging copy
   /// of device memory).
@@ -136,8 +141,8 @@ struct LiveState {
   /// path enters dicts. Throws kInvalidArgument for a name that is taken.
   std::uint32_t add(const std::string& name, const TensorView& view);
   std::uint32_t add(const Path& path, const TensorView& view);
-  /// A piece of a tensor that no other rank holds. More pieces of the same name may follow; `spec`
-  /// must then be the same.
+  /// A piece of a tensor that no other rank holds. More pieces of the same name may follow, best
+  /// before other entries do (structure()); `spec` must then be the same.
   std::uint32_t add_piece(const std::string& name, const TensorSpec& spec, LivePiece piece);
   std::uint32_t add_piece(const Path& path, const TensorSpec& spec, LivePiece piece);
   /// Any tensor.
@@ -151,7 +156,8 @@ struct LiveState {
   void append_value(Path path, Value value);
   void append_entry(StateEntry entry);  // that may have another name than its path's
 
-  /// Any other change. All of the structure is looked at again: make changes in one call.
+  /// Any other change. All of the structure is made again: make changes in one call, and tensors
+  /// with flags by add_tensor().
   void edit(const std::function<void(LiveContents& contents)>& change);
   /// Takes out entries, and tensors that nothing means any more: the numbers of others change.
   void remove_if(const std::function<bool(const StateEntry& entry)>& is_gone);
@@ -163,25 +169,21 @@ struct LiveState {
 
   /// Bytes of this rank's pieces.
   std::uint64_t bytes() const;
-  /// All but memory and content, as bytes: equal for equal structures (lib/state/live_structure.h).
-  /// nullptr: a tensor got pieces after other entries had come, or an entry means one that is not
-  /// there; edit() makes it anew.
-  const std::vector<std::byte>* structure() const { return has_structure_ ? &structure_ : nullptr; }
+  /// nullptr: an entry means a tensor that is not there; or a tensor got pieces after other entries
+  /// had come, until edit(): then each save makes it for itself.
+  const LiveStructure* structure() const { return has_structure_ ? &structure_ : nullptr; }
 
  private:
   /// The entry of that name, or nullptr.
   const StateEntry* find_entry(const std::string& name);
   /// Throws kInvalidArgument.
   void check_new(const std::string& name);
-  /// Where there is a structure, lets `append` go on with it; false: it cannot.
-  void extend_structure(const std::function<bool(WireWriter& out)>& append);
 
   LiveContents contents_;
-  /// Indices of the first `indexed_` entries by the hash of their names: adding many does not
-  /// search all of them.
+  /// Indices of the first entries by the hash of their names, as many as it has: adding many does
+  /// not search all of them.
   std::unordered_multimap<std::size_t, std::size_t> index_;
-  std::size_t indexed_ = 0;
-  std::vector<std::byte> structure_;
+  LiveStructure structure_;
   bool has_structure_ = true;
   bool is_last_new_ = false;  // the last entry's tensor was added with it: no other entry means it
 };
