@@ -18,7 +18,10 @@ using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kStorePatience{1500};
-constexpr milliseconds kPeerPatience{1000};  // to notice what this rank noticed
+/// To notice what this rank noticed; and for the watch of a neighbour, which waits a second before
+/// it tells that a process is gone.
+constexpr milliseconds kPeerPatience{1300};
+constexpr milliseconds kLastPatience{200};  // for the last that is silent
 constexpr milliseconds kPoll{5};
 
 /// f(), or nothing if it fails or the store does not answer in time.
@@ -59,7 +62,8 @@ std::optional<Status> read_failure(c10d::Store& store, std::uint64_t generation)
 
 /// What each member was doing when it noticed; empty: it has not said so.
 std::vector<std::string> wait_for_members(c10d::Store& store, const std::vector<std::string>& keys,
-                                          std::uint64_t generation, std::optional<Status>& cause) {
+                                          std::uint64_t generation, const JoinedGroups& joined,
+                                          std::optional<Status>& cause) {
   const auto start = Clock::now();
   std::vector<std::string> calls(keys.size());
   while (true) {
@@ -70,10 +74,10 @@ std::vector<std::string> wait_for_members(c10d::Store& store, const std::vector<
       if (calls[member].empty()) ++silent;
     }
     cause = read_failure(store, generation);
+    if (!cause) cause = joined.why_lost();
     const auto waited = Clock::now() - start;
     // One silent member after a moment is the one that is gone.
-    if (cause || silent == 0 || waited > kPeerPatience ||
-        (silent == 1 && waited > kPeerPatience / 5))
+    if (cause || silent == 0 || waited > kPeerPatience || (silent == 1 && waited > kLastPatience))
       return calls;
     std::this_thread::sleep_for(kPoll);
   }
@@ -132,15 +136,16 @@ void FailureBoard::goodbye(int rank, int size, milliseconds patience) const noex
 }
 
 Status FailureBoard::explain(Status status, const Communicator::Identity& group,
-                             std::uint64_t generation, const std::string& call) const noexcept {
+                             std::uint64_t generation, const std::string& call,
+                             std::shared_ptr<const JoinedGroups> joined) const noexcept {
   const auto explained =
-      within<Status>(kStorePatience, [store = store_, status, group, generation, call] {
+      within<Status>(kStorePatience, [store = store_, status, group, generation, call, joined] {
         std::vector<std::string> keys;
         for (const int member : group.global_ranks)
           keys.push_back(fmt::format("gen{}/lost/{}/{}", generation, group.name, member));
         store->set(keys[group.rank], call);
         std::optional<Status> cause;
-        const auto calls = wait_for_members(*store, keys, generation, cause);
+        const auto calls = wait_for_members(*store, keys, generation, *joined, cause);
         return cause ? *cause : compose(status, group.global_ranks, calls);
       });
   if (explained) return *explained;

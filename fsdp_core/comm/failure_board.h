@@ -14,10 +14,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
+
+#include "fsdp_core/comm/joined_groups.h"
 
 namespace tessera::fsdp {
 
@@ -35,9 +38,11 @@ class FailureBoard {
   void post_gone(const Status& status) const noexcept;
 
   /// `status`, which this rank saw in `call`, with what the others know: who gave up and why, who
-  /// does not answer, or who was in another call. Takes 1.5 s at most.
+  /// does not answer, or who was in another call; and with what the watch of this rank finds out
+  /// meanwhile, which is told to `joined`. Takes 1.5 s at most.
   Status explain(Status status, const Communicator::Identity& group, std::uint64_t generation,
-                 const std::string& call) const noexcept;
+                 const std::string& call,
+                 std::shared_ptr<const JoinedGroups> joined) const noexcept;
 
   /// This rank needs nobody any more; returns when none of `size` ranks does, after `patience` at
   /// most.

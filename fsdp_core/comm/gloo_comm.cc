@@ -237,7 +237,7 @@ class GlooCommunicator final : public Communicator {
     wire_.close();  // peers that wait for this rank must fail too
     if (why) return *why;
     return link_.board->explain(std::move(status), identity(), generation_,
-                                current_call().to_string());
+                                current_call().to_string(), link_.joined);
   }
 
   const std::uint64_t generation_;

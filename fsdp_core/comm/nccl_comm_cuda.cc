@@ -133,7 +133,7 @@ class NcclCommunicator final : public Communicator {
   Status failed(Status status) noexcept override {
     abort_group();
     return link_.board->explain(std::move(status), identity(), generation_,
-                                current_call().to_string());
+                                current_call().to_string(), link_.joined);
   }
 
   const std::uint64_t generation_;
