@@ -156,6 +156,8 @@ class OneNan {
   std::unordered_map<const void*, Value> known_;
 };
 
+}  // namespace
+
 Bytes agreements_of(const LiveState& state) {
   WireWriter out;
   const auto all = state.agreed ? state.agreed() : std::vector<Agreement>();
@@ -163,8 +165,6 @@ Bytes agreements_of(const LiveState& state) {
   for (const Agreement& each : all) out.text(each.name).text(each.value).text(each.hint);
   return out.finish();
 }
-
-}  // namespace
 
 std::string short_text(const Value& value) {
   std::string text;
@@ -189,7 +189,7 @@ LiveDescription::LiveDescription(ByteView message) {
   agreed = in.bytes();
 }
 
-Bytes describe(const LiveState& state, ByteView structure) {
+Bytes describe(const LiveState& state, ByteView structure, ByteView agreed) {
   WireWriter values;
   for (const StateEntry& entry : state.dict().entries) {
     if (entry.value.is_tensor()) continue;
@@ -202,14 +202,14 @@ Bytes describe(const LiveState& state, ByteView structure) {
       values.bytes(std::as_bytes(std::span(digest))).text(short_text(entry.value));
     });
   }
-  const Bytes told = values.finish(), agreed = agreements_of(state);
+  const Bytes told = values.finish();
   WireWriter message;
   message.reserve(structure.size() + told.size() + agreed.size() + 4 * kLengthBytes);
   message.number(kWireVersion).bytes(structure).bytes(told).bytes(agreed);
   return message.finish();
 }
 
-Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values) {
+Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values, ByteView agreed) {
   Sha256 shared;
   for (const StateEntry& entry : values.entries) {
     in_tensor(entry.name, [&] {
@@ -222,7 +222,7 @@ Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values) {
       shared.update(pickle);
     });
   }
-  shared.update(agreements_of(state));
+  shared.update(agreed);
   return shared.finish();
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -69,6 +70,7 @@ class Merger {
       entry = {};  // all of them together are larger than what is kept
     }
     check_unique();
+    check_places();
     merged_.manifest.format = "live";
     merged_.manifest.world_size = static_cast<std::int64_t>(all_.size());
     merged_.manifest.world_size_source = "the ranks that save";
@@ -339,6 +341,36 @@ class Merger {
       fail(Code::kInvalidArgument,
            fmt::format("two entries would be stored as \"{}\"", printable(*twice)),
            "values of each rank are stored as <name>.rank_<r>");
+  }
+
+  /// No load could put back a value where others need a container, nor a list that is a dict too.
+  void check_places() const {
+    const auto in_order = [](const StateEntry* a, const StateEntry* b) {
+      return std::ranges::lexicographical_compare(
+          a->path, b->path, [](const PathItem& x, const PathItem& y) {
+            return std::tie(x.kind, x.index, x.key) < std::tie(y.kind, y.index, y.key);
+          });
+    };
+    std::vector<const StateEntry*> entries;
+    for (const StateEntry& entry : merged_.manifest.state.entries) entries.push_back(&entry);
+    std::ranges::sort(entries, in_order);
+    for (std::size_t e = 1; e < entries.size(); ++e) {
+      const Path &a = entries[e - 1]->path, &b = entries[e]->path;
+      const auto [of_a, of_b] = std::ranges::mismatch(a, b);
+      const bool stands_in_the_way = of_a == a.end();
+      const auto is_index = [](const PathItem& item) {
+        return item.kind == PathItem::Kind::kIndex;
+      };
+      if (!stands_in_the_way && is_index(*of_a) == is_index(*of_b)) continue;
+      const std::string first = printable(entries[e - 1]->name),
+                        second = printable(entries[e]->name);
+      fail(Code::kInvalidArgument,
+           stands_in_the_way
+               ? fmt::format("\"{}\" stands where \"{}\" has its place", first, second)
+               : fmt::format("\"{}\" is of a list, and \"{}\" of a dict at the same place", first,
+                             second),
+           "no load could put both back: give one another path");
+    }
   }
 
   std::span<const LiveDescription> all_;

@@ -28,12 +28,15 @@ struct LiveDescription {
   ByteView agreed;     // what ranks must agree on besides
 };
 
-/// The message of `state`, which has this structure. Throws kUnsupported for a value that cannot be
-/// told to other ranks or has a tensor inside. Precondition: check_names(), digest_of_shared().
-Bytes describe(const LiveState& state, ByteView structure);
+/// What the state's `agreed` tells, as bytes.
+Bytes agreements_of(const LiveState& state);
+/// The message of `state`, which has this structure and these agreements. Throws kUnsupported for a
+/// value that cannot be told to other ranks or has a tensor inside. Precondition: check_names(),
+/// digest_of_shared().
+Bytes describe(const LiveState& state, ByteView structure, ByteView agreed);
 /// Over what ranks must agree on: all shared values among `values`, which are those of `state`, and
-/// agreements. Throws as describe(), and kInvalidArgument for any value that no load could read.
-Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values);
+/// `agreed`. Throws as describe(), and kInvalidArgument for any value that no load could read.
+Sha256Digest digest_of_shared(const LiveState& state, const StateDict& values, ByteView agreed);
 /// Throws kInvalidArgument for two entries of one name, and for a name that no load could read.
 void check_names(const LiveState& state);
 

@@ -238,6 +238,11 @@ Status SaveMemory::settle() {
   if (!in_flight) return {};
   const std::shared_ptr<PendingSave::Work> work = std::move(in_flight);
   in_flight.reset();
+  if (!work->is_of_this_process()) {  // its threads are not here: nothing of it can end
+    new std::shared_ptr<PendingSave::Work>(work);
+    background.release();
+    return {};
+  }
   try {
     work->result.get();
   } catch (...) {
@@ -263,9 +268,11 @@ void prepare_save(std::string_view call, const std::string& path, const LiveStat
   std::shared_ptr<const OutputRenderer> renderer;
   LiveStructure anew;
   const LiveStructure* structure = nullptr;
+  Bytes agreed;
   if (mine.ok()) {
     try {
       PreparedSave* kept = memory.prepared.get();
+      agreed = agreements_of(state);  // which may change the state
       structure = structure_of(state, anew);
       // Of states that fit, check_live_tensors() and check_names() say the same. (Compared as
       // texts: in words.)
@@ -274,7 +281,7 @@ void prepare_save(std::string_view call, const std::string& path, const LiveStat
       if (!fits) check_live_tensors(state, false);
       const StateDict values = values_of(state, fits ? kept : nullptr);
       require_printable(values);
-      const Sha256Digest shared = digest_of_shared(state, values);
+      const Sha256Digest shared = digest_of_shared(state, values, agreed);
       const ByteView digest = std::as_bytes(std::span(shared));
       opening.shared.assign(digest.begin(), digest.end());
       if (fits) {
@@ -303,7 +310,7 @@ void prepare_save(std::string_view call, const std::string& path, const LiveStat
   std::vector<Bytes> messages;
   {
     Bytes message;
-    ranks.together([&] { message = describe(state, structure->bytes); });
+    ranks.together([&] { message = describe(state, structure->bytes, agreed); });
     report.plan_bytes = message.size();
     messages = ranks.all_gather(message);
   }

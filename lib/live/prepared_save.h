@@ -8,6 +8,7 @@
 #include <tessera/base/rank_group.h>
 #include <tessera/live/save.h>
 #include <tessera/reshard/plan.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -46,6 +47,8 @@ struct PreparedSave {
 /// A save that goes on in the background.
 struct PendingSave::Work {
   std::shared_future<SaveReport> result;
+  const int process = ::getpid();
+  bool is_of_this_process() const { return process == ::getpid(); }  // not of one that forked it
   std::atomic<bool> told = false;  // its error was thrown to somebody
 
   /// The training thread: the copy is there when it returns. Until this call the memory may not

@@ -345,10 +345,7 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     } catch (...) {
       mine = current_exception_status();
     }
-    if (!memory.background) {
-      memory.background = ranks.duplicate();
-      wait_before_what_is_here();
-    }
+    if (!memory.background) memory.background = ranks.duplicate();
     auto work = std::make_shared<PendingSave::Work>();
     if (lazy) work->changed = state.changed;
     if (!lazy) work->copied();
@@ -393,7 +390,9 @@ void PendingSave::finish_snapshot() noexcept {
 }
 
 SaveReport PendingSave::wait() {
-  if (!work_) fail(Code::kInvalidArgument, "there is no save to wait for");
+  if (!work_ || !work_->is_of_this_process())
+    fail(Code::kInvalidArgument, work_ ? "the save is of the process that forked this one"
+                                       : "there is no save to wait for");
   try {
     return work_->result.get();
   } catch (...) {

@@ -21,7 +21,6 @@ constexpr std::chrono::seconds kQuiet{1};
 struct InFlight {
   std::weak_ptr<PendingSave::Work> work;
   std::string path;
-  pid_t process;
 };
 
 struct AllInFlight {
@@ -39,7 +38,7 @@ thread_local bool saves_here = false;
 
 void wait_for(const InFlight& save) {
   const std::shared_ptr<PendingSave::Work> work = save.work.lock();
-  if (!work || save.process != ::getpid()) return;
+  if (!work || !work->is_of_this_process()) return;
   if (work->result.wait_for(kQuiet) != std::future_status::ready)
     std::fprintf(stderr, "tessera: exit() waits for the save to %s\n",
                  printable(save.path).c_str());
@@ -68,10 +67,9 @@ void wait_for_at_exit(const std::shared_ptr<PendingSave::Work>& work, const std:
   const std::lock_guard lock(all().mutex);
   all().process = ::getpid();
   std::erase_if(all().saves, [](const InFlight& save) { return save.work.expired(); });
-  all().saves.push_back({work, path, ::getpid()});
+  all().saves.push_back({work, path});
+  std::atexit(wait_for_all);  // each time: exit() ends what was made before this save after waiting
 }
-
-void wait_before_what_is_here() { std::atexit(wait_for_all); }
 
 void saves_on_this_thread() { saves_here = true; }
 

@@ -12,8 +12,6 @@ namespace tessera {
 /// second, and what went wrong where nobody has been told. It does not wait in a forked child,
 /// which has no thread that saves, nor on the thread that saves.
 void wait_for_at_exit(const std::shared_ptr<PendingSave::Work>& work, const std::string& path);
-/// Saves are going to use what was made up to now: exit() waits before it ends that.
-void wait_before_what_is_here();
 /// This thread saves.
 void saves_on_this_thread();
 

@@ -217,6 +217,36 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("what a state's own agreement changes in it is what is saved") {
+  MemoryFileSystem fs;
+  const auto ranks = single_rank();
+  float one = 1, two = 2;
+  for (const char* path : {"/run/1", "/run/2", "/run/3"}) {
+    LiveState state;
+    state.add("v", {DType::kFloat32, {}, {}, &two});
+    state.add("w", {DType::kFloat32, {}, {}, &one});
+    state.agreed = [&] {
+      state.edit([](LiveContents& contents) {
+        std::swap(contents.tensors[0], contents.tensors[1]);
+        contents.dict.entries.insert(contents.dict.entries.begin() + 1,
+                                     {"more", {key_item("more")}, Value::integer(1)});
+      });
+      return std::vector<Agreement>();
+    };
+    save(path, state, *ranks, to(fs));
+    float v = 0, w = 0;
+    LiveState into;
+    into.add("v", {DType::kFloat32, {}, {}, &v});
+    into.add("w", {DType::kFloat32, {}, {}, &w});
+    into.add_value("more", Value());
+    LoadPolicy policy;
+    policy.file_system = &fs;
+    load(path, into, *ranks, policy);
+    CHECK(v == 1);
+    CHECK(w == 2);
+  }
+}
+
 TEST_CASE("an error that no call is left for goes to stderr") {
   MemoryFileSystem fs;
   fs.make_directories("/run");

@@ -73,6 +73,8 @@ std::pair<int, double> in_process(const std::function<void()>& work) {
           std::chrono::duration<double>(Clock::now() - start).count()};
 }
 
+int status_of(const std::function<void()>& work) { return in_process(work).first; }
+
 }  // namespace
 
 TEST_CASE("exit() waits for a save in the background") {
@@ -86,6 +88,35 @@ TEST_CASE("exit() waits for a save in the background") {
   CHECK(content_of(folder / "a", 1) == 4);
 }
 
+TEST_CASE("exit() waits for a lazy save of what was made after the first save") {
+  const KilledFolder folder;
+  const int code = status_of([&] {
+    Program& mine = program([] {});
+    mine.begin(folder / "a").wait();
+    static std::vector<float> late(4 << 20, 7);
+    static const struct Spoil {
+      ~Spoil() {
+        std::ranges::fill(late, -1.0f);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      }
+    } spoil;
+    LiveState state;
+    state.add("late", {DType::kFloat32, {4 << 20}, {}, late.data()});
+    state.changed = [] { return std::string(); };
+    SaveOptions options;
+    options.snapshot = SnapshotTiming::kLazy;
+    save_async(folder / "b", state, *mine.ranks, options);
+    std::exit(0);
+  });
+  CHECK(code == 0);
+  std::vector<float> found(4 << 20);
+  LiveState state;
+  state.add("late", {DType::kFloat32, {4 << 20}, {}, found.data()});
+  const auto ranks = single_rank();
+  load(folder / "b", state, *ranks);
+  CHECK(std::ranges::count(found, 7.0f) == 4 << 20);
+}
+
 TEST_CASE(
     "exit() does not wait for a save that is over, nor in a forked child or a thread that saves") {
   if (testing::kSanitized) return;  // they stop the process in a child of many threads
@@ -96,18 +127,38 @@ TEST_CASE(
   });
   CHECK(after == 3);
   CHECK(quick < 2);
-  const int code = in_process([&] {
-                     PendingSave pending = program(pause(1500)).begin(folder / "c");
-                     const auto [child, took] = in_process([] { std::exit(5); });
-                     pending.wait();
-                     std::exit(child == 5 && took < 1 ? 0 : 1);
-                   }).first;
+  const int code = status_of([&] {
+    PendingSave pending = program(pause(1500)).begin(folder / "c");
+    const auto [child, took] = in_process([] { std::exit(5); });
+    pending.wait();
+    std::exit(child == 5 && took < 1 ? 0 : 1);
+  });
   CHECK(code == 0);
   CHECK(content_of(folder / "c", 1) == 4);
-  const int within = in_process([&] {
-                       program([] { std::exit(6); }).begin(folder / "d");
-                       std::this_thread::sleep_for(std::chrono::seconds(10));
-                     }).first;
+  const int group = status_of([&] {  // whose child ends the group as well
+    auto ranks = single_rank();
+    Program& mine = program(pause(1500));
+    PendingSave pending =
+        save_async(folder / "e", mine.rows.state(), *ranks, replacing(&mine.files));
+    const auto [child, took] = in_process([&] {
+      bool told = false;
+      try {
+        pending.wait();
+      } catch (const Error& error) {
+        told = std::string(error.what()).find("forked") != std::string::npos;
+      }
+      ranks.reset();
+      std::exit(told ? 5 : 6);
+    });
+    pending.wait();
+    std::exit(child == 5 && took < 1 ? 0 : 1);
+  });
+  CHECK(group == 0);
+  CHECK(content_of(folder / "e", 1) == 4);
+  const int within = status_of([&] {
+    program([] { std::exit(6); }).begin(folder / "d");
+    std::this_thread::sleep_for(std::chrono::seconds(10));
+  });
   CHECK(within == 6);
 }
 

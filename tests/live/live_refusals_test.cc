@@ -227,6 +227,51 @@ TEST_CASE(
   within.add("w", view);
 }
 
+TEST_CASE("entries that no load could put back side by side are refused") {
+  float x = 0;
+  const TensorView view = {DType::kFloat32, {1}, {}, &x};
+  const auto refused = [&](const std::function<void(LiveState&, int)>& fill) {
+    MemoryFileSystem fs;
+    std::string message;
+    on_ranks(2, [&](RankGroup& ranks) {
+      LiveState state;
+      fill(state, ranks.rank());
+      SaveOptions options;
+      options.file_system = &fs;
+      try {
+        save("/run/a", state, ranks, options);
+      } catch (const Error& error) {
+        if (ranks.rank() == 1) message = error.what();
+      }
+    });
+    CHECK(!fs.stat("/run/a"));
+    return message;
+  };
+  CHECK_THAT(refused([&](LiveState& state, int) {
+               state.add("a", view);
+               state.add_value("c", Value::integer(1));
+               state.add(Path{key_item("a"), key_item("b")}, view);
+             }),
+             Contains("\"a\" stands where \"a.b\" has its place"));
+  CHECK_THAT(refused([&](LiveState& state, int rank) {  // each rank's alone would do
+               if (rank == 0) state.add_value("a", Value::integer(1), ValueScope::kPerRank);
+               if (rank == 1)
+                 state.add_piece(Path{key_item("a"), key_item("rank_0"), key_item("b")},
+                                 {DType::kFloat32, {1}}, {Chunk::whole_of({{0}, {1}}), &x, {}});
+             }),
+             Contains("\"a.rank_0\" stands where \"a.rank_0.b\" has its place"));
+  CHECK_THAT(refused([&](LiveState& state, int) {
+               state.add("a", view);
+               state.append_entry({"other", {key_item("a")}, Value::integer(1)});
+             }),
+             Contains("has its place"));
+  CHECK_THAT(refused([&](LiveState& state, int) {
+               state.add(Path{key_item("a"), index_item(0)}, view);
+               state.add(Path{key_item("a"), key_item("b")}, view);
+             }),
+             Contains("\"a.0\" is of a list, and \"a.b\" of a dict at the same place"));
+}
+
 TEST_CASE("a name that was a value of each rank and was removed may be another's") {
   LiveState state;
   float x = 0;

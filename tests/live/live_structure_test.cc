@@ -40,7 +40,9 @@ Bytes bytes_of(const LiveState& state) {
   return structure_of(state, anew)->bytes;
 }
 
-Bytes message_of(const LiveState& state) { return describe(state, bytes_of(state)); }
+Bytes message_of(const LiveState& state) {
+  return describe(state, bytes_of(state), agreements_of(state));
+}
 
 bool still_has_structure(const LiveState& state, const Bytes& bytes) {
   LiveStructure anew;

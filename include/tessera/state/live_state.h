@@ -160,6 +160,7 @@ struct LiveState {
   /// with flags by add_tensor().
   void edit(const std::function<void(LiveContents& contents)>& change);
   /// Takes out entries, and tensors that nothing means any more: the numbers of others change.
+  /// `is_gone` leaves this state alone.
   void remove_if(const std::function<bool(const StateEntry& entry)>& is_gone);
 
   const StateDict& dict() const { return contents_.dict; }
