@@ -2,7 +2,7 @@
 
 usage: chart.py docs/performance.md > docs/performance.svg
 
-A row counts when its second cell begins with a number and its third with ">=" or "<=" and a number. The length of a bar is figure / bar, or
+A row counts when its second cell begins with a number and its last with ">=" or "<=" and a number. The length of a bar is figure / bar, or
 bar / figure where less is better, on a logarithmic scale: right of the line a bar is met."""
 import math
 import re
@@ -18,13 +18,13 @@ def rows(text):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if len(cells) < 3:
             continue
-        figure, bar = re.match(r"([\d.,]+)", cells[1]), re.match(r"([<>]=) ([\d.,]+)", cells[2])
+        figure, bar = re.match(r"([\d.,]+)", cells[1]), re.match(r"([<>]=) ([\d.,]+)", cells[-1])
         if not figure or not bar:
             continue
         number = lambda text: float(text.replace(",", "").rstrip("."))
         value, limit = number(figure.group(1)), number(bar.group(2))
         if value and limit:
-            yield re.sub("`", "", cells[0]), cells[1].split(" (")[0], cells[2], value / limit if bar.group(1) == ">=" else limit / value
+            yield re.sub("`", "", cells[0]), cells[1].split(" (")[0], cells[-1], value / limit if bar.group(1) == ">=" else limit / value
 
 
 def main():

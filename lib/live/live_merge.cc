@@ -391,11 +391,6 @@ std::string rank_value_name(const std::string& name, int rank) {
   return fmt::format("{}.rank_{}", name, rank);
 }
 
-std::uint64_t byte_size(std::int64_t elements, DType dtype) {
-  const auto width = static_cast<std::uint64_t>(bits(dtype));
-  return (static_cast<std::uint64_t>(elements) * width + 7) / 8;
-}
-
 MergedState merge_states(std::span<const LiveDescription> all, int rank, const LiveState& mine) {
   MergedState merged = Merger(all, rank, mine).run();
   merged.manifest.state.containers = mine.dict().containers;

@@ -74,9 +74,6 @@ void bind_sources(MergedState& merged, const LiveState& state, std::span<void* c
 /// Name under which rank `rank` keeps its own value of that name: "rng.rank_3".
 std::string rank_value_name(const std::string& name, int rank);
 
-/// Of elements that lie side by side; the last byte may be half full.
-std::uint64_t byte_size(std::int64_t elements, DType dtype);
-
 /// One line of at most 60 characters, for messages.
 std::string short_text(const Value& value);
 

@@ -234,10 +234,7 @@ std::uint64_t LiveState::bytes() const {
   std::uint64_t total = 0;
   for (const LiveTensor& tensor : contents_.tensors) {
     for (const LivePiece& piece : tensor.pieces)
-      total += (static_cast<std::uint64_t>(piece.chunk.numel()) *
-                    static_cast<std::uint64_t>(bits(tensor.spec.dtype)) +
-                7) /
-               8;
+      total += byte_size(piece.chunk.numel(), tensor.spec.dtype);
   }
   return total;
 }

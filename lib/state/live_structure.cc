@@ -104,6 +104,11 @@ bool append_structure(const LiveContents& contents, LiveStructure& out) {
   });
 }
 
+std::uint64_t byte_size(std::int64_t elements, DType dtype) {
+  const auto width = static_cast<std::uint64_t>(bits(dtype));
+  return (static_cast<std::uint64_t>(elements) * width + 7) / 8;
+}
+
 const LiveStructure* structure_of(const LiveState& state, LiveStructure& anew) {
   if (state.structure() != nullptr) return state.structure();
   return append_structure(state.contents(), anew) ? &anew : nullptr;

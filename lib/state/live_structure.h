@@ -39,6 +39,9 @@ void append_piece_structure(const LivePiece& piece, LiveStructure& out);
 /// The whole of it; false as above.
 bool append_structure(const LiveContents& contents, LiveStructure& out);
 
+/// Of elements that lie side by side; the last byte may be half full.
+std::uint64_t byte_size(std::int64_t elements, DType dtype);
+
 /// That of `state`, or, where it has none, `anew`, made here; nullptr: an entry means a tensor that
 /// is not there.
 const LiveStructure* structure_of(const LiveState& state, LiveStructure& anew);
