@@ -3,8 +3,10 @@
 // work runs.
 //
 //   bar    one line that redraws itself:  reshard  [#####     ]  42.1 %  1.3 of 3.1 GiB  812 MiB/s
-//   2 s left plain  one such line every 30 s (what auto means off a terminal) json
-//   {"schema":"tessera.progress/1",...} every second and at the end none   nothing
+//          2 s left
+//   plain  one such line every 30 s (what auto means off a terminal)
+//   json   {"schema":"tessera.progress/1",...} every second and at the end
+//   none   nothing
 //
 // Says nothing while the total is unknown (0), and nothing where there is no memory or no thread to
 // say it with: the work goes on. The destructor stops the thread and clears the bar.

@@ -5,10 +5,10 @@
 //
 //   all-gather       each rank sends its shard to every other one, straight between the tensors
 //   reduce-scatter   all-to-all in pieces of at most 1 MiB per peer (two halves: one arrives while
-//   the
-//                    other is summed), then a sum in rank order
+//                    the other is summed), then a sum in rank order
 //   all-reduce       a reduce-scatter of slices and an all-gather of them; small ones in one
-//   exchange broadcast        a binomial tree
+//                    exchange
+//   broadcast        a binomial tree
 //
 // The tag of a message is a hash of (sequence, op, dtype, numel, unit): ranks whose calls differ
 // never take each other's bytes; they fail at the timeout and name the two calls.

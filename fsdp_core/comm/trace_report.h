@@ -4,9 +4,8 @@
 //
 //   {"format": "tessera-trace", "version": 1, "rank": 1, "written_us": ..,
 //    "groups": [{"name": "world", "ranks": [0, 1], "error": "", "records":
-//      [{"sequence": 0, "op": "all-gather", "phase": "forward", "unit": "layers.0", "dtype":
-//      "Float",
-//        "numel": 64, "done": true, "issued_us": ..}]}]}
+//      [{"sequence": 0, "op": "all-gather", "phase": "forward", "unit": "layers.0",
+//        "dtype": "Float", "numel": 64, "done": true, "issued_us": ..}]}]}
 #include <tessera/fsdp/communicator.h>
 
 #include <filesystem>

@@ -3,7 +3,7 @@
 // forms:
 //
 //   flat           full: one buffer, parameters end to end, padded at the end to shards x shard
-//   numel.
+//                  numel.
 //                  shard r: the r-th equal piece of it. Gathers and reductions need no copy.
 //   per parameter  full: one buffer each, rows padded to shards x ceil(rows / shards).
 //                  shard r: chunk r of every parameter, padded, end to end. One copy each way.

@@ -5,7 +5,7 @@
 //   host       work runs at once on the caller's thread; events are always ready (CPUs)
 //   device     work is launched at once on a device stream (CUDA, through LibTorch's generic API)
 //   simulated  work runs later on a thread of the stream's own, with random delays: tests find
-//   missing waits
+//              missing waits
 //
 // "compute" is the stream the caller's own operators run on.
 #include <c10/core/Device.h>

@@ -4,8 +4,7 @@
 // sizes of its units, and holds no more than was alive together at its worst moment. Pure.
 //
 //   time ->      |--p1--|     |------p1------|
-//   offset          |--p2--||---p2---|--g1--|         nobody above anybody who lives at the same
-//   time
+//   offset          |--p2--||---p2---|--g1--|      nothing lies above what lives at the same time
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -3,12 +3,10 @@
 // again.
 //
 //   step     from the end of a backward to the end of the next one at which nothing is held that
-//   was
-//            allocated since: backwards that add up without synchronisation and the one that
+//            was allocated since: backwards that add up without synchronisation and the one that
 //            reduces are one step
 //   period   kinds of steps that come in turn: 1 where each is like the one before, 2 for two
-//   models
-//            trained in turn, 4 where every fourth evaluates too
+//            models trained in turn, 4 where every fourth evaluates too
 #include <array>
 #include <cstddef>
 #include <cstdint>

@@ -2,8 +2,9 @@
 // From every rank's description of its live state to one checkpoint's: which entries there are,
 // which rank stores which part of them, and the proof that the parts make up every tensor.
 //
-//   LiveState --describe--> structure (names, types, boxes) and values, as bytes --all gather-->
-//   merge_states: the same answer on every rank, or the same error, naming tensor and ranks
+//   LiveState --describe--> structure (names, types, boxes) and values, as bytes
+//     --all gather--> merge_states: the same answer on every rank, or the same error, naming tensor
+//                     and ranks
 //
 // Pure, but for what is read of this rank's own state.
 #include <tessera/format/format_driver.h>

@@ -4,8 +4,8 @@
 // read most records whole: the CRCs that they tell are folded, and one rank reads what of a record
 // none has told.
 //
-//   every rank: what reading left unproved, with CRCs of what it read -> all of them together ->
-//   this rank's share -> the rest read -> stored CRC
+//   every rank: what reading left unproved, with CRCs of what it read
+//     -> all of them together -> this rank's share -> the rest read -> stored CRC
 #include <tessera/base/rank_group.h>
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>

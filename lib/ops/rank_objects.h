@@ -5,8 +5,9 @@
 // another mesh by default, with a warning that a load there starts without them.
 //
 //   rng_state                  [pp, tp], or [pp, tp, dp] under expert parallelism (2025/12 -
-//   2026/03) rerun_state_machine_state  [world] any other key              [pp, tp(, dp)], or one
-//   number: model-parallel ranks or all
+//                              2026/03)
+//   rerun_state_machine_state  [world]
+//   any other key              [pp, tp(, dp)], or one number: model-parallel ranks or all
 //
 // Source: get_rng_state in megatron/training/checkpointing.py, state_dict in
 // megatron/core/rerun_state_machine.py.

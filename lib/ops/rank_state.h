@@ -2,10 +2,10 @@
 // Rank state: entries that belong to one rank, which mean nothing at another world size and are
 // never merged or dropped in silence.
 //
-//   any role          those of which the reader says so (StateEntry::rank): ranks' files differed
-//   weights, optimizer  else "w.rank_0" .. "w.rank_<W-1>", where all W ranks of the checkpoint have
-//                     one: what another format kept of such a state
-//   all else          a rank number in the path ("rng.rank_3", "dataloader.dp_rank_0")
+//   any role             those of which the reader says so (StateEntry::rank): files differed
+//   weights, optimizer   else "w.rank_0" .. "w.rank_<W-1>", where all W ranks of the checkpoint
+//                        have one: what another format kept of such a state
+//   all else             a rank number in the path ("rng.rank_3", "dataloader.dp_rank_0")
 //
 // Megatron's objects of ranks go by rules of their own: rank_objects.h.
 #include <tessera/ops/convert.h>

@@ -3,10 +3,10 @@
 // memory into the places given. The only code that moves stored tensor bytes; TensorReader and the
 // executor are two ways of naming places.
 //
-//   tasks --query--> needs (one contiguous file range each) --sort, merge--> reads of at most a
-//   block
-//         --each need--> checksum, byte order, conj / neg --each target--> runs copied
-//                                                    or, cast: small blocks --cast--> copied
+//   tasks --query--> needs (one contiguous file range each)
+//         --sort, merge--> reads of at most a block
+//         --each need--> checksum, byte order, conj / neg
+//         --each target--> runs copied; or, cast: small blocks --cast--> copied
 //
 //   gather.cc         which bytes of which files, and their reads
 //   gather_cached.cc  runs that lie in the page cache, straight into their places

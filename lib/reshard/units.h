@@ -3,8 +3,8 @@
 //
 //   slab   a prefix-fixed region of one tensor; read once, scattered to all the segments it touches
 //   unit   one slab of a large tensor, or a batch of slabs of small ones that share reads and
-//   writes; compressed tensors are one unit of
-//          slabs done one after the other, so that each item is decoded once
+//          writes; compressed tensors are one unit of slabs done one after the other, so that each
+//          item is decoded once
 //
 // Cuts depend on the plan and the budget alone, never on timing.
 #include <tessera/reshard/plan.h>

@@ -2,8 +2,8 @@
 // The journal of a stage: which pieces reached their file.
 //
 //   "TSRJRNL1" | u32 length | plan hash | u32 CRC of all before
-//   then records of 28 bytes: u32 file | u32 CRC of the piece | u64 offset | u64 length | u32 CRC
-//   of the 24 bytes before
+//   then records of 28 bytes:
+//   u32 file | u32 CRC of the piece | u64 offset | u64 length | u32 CRC of the 24 bytes before
 //
 // Read back, it ends at the first record that is torn or does not sum up. A record of no file says
 // that the stage was complete, and what its seal is.

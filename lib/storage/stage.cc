@@ -47,7 +47,7 @@ void check_final(const FileSystem& fs, const StagePaths& paths, const StageOptio
 
 // open -> publish() -> published            the lock goes, the old content is removed
 //      |           \-> left                 a swap was undone but may not be on the disk: the
-//      janitor removes it after a sync
+//      |                                    janitor removes it after a sync
 //      |-> keep() -> kept                   for --resume; also after a publish() that changed no
 //      |                                    name
 //      \-> discard(), destructor -> gone

@@ -1,14 +1,14 @@
 #pragma once
 // The names a stage uses beside its final name, and telling ours from everybody else's.
 //
-//   parent/<name>                     the final name
-//   parent/.<name>.tmp-<hash>/        the stage; after a swap, the old content on its way out
-//   parent/.<name>.tmp-<hash>.lock    its lease lock, beside it so that the stage can be renamed
-//                                  and removed under the lock
-//   parent/.<name>.tmp-<hash>.jrnl the journal of a folder that is about to be renamed
-//   parent/.<name>.trash-<hash>/   old content between the two renames of trash-then-rename, never
-//                                  longer
-//   parent/<name>.tessera.json     the seal of a one-file result
+//   parent/<name>                    the final name
+//   parent/.<name>.tmp-<hash>/       the stage; after a swap, the old content on its way out
+//   parent/.<name>.tmp-<hash>.lock   its lease lock, beside it so that the stage can be renamed
+//                                    and removed under the lock
+//   parent/.<name>.tmp-<hash>.jrnl   the journal of a folder that is about to be renamed
+//   parent/.<name>.trash-<hash>/     old content between the two renames of trash-then-rename,
+//                                    never longer
+//   parent/<name>.tessera.json       the seal of a one-file result
 #include <tessera/storage/file_system.h>
 
 #include <optional>

@@ -7,7 +7,7 @@
 //
 // A message says what, where and what to do:
 //   corrupt: tensor "layers.0.w": data_offsets [0,64) disagree with shape [4,5] float32 (80 bytes)
-//   [model-00001.safetensors]
+//     [model-00001.safetensors]
 // Expected outcomes (not found while probing, findings of verify) are values, never exceptions.
 #include <cstdint>
 #include <stdexcept>

@@ -1,8 +1,9 @@
 #pragma once
 // ThreadMeeting: where the threads of one process, one per rank, meet for a collective call.
 //
-//   arrive: everybody lays down a pointer  ->  all may read all pointers  ->  depart: nobody reads
-//   any more
+//   arrive   everybody lays down a pointer
+//   meet     all may read all pointers
+//   depart   nobody reads any more
 //
 // Between its arrival and its departure a thread's payload stays valid, so that peers copy straight
 // from its memory. A failure (a thread gone, a disagreement, a wait beyond the timeout, fail() from

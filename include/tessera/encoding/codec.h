@@ -3,9 +3,10 @@
 //
 //   stream.zstd    zstd frames, one or several in a row (PyTorch DCP's compression extension)
 //   stream.rot13   PyTorch's demonstration extension: swaps the case of ASCII letters, its own
-//   inverse slice:O:N      bytes [O, O + N) of what came before: ours, appended by locate() when a
-//   compressed item
-//                  is an archive whose inside was looked up; never taken from a file
+//                  inverse
+//   slice:O:N      bytes [O, O + N) of what came before: ours, appended by locate() when a
+//                  compressed item is an archive whose inside was looked up; never taken from a
+//                  file
 //   hdf5.*         HDF5's filters (lib/encoding/hdf5_codecs.h), named by its reader
 //
 // A name may carry "@domain" and "/version", as DCP descriptors do; the major version must be 1.

@@ -5,7 +5,7 @@
 //   kKnown   decodes to a value, or is understood by a format
 //   kOpaque  kept as a node, listed with a warning, copied verbatim into pickle formats
 //   kDenied  modules that run code or reach outside (os, subprocess, ...), also where another
-//   module holds them (random._os.system), and every builtin outside the table
+//            module holds them (random._os.system), and every builtin outside the table
 //
 // Pure functions on constant tables; thread-safe.
 #include <tessera/state/manifest.h>

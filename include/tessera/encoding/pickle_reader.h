@@ -3,16 +3,14 @@
 // arena.
 //
 // - An explicit table of opcodes (protocols 0 to 5, without buffers and extension registry calls);
-// anything else is kCorrupt.
+//   anything else is kCorrupt.
 // - A global is a pair of strings. pickle_globals.h says what each one is: known, opaque or denied.
-// Denied: kCorrupt naming the
-//   global and its byte offset, unless PickleOptions::collect_denied.
+//   Denied: kCorrupt naming the global and its byte offset, unless PickleOptions::collect_denied.
 // - REDUCE, NEWOBJ, BUILD, APPENDS and SETITEMS on anything but plain containers only record what
-// the stream says.
+//   the stream says.
 // - Iterative; no recursion. Memory is bounded by a small multiple of the bytes present (a declared
-// length is checked
-//   against what is left before anything is allocated; the memo is dense, its indices bounded by
-//   the opcodes read).
+//   length is checked against what is left before anything is allocated; the memo is dense, its
+//   indices bounded by the opcodes read).
 #include <tessera/base/bytes.h>
 #include <tessera/state/manifest.h>
 #include <tessera/state/value.h>

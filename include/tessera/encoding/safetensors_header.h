@@ -1,8 +1,9 @@
 #pragma once
 // The header of a safetensors file (or of a blob inside another file).
 //
-//   | u64 n, little-endian | n bytes of JSON | tensor bytes, without gap or overlap, to the last
-//   byte of the file |
+//   | u64 n, little-endian | n bytes of JSON | tensor bytes |
+//
+// The tensors' bytes lie without gap or overlap, to the last byte of the file.
 //
 // Reading is stricter than the reference reader: duplicate names, NUL in names and leading spaces
 // are refused, too. Order of the guards: 8 bytes are there; n <= 100,000,000; 8 + n fits in the

@@ -1,13 +1,15 @@
 #pragma once
 // Layout of a torch.save zip archive, to the byte, before any tensor byte is known.
 //
-//   piece 0      literal: data.pkl and the headers up to the first storage's first byte
-//   then, per storage:  the storage's bytes, and a deferred piece (its descriptor, the next header)
-//   last         deferred: remaining records, central directory (needs every storage's CRC), zip64 end, end
+//   piece 0            literal: data.pkl and the headers up to the first storage's first byte
+//   then, per storage  the storage's bytes, and a deferred piece (its descriptor, the next header)
+//   last               deferred: remaining records, central directory (needs every storage's CRC),
+//                      zip64 end, end
 //
-// Records and order as PyTorch 2.1+ writes them (data.pkl, byteorder, data/<k>, version, .data/serialization_id left out),
-// protocol 2, so that torch.load(weights_only=True) of 1.13 to 2.13 reads it; 64-byte alignment relative to the archive's start.
-// Pure: the same input gives the same bytes. Storage bytes are dense row-major little-endian tensors.
+// Records and order as PyTorch 2.1+ writes them (data.pkl, byteorder, data/<k>, version,
+// .data/serialization_id left out), protocol 2, so that torch.load(weights_only=True) of 1.13 to
+// 2.13 reads it; 64-byte alignment relative to the archive's start. Pure: the same input gives the
+// same bytes. Storage bytes are dense row-major little-endian tensors.
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -4,7 +4,8 @@
 //   fsdp::register_comm_hook(model, fsdp::fp16_compress_hook());
 //   fsdp::register_comm_hook(model, [](fsdp::GradientBucket& bucket) {
 //     bucket.comm.reduce_scatter_into(bucket.shard, bucket.gradient, fsdp::Reduce::kSum,
-//     bucket.tag); bucket.shard.div_(bucket.ranks);
+//                                     bucket.tag);
+//     bucket.shard.div_(bucket.ranks);
 //   });
 //
 // The hook owns averaging: around it the runtime divides nothing. It runs once per unit, dtype and

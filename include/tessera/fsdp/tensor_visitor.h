@@ -9,8 +9,10 @@
 // A type of your own is looked into when a function beside it says how; what it visits may be any
 // of these:
 //
-//   template <class F> void visit_tensors(MyOutput& value, F&& visit) { visit(value.logits);
-//   visit(value.states); }
+//   template <class F> void visit_tensors(MyOutput& value, F&& visit) {
+//     visit(value.logits);
+//     visit(value.states);
+//   }
 //
 // Arguments of other types are left alone: tensors in them are neither cast nor watched. Results of
 // other types are refused, since a unit whose output gradients cannot be seen would compute wrong

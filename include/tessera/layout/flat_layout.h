@@ -7,7 +7,8 @@
 //
 //   sum(segments) + tail = shards x shard_numel
 //
-// Used by FSDP1 (shards = world size), FairScale, ZeRO-1/2 (alignment 2*W) and fsdp_core itself.
+// Used for FSDP1 rank files (shards = world size), FairScale and fsdp_core. DeepSpeed ZeRO has rules
+// of its own: lib/format/deepspeed_zero/zero_partition.h.
 // `num_padded(rank)` counts the padding elements inside rank's shard: alignment segments and tail.
 #include <tessera/tensor/shape.h>
 

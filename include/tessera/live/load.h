@@ -1,8 +1,9 @@
 #pragma once
 // load: a checkpoint of any format and any number of ranks into live memory, in place.
 //
-//   open, plan, locate on every rank -> all agree -> each rank reads only what its pieces need ->
-//   all agree -> values to the state's callbacks
+//   open, plan, locate on every rank -> all agree
+//     -> each rank reads only what its pieces need -> all agree
+//     -> values to the state's callbacks
 //
 // Collective: all ranks call with the same policy, and see the same checkpoint, wherever each one's
 // copy lies. Strict by default: what is missing, of another shape, or unexpected in a part (model,

@@ -1,8 +1,9 @@
 #pragma once
 // save: the state of a training job, on any number of ranks, to one checkpoint.
 //
-//   pieces of every rank --gather (names, boxes, sizes: no tensor data)--> one plan, proved to
-//   cover every tensor --> each rank writes its own files --> all agree --> one publish
+//   pieces of every rank --gather (names, boxes, sizes: no tensor data)-->
+//     one plan, proved to cover every tensor --> each rank writes its own files --> all agree -->
+//     one publish
 //
 // Collective: all ranks call with the same path and options. Nothing is visible at `path` until all
 // of it is (storage/stage.h); an error on any rank publishes nothing, and every rank throws it,

@@ -2,9 +2,8 @@
 // convert: reads one checkpoint, writes another of any format and layout. `reshard` is convert
 // whose `to` is empty.
 //
-//   open -> select -> locate -> rename, transform (ops/transform.h) -> output plan -> preflight ->
-//   stage -> transfer -> (verify)
-//   -> publish
+//   open -> select -> locate -> rename, transform (ops/transform.h) -> output plan
+//     -> preflight -> stage -> transfer -> (verify) -> publish
 //
 // Nothing is visible at `destination` until all of it is (storage/stage.h). Staged tensor bytes
 // stay below `memory_limit_bytes` whatever the sizes. The output is byte-identical for every thread
@@ -93,8 +92,7 @@ struct ConvertedFile {
   std::uint32_t tensors = 0;  // chunks of tensors in it
 };
 
-/// What --salvage could not bring over.
-/// A tensor, or a value that could not be decoded.
+/// What --salvage could not bring over: a tensor, or a value that could not be decoded.
 struct LostTensor {
   std::string name;
   std::string reason;  // one line
@@ -112,7 +110,7 @@ struct ConvertReport {
   std::uint64_t source_bytes = 0;        // tensor bytes that are read
   std::uint64_t output_bytes = 0;        // exact size of all files, the seal not included
   std::uint64_t seal_bytes = 0;          // bound of tessera.manifest.json
-  std::uint64_t temporary_bytes = 0;     // besides the output itself: always 0
+  std::uint64_t temporary_bytes = 0;     // on disk besides the output: none, so 0
   std::uint64_t metadata_bytes = 0;      // resident tables: manifest, output plan, copy plan
   std::uint64_t staged_bytes_bound = 0;  // peak of staged tensor bytes
   std::uint64_t peak_memory_bound = 0;   // metadata + staged

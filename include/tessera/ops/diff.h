@@ -5,9 +5,11 @@
 // Equal means: the same names, dtypes, shapes; elements equal under the mode; the same values
 // (groups included). Names are those of today's rule of flattening, whatever rule a writer used.
 //   exact   bit for bit (NaN equals the same NaN)
-//   abs     |a - b| <= abs          rel     |a - b| <= rel * max(|a|, |b|)      both given: either
-//   suffices ulp     at most n representable steps apart, in the tensor's own type as      both
-//   rounded to a type first (then dtypes may differ), then compared under the mode above
+//   abs     |a - b| <= abs
+//   rel     |a - b| <= rel * max(|a|, |b|); abs and rel both given: either suffices
+//   ulp     at most n representable steps apart, in the tensor's own type
+//   as      both rounded to a type first (then dtypes may differ), then compared under the mode
+//           above
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 

@@ -3,8 +3,8 @@
 //
 //   tensor       SHA-256 of the logical, unpadded, row-major, little-endian bytes
 //   root         SHA-256 over lines  name \t dtype \t shape \t sha256 \n , fields escaped as jq's
-//   @tsv, shape as "8,3", sorted bytewise values_root  SHA-256 of the RFC 8785 form of `values` as
-//   ls prints them
+//                @tsv, shape as "8,3", sorted bytewise
+//   values_root  SHA-256 of the RFC 8785 form of `values` as ls prints them
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 

@@ -3,11 +3,11 @@
 //
 //   1. a checkpoint: a folder or file that a format recognises (damaged ones too)
 //   2. a pointer: the file `latest` or `latest_checkpointed_iteration.txt`, named or found in the
-//   folder
+//      folder
 //   3. parts of one state: accelerate's optimizer_N with pytorch_model_fsdp_N, or with rank files
 //      (pytorch_model_fsdp_rank<R>.bin, which are a checkpoint without it)
-//   4. the single checkpoint below the folder (a folder with one torch.save file is that file)
-//   several below: kNotFound listing them; list_run() gives them as rows
+//   4. the single checkpoint below the folder (a folder with one torch.save file is that file);
+//      several below: kNotFound listing them; list_run() gives them as rows
 //
 // Hidden names (our stages `.x.tmp-*` among them) are never checkpoints. Symbolic links below PATH
 // are not followed, but for a link `latest` that stays inside the folder. URLs are kUnsupported

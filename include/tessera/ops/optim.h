@@ -2,9 +2,12 @@
 // optim: the optimizer's state per parameter, its health, and which parameters the next step moves
 // most.
 //
-//   update(p) = lr * |m| / (sqrt(v) + eps),  ratio = |update| / |w|   (L2 norms; bias corrected
-//   where betas and the step are known: m / (1 - beta1^t), v / (1 - beta2^t); weight decay is not
-//   part of it) growth    = |v in B| / |v in A| of a second checkpoint B
+//   update(p) = lr * |m| / (sqrt(v) + eps)
+//   ratio     = |update| / |w|
+//   growth    = |v in B| / |v in A| of a second checkpoint B
+//
+// Norms are L2. Moments are bias corrected where betas and the step are known: m / (1 - beta1^t),
+// v / (1 - beta2^t). Weight decay is not part of the update.
 //
 // Findings have stable codes, one table in docs/optim-codes.md.
 #include <tessera/ops/open.h>

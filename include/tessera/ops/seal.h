@@ -10,8 +10,7 @@
 //   sharded        names of tensors stored in more than one piece (or meant to be: a W=1 result of
 //                  a sharded source)
 //   aliases        {name: the tensor that has its bytes}, of tied weights that were left out;
-//   absent
-//                  when there are none
+//                  absent when there are none
 //   tensors, root  [{name, dtype, shape, sha256}], when the run was asked to verify
 //   crc32          of the text before this last member: a seal that is damaged itself is no seal
 //

@@ -40,7 +40,7 @@ struct DTypeRule {
 struct Transformations {
   std::optional<RulesRequest> rules;
   bool strict_rules = false;  // a parameter that no rule names is kInvalidArgument, not a warning
-  TiedPolicy tied = TiedPolicy::kDefault;  // default: drop for --to hf, else keep
+  TiedPolicy tied = TiedPolicy::kDefault;
   std::optional<std::int64_t> vocab_size;
   std::vector<std::string> vocab_tensors;  // globs on FQNs; empty: rules, or well-known names
   std::optional<DType> dtype;              // of floating model weights

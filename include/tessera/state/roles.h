@@ -84,15 +84,16 @@ using RenameFqn = std::function<std::string(const std::string& fqn)>;
 void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& rename);
 
 /// Drops every entry for which keep[i] is false, the tensors only they use, and dropped parameters'
-/// memberships in groups
-/// (`forget`: FQNs to take out of groups listing FQNs; their state entries must be dropped by the
-/// caller through keep). Tensor indices are renumbered densely; chunks stay where they are.
+/// memberships in groups (`forget`: FQNs to take out of groups listing FQNs; their state entries
+/// must be dropped by the caller through keep). Tensor indices are renumbered densely; chunks stay
+/// where they are.
 void keep_entries(Manifest& manifest, const std::vector<bool>& keep,
                   const std::vector<std::string>& forget = {});
 
+/// No tensor; in a table of new indices: one that is dropped.
+inline constexpr std::uint32_t kNoTensor = 0xffffffffu;
 /// `value` with every tensor reference i replaced by new_index[i]; shared nodes stay shared.
 /// Precondition: no reference maps to kNoTensor.
-inline constexpr std::uint32_t kNoTensor = 0xffffffffu;
 Value remap_tensors(const Value& value, const std::vector<std::uint32_t>& new_index);
 /// Calls `visit` for every tensor reference below `value`, each shared node once.
 void for_each_tensor(const Value& value, const std::function<void(std::uint32_t)>& visit);

@@ -1,12 +1,14 @@
 #pragma once
 // The rule that decides which tensors a sharded target splits (everything else is one chunk):
 //
-//   replicate glob matches the name             no
-//   our own manifest says so                    yes; and where it lists them, those it does not: no
-//   the source has more than one distinct chunk (empty ones count; exact replicas do not)   yes
-//   the source's world size is 1 or unknown     yes if it is a parameter, or optimizer state of a
-//                                               parameter's shape, of rank >= 1
-//   else                                        no
+//   replicate glob matches the name           no
+//   our own manifest says so                  yes; where it lists them, no for all others
+//   the source has more than one distinct
+//     chunk (empty ones count; exact
+//     replicas do not)                        yes
+//   the source's world size is 1 or unknown   yes if it is a parameter, or optimizer state of a
+//                                             parameter's shape, of rank >= 1
+//   else                                      no
 //
 // A tensor of rank 0 is never sharded. Pure and thread-safe.
 #include <tessera/state/manifest.h>

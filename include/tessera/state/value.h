@@ -193,8 +193,7 @@ struct StateEntry {
 
 /// What paths alone cannot restore of a container. Everything else is a plain dict or list.
 ///   kDict         an empty dict; or, with `attributes`, a dict whose keys are neither strings nor
-///   integers:
-///                 a dict from the text of such a key in the paths to the key itself
+///                 integers: a dict from the text of such a key in the paths to the key itself
 ///   kOrderedDict  an OrderedDict, with its instance attributes or None
 struct ContainerNote {
   Path path;

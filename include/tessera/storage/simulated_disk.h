@@ -5,10 +5,11 @@
 // Work runs on it as on any file system. Beside the live state it keeps what is durable and what is
 // pending:
 //
-//   a file's write       one pending unit per 4 KiB page, and one for the size; WriteFile::sync
-//   makes them durable a name               create, rename, exchange, remove: one pending unit per
-//   folder touched (atomic within a folder, not across);
-//                        sync_directory of that folder makes them durable, in order
+//   a file's write   one pending unit per 4 KiB page, and one for the size; WriteFile::sync makes
+//                    them durable
+//   a name           create, rename, exchange, remove: one pending unit per folder touched (atomic
+//                    within a folder, not across); sync_directory of that folder makes them
+//                    durable, in order
 //
 // A crash after any operation leaves the durable state plus some of the pending units.
 // for_each_crash_state() visits, for every prefix of the operations done: nothing pending,

@@ -1,8 +1,8 @@
 #pragma once
 // Stage: the commit protocol. Nothing is visible under the final name until it is whole.
 //
-//   parent/.<name>.tmp-<hash>/     files made O_EXCL, journal of finished pieces
-//   parent/.<name>.tmp-<hash>.lock the lease lock, held from open() to the end
+//   parent/.<name>.tmp-<hash>/       files made O_EXCL, journal of finished pieces
+//   parent/.<name>.tmp-<hash>.lock   the lease lock, held from open() to the end
 //   -> every file fsynced -> prove() -> seal written, fsynced -> journal removed (resumable:
 //      put beside the stage, parent/.<name>.tmp-<hash>.jrnl) -> folders fsynced
 //   -> rename to parent/<name> (NOREPLACE; --force: EXCHANGE, or trash-then-rename)

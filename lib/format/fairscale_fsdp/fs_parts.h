@@ -3,8 +3,9 @@
 //
 //   metadata   a dict with "param_metadata" in the form of local_metadata_dict()
 //   optimizer  a dict with "state" and "param_groups"; with "param_id_map" it is the consolidated
-//   one weights    the dict whose keys are the backing parameters that the metadata lists the rest
-//   "extras": whatever else the user saved
+//              one
+//   weights    the dict whose keys are the backing parameters that the metadata lists
+//   the rest   "extras": whatever else the user saved
 //
 // Values point into the archives' roots, which the caller keeps. Pure.
 #include <tessera/state/value.h>

@@ -4,9 +4,10 @@
 //
 //   {"values": {"epoch": 3, "optim.param_groups.0.lr": {"__attribute__": ["optim/param_groups/0",
 //               "lr"]}, "...betas": {"__attribute__": [group, name, "tuple"]}},
-//    "state": ...,     order, paths and kinds of containers (as safetensors' tessera.state)
-//    "names": {"model/a%2Fb": "model.a/b"},    datasets whose name is not their path
-//    "aliases": {"lm_head.weight": "wte.weight"}}   tied tensors that were left out
+//    "state": ...,                                 order, paths and kinds of containers (as
+//                                                  safetensors' tessera.state)
+//    "names": {"model/a%2Fb": "model.a/b"},        datasets whose name is not their path
+//    "aliases": {"lm_head.weight": "wte.weight"}}  tied tensors that were left out
 //
 // A value stands in one place only: as an attribute where HDF5 has a type for it, else here.
 #include <tessera/format/format_driver.h>

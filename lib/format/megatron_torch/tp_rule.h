@@ -1,11 +1,11 @@
 #pragma once
 // How Megatron's own names say what tensor parallelism does to a parameter. Pure.
 //
-//   column parallel   rows of the weight, and the bias     linear_qkv, linear_fc1, dense_h_to_4h,
-//   ... vocabulary        the same, over a padded vocabulary   word_embeddings, output_layer row
-//   parallel      columns of the weight; bias whole    linear_proj, linear_fc2, dense_4h_to_h, ...
-//   replicated        norms, routers, position embeddings
-//   packed experts    the dim of ffn of the shape in packed_experts.h
+//   column parallel  rows of the weight, and the bias    linear_qkv, linear_fc1, dense_h_to_4h, ..
+//   vocabulary       the same, over a padded vocabulary  word_embeddings, output_layer
+//   row parallel     columns of the weight; bias whole   linear_proj, linear_fc2, dense_4h_to_h, ..
+//   replicated       norms, routers, position embeddings
+//   packed experts   the dim of ffn of the shape in packed_experts.h
 //
 // Where layers are stacked (torch_dist), dims are counted from the last one.
 #include <tessera/tensor/shape.h>

@@ -2,11 +2,13 @@
 // The state dict behind a safetensors file of our own writing: values, paths and kinds of
 // containers as JSON in __metadata__.
 //
-//   tessera.values  {"optim.param_groups.0.lr": 0.001, ...}           tagged JSON
-//   (encoding/tagged_json.h) tessera.state   {"entries": [["model.w", ["model", "w"]], ...],   all
-//   leaves in order, with their paths
-//                    "containers": [[path, "dict" | "ordered_dict", attributes, entries before it],
-//                    ...]}   a path item: "key", 3 (list index) or {"int_key": 3}
+//   tessera.values  {"optim.param_groups.0.lr": 0.001, ...}    tagged JSON (encoding/tagged_json.h)
+//   tessera.state   {"entries":     all leaves in order, with their paths
+//                      [["model.w", ["model", "w"]], ...],
+//                    "containers":  [[path, "dict" | "ordered_dict", attributes,
+//                                     entries before it], ...]}
+//
+// An item of a path is "key", 3 (an index in a list) or {"int_key": 3}.
 //
 // HDF5 files of ours keep the same two documents (hdf5/h5_own_state.h).
 // tessera.state is left out when it would say nothing: tensors only, each path the name itself.

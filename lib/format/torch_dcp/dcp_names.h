@@ -1,12 +1,14 @@
 #pragma once
 // Names that stand in DCP metadata, shared by reader and writer.
 //
-//   release    metadata classes                          TensorProperties new 1.13
-//   torch.distributed._shard.checkpoint.*     torch.distributed._shard.sharded_tensor   - 2.0 - 2.2
-//   torch.distributed.checkpoint.*            torch.distributed._shard.sharded_tensor planner_data
-//   2.3        the same                                  torch.distributed.checkpoint.metadata -
-//   2.4 - 2.9  the same                                  the same storage_meta 2.10 on    the same
-//   the same                                  version
+//   release    metadata classes       TensorProperties         new attribute
+//   1.13       _shard.checkpoint.*    _shard.sharded_tensor    -
+//   2.0 - 2.2  checkpoint.*           _shard.sharded_tensor    planner_data
+//   2.3        the same               checkpoint.metadata      -
+//   2.4 - 2.9  the same               the same                 storage_meta
+//   2.10 on    the same               the same                 version
+//
+// Modules stand below torch.distributed.
 #include <cstdint>
 #include <optional>
 #include <string>

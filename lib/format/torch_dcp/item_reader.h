@@ -5,9 +5,9 @@
 // Parsers look at its head (headers, data.pkl) and its tail (directory); reading each of those by
 // its own system call is slow, so a small piece around them is read ahead:
 //
-//   small items  |item|item|item|item|     one read of up to 1 MiB covers a run of them
-//   large items  |head ......... tail|head ....   2 KiB of head; 2 KiB of tail and the next item's
-//   head
+//   small items  |item|item|item|item|            one read of up to 1 MiB covers a run of them
+//   large items  |head ......... tail|head ....   2 KiB of head; 2 KiB of tail and the next
+//                                                 item's head
 //
 // Items of one file are asked for in ascending offsets. One reader serves one thread.
 #include <tessera/encoding/byte_window.h>

@@ -1,11 +1,10 @@
 #pragma once
 // From an open item to a Source: where the elements of one stored chunk lie.
 //
-//   plain item            kExtent into the data file, with strides, conj / neg / byte order, and
-//   the
-//                         CRC of the storage record
-//   encoded item, dense   kCoded: the item's codecs, then "slice:O:N" of the storage inside
-//   encoded item, strided kInline: made dense here, within the memory limit
+//   plain item              kExtent into the data file, with strides, conj / neg / byte order, and
+//                           the CRC of the storage record
+//   encoded item, dense     kCoded: the item's codecs, then "slice:O:N" of the storage inside
+//   encoded item, strided   kInline: made dense here, within the memory limit
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/state/manifest.h>
 

@@ -5,8 +5,8 @@
 //
 //   1  every rank's part of every tensor by its layout (values and unsharded tensors: all ranks)
 //   2  equal parts of several ranks are one item: in the order in which ranks 0, 1, ... name them,
-//   the
-//      holder with the fewest planned bytes keeps it (a tensor counts its whole size, a value 1)
+//      the holder with the fewest planned bytes keeps it (a tensor counts its whole size, a value
+//      1)
 //
 // Source: torch/distributed/checkpoint/_dedup_save_plans.py (2.3 and newer). Pure.
 #include <tessera/format/format_driver.h>

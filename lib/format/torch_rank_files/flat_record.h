@@ -6,10 +6,11 @@
 //   {"flat_params": {"layers.0._flat_param": {"fqns": ["layers.0.norm.weight", ..],
 //                                             "shapes": [[6], ..],
 //                                             "alignment": 4}},        elements, optional
-//    "parameters": ["embed.weight", "layers.0.norm.weight", ..],      order of the model, optional
-//    "optimizers": {"optim": ["embed.weight", ..]}}   what ids 0, 1, .. of the optimizer there
-//    mean:
-//                              parameters, or (use_orig_params off) flat parameters; optional
+//    "parameters": ["embed.weight", "layers.0.norm.weight", ..],       order of the model, optional
+//    "optimizers": {"optim": ["embed.weight", ..]}}                    optional
+//
+// "optimizers" says what ids 0, 1, .. of the optimizer there mean: parameters, or (use_orig_params
+// off) flat parameters.
 //
 // Other keys are ignored. Pure.
 #include <tessera/base/bytes.h>

@@ -1,12 +1,11 @@
 #pragma once
 // Which files of a folder are one rank's each, by their names.
 //
-//   rank0.pt rank1.pt ...                          one part, the whole
-//   pytorch_model_fsdp_rank0.bin ...               accelerate's local state dict: one part
-//   model_world_size_4_rank_0.pt, optim_..., extra_state_...    verl: parts of one state, each
-//   under
-//                                                               its own key
-//   model_rank_0.pt, optim_rank_0.pt               the same without the world size
+//   rank0.pt rank1.pt ...               one part, the whole
+//   pytorch_model_fsdp_rank0.bin ...    accelerate's local state dict: one part
+//   model_world_size_4_rank_0.pt,
+//     optim_..., extra_state_...        verl: parts of one state, each under its own key
+//   model_rank_0.pt, optim_rank_0.pt    the same without the world size
 //
 // Ranks are numbers: rank 10 comes after rank 9.
 #include <tessera/storage/file_system.h>

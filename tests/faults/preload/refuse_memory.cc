@@ -4,9 +4,8 @@
 //   TESSERA_REFUSE_AT=N       the N-th allocation fails, once
 //   TESSERA_REFUSE_FROM=N     it and all later ones fail
 //   TESSERA_REFUSE_EACH=FILE  at every allocation that finds no second thread the process forks:
-//   the
-//                             child goes without and on to its end, the parent waits, judges and
-//                             goes on undisturbed. FILE holds what a right run prints.
+//                             the child goes without and on to its end, the parent waits, judges
+//                             and goes on undisturbed. FILE holds what a right run prints.
 //   TESSERA_REFUSE_STRIDE=K   only at every K-th of them, once kAllOfTheFirst are through
 //   TESSERA_REFUSE_THREADS=N  the N-th thread and all later ones are refused
 //   TESSERA_REFUSE_REPORT=F   at the end: a line of counts, then a line for each child that ended
