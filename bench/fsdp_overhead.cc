@@ -96,7 +96,8 @@ int main(int argc, char** argv) {
     overhead.push_back(with.back() - without.back());
   }
   fmt::print(
-      "{{\"world_size\": {}, \"parameters\": {}, \"units\": {}, \"plain_us\": {:.1f}, \"sharded_us\": {:.1f}, "
+      "{{\"world_size\": {}, \"parameters\": {}, \"units\": {}, \"plain_us\": {:.1f}, "
+      "\"sharded_us\": {:.1f}, "
       "\"overhead_us\": {:.1f}, \"overhead_us_min\": {:.1f}, \"overhead_us_max\": {:.1f}}}\n",
       world_size, parameters, units, median(without), median(with), median(overhead),
       *std::min_element(overhead.begin(), overhead.end()),

@@ -88,7 +88,7 @@ struct Arguments {
   std::vector<std::pair<std::string, std::string>> placements;  // glob, "P,P"
   std::vector<std::string> replicate;
   std::optional<std::uint64_t> max_shard_bytes;
-  std::optional<std::string> as_index;  // "": the source's own
+  std::optional<std::string> as_index;     // "": the source's own
   std::string values, opaque, rank_state;  // "" or keep, drop, rank0, error
   std::string optim_keys;                  // "" or keep, fqn, id
   std::string prefer;                      // "" or stored, master

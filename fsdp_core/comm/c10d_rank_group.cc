@@ -43,8 +43,8 @@ class CommunicatorRankGroup final : public RankGroup {
 std::unique_ptr<RankGroup> communicator_rank_group(
     int rank, int size, std::function<std::shared_ptr<Communicator>()> current,
     std::function<std::unique_ptr<RankGroup>()> another, std::function<bool()> usable) {
-  return std::make_unique<CommunicatorRankGroup>(rank, size, std::move(current),
-                                                 std::move(another), std::move(usable));
+  return std::make_unique<CommunicatorRankGroup>(rank, size, std::move(current), std::move(another),
+                                                 std::move(usable));
 }
 
 }  // namespace tessera::fsdp

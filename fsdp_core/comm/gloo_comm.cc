@@ -369,11 +369,10 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Communicator::Identity& ide
   return joining(link, identity, generation, [&] {
     // Connecting takes the members one by one, and waits for one that is gone as for a slow one.
     using Backend = c10::intrusive_ptr<c10d::Backend>;
-    auto connected = answer_unless_lost(
-        link, kConnectPatience * link.join_timeout,
-        started<Backend>([identity, prefix = group_prefix(identity, generation), link] {
-          return connect(identity, prefix, link);
-        }));
+    auto connected =
+        answer_unless_lost(link, kConnectPatience * link.join_timeout,
+                           started<Backend>([identity, prefix = group_prefix(identity, generation),
+                                             link] { return connect(identity, prefix, link); }));
     if (!connected)
       fail(Code::kTimeout, fmt::format("could not connect within {} ms",
                                        kConnectPatience * link.join_timeout.count()));

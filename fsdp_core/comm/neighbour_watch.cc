@@ -124,9 +124,8 @@ void NeighbourWatch::lose(const Status& why) noexcept {
     lost_ = true;
   }
   over_.notify_all();
-  Word word{.kind = Word::kLost,
-            .rank = why.context.rank,
-            .code = static_cast<std::int32_t>(why.code)};
+  Word word{
+      .kind = Word::kLost, .rank = why.context.rank, .code = static_cast<std::int32_t>(why.code)};
   why.message.copy(word.text.data(), word.text.size() - 1);
   tell(*next_, word);
   tell(*previous_, word);

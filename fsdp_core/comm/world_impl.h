@@ -39,7 +39,7 @@ struct World::Impl {
   std::uint64_t side_generation = 0;
   std::shared_ptr<Communicator> side;
   std::uint64_t background_count = 0;
-  std::vector<std::weak_ptr<Communicator>> background;  // those that somebody still holds
+  std::vector<std::weak_ptr<Communicator>> background;          // those that somebody still holds
   std::shared_ptr<const void> epoch = std::make_shared<int>();  // another one after reset()
   std::unique_ptr<RankGroup> ranks;
 };

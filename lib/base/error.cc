@@ -1,6 +1,5 @@
-#include <tessera/base/error.h>
-
 #include <fmt/core.h>
+#include <tessera/base/error.h>
 
 #include <new>
 #include <system_error>
@@ -9,18 +8,30 @@ namespace tessera {
 
 std::string_view code_name(Code code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kInvalidArgument: return "invalid argument";
-    case Code::kNotFound: return "not found";
-    case Code::kAlreadyExists: return "already exists";
-    case Code::kCorrupt: return "corrupt";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kOutOfRange: return "out of range";
-    case Code::kIo: return "i/o error";
-    case Code::kResourceExhausted: return "resource exhausted";
-    case Code::kTimeout: return "timeout";
-    case Code::kCancelled: return "cancelled";
-    case Code::kInternal: return "internal error";
+    case Code::kOk:
+      return "ok";
+    case Code::kInvalidArgument:
+      return "invalid argument";
+    case Code::kNotFound:
+      return "not found";
+    case Code::kAlreadyExists:
+      return "already exists";
+    case Code::kCorrupt:
+      return "corrupt";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kOutOfRange:
+      return "out of range";
+    case Code::kIo:
+      return "i/o error";
+    case Code::kResourceExhausted:
+      return "resource exhausted";
+    case Code::kTimeout:
+      return "timeout";
+    case Code::kCancelled:
+      return "cancelled";
+    case Code::kInternal:
+      return "internal error";
   }
   return "internal error";
 }
@@ -64,7 +75,9 @@ Status current_exception_status() {
     return Status{exhausted   ? Code::kResourceExhausted
                   : of_system ? Code::kIo
                               : Code::kInternal,
-                  error.what(), {}, exhausted ? "lower --mem-limit or --threads" : ""};
+                  error.what(),
+                  {},
+                  exhausted ? "lower --mem-limit or --threads" : ""};
   } catch (const std::exception& error) {
     return Status{Code::kInternal, error.what(), {}, {}};
   } catch (...) {
@@ -81,7 +94,8 @@ void rethrow_with(const Error& error, std::string ErrorContext::*field, std::str
 }
 
 void check_failed(const char* condition, const char* file, int line) {
-  fail(Code::kInternal, fmt::format("{} does not hold at {}:{}; please report this", condition, file, line));
+  fail(Code::kInternal,
+       fmt::format("{} does not hold at {}:{}; please report this", condition, file, line));
 }
 
 }  // namespace detail

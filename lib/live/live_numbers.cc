@@ -117,8 +117,8 @@ Bytes number_bytes(const Value& value, DType dtype, bool exact) {
                                         torch_name(dtype), decimal(value)));
   if (exact && is_real(value) && std::isfinite(value.as_real()) && is_floating(dtype) &&
       !std::isfinite(number_of(dtype, out).as_real()))
-    fail(Code::kOutOfRange, fmt::format("expected a number within {}, found {}", torch_name(dtype),
-                                        value.as_real()));
+    fail(Code::kOutOfRange,
+         fmt::format("expected a number within {}, found {}", torch_name(dtype), value.as_real()));
   return out;
 }
 

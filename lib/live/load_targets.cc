@@ -81,8 +81,7 @@ void LoadTargets::keep_unproved(const std::vector<UnprovedRecord>& records) {
   for (const UnprovedRecord& each : records) {
     const Record& record = manifest_->records[each.record];
     const std::uint32_t tensor = std::prev(tensors.upper_bound(each.chunk))->second;
-    unproved_.push_back(
-        {record.file, record.offset, record.length, tensor, each.chunk, each.runs});
+    unproved_.push_back({record.file, record.offset, record.length, tensor, each.chunk, each.runs});
   }
 }
 

@@ -150,7 +150,8 @@ std::set<std::string> left_over(const Directory& parent, const std::string& stem
 void check_can_point(const FileSystem& fs, const std::string& path) {
   const auto [parent, name] = split_path(path);
   if (name == kPointer)
-    fail(Code::kInvalidArgument, "a checkpoint named `latest` cannot be named by `latest` beside it",
+    fail(Code::kInvalidArgument,
+         "a checkpoint named `latest` cannot be named by `latest` beside it",
          "save to another name, or leave update_latest out");
   const auto info = fs.stat(join_path(parent, std::string(kPointer)));
   if (info && info->type == FileType::kDirectory)

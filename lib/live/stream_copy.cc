@@ -24,8 +24,8 @@ std::uint64_t stream_pages(std::byte* to, const std::byte* from, std::uint64_t b
       __m128i lanes[kPages][4];
       for (int page = 0; page < kPages; ++page)
         for (int l = 0; l < 4; ++l)
-          lanes[page][l] = _mm_loadu_si128(
-              reinterpret_cast<const __m128i*>(from + line + page * kPage) + l);
+          lanes[page][l] =
+              _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + line + page * kPage) + l);
       for (int page = 0; page < kPages; ++page)
         for (int l = 0; l < 4; ++l)
           _mm_stream_si128(reinterpret_cast<__m128i*>(to + line + page * kPage) + l,
@@ -45,8 +45,8 @@ __attribute__((target("avx2"))) std::uint64_t stream_pages_wide(std::byte* to,
       __m256i lanes[kPages][2];
       for (int page = 0; page < kPages; ++page)
         for (int l = 0; l < 2; ++l)
-          lanes[page][l] = _mm256_loadu_si256(
-              reinterpret_cast<const __m256i*>(from + line + page * kPage) + l);
+          lanes[page][l] =
+              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + line + page * kPage) + l);
       for (int page = 0; page < kPages; ++page)
         for (int l = 0; l < 2; ++l)
           _mm256_stream_si256(reinterpret_cast<__m256i*>(to + line + page * kPage) + l,

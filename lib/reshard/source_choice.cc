@@ -113,8 +113,8 @@ std::vector<CrcRun> joined_runs(std::vector<CrcRun> runs) {
   for (const CrcRun& run : runs) {
     if (out.empty() || run.offset >= out.back().offset + out.back().length) {
       out.push_back(run);
-    } else if (const CrcRun& same = out.back(); run.offset == same.offset &&
-                                                run.length == same.length && run.crc != same.crc) {
+    } else if (const CrcRun& same = out.back();
+               run.offset == same.offset && run.length == same.length && run.crc != same.crc) {
       fail(Code::kCorrupt,
            fmt::format("{} bytes of it were read twice and were not the same (CRC-32 {:08x} and "
                        "{:08x})",

@@ -17,7 +17,8 @@ FSDP_MODULE(Block);
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
-    for (int i = 0; i < 2; ++i) blocks.push_back(register_module("block" + std::to_string(i), Block()));
+    for (int i = 0; i < 2; ++i)
+      blocks.push_back(register_module("block" + std::to_string(i), Block()));
     head = register_module("head", torch::nn::Linear(8, 1));
   }
   torch::Tensor forward(torch::Tensor x) {

@@ -374,7 +374,8 @@ TEST_CASE("ranks that meet anew without a rank that was killed name it within fi
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == victim) continue;
       check_noticed(results[rank], 5000 + stall.ms());
-      if (victim != 0) contains(results[rank].report, "rank " + std::to_string(victim) + " is gone");
+      if (victim != 0)
+        contains(results[rank].report, "rank " + std::to_string(victim) + " is gone");
     }
   }
 }

@@ -20,7 +20,7 @@ struct RankResult {
 struct ProcessJob {
   int size = 2;
   std::string scenario;
-  std::string test = "a rank of a job";  // the hidden test case that plays it
+  std::string test = "a rank of a job";            // the hidden test case that plays it
   std::map<std::string, std::string> environment;  // besides, or over, RANK and the others
   std::chrono::milliseconds deadline{30000};
   /// Ranks that are stopped (SIGSTOP themselves): killed once all others have ended.

@@ -42,7 +42,7 @@ TEST_CASE("a step ends where nothing of it is held any more", "[memory]") {
   CHECK(trace.ends());
   trace.close(1010);
   CHECK((trace.lifetimes(0) ==
-        std::vector<Lifetime>{{1000, 0, 7}, {10, 1, 2}, {10, 3, 4}, {10, 5, 6}}));
+         std::vector<Lifetime>{{1000, 0, 7}, {10, 1, 2}, {10, 3, 4}, {10, 5, 6}}));
   // What outlives its step does not count in a later one.
   const Held kept = take(trace, 5);
   trace.close(5);

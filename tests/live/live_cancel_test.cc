@@ -165,8 +165,8 @@ TEST_CASE("a load is cancelled before it has begun, and until nothing is left bu
                       {Chunk::whole_of({{8 * ranks.rank()}, {8}}), memory.data(), {}});
     return state;
   };
-  require_quiet(on_ranks(
-      2, [&](RankGroup& ranks) { save("/run/a", state_of(ranks), ranks, to(fs)); }));
+  require_quiet(
+      on_ranks(2, [&](RankGroup& ranks) { save("/run/a", state_of(ranks), ranks, to(fs)); }));
   memory.assign(8, 5);
   CancelToken token;
   if (!at_end) token.cancel();

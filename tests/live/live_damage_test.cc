@@ -341,8 +341,12 @@ TEST_CASE("a record that another rank names and this one does not find is not ta
       const Source& source = opened.manifest.source(tensor, c);
       if (source.record == 0) continue;
       const Record& record = opened.manifest.records[source.record - 1];
-      records.push_back(
-          {record.file, record.offset, record.length, t, tensor.first_chunk + std::uint64_t{c}, {}});
+      records.push_back({record.file,
+                         record.offset,
+                         record.length,
+                         t,
+                         tensor.first_chunk + std::uint64_t{c},
+                         {}});
     }
   }
   REQUIRE(records.size() > 4);

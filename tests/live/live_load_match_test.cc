@@ -200,7 +200,8 @@ TEST_CASE("a number of a float tensor that a whole number cannot hold is refused
     state.add(name, {dtype, {}, {}, data});
     load_one(state, policy);
   };
-  CHECK_THROWS_WITH(load_into("large", DType::kUInt8, &small), Contains("holds exactly, found 300"));
+  CHECK_THROWS_WITH(load_into("large", DType::kUInt8, &small),
+                    Contains("holds exactly, found 300"));
   CHECK_THROWS_WITH(load_into("negative", DType::kUInt64, &natural), Contains("found -1"));
   CHECK((small == 1 && natural == 1));
   load_into("zero", DType::kInt64, &zero);

@@ -1,5 +1,7 @@
 // Numbers that are values of a checkpoint and elements in memory: what lands is what is stored, or it
 // is refused. The oracle: 80 bits hold every integer and real of 64.
+#include "lib/live/live_numbers.h"
+
 #include <tessera/base/error.h>
 #include <tessera/tensor/cast.h>
 
@@ -8,8 +10,6 @@
 #include <limits>
 #include <optional>
 #include <random>
-
-#include "lib/live/live_numbers.h"
 
 namespace live_numbers_test {
 
@@ -43,9 +43,9 @@ std::optional<long double> landed(const Value& value, DType dtype) {
 
 TEST_CASE("whole numbers land exactly or are refused, whatever they are stored as") {
   std::mt19937_64 random(11);
-  const DType types[] = {DType::kInt8,    DType::kUInt8,   DType::kInt32,   DType::kInt64,
-                         DType::kUInt64,  DType::kFloat16, DType::kBFloat16, DType::kFloat32,
-                         DType::kFloat64};
+  const DType types[] = {DType::kInt8,     DType::kUInt8,   DType::kInt32,
+                         DType::kInt64,    DType::kUInt64,  DType::kFloat16,
+                         DType::kBFloat16, DType::kFloat32, DType::kFloat64};
   int taken = 0, refused = 0;
   for (int round = 0; round < 20000; ++round) {
     const std::uint64_t bits = random() >> random() % 64;
@@ -63,9 +63,11 @@ TEST_CASE("whole numbers land exactly or are refused, whatever they are stored a
       const auto found = landed(value, type);
       ++(found ? taken : refused);
       if (found) REQUIRE(*found == wanted);
-      if (type == DType::kFloat64) REQUIRE(found.has_value() == (static_cast<double>(wanted) == wanted));
+      if (type == DType::kFloat64)
+        REQUIRE(found.has_value() == (static_cast<double>(wanted) == wanted));
       if (type == DType::kUInt64)
-        REQUIRE(found.has_value() == (wanted >= 0 && wanted < 2 * static_cast<long double>(k2To63)));
+        REQUIRE(found.has_value() ==
+                (wanted >= 0 && wanted < 2 * static_cast<long double>(k2To63)));
       if (type == DType::kInt64)
         REQUIRE(found.has_value() == (wanted >= -k2To63 && wanted < k2To63));
     }
@@ -94,7 +96,8 @@ TEST_CASE("parts of numbers are rounded, and what is no finite number stays so")
   CHECK(landed(Value::real(0.1), DType::kFloat32) == 0.1f);
   CHECK(landed(Value::real(65504.5), DType::kFloat16) == 65504.0L);
   CHECK(landed(Value::real(-0.0), DType::kInt8) == 0.0L);
-  CHECK(landed(Value::big_integer("18446744073709551616"), DType::kFloat32) == std::ldexp(1.0L, 64));
+  CHECK(landed(Value::big_integer("18446744073709551616"), DType::kFloat32) ==
+        std::ldexp(1.0L, 64));
   CHECK(landed(Value::real(-std::numeric_limits<double>::infinity()), DType::kFloat16) ==
         -std::numeric_limits<long double>::infinity());
   CHECK(std::isnan(*landed(Value::real(std::nan("")), DType::kBFloat16)));

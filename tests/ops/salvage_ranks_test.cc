@@ -220,8 +220,8 @@ TEST_CASE("a weight that only a lost file says to be tied is lost and not taken 
 
 // Steps become plain numbers, which nothing proves later.
 TEST_CASE("salvage takes a sound rank's number for a damaged one, or loses it") {
-  const char* name = GENERATE("deepspeed/zero1_w2", "deepspeed/zero3_w2",
-                              "fairscale/nested_flat_w2");
+  const char* name =
+      GENERATE("deepspeed/zero1_w2", "deepspeed/zero3_w2", "fairscale/nested_flat_w2");
   MemoryFileSystem sound;
   load_sample(sound, name);
   const Outcome whole = salvage_source(sound);

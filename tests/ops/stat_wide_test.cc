@@ -1,5 +1,4 @@
 // Wide vectors against the same sums, counts and keys written out lane by lane.
-#include "lib/base/cpu.h"
 #include "lib/ops/stat_wide.h"
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "lib/base/cpu.h"
 #include "lib/ops/stat_pass.h"
 
 namespace stat_wide_test {

@@ -1,12 +1,12 @@
 // read_crc32 against the CRC of the same bytes in memory.
+#include "lib/storage/read_crc.h"
+
 #include <tessera/storage/checksum.h>
 #include <tessera/storage/memory_file_system.h>
 
 #include <catch2/catch.hpp>
 #include <random>
 #include <stdexcept>
-
-#include "lib/storage/read_crc.h"
 
 namespace read_crc_test {
 

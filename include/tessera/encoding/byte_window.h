@@ -1,10 +1,10 @@
 #pragma once
 // ByteWindow: [offset, offset + length) of an open file, addressed from zero. Archives may sit inside files
 // (a DCP item is a zip inside a .distcp); every parser reads through a window and cannot leave it.
+#include <tessera/storage/file_system.h>
+
 #include <cstdint>
 #include <string>
-
-#include <tessera/storage/file_system.h>
 
 namespace tessera {
 

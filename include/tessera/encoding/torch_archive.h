@@ -8,20 +8,20 @@
 // Opening reads the directory and data.pkl (legacy: the pickles and, seeking over the data, the storage headers); no storage byte.
 // TorchScript archives and pre-release containers are kUnsupported by name. A root object of an unknown class (nn.Module) is
 // kUnsupported naming the class, unless ArchiveOptions::allow_opaque_root.
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include <tessera/encoding/byte_window.h>
 #include <tessera/state/manifest.h>
 #include <tessera/state/value.h>
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 namespace tessera {
 
 struct ArchiveStorage {
-  std::string key;             // "0", or an address in legacy files
+  std::string key;  // "0", or an address in legacy files
   std::uint64_t size_bytes = 0;
-  std::uint64_t offset = 0;    // window-relative start of the bytes; valid once located
+  std::uint64_t offset = 0;         // window-relative start of the bytes; valid once located
   std::uint64_t header_offset = 0;  // zip: window-relative local header
   std::uint32_t crc32 = 0;
   bool has_crc = false;
@@ -31,21 +31,30 @@ struct ArchiveStorage {
 struct ArchiveTensor {
   DType dtype = DType::kFloat32;
   Shape shape;
-  std::vector<std::int64_t> strides;   // elements; >= 0, checked to stay inside the storage
-  std::int64_t storage_offset = 0;     // elements
-  std::uint32_t storage = 0;           // index in TorchArchive::storages
-  std::uint8_t flags = 0;              // Source::kConj | Source::kNeg
+  std::vector<std::int64_t> strides;  // elements; >= 0, checked to stay inside the storage
+  std::int64_t storage_offset = 0;    // elements
+  std::uint32_t storage = 0;          // index in TorchArchive::storages
+  std::uint8_t flags = 0;             // Source::kConj | Source::kNeg
   bool requires_grad = false;
   bool is_parameter = false;
-  std::int32_t quant = -1;             // index in TorchArchive::quant
-  enum class Layout : std::uint8_t { kStrided, kSparseCoo, kSparseCsr, kSparseCsc, kSparseBsr, kSparseBsc, kMeta } layout = Layout::kStrided;
-  std::vector<std::uint32_t> parts;    // sparse: component tensors (coo: indices, values; csr/csc: compressed, plain, values)
+  std::int32_t quant = -1;  // index in TorchArchive::quant
+  enum class Layout : std::uint8_t {
+    kStrided,
+    kSparseCoo,
+    kSparseCsr,
+    kSparseCsc,
+    kSparseBsr,
+    kSparseBsc,
+    kMeta
+  } layout = Layout::kStrided;
+  /// Sparse: component tensors (coo: indices, values; csr, csc: compressed, plain, values).
+  std::vector<std::uint32_t> parts;
 };
 
 struct TorchArchive {
   bool legacy = false;
   bool big_endian = false;
-  std::string prefix;                  // zip: "archive", the file's stem, ...
+  std::string prefix;  // zip: "archive", the file's stem, ...
   Value root;
   std::vector<ArchiveTensor> tensors;
   std::vector<ArchiveStorage> storages;

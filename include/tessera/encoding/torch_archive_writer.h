@@ -10,22 +10,22 @@
 // .data/serialization_id left out), protocol 2, so that torch.load(weights_only=True) of 1.13 to
 // 2.13 reads it; 64-byte alignment relative to the archive's start. Pure: the same input gives the
 // same bytes. Storage bytes are dense row-major little-endian tensors.
+#include <tessera/base/bytes.h>
+#include <tessera/state/value.h>
+#include <tessera/tensor/shape.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <tessera/base/bytes.h>
-#include <tessera/state/value.h>
-#include <tessera/tensor/shape.h>
-
 namespace tessera {
 
 /// A tensor of the archive: its spec and which storage it reads (tied tensors name the same one).
 struct ArchiveWriteTensor {
   TensorSpec spec;
-  std::uint32_t storage = 0;       // 0, 1, ... in order of first use
+  std::uint32_t storage = 0;  // 0, 1, ... in order of first use
   bool is_parameter = false;
   bool requires_grad = false;
   const struct QuantParams* quant = nullptr;
@@ -35,18 +35,20 @@ class TorchArchiveLayout {
  public:
   /// `root`: Value::tensor(i) means tensors[i]. `prefix`: "archive" for streams and items, the file's stem for files.
   /// Throws kUnsupported for a value that pickle cannot hold here.
-  TorchArchiveLayout(const Value& root, std::vector<ArchiveWriteTensor> tensors, std::string prefix);
+  TorchArchiveLayout(const Value& root, std::vector<ArchiveWriteTensor> tensors,
+                     std::string prefix);
 
   struct Piece {
     enum class Kind : std::uint8_t { kLiteral, kStorage, kDeferred } kind;
-    std::uint64_t offset;   // in the archive
+    std::uint64_t offset;  // in the archive
     std::uint64_t length;
     std::uint32_t storage;  // kStorage
   };
   const std::vector<Piece>& pieces() const;
   std::uint64_t size_bytes() const;
   /// Bytes of a literal or deferred piece. `crc(storage)`: CRC-32 of that storage's bytes.
-  Bytes render(std::size_t piece, const std::function<std::uint32_t(std::uint32_t storage)>& crc) const;
+  Bytes render(std::size_t piece,
+               const std::function<std::uint32_t(std::uint32_t storage)>& crc) const;
 
  private:
   struct Rep;

@@ -1,11 +1,11 @@
 #pragma once
 // The table of formats, and detection by content over it.
+#include <tessera/format/format_driver.h>
+
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <tessera/format/format_driver.h>
 
 namespace tessera {
 
@@ -22,7 +22,8 @@ struct Detection {
   /// Set when exactly one says kYes, or none does and exactly one says kMaybe. torch-save, which only knows the container,
   /// does not count where another one says kYes.
   const FormatDriver* driver = nullptr;
-  std::vector<std::pair<std::string, std::string>> candidates;  // id, reason: everyone who did not say kNo
+  /// Id and reason of every format that did not say kNo.
+  std::vector<std::pair<std::string, std::string>> candidates;
 };
 Detection detect_format(const Place& place);
 

@@ -34,7 +34,7 @@ class WrapPolicy {
   struct Candidate {
     const torch::nn::Module* module = nullptr;
     std::string fqn;
-    std::string class_name;         // of the user's Impl
+    std::string class_name;            // of the user's Impl
     std::int64_t unwrapped_numel = 0;  // parameters below it that no unit owns yet
     bool can_be_unit = true;           // declared with FSDP_MODULE or fsdp::Holder
   };

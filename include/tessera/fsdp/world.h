@@ -19,7 +19,8 @@
 namespace tessera::fsdp {
 
 struct WorldOptions {
-  std::chrono::milliseconds timeout = std::chrono::seconds(30);  // of each collective and of joining
+  /// Of each collective and of joining.
+  std::chrono::milliseconds timeout = std::chrono::seconds(30);
   /// Of each meeting of ranks in a save or load, which read and write files in between, one slower
   /// than another. A rank whose process dies is noticed within seconds, whomever the others wait
   /// for.
@@ -67,7 +68,8 @@ World init_from_env(const WorldOptions& options = {});
 /// Runs `body` on `size` threads, each a rank of one world over the in-process communicator
 /// (`backend` "threads") or Gloo (`backend` "gloo"). Returns when all ended; rethrows the first rank's
 /// exception after aborting the others. For tests and experiments in one process.
-void run_threads(int size, const std::function<void(World&)>& body, const WorldOptions& options = {});
+void run_threads(int size, const std::function<void(World&)>& body,
+                 const WorldOptions& options = {});
 
 /// A world of `size` ranks seen from `rank`, whose collectives move nothing (fake_communicator).
 World fake_world(int rank, int size);

@@ -61,7 +61,7 @@ struct SaveReport {
   std::uint64_t plan_bytes = 0;     // that this rank sent to the others for planning
   double plan_seconds = 0;          // with waiting for ranks that come later
   double seconds = 0;
-  std::vector<std::string> removed;  // checkpoints that `keep_last` took away (rank 0)
+  std::vector<std::string> removed;          // checkpoints that `keep_last` took away (rank 0)
   std::vector<std::string> failed_removals;  // "step_3: why", of those that it could not (rank 0)
 };
 

@@ -181,8 +181,9 @@ class OptimReader {
   std::optional<Value> number_on(const OptimFile& rank, const Value& value, bool& lost) {
     const std::string& path = c_.path(rank.file);
     try {
-      return in_file(
-          path, [&] { return c_.bytes.number({rank.file, value.tensor_index()}, &lost); });
+      return in_file(path, [&] {
+        return c_.bytes.number({rank.file, value.tensor_index()}, &lost);
+      });
     } catch (const Error& error) {
       if (error.code() != Code::kCorrupt || !c_.findings.tolerate()) throw;
       lost = true;

@@ -40,8 +40,8 @@ static_assert(sizeof(PlannedItem) == 32);
 struct SavePlan {
   std::int64_t world_size = 1;
   std::vector<PlannedItem>
-      items;  // by rank; values first, then tensors; each in the source's order
-  PackedChunks made_boxes;                     // each whole
+      items;                // by rank; values first, then tensors; each in the source's order
+  PackedChunks made_boxes;  // each whole
   const PackedChunks* listed_boxes = nullptr;  // in their place: the request's, which outlives it
 
   /// The part of a tensor of this shape that the item holds, into `box`: its memory is used again,
