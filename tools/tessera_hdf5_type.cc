@@ -47,7 +47,9 @@ void write_head(WireWriter& out, TypeClass type_class, hid_t type, std::uint8_t 
 
 void write_float(WireWriter& out, hid_t type) {
   const FloatFields f = float_fields(type);
-  const bool plain = H5Tget_precision(type) == 8 * H5Tget_size(type) && H5Tget_offset(type) == 0;
+  // Of all numbers but zero and the smallest ones, the first bit of the mantissa is left out.
+  const bool plain = H5Tget_precision(type) == 8 * H5Tget_size(type) && H5Tget_offset(type) == 0 &&
+                     H5Tget_norm(type) == H5T_NORM_IMPLIED && byte_order(type) != 2;
   for (const std::size_t v :
        {f.sign, f.exponent, f.exponent_bits, f.mantissa, f.mantissa_bits, f.bias})
     out.number(static_cast<std::uint32_t>(v));

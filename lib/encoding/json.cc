@@ -43,7 +43,12 @@ class StrictSax : public nlohmann::json_sax<nlohmann::json> {
 
   bool null() override { return give(Value()); }
   bool boolean(bool v) override { return give(Value::boolean(v)); }
-  bool number_integer(number_integer_t v) override { return give(Value::integer(v)); }
+  bool number_integer(number_integer_t v) override {
+    // Only numbers with a sign come here. Some readers take this one for a real number, no writer
+    // writes it.
+    if (v == 0) fail(Code::kCorrupt, "JSON: the integer -0");
+    return give(Value::integer(v));
+  }
   bool number_unsigned(number_unsigned_t v) override {
     if (v > static_cast<number_unsigned_t>(INT64_MAX))
       fail(Code::kCorrupt, fmt::format("JSON: integer {} is outside int64", v));
@@ -169,6 +174,9 @@ class TreeBuilder : public JsonHandler {
 void parse_json_events(ByteView text, JsonHandler& handler, const JsonLimits& limits) {
   const std::string_view view = as_text(text);
   if (view.starts_with("\xEF\xBB\xBF")) fail(Code::kCorrupt, "JSON: starts with a byte order mark");
+  // The library takes it for the end of the text.
+  if (const auto at = view.find('\0'); at != view.npos)
+    fail(Code::kCorrupt, fmt::format("JSON: byte {}: a NUL byte", at));
   StrictSax sax(handler, limits);
   // parse_error() throws, so `false` cannot come back; the check keeps that an invariant.
   const bool parsed = nlohmann::json::sax_parse(view.begin(), view.end(), &sax);

@@ -8,10 +8,12 @@
 #include <tessera/encoding/pickle_reader.h>
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
+#include <unordered_set>
 
-#include "lib/encoding/python_dict.h"
 #include "lib/encoding/utf8.h"
+#include "lib/state/python_keys.h"
 
 namespace tessera {
 namespace {
@@ -60,8 +62,11 @@ class Decoder {
   std::optional<Value> known_call(Node node, int levels, int& height);
   std::optional<Value> known_builtin(Node node, std::string_view name, int levels, int& height);
   std::optional<Value> bytes_io(Node node, int levels, int& height);
+  bool is_latin1(Node encoding) const;
   std::optional<Value> enum_member(Node node, int& height) const;
   std::optional<Value> mapping(Node node, std::string_view name, int levels, int& height);
+  void initial_entries(Node node, std::string_view name, ValueDict& entries, int levels,
+                       int& height);
   Value opaque(Node node, int levels, int& height);
   void name_opaque(Node callable, OpaqueObject& out) const;
 
@@ -70,7 +75,10 @@ class Decoder {
 
   Value child(Node node, int levels, int& height);
   ValueList list(std::span<const Node> nodes, int levels, int& height);
+  Value set(std::span<const Node> items, Value::Kind kind, int levels, int& height);
   ValueDict dict(std::span<const Node> pairs, int levels, int& height);
+  void check_hashable(Node key) const;
+  void check_nan_once(std::span<const Node> keys, std::size_t step) const;
   void add_pair(ValueDict& out, Node key, Node value, int levels, int& height);
 
   bool bare(Node node) const {
@@ -189,10 +197,10 @@ Decoded Decoder::compound(Node node, int levels) {
       value = Value::list(list(graph_.items(node), levels, height), Value::Kind::kTuple);
       break;
     case PickleKind::kSet:
-      value = Value::list(list(graph_.items(node), levels, height), Value::Kind::kSet);
+      value = set(graph_.items(node), Value::Kind::kSet, levels, height);
       break;
     case PickleKind::kFrozenSet:
-      value = Value::list(list(graph_.items(node), levels, height), Value::Kind::kFrozenSet);
+      value = set(graph_.items(node), Value::Kind::kFrozenSet, levels, height);
       break;
     case PickleKind::kDict:
       value = Value::dict(dict(graph_.dict_items(node), levels, height));
@@ -231,11 +239,32 @@ ValueList Decoder::list(std::span<const Node> nodes, int levels, int& height) {
   return out;
 }
 
-void Decoder::add_pair(ValueDict& out, Node key, Node value, int levels, int& height) {
+void Decoder::check_hashable(Node key) const {
   const PickleKind kind = graph_.kind(key);
   if (kind == PickleKind::kList || kind == PickleKind::kDict || kind == PickleKind::kSet ||
       kind == PickleKind::kByteArray)
-    malformed("dict: a mutable container as key");
+    malformed("dict or set: a mutable container as key");
+}
+
+/// A NaN equals itself, no other; which of them it is gets lost here.
+void Decoder::check_nan_once(std::span<const Node> keys, std::size_t step) const {
+  std::unordered_set<Node> met;
+  for (std::size_t i = 0; i < keys.size(); i += step)
+    if (graph_.kind(keys[i]) == PickleKind::kFloat && std::isnan(graph_.real(keys[i])) &&
+        !met.insert(keys[i]).second)
+      malformed("dict or set: one NaN twice");
+}
+
+Value Decoder::set(std::span<const Node> items, Value::Kind kind, int levels, int& height) {
+  for (const Node item : items) check_hashable(item);
+  check_nan_once(items, 1);
+  ValueList out = list(items, levels, height);
+  merge_equal_items(out);
+  return Value::list(std::move(out), kind);
+}
+
+void Decoder::add_pair(ValueDict& out, Node key, Node value, int levels, int& height) {
+  check_hashable(key);
   Value k = child(key, levels, height);
   out.emplace_back(std::move(k), child(value, levels, height));
 }
@@ -243,30 +272,47 @@ void Decoder::add_pair(ValueDict& out, Node key, Node value, int levels, int& he
 ValueDict Decoder::dict(std::span<const Node> pairs, int levels, int& height) {
   ValueDict out;
   out.reserve(pairs.size() / 2);
+  check_nan_once(pairs, 2);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2)
     add_pair(out, pairs[i], pairs[i + 1], levels, height);
   merge_equal_keys(out);
   return out;
 }
 
+/// OrderedDict([(k, v), ...]) of Python 2; Counter({k: n}); OrderedDict({k: v}).
+void Decoder::initial_entries(Node node, std::string_view name, ValueDict& entries, int levels,
+                              int& height) {
+  const auto refuse = [&] { malformed("collections." + std::string(name)); };
+  const auto is_pair_list = [&](Node n) {
+    return graph_.kind(n) == PickleKind::kList || graph_.kind(n) == PickleKind::kTuple;
+  };
+  const auto arguments = graph_.items(graph_.arguments(node));
+  if (arguments.empty() || (name == "defaultdict" && arguments.size() == 1)) return;
+  // __new__ alone takes no entries.
+  if (arguments.size() != 1 || graph_.kind(node) != PickleKind::kReduce) refuse();
+  if (graph_.kind(arguments[0]) == PickleKind::kDict) {
+    entries = dict(graph_.dict_items(arguments[0]), levels, height);
+    return;
+  }
+  // Of a list, a Counter counts the items.
+  if (!is_pair_list(arguments[0]) || name != "OrderedDict") refuse();
+  for (const Node pair : graph_.items(arguments[0])) {
+    const auto kv = graph_.items(pair);
+    if (!is_pair_list(pair) || kv.size() != 2) refuse();
+    add_pair(entries, kv[0], kv[1], levels, height);
+  }
+}
+
 std::optional<Value> Decoder::mapping(Node node, std::string_view name, int levels, int& height) {
   if (!graph_.items(node).empty() || graph_.keyword_arguments(node)) return std::nullopt;
   ValueDict entries;
-  const auto arguments = graph_.items(graph_.arguments(node));
-  if (name != "defaultdict" && !arguments.empty()) {
-    // OrderedDict([(k, v), ...]) of Python 2; Counter({k: n}).
-    for (const Node pair : graph_.items(arguments[0])) {
-      const auto kv = graph_.items(pair);
-      if (arguments.size() != 1 || kv.size() != 2) malformed("collections." + std::string(name));
-      add_pair(entries, kv[0], kv[1], levels, height);
-    }
-    for (ValueDict more = dict(graph_.dict_items(arguments[0]), levels, height); auto& pair : more)
-      entries.push_back(std::move(pair));
-  }
+  initial_entries(node, name, entries, levels, height);
   for (ValueDict more = dict(graph_.dict_items(node), levels, height); auto& pair : more)
     entries.push_back(std::move(pair));
   merge_equal_keys(entries);
   const auto state = graph_.state(node);
+  if (state && graph_.kind(*state) != PickleKind::kDict)
+    malformed(fmt::format("collections.{}: a state that is no dict of attributes", name));
   if (name == "OrderedDict")
     return Value::ordered_dict(std::move(entries), state ? child(*state, levels, height) : Value());
   return Value::dict(std::move(entries));
@@ -282,29 +328,43 @@ std::optional<Value> Decoder::bytes_io(Node node, int levels, int& height) {
   return Value::bytes(contents.as_string(), Value::Kind::kBytesIo);
 }
 
+bool Decoder::is_latin1(Node encoding) const {
+  return graph_.kind(encoding) == PickleKind::kString &&
+         (graph_.text(encoding) == "latin1" || graph_.text(encoding) == "latin-1");
+}
+
 std::optional<Value> Decoder::known_builtin(Node node, std::string_view name, int levels,
                                             int& height) {
   const auto arguments = graph_.items(graph_.arguments(node));
+  const auto is = [&](std::size_t i, PickleKind kind) { return graph_.kind(arguments[i]) == kind; };
   if (name == "set" || name == "frozenset") {
-    ValueList items;
-    if (!arguments.empty()) items = list(graph_.items(arguments[0]), levels, height);
-    return Value::list(std::move(items),
-                       name == "set" ? Value::Kind::kSet : Value::Kind::kFrozenSet);
+    const auto kind = name == "set" ? Value::Kind::kSet : Value::Kind::kFrozenSet;
+    if (arguments.empty()) return Value::list({}, kind);
+    const bool iterable = is(0, PickleKind::kList) || is(0, PickleKind::kTuple) ||
+                          is(0, PickleKind::kSet) || is(0, PickleKind::kFrozenSet);
+    const bool called = name == "frozenset" || graph_.kind(node) == PickleKind::kReduce;
+    if (arguments.size() != 1 || !iterable || !called) malformed(name);
+    return set(graph_.items(arguments[0]), kind, levels, height);
   }
-  if (name == "complex" && arguments.size() == 2) {
+  if (name == "complex") {
+    if (arguments.size() != 2) malformed("complex");
     const Value re = child(arguments[0], levels, height);
     const Value im = child(arguments[1], levels, height);
     if (!re.is_number() || !im.is_number()) malformed("complex");
     return Value::complex(re.as_real(), im.as_real());
   }
   if (name == "bytes" && arguments.empty()) return Value::bytes("");
+  if (name == "bytes") malformed("bytes");
   if (name != "bytearray") return std::nullopt;
   if (arguments.empty()) return Value::bytes("", Value::Kind::kByteArray);
+  if (graph_.kind(node) != PickleKind::kReduce) malformed("bytearray");
   const Value source = child(arguments[0], levels, height);
-  if (source.kind() == Value::Kind::kBytes)
+  if (source.kind() == Value::Kind::kBytes && arguments.size() == 1)
     return Value::bytes(source.as_string(), Value::Kind::kByteArray);
   std::string raw;
-  if (!source.is_string() || !latin1_from_utf8(source.as_string(), raw)) malformed("bytearray");
+  if (!source.is_string() || arguments.size() != 2 || !is_latin1(arguments[1]) ||
+      !latin1_from_utf8(source.as_string(), raw))
+    malformed("bytearray");
   return Value::bytes(std::move(raw), Value::Kind::kByteArray);
 }
 
@@ -335,13 +395,20 @@ std::optional<Value> Decoder::known_call(Node node, int levels, int& height) {
       (name == "OrderedDict" || name == "Counter" || name == "defaultdict"))
     return mapping(node, name, levels, height);
   if (module == "_io" && name == "BytesIO") return bytes_io(node, levels, height);
-  if (!bare(node)) return std::nullopt;
+  if (!bare(node)) {
+    if (is_plain_call(graph_, node))
+      malformed(fmt::format("{}.{}: items or a state set on what has none", module, name));
+    return std::nullopt;
+  }
   if (module == "builtins" && name == "getattr") return enum_member(node, height);
   if (module == "builtins") return known_builtin(node, name, levels, height);
   const auto arguments = graph_.items(graph_.arguments(node));
   if (module == "torch" && name == "Size") {
     std::vector<std::int64_t> sizes;
-    if (arguments.size() > 1) malformed("torch.Size");
+    if (arguments.size() > 1 ||
+        (!arguments.empty() && graph_.kind(arguments[0]) != PickleKind::kTuple &&
+         graph_.kind(arguments[0]) != PickleKind::kList))
+      malformed("torch.Size");
     for (const Node item : arguments.empty() ? arguments : graph_.items(arguments[0])) {
       if (graph_.kind(item) != PickleKind::kInt) malformed("torch.Size");
       sizes.push_back(graph_.integer(item));
@@ -350,9 +417,8 @@ std::optional<Value> Decoder::known_call(Node node, int levels, int& height) {
   }
   if (module == "_codecs" && name == "encode") {
     std::string raw;
-    if (arguments.empty() || graph_.kind(arguments[0]) != PickleKind::kString ||
-        (arguments.size() > 1 && (graph_.kind(arguments[1]) != PickleKind::kString ||
-                                  !graph_.text(arguments[1]).starts_with("latin"))) ||
+    if (arguments.size() != 2 || graph_.kind(arguments[0]) != PickleKind::kString ||
+        !is_latin1(arguments[1]) || graph_.kind(node) != PickleKind::kReduce ||
         !latin1_from_utf8(graph_.text(arguments[0]), raw))
       malformed("_codecs.encode: only latin1 text makes bytes");
     return Value::bytes(std::move(raw));

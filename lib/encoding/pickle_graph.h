@@ -24,6 +24,8 @@ struct PickleNode {
   static constexpr std::uint8_t kGrown = 1;
   static constexpr std::uint8_t kHasState = 2;
   static constexpr std::uint8_t kHasExtra = 4;
+  static constexpr std::uint8_t kConsumed = 8;        // an argument or state of a call
+  static constexpr std::uint8_t kConsumedKnown = 16;  // ... of one whose meaning we know
 
   PickleKind kind = PickleKind::kNone;
   std::uint8_t flags = 0;
@@ -58,6 +60,7 @@ struct PickleExtra {
 struct PickleGlobal {
   std::string module;
   std::string name;
+  bool known = false;  // classify_global
 };
 
 struct PickleGraph::Rep {

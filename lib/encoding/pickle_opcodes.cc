@@ -34,6 +34,8 @@ struct PickleOpcodes {
     const auto length = vm.take_number<std::uint64_t>();
     const std::uint64_t left = vm.bytes_.size() - vm.position_;
     if (length > left) vm.ends_early(length - left, "a frame past the end of the stream");
+    if (vm.opcode_at_ < vm.frame_end_) vm.corrupt("a frame inside of a frame");
+    vm.frame_end_ = vm.position_ + length;
   }
   static void stop(Vm& vm) {
     vm.rep_->root = vm.pop();
@@ -74,6 +76,10 @@ struct PickleOpcodes {
     const std::string_view line = vm.take_line();
     if (line == "00") return vm.push(vm.false_);
     if (line == "01") return vm.push(vm.true_);
+    vm.push_decimal(line);
+  }
+  static void text_long(Vm& vm) {
+    const std::string_view line = vm.take_line();
     vm.push_decimal(line.ends_with('L') ? line.substr(0, line.size() - 1) : line);
   }
   static void text_float(Vm& vm) {
@@ -177,6 +183,7 @@ struct PickleOpcodes {
   static void new_obj_ex(Vm& vm) {
     const Node keywords = vm.pop();
     if (vm.kind(keywords) != Kind::kDict) vm.corrupt("NEWOBJ_EX whose keywords are no dict");
+    vm.consume(keywords, Vm::Consumer::kKnownState);
     call<Kind::kNewObj>(vm);
     PickleExtra& extra = vm.extra(vm.top());
     extra.keyword_arguments = keywords;
@@ -206,12 +213,15 @@ struct PickleOpcodes {
       vm.corrupt("BUILD on what is no object");
     vm.check_grown(target);
     PickleNode& node = vm.rep_->nodes[target];
+    vm.consume(state, vm.is_known_callable(node.a) ? Vm::Consumer::kKnownState
+                                                   : Vm::Consumer::kOpaqueCall);
     if (node.flags & PickleNode::kHasState) vm.corrupt("a second BUILD on one object");
     node.flags |= PickleNode::kHasState;
     node.c = state;
   }
   static void bin_persid(Vm& vm) {
     const Node id = vm.pop();
+    vm.consume(id, Vm::Consumer::kKnownCall);
     const auto legacy_class = vm.class_in_persistent_id(id);
     vm.push(legacy_class ? *legacy_class : vm.add({.kind = Kind::kPersistentId, .a = id}));
   }
@@ -247,7 +257,7 @@ struct PickleOpcodes {
 constexpr std::array<PickleOpcodes::Handler, 256> PickleOpcodes::table() {
   std::array<Handler, 256> t{};
   t['('] = mark, t['.'] = stop, t['0'] = pop, t['1'] = pop_mark, t['2'] = dup;
-  t['N'] = none, t['I'] = text_int, t['L'] = text_int, t['F'] = text_float;
+  t['N'] = none, t['I'] = text_int, t['L'] = text_long, t['F'] = text_float;
   t['J'] = bin_int, t['K'] = bin_int1, t['M'] = bin_int2, t['G'] = bin_float;
   t['S'] = text_string, t['V'] = text_unicode;
   t['T'] = counted<std::int32_t, &Vm::push_python2_string>;

@@ -98,7 +98,10 @@ std::optional<std::string> parse_raw_unicode_escape(std::string_view text) {
     const bool escape =
         text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == 'u' || text[i + 1] == 'U');
     if (!escape) {
-      append_utf8(out, static_cast<unsigned char>(text[i++]));
+      // A backslash before anything else stands for itself, and so does what follows it.
+      const std::size_t count = text[i] == '\\' ? std::min<std::size_t>(2, text.size() - i) : 1;
+      for (const char c : text.substr(i, count)) append_utf8(out, static_cast<unsigned char>(c));
+      i += count;
       continue;
     }
     const std::size_t digits = text[i + 1] == 'u' ? 4 : 8;

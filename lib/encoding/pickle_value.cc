@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "lib/encoding/utf8.h"
+#include "lib/state/python_keys.h"
 
 namespace tessera {
 namespace {
@@ -76,6 +77,7 @@ void ValueWriter::scan(const Value& value) {
       scan(value.attributes());
       [[fallthrough]];
     case Value::Kind::kDict:
+      require_different_keys(value.as_dict());
       for (const auto& [key, item] : value.as_dict()) {
         scan(key);
         scan(item);

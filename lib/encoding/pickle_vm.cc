@@ -135,15 +135,23 @@ void PickleVm::push_long(std::string_view little_endian) {
   push_integer(static_cast<std::int64_t>(bits));
 }
 
+/// Python's unpicklers read such a text as they read source code: 010 is eight in the one that is
+/// written in C and an error in the other, 0x10 and 1_0 are numbers, +1 after I is true. No pickler
+/// writes any of them.
+void PickleVm::check_decimal(std::string_view decimal) const {
+  const std::string_view digits = decimal.substr(decimal.starts_with('-') ? 1 : 0);
+  const bool canonical = is_decimal_integer(decimal) && !decimal.starts_with('+') &&
+                         (digits.front() != '0' || decimal == "0");
+  if (!canonical) corrupt(fmt::format("\"{}\" is no integer", printable(decimal)));
+}
+
 void PickleVm::push_decimal(std::string_view decimal) {
-  if (!is_decimal_integer(decimal))
-    corrupt(fmt::format("\"{}\" is no integer", printable(decimal)));
+  check_decimal(decimal);
   if (decimal.size() > kMaxLongDigits)
     corrupt(fmt::format("an integer of {} digits (limit {})", decimal.size(), kMaxLongDigits));
   std::int64_t value = 0;
-  const std::size_t sign = decimal.front() == '+' ? 1 : 0;
   const char* end = decimal.data() + decimal.size();
-  const auto [last, error] = std::from_chars(decimal.data() + sign, end, value);
+  const auto [last, error] = std::from_chars(decimal.data(), end, value);
   if (error == std::errc() && last == end) return push_integer(value);
   push_long(twos_complement_from_decimal(decimal));
 }
@@ -184,6 +192,68 @@ void PickleVm::push_sequence(PickleKind kind, std::span<const Node> items) {
 PickleExtra& PickleVm::extra(Node node) {
   rep_->nodes[node].flags |= PickleNode::kHasExtra;
   return rep_->extras[node];
+}
+
+bool PickleVm::is_known_callable(Node callable) const {
+  const PickleNode& node = rep_->nodes[callable];
+  return node.kind == PickleKind::kGlobal && rep_->globals[node.a].known;
+}
+
+/// The state that some functions of torch take with the other arguments is set on the result by
+/// reference, as BUILD does it.
+void PickleVm::consume_arguments(Node callable, Node arguments) {
+  if (!is_known_callable(callable)) return consume(arguments, Consumer::kOpaqueCall);
+  const std::string_view name = rep_->globals[rep_->nodes[callable].a].name;
+  const PickleNode& tuple = rep_->nodes[arguments];
+  const bool has_state = tuple.a > 3 && (name.starts_with("_rebuild_from_type") ||
+                                         name == "_rebuild_parameter_with_state");
+  if (!has_state) return consume(arguments, Consumer::kKnownCall);
+  for (std::uint32_t i = 0; i < tuple.a; ++i) {
+    const Node argument = rep_->run({tuple.wide(), tuple.a, false})[i];
+    consume(argument, i < 3 ? Consumer::kKnownCall : Consumer::kKnownState);
+  }
+}
+
+/// Marks what a call sees at once: containers that `node` is or holds in tuples and, where we know
+/// what the call makes of them, also lists in a list (the pairs of an OrderedDict) and objects that
+/// it copies. What lies deeper is kept by reference and may grow, as a pickler does it with objects
+/// that refer to each other.
+void PickleVm::consume(Node node, Consumer consumer) {
+  const bool known = consumer != Consumer::kOpaqueCall;
+  const std::uint8_t mark =
+      static_cast<std::uint8_t>(PickleNode::kConsumed | (known ? PickleNode::kConsumedKnown : 0));
+  to_consume_.assign(1, node);
+  while (!to_consume_.empty()) {
+    PickleNode& next = rep_->nodes[to_consume_.back()];
+    to_consume_.pop_back();
+    const bool call = next.kind == PickleKind::kReduce || next.kind == PickleKind::kNewObj;
+    const bool holds = next.kind == PickleKind::kTuple || next.kind == PickleKind::kList;
+    if (call ? consumer != Consumer::kKnownCall
+             : !holds && next.kind != PickleKind::kDict && next.kind != PickleKind::kSet)
+      continue;
+    if ((next.flags & mark) == mark) continue;
+    next.flags |= mark;
+    if (!holds) continue;
+    const auto items = rep_->run({next.wide(), next.a, false});
+    if (next.kind == PickleKind::kTuple) {
+      to_consume_.insert(to_consume_.end(), items.begin(), items.end());
+    } else if (known) {
+      for (const Node item : items)
+        if (kind(item) == PickleKind::kList) rep_->nodes[item].flags |= mark;
+    }
+  }
+}
+
+void PickleVm::check_not_consumed(Node target) {
+  const std::uint8_t flags = rep_->nodes[target].flags;
+  if (flags & PickleNode::kConsumedKnown)
+    corrupt("a change of what a call has already made something of");
+  if (flags & PickleNode::kConsumed)
+    fail(
+        Code::kUnsupported,
+        fmt::format("pickle: a container that grows after a class of unknown meaning was given it, "
+                    "at byte {}",
+                    opcode_at_));
 }
 
 void PickleVm::append_to(Node target, std::span<const Node> items) {
@@ -231,7 +301,8 @@ void PickleVm::push_global(std::string_view raw_module, std::string_view raw_nam
     corrupt(fmt::format("refused as unsafe: global {}.{}", printable(module), printable(name)));
   found->second =
       add({.kind = PickleKind::kGlobal, .a = static_cast<std::uint32_t>(rep_->globals.size())});
-  rep_->globals.push_back({std::string(module), std::string(name)});
+  rep_->globals.push_back(
+      {std::string(module), std::string(name), verdict == GlobalUse::Verdict::kKnown});
   if (options_.globals)
     options_.globals->push_back({fmt::format("{}.{}", module, name), verdict, {}});
   if (module == "builtins" && name == "getattr") {
@@ -290,6 +361,7 @@ void PickleVm::check_called(Node callable) {
 }
 
 void PickleVm::check_grown(Node target) {
+  check_not_consumed(target);
   if (is_getattr_result(target)) deny_getattr(opcode_at_);
 }
 
@@ -311,6 +383,7 @@ void PickleVm::push_call(PickleKind call, Node callable, Node arguments) {
   if (kind(arguments) != PickleKind::kTuple) corrupt("a call whose arguments are no tuple");
   if (callable == getattr_) check_getattr(call, arguments);
   check_called(callable);
+  consume_arguments(callable, arguments);
   push(add({.kind = call, .a = callable, .b = arguments}));
 }
 
@@ -348,6 +421,9 @@ PickleGraph PickleVm::run(std::size_t* consumed) {
     if (position_ >= bytes_.size()) ends_early(1, "the stream ends without STOP");
     ++opcode_count_;
     step(std::to_integer<std::uint8_t>(bytes_[position_++]));
+    // Python's own unpickler loses bytes there.
+    if (opcode_at_ < frame_end_ && (position_ > frame_end_ || (stopped_ && position_ < frame_end_)))
+      corrupt("a frame that does not end where an opcode does");
   }
   check_getattr_is_only_called();
   if (consumed) {

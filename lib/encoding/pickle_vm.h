@@ -48,6 +48,7 @@ class PickleVm {
   void push_python2_string(std::string_view bytes);
   void push_long(std::string_view little_endian);
   void push_decimal(std::string_view decimal);
+  void check_decimal(std::string_view decimal) const;
   void push_sequence(PickleKind kind, std::span<const Node> items);
   void push_global(std::string_view module, std::string_view name);
   void push_call(PickleKind kind, Node callable, Node arguments);
@@ -55,6 +56,14 @@ class PickleVm {
   void append_to(Node target, std::span<const Node> items);
   void set_in(Node target, std::span<const Node> pairs);
   PickleExtra& extra(Node node);
+
+  // Calls are read long after the stream ran, so that what they were given must not change
+  // meanwhile: a container that a call has seen may not grow.
+  enum class Consumer : std::uint8_t { kOpaqueCall, kKnownCall, kKnownState };
+  bool is_known_callable(Node callable) const;
+  void consume_arguments(Node callable, Node arguments);
+  void consume(Node node, Consumer consumer);
+  void check_not_consumed(Node target);
   /// torch.save's legacy container pickles the class of a module as the persistent id
   /// ("module", class, source file, source): it means the class.
   std::optional<Node> class_in_persistent_id(Node id) const;
@@ -86,6 +95,7 @@ class PickleVm {
   std::size_t position_ = 0;
   std::size_t opcode_at_ = 0;
   std::uint64_t opcode_count_ = 0;
+  std::size_t frame_end_ = 0;
   bool stopped_ = false;
   std::uint64_t needed_bytes_ = 0;
   std::vector<Node> stack_;
@@ -97,6 +107,7 @@ class PickleVm {
   Node none_, true_, false_, empty_tuple_;
   Node getattr_;
   std::size_t getattr_at_ = 0;
+  std::vector<Node> to_consume_;  // kept for its memory
   bool getattr_was_called_ = false;
 };
 

@@ -30,6 +30,7 @@ void decode_archive_root(const PickleGraph& graph, TensorResolver& resolver,
   const PickleGraph::Node root = graph.root();
   const PickleKind kind = graph.kind(root);
   const bool is_call = kind == PickleKind::kReduce || kind == PickleKind::kNewObj;
+  resolver.check_calls();
   // Before decoding: objects of unknown classes (modules) may refer to themselves.
   if (is_call && !options.allow_opaque_root && !is_plain_call(graph, root) && !resolver(root))
     refuse_root(class_of(graph, graph.callable(root)));

@@ -20,6 +20,17 @@ constexpr std::uint64_t kMostNamed = std::uint64_t{1} << 24;  // leaves
 
 [[noreturn]] void corrupt(const std::string& what) { fail(Code::kCorrupt, what); }
 
+/// What swapping the bytes of an element works on: the parts of a complex number alone.
+std::int64_t swapped_bytes(DType dtype) {
+  return is_complex(dtype) ? element_bytes(dtype) / 2 : element_bytes(dtype);
+}
+
+/// The classes that torch.Tensor() and torch.sparse.FloatTensor(indices, values, size) call.
+bool is_tensor_class(std::string_view module, std::string_view name) {
+  return name.ends_with("Tensor") && (module == "torch" || module == "torch.sparse" ||
+                                      module == "torch.cuda" || module == "torch.cuda.sparse");
+}
+
 bool is_call(PickleKind kind) { return kind == PickleKind::kReduce || kind == PickleKind::kNewObj; }
 
 void need_arguments(std::span<const Node> arguments, std::size_t count, std::string_view function) {
@@ -97,6 +108,90 @@ void TensorResolver::name_notes() {
       archive_.notes[note].tensor = found->second;
 }
 
+void TensorResolver::check_calls() {
+  for (Node node = 0; node < graph_.node_count(); ++node) {
+    const PickleKind kind = graph_.kind(node);
+    if (kind == PickleKind::kPersistentId) check_storage(node);
+    if (is_call(kind) && graph_.kind(graph_.callable(node)) == PickleKind::kGlobal)
+      check_call(node);
+  }
+}
+
+/// BUILD puts another storage in, or sets attributes that are the tensor's data; no torch.save
+/// writes it after a function that makes the whole tensor.
+void TensorResolver::check_call(Node node) const {
+  const auto [module, name] = graph_.global(graph_.callable(node));
+  const bool rebuilds =
+      (module == "torch._utils" || module == "torch._tensor") && name.starts_with("_rebuild");
+  const bool is_class = is_tensor_class(module, name) || module == "torch.nn.parameter";
+  if (!rebuilds && !is_class) return;
+  const bool grown = !graph_.items(node).empty() || !graph_.dict_items(node).empty();
+  if (grown || (rebuilds && graph_.state(node)))
+    corrupt(fmt::format("{}.{}: items or a state set on a tensor that is complete", module, name));
+  const auto arguments = graph_.items(graph_.arguments(node));
+  if (rebuilds && arguments.size() > 3 &&
+      (name == "_rebuild_parameter_with_state" || module == "torch._tensor"))
+    check_attributes(arguments[3]);
+}
+
+/// `state`: a tensor's __dict__, or a tuple of that and of its slots. Of what can be set on a
+/// tensor, these are no attributes of Python's but what it holds.
+void TensorResolver::check_attributes(Node state) const {
+  static constexpr std::string_view kContent[] = {"data", "real", "imag", "requires_grad",
+                                                  "__class__"};
+  const auto check = [&](Node part) {
+    if (is_call(graph_.kind(part)) && !graph_.items(graph_.arguments(part)).empty())
+      fail(Code::kUnsupported, "a tensor's attributes in what is no plain dict");
+    const auto items = graph_.dict_items(part);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2)
+      if (graph_.kind(items[i]) == PickleKind::kString &&
+          std::ranges::find(kContent, graph_.text(items[i])) != std::end(kContent))
+        corrupt(fmt::format("a tensor's state sets its attribute \"{}\", which is its content",
+                            graph_.text(items[i])));
+  };
+  if (graph_.kind(state) != PickleKind::kTuple) return check(state);
+  for (const Node part : graph_.items(state)) check(part);
+}
+
+/// Of storages that hold something, the first type and place of a key are the ones that torch
+/// keeps.
+void TensorResolver::check_storage(Node node) {
+  const auto id = graph_.items(graph_.arguments(node));
+  if (id.size() < 5 || graph_.kind(id[1]) != PickleKind::kGlobal ||
+      graph_.kind(id[2]) != PickleKind::kString || graph_.kind(id[4]) != PickleKind::kInt)
+    return;  // refused where it is used
+  const auto dtype = storage_class_dtype(graph_.global(id[1]).second);
+  const std::string key(graph_.text(id[2]));
+  if (graph_.integer(id[4]) != 0)
+    check_first_use(key, {.dtype = dtype.value_or(DType::kUInt8), .root = key});
+  const auto view = id.size() > 5 ? graph_.items(id[5]) : std::span<const Node>{};
+  if (view.size() != 3 || graph_.kind(view[0]) != PickleKind::kString) return;
+  check_first_use(graph_.text(view[0]), {.dtype = dtype.value_or(DType::kUInt8),
+                                         .root = key,
+                                         .offset = integer(view[1], "a storage view's offset"),
+                                         .numel = integer(view[2], "a storage view's size")});
+}
+
+void TensorResolver::check_first_use(std::string_view key, FirstUse use) {
+  const auto [found, is_new] = first_uses_.try_emplace(std::string(key), std::move(use));
+  if (!is_new && !(found->second == use))
+    corrupt(
+        fmt::format("storage \"{}\" stands for two types or places, of which torch takes the "
+                    "first",
+                    printable(key)));
+}
+
+/// torch.load swaps the bytes of whole storages, by the storage's type, and never those of an
+/// untyped one.
+void TensorResolver::check_byte_order(const View& view, DType dtype) const {
+  const std::int64_t swapped = view.dtype ? swapped_bytes(*view.dtype) : 1;
+  if (archive_.big_endian && swapped != swapped_bytes(dtype))
+    fail(Code::kUnsupported,
+         fmt::format("a big-endian tensor of type {} over a storage of another type, whose bytes "
+                     "torch.load would leave in their order",
+                     torch_name(dtype)));
+}
+
 void TensorResolver::open_all_storages() {
   for (Node node = 0; node < graph_.node_count(); ++node) {
     if (graph_.kind(node) != PickleKind::kPersistentId) continue;
@@ -130,7 +225,7 @@ std::optional<ArchiveTensor> TensorResolver::make(Node node, int depth) {
   if (module == "torch.storage" && name == "_load_from_bytes")
     fail(Code::kUnsupported,
          "torch.storage._load_from_bytes: an archive pickled inside of the archive is not read");
-  if ((module == "torch" && name.ends_with("Tensor")) || module == "torch.nn.parameter")
+  if (is_tensor_class(module, name) || module == "torch.nn.parameter")
     return make_from_state(node, depth);
   return std::nullopt;
 }
@@ -212,17 +307,26 @@ void TensorResolver::tell_attributes(Node state, int depth) {
 }
 
 /// Before PyTorch 0.4: Tensor.__new__() with BUILD (storage, offset, size, stride);
-/// Parameter.__new__(tensor).
+/// Parameter(tensor) with BUILD (requires_grad, volatile, hooks), Parameter.__new__() with BUILD
+/// (tensor, gradient, hooks, requires_grad, volatile).
 std::optional<ArchiveTensor> TensorResolver::make_from_state(Node node, int depth) {
+  const auto [module, name] = graph_.global(graph_.callable(node));
   const auto arguments = graph_.items(graph_.arguments(node));
   const auto state = graph_.state(node);
   const auto items = state ? graph_.items(*state) : std::span<const Node>{};
-  if (graph_.is_call(node, "torch.nn.parameter", "Parameter")) {
-    if (!arguments.empty()) return parameter(arguments, depth);
-    if (!items.empty()) return parameter(items.first(1), depth);
-    return std::nullopt;
+  if (module == "torch.nn.parameter") {
+    if (name != "Parameter") return std::nullopt;
+    const bool oldest = arguments.empty() && items.size() == 5;
+    if (!oldest && (arguments.empty() || arguments.size() > 2 || (state && items.size() != 3)))
+      fail(Code::kUnsupported, "a Parameter that is made of what is no tensor");
+    auto made = parameter(oldest ? items.first(1) : arguments, depth);
+    if (made && state) made->requires_grad = flag(items[oldest ? 3 : 0]);
+    return made;
   }
-  if (!arguments.empty() || items.size() != 4) return std::nullopt;
+  if (!arguments.empty() || items.size() != 4 || module.ends_with("sparse"))
+    fail(Code::kUnsupported,
+         fmt::format("a tensor that {}.{} makes of numbers or other tensors", module, name),
+         "save the tensor itself with torch.save");
   return strided(items, std::nullopt);
 }
 
@@ -249,7 +353,10 @@ ArchiveTensor TensorResolver::strided(std::span<const Node> arguments, std::opti
   out.shape = Shape::checked(integers(arguments[2], "a size"));
   out.strides = integers(arguments[3], "strides");
   check_view(out, elements_in(view.size_bytes, out.dtype), view.key);
+  check_byte_order(view, out.dtype);
   const auto base = elements_in(view.offset_bytes, out.dtype);
+  if (view.offset_bytes % static_cast<std::uint64_t>(element_bytes(out.dtype)) != 0)
+    fail(Code::kUnsupported, "a tensor over a part of a storage that begins within an element");
   out.storage_offset += base;  // bounded by the storage, which exists
   return out;
 }
@@ -352,6 +459,8 @@ ArchiveTensor TensorResolver::moved_to_device(std::span<const Node> arguments, i
 }
 
 void TensorResolver::set_flags(ArchiveTensor& tensor, Node metadata) const {
+  if (graph_.kind(metadata) != PickleKind::kDict && graph_.kind(metadata) != PickleKind::kNone)
+    corrupt("tensor metadata that is no dict");
   const auto entries = graph_.dict_items(metadata);
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     const std::string_view key = string(entries[i], "tensor metadata");
@@ -379,6 +488,10 @@ TensorResolver::View TensorResolver::storage(Node node) {
     fail(Code::kUnsupported,
          fmt::format("storage class {}.{}", printable(module), printable(name)));
   view.key = string(id[2], "a storage key");
+  if (string(id[3], "a storage's device") == "meta")
+    fail(Code::kUnsupported,
+         fmt::format("storage \"{}\" is on the meta device: torch.load leaves its data out",
+                     printable(view.key)));
   const std::int64_t item = view.dtype ? element_bytes(*view.dtype) : 1;
   const std::int64_t numel = integer(id[4], "a storage's element count");
   const auto bytes = checked_mul(numel, item);
@@ -394,6 +507,7 @@ TensorResolver::View TensorResolver::storage(Node node) {
     corrupt(fmt::format("storage \"{}\" holds {} bytes, the pickle says {}", printable(view.key),
                         archive_.storages[view.storage].size_bytes, view.size_bytes));
   if (id.size() < 6 || graph_.kind(id[5]) == PickleKind::kNone) return view;
+  if (!archive_.legacy || id.size() > 6) corrupt("a persistent id of too many parts");
   const auto part = graph_.items(id[5]);  // legacy: (key, offset, element count)
   need_arguments(part, 3, "a storage view");
   const auto offset = checked_mul(integer(part[1], "a storage view's offset"), item);
@@ -421,7 +535,8 @@ std::int64_t TensorResolver::integer(Node node, std::string_view what) const {
 
 /// A tuple, a list, or torch.Size((...)).
 std::vector<std::int64_t> TensorResolver::integers(Node node, std::string_view what) const {
-  if (graph_.is_call(node, "torch", "Size")) {
+  if (graph_.is_call(node, "torch", "Size") && !graph_.state(node) && graph_.items(node).empty() &&
+      graph_.dict_items(node).empty()) {
     const auto arguments = graph_.items(graph_.arguments(node));
     if (arguments.empty()) return {};
     node = arguments[0];

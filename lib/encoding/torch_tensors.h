@@ -33,6 +33,10 @@ class TensorResolver {
   /// The hook of decode_pickle: answers for tensors and storages.
   std::optional<Value> operator()(Node node);
 
+  /// Refuses what changes tensors and storages outside of the calls that make them, in every call
+  /// and storage of the pickle, used or not: torch runs them all.
+  void check_calls();
+
   /// Opens every storage that the pickle names, those that no tensor of the state is made of (an
   /// attribute of a tensor has one) with the others.
   void open_all_storages();
@@ -49,6 +53,20 @@ class TensorResolver {
     std::uint64_t offset_bytes = 0;  // where the part begins
     std::string key;
   };
+  /// What a storage key stood for when it was met first: torch keeps that.
+  struct FirstUse {
+    DType dtype;
+    std::string root;  // of a legacy view: its storage's key
+    std::int64_t offset = 0;
+    std::int64_t numel = 0;
+    bool operator==(const FirstUse&) const = default;
+  };
+
+  void check_call(Node node) const;
+  void check_attributes(Node state) const;
+  void check_storage(Node node);
+  void check_first_use(std::string_view key, FirstUse use);
+  void check_byte_order(const View& view, DType dtype) const;
 
   std::optional<std::uint32_t> tensor(Node node, int depth);
   std::optional<ArchiveTensor> make(Node node, int depth);
@@ -77,6 +95,7 @@ class TensorResolver {
   OpenStorage open_storage_;
   std::unordered_map<Node, std::optional<std::uint32_t>> tensors_;  // nullopt: no tensor
   std::unordered_map<std::string, std::uint32_t> storages_;
+  std::unordered_map<std::string, FirstUse> first_uses_;
   std::set<std::string, std::less<>> attributes_;             // of tensors, told already
   std::vector<std::pair<std::size_t, std::uint32_t>> noted_;  // note -> the tensor it is about
 };

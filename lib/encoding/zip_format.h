@@ -22,6 +22,7 @@ inline constexpr std::uint64_t kMaxCommentBytes = 0xffff;
 inline constexpr std::uint16_t kFlagEncrypted = 0x0001;
 inline constexpr std::uint16_t kFlagDescriptor = 0x0008;
 inline constexpr std::uint16_t kFlagUtf8 = 0x0800;
+inline constexpr std::uint32_t kFolderAttribute = 0x10;  // of the external attributes
 inline constexpr std::uint16_t kMethodStored = 0;
 inline constexpr std::uint16_t kZip64ExtraId = 0x0001;
 

@@ -77,6 +77,16 @@ void check_flags(std::string_view name, std::uint16_t flags) {
 
 }  // namespace
 
+/// torch finds records by names whose ASCII letters may be of either case, as miniz does.
+int compare_folded(std::string_view a, std::string_view b) {
+  const auto fold = [](char c) {
+    return static_cast<unsigned char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  };
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    if (fold(a[i]) != fold(b[i])) return fold(a[i]) < fold(b[i]) ? -1 : 1;
+  return a.size() == b.size() ? 0 : a.size() < b.size() ? -1 : 1;
+}
+
 /// The window's bytes, through the two blocks that are kept.
 class ZipReader::Blocks {
  public:
@@ -164,10 +174,10 @@ ZipReader::End ZipReader::find_end() {
   for (const std::uint64_t reach : {kEndBytes, std::min(length, kEndBytes + kMaxCommentBytes)}) {
     const Bytes tail = blocks_->read(length - reach, reach);
     for (std::size_t at = 0; at + kEndBytes <= tail.size(); ++at) {
-      if (u32(tail, at) != kEndSignature || u16(tail, at + 20) != tail.size() - at - kEndBytes)
-        continue;
+      if (u32(tail, at) != kEndSignature) continue;
+      // Other readers take the last one, whatever the comment's length says.
       if (found) bad_zip("two end records");
-      found = length - reach + at;
+      if (u16(tail, at + 20) == tail.size() - at - kEndBytes) found = length - reach + at;
     }
     if (found) break;
   }
@@ -245,6 +255,9 @@ std::size_t ZipReader::parse_entry(ByteView directory, std::size_t at) {
   if (entry.method != kMethodStored) entry.size_bytes = stored;
   if (stored != entry.size_bytes)
     bad_zip(fmt::format("entry \"{}\" has two sizes", printable(entry.name)));
+  // torch reads nothing from a folder, and leaves the storage's memory as it was.
+  if (entry.size_bytes != 0 && ((u32(rest, 38) & kFolderAttribute) || entry.name.ends_with('/')))
+    bad_zip(fmt::format("entry \"{}\" is a folder that holds bytes", printable(entry.name)));
   entries_.push_back(std::move(entry));
   return at + total;
 }
@@ -264,11 +277,14 @@ void ZipReader::set_prefix_and_names(ZipTop top) {
   by_name_.resize(entries_.size());
   std::iota(by_name_.begin(), by_name_.end(), 0u);
   const auto name = [&](std::uint32_t i) -> const std::string& { return entries_[i].name; };
-  std::sort(by_name_.begin(), by_name_.end(), [&](auto a, auto b) { return name(a) < name(b); });
-  const auto twice = std::adjacent_find(by_name_.begin(), by_name_.end(),
-                                        [&](auto a, auto b) { return name(a) == name(b); });
-  if (twice != by_name_.end())
-    bad_zip(fmt::format("two entries are named \"{}\"", printable(name(*twice))));
+  std::sort(by_name_.begin(), by_name_.end(),
+            [&](auto a, auto b) { return compare_folded(name(a), name(b)) < 0; });
+  const auto twice = std::adjacent_find(by_name_.begin(), by_name_.end(), [&](auto a, auto b) {
+    return compare_folded(name(a), name(b)) == 0;
+  });
+  if (twice == by_name_.end()) return;
+  bad_zip(fmt::format("two entries are named \"{}\"{}", printable(name(*twice)),
+                      name(*twice) == name(twice[1]) ? "" : ", but for capital letters"));
 }
 
 /// Records must follow each other without overlap, from the window's first byte to the directory.
@@ -292,10 +308,10 @@ void ZipReader::check_extents(std::uint64_t directory_offset) {
 }
 
 const ZipEntry* ZipReader::find(std::string_view name) const {
-  const auto found =
-      std::lower_bound(by_name_.begin(), by_name_.end(), name,
-                       [&](std::uint32_t i, std::string_view n) { return entries_[i].name < n; });
-  if (found == by_name_.end() || entries_[*found].name != name) return nullptr;
+  const auto found = std::lower_bound(
+      by_name_.begin(), by_name_.end(), name,
+      [&](std::uint32_t i, std::string_view n) { return compare_folded(entries_[i].name, n) < 0; });
+  if (found == by_name_.end() || compare_folded(entries_[*found].name, name) != 0) return nullptr;
   return &entries_[*found];
 }
 

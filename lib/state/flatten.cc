@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/state/key_text.h"
+#include "lib/state/python_keys.h"
 
 namespace tessera {
 namespace {
@@ -133,6 +134,7 @@ class Flattener {
     for (const auto& [key, value] : items)
       if (!key.is_string() && !key.is_int())
         other_keys.emplace_back(Value::string(key_text(key)), key);
+    if (!other_keys.empty()) require_different_keys(items);
     if (!other_keys.empty()) note(Kind::kDict, Value::dict(std::move(other_keys)));
   }
 

@@ -81,6 +81,7 @@ TEST_CASE("JSON trees are bounded by a count of values") {
 TEST_CASE("JSON text that is damaged is refused") {
   CHECK_THAT(refusal("\xEF\xBB\xBF{}"), Catch::Contains("byte order mark"));
   CHECK_THAT(refusal(std::string_view("{\"a\\u0000b\": 1}")), Catch::Contains("NUL"));
+  CHECK_THAT(refusal(std::string("{}\0", 3)), Catch::Contains("a NUL byte"));
   for (const std::string text :
        {"", " ", "{", "{}x", "{} {}", "[1,]", "{\"a\":1,}", "{a:1}", "'a'", "\"\xFF\"",
         "\"\xC0\x80\"", "\"\xED\xA0\x80\"", "\"\\ud800\"", "\"a\nb\"", "nul", "/**/1", "[1 2]"}) {

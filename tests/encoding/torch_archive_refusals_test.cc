@@ -55,6 +55,7 @@ struct Tensor {
   std::vector<std::int64_t> stride = {2, 1};
   std::string word = "storage";
   std::string module = "torch";
+  std::string device = "cpu";
 };
 
 void emit_storage(PickleEmitter& e, const Tensor& t) {
@@ -62,7 +63,7 @@ void emit_storage(PickleEmitter& e, const Tensor& t) {
   e.string(t.word);
   e.global(t.module, t.storage_class);
   e.string(t.key);
-  e.string("cpu");
+  e.string(t.device);
   e.integer(t.storage_numel);
   e.tuple();
   e.persistent_id();
@@ -160,13 +161,172 @@ TEST_CASE("one storage under two sizes is refused") {
             [](PickleEmitter& e) {
               e.mark();
               emit_tensor(e, {});
-              emit_tensor(
-                  e,
-                  {.storage_class = "ByteStorage", .storage_numel = 8, .size = {8}, .stride = {1}});
+              emit_tensor(e, {.storage_numel = 2, .size = {2}, .stride = {1}});
               e.tuple();
             },
             &message) == Code::kCorrupt);
   CHECK_THAT(message, Catch::Contains("holds 16 bytes, the pickle says 8"));
+}
+
+TEST_CASE("one storage of two types is refused: torch keeps the first") {
+  const auto both = [](const Tensor& first, const Tensor& second) {
+    std::string message;
+    const Code code = open(
+        [&](PickleEmitter& e) {
+          e.mark();
+          emit_tensor(e, first);
+          emit_tensor(e, second);
+          e.tuple();
+        },
+        &message);
+    if (code != Code::kOk) CHECK_THAT(message, Catch::Contains("two types or places"));
+    return code;
+  };
+  CHECK(both({}, {}) == Code::kOk);
+  CHECK(both({}, {.storage_class = "IntStorage"}) == Code::kCorrupt);
+  const Tensor bytes{
+      .storage_class = "ByteStorage", .storage_numel = 16, .size = {16}, .stride = {1}};
+  CHECK(both({}, bytes) == Code::kCorrupt);
+  CHECK(both(bytes, {}) == Code::kCorrupt);
+}
+
+TEST_CASE("a tensor that is complete takes no state and no items") {
+  const auto after = [](const Emit& emit) {
+    std::string message;
+    const Code code = open(
+        [&](PickleEmitter& e) {
+          emit_tensor(e, {});
+          emit(e);
+        },
+        &message);
+    CHECK_THAT(message, Catch::Contains("on a tensor that is complete"));
+    return code;
+  };
+  CHECK(after([](PickleEmitter& e) {
+          e.mark();
+          emit_storage(e, {});
+          e.integer(0);
+          tuple(e, {1});
+          tuple(e, {1});
+          e.tuple();
+          e.build();
+        }) == Code::kCorrupt);
+  CHECK(after([](PickleEmitter& e) {
+          e.empty_dict();
+          e.build();
+        }) == Code::kCorrupt);
+  CHECK(after([](PickleEmitter& e) {
+          e.mark();
+          e.integer(0);
+          e.real(9);
+          e.set_items();
+        }) == Code::kCorrupt);
+  CHECK(after([](PickleEmitter& e) {
+          e.mark();
+          e.integer(0);
+          e.append_items();
+        }) == Code::kCorrupt);
+}
+
+TEST_CASE("attributes of a tensor that are its content are refused, wherever the tensor goes") {
+  const auto with_attribute = [](const char* name, bool in_slots, bool kept) {
+    return [=](PickleEmitter& e) {
+      if (!kept) e.empty_dict();
+      if (!kept) e.mark();
+      if (!kept) e.string("w");
+      e.global("torch._utils", "_rebuild_parameter_with_state");
+      e.mark();
+      emit_tensor(e, {});
+      e.boolean(true);
+      hooks(e);
+      if (in_slots) e.none();
+      e.empty_dict();
+      e.mark();
+      e.string(name);
+      emit_tensor(e, {.offset = 1, .size = {1}, .stride = {1}});
+      e.set_items();
+      if (in_slots) e.tuple_n(2);
+      e.tuple();
+      e.reduce();
+      if (kept) return;
+      e.string("w");  // the tensor goes, torch has made it
+      e.integer(0);
+      e.set_items();
+    };
+  };
+  std::string message;
+  for (const char* name : {"data", "real", "imag", "requires_grad", "__class__"}) {
+    INFO(name);
+    CHECK(open(with_attribute(name, false, true), &message) == Code::kCorrupt);
+    CHECK_THAT(message, Catch::Contains("which is its content"));
+    CHECK(open(with_attribute(name, true, true), &message) == Code::kCorrupt);
+    CHECK(open(with_attribute(name, true, false), &message) == Code::kCorrupt);
+  }
+  CHECK(open(with_attribute("note", false, true), &message) == Code::kOk);
+  CHECK(open(with_attribute("note", true, false), &message) == Code::kOk);
+}
+
+TEST_CASE("tensors made of numbers are no values") {
+  std::string message;
+  for (const char* name : {"Tensor", "FloatTensor"}) {
+    CHECK(open(
+              [&](PickleEmitter& e) {
+                e.empty_dict();
+                e.mark();
+                e.string("w");
+                e.global("torch", name);
+                e.empty_list();
+                e.mark();
+                e.integer(1);
+                e.append_items();
+                e.tuple_n(1);
+                e.reduce();
+                e.set_items();
+              },
+              &message) == Code::kUnsupported);
+    CHECK_THAT(message, Catch::Contains("makes of numbers or other tensors"));
+  }
+}
+
+TEST_CASE("storages on the meta device have no data for torch") {
+  std::string message;
+  CHECK(open([](PickleEmitter& e) { emit_tensor(e, {.device = "meta"}); }, &message) ==
+        Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("meta device"));
+}
+
+TEST_CASE("bytes of an untyped storage are not swapped, so that big-endian ones are refused") {
+  const auto open_as = [](const char* order, const char* dtype) {
+    const std::string pickle = pickle_of([&](PickleEmitter& e) {
+      e.global("torch._utils", "_rebuild_tensor_v3");
+      e.mark();
+      emit_storage(e, {.storage_class = "UntypedStorage", .storage_numel = 16});
+      e.integer(0);
+      tuple(e, {2});
+      tuple(e, {1});
+      e.boolean(false);
+      hooks(e);
+      e.global("torch", dtype);
+      e.tuple();
+      e.reduce();
+    });
+    const ByteFile file(
+        zip_of({{"data.pkl", pickle}, {"byteorder", order}, {"data/0", std::string(16, 'x')}}));
+    return code_of([&] { open_torch_archive(ByteWindow::whole(file)); });
+  };
+  CHECK(open_as("little", "uint16") == Code::kOk);
+  CHECK(open_as("big", "uint16") == Code::kUnsupported);
+  CHECK(open_as("big", "float8_e5m2") == Code::kOk);
+}
+
+TEST_CASE("records are found as torch finds them, whatever the case of their names") {
+  const std::string pickle = pickle_of([](PickleEmitter& e) { e.integer(1); });
+  const ByteFile shouted(zip_of({{"DATA.PKL", pickle}, {"ByteOrder", "big"}}));
+  CHECK(open_torch_archive(ByteWindow::whole(shouted)).big_endian);
+  const ByteFile twice(zip_of({{"data.pkl", pickle}, {"DATA.pkl", pickle}}));
+  std::string message;
+  CHECK(code_of([&] { open_torch_archive(ByteWindow::whole(twice)); }, &message) == Code::kCorrupt);
+  CHECK_THAT(message, Catch::Contains("but for capital letters"));
 }
 
 TEST_CASE("flags, parameters, subclasses and meta tensors") {

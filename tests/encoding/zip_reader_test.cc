@@ -111,7 +111,21 @@ TEST_CASE("a comment and other writers' archives are accepted where they are una
   const std::string fake = "PK\5\6"s + std::string(16, '\0') + "\3\0xyz"s;
   zip[zip.size() - 2] = static_cast<char>(fake.size());
   check_refused("a comment that holds an end record", zip + fake, "two end records");
+  const std::string lying = "PK\5\6"s + std::string(16, '\0') + "\7\0xyz"s;
+  check_refused("an end record behind the end whose comment does not fit", zip + lying,
+                "two end records");
   check_refused("garbage after the end", archive_of(kRecords) + "x", "no end of central directory");
+}
+
+TEST_CASE("a folder holds no bytes") {
+  std::string zip = archive_of(kRecords);
+  const std::size_t attributes = zip.find("PK\1\2") + 38;
+  zip[attributes] = '\x20';
+  CHECK(use(zip) == Code::kOk);
+  zip[attributes] = '\x30';
+  check_refused("by its attributes", zip, "is a folder that holds bytes");
+  check_refused("by its name", archive_of({{"a/x", "1"}, {"a/y/", "2"}}),
+                "is a folder that holds bytes");
 }
 
 TEST_CASE("every truncation is refused") {
@@ -156,6 +170,7 @@ TEST_CASE("names that play tricks are refused") {
   check_refused("two folders", archive_of({{"a/x", "1"}, {"b/x", "1"}}), "not below");
   check_refused("folder by prefix only", archive_of({{"a/x", "1"}, {"ab/x", "1"}}), "not below");
   check_refused("twice", archive_of({{"a/x", "1"}, {"a/x", "2"}}), "two entries are named \"x\"");
+  check_refused("in capitals", archive_of({{"a/x", "1"}, {"a/X", "2"}}), "but for capital letters");
   check_refused("no entries", archive_of({}), "no entries");
 }
 

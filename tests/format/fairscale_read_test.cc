@@ -330,6 +330,11 @@ TEST_CASE("files of two saves are told apart") {
   both.fs.write_file("/c/old_1.pt", SceneFiles(named).rank(1));
   CHECK_THROWS_WITH(fairscale_fsdp_driver().manifest(both.place(), {}),
                     Catch::Contains("two checkpoints"));
+
+  SceneCheckpoint twice(two);
+  twice.fs.write_file("/c/rank_01.pt", SceneFiles(two).rank(1));
+  CHECK_THROWS_WITH(fairscale_fsdp_driver().manifest(twice.place(), {}),
+                    Catch::Contains("are both files of number 1"));
 }
 
 TEST_CASE("ranks that disagree about a step are refused") {

@@ -123,6 +123,29 @@ TEST_CASE("a dataset of a type that no tensor has is no damage") {
   }
 }
 
+TEST_CASE("a float whose mantissa has its first bit written out is no float32") {
+  if (!has_hdf5()) return;
+  MemoryFileSystem fs;
+  copy_sample(fs, "hdf5/user_block", "copy");
+  const auto folder = fs.open_directory("copy");
+  const std::string name = folder->list("").front().name;
+  const Place place{folder.get(), name, name};
+  const auto refusal = [&] {
+    Manifest manifest = hdf5_driver().manifest(place, {});
+    REQUIRE(!manifest.tensors.empty());
+    const std::uint32_t first = 0;
+    return status_of([&] { hdf5_driver().locate(place, manifest, std::span(&first, 1), {}); });
+  };
+  CHECK(refusal().code == Code::kOk);
+  // A float's class and bits, and 4 bytes: its mantissa's first bit is implied (2), or is not (0).
+  std::string bytes(as_text(file_bytes(*folder, name)));
+  const std::size_t at = bytes.find(std::string("\x11\x20\x1f\0\4\0\0\0", 8));
+  REQUIRE(at != std::string::npos);
+  bytes[at + 1] = '\0';
+  fs.write_file("copy/" + name, as_bytes(bytes));
+  CHECK(refusal().code == Code::kUnsupported);
+}
+
 TEST_CASE("a file of a newer HDF5 library is refused with what rewrites it") {
   if (!has_hdf5()) return;
   const auto fs = make_posix_file_system();

@@ -72,7 +72,7 @@ std::vector<FileFamily> find_families(const std::vector<std::string>& names) {
         FileFamily& family = found[{name.substr(0, begin), name.substr(end)}];
         family.prefix = name.substr(0, begin);
         family.suffix = name.substr(end);
-        family.members.emplace(number, name);
+        if (!family.members.emplace(number, name).second) family.twins.emplace(number, name);
       }
       begin = end;
     }

@@ -26,6 +26,7 @@ struct FileFamily {
   std::string prefix;
   std::string suffix;
   std::map<std::int64_t, std::string> members;  // number -> name
+  std::map<std::int64_t, std::string> twins;    // a second name: rank_1.pt beside rank_01.pt
   std::string name_of(std::int64_t number) const;
 };
 

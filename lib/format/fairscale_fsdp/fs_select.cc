@@ -48,6 +48,7 @@ class Chooser {
     if (!main) return single();
     refuse_second(*main);
     ChosenFiles out;
+    refuse_twins(*main);
     out.family = *main;
     out.counts_from_one = main->members.begin()->first == 1;
     for (const auto& [number, name] : main->members) add(out, number, name);
@@ -94,6 +95,14 @@ class Chooser {
       for (const auto& [other, theirs] : b.members)
         if (name == theirs) return true;
     return false;
+  }
+  static void refuse_twins(const FileFamily& family) {
+    if (family.twins.empty()) return;
+    const auto& [number, name] = *family.twins.begin();
+    fail(Code::kUnsupported,
+         fmt::format("{} and {} are both files of number {}", printable(family.members.at(number)),
+                     printable(name), number),
+         "move the one that does not belong to this checkpoint out of the folder");
   }
   /// Two saves side by side, each with rank files of its own.
   void refuse_second(const FileFamily& main) {
