@@ -464,7 +464,9 @@ void TensorResolver::set_flags(ArchiveTensor& tensor, Node metadata) const {
   const auto entries = graph_.dict_items(metadata);
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     const std::string_view key = string(entries[i], "tensor metadata");
-    if (!flag(entries[i + 1])) continue;
+    // torch sets a flag that is named, whatever its value; writers name those that are set.
+    if (graph_.kind(entries[i + 1]) != PickleKind::kBool || !graph_.boolean(entries[i + 1]))
+      corrupt(fmt::format("tensor metadata names \"{}\", which is not set", printable(key)));
     if (key == "conj" && is_complex(tensor.dtype)) {
       tensor.flags |= Source::kConj;
     } else if (key == "neg") {

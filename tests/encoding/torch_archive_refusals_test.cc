@@ -353,6 +353,14 @@ TEST_CASE("flags, parameters, subclasses and meta tensors") {
   CHECK(root([&](PickleEmitter& e) { emit_tensor(e, {}, flag("neg")); }).flags == Source::kNeg);
   CHECK(open([&](PickleEmitter& e) { emit_tensor(e, {}, flag("odd")); }, &message) ==
         Code::kUnsupported);
+  const auto unset = [](PickleEmitter& e) {
+    e.empty_dict();
+    e.mark();
+    e.string("neg");
+    e.boolean(false);
+    e.set_items();
+  };
+  CHECK(open([&](PickleEmitter& e) { emit_tensor(e, {}, unset); }, &message) == Code::kCorrupt);
 
   const auto parameter = root([](PickleEmitter& e) {
     e.global("torch._utils", "_rebuild_parameter_with_state");

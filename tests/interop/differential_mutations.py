@@ -252,8 +252,22 @@ class TorchMutations:
         parts, data = r.choice(self.streams)
         parts = list(parts)
         at = 3 if r.random() < 0.9 else 4
-        parts[at] = self.pickles.mutate(parts[at], r)
+        if r.random() < 0.3:
+            parts[3] = self.views(parts[3], r)
+        if r.random() < 0.7:
+            parts[at] = self.pickles.mutate(parts[at], r)
         return b"".join(op for part in parts for op in part) + data
+
+    def views(self, ops, r):
+        """Storages become parts of themselves: (key of the part, offset, number of elements) for the None in their ids."""
+        out = []
+        for i, op in enumerate(ops):
+            if op == b"N" and b"Q" in ops[i + 1:i + 4] and r.random() < 0.5:
+                key = r.choice([text("v"), text("w"), self.pickles.any_get(ops[:i], r)])
+                out += [b"(", key, integer(r.choice([0, 0, 1, 2])), integer(r.choice([0, 2, 3, 4, 12])), b"t"]
+            else:
+                out.append(op)
+        return out
 
     def records(self, r):
         records, ops = r.choice(self.archives)

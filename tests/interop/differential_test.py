@@ -35,8 +35,9 @@ class Reader:
         head = self.process.stdout.read(4)
         if len(head) < 4:
             raise AssertionError(f"differential_reader ended: {self.process.wait()}")
-        text = self.process.stdout.read(struct.unpack("<I", head)[0]).decode(errors="replace")
-        return text[:1] == "r", text[1:]
+        answer = self.process.stdout.read(struct.unpack("<I", head)[0])
+        read = answer[:1] == b"r"
+        return read, answer[1:].decode(errors="surrogatepass" if read else "replace")
 
 
 def run_batch(kind, seed, first, count, results):
