@@ -56,7 +56,7 @@ class ZipReader {
   const std::string& prefix() const { return prefix_; }  // the top folder; "" with kAsNamed
   const std::vector<ZipEntry>& entries() const {
     return entries_;
-  }  // as in the directory; folders left out
+  }                                                   // as in the directory; folders left out
   const ZipEntry* find(std::string_view name) const;  // ASCII letters of either case
   /// False: its writer computed no CRC-32.
   bool has_checksums() const { return has_checksums_; }
