@@ -114,7 +114,7 @@ bool is_loopback(const std::string& address) {
 }
 
 std::shared_ptr<World::Impl> join(const Launch& launch, const WorldOptions& options,
-                                  const std::string& backend) {
+                                  const std::string& backend, const WrapTransport& wrap) {
   // A launcher's store outlives a restart of its workers, and a process may make several worlds.
   static std::atomic<int> worlds = 0;
   const std::string prefix = fmt::format("tessera/{}/{}", launch.attempt, worlds++);
@@ -129,6 +129,7 @@ std::shared_ptr<World::Impl> join(const Launch& launch, const WorldOptions& opti
                        .loopback = is_loopback(launch.address)};
   auto transport = store_transport(backend, link, options.state_timeout, launch.rank, launch.size,
                                    launch.local_rank);
+  if (wrap) transport = wrap(std::move(transport));
   transport->meet(0);
   transport->watch();
   auto impl = std::make_shared<World::Impl>(launch.rank, launch.size, launch.local_rank,
@@ -140,10 +141,12 @@ std::shared_ptr<World::Impl> join(const Launch& launch, const WorldOptions& opti
 
 }  // namespace
 
-World init_from_env(const WorldOptions& options) {
+World init_from_env(const WorldOptions& options) { return init_from_env_over(options, nullptr); }
+
+World init_from_env_over(const WorldOptions& options, const WrapTransport& wrap) {
   const std::string backend = choose_backend(options.backend);
   const auto launch = read_launch();
-  if (launch && launch->size > 1) return World(join(*launch, options, backend));
+  if (launch && launch->size > 1) return World(join(*launch, options, backend, wrap));
   return World(std::make_shared<World::Impl>(0, 1, launch ? launch->local_rank : 0, options.timeout,
                                              fake_transport()));
 }

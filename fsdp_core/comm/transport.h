@@ -1,9 +1,10 @@
 #pragma once
 // Transport: how a world's groups are made and how its ranks meet outside of them. One per rank.
-#include <tessera/fsdp/communicator.h>
+#include <tessera/fsdp/world.h>
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace tessera::fsdp {
@@ -42,5 +43,10 @@ std::unique_ptr<Transport> thread_transport(std::shared_ptr<ThreadHub> hub,
                                             std::chrono::milliseconds hosts_timeout, int rank,
                                             int size);
 std::unique_ptr<Transport> fake_transport();
+
+/// init_from_env, with groups made by what `wrap` makes of the backend's transport: how tests bring
+/// communicators of their own to ranks that are processes.
+using WrapTransport = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)>;
+World init_from_env_over(const WorldOptions& options, const WrapTransport& wrap);
 
 }  // namespace tessera::fsdp

@@ -15,12 +15,14 @@ struct RankResult {
   int signal = 0;       // which
   bool killed = false;  // by the harness, at the deadline
   std::string report;   // what the rank wrote with report()
+  std::string log;      // what it printed
 };
 
 struct ProcessJob {
   int size = 2;
   std::string scenario;
   std::string test = "a rank of a job";            // the hidden test case that plays it
+  std::vector<std::string> arguments = {};         // behind it
   std::map<std::string, std::string> environment;  // besides, or over, RANK and the others
   std::chrono::milliseconds deadline{30000};
   /// Ranks that are stopped (SIGSTOP themselves): killed once all others have ended.

@@ -65,9 +65,11 @@ pid_t start(const ProcessJob& job, int rank, int port, const fs::path& folder) {
   std::vector<char*> env;
   for (std::string& line : lines) env.push_back(line.data());
   env.push_back(nullptr);
-  char program[] = "/proc/self/exe";
-  char* name = const_cast<char*>(job.test.c_str());
-  char* arguments[] = {program, name, nullptr};
+  std::vector<std::string> words = {"/proc/self/exe", job.test};
+  words.insert(words.end(), job.arguments.begin(), job.arguments.end());
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   const std::string log = (folder / (std::to_string(rank) + ".log")).string();
@@ -75,7 +77,8 @@ pid_t start(const ProcessJob& job, int rank, int port, const fs::path& folder) {
   posix_spawn_file_actions_adddup2(&actions, 1, 2);
   pid_t pid = 0;
   const std::string self = fs::read_symlink("/proc/self/exe").string();
-  const int error = posix_spawn(&pid, self.c_str(), &actions, nullptr, arguments, env.data());
+  const int error =
+      posix_spawn(&pid, self.c_str(), &actions, nullptr, arguments.data(), env.data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::runtime_error("posix_spawn failed");
   return pid;
@@ -131,8 +134,9 @@ std::vector<RankResult> run_processes(const ProcessJob& job) {
   }
   for (int rank = 0; rank < job.size; ++rank) {
     results[rank].report = text_of(folder.path() / std::to_string(rank));
+    results[rank].log = text_of(folder.path() / (std::to_string(rank) + ".log"));
     if (results[rank].exit_code != 0 && results[rank].report.empty())
-      results[rank].report = "log: " + text_of(folder.path() / (std::to_string(rank) + ".log"));
+      results[rank].report = "log: " + results[rank].log;
   }
   return results;
 }

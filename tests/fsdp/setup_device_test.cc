@@ -1,5 +1,5 @@
 // options.device: where a unit computes, and what is refused before anything is sharded. What moves
-// to a GPU is gpu_training_test.cc's.
+// to a GPU is tests/gpu_kit's.
 #include <c10/core/StorageImpl.h>
 
 #include "fsdp_core/unit/refill_buffer.h"
