@@ -97,8 +97,8 @@ play_parity() { kit parity --seconds "$SECONDS_OF_PART" ${further[@]+"${further[
 play_speed() { kit speed; }
 play_peer() { python3 "$here/peer_fsdp2.py" "$out"; }
 play_state() {
-  local scratch=/dev/shm
-  [ -w "$scratch" ] || scratch=${TMPDIR:-/tmp}
+  local scratch=/dev/shm  # memory, where there is room for two checkpoints of 1.9 GB
+  [ "$(df -k --output=avail "$scratch" 2>/dev/null | tail -1)" -ge 6000000 ] 2>/dev/null || scratch=${TMPDIR:-/tmp}
   kit state --scratch "$scratch"
 }
 play_races() { kit races --seconds "$SECONDS_OF_PART" --seeds "${KIT_SEEDS:-8}" ${further[@]+"${further[@]}"}; }
@@ -125,7 +125,7 @@ main() {
   further_text=${KIT_ARGS:-}
   export further_text
   local part
-  for part in versions:60 parity:150 speed:70 peer:90 state:50 races:50 nccl:60; do
+  for part in versions:60 parity:180 speed:70 peer:90 state:50 races:45 nccl:60; do
     if [ "$device" = cpu ]; then case $part in peer:* | nccl:*) continue ;; esac; fi
     play "${part%%:*}" "${part##*:}" bash -c 'read -r -a further <<< "$further_text"; '"play_${part%%:*}"
   done
