@@ -246,7 +246,10 @@ std::optional<ArchiveTensor> TensorResolver::make_torch_call(std::string_view na
     if (items.size() > 7) set_flags(tensor, items[7]);
     return tensor;
   }
-  if (name == "_rebuild_parameter_with_state" && items.size() > 3) tell_attributes(items[3], depth);
+  if (name == "_rebuild_parameter_with_state" && items.size() > 3) {
+    check_attributes(items[3]);
+    tell_attributes(items[3], depth);
+  }
   if (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state")
     return parameter(items, depth);
   if (name == "_rebuild_qtensor") return quantized(items);
@@ -266,6 +269,8 @@ std::optional<ArchiveTensor> TensorResolver::make_from_type(Node arguments, int 
     corrupt("malformed _rebuild_from_type_v2");
   if (depth > kMaxRebuildDepth) corrupt("tensors rebuilt from each other without end");
   const auto [module, function] = graph_.global(items[0]);
+  if (module == "torch._tensor")
+    fail(Code::kUnsupported, fmt::format("a tensor whose subclass is set twice ({})", function));
   if (module != "torch._utils") return std::nullopt;
   auto tensor = make_torch_call(function, items[2], depth + 1);
   if (tensor && items.size() > 3) tell_attributes(items[3], depth);

@@ -63,6 +63,7 @@ struct PythonKeys::Rep {
   Class of(const Value& value);
   Class intern(std::string text, bool has_nan);
   Class of_items(const Value& value);
+  std::optional<Class> of_call(const OpaqueObject& object);
 
   std::unordered_map<std::string_view, std::size_t> strings;
   std::unordered_map<std::int64_t, std::size_t> integers;
@@ -91,6 +92,20 @@ PythonKeys::Rep::Class PythonKeys::Rep::of_items(const Value& value) {
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   }
   return intern(fmt::format("{}{}", is_set ? 'z' : 't', fmt::join(ids, ",")), has_nan);
+}
+
+/// torch.device("cuda", 1) and torch.device("cuda:1") are equal, and every layout is there once.
+std::optional<PythonKeys::Rep::Class> PythonKeys::Rep::of_call(const OpaqueObject& object) {
+  const bool device = object.module == "torch" && object.name == "device";
+  const bool layout = object.module == "torch.serialization" && object.name == "_get_layout";
+  if (object.how != OpaqueObject::How::kReduce || (!device && !layout)) return std::nullopt;
+  if (object.arguments.kind() != Value::Kind::kTuple) return std::nullopt;
+  std::string text = object.name;
+  for (const Value& argument : object.arguments.as_list()) {
+    if (!argument.is_string() && !argument.is_int()) return std::nullopt;
+    text += ':' + key_text(argument);
+  }
+  return intern("call " + text, false);
 }
 
 PythonKeys::Rep::Class PythonKeys::Rep::of(const Value& value) {
@@ -129,6 +144,9 @@ PythonKeys::Rep::Class PythonKeys::Rep::of(const Value& value) {
     for (const std::int64_t size : value.as_size())
       ids.push_back(intern(fmt::format("i{}", size), false).id);
     result = intern(fmt::format("t{}", fmt::join(ids, ",")), false);
+  } else if (const auto call =
+                 value.kind() == Value::Kind::kOpaque ? of_call(value.as_opaque()) : std::nullopt) {
+    result = *call;
   } else {
     result = intern(fmt::format("@{}", value.node_id()), false);
   }

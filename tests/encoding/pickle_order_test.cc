@@ -156,6 +156,9 @@ TEST_CASE("keys that are equal in Python are one key, with the last value") {
   one("F1.0\n", "K\x01"s, Value::real(1));
   one("K\x00"s, "\x89", Value::integer(0));
   one("F0.0\n", minus_zero, Value::real(0));
+  CHECK(read("}ctorch\ndevice\n(S'cuda'\nK\x01tRNsctorch\ndevice\n(S'cuda:1'\ntRNs."s)
+            .as_dict()
+            .size() == 1);
   one(two_to_53, two_to_53_real, Value::integer(std::int64_t{1} << 53));
   one(two_to_63, two_to_63_real, Value::big_integer("9223372036854775808"));
   one("c__builtin__\ncomplex\n(F1.0\nF0.0\ntR", "\x88", Value::complex(1, 0));

@@ -194,12 +194,14 @@ def objects():
     ordered._metadata = {"": {"version": 1}}
     with_note = torch.nn.Parameter(torch.ones(2))
     with_note.note = "x"
+    noted = torch.ones(3)  # goes through _rebuild_from_type_v2
+    noted.note = "y"
     shared = [1, 2]
     yield {"w": t, "b": base, "view": base.t(), "n": 1}
     yield ordered
     yield {"model": ordered, "optim": {"state": {0: {"step": torch.tensor(3.0), "m": t.clone()}}, "param_groups": [{"lr": 0.1,
            "betas": (0.9, 0.95), "params": [0, 1]}]}, "flags": {True: "a", 0: "b", 2.5: "c", (1, 2): None}}
-    yield {"p": torch.nn.Parameter(base.clone()), "q": with_note, "i": torch.arange(3), "h": torch.ones(2, dtype=torch.bfloat16)}
+    yield {"p": torch.nn.Parameter(base.clone()), "q": with_note, "r": noted, "i": torch.arange(3), "h": torch.ones(2, dtype=torch.bfloat16)}
     yield {"conj": torch.tensor([1 + 2j, 3 - 1j]).conj(), "neg": torch._neg_view(t.clone()), "u": torch.tensor([1, 2, 3], dtype=torch.uint16)}
     yield {"coo": torch.eye(3).to_sparse(), "csr": torch.eye(3).to_sparse_csr(), "size": torch.Size([2, 3])}
     yield {"q": torch.quantize_per_tensor(t, 0.5, 1, torch.quint8), "c": torch.quantize_per_channel(
