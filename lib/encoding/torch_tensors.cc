@@ -438,6 +438,7 @@ ArchiveTensor TensorResolver::sparse(std::span<const Node> arguments, int depth)
   }
   out.shape = Shape::checked(integers(data[count], "a size"));
   out.dtype = archive_.tensors[out.parts.back()].dtype;
+  out.requires_grad = archive_.tensors[out.parts.back()].requires_grad;
   return out;
 }
 

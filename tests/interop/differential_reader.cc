@@ -34,7 +34,7 @@ class Description {
  private:
   std::string items(const ValueList& list, bool sorted);
   std::string pairs(const ValueDict& dict);
-  std::string tensor(std::uint32_t index);
+  std::string tensor(std::uint32_t index, bool is_part = false);
   std::string quantizer(const QuantParams& quant);
   static std::string real(double value);
   static std::string bytes(char kind, const std::string& text);
@@ -131,16 +131,17 @@ std::string Description::quantizer(const QuantParams& quant) {
   return fmt::format("{} {}", quant.scheme, quant.axis);
 }
 
-std::string Description::tensor(std::uint32_t index) {
+std::string Description::tensor(std::uint32_t index, bool is_part) {
   using Layout = ArchiveTensor::Layout;
   const ArchiveTensor& t = archive_.tensors.at(index);
-  std::string out = fmt::format("T<{} {}{}{}", torch_name(t.dtype), t.shape.to_string(),
-                                t.is_parameter ? " parameter" : "", t.requires_grad ? " grad" : "");
+  std::string out =
+      fmt::format("T<{} {}{}{}", torch_name(t.dtype), t.shape.to_string(),
+                  t.is_parameter ? " parameter" : "", t.requires_grad && !is_part ? " grad" : "");
   if (t.quant >= 0) out += " " + quantizer(archive_.quant.at(static_cast<std::size_t>(t.quant)));
   if (t.layout == Layout::kMeta) return out + " meta>";
   if (t.layout != Layout::kStrided) {
     out += fmt::format(" sparse{}", static_cast<int>(t.layout));
-    for (const std::uint32_t part : t.parts) out += tensor(part);
+    for (const std::uint32_t part : t.parts) out += tensor(part, true);
     return out + ">";
   }
   if (t.shape.numel() > kMostElements) throw TooLarge();
