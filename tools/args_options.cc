@@ -241,6 +241,8 @@ void add_verb_options(Options& o, Verb verb) {
   if (verb == Verb::kDiff) add_diff(o);
   if (verb == Verb::kStat || verb == Verb::kOptim) o.group("Checks");
   if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kVerify) add_strict(o);
+  if (verb == Verb::kHash || verb == Verb::kDiff)
+    o.flag("--strict", "exit 1 where a value could not be compared to the end", o.to.strict);
   add_source(o, verb == Verb::kDiff);
   add_limits(o);
   add_output(o);

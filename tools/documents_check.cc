@@ -128,12 +128,36 @@ Value optimizer_row(const OptimizerReport& r) {
   return object.take();
 }
 
+Value quantizer_object(const HashedQuantizer& quantizer) {
+  JsonObject object;
+  object.add("scheme", quantizer.scheme);
+  if (quantizer.is_per_channel()) {
+    object.add("axis", quantizer.axis);
+    object.add("scales", quantizer.scales);
+    object.add("zero_points", quantizer.zero_points);
+  } else {
+    object.add("scale", quantizer.scale);
+    object.add("zero_point", quantizer.zero_point);
+  }
+  return object.take();
+}
+
+Value hashed_value_row(const HashedValue& value) {
+  JsonObject object;
+  object.add("name", value.name);
+  object.add("kind", value.is_dict ? "dict" : "value");
+  object.add("sha256", value.sha256);
+  object.add("whole", value.whole);
+  return object.take();
+}
+
 Value hash_row(const HashedTensor& tensor) {
   JsonObject object;
   object.add("name", tensor.name);
   object.add("dtype", tensor.dtype);
   object.add("shape", json_list(tensor.shape));
   object.add("sha256", tensor.sha256);
+  if (tensor.quantizer) object.add("quantizer", quantizer_object(*tensor.quantizer));
   return object.take();
 }
 
@@ -141,7 +165,8 @@ Value tensor_diff_row(const TensorDiff& d) {
   JsonObject object;
   object.add("name", d.name);
   object.add("what", diff_kind_name(d.what));
-  if (d.what == TensorDiff::What::kShape || d.what == TensorDiff::What::kDType) {
+  if (d.what == TensorDiff::What::kShape || d.what == TensorDiff::What::kDType ||
+      d.what == TensorDiff::What::kQuantizer) {
     object.add("a", d.a);
     object.add("b", d.b);
   }
@@ -167,6 +192,10 @@ Value value_diff_row(const ValueDiff& d) {
   object.add("what", diff_kind_name(d.what));
   object.add("a", d.a);
   object.add("b", d.b);
+  if (d.path.empty()) return object.take();
+  object.add("at", d.path);
+  if (d.at_a) object.add("at_a", *d.at_a);
+  if (d.at_b) object.add("at_b", *d.at_b);
   return object.take();
 }
 
@@ -194,6 +223,8 @@ std::string_view diff_kind_name(TensorDiff::What what) {
       return "shape";
     case TensorDiff::What::kDType:
       return "dtype";
+    case TensorDiff::What::kQuantizer:
+      return "quantizer";
     case TensorDiff::What::kValues:
       return "values";
   }
@@ -240,13 +271,17 @@ Value optim_document(const OptimReport& r) {
 
 Value hash_document(const HashReport& r) {
   JsonObject object;
-  object.add("schema", "tessera.hash/1");
+  object.add("schema", "tessera.hash/2");
   object.add("path", r.path);
   object.add("format", r.format);
   object.add("root", r.root);
   object.add("values_root", r.values_root);
+  object.add("root_v1", r.root_v1);
+  object.add("values_root_v1", r.values_root_v1);
   object.add("bytes", r.bytes);
+  object.add("not_compared", r.not_compared);
   object.add("tensors", json_map(r.tensors, hash_row));
+  object.add("values", json_map(r.values, hashed_value_row));
   object.add("notes", json_notes(r.notes));
   return object.take();
 }
@@ -266,6 +301,7 @@ Value verify_document(const VerifyReport& r) {
   object.add("bytes_with_sums", r.bytes_with_sums);
   object.add("tensor_bytes_stored", r.tensor_bytes_stored);
   object.add("sealed", r.sealed);
+  object.add("not_compared", r.not_compared);
   object.add("notes", json_notes(r.notes));
   return object.take();
 }
@@ -305,6 +341,7 @@ Value diff_document(const DiffReport& r) {
   object.add("tensors_compared", r.tensors_compared);
   object.add("tensors_equal", r.tensors_equal);
   object.add("values_compared", r.values_compared);
+  object.add("not_compared", r.not_compared);
   object.add("bytes", r.bytes);
   object.add("tensors", json_map(r.tensors, tensor_diff_row));
   object.add("values", json_map(r.values, value_diff_row));

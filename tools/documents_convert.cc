@@ -60,6 +60,7 @@ void add_outcome(JsonObject& object, const ConvertReport& r) {
   object.add("seconds", r.seconds);
   object.add("verified", r.verified);
   object.add("verify_findings", json_list(r.verify_findings));
+  object.add("not_compared", r.not_compared);
 }
 
 }  // namespace

@@ -38,5 +38,7 @@ std::string chunk_place(const ChunkRow& row);
 std::string aliases_text(const std::vector<Alias>& aliases);
 /// One line of JSON, escaped for the terminal.
 std::string value_text(const Value& value);
+/// "; 3 values not compared to the end"; "" for none.
+std::string not_compared_text(std::uint64_t values);
 
 }  // namespace tessera::tools

@@ -18,6 +18,11 @@ std::size_t with_severity(const std::vector<Note>& notes, std::string_view sever
       notes.begin(), notes.end(), [&](const Note& note) { return note.severity == severity; }));
 }
 
+std::string scale_text(const HashedQuantizer& quantizer) {
+  if (quantizer.is_per_channel()) return fmt::format("scales along {}", quantizer.axis);
+  return fmt::format("scale {}, zero {}", real_text(quantizer.scale), quantizer.zero_point);
+}
+
 std::string tensor_difference(const TensorDiff& d) {
   switch (d.what) {
     case TensorDiff::What::kMissing:
@@ -28,6 +33,8 @@ std::string tensor_difference(const TensorDiff& d) {
       return fmt::format("shape: {} against {}", d.a, d.b);
     case TensorDiff::What::kDType:
       return fmt::format("type: {} against {}", d.a, d.b);
+    case TensorDiff::What::kQuantizer:
+      return fmt::format("quantizer: {} against {}", d.a, d.b);
     case TensorDiff::What::kValues:
       break;
   }
@@ -66,12 +73,18 @@ std::string tensor_differences(const DiffReport& r, std::size_t limit, const Scr
 
 std::string value_differences(const DiffReport& r, std::size_t limit, const Screen& screen) {
   Table table({{"value", false, 1}, {"A", false, 1}, {"B", false, 1}});
+  const auto side = [](bool there, const Value& whole, bool inside,
+                       const std::optional<Value>& at) -> std::string {
+    if (!there || (inside && !at)) return "(absent)";
+    return value_text(inside ? *at : whole);
+  };
   for (std::size_t i = 0; i < std::min(limit, r.values.size()); ++i) {
     const ValueDiff& d = r.values[i];
     const bool in_a = d.what != ValueDiff::What::kUnexpected;
     const bool in_b = d.what != ValueDiff::What::kMissing;
-    table.add({printable(d.name), in_a ? value_text(d.a) : "(absent)",
-               in_b ? value_text(d.b) : "(absent)"});
+    const bool inside = !d.path.empty();
+    table.add({printable(inside ? fmt::format("{}: {}", d.name, d.path) : d.name),
+               side(in_a, d.a, inside, d.at_a), side(in_b, d.b, inside, d.at_b)});
   }
   std::string text = table.empty() ? std::string() : table.render(screen);
   if (r.values.size() > limit)
@@ -81,15 +94,22 @@ std::string value_differences(const DiffReport& r, std::size_t limit, const Scre
 
 }  // namespace
 
+std::string not_compared_text(std::uint64_t values) {
+  return values ? fmt::format("; {} not compared to the end", counted(values, "value")) : "";
+}
+
 std::string render_hash(const HashReport& r, const Screen& screen) {
   Table table({{"sha256"}, {"type"}, {"shape"}, {"name", false, 1}});
   for (const HashedTensor& t : r.tensors) {
-    table.add({t.sha256.substr(0, kHashDigits), t.dtype, shape_text(t.shape), printable(t.name)});
+    const std::string type =
+        t.quantizer ? fmt::format("{}, {}", t.dtype, scale_text(*t.quantizer)) : t.dtype;
+    table.add({t.sha256.substr(0, kHashDigits), type, shape_text(t.shape), printable(t.name)});
   }
   std::string text = table.empty() ? std::string() : table.render(screen);
   text += fmt::format("root    {}\nvalues  {}\n", r.root, r.values_root);
-  text += screen.paint(Tint::kDim, fmt::format("{}, {}", counted(r.tensors.size(), "tensor"),
-                                               format_bytes(r.bytes))) +
+  text += screen.paint(Tint::kDim,
+                       fmt::format("{}, {}{}", counted(r.tensors.size(), "tensor"),
+                                   format_bytes(r.bytes), not_compared_text(r.not_compared))) +
           "\n";
   return text + render_notes(r.notes, 5, screen);
 }
@@ -102,8 +122,9 @@ std::string render_verify(const VerifyReport& r, const Screen& screen) {
       counted(r.tensors, "tensor"), counted(r.chunks, "chunk"), format_bytes(r.bytes_read),
       format_bytes(r.bytes_with_sums), format_bytes(r.tensor_bytes_stored));
   if (r.ok) {
-    text += screen.paint(Tint::kGreen, "ok") +
-            fmt::format("  {}  ({})\n", path, verify_level_name(r.level));
+    text += screen.paint(Tint::kGreen, "ok") + fmt::format("  {}  ({}{})\n", path,
+                                                           verify_level_name(r.level),
+                                                           not_compared_text(r.not_compared));
   } else {
     text +=
         screen.paint(Tint::kRed, "DAMAGED") +
@@ -117,9 +138,9 @@ std::string render_verify(const VerifyReport& r, const Screen& screen) {
 std::string render_diff(const DiffReport& r, std::size_t limit, const Screen& screen) {
   std::string text = tensor_differences(r, limit, screen) + value_differences(r, limit, screen);
   const std::string counts =
-      fmt::format("{} of {} equal, {} compared, {} read", count_text(r.tensors_equal),
+      fmt::format("{} of {} equal, {} compared, {} read{}", count_text(r.tensors_equal),
                   counted(r.tensors_compared, "tensor"), counted(r.values_compared, "value"),
-                  format_bytes(r.bytes));
+                  format_bytes(r.bytes), not_compared_text(r.not_compared));
   text += r.equal ? screen.paint(Tint::kGreen, "equal") + "  " + counts + "\n"
                   : screen.paint(Tint::kRed, "DIFFERENT") +
                         fmt::format("  {}; {} and {} differ\n", counts,

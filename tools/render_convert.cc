@@ -119,7 +119,10 @@ std::string outcome_text(const ConvertReport& r, const Screen& screen) {
   if (r.resumed_bytes)
     text += fact_line("resumed", format_bytes(r.resumed_bytes) + " were there already", screen);
   if (r.verified)
-    text += fact_line("verified", "content, values, steps and groups equal the source", screen);
+    text += fact_line(
+        "verified",
+        "content, values, steps and groups equal the source" + not_compared_text(r.not_compared),
+        screen);
   return text;
 }
 

@@ -259,9 +259,10 @@ Outcome Inspection::optim() {
 Outcome Inspection::hash() {
   OpenedCheckpoint opened = open();
   const HashReport report = hash_checkpoint(opened, transfer_options(a_, &progress_));
-  return {in_form([&] { return hash_document(report); }, {{"tensors", "tensor"}, {"notes", "note"}},
+  return {in_form([&] { return hash_document(report); },
+                  {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
                   [&] { return render_hash(report, screen_); }),
-          0,
+          report.not_compared > 0 && a_.strict ? kExitNegative : kExitDone,
           {}};
 }
 
@@ -314,7 +315,8 @@ Outcome Inspection::diff() {
   OpenedCheckpoint a = open(a_.words[0], open_options(a_.from_a, a_.root_a));
   OpenedCheckpoint b = open(a_.words[1], open_options(a_.from_b, a_.root_b));
   DiffReport report = diff_checkpoints(a, b, options);
-  const int exit = report.equal ? kExitDone : kExitNegative;
+  const bool whole = report.not_compared == 0 || !a_.strict;
+  const int exit = report.equal && whole ? kExitDone : kExitNegative;
   if (a_.quiet) return {{}, exit, {}};
   const auto limit = static_cast<std::size_t>(a_.limit.value_or(kShownDifferences));
   if (a_.limit && a_.format != OutputFormat::kHuman) {

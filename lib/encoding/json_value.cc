@@ -123,7 +123,12 @@ class Converter {
         return size(v.as_size());
       case Value::Kind::kDict:
       case Value::Kind::kOrderedDict:
+      case Value::Kind::kDefaultDict:
+      case Value::Kind::kCounter:
         return dict(v.as_dict(), tuples);
+      case Value::Kind::kBackReference:
+        // Only below an object, which prints as its class, or in an array of numpy's.
+        return json_tag("__object__", Value::string("builtins.object"));
       case Value::Kind::kDType:
         return json_tag("__dtype__", Value::string(std::string(torch_name(v.as_dtype()))));
       case Value::Kind::kTensor:

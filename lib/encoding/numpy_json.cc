@@ -181,24 +181,17 @@ bool is_bytes(const Value& value) {
   return value.kind() == Value::Kind::kBytes || value.kind() == Value::Kind::kByteArray;
 }
 
-struct ArrayParts {
-  const Value* shape = nullptr;
-  const Value* dtype = nullptr;
-  const Value* data = nullptr;
-  bool fortran = false;
-};
-
-std::optional<ArrayParts> array_parts(const OpaqueObject& object) {
+std::optional<NumpyArray> array_parts(const OpaqueObject& object) {
   if (is_numpy(object, "multiarray", "_reconstruct")) {
     const ValueList* state =
         tuple_of(object.state, 5);  // version, shape, dtype, fortran order, data
     if (!state || (*state)[3].kind() != Value::Kind::kBool) return std::nullopt;
-    return ArrayParts{&(*state)[1], &(*state)[2], &(*state)[4], (*state)[3].as_bool()};
+    return NumpyArray{&(*state)[1], &(*state)[2], &(*state)[4], (*state)[3].as_bool()};
   }
   if (is_numpy(object, "numeric", "_frombuffer")) {
     const ValueList* arguments = tuple_of(object.arguments, 4);  // data, dtype, shape, order
     if (!arguments || !(*arguments)[3].is_string()) return std::nullopt;
-    return ArrayParts{&(*arguments)[2], &(*arguments)[1], &(*arguments)[0],
+    return NumpyArray{&(*arguments)[2], &(*arguments)[1], &(*arguments)[0],
                       (*arguments)[3].as_string() == "F"};
   }
   return std::nullopt;
@@ -209,7 +202,7 @@ Value tagged(const char* tag, Value value, const std::string& dtype) {
       {{Value::string(tag), std::move(value)}, {Value::string("dtype"), Value::string(dtype)}});
 }
 
-std::optional<Value> array_json(const ArrayParts& parts,
+std::optional<Value> array_json(const NumpyArray& parts,
                                 const std::function<Value(const Value&)>& element,
                                 ValueBudget& budget) {
   const auto shape = read_shape(*parts.shape);
@@ -245,6 +238,21 @@ std::optional<Value> scalar_json(const OpaqueObject& object,
 }
 
 }  // namespace
+
+std::optional<NumpyArray> plain_array(const OpaqueObject& object) {
+  auto parts = array_parts(object);
+  if (!parts || !is_bytes(*parts->data)) return std::nullopt;
+  parts->prints = read_dtype(*parts->dtype).has_value();
+  // More of it than its parts say: items, keywords, or the state of a view.
+  if (!object.items.empty() || !object.dict_items.empty()) return std::nullopt;
+  if (object.name == "_frombuffer") return object.has_state ? std::nullopt : parts;
+  const ValueList* made = tuple_of(object.arguments, 1);
+  const bool plain = made && (*made)[0].kind() == Value::Kind::kOpaque &&
+                     (*made)[0].as_opaque().how == OpaqueObject::How::kGlobal &&
+                     (*made)[0].as_opaque().global() == "numpy.ndarray" &&
+                     object.state.as_list().size() == 5;
+  return plain ? parts : std::nullopt;
+}
 
 std::optional<Value> numpy_json(const OpaqueObject& object,
                                 const std::function<Value(const Value&)>& element,

@@ -15,4 +15,16 @@ std::optional<Value> numpy_json(const OpaqueObject& object,
                                 const std::function<Value(const Value&)>& element,
                                 ValueBudget& budget);
 
+/// An array as its pickle holds it.
+struct NumpyArray {
+  const Value* shape = nullptr;
+  const Value* dtype = nullptr;
+  const Value* data = nullptr;  // bytes in the array's own order, or the list of its objects
+  bool fortran = false;
+  bool prints = false;  // numpy_json() has a form for its type
+};
+
+/// The parts of an array of bytes of the class numpy.ndarray itself; nullopt for all else.
+std::optional<NumpyArray> plain_array(const OpaqueObject& object);
+
 }  // namespace tessera

@@ -9,6 +9,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -20,10 +23,14 @@ namespace {
 
 using Node = PickleGraph::Node;
 
-/// A value and the levels of containers it holds.
+constexpr int kClosed = std::numeric_limits<int>::max();
+
+/// A value, the levels of containers it holds, and the outermost container that a back reference
+/// inside means, by its place on the path from the root: kClosed if none leaves the value.
 struct Decoded {
   Value value;
   int height = 0;
+  int outermost = kClosed;
 };
 
 bool is_scalar(PickleKind kind) {
@@ -41,14 +48,45 @@ bool is_scalar(PickleKind kind) {
   }
 }
 
+/// Parts of cycles are decoded once for every way that leads into them; so many values more than
+/// there are nodes are made before what is left becomes a stub.
+constexpr std::uint64_t kFreeCopies = std::uint64_t{1} << 16;
+
 constexpr std::size_t kSharedTextBytes = 128;  // from there on held once
 constexpr char kCycle[] = "a container holds itself";
 constexpr char kTooDeep[] = "nested deeper than 200 levels";
 static_assert(kMaxValueDepth == 200);
 
+/// Which nodes are parts of one cycle.
+class Cycles {
+ public:
+  void join(std::span<const Node> nodes) {
+    for (const Node node : nodes) groups_[group_of(node)] = group_of(nodes[0]);
+  }
+  /// Whether one of `path` is in a cycle with `node`, so that the node's contents end there.
+  bool leads_to(Node node, std::span<const Node> path) {
+    if (!groups_.contains(node)) return false;
+    const Node group = group_of(node);
+    return std::any_of(path.begin(), path.end(),
+                       [&](Node n) { return groups_.contains(n) && group_of(n) == group; });
+  }
+
+ private:
+  Node group_of(Node node) {
+    while (true) {
+      const Node above = groups_.try_emplace(node, node).first->second;
+      if (above == node) return node;
+      node = groups_[node] = groups_[above];
+    }
+  }
+
+  std::unordered_map<Node, Node> groups_;  // a forest: its roots are the groups
+};
+
 class Decoder {
  public:
-  Decoder(const PickleGraph& graph, const PickleHook& hook) : graph_(graph), hook_(hook) {}
+  Decoder(const PickleGraph& graph, const PickleHook& hook)
+      : graph_(graph), hook_(hook), copies_left_(kFreeCopies + graph.node_count() / 4) {}
 
   /// `levels`: containers around this value.
   Decoded decode(Node node, int levels);
@@ -70,9 +108,12 @@ class Decoder {
   Value opaque(Node node, int levels, int& height);
   void name_opaque(Node callable, OpaqueObject& out) const;
 
-  Value cut(Node node, std::size_t from, const char* problem) const;
+  void require_object(std::size_t from, const char* problem) const;
   bool is_unknown_object(Node node) const;
 
+  void close(Node node, Decoded& result);
+  Decoded back_reference(std::size_t place);
+  Decoded stub(Node node) const;
   Value child(Node node, int levels, int& height);
   ValueList list(std::span<const Node> nodes, int levels, int& height);
   Value set(std::span<const Node> items, Value::Kind kind, int levels, int& height);
@@ -90,7 +131,12 @@ class Decoder {
   const PickleHook& hook_;
   std::unordered_map<Node, Decoded> done_;
   std::unordered_map<Node, Value> texts_;
-  std::vector<Node> path_;  // containers being decoded, outermost first
+  Cycles cycles_;
+  std::unordered_set<Node> met_;  // parts of cycles
+  std::vector<Node> path_;        // containers being decoded, outermost first
+  std::vector<int> outermost_;    // of each of them, so far
+  int copying_ = 0;               // nodes on the path that were decoded before
+  std::uint64_t copies_left_;
 };
 
 [[noreturn]] void malformed(std::string_view what) {
@@ -99,6 +145,7 @@ class Decoder {
 
 Decoded Decoder::decode(Node node, int levels) {
   const PickleKind kind = graph_.kind(node);
+  if (copying_ > 0 && copies_left_ > 0) --copies_left_;
   if (is_scalar(kind)) {
     if (hook_) {
       if (auto value = hook_(graph_, node)) return {std::move(*value), 0};
@@ -106,38 +153,74 @@ Decoded Decoder::decode(Node node, int levels) {
     return {is_long_text(node) ? shared_text(node) : scalar(node), 0};
   }
   Decoded result;
-  if (const auto found = done_.find(node); found != done_.end()) {
+  const auto found = done_.find(node);
+  if (found != done_.end() && !cycles_.leads_to(node, path_)) {
     result = found->second;
   } else {
-    if (levels >= kMaxValueDepth) return {cut(node, 0, kTooDeep), 1};
+    if (levels >= kMaxValueDepth) {
+      require_object(0, kTooDeep);
+      return stub(node);
+    }
     const auto open = std::find(path_.begin(), path_.end(), node);
-    if (open != path_.end())
-      return {cut(node, static_cast<std::size_t>(open - path_.begin()), kCycle), 1};
+    if (open != path_.end()) return back_reference(open - path_.begin());
+    const bool again = found != done_.end() || met_.contains(node);
+    if (again && copies_left_ == 0) return stub(node);
+    copying_ += again ? 1 : 0;
     path_.push_back(node);
+    outermost_.push_back(kClosed);
     if (hook_) {
       if (auto value = hook_(graph_, node)) result = {std::move(*value), 1};
     }
     if (result.height == 0) result = compound(node, levels);
-    path_.pop_back();
-    done_.emplace(node, result);
+    copying_ -= again ? 1 : 0;
+    close(node, result);
   }
-  if (levels + result.height > kMaxValueDepth) return {cut(node, 0, kTooDeep), 1};
+  if (levels + result.height > kMaxValueDepth) {
+    require_object(0, kTooDeep);
+    return stub(node);
+  }
   return result;
 }
 
-/// Inside of an object of an unknown class, a cycle or too deep a branch ends in a stub that names
-/// the class and cannot be written; among plain containers it is corrupt. `from`: where on the path
-/// to look for such an object.
-Value Decoder::cut(Node node, std::size_t from, const char* problem) const {
+/// Takes it off the path. What refers to nothing around it means the same wherever it stands.
+void Decoder::close(Node node, Decoded& result) {
+  const int place = static_cast<int>(path_.size()) - 1;
+  const int outermost = outermost_.back();
+  path_.pop_back();
+  outermost_.pop_back();
+  if (outermost >= place) {
+    done_.emplace(node, result);
+    return;
+  }
+  met_.insert(node);
+  result.outermost = outermost;
+  outermost_.back() = std::min(outermost_.back(), outermost);
+}
+
+/// Inside of an object of an unknown class, cycles and deep branches can be; among plain containers
+/// they are corrupt. `from`: where on the path to look for such an object.
+void Decoder::require_object(std::size_t from, const char* problem) const {
   const bool in_object = std::any_of(path_.begin() + static_cast<std::ptrdiff_t>(from), path_.end(),
                                      [&](Node n) { return is_unknown_object(n); });
   if (!in_object) fail(Code::kCorrupt, fmt::format("pickle: {}", problem));
-  OpaqueObject stub;
-  stub.how = OpaqueObject::How::kExtension;
-  stub.module = "builtins";
-  stub.name = "object";
-  if (is_unknown_object(node)) name_opaque(graph_.callable(node), stub);
-  return Value::opaque(std::move(stub));
+}
+
+Decoded Decoder::back_reference(std::size_t place) {
+  require_object(place, kCycle);
+  cycles_.join(std::span(path_).subspan(place));
+  const int outermost = static_cast<int>(place);
+  outermost_.back() = std::min(outermost_.back(), outermost);
+  return {Value::back_reference(static_cast<std::uint32_t>(path_.size() - place)), 1, outermost};
+}
+
+/// What cannot be followed: it names the class and cannot be written.
+Decoded Decoder::stub(Node node) const {
+  OpaqueObject out;
+  out.how = OpaqueObject::How::kExtension;
+  out.module = "builtins";
+  out.name = "object";
+  if (is_unknown_object(node)) name_opaque(graph_.callable(node), out);
+  return {Value::opaque(std::move(out)), 1};
 }
 
 bool Decoder::is_unknown_object(Node node) const {
@@ -315,7 +398,10 @@ std::optional<Value> Decoder::mapping(Node node, std::string_view name, int leve
     malformed(fmt::format("collections.{}: a state that is no dict of attributes", name));
   if (name == "OrderedDict")
     return Value::ordered_dict(std::move(entries), state ? child(*state, levels, height) : Value());
-  return Value::dict(std::move(entries));
+  if (name == "Counter") return Value::counter(std::move(entries));
+  const auto arguments = graph_.items(graph_.arguments(node));
+  Value factory = arguments.empty() ? Value() : child(arguments[0], levels, height);
+  return Value::default_dict(std::move(entries), std::move(factory));
 }
 
 /// State: (contents, position, attributes).

@@ -5,7 +5,10 @@
 #include <tessera/encoding/pickle_writer.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
+#include <unordered_set>
+#include <vector>
 
 #include "lib/encoding/utf8.h"
 #include "lib/state/python_keys.h"
@@ -16,18 +19,29 @@ namespace {
 constexpr std::size_t kBatch = 1000;  // items per APPENDS or SETITEMS, as Python writes them
 
 using WriteTensor = std::function<void(PickleEmitter&, std::uint32_t)>;
+using WriteStorage = std::function<void(PickleEmitter&, std::uint32_t, std::optional<DType>)>;
 
 class ValueWriter {
  public:
-  ValueWriter(PickleEmitter& emitter, const WriteTensor& tensor)
-      : emitter_(emitter), tensor_(tensor) {}
+  ValueWriter(PickleEmitter& emitter, const WriteTensor& tensor, const WriteStorage& storage)
+      : emitter_(emitter), tensor_(tensor), storage_(storage) {}
 
-  /// Finds the nodes that occur more than once.
+  /// Finds the nodes that occur more than once, and those that hold references to themselves.
   void scan(const Value& value);
   void write(const Value& value);
 
  private:
+  /// A container or object being written: what a back reference may mean.
+  struct Open {
+    const void* id;
+    std::optional<std::uint32_t> memo;
+  };
+
   void scan_opaque(const OpaqueObject& object);
+  void scan_back_reference(std::uint32_t distance);
+  void made();
+  void write_back_reference(std::uint32_t distance);
+  void write_bare_storage(const OpaqueObject& object);
   void write_node(const Value& value);
   void write_text(const Value& value);
   void write_items(const ValueList& items);
@@ -35,16 +49,33 @@ class ValueWriter {
   void write_tuple(const ValueList& items);
   void write_list(const Value& value);
   void write_size(const std::vector<std::int64_t>& sizes);
-  void write_ordered_dict(const Value& value);
+  void write_dict(const Value& value);
   void write_dtype(DType dtype);
   void write_opaque(const OpaqueObject& object);
   void write_class(const OpaqueObject& object);
 
   PickleEmitter& emitter_;
   const WriteTensor& tensor_;
+  const WriteStorage& storage_;
   std::unordered_map<const void*, int> uses_;
   std::unordered_map<const void*, std::uint32_t> memo_;
+  std::unordered_set<const void*> cyclic_;
+  std::vector<Open> open_;
 };
+
+/// What counts as a level for back references.
+bool is_container(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::kList:
+    case Value::Kind::kTuple:
+    case Value::Kind::kSet:
+    case Value::Kind::kFrozenSet:
+    case Value::Kind::kOpaque:
+      return true;
+    default:
+      return value.is_dict();
+  }
+}
 
 bool is_memoised_kind(Value::Kind kind) {
   switch (kind) {
@@ -54,6 +85,8 @@ bool is_memoised_kind(Value::Kind kind) {
     case Value::Kind::kFrozenSet:
     case Value::Kind::kDict:
     case Value::Kind::kOrderedDict:
+    case Value::Kind::kDefaultDict:
+    case Value::Kind::kCounter:
     case Value::Kind::kOpaque:
     case Value::Kind::kByteArray:
     case Value::Kind::kBytesIo:
@@ -64,8 +97,10 @@ bool is_memoised_kind(Value::Kind kind) {
 }
 
 void ValueWriter::scan(const Value& value) {
+  if (value.is_back_reference()) return scan_back_reference(value.distance());
   if (!is_memoised_kind(value.kind())) return;
   if (value.node_id() && ++uses_[value.node_id()] > 1) return;
+  if (is_container(value)) open_.push_back({value.node_id(), {}});
   switch (value.kind()) {
     case Value::Kind::kList:
     case Value::Kind::kTuple:
@@ -73,10 +108,11 @@ void ValueWriter::scan(const Value& value) {
     case Value::Kind::kFrozenSet:
       for (const Value& item : value.as_list()) scan(item);
       break;
-    case Value::Kind::kOrderedDict:
-      scan(value.attributes());
-      [[fallthrough]];
     case Value::Kind::kDict:
+    case Value::Kind::kOrderedDict:
+    case Value::Kind::kDefaultDict:
+    case Value::Kind::kCounter:
+      scan(value.attributes());
       require_different_keys(value.as_dict());
       for (const auto& [key, item] : value.as_dict()) {
         scan(key);
@@ -89,6 +125,14 @@ void ValueWriter::scan(const Value& value) {
     default:
       break;
   }
+  if (is_container(value)) open_.pop_back();
+}
+
+void ValueWriter::scan_back_reference(std::uint32_t distance) {
+  if (distance == 0 || distance > open_.size())
+    fail(Code::kUnsupported,
+         "pickle: an object refers to a container around it that is not written with it");
+  cyclic_.insert(open_[open_.size() - distance].id);
 }
 
 void ValueWriter::scan_opaque(const OpaqueObject& object) {
@@ -103,12 +147,35 @@ void ValueWriter::scan_opaque(const OpaqueObject& object) {
 }
 
 void ValueWriter::write(const Value& value) {
+  if (value.is_back_reference()) return write_back_reference(value.distance());
   const void* id = is_memoised_kind(value.kind()) ? value.node_id() : nullptr;
   const auto use = id ? uses_.find(id) : uses_.end();
-  if (use == uses_.end() || use->second < 2) return write_node(value);
-  if (const auto known = memo_.find(id); known != memo_.end()) return emitter_.get(known->second);
+  const bool shared = use != uses_.end() && use->second > 1;
+  if (shared) {
+    if (const auto known = memo_.find(id); known != memo_.end()) return emitter_.get(known->second);
+  }
+  const bool container = is_container(value);
+  if (container) open_.push_back({id, {}});
   write_node(value);
-  memo_.emplace(id, emitter_.put());
+  if (container) open_.pop_back();
+  if (shared && !memo_.contains(id)) memo_.emplace(id, emitter_.put());
+}
+
+/// The container on top of the stack is there, and its contents follow: from here on they can refer
+/// to it.
+void ValueWriter::made() {
+  Open& container = open_.back();
+  if (!cyclic_.contains(container.id)) return;
+  container.memo = emitter_.put();
+  memo_.emplace(container.id, *container.memo);
+}
+
+void ValueWriter::write_back_reference(std::uint32_t distance) {
+  const Open& container = open_[open_.size() - distance];
+  if (!container.memo)
+    fail(Code::kUnsupported,
+         "pickle: a tuple or set, or the arguments of an object, that hold themselves");
+  emitter_.get(*container.memo);
 }
 
 void ValueWriter::write_node(const Value& value) {
@@ -124,10 +191,10 @@ void ValueWriter::write_node(const Value& value) {
     case Value::Kind::kSize:
       return write_size(value.as_size());
     case Value::Kind::kDict:
-      emitter_.empty_dict();
-      return write_pairs(value.as_dict());
     case Value::Kind::kOrderedDict:
-      return write_ordered_dict(value);
+    case Value::Kind::kDefaultDict:
+    case Value::Kind::kCounter:
+      return write_dict(value);
     case Value::Kind::kDType:
       return write_dtype(value.as_dtype());
     case Value::Kind::kTensor:
@@ -216,6 +283,7 @@ void ValueWriter::write_list(const Value& value) {
   if (value.kind() == Value::Kind::kSet) emitter_.empty_set_call();
   if (value.kind() == Value::Kind::kFrozenSet) emitter_.global("__builtin__", "frozenset");
   emitter_.empty_list();
+  if (value.kind() == Value::Kind::kList) made();
   write_items(items);
   if (value.kind() == Value::Kind::kList) return;
   emitter_.tuple_n(1);
@@ -231,12 +299,35 @@ void ValueWriter::write_size(const std::vector<std::int64_t>& sizes) {
   emitter_.reduce();
 }
 
-void ValueWriter::write_ordered_dict(const Value& value) {
-  emitter_.global("collections", "OrderedDict");
-  emitter_.empty_tuple();
-  emitter_.reduce();
+void ValueWriter::write_dict(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::kCounter:  // Counter({...}), as Python does: its items come before it
+      emitter_.global("collections", "Counter");
+      emitter_.empty_dict();
+      write_pairs(value.as_dict());
+      emitter_.tuple_n(1);
+      return emitter_.reduce();
+    case Value::Kind::kOrderedDict:
+      emitter_.global("collections", "OrderedDict");
+      emitter_.empty_tuple();
+      emitter_.reduce();
+      break;
+    case Value::Kind::kDefaultDict:
+      emitter_.global("collections", "defaultdict");
+      if (value.attributes().is_none()) {
+        emitter_.empty_tuple();
+      } else {
+        write(value.attributes());
+        emitter_.tuple_n(1);
+      }
+      emitter_.reduce();
+      break;
+    default:
+      emitter_.empty_dict();
+  }
+  made();
   write_pairs(value.as_dict());
-  if (value.attributes().is_none()) return;
+  if (value.kind() != Value::Kind::kOrderedDict || value.attributes().is_none()) return;
   write(value.attributes());
   emitter_.build();
 }
@@ -272,8 +363,12 @@ void ValueWriter::write_class(const OpaqueObject& object) {
 
 void ValueWriter::write_opaque(const OpaqueObject& object) {
   using How = OpaqueObject::How;
-  if (object.how == How::kPersistentId || object.how == How::kExtension)
-    fail(Code::kUnsupported, "pickle: a bare storage or extension object cannot be written");
+  if (object.how == How::kPersistentId) return write_bare_storage(object);
+  if (object.how == How::kExtension)
+    fail(Code::kUnsupported,
+         fmt::format("pickle: objects of class {} that hold each other in many ways, or too deep, "
+                     "cannot be written",
+                     object.global()));
   write_class(object);
   if (object.how == How::kGlobal) return;
   write(object.arguments);
@@ -285,6 +380,7 @@ void ValueWriter::write_opaque(const OpaqueObject& object) {
   } else {
     emitter_.reduce();
   }
+  made();
   write_items(object.items);
   write_pairs(object.dict_items);
   if (!object.has_state) return;
@@ -292,11 +388,23 @@ void ValueWriter::write_opaque(const OpaqueObject& object) {
   emitter_.build();
 }
 
+void ValueWriter::write_bare_storage(const OpaqueObject& object) {
+  const Value& arguments = object.arguments;
+  const bool known = arguments.kind() == Value::Kind::kTuple && arguments.as_list().size() == 2 &&
+                     arguments.as_list()[0].is_tensor();
+  if (!known || !storage_)
+    fail(Code::kUnsupported, "pickle: a bare storage cannot be written here");
+  const Value& dtype = arguments.as_list()[1];
+  storage_(emitter_, arguments.as_list()[0].tensor_index(),
+           dtype.is_none() ? std::nullopt : std::optional(dtype.as_dtype()));
+}
+
 }  // namespace
 
 void write_value(PickleEmitter& emitter, const Value& value,
-                 const std::function<void(PickleEmitter&, std::uint32_t)>& tensor) {
-  ValueWriter writer(emitter, tensor);
+                 const std::function<void(PickleEmitter&, std::uint32_t)>& tensor,
+                 const WriteStorage& storage) {
+  ValueWriter writer(emitter, tensor, storage);
   writer.scan(value);
   writer.write(value);
 }

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/encoding/pickle_globals.h>
 #include <tessera/encoding/tagged_json.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -18,6 +20,9 @@ namespace tessera {
 namespace {
 
 using Kind = Value::Kind;
+
+constexpr auto kUsualNan = std::bit_cast<std::uint64_t>(std::numeric_limits<double>::quiet_NaN());
+constexpr std::string_view kBuiltins = "builtins.";
 
 bool is_plain_key(const Value& key) {
   if (!key.is_string()) return false;
@@ -72,6 +77,11 @@ class TagEncoder {
         return Value::dict({{Value::string("__ordered_dict__"), pairs(v.as_dict())},
                             {Value::string("attributes"), encode(v.attributes())}});
       }
+      case Kind::kCounter:
+        return json_tag("__counter__", pairs(v.as_dict()));
+      case Kind::kDefaultDict:
+        return Value::dict({{Value::string("__default_dict__"), pairs(v.as_dict())},
+                            {Value::string("factory"), factory(v.attributes())}});
       case Kind::kDType:
         return json_tag("__dtype__", Value::string(std::string(torch_name(v.as_dtype()))));
       case Kind::kTensor:
@@ -80,6 +90,8 @@ class TagEncoder {
         fail(Code::kUnsupported,
              fmt::format("an object of class {} has no JSON form", v.as_opaque().global()),
              "drop opaque objects, or write a pickle format (torch-save, torch-dcp)");
+      case Kind::kBackReference:  // only objects are in cycles
+        fail(Code::kUnsupported, "an object that holds itself has no JSON form");
     }
     TESSERA_CHECK(false);
   }
@@ -93,7 +105,11 @@ class TagEncoder {
   }
   static Value real(double v) {
     if (std::isfinite(v)) return Value::real(v);
-    return json_tag("__float__", Value::string(std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"));
+    if (!std::isnan(v)) return json_tag("__float__", Value::string(v > 0 ? "inf" : "-inf"));
+    const auto payload = std::bit_cast<std::uint64_t>(v);
+    return json_tag(
+        "__float__",
+        Value::string(payload == kUsualNan ? "nan" : fmt::format("nan:{:016x}", payload)));
   }
   Value text(const Value& v) {
     return is_valid_utf8(v.as_string()) ? v : hex("__text_hex__", v.as_string());
@@ -113,6 +129,10 @@ class TagEncoder {
     for (const auto& [key, value] : entries)
       out.push_back(Value::list({encode(key), encode(value)}));
     return Value::list(std::move(out));
+  }
+  Value factory(const Value& made_by) {
+    if (!is_plain_factory(made_by)) return encode(made_by);  // refused by its class
+    return made_by.is_none() ? made_by : Value::string(made_by.as_opaque().global());
   }
   Value dict(const ValueDict& entries) {
     const bool plain = std::all_of(entries.begin(), entries.end(),
@@ -184,7 +204,12 @@ class TagDecoder {
       if (entries.size() != 2 || entries[1].first.as_string() != "attributes") malformed_tag(name);
       return Value::ordered_dict(pairs(inner, depth, name), decode(entries[1].second, depth + 1));
     }
+    if (name == "__default_dict__") {
+      if (entries.size() != 2 || entries[1].first.as_string() != "factory") malformed_tag(name);
+      return Value::default_dict(pairs(inner, depth, name), factory(entries[1].second));
+    }
     if (entries.size() != 1) malformed_tag(name);
+    if (name == "__counter__") return Value::counter(pairs(inner, depth, name));
     if (name == "__tuple__") return Value::list(list(inner, depth, name), Kind::kTuple);
     if (name == "__set__") return Value::list(list(inner, depth, name), Kind::kSet);
     if (name == "__frozenset__") return Value::list(list(inner, depth, name), Kind::kFrozenSet);
@@ -210,7 +235,25 @@ class TagDecoder {
     if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
     if (text == "inf") return std::numeric_limits<double>::infinity();
     if (text == "-inf") return -std::numeric_limits<double>::infinity();
-    malformed_tag("__float__");
+    constexpr std::size_t kPayload = 4;  // behind "nan:"
+    std::uint64_t payload = 0;
+    if (!text.starts_with("nan:")) malformed_tag("__float__");
+    const char* end = text.data() + text.size();
+    const auto read = std::from_chars(text.data() + kPayload, end, payload, 16);
+    const double nan = std::bit_cast<double>(payload);
+    if (read.ec != std::errc() || read.ptr != end || !std::isnan(nan)) malformed_tag("__float__");
+    return nan;
+  }
+  static Value factory(const Value& json) {
+    if (json.is_none()) return json;
+    if (!json.is_string() || !json.as_string().starts_with(kBuiltins))
+      malformed_tag("__default_dict__");
+    OpaqueObject made_by;
+    made_by.module = kBuiltins.substr(0, kBuiltins.size() - 1);
+    made_by.name = json.as_string().substr(kBuiltins.size());
+    if (classify_global(made_by.module, made_by.name) != GlobalUse::Verdict::kKnown)
+      malformed_tag("__default_dict__");
+    return Value::opaque(std::move(made_by));
   }
   ValueList list(const Value& json, int depth, std::string_view name) {
     if (json.kind() != Kind::kList) malformed_tag(name);
@@ -246,6 +289,13 @@ class TagDecoder {
 };
 
 }  // namespace
+
+bool is_plain_factory(const Value& factory) {
+  if (factory.kind() != Kind::kOpaque) return factory.is_none();
+  const OpaqueObject& global = factory.as_opaque();
+  return global.how == OpaqueObject::How::kGlobal && global.module == "builtins" &&
+         classify_global(global.module, global.name) == GlobalUse::Verdict::kKnown;
+}
 
 Value to_tagged_json(const Value& value,
                      const std::function<std::string(std::uint32_t index)>& tensor_name,

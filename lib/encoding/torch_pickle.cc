@@ -28,6 +28,12 @@ class TensorWriter {
     e.reduce();
   }
 
+  /// The storage of a tensor that holds all of one.
+  void write_bare_storage(PickleEmitter& e, std::uint32_t index, std::optional<DType> dtype) const {
+    if (index >= tensors_.size()) fail(Code::kInvalidArgument, "a tensor reference out of range");
+    write_storage(e, tensors_[index], dtype);
+  }
+
  private:
   void write_tensor(PickleEmitter& e, const ArchiveWriteTensor& tensor, bool requires_grad) const {
     const DType dtype = tensor.spec.dtype;
@@ -36,7 +42,7 @@ class TensorWriter {
                              : typed      ? "_rebuild_tensor_v2"
                                           : "_rebuild_tensor_v3");
     e.mark();
-    write_storage(e, tensor);
+    write_storage(e, tensor, dtype);
     e.integer(0);
     write_tuple(e, {tensor.spec.shape.extents().begin(), tensor.spec.shape.extents().end()});
     write_tuple(e, contiguous_strides(tensor.spec.shape));
@@ -48,14 +54,16 @@ class TensorWriter {
     e.reduce();
   }
 
-  static void write_storage(PickleEmitter& e, const ArchiveWriteTensor& tensor) {
-    const auto name = storage_class_name(tensor.spec.dtype);
+  /// `dtype`: of a typed storage.
+  static void write_storage(PickleEmitter& e, const ArchiveWriteTensor& tensor,
+                            std::optional<DType> dtype) {
+    const auto name = dtype ? storage_class_name(*dtype) : std::nullopt;
     e.mark();
     e.string("storage");
     e.global(name ? "torch" : "torch.storage", name ? *name : "UntypedStorage");
     e.string(fmt::format("{}", tensor.storage));
     e.string("cpu");
-    e.integer(name ? tensor.spec.shape.numel() : tensor.spec.size_bytes());
+    e.integer(tensor.spec.size_bytes() / (name ? element_bytes(*dtype) : 1));
     e.tuple();
     e.persistent_id();
   }
@@ -102,8 +110,11 @@ class TensorWriter {
 Bytes write_torch_pickle(const Value& root, const std::vector<ArchiveWriteTensor>& tensors) {
   const TensorWriter writer(tensors);
   PickleEmitter emitter;
-  write_value(emitter, root,
-              [&](PickleEmitter& e, std::uint32_t index) { writer.write(e, index); });
+  write_value(
+      emitter, root, [&](PickleEmitter& e, std::uint32_t index) { writer.write(e, index); },
+      [&](PickleEmitter& e, std::uint32_t index, std::optional<DType> dtype) {
+        writer.write_bare_storage(e, index, dtype);
+      });
   return emitter.finish();
 }
 

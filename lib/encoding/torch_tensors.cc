@@ -8,6 +8,7 @@
 #include <tessera/state/value.h>
 
 #include <algorithm>
+#include <array>
 
 #include "lib/encoding/torch_storages.h"
 
@@ -81,13 +82,7 @@ TensorResolver::TensorResolver(const PickleGraph& graph, TorchArchive& archive,
 std::optional<Value> TensorResolver::operator()(Node node) {
   const PickleKind kind = graph_.kind(node);
   if (kind == PickleKind::kPersistentId) {
-    const View view = storage(node);
-    OpaqueObject bare;
-    bare.how = OpaqueObject::How::kPersistentId;
-    bare.module = "torch.storage";
-    bare.name = "UntypedStorage";
-    bare.arguments = Value::list({Value::string(view.key)}, Value::Kind::kTuple);
-    return Value::opaque(std::move(bare));
+    return bare_storage(node);
   }
   if (!is_call(kind)) return std::nullopt;
   const std::size_t told = archive_.notes.size();
@@ -95,6 +90,26 @@ std::optional<Value> TensorResolver::operator()(Node node) {
   if (!index) return std::nullopt;
   for (std::size_t i = told; i < archive_.notes.size(); ++i) noted_.emplace_back(i, *index);
   return Value::tensor(*index);
+}
+
+/// As a tensor of all its elements; PyTorch gives the storage itself.
+Value TensorResolver::bare_storage(Node node) {
+  const View view = storage(node);
+  ArchiveTensor all;
+  all.dtype = view.dtype && !is_quantized(*view.dtype) ? *view.dtype : DType::kUInt8;
+  all.storage = view.storage;
+  all.storage_offset = elements_in(view.offset_bytes, all.dtype);
+  all.shape = Shape::checked(std::array{elements_in(view.size_bytes, all.dtype)});
+  all.strides = {1};
+  OpaqueObject bare;
+  bare.how = OpaqueObject::How::kPersistentId;
+  bare.module = "torch.storage";
+  bare.name = "UntypedStorage";
+  bare.arguments = Value::list({Value::tensor(static_cast<std::uint32_t>(archive_.tensors.size())),
+                                view.dtype ? Value::dtype(*view.dtype) : Value()},
+                               Value::Kind::kTuple);
+  archive_.tensors.push_back(std::move(all));
+  return Value::opaque(std::move(bare));
 }
 
 void TensorResolver::name_notes() {

@@ -84,6 +84,7 @@ class TensorResolver {
   Value quantizer_values(Node node);
 
   View storage(Node node);
+  Value bare_storage(Node node);
   DType dtype(Node node) const;
   std::int64_t integer(Node node, std::string_view what) const;
   std::vector<std::int64_t> integers(Node node, std::string_view what) const;

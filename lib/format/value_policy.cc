@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/encoding/tagged_json.h>
 
 #include <algorithm>
 #include <map>
@@ -32,6 +33,8 @@ std::string find_object(const Value& value, const ObjectSupport& support, ValueB
   switch (value.kind()) {
     case Value::Kind::kOpaque:
       return value.as_opaque().global();
+    case Value::Kind::kBackReference:
+      return "builtins.object";  // it stands inside of an object
     case Value::Kind::kBytesIo:
       return support.bytes_io ? "" : "_io.BytesIO";
     case Value::Kind::kList:
@@ -41,9 +44,13 @@ std::string find_object(const Value& value, const ObjectSupport& support, ValueB
       return find_in(value.as_list(), support, budget);
     case Value::Kind::kDict:
       return find_in(value.as_dict(), support, budget);
-    case Value::Kind::kOrderedDict: {
+    case Value::Kind::kOrderedDict:
+    case Value::Kind::kDefaultDict:
+    case Value::Kind::kCounter: {
       auto found = find_in(value.as_dict(), support, budget);
-      return found.empty() ? find_object(value.attributes(), support, budget) : found;
+      const bool plain =
+          value.kind() == Value::Kind::kDefaultDict && is_plain_factory(value.attributes());
+      return found.empty() && !plain ? find_object(value.attributes(), support, budget) : found;
     }
     default:
       return "";
@@ -91,6 +98,8 @@ bool ValuePolicy::keeps(const StateEntry& entry) {
 }
 
 bool ValuePolicy::keeps_attributes(const ContainerNote& container) {
+  if (container.kind == Value::Kind::kDefaultDict && is_plain_factory(container.attributes))
+    return true;
   const std::string object = find_object(container.attributes, support_, budget_);
   return object.empty() ||
          keeps_object(fmt::format("the attributes of \"{}\"", printable(dotted(container.path))),

@@ -98,8 +98,9 @@ class OneNan {
       case Value::Kind::kComplex:
         return std::isnan(value.as_complex().first) || std::isnan(value.as_complex().second);
       case Value::Kind::kDict:
-        return has_nan(value.as_dict());
       case Value::Kind::kOrderedDict:
+      case Value::Kind::kDefaultDict:
+      case Value::Kind::kCounter:
         return has_nan(value.as_dict()) || has_nan(value.attributes());
       case Value::Kind::kList:
       case Value::Kind::kTuple:
@@ -136,9 +137,10 @@ class OneNan {
       case Value::Kind::kComplex:
         return Value::complex(of(value.as_complex().first), of(value.as_complex().second));
       case Value::Kind::kDict:
-        return Value::dict(of(value.as_dict()));
       case Value::Kind::kOrderedDict:
-        return Value::ordered_dict(of(value.as_dict()), of(value.attributes()));
+      case Value::Kind::kDefaultDict:
+      case Value::Kind::kCounter:
+        return Value::dict_of(value.kind(), of(value.as_dict()), of(value.attributes()));
       case Value::Kind::kList:
       case Value::Kind::kTuple:
       case Value::Kind::kSet:

@@ -2,6 +2,9 @@
 
 #include <tessera/base/error.h>
 
+#include <utility>
+#include <vector>
+
 namespace tessera {
 namespace {
 
@@ -12,9 +15,11 @@ StateDict flattened_anew(const StateDict& state) {
   StateDict leaves = flatten(unflatten(state), budget);
   // A list without its empty dicts may be a leaf where it was none: the second pass sees to that,
   // and a third would change nothing.
+  std::vector<ContainerNote> kinds = std::move(leaves.containers);
+  std::erase_if(kinds, [](const ContainerNote& note) { return note.kind == Value::Kind::kDict; });
   leaves.containers.clear();
   StateDict settled = flatten(unflatten(leaves), budget);
-  settled.containers.clear();
+  settled.containers = std::move(kinds);
   return settled;
 }
 

@@ -7,7 +7,8 @@ namespace tessera {
 
 /// Replaces `state` by the tree it stands for, flattened anew; puts the stored entries back at the
 /// end. Empty dicts do not count: formats of leaves only cannot keep them, and a list that loses
-/// one is flattened differently. A state that stands for no tree stays as it is.
+/// one is flattened differently. Kinds of dicts (OrderedDict, ...) are kept. A state that stands
+/// for no tree stays as it is.
 class CanonicalState {
  public:
   explicit CanonicalState(StateDict& state);

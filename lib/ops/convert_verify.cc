@@ -9,9 +9,15 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
+#include <utility>
 
+#include "lib/format/megatron_torch/mt_args.h"
 #include "lib/ops/canonical_state.h"
+#include "lib/ops/content_digests.h"
 #include "lib/ops/hashed_compare.h"
+#include "lib/ops/listing.h"
+#include "lib/ops/value_difference.h"
 #include "lib/state/role_names.h"
 
 namespace tessera {
@@ -22,7 +28,7 @@ using Sums = std::map<std::uint32_t, std::string>;  // by tensor index
 
 /// The leaves by the names the state has now; what `sums` does not know yet is read.
 std::vector<HashedTensor> hash_leaves(const OpenedCheckpoint& checkpoint, Sums& sums,
-                                      const TransferOptions& transfer) {
+                                      ContentDigests& contents, const TransferOptions& transfer) {
   std::vector<std::uint32_t> unknown;
   for (const StateEntry& entry : checkpoint.manifest.state.entries) {
     if (!entry.value.is_tensor()) continue;
@@ -37,12 +43,13 @@ std::vector<HashedTensor> hash_leaves(const OpenedCheckpoint& checkpoint, Sums& 
   for (const StateEntry& entry : checkpoint.manifest.state.entries) {
     if (!entry.value.is_tensor()) continue;
     std::uint32_t index = entry.value.tensor_index();
-    const TensorSpec& spec = checkpoint.manifest.tensors[index].spec;
-    std::span<const std::int64_t> extents = spec.shape.extents();
+    const StoredTensor& tensor = checkpoint.manifest.tensors[index];
+    std::span<const std::int64_t> extents = tensor.spec.shape.extents();
     out.push_back({entry.name,
-                   std::string(torch_name(spec.dtype)),
+                   std::string(torch_name(tensor.spec.dtype)),
                    {extents.begin(), extents.end()},
-                   sums[index]});
+                   sums[index],
+                   contents.quantizer(tensor)});
   }
   return out;
 }
@@ -57,6 +64,8 @@ std::string in_words(const HashedDifference& difference) {
       return fmt::format("tensor \"{}\" is not in the source", name);
     case What::kSpec:
       return fmt::format("tensor \"{}\" has another type or shape", name);
+    case What::kQuantizer:
+      return fmt::format("tensor \"{}\" has another scale, zero point or axis", name);
     case What::kContent:
       return fmt::format("tensor \"{}\" has other bytes: sha256 {} in the source, {} in the result",
                          name, difference.expected_sha256, difference.found_sha256);
@@ -64,26 +73,90 @@ std::string in_words(const HashedDifference& difference) {
   return name;
 }
 
-void compare_values(OpenedCheckpoint& source, OpenedCheckpoint& written, bool may_drop,
-                    const TransferOptions& transfer, std::vector<std::string>& findings) {
-  std::map<std::string, std::string> there;
-  for (const auto& [name, value] : json_values(written, transfer))
-    there[name] = canonical_json(value);
-  for (const auto& [name, value] : json_values(source, transfer)) {
-    auto found = there.find(name);
-    if (found == there.end()) {
-      if (!may_drop) findings.push_back(fmt::format("value \"{}\" is missing in the result", name));
-      continue;
+/// Formats of text and of numbers, which have no types of Python's.
+bool is_foreign(std::string_view format) { return format == "safetensors" || format == "hdf5"; }
+
+class ValueProof {
+ public:
+  ValueProof(const Manifest& source, const Manifest& written, ContentDigests& of_source,
+             ContentDigests& of_written, VerifyProof& proof)
+      : source_(source),
+        written_(written),
+        of_source_(of_source),
+        of_written_(of_written),
+        proof_(proof) {}
+
+  /// `may_drop`: a value that is absent in the result was left out on request.
+  void run(bool may_drop) {
+    std::map<std::string, const Value*> there;
+    for (const StateEntry& entry : written_.state.entries)
+      if (!entry.value.is_tensor()) there[entry.name] = &entry.value;
+    for (const StateEntry& entry : source_.state.entries) {
+      if (entry.value.is_tensor()) continue;
+      const auto found = there.find(entry.name);
+      if (found == there.end()) {
+        if (!may_drop) differs("value \"{}\" is missing in the result", entry.name);
+        continue;
+      }
+      compare(entry.name, entry.value, *found->second);
+      there.erase(found);
     }
-    if (found->second != canonical_json(value)) {
-      findings.push_back(fmt::format("value \"{}\" differs", name));
+    for (const auto& [name, value] : there) differs("value \"{}\" is not in the source", name);
+    if (keep_container_types(source_.format, written_.format)) compare_containers();
+  }
+
+ private:
+  template <class... Args>
+  void differs(fmt::format_string<Args...> text, Args&&... args) {
+    proof_.findings.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  void compare(const std::string& name, const Value& before, const Value& after) {
+    const auto found =
+        first_difference({before, of_source_.digester()}, {after, of_written_.digester()}, false);
+    if (!found) {
+      proof_.not_compared += of_source_.digester().is_whole(before) ? 0 : 1;
+      return;
     }
-    there.erase(found);
+    const std::string place = found->path.empty() ? "" : fmt::format(" at {}", found->path);
+    if (is_foreign(written_.format) && prints_alike(before, after)) {
+      proof_.transformed.push_back(
+          fmt::format("value \"{}\"{}: its type cannot be held by {}, and became a similar one",
+                      name, place, written_.format));
+    } else {
+      differs("value \"{}\" differs{}", name, place);
+    }
   }
-  for (const auto& [name, value] : there) {
-    findings.push_back(fmt::format("value \"{}\" is not in the source", name));
+
+  bool prints_alike(const Value& before, const Value& after) {
+    ValueBudget budget(kMostPrinted);
+    return canonical_json(json_value(source_, before, of_source_.tensors(), budget)) ==
+           canonical_json(json_value(written_, after, of_written_.tensors(), budget));
   }
-}
+
+  /// Of dicts that are no values of their own.
+  void compare_containers() {
+    const auto after = typed_containers(written_.state);
+    for (const auto& [name, kind] : typed_containers(source_.state)) {
+      const auto found = after.find(name);
+      const bool same = found != after.end() && found->second.kind() == kind.kind();
+      if (!same && has_values_below(name)) differs("the dict \"{}\" is of another kind", name);
+    }
+  }
+  bool has_values_below(const std::string& name) const {
+    return std::ranges::any_of(written_.state.entries, [&](const StateEntry& entry) {
+      return entry.name.starts_with(name + ".");
+    });
+  }
+
+  static constexpr std::uint64_t kMostPrinted = std::uint64_t{1} << 22;
+
+  const Manifest& source_;
+  const Manifest& written_;
+  ContentDigests& of_source_;
+  ContentDigests& of_written_;
+  VerifyProof& proof_;
+};
 
 bool any_keyed_otherwise(const Roles& roles) {
   return std::ranges::any_of(roles.optimizers, keyed_otherwise, &OptimizerRoot::dialect);
@@ -127,10 +200,30 @@ void place_model_as_written(Manifest& source, const StateDict& written) {
   }
 }
 
+/// Its arguments are those of a job with the result's ranks: the source's are compared with these
+/// sizes.
+void size_arguments_as_written(StateDict& source, const StateDict& written) {
+  using megatron_torch::Args;
+  const StateEntry* after = written.find("args");
+  const auto before = std::ranges::find(source.entries, "args", &StateEntry::name);
+  if (after == nullptr || before == source.entries.end()) return;
+  const Args args(before->value), now(after->value);
+  if (!args.is_namespace() || !now.is_namespace()) return;
+  std::vector<std::pair<std::string, Value>> sizes, vocabulary;
+  for (const std::string_view name : megatron_torch::kLayoutArguments)
+    if (const Value* size = now.attributes()->find(name)) sizes.emplace_back(name, *size);
+  if (const Value* rows = now.attributes()->find(megatron_torch::kTrueVocabulary))
+    vocabulary.emplace_back(megatron_torch::kTrueVocabulary, *rows);
+  before->value = args.with(sizes, vocabulary);
+}
+
 /// Formats that hold state by name alone wrote names for ids: the source is compared by these.
 void name_as_written(Manifest& source, const Manifest& result) {
   const StateDict& written = result.state;
-  if (result.format == "megatron-torch") place_model_as_written(source, written);
+  if (result.format == "megatron-torch") {
+    place_model_as_written(source, written);
+    size_arguments_as_written(source.state, written);
+  }
   place_options_as_written(source.state, written);
   const Roles there = find_roles(written);
   if (there.optimizers.empty() || any_keyed_otherwise(there)) return;
@@ -144,18 +237,21 @@ VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, boo
   VerifyProof proof;
   Sums source_sums;
   Sums written_sums;
-  proof.tensors = hash_leaves(written, written_sums, transfer);  // by the names that are stored
-  proof.root = content_root(proof.tensors);
+  ContentDigests of_source(source, transfer);
+  ContentDigests of_written(written, transfer);
+  proof.tensors =
+      hash_leaves(written, written_sums, of_written, transfer);  // by the names that are stored
+  proof.root = content_root_v1(proof.tensors);                   // the seal has no quantizers
   name_as_written(source.manifest, written.manifest);
   // Writers of old releases flattened by other rules: both sides are compared as the trees they
   // stand for.
   CanonicalState canonical_source(source.manifest.state);
   CanonicalState canonical_written(written.manifest.state);
-  const auto in_source = hash_leaves(source, source_sums, transfer);
-  const auto in_result = hash_leaves(written, written_sums, transfer);
+  const auto in_source = hash_leaves(source, source_sums, of_source, transfer);
+  const auto in_result = hash_leaves(written, written_sums, of_written, transfer);
   for (const HashedDifference& difference : compare_hashed(in_source, in_result))
     proof.findings.push_back(in_words(difference));
-  compare_values(source, written, may_drop, transfer, proof.findings);
+  ValueProof(source.manifest, written.manifest, of_source, of_written, proof).run(may_drop);
   return proof;
 }
 

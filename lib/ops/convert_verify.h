@@ -4,14 +4,17 @@
 #include <tessera/ops/hash.h>
 #include <tessera/ops/open.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace tessera {
 
 struct VerifyProof {
-  std::vector<std::string> findings;  // empty: proved
-  std::vector<HashedTensor> tensors;  // of the result
+  std::vector<std::string> findings;     // empty: proved
+  std::vector<std::string> transformed;  // types of values that the format cannot hold
+  std::uint64_t not_compared = 0;        // values that hold what could not be followed
+  std::vector<HashedTensor> tensors;     // of the result
   std::string root;
 };
 

@@ -199,6 +199,9 @@ void Conversion::verify(Stage& stage, Seal& seal) {
   for (std::string& difference : source_differences())
     proof_.findings.push_back(std::move(difference));
   report_.verify_findings = proof_.findings;
+  report_.not_compared = proof_.not_compared;
+  for (const std::string& change : proof_.transformed)
+    report_.notes.push_back({"", "info", change, "", ""});
   report_.verified = proof_.findings.empty();
   if (!report_.verified) throw VerifyFailed{};
   seal.tensors = proof_.tensors;

@@ -9,13 +9,21 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "lib/ops/canonical_state.h"
+#include "lib/ops/content_digests.h"
 #include "lib/ops/diff_elements.h"
+#include "lib/ops/listing.h"
+#include "lib/ops/value_difference.h"
 
 namespace tessera {
 namespace {
+
+constexpr std::uint64_t kMostPrinted = std::uint64_t{1} << 22;  // parts of values that differ
 
 using ComparedNames = std::map<std::string, std::string>;  // stored name -> name to compare by
 
@@ -36,10 +44,20 @@ struct Side {
                                [&](const OptimizerRoot& root) { return root.dialect == dialect; });
   }
 
+  /// Read when they are asked for first.
+  ContentDigests& contents(const TransferOptions& transfer) {
+    if (!digests) {
+      digests = in_operation(
+          "diff", [&] { return std::make_unique<ContentDigests>(checkpoint, transfer); });
+    }
+    return *digests;
+  }
+
   OpenedCheckpoint& checkpoint;
   CanonicalState canonical;
   Roles roles;
   std::vector<OptimState> optimizers;
+  std::unique_ptr<ContentDigests> digests;
 };
 
 /// Index-keyed optimizer state under the names that FQN-keyed state has: "optim.state.0.step" ->
@@ -94,12 +112,11 @@ void spread_group(const std::string& root, const OptimGroup& group,
   values.erase(prefix + "params");
 }
 
-/// JSON values under comparable names.
-std::map<std::string, Value> comparable_values(const Side& side, const CommonForm& form,
-                                               const TransferOptions& transfer) {
+/// Values under comparable names.
+std::map<std::string, Value> comparable_values(const Side& side, const CommonForm& form) {
   std::map<std::string, Value> values;
-  for (auto& [name, value] : json_values(side.checkpoint, transfer))
-    values[name] = std::move(value);
+  for (const StateEntry& entry : side.manifest().state.entries)
+    if (!entry.value.is_tensor()) values[entry.name] = entry.value;
   if (!form.members) return values;
   for (const OptimState& optim : side.optimizers) {
     if (optim.dialect == OptimDialect::kFlat) continue;
@@ -113,6 +130,37 @@ std::map<std::string, Value> comparable_values(const Side& side, const CommonFor
     }
   }
   return values;
+}
+
+std::string quantizer_words(const std::optional<HashedQuantizer>& quantizer) {
+  if (!quantizer) return "not quantized";
+  if (quantizer->is_per_channel())
+    return fmt::format("{}, axis {}, scales {:.8}, zero points {:.8}", quantizer->scheme,
+                       quantizer->axis, quantizer->scales, quantizer->zero_points);
+  return fmt::format("{}, scale {}, zero point {}", quantizer->scheme, quantizer->scale,
+                     quantizer->zero_point);
+}
+
+/// What kind of dict it is, as Python names it.
+std::string dict_words(const Value& dict) {
+  switch (dict.kind()) {
+    case Value::Kind::kOrderedDict:
+      return dict.attributes().is_none() ? "OrderedDict" : "OrderedDict with attributes";
+    case Value::Kind::kDefaultDict: {
+      const Value& factory = dict.attributes();
+      const bool object = factory.kind() == Value::Kind::kOpaque;
+      return fmt::format("defaultdict({})", object ? factory.as_opaque().global() : "None");
+    }
+    case Value::Kind::kCounter:
+      return "Counter";
+    default:
+      return "dict";
+  }
+}
+
+bool has_below(const std::map<std::string, Value>& values, const std::string& name) {
+  const auto next = values.lower_bound(name + ".");
+  return next != values.end() && next->first.starts_with(name + ".");
 }
 
 class Differ {
@@ -163,6 +211,9 @@ class Differ {
         differ(plain(name, TensorDiff::What::kShape, a.to_string(), b.to_string()));
       } else if (a.dtype != b.dtype && !options_.as) {
         differ(plain(name, TensorDiff::What::kDType, a.to_string(), b.to_string()));
+      } else if (auto quantizers = other_quantizers(i, found->second)) {
+        differ(plain(name, TensorDiff::What::kQuantizer, std::move(quantizers->first),
+                     std::move(quantizers->second)));
       } else {
         pairs_.push_back({name, i, found->second});
       }
@@ -170,6 +221,18 @@ class Differ {
     for (const auto& [name, i] : in_b)
       if (!in_a.contains(name))
         differ(plain(name, TensorDiff::What::kUnexpected, "", b_.spec(i).to_string()));
+  }
+
+  /// Equal integers at another scale are other weights.
+  std::optional<std::pair<std::string, std::string>> other_quantizers(std::uint32_t in_a,
+                                                                      std::uint32_t in_b) {
+    const StoredTensor& a = a_.manifest().tensors[in_a];
+    const StoredTensor& b = b_.manifest().tensors[in_b];
+    if (a.quant < 0 && b.quant < 0) return std::nullopt;
+    const auto of_a = a_.contents(options_.transfer).quantizer(a);
+    const auto of_b = b_.contents(options_.transfer).quantizer(b);
+    if (of_a == of_b) return std::nullopt;
+    return std::pair(quantizer_words(of_a), quantizer_words(of_b));
   }
 
   static TensorDiff plain(const std::string& name, TensorDiff::What what, std::string a,
@@ -183,23 +246,71 @@ class Differ {
   }
 
   void compare_values() {
-    auto in_a = comparable_values(a_, form_, options_.transfer),
-         in_b = comparable_values(b_, form_, options_.transfer);
+    auto in_a = comparable_values(a_, form_), in_b = comparable_values(b_, form_);
     for (const auto& [name, value] : in_a) {
       const auto found = in_b.find(name);
       if (found == in_b.end()) {
-        report_.values.push_back({name, ValueDiff::What::kMissing, value, {}});
+        report_.values.push_back({name, ValueDiff::What::kMissing, json_of(a_, value), {}});
       } else {
         ++report_.values_compared;
-        // As JSON numbers print: a float 1.0 is no integer 1.
-        if (!(value == found->second))
-          report_.values.push_back({name, ValueDiff::What::kDiffers, value, found->second});
+        compare_value(name, value, found->second);
       }
     }
     for (const auto& [name, value] : in_b)
       if (!in_a.contains(name))
-        report_.values.push_back({name, ValueDiff::What::kUnexpected, {}, value});
+        report_.values.push_back({name, ValueDiff::What::kUnexpected, {}, json_of(b_, value)});
+    if (keep_container_types(report_.format_a, report_.format_b)) compare_containers(in_a, in_b);
     if (!report_.values.empty()) report_.equal = false;
+  }
+
+  void compare_value(const std::string& name, const Value& a, const Value& b) {
+    ValueDigester& of_a = a_.contents(options_.transfer).digester();
+    ValueDigester& of_b = b_.contents(options_.transfer).digester();
+    const bool by_number = options_.abs || options_.rel || options_.ulp || options_.as;
+    const auto found = first_difference({a, of_a}, {b, of_b}, by_number);
+    if (!found) {
+      report_.not_compared += of_a.is_whole(a) && of_b.is_whole(b) ? 0 : 1;
+      return;
+    }
+    ValueDiff diff{name, ValueDiff::What::kDiffers, json_of(a_, a), json_of(b_, b)};
+    if (!found->path.empty()) {
+      diff.path = found->path;
+      if (found->a) diff.at_a = json_of(a_, *found->a);
+      if (found->b) diff.at_b = json_of(b_, *found->b);
+    }
+    report_.values.push_back(std::move(diff));
+  }
+
+  /// As ls prints it. Only what differs is printed: the limit is for that alone.
+  Value json_of(Side& side, const Value& value) {
+    return json_value(side.manifest(), value, side.contents(options_.transfer).tensors(),
+                      printing_);
+  }
+
+  /// Kinds of dicts that both have, where one has entries, so has the other.
+  void compare_containers(const std::map<std::string, Value>& in_a,
+                          const std::map<std::string, Value>& in_b) {
+    const auto of_a = typed_containers(a_.manifest().state),
+               of_b = typed_containers(b_.manifest().state);
+    std::set<std::string> names;
+    for (const auto* side : {&of_a, &of_b})
+      for (const auto& [name, empty] : *side) names.insert(name);
+    for (const std::string& name : names) {
+      if (!has_below(in_a, name) || !has_below(in_b, name)) continue;
+      const auto empty_in = [&](const std::map<std::string, Value>& side) {
+        const auto found = side.find(name);
+        return found == side.end() ? Value::dict({}) : found->second;
+      };
+      const Value a = empty_in(of_a), b = empty_in(of_b);
+      ValueDigester& of = a_.contents(options_.transfer).digester();
+      if (!first_difference({a, of}, {b, of}, false)) continue;
+      ValueDiff diff{name, ValueDiff::What::kDiffers, Value::string(dict_words(a)),
+                     Value::string(dict_words(b))};
+      diff.path = ".__class__";
+      diff.at_a = diff.a;
+      diff.at_b = diff.b;
+      report_.values.push_back(std::move(diff));
+    }
   }
 
   static void locate(OpenedCheckpoint& checkpoint, std::vector<std::uint32_t> tensors,
@@ -257,6 +368,7 @@ class Differ {
   Side b_;
   const DiffOptions& options_;
   CommonForm form_;
+  ValueBudget printing_{kMostPrinted};
   std::vector<Pair> pairs_;
   DiffReport report_;
 };

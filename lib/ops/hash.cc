@@ -7,10 +7,13 @@
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 
+#include "lib/ops/content_digests.h"
 #include "lib/ops/listing.h"
 #include "lib/reshard/pair_stream.h"
 #include "lib/storage/sha256_lanes.h"
@@ -47,6 +50,13 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   for (std::size_t i = 0; i < shape.size(); ++i)
     text += fmt::format("{}{}", i ? "," : "", shape[i]);
   return text;
+}
+
+std::string root_of(std::vector<std::string> lines) {
+  std::ranges::sort(lines);  // std::string compares bytes as unsigned char
+  Sha256 sha;
+  for (const std::string& line : lines) sha.update(as_bytes(line));
+  return hex(sha.finish());
 }
 
 /// A hash per tensor in flight, and what came out. Thread-safe, a tensor's own hash apart.
@@ -108,18 +118,40 @@ std::vector<std::string> hash_tensors(const Manifest& manifest, const Directory&
   return hashes.digests();
 }
 
+std::string HashedQuantizer::text() const {
+  if (is_per_channel())
+    return fmt::format("{} axis={} scales={} zero_points={}", scheme, axis, scales, zero_points);
+  return fmt::format("{} scale={:016x} zero_point={}", scheme, std::bit_cast<std::uint64_t>(scale),
+                     zero_point);
+}
+
+std::string content_text(const HashedTensor& tensor) {
+  std::string text =
+      fmt::format("{}\t{}\t{}", tsv(tensor.dtype), shape_text(tensor.shape), tensor.sha256);
+  return tensor.quantizer ? fmt::format("{}\t{}", text, tsv(tensor.quantizer->text())) : text;
+}
+
 std::string content_root(const std::vector<HashedTensor>& tensors) {
   std::vector<std::string> lines;
   for (const HashedTensor& t : tensors)
-    lines.push_back(
-        fmt::format("{}\t{}\t{}\t{}\n", tsv(t.name), tsv(t.dtype), shape_text(t.shape), t.sha256));
-  std::ranges::sort(lines);  // std::string compares bytes as unsigned char
-  Sha256 sha;
-  for (const std::string& line : lines) sha.update(as_bytes(line));
-  return hex(sha.finish());
+    lines.push_back(fmt::format("{}\t{}\n", tsv(t.name), content_text(t)));
+  return root_of(std::move(lines));
 }
 
-std::string values_root(const std::vector<std::pair<std::string, Value>>& values) {
+std::string content_root_v1(std::vector<HashedTensor> tensors) {
+  for (HashedTensor& tensor : tensors) tensor.quantizer.reset();
+  return content_root(tensors);
+}
+
+std::string values_root(const std::vector<HashedValue>& values) {
+  std::vector<std::string> lines;
+  for (const HashedValue& v : values)
+    lines.push_back(
+        fmt::format("{}\t{}\t{}\n", v.is_dict ? "dict" : "value", tsv(v.name), v.sha256));
+  return root_of(std::move(lines));
+}
+
+std::string values_root_v1(const std::vector<std::pair<std::string, Value>>& values) {
   ValueDict dict;
   for (const auto& [name, value] : values) dict.emplace_back(Value::string(name), value);
   return hex(sha256(as_bytes(canonical_json(Value::dict(std::move(dict))))));
@@ -139,6 +171,8 @@ HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& 
   const std::vector<std::string> digests = in_operation("hash", [&] {
     return hash_tensors(checkpoint.manifest, *checkpoint.directory, leaves, transfer);
   });
+  const auto contents =
+      in_operation("hash", [&] { return std::make_unique<ContentDigests>(checkpoint, transfer); });
   checkpoint.check_archives();
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     const StoredTensor& tensor = checkpoint.manifest.tensors[leaves[i]];
@@ -146,12 +180,17 @@ HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& 
     report.tensors.push_back({tensor.name,
                               std::string(torch_name(tensor.spec.dtype)),
                               {extents.begin(), extents.end()},
-                              digests[i]});
+                              digests[i],
+                              contents->quantizer(tensor)});
     report.bytes += static_cast<std::uint64_t>(tensor.spec.size_bytes());
   }
-  report.values = json_values(checkpoint, transfer);
+  report.values = contents->values();
+  report.not_compared =
+      static_cast<std::uint64_t>(std::ranges::count(report.values, false, &HashedValue::whole));
   report.root = content_root(report.tensors);
+  report.root_v1 = content_root_v1(report.tensors);
   report.values_root = values_root(report.values);
+  report.values_root_v1 = values_root_v1(json_values(checkpoint.manifest, contents->tensors()));
   report.notes = checkpoint.manifest.notes;
   return report;
 }

@@ -20,6 +20,8 @@ std::vector<HashedDifference> compare_hashed(const std::vector<HashedTensor>& ex
     const HashedTensor& got = *place->second;
     if (got.dtype != want.dtype || got.shape != want.shape) {
       out.push_back({What::kSpec, want.name, "", ""});
+    } else if (got.quantizer != want.quantizer) {
+      out.push_back({What::kQuantizer, want.name, "", ""});
     } else if (got.sha256 != want.sha256) {
       out.push_back({What::kContent, want.name, want.sha256, got.sha256});
     }

@@ -8,7 +8,7 @@
 namespace tessera {
 
 struct HashedDifference {
-  enum class What { kMissing, kUnexpected, kSpec, kContent };
+  enum class What { kMissing, kUnexpected, kSpec, kQuantizer, kContent };
   What what = What::kContent;
   std::string name;
   std::string expected_sha256;  // kContent

@@ -4,7 +4,11 @@
 #include <tessera/ops/ls.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -15,6 +19,13 @@ inline std::optional<double> number_of(const Value* value) {
   if (!value || !value->is_number()) return std::nullopt;
   return value->as_real();
 }
+
+/// The `values` of ls, and one of them, where the tensors inside are hashed already. Throws
+/// kCorrupt for what expands to more than a page.
+std::vector<std::pair<std::string, Value>> json_values(
+    const Manifest& manifest, const std::map<std::uint32_t, std::string>& digests);
+Value json_value(const Manifest& manifest, const Value& value,
+                 const std::map<std::uint32_t, std::string>& digests, ValueBudget& budget);
 
 /// The row of one tensor, chunk table included. Reads nothing.
 LsTensor describe_tensor(const Manifest& manifest, std::uint32_t index);

@@ -12,6 +12,7 @@
 #include <set>
 #include <tuple>
 
+#include "lib/ops/content_digests.h"
 #include "lib/ops/listing.h"
 #include "lib/ops/value_budget.h"
 
@@ -124,25 +125,6 @@ void sort_tensors(std::vector<LsTensor>& tensors, LsSort sort) {
   }
 }
 
-/// SHA-256 of every tensor that sits inside a value, for the {"__tensor__": ...} form.
-std::map<std::uint32_t, std::string> embedded_digests(OpenedCheckpoint& checkpoint,
-                                                      const TransferOptions& transfer) {
-  // Copies that a format keeps beside the state are in no value: nobody asks for them here.
-  std::set<std::uint32_t> used;
-  for (const StateEntry& entry : checkpoint.manifest.state.entries)
-    if (!entry.value.is_tensor())
-      for_each_tensor(entry.value, [&used](std::uint32_t index) { used.insert(index); });
-  const std::vector<std::uint32_t> embedded(used.begin(), used.end());
-  if (embedded.empty()) return {};
-  checkpoint.locate(embedded, read_options(transfer));
-  TransferOptions quiet = transfer;
-  quiet.progress = nullptr;
-  const auto digests = hash_tensors(checkpoint.manifest, *checkpoint.directory, embedded, quiet);
-  std::map<std::uint32_t, std::string> by_index;
-  for (std::size_t i = 0; i < embedded.size(); ++i) by_index[embedded[i]] = digests[i];
-  return by_index;
-}
-
 Value describe_embedded(const StoredTensor& tensor, const std::string& digest) {
   ValueList shape;
   for (std::int64_t extent : tensor.spec.shape.extents()) shape.push_back(Value::integer(extent));
@@ -223,15 +205,24 @@ std::vector<ChunkRow> chunk_table(const Manifest& manifest, const StoredTensor& 
 
 std::vector<std::pair<std::string, Value>> json_values(OpenedCheckpoint& checkpoint,
                                                        const TransferOptions& transfer) {
-  const auto digests = embedded_digests(checkpoint, transfer);
+  return json_values(checkpoint.manifest, inner_digests(checkpoint, false, transfer));
+}
+
+Value json_value(const Manifest& manifest, const Value& value, const TensorDigests& digests,
+                 ValueBudget& budget) {
   const DescribeTensor describe = [&](std::uint32_t index) {
-    return describe_embedded(checkpoint.manifest.tensors.at(index), digests.at(index));
+    return describe_embedded(manifest.tensors.at(index), digests.at(index));
   };
-  ValueBudget budget = printing_budget(checkpoint.manifest.state);
+  return to_json_value(value, describe, budget);
+}
+
+std::vector<std::pair<std::string, Value>> json_values(const Manifest& manifest,
+                                                       const TensorDigests& digests) {
+  ValueBudget budget = printing_budget(manifest.state);
   std::vector<std::pair<std::string, Value>> values;
-  for (const StateEntry& entry : checkpoint.manifest.state.entries)
+  for (const StateEntry& entry : manifest.state.entries)
     if (!entry.value.is_tensor())
-      values.emplace_back(entry.name, to_json_value(entry.value, describe, budget));
+      values.emplace_back(entry.name, json_value(manifest, entry.value, digests, budget));
   return values;
 }
 

@@ -51,6 +51,8 @@ class DistinctNodes {
         break;
       case Value::Kind::kDict:
       case Value::Kind::kOrderedDict:
+      case Value::Kind::kDefaultDict:
+      case Value::Kind::kCounter:
         push(value.as_dict());
         break;
       case Value::Kind::kOpaque:
@@ -111,6 +113,8 @@ class Expansion {
         return count;
       case Value::Kind::kDict:
       case Value::Kind::kOrderedDict:
+      case Value::Kind::kDefaultDict:
+      case Value::Kind::kCounter:
         for (const auto& [key, item] : value.as_dict())
           count = sum(count, sum(key.is_string() ? inside(key) : of(key), of(item)));
         return count;

@@ -399,7 +399,8 @@ class Verifier {
 
   void compare_against() {
     std::vector<Note> findings;
-    verify_against(fs_, options_.against, checkpoint_, options_.transfer, findings);
+    report_.not_compared =
+        verify_against(fs_, options_.against, checkpoint_, options_.transfer, findings);
     for (Note& note : findings) add(note.code, note.severity, note.message, note.file, note.tensor);
   }
 

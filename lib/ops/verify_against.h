@@ -3,15 +3,18 @@
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace tessera {
 
-/// `report`: the JSON of `hash` (tensors compared by content), or a tessera.manifest.json (its
-/// tensors' hashes, or, without those, its files' sizes and CRCs). Throws kInvalidArgument when the
-/// file is neither.
-void verify_against(FileSystem& fs, const std::string& report, OpenedCheckpoint& checkpoint,
-                    const TransferOptions& transfer, std::vector<Note>& findings);
+/// `report`: the JSON of `hash` (tensors and values compared by content), or a
+/// tessera.manifest.json (its tensors' hashes, or, without those, its files' sizes and CRCs).
+/// Throws kInvalidArgument when the file is neither. Returns how many values could not be compared
+/// to the end.
+std::uint64_t verify_against(FileSystem& fs, const std::string& report,
+                             OpenedCheckpoint& checkpoint, const TransferOptions& transfer,
+                             std::vector<Note>& findings);
 
 }  // namespace tessera

@@ -125,8 +125,8 @@ class Flattener {
 
   void note_dict(const Value& dict) {
     const ValueDict& items = dict.as_dict();
-    if (dict.kind() == Kind::kOrderedDict) {
-      note(Kind::kOrderedDict, dict.attributes());
+    if (dict.kind() != Kind::kDict) {
+      note(dict.kind(), dict.attributes());
     } else if (items.empty()) {
       note(Kind::kDict, {});
     }

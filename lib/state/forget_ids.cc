@@ -49,9 +49,7 @@ Value group_without(const Value& group, const Keys& gone) {
     const bool names = key.as_string() == "param_names" && names_ids(&option, keep);
     if (key.as_string() == "params" || names) option = kept_items(option, keep);
   }
-  return group.kind() == Value::Kind::kOrderedDict
-             ? Value::ordered_dict(std::move(options), group.attributes())
-             : Value::dict(std::move(options));
+  return Value::dict_of(group.kind(), std::move(options), group.attributes());
 }
 
 /// One optimizer whose state is keyed by id.

@@ -80,9 +80,7 @@ Value MemberLists::rewrite(const Value& value) const {
         if (key.as_string() == "params") option = rewrite(option);
         if (key.as_string() == "param_names") option = rewrite_names(option);
       }
-      items.push_back(item.kind() == Value::Kind::kOrderedDict
-                          ? Value::ordered_dict(std::move(group), item.attributes())
-                          : Value::dict(std::move(group)));
+      items.push_back(Value::dict_of(item.kind(), std::move(group), item.attributes()));
       continue;
     }
     if (!item.is_string() && !item.is_int()) {

@@ -81,7 +81,11 @@ std::string repr(const Value& value, int depth) {
     }
     case Kind::kDict:
     case Kind::kOrderedDict:
+    case Kind::kDefaultDict:
+    case Kind::kCounter:
       return "<dict>";
+    case Kind::kBackReference:
+      return "<back reference>";
     case Kind::kDType:
       return fmt::format("torch.{}", torch_name(value.as_dtype()));
     case Kind::kTensor:

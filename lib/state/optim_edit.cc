@@ -135,9 +135,7 @@ class Rekeyer {
         for (auto& [key, option] : group)
           if (key.is_string() && key.as_string() == "params" && option.kind() == Value::Kind::kList)
             option = members(option);
-        items.push_back(item.kind() == Value::Kind::kOrderedDict
-                            ? Value::ordered_dict(std::move(group), item.attributes())
-                            : Value::dict(std::move(group)));
+        items.push_back(Value::dict_of(item.kind(), std::move(group), item.attributes()));
         continue;
       }
       const std::string key = item.is_int()      ? std::to_string(item.as_int())

@@ -76,9 +76,7 @@ Value edit_members(const Value& value, const RenameFqn& rename,
         if (names && option.kind() == Value::Kind::kList)
           option = edit_members(option, rename, forget);
       }
-      items.push_back(item.kind() == Value::Kind::kOrderedDict
-                          ? Value::ordered_dict(std::move(group), item.attributes())
-                          : Value::dict(std::move(group)));
+      items.push_back(Value::dict_of(item.kind(), std::move(group), item.attributes()));
     } else {
       items.push_back(item);
     }

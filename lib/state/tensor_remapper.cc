@@ -24,11 +24,12 @@ Value TensorRemapper::rebuild(const Value& value, bool& changed) {
     case Value::Kind::kFrozenSet:
       return Value::list(rebuild(value.as_list(), changed), value.kind());
     case Value::Kind::kDict:
-      return Value::dict(rebuild(value.as_dict(), changed));
-    case Value::Kind::kOrderedDict: {
+    case Value::Kind::kOrderedDict:
+    case Value::Kind::kDefaultDict:
+    case Value::Kind::kCounter: {
       Value attributes = (*this)(value.attributes());
       changed = changed || attributes.node_id() != value.attributes().node_id();
-      return Value::ordered_dict(rebuild(value.as_dict(), changed), std::move(attributes));
+      return Value::dict_of(value.kind(), rebuild(value.as_dict(), changed), std::move(attributes));
     }
     case Value::Kind::kOpaque:
       return rebuild(value.as_opaque(), changed);

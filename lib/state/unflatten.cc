@@ -28,8 +28,8 @@ class TreeBuilder {
     const std::size_t id = reach(note.path);
     be(id, Form::kDict, note.path);
     Node& node = nodes_[id];
-    if (note.kind == Value::Kind::kOrderedDict) {
-      node.ordered = true;
+    if (note.kind != Value::Kind::kDict) {
+      node.kind = note.kind;
       node.value = note.attributes;
     } else if (note.attributes.is_dict()) {
       node.other_keys = note.attributes;
@@ -56,8 +56,8 @@ class TreeBuilder {
   };
   struct Node {
     Form form = Form::kUnknown;
-    bool ordered = false;
-    Value value;       // kLeaf: the leaf; an ordered dict: its attributes
+    Value::Kind kind = Value::Kind::kDict;  // of a dict
+    Value value;                            // kLeaf: the leaf; a dict: its attributes
     Value other_keys;  // text -> key, for keys that are neither strings nor integers
     std::vector<Child> children;
     std::int64_t list_size = 0;
@@ -137,8 +137,7 @@ class TreeBuilder {
     items.reserve(node.children.size());
     for (const Child& child : node.children)
       items.emplace_back(key(node, child), build(child.node));
-    if (node.ordered) return Value::ordered_dict(std::move(items), node.value);
-    return Value::dict(std::move(items));
+    return Value::dict_of(node.kind, std::move(items), node.value);
   }
 
   static Value key(const Node& node, const Child& child) {

@@ -10,7 +10,7 @@ namespace tessera {
 struct Value::Node {
   /// Apart, as it is four times as large as the others together: most nodes are strings.
   using Opaque = std::unique_ptr<const OpaqueObject>;
-  struct OrderedDict {
+  struct OrderedDict {  // a defaultdict too, whose attributes are its factory
     ValueDict items;
     Value attributes;
   };
@@ -19,6 +19,14 @@ struct Value::Node {
                ValueDict, OrderedDict, Opaque>
       payload;
 };
+
+namespace {
+
+bool has_attributes(Value::Kind kind) {
+  return kind == Value::Kind::kOrderedDict || kind == Value::Kind::kDefaultDict;
+}
+
+}  // namespace
 
 Value Value::boolean(bool v) { return Value(Rep(v)); }
 Value Value::integer(std::int64_t v) { return Value(Rep(v)); }
@@ -51,6 +59,17 @@ Value Value::dict(ValueDict v) { return node(Kind::kDict, std::move(v)); }
 Value Value::ordered_dict(ValueDict v, Value attributes) {
   return node(Kind::kOrderedDict, Node::OrderedDict{std::move(v), std::move(attributes)});
 }
+Value Value::default_dict(ValueDict v, Value factory) {
+  return node(Kind::kDefaultDict, Node::OrderedDict{std::move(v), std::move(factory)});
+}
+Value Value::counter(ValueDict v) { return node(Kind::kCounter, std::move(v)); }
+Value Value::dict_of(Kind kind, ValueDict v, Value attributes) {
+  TESSERA_CHECK(is_dict_kind(kind));
+  if (kind == Kind::kOrderedDict) return ordered_dict(std::move(v), std::move(attributes));
+  if (kind == Kind::kDefaultDict) return default_dict(std::move(v), std::move(attributes));
+  return node(kind, std::move(v));
+}
+Value Value::back_reference(std::uint32_t distance) { return Value(Rep(BackReference{distance})); }
 Value Value::opaque(OpaqueObject v) {
   return node(Kind::kOpaque, Node::Opaque(new OpaqueObject(std::move(v))));
 }
@@ -69,6 +88,8 @@ Value::Kind Value::kind() const {
       return Kind::kDType;
     case 5:
       return Kind::kTensor;
+    case 6:
+      return Kind::kBackReference;
     default:
       return std::get<NodePtr>(rep_)->kind;
   }
@@ -107,11 +128,15 @@ const std::vector<std::int64_t>& Value::as_size() const {
 }
 
 const ValueDict& Value::as_dict() const {
-  if (kind() == Kind::kOrderedDict) return payload<Node::OrderedDict>().items;
+  if (has_attributes(kind())) return payload<Node::OrderedDict>().items;
   return payload<ValueDict>();
 }
 
-const Value& Value::attributes() const { return payload<Node::OrderedDict>().attributes; }
+const Value& Value::attributes() const {
+  static const Value kNone;
+  TESSERA_CHECK(is_dict());
+  return has_attributes(kind()) ? payload<Node::OrderedDict>().attributes : kNone;
+}
 
 DType Value::as_dtype() const {
   TESSERA_CHECK(kind() == Kind::kDType);
@@ -175,10 +200,13 @@ class ValueComparison {
         return equal(a.as_list(), b.as_list());
       case Kind::kSize:
         return a.as_size() == b.as_size();
-      case Kind::kOrderedDict:
-        return equal(a.attributes(), b.attributes()) && equal(a.as_dict(), b.as_dict());
       case Kind::kDict:
-        return equal(a.as_dict(), b.as_dict());
+      case Kind::kOrderedDict:
+      case Kind::kDefaultDict:
+      case Kind::kCounter:
+        return equal(a.attributes(), b.attributes()) && equal(a.as_dict(), b.as_dict());
+      case Kind::kBackReference:
+        return a.distance() == b.distance();
       case Kind::kOpaque:
         return equal(a.as_opaque(), b.as_opaque());
     }

@@ -55,9 +55,11 @@ TEST_CASE("dicts of the collections module decode") {
   const Value with_attributes = read("ccollections\nOrderedDict\n)R}S'_metadata'\n}sb."s);
   CHECK(with_attributes ==
         Value::ordered_dict({}, Value::dict({{Value::string("_metadata"), Value::dict({})}})));
-  CHECK(read("ccollections\nCounter\n(}S'a'\nK\x01stR."s) == Value::dict(entries));
-  CHECK(read("ccollections\ndefaultdict\n(c__builtin__\nint\ntRS'a'\nK\x01s."s) ==
-        Value::dict(entries));
+  CHECK(read("ccollections\nCounter\n(}S'a'\nK\x01stR."s) == Value::counter(entries));
+  const Value made = read("ccollections\ndefaultdict\n(c__builtin__\nint\ntRS'a'\nK\x01s."s);
+  CHECK(made == Value::default_dict(entries, read("c__builtin__\nint\n.")));
+  CHECK(made.attributes().as_opaque().global() == "builtins.int");
+  CHECK(read("ccollections\ndefaultdict\n)R."s) == Value::default_dict({}, Value()));
 }
 
 TEST_CASE("duplicate keys: the first place, the last value") {
@@ -133,15 +135,40 @@ TEST_CASE("containers that hold themselves are corrupt") {
   check_refused("ccollections\nOrderedDict\n)Rq\x00K\x01h\x00s."s, "holds itself");
 }
 
-TEST_CASE("an object of an unknown class may refer to itself: the inner reference is cut") {
+TEST_CASE("an object of an unknown class may refer to itself: by the levels in between") {
   const Value value = read("}S'config'\ncmy\nNode\n)\x81q\x00}S'parent'\nh\x00sbs."s);
   const OpaqueObject& node = value.find("config")->as_opaque();
   CHECK(node.global() == "my.Node");
   const Value* parent = node.state.find("parent");
   REQUIRE(parent);
-  REQUIRE(parent->kind() == Value::Kind::kOpaque);
-  CHECK(parent->as_opaque().how == OpaqueObject::How::kExtension);
-  CHECK(parent->as_opaque().global() == "my.Node");
+  REQUIRE(parent->is_back_reference());
+  CHECK(parent->distance() == 2);  // out of the dict, to the object
+}
+
+TEST_CASE("part of a cycle that stands in two places is decoded for each") {
+  // a = Node(); b = Node(); a.b = b; b.a = a; (a, b)
+  const Value value =
+      read("cmy\nNode\n)\x81q\x00}S'b'\ncmy\nNode\n)\x81q\x01}S'a'\nh\x00sbsbh\x01\x86."s);
+  const Value& b_in_a = *value.as_list()[0].as_opaque().state.find("b");
+  const Value& b = value.as_list()[1];
+  CHECK(b_in_a.as_opaque().state.find("a")->distance() == 4);
+  // Alone it holds all of a, where it is met again.
+  const Value& a_in_b = *b.as_opaque().state.find("a");
+  CHECK(a_in_b.as_opaque().state.find("b")->distance() == 4);
+}
+
+TEST_CASE("cycles within cycles end in stubs, not in work without end") {
+  // Forty objects, each of which knows all the others.
+  constexpr int kObjects = 40;
+  std::string pickle = "(";
+  for (int i = 0; i < kObjects; ++i) pickle += "cmy\nNode\n)\x81q"s + static_cast<char>(i) + "0";
+  for (int i = 0; i < kObjects; ++i) {
+    pickle += "h"s + static_cast<char>(i) + "]("s;
+    for (int j = 0; j < kObjects; ++j) pickle += "h"s + static_cast<char>(j);
+    pickle += "eb";
+  }
+  const Value value = read(pickle + "l.");
+  CHECK(value.as_list().size() == kObjects);
 }
 
 TEST_CASE("nesting up to the limit decodes, beyond it is corrupt") {

@@ -85,7 +85,11 @@ class RandomValues {
   Value container(int depth) {
     ValueList items;
     for (std::size_t n = pick(6); n > 0; --n) items.push_back(any(depth));
-    switch (pick(6)) {
+    switch (pick(8)) {
+      case 6:
+        return Value::counter(entries(depth));
+      case 7:
+        return Value::default_dict(entries(depth), pick(2) ? global("list") : Value());
       case 0:
         return Value::list(std::move(items));
       case 1:
@@ -100,6 +104,13 @@ class RandomValues {
       default:
         return object(std::move(items), depth);
     }
+  }
+
+  static Value global(const char* name) {
+    OpaqueObject out;
+    out.module = "builtins";
+    out.name = name;
+    return Value::opaque(std::move(out));
   }
 
   ValueDict entries(int depth) {
@@ -193,6 +204,36 @@ TEST_CASE("a nested class is written by getattr, as protocol 2 must") {
   object.arguments = Value::list({Value::integer(0)}, Value::Kind::kTuple);
   const Value value = Value::opaque(object);
   CHECK(read(write(value)) == value);
+}
+
+TEST_CASE("cycles through objects are written again") {
+  const auto node = [](Value state) {
+    OpaqueObject out;
+    out.how = OpaqueObject::How::kNewObj;
+    out.module = "my";
+    out.name = "Node";
+    out.arguments = Value::list({}, Value::Kind::kTuple);
+    out.has_state = true;
+    out.state = std::move(state);
+    return Value::opaque(std::move(out));
+  };
+  const auto named = [](const char* name, Value value) {
+    return Value::dict({{Value::string(name), std::move(value)}});
+  };
+  // A node that knows itself; a child that knows its parent; lists and dicts that stand between.
+  const Value self = node(named("me", Value::back_reference(2)));
+  const Value tree = node(Value::dict(
+      {{Value::string("all"), Value::list({node(named("parent", Value::back_reference(4))), self})},
+       {Value::string("own"), Value::list({Value::back_reference(3), Value::integer(1)})},
+       {Value::string("first"), self}}));
+  for (const Value& value : {self, tree, Value::list({tree, tree, self})})
+    CHECK(read(write(value)) == value);
+  // Neither can Python: a tuple is made after what it holds.
+  CHECK(code_of([&] {
+          write(Value::list({node(named("pair", Value::back_reference(3)))}, Value::Kind::kTuple));
+        }) == Code::kUnsupported);
+  // What is meant is not here.
+  CHECK(code_of([&] { write(node(Value::back_reference(2))); }) == Code::kUnsupported);
 }
 
 TEST_CASE("what protocol 2 cannot hold is refused") {

@@ -69,7 +69,9 @@ TEST_CASE("containers that become plain or go are told, apart from keys") {
                    {text("ordered"), Value::ordered_dict({}, Value())},
                    {text("table"), Value::dict({{Value::boolean(true), Value::integer(1)}})}}));
   REQUIRE(notes.size() == 2);
-  CHECK(says(notes, "2 containers (an empty dict, or an OrderedDict) such as \"empty\""));
+  CHECK(says(
+      notes,
+      "2 containers (an empty dict, or an OrderedDict, defaultdict or Counter) such as \"empty\""));
   CHECK(says(notes, "\"table.True\" is no string"));
 }
 

@@ -112,9 +112,12 @@ TEST_CASE("the root is SHA-256 over sorted, escaped lines") {
   CHECK(content_root({}) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-TEST_CASE("the root of values is SHA-256 of their RFC 8785 form") {
+TEST_CASE("the root of values is SHA-256 over sorted lines, and was of their RFC 8785 form") {
+  // printf 'dict\\ta\\t11\\nvalue\\ta\\\\tb\\t00\\n' | sha256sum
+  CHECK(values_root({{"a\tb", "00"}, {"a", "11", true, true}}) ==
+        "afd7a18e1619785ba65d6198063e21c014e1147ac363bd3b88e99fd38361b9e2");
   // printf '{"a":1,"b":[0.001]}' | sha256sum
-  CHECK(values_root({{"b", Value::list({Value::real(0.001)})}, {"a", Value::integer(1)}}) ==
+  CHECK(values_root_v1({{"b", Value::list({Value::real(0.001)})}, {"a", Value::integer(1)}}) ==
         "e13d17bd5703232f6ffdbac62b40c1e7d79178fd843c8d9cd17d951a99812aa6");
 }
 

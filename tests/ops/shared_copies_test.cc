@@ -120,7 +120,9 @@ TEST_CASE("a reshard with proof publishes nothing where copies of its source dif
   ConvertOptions options = convert_options("/c", "/out", std::nullopt);
   options.target.mesh = Mesh::parse("tp=1,ep=2");
   options.verify = true;
-  CHECK(convert(fs, options).verified);
+  const ConvertReport proved = convert(fs, options);
+  INFO((proved.verify_findings.empty() ? "" : proved.verify_findings[0]));
+  CHECK(proved.verified);
   const SharedCopy changed = change_copy(fs, "layernorm");
   options.destination = "/other";
   const ConvertReport report = convert(fs, options);

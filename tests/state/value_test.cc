@@ -37,9 +37,12 @@ std::vector<Value> samples() {
           Value::size({1, 2}),
           Value::dict({{text("a"), Value::integer(1)}}),
           Value::ordered_dict({{text("a"), Value::integer(1)}}, Value()),
+          Value::default_dict({{text("a"), Value::integer(1)}}, Value()),
+          Value::counter({{text("a"), Value::integer(1)}}),
           Value::dtype(DType::kBFloat16),
           Value::tensor(3),
-          Value::opaque(object)};
+          Value::opaque(object),
+          Value::back_reference(1)};
 }
 
 /// Two lists, each twice the one below: 2^levels paths through `levels` nodes.

@@ -66,6 +66,49 @@ Status status_of(FileSystem& fs, const ConvertOptions& options) {
   return {};
 }
 
+namespace {
+
+Value string_entry(const char* name, const std::string& text) {
+  return Value::dict({{Value::string(name), Value::string(text)}});
+}
+
+Value joined(std::initializer_list<Value> parts) {
+  ValueDict out;
+  for (const Value& part : parts)
+    out.insert(out.end(), part.as_dict().begin(), part.as_dict().end());
+  return Value::dict(std::move(out));
+}
+
+Value quantizer_row(const HashedQuantizer& q) {
+  return joined({string_entry("scheme", q.scheme), string_entry("scales", q.scales),
+                 string_entry("zero_points", q.zero_points),
+                 Value::dict({{Value::string("scale"), Value::real(q.scale)},
+                              {Value::string("zero_point"), Value::integer(q.zero_point)},
+                              {Value::string("axis"), Value::integer(q.axis)}})});
+}
+
+}  // namespace
+
+std::string hash_report(const HashReport& report) {
+  ValueList values, tensors;
+  for (const HashedValue& v : report.values)
+    values.push_back(joined({string_entry("name", v.name), string_entry("sha256", v.sha256),
+                             string_entry("kind", v.is_dict ? "dict" : "value")}));
+  const Value old = parse_json(as_bytes(hash_report(std::span(report.tensors))));
+  for (std::size_t i = 0; i < report.tensors.size(); ++i) {
+    const Value& row = old.find("tensors")->as_list()[i];
+    const auto& quantizer = report.tensors[i].quantizer;
+    tensors.push_back(
+        quantizer
+            ? joined({row, Value::dict({{Value::string("quantizer"), quantizer_row(*quantizer)}})})
+            : row);
+  }
+  return dump_json(
+      joined({string_entry("schema", "tessera.hash/2"), string_entry("format", report.format),
+              Value::dict({{Value::string("tensors"), Value::list(tensors)},
+                           {Value::string("values"), Value::list(values)}})}));
+}
+
 std::string hash_report(std::span<const HashedTensor> tensors) {
   ValueList rows;
   for (const HashedTensor& t : tensors) {

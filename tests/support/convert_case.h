@@ -36,5 +36,7 @@ Status status_of(FileSystem& fs, const ConvertOptions& options);
 
 /// What `ckpt-inspect hash --format json` says of them, as far as verify's --against reads it.
 std::string hash_report(std::span<const HashedTensor> tensors);
+/// A hash report of today (tessera.hash/2), as far as verify --against reads it.
+std::string hash_report(const HashReport& report);
 
 }  // namespace tessera::testing

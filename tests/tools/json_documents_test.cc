@@ -101,9 +101,11 @@ TEST_CASE("the schema validator finds what is wrong") {
   const std::string hex(64, 'a');
   const auto document = [&](const std::string& root, const std::string& shape,
                             const std::string& rest) {
-    return parsed("{\"schema\":\"tessera.hash/1\",\"path\":\"p\",\"format\":\"f\",\"root\":\"" +
-                  root + "\",\"values_root\":\"" + hex +
-                  "\",\"bytes\":1,\"tensors\":[{\"name\":\"w\",\"dtype\":\"float32\",\"shape\":" +
+    return parsed("{\"schema\":\"tessera.hash/2\",\"path\":\"p\",\"format\":\"f\",\"root\":\"" +
+                  root + "\",\"values_root\":\"" + hex + "\",\"root_v1\":\"" + hex +
+                  "\",\"values_root_v1\":\"" + hex +
+                  "\",\"bytes\":1,\"not_compared\":0,\"values\":[],\"tensors\":[{\"name\":\"w\","
+                  "\"dtype\":\"float32\",\"shape\":" +
                   shape + ",\"sha256\":\"" + hex + "\"}]" + rest + "}");
   };
   CHECK(schema_violations(schema, document(hex, "[1]", ",\"notes\":[]")).empty());

@@ -94,9 +94,10 @@ PickleGraph read_pickle(ByteView bytes, const PickleOptions& options = {},
                         std::size_t* consumed = nullptr);
 
 /// Graph -> Value. `hook` sees every node first and may answer for it (a tensor, a persistent id);
-/// shared nodes stay shared; depth past kMaxValueDepth and cycles are kCorrupt. torch.Size, torch
-/// dtypes, set(), complex(), _codecs.encode bytes, bytearray, OrderedDict, Counter/defaultdict (as
-/// dict) decode; every other call is Value::opaque.
+/// shared nodes stay shared; depth past kMaxValueDepth and cycles are kCorrupt, but for those that
+/// pass through an object of an unknown class: a cycle ends in a back reference, a branch that is
+/// too deep in a stub. torch.Size, torch dtypes, set(), complex(), _codecs.encode bytes, bytearray,
+/// OrderedDict, Counter, defaultdict decode; every other call is Value::opaque.
 using PickleHook = std::function<std::optional<Value>(const PickleGraph&, PickleGraph::Node)>;
 Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook);
 

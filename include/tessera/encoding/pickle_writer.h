@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -84,9 +85,12 @@ class PickleEmitter {
   std::shared_ptr<Memo> memo_;
 };
 
-/// Writes one Value. `tensor(emitter, index)` must push the tensor. Shared nodes of containers are
-/// memoised. Opaque objects are written back as they were read.
+/// Writes one Value. `tensor(emitter, index)` must push the tensor; `storage(emitter, index,
+/// dtype)`, where bare storages can be written, the storage of one (nullopt: untyped). Shared nodes
+/// of containers are memoised. Opaque objects are written back as they were read, cycles included.
 void write_value(PickleEmitter& emitter, const Value& value,
-                 const std::function<void(PickleEmitter&, std::uint32_t index)>& tensor);
+                 const std::function<void(PickleEmitter&, std::uint32_t index)>& tensor,
+                 const std::function<void(PickleEmitter&, std::uint32_t index,
+                                          std::optional<DType> dtype)>& storage = {});
 
 }  // namespace tessera

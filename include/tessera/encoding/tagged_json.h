@@ -6,7 +6,9 @@
 //   dict with plain string keys (no leading "__", no NUL)        an object
 //   {"__tuple__":[..]} {"__set__":[..]} {"__frozenset__":[..]} {"__size__":[..]}
 //   {"__dict__":[[k,v],..]}
-//   {"__ordered_dict__":[[k,v],..],"attributes":v} {"__int__":"..."} {"__float__":"nan"}
+//   {"__ordered_dict__":[[k,v],..],"attributes":v} {"__counter__":[[k,v],..]}
+//   {"__default_dict__":[[k,v],..],"factory":"builtins.list"} (null: none) {"__int__":"..."}
+//   {"__float__":"nan"} {"__float__":"nan:7ff8000000000001"} (of other bits than the usual one)
 //   {"__complex__":[re,im]}
 //   {"__bytes_hex__":".."} {"__bytearray_hex__":".."} {"__bytesio_hex__":".."}
 //   {"__text_hex__":".."} (text that is no UTF-8)
@@ -30,6 +32,9 @@ Value to_tagged_json(const Value& value,
 /// or malformed tag and for depth past kMaxValueDepth.
 Value from_tagged_json(const Value& json,
                        const std::function<std::uint32_t(const std::string& name)>& tensor_index);
+
+/// Whether a defaultdict with this factory has a form here: None, or a type of Python's own.
+bool is_plain_factory(const Value& factory);
 
 /// JSON nesting a tagged tree can reach: every level of Value may take three.
 inline constexpr int kTaggedJsonDepth = 3 * kMaxValueDepth + 8;

@@ -133,6 +133,8 @@ struct ConvertReport {
   bool verified = false;  // content, values, steps and groups proved equal before publishing
   std::vector<std::string>
       verify_findings;  // why not published (verified asked and failed): exit 1
+  /// Of --verify: values that hold what could not be followed, and so was not compared.
+  std::uint64_t not_compared = 0;
 };
 
 /// Does the work (or, with dry_run, everything before byte one). When `verify` finds a difference

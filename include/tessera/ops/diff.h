@@ -32,10 +32,10 @@ struct DiffOptions {
 };
 
 struct TensorDiff {
-  enum class What : std::uint8_t { kMissing, kUnexpected, kShape, kDType, kValues };
+  enum class What : std::uint8_t { kMissing, kUnexpected, kShape, kDType, kQuantizer, kValues };
   std::string name;  // in A (kUnexpected: in B)
   What what = What::kValues;
-  std::string a;  // kShape, kDType: "float32 [4,5]"
+  std::string a;  // kShape, kDType: "float32 [4,5]"; kQuantizer: scheme, scale, zero point
   std::string b;
   // kValues
   std::int64_t count = 0;  // elements that differ under the mode
@@ -57,6 +57,10 @@ struct ValueDiff {
   What what = What::kDiffers;
   Value a;  // JSON form; None when absent
   Value b;
+  /// kDiffers: the first place inside that differs, ".state.lr"; "" = the values as a whole.
+  std::string path = {};
+  std::optional<Value> at_a = {};  // JSON form of what is there; nullopt: nothing
+  std::optional<Value> at_b = {};
 };
 
 struct DiffReport {
@@ -66,6 +70,8 @@ struct DiffReport {
   std::uint64_t tensors_compared = 0;
   std::uint64_t tensors_equal = 0;
   std::uint64_t values_compared = 0;
+  /// Of those: equal as far as they could be followed, and not to the end.
+  std::uint64_t not_compared = 0;
   std::vector<TensorDiff> tensors;
   std::vector<ValueDiff> values;
   std::uint64_t bytes = 0;

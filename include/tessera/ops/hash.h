@@ -3,11 +3,18 @@
 //
 //   tensor       SHA-256 of the logical, unpadded, row-major, little-endian bytes
 //   root         SHA-256 over lines  name \t dtype \t shape \t sha256 \n , fields escaped as jq's
-//                @tsv, shape as "8,3", sorted bytewise
-//   values_root  SHA-256 of the RFC 8785 form of `values` as ls prints them
+//                @tsv, shape as "8,3", sorted bytewise; the line of a quantized tensor has its
+//                quantizer as a fifth field
+//   values_root  SHA-256 over lines  "value" or "dict" \t name \t sha256 \n , the SHA-256 of each
+//                value's canonical text (encoding/canonical_value.h), escaped and sorted likewise;
+//                a "dict" is one of another kind than the plain one that holds values alone
+//   *_v1         as tessera.hash/1 had them: no quantizers, and values as ls prints them (their
+//                RFC 8785 form), where objects are but their class
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,11 +22,36 @@
 
 namespace tessera {
 
+/// Of a quantized tensor: a scale and a zero point, or those of each channel along an axis.
+struct HashedQuantizer {
+  std::string scheme;  // "per_tensor_affine", "per_channel_affine", ...
+  double scale = 0;
+  std::int64_t zero_point = 0;
+  std::int64_t axis = 0;
+  std::string scales;  // per channel: SHA-256 (hex) of the canonical text of all; "" = one scale
+  std::string zero_points;
+
+  bool is_per_channel() const { return !scales.empty(); }
+  /// The field of root's line: "per_tensor_affine scale=3fb999999999999a zero_point=0" (the bits of
+  /// the scale), "per_channel_affine axis=0 scales=<hex> zero_points=<hex>".
+  std::string text() const;
+  bool operator==(const HashedQuantizer& other) const { return text() == other.text(); }
+};
+
 struct HashedTensor {
   std::string name;
   std::string dtype;
   std::vector<std::int64_t> shape;
   std::string sha256;  // hex
+  std::optional<HashedQuantizer> quantizer = std::nullopt;
+};
+
+/// A value, or the kind of a dict that is no plain one and holds values alone.
+struct HashedValue {
+  std::string name;
+  std::string sha256;  // hex, of the canonical text
+  bool whole = true;   // false: part of it could not be followed, and is not compared
+  bool is_dict = false;
 };
 
 struct HashReport {
@@ -27,9 +59,12 @@ struct HashReport {
   std::string format;
   std::string root;
   std::string values_root;
-  std::vector<HashedTensor> tensors;                  // in stored order
-  std::uint64_t bytes = 0;                            // hashed
-  std::vector<std::pair<std::string, Value>> values;  // as ls prints them
+  std::string root_v1;
+  std::string values_root_v1;
+  std::vector<HashedTensor> tensors;  // in stored order
+  std::vector<HashedValue> values;    // in stored order
+  std::uint64_t bytes = 0;            // hashed
+  std::uint64_t not_compared = 0;     // values that are not whole
   std::vector<Note> notes;
 };
 
@@ -41,9 +76,14 @@ std::vector<std::string> hash_tensors(const Manifest& manifest, const Directory&
                                       const std::vector<std::uint32_t>& tensors,
                                       const TransferOptions& transfer);
 
+/// "dtype \t shape \t sha256" and, if it is quantized, "\t quantizer"; pure.
+std::string content_text(const HashedTensor& tensor);
 /// Root over hashed tensors; pure.
 std::string content_root(const std::vector<HashedTensor>& tensors);
+std::string values_root(const std::vector<HashedValue>& values);
+/// The same without quantizers.
+std::string content_root_v1(std::vector<HashedTensor> tensors);
 /// Root over JSON-ready values; pure.
-std::string values_root(const std::vector<std::pair<std::string, Value>>& values);
+std::string values_root_v1(const std::vector<std::pair<std::string, Value>>& values);
 
 }  // namespace tessera

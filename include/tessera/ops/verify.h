@@ -38,6 +38,8 @@ struct VerifyReport {
   std::uint64_t bytes_read = 0;
   std::uint64_t bytes_with_sums = 0;  // covered by a record CRC or the seal
   std::uint64_t tensor_bytes_stored = 0;
+  /// --against: values that hold what could not be followed, and so was not compared.
+  std::uint64_t not_compared = 0;
   bool sealed = false;  // our manifest is there and fits
   std::vector<Note> notes;
 };

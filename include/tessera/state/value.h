@@ -9,6 +9,9 @@
 // - Dict order is kept; keys are Values (integer 1 differs from "1").
 // - Opaque: an object of a class we do not know: its global's name, arguments, state and items.
 //   It can be listed and copied verbatim into pickle formats, never called.
+// - A cycle of Python's ends in a back reference: how many containers further out the container
+//   stands that it means. What a value holds therefore never depends on where the value stands,
+//   but for the references that leave it.
 #include <tessera/base/bytes.h>
 #include <tessera/base/error.h>
 #include <tessera/tensor/dtype.h>
@@ -55,9 +58,12 @@ class Value {
     kSize,
     kDict,
     kOrderedDict,
+    kDefaultDict,
+    kCounter,
     kDType,
     kTensor,
     kOpaque,
+    kBackReference,
   };
 
   Value() = default;  // None
@@ -74,13 +80,22 @@ class Value {
   /// `attributes`: instance attributes of an OrderedDict (module.state_dict()'s `_metadata`); None
   /// if none.
   static Value ordered_dict(ValueDict v, Value attributes);
+  /// `factory`: a collections.defaultdict's default_factory; None if it has none.
+  static Value default_dict(ValueDict v, Value factory);
+  static Value counter(ValueDict v);
+  /// A dict of any kind. `attributes`: as attributes() gives them.
+  static Value dict_of(Kind kind, ValueDict v, Value attributes);
   static Value dtype(DType v);
   static Value tensor(std::uint32_t index);
   static Value opaque(OpaqueObject v);
+  /// The container `distance` levels out: 1 is the one that holds the reference itself.
+  static Value back_reference(std::uint32_t distance);
 
   Kind kind() const;
   bool is_none() const { return kind() == Kind::kNone; }
-  bool is_dict() const { return kind() == Kind::kDict || kind() == Kind::kOrderedDict; }
+  bool is_dict() const { return is_dict_kind(kind()); }
+  static bool is_dict_kind(Kind kind) { return kind >= Kind::kDict && kind <= Kind::kCounter; }
+  bool is_back_reference() const { return std::holds_alternative<BackReference>(rep_); }
   bool is_string() const { return kind() == Kind::kString; }
   bool is_int() const { return kind() == Kind::kInt; }
   bool is_tensor() const { return std::holds_alternative<TensorIndex>(rep_); }
@@ -94,14 +109,19 @@ class Value {
   const std::string& as_string() const;  // kString, kBytes*, kBigInt
   const ValueList& as_list() const;      // kList, kTuple, kSet, kFrozenSet
   const std::vector<std::int64_t>& as_size() const;
-  const ValueDict& as_dict() const;  // both dict kinds
-  const Value& attributes() const;   // kOrderedDict
+  const ValueDict& as_dict() const;  // every kind of dict
+  /// kOrderedDict: its instance attributes; kDefaultDict: its factory; None of other dicts.
+  const Value& attributes() const;
   DType as_dtype() const;
   std::uint32_t tensor_index() const {
     TESSERA_CHECK(is_tensor());
     return std::get<TensorIndex>(rep_).index;
   }
   const OpaqueObject& as_opaque() const;
+  std::uint32_t distance() const {  // kBackReference
+    TESSERA_CHECK(is_back_reference());
+    return std::get<BackReference>(rep_).distance;
+  }
 
   /// Entry of a dict by string key, or nullptr (also when this is no dict). Linear.
   const Value* find(std::string_view key) const;
@@ -119,7 +139,11 @@ class Value {
   struct TensorIndex {
     std::uint32_t index;
   };
-  using Rep = std::variant<std::monostate, bool, std::int64_t, double, DType, TensorIndex, NodePtr>;
+  struct BackReference {
+    std::uint32_t distance;
+  };
+  using Rep = std::variant<std::monostate, bool, std::int64_t, double, DType, TensorIndex,
+                           BackReference, NodePtr>;
 
   explicit Value(Rep rep) : rep_(std::move(rep)) {}
   template <class T>
@@ -131,7 +155,9 @@ class Value {
 };
 
 struct OpaqueObject {
-  /// How pickle made it; decides how it is written back.
+  /// How pickle made it; decides how it is written back. kPersistentId: a bare storage, whose
+  /// arguments are the tensor of all its elements and its dtype (None: an UntypedStorage).
+  /// kExtension: what could not be followed (too deep, or cycles within cycles): class alone.
   enum class How : std::uint8_t { kGlobal, kReduce, kNewObj, kNewObjEx, kPersistentId, kExtension };
   How how = How::kGlobal;
   std::string module;       // "torch.optim.lr_scheduler"
@@ -195,6 +221,8 @@ struct StateEntry {
 ///   kDict         an empty dict; or, with `attributes`, a dict whose keys are neither strings nor
 ///                 integers: a dict from the text of such a key in the paths to the key itself
 ///   kOrderedDict  an OrderedDict, with its instance attributes or None
+///   kDefaultDict  a defaultdict, with its factory or None
+///   kCounter      a Counter
 struct ContainerNote {
   Path path;
   Value::Kind kind = Value::Kind::kDict;

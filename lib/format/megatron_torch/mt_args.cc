@@ -62,9 +62,7 @@ Value Args::with(const std::vector<std::pair<std::string, Value>>& set,
   ValueDict dict = attributes->as_dict();
   for (const auto& [name, value] : set) put(dict, name, value, false);
   for (const auto& [name, value] : added) put(dict, name, value, true);
-  if (value_.kind() == Value::Kind::kOrderedDict)
-    return Value::ordered_dict(std::move(dict), value_.attributes());
-  if (value_.is_dict()) return Value::dict(std::move(dict));
+  if (value_.is_dict()) return Value::dict_of(value_.kind(), std::move(dict), value_.attributes());
   OpaqueObject object = value_.as_opaque();
   object.state = Value::dict(std::move(dict));
   return Value::opaque(std::move(object));

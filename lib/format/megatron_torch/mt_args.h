@@ -3,6 +3,7 @@
 // a plain dict. What is not there is nullopt, as in checkpoints of other writers.
 #include <tessera/state/value.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +12,18 @@
 #include <vector>
 
 namespace tessera::megatron_torch {
+
+/// What a checkpoint for other ranks has of its own in args: Megatron compares these with its command
+/// line.
+inline constexpr std::array<std::string_view, 8> kLayoutArguments = {
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "transformer_pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_per_virtual_pipeline_stage",
+    "padded_vocab_size"};
 
 class Args {
  public:

@@ -97,10 +97,17 @@ class StateDecoder {
     const ValueList& parts = json.as_list();
     if (!parts[1].is_string() || !parts[3].is_int() || parts[3].as_int() < 0) malformed(kState);
     const std::string& word = parts[1].as_string();
-    if (word != "dict" && word != "ordered_dict") malformed(kState);
-    const Value::Kind kind = word == "dict" ? Value::Kind::kDict : Value::Kind::kOrderedDict;
-    out_.containers.push_back(
-        {read_path(parts[0]), kind, plain(parts[2]), static_cast<std::size_t>(parts[3].as_int())});
+    const auto* found =
+        std::ranges::find(kContainerWords, word, &std::pair<Value::Kind, std::string_view>::second);
+    if (found == kContainerWords.end()) malformed(kState);
+    const Value::Kind kind = found->first;
+    Value attributes = plain(parts[2]);
+    if (kind == Value::Kind::kDefaultDict) {
+      if (attributes.kind() != kind) malformed(kState);
+      attributes = Value(attributes.attributes());
+    }
+    out_.containers.push_back({read_path(parts[0]), kind, std::move(attributes),
+                               static_cast<std::size_t>(parts[3].as_int())});
   }
   Path read_path(const Value& json) {
     if (json.kind() != Value::Kind::kList || json.as_list().size() > kMaxValueDepth)

@@ -4,6 +4,7 @@
 #include <tessera/encoding/tagged_json.h>
 #include <tessera/state/aliases.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -118,13 +119,19 @@ class StateEncoder {
         fail(Code::kUnsupported,
              fmt::format("attributes of \"{}\" hold a tensor", dotted(note.path)));
       };
-      Value json = to_tagged_json(attributes, tensor_name, budget_);
-      const char* kind = note.kind == Value::Kind::kOrderedDict ? "ordered_dict" : "dict";
+      // As the dict itself is told, without entries: a factory has no form of its own.
+      Value json = note.kind == Value::Kind::kDefaultDict
+                       ? to_tagged_json(Value::default_dict({}, attributes), tensor_name, budget_)
+                       : to_tagged_json(attributes, tensor_name, budget_);
+      const auto* word = std::ranges::find(kContainerWords, note.kind,
+                                           &std::pair<Value::Kind, std::string_view>::first);
+      std::string kind(word->second);
       const std::size_t before = note.entries_before < kept_before_.size()
                                      ? kept_before_[note.entries_before]
                                      : entries_.size();
-      containers_.push_back(Value::list({path_json(note.path), Value::string(kind), std::move(json),
-                                         Value::integer(static_cast<std::int64_t>(before))}));
+      containers_.push_back(
+          Value::list({path_json(note.path), Value::string(std::move(kind)), std::move(json),
+                       Value::integer(static_cast<std::int64_t>(before))}));
       structured_ = true;
     }
   }

@@ -5,24 +5,33 @@
 //   tessera.values  {"optim.param_groups.0.lr": 0.001, ...}    tagged JSON (encoding/tagged_json.h)
 //   tessera.state   {"entries":     all leaves in order, with their paths
 //                      [["model.w", ["model", "w"]], ...],
-//                    "containers":  [[path, "dict" | "ordered_dict", attributes,
-//                                     entries before it], ...]}
+//                    "containers":  [[path, "dict" | "ordered_dict" | "default_dict" | "counter",
+//                                     attributes, entries before it], ...]}
 //
-// An item of a path is "key", 3 (an index in a list) or {"int_key": 3}.
+// An item of a path is "key", 3 (an index in a list) or {"int_key": 3}. The attributes of a
+// default_dict are an empty one, with its factory.
 //
 // HDF5 files of ours keep the same two documents (hdf5/h5_own_state.h).
 // tessera.state is left out when it would say nothing: tensors only, each path the name itself.
 #include <tessera/format/format_driver.h>
 #include <tessera/state/value.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::st {
+
+inline constexpr std::array<std::pair<Value::Kind, std::string_view>, 4> kContainerWords = {
+    {{Value::Kind::kDict, "dict"},
+     {Value::Kind::kOrderedDict, "ordered_dict"},
+     {Value::Kind::kDefaultDict, "default_dict"},
+     {Value::Kind::kCounter, "counter"}}};
 
 /// A tensor to be stored, and the name it gets in the file.
 struct NamedTensor {

@@ -17,13 +17,14 @@ void add(std::vector<Note>& notes, std::string message) {
 
 void note_containers(const StateDict& state, std::vector<Note>& notes) {
   const auto is_lost = [](const ContainerNote& note) {
-    return note.kind == Value::Kind::kOrderedDict || !note.attributes.is_dict();
+    return note.kind != Value::Kind::kDict || !note.attributes.is_dict();
   };
   const auto count = std::ranges::count_if(state.containers, is_lost);
   if (count == 0) return;
   const ContainerNote& first = *std::ranges::find_if(state.containers, is_lost);
   add(notes, fmt::format("torch-dcp keeps leaves only: {} container{} (an empty dict, or an "
-                         "OrderedDict) such as \"{}\" will be plain or absent when read back",
+                         "OrderedDict, defaultdict or Counter) such as \"{}\" will be plain or "
+                         "absent when read back",
                          count, count == 1 ? "" : "s", printable(dotted(first.path))));
 }
 
@@ -34,7 +35,7 @@ class OtherKeys {
     for (std::size_t i = 0; i < state.entries.size(); ++i)
       if (!is_kept_by_id(roles_.entries[i])) add_integers(state.entries[i].path);
     for (const ContainerNote& note : state.containers) {
-      if (note.kind == Value::Kind::kOrderedDict || !note.attributes.is_dict()) continue;
+      if (note.kind != Value::Kind::kDict || !note.attributes.is_dict()) continue;
       for (const auto& [text, key] : note.attributes.as_dict()) {
         Path path = note.path;
         path.push_back(key_item(text.as_string()));

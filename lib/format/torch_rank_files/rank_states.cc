@@ -46,9 +46,10 @@ class Lifter {
   Value lift(const Value& value) {
     switch (value.kind()) {
       case Value::Kind::kDict:
-        return Value::dict(lift(value.as_dict()));
       case Value::Kind::kOrderedDict:
-        return Value::ordered_dict(lift(value.as_dict()), value.attributes());
+      case Value::Kind::kDefaultDict:
+      case Value::Kind::kCounter:
+        return Value::dict_of(value.kind(), lift(value.as_dict()), value.attributes());
       case Value::Kind::kList: {
         ValueList items;
         for (const Value& item : value.as_list()) items.push_back((*this)(item));

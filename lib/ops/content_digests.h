@@ -1,0 +1,58 @@
+#pragma once
+// What lies inside of the values of a checkpoint, by content: tensors in objects and tuples, and
+// the scales of quantized tensors. hash, diff, verify --against and --verify compare values through
+// it (encoding/canonical_value.h).
+#include <tessera/encoding/canonical_value.h>
+#include <tessera/ops/hash.h>
+#include <tessera/ops/open.h>
+#include <tessera/reshard/tensor_reader.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// SHA-256 (hex) by tensor index.
+using TensorDigests = std::map<std::uint32_t, std::string>;
+
+/// Of the tensors that sit inside values; with `quantizers` also of the vectors that quantizers are
+/// made of. Locates and reads them.
+TensorDigests inner_digests(OpenedCheckpoint& checkpoint, bool quantizers,
+                            const TransferOptions& transfer);
+
+class ContentDigests {
+ public:
+  /// Reads the tensors inside. The checkpoint must outlive this and keep its values.
+  ContentDigests(OpenedCheckpoint& checkpoint, const TransferOptions& transfer);
+  ContentDigests(const ContentDigests&) = delete;
+  ContentDigests& operator=(const ContentDigests&) = delete;
+
+  ValueDigester& digester() { return digester_; }
+  const TensorDigests& tensors() const { return tensors_; }
+  std::optional<HashedQuantizer> quantizer(const StoredTensor& tensor);
+  /// Every value, and every dict of another kind than the plain one that holds values alone, in
+  /// stored order.
+  std::vector<HashedValue> values();
+
+ private:
+  std::string tensor_text(std::uint32_t index);
+
+  const Manifest& manifest_;
+  TensorDigests tensors_;
+  ValueDigester digester_;
+};
+
+/// Dicts of a kind of their own (OrderedDict, defaultdict, Counter) that hold at least one value
+/// and no tensor: as values they have a type. By dotted path; each is empty but for its attributes.
+std::map<std::string, Value> typed_containers(const StateDict& state);
+
+/// "3 values hold objects that could not be followed to the end: these parts were not compared"
+std::string not_compared_words(std::uint64_t values);
+
+/// Whether both formats keep the kinds of dicts, so that they can be compared.
+bool keep_container_types(std::string_view format_a, std::string_view format_b);
+
+}  // namespace tessera
