@@ -131,6 +131,8 @@ PythonKeys::Rep::Class PythonKeys::Rep::of(const Value& value) {
       return intern(fmt::format("d{}", static_cast<int>(value.as_dtype())), false);
     case Value::Kind::kTensor:
       return intern(fmt::format("tensor {}", value.tensor_index()), false);
+    case Value::Kind::kBackReference:
+      return intern(fmt::format("up {}", value.distance()), false);
     default:
       break;
   }
