@@ -107,6 +107,14 @@ constexpr Name kKnownClasses[] = {
     {"torch.distributed.tensor._api", "DTensor"},
 };
 
+// Modules of Python 2 whose names lead elsewhere today, of those whose new home matters here.
+// Source: IMPORT_MAPPING and NAME_MAPPING in Lib/_compat_pickle.py.
+constexpr std::pair<std::string_view, std::string_view> kMovedModules[] = {
+    {"__builtin__", "builtins"},   {"copy_reg", "copyreg"},    {"UserDict", "collections"},
+    {"UserList", "collections"},   {"commands", "subprocess"}, {"StringIO", "io"},
+    {"UserString", "collections"}, {"cStringIO", "io"},        {"torch.tensor", "torch._tensor"},
+};
+
 template <class Range, class T>
 bool contains(const Range& range, const T& item) {
   return std::find(std::begin(range), std::end(range), item) != std::end(range);
@@ -161,9 +169,11 @@ bool is_torch_data(std::string_view module, std::string_view name) {
 
 std::pair<std::string_view, std::string_view> canonical_global(std::string_view module,
                                                                std::string_view name) {
-  if (module == "__builtin__") module = "builtins";
-  if (module == "copy_reg") module = "copyreg";
-  if (module == "torch.tensor") module = "torch._tensor";
+  if (module == "itertools" && (name == "imap" || name == "izip" || name == "ifilter"))
+    return {"builtins", name.substr(1)};
+  const auto* moved =
+      std::ranges::find(kMovedModules, module, [](const auto& row) { return row.first; });
+  if (moved != std::end(kMovedModules)) module = moved->second;
   if (module == "builtins") {
     if (name == "unicode") name = "str";
     if (name == "long") name = "int";

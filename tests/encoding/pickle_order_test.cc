@@ -114,6 +114,10 @@ TEST_CASE("numbers in text are read only where all unpicklers read them alike") 
   }
 }
 
+TEST_CASE("modules of Python 2 are those that Python 3 takes for them") {
+  CHECK(read("cUserDict\nOrderedDict\n)R.") == Value::ordered_dict({}, Value()));
+}
+
 TEST_CASE("frames end where opcodes do") {
   const auto framed = [](int length, const std::string& rest) {
     return "\x80\x04\x95"s + static_cast<char>(length) + std::string(7, '\0') + rest;

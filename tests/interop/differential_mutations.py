@@ -56,7 +56,8 @@ SCALARS = [b"N", b"\x88", b"\x89", *map(integer, (0, 1, 2, 3, 4, 8, 255, 2**53, 
     b"V\\u0041\n", b"V\\\\u0041\n", b"V\\\\\\u0041\n", b"V\\x\n", b"U\x01a", b"C\x01a", b"B\x01\0\0\0a", b"\x8c\x01w",
     b"\x96\x01\0\0\0\0\0\0\0z", b")", b"]", b"}", b"\x8f", b"(\x91"]
 NAMES = [name(*n) for n in (
-    ("collections", "OrderedDict"), ("collections", "Counter"), ("_codecs", "encode"), ("__builtin__", "set"), ("builtins", "set"),
+    ("collections", "OrderedDict"), ("UserDict", "OrderedDict"), ("collections", "Counter"), ("_codecs", "encode"),
+    ("__builtin__", "set"), ("builtins", "set"),
     ("__builtin__", "bytearray"), ("__builtin__", "complex"), ("builtins", "frozenset"), ("torch", "Size"), ("torch", "Tensor"),
     ("torch", "FloatTensor"), ("torch", "device"), ("torch.nn.parameter", "Parameter"), ("torch", "FloatStorage"), ("torch", "LongStorage"),
     ("torch", "ByteStorage"), ("torch", "IntStorage"), ("torch", "DoubleStorage"), ("torch.storage", "UntypedStorage"),

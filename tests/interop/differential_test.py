@@ -1,6 +1,6 @@
 """Same bytes, same meaning: files that are changed at random are read by PyTorch (torch.load with weights_only, else without; for
-.metadata as DCP unpickles it), or by the safetensors library, and by us. What both read must be equal, tensor by tensor and value by value. We may refuse what they read,
-and the other way round for torch.save; of safetensors we must refuse what the library refuses.
+.metadata as DCP unpickles it), or by the safetensors library, and by us. What both read must be equal, tensor by tensor and value by
+value. We may refuse what they read, and the other way round for pickles; of safetensors we must refuse what the library refuses.
 
     differential_test.py [--count N] [--seconds S] [--seed N] [--kind torch|dcp|safetensors] [--keep FOLDER]
 
