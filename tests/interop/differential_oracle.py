@@ -95,7 +95,7 @@ class Description:
         if kind is collections.OrderedDict:
             return "O{" + self.pairs(v) + "}" + (self.of(dict(v.__dict__)) if v.__dict__ else "")
         if kind in (dict, collections.Counter):
-            return "D{" + self.pairs(v) + "}"
+            return ("D{" if kind is dict else "C{") + self.pairs(v) + "}"
         if kind is torch.dtype:
             return str(v)
         if isinstance(v, torch.Tensor):

@@ -119,7 +119,12 @@ std::string Description::of(const Value& value) {
     case Kind::kTensor:
       return checked(tensor(value.tensor_index()));
     case Kind::kOpaque:
+    case Kind::kDefaultDict:
       return checked("object");
+    case Kind::kBackReference:
+      return checked(fmt::format("up {}", value.distance()));
+    case Kind::kCounter:
+      return checked("C{" + pairs(value.as_dict()) + "}");
     default:
       return checked("D{" + pairs(value.as_dict()) + "}");
   }
