@@ -53,7 +53,8 @@ TEST_CASE("frozen and shared parameters read as zero_to_fp32 gives them") {
   }
 }
 
-TEST_CASE("frozen and shared parameters are there at every W and stage, and in other formats") {
+TEST_CASE("frozen and shared parameters are there at every W and stage, and in other formats",
+          "[wide]") {
   for (const char* name : {"zero2_w3", "zero3_bf16_w2", "zero2_bf16_w2"}) {
     MemoryFileSystem fs;
     const auto expected = load(fs, name);

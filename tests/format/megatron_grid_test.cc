@@ -55,7 +55,8 @@ void for_each_model(Body body) {
 
 }  // namespace
 
-TEST_CASE("expert ranks and chunks of stages are put together to the whole model and optimizer") {
+TEST_CASE("expert ranks and chunks of stages are put together to the whole model and optimizer",
+          "[wide]") {
   for_each_model([](const ToyOptions& options) {
     for (const Grid& grid : kGrids) {
       CAPTURE(grid.mesh());

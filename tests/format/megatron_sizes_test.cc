@@ -45,7 +45,7 @@ void check_identity(ToyOptions options, std::int64_t tp, std::int64_t pp,
 
 }  // namespace
 
-TEST_CASE("any tensor-parallel size to any other and back is the identity") {
+TEST_CASE("any tensor-parallel size to any other and back is the identity", "[wide]") {
   for (const Kind kind : {Kind::kAdam, Kind::kDistributed})
     for (const std::int64_t a : {1, 2, 3, 4, 8})
       for (const std::int64_t b : {1, 2, 3, 4, 8}) {

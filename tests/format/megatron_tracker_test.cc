@@ -111,7 +111,7 @@ TEST_CASE("a dry run says what would become of the tracker") {
   CHECK(run.fs.contents("/run").empty());
 }
 
-TEST_CASE("at every fault the tracker names a whole result or what it named before") {
+TEST_CASE("at every fault the tracker names a whole result or what it named before", "[wide]") {
   Run good;
   good.write("iter_0000100");
   for (std::uint64_t n = 1; n < 2000; ++n) {

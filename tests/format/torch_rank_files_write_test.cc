@@ -52,7 +52,7 @@ Manifest read_back(const WrittenCheckpoint& written) {
 
 }  // namespace
 
-TEST_CASE("rank files reshard to any number of ranks and back") {
+TEST_CASE("rank files reshard to any number of ranks and back", "[wide]") {
   for (const std::string& name : samples()) {
     const SampleCase sample(name);
     const Manifest source =

@@ -36,7 +36,7 @@ OptimizerFactory factory(const std::string& kind) {
   return [kind](std::vector<torch::Tensor> params) { return make(kind, std::move(params)); };
 }
 
-void backward(Net& net, const Data& data) {
+void run_backward(Net& net, const Data& data) {
   torch::mse_loss(net->forward(data.x).to(torch::kFloat), data.y).backward();
 }
 
@@ -49,10 +49,10 @@ void check_equal_training(World& world, const Options& options, const std::strin
   auto optimizer = make(kind, theirs->parameters());
   const Data data = part_of(make_data(), world.rank(), world.size());
   for (int step = 0; step < 5; ++step) {
-    backward(ours, data);
+    run_backward(ours, data);
     for (const auto& param : ours->parameters()) RANK_CHECK(!param.grad().defined());
     optimizer->zero_grad();
-    backward(theirs, data);
+    run_backward(theirs, data);
     optimizer->step();
     const auto want = theirs->named_parameters();
     for (const auto& param : ours->named_parameters())
@@ -136,12 +136,12 @@ TEST_CASE("frozen parameters and those that nobody uses are left alone", "[runti
     std::vector<torch::Tensor> before;
     for (const auto& param : net->blocks[1]->parameters()) before.push_back(param.clone());
     optimizer_in_backward(net, factory("AdamW"));
-    backward(net, make_data());
+    run_backward(net, make_data());
     auto after = net->blocks[1]->parameters();
     for (std::size_t p = 0; p < before.size(); ++p) RANK_CHECK(torch::equal(before[p], after[p]));
     // Trained from now on: the optimizer holds them.
     for (auto& param : net->blocks[1]->parameters()) param.set_requires_grad(true);
-    backward(net, make_data());
+    run_backward(net, make_data());
     after = net->blocks[1]->parameters();
     for (std::size_t p = 0; p < before.size(); ++p)
       RANK_CHECK(after[p].numel() == 0 || !torch::equal(before[p], after[p]));
@@ -168,7 +168,7 @@ TEST_CASE("the shard gradients of one unit exist at a time", "[runtime][stepinsi
         world.communicator()->barrier({});
         peak = live.load();
         world.communicator()->barrier({});
-        backward(net, data);
+        run_backward(net, data);
         if (optimizer) {
           optimizer->step();
           optimizer->zero_grad();
@@ -207,7 +207,7 @@ TEST_CASE("each unit's optimizer is at hand - with its parameters by name",
       }
     }
     RANK_CHECK(seen == registered.size());
-    backward(net, make_data());
+    run_backward(net, make_data());
     for (const UnitOptimizer& each : all)
       RANK_CHECK(each.optimizer->state().size() == each.parameters.size());
     // A learning rate of nothing moves nothing.
@@ -218,7 +218,7 @@ TEST_CASE("each unit's optimizer is at hand - with its parameters by name",
           static_cast<torch::optim::AdamWOptions&>(each.optimizer->param_groups()[0].options());
       group.lr(0);
     }
-    backward(net, make_data());
+    run_backward(net, make_data());
     const auto after = net->parameters();
     for (std::size_t p = 0; p < before.size(); ++p) RANK_CHECK(torch::equal(before[p], after[p]));
   });
@@ -255,7 +255,7 @@ TEST_CASE("what does not go with steps inside backward is refused by name",
       NoSync no_sync(net);
       refused([&] { install(factory("SGD")); }, "synchronisation");
     }
-    backward(net, data);
+    run_backward(net, data);
     refused([&] { install(factory("SGD")); }, "waits for a step");
     for (auto& param : net->parameters()) param.mutable_grad().reset();
     RANK_CHECK(optimizers_in_backward(net).empty());  // nothing of all that stayed
@@ -271,7 +271,7 @@ TEST_CASE("what does not go with steps inside backward is refused by name",
     auto optimizer = optimizers_in_backward(net).front().optimizer;
     refused([&] { scaler.unscale_(*optimizer); }, "ShardedGradScaler");
     refused([&] { scaler.step(*optimizer); }, "ShardedGradScaler");
-    backward(net, data);
+    run_backward(net, data);
   });
 }
 
@@ -286,7 +286,7 @@ TEST_CASE("a scaled loss and a second backward are refused before a wrong step",
     shard(net, options);
     optimizer_in_backward(net, factory("SGD"));
     const Data data = make_data();
-    backward(net, data);
+    run_backward(net, data);
     std::vector<torch::Tensor> before;
     auto keep = [&] {
       before.clear();
@@ -316,7 +316,7 @@ TEST_CASE("a scaled loss and a second backward are refused before a wrong step",
     RANK_CHECK(reset(net).stepped_units.empty());
     const auto after = net->parameters();
     for (std::size_t p = 0; p < before.size(); ++p) RANK_CHECK(torch::equal(before[p], after[p]));
-    backward(net, data);
+    run_backward(net, data);
   });
 }
 
@@ -338,7 +338,7 @@ TEST_CASE("after a failed step reset tells which units had stepped", "[runtime][
       reduce(bucket);
     });
     const Data data = make_data();
-    backward(net, data);
+    run_backward(net, data);
     RANK_CHECK(reset(net).stepped_units.empty());
     fails = world.rank() == world.size() - 1;
     const std::string message = message_of([&] {
@@ -361,7 +361,7 @@ TEST_CASE("after a failed step reset tells which units had stepped", "[runtime][
                      : std::vector<std::string>{"blocks0", "blocks1", "blocks2", ""};
     RANK_CHECK(stepped == want, fmt::format("{}", fmt::join(stepped, " ")));
     fails = false;
-    backward(net, data);
+    run_backward(net, data);
     RANK_CHECK(reset(net).stepped_units.empty());
   });
 }

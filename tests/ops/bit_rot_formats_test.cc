@@ -18,6 +18,7 @@
 #include "lib/ops/seal_check.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/soak.h"
 
 namespace bit_rot_formats_test {
 
@@ -175,13 +176,16 @@ class SealedForm {
 /// Verifies that are worth their time: each of HDF5 starts a process.
 std::size_t places(const WrittenForm& form) {
   const std::size_t most = form.format == "hdf5" ? 60 : 1000;
-  return kSanitized ? most / 20 : most;
+  return most / (kSanitized ? 20 : repeated(1, 5));
 }
 
 }  // namespace
 
-TEST_CASE("a turned bit in a sealed result of any format is found, its file and tensor named") {
+TEST_CASE("a turned bit in a sealed result of any format is found, its file and tensor named",
+          "[wide]") {
   std::uint64_t flips = 0, verified = 0, in_tensors = 0, against = 0, forms = 0;
+  const std::size_t every = kSanitized ? 61 : repeated(1, 13);
+  const std::uint64_t least = kSanitized ? 1 : repeated(20, 4);  // times what sanitizers see
   std::mt19937_64 random(41);
   for (const WrittenForm& form : written_forms()) {
     SealedForm sealed(form);
@@ -195,7 +199,7 @@ TEST_CASE("a turned bit in a sealed result of any format is found, its file and 
       Bytes bytes = sound;
       const auto turn = [&](std::size_t bit) { bytes[bit / 8] ^= std::byte{1} << bit % 8; };
       for (std::size_t bit = 0; !sealed.is_seal(name) && bit < 8 * sound.size();
-           bit += kSanitized ? 61 : 1, ++flips) {
+           bit += every, ++flips) {
         turn(bit);
         sealed.set(name, bytes);
         if (!sealed.sums_differ(name)) FAIL("bit " << bit);
@@ -231,13 +235,14 @@ TEST_CASE("a turned bit in a sealed result of any format is found, its file and 
       "named, {} of them against a hash report as well; 0 accepted\n",
       forms, flips, verified, in_tensors, against);
   REQUIRE(forms >= 11);
-  REQUIRE(flips > (kSanitized ? 10'000 : 900'000));
-  REQUIRE(verified > (kSanitized ? 1'500 : 30'000));
-  REQUIRE(in_tensors > (kSanitized ? 50 : 1'000));
-  REQUIRE(against > (kSanitized ? 40 : 800));
+  REQUIRE(flips > (kSanitized ? 10'000 : repeated(900'000, 60'000)));
+  REQUIRE(verified > 1'500 * least);
+  REQUIRE(in_tensors > 50 * least);
+  REQUIRE(against > 40 * least);
 }
 
-TEST_CASE("a burst of damage in a sealed result of any format is found and its file named") {
+TEST_CASE("a burst of damage in a sealed result of any format is found and its file named",
+          "[wide]") {
   std::uint64_t bursts = 0;
   std::mt19937_64 random(43);
   for (const WrittenForm& form : written_forms()) {
@@ -257,7 +262,7 @@ TEST_CASE("a burst of damage in a sealed result of any format is found and its f
     }
   }
   fmt::print("bit rot: {} bursts of 2 to 32 bits (seed 43); all found and named\n", bursts);
-  REQUIRE(bursts > (kSanitized ? 200 : 4'000));
+  REQUIRE(bursts > (kSanitized ? 200 : repeated(4'000, 800)));
 }
 
 TEST_CASE("a cut, longer, swapped or missing file of a sealed result of any format is found") {

@@ -165,7 +165,7 @@ TEST_CASE("a model with AdamW goes from every format to every other and back") {
   }
 }
 
-TEST_CASE("checkpoints of every framework come back from every format that takes them") {
+TEST_CASE("checkpoints of every framework come back from every format that takes them", "[wide]") {
   if (!has_hdf5()) return;
   struct Row {
     std::string name;
@@ -187,7 +187,7 @@ TEST_CASE("checkpoints of every framework come back from every format that takes
   }
 }
 
-TEST_CASE("optimizers of many kinds come back from every format that takes them") {
+TEST_CASE("optimizers of many kinds come back from every format that takes them", "[wide]") {
   if (!has_hdf5()) return;
   constexpr std::size_t kEqual[kOptimizerKinds] = {81, 81, 81, 100, 100, 100, 64, 81, 49, 81};
   for (int kind = 0; kind < kOptimizerKinds; kind += kSanitized ? 6 : 2) {

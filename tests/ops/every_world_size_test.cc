@@ -87,7 +87,8 @@ void check_every_pair(MemoryFileSystem& fs, const std::string& foreign, const Sh
 
 }  // namespace
 
-TEST_CASE("every sharded format goes from every W to every other and back without a change") {
+TEST_CASE("every sharded format goes from every W to every other and back without a change",
+          "[wide]") {
   for (const Sharded& format : kFormats) {
     MemoryFileSystem fs;
     check_every_pair(fs, load_sample(fs, "dcp/fsdp2_w3"), format, kWorldSizes);

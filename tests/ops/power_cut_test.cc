@@ -11,11 +11,13 @@
 #include <map>
 
 #include "tests/support/sanitized.h"
+#include "tests/support/soak.h"
 
 namespace power_cut_test {
 
 using namespace tessera;
 using tessera::testing::kSanitized;
+using tessera::testing::repeated;
 
 namespace {
 
@@ -199,14 +201,15 @@ void go_on(MemoryFileSystem& fs, const Tree& tree) {
 
 }  // namespace
 
-TEST_CASE("a power cut anywhere in a job leaves old or new checkpoints and a pointer to one") {
-  constexpr std::uint64_t kPromised = kSanitized ? 10'000 : 100'000;
+TEST_CASE("a power cut anywhere in a job leaves old or new checkpoints and a pointer to one",
+          "[wide]") {
+  const std::uint64_t promised = kSanitized ? 10'000 : repeated(100'000, 25'000);
   CrashCounts total;
   std::uint64_t gone_on = 0;
   std::size_t prefixes = 0;
   for (const bool has_exchange : {true, false}) {
     const Job job(has_exchange);
-    CrashOptions options{.random_subsets = kSanitized ? 600 : 10'000, .seed = 7};
+    CrashOptions options{.random_subsets = kSanitized ? 600 : repeated(10'000, 2'000), .seed = 7};
     options.marks = job.acked();
     std::uint64_t count = 0;
     const CrashCounts counts = job.disk().for_each_crash_state(
@@ -229,8 +232,8 @@ TEST_CASE("a power cut anywhere in a job leaves old or new checkpoints and a poi
       "and "
       "removal; 0 mixes; the job went on from {}\n",
       total.distinct, total.generated, prefixes, gone_on);
-  REQUIRE(total.distinct >= kPromised);
-  REQUIRE(gone_on >= kPromised / 250);
+  REQUIRE(total.distinct >= promised);
+  REQUIRE(gone_on >= promised / 250);
 }
 
 }  // namespace power_cut_test

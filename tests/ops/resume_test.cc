@@ -190,7 +190,8 @@ std::map<std::string, std::string> shown(MemoryFileSystem& fs, const std::string
 
 }  // namespace
 
-TEST_CASE("after a kill anywhere --resume finishes or says that nothing is there to continue") {
+TEST_CASE("after a kill anywhere --resume finishes or says that nothing is there to continue",
+          "[wide]") {
   const KilledAt kCases[] = {{"/out.pt", "torch-save"},
                              {"/out", "torch-dcp"},
                              {"/out", "torch-dcp", true, true},
@@ -303,7 +304,7 @@ TEST_CASE("a turned bit is refused however often a run is stopped and resumed") 
   CHECK(resumed > (kSanitized ? 10 : 30));
 }
 
-TEST_CASE("a resumed run that fails keeps what was kept, and a first one nothing") {
+TEST_CASE("a resumed run that fails keeps what was kept, and a first one nothing", "[wide]") {
   int kept = 0, published = 0;
   std::uint64_t before = 0;
   {  // what there is to take over

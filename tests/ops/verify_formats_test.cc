@@ -104,7 +104,7 @@ TEST_CASE("torch-save: record CRCs prove every tensor byte") {
 
 // The oracle is the zip directory: every record of every archive has a CRC-32, tensors and numbers
 // alike, so that no bit of one may turn without a word.
-TEST_CASE("no turned bit of a record of a rank's file passes") {
+TEST_CASE("no turned bit of a record of a rank's file passes", "[wide]") {
   struct Sample {
     const char* name;
     const char* as;  // converted to this format first

@@ -143,7 +143,7 @@ CrashCounts explore(const Setup& setup, int versions, int subsets, std::uint64_t
 
 }  // namespace
 
-TEST_CASE("a crash leaves the old output or the new one, never a mix", "[one_thread]") {
+TEST_CASE("a crash leaves the old output or the new one, never a mix", "[one_thread][wide]") {
   constexpr int kSubsets = kSanitized ? 10 : 150;
   CrashCounts total;
   std::uint64_t nested = 0;
@@ -283,7 +283,7 @@ bool crash_after_fault(const Setup& setup, const char* next_hash, bool after, st
 }  // namespace
 
 TEST_CASE("a crash after a failed rename or folder sync leaves the old output or the new one",
-          "[one_thread]") {
+          "[one_thread][wide]") {
   std::uint64_t states = 0;
   for (const bool has_exchange : {true, false}) {
     for (const bool single_file : {false, true}) {

@@ -174,7 +174,7 @@ bool race(const Scenario& scenario, std::uint64_t first, std::uint64_t second, T
 
 }  // namespace
 
-TEST_CASE("two runs that publish to one name in any order leave what one of them wrote") {
+TEST_CASE("two runs that publish to one name in any order leave what one of them wrote", "[wide]") {
   constexpr std::uint64_t kEvery = testing::kSanitized ? 5 : 1;
   Totals totals;
   for (const bool has_exchange : {true, false})

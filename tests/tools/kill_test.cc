@@ -177,8 +177,8 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("reshards killed at random points leave the old checkpoint or the new one") {
-  const int wanted = kills_wanted(1000);
+TEST_CASE("reshards killed at random points leave the old checkpoint or the new one", "[kills]") {
+  const int wanted = kills_wanted(300);
   Scene scene;
   std::mt19937_64 random(3);
   int kills = 0, staged = 0, finished = 0, replaced = 0;
@@ -233,8 +233,8 @@ namespace {
 
 }  // namespace
 
-TEST_CASE("saves killed at random points lose nothing that was acknowledged") {
-  const int wanted = kills_wanted(1000);
+TEST_CASE("saves killed at random points lose nothing that was acknowledged", "[kills]") {
+  const int wanted = kills_wanted(300);
   const QuickFolder folder;
   const std::string run = folder / "run";
   std::mt19937_64 random(5);
@@ -273,7 +273,7 @@ TEST_CASE("saves killed at random points lose nothing that was acknowledged") {
   REQUIRE(advanced > 0);
 }
 
-TEST_CASE("signals at random points leave no output or all of it") {
+TEST_CASE("signals at random points leave no output or all of it", "[kills]") {
   constexpr int kEach = 70;
   Scene scene;
   std::mt19937_64 random(7);
