@@ -90,19 +90,29 @@ std::string format_bytes(std::uint64_t bytes) {
 
 namespace {
 
-/// The code point of a three-byte UTF-8 sequence.
-unsigned code_point_of_three(std::string_view text) {
-  const auto at = [&](std::size_t i) {
-    return static_cast<unsigned>(static_cast<unsigned char>(text[i]));
-  };
-  return (at(0) & 0x0Fu) << 12 | (at(1) & 0x3Fu) << 6 | (at(2) & 0x3Fu);
+/// The code point of a whole UTF-8 sequence of `length` bytes.
+unsigned code_point(std::string_view text, std::size_t length) {
+  unsigned c = static_cast<unsigned char>(text[0]) & (length == 1 ? 0x7Fu : 0xFFu >> (length + 1));
+  for (std::size_t i = 1; i < length; ++i)
+    c = c << 6 | (static_cast<unsigned char>(text[i]) & 0x3Fu);
+  return c;
 }
 
-/// Marks, embeddings and isolates of bidirectional text, line and paragraph separators: a name with
-/// them reads as another.
-bool reorders_text(std::string_view text) {
-  const unsigned c = code_point_of_three(text);
-  return c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+/// Marks, embeddings and isolates of bidirectional text, line and paragraph separators, and what
+/// takes no room (zero-width spaces and joiners, the byte order mark, tags): a name with them reads
+/// as another.
+bool misleads(unsigned c) {
+  constexpr std::array<std::pair<unsigned, unsigned>, 10> kRanges{{{0x00AD, 0x00AD},
+                                                                   {0x034F, 0x034F},
+                                                                   {0x061C, 0x061C},
+                                                                   {0x115F, 0x1160},
+                                                                   {0x180E, 0x180E},
+                                                                   {0x200B, 0x200F},
+                                                                   {0x2028, 0x202E},
+                                                                   {0x2060, 0x206F},
+                                                                   {0xFEFF, 0xFEFF},
+                                                                   {0xE0000, 0xE007F}}};
+  return std::ranges::any_of(kRanges, [c](const auto& r) { return r.first <= c && c <= r.second; });
 }
 
 }  // namespace
@@ -121,8 +131,8 @@ std::string printable(std::string_view text) {
       out += "\\t";
     } else if (length == 0 || byte < 0x20 || byte == 0x7F) {
       out += fmt::format("\\x{:02x}", byte);
-    } else if (length == 3 && reorders_text(text)) {
-      out += fmt::format("\\u{:04x}", code_point_of_three(text));
+    } else if (length > 1 && misleads(code_point(text, length))) {
+      out += fmt::format("\\u{:04x}", code_point(text, length));
     } else if (c1) {
       out += fmt::format("\\xc2\\x{:02x}", static_cast<unsigned char>(text[1]));
     } else {

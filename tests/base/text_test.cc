@@ -64,6 +64,10 @@ TEST_CASE("no name can drive a terminal") {
   CHECK(printable("\xff\xfe") == "\\xff\\xfe");
   CHECK(printable("\xed\xa0\x80") == "\\xed\\xa0\\x80");  // a lone surrogate
   CHECK(printable("\xc3") == "\\xc3");
+  // What takes no room: two names that look alike do not print alike.
+  CHECK(printable("a\u200Bb\uFEFF\u2060\u00AD") == "a\\u200bb\\ufeff\\u2060\\u00ad");
+  CHECK(printable("\xf3\xa0\x80\xa1") == "\\ue0021");
+  CHECK(printable("caf\u00e9 \u4e2d") == "caf\u00e9 \u4e2d");
 }
 
 TEST_CASE("UTF-8 is checked to the letter") {
