@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "lib/encoding/utf8.h"
+#include "lib/live/callbacks.h"
 #include "lib/live/live_entry.h"
 #include "lib/state/wire.h"
 
@@ -162,7 +163,8 @@ class OneNan {
 
 Bytes agreements_of(const LiveState& state) {
   WireWriter out;
-  const auto all = state.agreed ? state.agreed() : std::vector<Agreement>();
+  const auto all =
+      state.agreed ? in_callback("LiveState::agreed", state.agreed) : std::vector<Agreement>();
   out.number(all.size());
   for (const Agreement& each : all) out.text(each.name).text(each.value).text(each.hint);
   return out.finish();

@@ -16,6 +16,7 @@
 #include <span>
 
 #include "lib/base/sort_unique.h"
+#include "lib/live/callbacks.h"
 #include "lib/live/contents_digest.h"
 #include "lib/live/live_numbers.h"
 #include "lib/live/load_match.h"
@@ -23,6 +24,7 @@
 #include "lib/live/prepared_save.h"
 #include "lib/live/record_proof.h"
 #include "lib/live/same_call.h"
+#include "lib/live/shared_memory.h"
 #include "lib/ops/sealed_directory.h"
 #include "lib/ops/unsure_names.h"
 #include "lib/state/wire.h"
@@ -228,6 +230,7 @@ class Loading {
   }
 
   void plan() {
+    if (policy_.verify) refuse_shared_memory();
     make_targets();
     scratch_.plan(source_.manifest);
     places_.plan(source_.manifest);
@@ -256,6 +259,28 @@ class Loading {
     sort_unique(chunks);
     locating_.chunks = std::move(chunks);
     source_.locate(tensors, locating_);
+  }
+
+  /// Under verify, what landed is compared with what was stored: where two targets share memory,
+  /// only the last one's is there.
+  void refuse_shared_memory() const {
+    std::vector<NamedPiece> pieces;
+    for (const Match& match : matches_) {
+      if (match.kind == Match::Kind::kValue) continue;
+      const LiveTensor& live = live_tensor(match);
+      for (const LivePiece& piece : live.pieces)
+        if (piece.chunk.numel() > 0)
+          pieces.push_back({live_entry(match).name, &piece, live.spec.dtype});
+    }
+    const auto shared = first_shared(pieces);
+    if (!shared) return;
+    in_tensor(shared->first, [&] {
+      fail(Code::kInvalidArgument,
+           shared->first == shared->second
+               ? std::string("two pieces of it share memory")
+               : fmt::format("it shares memory with \"{}\"", printable(shared->second)),
+           "give each its own memory, or name tied tensors once");
+    });
   }
 
   void make_targets() {
@@ -447,13 +472,18 @@ class Loading {
 
 LoadResult load(const std::string& path, LiveState state, RankGroup& ranks,
                 const LoadPolicy& policy) {
-  return in_operation(fmt::format("load from {}", printable(path)), [&] {
-    const auto start = std::chrono::steady_clock::now();
-    LoadResult result = Loading(path, state, ranks, policy).run();
-    result.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return result;
-  });
+  NamedCallbacks callbacks(state);
+  try {
+    return in_operation(fmt::format("load from {}", printable(path)), [&] {
+      const auto start = std::chrono::steady_clock::now();
+      LoadResult result = Loading(path, state, ranks, policy).run();
+      result.seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      return result;
+    });
+  } catch (const Error& error) {
+    callbacks.rethrow(error);
+  }
 }
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lib/live/callbacks.h"
 #include "lib/live/prepared_save.h"
 #include "lib/live/retention.h"
 #include "lib/live/saves_at_exit.h"
@@ -290,7 +291,7 @@ FileSystem& begin(std::string_view call, const std::string& path, std::string& p
              "set LiveState::changed, or use SnapshotTiming::kBeforeReturn");
       if (options.file_system == nullptr) own = make_posix_file_system();
       place = from_root(options.file_system != nullptr ? *options.file_system : *own, path);
-      if (state.before_save) state.before_save();
+      if (state.before_save) in_callback("LiveState::before_save", state.before_save);
     } catch (...) {
       mine = current_exception_status();
     }

@@ -7,6 +7,8 @@
 #include <tessera/tensor/strides.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "lib/state/live_structure.h"
@@ -31,7 +33,17 @@ std::optional<std::int64_t> reach(const LivePiece& piece) {
   return last;
 }
 
-void check_strides(const LivePiece& piece, bool writable) {
+/// Whether the bytes from the first element to the end of the last are all in this address space.
+bool is_addressable(const LivePiece& piece, std::int64_t last, DType dtype) {
+  const auto elements = checked_add(last, std::int64_t{1});
+  const auto bits_of = elements ? checked_mul(*elements, std::int64_t{bits(dtype)}) : std::nullopt;
+  if (!bits_of) return false;
+  const auto bytes = static_cast<std::uintptr_t>(ceil_div(*bits_of, 8));
+  return bytes <=
+         std::numeric_limits<std::uintptr_t>::max() - reinterpret_cast<std::uintptr_t>(piece.data);
+}
+
+void check_strides(DType dtype, const LivePiece& piece, bool writable) {
   if (piece.strides.empty()) return;
   if (!piece.chunk.is_whole_box())
     fail(Code::kInvalidArgument,
@@ -41,7 +53,9 @@ void check_strides(const LivePiece& piece, bool writable) {
     fail(Code::kInvalidArgument,
          fmt::format("{} strides for {} dimensions", piece.strides.size(), piece.chunk.box.rank()));
   if (piece.chunk.numel() == 0) return;
-  if (std::ranges::any_of(piece.strides, [](std::int64_t s) { return s < 0; }) || !reach(piece))
+  const bool below = std::ranges::any_of(piece.strides, [](std::int64_t s) { return s < 0; });
+  const auto last = below ? std::nullopt : reach(piece);
+  if (!last || !is_addressable(piece, *last, dtype))
     fail(Code::kInvalidArgument,
          fmt::format("strides [{}] of {}: below 0, or out of reach", fmt::join(piece.strides, ","),
                      piece.chunk.to_string()));
@@ -64,10 +78,13 @@ void check_piece(const TensorSpec& spec, const LivePiece& piece, bool writable) 
     fail(Code::kUnsupported, fmt::format("a part of a tensor of {}, whose elements do not start at "
                                          "byte borders",
                                          torch_name(spec.dtype)));
-  check_strides(piece, writable);
+  check_strides(spec.dtype, piece, writable);
 }
 
 void check_spec(const TensorSpec& spec) {
+  if (std::ranges::find(all_dtypes(), spec.dtype) == all_dtypes().end())
+    fail(Code::kInvalidArgument,
+         fmt::format("its type is number {}, which is no DType", static_cast<int>(spec.dtype)));
   try {
     Shape::checked(spec.shape.extents());
     spec.size_bytes();

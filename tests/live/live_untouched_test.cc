@@ -166,13 +166,15 @@ TEST_CASE("a verified load proves tensors of which some ranks hold nothing") {
   }
   auto groups = thread_ranks(3);
   const auto messages = on_ranks(groups, [&](RankGroup& ranks) {
-    std::vector<float> memory(kNumel);
+    std::vector<float> memory(3 * kNumel);
+    float* place = memory.data();
     LiveState state;  // a half of each on ranks 0 and 1
     if (ranks.rank() < 2)
-      for (const char* name : {"a", "b", "c"})
-        state.add_piece(
-            name, {DType::kFloat32, {kNumel}},
-            {Chunk::whole_of({{ranks.rank() * kNumel / 2}, {kNumel / 2}}), memory.data(), {}});
+      for (const char* name : {"a", "b", "c"}) {
+        state.add_piece(name, {DType::kFloat32, {kNumel}},
+                        {Chunk::whole_of({{ranks.rank() * kNumel / 2}, {kNumel / 2}}), place, {}});
+        place += kNumel;
+      }
     LoadPolicy policy = loading(fs);
     policy.verify = true;
     load("/run/a", state, ranks, policy);

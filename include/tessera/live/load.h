@@ -61,7 +61,9 @@ struct LoadPolicy {
   NameRules names;                // of the checkpoint, before they are matched
   /// Fills all memory that it reads into with a pattern first, and proves that no element was left
   /// with it; compares what was read aside with what landed; checks everything that has a checksum,
-  /// even with check_crc = false, and every file of ours, by one rank each.
+  /// even with check_crc = false, and every file of ours, by one rank each. Live tensors that share
+  /// memory, whole or in part, are refused before anything lands (kInvalidArgument): only one of
+  /// them could hold what is stored.
   bool verify = false;
   bool check_crc = true;
   LoadSafety safety = LoadSafety::kAside;

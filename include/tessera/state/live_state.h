@@ -32,7 +32,9 @@
 //
 // Memory is borrowed; `owner` of a tensor may keep it alive. A LiveState is a value; the callbacks
 // are called on the thread that called save() or load(), in the order listed. What one throws on
-// one rank, every rank throws. Thread-safe to read.
+// one rank, every rank throws: an Error of ours as it is, all else as one that names the callback
+// (CallbackError). Thread-safe to read.
+#include <tessera/base/error.h>
 #include <tessera/state/manifest.h>
 #include <tessera/state/value.h>
 #include <tessera/tensor/chunk.h>
@@ -40,11 +42,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -189,9 +193,18 @@ struct LiveState {
   bool is_last_new_ = false;  // the last entry's tensor was added with it: no other entry means it
 };
 
-/// Throws kInvalidArgument, naming the tensor, for pieces outside their tensor, null memory,
-/// strides that do not fit; kUnsupported for a quantized type or a part of a sub-byte one.
-/// `writable`: they are going to be filled, so that no two elements may share memory.
+/// What load() throws on the rank whose callback threw something that is no Error: an Error that
+/// names the callback and says what it said, and that holds it. std::rethrow_if_nested(error)
+/// throws it again. Other ranks get the Error alone, and so does whoever saves.
+class CallbackError : public Error, public std::nested_exception {
+ public:
+  explicit CallbackError(Status status) : Error(std::move(status)) {}
+};
+
+/// Throws kInvalidArgument, naming the tensor, for a type that is none, pieces outside their
+/// tensor, null memory, strides that do not fit or reach past the end of memory; kUnsupported for a
+/// quantized type or a part of a sub-byte one. `writable`: they are going to be filled, so that no
+/// two elements may share memory.
 void check_live_tensors(const LiveState& state, bool writable);
 
 }  // namespace tessera
