@@ -237,18 +237,23 @@ class Inspector {
         report_.findings.push_back(std::move(note));
     out_.updates = std::move(scan.updates);
     out_.update_note = scan.note;
-    if (!other) {
-      std::ranges::stable_sort(out_.updates, std::greater<>(), &UpdateRow::ratio);
-      return;
-    }
+    if (!other) return rank_by([](const UpdateRow& row) { return row.ratio; });
     const auto later = v_norms(*other_checkpoint, *other, options_.transfer);
     const auto now = v_norms(checkpoint_, optim_, options_.transfer);
     for (UpdateRow& row : out_.updates) {
       const auto a = now.find(row.fqn), b = later.find(row.fqn);
       if (a != now.end() && b != later.end() && a->second > 0) row.growth = b->second / a->second;
     }
-    std::ranges::stable_sort(out_.updates, std::greater<>(),
-                             [](const UpdateRow& row) { return row.growth.value_or(-1); });
+    rank_by([](const UpdateRow& row) { return row.growth.value_or(-1); });
+  }
+
+  /// The largest first, before them those that have no number any more.
+  template <class Number>
+  void rank_by(Number number) {
+    std::ranges::stable_sort(out_.updates, std::greater<>(), [&](const UpdateRow& row) {
+      const bool lost = std::isnan(row.update_norm) || std::isnan(number(row));
+      return std::pair(lost, lost ? 0 : number(row));
+    });
   }
 
   OpenedCheckpoint& checkpoint_;
@@ -286,6 +291,10 @@ OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* ot
   }
   checkpoint.check_archives();
   if (other) other->check_archives();
+  std::ranges::stable_sort(report.findings, {}, [](const Note& note) {
+    const int severity = note.severity == "error" ? 0 : note.severity == "warning" ? 1 : 2;
+    return std::pair(severity, note.code);
+  });
   if (states.empty())
     report.notes.push_back(finding("OP000", "info", "no optimizer state in this checkpoint", ""));
   return report;

@@ -8,10 +8,12 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "lib/base/sort_unique.h"
 #include "lib/ops/element_blocks.h"
 #include "lib/ops/listing.h"
+#include "lib/ops/optim_outliers.h"
 
 namespace tessera {
 namespace {
@@ -56,9 +58,13 @@ Hyper hyper_of(const OptimState& optim, std::int64_t index) {
   return hyper;
 }
 
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr std::array kNeverNegative = {
     "exp_avg_sq", "max_exp_avg_sq", "exp_inf",  "square_avg",     "acc_delta",     "sum",
     "row_var",    "col_var",        "variance", "exp_avg_sq_row", "exp_avg_sq_col"};
+/// Sums or averages of squared gradients, an element each.
+constexpr std::array kSecondMoments = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum",
+                                       "variance"};
 /// Leaves that gradients fill: all zero after a step means that they were lost.
 constexpr std::array kMoments = {"exp_avg", "exp_avg_sq", "exp_inf", "square_avg", "sum"};
 
@@ -79,6 +85,8 @@ struct LeafHealth {
   const OptimLeaf* leaf = nullptr;
   Tally not_finite, negative;
   bool all_zero = true;
+  double max = 0;            // of finite elements
+  std::int64_t max_at = -1;  // its index; -1: none is above 0
 
   void add(std::span<const double> values, std::int64_t at) {
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -87,6 +95,7 @@ struct LeafHealth {
       const std::int64_t index = at + static_cast<std::int64_t>(i);
       if (!std::isfinite(values[i])) not_finite.add(index);
       if (std::isfinite(values[i]) && values[i] < 0) negative.add(index);
+      if (std::isfinite(values[i]) && values[i] > max) max = values[i], max_at = index;
     }
   }
 };
@@ -94,7 +103,7 @@ struct LeafHealth {
 /// What one pass over a parameter finds.
 struct Moments {
   std::vector<LeafHealth> leaves;
-  double update = 0, weight = 0, m = 0, v_max = 0;  // sums of squares; v_max as is
+  double update = 0, weight = 0, m = 0;  // sums of squares
   Tally m_without_v;
   std::int64_t master_differs = 0, master_numel = 0;
 };
@@ -155,16 +164,12 @@ class Scanner {
       v_health.add(v, at);
       for (std::size_t i = 0; i < m.size(); ++i) {
         if (weighted && std::isfinite(w[i])) out.weight += w[i] * w[i];
-        if (m[i] == 0 || !std::isfinite(m[i]) || !std::isfinite(v[i])) {
-          if (std::isfinite(v[i])) out.v_max = std::max(out.v_max, v[i]);
-          continue;
-        }
+        if (m[i] == 0 || !std::isfinite(m[i]) || !std::isfinite(v[i])) continue;
         if (v[i] == 0) out.m_without_v.add(at + static_cast<std::int64_t>(i));
         const double update =
             hyper.lr * std::abs(m[i] / c1) / (std::sqrt(std::max(0.0, v[i]) / c2) + hyper.eps);
         out.update += update * update;
         out.m += m[i] * m[i];
-        out.v_max = std::max(out.v_max, v[i]);
       }
     }
     out.leaves.push_back(m_health);
@@ -207,6 +212,27 @@ std::string place(const Manifest& manifest, const OptimLeaf& leaf, std::int64_t 
     rest %= shape.inner_numel(d);
   }
   return fmt::format("element {} ([{}])", element, index);
+}
+
+const LeafHealth* health_of(const Moments& moments, std::string_view leaf) {
+  for (const LeafHealth& health : moments.leaves)
+    if (health.leaf->name == leaf) return &health;
+  return nullptr;
+}
+
+/// NaN or Inf in what the next update is made of.
+bool has_lost_its_state(const Moments& moments) {
+  return std::ranges::any_of(moments.leaves, [](const LeafHealth& health) {
+    return health.not_finite.count > 0 && !is_master_leaf(health.leaf->name);
+  });
+}
+
+void list_second_moments(const Manifest& manifest, const OptimParameter& p, const Moments& moments,
+                         std::vector<SecondMoment>& out) {
+  for (const LeafHealth& health : moments.leaves)
+    if (is_one_of(kSecondMoments, health.leaf->name) && health.max_at >= 0)
+      out.push_back(
+          {p.fqn, health.leaf->name, health.max, place(manifest, *health.leaf, health.max_at)});
 }
 
 void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m,
@@ -299,9 +325,11 @@ MomentScan scan_moments(OpenedCheckpoint& checkpoint, const OptimState& optim,
     found[i] = Scanner(manifest, reader, block).scan(p, hyper_of(optim, p.group), steps[i]);
   });
   bool any_uncorrected = false, any_without_lr = false;
+  std::vector<SecondMoment> seconds;
   for (std::size_t i = 0; i < found.size(); ++i) {
     const OptimParameter& p = optim.parameters[i];
     judge(manifest, p, found[i], steps[i], scan.findings);
+    list_second_moments(manifest, p, found[i], seconds);
     if (!readable(manifest, leaf_tensor(p, "exp_avg")) ||
         !readable(manifest, leaf_tensor(p, "exp_avg_sq")) || !readable(manifest, p.weight))
       continue;
@@ -313,12 +341,15 @@ MomentScan scan_moments(OpenedCheckpoint& checkpoint, const OptimState& optim,
     row.weight_norm = std::sqrt(found[i].weight);
     row.ratio = row.weight_norm > 0 ? row.update_norm / row.weight_norm : 0;
     row.m_norm = std::sqrt(found[i].m);
-    row.v_max = found[i].v_max;
+    const LeafHealth& v = *health_of(found[i], "exp_avg_sq");
+    row.v_max = v.not_finite.count > 0 ? kNaN : v.max;
+    if (has_lost_its_state(found[i])) row.update_norm = row.ratio = kNaN;
     row.lr = hyper.lr;
     row.bias_corrected = hyper.has_betas && steps[i] && *steps[i] > 0;
     any_uncorrected |= !row.bias_corrected;
     scan.updates.push_back(std::move(row));
   }
+  for (Note& outlier : find_outliers(seconds)) scan.findings.push_back(std::move(outlier));
   if (scan.updates.empty())
     scan.note =
         "no parameter has exp_avg, exp_avg_sq and its weight here: no ranking by the next update";

@@ -9,6 +9,8 @@
 // Norms are L2. Moments are bias corrected where betas and the step are known: m / (1 - beta1^t),
 // v / (1 - beta2^t). Weight decay is not part of the update.
 //
+// A parameter with NaN or Inf in its state has no next update: it ranks first, with NaN.
+//
 // Findings have stable codes, one table in docs/optim-codes.md.
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
@@ -55,11 +57,11 @@ struct LeafSetRow {
 
 struct UpdateRow {
   std::string fqn;
-  double ratio = 0;  // |update| / |w|
+  double ratio = 0;  // |update| / |w|; NaN where its state holds NaN or Inf
   double update_norm = 0;
   double weight_norm = 0;
   double m_norm = 0;
-  double v_max = 0;
+  double v_max = 0;  // largest element of exp_avg_sq; NaN where that holds NaN or Inf
   double lr = 0;
   bool bias_corrected = false;
   std::optional<double> growth;  // with a second checkpoint
@@ -81,7 +83,7 @@ struct OptimReport {
   std::string other_path;  // B, or ""
   std::string format;
   std::vector<OptimizerReport> optimizers;
-  std::vector<Note> findings;
+  std::vector<Note> findings;  // by severity, then code
   std::vector<Note> notes;
   bool ok() const;  // no finding of severity "error"
 };
