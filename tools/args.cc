@@ -51,7 +51,7 @@ OptionSpec describe(const CLI::Option& option) {
   spec.choices = choices_of(spec.value);
   if (spec.value == kFormatPlaceholder)
     spec.choices.assign(std::begin(kFormatIds), std::end(kFormatIds));
-  if (spec.names.back() == "--to") spec.choices.emplace_back("hf");
+  if (spec.names.back() == "--to") spec.choices = handled_formats(/*to_write=*/true);
   spec.value_optional = option.get_option_text() == kOptionalValue;
   spec.repeatable = option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
   spec.description = option.get_description();

@@ -1,6 +1,9 @@
 // Which flags each command has, and what they say about themselves.
 #include "args_options.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "args_values.h"
 
 namespace tessera::tools {
@@ -221,11 +224,13 @@ void add_verb_options(Options& o, Verb verb) {
   const bool writes = verb == Verb::kReshard || verb == Verb::kConvert;
   if (writes) {
     o.group("Target");
-    o.format("--to",
-             verb == Verb::kConvert
-                 ? "format of the result, or hf: the Hugging Face preset of safetensors"
-                 : "format of the result; default: the source's",
-             o.to.to, true);
+    const std::string formats = fmt::format("{}", fmt::join(handled_formats(true), ", "));
+    const std::string text =
+        verb == Verb::kConvert
+            ? fmt::format("format of the result: {} (the Hugging Face preset of safetensors)",
+                          formats)
+            : fmt::format("format of the result, default the source's: {}", formats);
+    o.format("--to", text.c_str(), o.to.to, true);
     add_layout(o);
     add_contents(o);
     add_writing(o);

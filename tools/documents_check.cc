@@ -199,6 +199,17 @@ Value value_diff_row(const ValueDiff& d) {
   return object.take();
 }
 
+Value cause_row(const DamageCause& cause) {
+  JsonObject object;
+  object.add("code", cause.code);
+  object.add("severity", cause.severity);
+  object.add("file", cause.file.empty() ? Value() : json_text(cause.file));
+  object.add("message", cause.message);
+  object.add("tensors", cause.tensors.size());
+  object.add("findings", cause.findings);
+  return object.take();
+}
+
 }  // namespace
 
 std::string_view verify_level_name(VerifyLevel level) {
@@ -294,6 +305,7 @@ Value verify_document(const VerifyReport& r) {
   object.add("level", verify_level_name(r.level));
   object.add("ok", r.ok);
   object.add("findings", json_notes(r.findings));
+  object.add("causes", json_map(r.causes, cause_row));
   object.add("files", r.files);
   object.add("tensors", r.tensors);
   object.add("chunks", r.chunks);

@@ -33,11 +33,12 @@ std::string note_text(const Note& note) {
 
 std::string fact_line(std::string_view label, std::string_view text, const Screen& screen) {
   return "  " + screen.paint(Tint::kDim, pad_right(clip_end(label, kLabelWidth - 1), kLabelWidth)) +
-         clip_end(text, screen.width - 2 - kLabelWidth) + "\n";
+         (screen.whole ? std::string(text) : clip_end(text, screen.width - 2 - kLabelWidth)) + "\n";
 }
 
 std::string fact_lines(std::string_view label, std::string_view text, int limit,
                        const Screen& screen) {
+  if (screen.whole) return fact_line(label, text, screen);
   const std::string lines = wrap(text, screen.width - 2 - kLabelWidth, "");
   std::string result;
   std::size_t at = 0;
@@ -69,7 +70,7 @@ std::string render_notes(const std::vector<Note>& notes, std::size_t limit, cons
     const Note& note = *order[i];
     const std::string head = fmt::format("{} {}", note.severity, note.code);
     const std::string indent(static_cast<std::size_t>(display_width(head)) + 4, ' ');
-    const std::string body = wrap(note_text(note), screen.width, indent);
+    const std::string body = screen.wrap(note_text(note), indent);
     text += "  " + screen.paint(severity_tint(note.severity), head) + "  " +
             (body.size() > indent.size() ? body.substr(indent.size()) : "\n");
   }

@@ -61,10 +61,10 @@ std::string tensor_differences(const DiffReport& r, std::size_t limit, const Scr
     const TensorDiff& d = r.tensors[i];
     const std::string what = printable(tensor_difference(d));
     const std::string name =
-        clip_middle(printable(d.name), std::max(16, screen.width - 2 - display_width(what)));
+        screen.clip(printable(d.name), std::max(16, screen.width - 2 - display_width(what)));
     text += screen.paint(Tint::kBold, name) + "  " + what + "\n";
     if (d.what == TensorDiff::What::kValues)
-      text += wrap(printable(difference_details(d)), screen.width, "    ");
+      text += screen.wrap(printable(difference_details(d)), "    ");
   }
   if (r.tensors.size() > limit)
     text += fmt::format("... and {} more tensors: -n shows more\n", r.tensors.size() - limit);
@@ -92,6 +92,19 @@ std::string value_differences(const DiffReport& r, std::size_t limit, const Scre
   return text;
 }
 
+/// One line for all that a cause took along.
+Note cause_line(const DamageCause& cause) {
+  Note line{cause.code, cause.severity, cause.message, cause.file, ""};
+  if (!cause.file.empty() && cause.message.starts_with(cause.file)) line.file.clear();
+  if (cause.findings == 1 && cause.tensors.size() == 1) line.tensor = cause.tensors[0];
+  if (cause.findings == 1 || cause.tensors.empty()) return line;
+  line.message += fmt::format(": {}", counted(cause.tensors.size(), "tensor"));
+  for (std::size_t i = 0; i < std::min<std::size_t>(2, cause.tensors.size()); ++i)
+    line.message += fmt::format(", \"{}\"", cause.tensors[i]);
+  if (cause.tensors.size() > 2) line.message += ", ...";
+  return line;
+}
+
 }  // namespace
 
 std::string not_compared_text(std::uint64_t values) {
@@ -115,8 +128,10 @@ std::string render_hash(const HashReport& r, const Screen& screen) {
 }
 
 std::string render_verify(const VerifyReport& r, const Screen& screen) {
-  std::string text = render_notes(r.findings, 100, screen);
-  const std::string path = clip_middle(printable(r.path), std::max(20, screen.width - 40));
+  std::vector<Note> lines;
+  for (const DamageCause& cause : r.causes) lines.push_back(cause_line(cause));
+  std::string text = render_notes(lines, 100, screen);
+  const std::string path = screen.clip(printable(r.path), std::max(20, screen.width - 40));
   const std::string read = fmt::format(
       "{}, {}, {}; {} read, {} of {} under checksums", counted(r.files, "file"),
       counted(r.tensors, "tensor"), counted(r.chunks, "chunk"), format_bytes(r.bytes_read),
@@ -131,7 +146,8 @@ std::string render_verify(const VerifyReport& r, const Screen& screen) {
         fmt::format("  {}  {}, {}\n", path, counted(with_severity(r.findings, "error"), "error"),
                     counted(with_severity(r.findings, "warning"), "warning"));
   }
-  text += "  " + clip_end(read + (r.sealed ? "; sealed" : ""), screen.width - 2) + "\n";
+  if (!r.format.empty())  // else nothing was opened
+    text += "  " + clip_end(read + (r.sealed ? "; sealed" : ""), screen.width - 2) + "\n";
   return text + render_notes(r.notes, 5, screen);
 }
 

@@ -109,7 +109,7 @@ std::string outcome_text(const ConvertReport& r, const Screen& screen) {
            fmt::format("  {}: the result is not equal to the source\n", printable(r.destination));
   }
   std::string text = screen.paint(Tint::kGreen, "wrote") + "  " +
-                     clip_middle(printable(r.destination), screen.width - 8) + "\n";
+                     screen.clip(printable(r.destination), screen.width - 8) + "\n";
   std::string what = fmt::format("{}, {}, {}, {} in {}", target_text(r),
                                  counted(r.tensors, "tensor"), counted(r.files.size(), "file"),
                                  format_bytes(r.output_bytes), seconds_text(r.seconds));

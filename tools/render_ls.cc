@@ -54,7 +54,7 @@ std::string chunk_rows(const LsTensor& tensor, const Screen& screen) {
 std::string chunk_listing(const LsReport& r, const Screen& screen) {
   std::string text;
   for (const LsTensor& tensor : r.tensors) {
-    text += screen.paint(Tint::kBold, clip_middle(printable(tensor.name), screen.width - 40)) +
+    text += screen.paint(Tint::kBold, screen.clip(printable(tensor.name), screen.width - 40)) +
             fmt::format("  {} {}  {}\n", tensor.dtype, shape_text(tensor.shape),
                         counted(tensor.chunks, "chunk"));
     text += chunk_rows(tensor, screen);

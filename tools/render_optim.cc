@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "number_text.h"
 #include "render.h"
@@ -82,6 +86,13 @@ std::string parameter_table(const OptimizerReport& o, const Screen& screen) {
   return text;
 }
 
+std::string without_numbers(std::string_view text) {
+  std::string out;
+  for (const char c : text)
+    if (c < '0' || c > '9') out += c;
+  return out;
+}
+
 /// What the bars of the ranking measure: growth with a second checkpoint, the ratio otherwise.
 double ranked_by(const UpdateRow& row) { return row.growth ? *row.growth : row.ratio; }
 
@@ -91,19 +102,23 @@ std::string ranking(const OptimizerReport& o, bool two, const Screen& screen) {
   for (const UpdateRow& row : o.updates) {
     if (std::isfinite(ranked_by(row))) top = std::max(top, ranked_by(row));
   }
-  std::vector<Column> columns{{"parameter", false, 1},
-                              {""},
-                              {"update / weight", true},
-                              {"|update|", true},
-                              {"|weight|", true}};
+  std::vector<Column> columns{{"parameter", false, 1},   {""},
+                              {"update / weight", true}, {"|update|", true},
+                              {"|weight|", true},        {"max v", true}};
   if (two) columns.insert(columns.begin() + 2, {"growth of v", true});
+  const auto number = [](double value) {
+    return std::isnan(value) ? Cell("NaN", Tint::kRed) : Cell(real_text(value));
+  };
   Table table(std::move(columns));
   for (std::size_t i = 0; i < std::min(kMostUpdates, o.updates.size()); ++i) {
     const UpdateRow& row = o.updates[i];
     const double part = top > 0 && std::isfinite(ranked_by(row)) ? ranked_by(row) / top : 0;
-    std::vector<Cell> cells{
-        printable(row.fqn), Cell(pad_right(bar(part, kShareBarWidth), kShareBarWidth), Tint::kCyan),
-        real_text(row.ratio), real_text(row.update_norm), real_text(row.weight_norm)};
+    std::vector<Cell> cells{printable(row.fqn),
+                            Cell(pad_right(bar(part, kShareBarWidth), kShareBarWidth), Tint::kCyan),
+                            number(row.ratio),
+                            number(row.update_norm),
+                            number(row.weight_norm),
+                            number(row.v_max)};
     if (two)
       cells.insert(cells.begin() + 2,
                    Cell(row.growth ? fmt::format("x {}", real_text(*row.growth)) : "-"));
@@ -117,29 +132,52 @@ std::string ranking(const OptimizerReport& o, bool two, const Screen& screen) {
   return text;
 }
 
+/// "exp_avg holds NaN or Inf in 3 elements, ..." of many parameters is one line.
+std::vector<Note> grouped(const std::vector<Note>& findings) {
+  constexpr std::size_t kApart = 3;
+  std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < findings.size(); ++i)
+    if (!findings[i].tensor.empty())
+      groups[{findings[i].code, without_numbers(findings[i].message)}].push_back(i);
+  std::vector<bool> told(findings.size(), false);
+  std::vector<Note> lines;
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    if (told[i]) continue;
+    Note line = findings[i];
+    const auto group = groups.find({line.code, without_numbers(line.message)});
+    if (!line.tensor.empty() && group->second.size() > kApart) {
+      for (const std::size_t member : group->second) told[member] = true;
+      line.message = fmt::format("{} parameters, \"{}\" and others: {}", group->second.size(),
+                                 line.tensor, line.message);
+      line.tensor.clear();
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
 std::string optimizer_text(const OptimizerReport& o, bool two, const Screen& screen) {
   std::string text =
       screen.paint(Tint::kBold, fmt::format("{} at \"{}\"", printable(o.kind), printable(o.root))) +
       fmt::format("  {}, {}\n", printable(o.dialect), counted(o.parameters.size(), "parameter"));
   text += group_lines(o, screen) + leaf_sets(o, screen);
   text += parameter_table(o, screen) + ranking(o, two, screen);
-  if (!o.update_note.empty()) text += wrap(printable(o.update_note), screen.width, "  ");
+  if (!o.update_note.empty()) text += screen.wrap(printable(o.update_note), "  ");
   return text;
 }
 
 }  // namespace
 
 std::string render_optim(const OptimReport& r, const Screen& screen) {
-  std::string text;
+  std::string text = r.findings.empty()
+                         ? screen.paint(Tint::kGreen, "no findings") + "\n"
+                         : screen.paint(Tint::kBold, counted(r.findings.size(), "finding")) + "\n";
+  text += render_notes(grouped(r.findings), 50, screen);
   for (const OptimizerReport& optimizer : r.optimizers) {
     text += optimizer_text(optimizer, !r.other_path.empty(), screen);
   }
   if (r.optimizers.empty())
-    text += "no optimizer state in " + clip_middle(printable(r.path), screen.width - 22) + "\n";
-  const bool clean = r.findings.empty();
-  text += clean ? screen.paint(Tint::kGreen, "no findings") + "\n"
-                : screen.paint(Tint::kBold, counted(r.findings.size(), "finding")) + "\n";
-  text += render_notes(r.findings, 50, screen);
+    text += "no optimizer state in " + screen.clip(printable(r.path), screen.width - 22) + "\n";
   return text + render_notes(r.notes, 5, screen);
 }
 

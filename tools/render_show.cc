@@ -15,7 +15,7 @@ constexpr std::size_t kMostMatrices = 8;
 
 std::string facts(const ShowReport& r, const Screen& screen) {
   const LsTensor& t = r.tensor;
-  std::string text = screen.paint(Tint::kBold, clip_middle(printable(r.name), screen.width)) + "\n";
+  std::string text = screen.paint(Tint::kBold, screen.clip(printable(r.name), screen.width)) + "\n";
   text += fact_line("type", t.dtype, screen);
   text += fact_line("shape",
                     fmt::format("{}, {}", shape_text(t.shape),
@@ -146,7 +146,7 @@ std::string value_report(const ShowReport& r, const Screen& screen) {
   if (r.children.empty()) return value_text(r.value) + "\n";
   std::string text = screen.paint(Tint::kBold, printable(r.name)) + "\n";
   for (const std::string& child : r.children)
-    text += "  " + clip_middle(printable(child), screen.width - 2) + "\n";
+    text += "  " + screen.clip(printable(child), screen.width - 2) + "\n";
   return text;
 }
 

@@ -88,7 +88,7 @@ std::string histogram_text(const Histogram& h, const Screen& screen) {
 }
 
 std::string in_full(const TensorStat& t, const Screen& screen) {
-  std::string text = screen.paint(Tint::kBold, clip_middle(printable(t.name), screen.width - 30)) +
+  std::string text = screen.paint(Tint::kBold, screen.clip(printable(t.name), screen.width - 30)) +
                      fmt::format("  {} {}\n", t.dtype, shape_text(t.shape));
   const auto number = [](std::int64_t n) { return count_text(static_cast<std::uint64_t>(n)); };
   if (!t.skipped.empty()) return text + fact_line("skipped", printable(t.skipped), screen);

@@ -52,7 +52,7 @@ std::string parameter_fact(const SummaryReport& r) {
 
 std::string head(const SummaryReport& r, const Screen& screen) {
   std::string text =
-      screen.paint(Tint::kBold, clip_middle(printable(r.display), screen.width)) + "\n";
+      screen.paint(Tint::kBold, screen.clip(printable(r.display), screen.width)) + "\n";
   text += fact_line("format", printable(r.format + (r.dialect.empty() ? "" : ": " + r.dialect)),
                     screen);
   text += fact_line("detected", printable(r.detected_by), screen);
@@ -211,7 +211,7 @@ std::string render_summary(const SummaryReport& r, bool globals, const Screen& s
 }
 
 std::string render_run(const RunListing& listing, const Screen& screen) {
-  std::string text = screen.paint(Tint::kBold, clip_middle(printable(listing.path), screen.width)) +
+  std::string text = screen.paint(Tint::kBold, screen.clip(printable(listing.path), screen.width)) +
                      fmt::format("  {}\n", counted(listing.rows.size(), "checkpoint"));
   Table table({{"checkpoint", false, 1},
                {"step", true},

@@ -13,6 +13,7 @@
 #include "json_report.h"
 #include "progress_reporter.h"
 #include "render.h"
+#include "reopen.h"
 #include "signals.h"
 
 namespace tessera::tools {
@@ -209,8 +210,13 @@ Outcome run_convert(const Arguments& a, FileSystem& fs, const Screen& screen,
   check_request(a);
   ConvertOptions options = convert_options(a);
   options.ranks = ranks;
-  const ConvertReport report = converted(a, fs, options, typed);
-  Outcome outcome;
+  ConvertReport report;
+  const auto work = [&] {
+    report = converted(a, fs, options, typed);
+    return Outcome();
+  };
+  Outcome outcome =
+      ranks != nullptr ? work() : read_steadily(fs, {a.words[0]}, /*writes=*/true, work);
   const Value document = convert_document(report, a.dry_run);
   if (a.format == OutputFormat::kHuman) {
     outcome.out = render_convert(report, a.dry_run, screen);

@@ -3,6 +3,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/interrupted.h>
 #include <tessera/base/text.h>
+#include <tessera/ops/transform.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "lib/storage/errno_error.h"
 #include "progress_reporter.h"
 #include "render.h"
+#include "reopen.h"
 #include "signals.h"
 
 namespace tessera::tools {
@@ -209,7 +211,9 @@ void Inspection::write_npy(const Bytes& bytes) {
 }
 
 Outcome Inspection::show_one() {
-  OpenedCheckpoint opened = open();
+  OpenOptions needed = open_options(a_.from, a_.root);
+  needed.needed_name = a_.words[1];
+  OpenedCheckpoint opened = open(a_.words[0], needed);
   ShowOptions options;
   if (!a_.slice.empty()) options.slice = parse_slice(a_.slice);
   options.npy = !a_.npy.empty();
@@ -275,12 +279,23 @@ Outcome Inspection::verify() {
   options.transfer = transfer_options(a_, &progress_);
   std::vector<VerifyReport> reports;
   Outcome outcome;
+  const auto rank = [&](int exit) {
+    if (exit <= outcome.exit) return false;
+    outcome.exit = exit;
+    return true;
+  };
   for (const std::string& path : a_.words) {
-    reports.push_back(verify_checkpoint(fs_, path, options));
-    if (negative(reports.back().ok, reports.back().findings)) outcome.exit = kExitNegative;
+    std::optional<Status> failure;
+    reports.push_back(a_.words.size() == 1 ? verify_checkpoint(fs_, path, options)
+                                           : verify_or_report(fs_, path, options, failure));
+    if (negative(reports.back().ok, reports.back().findings)) rank(kExitNegative);
+    if (failure && rank(exit_status(failure->code))) outcome.err = complaint(*failure);
   }
   outcome.out = in_form([&] { return verify_documents(reports); },
-                        {{"findings", "finding"}, {"checkpoints", "checkpoint"}, {"notes", "note"}},
+                        {{"findings", "finding"},
+                         {"causes", "cause"},
+                         {"checkpoints", "checkpoint"},
+                         {"notes", "note"}},
                         [&] {
                           std::string text;
                           for (const VerifyReport& report : reports)
@@ -296,13 +311,15 @@ DiffOptions Inspection::diff_options() {
   options.rel = a_.rel_tolerance;
   options.ulp = a_.ulp_tolerance;
   if (!a_.as_dtype.empty()) {
-    options.as = dtype_from_torch_name(a_.as_dtype);
+    options.as = dtype_from_word(a_.as_dtype);
     if (!options.as) {
       std::vector<std::string_view> names;
       for (const DType dtype : all_dtypes()) names.push_back(torch_name(dtype));
       const std::string near = nearest(a_.as_dtype, names);
-      fail(Code::kInvalidArgument, fmt::format("--as \"{}\" is no dtype{}", printable(a_.as_dtype),
-                                               near.empty() ? "" : "; did you mean " + near + "?"));
+      fail(Code::kInvalidArgument,
+           fmt::format("--as \"{}\" is no dtype{}", printable(a_.as_dtype),
+                       near.empty() ? "" : "; did you mean " + near + "?"),
+           "as bfloat16, float16, float32, float64, or bf16, fp16, fp32, fp64");
     }
   }
   options.stop_at_first = a_.quiet;
@@ -333,7 +350,9 @@ Outcome Inspection::diff() {
 }  // namespace
 
 Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen) {
-  return Inspection(arguments, fs, screen).run();
+  const auto run = [&] { return Inspection(arguments, fs, screen).run(); };
+  if (!arguments.npy.empty() && arguments.npy != "-") return run();  // writes, once
+  return read_steadily(fs, arguments.words, /*writes=*/false, run);
 }
 
 }  // namespace tessera::tools

@@ -1,15 +1,19 @@
 #include "screen.h"
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
 namespace tessera::tools {
 namespace {
+
+constexpr int kUsualWidth = 100;
 
 struct Glyph {
   std::string_view bytes;
@@ -65,16 +69,16 @@ std::size_t bytes_within(const std::vector<Glyph>& all, int width, bool from_bac
   return bytes;
 }
 
-int terminal_width() {
+/// nullopt: nobody says.
+std::optional<int> terminal_width() {
   if (const char* columns = std::getenv("COLUMNS")) {
     const int width = std::atoi(columns);
     if (width > 0) return width;
   }
   winsize size{};
-  if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-    return size.ws_col;
-  }
-  return 100;
+  if (!isatty(STDOUT_FILENO)) return std::nullopt;
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return kUsualWidth;
 }
 
 bool colors_wanted() {
@@ -98,7 +102,17 @@ std::string Screen::paint(Tint tint, std::string_view text) const {
 }
 
 Screen make_screen(bool no_color) {
-  return {std::clamp(terminal_width(), 40, 1000), !no_color && colors_wanted()};
+  const std::optional<int> width = terminal_width();
+  return {std::clamp(width.value_or(kUsualWidth), 40, 1000), !no_color && colors_wanted(), !width};
+}
+
+std::string Screen::clip(std::string_view text, int columns) const {
+  return whole ? std::string(text) : clip_middle(text, columns);
+}
+
+std::string Screen::wrap(std::string_view text, std::string_view indent) const {
+  if (!whole) return tools::wrap(text, width, indent);
+  return text.empty() ? std::string() : fmt::format("{}{}\n", indent, text);
 }
 
 int display_width(std::string_view text) {

@@ -13,13 +13,19 @@ enum class Tint { kPlain, kBold, kDim, kRed, kGreen, kYellow, kCyan };
 struct Screen {
   int width = 100;
   bool color = false;
+  bool whole = false;  // names and messages are never cut or broken: a program may read them
+
+  /// A name or path: at most `columns` of it, unless names stay whole.
+  std::string clip(std::string_view text, int columns) const;
+  /// As tools::wrap, to the screen's width; one line where text stays whole.
+  std::string wrap(std::string_view text, std::string_view indent) const;
 
   /// `text` between escapes, where colours are on.
   std::string paint(Tint tint, std::string_view text) const;
 };
 
-/// stdout's: COLUMNS, else the terminal's width, else 100 (at least 40). Colours on a terminal
-/// unless `no_color`, NO_COLOR or TERM=dumb says otherwise.
+/// stdout's: COLUMNS, else the terminal's width (at least 40); else 100 with names whole, which may
+/// be wider. Colours on a terminal unless `no_color`, NO_COLOR or TERM=dumb says otherwise.
 Screen make_screen(bool no_color);
 
 int display_width(std::string_view text);

@@ -37,6 +37,7 @@ void install_signal_handlers(CancelToken* token) {
     sigaction(signal, &action, nullptr);
   }
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // the write says so (EFBIG), and the message how to go on
 }
 
 int caught_signal() { return g_signal.load(); }

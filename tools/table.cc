@@ -10,6 +10,9 @@ namespace {
 constexpr int kGap = 2;
 constexpr int kLeastWidth = 8;
 constexpr int kMostGiving = 2;
+// Where names stay whole: a longer cell overflows its column, and values are cut all the same.
+constexpr int kWidestColumn = 200;
+constexpr int kLongestValue = 300;
 
 }  // namespace
 
@@ -33,7 +36,7 @@ void Table::narrow(int level, int& room, std::vector<int>& widths) const {
   }
 }
 
-std::vector<int> Table::fitted_widths(int room) const {
+std::vector<int> Table::fitted_widths(int room, bool whole) const {
   std::vector<int> widths;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     int width = display_width(columns_[c].title);
@@ -41,18 +44,24 @@ std::vector<int> Table::fitted_widths(int room) const {
     widths.push_back(width);
     room -= width;
   }
+  if (whole) {
+    for (int& width : widths) width = std::min(width, kWidestColumn);
+    return widths;
+  }
   room -= kGap * (static_cast<int>(columns_.size()) - 1);
   for (int level = kMostGiving; level > 0 && room < 0; --level) narrow(level, room, widths);
   return widths;
 }
 
 std::string Table::render(const Screen& screen, std::string_view indent) const {
-  const std::vector<int> widths = fitted_widths(screen.width - display_width(indent));
+  const std::vector<int> widths = fitted_widths(screen.width - display_width(indent), screen.whole);
   std::string result;
   const auto add_line = [&](auto&& text_of, auto&& tint_of) {
     std::string line(indent);
     for (std::size_t c = 0; c < columns_.size(); ++c) {
-      const std::string text = clip_middle(text_of(c), widths[c]);
+      const int longest = columns_[c].gives == kMostGiving ? kLongestValue : 1'000'000;
+      const std::string text =
+          clip_middle(text_of(c), screen.whole ? std::max(longest, widths[c]) : widths[c]);
       const int missing = widths[c] - display_width(text);
       const std::string space(static_cast<std::size_t>(std::max(0, missing)), ' ');
       const std::string painted = screen.paint(tint_of(c), text);

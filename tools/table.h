@@ -1,6 +1,6 @@
 #pragma once
-// Table: rows of cells in aligned columns that fit the screen. One column may give way: it is
-// clipped in the middle.
+// Table: rows of cells in aligned columns that fit the screen. Columns may give way: they are
+// clipped in the middle, unless the screen wants names whole.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +34,7 @@ class Table {
   std::string render(const Screen& screen, std::string_view indent = "") const;
 
  private:
-  std::vector<int> fitted_widths(int room) const;
+  std::vector<int> fitted_widths(int room, bool whole) const;
   void narrow(int level, int& room, std::vector<int>& widths) const;
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;

@@ -21,6 +21,7 @@
 
 #include "lib/ops/assets.h"
 #include "lib/ops/convert_verify.h"
+#include "lib/ops/source_binding.h"
 
 namespace tessera {
 
@@ -41,6 +42,8 @@ class Conversion {
   void edit_optimizers();
   void take_layout_of_index();
   void take_model_only();
+  void locate_source();
+  void salvage_source();
   void shape_state();
   void transform();
   void check_layout_globs() const;
@@ -66,7 +69,7 @@ class Conversion {
   void check_source_unchanged();
   void verify(Stage& stage, Seal& seal);
   std::vector<std::string> source_differences() const;
-  std::unique_ptr<Stage> open_stage() const;
+  std::unique_ptr<Stage> open_stage();
   Seal make_seal() const;
   std::string result_name() const {
     return destination_.substr(destination_.find_last_of('/') + 1);
@@ -90,6 +93,8 @@ class Conversion {
   AssetList assets_;
   std::string plan_hash_;
   std::vector<SealedFile> asset_sums_;
+  std::unique_ptr<Directory> bare_source_;  // as it is on the disk
+  SourceBinding binding_;
   bool source_changed_ = false;
   TransferResult moved_;
   VerifyProof proof_;

@@ -12,6 +12,7 @@
 #include "lib/ops/sealed_directory.h"
 #include "lib/ops/value_budget.h"
 #include "lib/ops/verify_seal.h"
+#include "lib/storage/linked_directory.h"
 
 namespace tessera {
 namespace {
@@ -87,7 +88,7 @@ void Conversion::plan_assets() {
   if (const std::string& from = options_.assets_directory; !from.empty()) {
     if (!fs_.stat(from))
       fail(Code::kNotFound, fmt::format("--copy-assets: there is no folder {}", printable(from)));
-    asset_directory_ = fs_.open_directory(from);
+    asset_directory_ = storage::open_linked_directory(fs_, from);
   }
   const Directory& directory = asset_directory_ ? *asset_directory_ : *source_.directory;
   std::vector<std::string> owned;

@@ -160,7 +160,8 @@ void check_not_a_part(const FileSystem& fs, const OpenedCheckpoint& source,
   std::string root = fs.canonical(source.path);
   if (!source.file.empty()) root.erase(root.find_last_of('/'));
   for (const StoredFile& file : source.manifest.files) {
-    const std::string path = root + "/" + file.path;
+    std::string path = root + "/" + file.path;
+    if (fs.stat(path)) path = fs.canonical(path);  // a link is what it leads to
     const bool holds = path == destination || path.starts_with(destination + "/");
     if (!holds) continue;
     fail(Code::kInvalidArgument,
@@ -242,13 +243,19 @@ std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
   return hash.finish().substr(0, kNameDigits);
 }
 
+std::string times_hash(const Manifest& source) {
+  FieldHash hash;
+  for (const StoredFile& file : source.files) hash.add(static_cast<std::uint64_t>(file.mtime_ns));
+  return hash.finish();
+}
+
 std::string plan_hash(const std::string& request, const Manifest& source,
                       const OutputPlan& output) {
   FieldHash hash;
   hash.add("tessera.plan/1").add(request).add(source.format);
   hash.add(static_cast<std::uint64_t>(source.files.size()));
   for (const StoredFile& file : source.files) {
-    hash.add(file.path).add(file.size_bytes).add(static_cast<std::uint64_t>(file.mtime_ns));
+    hash.add(file.path).add(file.size_bytes);
   }
   hash.add(output.format).add(static_cast<std::uint64_t>(output.files.size()));
   for (const OutputFile& file : output.files) {

@@ -38,8 +38,11 @@ void check_replaceable(const FileSystem& fs, const std::string& destination);
 /// 16 hex digits over everything the user asked for: names the stage.
 std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
                          const std::string& destination);
-/// request_hash, then 64 hex digits over it, the source's files (path, size, mtime) and the output
-/// plan.
+/// 64 hex digits over the times of the source's files: processes that see others see other sources.
+std::string times_hash(const Manifest& source);
+
+/// request_hash, then 64 hex digits over it, the source's files (path, size) and the output plan.
+/// Whether the files are the same ones is SourceBinding's question.
 std::string plan_hash(const std::string& request, const Manifest& source, const OutputPlan& output);
 
 }  // namespace tessera

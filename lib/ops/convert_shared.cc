@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "lib/ops/conversion.h"
+#include "lib/ops/convert_request.h"
 
 namespace tessera {
 
@@ -46,7 +47,8 @@ void Conversion::share_host() {
 
 void Conversion::check_same_plan() {
   if (options_.ranks == nullptr) return;
-  const auto plans = options_.ranks->all_gather(as_bytes(plan_hash_));
+  const std::string seen = plan_hash_ + times_hash(source_.manifest);
+  const auto plans = options_.ranks->all_gather(as_bytes(seen));
   options_.ranks->together([&] {
     if (options_.resume)
       fail(Code::kUnsupported, "--resume is for one process",

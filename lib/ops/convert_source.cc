@@ -30,6 +30,8 @@ void Conversion::open_source() {
     open.selection.root = options_.selection.root;
   }
   open.selection.state_follows = true;
+  const bool model_alone = options_.to == "hf" && !edits && !options_.selection.only;
+  if (model_alone) open.needed_part = Part::kModel;
   open.read = read_;
   open.check_seal = !options_.salvage;  // salvage() looks at what differs
   source_ = open_checkpoint(fs_, options_.source, open);
@@ -118,12 +120,38 @@ void Conversion::take_model_only() {
   }
 }
 
-void Conversion::shape_state() {
-  if (options_.salvage) {
-    report_.lost = salvage(source_, read_, transfer_);
-  } else {
-    source_.locate_all(read_);
+/// Nothing is looked into that is not going to be written.
+void Conversion::locate_source() {
+  if (!request_.hf_preset || options_.selection.only) return source_.locate_all(read_);
+  const Manifest& manifest = source_.manifest;
+  const Roles roles = find_roles(manifest.state);
+  std::vector<bool> of_optimizer(manifest.tensors.size(), false), other(of_optimizer);
+  for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
+    const Role role = roles.entries[i].role;
+    const bool is_optim = role == Role::kOptimState || role == Role::kOptimGroup;
+    for_each_tensor(manifest.state.entries[i].value,
+                    [&](std::uint32_t t) { (is_optim ? of_optimizer : other)[t] = true; });
   }
+  std::vector<std::uint32_t> tensors;
+  for (std::uint32_t t = 0; t < manifest.tensors.size(); ++t)
+    if (other[t] || !of_optimizer[t]) tensors.push_back(t);
+  source_.locate(tensors, read_);
+}
+
+/// What is not going to be written is no loss.
+void Conversion::salvage_source() {
+  const Roles roles = find_roles(source_.manifest.state);
+  report_.lost = salvage(source_, read_, transfer_);
+  if (!request_.hf_preset || options_.selection.only) return;
+  std::erase_if(report_.lost, [&](const LostTensor& lost) {
+    return std::ranges::any_of(roles.optimizers, [&](const OptimizerRoot& root) {
+      return !root.name.empty() && lost.name.starts_with(root.name + ".");
+    });
+  });
+}
+
+void Conversion::shape_state() {
+  options_.salvage ? salvage_source() : locate_source();
   expand_state_values(source_.manifest);
   if (driver_->capabilities().groups_optimizers) {
     std::vector<Note> notes = group_optimizers(source_.manifest);

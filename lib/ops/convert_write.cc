@@ -12,6 +12,7 @@
 #include "lib/ops/tracker.h"
 #include "lib/ops/verify_replicas.h"
 #include "lib/state/role_names.h"
+#include "lib/storage/linked_directory.h"
 
 namespace tessera {
 namespace {
@@ -46,13 +47,26 @@ std::map<std::uint32_t, std::string> names_for_keys(const Manifest& manifest) {
 
 }  // namespace
 
-std::unique_ptr<Stage> Conversion::open_stage() const {
+std::unique_ptr<Stage> Conversion::open_stage() {
+  bare_source_ = storage::open_linked_directory(fs_, source_.directory->path());
+  binding_ = SourceBinding::of(*bare_source_, source_.manifest.files, transfer_.threads);
   StageOptions stage;
+  stage.binding = binding_.encode();
+  stage.still_bound = [this](ByteView kept) {
+    const auto before = SourceBinding::decode(kept);
+    return before && !before->replaced(*bare_source_, transfer_.threads);
+  };
   stage.force = options_.force;
   stage.resume = options_.resume;
   stage.single_file = output_.single_file;
   stage.resumable = options_.ranks == nullptr;
-  return Stage::open(fs_, destination_, plan_hash_, stage);
+  std::unique_ptr<Stage> opened = Stage::open(fs_, destination_, plan_hash_, stage);
+  if (opened->started_anew())
+    report_.notes.push_back({"RESUME", "warning",
+                             "the source is not the one that the interrupted run read: everything "
+                             "is written anew",
+                             source_.display, ""});
+  return opened;
 }
 
 Seal Conversion::make_seal() const {
@@ -161,17 +175,23 @@ void Conversion::prove(Stage& stage, Seal& seal) {
 }
 
 void Conversion::check_source_unchanged() {
+  const auto refuse = [this](const std::string& path) {
+    source_changed_ = true;
+    in_file(path, [] {
+      fail(Code::kCorrupt, "the source changed while it was read",
+           "run again when nobody writes to it");
+    });
+  };
   for (const StoredFile& file : source_.manifest.files) {
     if (file.size_bytes == 0 && file.mtime_ns == 0) continue;  // lost: nothing of it was read
     std::optional<FileInfo> now = source_.directory->stat(file.path);
     bool same = now && now->size_bytes == file.size_bytes && now->mtime_ns == file.mtime_ns;
     if (same || (options_.salvage && !now)) continue;
-    source_changed_ = true;
-    in_file(file.path, [] {
-      fail(Code::kCorrupt, "the source changed while it was read",
-           "run again when nobody writes to it");
-    });
+    refuse(file.path);
   }
+  const auto replaced = bare_source_ ? binding_.replaced(*bare_source_, transfer_.threads)
+                                     : std::optional<std::string>();
+  if (replaced && !(options_.salvage && !bare_source_->stat(*replaced))) refuse(*replaced);
   source_.check_archives();
 }
 

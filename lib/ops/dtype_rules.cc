@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, DType>, 9> kShortNames{{
+constexpr std::array<std::pair<std::string_view, DType>, 20> kShortNames{{
     {"bf16", DType::kBFloat16},
     {"fp16", DType::kFloat16},
     {"half", DType::kFloat16},
@@ -23,6 +23,17 @@ constexpr std::array<std::pair<std::string_view, DType>, 9> kShortNames{{
     {"double", DType::kFloat64},
     {"fp8_e4m3", DType::kFloat8E4M3Fn},
     {"fp8_e5m2", DType::kFloat8E5M2},
+    {"f16", DType::kFloat16},
+    {"f32", DType::kFloat32},
+    {"f64", DType::kFloat64},
+    {"i8", DType::kInt8},
+    {"i16", DType::kInt16},
+    {"i32", DType::kInt32},
+    {"i64", DType::kInt64},
+    {"u8", DType::kUInt8},
+    {"int", DType::kInt32},
+    {"long", DType::kInt64},
+    {"f8_e4m3", DType::kFloat8E4M3Fn},
 }};
 constexpr std::size_t kMostNotes = 20;
 
@@ -108,11 +119,19 @@ void set_type(StoredTensor& tensor, DType to) {
 
 }  // namespace
 
+std::optional<DType> dtype_from_word(std::string_view text) {
+  constexpr std::string_view kTorch = "torch.";
+  if (text.starts_with(kTorch)) text.remove_prefix(kTorch.size());
+  std::string word(text);
+  for (char& c : word)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  const auto known =
+      std::ranges::find_if(kShortNames, [&](const auto& n) { return n.first == word; });
+  return known != kShortNames.end() ? known->second : dtype_from_torch_name(word);
+}
+
 DType parse_float_type(std::string_view flag, std::string_view text) {
-  const auto short_name =
-      std::ranges::find_if(kShortNames, [&](const auto& n) { return n.first == text; });
-  std::optional<DType> type = dtype_from_torch_name(text);
-  if (short_name != kShortNames.end()) type = short_name->second;
+  const std::optional<DType> type = dtype_from_word(text);
   if (type && is_floating(*type) && is_castable(*type)) return *type;
   fail(
       Code::kInvalidArgument,

@@ -10,6 +10,7 @@
 
 #include "lib/format/safetensors/st_names.h"
 #include "lib/ops/path_resolve.h"
+#include "lib/storage/linked_directory.h"
 
 namespace tessera {
 namespace {
@@ -53,7 +54,7 @@ IndexLayout read_index_layout(FileSystem& fs, const OpenedCheckpoint& source,
   if (!there) fail(Code::kNotFound, fmt::format("--as-index {}: not found", printable(path)));
   const bool folder = there->type == FileType::kDirectory;
   const auto [parent, file] = folder ? std::pair(path, std::string()) : split_path(path);
-  const std::unique_ptr<Directory> directory = fs.open_directory(parent);
+  const std::unique_ptr<Directory> directory = storage::open_linked_directory(fs, parent);
   const std::string index = folder ? find_shard_index(*directory) : file;
   if (index.empty() || !index.ends_with(kIndexSuffix))
     fail(Code::kInvalidArgument,

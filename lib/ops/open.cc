@@ -12,10 +12,12 @@
 #include <charconv>
 
 #include "lib/base/damage.h"
+#include "lib/ops/damage_elsewhere.h"
 #include "lib/ops/merge_parts.h"
 #include "lib/ops/path_resolve.h"
 #include "lib/ops/rank_parts.h"
 #include "lib/ops/sealed_directory.h"
+#include "lib/storage/linked_directory.h"
 
 namespace tessera {
 namespace {
@@ -56,6 +58,11 @@ auto blaming_archives(const SealedDirectory& sealed, Read&& read) {
   }
 }
 
+/// Is less than the whole going to be looked at?
+bool is_of_part(const OpenOptions& options) {
+  return !options.selection.empty() || !options.needed_name.empty() || options.needed_part;
+}
+
 /// Reads manifests through the sums of seals, where there are seals.
 class ManifestReader {
  public:
@@ -80,7 +87,8 @@ class ManifestReader {
     std::vector<PartManifest> parts;
     for (const std::string& folder : whole.parts) {
       const bool own = folder.empty();
-      const auto directory = fs.open_directory(own ? whole.path : join_path(whole.path, folder));
+      const auto directory =
+          storage::open_linked_directory(fs, own ? whole.path : join_path(whole.path, folder));
       const FormatDriver& driver = own ? driver_ : torch_dcp_driver();
       const Place place{directory.get(), "", own ? whole.path : folder};
       naming_folder(folder, [&] {
@@ -119,7 +127,9 @@ class ManifestReader {
   Manifest read(const FormatDriver& driver, const Place& place, const std::string& folder,
                 const Seal* seal) {
     if (seal == nullptr) return driver.manifest(place, options_.read);
-    const SealedDirectory sealed(*place.directory, seal->files, tell_);
+    SealedDirectory sealed(*place.directory, seal->files, tell_);
+    if (is_of_part(options_))
+      sealed.look_at_part([](std::string_view, std::uint64_t) { return true; });
     Manifest manifest = blaming_archives(sealed, [&] {
       return driver.manifest({&sealed, place.file, place.display}, options_.read);
     });
@@ -157,7 +167,7 @@ FoundCheckpoint resolve(FileSystem& fs, const std::string& path, const PathResol
     const bool may_have_lost = error.code() == Code::kUnsupported && info.has_value() &&
                                info->type == FileType::kDirectory;
     std::string why;
-    if (may_have_lost) read_seal(*fs.open_directory(path), "", &why);
+    if (may_have_lost) read_seal(*storage::open_linked_directory(fs, path), "", &why);
     if (why.empty()) throw;
     in_file(path, [&] {
       fail(Code::kCorrupt, fmt::format("{}: {}", why, error.status().message),
@@ -174,31 +184,10 @@ std::optional<Seal> seal_of_lone_file(const OpenedCheckpoint& opened, std::strin
   return read_seal(*opened.directory, files[0].path, &why);
 }
 
-}  // namespace
-
-void OpenedCheckpoint::locate(std::span<const std::uint32_t> tensors, const ReadOptions& options) {
-  const auto read = [&] {
-    reading_parts([&] { driver->locate(place(), manifest, tensors, options); });
-  };
-  in_file(display, [&] { sealed != nullptr ? blaming_archives(*sealed, read) : read(); });
-}
-
-void OpenedCheckpoint::check_archives() const {
-  if (sealed == nullptr) return;
-  sealed->check(sealed->archives());
-  sealed->check(sealed->archives_elsewhere());
-}
-
-void OpenedCheckpoint::locate_all(const ReadOptions& options) {
-  std::vector<std::uint32_t> all(manifest.tensors.size());
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint32_t>(i);
-  locate(all, options);
-}
-
-OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
-                                 const OpenOptions& options) {
+OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenOptions& options) {
   OpenedCheckpoint opened;
   opened.asked = path;
+  opened.is_part = is_of_part(options);
   const PathResolver resolver(fs, options.from);
   const FoundCheckpoint found = options.check_seal ? resolve(fs, path, resolver, opened.notes)
                                                    : resolver.resolve(path, opened.notes);
@@ -206,9 +195,13 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   opened.file = found.file;
   opened.detected_by = found.reason;
   opened.driver = found.driver;
-  const std::string folder =
-      found.file.empty() ? found.path : split_path(fs.canonical(found.path)).first;
-  opened.directory = fs.open_directory(folder);
+  std::string folder = found.path;
+  if (!found.file.empty()) {
+    // A link that was named is read in the folder of its file, one that was found in its own.
+    const auto [parent, name] = split_path(fs.canonical(found.path));
+    folder = name == found.file ? parent : split_path(found.path).first;
+  }
+  opened.directory = storage::open_linked_directory(fs, folder);
   std::string why, sealed_file = opened.file;
   std::optional<Seal> seal = read_seal(*opened.directory, opened.file, &why);
   ManifestReader reader(*opened.driver, options, opened.notes);
@@ -236,6 +229,8 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
     auto held = std::make_unique<SealedDirectory>(std::move(opened.directory), opened.seal->files,
                                                   SealedDirectory::refuse);
     held->set_archives_elsewhere(reader.archives());
+    if (is_of_part(options))
+      held->look_at_part([](std::string_view, std::uint64_t) { return true; });
     opened.sealed = held.get();
     opened.directory = std::move(held);
   }
@@ -243,8 +238,92 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
   assign_kinds(opened.manifest, roles);
   check_aliases(opened.manifest, roles);
   restore_integer_ids(opened.manifest.state, roles);
-  apply_selection(opened.manifest, options.selection);
   return opened;
+}
+
+/// The part that was asked for, where the damage that stopped the reader is outside of it.
+std::optional<OpenedCheckpoint> open_beside_damage(FileSystem& fs, const std::string& path,
+                                                   const OpenOptions& options) {
+  OpenOptions tolerant = options;
+  tolerant.read.tolerate_damage = true;
+  tolerant.read.tolerate_io_errors = true;
+  try {
+    OpenedCheckpoint opened = open_whole(fs, path, tolerant);
+    const DamageElsewhere damage(opened.manifest);
+    if (damage.empty()) return std::nullopt;  // what stopped the reader is no damage of a file
+    apply_selection(opened.manifest, options.selection);
+    Selection part;
+    part.only = options.needed_part;
+    apply_selection(opened.manifest, part);
+    if (!options.needed_name.empty() && !keep_only(opened.manifest, options.needed_name))
+      return std::nullopt;
+    if (damage.touches(opened.manifest, options)) return std::nullopt;
+    std::erase_if(opened.manifest.notes, [](const Note& note) { return note.severity == "error"; });
+    opened.notes.push_back(damage.note());
+    return opened;
+  } catch (const Error& error) {
+    if (error.code() == Code::kCancelled || error.code() == Code::kInternal ||
+        error.code() == Code::kResourceExhausted)
+      throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+void OpenedCheckpoint::locate(std::span<const std::uint32_t> tensors, const ReadOptions& options) {
+  for (const std::uint32_t tensor : tensors)
+    if (tensor >= manifest.tensors.size())
+      fail(Code::kInvalidArgument, fmt::format("there is no tensor number {} among the {} here",
+                                               tensor, manifest.tensors.size()));
+  const auto read = [&] {
+    reading_parts([&] { driver->locate(place(), manifest, tensors, options); });
+  };
+  in_file(display, [&] { sealed != nullptr ? blaming_archives(*sealed, read) : read(); });
+}
+
+bool OpenedCheckpoint::needs(std::string_view path, std::uint64_t byte) const {
+  for (const StoredTensor& tensor : manifest.tensors)
+    for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
+      const Source& source = manifest.source(tensor, c);
+      if (source.kind == Source::Kind::kInline || source.kind == Source::Kind::kFill) continue;
+      const bool inside = source.offset <= byte && byte - source.offset < source.length;
+      if (inside && manifest.files[source.file].path == path) return true;
+    }
+  return false;
+}
+
+void OpenedCheckpoint::check_archives() const {
+  if (sealed == nullptr) return;
+  if (is_part)
+    sealed->look_at_part(
+        [this](std::string_view path, std::uint64_t byte) { return needs(path, byte); });
+  sealed->check(sealed->archives());
+  sealed->check(sealed->archives_elsewhere());
+}
+
+void OpenedCheckpoint::locate_all(const ReadOptions& options) {
+  std::vector<std::uint32_t> all(manifest.tensors.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint32_t>(i);
+  locate(all, options);
+}
+
+OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
+                                 const OpenOptions& options) {
+  try {
+    OpenedCheckpoint opened = open_whole(fs, path, options);
+    if (options.selection.empty()) return opened;
+    std::optional<DamageElsewhere> damage;
+    if (options.read.tolerate_damage) damage.emplace(opened.manifest);
+    apply_selection(opened.manifest, options.selection);
+    if (damage && damage->leave_to_the_rest(opened.manifest, options))
+      opened.notes.push_back(damage->note());
+    return opened;
+  } catch (const Error& error) {
+    if (!is_of_part(options) || options.read.tolerate_damage || !is_damage(error.code())) throw;
+    if (auto opened = open_beside_damage(fs, path, options)) return std::move(*opened);
+    throw;
+  }
 }
 
 std::optional<std::int64_t> writing_rank(std::string_view file_path) {

@@ -12,6 +12,7 @@
 #include "lib/format/findings.h"
 #include "lib/ops/merge_parts.h"
 #include "lib/ops/rank_parts.h"
+#include "lib/storage/linked_directory.h"
 
 namespace tessera {
 namespace {
@@ -25,8 +26,42 @@ bool is_url(std::string_view text) {
              std::string_view::npos;
 }
 
+bool could_be_checkpoint_file(std::string_view name) {
+  for (std::string_view suffix :
+       {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".h5", ".hdf5", ".keras"})
+    if (name.ends_with(suffix)) return true;
+  return false;
+}
+
+/// "huggingface.co/meta-llama/X/tree/main" -> "meta-llama/X"; "": no model of the hub.
+std::string hub_model(std::string_view address) {
+  for (const std::string_view host : {"huggingface.co/", "www.huggingface.co/", "hf.co/"}) {
+    if (!address.starts_with(host)) continue;
+    std::string model;
+    std::size_t words = 0;
+    for (const std::string_view word : split(address.substr(host.size()), '/')) {
+      const bool of_pages = word == "tree" || word == "blob" || word == "resolve" || word == "raw";
+      if (word.empty() || of_pages || words == 2) break;
+      model += (words++ ? "/" : "") + std::string(word.substr(0, word.find_first_of("?#")));
+    }
+    return model;
+  }
+  return {};
+}
+
+/// What brings here what the address of a file, a page of the hub or another page means.
+std::string copy_of_web_address(const std::string& asked) {
+  const std::string_view address = std::string_view(asked).substr(asked.find("://") + 3);
+  const std::string_view path = address.substr(0, address.find_first_of("?#"));
+  const bool is_page = path.find("/blob/") != std::string_view::npos;
+  if (could_be_checkpoint_file(path) && !is_page) return fmt::format("curl -LO {}", asked);
+  const std::string model = hub_model(address);
+  if (!model.empty()) return fmt::format("hf download {} --local-dir DIR", model);
+  return "the address is that of a page; download the files that it names";
+}
+
 [[noreturn]] void refuse_url(const std::string& asked) {
-  std::string copy = fmt::format("curl -LO {}", asked);
+  std::string copy = copy_of_web_address(asked);
   if (asked.starts_with("s3://")) copy = fmt::format("aws s3 cp --recursive {} DIR", asked);
   if (asked.starts_with("gs://")) copy = fmt::format("gcloud storage cp -r {} DIR", asked);
   if (asked.starts_with("hf://"))
@@ -44,11 +79,19 @@ bool is_part_of_folder(std::string_view name) {
          name.ends_with(".index.json") || (name.starts_with("__") && name.ends_with(".metadata"));
 }
 
-bool could_be_checkpoint_file(std::string_view name) {
-  for (std::string_view suffix :
-       {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".h5", ".hdf5", ".keras"})
-    if (name.ends_with(suffix)) return true;
-  return false;
+/// Folders that show the machine, not a disk.
+bool is_of_the_kernel(const FileSystem& fs, const std::string& path, const FileInfo& info) {
+  if (info.name != "proc" && info.name != "sys" && info.name != "dev") return false;
+  return fs.canonical(path) == "/" + info.name;
+}
+
+/// A tree that others own is one remark, not a remark a folder.
+void shorten(std::vector<Note>& notes) {
+  constexpr std::size_t kMostNotes = 5;
+  if (notes.size() <= kMostNotes + 1) return;
+  const std::size_t rest = notes.size() - kMostNotes;
+  notes.resize(kMostNotes);
+  notes.push_back({"PATH", "warning", fmt::format("{} more folders were left out", rest), "", ""});
 }
 
 }  // namespace
@@ -96,7 +139,7 @@ std::optional<FoundCheckpoint> PathResolver::recognise(const std::string& path,
   found.path = path;
   std::string folder = path;
   if (type == FileType::kRegular) std::tie(folder, found.file) = split_path(path);
-  const auto directory = fs_.open_directory(folder);
+  const auto directory = storage::open_linked_directory(fs_, folder);
   const Place place{directory.get(), found.file, path};
   if (!from_.empty()) {
     found.driver = find_format(from_);
@@ -142,7 +185,7 @@ std::optional<FoundCheckpoint> PathResolver::with_optimizer(const FoundCheckpoin
   if (files.driver->id() != "torch-rank-files" || !files.file.empty()) return std::nullopt;
   const std::string folder = find_optimizer_folder(*fs_.open_directory(files.path));
   if (folder.empty()) return std::nullopt;
-  const auto directory = fs_.open_directory(join_path(files.path, folder));
+  const auto directory = storage::open_linked_directory(fs_, join_path(files.path, folder));
   if (probe_place(torch_dcp_driver(), {directory.get(), "", folder}).answer ==
       ProbeResult::Answer::kNo)
     return std::nullopt;
@@ -216,11 +259,9 @@ void PathResolver::refuse_links(const std::string& folder) const {
     if (info.type != FileType::kSymlink) continue;
     if (!could_be_checkpoint_file(info.name) && !is_part_of_folder(info.name)) continue;
     fail(Code::kUnsupported,
-         fmt::format("the files of \"{}\" are symbolic links ({} leads to {}); the files of a "
-                     "checkpoint must lie in its folder",
-                     printable(folder), printable(info.name),
-                     printable(fs_.canonical(join_path(folder, info.name)))),
-         fmt::format("copy it first: cp -rL {} COPY", printable(folder)));
+         fmt::format("the files of \"{}\" are symbolic links that lead to no regular file, as {}",
+                     printable(folder), printable(info.name)),
+         "fetch what they lead to, or name the folder that has it");
   }
 }
 
@@ -307,7 +348,10 @@ void PathResolver::note_others_below(const FoundCheckpoint& chosen,
 std::vector<FoundCheckpoint> PathResolver::below(const std::string& folder,
                                                  std::vector<Note>& notes) const {
   std::vector<FoundCheckpoint> found;
-  search(folder, "", kSearchDepth, found, notes);
+  std::vector<Note> left_out;
+  search(folder, "", kSearchDepth, found, left_out);
+  shorten(left_out);
+  notes.insert(notes.end(), left_out.begin(), left_out.end());
   std::ranges::sort(found,
                     [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
   return found;
@@ -315,11 +359,12 @@ std::vector<FoundCheckpoint> PathResolver::below(const std::string& folder,
 
 void PathResolver::search(const std::string& folder, const std::string& name, int depth,
                           std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const {
-  for (const FileInfo& info : fs_.open_directory(folder)->list()) {
+  for (const FileInfo& info : storage::open_linked_directory(fs_, folder)->list()) {
     if (info.name.starts_with('.') || info.name.ends_with(".tessera.json")) continue;
     const bool is_file = info.type == FileType::kRegular && could_be_checkpoint_file(info.name);
     if (!is_file && info.type != FileType::kDirectory) continue;
     const std::string path = join_path(folder, info.name);
+    if (is_of_the_kernel(fs_, path, info)) continue;
     const std::string child = name.empty() ? info.name : name + "/" + info.name;
     try_child(path, child, info.type, depth, found, notes);
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lib/base/sort_unique.h"
+#include "lib/ops/seal_damage.h"
 #include "lib/storage/read_crc.h"
 
 namespace tessera {
@@ -27,27 +28,43 @@ std::uint32_t crc_around(const ReadFile& file, std::uint64_t begin, std::uint64_
   return read_crc32(crc, file, to, end - to, kBlockBytes);
 }
 
-/// What `read` lies in, from `offset` on, as the seal says? A note where not.
-std::optional<Note> difference(const ReadFile& file, const SealedFile& sealed, std::uint64_t block,
-                               std::uint64_t offset, ByteView read) {
+struct Difference {
+  Note note;
+  std::uint32_t wanted = 0, found = 0;
+  std::uint64_t begin = 0, size = 0;  // of the block
+
+  /// The one byte that changed, by a single bit; nullopt: more did.
+  std::optional<std::uint64_t> byte() const {
+    const auto in_block = turned_byte(wanted, found, size);
+    return in_block ? std::optional(begin + *in_block) : std::nullopt;
+  }
+};
+
+/// What `read` lies in, from `offset` on, as the seal says? How it differs where not.
+std::optional<Difference> difference(const ReadFile& file, const SealedFile& sealed,
+                                     std::uint64_t block, std::uint64_t offset, ByteView read) {
   const std::uint64_t begin = block * kMiB;
   const std::uint64_t size = std::min(kMiB, sealed.size_bytes - begin);
   const std::uint32_t found = crc_around(file, begin, size, offset, read);
   if (found == sealed.crc32_per_mib[block]) return std::nullopt;
-  return Note{std::string(kSealDifference), "error",
-              fmt::format("bytes {} to {} have CRC-32 {:08x} where the checkpoint's seal says "
-                          "{:08x}: they changed after they were written",
-                          begin, begin + size, found, sealed.crc32_per_mib[block]),
-              sealed.path, ""};
+  const std::uint32_t wanted = sealed.crc32_per_mib[block];
+  return Difference{
+      Note{std::string(kSealDifference), "error",
+           fmt::format("bytes {} to {} have CRC-32 {:08x} where the checkpoint's seal "
+                       "says {:08x}: they changed after they were written",
+                       begin, begin + size, found, wanted),
+           sealed.path, ""},
+      wanted, found, begin, size};
 }
 
 class SealedReadFile final : public ReadFile {
  public:
   SealedReadFile(std::unique_ptr<ReadFile> file, const SealedFile& sealed,
-                 const SealedDirectory::OnDifference& tell, std::mutex& mutex)
+                 const SealedDirectory::OnDifference& tell, bool of_part, std::mutex& mutex)
       : file_(std::move(file)),
         sealed_(sealed),
         tell_(tell),
+        of_part_(of_part),
         mutex_(mutex),
         seen_(std::make_unique<std::atomic<bool>[]>(sealed.crc32_per_mib.size())) {}
 
@@ -59,9 +76,11 @@ class SealedReadFile final : public ReadFile {
     const std::uint64_t end = std::min(offset + out.size(), sealed_.size_bytes);
     for (std::uint64_t block = offset / kMiB; block * kMiB < end; ++block) {
       if (seen_[block]) continue;
-      if (const auto note = difference(*file_, sealed_, block, offset, out)) {
+      if (const auto differs = difference(*file_, sealed_, block, offset, out)) {
+        const auto byte = of_part_ ? differs->byte() : std::nullopt;
+        if (byte && (*byte < offset || *byte >= end)) continue;  // not in what is handed out
         const std::lock_guard lock(mutex_);
-        tell_(*note);
+        tell_(differs->note);
       } else {
         seen_[block] = true;
       }
@@ -72,6 +91,7 @@ class SealedReadFile final : public ReadFile {
   std::unique_ptr<ReadFile> file_;
   const SealedFile& sealed_;
   const SealedDirectory::OnDifference& tell_;
+  bool of_part_;
   std::mutex& mutex_;
   std::unique_ptr<std::atomic<bool>[]> seen_;  // by MiB: held against the seal
 };
@@ -145,7 +165,10 @@ void SealedDirectory::check(std::span<const std::string> paths, bool whole) cons
     const std::size_t step = whole ? 1 : std::max<std::size_t>(1, (last + 2) / 3);
     for (std::size_t block = 0; block <= last; ++block)
       if (block % step == 0 || block == last)
-        if (const auto note = difference(*file, sealed, block, 0, {})) on_difference_(*note);
+        if (const auto differs = difference(*file, sealed, block, 0, {})) {
+          const auto byte = needs_ ? differs->byte() : std::nullopt;
+          if (!byte || needs_(path, *byte)) on_difference_(differs->note);
+        }
   }
 }
 
@@ -163,7 +186,8 @@ std::unique_ptr<ReadFile> SealedDirectory::open(std::string_view relative, IoMod
   std::unique_ptr<ReadFile> file = directory_.open(relative, mode);
   const auto found = files_.find(relative);
   if (found == files_.end() || is_archive(*file, found->second)) return file;
-  return std::make_unique<SealedReadFile>(std::move(file), found->second, on_difference_, mutex_);
+  return std::make_unique<SealedReadFile>(std::move(file), found->second, on_difference_,
+                                          needs_ != nullptr, mutex_);
 }
 
 }  // namespace tessera

@@ -54,6 +54,12 @@ class SealedDirectory final : public Directory {
   /// Those that were opened by other means, as for the metadata.
   void set_archives_elsewhere(std::vector<std::string> paths);
   const std::vector<std::string>& archives_elsewhere() const { return archives_elsewhere_; }
+  /// Whether a byte of a file is needed.
+  using Needs = std::function<bool(std::string_view path, std::uint64_t byte)>;
+  /// A part is looked at alone: a single bit that turned in a MiB, outside of what is read there
+  /// and of what `needs` says, is none of its damage. Before any file is opened.
+  void look_at_part(Needs needs) { needs_ = std::move(needs); }
+
   /// Tells `on_difference` of sealed files that differ in a few MiB, or with `whole` anywhere.
   void check(std::span<const std::string> paths, bool whole = false) const;
   std::optional<FileInfo> stat(std::string_view relative) const override {
@@ -70,6 +76,7 @@ class SealedDirectory final : public Directory {
   const Directory& directory_;
   std::map<std::string, SealedFile, std::less<>> files_;
   OnDifference on_difference_;
+  Needs needs_;                                   // unset: all is looked at
   mutable std::mutex mutex_;                      // of what follows, and of on_difference
   mutable std::map<std::string, bool> archives_;  // by path, of the files opened: is it one?
   std::vector<std::string> archives_elsewhere_;

@@ -18,6 +18,7 @@
 #include "lib/ops/seal_check.h"
 #include "lib/ops/sealed_directory.h"
 #include "lib/ops/verify_against.h"
+#include "lib/ops/verify_causes.h"
 #include "lib/ops/verify_integrity.h"
 #include "lib/ops/verify_losses.h"
 #include "lib/ops/verify_replicas.h"
@@ -67,6 +68,7 @@ class Verifier {
     if (!options_.against.empty()) compare_against();
     std::ranges::stable_sort(report_.findings,
                              [](const Note& a, const Note& b) { return rank(a) < rank(b); });
+    report_.causes = find_causes(report_.findings, checkpoint_.manifest);
     report_.ok =
         std::ranges::none_of(report_.findings, [](const Note& n) { return n.severity == "error"; });
     return std::move(report_);
@@ -104,6 +106,7 @@ class Verifier {
       }
       report_.path = asked_;
       report_.ok = false;
+      report_.causes = find_causes(report_.findings, {});
       return false;
     }
   }
@@ -423,6 +426,25 @@ class Verifier {
 VerifyReport verify_checkpoint(FileSystem& fs, const std::string& path,
                                const VerifyOptions& options) {
   return Verifier(fs, path, options).run();
+}
+
+VerifyReport verify_or_report(FileSystem& fs, const std::string& path, const VerifyOptions& options,
+                              std::optional<Status>& failure) {
+  failure.reset();
+  try {
+    return verify_checkpoint(fs, path, options);
+  } catch (const Error& error) {
+    if (error.code() == Code::kCancelled || error.code() == Code::kInternal) throw;
+    failure = error.status();
+  }
+  VerifyReport report;
+  report.path = path;
+  report.level = options.level;
+  report.ok = false;
+  report.findings.push_back(
+      {"CK001", "error", failure->message, failure->context.file, failure->context.tensor});
+  report.causes = find_causes(report.findings, {});
+  return report;
 }
 
 }  // namespace tessera

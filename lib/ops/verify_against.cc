@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/small_file.h>
 #include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/seal.h>
 
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <utility>
@@ -24,6 +27,15 @@ constexpr std::uint64_t kReportBytes = std::uint64_t{256} << 20;
 Bytes read_report(FileSystem& fs, const std::string& path) {
   const auto info = fs.stat(path);
   if (!info) fail(Code::kNotFound, fmt::format("--against \"{}\" does not exist", printable(path)));
+  if (info->type == FileType::kOther) {  // a pipe, as `<(...)` makes
+    std::string text;
+    if (const int error = read_small_file(path, kReportBytes, text); error != 0)
+      fail(error == EFBIG ? Code::kInvalidArgument : Code::kIo,
+           fmt::format("--against \"{}\": cannot be read: {}", printable(path),
+                       std::strerror(error)));
+    const ByteView bytes = as_bytes(text);
+    return Bytes(bytes.begin(), bytes.end());
+  }
   if (info->type != FileType::kRegular || info->size_bytes > kReportBytes)
     fail(Code::kInvalidArgument, fmt::format("--against \"{}\" is no report", printable(path)));
   const auto [folder, name] = split_path(fs.canonical(path));
@@ -190,6 +202,8 @@ std::uint64_t compare_contents(const Expected& expected, OpenedCheckpoint& check
   if (!expected.values)  // reports without quantizers
     for (HashedTensor& tensor : hashed.tensors) tensor.quantizer.reset();
   compare_values(expected, hashed, findings);
+  for (HashedTensor& tensor : hashed.tensors)  // as a report, which is JSON, has it
+    if (!is_valid_utf8(tensor.name)) tensor.name = printable(tensor.name);
   for (const HashedDifference& difference : compare_hashed(expected.tensors, hashed.tensors))
     findings.push_back(finding_of(difference, first_file_of(checkpoint, difference.name)));
   if (expected.values && hashed.not_compared > 0)

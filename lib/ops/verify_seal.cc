@@ -12,6 +12,7 @@
 #include "lib/ops/seal_check.h"
 #include "lib/ops/seal_damage.h"
 #include "lib/ops/sealed_directory.h"
+#include "lib/storage/linked_directory.h"
 
 namespace tessera {
 namespace {
@@ -74,7 +75,7 @@ std::vector<Note> check_seal_of(FileSystem& fs, const std::string& asked, Verify
   if (!info || (info->type != FileType::kDirectory && info->type != FileType::kRegular)) return {};
   std::string folder = asked, file;
   if (info->type == FileType::kRegular) std::tie(folder, file) = split_path(fs.canonical(asked));
-  const auto directory = fs.open_directory(folder);
+  const auto directory = storage::open_linked_directory(fs, folder);
   std::string why;
   const auto seal = read_seal(*directory, file, &why);
   if (!seal && why.empty()) return {};

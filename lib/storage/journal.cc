@@ -3,38 +3,61 @@
 #include <tessera/base/error.h>
 #include <tessera/storage/checksum.h>
 
+#include <array>
+
 #include "lib/storage/path_rules.h"
 
 namespace tessera::storage {
 
 namespace {
 
-constexpr std::string_view kMagic = "TSRJRNL1";
+constexpr std::string_view kMagic = "TSRJRNL2";
 constexpr std::size_t kRecordBytes = 28;
 // What a kill may cost on resuming: pieces that were written but not yet noted.
 constexpr std::size_t kBatchRecords = 16;
 constexpr std::uint64_t kBatchBytes = std::uint64_t{1} << 18;
 
-Bytes header(std::string_view plan_hash) {
-  Bytes bytes(kMagic.size() + 4 + plan_hash.size() + 4);
-  std::byte* at = bytes.data();
-  std::memcpy(at, kMagic.data(), kMagic.size());
-  store_le(at + kMagic.size(), static_cast<std::uint32_t>(plan_hash.size()));
-  std::memcpy(at + kMagic.size() + 4, plan_hash.data(), plan_hash.size());
-  store_le(at + bytes.size() - 4, crc32(0, ByteView(bytes).first(bytes.size() - 4)));
+void append_field(Bytes& to, ByteView field) {
+  const std::size_t at = to.size();
+  to.resize(at + 4);
+  store_le(to.data() + at, static_cast<std::uint32_t>(field.size()));
+  to.insert(to.end(), field.begin(), field.end());
+}
+
+Bytes header(std::string_view plan_hash, ByteView binding) {
+  const ByteView magic = as_bytes(kMagic);
+  Bytes bytes(magic.begin(), magic.end());
+  append_field(bytes, as_bytes(plan_hash));
+  append_field(bytes, binding);
+  const std::uint32_t crc = crc32(0, bytes);
+  bytes.resize(bytes.size() + 4);
+  store_le(bytes.data() + bytes.size() - 4, crc);
   return bytes;
 }
 
-/// The plan hash of a whole header.
-std::optional<std::string> parse_header(ByteView bytes) {
-  const std::size_t fixed = kMagic.size() + 8;
-  if (bytes.size() < fixed || !as_text(bytes).starts_with(kMagic)) return std::nullopt;
-  const std::size_t length = load_le<std::uint32_t>(bytes.data() + kMagic.size());
-  if (bytes.size() - fixed < length) return std::nullopt;
-  const std::size_t summed = fixed - 4 + length;
-  if (load_le<std::uint32_t>(bytes.data() + summed) != crc32(0, bytes.first(summed)))
+struct Header {
+  std::string plan_hash;
+  Bytes binding;
+  std::size_t size_bytes = 0;
+};
+
+/// nullopt: it is not whole.
+std::optional<Header> parse_header(ByteView bytes) {
+  if (!as_text(bytes).starts_with(kMagic)) return std::nullopt;
+  std::size_t at = kMagic.size();
+  std::array<ByteView, 2> fields;
+  for (ByteView& field : fields) {
+    if (bytes.size() - at < 4) return std::nullopt;
+    const std::size_t length = load_le<std::uint32_t>(bytes.data() + at);
+    at += 4;
+    if (bytes.size() - at < length) return std::nullopt;
+    field = bytes.subspan(at, length);
+    at += length;
+  }
+  if (bytes.size() - at < 4 ||
+      load_le<std::uint32_t>(bytes.data() + at) != crc32(0, bytes.first(at)))
     return std::nullopt;
-  return std::string(as_text(bytes.subspan(kMagic.size() + 4, length)));
+  return Header{std::string(as_text(fields[0])), Bytes(fields[1].begin(), fields[1].end()), at + 4};
 }
 
 void append_record(Bytes& to, const JournalEntry& entry) {
@@ -67,12 +90,13 @@ std::optional<JournalContent> read_journal(const Directory& folder, std::string_
   const std::unique_ptr<ReadFile> file = folder.open(name);
   Bytes bytes(file->size_bytes());
   file->read_at(0, bytes);
-  const std::optional<std::string> plan = parse_header(bytes);
-  if (!plan) return std::nullopt;
+  std::optional<Header> head = parse_header(bytes);
+  if (!head) return std::nullopt;
   JournalContent content;
-  content.same_plan = *plan == plan_hash;
+  content.same_plan = head->plan_hash == plan_hash;
   if (!content.same_plan) return content;
-  content.valid_bytes = header(plan_hash).size();
+  content.binding = std::move(head->binding);
+  content.valid_bytes = head->size_bytes;
   while (bytes.size() - content.valid_bytes >= kRecordBytes) {
     const auto entry = parse_record(ByteView(bytes).subspan(content.valid_bytes, kRecordBytes));
     if (!entry) break;
@@ -91,9 +115,9 @@ JournalWriter::JournalWriter(std::unique_ptr<WriteFile> file, std::uint64_t end)
     : file_(std::move(file)), end_(end) {}
 
 std::unique_ptr<JournalWriter> JournalWriter::start(FileSystem& fs, const std::string& stage_path,
-                                                    std::string_view plan_hash) {
+                                                    std::string_view plan_hash, ByteView binding) {
   auto file = fs.create(join_path(stage_path, kJournalName), IoMode::kBuffered);
-  const Bytes first = header(plan_hash);
+  const Bytes first = header(plan_hash, binding);
   file->write_at(0, first);
   return std::unique_ptr<JournalWriter>(new JournalWriter(std::move(file), first.size()));
 }

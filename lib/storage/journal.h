@@ -1,7 +1,7 @@
 #pragma once
 // The journal of a stage: which pieces reached their file.
 //
-//   "TSRJRNL1" | u32 length | plan hash | u32 CRC of all before
+//   "TSRJRNL2" | u32 length | plan hash | u32 length | binding | u32 CRC of all before
 //   then records of 28 bytes:
 //   u32 file | u32 CRC of the piece | u64 offset | u64 length | u32 CRC of the 24 bytes before
 //
@@ -26,6 +26,7 @@ inline constexpr std::uint32_t kSealRecord = 0xffffffff;
 
 struct JournalContent {
   bool same_plan = false;             // else nothing more is known
+  Bytes binding;                      // StageOptions::binding of the run that began it
   std::vector<JournalEntry> entries;  // of files
   std::optional<JournalEntry> seal;   // the last record, where it is one of the seal
   std::uint64_t valid_bytes = 0;
@@ -40,7 +41,7 @@ class JournalWriter {
  public:
   /// A new journal, header written.
   static std::unique_ptr<JournalWriter> start(FileSystem& fs, const std::string& stage_path,
-                                              std::string_view plan_hash);
+                                              std::string_view plan_hash, ByteView binding);
   /// Goes on behind `valid_bytes`; what follows is cut off.
   static std::unique_ptr<JournalWriter> resume(FileSystem& fs, const std::string& stage_path,
                                                std::uint64_t valid_bytes);

@@ -68,6 +68,10 @@ int openat2_beneath(int directory, const char* path, int flags) {
   return static_cast<int>(fd);
 }
 
+std::int64_t nanoseconds(const struct timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
 }  // namespace
 
 OpenResult open_beneath(const PosixContext& context, const HeldDirectory& directory,
@@ -108,7 +112,10 @@ FileInfo file_info(std::string name, const struct stat& status) {
   info.name = std::move(name);
   info.type = file_type(status.st_mode);
   info.size_bytes = static_cast<std::uint64_t>(status.st_size);
-  info.mtime_ns = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+  info.mtime_ns = nanoseconds(status.st_mtim);
+  info.device = status.st_dev;
+  info.inode = status.st_ino;
+  info.ctime_ns = nanoseconds(status.st_ctim);
   return info;
 }
 

@@ -1,5 +1,7 @@
 #include "lib/storage/publication.h"
 
+#include <tessera/base/error.h>
+
 #include "lib/storage/path_rules.h"
 
 namespace tessera::storage {
@@ -27,8 +29,7 @@ void Publication::replace_folder(const std::string& from, const std::string& to,
 
 void Publication::replace_file(const std::string& from, const std::string& to) {
   if (exchange(from, to)) return;
-  started_ = true;
-  fs_.rename(from, to);
+  attempt(from, [&] { fs_.rename(from, to); });
 }
 
 void Publication::undo() noexcept {
@@ -47,11 +48,38 @@ void Publication::undo() noexcept {
   }
 }
 
+/// A rename that was refused, as in another user's sticky folder, changed nothing; of one that
+/// failed otherwise nobody knows, unless the names show it.
+bool Publication::is_still_there(const std::string& path,
+                                 const std::optional<FileInfo>& before) const {
+  if (!before || before->inode == 0) return false;
+  try {
+    const auto now = fs_.stat(path);
+    return now && now->device == before->device && now->inode == before->inode;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// One that reports an error may have happened.
+void Publication::attempt(const std::string& from, const std::function<void()>& rename) {
+  const bool was_started = started_;
+  const std::optional<FileInfo> before = fs_.stat(from);
+  started_ = true;
+  try {
+    rename();
+  } catch (const Error&) {
+    if (is_still_there(from, before)) started_ = was_started;
+    throw;
+  }
+}
+
 bool Publication::exchange(const std::string& a, const std::string& b) {
-  const bool before = started_;
-  started_ = true;  // an exchange that reports an error may have happened
-  if (!fs_.exchange(a, b)) {
-    started_ = before;
+  const bool was_started = started_;
+  bool done = false;
+  attempt(a, [&] { done = fs_.exchange(a, b); });
+  if (!done) {
+    started_ = was_started;
     return false;
   }
   steps_.push_back({Kind::kExchanged, a, b});
@@ -59,8 +87,7 @@ bool Publication::exchange(const std::string& a, const std::string& b) {
 }
 
 void Publication::move(const std::string& from, const std::string& to) {
-  started_ = true;
-  fs_.rename_new(from, to);
+  attempt(from, [&] { fs_.rename_new(from, to); });
   steps_.push_back({Kind::kMoved, from, to});
 }
 

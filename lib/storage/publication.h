@@ -3,6 +3,8 @@
 // them, fails.
 #include <tessera/storage/file_system.h>
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,8 @@ class Publication {
     std::string to;
   };
   bool exchange(const std::string& a, const std::string& b);
+  void attempt(const std::string& from, const std::function<void()>& rename);
+  bool is_still_there(const std::string& path, const std::optional<FileInfo>& before) const;
   void move(const std::string& from, const std::string& to);
 
   FileSystem& fs_;

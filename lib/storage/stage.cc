@@ -73,10 +73,12 @@ class StageOnDisk final : public Stage {
 
   void start();
   void resume();
+  void start_anew();
 
   const std::string& directory() const override { return directory_; }
   const std::string& final_path() const override { return final_path_; }
   const std::vector<JournalEntry>& finished() const override { return finished_; }
+  bool started_anew() const override { return started_anew_; }
 
   std::unique_ptr<WriteFile> create(const std::string& relative, IoMode mode) override;
   void journal(const JournalEntry& entry) override {
@@ -115,6 +117,7 @@ class StageOnDisk final : public Stage {
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<JournalWriter> journal_;
   std::vector<JournalEntry> finished_;
+  bool started_anew_ = false;
 
   std::mutex mutex_;  // guards what follows: create() may be called from several threads
   std::map<std::string, std::shared_ptr<StageFileState>> files_;
@@ -132,7 +135,7 @@ void StageOnDisk::start() {
         fmt::format("another run may be writing {} (its stage {} exists)", final_path_, directory_),
         "if none is, remove the stage, or continue it with --resume");
   }
-  journal_ = JournalWriter::start(fs_, directory_, paths_.plan_hash);
+  journal_ = JournalWriter::start(fs_, directory_, paths_.plan_hash, options_.binding);
 }
 
 void StageOnDisk::resume() {
@@ -159,11 +162,10 @@ void StageOnDisk::resume() {
                      directory_),
          "run again without --resume");
   }
-  if (!left->content.same_plan) {
-    fail(Code::kCorrupt, fmt::format("the source changed since the run that left {}", directory_),
-         "run again without --resume");
-  }
   remove_stale(fs_, paths_);
+  const bool bound = left->content.same_plan &&
+                     (!options_.still_bound || options_.still_bound(left->content.binding));
+  if (!bound) return start_anew();
   // A publication may have been undone; what it renamed has its old place on the disk, too, before
   // a byte of it changes.
   fs_.sync_directory(paths_.parent);
@@ -179,6 +181,14 @@ void StageOnDisk::resume() {
   journal_ = JournalWriter::resume(fs_, directory_, left->content.valid_bytes);
   finished_ = std::move(left->content.entries);
   state_ = State::kOpen;
+}
+
+void StageOnDisk::start_anew() {
+  fs_.sync_directory(paths_.parent);
+  remove_own_leftovers(fs_, paths_, /*keep_stage=*/false);
+  state_ = State::kOpen;
+  started_anew_ = true;
+  start();
 }
 
 void StageOnDisk::make_folders_above(const std::vector<std::string>& components) {

@@ -173,17 +173,20 @@ TEST_CASE("FairScale's wrapper words cannot be part of a name there") {
   }
 }
 
-TEST_CASE("an asset that is a symbolic link is told of, not left out in silence") {
+TEST_CASE("an asset that is a link is the file that it leads to, and one to nothing is told of") {
   MemoryFileSystem fs;
   ConvertOptions options = convert_options(save_nested(fs), "/out", std::nullopt, "safetensors");
   fs.make_directories("/base");
   fs.write_file("/base/config.json", as_bytes("{}"));
+  fs.write_file("/blobs/22", as_bytes("a vocabulary"));
+  fs.add_symlink("/base/vocab.json", "../blobs/22");  // a link to a file is that file
   fs.add_symlink("/base/tokenizer.json", "/elsewhere/tokenizer.json");
   fs.add_symlink("/base/notes.bak", "/elsewhere/notes");
   options.copy_assets = true;
   options.assets_directory = "/base";
   const ConvertReport report = convert(fs, options);
-  CHECK(report.assets == std::vector<std::string>{"config.json"});
+  CHECK(report.assets == std::vector<std::string>{"config.json", "vocab.json"});
+  CHECK(as_text(fs.read_file("/out/vocab.json")) == "a vocabulary");
   const auto told = std::ranges::find(report.notes, "tokenizer.json", &Note::file);
   REQUIRE(told != report.notes.end());
   CHECK(told->severity == "warning");

@@ -4,6 +4,7 @@
 #include <tessera/storage/faulty_file_system.h>
 #include <tessera/storage/observed_file_system.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cerrno>
@@ -152,7 +153,7 @@ TEST_CASE("a resume that lacks room is refused before work and can be asked agai
   CHECK(convert(disk, options).resumed_bytes > 0);
 }
 
-TEST_CASE("a source that changed since is not continued") {
+TEST_CASE("a source that was touched, and holds the same bytes, is continued") {
   MemoryFileSystem fs;
   std::string source = load_sample(fs, "dcp/fsdp2_w4");
   ConvertOptions options = convert_options(source, "/out", 3);
@@ -163,15 +164,28 @@ TEST_CASE("a source that changed since is not continued") {
     file->write_at(0, ByteView(bytes).first(16));
     file->close();
   }
-  try {
-    convert(fs, options);
-    FAIL("resumed over a changed source");
-  } catch (const Error& error) {
-    CHECK(error.code() == Code::kCorrupt);
-    CHECK(std::string(error.what()).find("source changed") != std::string::npos);
-  }
-  options.resume = false;
-  CHECK(convert(fs, options).published);
+  const ConvertReport report = convert(fs, options);
+  CHECK(report.published);
+  CHECK(report.resumed_bytes > 0);
+}
+
+TEST_CASE("a source that was replaced by one of equal size starts anew, and that is said") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "safetensors/hf_sharded");
+  convert(fs, convert_options(source, "/old", 3, "torch-dcp"));
+  ConvertOptions options = convert_options(source, "/out", 3, "torch-dcp");
+  interrupt(fs, options, 6);
+  const std::string file = "/source/model-00001-of-00003.safetensors";
+  Bytes bytes = fs.read_file(file);
+  bytes.back() ^= std::byte{1};
+  fs.write_file(file, bytes);
+  const ConvertReport report = convert(fs, options);
+  CHECK(report.published);
+  CHECK(report.resumed_bytes == 0);
+  CHECK(std::ranges::find(report.notes, "RESUME", &Note::code) != report.notes.end());
+  CHECK(bytes_below(fs, "/out") != bytes_below(fs, "/old"));
+  convert(fs, convert_options(source, "/again", 3, "torch-dcp"));
+  CHECK(bytes_below(fs, "/out") == bytes_below(fs, "/again"));
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // The life of a stage: publish, replace, keep, resume, discard, two holders, the janitor.
 #include <tessera/storage/counting_file_system.h>
 #include <tessera/storage/faulty_file_system.h>
+#include <tessera/storage/observed_file_system.h>
 #include <tessera/storage/stage.h>
 
 #include <algorithm>
@@ -277,6 +278,66 @@ TEST_CASE("everything is synced before the rename, and the parent after it") {
     expected.push_back("remove " + s);
     REQUIRE(order == expected);
   }
+}
+
+namespace {
+
+/// Refuses every rename that replaces, as the kernel does in another user's sticky folder.
+class Sticky final : public ObservedFileSystem {
+ public:
+  using ObservedFileSystem::ObservedFileSystem;
+
+ protected:
+  void before(const IoEvent& event) const override {
+    if (event.op == IoOp::kExchange || event.op == IoOp::kRename)
+      fail(Code::kIo, "cannot rename: Operation not permitted");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a replacement that the system refuses leaves the old output and nothing else") {
+  const TempDir temp;
+  const auto fs = make_posix_file_system(storage::PosixOptions{});
+  publish(*fs, temp / "out", kHash, {}, kOld);
+  const Tree before = tree_of(*fs, temp.path());
+  Sticky sticky(*fs);
+  for (const bool resumable : {false, true}) {
+    auto stage =
+        Stage::open(sticky, temp / "out", kOtherHash, {.force = true, .resumable = resumable});
+    fill(*stage, kNew);
+    CHECK(code_of([&] { stage->publish({}, seal_bytes); }) == Code::kIo);
+    stage.reset();
+    CHECK(tree_of(*fs, temp.path()) == before);
+  }
+}
+
+TEST_CASE("a resume whose binding no longer holds starts anew") {
+  const Rig rig = make_rig(GENERATE("memory", "posix"));
+  const auto text = [](ByteView bytes) { return std::string(as_text(bytes)); };
+  const auto begin = [&](bool resume, std::string binding) {
+    StageOptions options{.resume = resume};
+    const ByteView bytes = as_bytes(binding);
+    options.binding.assign(bytes.begin(), bytes.end());
+    options.still_bound = [binding, text](ByteView kept) { return text(kept) == binding; };
+    return Stage::open(*rig.fs, rig.at("out"), kHash, options);
+  };
+  const auto leave = [&](Stage& stage) {
+    fill(stage, kNew);
+    stage.journal({0, 1, 2, 3});
+    REQUIRE(stage.keep());
+  };
+  leave(*begin(false, "first"));
+  auto same = begin(true, "first");
+  CHECK_FALSE(same->started_anew());
+  CHECK_FALSE(same->finished().empty());
+  REQUIRE(same->keep());
+  auto other = begin(true, "second");
+  CHECK(other->started_anew());
+  CHECK(other->finished().empty());
+  fill(*other, kOld);
+  other->publish({}, seal_bytes);
+  CHECK(tree_of(*rig.fs, rig.root) == under("out", sealed(kOld)));
 }
 
 }  // namespace stage_test

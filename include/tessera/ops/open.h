@@ -26,6 +26,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
@@ -37,6 +38,11 @@ struct OpenOptions {
   std::string from;     // format id; "" = detect by content
   Selection selection;  // root, include, exclude, only
   ReadOptions read;
+  /// What of the selection will be looked at, where that is less: an entry with what lies below it
+  /// ("" = all), or one part. Damage outside of it, or of the selection, is a note of the opened
+  /// checkpoint (code ELSEWHERE), of which no more than this is left then; else it throws.
+  std::string needed_name;
+  std::optional<Part> needed_part;
   /// Bytes that do not have the sums of our seal, where there is one: kCorrupt, when they are read
   /// (of zip archives, which have sums of their own, a few MiB are held against it).
   /// False: a note (CK043) of the opened checkpoint, of metadata alone.
@@ -54,7 +60,8 @@ struct OpenedCheckpoint {
   std::unique_ptr<Directory> directory;
   /// Ours, where there is one; of parts, and of a lone file in a folder, what theirs say together.
   std::shared_ptr<const Seal> seal;
-  const SealedDirectory* sealed = nullptr;  // `directory`, where it is held against that
+  SealedDirectory* sealed = nullptr;  // `directory`, where it is held against that
+  bool is_part = false;               // something was selected
   Manifest manifest;
   std::vector<Note>
       notes;  // about PATH: which pointer or child was chosen (code "PATH"), ignored neighbours
@@ -64,8 +71,12 @@ struct OpenedCheckpoint {
   /// another save. Its first and last MiB and a few between tell.
   void check_archives() const;
 
+  /// Whether an element of a tensor lies in that byte.
+  bool needs(std::string_view path, std::uint64_t byte) const;
+
   Place place() const { return {directory.get(), file, display}; }
-  /// Locates these tensors (sorted, unique; see FormatDriver::locate). Idempotent.
+  /// Locates these tensors (sorted, unique; see FormatDriver::locate). Idempotent. Throws
+  /// kInvalidArgument for an index that is none of the manifest's.
   void locate(std::span<const std::uint32_t> tensors, const ReadOptions& options);
   /// Locates every tensor.
   void locate_all(const ReadOptions& options);

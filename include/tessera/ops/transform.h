@@ -49,8 +49,10 @@ struct Transformations {
   std::vector<DTypeRule> keep_dtypes;
 };
 
-/// A real type by PyTorch's name or a short one: bf16, fp16, fp32, fp64, half, float, double.
-/// Throws kInvalidArgument naming `flag`.
+/// A type as people write it: PyTorch's name, with `torch.` or not, a short one (bf16, fp16, f32,
+/// half, double, fp8_e4m3, ...), or one of safetensors (BF16, I64); nullopt: none is called so.
+std::optional<DType> dtype_from_word(std::string_view text);
+/// One of those that is a real type. Throws kInvalidArgument naming `flag`.
 DType parse_float_type(std::string_view flag, std::string_view text);
 /// "GLOB=D" or "GLOB=keep".
 DTypeRule parse_keep_dtype(std::string_view text);

@@ -6,6 +6,7 @@
 //   full    and every byte is read: record CRCs, the inside of every archive, our seal's CRC per
 //           MiB; copies of a chunk are compared by the CRCs of their records, else by their bytes
 //   deep    and every copy is read, whatever CRCs say
+#include <tessera/base/error.h>
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 
@@ -26,12 +27,24 @@ struct VerifyOptions {
   TransferOptions transfer;
 };
 
+/// Findings of one cause, as a short file takes many tensors along. In each finding's own words
+/// where there is one alone.
+struct DamageCause {
+  std::string code;
+  std::string severity;
+  std::string message;  // "__3_0.distcp is 40.9 MiB short"
+  std::string file;
+  std::vector<std::string> tensors;  // and values; each once, as found
+  std::size_t findings = 0;
+};
+
 struct VerifyReport {
   std::string path;
   std::string format;
   VerifyLevel level = VerifyLevel::kFull;
   bool ok = true;  // no finding of severity "error"
   std::vector<Note> findings;
+  std::vector<DamageCause> causes;  // of the findings, each in one of them; in their order
   std::uint64_t files = 0;
   std::uint64_t tensors = 0;
   std::uint64_t chunks = 0;
@@ -46,5 +59,11 @@ struct VerifyReport {
 
 VerifyReport verify_checkpoint(FileSystem& fs, const std::string& path,
                                const VerifyOptions& options);
+
+/// The same for one PATH of several: what cannot be opened at all is a finding (CK001), and
+/// `failure` says what verify_checkpoint() would have thrown. Only a request to stop and a bug of
+/// ours are thrown.
+VerifyReport verify_or_report(FileSystem& fs, const std::string& path, const VerifyOptions& options,
+                              std::optional<Status>& failure);
 
 }  // namespace tessera

@@ -26,6 +26,11 @@ struct FileInfo {
   std::uint64_t size_bytes = 0;
   std::int64_t mtime_ns = 0;
   bool is_mount_point = false;  // by stat() only
+  // Which file it is, and when anything of it was changed last; 0 where the file system keeps no
+  // such numbers.
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::int64_t ctime_ns = 0;
 };
 
 /// How bulk data should reach the disk.

@@ -42,11 +42,17 @@ inline constexpr std::string_view kSealName = "tessera.manifest.json";  // in a 
 inline constexpr std::string_view kSealSuffix = ".tessera.json";        // beside a one-file result
 
 struct StageOptions {
-  bool force = false;        // replace what is there
-  bool resume = false;       // continue a kept stage of the same plan hash; absent: kNotFound
+  bool force = false;  // replace what is there
+  /// Continue a kept stage of the same request (absent: kNotFound). One whose plan or binding is
+  /// another goes, and the run starts anew.
+  bool resume = false;
   bool single_file = false;  // final_path names a file
   bool resumable = false;    // what a killed run leaves is worth resuming up to the last rename
-  int wait_ms = 30'000;      // for the end of another run's publication to the same name
+  /// What the journal keeps beside the plan hash: which source was read.
+  Bytes binding = {};
+  /// Resuming: whether what a journal kept still holds. Unset: it does.
+  std::function<bool(ByteView kept)> still_bound = {};
+  int wait_ms = 30'000;  // for the end of another run's publication to the same name
 };
 
 /// A finished piece, as the journal remembers it: `length` bytes at `offset` of file number `file`
@@ -75,6 +81,9 @@ class Stage {
   /// after a power cut the journal may have reached the disk and the piece not, so that whoever
   /// relies on one reads the piece back and compares its CRC.
   virtual const std::vector<JournalEntry>& finished() const = 0;
+  /// Resuming: what was left is of another plan, or no longer bound to what is read, and was
+  /// removed.
+  virtual bool started_anew() const { return false; }
 
   /// Creates (or, resuming, reopens) `relative` below the stage; folders on the way are made. "" in
   /// single-file mode. Each file must be synced and closed before publish(). Resuming, what is
