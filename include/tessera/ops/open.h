@@ -41,8 +41,8 @@ struct OpenOptions {
   /// What of the selection will be looked at, where that is less: an entry with what lies below it
   /// ("" = all), or one part. Damage outside of it, or of the selection, is a note of the opened
   /// checkpoint (code ELSEWHERE), of which no more than this is left then; else it throws.
-  std::string needed_name;
-  std::optional<Part> needed_part;
+  std::string needed_name = {};
+  std::optional<Part> needed_part = {};
   /// Bytes that do not have the sums of our seal, where there is one: kCorrupt, when they are read
   /// (of zip archives, which have sums of their own, a few MiB are held against it).
   /// False: a note (CK043) of the opened checkpoint, of metadata alone.
