@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from differential_mutations import Mutations  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("TESSERA_BIN", pathlib.Path(__file__).resolve().parents[2] / "build" / "bin"))
-BATCH = 200
+BATCH = 500
 SECONDS_A_FILE = 20
 
 
@@ -96,7 +96,10 @@ def child(kind, seed, first, count):
 
 
 def run(kind, seed, count, seconds, keep):
-    import differential_oracle  # before the forks, once
+    import differential_oracle  # before the forks, once, as are the files that are changed
+    if kind == "dcp":
+        import torch.distributed.checkpoint
+    Mutations(kind)
     totals, differences, crashes, done = [0, 0], [], 0, 0
     end = time.monotonic() + seconds if seconds else None
     while done < count and (end is None or time.monotonic() < end):
