@@ -292,7 +292,7 @@ Value hash_document(const HashReport& r) {
   object.add("bytes", r.bytes);
   object.add("not_compared", r.not_compared);
   object.add("tensors", json_map(r.tensors, hash_row));
-  object.add("values", json_map(r.values, hashed_value_row));
+  object.add("values", json_map(r.value_digests, hashed_value_row));
   object.add("notes", json_notes(r.notes));
   return object.take();
 }

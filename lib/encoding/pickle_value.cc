@@ -38,7 +38,7 @@ class ValueWriter {
   };
 
   void scan_opaque(const OpaqueObject& object);
-  void scan_back_reference(std::uint32_t distance);
+  Open& meant(std::uint32_t distance);
   void made();
   void write_back_reference(std::uint32_t distance);
   void write_bare_storage(const OpaqueObject& object);
@@ -97,7 +97,10 @@ bool is_memoised_kind(Value::Kind kind) {
 }
 
 void ValueWriter::scan(const Value& value) {
-  if (value.is_back_reference()) return scan_back_reference(value.distance());
+  if (value.is_back_reference()) {
+    cyclic_.insert(meant(value.distance()).id);
+    return;
+  }
   if (!is_memoised_kind(value.kind())) return;
   if (value.node_id() && ++uses_[value.node_id()] > 1) return;
   if (is_container(value)) open_.push_back({value.node_id(), {}});
@@ -128,11 +131,11 @@ void ValueWriter::scan(const Value& value) {
   if (is_container(value)) open_.pop_back();
 }
 
-void ValueWriter::scan_back_reference(std::uint32_t distance) {
+ValueWriter::Open& ValueWriter::meant(std::uint32_t distance) {
   if (distance == 0 || distance > open_.size())
     fail(Code::kUnsupported,
          "pickle: an object refers to a container around it that is not written with it");
-  cyclic_.insert(open_[open_.size() - distance].id);
+  return open_[open_.size() - distance];
 }
 
 void ValueWriter::scan_opaque(const OpaqueObject& object) {
@@ -171,7 +174,7 @@ void ValueWriter::made() {
 }
 
 void ValueWriter::write_back_reference(std::uint32_t distance) {
-  const Open& container = open_[open_.size() - distance];
+  const Open& container = meant(distance);
   if (!container.memo)
     fail(Code::kUnsupported,
          "pickle: a tuple or set, or the arguments of an object, that hold themselves");

@@ -15,10 +15,30 @@ namespace {
 
 /// What typed_containers() knows of a dict on the way.
 struct Contents {
-  Value empty;
+  Value::Kind kind = Value::Kind::kDict;
+  Value attributes;
+  std::vector<PathItem> keys;  // in order
   bool values = false;
   bool tensors = false;
 };
+
+/// The dict with its type alone: of an OrderedDict the keys as well, whose order counts, of others
+/// the integer keys, which are no text.
+Value type_of(const Contents& contents) {
+  ValueDict keys;
+  for (const PathItem& key : contents.keys) {
+    if (key.kind == PathItem::Kind::kIntKey)
+      keys.emplace_back(Value::integer(key.index), Value());
+    else if (contents.kind == Value::Kind::kOrderedDict)
+      keys.emplace_back(Value::string(key.key), Value());
+  }
+  return Value::dict_of(contents.kind, std::move(keys), contents.attributes);
+}
+
+/// Ids of parameters, which formats spell as text or as numbers.
+bool is_optimizer_state(std::string_view name) {
+  return name == "state" || name.ends_with(".state");
+}
 
 }  // namespace
 
@@ -90,21 +110,28 @@ std::map<std::string, Value> typed_containers(const StateDict& state) {
   std::map<std::string, Contents> found;
   for (const ContainerNote& note : state.containers) {
     if (note.kind == Value::Kind::kDict || note.path.empty()) continue;
-    found[dotted(note.path)].empty = Value::dict_of(note.kind, {}, note.attributes);
+    Contents& dict = found[dotted(note.path)];
+    dict.kind = note.kind;
+    dict.attributes = note.attributes;
   }
-  if (found.empty()) return {};
   for (const StateEntry& entry : state.entries) {
     std::string name;
     for (std::size_t i = 0; i + 1 < entry.path.size(); ++i) {
       name += fmt::format("{}{}", i ? "." : "", entry.path[i].text());
-      const auto dict = found.find(name);
-      if (dict == found.end()) continue;
-      (entry.value.is_tensor() ? dict->second.tensors : dict->second.values) = true;
+      const PathItem& key = entry.path[i + 1];
+      auto dict = found.find(name);
+      if (dict == found.end()) {
+        if (key.kind != PathItem::Kind::kIntKey || is_optimizer_state(name)) continue;
+        dict = found.try_emplace(name).first;
+      }
+      Contents& contents = dict->second;
+      if (contents.keys.empty() || contents.keys.back() != key) contents.keys.push_back(key);
+      (entry.value.is_tensor() ? contents.tensors : contents.values) = true;
     }
   }
   std::map<std::string, Value> out;
-  for (auto& [name, contents] : found)
-    if (contents.values && !contents.tensors) out.emplace(name, std::move(contents.empty));
+  for (const auto& [name, contents] : found)
+    if (contents.values && !contents.tensors) out.emplace(name, type_of(contents));
   return out;
 }
 

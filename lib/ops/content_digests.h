@@ -45,8 +45,9 @@ class ContentDigests {
   ValueDigester digester_;
 };
 
-/// Dicts of a kind of their own (OrderedDict, defaultdict, Counter) that hold at least one value
-/// and no tensor: as values they have a type. By dotted path; each is empty but for its attributes.
+/// Dicts of a kind of their own (OrderedDict, defaultdict, Counter), or with integers as keys, that
+/// hold at least one value and no tensor: as values they have a type. By dotted path; each has None
+/// for values, an OrderedDict all its keys, others the integers among them.
 std::map<std::string, Value> typed_containers(const StateDict& state);
 
 /// "3 values hold objects that could not be followed to the end: these parts were not compared"

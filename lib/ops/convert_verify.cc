@@ -139,7 +139,8 @@ class ValueProof {
     const auto after = typed_containers(written_.state);
     for (const auto& [name, kind] : typed_containers(source_.state)) {
       const auto found = after.find(name);
-      const bool same = found != after.end() && found->second.kind() == kind.kind();
+      const bool same = kind.kind() == Value::Kind::kDict ||
+                        (found != after.end() && found->second.kind() == kind.kind());
       if (!same && has_values_below(name)) differs("the dict \"{}\" is of another kind", name);
     }
   }

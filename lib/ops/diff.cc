@@ -145,7 +145,9 @@ std::string quantizer_words(const std::optional<HashedQuantizer>& quantizer) {
 std::string dict_words(const Value& dict) {
   switch (dict.kind()) {
     case Value::Kind::kOrderedDict:
-      return dict.attributes().is_none() ? "OrderedDict" : "OrderedDict with attributes";
+      return fmt::format("OrderedDict{}: {} keys",
+                         dict.attributes().is_none() ? "" : " with attributes",
+                         dict.as_dict().size());
     case Value::Kind::kDefaultDict: {
       const Value& factory = dict.attributes();
       const bool object = factory.kind() == Value::Kind::kOpaque;
@@ -154,7 +156,7 @@ std::string dict_words(const Value& dict) {
     case Value::Kind::kCounter:
       return "Counter";
     default:
-      return "dict";
+      return dict.as_dict().empty() ? "dict" : "dict with integers as keys";
   }
 }
 
@@ -306,7 +308,7 @@ class Differ {
       if (!first_difference({a, of}, {b, of}, false)) continue;
       ValueDiff diff{name, ValueDiff::What::kDiffers, Value::string(dict_words(a)),
                      Value::string(dict_words(b))};
-      diff.path = ".__class__";
+      diff.path = a.kind() == b.kind() ? ".keys()" : ".__class__";
       diff.at_a = diff.a;
       diff.at_b = diff.b;
       report_.values.push_back(std::move(diff));

@@ -184,13 +184,14 @@ HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& 
                               contents->quantizer(tensor)});
     report.bytes += static_cast<std::uint64_t>(tensor.spec.size_bytes());
   }
-  report.values = contents->values();
-  report.not_compared =
-      static_cast<std::uint64_t>(std::ranges::count(report.values, false, &HashedValue::whole));
+  report.value_digests = contents->values();
+  report.not_compared = static_cast<std::uint64_t>(
+      std::ranges::count(report.value_digests, false, &HashedValue::whole));
   report.root = content_root(report.tensors);
   report.root_v1 = content_root_v1(report.tensors);
-  report.values_root = values_root(report.values);
-  report.values_root_v1 = values_root_v1(json_values(checkpoint.manifest, contents->tensors()));
+  report.values_root = values_root(report.value_digests);
+  report.values = json_values(checkpoint.manifest, contents->tensors());
+  report.values_root_v1 = values_root_v1(report.values);
   report.notes = checkpoint.manifest.notes;
   return report;
 }

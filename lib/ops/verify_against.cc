@@ -147,7 +147,8 @@ class ValueComparison {
 
   void run() {
     std::map<std::pair<std::string_view, bool>, const HashedValue*> there;
-    for (const HashedValue& value : found_.values) there[{value.name, value.is_dict}] = &value;
+    for (const HashedValue& value : found_.value_digests)
+      there[{value.name, value.is_dict}] = &value;
     for (const HashedValue& want : *expected_.values) {
       const auto place = there.find({want.name, want.is_dict});
       if (place == there.end()) {

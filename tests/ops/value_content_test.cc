@@ -81,8 +81,9 @@ Value object(How how, const std::string& name, ValueList arguments, Value state 
 }
 
 /// The result of a conversion that --verify was content with.
-ConvertReport converted(Files& files, const std::string& to, const std::string& target) {
-  ConvertOptions options = convert_options("/a.pt", target, std::nullopt, to);
+ConvertReport converted(Files& files, const std::string& to, const std::string& target,
+                        const std::string& source = "/a.pt") {
+  ConvertOptions options = convert_options(source, target, std::nullopt, to);
   options.verify = true;
   const ConvertReport report = convert(files.fs, options);
   INFO(to << (report.verify_findings.empty() ? "" : ": " + report.verify_findings[0]));
@@ -171,7 +172,42 @@ TEST_CASE("tensors and storages inside objects are compared by content") {
     CHECK(files.diff("/a.pt", "/again.pt").equal);
     converted(files, "torch-dcp", "/dcp");
     CHECK(files.diff("/a.pt", "/dcp").equal);
+    // Two sharded ones are told apart as well.
+    converted(files, "torch-dcp", "/other", "/b.pt");
+    CHECK_FALSE(files.diff("/dcp", "/other").equal);
+    CHECK(files.hash("/dcp").values_root != files.hash("/other").values_root);
+    CHECK_FALSE(files.against("/other", files.hash("/dcp")).ok);
   }
+}
+
+TEST_CASE("items of a queue and elements of an array are compared") {
+  const auto queue = [](std::int64_t last) {
+    OpaqueObject made;
+    made.how = How::kReduce;
+    made.module = "collections";
+    made.name = "deque";
+    made.arguments = tuple({Value::list({}), number(4)});
+    made.items = {number(1), number(last)};
+    return Value::opaque(std::move(made));
+  };
+  CHECK(place_of_difference(queue(2), queue(3)) == "[1]");
+  // numpy.zeros(1, [("a", "u1")]): of a type that no JSON has.
+  const auto array = [](const char* byte) {
+    OpaqueObject type, made, cls;
+    type.how = made.how = How::kReduce;
+    cls.module = type.module = "numpy";
+    cls.name = "ndarray";
+    type.name = "dtype";
+    type.arguments = tuple({text("V1"), Value::boolean(false), Value::boolean(true)});
+    made.module = "numpy.core.multiarray";
+    made.name = "_reconstruct";
+    made.arguments = tuple({Value::opaque(cls), tuple({number(0)}), Value::bytes("b")});
+    made.has_state = true;
+    made.state = tuple({number(1), tuple({number(1)}), Value::opaque(type), Value::boolean(false),
+                        Value::bytes(byte)});
+    return Value::opaque(std::move(made));
+  };
+  CHECK(place_of_difference(array("x"), array("y")) == ".state[4]");
 }
 
 TEST_CASE("equal integers at another scale are other weights") {

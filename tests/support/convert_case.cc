@@ -91,7 +91,7 @@ Value quantizer_row(const HashedQuantizer& q) {
 
 std::string hash_report(const HashReport& report) {
   ValueList values, tensors;
-  for (const HashedValue& v : report.values)
+  for (const HashedValue& v : report.value_digests)
     values.push_back(joined({string_entry("name", v.name), string_entry("sha256", v.sha256),
                              string_entry("kind", v.is_dict ? "dict" : "value")}));
   const Value old = parse_json(as_bytes(hash_report(std::span(report.tensors))));

@@ -61,10 +61,11 @@ struct HashReport {
   std::string values_root;
   std::string root_v1;
   std::string values_root_v1;
-  std::vector<HashedTensor> tensors;  // in stored order
-  std::vector<HashedValue> values;    // in stored order
-  std::uint64_t bytes = 0;            // hashed
-  std::uint64_t not_compared = 0;     // values that are not whole
+  std::vector<HashedTensor> tensors;                  // in stored order
+  std::vector<HashedValue> value_digests;             // in stored order
+  std::uint64_t bytes = 0;                            // hashed
+  std::uint64_t not_compared = 0;                     // values that are not whole
+  std::vector<std::pair<std::string, Value>> values;  // as ls prints them
   std::vector<Note> notes;
 };
 
