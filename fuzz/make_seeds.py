@@ -3,10 +3,12 @@
 
 usage: fuzz/make_seeds.py   (no other packages; the same bytes every time)
 """
+import gzip
 import io
 import json
 import pathlib
 import struct
+import tarfile
 import zipfile
 import zlib
 
@@ -352,3 +354,63 @@ for name, content in {
 
 for path in sorted(corpus.glob("*/made_*")):
     assert path.stat().st_size < 8192, path
+
+# Files for scan: pickles that call something, in every place where they may hide.
+evil = b"\x80\x02cposix\nsystem\nq\x00X\x01\x00\x00\x00xq\x01\x85q\x02Rq\x03."
+plain = b"\x80\x02}."
+
+
+def torch_zip(pickle):
+    return stored_zip({"archive/data.pkl": pickle, "archive/version": "3\n", "archive/data/0": b"\x80\x02\x00\x01"})
+
+
+def npy(kind, content):
+    header = repr({"descr": kind, "fortran_order": False, "shape": (1,)}).encode()
+    header += b" " * (63 - (10 + len(header)) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + content
+
+
+def tar_file(members, form):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../x"
+        archive.addfile(link)
+    return out.getvalue()
+
+
+def text4(text):
+    return b"\x8c" + bytes([len(text)]) + text
+
+
+lambda_config = {"class_name": "Functional", "config": {"layers": [
+    {"class_name": "Lambda", "config": {"name": "l"}}, {"class_name": "get_file", "module": "keras.utils"},
+    {"class_name": "Mine", "module": "my.layers"}, {"class_name": "function", "module": "os", "config": "system"}]}}
+for name, content in {
+        "evil": evil, "plain": plain, "torch": torch_zip(evil), "npy": npy("|O", evil), "npy_plain": npy("<f4", b"1234"),
+        "packed": stored_zip({"a.npy": npy("|O", evil)}, zipfile.ZIP_DEFLATED), "inner": stored_zip({"x": stored_zip({"y": evil})}),
+        "script": stored_zip({"a/data.pkl": plain, "a/constants.pkl": plain, "a/code/x.py": "x"}),
+        "keras": stored_zip({"config.json": json.dumps(lambda_config), "metadata.json": "{}"}), "config": json.dumps(lambda_config),
+        "config_twice": '{"class_name":"a","class_name":"Lambda"}', "row": torch_zip(plain) + torch_zip(evil),
+        "prefix": b"x" * 40 + torch_zip(evil), "cut_zip": torch_zip(evil)[:-60], "legacy": plain * 3 + evil,
+        "raw_between": b"\x80\x04" + text4(b"joblib") + text4(b"Wrapper") + b"\x93)\x81" + bytes([255]) * 9 + evil[2:]
+                       + text4(b"pty") + b"\x94" + text4(b"spawn") + b"\x94\x93",
+        "gzip": gzip.compress(evil, mtime=0), "gzip_cut": gzip.compress(evil * 9, mtime=0)[:-20],
+        "tar": tar_file({"a.pkl": evil, "../out": b"x"}, tarfile.USTAR_FORMAT),
+        "tar_gnu": tar_file({"d/" * 80 + "a.pkl": evil}, tarfile.GNU_FORMAT),
+        "tar_pax": tar_file({"d/" * 80 + "a.pkl": evil}, tarfile.PAX_FORMAT),
+        "graph": b"\x12\x08ReadFile", "lambda_graph": b'{"class_name": "Lambda"}', "yaml": b"a: !!python/object/apply:os.system\n",
+        "seven": b"7z\xbc\xaf\x27\x1c...", "hdf5": b"\x89HDF\r\n\x1a\n...", "safetensors": b"\x02\0\0\0\0\0\0\0{}",
+        "tensor": b"\x80\x04" + text4(b"torch.storage") + text4(b"_load_from_bytes") + b"\x93B" + struct.pack("<I", len(torch_zip(evil)))
+                  + torch_zip(evil) + b"\x85R.",
+        "tensor2": b"\x80\x02ctorch.storage\n_load_from_bytes\nc_codecs\nencode\nX\x04\0\0\0abcdX\x06\0\0\0latin1\x86R\x85R.",
+        "opcodes": b"\x80\x02(NF1\nG12345678I1\nL2L\nJ1234K1M12\x8a\x011\x8b\x01\0\0\0aS'a'\nVa\nU\x01aT\x01\0\0\0aC\x01a"
+                   b"B\x01\0\0\0a\x8d\x01\0\0\0\0\0\0\0a\x8e\x01\0\0\0\0\0\0\0a\x97\x98)]}\x8f\x88\x89t(l(d(\x91\x86\x87"
+                   b"N\x85\x95" + b"\0" * 8 + b"\x82\x01\x83\x01\x00\x84\x01\0\0\0p1\ng1\nq\x02h\x02r\xff\xff\xff\x7fj\xff\xff\xff\x7f"
+                   b"\x94h\x090(121P1\nK\x01Q(icmod\nname\n(cmod\nName\no]Na]N(Ne}NNs}(NNu\x8f(N\x90cmod\nName\n)\x81}b"
+                   b"cmod\nName\n)}\x92cmod\nName\nNb."}.items():
+    put("scan", name, content)

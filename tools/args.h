@@ -27,6 +27,7 @@ enum class Verb : std::uint8_t {
   kOptim,
   kHash,
   kVerify,
+  kScan,
   kDiff,  // of ckpt-inspect
   kReshard,
   kConvert,

@@ -237,8 +237,10 @@ void add_verb_options(Options& o, Verb verb) {
   }
   if (verb == Verb::kSummary) {
     o.group("Listing");
-    o.flag("--globals", "every pickle global: known, opaque or denied; exit 4 if any is denied",
-           o.to.globals);
+    o.flag(
+        "--globals",
+        "every pickle global, and scan's verdict on every file of PATH; exit 4 if one is dangerous",
+        o.to.globals);
   }
   if (verb == Verb::kLs) add_ls(o);
   if (verb == Verb::kShow) add_show(o);
@@ -248,7 +250,7 @@ void add_verb_options(Options& o, Verb verb) {
   if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kVerify) add_strict(o);
   if (verb == Verb::kHash || verb == Verb::kDiff)
     o.flag("--strict", "exit 1 where a value could not be compared to the end", o.to.strict);
-  add_source(o, verb == Verb::kDiff);
+  if (verb != Verb::kScan) add_source(o, verb == Verb::kDiff);
   add_limits(o);
   add_output(o);
 }

@@ -104,6 +104,19 @@ CommandText verify_text() {
        {"ckpt-inspect verify out.safetensors --against sums.json", "same content as reported?"}}};
 }
 
+CommandText scan_text() {
+  return {
+      "what loading these files would run: every file, one verdict each",
+      {"PATH... [OPTIONS]"},
+      {"Looks into every file below PATH, whatever its format: pickles alone, in archives and "
+       "behind each other, Keras models, code, links. SAFE is plain data, UNKNOWN holds objects "
+       "of classes, DANGEROUS calls functions. Nothing is run. Exit 0, 1 and 4 by the worst "
+       "verdict.",
+       "PATH is a file or a folder. URLs are not opened."},
+      {{"ckpt-inspect scan downloads/model", "may this be loaded?"},
+       {"ckpt-inspect scan a.pt b.bin --format ndjson", "a line per file, for programs"}}};
+}
+
 CommandText diff_text() {
   return {"do two checkpoints hold the same",
           {"A B [OPTIONS]"},
@@ -180,6 +193,8 @@ CommandText verb_text(Verb verb) {
       return hash_text();
     case Verb::kVerify:
       return verify_text();
+    case Verb::kScan:
+      return scan_text();
     case Verb::kDiff:
       return diff_text();
     case Verb::kReshard:
@@ -197,6 +212,7 @@ WordCount word_count(Verb verb) {
     case Verb::kOptim:
       return {1, 2, "A [B]"};
     case Verb::kVerify:
+    case Verb::kScan:
       return {1, 4096, "PATH..."};
     case Verb::kDiff:
       return {2, 2, "A B"};

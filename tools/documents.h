@@ -7,6 +7,7 @@
 #include <tessera/ops/ls.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/optim.h>
+#include <tessera/ops/scan.h>
 #include <tessera/ops/show.h>
 #include <tessera/ops/stat.h>
 #include <tessera/ops/summary.h>
@@ -17,8 +18,9 @@
 
 namespace tessera::tools {
 
-Value summary_document(const SummaryReport& report);
-Value run_document(const RunListing& listing);
+/// `scan`: what --globals adds, or nullptr.
+Value summary_document(const SummaryReport& report, const ScanReport* scan = nullptr);
+Value run_document(const RunListing& listing, const ScanReport* scan = nullptr);
 Value ls_document(const LsReport& report, bool with_chunks);
 Value show_document(const ShowReport& report);
 Value stat_document(const StatReport& report);
@@ -28,6 +30,7 @@ Value verify_document(const VerifyReport& report);
 /// One checkpoint: its own document. Several: {"schema", "ok", "path" of the first, "checkpoints":
 /// [documents]}.
 Value verify_documents(const std::vector<VerifyReport>& reports);
+Value scan_document(const ScanReport& report);
 Value diff_document(const DiffReport& report);
 Value convert_document(const ConvertReport& report, bool dry_run);
 
@@ -35,5 +38,7 @@ std::string_view verify_level_name(VerifyLevel level);
 std::string_view diff_kind_name(TensorDiff::What what);
 std::string_view diff_kind_name(ValueDiff::What what);
 std::string_view verdict_name(GlobalUse::Verdict verdict);
+/// "safe", "unknown", "dangerous", "not judged"
+std::string_view verdict_name(std::optional<Safety> safety);
 
 }  // namespace tessera::tools

@@ -314,6 +314,7 @@ Value verify_document(const VerifyReport& r) {
   object.add("tensor_bytes_stored", r.tensor_bytes_stored);
   object.add("sealed", r.sealed);
   object.add("not_compared", r.not_compared);
+  object.add("other_files", r.other_files);
   object.add("notes", json_notes(r.notes));
   return object.take();
 }

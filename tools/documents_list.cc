@@ -126,7 +126,7 @@ std::string_view verdict_name(GlobalUse::Verdict verdict) {
   return "";
 }
 
-Value summary_document(const SummaryReport& r) {
+Value summary_document(const SummaryReport& r, const ScanReport* scan) {
   JsonObject object;
   object.add("schema", "tessera.summary/1");
   object.add("path", r.path);
@@ -161,11 +161,12 @@ Value summary_document(const SummaryReport& r) {
   for (const auto& [key, text] : r.provenance) provenance.add(key, text);
   object.add("provenance", provenance.take());
   object.add("globals", json_map(r.globals, global_row));
+  if (scan != nullptr) object.add("scan", scan_document(*scan));
   object.add("notes", json_notes(r.notes));
   return object.take();
 }
 
-Value run_document(const RunListing& listing) {
+Value run_document(const RunListing& listing, const ScanReport* scan) {
   JsonObject object;
   object.add("schema", "tessera.run/1");
   object.add("path", listing.path);
@@ -174,6 +175,7 @@ Value run_document(const RunListing& listing) {
              listing.pointer_target.empty() ? Value() : json_text(listing.pointer_target));
   object.add("pointer_stale", listing.pointer_stale);
   object.add("checkpoints", json_map(listing.rows, run_row));
+  if (scan != nullptr) object.add("scan", scan_document(*scan));
   return object.take();
 }
 

@@ -49,6 +49,8 @@ class Inspection {
         return hash();
       case Verb::kVerify:
         return verify();
+      case Verb::kScan:
+        return scan();
       case Verb::kDiff:
         return diff();
       default:
@@ -59,7 +61,8 @@ class Inspection {
 
  private:
   bool reports_progress() const {
-    return a_.verb != Verb::kSummary && a_.verb != Verb::kLs && a_.verb != Verb::kShow;
+    return a_.verb != Verb::kSummary && a_.verb != Verb::kLs && a_.verb != Verb::kShow &&
+           a_.verb != Verb::kScan;
   }
 
   OpenOptions open_options(const std::string& from, const std::string& root) const {
@@ -100,7 +103,11 @@ class Inspection {
   }
 
   Outcome summary();
-  Outcome run_table(const RunListing& listing);
+  Outcome summary_with_scan(const OpenOptions& options);
+  Outcome summary_of(const OpenedCheckpoint& opened, const ScanReport* scanned);
+  ScanReport scan_of(std::vector<std::string> paths);
+  Outcome scan();
+  Outcome run_table(const RunListing& listing, const ScanReport* scanned = nullptr);
   Outcome ls();
   Outcome show_one();
   Outcome stat();
@@ -117,13 +124,49 @@ class Inspection {
   Progress progress_;
 };
 
-Outcome Inspection::run_table(const RunListing& listing) {
+Outcome Inspection::run_table(const RunListing& listing, const ScanReport* scanned) {
   for (const Note& note : listing.notes)
     std::fprintf(stderr, "ckpt-inspect: %s\n", printable(note.message).c_str());
-  return {in_form([&] { return run_document(listing); }, {{"checkpoints", "checkpoint"}},
-                  [&] { return render_run(listing, screen_); }),
+  return {in_form([&] { return run_document(listing, scanned); }, {{"checkpoints", "checkpoint"}},
+                  [&] {
+                    return render_run(listing, screen_) +
+                           (scanned != nullptr ? render_scan(*scanned, screen_) : std::string());
+                  }),
           0,
           {}};
+}
+
+ScanReport Inspection::scan_of(std::vector<std::string> paths) {
+  const TransferOptions transfer = transfer_options(a_, &progress_);
+  ScanOptions options;
+  options.memory_limit_bytes = transfer.memory_limit_bytes;
+  options.threads = transfer.threads;
+  return scan_files(fs_, paths, options);
+}
+
+/// The worst of a scan as a failure, which follows the printed result.
+Status danger_of(const ScanReport& report) {
+  for (const ScannedFile& file : report.files)
+    if (file.safety == Safety::kDangerous)
+      return {Code::kCorrupt,
+              fmt::format("unsafe: the file {}", file.findings[0].message),
+              {file.path, {}, {}, -1},
+              {}};
+  return {};
+}
+
+Outcome Inspection::scan() {
+  const ScanReport report = scan_of(a_.words);
+  Outcome outcome;
+  outcome.out =
+      in_form([&] { return scan_document(report); }, {{"files", "file"}, {"links", "link"}},
+              [&] { return render_scan(report, screen_); });
+  if (report.safety == Safety::kUnknown) outcome.exit = kExitNegative;
+  if (report.safety == Safety::kDangerous) {
+    outcome.exit = kExitCorrupt;
+    outcome.err = complaint(danger_of(report));
+  }
+  return outcome;
 }
 
 Outcome Inspection::summary() {
@@ -131,13 +174,47 @@ Outcome Inspection::summary() {
   options.read.tolerate_damage = true;
   options.read.tolerate_io_errors = false;
   options.read.list_globals = a_.globals;
+  if (a_.globals) return summary_with_scan(options);
   if (const auto listing = list_run(fs_, a_.words[0], options)) return run_table(*listing);
-  const OpenedCheckpoint opened = open(a_.words[0], options);
+  return summary_of(open(a_.words[0], options), nullptr);
+}
+
+/// --globals: what scan says of the same files comes behind the summary, or alone where there is no
+/// checkpoint that can be summed up.
+Outcome Inspection::summary_with_scan(const OpenOptions& options) {
+  const std::string& path = a_.words[0];
+  ScanReport scanned = scan_of({path});
+  Outcome outcome;
+  try {
+    if (const auto listing = list_run(fs_, path, options)) {
+      outcome = run_table(*listing, &scanned);
+    } else {
+      const OpenedCheckpoint opened = open(path, options);
+      const std::string root = fs_.canonical(path), found = fs_.canonical(opened.path);
+      if (found != root && !found.starts_with(root + "/")) scanned = scan_of({path, opened.path});
+      outcome = summary_of(opened, &scanned);
+    }
+  } catch (const Error&) {
+    if (scanned.safety != Safety::kDangerous) throw;
+    if (a_.format != OutputFormat::kHuman) throw Error(danger_of(scanned));
+    outcome.out = render_scan(scanned, screen_);
+  }
+  if (scanned.safety == Safety::kDangerous && outcome.exit == kExitDone) {
+    outcome.exit = kExitCorrupt;
+    outcome.err = complaint(danger_of(scanned));
+  }
+  return outcome;
+}
+
+Outcome Inspection::summary_of(const OpenedCheckpoint& opened, const ScanReport* scanned) {
   const SummaryReport report = summarize(opened);
   Outcome outcome;
-  outcome.out =
-      in_form([&] { return summary_document(report); }, {{"globals", "global"}, {"notes", "note"}},
-              [&] { return render_summary(report, a_.globals, screen_); });
+  outcome.out = in_form(
+      [&] { return summary_document(report, scanned); }, {{"globals", "global"}, {"notes", "note"}},
+      [&] {
+        return render_summary(report, a_.globals, screen_) +
+               (scanned != nullptr ? render_scan(*scanned, screen_) : std::string());
+      });
   const auto denied =
       std::find_if(report.globals.begin(), report.globals.end(),
                    [](const GlobalUse& use) { return use.verdict == GlobalUse::Verdict::kDenied; });

@@ -30,6 +30,7 @@
 #include <tessera/ops/ls.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/optim.h>
+#include <tessera/ops/scan.h>
 #include <tessera/ops/show.h>
 #include <tessera/ops/stat.h>
 #include <tessera/ops/summary.h>

@@ -75,6 +75,7 @@ constexpr Name kKnownNames[] = {
     {"pathlib", "PureWindowsPath"},
     {"olmo_core.distributed.checkpoint.filesystem", "_StorageInfo"},
     {"torch.distributed.device_mesh", "DeviceMesh"},
+    {"torch.distributed.remote_device", "_remote_device"},
 };
 
 // Modules of dataclasses and enums that the formats read; every name in them is data.
@@ -190,10 +191,15 @@ Verdict classify_global(std::string_view module, std::string_view name) {
     if (is_in_module(module, denied)) return Verdict::kDenied;
   }
   if (leads_to_denied(name)) return Verdict::kDenied;
-  const Name global{module, name};
-  const bool known = contains(kKnownNames, global) || contains(kKnownClasses, global) ||
-                     contains(kKnownModules, module) || is_torch_data(module, name);
+  const bool known = is_known_by_name(module, name) || contains(kKnownModules, module);
   return known ? Verdict::kKnown : Verdict::kOpaque;
+}
+
+bool is_known_by_name(std::string_view module, std::string_view name) {
+  const Name global{module, name};
+  if (module == "builtins") return contains(kKnownBuiltins, name);
+  return contains(kKnownNames, global) || contains(kKnownClasses, global) ||
+         is_torch_data(module, name);
 }
 
 bool is_allowed_getattr(std::string_view class_module, std::string_view class_name,

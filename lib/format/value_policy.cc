@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/encoding/pickle_safety.h>
 #include <tessera/encoding/tagged_json.h>
 
 #include <algorithm>
@@ -84,6 +85,39 @@ void refuse_split_lists(const StateDict& state, const Roles& roles, std::string_
   }
 }
 
+std::vector<std::string> keep_out_danger(StateDict& state, KeepPolicy opaque,
+                                         std::vector<Note>& notes) {
+  std::vector<std::string> left_out;
+  // What would be done, where it is too much to pass on.
+  const auto danger = [&](const std::string& what, const Value& value) {
+    const std::optional<Judgement> worst = judge_value(value);
+    if (!worst || worst->safety != Safety::kDangerous) return false;
+    const std::string name = printable(worst->name);
+    if (opaque != KeepPolicy::kDrop)
+      fail(Code::kCorrupt,
+           fmt::format("refused as unsafe: in {} {} is {}, and loading the result would do that",
+                       what, name, role_name(worst->role)),
+           "--opaque drop leaves it out; ckpt-inspect scan lists every call in SRC");
+    notes.push_back(
+        {"CK034", "warning",
+         fmt::format("{} was left out: {} is {} in it", what, name, role_name(worst->role)), "",
+         ""});
+    return true;
+  };
+  std::erase_if(state.entries, [&](const StateEntry& entry) {
+    if (entry.value.is_tensor() ||
+        !danger(fmt::format("\"{}\"", printable(entry.name)), entry.value))
+      return false;
+    left_out.push_back(entry.name);
+    return true;
+  });
+  for (ContainerNote& note : state.containers)
+    if (danger(fmt::format("the attributes of \"{}\"", printable(dotted(note.path))),
+               note.attributes))
+      note.attributes = Value();
+  return left_out;
+}
+
 bool ValuePolicy::keeps(const StateEntry& entry) {
   const std::string what = fmt::format("\"{}\"", printable(entry.name));
   if (request_.values == KeepPolicy::kError)
@@ -93,21 +127,20 @@ bool ValuePolicy::keeps(const StateEntry& entry) {
     drop(what, model_only ? "the hf preset holds the model's tensors only" : "values are dropped");
     return false;
   }
-  const std::string object = find_object(entry.value, support_, budget_);
-  return object.empty() || keeps_object(what, object);
+  return keeps_value(what, entry.value);
 }
 
 bool ValuePolicy::keeps_attributes(const ContainerNote& container) {
   if (container.kind == Value::Kind::kDefaultDict && is_plain_factory(container.attributes))
     return true;
-  const std::string object = find_object(container.attributes, support_, budget_);
-  return object.empty() ||
-         keeps_object(fmt::format("the attributes of \"{}\"", printable(dotted(container.path))),
-                      object);
+  return keeps_value(fmt::format("the attributes of \"{}\"", printable(dotted(container.path))),
+                     container.attributes);
 }
 
-bool ValuePolicy::keeps_object(const std::string& what, const std::string& class_name) {
-  const std::string name = printable(class_name);
+bool ValuePolicy::keeps_value(const std::string& what, const Value& value) {
+  const std::string object = find_object(value, support_, budget_);
+  if (object.empty()) return true;
+  const std::string name = printable(object);
   if (request_.opaque == KeepPolicy::kDrop) {
     drop(what, fmt::format("it holds an object of class {}", name));
     return false;
@@ -117,8 +150,18 @@ bool ValuePolicy::keeps_object(const std::string& what, const std::string& class
          fmt::format("{} holds an object of class {}{}", what, name,
                      support_.opaque ? "" : fmt::format(", which {} cannot hold", format_)),
          "--opaque drop leaves it out; torch-save and torch-dcp can keep it");
-  if (kept_class_.empty()) kept_class_ = name;
+  note_objects(name);
   return true;
+}
+
+/// Once for the first object that is kept.
+void ValuePolicy::note_objects(const std::string& class_name) {
+  if (std::exchange(noted_objects_, true)) return;
+  notes_.push_back(
+      {"CK035", "warning",
+       fmt::format("it holds objects of class {}: torch.load(weights_only=True) may refuse it",
+                   class_name),
+       "", ""});
 }
 
 void ValuePolicy::drop(const std::string& what, const std::string& why) {

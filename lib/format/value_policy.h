@@ -33,8 +33,16 @@ std::string find_object(const Value& value, const ObjectSupport& support, ValueB
 /// would lose its order. Throws kUnsupported naming it. `format`: its id.
 void refuse_split_lists(const StateDict& state, const Roles& roles, std::string_view format);
 
+/// For formats that hold objects, whose loaders make them anew, some without asking: values and
+/// attributes that would call functions then (encoding/pickle_safety.h) are kCorrupt whatever was
+/// asked for, but for --opaque drop, which leaves them out with a note. The names of entries that
+/// went.
+std::vector<std::string> keep_out_danger(StateDict& state, KeepPolicy opaque,
+                                         std::vector<Note>& notes);
+
 /// Decides, entry by entry, whether a value goes along. What does not is noted; kUnsupported where
-/// the user wants an error, or where an object cannot be held and nobody said to drop it.
+/// the user wants an error, or where an object cannot be held and nobody said to drop it. Objects
+/// that are kept are noted (CK035).
 class ValuePolicy {
  public:
   /// `format`: its id, for messages.
@@ -45,11 +53,10 @@ class ValuePolicy {
   bool keeps(const StateEntry& entry);
   /// The same for a container's attributes, which are dropped alone.
   bool keeps_attributes(const ContainerNote& container);
-  /// The class of the first object that was kept, "" = none.
-  const std::string& kept_class() const { return kept_class_; }
 
  private:
-  bool keeps_object(const std::string& what, const std::string& class_name);
+  bool keeps_value(const std::string& what, const Value& value);
+  void note_objects(const std::string& class_name);
   void drop(const std::string& what, const std::string& why);
 
   const TargetRequest& request_;
@@ -57,7 +64,7 @@ class ValuePolicy {
   std::string_view format_;
   std::vector<Note>& notes_;
   ValueBudget budget_{kMaxWalkedValues};
-  std::string kept_class_;
+  bool noted_objects_ = false;
 };
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include <iterator>
 
 #include "lib/base/status_bytes.h"
+#include "lib/format/value_policy.h"
 #include "lib/live/same_call.h"
 #include "lib/ops/value_budget.h"
 #include "lib/state/wire.h"
@@ -160,6 +161,8 @@ std::unique_ptr<PreparedSave> make_prepared(std::vector<Bytes> messages, RankGro
   messages = {};
   prepared->fingerprint = sha256(prepared->structure);
   bind_sources(prepared->merged, state, memory);
+  std::vector<Note> none_left_out;
+  keep_out_danger(prepared->merged.manifest.state, KeepPolicy::kDefault, none_left_out);
   TargetRequest request;
   request.world_size = ranks.size();
   request.parts = std::move(prepared->merged.parts);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "lib/format/value_policy.h"
 #include "lib/ops/conversion.h"
 #include "lib/ops/convert_request.h"
 #include "lib/ops/sealed_directory.h"
@@ -73,6 +74,11 @@ void Conversion::plan_output() {
   const bool leaves_values_out = request_.values == KeepPolicy::kDrop ||
                                  (request_.hf_preset && request_.values == KeepPolicy::kDefault);
   if (!leaves_values_out) require_printable(source_.manifest.state);
+  if (driver_->capabilities().keeps_opaque && !leaves_values_out) {
+    for (std::string& name :
+         keep_out_danger(source_.manifest.state, request_.opaque, report_.notes))
+      report_.dropped.push_back(std::move(name));
+  }
   output_ = driver_->output_plan(source_.manifest, request_);
   output_.check(source_.manifest);
   TESSERA_CHECK(output_.single_file == request_.single_file);

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "lib/base/damage.h"
+#include "lib/ops/scan/other_files.h"
 #include "lib/ops/seal_check.h"
 #include "lib/ops/sealed_directory.h"
 #include "lib/ops/verify_against.h"
@@ -51,6 +52,7 @@ class Verifier {
     open.check_seal = false;
     if (!open_or_report(open)) return std::move(report_);
     describe();
+    count_other_files();
     list_losses();
     find_seal();
     check_asked_seal();
@@ -151,6 +153,26 @@ class Verifier {
     for (const Note& note : manifest.notes)
       if (note.severity == "error" || note.code == kUnknownHere) damaged_.insert(note.tensor);
     count_stored();
+  }
+
+  /// What lies beside the checkpoint's own files: a note, as nothing vouches for it.
+  void count_other_files() {
+    const auto asked = fs_.stat(asked_);
+    if (!checkpoint_.directory || !asked || asked->type != FileType::kDirectory) return;
+    const std::vector<std::string> others = other_files(checkpoint_);
+    report_.other_files = others.size();
+    if (others.empty()) return;
+    constexpr std::size_t kNamed = 3;
+    std::string names;
+    for (std::size_t i = 0; i < std::min(kNamed, others.size()); ++i)
+      names += (i ? ", " : "") + printable(others[i]);
+    report_.notes.push_back(
+        {"CK110", "info",
+         fmt::format(
+             "{} of the folder {} not looked into: {}{}; ckpt-inspect scan judges every file",
+             others.size() == 1 ? "1 file" : fmt::format("{} files", others.size()),
+             others.size() == 1 ? "was" : "were", names, others.size() > kNamed ? ", ..." : ""),
+         "", ""});
   }
 
   /// Items as metadata gives them, and, once they are located, the records inside: each once,

@@ -26,6 +26,10 @@ std::pair<std::string_view, std::string_view> canonical_global(std::string_view 
 /// below.
 GlobalUse::Verdict classify_global(std::string_view module, std::string_view name);
 
+/// Whether a table has this very name. Of some modules every name is known (kKnown), which counts
+/// what these modules imported themselves.
+bool is_known_by_name(std::string_view module, std::string_view name);
+
 /// getattr(class, attribute) that formats decode, and that may stand where a class stands: two
 /// memory-format enums and ShardedTensor.ProcessGroupState.
 bool is_allowed_getattr(std::string_view class_module, std::string_view class_name,

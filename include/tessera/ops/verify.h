@@ -54,6 +54,9 @@ struct VerifyReport {
   /// --against: values that hold what could not be followed, and so was not compared.
   std::uint64_t not_compared = 0;
   bool sealed = false;  // our manifest is there and fits
+  /// Files in the checkpoint's folder, at any depth, that are no part of it and were not looked
+  /// into. Of a PATH that is a file: 0.
+  std::uint64_t other_files = 0;
   std::vector<Note> notes;
 };
 

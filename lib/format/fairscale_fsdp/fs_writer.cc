@@ -66,7 +66,6 @@ class Writer {
     marks_ = writer_marks();
     for (std::int64_t rank = 0; rank < world_; ++rank) add_rank(rank);
     if (optimizer_.present && !per_rank_) add_gathered();
-    note_objects();
     return builder_.finish("fairscale-fsdp");
   }
 
@@ -345,15 +344,6 @@ class Writer {
     Value root = writer.gathered(draft);
     builder_.add(draft.finish(std::move(root)));
     for (Note& note : writer.notes) builder_.notes().push_back(std::move(note));
-  }
-
-  void note_objects() {
-    if (policy_.kept_class().empty()) return;
-    builder_.notes().push_back(
-        {"CK035", "warning",
-         fmt::format("it holds objects of class {}: torch.load(weights_only=True) may refuse it",
-                     policy_.kept_class()),
-         "", ""});
   }
 
   const Manifest& source_;

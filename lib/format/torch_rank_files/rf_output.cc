@@ -65,12 +65,6 @@ class PlanMaker {
     for (std::int64_t rank = 0; rank < world_size_; ++rank)
       for (const PartTemplate& part : parts_) add_file(part, rank, local.get());
     if (local) builder_.add_literal(std::string(kFlatRecordFile), local->record_text());
-    if (!policy_.kept_class().empty())
-      builder_.notes().push_back(
-          {"CK035", "warning",
-           fmt::format("it holds objects of class {}: torch.load(weights_only=True) may refuse it",
-                       policy_.kept_class()),
-           "", ""});
     return builder_.finish("torch-rank-files");
   }
 

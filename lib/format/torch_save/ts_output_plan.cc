@@ -53,12 +53,6 @@ class PlanBuilder {
            "use --to torch-dcp");
     ArchiveFile file;
     file.root = unflatten(kept_state());
-    if (!policy_.kept_class().empty())
-      builder_.notes().push_back(
-          {"CK035", "warning",
-           fmt::format("it holds objects of class {}: torch.load(weights_only=True) may refuse it",
-                       policy_.kept_class()),
-           "", ""});
     file.path = request_.single_file ? "" : "checkpoint.pt";
     file.prefix =
         request_.single_file && !request_.file_stem.empty() ? request_.file_stem : "checkpoint";

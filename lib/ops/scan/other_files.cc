@@ -1,0 +1,61 @@
+#include "lib/ops/scan/other_files.h"
+
+#include <tessera/base/error.h>
+#include <tessera/ops/seal.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lib/ops/path_resolve.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kMostFoldersDeep = 64;
+
+class Others {
+ public:
+  explicit Others(const OpenedCheckpoint& checkpoint) : directory_(*checkpoint.directory) {
+    own_.insert(seal_name(""));
+    // Names of shards, which the reader took from it.
+    for (const FileInfo& entry : directory_.list())
+      if (entry.name.ends_with(".index.json")) own_.insert(entry.name);
+    for (const StoredFile& file : checkpoint.manifest.files) {
+      own_.insert(file.path);
+      own_.insert(seal_name(file.path));
+    }
+  }
+
+  void walk(const std::string& folder, int depth) {
+    std::vector<FileInfo> entries;
+    try {
+      entries = directory_.list(folder);
+    } catch (const Error&) {
+      return found.push_back(folder);
+    }
+    for (const FileInfo& entry : entries) {
+      std::string name = folder.empty() ? entry.name : join_path(folder, entry.name);
+      if (entry.type == FileType::kDirectory && depth < kMostFoldersDeep)
+        walk(name, depth + 1);
+      else if (!own_.contains(name))
+        found.push_back(std::move(name));
+    }
+  }
+
+  std::vector<std::string> found;
+
+ private:
+  const Directory& directory_;
+  std::set<std::string> own_;
+};
+
+}  // namespace
+
+std::vector<std::string> other_files(const OpenedCheckpoint& checkpoint) {
+  Others others(checkpoint);
+  others.walk("", 0);
+  std::ranges::sort(others.found);
+  return std::move(others.found);
+}
+
+}  // namespace tessera
