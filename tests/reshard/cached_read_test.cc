@@ -16,11 +16,13 @@
 
 #include "lib/reshard/pair_stream.h"
 #include "tests/support/reshard_scene.h"
+#include "tests/support/sanitized.h"
 
 namespace cached_read_test {
 
 using namespace tessera;
 using namespace tessera::test;
+using tessera::testing::kSanitized;
 
 namespace {
 
@@ -134,6 +136,7 @@ std::vector<Bytes> streamed(Scene& scene, Reads& reads, int threads) {
 
 TEST_CASE("cached, uncached and half cached tensors hold the same bytes") {
   for (const Cached cached : {Cached::kAll, Cached::kNone, Cached::kEveryOtherMiB}) {
+    if (kSanitized && cached != Cached::kEveryOtherMiB) continue;  // it takes both ways
     INFO("cached: " << static_cast<int>(cached));
     Scene scene;
     Reads reads;
@@ -194,6 +197,7 @@ TEST_CASE("pairs bring every tensor in order, two different ones at a time") {
 
 TEST_CASE("a transfer of cached tensors writes what one of uncached ones does") {
   for (const Cached cached : {Cached::kAll, Cached::kNone, Cached::kEveryOtherMiB}) {
+    if (kSanitized && cached != Cached::kEveryOtherMiB) continue;  // it takes both ways
     INFO("cached: " << static_cast<int>(cached));
     Scene scene;
     Reads reads;
