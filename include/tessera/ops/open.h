@@ -9,9 +9,9 @@
 //   4. the single checkpoint below the folder (a folder with one torch.save file is that file);
 //      several below: kNotFound listing them; list_run() gives them as rows
 //
-// Hidden names (our stages `.x.tmp-*` among them) are never checkpoints. Symbolic links below PATH
-// are not followed, but for a link `latest` that stays inside the folder. URLs are kUnsupported
-// with the command that copies them.
+// Hidden names (our stages `.x.tmp-*` among them) are never checkpoints. A link to a regular file is
+// that file, wherever it lies; links to folders below PATH are not followed, but for a link
+// `latest` that stays inside the folder. URLs are kUnsupported with the command that copies them.
 //
 // Errors: kNotFound (absent, with the nearest name; several), kUnsupported (URL; ambiguous format,
 // with candidates), kInvalidArgument (a selection that matches nothing), kCorrupt and others from
