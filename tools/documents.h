@@ -34,6 +34,10 @@ Value scan_document(const ScanReport& report);
 Value diff_document(const DiffReport& report);
 Value convert_document(const ConvertReport& report, bool dry_run);
 
+/// Rows that several documents have.
+Value beside_row(const Beside& beside);
+Value lost_row(const LostTensor& lost);
+
 std::string_view verify_level_name(VerifyLevel level);
 std::string_view diff_kind_name(TensorDiff::What what);
 std::string_view diff_kind_name(ValueDiff::What what);

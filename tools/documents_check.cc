@@ -297,6 +297,17 @@ Value hash_document(const HashReport& r) {
   return object.take();
 }
 
+Value verified_beside_row(const VerifiedBeside& row) {
+  Value beside = beside_row(row.beside);
+  JsonObject object;
+  for (const auto& [key, value] : beside.as_dict()) object.add(key.as_string(), value);
+  object.add("opened", row.opened);
+  object.add("ok", row.ok);
+  object.add("tensors", row.tensors);
+  object.add("why", row.why.empty() ? Value() : json_text(row.why));
+  return object.take();
+}
+
 Value verify_document(const VerifyReport& r) {
   JsonObject object;
   object.add("schema", "tessera.verify/1");
@@ -315,6 +326,7 @@ Value verify_document(const VerifyReport& r) {
   object.add("sealed", r.sealed);
   object.add("not_compared", r.not_compared);
   object.add("other_files", r.other_files);
+  object.add("beside", json_map(r.beside, verified_beside_row));
   object.add("notes", json_notes(r.notes));
   return object.take();
 }

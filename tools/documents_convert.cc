@@ -1,5 +1,7 @@
 // Documents of reshard and convert: what was written (tessera.convert/1), or would be
 // (tessera.plan/1).
+#include <tessera/ops/seal.h>
+
 #include "documents.h"
 #include "json_report.h"
 
@@ -12,13 +14,6 @@ Value file_row(const ConvertedFile& file) {
   object.add("bytes", file.size_bytes);
   object.add("tensor_bytes", file.tensor_bytes);
   object.add("tensors", file.tensors);
-  return object.take();
-}
-
-Value lost_row(const LostTensor& lost) {
-  JsonObject object;
-  object.add("name", lost.name);
-  object.add("reason", lost.reason);
   return object.take();
 }
 
@@ -59,6 +54,10 @@ void add_outcome(JsonObject& object, const ConvertReport& r) {
   object.add("resumed_bytes", r.resumed_bytes);
   object.add("seconds", r.seconds);
   object.add("verified", r.verified);
+  JsonObject scope;
+  scope.add("compared", json_list(r.verify_scope.compared));
+  scope.add("not_compared", json_list(r.verify_scope.not_compared));
+  object.add("verify_scope", r.verified ? scope.take() : Value());
   object.add("verify_findings", json_list(r.verify_findings));
   object.add("not_compared", r.not_compared);
 }
@@ -82,6 +81,7 @@ Value convert_document(const ConvertReport& r, bool dry_run) {
   object.add("files", json_map(r.files, file_row));
   object.add("assets", json_list(r.assets));
   object.add("dropped", json_list(r.dropped));
+  object.add("balance", encode_balance(r.balance));
   object.add("transformations", json_map(r.transformations, transformation_row));
   object.add("dtypes", json_map(r.dtypes, dtype_row));
   object.add("lost", json_map(r.lost, lost_row));

@@ -126,6 +126,26 @@ std::string_view verdict_name(GlobalUse::Verdict verdict) {
   return "";
 }
 
+Value beside_row(const Beside& beside) {
+  using Kind = Beside::Kind;
+  JsonObject object;
+  object.add("path", beside.path);
+  object.add("kind", beside.kind == Kind::kOptimizer ? "optimizer"
+                     : beside.kind == Kind::kWeights ? "weights"
+                     : beside.kind == Kind::kOther   ? "other"
+                                                     : "sidecar");
+  object.add("what", beside.what);
+  object.add("bytes", beside.bytes);
+  return object.take();
+}
+
+Value lost_row(const LostTensor& lost) {
+  JsonObject object;
+  object.add("name", lost.name);
+  object.add("reason", lost.reason);
+  return object.take();
+}
+
 Value summary_document(const SummaryReport& r, const ScanReport* scan) {
   JsonObject object;
   object.add("schema", "tessera.summary/1");
@@ -162,6 +182,8 @@ Value summary_document(const SummaryReport& r, const ScanReport* scan) {
   object.add("provenance", provenance.take());
   object.add("globals", json_map(r.globals, global_row));
   if (scan != nullptr) object.add("scan", scan_document(*scan));
+  object.add("beside", json_map(r.beside, beside_row));
+  object.add("lost", json_map(r.lost, lost_row));
   object.add("notes", json_notes(r.notes));
   return object.take();
 }

@@ -23,6 +23,11 @@ std::string render_scan(const ScanReport& report, const Screen& screen);
 std::string render_verify(const VerifyReport& report, const Screen& screen);
 /// At most `limit` differences of tensors, and as many of values.
 std::string render_diff(const DiffReport& report, std::size_t limit, const Screen& screen);
+/// What the source holds, what was written, and what was left out for which reason: one paragraph,
+/// not clipped; "" where everything was written and nothing lies beside the source.
+std::string render_balance(const Balance& balance);
+/// "optimizer.pt (optimizer state, 1.2 MB)"
+std::string beside_line(const Beside& beside);
 std::string render_convert(const ConvertReport& report, bool dry_run, const Screen& screen);
 
 /// "error CK012 file: message" lines, wrapped; at most `limit`, then how many more.

@@ -127,6 +127,16 @@ std::string render_hash(const HashReport& r, const Screen& screen) {
   return text + render_notes(r.notes, 5, screen);
 }
 
+namespace {
+
+std::string beside_state(const VerifiedBeside& row) {
+  if (!row.ok) return "damaged";
+  if (row.opened) return fmt::format("{}, ok", counted(row.tensors, "tensor"));
+  return "not looked into: " + printable(row.why);
+}
+
+}  // namespace
+
 std::string render_verify(const VerifyReport& r, const Screen& screen) {
   std::vector<Note> lines;
   for (const DamageCause& cause : r.causes) lines.push_back(cause_line(cause));
@@ -148,6 +158,8 @@ std::string render_verify(const VerifyReport& r, const Screen& screen) {
   }
   if (!r.format.empty())  // else nothing was opened
     text += "  " + clip_end(read + (r.sealed ? "; sealed" : ""), screen.width - 2) + "\n";
+  for (const VerifiedBeside& row : r.beside)
+    text += fact_lines("beside", beside_line(row.beside) + ": " + beside_state(row), 2, screen);
   return text + render_notes(r.notes, 5, screen);
 }
 

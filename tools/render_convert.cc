@@ -103,6 +103,23 @@ std::string plan_text(const ConvertReport& r, const Screen& screen) {
   return text + file_table(r, screen) + lists(r, true, screen);
 }
 
+/// "content, values, steps and groups equal the source", as far as they are there.
+std::string verified_lines(const ConvertReport& r, const Screen& screen) {
+  const VerifyScope& scope = r.verify_scope;
+  const std::vector<std::string>& all = scope.compared;
+  std::string what;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    what += (i == 0 ? "" : i + 1 < all.size() ? ", " : " and ") + all[i];
+  std::string text = fact_line("verified",
+                               what.empty() ? "that it is empty, as the source is"
+                                            : what + (all.size() == 1 ? " equals" : " equal") +
+                                                  " the source" + not_compared_text(r.not_compared),
+                               screen);
+  for (std::size_t i = 0; i < scope.not_compared.size(); ++i)
+    text += fact_lines(i == 0 ? "but" : "", printable(scope.not_compared[i]), 2, screen);
+  return text;
+}
+
 std::string outcome_text(const ConvertReport& r, const Screen& screen) {
   if (!r.published) {
     return screen.paint(Tint::kRed, "NOT PUBLISHED") +
@@ -118,11 +135,7 @@ std::string outcome_text(const ConvertReport& r, const Screen& screen) {
   text += "  " + what + "\n";
   if (r.resumed_bytes)
     text += fact_line("resumed", format_bytes(r.resumed_bytes) + " were there already", screen);
-  if (r.verified)
-    text += fact_line(
-        "verified",
-        "content, values, steps and groups equal the source" + not_compared_text(r.not_compared),
-        screen);
+  if (r.verified) text += verified_lines(r, screen);
   return text;
 }
 

@@ -50,18 +50,39 @@ std::string parameter_fact(const SummaryReport& r) {
   return text;
 }
 
+std::string complete_text(const SummaryReport& r) {
+  if (!r.complete) return "NO";
+  if (r.lost.empty()) return "yes, by metadata and sizes";
+  return fmt::format("as it was salvaged: {} of its source's entries lost", r.lost.size());
+}
+
+/// What was lost before this was written, and what lies beside it.
+std::string around(const SummaryReport& r, const Screen& screen) {
+  constexpr std::size_t kMost = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kMost, r.lost.size()); ++i)
+    text += fact_line(i ? "" : "lost", printable(r.lost[i].name + ": " + r.lost[i].reason), screen);
+  if (r.lost.size() > kMost)
+    text += fact_line("", fmt::format("... and {} more", r.lost.size() - kMost), screen);
+  std::vector<std::string> files;
+  for (const Beside& beside : r.beside) files.push_back(beside_line(beside));
+  if (!files.empty()) text += fact_lines("beside", joined(files, ", "), 3, screen);
+  return text;
+}
+
 std::string head(const SummaryReport& r, const Screen& screen) {
   std::string text =
       screen.paint(Tint::kBold, screen.clip(printable(r.display), screen.width)) + "\n";
   text += fact_line("format", printable(r.format + (r.dialect.empty() ? "" : ": " + r.dialect)),
                     screen);
   text += fact_line("detected", printable(r.detected_by), screen);
-  text += fact_line("complete", r.complete ? "yes, by metadata and sizes" : "NO", screen);
+  text += fact_line("complete", complete_text(r), screen);
   for (std::size_t i = 0; i < std::min<std::size_t>(3, r.problems.size()); ++i) {
     text += fact_line(i ? "" : "damage", printable(r.problems[i]), screen);
   }
   if (r.problems.size() > 3)
     text += fact_line("", fmt::format("... and {} more", r.problems.size() - 3), screen);
+  text += around(r, screen);
   text += fact_line("files", fmt::format("{}, {}", count_text(r.files), format_bytes(r.file_bytes)),
                     screen);
   text += number_facts(r, screen);

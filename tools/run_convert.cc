@@ -220,6 +220,8 @@ Outcome run_convert(const Arguments& a, FileSystem& fs, const Screen& screen,
   const Value document = convert_document(report, a.dry_run);
   if (a.format == OutputFormat::kHuman) {
     outcome.out = render_convert(report, a.dry_run, screen);
+    if (const std::string balance = render_balance(report.balance); !balance.empty())
+      outcome.err = fmt::format("{}: {}", tool_name(a.tool), balance);
   } else if (a.format == OutputFormat::kJson) {
     outcome.out = json_document(document);
   } else {

@@ -47,6 +47,9 @@ OutputPlan join_plans(OutputPlan first, OutputPlan second) {
   first.chunks.append(second.chunks);
   std::ranges::move(second.notes, std::back_inserter(first.notes));
   second.notes.clear();
+  std::ranges::move(second.left_out, std::back_inserter(first.left_out));
+  second.left_out.clear();
+  first.restated.insert(first.restated.end(), second.restated.begin(), second.restated.end());
   first.renderer =
       std::make_shared<JoinedRenderer>(std::move(first.renderer), segments, std::move(second));
   return first;

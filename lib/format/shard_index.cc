@@ -126,6 +126,23 @@ std::string only_shard_index(const Directory& directory, const ShardNaming& nami
   return indexes.empty() ? "" : indexes[0];
 }
 
+std::string file_before_index(const Directory& directory, const ShardIndex& index,
+                              Findings& findings) {
+  constexpr std::string_view kIndexEnd = ".index.json";
+  if (!index.file.ends_with(kIndexEnd)) return "";
+  const std::string file = index.file.substr(0, index.file.size() - kIndexEnd.size());
+  const auto info = directory.stat(file);
+  if (!info || info->type != FileType::kRegular || std::ranges::count(index.shards, file))
+    return "";
+  findings.note(
+      shards::kStaleFile, "warning",
+      fmt::format("it and its {} file{} are not used: {} lies beside them, which Hugging "
+                  "Face's loaders take first; name the index to read its files",
+                  index.shards.size(), index.shards.size() == 1 ? "" : "s", printable(file)),
+      index.file);
+  return file;
+}
+
 ShardSet shards_of_index(const Directory& directory, const ShardNaming& naming, ShardIndex index,
                          Findings& findings) {
   ShardSet set;

@@ -60,6 +60,12 @@ ShardIndex read_shard_index(const Directory& directory, const std::string& file)
 /// The folder's one index; "" without one. Throws kUnsupported for several.
 std::string only_shard_index(const Directory& directory, const ShardNaming& naming);
 
+/// The whole model's one file beside an index of other files, which Hugging Face's loaders take
+/// before the index: "model.safetensors" beside "model.safetensors.index.json". "" where there is
+/// none, or where the index names it itself. What is left out of account is noted (CK018).
+std::string file_before_index(const Directory& directory, const ShardIndex& index,
+                              Findings& findings);
+
 /// The shards that the index names. Missing ones are findings (CK010), numbered or otherwise
 /// like-named files that it does not name warnings (CK018).
 ShardSet shards_of_index(const Directory& directory, const ShardNaming& naming, ShardIndex index,

@@ -27,6 +27,12 @@ std::string find_in(const ValueDict& entries, const ObjectSupport& support, Valu
   return "";
 }
 
+/// The entry, or whose attributes they are.
+std::string in_words(const LeftOut& entry) {
+  const bool attributes = entry.kind == LeftOut::Kind::kAttribute;
+  return fmt::format("{}\"{}\"", attributes ? "the attributes of " : "", printable(entry.name));
+}
+
 }  // namespace
 
 std::string find_object(const Value& value, const ObjectSupport& support, ValueBudget& budget) {
@@ -85,7 +91,7 @@ void refuse_split_lists(const StateDict& state, const Roles& roles, std::string_
   }
 }
 
-std::vector<std::string> keep_out_danger(StateDict& state, KeepPolicy opaque,
+std::vector<std::string> keep_out_danger(Manifest& manifest, KeepPolicy opaque,
                                          std::vector<Note>& notes) {
   std::vector<std::string> left_out;
   // What would be done, where it is too much to pass on.
@@ -104,14 +110,17 @@ std::vector<std::string> keep_out_danger(StateDict& state, KeepPolicy opaque,
          ""});
     return true;
   };
-  std::erase_if(state.entries, [&](const StateEntry& entry) {
-    if (entry.value.is_tensor() ||
-        !danger(fmt::format("\"{}\"", printable(entry.name)), entry.value))
-      return false;
-    left_out.push_back(entry.name);
-    return true;
-  });
-  for (ContainerNote& note : state.containers)
+  std::vector<bool> keep;
+  for (const StateEntry& entry : manifest.state.entries) {
+    keep.push_back(entry.value.is_tensor() ||
+                   !danger(fmt::format("\"{}\"", printable(entry.name)), entry.value));
+    if (!keep.back()) left_out.push_back(entry.name);
+  }
+  const std::size_t known = manifest.left_out.size();
+  if (!left_out.empty()) keep_entries(manifest, keep);
+  for (std::size_t i = known; i < manifest.left_out.size(); ++i)
+    manifest.left_out[i].reason = "loading it would call functions";
+  for (ContainerNote& note : manifest.state.containers)
     if (danger(fmt::format("the attributes of \"{}\"", printable(dotted(note.path))),
                note.attributes))
       note.attributes = Value();
@@ -119,35 +128,36 @@ std::vector<std::string> keep_out_danger(StateDict& state, KeepPolicy opaque,
 }
 
 bool ValuePolicy::keeps(const StateEntry& entry) {
-  const std::string what = fmt::format("\"{}\"", printable(entry.name));
+  const LeftOut itself{LeftOut::Kind::kValue, entry.name, ""};
   if (request_.values == KeepPolicy::kError)
-    fail(Code::kUnsupported, fmt::format("{} is no tensor", what), "--values keep takes it along");
+    fail(Code::kUnsupported, fmt::format("{} is no tensor", in_words(itself)),
+         "--values keep takes it along");
   const bool model_only = request_.hf_preset && request_.values == KeepPolicy::kDefault;
   if (request_.values == KeepPolicy::kDrop || model_only) {
-    drop(what, model_only ? "the hf preset holds the model's tensors only" : "values are dropped");
+    drop(itself,
+         model_only ? "the hf preset holds the model's tensors only" : "values are dropped");
     return false;
   }
-  return keeps_value(what, entry.value);
+  return keeps_value(itself, entry.value);
 }
 
 bool ValuePolicy::keeps_attributes(const ContainerNote& container) {
   if (container.kind == Value::Kind::kDefaultDict && is_plain_factory(container.attributes))
     return true;
-  return keeps_value(fmt::format("the attributes of \"{}\"", printable(dotted(container.path))),
-                     container.attributes);
+  return keeps_value({LeftOut::Kind::kAttribute, dotted(container.path), ""}, container.attributes);
 }
 
-bool ValuePolicy::keeps_value(const std::string& what, const Value& value) {
+bool ValuePolicy::keeps_value(const LeftOut& entry, const Value& value) {
   const std::string object = find_object(value, support_, budget_);
   if (object.empty()) return true;
   const std::string name = printable(object);
   if (request_.opaque == KeepPolicy::kDrop) {
-    drop(what, fmt::format("it holds an object of class {}", name));
+    drop(entry, fmt::format("it holds an object of class {}", name));
     return false;
   }
   if (request_.opaque == KeepPolicy::kError || !support_.opaque)
     fail(Code::kUnsupported,
-         fmt::format("{} holds an object of class {}{}", what, name,
+         fmt::format("{} holds an object of class {}{}", in_words(entry), name,
                      support_.opaque ? "" : fmt::format(", which {} cannot hold", format_)),
          "--opaque drop leaves it out; torch-save and torch-dcp can keep it");
   note_objects(name);
@@ -164,8 +174,11 @@ void ValuePolicy::note_objects(const std::string& class_name) {
        "", ""});
 }
 
-void ValuePolicy::drop(const std::string& what, const std::string& why) {
-  notes_.push_back({"CK034", "warning", fmt::format("{} was left out: {}", what, why), "", ""});
+void ValuePolicy::drop(LeftOut entry, std::string why) {
+  notes_.push_back(
+      {"CK034", "warning", fmt::format("{} was left out: {}", in_words(entry), why), "", ""});
+  entry.reason = std::move(why);
+  left_out_.push_back(std::move(entry));
 }
 
 }  // namespace tessera

@@ -35,9 +35,9 @@ void refuse_split_lists(const StateDict& state, const Roles& roles, std::string_
 
 /// For formats that hold objects, whose loaders make them anew, some without asking: values and
 /// attributes that would call functions then (encoding/pickle_safety.h) are kCorrupt whatever was
-/// asked for, but for --opaque drop, which leaves them out with a note. The names of entries that
-/// went.
-std::vector<std::string> keep_out_danger(StateDict& state, KeepPolicy opaque,
+/// asked for, but for --opaque drop, which leaves them out with a note (keep_entries()). The names
+/// of entries that went.
+std::vector<std::string> keep_out_danger(Manifest& manifest, KeepPolicy opaque,
                                          std::vector<Note>& notes);
 
 /// Decides, entry by entry, whether a value goes along. What does not is noted; kUnsupported where
@@ -47,22 +47,23 @@ class ValuePolicy {
  public:
   /// `format`: its id, for messages.
   ValuePolicy(const TargetRequest& request, ObjectSupport support, std::string_view format,
-              std::vector<Note>& notes)
-      : request_(request), support_(support), format_(format), notes_(notes) {}
+              std::vector<Note>& notes, std::vector<LeftOut>& left_out)
+      : request_(request), support_(support), format_(format), notes_(notes), left_out_(left_out) {}
 
   bool keeps(const StateEntry& entry);
   /// The same for a container's attributes, which are dropped alone.
   bool keeps_attributes(const ContainerNote& container);
 
  private:
-  bool keeps_value(const std::string& what, const Value& value);
+  bool keeps_value(const LeftOut& entry, const Value& value);
   void note_objects(const std::string& class_name);
-  void drop(const std::string& what, const std::string& why);
+  void drop(LeftOut entry, std::string why);
 
   const TargetRequest& request_;
   ObjectSupport support_;
   std::string_view format_;
   std::vector<Note>& notes_;
+  std::vector<LeftOut>& left_out_;
   ValueBudget budget_{kMaxWalkedValues};
   bool noted_objects_ = false;
 };

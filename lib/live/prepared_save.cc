@@ -162,13 +162,15 @@ std::unique_ptr<PreparedSave> make_prepared(std::vector<Bytes> messages, RankGro
   prepared->fingerprint = sha256(prepared->structure);
   bind_sources(prepared->merged, state, memory);
   std::vector<Note> none_left_out;
-  keep_out_danger(prepared->merged.manifest.state, KeepPolicy::kDefault, none_left_out);
+  keep_out_danger(prepared->merged.manifest, KeepPolicy::kDefault, none_left_out);
   TargetRequest request;
   request.world_size = ranks.size();
   request.parts = std::move(prepared->merged.parts);
   prepared->output = target_driver(options.format).output_plan(prepared->merged.manifest, request);
   request = {};
   prepared->output.check(prepared->merged.manifest);
+  prepared->balance.open(prepared->merged.manifest);
+  prepared->balance.close(prepared->merged.manifest, prepared->output);
   keep_own_files(*prepared, ranks.rank(), ranks.size());
   prepared->output.check(prepared->merged.manifest);
   prepared->plan.emplace(prepared->merged.manifest, prepared->output);

@@ -8,6 +8,7 @@
 #include <tessera/base/rank_group.h>
 #include <tessera/live/save.h>
 #include <tessera/reshard/plan.h>
+#include <tessera/state/balance.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -42,6 +43,7 @@ struct PreparedSave {
   std::optional<Plan> plan;     // of them
   std::vector<RankFile> files;  // of all ranks
   std::uint64_t total_bytes = 0;
+  Balance balance;  // of the state of all ranks
 };
 
 /// A save that goes on in the background.

@@ -177,6 +177,7 @@ class Writing {
                       *stage_, options);
     report.bytes_written = moved_.bytes_written;
     report.total_bytes = prepared_.total_bytes;
+    report.balance = prepared_.balance;
   }
 
   /// The checksums of every rank's files come to rank 0, which seals them.
@@ -240,6 +241,7 @@ class Writing {
     for (const RankFile& file : prepared_.files)
       seal.files.push_back({file.path, file.size_bytes, sums_.at(file.path)});
     seal.sharded = prepared_.merged.sharded;
+    seal.balance = prepared_.balance;
     return seal;
   }
 

@@ -43,9 +43,12 @@ class Conversion {
   void take_layout_of_index();
   void take_model_only();
   void locate_source();
+  void check_beside();
   void salvage_source();
+  void book_transformations();
   void shape_state();
   void transform();
+  void clean_names();
   void check_layout_globs() const;
   void read_steps();
   void plan_output();

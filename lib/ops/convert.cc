@@ -75,13 +75,14 @@ void Conversion::plan_output() {
                                  (request_.hf_preset && request_.values == KeepPolicy::kDefault);
   if (!leaves_values_out) require_printable(source_.manifest.state);
   if (driver_->capabilities().keeps_opaque && !leaves_values_out) {
-    for (std::string& name :
-         keep_out_danger(source_.manifest.state, request_.opaque, report_.notes))
+    for (std::string& name : keep_out_danger(source_.manifest, request_.opaque, report_.notes))
       report_.dropped.push_back(std::move(name));
+    report_.balance.leave_out(source_.manifest, "");
   }
   output_ = driver_->output_plan(source_.manifest, request_);
   output_.check(source_.manifest);
   TESSERA_CHECK(output_.single_file == request_.single_file);
+  report_.balance.close(source_.manifest, output_);
   plan_.emplace(source_.manifest, output_);
   plan_hash_ = plan_hash(request_hash(fs_, options_, destination_), source_.manifest, output_);
 }
@@ -102,6 +103,12 @@ void Conversion::plan_assets() {
   for (const OutputFile& file : output_.files) owned.push_back(file.path);
   assets_ = find_assets(directory, owned);
   check_assets(directory);
+  if (options_.transform.dtype) {
+    rewrite_dtype(directory, assets_, torch_name(*options_.transform.dtype));
+    for (const auto& [name, rewritten] : assets_.rewritten)
+      report_.notes.push_back(
+          {"ASSET", "info", "copied with the type of the result: " + rewritten.change, name, ""});
+  }
   for (const FileInfo& asset : assets_.copied) report_.assets.push_back(asset.name);
   for (const std::string& name : assets_.links) {
     report_.notes.push_back(
@@ -171,8 +178,8 @@ void Conversion::describe() {
 /// When writing, asked once the stage is open: what an interrupted run left there takes no room
 /// any more, and when resuming has its room already.
 void Conversion::check_room(std::uint64_t staged_bytes) {
-  std::string parent = destination_.substr(0, destination_.find_last_of('/'));
-  report_.free_bytes = fs_.free_bytes(parent.empty() ? "/" : parent);
+  const std::string parent = existing_parent(fs_, destination_);
+  report_.free_bytes = fs_.free_bytes(parent);
   std::uint64_t needed = report_.output_bytes + report_.seal_bytes;
   needed -= std::min(needed, staged_bytes);
   const bool unknown = options_.resume && options_.dry_run;  // the stage is not looked for

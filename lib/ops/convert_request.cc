@@ -7,7 +7,9 @@
 #include <tessera/storage/checksum.h>
 #include <tessera/storage/stage.h>
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
 namespace tessera {
 
@@ -130,13 +132,46 @@ std::string resolve_destination(const FileSystem& fs, const std::string& destina
   std::string path = destination;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   if (path.empty()) fail(Code::kInvalidArgument, "DST is empty");
-  const std::size_t slash = path.find_last_of('/');
-  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
-  if (!parent.empty() && !fs.stat(parent)) {
-    fail(Code::kNotFound, fmt::format("the folder {} of DST does not exist", printable(parent)),
-         fmt::format("make it first: mkdir -p {}", printable(parent)));
+  const std::string there = existing_parent(fs, path);
+  const std::string rest = path.substr(there == "." && !path.starts_with("./") ? 0 : there.size());
+  const std::vector<std::string_view> parts = split(rest, '/');
+  if (std::ranges::count_if(parts, [](std::string_view part) { return !part.empty(); }) == 1)
+    return fs.canonical(path);
+  std::string absolute = fs.canonical(there);
+  for (const std::string_view part : parts) {
+    if (part.empty() || part == ".") continue;
+    if (part == "..")
+      fail(Code::kInvalidArgument,
+           fmt::format("DST {} leads out of a folder that does not exist", printable(path)));
+    absolute += (absolute.ends_with('/') ? "" : "/") + std::string(part);
   }
-  return fs.canonical(path);
+  return absolute;
+}
+
+std::string existing_parent(const FileSystem& fs, const std::string& path) {
+  std::string parent = path;
+  while (true) {
+    const std::size_t slash = parent.find_last_of('/');
+    if (slash == std::string::npos) return ".";
+    if (slash == 0) return "/";
+    parent.resize(slash);
+    if (fs.stat(parent)) return parent;
+  }
+}
+
+void make_parents(FileSystem& fs, const std::string& destination) {
+  const std::string there = existing_parent(fs, destination);
+  for (std::size_t slash = destination.find('/', there.size() + (there == "/" ? 0 : 1));
+       slash != std::string::npos; slash = destination.find('/', slash + 1)) {
+    const std::string folder = destination.substr(0, slash);
+    if (folder.empty() || folder == there) continue;
+    try {
+      fs.create_directory(folder);
+    } catch (const Error& error) {
+      if (error.code() != Code::kAlreadyExists) throw;  // another run made it meanwhile
+    }
+    fs.sync_directory(folder.substr(0, std::max<std::size_t>(1, folder.find_last_of('/'))));
+  }
 }
 
 void check_apart(const std::string& source, const std::string& destination) {

@@ -19,9 +19,15 @@ const FormatDriver& resolve_target(const ConvertOptions& options, std::string_vi
 /// Writing ranks that the request asks for. Megatron's `vpp` counts model chunks of a rank.
 std::int64_t writing_ranks(const FormatDriver& driver, const TargetRequest& request);
 
-/// Absolute, without links; the last component may be absent. Throws kNotFound when the folder
-/// above is.
+/// Absolute, without links; the last components may be absent: make_parents() makes those above it.
+/// Throws kNotFound where the folder above is a link to nothing, kInvalidArgument for ".." in what
+/// is absent.
 std::string resolve_destination(const FileSystem& fs, const std::string& destination);
+
+/// Makes the folders above `destination` that do not exist. They stay, should the run fail.
+void make_parents(FileSystem& fs, const std::string& destination);
+/// The nearest folder above `path` that exists.
+std::string existing_parent(const FileSystem& fs, const std::string& path);
 
 /// Throws kInvalidArgument when one path is, or lies inside, the other.
 void check_apart(const std::string& source, const std::string& destination);

@@ -8,17 +8,26 @@
 #include <tessera/tensor/cast.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "lib/ops/alias_entries.h"
+#include "lib/ops/beside.h"
 #include "lib/ops/conversion.h"
 #include "lib/ops/convert_request.h"
 #include "lib/ops/flat_guard.h"
 #include "lib/ops/index_layout.h"
+#include "lib/ops/lost_values.h"
 #include "lib/ops/rank_state.h"
 #include "lib/ops/salvage.h"
 #include "lib/ops/unsure_names.h"
 
 namespace tessera {
+namespace {
+
+constexpr std::string_view kLost = "lost: it could not be read (--salvage)";
+
+}  // namespace
 
 void Conversion::open_source() {
   OpenOptions open;
@@ -46,6 +55,8 @@ void Conversion::open_source() {
                        source_.manifest.notes.end());
   check_destination();
   check_replaceable(fs_, destination_);
+  check_beside();
+  report_.balance.open(source_.manifest);
   if (edits) edit_optimizers();
   transformations_ = options_.transform;
   take_layout_of_index();
@@ -53,7 +64,9 @@ void Conversion::open_source() {
 
 /// Before any work, and in a dry run too.
 void Conversion::check_destination() const {
-  Stage::check(fs_, destination_, {.force = true, .single_file = request_.single_file});
+  if (existing_parent(fs_, destination_) + "/" ==
+      destination_.substr(0, destination_.find_last_of('/') + 1))
+    Stage::check(fs_, destination_, {.force = true, .single_file = request_.single_file});
   if (options_.force || !fs_.stat(destination_)) return;
   fail(Code::kAlreadyExists, fmt::format("{} exists", options_.destination),
        options_.resume
@@ -90,16 +103,19 @@ void Conversion::edit_optimizers() {
   }
   std::vector<Note> notes = rekey_optimizers(manifest, options_.optim_keys);
   report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  report_.balance.restate(manifest, "optimizer keys and masters");
   Selection rest = options_.selection;
   rest.root.clear();
   rest.state_follows = true;
   apply_selection(manifest, rest);
+  report_.balance.leave_out(manifest, "");
 }
 
 /// --to hf: the model alone, without the key it stands under.
 void Conversion::take_model_only() {
   Manifest& manifest = source_.manifest;
-  Roles roles = find_roles(manifest.state);
+  const Roles roles = find_roles(manifest.state);
+  refuse_lost_values(manifest, roles, request_);
   if (roles.model_roots.size() > 1) {
     fail(Code::kUnsupported,
          fmt::format("there are several models: {}", fmt::join(roles.model_roots, ", ")),
@@ -118,6 +134,32 @@ void Conversion::take_model_only() {
     root.root = roles.model_roots[0];
     apply_selection(manifest, root);
   }
+  for (LeftOut& entry : manifest.left_out) entry.reason = "not of the model, which --to hf takes";
+  report_.balance.leave_out(manifest, "");
+}
+
+/// Training state beside the source goes unseen unless something says which part is meant: PATH, a
+/// pointer, or a selection.
+void Conversion::check_beside() {
+  for (const Beside& beside : source_.beside) {
+    report_.balance.left_behind.push_back({beside.path, beside.what, beside.bytes});
+    const bool needed = beside.path == "meta.pt";  // Lightning's sign of a sharded checkpoint
+    report_.notes.push_back({"CK052", needed ? "warning" : "info",
+                             fmt::format("left behind: {}{}", beside.what,
+                                         needed ? "; copy it to the result, without it Lightning "
+                                                  "does not take that for a checkpoint"
+                                                : ""),
+                             beside.path, ""});
+  }
+  if (!source_.part_of.empty())
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" is one of several parts of one model ({}): it holds pieces of "
+                     "matrices, which would be written as whole ones",
+                     printable(source_.display), printable(source_.part_of)),
+         "join the parts first, for example with the model's own conversion script");
+  const bool says_which = source_.is_named || request_.hf_preset || options_.selection.only ||
+                          !options_.selection.include.empty();
+  if (!says_which) refuse_beside(source_);
 }
 
 /// Nothing is looked into that is not going to be written.
@@ -138,10 +180,15 @@ void Conversion::locate_source() {
   source_.locate(tensors, read_);
 }
 
-/// What is not going to be written is no loss.
+/// What could not be read is left out, and lost, but for what was not going to be written.
 void Conversion::salvage_source() {
   const Roles roles = find_roles(source_.manifest.state);
   report_.lost = salvage(source_, read_, transfer_);
+  std::set<std::string_view> counted;
+  for (const LeftOut& entry : source_.manifest.left_out) counted.insert(entry.name);
+  for (const LostTensor& lost : report_.lost)
+    if (!counted.contains(lost.name)) report_.balance.add_unread(lost.name, std::string(kLost));
+  report_.balance.leave_out(source_.manifest, kLost);
   if (!request_.hf_preset || options_.selection.only) return;
   std::erase_if(report_.lost, [&](const LostTensor& lost) {
     return std::ranges::any_of(roles.optimizers, [&](const OptimizerRoot& root) {
@@ -153,9 +200,11 @@ void Conversion::salvage_source() {
 void Conversion::shape_state() {
   options_.salvage ? salvage_source() : locate_source();
   expand_state_values(source_.manifest);
+  report_.balance.restate(source_.manifest, "state that was kept as one value");
   if (driver_->capabilities().groups_optimizers) {
     std::vector<Note> notes = group_optimizers(source_.manifest);
     report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+    report_.balance.restate(source_.manifest, "groups of the optimizer");
   }
   if (request_.hf_preset) {
     refuse_flat_parameters(source_.manifest);
@@ -172,6 +221,7 @@ void Conversion::shape_state() {
   report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
   std::vector<std::string> dropped = apply_rank_state(source_.manifest, options_.rank_state, ranks);
   report_.dropped.insert(report_.dropped.end(), dropped.begin(), dropped.end());
+  report_.balance.leave_out(source_.manifest, "state of single ranks, by --rank-state");
   transform();
 }
 
@@ -181,6 +231,7 @@ void Conversion::transform() {
       renamed.tensors > 0) {
     report_.transformations.push_back(std::move(renamed));
   }
+  if (request_.hf_preset) clean_names();
   TransformOutcome done =
       apply_transformations(source_, transformations_, request_.hf_preset, transfer_, &recorded);
   report_.dropped.insert(report_.dropped.end(), done.dropped.begin(), done.dropped.end());
@@ -190,6 +241,52 @@ void Conversion::transform() {
   report_.transformations.insert(report_.transformations.end(),
                                  std::make_move_iterator(done.applied.begin()),
                                  std::make_move_iterator(done.applied.end()));
+  book_transformations();
+}
+
+/// The names that the model's library knows: without what torch.compile and a wrapper added.
+void Conversion::clean_names() {
+  constexpr std::string_view kWrapper = "module.";
+  const auto names = names_before_compile(source_.manifest);
+  if (!names.empty()) {
+    NameRules rules;
+    rules.map = names;
+    report_.transformations.push_back(apply_renames(source_.manifest, rules));
+    report_.notes.push_back(
+        {"NAMES", "info",
+         fmt::format("{} names are written without \"_orig_mod.\", which torch.compile added, as "
+                     "\"{}\"",
+                     names.size(), printable(names[0].second)),
+         "", ""});
+  }
+  const std::vector<StateEntry>& entries = source_.manifest.state.entries;
+  const auto has = [](std::string_view part) {
+    return [part](const StateEntry& entry) { return entry.name.find(part) != std::string::npos; };
+  };
+  const auto wrapped = [](const StateEntry& entry) { return entry.name.starts_with(kWrapper); };
+  const bool all_wrapped = !entries.empty() && std::ranges::all_of(entries, wrapped);
+  const bool compiled = std::ranges::any_of(entries, has("_orig_mod."));
+  if (!all_wrapped && !compiled) return;
+  report_.notes.push_back(
+      {"NAMES", "warning",
+       fmt::format("names are written with \"{}\", which the model's library does not know; "
+                   "--strip-prefix or --rename takes it away",
+                   compiled ? "_orig_mod." : kWrapper),
+       "", ""});
+}
+
+/// Names that the source records as tied and does not store are neither held nor left out.
+void Conversion::book_transformations() {
+  std::set<std::string_view> stored(report_.dropped.begin(), report_.dropped.end());
+  std::set<std::string_view> recorded;
+  for (const Alias& alias : request_.aliases)
+    if (!stored.contains(alias.first)) recorded.insert(alias.first);
+  std::erase_if(source_.manifest.left_out,
+                [&](const LeftOut& entry) { return recorded.contains(entry.name); });
+  std::string steps;
+  for (const AppliedTransformation& applied : report_.transformations)
+    steps += (steps.empty() ? "" : ", ") + applied.kind;
+  report_.balance.restate(source_.manifest, steps, "tied: another name has its bytes");
 }
 
 /// Steps of optimizers, for formats that keep one for many parameters.

@@ -256,4 +256,33 @@ VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, boo
   return proof;
 }
 
+VerifyScope verify_scope(const Manifest& written, const ConvertReport& report) {
+  VerifyScope scope;
+  bool content = false, values = false, steps = false, groups = false;
+  const Roles roles = find_roles(written.state);
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const Role role = roles.entries[i].role;
+    content = content || written.state.entries[i].value.is_tensor();
+    steps = steps || (role == Role::kOptimState && roles.entries[i].leaf == "step");
+    groups = groups || role == Role::kOptimGroup;
+    values = values || (!written.state.entries[i].value.is_tensor() && role != Role::kOptimGroup &&
+                        role != Role::kOptimState);
+  }
+  for (const auto& [is_there, word] : {std::pair(content, "content"), std::pair(values, "values"),
+                                       std::pair(steps, "steps"), std::pair(groups, "groups")})
+    if (is_there) scope.compared.emplace_back(word);
+  for (const LeftOutGroup& group : report.balance.left_out())
+    scope.not_compared.push_back(fmt::format("{} tensors and {} values left out: {}",
+                                             group.tensors.size(), group.values.size(),
+                                             group.reason));
+  for (const AppliedTransformation& applied : report.transformations)
+    scope.not_compared.push_back(fmt::format("{} tensors compared as {}{}{}", applied.tensors,
+                                             applied.kind == "dtype" ? "cast"
+                                             : applied.kind == "rename"
+                                                 ? "renamed"
+                                                 : "changed by " + applied.kind,
+                                             applied.detail.empty() ? "" : ": ", applied.detail));
+  return scope;
+}
+
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #pragma once
 // The proof of --verify: what was staged, read back through its own format's reader, has the
 // content, values, steps and groups of the source.
+#include <tessera/ops/convert.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/open.h>
 
@@ -22,5 +23,9 @@ struct VerifyProof {
 /// left out on request.
 VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, bool may_drop,
                         const TransferOptions& transfer);
+
+/// What of `written` was held against the source, and what the source has that was not: left out,
+/// or compared as it was made (cast, renamed, fused).
+VerifyScope verify_scope(const Manifest& written, const ConvertReport& report);
 
 }  // namespace tessera

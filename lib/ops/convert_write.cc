@@ -9,6 +9,7 @@
 #include <map>
 
 #include "lib/ops/conversion.h"
+#include "lib/ops/convert_request.h"
 #include "lib/ops/tracker.h"
 #include "lib/ops/verify_replicas.h"
 #include "lib/state/role_names.h"
@@ -48,6 +49,7 @@ std::map<std::uint32_t, std::string> names_for_keys(const Manifest& manifest) {
 }  // namespace
 
 std::unique_ptr<Stage> Conversion::open_stage() {
+  make_parents(fs_, destination_);
   bare_source_ = storage::open_linked_directory(fs_, source_.directory->path());
   binding_ = SourceBinding::of(*bare_source_, source_.manifest.files, transfer_.threads);
   StageOptions stage;
@@ -84,6 +86,10 @@ Seal Conversion::make_seal() const {
   }
   seal.files.insert(seal.files.end(), asset_sums_.begin(), asset_sums_.end());
   seal.aliases = request_.aliases;
+  seal.balance = report_.balance;
+  seal.lost = report_.lost;
+  if (source_.seal != nullptr)  // what was lost before stays lost
+    seal.lost.insert(seal.lost.end(), source_.seal->lost.begin(), source_.seal->lost.end());
   const bool by_name = driver_->capabilities().groups_optimizers;
   std::map<std::uint32_t, std::string> fresh;
   if (by_name) fresh = names_for_keys(source_.manifest);
@@ -156,7 +162,7 @@ void Conversion::write_to(Stage& stage) {
 void Conversion::finish_in(Stage& stage) {
   const Directory& beside = asset_directory_ ? *asset_directory_ : *source_.directory;
   for (const FileInfo& asset : assets_.copied) {
-    asset_sums_.push_back(copy_asset(beside, asset, stage));
+    asset_sums_.push_back(copy_asset(beside, asset, assets_, stage));
   }
   report_.bytes_read = moved_.bytes_read;
   report_.bytes_written = moved_.bytes_written;
@@ -224,6 +230,7 @@ void Conversion::verify(Stage& stage, Seal& seal) {
     report_.notes.push_back({"", "info", change, "", ""});
   report_.verified = proof_.findings.empty();
   if (!report_.verified) throw VerifyFailed{};
+  report_.verify_scope = verify_scope(written.manifest, report_);
   seal.tensors = proof_.tensors;
   seal.root = proof_.root;
 }

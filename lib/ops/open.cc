@@ -12,6 +12,7 @@
 #include <charconv>
 
 #include "lib/base/damage.h"
+#include "lib/ops/beside.h"
 #include "lib/ops/damage_elsewhere.h"
 #include "lib/ops/merge_parts.h"
 #include "lib/ops/path_resolve.h"
@@ -195,6 +196,7 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
   opened.file = found.file;
   opened.detected_by = found.reason;
   opened.driver = found.driver;
+  opened.part_of = found.part_of;
   std::string folder = found.path;
   if (!found.file.empty()) {
     // A link that was named is read in the folder of its file, one that was found in its own.
@@ -238,6 +240,8 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
   assign_kinds(opened.manifest, roles);
   check_aliases(opened.manifest, roles);
   restore_integer_ids(opened.manifest.state, roles);
+  find_beside(fs, resolver, found, opened);
+  opened.manifest.left_out.clear();  // what the reader took apart is no loss
   return opened;
 }
 

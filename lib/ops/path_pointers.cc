@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "lib/format/probe_errors.h"
 #include "lib/ops/path_resolve.h"
 
 namespace tessera {
@@ -57,10 +58,26 @@ FoundCheckpoint PathResolver::follow(const Pointer& pointer, std::vector<Note>& 
                                       pointer.name, pointer.shown()));
   std::vector<Note> inner;
   FoundCheckpoint found = resolve_folder(pointer.path, inner);
+  found.beside_folder = split_path(pointer.path).first;
+  found.is_named = true;
   notes.push_back({"PATH", "info",
                    fmt::format("using {}, named by {}", printable(found.path), pointer.name), "",
                    ""});
   return found;
+}
+
+FoundCheckpoint PathResolver::prefer_pointer(FoundCheckpoint found,
+                                             std::vector<Note>& notes) const {
+  const std::string_view format = found.driver->id();
+  if (format != "safetensors" && format != "torch-save") return found;
+  const auto pointer = pointer_in(found.path);
+  if (!pointer || pointer->path.empty()) return found;
+  try {
+    return follow(*pointer, notes);
+  } catch (const Error& error) {
+    rethrow_unless_of_content(error);  // it leads to nothing that is a checkpoint
+    return found;
+  }
 }
 
 std::optional<Pointer> PathResolver::pointer_in(const std::string& folder,

@@ -1,5 +1,6 @@
 // One rank's file or folder as PATH: the set it belongs to.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/format/deepspeed_zero.h>
@@ -12,6 +13,7 @@
 #include <tuple>
 
 #include "lib/format/probe_errors.h"
+#include "lib/format/torch_save/ts_files.h"
 #include "lib/ops/path_resolve.h"
 
 namespace tessera {
@@ -28,6 +30,13 @@ bool has_fairscale_peers(const Directory& directory, const std::string& file) {
 }
 
 }  // namespace
+
+std::string PathResolver::parts_beside(const std::string& file) const {
+  const auto [folder, name] = split_path(file);
+  if (!torch_save::is_meta_part(name)) return "";
+  const auto directory = fs_.open_directory(folder);
+  return fmt::format("{}", fmt::join(torch_save::find_meta_parts(*directory), ", "));
+}
 
 void PathResolver::note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const {
   if (chosen.driver != &torch_save_driver()) return;

@@ -94,6 +94,16 @@ void shorten(std::vector<Note>& notes) {
   notes.push_back({"PATH", "warning", fmt::format("{} more folders were left out", rest), "", ""});
 }
 
+/// "model.safetensors.index.json" beside "model.safetensors": the folder means the file, and only its
+/// name the index.
+bool is_index_beside_its_file(const FileSystem& fs, const std::string& folder,
+                              std::string_view name) {
+  constexpr std::string_view kIndexEnd = ".index.json";
+  if (!name.ends_with(kIndexEnd)) return false;
+  name.remove_suffix(kIndexEnd.size());
+  return fs.stat(join_path(folder, std::string(name))).has_value();
+}
+
 }  // namespace
 
 std::string join_path(const std::string& folder, const std::string& name) {
@@ -178,7 +188,20 @@ std::optional<FoundCheckpoint> PathResolver::recognise_parts(const std::string& 
     whole.driver = found->driver;
   }
   whole.reason = fmt::format("has {} and {}, parts of one state", whole.parts[0], whole.parts[1]);
+  whole.beside_folder = path;
   return whole;
+}
+
+std::string FoundCheckpoint::folder() const { return file.empty() ? path : split_path(path).first; }
+
+std::optional<FoundCheckpoint> PathResolver::found_at(const std::string& path, FileType type,
+                                                      std::vector<Note>& notes) const {
+  auto found = recognise(path, type);
+  if (!found) return found;
+  found->beside_folder = found->folder();
+  if (type != FileType::kDirectory) return found;
+  if (auto whole = with_optimizer(*found)) return whole;
+  return prefer_pointer(*std::move(found), notes);
 }
 
 std::optional<FoundCheckpoint> PathResolver::with_optimizer(const FoundCheckpoint& files) const {
@@ -212,8 +235,9 @@ FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
   if (is_pointer_name(name)) {
     if (const auto pointer = pointer_in(folder, name); pointer) return follow(*pointer, notes);
   }
-  if (is_part_of_folder(name)) {
+  if (is_part_of_folder(name) && !is_index_beside_its_file(fs_, folder, name)) {
     if (auto found = recognise(folder, FileType::kDirectory)) {
+      found->is_named = true;
       notes.push_back(
           {"PATH", "info",
            fmt::format("{} is part of the checkpoint {}", printable(name), printable(folder)), "",
@@ -224,6 +248,13 @@ FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
   // A link the user named is followed; what it leads to is opened in its own folder.
   if (auto found = recognise(fs_.canonical(asked), FileType::kRegular)) {
     found->path = asked;
+    found->is_named = true;
+    found->part_of = parts_beside(asked);
+    if (!found->part_of.empty())
+      notes.push_back({"PATH", "warning",
+                       fmt::format("{} is one of several parts of one model: {}", printable(name),
+                                   printable(found->part_of)),
+                       "", ""});
     note_other_ranks(*found, notes);
     return *found;
   }
@@ -296,9 +327,8 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
                      "", ""});
     return *recognise(whole, FileType::kDirectory);
   }
-  if (auto found = recognise(asked, FileType::kDirectory)) {
-    if (auto whole = with_optimizer(*found)) return *whole;
-    note_others_below(*found, notes);
+  if (auto found = found_at(asked, FileType::kDirectory, notes)) {
+    if (!found->is_named && found->parts.empty()) note_others_below(*found, notes);
     return *found;
   }
   const auto pointer = pointer_in(asked);
@@ -387,10 +417,10 @@ void PathResolver::try_child(const std::string& path, const std::string& child, 
 void PathResolver::search_child(const std::string& path, const std::string& child, FileType type,
                                 int depth, std::vector<FoundCheckpoint>& found,
                                 std::vector<Note>& notes) const {
-  auto checkpoint = recognise(path, type);
+  std::vector<Note> inner;  // of each row of a listing
+  auto checkpoint = found_at(path, type, inner);
   if (!checkpoint && type == FileType::kDirectory) checkpoint = recognise_parts(path);
   if (checkpoint) {
-    if (auto whole = with_optimizer(*checkpoint)) checkpoint = std::move(whole);
     checkpoint->name = child;
     found.push_back(std::move(*checkpoint));
   } else if (type == FileType::kDirectory && depth > 1) {

@@ -18,6 +18,14 @@ struct FoundCheckpoint {
   std::vector<std::string> parts;  // folders below `path` that are one state together
   const FormatDriver* driver = nullptr;
   std::string reason;
+  /// Where files and folders of the same training state may lie; "" where PATH is the file itself.
+  std::string beside_folder;
+  bool is_named = false;  // by PATH or by a pointer, and not only found in a folder
+  /// One part of tensors that are cut over several files: which ones; "" for all else.
+  std::string part_of;
+
+  /// The folder that it lies in, or is.
+  std::string folder() const;
 };
 
 /// A pointer file or link in a folder.
@@ -65,6 +73,8 @@ class PathResolver {
   void note_others_below(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
   /// Where a file of a set of ranks was asked for by itself.
   void note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
+  /// Of a file that is one of several parts of one model (Meta's consolidated.NN.pth): all of them.
+  std::string parts_beside(const std::string& file) const;
   /// The folder of the set that a rank's file belongs to; "": it is no rank's, or alone.
   std::string folder_of_ranks(const std::string& file) const;
   /// What recognises the folder; nullptr: nothing, or several formats.
@@ -79,6 +89,11 @@ class PathResolver {
   /// Throws when one is a FIFO, a socket or a device.
   void refuse_special_files(const std::string& folder) const;
   FoundCheckpoint follow(const Pointer& pointer, std::vector<Note>& notes) const;
+  /// A framework's own pointer goes before weights that lie beside it.
+  FoundCheckpoint prefer_pointer(FoundCheckpoint found, std::vector<Note>& notes) const;
+  /// The checkpoint at this very place, with the parts and the pointer that belong to it.
+  std::optional<FoundCheckpoint> found_at(const std::string& path, FileType type,
+                                          std::vector<Note>& notes) const;
   void search(const std::string& folder, const std::string& name, int depth,
               std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const;
   void try_child(const std::string& path, const std::string& child, FileType type, int depth,

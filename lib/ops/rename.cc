@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "lib/base/sort_unique.h"
 
@@ -151,6 +152,21 @@ void check_roles_kept(const Roles& before, const Manifest& manifest,
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, std::string>> names_before_compile(const Manifest& manifest) {
+  constexpr std::string_view kSegment = "_orig_mod";
+  std::vector<std::pair<std::string, std::string>> names;
+  std::set<std::string> fresh;
+  for (const std::string& fqn : names_to_rename(find_roles(manifest.state))) {
+    std::string clean;
+    for (const std::string_view part : split(fqn, '.'))
+      if (part != kSegment) clean += (clean.empty() ? "" : ".") + std::string(part);
+    const bool is_pattern = fqn.find('*') != std::string::npos;
+    if (clean.empty() || is_pattern || !fresh.insert(clean).second) return {};
+    if (clean != fqn) names.emplace_back(fqn, clean);
+  }
+  return names;
+}
 
 AppliedTransformation apply_renames(Manifest& manifest, const NameRules& rules) {
   AppliedTransformation applied{"rename", "", 0, {}};

@@ -11,7 +11,11 @@
 #include <charconv>
 #include <set>
 
+#include "lib/ops/seal_json.h"
+
 namespace tessera {
+
+using namespace seal_json;
 
 namespace {
 
@@ -21,15 +25,6 @@ constexpr std::string_view kOwnSumKey = ",\n \"crc32\": \"";
 constexpr std::string_view kOwnSumEnd = "\"\n}\n";
 constexpr std::size_t kSumDigits = 8;
 constexpr std::uint64_t kMostSealBytes = std::uint64_t{1} << 30;
-
-Value text(std::string_view s) { return Value::string(std::string(s)); }
-Value number(std::uint64_t n) { return Value::integer(static_cast<std::int64_t>(n)); }
-
-Value strings(const std::vector<std::string>& list) {
-  ValueList out;
-  for (const std::string& s : list) out.push_back(text(s));
-  return Value::list(std::move(out));
-}
 
 Value encode_file(const SealedFile& file) {
   ValueList sums;
@@ -46,34 +41,6 @@ Value encode_tensor(const HashedTensor& tensor) {
                       {text("dtype"), text(tensor.dtype)},
                       {text("shape"), Value::list(std::move(shape))},
                       {text("sha256"), text(tensor.sha256)}});
-}
-
-[[noreturn]] void bad(std::string_view what) {
-  fail(Code::kCorrupt, fmt::format("not a seal: {}", what));
-}
-
-const Value& member(const Value& object, std::string_view key) {
-  const Value* found = object.find(key);
-  if (found == nullptr) bad(fmt::format("no \"{}\"", key));
-  return *found;
-}
-
-std::string string_of(const Value& object, std::string_view key) {
-  const Value& value = member(object, key);
-  if (!value.is_string()) bad(fmt::format("\"{}\" is no string", key));
-  return value.as_string();
-}
-
-std::uint64_t number_field(const Value& object, std::string_view key) {
-  const Value& value = member(object, key);
-  if (!value.is_int() || value.as_int() < 0) bad(fmt::format("\"{}\" is no size", key));
-  return static_cast<std::uint64_t>(value.as_int());
-}
-
-const ValueList& list_of(const Value& object, std::string_view key) {
-  const Value& value = member(object, key);
-  if (value.kind() != Value::Kind::kList) bad(fmt::format("\"{}\" is no list", key));
-  return value.as_list();
 }
 
 std::uint32_t decode_crc(const Value& value) {
@@ -171,6 +138,14 @@ Bytes encode_seal(const Seal& seal) {
     for (const auto& [name, kept] : seal.aliases) aliases.emplace_back(text(name), text(kept));
     root.emplace_back(text("aliases"), Value::dict(std::move(aliases)));
   }
+  if (seal.balance) root.emplace_back(text("balance"), encode_balance(*seal.balance));
+  if (!seal.lost.empty()) {
+    ValueList lost;
+    for (const LostTensor& entry : seal.lost)
+      lost.push_back(
+          Value::dict({{text("name"), text(entry.name)}, {text("reason"), text(entry.reason)}}));
+    root.emplace_back(text("lost"), Value::list(std::move(lost)));
+  }
   if (!seal.root.empty()) {
     ValueList tensors;
     for (const HashedTensor& tensor : seal.tensors) tensors.push_back(encode_tensor(tensor));
@@ -210,6 +185,10 @@ Seal decode_seal(ByteView bytes) {
       seal.aliases.emplace_back(name.as_string(), kept.as_string());
     }
   }
+  if (const Value* balance = root.find("balance")) seal.balance = decode_balance(*balance);
+  if (root.find("lost") != nullptr)
+    for (const Value& lost : list_of(root, "lost"))
+      seal.lost.push_back({string_of(lost, "name"), string_of(lost, "reason")});
   if (root.find("root") != nullptr) {
     seal.root = string_of(root, "root");
     for (const Value& tensor : list_of(root, "tensors")) {
@@ -276,6 +255,9 @@ std::uint64_t seal_size_bound(const Seal& seal) {
   }
   for (const std::string& name : seal.sharded) bytes += 16 + 6 * name.size();
   for (const auto& [name, kept] : seal.aliases) bytes += 32 + 6 * (name.size() + kept.size());
+  if (seal.balance) bytes += balance_size_bound(*seal.balance);
+  for (const LostTensor& lost : seal.lost)
+    bytes += kPerEntry + 6 * (lost.name.size() + lost.reason.size());
   for (const HashedTensor& tensor : seal.tensors) {
     bytes += kPerEntry + 6 * tensor.name.size() + 32 * tensor.shape.size();
   }

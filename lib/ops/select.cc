@@ -68,7 +68,10 @@ void apply_root(Manifest& manifest, const std::string& root) {
   for (const StateEntry& entry : manifest.state.entries)
     keep.push_back(entry.name.starts_with(prefix));
   if (std::ranges::find(keep, true) == keep.end()) no_root(manifest, root);
+  const std::size_t known = manifest.left_out.size();
   keep_entries(manifest, keep);
+  for (std::size_t i = known; i < manifest.left_out.size(); ++i)
+    manifest.left_out[i].reason = fmt::format("not below --root {}", printable(root));
   for (StateEntry& entry : manifest.state.entries) {
     const std::size_t items = root_items(entry, root);
     entry.name.erase(0, prefix.size());
@@ -108,12 +111,17 @@ Part part_of(Role role) {
   return Part::kOther;
 }
 
+std::string_view part_name(Part part) {
+  return part == Part::kModel ? "model" : part == Part::kOptim ? "optim" : "other";
+}
+
 class Chooser {
  public:
   Chooser(Manifest& manifest, const Selection& selection)
       : manifest_(manifest),
         selection_(selection),
         roles_(find_roles(manifest.state)),
+        gone_(manifest.state.entries.size(), Gone::kFollows),
         include_hits_(selection.include.size()),
         exclude_hits_(selection.exclude.size()) {}
 
@@ -131,7 +139,11 @@ class Chooser {
     if (std::ranges::find(keep, true) == keep.end() && !entries.empty())
       fail(Code::kInvalidArgument, "the selection leaves nothing of this checkpoint",
            "ckpt-inspect ls shows the names and kinds");
+    const std::size_t known = manifest_.left_out.size();
     keep_entries(manifest_, keep, forget);
+    std::size_t left_out = known;
+    for (std::size_t i = 0; i < keep.size(); ++i)
+      if (!keep[i]) manifest_.left_out[left_out++].reason = reason(gone_[i]);
     edit_aliases(manifest_, [](const Alias& alias) { return std::optional(alias); });
     if (heirs_.empty()) return;
     rename_parameters(manifest_, find_roles(manifest_.state), [&](const std::string& fqn) {
@@ -147,6 +159,22 @@ class Chooser {
   }
 
  private:
+  /// Why an entry is left out, should it be.
+  enum class Gone : std::uint8_t { kFollows, kInclude, kExclude, kPart };
+  std::string reason(Gone gone) const {
+    switch (gone) {
+      case Gone::kInclude:
+        return "not asked for with --include";
+      case Gone::kExclude:
+        return "--exclude";
+      case Gone::kPart:
+        return fmt::format("not of --only {}", part_name(*selection_.only));
+      case Gone::kFollows:
+        break;
+    }
+    return "it belongs to a parameter that is left out";
+  }
+
   bool of_part(std::size_t i) const {
     return !selection_.only || *selection_.only == part_of(roles_.entries[i].role);
   }
@@ -155,8 +183,11 @@ class Chooser {
     bool included = selection_.include.empty();
     for (std::size_t g = 0; g < selection_.include.size(); ++g)
       if (glob_match(selection_.include[g], name)) included = include_hits_[g] = true;
+    if (!included) gone_[i] = Gone::kInclude;
     for (std::size_t g = 0; g < selection_.exclude.size(); ++g)
-      if (glob_match(selection_.exclude[g], name)) exclude_hits_[g] = true, included = false;
+      if (glob_match(selection_.exclude[g], name))
+        exclude_hits_[g] = true, included = false, gone_[i] = Gone::kExclude;
+    if (!of_part(i)) gone_[i] = Gone::kPart;
     return included && of_part(i);
   }
 
@@ -246,6 +277,7 @@ class Chooser {
   Manifest& manifest_;
   const Selection& selection_;
   Roles roles_;
+  std::vector<Gone> gone_;  // by entry
   std::vector<bool> include_hits_, exclude_hits_;
   std::map<std::string, std::string> heirs_;  // FQN left out -> the tied one that stays
   std::set<std::string> taken_;

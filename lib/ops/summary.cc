@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <tessera/ops/seal.h>
 #include <tessera/ops/summary.h>
 #include <tessera/state/aliases.h>
 #include <tessera/state/optim_state.h>
@@ -76,6 +77,8 @@ class Summarizer {
         out_.provenance.emplace_back(key, value);
     out_.aliases = recorded_aliases(manifest_);
     for (const Note& note : checkpoint_.notes) out_.notes.push_back(note);
+    out_.beside = checkpoint_.beside;
+    if (checkpoint_.seal) out_.lost = checkpoint_.seal->lost;
     for (const Note& note : manifest_.notes) {
       if (note.severity == "error") {
         out_.complete = false;

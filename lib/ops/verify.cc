@@ -19,6 +19,7 @@
 #include "lib/ops/seal_check.h"
 #include "lib/ops/sealed_directory.h"
 #include "lib/ops/verify_against.h"
+#include "lib/ops/verify_beside.h"
 #include "lib/ops/verify_causes.h"
 #include "lib/ops/verify_integrity.h"
 #include "lib/ops/verify_losses.h"
@@ -68,6 +69,8 @@ class Verifier {
     }
     if (options_.require_sums) require_sums();
     if (!options_.against.empty()) compare_against();
+    check_beside();
+    say_what_was_lost();
     std::ranges::stable_sort(report_.findings,
                              [](const Note& a, const Note& b) { return rank(a) < rank(b); });
     report_.causes = find_causes(report_.findings, checkpoint_.manifest);
@@ -427,6 +430,20 @@ class Verifier {
     report_.not_compared =
         verify_against(fs_, options_.against, checkpoint_, options_.transfer, findings);
     for (Note& note : findings) add(note.code, note.severity, note.message, note.file, note.tensor);
+  }
+
+  /// What belongs to the same training state is damaged with it: each is held to the same level by
+  /// itself, and what was found in it is a finding here.
+  void check_beside() {
+    if (options_.checks_beside)
+      report_.beside = verify_beside(fs_, checkpoint_, options_, report_.findings);
+  }
+
+  /// The result of a salvage is whole by its own sums, and not what its source was.
+  void say_what_was_lost() {
+    if (!seal_) return;
+    for (const LostTensor& lost : seal_->lost)
+      add("CK053", "warning", "lost when this was salvaged: " + lost.reason, "", lost.name);
   }
 
   FileSystem& fs_;

@@ -192,9 +192,27 @@ void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& 
   if (!changed.empty()) settle_renamed(manifest.state, renamed_entries);
 }
 
+namespace {
+
+LeftOut left_out_entry(const Manifest& manifest, const StateEntry& entry) {
+  LeftOut out;
+  out.name = entry.name;
+  const bool is_tensor = entry.value.is_tensor();
+  out.kind = is_tensor ? LeftOut::Kind::kTensor : LeftOut::Kind::kValue;
+  for_each_tensor(entry.value, [&](std::uint32_t tensor) {
+    out.bytes += static_cast<std::uint64_t>(manifest.tensors[tensor].spec.size_bytes());
+    out.inner_tensors += !is_tensor;
+  });
+  return out;
+}
+
+}  // namespace
+
 void keep_entries(Manifest& manifest, const std::vector<bool>& keep,
                   const std::vector<std::string>& forget) {
   TESSERA_CHECK(keep.size() == manifest.state.entries.size());
+  for (std::size_t i = 0; i < keep.size(); ++i)
+    if (!keep[i]) manifest.left_out.push_back(left_out_entry(manifest, manifest.state.entries[i]));
   if (!forget.empty()) {
     const std::unordered_set<std::string> gone(forget.begin(), forget.end());
     const Roles roles = find_roles(manifest.state);

@@ -75,6 +75,16 @@ std::string join(const std::vector<PathItem>& items, std::size_t from, std::size
   return text;
 }
 
+/// A weight that is no plain tensor: an object around tensors (a quantized weight, a ParameterDict,
+/// a module), or a dict of them that its format keeps as one value.
+bool holds_weights(const Value& value) {
+  const bool is_optimizer = value.find("state") != nullptr && value.find("param_groups") != nullptr;
+  if (is_optimizer || (value.kind() != Value::Kind::kOpaque && !value.is_dict())) return false;
+  bool found = false;
+  for_each_tensor(value, [&found](std::uint32_t) { found = true; });
+  return found;
+}
+
 /// Where `state` or `param_groups` stands in the entry, if it stands there.
 std::optional<OptimPath> optim_path(const StateEntry& entry) {
   const std::vector<PathItem> items = items_of(entry);
@@ -270,7 +280,7 @@ class Finder {
     std::size_t others = 0;
     for (std::size_t i = 0; i < state_.entries.size(); ++i) {
       const StateEntry& entry = state_.entries[i];
-      if (roles_.entries[i].role != Role::kOther || !entry.value.is_tensor()) continue;
+      if (roles_.entries[i].role != Role::kOther || !is_weight(i)) continue;
       if (fqns.contains(entry.name)) ++hits[""];
       for (std::size_t dot = entry.name.find('.'); dot != std::string::npos;
            dot = entry.name.find('.', dot + 1))
@@ -279,7 +289,8 @@ class Finder {
       // Keys with dots in a flat dict are FQNs themselves: Hugging Face's `model.norm.weight`
       // stands beside `lm_head.weight`. Beside an optimizer they stand for a tree.
       const bool nested = entry.path.size() != 1 || !roles_.optimizers.empty();
-      const bool known = nested && entry.name.size() > first.size() &&
+      const bool whole = !entry.value.is_tensor();  // "model": a module, a dict as one value
+      const bool known = (nested || whole) && (whole || entry.name.size() > first.size()) &&
                          std::ranges::find(kModelRootNames, first) != kModelRootNames.end();
       known ? ++tensors[first] : ++others;
     }
@@ -300,12 +311,19 @@ class Finder {
     const std::string& name = state_.entries[i].name;
     for (const std::string& root : roles_.model_roots) {
       const bool at_top = root.empty();
-      // At the top only tensors are weights: epoch counters and the like are not.
-      if (at_top ? !state_.entries[i].value.is_tensor() : !name.starts_with(root + ".")) continue;
+      // At the top only tensors are weights, and what holds some: epoch counters and the like are
+      // not.
+      const bool is_root = name == root && !state_.entries[i].value.is_tensor() && is_weight(i);
+      if (at_top ? !is_weight(i) : !name.starts_with(root + ".") && !is_root) continue;
       role.role = Role::kModel;
-      role.fqn = at_top ? name : name.substr(root.size() + 1);
+      role.fqn = at_top || is_root ? name : name.substr(root.size() + 1);
       return;
     }
+  }
+
+  bool is_weight(std::size_t i) const {
+    const Value& value = state_.entries[i].value;
+    return value.is_tensor() || holds_weights(value);
   }
 
   const StateDict& state_;

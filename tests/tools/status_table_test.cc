@@ -123,7 +123,7 @@ TEST_CASE("PATH not found and several checkpoints below it are exit 3") {
                 "/nonexistent/checkpoint");
   convert_fails({"/nonexistent/checkpoint", out / "o.pt"}, 3, "/nonexistent/checkpoint");
   CHECK(out.names().empty());
-  convert_fails({case_path(kDcp), t / "no/such/o.pt"}, 3, "no/such of DST does not exist");
+  convert_fails({case_path(kDcp), t / "no/../o.pt"}, 2, "leads out of a folder");
   convert_fails({case_path(kDcp), "/sys/o.pt"}, 3, "cannot write in /sys");
 }
 

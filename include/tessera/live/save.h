@@ -7,8 +7,8 @@
 //
 // Collective: all ranks call with the same path and options. Nothing is visible at `path` until all
 // of it is (storage/stage.h); an error on any rank publishes nothing, and every rank throws it,
-// naming the rank. What goes wrong after the commit (the pointer, retention, a rank that dies in the
-// last meeting) is thrown too: the checkpoint is there then. Tensors held by several ranks are
+// naming the rank. What goes wrong after the commit (the pointer, retention, a rank that dies in
+// the last meeting) is thrown too: the checkpoint is there then. Tensors held by several ranks are
 // written once, balanced by bytes. All ranks must see the same file system.
 //
 // Errors: kInvalidArgument (holes, overlaps, pieces out of bounds, ranks that disagree: naming
@@ -16,6 +16,7 @@
 // `force`), kUnsupported, kResourceExhausted, kIo, kTimeout (a rank is gone), kCancelled.
 #include <tessera/base/progress.h>
 #include <tessera/base/rank_group.h>
+#include <tessera/state/balance.h>
 #include <tessera/state/live_state.h>
 #include <tessera/storage/file_system.h>
 
@@ -57,6 +58,7 @@ struct SaveOptions {
 struct SaveReport {
   std::uint64_t bytes_written = 0;  // by this rank
   std::uint64_t total_bytes = 0;    // of the checkpoint
+  Balance balance;                  // the state of all ranks = what was written (state/balance.h)
   bool plan_reused = false;         // the plan of the save before was still right
   std::uint64_t plan_bytes = 0;     // that this rank sent to the others for planning
   double plan_seconds = 0;          // with waiting for ranks that come later

@@ -9,9 +9,15 @@
 // stay below `memory_limit_bytes` whatever the sizes. The output is byte-identical for every thread
 // count.
 //
+// Every run ends with an account (state/balance.h): what the source holds is what was written and
+// what was left out, each with its reason. Selections (`selection`, the preset hf) are requests:
+// what they leave out stands in the account. A tensor that was selected and that the target cannot
+// hold is kUnsupported before any work; objects that hold tensors count as tensors.
+//
 // Errors: kInvalidArgument (SRC = DST or nested, a glob that matches nothing, a rename that is no
 // bijection), kAlreadyExists (DST is there and not `force`; or another run holds the same stage),
-// kUnsupported (the target cannot hold something and no policy says what to do), kResourceExhausted
+// kUnsupported (the target cannot hold something and no policy says what to do; training state lies
+// beside the source and nothing says which part is meant), kResourceExhausted
 // (no room for the output, before any work; or the limit is too small), kCorrupt (the source is
 // damaged, or changed while it was read), kCancelled.
 #include <tessera/base/progress.h>
@@ -19,7 +25,9 @@
 #include <tessera/format/format_driver.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/rename.h>
+#include <tessera/ops/seal.h>
 #include <tessera/ops/transform.h>
+#include <tessera/state/balance.h>
 #include <tessera/state/optim_edit.h>
 #include <tessera/storage/file_system.h>
 
@@ -92,10 +100,12 @@ struct ConvertedFile {
   std::uint32_t tensors = 0;  // chunks of tensors in it
 };
 
-/// What --salvage could not bring over: a tensor, or a value that could not be decoded.
-struct LostTensor {
-  std::string name;
-  std::string reason;  // one line
+/// What --verify held against the source, and what it did not look at.
+struct VerifyScope {
+  /// Of "content", "values", "steps" and "groups" those that the result has.
+  std::vector<std::string> compared;
+  /// "3 values left out: --to hf ...", "6 tensors compared as cast: float32 -> bfloat16".
+  std::vector<std::string> not_compared;
 };
 
 struct ConvertReport {
@@ -120,7 +130,8 @@ struct ConvertReport {
   std::vector<LostTensor> lost;          // salvage
   std::vector<std::string> assets;       // copied beside the result
   std::vector<std::string>
-      dropped;  // names left out by a policy (values, opaque, rank state, ties)
+      dropped;      // names left out by a policy (values, opaque, rank state, ties)
+  Balance balance;  // what the source holds = what was written + what was left out
   std::vector<AppliedTransformation> transformations;
   std::vector<DTypeTotal> dtypes;  // before and after, where a cast was asked for
 
@@ -130,7 +141,8 @@ struct ConvertReport {
   std::uint64_t bytes_written = 0;
   std::uint64_t resumed_bytes = 0;  // found finished by --resume
   double seconds = 0;
-  bool verified = false;  // content, values, steps and groups proved equal before publishing
+  bool verified = false;  // proved equal to the source before publishing, as far as:
+  VerifyScope verify_scope;
   std::vector<std::string>
       verify_findings;  // why not published (verified asked and failed): exit 1
   /// Of --verify: values that hold what could not be followed, and so was not compared.

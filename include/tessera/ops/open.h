@@ -49,6 +49,23 @@ struct OpenOptions {
   bool check_seal = true;
 };
 
+/// A file or folder beside a checkpoint that belongs to the same training state and is not read
+/// with it: an optimizer's file, a scheduler's, another framework's state. What belongs to no state
+/// (configuration, tokenizer, logs, documentation) is none.
+struct Beside {
+  enum class Kind : std::uint8_t {
+    kOptimizer,  // state of an optimizer, or a whole state that has one
+    kWeights,    // weights that are no copy of those that were chosen
+    kOther,      // may hold state, by its suffix alone
+    kSidecar,    // scheduler, random numbers, trainer, data loader; copies of the weights
+  };
+  Kind kind = Kind::kSidecar;
+  std::string path;  // relative to OpenedCheckpoint::beside_folder
+  std::string what;  // "optimizer state"
+  std::uint64_t bytes = 0;
+  bool is_folder = false;
+};
+
 /// A checkpoint held open. Movable. The directory outlives every reader made from it.
 struct OpenedCheckpoint {
   std::string path;         // resolved: the folder, or the file
@@ -63,6 +80,13 @@ struct OpenedCheckpoint {
   SealedDirectory* sealed = nullptr;  // `directory`, where it is held against that
   bool is_part = false;               // something was selected
   Manifest manifest;
+  std::string beside_folder;  // where `beside` lies; "" when PATH names the file itself
+  std::vector<Beside> beside;
+  /// A pointer, or PATH itself, names this and not what lies beside it.
+  bool is_named = false;
+  /// PATH is one of several parts of one model, each of which holds a piece of its matrices: their
+  /// names; "" for all else.
+  std::string part_of;
   std::vector<Note>
       notes;  // about PATH: which pointer or child was chosen (code "PATH"), ignored neighbours
 

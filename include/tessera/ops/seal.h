@@ -12,6 +12,10 @@
 //   aliases        {name: the tensor that has its bytes}, of tied weights that were left out;
 //                  absent when there are none
 //   tensors, root  [{name, dtype, shape, sha256}], when the run was asked to verify
+//   balance        what the source held, what was written, and what was left out and why
+//                  (state/balance.h); absent in the seals of releases that kept none
+//   lost           [{name, reason}]: what --salvage could not bring over, in this run or in those
+//                  that made its source; absent when nothing was lost
 //   crc32          of the text before this last member: a seal that is damaged itself is no seal
 //
 // A seal whose files differ in size from what is there counts as absent. Pure but for read_seal.
@@ -19,6 +23,7 @@
 #include <tessera/base/bytes.h>
 #include <tessera/ops/hash.h>
 #include <tessera/state/aliases.h>
+#include <tessera/state/balance.h>
 #include <tessera/state/manifest.h>
 #include <tessera/storage/file_system.h>
 
@@ -29,6 +34,12 @@
 #include <vector>
 
 namespace tessera {
+
+/// What --salvage could not bring over: a tensor, or a value that could not be decoded.
+struct LostTensor {
+  std::string name;
+  std::string reason;  // one line
+};
 
 struct SealedFile {
   std::string path;
@@ -48,6 +59,8 @@ struct Seal {
   std::vector<Alias> aliases;
   std::vector<HashedTensor> tensors;  // empty unless verified
   std::string root;                   // "" unless verified
+  std::optional<Balance> balance;
+  std::vector<LostTensor> lost;
 
   const SealedFile* find(std::string_view path) const;
 };
@@ -66,6 +79,10 @@ std::string seal_name(std::string_view file);
 /// (`why` says so).
 std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
                               std::string* why = nullptr);
+
+/// {"source": .., "restated": [..], "written": .., "left_out": [..], "left_behind": [..]}: of a
+/// seal and of the reports of reshard and convert.
+Value encode_balance(const Balance& balance);
 
 /// Marks the tensors that the seal names as sharded (StoredTensor::always_sharded), and records its
 /// aliases.

@@ -2,6 +2,7 @@
 // summary: the one-screen picture of a checkpoint. Headers and metadata only: no tensor byte is
 // read.
 #include <tessera/ops/open.h>
+#include <tessera/ops/seal.h>
 #include <tessera/state/aliases.h>
 
 #include <cstdint>
@@ -85,6 +86,8 @@ struct SummaryReport {
   std::vector<std::pair<std::string, std::string>> provenance;
   std::vector<GlobalUse> globals;  // every distinct one, denied first, then opaque, then known
   std::vector<Note> notes;         // findings and warnings of the reader
+  std::vector<Beside> beside;      // of the same training state, not read with it
+  std::vector<LostTensor> lost;    // when it, or what it was made of, was salvaged
 };
 
 SummaryReport summarize(const OpenedCheckpoint& checkpoint);

@@ -23,7 +23,9 @@ struct VerifyOptions {
   VerifyLevel level = VerifyLevel::kFull;
   bool require_sums = false;  // no checksum for some tensor bytes: an error
   std::string against;        // file with a hash report or our manifest; "" = none
-  OpenOptions open;           // tolerate_damage is set by verify itself
+  /// What lies beside the checkpoint (Beside) is looked at as well.
+  bool checks_beside = true;
+  OpenOptions open;  // tolerate_damage is set by verify itself
   TransferOptions transfer;
 };
 
@@ -36,6 +38,15 @@ struct DamageCause {
   std::string file;
   std::vector<std::string> tensors;  // and values; each once, as found
   std::size_t findings = 0;
+};
+
+/// What lies beside the checkpoint, looked at by itself.
+struct VerifiedBeside {
+  Beside beside;
+  bool opened = false;  // and looked into, as a checkpoint of its own
+  bool ok = true;       // nothing in it is damaged, as far as it was looked into
+  std::uint64_t tensors = 0;
+  std::string why;  // where it was not opened: why
 };
 
 struct VerifyReport {
@@ -58,6 +69,7 @@ struct VerifyReport {
   /// into. Of a PATH that is a file: 0.
   std::uint64_t other_files = 0;
   std::vector<Note> notes;
+  std::vector<VerifiedBeside> beside;
 };
 
 VerifyReport verify_checkpoint(FileSystem& fs, const std::string& path,

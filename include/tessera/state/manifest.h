@@ -134,6 +134,21 @@ struct Note {
   std::string tensor;
 };
 
+/// What an edit of the state, or a writer, left out: for the account of whoever writes it
+/// (state/balance.h).
+struct LeftOut {
+  enum class Kind : std::uint8_t {
+    kTensor,     // an entry that is a tensor
+    kValue,      // an entry that is a value
+    kAttribute,  // the attributes of a container, which are no entry
+  };
+  Kind kind = Kind::kValue;
+  std::string name;                 // as the entry was called when it was left out
+  std::string reason;               // one line; "" until the step that asked for it says why
+  std::uint64_t inner_tensors = 0;  // inside of a value
+  std::uint64_t bytes = 0;          // of the tensor, or of those inside
+};
+
 /// A pickle global seen while opening.
 struct GlobalUse {
   std::string name;  // "torch._utils._rebuild_tensor_v2"
@@ -157,6 +172,8 @@ struct Manifest {
   std::vector<CodedView> views;                  // of coded items that several tensors share
   std::vector<QuantParams> quant;
   std::vector<Note> notes;
+  /// Entries that keep_entries() left out since this list was last taken, in order.
+  std::vector<LeftOut> left_out;
   std::vector<GlobalUse> globals;
   std::map<std::string, std::string> provenance;  // library versions and the like, when recorded
   /// FQN -> what the source calls it, of parameters that rename_parameters() renamed.

@@ -70,6 +70,12 @@ struct OutputPlan {
   PackedChunks chunks;            // what kTensor segments hold, in global coordinates
   std::shared_ptr<const OutputRenderer> renderer;
   std::vector<Note> notes;  // what the user should know: dropped ties, renamed keys, ...
+  /// Entries of the source that the files do not hold, by the request's policies; of what the
+  /// manifest itself says (bytes, tensors inside) nothing is set.
+  std::vector<LeftOut> left_out;
+  /// Tensors of the source (indices) that the files hold in another form than their own bytes, such
+  /// as a weight that is kept as its fp32 master.
+  std::vector<std::uint32_t> restated;
 
   std::uint64_t total_bytes() const;
   /// Throws kInternal unless segments tile every file exactly and tensor segments have their

@@ -86,7 +86,7 @@ void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& 
 /// Drops every entry for which keep[i] is false, the tensors only they use, and dropped parameters'
 /// memberships in groups (`forget`: FQNs to take out of groups listing FQNs; their state entries
 /// must be dropped by the caller through keep). Tensor indices are renumbered densely; chunks stay
-/// where they are.
+/// where they are. What is dropped is appended to Manifest::left_out.
 void keep_entries(Manifest& manifest, const std::vector<bool>& keep,
                   const std::vector<std::string>& forget = {});
 

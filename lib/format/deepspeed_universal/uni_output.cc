@@ -42,6 +42,7 @@ class UniversalWriter {
     plan_.add_literal(std::string(kLatestUniversal),
                       target_.folder.substr(0, target_.folder.size() - 1));
     plan_.notes() = std::move(state_.notes);
+    plan_.left_out() = std::move(state_.left_out);
     if (!stage_3 && !merge_.known() && !state_.globals.find(kUniversalNotes)) note_one_part();
     return plan_.finish(std::string(kUniversalFormat));
   }

@@ -290,6 +290,9 @@ void complete(const Manifest& source, SourceState& state, const Target& target) 
                              torch_name(source.tensors[parameter.weight].spec.dtype)),
                  "write stage 2, or take weights from the masters with --prefer master");
           });
+    for (const SourceGroup& group : state.groups)
+      for (const SourceParameter& parameter : group.parameters)
+        state.restated.push_back(parameter.weight);
     state.notes.push_back({"CK034", "warning",
                            "stage 3 keeps one copy of weights and fp32 masters, the masters'", "",
                            ""});

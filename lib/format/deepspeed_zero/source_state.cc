@@ -34,7 +34,7 @@ class StateBuilder {
         request_(request),
         one_step_(one_step_per_group),
         roles_(find_roles(source.state)),
-        policy_(request, {.opaque = true, .bytes_io = false}, format, out_.notes) {}
+        policy_(request, {.opaque = true, .bytes_io = false}, format, out_.notes, out_.left_out) {}
 
   SourceState build() {
     find_roots();

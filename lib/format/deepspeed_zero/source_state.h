@@ -74,6 +74,8 @@ struct SourceState {
   bool has_fp32_of_rest = false;  // some of what is not trained has an fp32
   bool fp32_of_all_rest = false;  // all of it has
   std::vector<Note> notes;
+  std::vector<LeftOut> left_out;
+  std::vector<std::uint32_t> restated;  // weights that are kept as their masters alone
 };
 
 /// `one_step_per_group`: steps that differ inside a group are refused.

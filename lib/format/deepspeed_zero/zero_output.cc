@@ -153,6 +153,8 @@ OutputPlan plan_zero(const Manifest& source, const TargetRequest& request) {
   }
   plan.add_literal(std::string(kLatest), target.folder.substr(0, target.folder.size() - 1));
   plan.notes() = std::move(state.notes);
+  plan.left_out() = std::move(state.left_out);
+  plan.restated() = std::move(state.restated);
   return plan.finish(std::string(kZeroFormat));
 }
 

@@ -41,7 +41,8 @@ class Writer {
       : source_(source),
         request_(request),
         builder_(source),
-        policy_(request, {.opaque = true, .bytes_io = false}, "fairscale-fsdp", builder_.notes()) {}
+        policy_(request, {.opaque = true, .bytes_io = false}, "fairscale-fsdp", builder_.notes(),
+                builder_.left_out()) {}
 
   OutputPlan run() {
     world_ = world_size_of(request_);

@@ -56,6 +56,7 @@ class PlanBuilder {
     check_request();
     state_ = st::encode_state(source_, request_, "hdf5");
     plan_.notes = std::move(state_.notes);
+    plan_.left_out = std::move(state_.left_out);
     // The name is taken first: a tensor of this name gets another link.
     tree_.add_leaf({key_item(kStateDataset)}, kStateLeaf);
     place_tensors();

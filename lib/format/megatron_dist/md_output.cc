@@ -169,14 +169,15 @@ class Writer {
     ArchiveFile file;
     file.path = kCommonFile;
     file.prefix = "common";
-    file.root = common_root(file, builder.notes());
+    file.root = common_root(file, builder);
     builder.add(std::move(file));
     builder.add_literal(std::string(kConfigFile), std::string(kConfigText));
     return builder.finish(std::string(kFormat));
   }
 
-  Value common_root(ArchiveFile& file, std::vector<Note>& notes) {
-    ValuePolicy policy(request_, {.opaque = true, .bytes_io = false}, kFormat, notes);
+  Value common_root(ArchiveFile& file, ArchivePlanBuilder& builder) {
+    ValuePolicy policy(request_, {.opaque = true, .bytes_io = false}, kFormat, builder.notes(),
+                       builder.left_out());
     TensorRemapper remap([&](std::uint32_t index) { return take(file, index); });
     StateDict kept;
     std::vector<std::size_t> kept_before;

@@ -85,7 +85,8 @@ class Writer {
         model_(find_model(source.state, roles_)),
         cut_(source, request, args_, grid_.tp, grid_.ep),
         builder_(source),
-        policy_(request, {.opaque = true, .bytes_io = false}, kFormat, builder_.notes()),
+        policy_(request, {.opaque = true, .bytes_io = false}, kFormat, builder_.notes(),
+                builder_.left_out()),
         stages_(model_names(), grid_),
         optimizer_(source, roles_, args_, grid_.ranks(), grid_.ep > 1) {}
 

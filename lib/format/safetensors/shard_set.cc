@@ -30,8 +30,12 @@ ShardSet find_shards(const Place& place, Findings& findings) {
   if (has_sharded_folder)
     findings.note(shards::kStaleFile, "info",
                   "ignored: the shards this checkpoint was consolidated from", "sharded");
-  if (const std::string index = only_shard_index(directory, kNaming); !index.empty())
-    return shards_of_index(directory, kNaming, read_shard_index(directory, index), findings);
+  if (const std::string index = only_shard_index(directory, kNaming); !index.empty()) {
+    ShardIndex read = read_shard_index(directory, index);
+    if (std::string file = file_before_index(directory, read, findings); !file.empty())
+      return {{std::move(file)}, std::nullopt};
+    return shards_of_index(directory, kNaming, std::move(read), findings);
+  }
   if (set.files.empty()) fail(Code::kNotFound, "no .safetensors file in this folder");
   for (const FileInfo& info : unusable)
     findings.error(shards::kMissingFile, std::string(no_regular_file(info.type)), info.name);

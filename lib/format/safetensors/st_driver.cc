@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/safetensors_header.h>
 #include <tessera/format/safetensors.h>
+#include <tessera/storage/stage.h>
 
 #include "lib/format/safetensors/st_names.h"
 #include "lib/format/safetensors/st_parts.h"
@@ -23,13 +24,16 @@ ProbeResult probe_file(const Place& place) {
 }
 
 ProbeResult probe_folder(const Place& place) {
-  std::size_t files = 0;
+  std::size_t files = 0, whole = 0;
   std::string index;
   for (const FileInfo& info : place.directory->list()) {
     if (info.type != FileType::kRegular || info.name.starts_with('.')) continue;
     files += info.name.ends_with(st::kSuffix);
     if (info.name.ends_with(st::kIndexSuffix)) index = info.name;
+    whole += info.name.ends_with(kSealSuffix);
   }
+  // Our one-file results, each with its seal beside it, are whole: not parts of one.
+  if (index.empty() && whole > 0 && files + whole > 2) return {};
   if (!index.empty())
     return {Answer::kYes, fmt::format("has {} and {} .safetensors files", index, files)};
   if (files > 0)

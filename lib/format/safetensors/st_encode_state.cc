@@ -22,7 +22,7 @@ class StateEncoder {
   StateEncoder(const Manifest& source, const TargetRequest& request, std::string_view format)
       : source_(source),
         request_(request),
-        policy_(request, {.opaque = false, .bytes_io = true}, format, out_.notes) {}
+        policy_(request, {.opaque = false, .bytes_io = true}, format, out_.notes, out_.left_out) {}
 
   EncodedState run() {
     for (const StateEntry& entry : source_.state.entries) taken_.insert(entry.name);

@@ -129,6 +129,7 @@ class PlanBuilder {
     check_request();
     EncodedState state = encode_state(source_, request_);
     plan_.notes = std::move(state.notes);
+    plan_.left_out = std::move(state.left_out);
     const bool sharded =
         request_.max_shard_bytes > 0 || request_.hf_preset || request_.shard_names.has_value();
     std::uint64_t limit = request_.max_shard_bytes;

@@ -43,6 +43,7 @@ struct EncodedState {
   std::vector<NamedTensor> tensors;  // leaves in state order, then those embedded in values
   std::vector<std::pair<std::string, std::string>> metadata;  // what goes into __metadata__
   std::vector<Note> notes;                                    // what was dropped
+  std::vector<LeftOut> left_out;                              // the same, for the account
 };
 
 /// Throws kUnsupported naming the first leaf that policies do not let go and the format cannot

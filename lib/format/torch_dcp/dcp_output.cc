@@ -60,7 +60,8 @@ class OutputBuilder {
 
  private:
   std::vector<bool> choose_entries() {
-    ValuePolicy policy(request_, {.opaque = true, .bytes_io = true}, options_.format, plan_.notes);
+    ValuePolicy policy(request_, {.opaque = true, .bytes_io = true}, options_.format, plan_.notes,
+                       plan_.left_out);
     std::vector<bool> keep;
     for (std::size_t e = 0; e < source_.state.entries.size(); ++e) {
       const StateEntry& entry = source_.state.entries[e];

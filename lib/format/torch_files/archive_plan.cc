@@ -193,6 +193,10 @@ void ArchivePlanBuilder::add_literal(std::string path, std::string text) {
 
 std::vector<Note>& ArchivePlanBuilder::notes() { return rep_->plan.notes; }
 
+std::vector<LeftOut>& ArchivePlanBuilder::left_out() { return rep_->plan.left_out; }
+
+std::vector<std::uint32_t>& ArchivePlanBuilder::restated() { return rep_->plan.restated; }
+
 OutputPlan ArchivePlanBuilder::finish(std::string format) {
   OutputPlan plan = std::move(rep_->plan);
   plan.format = std::move(format);

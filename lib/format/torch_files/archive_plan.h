@@ -43,6 +43,8 @@ class ArchivePlanBuilder {
   /// A file whose bytes are known now: `latest`, a JSON index.
   void add_literal(std::string path, std::string text);
   std::vector<Note>& notes();
+  std::vector<LeftOut>& left_out();        // OutputPlan::left_out
+  std::vector<std::uint32_t>& restated();  // OutputPlan::restated
   OutputPlan finish(std::string format);
 
  private:

@@ -1,6 +1,7 @@
 #include "lib/format/torch_rank_files/rank_folder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 
@@ -77,6 +78,42 @@ struct Found {
     return world_sizes.empty() ? last + 1 : *world_sizes.begin();
   }
 };
+
+/// The words of a label that say which save it is of: "ep1_ba3", "step100", "latest"; "" for a
+/// label that names a part alone.
+std::string save_of(const std::string& label) {
+  std::string save;
+  std::size_t begin = 0;
+  while (begin < label.size()) {
+    std::size_t end = begin;
+    while (end < label.size() && !is_separator(label[end])) ++end;
+    const std::string word = label.substr(begin, end - begin);
+    const bool is_type = word == "fp32" || word == "fp16" || word == "bf16" || word == "fp8";
+    const bool has_digit = std::ranges::any_of(word, is_digit) && !is_type;
+    if (has_digit || word == "latest" || word == "last" || word == "best")
+      save += (save.empty() ? "" : "_") + word;
+    begin = end + 1;
+  }
+  return save;
+}
+
+/// Files of several saves side by side are several checkpoints, never parts of one. Returns true
+/// where each is whole by itself; throws where they are of several ranks, which nobody can tell
+/// apart by the folder's name.
+bool are_several_saves(const std::map<std::string, Found>& by_label) {
+  std::set<std::string> saves;
+  bool many_ranks = false;
+  for (const auto& [label, found] : by_label) {
+    saves.insert(save_of(label));
+    many_ranks = many_ranks || found.ranks() > 1;
+  }
+  if (saves.size() < 2) return false;
+  if (!many_ranks) return true;
+  fail(Code::kUnsupported,
+       fmt::format("the rank files of {} saves lie side by side: {}", saves.size(),
+                   printable(fmt::format("{}", fmt::join(saves, ", ")))),
+       "put the files of each save into a folder of its own");
+}
 
 void check_ranks(const std::map<std::string, Found>& by_label) {
   std::size_t files = 0;
@@ -174,7 +211,7 @@ std::optional<RankFolder> find_rank_files(const Directory& directory) {
       fail(Code::kCorrupt, fmt::format("{} and {} are both rank {}'s", printable(known->second),
                                        printable(info.name), name->rank));
   }
-  if (by_label.empty()) return std::nullopt;
+  if (by_label.empty() || are_several_saves(by_label)) return std::nullopt;
   check_ranks(by_label);
   for (const auto& [label, found] : by_label)
     out.parts.push_back(part_of(label, found, out.world_size));

@@ -47,7 +47,7 @@ class TorchRankFilesDriver : public FormatDriver {
     try {
       return probe_folder(*place.directory);
     } catch (const Error& error) {
-      if (error.code() != Code::kCorrupt) throw;
+      if (error.code() != Code::kCorrupt && error.code() != Code::kUnsupported) throw;
       // Names alone are enough to say what it is; the reader says what is wrong.
       return {Answer::kMaybe, "has files named by rank: " + error.status().message};
     }

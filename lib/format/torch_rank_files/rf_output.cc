@@ -54,7 +54,8 @@ class PlanMaker {
         mesh_(target_mesh(request)),
         world_size_(mesh_.world_size()),
         builder_(source),
-        policy_(request, {.opaque = true, .bytes_io = false}, "torch-rank-files", builder_.notes()),
+        policy_(request, {.opaque = true, .bytes_io = false}, "torch-rank-files", builder_.notes(),
+                builder_.left_out()),
         sharded_(sharded_tensors(source, request.replicate)) {}
 
   OutputPlan run() {

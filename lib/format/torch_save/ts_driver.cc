@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/format/torch_save.h>
@@ -15,6 +16,9 @@ ProbeResult probe_folder(const Place& place) {
   const Directory& directory = *place.directory;
   if (const auto sign = torch_save::sign_of_shards(place))
     return {Answer::kYes, "has " + *sign + ", shards of torch.save's"};
+  if (const auto parts = torch_save::find_meta_parts(directory); !parts.empty())
+    return {Answer::kYes,
+            fmt::format("has {} and {} more, parts of one model", parts[0], parts.size() - 1)};
   std::string names;
   for (const torch_save::PartFile& part : torch_save::find_parts(directory)) {
     if (!looks_like_torch_archive(ByteWindow::whole(*directory.open(part.file)))) return {};

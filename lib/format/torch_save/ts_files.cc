@@ -18,6 +18,26 @@ bool has_torch_suffix(std::string_view name) {
                      [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
+bool is_meta_part(std::string_view name) {
+  constexpr std::string_view kStem = "consolidated.";
+  if (!name.starts_with(kStem)) return false;
+  name.remove_prefix(kStem.size());
+  const std::size_t dot = name.find('.');
+  if (dot == name.npos || dot == 0 || !has_torch_suffix(name.substr(dot))) return false;
+  const std::string_view digits = name.substr(0, dot);
+  return name.find('.', dot + 1) == name.npos &&
+         std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::vector<std::string> find_meta_parts(const Directory& directory) {
+  std::vector<std::string> parts;
+  for (const FileInfo& info : directory.list())
+    if (is_meta_part(info.name)) parts.push_back(info.name);
+  std::ranges::sort(parts);
+  if (parts.size() < 2) parts.clear();
+  return parts;
+}
+
 std::string only_file(const Directory& directory) {
   std::string found;
   for (const FileInfo& info : directory.list()) {

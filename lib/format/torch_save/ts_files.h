@@ -4,6 +4,7 @@
 #include <tessera/storage/file_system.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::torch_save {
@@ -20,6 +21,11 @@ std::vector<PartFile> find_parts(const Directory& directory);
 
 /// The folder's one file of torch.save's; "" when there is none or several.
 std::string only_file(const Directory& directory);
+
+/// `consolidated.00.pth`, `consolidated.01.pth`, ...: parts of one model as Meta publishes its
+/// weights, each with a piece of every matrix. Sorted; empty where there are fewer than two.
+std::vector<std::string> find_meta_parts(const Directory& directory);
+bool is_meta_part(std::string_view name);
 
 /// ".pt", ".pth", ...: names that torch.save's users give their files.
 bool has_torch_suffix(std::string_view name);

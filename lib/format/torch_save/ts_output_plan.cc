@@ -42,7 +42,8 @@ class PlanBuilder {
       : source_(source),
         request_(request),
         builder_(source),
-        policy_(request, {.opaque = true, .bytes_io = false}, "torch-save", builder_.notes()) {}
+        policy_(request, {.opaque = true, .bytes_io = false}, "torch-save", builder_.notes(),
+                builder_.left_out()) {}
 
   OutputPlan build() {
     const std::int64_t world_size =

@@ -51,9 +51,13 @@ class ShardReader {
     std::string index = place_.file;
     if (index.empty()) index = only_shard_index(directory, kShardNaming);
     note_others(index);
-    if (!index.empty())
-      return shards_of_index(directory, kShardNaming, read_shard_index(directory, index),
-                             findings_);
+    if (!index.empty()) {
+      ShardIndex read = read_shard_index(directory, index);
+      std::string file;
+      if (place_.file.empty()) file = file_before_index(directory, read, findings_);
+      if (!file.empty()) return {{std::move(file)}, std::nullopt};
+      return shards_of_index(directory, kShardNaming, std::move(read), findings_);
+    }
     ShardSet set;
     for (const FileInfo& info : directory.list()) {
       if (is_unusable_shard(info, kShardNaming))

@@ -1,0 +1,301 @@
+// What lies beside a checkpoint and belongs to the same training state: named, looked into, and
+// never left behind without a word.
+#include <tessera/base/error.h>
+#include <tessera/ops/seal.h>
+#include <tessera/ops/summary.h>
+#include <tessera/ops/verify.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "tests/support/convert_case.h"
+#include "tests/support/open_case.h"
+#include "tests/support/rank_archive.h"
+#include "tests/support/verify_case.h"
+
+namespace beside_test {
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+Bytes archive_of(const std::vector<std::pair<std::string, Shape>>& tensors) {
+  RankArchive archive;
+  std::vector<std::pair<std::string, Value>> items;
+  for (const auto& [name, shape] : tensors)
+    items.emplace_back(
+        name,
+        archive.tensor(shape, std::vector<float>(static_cast<std::size_t>(shape.numel()), 2)));
+  return archive.render(dict(std::move(items)));
+}
+
+/// model.safetensors beside what Hugging Face's Trainer writes with it.
+void put_trainer_folder(MemoryFileSystem& fs, const std::string& at) {
+  fs.write_file("/weights.pt", archive_of({{"a.weight", {4, 2}}, {"a.bias", {4}}}));
+  convert(fs, convert_options("/weights.pt", "/made.safetensors", std::nullopt));
+  fs.write_file(at + "/model.safetensors", fs.read_file("/made.safetensors"));
+  fs.write_file(at + "/optimizer.pt", archive_of({{"exp_avg", {4, 2}}, {"exp_avg_sq", {4, 2}}}));
+  fs.write_file(at + "/scheduler.pt", RankArchive().render(dict({{"last_epoch", number(4)}})));
+  put(fs, at + "/trainer_state.json", "{}");
+  put(fs, at + "/config.json", "{}");
+  put(fs, at + "/README.md", "# a model");
+  put(fs, at + "/events.out.tfevents.1", "x");
+}
+
+std::vector<std::string> names(const std::vector<Beside>& all, Beside::Kind kind) {
+  std::vector<std::string> out;
+  for (const Beside& beside : all)
+    if (beside.kind == kind) out.push_back(beside.path);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a trainer's folder names the optimizer and the sidecars beside its weights") {
+  MemoryFileSystem fs;
+  put_trainer_folder(fs, "/run");
+  const OpenedCheckpoint opened = open_checkpoint(fs, "/run");
+  CHECK(opened.driver->id() == "safetensors");
+  CHECK(names(opened.beside, Beside::Kind::kOptimizer) == std::vector<std::string>{"optimizer.pt"});
+  CHECK(names(opened.beside, Beside::Kind::kSidecar) ==
+        std::vector<std::string>{"scheduler.pt", "trainer_state.json"});
+  REQUIRE(opened.notes.size() == 1);
+  CHECK(opened.notes[0].code == "CK050");
+  CHECK(has(opened.notes[0].message, "optimizer.pt"));
+  CHECK(summarize(opened).beside.size() == 3);
+  CHECK(open_checkpoint(fs, "/run/model.safetensors").beside.empty());
+}
+
+TEST_CASE(
+    "a folder with an optimizer beside its weights is converted only in a part that is named") {
+  MemoryFileSystem fs;
+  put_trainer_folder(fs, "/run");
+  const Status refused = status_of(fs, convert_options("/run", "/out", 1, "torch-dcp"));
+  CHECK(refused.code == Code::kUnsupported);
+  CHECK(has(refused.message, "optimizer.pt"));
+  CHECK(has(refused.hint, "--only model"));
+  CHECK_FALSE(fs.stat("/out"));
+
+  ConvertOptions model = convert_options("/run", "/model", 1, "torch-dcp");
+  model.selection.only = Part::kModel;
+  const ConvertReport report = convert(fs, model);
+  std::vector<std::string> behind;
+  for (const LeftBehind& file : report.balance.left_behind) behind.push_back(file.path);
+  CHECK(behind == std::vector<std::string>{"optimizer.pt", "scheduler.pt", "trainer_state.json"});
+  const auto seal = read_seal(*fs.open_directory("/model"), "");
+  REQUIRE((seal && seal->balance));
+  CHECK(seal->balance->left_behind.size() == 3);
+
+  CHECK(convert(fs, convert_options("/run", "/hf", std::nullopt, "hf")).published);
+  CHECK(convert(fs, convert_options("/run/model.safetensors", "/named", 1, "torch-dcp")).published);
+  CHECK(convert(fs, convert_options("/run/optimizer.pt", "/optim", 1, "torch-dcp")).published);
+}
+
+TEST_CASE("sidecars alone are no reason to refuse") {
+  MemoryFileSystem fs;
+  put_trainer_folder(fs, "/run");
+  fs.remove_file("/run/optimizer.pt");
+  const ConvertReport report = convert(fs, convert_options("/run", "/out", 1, "torch-dcp"));
+  CHECK(report.balance.left_behind.size() == 2);
+  const auto notes = by_code(report.notes);
+  CHECK(notes.at("CK052").size() == 2);
+}
+
+TEST_CASE("verify looks into what lies beside, and its damage is an error") {
+  MemoryFileSystem fs;
+  put_trainer_folder(fs, "/run");
+  const VerifyReport whole = verify(fs, "/run");
+  CHECK(whole.ok);
+  REQUIRE(whole.beside.size() == 3);
+  CHECK(whole.beside[0].opened);
+  CHECK(whole.beside[0].tensors == 2);
+  SECTION("cut short") {
+    edit(fs, "/run/optimizer.pt", [](Bytes& bytes) { bytes.resize(bytes.size() / 2); });
+    const VerifyReport cut = verify(fs, "/run");
+    CHECK_FALSE(cut.ok);
+    CHECK(find(cut, "CK051", "optimizer.pt") != nullptr);
+    CHECK_FALSE(cut.beside[0].ok);
+  }
+  SECTION("a turned bit in a tensor") {
+    Bytes bytes = fs.read_file("/run/optimizer.pt");
+    const float two = 2;
+    Bytes value(sizeof two);
+    std::memcpy(value.data(), &two, sizeof two);
+    const auto at = std::search(bytes.begin(), bytes.end(), value.begin(), value.end());
+    REQUIRE(at != bytes.end());
+    *at ^= std::byte{1};
+    fs.write_file("/run/optimizer.pt", bytes);
+    const VerifyReport turned = verify(fs, "/run");
+    CHECK_FALSE(turned.ok);
+    CHECK(find(turned, "CK041", "optimizer.pt") != nullptr);
+  }
+  SECTION("a scheduler that is cut") {
+    edit(fs, "/run/scheduler.pt", cut_one);
+    CHECK_FALSE(verify(fs, "/run").ok);
+  }
+}
+
+TEST_CASE("a framework's own pointer goes before an adapter that lies beside it") {
+  MemoryFileSystem fs;
+  load_sample(fs, "deepspeed/zero2_w2");
+  fs.write_file("/weights.pt", archive_of({{"lora_A.weight", {2, 2}}}));
+  convert(fs, convert_options("/weights.pt", "/made.safetensors", std::nullopt));
+  fs.write_file("/source/adapter_model.safetensors", fs.read_file("/made.safetensors"));
+  const OpenedCheckpoint opened = open_checkpoint(fs, "/source");
+  CHECK(opened.path == "/source/global_step2");
+  CHECK(opened.is_named);
+  CHECK(names(opened.beside, Beside::Kind::kSidecar) ==
+        std::vector<std::string>{"adapter_model.safetensors"});
+  const ConvertReport report = convert(fs, convert_options("/source", "/out", 3));
+  CHECK(report.to == "deepspeed-zero");
+  CHECK(report.balance.left_behind.at(0).path == "adapter_model.safetensors");
+
+  SECTION("and from the run's folder") {
+    MemoryFileSystem run;
+    for (const auto& [name, content] : fs.contents("/source"))
+      if (!name.ends_with('/')) run.write_file("/run/checkpoint-2/" + name, as_bytes(content));
+    CHECK(open_checkpoint(run, "/run").path == "/run/checkpoint-2/global_step2");
+  }
+  SECTION("without the pointer nothing says which is meant") {
+    fs.remove_file("/source/latest");
+    const Status refused = status_of(fs, convert_options("/source", "/again", 1, "torch-dcp"));
+    CHECK(refused.code == Code::kUnsupported);
+    CHECK(has(refused.message, "global_step2"));
+  }
+}
+
+TEST_CASE("an adapter hides neither FSDP's folders nor the model beside it") {
+  MemoryFileSystem fs;
+  fs.write_file("/weights.pt", archive_of({{"lora_A.weight", {2, 2}}}));
+  convert(fs, convert_options("/weights.pt", "/made.safetensors", std::nullopt));
+  SECTION("folders of accelerate") {
+    load_sample(fs, "dcp/fsdp2_w2");
+    copy_to(fs, "/run/pytorch_model_fsdp_0");
+    copy_to(fs, "/run/optimizer_0");
+    fs.write_file("/run/adapter_model.safetensors", fs.read_file("/made.safetensors"));
+    const OpenedCheckpoint opened = open_checkpoint(fs, "/run");
+    CHECK(names(opened.beside, Beside::Kind::kOptimizer) ==
+          std::vector<std::string>{"optimizer_0"});
+    CHECK(names(opened.beside, Beside::Kind::kWeights) ==
+          std::vector<std::string>{"pytorch_model_fsdp_0"});
+    CHECK(status_of(fs, convert_options("/run", "/out", 1, "torch-dcp")).code ==
+          Code::kUnsupported);
+    edit(fs, "/run/optimizer_0/__0_0.distcp", [](Bytes& bytes) { bytes.resize(100); });
+    CHECK_FALSE(verify(fs, "/run").ok);
+  }
+  SECTION("a model of another file format") {
+    fs.write_file("/run/adapter_model.safetensors", fs.read_file("/made.safetensors"));
+    fs.write_file("/run/pytorch_model.bin", archive_of({{"a.weight", {4, 2}}}));
+    CHECK(status_of(fs, convert_options("/run", "/out", 1, "torch-dcp")).code ==
+          Code::kUnsupported);
+  }
+  SECTION("the same weights in another file format are only named") {
+    fs.write_file("/run/model.safetensors", fs.read_file("/made.safetensors"));
+    fs.write_file("/run/pytorch_model.bin", archive_of({{"a.weight", {4, 2}}}));
+    const ConvertReport report = convert(fs, convert_options("/run", "/out", 1, "torch-dcp"));
+    CHECK(report.balance.left_behind.at(0).path == "pytorch_model.bin");
+  }
+}
+
+TEST_CASE("checkpoints of other steps below a folder of weights are no part of its state") {
+  MemoryFileSystem fs;
+  put_trainer_folder(fs, "/run/checkpoint-4");
+  fs.write_file("/run/model.safetensors", fs.read_file("/made.safetensors"));
+  const OpenedCheckpoint opened = open_checkpoint(fs, "/run");
+  CHECK(opened.beside.empty());
+  CHECK(convert(fs, convert_options("/run", "/out", 1, "torch-dcp")).published);
+}
+
+TEST_CASE("Lightning's meta.pt is named and said to be left behind") {
+  MemoryFileSystem fs;
+  load_sample(fs, "dcp/fsdp2_w2");
+  fs.write_file("/source/meta.pt", RankArchive().render(dict({{"epoch", number(1)}})));
+  const ConvertReport report = convert(fs, convert_options("/source", "/out", 3));
+  REQUIRE(report.balance.left_behind.size() == 1);
+  CHECK(report.balance.left_behind[0].path == "meta.pt");
+  const auto note = std::ranges::find(report.notes, "CK052", &Note::code);
+  REQUIRE(note != report.notes.end());
+  CHECK(note->severity == "warning");
+  CHECK(summarize(open_checkpoint(fs, "/source")).beside.size() == 1);
+}
+
+TEST_CASE("Meta's consolidated files are parts of one model") {
+  MemoryFileSystem fs;
+  fs.write_file("/llama/consolidated.00.pth", archive_of({{"wq.weight", {4, 2}}}));
+  SECTION("one alone is whole") {
+    CHECK(convert(fs, convert_options("/llama", "/out", 1, "torch-dcp")).published);
+  }
+  SECTION("several are refused, together and one by one") {
+    fs.write_file("/llama/consolidated.01.pth", archive_of({{"wq.weight", {4, 2}}}));
+    const Status whole = refusal(fs, "/llama");
+    CHECK(whole.code == Code::kUnsupported);
+    CHECK(has(whole.message, "2 parts of one model"));
+    CHECK_FALSE(list_run(fs, "/llama"));
+    const Status part =
+        status_of(fs, convert_options("/llama/consolidated.00.pth", "/out", std::nullopt, "hf"));
+    CHECK(part.code == Code::kUnsupported);
+    CHECK(has(part.message, "consolidated.01.pth"));
+  }
+}
+
+TEST_CASE("rank files of several saves in one folder are several checkpoints") {
+  MemoryFileSystem fs;
+  const Bytes file = archive_of({{"a.weight", {4, 2}}});
+  for (const char* name : {"ep1-ba3-rank0.pt", "ep2-ba6-rank0.pt"})
+    fs.write_file(std::string("/run/") + name, file);
+  const auto listing = list_run(fs, "/run");
+  REQUIRE(listing);
+  CHECK(listing->rows.size() == 2);
+  CHECK(refusal(fs, "/run").code == Code::kNotFound);
+  CHECK(open_checkpoint(fs, "/run/ep2-ba6-rank0.pt").notes.empty());
+  SECTION("of several ranks nobody can tell them apart") {
+    for (const char* name : {"ep1-ba3-rank1.pt", "ep2-ba6-rank1.pt"})
+      fs.write_file(std::string("/run/") + name, file);
+    const Status status = refusal(fs, "/run");
+    CHECK(status.code == Code::kUnsupported);
+    CHECK(has(status.message, "ep1_ba3"));
+  }
+  SECTION("parts of one save are one") {
+    MemoryFileSystem verl;
+    for (const char* name : {"model_world_size_1_rank_0.pt", "optim_world_size_1_rank_0.pt"})
+      verl.write_file(std::string("/run/") + name, file);
+    CHECK(open_checkpoint(verl, "/run").driver->id() == "torch-rank-files");
+  }
+}
+
+TEST_CASE("two results of one file each in a folder are two checkpoints") {
+  MemoryFileSystem fs;
+  fs.write_file("/weights.pt", archive_of({{"a.weight", {4, 2}}}));
+  for (const char* to : {"/two/a.safetensors", "/two/b.safetensors"})
+    convert(fs, convert_options("/weights.pt", to, std::nullopt));
+  const auto listing = list_run(fs, "/two");
+  REQUIRE(listing);
+  CHECK(listing->rows.size() == 2);
+  CHECK(has(refusal(fs, "/two").message, "b.safetensors"));
+  CHECK(open_checkpoint(fs, "/two/a.safetensors").driver->id() == "safetensors");
+  for (const char* to : {"/mixed/a.safetensors", "/mixed/b.pt"})
+    convert(fs, convert_options("/weights.pt", to, std::nullopt));
+  const auto mixed = list_run(fs, "/mixed");
+  REQUIRE(mixed);
+  CHECK(mixed->rows.size() == 2);
+}
+
+TEST_CASE("one file beside an index of others is what Hugging Face's loaders take") {
+  MemoryFileSystem fs;
+  fs.write_file("/weights.pt", archive_of({{"a.weight", {4, 2}}}));
+  convert(fs, convert_options("/weights.pt", "/model", std::nullopt, "hf"));
+  fs.write_file("/weights.pt", archive_of({{"b.weight", {3, 2}}}));
+  convert(fs, convert_options("/weights.pt", "/other.safetensors", std::nullopt));
+  fs.write_file("/model/model.safetensors", fs.read_file("/other.safetensors"));
+  const OpenedCheckpoint single = open_checkpoint(fs, "/model");
+  REQUIRE(single.manifest.tensors.size() == 1);
+  CHECK(single.manifest.tensors[0].name == "b.weight");
+  const auto note = std::ranges::find(single.manifest.notes, "CK018", &Note::code);
+  REQUIRE(note != single.manifest.notes.end());
+  CHECK(note->severity == "warning");
+  const OpenedCheckpoint index = open_checkpoint(fs, "/model/model.safetensors.index.json");
+  CHECK(index.manifest.tensors.at(0).name == "a.weight");
+}
+
+}  // namespace beside_test
