@@ -398,6 +398,11 @@ ArchiveTensor TensorResolver::quantized(std::span<const Node> arguments) {
   } else if (quant.scheme.starts_with("per_channel_affine") && params.size() == 4) {
     quant.scales = quantizer_values(params[1]);
     quant.zero_points = quantizer_values(params[2]);
+    // torch goes by the zero points, whatever the scheme's name says.
+    if (quant.zero_points.is_tensor() &&
+        is_floating(archive_.tensors[quant.zero_points.tensor_index()].dtype) !=
+            quant.scheme.ends_with("float_qparams"))
+      corrupt(fmt::format("zero points of another type than those of {}", quant.scheme));
     quant.axis = integer(params[3], "a quantizer axis");
     if (quant.axis < 0 || quant.axis >= out.shape.rank()) corrupt("a quantizer axis out of range");
   } else {
@@ -450,6 +455,11 @@ ArchiveTensor TensorResolver::sparse(std::span<const Node> arguments, int depth)
     if (!index || archive_.tensors[*index].layout != Layout::kStrided)
       corrupt("a part of a sparse tensor is no dense tensor");
     out.parts.push_back(*index);
+    const DType dtype = archive_.tensors[*index].dtype;
+    // torch converts what else it is given.
+    if (out.parts.size() < count && dtype != DType::kInt64 &&
+        (dtype != DType::kInt32 || out.layout == Layout::kSparseCoo))
+      corrupt(fmt::format("indices of a sparse tensor are of type {}", torch_name(dtype)));
   }
   out.shape = Shape::checked(integers(data[count], "a size"));
   out.dtype = archive_.tensors[out.parts.back()].dtype;

@@ -266,6 +266,71 @@ TEST_CASE("attributes of a tensor that are its content are refused, wherever the
   CHECK(open(with_attribute("note", true, false), &message) == Code::kOk);
 }
 
+TEST_CASE("zero points of a quantizer are of its scheme's type") {
+  const auto open_with = [](const char* scheme, const char* zero_points) {
+    std::string message;
+    const Tensor bytes{
+        .storage_class = "QInt8Storage", .storage_numel = 16, .size = {2}, .stride = {1}};
+    const std::string pickle = pickle_of([&](PickleEmitter& e) {
+      e.global("torch._utils", "_rebuild_qtensor");
+      e.mark();
+      emit_storage(e, bytes);
+      e.integer(0);
+      tuple(e, {2});
+      tuple(e, {1});
+      e.mark();
+      e.global("torch", scheme);
+      emit_tensor(e, {.storage_class = "DoubleStorage",
+                      .key = "1",
+                      .storage_numel = 2,
+                      .size = {2},
+                      .stride = {1}});
+      emit_tensor(e, {.storage_class = zero_points,
+                      .key = "2",
+                      .storage_numel = 2,
+                      .size = {2},
+                      .stride = {1}});
+      e.integer(0);
+      e.tuple();
+      e.boolean(false);
+      hooks(e);
+      e.tuple();
+      e.reduce();
+    });
+    const std::string data(16, '\0');
+    const ByteFile file(
+        zip_of({{"data.pkl", pickle}, {"data/0", data}, {"data/1", data}, {"data/2", data}}));
+    return code_of([&] { open_torch_archive(ByteWindow::whole(file)); }, &message);
+  };
+  CHECK(open_with("per_channel_affine", "LongStorage") == Code::kOk);
+  CHECK(open_with("per_channel_affine", "DoubleStorage") == Code::kCorrupt);
+  CHECK(open_with("per_channel_affine_float_qparams", "DoubleStorage") == Code::kOk);
+  CHECK(open_with("per_channel_affine_float_qparams", "LongStorage") == Code::kCorrupt);
+}
+
+TEST_CASE("indices of a sparse tensor are integers") {
+  const auto open_with = [](const char* indices) {
+    return [=](PickleEmitter& e) {
+      e.global("torch._utils", "_rebuild_sparse_tensor");
+      e.global("torch.serialization", "_get_layout");
+      e.string("torch.sparse_coo");
+      e.tuple_n(1);
+      e.reduce();
+      emit_tensor(e,
+                  {.storage_class = indices, .storage_numel = 2, .size = {1, 2}, .stride = {2, 1}});
+      emit_tensor(e, {.storage_class = indices, .storage_numel = 2, .size = {2}, .stride = {1}});
+      tuple(e, {9});
+      e.tuple_n(3);
+      e.tuple_n(2);
+      e.reduce();
+    };
+  };
+  std::string message;
+  CHECK(open(open_with("LongStorage"), &message) == Code::kOk);
+  CHECK(open(open_with("DoubleStorage"), &message) == Code::kCorrupt);
+  CHECK_THAT(message, Catch::Contains("indices of a sparse tensor are of type float64"));
+}
+
 TEST_CASE("tensors made of numbers are no values") {
   std::string message;
   for (const char* name : {"Tensor", "FloatTensor"}) {
