@@ -330,35 +330,79 @@ class Differ {
     for (const Pair& pair : pairs_) of_a.push_back(pair.a), of_b.push_back(pair.b);
     locate(a_.checkpoint, of_a, options_.transfer);
     locate(b_.checkpoint, of_b, options_.transfer);
-    TransferOptions half = options_.transfer;  // the other half holds the blocks being compared
+    TransferOptions half = looking(options_.transfer);  // the other half holds what is compared
     half.memory_limit_bytes /= 4;
     half.progress = nullptr;
     const TensorReader reader_a(a_.manifest(), *a_.checkpoint.directory, half),
         reader_b(b_.manifest(), *b_.checkpoint.directory, half);
-    if (options_.transfer.progress)
-      for (const Pair& pair : pairs_)
-        options_.transfer.progress->total_bytes +=
-            static_cast<std::uint64_t>(a_.spec(pair.a).size_bytes());
-    std::vector<std::optional<TensorDiff>> found(pairs_.size());
-    std::atomic<bool> differs{false};
-    parallel_for(pairs_.size(), options_.transfer.threads, [&](std::size_t i, int) {
-      if (options_.stop_at_first && differs) return;
-      const Pair& pair = pairs_[i];
-      const TensorSpec &a = a_.spec(pair.a), &b = b_.spec(pair.b);
-      found[i] = ElementDiff(options_, {reader_a, pair.a, a}, {reader_b, pair.b, b}).compare();
-      if (found[i]) differs = true;
-      if (options_.transfer.progress)
-        options_.transfer.progress->done_bytes += static_cast<std::uint64_t>(a.size_bytes());
+    std::vector<ElementDiff> diffs;
+    diffs.reserve(pairs_.size());
+    for (const Pair& pair : pairs_)
+      diffs.emplace_back(options_, DiffSide{reader_a, pair.a, a_.spec(pair.a)},
+                         DiffSide{reader_b, pair.b, b_.spec(pair.b)});
+    const std::vector<RunTask> tasks = runs_of(diffs);
+    std::vector<DiffRun> runs(tasks.size());
+    // Runs are taken in order: where the first difference is enough, all before it are compared.
+    std::atomic<std::size_t> enough{tasks.size()};
+    std::vector<DiffScratch> scratch(
+        static_cast<std::size_t>(std::max(1, options_.transfer.threads)));
+    parallel_for(tasks.size(), options_.transfer.threads, [&](std::size_t i, int worker) {
+      if (i > enough) return;
+      const RunTask& task = tasks[i];
+      runs[i] = in_tensor(pairs_[task.pair].name, [&] {
+        return diffs[task.pair].compare(task.begin, task.end,
+                                        scratch[static_cast<std::size_t>(worker)]);
+      });
+      if (options_.stop_at_first && runs[i].count > 0) lower(enough, i);
+      if (options_.transfer.progress) options_.transfer.progress->done_bytes += task_bytes(task);
     });
-    for (std::size_t i = 0; i < found.size(); ++i) {
+    join_runs(diffs, tasks, runs, std::min(enough.load() + 1, tasks.size()));
+  }
+
+  struct RunTask {
+    std::size_t pair;
+    std::int64_t begin, end;
+  };
+
+  std::vector<RunTask> runs_of(const std::vector<ElementDiff>& diffs) const {
+    std::vector<RunTask> tasks;
+    for (std::size_t i = 0; i < diffs.size(); ++i) {
+      const std::int64_t numel = a_.spec(pairs_[i].a).shape.numel();
+      const std::int64_t step = numel == 0 ? 1 : diffs[i].run_numel();
+      for (std::int64_t at = 0; at < numel; at += step)
+        tasks.push_back({i, at, std::min(numel, at + step)});
+    }
+    if (options_.transfer.progress)
+      for (const RunTask& task : tasks) options_.transfer.progress->total_bytes += task_bytes(task);
+    return tasks;
+  }
+
+  std::uint64_t task_bytes(const RunTask& task) const {
+    const DType dtype = a_.spec(pairs_[task.pair].a).dtype;
+    return static_cast<std::uint64_t>((task.end - task.begin) * bits(dtype) / 8);
+  }
+
+  static void lower(std::atomic<std::size_t>& bound, std::size_t to) {
+    for (std::size_t now = bound; to < now && !bound.compare_exchange_weak(now, to);) {
+    }
+  }
+
+  /// The first `count` runs, by tensor.
+  void join_runs(const std::vector<ElementDiff>& diffs, const std::vector<RunTask>& tasks,
+                 const std::vector<DiffRun>& runs, std::size_t count) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < diffs.size(); ++i) {
+      DiffRun whole;
+      for (; at < count && tasks[at].pair == i; ++at) whole.join(runs[at]);
       ++report_.tensors_compared;
       report_.bytes += static_cast<std::uint64_t>(a_.spec(pairs_[i].a).size_bytes());
-      if (!found[i]) {
+      if (whole.count == 0) {
         ++report_.tensors_equal;
         continue;
       }
-      found[i]->name = pairs_[i].name;
-      differ(std::move(*found[i]));
+      TensorDiff found = diffs[i].report(std::move(whole));
+      found.name = pairs_[i].name;
+      differ(std::move(found));
     }
   }
 

@@ -169,7 +169,7 @@ HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& 
           static_cast<std::uint64_t>(checkpoint.manifest.tensors[i].spec.size_bytes());
   }
   const std::vector<std::string> digests = in_operation("hash", [&] {
-    return hash_tensors(checkpoint.manifest, *checkpoint.directory, leaves, transfer);
+    return hash_tensors(checkpoint.manifest, *checkpoint.directory, leaves, looking(transfer));
   });
   const auto contents =
       in_operation("hash", [&] { return std::make_unique<ContentDigests>(checkpoint, transfer); });

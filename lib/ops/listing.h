@@ -2,6 +2,7 @@
 // What the inspecting verbs share: one tensor as ls describes it, plain numbers, and reading limits
 // taken from a transfer's.
 #include <tessera/ops/ls.h>
+#include <tessera/reshard/tensor_reader.h>
 
 #include <cstdint>
 #include <map>
@@ -29,6 +30,13 @@ Value json_value(const Manifest& manifest, const Value& value,
 
 /// The row of one tensor, chunk table included. Reads nothing.
 LsTensor describe_tensor(const Manifest& manifest, std::uint32_t index);
+
+/// For verbs that look at elements: what one of them has room to decode, all have. `stat` and
+/// `diff` keep the least for it.
+inline TransferOptions looking(TransferOptions transfer) {
+  transfer.most_coded_bytes = transfer.memory_limit_bytes / 16 * 3;
+  return transfer;
+}
 
 inline ReadOptions read_options(const TransferOptions& transfer) {
   ReadOptions read;

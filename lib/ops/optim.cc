@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "lib/ops/listing.h"
 #include "lib/ops/optim_values.h"
@@ -149,23 +150,35 @@ class Inspector {
 
   /// Leaves that a parameter lacks of another one's set: state is half gone where it is a part of
   /// what others have. Sets of other kinds (two optimizers in one, factored moments) are no parts.
-  std::set<std::string> missing_leaves(const OptimParameter& p) const {
-    std::set<std::string> missing;
-    for (const OptimParameter& other : optim_.parameters) {
-      if (std::ranges::any_of(p.leaves, [&](const OptimLeaf& l) { return !other.find(l.name); }))
-        continue;
-      for (const OptimLeaf& leaf : other.leaves)
-        if (!p.find(leaf.name) && must_have(p, other, leaf)) missing.insert(leaf.name);
+  std::set<std::string> missing_leaves(const OptimParameter& p) {
+    if (leaf_sets_.empty())
+      for (const OptimParameter& other : optim_.parameters)
+        leaf_sets_[leaf_names(other)].insert(other.group);
+    // Few sets serve many parameters.
+    const std::set<std::string> mine = leaf_names(p);
+    const auto [known, is_new] =
+        missing_.try_emplace(std::tuple(mine, p.group, p.group_step.known()));
+    if (!is_new) return known->second;
+    for (const auto& [leaves, groups] : leaf_sets_) {
+      if (!std::ranges::includes(leaves, mine)) continue;
+      for (const std::string& leaf : leaves)
+        if (!mine.contains(leaf) && must_have(p, groups.contains(p.group), leaf))
+          known->second.insert(leaf);
     }
-    return missing;
+    return known->second;
+  }
+
+  static std::set<std::string> leaf_names(const OptimParameter& p) {
+    std::set<std::string> names;
+    for (const OptimLeaf& leaf : p.leaves) names.insert(leaf.name);
+    return names;
   }
 
   /// Adam's leaves go together everywhere, others (amsgrad's maximum) by group.
-  static bool must_have(const OptimParameter& p, const OptimParameter& other,
-                        const OptimLeaf& leaf) {
-    if (leaf.name == "step") return !p.group_step.known();
-    if (leaf.name == "exp_avg" || leaf.name == "exp_avg_sq") return true;
-    return p.group == other.group && is_known_optimizer_leaf(leaf.name);
+  static bool must_have(const OptimParameter& p, bool in_its_group, const std::string& leaf) {
+    if (leaf == "step") return !p.group_step.known();
+    if (leaf == "exp_avg" || leaf == "exp_avg_sq") return true;
+    return in_its_group && is_known_optimizer_leaf(leaf);
   }
 
   /// Parameters of one group step together: whoever differs from the majority is named.
@@ -263,6 +276,8 @@ class Inspector {
   OptimReport& report_;
   OptimizerReport out_;
   std::vector<std::optional<double>> steps_;
+  std::map<std::set<std::string>, std::set<std::int64_t>> leaf_sets_;  // -> groups that have them
+  std::map<std::tuple<std::set<std::string>, std::int64_t, bool>, std::set<std::string>> missing_;
   std::set<std::string> odd_steps_;  // parameters reported for a step unlike their group's
 };
 

@@ -27,6 +27,13 @@ bool readable(const Manifest& manifest, std::uint32_t tensor) {
   return tensor != kNoTensor && is_castable(manifest.tensors[tensor].spec.dtype);
 }
 
+/// The parameter's leaves and its weight.
+void add_tensors(const OptimParameter& p, std::vector<std::uint32_t>& tensors) {
+  for (const OptimLeaf& leaf : p.leaves)
+    if (leaf.tensor != kNoTensor) tensors.push_back(leaf.tensor);
+  if (p.weight != kNoTensor) tensors.push_back(p.weight);
+}
+
 void locate(OpenedCheckpoint& checkpoint, std::vector<std::uint32_t> tensors,
             const TransferOptions& transfer) {
   sort_unique(tensors);
@@ -39,26 +46,38 @@ struct Hyper {
   bool has_lr = false, has_betas = false;
 };
 
-Hyper hyper_of(const OptimState& optim, std::int64_t index) {
-  Hyper hyper;
-  for (const OptimGroup& group : optim.groups) {
-    if (group.index != index) continue;
-    if (const auto lr = number_of(group.find("lr"))) hyper.lr = *lr, hyper.has_lr = true;
-    if (const auto eps = number_of(group.find("eps"))) hyper.eps = *eps;
-    const Value* betas = group.find("betas");
-    const bool pair =
-        betas && (betas->kind() == Value::Kind::kTuple || betas->kind() == Value::Kind::kList) &&
-        betas->as_list().size() == 2;
-    if (pair && betas->as_list()[0].is_number() && betas->as_list()[1].is_number()) {
-      hyper.beta1 = betas->as_list()[0].as_real();
-      hyper.beta2 = betas->as_list()[1].as_real();
-      hyper.has_betas = true;
-    }
+void add_options(const OptimGroup& group, Hyper& hyper) {
+  if (const auto lr = number_of(group.find("lr"))) hyper.lr = *lr, hyper.has_lr = true;
+  if (const auto eps = number_of(group.find("eps"))) hyper.eps = *eps;
+  const Value* betas = group.find("betas");
+  const bool pair = betas &&
+                    (betas->kind() == Value::Kind::kTuple || betas->kind() == Value::Kind::kList) &&
+                    betas->as_list().size() == 2;
+  if (pair && betas->as_list()[0].is_number() && betas->as_list()[1].is_number()) {
+    hyper.beta1 = betas->as_list()[0].as_real();
+    hyper.beta2 = betas->as_list()[1].as_real();
+    hyper.has_betas = true;
   }
-  return hyper;
 }
 
+/// By group index: there may be as many groups as parameters.
+class Hypers {
+ public:
+  explicit Hypers(const OptimState& optim) {
+    for (const OptimGroup& group : optim.groups) add_options(group, by_group_[group.index]);
+  }
+  const Hyper& of(const OptimParameter& p) const {
+    static const Hyper none;
+    const auto found = by_group_.find(p.group);
+    return found == by_group_.end() ? none : found->second;
+  }
+
+ private:
+  std::map<std::int64_t, Hyper> by_group_;
+};
+
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
 constexpr std::array kNeverNegative = {
     "exp_avg_sq", "max_exp_avg_sq", "exp_inf",  "square_avg",     "acc_delta",     "sum",
     "row_var",    "col_var",        "variance", "exp_avg_sq_row", "exp_avg_sq_col"};
@@ -110,8 +129,8 @@ struct Moments {
 
 class Scanner {
  public:
-  Scanner(const Manifest& manifest, const TensorReader& reader, std::int64_t block)
-      : manifest_(manifest), reader_(reader), block_(block) {}
+  Scanner(const Manifest& manifest, TensorReader::Reading& reading, std::int64_t block)
+      : manifest_(manifest), reading_(reading), block_(block) {}
 
   Moments scan(const OptimParameter& p, const Hyper& hyper, std::optional<double> step) {
     Moments out;
@@ -136,7 +155,7 @@ class Scanner {
 
   void look_at(const OptimLeaf& leaf, Moments& out) {
     LeafHealth health{.leaf = &leaf, .not_finite = {}, .negative = {}};
-    DoubleReader values(reader_, manifest_, leaf.tensor);
+    DoubleReader values(reading_, manifest_, leaf.tensor);
     const std::int64_t numel = numel_of(leaf.tensor);
     for (std::int64_t at = 0; at < numel; at += block_)
       health.add(values.read(at, std::min(numel, at + block_)), at);
@@ -153,8 +172,8 @@ class Scanner {
     const bool corrected = hyper.has_betas && step && *step > 0;
     const double c1 = corrected ? 1 - std::pow(hyper.beta1, *step) : 1,
                  c2 = corrected ? 1 - std::pow(hyper.beta2, *step) : 1;
-    DoubleReader ms(reader_, manifest_, m_index), vs(reader_, manifest_, v_index),
-        ws(reader_, manifest_, weighted ? p.weight : m_index);
+    DoubleReader ms(reading_, manifest_, m_index), vs(reading_, manifest_, v_index),
+        ws(reading_, manifest_, weighted ? p.weight : m_index);
     const std::int64_t numel = numel_of(m_index);
     for (std::int64_t at = 0; at < numel; at += block_) {
       const std::int64_t end = std::min(numel, at + block_);
@@ -188,8 +207,8 @@ class Scanner {
       const std::int64_t end = std::min(numel, at + block_);
       const auto count = static_cast<std::size_t>(end - at);
       a.resize(count * from_bytes), b.resize(count * to_bytes), cast.resize(count * to_bytes);
-      reader_.read(master, at, end, a);
-      reader_.read(weight, at, end, b);
+      reading_.read(master, at, end, a);
+      reading_.read(weight, at, end, b);
       cast_elements(from, a, to, cast);
       for (std::size_t i = 0; i < count; ++i)
         out.master_differs += std::memcmp(&cast[i * to_bytes], &b[i * to_bytes], to_bytes) != 0;
@@ -198,7 +217,7 @@ class Scanner {
   }
 
   const Manifest& manifest_;
-  const TensorReader& reader_;
+  TensorReader::Reading& reading_;
   std::int64_t block_;
 };
 
@@ -293,13 +312,14 @@ std::vector<std::optional<double>> read_steps(OpenedCheckpoint& checkpoint, cons
   for (const OptimParameter& p : optim.parameters)
     if (readable(checkpoint.manifest, tensor_of(p))) tensors.push_back(tensor_of(p));
   locate(checkpoint, tensors, transfer);
-  const TensorReader reader(checkpoint.manifest, *checkpoint.directory, transfer);
+  const TensorReader reader(checkpoint.manifest, *checkpoint.directory, looking(transfer));
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const std::uint32_t tensor = tensor_of(optim.parameters[i]);
     if (!readable(checkpoint.manifest, tensor) ||
         checkpoint.manifest.tensors[tensor].spec.shape.numel() != 1)
       continue;
-    steps[i] = DoubleReader(reader, checkpoint.manifest, tensor).read(0, 1)[0];
+    TensorReader::Reading reading(reader, {&tensor, 1});
+    steps[i] = DoubleReader(reading, checkpoint.manifest, tensor).read(0, 1)[0];
   }
   return steps;
 }
@@ -309,20 +329,23 @@ MomentScan scan_moments(OpenedCheckpoint& checkpoint, const OptimState& optim,
                         const TransferOptions& transfer) {
   MomentScan scan;
   std::vector<std::uint32_t> tensors;
-  for (const OptimParameter& p : optim.parameters) {
-    for (const OptimLeaf& leaf : p.leaves)
-      if (leaf.tensor != kNoTensor) tensors.push_back(leaf.tensor);
-    if (p.weight != kNoTensor) tensors.push_back(p.weight);
-  }
+  for (const OptimParameter& p : optim.parameters) add_tensors(p, tensors);
   locate(checkpoint, tensors, transfer);
   const Manifest& manifest = checkpoint.manifest;
-  const TensorReader reader(manifest, *checkpoint.directory, transfer);
-  const std::int64_t block = block_elements(transfer.memory_limit_bytes, transfer.threads, 3);
+  const Hypers hypers(optim);
+  // Room for both moments and the weight, were they compressed; the rest holds them as numbers.
+  TransferOptions staged = looking(transfer);
+  staged.memory_limit_bytes = transfer.memory_limit_bytes / 4 * 3;
+  const TensorReader reader(manifest, *checkpoint.directory, staged);
+  const std::int64_t block = block_elements(transfer.memory_limit_bytes / 4, transfer.threads, 3);
   std::vector<Moments> found(optim.parameters.size());
   parallel_for(found.size(), transfer.threads, [&](std::size_t i, int) {
     if (transfer.cancel) transfer.cancel->check();
     const OptimParameter& p = optim.parameters[i];
-    found[i] = Scanner(manifest, reader, block).scan(p, hyper_of(optim, p.group), steps[i]);
+    std::vector<std::uint32_t> own;
+    add_tensors(p, own);
+    TensorReader::Reading reading(reader, own);
+    found[i] = Scanner(manifest, reading, block).scan(p, hypers.of(p), steps[i]);
   });
   bool any_uncorrected = false, any_without_lr = false;
   std::vector<SecondMoment> seconds;
@@ -333,7 +356,7 @@ MomentScan scan_moments(OpenedCheckpoint& checkpoint, const OptimState& optim,
     if (!readable(manifest, leaf_tensor(p, "exp_avg")) ||
         !readable(manifest, leaf_tensor(p, "exp_avg_sq")) || !readable(manifest, p.weight))
       continue;
-    const Hyper hyper = hyper_of(optim, p.group);
+    const Hyper& hyper = hypers.of(p);
     any_without_lr |= !hyper.has_lr;
     UpdateRow row;
     row.fqn = p.fqn;
@@ -367,13 +390,14 @@ std::map<std::string, double> v_norms(OpenedCheckpoint& checkpoint, const OptimS
     if (readable(checkpoint.manifest, leaf_tensor(p, "exp_avg_sq")))
       tensors.push_back(leaf_tensor(p, "exp_avg_sq"));
   locate(checkpoint, tensors, transfer);
-  const TensorReader reader(checkpoint.manifest, *checkpoint.directory, transfer);
+  const TensorReader reader(checkpoint.manifest, *checkpoint.directory, looking(transfer));
   const std::int64_t block = block_elements(transfer.memory_limit_bytes, transfer.threads, 1);
   std::vector<double> sums(optim.parameters.size(), -1);
   parallel_for(sums.size(), transfer.threads, [&](std::size_t i, int) {
     const std::uint32_t tensor = leaf_tensor(optim.parameters[i], "exp_avg_sq");
     if (!readable(checkpoint.manifest, tensor)) return;
-    DoubleReader values(reader, checkpoint.manifest, tensor);
+    TensorReader::Reading reading(reader, {&tensor, 1});
+    DoubleReader values(reading, checkpoint.manifest, tensor);
     const std::int64_t numel = checkpoint.manifest.tensors[tensor].spec.shape.numel();
     sums[i] = 0;
     for (std::int64_t at = 0; at < numel; at += block)

@@ -173,11 +173,13 @@ class TensorShow {
   /// The elements at the product of `indices`, dense: runs of consecutive last indices are one
   /// read.
   Bytes gather(const std::vector<std::vector<std::int64_t>>& indices) {
-    const TensorReader reader(checkpoint_.manifest, *checkpoint_.directory, options_.transfer);
+    const TensorReader reader(checkpoint_.manifest, *checkpoint_.directory,
+                              looking(options_.transfer));
+    TensorReader::Reading reading(reader, {&index_, 1});
     const Shape& shape = tensor_.spec.shape;
     if (is_sub_byte(tensor_.spec.dtype)) {
       Bytes all(static_cast<std::size_t>(tensor_.spec.size_bytes()));
-      reader.read(index_, 0, shape.numel(), all);
+      reading.read(index_, 0, shape.numel(), all);
       if (options_.slice)
         fail(Code::kUnsupported,
              fmt::format("{} elements share bytes: only the whole tensor can be shown",
@@ -201,8 +203,8 @@ class TensorShow {
           ++run;
       const std::size_t begin = out.size();
       out.resize(begin + run * width);
-      reader.read(index_, first, first + static_cast<std::int64_t>(run),
-                  MutableBytes(out).subspan(begin));
+      reading.read(index_, first, first + static_cast<std::int64_t>(run),
+                   MutableBytes(out).subspan(begin));
       if (!advance(at, indices, run)) return out;
     }
   }

@@ -7,7 +7,6 @@
 #include <tessera/tensor/cast.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "lib/ops/element_blocks.h"
@@ -35,10 +34,10 @@ struct Scratch {
 template <class Real>
 class ValueBlocks {
  public:
-  ValueBlocks(const TensorReader& reader, std::uint32_t tensor, const TensorSpec& spec,
+  ValueBlocks(TensorReader::Reading& reading, std::uint32_t tensor, const TensorSpec& spec,
               std::int64_t block, std::uint64_t keep_bytes, Scratch& scratch)
       : scratch_(scratch),
-        reader_(reader),
+        reading_(reading),
         tensor_(tensor),
         dtype_(spec.dtype),
         numel_(spec.shape.numel()),
@@ -70,33 +69,24 @@ class ValueBlocks {
     scratch_.bytes.reserve(static_cast<std::size_t>(keep_ ? numel_ : std::min(numel_, block_)) *
                            width_);
     const MutableBytes part(scratch_.bytes.data() + (keep_ ? offset : 0), length);
-    if (!whole_) reader_.read(tensor_, begin, end, part);
+    if (!whole_) reading_.read(tensor_, begin, end, part);
     return part;
   }
 
   std::span<const Real> values(ByteView bytes) {
-    const std::size_t count = bytes.size() / width_;
-    std::vector<Real>* values;
     if constexpr (std::is_same_v<Real, float>) {
-      if (dtype_ == DType::kFloat32 && std::endian::native == std::endian::little)
-        return {reinterpret_cast<const float*>(bytes.data()), count};
-      values = &scratch_.floats;
+      return floats_of(dtype_, bytes, scratch_.floats);
     } else {
-      values = &scratch_.doubles;
+      scratch_.doubles.resize(bytes.size() / width_);
+      if (is_complex(dtype_))
+        moduli(bytes, scratch_.doubles);
+      else
+        to_double(dtype_, bytes, scratch_.doubles);
+      return scratch_.doubles;
     }
-    values->resize(count);
-    if (is_complex(dtype_)) {
-      moduli(bytes, *values);
-    } else if constexpr (std::is_same_v<Real, float>) {
-      cast_elements(dtype_, bytes, DType::kFloat32,
-                    {reinterpret_cast<std::byte*>(values->data()), count * sizeof(float)});
-    } else {
-      to_double(dtype_, bytes, *values);
-    }
-    return *values;
   }
 
-  void moduli(ByteView bytes, std::vector<Real>& values) {
+  void moduli(ByteView bytes, std::vector<double>& values) {
     const DType part = dtype_ == DType::kComplex32   ? DType::kFloat16
                        : dtype_ == DType::kComplex64 ? DType::kFloat32
                                                      : DType::kFloat64;
@@ -105,22 +95,18 @@ class ValueBlocks {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double re = scratch_.parts[2 * i], im = scratch_.parts[2 * i + 1];
       // hypot(Inf, NaN) is Inf; a NaN in either part is to be seen.
-      values[i] =
-          static_cast<Real>(std::isnan(re) || std::isnan(im) ? std::nan("") : std::hypot(re, im));
+      values[i] = std::isnan(re) || std::isnan(im) ? std::nan("") : std::hypot(re, im);
     }
   }
 
   Scratch& scratch_;
-  const TensorReader& reader_;
+  TensorReader::Reading& reading_;
   std::uint32_t tensor_;
   DType dtype_;
   std::int64_t numel_, block_;
   std::size_t width_;
   bool keep_, whole_ = false;
 };
-
-/// Types whose every value is a float.
-bool is_float_exact(DType dtype) { return element_bytes(dtype) < 4 || dtype == DType::kFloat32; }
 
 class TensorScan {
  public:
@@ -159,7 +145,8 @@ class TensorScan {
     const TensorSpec& spec = manifest_.tensors[index].spec;
     const bool rows = options_.row_norms && spec.shape.rank() == 2 && spec.shape.numel() > 0;
     StatPass pass(spec.dtype, rows ? spec.shape[1] : 1, rows);
-    ValueBlocks<Real> blocks(reader_, index, spec, block_, keep_bytes_, scratch_);
+    TensorReader::Reading reading(reader_, {&index, 1});
+    ValueBlocks<Real> blocks(reading, index, spec, block_, keep_bytes_, scratch_);
     const CancelToken* cancel = options_.transfer.cancel;
     QuantileSelect<Real> quantiles(
         options_.quantiles ? std::span(kQuantiles) : std::span<const double>(), spec.shape.numel());
@@ -245,7 +232,7 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
   // the rest. Blocks begin at multiples of a strip: sums do not depend on the limit.
   const int threads = std::max(1, transfer.threads);
   const std::uint64_t share = transfer.memory_limit_bytes / static_cast<std::uint64_t>(threads);
-  TransferOptions staged = transfer;
+  TransferOptions staged = looking(transfer);
   staged.memory_limit_bytes = transfer.memory_limit_bytes / 4;
   const TensorReader reader(manifest, *checkpoint.directory, staged);
   const std::int64_t block =

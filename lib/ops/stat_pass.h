@@ -22,6 +22,10 @@ class CompensatedSum {
     correction_ += (sum_ < 0 ? -sum_ : sum_) >= (x < 0 ? -x : x) ? (sum_ - t) + x : (x - t) + sum_;
     sum_ = t;
   }
+  void add(const CompensatedSum& other) {
+    add(other.sum_);
+    correction_ += other.correction_;
+  }
   double value() const { return sum_ + correction_; }
 
  private:

@@ -28,10 +28,11 @@ Sample take_sample(const Manifest& manifest, const TensorReader& reader, std::ui
   std::int64_t numel = spec.shape.numel();
   std::int64_t count = std::min(kSampleNumel, numel);
   Sample sample;
+  TensorReader::Reading reading(reader, {&index, 1});
   auto es = static_cast<std::size_t>(element_bytes(spec.dtype));
   for (std::int64_t begin : {std::int64_t{0}, (numel - count) / 2, numel - count}) {
     Bytes part(static_cast<std::size_t>(count) * es);
-    reader.read(index, begin, begin + count, part);
+    reading.read(index, begin, begin + count, part);
     sample.bytes.insert(sample.bytes.end(), part.begin(), part.end());
   }
   for (std::size_t at = es; at < sample.bytes.size(); at += es) {

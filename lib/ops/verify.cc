@@ -384,12 +384,13 @@ class Verifier {
       }
       if (!proved) rest.push_back(t);
     }
-    const TensorReader reader(manifest, *checkpoint_.directory, options_.transfer);
+    const TensorReader reader(manifest, *checkpoint_.directory, looking(options_.transfer));
     for (std::uint32_t t : rest) {
       try {
         reader.stream(std::span(&t, 1),
                       [&](const TensorReader::Block& block) { tick(block.bytes.size()); });
       } catch (const Error& error) {
+        if (!is_damage(error.code())) throw;
         add_status("CK049", error.status(), manifest.tensors[t].name);
       }
     }

@@ -65,10 +65,11 @@ std::int64_t rows_with_values(const TensorReader& reader, const StoredTensor& te
   std::set<std::int64_t> rows;
   const std::int64_t step = std::max<std::int64_t>(1, kComparedBytes / es);
   Bytes block;
+  TensorReader::Reading reading(reader, {&index, 1});
   for (std::int64_t at = begin * row; at < end * row; at += step) {
     const std::int64_t stop = std::min(end * row, at + step);
     block.resize(static_cast<std::size_t>((stop - at) * es));
-    reader.read(index, at, stop, block);
+    reading.read(index, at, stop, block);
     for (std::int64_t i = 0; i < stop - at; ++i) {
       const auto first = block.begin() + static_cast<std::ptrdiff_t>(i * es);
       if (std::any_of(first, first + static_cast<std::ptrdiff_t>(es),

@@ -67,7 +67,7 @@ TransferResult Transfer::run() {
 /// A worker of a large transfer takes its whole buffers at once: what the run needs shows in its
 /// first second, and is the same whatever the tensors are.
 std::unique_ptr<Worker> Transfer::make_worker() {
-  auto worker = std::make_unique<Worker>(meter_, gate_);
+  auto worker = tessera::make_worker(meter_, gate_, budget_.threads);
   const std::uint64_t whole = budget_.block_bytes + 2 * kIoAlignment;
   if (output_.total_bytes() / 8 < whole * static_cast<std::uint64_t>(budget_.threads))
     return worker;

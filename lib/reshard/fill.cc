@@ -62,7 +62,7 @@ class Filling {
       std::vector<std::unique_ptr<Worker>> workers(static_cast<std::size_t>(budget_.threads));
       parallel_for(units.size(), budget_.threads, [&](std::size_t i, int number) {
         std::unique_ptr<Worker>& worker = workers[static_cast<std::size_t>(number)];
-        if (!worker) worker = std::make_unique<Worker>(meter_, gate_);
+        if (!worker) worker = make_worker(meter_, gate_, budget_.threads);
         run_unit(units[i], *worker);
       });
       for (const auto& worker : workers)

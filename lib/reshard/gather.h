@@ -53,9 +53,9 @@ struct Fragment {
 };
 
 struct GatherOptions {
-  std::uint64_t block_bytes = std::uint64_t{8} << 20;    // a merged read
-  std::uint64_t span_bytes = std::uint64_t{8} << 20;     // a read of a strided source
-  std::uint64_t decoded_bytes = std::uint64_t{1} << 30;  // decoded items kept per worker
+  std::uint64_t block_bytes = std::uint64_t{8} << 20;  // a merged read
+  std::uint64_t span_bytes = std::uint64_t{8} << 20;   // a read of a strided source
+  std::uint64_t item_bytes = std::uint64_t{1} << 30;   // what decoding one item may take
   const CancelToken* cancel = nullptr;
   bool place = true;  // false: what is read is proved and dropped
 };

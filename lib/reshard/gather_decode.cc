@@ -22,9 +22,10 @@ class Reservation {
  public:
   Reservation(Worker& worker, std::uint64_t bytes, const GatherOptions& options)
       : worker_(worker), bytes_(bytes) {
-    if (worker.decoded_bytes + bytes > options.decoded_bytes) worker.drop_decoded();
+    if (worker.decoded_bytes + bytes > worker.most_decoded_bytes) worker.drop_decoded();
     if (!worker.gate->try_take(bytes)) {
       worker.drop_decoded();
+      if (worker.beside != nullptr) worker.beside->drop_decoded();
       worker.gate->take(bytes, options.cancel);
     }
     worker.meter->add(static_cast<std::int64_t>(bytes));
@@ -63,10 +64,10 @@ const Bytes& Gather::decoded(const StoredTensor& tensor, const Need& need, Worke
   }
   return in_file(files_.path(source.file), [&]() -> const Bytes& {
     const CodedSize size = coded_size(manifest_, tensor, need.chunk);
-    const std::uint64_t total = worker.gate->total_bytes();
+    const std::uint64_t total = std::min(worker.gate->total_bytes(), options_.item_bytes);
     if (size.at_once() > total) {
       fail(Code::kResourceExhausted,
-           fmt::format("decoding a compressed item takes {} bytes, there are {} for such items",
+           fmt::format("decoding a compressed item takes {} bytes, there are {} for one",
                        size.at_once(), total),
            "raise --mem-limit");
     }

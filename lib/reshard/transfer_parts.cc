@@ -16,9 +16,15 @@ GatherOptions gather_options(const Budget& budget, const CodedGate& gate,
   GatherOptions options;
   options.block_bytes = budget.block_bytes;
   options.span_bytes = budget.span_bytes;
-  options.decoded_bytes = gate.total_bytes() / static_cast<std::uint64_t>(budget.threads);
+  options.item_bytes = gate.total_bytes();
   options.cancel = cancel;
   return options;
+}
+
+std::unique_ptr<Worker> make_worker(StagedMeter& meter, CodedGate& gate, int threads) {
+  auto worker = std::make_unique<Worker>(meter, gate);
+  worker->most_decoded_bytes = gate.total_bytes() / static_cast<std::uint64_t>(threads);
+  return worker;
 }
 
 void WorkerTotals::add(const Worker& worker) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "lib/reshard/gather.h"
@@ -15,6 +16,9 @@ namespace tessera {
 bool reads_coded(const Manifest& source, const Plan& plan);
 GatherOptions gather_options(const Budget& budget, const CodedGate& gate,
                              const CancelToken* cancel);
+
+/// One of `threads` that share what the gate has.
+std::unique_ptr<Worker> make_worker(StagedMeter& meter, CodedGate& gate, int threads);
 
 /// What the workers of a run did, summed.
 struct WorkerTotals {

@@ -32,4 +32,12 @@ void Worker::drop_decoded() {
   decoded_bytes = 0;
 }
 
+void Worker::drop_decoded(Decoded::iterator item) {
+  const std::uint64_t bytes = item->second.size();
+  decoded.erase(item);
+  meter->add(-static_cast<std::int64_t>(bytes));
+  gate->give(bytes);
+  decoded_bytes -= bytes;
+}
+
 }  // namespace tessera

@@ -50,8 +50,10 @@ struct Worker {
         write(staged),
         cast(staged) {}
   ~Worker() { drop_decoded(); }
+  using Decoded = std::map<std::pair<std::uint32_t, std::uint64_t>, Bytes>;
   /// Also where an error ends the work: others may wait for what is held here.
   void drop_decoded();
+  void drop_decoded(Decoded::iterator item);
   StagedMeter* meter;
   CodedGate* gate;
   MeteredBuffer read;
@@ -59,8 +61,10 @@ struct Worker {
   MeteredBuffer write;
   MeteredBuffer cast;  // a small block, as stored and as cast
   /// Compressed items, by file and offset; the caller drops them when it moves on.
-  std::map<std::pair<std::uint32_t, std::uint64_t>, Bytes> decoded;
+  Decoded decoded;
   std::uint64_t decoded_bytes = 0;
+  std::uint64_t most_decoded_bytes = 0;  // before another one is decoded, all are dropped
+  Worker* beside = nullptr;  // of the same thread: drops what it holds before this one waits
   std::uint64_t bytes_read = 0;
   std::map<std::uint32_t, CastCounts> casts;  // by tensor: what did not fit
 };

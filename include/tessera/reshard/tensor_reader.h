@@ -23,6 +23,9 @@ struct TransferOptions {
   int threads = 1;
   /// A write, or a read of neighbours, at the most: a device wants large ones.
   std::uint64_t block_bytes = std::uint64_t{8} << 20;
+  /// What decoding one compressed item may take; 0: all that the memory limit leaves for such
+  /// items.
+  std::uint64_t most_coded_bytes = 0;
   bool check_crc = true;
   Progress* progress = nullptr;
   const CancelToken* cancel = nullptr;
@@ -34,10 +37,33 @@ class TensorReader {
   TensorReader(const Manifest& manifest, const Directory& directory, TransferOptions options);
   ~TensorReader();
 
+  /// Ranges of some tensors, read one after the other by one thread. A compressed item is decoded
+  /// once for all reads of a pass from the first element to the last. Where there are such items,
+  /// the constructor waits until others have left room for them: a thread holds one Reading of a
+  /// reader at a time, and of several readers takes them in the same order as other threads do.
+  class Reading {
+   public:
+    /// `beside`: this thread's Reading of another reader, which lives longer; while this one waits
+    /// for room to decode, that one gives up what it holds.
+    Reading(const TensorReader& reader, std::span<const std::uint32_t> tensors,
+            Reading* beside = nullptr);
+    ~Reading();
+    /// As TensorReader::read, of the tensors given.
+    void read(std::uint32_t index, std::int64_t begin, std::int64_t end, MutableBytes out);
+
+   private:
+    struct State;
+    std::unique_ptr<State> state_;
+  };
+
   /// Elements [begin, end) of the row-major ravel of tensor `index`; out.size() = (end - begin) *
   /// element_bytes. Sub-byte types: only the whole tensor. Throws kCorrupt for a hole, a CRC
   /// mismatch or a short file.
   void read(std::uint32_t index, std::int64_t begin, std::int64_t end, MutableBytes out) const;
+
+  /// Elements in a row, of the tensor's ravel, that are best read by one thread: what the largest
+  /// of its compressed items covers; 0 where it has none.
+  std::int64_t coded_run(std::uint32_t index) const;
 
   struct Block {
     std::uint32_t tensor = 0;

@@ -5,6 +5,7 @@
 #include <tessera/base/parallel.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -86,7 +87,7 @@ class Locator {
     std::vector<Outcome> outcomes(count);
     parallel_for((count + kBatchItems - 1) / kBatchItems, options_.threads,
                  [&](std::size_t batch, int) {
-                   ItemReader reader(*place_.directory, manifest_, options_);
+                   ItemReader reader(*place_.directory, manifest_, options_, &large_);
                    BlobCache blobs;
                    const std::size_t first = batch * kBatchItems;
                    for (std::size_t k = first; k < std::min(count, first + kBatchItems); ++k) {
@@ -120,6 +121,7 @@ class Locator {
     const Box& box = chunk.box;
     const std::uint16_t view = manifest_.chunks.source(p.chunk).view;
     const TensorSpec expected{tensor.stored_dtype(), item_shape(chunk, view)};
+    require_room(item, expected);
     const OpenItem open = reader.open(item, run_end);
     if (view == kFlatPart) {
       return locate_flat_part(manifest_, item, open, expected.dtype,
@@ -129,6 +131,15 @@ class Locator {
       return blobs.locate(reader, item, tensor.name, box.origin, expected);
     }
     return locate_archive_item(manifest_, item, open, expected);
+  }
+
+  void require_room(const Item& item, const TensorSpec& expected) const {
+    const auto bytes = static_cast<std::uint64_t>(expected.size_bytes());
+    if (item.codecs == 0 || bytes <= most_decoded_bytes(options_)) return;
+    fail(Code::kResourceExhausted,
+         fmt::format("decoding a compressed item takes {} bytes, there are {} for one", bytes,
+                     most_decoded_bytes(options_)),
+         "raise --mem-limit");
   }
 
   void join(const Pending& p, Outcome& outcome, SideTables& tables) {
@@ -169,6 +180,7 @@ class Locator {
   const Place& place_;
   Manifest& manifest_;
   const ReadOptions& options_;
+  std::mutex large_;
   std::vector<Pending> pending_;
   std::vector<std::uint64_t> ends_;
 };

@@ -94,8 +94,8 @@ class ReadAhead final : public ReadFile {
 };
 
 ItemReader::ItemReader(const Directory& directory, const Manifest& manifest,
-                       const ReadOptions& options)
-    : directory_(directory), manifest_(manifest), options_(options) {}
+                       const ReadOptions& options, std::mutex* large)
+    : directory_(directory), manifest_(manifest), options_(options), large_(large) {}
 ItemReader::~ItemReader() = default;
 
 ReadAhead& ItemReader::file(std::uint32_t index) {
@@ -121,23 +121,42 @@ OpenItem ItemReader::open(const Item& item, std::uint64_t run_end) {
   const ByteWindow window = ByteWindow::whole(source).sub(item.offset, item.length);
   if (item.codecs == 0) {
     source.expect(item.offset, item.length, run_end);
-    return {window, nullptr};
+    return {window, nullptr, {}};
   }
-  // One item per thread is decoded at a time; together they stay within the limit.
+  // One item per thread is decoded at a time, and one large one; together they stay within the
+  // limit.
+  const auto threads = static_cast<std::uint64_t>(std::max(1, options_.threads));
   const std::uint64_t limit =
-      options_.memory_limit_bytes / static_cast<std::uint64_t>(std::max(1, options_.threads));
+      large_ != nullptr ? most_decoded_bytes(options_) : options_.memory_limit_bytes / threads;
+  const std::uint64_t share = std::min(limit, options_.memory_limit_bytes / 2 / threads);
   if (item.length > limit) {
     fail(Code::kResourceExhausted,
          fmt::format("an encoded item of {} bytes is beyond the memory limit", item.length),
          "raise --mem-limit");
   }
   if (item.length <= kSmallItemBytes) source.expect(item.offset, item.length, run_end);
-  Bytes bytes = window.read(0, item.length);
-  for (const std::string& codec : manifest_.codecs[item.codecs - 1]) {
-    bytes = decode(codec, bytes, limit);
+  const Bytes stored = window.read(0, item.length);
+  std::unique_lock<std::mutex> alone;
+  Bytes bytes;
+  try {
+    bytes = decode_item(item, stored, large_ != nullptr ? share : limit);
+  } catch (const Error& error) {
+    // More than a share, or damaged: the second time tells which.
+    if (large_ == nullptr || share == limit || error.code() != Code::kCorrupt) throw;
+    alone = std::unique_lock(*large_);
+    bytes = decode_item(item, stored, limit);
   }
   auto memory = std::make_shared<MemoryFile>(std::move(bytes), source.path());
-  return {ByteWindow::whole(*memory), memory};
+  return {ByteWindow::whole(*memory), memory, std::move(alone)};
+}
+
+Bytes ItemReader::decode_item(const Item& item, ByteView stored, std::uint64_t most_bytes) const {
+  Bytes bytes;
+  for (const std::string& codec : manifest_.codecs[item.codecs - 1]) {
+    bytes = decode(codec, stored, most_bytes);
+    stored = bytes;
+  }
+  return bytes;
 }
 
 std::vector<std::uint64_t> run_ends(const std::vector<Item>& items) {

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -33,14 +34,22 @@ struct Item {
 struct OpenItem {
   ByteWindow window;
   std::shared_ptr<const ReadFile> decoded;  // owns the memory; null for plain items
+  std::unique_lock<std::mutex> alone;       // held while a large one is in memory
 };
+
+/// What one encoded item may decode to: half of the memory limit, whatever the number of threads.
+inline std::uint64_t most_decoded_bytes(const ReadOptions& options) {
+  return options.memory_limit_bytes / 2;
+}
 
 class ReadAhead;
 
 class ItemReader {
  public:
-  /// `manifest`: its files and codecs; both outlive the reader.
-  ItemReader(const Directory& directory, const Manifest& manifest, const ReadOptions& options);
+  /// `manifest`: its files and codecs; both outlive the reader. `large`: of the readers that work
+  /// at the same time, one decodes an item that is larger than a thread's share.
+  ItemReader(const Directory& directory, const Manifest& manifest, const ReadOptions& options,
+             std::mutex* large = nullptr);
   ~ItemReader();
 
   /// `run_end`: where the run of small items that this one starts or continues ends in the file.
@@ -53,10 +62,12 @@ class ItemReader {
 
  private:
   ReadAhead& file(std::uint32_t index);
+  Bytes decode_item(const Item& item, ByteView stored, std::uint64_t most_bytes) const;
 
   const Directory& directory_;
   const Manifest& manifest_;
   const ReadOptions& options_;
+  std::mutex* large_;
   std::uint32_t open_index_ = 0;
   std::unique_ptr<ReadAhead> open_file_;
 };
