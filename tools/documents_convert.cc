@@ -4,6 +4,7 @@
 
 #include "documents.h"
 #include "json_report.h"
+#include "lib/encoding/pickle_memory.h"
 
 namespace tessera::tools {
 namespace {
@@ -41,6 +42,7 @@ void add_plan(JsonObject& object, const ConvertReport& r) {
   object.add("seal_bytes", r.seal_bytes);
   object.add("temporary_bytes", r.temporary_bytes);
   object.add("metadata_bytes", r.metadata_bytes);
+  object.add("metadata_limit_bytes", kMostPickleMemoryBytes);
   object.add("staged_bytes_bound", r.staged_bytes_bound);
   object.add("peak_memory_bound", r.peak_memory_bound);
   object.add("free_bytes", r.free_bytes);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lib/encoding/pickle_memory.h"
 #include "number_text.h"
 #include "render.h"
 #include "table.h"
@@ -97,8 +98,9 @@ std::string plan_text(const ConvertReport& r, const Screen& screen) {
   if (r.replaced_bytes) text += fact_line("replaces", format_bytes(r.replaced_bytes), screen);
   text +=
       fact_line("memory",
-                fmt::format("at most {}: {} staged, {} metadata", format_bytes(r.peak_memory_bound),
-                            format_bytes(r.staged_bytes_bound), format_bytes(r.metadata_bytes)),
+                fmt::format("at most {}: {} staged, {} metadata (a pickle's values: at most {})",
+                            format_bytes(r.peak_memory_bound), format_bytes(r.staged_bytes_bound),
+                            format_bytes(r.metadata_bytes), format_bytes(kMostPickleMemoryBytes)),
                 screen);
   return text + file_table(r, screen) + lists(r, true, screen);
 }

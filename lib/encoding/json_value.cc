@@ -156,6 +156,7 @@ class Converter {
     return json_tag(name, Value::string(hex_of(v.as_string())));
   }
   Value list(const ValueList& items, bool tuples) {
+    if (items.empty()) return empty_list_;
     ValueList out;
     out.reserve(items.size());
     for (const Value& item : items) out.push_back(convert(item, tuples));
@@ -184,6 +185,7 @@ class Converter {
     return json_tag("__set__", Value::list(std::move(out)));
   }
   Value dict(const ValueDict& entries, bool tuples) {
+    if (entries.empty()) return empty_dict_;
     const bool plain = std::all_of(entries.begin(), entries.end(),
                                    [](const auto& e) { return e.first.is_string(); });
     if (plain) {
@@ -217,6 +219,8 @@ class Converter {
 
   const DescribeTensor& describe_;
   ValueBudget& budget_;
+  // There may be a million of them.
+  const Value empty_list_ = Value::list({}), empty_dict_ = Value::dict({});
 };
 
 }  // namespace

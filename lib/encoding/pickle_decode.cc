@@ -15,6 +15,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "lib/encoding/pickle_memory.h"
+#include "lib/encoding/pickle_vm.h"
 #include "lib/encoding/utf8.h"
 #include "lib/state/python_keys.h"
 
@@ -52,7 +54,14 @@ bool is_scalar(PickleKind kind) {
 /// there are nodes are made before what is left becomes a stub.
 constexpr std::uint64_t kFreeCopies = std::uint64_t{1} << 16;
 
+bool is_text(PickleKind kind) {
+  return kind == PickleKind::kString || kind == PickleKind::kBytes || kind == PickleKind::kBigInt;
+}
+
 constexpr std::size_t kSharedTextBytes = 128;  // from there on held once
+// What a node takes, with what the allocator adds; of a container also where it is remembered.
+constexpr std::uint64_t kTextBytes = 112;
+constexpr std::uint64_t kContainerBytes = 216;
 constexpr char kCycle[] = "a container holds itself";
 constexpr char kTooDeep[] = "nested deeper than 200 levels";
 static_assert(kMaxValueDepth == 200);
@@ -86,7 +95,10 @@ class Cycles {
 class Decoder {
  public:
   Decoder(const PickleGraph& graph, const PickleHook& hook)
-      : graph_(graph), hook_(hook), copies_left_(kFreeCopies + graph.node_count() / 4) {}
+      : graph_(graph),
+        hook_(hook),
+        left_bytes_(pickle_memory_bytes(stream_bytes(graph))),
+        copies_left_(kFreeCopies + graph.node_count() / 4) {}
 
   /// `levels`: containers around this value.
   Decoded decode(Node node, int levels);
@@ -107,6 +119,11 @@ class Decoder {
                        int& height);
   Value opaque(Node node, int levels, int& height);
   void name_opaque(Node callable, OpaqueObject& out) const;
+
+  void spend(std::uint64_t bytes) {
+    if (bytes > left_bytes_) refuse_pickle_memory(stream_bytes(graph_));
+    left_bytes_ -= bytes;
+  }
 
   void require_object(std::size_t from, const char* problem) const;
   bool is_unknown_object(Node node) const;
@@ -129,6 +146,7 @@ class Decoder {
 
   const PickleGraph& graph_;
   const PickleHook& hook_;
+  std::uint64_t left_bytes_;  // that values may take
   std::unordered_map<Node, Decoded> done_;
   std::unordered_map<Node, Value> texts_;
   Cycles cycles_;
@@ -146,11 +164,14 @@ class Decoder {
 Decoded Decoder::decode(Node node, int levels) {
   const PickleKind kind = graph_.kind(node);
   if (copying_ > 0 && copies_left_ > 0) --copies_left_;
+  spend(sizeof(Value));
   if (is_scalar(kind)) {
     if (hook_) {
       if (auto value = hook_(graph_, node)) return {std::move(*value), 0};
     }
-    return {is_long_text(node) ? shared_text(node) : scalar(node), 0};
+    if (is_long_text(node)) return {shared_text(node), 0};
+    if (is_text(kind)) spend(kTextBytes);
+    return {scalar(node), 0};
   }
   Decoded result;
   const auto found = done_.find(node);
@@ -166,6 +187,7 @@ Decoded Decoder::decode(Node node, int levels) {
     const bool again = found != done_.end() || met_.contains(node);
     if (again && copies_left_ == 0) return stub(node);
     copying_ += again ? 1 : 0;
+    spend(kContainerBytes);
     path_.push_back(node);
     outermost_.push_back(kClosed);
     if (hook_) {
@@ -249,19 +271,13 @@ Value Decoder::scalar(Node node) const {
 }
 
 bool Decoder::is_long_text(Node node) const {
-  switch (graph_.kind(node)) {
-    case PickleKind::kString:
-    case PickleKind::kBytes:
-    case PickleKind::kBigInt:
-      return graph_.text(node).size() >= kSharedTextBytes;
-    default:
-      return false;
-  }
+  return is_text(graph_.kind(node)) && graph_.text(node).size() >= kSharedTextBytes;
 }
 
 /// A reference takes two bytes of pickle, whatever the length of what it refers to.
 Value Decoder::shared_text(Node node) {
   const auto [found, is_new] = texts_.try_emplace(node);
+  if (is_new) spend(kTextBytes + graph_.text(node).size());
   if (is_new) found->second = scalar(node);
   return found->second;
 }
@@ -565,6 +581,21 @@ bool is_plain_call(const PickleGraph& graph, PickleGraph::Node node) {
   return is("collections", {"OrderedDict", "Counter", "defaultdict"}) || is("torch", {"Size"}) ||
          is("_codecs", {"encode"}) || is("_io", {"BytesIO"}) ||
          is("builtins", {"set", "frozenset", "bytearray", "bytes", "complex"});
+}
+
+std::uint64_t stream_bytes(const PickleGraph& graph) { return PickleVm::stream_bytes(graph); }
+
+std::uint64_t pickle_memory_bytes(std::uint64_t stream_bytes) {
+  constexpr std::uint64_t kFree = std::uint64_t{16} << 20, kPerByte = 40;
+  return std::min(kMostPickleMemoryBytes,
+                  kFree + kPerByte * std::min(stream_bytes, kMostPickleMemoryBytes));
+}
+
+void refuse_pickle_memory(std::uint64_t stream_bytes) {
+  fail(Code::kResourceExhausted,
+       fmt::format("pickle: the values of its {} would take more than {} of memory",
+                   format_bytes(stream_bytes), format_bytes(pickle_memory_bytes(stream_bytes))),
+       "very many very small objects: no checkpoint of tensors looks like this");
 }
 
 Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook) {

@@ -70,6 +70,7 @@ struct PickleGraph::Rep {
   std::vector<PickleGlobal> globals;
   std::unordered_map<Node, PickleExtra> extras;
   Node root = 0;
+  std::uint64_t stream_bytes = 0;
 
   const PickleNode& at(Node node, PickleKind kind) const;
   std::span<const Node> run(const PickleRun& run) const {

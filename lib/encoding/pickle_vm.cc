@@ -25,6 +25,7 @@ PickleVm::PickleVm(ByteView bytes, const PickleOptions& options)
   // Real streams spend 6 and more bytes per node; only pages that are touched count.
   rep_->nodes.reserve(bytes.size() / 4 + 8);
   rep_->children.reserve(bytes.size() / 4 + 8);
+  rep_->stream_bytes = bytes.size();
   none_ = add({});
   true_ = add({.kind = PickleKind::kBool, .b = 1});
   false_ = add({.kind = PickleKind::kBool});

@@ -20,6 +20,7 @@ class PickleVm {
   /// After run() threw: how many bytes it would have needed, if it threw because the stream ended
   /// early; else 0.
   std::uint64_t needed_bytes() const { return needed_bytes_; }
+  static std::uint64_t stream_bytes(const PickleGraph& graph) { return graph.rep_->stream_bytes; }
 
  private:
   friend struct PickleOpcodes;

@@ -5,6 +5,8 @@
 #include <tessera/base/text.h>
 
 #include "lib/encoding/pickle_decode.h"
+#include "lib/encoding/pickle_memory.h"
+#include "lib/state/flattened_size.h"
 
 namespace tessera {
 namespace {
@@ -36,6 +38,8 @@ void decode_archive_root(const PickleGraph& graph, TensorResolver& resolver,
     refuse_root(class_of(graph, graph.callable(root)));
   archive.root = decode_pickle(
       graph, root, [&](const PickleGraph&, PickleGraph::Node node) { return resolver(node); });
+  const std::uint64_t bytes = stream_bytes(graph);
+  if (!flattens_within(archive.root, pickle_memory_bytes(bytes))) refuse_pickle_memory(bytes);
   if (archive.root.kind() == Value::Kind::kOpaque && !options.allow_opaque_root)
     refuse_root(archive.root.as_opaque().global());
   resolver.name_notes();

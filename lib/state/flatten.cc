@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "lib/state/flattened_size.h"
 #include "lib/state/key_text.h"
 #include "lib/state/python_keys.h"
 
@@ -176,7 +177,62 @@ class Flattener {
   std::unordered_map<const void*, bool> leaf_;
 };
 
+/// Adds up what the Flattener of today's rule would make.
+class FlattenedSize {
+ public:
+  explicit FlattenedSize(std::uint64_t most_bytes) : left_(most_bytes) {}
+
+  /// `name_bytes`: of the names of all that `value` lies in. False once there is too much.
+  bool add(const Value& value, std::size_t depth, std::size_t name_bytes) {
+    if (depth > static_cast<std::size_t>(kMaxValueDepth)) return true;  // refused by flatten()
+    const bool list = value.kind() == Kind::kList;
+    if (depth > 0 && !value.is_dict() && (!list || !is_entered(value)))
+      return spend(kEntryBytes + depth * sizeof(PathItem) + 2 * name_bytes);
+    if (value.is_dict()) {
+      if (value.as_dict().empty()) return spend(kEntryBytes + depth * sizeof(PathItem));
+      for (const auto& [key, item] : value.as_dict())
+        if (!add(item, depth + 1, name_bytes + (key.is_string() ? key.as_string().size() : 4)))
+          return false;
+    } else if (list) {
+      for (const Value& item : value.as_list())
+        if (!add(item, depth + 1, name_bytes + 4)) return false;
+    }
+    return true;
+  }
+  std::uint64_t entries() const { return entries_; }
+
+ private:
+  /// StateEntry, its place in the tables of names, and its rows in reports.
+  static constexpr std::uint64_t kEntryBytes = 448;
+
+  bool spend(std::uint64_t bytes) {
+    ++entries_;
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    return true;
+  }
+
+  bool is_entered(const Value& list) {
+    if (const auto known = entered_.find(list.node_id()); known != entered_.end())
+      return known->second;
+    const bool entered = std::ranges::any_of(list.as_list(), [&](const Value& item) {
+      return item.is_tensor() || item.is_dict() || (item.kind() == Kind::kList && is_entered(item));
+    });
+    return entered_[list.node_id()] = entered;
+  }
+
+  std::uint64_t left_;
+  std::uint64_t entries_ = 0;
+  std::unordered_map<const void*, bool> entered_;
+};
+
 }  // namespace
+
+bool flattens_within(const Value& root, std::uint64_t most_bytes) {
+  FlattenedSize size(most_bytes);
+  // What is larger than all there is stands in many places at once: flatten() refuses that as such.
+  return size.add(root, 0, 0) || size.entries() > count_items(root);
+}
 
 StateDict flatten(const Value& root, ValueBudget& budget) {
   return Flattener(Rule::kCurrent, root, budget).run(root);
