@@ -3,7 +3,9 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 
 namespace tessera::tools {
 namespace {
@@ -24,7 +26,11 @@ const LineField* line_field(std::span<const LineField> fields, const Value& key)
 }  // namespace
 
 Value json_text(std::string_view text) {
-  return Value::string(is_valid_utf8(text) ? std::string(text) : printable(text));
+  constexpr std::size_t kRecent = 256;
+  thread_local std::array<Value, kRecent> recent;
+  Value& last = recent[std::hash<std::string_view>()(text) % kRecent];
+  if (last.is_string() && last.as_string() == text) return last;
+  return last = Value::string(is_valid_utf8(text) ? std::string(text) : printable(text));
 }
 
 Value json_real(double value) {

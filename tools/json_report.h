@@ -15,7 +15,8 @@
 
 namespace tessera::tools {
 
-/// Text from a file or a path: valid UTF-8 as it is, else with the offending bytes escaped.
+/// Text from a file or a path: valid UTF-8 as it is, else with the offending bytes escaped. Keys,
+/// types and file names, repeated in every row of a report, are one node.
 Value json_text(std::string_view text);
 /// A finite number, or "nan", "inf", "-inf" as a string.
 Value json_real(double value);
@@ -24,7 +25,7 @@ Value json_real(double value);
 class JsonObject {
  public:
   void add(std::string_view key, Value value) {
-    entries_.emplace_back(Value::string(std::string(key)), std::move(value));
+    entries_.emplace_back(json_text(key), std::move(value));
   }
   void add(std::string_view key, std::string_view text) { add(key, json_text(text)); }
   void add(std::string_view key, const std::string& text) { add(key, json_text(text)); }

@@ -241,14 +241,16 @@ Outcome Inspection::summary_of(const OpenedCheckpoint& opened, const ScanReport*
 }
 
 Outcome Inspection::ls() {
-  OpenedCheckpoint opened = open();
   LsOptions options;
   options.chunks = a_.chunks;
   options.rank = a_.rank;
   options.file = a_.file;
   if (!a_.sort.empty()) options.sort = parse_ls_sort(a_.sort);
   options.top = static_cast<std::size_t>(a_.top.value_or(0));
-  const LsReport report = list_tensors(opened, options);
+  const LsReport report = [&] {
+    OpenedCheckpoint opened = open();  // gone before the report is printed
+    return list_tensors(opened, options);
+  }();
   return {in_form([&] { return ls_document(report, a_.chunks); },
                   {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
                   [&] { return render_ls(report, a_.chunks, screen_); }),
@@ -312,10 +314,12 @@ Outcome Inspection::show_one() {
 }
 
 Outcome Inspection::stat() {
-  OpenedCheckpoint opened = open();
   StatOptions options;
   options.transfer = transfer_options(a_, &progress_);
-  const StatReport report = stat_checkpoint(opened, options);
+  const StatReport report = [&] {
+    OpenedCheckpoint opened = open();
+    return stat_checkpoint(opened, options);
+  }();
   return {in_form([&] { return stat_document(report); },
                   {{"tensors", "tensor"}, {"findings", "finding"}, {"notes", "note"}},
                   [&] { return render_stat(report, screen_); }),
@@ -338,8 +342,10 @@ Outcome Inspection::optim() {
 }
 
 Outcome Inspection::hash() {
-  OpenedCheckpoint opened = open();
-  const HashReport report = hash_checkpoint(opened, transfer_options(a_, &progress_));
+  const HashReport report = [&] {
+    OpenedCheckpoint opened = open();
+    return hash_checkpoint(opened, transfer_options(a_, &progress_));
+  }();
   return {in_form([&] { return hash_document(report); },
                   {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
                   [&] { return render_hash(report, screen_); }),
@@ -406,9 +412,11 @@ DiffOptions Inspection::diff_options() {
 
 Outcome Inspection::diff() {
   const DiffOptions options = diff_options();
-  OpenedCheckpoint a = open(a_.words[0], open_options(a_.from_a, a_.root_a));
-  OpenedCheckpoint b = open(a_.words[1], open_options(a_.from_b, a_.root_b));
-  DiffReport report = diff_checkpoints(a, b, options);
+  DiffReport report = [&] {
+    OpenedCheckpoint a = open(a_.words[0], open_options(a_.from_a, a_.root_a));
+    OpenedCheckpoint b = open(a_.words[1], open_options(a_.from_b, a_.root_b));
+    return diff_checkpoints(a, b, options);
+  }();
   const bool whole = report.not_compared == 0 || !a_.strict;
   const int exit = report.equal && whole ? kExitDone : kExitNegative;
   if (a_.quiet) return {{}, exit, {}};

@@ -125,19 +125,28 @@ int display_width(std::string_view text) {
   return width;
 }
 
+/// Of a glyph with what combines with it.
+constexpr std::size_t kMostBytes = 8;
+
 std::string clip_end(std::string_view text, int width) {
   if (display_width(text) <= width) return std::string(text);
   if (width < 1) return {};
-  return std::string(text.substr(0, bytes_within(glyphs(text), width - 1, false))) + "…";
+  const std::string_view front = text.substr(0, static_cast<std::size_t>(width) * kMostBytes);
+  return std::string(text.substr(0, bytes_within(glyphs(front), width - 1, false))) + "…";
 }
 
 std::string clip_middle(std::string_view text, int width) {
   if (display_width(text) <= width) return std::string(text);
   if (width < 5) return clip_end(text, width);
-  const std::vector<Glyph> all = glyphs(text);
+  // Of a text of megabytes no more is looked at than a line can hold.
+  const std::size_t room = static_cast<std::size_t>(width) * kMostBytes;
+  const std::string_view front = text.substr(0, room);
+  std::string_view end = text.substr(text.size() - std::min(room, text.size()));
+  while (end.size() < text.size() && (static_cast<unsigned char>(end[0]) & 0xC0) == 0x80)
+    end.remove_prefix(1);
   const int back = (width - 1) * 3 / 5;
-  const std::size_t head = bytes_within(all, width - 1 - back, false);
-  const std::size_t tail = bytes_within(all, back, true);
+  const std::size_t head = bytes_within(glyphs(front), width - 1 - back, false);
+  const std::size_t tail = bytes_within(glyphs(end), back, true);
   return std::string(text.substr(0, head)) + "…" + std::string(text.substr(text.size() - tail));
 }
 
@@ -149,9 +158,6 @@ std::string pad_left(std::string_view text, int width) {
   return std::string(static_cast<std::size_t>(std::max(0, width - display_width(text))), ' ') +
          std::string(text);
 }
-
-/// Of a glyph with what combines with it.
-constexpr std::size_t kMostBytes = 8;
 
 std::string wrap(std::string_view text, int width, std::string_view indent) {
   const int room = std::max(1, width - display_width(indent));

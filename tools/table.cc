@@ -18,7 +18,10 @@ constexpr int kLongestValue = 300;
 
 void Table::add(std::vector<Cell> cells) {
   TESSERA_CHECK(cells.size() == columns_.size());
-  rows_.push_back(std::move(cells));
+  for (const Cell& cell : cells) {
+    text_ += cell.text;
+    cells_.push_back({text_.size(), cell.tint});
+  }
 }
 
 void Table::narrow(int level, int& room, std::vector<int>& widths) const {
@@ -40,7 +43,8 @@ std::vector<int> Table::fitted_widths(int room, bool whole) const {
   std::vector<int> widths;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     int width = display_width(columns_[c].title);
-    for (const auto& row : rows_) width = std::max(width, display_width(row[c].text));
+    for (std::size_t i = c; i < cells_.size(); i += columns_.size())
+      width = std::max(width, display_width(text(i)));
     widths.push_back(width);
     room -= width;
   }
@@ -60,11 +64,11 @@ std::string Table::render(const Screen& screen, std::string_view indent) const {
     std::string line(indent);
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       const int longest = columns_[c].gives == kMostGiving ? kLongestValue : 1'000'000;
-      const std::string text =
+      const std::string clipped =
           clip_middle(text_of(c), screen.whole ? std::max(longest, widths[c]) : widths[c]);
-      const int missing = widths[c] - display_width(text);
+      const int missing = widths[c] - display_width(clipped);
       const std::string space(static_cast<std::size_t>(std::max(0, missing)), ' ');
-      const std::string painted = screen.paint(tint_of(c), text);
+      const std::string painted = screen.paint(tint_of(c), clipped);
       if (c) line += std::string(kGap, ' ');
       line += columns_[c].right ? space + painted : painted + space;
     }
@@ -74,12 +78,12 @@ std::string Table::render(const Screen& screen, std::string_view indent) const {
   const bool titled = std::any_of(columns_.begin(), columns_.end(),
                                   [](const Column& column) { return !column.title.empty(); });
   if (titled) {
-    add_line([&](std::size_t c) { return columns_[c].title; },
+    add_line([&](std::size_t c) { return std::string_view(columns_[c].title); },
              [](std::size_t) { return Tint::kDim; });
   }
-  for (const auto& row : rows_) {
-    add_line([&](std::size_t c) { return row[c].text; },
-             [&](std::size_t c) { return row[c].tint; });
+  for (std::size_t row = 0; row < cells_.size(); row += columns_.size()) {
+    add_line([&](std::size_t c) { return text(row + c); },
+             [&](std::size_t c) { return cells_[row + c].tint; });
   }
   return result;
 }

@@ -4,36 +4,57 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <unordered_set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace tessera {
 namespace {
 
-/// Names of one open object. Few names are compared one by one, many by hash.
+/// Names of one open object. Few names are compared one by one; of many, which may be a million,
+/// the text is kept in one piece and looked up by hash.
 class KeySet {
  public:
   /// False when the name was there already.
   bool insert(const std::string& name) {
-    if (many_.empty() && few_.size() < kFew) {
-      if (std::find(few_.begin(), few_.end(), name) != few_.end()) return false;
-      few_.push_back(name);
-      return true;
+    if (ends_.size() < kFew) {
+      for (std::size_t i = 0; i < ends_.size(); ++i)
+        if (text(i) == name) return false;
+    } else {
+      if (slots_.size() < 2 * (ends_.size() + 1)) grow();
+      std::size_t& slot = slot_of(name);
+      if (slot != 0) return false;
+      slot = ends_.size() + 1;
     }
-    if (many_.empty()) {
-      many_.insert(std::make_move_iterator(few_.begin()), std::make_move_iterator(few_.end()));
-      few_.clear();
-    }
-    return many_.insert(name).second;
+    text_ += name;
+    ends_.push_back(text_.size());
+    return true;
   }
 
  private:
   static constexpr std::size_t kFew = 16;
-  std::vector<std::string> few_;
-  std::unordered_set<std::string> many_;
+
+  std::string_view text(std::size_t i) const {
+    const std::size_t begin = i == 0 ? 0 : ends_[i - 1];
+    return std::string_view(text_).substr(begin, ends_[i] - begin);
+  }
+  /// Where the name is (1 + its number), or 0 where it would be.
+  std::size_t& slot_of(std::string_view name) {
+    std::size_t at = std::hash<std::string_view>()(name) % slots_.size();
+    while (slots_[at] != 0 && text(slots_[at] - 1) != name) at = (at + 1) % slots_.size();
+    return slots_[at];
+  }
+  void grow() {
+    slots_.assign(4 * (ends_.size() + 1) + 1, 0);
+    for (std::size_t i = 0; i < ends_.size(); ++i) slot_of(text(i)) = i + 1;
+  }
+
+  std::string text_;
+  std::vector<std::size_t> ends_;
+  std::vector<std::size_t> slots_;  // of more than kFew
 };
 
 /// Stands between nlohmann's parser and a JsonHandler and refuses what the parser would let pass.

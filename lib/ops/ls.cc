@@ -236,10 +236,12 @@ LsReport list_tensors(OpenedCheckpoint& checkpoint, const LsOptions& options) {
   report.world_size_source = manifest.world_size_source;
   const bool filtered = options.rank || !options.file.empty();
   check_filters(manifest, options);
+  const bool by_place = options.sort == LsSort::kFile || options.sort == LsSort::kOffset;
   for (std::uint32_t index : leaf_tensors(manifest)) {
     LsTensor tensor = describe_tensor(manifest, index);
     if (filtered && !wanted(tensor, options)) continue;
     if (filtered) keep_rows(tensor, options);
+    if (!options.chunks && !by_place && !filtered) tensor.table = {};
     report.tensors.push_back(std::move(tensor));
   }
   sort_tensors(report.tensors, options.sort);

@@ -25,7 +25,12 @@ class StateDecoder {
  public:
   StateDecoder(const std::vector<std::string>& order,
                const std::map<std::string, std::string>& metadata, std::vector<bool>& embedded)
-      : order_(order), metadata_(metadata), embedded_(embedded) {
+      : order_(order),
+        metadata_(metadata),
+        embedded_(embedded),
+        is_ours_(metadata.contains(std::string(kValues)) ||
+                 metadata.contains(std::string(kState))) {
+    if (!is_ours_) return;  // tensors alone, which nothing asks for by name
     for (std::uint32_t i = 0; i < order.size(); ++i) index_.emplace(order[i], i);
   }
 
@@ -35,6 +40,7 @@ class StateDecoder {
       read_values(found->second);
     if (const auto found = metadata_.find(std::string(kState)); found != metadata_.end())
       read_state(found->second);
+    out_.entries.reserve(out_.entries.size() + order_.size());
     for (std::uint32_t i = 0; i < order_.size(); ++i)
       if (!embedded_[i]) add_flat(order_[i], Value::tensor(i));
     for (auto& [name, value] : values_) add_flat(name, value);
@@ -43,7 +49,7 @@ class StateDecoder {
 
  private:
   void add_flat(const std::string& name, Value value) {
-    if (!done_.emplace(name, true).second) return;
+    if (is_ours_ && !done_.emplace(name, true).second) return;  // names are distinct
     out_.entries.push_back({name, {key_item(name)}, std::move(value)});
   }
 
@@ -140,6 +146,7 @@ class StateDecoder {
   const std::vector<std::string>& order_;
   const std::map<std::string, std::string>& metadata_;
   std::vector<bool>& embedded_;
+  const bool is_ours_;
   std::unordered_map<std::string, std::uint32_t> index_;
   std::unordered_map<std::string, std::size_t> value_index_;
   std::vector<std::pair<std::string, Value>> values_;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -86,8 +87,12 @@ class ManifestBuilder {
     list_files();
     gather();
     if (set_.index) apply_index();
+    out_.tensors.reserve(names_.size());
     for (std::size_t i = 0; i < names_.size(); ++i)
       in_tensor(names_[i], [&] { add_tensor(names_[i], pieces_[i]); });
+    // A million tensors are not held twice.
+    pieces_ = {};
+    for (ShardFile& file : files_) file.header.tensors = {};
     restore_state();
     describe();
     return std::move(out_);
@@ -111,13 +116,18 @@ class ManifestBuilder {
     }
   }
   void gather() {
+    std::size_t entries = 0;
+    for (const ShardFile& file : files_) entries += file.header.tensors.size();
+    names_.reserve(entries);
+    index_.reserve(entries);
     for (std::uint32_t f = 0; f < files_.size(); ++f) {
       const auto& tensors = files_[f].header.tensors;
       for (std::uint32_t e = 0; e < tensors.size(); ++e) {
-        const auto [found, is_new] = index_.try_emplace(tensors[e].name, names_.size());
-        if (is_new) {
+        auto found = index_.find(tensors[e].name);
+        if (found == index_.end()) {
           names_.push_back(tensors[e].name);
           pieces_.emplace_back();
+          found = index_.emplace(names_.back(), names_.size() - 1).first;
         }
         pieces_[found->second].push_back({f, e});
       }
@@ -259,7 +269,7 @@ class ManifestBuilder {
   Findings findings_;
   ShardSet set_;
   std::vector<ShardFile> files_;
-  std::unordered_map<std::string, std::size_t> index_;
+  std::unordered_map<std::string_view, std::size_t> index_;  // of names_, which stay in place
   std::vector<std::string> names_;
   std::vector<std::vector<Piece>> pieces_;
 };
