@@ -1,0 +1,73 @@
+// An optimizer with a group for each parameter, as layer-wise learning rates make them: what it
+// costs grows with the groups, not with their square.
+#include <fmt/format.h>
+#include <tessera/ops/optim.h>
+#include <tessera/storage/memory_file_system.h>
+
+#include <catch2/catch.hpp>
+#include <ctime>
+
+#include "tests/support/hostile_bytes.h"
+
+namespace optim_groups_test {
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+template <class T>
+std::string le(T value) {
+  std::string bytes(sizeof value, '\0');
+  store_le(reinterpret_cast<std::byte*>(bytes.data()), value);
+  return bytes;
+}
+std::string text(const std::string& t) {
+  return "X" + le(static_cast<std::uint32_t>(t.size())) + t;
+}
+std::string number(int n) { return "J" + le(std::int32_t{n}); }
+
+/// Four floats at 4 * k of the only storage.
+std::string tensor(int k, int count) {
+  return "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\nFloatStorage\n" +
+         text("0") + text("cpu") + number(4 * count) + "tQ" + number(4 * k) + "(" + number(4) +
+         "t(" + number(1) + "t\x89" + "ccollections\nOrderedDict\n)RtR";
+}
+
+/// {"model": {...}, "optimizer": {"state": {...}, "param_groups": [...]}}
+std::string checkpoint_of(int count) {
+  std::string weights, state, groups;
+  for (int k = 0; k < count; ++k) {
+    weights += text(fmt::format("l.{}.w", k)) + tensor(k, count);
+    state += number(k) + "}(" + text("step") + number(5) + text("exp_avg") + tensor(k, count) + "u";
+    groups += "}(" + text("lr") + number(1) + text("params") + "](" + number(k) + "eu";
+  }
+  const std::string pickle = std::string("\x80\x04", 2) + "}(" + text("model") + "}(" + weights +
+                             "u" + text("optimizer") + "}(" + text("state") + "}(" + state + "u" +
+                             text("param_groups") + "](" + groups + "euu.";
+  return torch_zip_of(pickle, std::string(static_cast<std::size_t>(count) * 16, '\1'));
+}
+
+double seconds_of(int count) {
+  MemoryFileSystem fs;
+  fs.write_file("/g.pt", as_bytes(checkpoint_of(count)));
+  OpenedCheckpoint opened = open_checkpoint(fs, "/g.pt");
+  const std::clock_t before = std::clock();
+  const OptimReport report = inspect_optimizer(opened, nullptr, {});
+  const double seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  REQUIRE(report.optimizers.size() == 1);
+  CHECK(report.optimizers[0].groups.size() == static_cast<std::size_t>(count));
+  return seconds;
+}
+
+}  // namespace
+
+TEST_CASE("what optim costs grows with the groups, not with their square") {
+  double least = 1e9;
+  for (int round = 0; round < 3; ++round)
+    least = std::min(least, seconds_of(4000) / seconds_of(1000));
+  INFO("four times the groups take " << least << " times as long");
+  CHECK(least < 9);  // a square takes 16
+}
+
+}  // namespace optim_groups_test
