@@ -61,7 +61,7 @@ bool is_text(PickleKind kind) {
 constexpr std::size_t kSharedTextBytes = 128;  // from there on held once
 // What a node takes, with what the allocator adds; of a container also where it is remembered.
 constexpr std::uint64_t kTextBytes = 112;
-constexpr std::uint64_t kContainerBytes = 216;
+constexpr std::uint64_t kContainerBytes = 208;
 constexpr char kCycle[] = "a container holds itself";
 constexpr char kTooDeep[] = "nested deeper than 200 levels";
 static_assert(kMaxValueDepth == 200);
