@@ -4,9 +4,8 @@
 //
 //   optimizer   files and folders called optim..., and DeepSpeed's global_step<N> that no pointer
 //               names
-//   weights     of another kind than those that were chosen: a model beside an adapter, an
-//   adapter's
-//               base, accelerate's pytorch_model_fsdp_<N>
+//   weights     of another kind than those that were chosen: a model beside an adapter, the base
+//               of an adapter, accelerate's pytorch_model_fsdp_<N>
 //   sidecars    scheduler, random numbers, trainer, data loader, Lightning's meta.pt, the same
 //               weights in another file format
 //

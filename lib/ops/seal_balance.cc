@@ -1,4 +1,5 @@
 // The account of a run as JSON: in the seal, and in the reports of reshard and convert.
+#include <fmt/format.h>
 #include <tessera/ops/seal.h>
 
 #include "lib/ops/seal_json.h"

@@ -1,6 +1,5 @@
 #pragma once
 // Fields of the seal's JSON: checked access to untrusted text, and the values that are written.
-#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/state/balance.h>
 #include <tessera/state/value.h>
@@ -29,30 +28,30 @@ inline Value strings(const std::vector<std::string>& list) {
 }
 
 [[noreturn]] inline void bad(std::string_view what) {
-  fail(Code::kCorrupt, fmt::format("not a seal: {}", what));
+  fail(Code::kCorrupt, "not a seal: " + std::string(what));
 }
 
 inline const Value& member(const Value& object, std::string_view key) {
   const Value* found = object.find(key);
-  if (found == nullptr) bad(fmt::format("no \"{}\"", key));
+  if (found == nullptr) bad("no \"" + std::string(key) + "\"");
   return *found;
 }
 
 inline std::string string_of(const Value& object, std::string_view key) {
   const Value& value = member(object, key);
-  if (!value.is_string()) bad(fmt::format("\"{}\" is no string", key));
+  if (!value.is_string()) bad("\"" + std::string(key) + "\" is no string");
   return value.as_string();
 }
 
 inline std::uint64_t number_field(const Value& object, std::string_view key) {
   const Value& value = member(object, key);
-  if (!value.is_int() || value.as_int() < 0) bad(fmt::format("\"{}\" is no size", key));
+  if (!value.is_int() || value.as_int() < 0) bad("\"" + std::string(key) + "\" is no size");
   return static_cast<std::uint64_t>(value.as_int());
 }
 
 inline const ValueList& list_of(const Value& object, std::string_view key) {
   const Value& value = member(object, key);
-  if (value.kind() != Value::Kind::kList) bad(fmt::format("\"{}\" is no list", key));
+  if (value.kind() != Value::Kind::kList) bad("\"" + std::string(key) + "\" is no list");
   return value.as_list();
 }
 

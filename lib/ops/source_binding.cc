@@ -162,10 +162,10 @@ std::optional<std::string> SourceBinding::replaced(const Directory& directory, i
       other[i] = 1;
       return;
     }
-    const bool untouched = now->inode != 0 && now->device == file.device &&
-                           now->inode == file.inode && now->mtime_ns == file.mtime_ns &&
-                           now->ctime_ns == file.ctime_ns;
-    if (untouched) return;
+    const bool untouched = now->device == file.device && now->inode == file.inode &&
+                           now->mtime_ns == file.mtime_ns && now->ctime_ns == file.ctime_ns;
+    // Where a file system has no inodes the content decides, if it could be read before.
+    if (untouched && (now->inode != 0 || !file.is_summed)) return;
     other[i] =
         !file.is_summed || sampled_crc(*directory.open(file.path, IoMode::kBuffered)) != file.crc32;
   });

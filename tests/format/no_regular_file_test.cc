@@ -1,5 +1,5 @@
-// A link, a folder or a FIFO in the place of a data file: every reader says what it is, and neither
-// follows it nor waits for it.
+// A link that leads to no file, a folder or a FIFO in the place of a data file: every reader says
+// what it is, and neither follows it nor waits for it.
 #include <sys/stat.h>
 #include <tessera/base/error.h>
 #include <tessera/format/registry.h>
@@ -31,7 +31,7 @@ class Replaced {
   ~Replaced() { fs::remove_all(root_); }
   fs::path checkpoint() const { return root_ / "checkpoint"; }
 
-  void put_link() const { fs::create_symlink(root_ / "kept", place_); }
+  void put_link() const { fs::create_symlink(root_ / "gone", place_); }
   void put_folder() const { fs::create_directory(place_); }
   void put_fifo() const { REQUIRE(mkfifo(place_.c_str(), 0600) == 0); }
   void clear() const { fs::remove(place_); }

@@ -1,7 +1,6 @@
 #pragma once
 // The unpickler's stack as far as judging needs it (pickle_scan.h); the opcodes are in
 // pickle_scan_opcodes.cc.
-#include <fmt/format.h>
 #include <tessera/encoding/pickle_globals.h>
 
 #include <algorithm>
@@ -58,7 +57,7 @@ class PickleScanMachine {
   }
 
   void broken(std::string_view why) {
-    if (problem_.empty()) problem_ = fmt::format("{} at byte {}", why, at_);
+    if (problem_.empty()) problem_ = std::string(why) + " at byte " + std::to_string(at_);
   }
 
   void add(std::string name, GlobalRole role, Safety safety, std::uint64_t offset) {
@@ -182,7 +181,7 @@ class PickleScanMachine {
     }
     const auto [module, name] = canonical_global(raw_module, raw_name);
     const auto [found, is_new] =
-        interned_.try_emplace(fmt::format("{}\n{}", module, name), globals_.size());
+        interned_.try_emplace(std::string(module) + "\n" + std::string(name), globals_.size());
     if (is_new) globals_.push_back({std::string(module), std::string(name), at_, false});
     push(Item{.kind = Kind::kGlobal, .index = static_cast<std::uint32_t>(found->second)});
   }
@@ -331,7 +330,7 @@ class PickleScanMachine {
     push(Kind::kPersistent);
   }
   void extension(int bytes) {
-    add(fmt::format("(code {} of copyreg's extension registry)", in_.number(bytes)),
+    add("(code " + std::to_string(in_.number(bytes)) + " of copyreg's extension registry)",
         GlobalRole::kNamed, Safety::kUnknown, at_);
     push(Kind::kUnknown);
   }
