@@ -27,8 +27,9 @@ const LineField* line_field(std::span<const LineField> fields, const Value& key)
 
 Value json_text(std::string_view text) {
   constexpr std::size_t kRecent = 256;
-  thread_local std::array<Value, kRecent> recent;
-  Value& last = recent[std::hash<std::string_view>()(text) % kRecent];
+  // Never destroyed: registering a destructor ends the program where memory is refused.
+  thread_local auto* const recent = new std::array<Value, kRecent>;
+  Value& last = (*recent)[std::hash<std::string_view>()(text) % kRecent];
   if (last.is_string() && last.as_string() == text) return last;
   return last = Value::string(is_valid_utf8(text) ? std::string(text) : printable(text));
 }

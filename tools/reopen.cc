@@ -15,6 +15,7 @@ namespace {
 
 /// What a path leads to: a rename changes the times of a folder and of the one it lies in.
 struct Mark {
+  bool known = true;  // false: it could not be looked at, which says nothing of a change
   FileType type = FileType::kOther;
   std::uint64_t device = 0, inode = 0;
   std::int64_t mtime_ns = 0, ctime_ns = 0;
@@ -27,9 +28,9 @@ std::optional<Mark> mark_of(const FileSystem& fs, const std::string& path) {
   try {
     const auto info = fs.stat(path);
     if (!info) return std::nullopt;
-    return Mark{info->type, info->device, info->inode, info->mtime_ns, info->ctime_ns};
+    return Mark{true, info->type, info->device, info->inode, info->mtime_ns, info->ctime_ns};
   } catch (const Error&) {
-    return std::nullopt;
+    return Mark{.known = false};
   }
 }
 
@@ -45,6 +46,7 @@ std::string changed_path(const FileSystem& fs, const std::vector<std::string>& p
   for (std::size_t i = 0; i < paths.size(); ++i) {
     if (files_only && (!before[i] || before[i]->type != FileType::kRegular)) continue;
     std::optional<Mark> now = mark_of(fs, paths[i]);
+    if ((before[i] && !before[i]->known) || (now && !now->known)) continue;
     if (files_only && now) now->ctime_ns = before[i]->ctime_ns;  // a new link is no new content
     if (now != before[i]) return paths[i];
   }
