@@ -31,7 +31,8 @@ class Others {
     try {
       entries = directory_.list(folder);
     } catch (const Error&) {
-      return found.push_back(folder);
+      if (folder.empty()) throw;
+      return found.push_back(folder);  // nobody looked into it
     }
     for (const FileInfo& entry : entries) {
       std::string name = folder.empty() ? entry.name : join_path(folder, entry.name);
