@@ -34,12 +34,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (again->entries.back().length != 10) std::abort();
   // A journal of the same entries reads back as they are.
   fs.create_directory("/other");
-  const auto copy = storage::JournalWriter::start(fs, "/other", plan);
+  const auto copy = storage::JournalWriter::start(fs, "/other", plan, again->binding);
   for (const JournalEntry& entry : again->entries) copy->append(entry);
   copy->flush();
   copy->close();
   const auto read =
       storage::read_journal(*fs.open_directory("/other"), storage::kJournalName, plan);
   if (!read || read->entries.size() != again->entries.size()) std::abort();
+  if (read->binding != content->binding) std::abort();
   return 0;
 }

@@ -339,8 +339,9 @@ def summed(content):
     return content + struct.pack("<I", zlib.crc32(content))
 
 
-def journal(plan, *pieces):
-    return summed(b"TSRJRNL1" + struct.pack("<I", len(plan)) + plan) + b"".join(
+def journal(plan, *pieces, binding=b"the source"):
+    fields = b"".join(struct.pack("<I", len(field)) + field for field in (plan, binding))
+    return summed(b"TSRJRNL2" + fields) + b"".join(
         summed(struct.pack("<IIQQ", number, 0x1234, offset, length)) for number, offset, length in pieces)
 
 
@@ -348,8 +349,9 @@ plan = b"00112233445566778899aabbccddeeff"
 whole = journal(plan, (0, 0, 4096), (1, 4096, 100), (0xffffffff, 0, 7))
 for name, content in {
         "whole": whole, "empty": journal(plan), "other_plan": journal(plan[::-1], (0, 0, 1)), "torn": whole[:-5], "torn_header": whole[:20],
-        "long_hash": whole[:8] + struct.pack("<I", 2**32 - 1) + whole[12:], "wrong_sum": whole[:44] + b"\0" + whole[45:],
-        "wrong_record": whole[:60] + b"\xff" + whole[61:], "magic": b"TSRJRNL2" + whole[8:], "zeros": bytes(200)}.items():
+        "long_hash": whole[:8] + struct.pack("<I", 2**32 - 1) + whole[12:], "wrong_sum": whole[:58] + b"\0" + whole[59:],
+        "wrong_record": whole[:74] + b"\xff" + whole[75:], "magic": b"TSRJRNL1" + whole[8:], "zeros": bytes(200),
+        "unbound": journal(plan, (0, 0, 1), binding=b""), "long_binding": whole[:44] + struct.pack("<I", 2**32 - 1) + whole[48:]}.items():
     put("journal", name, content)
 
 for path in sorted(corpus.glob("*/made_*")):

@@ -263,7 +263,7 @@ void Conversion::clean_names() {
   const auto has = [](std::string_view part) {
     return [part](const StateEntry& entry) { return entry.name.find(part) != std::string::npos; };
   };
-  const auto wrapped = [](const StateEntry& entry) { return entry.name.starts_with(kWrapper); };
+  const auto wrapped = [=](const StateEntry& entry) { return entry.name.starts_with(kWrapper); };
   const bool all_wrapped = !entries.empty() && std::ranges::all_of(entries, wrapped);
   const bool compiled = std::ranges::any_of(entries, has("_orig_mod."));
   if (!all_wrapped && !compiled) return;

@@ -109,7 +109,13 @@ def run(kind, seed, count, seconds, keep):
             if line.startswith("counts "):
                 totals = [a + int(b) for a, b in zip(totals, line.split()[1:])]
             else:
-                differences.append(line)
+                # PyTorch may take a malformed sparse tensor once in a few times, as memory happens to be.
+                number = int(line.split()[1])
+                again = [child(kind, seed, number, 1)[0] for _ in range(3)]
+                if all(any(not other.startswith("counts ") for other in lines) for lines in again):
+                    differences.append(line)
+                else:
+                    line += " (not every time: not counted)"
                 print(f"{kind} {line}", flush=True)
         crashes += died is not None
         done = done + size if died is None else died + 1
