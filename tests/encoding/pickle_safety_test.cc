@@ -210,8 +210,8 @@ TEST_CASE("tricks of pickles that no pickler writes") {
   CHECK(verdict(call_of("os", "system", "S'x'\n").substr(0, 20)) == Safety::kDangerous);
   CHECK(verdict("\x80\x04\x8c\x02os\x94\x8c\x06system\x94\x93\x94."s) == Safety::kDangerous);
   // The memo by any number, and a slot that nobody wrote.
-  CHECK(verdict("\x80\x02\x8c\x02osr\xff\xff\xff\x7f0j\xff\xff\xff\x7f\x8c\x06system\x93."s) ==
-        Safety::kDangerous);
+  CHECK(verdict("\x80\x02\x8c\x02osr\xff\xff\xff\x7f"
+                "0j\xff\xff\xff\x7f\x8c\x06system\x93."s) == Safety::kDangerous);
   CHECK(verdict("\x80\x02h\x07)R."s) == Safety::kDangerous);
   // The extension registry: who knows.
   CHECK(verdict("\x80\x02\x82\x01."s) == Safety::kUnknown);
