@@ -2,9 +2,9 @@
 // inside the file and tile their dataset.
 #include "fuzz/fuzz_support.h"
 #include "fuzz/mutators.h"
-#include "lib/format/hdf5/h5_dtype.h"
-#include "lib/format/hdf5/h5_pieces.h"
-#include "lib/format/hdf5/h5_report.h"
+#include "lib/format/hdf5/dtype.h"
+#include "lib/format/hdf5/pieces.h"
+#include "lib/format/hdf5/report.h"
 
 using namespace tessera;
 

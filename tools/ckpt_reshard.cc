@@ -1,4 +1,4 @@
-#include "command.h"
+#include "tools/command.h"
 
 int main(int argc, char** argv) {
   return tessera::tools::run_tool(tessera::tools::Tool::kReshard, argc, argv);

@@ -1,4 +1,4 @@
-#include "command.h"
+#include "tools/command.h"
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
@@ -16,11 +16,11 @@
 #include <cstring>
 #include <filesystem>
 
-#include "args_text.h"
-#include "failure.h"
-#include "lib/storage/errno_error.h"
-#include "signals.h"
-#include "version.h"
+#include "lib/storage/posix/errno_error.h"
+#include "tools/args/text.h"
+#include "tools/failure.h"
+#include "tools/signals.h"
+#include "tools/version.h"
 
 namespace tessera::tools {
 namespace {

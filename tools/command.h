@@ -8,8 +8,8 @@
 
 #include <string>
 
-#include "args.h"
-#include "screen.h"
+#include "tools/args/args.h"
+#include "tools/render/screen.h"
 
 namespace tessera {
 class RankGroup;

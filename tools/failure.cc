@@ -1,4 +1,4 @@
-#include "failure.h"
+#include "tools/failure.h"
 
 #include <errno.h>
 #include <sys/uio.h>
@@ -12,8 +12,8 @@
 #include <new>
 #include <system_error>
 
-#include "json_report.h"
-#include "signals.h"
+#include "tools/documents/json_report.h"
+#include "tools/signals.h"
 
 namespace tessera::tools {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "args.h"
+#include "tools/args/args.h"
 
 namespace tessera::tools {
 

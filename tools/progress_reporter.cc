@@ -1,4 +1,4 @@
-#include "progress_reporter.h"
+#include "tools/progress_reporter.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -12,9 +12,9 @@
 #include <new>
 #include <system_error>
 
-#include "json_report.h"
-#include "number_text.h"
-#include "screen.h"
+#include "tools/documents/json_report.h"
+#include "tools/render/number_text.h"
+#include "tools/render/screen.h"
 
 namespace tessera::tools {
 namespace {

@@ -19,7 +19,7 @@
 #include <string>
 #include <thread>
 
-#include "args.h"
+#include "tools/args/args.h"
 
 namespace tessera::tools {
 

@@ -1,4 +1,4 @@
-#include "reopen.h"
+#include "tools/reopen.h"
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
@@ -7,8 +7,8 @@
 #include <optional>
 #include <tuple>
 
-#include "failure.h"
 #include "lib/base/damage.h"
+#include "tools/failure.h"
 
 namespace tessera::tools {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "command.h"
+#include "tools/command.h"
 
 namespace tessera::tools {
 

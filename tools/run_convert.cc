@@ -6,15 +6,15 @@
 #include <filesystem>
 #include <sstream>
 
-#include "args_values.h"
-#include "command.h"
-#include "documents.h"
-#include "failure.h"
-#include "json_report.h"
-#include "progress_reporter.h"
-#include "render.h"
-#include "reopen.h"
-#include "signals.h"
+#include "tools/args/values.h"
+#include "tools/command.h"
+#include "tools/documents/documents.h"
+#include "tools/documents/json_report.h"
+#include "tools/failure.h"
+#include "tools/progress_reporter.h"
+#include "tools/render/render.h"
+#include "tools/reopen.h"
+#include "tools/signals.h"
 
 namespace tessera::tools {
 namespace {

@@ -10,15 +10,15 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "command.h"
-#include "documents.h"
-#include "failure.h"
-#include "json_report.h"
-#include "lib/storage/errno_error.h"
-#include "progress_reporter.h"
-#include "render.h"
-#include "reopen.h"
-#include "signals.h"
+#include "lib/storage/posix/errno_error.h"
+#include "tools/command.h"
+#include "tools/documents/documents.h"
+#include "tools/documents/json_report.h"
+#include "tools/failure.h"
+#include "tools/progress_reporter.h"
+#include "tools/render/render.h"
+#include "tools/reopen.h"
+#include "tools/signals.h"
 
 namespace tessera::tools {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "lib/state/wire.h"
+#include "lib/state/live/wire.h"
 
 namespace tessera {
 

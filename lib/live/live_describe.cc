@@ -14,7 +14,7 @@
 #include "lib/encoding/utf8.h"
 #include "lib/live/callbacks.h"
 #include "lib/live/live_entry.h"
-#include "lib/state/wire.h"
+#include "lib/state/live/wire.h"
 
 namespace tessera {
 

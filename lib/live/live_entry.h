@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lib/live/live_merge.h"
-#include "lib/state/live_structure.h"
+#include "lib/state/live/live_structure.h"
 
 namespace tessera {
 

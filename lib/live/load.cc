@@ -25,9 +25,9 @@
 #include "lib/live/record_proof.h"
 #include "lib/live/same_call.h"
 #include "lib/live/shared_memory.h"
-#include "lib/ops/sealed_directory.h"
-#include "lib/ops/unsure_names.h"
-#include "lib/state/wire.h"
+#include "lib/ops/open/sealed_directory.h"
+#include "lib/ops/open/unsure_names.h"
+#include "lib/state/live/wire.h"
 
 namespace tessera {
 

@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "lib/live/live_merge.h"
-#include "lib/state/wire.h"
+#include "lib/state/live/wire.h"
 
 namespace tessera {
 

@@ -14,8 +14,8 @@
 #include "lib/base/status_bytes.h"
 #include "lib/format/value_policy.h"
 #include "lib/live/same_call.h"
-#include "lib/ops/value_budget.h"
-#include "lib/state/wire.h"
+#include "lib/ops/open/value_budget.h"
+#include "lib/state/live/wire.h"
 
 namespace tessera {
 

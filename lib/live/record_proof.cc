@@ -12,7 +12,7 @@
 #include "lib/base/sort_unique.h"
 #include "lib/reshard/file_pool.h"
 #include "lib/reshard/source_choice.h"
-#include "lib/state/wire.h"
+#include "lib/state/live/wire.h"
 
 namespace tessera {
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <set>
 
-#include "lib/ops/path_resolve.h"
+#include "lib/ops/open/path_resolve.h"
 #include "lib/storage/janitor.h"
 #include "lib/storage/lease.h"
 #include "lib/storage/stage_paths.h"

@@ -4,7 +4,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 
-#include "lib/state/wire.h"
+#include "lib/state/live/wire.h"
 
 namespace tessera {
 

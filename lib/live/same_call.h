@@ -7,7 +7,7 @@
 namespace tessera {
 
 /// `openings[r]`: the first message of rank r's call, which begins with the call's name as a text
-/// (lib/state/wire.h). Throws kInvalidArgument, naming calls and ranks, where they are not the same.
+/// (lib/state/live/wire.h). Throws kInvalidArgument, naming calls and ranks, where they are not the same.
 void check_same_call(std::span<const std::vector<std::byte>> openings);
 
 }  // namespace tessera

@@ -16,9 +16,9 @@
 #include "lib/live/prepared_save.h"
 #include "lib/live/retention.h"
 #include "lib/live/saves_at_exit.h"
-#include "lib/ops/convert_request.h"
-#include "lib/ops/path_resolve.h"
-#include "lib/state/wire.h"
+#include "lib/ops/convert/request.h"
+#include "lib/ops/open/path_resolve.h"
+#include "lib/state/live/wire.h"
 
 namespace tessera {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "lib/live/stream_copy.h"
-#include "lib/state/live_structure.h"
+#include "lib/state/live/live_structure.h"
 
 namespace tessera {
 

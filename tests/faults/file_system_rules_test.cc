@@ -29,7 +29,7 @@
 #include <fstream>
 #include <functional>
 
-#include "lib/storage/posix_options.h"
+#include "lib/storage/posix/options.h"
 #include "tests/faults/system_calls.h"
 #include "tests/storage/storage_fixture.h"
 #include "tests/support/run_command.h"

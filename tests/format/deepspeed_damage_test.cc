@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string>
 
-#include "lib/format/deepspeed_zero/ds_names.h"
+#include "lib/format/deepspeed_zero/names.h"
 #include "tests/support/archive_gather.h"
 #include "tests/support/written_checkpoint.h"
 

@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "lib/format/deepspeed_zero/ds_values.h"
-#include "lib/format/deepspeed_zero/fused_optimizer.h"
+#include "lib/format/deepspeed_zero/fused_optim.h"
+#include "lib/format/deepspeed_zero/values.h"
 #include "tests/support/archive_gather.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/rank_archive.h"

@@ -5,8 +5,8 @@
 #include <random>
 #include <string>
 
-#include "lib/format/deepspeed_zero/zero_partition.h"
-#include "lib/format/deepspeed_zero/zero_places.h"
+#include "lib/format/deepspeed_zero/partition.h"
+#include "lib/format/deepspeed_zero/places.h"
 
 namespace tessera::deepspeed::deepspeed_partition_test {
 namespace {

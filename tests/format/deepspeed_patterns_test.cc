@@ -9,7 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "lib/format/deepspeed_universal/merge_notes.h"
-#include "lib/format/deepspeed_zero/ds_values.h"
+#include "lib/format/deepspeed_zero/values.h"
 #include "tests/support/sample_case.h"
 #include "tests/support/written_checkpoint.h"
 

@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "lib/format/deepspeed_zero/ds_values.h"
-#include "lib/format/deepspeed_zero/plain_optimizer.h"
+#include "lib/format/deepspeed_zero/plain_optim.h"
+#include "lib/format/deepspeed_zero/values.h"
 #include "tests/support/sample_case.h"
 #include "tests/support/written_checkpoint.h"
 

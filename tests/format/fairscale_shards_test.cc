@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "lib/format/fairscale_fsdp/fs_files.h"
-#include "lib/format/fairscale_fsdp/fs_shards.h"
-#include "lib/format/fairscale_fsdp/fs_target.h"
+#include "lib/format/fairscale_fsdp/files.h"
+#include "lib/format/fairscale_fsdp/shards.h"
+#include "lib/format/fairscale_fsdp/target.h"
 
 namespace fairscale_shards_test {
 

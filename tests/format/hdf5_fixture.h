@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "lib/format/hdf5/h5_helper.h"
+#include "lib/format/hdf5/helper.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace tessera::testing {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lib/format/hdf5/h5_wire.h"
+#include "lib/format/hdf5/wire.h"
 #include "tests/format/hdf5_fixture.h"
 
 namespace tessera::hdf5_helper_test {

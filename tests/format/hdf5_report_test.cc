@@ -4,9 +4,9 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "lib/format/hdf5/h5_dtype.h"
-#include "lib/format/hdf5/h5_pieces.h"
-#include "lib/format/hdf5/h5_report.h"
+#include "lib/format/hdf5/dtype.h"
+#include "lib/format/hdf5/pieces.h"
+#include "lib/format/hdf5/report.h"
 
 namespace tessera::h5::hdf5_report_test {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <cmath>
 
-#include "lib/format/hdf5/h5_encode.h"
-#include "lib/format/hdf5/h5_report.h"
-#include "lib/format/hdf5/h5_tree.h"
+#include "lib/format/hdf5/encode.h"
+#include "lib/format/hdf5/report.h"
+#include "lib/format/hdf5/tree.h"
 #include "tests/format/hdf5_fixture.h"
 
 namespace tessera::hdf5_write_test {

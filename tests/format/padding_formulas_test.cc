@@ -8,8 +8,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/format/deepspeed_zero/zero_partition.h"
-#include "lib/format/fairscale_fsdp/fs_shards.h"
+#include "lib/format/deepspeed_zero/partition.h"
+#include "lib/format/fairscale_fsdp/shards.h"
 #include "lib/format/megatron_torch/target_cut.h"
 
 namespace tessera::padding_formulas_test {

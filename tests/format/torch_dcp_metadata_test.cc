@@ -4,8 +4,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/format/torch_dcp/dcp_metadata.h"
-#include "lib/format/torch_dcp/dcp_names.h"
+#include "lib/format/torch_dcp/metadata.h"
+#include "lib/format/torch_dcp/names.h"
 #include "tests/support/dcp_builder.h"
 
 namespace tessera::torch_dcp_metadata_test {

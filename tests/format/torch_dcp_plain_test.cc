@@ -9,7 +9,7 @@
 #include <iterator>
 #include <random>
 
-#include "lib/format/torch_dcp/dcp_metadata.h"
+#include "lib/format/torch_dcp/metadata.h"
 #include "lib/format/torch_dcp/plain_metadata.h"
 #include "tests/support/dcp_builder.h"
 

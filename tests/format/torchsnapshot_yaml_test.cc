@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/format/torchsnapshot/snapshot_yaml.h"
+#include "lib/format/torchsnapshot/yaml.h"
 
 namespace tessera::snapshot::torchsnapshot_yaml_test {
 namespace {

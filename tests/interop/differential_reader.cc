@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <set>
 
-#include "lib/format/torch_dcp/dcp_metadata.h"
+#include "lib/format/torch_dcp/metadata.h"
 #include "tests/support/archive_gather.h"
 
 namespace tessera::test {

@@ -14,8 +14,8 @@
 #include <random>
 #include <set>
 
-#include "lib/format/hdf5/h5_helper.h"
-#include "lib/ops/seal_check.h"
+#include "lib/format/hdf5/helper.h"
+#include "lib/ops/seal/check.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/soak.h"

@@ -16,7 +16,7 @@
 #include <random>
 #include <set>
 
-#include "lib/ops/seal_check.h"
+#include "lib/ops/seal/check.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/sanitized.h"
 

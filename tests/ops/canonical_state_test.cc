@@ -1,6 +1,6 @@
 // States under the names of today's rule: whatever rule flattened them and whatever a format of
 // leaves lost of their containers.
-#include "lib/ops/canonical_state.h"
+#include "lib/ops/inspect/canonical_state.h"
 
 #include <fmt/format.h>
 #include <tessera/encoding/json.h>

@@ -12,7 +12,7 @@
 #include <functional>
 #include <set>
 
-#include "lib/ops/convert_request.h"
+#include "lib/ops/convert/request.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/run_command.h"
 #include "tests/support/sample_case.h"

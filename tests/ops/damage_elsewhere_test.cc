@@ -1,6 +1,6 @@
 // What was not asked for cannot stop the work: damage of the optimizer leaves the model readable,
 // and damage of the model does not pass for damage elsewhere.
-#include "lib/ops/damage_elsewhere.h"
+#include "lib/ops/open/damage_elsewhere.h"
 
 #include <tessera/base/error.h>
 #include <tessera/ops/convert.h>

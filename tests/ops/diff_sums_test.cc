@@ -1,5 +1,5 @@
 // diff's sums over pairs against plain loops, and its runs against the order of threads.
-#include "lib/ops/diff_sums.h"
+#include "lib/ops/inspect/diff_sums.h"
 
 #include <tessera/base/error.h>
 #include <tessera/ops/diff.h>

@@ -7,8 +7,8 @@
 #include <catch2/catch.hpp>
 #include <span>
 
-#include "lib/format/hdf5/h5_helper.h"
-#include "lib/ops/canonical_state.h"
+#include "lib/format/hdf5/helper.h"
+#include "lib/ops/inspect/canonical_state.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/random_optimizer.h"
 #include "tests/support/sample_case.h"

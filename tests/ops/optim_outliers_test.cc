@@ -1,6 +1,6 @@
 // Second moments that stand out in one checkpoint, and parameters that NaN has taken the next
 // update from.
-#include "lib/ops/optim_outliers.h"
+#include "lib/ops/inspect/optim_outliers.h"
 
 #include <tessera/ops/optim.h>
 #include <tessera/storage/memory_file_system.h>

@@ -1,5 +1,5 @@
 // Quantiles found digit by digit, against sorting.
-#include "lib/ops/quantile_select.h"
+#include "lib/ops/inspect/quantile_select.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

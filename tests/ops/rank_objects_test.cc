@@ -1,6 +1,6 @@
 // Megatron's values of single ranks (rng_state/shard_0.1_1.2): known by their names, told of where
 // the mesh changes, and left out where --rank-state says so.
-#include "lib/ops/rank_objects.h"
+#include "lib/ops/edit/rank_objects.h"
 
 #include <tessera/base/error.h>
 

@@ -1,12 +1,12 @@
 // State that belongs to single ranks is kept, dropped or refused by name, never merged in silence.
-#include "lib/ops/rank_state.h"
+#include "lib/ops/edit/rank_state.h"
 
 #include <tessera/base/error.h>
 #include <tessera/ops/rename.h>
 
 #include <catch2/catch.hpp>
 
-#include "lib/ops/ties.h"
+#include "lib/ops/edit/ties.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/rank_archive.h"
 

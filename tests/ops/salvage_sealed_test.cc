@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "lib/ops/seal_damage.h"
+#include "lib/ops/open/seal_damage.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/safetensors_file.h"
 

@@ -1,5 +1,5 @@
 // Wide vectors against the same sums, counts and keys written out lane by lane.
-#include "lib/ops/stat_wide.h"
+#include "lib/ops/inspect/stat_wide.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lib/base/cpu.h"
-#include "lib/ops/stat_pass.h"
+#include "lib/ops/inspect/stat_pass.h"
 
 namespace stat_wide_test {
 

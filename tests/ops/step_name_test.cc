@@ -1,5 +1,5 @@
 // Steps that names tell: the same for summary of one checkpoint and for the rows of a run.
-#include "lib/ops/step_name.h"
+#include "lib/ops/open/step_name.h"
 
 #include <catch2/catch.hpp>
 

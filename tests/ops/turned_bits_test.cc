@@ -13,7 +13,7 @@
 #include <random>
 #include <set>
 
-#include "lib/ops/sealed_directory.h"
+#include "lib/ops/open/sealed_directory.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/sample_case.h"

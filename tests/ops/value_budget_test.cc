@@ -1,6 +1,6 @@
 // Values that expand past what any command can print are refused before a byte is written; honest
 // state of any size is not.
-#include "lib/ops/value_budget.h"
+#include "lib/ops/open/value_budget.h"
 
 #include <tessera/base/error.h>
 #include <tessera/format/registry.h>

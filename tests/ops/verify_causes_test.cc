@@ -1,6 +1,4 @@
 // Findings of one cause are one line, and several PATHs are all reported on.
-#include "lib/ops/verify_causes.h"
-
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/storage/memory_file_system.h>
@@ -8,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "lib/ops/verify/causes.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/open_case.h"
 #include "tests/support/verify_case.h"

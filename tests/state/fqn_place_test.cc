@@ -1,5 +1,5 @@
 // Paths of renamed parameters: what lay beside a weight in its dict or list still does.
-#include "lib/state/fqn_place.h"
+#include "lib/state/edit/fqn_place.h"
 
 #include <tessera/base/error.h>
 

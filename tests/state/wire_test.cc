@@ -1,6 +1,6 @@
 // What ranks tell each other: what is written is what is read and what compares equal, and a
 // message that is cut short or damaged is refused.
-#include "lib/state/wire.h"
+#include "lib/state/live/wire.h"
 
 #include <tessera/base/error.h>
 

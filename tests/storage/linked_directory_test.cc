@@ -7,7 +7,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "lib/storage/posix_options.h"
+#include "lib/storage/posix/options.h"
 #include "tests/storage/stage_fixture.h"
 
 namespace linked_directory_test {

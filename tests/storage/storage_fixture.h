@@ -12,7 +12,7 @@
 #include <string>
 
 #include "lib/storage/path_rules.h"
-#include "lib/storage/posix_options.h"
+#include "lib/storage/posix/options.h"
 
 namespace tessera::test {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lib/state/tensor_remapper.h"
+#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::testing {
 namespace {

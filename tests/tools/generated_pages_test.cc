@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "tests/support/run_command.h"
-#include "tools/args.h"
+#include "tools/args/args.h"
 #include "tools/version.h"
 
 namespace generated_pages_test {

@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <functional>
 
-#include "tools/tessera_hdf5_confine.h"
+#include "tools/hdf5_helper/confine.h"
 
 namespace hdf5_confinement_test {
 

@@ -4,10 +4,10 @@
 
 #include "tests/support/cli_oracle.h"
 #include "tests/support/json_schema.h"
+#include "tools/documents/json_report.h"
 #include "tools/failure.h"
-#include "tools/json_report.h"
 #include "tools/progress_reporter.h"
-#include "tools/screen.h"
+#include "tools/render/screen.h"
 
 namespace json_documents_test {
 

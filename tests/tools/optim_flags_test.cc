@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/run_command.h"
-#include "tools/args.h"
+#include "tools/args/args.h"
 
 namespace optim_flags_test {
 

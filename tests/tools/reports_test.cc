@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "tools/render.h"
+#include "tools/render/render.h"
 
 namespace reports_test {
 

@@ -4,7 +4,7 @@
 
 #include "tests/support/run_command.h"
 #include "tests/support/sanitized.h"
-#include "tools/screen.h"
+#include "tools/render/screen.h"
 
 namespace terminal_test {
 

@@ -5,9 +5,9 @@
 #include <sstream>
 #include <string>
 
-#include "tools/number_text.h"
-#include "tools/screen.h"
-#include "tools/table.h"
+#include "tools/render/number_text.h"
+#include "tools/render/screen.h"
+#include "tools/render/table.h"
 
 namespace text_layout_test {
 

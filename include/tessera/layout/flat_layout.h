@@ -8,7 +8,7 @@
 //   sum(segments) + tail = shards x shard_numel
 //
 // Used for FSDP1 rank files (shards = world size), FairScale and fsdp_core. DeepSpeed ZeRO has rules
-// of its own: lib/format/deepspeed_zero/zero_partition.h.
+// of its own: lib/format/deepspeed_zero/partition.h.
 // `num_padded(rank)` counts the padding elements inside rank's shard: alignment segments and tail.
 #include <tessera/tensor/shape.h>
 

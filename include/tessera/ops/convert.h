@@ -24,6 +24,7 @@
 #include <tessera/base/rank_group.h>
 #include <tessera/format/format_driver.h>
 #include <tessera/ops/open.h>
+#include <tessera/ops/rank_state_policy.h>
 #include <tessera/ops/rename.h>
 #include <tessera/ops/seal.h>
 #include <tessera/ops/transform.h>
@@ -38,8 +39,6 @@
 #include <vector>
 
 namespace tessera {
-
-enum class RankStatePolicy : std::uint8_t { kDefault, kKeep, kDrop, kRank0, kError };
 
 struct ConvertOptions {
   std::string source;         // PATH as the user typed it

@@ -10,6 +10,7 @@
 //                a "dict" is one of another kind than the plain one that holds values alone
 //   *_v1         as tessera.hash/1 had them: no quantizers, and values as ls prints them (their
 //                RFC 8785 form), where objects are but their class
+#include <tessera/ops/hashed_tensor.h>
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 
@@ -21,30 +22,6 @@
 #include <vector>
 
 namespace tessera {
-
-/// Of a quantized tensor: a scale and a zero point, or those of each channel along an axis.
-struct HashedQuantizer {
-  std::string scheme;  // "per_tensor_affine", "per_channel_affine", ...
-  double scale = 0;
-  std::int64_t zero_point = 0;
-  std::int64_t axis = 0;
-  std::string scales;  // per channel: SHA-256 (hex) of the canonical text of all; "" = one scale
-  std::string zero_points;
-
-  bool is_per_channel() const { return !scales.empty(); }
-  /// The field of root's line: "per_tensor_affine scale=3fb999999999999a zero_point=0" (the bits of
-  /// the scale), "per_channel_affine axis=0 scales=<hex> zero_points=<hex>".
-  std::string text() const;
-  bool operator==(const HashedQuantizer& other) const { return text() == other.text(); }
-};
-
-struct HashedTensor {
-  std::string name;
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::string sha256;  // hex
-  std::optional<HashedQuantizer> quantizer = std::nullopt;
-};
 
 /// A value, or the kind of a dict that is no plain one and holds values alone.
 struct HashedValue {
@@ -72,18 +49,8 @@ struct HashReport {
 /// Streams every leaf tensor once.
 HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& transfer = {});
 
-/// SHA-256 (hex) of each of `tensors` (located leaves or embedded ones), in their order.
-std::vector<std::string> hash_tensors(const Manifest& manifest, const Directory& directory,
-                                      const std::vector<std::uint32_t>& tensors,
-                                      const TransferOptions& transfer);
-
-/// "dtype \t shape \t sha256" and, if it is quantized, "\t quantizer"; pure.
-std::string content_text(const HashedTensor& tensor);
-/// Root over hashed tensors; pure.
-std::string content_root(const std::vector<HashedTensor>& tensors);
+/// Root over hashed values; pure.
 std::string values_root(const std::vector<HashedValue>& values);
-/// The same without quantizers.
-std::string content_root_v1(std::vector<HashedTensor> tensors);
 /// Root over JSON-ready values; pure.
 std::string values_root_v1(const std::vector<std::pair<std::string, Value>>& values);
 

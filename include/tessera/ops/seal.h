@@ -21,7 +21,7 @@
 // A seal whose files differ in size from what is there counts as absent. Pure but for read_seal.
 // Thread-safe.
 #include <tessera/base/bytes.h>
-#include <tessera/ops/hash.h>
+#include <tessera/ops/hashed_tensor.h>
 #include <tessera/state/aliases.h>
 #include <tessera/state/balance.h>
 #include <tessera/state/manifest.h>

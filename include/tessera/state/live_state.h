@@ -107,7 +107,7 @@ struct LiveContents {
 /// What a save has to know of a LiveState's entries but for the values themselves: it need not look
 /// at the tensors then. (Callbacks, owners and `scratch` are not in it, nor StateDict::containers.)
 struct LiveStructure {
-  std::vector<std::byte> bytes;  // names, types, boxes, strides: lib/state/live_structure.h
+  std::vector<std::byte> bytes;  // names, types, boxes, strides: lib/state/live/live_structure.h
   std::vector<void*> memory;     // of one entry's pieces after the other's
 };
 

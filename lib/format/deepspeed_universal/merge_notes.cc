@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lib/format/deepspeed_universal/uni_parts.h"
-#include "lib/format/deepspeed_zero/ds_values.h"
+#include "lib/format/deepspeed_universal/parts.h"
+#include "lib/format/deepspeed_zero/values.h"
 
 namespace tessera::deepspeed {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lib/format/torch_files/archive_plan.h"
-#include "lib/state/tensor_remapper.h"
+#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::deepspeed {
 

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "lib/format/deepspeed_zero/partition.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
-#include "lib/format/deepspeed_zero/zero_partition.h"
-#include "lib/format/deepspeed_zero/zero_target.h"
+#include "lib/format/deepspeed_zero/target.h"
 
 namespace tessera::deepspeed {
 namespace {

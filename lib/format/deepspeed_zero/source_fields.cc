@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-#include "lib/state/tensor_remapper.h"
+#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::deepspeed {
 namespace {

@@ -4,7 +4,7 @@
 #include <tessera/state/manifest.h>
 #include <tessera/state/roles.h>
 
-#include "lib/format/deepspeed_zero/ds_files.h"
+#include "lib/format/deepspeed_zero/files.h"
 #include "lib/format/value_policy.h"
 
 namespace tessera::deepspeed {

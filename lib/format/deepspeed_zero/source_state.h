@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/format/deepspeed_zero/ds_files.h"
+#include "lib/format/deepspeed_zero/files.h"
 
 namespace tessera::deepspeed {
 

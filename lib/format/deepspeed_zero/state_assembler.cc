@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "lib/format/deepspeed_zero/zero_partition.h"
-#include "lib/state/tensor_remapper.h"
+#include "lib/format/deepspeed_zero/partition.h"
+#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::deepspeed {
 namespace {

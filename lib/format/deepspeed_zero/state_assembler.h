@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lib/format/deepspeed_zero/ds_files.h"
+#include "lib/format/deepspeed_zero/files.h"
 #include "lib/format/torch_files/archive_manifest.h"
 
 namespace tessera::deepspeed {

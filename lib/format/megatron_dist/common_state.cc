@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/format/megatron_dist/md_config.h"
+#include "lib/format/megatron_dist/config.h"
 #include "lib/format/megatron_torch/odd_file.h"
 #include "lib/format/torch_dcp/item_value.h"
 

@@ -10,7 +10,7 @@
 
 #include "lib/format/findings.h"
 #include "lib/format/megatron_dist/common_state.h"
-#include "lib/format/megatron_dist/md_config.h"
+#include "lib/format/megatron_dist/config.h"
 #include "lib/format/megatron_dist/zarr_array.h"
 #include "lib/format/megatron_torch/odd_file.h"
 

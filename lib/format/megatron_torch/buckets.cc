@@ -15,8 +15,8 @@
 
 #include "lib/format/megatron_torch/bucket_layout.h"
 #include "lib/format/megatron_torch/odd_file.h"
-#include "lib/format/megatron_torch/optimizer_merge.h"
-#include "lib/format/megatron_torch/optimizer_parts.h"
+#include "lib/format/megatron_torch/optim_merge.h"
+#include "lib/format/megatron_torch/optim_parts.h"
 
 namespace tessera::megatron_torch {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "lib/format/megatron_torch/mt_args.h"
+#include "lib/format/megatron_torch/args.h"
 
 namespace tessera::megatron_torch {
 

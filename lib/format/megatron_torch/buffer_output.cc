@@ -8,7 +8,7 @@
 
 #include "lib/format/megatron_torch/bucket_layout.h"
 #include "lib/format/megatron_torch/buckets.h"
-#include "lib/format/megatron_torch/optimizer_merge.h"
+#include "lib/format/megatron_torch/optim_merge.h"
 
 namespace tessera::megatron_torch {
 

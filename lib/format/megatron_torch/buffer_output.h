@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/format/megatron_torch/optimizer_output.h"
+#include "lib/format/megatron_torch/optim_output.h"
 
 namespace tessera::megatron_torch {
 

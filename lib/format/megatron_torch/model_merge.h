@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lib/format/megatron_torch/model_names.h"
-#include "lib/format/megatron_torch/mt_ranks.h"
+#include "lib/format/megatron_torch/ranks.h"
 #include "lib/format/megatron_torch/tensor_merge.h"
 
 namespace tessera::megatron_torch {

@@ -18,7 +18,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/format/megatron_torch/mt_args.h"
+#include "lib/format/megatron_torch/args.h"
 
 namespace tessera::megatron_torch {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "lib/format/megatron_torch/mt_args.h"
+#include "lib/format/megatron_torch/args.h"
 
 namespace tessera::megatron_torch {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "lib/format/megatron_torch/target_cut.h"
 #include "lib/format/torch_files/archive_plan.h"
-#include "lib/state/tensor_remapper.h"
+#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::megatron_torch {
 

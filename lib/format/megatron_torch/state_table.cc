@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "lib/format/megatron_torch/optimizer_merge.h"
+#include "lib/format/megatron_torch/optim_merge.h"
 #include "lib/format/megatron_torch/packed_experts.h"
 
 namespace tessera::megatron_torch {

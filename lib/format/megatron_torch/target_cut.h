@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/format/megatron_torch/mt_args.h"
+#include "lib/format/megatron_torch/args.h"
 #include "lib/format/megatron_torch/tp_rule.h"
 #include "lib/format/torch_files/archive_plan.h"
 

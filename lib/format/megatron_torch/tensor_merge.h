@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/format/megatron_torch/mt_ranks.h"
+#include "lib/format/megatron_torch/ranks.h"
 #include "lib/format/megatron_torch/tp_rule.h"
 
 namespace tessera::megatron_torch {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "lib/format/safetensors/st_names.h"
+#include "lib/format/safetensors/names.h"
 
 namespace tessera::st {
 

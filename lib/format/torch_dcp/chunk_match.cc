@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lib/format/torch_dcp/dcp_names.h"
+#include "lib/format/torch_dcp/names.h"
 
 namespace tessera::dcp {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lib/format/findings.h"
-#include "lib/format/torch_dcp/dcp_metadata.h"
+#include "lib/format/torch_dcp/metadata.h"
 
 namespace tessera::dcp {
 

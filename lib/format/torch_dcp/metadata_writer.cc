@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "lib/format/torch_dcp/dcp_names.h"
+#include "lib/format/torch_dcp/names.h"
 
 namespace tessera::dcp {
 namespace {

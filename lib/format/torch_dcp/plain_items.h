@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/format/torch_dcp/dcp_names.h"
+#include "lib/format/torch_dcp/names.h"
 #include "lib/format/torch_dcp/plain_stream.h"
 
 namespace tessera::dcp::plain {  // short names for what stands on the stack

@@ -13,7 +13,7 @@
 #include <optional>
 #include <string_view>
 
-#include "lib/format/torch_dcp/dcp_metadata.h"
+#include "lib/format/torch_dcp/metadata.h"
 
 namespace tessera::dcp {
 

@@ -11,7 +11,7 @@
 #include <unordered_map>
 
 #include "lib/encoding/utf8.h"
-#include "lib/format/torch_dcp/dcp_metadata.h"
+#include "lib/format/torch_dcp/metadata.h"
 #include "lib/format/torch_dcp/plain_items.h"
 #include "lib/format/torch_dcp/plain_stream.h"
 

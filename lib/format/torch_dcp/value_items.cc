@@ -8,7 +8,7 @@
 #include <optional>
 #include <tuple>
 
-#include "lib/format/torch_dcp/dcp_names.h"
+#include "lib/format/torch_dcp/names.h"
 
 namespace tessera::dcp {
 namespace {

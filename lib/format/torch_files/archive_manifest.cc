@@ -13,7 +13,7 @@
 
 #include "lib/format/findings.h"
 #include "lib/format/torch_files/archive_source.h"
-#include "lib/state/tensor_remapper.h"
+#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera {
 namespace {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <set>
 
-#include "lib/format/torch_rank_files/rf_parts.h"
+#include "lib/format/torch_rank_files/parts.h"
 #include "lib/format/torch_rank_files/sharded_pickle.h"
 
 namespace tessera::rank_files {

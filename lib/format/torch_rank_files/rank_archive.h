@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "lib/format/torch_files/archive_plan.h"
-#include "lib/state/tensor_remapper.h"
+#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::rank_files {
 

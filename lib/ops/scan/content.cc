@@ -10,9 +10,9 @@
 
 #include "lib/encoding/memory_file.h"
 #include "lib/encoding/utf8.h"
-#include "lib/format/hdf5/h5_helper.h"
-#include "lib/format/hdf5/h5_report.h"
+#include "lib/format/hdf5/helper.h"
 #include "lib/format/hdf5/keras_files.h"
+#include "lib/format/hdf5/report.h"
 
 namespace tessera {
 namespace {

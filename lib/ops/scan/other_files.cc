@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "lib/ops/path_resolve.h"
+#include "lib/ops/open/path_resolve.h"
 
 namespace tessera {
 namespace {

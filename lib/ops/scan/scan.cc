@@ -10,8 +10,8 @@
 #include <map>
 #include <memory>
 
-#include "lib/format/torch_dcp/dcp_metadata.h"
-#include "lib/ops/path_resolve.h"
+#include "lib/format/torch_dcp/metadata.h"
+#include "lib/ops/open/path_resolve.h"
 #include "lib/ops/scan/content.h"
 
 namespace tessera {

@@ -1,0 +1,46 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/format/deepspeed_universal.h>
+
+#include "lib/format/deepspeed_universal/parts.h"
+#include "lib/format/deepspeed_zero/files.h"
+#include "lib/format/torch_files/archive_manifest.h"
+
+namespace tessera {
+namespace {
+
+using Answer = ProbeResult::Answer;
+
+class DeepspeedUniversalDriver : public FormatDriver {
+ public:
+  std::string_view id() const override { return deepspeed::kUniversalFormat; }
+  Capabilities capabilities() const override {
+    return {.keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
+  }
+
+  ProbeResult probe(const Place& place) const override {
+    const deepspeed::Folder folder = deepspeed::find_folder(place, true);
+    if (folder.empty() || !folder.is_universal) return {};
+    return {Answer::kYes, fmt::format("has {} files of model states and a folder \"{}\"",
+                                      folder.models.size(), deepspeed::kZeroFolder)};
+  }
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return deepspeed::read_universal(place, options);
+  }
+  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions& options) const override {
+    locate_archives(*place.directory, manifest, tensors, options);
+  }
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return deepspeed::plan_universal(source, request);
+  }
+};
+
+}  // namespace
+
+const FormatDriver& deepspeed_universal_driver() {
+  static const DeepspeedUniversalDriver driver;
+  return driver;
+}
+
+}  // namespace tessera

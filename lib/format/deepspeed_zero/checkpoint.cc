@@ -1,0 +1,315 @@
+#include "lib/format/deepspeed_zero/checkpoint.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lib/format/torch_files/first_reason.h"
+
+namespace tessera::deepspeed {
+namespace {
+
+/// Ranks whose files are not there cost work and memory, too.
+bool is_plausible(std::int64_t world_size, std::size_t files) {
+  constexpr std::int64_t kFree = 1 << 12, kPerFile = 16;
+  return world_size <= std::min(kMostRanks, kFree + kPerFile * static_cast<std::int64_t>(files));
+}
+
+std::string list_ranks(const std::vector<std::int64_t>& ranks) {
+  std::string list;
+  for (std::size_t i = 0; i < ranks.size() && i < 8; ++i)
+    list += fmt::format("{}{}", i ? ", " : "", ranks[i]);
+  if (ranks.size() > 8) list += fmt::format(" and {} more", ranks.size() - 8);
+  return list;
+}
+
+class CheckpointOpener {
+ public:
+  explicit CheckpointOpener(ZeroCheckpoint& checkpoint) : c_(checkpoint) {}
+
+  void run() {
+    report_unusable(c_.folder, c_.findings);
+    open_models();
+    open_optims();
+    if (c_.ranks.empty()) return;
+    open_fragments();
+    place_parameters();
+  }
+
+ private:
+  void open_models() {
+    if (c_.folder.models.empty())
+      fail(Code::kCorrupt,
+           fmt::format("{} optimizer files, but no model file ({} or {}): names and shapes of the "
+                       "parameters stand there",
+                       c_.folder.optims.size(), model_file_name(), model_file_name(0)));
+    c_.model = open_first_model();
+    for (const auto& [missing, stored] : c_.model.shared) c_.shared.emplace(missing, stored);
+    for (const NamedShape& item : c_.model.frozen_shapes) c_.frozen.emplace(item.name, item.shape);
+  }
+  /// Of the lowest rank whose file can be read: names and shapes are in each.
+  ModelFile open_first_model() {
+    FirstReason first;
+    while (!c_.folder.models.empty()) {
+      Status why;
+      if (auto model = open_model(c_.folder.models.front(), why)) return std::move(*model);
+      first.add(why);
+      c_.folder.models.erase(c_.folder.models.begin());
+    }
+    first.raise();
+  }
+  /// nullopt: it cannot be read, which is a finding then.
+  std::optional<ModelFile> open_model(const FileName& name, Status& why) {
+    const auto opened = open_file(name, why);
+    if (!opened) {
+      lost_models_.insert(name.dp_rank);
+      return std::nullopt;
+    }
+    const std::uint32_t file = *opened;
+    ModelFile out;
+    if (!parse(name, file, why, [&] { out = parse_model_file(c_.builder.archive(file)); })) {
+      lost_models_.insert(name.dp_rank);
+      return std::nullopt;
+    }
+    out.file = file;
+    out.dp_rank = name.dp_rank;
+    return out;
+  }
+
+  std::optional<std::uint32_t> open_file(const FileName& name, Status& why) {
+    const std::string path = c_.folder.prefix + name.name;
+    const auto file = c_.builder.try_open(path, why);
+    if (!file) lose(name, path, why);
+    return file;
+  }
+  void lose(const FileName& name, const std::string& path, const Status& why) {
+    const std::string whose = name.dp_rank < 0 ? "the model" : fmt::format("rank {}", name.dp_rank);
+    c_.findings.error(kUnreadableFile, unreadable_text(whose, why), path);
+  }
+  /// Takes what is in the file. False: it is a file of another kind or another save, which is a
+  /// finding where those are asked for.
+  template <class Take>
+  bool parse(const FileName& name, std::uint32_t file, Status& why, Take take) {
+    try {
+      in_file(c_.path(file), take);
+    } catch (const Error& error) {
+      if (error.code() != Code::kCorrupt || !c_.findings.tolerate()) throw;
+      why = error.status();
+      lose(name, c_.path(file), why);
+      return false;
+    }
+    return true;
+  }
+
+  void open_optims() {
+    std::vector<OptimFile> found;
+    FirstReason first;
+    for (const auto& [rank, name] : c_.folder.optims) {
+      Status why;
+      const auto opened = open_file(name, why);
+      if (!opened) {
+        first.add(why);
+        continue;
+      }
+      const std::uint32_t file = *opened;
+      const bool taken = parse(name, file, why, [&] {
+        OptimFile optim = parse_optim_file(c_.builder.archive(file));
+        optim.file = file;
+        optim.rank = rank;
+        if (!found.empty()) check_same_save(optim, found.front());
+        found.push_back(std::move(optim));
+      });
+      if (!taken) first.add(why);
+    }
+    if (found.empty()) first.raise_if_any();
+    if (found.empty()) {
+      if (!c_.model.has_shapes) return;
+      fail(Code::kCorrupt,
+           fmt::format("the optimizer files of all ranks are missing ({}, ...): ZeRO keeps the "
+                       "fp32 weights there",
+                       optim_file_name(0, false)));
+    }
+    c_.stage = found.front().stage.value_or(1);
+    std::int64_t world_size = found.front().world_size();
+    if (world_size == 0) world_size = static_cast<std::int64_t>(found.size());
+    if (!is_plausible(world_size, found.size()))
+      in_file(c_.path(found.front().file), [&] {
+        fail(Code::kCorrupt,
+             fmt::format("partition_count is {}, but {} optimizer file{} here", world_size,
+                         found.size(), found.size() == 1 ? " is" : "s are"));
+      });
+    check_ranks(world_size);
+    c_.ranks.resize(static_cast<std::size_t>(world_size));
+    for (OptimFile& optim : found)
+      if (optim.rank < world_size)
+        c_.ranks[static_cast<std::size_t>(optim.rank)] = std::move(optim);
+  }
+  void check_same_save(const OptimFile& optim, const OptimFile& first) {
+    if (optim.stage != first.stage)
+      fail(Code::kCorrupt,
+           fmt::format("its ZeRO stage differs from that of {}", c_.path(first.file)),
+           "files of two saves are mixed here");
+    if (optim.world_size() != first.world_size())
+      fail(Code::kCorrupt,
+           fmt::format("it is of a run over {} ranks, {} is of one over {}", optim.world_size(),
+                       c_.path(first.file), first.world_size()),
+           "files of two saves are mixed here");
+  }
+
+  /// One file per rank, no more and no less; the model file agrees.
+  void check_ranks(std::int64_t world_size) {
+    std::vector<std::int64_t> missing;
+    for (std::int64_t rank = 0; rank < world_size; ++rank)
+      if (!c_.folder.optims.contains(rank)) missing.push_back(rank);
+    const FileName& last = c_.folder.optims.rbegin()->second;
+    if (!missing.empty())
+      c_.findings.error("CK010",
+                        fmt::format("{} optimizer files for {} ranks; missing: rank {}",
+                                    c_.folder.optims.size(), world_size, list_ranks(missing)),
+                        c_.folder.prefix + optim_file_name(missing.front(), last.bf16));
+    if (last.dp_rank >= world_size)
+      c_.findings.error("CK018",
+                        fmt::format("a file of rank {}, but the checkpoint is of {} ranks: left "
+                                    "from another save",
+                                    last.dp_rank, world_size),
+                        c_.folder.prefix + last.name);
+    const ModelFile& model = c_.model;
+    const Value* recorded = model.root.find(kDpWorldSize);
+    if (recorded && recorded->is_int() && recorded->as_int() != world_size)
+      c_.findings.error("CK017",
+                        fmt::format("the model file is of {} data-parallel ranks, the optimizer "
+                                    "files of {}",
+                                    recorded->as_int(), world_size),
+                        c_.path(model.file));
+    if (!model.has_shapes) in_file(c_.path(model.file), [&] { require(model.root, kParamShapes); });
+    if ((c_.stage == 3) != (model.dp_rank >= 0))
+      fail(Code::kCorrupt,
+           fmt::format("the optimizer files are of stage {}, but the model file is {}", c_.stage,
+                       c_.path(model.file)));
+  }
+
+  /// Frozen parameters of stage 3 are cut over the model files of all ranks.
+  void open_fragments() {
+    if (c_.stage != 3) return;
+    std::set<std::int64_t> there;
+    for (const FileName& name : c_.folder.models) there.insert(name.dp_rank);
+    std::vector<std::int64_t> missing;
+    for (std::int64_t rank = 0; rank < c_.world_size(); ++rank)
+      if (!there.contains(rank) && !lost_models_.contains(rank)) missing.push_back(rank);
+    if (!missing.empty())
+      c_.findings.error("CK010",
+                        fmt::format("{} model files for {} ranks; missing: rank {}",
+                                    c_.folder.models.size(), c_.ranks.size(), list_ranks(missing)),
+                        c_.folder.prefix + model_file_name(missing.front()));
+    // Without frozen parameters they hold nothing that the first one lacks: whoever asks for damage
+    // is told of theirs, nobody else needs them.
+    if (c_.frozen.empty() && !c_.findings.tolerate()) return;
+    for (const FileName& name : c_.folder.models) {
+      if (name.dp_rank < 0 || name.dp_rank >= c_.world_size()) continue;
+      Status why;
+      auto model =
+          name.dp_rank == c_.model.dp_rank ? std::optional(c_.model) : open_model(name, why);
+      if (model && !c_.frozen.empty()) c_.fragments.push_back(std::move(*model));
+    }
+  }
+
+  std::vector<std::optional<FlatSizes>> flat_sizes() {
+    std::vector<std::optional<FlatSizes>> sizes(c_.ranks.size());
+    for (std::size_t r = 0; r < c_.ranks.size(); ++r) {
+      if (!c_.ranks[r]) continue;
+      const OptimFile& rank = *c_.ranks[r];
+      sizes[r].emplace();
+      in_file(c_.path(rank.file), [&] {
+        for (const std::uint32_t tensor : rank.fp32) {
+          const Shape& shape = c_.tensor(rank.file, tensor).shape;
+          if (shape.rank() != 1)
+            fail(Code::kCorrupt, fmt::format("a flat buffer has shape {}", shape.to_string()));
+          sizes[r]->push_back(shape.numel());
+        }
+        for (const std::int64_t count : rank.partition_count)
+          if (c_.stage != 3 && count != c_.world_size())
+            fail(Code::kUnsupported, fmt::format("groups that are cut over {} of {} ranks "
+                                                 "(experts)",
+                                                 count, c_.ranks.size()));
+      });
+    }
+    return sizes;
+  }
+
+  void place_parameters() {
+    const std::vector<std::optional<FlatSizes>> sizes = flat_sizes();
+    const OptimFile& first = c_.first_rank();
+    const auto& shapes = c_.model.param_shapes;
+    c_.parameters = c_.stage == 3 ? places_of_stage_3(shapes, sizes)
+                                  : places_of_stage_2(shapes, first.alignment, sizes);
+    add_empty_parameters(first);
+    if (!c_.parameters.empty() && first.fp32.empty())
+      fail(Code::kCorrupt, "there are parameters, but no flat buffers");
+    for (std::size_t i = 0; i < c_.parameters.size(); ++i)
+      if (!c_.trained.emplace(c_.parameters[i].name, i).second)
+        in_file(c_.path(c_.model.file), [&] {
+          fail(Code::kCorrupt,
+               fmt::format("param_shapes lists \"{}\" twice", printable(c_.parameters[i].name)));
+        });
+  }
+
+  /// Trained parameters without elements, which stand among the frozen ones.
+  void add_empty_parameters(const OptimFile& first) {
+    for (const auto& [name, group, place] : c_.model.naming.empty) {
+      const auto shape = c_.frozen.find(name);
+      if (shape == c_.frozen.end() || shape->second.numel() != 0) continue;
+      auto flat = static_cast<std::size_t>(group);
+      if (c_.stage == 3 && flat < first.groups.size())
+        if (const auto ids = counts_of(require(first.groups[flat], kParams), kParams); !ids.empty())
+          flat = static_cast<std::size_t>(ids.front());
+      c_.parameters.push_back({name, shape->second, flat, {}});
+    }
+  }
+
+  ZeroCheckpoint& c_;
+  std::set<std::int64_t> lost_models_;  // ranks whose file cannot be read
+};
+
+}  // namespace
+
+ZeroCheckpoint::ZeroCheckpoint(const Place& place, const ReadOptions& options)
+    : folder(find_folder(place, false)),
+      builder(*place.directory, options),
+      bytes(*place.directory, builder),
+      findings(options.tolerate_damage, builder.manifest().notes) {}
+
+const OptimFile& ZeroCheckpoint::first_rank() const {
+  const auto found =
+      std::find_if(ranks.begin(), ranks.end(), [](const auto& rank) { return bool(rank); });
+  TESSERA_CHECK(found != ranks.end());
+  return **found;
+}
+
+DType ZeroCheckpoint::master_type(const TrainedParameter& parameter) const {
+  const OptimFile& first = first_rank();
+  return tensor(first.file, first.fp32.at(std::min(parameter.flat, first.fp32.size() - 1))).dtype;
+}
+
+std::vector<ArchivePiece> ZeroCheckpoint::pieces_of(
+    const TrainedParameter& parameter,
+    const std::function<std::optional<std::uint32_t>(const Run&)>& tensor) const {
+  std::vector<ArchivePiece> pieces;
+  const Box box = Box::whole(parameter.shape);
+  for (const Run& run : parameter.runs)
+    if (const auto from = tensor(run))
+      pieces.push_back({Chunk{box, run.begin, run.end}, rank_of(run).file, *from, run.offset});
+  if (pieces.empty() && parameter.shape.numel() == 0) {
+    const OptimFile& rank = first_rank();
+    const std::size_t flat = std::min(parameter.flat, rank.fp32.size() - 1);
+    if (const auto from = tensor({rank.rank, flat, 0, 0, 0}))
+      pieces.push_back({Chunk::whole_of(box), rank.file, *from, 0});
+  }
+  return pieces;
+}
+
+void open_checkpoint(ZeroCheckpoint& checkpoint) { CheckpointOpener(checkpoint).run(); }
+
+}  // namespace tessera::deepspeed

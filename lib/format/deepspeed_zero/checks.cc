@@ -1,0 +1,170 @@
+// What the ranks' files hold besides the parameters' elements, held against what it should be:
+// padding, and their own word on which rank they are.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lib/format/deepspeed_zero/checkpoint.h"
+
+namespace tessera::deepspeed {
+namespace {
+
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Which rank and buffer: that rank's parts of parameters there, in order of their offsets.
+using Buffers = std::map<std::pair<std::int64_t, std::size_t>, std::vector<Range>>;
+
+Buffers content_of(const ZeroCheckpoint& checkpoint) {
+  Buffers out;
+  for (std::size_t r = 0; r < checkpoint.ranks.size(); ++r)
+    if (checkpoint.ranks[r])
+      for (std::size_t flat = 0; flat < checkpoint.ranks[r]->fp32.size(); ++flat)
+        out[{static_cast<std::int64_t>(r), flat}];
+  for (const TrainedParameter& parameter : checkpoint.parameters)
+    for (const Run& run : parameter.runs)
+      out[{run.rank, run.flat}].push_back({run.offset, run.offset + run.end - run.begin});
+  for (auto& [buffer, ranges] : out) std::ranges::sort(ranges, {}, &Range::begin);
+  return out;
+}
+
+/// Elements of a tensor that are not all zero, outside of `content`.
+std::int64_t used_padding(ZeroCheckpoint& checkpoint, TensorRef ref,
+                          const std::vector<Range>& content) {
+  const ArchiveTensor& tensor = checkpoint.bytes.tensor(ref);
+  if (tensor.shape.rank() != 1 || !checkpoint.bytes.is_readable(ref)) return 0;
+  std::int64_t at = 0, used = 0;
+  const auto look = [&](std::int64_t end) {
+    if (at < end && !checkpoint.bytes.is_zero(ref, at, end - at)) used += end - at;
+  };
+  for (const Range& range : content) {
+    look(range.begin);
+    at = std::max(at, range.end);
+  }
+  look(tensor.shape.numel());
+  return used;
+}
+
+/// The runs of one rank in one buffer, by parameter.
+using Slices = std::map<std::string, Run>;
+
+using RankSlices = std::map<std::pair<std::int64_t, std::size_t>, Slices>;
+
+RankSlices by_rank(const std::vector<TrainedParameter>& parameters) {
+  RankSlices out;
+  for (const TrainedParameter& parameter : parameters)
+    for (const Run& run : parameter.runs) out[{run.rank, run.flat}].emplace(parameter.name, run);
+  return out;
+}
+
+const Slices& at(const RankSlices& slices, const std::pair<std::int64_t, std::size_t>& place) {
+  static const Slices kNone;
+  const auto found = slices.find(place);
+  return found == slices.end() ? kNone : found->second;
+}
+
+/// Where parameters would lie in the order the engine was given them. Under round_robin_gradients
+/// DeepSpeed's param_slice_mappings say these places, though the buffers (and param_shapes) go by
+/// the order dealt out.
+std::vector<TrainedParameter> engine_places(const ZeroCheckpoint& checkpoint) {
+  std::vector<std::vector<NamedShape>> shapes;
+  for (const std::vector<NamedShape>& group : checkpoint.model.param_shapes) {
+    std::map<std::string, Shape> by_name;
+    for (const NamedShape& item : group) by_name.emplace(item.name, item.shape);
+    shapes.emplace_back();
+    for (const std::string& name : group_order(group, true, checkpoint.world_size()))
+      shapes.back().push_back({name, by_name.at(name)});
+  }
+  std::vector<std::optional<FlatSizes>> sizes;
+  for (const auto& rank : checkpoint.ranks) {
+    sizes.emplace_back();
+    if (!rank) continue;
+    sizes.back().emplace();
+    for (const std::uint32_t tensor : rank->fp32)
+      sizes.back()->push_back(checkpoint.tensor(rank->file, tensor).shape.numel());
+  }
+  return places_of_stage_2(shapes, checkpoint.first_rank().alignment, sizes);
+}
+
+std::optional<std::int64_t> field(const Value& address, std::string_view key) {
+  if (address.kind() != Value::Kind::kOpaque || !address.as_opaque().has_state) return std::nullopt;
+  const Value* found = address.as_opaque().state.find(key);
+  return found && found->is_int() ? std::optional(found->as_int()) : std::nullopt;
+}
+
+/// The first name for which the file's own slices are not those of its rank, "" if there is none.
+std::string misplaced(const Value& stored, const Slices& slices) {
+  for (const auto& [key, address] : stored.as_dict()) {
+    const auto numel = field(address, "numel"), start = field(address, "start");
+    if (!key.is_string() || !numel || !start || *numel == 0) continue;
+    const auto mine = slices.find(key.as_string());
+    if (mine == slices.end() || mine->second.offset != *start ||
+        mine->second.end - mine->second.begin != *numel)
+      return key.as_string();
+  }
+  for (const auto& [name, run] : slices)
+    if (!stored.find(name)) return name;
+  return "";
+}
+
+}  // namespace
+
+void check_pads(ZeroCheckpoint& checkpoint) {
+  // Stage 3 leaves what memory held behind the last slice of a weight.
+  const std::string_view severity = checkpoint.stage == 3 ? "info" : "warning";
+  const auto look = [&](const OptimFile& rank, std::uint32_t tensor, const std::string& what,
+                        std::size_t flat, const std::vector<Range>& content) {
+    const std::int64_t used = used_padding(checkpoint, {rank.file, tensor}, content);
+    if (used > 0)
+      checkpoint.findings.note(
+          "CK065", severity,
+          fmt::format("{} elements of padding in \"{}\" of group {} are not zero; no reader uses "
+                      "them",
+                      used, printable(what), flat),
+          checkpoint.path(rank.file));
+  };
+  for (const auto& [buffer, content] : content_of(checkpoint)) {
+    const auto& [number, flat] = buffer;
+    const OptimFile& rank = *checkpoint.ranks[static_cast<std::size_t>(number)];
+    in_file(checkpoint.path(rank.file), [&] {
+      look(rank, rank.fp32.at(flat), "fp32", flat, content);
+      if (const auto state = rank.states.find(static_cast<std::int64_t>(flat));
+          state != rank.states.end())
+        for (const auto& [key, value] : state->second)
+          if (key.is_string() && value.is_tensor())
+            look(rank, value.tensor_index(), key.as_string(), flat, content);
+    });
+  }
+}
+
+void check_slices(ZeroCheckpoint& checkpoint) {
+  if (checkpoint.stage == 3) return;
+  const RankSlices slices = by_rank(checkpoint.parameters);
+  const bool dealt = is_round_robin(checkpoint.model.root);
+  const RankSlices undealt = dealt ? by_rank(engine_places(checkpoint)) : RankSlices();
+  for (const auto& rank : checkpoint.ranks) {
+    const Value* groups = rank ? rank->optimizer.find(kSliceMappings) : nullptr;
+    if (!groups || groups->kind() != Value::Kind::kList) continue;
+    for (std::size_t g = 0; g < groups->as_list().size(); ++g) {
+      const Value& stored = groups->as_list()[g];
+      if (!stored.is_dict() || stored.as_dict().empty()) continue;
+      const std::pair place(rank->rank, g);
+      const std::string name = misplaced(stored, at(slices, place));
+      if (name.empty() || (dealt && misplaced(stored, at(undealt, place)).empty())) continue;
+      checkpoint.findings.error(
+          "CK067",
+          fmt::format("the file is named as rank {}'s, but by its own word it holds another slice "
+                      "of \"{}\": it was renamed, or copied from another rank",
+                      rank->rank, printable(name)),
+          checkpoint.path(rank->file), name);
+      break;
+    }
+  }
+}
+
+}  // namespace tessera::deepspeed

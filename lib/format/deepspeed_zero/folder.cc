@@ -1,0 +1,110 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+
+#include "lib/format/deepspeed_zero/files.h"
+
+namespace tessera::deepspeed {
+namespace {
+
+constexpr std::string_view kSeal = "tessera.manifest.json";
+constexpr std::uint64_t kMostPointerBytes = 4096;
+
+/// The neighbour folder that a pointer names; "" if there is none.
+std::string tag_in(const Directory& directory, bool sealed) {
+  if (sealed && !directory.stat(kSeal)) return "";
+  for (const std::string_view pointer : {kLatest, kLatestUniversal}) {
+    const auto info = directory.stat(pointer);
+    if (!info || info->type != FileType::kRegular || info->size_bytes > kMostPointerBytes) continue;
+    Bytes bytes(static_cast<std::size_t>(info->size_bytes));
+    directory.open(pointer)->read_at(0, bytes);
+    std::string tag(as_text(bytes));
+    while (!tag.empty() && (tag.back() == '\n' || tag.back() == '\r' || tag.back() == ' '))
+      tag.pop_back();
+    if (tag.empty() || tag.find_first_of(std::string_view("/\0", 2)) != std::string::npos ||
+        tag == "." || tag == "..")
+      continue;
+    const auto there = directory.stat(tag);
+    if (there && there->type == FileType::kDirectory) return tag;
+  }
+  return "";
+}
+
+void sort_in(FileName name, Folder& out) {
+  using Kind = FileName::Kind;
+  if (name.kind == Kind::kOther) return;
+  if (name.kind == Kind::kExpert || name.kind == Kind::kPipeline || name.mp_rank > 0) {
+    out.foreign.push_back(std::move(name));
+  } else if (name.kind == Kind::kModel) {
+    out.models.push_back(std::move(name));
+  } else {
+    const std::int64_t rank = name.dp_rank;
+    const auto [known, is_new] = out.optims.emplace(rank, name);
+    if (!is_new)
+      fail(Code::kCorrupt, fmt::format("rank {} has two optimizer files, {} and {}", rank,
+                                       known->second.name, name.name));
+  }
+}
+
+Folder list_folder(const Directory& directory, const std::string& tag) {
+  Folder out;
+  out.tag = tag;
+  if (!tag.empty()) out.prefix = tag + "/";
+  for (const FileInfo& info : directory.list(tag)) {
+    FileName name = parse_file_name(info.name);
+    if (info.type == FileType::kRegular) {
+      sort_in(std::move(name), out);
+    } else if (name.kind != FileName::Kind::kOther) {
+      out.unusable.push_back(info);
+    }
+    out.is_universal |= info.type == FileType::kDirectory && info.name == kZeroFolder;
+  }
+  std::ranges::sort(out.models, {}, &FileName::dp_rank);
+  return out;
+}
+
+}  // namespace
+
+Folder find_folder(const Place& place, bool sealed) {
+  if (!place.file.empty() || !place.directory) return {};
+  Folder folder = list_folder(*place.directory, "");
+  if (folder.empty()) {
+    const std::string tag = tag_in(*place.directory, sealed);
+    return tag.empty() ? folder : list_folder(*place.directory, tag);
+  }
+  std::string_view display = place.display;
+  while (display.ends_with('/')) display.remove_suffix(1);
+  folder.tag = std::string(display.substr(display.rfind('/') + 1));
+  if (folder.tag == "." || folder.tag == "..") folder.tag.clear();
+  return folder;
+}
+
+void report_unusable(const Folder& folder, Findings& findings) {
+  for (const FileInfo& info : folder.unusable) {
+    const std::string path = folder.prefix + info.name;
+    if (folder.models.empty() && parse_file_name(info.name).kind == FileName::Kind::kModel)
+      in_file(path, [&] {
+        fail(Code::kCorrupt, fmt::format("{}: names and shapes of the parameters stand there",
+                                         no_regular_file(info.type)));
+      });
+    findings.error("CK010", std::string(no_regular_file(info.type)), path);
+  }
+}
+
+void refuse_foreign(const Folder& folder) {
+  if (folder.foreign.empty()) return;
+  const FileName& name = folder.foreign.front();
+  const std::string_view feature = name.kind == FileName::Kind::kExpert     ? "a mixture of experts"
+                                   : name.kind == FileName::Kind::kPipeline ? "pipeline parallelism"
+                                                                            : "tensor parallelism";
+  fail(
+      Code::kUnsupported,
+      fmt::format("{} ({}): how its parts make whole tensors is not in the checkpoint", feature,
+                  printable(name.name)),
+      "make it a Universal Checkpoint with DeepSpeed's ds_to_universal, which knows the model, and "
+      "read that");
+}
+
+}  // namespace tessera::deepspeed

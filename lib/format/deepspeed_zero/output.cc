@@ -1,0 +1,161 @@
+#include "lib/format/deepspeed_zero/output.h"
+
+#include "lib/format/deepspeed_zero/optim_writer.h"
+#include "lib/format/deepspeed_zero/partition.h"
+
+namespace tessera::deepspeed {
+namespace {
+
+/// The optimizer file of one rank.
+class RankWriter {
+ public:
+  RankWriter(const Manifest& source, const SourceState& state, const Target& target,
+             std::int64_t rank)
+      : source_(source), state_(state), target_(target), rank_(rank), builder_(source) {}
+
+  ArchiveFile write() {
+    ValueDict optimizer;
+    const auto add = [&optimizer](std::string_view key, Value value) {
+      optimizer.emplace_back(text(key), std::move(value));
+    };
+    const bool stage_3 = target_.stage == 3;
+    add_globals(builder_, state_, optimizer);
+    add(stage_3 ? kOptimizerStateDict : kBaseState, base_state());
+    add(stage_3 ? kFp32FlatGroups : kFp32Groups, masters());
+    add(kZeroStage, Value::integer(target_.stage));
+    if (stage_3) {
+      add(kPartitionCount, Value::integer(target_.world_size));
+    } else {
+      add_partitions(optimizer);
+    }
+    ValueDict root{{text(kOptimizerStateDict), Value::dict(std::move(optimizer))}};
+    for (const std::string_view key : {kDsConfig, kDsVersion})
+      if (const Value* field = state_.fields.find(key))
+        root.emplace_back(text(key), builder_.value(*field));
+    return builder_.finish(target_.folder + optim_file_name(rank_, target_.bf16),
+                           Value::dict(std::move(root)));
+  }
+
+ private:
+  const SourceGroup& group_of(const Target::Buffer& buffer) const {
+    return state_.groups[buffer.group];
+  }
+  FlatGroup layout_of(const Target::Buffer& buffer) const {
+    std::vector<std::int64_t> numels;
+    for (const std::size_t i : buffer.parameters)
+      numels.push_back(group_of(buffer).parameters[i].shape.numel());
+    return FlatGroup(numels, {}, target_.world_size);
+  }
+
+  Value base_state() {
+    ValueDict states;
+    for (std::size_t b = 0; b < target_.buffers.size(); ++b) {
+      const SourceGroup& group = group_of(target_.buffers[b]);
+      if (!group.has_state()) continue;
+      ValueDict leaves;
+      for (const ScalarLeaf& leaf : group.scalars)
+        leaves.emplace_back(Value::string(leaf.name), scalar_value(builder_, leaf.value));
+      for (std::size_t l = 0; l < group.flat_leaves.size(); ++l)
+        leaves.emplace_back(
+            Value::string(group.flat_leaves[l].name),
+            flat(
+                target_.buffers[b], group.flat_leaves[l].dtype,
+                [l](const SourceParameter& p) { return p.has_state ? p.leaves[l] : kNoTensor; },
+                false));
+      states.emplace_back(Value::integer(static_cast<std::int64_t>(b)),
+                          Value::dict(std::move(leaves)));
+    }
+    return Value::dict({{text(kState), Value::dict(std::move(states))},
+                        {text(kParamGroups), param_groups(builder_, state_, target_)}});
+  }
+
+  Value masters() {
+    ValueList out;
+    for (const Target::Buffer& buffer : target_.buffers)
+      out.push_back(flat(
+          buffer, group_of(buffer).master, [](const SourceParameter& p) { return p.master; },
+          true));
+    return Value::list(std::move(out));
+  }
+
+  /// This rank's part of a flat buffer. `stripped`: without the padding at its end (stage 3 keeps
+  /// it always).
+  template <class TensorOf>
+  Value flat(const Target::Buffer& buffer, DType dtype, const TensorOf& tensor_of, bool stripped) {
+    std::vector<StoragePiece> pieces;
+    const auto add = [&](std::size_t parameter, std::int64_t begin, std::int64_t end,
+                         std::int64_t room) {
+      const std::uint32_t tensor =
+          tensor_of(group_of(buffer).parameters[buffer.parameters[parameter]]);
+      if (tensor != kNoTensor && begin < end)
+        pieces.push_back(piece_of(source_, tensor, begin, end));
+      const std::int64_t zeros = room - (tensor == kNoTensor ? 0 : end - begin);
+      if (zeros == 0) return;
+      StoragePiece padding;
+      padding.zero_bytes =
+          static_cast<std::uint64_t>(zeros) * static_cast<std::uint64_t>(element_bytes(dtype));
+      pieces.push_back(std::move(padding));
+    };
+    if (target_.stage == 3) {
+      std::int64_t numel = 0;
+      for (std::size_t i = 0; i < buffer.parameters.size(); ++i) {
+        const Shape& shape = group_of(buffer).parameters[buffer.parameters[i]].shape;
+        const Slice slice = slice_of(shape.numel(), target_.world_size, rank_);
+        add(i, slice.begin, slice.end, slice.room);
+        numel += slice.room;
+      }
+      return builder_.flat(dtype, numel, std::move(pieces));
+    }
+    const FlatGroup layout = layout_of(buffer);
+    for (const Fragment& f : layout.fragments_of(rank_))
+      add(f.parameter, f.begin, f.end, f.end - f.begin);
+    return builder_.flat(dtype, stripped ? layout.content(rank_) : layout.part_numel(),
+                         std::move(pieces));
+  }
+
+  void add_partitions(ValueDict& out) const {
+    ValueList paddings, counts, mappings;
+    for (const Target::Buffer& buffer : target_.buffers) {
+      const FlatGroup layout = layout_of(buffer);
+      paddings.push_back(Value::integer(layout.padding(rank_)));
+      counts.push_back(Value::integer(target_.world_size));
+      ValueDict mapping;
+      for (const Fragment& f : layout.fragments_of(rank_))
+        mapping.emplace_back(
+            Value::string(group_of(buffer).parameters[buffer.parameters[f.parameter]].name),
+            fragment_address(f.end - f.begin, f.offset));
+      mappings.push_back(Value::ordered_dict(std::move(mapping), Value()));
+    }
+    out.emplace_back(text(kGroupPaddings), Value::list(std::move(paddings)));
+    out.emplace_back(text(kPartitionCount), Value::list(std::move(counts)));
+    out.emplace_back(text(kDsVersion), *state_.fields.find(kDsVersion));
+    out.emplace_back(text(kSliceMappings), Value::list(std::move(mappings)));
+  }
+
+  const Manifest& source_;
+  const SourceState& state_;
+  const Target& target_;
+  std::int64_t rank_;
+  FileBuilder builder_;
+};
+
+}  // namespace
+
+OutputPlan plan_zero(const Manifest& source, const TargetRequest& request) {
+  SourceState state = source_state(source, request, kZeroFormat, true);
+  const Target target = make_target(source, request, state, "");
+  complete(source, state, target);
+  ArchivePlanBuilder plan(source);
+  if (target.stage < 3) plan.add(model_file(source, state, target, -1));
+  for (std::int64_t rank = 0; rank < target.world_size; ++rank) {
+    if (target.stage == 3) plan.add(model_file(source, state, target, rank));
+    plan.add(RankWriter(source, state, target, rank).write());
+  }
+  plan.add_literal(std::string(kLatest), target.folder.substr(0, target.folder.size() - 1));
+  plan.notes() = std::move(state.notes);
+  plan.left_out() = std::move(state.left_out);
+  plan.restated() = std::move(state.restated);
+  return plan.finish(std::string(kZeroFormat));
+}
+
+}  // namespace tessera::deepspeed

@@ -1,0 +1,47 @@
+#pragma once
+// Where the elements of every trained parameter lie in the ranks' flat buffers.
+//
+//   parameter --> runs of (rank, flat buffer, offset), in order of its row-major ravel
+//
+// A flat buffer is one tensor of fp32_flat_groups or single_partition_of_fp32_groups; the state of
+// the base optimizer under the same number is laid out alike. A rank that is not there (its file is
+// missing, and that is reported elsewhere) leaves holes. Pure.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/format/deepspeed_zero/values.h"
+
+namespace tessera::deepspeed {
+
+struct Run {
+  std::int64_t rank = 0;
+  std::size_t flat = 0;    // which of the rank's buffers
+  std::int64_t begin = 0;  // elements of the parameter
+  std::int64_t end = 0;
+  std::int64_t offset = 0;  // in that buffer
+};
+
+struct TrainedParameter {
+  std::string name;
+  Shape shape;
+  std::size_t flat = 0;  // the buffer it starts in
+  std::vector<Run> runs;
+};
+
+/// One rank's buffers: elements of each.
+using FlatSizes = std::vector<std::int64_t>;
+
+/// Stages 1 and 2. `shapes`: per group, in buffer order. `alignment`: padding after each
+/// parameter, per group; may be empty. Throws kCorrupt when the sizes do not fit the shapes.
+std::vector<TrainedParameter> places_of_stage_2(
+    const std::vector<std::vector<NamedShape>>& shapes,
+    const std::vector<std::vector<std::int64_t>>& alignment,
+    const std::vector<std::optional<FlatSizes>>& ranks);
+
+/// Stage 3. `shapes`: per sub-group.
+std::vector<TrainedParameter> places_of_stage_3(const std::vector<std::vector<NamedShape>>& shapes,
+                                                const std::vector<std::optional<FlatSizes>>& ranks);
+
+}  // namespace tessera::deepspeed

@@ -1,0 +1,103 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/torch_archive.h>
+#include <tessera/format/fairscale_fsdp.h>
+
+#include <algorithm>
+
+#include "lib/format/fairscale_fsdp/parts.h"
+#include "lib/format/fairscale_fsdp/reader.h"
+#include "lib/format/fairscale_fsdp/select.h"
+#include "lib/format/fairscale_fsdp/writer.h"
+
+namespace tessera {
+namespace {
+
+using Answer = ProbeResult::Answer;
+
+/// A file alone is a checkpoint when one process wrote it: it holds every element.
+bool holds_everything(const Directory& directory, const std::string& name) {
+  const auto file = directory.open(name);
+  ArchiveOptions options;
+  options.collect_denied = options.allow_opaque_root = true;
+  const TorchArchive archive = open_torch_archive(ByteWindow::whole(*file), options);
+  const Value* found = fairscale::find_metadata(archive.root);
+  if (!found) return false;
+  const fairscale::RankMetadata metadata = fairscale::parse_metadata(*found);
+  fairscale::RankParts parts;
+  fairscale::find_parts(archive.root, 0, fairscale::weight_keys(metadata), parts);
+  if (!parts.weights) return false;
+  for (const fairscale::Wrapper& wrapper : metadata.wrappers)
+    for (const fairscale::Backing& backing : wrapper.backings)
+      for (const auto& [key, value] : parts.weights.value->as_dict())
+        if (key.is_string() && value.is_tensor() &&
+            fairscale::clean_path(key.as_string()) ==
+                fairscale::joined(wrapper.path, backing.name) &&
+            archive.tensors[value.tensor_index()].shape.numel() != backing.numel)
+          return false;
+  return true;
+}
+
+class FairscaleDriver : public FormatDriver {
+ public:
+  std::string_view id() const override { return "fairscale-fsdp"; }
+  Capabilities capabilities() const override {
+    return {
+        .many_ranks = true, .keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
+  }
+
+  ProbeResult probe(const Place& place) const override {
+    if (place.file.empty()) return probe_folder(place);
+    if (!fairscale::choose_files(place)) return {};
+    if (holds_everything(*place.directory, place.file))
+      return {Answer::kYes, "holds FairScale's metadata and all of every parameter"};
+    return {};  // one rank's file alone: a torch.save file
+  }
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return fairscale::read_manifest(place, options);
+  }
+  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions& options) const override {
+    locate_archives(*place.directory, manifest, tensors, options);
+  }
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return fairscale::plan_output(source, request);
+  }
+
+ private:
+  static ProbeResult probe_folder(const Place& place) {
+    try {
+      const auto chosen = fairscale::choose_files(place);
+      if (!chosen) return {};
+      const auto files =
+          std::ranges::count_if(chosen->ranks, [](const auto& names) { return !names.empty(); });
+      return {Answer::kYes, fmt::format("{} rank file{} with FairScale's metadata", files,
+                                        files == 1 ? "" : "s")};
+    } catch (const Error& error) {
+      if (error.code() != Code::kUnsupported) throw;
+      return {Answer::kYes, error.status().message};  // reading says the same, with what to do
+    }
+  }
+};
+
+}  // namespace
+
+const FormatDriver& fairscale_fsdp_driver() {
+  static const FairscaleDriver driver;
+  return driver;
+}
+
+std::size_t fairscale_set_size(const Directory& directory, const std::string& file) {
+  if (!fairscale::choose_files({&directory, file, ""})) return 0;  // cheap: one file's pickle
+  const auto chosen = fairscale::choose_files({&directory, "", ""});
+  if (!chosen) return 0;
+  std::size_t files = 0;
+  bool is_member = false;
+  for (const auto& names : chosen->ranks) {
+    files += names.size();
+    is_member |= std::ranges::find(names, file) != names.end();
+  }
+  return is_member ? files : 0;
+}
+
+}  // namespace tessera

@@ -1,0 +1,186 @@
+#include "lib/format/fairscale_fsdp/select.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/torch_archive.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lib/format/fairscale_fsdp/parts.h"
+#include "lib/format/torch_files/first_reason.h"
+
+namespace tessera::fairscale {
+namespace {
+
+constexpr std::size_t kMaxPeeks = 64;
+
+bool has_metadata(const Directory& directory, const std::string& name) {
+  const std::optional<Value> root = peek_root(directory, name);
+  return root && find_metadata(*root);
+}
+
+bool same_numbers(const FileFamily& a, const FileFamily& b) {
+  return std::ranges::equal(
+      a.members, b.members, {}, [](const auto& m) { return m.first; },
+      [](const auto& m) { return m.first; });
+}
+
+/// Ranks count from 0, some users' files from 1; gaps are lost files. Anything sparser counts
+/// something else: steps, layers.
+bool looks_like_ranks(const FileFamily& family) {
+  const std::int64_t first = family.members.begin()->first, last = family.members.rbegin()->first;
+  const auto count = static_cast<std::int64_t>(family.members.size());
+  return first < count + 2 && last < 2 * count + 16;
+}
+
+class Chooser {
+ public:
+  explicit Chooser(const Directory& directory)
+      : directory_(directory), names_(archive_names(directory)), families_(find_families(names_)) {}
+
+  /// What the first file that could not be looked at said.
+  const std::optional<Status>& unreadable() const { return unreadable_.why(); }
+
+  std::optional<ChosenFiles> run() {
+    const FileFamily* main = find_main();
+    if (!main) return single();
+    refuse_second(*main);
+    ChosenFiles out;
+    refuse_twins(*main);
+    out.family = *main;
+    out.counts_from_one = main->members.begin()->first == 1;
+    for (const auto& [number, name] : main->members) add(out, number, name);
+    for (const FileFamily& family : families_)
+      if (&family != main && family.members.size() > 1 && same_numbers(family, *main) &&
+          !shares_files(family, *main))
+        for (const auto& [number, name] : family.members) add(out, number, name);
+    add_others(out);
+    return out;
+  }
+
+ private:
+  const FileFamily* find_main() {
+    std::size_t peeks = 0;
+    for (const FileFamily& family : families_) {
+      if (family.members.size() < 2 || !looks_like_ranks(family) || ++peeks > kMaxPeeks) continue;
+      if (holds_metadata(family)) return &family;
+    }
+    return nullptr;
+  }
+  /// By its first file that can be read: a damaged one is the reader's to name.
+  bool holds_metadata(const FileFamily& family) {
+    constexpr int kTries = 4;
+    int tries = 0;
+    for (const auto& [number, name] : family.members) {
+      if (++tries > kTries) break;
+      if (const auto answer = look_into(name)) return *answer;
+    }
+    return false;
+  }
+  /// nullopt: it cannot be read, or does not even start like a file of torch.save's.
+  std::optional<bool> look_into(const std::string& name) {
+    try {
+      const std::optional<Value> root = peek_root(directory_, name);
+      if (!root) return std::nullopt;
+      return find_metadata(*root) != nullptr;
+    } catch (const Error& error) {
+      unreadable_.add(error.status());
+      return std::nullopt;
+    }
+  }
+  static bool shares_files(const FileFamily& a, const FileFamily& b) {
+    for (const auto& [number, name] : a.members)
+      for (const auto& [other, theirs] : b.members)
+        if (name == theirs) return true;
+    return false;
+  }
+  static void refuse_twins(const FileFamily& family) {
+    if (family.twins.empty()) return;
+    const auto& [number, name] = *family.twins.begin();
+    fail(Code::kUnsupported,
+         fmt::format("{} and {} are both files of number {}", printable(family.members.at(number)),
+                     printable(name), number),
+         "move the one that does not belong to this checkpoint out of the folder");
+  }
+  /// Two saves side by side, each with rank files of its own.
+  void refuse_second(const FileFamily& main) {
+    std::size_t peeks = 0;
+    for (const FileFamily& family : families_) {
+      if (&family == &main || family.members.size() < 2 || !looks_like_ranks(family) ||
+          shares_files(family, main) || ++peeks > kMaxPeeks)
+        continue;
+      if (holds_metadata(family))
+        fail(Code::kUnsupported,
+             fmt::format("rank files of two checkpoints are in one folder: {}*{} and {}*{}",
+                         printable(main.prefix), printable(main.suffix), printable(family.prefix),
+                         printable(family.suffix)),
+             "move one set into a folder of its own");
+    }
+  }
+  void add(ChosenFiles& out, std::int64_t number, const std::string& name) {
+    const auto rank = static_cast<std::size_t>(number - (out.counts_from_one ? 1 : 0));
+    if (out.ranks.size() <= rank) out.ranks.resize(rank + 1);
+    out.ranks[rank].push_back(name);
+    taken_.insert(name);
+  }
+  void add_others(ChosenFiles& out) const {
+    for (const std::string& name : names_)
+      if (!taken_.contains(name)) out.others.push_back(name);
+  }
+
+  /// One process: the one file with metadata.
+  std::optional<ChosenFiles> single() {
+    std::vector<std::string> with;
+    for (std::size_t i = 0; i < names_.size() && i < kMaxPeeks; ++i)
+      if (look_into(names_[i]).value_or(false)) with.push_back(names_[i]);
+    if (with.empty()) return std::nullopt;
+    if (with.size() > 1)
+      fail(Code::kUnsupported,
+           fmt::format("{} and {} both hold FairScale's metadata, and no rank numbers tell them "
+                       "apart",
+                       printable(with[0]), printable(with[1])),
+           "move one of them into a folder of its own");
+    ChosenFiles out;
+    out.ranks = {{with[0]}};
+    taken_.insert(with[0]);
+    add_others(out);
+    return out;
+  }
+
+  const Directory& directory_;
+  std::vector<std::string> names_;
+  std::vector<FileFamily> families_;
+  std::set<std::string> taken_;
+  FirstReason unreadable_;
+};
+
+}  // namespace
+
+std::optional<Value> peek_root(const Directory& directory, const std::string& name) {
+  return in_file(name, [&]() -> std::optional<Value> {
+    const auto file = directory.open(name);
+    const ByteWindow window = ByteWindow::whole(*file);
+    if (!looks_like_torch_archive(window)) return std::nullopt;
+    ArchiveOptions options;  // only looked at: what reading refuses, reading refuses later
+    options.collect_denied = true;
+    options.allow_opaque_root = true;
+    return open_torch_archive(window, options).root;
+  });
+}
+
+std::optional<ChosenFiles> choose_files(const Place& place, Status* unreadable) {
+  if (place.file.empty()) {
+    Chooser chooser(*place.directory);
+    auto chosen = chooser.run();
+    if (!chosen && unreadable && chooser.unreadable()) *unreadable = *chooser.unreadable();
+    return chosen;
+  }
+  if (!has_metadata(*place.directory, place.file)) return std::nullopt;
+  ChosenFiles out;
+  out.ranks = {{place.file}};
+  return out;
+}
+
+}  // namespace tessera::fairscale

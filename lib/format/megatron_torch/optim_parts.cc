@@ -1,0 +1,176 @@
+#include "lib/format/megatron_torch/optim_parts.h"
+
+#include <tessera/state/optim_state.h>
+
+#include <algorithm>
+
+#include "lib/format/megatron_torch/optim_merge.h"
+
+namespace tessera::megatron_torch {
+namespace {
+
+RankOptimizer take_one(const RankFile& file, const Value* outer) {
+  RankOptimizer out{&file, outer, outer, false, nullptr, nullptr, nullptr};
+  if (!outer || !outer->is_dict()) {
+    out.inner = nullptr;
+    return out;
+  }
+  if (const Value* inner = outer->find(kOptimizer); inner && inner->is_dict()) {
+    out.inner = inner;
+    out.nested = true;
+  }
+  out.state = out.inner->find("state");
+  out.groups = out.inner->find("param_groups");
+  out.masters = outer->find(kMasters);
+  return out;
+}
+
+/// Ids of each group, as text; groups without `params` (the distributed optimizer's) list none.
+std::vector<std::vector<std::string>> group_ids(const RankOptimizer& optimizer) {
+  std::vector<std::vector<std::string>> out;
+  if (!optimizer.groups || optimizer.groups->kind() != Value::Kind::kList) return out;
+  for (const Value& group : optimizer.groups->as_list()) {
+    out.emplace_back();
+    const Value* params = group.find("params");
+    if (!params || params->kind() != Value::Kind::kList) continue;
+    for (const Value& id : params->as_list()) out.back().push_back(id_text(id));
+  }
+  return out;
+}
+
+const Value* state_of(const RankOptimizer& optimizer, const std::string& id) {
+  if (!optimizer.state) return nullptr;
+  for (const auto& [key, value] : optimizer.state->as_dict())
+    if (id_text(key) == id) return &value;
+  return nullptr;
+}
+
+/// State of no parameter: values such as `common_step` at most.
+bool has_only_options(const RankOptimizer& optimizer) {
+  return !optimizer.state || std::ranges::none_of(optimizer.state->as_dict(),
+                                                  [](const auto& e) { return e.second.is_dict(); });
+}
+
+class Matcher {
+ public:
+  Matcher(const Ranks& ranks, const RankOptimizer& optimizer)
+      : ranks_(ranks), optimizer_(optimizer) {}
+
+  std::optional<MatchedIds> match(const std::vector<const LocalTensor*>& tensors) {
+    out_.groups = group_ids(optimizer_);
+    const bool any = std::ranges::any_of(out_.groups, [](const auto& ids) { return !ids.empty(); });
+    if (!any) return has_only_options(optimizer_) ? std::optional(out_) : std::nullopt;
+    std::vector<std::size_t> all(out_.groups.size()), decaying, others;
+    for (std::size_t g = 0; g < all.size(); ++g) {
+      all[g] = g;
+      (has_decay(optimizer_.groups->as_list()[g]) ? decaying : others).push_back(g);
+    }
+    std::vector<const LocalTensor*> params, matrices, vectors;
+    for (const LocalTensor* tensor : tensors) {
+      const ArchiveTensor& stored = stored_of(*tensor);
+      if (!is_floating(stored.dtype) || tensor->fqn.ends_with("_extra_state")) continue;
+      params.push_back(tensor);
+      const bool vector = stored.shape.rank() <= 1 || tensor->fqn.ends_with(".bias");
+      (vector ? vectors : matrices).push_back(tensor);
+    }
+    // Shapes alone, or shapes and Megatron's rule: biases and vectors do not decay.
+    if (match_groups(all, params)) return out_;
+    out_.by_id.clear();
+    if (match_groups(decaying, matrices) && match_groups(others, vectors)) return out_;
+    return std::nullopt;
+  }
+
+ private:
+  const ArchiveTensor& stored_of(const LocalTensor& tensor) const {
+    return ranks_.tensor(optimizer_.file->file, tensor.tensor);
+  }
+
+  /// Shape of an id's state: that of its first tensor that is no counter.
+  std::optional<Shape> state_shape(const std::string& id) const {
+    const Value* leaves = state_of(optimizer_, id);
+    if (!leaves || !leaves->is_dict()) return std::nullopt;
+    for (const auto& [name, value] : leaves->as_dict())
+      if (value.is_tensor() && id_text(name) != "step")
+        return ranks_.tensor(optimizer_.file->file, value.tensor_index()).shape;
+    return std::nullopt;
+  }
+
+  /// Ids of these groups among these parameters, where there is one answer only.
+  bool match_groups(const std::vector<std::size_t>& groups,
+                    const std::vector<const LocalTensor*>& params) {
+    std::vector<std::optional<Shape>> shapes;
+    std::vector<std::size_t> sizes;
+    for (const std::size_t g : groups) {
+      for (const std::string& id : out_.groups[g]) shapes.push_back(state_shape(id));
+      sizes.push_back(out_.groups[g].size());
+    }
+    std::vector<Shape> candidates;
+    for (const LocalTensor* tensor : params) candidates.push_back(stored_of(*tensor).shape);
+    const IdMapping mapping = map_ids(shapes, sizes, candidates);
+    if (!mapping.complete || !mapping.certain) return false;
+    std::size_t next = 0;
+    for (const std::size_t g : groups)
+      for (const std::string& id : out_.groups[g])
+        if (!out_.by_id.emplace(id, params[static_cast<std::size_t>(mapping.candidate[next++])])
+                 .second)
+          return false;
+    return true;
+  }
+
+  const Ranks& ranks_;
+  const RankOptimizer& optimizer_;
+  MatchedIds out_;
+};
+
+}  // namespace
+
+std::string id_text(const Value& key) {
+  if (key.is_int()) return std::to_string(key.as_int());
+  return key.is_string() ? key.as_string() : std::string();
+}
+
+bool has_decay(const Value& group) {
+  for (const std::string_view option : {"wd_mult", "weight_decay"}) {
+    const Value* value = group.find(option);
+    if (value && value->is_number() && value->as_real() == 0) return false;
+  }
+  return true;
+}
+
+std::vector<RankOptimizer> take_apart(const RankFile& file, const Value* value) {
+  std::vector<RankOptimizer> out;
+  if (value && value->kind() == Value::Kind::kList && !value->as_list().empty()) {
+    for (const Value& one : value->as_list()) out.push_back(take_one(file, &one));
+  } else {
+    out.push_back(take_one(file, value));
+  }
+  return out;
+}
+
+std::optional<MatchedIds> match_ids(const Ranks& ranks, const RankOptimizer& optimizer,
+                                    const std::vector<const LocalTensor*>& tensors) {
+  return Matcher(ranks, optimizer).match(tensors);
+}
+
+bool has_experts(const std::vector<std::vector<LocalTensor>>& local) {
+  return std::ranges::any_of(local, [](const auto& tensors) {
+    return std::ranges::any_of(tensors, [](const LocalTensor& t) { return is_expert(t.fqn); });
+  });
+}
+
+std::optional<std::vector<const LocalTensor*>> share_of(const std::vector<LocalTensor>& tensors,
+                                                        std::size_t index, std::size_t count,
+                                                        bool experts) {
+  const std::size_t dense = count - (experts && count > 1 ? 1 : 0);
+  // Two for dense parameters: the first model chunk's, and all others' (overlapped gather).
+  if (dense > 2) return std::nullopt;
+  std::vector<const LocalTensor*> out;
+  for (const LocalTensor& tensor : tensors) {
+    const bool of_expert = count > 1 && is_expert(tensor.fqn);
+    const bool in_chunk = dense == 1 || (tensor.chunk > 0) == (index > 0);
+    if (index >= dense ? of_expert : !of_expert && in_chunk) out.push_back(&tensor);
+  }
+  return out;
+}
+
+}  // namespace tessera::megatron_torch

@@ -1,0 +1,94 @@
+#pragma once
+// The open rank files of one megatron-torch checkpoint, and which bytes of two of them are equal
+// (by the CRC-32 that zip archives keep: no tensor byte is read).
+#include <tessera/format/format_driver.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lib/format/findings.h"
+#include "lib/format/megatron_torch/args.h"
+#include "lib/format/megatron_torch/rank_grid.h"
+#include "lib/format/torch_files/archive_manifest.h"
+
+namespace tessera::megatron_torch {
+
+/// Codes of findings.
+///   CK010  a rank's file is missing
+///   CK017  ranks stored different values of what should be one            (warning)
+///   CK024  a rank's optimizer file holds no state of its parameters
+///   CK042  a rank's file cannot be read (findings.h)
+///   CK046  replicas of a tensor differ
+///   CK066  args or the iteration differ between ranks (rank_checks.h)
+///   CK067  files lie in each other's folders (rank_checks.h)
+///   CK093  a rank lacks a tensor that its peers hold
+///   CK094  the optimizer's ids could not be matched with parameters       (warning)
+///   CK095  the distributed optimizer's buffers could not be matched       (warning)
+///   CK097  a tensor is taken as plain rows, as asked                      (info)
+///   CK098  CRCs do not tell whether replicas differ                       (info)
+namespace codes {
+inline constexpr std::string_view kMissingRank = "CK010";
+inline constexpr std::string_view kDifferentValues = "CK017";
+inline constexpr std::string_view kLostState = "CK024";
+inline constexpr std::string_view kDifferentReplicas = "CK046";
+inline constexpr std::string_view kDifferentRanks = "CK093";
+inline constexpr std::string_view kUnmatchedIds = "CK094";
+inline constexpr std::string_view kUnmatchedBuckets = "CK095";
+inline constexpr std::string_view kAssumedPlain = "CK097";
+inline constexpr std::string_view kUncomparedReplicas = "CK098";
+}  // namespace codes
+
+struct RankFile {
+  GridRank rank;
+  std::string path;  // of model_optim_rng.pt
+  std::uint32_t file = 0;
+};
+
+/// Which set of parts a rank's part belongs to, and its place there.
+struct SetPlace {
+  std::int64_t set = 0;  // sets hold the same content
+  std::size_t slot = 0, slots = 1;
+};
+
+/// Everything the parts of the reader share. References stay valid while reading.
+struct Ranks {
+  const Directory& directory;
+  ArchiveManifestBuilder& builder;
+  Findings& findings;
+  Args args;
+  RankGrid grid;
+  std::vector<RankFile> files;                  // those present, by (pp, ep, tp)
+  bool gated = false;                           // first MLP matrices are pairs [gate; up]
+  bool assume_plain = false;                    // ReadOptions::assume_plain
+  std::map<std::string, bool> plain_rows = {};  // FQNs without a rule: cut in rows, or whole
+  std::set<std::string> uncompared = {};        // FQNs of replicas of which CRCs tell nothing
+
+  /// Ranks numbered as folders are sorted: stages, then expert ranks, then tensor-parallel ones.
+  std::int64_t number(const GridRank& rank) const {
+    return (rank.pp * grid.ep + rank.ep) * grid.tp + rank.tp;
+  }
+  /// One set for each stage and expert-parallel rank, with a part of every tensor-parallel rank; of
+  /// packed experts one for each stage, expert ranks behind each other.
+  SetPlace place(const GridRank& rank, bool packed) const {
+    const auto at = static_cast<std::size_t>(rank.tp), size = static_cast<std::size_t>(grid.tp);
+    if (!packed) return {rank.pp * grid.ep + rank.ep, at, size};
+    return {rank.pp * grid.ep, static_cast<std::size_t>(rank.ep) * size + at,
+            static_cast<std::size_t>(grid.ep) * size};
+  }
+  const Value& root(const RankFile& file) const { return builder.archive(file.file).root; }
+  const ArchiveTensor& tensor(std::uint32_t file, std::uint32_t index) const {
+    return builder.archive(file).tensors[index];
+  }
+};
+
+/// Are two stored tensors equal? nullopt: only their bytes can tell.
+std::optional<bool> same_bytes(const TorchArchive& a, std::uint32_t i, const TorchArchive& b,
+                               std::uint32_t j);
+/// Values of two archives, tensors inside compared as above; what cannot be told is different.
+bool same_value(const TorchArchive& a, const Value& x, const TorchArchive& b, const Value& y);
+
+}  // namespace tessera::megatron_torch

@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/safetensors_header.h>
+#include <tessera/format/safetensors.h>
+#include <tessera/storage/stage.h>
+
+#include "lib/format/safetensors/names.h"
+#include "lib/format/safetensors/parts.h"
+
+namespace tessera {
+namespace {
+
+using Answer = ProbeResult::Answer;
+
+ProbeResult probe_file(const Place& place) {
+  if (place.file.ends_with(st::kIndexSuffix))
+    return {Answer::kYes, "is the index of safetensors shards"};
+  const auto file = place.directory->open(place.file);
+  const bool named = place.file.ends_with(st::kSuffix);
+  if (looks_like_safetensors(ByteWindow::whole(*file)))
+    return {Answer::kYes, "starts with a safetensors header"};
+  if (named) return {Answer::kMaybe, "is named .safetensors, but does not start like one"};
+  return {};
+}
+
+ProbeResult probe_folder(const Place& place) {
+  std::size_t files = 0, whole = 0;
+  std::string index;
+  for (const FileInfo& info : place.directory->list()) {
+    if (info.type != FileType::kRegular || info.name.starts_with('.')) continue;
+    files += info.name.ends_with(st::kSuffix);
+    if (info.name.ends_with(st::kIndexSuffix)) index = info.name;
+    whole += info.name.ends_with(kSealSuffix);
+  }
+  // Our one-file results, each with its seal beside it, are whole: not parts of one.
+  if (index.empty() && whole > 0 && files + whole > 2) return {};
+  if (!index.empty())
+    return {Answer::kYes, fmt::format("has {} and {} .safetensors files", index, files)};
+  if (files > 0)
+    return {Answer::kYes, fmt::format("has {} .safetensors file{}", files, files == 1 ? "" : "s")};
+  return {};
+}
+
+class SafetensorsDriver : public FormatDriver {
+ public:
+  std::string_view id() const override { return "safetensors"; }
+  Capabilities capabilities() const override { return {.one_file_result = true}; }
+
+  ProbeResult probe(const Place& place) const override {
+    return place.file.empty() ? probe_folder(place) : probe_file(place);
+  }
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return st::read_manifest(place, options);
+  }
+  /// The header gives every offset: nothing is pending.
+  void locate(const Place&, Manifest&, std::span<const std::uint32_t>,
+              const ReadOptions&) const override {}
+
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return st::plan_output(source, request);
+  }
+};
+
+}  // namespace
+
+const FormatDriver& safetensors_driver() {
+  static const SafetensorsDriver driver;
+  return driver;
+}
+
+}  // namespace tessera

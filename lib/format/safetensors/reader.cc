@@ -1,0 +1,283 @@
+#include <fmt/format.h>
+#include <tessera/base/checked.h>
+#include <tessera/base/error.h>
+#include <tessera/base/parallel.h>
+#include <tessera/encoding/json.h>
+#include <tessera/encoding/safetensors_header.h>
+#include <tessera/layout/coverage.h>
+#include <tessera/state/aliases.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lib/format/safetensors/names.h"
+#include "lib/format/safetensors/parts.h"
+#include "lib/format/safetensors/shard_set.h"
+#include "lib/format/safetensors/state.h"
+
+namespace tessera::st {
+namespace {
+
+/// Tensor name -> offsets of this file's piece in the whole (DCP_SHARDING_INFO).
+using Offsets = std::unordered_map<std::string, std::vector<std::int64_t>>;
+
+struct ShardFile {
+  SafetensorsHeader header;
+  Offsets offsets;
+  std::uint64_t size_bytes = 0;
+  std::int64_t mtime_ns = 0;
+};
+
+/// One stored piece of a tensor: which entry of which file.
+struct Piece {
+  std::uint32_t file = 0;
+  std::uint32_t entry = 0;
+};
+
+Offsets read_sharding_info(const std::string& text) {
+  const auto malformed = [] {
+    fail(Code::kCorrupt, fmt::format("__metadata__[\"{}\"] is malformed", kShardingInfo));
+  };
+  const Value json = parse_json(as_bytes(text));
+  if (!json.is_dict()) malformed();
+  Offsets out;
+  for (const auto& [name, info] : json.as_dict()) {
+    const Value* saved = info.find("saved_offsets");
+    if (!saved || saved->kind() != Value::Kind::kList) malformed();
+    std::vector<std::int64_t>& offsets = out[name.as_string()];
+    for (const Value& offset : saved->as_list()) {
+      if (!offset.is_int() || offset.as_int() < 0) malformed();
+      offsets.push_back(offset.as_int());
+    }
+  }
+  return out;
+}
+
+ShardFile read_shard(const Directory& directory, const std::string& path, bool tolerate) {
+  return in_file(path, [&] {
+    const auto file = directory.open(path);
+    ShardFile out;
+    if (tolerate && file->size_bytes() == 0) return out;  // list_files says so
+    out.header = read_safetensors_header(ByteWindow::whole(*file), tolerate);
+    out.size_bytes = file->size_bytes();
+    if (const auto info = directory.stat(path)) out.mtime_ns = info->mtime_ns;
+    const auto info = out.header.metadata.find(std::string(kShardingInfo));
+    if (info != out.header.metadata.end()) out.offsets = read_sharding_info(info->second);
+    return out;
+  });
+}
+
+class ManifestBuilder {
+ public:
+  ManifestBuilder(const Place& place, const ReadOptions& options)
+      : place_(place), options_(options), findings_(options.tolerate_damage, out_.notes) {}
+
+  Manifest build() {
+    out_.format = "safetensors";
+    set_ = find_shards(place_, findings_);
+    files_.resize(set_.files.size());
+    parallel_for(files_.size(), std::max(1, options_.threads), [&](std::size_t i, int) {
+      files_[i] = read_shard(*place_.directory, set_.files[i], options_.tolerate_damage);
+    });
+    list_files();
+    gather();
+    if (set_.index) apply_index();
+    out_.tensors.reserve(names_.size());
+    for (std::size_t i = 0; i < names_.size(); ++i)
+      in_tensor(names_[i], [&] { add_tensor(names_[i], pieces_[i]); });
+    // A million tensors are not held twice.
+    pieces_ = {};
+    for (ShardFile& file : files_) file.header.tensors = {};
+    restore_state();
+    describe();
+    return std::move(out_);
+  }
+
+ private:
+  void list_files() {
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      out_.files.push_back({set_.files[i], files_[i].size_bytes, files_[i].mtime_ns});
+      if (files_[i].header.missing_bytes > 0)
+        findings_.error(kShortFile,
+                        fmt::format("the file ends {} bytes early", files_[i].header.missing_bytes),
+                        set_.files[i]);
+      if (files_[i].size_bytes == 0)
+        findings_.error(kShortFile, "the file is empty", set_.files[i]);
+      if (files_[i].header.trailing_bytes > 0)
+        findings_.error(
+            kTrailingBytes,
+            fmt::format("{} bytes follow the last tensor", files_[i].header.trailing_bytes),
+            set_.files[i]);
+    }
+  }
+  void gather() {
+    std::size_t entries = 0;
+    for (const ShardFile& file : files_) entries += file.header.tensors.size();
+    names_.reserve(entries);
+    index_.reserve(entries);
+    for (std::uint32_t f = 0; f < files_.size(); ++f) {
+      const auto& tensors = files_[f].header.tensors;
+      for (std::uint32_t e = 0; e < tensors.size(); ++e) {
+        auto found = index_.find(tensors[e].name);
+        if (found == index_.end()) {
+          names_.push_back(tensors[e].name);
+          pieces_.emplace_back();
+          found = index_.emplace(names_.back(), names_.size() - 1).first;
+        }
+        pieces_[found->second].push_back({f, e});
+      }
+    }
+  }
+  bool has_offsets(const std::string& name, const Piece& piece) const {
+    return files_[piece.file].offsets.contains(name);
+  }
+  bool is_sharded(const std::string& name, const std::vector<Piece>& pieces) const {
+    return std::all_of(pieces.begin(), pieces.end(),
+                       [&](const Piece& p) { return has_offsets(name, p); });
+  }
+
+  void apply_index() {
+    std::vector<HeldName> held(names_.size());
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      held[i] = {names_[i], {}, is_sharded(names_[i], pieces_[i])};
+      for (const Piece& piece : pieces_[i]) held[i].files.push_back(piece.file);
+    }
+    const auto lost = [&](std::uint32_t file) { return files_[file].size_bytes == 0; };
+    const auto takes = compare_with_index(set_, held, lost, findings_);
+    for (std::size_t i = 0; i < takes.size(); ++i)
+      if (takes[i]) std::erase_if(pieces_[i], [&](const Piece& p) { return p.file != *takes[i]; });
+    std::uint64_t total = 0;
+    for (const ShardFile& file : files_)
+      for (const SafetensorsTensor& tensor : file.header.tensors)
+        total += tensor.end - tensor.begin;
+    compare_total_size(*set_.index, total, findings_);
+  }
+
+  const SafetensorsTensor& entry(const Piece& piece) const {
+    return files_[piece.file].header.tensors[piece.entry];
+  }
+
+  void add_tensor(const std::string& name, const std::vector<Piece>& pieces) {
+    if (pieces.size() > 1 && !is_sharded(name, pieces))
+      fail(Code::kCorrupt,
+           fmt::format("stored twice: in {} and in {}", set_.files[pieces[0].file],
+                       set_.files[pieces[1].file]),
+           "name the one file you mean, or write an index");
+    std::vector<Chunk> chunks;
+    for (const Piece& piece : pieces)
+      chunks.push_back(in_file(set_.files[piece.file], [&] { return chunk_of(name, piece); }));
+    StoredTensor tensor;
+    tensor.name = name;
+    tensor.spec = {entry(pieces[0]).spec.dtype, global_shape(chunks)};
+    tensor.first_chunk = out_.chunks.size();
+    tensor.chunk_count = static_cast<std::uint32_t>(chunks.size());
+    for (std::size_t i = 0; i < pieces.size(); ++i) add_chunk(pieces[i], chunks[i], pieces[0]);
+    const bool one_whole = chunks.size() == 1 && chunks[0].box == Box::whole(tensor.spec.shape);
+    if (!one_whole) check_pieces(name, tensor.spec.shape, chunks);
+    out_.tensors.push_back(std::move(tensor));
+  }
+  Chunk chunk_of(const std::string& name, const Piece& piece) const {
+    const Shape& shape = entry(piece).spec.shape;
+    Box box = Box::whole(shape);
+    const auto offsets = files_[piece.file].offsets.find(name);
+    if (offsets != files_[piece.file].offsets.end()) {
+      if (offsets->second.size() != box.origin.size())
+        fail(Code::kCorrupt, fmt::format("saved_offsets has {} numbers for shape {}",
+                                         offsets->second.size(), shape.to_string()));
+      box.origin = offsets->second;
+    }
+    return Chunk::whole_of(std::move(box));
+  }
+  static Shape global_shape(const std::vector<Chunk>& chunks) {
+    std::vector<std::int64_t> extents(static_cast<std::size_t>(chunks[0].box.rank()), 0);
+    for (const Chunk& chunk : chunks) {
+      if (chunk.box.rank() != static_cast<int>(extents.size()))
+        fail(Code::kCorrupt, "its pieces differ in rank");
+      for (std::size_t d = 0; d < extents.size(); ++d) {
+        const auto end = checked_add(chunk.box.origin[d], chunk.box.shape[static_cast<int>(d)]);
+        if (!end) fail(Code::kCorrupt, "saved_offsets overflow");
+        extents[d] = std::max(extents[d], *end);
+      }
+    }
+    return Shape::checked(extents);
+  }
+  void add_chunk(const Piece& piece, const Chunk& chunk, const Piece& first) {
+    const SafetensorsTensor& stored = entry(piece);
+    if (stored.spec.dtype != entry(first).spec.dtype)
+      fail(Code::kCorrupt,
+           fmt::format("{} here, {} in {}", torch_name(stored.spec.dtype),
+                       torch_name(entry(first).spec.dtype), set_.files[first.file]));
+    Source source;
+    source.kind = Source::Kind::kExtent;
+    source.file = piece.file;
+    source.offset = files_[piece.file].header.data_offset + stored.begin;
+    source.length = stored.end - stored.begin;
+    out_.chunks.add(chunk, source);
+  }
+  void check_pieces(const std::string& name, const Shape& shape, const std::vector<Chunk>& chunks) {
+    const CoverageReport report = check_coverage(shape, chunks);
+    if (!report.complete)
+      findings_.error(report.first_overlap ? kOverlap : kHole, report.to_string(), "", name);
+  }
+
+  void restore_state() {
+    std::map<std::string, std::string> ours;
+    for (std::size_t i = 0; i < files_.size(); ++i)
+      for (const auto& [key, value] : files_[i].header.metadata) {
+        if (key == kShardingInfo) continue;
+        if (index_.contains(value) &&
+            !index_.contains(key)) {  // as safetensors' save_model says it
+          record_alias(out_, key, value);
+          continue;
+        }
+        const bool is_ours = key == kValues || key == kState;
+        const bool is_new =
+            is_ours ? ours.emplace(key, value).second
+                    : out_.provenance.emplace(std::string(kProvenancePrefix) + key, value).second;
+        if (is_ours && !is_new)
+          fail(Code::kCorrupt, fmt::format("two files hold __metadata__[\"{}\"]", key));
+      }
+    std::vector<bool> embedded;
+    out_.state = decode_state(names_, ours, embedded);
+    for (std::size_t i = 0; i < embedded.size(); ++i) out_.tensors[i].embedded = embedded[i];
+  }
+  void describe() {
+    std::set<std::int64_t> ranks;
+    for (const std::string& file : set_.files)
+      if (const auto rank = shard_rank(file)) ranks.insert(*rank);
+    if (!ranks.empty()) {
+      out_.world_size = static_cast<std::int64_t>(ranks.size());
+      out_.world_size_source = fmt::format("rank numbers in {} file names", set_.files.size());
+    }
+    const bool dcp =
+        out_.provenance.contains(std::string(kProvenancePrefix) + std::string(kDcpVersion));
+    out_.dialect = !ranks.empty()       ? "Hugging Face shards per rank, written by PyTorch"
+                   : dcp                ? "Hugging Face shards, written by PyTorch"
+                   : set_.index         ? "Hugging Face shards with index"
+                   : files_.size() == 1 ? "one file"
+                                        : "several files without index";
+  }
+
+  const Place& place_;
+  const ReadOptions& options_;
+  Manifest out_;
+  Findings findings_;
+  ShardSet set_;
+  std::vector<ShardFile> files_;
+  std::unordered_map<std::string_view, std::size_t> index_;  // of names_, which stay in place
+  std::vector<std::string> names_;
+  std::vector<std::vector<Piece>> pieces_;
+};
+
+}  // namespace
+
+Manifest read_manifest(const Place& place, const ReadOptions& options) {
+  return ManifestBuilder(place, options).build();
+}
+
+}  // namespace tessera::st

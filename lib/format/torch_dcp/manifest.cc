@@ -1,0 +1,316 @@
+// `.metadata` and the sizes of files -> Manifest.
+#include <fmt/format.h>
+#include <tessera/base/checked.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/codec.h>
+#include <tessera/layout/coverage.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "lib/format/torch_dcp/chunk_match.h"
+#include "lib/format/torch_dcp/files.h"
+#include "lib/format/torch_dcp/names.h"
+#include "lib/format/torch_dcp/plain_metadata.h"
+#include "lib/format/torch_dcp/reader.h"
+#include "lib/format/torch_dcp/regrouped_chunk.h"
+#include "lib/format/torch_dcp/value_items.h"
+
+namespace tessera::dcp {
+namespace {
+
+Bytes read_whole(const Directory& directory, const std::string& name) {
+  return in_file(name, [&] {
+    const auto file = directory.open(name);
+    const ByteWindow window = ByteWindow::whole(*file);
+    return window.read(0, window.length);
+  });
+}
+
+std::optional<DcpMetadata> read_plain(const Directory& directory, const std::string& name) {
+  return in_file(name, [&] {
+    const auto file = directory.open(name);
+    return read_plain_metadata(ByteWindow::whole(*file), name);
+  });
+}
+
+/// Ranks with metadata of their own, ascending.
+std::vector<std::int64_t> metadata_ranks(const Directory& directory) {
+  std::vector<std::int64_t> ranks;
+  for (const FileInfo& info : directory.list()) {
+    if (info.type != FileType::kRegular) continue;
+    if (const auto rank = rank_of_metadata_file(info.name)) ranks.push_back(*rank);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+/// Transforms that files may name are DCP's stream extensions; slices are ours alone.
+void require_known_codecs(const DcpMetadata& metadata) {
+  for (const auto& chain : metadata.codecs) {
+    for (const std::string& codec : chain) {
+      if (codec.starts_with("stream.") && has_codec(codec)) continue;
+      fail(Code::kUnsupported,
+           fmt::format("items are stored by the transform \"{}\", which is not "
+                       "known",
+                       printable(codec)),
+           "stream.zstd/1 and stream.rot13/1 can be read");
+    }
+  }
+}
+
+class Builder {
+ public:
+  Builder(const Place& place, const ReadOptions& options, DcpMetadata metadata)
+      : place_(place),
+        options_(options),
+        metadata_(std::move(metadata)),
+        findings_(options.tolerate_damage, manifest_.notes) {}
+
+  Manifest build() {
+    manifest_.format = "torch-dcp";
+    manifest_.dialect = metadata_.dialect;
+    manifest_.notes = std::move(metadata_.notes);
+    manifest_.provenance = std::move(metadata_.provenance);
+    for (GlobalUse& use : metadata_.globals) add_global(std::move(use));
+    require_known_codecs(metadata_);
+    manifest_.codecs = metadata_.codecs;
+    missing_ = check_files(place_, metadata_, manifest_, findings_);
+    set_world_size();
+    note_orphans();
+    check_ends();
+    grouped_ = group_items(metadata_);
+    decode_all_values();
+    manifest_.chunks.reserve(metadata_.storage.size(), metadata_.coordinates.size());
+    manifest_.state.entries.reserve(metadata_.entries.size());
+    manifest_.tensors.reserve(
+        static_cast<std::size_t>(std::ranges::count_if(metadata_.entries, &DcpEntry::is_tensor)));
+    for (std::uint32_t e = 0; e < metadata_.entries.size(); ++e) {
+      if (metadata_.entries[e].is_tensor) {
+        add_tensor(e);
+      } else {
+        add_value(e);
+      }
+    }
+    return std::move(manifest_);
+  }
+
+ private:
+  void add_global(GlobalUse use) {
+    if (globals_.insert(use.name).second) manifest_.globals.push_back(std::move(use));
+  }
+
+  /// Ranks without items leave no file, but Megatron-core keeps the plan of each.
+  void set_world_size() {
+    if (metadata_.plan_count <= manifest_.world_size.value_or(0)) return;
+    manifest_.world_size = metadata_.plan_count;
+    manifest_.world_size_source =
+        fmt::format("{} plans in all_local_plans of .metadata", metadata_.plan_count);
+  }
+
+  void note_orphans() {
+    const std::set<std::string> names(metadata_.orphans.begin(), metadata_.orphans.end());
+    for (const std::string& name : names) {
+      findings_.note(codes::kUnusedData, "warning",
+                     "storage_data has an item of a name that state_dict_metadata lacks", {}, name);
+    }
+  }
+
+  /// Writers put one item behind the other: nothing follows the last.
+  void check_ends() {
+    std::vector<std::uint64_t> ends(metadata_.files.size(), 0);
+    for (const DcpStorage& item : metadata_.storage)
+      if (const auto end = checked_add(item.offset, item.length))
+        ends[item.file] = std::max(ends[item.file], *end);
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      const std::uint64_t size = manifest_.files[i].size_bytes;
+      if (missing_[i] || size <= ends[i]) continue;
+      findings_.note(codes::kTrailingBytes, findings_.tolerate() ? "error" : "warning",
+                     fmt::format("{} bytes follow the last item", size - ends[i]),
+                     metadata_.files[i]);
+    }
+  }
+
+  std::span<const std::uint32_t> items_of(std::uint32_t entry) const {
+    return std::span(grouped_.items)
+        .subspan(grouped_.first[entry], grouped_.first[entry + 1] - grouped_.first[entry]);
+  }
+
+  /// True when the item lies inside its file; else a finding says what is wrong.
+  bool is_present(const DcpStorage& item, const std::string& name) {
+    if (missing_[item.file]) return false;  // one finding per file is enough
+    const std::uint64_t size = manifest_.files[item.file].size_bytes;
+    if (item.offset <= size && item.length <= size - item.offset) return true;
+    findings_.error(codes::kShortFile,
+                    fmt::format("its item of {} bytes at offset {} ends past the file's end ({} "
+                                "bytes)",
+                                item.length, item.offset, size),
+                    metadata_.files[item.file], name);
+    return false;
+  }
+
+  void decode_all_values() {
+    first_value_.assign(metadata_.entries.size() + 1, 0);
+    std::vector<ValueItem> items;
+    for (std::uint32_t e = 0; e < metadata_.entries.size(); ++e) {
+      const DcpEntry& entry = metadata_.entries[e];
+      if (!entry.is_tensor) {
+        const auto own = items_of(e);
+        if (own.empty()) {
+          findings_.error(codes::kChunkWithoutData, "the value has no entry in storage_data", {},
+                          entry.name);
+        }
+        const auto is_lost = [&](std::uint32_t i) { return missing_[metadata_.storage[i].file]; };
+        if (!own.empty() && std::ranges::all_of(own, is_lost)) {
+          findings_.error(codes::kLost, "lost: its file is missing",
+                          metadata_.files[metadata_.storage[own[0]].file], entry.name);
+        }
+        for (const std::uint32_t i : own) {
+          const DcpStorage& item = metadata_.storage[i];
+          if (!is_present(item, entry.name)) continue;
+          items.push_back({{item.file, item.codecs, item.offset, item.length}, entry.name});
+        }
+      }
+      first_value_[e + 1] = static_cast<std::uint32_t>(items.size());
+    }
+    values_ = decode_values(*place_.directory, manifest_, items, options_, findings_);
+  }
+
+  void add_value(std::uint32_t e) {
+    DcpEntry& entry = metadata_.entries[e];
+    std::size_t first = first_value_[e];
+    const std::size_t end = first_value_[e + 1];
+    while (first < end && values_[first].damaged) ++first;
+    if (first == end) return;  // missing or damaged: a finding says so
+    DecodedValue& kept = values_[first].decoded;
+    for (std::size_t other = first + 1; other < end; ++other) {
+      if (values_[other].damaged || values_[other].decoded.value == kept.value) continue;
+      findings_.note(codes::kDifferentValues, "warning",
+                     "ranks stored different values; the lowest rank's is used", {}, entry.name);
+      break;
+    }
+    if (kept.raw) {
+      findings_.note(codes::kRawValue, "info", "its item is no torch archive; kept as raw bytes",
+                     {}, entry.name);
+    }
+    for (GlobalUse& use : kept.globals) add_global(std::move(use));
+    Value value = std::move(kept.value);
+    if (!kept.tensors.empty()) {
+      std::vector<std::uint32_t> numbers;
+      for (EmbeddedTensor& tensor : kept.tensors) {
+        numbers.push_back(add_embedded(manifest_, tables_, entry.name, std::move(tensor)));
+      }
+      value = remap_tensors(value, numbers);
+    }
+    manifest_.state.entries.push_back({entry.name, std::move(entry.path), std::move(value)});
+  }
+
+  void add_tensor(std::uint32_t e) {
+    DcpEntry& entry = metadata_.entries[e];
+    const std::vector<MatchedChunk> matched =
+        match_chunks(metadata_, entry, items_of(e), findings_);
+    const auto whole = metadata_.regrouped.find(e);
+    const bool is_regrouped = whole != metadata_.regrouped.end();
+    StoredTensor tensor;
+    tensor.first_chunk = manifest_.chunks.size();
+    for (const MatchedChunk& match : matched) {
+      if (match.item == MatchedChunk::kNoItem) continue;
+      const DcpStorage& item = metadata_.storage[match.item];
+      is_present(item, entry.name);  // the chunk stays, so that coverage is judged on its own
+      Source source;
+      source.file = item.file;
+      source.offset = item.offset;
+      source.length = item.length;
+      source.side = item.codecs;
+      const ChunkView stored(metadata_.origin(entry, match.chunk),
+                             metadata_.sizes(entry, match.chunk));
+      if (!is_regrouped) {
+        manifest_.chunks.add(stored, source);
+        continue;
+      }
+      source.view = kRegrouped;
+      in_tensor(entry.name, [&] {
+        manifest_.chunks.add(regrouped_chunk(entry.spec.shape, whole->second, stored.box()),
+                             source);
+      });
+    }
+    if (is_regrouped) entry.spec.shape = whole->second;
+    tensor.name = entry.name;
+    tensor.spec = entry.spec;
+    tensor.requires_grad = entry.requires_grad;
+    tensor.chunk_count = static_cast<std::uint32_t>(manifest_.chunks.size() - tensor.first_chunk);
+    check_chunks(entry, manifest_.chunks_of(tensor));
+    manifest_.state.entries.push_back(
+        {entry.name, std::move(entry.path),
+         Value::tensor(static_cast<std::uint32_t>(manifest_.tensors.size()))});
+    manifest_.tensors.push_back(std::move(tensor));
+  }
+
+  void check_chunks(const DcpEntry& entry, ChunkSlice chunks) {
+    const CoverageReport report = check_coverage(entry.spec.shape, chunks);
+    if (report.complete) return;
+    if (!report.out_of_bounds.empty()) {
+      const Box box = chunks[report.out_of_bounds[0]].box();
+      findings_.error(codes::kOutOfBounds,
+                      fmt::format("chunk {} leaves its tensor of shape {}", box.to_string(),
+                                  entry.spec.shape.to_string()),
+                      {}, entry.name);
+    }
+    if (report.first_overlap) {
+      findings_.error(codes::kOverlap, report.to_string(), {}, entry.name);
+    }
+    if (report.missing_numel > 0 || report.first_hole) {
+      findings_.error(codes::kHole, fmt::format("coverage hole: {}", report.to_string()), {},
+                      entry.name);
+    }
+  }
+
+  const Place& place_;
+  const ReadOptions& options_;
+  DcpMetadata metadata_;
+  Manifest manifest_;
+  Findings findings_;
+  SideTables tables_{manifest_};
+  std::set<std::string> globals_;
+  std::vector<bool> missing_;
+  ItemsByEntry grouped_;
+  std::vector<std::uint32_t> first_value_;  // per entry: its items in values_
+  std::vector<DecodedItem> values_;
+};
+
+}  // namespace
+
+DcpMetadata read_metadata(const Place& place, bool list_globals) {
+  const Directory& directory = *place.directory;
+  if (directory.stat(kMetadataFile)) {
+    const std::string name(kMetadataFile);
+    if (!list_globals) {
+      if (auto plain = read_plain(directory, name)) return std::move(*plain);
+    }
+    return parse_metadata(read_whole(directory, name), name, list_globals);
+  }
+  std::vector<DcpMetadata> ranks;
+  for (const std::int64_t rank : metadata_ranks(directory)) {
+    const std::string name = fmt::format("__{}{}", rank, kRankMetadataSuffix);
+    ranks.push_back(parse_metadata(read_whole(directory, name), name, list_globals));
+  }
+  if (ranks.empty()) {
+    fail(Code::kCorrupt, "incomplete: no .metadata (interrupted save)",
+         "the data files alone do not say what they hold; use an earlier checkpoint");
+  }
+  return merge_rank_local(std::move(ranks));
+}
+
+Manifest read_manifest(const Place& place, const ReadOptions& options) {
+  // What contradicts itself, and names no other file, is .metadata.
+  return in_file(kMetadataFile, [&] {
+    return Builder(place, options, read_metadata(place, options.list_globals)).build();
+  });
+}
+
+}  // namespace tessera::dcp

@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/torch_archive.h>
+#include <tessera/format/torch_rank_files.h>
+
+#include <algorithm>
+
+#include "lib/format/probe_errors.h"
+#include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_files/equal_copies.h"
+#include "lib/format/torch_rank_files/parts.h"
+#include "lib/format/torch_rank_files/rank_folder.h"
+
+namespace tessera {
+namespace {
+
+using Answer = ProbeResult::Answer;
+
+/// Rank files of FairScale hold the description of their shards beside the weights.
+bool describes_shards(const Value& value, int depth) {
+  if (!value.is_dict() || depth == 0) return false;
+  if (value.find("param_metadata")) return true;
+  return std::ranges::any_of(value.as_dict(), [depth](const auto& entry) {
+    return describes_shards(entry.second, depth - 1);
+  });
+}
+
+/// DeepSpeed's by its keys: its version alone may have come along with a state that was converted.
+bool is_deepspeeds(const Value& root) {
+  const bool marked = root.find("ds_version") || root.find("ds_config");
+  return marked && (root.find("module") || root.find("optimizer_state_dict"));
+}
+
+/// FairScale's, or another framework's by its own keys.
+bool is_another_formats(const Value& root) {
+  constexpr int kDepth = 3;
+  return !root.is_dict() || is_deepspeeds(root) || describes_shards(root, kDepth);
+}
+
+class TorchRankFilesDriver : public FormatDriver {
+ public:
+  std::string_view id() const override { return "torch-rank-files"; }
+  Capabilities capabilities() const override { return {.many_ranks = true, .keeps_opaque = true}; }
+
+  ProbeResult probe(const Place& place) const override {
+    if (!place.file.empty()) return {};  // one rank's file alone: a torch.save file
+    try {
+      return probe_folder(*place.directory);
+    } catch (const Error& error) {
+      if (error.code() != Code::kCorrupt && error.code() != Code::kUnsupported) throw;
+      // Names alone are enough to say what it is; the reader says what is wrong.
+      return {Answer::kMaybe, "has files named by rank: " + error.status().message};
+    }
+  }
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return rank_files::read_manifest(place, options);
+  }
+  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions& options) const override {
+    locate_archives(*place.directory, manifest, tensors, options);
+    if (!options.tolerate_damage) require_equal_copies(*place.directory, manifest, tensors);
+  }
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return rank_files::plan_output(source, request);
+  }
+
+ private:
+  static ProbeResult probe_folder(const Directory& directory) {
+    const auto found = rank_files::find_rank_files(directory);
+    if (!found) return {};
+    std::size_t files = 0;
+    std::string first;
+    for (const rank_files::RankPart& part : found->parts)
+      for (const std::string& file : part.files) {
+        if (file.empty()) continue;
+        if (first.empty()) first = file;
+        ++files;
+      }
+    const std::string reason = fmt::format("has {} file{} named by rank, {} and so on", files,
+                                           files == 1 ? "" : "s", first);
+    return probe_files(directory, *found, reason);
+  }
+
+  /// By the first file that can be read: a damaged one is the reader's to name.
+  static ProbeResult probe_files(const Directory& directory, const rank_files::RankFolder& folder,
+                                 const std::string& reason) {
+    constexpr int kTries = 4;
+    int tries = 0;
+    ProbeResult damaged;
+    for (const rank_files::RankPart& part : folder.parts)
+      for (const std::string& file : part.files) {
+        if (file.empty()) continue;
+        if (++tries > kTries) return damaged;
+        try {
+          const auto root = root_of(directory, file);
+          if (root && is_another_formats(*root)) return {};
+          if (root) return {Answer::kYes, reason};
+        } catch (const Error& error) {
+          rethrow_unless_of_content(error);
+          damaged = {Answer::kMaybe, reason + "; " + error.status().message};
+        }
+      }
+    return damaged;
+  }
+  static std::optional<Value> root_of(const Directory& directory, const std::string& name) {
+    const auto file = directory.open(name);
+    const ByteWindow window = ByteWindow::whole(*file);
+    if (!looks_like_torch_archive(window)) return std::nullopt;
+    ArchiveOptions options;
+    options.collect_denied = true;
+    options.allow_opaque_root = true;
+    return open_torch_archive(window, options).root;
+  }
+};
+
+}  // namespace
+
+const FormatDriver& torch_rank_files_driver() {
+  static const TorchRankFilesDriver driver;
+  return driver;
+}
+
+std::optional<std::int64_t> rank_in_file_name(std::string_view name) {
+  const auto parsed = rank_files::parse_rank_name(name);
+  return parsed ? std::optional(parsed->rank) : std::nullopt;
+}
+
+}  // namespace tessera

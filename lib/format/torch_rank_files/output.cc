@@ -1,0 +1,231 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/state/roles.h>
+#include <tessera/state/sharding_rule.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "lib/format/torch_dcp/save_plan.h"
+#include "lib/format/torch_rank_files/local_output.h"
+#include "lib/format/torch_rank_files/parts.h"
+#include "lib/format/torch_rank_files/rank_archive.h"
+#include "lib/format/torch_rank_files/rank_folder.h"
+#include "lib/format/torch_rank_files/sharded_pickle.h"
+#include "lib/format/value_policy.h"
+
+namespace tessera::rank_files {
+namespace {
+
+/// A file per rank and part: "{R}" and "{W}" in its name.
+struct PartTemplate {
+  std::string key;
+  std::string name;
+};
+
+Mesh target_mesh(const TargetRequest& request) {
+  const std::int64_t size =
+      request.mesh ? request.mesh->world_size() : request.world_size.value_or(1);
+  if (size < 1 || size > kMaxRank)
+    fail(Code::kInvalidArgument, fmt::format("world size {} is not in 1 .. {}", size, kMaxRank));
+  if (request.world_size && *request.world_size != size)
+    fail(Code::kInvalidArgument, fmt::format("mesh {} has {} ranks, the world size is {}",
+                                             request.mesh->to_string(), size, *request.world_size));
+  return request.mesh ? *request.mesh : Mesh::one_dim(size);
+}
+
+std::string filled(std::string name, std::int64_t rank, std::int64_t world_size) {
+  const auto fill = [&](std::string_view field, std::int64_t value) {
+    if (const std::size_t at = name.find(field); at != name.npos)
+      name.replace(at, field.size(), std::to_string(value));
+  };
+  fill("{R}", rank);
+  fill("{W}", world_size);
+  return name;
+}
+
+class PlanMaker {
+ public:
+  PlanMaker(const Manifest& source, const TargetRequest& request)
+      : source_(source),
+        request_(request),
+        mesh_(target_mesh(request)),
+        world_size_(mesh_.world_size()),
+        builder_(source),
+        policy_(request, {.opaque = true, .bytes_io = false}, "torch-rank-files", builder_.notes(),
+                builder_.left_out()),
+        sharded_(sharded_tensors(source, request.replicate)) {}
+
+  OutputPlan run() {
+    choose_entries();
+    choose_parts();
+    find_own_entries();
+    auto local = LocalOutput::make(source_, request_, mesh_, kept_, builder_.notes());
+    for (std::int64_t rank = 0; rank < world_size_; ++rank)
+      for (const PartTemplate& part : parts_) add_file(part, rank, local.get());
+    if (local) builder_.add_literal(std::string(kFlatRecordFile), local->record_text());
+    return builder_.finish("torch-rank-files");
+  }
+
+ private:
+  void choose_entries() {
+    for (const StateEntry& entry : source_.state.entries)
+      kept_.push_back(entry.value.is_tensor() || policy_.keeps(entry));
+    // Files that hold anything else are no rank files to any reader.
+    for (std::size_t e = 0; e < kept_.size(); ++e)
+      if (const Path& path = source_.state.entries[e].path;
+          kept_[e] && (path.empty() || path.front().kind == PathItem::Kind::kIndex))
+        fail(Code::kUnsupported, "a rank's file holds a dict, and this state is no dict at its top",
+             "write torch-save or torch-dcp");
+    for (const ContainerNote& note : source_.state.containers)
+      keeps_attributes_.push_back(policy_.keeps_attributes(note));
+  }
+
+  /// The source's own names when everything has a place in them; else one file per rank.
+  void choose_parts() {
+    std::vector<PartTemplate> stored;
+    if (const auto found = source_.provenance.find(std::string(kParts));
+        found != source_.provenance.end())
+      for (const std::string_view line : split(found->second, '\n'))
+        if (const std::size_t at = line.find('='); at != line.npos)
+          stored.push_back({std::string(line.substr(0, at)), std::string(line.substr(at + 1))});
+    if (stored.size() == 1 && stored[0].key.empty()) {
+      parts_ = stored;
+      return;
+    }
+    std::set<std::string> used;
+    for (std::size_t e = 0; e < kept_.size(); ++e) {
+      const Path& path = source_.state.entries[e].path;
+      if (kept_[e]) used.insert(path.empty() ? "" : path[0].key);
+    }
+    for (const PartTemplate& part : stored)
+      if (used.erase(part.key) > 0) parts_.push_back(part);
+    if (!used.empty() || parts_.size() < 2) parts_ = {{"", "rank{R}.pt"}};
+  }
+
+  /// "rng.rank_0" .. "rng.rank_<W-1>" of a source of this format: each rank's own "rng".
+  void find_own_entries() {
+    if (!source_.provenance.contains(std::string(kFlavour))) return;
+    std::map<std::string, std::map<std::int64_t, std::size_t>> groups;
+    for (std::size_t e = 0; e < kept_.size(); ++e) {
+      const Path& path = source_.state.entries[e].path;
+      if (!kept_[e] || path.size() < 2 || !path.back().key.starts_with("rank_")) continue;
+      const std::string digits = path.back().key.substr(5);
+      if (!is_decimal(digits) || digits.size() > 7) continue;
+      groups[dotted(Path(path.begin(), path.end() - 1))].emplace(std::stoll(digits), e);
+    }
+    for (const auto& [name, members] : groups) {
+      const bool all = static_cast<std::int64_t>(members.size()) == world_size_ &&
+                       members.rbegin()->first == world_size_ - 1 && world_size_ > 1;
+      for (const auto& [rank, e] : members)
+        if (all) own_.emplace(e, rank);
+    }
+  }
+
+  void add_file(const PartTemplate& part, std::int64_t rank, LocalOutput* local) {
+    RankArchive archive(source_);
+    mesh_value_ = Value();
+    StateDict state;
+    std::vector<std::size_t> kept_before;
+    const auto depth = static_cast<std::ptrdiff_t>(part.key.empty() ? 0 : 1);
+    for (std::size_t e = 0; e < kept_.size(); ++e) {
+      kept_before.push_back(state.entries.size());
+      const StateEntry& entry = source_.state.entries[e];
+      if (!kept_[e] || !is_in(entry.path, part)) continue;
+      Path path(entry.path.begin() + depth, entry.path.end());
+      if (const auto own = own_.find(e); own != own_.end()) {
+        if (own->second != rank) continue;
+        path.pop_back();
+      }
+      in_tensor(entry.name, [&] {
+        if (local && local->add(e, rank, depth, archive, state)) return;
+        std::string name = dotted(path);
+        state.entries.push_back({std::move(name), path, value_of(entry, rank, archive)});
+      });
+    }
+    for (std::size_t c = 0; c < source_.state.containers.size(); ++c) {
+      ContainerNote note = source_.state.containers[c];
+      if (!is_in(note.path, part)) continue;
+      note.path.erase(note.path.begin(), note.path.begin() + depth);
+      note.attributes = keeps_attributes_[c] ? archive.adopt(note.attributes) : Value();
+      if (note.entries_before < kept_before.size())
+        note.entries_before = kept_before[note.entries_before];
+      state.containers.push_back(std::move(note));
+    }
+    const std::string name = filled(part.name, rank, world_size_);
+    const std::string stem = name.substr(0, name.rfind('.'));
+    builder_.add(archive.finish(name, stem, unflatten(state)));
+  }
+  static bool is_in(const Path& path, const PartTemplate& part) {
+    return part.key.empty() || (!path.empty() && path[0].key == part.key);
+  }
+
+  Value value_of(const StateEntry& entry, std::int64_t rank, RankArchive& archive) {
+    if (!entry.value.is_tensor()) return archive.adopt(entry.value);
+    const std::uint32_t index = entry.value.tensor_index();
+    const StoredTensor& tensor = source_.tensors[index];
+    if (!sharded_[index] || tensor.quant >= 0) return Value::tensor(archive.whole(index));
+    return dtensor(entry.name, index, rank, archive);
+  }
+
+  Value dtensor(const std::string& name, std::uint32_t index, std::int64_t rank,
+                RankArchive& archive) {
+    const TensorSpec& spec = source_.tensors[index].spec;
+    const Layout layout(mesh_, dcp::placements_of(mesh_, request_, name));
+    std::vector<StoragePiece> pieces;
+    Shape local;
+    for (Chunk& chunk : layout.chunks_of(rank, spec.shape)) {
+      if (!chunk.is_whole_box()) fail(Code::kUnsupported, "a DTensor's part is a box, not a run");
+      if (pieces.empty()) {
+        local = chunk.box.shape;
+      } else if (chunk.box.shape.inner_numel(0) == spec.shape.inner_numel(0)) {
+        local[0] += chunk.box.shape[0];
+      } else {
+        fail(Code::kUnsupported, "an uneven strided placement of a dim that is not the first");
+      }
+      StoragePiece piece;
+      piece.tensor = index;
+      piece.chunk = std::move(chunk);
+      pieces.push_back(std::move(piece));
+    }
+    const std::uint32_t part = archive.add({spec.dtype, local}, std::move(pieces));
+    return dtensor_value(spec, layout, mesh_value(rank, archive), part);
+  }
+  const Value& mesh_value(std::int64_t rank, RankArchive& archive) {
+    if (mesh_value_.is_none()) {
+      StoragePiece ranks;
+      ranks.tensor = StoragePiece::kBytes;
+      ranks.bytes.resize(static_cast<std::size_t>(world_size_) * 4);
+      for (std::int64_t r = 0; r < world_size_; ++r)
+        store_le<std::int32_t>(reinterpret_cast<std::byte*>(ranks.bytes.data()) + 4 * r,
+                               static_cast<std::int32_t>(r));
+      const std::uint32_t map =
+          archive.add({DType::kInt32, Shape{world_size_}}, {std::move(ranks)});
+      mesh_value_ = device_mesh_value(mesh_, rank, map);
+    }
+    return mesh_value_;
+  }
+
+  const Manifest& source_;
+  const TargetRequest& request_;
+  Mesh mesh_;
+  std::int64_t world_size_;
+  ArchivePlanBuilder builder_;
+  ValuePolicy policy_;
+  std::vector<bool> sharded_;
+  std::vector<bool> kept_;
+  std::vector<bool> keeps_attributes_;
+  std::vector<PartTemplate> parts_;
+  std::map<std::size_t, std::int64_t> own_;  // entry -> the one rank that gets it
+  Value mesh_value_;                         // of the file that is being made
+};
+
+}  // namespace
+
+OutputPlan plan_output(const Manifest& source, const TargetRequest& request) {
+  return PlanMaker(source, request).run();
+}
+
+}  // namespace tessera::rank_files

@@ -1,0 +1,68 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/encoding/torch_archive.h>
+#include <tessera/format/torch_save.h>
+
+#include "lib/format/torch_save/files.h"
+#include "lib/format/torch_save/parts.h"
+#include "lib/format/torch_save/shards.h"
+
+namespace tessera {
+namespace {
+
+using Answer = ProbeResult::Answer;
+
+ProbeResult probe_folder(const Place& place) {
+  const Directory& directory = *place.directory;
+  if (const auto sign = torch_save::sign_of_shards(place))
+    return {Answer::kYes, "has " + *sign + ", shards of torch.save's"};
+  if (const auto parts = torch_save::find_meta_parts(directory); !parts.empty())
+    return {Answer::kYes,
+            fmt::format("has {} and {} more, parts of one model", parts[0], parts.size() - 1)};
+  std::string names;
+  for (const torch_save::PartFile& part : torch_save::find_parts(directory)) {
+    if (!looks_like_torch_archive(ByteWindow::whole(*directory.open(part.file)))) return {};
+    names += (names.empty() ? "" : " and ") + part.file;
+  }
+  if (names.empty()) return {};
+  return {Answer::kYes, "has " + names + ", parts of one state"};
+}
+
+class TorchSaveDriver : public FormatDriver {
+ public:
+  std::string_view id() const override { return "torch-save"; }
+  Capabilities capabilities() const override {
+    return {.one_file_result = true, .keeps_opaque = true};
+  }
+
+  ProbeResult probe(const Place& place) const override {
+    if (place.file.empty()) return probe_folder(place);
+    if (torch_save::sign_of_shards(place))
+      return {Answer::kYes, "is the index of shards of torch.save's"};
+    const auto file = place.directory->open(place.file);
+    if (looks_like_torch_archive(ByteWindow::whole(*file)))
+      return {Answer::kYes, "starts like a file of torch.save"};
+    if (torch_save::has_torch_suffix(place.file))
+      return {Answer::kMaybe, "is named like a file of torch.save, but does not start like one"};
+    return {};
+  }
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return torch_save::read_manifest(place, options);
+  }
+  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions& options) const override {
+    torch_save::locate(place, manifest, tensors, options);
+  }
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return torch_save::plan_output(source, request);
+  }
+};
+
+}  // namespace
+
+const FormatDriver& torch_save_driver() {
+  static const TorchSaveDriver driver;
+  return driver;
+}
+
+}  // namespace tessera

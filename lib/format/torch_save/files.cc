@@ -1,0 +1,69 @@
+#include "lib/format/torch_save/files.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace tessera::torch_save {
+namespace {
+
+constexpr std::array<std::string_view, 5> kSuffixes = {".pt", ".pth", ".bin", ".ckpt", ".tar"};
+// In the order in which the parts stand in the whole.
+constexpr std::array<std::string_view, 4> kParts = {"model", "optim", "optimizer", "scheduler"};
+
+}  // namespace
+
+bool has_torch_suffix(std::string_view name) {
+  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+bool is_meta_part(std::string_view name) {
+  constexpr std::string_view kStem = "consolidated.";
+  if (!name.starts_with(kStem)) return false;
+  name.remove_prefix(kStem.size());
+  const std::size_t dot = name.find('.');
+  if (dot == name.npos || dot == 0 || !has_torch_suffix(name.substr(dot))) return false;
+  const std::string_view digits = name.substr(0, dot);
+  return name.find('.', dot + 1) == name.npos &&
+         std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::vector<std::string> find_meta_parts(const Directory& directory) {
+  std::vector<std::string> parts;
+  for (const FileInfo& info : directory.list())
+    if (is_meta_part(info.name)) parts.push_back(info.name);
+  std::ranges::sort(parts);
+  if (parts.size() < 2) parts.clear();
+  return parts;
+}
+
+std::string only_file(const Directory& directory) {
+  std::string found;
+  for (const FileInfo& info : directory.list()) {
+    if (info.name.starts_with('.') || !has_torch_suffix(info.name)) continue;
+    if (!found.empty() || info.type != FileType::kRegular) return "";
+    found = info.name;
+  }
+  return found;
+}
+
+std::vector<PartFile> find_parts(const Directory& directory) {
+  std::array<std::string, kParts.size()> files;
+  for (const FileInfo& info : directory.list()) {
+    if (info.name.starts_with('.') || !has_torch_suffix(info.name)) continue;
+    const std::string_view stem = std::string_view(info.name).substr(0, info.name.rfind('.'));
+    const auto part = std::find(kParts.begin(), kParts.end(), stem);
+    if (info.type != FileType::kRegular || part == kParts.end()) return {};
+    std::string& file = files[static_cast<std::size_t>(part - kParts.begin())];
+    if (!file.empty()) return {};  // model.pt and model.bin
+    file = info.name;
+  }
+  const bool complete = !files[0].empty() && files[1].empty() != files[2].empty();
+  std::vector<PartFile> out;
+  for (std::size_t i = 0; complete && i < kParts.size(); ++i)
+    if (!files[i].empty()) out.push_back({files[i], std::string(kParts[i])});
+  return out;
+}
+
+}  // namespace tessera::torch_save

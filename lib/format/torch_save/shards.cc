@@ -1,0 +1,186 @@
+#include "lib/format/torch_save/shards.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_save/files.h"
+
+namespace tessera::torch_save {
+namespace {
+
+/// The bytes that the tensors of `root` take, each storage counted once, as `total_size` counts.
+std::uint64_t tensor_bytes(const TorchArchive& archive) {
+  std::set<std::uint32_t> counted;
+  std::uint64_t total = 0;
+  for (const auto& [key, value] : archive.root.as_dict()) {
+    if (!value.is_tensor()) continue;
+    const ArchiveTensor& tensor = archive.tensors[value.tensor_index()];
+    if (counted.insert(tensor.storage).second)
+      total += static_cast<std::uint64_t>(tensor.shape.numel()) *
+               static_cast<std::uint64_t>(element_bytes(tensor.dtype));
+  }
+  return total;
+}
+
+class ShardReader {
+ public:
+  ShardReader(const Place& place, const ReadOptions& options)
+      : place_(place),
+        builder_(*place.directory, options),
+        findings_(options.tolerate_damage, builder_.manifest().notes) {}
+
+  Manifest read() {
+    set_ = find();
+    for (const std::string& file : set_.files) numbers_.push_back(open(file));
+    gather();
+    choose();
+    add_shards();
+    return builder_.finish("torch-save", dialect());
+  }
+
+ private:
+  ShardSet find() {
+    const Directory& directory = *place_.directory;
+    std::string index = place_.file;
+    if (index.empty()) index = only_shard_index(directory, kShardNaming);
+    note_others(index);
+    if (!index.empty()) {
+      ShardIndex read = read_shard_index(directory, index);
+      std::string file;
+      if (place_.file.empty()) file = file_before_index(directory, read, findings_);
+      if (!file.empty()) return {{std::move(file)}, std::nullopt};
+      return shards_of_index(directory, kShardNaming, std::move(read), findings_);
+    }
+    ShardSet set;
+    for (const FileInfo& info : directory.list()) {
+      if (is_unusable_shard(info, kShardNaming))
+        findings_.error(shards::kMissingFile, std::string(no_regular_file(info.type)), info.name);
+      else if (is_shard_file(info, kShardNaming) && numbered_shard(info.name, kShardNaming))
+        set.files.push_back(info.name);
+      else if (is_shard_file(info, kShardNaming))
+        findings_.note(shards::kStaleFile, "warning", "ignored: it is no numbered shard",
+                       info.name);
+    }
+    std::ranges::sort(set.files);
+    check_numbered_shards(set.files, kShardNaming, true, findings_);
+    return set;
+  }
+  /// An optimizer or the like saved beside the shards: not theirs, and named so that nobody thinks
+  /// that it came along.
+  void note_others(const std::string& index) {
+    for (const FileInfo& info : place_.directory->list())
+      if (info.type == FileType::kRegular && !info.name.starts_with('.') &&
+          has_torch_suffix(info.name) && !info.name.ends_with(kShardNaming.suffix))
+        findings_.note(shards::kStaleFile, "info",
+                       fmt::format("not among the shards{}: name this file to read it",
+                                   index.empty() ? "" : " of " + index),
+                       info.name);
+  }
+
+  /// The archive's number; nullopt where nothing of the shard can be read.
+  std::optional<std::uint32_t> open(const std::string& file) {
+    Status why;
+    const std::optional<std::uint32_t> number = builder_.try_open(file, why);
+    if (!number) {
+      findings_.error(kUnreadableFile, unreadable_text("a shard", why), file);
+      return std::nullopt;
+    }
+    const Value& root = builder_.archive(*number).root;
+    if (!root.is_dict() || !std::ranges::all_of(root.as_dict(), [](const auto& entry) {
+          return entry.first.is_string();
+        }))
+      in_file(file, [] {
+        fail(Code::kUnsupported, "a shard of a model is a dict with strings as keys");
+      });
+    return number;
+  }
+
+  void gather() {
+    for (std::uint32_t file = 0; file < set_.files.size(); ++file) {
+      if (!numbers_[file]) continue;
+      for (const auto& [key, value] : root(file).as_dict()) {
+        const auto [found, is_new] = held_number_.try_emplace(key.as_string(), held_.size());
+        if (is_new) held_.push_back({key.as_string(), {}, false});
+        held_[found->second].files.push_back(file);
+      }
+    }
+  }
+  /// The one file that each name is taken from, in held_[i].files.
+  void choose() {
+    if (set_.index) {
+      const auto lost = [&](std::uint32_t file) { return !numbers_[file]; };
+      const auto takes = compare_with_index(set_, held_, lost, findings_);
+      for (std::size_t i = 0; i < takes.size(); ++i)
+        if (takes[i]) held_[i].files = {*takes[i]};
+    }
+    for (const HeldName& held : held_)
+      if (held.files.size() > 1)
+        in_tensor(held.name, [&] {
+          fail(Code::kCorrupt,
+               fmt::format("stored twice: in {} and in {}", set_.files[held.files[0]],
+                           set_.files[held.files[1]]),
+               "name the one file you mean, or write an index");
+        });
+  }
+  void add_shards() {
+    std::uint64_t total = 0;
+    bool complete = true;
+    for (std::uint32_t file = 0; file < set_.files.size(); ++file) {
+      complete &= numbers_[file].has_value();
+      if (!numbers_[file]) continue;
+      ValueDict kept;
+      for (const auto& [key, value] : root(file).as_dict())
+        if (held_[held_number_.at(key.as_string())].files.front() == file)
+          kept.emplace_back(key, value);
+      in_file(set_.files[file],
+              [&] { builder_.add_state(*numbers_[file], Value::dict(std::move(kept)), {}); });
+      total += tensor_bytes(builder_.archive(*numbers_[file]));
+    }
+    if (set_.index && complete && set_.files.size() == set_.index->shards.size())
+      compare_total_size(*set_.index, total, findings_);
+  }
+  std::string dialect() const {
+    const std::size_t count = set_.index ? set_.index->shards.size() : set_.files.size();
+    const auto opened = std::ranges::find_if(numbers_, [](const auto& n) { return n.has_value(); });
+    const bool legacy = opened != numbers_.end() && builder_.archive(**opened).legacy;
+    return fmt::format("torch.save, {}, {} Hugging Face shards{}", legacy ? "legacy stream" : "zip",
+                       count, set_.index ? " with index" : "");
+  }
+  const Value& root(std::uint32_t file) const { return builder_.archive(*numbers_[file]).root; }
+
+  const Place& place_;
+  ArchiveManifestBuilder builder_;
+  Findings findings_;
+  ShardSet set_;
+  std::vector<std::optional<std::uint32_t>> numbers_;  // of each file, in builder_
+  std::vector<HeldName> held_;
+  std::unordered_map<std::string, std::size_t> held_number_;
+};
+
+}  // namespace
+
+std::optional<std::string> sign_of_shards(const Place& place) {
+  if (place.file.ends_with(kShardNaming.index_suffix)) return place.file;
+  if (!place.file.empty()) return std::nullopt;
+  if (std::string index = only_shard_index(*place.directory, kShardNaming); !index.empty())
+    return index;
+  std::optional<std::string> first;
+  for (const FileInfo& info : place.directory->list())
+    if (is_shard_file(info, kShardNaming) && numbered_shard(info.name, kShardNaming) &&
+        (!first || info.name < *first))
+      first = info.name;
+  return first;
+}
+
+Manifest read_shards(const Place& place, const ReadOptions& options) {
+  return ShardReader(place, options).read();
+}
+
+}  // namespace tessera::torch_save

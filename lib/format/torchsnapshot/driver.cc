@@ -1,0 +1,68 @@
+#include <tessera/base/error.h>
+#include <tessera/format/torchsnapshot.h>
+
+#include <algorithm>
+#include <string>
+
+#include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_files/equal_copies.h"
+#include "lib/format/torchsnapshot/parts.h"
+
+namespace tessera {
+namespace snapshot {
+
+void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+            const ReadOptions& options) {
+  locate_archives(*place.directory, manifest, tensors, options);
+  if (!options.tolerate_damage) require_equal_copies(*place.directory, manifest, tensors);
+}
+
+}  // namespace snapshot
+
+namespace {
+
+/// "batched/<uuid>" is what every snapshot of several small tensors leaves, whole or not.
+bool has_slabs(const Directory& directory) {
+  const auto batched = directory.stat("batched");
+  if (!batched || batched->type != FileType::kDirectory) return false;
+  constexpr std::size_t kUuidLength = 36;
+  return std::ranges::any_of(directory.list("batched"), [](const FileInfo& info) {
+    return info.name.size() == kUuidLength && info.name[8] == '-' && info.name[13] == '-';
+  });
+}
+
+class TorchsnapshotDriver final : public FormatDriver {
+ public:
+  std::string_view id() const override { return "torchsnapshot"; }
+  Capabilities capabilities() const override { return {.writes = false}; }
+
+  ProbeResult probe(const Place& place) const override {
+    using Answer = ProbeResult::Answer;
+    if (!place.file.empty()) return {};
+    if (place.directory->stat(snapshot::kMetadataFile))
+      return {Answer::kYes, "has .snapshot_metadata"};
+    if (has_slabs(*place.directory))
+      return {Answer::kMaybe, "has slabs of torchsnapshot, but no .snapshot_metadata"};
+    return {};
+  }
+
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return snapshot::read_manifest(place, options);
+  }
+  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions& options) const override {
+    snapshot::locate(place, manifest, tensors, options);
+  }
+  OutputPlan output_plan(const Manifest&, const TargetRequest&) const override {
+    fail(Code::kUnsupported, "torchsnapshot is read, not written", "use --to torch-dcp");
+  }
+};
+
+}  // namespace
+
+const FormatDriver& torchsnapshot_driver() {
+  static const TorchsnapshotDriver driver;
+  return driver;
+}
+
+}  // namespace tessera

@@ -1,0 +1,142 @@
+#include "lib/ops/convert/assets.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/storage/checksum.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// Names that Hugging Face libraries read beside the weights.
+constexpr std::array<std::string_view, 14> kAssetGlobs{
+    "config.json",
+    "*_config.json",
+    "configuration_*.py",
+    "modeling_*.py",
+    "tokenizer*",
+    "tokenization_*.py",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.txt",
+    "*.model",
+    "chat_template*",
+    "*.jinja",
+};
+// Weights and their indices are never assets, whatever they are called.
+constexpr std::array<std::string_view, 9> kWeightGlobs{
+    "*.safetensors", "*.bin",  "*.pt",         "*.pth",          "*.distcp",
+    "*.h5",          "*.ckpt", "*.index.json", "*.tessera.json",
+};
+
+template <class Globs>
+bool matches(const Globs& globs, std::string_view name) {
+  return std::any_of(globs.begin(), globs.end(),
+                     [name](std::string_view glob) { return glob_match(glob, name); });
+}
+
+}  // namespace
+
+AssetList find_assets(const Directory& directory,
+                      const std::vector<std::string>& part_of_checkpoint) {
+  std::set<std::string_view> owned(part_of_checkpoint.begin(), part_of_checkpoint.end());
+  owned.insert(kSealName);
+  AssetList list;
+  list.directory = directory.path();
+  for (FileInfo& entry : directory.list()) {
+    const bool link = entry.type == FileType::kSymlink;
+    if ((entry.type != FileType::kRegular && !link) || entry.name.starts_with('.')) continue;
+    if (owned.contains(entry.name) || matches(kWeightGlobs, entry.name)) continue;
+    if (link) {
+      if (matches(kAssetGlobs, entry.name)) list.links.push_back(std::move(entry.name));
+    } else if (matches(kAssetGlobs, entry.name)) {
+      list.copied.push_back(std::move(entry));
+    } else {
+      list.others.push_back(std::move(entry.name));
+    }
+  }
+  return list;
+}
+
+namespace {
+
+/// Where the text of the type begins that a member `key` names, at or after `at`; npos: nowhere.
+std::size_t find_type(std::string_view text, std::string_view key, std::size_t at) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const std::string quoted = fmt::format("\"{}\"", key);
+  for (at = text.find(quoted, at); at != text.npos; at = text.find(quoted, at + 1)) {
+    std::size_t next = text.find_first_not_of(kBlank, at + quoted.size());
+    if (next == text.npos || text[next] != ':') continue;
+    next = text.find_first_not_of(kBlank, next + 1);
+    if (next != text.npos && text[next] == '"') return next + 1;
+  }
+  return text.npos;
+}
+
+bool is_float_name(std::string_view name) {
+  for (const std::string_view known :
+       {"float16", "bfloat16", "float32", "float64", "half", "float", "double"})
+    if (name == known) return true;
+  return false;
+}
+
+}  // namespace
+
+void rewrite_dtype(const Directory& directory, AssetList& assets, std::string_view dtype) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{16} << 20;
+  const auto config = std::ranges::find(assets.copied, "config.json", &FileInfo::name);
+  if (config == assets.copied.end() || config->size_bytes > kMostBytes) return;
+  const std::unique_ptr<ReadFile> file = directory.open(config->name);
+  Bytes bytes(static_cast<std::size_t>(file->size_bytes()));
+  file->read_at(0, bytes);
+  std::string text(as_text(bytes)), change;
+  for (const std::string_view key : {"torch_dtype", "dtype"}) {
+    for (std::size_t at = find_type(text, key, 0); at != text.npos; at = find_type(text, key, at)) {
+      const std::string name = text.substr(at, text.find('"', at) - at);
+      if (!is_float_name(name) || name == dtype) continue;
+      if (change.empty()) change = fmt::format("{} {} -> {}", key, name, dtype);
+      text.replace(at, name.size(), dtype);
+    }
+  }
+  if (change.empty()) return;
+  config->size_bytes = text.size();
+  assets.rewritten[config->name] = {std::move(text), std::move(change)};
+}
+
+SealedFile copy_asset(const Directory& directory, const FileInfo& asset, const AssetList& assets,
+                      Stage& stage) {
+  return in_file(asset.name, [&] {
+    const auto rewritten = assets.rewritten.find(asset.name);
+    const bool as_is = rewritten == assets.rewritten.end();
+    std::unique_ptr<ReadFile> from;
+    if (as_is) from = directory.open(asset.name);
+    SealedFile sealed{asset.name, as_is ? from->size_bytes() : rewritten->second.text.size(), {}};
+    std::unique_ptr<WriteFile> to = stage.create(asset.name, IoMode::kBuffered);
+    to->allocate(sealed.size_bytes);
+    Bytes block;
+    for (std::uint64_t at = 0; at < sealed.size_bytes; at += block.size()) {
+      block.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kMiB, sealed.size_bytes - at)));
+      if (as_is) {
+        from->read_at(at, block);
+      } else {
+        const ByteView part = as_bytes(rewritten->second.text).subspan(at, block.size());
+        std::ranges::copy(part, block.begin());
+      }
+      to->write_at(at, block);
+      sealed.crc32_per_mib.push_back(crc32(0, block));
+    }
+    to->sync();
+    to->close();
+    return sealed;
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,107 @@
+#pragma once
+// One run of convert(): from what was asked to a published result. Its steps, in order:
+//
+//   source.cc    open the source, edit and shape its state
+//   convert.cc   plan files and copies, describe them, check that they fit
+//   write.cc     write into a stage, prove, publish
+//   shared.cc    the same by several processes together
+//
+// Not thread-safe; one object serves one run.
+#include <tessera/ops/convert.h>
+#include <tessera/ops/seal.h>
+#include <tessera/reshard/executor.h>
+#include <tessera/reshard/plan.h>
+#include <tessera/storage/stage.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/ops/convert/assets.h"
+#include "lib/ops/convert/source_binding.h"
+#include "lib/ops/convert/verify.h"
+
+namespace tessera {
+
+/// Thrown inside prove() to stop publishing when --verify found a difference; never leaves
+/// convert().
+struct VerifyFailed {};
+
+class Conversion {
+ public:
+  Conversion(FileSystem& fs, const ConvertOptions& options);
+
+  ConvertReport run();
+
+ private:
+  void prepare();
+  void open_source();
+  void check_destination() const;
+  void edit_optimizers();
+  void take_layout_of_index();
+  void take_model_only();
+  void locate_source();
+  void check_beside();
+  void salvage_source();
+  void book_transformations();
+  void shape_state();
+  void transform();
+  void clean_names();
+  void check_layout_globs() const;
+  void read_steps();
+  void plan_output();
+  void plan_assets();
+  void check_assets(const Directory& directory);
+  void describe();
+  void preflight();
+  void check_room(std::uint64_t staged_bytes = 0);
+  std::uint64_t staged_bytes(const Stage& stage) const;
+  void write();
+  [[noreturn]] void leave(Stage& stage, Status status) const;
+  void track();
+  void write_to(Stage& stage);
+  void finish_in(Stage& stage);
+  void together(const std::function<void()>& step);
+  void share_host();
+  void check_same_plan();
+  void write_shared();
+  void publish_shared(Stage& stage);
+  void prove(Stage& stage, Seal& seal);
+  void check_source_unchanged();
+  void verify(Stage& stage, Seal& seal);
+  std::vector<std::string> source_differences() const;
+  std::unique_ptr<Stage> open_stage();
+  Seal make_seal() const;
+  std::string result_name() const {
+    return destination_.substr(destination_.find_last_of('/') + 1);
+  }
+  std::string path_of(const OutputFile& file) const {
+    return output_.single_file ? result_name() : file.path;
+  }
+
+  FileSystem& fs_;
+  const ConvertOptions& options_;
+  TargetRequest request_;
+  Transformations transformations_;
+  TransferOptions transfer_;
+  ReadOptions read_;
+  std::string destination_;
+  OpenedCheckpoint source_;
+  const FormatDriver* driver_ = nullptr;
+  OutputPlan output_;
+  std::optional<Plan> plan_;
+  std::unique_ptr<Directory> asset_directory_;
+  AssetList assets_;
+  std::string plan_hash_;
+  std::vector<SealedFile> asset_sums_;
+  std::unique_ptr<Directory> bare_source_;  // as it is on the disk
+  SourceBinding binding_;
+  bool source_changed_ = false;
+  TransferResult moved_;
+  VerifyProof proof_;
+  ConvertReport report_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,247 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/parallel.h>
+#include <tessera/base/text.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "lib/format/value_policy.h"
+#include "lib/ops/convert/conversion.h"
+#include "lib/ops/convert/request.h"
+#include "lib/ops/open/sealed_directory.h"
+#include "lib/ops/open/value_budget.h"
+#include "lib/ops/verify/seal.h"
+#include "lib/storage/linked_directory.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::uint64_t kDefaultMemory = std::uint64_t{1} << 30;
+
+}  // namespace
+
+Conversion::Conversion(FileSystem& fs, const ConvertOptions& options)
+    : fs_(fs), options_(options), request_(options.target) {
+  transfer_.memory_limit_bytes =
+      options.memory_limit_bytes != 0
+          ? options.memory_limit_bytes
+          : std::min(kDefaultMemory, std::uint64_t{available_memory_bytes()} / 2);
+  transfer_.threads = options.threads > 0 ? options.threads : available_cpus();
+  transfer_.progress = options.progress;
+  transfer_.cancel = options.cancel;
+  read_.memory_limit_bytes = transfer_.memory_limit_bytes;
+  read_.threads = transfer_.threads;
+  read_.flat_layout = options.flat_layout;
+  read_.assume_plain = request_.assume_plain = options.assume_plain;
+  read_.tolerate_damage = options.salvage;
+}
+
+void Conversion::prepare() {
+  destination_ = resolve_destination(fs_, options_.destination);
+  report_.destination = options_.destination;
+  open_source();
+  shape_state();
+  plan_output();
+  plan_assets();
+  describe();
+  preflight();
+  if (options_.dry_run) check_room();
+}
+
+ConvertReport Conversion::run() {
+  auto start = std::chrono::steady_clock::now();
+  share_host();
+  together([this] { prepare(); });
+  check_same_plan();
+  if (!options_.dry_run) {
+    options_.ranks != nullptr ? write_shared() : write();
+  }
+  together([this] { track(); });
+  report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return std::move(report_);
+}
+
+void Conversion::plan_output() {
+  check_layout_globs();
+  if (request_.zero_stage > 0 && !driver_->id().starts_with("deepspeed-")) {
+    fail(Code::kInvalidArgument,
+         fmt::format("--zero-stage is for deepspeed-zero and deepspeed-universal, not {}",
+                     driver_->id()));
+  }
+  read_steps();
+  const bool leaves_values_out = request_.values == KeepPolicy::kDrop ||
+                                 (request_.hf_preset && request_.values == KeepPolicy::kDefault);
+  if (!leaves_values_out) require_printable(source_.manifest.state);
+  if (driver_->capabilities().keeps_opaque && !leaves_values_out) {
+    for (std::string& name : keep_out_danger(source_.manifest, request_.opaque, report_.notes))
+      report_.dropped.push_back(std::move(name));
+    report_.balance.leave_out(source_.manifest, "");
+  }
+  output_ = driver_->output_plan(source_.manifest, request_);
+  output_.check(source_.manifest);
+  TESSERA_CHECK(output_.single_file == request_.single_file);
+  report_.balance.close(source_.manifest, output_);
+  plan_.emplace(source_.manifest, output_);
+  plan_hash_ = plan_hash(request_hash(fs_, options_, destination_), source_.manifest, output_);
+}
+
+void Conversion::plan_assets() {
+  if (!options_.copy_assets) return;
+  if (output_.single_file) {
+    fail(Code::kInvalidArgument, "--copy-assets needs DST to be a folder");
+  }
+  if (const std::string& from = options_.assets_directory; !from.empty()) {
+    if (!fs_.stat(from))
+      fail(Code::kNotFound, fmt::format("--copy-assets: there is no folder {}", printable(from)));
+    asset_directory_ = storage::open_linked_directory(fs_, from);
+  }
+  const Directory& directory = asset_directory_ ? *asset_directory_ : *source_.directory;
+  std::vector<std::string> owned;
+  for (const StoredFile& file : source_.manifest.files) owned.push_back(file.path);
+  for (const OutputFile& file : output_.files) owned.push_back(file.path);
+  assets_ = find_assets(directory, owned);
+  check_assets(directory);
+  if (options_.transform.dtype) {
+    rewrite_dtype(directory, assets_, torch_name(*options_.transform.dtype));
+    for (const auto& [name, rewritten] : assets_.rewritten)
+      report_.notes.push_back(
+          {"ASSET", "info", "copied with the type of the result: " + rewritten.change, name, ""});
+  }
+  for (const FileInfo& asset : assets_.copied) report_.assets.push_back(asset.name);
+  for (const std::string& name : assets_.links) {
+    report_.notes.push_back(
+        {"ASSET", "warning", "not copied: it is a symbolic link; copy what it leads to", name, ""});
+  }
+  for (const std::string& name : assets_.others) {
+    report_.notes.push_back({"ASSET", "info", "beside the checkpoint, not copied", name, ""});
+  }
+}
+
+/// What we wrote ourselves is what its seal says, or it is refused; salvage leaves it out.
+void Conversion::check_assets(const Directory& directory) {
+  const std::optional<Seal> beside =
+      asset_directory_ ? read_seal(directory, "") : std::optional<Seal>();
+  const Seal* seal = asset_directory_ ? (beside ? &*beside : nullptr) : source_.seal.get();
+  if (seal == nullptr) return;
+  std::erase_if(assets_.copied, [&](const FileInfo& asset) {
+    const SealedFile* sealed = seal->find(asset.name);
+    if (sealed == nullptr) return false;
+    const auto note =
+        check_sealed_file(directory, asset.name, *sealed, nullptr, [](std::size_t) {});
+    if (!note) return false;
+    if (!options_.salvage) SealedDirectory::refuse(*note);
+    report_.lost.push_back({asset.name, note->message});
+    return true;
+  });
+}
+
+void Conversion::describe() {
+  for (const OutputFile& file : output_.files) {
+    ConvertedFile& out = report_.files.emplace_back();
+    out.path = path_of(file);
+    out.size_bytes = file.size_bytes;
+    for (std::uint64_t i = 0; i < file.segment_count; ++i) {
+      const Segment& segment = output_.segments[file.first_segment + i];
+      if (segment.kind != Segment::Kind::kTensor) continue;
+      out.tensor_bytes += segment.length;
+      ++out.tensors;
+    }
+  }
+  for (const FileInfo& asset : assets_.copied) {
+    report_.files.push_back({asset.name, asset.size_bytes, 0, 0});
+  }
+  for (const ConvertedFile& file : report_.files) report_.output_bytes += file.size_bytes;
+  report_.tensors = leaf_tensors(source_.manifest).size();
+  report_.source_bytes = plan_->source_bytes();
+  report_.notes.insert(report_.notes.end(), output_.notes.begin(), output_.notes.end());
+  Seal seal = make_seal();
+  if (options_.verify) {
+    for (std::uint32_t i : leaf_tensors(source_.manifest)) {
+      const StoredTensor& tensor = source_.manifest.tensors[i];
+      seal.tensors.push_back({tensor.name, "", {}, ""});
+      seal.tensors.back().shape.resize(static_cast<std::size_t>(tensor.spec.shape.rank()));
+    }
+  }
+  report_.seal_bytes = seal_size_bound(seal);
+  const Manifest& manifest = source_.manifest;
+  report_.metadata_bytes = manifest.chunks.memory_bytes() + plan_->memory_bytes() +
+                           manifest.tensors.size() * (sizeof(StoredTensor) + 64) +
+                           output_.segments.size() * (sizeof(Segment) + 8) +
+                           output_.chunks.memory_bytes();
+  for (const Bytes& bytes : manifest.inline_bytes) report_.metadata_bytes += bytes.size();
+  report_.staged_bytes_bound = staged_bytes_bound(transfer_);
+  report_.peak_memory_bound = report_.metadata_bytes + report_.staged_bytes_bound;
+}
+
+/// When writing, asked once the stage is open: what an interrupted run left there takes no room
+/// any more, and when resuming has its room already.
+void Conversion::check_room(std::uint64_t staged_bytes) {
+  const std::string parent = existing_parent(fs_, destination_);
+  report_.free_bytes = fs_.free_bytes(parent);
+  std::uint64_t needed = report_.output_bytes + report_.seal_bytes;
+  needed -= std::min(needed, staged_bytes);
+  const bool unknown = options_.resume && options_.dry_run;  // the stage is not looked for
+  if (unknown || needed <= report_.free_bytes) return;
+  fail(Code::kResourceExhausted,
+       fmt::format("the result takes {} bytes{}, {} are free at {}", needed,
+                   staged_bytes > 0 ? " more" : "", report_.free_bytes, parent),
+       "choose another DST or make room");
+}
+
+void Conversion::preflight() {
+  if (auto old = fs_.stat(destination_)) {
+    if (old->type != FileType::kDirectory) {
+      report_.replaced_bytes = old->size_bytes;
+    } else {
+      for (const FileInfo& entry : fs_.open_directory(destination_)->list()) {
+        report_.replaced_bytes += entry.size_bytes;
+      }
+    }
+  }
+  const std::uint64_t most = coded_bytes_bound(transfer_);
+  for (std::size_t i = 0; i < plan_->tensor_count(); ++i) {
+    const StoredTensor& tensor = source_.manifest.tensors[plan_->tensor(i)];
+    for (std::uint32_t c : plan_->sources(i)) {
+      if (source_.manifest.source(tensor, c).kind != Source::Kind::kCoded) continue;
+      const std::uint64_t needed = coded_bytes_needed(source_.manifest, tensor, c);
+      if (needed <= most) continue;
+      in_tensor(tensor.name, [&] {
+        fail(Code::kResourceExhausted,
+             fmt::format("decoding a compressed item takes {} bytes, {} of the memory limit of {} "
+                         "are for such items",
+                         needed, most, transfer_.memory_limit_bytes),
+             "raise --mem-limit");
+      });
+    }
+  }
+  if (report_.peak_memory_bound > available_memory_bytes()) {
+    fail(
+        Code::kResourceExhausted,
+        fmt::format("{} bytes of memory may be needed ({} for tables, {} staged), {} are available",
+                    report_.peak_memory_bound, report_.metadata_bytes, report_.staged_bytes_bound,
+                    available_memory_bytes()),
+        "lower --mem-limit");
+  }
+}
+
+ConvertReport convert(FileSystem& fs, const ConvertOptions& options) {
+  return Conversion(fs, options).run();
+}
+
+std::string kept_stage(const FileSystem& fs, const ConvertOptions& options) {
+  try {
+    std::string destination = resolve_destination(fs, options.destination);
+    std::size_t slash = destination.find_last_of('/');
+    std::string stage =
+        fmt::format("{}/.{}.tmp-{}", destination.substr(0, slash), destination.substr(slash + 1),
+                    request_hash(fs, options, destination));
+    std::optional<FileInfo> info = fs.stat(stage);
+    return info && info->type == FileType::kDirectory ? stage : std::string();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,80 @@
+#include "lib/ops/convert/lost_values.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+
+#include <cstdint>
+#include <string>
+
+#include "lib/format/value_policy.h"
+
+namespace tessera {
+namespace {
+
+std::uint64_t tensors_in(const Value& value) {
+  std::uint64_t count = 0;
+  for_each_tensor(value, [&count](std::uint32_t) { ++count; });
+  return count;
+}
+
+/// Of a tensor of a subclass, which pickle rebuilds by a function: the subclass.
+std::string subclass_of(const Value& value) {
+  if (value.kind() != Value::Kind::kOpaque) return "";
+  const OpaqueObject& object = value.as_opaque();
+  if (object.name != "_rebuild_from_type_v2" || object.arguments.kind() != Value::Kind::kTuple)
+    return "";
+  const ValueList& arguments = object.arguments.as_list();
+  const bool named = arguments.size() > 1 && arguments[1].kind() == Value::Kind::kOpaque;
+  return named ? printable(arguments[1].as_opaque().global()) : "";
+}
+
+std::string class_of(const StateEntry& entry) {
+  if (std::string subclass = subclass_of(entry.value); !subclass.empty()) return subclass;
+  ValueBudget budget(kMaxWalkedValues);
+  return printable(find_object(entry.value, {.opaque = false, .bytes_io = true}, budget));
+}
+
+[[noreturn]] void refuse_weights(const StateEntry& entry, std::uint64_t tensors) {
+  const std::string object = class_of(entry);
+  const std::string what = object.empty() ? "a dict that the checkpoint keeps as one value"
+                                          : fmt::format("an object of class {}", object);
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" is no plain tensor but {}, with {} tensor{} inside: --to hf would write "
+                   "the model without it",
+                   printable(entry.name), what, tensors, tensors == 1 ? "" : "s"),
+       fmt::format("save the model's plain state_dict() and convert that; --to torch-save keeps it "
+                   "as it is; --exclude '{}' leaves it out",
+                   printable(entry.name)));
+}
+
+}  // namespace
+
+void refuse_lost_values(const Manifest& manifest, const Roles& roles,
+                        const TargetRequest& request) {
+  const bool may_go = request.opaque == KeepPolicy::kDrop || request.values == KeepPolicy::kDrop;
+  for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
+    const StateEntry& entry = manifest.state.entries[i];
+    if (entry.value.is_tensor()) continue;
+    const bool is_model = roles.entries[i].role == Role::kModel;
+    const bool is_kept = request.values == KeepPolicy::kKeep && class_of(entry).empty();
+    if (is_model && !may_go && !is_kept)
+      if (const std::uint64_t tensors = tensors_in(entry.value)) refuse_weights(entry, tensors);
+    if (is_kept) continue;
+    const char* hint = "--exclude (or --only model) says that it may go";
+    if (request.values == KeepPolicy::kError)
+      fail(Code::kUnsupported,
+           fmt::format("\"{}\" is no tensor, and --to hf leaves it out (--values error)",
+                       printable(entry.name)),
+           hint);
+    if (request.opaque != KeepPolicy::kError) continue;
+    if (const std::string object = class_of(entry); !object.empty())
+      fail(Code::kUnsupported,
+           fmt::format("\"{}\" holds an object of class {}, and --to hf leaves it out (--opaque "
+                       "error)",
+                       printable(entry.name), object),
+           hint);
+  }
+}
+
+}  // namespace tessera

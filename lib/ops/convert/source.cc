@@ -1,0 +1,329 @@
+// The source of a conversion, and the state that is to be written.
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/reshard/tensor_reader.h>
+#include <tessera/state/roles.h>
+#include <tessera/state/state_values.h>
+#include <tessera/tensor/cast.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "lib/ops/convert/conversion.h"
+#include "lib/ops/convert/flat_guard.h"
+#include "lib/ops/convert/lost_values.h"
+#include "lib/ops/convert/request.h"
+#include "lib/ops/convert/salvage.h"
+#include "lib/ops/edit/alias_entries.h"
+#include "lib/ops/edit/rank_state.h"
+#include "lib/ops/open/beside.h"
+#include "lib/ops/open/index_layout.h"
+#include "lib/ops/open/unsure_names.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kLost = "lost: it could not be read (--salvage)";
+
+}  // namespace
+
+void Conversion::open_source() {
+  OpenOptions open;
+  open.from = options_.from;
+  const bool edits = options_.prefer_master || options_.optim_keys != OptimKeys::kKeep;
+  open.selection = options_.selection;
+  if (edits) {  // the rest of the selection follows
+    open.selection = {};
+    open.selection.root = options_.selection.root;
+  }
+  open.selection.state_follows = true;
+  const bool model_alone = options_.to == "hf" && !edits && !options_.selection.only;
+  if (model_alone) open.needed_part = Part::kModel;
+  open.read = read_;
+  open.check_seal = !options_.salvage;  // salvage() looks at what differs
+  source_ = open_checkpoint(fs_, options_.source, open);
+  check_apart(fs_.canonical(source_.path), destination_);
+  check_not_a_part(fs_, source_, destination_);
+  report_.source = source_.display;
+  report_.from = source_.driver->id();
+  driver_ = &resolve_target(options_, source_.driver->id(), request_);
+  report_.to = driver_->id();
+  report_.notes = source_.notes;
+  report_.notes.insert(report_.notes.end(), source_.manifest.notes.begin(),
+                       source_.manifest.notes.end());
+  check_destination();
+  check_replaceable(fs_, destination_);
+  check_beside();
+  report_.balance.open(source_.manifest);
+  if (edits) edit_optimizers();
+  transformations_ = options_.transform;
+  take_layout_of_index();
+}
+
+/// Before any work, and in a dry run too.
+void Conversion::check_destination() const {
+  if (existing_parent(fs_, destination_) + "/" ==
+      destination_.substr(0, destination_.find_last_of('/') + 1))
+    Stage::check(fs_, destination_, {.force = true, .single_file = request_.single_file});
+  if (options_.force || !fs_.stat(destination_)) return;
+  fail(Code::kAlreadyExists, fmt::format("{} exists", options_.destination),
+       options_.resume
+           ? "the run to resume may have come to its end: ckpt-inspect verify says whether "
+             "this is whole; --force replaces it"
+           : "choose another DST, or replace it with --force");
+}
+
+void Conversion::take_layout_of_index() {
+  if (!options_.as_index) {
+    if (options_.dtype_as_index)
+      fail(Code::kInvalidArgument, "--dtype as-index needs --as-index",
+           "--as-index=FOLDER of the model whose types are wanted");
+    return;
+  }
+  if (driver_->id() != "safetensors")
+    fail(Code::kInvalidArgument,
+         fmt::format("--as-index names the shards of safetensors, not of {}", driver_->id()),
+         "add --to hf or --to safetensors");
+  if (request_.single_file)
+    fail(Code::kInvalidArgument, "--as-index writes several files", "name a folder as DST");
+  if (options_.target.max_shard_bytes != 0)
+    fail(Code::kInvalidArgument, "--as-index and --max-shard-size exclude each other");
+  IndexLayout layout = read_index_layout(fs_, source_, *options_.as_index, options_.dtype_as_index);
+  request_.shard_names = std::move(layout.names);
+  transformations_.dtypes = std::move(layout.types);
+}
+
+void Conversion::edit_optimizers() {
+  Manifest& manifest = source_.manifest;
+  if (options_.prefer_master) {
+    std::vector<Note> notes = prefer_masters(manifest);
+    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  }
+  std::vector<Note> notes = rekey_optimizers(manifest, options_.optim_keys);
+  report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  report_.balance.restate(manifest, "optimizer keys and masters");
+  Selection rest = options_.selection;
+  rest.root.clear();
+  rest.state_follows = true;
+  apply_selection(manifest, rest);
+  report_.balance.leave_out(manifest, "");
+}
+
+/// --to hf: the model alone, without the key it stands under.
+void Conversion::take_model_only() {
+  Manifest& manifest = source_.manifest;
+  const Roles roles = find_roles(manifest.state);
+  refuse_lost_values(manifest, roles, request_);
+  if (roles.model_roots.size() > 1) {
+    fail(Code::kUnsupported,
+         fmt::format("there are several models: {}", fmt::join(roles.model_roots, ", ")),
+         "choose one with --root");
+  }
+  if (options_.selection.only && *options_.selection.only != Part::kModel)
+    fail(Code::kInvalidArgument, "--to hf writes the model, which --only leaves out",
+         "--to safetensors writes any part");
+  if (!options_.selection.only) {
+    Selection model;
+    model.only = Part::kModel;
+    apply_selection(manifest, model);
+  }
+  if (!roles.model_roots.empty() && !roles.model_roots[0].empty()) {
+    Selection root;
+    root.root = roles.model_roots[0];
+    apply_selection(manifest, root);
+  }
+  for (LeftOut& entry : manifest.left_out) entry.reason = "not of the model, which --to hf takes";
+  report_.balance.leave_out(manifest, "");
+}
+
+/// Training state beside the source goes unseen unless something says which part is meant: PATH, a
+/// pointer, or a selection.
+void Conversion::check_beside() {
+  for (const Beside& beside : source_.beside) {
+    report_.balance.left_behind.push_back({beside.path, beside.what, beside.bytes});
+    const bool needed = beside.path == "meta.pt";  // Lightning's sign of a sharded checkpoint
+    report_.notes.push_back({"CK052", needed ? "warning" : "info",
+                             fmt::format("left behind: {}{}", beside.what,
+                                         needed ? "; copy it to the result, without it Lightning "
+                                                  "does not take that for a checkpoint"
+                                                : ""),
+                             beside.path, ""});
+  }
+  if (!source_.part_of.empty())
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" is one of several parts of one model ({}): it holds pieces of "
+                     "matrices, which would be written as whole ones",
+                     printable(source_.display), printable(source_.part_of)),
+         "join the parts first, for example with the model's own conversion script");
+  const bool says_which = source_.is_named || request_.hf_preset || options_.selection.only ||
+                          !options_.selection.include.empty();
+  if (!says_which) refuse_beside(source_);
+}
+
+/// Nothing is looked into that is not going to be written.
+void Conversion::locate_source() {
+  if (!request_.hf_preset || options_.selection.only) return source_.locate_all(read_);
+  const Manifest& manifest = source_.manifest;
+  const Roles roles = find_roles(manifest.state);
+  std::vector<bool> of_optimizer(manifest.tensors.size(), false), other(of_optimizer);
+  for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
+    const Role role = roles.entries[i].role;
+    const bool is_optim = role == Role::kOptimState || role == Role::kOptimGroup;
+    for_each_tensor(manifest.state.entries[i].value,
+                    [&](std::uint32_t t) { (is_optim ? of_optimizer : other)[t] = true; });
+  }
+  std::vector<std::uint32_t> tensors;
+  for (std::uint32_t t = 0; t < manifest.tensors.size(); ++t)
+    if (other[t] || !of_optimizer[t]) tensors.push_back(t);
+  source_.locate(tensors, read_);
+}
+
+/// What could not be read is left out, and lost, but for what was not going to be written.
+void Conversion::salvage_source() {
+  const Roles roles = find_roles(source_.manifest.state);
+  report_.lost = salvage(source_, read_, transfer_);
+  std::set<std::string_view> counted;
+  for (const LeftOut& entry : source_.manifest.left_out) counted.insert(entry.name);
+  for (const LostTensor& lost : report_.lost)
+    if (!counted.contains(lost.name)) report_.balance.add_unread(lost.name, std::string(kLost));
+  report_.balance.leave_out(source_.manifest, kLost);
+  if (!request_.hf_preset || options_.selection.only) return;
+  std::erase_if(report_.lost, [&](const LostTensor& lost) {
+    return std::ranges::any_of(roles.optimizers, [&](const OptimizerRoot& root) {
+      return !root.name.empty() && lost.name.starts_with(root.name + ".");
+    });
+  });
+}
+
+void Conversion::shape_state() {
+  options_.salvage ? salvage_source() : locate_source();
+  expand_state_values(source_.manifest);
+  report_.balance.restate(source_.manifest, "state that was kept as one value");
+  if (driver_->capabilities().groups_optimizers) {
+    std::vector<Note> notes = group_optimizers(source_.manifest);
+    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+    report_.balance.restate(source_.manifest, "groups of the optimizer");
+  }
+  if (request_.hf_preset) {
+    refuse_flat_parameters(source_.manifest);
+    take_model_only();
+  }
+  require_sure_names(
+      source_.manifest,
+      "give --flat-layout FILE with it, or leave the optimizer out with --only model");
+  std::optional<std::int64_t> world_size = request_.world_size;
+  if (request_.mesh) world_size = writing_ranks(*driver_, request_);
+  if (driver_->capabilities().many_ranks) report_.world_size = world_size.value_or(1);
+  const ResultRanks ranks{world_size, request_.mesh};
+  std::vector<Note> notes = rank_state_notes(source_.manifest, options_.rank_state, ranks);
+  report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  std::vector<std::string> dropped = apply_rank_state(source_.manifest, options_.rank_state, ranks);
+  report_.dropped.insert(report_.dropped.end(), dropped.begin(), dropped.end());
+  report_.balance.leave_out(source_.manifest, "state of single ranks, by --rank-state");
+  transform();
+}
+
+void Conversion::transform() {
+  const AliasEntries recorded(source_.manifest);
+  if (AppliedTransformation renamed = apply_renames(source_.manifest, options_.names);
+      renamed.tensors > 0) {
+    report_.transformations.push_back(std::move(renamed));
+  }
+  if (request_.hf_preset) clean_names();
+  TransformOutcome done =
+      apply_transformations(source_, transformations_, request_.hf_preset, transfer_, &recorded);
+  report_.dropped.insert(report_.dropped.end(), done.dropped.begin(), done.dropped.end());
+  request_.aliases = std::move(done.aliases);
+  report_.notes.insert(report_.notes.end(), done.notes.begin(), done.notes.end());
+  report_.dtypes = std::move(done.dtypes);
+  report_.transformations.insert(report_.transformations.end(),
+                                 std::make_move_iterator(done.applied.begin()),
+                                 std::make_move_iterator(done.applied.end()));
+  book_transformations();
+}
+
+/// The names that the model's library knows: without what torch.compile and a wrapper added.
+void Conversion::clean_names() {
+  constexpr std::string_view kWrapper = "module.";
+  const auto names = names_before_compile(source_.manifest);
+  if (!names.empty()) {
+    NameRules rules;
+    rules.map = names;
+    report_.transformations.push_back(apply_renames(source_.manifest, rules));
+    report_.notes.push_back(
+        {"NAMES", "info",
+         fmt::format("{} names are written without \"_orig_mod.\", which torch.compile added, as "
+                     "\"{}\"",
+                     names.size(), printable(names[0].second)),
+         "", ""});
+  }
+  const std::vector<StateEntry>& entries = source_.manifest.state.entries;
+  const auto has = [](std::string_view part) {
+    return [part](const StateEntry& entry) { return entry.name.find(part) != std::string::npos; };
+  };
+  const auto wrapped = [=](const StateEntry& entry) { return entry.name.starts_with(kWrapper); };
+  const bool all_wrapped = !entries.empty() && std::ranges::all_of(entries, wrapped);
+  const bool compiled = std::ranges::any_of(entries, has("_orig_mod."));
+  if (!all_wrapped && !compiled) return;
+  report_.notes.push_back(
+      {"NAMES", "warning",
+       fmt::format("names are written with \"{}\", which the model's library does not know; "
+                   "--strip-prefix or --rename takes it away",
+                   compiled ? "_orig_mod." : kWrapper),
+       "", ""});
+}
+
+/// Names that the source records as tied and does not store are neither held nor left out.
+void Conversion::book_transformations() {
+  std::set<std::string_view> stored(report_.dropped.begin(), report_.dropped.end());
+  std::set<std::string_view> recorded;
+  for (const Alias& alias : request_.aliases)
+    if (!stored.contains(alias.first)) recorded.insert(alias.first);
+  std::erase_if(source_.manifest.left_out,
+                [&](const LeftOut& entry) { return recorded.contains(entry.name); });
+  std::string steps;
+  for (const AppliedTransformation& applied : report_.transformations)
+    steps += (steps.empty() ? "" : ", ") + applied.kind;
+  report_.balance.restate(source_.manifest, steps, "tied: another name has its bytes");
+}
+
+/// Steps of optimizers, for formats that keep one for many parameters.
+void Conversion::read_steps() {
+  if (!driver_->capabilities().needs_steps) return;
+  const Manifest& manifest = source_.manifest;
+  const Roles roles = find_roles(manifest.state);
+  const TensorReader reader(manifest, *source_.directory, transfer_);
+  for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
+    const Value& value = manifest.state.entries[i].value;
+    if (roles.entries[i].role != Role::kOptimState || !value.is_tensor()) continue;
+    const std::uint32_t index = value.tensor_index();
+    const TensorSpec& spec = manifest.tensors[index].spec;
+    if (spec.shape.rank() != 0 || !is_castable(spec.dtype)) continue;
+    Bytes bytes(static_cast<std::size_t>(element_bytes(spec.dtype)));
+    reader.read(index, 0, 1, bytes);
+    double number = 0;
+    to_double(spec.dtype, bytes, {&number, 1});
+    request_.steps.emplace_back(index, number);
+  }
+  std::ranges::sort(request_.steps);
+}
+
+/// Globs of the layout that match no tensor are typing errors. By the names of the result.
+void Conversion::check_layout_globs() const {
+  std::vector<std::string_view> names;
+  for (std::uint32_t i : leaf_tensors(source_.manifest))
+    names.push_back(source_.manifest.tensors[i].name);
+  const auto check = [&names](std::string_view flag, const std::string& glob) {
+    if (std::ranges::any_of(names, [&](auto name) { return glob_match(glob, name); })) return;
+    const std::string near = nearest(glob, names);
+    fail(Code::kInvalidArgument, fmt::format("{} \"{}\" matches no tensor", flag, printable(glob)),
+         near.empty() ? "ckpt-inspect ls shows the names"
+                      : fmt::format("did you mean \"{}\"?", near));
+  };
+  for (const auto& [glob, placements] : request_.placements) check("--placements", glob);
+  for (const std::string& glob : request_.replicate) check("--replicate", glob);
+}
+
+}  // namespace tessera

@@ -1,0 +1,233 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/json.h>
+#include <tessera/ops/rules.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "lib/ops/edit/name_pattern.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kRulesSchema = "tessera.rules/1";
+
+class Parser {
+ public:
+  explicit Parser(std::string origin) : origin_(std::move(origin)) {}
+
+  RuleSet parse(std::string_view text) {
+    Value root;
+    try {
+      root = parse_json(as_bytes(text));
+    } catch (const Error& error) {
+      refuse(error.status().message);
+    }
+    if (!root.is_dict()) refuse("expected a JSON object");
+    only_keys(root, {"$schema", "schema", "name", "about", "sides", "parameters", "tensors"});
+    if (text_of(root, "schema", "") != kRulesSchema)
+      refuse(fmt::format("\"schema\" must be \"{}\"", kRulesSchema));
+    RuleSet rules;
+    rules.name = text_of(root, "name", origin_);
+    rules.sides = texts_of(root, "sides");
+    if (rules.sides.size() < 2) refuse("\"sides\" must name at least two sides");
+    if (const Value* parameters = root.find("parameters"))
+      for (const auto& [name, value] : dict_of(*parameters, "parameters"))
+        rules.parameters.push_back(parameter(name.as_string(), value));
+    const Value* tensors = root.find("tensors");
+    if (tensors == nullptr || tensors->kind() != Value::Kind::kList)
+      refuse("\"tensors\" must be a list");
+    for (const Value& value : tensors->as_list()) {
+      where_ = fmt::format("tensors[{}]", rules.tensors.size());
+      rules.tensors.push_back(rule(value, rules));
+    }
+    return rules;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    fail(Code::kInvalidArgument,
+         where_.empty() ? fmt::format("rules {}: {}", printable(origin_), why)
+                        : fmt::format("rules {}, {}: {}", printable(origin_), where_, why),
+         "docs/rules.md describes the file");
+  }
+
+  void only_keys(const Value& object, std::vector<std::string_view> known) const {
+    for (const auto& [key, value] : object.as_dict())
+      if (std::ranges::find(known, key.as_string()) == known.end())
+        refuse(fmt::format("unknown key \"{}\"; known: {}", printable(key.as_string()),
+                           fmt::join(known, ", ")));
+  }
+
+  const ValueDict& dict_of(const Value& value, std::string_view key) const {
+    if (!value.is_dict()) refuse(fmt::format("\"{}\" must be an object", key));
+    return value.as_dict();
+  }
+
+  std::string text_of(const Value& object, std::string_view key,
+                      const std::string& fallback) const {
+    const Value* value = object.find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_string() || value->as_string().empty())
+      refuse(fmt::format("\"{}\" must be a text", key));
+    return value->as_string();
+  }
+
+  bool flag_of(const Value& object, std::string_view key) const {
+    const Value* value = object.find(key);
+    if (value == nullptr) return false;
+    if (value->kind() != Value::Kind::kBool)
+      refuse(fmt::format("\"{}\" must be true or false", key));
+    return value->as_bool();
+  }
+
+  std::vector<std::string> texts(const Value& value, std::string_view key) const {
+    std::vector<std::string> out;
+    if (value.kind() != Value::Kind::kList) refuse(fmt::format("\"{}\" must be a list", key));
+    for (const Value& item : value.as_list()) {
+      if (!item.is_string() || item.as_string().empty())
+        refuse(fmt::format("\"{}\" must be a list of texts", key));
+      out.push_back(item.as_string());
+    }
+    return out;
+  }
+  std::vector<std::string> texts_of(const Value& object, std::string_view key) const {
+    const Value* value = object.find(key);
+    return value == nullptr ? std::vector<std::string>() : texts(*value, key);
+  }
+
+  /// A text, or a number as its text.
+  std::string expression(const Value& value) const {
+    if (value.is_int()) return fmt::format("{}", value.as_int());
+    if (!value.is_string()) refuse("an expression is a number or a text");
+    return value.as_string();
+  }
+
+  RuleParameter parameter(const std::string& name, const Value& value) {
+    where_ = fmt::format("parameter \"{}\"", name);
+    dict_of(value, name);
+    only_keys(value, {"about", "keys", "default"});
+    RuleParameter out{name, text_of(value, "about", name), texts_of(value, "keys"),
+                      text_of(value, "default", "")};
+    where_.clear();
+    return out;
+  }
+
+  TensorRule rule(const Value& value, const RuleSet& rules) const {
+    dict_of(value, "tensors");
+    TensorRule out;
+    out.parts = texts_of(value, "parts");
+    out.vocabulary = flag_of(value, "vocabulary");
+    for (const auto& [key, side] : value.as_dict()) {
+      const std::string& name = key.as_string();
+      if (name == "parts" || name == "vocabulary" || name == "about") continue;
+      if (std::ranges::find(rules.sides, name) == rules.sides.end())
+        refuse(fmt::format("\"{}\" is no side; sides: {}", printable(name),
+                           fmt::join(rules.sides, ", ")));
+      out.sides[name] = rule_side(side, out.parts.size());
+    }
+    if (out.sides.empty()) refuse("names no side");
+    if (out.parts.empty()) out.parts = {"all"};
+    return out;
+  }
+
+  RuleSide rule_side(const Value& value, std::size_t parts) const {
+    RuleSide side;
+    if (value.is_string()) {
+      side.names = {value.as_string()};
+      side.fused = parts > 1;
+    } else if (value.kind() == Value::Kind::kList) {
+      side.names = texts(value, "names");
+      if (side.names.size() != std::max<std::size_t>(parts, 1))
+        refuse(fmt::format("{} names for {} parts", side.names.size(), parts));
+    } else {
+      fused_side(value, parts, side);
+    }
+    for (const std::string& name : side.names) NamePattern{name};
+    for (const std::string& name : side.alternatives) NamePattern{name};
+    return side;
+  }
+
+  void fused_side(const Value& value, std::size_t parts, RuleSide& side) const {
+    dict_of(value, "side");
+    only_keys(value, {"name", "names", "or", "axis", "ratios", "groups", "interleaved", "stack"});
+    if (value.find("names") != nullptr) {
+      side.names = texts_of(value, "names");
+      if (side.names.size() != std::max<std::size_t>(parts, 1))
+        refuse(fmt::format("{} names for {} parts", side.names.size(), parts));
+    } else {
+      side.names = {text_of(value, "name", "")};
+      if (side.names[0].empty()) refuse("a side needs \"name\" or \"names\"");
+      side.fused = parts > 1;
+    }
+    side.alternatives = texts_of(value, "or");
+    if (!side.alternatives.empty() && side.names.size() > 1) refuse("\"or\" goes with one name");
+    if (const Value* axis = value.find("axis")) {
+      if (!axis->is_int() || axis->as_int() < 0 || axis->as_int() > 7)
+        refuse("\"axis\" must be a number from 0 to 7");
+      side.axis = static_cast<int>(axis->as_int());
+    }
+    if (const Value* ratios = value.find("ratios")) {
+      if (ratios->kind() != Value::Kind::kList || ratios->as_list().size() != parts)
+        refuse(fmt::format("\"ratios\" must be a list, one for each of {} parts", parts));
+      for (const Value& ratio : ratios->as_list()) side.ratios.push_back(expression(ratio));
+    }
+    if (const Value* groups = value.find("groups")) side.groups = expression(*groups);
+    side.interleaved = flag_of(value, "interleaved");
+    side.stack = text_of(value, "stack", "");
+    const bool grouped = !side.ratios.empty() || side.groups != "1" || side.interleaved;
+    if (grouped && !side.fused) refuse("\"ratios\", \"groups\" and \"interleaved\" fuse parts");
+    if (side.interleaved && (side.groups != "1" || !side.ratios.empty()))
+      refuse("\"interleaved\" parts have no groups and no ratios");
+  }
+
+  std::string origin_;
+  std::string where_;
+};
+
+bool is_word(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_';
+  });
+}
+
+}  // namespace
+
+RuleSet parse_rules(std::string_view text, const std::string& origin) {
+  return Parser(origin).parse(text);
+}
+
+RulesRequest parse_rules_flag(std::string_view value) {
+  RulesRequest request;
+  const std::vector<std::string_view> fields = split(value, ',');
+  std::string_view head = fields[0];
+  const std::size_t colon = head.rfind(':');
+  if (colon != std::string_view::npos && is_word(head.substr(colon + 1))) {
+    request.side = head.substr(colon + 1);
+    head = head.substr(0, colon);
+  }
+  request.name = head;
+  if (head.empty()) fail(Code::kInvalidArgument, "--rules needs a name or a file");
+  for (std::size_t i = 1; i < fields.size(); ++i) {
+    const std::size_t equals = fields[i].find('=');
+    std::int64_t number = 0;
+    const std::string_view digits =
+        equals == std::string_view::npos ? std::string_view() : fields[i].substr(equals + 1);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() ||
+        number < 1) {
+      fail(Code::kInvalidArgument,
+           fmt::format("--rules {}: \"{}\" is no PARAMETER=N", printable(head),
+                       printable(fields[i])),
+           "as --rules llama,heads=32,groups=8");
+    }
+    request.parameters[std::string(fields[i].substr(0, equals))] = number;
+  }
+  return request;
+}
+
+}  // namespace tessera

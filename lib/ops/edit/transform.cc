@@ -1,0 +1,200 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/json.h>
+#include <tessera/ops/rename.h>
+#include <tessera/ops/transform.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+
+#include "lib/ops/edit/alias_entries.h"
+#include "lib/ops/edit/dtype_rules.h"
+#include "lib/ops/edit/ties.h"
+#include "lib/ops/edit/vocabulary.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::uint64_t kMostConfigBytes = std::uint64_t{16} << 20;
+constexpr std::size_t kMostNamed = 5;
+
+/// config.json beside the source, or None.
+Value read_config(const Directory& directory) {
+  const std::optional<FileInfo> info = directory.stat("config.json");
+  if (!info || info->type != FileType::kRegular || info->size_bytes > kMostConfigBytes) return {};
+  return in_file("config.json", [&] {
+    const std::unique_ptr<ReadFile> file = directory.open("config.json");
+    Bytes text(static_cast<std::size_t>(file->size_bytes()));
+    file->read_at(0, text);
+    return parse_json(text);
+  });
+}
+
+/// An integer under `key` in a dict, or in the attributes of an object (an argparse Namespace).
+std::optional<std::int64_t> integer_in(const Value& value, const std::string& key) {
+  if (value.kind() == Value::Kind::kOpaque) return integer_in(value.as_opaque().state, key);
+  const Value* found = value.find(key);
+  if (found == nullptr || !found->is_int()) return std::nullopt;
+  return found->as_int();
+}
+
+/// Numbers of the model: the checkpoint's own arguments first, then config.json.
+ModelNumber model_numbers(const OpenedCheckpoint& checkpoint) {
+  return [&checkpoint, config = std::optional<Value>()](
+             const std::string& key) mutable -> std::optional<std::int64_t> {
+    for (const StateEntry& entry : checkpoint.manifest.state.entries) {
+      const bool named =
+          entry.value.is_int() && !entry.path.empty() && entry.path.back().text() == key;
+      if (named) return entry.value.as_int();
+      if (const auto inside = integer_in(entry.value, key)) return inside;
+    }
+    if (!config) config = read_config(*checkpoint.directory);
+    if (const auto found = integer_in(*config, key)) return found;
+    const Value* text_model = config->find("text_config");
+    return text_model == nullptr ? std::nullopt : integer_in(*text_model, key);
+  };
+}
+
+RuleSet rule_set(const RulesRequest& request) {
+  if (!request.text.empty()) return parse_rules(request.text, request.name);
+  std::vector<std::string_view> names;
+  for (const BuiltinRules& builtin : builtin_rules()) {
+    if (builtin.name == request.name) return parse_rules(builtin.text, request.name);
+    names.push_back(builtin.name);
+  }
+  fail(Code::kInvalidArgument, fmt::format("there are no rules \"{}\"", printable(request.name)),
+       fmt::format("shipped: {}; or a file", fmt::join(names, ", ")));
+}
+
+std::vector<std::string> fqns(const auto& parameters) {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters) names.push_back(parameter.fqn);
+  return names;
+}
+
+/// Parameters that no rule names stay as they are, or, with --strict-rules, stop the conversion.
+void tell_unmatched(const RulesOutcome& plan, bool strict, TransformOutcome& out) {
+  if (plan.unmatched.empty()) return;
+  const std::size_t shown = std::min(kMostNamed, plan.unmatched.size());
+  const std::vector<std::string> some(plan.unmatched.begin(),
+                                      plan.unmatched.begin() + static_cast<std::ptrdiff_t>(shown));
+  const std::string names =
+      fmt::format("{}{}", fmt::join(some, ", "), shown < plan.unmatched.size() ? ", ..." : "");
+  if (strict)
+    fail(Code::kInvalidArgument,
+         fmt::format("--strict-rules: no rule speaks of {} parameters: {}", plan.unmatched.size(),
+                     printable(names)),
+         "add rules for them, leave them out (--exclude), or leave out --strict-rules");
+  out.notes.push_back({"RULES", "warning",
+                       fmt::format("{} parameters keep their names, no rule speaks of them: {}",
+                                   plan.unmatched.size(), names),
+                       "", ""});
+}
+
+/// Returns the vocabulary that the rules declare.
+std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const RulesRequest& request,
+                                     bool strict, const TransferOptions& transfer,
+                                     TransformOutcome& out) {
+  Manifest& manifest = checkpoint.manifest;
+  const RuleSet rules = rule_set(request);
+  const RulesOutcome plan =
+      plan_rules(rules, request, parameter_shapes(manifest), model_numbers(checkpoint));
+  tell_unmatched(plan, strict, out);
+  AppliedTransformation applied{
+      "rules", fmt::format("{}: {} -> {}", rules.name, plan.from, plan.to), 0, {}};
+  for (const ParameterEdit& edit : plan.edits) {
+    applied.changes.push_back(fmt::format("{} -> {}", fmt::join(fqns(edit.olds), " + "),
+                                          fmt::join(fqns(edit.made), " + ")));
+    applied.tensors += edit.made.size();
+  }
+  edit_parameters(manifest, plan.edits, same_elements(checkpoint, transfer));
+  std::map<std::string, std::string> fresh;
+  for (const auto& [from, to] : plan.renames) {
+    fresh.emplace(from, to);
+    if (from != to) applied.changes.push_back(fmt::format("{} -> {}", from, to));
+    ++applied.tensors;
+  }
+  rename_parameters(manifest, find_roles(manifest.state), [&fresh](const std::string& fqn) {
+    const auto found = fresh.find(fqn);
+    return found == fresh.end() ? fqn : found->second;
+  });
+  out.applied.push_back(std::move(applied));
+  return plan.vocabulary;
+}
+
+void refuse_ties(const std::vector<Alias>& ties) {
+  if (ties.empty()) return;
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" and \"{}\" are one tensor under two names", ties[0].first,
+                   ties[0].second),
+       "choose with --tied keep or drop");
+}
+
+/// What the source records stays recorded, or becomes an entry again.
+void pass_records_on(Manifest& manifest, TiedPolicy policy, const AliasEntries& recorded,
+                     TransformOutcome& out) {
+  const std::vector<Alias> known = recorded.present(manifest);
+  if (known.empty()) return;
+  if (policy == TiedPolicy::kError) refuse_ties(known);
+  const bool restore = policy == TiedPolicy::kKeep;
+  AppliedTransformation applied{"tied", restore ? "stored again" : "recorded", known.size(), {}};
+  for (const auto& [name, kept] : known)
+    applied.changes.push_back(fmt::format("{} = {}", name, kept));
+  out.applied.push_back(std::move(applied));
+  if (restore) return;
+  drop_ties(manifest, known);
+  out.aliases = known;
+}
+
+void drop_found_ties(OpenedCheckpoint& checkpoint, TiedPolicy policy,
+                     const TransferOptions& transfer, TransformOutcome& out) {
+  const std::vector<Alias> ties = find_ties(checkpoint.manifest, *checkpoint.directory, transfer);
+  if (ties.empty()) return;
+  if (policy == TiedPolicy::kError) refuse_ties(ties);
+  AppliedTransformation applied{"tied", "drop", ties.size(), {}};
+  for (const auto& [name, kept] : ties) {
+    applied.changes.push_back(fmt::format("{} = {}", name, kept));
+    out.notes.push_back(
+        {"TIED", "info", fmt::format("left out: its bytes equal those of \"{}\"", kept), "", name});
+    out.dropped.push_back(name);
+    for (Alias& known : out.aliases)
+      if (known.second == name) known.second = kept;
+  }
+  drop_ties(checkpoint.manifest, ties);
+  out.applied.push_back(std::move(applied));
+  out.aliases.insert(out.aliases.end(), ties.begin(), ties.end());
+  std::ranges::sort(out.aliases);
+}
+
+}  // namespace
+
+TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
+                                       const Transformations& transformations, bool drop_by_default,
+                                       const TransferOptions& transfer,
+                                       const AliasEntries* recorded) {
+  TransformOutcome out;
+  std::vector<std::string> vocabulary;
+  if (transformations.rules) {
+    vocabulary = apply_rules(checkpoint, *transformations.rules, transformations.strict_rules,
+                             transfer, out);
+  } else if (transformations.strict_rules) {
+    fail(Code::kInvalidArgument, "--strict-rules needs --rules");
+  }
+  TiedPolicy tied = transformations.tied;
+  if (tied == TiedPolicy::kDefault && drop_by_default) tied = TiedPolicy::kDrop;
+  if (recorded != nullptr) pass_records_on(checkpoint.manifest, tied, *recorded, out);
+  if (tied == TiedPolicy::kDrop || tied == TiedPolicy::kError)
+    drop_found_ties(checkpoint, tied, transfer, out);
+  if (transformations.vocab_size) {
+    apply_vocabulary(checkpoint, *transformations.vocab_size, transformations.vocab_tensors,
+                     vocabulary, transfer, out);
+  } else if (!transformations.vocab_tensors.empty()) {
+    fail(Code::kInvalidArgument, "--vocab-tensor needs --vocab-size N");
+  }
+  apply_dtypes(checkpoint.manifest, transformations, out);
+  return out;
+}
+
+}  // namespace tessera

@@ -1,0 +1,154 @@
+#include "lib/ops/inspect/content_digests.h"
+
+#include <fmt/format.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+
+#include "lib/ops/inspect/listing.h"
+
+namespace tessera {
+namespace {
+
+/// What typed_containers() knows of a dict on the way.
+struct Contents {
+  Value::Kind kind = Value::Kind::kDict;
+  Value attributes;
+  std::vector<PathItem> keys;  // in order
+  bool values = false;
+  bool tensors = false;
+};
+
+/// The dict with its type alone: of an OrderedDict the keys as well, whose order counts, of others
+/// the integer keys, which are no text.
+Value type_of(const Contents& contents) {
+  ValueDict keys;
+  for (const PathItem& key : contents.keys) {
+    if (key.kind == PathItem::Kind::kIntKey)
+      keys.emplace_back(Value::integer(key.index), Value());
+    else if (contents.kind == Value::Kind::kOrderedDict)
+      keys.emplace_back(Value::string(key.key), Value());
+  }
+  return Value::dict_of(contents.kind, std::move(keys), contents.attributes);
+}
+
+/// Ids of parameters, which formats spell as text or as numbers.
+bool is_optimizer_state(std::string_view name) {
+  return name == "state" || name.ends_with(".state");
+}
+
+}  // namespace
+
+TensorDigests inner_digests(OpenedCheckpoint& checkpoint, bool quantizers,
+                            const TransferOptions& transfer) {
+  // Copies that a format keeps beside the state are in no value: nobody asks for them here.
+  std::set<std::uint32_t> used;
+  const auto use = [&used](std::uint32_t index) { used.insert(index); };
+  for (const StateEntry& entry : checkpoint.manifest.state.entries)
+    if (!entry.value.is_tensor()) for_each_tensor(entry.value, use);
+  if (quantizers) {
+    for (const QuantParams& quant : checkpoint.manifest.quant) {
+      for_each_tensor(quant.scales, use);
+      for_each_tensor(quant.zero_points, use);
+    }
+  }
+  const std::vector<std::uint32_t> inside(used.begin(), used.end());
+  if (inside.empty()) return {};
+  checkpoint.locate(inside, read_options(transfer));
+  TransferOptions quiet = transfer;
+  quiet.progress = nullptr;
+  const auto digests = hash_tensors(checkpoint.manifest, *checkpoint.directory, inside, quiet);
+  TensorDigests by_index;
+  for (std::size_t i = 0; i < inside.size(); ++i) by_index[inside[i]] = digests[i];
+  return by_index;
+}
+
+ContentDigests::ContentDigests(OpenedCheckpoint& checkpoint, const TransferOptions& transfer)
+    : manifest_(checkpoint.manifest),
+      tensors_(inner_digests(checkpoint, true, transfer)),
+      digester_([this](std::uint32_t index) { return tensor_text(index); }) {}
+
+std::string ContentDigests::tensor_text(std::uint32_t index) {
+  const StoredTensor& tensor = manifest_.tensors.at(index);
+  const auto extents = tensor.spec.shape.extents();
+  return content_text({{},
+                       std::string(torch_name(tensor.spec.dtype)),
+                       {extents.begin(), extents.end()},
+                       tensors_.at(index),
+                       quantizer(tensor)});
+}
+
+std::optional<HashedQuantizer> ContentDigests::quantizer(const StoredTensor& tensor) {
+  if (tensor.quant < 0) return std::nullopt;
+  const QuantParams& params = manifest_.quant.at(static_cast<std::size_t>(tensor.quant));
+  HashedQuantizer out{params.scheme, params.scale, params.zero_point, params.axis, {}, {}};
+  if (params.scales.is_none()) return out;
+  // A digester of their own: one that is at work on a tensor must not start another text.
+  ValueDigester vectors([this](std::uint32_t index) { return tensor_text(index); });
+  out.scales = vectors.digest(params.scales);
+  out.zero_points = vectors.digest(params.zero_points);
+  return out;
+}
+
+std::vector<HashedValue> ContentDigests::values() {
+  std::vector<HashedValue> out;
+  for (const StateEntry& entry : manifest_.state.entries) {
+    if (entry.value.is_tensor()) continue;
+    out.push_back({entry.name, digester_.digest(entry.value), digester_.is_whole(entry.value)});
+  }
+  for (const auto& [name, empty] : typed_containers(manifest_.state)) {
+    ValueDigester own([this](std::uint32_t index) { return tensor_text(index); });
+    out.push_back({name, own.digest(empty), true, true});
+  }
+  return out;
+}
+
+std::map<std::string, Value> typed_containers(const StateDict& state) {
+  std::map<std::string, Contents> found;
+  for (const ContainerNote& note : state.containers) {
+    if (note.kind == Value::Kind::kDict || note.path.empty()) continue;
+    Contents& dict = found[dotted(note.path)];
+    dict.kind = note.kind;
+    dict.attributes = note.attributes;
+  }
+  for (const StateEntry& entry : state.entries) {
+    std::string name;
+    for (std::size_t i = 0; i + 1 < entry.path.size(); ++i) {
+      name += fmt::format("{}{}", i ? "." : "", entry.path[i].text());
+      const PathItem& key = entry.path[i + 1];
+      auto dict = found.find(name);
+      if (dict == found.end()) {
+        if (key.kind != PathItem::Kind::kIntKey || is_optimizer_state(name)) continue;
+        dict = found.try_emplace(name).first;
+      }
+      Contents& contents = dict->second;
+      if (contents.keys.empty() || contents.keys.back() != key) contents.keys.push_back(key);
+      (entry.value.is_tensor() ? contents.tensors : contents.values) = true;
+    }
+  }
+  std::map<std::string, Value> out;
+  for (const auto& [name, contents] : found)
+    if (contents.values && !contents.tensors) out.emplace(name, type_of(contents));
+  return out;
+}
+
+std::string not_compared_words(std::uint64_t values) {
+  return fmt::format(
+      "{} value{} objects that could not be followed to the end (too deep, or cycles within "
+      "cycles): these parts were not compared",
+      values, values == 1 ? " holds" : "s hold");
+}
+
+bool keep_container_types(std::string_view format_a, std::string_view format_b) {
+  constexpr std::array<std::string_view, 4> kKeeping = {"torch-save", "torch-rank-files",
+                                                        "safetensors", "hdf5"};
+  const auto keeps = [&](std::string_view format) {
+    return std::ranges::find(kKeeping, format) != kKeeping.end();
+  };
+  return format_a == format_b || (keeps(format_a) && keeps(format_b));
+}
+
+}  // namespace tessera

@@ -1,0 +1,318 @@
+#include <fmt/format.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/json.h>
+#include <tessera/ops/optim.h>
+#include <tessera/state/roles.h>
+#include <tessera/state/state_values.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "lib/ops/inspect/listing.h"
+#include "lib/ops/inspect/optim_values.h"
+
+// Structure first (no tensor byte), then one pass over the moments and weights.
+namespace tessera {
+namespace {
+
+Note finding(std::string code, std::string severity, std::string message, std::string tensor) {
+  return {std::move(code), std::move(severity), std::move(message), "", std::move(tensor)};
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
+  return text;
+}
+
+class Inspector {
+ public:
+  Inspector(OpenedCheckpoint& checkpoint, const OptimState& optim, const OptimOptions& options,
+            OptimReport& report)
+      : checkpoint_(checkpoint),
+        manifest_(checkpoint.manifest),
+        optim_(optim),
+        options_(options),
+        report_(report) {}
+
+  OptimizerReport inspect(const OptimState* other, OpenedCheckpoint* other_checkpoint) {
+    out_.root = optim_.root;
+    out_.kind = optim_.kind;
+    out_.dialect = dialect_name(optim_.dialect);
+    for (const OptimIssue& issue : optim_.issues)
+      report_.findings.push_back(
+          finding(issue.code, issue.severity, issue.message, issue.parameter));
+    list_groups();
+    steps_ =
+        options_.values ? read_steps(checkpoint_, optim_, options_.transfer) : plain_steps(optim_);
+    list_parameters();
+    check_leaf_sets();
+    check_steps();
+    check_groups();
+    if (options_.values) look_at_values(other, other_checkpoint);
+    return std::move(out_);
+  }
+
+ private:
+  void list_groups() {
+    ValueBudget budget(kValueNodes);
+    const DescribeTensor describe = [&](std::uint32_t index) {
+      return Value::string(manifest_.tensors[index].spec.to_string());
+    };
+    for (const OptimGroup& group : optim_.groups) {
+      OptimReportGroup row{group.index, group.members, {}};
+      for (const auto& [key, value] : group.options)
+        row.options.emplace_back(key.is_string() ? key.as_string() : "?",
+                                 to_json_value(value, describe, budget));
+      out_.groups.push_back(std::move(row));
+    }
+  }
+
+  void list_parameters() {
+    std::map<std::pair<std::string, std::optional<double>>, std::uint64_t> sets;
+    for (std::size_t i = 0; i < optim_.parameters.size(); ++i) {
+      const OptimParameter& p = optim_.parameters[i];
+      OptimReportParameter row;
+      row.fqn = p.fqn;
+      row.stored_key = p.stored_key;
+      row.inferred = p.inferred;
+      row.certain = p.certain;
+      row.group = p.group;
+      row.has_weight = p.weight != kNoTensor;
+      row.step = steps_[i];
+      row.step_origin = p.step_origin();
+      std::vector<std::string> names;
+      for (const OptimLeaf& leaf : p.leaves) {
+        row.leaves.push_back(describe(p, leaf));
+        names.push_back(leaf.name);
+      }
+      std::ranges::sort(names);
+      ++sets[{join(names), row.step}];
+      out_.parameters.push_back(std::move(row));
+    }
+    for (const auto& [key, count] : sets) out_.leaf_sets.push_back({key.first, key.second, count});
+    std::ranges::stable_sort(out_.leaf_sets, std::greater<>(), &LeafSetRow::count);
+  }
+
+  OptimReportLeaf describe(const OptimParameter& p, const OptimLeaf& leaf) {
+    OptimReportLeaf row{leaf.name, "", {}, false};
+    if (leaf.tensor == kNoTensor) return row;
+    const TensorSpec& spec = manifest_.tensors[leaf.tensor].spec;
+    row.dtype = torch_name(spec.dtype);
+    row.shape.assign(spec.shape.extents().begin(), spec.shape.extents().end());
+    if (p.weight == kNoTensor) return row;
+    row.matches_weight = spec.shape == manifest_.tensors[p.weight].spec.shape;
+    // Factored moments (rows, columns) and counters have shapes of their own.
+    const bool own_shape =
+        spec.shape.numel() == 1 || leaf.name.ends_with("_row") || leaf.name.ends_with("_col");
+    if (!row.matches_weight && !own_shape)
+      report_.findings.push_back(
+          finding("OP003", "error",
+                  fmt::format("{} is {}, its parameter {}", leaf.name, spec.shape.to_string(),
+                              manifest_.tensors[p.weight].spec.shape.to_string()),
+                  p.fqn));
+    return row;
+  }
+
+  void check_leaf_sets() {
+    std::size_t without = 0;
+    for (const OptimParameter& p : optim_.parameters) {
+      if (p.leaves.empty()) {
+        ++without;
+        continue;
+      }
+      if (is_copy_alone(p)) continue;
+      const std::set<std::string> missing = missing_leaves(p);
+      if (!missing.empty())
+        report_.findings.push_back(finding("OP001", "error",
+                                           fmt::format("state is only partly there: {} missing",
+                                                       join({missing.begin(), missing.end()})),
+                                           p.fqn));
+    }
+    if (without)
+      report_.findings.push_back(
+          finding("OP002", "info",
+                  fmt::format("{} of {} parameters have no state (frozen, or never stepped)",
+                              without, optim_.parameters.size()),
+                  ""));
+  }
+
+  /// DeepSpeed keeps an fp32 copy of buffers, frozen and tied parameters, too: what no group lists
+  /// and has nothing else was never meant to be stepped.
+  bool is_copy_alone(const OptimParameter& p) const {
+    return !optim_.groups.empty() && p.group < 0 && !p.leaves.empty() &&
+           std::ranges::all_of(p.leaves,
+                               [](const OptimLeaf& leaf) { return is_master_leaf(leaf.name); });
+  }
+
+  /// Leaves that a parameter lacks of another one's set: state is half gone where it is a part of
+  /// what others have. Sets of other kinds (two optimizers in one, factored moments) are no parts.
+  std::set<std::string> missing_leaves(const OptimParameter& p) {
+    if (leaf_sets_.empty())
+      for (const OptimParameter& other : optim_.parameters)
+        leaf_sets_[leaf_names(other)].insert(other.group);
+    // Few sets serve many parameters.
+    const std::set<std::string> mine = leaf_names(p);
+    const auto [known, is_new] =
+        missing_.try_emplace(std::tuple(mine, p.group, p.group_step.known()));
+    if (!is_new) return known->second;
+    for (const auto& [leaves, groups] : leaf_sets_) {
+      if (!std::ranges::includes(leaves, mine)) continue;
+      for (const std::string& leaf : leaves)
+        if (!mine.contains(leaf) && must_have(p, groups.contains(p.group), leaf))
+          known->second.insert(leaf);
+    }
+    return known->second;
+  }
+
+  static std::set<std::string> leaf_names(const OptimParameter& p) {
+    std::set<std::string> names;
+    for (const OptimLeaf& leaf : p.leaves) names.insert(leaf.name);
+    return names;
+  }
+
+  /// Adam's leaves go together everywhere, others (amsgrad's maximum) by group.
+  static bool must_have(const OptimParameter& p, bool in_its_group, const std::string& leaf) {
+    if (leaf == "step") return !p.group_step.known();
+    if (leaf == "exp_avg" || leaf == "exp_avg_sq") return true;
+    return in_its_group && is_known_optimizer_leaf(leaf);
+  }
+
+  /// Parameters of one group step together: whoever differs from the majority is named.
+  void check_steps() {
+    std::map<std::int64_t, std::map<double, std::vector<std::size_t>>> by_group;
+    for (std::size_t i = 0; i < optim_.parameters.size(); ++i)
+      if (steps_[i] && std::isfinite(*steps_[i]))
+        by_group[optim_.parameters[i].group][*steps_[i]].push_back(i);
+    for (const auto& [group, by_step] : by_group) {
+      if (by_step.size() < 2) continue;
+      // Of equally frequent steps the later one: a lost step is 0.
+      const auto usual = std::ranges::max_element(
+          by_step, {}, [](const auto& s) { return std::pair(s.second.size(), s.first); });
+      for (const auto& [step, members] : by_step) {
+        if (step == usual->first) continue;
+        for (std::size_t i : members) {
+          odd_steps_.insert(optim_.parameters[i].fqn);
+          report_.findings.push_back(
+              finding("OP004", "error",
+                      fmt::format("step is {:g} where {} of its group are at {:g}", step,
+                                  usual->second.size(), usual->first),
+                      optim_.parameters[i].fqn));
+        }
+      }
+    }
+    for (const OptimParameter& p : optim_.parameters)
+      if (p.own_step.value && p.group_step.value && *p.own_step.value != *p.group_step.value)
+        report_.findings.push_back(finding("OP005", "warning",
+                                           fmt::format("its own step is {:g}, its group's {:g}",
+                                                       *p.own_step.value, *p.group_step.value),
+                                           p.fqn));
+  }
+
+  void check_groups() {
+    std::vector<std::string> copies;
+    for (const OptimParameter& p : optim_.parameters) {
+      if (is_copy_alone(p))
+        copies.push_back(p.fqn);
+      else if (p.group < 0 && !optim_.groups.empty())
+        report_.findings.push_back(
+            finding("OP014", "warning", "has state but no group lists it", p.fqn));
+    }
+    if (!copies.empty())
+      report_.findings.push_back(finding(
+          "OP019", "info",
+          fmt::format("{} have an fp32 copy and no state, and no group lists them (buffers, frozen "
+                      "or tied parameters), first {}",
+                      copies.size(), printable(copies.front())),
+          ""));
+    if (!optim_.unlisted_weights.empty())
+      report_.findings.push_back(finding(
+          "OP015", "info",
+          fmt::format("{} parameters of the model are in no group (frozen?), first {}",
+                      optim_.unlisted_weights.size(), printable(optim_.unlisted_weights.front())),
+          ""));
+    const bool adam = optim_.kind.starts_with("Adam");
+    for (const OptimGroup& group : optim_.groups)
+      for (const char* option : {"betas", "eps", "lr"})
+        if (adam && !group.find(option) &&
+            !(std::string_view(option) == "betas" && group.find("beta1")))
+          report_.findings.push_back(finding(
+              "OP016", "warning", fmt::format("group {} records no {}", group.index, option), ""));
+  }
+
+  void look_at_values(const OptimState* other, OpenedCheckpoint* other_checkpoint) {
+    MomentScan scan = scan_moments(checkpoint_, optim_, steps_, options_.transfer);
+    for (Note& note : scan.findings)  // a step that is off was reported already
+      if (note.code != "OP009" || !odd_steps_.contains(note.tensor))
+        report_.findings.push_back(std::move(note));
+    out_.updates = std::move(scan.updates);
+    out_.update_note = scan.note;
+    if (!other) return rank_by([](const UpdateRow& row) { return row.ratio; });
+    const auto later = v_norms(*other_checkpoint, *other, options_.transfer);
+    const auto now = v_norms(checkpoint_, optim_, options_.transfer);
+    for (UpdateRow& row : out_.updates) {
+      const auto a = now.find(row.fqn), b = later.find(row.fqn);
+      if (a != now.end() && b != later.end() && a->second > 0) row.growth = b->second / a->second;
+    }
+    rank_by([](const UpdateRow& row) { return row.growth.value_or(-1); });
+  }
+
+  /// The largest first, before them those that have no number any more.
+  template <class Number>
+  void rank_by(Number number) {
+    std::ranges::stable_sort(out_.updates, std::greater<>(), [&](const UpdateRow& row) {
+      const bool lost = std::isnan(row.update_norm) || std::isnan(number(row));
+      return std::pair(lost, lost ? 0 : number(row));
+    });
+  }
+
+  OpenedCheckpoint& checkpoint_;
+  const Manifest& manifest_;
+  const OptimState& optim_;
+  const OptimOptions& options_;
+  OptimReport& report_;
+  OptimizerReport out_;
+  std::vector<std::optional<double>> steps_;
+  std::map<std::set<std::string>, std::set<std::int64_t>> leaf_sets_;  // -> groups that have them
+  std::map<std::tuple<std::set<std::string>, std::int64_t, bool>, std::set<std::string>> missing_;
+  std::set<std::string> odd_steps_;  // parameters reported for a step unlike their group's
+};
+
+}  // namespace
+
+bool OptimReport::ok() const {
+  return std::ranges::none_of(findings, [](const Note& note) { return note.severity == "error"; });
+}
+
+OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* other,
+                              const OptimOptions& options) {
+  OptimReport report;
+  report.path = checkpoint.path;
+  report.format = checkpoint.manifest.format;
+  if (other) report.other_path = other->path;
+  expand_state_values(checkpoint.manifest);
+  if (other) expand_state_values(other->manifest);
+  const std::vector<OptimState> states =
+      canonical_optim_states(checkpoint.manifest, find_roles(checkpoint.manifest.state));
+  std::vector<OptimState> others;
+  if (other) others = canonical_optim_states(other->manifest, find_roles(other->manifest.state));
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const OptimState* partner = i < others.size() ? &others[i] : nullptr;
+    report.optimizers.push_back(
+        Inspector(checkpoint, states[i], options, report).inspect(partner, other));
+  }
+  checkpoint.check_archives();
+  if (other) other->check_archives();
+  std::ranges::stable_sort(report.findings, {}, [](const Note& note) {
+    const int severity = note.severity == "error" ? 0 : note.severity == "warning" ? 1 : 2;
+    return std::pair(severity, note.code);
+  });
+  if (states.empty())
+    report.notes.push_back(finding("OP000", "info", "no optimizer state in this checkpoint", ""));
+  return report;
+}
+
+}  // namespace tessera

@@ -1,0 +1,101 @@
+// One rank's file or folder as PATH: the set it belongs to.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/format/deepspeed_zero.h>
+#include <tessera/format/fairscale_fsdp.h>
+#include <tessera/format/megatron_torch.h>
+#include <tessera/format/torch_rank_files.h>
+#include <tessera/format/torch_save.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "lib/format/probe_errors.h"
+#include "lib/format/torch_save/files.h"
+#include "lib/ops/open/path_resolve.h"
+
+namespace tessera {
+namespace {
+
+/// Whether a file is one of several ranks' files of FairScale.
+bool has_fairscale_peers(const Directory& directory, const std::string& file) {
+  try {
+    return fairscale_set_size(directory, file) > 1;
+  } catch (const Error& error) {
+    rethrow_unless_of_content(error);
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string PathResolver::parts_beside(const std::string& file) const {
+  const auto [folder, name] = split_path(file);
+  if (!torch_save::is_meta_part(name)) return "";
+  const auto directory = fs_.open_directory(folder);
+  return fmt::format("{}", fmt::join(torch_save::find_meta_parts(*directory), ", "));
+}
+
+void PathResolver::note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const {
+  if (chosen.driver != &torch_save_driver()) return;
+  const std::string whole = folder_of_ranks(chosen.path);
+  if (whole.empty()) return;
+  notes.push_back({"PATH", "warning",
+                   fmt::format("{} is one rank's file and is read alone; the checkpoint of all "
+                               "ranks is the folder {}",
+                               printable(split_path(chosen.path).second), printable(whole)),
+                   "", ""});
+}
+
+std::string PathResolver::folder_of_ranks(const std::string& file) const {
+  const auto [folder, name] = split_path(file);
+  if (is_megatron_rank_file(name)) return whole_of_rank_folder(folder, name);
+  const bool of_deepspeed = is_deepspeed_file_name(name);
+  const auto directory = fs_.open_directory(folder);
+  if (!of_deepspeed && !rank_in_file_name(name))
+    return has_fairscale_peers(*directory, name) ? folder : "";
+  const FormatDriver* driver = driver_of(folder);
+  if (driver == nullptr) return "";
+  if (driver == &fairscale_fsdp_driver())
+    return has_fairscale_peers(*directory, name) ? folder : "";
+  if (driver == &torch_rank_files_driver()) return rank_in_file_name(name) ? folder : "";
+  if (!driver->id().starts_with("deepspeed-") || !of_deepspeed) return "";
+  const auto files = std::ranges::count_if(
+      directory->list(), [](const FileInfo& info) { return is_deepspeed_file_name(info.name); });
+  return files > 1 ? folder : "";
+}
+
+const FormatDriver* PathResolver::driver_of(const std::string& folder) const {
+  try {
+    const auto found = recognise(folder, FileType::kDirectory);
+    return found ? found->driver : nullptr;
+  } catch (const Error& error) {
+    rethrow_unless_of_content(error);
+    return nullptr;
+  }
+}
+
+std::string PathResolver::whole_of_rank_folder(const std::string& asked,
+                                               const std::string& file) const {
+  std::string path = asked;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  auto [parent, name] = split_path(path);
+  if (name == "." || name == "..") std::tie(parent, name) = split_path(fs_.canonical(path));
+  if (!is_megatron_rank_folder(name)) return "";
+  const auto holds = [&](const std::string& folder, bool other_only) {
+    const auto list = fs_.open_directory(folder)->list();
+    return std::ranges::any_of(list, [&](const FileInfo& info) {
+      return is_megatron_rank_file(info.name) && (!other_only || info.name != file);
+    });
+  };
+  if (!holds(path, false) || driver_of(parent) != &megatron_torch_driver()) return "";
+  if (file.empty() || holds(path, true)) return parent;
+  const auto ranks = std::ranges::count_if(
+      fs_.open_directory(parent)->list(),
+      [](const FileInfo& info) { return is_megatron_rank_folder(info.name); });
+  return ranks > 1 ? parent : "";
+}
+
+}  // namespace tessera

@@ -1,0 +1,431 @@
+#include "lib/ops/open/path_resolve.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/format/torch_dcp.h>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+#include "lib/format/findings.h"
+#include "lib/ops/open/merge_parts.h"
+#include "lib/ops/open/rank_parts.h"
+#include "lib/storage/linked_directory.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kSearchDepth = 3;
+
+bool is_url(std::string_view text) {
+  const std::size_t at = text.find("://");
+  return at != std::string_view::npos && at > 0 && at < 12 &&
+         text.substr(0, at).find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789+-") ==
+             std::string_view::npos;
+}
+
+bool could_be_checkpoint_file(std::string_view name) {
+  for (std::string_view suffix :
+       {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".h5", ".hdf5", ".keras"})
+    if (name.ends_with(suffix)) return true;
+  return false;
+}
+
+/// "huggingface.co/meta-llama/X/tree/main" -> "meta-llama/X"; "": no model of the hub.
+std::string hub_model(std::string_view address) {
+  for (const std::string_view host : {"huggingface.co/", "www.huggingface.co/", "hf.co/"}) {
+    if (!address.starts_with(host)) continue;
+    std::string model;
+    std::size_t words = 0;
+    for (const std::string_view word : split(address.substr(host.size()), '/')) {
+      const bool of_pages = word == "tree" || word == "blob" || word == "resolve" || word == "raw";
+      if (word.empty() || of_pages || words == 2) break;
+      model += (words++ ? "/" : "") + std::string(word.substr(0, word.find_first_of("?#")));
+    }
+    return model;
+  }
+  return {};
+}
+
+/// What brings here what the address of a file, a page of the hub or another page means.
+std::string copy_of_web_address(const std::string& asked) {
+  const std::string_view address = std::string_view(asked).substr(asked.find("://") + 3);
+  const std::string_view path = address.substr(0, address.find_first_of("?#"));
+  const bool is_page = path.find("/blob/") != std::string_view::npos;
+  if (could_be_checkpoint_file(path) && !is_page) return fmt::format("curl -LO {}", asked);
+  const std::string model = hub_model(address);
+  if (!model.empty()) return fmt::format("hf download {} --local-dir DIR", model);
+  return "the address is that of a page; download the files that it names";
+}
+
+[[noreturn]] void refuse_url(const std::string& asked) {
+  std::string copy = copy_of_web_address(asked);
+  if (asked.starts_with("s3://")) copy = fmt::format("aws s3 cp --recursive {} DIR", asked);
+  if (asked.starts_with("gs://")) copy = fmt::format("gcloud storage cp -r {} DIR", asked);
+  if (asked.starts_with("hf://"))
+    copy = fmt::format("hf download {} --local-dir DIR", asked.substr(5));
+  if (asked.starts_with("az://") || asked.starts_with("abfs"))
+    copy = fmt::format("azcopy copy {} DIR --recursive", asked);
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" is a URL; only local paths are read", printable(asked)),
+       fmt::format("copy it first: {}", printable(copy)));
+}
+
+/// Files that are part of a folder checkpoint: naming one means the folder.
+bool is_part_of_folder(std::string_view name) {
+  return name == ".metadata" || name == ".snapshot_metadata" || name.ends_with(".distcp") ||
+         name.ends_with(".index.json") || (name.starts_with("__") && name.ends_with(".metadata"));
+}
+
+/// Folders that show the machine, not a disk.
+bool is_of_the_kernel(const FileSystem& fs, const std::string& path, const FileInfo& info) {
+  if (info.name != "proc" && info.name != "sys" && info.name != "dev") return false;
+  return fs.canonical(path) == "/" + info.name;
+}
+
+/// A tree that others own is one remark, not a remark a folder.
+void shorten(std::vector<Note>& notes) {
+  constexpr std::size_t kMostNotes = 5;
+  if (notes.size() <= kMostNotes + 1) return;
+  const std::size_t rest = notes.size() - kMostNotes;
+  notes.resize(kMostNotes);
+  notes.push_back({"PATH", "warning", fmt::format("{} more folders were left out", rest), "", ""});
+}
+
+/// "model.safetensors.index.json" beside "model.safetensors": the folder means the file, and only its
+/// name the index.
+bool is_index_beside_its_file(const FileSystem& fs, const std::string& folder,
+                              std::string_view name) {
+  constexpr std::string_view kIndexEnd = ".index.json";
+  if (!name.ends_with(kIndexEnd)) return false;
+  name.remove_suffix(kIndexEnd.size());
+  return fs.stat(join_path(folder, std::string(name))).has_value();
+}
+
+}  // namespace
+
+std::string join_path(const std::string& folder, const std::string& name) {
+  return folder.empty() || folder.ends_with('/') ? folder + name : folder + "/" + name;
+}
+
+std::pair<std::string, std::string> split_path(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return {".", path};
+  return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
+}
+
+void fail_several(const std::string& asked, const std::vector<FoundCheckpoint>& found) {
+  std::string list;
+  for (std::size_t i = 0; i < found.size() && i < 8; ++i)
+    list += (i ? ", " : "") + printable(found[i].name.empty() ? found[i].path : found[i].name);
+  if (found.size() > 8) list += fmt::format(", and {} more", found.size() - 8);
+  fail(Code::kNotFound,
+       fmt::format("{} checkpoints lie below \"{}\": {}", found.size(), printable(asked), list),
+       fmt::format("name one of them; ckpt-inspect {} shows them all", printable(asked)));
+}
+
+FileInfo PathResolver::require(const std::string& asked) const {
+  if (is_url(asked)) refuse_url(asked);
+  if (auto info = fs_.stat(asked)) return *info;
+  const auto [folder, name] = split_path(asked);
+  std::string hint;
+  if (const auto parent = fs_.stat(folder); parent && parent->type == FileType::kDirectory) {
+    std::vector<std::string> names;
+    for (const FileInfo& info : fs_.open_directory(folder)->list()) names.push_back(info.name);
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    if (const std::string near = nearest(name, views); !near.empty())
+      hint = fmt::format(
+          "did you mean \"{}\"?",
+          printable(join_path(folder == "." && asked.front() != '.' ? "" : folder, near)));
+  }
+  fail(Code::kNotFound, fmt::format("\"{}\" does not exist", printable(asked)), hint);
+}
+
+std::optional<FoundCheckpoint> PathResolver::recognise(const std::string& path,
+                                                       FileType type) const {
+  FoundCheckpoint found;
+  found.path = path;
+  std::string folder = path;
+  if (type == FileType::kRegular) std::tie(folder, found.file) = split_path(path);
+  const auto directory = storage::open_linked_directory(fs_, folder);
+  const Place place{directory.get(), found.file, path};
+  if (!from_.empty()) {
+    found.driver = find_format(from_);
+    if (!found.driver)
+      fail(Code::kInvalidArgument,
+           fmt::format("--from {}: no format has this name", printable(from_)));
+    const ProbeResult probe = probe_place(*found.driver, place);
+    if (probe.answer == ProbeResult::Answer::kNo) return std::nullopt;
+    found.reason = "--from";
+    return found;
+  }
+  const Detection detection = detect_format(place);
+  if (detection.candidates.empty()) return std::nullopt;
+  if (!detection.driver) {
+    std::string list;
+    for (const auto& [id, reason] : detection.candidates)
+      list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", id, reason);
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" could be several formats: {}", printable(path), list),
+         "say which with --from");
+  }
+  found.driver = detection.driver;
+  for (const auto& [id, reason] : detection.candidates)
+    if (id == found.driver->id()) found.reason = reason;
+  return found;
+}
+
+std::optional<FoundCheckpoint> PathResolver::recognise_parts(const std::string& path) const {
+  FoundCheckpoint whole;
+  whole.path = path;
+  whole.parts = find_part_folders(*fs_.open_directory(path));
+  if (whole.parts.empty()) return std::nullopt;
+  for (const std::string& part : whole.parts) {
+    const auto found = recognise(join_path(path, part), FileType::kDirectory);
+    if (!found || found->driver->id() != "torch-dcp") return std::nullopt;
+    whole.driver = found->driver;
+  }
+  whole.reason = fmt::format("has {} and {}, parts of one state", whole.parts[0], whole.parts[1]);
+  whole.beside_folder = path;
+  return whole;
+}
+
+std::string FoundCheckpoint::folder() const { return file.empty() ? path : split_path(path).first; }
+
+std::optional<FoundCheckpoint> PathResolver::found_at(const std::string& path, FileType type,
+                                                      std::vector<Note>& notes) const {
+  auto found = recognise(path, type);
+  if (!found) return found;
+  found->beside_folder = found->folder();
+  if (type != FileType::kDirectory) return found;
+  if (auto whole = with_optimizer(*found)) return whole;
+  return prefer_pointer(*std::move(found), notes);
+}
+
+std::optional<FoundCheckpoint> PathResolver::with_optimizer(const FoundCheckpoint& files) const {
+  if (files.driver->id() != "torch-rank-files" || !files.file.empty()) return std::nullopt;
+  const std::string folder = find_optimizer_folder(*fs_.open_directory(files.path));
+  if (folder.empty()) return std::nullopt;
+  const auto directory = storage::open_linked_directory(fs_, join_path(files.path, folder));
+  if (probe_place(torch_dcp_driver(), {directory.get(), "", folder}).answer ==
+      ProbeResult::Answer::kNo)
+    return std::nullopt;
+  FoundCheckpoint whole = files;
+  whole.parts = {"", folder};
+  whole.driver = &rank_files_with_optimizer_driver();
+  whole.reason += fmt::format(", and {}, the other part of one state", folder);
+  return whole;
+}
+
+FoundCheckpoint PathResolver::resolve(const std::string& asked, std::vector<Note>& notes) const {
+  const FileInfo info = require(asked);
+  if (info.type == FileType::kDirectory) return resolve_folder(asked, notes);
+  if (info.type != FileType::kRegular)
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" is neither a file nor a folder but a FIFO, a socket or a device",
+                     printable(asked)));
+  return resolve_file(asked, notes);
+}
+
+FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
+                                           std::vector<Note>& notes) const {
+  const auto [folder, name] = split_path(asked);
+  if (is_pointer_name(name)) {
+    if (const auto pointer = pointer_in(folder, name); pointer) return follow(*pointer, notes);
+  }
+  if (is_part_of_folder(name) && !is_index_beside_its_file(fs_, folder, name)) {
+    if (auto found = recognise(folder, FileType::kDirectory)) {
+      found->is_named = true;
+      notes.push_back(
+          {"PATH", "info",
+           fmt::format("{} is part of the checkpoint {}", printable(name), printable(folder)), "",
+           ""});
+      return *found;
+    }
+  }
+  // A link the user named is followed; what it leads to is opened in its own folder.
+  if (auto found = recognise(fs_.canonical(asked), FileType::kRegular)) {
+    found->path = asked;
+    found->is_named = true;
+    found->part_of = parts_beside(asked);
+    if (!found->part_of.empty())
+      notes.push_back({"PATH", "warning",
+                       fmt::format("{} is one of several parts of one model: {}", printable(name),
+                                   printable(found->part_of)),
+                       "", ""});
+    note_other_ranks(*found, notes);
+    return *found;
+  }
+  fail_file(asked);
+}
+
+void PathResolver::fail_file(const std::string& asked) const {
+  const auto [folder, name] = split_path(asked);
+  if (fs_.stat(asked)->size_bytes == 0)
+    fail(Code::kCorrupt, fmt::format("\"{}\" is empty (0 bytes)", printable(asked)));
+  if (!from_.empty()) refuse_other_format(asked, fs_.canonical(asked), FileType::kRegular);
+  if (is_part_of_folder(name)) refuse_links(folder);
+  if (could_be_checkpoint_file(name))
+    fail(Code::kCorrupt, fmt::format("\"{}\" does not begin like any checkpoint; its first bytes "
+                                     "are damaged or it is something else",
+                                     printable(asked)));
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" is in no format that is read here", printable(asked)));
+}
+
+void PathResolver::refuse_other_format(const std::string& asked, const std::string& path,
+                                       FileType type) const {
+  const auto found = PathResolver(fs_, "").recognise(path, type);
+  if (!found) return;
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" is not {}; it looks like {} ({})", printable(asked), from_,
+                   found->driver->id(), found->reason),
+       "leave out --from");
+}
+
+void PathResolver::refuse_links(const std::string& folder) const {
+  for (const FileInfo& info : fs_.open_directory(folder)->list()) {
+    if (info.type != FileType::kSymlink) continue;
+    if (!could_be_checkpoint_file(info.name) && !is_part_of_folder(info.name)) continue;
+    fail(Code::kUnsupported,
+         fmt::format("the files of \"{}\" are symbolic links that lead to no regular file, as {}",
+                     printable(folder), printable(info.name)),
+         "fetch what they lead to, or name the folder that has it");
+  }
+}
+
+void PathResolver::refuse_special_files(const std::string& folder) const {
+  for (const FileInfo& info : fs_.open_directory(folder)->list()) {
+    if (info.type != FileType::kOther) continue;
+    if (!could_be_checkpoint_file(info.name) && !is_part_of_folder(info.name)) continue;
+    in_file(join_path(folder, info.name),
+            [&] { fail(Code::kCorrupt, std::string(no_regular_file(info.type))); });
+  }
+}
+
+void PathResolver::fail_folder(const std::string& asked) const {
+  if (fs_.open_directory(asked)->list().empty())
+    fail(Code::kNotFound, fmt::format("\"{}\" holds no checkpoint: it is empty", printable(asked)));
+  if (!from_.empty()) {
+    refuse_other_format(asked, asked, FileType::kDirectory);
+    fail(Code::kUnsupported, fmt::format("\"{}\" holds no {} checkpoint", printable(asked), from_));
+  }
+  refuse_links(asked);
+  refuse_special_files(asked);
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" holds no checkpoint in a format that is read here", printable(asked)));
+}
+
+FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
+                                             std::vector<Note>& notes) const {
+  if (const std::string whole = whole_of_rank_folder(asked); !whole.empty()) {
+    notes.push_back({"PATH", "info",
+                     fmt::format("{} is one rank's folder of the checkpoint {}, which is used",
+                                 printable(asked), printable(whole)),
+                     "", ""});
+    return *recognise(whole, FileType::kDirectory);
+  }
+  if (auto found = found_at(asked, FileType::kDirectory, notes)) {
+    if (!found->is_named && found->parts.empty()) note_others_below(*found, notes);
+    return *found;
+  }
+  const auto pointer = pointer_in(asked);
+  if (pointer && !pointer->path.empty()) return follow(*pointer, notes);
+  if (pointer)
+    notes.push_back(
+        {"PATH", "warning",
+         fmt::format("the pointer {} names \"{}\", which is not there, and was left out "
+                     "of account",
+                     pointer->name, pointer->shown()),
+         "", ""});
+  if (auto whole = recognise_parts(asked)) return *whole;
+  std::vector<FoundCheckpoint> found = below(asked, notes);
+  if (found.empty()) fail_folder(asked);
+  if (found.size() > 1) fail_several(asked, found);
+  notes.push_back({"PATH", "info",
+                   fmt::format("using {}, the one checkpoint below {}", printable(found[0].path),
+                               printable(asked)),
+                   "", ""});
+  return found[0];
+}
+
+void PathResolver::note_others_below(const FoundCheckpoint& chosen,
+                                     std::vector<Note>& notes) const {
+  constexpr std::array<std::string_view, 3> kFilesAlone = {"safetensors", "torch-save",
+                                                           "torch-rank-files"};
+  if (std::ranges::find(kFilesAlone, chosen.driver->id()) == kFilesAlone.end()) return;
+  std::vector<FoundCheckpoint> found;
+  std::vector<Note> unreadable;
+  for (const FileInfo& info : fs_.open_directory(chosen.path)->list()) {
+    if (info.type != FileType::kDirectory || info.name.starts_with('.')) continue;
+    try_child(join_path(chosen.path, info.name), info.name, info.type, kSearchDepth, found,
+              unreadable);
+  }
+  if (found.empty()) return;
+  std::string list;
+  for (std::size_t i = 0; i < found.size() && i < 4; ++i)
+    list += (i ? ", " : "") + printable(found[i].name);
+  notes.push_back(
+      {"PATH", "info",
+       fmt::format("{} is itself a checkpoint and is used; {} below it {} not: {}{}",
+                   printable(chosen.path), found.size(), found.size() == 1 ? "is" : "are", list,
+                   found.size() > 4 ? ", ..." : ""),
+       "", ""});
+}
+
+std::vector<FoundCheckpoint> PathResolver::below(const std::string& folder,
+                                                 std::vector<Note>& notes) const {
+  std::vector<FoundCheckpoint> found;
+  std::vector<Note> left_out;
+  search(folder, "", kSearchDepth, found, left_out);
+  shorten(left_out);
+  notes.insert(notes.end(), left_out.begin(), left_out.end());
+  std::ranges::sort(found,
+                    [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
+  return found;
+}
+
+void PathResolver::search(const std::string& folder, const std::string& name, int depth,
+                          std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const {
+  for (const FileInfo& info : storage::open_linked_directory(fs_, folder)->list()) {
+    if (info.name.starts_with('.') || info.name.ends_with(".tessera.json")) continue;
+    const bool is_file = info.type == FileType::kRegular && could_be_checkpoint_file(info.name);
+    if (!is_file && info.type != FileType::kDirectory) continue;
+    const std::string path = join_path(folder, info.name);
+    if (is_of_the_kernel(fs_, path, info)) continue;
+    const std::string child = name.empty() ? info.name : name + "/" + info.name;
+    try_child(path, child, info.type, depth, found, notes);
+  }
+}
+
+void PathResolver::try_child(const std::string& path, const std::string& child, FileType type,
+                             int depth, std::vector<FoundCheckpoint>& found,
+                             std::vector<Note>& notes) const {
+  try {
+    search_child(path, child, type, depth, found, notes);
+  } catch (const Error& error) {
+    // A lost+found, a folder that vanished: no reason not to look at the rest.
+    if (error.code() != Code::kIo && error.code() != Code::kNotFound) throw;
+    notes.push_back({"PATH", "warning",
+                     fmt::format("{} was left out: {}", printable(child), error.status().message),
+                     "", ""});
+  }
+}
+
+void PathResolver::search_child(const std::string& path, const std::string& child, FileType type,
+                                int depth, std::vector<FoundCheckpoint>& found,
+                                std::vector<Note>& notes) const {
+  std::vector<Note> inner;  // of each row of a listing
+  auto checkpoint = found_at(path, type, inner);
+  if (!checkpoint && type == FileType::kDirectory) checkpoint = recognise_parts(path);
+  if (checkpoint) {
+    checkpoint->name = child;
+    found.push_back(std::move(*checkpoint));
+  } else if (type == FileType::kDirectory && depth > 1) {
+    search(path, child, depth - 1, found, notes);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,126 @@
+#pragma once
+// What a user typed, parsed and checked: one struct for the three commands.
+//
+// parse_arguments() reads flags through CLI11 (args.cc is the only file that includes it) and
+// throws kInvalidArgument with the nearest flag or subcommand for what it does not know. It looks
+// at the disk for one question alone: is a first word that is no subcommand an existing path?
+#include <tessera/ops/verify.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tools/args/command_spec.h"
+
+namespace tessera::tools {
+
+enum class Tool : std::uint8_t { kInspect, kReshard, kConvert };
+enum class Verb : std::uint8_t {
+  kSummary,
+  kLs,
+  kShow,
+  kStat,
+  kOptim,
+  kHash,
+  kVerify,
+  kScan,
+  kDiff,  // of ckpt-inspect
+  kReshard,
+  kConvert,
+};
+enum class OutputFormat : std::uint8_t { kHuman, kJson, kNdjson };
+enum class ProgressMode : std::uint8_t { kAuto, kBar, kJson, kNone };
+/// What to do instead of a verb.
+enum class Special : std::uint8_t { kNone, kExamples, kHelp, kVersion, kGenerate };
+
+struct Arguments {
+  Tool tool = Tool::kInspect;
+  Verb verb = Verb::kSummary;
+  bool verb_given = false;  // false: `ckpt-inspect PATH` or no word at all
+  Special special = Special::kNone;
+  std::string generate;            // man, bash, zsh, fish
+  std::vector<std::string> words;  // PATH..., PATH NAME, A B, or SRC DST
+
+  OutputFormat format = OutputFormat::kHuman;
+  ProgressMode progress = ProgressMode::kAuto;
+  bool no_color = false;
+
+  // Reading, shared by all.
+  std::string from, from_a, from_b;
+  std::string root, root_a, root_b;
+  std::string flat_layout;  // FILE
+  bool assume_plain = false;
+  std::vector<std::string> include, exclude;
+  std::string only;  // "", model, optim, other
+  std::optional<std::uint64_t> mem_limit_bytes;
+  std::optional<int> threads;
+  bool strict = false;
+
+  // ls
+  bool chunks = false;
+  std::optional<std::int64_t> rank;
+  std::string file;
+  std::string sort;
+  std::optional<std::int64_t> top;
+  // show
+  std::string slice;
+  std::string npy;
+  // summary
+  bool globals = false;
+  // verify
+  VerifyLevel level = VerifyLevel::kFull;
+  std::string against;
+  bool require_sums = false;
+  // diff
+  std::optional<double> abs_tolerance, rel_tolerance;
+  std::optional<std::int64_t> ulp_tolerance;
+  std::string as_dtype;
+  bool quiet = false;
+  std::optional<std::int64_t> limit;
+  // reshard, convert
+  std::string to;
+  std::optional<std::int64_t> world_size;
+  std::string zero_stage;  // "" or 1, 2, 3
+  std::string mesh;
+  std::vector<std::pair<std::string, std::string>> placements;  // glob, "P,P"
+  std::vector<std::string> replicate;
+  std::optional<std::uint64_t> max_shard_bytes;
+  std::optional<std::string> as_index;     // "": the source's own
+  std::string values, opaque, rank_state;  // "" or keep, drop, rank0, error
+  std::string optim_keys;                  // "" or keep, fqn, id
+  std::string prefer;                      // "" or stored, master
+  std::vector<std::string> rename;         // "OLD=NEW"
+  std::string strip_prefix;
+  std::string map_file;
+  std::string rules;  // "NAME[:SIDE][,KEY=N...]"
+  bool strict_rules = false;
+  std::string dtype;
+  std::vector<std::string> keep_dtypes;  // "GLOB=TYPE"
+  std::string tied;                      // "" or keep, drop, error
+  std::optional<std::int64_t> vocab_size;
+  std::vector<std::string> vocab_tensors;
+  std::optional<std::string> copy_assets;  // "" : beside the source
+  bool dry_run = false, force = false, resume = false, no_keep = false, verify = false,
+       salvage = false;
+};
+
+std::string_view tool_name(Tool tool);  // "ckpt-inspect"
+std::string_view verb_name(Verb verb);  // "summary"
+
+/// `words`: argv without argv[0]. Throws Error(kInvalidArgument).
+Arguments parse_arguments(Tool tool, std::span<const std::string> words);
+
+/// What a failure before or while parsing should look like: the last --format among `words`.
+OutputFormat requested_format(std::span<const std::string> words);
+
+/// The command and its subcommands, found by walking the CLI11 definitions that parse_arguments()
+/// uses.
+CommandSpec command_spec(Tool tool);
+/// One subcommand alone (cheap: nothing else is built).
+CommandSpec verb_spec(Tool tool, Verb verb);
+
+}  // namespace tessera::tools

@@ -1,0 +1,122 @@
+#include "tools/args/values.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/format/registry.h>
+#include <tessera/reshard/memory_limit.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace tessera::tools {
+namespace {
+
+[[noreturn]] void refuse(const std::string& flag, const std::string& value, std::string_view wanted,
+                         std::string_view hint = {}) {
+  fail(Code::kInvalidArgument,
+       fmt::format("{} \"{}\": expected {}{}", flag, printable(value), wanted, hint));
+}
+
+}  // namespace
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::vector<std::string_view> views(candidates.begin(), candidates.end());
+  const std::string near = nearest(word, views);
+  return near.empty() ? std::string() : fmt::format("; did you mean {}?", near);
+}
+
+std::vector<std::string> choices_of(std::string_view placeholder) {
+  std::vector<std::string> result;
+  if (placeholder.find('|') == std::string_view::npos) return result;
+  for (const std::string_view part : split(placeholder, '|')) result.emplace_back(part);
+  return result;
+}
+
+std::string one_of(const std::string& flag, const std::string& value, std::string_view choices) {
+  const std::vector<std::string> all = choices_of(choices);
+  if (std::find(all.begin(), all.end(), value) != all.end()) return value;
+  refuse(flag, value, fmt::format("one of {}", fmt::join(all, ", ")), did_you_mean(value, all));
+}
+
+std::vector<std::string> handled_formats(bool to_write) {
+  std::vector<std::string> ids;
+  for (const FormatDriver* driver : all_formats())
+    if (!to_write || driver->capabilities().writes) ids.emplace_back(driver->id());
+  if (to_write) ids.emplace_back("hf");
+  return ids;
+}
+
+std::string format_id(const std::string& flag, const std::string& value, bool presets) {
+  const bool known = std::ranges::find(kFormatIds, value) != std::end(kFormatIds);
+  if (known || (presets && value == "hf")) return value;
+  const std::vector<std::string> all = handled_formats(presets);
+  refuse(flag, value, fmt::format("a format: {}", fmt::join(all, ", ")), did_you_mean(value, all));
+}
+
+std::int64_t whole_number(const std::string& flag, const std::string& value, std::int64_t minimum,
+                          std::int64_t maximum) {
+  std::int64_t number = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, number);
+  if (error != std::errc() || stop != end || number < minimum || number > maximum) {
+    refuse(flag, value,
+           maximum == std::numeric_limits<std::int64_t>::max()
+               ? fmt::format("a whole number of at least {}", minimum)
+               : fmt::format("a whole number from {} to {}", minimum, maximum));
+  }
+  return number;
+}
+
+double tolerance(const std::string& flag, const std::string& value) {
+  double number = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, number);
+  if (error != std::errc() || stop != end || !std::isfinite(number) || number < 0) {
+    refuse(flag, value, "a finite number of at least 0, as 1e-6");
+  }
+  return number;
+}
+
+std::uint64_t size_in_bytes(const std::string& flag, const std::string& value) {
+  std::uint64_t size = 0;
+  try {
+    size = parse_size(value);
+  } catch (const Error&) {
+    refuse(flag, value, "a size, as 5GB, 512MiB or 4096");
+  }
+  if (size == 0) refuse(flag, value, "a size above 0, as 5GB, 512MiB or 4096");
+  return size;
+}
+
+std::uint64_t memory_limit_in_bytes(const std::string& flag, const std::string& value) {
+  const std::uint64_t size = size_in_bytes(flag, value);
+  if (size < kLeastMemoryLimitBytes)
+    refuse(flag, value, "at least 1MiB, the smallest limit that can be kept");
+  return size;
+}
+
+std::pair<std::string, std::string> key_and_value(const std::string& flag,
+                                                  const std::string& value) {
+  const std::size_t at = value.find('=');
+  if (at == std::string::npos || at == 0 || at + 1 == value.size()) {
+    refuse(flag, value, "GLOB=VALUE");
+  }
+  return {value.substr(0, at), value.substr(at + 1)};
+}
+
+OutputFormat output_format(const std::string& flag, const std::string& value) {
+  const std::string word = one_of(flag, value, "human|json|ndjson");
+  if (word == "json") return OutputFormat::kJson;
+  return word == "ndjson" ? OutputFormat::kNdjson : OutputFormat::kHuman;
+}
+
+ProgressMode progress_mode(const std::string& flag, const std::string& value) {
+  const std::string word = one_of(flag, value, "auto|bar|json|none");
+  if (word == "bar") return ProgressMode::kBar;
+  if (word == "json") return ProgressMode::kJson;
+  return word == "none" ? ProgressMode::kNone : ProgressMode::kAuto;
+}
+
+}  // namespace tessera::tools

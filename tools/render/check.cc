@@ -1,0 +1,180 @@
+// hash, verify and diff as people read them.
+#include <fmt/format.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+
+#include "tools/render/number_text.h"
+#include "tools/render/render.h"
+#include "tools/render/table.h"
+
+namespace tessera::tools {
+namespace {
+
+constexpr std::size_t kHashDigits = 16;  // shown per tensor; the roots and JSON have all 64
+
+std::size_t with_severity(const std::vector<Note>& notes, std::string_view severity) {
+  return static_cast<std::size_t>(std::count_if(
+      notes.begin(), notes.end(), [&](const Note& note) { return note.severity == severity; }));
+}
+
+std::string scale_text(const HashedQuantizer& quantizer) {
+  if (quantizer.is_per_channel()) return fmt::format("scales along {}", quantizer.axis);
+  return fmt::format("scale {}, zero {}", real_text(quantizer.scale), quantizer.zero_point);
+}
+
+std::string tensor_difference(const TensorDiff& d) {
+  switch (d.what) {
+    case TensorDiff::What::kMissing:
+      return "only in A";
+    case TensorDiff::What::kUnexpected:
+      return "only in B";
+    case TensorDiff::What::kShape:
+      return fmt::format("shape: {} against {}", d.a, d.b);
+    case TensorDiff::What::kDType:
+      return fmt::format("type: {} against {}", d.a, d.b);
+    case TensorDiff::What::kQuantizer:
+      return fmt::format("quantizer: {} against {}", d.a, d.b);
+    case TensorDiff::What::kValues:
+      break;
+  }
+  const double part = d.numel ? static_cast<double>(d.count) / static_cast<double>(d.numel) : 0;
+  return fmt::format("{} of {} differ ({})", count_text(static_cast<std::uint64_t>(d.count)),
+                     count_text(static_cast<std::uint64_t>(d.numel)), percent_text(part));
+}
+
+std::string difference_details(const TensorDiff& d) {
+  std::string text = fmt::format("max abs {}, max rel {}, L2 {} (relative {}), cosine {}",
+                                 real_text(d.max_abs), real_text(d.max_rel), real_text(d.l2),
+                                 real_text(d.relative_l2), real_text(d.cosine, 8));
+  if (d.first)
+    text += fmt::format("; first at {}: {} against {}", index_text(d.first_index), d.first_a,
+                        d.first_b);
+  if (d.nonfinite_mismatch)
+    text += fmt::format("; {} NaN or Inf on one side", d.nonfinite_mismatch);
+  return text;
+}
+
+std::string tensor_differences(const DiffReport& r, std::size_t limit, const Screen& screen) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(limit, r.tensors.size()); ++i) {
+    const TensorDiff& d = r.tensors[i];
+    const std::string what = printable(tensor_difference(d));
+    const std::string name =
+        screen.clip(printable(d.name), std::max(16, screen.width - 2 - display_width(what)));
+    text += screen.paint(Tint::kBold, name) + "  " + what + "\n";
+    if (d.what == TensorDiff::What::kValues)
+      text += screen.wrap(printable(difference_details(d)), "    ");
+  }
+  if (r.tensors.size() > limit)
+    text += fmt::format("... and {} more tensors: -n shows more\n", r.tensors.size() - limit);
+  return text;
+}
+
+std::string value_differences(const DiffReport& r, std::size_t limit, const Screen& screen) {
+  Table table({{"value", false, 1}, {"A", false, 1}, {"B", false, 1}});
+  const auto side = [](bool there, const Value& whole, bool inside,
+                       const std::optional<Value>& at) -> std::string {
+    if (!there || (inside && !at)) return "(absent)";
+    return value_text(inside ? *at : whole);
+  };
+  for (std::size_t i = 0; i < std::min(limit, r.values.size()); ++i) {
+    const ValueDiff& d = r.values[i];
+    const bool in_a = d.what != ValueDiff::What::kUnexpected;
+    const bool in_b = d.what != ValueDiff::What::kMissing;
+    const bool inside = !d.path.empty();
+    table.add({printable(inside ? fmt::format("{}: {}", d.name, d.path) : d.name),
+               side(in_a, d.a, inside, d.at_a), side(in_b, d.b, inside, d.at_b)});
+  }
+  std::string text = table.empty() ? std::string() : table.render(screen);
+  if (r.values.size() > limit)
+    text += fmt::format("... and {} more values: -n shows more\n", r.values.size() - limit);
+  return text;
+}
+
+/// One line for all that a cause took along.
+Note cause_line(const DamageCause& cause) {
+  Note line{cause.code, cause.severity, cause.message, cause.file, ""};
+  if (!cause.file.empty() && cause.message.starts_with(cause.file)) line.file.clear();
+  if (cause.findings == 1 && cause.tensors.size() == 1) line.tensor = cause.tensors[0];
+  if (cause.findings == 1 || cause.tensors.empty()) return line;
+  line.message += fmt::format(": {}", counted(cause.tensors.size(), "tensor"));
+  for (std::size_t i = 0; i < std::min<std::size_t>(2, cause.tensors.size()); ++i)
+    line.message += fmt::format(", \"{}\"", cause.tensors[i]);
+  if (cause.tensors.size() > 2) line.message += ", ...";
+  return line;
+}
+
+}  // namespace
+
+std::string not_compared_text(std::uint64_t values) {
+  return values ? fmt::format("; {} not compared to the end", counted(values, "value")) : "";
+}
+
+std::string render_hash(const HashReport& r, const Screen& screen) {
+  Table table({{"sha256"}, {"type"}, {"shape"}, {"name", false, 1}});
+  for (const HashedTensor& t : r.tensors) {
+    const std::string type =
+        t.quantizer ? fmt::format("{}, {}", t.dtype, scale_text(*t.quantizer)) : t.dtype;
+    table.add({t.sha256.substr(0, kHashDigits), type, shape_text(t.shape), printable(t.name)});
+  }
+  std::string text = table.empty() ? std::string() : table.render(screen);
+  text += fmt::format("root    {}\nvalues  {}\n", r.root, r.values_root);
+  text += screen.paint(Tint::kDim,
+                       fmt::format("{}, {}{}", counted(r.tensors.size(), "tensor"),
+                                   format_bytes(r.bytes), not_compared_text(r.not_compared))) +
+          "\n";
+  return text + render_notes(r.notes, 5, screen);
+}
+
+namespace {
+
+std::string beside_state(const VerifiedBeside& row) {
+  if (!row.ok) return "damaged";
+  if (row.opened) return fmt::format("{}, ok", counted(row.tensors, "tensor"));
+  return "not looked into: " + printable(row.why);
+}
+
+}  // namespace
+
+std::string render_verify(const VerifyReport& r, const Screen& screen) {
+  std::vector<Note> lines;
+  for (const DamageCause& cause : r.causes) lines.push_back(cause_line(cause));
+  std::string text = render_notes(lines, 100, screen);
+  const std::string path = screen.clip(printable(r.path), std::max(20, screen.width - 40));
+  const std::string read = fmt::format(
+      "{}, {}, {}; {} read, {} of {} under checksums", counted(r.files, "file"),
+      counted(r.tensors, "tensor"), counted(r.chunks, "chunk"), format_bytes(r.bytes_read),
+      format_bytes(r.bytes_with_sums), format_bytes(r.tensor_bytes_stored));
+  if (r.ok) {
+    text += screen.paint(Tint::kGreen, "ok") + fmt::format("  {}  ({}{})\n", path,
+                                                           verify_level_name(r.level),
+                                                           not_compared_text(r.not_compared));
+  } else {
+    text +=
+        screen.paint(Tint::kRed, "DAMAGED") +
+        fmt::format("  {}  {}, {}\n", path, counted(with_severity(r.findings, "error"), "error"),
+                    counted(with_severity(r.findings, "warning"), "warning"));
+  }
+  if (!r.format.empty())  // else nothing was opened
+    text += "  " + clip_end(read + (r.sealed ? "; sealed" : ""), screen.width - 2) + "\n";
+  for (const VerifiedBeside& row : r.beside)
+    text += fact_lines("beside", beside_line(row.beside) + ": " + beside_state(row), 2, screen);
+  return text + render_notes(r.notes, 5, screen);
+}
+
+std::string render_diff(const DiffReport& r, std::size_t limit, const Screen& screen) {
+  std::string text = tensor_differences(r, limit, screen) + value_differences(r, limit, screen);
+  const std::string counts =
+      fmt::format("{} of {} equal, {} compared, {} read{}", count_text(r.tensors_equal),
+                  counted(r.tensors_compared, "tensor"), counted(r.values_compared, "value"),
+                  format_bytes(r.bytes), not_compared_text(r.not_compared));
+  text += r.equal ? screen.paint(Tint::kGreen, "equal") + "  " + counts + "\n"
+                  : screen.paint(Tint::kRed, "DIFFERENT") +
+                        fmt::format("  {}; {} and {} differ\n", counts,
+                                    counted(r.tensors.size(), "tensor"),
+                                    counted(r.values.size(), "value"));
+  return text + render_notes(r.notes, 5, screen);
+}
+
+}  // namespace tessera::tools

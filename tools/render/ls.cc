@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+#include <tessera/base/text.h>
+
+#include "tools/render/number_text.h"
+#include "tools/render/render.h"
+#include "tools/render/table.h"
+
+namespace tessera::tools {
+namespace {
+
+std::string files_text(const std::vector<std::string>& files) {
+  if (files.empty()) return "-";
+  if (files.size() == 1) return printable(files[0]);
+  return fmt::format("{} +{}", printable(files[0]), files.size() - 1);
+}
+
+std::string chunks_text(const LsTensor& tensor) {
+  std::string text = tensor.sharding.empty() ? fmt::format("{}", tensor.chunks) : tensor.sharding;
+  if (tensor.replicas > 1) text += fmt::format(", {} copies", tensor.replicas);
+  return text;
+}
+
+std::string tensor_table(const LsReport& r, const Screen& screen) {
+  Table table({{"name", false, 1},
+               {"type"},
+               {"shape"},
+               {"bytes", true},
+               {"kind"},
+               {"chunks"},
+               {"files", false, 2}});
+  for (const LsTensor& tensor : r.tensors) {
+    table.add({printable(tensor.name), tensor.dtype, shape_text(tensor.shape),
+               format_bytes(tensor.bytes), std::string(kind_name(tensor.kind)), chunks_text(tensor),
+               files_text(tensor.files)});
+  }
+  return table.empty() ? std::string() : table.render(screen);
+}
+
+std::string chunk_rows(const LsTensor& tensor, const Screen& screen) {
+  Table table(
+      {{"place"}, {"file", false, 2}, {"at", true}, {"bytes", true}, {"rank", true}, {"as"}});
+  for (const ChunkRow& row : tensor.table) {
+    std::string as = row.source == "extent" || row.source == "item" ? "" : row.source;
+    if (row.replica > 0) as += fmt::format("{}copy {}", as.empty() ? "" : ", ", row.replica + 1);
+    const bool in_file = !row.file.empty();
+    table.add({chunk_place(row), in_file ? printable(row.file) : "-",
+               in_file ? fmt::format("{}", row.file_offset) : "-",
+               in_file ? fmt::format("{}", row.file_length) : "-",
+               row.rank ? fmt::format("{}", *row.rank) : "-", as});
+  }
+  return table.render(screen, "  ");
+}
+
+std::string chunk_listing(const LsReport& r, const Screen& screen) {
+  std::string text;
+  for (const LsTensor& tensor : r.tensors) {
+    text += screen.paint(Tint::kBold, screen.clip(printable(tensor.name), screen.width - 40)) +
+            fmt::format("  {} {}  {}\n", tensor.dtype, shape_text(tensor.shape),
+                        counted(tensor.chunks, "chunk"));
+    text += chunk_rows(tensor, screen);
+  }
+  return text;
+}
+
+std::string value_table(const LsReport& r, const Screen& screen) {
+  if (r.values.empty()) return {};
+  Table table({{"value", false, 1}, {"", false, 2}});
+  for (const auto& [name, value] : r.values) table.add({printable(name), value_text(value)});
+  return table.render(screen);
+}
+
+}  // namespace
+
+std::string render_ls(const LsReport& r, bool chunks, const Screen& screen) {
+  std::string text = chunks ? chunk_listing(r, screen) : tensor_table(r, screen);
+  if (!chunks && !text.empty() && !r.values.empty()) text += "\n";
+  if (!chunks) text += value_table(r, screen);
+  text +=
+      screen.paint(Tint::kDim,
+                   fmt::format("{}, {}, {}; {}", counted(r.tensors.size(), "tensor"),
+                               counted(static_cast<std::uint64_t>(r.total_numel), "element"),
+                               format_bytes(r.total_bytes), counted(r.values.size(), "value"))) +
+      "\n";
+  if (!r.aliases.empty()) text += "tied, stored once: " + printable(aliases_text(r.aliases)) + "\n";
+  return text + render_notes(r.notes, 5, screen);
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,93 @@
+// What several renderings share.
+#include "tools/render/render.h"
+
+#include <fmt/format.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/json.h>
+
+#include <algorithm>
+
+namespace tessera::tools {
+namespace {
+
+constexpr int kLabelWidth = 11;
+
+Tint severity_tint(const std::string& severity) {
+  if (severity == "error") return Tint::kRed;
+  return severity == "warning" ? Tint::kYellow : Tint::kDim;
+}
+
+int severity_rank(const Note& note) {
+  if (note.severity == "error") return 0;
+  return note.severity == "warning" ? 1 : 2;
+}
+
+std::string note_text(const Note& note) {
+  std::string where;
+  if (!note.tensor.empty()) where += fmt::format("tensor \"{}\" ", printable(note.tensor));
+  if (!note.file.empty()) where += fmt::format("[{}] ", printable(note.file));
+  return where + printable(note.message);
+}
+
+}  // namespace
+
+std::string fact_line(std::string_view label, std::string_view text, const Screen& screen) {
+  return "  " + screen.paint(Tint::kDim, pad_right(clip_end(label, kLabelWidth - 1), kLabelWidth)) +
+         (screen.whole ? std::string(text) : clip_end(text, screen.width - 2 - kLabelWidth)) + "\n";
+}
+
+std::string fact_lines(std::string_view label, std::string_view text, int limit,
+                       const Screen& screen) {
+  if (screen.whole) return fact_line(label, text, screen);
+  const std::string lines = wrap(text, screen.width - 2 - kLabelWidth, "");
+  std::string result;
+  std::size_t at = 0;
+  for (int i = 0; i < limit && at < lines.size(); ++i) {
+    const std::size_t end = lines.find('\n', at);
+    const bool last = i + 1 == limit && end + 1 < lines.size();
+    const std::string line = lines.substr(at, end - at) + (last ? " …" : "");
+    result += fact_line(i == 0 ? label : "", line, screen);
+    at = end + 1;
+  }
+  return result;
+}
+
+std::string aliases_text(const std::vector<Alias>& aliases) {
+  std::string text;
+  for (const auto& [name, kept] : aliases)
+    text += fmt::format("{}{} = {}", text.empty() ? "" : "; ", name, kept);
+  return text;
+}
+
+std::string render_notes(const std::vector<Note>& notes, std::size_t limit, const Screen& screen) {
+  std::vector<const Note*> order;
+  for (const Note& note : notes) order.push_back(&note);
+  std::stable_sort(order.begin(), order.end(), [](const Note* a, const Note* b) {
+    return severity_rank(*a) < severity_rank(*b);
+  });
+  std::string text;
+  for (std::size_t i = 0; i < std::min(limit, order.size()); ++i) {
+    const Note& note = *order[i];
+    const std::string head = fmt::format("{} {}", note.severity, note.code);
+    const std::string indent(static_cast<std::size_t>(display_width(head)) + 4, ' ');
+    const std::string body = screen.wrap(note_text(note), indent);
+    text += "  " + screen.paint(severity_tint(note.severity), head) + "  " +
+            (body.size() > indent.size() ? body.substr(indent.size()) : "\n");
+  }
+  if (order.size() > limit) text += fmt::format("  ... and {} more\n", order.size() - limit);
+  return text;
+}
+
+std::string value_text(const Value& value) { return printable(dump_json(value)); }
+
+std::string chunk_place(const ChunkRow& row) {
+  std::vector<std::string> ranges;
+  for (std::size_t d = 0; d < row.offsets.size(); ++d) {
+    ranges.push_back(fmt::format("{}:{}", row.offsets[d], row.offsets[d] + row.lengths[d]));
+  }
+  std::string text = fmt::format("[{}]", fmt::join(ranges, ", "));
+  if (row.is_flat) text += fmt::format(" elements {}..{}", row.flat_begin, row.flat_end);
+  return text;
+}
+
+}  // namespace tessera::tools

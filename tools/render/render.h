@@ -1,0 +1,51 @@
+#pragma once
+// Reports as people read them. Pure functions of a report and the screen; every name from a file
+// goes through tessera::printable first, so that it cannot drive the terminal.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/documents/documents.h"
+#include "tools/render/screen.h"
+
+namespace tessera::tools {
+
+/// At most 40 lines, but for `globals`, which lists every pickle global below.
+std::string render_summary(const SummaryReport& report, bool globals, const Screen& screen);
+std::string render_run(const RunListing& listing, const Screen& screen);
+std::string render_ls(const LsReport& report, bool chunks, const Screen& screen);
+std::string render_show(const ShowReport& report, const Screen& screen);
+std::string render_stat(const StatReport& report, const Screen& screen);
+std::string render_optim(const OptimReport& report, const Screen& screen);
+std::string render_hash(const HashReport& report, const Screen& screen);
+/// What is safe is counted, and the first of it listed; all else is listed with its reasons.
+std::string render_scan(const ScanReport& report, const Screen& screen);
+std::string render_verify(const VerifyReport& report, const Screen& screen);
+/// At most `limit` differences of tensors, and as many of values.
+std::string render_diff(const DiffReport& report, std::size_t limit, const Screen& screen);
+/// What the source holds, what was written, and what was left out for which reason: one paragraph,
+/// not clipped; "" where everything was written and nothing lies beside the source.
+std::string render_balance(const Balance& balance);
+/// "optimizer.pt (optimizer state, 1.2 MB)"
+std::string beside_line(const Beside& beside);
+std::string render_convert(const ConvertReport& report, bool dry_run, const Screen& screen);
+
+/// "error CK012 file: message" lines, wrapped; at most `limit`, then how many more.
+std::string render_notes(const std::vector<Note>& notes, std::size_t limit, const Screen& screen);
+/// "label      text" with the label in its column; `text` is clipped to the screen.
+std::string fact_line(std::string_view label, std::string_view text, const Screen& screen);
+/// The same over up to `limit` lines.
+std::string fact_lines(std::string_view label, std::string_view text, int limit,
+                       const Screen& screen);
+/// Where each chunk lies in its tensor, drawn in characters; "" for one chunk.
+std::string chunk_map(const LsTensor& tensor, const Screen& screen);
+/// A chunk's place: "[0:2, 0:3]" or "[0:8, 0:3] elements 4..12".
+std::string chunk_place(const ChunkRow& row);
+/// "head = embed; ...": names that are recorded, and the tensor stored for each.
+std::string aliases_text(const std::vector<Alias>& aliases);
+/// One line of JSON, escaped for the terminal.
+std::string value_text(const Value& value);
+/// "; 3 values not compared to the end"; "" for none.
+std::string not_compared_text(std::uint64_t values);
+
+}  // namespace tessera::tools

@@ -1,0 +1,164 @@
+#include <fmt/format.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+
+#include "tools/render/number_text.h"
+#include "tools/render/render.h"
+#include "tools/render/table.h"
+
+namespace tessera::tools {
+namespace {
+
+constexpr std::size_t kMostChunkRows = 64;
+constexpr std::size_t kMostMatrices = 8;
+
+std::string facts(const ShowReport& r, const Screen& screen) {
+  const LsTensor& t = r.tensor;
+  std::string text = screen.paint(Tint::kBold, screen.clip(printable(r.name), screen.width)) + "\n";
+  text += fact_line("type", t.dtype, screen);
+  text += fact_line("shape",
+                    fmt::format("{}, {}", shape_text(t.shape),
+                                counted(static_cast<std::uint64_t>(t.numel), "element")),
+                    screen);
+  const std::string bytes = counted(t.bytes, "byte");
+  text += fact_line("size", t.bytes < 1024 ? bytes : bytes + ", " + format_bytes(t.bytes), screen);
+  text += fact_line("kind", kind_name(t.kind), screen);
+  std::string chunks = fmt::format("{}", t.chunks);
+  if (!t.sharding.empty()) chunks += ", " + t.sharding;
+  if (t.replicas > 1) chunks += fmt::format(", {} copies of each", t.replicas);
+  text += fact_line("chunks", chunks, screen);
+  for (const auto& [key, value] : r.facts)
+    text += fact_line(printable(key), printable(value), screen);
+  return text;
+}
+
+std::string chunk_table_text(const LsTensor& t, const Screen& screen) {
+  Table table({{"chunk", true},
+               {"place"},
+               {"file", false, 1},
+               {"bytes in file"},
+               {"rank", true},
+               {"copy", true}});
+  for (std::size_t i = 0; i < std::min(kMostChunkRows, t.table.size()); ++i) {
+    const ChunkRow& row = t.table[i];
+    table.add({fmt::format("{}", i), chunk_place(row),
+               row.file.empty() ? row.source : printable(row.file),
+               row.file.empty()
+                   ? "-"
+                   : fmt::format("{}..{}", row.file_offset, row.file_offset + row.file_length),
+               row.rank ? fmt::format("{}", *row.rank) : "-", fmt::format("{}", row.replica + 1)});
+  }
+  std::string text = table.render(screen, "  ");
+  if (t.table.size() > kMostChunkRows) {
+    text +=
+        fmt::format("  ... and {} more: ls --chunks lists all\n", t.table.size() - kMostChunkRows);
+  }
+  return text;
+}
+
+/// Values in rows of the last dim, a block per index of the dims before the last two.
+class ValueBlocks {
+ public:
+  ValueBlocks(const ShowReport& report, const Screen& screen) : r_(report), screen_(screen) {
+    for (const std::string& value : r_.values) cell_ = std::max(cell_, display_width(value));
+  }
+
+  std::string render() const {
+    std::vector<std::vector<std::int64_t>> dims = r_.shown;
+    if (dims.empty()) return r_.values.empty() ? "" : "  " + r_.values[0] + "\n";
+    if (dims.size() == 1) return row(dims[0], 0, "  ");
+    const std::size_t rows = dims[dims.size() - 2].size();
+    const std::size_t columns = dims.back().size();
+    std::size_t blocks = 1;
+    for (std::size_t d = 0; d + 2 < dims.size(); ++d) blocks *= dims[d].size();
+    std::string text;
+    for (std::size_t b = 0; b < std::min(blocks, kMostMatrices); ++b) {
+      if (dims.size() > 2) text += "  " + block_label(b) + "\n";
+      text += matrix(b * rows * columns);
+    }
+    if (blocks > kMostMatrices)
+      text += fmt::format("  ... and {} more blocks: --slice chooses\n", blocks - kMostMatrices);
+    return text;
+  }
+
+ private:
+  std::string block_label(std::size_t block) const {
+    std::vector<std::string> parts(r_.shown.size(), ":");
+    for (std::size_t d = r_.shown.size() - 2; d-- > 0;) {
+      parts[d] = fmt::format("{}", r_.shown[d][block % r_.shown[d].size()]);
+      block /= r_.shown[d].size();
+    }
+    return fmt::format("[{}]", fmt::join(parts, ", "));
+  }
+
+  std::string matrix(std::size_t first) const {
+    const auto& rows = r_.shown[r_.shown.size() - 2];
+    const auto& columns = r_.shown.back();
+    int label = 0;
+    for (const std::int64_t i : rows)
+      label = std::max(label, static_cast<int>(fmt::format("{}", i).size()));
+    std::string text;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (i && rows[i] != rows[i - 1] + 1) text += "  " + pad_left("…", label) + "\n";
+      const std::string head =
+          "  " + screen_.paint(Tint::kDim, pad_left(fmt::format("{}", rows[i]), label)) + "  ";
+      text += row(columns, first + i * columns.size(), head, label + 4);
+    }
+    return text;
+  }
+
+  /// As many values as fit, the rest on lines below.
+  std::string row(const std::vector<std::int64_t>& columns, std::size_t first,
+                  const std::string& head, int indent = 2) const {
+    std::string text;
+    std::string line = head;
+    int used = indent;
+    for (std::size_t c = 0; c < columns.size() && first + c < r_.values.size(); ++c) {
+      const bool gap = c && columns[c] != columns[c - 1] + 1;
+      if (used + cell_ + 1 + (gap ? 2 : 0) > screen_.width && used > indent) {
+        text += line + "\n";
+        line = std::string(static_cast<std::size_t>(indent), ' ');
+        used = indent;
+      }
+      if (gap) line += "… ";
+      line += pad_left(printable(r_.values[first + c]), cell_) + " ";
+      used += cell_ + 1 + (gap ? 2 : 0);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    return text + line + "\n";
+  }
+
+  const ShowReport& r_;
+  const Screen& screen_;
+  int cell_ = 1;
+};
+
+std::string values_text(const ShowReport& r, const Screen& screen) {
+  if (r.tensor.numel == 0) return "  no elements\n";
+  if (r.values.empty()) return {};
+  std::string title = r.elided ? "values (corners)" : "values";
+  if (!r.element_text_is_number) title += " as bit patterns";
+  return screen.paint(Tint::kBold, title) + "\n" + ValueBlocks(r, screen).render();
+}
+
+std::string value_report(const ShowReport& r, const Screen& screen) {
+  if (r.children.empty()) return value_text(r.value) + "\n";
+  std::string text = screen.paint(Tint::kBold, printable(r.name)) + "\n";
+  for (const std::string& child : r.children)
+    text += "  " + screen.clip(printable(child), screen.width - 2) + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string render_show(const ShowReport& r, const Screen& screen) {
+  if (r.what == ShowReport::What::kValue) return value_report(r, screen);
+  std::string text = facts(r, screen);
+  const std::string map = chunk_map(r.tensor, screen);
+  if (!map.empty()) text += screen.paint(Tint::kBold, "chunk map") + "\n" + map;
+  if (!r.tensor.table.empty()) text += chunk_table_text(r.tensor, screen);
+  return text + values_text(r, screen);
+}
+
+}  // namespace tessera::tools

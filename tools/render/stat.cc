@@ -1,0 +1,145 @@
+#include <fmt/format.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+
+#include "tools/render/number_text.h"
+#include "tools/render/render.h"
+#include "tools/render/table.h"
+
+namespace tessera::tools {
+namespace {
+
+constexpr std::size_t kSparkColumns = 16;
+constexpr int kHistogramHeight = 6;
+
+std::string special_text(const TensorStat& t) {
+  std::vector<std::string> parts;
+  if (t.nan) parts.push_back(fmt::format("{} NaN", count_text(static_cast<std::uint64_t>(t.nan))));
+  const std::int64_t infinite = t.pos_inf + t.neg_inf;
+  if (infinite)
+    parts.push_back(fmt::format("{} Inf", count_text(static_cast<std::uint64_t>(infinite))));
+  if (t.all_zero)
+    parts.emplace_back("all zero");
+  else if (t.constant)
+    parts.emplace_back("constant");
+  if (!t.skipped.empty()) parts.push_back(printable(t.skipped));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+double zero_fraction(const TensorStat& t) {
+  return t.count ? static_cast<double>(t.zeros) / static_cast<double>(t.count) : 0;
+}
+
+std::string stat_table(const StatReport& r, const Screen& screen) {
+  Table table({{"name", false, 1},
+               {"min", true},
+               {"mean", true},
+               {"max", true},
+               {"std", true},
+               {"zeros", true},
+               {"histogram"},
+               {"", false, 1}});
+  for (const TensorStat& t : r.tensors) {
+    const std::string shape =
+        t.histogram ? sparkline(rebinned(t.histogram->counts, kSparkColumns)) : "";
+    const bool bad = t.nan || t.pos_inf || t.neg_inf;
+    table.add({printable(t.name), real_text(t.min, 3), real_text(t.mean, 3), real_text(t.max, 3),
+               real_text(t.std, 3), t.skipped.empty() ? percent_text(zero_fraction(t)) : "-",
+               Cell(shape, Tint::kCyan), Cell(special_text(t), bad ? Tint::kRed : Tint::kYellow)});
+  }
+  return table.empty() ? "no tensors\n" : table.render(screen);
+}
+
+/// Norms and quantiles, a line per tensor; wide screens show every quantile.
+std::string spread_table(const StatReport& r, const Screen& screen) {
+  constexpr int kWide = 130;
+  std::vector<Column> columns{{"name", false, 1}, {"|max|", true}, {"L1", true}, {"L2", true}};
+  std::vector<std::size_t> shown;
+  for (std::size_t q = 0; q < kQuantiles.size(); ++q) {
+    const bool tail_or_quarter = kQuantiles[q] != 0.10 && kQuantiles[q] != 0.90;
+    if (!tail_or_quarter && screen.width < kWide) continue;
+    shown.push_back(q);
+    columns.push_back({fmt::format("{:.0f}%", kQuantiles[q] * 100), true});
+  }
+  Table table(std::move(columns));
+  for (const TensorStat& t : r.tensors) {
+    if (!t.abs_max) continue;
+    std::vector<Cell> row{printable(t.name), real_text(t.abs_max, 3), real_text(t.l1, 3),
+                          real_text(t.l2, 3)};
+    for (const std::size_t q : shown)
+      row.emplace_back(q < t.quantiles.size() ? real_text(t.quantiles[q], 3) : "-");
+    table.add(std::move(row));
+  }
+  return table.empty() ? std::string() : "\n" + table.render(screen);
+}
+
+std::string histogram_text(const Histogram& h, const Screen& screen) {
+  std::string text;
+  for (const std::string& line : histogram_lines(h.counts, kHistogramHeight)) {
+    text += "    " + screen.paint(Tint::kCyan, line) + "\n";
+  }
+  const std::string prefix = h.logarithmic ? "1e" : "";
+  const std::string low = prefix + real_text(h.low);
+  const std::string high = prefix + real_text(h.high);
+  const int width =
+      std::max(static_cast<int>(h.counts.size()), display_width(low) + display_width(high) + 1);
+  return text + "    " + low + pad_left(high, width - display_width(low)) + "\n";
+}
+
+std::string in_full(const TensorStat& t, const Screen& screen) {
+  std::string text = screen.paint(Tint::kBold, screen.clip(printable(t.name), screen.width - 30)) +
+                     fmt::format("  {} {}\n", t.dtype, shape_text(t.shape));
+  const auto number = [](std::int64_t n) { return count_text(static_cast<std::uint64_t>(n)); };
+  if (!t.skipped.empty()) return text + fact_line("skipped", printable(t.skipped), screen);
+  text +=
+      fact_line("elements",
+                fmt::format("{}; {} NaN, {} +Inf, {} -Inf; {} zeros ({}), {} subnormal",
+                            number(t.count), number(t.nan), number(t.pos_inf), number(t.neg_inf),
+                            number(t.zeros), percent_text(zero_fraction(t)), number(t.subnormal)),
+                screen);
+  if (t.first_nan) text += fact_line("first NaN", fmt::format("element {}", *t.first_nan), screen);
+  if (t.first_inf) text += fact_line("first Inf", fmt::format("element {}", *t.first_inf), screen);
+  text += fact_line("range",
+                    fmt::format("{} .. {}, largest magnitude {}", real_text(t.min, 6),
+                                real_text(t.max, 6), real_text(t.abs_max, 6)),
+                    screen);
+  text +=
+      fact_line("mean", fmt::format("{} +- {}", real_text(t.mean, 6), real_text(t.std, 6)), screen);
+  text += fact_line("norms", fmt::format("L1 {}, L2 {}", real_text(t.l1, 6), real_text(t.l2, 6)),
+                    screen);
+  if (t.outside_bf16 || t.outside_fp16) {
+    text += fact_line("outside",
+                      fmt::format("{} of bfloat16's range, {} of float16's", number(t.outside_bf16),
+                                  number(t.outside_fp16)),
+                      screen);
+  }
+  if (t.quantiles.size() == kQuantiles.size()) {
+    std::vector<std::string> parts;
+    for (std::size_t i = 0; i < kQuantiles.size(); ++i) {
+      parts.push_back(fmt::format("{:.0f}%: {}", kQuantiles[i] * 100, real_text(t.quantiles[i])));
+    }
+    text += fact_line("quantiles", fmt::format("{}", fmt::join(parts, "  ")), screen);
+  }
+  if (t.constant) text += fact_line("constant", "all elements are equal", screen);
+  if (t.histogram && !t.histogram->counts.empty()) text += histogram_text(*t.histogram, screen);
+  return text;
+}
+
+}  // namespace
+
+std::string render_stat(const StatReport& r, const Screen& screen) {
+  std::string text;
+  if (!r.tensors.empty() && r.tensors.size() <= kStatInFull) {
+    for (const TensorStat& tensor : r.tensors) text += in_full(tensor, screen);
+  } else {
+    text = stat_table(r, screen) + spread_table(r, screen);
+  }
+  text += screen.paint(Tint::kDim, fmt::format("{}, {} read", counted(r.tensors.size(), "tensor"),
+                                               format_bytes(r.bytes))) +
+          "\n";
+  text += render_notes(r.findings, 50, screen);
+  return text + render_notes(r.notes, 5, screen);
+}
+
+}  // namespace tessera::tools
