@@ -25,19 +25,11 @@ class FlatUnit final : public UnitLayout {
     shard_numel_ = flat.shard_numel();
     num_padded_ = flat.num_padded(rank);
     buffer_numels_ = {shard_numel_ * shards};
-    std::vector<std::size_t> parameter_of(flat.segments().size());
-    for (std::size_t s = 0; s < flat.segments().size(); ++s) {
-      if (flat.segments()[s].is_padding()) continue;
-      parameter_of[s] = full_.size();
-      full_.push_back({0, flat.segments()[s].begin});
-    }
+    for (const FlatSegment& segment : flat.segments()) full_.push_back({0, segment.begin});
     shard_.resize(full_.size());
     for (ShardPlace& place : shard_) place.shape = {0};
-    for (const FlatPiece& piece : flat.pieces_of(rank)) {
-      if (flat.segments()[piece.segment].is_padding()) continue;
-      const std::int64_t numel = piece.intra_end - piece.intra_begin;
-      shard_[parameter_of[piece.segment]] = {piece.shard_offset, {numel}, numel, piece.intra_begin};
-    }
+    for (const FlatPiece& piece : flat.pieces_of(rank))
+      shard_[piece.parameter] = {piece.offset, {piece.numel()}, piece.numel(), piece.begin};
   }
   void copy_out(const at::Tensor&, std::span<const at::Tensor>) const override {}
   void copy_in(std::span<const at::Tensor>, const at::Tensor&) const override {}

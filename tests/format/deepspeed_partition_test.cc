@@ -31,6 +31,16 @@ std::vector<std::vector<NamedShape>> one_group(const std::vector<std::int64_t>& 
   return shapes;
 }
 
+/// One group of stages 1 and 2 as the writer lays it out.
+FlatLayout group_of(const std::vector<std::int64_t>& numels, std::int64_t world_size,
+                    std::vector<std::int64_t> behind = {}) {
+  std::vector<FlatParameter> members;
+  for (const std::int64_t numel : numels)
+    members.push_back({"p" + std::to_string(members.size()), Shape{numel}});
+  behind.resize(numels.size());
+  return FlatLayout::with_padding(members, behind, world_size, kPartMultiple);
+}
+
 /// Elements of all runs, checked against buffers that hold parameter * 1000 + element.
 void check_runs(const std::vector<TrainedParameter>& parameters,
                 const std::vector<std::int64_t>& numels,
@@ -38,11 +48,10 @@ void check_runs(const std::vector<TrainedParameter>& parameters,
   REQUIRE(parameters.size() == numels.size());
   for (std::size_t p = 0; p < numels.size(); ++p) {
     std::int64_t next = 0;
-    for (const Run& run : parameters[p].runs) {
+    for (const FlatRun& run : parameters[p].runs) {
       CHECK(run.begin == next);
       for (std::int64_t i = run.begin; i < run.end; ++i)
-        REQUIRE(buffers.at(static_cast<std::size_t>(run.rank))
-                    .at(static_cast<std::size_t>(run.offset + i - run.begin)) ==
+        REQUIRE(buffers.at(run.rank).at(static_cast<std::size_t>(run.offset + i - run.begin)) ==
                 static_cast<std::int64_t>(p) * 1000 + i);
       next = run.end;
     }
@@ -59,10 +68,10 @@ TEST_CASE("stages 1 and 2 split 7 and 5 and 3 elements as the worked table says"
   };
   for (const Row& row : {Row{4, 4, {0, 0, 0, 1}}, Row{2, 8, {0, 1}}, Row{3, 6, {0, 0, 3}}}) {
     CAPTURE(row.world_size);
-    const FlatGroup group({7, 5, 3}, {}, row.world_size);
-    CHECK(group.part_numel() == row.part);
+    const FlatLayout group = group_of({7, 5, 3}, row.world_size);
+    CHECK(group.shard_numel() == row.part);
     std::vector<std::int64_t> paddings;
-    for (std::int64_t r = 0; r < row.world_size; ++r) paddings.push_back(group.padding(r));
+    for (std::int64_t r = 0; r < row.world_size; ++r) paddings.push_back(group.tail_padded(r));
     CHECK(paddings == row.paddings);
   }
 }
@@ -100,14 +109,15 @@ TEST_CASE("fragments of random groups are what flattening and cutting gives") {
     if (random() % 4 == 0) numels[random() % numels.size()] = 0;
     CAPTURE(round, world_size, numels);
     const std::vector<std::int64_t> flat = flat_by_hand(numels, world_size);
-    const FlatGroup group(numels, {}, world_size);
-    REQUIRE(group.part_numel() * world_size == static_cast<std::int64_t>(flat.size()));
+    const FlatLayout group = group_of(numels, world_size);
+    REQUIRE(group.shard_numel() * world_size == static_cast<std::int64_t>(flat.size()));
     for (const bool stripped : {true, false}) {
       std::vector<std::optional<FlatSizes>> sizes;
       std::vector<std::vector<std::int64_t>> buffers;
       for (std::int64_t r = 0; r < world_size; ++r) {
-        const auto begin = flat.begin() + r * group.part_numel();
-        const std::int64_t size = stripped ? group.content(r) : group.part_numel();
+        const auto begin = flat.begin() + r * group.shard_numel();
+        const std::int64_t size =
+            stripped ? group.shard_numel() - group.tail_padded(r) : group.shard_numel();
         buffers.emplace_back(begin, begin + size);
         sizes.push_back(FlatSizes{size});
         if (stripped) CHECK(std::ranges::count(buffers.back(), kPadding) == 0);
@@ -143,25 +153,25 @@ TEST_CASE("slices of stage 3 are what padding and cutting every parameter gives"
 
 TEST_CASE("alignment padding between parameters belongs to none of them") {
   // 7 elements, 1 of padding, 5 elements: as 16-byte alignment of bf16 leaves it.
-  const FlatGroup group({7, 5}, {1, 0}, 2);
+  const FlatLayout group = group_of({7, 5}, 2, {1, 0});
   CHECK(group.unpadded_numel() == 13);
-  CHECK(group.part_numel() == 8);
-  const auto second = group.fragments_of(1);
+  CHECK(group.shard_numel() == 8);
+  const auto second = group.pieces_of(1);
   REQUIRE(second.size() == 1);
   CHECK(second[0].parameter == 1);
   CHECK(second[0].offset == 0);
-  CHECK(group.fragments_of(0).size() == 1);
-  CHECK(group.padding(1) == 3);
+  CHECK(group.pieces_of(0).size() == 1);
+  CHECK(group.tail_padded(1) == 3);
 }
 
 TEST_CASE("padding may take whole partitions") {
-  const FlatGroup group({3}, {}, 4);
-  CHECK(group.part_numel() == 2);
-  CHECK(group.padding(0) == 0);
-  CHECK(group.padding(1) == 1);
-  CHECK(group.padding(2) == 2);
-  CHECK(group.padding(3) == 2);
-  CHECK(group.fragments_of(3).empty());
+  const FlatLayout group = group_of({3}, 4);
+  CHECK(group.shard_numel() == 2);
+  CHECK(group.tail_padded(0) == 0);
+  CHECK(group.tail_padded(1) == 1);
+  CHECK(group.tail_padded(2) == 2);
+  CHECK(group.tail_padded(3) == 2);
+  CHECK(group.pieces_of(3).empty());
 }
 
 TEST_CASE("round robin deals parameters over bins") {
@@ -180,8 +190,8 @@ TEST_CASE("sub-groups of stage 3 end where their size is reached") {
 TEST_CASE("a stage 3 parameter that straddles two buffers is put together") {
   const auto places = places_of_stage_3(one_group({6, 6}), {FlatSizes{4, 2}, FlatSizes{4, 2}});
   REQUIRE(places[1].runs.size() == 4);
-  CHECK(places[1].runs[0].flat == 0);
-  CHECK(places[1].runs[1].flat == 1);
+  CHECK(places[1].runs[0].buffer == 0);
+  CHECK(places[1].runs[1].buffer == 1);
   CHECK(places[1].runs[1].offset == 0);
   CHECK(places[1].runs[3].end == 6);
 }

@@ -30,7 +30,7 @@ std::vector<std::int64_t> real_lengths(std::int64_t numel, std::int64_t ranks) {
   const ShardPlan plan = arrange_shards(numel, cut(numel, ranks), false);
   REQUIRE(plan.problem.empty());
   std::vector<std::int64_t> out;
-  for (const ShardRun& run : plan.runs) out.push_back(run.end - run.begin);
+  for (const FlatRun& run : plan.places.runs()) out.push_back(run.numel());
   return out;
 }
 
@@ -82,18 +82,18 @@ TEST_CASE("one wrapper for each parameter splits as FairScale's table says") {
 
 TEST_CASE("the intervals of the worked reshard 4 to 2 to 3 are A B C of the buffer") {
   // A = [0,7), B = [7,12), C = [12,15)
-  const std::vector<ShardRun> four = arrange_shards(15, cut(15, 4), false).runs;
-  CHECK(cut_runs(four, 0, 7) == std::vector<RunPart>{{0, 0, 0, 4}, {1, 0, 4, 7}});
-  CHECK(cut_runs(four, 7, 12) == std::vector<RunPart>{{1, 3, 7, 8}, {2, 0, 8, 12}});
-  CHECK(cut_runs(four, 12, 15) == std::vector<RunPart>{{3, 0, 12, 15}});
-  const std::vector<ShardRun> two = arrange_shards(15, cut(15, 2), false).runs;
-  CHECK(cut_runs(two, 7, 12) == std::vector<RunPart>{{0, 7, 7, 8}, {1, 0, 8, 12}});
-  CHECK(cut_runs(two, 12, 15) == std::vector<RunPart>{{1, 4, 12, 15}});
-  const std::vector<ShardRun> three = arrange_shards(15, cut(15, 3), false).runs;
-  CHECK(cut_runs(three, 0, 7) == std::vector<RunPart>{{0, 0, 0, 5}, {1, 0, 5, 7}});
-  CHECK(cut_runs(three, 7, 12) == std::vector<RunPart>{{1, 2, 7, 10}, {2, 0, 10, 12}});
+  const FlatPlaces four = arrange_shards(15, cut(15, 4), false).places;
+  CHECK(four.cut(0, 7) == std::vector<FlatRun>{{0, 0, 0, 4, 0}, {1, 0, 4, 7, 0}});
+  CHECK(four.cut(7, 12) == std::vector<FlatRun>{{1, 0, 0, 1, 3}, {2, 0, 1, 5, 0}});
+  CHECK(four.cut(12, 15) == std::vector<FlatRun>{{3, 0, 0, 3, 0}});
+  const FlatPlaces two = arrange_shards(15, cut(15, 2), false).places;
+  CHECK(two.cut(7, 12) == std::vector<FlatRun>{{0, 0, 0, 1, 7}, {1, 0, 1, 5, 0}});
+  CHECK(two.cut(12, 15) == std::vector<FlatRun>{{1, 0, 0, 3, 4}});
+  const FlatPlaces three = arrange_shards(15, cut(15, 3), false).places;
+  CHECK(three.cut(0, 7) == std::vector<FlatRun>{{0, 0, 0, 5, 0}, {1, 0, 5, 7, 0}});
+  CHECK(three.cut(7, 12) == std::vector<FlatRun>{{1, 0, 0, 3, 2}, {2, 0, 3, 5, 0}});
   // Rank 1 of three reads [1,4) of rank 1 and [0,2) of rank 2 of four.
-  CHECK(cut_runs(four, 5, 10) == std::vector<RunPart>{{1, 1, 5, 8}, {2, 0, 8, 10}});
+  CHECK(four.cut(5, 10) == std::vector<FlatRun>{{1, 0, 0, 3, 1}, {2, 0, 3, 5, 0}});
 }
 
 TEST_CASE("every element of every buffer is on exactly one rank") {
@@ -105,12 +105,12 @@ TEST_CASE("every element of every buffer is on exactly one rank") {
       REQUIRE(plan.outside.empty());
       std::vector<int> seen(static_cast<std::size_t>(numel));
       for (std::int64_t begin = 0; begin < numel; begin += 3)
-        for (const RunPart& part : cut_runs(plan.runs, begin, std::min(begin + 3, numel))) {
+        for (const FlatRun& run : plan.places.cut(begin, std::min(begin + 3, numel))) {
           const std::int64_t chunk = (numel + ranks - 1) / ranks;
-          for (std::int64_t i = part.begin; i < part.end; ++i) {
+          for (std::int64_t i = begin + run.begin; i < begin + run.end; ++i) {
             ++seen[static_cast<std::size_t>(i)];
-            REQUIRE(static_cast<std::int64_t>(part.rank) == i / chunk);
-            REQUIRE(part.first_element + i - part.begin == i % chunk);
+            REQUIRE(static_cast<std::int64_t>(run.rank) == i / chunk);
+            REQUIRE(run.offset + i - begin - run.begin == i % chunk);
           }
         }
       REQUIRE(std::ranges::count(seen, 1) == numel);
@@ -118,11 +118,11 @@ TEST_CASE("every element of every buffer is on exactly one rank") {
 }
 
 TEST_CASE("an empty parameter is part of the run it touches") {
-  const std::vector<ShardRun> runs = arrange_shards(4, cut(4, 2), false).runs;
-  CHECK(cut_runs(runs, 0, 0).size() == 1);
-  CHECK(cut_runs(runs, 2, 2).size() == 1);
-  CHECK(cut_runs(runs, 4, 4).size() == 1);
-  CHECK(cut_runs(arrange_shards(0, cut(0, 3), false).runs, 0, 0).size() == 1);
+  const FlatPlaces places = arrange_shards(4, cut(4, 2), false).places;
+  CHECK(places.cut(0, 0).size() == 1);
+  CHECK(places.cut(2, 2).size() == 1);
+  CHECK(places.cut(4, 4).size() == 1);
+  CHECK(arrange_shards(0, cut(0, 3), false).places.cut(0, 0).size() == 1);
 }
 
 TEST_CASE("a rank that holds everything stands for ranks that hold copies") {
@@ -130,12 +130,13 @@ TEST_CASE("a rank that holds everything stands for ranks that hold copies") {
   const ShardPlan plan = arrange_shards(9, copies, true);
   CHECK(plan.problem.empty());
   CHECK(plan.whole);
-  CHECK(plan.runs == std::vector<ShardRun>{{0, 0, 9}});
+  CHECK(plan.places.runs() == std::vector<FlatRun>{{0, 0, 0, 9, 0}});
   CHECK(plan.outside == std::vector<std::size_t>{1, 2, 3});
-  CHECK(arrange_shards(9, copies, false).runs == plan.runs);  // known by its length alone
+  CHECK(arrange_shards(9, copies, false).places.runs() ==
+        plan.places.runs());  // known by its length alone
   std::vector<StoredShard> first_only(3);
   first_only[0] = {true, 9, 0};
-  CHECK(arrange_shards(9, first_only, false).runs == plan.runs);
+  CHECK(arrange_shards(9, first_only, false).places.runs() == plan.places.runs());
 }
 
 TEST_CASE("a wrapper's process group may be smaller than the world") {
@@ -143,14 +144,14 @@ TEST_CASE("a wrapper's process group may be smaller than the world") {
   const std::vector<StoredShard> blocks = {{true, 3, 0}, {true, 3, 1}, {true, 3, 0}, {true, 3, 1}};
   const ShardPlan by_block = arrange_shards(5, blocks, false);
   CHECK(by_block.problem.empty());
-  CHECK(by_block.runs == std::vector<ShardRun>{{0, 0, 3}, {1, 3, 5}});
+  CHECK(by_block.places.runs() == std::vector<FlatRun>{{0, 0, 0, 3, 0}, {1, 0, 3, 5, 0}});
   CHECK(by_block.outside == std::vector<std::size_t>{2, 3});
   CHECK_FALSE(by_block.guessed_group);
   // ... and strided.
   const std::vector<StoredShard> strided = {{true, 3, 0}, {true, 3, 0}, {true, 3, 1}, {true, 3, 1}};
   const ShardPlan by_stride = arrange_shards(5, strided, false);
   CHECK(by_stride.problem.empty());
-  CHECK(by_stride.runs == std::vector<ShardRun>{{0, 0, 3}, {2, 3, 5}});
+  CHECK(by_stride.places.runs() == std::vector<FlatRun>{{0, 0, 0, 3, 0}, {2, 0, 3, 5, 0}});
   CHECK(by_stride.outside == std::vector<std::size_t>{1, 3});
   // No padding tells the members: said so.
   CHECK(arrange_shards(6, std::vector<StoredShard>(4, {true, 3, 0}), false).guessed_group);
@@ -162,7 +163,7 @@ TEST_CASE("shards that do not fit together are told apart") {
   const ShardPlan gap = arrange_shards(15, shards, false);
   CHECK_FALSE(gap.problem.empty());
   CHECK(gap.missing == std::vector<std::size_t>{2});
-  CHECK(gap.runs.size() == 3);
+  CHECK(gap.places.runs().size() == 3);
 
   shards = cut(15, 4);
   shards.pop_back();

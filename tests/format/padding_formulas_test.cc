@@ -57,10 +57,11 @@ TEST_CASE("ZeRO-3 pads every parameter to a multiple of the ranks") {
 TEST_CASE("ZeRO-1 and ZeRO-2 pad a group to a multiple of twice the ranks") {
   for_each_size([](std::int64_t n, std::int64_t ranks) {
     const std::int64_t first = n / 3;
-    const deepspeed::FlatGroup group({first, n - first}, {}, ranks);
-    if (group.part_numel() != smallest_part(n, ranks, 2)) return false;
+    const FlatLayout group({{"a", Shape{first}}, {"b", Shape{n - first}}}, ranks, 1,
+                           deepspeed::kPartMultiple);
+    if (group.shard_numel() != smallest_part(n, ranks, 2)) return false;
     for (std::int64_t r = 0; r < ranks; ++r)
-      if (group.padding(r) != past_end(n, group.part_numel(), r)) return false;
+      if (group.tail_padded(r) != past_end(n, group.shard_numel(), r)) return false;
     return true;
   });
 }
@@ -78,7 +79,7 @@ TEST_CASE("FSDP and FairScale pad a flat parameter to a multiple of the ranks, r
     // FairScale's reader takes exactly these, and no element twice.
     const fairscale::ShardPlan plan = fairscale::arrange_shards(n, shards, false);
     std::int64_t covered = 0;
-    for (const auto& run : plan.runs) covered += run.end - run.begin;
+    for (const FlatRun& run : plan.places.runs()) covered += run.numel();
     return plan.problem.empty() && covered == n;
   });
 }

@@ -1,6 +1,7 @@
 #include <tessera/base/error.h>
 #include <tessera/layout/flat_layout.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
 #include <numeric>
@@ -12,18 +13,22 @@ using namespace tessera;
 
 namespace {
 
-/// The flat buffer spelled out: for each element its segment, or -1 in the tail.
+/// The flat buffer spelled out: for each element its parameter, kPadding between parameters, kTail.
+constexpr int kPadding = -1, kTail = -2;
 std::vector<int> buffer_of(const FlatLayout& layout) {
-  std::vector<int> buffer;
-  for (std::size_t s = 0; s < layout.segments().size(); ++s) {
-    const FlatSegment& segment = layout.segments()[s];
-    REQUIRE(segment.begin == static_cast<std::int64_t>(buffer.size()));
+  std::vector<int> buffer(static_cast<std::size_t>(layout.unpadded_numel()), kPadding);
+  std::int64_t end = 0;
+  for (std::size_t p = 0; p < layout.segments().size(); ++p) {
+    const FlatSegment& segment = layout.segments()[p];
+    REQUIRE(segment.begin >= end);
     REQUIRE(segment.numel == segment.shape.numel());
-    buffer.resize(buffer.size() + static_cast<std::size_t>(segment.numel), static_cast<int>(s));
+    end = segment.end();
+    REQUIRE(end <= layout.unpadded_numel());
+    for (std::int64_t i = segment.begin; i < end; ++i)
+      buffer[static_cast<std::size_t>(i)] = static_cast<int>(p);
   }
-  REQUIRE(static_cast<std::int64_t>(buffer.size()) == layout.unpadded_numel());
   REQUIRE(layout.shards() * layout.shard_numel() >= layout.unpadded_numel());
-  buffer.resize(static_cast<std::size_t>(layout.shards() * layout.shard_numel()), -1);
+  buffer.resize(static_cast<std::size_t>(layout.shards() * layout.shard_numel()), kTail);
   return buffer;
 }
 
@@ -31,25 +36,25 @@ void check_against_buffer(const FlatLayout& layout) {
   const std::vector<int> buffer = buffer_of(layout);
   const std::int64_t size = layout.shard_numel();
   for (std::int64_t rank = 0; rank < layout.shards(); ++rank) {
-    std::int64_t tail = 0;
-    std::int64_t padded = 0;
-    for (std::int64_t i = rank * size; i < (rank + 1) * size; ++i) {
-      const int s = buffer[static_cast<std::size_t>(i)];
-      tail += s < 0;
-      padded += s < 0 || layout.segments()[static_cast<std::size_t>(s)].is_padding();
-    }
-    REQUIRE(layout.tail_padded(rank) == tail);
-    REQUIRE(layout.num_padded(rank) == padded);
-    std::int64_t at = 0;
+    const auto first = buffer.begin() + rank * size, last = first + size;
+    REQUIRE(layout.tail_padded(rank) == std::count(first, last, kTail));
+    REQUIRE(layout.num_padded(rank) ==
+            std::count(first, last, kTail) + std::count(first, last, kPadding));
+    // The shard's elements by its pieces, and what those leave is padding.
+    std::vector<int> shard(static_cast<std::size_t>(size), kPadding);
     for (const FlatPiece& piece : layout.pieces_of(rank)) {
-      const FlatSegment& segment = layout.segments()[piece.segment];
-      REQUIRE(piece.shard_offset == at);
-      REQUIRE(piece.intra_begin < piece.intra_end);
-      REQUIRE(piece.intra_end <= segment.numel);
-      REQUIRE(segment.begin + piece.intra_begin == rank * size + at);
-      at += piece.intra_end - piece.intra_begin;
+      const FlatSegment& segment = layout.segments()[piece.parameter];
+      REQUIRE(piece.begin < piece.end);
+      REQUIRE(piece.end <= segment.numel);
+      REQUIRE(segment.begin + piece.begin == rank * size + piece.offset);
+      for (std::int64_t i = 0; i < piece.numel(); ++i) {
+        int& element = shard.at(static_cast<std::size_t>(piece.offset + i));
+        REQUIRE(element == kPadding);  // no element twice
+        element = static_cast<int>(piece.parameter);
+      }
     }
-    REQUIRE(at + tail == size);
+    REQUIRE(std::equal(first, last, shard.begin(),
+                       [](int wanted, int found) { return found == std::max(wanted, kPadding); }));
   }
 }
 
@@ -71,9 +76,9 @@ TEST_CASE("one parameter: every size up to 1000 over 1 to 17 shards") {
         const auto pieces = layout.pieces_of(rank);
         REQUIRE(pieces.size() == (begin < end ? 1u : 0u));
         if (begin < end) {
-          REQUIRE(pieces[0].intra_begin == begin);
-          REQUIRE(pieces[0].intra_end == end);
-          REQUIRE(pieces[0].shard_offset == 0);
+          REQUIRE(pieces[0].begin == begin);
+          REQUIRE(pieces[0].end == end);
+          REQUIRE(pieces[0].offset == 0);
         }
         REQUIRE(layout.num_padded(rank) == size - (end - begin));
         REQUIRE(layout.tail_padded(rank) == layout.num_padded(rank));
@@ -100,18 +105,27 @@ TEST_CASE("several parameters with alignment agree with the buffer spelled out")
     const FlatLayout layout(parameters, shards, align, multiple);
     CHECK(layout.shard_numel() % multiple == 0);
     check_against_buffer(layout);
-    for (const FlatSegment& segment : layout.segments())
-      if (!segment.is_padding()) REQUIRE(segment.begin % align == 0);
+    REQUIRE(layout.segments().size() == parameters.size());
+    for (const FlatSegment& segment : layout.segments()) REQUIRE(segment.begin % align == 0);
+    std::vector<std::int64_t> behind(parameters.size());
+    for (std::int64_t& padding : behind) padding = static_cast<std::int64_t>(random() % 4);
+    const FlatLayout stated = FlatLayout::with_padding(parameters, behind, shards, multiple);
+    check_against_buffer(stated);
+    std::int64_t end = 0;
+    for (std::size_t p = 0; p < behind.size(); ++p) {
+      REQUIRE(stated.segments()[p].begin == end);
+      end = stated.segments()[p].end() + behind[p];
+    }
+    REQUIRE(stated.unpadded_numel() == end);
   }
 }
 
-TEST_CASE("padding stands between parameters, and the tail is no segment") {
+TEST_CASE("padding stands between parameters and at the end, and belongs to none") {
   const FlatLayout layout({{"a", {3}}, {"b", {2, 2}}, {"c", {1}}}, 4, 4, 2);
-  REQUIRE(layout.segments().size() == 4);
-  CHECK(layout.segments()[1].is_padding());
-  CHECK(layout.segments()[1].numel == 1);
-  CHECK(layout.segments()[2].begin == 4);
-  CHECK(layout.segments()[3].begin == 8);
+  REQUIRE(layout.segments().size() == 3);
+  CHECK(layout.segments()[0].end() == 3);
+  CHECK(layout.segments()[1].begin == 4);
+  CHECK(layout.segments()[2].begin == 8);
   CHECK(layout.unpadded_numel() == 9);
   CHECK(layout.shard_numel() == 4);  // 9 rounded up to a multiple of 4 x 2, over 4
   CHECK(layout.num_padded(0) == 1);
@@ -135,6 +149,9 @@ TEST_CASE("flat layouts that mean nothing are refused") {
   CHECK_THROWS_AS(FlatLayout({{"a", {huge}}, {"b", {huge}}}, 1), Error);
   CHECK_THROWS_AS(FlatLayout({{"a", {huge}}}, 2), Error);
   CHECK_THROWS_AS(FlatLayout({{"a", {1}}}, huge, 1, 2), Error);
+  CHECK_THROWS_AS(FlatLayout::with_padding({{"a", {1}}}, {}, 1, 1), Error);
+  CHECK_THROWS_AS(FlatLayout::with_padding({{"a", {1}}}, {-1}, 1, 1), Error);
+  CHECK_THROWS_AS(FlatLayout::with_padding({{"a", {1}}}, {huge}, 1, 1), Error);
   CHECK_THROWS_AS(FlatLayout({}, 2).pieces_of(2), Error);
   CHECK_THROWS_AS(FlatLayout({}, 2).num_padded(-1), Error);
 }

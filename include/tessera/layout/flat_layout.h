@@ -1,15 +1,20 @@
 #pragma once
-// FlatLayout: the arithmetic of a flat parameter. Parameters (and alignment padding) laid end to
-// end in one buffer, right-padded to a multiple of the shard count, cut in equal shards.
+// FlatLayout: the arithmetic of a flat parameter. Parameters laid end to end in one buffer, each
+// from a multiple of the alignment on, the end padded, the whole cut in equal shards.
 //
-//   | p0 ... | pad | p1 ........ | p2 . | tail       |
-//   |  shard 0       |   shard 1       |  shard 2    |
+//   A=7 B=5 C=3, 4 shards, no alignment:   15 elements, shards of ceil(15 / 4) = 4
 //
-//   sum(segments) + tail = shards x shard_numel
+//       | A A A A | A A A B | B B B B | C C C 0 |      0: the tail
 //
-// Used for FSDP1 rank files (shards = world size), FairScale and fsdp_core. DeepSpeed ZeRO has rules
-// of its own: lib/format/deepspeed_zero/partition.h.
-// `num_padded(rank)` counts the padding elements inside rank's shard: alignment segments and tail.
+//   A=3 B=2, 2 shards, alignment 4:        6 elements, shards of 3
+//
+//       | A A A | . B B |                              .: between parameters
+//
+//   shard_numel = m x ceil(unpadded_numel / (shards x m)),   m: the shard multiple
+//
+// Whatever of a shard is no parameter's is padding. FSDP1 and FairScale: m = 1, FSDP1 with
+// use_orig_params an alignment of 16 bytes. DeepSpeed ZeRO, stages 1 and 2: m = 2.
+// Which rank holds what a reader found is in lib/layout/flat_places.h.
 #include <tessera/tensor/shape.h>
 
 #include <cstdint>
@@ -18,49 +23,62 @@
 
 namespace tessera {
 
-struct FlatSegment {
-  std::string fqn;         // empty: padding
-  Shape shape;             // parameter's shape; padding: [numel]
-  std::int64_t begin = 0;  // first element in the flat buffer
-  std::int64_t numel = 0;
-  bool is_padding() const { return fqn.empty(); }
-};
-
-/// A parameter's (or padding's) intersection with one shard.
-struct FlatPiece {
-  std::size_t segment = 0;       // index in segments()
-  std::int64_t intra_begin = 0;  // elements of the segment's row-major ravel, half open
-  std::int64_t intra_end = 0;
-  std::int64_t shard_offset = 0;  // where it starts in the shard
-};
-
 struct FlatParameter {
   std::string fqn;
   Shape shape;
 };
 
+/// Where a parameter stands in the flat buffer.
+struct FlatSegment {
+  std::string fqn;
+  Shape shape;
+  std::int64_t begin = 0;  // first element in the flat buffer
+  std::int64_t numel = 0;
+  std::int64_t end() const { return begin + numel; }
+};
+
+/// Elements [begin, end) of a parameter's row-major ravel; they start at element `offset` of the
+/// shard, or of the range that was asked for.
+struct FlatPiece {
+  std::size_t parameter = 0;  // index in segments()
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t offset = 0;
+  std::int64_t numel() const { return end - begin; }
+};
+
 class FlatLayout {
  public:
-  /// `align_numel`: every parameter starts at a multiple (1 = none; FSDP1's use_orig_params:
-  ///     16 bytes / element size).
-  /// `total_multiple`: the unpadded total is rounded up to a multiple of shards x total_multiple
-  ///     (ZeRO-1/2: 2).
-  /// Throws kInvalidArgument on a number below 1 and on overflow.
+  /// `align_numel`: every parameter starts at a multiple of it (1: none). `shard_multiple`: so is
+  /// the size of a shard. Throws kInvalidArgument on a number below 1, kCorrupt where the buffer
+  /// has more than 2^63 - 1 elements.
   FlatLayout(const std::vector<FlatParameter>& parameters, std::int64_t shards,
-             std::int64_t align_numel = 1, std::int64_t total_multiple = 1);
+             std::int64_t align_numel = 1, std::int64_t shard_multiple = 1);
+  /// The same with padding where a file states it: `behind` has the elements behind each parameter.
+  /// kCorrupt: not one number of at least 0 for each.
+  static FlatLayout with_padding(const std::vector<FlatParameter>& parameters,
+                                 const std::vector<std::int64_t>& behind, std::int64_t shards,
+                                 std::int64_t shard_multiple);
 
+  /// One for each parameter, in their order.
   const std::vector<FlatSegment>& segments() const { return segments_; }
   std::int64_t shards() const { return shards_; }
-  std::int64_t unpadded_numel() const { return unpadded_numel_; }  // sum of segments
+  /// The buffer without its tail; padding between parameters counts.
+  std::int64_t unpadded_numel() const { return unpadded_numel_; }
   std::int64_t shard_numel() const { return shard_numel_; }
-  /// Padding elements in this rank's shard (alignment padding and tail).
+  /// Elements of the shard that are no parameter's: between parameters, and the tail.
   std::int64_t num_padded(std::int64_t shard_rank) const;
   /// Tail padding alone: what torch.chunk-style sharding appends on the right of this rank's shard.
   std::int64_t tail_padded(std::int64_t shard_rank) const;
-  /// Pieces in shard order; padding segments included, the tail not.
+  /// What lies in the shard, ascending; parameters without elements are left out.
   std::vector<FlatPiece> pieces_of(std::int64_t shard_rank) const;
+  /// The same of elements [begin, end) of the flat buffer.
+  std::vector<FlatPiece> pieces_in(std::int64_t begin, std::int64_t end) const;
 
  private:
+  void append(const FlatParameter& parameter, std::int64_t begin);
+  void cut(std::int64_t shard_multiple);
+
   std::vector<FlatSegment> segments_;
   std::int64_t shards_ = 1;
   std::int64_t unpadded_numel_ = 0;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lib/format/torch_files/first_reason.h"
+#include "lib/format/torch_files/flat_tensors.h"
 
 namespace tessera::deepspeed {
 namespace {
@@ -295,19 +296,19 @@ DType ZeroCheckpoint::master_type(const TrainedParameter& parameter) const {
 
 std::vector<ArchivePiece> ZeroCheckpoint::pieces_of(
     const TrainedParameter& parameter,
-    const std::function<std::optional<std::uint32_t>(const Run&)>& tensor) const {
-  std::vector<ArchivePiece> pieces;
-  const Box box = Box::whole(parameter.shape);
-  for (const Run& run : parameter.runs)
-    if (const auto from = tensor(run))
-      pieces.push_back({Chunk{box, run.begin, run.end}, rank_of(run).file, *from, run.offset});
-  if (pieces.empty() && parameter.shape.numel() == 0) {
-    const OptimFile& rank = first_rank();
-    const std::size_t flat = std::min(parameter.flat, rank.fp32.size() - 1);
-    if (const auto from = tensor({rank.rank, flat, 0, 0, 0}))
-      pieces.push_back({Chunk::whole_of(box), rank.file, *from, 0});
+    const std::function<std::optional<std::uint32_t>(const FlatRun&)>& tensor) const {
+  std::vector<FlatRun> runs = parameter.runs;
+  if (runs.empty() && parameter.shape.numel() == 0) {
+    const OptimFile& first = first_rank();
+    runs.push_back({static_cast<std::size_t>(first.rank),
+                    std::min(parameter.flat, first.fp32.size() - 1), 0, 0, 0});
   }
-  return pieces;
+  return tessera::pieces_of(runs, parameter.shape,
+                            [&](const FlatRun& run) -> std::optional<TensorRef> {
+                              const auto from = tensor(run);
+                              if (!from) return std::nullopt;
+                              return TensorRef{rank_of(run).file, *from};
+                            });
 }
 
 void open_checkpoint(ZeroCheckpoint& checkpoint) { CheckpointOpener(checkpoint).run(); }

@@ -40,15 +40,13 @@ struct ZeroCheckpoint {
   }
   /// The lowest rank whose file is there. Precondition: there is one.
   const OptimFile& first_rank() const;
-  const OptimFile& rank_of(const Run& run) const {
-    return *ranks[static_cast<std::size_t>(run.rank)];
-  }
-  std::uint32_t master_of(const Run& run) const { return rank_of(run).fp32.at(run.flat); }
+  const OptimFile& rank_of(const FlatRun& run) const { return *ranks[run.rank]; }
+  std::uint32_t master_of(const FlatRun& run) const { return rank_of(run).fp32.at(run.buffer); }
   DType master_type(const TrainedParameter& parameter) const;
   /// Pieces of `parameter`, each from `tensor(run)` of its rank; nullopt leaves a hole.
   std::vector<ArchivePiece> pieces_of(
       const TrainedParameter& parameter,
-      const std::function<std::optional<std::uint32_t>(const Run&)>& tensor) const;
+      const std::function<std::optional<std::uint32_t>(const FlatRun&)>& tensor) const;
 };
 
 /// Opens the files and places the parameters. Damage that leaves the rest readable is a finding.

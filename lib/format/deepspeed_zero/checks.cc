@@ -8,61 +8,39 @@
 #include <map>
 
 #include "lib/format/deepspeed_zero/checkpoint.h"
+#include "lib/format/torch_files/flat_tensors.h"
 
 namespace tessera::deepspeed {
 namespace {
 
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-/// Which rank and buffer: that rank's parts of parameters there, in order of their offsets.
-using Buffers = std::map<std::pair<std::int64_t, std::size_t>, std::vector<Range>>;
+/// Which rank and buffer: the parts of parameters there.
+using Buffers = std::map<std::pair<std::size_t, std::size_t>, std::vector<FlatRange>>;
 
 Buffers content_of(const ZeroCheckpoint& checkpoint) {
   Buffers out;
   for (std::size_t r = 0; r < checkpoint.ranks.size(); ++r)
     if (checkpoint.ranks[r])
-      for (std::size_t flat = 0; flat < checkpoint.ranks[r]->fp32.size(); ++flat)
-        out[{static_cast<std::int64_t>(r), flat}];
+      for (std::size_t flat = 0; flat < checkpoint.ranks[r]->fp32.size(); ++flat) out[{r, flat}];
   for (const TrainedParameter& parameter : checkpoint.parameters)
-    for (const Run& run : parameter.runs)
-      out[{run.rank, run.flat}].push_back({run.offset, run.offset + run.end - run.begin});
-  for (auto& [buffer, ranges] : out) std::ranges::sort(ranges, {}, &Range::begin);
+    for (const FlatRun& run : parameter.runs)
+      out[{run.rank, run.buffer}].push_back({run.offset, run.offset + run.numel()});
   return out;
 }
 
-/// Elements of a tensor that are not all zero, outside of `content`.
-std::int64_t used_padding(ZeroCheckpoint& checkpoint, TensorRef ref,
-                          const std::vector<Range>& content) {
-  const ArchiveTensor& tensor = checkpoint.bytes.tensor(ref);
-  if (tensor.shape.rank() != 1 || !checkpoint.bytes.is_readable(ref)) return 0;
-  std::int64_t at = 0, used = 0;
-  const auto look = [&](std::int64_t end) {
-    if (at < end && !checkpoint.bytes.is_zero(ref, at, end - at)) used += end - at;
-  };
-  for (const Range& range : content) {
-    look(range.begin);
-    at = std::max(at, range.end);
-  }
-  look(tensor.shape.numel());
-  return used;
-}
-
 /// The runs of one rank in one buffer, by parameter.
-using Slices = std::map<std::string, Run>;
+using Slices = std::map<std::string, FlatRun>;
 
-using RankSlices = std::map<std::pair<std::int64_t, std::size_t>, Slices>;
+using RankSlices = std::map<std::pair<std::size_t, std::size_t>, Slices>;
 
 RankSlices by_rank(const std::vector<TrainedParameter>& parameters) {
   RankSlices out;
   for (const TrainedParameter& parameter : parameters)
-    for (const Run& run : parameter.runs) out[{run.rank, run.flat}].emplace(parameter.name, run);
+    for (const FlatRun& run : parameter.runs)
+      out[{run.rank, run.buffer}].emplace(parameter.name, run);
   return out;
 }
 
-const Slices& at(const RankSlices& slices, const std::pair<std::int64_t, std::size_t>& place) {
+const Slices& at(const RankSlices& slices, const std::pair<std::size_t, std::size_t>& place) {
   static const Slices kNone;
   const auto found = slices.find(place);
   return found == slices.end() ? kNone : found->second;
@@ -103,8 +81,7 @@ std::string misplaced(const Value& stored, const Slices& slices) {
     const auto numel = field(address, "numel"), start = field(address, "start");
     if (!key.is_string() || !numel || !start || *numel == 0) continue;
     const auto mine = slices.find(key.as_string());
-    if (mine == slices.end() || mine->second.offset != *start ||
-        mine->second.end - mine->second.begin != *numel)
+    if (mine == slices.end() || mine->second.offset != *start || mine->second.numel() != *numel)
       return key.as_string();
   }
   for (const auto& [name, run] : slices)
@@ -117,27 +94,24 @@ std::string misplaced(const Value& stored, const Slices& slices) {
 void check_pads(ZeroCheckpoint& checkpoint) {
   // Stage 3 leaves what memory held behind the last slice of a weight.
   const std::string_view severity = checkpoint.stage == 3 ? "info" : "warning";
-  const auto look = [&](const OptimFile& rank, std::uint32_t tensor, const std::string& what,
-                        std::size_t flat, const std::vector<Range>& content) {
-    const std::int64_t used = used_padding(checkpoint, {rank.file, tensor}, content);
-    if (used > 0)
-      checkpoint.findings.note(
-          "CK065", severity,
-          fmt::format("{} elements of padding in \"{}\" of group {} are not zero; no reader uses "
-                      "them",
-                      used, printable(what), flat),
-          checkpoint.path(rank.file));
-  };
   for (const auto& [buffer, content] : content_of(checkpoint)) {
-    const auto& [number, flat] = buffer;
-    const OptimFile& rank = *checkpoint.ranks[static_cast<std::size_t>(number)];
+    const std::size_t flat = buffer.second;
+    const OptimFile& rank = *checkpoint.ranks[buffer.first];
+    const std::vector<FlatRange>& parts = content;
+    const auto look = [&](std::uint32_t tensor, const std::string& what) {
+      if (checkpoint.tensor(rank.file, tensor).shape.rank() != 1) return;
+      note_used_padding(checkpoint.bytes, checkpoint.findings, checkpoint.path(rank.file),
+                        {.ref = {rank.file, tensor},
+                         .content = parts,
+                         .name = fmt::format("group {} {}", flat, what),
+                         .severity = severity});
+    };
     in_file(checkpoint.path(rank.file), [&] {
-      look(rank, rank.fp32.at(flat), "fp32", flat, content);
+      look(rank.fp32.at(flat), "fp32");
       if (const auto state = rank.states.find(static_cast<std::int64_t>(flat));
           state != rank.states.end())
         for (const auto& [key, value] : state->second)
-          if (key.is_string() && value.is_tensor())
-            look(rank, value.tensor_index(), key.as_string(), flat, content);
+          if (key.is_string() && value.is_tensor()) look(value.tensor_index(), key.as_string());
     });
   }
 }
@@ -153,7 +127,7 @@ void check_slices(ZeroCheckpoint& checkpoint) {
     for (std::size_t g = 0; g < groups->as_list().size(); ++g) {
       const Value& stored = groups->as_list()[g];
       if (!stored.is_dict() || stored.as_dict().empty()) continue;
-      const std::pair place(rank->rank, g);
+      const std::pair place(static_cast<std::size_t>(rank->rank), g);
       const std::string name = misplaced(stored, at(slices, place));
       if (name.empty() || (dealt && misplaced(stored, at(undealt, place)).empty())) continue;
       checkpoint.findings.error(

@@ -98,8 +98,9 @@ class OptimReader {
     const auto& stateless = c_.model.naming.no_state;
     if (std::ranges::find(stateless, parameter.name) != stateless.end()) return;
     if (const std::string& name = c_.model.naming.fp32_leaf; !name.empty())
-      state_.add_leaf(parameter.name, name, {c_.master_type(parameter), parameter.shape},
-                      c_.pieces_of(parameter, [&](const Run& run) { return c_.master_of(run); }));
+      state_.add_leaf(
+          parameter.name, name, {c_.master_type(parameter), parameter.shape},
+          c_.pieces_of(parameter, [&](const FlatRun& run) { return c_.master_of(run); }));
     for (const Leaf& leaf : leaves_of(parameter.flat)) add_leaf(parameter, leaf);
   }
 
@@ -115,8 +116,8 @@ class OptimReader {
 
   void add_flat_leaf(const TrainedParameter& parameter, const Leaf& leaf) {
     std::optional<DType> dtype;
-    const auto pieces = c_.pieces_of(parameter, [&](const Run& run) {
-      const std::optional<std::uint32_t> tensor = part_on(c_.rank_of(run), run.flat, leaf.name);
+    const auto pieces = c_.pieces_of(parameter, [&](const FlatRun& run) {
+      const std::optional<std::uint32_t> tensor = part_on(c_.rank_of(run), run.buffer, leaf.name);
       if (tensor && !dtype) dtype = c_.tensor(c_.rank_of(run).file, *tensor).dtype;
       return tensor;
     });

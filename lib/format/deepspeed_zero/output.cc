@@ -2,6 +2,7 @@
 
 #include "lib/format/deepspeed_zero/optim_writer.h"
 #include "lib/format/deepspeed_zero/partition.h"
+#include "lib/format/torch_files/flat_tensors.h"
 
 namespace tessera::deepspeed {
 namespace {
@@ -40,11 +41,12 @@ class RankWriter {
   const SourceGroup& group_of(const Target::Buffer& buffer) const {
     return state_.groups[buffer.group];
   }
-  FlatGroup layout_of(const Target::Buffer& buffer) const {
-    std::vector<std::int64_t> numels;
+  FlatLayout layout_of(const Target::Buffer& buffer) const {
+    std::vector<FlatParameter> members;
     for (const std::size_t i : buffer.parameters)
-      numels.push_back(group_of(buffer).parameters[i].shape.numel());
-    return FlatGroup(numels, {}, target_.world_size);
+      members.push_back(
+          {group_of(buffer).parameters[i].name, group_of(buffer).parameters[i].shape});
+    return FlatLayout(members, target_.world_size, 1, kPartMultiple);
   }
 
   Value base_state() {
@@ -82,48 +84,36 @@ class RankWriter {
   /// it always).
   template <class TensorOf>
   Value flat(const Target::Buffer& buffer, DType dtype, const TensorOf& tensor_of, bool stripped) {
-    std::vector<StoragePiece> pieces;
-    const auto add = [&](std::size_t parameter, std::int64_t begin, std::int64_t end,
-                         std::int64_t room) {
-      const std::uint32_t tensor =
-          tensor_of(group_of(buffer).parameters[buffer.parameters[parameter]]);
-      if (tensor != kNoTensor && begin < end)
-        pieces.push_back(piece_of(source_, tensor, begin, end));
-      const std::int64_t zeros = room - (tensor == kNoTensor ? 0 : end - begin);
-      if (zeros == 0) return;
-      StoragePiece padding;
-      padding.zero_bytes =
-          static_cast<std::uint64_t>(zeros) * static_cast<std::uint64_t>(element_bytes(dtype));
-      pieces.push_back(std::move(padding));
-    };
+    std::vector<FlatPiece> pieces;
+    std::int64_t numel = 0;
     if (target_.stage == 3) {
-      std::int64_t numel = 0;
       for (std::size_t i = 0; i < buffer.parameters.size(); ++i) {
         const Shape& shape = group_of(buffer).parameters[buffer.parameters[i]].shape;
         const Slice slice = slice_of(shape.numel(), target_.world_size, rank_);
-        add(i, slice.begin, slice.end, slice.room);
+        if (slice.begin < slice.end) pieces.push_back({i, slice.begin, slice.end, numel});
         numel += slice.room;
       }
-      return builder_.flat(dtype, numel, std::move(pieces));
+    } else {
+      const FlatLayout layout = layout_of(buffer);
+      pieces = layout.pieces_of(rank_);
+      numel = layout.shard_numel() - (stripped ? layout.tail_padded(rank_) : 0);
     }
-    const FlatGroup layout = layout_of(buffer);
-    for (const Fragment& f : layout.fragments_of(rank_))
-      add(f.parameter, f.begin, f.end, f.end - f.begin);
-    return builder_.flat(dtype, stripped ? layout.content(rank_) : layout.part_numel(),
-                         std::move(pieces));
+    return builder_.flat(
+        dtype, numel, flat_storage(source_, pieces, numel, dtype, [&](std::size_t parameter) {
+          return tensor_of(group_of(buffer).parameters[buffer.parameters[parameter]]);
+        }));
   }
 
   void add_partitions(ValueDict& out) const {
     ValueList paddings, counts, mappings;
     for (const Target::Buffer& buffer : target_.buffers) {
-      const FlatGroup layout = layout_of(buffer);
-      paddings.push_back(Value::integer(layout.padding(rank_)));
+      const FlatLayout layout = layout_of(buffer);
+      paddings.push_back(Value::integer(layout.tail_padded(rank_)));
       counts.push_back(Value::integer(target_.world_size));
       ValueDict mapping;
-      for (const Fragment& f : layout.fragments_of(rank_))
-        mapping.emplace_back(
-            Value::string(group_of(buffer).parameters[buffer.parameters[f.parameter]].name),
-            fragment_address(f.end - f.begin, f.offset));
+      for (const FlatPiece& piece : layout.pieces_of(rank_))
+        mapping.emplace_back(Value::string(layout.segments()[piece.parameter].fqn),
+                             fragment_address(piece.numel(), piece.offset));
       mappings.push_back(Value::ordered_dict(std::move(mapping), Value()));
     }
     out.emplace_back(text(kGroupPaddings), Value::list(std::move(paddings)));

@@ -12,14 +12,26 @@ namespace {
 
 constexpr std::int64_t kMostElements = std::int64_t{1} << 60;
 
-std::vector<std::int64_t> numels_of(const std::vector<NamedShape>& shapes) {
-  std::vector<std::int64_t> numels;
-  for (const NamedShape& item : shapes) {
-    numels.push_back(item.shape.numel());
-    if (numels.back() > kMostElements)
-      fail(Code::kCorrupt, fmt::format("\"{}\" has too many elements", item.name));
+/// Small enough that sums of two cannot overflow.
+std::int64_t bounded_sum(std::int64_t a, std::int64_t b, std::string_view what) {
+  if (b > kMostElements - a) fail(Code::kCorrupt, fmt::format("{} too many elements", what));
+  return a + b;
+}
+
+std::vector<FlatParameter> members_of(const std::vector<NamedShape>& group) {
+  std::vector<FlatParameter> out;
+  std::int64_t total = 0;
+  for (const NamedShape& item : group) {
+    total = bounded_sum(total, item.shape.numel(), "a group has");
+    out.push_back({item.name, item.shape});
   }
-  return numels;
+  return out;
+}
+
+FlatLayout layout_of(const std::vector<NamedShape>& group, const std::vector<std::int64_t>& behind,
+                     std::size_t ranks) {
+  return FlatLayout::with_padding(members_of(group), behind, static_cast<std::int64_t>(ranks),
+                                  kPartMultiple);
 }
 
 void check_counts(std::size_t groups, const std::vector<std::optional<FlatSizes>>& ranks) {
@@ -29,30 +41,32 @@ void check_counts(std::size_t groups, const std::vector<std::optional<FlatSizes>
                                        rank, ranks[rank]->size(), groups));
 }
 
-/// One group of stages 1 and 2: its parameters' runs are appended to `out` from `first` on.
+/// One group of stages 1 and 2.
 class GroupPlacer {
  public:
-  GroupPlacer(std::size_t group, const FlatGroup& layout,
+  GroupPlacer(std::size_t group, const FlatLayout& layout,
               const std::vector<std::optional<FlatSizes>>& ranks)
       : group_(group), layout_(layout), ranks_(ranks) {}
 
-  void place(std::size_t first, std::vector<TrainedParameter>& out) const {
+  FlatPlaces places() const {
     check_sizes();
+    std::vector<FlatRun> runs;
     std::int64_t begin = 0;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const std::int64_t size = size_on(rank);
-      if (ranks_[rank])
-        for (const Fragment& f : layout_.fragments(begin, size))
-          out[first + f.parameter].runs.push_back(
-              {static_cast<std::int64_t>(rank), group_, f.begin, f.end, f.offset});
-      begin += size;
+      const std::int64_t end = begin + size_on(rank);
+      if (ranks_[rank]) runs.push_back({rank, group_, begin, end, 0});
+      begin = end;
     }
+    return FlatPlaces(std::move(runs));
   }
 
  private:
+  /// What a rank's part holds without its padding.
+  std::int64_t content_of(std::size_t rank) const {
+    return layout_.shard_numel() - layout_.tail_padded(static_cast<std::int64_t>(rank));
+  }
   std::int64_t size_on(std::size_t rank) const {
-    return ranks_[rank] ? (*ranks_[rank])[group_]
-                        : layout_.content(static_cast<std::int64_t>(rank));
+    return ranks_[rank] ? (*ranks_[rank])[group_] : content_of(rank);
   }
   /// Stripped of its padding each rank holds its content, unstripped all hold a part. Releases
   /// that aligned otherwise still end where the shapes do.
@@ -62,41 +76,35 @@ class GroupPlacer {
     bool equal = true;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       const std::int64_t size = size_on(rank);
-      if (size > kMostElements - total) fail(Code::kCorrupt, "a group has too many elements");
-      total += size;
+      total = bounded_sum(total, size, "a group has");
       equal = equal && size == size_on(0);
-      if (odd == ranks_.size() && size != layout_.content(static_cast<std::int64_t>(rank)))
-        odd = rank;
+      if (odd == ranks_.size() && size != content_of(rank)) odd = rank;
     }
     const std::int64_t wanted = layout_.unpadded_numel();
-    const auto align = 2 * static_cast<std::int64_t>(ranks_.size());
+    const auto align = kPartMultiple * static_cast<std::int64_t>(ranks_.size());
     if (odd == ranks_.size() || total == wanted) return;
     if (equal && total > wanted && total - wanted < align) return;
-    fail(
-        Code::kCorrupt,
-        fmt::format("group {}: rank {} holds {} elements, but {} elements over {} ranks give it {}",
-                    group_, odd, size_on(odd), wanted, ranks_.size(),
-                    layout_.content(static_cast<std::int64_t>(odd))));
+    fail(Code::kCorrupt,
+         fmt::format("group {}: rank {} holds {} elements, but {} elements over {} ranks give it "
+                     "{}",
+                     group_, odd, size_on(odd), wanted, ranks_.size(), content_of(odd)));
   }
 
   std::size_t group_;
-  const FlatGroup& layout_;
+  const FlatLayout& layout_;
   const std::vector<std::optional<FlatSizes>>& ranks_;
 };
 
-/// The run [at, at + length) of one rank's buffers laid end to end, cut at their borders.
-void cut(const FlatSizes& sizes, std::int64_t at, Run run, std::vector<Run>& out) {
+/// A rank's buffers laid end to end.
+FlatPlaces end_to_end(std::size_t rank, const FlatSizes& sizes) {
+  std::vector<FlatRun> runs;
   std::int64_t begin = 0;
-  for (std::size_t flat = 0; flat < sizes.size() && run.begin < run.end; ++flat) {
-    const std::int64_t end = begin + sizes[flat];
-    if (at < end) {
-      const std::int64_t length = std::min(run.end - run.begin, end - at);
-      out.push_back({run.rank, flat, run.begin, run.begin + length, at - begin});
-      run.begin += length;
-      at += length;
-    }
+  for (std::size_t flat = 0; flat < sizes.size(); ++flat) {
+    const std::int64_t end = bounded_sum(begin, sizes[flat], "a rank has");
+    runs.push_back({rank, flat, begin, end, 0});
     begin = end;
   }
+  return FlatPlaces(std::move(runs));
 }
 
 void check_stage_3(std::int64_t rooms, const std::vector<std::optional<FlatSizes>>& ranks) {
@@ -104,10 +112,7 @@ void check_stage_3(std::int64_t rooms, const std::vector<std::optional<FlatSizes
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (!ranks[rank]) continue;
     std::int64_t total = 0;
-    for (const std::int64_t size : *ranks[rank]) {
-      if (size > kMostElements - total) fail(Code::kCorrupt, "a rank has too many elements");
-      total += size;
-    }
+    for (const std::int64_t size : *ranks[rank]) total = bounded_sum(total, size, "a rank has");
     if (total != rooms)
       fail(Code::kCorrupt,
            fmt::format("rank {} holds {} elements, but the parameters over {} ranks give it {}",
@@ -130,16 +135,18 @@ std::vector<TrainedParameter> places_of_stage_2(
                                      alignment.size(), shapes.size()));
   std::vector<TrainedParameter> out;
   for (std::size_t group = 0; group < shapes.size(); ++group) {
-    const std::size_t first = out.size();
-    for (const NamedShape& item : shapes[group]) out.push_back({item.name, item.shape, group, {}});
-    const std::vector<std::int64_t> none;
-    const std::vector<std::int64_t>& after = alignment.empty() ? none : alignment[group];
-    if (!alignment.empty() && after.size() != shapes[group].size())
+    if (!alignment.empty() && alignment[group].size() != shapes[group].size())
       fail(Code::kCorrupt, fmt::format("group {} has {} parameters, but {} alignment paddings",
-                                       group, shapes[group].size(), after.size()));
-    const FlatGroup layout(numels_of(shapes[group]), after,
-                           static_cast<std::int64_t>(ranks.size()));
-    GroupPlacer(group, layout, ranks).place(first, out);
+                                       group, shapes[group].size(), alignment[group].size()));
+    const FlatLayout layout = layout_of(
+        shapes[group],
+        alignment.empty() ? std::vector<std::int64_t>(shapes[group].size()) : alignment[group],
+        ranks.size());
+    const FlatPlaces places = GroupPlacer(group, layout, ranks).places();
+    for (const FlatSegment& segment : layout.segments()) {
+      out.push_back({segment.fqn, segment.shape, group, {}});
+      if (segment.numel > 0) out.back().runs = places.cut(segment.begin, segment.end());
+    }
   }
   return out;
 }
@@ -148,23 +155,28 @@ std::vector<TrainedParameter> places_of_stage_3(
     const std::vector<std::vector<NamedShape>>& shapes,
     const std::vector<std::optional<FlatSizes>>& ranks) {
   const auto world_size = static_cast<std::int64_t>(ranks.size());
+  std::vector<FlatPlaces> of_rank(ranks.size());
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (ranks[rank]) of_rank[rank] = end_to_end(rank, *ranks[rank]);
   std::vector<TrainedParameter> out;
-  std::int64_t at = 0;
-  for (const std::vector<NamedShape>& group : shapes) {
-    const std::vector<std::int64_t> numels = numels_of(group);
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      TrainedParameter parameter{group[i].name, group[i].shape, 0, {}};
-      for (std::int64_t rank = 0; rank < world_size; ++rank) {
-        const auto& sizes = ranks[static_cast<std::size_t>(rank)];
-        const Slice slice = slice_of(numels[i], world_size, rank);
-        if (sizes) cut(*sizes, at, {rank, 0, slice.begin, slice.end, 0}, parameter.runs);
+  std::int64_t at = 0;  // of the slice in its rank's buffers
+  for (const std::vector<NamedShape>& group : shapes)
+    for (const FlatParameter& member : members_of(group)) {
+      TrainedParameter parameter{member.fqn, member.shape, 0, {}};
+      const std::int64_t numel = member.shape.numel();
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        const Slice slice = slice_of(numel, world_size, static_cast<std::int64_t>(rank));
+        if (slice.begin == slice.end) continue;
+        for (FlatRun run : of_rank[rank].cut(at, at + slice.end - slice.begin)) {
+          run.begin += slice.begin;
+          run.end += slice.begin;
+          parameter.runs.push_back(run);
+        }
       }
-      if (!parameter.runs.empty()) parameter.flat = parameter.runs.front().flat;
-      at += slice_of(numels[i], world_size, 0).room;
-      if (at > kMostElements) fail(Code::kCorrupt, "the parameters have too many elements");
+      if (!parameter.runs.empty()) parameter.flat = parameter.runs.front().buffer;
+      at = bounded_sum(at, slice_of(numel, world_size, 0).room, "the parameters have");
       out.push_back(std::move(parameter));
     }
-  }
   check_stage_3(at, ranks);
   // A parameter without elements belongs to the buffer of its neighbour.
   for (std::size_t i = 1; i < out.size(); ++i)

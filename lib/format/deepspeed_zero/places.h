@@ -12,22 +12,15 @@
 #include <vector>
 
 #include "lib/format/deepspeed_zero/values.h"
+#include "lib/layout/flat_places.h"
 
 namespace tessera::deepspeed {
-
-struct Run {
-  std::int64_t rank = 0;
-  std::size_t flat = 0;    // which of the rank's buffers
-  std::int64_t begin = 0;  // elements of the parameter
-  std::int64_t end = 0;
-  std::int64_t offset = 0;  // in that buffer
-};
 
 struct TrainedParameter {
   std::string name;
   Shape shape;
-  std::size_t flat = 0;  // the buffer it starts in
-  std::vector<Run> runs;
+  std::size_t flat = 0;       // the buffer it starts in
+  std::vector<FlatRun> runs;  // none without elements
 };
 
 /// One rank's buffers: elements of each.

@@ -122,7 +122,7 @@ class ZeroReader {
   void add_trained(const std::string& name, const TrainedParameter& parameter,
                    const NamedTensor* module) {
     const std::vector<ArchivePiece> pieces =
-        c_.pieces_of(parameter, [&](const Run& run) { return c_.master_of(run); });
+        c_.pieces_of(parameter, [&](const FlatRun& run) { return c_.master_of(run); });
     const DType master = c_.master_type(parameter);
     if (module && c_.model.naming.module_weights) return state_.add_module_tensor(*module);
     state_.add_model(name, {master, parameter.shape}, pieces);

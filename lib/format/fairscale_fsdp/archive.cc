@@ -55,21 +55,4 @@ ArchiveFile ArchiveDraft::finish(Value root) {
   return std::move(file_);
 }
 
-std::vector<StoragePiece> shard_pieces(const FlatLayout& layout, std::int64_t rank,
-                                       const std::vector<std::uint32_t>& tensors, DType dtype) {
-  std::vector<StoragePiece> pieces;
-  for (const FlatPiece& piece : layout.pieces_of(rank)) {
-    const Shape& shape = layout.segments()[piece.segment].shape;
-    pieces.push_back(piece_of(tensors.at(piece.segment),
-                              {Box::whole(shape), piece.intra_begin, piece.intra_end}));
-  }
-  const auto padding = static_cast<std::uint64_t>(layout.num_padded(rank));
-  if (padding > 0) {
-    StoragePiece zeros;
-    zeros.zero_bytes = padding * static_cast<std::uint64_t>(element_bytes(dtype));
-    pieces.push_back(zeros);
-  }
-  return pieces;
-}
-
 }  // namespace tessera::fairscale

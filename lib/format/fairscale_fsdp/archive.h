@@ -1,8 +1,6 @@
 #pragma once
 // One torch.save file while it is put together: tensors get storages in the order they are added.
 // Pure; not thread-safe.
-#include <tessera/layout/flat_layout.h>
-
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -35,10 +33,5 @@ class ArchiveDraft {
   std::unordered_map<std::uint32_t, std::uint32_t> known_;
   TensorRemapper remap_;
 };
-
-/// Rank `rank`'s shard of a flat layout whose i-th segment is source tensor tensors[i]; ends in
-/// zeros.
-std::vector<StoragePiece> shard_pieces(const FlatLayout& layout, std::int64_t rank,
-                                       const std::vector<std::uint32_t>& tensors, DType dtype);
 
 }  // namespace tessera::fairscale

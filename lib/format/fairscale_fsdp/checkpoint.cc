@@ -322,7 +322,7 @@ class Opener {
     for (const Parameter& parameter : backing.parameters) {
       const std::int64_t end = at + parameter.shape.numel();
       std::int64_t there = 0;
-      for (const RunPart& part : cut_runs(place.plan.runs, at, end)) there += part.end - part.begin;
+      for (const FlatRun& run : place.plan.places.cut(at, end)) there += run.numel();
       if (there < end - at && lost.size() < 4)
         lost.push_back(fmt::format("{} of {} elements of \"{}\"", end - at - there, end - at,
                                    printable(joined(wrapper.path, parameter.name))));

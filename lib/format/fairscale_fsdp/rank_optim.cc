@@ -116,7 +116,7 @@ class RankOptimReader {
 
   void add_state(std::int64_t id, const BackingPlace& place) {
     const Value* first = nullptr;
-    for (const ShardRun& run : place.plan.runs)
+    for (const FlatRun& run : place.plan.places.runs())
       if (const auto found = ranks_[run.rank].state.find(id);
           !first && found != ranks_[run.rank].state.end())
         first = found->second;
@@ -137,7 +137,7 @@ class RankOptimReader {
   /// What any rank stored: the first one's order, what only others have follows.
   std::vector<std::string> leaf_names(std::int64_t id, const BackingPlace& place) const {
     std::vector<std::string> names;
-    for (const ShardRun& run : place.plan.runs) {
+    for (const FlatRun& run : place.plan.places.runs()) {
       const auto found = ranks_[run.rank].state.find(id);
       if (found == ranks_[run.rank].state.end()) continue;
       for (const auto& [key, value] : found->second->as_dict())
@@ -148,7 +148,7 @@ class RankOptimReader {
   }
   ByRank by_rank(std::int64_t id, const std::string& leaf, const BackingPlace& place) {
     ByRank out(ranks_.size());
-    for (const ShardRun& run : place.plan.runs) {
+    for (const FlatRun& run : place.plan.places.runs()) {
       out[run.rank] = leaf_of(run.rank, id, leaf);
       if (!out[run.rank])
         checkpoint_.findings.error(
@@ -163,7 +163,7 @@ class RankOptimReader {
   /// shapes, or as something else.
   Form form_of(const BackingPlace& place, const ByRank& values) const {
     bool sharded = true, scalars = true;
-    for (const ShardRun& run : place.plan.runs) {
+    for (const FlatRun& run : place.plan.places.runs()) {
       const Value* value = values[run.rank];
       if (!value) continue;
       if (!value->is_tensor()) return Form::kPlain;
@@ -196,7 +196,7 @@ class RankOptimReader {
                    const std::string& leaf, const ByRank& values) {
     std::vector<std::optional<TensorRef>> tensors(values.size());
     DType dtype = DType::kFloat32;
-    for (const ShardRun& run : place.plan.runs) {
+    for (const FlatRun& run : place.plan.places.runs()) {
       if (!values[run.rank]) continue;
       tensors[run.rank] = ref_of(run.rank, *values[run.rank]);
       dtype = tensor_of(run.rank, *values[run.rank]).dtype;
@@ -210,7 +210,7 @@ class RankOptimReader {
 
   std::vector<TensorRef> refs(const BackingPlace& place, const ByRank& values) const {
     std::vector<TensorRef> out;
-    for (const ShardRun& run : place.plan.runs)
+    for (const FlatRun& run : place.plan.places.runs())
       if (values[run.rank] && values[run.rank]->is_tensor())
         out.push_back(ref_of(run.rank, *values[run.rank]));
     return out;
@@ -226,7 +226,7 @@ class RankOptimReader {
     if (checked_.emplace(leaf, Value()).second) {
       const std::optional<Value> number = checkpoint_.bytes.number(steps[0]);
       if (number) checked_[leaf] = *number;
-      for (const ShardRun& run : place.plan.runs) {
+      for (const FlatRun& run : place.plan.places.runs()) {
         if (!values[run.rank]) continue;
         const TensorRef ref = ref_of(run.rank, *values[run.rank]);
         if (checkpoint_.bytes.same(steps[0], ref) == ArchiveBytes::Answer::kEqual) continue;
@@ -249,7 +249,7 @@ class RankOptimReader {
   }
   void add_plain(const BackingPlace& place, const std::string& leaf, const ByRank& values) {
     std::size_t first = values.size();
-    for (const ShardRun& run : place.plan.runs) {
+    for (const FlatRun& run : place.plan.places.runs()) {
       if (!values[run.rank]) continue;
       if (first == values.size()) first = run.rank;
       if (checkpoint_.bytes.same(ranks_[first].file, *values[first], ranks_[run.rank].file,
@@ -266,7 +266,7 @@ class RankOptimReader {
     for (const std::size_t r : place.plan.outside) {
       const auto state = ranks_[r].state.find(id);
       if (state == ranks_[r].state.end()) continue;
-      const std::size_t first = place.plan.runs[0].rank;
+      const std::size_t first = place.plan.places.runs()[0].rank;
       const auto mine = ranks_[first].state.find(id);
       if (mine != ranks_[first].state.end() &&
           checkpoint_.bytes.same(ranks_[first].file, *mine->second, ranks_[r].file,

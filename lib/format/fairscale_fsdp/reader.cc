@@ -10,6 +10,7 @@
 
 #include "lib/format/fairscale_fsdp/wrappers.h"
 #include "lib/format/torch_files/archive_names.h"
+#include "lib/format/torch_files/flat_tensors.h"
 #include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::fairscale {
@@ -135,32 +136,17 @@ std::vector<PlacedParameter> placed_parameters(const Checkpoint& checkpoint,
 
 std::vector<ArchivePiece> pieces_of(const BackingPlace& place, const PlacedParameter& parameter,
                                     const std::vector<std::optional<TensorRef>>& tensors) {
-  std::vector<ArchivePiece> pieces;
-  for (const RunPart& part : cut_runs(place.plan.runs, parameter.begin, parameter.end)) {
-    if (!tensors[part.rank]) continue;
-    const Chunk chunk{Box::whole(parameter.shape), part.begin - parameter.begin,
-                      part.end - parameter.begin};
-    pieces.push_back(
-        {chunk, tensors[part.rank]->file, tensors[part.rank]->tensor, part.first_element});
-  }
-  return pieces;
+  return tessera::pieces_of(place.plan.places.cut(parameter.begin, parameter.end), parameter.shape,
+                            [&](const FlatRun& run) { return tensors[run.rank]; });
 }
 
 void note_used_padding(Checkpoint& checkpoint, const BackingPlace& place,
                        const std::vector<std::optional<TensorRef>>& tensors,
                        const std::string& what) {
-  for (const ShardRun& run : place.plan.runs) {
-    const std::optional<TensorRef>& ref = tensors[run.rank];
-    if (!ref || !checkpoint.bytes.is_readable(*ref)) continue;
-    const std::int64_t used = run.end - run.begin;
-    const std::int64_t padding = checkpoint.bytes.tensor(*ref).shape.numel() - used;
-    if (padding <= 0 || checkpoint.bytes.is_zero(*ref, used, padding)) continue;
-    checkpoint.findings.note("CK065", "warning",
-                             fmt::format("the padding of rank {}'s shard is not zero; no reader "
-                                         "uses it",
-                                         run.rank),
-                             checkpoint.path_of(ref->file), what);
-  }
+  for (const FlatRun& run : place.plan.places.runs())
+    if (const std::optional<TensorRef>& ref = tensors[run.rank])
+      note_used_padding(checkpoint.bytes, checkpoint.findings, checkpoint.path_of(ref->file),
+                        {.ref = *ref, .content = {{0, run.numel()}}, .name = what});
 }
 
 Value embed(Checkpoint& checkpoint, const std::string& name, TensorRef ref) {
@@ -183,7 +169,7 @@ Value embed_all(Checkpoint& checkpoint, const std::string& name, std::uint32_t f
 
 bool is_copy(Checkpoint& checkpoint, const BackingPlace& place,
              const std::vector<std::optional<TensorRef>>& tensors, std::size_t rank) {
-  return std::ranges::any_of(place.plan.runs, [&](const ShardRun& run) {
+  return std::ranges::any_of(place.plan.places.runs(), [&](const FlatRun& run) {
     return tensors[run.rank] && checkpoint.bytes.same(*tensors[run.rank], *tensors[rank]) ==
                                     ArchiveBytes::Answer::kEqual;
   });

@@ -54,6 +54,7 @@ bool fits(std::int64_t numel, std::int64_t chunk, Shards shards, const Member& m
 
 ShardPlan lay_out(std::int64_t numel, std::int64_t chunk, Shards shards, const Member& member) {
   ShardPlan plan;
+  std::vector<FlatRun> runs;
   for (std::size_t r = 0; r < shards.size(); ++r) {
     const auto [group, index] = member(r);
     if (group != 0) {
@@ -63,10 +64,11 @@ ShardPlan lay_out(std::int64_t numel, std::int64_t chunk, Shards shards, const M
     const std::int64_t length = expected_numel(numel, chunk, index);
     const std::int64_t begin = length == 0 ? numel : static_cast<std::int64_t>(index) * chunk;
     if (shards[r].present)
-      plan.runs.push_back({r, begin, begin + length});
+      runs.push_back({r, 0, begin, begin + length, 0});
     else if (length > 0)
       plan.missing.push_back(r);
   }
+  plan.places = FlatPlaces(std::move(runs));
   if (!plan.missing.empty()) plan.problem = "ranks are missing";
   return plan;
 }
@@ -74,7 +76,7 @@ ShardPlan lay_out(std::int64_t numel, std::int64_t chunk, Shards shards, const M
 ShardPlan one_rank(std::int64_t numel, Shards shards, std::size_t rank) {
   ShardPlan plan;
   plan.whole = true;
-  plan.runs.push_back({rank, 0, numel});
+  plan.places = FlatPlaces({{rank, 0, 0, numel, 0}});
   for (std::size_t r = 0; r < shards.size(); ++r)
     if (r != rank && shards[r].present) plan.outside.push_back(r);
   return plan;
@@ -143,25 +145,6 @@ ShardPlan arrange_shards(std::int64_t numel, Shards shards, bool no_broadcast) {
   if (holds_all) return one_rank(numel, shards, first);
   if (auto found = smaller_groups(numel, chunk, shards)) return *found;
   return broken(numel, chunk, shards);
-}
-
-std::vector<RunPart> cut_runs(std::span<const ShardRun> runs, std::int64_t begin,
-                              std::int64_t end) {
-  std::vector<RunPart> parts;
-  auto run = std::partition_point(runs.begin(), runs.end(),
-                                  [begin](const ShardRun& r) { return r.end <= begin; });
-  if (begin == end) {
-    if (run == runs.end() && !runs.empty()) --run;
-    if (run != runs.end())
-      parts.push_back(
-          {run->rank, std::clamp(begin, run->begin, run->end) - run->begin, begin, begin});
-    return parts;
-  }
-  for (; run != runs.end() && run->begin < end; ++run) {
-    const std::int64_t from = std::max(begin, run->begin), to = std::min(end, run->end);
-    if (from < to) parts.push_back({run->rank, from - run->begin, from, to});
-  }
-  return parts;
 }
 
 }  // namespace tessera::fairscale

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/layout/flat_places.h"
+
 namespace tessera::fairscale {
 
 /// One rank's tensor for a backing parameter.
@@ -19,19 +21,13 @@ struct StoredShard {
   std::int64_t padding = 0;  // as that rank's metadata says
 };
 
-/// The first (end - begin) elements of this rank's tensor are elements [begin, end) of the buffer.
-struct ShardRun {
-  std::size_t rank = 0;
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  bool operator==(const ShardRun&) const = default;
-};
-
 struct ShardPlan {
-  std::vector<ShardRun> runs;        // ascending; together all of the buffer, unless `problem`
+  /// Where the elements of the buffer are: together all of it, unless `problem`. A rank that has
+  /// padding alone has an empty run at the end.
+  FlatPlaces places;
   std::vector<std::size_t> outside;  // ranks with a part of another process group's copy
   bool whole = false;                // one rank holds all of it, unsharded
-  /// What is wrong, or "". Runs then cover what is there.
+  /// What is wrong, or "". `places` then covers what is there.
   std::string problem;
   std::vector<std::size_t> missing;  // ranks whose part is needed and is not there
   bool guessed_group = false;        // members of a smaller process group follow no padding
@@ -40,16 +36,5 @@ struct ShardPlan {
 /// `no_broadcast`: the wrapper's state belongs to each rank alone (FairScale takes rank 0's).
 ShardPlan arrange_shards(std::int64_t numel, std::span<const StoredShard> shards,
                          bool no_broadcast);
-
-/// Elements [begin, end) of a buffer as parts of runs, in order. An empty range: one empty part of
-/// the run it touches.
-struct RunPart {
-  std::size_t rank = 0;
-  std::int64_t first_element = 0;  // of that rank's tensor
-  std::int64_t begin = 0;          // elements of the buffer
-  std::int64_t end = 0;
-  bool operator==(const RunPart&) const = default;
-};
-std::vector<RunPart> cut_runs(std::span<const ShardRun> runs, std::int64_t begin, std::int64_t end);
 
 }  // namespace tessera::fairscale

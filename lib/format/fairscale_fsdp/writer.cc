@@ -17,6 +17,7 @@
 #include "lib/format/fairscale_fsdp/reader.h"
 #include "lib/format/fairscale_fsdp/rest.h"
 #include "lib/format/fairscale_fsdp/target_optim.h"
+#include "lib/format/torch_files/flat_tensors.h"
 #include "lib/format/value_policy.h"
 #include "lib/state/edit/tensor_remapper.h"
 
@@ -187,11 +188,17 @@ class Writer {
   }
 
   Value shard(ArchiveDraft& draft, std::size_t backing, std::int64_t rank) const {
-    const Described& described = described_[backing];
-    const DType dtype = target_.backings[backing].dtype;
+    return shard(draft, backing, rank, described_[backing].tensors,
+                 target_.backings[backing].dtype);
+  }
+  /// `tensors`: weights, or a leaf of the optimizer, by parameter.
+  Value shard(ArchiveDraft& draft, std::size_t backing, std::int64_t rank,
+              const std::vector<std::uint32_t>& tensors, DType dtype) const {
+    const FlatLayout& layout = described_[backing].layout;
     return draft.add(
         {dtype, stored_shape(backing)},
-        shard_pieces(described.layout, shard_of(described.layout, rank), described.tensors, dtype));
+        flat_storage(source_, layout.pieces_of(shard_of(layout, rank)), layout.shard_numel(), dtype,
+                     [&](std::size_t p) { return tensors[p]; }));
   }
 
   Value weights(ArchiveDraft& draft, std::int64_t rank) const {
@@ -321,16 +328,13 @@ class Writer {
     return {source_, target_, optimizer_, rest_, request_.steps, {}};
   }
   Value rank_optimizer(ArchiveDraft& draft, std::int64_t rank) const {
-    return optim_writer().of_rank(
-        draft, rank,
-        [&](std::size_t backing, const TargetLeaf& leaf,
-            const std::vector<std::uint32_t>& tensors) {
-          (void)leaf;
-          const FlatLayout& layout = described_[backing].layout;
-          const DType dtype = source_.tensors[tensors[0]].spec.dtype;
-          return draft.add({dtype, stored_shape(backing)},
-                           shard_pieces(layout, shard_of(layout, rank), tensors, dtype));
-        });
+    return optim_writer().of_rank(draft, rank,
+                                  [&](std::size_t backing, const TargetLeaf& leaf,
+                                      const std::vector<std::uint32_t>& tensors) {
+                                    (void)leaf;
+                                    return shard(draft, backing, rank, tensors,
+                                                 source_.tensors[tensors[0]].spec.dtype);
+                                  });
   }
   void add_gathered() {
     if (rest_.has_own_state())

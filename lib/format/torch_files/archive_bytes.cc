@@ -93,15 +93,6 @@ bool ArchiveBytes::is_readable(TensorRef ref) const {
   return is_dense(from) && !is_sub_byte(from.dtype) && from.flags == 0;
 }
 
-bool ArchiveBytes::is_zero(TensorRef ref, std::int64_t first, std::int64_t numel) {
-  const std::int64_t step = kSmallBytes / element_bytes(tensor(ref).dtype);
-  for (std::int64_t at = 0; at < numel; at += step) {
-    const Bytes bytes = read(ref, first + at, std::min(step, numel - at));
-    if (!std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; })) return false;
-  }
-  return true;
-}
-
 std::optional<Value> ArchiveBytes::number(TensorRef ref, bool* damaged) {
   const ArchiveTensor& from = tensor(ref);
   if (from.shape.numel() != 1 || from.quant >= 0 || !is_castable(from.dtype)) return std::nullopt;

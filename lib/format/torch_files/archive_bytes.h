@@ -36,8 +36,6 @@ class ArchiveBytes {
 
   /// False for tensors that read() refuses: strided, sparse, packed.
   bool is_readable(TensorRef ref) const;
-  /// Whether these elements are all zero bytes; read in small blocks.
-  bool is_zero(TensorRef ref, std::int64_t first, std::int64_t numel);
 
   enum class Answer : std::uint8_t { kEqual, kDifferent, kUnknown };
   Answer same(TensorRef a, TensorRef b);

@@ -76,8 +76,7 @@ std::int64_t LocalState::part_on(const Target& target, std::int64_t rank) const 
   const Unit& unit = units_[target.unit];
   const FlatSegment& segment = unit.parameters[static_cast<std::size_t>(target.parameter)];
   const std::int64_t begin = rank * unit.shard_numel, end = begin + unit.shard_numel;
-  return std::max<std::int64_t>(
-      std::min(end, segment.begin + segment.numel) - std::max(begin, segment.begin), 0);
+  return std::max<std::int64_t>(std::min(end, segment.end()) - std::max(begin, segment.begin), 0);
 }
 
 /// Ids 0, 1, .. by the record's own word.

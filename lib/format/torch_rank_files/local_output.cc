@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "lib/format/torch_files/flat_tensors.h"
 #include "lib/format/torch_rank_files/parts.h"
 #include "lib/format/torch_rank_files/sharded_pickle.h"
 
@@ -240,52 +241,21 @@ std::int64_t LocalOutput::valid_numel(const Unit& unit, std::int64_t rank) const
   return std::clamp<std::int64_t>(unit.numel - rank * shard, 0, shard);
 }
 
-std::vector<StoragePiece> LocalOutput::pieces(const Unit& unit,
-                                              const std::vector<std::uint32_t>& tensors,
-                                              std::int64_t rank, bool with_tail) const {
-  const auto item =
-      static_cast<std::uint64_t>(element_bytes(source_.tensors[tensors.front()].spec.dtype));
-  std::vector<StoragePiece> out;
-  const auto add_zeros = [&](std::int64_t numel) {
-    if (numel == 0) return;
-    StoragePiece zeros;
-    zeros.zero_bytes = static_cast<std::uint64_t>(numel) * item;
-    out.push_back(std::move(zeros));
-  };
-  // Segments that are no padding are the parameters, in order.
-  const auto& segments = unit.layout->segments();
-  std::vector<std::size_t> parameter_of(segments.size());
-  for (std::size_t s = 0, p = 0; s < segments.size(); ++s)
-    if (!segments[s].is_padding()) parameter_of[s] = p++;
-  std::int64_t done = 0;
-  for (const FlatPiece& piece : unit.layout->pieces_of(rank)) {
-    done += piece.intra_end - piece.intra_begin;
-    if (segments[piece.segment].is_padding()) {
-      add_zeros(piece.intra_end - piece.intra_begin);
-      continue;
-    }
-    StoragePiece part;
-    part.tensor = tensors[parameter_of[piece.segment]];
-    part.chunk = {Box::whole(segments[piece.segment].shape), piece.intra_begin, piece.intra_end};
-    out.push_back(std::move(part));
-  }
-  if (with_tail) add_zeros(unit.layout->shard_numel() - done);
-  return out;
+std::uint32_t LocalOutput::add_shard(RankArchive& archive, const Unit& unit,
+                                     const std::vector<std::uint32_t>& tensors, std::int64_t rank,
+                                     std::int64_t numel) const {
+  const DType dtype = source_.tensors[tensors.front()].spec.dtype;
+  return archive.add({dtype, Shape{numel}},
+                     flat_storage(source_, unit.layout->pieces_of(rank), numel, dtype,
+                                  [&](std::size_t parameter) { return tensors[parameter]; }));
 }
 
 std::optional<Chunk> LocalOutput::slice(const Unit& unit, std::size_t parameter,
                                         std::int64_t rank) const {
-  std::size_t p = 0;
-  const auto& segments = unit.layout->segments();
-  for (const FlatPiece& piece : unit.layout->pieces_of(rank)) {
-    const FlatSegment& segment = segments[piece.segment];
-    if (segment.is_padding()) continue;
-    p = static_cast<std::size_t>(std::count_if(
-        segments.begin(), segments.begin() + static_cast<std::ptrdiff_t>(piece.segment),
-        [](const FlatSegment& s) { return !s.is_padding(); }));
-    if (p == parameter) return Chunk{Box::whole(segment.shape), piece.intra_begin, piece.intra_end};
-  }
-  return std::nullopt;
+  const std::vector<FlatPiece> pieces = unit.layout->pieces_of(rank);
+  const auto found = std::ranges::find(pieces, parameter, &FlatPiece::parameter);
+  if (found == pieces.end()) return std::nullopt;
+  return Chunk{Box::whole(unit.parameters[parameter].shape), found->begin, found->end};
 }
 
 bool LocalOutput::add(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, RankArchive& archive,
@@ -327,7 +297,7 @@ bool LocalOutput::add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t de
   if (e != (orig_ ? unit.last_entry : unit.first_entry)) return true;
   std::optional<std::uint32_t> local;
   if (const std::int64_t valid = valid_numel(unit, rank); valid > 0)
-    local = archive.add({unit.dtype, Shape{valid}}, pieces(unit, unit.tensors, rank, orig_));
+    local = add_shard(archive, unit, unit.tensors, rank, valid);
   Path path = prefix_;
   path.push_back(key_item(unit.name));
   push(state, path, depth,
@@ -392,10 +362,8 @@ void LocalOutput::add_unit_state(const Optimizer& optimizer, const StateLeaf& le
     return push(state, path, depth, archive.adopt(entry(first).value));
   std::vector<std::uint32_t> tensors;
   for (const auto& e : leaf.entries) tensors.push_back(entry(*e).value.tensor_index());
-  const DType dtype = source_.tensors[tensors.front()].spec.dtype;
-  const Shape local{unit.layout->shard_numel()};
   push(state, path, depth,
-       Value::tensor(archive.add({dtype, local}, pieces(unit, tensors, rank, true))));
+       Value::tensor(add_shard(archive, unit, tensors, rank, unit.layout->shard_numel())));
 }
 
 }  // namespace tessera::rank_files

@@ -78,8 +78,10 @@ class LocalOutput {
   void add_unit_state(const Optimizer& optimizer, const StateLeaf& leaf, std::size_t unit,
                       std::int64_t rank, std::ptrdiff_t depth, RankArchive& archive,
                       StateDict& state);
-  std::vector<StoragePiece> pieces(const Unit& unit, const std::vector<std::uint32_t>& tensors,
-                                   std::int64_t rank, bool with_tail) const;
+  /// A rank's shard of what `tensors` hold, by parameter: `numel` elements of it.
+  std::uint32_t add_shard(RankArchive& archive, const Unit& unit,
+                          const std::vector<std::uint32_t>& tensors, std::int64_t rank,
+                          std::int64_t numel) const;
   std::optional<Chunk> slice(const Unit& unit, std::size_t parameter, std::int64_t rank) const;
   std::int64_t valid_numel(const Unit& unit, std::int64_t rank) const;
   bool is_shaped(std::size_t e, const Shape& shape) const;

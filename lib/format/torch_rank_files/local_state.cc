@@ -15,6 +15,9 @@
 namespace tessera::rank_files {
 namespace {
 
+/// Source: _FLAT_PARAM_PADDING_VALUE, torch/distributed/fsdp/_flat_param.py.
+constexpr double kFlatParamFiller = 42;
+
 /// ...param_groups.<i>.params
 bool is_member_list(const Path& path) {
   return path.size() >= 3 && is_key(path.back(), "params") &&
@@ -139,8 +142,7 @@ void LocalState::fit(const FlatRecord& record) {
            fmt::format("the flat layout does not speak of \"{}\"", printable(unit.name)),
            "it is the layout of another model");
     unit.fitted = fit_unit(*known, unit.numel, states_.folder.world_size, unit.dtype);
-    for (const FlatSegment& segment : unit.fitted->layout.segments())
-      if (!segment.is_padding()) unit.parameters.push_back(segment);
+    unit.parameters = unit.fitted->layout.segments();
     fitted.units.push_back({unit.name, known->parameters, unit.fitted->alignment});
     orig_ = orig_ || unit.fitted->alignment > 1 || unit.fitted->padded_total;
   }
@@ -169,7 +171,7 @@ bool LocalState::add(const RankEntry& entry) {
   if (const auto slice = slices_.find(entry.name); slice != slices_.end()) {
     const auto [unit, parameter] = slice->second;
     add_parameter(entry.path, units_[unit].dtype, units_[unit].parameters[parameter],
-                  runs_of(units_[unit]));
+                  places_of(units_[unit]));
     return true;
   }
   for (const Optimizer& optimizer : optimizers_)
@@ -177,39 +179,31 @@ bool LocalState::add(const RankEntry& entry) {
   return false;
 }
 
-std::vector<LocalState::Run> LocalState::runs_of(const Unit& unit) const {
-  std::vector<Run> runs;
+LocalState::Places LocalState::places_of(const Unit& unit) const {
+  Shards shards;
   for (const RankLeaf& leaf : unit.entry->leaves)
     for (const LocalPiece& piece : leaf.sharded->pieces)
-      runs.push_back({leaf.file, piece.tensor, piece.chunk.box.begin(0), piece.chunk.box.end(0)});
-  return runs;
+      shards.add(leaf, piece.tensor, piece.chunk.box.begin(0), piece.chunk.box.end(0));
+  return Places(std::move(shards));
 }
 
 bool LocalState::add_unit(const Unit& unit) {
   if (!unit.fitted) return false;
-  const std::vector<Run> runs = runs_of(unit);
-  if (tolerate_) check_alignment(unit, runs);
+  const Places places = places_of(unit);
+  if (tolerate_) check_padding(unit, places, unit.entry->name, kFlatParamFiller);
   for (const FlatSegment& segment : unit.parameters) {
     Path path = unit.prefix;
     path.push_back(key_item(segment.fqn));
-    if (!slices_.contains(dotted(path))) add_parameter(path, unit.dtype, segment, runs);
+    if (!slices_.contains(dotted(path))) add_parameter(path, unit.dtype, segment, places);
   }
   return true;
 }
 
 void LocalState::add_parameter(const Path& path, DType dtype, const FlatSegment& segment,
-                               const std::vector<Run>& runs) {
-  const Box whole = Box::whole(segment.shape);
-  std::vector<ArchivePiece> pieces;
-  for (const Run& run : runs) {
-    const std::int64_t from = std::max(run.begin, segment.begin),
-                       to = std::min(run.end, segment.begin + segment.numel);
-    if (from < to)
-      pieces.push_back({Chunk{whole, from - segment.begin, to - segment.begin}, run.file,
-                        run.tensor, from - run.begin});
-  }
-  if (segment.numel == 0 && !runs.empty())
-    pieces.push_back({Chunk::whole_of(whole), runs[0].file, runs[0].tensor, 0});
+                               const Places& places) {
+  const std::vector<ArchivePiece> pieces =
+      pieces_of(places.flat.cut(segment.begin, segment.end()), segment.shape,
+                [&](const FlatRun& run) { return places.tensors[run.buffer]; });
   const std::uint32_t number = builder_.add_tensor(path, {dtype, segment.shape}, pieces);
   builder_.tensor(number).always_sharded = segment.shape.rank() > 0;
 }
@@ -243,37 +237,35 @@ bool LocalState::add_members(const RankEntry& entry, const Optimizer& optimizer)
   return true;
 }
 
-std::vector<LocalState::Run> LocalState::state_runs(const RankEntry& entry,
-                                                    const Target& target) const {
+LocalState::Places LocalState::state_places(const RankEntry& entry, const Target& target) const {
   const Unit& unit = units_[target.unit];
-  std::vector<Run> runs;
+  Shards shards;
   for (const RankLeaf& leaf : entry.leaves) {
-    const std::int64_t begin = leaf.rank * unit.shard_numel, end = begin + unit.shard_numel;
-    Run run{leaf.file, leaf.value.tensor_index(), begin, std::min(end, unit.numel)};
+    std::int64_t begin = leaf.rank * unit.shard_numel, end = begin + unit.shard_numel;
     std::int64_t expected = unit.shard_numel;
     if (target.parameter >= 0) {
       const FlatSegment& segment = unit.parameters[static_cast<std::size_t>(target.parameter)];
-      run.begin = std::max(begin, segment.begin);
-      run.end = std::max(run.begin, std::min(end, segment.begin + segment.numel));
-      expected = run.end - run.begin;
+      begin = std::max(begin, segment.begin);
+      end = std::max(begin, std::min(end, segment.end()));
+      expected = end - begin;
     }
     const std::int64_t stored = numel_of(leaf, bytes_);
     if (stored != expected)
       fail(Code::kCorrupt, fmt::format("rank {} holds {} elements of it, the flat layout gives {}",
                                        leaf.rank, stored, expected));
-    if (run.begin < run.end) runs.push_back(run);
+    if (begin < end) shards.add(leaf, leaf.value.tensor_index(), begin, end);
   }
-  return runs;
+  return Places(std::move(shards));
 }
 
 void LocalState::add_state(const RankEntry& entry, const Optimizer& optimizer,
                            const Target& target) {
   const Unit& unit = units_[target.unit];
   const bool arrays = all_arrays(entry, bytes_);
-  const std::vector<Run> runs =
-      arrays ? in_tensor(entry.name, [&] { return state_runs(entry, target); })
-             : std::vector<Run>();
-  if (arrays && target.parameter < 0 && tolerate_) check_padding(entry, unit);
+  const Places places = arrays ? in_tensor(entry.name, [&] { return state_places(entry, target); })
+                               : Places(Shards{});
+  if (arrays && target.parameter < 0 && tolerate_)
+    check_padding(unit, places, entry.name, std::nullopt);
   for (std::size_t p = 0; p < unit.parameters.size(); ++p) {
     if (target.parameter >= 0 && static_cast<std::size_t>(target.parameter) != p) continue;
     Path path = entry.path;
@@ -284,52 +276,22 @@ void LocalState::add_state(const RankEntry& entry, const Optimizer& optimizer,
     }
     const RankLeaf& first = entry.leaves.front();
     const DType dtype = bytes_.tensor({first.file, first.value.tensor_index()}).dtype;
-    add_parameter(path, dtype, unit.parameters[p], runs);
+    add_parameter(path, dtype, unit.parameters[p], places);
   }
 }
 
-/// Padding of the weights: 42 between parameters and behind them with use_orig_params, else 0; no
-/// optimizer changes it. Anything else there is likely a parameter's: the layout is not this one's.
-/// Source: _FLAT_PARAM_PADDING_VALUE, torch/distributed/fsdp/_flat_param.py.
-void LocalState::check_alignment(const Unit& unit, const std::vector<Run>& runs) {
-  for (const Run& run : runs) {
-    std::int64_t strange = 0;
-    for (const FlatSegment& segment : unit.fitted->layout.segments())
-      if (segment.is_padding()) strange += strange_padding(segment, run);
-    if (strange == 0) continue;
-    builder_.manifest().notes.push_back(
-        {"CK065", "warning",
-         fmt::format("{} elements of padding are neither 0 nor 42, which FSDP writes there: the "
-                     "flat layout may be another model's",
-                     strange),
-         builder_.manifest().files.at(run.file).path, unit.entry->name});
-  }
-}
-
-std::int64_t LocalState::strange_padding(const FlatSegment& padding, const Run& run) {
-  const std::int64_t from = std::max(run.begin, padding.begin),
-                     to = std::min(run.end, padding.begin + padding.numel);
-  const TensorRef ref{run.file, run.tensor};
-  const DType dtype = bytes_.tensor(ref).dtype;
-  if (from >= to || !bytes_.is_readable(ref) || !is_castable(dtype)) return 0;
-  const Bytes bytes = bytes_.read(ref, from - run.begin, to - from);
-  std::vector<double> values(static_cast<std::size_t>(to - from));
-  to_double(dtype, bytes, values);
-  return std::ranges::count_if(values, [](double v) { return v != 0 && v != 42; });
-}
-
-/// State of the padding behind the last parameter: zero as long as nothing reads it.
-void LocalState::check_padding(const RankEntry& entry, const Unit& unit) {
-  for (const RankLeaf& leaf : entry.leaves) {
-    const std::int64_t valid =
-        std::clamp<std::int64_t>(unit.numel - leaf.rank * unit.shard_numel, 0, unit.shard_numel);
-    const TensorRef ref{leaf.file, leaf.value.tensor_index()};
-    const std::int64_t padded = unit.shard_numel - valid;
-    if (padded == 0 || !bytes_.is_readable(ref) || bytes_.is_zero(ref, valid, padded)) continue;
-    builder_.manifest().notes.push_back(
-        {"CK065", "warning",
-         fmt::format("padding of rank {}'s shard ({} elements) is not zero", leaf.rank, padded),
-         builder_.manifest().files.at(leaf.file).path, entry.name});
+/// Padding of the weights is 42 with use_orig_params, else 0, that of the state 0; no optimizer
+/// changes it. Anything else there is likely a parameter's: the layout is not this one's.
+void LocalState::check_padding(const Unit& unit, const Places& places, const std::string& name,
+                               std::optional<double> filler) {
+  Findings findings(tolerate_, builder_.manifest().notes);
+  for (const FlatRun& run : places.flat.runs()) {
+    std::vector<FlatRange> content;
+    for (const FlatPiece& piece : unit.fitted->layout.pieces_in(run.begin, run.end))
+      content.push_back({piece.offset, piece.offset + piece.numel()});
+    const TensorRef ref = places.tensors[run.buffer];
+    note_used_padding(bytes_, findings, builder_.manifest().files.at(ref.file).path,
+                      {.ref = ref, .content = std::move(content), .name = name, .filler = filler});
   }
 }
 
@@ -342,17 +304,17 @@ void LocalState::add_unnamed_state(const RankEntry& entry) {
   for (const Unit& unit : units_)
     if (unit.shard_numel == first) sizes.insert(unit.numel);
   const std::int64_t numel = sizes.size() == 1 ? std::min(total, *sizes.begin()) : total;
-  std::vector<Run> runs;
+  Shards shards;
   std::int64_t at = 0;
   for (const RankLeaf& leaf : entry.leaves) {
     const std::int64_t end = at + numel_of(leaf, bytes_);
     if (at < std::min(end, numel))
-      runs.push_back({leaf.file, leaf.value.tensor_index(), at, std::min(end, numel)});
+      shards.add(leaf, leaf.value.tensor_index(), at, std::min(end, numel));
     at = end;
   }
   const RankLeaf& leaf = entry.leaves.front();
   const DType dtype = bytes_.tensor({leaf.file, leaf.value.tensor_index()}).dtype;
-  add_parameter(entry.path, dtype, {"all", Shape{numel}, 0, numel}, runs);
+  add_parameter(entry.path, dtype, {"all", Shape{numel}, 0, numel}, Places(std::move(shards)));
 }
 
 }  // namespace tessera::rank_files

@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 
+#include "lib/format/torch_files/flat_tensors.h"
 #include "lib/format/torch_rank_files/flat_record.h"
 #include "lib/format/torch_rank_files/rank_merge.h"
 
@@ -51,7 +52,7 @@ class LocalState {
     std::int64_t numel = 0;        // as stored
     std::int64_t shard_numel = 0;  // on every rank
     std::optional<FittedUnit> fitted;
-    std::vector<FlatSegment> parameters;  // segments that are no padding
+    std::vector<FlatSegment> parameters;  // of the layout that fits
   };
   /// What an optimizer's id means: parameter -1 is the whole unit.
   struct Target {
@@ -64,12 +65,21 @@ class LocalState {
     std::vector<std::size_t> group_sizes;
     std::map<std::int64_t, Target> targets;  // empty: ids stay
   };
-  /// Elements [begin, end) of a flat parameter lie in an archive tensor, from its first element on.
-  struct Run {
-    std::uint32_t file = 0;
-    std::uint32_t tensor = 0;
-    std::int64_t begin = 0;
-    std::int64_t end = 0;
+  /// What ranks hold of a flat parameter: FlatRun::buffer is the index of its tensor.
+  struct Shards {
+    std::vector<FlatRun> runs;
+    std::vector<TensorRef> tensors;
+    void add(const RankLeaf& leaf, std::uint32_t tensor, std::int64_t begin, std::int64_t end) {
+      runs.push_back({static_cast<std::size_t>(leaf.rank), tensors.size(), begin, end, 0});
+      tensors.push_back({leaf.file, tensor});
+    }
+  };
+  /// The same, ready to be asked.
+  struct Places {
+    explicit Places(Shards shards)
+        : flat(std::move(shards.runs)), tensors(std::move(shards.tensors)) {}
+    FlatPlaces flat;
+    std::vector<TensorRef> tensors;
   };
 
   void find_units();
@@ -106,14 +116,13 @@ class LocalState {
   bool add_optimizer(const RankEntry& entry, const Optimizer& optimizer);
   bool add_members(const RankEntry& entry, const Optimizer& optimizer);
   void add_state(const RankEntry& entry, const Optimizer& optimizer, const Target& target);
-  void check_padding(const RankEntry& entry, const Unit& unit);
-  void check_alignment(const Unit& unit, const std::vector<Run>& runs);
-  std::int64_t strange_padding(const FlatSegment& padding, const Run& run);
+  void check_padding(const Unit& unit, const Places& places, const std::string& name,
+                     std::optional<double> filler);
   void add_unnamed_state(const RankEntry& entry);
   void add_parameter(const Path& path, DType dtype, const FlatSegment& segment,
-                     const std::vector<Run>& runs);
-  std::vector<Run> runs_of(const Unit& unit) const;
-  std::vector<Run> state_runs(const RankEntry& entry, const Target& target) const;
+                     const Places& places);
+  Places places_of(const Unit& unit) const;
+  Places state_places(const RankEntry& entry, const Target& target) const;
 
   const RankStates& states_;
   ArchiveManifestBuilder& builder_;
