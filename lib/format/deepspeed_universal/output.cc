@@ -35,7 +35,7 @@ class UniversalWriter {
   OutputPlan write() {
     const bool stage_3 = target_.stage == 3;
     for (const SourceGroup& group : state_.groups)
-      for (const SourceParameter& parameter : group.parameters) add_parameter(group, parameter);
+      for (const SourceParameter& parameter : group.parameters) add_parameter(parameter);
     if (!stage_3) add_rest();
     plan_.add(optimizer_file());
     plan_.add(model_file(source_, state_, target_, stage_3 ? 0 : -1));
@@ -88,20 +88,20 @@ class UniversalWriter {
     return mine && mine->is_dict() ? mine : nullptr;
   }
 
-  void add_parameter(const SourceGroup& group, const SourceParameter& parameter) {
+  void add_parameter(const SourceParameter& parameter) {
     const std::string& name = parameter.name;
     check_folder_name(name);
     add_tensor(name, std::string(kFp32Leaf), parameter.master, true);
     if (!parameter.has_state) return;
-    for (std::size_t i = 0; i < group.flat_leaves.size(); ++i) {
-      check_folder_name(group.flat_leaves[i].name);
-      add_tensor(name, group.flat_leaves[i].name, parameter.leaves[i], true);
+    for (const GroupedLeaf& leaf : state_.optimizer.state(parameter.number)) {
+      check_folder_name(leaf.name);
+      if (is_flat(leaf)) add_tensor(name, leaf.name, leaf.tensors[0], true);
     }
-    for (std::size_t i = 0; i < group.scalars.size() && target_.stage != 3; ++i) {
-      check_folder_name(group.scalars[i].name);
+    for (const GroupedLeaf& leaf : state_.optimizer.state(parameter.number)) {
+      if (is_flat(leaf) || target_.stage == 3) continue;
       FileBuilder builder(source_);
-      Value scalar = scalar_value(builder, parameter.scalars[i]);
-      plan_.add(builder.finish(file_of(name, group.scalars[i].name), std::move(scalar)));
+      Value scalar = scalar_value(builder, leaf.value);
+      plan_.add(builder.finish(file_of(name, leaf.name), std::move(scalar)));
     }
   }
 
@@ -145,8 +145,9 @@ class UniversalWriter {
     ValueDict states;
     for (std::size_t b = 0; b < target_.buffers.size(); ++b) {
       ValueDict leaves;
-      for (const ScalarLeaf& leaf : state_.groups[target_.buffers[b].group].scalars)
-        leaves.emplace_back(Value::string(leaf.name), scalar_value(builder, leaf.value));
+      for (const GroupedLeaf& leaf : state_.groups[target_.buffers[b].group].leaves)
+        if (!is_flat(leaf))
+          leaves.emplace_back(Value::string(leaf.name), scalar_value(builder, leaf.value));
       if (!leaves.empty())
         states.emplace_back(Value::integer(static_cast<std::int64_t>(b)),
                             Value::dict(std::move(leaves)));

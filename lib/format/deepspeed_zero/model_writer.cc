@@ -10,6 +10,7 @@
 #include "lib/format/deepspeed_zero/partition.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/deepspeed_zero/target.h"
+#include "lib/state/same_bytes.h"
 
 namespace tessera::deepspeed {
 namespace {
@@ -74,25 +75,10 @@ std::string tag_of(const Manifest& source, const SourceState& state, std::string
   return tag + std::string(suffix);
 }
 
-/// The same elements of the same file, whatever they are cast to.
-bool same_source(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
-  const StoredTensor& x = manifest.tensors[a];
-  const StoredTensor& y = manifest.tensors[b];
-  if (x.chunk_count != y.chunk_count || x.stored_dtype() != y.stored_dtype()) return false;
-  for (std::uint32_t i = 0; i < x.chunk_count; ++i) {
-    const Source& s = manifest.source(x, i);
-    const Source& t = manifest.source(y, i);
-    if (s.kind != t.kind || s.file != t.file || s.offset != t.offset || s.length != t.length ||
-        s.flags != t.flags)
-      return false;
-  }
-  return true;
-}
-
 /// What the module of stages 0 to 2 holds under a name that is not trained.
 std::uint32_t module_tensor(const Manifest& source, const ModuleEntry& entry) {
   const bool twice = entry.part == Part::kTied || entry.part == Part::kFrozen;
-  if (!twice || entry.fp32 == kNoTensor || same_source(source, entry.tensor, entry.fp32))
+  if (!twice || entry.fp32 == kNoTensor || same_stored(source, entry.tensor, entry.fp32))
     return entry.tensor;
   return entry.fp32;
 }
@@ -299,8 +285,8 @@ void complete(const Manifest& source, SourceState& state, const Target& target) 
   }
   bool tensors = false, numbers = false;
   for (const SourceGroup& group : state.groups)
-    for (const ScalarLeaf& leaf : group.scalars) {
-      tensors |= leaf.value.is_tensor();
+    for (const GroupedLeaf& leaf : group.leaves) {
+      tensors |= leaf.value.is_tensor() && !is_flat(leaf);
       numbers |= leaf.value.kind() == Value::Kind::kFloat;
     }
   if (target.stage == 3 && tensors) naming.counters = "tensor";
@@ -309,7 +295,7 @@ void complete(const Manifest& source, SourceState& state, const Target& target) 
   for (const ModuleEntry& entry : state.module) {
     if (entry.fp32 == kNoTensor) continue;
     const bool fits = source.tensors[entry.fp32].spec.dtype == DType::kFloat32 &&
-                      (same_source(source, entry.tensor, entry.fp32) || entry.part == Part::kTied ||
+                      (same_stored(source, entry.tensor, entry.fp32) || entry.part == Part::kTied ||
                        entry.part == Part::kFrozen);
     natural = natural && fits;
   }

@@ -9,18 +9,11 @@ Value scalar_value(FileBuilder& builder, const Value& value) {
 }
 
 Value param_groups(FileBuilder& builder, const SourceState& state, const Target& target) {
-  ValueList groups;
-  for (std::size_t g = 0; g < state.groups.size(); ++g) {
-    ValueDict group;
-    for (const auto& [key, value] : state.groups[g].options)
-      group.emplace_back(key, builder.value(value));
-    ValueList ids;
-    for (std::size_t b = 0; b < target.buffers.size(); ++b)
-      if (target.buffers[b].group == g) ids.push_back(Value::integer(static_cast<std::int64_t>(b)));
-    group.emplace_back(text(kParams), Value::list(std::move(ids)));
-    groups.push_back(Value::dict(std::move(group)));
-  }
-  return Value::list(std::move(groups));
+  std::vector<ValueList> ids(state.groups.size());
+  for (std::size_t b = 0; b < target.buffers.size(); ++b)
+    ids[target.buffers[b].group].push_back(Value::integer(static_cast<std::int64_t>(b)));
+  return param_groups_value(state.optimizer.groups(), std::move(ids),
+                            [&](const Value& value) { return builder.value(value); });
 }
 
 void add_globals(FileBuilder& builder, const SourceState& state, ValueDict& out) {

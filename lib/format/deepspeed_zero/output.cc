@@ -53,22 +53,28 @@ class RankWriter {
     ValueDict states;
     for (std::size_t b = 0; b < target_.buffers.size(); ++b) {
       const SourceGroup& group = group_of(target_.buffers[b]);
-      if (!group.has_state()) continue;
+      if (group.leaves.empty()) continue;
       ValueDict leaves;
-      for (const ScalarLeaf& leaf : group.scalars)
-        leaves.emplace_back(Value::string(leaf.name), scalar_value(builder_, leaf.value));
-      for (std::size_t l = 0; l < group.flat_leaves.size(); ++l)
-        leaves.emplace_back(
-            Value::string(group.flat_leaves[l].name),
-            flat(
-                target_.buffers[b], group.flat_leaves[l].dtype,
-                [l](const SourceParameter& p) { return p.has_state ? p.leaves[l] : kNoTensor; },
-                false));
+      for (const GroupedLeaf& leaf : group.leaves)
+        if (!is_flat(leaf))
+          leaves.emplace_back(Value::string(leaf.name), scalar_value(builder_, leaf.value));
+      for (std::size_t l = 0; l < group.leaves.size(); ++l)
+        if (is_flat(group.leaves[l]))
+          leaves.emplace_back(Value::string(group.leaves[l].name),
+                              flat_leaf(target_.buffers[b], l));
       states.emplace_back(Value::integer(static_cast<std::int64_t>(b)),
                           Value::dict(std::move(leaves)));
     }
     return Value::dict({{text(kState), Value::dict(std::move(states))},
                         {text(kParamGroups), param_groups(builder_, state_, target_)}});
+  }
+
+  Value flat_leaf(const Target::Buffer& buffer, std::size_t leaf) {
+    const std::uint32_t first = group_of(buffer).leaves[leaf].tensors[0];
+    const auto tensor_of = [&](const SourceParameter& p) {
+      return p.has_state ? state_.optimizer.state(p.number)[leaf].tensors[0] : kNoTensor;
+    };
+    return flat(buffer, source_.tensors[first].spec.dtype, tensor_of, false);
   }
 
   Value masters() {

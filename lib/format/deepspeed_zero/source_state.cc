@@ -11,6 +11,7 @@
 
 #include "lib/format/deepspeed_zero/source_fields.h"
 #include "lib/format/value_policy.h"
+#include "lib/state/same_bytes.h"
 
 namespace tessera::deepspeed {
 namespace {
@@ -21,11 +22,6 @@ using Part = ModuleEntry::Part;
   fail(Code::kUnsupported, std::move(message), std::move(hint));
 }
 
-bool is_scalar_leaf(const OptimLeaf& leaf, const Shape& parameter, const Manifest& manifest) {
-  if (leaf.tensor == kNoTensor || leaf.name == kStep) return true;
-  return manifest.tensors[leaf.tensor].spec.shape.rank() == 0 && parameter.rank() != 0;
-}
-
 class StateBuilder {
  public:
   StateBuilder(const Manifest& source, const TargetRequest& request, std::string_view format,
@@ -34,7 +30,9 @@ class StateBuilder {
         request_(request),
         one_step_(one_step_per_group),
         roles_(find_roles(source.state)),
-        policy_(request, {.opaque = true, .bytes_io = false}, format, out_.notes, out_.left_out) {}
+        policy_(request, {.opaque = true, .bytes_io = false}, format, out_.notes, out_.left_out) {
+    out_.optimizer = GroupedOptimizer(source, request.steps);
+  }
 
   SourceState build() {
     find_roots();
@@ -121,8 +119,8 @@ class StateBuilder {
   void check_marks(const SourceGroup& group, const SourceParameter& parameter) {
     const bool has_master = mastered_.contains(parameter.name);
     if (!parameter.has_state && !has_master) {
-      if (group.has_state() || masters_) out_.naming.no_state.push_back(parameter.name);
-    } else if (parameter.has_state != group.has_state()) {
+      if (!group.leaves.empty() || masters_) out_.naming.no_state.push_back(parameter.name);
+    } else if (parameter.has_state == group.leaves.empty()) {
       refuse("it has an fp32 master, but not the state that others of its group have");
     } else if (!has_master && masters_) {
       refuse("it has no fp32 master, which others have");
@@ -135,8 +133,7 @@ class StateBuilder {
 
   void add_group(const std::vector<std::string>& members, const ValueDict& options) {
     SourceGroup group;
-    group.options = options;
-    bool first_with_state = true;
+    OptimizerGroup listed{options, {}};
     for (const std::string& name : members) {
       const auto at = positions_.find(name);
       if (at == positions_.end())
@@ -152,35 +149,35 @@ class StateBuilder {
       parameter.name = name;
       parameter.weight = parameter.master = entry.tensor;
       parameter.shape = spec(entry.tensor).shape;
+      parameter.number = out_.optimizer.add_parameter(name, parameter.shape);
+      listed.members.push_back(parameter.number);
       const OptimParameter* state = optim_ ? optim_->find(name) : nullptr;
-      if (state) in_tensor(name, [&] { take_state(*state, parameter, group, first_with_state); });
+      if (state) in_tensor(name, [&] { take_state(*state, parameter); });
       group.parameters.push_back(std::move(parameter));
     }
+    out_.optimizer.add_group(std::move(listed));
+    unite(group);
     check_masters(group);
     out_.groups.push_back(std::move(group));
   }
 
-  void take_state(const OptimParameter& state, SourceParameter& parameter, SourceGroup& group,
-                  bool& first) {
-    std::vector<const OptimLeaf*> flat, scalar;
+  void take_state(const OptimParameter& state, SourceParameter& parameter) {
     for (const OptimLeaf& leaf : state.leaves) {
-      if (is_scalar_leaf(leaf, parameter.shape, source_)) {
-        scalar.push_back(&leaf);
-      } else if (spec(leaf.tensor).shape != parameter.shape) {
+      const Value& value = source_.state.entries[leaf.entry].value;
+      GroupedLeaf made{
+          leaf.name, out_.optimizer.form_of(parameter.number, leaf.name, value), {}, value};
+      if (leaf.name == kStep && value.is_tensor()) made.form = GroupedLeaf::Form::kScalar;
+      if (made.form == GroupedLeaf::Form::kTensor)
         refuse(fmt::format("state \"{}\" has shape {}, its parameter {}: ZeRO cuts them alike",
                            leaf.name, spec(leaf.tensor).shape.to_string(),
                            parameter.shape.to_string()));
-      } else if (is_master_leaf(leaf.name)) {
+      if (is_flat(made) && is_master_leaf(leaf.name)) {
         take_master(leaf, parameter);
-      } else {
-        flat.push_back(&leaf);
+        continue;
       }
+      out_.optimizer.add_leaf(parameter.number, std::move(made));
+      parameter.has_state = true;
     }
-    if (flat.empty() && scalar.empty()) return;
-    parameter.has_state = true;
-    if (first) define_leaves(flat, scalar, group);
-    first = false;
-    match_leaves(flat, scalar, parameter, group);
   }
   void take_master(const OptimLeaf& leaf, SourceParameter& parameter) {
     if (mastered_.contains(parameter.name)) refuse("two fp32 masters of one parameter");
@@ -190,57 +187,15 @@ class StateBuilder {
     parameter.master = leaf.tensor;
     mastered_.insert(parameter.name);
   }
-  void define_leaves(const std::vector<const OptimLeaf*>& flat,
-                     const std::vector<const OptimLeaf*>& scalar, SourceGroup& group) {
-    for (const OptimLeaf* leaf : flat)
-      group.flat_leaves.push_back({leaf->name, spec(leaf->tensor).dtype});
-    for (const OptimLeaf* leaf : scalar)
-      group.scalars.push_back({leaf->name, source_.state.entries[leaf->entry].value});
-  }
-  void match_leaves(const std::vector<const OptimLeaf*>& flat,
-                    const std::vector<const OptimLeaf*>& scalar, SourceParameter& parameter,
-                    const SourceGroup& group) {
-    if (flat.size() != group.flat_leaves.size() || scalar.size() != group.scalars.size())
-      refuse("its state has other leaves than its group's: a flat buffer holds a leaf for all");
-    for (const FlatLeaf& wanted : group.flat_leaves) {
-      const OptimLeaf& leaf = find_leaf(flat, wanted.name);
-      if (spec(leaf.tensor).dtype != wanted.dtype)
-        refuse(fmt::format("\"{}\" is {}, others of its group are {}", leaf.name,
-                           torch_name(spec(leaf.tensor).dtype), torch_name(wanted.dtype)));
-      parameter.leaves.push_back(leaf.tensor);
-    }
-    for (const ScalarLeaf& wanted : group.scalars) {
-      const Value& value = source_.state.entries[find_leaf(scalar, wanted.name).entry].value;
-      if (one_step_) check_same(wanted, value);
-      parameter.scalars.push_back(value);
-    }
-  }
-  static const OptimLeaf& find_leaf(const std::vector<const OptimLeaf*>& leaves,
-                                    const std::string& name) {
-    const auto found =
-        std::ranges::find_if(leaves, [&](const OptimLeaf* leaf) { return leaf->name == name; });
-    if (found == leaves.end())
-      refuse(fmt::format("its state has no \"{}\", which others of its group have", name));
-    return **found;
-  }
-  /// ZeRO keeps one step for a group.
-  void check_same(const ScalarLeaf& wanted, const Value& value) const {
-    if (wanted.value == value) return;
-    if (wanted.value.is_tensor() && value.is_tensor()) {
-      const std::uint32_t a = wanted.value.tensor_index(), b = value.tensor_index();
-      if (same_bytes(source_, a, b)) return;
-      const auto number_a = number_of(a), number_b = number_of(b);
-      if (spec(a) == spec(b) && number_a && number_b && *number_a == *number_b) return;
-    }
-    refuse(fmt::format("\"{}\" differs from that of others in its group: ZeRO keeps one for all",
-                       wanted.name),
-           "write deepspeed-universal, which keeps one per parameter");
-  }
-  std::optional<double> number_of(std::uint32_t tensor) const {
-    const auto found = std::ranges::lower_bound(request_.steps, tensor, {},
-                                                &std::pair<std::uint32_t, double>::first);
-    if (found == request_.steps.end() || found->first != tensor) return std::nullopt;
-    return found->second;
+  void unite(SourceGroup& group) {
+    std::vector<std::size_t> with_state;
+    for (const SourceParameter& parameter : group.parameters)
+      if (parameter.has_state) with_state.push_back(parameter.number);
+    if (with_state.empty()) return;
+    if (const auto apart = out_.optimizer.unite(with_state, one_step_))
+      refuse(apart->why,
+             apart->number ? "write deepspeed-universal, which keeps one per parameter" : "");
+    group.leaves = out_.optimizer.state(with_state.front());
   }
 
   void check_masters(SourceGroup& group) {
@@ -325,27 +280,6 @@ class StateBuilder {
 };
 
 }  // namespace
-
-bool same_bytes(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
-  if (a == b) return true;
-  const StoredTensor& x = manifest.tensors[a];
-  const StoredTensor& y = manifest.tensors[b];
-  if (!(x.spec == y.spec) || x.stored_dtype() != y.stored_dtype() ||
-      x.chunk_count != y.chunk_count || x.quant != y.quant)
-    return false;
-  for (std::uint32_t i = 0; i < x.chunk_count; ++i) {
-    const Source& s = manifest.source(x, i);
-    const Source& t = manifest.source(y, i);
-    const bool same_strides =
-        s.side == t.side || (s.kind == Source::Kind::kExtent && s.side > 0 && t.side > 0 &&
-                             manifest.strides[s.side - 1] == manifest.strides[t.side - 1]);
-    if (s.kind != t.kind || s.flags != t.flags || s.file != t.file || s.offset != t.offset ||
-        s.length != t.length || s.view != t.view || !same_strides ||
-        !(manifest.chunk(x, i) == manifest.chunk(y, i)))
-      return false;
-  }
-  return true;
-}
 
 SourceState source_state(const Manifest& source, const TargetRequest& request,
                          std::string_view format, bool one_step_per_group) {

@@ -18,37 +18,25 @@
 #include <vector>
 
 #include "lib/format/deepspeed_zero/files.h"
+#include "lib/format/torch_files/grouped_optim.h"
 
 namespace tessera::deepspeed {
-
-/// A leaf with its parameter's shape, for every parameter of its group that has state.
-struct FlatLeaf {
-  std::string name;
-  DType dtype = DType::kFloat32;
-};
-/// A leaf that a group has once: a number, or a 0-dim tensor of the source.
-struct ScalarLeaf {
-  std::string name;
-  Value value;  // a tensor reference, or the number
-};
 
 struct SourceParameter {
   std::string name;
   Shape shape;
   std::uint32_t weight = kNoTensor;
   std::uint32_t master = kNoTensor;  // the weight where there is no master
-  bool has_state = false;
-  std::vector<std::uint32_t> leaves;  // in the order of SourceGroup::flat_leaves
-  std::vector<Value> scalars;         // in the order of SourceGroup::scalars
+  std::size_t number = 0;            // in SourceState::optimizer
+  bool has_state = false;            // besides its master
 };
 
 struct SourceGroup {
   std::vector<SourceParameter> parameters;
-  std::vector<FlatLeaf> flat_leaves;
-  std::vector<ScalarLeaf> scalars;
-  ValueDict options;  // everything but `params`
+  /// The state of its first parameter that has any. That of the others is the same (one buffer for
+  /// each sharded leaf), but for numbers where each keeps its own.
+  GroupedState leaves;
   DType master = DType::kFloat32;
-  bool has_state() const { return !flat_leaves.empty() || !scalars.empty(); }
 };
 
 /// One name of the model.
@@ -63,6 +51,7 @@ struct ModuleEntry {
 
 struct SourceState {
   std::vector<SourceGroup> groups;
+  GroupedOptimizer optimizer;  // without masters; groups as above
   std::vector<ModuleEntry> module;
   std::vector<std::pair<std::string, Value>> module_values;
   Value module_attributes;
@@ -82,7 +71,7 @@ struct SourceState {
 SourceState source_state(const Manifest& source, const TargetRequest& request,
                          std::string_view format, bool one_step_per_group);
 
-/// True when both tensors are read from the same bytes in the same way.
-bool same_bytes(const Manifest& manifest, std::uint32_t a, std::uint32_t b);
+/// True for a leaf that is laid over the ranks as its parameter is; others a buffer has once.
+inline bool is_flat(const GroupedLeaf& leaf) { return leaf.form == GroupedLeaf::Form::kSharded; }
 
 }  // namespace tessera::deepspeed

@@ -9,14 +9,14 @@
 namespace tessera::fairscale {
 namespace {
 
-using Form = TargetLeaf::Form;
+using Form = GroupedLeaf::Form;
 
 }  // namespace
 
 std::vector<std::vector<std::size_t>> OptimWriter::members_by_group() const {
   std::vector<std::vector<std::size_t>> out;
   std::vector<bool> seen(target.backings.size());
-  for (const TargetGroup& group : optimizer.groups) {
+  for (const OptimizerGroup& group : optimizer.grouped.groups()) {
     auto& members = out.emplace_back();
     for (const std::size_t parameter : group.members) {
       const std::size_t backing = target.backing_of(parameter);
@@ -27,7 +27,7 @@ std::vector<std::vector<std::size_t>> OptimWriter::members_by_group() const {
   return out;
 }
 
-Value OptimWriter::whole_leaf(ArchiveDraft& draft, const TargetLeaf& leaf) const {
+Value OptimWriter::whole_leaf(ArchiveDraft& draft, const GroupedLeaf& leaf) const {
   if (leaf.form == Form::kValue) return draft.take(leaf.value);
   if (leaf.form != Form::kList) return draft.whole(leaf.tensors[0]);
   ValueList items;
@@ -35,73 +35,61 @@ Value OptimWriter::whole_leaf(ArchiveDraft& draft, const TargetLeaf& leaf) const
   return Value::list(std::move(items));
 }
 
+Value OptimWriter::leaf_of_rank(ArchiveDraft& draft, std::int64_t rank, std::size_t b,
+                                std::size_t i, const Shard& shard) const {
+  const TargetBacking& backing = target.backings[b];
+  const GroupedLeaf& leaf = optimizer.grouped.state(backing.first)[i];
+  const Value* own = rest.own_state(rank, backing.stored_key);
+  if (const Value* mine = own ? own->find(leaf.name) : nullptr) return draft.take(*mine);
+  if (leaf.form == Form::kSharded) {
+    std::vector<std::uint32_t> tensors;
+    for (std::size_t p = 0; p < backing.count; ++p)
+      tensors.push_back(optimizer.grouped.state(backing.first + p)[i].tensors[0]);
+    return shard(b, tensors);
+  }
+  if (leaf.form != Form::kList || leaf.tensors.empty()) return whole_leaf(draft, leaf);
+  // Each rank had its own; more ranks than before take the first's.
+  const auto of = static_cast<std::size_t>(rank);
+  return draft.whole(leaf.tensors[of < leaf.tensors.size() ? of : 0]);
+}
+
 Value OptimWriter::of_rank(ArchiveDraft& draft, std::int64_t rank, const Shard& shard) const {
   ValueDict state;
-  ValueList groups;
+  std::vector<ValueList> ids;
   std::int64_t next = 0;
-  const auto by_group = members_by_group();
-  for (std::size_t g = 0; g < by_group.size(); ++g) {
-    ValueList ids;
-    for (const std::size_t b : by_group[g]) {
-      const TargetBacking& backing = target.backings[b];
+  for (const std::vector<std::size_t>& members : members_by_group()) {
+    ids.emplace_back();
+    for (const std::size_t b : members) {
       const Value id = Value::integer(next++);
-      ids.push_back(id);
-      if (optimizer.state[backing.first].empty()) continue;
-      const Value* own = rest.own_state(rank, backing.stored_key);
-      ValueDict leaves;
-      for (std::size_t i = 0; i < optimizer.state[backing.first].size(); ++i) {
-        const TargetLeaf& leaf = optimizer.state[backing.first][i];
-        const Value* mine = own ? own->find(leaf.name) : nullptr;
-        if (mine) {
-          leaves.emplace_back(text(leaf.name), draft.take(*mine));
-        } else if (leaf.form == Form::kSharded) {
-          std::vector<std::uint32_t> tensors;
-          for (std::size_t p = 0; p < backing.count; ++p)
-            tensors.push_back(optimizer.state[backing.first + p][i].tensors[0]);
-          leaves.emplace_back(text(leaf.name), shard(b, leaf, tensors));
-        } else if (leaf.form == Form::kList && !leaf.tensors.empty()) {
-          // Each rank had its own; more ranks than before take the first's.
-          const auto of = static_cast<std::size_t>(rank) < leaf.tensors.size()
-                              ? static_cast<std::size_t>(rank)
-                              : 0;
-          leaves.emplace_back(text(leaf.name), draft.whole(leaf.tensors[of]));
-        } else {
-          leaves.emplace_back(text(leaf.name), whole_leaf(draft, leaf));
-        }
-      }
-      state.emplace_back(id, Value::dict(std::move(leaves)));
+      ids.back().push_back(id);
+      const GroupedState& leaves = optimizer.grouped.state(target.backings[b].first);
+      if (leaves.empty()) continue;
+      ValueDict made;
+      for (std::size_t i = 0; i < leaves.size(); ++i)
+        made.emplace_back(text(leaves[i].name), leaf_of_rank(draft, rank, b, i, shard));
+      state.emplace_back(id, Value::dict(std::move(made)));
     }
-    groups.push_back(group_of(draft, optimizer.groups[g], std::move(ids)));
   }
   ValueDict out;
   out.emplace_back(text("state"), Value::dict(std::move(state)));
-  out.emplace_back(text("param_groups"), Value::list(std::move(groups)));
+  out.emplace_back(text("param_groups"), groups(draft, std::move(ids)));
   for (const auto& [key, value] : rest.optimizer_keys(rank))
     out.emplace_back(key, draft.take(value));
   return Value::dict(std::move(out));
 }
 
-Value OptimWriter::group_of(ArchiveDraft& draft, const TargetGroup& group,
-                            ValueList members) const {
-  ValueDict out;
-  for (const auto& [key, value] : group.options) out.emplace_back(key, draft.take(value));
-  out.emplace_back(text("params"), Value::list(std::move(members)));
-  return Value::dict(std::move(out));
-}
-
-std::optional<double> OptimWriter::step_value(std::uint32_t tensor) const {
-  const auto found =
-      std::ranges::lower_bound(steps, tensor, {}, &std::pair<std::uint32_t, double>::first);
-  if (found == steps.end() || found->first != tensor) return std::nullopt;
-  return found->second;
+Value OptimWriter::groups(ArchiveDraft& draft, std::vector<ValueList> members) const {
+  return param_groups_value(optimizer.grouped.groups(), std::move(members),
+                            [&](const Value& value) { return draft.take(value); });
 }
 
 std::optional<DType> OptimWriter::step_dtype() const {
   std::optional<DType> dtype;
-  for (const auto& leaves : optimizer.state)
-    for (const TargetLeaf& leaf : leaves) {
+  for (std::size_t p = 0; p < optimizer.grouped.size(); ++p)
+    for (const GroupedLeaf& leaf : optimizer.grouped.state(p)) {
       if (leaf.name != "step") continue;
-      if (leaf.form != Form::kScalar || !step_value(leaf.tensors[0])) return std::nullopt;
+      if (leaf.form != Form::kScalar || !optimizer.grouped.number_of(leaf.tensors[0]))
+        return std::nullopt;
       const DType mine = source.tensors[leaf.tensors[0]].spec.dtype;
       if (dtype && *dtype != mine) return std::nullopt;
       dtype = mine;
@@ -111,9 +99,9 @@ std::optional<DType> OptimWriter::step_dtype() const {
 
 /// FairScale's loader cuts every tensor for its ranks, bare ones without dims included; those it
 /// takes whole stand in a list.
-Value OptimWriter::gathered_leaf(ArchiveDraft& draft, const TargetLeaf& leaf, bool numbers) const {
+Value OptimWriter::gathered_leaf(ArchiveDraft& draft, const GroupedLeaf& leaf, bool numbers) const {
   if (numbers && leaf.name == "step") {
-    const double value = *step_value(leaf.tensors[0]);
+    const double value = *optimizer.grouped.number_of(leaf.tensors[0]);
     return is_floating(source.tensors[leaf.tensors[0]].spec.dtype)
                ? Value::real(value)
                : Value::integer(static_cast<std::int64_t>(value));
@@ -126,7 +114,7 @@ Value OptimWriter::gathered_leaf(ArchiveDraft& draft, const TargetLeaf& leaf, bo
 
 Value OptimWriter::state_of(ArchiveDraft& draft, std::size_t parameter, bool numbers) const {
   ValueDict leaves;
-  for (const TargetLeaf& leaf : optimizer.state[parameter])
+  for (const GroupedLeaf& leaf : optimizer.grouped.state(parameter))
     leaves.emplace_back(text(leaf.name), gathered_leaf(draft, leaf, numbers));
   return Value::dict(std::move(leaves));
 }
@@ -135,18 +123,17 @@ Value OptimWriter::gathered(ArchiveDraft& draft) {
   const bool numbers = step_dtype().has_value();
   ValueDict state;
   for (std::size_t p = 0; p < target.parameters.size(); ++p)
-    if (!optimizer.state[p].empty())
+    if (!optimizer.grouped.state(p).empty())
       state.emplace_back(Value::integer(static_cast<std::int64_t>(p)), state_of(draft, p, numbers));
-  ValueList groups;
-  for (const TargetGroup& group : optimizer.groups) {
-    ValueList members;
+  std::vector<ValueList> ids;
+  for (const OptimizerGroup& group : optimizer.grouped.groups()) {
+    ids.emplace_back();
     for (const std::size_t parameter : group.members)
-      members.push_back(Value::integer(static_cast<std::int64_t>(parameter)));
-    groups.push_back(group_of(draft, group, std::move(members)));
+      ids.back().push_back(Value::integer(static_cast<std::int64_t>(parameter)));
   }
   ValueDict out;
   out.emplace_back(text("state"), Value::dict(std::move(state)));
-  out.emplace_back(text("param_groups"), Value::list(std::move(groups)));
+  out.emplace_back(text("param_groups"), groups(draft, std::move(ids)));
   add_maps(out);
   for (const auto& [key, value] : rest.optimizer_keys(-1)) out.emplace_back(key, draft.take(value));
   return Value::dict(std::move(out));
@@ -160,7 +147,7 @@ void OptimWriter::add_maps(ValueDict& out) {
     const TargetBacking& backing = target.backings[b];
     bool any = false;
     for (std::size_t i = 0; i < backing.count; ++i) {
-      const bool has_state = !optimizer.state[backing.first + i].empty();
+      const bool has_state = !optimizer.grouped.state(backing.first + i).empty();
       any = any || has_state;
       map.emplace_back(Value::integer(static_cast<std::int64_t>(backing.first + i)),
                        has_state ? Value::integer(static_cast<std::int64_t>(b)) : Value());
@@ -179,18 +166,18 @@ void OptimWriter::note_limits(const std::vector<bool>& used) {
   const auto note = [this](std::string message) {
     notes.push_back({"CK034", "info", std::move(message), "", ""});
   };
-  if (optimizer.groups.size() > 1)
+  if (optimizer.grouped.groups().size() > 1)
     note(
         fmt::format("{} parameter groups are kept; FairScale's own loader gives every group all "
                     "parameters",
-                    optimizer.groups.size()));
+                    optimizer.grouped.groups().size()));
   const bool any = std::ranges::any_of(used, [](bool u) { return u; });
   if (any && std::ranges::count(used, false) > 1)
     note("several flat parameters have no state; FairScale's own loader takes at most one such");
   for (const TargetBacking& backing : target.backings) {
     std::size_t with = 0;
     for (std::size_t i = 0; i < backing.count; ++i)
-      with += !optimizer.state[backing.first + i].empty();
+      with += !optimizer.grouped.state(backing.first + i).empty();
     if (with == 0 || with == backing.count) continue;
     note(
         "parameters with and without state share a flat parameter; FairScale's own loader "

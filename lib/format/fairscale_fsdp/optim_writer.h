@@ -17,27 +17,26 @@ struct OptimWriter {
   const Target& target;
   const TargetOptimizer& optimizer;
   const RestOfState& rest;
-  /// Values of steps that the source keeps as tensors, ascending by tensor.
-  std::span<const std::pair<std::uint32_t, double>> steps = {};
   std::vector<Note> notes = {};
 
   /// The dtype of all these steps when every one's value is known; nullopt: they stay tensors.
   std::optional<DType> step_dtype() const;
 
   /// A rank's shard of one leaf of a backing parameter, from the leaf's tensors by parameter.
-  using Shard = std::function<Value(std::size_t backing, const TargetLeaf& leaf,
-                                    const std::vector<std::uint32_t>& tensors)>;
+  using Shard =
+      std::function<Value(std::size_t backing, const std::vector<std::uint32_t>& tensors)>;
   Value of_rank(ArchiveDraft& draft, std::int64_t rank, const Shard& shard) const;
   Value gathered(ArchiveDraft& draft);
 
  private:
   /// Backing parameters in the order in which torch.optim numbers them: group by group.
   std::vector<std::vector<std::size_t>> members_by_group() const;
-  Value whole_leaf(ArchiveDraft& draft, const TargetLeaf& leaf) const;
-  Value gathered_leaf(ArchiveDraft& draft, const TargetLeaf& leaf, bool numbers) const;
-  std::optional<double> step_value(std::uint32_t tensor) const;
+  Value whole_leaf(ArchiveDraft& draft, const GroupedLeaf& leaf) const;
+  Value gathered_leaf(ArchiveDraft& draft, const GroupedLeaf& leaf, bool numbers) const;
   Value state_of(ArchiveDraft& draft, std::size_t parameter, bool numbers) const;
-  Value group_of(ArchiveDraft& draft, const TargetGroup& group, ValueList members) const;
+  Value groups(ArchiveDraft& draft, std::vector<ValueList> members) const;
+  Value leaf_of_rank(ArchiveDraft& draft, std::int64_t rank, std::size_t backing, std::size_t leaf,
+                     const Shard& shard) const;
   void add_maps(ValueDict& out);
   void note_limits(const std::vector<bool>& used);
 };

@@ -7,27 +7,9 @@
 #include <vector>
 
 #include "lib/format/fairscale_fsdp/target.h"
+#include "lib/format/torch_files/grouped_optim.h"
 
 namespace tessera::fairscale {
-
-struct TargetLeaf {
-  enum class Form : std::uint8_t {
-    kSharded,  // a tensor of its parameter's shape
-    kScalar,   // a tensor without dims: every rank's
-    kTensor,   // a tensor of another shape: every rank's
-    kList,     // tensors, one for each rank of the source
-    kValue,
-  };
-  std::string name;
-  Form form = Form::kValue;
-  std::vector<std::uint32_t> tensors;
-  Value value;
-};
-
-struct TargetGroup {
-  ValueDict options;
-  std::vector<std::size_t> members;  // in Target::parameters
-};
 
 /// A leaf of a tensor of the model that is no parameter: DeepSpeed keeps an fp32 of buffers.
 struct BufferLeaf {
@@ -39,9 +21,7 @@ struct BufferLeaf {
 struct TargetOptimizer {
   bool present = false;
   std::string root;
-  std::vector<std::vector<TargetLeaf>> state;  // by parameter; empty: none
-  std::vector<std::int64_t> group;             // by parameter; -1: listed in none
-  std::vector<TargetGroup> groups;
+  GroupedOptimizer grouped;        // parameters are those of Target
   std::vector<std::size_t> extra;  // entries: other keys of the optimizer's dict
   std::vector<std::size_t> maps;   // entries: param_id_map and its like, which are made anew
   std::vector<BufferLeaf> of_buffers;
@@ -51,16 +31,15 @@ struct TargetOptimizer {
 /// Throws kUnsupported for several optimizers, or state of parameters that the model does not have.
 TargetOptimizer target_optimizer(const Manifest& source, const Roles& roles,
                                  const std::vector<OptimState>& optimizers, const Target& target,
-                                 const std::vector<bool>& kept);
+                                 const std::vector<bool>& kept, GroupedOptimizer::Steps steps);
 
 /// Throws kUnsupported for state of a shape of its own that readers would take for a shard, or for
 /// all, of its parameter: it has one dim and as many elements.
 void refuse_lookalikes(const Manifest& source, const Target& target,
                        const TargetOptimizer& optimizer, std::int64_t world_size);
 
-/// True when each backing parameter can keep its state as one: its parameters have the same leaves,
-/// the same numbers and one group. `why_not`: the first difference.
-bool fits_backings(const Manifest& source, const Target& target, const TargetOptimizer& optimizer,
-                   std::string& why_not);
+/// Why some backing parameter cannot keep its state as one; "" where each can, and then the leaves
+/// of its parameters stand in one order.
+std::string unite_backings(const Target& target, TargetOptimizer& optimizer);
 
 }  // namespace tessera::fairscale

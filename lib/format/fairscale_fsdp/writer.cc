@@ -59,7 +59,7 @@ class Writer {
            "take the model along, or write torch-dcp or torch-save, which hold any part");
     if (request_.values != KeepPolicy::kDrop)
       refuse_split_lists(source_.state, roles_, "fairscale-fsdp");
-    optimizer_ = target_optimizer(source_, roles_, optimizers, target_, kept_);
+    optimizer_ = target_optimizer(source_, roles_, optimizers, target_, kept_, request_.steps);
     refuse_lookalikes(source_, target_, optimizer_, world_);
     choose_optimizer_form();
     rest_ = RestOfState(source_, roles_, model_root_, optimizer_, kept_, world_);
@@ -108,9 +108,9 @@ class Writer {
   void choose_optimizer_form() {
     const auto form = source_.provenance.find(std::string(kOptimizerKey));
     per_rank_ = form != source_.provenance.end() && form->second == kRankOptimizers;
-    std::string why_not;
-    if (!per_rank_ || !optimizer_.present || fits_backings(source_, target_, optimizer_, why_not))
-      return;
+    if (!per_rank_ || !optimizer_.present) return;
+    const std::string why_not = unite_backings(target_, optimizer_);
+    if (why_not.empty()) return;
     per_rank_ = false;
     builder_.notes().push_back(
         {"CK034", "info", "the optimizer is gathered in one file: " + why_not, "", ""});
@@ -324,17 +324,12 @@ class Writer {
 
   // The optimizer.
 
-  OptimWriter optim_writer() const {
-    return {source_, target_, optimizer_, rest_, request_.steps, {}};
-  }
+  OptimWriter optim_writer() const { return {source_, target_, optimizer_, rest_}; }
   Value rank_optimizer(ArchiveDraft& draft, std::int64_t rank) const {
-    return optim_writer().of_rank(draft, rank,
-                                  [&](std::size_t backing, const TargetLeaf& leaf,
-                                      const std::vector<std::uint32_t>& tensors) {
-                                    (void)leaf;
-                                    return shard(draft, backing, rank, tensors,
-                                                 source_.tensors[tensors[0]].spec.dtype);
-                                  });
+    return optim_writer().of_rank(
+        draft, rank, [&](std::size_t backing, const std::vector<std::uint32_t>& tensors) {
+          return shard(draft, backing, rank, tensors, source_.tensors[tensors[0]].spec.dtype);
+        });
   }
   void add_gathered() {
     if (rest_.has_own_state())

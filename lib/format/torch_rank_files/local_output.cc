@@ -6,6 +6,7 @@
 #include <tessera/state/roles.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "lib/format/torch_files/flat_tensors.h"
@@ -24,6 +25,11 @@ void push(StateDict& state, const Path& path, std::ptrdiff_t depth, Value value)
 bool is_member_list(const Path& path, const Path& prefix) {
   return path.size() == prefix.size() + 3 && path.back().key == "params" &&
          path[prefix.size()].key == "param_groups";
+}
+
+/// What stands behind <prefix>.state.<fqn>.
+Path leaf_path(const Path& path, std::size_t depth) {
+  return Path(path.begin() + static_cast<std::ptrdiff_t>(depth) + 2, path.end());
 }
 
 /// The root's path: the run of an entry's items that spells its name.
@@ -46,7 +52,7 @@ std::unique_ptr<LocalOutput> LocalOutput::make(const Manifest& source, const Tar
   if (flavour == source.provenance.end() || layout == source.provenance.end()) return nullptr;
   if (flavour->second != kLocal && flavour->second != kLocalOrig) return nullptr;
   if (mesh.rank() != 1 || !request.placements.empty() || !request.replicate.empty()) return nullptr;
-  std::unique_ptr<LocalOutput> out(new LocalOutput(source, mesh.world_size()));
+  std::unique_ptr<LocalOutput> out(new LocalOutput(source, request.steps, mesh.world_size()));
   out->orig_ = flavour->second == kLocalOrig;
   out->record_ = parse_flat_record(as_bytes(std::string_view(layout->second)));
   if (out->find_units(kept) && out->find_optimizers(kept)) {
@@ -178,6 +184,12 @@ bool LocalOutput::find_groups(Optimizer& optimizer, const std::vector<bool>& kep
 
 bool LocalOutput::find_leaves(Optimizer& optimizer, const std::vector<bool>& kept) {
   const std::size_t depth = optimizer.prefix.size();
+  optimizer.grouped = GroupedOptimizer(source_, steps_);
+  for (Unit& unit : units_) {
+    unit.first_parameter = optimizer.grouped.size();
+    for (const FlatParameter& parameter : unit.parameters)
+      optimizer.grouped.add_parameter(parameter.fqn, parameter.shape);
+  }
   for (std::size_t e = 0; e < kept.size(); ++e) {
     const Path& path = entry(e).path;
     if (!kept[e] || path.size() < depth + 3 || path[depth].key != "state" ||
@@ -187,53 +199,31 @@ bool LocalOutput::find_leaves(Optimizer& optimizer, const std::vector<bool>& kep
     if (member == by_fqn_.end()) return false;
     const auto [unit, parameter] = member->second;
     const Shape& shape = units_[unit].parameters[parameter].shape;
-    const bool shaped = is_shaped(e, shape);
     const Value& value = entry(e).value;
     // A run is all that a rank can hold of an array; others must be scalars or values.
-    if (value.is_tensor() && !shaped && source_.tensors[value.tensor_index()].spec.shape.rank() > 0)
+    if (value.is_tensor() && !is_shaped(e, shape) &&
+        source_.tensors[value.tensor_index()].spec.shape.rank() > 0)
       return false;
     if (orig_ ? shape.numel() == 0 || !optimizer.ids.contains({unit, parameter})
               : !optimizer.unit_ids.contains(unit))
       return false;
-    optimizer.places.emplace(e, std::pair(unit, parameter));
+    optimizer.places.emplace(e, Place(unit, parameter));
     if (orig_) continue;
-    const Path rest(path.begin() + static_cast<std::ptrdiff_t>(depth) + 2, path.end());
-    StateLeaf& leaf = optimizer.leaves[unit][dotted(rest)];
-    leaf.key = dotted(rest);
-    leaf.rest = rest;
-    leaf.entries.resize(units_[unit].parameters.size());
-    leaf.entries[parameter] = e;
+    const std::string leaf = dotted(leaf_path(path, depth));
+    optimizer.grouped.add_leaf(units_[unit].first_parameter + parameter, leaf, value);
+    optimizer.first_entries.try_emplace({unit, leaf}, e);
   }
-  const auto same = [&](std::size_t a, std::size_t b) {
-    const Value &left = entry(a).value, &right = entry(b).value;
-    if (!left.is_tensor() || !right.is_tensor()) return left == right;
-    const StoredTensor &one = source_.tensors[left.tensor_index()],
-                       &other = source_.tensors[right.tensor_index()];
-    if (one.spec != other.spec || one.chunk_count == 0 || other.chunk_count == 0) return false;
-    return same_place(source_.source(one, 0), source_.source(other, 0));
-  };
-  for (const auto& [unit, leaves] : optimizer.leaves)
-    for (const auto& [key, leaf] : leaves) {
-      std::optional<std::size_t> first;
-      for (const auto& e : leaf.entries)
-        if (e && !first) first = e;
-      const Shape& shape = units_[unit].parameters[optimizer.places.at(*first).second].shape;
-      const bool array = is_shaped(*first, shape) && shape.rank() > 0;
-      for (std::size_t p = 0; p < leaf.entries.size(); ++p) {
-        if (!leaf.entries[p] && !array) return false;
-        if (!leaf.entries[p]) continue;
-        const bool fits =
-            array ? is_shaped(*leaf.entries[p], units_[unit].parameters[p].shape) &&
-                        source_.tensors[entry(*leaf.entries[p]).value.tensor_index()].spec.dtype ==
-                            source_.tensors[entry(*first).value.tensor_index()].spec.dtype
-                  : same(*first, *leaf.entries[p]);
-        if (!fits) return false;
-      }
-      // Zeros may stand for no state only where nothing else could tell.
-      if (array && std::ranges::any_of(leaf.entries, [](const auto& e) { return !e; }))
-        return false;
-    }
-  return true;
+  return orig_ || unite_leaves(optimizer);
+}
+
+/// Zeros may stand for no state only where nothing else could tell: every parameter of a unit has
+/// the same leaves, or none has any.
+bool LocalOutput::unite_leaves(Optimizer& optimizer) const {
+  return std::ranges::all_of(units_, [&](const Unit& unit) {
+    std::vector<std::size_t> members(unit.parameters.size());
+    std::iota(members.begin(), members.end(), unit.first_parameter);
+    return !optimizer.grouped.unite(members);
+  });
 }
 
 std::int64_t LocalOutput::valid_numel(const Unit& unit, std::int64_t rank) const {
@@ -321,12 +311,7 @@ bool LocalOutput::add_optimizer(const Optimizer& optimizer, std::size_t e, std::
   const Unit& unit = units_[unit_index];
   const std::size_t at = optimizer.prefix.size();
   if (!orig_) {
-    const Path rest(entry(e).path.begin() + static_cast<std::ptrdiff_t>(at) + 2,
-                    entry(e).path.end());
-    const StateLeaf& leaf = optimizer.leaves.at(unit_index).at(dotted(rest));
-    for (const auto& other : leaf.entries)
-      if (other && *other < e) return true;  // the first of them stands for all
-    add_unit_state(optimizer, leaf, unit_index, rank, depth, archive, state);
+    add_unit_state(optimizer, e, rank, depth, archive, state);
     return true;
   }
   const auto run = slice(unit, parameter, rank);
@@ -348,20 +333,28 @@ bool LocalOutput::add_optimizer(const Optimizer& optimizer, std::size_t e, std::
   return true;
 }
 
-void LocalOutput::add_unit_state(const Optimizer& optimizer, const StateLeaf& leaf,
-                                 std::size_t unit_index, std::int64_t rank, std::ptrdiff_t depth,
-                                 RankArchive& archive, StateDict& state) {
-  const Unit& unit = units_[unit_index];
+void LocalOutput::add_unit_state(const Optimizer& optimizer, std::size_t e, std::int64_t rank,
+                                 std::ptrdiff_t depth, RankArchive& archive, StateDict& state) {
+  const std::size_t number = optimizer.places.at(e).first;
+  const Path rest = leaf_path(entry(e).path, optimizer.prefix.size());
+  const std::string name = dotted(rest);
+  // The first of the parameters' entries stands for all.
+  if (optimizer.first_entries.at({number, name}) != e) return;
   Path path = optimizer.prefix;
   path.push_back(key_item("state"));
-  path.push_back(int_key_item(optimizer.unit_ids.at(unit_index)));
-  path.insert(path.end(), leaf.rest.begin(), leaf.rest.end());
-  const std::size_t first = *leaf.entries.front();
-  const Shape& shape = unit.parameters.front().shape;
-  if (!is_shaped(first, shape) || shape.rank() == 0)
-    return push(state, path, depth, archive.adopt(entry(first).value));
+  path.push_back(int_key_item(optimizer.unit_ids.at(number)));
+  path.insert(path.end(), rest.begin(), rest.end());
+  const Unit& unit = units_[number];
+  const GroupedState& leaves = optimizer.grouped.state(unit.first_parameter);
+  const auto leaf = std::ranges::find(leaves, name, &GroupedLeaf::name);
+  if (leaf->form != GroupedLeaf::Form::kSharded)
+    return push(state, path, depth, archive.adopt(leaf->value));
   std::vector<std::uint32_t> tensors;
-  for (const auto& e : leaf.entries) tensors.push_back(entry(*e).value.tensor_index());
+  for (std::size_t p = 0; p < unit.parameters.size(); ++p)
+    tensors.push_back(
+        optimizer.grouped
+            .state(unit.first_parameter + p)[static_cast<std::size_t>(leaf - leaves.begin())]
+            .tensors[0]);
   push(state, path, depth,
        Value::tensor(add_shard(archive, unit, tensors, rank, unit.layout->shard_numel())));
 }

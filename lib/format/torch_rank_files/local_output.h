@@ -10,13 +10,11 @@
 #include <tuple>
 #include <vector>
 
+#include "lib/format/torch_files/grouped_optim.h"
 #include "lib/format/torch_rank_files/flat_record.h"
 #include "lib/format/torch_rank_files/rank_archive.h"
 
 namespace tessera::rank_files {
-
-/// True when both are read from one place of one file.
-bool same_place(const Source& a, const Source& b);
 
 class LocalOutput {
  public:
@@ -42,28 +40,26 @@ class LocalOutput {
     std::optional<FlatLayout> layout;
     std::int64_t numel = 0;  // as stored: with the tail for use_orig_params
     std::size_t last_entry = 0, first_entry = 0;
+    std::size_t first_parameter = 0;  // in Optimizer::grouped
   };
   struct Member {
     std::size_t unit = 0;
     std::size_t parameter = 0;
   };
-  /// Leaf of a unit's (or parameter's) state: the tensors, by parameter.
-  struct StateLeaf {
-    std::string key;
-    Path rest;  // after the FQN
-    std::vector<std::optional<std::size_t>> entries;
-  };
+  using Place = std::pair<std::size_t, std::size_t>;  // unit, parameter
   struct Optimizer {
     Path prefix;
-    std::map<std::size_t, std::int64_t> unit_ids;                       // off: unit -> id
-    std::map<std::pair<std::size_t, std::size_t>, std::int64_t> ids;    // on: parameter -> id
-    std::map<std::size_t, std::vector<std::int64_t>> group_members;     // entry of "params" -> ids
-    std::map<std::size_t, std::map<std::string, StateLeaf>> leaves;     // off: unit -> leaves
-    std::map<std::size_t, std::pair<std::size_t, std::size_t>> places;  // entry -> unit, parameter
+    std::map<std::size_t, std::int64_t> unit_ids;                    // off: unit -> id
+    std::map<Place, std::int64_t> ids;                               // on: parameter -> id
+    std::map<std::size_t, std::vector<std::int64_t>> group_members;  // entry of "params" -> ids
+    std::map<std::size_t, Place> places;                             // entry of state -> parameter
+    /// Off: the state, and the entry that stands for a leaf of all of a unit's parameters.
+    GroupedOptimizer grouped;  // parameters unit by unit
+    std::map<std::pair<std::size_t, std::string>, std::size_t> first_entries;  // unit, leaf
   };
 
-  LocalOutput(const Manifest& source, std::int64_t world_size)
-      : source_(source), world_size_(world_size) {}
+  LocalOutput(const Manifest& source, GroupedOptimizer::Steps steps, std::int64_t world_size)
+      : source_(source), steps_(steps), world_size_(world_size) {}
   bool find_units(const std::vector<bool>& kept);
   void find_tied(const std::vector<bool>& kept);
   bool find_optimizers(const std::vector<bool>& kept);
@@ -75,9 +71,9 @@ class LocalOutput {
                   StateDict& state);
   bool add_optimizer(const Optimizer& optimizer, std::size_t e, std::int64_t rank,
                      std::ptrdiff_t depth, RankArchive& archive, StateDict& state);
-  void add_unit_state(const Optimizer& optimizer, const StateLeaf& leaf, std::size_t unit,
-                      std::int64_t rank, std::ptrdiff_t depth, RankArchive& archive,
-                      StateDict& state);
+  void add_unit_state(const Optimizer& optimizer, std::size_t e, std::int64_t rank,
+                      std::ptrdiff_t depth, RankArchive& archive, StateDict& state);
+  bool unite_leaves(Optimizer& optimizer) const;
   /// A rank's shard of what `tensors` hold, by parameter: `numel` elements of it.
   std::uint32_t add_shard(RankArchive& archive, const Unit& unit,
                           const std::vector<std::uint32_t>& tensors, std::int64_t rank,
@@ -85,11 +81,11 @@ class LocalOutput {
   std::optional<Chunk> slice(const Unit& unit, std::size_t parameter, std::int64_t rank) const;
   std::int64_t valid_numel(const Unit& unit, std::int64_t rank) const;
   bool is_shaped(std::size_t e, const Shape& shape) const;
-  bool same_content(std::uint32_t a, std::uint32_t b) const;
   bool is_trained(std::size_t unit) const;
   const StateEntry& entry(std::size_t e) const { return source_.state.entries[e]; }
 
   const Manifest& source_;
+  GroupedOptimizer::Steps steps_;
   std::int64_t world_size_;
   bool orig_ = false;
   Path prefix_;  // of the model's state dict

@@ -7,12 +7,9 @@
 #include "lib/format/torch_rank_files/local_leaves.h"
 #include "lib/format/torch_rank_files/local_output.h"
 #include "lib/format/torch_rank_files/local_state.h"
+#include "lib/state/same_bytes.h"
 
 namespace tessera::rank_files {
-
-bool same_place(const Source& a, const Source& b) {
-  return std::tie(a.kind, a.file, a.offset, a.side) == std::tie(b.kind, b.file, b.offset, b.side);
-}
 
 /// A weight that is tied to another is in no flat parameter of its own, and no record speaks of its
 /// other name: its runs are the very elements of the other's, on every rank that holds any.
@@ -66,22 +63,11 @@ void LocalOutput::find_tied(const std::vector<bool>& kept) {
   for (std::size_t e = 0; e < kept.size(); ++e) {
     if (!kept[e] || weights_.contains(e) || !entry(e).value.is_tensor()) continue;
     const auto other = known.find(place_of(e));
-    if (other != known.end() && same_content(tensor(e), tensor(other->second)))
+    const bool has_elements = source_.tensors[tensor(e)].spec.shape.numel() > 0;
+    if (other != known.end() && has_elements &&
+        same_bytes(source_, tensor(e), tensor(other->second)))
       tied_.emplace(e, weights_.at(other->second));
   }
-}
-
-/// True when both are read from the same places.
-bool LocalOutput::same_content(std::uint32_t a, std::uint32_t b) const {
-  const StoredTensor &one = source_.tensors[a], &other = source_.tensors[b];
-  if (one.spec != other.spec || one.spec.shape.numel() == 0 || one.quant >= 0 || other.quant >= 0 ||
-      one.chunk_count != other.chunk_count)
-    return false;
-  for (std::uint32_t c = 0; c < one.chunk_count; ++c)
-    if (source_.chunk(one, c) != source_.chunk(other, c) ||
-        !same_place(source_.source(one, c), source_.source(other, c)))
-      return false;
-  return true;
 }
 
 }  // namespace tessera::rank_files

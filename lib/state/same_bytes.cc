@@ -1,0 +1,36 @@
+#include "lib/state/same_bytes.h"
+
+namespace tessera {
+namespace {
+
+bool same_source(const Manifest& manifest, const Source& a, const Source& b) {
+  // An extent's `side` numbers its strides, which every tensor has for itself.
+  const bool same_side =
+      a.side == b.side || (a.kind == Source::Kind::kExtent && a.side > 0 && b.side > 0 &&
+                           manifest.strides[a.side - 1] == manifest.strides[b.side - 1]);
+  return a.kind == b.kind && a.flags == b.flags && a.file == b.file && a.offset == b.offset &&
+         a.length == b.length && a.view == b.view && same_side;
+}
+
+}  // namespace
+
+bool same_stored(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
+  if (a == b) return true;
+  const StoredTensor& x = manifest.tensors[a];
+  const StoredTensor& y = manifest.tensors[b];
+  if (x.spec.shape != y.spec.shape || x.stored_dtype() != y.stored_dtype() ||
+      x.chunk_count != y.chunk_count || x.quant != y.quant)
+    return false;
+  for (std::uint32_t i = 0; i < x.chunk_count; ++i)
+    if (!same_source(manifest, manifest.source(x, i), manifest.source(y, i)) ||
+        !(manifest.chunk(x, i) == manifest.chunk(y, i)))
+      return false;
+  return true;
+}
+
+bool same_bytes(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
+  return manifest.tensors[a].spec.dtype == manifest.tensors[b].spec.dtype &&
+         same_stored(manifest, a, b);
+}
+
+}  // namespace tessera
