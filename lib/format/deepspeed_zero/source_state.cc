@@ -27,7 +27,6 @@ class StateBuilder {
   StateBuilder(const Manifest& source, const TargetRequest& request, std::string_view format,
                bool one_step_per_group)
       : source_(source),
-        request_(request),
         one_step_(one_step_per_group),
         roles_(find_roles(source.state)),
         policy_(request, {.opaque = true, .bytes_io = false}, format, out_.notes, out_.left_out) {
@@ -267,7 +266,6 @@ class StateBuilder {
   }
 
   const Manifest& source_;
-  const TargetRequest& request_;
   bool one_step_;
   Roles roles_;
   SourceState out_;
