@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "fsdp_core/bridge/dtype.h"
-#include "fsdp_core/bridge/outside_inference.h"
-#include "fsdp_core/runtime/told_to_peers.h"
+#include "fsdp_core/params/outside_inference.h"
+#include "fsdp_core/runtime/abort_peers.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -120,7 +120,7 @@ LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, 
   Held held;
   held.name = name;
   held.tensor = local;
-  told_to_peers({spread.unit}, "state_dict", [&] {
+  run_or_abort_peers({spread.unit}, "state_dict", [&] {
     if (fill) {
       const at::Tensor gathered = spread.gather(local);
       if (gathered.defined()) held.copy = gathered.to(cpu);
@@ -172,7 +172,7 @@ void LiveMemory::scatter(const std::unordered_set<std::string>& loaded) {
     held.shard.reset();
     if (!held.spread || !loaded.contains(held.name)) continue;
     if (!held.first.empty() && loaded.contains(held.first)) continue;
-    told_to_peers({held.spread->unit}, "load of a state dict", [&] {
+    run_or_abort_peers({held.spread->unit}, "load of a state dict", [&] {
       at::Tensor shard = at::empty_like(held.tensor);
       held.spread->scatter(held.copy, shard);
       held.shard = std::move(shard);

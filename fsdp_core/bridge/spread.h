@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 
 namespace tessera::fsdp {
 

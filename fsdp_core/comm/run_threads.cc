@@ -37,8 +37,6 @@ class FirstFailure {
   bool first_is_echo_ = false;
 };
 
-using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
-
 MakeTransport transports(int size, const WorldOptions& options) {
   if (options.backend.empty() || options.backend == "threads") {
     auto hub = std::make_shared<ThreadHub>();
@@ -83,15 +81,19 @@ void run_rank(int rank, int size, const std::function<void(World&)>& body,
 
 }  // namespace
 
-void run_threads(int size, const std::function<void(World&)>& body, const WorldOptions& options) {
+void run_threads_over(int size, const MakeTransport& make, const WorldOptions& options,
+                      const std::function<void(World&)>& body) {
   if (size < 1) fail(Code::kInvalidArgument, fmt::format("a world of {} threads", size));
-  const MakeTransport make = transports(size, options);
   FirstFailure failure;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] { run_rank(rank, size, body, options, make, failure); });
   for (std::thread& thread : threads) thread.join();
   failure.rethrow();
+}
+
+void run_threads(int size, const std::function<void(World&)>& body, const WorldOptions& options) {
+  run_threads_over(size, transports(size, options), options, body);
 }
 
 }  // namespace tessera::fsdp

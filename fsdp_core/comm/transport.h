@@ -49,4 +49,9 @@ std::unique_ptr<Transport> fake_transport();
 using WrapTransport = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)>;
 World init_from_env_over(const WorldOptions& options, const WrapTransport& wrap);
 
+/// The same for ranks that are threads: run_threads, with the transports that `make` returns.
+using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
+void run_threads_over(int size, const MakeTransport& make, const WorldOptions& options,
+                      const std::function<void(World&)>& body);
+
 }  // namespace tessera::fsdp

@@ -5,10 +5,10 @@
 
 #include <cmath>
 
+#include "fsdp_core/params/ownership.h"
+#include "fsdp_core/runtime/abort_peers.h"
 #include "fsdp_core/runtime/optimizer_in_backward.h"
-#include "fsdp_core/runtime/told_to_peers.h"
 #include "fsdp_core/runtime/units_of.h"
-#include "fsdp_core/unit/ownership.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -96,7 +96,7 @@ at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
   check_one_group(units);
   Powers powers;
   powers.p = p;
-  told_to_peers(units, "clip_grad_norm_", [&] { add_units(powers, units); });
+  run_or_abort_peers(units, "clip_grad_norm_", [&] { add_units(powers, units); });
   // Parameters that no unit owns are whole on every rank.
   for (const at::Tensor& param : module->parameters())
     if (param.grad().defined() && !owner_of(param))

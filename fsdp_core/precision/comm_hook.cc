@@ -35,13 +35,12 @@ CommHook compress_hook(at::ScalarType dtype, const char* name) {
 }
 
 void check_unit(detail::Unit& unit) {
-  const ShardingStrategy strategy = unit.options().strategy;
-  if (is_hybrid(strategy))
+  if (unit.strategy().hybrid())
     fail(
         Code::kUnsupported,
         fmt::format("register_comm_hook: {} uses {}: the hook would see its reduce-scatter and not "
                     "its all-reduce",
-                    unit.label(), strategy_name(strategy)));
+                    unit.label(), unit.strategy().name));
   if (unit.comm_hook)
     fail(Code::kInvalidArgument,
          fmt::format("register_comm_hook: {} has a hook already ({})", unit.label(),

@@ -3,7 +3,6 @@
 #include <tessera/base/error.h>
 #include <tessera/fsdp/communicator.h>
 #include <tessera/fsdp/grad_scaler.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
@@ -11,13 +10,11 @@
 #include <unordered_set>
 #include <utility>
 
-#include "fsdp_core/precision/scaled_backward.h"
 #include "fsdp_core/runtime/optimizer_in_backward.h"
+#include "fsdp_core/runtime/scaled_backward.h"
 
 namespace tessera::fsdp {
 namespace {
-
-thread_local int scaled_task = -1;
 
 void refuse_steps_in_backward(const torch::optim::Optimizer& optimizer) {
   if (detail::steps_in_backward(optimizer))
@@ -27,13 +24,6 @@ void refuse_steps_in_backward(const torch::optim::Optimizer& optimizer) {
 }
 
 }  // namespace
-
-void detail::mark_scaled_backward() { scaled_task = torch::autograd::get_current_graph_task_id(); }
-
-bool detail::backward_is_scaled() {
-  const int task = torch::autograd::get_current_graph_task_id();
-  return task >= 0 && task == scaled_task;
-}
 
 ShardedGradScaler::ShardedGradScaler(std::shared_ptr<Communicator> group, GradScalerOptions options)
     : group_(std::move(group)), options_(options), scale_(static_cast<float>(options.init_scale)) {

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "fsdp_core/runtime/told_to_peers.h"
+#include "fsdp_core/runtime/abort_peers.h"
 #include "fsdp_core/runtime/units_of.h"
 
 namespace tessera::fsdp {
@@ -39,7 +39,7 @@ void apply(const ModuleRef& module, const std::function<void(torch::nn::Module&)
   std::set<const void*> seen;
   collect(*module, nullptr, seen, owned);
   // The other ranks wait in the next unit's gather, or will.
-  told_to_peers(units, "apply", [&] {
+  run_or_abort_peers(units, "apply", [&] {
     for (const auto& unit : units) apply_to_unit(*unit, owned[unit.get()], function);
     for (torch::nn::Module* outside : owned[nullptr]) function(*outside);
   });

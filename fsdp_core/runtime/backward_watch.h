@@ -8,7 +8,7 @@
 // engine that was there before, and looks at what it throws.
 #include <memory>
 
-#include "fsdp_core/unit/use.h"
+#include "fsdp_core/runtime/use.h"
 
 namespace tessera::fsdp::detail {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 
 namespace tessera::fsdp {
 

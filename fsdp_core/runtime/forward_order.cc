@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 
 namespace tessera::fsdp::detail {
 

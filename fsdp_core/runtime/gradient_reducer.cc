@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "fsdp_core/params/pool.h"
 #include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/root.h"
-#include "fsdp_core/unit/pool.h"
 
 namespace tessera::fsdp::detail {
 
@@ -110,88 +110,102 @@ void GradientReducer::step(Unit& unit) {
     previous_.done = last.record();
 }
 
-void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const UsedParams& used_now) {
+void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const UsedParams& used) {
   at::NoGradGuard no_grad;
+  Reduction one = begin(unit, group, used);
+  if (unit.comm_hook) {
+    run_hook(one);
+    return;
+  }
+  sum_over_shards(one);
+  one.used = group.used_with_partial(one.used, one.holds);
+  if (one.replicated && !one.holds) sum_over_replicas(one);
+  keep_result(one);
+  remember(one);
+}
+
+GradientReducer::Reduction GradientReducer::begin(Unit& unit, ParamGroup& group,
+                                                  const UsedParams& used) {
   // One unit's gradients in reduction at a time: the memory of the one before is given back first.
   if (previous_.input.defined()) release(previous_);
   previous_.input = group.take_gradients();
   reduce_->wait_for(*compute_);
 
-  const Options& options = unit.options();
+  Reduction one{unit, group, used, previous_.input, make_pooled<at::Tensor>()};
+  one.n = unit.options().gradient_divide_factor.value_or(unit.comms().ranks());
   const bool half = group.dtypes().reduce == at::kHalf;
-  const double n = options.gradient_divide_factor.value_or(unit.comms().ranks());
-  const DivideFactors factors = half ? divide_factors(n) : DivideFactors{1, n};
-  const CommTag tag{unit.name(), CommPhase::kBackward};
-  const at::Tensor input = previous_.input;
-  Communicator& shard = unit.shard_comm();
-  if (unit.comm_hook) {
-    run_hook(unit, group, n, used_now);
-    return;
-  }
+  one.factors = half ? divide_factors(one.n) : DivideFactors{1, one.n};
+  one.replicated = unit.comms().replicas() > 1;
+  one.holds = one.replicated && !unit.all_reduce;
+  one.apart = one.replicated && !one.holds && unit.comms().shards() > 1 && !reduce_->immediate();
+  return one;
+}
 
-  const bool replicated = unit.comms().replicas() > 1, holds = replicated && !unit.all_reduce;
-  // The all-reduce runs beside the next unit's reduce-scatter, which takes the place of this input.
-  const bool apart = replicated && !holds && shard.size() > 1 && !reduce_->immediate();
-  if (apart) make_room_for_output();
-  // The stream's own work holds its tensors; `out` is handed from step to step.
-  auto out = make_pooled<at::Tensor>();
+void GradientReducer::sum_over_shards(const Reduction& one) {
+  if (one.apart) make_room_for_output();
   reduce_->run(
-      [=, &shard, &group] {
+      [one] {
         at::NoGradGuard guard;
-        if (factors.pre > 1) divide(input, factors.pre);
+        if (one.factors.pre > 1) divide(one.input, one.factors.pre);
+        Communicator& shard = one.unit.shard_comm();
         if (shard.size() == 1) {
-          *out = input;
-        } else {
-          // In place: this rank's part of the input is nobody else's.
-          const std::int64_t numel = group.layout().shard_numel();
-          *out = apart ? new_tensor(numel, input.scalar_type(), input.device())
-                       : tensor_over(input.storage(), input.scalar_type(), shard.rank() * numel,
-                                     {numel});
-          shard.reduce_scatter_into(*out, input, Reduce::kSum, tag);
+          *one.sum = one.input;
+          return;
         }
+        // In place: this rank's part of the input is nobody else's.
+        const std::int64_t numel = one.group.layout().shard_numel();
+        *one.sum = one.apart ? new_tensor(numel, one.input.scalar_type(), one.input.device())
+                             : tensor_over(one.input.storage(), one.input.scalar_type(),
+                                           shard.rank() * numel, {numel});
+        shard.reduce_scatter_into(*one.sum, one.input, Reduce::kSum, one.tag());
       },
-      &shard);
-  if (apart) previous_.done = reduce_->record();
-  const UsedParams used = group.used_with_partial(used_now, holds);
-  Stream& last = last_stream(unit);
-  if (replicated && !holds) {
-    all_reduce_->wait_for(*reduce_);
-    Communicator& replicas = unit.replicate_comm();
-    all_reduce_->run(
-        [=, &replicas, &group] {
-          at::NoGradGuard guard;
-          group.add_partial(*out);
-          replicas.all_reduce(*out, Reduce::kSum, tag);
-        },
-        &replicas);
-  }
-  last.run([=, &group] {
+      &one.unit.shard_comm());
+  if (one.apart) previous_.done = reduce_->record();
+}
+
+void GradientReducer::sum_over_replicas(const Reduction& one) {
+  all_reduce_->wait_for(*reduce_);
+  all_reduce_->run(
+      [one] {
+        at::NoGradGuard guard;
+        one.group.add_partial(*one.sum);
+        one.unit.replicate_comm().all_reduce(*one.sum, Reduce::kSum, one.tag());
+      },
+      &one.unit.replicate_comm());
+}
+
+void GradientReducer::keep_result(const Reduction& one) {
+  last_stream(one.unit).run([one] {
     at::NoGradGuard guard;
-    if (holds) return group.hold_partial(*out);
-    if (factors.post != 1) divide(*out, factors.post);
-    group.accumulate(*out, *used);
+    if (one.holds) return one.group.hold_partial(*one.sum);
+    if (one.factors.post != 1) divide(*one.sum, one.factors.post);
+    one.group.accumulate(*one.sum, *one.used);
   });
-  if (apart)
-    outputs_.push_back({out, last.record()});
+}
+
+void GradientReducer::remember(const Reduction& one) {
+  const Event done = last_stream(one.unit).record();
+  if (one.apart)
+    outputs_.push_back({one.sum, done});
   else
-    previous_.done = last.record();
+    previous_.done = done;
   if (previous_.done.ready()) previous_ = {};
 }
 
-void GradientReducer::run_hook(Unit& unit, ParamGroup& group, double n, const UsedParams& used) {
-  const bool sharded = unit.options().strategy != ShardingStrategy::kNoShard;
-  const DivideFactors factors = divide_factors(n);
+void GradientReducer::run_hook(const Reduction& one) {
+  const bool sharded = one.unit.strategy().shards_params;
+  const DivideFactors factors = divide_factors(one.n);
   const std::shared_ptr<GradientBucket> bucket(
-      new GradientBucket{sharded ? unit.shard_comm() : unit.replicate_comm(),
-                         {unit.name(), CommPhase::kBackward},
-                         previous_.input,
+      new GradientBucket{sharded ? one.unit.shard_comm() : one.unit.replicate_comm(),
+                         one.tag(),
+                         one.input,
                          {},
-                         group.dtypes().stored,
-                         n,
+                         one.group.dtypes().stored,
+                         one.n,
                          factors.pre,
                          factors.post});
   reduce_->run(
-      [bucket, sharded, used, &group, hook = unit.comm_hook] {
+      [bucket, sharded, used = one.used, &group = one.group, hook = one.unit.comm_hook] {
         at::NoGradGuard guard;
         const std::int64_t numel = group.layout().shard_numel();
         if (sharded)

@@ -1,16 +1,17 @@
 #pragma once
 // GradientReducer: from a unit's unsharded gradients to its shard gradients, in five steps:
-//   divide before   where the precision needs it (fp16, or one sum asked for)
-//   reduce-scatter  over the shard group, in the reduce dtype
-//   all-reduce      over the replicas
-//   divide after    the average
-//   accumulate      into the shard parameters' .grad, in the stored dtype
+//   begin              takes the gradients; divides before the sum are decided here (fp16)
+//   sum_over_shards    divide before, reduce-scatter over the shard group, in the reduce dtype
+//   sum_over_replicas  all-reduce, with replicas
+//   keep_result        divide after (the average), then add to the shard parameters' .grad in the
+//                      stored dtype, or hold the sum until replicas are asked for
+//   remember           what has to live until the streams have passed
 // and finish: the compute stream waits for all of it.
 #include <memory>
 #include <vector>
 
+#include "fsdp_core/runtime/unit.h"
 #include "fsdp_core/stream/stream.h"
-#include "fsdp_core/unit/unit.h"
 
 namespace tessera::fsdp::detail {
 
@@ -42,11 +43,32 @@ class GradientReducer {
     std::shared_ptr<at::Tensor> shard;
     Event done;
   };
+  /// One group's gradients on their way through the steps. The streams' work holds a copy.
+  struct Reduction {
+    Unit& unit;
+    ParamGroup& group;
+    UsedParams used;
+    at::Tensor input;                 // unsharded gradients
+    std::shared_ptr<at::Tensor> sum;  // handed from step to step
+    double n = 1;                     // what the sum is divided by
+    DivideFactors factors = {};
+    bool replicated = false;
+    bool holds = false;  // the sum over the shards waits for a later reduction
+    /// The all-reduce runs beside the next unit's reduce-scatter, which takes the place of `input`:
+    /// the sum is in memory of its own.
+    bool apart = false;
+    CommTag tag() const { return {unit.name(), CommPhase::kBackward}; }
+  };
   void reduce_group(Unit& unit, ParamGroup& group, const UsedParams& used);
+  Reduction begin(Unit& unit, ParamGroup& group, const UsedParams& used);
+  void sum_over_shards(const Reduction& one);
+  void sum_over_replicas(const Reduction& one);
+  void keep_result(const Reduction& one);
+  void remember(const Reduction& one);
+  /// A communication hook in place of the steps after begin().
+  void run_hook(const Reduction& one);
   /// Which of its parameters have a gradient, on any rank.
   UsedParams used_anywhere(Unit& unit, const ParamGroup& group);
-  /// A communication hook in place of the first four steps.
-  void run_hook(Unit& unit, ParamGroup& group, double n, const UsedParams& used);
   /// The unit's own optimizer, after the last of its reductions and on the same stream.
   void step(Unit& unit);
   void release(InFlight& in_flight);

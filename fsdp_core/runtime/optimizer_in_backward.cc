@@ -10,7 +10,7 @@
 #include <mutex>
 #include <unordered_set>
 
-#include "fsdp_core/precision/scaled_backward.h"
+#include "fsdp_core/runtime/scaled_backward.h"
 #include "fsdp_core/runtime/units_of.h"
 
 namespace tessera::fsdp {

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "fsdp_core/runtime/unit.h"
 #include "fsdp_core/runtime/unit_digest.h"
-#include "fsdp_core/unit/unit.h"
 
 namespace tessera::fsdp::detail {
 namespace {
@@ -75,7 +75,7 @@ std::vector<std::shared_ptr<Communicator>> digest_groups(Unit& top, bool trainin
   if (!training) return {comms.shard};
   const Options& options = top.options();
   // One group of all, so that ranks of different strategies meet.
-  if (options.mesh && is_hybrid(options.strategy))
+  if (options.mesh && top.strategy().hybrid())
     return {options.mesh->world().group(options.mesh->ranks())};
   return {comms.shard, comms.replicate};
 }

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <set>
 
+#include "fsdp_core/params/pool.h"
+#include "fsdp_core/params/recycler.h"
 #include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/units_of.h"
-#include "fsdp_core/unit/pool.h"
-#include "fsdp_core/unit/recycler.h"
 
 namespace tessera::fsdp::detail {
 namespace {

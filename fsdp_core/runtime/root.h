@@ -23,8 +23,8 @@
 #include "fsdp_core/runtime/forward_order.h"
 #include "fsdp_core/runtime/gradient_reducer.h"
 #include "fsdp_core/runtime/order_check.h"
+#include "fsdp_core/runtime/unit.h"
 #include "fsdp_core/stream/stream.h"
-#include "fsdp_core/unit/unit.h"
 
 namespace tessera::fsdp::detail {
 

@@ -3,9 +3,9 @@
 #include <tessera/base/error.h>
 #include <tessera/fsdp/training.h>
 
-#include "fsdp_core/runtime/told_to_peers.h"
+#include "fsdp_core/params/registry.h"
+#include "fsdp_core/runtime/abort_peers.h"
 #include "fsdp_core/runtime/units_of.h"
-#include "fsdp_core/unit/registry.h"
 
 namespace tessera::fsdp {
 
@@ -42,7 +42,7 @@ SummonFullParams::SummonFullParams(const ModuleRef& module, const SummonOptions&
          "set write_back = false");
   impl_->options = options;
   impl_->units = idle_units_of(module, "SummonFullParams", options.recurse);
-  told_to_peers(impl_->units, "summon", [this] { impl_->begin(); });
+  run_or_abort_peers(impl_->units, "summon", [this] { impl_->begin(); });
 }
 
 SummonFullParams::~SummonFullParams() {

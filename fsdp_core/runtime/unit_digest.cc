@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 
 namespace tessera::fsdp::detail {
 namespace {
@@ -49,7 +49,7 @@ void add_unit(Unit& unit, Digest& out) {
   const auto add = [&](const char* what, const std::string& value) {
     out.emplace_back(unit.name(), fmt::format("{} {}", what, value));
   };
-  add("strategy", std::string(strategy_name(options.strategy)));
+  add("strategy", std::string(unit.strategy().name));
   add("ranks:",
       fmt::format("{} shards, {} replicas", unit.comms().shards(), unit.comms().replicas()));
   add("layout", options.layout == MemoryLayout::kFlat ? "flat" : "per parameter");

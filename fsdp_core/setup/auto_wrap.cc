@@ -13,9 +13,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "fsdp_core/params/registry.h"
 #include "fsdp_core/setup/fqn_glob.h"
 #include "fsdp_core/setup/ignored.h"
-#include "fsdp_core/unit/registry.h"
 
 namespace tessera::fsdp {
 namespace {

@@ -10,8 +10,8 @@
 #include <exception>
 #include <mutex>
 
-#include "fsdp_core/unit/ownership.h"
-#include "fsdp_core/unit/registry.h"
+#include "fsdp_core/params/ownership.h"
+#include "fsdp_core/params/registry.h"
 
 namespace tessera::fsdp {
 namespace {

@@ -11,9 +11,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "fsdp_core/params/param.h"
 #include "fsdp_core/setup/ignored.h"
 #include "fsdp_core/setup/meta_init.h"
-#include "fsdp_core/unit/param.h"
 
 namespace tessera::fsdp {
 

@@ -6,13 +6,13 @@
 
 #include <algorithm>
 
-#include "fsdp_core/bridge/outside_inference.h"
+#include "fsdp_core/params/outside_inference.h"
+#include "fsdp_core/params/ownership.h"
 #include "fsdp_core/runtime/fail_together.h"
+#include "fsdp_core/runtime/unit.h"
+#include "fsdp_core/runtime/unit_groups.h"
 #include "fsdp_core/runtime/units_of.h"
 #include "fsdp_core/setup/collector.h"
-#include "fsdp_core/setup/unit_groups.h"
-#include "fsdp_core/unit/ownership.h"
-#include "fsdp_core/unit/unit.h"
 
 namespace tessera::fsdp {
 namespace detail {
@@ -192,8 +192,7 @@ bool frees_after_forward(const Options& options) {
   const ReshardAfterForward& wanted = options.reshard_after_forward;
   if (wanted.is_group()) return wanted.group_size() > 1;
   if (!wanted.is_auto()) return wanted.yes();
-  return options.strategy == ShardingStrategy::kFullShard ||
-         options.strategy == ShardingStrategy::kHybridShard;
+  return strategy_of(options.strategy).frees_after_forward;
 }
 
 }  // namespace

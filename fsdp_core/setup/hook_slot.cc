@@ -2,7 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/fsdp/hook_slot.h>
 
-#include "fsdp_core/unit/registry.h"
+#include "fsdp_core/params/registry.h"
 
 namespace tessera::fsdp::detail {
 

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "fsdp_core/unit/ownership.h"
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/params/ownership.h"
+#include "fsdp_core/runtime/unit.h"
 
 namespace tessera::fsdp {
 namespace {

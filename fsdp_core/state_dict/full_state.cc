@@ -12,8 +12,8 @@
 
 #include "fsdp_core/bridge/box_view.h"
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/runtime/abort_peers.h"
 #include "fsdp_core/runtime/fail_together.h"
-#include "fsdp_core/runtime/told_to_peers.h"
 #include "fsdp_core/state_dict/full_manifest.h"
 #include "fsdp_core/state_dict/model_tensors.h"
 #include "fsdp_core/state_dict/on_this_rank.h"
@@ -199,7 +199,8 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
                 "give every rank the same state, or one rank alone (rank0_only)");
   });
   if (first.broadcasts())
-    told_to_peers(tensors.units, kCall, [&] { manifest = unpacked(first.share(std::move(told))); });
+    run_or_abort_peers(tensors.units, kCall,
+                       [&] { manifest = unpacked(first.share(std::move(told))); });
   StateDictOptions sharded = options;
   sharded.type = StateDictType::kSharded;
   sharded.rank0_only = false;
@@ -226,9 +227,9 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
     }
   });
   std::vector<std::uint8_t> on_any;
-  told_to_peers(tensors.units, kCall, [&] { on_any = first.any(fills_of(target)); });
+  run_or_abort_peers(tensors.units, kCall, [&] { on_any = first.any(fills_of(target)); });
   const auto fill = [&](Fill wanted) {
-    told_to_peers(tensors.units, kCall, [&] {
+    run_or_abort_peers(tensors.units, kCall, [&] {
       std::size_t next = 0;
       for (const StateEntry& entry : target.dict().entries) {
         if (!entry.value.is_tensor() || (on_any[next++] & wanted) == 0) continue;

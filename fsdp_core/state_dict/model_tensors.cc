@@ -7,8 +7,8 @@
 
 #include <numeric>
 
+#include "fsdp_core/params/registry.h"
 #include "fsdp_core/runtime/units_of.h"
-#include "fsdp_core/unit/registry.h"
 
 namespace tessera::fsdp {
 namespace {

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 
 namespace tessera::fsdp {
 

@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "fsdp_core/bridge/dtype.h"
-#include "fsdp_core/bridge/outside_inference.h"
+#include "fsdp_core/params/outside_inference.h"
 #include "fsdp_core/state_dict/flat_parameters.h"
 
 namespace tessera::fsdp {

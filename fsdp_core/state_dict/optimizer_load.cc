@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "fsdp_core/bridge/dtype.h"
-#include "fsdp_core/bridge/outside_inference.h"
 #include "fsdp_core/bridge/untouched_zeros.h"
+#include "fsdp_core/params/outside_inference.h"
 #include "fsdp_core/state_dict/optimizer_dict.h"
 
 namespace tessera::fsdp {

@@ -8,8 +8,8 @@
 
 #include "fsdp_core/bridge/box_view.h"
 #include "fsdp_core/bridge/dtype.h"
+#include "fsdp_core/runtime/abort_peers.h"
 #include "fsdp_core/runtime/fail_together.h"
-#include "fsdp_core/runtime/told_to_peers.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -108,8 +108,8 @@ std::vector<TransformedParameters::Part> TransformedParameters::add(
   };
   Held held{tensor, Spread::of(tensor.unit, *tensor.group, tensor.index, form), {}, {}};
   at::Tensor whole;
-  told_to_peers({tensor.unit}, "state_dict",
-                [&] { whole = held.spread.gather_whole(tensor.local); });
+  run_or_abort_peers({tensor.unit}, "state_dict",
+                     [&] { whole = held.spread.gather_whole(tensor.local); });
   std::vector<PartOf> parts;
   together([&] { parts = stored_parts(tensor, whole); });
   together([&] { check_parts_alike(tensor, parts); });
@@ -215,7 +215,7 @@ void TransformedParameters::check(const std::unordered_set<std::string>& loaded)
     const std::shared_ptr<detail::Unit>& unit = held.spread.unit;
     const bool here = held.spread.here();
     std::vector<StoredPart> parts;
-    if (here) told_to_peers({unit}, kCall, [&] { parts = gathered_parts(held); });
+    if (here) run_or_abort_peers({unit}, kCall, [&] { parts = gathered_parts(held); });
     Spread back = held.spread;
     if (back.form == Spread::Form::kRows) back.form = Spread::Form::kWhole;
     at::Tensor whole, made;
@@ -226,7 +226,7 @@ void TransformedParameters::check(const std::unordered_set<std::string>& loaded)
                     check_gathered(held, parts);
                     whole = restored(held, parts);
                   });
-    told_to_peers({unit}, kCall, [&] { back.scatter(whole, made); });
+    run_or_abort_peers({unit}, kCall, [&] { back.scatter(whole, made); });
     held.made = std::move(made);
   }
 }

@@ -32,8 +32,8 @@ ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options, Pl
   form.kind = ValueKind::kDTensor;
   form.mesh = mesh->mesh();
   form.placements.assign(static_cast<std::size_t>(mesh->ndim()), Placement::replicate());
-  const ShardingStrategy strategy = tensor.unit->options().strategy;
-  if (strategy != ShardingStrategy::kNoShard) form.placements[is_hybrid(strategy) ? 1 : 0] = cut;
+  if (const std::optional<int> dim = tensor.unit->strategy().shard_dim)
+    form.placements[static_cast<std::size_t>(*dim)] = cut;
   const auto& extension = tensor.unit->options().extension;
   if (const auto beside = extension ? extension->mesh() : std::nullopt) {
     // Cut first over the extension's ranks, then over the unit's: rows of rows are strided.

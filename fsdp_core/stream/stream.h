@@ -1,6 +1,6 @@
 #pragma once
 // Streams: in what order work runs, and who waits for whom. Memory that a stream still uses may
-// only be dropped after the stream it was allocated on waited for that use (see unit/handoff.h).
+// only be dropped after the stream it was allocated on waited for that use (see params/param_group.h).
 //
 //   host       work runs at once on the caller's thread; events are always ready (CPUs)
 //   device     work is launched at once on a device stream (CUDA, through LibTorch's generic API)

@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace layers_test {
@@ -31,6 +33,21 @@ const std::map<std::string, Names> kUses = {
     {"mpi", {"base"}},
     {"tools",
      {"base", "tensor", "layout", "state", "reshard", "ops", "storage", "encoding", "format"}},
+};
+
+/// The same for the folders of fsdp_core, lowest first: no folder names one that stands below it here.
+const std::map<std::string, Names> kRuntimeUses = {
+    {"layout", {}},
+    {"stream", {}},
+    {"comm", {}},
+    {"params", {"layout"}},
+    {"runtime", {"layout", "stream", "params"}},
+    {"bridge", {"params", "runtime"}},
+    {"setup", {"params", "runtime", "bridge"}},
+    {"precision", {"runtime"}},
+    {"optim", {"params", "runtime"}},
+    {"state_dict", {"params", "runtime", "bridge"}},
+    {"tools", {}},
 };
 
 struct Include {
@@ -158,6 +175,62 @@ TEST_CASE("a shelf of ops uses only the shelves below it") {
     CHECK((from == to || uses.at(from).contains(to)));
   }
   CHECK(edges > 100);
+}
+
+TEST_CASE("every folder of the runtime uses only what stands above it in the list") {
+  int between = 0;
+  for (const Include& include : includes_below("fsdp_core")) {
+    const auto parts = [](const fs::path& path) {
+      return std::vector<std::string>(path.begin(), path.end());
+    };
+    const std::vector<std::string> from = parts(include.file), to = parts(include.target);
+    INFO(place(include));
+    CHECK(to[0] != "lib");
+    CHECK(to[0] != "tools");
+    if (to[0] != "fsdp_core" || from[1] == "third_party_stubs") continue;
+    REQUIRE(kRuntimeUses.contains(from[1]));
+    REQUIRE(kRuntimeUses.contains(to[1]));
+    between += from[1] != to[1];
+    CHECK((from[1] == to[1] || kRuntimeUses.at(from[1]).contains(to[1])));
+  }
+  CHECK(between > 30);
+}
+
+TEST_CASE("process-wide objects of the runtime are those that its page lists") {
+  using Object = std::pair<std::string, std::string>;  // file, name
+  std::set<Object> found, listed;
+  const fs::path root = TESSERA_SOURCE_DIR;
+  const std::regex made(
+      R"(^(?:\s*(?:static (?!const\b|constexpr\b)|thread_local )[^()=]*|std::(?:mutex|atomic|map|vector|unordered_\w+)\b[^()=]*))"
+      R"([ *&](\w+)(?: = .*|\{.*)?;)");
+  for (const char* folder : {"fsdp_core", "lib/live"})
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      if (entry.path().extension() != ".cc" && entry.path().extension() != ".h") continue;
+      std::ifstream in(entry.path());
+      std::smatch match;
+      for (std::string line; std::getline(in, line);)
+        if (std::regex_search(line, match, made))
+          found.emplace(entry.path().lexically_relative(root).string(), match[1]);
+    }
+  // | `file` | `name`, `name` | why |
+  std::ifstream page(root / "docs/fsdp_runtime.md");
+  const std::regex row(R"(^\| `((?:fsdp_core|lib/live)/[^`]+)` \| ([^|]+) \|)"), name("`(\\w+)`");
+  std::smatch match;
+  for (std::string line; std::getline(page, line);) {
+    if (!std::regex_search(line, match, row)) continue;
+    const std::string file = match[1], names = match[2];
+    for (std::sregex_iterator at(names.begin(), names.end(), name), end; at != end; ++at)
+      listed.emplace(file, (*at)[1]);
+  }
+  CHECK(found.size() >= 10);
+  for (const auto& [file, object] : found) {
+    INFO(file << ": " << object << " is process-wide, and docs/fsdp_runtime.md does not list it");
+    CHECK(listed.contains({file, object}));
+  }
+  for (const auto& [file, object] : listed) {
+    INFO("docs/fsdp_runtime.md lists " << object << " of " << file << ", which is not there");
+    CHECK(found.contains({file, object}));
+  }
 }
 
 TEST_CASE("the toolkit never includes LibTorch, HDF5 or the runtime") {

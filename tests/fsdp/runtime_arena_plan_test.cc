@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "fsdp_core/unit/arena_plan.h"
-#include "fsdp_core/unit/recycler.h"
+#include "fsdp_core/params/arena_plan.h"
+#include "fsdp_core/params/recycler.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <new>
 
-#include "fsdp_core/unit/recycler.h"
+#include "fsdp_core/params/recycler.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 

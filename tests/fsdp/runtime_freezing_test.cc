@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "fsdp_core/runtime/root.h"
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 

@@ -3,8 +3,8 @@
 // gradients, and what the operators themselves need. Measured by an allocator that counts.
 #include <algorithm>
 
-#include "fsdp_core/setup/unit_groups.h"
-#include "fsdp_core/unit/recycler.h"
+#include "fsdp_core/params/recycler.h"
+#include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/counting_memory.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
@@ -195,8 +195,9 @@ TEST_CASE("kinds of steps that come in turn ask for no memory of their own eithe
   const World world = fake_world(3, kRanks);
   Options options;
   options.strategy = strategy;
-  options.mesh = is_hybrid(strategy) ? DeviceMesh(world, {2, kRanks / 2}, {"replicate", "shard"})
-                                     : world.mesh();
+  options.mesh = strategy_of(strategy).hybrid()
+                     ? DeviceMesh(world, {2, kRanks / 2}, {"replicate", "shard"})
+                     : world.mesh();
   options.layout = per_parameter ? MemoryLayout::kPerParameter : MemoryLayout::kFlat;
 
   struct Model {

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "fsdp_core/runtime/root.h"
+#include "fsdp_core/runtime/unit.h"
 #include "fsdp_core/stream/stream.h"
-#include "fsdp_core/unit/unit.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 

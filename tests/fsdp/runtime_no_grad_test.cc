@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-#include "fsdp_core/setup/unit_groups.h"
-#include "fsdp_core/unit/recycler.h"
+#include "fsdp_core/params/recycler.h"
+#include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -91,8 +91,9 @@ TEST_CASE("evaluations between training steps free what they gather and change n
   run_threads(4, [&](World& world) {
     Options options;
     options.strategy = strategy;
-    options.mesh =
-        is_hybrid(strategy) ? DeviceMesh(world, {2, 2}, {"replicate", "shard"}) : world.mesh();
+    options.mesh = strategy_of(strategy).hybrid()
+                       ? DeviceMesh(world, {2, 2}, {"replicate", "shard"})
+                       : world.mesh();
     options.layout = layout;
     options.forward_prefetch = low;
     if (low) options.mixed_precision.param_dtype = torch::kBFloat16;

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "fsdp_core/setup/unit_groups.h"
+#include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
@@ -23,8 +23,9 @@ struct Accumulating {
 };
 
 DeviceMesh offload_mesh(World& world, ShardingStrategy strategy) {
-  return is_hybrid(strategy) ? DeviceMesh(world, {2, world.size() / 2}, {"replicate", "shard"})
-                             : world.mesh();
+  return strategy_of(strategy).hybrid()
+             ? DeviceMesh(world, {2, world.size() / 2}, {"replicate", "shard"})
+             : world.mesh();
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // outermost unit's inputs are cast, and when parameters are freed after all.
 #include <fmt/format.h>
 
-#include "fsdp_core/unit/recycler.h"
+#include "fsdp_core/params/recycler.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"

@@ -2,7 +2,7 @@
 // the root's output out, gradients of every form that autograd accumulates.
 #include <fmt/format.h>
 
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"

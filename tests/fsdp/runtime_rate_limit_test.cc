@@ -8,8 +8,8 @@
 #include <mutex>
 #include <thread>
 
+#include "fsdp_core/params/recycler.h"
 #include "fsdp_core/runtime/root.h"
-#include "fsdp_core/unit/recycler.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 

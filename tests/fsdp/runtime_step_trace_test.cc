@@ -1,5 +1,5 @@
 // What counts as a step of allocations, and how kinds of steps that come in turn are found.
-#include "fsdp_core/unit/step_trace.h"
+#include "fsdp_core/params/step_trace.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 

@@ -2,7 +2,7 @@
 // parameters that a unit's own module holds, without a child.
 #include <fmt/format.h>
 
-#include "fsdp_core/setup/unit_groups.h"
+#include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"

@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "fsdp_core/setup/unit_groups.h"
-#include "fsdp_core/unit/recycler.h"
+#include "fsdp_core/params/recycler.h"
+#include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -27,8 +27,9 @@ struct Both {
   Both(World& world, const Where& where, MemoryLayout layout, bool low) {
     Options options;
     options.strategy = where.strategy;
-    options.mesh = is_hybrid(where.strategy) ? DeviceMesh(world, {2, 2}, {"replicate", "shard"})
-                                             : world.mesh();
+    options.mesh = strategy_of(where.strategy).hybrid()
+                       ? DeviceMesh(world, {2, 2}, {"replicate", "shard"})
+                       : world.mesh();
     options.layout = layout;
     if (low) options.mixed_precision.param_dtype = torch::kBFloat16;
     shard(net, options);

@@ -2,7 +2,7 @@
 // with gradients.
 #include <fmt/format.h>
 
-#include "fsdp_core/unit/recycler.h"
+#include "fsdp_core/params/recycler.h"
 #include "tests/fsdp/line_model.h"
 #include "tests/fsdp/torch_and_catch.h"
 

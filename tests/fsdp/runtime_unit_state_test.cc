@@ -5,7 +5,7 @@
 #include <set>
 #include <tuple>
 
-#include "fsdp_core/unit/unit_state.h"
+#include "fsdp_core/runtime/unit_state.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/torch_and_catch.h"
 

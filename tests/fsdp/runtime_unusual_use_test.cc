@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "fsdp_core/setup/unit_groups.h"
+#include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"
@@ -201,8 +201,9 @@ TEST_CASE("more ranks than elements in every strategy and layout", "[runtime][un
     torch::nn::Sequential net{Holder<FewImpl>(), Holder<FewImpl>()};
     torch::nn::Sequential plain{Holder<FewImpl>(), Holder<FewImpl>()};
     Options options;
-    options.mesh =
-        is_hybrid(strategy) ? DeviceMesh(world, {2, 4}, {"replicate", "shard"}) : world.mesh();
+    options.mesh = strategy_of(strategy).hybrid()
+                       ? DeviceMesh(world, {2, 4}, {"replicate", "shard"})
+                       : world.mesh();
     options.strategy = strategy;
     options.layout = layout;
     options.forward_prefetch = ahead;

@@ -2,7 +2,7 @@
 // after a failure one fresh group for all units, the world and the next model.
 #include <fmt/format.h>
 
-#include "fsdp_core/setup/unit_groups.h"
+#include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/torch_and_catch.h"
 
@@ -42,7 +42,7 @@ bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>
 Options by_groups(const World& world, ShardingStrategy strategy) {
   Options options;
   options.strategy = strategy;
-  if (!is_hybrid(strategy)) {
+  if (!strategy_of(strategy).hybrid()) {
     options.process_group = world.communicator();
     return options;
   }
@@ -57,7 +57,7 @@ Options by_groups(const World& world, ShardingStrategy strategy) {
 Options by_mesh(const World& world, ShardingStrategy strategy) {
   Options options;
   options.strategy = strategy;
-  options.mesh = is_hybrid(strategy)
+  options.mesh = strategy_of(strategy).hybrid()
                      ? DeviceMesh(world, {world.size() / 2, 2}, {"replicate", "shard"})
                      : world.mesh();
   return options;

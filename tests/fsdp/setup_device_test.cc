@@ -2,7 +2,7 @@
 // to a GPU is tests/gpu_kit's.
 #include <c10/core/StorageImpl.h>
 
-#include "fsdp_core/unit/refill_buffer.h"
+#include "fsdp_core/params/refill_buffer.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/torch_and_catch.h"

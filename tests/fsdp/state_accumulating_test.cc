@@ -2,7 +2,7 @@
 // whatever was kept gathered, and what has been accumulated stays, as on a plain module.
 #include <tessera/storage/memory_file_system.h>
 
-#include "fsdp_core/setup/unit_groups.h"
+#include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/state_support.h"
@@ -32,8 +32,9 @@ TEST_CASE("a state is loaded in the middle of gradient accumulation") {
   fsdp::run_threads(4, [&](fsdp::World& world) {
     fsdp::Options given;
     given.strategy = strategy;
-    given.mesh = fsdp::is_hybrid(strategy) ? fsdp::DeviceMesh(world, {2, 2}, {"replicate", "shard"})
-                                           : world.mesh();
+    given.mesh = fsdp::strategy_of(strategy).hybrid()
+                     ? fsdp::DeviceMesh(world, {2, 2}, {"replicate", "shard"})
+                     : world.mesh();
     given.layout = layout;
     auto [options, net, plain, data] = BesidePlain(world, given, 2);
     tessera::LoadPolicy policy;

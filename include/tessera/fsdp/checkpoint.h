@@ -33,7 +33,7 @@ struct CheckpointOptions {
 
 namespace detail {
 
-/// fn from tensors to tensors; `first` tells the first call, whose result is kept, from later ones.
+/// fn from tensors to tensors. `first`: the first call, whose result is kept; else a recomputation.
 using CheckpointBody =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs, bool first)>;
 /// The tensors of the first call, connected to the graph.

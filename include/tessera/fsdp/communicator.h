@@ -25,7 +25,7 @@ namespace tessera::fsdp {
 
 enum class Reduce : std::uint8_t { kSum, kAverage, kMax, kMin };
 
-/// Where in training a collective belongs: error messages and records name it.
+/// The part of training that a collective belongs to. Error messages and records name it.
 enum class CommPhase : std::uint8_t {
   kSetup,      // construction, synchronising module states
   kForward,    // gathers before a forward
@@ -113,8 +113,8 @@ class Communicator {
 
   /// Makes every pending and later call on every member fail soon. Callable from any thread.
   virtual void abort(std::string_view reason) noexcept = 0;
-  /// Makes pending and later calls of this member fail with `why`, which the others know already.
-  /// Callable from any thread. Nothing where a failure shows in other ways.
+  /// Makes pending and later calls of this member fail with `why`, which its peers know already.
+  /// Callable from any thread. Does nothing where the backend reports failures in another way.
   virtual void lose(const Status& /*why*/) noexcept {}
 
   /// False after a failure, which every later call repeats.

@@ -35,8 +35,8 @@ struct UnitOptimizer {
       parameters;  // FQN and shard, in the factory's order
 };
 
-/// For every unit below `module` that holds parameters. Gives what optimizers_in_backward gives
-/// from then on. Throws, with nothing changed: units that have one already, gradients waiting for a
+/// Makes an optimizer for every unit below `module` that holds parameters. Returns what
+/// optimizers_in_backward() returns from then on. Throws, with nothing changed: units that have one already, gradients waiting for a
 /// step, synchronisation switched off, a factory that gives no optimizer, one without a trainable
 /// parameter of the unit or with a foreign one, L-BFGS.
 std::vector<UnitOptimizer> optimizer_in_backward(const ModuleRef& module,

@@ -21,7 +21,7 @@ class Extension;
 
 enum class ShardingStrategy : std::uint8_t {
   kFullShard,         // parameters, gradients, optimizer state sharded; freed after forward
-  kShardGradOp,       // as above, but parameters are kept from forward to backward
+  kShardGradOp,       // kFullShard, but parameters are kept from forward to backward
   kNoShard,           // replicated; gradients are all-reduced
   kHybridShard,       // kFullShard within a shard group, all-reduce over the replicas
   kHybridShardZero2,  // kShardGradOp within a shard group, all-reduce over the replicas
@@ -36,7 +36,7 @@ enum class MemoryLayout : std::uint8_t {
 
 enum class BackwardPrefetch : std::uint8_t {
   kPre,   // gather the next unit before this one's gradients are computed
-  kPost,  // ... after this one was resharded
+  kPost,  // gather the next unit after this one was resharded
   kNone,
 };
 
@@ -59,7 +59,8 @@ class ReshardAfterForward {
   int value_ = kAuto;
 };
 
-/// Whether ranks compare what they do (runtime errors instead of hangs and of mixed-up values).
+/// Whether ranks compare what they do, so that a mismatch is an error instead of a hang or of wrong
+/// values.
 enum class Check : std::uint8_t {
   kOff,
   kCheap,  // wrapping at the first forward, every call of the first step, then one hash a backward
@@ -73,7 +74,7 @@ struct MixedPrecision {
   std::optional<at::ScalarType> output_dtype;  // floating outputs of the unit are cast
   bool keep_low_precision_grads = false;       // leave .grad in param_dtype after reduction
   bool cast_forward_inputs = false;            // cast floating inputs of this unit
-  bool cast_root_forward_inputs = true;        // ... of the root unit
+  bool cast_root_forward_inputs = true;        // cast those of the root unit
   /// Class names (as torch::nn::Module::name() gives them, or globs) that auto_wrap keeps in full
   /// precision: inputs are cast up, outputs back.
   std::vector<std::string> full_precision_classes = {"torch::nn::BatchNorm*"};
@@ -132,7 +133,8 @@ struct Options {
   /// gradient.
   bool find_unused_parameters = false;
 
-  /// The outermost unit's holds for its tree. Counted apart (CommCounts::check_calls).
+  /// The outermost unit's setting applies to its whole tree. CommCounts::check_calls and check_bytes
+  /// count the traffic.
   Check check = Check::kCheap;
   /// Throws before a reduction, naming parameter, rank and index of its first NaN or Inf.
   bool check_nan = false;

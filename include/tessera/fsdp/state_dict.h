@@ -98,7 +98,7 @@ void key_by_ids(LiveState& state, const std::string& optim_root = "optim");
 Value rng_state();
 void set_rng_state(const Value& value);
 
-/// What a value of the model's state dict is in PyTorch's terms.
+/// The PyTorch type that a value of the model's state dict corresponds to.
 enum class ValueKind : std::uint8_t { kPlain, kShardedTensor, kDTensor };
 std::string_view value_kind_name(ValueKind kind);
 
@@ -108,7 +108,7 @@ struct ValueForm {
   Mesh mesh;                          // kDTensor
   std::vector<Placement> placements;  // kDTensor: one per mesh dim; Flat for a flat unit's shards
 };
-/// Of every name of the model, in the order of the state dict.
+/// One entry for each name of the model, in the order of the state dict.
 std::vector<ValueForm> value_forms(const ModuleRef& model, const StateDictOptions& options = {});
 
 }  // namespace tessera::fsdp

@@ -27,15 +27,16 @@
 
 namespace tessera::fsdp {
 
-/// What a module that holds parts of tensors tells the extension below.
+/// Base of modules whose parameters are parts of larger tensors; tensor_parallel() asks them.
 class TensorParallelModule {
  public:
   virtual ~TensorParallelModule() = default;
-  /// As Extension::sharded_dim, of its own parameter `name`.
+  /// The same as Extension::sharded_dim, for this module's own parameter `name`.
   virtual std::optional<int> sharded_dim(const std::string& name) const = 0;
 };
 
-/// Asks TensorParallelModule; parameters of other modules are the same on all ranks of `mesh`.
+/// An extension that asks each TensorParallelModule which dims are cut. Parameters of other modules
+/// must be the same on all ranks of `mesh`.
 std::shared_ptr<Extension> tensor_parallel(DeviceMesh mesh);
 
 /// y = x W^T + b for this rank's rows of W (outputs): [..., in] -> [..., out / ranks].

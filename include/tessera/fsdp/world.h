@@ -19,11 +19,11 @@
 namespace tessera::fsdp {
 
 struct WorldOptions {
-  /// Of each collective and of joining.
+  /// Limit for each collective, and for joining a group.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
-  /// Of each meeting of ranks in a save or load, which read and write files in between, one slower
-  /// than another. A rank whose process dies is noticed within seconds, whomever the others wait
-  /// for.
+  /// Limit for each meeting of ranks in a save or load. Longer, as ranks read and write files
+  /// between meetings, some slower than others. A rank whose process dies is noticed within seconds
+  /// all the same.
   std::chrono::milliseconds state_timeout = std::chrono::minutes(30);
   std::string backend;  // "", "gloo", "nccl"; "": gloo on CPUs, nccl where a GPU is
   /// Where each rank writes its last collectives when one fails or times out; "": the environment
@@ -53,7 +53,7 @@ class World {
   /// After a failure, collective over all ranks: every group is rebuilt on fresh connections the next
   /// time it is used. Communicators handed out before stay dead.
   void reset();
-  /// How often reset() ran; a communicator fetched under another number is stale.
+  /// The number of reset() calls so far. A communicator that was fetched under another is stale.
   std::uint64_t generation() const;
 
   struct Impl;

@@ -1,23 +1,14 @@
 #pragma once
 // Which ranks a unit's parameters are sharded over and which replicate them, from mesh or groups
-// and strategy:
-//
-//   FULL_SHARD, SHARD_GRAD_OP   shard over all, replicas: none (one rank)
-//   HYBRID_SHARD(_ZERO2)        shard over mesh dim 1, replicate over dim 0
-//   NO_SHARD                    shard: none (one rank), replicate over all
+// and strategy (strategy.h): a group that the strategy does not need is one of one rank.
 #include <tessera/fsdp/communicator.h>
 #include <tessera/fsdp/options.h>
 
 #include <memory>
-#include <optional>
+
+#include "fsdp_core/runtime/strategy.h"
 
 namespace tessera::fsdp {
-
-/// Sharded within a group, replicated over several.
-constexpr bool is_hybrid(ShardingStrategy strategy) {
-  return strategy == ShardingStrategy::kHybridShard ||
-         strategy == ShardingStrategy::kHybridShardZero2;
-}
 
 class UnitGroups {
  public:

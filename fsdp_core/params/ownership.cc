@@ -1,4 +1,4 @@
-#include "fsdp_core/unit/ownership.h"
+#include "fsdp_core/params/ownership.h"
 
 #include <mutex>
 #include <unordered_map>

@@ -1,4 +1,4 @@
-#include "fsdp_core/unit/step_trace.h"
+#include "fsdp_core/params/step_trace.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "fsdp_core/unit/unit_state.h"
+#include "fsdp_core/runtime/unit_state.h"
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>

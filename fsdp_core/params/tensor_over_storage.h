@@ -4,7 +4,7 @@
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
 
-#include "fsdp_core/bridge/outside_inference.h"
+#include "fsdp_core/params/outside_inference.h"
 
 namespace tessera::fsdp {
 

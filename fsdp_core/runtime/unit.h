@@ -19,11 +19,11 @@
 #include <string>
 #include <vector>
 
-#include "fsdp_core/setup/unit_groups.h"
+#include "fsdp_core/params/param_group.h"
+#include "fsdp_core/runtime/unit_groups.h"
+#include "fsdp_core/runtime/unit_state.h"
+#include "fsdp_core/runtime/use.h"
 #include "fsdp_core/stream/stream.h"
-#include "fsdp_core/unit/param_group.h"
-#include "fsdp_core/unit/unit_state.h"
-#include "fsdp_core/unit/use.h"
 
 namespace tessera::fsdp {
 struct CommHook;
@@ -47,6 +47,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   /// FQN from the root, once it is known.
   void rename(const std::string& fqn);
   const Options& options() const { return options_; }
+  const Strategy& strategy() const { return strategy_of(options_.strategy); }
   torch::nn::Module& module() { return *module_; }
   std::vector<std::unique_ptr<ParamGroup>>& groups() { return groups_; }
   const UnitState& state() const { return state_; }

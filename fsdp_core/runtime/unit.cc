@@ -1,4 +1,4 @@
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "fsdp_core/bridge/outside_inference.h"
+#include "fsdp_core/params/outside_inference.h"
+#include "fsdp_core/params/ownership.h"
 #include "fsdp_core/runtime/root.h"
-#include "fsdp_core/unit/ownership.h"
 
 namespace tessera::fsdp::detail {
 namespace {

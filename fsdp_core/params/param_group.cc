@@ -1,4 +1,4 @@
-#include "fsdp_core/unit/param_group.h"
+#include "fsdp_core/params/param_group.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
-#include "fsdp_core/bridge/outside_inference.h"
-#include "fsdp_core/unit/registry.h"
-#include "fsdp_core/unit/shard_tensor.h"
+#include "fsdp_core/params/outside_inference.h"
+#include "fsdp_core/params/registry.h"
+#include "fsdp_core/params/shard_tensor.h"
 
 namespace tessera::fsdp {
 

@@ -9,7 +9,7 @@
 
 #include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/root.h"
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 
 namespace tessera::fsdp::detail {
 

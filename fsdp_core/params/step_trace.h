@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "fsdp_core/unit/arena_plan.h"
+#include "fsdp_core/params/arena_plan.h"
 
 namespace tessera::fsdp {
 

@@ -1,4 +1,4 @@
-#include "fsdp_core/setup/unit_groups.h"
+#include "fsdp_core/runtime/unit_groups.h"
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
@@ -12,63 +12,42 @@
 namespace tessera::fsdp {
 namespace {
 
-UnitGroups placed(std::shared_ptr<Communicator> group, ShardingStrategy strategy) {
-  if (strategy == ShardingStrategy::kNoShard) return {single_communicator(), std::move(group)};
+/// What one group is for: it shards, or with NO_SHARD it replicates.
+UnitGroups placed(std::shared_ptr<Communicator> group, const Strategy& strategy) {
+  if (!strategy.shards_params) return {single_communicator(), std::move(group)};
   return {std::move(group), single_communicator()};
 }
 
-}  // namespace
-
-std::string_view strategy_name(ShardingStrategy strategy) {
-  switch (strategy) {
-    case ShardingStrategy::kFullShard:
-      return "FULL_SHARD";
-    case ShardingStrategy::kShardGradOp:
-      return "SHARD_GRAD_OP";
-    case ShardingStrategy::kNoShard:
-      return "NO_SHARD";
-    case ShardingStrategy::kHybridShard:
-      return "HYBRID_SHARD";
-    case ShardingStrategy::kHybridShardZero2:
-      return "HYBRID_SHARD_ZERO2";
-  }
-  return "?";
-}
-
-namespace {
-
 UnitGroups own_groups(const Options& options) {
-  const ShardingStrategy strategy = options.strategy;
+  const Strategy& strategy = strategy_of(options.strategy);
   if (options.mesh && options.process_group)
     fail(Code::kInvalidArgument, "options.mesh and options.process_group exclude each other",
          "set one of them");
-  if (options.replicate_group && !(options.process_group && is_hybrid(strategy)))
+  if (options.replicate_group && !(options.process_group && strategy.hybrid()))
     fail(Code::kInvalidArgument,
          fmt::format("options.replicate_group goes with options.process_group and a hybrid "
                      "strategy, not with {}",
-                     strategy_name(strategy)));
+                     strategy.name));
   if (options.mesh) {
-    if (!is_hybrid(strategy)) return placed(options.mesh->group(0), strategy);
+    if (!strategy.hybrid()) return placed(options.mesh->group(0), strategy);
     if (options.mesh->ndim() != 2)
       fail(Code::kInvalidArgument,
-           fmt::format("{} needs a mesh of 2 dims (replicate, shard); {} has {}",
-                       strategy_name(strategy), options.mesh->mesh().to_string(),
-                       options.mesh->ndim()));
-    return {options.mesh->group(1), options.mesh->group(0)};
+           fmt::format("{} needs a mesh of 2 dims (replicate, shard); {} has {}", strategy.name,
+                       options.mesh->mesh().to_string(), options.mesh->ndim()));
+    return {options.mesh->group(*strategy.shard_dim), options.mesh->group(*strategy.replicate_dim)};
   }
   if (options.process_group) {
-    if (!is_hybrid(strategy)) return placed(options.process_group, strategy);
+    if (!strategy.hybrid()) return placed(options.process_group, strategy);
     if (!options.replicate_group)
       fail(Code::kInvalidArgument,
            fmt::format("{} with options.process_group needs options.replicate_group too",
-                       strategy_name(strategy)),
+                       strategy.name),
            "or give a 2-D mesh");
     return {options.process_group, options.replicate_group};
   }
-  if (is_hybrid(strategy))
+  if (strategy.hybrid())
     fail(Code::kInvalidArgument,
-         fmt::format("{} needs a 2-D mesh, or process_group and replicate_group",
-                     strategy_name(strategy)));
+         fmt::format("{} needs a 2-D mesh, or process_group and replicate_group", strategy.name));
   const char* world = std::getenv("WORLD_SIZE");
   if (world != nullptr && std::string_view(world) != "1")
     fail(Code::kInvalidArgument,

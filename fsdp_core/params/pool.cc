@@ -1,4 +1,4 @@
-#include "fsdp_core/unit/pool.h"
+#include "fsdp_core/params/pool.h"
 
 #include <array>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "fsdp_core/unit/recycler.h"
+#include "fsdp_core/params/recycler.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <tessera/fsdp/training.h>
@@ -9,8 +9,8 @@
 #include <mutex>
 #include <vector>
 
-#include "fsdp_core/unit/arena_plan.h"
-#include "fsdp_core/unit/step_trace.h"
+#include "fsdp_core/params/arena_plan.h"
+#include "fsdp_core/params/step_trace.h"
 
 namespace tessera::fsdp {
 namespace {

@@ -1,4 +1,4 @@
-#include "fsdp_core/unit/use.h"
+#include "fsdp_core/runtime/use.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "fsdp_core/unit/pool.h"
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/params/pool.h"
+#include "fsdp_core/runtime/unit.h"
 
 namespace tessera::fsdp::detail {
 namespace {

@@ -1,10 +1,10 @@
-#include "fsdp_core/unit/shard_tensor.h"
+#include "fsdp_core/params/shard_tensor.h"
 
 #include <ATen/ATen.h>
 
 #include <atomic>
 
-#include "fsdp_core/unit/tensor_over_storage.h"
+#include "fsdp_core/params/tensor_over_storage.h"
 
 namespace tessera::fsdp {
 namespace {

@@ -1,4 +1,4 @@
-#include "fsdp_core/unit/arena_plan.h"
+#include "fsdp_core/params/arena_plan.h"
 
 #include <algorithm>
 #include <functional>

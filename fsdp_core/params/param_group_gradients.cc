@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "fsdp_core/unit/param_group.h"
+#include "fsdp_core/params/param_group.h"
 
 namespace tessera::fsdp {
 

@@ -2,11 +2,11 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "fsdp_core/params/pool.h"
 #include "fsdp_core/runtime/backward_watch.h"
 #include "fsdp_core/runtime/optimizer_in_backward.h"
 #include "fsdp_core/runtime/root.h"
-#include "fsdp_core/unit/pool.h"
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 
 namespace tessera::fsdp::detail {
 namespace {

@@ -1,13 +1,13 @@
-#include "fsdp_core/unit/refill_buffer.h"
+#include "fsdp_core/params/refill_buffer.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 
 #include <cstring>
 
-#include "fsdp_core/unit/pool.h"
-#include "fsdp_core/unit/recycler.h"
-#include "fsdp_core/unit/tensor_over_storage.h"
+#include "fsdp_core/params/pool.h"
+#include "fsdp_core/params/recycler.h"
+#include "fsdp_core/params/tensor_over_storage.h"
 
 namespace tessera::fsdp {
 namespace {

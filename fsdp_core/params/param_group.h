@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "fsdp_core/layout/unit_layout.h"
-#include "fsdp_core/unit/param.h"
-#include "fsdp_core/unit/refill_buffer.h"
+#include "fsdp_core/params/param.h"
+#include "fsdp_core/params/refill_buffer.h"
 
 namespace tessera::fsdp {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "fsdp_core/runtime/root.h"
-#include "fsdp_core/unit/unit.h"
+#include "fsdp_core/runtime/unit.h"
 
 namespace tessera::fsdp::detail {
 
