@@ -19,6 +19,7 @@
 #include "lib/storage/posix/errno_error.h"
 #include "tools/args/text.h"
 #include "tools/failure.h"
+#include "tools/render/render.h"
 #include "tools/signals.h"
 #include "tools/version.h"
 
@@ -59,6 +60,8 @@ std::string examples_text(Tool tool) {
 
 std::string generated(const Arguments& arguments) {
   const CommandSpec spec = command_spec(arguments.tool);
+  if (arguments.generate == "verify-codes") return codes_page(false);
+  if (arguments.generate == "optim-codes") return codes_page(true);
   if (arguments.generate == "man") return render_man(spec);
   if (arguments.generate == "bash") return render_completion(spec, Shell::kBash);
   return render_completion(spec, arguments.generate == "zsh" ? Shell::kZsh : Shell::kFish);

@@ -4,11 +4,13 @@
 #include <tessera/base/interrupted.h>
 #include <tessera/base/text.h>
 #include <tessera/ops/transform.h>
+#include <tessera/state/findings.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <iterator>
 
 #include "lib/storage/posix/errno_error.h"
 #include "tools/command.h"
@@ -51,6 +53,8 @@ class Inspection {
         return verify();
       case Verb::kScan:
         return scan();
+      case Verb::kExplain:
+        return explain();
       case Verb::kDiff:
         return diff();
       default:
@@ -62,7 +66,7 @@ class Inspection {
  private:
   bool reports_progress() const {
     return a_.verb != Verb::kSummary && a_.verb != Verb::kLs && a_.verb != Verb::kShow &&
-           a_.verb != Verb::kScan;
+           a_.verb != Verb::kScan && a_.verb != Verb::kExplain;
   }
 
   OpenOptions open_options(const std::string& from, const std::string& root) const {
@@ -93,7 +97,7 @@ class Inspection {
 
   bool negative(bool ok, const std::vector<Note>& findings) const {
     return !ok || (a_.strict && std::any_of(findings.begin(), findings.end(), [](const Note& note) {
-                     return note.severity == "warning";
+                     return note.severity == Severity::kWarning;
                    }));
   }
 
@@ -107,6 +111,7 @@ class Inspection {
   Outcome summary_of(const OpenedCheckpoint& opened, const ScanReport* scanned);
   ScanReport scan_of(std::vector<std::string> paths);
   Outcome scan();
+  Outcome explain();
   Outcome run_table(const RunListing& listing, const ScanReport* scanned = nullptr);
   Outcome ls();
   Outcome show_one();
@@ -155,6 +160,17 @@ Status danger_of(const ScanReport& report) {
   return {};
 }
 
+[[noreturn]] void refuse_code(const std::string& code) {
+  std::vector<std::string_view> codes;
+  for (const FindingInfo& row : all_findings()) codes.push_back(row.code);
+  std::string upper = code;
+  for (char& c : upper) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c;
+  const std::string near = nearest(upper, codes);
+  fail(Code::kNotFound, fmt::format("no finding has the code \"{}\"", printable(code)),
+       fmt::format("{}ckpt-inspect explain lists every code",
+                   near.empty() ? "" : fmt::format("did you mean {}? ", near)));
+}
+
 Outcome Inspection::scan() {
   const ScanReport report = scan_of(a_.words);
   Outcome outcome;
@@ -167,6 +183,22 @@ Outcome Inspection::scan() {
     outcome.err = complaint(danger_of(report));
   }
   return outcome;
+}
+
+Outcome Inspection::explain() {
+  std::vector<FindingInfo> rows;
+  for (const std::string& code : a_.words) {
+    const auto finding = find_finding(code);
+    if (!finding) refuse_code(code);
+    rows.push_back(finding_info(*finding));
+  }
+  if (a_.words.empty())
+    std::ranges::copy_if(all_findings(), std::back_inserter(rows),
+                         [](const FindingInfo& row) { return row.finding != Finding::kNone; });
+  return {in_form([&] { return explain_document(rows); }, {{"findings", "finding"}},
+                  [&] { return render_explain(rows, screen_); }),
+          0,
+          {}};
 }
 
 Outcome Inspection::summary() {
@@ -437,6 +469,7 @@ Outcome Inspection::diff() {
 Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen) {
   const auto run = [&] { return Inspection(arguments, fs, screen).run(); };
   if (!arguments.npy.empty() && arguments.npy != "-") return run();  // writes, once
+  if (arguments.verb == Verb::kExplain) return run();                // its words are no paths
   return read_steadily(fs, arguments.words, /*writes=*/false, run);
 }
 

@@ -148,7 +148,7 @@ void OptimizerGroups::note_absent(LiveState& state, std::size_t group,
   for (const GroupKey& key : groups_[group].table->group_keys)
     if (key.bound() && stored.find(key.name) == nullptr)
       state.notes.push_back(
-          {"OP016", "warning",
+          {Finding::kMissingOption, Severity::kWarning,
            fmt::format("group {} of the optimizer keeps its own \"{}\": {}.param_groups.{} of the "
                        "checkpoint has none",
                        group, key.name, root_, stored.index),

@@ -77,8 +77,8 @@ void check_records(ZipReader& zip, TorchArchive& archive) {
 
 void note_missing_checksums(const ZipReader& zip, TorchArchive& archive) {
   if (zip.has_checksums()) return;
-  archive.notes.push_back({"CK027",
-                           "warning",
+  archive.notes.push_back({Finding::kNoChecksums,
+                           Severity::kWarning,
                            "saved with checksums off (every CRC-32 is 0): damage to its bytes "
                            "cannot be seen",
                            {},

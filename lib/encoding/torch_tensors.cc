@@ -296,8 +296,8 @@ std::optional<ArchiveTensor> TensorResolver::make_from_type(Node arguments, int 
     return tensor;
   }
   archive_.notes.push_back(
-      {"CK060",
-       "warning",
+      {Finding::kUnknownTensorClass,
+       Severity::kWarning,
        fmt::format("a tensor of class {}.{} is read as a plain tensor", type_module, type),
        {},
        {}});
@@ -317,8 +317,8 @@ void TensorResolver::tell_attributes(Node state, int depth) {
     const std::string name(graph_.text(items[i]));
     if (is_bookkeeping(name) || !attributes_.insert(name).second) continue;
     archive_.notes.push_back(
-        {"CK061",
-         "warning",
+        {Finding::kTensorAttributes,
+         Severity::kWarning,
          fmt::format("tensors have the Python attribute \"{}\", which is not kept",
                      printable(name)),
          {},

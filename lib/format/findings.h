@@ -38,8 +38,7 @@ inline std::string_view no_regular_file(FileType type) {
   }
 }
 
-/// CK042: a file of a set that is there, and cannot be read, counts as lost.
-inline constexpr std::string_view kUnreadableFile = "CK042";
+/// Message of Finding::kUnreadableFile: a file of a set exists but cannot be read.
 inline std::string unreadable_text(std::string_view whose, const Status& why) {
   std::string text(whose);
   return text + ": the file cannot be read and counts as lost: " + why.message;
@@ -51,19 +50,18 @@ class Findings {
 
   bool tolerate() const { return tolerate_; }
 
-  /// Damage: throws kCorrupt with this context, or notes it with severity "error".
-  void error(std::string_view code, std::string message, std::string_view file,
+  /// Damage: throws kCorrupt with this context, or notes it with Severity::kError.
+  void error(Finding code, std::string message, std::string_view file,
              std::string_view tensor = {}) {
-    if (tolerate_) return note(code, "error", std::move(message), file, tensor);
+    if (tolerate_) return note(code, Severity::kError, std::move(message), file, tensor);
     Status status{Code::kCorrupt, std::move(message), {}, std::string(kDamageHint)};
     status.context.file = std::string(file);
     status.context.tensor = std::string(tensor);
     throw Error(std::move(status));
   }
-  void note(std::string_view code, std::string_view severity, std::string message,
-            std::string_view file = {}, std::string_view tensor = {}) {
-    notes_.push_back({std::string(code), std::string(severity), std::move(message),
-                      std::string(file), std::string(tensor)});
+  void note(Finding code, Severity severity, std::string message, std::string_view file = {},
+            std::string_view tensor = {}) {
+    notes_.push_back({code, severity, std::move(message), std::string(file), std::string(tensor)});
   }
 
  private:

@@ -135,7 +135,7 @@ std::string file_before_index(const Directory& directory, const ShardIndex& inde
   if (!info || info->type != FileType::kRegular || std::ranges::count(index.shards, file))
     return "";
   findings.note(
-      shards::kStaleFile, "warning",
+      Finding::kStaleFile, Severity::kWarning,
       fmt::format("it and its {} file{} are not used: {} lies beside them, which Hugging "
                   "Face's loaders take first; name the index to read its files",
                   index.shards.size(), index.shards.size() == 1 ? "" : "s", printable(file)),
@@ -151,7 +151,7 @@ ShardSet shards_of_index(const Directory& directory, const ShardNaming& naming, 
     if (info && info->type == FileType::kRegular)
       set.files.push_back(shard);
     else
-      findings.error(shards::kMissingFile,
+      findings.error(Finding::kMissingFile,
                      fmt::format("shard \"{}\" is named by {} but {}", printable(shard), index.file,
                                  info ? no_regular_file(info->type) : "missing"),
                      shard);
@@ -159,7 +159,7 @@ ShardSet shards_of_index(const Directory& directory, const ShardNaming& naming, 
   for (const FileInfo& info : directory.list())
     if (is_shard_file(info, naming) &&
         !std::binary_search(index.shards.begin(), index.shards.end(), info.name))
-      findings.note(shards::kStaleFile, "warning",
+      findings.note(Finding::kStaleFile, Severity::kWarning,
                     fmt::format("ignored: {} does not name this file", index.file), info.name);
   set.index = std::move(index);
   return set;
@@ -205,7 +205,7 @@ void check_numbered_shards(const std::vector<std::string>& files, const ShardNam
     if (static_cast<std::int64_t>(numbers.size()) >= total) {
       if (total > 1 && index_expected)
         findings.note(
-            shards::kNoIndex, findings.tolerate() ? "error" : "warning",
+            Finding::kNoIndex, findings.tolerate() ? Severity::kError : Severity::kWarning,
             fmt::format("{} shards, but no index (*{}) lists them", total, naming.index_suffix),
             pattern);
       continue;
@@ -213,7 +213,7 @@ void check_numbered_shards(const std::vector<std::string>& files, const ShardNam
     std::int64_t first = 1;
     while (numbers.contains(first)) ++first;
     findings.error(
-        shards::kMissingFile,
+        Finding::kMissingFile,
         fmt::format("{} of {} shards are here; number {} is missing", numbers.size(), total, first),
         pattern);
   }
@@ -235,14 +235,14 @@ std::vector<std::optional<std::uint32_t>> compare_with_index(
     const auto found = number_of.find(name);
     if (found != number_of.end()) listed[found->second] = true;
     if (missing || lost(file)) {
-      findings.error(shards::kLost,
+      findings.error(Finding::kLost,
                      missing ? "lost: its shard is missing" : "lost: its shard cannot be read",
                      path, name);
       continue;
     }
     if (found == number_of.end() ||
         std::ranges::find(held[found->second].files, file) == held[found->second].files.end()) {
-      findings.error(shards::kMissingKey,
+      findings.error(Finding::kNotInShard,
                      fmt::format("{} places it in this shard, which does not hold it", index.file),
                      path, name);
       continue;
@@ -252,13 +252,14 @@ std::vector<std::optional<std::uint32_t>> compare_with_index(
     takes[found->second] = file;
     for (const std::uint32_t other : entry.files)
       if (other != file)
-        findings.note(shards::kStaleCopy, "warning",
+        findings.note(Finding::kStaleCopy, Severity::kWarning,
                       fmt::format("ignored: {} takes it from {}", index.file, path),
                       set.files[other], name);
   }
   for (std::size_t i = 0; i < held.size(); ++i)
     if (!listed[i])
-      findings.note(shards::kUnlistedKey, "warning", fmt::format("{} does not list it", index.file),
+      findings.note(Finding::kUnlistedTensor, Severity::kWarning,
+                    fmt::format("{} does not list it", index.file),
                     set.files[held[i].files.front()], held[i].name);
   return takes;
 }
@@ -266,7 +267,7 @@ std::vector<std::optional<std::uint32_t>> compare_with_index(
 void compare_total_size(const ShardIndex& index, std::uint64_t total_bytes, Findings& findings) {
   if (index.total_size && static_cast<std::uint64_t>(*index.total_size) != total_bytes)
     findings.note(
-        shards::kTotalSize, "info",
+        Finding::kTotalSize, Severity::kInfo,
         fmt::format("total_size is {}; the shards hold {} bytes", *index.total_size, total_bytes),
         index.file);
 }

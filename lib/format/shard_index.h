@@ -23,23 +23,6 @@ struct ShardNaming {
   std::string_view index_suffix;  // ".safetensors.index.json", ".bin.index.json"
 };
 
-namespace shards {
-// Findings; the numbers below CK030 are shared with the other formats.
-inline constexpr std::string_view kMissingFile = "CK010";  // a shard is absent
-inline constexpr std::string_view kStaleFile =
-    "CK018";  // a file or folder that the index does not name (warning)
-inline constexpr std::string_view kLost = "CK024";  // what a missing or empty file took along
-inline constexpr std::string_view kMissingKey =
-    "CK030";  // the index names a tensor that its shard lacks
-inline constexpr std::string_view kUnlistedKey =
-    "CK031";  // a shard holds a tensor that the index lacks (warning)
-inline constexpr std::string_view kTotalSize = "CK032";  // the index' total_size differs (info)
-inline constexpr std::string_view kStaleCopy =
-    "CK033";  // a copy in another shard than the index names (warning)
-inline constexpr std::string_view kNoIndex =
-    "CK036";  // shards numbered as a set, but no index lists them
-}  // namespace shards
-
 /// An index, as far as we use it.
 struct ShardIndex {
   std::string file;

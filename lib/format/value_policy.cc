@@ -105,7 +105,7 @@ std::vector<std::string> keep_out_danger(Manifest& manifest, KeepPolicy opaque,
                        what, name, role_name(worst->role)),
            "--opaque drop leaves it out; ckpt-inspect scan lists every call in SRC");
     notes.push_back(
-        {"CK034", "warning",
+        {Finding::kLeftOut, Severity::kWarning,
          fmt::format("{} was left out: {} is {} in it", what, name, role_name(worst->role)), "",
          ""});
     return true;
@@ -168,15 +168,15 @@ bool ValuePolicy::keeps_value(const LeftOut& entry, const Value& value) {
 void ValuePolicy::note_objects(const std::string& class_name) {
   if (std::exchange(noted_objects_, true)) return;
   notes_.push_back(
-      {"CK035", "warning",
+      {Finding::kUnsafeObjects, Severity::kWarning,
        fmt::format("it holds objects of class {}: torch.load(weights_only=True) may refuse it",
                    class_name),
        "", ""});
 }
 
 void ValuePolicy::drop(LeftOut entry, std::string why) {
-  notes_.push_back(
-      {"CK034", "warning", fmt::format("{} was left out: {}", in_words(entry), why), "", ""});
+  notes_.push_back({Finding::kLeftOut, Severity::kWarning,
+                    fmt::format("{} was left out: {}", in_words(entry), why), "", ""});
   entry.reason = std::move(why);
   left_out_.push_back(std::move(entry));
 }

@@ -109,7 +109,8 @@ class Loading {
   /// Without its seal, what has no checksum of its own (the metadata) is held against nothing.
   void require_sound_seal() const {
     for (const Note& note : source_.notes)
-      if (note.code == kNoSeal) in_file(note.file, [&] { fail(Code::kCorrupt, note.message); });
+      if (note.code == Finding::kNoSeal)
+        in_file(note.file, [&] { fail(Code::kCorrupt, note.message); });
   }
 
   /// What this rank has opened, to be compared with what others have: names of paths prove nothing

@@ -79,7 +79,7 @@ void check_aliases(Manifest& manifest, const Roles& roles) {
       record_alias(manifest, moved->first, moved->second);
     } else if (!moved && !names.contains(name))
       manifest.notes.push_back(
-          {"CK025", "error",
+          {Finding::kLostAlias, Severity::kError,
            fmt::format("is recorded as one tensor with \"{}\", which is not there",
                        printable(kept)),
            "", name});

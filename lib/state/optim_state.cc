@@ -14,11 +14,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kUnknownMember = "OP010";
-constexpr std::string_view kDuplicateMember = "OP011";
-constexpr std::string_view kUnmappedId = "OP012";
-constexpr std::string_view kAmbiguousIds = "OP013";
-
 StepRef step_of(const Value& value) {
   StepRef step;
   if (value.is_tensor()) step.tensor = value.tensor_index();
@@ -231,7 +226,7 @@ class Canonical {
       if (mapping.candidate[i] < 0) {
         parameter(keys[i]);
         if (!order_.empty())
-          issue(kUnmappedId, "warning", keys[i],
+          issue(Finding::kUnmappedId, Severity::kWarning, keys[i],
                 fmt::format("id {} fits no parameter of the model by order and shape", keys[i]));
         continue;
       }
@@ -239,7 +234,7 @@ class Canonical {
              mapping.certain);
     }
     if (mapping.complete && !mapping.certain)
-      issue(kAmbiguousIds, "info", "",
+      issue(Finding::kAmbiguousIds, Severity::kInfo, "",
             "names of integer ids are inferred by order; shapes allow another answer");
   }
 
@@ -282,14 +277,14 @@ class Canonical {
       for (const std::string& key : listed.stored_members) {
         if (!seen.insert(key).second) {
           issue(
-              kDuplicateMember, "error", key,
+              Finding::kDuplicateMember, Severity::kError, key,
               fmt::format("\"{}\" is listed in more than one place of the groups", printable(key)));
           continue;
         }
         OptimParameter& owner = parameter(key);
         const bool known = owner.weight != kNoTensor || !owner.leaves.empty() || weights_.empty();
         if (!known && out_.dialect != OptimDialect::kById)
-          issue(kUnknownMember, "error", key,
+          issue(Finding::kUnknownMember, Severity::kError, key,
                 fmt::format("group {} lists \"{}\", which the model does not have", listed.index,
                             printable(key)));
         owner.group = listed.index;
@@ -311,9 +306,8 @@ class Canonical {
         out_.unlisted_weights.push_back(fqn);
   }
 
-  void issue(std::string_view code, std::string severity, std::string of, std::string message) {
-    out_.issues.push_back(
-        {std::string(code), std::move(severity), std::move(of), std::move(message)});
+  void issue(Finding code, Severity severity, std::string of, std::string message) {
+    out_.issues.push_back({code, severity, std::move(of), std::move(message)});
   }
 
   const Manifest& manifest_;

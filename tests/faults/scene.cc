@@ -16,6 +16,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tests/support/note_text.h"
+
 namespace tessera::faults {
 namespace {
 
@@ -196,7 +198,7 @@ std::string Scene::verify_source() const {
   const VerifyReport report = verify_checkpoint(*fs, source(), options);
   std::string text = fmt::format("{} {} {}", report.ok, report.sealed, report.bytes_with_sums);
   for (const Note& note : report.findings)
-    text += fmt::format("\n{} [{}] {}", note.code, note.file, note.message);
+    text += fmt::format("\n{} [{}] {}", testing::note_code(note), note.file, note.message);
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 
 namespace deepspeed_one_part_test {
 
@@ -18,7 +19,7 @@ TEST_CASE("a Universal Checkpoint says that tensor parallelism 1 is assumed") {
     ConvertOptions options =
         convert_options(load_sample(fs, sample), "/out", std::nullopt, "deepspeed-universal");
     const ConvertReport report = convert(fs, options);
-    const auto note = std::ranges::find(report.notes, "CK100", &Note::code);
+    const auto note = std::ranges::find(report.notes, "CK100", note_code<Note>);
     const bool has_cat_dim = sample != "deepspeed/zero3_w2";  // stage 3: bare flat tensors
     REQUIRE((note != report.notes.end()) == has_cat_dim);
     if (has_cat_dim)

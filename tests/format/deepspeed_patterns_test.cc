@@ -10,6 +10,7 @@
 
 #include "lib/format/deepspeed_universal/merge_notes.h"
 #include "lib/format/deepspeed_zero/values.h"
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 #include "tests/support/written_checkpoint.h"
 
@@ -122,7 +123,7 @@ TEST_CASE("a Universal Checkpoint says of each parameter what the patterns make 
   const SampleCase sample("deepspeed/zero2_w2");
   const Manifest source = with_info(sample, some_info());
   const WrittenCheckpoint written(deepspeed_universal_driver(), source, *sample.directory);
-  for (const Note& note : written.plan.notes) CHECK(note.code != "CK100");
+  for (const Note& note : written.plan.notes) CHECK(note_code(note) != "CK100");
   const auto keys = [&](const std::string& parameter) {
     std::string out;
     const Value file = file_of(written, parameter);
@@ -154,7 +155,7 @@ TEST_CASE("where a pattern is not understood, all are left alone and the result 
     info.emplace_back(text(key), value);
     const Manifest source = with_info(sample, Value::dict(std::move(info)));
     const WrittenCheckpoint written(deepspeed_universal_driver(), source, *sample.directory);
-    CHECK(std::ranges::count(written.plan.notes, "CK100", &Note::code) == 1);
+    CHECK(std::ranges::count(written.plan.notes, "CK100", note_code<Note>) == 1);
     CHECK(*file_of(written, "layers.0.down.weight").find("cat_dim") == Value::integer(0));
   }
   CHECK_FALSE(MergeNotes(nullptr).known());

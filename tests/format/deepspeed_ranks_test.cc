@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tests/support/edited_archive.h"
+#include "tests/support/note_text.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace tessera::deepspeed_ranks_test {
@@ -83,7 +84,7 @@ struct Folder {
 };
 
 const Note* find_note(const Manifest& manifest, std::string_view code) {
-  const auto found = std::ranges::find(manifest.notes, code, &Note::code);
+  const auto found = std::ranges::find(manifest.notes, code, testing::note_code<Note>);
   return found == manifest.notes.end() ? nullptr : &*found;
 }
 
@@ -169,7 +170,7 @@ TEST_CASE("a file of another rank under this one's name is known by its slices")
     CHECK(status.context.file == optim_name(1));
     const auto notes = copied.tolerated().notes;
     CHECK(std::ranges::count_if(notes, [](const Note& note) {
-            return note.code == "CK067" && note.severity == "error";
+            return testing::note_code(note) == "CK067" && note.severity == Severity::kError;
           }) == 1);
   }
 }
@@ -180,7 +181,7 @@ TEST_CASE("where slices are not recorded the archive's own name tells a renamed 
   copied.rename_over(optim_name(0), optim_name(1));
   const Manifest manifest = copied.tolerated();
   REQUIRE(find_note(manifest, "CK067"));
-  CHECK(find_note(manifest, "CK067")->severity == "warning");
+  CHECK(find_note(manifest, "CK067")->severity == Severity::kWarning);
   CHECK_THAT(find_note(manifest, "CK067")->message,
              Catch::Contains("was saved as zero_pp_rank_0_mp_rank_00_optim_states"));
 }
@@ -207,7 +208,7 @@ TEST_CASE("padding of partitions is checked to be zero") {
     });
     const Manifest manifest = folder.tolerated();
     REQUIRE(find_note(manifest, "CK065"));
-    CHECK(find_note(manifest, "CK065")->severity == severity);
+    CHECK(testing::note_severity(*find_note(manifest, "CK065")) == severity);
     CHECK(find_note(manifest, "CK065")->file == optim_name(rank));
     CHECK(folder.failure().code == Code::kOk);  // no reader uses it
   }

@@ -9,6 +9,7 @@
 
 #include "tests/format/fairscale_fixture.h"
 #include "tests/support/archive_gather.h"
+#include "tests/support/note_text.h"
 
 namespace tessera::testing::fairscale_damage_test {
 namespace {
@@ -41,7 +42,7 @@ Manifest tolerated(const SceneCheckpoint& checkpoint) {
   return fairscale_fsdp_driver().manifest(checkpoint.place(), options);
 }
 std::ptrdiff_t count(const Manifest& manifest, std::string_view code) {
-  return std::ranges::count(manifest.notes, code, &Note::code);
+  return std::ranges::count(manifest.notes, code, testing::note_code<Note>);
 }
 
 }  // namespace
@@ -98,7 +99,7 @@ TEST_CASE("padding of the optimizer's state is looked at as well") {
   };
   const Manifest manifest = tolerated(SceneCheckpoint(scene));
   REQUIRE(count(manifest, "CK065") == 1);
-  const auto note = std::ranges::find(manifest.notes, "CK065", &Note::code);
+  const auto note = std::ranges::find(manifest.notes, "CK065", testing::note_code<Note>);
   CHECK_THAT(note->tensor, Catch::Contains("exp_avg"));
   CHECK(note->file == "rank_2.pt");
 }

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "tests/format/fairscale_fixture.h"
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 
 namespace fairscale_read_test {
@@ -141,12 +142,12 @@ TEST_CASE("padding never surfaces, whatever it holds") {
   check_reads(scene);
   const SceneCheckpoint checkpoint(scene);
   const Manifest manifest = fairscale_fsdp_driver().manifest(checkpoint.place(), tolerant());
-  const auto noted = std::ranges::count(manifest.notes, "CK065", &Note::code);
+  const auto noted = std::ranges::count(manifest.notes, "CK065", note_code<Note>);
   CHECK(noted > 0);
   scene.padding = 0;
   const SceneCheckpoint clean(scene);
   const Manifest quiet = fairscale_fsdp_driver().manifest(clean.place(), tolerant());
-  CHECK(std::ranges::count(quiet.notes, "CK065", &Note::code) == 0);
+  CHECK(std::ranges::count(quiet.notes, "CK065", note_code<Note>) == 0);
 }
 
 TEST_CASE("parts are found by structure under any key") {
@@ -295,7 +296,7 @@ TEST_CASE("a missing rank is named, with its file and what is lost") {
 
   const SceneCheckpoint checkpoint(scene, {3});
   const Manifest manifest = fairscale_fsdp_driver().manifest(checkpoint.place(), tolerant());
-  CHECK(std::ranges::count(manifest.notes, "CK024", &Note::code) > 0);
+  CHECK(std::ranges::count(manifest.notes, "CK024", note_code<Note>) > 0);
 }
 
 TEST_CASE("rank files that count from one are complete, or lack the first") {

@@ -11,6 +11,7 @@
 
 #include "lib/format/hdf5/keras_files.h"
 #include "tests/format/hdf5_fixture.h"
+#include "tests/support/note_text.h"
 
 namespace tessera::hdf5_keras_test {
 namespace {
@@ -127,7 +128,7 @@ TEST_CASE("a missing shard of Keras weights is named with what it held") {
   ReadOptions tolerant;
   tolerant.tolerate_damage = true;
   const Manifest manifest = hdf5_driver().manifest(folder.place(), tolerant);
-  CHECK(std::ranges::count(manifest.notes, "CK010", &Note::code) == 1);
+  CHECK(std::ranges::count(manifest.notes, "CK010", testing::note_code<Note>) == 1);
   CHECK(manifest.tensors.size() == 15);
 }
 

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "tests/format/hdf5_fixture.h"
+#include "tests/support/note_text.h"
 
 namespace tessera::hdf5_read_test {
 namespace {
@@ -44,7 +45,7 @@ Bytes file_bytes(const Directory& directory, const std::string& name) {
 
 bool has_note(const Manifest& manifest, std::string_view code, std::string_view severity) {
   for (const Note& note : manifest.notes)
-    if (note.code == code && note.severity == severity) return true;
+    if (testing::note_code(note) == code && testing::note_severity(note) == severity) return true;
   return false;
 }
 
@@ -114,7 +115,7 @@ TEST_CASE("a dataset of a type that no tensor has is no damage") {
   const Place place{data.get(), "hdf5_compound.h5", "hdf5_compound.h5"};
   Manifest manifest = hdf5_driver().manifest(place, tolerant());
   CHECK(has_note(manifest, "CK084", "warning"));
-  for (const Note& note : manifest.notes) CHECK(note.severity != "error");
+  for (const Note& note : manifest.notes) CHECK(note.severity != Severity::kError);
   for (std::uint32_t i = 0; i < manifest.tensors.size(); ++i) {
     const bool fine = manifest.tensors[i].name == "w";
     const Status status =
@@ -200,7 +201,7 @@ TEST_CASE("bytes after the end that an HDF5 file states are found, in the files 
     const auto read = [&] {
       return hdf5_driver().manifest({directory.get(), "checkpoint.h5", "c"}, tolerant());
     };
-    for (const Note& note : read().notes) CHECK(note.code != "CK023");
+    for (const Note& note : read().notes) CHECK(testing::note_code(note) != "CK023");
     for (const StoredFile& file : read().files) {
       CAPTURE(file.path);
       const Bytes whole = file_bytes(*directory, file.path);

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "tests/format/megatron_dist_fixture.h"
+#include "tests/support/note_text.h"
 
 namespace tessera::megatron_buckets_test {
 namespace {
@@ -149,7 +150,7 @@ std::vector<std::string> order_of(const std::vector<Registered>& params) {
 
 std::string reason(const Manifest& manifest) {
   for (const Note& note : manifest.notes)
-    if (note.code == "CK091") return note.message;
+    if (testing::note_code(note) == "CK091") return note.message;
   return {};
 }
 

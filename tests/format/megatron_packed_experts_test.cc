@@ -7,6 +7,7 @@
 
 #include "lib/format/megatron_torch/packed_experts.h"
 #include "tests/format/megatron_fixture.h"
+#include "tests/support/note_text.h"
 
 namespace tessera::megatron_packed_experts_test {
 namespace {
@@ -45,7 +46,7 @@ TEST_CASE("copies that CRCs cannot compare are told of") {
   // The distributed optimizer makes all parameters of a rank views of one buffer.
   const Manifest manifest =
       testing::read_all(megatron_torch_driver(), rank_case("grouped_tp2_ep2").place());
-  const auto note = std::ranges::find(manifest.notes, "CK098", &Note::code);
+  const auto note = std::ranges::find(manifest.notes, "CK098", testing::note_code<Note>);
   REQUIRE(note != manifest.notes.end());
   CHECK(note->message.find("compare the copies byte by byte") != std::string::npos);
 }

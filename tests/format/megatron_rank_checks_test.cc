@@ -12,6 +12,7 @@
 #include "lib/format/megatron_torch/rank_checks.h"
 #include "tests/format/megatron_fixture.h"
 #include "tests/support/edited_archive.h"
+#include "tests/support/note_text.h"
 
 namespace tessera::megatron_rank_checks_test {
 namespace {
@@ -71,7 +72,8 @@ std::string findings(RankFolders& toy) {
   options.tolerate_damage = true;
   std::string lines;
   for (const Note& note : toy.read(options).notes)
-    lines += note.code + " " + note.severity + " [" + note.file + "] " + note.message + "\n";
+    lines += testing::note_code(note) + " " + testing::note_severity(note) + " [" + note.file +
+             "] " + note.message + "\n";
   return lines;
 }
 
@@ -157,7 +159,7 @@ TEST_CASE("optimizer files that lie in each other's folders are told by their ma
     OpenedCheckpoint opened = open_checkpoint(fs, "/c", {});
     std::size_t count = 0;
     for (const Note& finding : inspect_optimizer(opened, nullptr, {}).findings)
-      count += finding.code == "OP018";
+      count += testing::note_code(finding) == "OP018";
     return count;
   };
   CHECK(unlike() == 0);

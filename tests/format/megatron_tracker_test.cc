@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "tests/support/megatron_case.h"
+#include "tests/support/note_text.h"
 
 namespace tessera::megatron_tracker_test {
 namespace {
@@ -36,7 +37,7 @@ struct Run {
     return note_of(convert(fs, options(name, format)));
   }
   static Note note_of(const ConvertReport& report) {
-    const auto found = std::ranges::find(report.notes, "TRACKER", &Note::code);
+    const auto found = std::ranges::find(report.notes, "TRACKER", testing::note_code<Note>);
     return found == report.notes.end() ? Note{} : *found;
   }
   std::string tracker() const {
@@ -53,7 +54,7 @@ TEST_CASE("a result named as an iteration gets the tracker file that Megatron lo
     Run run;
     const Note note = run.write("iter_0000100", format);
     CHECK(run.tracker() == "100");
-    CHECK(note.severity == "info");
+    CHECK(note.severity == Severity::kInfo);
     CHECK_THAT(note.message, Catch::Contains("written, names 100"));
     const OpenedCheckpoint opened = open_checkpoint(run.fs, "/run");
     CHECK(opened.path.ends_with("iter_0000100"));
@@ -85,7 +86,7 @@ TEST_CASE("a later tracker and one that cannot be compared are left alone with a
     run.fs.write_file(kTracker, as_bytes(text));
     const Note note = run.write("iter_0000100");
     CHECK(run.tracker() == text);
-    CHECK(note.severity == "warning");
+    CHECK(note.severity == Severity::kWarning);
     CHECK_THAT(note.message,
                Catch::Contains("printf 100 > '/run/latest_checkpointed_iteration.txt'"));
   }
@@ -95,11 +96,11 @@ TEST_CASE("other names and other formats get no tracker") {
   for (const std::string name : {"out", "iter_100", "iter_x", "iter_00000100", "iter_-000100"}) {
     CAPTURE(name);
     Run run;
-    CHECK(run.write(name).code.empty());
+    CHECK(run.write(name).code == Finding::kNone);
     CHECK(run.tracker() == "absent");
   }
   Run run;
-  CHECK(run.write("iter_0000100", "torch-save").code.empty());
+  CHECK(run.write("iter_0000100", "torch-save").code == Finding::kNone);
   CHECK(run.tracker() == "absent");
 }
 

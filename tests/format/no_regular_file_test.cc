@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 
 namespace tessera::no_regular_file_test {
@@ -60,7 +61,7 @@ void check_said(const Replaced& replaced, const std::string& what) {
   try {
     const OpenedCheckpoint opened = open(replaced.checkpoint(), true);
     CHECK(std::ranges::any_of(opened.manifest.notes, [&](const Note& note) {
-      return note.severity == "error" && note.message.find(what) != std::string::npos;
+      return note.severity == Severity::kError && note.message.find(what) != std::string::npos;
     }));
   } catch (const Error& error) {  // nothing can be said without this file
     CHECK_THAT(error.status().to_string(), Catch::Contains(what));

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/note_text.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace tessera::safetensors_read_test {
@@ -46,7 +47,7 @@ TEST_CASE("every safetensors sample hashes as its writer's own loader read it") 
     CHECK(testing::values_of(manifest, *sample.directory).empty());
     for (const Note& note : manifest.notes) {
       CAPTURE(note.message);
-      CHECK(note.severity == "info");
+      CHECK(note.severity == Severity::kInfo);
     }
   }
 }
@@ -105,7 +106,8 @@ TEST_CASE("a lost rank file shows as a hole") {
   options.tolerate_damage = true;
   const Manifest manifest = safetensors_driver().manifest({directory.get(), "", "c"}, options);
   CHECK(std::any_of(manifest.notes.begin(), manifest.notes.end(), [](const Note& n) {
-    return n.code == "CK012" && n.severity == "error" && n.tensor == "embed.weight";
+    return testing::note_code(n) == "CK012" && n.severity == Severity::kError &&
+           n.tensor == "embed.weight";
   }));
   CHECK_THROWS_WITH(safetensors_driver().manifest({directory.get(), "", "c"}, {}),
                     Catch::Contains("corrupt"));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/note_text.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace tessera::safetensors_shards_test {
@@ -52,7 +53,8 @@ struct Folder {
 
 std::vector<std::string> codes(const Manifest& manifest) {
   std::vector<std::string> out;
-  for (const Note& note : manifest.notes) out.push_back(note.code + " " + note.severity);
+  for (const Note& note : manifest.notes)
+    out.push_back(testing::note_code(note) + " " + testing::note_severity(note));
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/dcp_builder.h"
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 
 namespace tessera::torch_dcp_damage_test {
@@ -74,8 +75,9 @@ struct Small {
     torch_dcp_driver().locate(where, manifest, testing::all_tensors(manifest), tolerant);
     bool found = false;
     for (const Note& note : manifest.notes) {
-      CAPTURE(note.code, note.message);
-      found = found || (note.code == code && note.severity == "error" && note.tensor == tensor);
+      CAPTURE(testing::note_code(note), note.message);
+      found = found || (testing::note_code(note) == code && note.severity == Severity::kError &&
+                        note.tensor == tensor);
     }
     CHECK(found);
   }
@@ -187,8 +189,8 @@ TEST_CASE("items that nothing needs are noted") {
   const Manifest manifest = torch_dcp_driver().manifest(small.place(), {});
   REQUIRE(manifest.notes.size() == 2);
   for (const Note& note : manifest.notes) {
-    CHECK(note.code == "CK016");
-    CHECK(note.severity == "warning");
+    CHECK(testing::note_code(note) == "CK016");
+    CHECK(note.severity == Severity::kWarning);
   }
   CHECK(manifest.tensors[0].chunk_count == 2);
 }
@@ -199,7 +201,7 @@ TEST_CASE("data files of another save are noted and do not count as ranks") {
   small.fs.write_file("/ck/__2_0.distcp", {});
   const Manifest manifest = torch_dcp_driver().manifest(small.place(), {});
   REQUIRE(manifest.notes.size() == 1);
-  CHECK(manifest.notes[0].code == "CK018");
+  CHECK(testing::note_code(manifest.notes[0]) == "CK018");
   CHECK(manifest.notes[0].file == "__7_0.distcp");
   CHECK(manifest.world_size == 3);  // the empty file of rank 2 does
 }

@@ -12,6 +12,7 @@
 #include "lib/format/torch_dcp/item_reader.h"
 #include "lib/format/torch_dcp/item_tensor.h"
 #include "tests/support/dcp_builder.h"
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 
 namespace tessera::torch_dcp_items_test {
@@ -224,7 +225,7 @@ TEST_CASE("a value that is no archive stays raw bytes") {
   const Manifest manifest = torch_dcp_driver().manifest({directory.get(), "", "ck"}, {});
   CHECK(manifest.state.find("raw")->value == Value::bytes("bytes", Value::Kind::kBytesIo));
   REQUIRE(manifest.notes.size() == 1);
-  CHECK(manifest.notes[0].code == "CK022");
+  CHECK(testing::note_code(manifest.notes[0]) == "CK022");
 }
 
 TEST_CASE("rank-local saves merge: replicas in order of ranks, differing values reported") {
@@ -272,7 +273,8 @@ TEST_CASE("rank-local saves merge: replicas in order of ranks, differing values 
   CHECK(manifest.state.find("own")->value == Value::integer(0));
   CHECK(manifest.world_size == 11);
   std::vector<std::string> codes;
-  for (const Note& note : manifest.notes) codes.push_back(note.code + " " + note.tensor);
+  for (const Note& note : manifest.notes)
+    codes.push_back(testing::note_code(note) + " " + note.tensor);
   std::sort(codes.begin(), codes.end());
   CHECK(codes == std::vector<std::string>{"CK017 own", "CK021 "});
 }

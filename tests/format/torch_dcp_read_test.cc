@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 
 namespace tessera::torch_dcp_read_test {
@@ -77,8 +78,8 @@ TEST_CASE("healthy samples have no findings") {
     ReadOptions options;
     options.tolerate_damage = true;
     for (const Note& note : torch_dcp_driver().manifest(sample.place(), options).notes) {
-      CAPTURE(note.code, note.message);
-      CHECK(note.severity == "info");
+      CAPTURE(testing::note_code(note), note.message);
+      CHECK(note.severity == Severity::kInfo);
     }
   }
 }

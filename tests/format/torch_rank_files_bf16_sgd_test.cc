@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/archive_gather.h"
+#include "tests/support/note_text.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace tessera::torch_rank_files_bf16_sgd_test {
@@ -68,8 +69,8 @@ TEST_CASE("bfloat16 rank files under SGD read as PyTorch has them") {
     CHECK(moments_in(content) == (name.starts_with("plain") ? 0 : 8));
     CHECK(content.at("model.head.weight").starts_with("bfloat16 [2,3]"));
     CHECK(manifest.state.find("optim.param_groups.0.momentum"));
-    CHECK(std::ranges::count(manifest.notes, "CK072", &Note::code) == 0);
-    CHECK(std::ranges::count(manifest.notes, "CK075", &Note::code) == 0);
+    CHECK(std::ranges::count(manifest.notes, "CK072", testing::note_code<Note>) == 0);
+    CHECK(std::ranges::count(manifest.notes, "CK075", testing::note_code<Note>) == 0);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "lib/format/torch_rank_files/rank_folder.h"
 #include "tests/support/archive_gather.h"
 #include "tests/support/edited_archive.h"
+#include "tests/support/note_text.h"
 #include "tests/support/rank_archive.h"
 #include "tests/support/written_checkpoint.h"
 
@@ -64,7 +65,7 @@ struct Folder {
 };
 
 const Note* find_note(const Manifest& manifest, std::string_view code) {
-  const auto found = std::ranges::find(manifest.notes, code, &Note::code);
+  const auto found = std::ranges::find(manifest.notes, code, testing::note_code<Note>);
   return found == manifest.notes.end() ? nullptr : &*found;
 }
 
@@ -84,7 +85,7 @@ TEST_CASE("padding between parameters that FSDP cannot have written is worth a w
   folder.fs.write_file("/c/" + rank_name(1), bytes);
   const Manifest manifest = folder.tolerated();
   REQUIRE(find_note(manifest, "CK065"));
-  CHECK(find_note(manifest, "CK065")->severity == "warning");
+  CHECK(find_note(manifest, "CK065")->severity == Severity::kWarning);
   CHECK(find_note(manifest, "CK065")->file == rank_name(1));
   CHECK_THAT(find_note(manifest, "CK065")->message, Catch::Contains("1 elements of padding"));
 }

@@ -11,6 +11,7 @@
 #include "lib/format/torch_rank_files/flat_record.h"
 #include "lib/format/torch_rank_files/rank_folder.h"
 #include "tests/support/archive_gather.h"
+#include "tests/support/note_text.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace tessera::torch_rank_files_read_test {
@@ -234,7 +235,7 @@ TEST_CASE("missing rank files are named and so are the rows they take along") {
     tolerant.tolerate_damage = true;
     const Manifest manifest = torch_rank_files_driver().manifest(folder.place(), tolerant);
     CHECK(std::ranges::any_of(manifest.notes,
-                              [](const Note& note) { return note.severity == "error"; }));
+                              [](const Note& note) { return note.severity == Severity::kError; }));
     const StoredTensor* weight = manifest.find("model.embed.weight");
     REQUIRE(weight->chunk_count == 2);
     const Source& lost = manifest.source(*weight, 1);

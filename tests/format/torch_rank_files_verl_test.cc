@@ -9,6 +9,7 @@
 
 #include "tests/support/archive_gather.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace tessera::torch_rank_files_verl_test {
@@ -73,7 +74,7 @@ TEST_CASE("verl's optimizer of FSDP1 is put together by the record of its flat p
 TEST_CASE("verl's optimizer of FSDP1 without a record is flat, never one rank's for all") {
   const Verl verl("fsdp1_w2", false);
   const Manifest manifest = verl.read();
-  const auto warned = std::ranges::find(manifest.notes, "CK071", &Note::code);
+  const auto warned = std::ranges::find(manifest.notes, "CK071", testing::note_code<Note>);
   REQUIRE(warned != manifest.notes.end());
   CHECK_THAT(warned->message, Catch::Contains("--flat-layout FILE"));
   CHECK(manifest.state.find("optim.state.0.exp_avg.rank_0") == nullptr);

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/note_text.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace tessera::torch_save_attributes_test {
@@ -15,7 +16,7 @@ TEST_CASE("attributes of tensors are named, and so is a tensor of each, where th
   CHECK(testing::content_of(manifest, *data).size() == 3);
   std::string told;
   for (const Note& note : manifest.notes)
-    if (note.code == "CK061" && note.severity == "warning")
+    if (testing::note_code(note) == "CK061" && note.severity == Severity::kWarning)
       told += note.tensor + ": " + note.message + "\n";
   CHECK(told ==
         "p: tensors have the Python attribute \"role\", which is not kept\n"
@@ -27,7 +28,7 @@ TEST_CASE("what frameworks note on tensors for themselves is no news") {
   const testing::SampleCase sample("torchsave/parameter_zip");  // with a torch.nn.Buffer
   const Place place{sample.directory.get(), "file.pt", "file.pt"};
   for (const Note& note : testing::read_all(torch_save_driver(), place).notes)
-    CHECK(note.code != "CK061");
+    CHECK(testing::note_code(note) != "CK061");
 }
 
 }  // namespace tessera::torch_save_attributes_test

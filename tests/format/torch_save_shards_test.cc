@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/note_text.h"
 #include "tests/support/rank_archive.h"
 #include "tests/support/written_checkpoint.h"
 
@@ -75,7 +76,8 @@ Strings names(const Manifest& manifest) {
 Strings findings(const Manifest& manifest) {
   Strings out;
   for (const Note& note : manifest.notes)
-    out.push_back(note.code + " " + note.severity + " " + note.file + " " + note.tensor);
+    out.push_back(testing::note_code(note) + " " + testing::note_severity(note) + " " + note.file +
+                  " " + note.tensor);
   std::ranges::sort(out);
   return out;
 }

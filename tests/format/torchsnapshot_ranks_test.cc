@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 
 namespace tessera::torchsnapshot_ranks_test {
@@ -62,7 +63,7 @@ struct Snapshot {
   }
   bool notes(const std::string& code) {
     for (const Note& note : open(true).notes)
-      if (note.code == code && note.severity == "error") return true;
+      if (testing::note_code(note) == code && note.severity == Severity::kError) return true;
     return false;
   }
 };
@@ -173,8 +174,8 @@ TEST_CASE("what differs from rank to rank is said") {
   snapshot.file("0/m/w", 16, 1).file("1/m/w", 16, 2);
   const Manifest manifest = snapshot.open();
   REQUIRE(manifest.notes.size() == 1);
-  CHECK(manifest.notes[0].code == "CK070");
-  CHECK(manifest.notes[0].severity == "info");
+  CHECK(testing::note_code(manifest.notes[0]) == "CK070");
+  CHECK(manifest.notes[0].severity == Severity::kInfo);
   CHECK_THAT(manifest.notes[0].message, Catch::Contains("1 entries") && Catch::Contains("m/w"));
 }
 
@@ -185,7 +186,8 @@ TEST_CASE("an entry that is declared replicated and differs on another rank is a
   };
   const auto codes = [](Snapshot& snapshot) {
     std::vector<std::string> out;
-    for (const Note& note : snapshot.open(true).notes) out.push_back(note.code + note.tensor);
+    for (const Note& note : snapshot.open(true).notes)
+      out.push_back(testing::note_code(note) + note.tensor);
     return out;
   };
   const auto number = [](int n) {

@@ -5,6 +5,7 @@
 
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
+#include "tests/support/note_text.h"
 
 namespace state_optimizer_groups_test {
 
@@ -154,7 +155,7 @@ TEST_CASE("options that a checkpoint lacks are told in the notes of the load") {
     std::vector<std::string> notes;
     for (const tessera::Note& note :
          tessera::load(path, fsdp::state_dict(model, optimizer), *alone, loading).notes)
-      notes.push_back(note.code + " " + note.message);
+      notes.push_back(tessera::testing::note_code(note) + " " + note.message);
     return notes;
   };
   CHECK(notes_of("/run/a") ==

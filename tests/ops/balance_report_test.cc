@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/open_case.h"
 #include "tests/support/rank_archive.h"
 #include "tests/support/verify_case.h"
@@ -188,7 +189,7 @@ TEST_CASE("what a salvage lost is remembered by the result and by what is made o
     CHECK(verified.ok);
     const Note* lost = find(verified, "CK053", "", report.lost[0].name);
     REQUIRE(lost != nullptr);
-    CHECK(lost->severity == "warning");
+    CHECK(lost->severity == Severity::kWarning);
   }
 }
 
@@ -225,7 +226,7 @@ TEST_CASE("to hf writes the names of before torch.compile") {
   const OpenedContent written = content_at(fs, "/out");
   CHECK(written.tensors.contains("0.weight"));
   CHECK(written.tensors.contains("0.bias"));
-  CHECK(std::ranges::count(report.notes, "NAMES", &Note::code) == 1);
+  CHECK(std::ranges::count(report.notes, "NAMES", note_code<Note>) == 1);
   ConvertOptions other = convert_options(source, "/dcp", 1, "torch-dcp");
   convert(fs, other);  // only the preset cleans names
   CHECK(content_at(fs, "/dcp").tensors.contains("_orig_mod.0.bias"));
@@ -239,9 +240,9 @@ TEST_CASE("names that would become one keep what torch.compile added, with a war
                                         {"weight", archive.tensor({2}, {2, 3})}}));
   const ConvertReport report = convert(fs, convert_options(source, "/out", std::nullopt, "hf"));
   CHECK(content_at(fs, "/out").tensors.size() == 2);
-  const auto note = std::ranges::find(report.notes, "NAMES", &Note::code);
+  const auto note = std::ranges::find(report.notes, "NAMES", note_code<Note>);
   REQUIRE(note != report.notes.end());
-  CHECK(note->severity == "warning");
+  CHECK(note->severity == Severity::kWarning);
 }
 
 TEST_CASE("a copied config.json names the type that the weights have") {

@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/open_case.h"
 #include "tests/support/rank_archive.h"
 #include "tests/support/verify_case.h"
@@ -61,7 +62,7 @@ TEST_CASE("a trainer's folder names the optimizer and the sidecars beside its we
   CHECK(names(opened.beside, Beside::Kind::kSidecar) ==
         std::vector<std::string>{"scheduler.pt", "trainer_state.json"});
   REQUIRE(opened.notes.size() == 1);
-  CHECK(opened.notes[0].code == "CK050");
+  CHECK(note_code(opened.notes[0]) == "CK050");
   CHECK(has(opened.notes[0].message, "optimizer.pt"));
   CHECK(summarize(opened).beside.size() == 3);
   CHECK(open_checkpoint(fs, "/run/model.safetensors").beside.empty());
@@ -214,9 +215,9 @@ TEST_CASE("Lightning's meta.pt is named and said to be left behind") {
   const ConvertReport report = convert(fs, convert_options("/source", "/out", 3));
   REQUIRE(report.balance.left_behind.size() == 1);
   CHECK(report.balance.left_behind[0].path == "meta.pt");
-  const auto note = std::ranges::find(report.notes, "CK052", &Note::code);
+  const auto note = std::ranges::find(report.notes, "CK052", note_code<Note>);
   REQUIRE(note != report.notes.end());
-  CHECK(note->severity == "warning");
+  CHECK(note->severity == Severity::kWarning);
   CHECK(summarize(open_checkpoint(fs, "/source")).beside.size() == 1);
 }
 
@@ -291,9 +292,9 @@ TEST_CASE("one file beside an index of others is what Hugging Face's loaders tak
   const OpenedCheckpoint single = open_checkpoint(fs, "/model");
   REQUIRE(single.manifest.tensors.size() == 1);
   CHECK(single.manifest.tensors[0].name == "b.weight");
-  const auto note = std::ranges::find(single.manifest.notes, "CK018", &Note::code);
+  const auto note = std::ranges::find(single.manifest.notes, "CK018", note_code<Note>);
   REQUIRE(note != single.manifest.notes.end());
-  CHECK(note->severity == "warning");
+  CHECK(note->severity == Severity::kWarning);
   const OpenedCheckpoint index = open_checkpoint(fs, "/model/model.safetensors.index.json");
   CHECK(index.manifest.tensors.at(0).name == "a.weight");
 }

@@ -17,6 +17,7 @@
 #include "lib/format/hdf5/helper.h"
 #include "lib/ops/seal/check.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/soak.h"
 
@@ -104,9 +105,9 @@ class SealedForm {
       const VerifyReport report = verify_checkpoint(fs_, path_, options);
       answer.found = !report.ok;
       for (const Note& note : report.findings)
-        if (note.severity == "error")
-          answer.text +=
-              fmt::format("{} [{}] {}: {}\n", note.code, note.file, note.tensor, note.message);
+        if (note.severity == Severity::kError)
+          answer.text += fmt::format("{} [{}] {}: {}\n", note_code(note), note.file, note.tensor,
+                                     note.message);
     } catch (const Error& error) {  // nothing can be opened any more
       INFO(error.what());
       REQUIRE(error.code() == Code::kCorrupt);

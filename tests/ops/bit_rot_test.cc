@@ -18,6 +18,7 @@
 
 #include "lib/ops/seal/check.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/sanitized.h"
 
 namespace bit_rot_test {
@@ -103,10 +104,10 @@ Verdict verdict_of(Sealed& sealed, const std::string& against = "",
     const VerifyReport report = verify_checkpoint(sealed.fs, sealed.path, options);
     verdict.found = !report.ok;
     for (const Note& note : report.findings) {
-      if (note.severity != "error") continue;
+      if (note.severity != Severity::kError) continue;
       verdict.files.insert(note.file);
       verdict.text +=
-          fmt::format("{} [{}] {}: {}\n", note.code, note.file, note.tensor, note.message);
+          fmt::format("{} [{}] {}: {}\n", note_code(note), note.file, note.tensor, note.message);
     }
   } catch (const Error& error) {  // metadata that cannot be parsed any more
     REQUIRE(error.code() != Code::kInternal);
@@ -324,7 +325,7 @@ TEST_CASE("sums that are asked for and absent are an error") {
     try {
       const VerifyReport report = verify_checkpoint(sealed.fs, sealed.path, options);
       const bool told = std::ranges::any_of(report.findings, [&](const Note& note) {
-        return note.code == code && note.severity == "error";
+        return note_code(note) == code && note.severity == Severity::kError;
       });
       CHECK_FALSE(report.ok);
       CHECK(told);

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 
 namespace convert_samples_test {
@@ -110,7 +111,7 @@ TEST_CASE("a flattened optimizer is grouped for formats that keep lists of membe
     const ConvertReport report = convert(fs, options);
     REQUIRE(report.published);
     CHECK(report.verify_findings.empty());
-    CHECK(std::ranges::count(report.notes, "REKEY", &Note::code) == 1);
+    CHECK(std::ranges::count(report.notes, "REKEY", note_code<Note>) == 1);
     const OpenedContent got = content_at(fs, "/" + format);
     CHECK(got.tensors == want.tensors);
     CHECK(got.values.contains("optim.param_groups.1.params"));

@@ -14,6 +14,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/open_case.h"
 #include "tests/support/verify_case.h"
 
@@ -36,7 +37,7 @@ HashReport hash_of(FileSystem& fs, const std::string& path, const OpenOptions& o
 }
 
 bool says_damaged_elsewhere(const OpenedCheckpoint& opened) {
-  return std::ranges::find(opened.notes, "ELSEWHERE", &Note::code) != opened.notes.end();
+  return std::ranges::find(opened.notes, "ELSEWHERE", note_code<Note>) != opened.notes.end();
 }
 
 /// The checkpoint at `path` without what lies behind its last model (or optimizer) tensor: its one
@@ -79,7 +80,7 @@ TEST_CASE("an optimizer that is cut off leaves the model to every verb") {
   const OpenedCheckpoint opened = open_checkpoint(fs, "/cut", model_only());
   CHECK(says_damaged_elsewhere(opened));
   CHECK(std::ranges::none_of(opened.manifest.notes,
-                             [](const Note& note) { return note.severity == "error"; }));
+                             [](const Note& note) { return note.severity == Severity::kError; }));
   CHECK(hash_of(fs, "/cut", model_only()).root == whole.root);
 
   OpenOptions globs;
@@ -126,7 +127,7 @@ TEST_CASE("a model is exported from beside a damaged optimizer, whole checkpoint
   const ConvertReport report = convert(fs, convert_options("/cut", "/b", std::nullopt, "hf"));
   CHECK(report.tensors == expected.tensors);
   CHECK(bytes_below(fs, "/a") == bytes_below(fs, "/b"));
-  CHECK(std::ranges::find(report.notes, "ELSEWHERE", &Note::code) != report.notes.end());
+  CHECK(std::ranges::find(report.notes, "ELSEWHERE", note_code<Note>) != report.notes.end());
   ConvertOptions only = convert_options("/cut", "/c", 2, "torch-dcp");
   only.selection.only = Part::kModel;
   CHECK(convert(fs, only).published);
@@ -159,7 +160,7 @@ TEST_CASE("of a lost file that nothing lists, those that are called alike tell w
     };
     add("model.w", weights);
     add("optim.state.w.exp_avg", "optim_rank_0.pt");
-    manifest.notes.push_back({"CK010", "error", "it is missing", lost, ""});
+    manifest.notes.push_back({Finding::kMissingFile, Severity::kError, "it is missing", lost, ""});
     return manifest;
   };
   const auto touches = [&](const std::string& weights, const std::string& lost) {

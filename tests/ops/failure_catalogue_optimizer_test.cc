@@ -5,6 +5,7 @@
 #include <tessera/state/optim_edit.h>
 
 #include "tests/support/broken_checkpoint.h"
+#include "tests/support/note_text.h"
 #include "tests/support/random_optimizer.h"
 #include "tests/support/written_checkpoint.h"
 
@@ -61,7 +62,7 @@ struct MadeUp {
     report = inspect_optimizer(opened, nullptr, options);
     std::string lines;
     for (const Note& n : report.findings)
-      lines += fmt::format("{} {} {}: {}\n", n.code, n.severity, n.tensor, n.message);
+      lines += fmt::format("{} {} {}: {}\n", note_code(n), note_severity(n), n.tensor, n.message);
     return lines;
   }
   std::map<std::string, std::string> canonical(const std::string& path) {

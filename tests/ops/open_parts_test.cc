@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/open_case.h"
 
 namespace open_parts_test {
@@ -34,7 +35,7 @@ TEST_CASE("one rank's file of a set is opened with a word about the others") {
   load_sample(fs, "torchsave/fsdp1_mesh_rankfiles_w2");
   const OpenedCheckpoint one = open_checkpoint(fs, "/source/rank1.pt");
   CHECK(one.driver->id() == "torch-save");
-  CHECK(one.notes.at(0).severity == "warning");
+  CHECK(one.notes.at(0).severity == Severity::kWarning);
   CHECK(has(one.notes.at(0).message,
             "rank1.pt is one rank's file and is read alone; the checkpoint of all ranks is the "
             "folder /source"));
@@ -55,7 +56,7 @@ TEST_CASE("one rank's file of every format of rank files says that others stand 
     const OpenedCheckpoint one = open_checkpoint(fs, "/source" + file);
     CHECK(one.driver->id() == "torch-save");
     REQUIRE_FALSE(one.notes.empty());
-    CHECK(one.notes[0].severity == "warning");
+    CHECK(one.notes[0].severity == Severity::kWarning);
     CHECK(has(one.notes[0].message, "the checkpoint of all ranks is the folder /source" + folder));
   }
 }
@@ -148,7 +149,7 @@ TEST_CASE("a folder of weights with a run's checkpoints below is the weights, an
   REQUIRE(opened.manifest.files.size() == 1);
   CHECK(opened.manifest.files[0].path == "model.safetensors");
   REQUIRE(opened.notes.size() == 1);
-  CHECK(opened.notes[0].code == "PATH");
+  CHECK(note_code(opened.notes[0]) == "PATH");
   CHECK(opened.notes[0].message ==
         "/out is itself a checkpoint and is used; 2 below it are not: checkpoint-1, checkpoint-2");
   CHECK_FALSE(list_run(fs, "/out"));

@@ -73,7 +73,7 @@ TEST_CASE("a pointer to nothing is named when it was asked for") {
   CHECK(has(refusal(fs, "/run/latest").message, "step_30"));
   const auto stale = stale_pointer(fs, "/run");
   REQUIRE(stale);
-  CHECK(stale->code == "CK040");
+  CHECK(stale->code == Finding::kBadPointer);
   CHECK(stale->file == "latest");
   put(fs, "/run/latest", "step_10");
   CHECK_FALSE(stale_pointer(fs, "/run"));
@@ -91,7 +91,7 @@ TEST_CASE("a pointer that names nothing is told of, whatever is opened in its pl
     const OpenedCheckpoint opened = open_checkpoint(fs, "/run");
     CHECK(opened.path == "/run/iter_0000020");
     REQUIRE(opened.notes.size() == 2);
-    CHECK(opened.notes[0].severity == "warning");
+    CHECK(opened.notes[0].severity == Severity::kWarning);
     CHECK(has(opened.notes[0].message, "the pointer latest_checkpointed_iteration.txt names \""));
     CHECK(opened.notes[0].message.size() < 250);
     CHECK(refusal(fs, "/run/latest_checkpointed_iteration.txt").code == Code::kNotFound);

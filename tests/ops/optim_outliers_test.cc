@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "tests/support/inspect_case.h"
+#include "tests/support/note_text.h"
 
 namespace optim_outliers_test {
 
@@ -36,7 +37,7 @@ std::vector<SecondMoment> ordinary() {
 std::vector<std::string> named(const std::vector<SecondMoment>& moments) {
   std::vector<std::string> names;
   for (const Note& note : find_outliers(moments)) {
-    CHECK(note.code == "OP020");
+    CHECK(note_code(note) == "OP020");
     names.push_back(note.tensor);
   }
   return names;
@@ -104,7 +105,10 @@ TEST_CASE("findings stand by severity and code") {
   OpenedCheckpoint opened = open_path(fixture("optim/nan.pt"));
   const OptimReport report = inspect_optimizer(opened, nullptr);
   const auto rank = [](const Note& note) {
-    return std::pair(note.severity == "error" ? 0 : note.severity == "warning" ? 1 : 2, note.code);
+    return std::pair(note.severity == Severity::kError     ? 0
+                     : note.severity == Severity::kWarning ? 1
+                                                           : 2,
+                     note_code(note));
   };
   for (std::size_t i = 1; i < report.findings.size(); ++i)
     CHECK(rank(report.findings[i - 1]) <= rank(report.findings[i]));

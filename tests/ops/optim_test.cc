@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "tests/support/inspect_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 
 namespace optim_test {
@@ -25,7 +26,7 @@ OptimReport report_of(const std::string& name, const OptimOptions& options = {})
 std::vector<Note> problems(const OptimReport& report) {
   std::vector<Note> found;
   for (const Note& note : report.findings)
-    if (note.severity != "info") found.push_back(note);
+    if (note.severity != Severity::kInfo) found.push_back(note);
   return found;
 }
 
@@ -65,7 +66,7 @@ TEST_CASE("fp32 copies of buffers are no half-missing state") {
     const OptimReport report = inspect_optimizer(opened, nullptr, {});
     CHECK(report.ok());
     CHECK(problems(report).empty());
-    CHECK(std::ranges::count(report.findings, "OP019", &Note::code) == 1);
+    CHECK(std::ranges::count(report.findings, "OP019", note_code<Note>) == 1);
   }
 }
 
@@ -92,8 +93,8 @@ TEST_CASE("each of the six seeded defects is reported exactly once, by name and 
     CHECK_FALSE(report.ok());
     const auto found = problems(report);
     REQUIRE(found.size() == 1);
-    CHECK(found[0].code == seeded.code);
-    CHECK(found[0].severity == "error");
+    CHECK(note_code(found[0]) == seeded.code);
+    CHECK(found[0].severity == Severity::kError);
     CHECK(found[0].tensor == seeded.parameter);
     CHECK(found[0].message.find(seeded.words) != std::string::npos);
   }
@@ -105,7 +106,7 @@ TEST_CASE("all six at once are six findings") {
   for (const Seeded& seeded : kSix) {
     INFO(seeded.fixture);
     CHECK(std::ranges::count_if(found, [&](const Note& note) {
-            return note.code == seeded.code && note.tensor == seeded.parameter &&
+            return note_code(note) == seeded.code && note.tensor == seeded.parameter &&
                    note.message.find(seeded.words) != std::string::npos;
           }) == 1);
   }
@@ -114,7 +115,7 @@ TEST_CASE("all six at once are six findings") {
 TEST_CASE("other optimizers' state is looked at too") {
   const auto found = problems(report_of("sgd_nan"));
   REQUIRE(found.size() == 1);
-  CHECK(found[0].code == "OP007");
+  CHECK(note_code(found[0]) == "OP007");
   CHECK(found[0].tensor == "last.weight");
   CHECK(found[0].message.find("momentum_buffer") != std::string::npos);
 }
@@ -247,7 +248,7 @@ TEST_CASE("a checkpoint without an optimizer says so") {
   const OptimReport report = inspect_optimizer(opened, nullptr);
   CHECK(report.ok());
   CHECK(report.optimizers.empty());
-  CHECK(report.notes.at(0).code == "OP000");
+  CHECK(note_code(report.notes.at(0)) == "OP000");
 }
 
 }  // namespace optim_test

@@ -15,6 +15,7 @@
 #include <functional>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 
 namespace other_save_test {
 
@@ -227,7 +228,7 @@ TEST_CASE("verify and salvage hold the parts of a checkpoint to the seals that t
     try {
       const VerifyReport report = verify_checkpoint(fs, "/parts", {});
       for (const Note& note : report.findings)
-        told = told || (note.severity == "error" && note.file == "optimizer_0/.metadata");
+        told = told || (note.severity == Severity::kError && note.file == "optimizer_0/.metadata");
     } catch (const Error& error) {
       told = true;
     }

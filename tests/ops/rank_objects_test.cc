@@ -10,6 +10,7 @@
 #include "lib/format/megatron_dist/sharded_object.h"
 #include "tests/support/archive_gather.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/rank_archive.h"
 
 namespace rank_objects_test {
@@ -61,7 +62,7 @@ Run run(const std::string& sample, const std::string& mesh, RankStatePolicy poli
   CHECK(report.published);
   Run done{{}, report.dropped, content_at(fs, "/out")};
   for (const Note& note : report.notes)
-    if (note.code == "RANKS") done.notes.push_back(note);
+    if (note_code(note) == "RANKS") done.notes.push_back(note);
   return done;
 }
 
@@ -153,7 +154,7 @@ TEST_CASE("Megatron's generators are kept with a word where the mesh changes") {
       CHECK(kept.content.values.contains(kFirst));
       CHECK(kept.content.values.contains(kSecond));
       REQUIRE(kept.notes.size() == 1);
-      CHECK(kept.notes[0].severity == "warning");
+      CHECK(kept.notes[0].severity == Severity::kWarning);
       CHECK(kept.notes[0].message.find("rng_state/shard_*_2") != std::string::npos);
       CHECK(kept.notes[0].message.find("another mesh") != std::string::npos);
     }

@@ -8,6 +8,7 @@
 
 #include "lib/ops/edit/ties.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/rank_archive.h"
 
 namespace rank_state_test {
@@ -87,7 +88,7 @@ TEST_CASE("a conversion says whose state is lost and which ranks have none") {
     options.rank_state = policy;
     options.force = true;
     for (const Note& note : convert(fs, options).notes)
-      if (note.code == "RANKS") return note.severity + ": " + note.message;
+      if (note_code(note) == "RANKS") return note_severity(note) + ": " + note.message;
     return "";
   };
   const OpenedContent source = content_at(fs, "/in/s.pt");

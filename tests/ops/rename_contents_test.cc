@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/rank_archive.h"
 
 namespace rename_contents_test {
@@ -189,7 +190,7 @@ TEST_CASE("an asset that is a link is the file that it leads to, and one to noth
   CHECK(as_text(fs.read_file("/out/vocab.json")) == "a vocabulary");
   const auto told = std::ranges::find(report.notes, "tokenizer.json", &Note::file);
   REQUIRE(told != report.notes.end());
-  CHECK(told->severity == "warning");
+  CHECK(told->severity == Severity::kWarning);
   CHECK_THAT(told->message, Contains("symbolic link"));
   CHECK(std::ranges::find(report.notes, "notes.bak", &Note::file) == report.notes.end());
   options.destination = "/none";

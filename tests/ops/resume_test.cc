@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/sanitized.h"
 
@@ -182,7 +183,7 @@ TEST_CASE("a source that was replaced by one of equal size starts anew, and that
   const ConvertReport report = convert(fs, options);
   CHECK(report.published);
   CHECK(report.resumed_bytes == 0);
-  CHECK(std::ranges::find(report.notes, "RESUME", &Note::code) != report.notes.end());
+  CHECK(std::ranges::find(report.notes, "RESUME", note_code<Note>) != report.notes.end());
   CHECK(bytes_below(fs, "/out") != bytes_below(fs, "/old"));
   convert(fs, convert_options(source, "/again", 3, "torch-dcp"));
   CHECK(bytes_below(fs, "/out") == bytes_below(fs, "/again"));

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 
 namespace salvage_ranks_test {
 
@@ -42,7 +43,8 @@ std::string verify_text(MemoryFileSystem& fs) {
   options.level = VerifyLevel::kFull;
   std::string text;
   for (const Note& n : verify_checkpoint(fs, "/source", options).findings)
-    text += fmt::format("{} {} [{}] {}: {}\n", n.code, n.severity, n.file, n.tensor, n.message);
+    text += fmt::format("{} {} [{}] {}: {}\n", note_code(n), note_severity(n), n.file, n.tensor,
+                        n.message);
   return text;
 }
 
@@ -83,7 +85,7 @@ TEST_CASE("a rank's file cut short is lost to salvage as one that is missing") {
       CHECK(cut.content.values == missing.content.values);
       const std::string base = file.substr(file.rfind('/') + 1);
       CHECK(std::ranges::any_of(cut.report.notes, [&](const Note& note) {
-        return note.code == "CK042" && note.file.ends_with(base) &&
+        return note_code(note) == "CK042" && note.file.ends_with(base) &&
                note.message.find("counts as lost: ") != std::string::npos;
       }));
       CHECK_THAT(verify_text(fs), Catch::Contains("CK042") && Catch::Contains("CK024"));
@@ -161,7 +163,8 @@ TEST_CASE("a gathered optimizer cut short is damage, a text named like an archiv
     options.salvage = options.force = true;
     const ConvertReport report = convert(fs, options);
     CHECK(std::ranges::any_of(report.notes, [](const Note& note) {
-      return note.code == "CK042" && note.severity == "error" && note.file == "optim.pt";
+      return note_code(note) == "CK042" && note.severity == Severity::kError &&
+             note.file == "optim.pt";
     }));
     CHECK(std::ranges::count(report.lost, "optim", &LostTensor::name) == 1);
     const OpenedContent saved = content_at(fs, "/saved");

@@ -12,6 +12,7 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/hostile_bytes.h"
 #include "tests/support/inspect_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/rank_archive.h"
 #include "tests/support/safetensors_file.h"
 
@@ -371,7 +372,7 @@ TEST_CASE("objects of unknown classes pass with a warning for every target") {
     MemoryFileSystem fs;
     put_state(fs, argument_namespace({{"lr", number(1)}}));
     const ConvertReport report = convert(fs, convert_options("/source.pt", "/out", {}, to));
-    CHECK(std::ranges::count(report.notes, "CK035", &Note::code) == 1);
+    CHECK(std::ranges::count(report.notes, "CK035", note_code<Note>) == 1);
     CHECK(scan_of(fs, "/out").safety == Safety::kUnknown);
   }
 }

@@ -10,6 +10,7 @@
 
 #include "tests/support/convert_case.h"
 #include "tests/support/megatron_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 
 namespace shared_copies_test {
@@ -75,7 +76,8 @@ VerifyReport verify(MemoryFileSystem& fs, VerifyLevel level) {
 std::string list(const VerifyReport& report) {
   std::string text;
   for (const Note& n : report.findings)
-    text += fmt::format("{} {} [{}] {}: {}\n", n.code, n.severity, n.file, n.tensor, n.message);
+    text += fmt::format("{} {} [{}] {}: {}\n", note_code(n), note_severity(n), n.file, n.tensor,
+                        n.message);
   return text;
 }
 
@@ -85,8 +87,8 @@ void check_found(MemoryFileSystem& fs, const SharedCopy& changed) {
     const VerifyReport report = verify(fs, level);
     INFO(list(report));
     CHECK_FALSE(report.ok);
-    CHECK(std::ranges::count(report.findings, "error", &Note::severity) == 1);
-    CHECK(report.findings[0].code == "CK046");
+    CHECK(std::ranges::count(report.findings, "error", note_severity<Note>) == 1);
+    CHECK(note_code(report.findings[0]) == "CK046");
     CHECK(report.findings[0].tensor == changed.tensor);
     CHECK(report.findings[0].file == changed.file);
   }
@@ -100,7 +102,8 @@ TEST_CASE("copies of parameters in a rank's buffer are compared by verify as it 
   const VerifyReport sound = verify(fs, VerifyLevel::kFull);
   INFO(list(sound));
   CHECK(sound.ok);
-  CHECK(std::ranges::none_of(sound.findings, [](const Note& n) { return n.code == "CK098"; }));
+  CHECK(
+      std::ranges::none_of(sound.findings, [](const Note& n) { return note_code(n) == "CK098"; }));
   check_found(fs, change_copy(fs, "layernorm"));
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tests/support/inspect_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/safetensors_file.h"
 
 namespace stat_test {
@@ -135,8 +136,9 @@ TEST_CASE("NaN and Inf are findings with tensor and first element") {
   CHECK(codes.at("ST002") == std::vector<std::string>{"special"});
   for (const Note& note : report.findings) {
     if (note.tensor != "special") continue;
-    CHECK(note.message.find(note.code == "ST001" ? "first at element 7" : "first at element 3") !=
-          std::string::npos);
+    CHECK(note.message.find(note_code(note) == "ST001"
+                                ? "first at element 7"
+                                : "first at element 3") != std::string::npos);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 
 namespace transform_contents_test {
 
@@ -121,7 +122,7 @@ TEST_CASE("elements that did not fit their new type are warned of, the worst ten
   const auto notes = cast_notes(manifest, {{0, {2, 0}}, {1, {0, 5}}, {2, {40, 1}}});
   REQUIRE(notes.size() == 3);
   CHECK(notes[0].tensor == "c");
-  CHECK(notes[0].severity == "warning");
+  CHECK(notes[0].severity == Severity::kWarning);
   CHECK_THAT(notes[0].message, Catch::StartsWith("40 of 100 elements"));
   CHECK(notes[1].tensor == "a");
   CHECK_THAT(notes[2].message, Catch::StartsWith("6 elements"));
@@ -154,13 +155,13 @@ TEST_CASE("vocabulary rows are padded with zeros and cut again, moments alike") 
   options = convert_options("/again", "/cut", 2, "torch-dcp");
   options.transform.vocab_size = 10;
   const ConvertReport report = convert(fs, options);
-  for (const Note& note : report.notes) CHECK(note.code != "VOCAB");
+  for (const Note& note : report.notes) CHECK(note_code(note) != "VOCAB");
   CHECK(content_at(fs, "/cut").tensors == content_at(fs, source).tensors);
   options = convert_options("/cut", "/short", 2, "torch-dcp");
   options.transform.vocab_size = 7;
   const ConvertReport lossy = convert(fs, options);
   CHECK(std::ranges::any_of(lossy.notes, [](const Note& note) {
-    return note.code == "VOCAB" && note.message.starts_with("3 of the 3 rows");
+    return note_code(note) == "VOCAB" && note.message.starts_with("3 of the 3 rows");
   }));
 }
 

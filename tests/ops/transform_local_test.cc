@@ -5,6 +5,7 @@
 
 #include "tests/support/archive_gather.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 
 namespace transform_local_test {
 
@@ -35,7 +36,7 @@ struct Local {
     return content_at(fs, to).tensors;
   }
   bool became_sharded() const {
-    return std::ranges::count(report.notes, "CK074", &Note::code) == 1;
+    return std::ranges::count(report.notes, "CK074", note_code<Note>) == 1;
   }
 };
 

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 
 namespace transform_rules_test {
 
@@ -220,7 +221,7 @@ TEST_CASE("parameters that no rule names stay with a warning, or stop the conver
   CHECK_FALSE(fs.stat("/out.pt"));
   options.transform.strict_rules = false;
   const ConvertReport report = convert(fs, options);
-  const auto warned = std::ranges::find(report.notes, "RULES", &Note::code);
+  const auto warned = std::ranges::find(report.notes, "RULES", note_code<Note>);
   REQUIRE(warned != report.notes.end());
   CHECK_THAT(warned->message, Catch::Contains("model.extra_norm.weight"));
   options = convert_options("/in/llama.hf.pt", "/all.pt", std::nullopt);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/rank_archive.h"
 
 namespace transform_small_test {
@@ -132,12 +133,12 @@ TEST_CASE("elements that overflow a type are counted and told, those that were i
   const ConvertReport report = convert(fs, options);
   CHECK(report.verified);
   const auto warned = std::ranges::find_if(report.notes, [](const Note& note) {
-    return note.code == "CAST" && note.severity == "warning";
+    return note_code(note) == "CAST" && note.severity == Severity::kWarning;
   });
   REQUIRE(warned != report.notes.end());
   CHECK(warned->tensor == "model.a");
   CHECK_THAT(warned->message, Catch::StartsWith("3 of 6 elements do not fit float16"));
-  CHECK(std::ranges::count(report.notes, "CAST", &Note::code) == 2);  // and one became zero
+  CHECK(std::ranges::count(report.notes, "CAST", note_code<Note>) == 2);  // and one became zero
 }
 
 TEST_CASE("the first pattern of keep-dtype that matches wins") {
@@ -195,7 +196,7 @@ TEST_CASE("a tied weight that --vocab-tensor does not match is told of") {
     options.transform.vocab_tensors = {"embed.weight"};
     if (both) options.transform.vocab_tensors.push_back("head.weight");
     const ConvertReport report = convert(fs, options);
-    const auto told = std::ranges::find(report.notes, "VOCAB", &Note::code);
+    const auto told = std::ranges::find(report.notes, "VOCAB", note_code<Note>);
     CHECK((told == report.notes.end()) == both);
     if (!both) CHECK(told->tensor == "model.head.weight");
     const OpenedCheckpoint opened = open_checkpoint(fs, "/out");

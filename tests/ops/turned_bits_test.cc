@@ -15,6 +15,7 @@
 
 #include "lib/ops/open/sealed_directory.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/sample_case.h"
 
@@ -263,7 +264,7 @@ TEST_CASE("a turned bit of .metadata is named by open and by quick and full veri
     const VerifyReport report = verify_checkpoint(fs, "/out", options);
     CHECK_FALSE(report.ok);
     const auto listed = std::ranges::count_if(report.findings, [](const Note& note) {
-      return note.code == "CK043" && note.file == ".metadata";
+      return note_code(note) == "CK043" && note.file == ".metadata";
     });
     CHECK(listed == 1);
   }

@@ -13,6 +13,7 @@
 #include "tests/support/edited_archive.h"
 #include "tests/support/live_job.h"
 #include "tests/support/live_saved.h"
+#include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
 
 namespace unsure_names_test {
@@ -59,7 +60,7 @@ TEST_CASE("ids that sizes leave open are shown and not written") {
   MemoryFileSystem fs;
   write_two_groups(fs, "");
   const OpenedCheckpoint opened = open_checkpoint(fs, "/source", {});
-  const auto note = std::ranges::find(opened.manifest.notes, kUnsureOptimizer, &Note::code);
+  const auto note = std::ranges::find(opened.manifest.notes, "CK075", note_code<Note>);
   REQUIRE(note != opened.manifest.notes.end());
   CHECK(note->tensor == "optim");
   CHECK(opened.manifest.find("optim.state.layers.0.up.weight.exp_avg") != nullptr);

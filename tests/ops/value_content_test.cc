@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/rank_archive.h"
 
 namespace value_content_test {
@@ -323,7 +324,7 @@ TEST_CASE("what could not be followed is counted") {
   const VerifyReport verify = files.against("/a.pt", hash);
   CHECK(verify.ok);
   CHECK(verify.not_compared == 1);
-  CHECK(std::ranges::count(verify.findings, "warning", &Note::severity) == 1);
+  CHECK(std::ranges::count(verify.findings, "warning", note_severity<Note>) == 1);
 }
 
 }  // namespace value_content_test

@@ -8,6 +8,7 @@
 
 #include "lib/ops/verify/causes.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 #include "tests/support/open_case.h"
 #include "tests/support/verify_case.h"
 
@@ -34,19 +35,20 @@ TEST_CASE("what a short file took along is one cause, with its bytes and its ten
   for (const DamageCause& cause : report.causes)
     if (cause.file == "__3_0.distcp") of_file.push_back(cause);
   REQUIRE(of_file.size() == 1);
-  CHECK(of_file[0].code == "CK011");
-  CHECK(of_file[0].severity == "error");
+  CHECK(note_code(of_file[0]) == "CK011");
+  CHECK(of_file[0].severity == Severity::kError);
   CHECK(of_file[0].findings == findings);
   CHECK(of_file[0].tensors.size() == tensors.size());
   CHECK(of_file[0].message == "__3_0.distcp is " + format_bytes(size - 100) + " short");
 }
 
 TEST_CASE("every finding is in one cause, and one alone keeps its own words") {
-  const std::vector<Note> findings{{"CK012", "error", "a hole", "", "a"},
-                                   {"CK012", "error", "another hole", "", "b"},
-                                   {"CK011", "error", "its item ends past the end", "f", "c"},
-                                   {"CK098", "info", "alike", "g", "d"},
-                                   {"CK098", "info", "alike", "g", "e"}};
+  const std::vector<Note> findings{
+      {Finding::kHole, Severity::kError, "a hole", "", "a"},
+      {Finding::kHole, Severity::kError, "another hole", "", "b"},
+      {Finding::kShortFile, Severity::kError, "its item ends past the end", "f", "c"},
+      {Finding::kUncomparedReplicas, Severity::kInfo, "alike", "g", "d"},
+      {Finding::kUncomparedReplicas, Severity::kInfo, "alike", "g", "e"}};
   const std::vector<DamageCause> causes = find_causes(findings, {});
   REQUIRE(causes.size() == 4);
   std::size_t all = 0;
@@ -64,7 +66,7 @@ TEST_CASE("a missing file is named once for all that it held") {
   std::size_t of_file = 0;
   for (const DamageCause& cause : report.causes) of_file += cause.file == "__3_0.distcp";
   CHECK(of_file == 1);
-  CHECK(report.causes[0].code == "CK010");
+  CHECK(note_code(report.causes[0]) == "CK010");
   CHECK(report.causes[0].tensors.size() > 1);
 }
 
@@ -84,7 +86,7 @@ TEST_CASE("what cannot be opened is a finding beside the reports of others") {
     CHECK_FALSE(broken.ok);
     CHECK(broken.path == path);
     REQUIRE(broken.findings.size() == 1);
-    CHECK(broken.findings[0].code == "CK001");
+    CHECK(note_code(broken.findings[0]) == "CK001");
     CHECK(broken.causes.size() == 1);
     REQUIRE(failure);
     CHECK(failure->code == code);

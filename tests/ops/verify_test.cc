@@ -243,7 +243,7 @@ TEST_CASE("a file that no item lies in is a warning") {
   const VerifyReport report = verify(fs, "/source", VerifyLevel::kQuick);
   CHECK(report.ok);
   REQUIRE(find(report, "CK018", "__2_0.distcp"));
-  CHECK(find(report, "CK018")->severity == "warning");
+  CHECK(find(report, "CK018")->severity == Severity::kWarning);
 }
 
 TEST_CASE("a stale pointer is a finding, with one checkpoint below, several, or named itself") {

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "tests/support/note_text.h"
+
 namespace optim_state_test {
 
 using namespace tessera;
@@ -76,7 +78,7 @@ Value texts(std::vector<std::string> words) {
 
 std::vector<std::string> codes(const OptimState& optim) {
   std::vector<std::string> found;
-  for (const OptimIssue& issue : optim.issues) found.push_back(issue.code);
+  for (const OptimIssue& issue : optim.issues) found.push_back(testing::note_code(issue));
   return found;
 }
 
@@ -169,7 +171,7 @@ TEST_CASE("unknown and duplicate members of groups are errors") {
   scene.option("1", "params", texts({"a"}));
   const OptimState optim = scene.canonical();
   CHECK(codes(optim) == std::vector<std::string>{"OP010", "OP011"});
-  for (const OptimIssue& issue : optim.issues) CHECK(issue.severity == "error");
+  for (const OptimIssue& issue : optim.issues) CHECK(issue.severity == Severity::kError);
   CHECK(optim.issues[0].parameter == "ghost");
   CHECK(optim.issues[1].parameter == "a");
   CHECK(optim.find("a")->group == 0);

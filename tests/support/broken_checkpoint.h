@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
 
 namespace tessera::testing {
 
@@ -40,7 +41,8 @@ struct BrokenSample {
     options.level = level;
     std::string lines;
     for (const Note& n : verify_checkpoint(fs, path, options).findings)
-      lines += fmt::format("{} {} [{}] {}: {}\n", n.code, n.severity, n.file, n.tensor, n.message);
+      lines += fmt::format("{} {} [{}] {}: {}\n", note_code(n), note_severity(n), n.file, n.tensor,
+                           n.message);
     return lines;
   }
 

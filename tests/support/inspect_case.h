@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/note_text.h"
 #include "tests/support/run_command.h"
 
 namespace tessera::testing {
@@ -42,7 +43,7 @@ inline Value json_file(const std::string& path) {
 /// How often each code was found, and for which tensors.
 inline std::map<std::string, std::vector<std::string>> by_code(const std::vector<Note>& notes) {
   std::map<std::string, std::vector<std::string>> found;
-  for (const Note& note : notes) found[note.code].push_back(note.tensor);
+  for (const Note& note : notes) found[note_code(note)].push_back(note.tensor);
   return found;
 }
 

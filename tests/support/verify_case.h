@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tests/support/inspect_case.h"
+#include "tests/support/note_text.h"
 
 namespace tessera::testing {
 
@@ -37,7 +38,7 @@ inline VerifyReport verify(FileSystem& fs, const std::string& path,
 inline const Note* find(const VerifyReport& report, const std::string& code,
                         const std::string& file = "", const std::string& tensor = "") {
   for (const Note& note : report.findings)
-    if (note.code == code && (file.empty() || note.file == file) &&
+    if (note_code(note) == code && (file.empty() || note.file == file) &&
         (tensor.empty() || note.tensor == tensor))
       return &note;
   return nullptr;
@@ -46,7 +47,8 @@ inline const Note* find(const VerifyReport& report, const std::string& code,
 inline std::string list(const VerifyReport& report) {
   std::string text;
   for (const Note& n : report.findings)
-    text += fmt::format("{} {} [{}] {}: {}\n", n.code, n.severity, n.file, n.tensor, n.message);
+    text += fmt::format("{} {} [{}] {}: {}\n", note_code(n), note_severity(n), n.file, n.tensor,
+                        n.message);
   return text;
 }
 

@@ -48,7 +48,7 @@ SummaryReport large_summary() {
     r.tied.push_back({name, name});
     r.provenance.emplace_back(name, name);
     r.globals.push_back({name, GlobalUse::Verdict::kOpaque, name});
-    r.notes.push_back({"CK001", "warning", name, name, name});
+    r.notes.push_back({Finding::kUnopenable, Severity::kWarning, name, name, name});
   }
   return r;
 }
@@ -107,7 +107,8 @@ TEST_CASE("hostile names drive no terminal in any listing") {
   ls.tensors[0].name = kHostileName;
   ls.tensors[0].files = {kHostileName};
   ls.values.emplace_back(kHostileName, Value::string("\x1b[31m" + std::string(500, 'v')));
-  ls.notes.push_back({"CK001", "warning", kHostileName, kHostileName, kHostileName});
+  ls.notes.push_back(
+      {Finding::kUnopenable, Severity::kWarning, kHostileName, kHostileName, kHostileName});
   DiffReport diff;
   diff.equal = false;
   TensorDiff values;

@@ -27,11 +27,12 @@ void add_specials(CLI::App& app, Arguments& a) {
   app.add_flag_callback(
          "--version", [&a] { a.special = Special::kVersion; }, "show the version")
       ->group("General");
-  app.add_option_function<std::string>("--generate",
-                                       [&a](const std::string& v) {
-                                         a.generate = one_of("--generate", v, "man|bash|zsh|fish");
-                                         a.special = Special::kGenerate;
-                                       })
+  app.add_option_function<std::string>(
+         "--generate",
+         [&a](const std::string& v) {
+           a.generate = one_of("--generate", v, "man|bash|zsh|fish|verify-codes|optim-codes");
+           a.special = Special::kGenerate;
+         })
       ->group("");  // hidden: for packaging
 }
 
@@ -227,8 +228,9 @@ std::string_view tool_name(Tool tool) {
 }
 
 std::string_view verb_name(Verb verb) {
-  constexpr std::string_view kNames[] = {"summary", "ls",   "show", "stat",    "optim",  "hash",
-                                         "verify",  "scan", "diff", "reshard", "convert"};
+  constexpr std::string_view kNames[] = {"summary", "ls",   "show",    "stat",
+                                         "optim",   "hash", "verify",  "scan",
+                                         "explain", "diff", "reshard", "convert"};
   return kNames[static_cast<std::size_t>(verb)];
 }
 

@@ -28,6 +28,7 @@ enum class Verb : std::uint8_t {
   kHash,
   kVerify,
   kScan,
+  kExplain,
   kDiff,  // of ckpt-inspect
   kReshard,
   kConvert,
@@ -42,7 +43,7 @@ struct Arguments {
   Verb verb = Verb::kSummary;
   bool verb_given = false;  // false: `ckpt-inspect PATH` or no word at all
   Special special = Special::kNone;
-  std::string generate;            // man, bash, zsh, fish
+  std::string generate;            // man, bash, zsh, fish, verify-codes, optim-codes
   std::vector<std::string> words;  // PATH..., PATH NAME, A B, or SRC DST
 
   OutputFormat format = OutputFormat::kHuman;

@@ -250,8 +250,9 @@ void add_verb_options(Options& o, Verb verb) {
   if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kVerify) add_strict(o);
   if (verb == Verb::kHash || verb == Verb::kDiff)
     o.flag("--strict", "exit 1 where a value could not be compared to the end", o.to.strict);
-  if (verb != Verb::kScan) add_source(o, verb == Verb::kDiff);
-  add_limits(o);
+  const bool reads_data = verb != Verb::kExplain;
+  if (reads_data && verb != Verb::kScan) add_source(o, verb == Verb::kDiff);
+  if (reads_data) add_limits(o);
   add_output(o);
 }
 

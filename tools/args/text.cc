@@ -117,6 +117,15 @@ CommandText scan_text() {
        {"ckpt-inspect scan a.pt b.bin --format ndjson", "a line per file, for programs"}}};
 }
 
+CommandText explain_text() {
+  return {"what a code means, its usual cause, and what to do",
+          {"[CODE...] [OPTIONS]"},
+          {"Explains the codes that verify, optim, stat and the notes of every command print. "
+           "Without CODE it lists all of them. An unknown code is exit 3."},
+          {{"ckpt-inspect explain CK011", "one code in full"},
+           {"ckpt-inspect explain", "every code, a line each"}}};
+}
+
 CommandText diff_text() {
   return {"do two checkpoints hold the same",
           {"A B [OPTIONS]"},
@@ -195,6 +204,8 @@ CommandText verb_text(Verb verb) {
       return verify_text();
     case Verb::kScan:
       return scan_text();
+    case Verb::kExplain:
+      return explain_text();
     case Verb::kDiff:
       return diff_text();
     case Verb::kReshard:
@@ -214,6 +225,8 @@ WordCount word_count(Verb verb) {
     case Verb::kVerify:
     case Verb::kScan:
       return {1, 4096, "PATH..."};
+    case Verb::kExplain:
+      return {0, 64, "[CODE...]"};
     case Verb::kDiff:
       return {2, 2, "A B"};
     case Verb::kReshard:

@@ -201,8 +201,8 @@ Value value_diff_row(const ValueDiff& d) {
 
 Value cause_row(const DamageCause& cause) {
   JsonObject object;
-  object.add("code", cause.code);
-  object.add("severity", cause.severity);
+  object.add("code", code_text(cause.code));
+  object.add("severity", severity_name(cause.severity));
   object.add("file", cause.file.empty() ? Value() : json_text(cause.file));
   object.add("message", cause.message);
   object.add("tensors", cause.tensors.size());

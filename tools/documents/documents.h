@@ -12,6 +12,7 @@
 #include <tessera/ops/stat.h>
 #include <tessera/ops/summary.h>
 #include <tessera/ops/verify.h>
+#include <tessera/state/findings.h>
 
 #include <string_view>
 #include <vector>
@@ -31,6 +32,7 @@ Value verify_document(const VerifyReport& report);
 /// [documents]}.
 Value verify_documents(const std::vector<VerifyReport>& reports);
 Value scan_document(const ScanReport& report);
+Value explain_document(const std::vector<FindingInfo>& rows);
 Value diff_document(const DiffReport& report);
 Value convert_document(const ConvertReport& report, bool dry_run);
 

@@ -59,8 +59,8 @@ Value json_values_object(const std::vector<std::pair<std::string, Value>>& value
 
 Value json_note(const Note& note) {
   JsonObject object;
-  object.add("code", note.code);
-  object.add("severity", note.severity);
+  object.add("code", code_text(note.code));
+  object.add("severity", severity_name(note.severity));
   object.add("file", note.file.empty() ? Value() : json_text(note.file));
   object.add("tensor", note.tensor.empty() ? Value() : json_text(note.tensor));
   object.add("message", printable(note.message));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kHashDigits = 16;  // shown per tensor; the roots and JSON have all 64
 
-std::size_t with_severity(const std::vector<Note>& notes, std::string_view severity) {
+std::size_t with_severity(const std::vector<Note>& notes, Severity severity) {
   return static_cast<std::size_t>(std::count_if(
       notes.begin(), notes.end(), [&](const Note& note) { return note.severity == severity; }));
 }
@@ -151,10 +151,10 @@ std::string render_verify(const VerifyReport& r, const Screen& screen) {
                                                            verify_level_name(r.level),
                                                            not_compared_text(r.not_compared));
   } else {
-    text +=
-        screen.paint(Tint::kRed, "DAMAGED") +
-        fmt::format("  {}  {}, {}\n", path, counted(with_severity(r.findings, "error"), "error"),
-                    counted(with_severity(r.findings, "warning"), "warning"));
+    text += screen.paint(Tint::kRed, "DAMAGED") +
+            fmt::format("  {}  {}, {}\n", path,
+                        counted(with_severity(r.findings, Severity::kError), "error"),
+                        counted(with_severity(r.findings, Severity::kWarning), "warning"));
   }
   if (!r.format.empty())  // else nothing was opened
     text += "  " + clip_end(read + (r.sealed ? "; sealed" : ""), screen.width - 2) + "\n";

@@ -135,7 +135,7 @@ std::string ranking(const OptimizerReport& o, bool two, const Screen& screen) {
 /// "exp_avg holds NaN or Inf in 3 elements, ..." of many parameters is one line.
 std::vector<Note> grouped(const std::vector<Note>& findings) {
   constexpr std::size_t kApart = 3;
-  std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> groups;
+  std::map<std::pair<Finding, std::string>, std::vector<std::size_t>> groups;
   for (std::size_t i = 0; i < findings.size(); ++i)
     if (!findings[i].tensor.empty())
       groups[{findings[i].code, without_numbers(findings[i].message)}].push_back(i);

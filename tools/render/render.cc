@@ -6,20 +6,16 @@
 #include <tessera/encoding/json.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace tessera::tools {
 namespace {
 
 constexpr int kLabelWidth = 11;
 
-Tint severity_tint(const std::string& severity) {
-  if (severity == "error") return Tint::kRed;
-  return severity == "warning" ? Tint::kYellow : Tint::kDim;
-}
-
-int severity_rank(const Note& note) {
-  if (note.severity == "error") return 0;
-  return note.severity == "warning" ? 1 : 2;
+Tint severity_tint(Severity severity) {
+  if (severity == Severity::kError) return Tint::kRed;
+  return severity == Severity::kWarning ? Tint::kYellow : Tint::kDim;
 }
 
 std::string note_text(const Note& note) {
@@ -62,13 +58,12 @@ std::string aliases_text(const std::vector<Alias>& aliases) {
 std::string render_notes(const std::vector<Note>& notes, std::size_t limit, const Screen& screen) {
   std::vector<const Note*> order;
   for (const Note& note : notes) order.push_back(&note);
-  std::stable_sort(order.begin(), order.end(), [](const Note* a, const Note* b) {
-    return severity_rank(*a) < severity_rank(*b);
-  });
+  std::ranges::stable_sort(order, std::greater<>(), &Note::severity);
   std::string text;
   for (std::size_t i = 0; i < std::min(limit, order.size()); ++i) {
     const Note& note = *order[i];
-    const std::string head = fmt::format("{} {}", note.severity, note.code);
+    const std::string head =
+        fmt::format("{} {}", severity_name(note.severity), code_text(note.code));
     const std::string indent(static_cast<std::size_t>(display_width(head)) + 4, ' ');
     const std::string body = screen.wrap(note_text(note), indent);
     text += "  " + screen.paint(severity_tint(note.severity), head) + "  " +

@@ -20,6 +20,10 @@ std::string render_optim(const OptimReport& report, const Screen& screen);
 std::string render_hash(const HashReport& report, const Screen& screen);
 /// What is safe is counted, and the first of it listed; all else is listed with its reasons.
 std::string render_scan(const ScanReport& report, const Screen& screen);
+/// One code or a few in full; all of them as one line each.
+std::string render_explain(const std::vector<FindingInfo>& rows, const Screen& screen);
+/// The tables of docs/verify-codes.md, or of docs/optim-codes.md.
+std::string codes_page(bool optim);
 std::string render_verify(const VerifyReport& report, const Screen& screen);
 /// At most `limit` differences of tensors, and as many of values.
 std::string render_diff(const DiffReport& report, std::size_t limit, const Screen& screen);

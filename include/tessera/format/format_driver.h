@@ -45,7 +45,7 @@ struct ReadOptions {
   bool check_crc = true;
   int threads = 1;
   /// Verbs that report damage (summary, verify) set this: a missing or short data file becomes a
-  /// Note of severity "error" instead of an exception. Metadata that cannot be parsed always
+  /// Note of Severity::kError instead of an exception. Metadata that cannot be parsed always
   /// throws.
   bool tolerate_damage = false;
   /// With it, a file that the system will not read (EIO, no permission) is damage too. Verbs that

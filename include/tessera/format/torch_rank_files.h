@@ -12,10 +12,6 @@ namespace tessera {
 
 const FormatDriver& torch_rank_files_driver();
 
-/// Code of the note that state of an optimizer (Note::tensor: its root) stands under names which
-/// sizes leave open. To be shown; not to be written under those names.
-inline constexpr std::string_view kUnsureOptimizer = "CK075";
-
 /// The rank in the name of a rank's file ("model_world_size_4_rank_3.pt" is rank 3's); nullopt for
 /// other names.
 std::optional<std::int64_t> rank_in_file_name(std::string_view name);

@@ -85,7 +85,7 @@ struct OptimReport {
   std::vector<OptimizerReport> optimizers;
   std::vector<Note> findings;  // by severity, then code
   std::vector<Note> notes;
-  bool ok() const;  // no finding of severity "error"
+  bool ok() const;  // no finding of Severity::kError
 };
 
 struct OptimOptions {

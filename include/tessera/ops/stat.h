@@ -77,7 +77,7 @@ struct StatReport {
   std::vector<Note> findings;
   std::uint64_t bytes = 0;
   std::vector<Note> notes;
-  bool ok() const;  // no finding of severity "error"
+  bool ok() const;  // no finding of Severity::kError
 };
 
 StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& options = {});

@@ -32,8 +32,8 @@ struct VerifyOptions {
 /// Findings of one cause, as a short file takes many tensors along. In each finding's own words
 /// where there is one alone.
 struct DamageCause {
-  std::string code;
-  std::string severity;
+  Finding code = Finding::kNone;
+  Severity severity = Severity::kInfo;
   std::string message;  // "__3_0.distcp is 40.9 MiB short"
   std::string file;
   std::vector<std::string> tensors;  // and values; each once, as found
@@ -53,7 +53,7 @@ struct VerifyReport {
   std::string path;
   std::string format;
   VerifyLevel level = VerifyLevel::kFull;
-  bool ok = true;  // no finding of severity "error"
+  bool ok = true;  // no finding of Severity::kError
   std::vector<Note> findings;
   std::vector<DamageCause> causes;  // of the findings, each in one of them; in their order
   std::uint64_t files = 0;

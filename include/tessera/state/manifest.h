@@ -10,6 +10,7 @@
 // Sources of kind kPending point at an archive item whose inside has not been opened; the format's
 // locate() turns them into extents, once per file, and only for verbs that read data.
 // A Manifest is a value: no open files. Thread-safe to read.
+#include <tessera/state/findings.h>
 #include <tessera/state/value.h>
 #include <tessera/tensor/packed_chunks.h>
 #include <tessera/tensor/shape.h>
@@ -127,8 +128,8 @@ struct StoredTensor {
 
 /// A remark of the reader that is not fatal: unknown attribute kept, stale file ignored, ...
 struct Note {
-  std::string code;      // stable, "CKnnn"
-  std::string severity;  // "info", "warning", "error"
+  Finding code = Finding::kNone;
+  Severity severity = Severity::kInfo;
   std::string message;
   std::string file;
   std::string tensor;

@@ -63,8 +63,8 @@ struct OptimGroup {
 
 /// Something wrong that structure alone shows. Codes: docs/optim-codes.md.
 struct OptimIssue {
-  std::string code;
-  std::string severity;
+  Finding code = Finding::kNone;
+  Severity severity = Severity::kInfo;
   std::string parameter;
   std::string message;
 };
@@ -87,11 +87,8 @@ struct OptimState {
 /// One per optimizer root, in order of first appearance.
 std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const Roles& roles);
 
-/// Code of the note with which a reader says why it cannot tell the names of an optimizer's state.
-inline constexpr std::string_view kUnnamedState = "CK099";
-
 /// For whoever writes state under names: throws kUnsupported, with this hint, where an id fits no
-/// parameter of the model (with the reader's reason, where it gave one: kUnnamedState), or where
+/// parameter of the model (with the reader's reason, if it gave one: a note Finding::kUnnamedState), or where
 /// shapes allow another answer than the one that was inferred.
 void require_names(const Manifest& manifest, const OptimState& optim, const std::string& hint);
 

@@ -55,7 +55,7 @@ class UniversalWriter {
   /// An engine over more tensor-parallel ranks cuts along `cat_dim`, whatever the layer is.
   void note_one_part() {
     plan_.notes().push_back(
-        {"CK100", "info",
+        {Finding::kNoCutPatterns, Severity::kInfo,
          "tensor parallelism 1 is assumed: every parameter has cat_dim 0, along which an engine "
          "over more ranks would cut it, whatever its layer; load it with tensor parallelism 1",
          "", ""});

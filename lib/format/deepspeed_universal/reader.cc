@@ -114,8 +114,8 @@ class UniversalReader {
     for (const FileInfo& info : directory_.list(base)) {
       if (!info.name.ends_with(".pt")) continue;
       if (info.type != FileType::kRegular) {
-        findings_.error("CK010", std::string(no_regular_file(info.type)), base + "/" + info.name,
-                        name);
+        findings_.error(Finding::kMissingFile, std::string(no_regular_file(info.type)),
+                        base + "/" + info.name, name);
         continue;
       }
       const std::uint32_t file = builder_.open(base + "/" + info.name);
@@ -170,14 +170,14 @@ class UniversalReader {
     const auto& stateless = model_.naming.no_state;
     const LeafFile* mine = find(name, leaf);
     if (mine && mine->is_tensor != like.is_tensor)
-      return findings_.error("CK066",
+      return findings_.error(Finding::kRanksDisagree,
                              fmt::format("it holds {} tensor, {} {}", mine->is_tensor ? "a" : "no",
                                          path(like.file), like.is_tensor ? "one" : "none"),
                              path(mine->file), name);
     const bool exempt = leaf == kFp32Leaf ||  // asked for where the weights are made
                         std::ranges::find(stateless, name) != stateless.end();
     if (mine || exempt) return;
-    findings_.error("CK010",
+    findings_.error(Finding::kMissingFile,
                     fmt::format("the file of its \"{}\" is missing, which {} has", printable(leaf),
                                 path(like.file)),
                     folder_.prefix + std::string(kZeroFolder) + "/" + name + "/" + leaf + ".pt",
@@ -233,7 +233,7 @@ class UniversalReader {
     if (module && model_.naming.module_weights) return state.add_module_tensor(*module);
     const LeafFile* master = find(holder, kFp32Leaf);
     if (!master || !master->is_tensor)
-      return findings_.error("CK010", "the file of its fp32 weights is missing",
+      return findings_.error(Finding::kMissingFile, "the file of its fp32 weights is missing",
                              folder_.prefix + std::string(kZeroFolder) + "/" + holder + "/fp32.pt",
                              name);
     in_file(path(master->file), [&] {

@@ -88,7 +88,7 @@ class CheckpointOpener {
   }
   void lose(const FileName& name, const std::string& path, const Status& why) {
     const std::string whose = name.dp_rank < 0 ? "the model" : fmt::format("rank {}", name.dp_rank);
-    c_.findings.error(kUnreadableFile, unreadable_text(whose, why), path);
+    c_.findings.error(Finding::kUnreadableFile, unreadable_text(whose, why), path);
   }
   /// Takes what is in the file. False: it is a file of another kind or another save, which is a
   /// finding where those are asked for.
@@ -167,12 +167,12 @@ class CheckpointOpener {
       if (!c_.folder.optims.contains(rank)) missing.push_back(rank);
     const FileName& last = c_.folder.optims.rbegin()->second;
     if (!missing.empty())
-      c_.findings.error("CK010",
+      c_.findings.error(Finding::kMissingFile,
                         fmt::format("{} optimizer files for {} ranks; missing: rank {}",
                                     c_.folder.optims.size(), world_size, list_ranks(missing)),
                         c_.folder.prefix + optim_file_name(missing.front(), last.bf16));
     if (last.dp_rank >= world_size)
-      c_.findings.error("CK018",
+      c_.findings.error(Finding::kStaleFile,
                         fmt::format("a file of rank {}, but the checkpoint is of {} ranks: left "
                                     "from another save",
                                     last.dp_rank, world_size),
@@ -180,7 +180,7 @@ class CheckpointOpener {
     const ModelFile& model = c_.model;
     const Value* recorded = model.root.find(kDpWorldSize);
     if (recorded && recorded->is_int() && recorded->as_int() != world_size)
-      c_.findings.error("CK017",
+      c_.findings.error(Finding::kDifferentValues,
                         fmt::format("the model file is of {} data-parallel ranks, the optimizer "
                                     "files of {}",
                                     recorded->as_int(), world_size),
@@ -201,7 +201,7 @@ class CheckpointOpener {
     for (std::int64_t rank = 0; rank < c_.world_size(); ++rank)
       if (!there.contains(rank) && !lost_models_.contains(rank)) missing.push_back(rank);
     if (!missing.empty())
-      c_.findings.error("CK010",
+      c_.findings.error(Finding::kMissingFile,
                         fmt::format("{} model files for {} ranks; missing: rank {}",
                                     c_.folder.models.size(), c_.ranks.size(), list_ranks(missing)),
                         c_.folder.prefix + model_file_name(missing.front()));

@@ -93,7 +93,7 @@ std::string misplaced(const Value& stored, const Slices& slices) {
 
 void check_pads(ZeroCheckpoint& checkpoint) {
   // Stage 3 leaves what memory held behind the last slice of a weight.
-  const std::string_view severity = checkpoint.stage == 3 ? "info" : "warning";
+  const Severity severity = checkpoint.stage == 3 ? Severity::kInfo : Severity::kWarning;
   for (const auto& [buffer, content] : content_of(checkpoint)) {
     const std::size_t flat = buffer.second;
     const OptimFile& rank = *checkpoint.ranks[buffer.first];
@@ -131,7 +131,7 @@ void check_slices(ZeroCheckpoint& checkpoint) {
       const std::string name = misplaced(stored, at(slices, place));
       if (name.empty() || (dealt && misplaced(stored, at(undealt, place)).empty())) continue;
       checkpoint.findings.error(
-          "CK067",
+          Finding::kOtherRanksFile,
           fmt::format("the file is named as rank {}'s, but by its own word it holds another slice "
                       "of \"{}\": it was renamed, or copied from another rank",
                       rank->rank, printable(name)),

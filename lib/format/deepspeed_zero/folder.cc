@@ -89,7 +89,7 @@ void report_unusable(const Folder& folder, Findings& findings) {
         fail(Code::kCorrupt, fmt::format("{}: names and shapes of the parameters stand there",
                                          no_regular_file(info.type)));
       });
-    findings.error("CK010", std::string(no_regular_file(info.type)), path);
+    findings.error(Finding::kMissingFile, std::string(no_regular_file(info.type)), path);
   }
 }
 

@@ -279,7 +279,7 @@ void complete(const Manifest& source, SourceState& state, const Target& target) 
     for (const SourceGroup& group : state.groups)
       for (const SourceParameter& parameter : group.parameters)
         state.restated.push_back(parameter.weight);
-    state.notes.push_back({"CK034", "warning",
+    state.notes.push_back({Finding::kLeftOut, Severity::kWarning,
                            "stage 3 keeps one copy of weights and fp32 masters, the masters'", "",
                            ""});
   }

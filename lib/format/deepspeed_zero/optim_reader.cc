@@ -73,7 +73,7 @@ class OptimReader {
       if (!rank || flat >= rank->fp32.size()) continue;
       const Value* mine = leaf_on(*rank, flat, leaf.name);
       if (!mine && c_.tensor(rank->file, rank->fp32[flat]).shape.numel() > 0)
-        c_.findings.error("CK024",
+        c_.findings.error(Finding::kLost,
                           fmt::format("the state of group {} has no \"{}\", which {} has", flat,
                                       printable(leaf.name), c_.path(leaf.first->file)),
                           c_.path(rank->file));
@@ -91,7 +91,7 @@ class OptimReader {
            c_.bytes.same(file_a, a, file_b, b) == ArchiveBytes::Answer::kDifferent;
   }
   void disagree(const OptimFile& rank, std::string message) {
-    c_.findings.error("CK066", std::move(message), c_.path(rank.file));
+    c_.findings.error(Finding::kRanksDisagree, std::move(message), c_.path(rank.file));
   }
 
   void add_leaves(const TrainedParameter& parameter) {
@@ -151,7 +151,8 @@ class OptimReader {
       const auto [known, is_new] = scalars_.try_emplace({parameter.flat, leaf.name});
       if (is_new) known->second = scalar_of(parameter.flat, leaf);
       if (known->second.is_none())
-        return c_.findings.error(kUnreadableFile, "no rank's copy of it can be read", c_.path(file),
+        return c_.findings.error(Finding::kUnreadableFile, "no rank's copy of it can be read",
+                                 c_.path(file),
                                  dotted(state_.state_path(parameter.name, leaf.name)));
       return state_.add_leaf_value(file, parameter.name, leaf.name, known->second);
     }
@@ -173,7 +174,7 @@ class OptimReader {
     }
   }
   void report_copy(const OptimFile& rank, std::size_t flat, const Leaf& leaf) {
-    c_.findings.error("CK046",
+    c_.findings.error(Finding::kDifferentCopies,
                       fmt::format("\"{}\" of group {} differs from that in {}",
                                   printable(leaf.name), flat, c_.path(leaf.first->file)),
                       c_.path(rank.file));
@@ -188,7 +189,7 @@ class OptimReader {
     } catch (const Error& error) {
       if (error.code() != Code::kCorrupt || !c_.findings.tolerate()) throw;
       lost = true;
-      c_.findings.error(kUnreadableFile, error.status().message, path);
+      c_.findings.error(Finding::kUnreadableFile, error.status().message, path);
       return std::nullopt;
     }
   }

@@ -61,7 +61,7 @@ class ZeroReader {
     if (fused && fused->missing.empty())
       return add_fused_optimizer(c_.builder, state_, model, *optimizer, *fused);
     if (fused)
-      c_.builder.manifest().notes.push_back({std::string(kUnnamedState), "warning",
+      c_.builder.manifest().notes.push_back({Finding::kUnnamedState, Severity::kWarning,
                                              "the optimizer's flat buffers are kept as they are, "
                                              "and fit this model's engine alone: " +
                                                  fused->missing,
@@ -99,7 +99,7 @@ class ZeroReader {
     if (frozen != c_.frozen.end())
       return state_.add_frozen(name, holder, frozen->second, c_.fragments, c_.world_size());
     if (module && is_placeholder(*module))
-      return c_.findings.error("CK024",
+      return c_.findings.error(Finding::kLost,
                                "rank 0's model file is lost, which alone says with what it is tied",
                                c_.path(c_.model.file), name_in_model(name));
     if (module) return state_.add_module_tensor(*module);

@@ -44,7 +44,7 @@ class Opener {
         }
         unreadable_.add(why);
         const std::string whose = fmt::format("rank {}", checkpoint_.ranks.size() - 1);
-        checkpoint_.findings.error(kUnreadableFile, unreadable_text(whose, why), name);
+        checkpoint_.findings.error(Finding::kUnreadableFile, unreadable_text(whose, why), name);
       }
     }
   }
@@ -134,16 +134,17 @@ class Opener {
           open_gathered(names[i]))
         continue;
       if (!unreadable.empty() && unreadable.back() == names[i]) continue;
-      checkpoint_.findings.note("CK018", "info", "takes no part in the sharded state", names[i]);
+      checkpoint_.findings.note(Finding::kStaleFile, Severity::kInfo,
+                                "takes no part in the sharded state", names[i]);
     }
     const bool may_lack_it = !checkpoint_.consolidated && needs_gathered();
     for (const std::string& name : unreadable)
-      checkpoint_.findings.note("CK018", may_lack_it ? "warning" : "info",
-                                may_lack_it
-                                    ? "it cannot be read and takes no part: if the gathered "
-                                      "optimizer was in it, that is missing"
-                                    : "takes no part in the sharded state",
-                                name);
+      checkpoint_.findings.note(
+          Finding::kStaleFile, may_lack_it ? Severity::kWarning : Severity::kInfo,
+          may_lack_it ? "it cannot be read and takes no part: if the gathered "
+                        "optimizer was in it, that is missing"
+                      : "takes no part in the sharded state",
+          name);
   }
   /// Whether its file holds the consolidated optimizer, or is damaged and may have held it.
   bool may_be_gathered(const std::string& name, std::vector<std::string>& unreadable) const {
@@ -170,8 +171,9 @@ class Opener {
     Status why;
     const auto file = checkpoint_.builder.try_open(name, why);
     if (!file) {
-      checkpoint_.findings.error(kUnreadableFile, unreadable_text("the gathered optimizer", why),
-                                 name, checkpoint_.description->marks.optim_root);
+      checkpoint_.findings.error(Finding::kUnreadableFile,
+                                 unreadable_text("the gathered optimizer", why), name,
+                                 checkpoint_.description->marks.optim_root);
       return true;
     }
     RankParts opened;
@@ -216,7 +218,8 @@ class Opener {
     }
     for (const FileFamily& family : families)
       for (const FileInfo& info : unusable_members(*directory(), family))
-        checkpoint_.findings.error("CK010", std::string(no_regular_file(info.type)), info.name);
+        checkpoint_.findings.error(Finding::kMissingFile, std::string(no_regular_file(info.type)),
+                                   info.name);
   }
   void report_missing_files() {
     report_unusable_files();
@@ -230,7 +233,7 @@ class Opener {
     if (names.empty()) return;
     const bool one = names.size() == 1;
     checkpoint_.findings.error(
-        "CK010",
+        Finding::kMissingFile,
         fmt::format("the file{} of rank{} {} {} missing: {}", one ? "" : "s", one ? "" : "s",
                     fmt::join(ranks, ", "), one ? "is" : "are", fmt::join(names, ", ")),
         file_name(ranks[0]));
@@ -273,7 +276,7 @@ class Opener {
       if (!place.plan.problem.empty()) report(place, backing);
       if (place.plan.guessed_group)
         checkpoint_.findings.note(
-            "CK017", "warning",
+            Finding::kDifferentValues, Severity::kWarning,
             "several process groups hold a copy; ranks are taken to follow each other in one", "",
             place.key);
     }
@@ -312,8 +315,8 @@ class Opener {
                             place.plan.missing.size() > names.size() ? ", ..." : "");
       message += lost_text(place, backing);
     }
-    checkpoint_.findings.error(place.plan.missing.empty() ? "CK019" : "CK024", std::move(message),
-                               "", place.key);
+    checkpoint_.findings.error(place.plan.missing.empty() ? Finding::kBadItem : Finding::kLost,
+                               std::move(message), "", place.key);
   }
   std::string lost_text(const BackingPlace& place, const Backing& backing) const {
     std::vector<std::string> lost;

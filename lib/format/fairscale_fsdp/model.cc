@@ -174,7 +174,7 @@ class ModelReader {
           ArchiveBytes::Answer::kDifferent)
         continue;
       checkpoint_.findings.note(
-          "CK017", "warning",
+          Finding::kDifferentValues, Severity::kWarning,
           fmt::format("ranks {} and {} stored different values; the first is used",
                       checkpoint_.first_rank, r),
           "", key);

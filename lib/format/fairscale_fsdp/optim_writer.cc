@@ -164,7 +164,7 @@ void OptimWriter::add_maps(ValueDict& out) {
 /// What FairScale's own loader makes of this file, where that is less than what the file says.
 void OptimWriter::note_limits(const std::vector<bool>& used) {
   const auto note = [this](std::string message) {
-    notes.push_back({"CK034", "info", std::move(message), "", ""});
+    notes.push_back({Finding::kLeftOut, Severity::kInfo, std::move(message), "", ""});
   };
   if (optimizer.grouped.groups().size() > 1)
     note(

@@ -42,7 +42,7 @@ class IdReader {
       out.emplace_back(ids[i], places[static_cast<std::size_t>(mapping.candidate[i])]);
     }
     if (!mapping.certain && ids.size() != places.size())
-      checkpoint_.findings.note("CK017", "warning",
+      checkpoint_.findings.note(Finding::kDifferentValues, Severity::kWarning,
                                 "which parameter an optimizer id means is inferred by order; "
                                 "shapes allow another answer",
                                 checkpoint_.path_of(optimizer_.file));

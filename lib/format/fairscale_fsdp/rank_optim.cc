@@ -55,7 +55,7 @@ class RankOptimReader {
     for (std::size_t r = 0; r < ranks_.size() && !ranks_[reference_].value; ++r)
       if (ranks_[r].value) reference_ = r;
     checkpoint_.findings.error(
-        "CK024",
+        Finding::kLost,
         fmt::format("rank {} stored no optimizer, rank {} did", checkpoint_.first_rank, reference_),
         file_of(checkpoint_.first_rank));
   }
@@ -76,7 +76,7 @@ class RankOptimReader {
   }
   /// Ids that fit no parameter: kept under their ranks, without names.
   void keep_as_it_is() {
-    checkpoint_.findings.note("CK017", "warning",
+    checkpoint_.findings.note(Finding::kDifferentValues, Severity::kWarning,
                               "the optimizer's ids do not match the sharded parameters; its state "
                               "is kept rank by rank",
                               checkpoint_.path_of(reference().file));
@@ -96,7 +96,7 @@ class RankOptimReader {
     }
   }
   void disagree(std::size_t rank, const std::string& name, const std::string& what) {
-    checkpoint_.findings.error("CK066",
+    checkpoint_.findings.error(Finding::kRanksDisagree,
                                fmt::format("ranks {} and {} disagree: {}", reference_, rank, what),
                                checkpoint_.path_of(ranks_[rank].file), name);
   }
@@ -152,7 +152,8 @@ class RankOptimReader {
       out[run.rank] = leaf_of(run.rank, id, leaf);
       if (!out[run.rank])
         checkpoint_.findings.error(
-            "CK024", fmt::format("rank {} stored no \"{}\" for it", run.rank, printable(leaf)),
+            Finding::kLost,
+            fmt::format("rank {} stored no \"{}\" for it", run.rank, printable(leaf)),
             file_of(run.rank), place.key);
     }
     return out;

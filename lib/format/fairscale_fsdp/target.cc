@@ -171,7 +171,7 @@ class Grouper {
       root = out_.wrappers.insert(out_.wrappers.begin(), TargetWrapper());
     }
     if (!drafts_.empty())
-      notes_.push_back({"CK034", "info",
+      notes_.push_back({Finding::kLeftOut, Severity::kInfo,
                         fmt::format("{} parameters are in no wrapper of the source; they are in "
                                     "the root's",
                                     rest.size()),

@@ -112,8 +112,8 @@ class Writer {
     const std::string why_not = unite_backings(target_, optimizer_);
     if (why_not.empty()) return;
     per_rank_ = false;
-    builder_.notes().push_back(
-        {"CK034", "info", "the optimizer is gathered in one file: " + why_not, "", ""});
+    builder_.notes().push_back({Finding::kLeftOut, Severity::kInfo,
+                                "the optimizer is gathered in one file: " + why_not, "", ""});
   }
 
   // Names that users chose.

@@ -88,7 +88,7 @@ class ManifestBuilder {
     add_index_file(index_file);
     for (const std::string& shard : index.shards) {
       if (const std::string why = files_.absence(shard); !why.empty()) {
-        findings_.error(kMissingFile,
+        findings_.error(Finding::kMissingFile,
                         fmt::format("{}: {}", why, lost_groups(index, shard, index_file)), shard);
         continue;
       }
@@ -121,8 +121,9 @@ class ManifestBuilder {
     for (const Group& group : report.groups) there.insert(group.path);
     for (const auto& [path, shards] : index.groups)
       if (!there.contains(path) && std::ranges::find(shards, shard) != shards.end())
-        findings_.error(kNotInShard, "the index places it in this file, which does not hold it",
-                        shard, dotted_name(path));
+        findings_.error(Finding::kNotInShard,
+                        "the index places it in this file, which does not hold it", shard,
+                        dotted_name(path));
   }
 
   /// Attributes that say what raw bits mean.
@@ -215,7 +216,7 @@ class ManifestBuilder {
                    : files_.pieces(file, dataset, dtype);
     } catch (const Error& error) {
       if (error.code() == Code::kUnsupported)
-        return refuse(name, error.code(), error.status().message, kUnknownHere,
+        return refuse(name, error.code(), error.status().message, Finding::kUnsupportedDataset,
                       error.status().hint);
       if (!options_.tolerate_damage || error.code() != Code::kCorrupt) throw;
       return refuse(name, error.code(), error.status().message);
@@ -227,7 +228,7 @@ class ManifestBuilder {
   /// The last tensor cannot be read: one pending chunk, whose side is the reason: the code, why,
   /// NUL, what helps.
   void refuse(const std::string& name, Code code, const std::string& why,
-              std::string_view note = kUnreadable, const std::string& hint = {}) {
+              Finding note = Finding::kUnreadableDataset, const std::string& hint = {}) {
     StoredTensor& tensor = out_.tensors.back();
     Source source;
     source.kind = Source::Kind::kPending;
@@ -241,8 +242,8 @@ class ManifestBuilder {
     tensor.chunk_count = 1;
     // What this toolkit lacks is no damage.
     const bool damage = code != Code::kUnsupported && options_.tolerate_damage;
-    if (code == Code::kUnsupported) note = kUnknownHere;
-    findings_.note(note, damage ? "error" : "warning", why, main_, name);
+    if (code == Code::kUnsupported) note = Finding::kUnsupportedDataset;
+    findings_.note(note, damage ? Severity::kError : Severity::kWarning, why, main_, name);
   }
 
   void add_link(const LinkInfo& link) {
@@ -253,14 +254,14 @@ class ManifestBuilder {
         return refuse(name, Code::kCorrupt,
                       fmt::format("an external link to \"{}\", which is not followed",
                                   printable(link.target)),
-                      kExternalLink);
+                      Finding::kExternalLink);
       case LinkKind::kAlias:
-        return findings_.note(kOtherName, "info",
+        return findings_.note(Finding::kSecondName, Severity::kInfo,
                               fmt::format("also \"{}\"; listed once, as \"{}\"", printable(name),
                                           printable(dotted_name(link.target))),
                               main_);
       default:
-        return findings_.note(kOtherName, "info",
+        return findings_.note(Finding::kSecondName, Severity::kInfo,
                               fmt::format("a soft link \"{}\" to \"{}\"; not listed",
                                           printable(name), printable(link.target)),
                               main_);
@@ -269,7 +270,7 @@ class ManifestBuilder {
   void add_problem(const Problem& problem) {
     const std::string name =
         dotted_name(problem.owner) + (problem.name.empty() ? "" : "@" + problem.name);
-    findings_.note(kNoValue, "warning",
+    findings_.note(Finding::kNoValue, Severity::kWarning,
                    fmt::format("left out: \"{}\": {}", printable(name), problem.why), main_);
   }
 
@@ -283,7 +284,8 @@ class ManifestBuilder {
   void note_trailing_bytes() {
     for (const auto& [path, file] : files_.described())
       if (file.end && *file.end < file.size_bytes)
-        findings_.note(kTrailingBytes, options_.tolerate_damage ? "error" : "warning",
+        findings_.note(Finding::kTrailingBytes,
+                       options_.tolerate_damage ? Severity::kError : Severity::kWarning,
                        fmt::format("{} bytes follow the end of the file that its superblock "
                                    "states ({})",
                                    file.size_bytes - *file.end, *file.end),

@@ -29,7 +29,7 @@ void read_buckets(Manifest& manifest) {
     if (!tensor.embedded && is_bucket(tensor.name))
       tensor.kind = tensor.name.ends_with(".param") ? TensorKind::kMaster : TensorKind::kOptim;
   manifest.notes.push_back(
-      {"CK091", "info",
+      {Finding::kBucketsKept, Severity::kInfo,
        decoded ? fmt::format("{} tensors are buckets of the distributed optimizer, shown as the "
                              "state of the model's parameters: their order is that of the model's "
                              "entries, and the borders of chunks agree",
@@ -54,7 +54,7 @@ void read_common(const Place& place, Manifest& manifest, const ReadOptions& opti
   }
   const bool inside = manifest.state.find(kCommonObject) != nullptr;
   if (inside) return expand_common_entry(manifest, kCommonObject);
-  findings.error(dcp::codes::kMissingFile,
+  findings.error(Finding::kMissingFile,
                  "the file is missing: arguments, iteration and optimizer "
                  "groups stand in it",
                  kCommonFile);
@@ -82,9 +82,9 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   Findings findings(options.tolerate_damage, manifest.notes);
   const auto config_info = place.directory->stat(kConfigFile);
   const auto odd = config_info ? megatron_torch::odd_file(config_info->type) : std::nullopt;
-  if (odd) findings.error(codes::kMissingChunk, std::string(*odd), kConfigFile);
+  if (odd) findings.error(Finding::kMissingFile, std::string(*odd), kConfigFile);
   if (!config && !odd) {
-    findings.error(codes::kUnfinished,
+    findings.error(Finding::kUnfinished,
                    "incomplete: it is written last and is missing: the save was interrupted",
                    kConfigFile);
   }

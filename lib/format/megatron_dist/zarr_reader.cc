@@ -37,7 +37,7 @@ class ZarrFolder {
   Manifest read() {
     for (const FileInfo& info : directory_.list()) {
       if (info.type == FileType::kSymlink)  // perhaps a key: nothing is left out in silence
-        findings_.error(codes::kMissingChunk, std::string(*megatron_torch::odd_file(info.type)),
+        findings_.error(Finding::kMissingFile, std::string(*megatron_torch::odd_file(info.type)),
                         info.name);
       if (info.type != FileType::kDirectory) continue;
       const std::string header = info.name + "/" + std::string(kArrayFile);
@@ -67,20 +67,21 @@ class ZarrFolder {
     for (const FileInfo& info : directory_.list(key)) {
       const auto odd = megatron_torch::odd_file(info.type);
       if (odd && is_chunk_name(info.name)) {
-        findings_.error(codes::kMissingChunk, std::string(*odd), key + "/" + info.name, key);
+        findings_.error(Finding::kMissingFile, std::string(*odd), key + "/" + info.name, key);
         ++odd_chunks;
       }
       if (!odd && add_chunk(array, key, info)) names.push_back(info.name);
     }
     tensor.chunk_count = static_cast<std::uint32_t>(names.size());
     if (odd_chunks == 0 && static_cast<std::int64_t>(names.size()) < array.chunk_count()) {
-      findings_.error(codes::kMissingChunk,
+      findings_.error(Finding::kMissingFile,
                       fmt::format("the chunk file is missing, one of {} that are",
                                   array.chunk_count() - static_cast<std::int64_t>(names.size())),
                       key + "/" + first_missing_chunk(array, names), key);
     }
     if (array.raw_dtype) {
-      findings_.note("CK092", "info", "its dtype is two raw bytes, read as bfloat16", header, key);
+      findings_.note(Finding::kRawBfloat16, Severity::kInfo,
+                     "its dtype is two raw bytes, read as bfloat16", header, key);
     }
     const auto number = static_cast<std::uint32_t>(manifest_.tensors.size());
     manifest_.tensors.push_back(std::move(tensor));
@@ -93,7 +94,7 @@ class ZarrFolder {
     if (!box) return false;
     if (info.size_bytes != array.chunk_bytes()) {
       findings_.error(
-          "CK011",
+          Finding::kShortFile,
           fmt::format("it has {} bytes, a chunk of {} {} has {}", info.size_bytes,
                       torch_name(array.spec.dtype), array.chunk.to_string(), array.chunk_bytes()),
           path, key);
@@ -126,7 +127,7 @@ class ZarrFolder {
   void add_objects(const std::string& key) {
     for (const FileInfo& info : directory_.list(key)) {
       if (is_chunk_name(info.name)) {
-        findings_.error(codes::kMissingChunk,
+        findings_.error(Finding::kMissingFile,
                         "the header of the array is missing, its chunks stand",
                         key + "/" + std::string(kArrayFile), key);
         return;

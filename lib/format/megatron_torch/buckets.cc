@@ -214,8 +214,8 @@ class BucketFiles {
       if (const auto archive = open_one(path, info->type, why)) {
         out.push_back({i, *archive});
       } else {
-        ranks_.findings.error(kUnreadableFile, unreadable_text("state of the optimizer", why),
-                              path);
+        ranks_.findings.error(Finding::kUnreadableFile,
+                              unreadable_text("state of the optimizer", why), path);
       }
     }
     if (!missing.empty()) tell_missing(missing);
@@ -245,8 +245,10 @@ class BucketFiles {
         kOptimizerFile, fmt::join(folders, ", "),
         folders.size() == 1 ? "this rank" : fmt::format("these {} ranks", folders.size()));
     // Where no rank has it, it may have been left behind on purpose.
-    if (all) return ranks_.findings.note(codes::kMissingRank, "warning", what, path, kOptimizer);
-    ranks_.findings.error(codes::kMissingRank, what, path);
+    if (all)
+      return ranks_.findings.note(Finding::kMissingFile, Severity::kWarning, what, path,
+                                  kOptimizer);
+    ranks_.findings.error(Finding::kMissingFile, what, path);
   }
 
   /// The distributed optimizer keeps its groups in the model's file, without params and state.
@@ -293,7 +295,7 @@ void tell_lost_state(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& 
     if (lost.empty()) continue;
     const auto named = std::span(lost).first(std::min(lost.size(), kNamed));
     ranks.findings.error(
-        codes::kLostState,
+        Finding::kLost,
         fmt::format("it holds no state of {} of the {} tensors of {}, nor does another rank's: "
                     "lost are moments and fp32 weights of {}{}",
                     lost.size(), local[file.rank].size(), rank.folder, fmt::join(named, ", "),
@@ -336,7 +338,7 @@ bool merge_buckets(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& lo
     table.finish();
     return true;
   }
-  ranks.findings.note(codes::kUnmatchedBuckets, "warning",
+  ranks.findings.note(Finding::kUnmatchedBuckets, Severity::kWarning,
                       "buffers of the distributed optimizer could not be matched with parameters: "
                       "they are shown as they are and cannot be resharded",
                       ranks.builder.manifest().files[files[0].archive].path, kOptimizer);

@@ -127,7 +127,7 @@ void ModelMerge::check_same_names(const RankFile& first, const RankFile& other, 
                            const RankFile& has) {
     for (const std::string& name : x)
       if (!y.contains(name))
-        ranks_.findings.error(codes::kDifferentRanks,
+        ranks_.findings.error(Finding::kMissingOnRank,
                               fmt::format("it lacks the tensor, which {} has", has.path),
                               lacks.path, name);
   };
@@ -229,7 +229,7 @@ void ModelMerge::add_leaf(std::size_t chunk, const RankFile& file, const StateEn
       known.file = file.file;
       known.value = entry.value;
     } else if (!(known.value == entry.value)) {
-      ranks_.findings.note(codes::kDifferentValues, "warning",
+      ranks_.findings.note(Finding::kDifferentValues, Severity::kWarning,
                            "ranks stored different values; the first rank's is used", file.path,
                            name);
     }

@@ -59,7 +59,7 @@ class OptimizerMerge {
         optimizers_, [&](const auto& of_rank) { return std::ranges::all_of(of_rank, test); });
   }
   void warn_unmatched() {
-    ranks_.findings.note(codes::kUnmatchedIds, "warning",
+    ranks_.findings.note(Finding::kUnmatchedIds, Severity::kWarning,
                          "ids of the optimizer could not be matched with parameters beyond doubt: "
                          "its state is shown as each rank stored it and cannot be resharded",
                          ranks_.files[0].path, kOptimizer);
@@ -266,7 +266,7 @@ class OptimizerMerge {
       if (!value) continue;
       const TorchArchive& archive = ranks_.builder.archive(optimizer.file->file);
       if (out && !same_value(archive, *out, archive, *value))
-        ranks_.findings.note(codes::kDifferentValues, "warning",
+        ranks_.findings.note(Finding::kDifferentValues, Severity::kWarning,
                              "the optimizers of a rank stored different values; the first is used",
                              optimizer.file->path, dotted(path));
       if (!out) out = value;

@@ -181,8 +181,9 @@ class Writer {
 
   void note_root() {
     if (source_.state.entries.empty() || !model_names().empty()) return;
-    builder_.notes().push_back(
-        {"", "warning", "no tensor lies under \"model\", where Megatron looks for it", "", ""});
+    builder_.notes().push_back({Finding::kNone, Severity::kWarning,
+                                "no tensor lies under \"model\", where Megatron looks for it", "",
+                                ""});
   }
 
   /// The rank as TargetCut numbers those of a stage.

@@ -15,8 +15,6 @@
 namespace tessera::megatron_torch {
 namespace {
 
-constexpr std::string_view kDifferentArgs = "CK066";
-constexpr std::string_view kOthersFile = "CK067";
 constexpr std::string_view kIteration = "iteration";
 /// Of each rank; the rest of a file of another job adds nothing.
 constexpr std::size_t kMostFindings = 8;
@@ -137,7 +135,7 @@ class Checker {
   void tell(const RankRoot& first, const RankRoot& other, const std::string& name, const Value& a,
             const Value& b) {
     findings_.error(
-        kDifferentArgs,
+        Finding::kRanksDisagree,
         fmt::format("{} is {} in {} and {} in {}: files of different runs or saves",
                     printable(name), shown(a), first.rank.folder, shown(b), other.rank.folder),
         path_of(other));
@@ -150,7 +148,7 @@ class Checker {
 
   void tell_swapped(const RankRoot& a, std::int64_t first, const RankRoot& b, std::int64_t second) {
     findings_.error(
-        kOthersFile,
+        Finding::kOtherRanksFile,
         fmt::format("args.rank is {} in {} and {} in {}, where ranks' numbers rise: the "
                     "files lie in each other's folders",
                     first, a.rank.folder, second, b.rank.folder),

@@ -17,31 +17,6 @@
 
 namespace tessera::megatron_torch {
 
-/// Codes of findings.
-///   CK010  a rank's file is missing
-///   CK017  ranks stored different values of what should be one            (warning)
-///   CK024  a rank's optimizer file holds no state of its parameters
-///   CK042  a rank's file cannot be read (findings.h)
-///   CK046  replicas of a tensor differ
-///   CK066  args or the iteration differ between ranks (rank_checks.h)
-///   CK067  files lie in each other's folders (rank_checks.h)
-///   CK093  a rank lacks a tensor that its peers hold
-///   CK094  the optimizer's ids could not be matched with parameters       (warning)
-///   CK095  the distributed optimizer's buffers could not be matched       (warning)
-///   CK097  a tensor is taken as plain rows, as asked                      (info)
-///   CK098  CRCs do not tell whether replicas differ                       (info)
-namespace codes {
-inline constexpr std::string_view kMissingRank = "CK010";
-inline constexpr std::string_view kDifferentValues = "CK017";
-inline constexpr std::string_view kLostState = "CK024";
-inline constexpr std::string_view kDifferentReplicas = "CK046";
-inline constexpr std::string_view kDifferentRanks = "CK093";
-inline constexpr std::string_view kUnmatchedIds = "CK094";
-inline constexpr std::string_view kUnmatchedBuckets = "CK095";
-inline constexpr std::string_view kAssumedPlain = "CK097";
-inline constexpr std::string_view kUncomparedReplicas = "CK098";
-}  // namespace codes
-
 struct RankFile {
   GridRank rank;
   std::string path;  // of model_optim_rng.pt

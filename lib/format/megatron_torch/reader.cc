@@ -130,20 +130,20 @@ class Reader {
     const std::string whose =
         fmt::format("tensor-parallel rank {}, stage {}, expert rank {}", rank.tp, rank.pp, rank.ep);
     if (const auto why = unreadable_.find(rank.folder); why != unreadable_.end())
-      return findings_.error(kUnreadableFile, unreadable_text(whose, why->second), path);
+      return findings_.error(Finding::kUnreadableFile, unreadable_text(whose, why->second), path);
     const auto folder = directory_.stat(rank.folder);
     const auto odd = folder ? odd_file(folder->type, FileType::kDirectory) : std::nullopt;
     if (odd)
-      findings_.error(codes::kMissingRank, fmt::format("{}: {}", whose, *odd), rank.folder);
+      findings_.error(Finding::kMissingFile, fmt::format("{}: {}", whose, *odd), rank.folder);
     else
-      findings_.error(codes::kMissingRank, fmt::format("the file is missing: {}", whose), path);
+      findings_.error(Finding::kMissingFile, fmt::format("the file is missing: {}", whose), path);
   }
 
   /// Parameters that are views of one buffer have no CRC of their own.
   void tell_uncompared() {
     if (ranks_.uncompared.empty()) return;
     const std::size_t count = ranks_.uncompared.size();
-    findings_.note(codes::kUncomparedReplicas, "info",
+    findings_.note(Finding::kUncomparedReplicas, Severity::kInfo,
                    fmt::format("{} tensor{} that several ranks hold alike lie{} in buffers with "
                                "others: the first rank's is taken; ckpt-inspect verify, and "
                                "--verify here, compare the copies byte by byte",

@@ -36,7 +36,7 @@ void StateTable::add_value(const RankFile& file, const std::string& fqn, const s
     known.value = value;
     known.has_value = true;
   } else if (!(known.value == value)) {
-    ranks_.findings.note(codes::kDifferentValues, "warning",
+    ranks_.findings.note(Finding::kDifferentValues, Severity::kWarning,
                          "ranks stored different values; the first rank's is used", file.path,
                          dotted(known.path));
   }

@@ -97,7 +97,7 @@ int TensorMerge::plain_dim(const std::string& rule_name, const Shape& model,
   if (!same && (is_state || !ranks_.assume_plain || model.rank() == 0)) fail_unknown(rule_name);
   ranks_.plain_rows.emplace(decider(rule_name), !same);
   if (same) return -1;
-  ranks_.findings.note(codes::kAssumedPlain, "info",
+  ranks_.findings.note(Finding::kAssumedPlain, Severity::kInfo,
                        "its name does not say how tensor parallelism cuts it: taken as plain rows",
                        "", rule_name);
   return 0;
@@ -152,7 +152,7 @@ void TensorMerge::check_replicas(const std::string& name, const std::vector<TpPa
       if (!known) ranks_.uncompared.insert(name);
       if (known.value_or(true)) continue;
       const std::vector<StoredFile>& files = ranks_.builder.manifest().files;
-      ranks_.findings.error(codes::kDifferentReplicas,
+      ranks_.findings.error(Finding::kDifferentCopies,
                             fmt::format("its copy differs from the one in {}, though every rank "
                                         "should hold the same",
                                         files[first->file].path),

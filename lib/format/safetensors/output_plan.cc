@@ -108,7 +108,7 @@ std::vector<Shard> named_shards(const Manifest& source, const std::vector<NamedT
   for (const auto& [name, file] : names.file_of)
     if (!here.contains(name)) absent.push_back(name);
   if (!absent.empty())
-    notes.push_back({"INDEX", "info",
+    notes.push_back({Finding::kIndexWritten, Severity::kInfo,
                      fmt::format("{} of the tensors that {} lists are not in the result: {}",
                                  absent.size(), printable(names.index), some_of(absent)),
                      "", ""});

@@ -103,14 +103,14 @@ class ManifestBuilder {
     for (std::size_t i = 0; i < files_.size(); ++i) {
       out_.files.push_back({set_.files[i], files_[i].size_bytes, files_[i].mtime_ns});
       if (files_[i].header.missing_bytes > 0)
-        findings_.error(kShortFile,
+        findings_.error(Finding::kShortFile,
                         fmt::format("the file ends {} bytes early", files_[i].header.missing_bytes),
                         set_.files[i]);
       if (files_[i].size_bytes == 0)
-        findings_.error(kShortFile, "the file is empty", set_.files[i]);
+        findings_.error(Finding::kShortFile, "the file is empty", set_.files[i]);
       if (files_[i].header.trailing_bytes > 0)
         findings_.error(
-            kTrailingBytes,
+            Finding::kTrailingBytes,
             fmt::format("{} bytes follow the last tensor", files_[i].header.trailing_bytes),
             set_.files[i]);
     }
@@ -222,7 +222,8 @@ class ManifestBuilder {
   void check_pieces(const std::string& name, const Shape& shape, const std::vector<Chunk>& chunks) {
     const CoverageReport report = check_coverage(shape, chunks);
     if (!report.complete)
-      findings_.error(report.first_overlap ? kOverlap : kHole, report.to_string(), "", name);
+      findings_.error(report.first_overlap ? Finding::kOverlap : Finding::kHole, report.to_string(),
+                      "", name);
   }
 
   void restore_state() {

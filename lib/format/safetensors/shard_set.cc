@@ -28,7 +28,7 @@ ShardSet find_shards(const Place& place, Findings& findings) {
     has_sharded_folder |= info.type == FileType::kDirectory && info.name == "sharded";
   }
   if (has_sharded_folder)
-    findings.note(shards::kStaleFile, "info",
+    findings.note(Finding::kStaleFile, Severity::kInfo,
                   "ignored: the shards this checkpoint was consolidated from", "sharded");
   if (const std::string index = only_shard_index(directory, kNaming); !index.empty()) {
     ShardIndex read = read_shard_index(directory, index);
@@ -38,7 +38,7 @@ ShardSet find_shards(const Place& place, Findings& findings) {
   }
   if (set.files.empty()) fail(Code::kNotFound, "no .safetensors file in this folder");
   for (const FileInfo& info : unusable)
-    findings.error(shards::kMissingFile, std::string(no_regular_file(info.type)), info.name);
+    findings.error(Finding::kMissingFile, std::string(no_regular_file(info.type)), info.name);
   // PyTorch's writer leaves rank files without an index; Hugging Face's loaders need one.
   const bool per_rank = std::ranges::any_of(
       set.files, [](const std::string& file) { return shard_rank(file).has_value(); });

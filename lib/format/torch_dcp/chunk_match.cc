@@ -62,7 +62,7 @@ std::vector<std::uint32_t> sorted_items(const DcpMetadata& metadata, const DcpEn
     if (item.has_origin && item.rank == static_cast<std::uint32_t>(entry.spec.shape.rank())) {
       order.push_back(i);
     } else {
-      findings.note(codes::kUnusedData, "warning",
+      findings.note(Finding::kUnusedEntry, Severity::kWarning,
                     "an item of storage_data has no offset of the tensor's rank",
                     metadata.files[item.file], entry.name);
     }
@@ -106,7 +106,7 @@ std::vector<MatchedChunk> match_chunks(const DcpMetadata& metadata, const DcpEnt
   const auto origin_of = [&](std::size_t i) { return metadata.origin(metadata.storage[order[i]]); };
   const auto skip_unused = [&] {
     const DcpStorage& item = metadata.storage[order[next++]];
-    findings.note(codes::kUnusedData, "warning",
+    findings.note(Finding::kUnusedEntry, Severity::kWarning,
                   fmt::format("an item of storage_data at offset {} belongs to no chunk",
                               text(metadata.origin(item))),
                   metadata.files[item.file], entry.name);
@@ -128,7 +128,7 @@ std::vector<MatchedChunk> match_chunks(const DcpMetadata& metadata, const DcpEnt
       }
     } else {
       matched.push_back({chunk, MatchedChunk::kNoItem});
-      findings.error(codes::kChunkWithoutData,
+      findings.error(Finding::kUnplaced,
                      fmt::format("the chunk at {} has no entry in storage_data", text(origin)), {},
                      entry.name);
     }

@@ -61,10 +61,10 @@ std::vector<bool> check_files(const Place& place, const DcpMetadata& metadata, M
     const auto found = present.find(path);
     if (found == present.end()) {
       missing[i] = true;
-      findings.error(codes::kMissingFile, "the file is missing, .metadata names it", path, {});
+      findings.error(Finding::kMissingFile, "the file is missing, .metadata names it", path, {});
     } else if (found->second.type != FileType::kRegular) {
       missing[i] = true;
-      findings.error(codes::kMissingFile, std::string(no_regular_file(found->second.type)), path,
+      findings.error(Finding::kMissingFile, std::string(no_regular_file(found->second.type)), path,
                      {});
     } else {
       file.size_bytes = found->second.size_bytes;
@@ -80,7 +80,7 @@ std::vector<bool> check_files(const Place& place, const DcpMetadata& metadata, M
       names.insert(name);
       manifest.files.push_back({name, 0, info.mtime_ns});
     } else {
-      findings.note(codes::kStaleFile, "warning",
+      findings.note(Finding::kStaleFile, Severity::kWarning,
                     "no item of .metadata lies in this file: left from another save, ignored",
                     name);
     }

@@ -145,7 +145,7 @@ class Locator {
   void join(const Pending& p, Outcome& outcome, SideTables& tables) {
     StoredTensor& tensor = manifest_.tensors[p.tensor];
     if (outcome.damage) {
-      manifest_.notes.push_back({std::string(codes::kBadItem), "error", outcome.damage->message,
+      manifest_.notes.push_back({Finding::kBadItem, Severity::kError, outcome.damage->message,
                                  outcome.damage->context.file, tensor.name});
     }
     if (!outcome.done) return;

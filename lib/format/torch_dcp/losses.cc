@@ -12,7 +12,7 @@ namespace tessera::dcp {
 namespace {
 
 void add(std::vector<Note>& notes, std::string message) {
-  notes.push_back({"", "info", std::move(message), "", ""});
+  notes.push_back({Finding::kNone, Severity::kInfo, std::move(message), "", ""});
 }
 
 void note_containers(const StateDict& state, std::vector<Note>& notes) {

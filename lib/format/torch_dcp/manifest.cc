@@ -116,7 +116,7 @@ class Builder {
   void note_orphans() {
     const std::set<std::string> names(metadata_.orphans.begin(), metadata_.orphans.end());
     for (const std::string& name : names) {
-      findings_.note(codes::kUnusedData, "warning",
+      findings_.note(Finding::kUnusedEntry, Severity::kWarning,
                      "storage_data has an item of a name that state_dict_metadata lacks", {}, name);
     }
   }
@@ -130,9 +130,9 @@ class Builder {
     for (std::size_t i = 0; i < ends.size(); ++i) {
       const std::uint64_t size = manifest_.files[i].size_bytes;
       if (missing_[i] || size <= ends[i]) continue;
-      findings_.note(codes::kTrailingBytes, findings_.tolerate() ? "error" : "warning",
-                     fmt::format("{} bytes follow the last item", size - ends[i]),
-                     metadata_.files[i]);
+      findings_.note(
+          Finding::kTrailingBytes, findings_.tolerate() ? Severity::kError : Severity::kWarning,
+          fmt::format("{} bytes follow the last item", size - ends[i]), metadata_.files[i]);
     }
   }
 
@@ -146,7 +146,7 @@ class Builder {
     if (missing_[item.file]) return false;  // one finding per file is enough
     const std::uint64_t size = manifest_.files[item.file].size_bytes;
     if (item.offset <= size && item.length <= size - item.offset) return true;
-    findings_.error(codes::kShortFile,
+    findings_.error(Finding::kShortFile,
                     fmt::format("its item of {} bytes at offset {} ends past the file's end ({} "
                                 "bytes)",
                                 item.length, item.offset, size),
@@ -162,12 +162,12 @@ class Builder {
       if (!entry.is_tensor) {
         const auto own = items_of(e);
         if (own.empty()) {
-          findings_.error(codes::kChunkWithoutData, "the value has no entry in storage_data", {},
+          findings_.error(Finding::kUnplaced, "the value has no entry in storage_data", {},
                           entry.name);
         }
         const auto is_lost = [&](std::uint32_t i) { return missing_[metadata_.storage[i].file]; };
         if (!own.empty() && std::ranges::all_of(own, is_lost)) {
-          findings_.error(codes::kLost, "lost: its file is missing",
+          findings_.error(Finding::kLost, "lost: its file is missing",
                           metadata_.files[metadata_.storage[own[0]].file], entry.name);
         }
         for (const std::uint32_t i : own) {
@@ -190,13 +190,13 @@ class Builder {
     DecodedValue& kept = values_[first].decoded;
     for (std::size_t other = first + 1; other < end; ++other) {
       if (values_[other].damaged || values_[other].decoded.value == kept.value) continue;
-      findings_.note(codes::kDifferentValues, "warning",
+      findings_.note(Finding::kDifferentValues, Severity::kWarning,
                      "ranks stored different values; the lowest rank's is used", {}, entry.name);
       break;
     }
     if (kept.raw) {
-      findings_.note(codes::kRawValue, "info", "its item is no torch archive; kept as raw bytes",
-                     {}, entry.name);
+      findings_.note(Finding::kRawValue, Severity::kInfo,
+                     "its item is no torch archive; kept as raw bytes", {}, entry.name);
     }
     for (GlobalUse& use : kept.globals) add_global(std::move(use));
     Value value = std::move(kept.value);
@@ -256,16 +256,16 @@ class Builder {
     if (report.complete) return;
     if (!report.out_of_bounds.empty()) {
       const Box box = chunks[report.out_of_bounds[0]].box();
-      findings_.error(codes::kOutOfBounds,
+      findings_.error(Finding::kOutOfBounds,
                       fmt::format("chunk {} leaves its tensor of shape {}", box.to_string(),
                                   entry.spec.shape.to_string()),
                       {}, entry.name);
     }
     if (report.first_overlap) {
-      findings_.error(codes::kOverlap, report.to_string(), {}, entry.name);
+      findings_.error(Finding::kOverlap, report.to_string(), {}, entry.name);
     }
     if (report.missing_numel > 0 || report.first_hole) {
-      findings_.error(codes::kHole, fmt::format("coverage hole: {}", report.to_string()), {},
+      findings_.error(Finding::kHole, fmt::format("coverage hole: {}", report.to_string()), {},
                       entry.name);
     }
   }

@@ -55,7 +55,7 @@ class Merger {
       }
     }
     if (replicas_ > 0) {
-      out_.notes.push_back({std::string(codes::kReplicas), "info",
+      out_.notes.push_back({Finding::kReplicas, Severity::kInfo,
                             fmt::format("{} chunks were stored by more than one rank; the lowest "
                                         "rank's are used",
                                         replicas_),

@@ -140,7 +140,7 @@ class Parser : private MetadataNodes {
   void read_planner_data(std::optional<Node> node) {
     if (!node || graph_.kind(*node) == PickleKind::kNone) return;
     if (graph_.kind(*node) != PickleKind::kDict) {
-      note(codes::kUnknownAttribute, "info", "planner_data is no dict and was ignored");
+      note(Finding::kUnknownAttribute, Severity::kInfo, "planner_data is no dict and was ignored");
       return;
     }
     out_.has_planner_data = true;
@@ -155,7 +155,7 @@ class Parser : private MetadataNodes {
       if (dotted(stored) == found->first)
         out_.entries[found->second].path = std::move(stored);
       else
-        note(codes::kUnknownAttribute, "warning",
+        note(Finding::kUnknownAttribute, Severity::kWarning,
              fmt::format("the path of \"{}\" in planner_data is that of \"{}\" and was ignored",
                          found->first, dotted(stored)));
     }
@@ -274,7 +274,7 @@ class Parser : private MetadataNodes {
     version_ = std::string(graph_.text(*node));
     out_.provenance["dcp_version"] = version_;
     if (!version_.starts_with("1.")) {
-      note(codes::kUnknownAttribute, "warning",
+      note(Finding::kUnknownAttribute, Severity::kWarning,
            fmt::format("metadata version {} is newer than the known 1.x", printable(version_)));
     }
   }
@@ -314,7 +314,7 @@ class Parser : private MetadataNodes {
       }
       if (name == "all_local_plans" || name == "mcore_data") megatron_ = true;
       if (name == "mcore_data") continue;
-      note(codes::kUnknownAttribute, "info",
+      note(Finding::kUnknownAttribute, Severity::kInfo,
            fmt::format("Metadata has the extra attribute \"{}\", which tensors and values do not "
                        "depend on",
                        printable(name)));
@@ -341,8 +341,8 @@ class Parser : private MetadataNodes {
     return text;
   }
 
-  void note(std::string_view code, std::string severity, std::string message) {
-    out_.notes.push_back({std::string(code), std::move(severity), std::move(message), "", ""});
+  void note(Finding code, Severity severity, std::string message) {
+    out_.notes.push_back({code, severity, std::move(message), "", ""});
   }
 
   DcpMetadata& out_;

@@ -65,7 +65,7 @@ std::vector<DecodedItem> decode_values(const Directory& directory, const Manifes
   });
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!damage[i]) continue;
-    findings.error(codes::kBadItem, damage[i]->message, manifest.files[items[i].item.file].path,
+    findings.error(Finding::kBadItem, damage[i]->message, manifest.files[items[i].item.file].path,
                    items[i].name);
   }
   return out;

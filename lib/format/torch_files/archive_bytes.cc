@@ -126,7 +126,8 @@ bool ArchiveBytes::prove_storage(TensorRef ref) {
     });
   } catch (const Error& error) {
     if (error.code() != Code::kCorrupt || !options.tolerate_damage) throw;
-    builder_.manifest().notes.push_back({"CK041", "error", error.status().message, path, ""});
+    builder_.manifest().notes.push_back(
+        {Finding::kBadChecksum, Severity::kError, error.status().message, path, ""});
     return false;
   }
   return true;

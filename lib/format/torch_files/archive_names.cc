@@ -49,7 +49,7 @@ void note_renamed(ArchiveManifestBuilder& builder) {
   }
   if (count == 0) return;
   manifest.notes.push_back(
-      {"CK067", "warning",
+      {Finding::kOtherRanksFile, Severity::kWarning,
        fmt::format("{}{}: renamed, or copied from another rank's file; the names are taken as they "
                    "are",
                    shown, count > kNamesInNote ? ", ..." : ""),

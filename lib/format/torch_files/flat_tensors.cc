@@ -84,7 +84,7 @@ void note_used_padding(ArchiveBytes& bytes, Findings& findings, const std::strin
                           "there: the flat layout may be another model's",
                           used, *buffer.filler)
                     : fmt::format("{} elements of padding are not zero; no reader uses them", used);
-  findings.note("CK065", buffer.severity, std::move(message), file, buffer.name);
+  findings.note(Finding::kUsedPadding, buffer.severity, std::move(message), file, buffer.name);
 }
 
 }  // namespace tessera

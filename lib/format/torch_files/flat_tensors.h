@@ -39,7 +39,7 @@ struct PaddedBuffer {
   /// FSDP1 fills the padding of weights with this (_FLAT_PARAM_PADDING_VALUE,
   /// torch/distributed/fsdp/_flat_param.py). Zero is fine everywhere.
   std::optional<double> filler = {};
-  std::string_view severity = "warning";
+  Severity severity = Severity::kWarning;
 };
 /// Notes (CK065) how many elements of padding are neither zero nor filler: no reader uses them, but
 /// whoever lays parameters out otherwise would. Reads the padding, in small blocks; a tensor that

@@ -38,7 +38,8 @@ std::optional<FlatRecord> LocalState::find_record(const Directory& directory,
   for (const std::string& file : states_.folder.others)
     if (auto record = record_of_full(directory, file)) {
       builder_.manifest().notes.push_back(
-          {"CK073", "info", fmt::format("parameters are named by {}", printable(file)), file, ""});
+          {Finding::kNamesFromFile, Severity::kInfo,
+           fmt::format("parameters are named by {}", printable(file)), file, ""});
       return record;
     }
   return std::nullopt;

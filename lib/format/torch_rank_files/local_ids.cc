@@ -141,7 +141,7 @@ void LocalState::map_optimizer(Optimizer& optimizer) {
     const bool in_order = targets.size() == ids && optimizer.group_sizes.size() == 1;
     if (!mapping.certain && !in_order)
       builder_.manifest().notes.push_back(
-          {std::string(kUnsureOptimizer), "warning",
+          {Finding::kUnsureOptimizer, Severity::kWarning,
            fmt::format("the ids of optimizer \"{}\" could mean other parameters of the same sizes, "
                        "too: \"optimizers\" in the flat layout would say which",
                        printable(dotted(optimizer.prefix))),
@@ -156,7 +156,7 @@ void LocalState::report_lost(const Optimizer& optimizer, const std::vector<std::
   for (const RankPart& part : states_.folder.parts)
     for (const std::int64_t rank : lost)
       if (const std::string& file = part.files[static_cast<std::size_t>(rank)]; !file.empty())
-        findings.error("CK024",
+        findings.error(Finding::kLost,
                        fmt::format("optimizer \"{}\" has no state here, though rank {} holds parts "
                                    "of parameters whose other parts have",
                                    printable(dotted(optimizer.prefix)), rank),
@@ -165,7 +165,7 @@ void LocalState::report_lost(const Optimizer& optimizer, const std::vector<std::
 
 void LocalState::note_optimizer(const Optimizer& optimizer, std::string_view what) {
   builder_.manifest().notes.push_back(
-      {"CK072", "warning",
+      {Finding::kUnfittingIds, Severity::kWarning,
        fmt::format("the ids of optimizer \"{}\" {}", printable(dotted(optimizer.prefix)), what), "",
        ""});
 }

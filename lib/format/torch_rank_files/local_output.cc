@@ -59,7 +59,7 @@ std::unique_ptr<LocalOutput> LocalOutput::make(const Manifest& source, const Tar
     if (out->orig_) out->find_tied(kept);
     return out;
   }
-  notes.push_back({"CK074", "info",
+  notes.push_back({Finding::kFlatNotRestored, Severity::kInfo,
                    "not every parameter of the flat parameters is there as it was, or their state "
                    "cannot share one: sharded tensors are written instead",
                    "", ""});

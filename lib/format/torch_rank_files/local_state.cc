@@ -108,14 +108,14 @@ void LocalState::name_parameters(const Directory& directory, const ReadOptions& 
   }
   if (!record_ && state_alone_)
     builder_.manifest().notes.push_back(
-        {"CK071", "warning",
+        {Finding::kUnnamedFlat, Severity::kWarning,
          "the optimizer's state is what torch.optim held on each rank, runs of FSDP1's flat "
          "parameters, and the files do not say which parameters those hold: name them with "
          "--flat-layout FILE",
          "", ""});
   else if (!record_)
     builder_.manifest().notes.push_back(
-        {"CK071", "warning",
+        {Finding::kUnnamedFlat, Severity::kWarning,
          fmt::format("the files do not say which parameters their {} flat parameter{} hold: name "
                      "them with --flat-layout FILE, or put {} or a full state dict into the folder",
                      units_.size(), units_.size() == 1 ? "" : "s", kFlatRecordFile),

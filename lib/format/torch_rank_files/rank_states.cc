@@ -123,7 +123,7 @@ class Opener {
     if (!unusable.empty())
       message += fmt::format(" ({}: {})", printable(unusable.front().name),
                              no_regular_file(unusable.front().type));
-    findings_.error("CK010", std::move(message), names.front());
+    findings_.error(Finding::kMissingFile, std::move(message), names.front());
   }
 
   /// As if it were not there.
@@ -131,7 +131,8 @@ class Opener {
     first_.add(why);
     out_.missing.push_back(path);
     out_.missing_ranks.push_back(rank);
-    findings_.error(kUnreadableFile, unreadable_text(fmt::format("rank {}", rank), why), path);
+    findings_.error(Finding::kUnreadableFile, unreadable_text(fmt::format("rank {}", rank), why),
+                    path);
   }
 
   void open(const RankPart& part, std::int64_t rank) {

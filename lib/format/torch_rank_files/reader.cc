@@ -128,13 +128,13 @@ class Reader {
       manifest.provenance.emplace(kFlatLayout, dump_flat_record(*local.record()));
     if (merger_.rank_local() > 0)
       manifest.notes.push_back(
-          {"CK070", "info",
+          {Finding::kRankEntries, Severity::kInfo,
            fmt::format("{} entr{} differ from rank to rank; each rank's own is listed",
                        merger_.rank_local(), merger_.rank_local() == 1 ? "y" : "ies"),
            "", ""});
     if (!states_.folder.others.empty())
       manifest.notes.push_back(
-          {"CK018", "info",
+          {Finding::kStaleFile, Severity::kInfo,
            fmt::format("{} is no rank's file and is left out", states_.folder.others.front()),
            states_.folder.others.front(), ""});
   }

@@ -61,11 +61,11 @@ class ShardReader {
     ShardSet set;
     for (const FileInfo& info : directory.list()) {
       if (is_unusable_shard(info, kShardNaming))
-        findings_.error(shards::kMissingFile, std::string(no_regular_file(info.type)), info.name);
+        findings_.error(Finding::kMissingFile, std::string(no_regular_file(info.type)), info.name);
       else if (is_shard_file(info, kShardNaming) && numbered_shard(info.name, kShardNaming))
         set.files.push_back(info.name);
       else if (is_shard_file(info, kShardNaming))
-        findings_.note(shards::kStaleFile, "warning", "ignored: it is no numbered shard",
+        findings_.note(Finding::kStaleFile, Severity::kWarning, "ignored: it is no numbered shard",
                        info.name);
     }
     std::ranges::sort(set.files);
@@ -78,7 +78,7 @@ class ShardReader {
     for (const FileInfo& info : place_.directory->list())
       if (info.type == FileType::kRegular && !info.name.starts_with('.') &&
           has_torch_suffix(info.name) && !info.name.ends_with(kShardNaming.suffix))
-        findings_.note(shards::kStaleFile, "info",
+        findings_.note(Finding::kStaleFile, Severity::kInfo,
                        fmt::format("not among the shards{}: name this file to read it",
                                    index.empty() ? "" : " of " + index),
                        info.name);
@@ -89,7 +89,7 @@ class ShardReader {
     Status why;
     const std::optional<std::uint32_t> number = builder_.try_open(file, why);
     if (!number) {
-      findings_.error(kUnreadableFile, unreadable_text("a shard", why), file);
+      findings_.error(Finding::kUnreadableFile, unreadable_text("a shard", why), file);
       return std::nullopt;
     }
     const Value& root = builder_.archive(*number).root;

@@ -39,7 +39,7 @@ std::uint32_t SnapshotFiles::number(const std::string& location) {
     file.size_bytes = info->size_bytes;
     file.mtime_ns = info->mtime_ns;
   } else {
-    findings_.error(codes::kMissingFile,
+    findings_.error(Finding::kMissingFile,
                     info ? std::string(no_regular_file(info->type))
                          : "the file is missing, .snapshot_metadata names it",
                     location);
@@ -84,14 +84,14 @@ void LeafMaker::add_chunk(const TensorPart& part, StoredTensor& stored) {
   source.length = run.length;
   const std::uint64_t size = manifest_.files[run.file].size_bytes;
   if (!files_.is_missing(run.file) && !is_there(run))
-    findings_.error(codes::kShortFile,
+    findings_.error(Finding::kShortFile,
                     fmt::format("its {} bytes at offset {} end past the file's end ({} bytes)",
                                 run.length, run.offset, size),
                     part.part.location, stored.name);
   if (!part.part.range && is_there(run) && size > run.length)
-    findings_.note(codes::kTrailingBytes, findings_.tolerate() ? "error" : "warning",
-                   fmt::format("{} bytes follow the tensor", size - run.length),
-                   part.part.location);
+    findings_.note(
+        Finding::kTrailingBytes, findings_.tolerate() ? Severity::kError : Severity::kWarning,
+        fmt::format("{} bytes follow the tensor", size - run.length), part.part.location);
   if (part.part.serializer == Serializer::kTorchSave && is_there(run))
     source = archive_source(part, run.file, stored);
   manifest_.chunks.add(Chunk::whole_of(part.box), source);
@@ -155,7 +155,7 @@ std::optional<Value> LeafMaker::tensor(const std::vector<const Entry*>& entries)
   }
   const bool sharded = entries[0]->kind == Entry::Kind::kSharded;
   if (parts.empty() && (sharded || stored.spec.shape.numel() > 0)) {
-    findings_.error(codes::kWithoutEntry, "no rank has a shard of it", {}, stored.name);
+    findings_.error(Finding::kUnplaced, "no rank has a shard of it", {}, stored.name);
     return std::nullopt;
   }
   Shape::checked(stored.spec.shape.extents());
@@ -171,7 +171,7 @@ std::optional<Value> LeafMaker::tensor(const std::vector<const Entry*>& entries)
   }
   stored.chunk_count = static_cast<std::uint32_t>(boxes.size());
   if (const CoverageReport report = check_coverage(stored.spec.shape, boxes); !report.complete)
-    findings_.error(codes::kHole, report.to_string(), {}, stored.name);
+    findings_.error(Finding::kHole, report.to_string(), {}, stored.name);
   manifest_.tensors.push_back(std::move(stored));
   return Value::tensor(static_cast<std::uint32_t>(manifest_.tensors.size() - 1));
 }
@@ -197,7 +197,7 @@ std::uint32_t LeafMaker::embed(const TorchArchive& archive, std::uint32_t index,
 std::optional<Value> LeafMaker::object(const Entry& entry) {
   const std::uint32_t file = files_.number(entry.location);
   if (files_.is_missing(file)) {
-    findings_.error(codes::kLost, "lost: its file is missing", entry.location, entry.path);
+    findings_.error(Finding::kLost, "lost: its file is missing", entry.location, entry.path);
     return std::nullopt;
   }
   try {
@@ -211,7 +211,7 @@ std::optional<Value> LeafMaker::object(const Entry& entry) {
     });
   } catch (const Error& error) {
     if (!findings_.tolerate() || error.code() != Code::kCorrupt) throw;
-    findings_.error(codes::kBadItem, error.status().message, entry.location, entry.path);
+    findings_.error(Finding::kUnreadableFile, error.status().message, entry.location, entry.path);
     return std::nullopt;
   }
 }

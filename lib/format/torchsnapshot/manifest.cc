@@ -51,7 +51,8 @@ void note_slab_ends(const Metadata& metadata, const Manifest& manifest, Findings
   for (const StoredFile& file : manifest.files) {
     const auto slab = ends.find(file.path);
     if (slab == ends.end() || file.size_bytes <= slab->second) continue;
-    findings.note(codes::kTrailingBytes, findings.tolerate() ? "error" : "warning",
+    findings.note(Finding::kTrailingBytes,
+                  findings.tolerate() ? Severity::kError : Severity::kWarning,
                   fmt::format("{} bytes follow the slab's last tensor, which ends at {}",
                               file.size_bytes - slab->second, slab->second),
                   file.path);
@@ -68,7 +69,7 @@ void note_copies(Manifest& manifest) {
   }
   if (tensors == 0) return;
   manifest.notes.push_back(
-      {std::string(codes::kReplicas), "info",
+      {Finding::kReplicas, Severity::kInfo,
        fmt::format("ranks stored copies of {} tensors that were not declared replicated", tensors),
        "", ""});
 }

@@ -31,21 +31,6 @@ Manifest read_manifest(const Place& place, const ReadOptions& options);
 void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
             const ReadOptions& options);
 
-/// Codes of findings: docs/verify-codes.md.
-namespace codes {
-inline constexpr std::string_view kMissingFile = "CK010";
-inline constexpr std::string_view kShortFile = "CK011";
-inline constexpr std::string_view kHole = "CK012";
-inline constexpr std::string_view kWithoutEntry = "CK015";
-inline constexpr std::string_view kUnusedEntry = "CK016";
-inline constexpr std::string_view kDifferentValues = "CK017";
-inline constexpr std::string_view kReplicas = "CK021";
-inline constexpr std::string_view kTrailingBytes = "CK023";
-inline constexpr std::string_view kLost = "CK024";
-inline constexpr std::string_view kBadItem = "CK042";
-inline constexpr std::string_view kRanksDiffer = "CK070";
-}  // namespace codes
-
 /// The files a snapshot names, each looked up once.
 class SnapshotFiles {
  public:

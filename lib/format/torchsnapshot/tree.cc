@@ -71,7 +71,7 @@ class Merger {
       out.own.emplace(name, rank);
     }
     if (differing_ > 0)
-      findings_.note(codes::kRanksDiffer, "info",
+      findings_.note(Finding::kRankEntries, Severity::kInfo,
                      fmt::format("{} entries differ from rank to rank; each rank's own is listed "
                                  "below rank_<R>, \"{}\" first",
                                  differing_, printable(first_differing_)));
@@ -153,7 +153,7 @@ class Merger {
         if (!seen.insert(item).second) continue;
         const auto child = nodes_[node].children.find(item);
         if (child == nodes_[node].children.end()) {
-          findings_.error(codes::kWithoutEntry,
+          findings_.error(Finding::kUnplaced,
                           fmt::format("rank {} lists it, but has no entry for it", entry->rank), {},
                           nodes_[node].path + "/" + item);
           continue;
@@ -166,8 +166,8 @@ class Merger {
     }
     for (const auto& [item, child] : nodes_[node].children)
       if (!seen.contains(item))
-        findings_.note(codes::kUnusedEntry, "warning", "no rank lists it among its keys", {},
-                       nodes_[child].path);
+        findings_.note(Finding::kUnusedEntry, Severity::kWarning, "no rank lists it among its keys",
+                       {}, nodes_[child].path);
     return container(*nodes_[node].entries[0], std::move(out));
   }
   static Value container(const Entry& entry, ValueDict items) {
@@ -239,7 +239,7 @@ class Merger {
   void check_replicas(const std::vector<const Entry*>& entries) {
     for (std::size_t i = 1; i < entries.size(); ++i) {
       if (leaves_.same(*entries[0], *entries[i])) continue;
-      findings_.note(codes::kDifferentValues, "warning",
+      findings_.note(Finding::kDifferentValues, Severity::kWarning,
                      fmt::format("rank {} holds something else than rank {}, though it is declared "
                                  "replicated; rank {}'s is used",
                                  entries[i]->rank, entries[0]->rank, entries[0]->rank),

@@ -106,16 +106,18 @@ void Conversion::plan_assets() {
   if (options_.transform.dtype) {
     rewrite_dtype(directory, assets_, torch_name(*options_.transform.dtype));
     for (const auto& [name, rewritten] : assets_.rewritten)
-      report_.notes.push_back(
-          {"ASSET", "info", "copied with the type of the result: " + rewritten.change, name, ""});
+      report_.notes.push_back({Finding::kAsset, Severity::kInfo,
+                               "copied with the type of the result: " + rewritten.change, name,
+                               ""});
   }
   for (const FileInfo& asset : assets_.copied) report_.assets.push_back(asset.name);
   for (const std::string& name : assets_.links) {
-    report_.notes.push_back(
-        {"ASSET", "warning", "not copied: it is a symbolic link; copy what it leads to", name, ""});
+    report_.notes.push_back({Finding::kAsset, Severity::kWarning,
+                             "not copied: it is a symbolic link; copy what it leads to", name, ""});
   }
   for (const std::string& name : assets_.others) {
-    report_.notes.push_back({"ASSET", "info", "beside the checkpoint, not copied", name, ""});
+    report_.notes.push_back(
+        {Finding::kAsset, Severity::kInfo, "beside the checkpoint, not copied", name, ""});
   }
 }
 

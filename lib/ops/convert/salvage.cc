@@ -172,7 +172,8 @@ class Salvage {
     for (const StoredTensor& tensor : manifest.tensors) there.insert(tensor.name);
     std::vector<LostTensor> lost;
     for (const Note& note : manifest.notes) {
-      if (note.severity != "error" || note.tensor.empty() || !there.insert(note.tensor).second)
+      if (note.severity != Severity::kError || note.tensor.empty() ||
+          !there.insert(note.tensor).second)
         continue;
       lost.push_back(
           {note.tensor, note.file.empty() ? note.message : note.message + " [" + note.file + "]"});

@@ -144,7 +144,8 @@ void Conversion::check_beside() {
   for (const Beside& beside : source_.beside) {
     report_.balance.left_behind.push_back({beside.path, beside.what, beside.bytes});
     const bool needed = beside.path == "meta.pt";  // Lightning's sign of a sharded checkpoint
-    report_.notes.push_back({"CK052", needed ? "warning" : "info",
+    report_.notes.push_back({Finding::kRelatedLeftBehind,
+                             needed ? Severity::kWarning : Severity::kInfo,
                              fmt::format("left behind: {}{}", beside.what,
                                          needed ? "; copy it to the result, without it Lightning "
                                                   "does not take that for a checkpoint"
@@ -253,7 +254,7 @@ void Conversion::clean_names() {
     rules.map = names;
     report_.transformations.push_back(apply_renames(source_.manifest, rules));
     report_.notes.push_back(
-        {"NAMES", "info",
+        {Finding::kNames, Severity::kInfo,
          fmt::format("{} names are written without \"_orig_mod.\", which torch.compile added, as "
                      "\"{}\"",
                      names.size(), printable(names[0].second)),
@@ -268,7 +269,7 @@ void Conversion::clean_names() {
   const bool compiled = std::ranges::any_of(entries, has("_orig_mod."));
   if (!all_wrapped && !compiled) return;
   report_.notes.push_back(
-      {"NAMES", "warning",
+      {Finding::kNames, Severity::kWarning,
        fmt::format("names are written with \"{}\", which the model's library does not know; "
                    "--strip-prefix or --rename takes it away",
                    compiled ? "_orig_mod." : kWrapper),

@@ -91,10 +91,10 @@ Tracker::Decision Tracker::decide(const FileSystem& fs) const {
 }
 
 Note Tracker::note(const Decision& decision, bool planned) const {
-  Note out{"TRACKER", "info", "", path(), ""};
+  Note out{Finding::kTracker, Severity::kInfo, "", path(), ""};
   const std::string found = printable(decision.found);
   if (decision.action == Action::kRefuse) {
-    out.severity = "warning";
+    out.severity = Severity::kWarning;
     out.message = fmt::format(
         "it names {}, not {}, and {} left alone: Megatron does not load this result until it is "
         "told to: {}",

@@ -64,7 +64,7 @@ std::unique_ptr<Stage> Conversion::open_stage() {
   stage.resumable = options_.ranks == nullptr;
   std::unique_ptr<Stage> opened = Stage::open(fs_, destination_, plan_hash_, stage);
   if (opened->started_anew())
-    report_.notes.push_back({"RESUME", "warning",
+    report_.notes.push_back({Finding::kResume, Severity::kWarning,
                              "the source is not the one that the interrupted run read: everything "
                              "is written anew",
                              source_.display, ""});
@@ -206,8 +206,8 @@ std::vector<std::string> Conversion::source_differences() const {
   const std::vector<std::uint32_t> tensors = leaf_tensors(source_.manifest);
   std::vector<std::string> out;
   for (const Note& note : compare_copies(source_, tensors, false, transfer_).findings)
-    out.push_back(fmt::format("{} tensor \"{}\" of the source [{}]: {}", note.code, note.tensor,
-                              note.file, note.message));
+    out.push_back(fmt::format("{} tensor \"{}\" of the source [{}]: {}", code_text(note.code),
+                              note.tensor, note.file, note.message));
   return out;
 }
 
@@ -227,7 +227,7 @@ void Conversion::verify(Stage& stage, Seal& seal) {
   report_.verify_findings = proof_.findings;
   report_.not_compared = proof_.not_compared;
   for (const std::string& change : proof_.transformed)
-    report_.notes.push_back({"", "info", change, "", ""});
+    report_.notes.push_back({Finding::kNone, Severity::kInfo, change, "", ""});
   report_.verified = proof_.findings.empty();
   if (!report_.verified) throw VerifyFailed{};
   report_.verify_scope = verify_scope(written.manifest, report_);

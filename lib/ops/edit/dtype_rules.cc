@@ -185,7 +185,7 @@ void apply_dtypes(Manifest& manifest, const Transformations& asked, TransformOut
          std::move(names)});
   }
   if (left > 0) {
-    out.notes.push_back({"CAST", "info",
+    out.notes.push_back({Finding::kCast, Severity::kInfo,
                          fmt::format("{} weights of 8 bits or less were not cast: their scales "
                                      "stand elsewhere; --keep-dtype GLOB=TYPE casts them",
                                      left),
@@ -208,7 +208,7 @@ std::vector<Note> cast_notes(const Manifest& manifest,
   for (const auto& [count, index] : worst) {
     const StoredTensor& tensor = manifest.tensors[index];
     if (notes.size() == kMostNotes) break;
-    notes.push_back({"CAST", "warning",
+    notes.push_back({Finding::kCast, Severity::kWarning,
                      fmt::format("{} of {} elements do not fit {}: they became infinite, or NaN "
                                  "where it has no infinity",
                                  -count, tensor.spec.shape.numel(), torch_name(tensor.spec.dtype)),
@@ -216,14 +216,14 @@ std::vector<Note> cast_notes(const Manifest& manifest,
   }
   if (worst.size() > notes.size()) {
     notes.push_back(
-        {"CAST", "warning",
+        {Finding::kCast, Severity::kWarning,
          fmt::format("{} more tensors hold elements that do not fit; {} elements in all",
                      worst.size() - notes.size(), overflow),
          "", ""});
   }
   if (underflow > 0) {
     notes.push_back(
-        {"CAST", "info",
+        {Finding::kCast, Severity::kInfo,
          fmt::format("{} elements other than zero became zero when they were cast", underflow), "",
          ""});
   }

@@ -142,7 +142,7 @@ std::optional<Note> rank_objects_note(const Manifest& manifest, RankStatePolicy 
         "at the new mesh does not ask for (--rank-state drop leaves it out)",
         families(found, true));
   if (message.empty()) return std::nullopt;
-  return Note{"RANKS", "warning", std::move(message), "", ""};
+  return Note{Finding::kRankState, Severity::kWarning, std::move(message), "", ""};
 }
 
 std::vector<std::string> apply_to_rank_objects(Manifest& manifest, RankStatePolicy policy,

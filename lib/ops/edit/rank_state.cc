@@ -219,7 +219,8 @@ std::vector<Note> rank_state_notes(const Manifest& manifest, RankStatePolicy pol
     message = fmt::format("state of {} is left out, rank 0's is kept", ranks_text(1, before - 1));
   else if (policy == RankStatePolicy::kDrop)
     message = fmt::format("state of {} is left out", ranks_text(0, before - 1));
-  if (!message.empty()) notes.push_back({"RANKS", "warning", std::move(message), "", ""});
+  if (!message.empty())
+    notes.push_back({Finding::kRankState, Severity::kWarning, std::move(message), "", ""});
   return notes;
 }
 

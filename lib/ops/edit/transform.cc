@@ -87,7 +87,7 @@ void tell_unmatched(const RulesOutcome& plan, bool strict, TransformOutcome& out
          fmt::format("--strict-rules: no rule speaks of {} parameters: {}", plan.unmatched.size(),
                      printable(names)),
          "add rules for them, leave them out (--exclude), or leave out --strict-rules");
-  out.notes.push_back({"RULES", "warning",
+  out.notes.push_back({Finding::kRules, Severity::kWarning,
                        fmt::format("{} parameters keep their names, no rule speaks of them: {}",
                                    plan.unmatched.size(), names),
                        "", ""});
@@ -156,8 +156,8 @@ void drop_found_ties(OpenedCheckpoint& checkpoint, TiedPolicy policy,
   AppliedTransformation applied{"tied", "drop", ties.size(), {}};
   for (const auto& [name, kept] : ties) {
     applied.changes.push_back(fmt::format("{} = {}", name, kept));
-    out.notes.push_back(
-        {"TIED", "info", fmt::format("left out: its bytes equal those of \"{}\"", kept), "", name});
+    out.notes.push_back({Finding::kTied, Severity::kInfo,
+                         fmt::format("left out: its bytes equal those of \"{}\"", kept), "", name});
     out.dropped.push_back(name);
     for (Alias& known : out.aliases)
       if (known.second == name) known.second = kept;

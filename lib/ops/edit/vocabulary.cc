@@ -112,7 +112,7 @@ void tell_of_twins(const Manifest& manifest, const std::vector<std::string>& nam
   for (std::size_t i = 0; i < roles.entries.size(); ++i) {
     const auto at = place(i);
     if (!at || chosen(i) || !resized.contains(*at)) continue;
-    notes.push_back({"VOCAB", "warning",
+    notes.push_back({Finding::kVocabulary, Severity::kWarning,
                      fmt::format("tied to \"{}\", and keeps its rows: --vocab-tensor does not "
                                  "match it",
                                  printable(resized.at(*at))),
@@ -181,7 +181,8 @@ void apply_vocabulary(OpenedCheckpoint& checkpoint, std::int64_t rows,
       fail(Code::kInvalidArgument, fmt::format("\"{}\" is a scalar: it has no rows", fqn));
     }
     if (shape[0] == rows) {
-      out.notes.push_back({"VOCAB", "info", fmt::format("has {} rows already", rows), "", fqn});
+      out.notes.push_back({Finding::kVocabulary, Severity::kInfo,
+                           fmt::format("has {} rows already", rows), "", fqn});
       continue;
     }
     if (shape[0] > rows) cut.insert(fqn);
@@ -201,7 +202,7 @@ void apply_vocabulary(OpenedCheckpoint& checkpoint, std::int64_t rows,
     const std::int64_t lost =
         rows_with_values(reader, tensor, value.tensor_index(), rows, tensor.spec.shape[0]);
     if (lost == 0) continue;
-    out.notes.push_back({"VOCAB", "warning",
+    out.notes.push_back({Finding::kVocabulary, Severity::kWarning,
                          fmt::format("{} of the {} rows cut off hold other values than zero", lost,
                                      tensor.spec.shape[0] - rows),
                          "", tensor.name});

@@ -18,8 +18,8 @@
 namespace tessera {
 namespace {
 
-Note finding(std::string code, std::string severity, std::string message, std::string tensor) {
-  return {std::move(code), std::move(severity), std::move(message), "", std::move(tensor)};
+Note finding(Finding code, Severity severity, std::string message, std::string tensor) {
+  return {code, severity, std::move(message), "", std::move(tensor)};
 }
 
 std::string join(const std::vector<std::string>& parts) {
@@ -110,7 +110,7 @@ class Inspector {
         spec.shape.numel() == 1 || leaf.name.ends_with("_row") || leaf.name.ends_with("_col");
     if (!row.matches_weight && !own_shape)
       report_.findings.push_back(
-          finding("OP003", "error",
+          finding(Finding::kStateShape, Severity::kError,
                   fmt::format("{} is {}, its parameter {}", leaf.name, spec.shape.to_string(),
                               manifest_.tensors[p.weight].spec.shape.to_string()),
                   p.fqn));
@@ -127,14 +127,14 @@ class Inspector {
       if (is_copy_alone(p)) continue;
       const std::set<std::string> missing = missing_leaves(p);
       if (!missing.empty())
-        report_.findings.push_back(finding("OP001", "error",
+        report_.findings.push_back(finding(Finding::kIncompleteState, Severity::kError,
                                            fmt::format("state is only partly there: {} missing",
                                                        join({missing.begin(), missing.end()})),
                                            p.fqn));
     }
     if (without)
       report_.findings.push_back(
-          finding("OP002", "info",
+          finding(Finding::kNoState, Severity::kInfo,
                   fmt::format("{} of {} parameters have no state (frozen, or never stepped)",
                               without, optim_.parameters.size()),
                   ""));
@@ -197,7 +197,7 @@ class Inspector {
         for (std::size_t i : members) {
           odd_steps_.insert(optim_.parameters[i].fqn);
           report_.findings.push_back(
-              finding("OP004", "error",
+              finding(Finding::kStepDiffers, Severity::kError,
                       fmt::format("step is {:g} where {} of its group are at {:g}", step,
                                   usual->second.size(), usual->first),
                       optim_.parameters[i].fqn));
@@ -206,7 +206,7 @@ class Inspector {
     }
     for (const OptimParameter& p : optim_.parameters)
       if (p.own_step.value && p.group_step.value && *p.own_step.value != *p.group_step.value)
-        report_.findings.push_back(finding("OP005", "warning",
+        report_.findings.push_back(finding(Finding::kGroupStep, Severity::kWarning,
                                            fmt::format("its own step is {:g}, its group's {:g}",
                                                        *p.own_step.value, *p.group_step.value),
                                            p.fqn));
@@ -218,19 +218,19 @@ class Inspector {
       if (is_copy_alone(p))
         copies.push_back(p.fqn);
       else if (p.group < 0 && !optim_.groups.empty())
-        report_.findings.push_back(
-            finding("OP014", "warning", "has state but no group lists it", p.fqn));
+        report_.findings.push_back(finding(Finding::kUngrouped, Severity::kWarning,
+                                           "has state but no group lists it", p.fqn));
     }
     if (!copies.empty())
       report_.findings.push_back(finding(
-          "OP019", "info",
+          Finding::kMasterAlone, Severity::kInfo,
           fmt::format("{} have an fp32 copy and no state, and no group lists them (buffers, frozen "
                       "or tied parameters), first {}",
                       copies.size(), printable(copies.front())),
           ""));
     if (!optim_.unlisted_weights.empty())
       report_.findings.push_back(finding(
-          "OP015", "info",
+          Finding::kUnlistedWeights, Severity::kInfo,
           fmt::format("{} parameters of the model are in no group (frozen?), first {}",
                       optim_.unlisted_weights.size(), printable(optim_.unlisted_weights.front())),
           ""));
@@ -239,14 +239,15 @@ class Inspector {
       for (const char* option : {"betas", "eps", "lr"})
         if (adam && !group.find(option) &&
             !(std::string_view(option) == "betas" && group.find("beta1")))
-          report_.findings.push_back(finding(
-              "OP016", "warning", fmt::format("group {} records no {}", group.index, option), ""));
+          report_.findings.push_back(
+              finding(Finding::kMissingOption, Severity::kWarning,
+                      fmt::format("group {} records no {}", group.index, option), ""));
   }
 
   void look_at_values(const OptimState* other, OpenedCheckpoint* other_checkpoint) {
     MomentScan scan = scan_moments(checkpoint_, optim_, steps_, options_.transfer);
     for (Note& note : scan.findings)  // a step that is off was reported already
-      if (note.code != "OP009" || !odd_steps_.contains(note.tensor))
+      if (note.code != Finding::kZeroStep || !odd_steps_.contains(note.tensor))
         report_.findings.push_back(std::move(note));
     out_.updates = std::move(scan.updates);
     out_.update_note = scan.note;
@@ -284,7 +285,8 @@ class Inspector {
 }  // namespace
 
 bool OptimReport::ok() const {
-  return std::ranges::none_of(findings, [](const Note& note) { return note.severity == "error"; });
+  return std::ranges::none_of(findings,
+                              [](const Note& note) { return note.severity == Severity::kError; });
 }
 
 OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* other,
@@ -307,11 +309,11 @@ OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* ot
   checkpoint.check_archives();
   if (other) other->check_archives();
   std::ranges::stable_sort(report.findings, {}, [](const Note& note) {
-    const int severity = note.severity == "error" ? 0 : note.severity == "warning" ? 1 : 2;
-    return std::pair(severity, note.code);
+    return std::pair(-static_cast<int>(note.severity), code_text(note.code));
   });
   if (states.empty())
-    report.notes.push_back(finding("OP000", "info", "no optimizer state in this checkpoint", ""));
+    report.notes.push_back(finding(Finding::kNoOptimizer, Severity::kInfo,
+                                   "no optimizer state in this checkpoint", ""));
   return report;
 }
 

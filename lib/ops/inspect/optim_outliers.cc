@@ -108,7 +108,8 @@ std::vector<Note> find_outliers(const std::vector<SecondMoment>& moments) {
     };
     each(moment, from(layers, medians.layer), from(kinds, medians.kind), from(all, medians.all));
     if (stands_out(moment.max, medians))
-      findings.push_back({"OP020", "warning", message_of(moment, medians), "", moment.fqn});
+      findings.push_back(
+          {Finding::kOutlier, Severity::kWarning, message_of(moment, medians), "", moment.fqn});
   }
   return findings;
 }

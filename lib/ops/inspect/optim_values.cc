@@ -256,7 +256,7 @@ void list_second_moments(const Manifest& manifest, const OptimParameter& p, cons
 
 void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m,
            std::optional<double> step, std::vector<Note>& findings) {
-  const auto add = [&](const char* code, const char* severity, std::string message) {
+  const auto add = [&](Finding code, Severity severity, std::string message) {
     findings.push_back({code, severity, std::move(message), "", p.fqn});
   };
   std::string zeroed;
@@ -264,11 +264,11 @@ void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m,
   for (const LeafHealth& health : m.leaves) {
     const OptimLeaf& leaf = *health.leaf;
     if (health.negative.count && is_one_of(kNeverNegative, leaf.name))
-      add("OP006", "error",
+      add(Finding::kNegativeSquare, Severity::kError,
           fmt::format("{} is negative in {} elements, first at {}", leaf.name,
                       health.negative.count, place(manifest, leaf, health.negative.first)));
     if (health.not_finite.count)
-      add("OP007", "error",
+      add(Finding::kNotFinite, Severity::kError,
           fmt::format("{} holds NaN or Inf in {} elements, first at {}", leaf.name,
                       health.not_finite.count, place(manifest, leaf, health.not_finite.first)));
     if (!is_one_of(kMoments, leaf.name) || manifest.tensors[leaf.tensor].spec.shape.numel() == 0)
@@ -280,15 +280,16 @@ void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m,
     v_zeroed |= leaf.name == "exp_avg_sq";
   }
   if (!zeroed.empty() && step && *step > 0)
-    add("OP008", "error", fmt::format("every element of {} is zero at step {:g}", zeroed, *step));
+    add(Finding::kZeroMoment, Severity::kError,
+        fmt::format("every element of {} is zero at step {:g}", zeroed, *step));
   if (has_moments && !moments_zero && step && *step == 0)
-    add("OP009", "error", "step is 0 but the moments are not zero");
+    add(Finding::kZeroStep, Severity::kError, "step is 0 but the moments are not zero");
   if (m.m_without_v.count && !v_zeroed)
-    add("OP017", "warning",
+    add(Finding::kMomentWithoutSquare, Severity::kWarning,
         fmt::format("exp_avg is not zero where exp_avg_sq is, in {} elements, first at {}",
                     m.m_without_v.count, m.m_without_v.first));
   if (m.master_differs)
-    add("OP018", "warning",
+    add(Finding::kMasterDiffers, Severity::kWarning,
         fmt::format("the master copy rounds to another weight in {} of {} elements",
                     m.master_differs, m.master_numel));
 }

@@ -195,29 +195,32 @@ class TensorScan {
 };
 
 void judge(const TensorStat& stat, std::vector<Note>& findings) {
-  const auto add = [&](const char* code, const char* severity, std::string message) {
+  const auto add = [&](Finding code, Severity severity, std::string message) {
     findings.push_back({code, severity, std::move(message), "", stat.name});
   };
   if (stat.nan)
-    add("ST001", "error", fmt::format("{} NaN, first at element {}", stat.nan, *stat.first_nan));
+    add(Finding::kNaN, Severity::kError,
+        fmt::format("{} NaN, first at element {}", stat.nan, *stat.first_nan));
   const std::int64_t inf = stat.pos_inf + stat.neg_inf;
   if (inf)
-    add("ST002", "error",
+    add(Finding::kInf, Severity::kError,
         fmt::format("{} Inf ({} positive, {} negative), first at element {}", inf, stat.pos_inf,
                     stat.neg_inf, *stat.first_inf));
   if (stat.kind != TensorKind::kParam || stat.count < 2) return;
   if (stat.all_zero) {
-    add("ST003", "warning", "every element of this parameter is zero");
+    add(Finding::kAllZero, Severity::kWarning, "every element of this parameter is zero");
   } else if (stat.constant) {
     // Fresh norms and biases are constant: worth a look, no defect.
-    add("ST004", "info", fmt::format("every element of this parameter is {:g}", *stat.min));
+    add(Finding::kConstant, Severity::kInfo,
+        fmt::format("every element of this parameter is {:g}", *stat.min));
   }
 }
 
 }  // namespace
 
 bool StatReport::ok() const {
-  return std::ranges::none_of(findings, [](const Note& note) { return note.severity == "error"; });
+  return std::ranges::none_of(findings,
+                              [](const Note& note) { return note.severity == Severity::kError; });
 }
 
 StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& options) {

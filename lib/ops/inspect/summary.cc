@@ -80,7 +80,7 @@ class Summarizer {
     out_.beside = checkpoint_.beside;
     if (checkpoint_.seal) out_.lost = checkpoint_.seal->lost;
     for (const Note& note : manifest_.notes) {
-      if (note.severity == "error") {
+      if (note.severity == Severity::kError) {
         out_.complete = false;
         std::string where = note.tensor.empty() ? "" : fmt::format("tensor \"{}\": ", note.tensor);
         out_.problems.push_back(where + note.message +

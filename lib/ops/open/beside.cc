@@ -108,7 +108,7 @@ class BesideFinder {
     if (!in_own_folder) owned_.insert(split_path(found_.path).second);
     for (const std::string& part : found_.parts) owned_.insert(part);
     for (const Note& note : opened_.manifest.notes)
-      (note.severity == "error" ? owned_ : judged_)
+      (note.severity == Severity::kError ? owned_ : judged_)
           .insert(note.file.substr(0, note.file.find('/')));
     const auto directory = fs_.open_directory(found_.beside_folder);
     for (const FileInfo& info : directory->list()) look_at(info);
@@ -216,7 +216,7 @@ void find_beside(FileSystem& fs, const PathResolver& resolver, const FoundCheckp
   const std::vector<Beside> parts = parts_of_state(opened.beside);
   if (parts.empty() || found.is_named) return;
   opened.notes.push_back(
-      {"CK050", "warning",
+      {Finding::kRelatedState, Severity::kWarning,
        fmt::format("beside it lies what is not read with it: {}; name that to read it",
                    beside_text(parts)),
        "", ""});

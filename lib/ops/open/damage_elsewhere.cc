@@ -62,7 +62,7 @@ DamageElsewhere::DamageElsewhere(const Manifest& whole)
       files_(whole.files),
       has_tensors_(whole.files.size()) {
   for (const Note& note : whole.notes) {
-    if (note.severity != "error") continue;
+    if (note.severity != Severity::kError) continue;
     notes_.push_back(note);
     if (!note.tensor.empty()) told_files_.push_back(note.file);
   }
@@ -140,7 +140,7 @@ bool DamageElsewhere::touches(const Manifest& part, const OpenOptions& options) 
 bool DamageElsewhere::leave_to_the_rest(Manifest& part, const OpenOptions& options) const {
   const Chosen chosen(part, options);
   return std::erase_if(part.notes, [&](const Note& note) {
-           return note.severity == "error" && !concerns(note, chosen);
+           return note.severity == Severity::kError && !concerns(note, chosen);
          }) > 0;
 }
 
@@ -155,7 +155,7 @@ Note DamageElsewhere::note() const {
   const std::string more = tensors.size() > 1
                                ? fmt::format(" ({} tensors and values in all)", tensors.size())
                                : std::string();
-  return {std::string(kDamagedElsewhere), "warning",
+  return {Finding::kElsewhere, Severity::kWarning,
           fmt::format("the checkpoint is damaged, but not in what was asked for: {}{}; "
                       "ckpt-inspect verify lists it all",
                       what, more),

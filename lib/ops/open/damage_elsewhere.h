@@ -21,9 +21,6 @@
 
 namespace tessera {
 
-/// Code of the note that says that the rest is damaged.
-inline constexpr std::string_view kDamagedElsewhere = "ELSEWHERE";
-
 class DamageElsewhere {
  public:
   /// `whole`: as it was read, with the reader's notes, before anything was chosen.

@@ -42,7 +42,7 @@ void list_lost(const Manifest& manifest, std::vector<Note>& findings) {
     }
     if (lost == 0) continue;
     findings.push_back(
-        {"CK024", "error",
+        {Finding::kLost, Severity::kError,
          fmt::format("lost: {} of {} elements, from {} on", lost, tensor.spec.shape.numel(),
                      manifest.chunk(tensor, first).box.to_string()),
          manifest.files[manifest.source(tensor, first).file].path, tensor.name});
@@ -61,7 +61,7 @@ void list_holes(const Manifest& manifest, const std::set<std::string>& damaged,
     if (report.missing_numel == 0) continue;
     const std::string where =
         report.first_hole ? ", the first at " + report.first_hole->to_string() : std::string();
-    findings.push_back({"CK024", "error",
+    findings.push_back({Finding::kLost, Severity::kError,
                         fmt::format("lost: {} of {} elements are in no file{}",
                                     report.missing_numel, tensor.spec.shape.numel(), where),
                         "", tensor.name});

@@ -44,7 +44,7 @@ void check_unique_names(const Manifest& manifest) {
 
 /// A seal that cannot be used: nothing holds the files' bytes against it.
 Note no_seal(const std::string& why, const std::string& seal) {
-  return {std::string(kNoSeal), "warning", why, seal, ""};
+  return {Finding::kNoSeal, Severity::kWarning, why, seal, ""};
 }
 
 /// Where an archive is not the sealed one, that is why: a turned bit may look like what nobody
@@ -141,7 +141,7 @@ class ManifestReader {
 
   Manifest join_rank_files(const FoundCheckpoint& whole, std::vector<PartManifest> parts) const {
     if (!are_model_and_optimizer(parts[0].manifest, parts[1].manifest)) {
-      notes_.push_back({"PATH", "info",
+      notes_.push_back({Finding::kPath, Severity::kInfo,
                         fmt::format("{} is itself a checkpoint and is used; 1 below it is not: {}",
                                     printable(whole.path), printable(parts[1].folder)),
                         "", ""});
@@ -262,7 +262,8 @@ std::optional<OpenedCheckpoint> open_beside_damage(FileSystem& fs, const std::st
     if (!options.needed_name.empty() && !keep_only(opened.manifest, options.needed_name))
       return std::nullopt;
     if (damage.touches(opened.manifest, options)) return std::nullopt;
-    std::erase_if(opened.manifest.notes, [](const Note& note) { return note.severity == "error"; });
+    std::erase_if(opened.manifest.notes,
+                  [](const Note& note) { return note.severity == Severity::kError; });
     opened.notes.push_back(damage.note());
     return opened;
   } catch (const Error& error) {

@@ -60,7 +60,7 @@ FoundCheckpoint PathResolver::follow(const Pointer& pointer, std::vector<Note>& 
   FoundCheckpoint found = resolve_folder(pointer.path, inner);
   found.beside_folder = split_path(pointer.path).first;
   found.is_named = true;
-  notes.push_back({"PATH", "info",
+  notes.push_back({Finding::kPath, Severity::kInfo,
                    fmt::format("using {}, named by {}", printable(found.path), pointer.name), "",
                    ""});
   return found;

@@ -42,7 +42,7 @@ void PathResolver::note_other_ranks(const FoundCheckpoint& chosen, std::vector<N
   if (chosen.driver != &torch_save_driver()) return;
   const std::string whole = folder_of_ranks(chosen.path);
   if (whole.empty()) return;
-  notes.push_back({"PATH", "warning",
+  notes.push_back({Finding::kPath, Severity::kWarning,
                    fmt::format("{} is one rank's file and is read alone; the checkpoint of all "
                                "ranks is the folder {}",
                                printable(split_path(chosen.path).second), printable(whole)),

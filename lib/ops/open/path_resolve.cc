@@ -91,7 +91,8 @@ void shorten(std::vector<Note>& notes) {
   if (notes.size() <= kMostNotes + 1) return;
   const std::size_t rest = notes.size() - kMostNotes;
   notes.resize(kMostNotes);
-  notes.push_back({"PATH", "warning", fmt::format("{} more folders were left out", rest), "", ""});
+  notes.push_back({Finding::kPath, Severity::kWarning,
+                   fmt::format("{} more folders were left out", rest), "", ""});
 }
 
 /// "model.safetensors.index.json" beside "model.safetensors": the folder means the file, and only its
@@ -239,7 +240,7 @@ FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
     if (auto found = recognise(folder, FileType::kDirectory)) {
       found->is_named = true;
       notes.push_back(
-          {"PATH", "info",
+          {Finding::kPath, Severity::kInfo,
            fmt::format("{} is part of the checkpoint {}", printable(name), printable(folder)), "",
            ""});
       return *found;
@@ -251,7 +252,7 @@ FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
     found->is_named = true;
     found->part_of = parts_beside(asked);
     if (!found->part_of.empty())
-      notes.push_back({"PATH", "warning",
+      notes.push_back({Finding::kPath, Severity::kWarning,
                        fmt::format("{} is one of several parts of one model: {}", printable(name),
                                    printable(found->part_of)),
                        "", ""});
@@ -321,7 +322,7 @@ void PathResolver::fail_folder(const std::string& asked) const {
 FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
                                              std::vector<Note>& notes) const {
   if (const std::string whole = whole_of_rank_folder(asked); !whole.empty()) {
-    notes.push_back({"PATH", "info",
+    notes.push_back({Finding::kPath, Severity::kInfo,
                      fmt::format("{} is one rank's folder of the checkpoint {}, which is used",
                                  printable(asked), printable(whole)),
                      "", ""});
@@ -335,7 +336,7 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
   if (pointer && !pointer->path.empty()) return follow(*pointer, notes);
   if (pointer)
     notes.push_back(
-        {"PATH", "warning",
+        {Finding::kPath, Severity::kWarning,
          fmt::format("the pointer {} names \"{}\", which is not there, and was left out "
                      "of account",
                      pointer->name, pointer->shown()),
@@ -344,7 +345,7 @@ FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
   std::vector<FoundCheckpoint> found = below(asked, notes);
   if (found.empty()) fail_folder(asked);
   if (found.size() > 1) fail_several(asked, found);
-  notes.push_back({"PATH", "info",
+  notes.push_back({Finding::kPath, Severity::kInfo,
                    fmt::format("using {}, the one checkpoint below {}", printable(found[0].path),
                                printable(asked)),
                    "", ""});
@@ -368,7 +369,7 @@ void PathResolver::note_others_below(const FoundCheckpoint& chosen,
   for (std::size_t i = 0; i < found.size() && i < 4; ++i)
     list += (i ? ", " : "") + printable(found[i].name);
   notes.push_back(
-      {"PATH", "info",
+      {Finding::kPath, Severity::kInfo,
        fmt::format("{} is itself a checkpoint and is used; {} below it {} not: {}{}",
                    printable(chosen.path), found.size(), found.size() == 1 ? "is" : "are", list,
                    found.size() > 4 ? ", ..." : ""),
@@ -408,7 +409,7 @@ void PathResolver::try_child(const std::string& path, const std::string& child, 
   } catch (const Error& error) {
     // A lost+found, a folder that vanished: no reason not to look at the rest.
     if (error.code() != Code::kIo && error.code() != Code::kNotFound) throw;
-    notes.push_back({"PATH", "warning",
+    notes.push_back({Finding::kPath, Severity::kWarning,
                      fmt::format("{} was left out: {}", printable(child), error.status().message),
                      "", ""});
   }

@@ -22,7 +22,7 @@ void examine(FileSystem& fs, const FoundCheckpoint& found, RunRow& row) {
     for (const StoredFile& file : opened.manifest.files) row.bytes += file.size_bytes;
     row.complete = true;
     for (const Note& note : opened.manifest.notes) {
-      if (note.severity != "error") continue;
+      if (note.severity != Severity::kError) continue;
       row.complete = false;
       row.problem = note.message;
       return;
@@ -77,7 +77,7 @@ std::optional<Note> stale_pointer(FileSystem& fs, const std::string& path) {
   const auto pointer = resolver.pointer_in(folder);
   if (!pointer || !pointer->path.empty()) return std::nullopt;
   return Note{
-      "CK040", "error",
+      Finding::kBadPointer, Severity::kError,
       fmt::format("the pointer names \"{}\", which is not there", printable(pointer->target)),
       pointer->name, ""};
 }

@@ -84,7 +84,7 @@ class SealDamage {
   /// What the reader found in values, as items of a DCP file.
   bool has_found_damage(std::uint32_t file) const {
     return std::ranges::any_of(manifest_.notes, [&](const Note& note) {
-      return note.severity == "error" && note.file == manifest_.files[file].path;
+      return note.severity == Severity::kError && note.file == manifest_.files[file].path;
     });
   }
   /// False where that shows damage.
@@ -252,7 +252,7 @@ std::map<std::uint64_t, std::string> changed_chunks(OpenedCheckpoint& checkpoint
                                                     const TransferOptions& transfer) {
   const std::shared_ptr<const Seal> seal = checkpoint.seal;
   for (const Note& note : checkpoint.notes) {
-    if (note.code != kSealDifference) continue;
+    if (note.code != Finding::kSealDifference) continue;
     const bool holds_tensors =
         seal && std::ranges::any_of(checkpoint.manifest.files, [&note](const StoredFile& file) {
           return file.path == note.file;

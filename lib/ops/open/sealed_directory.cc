@@ -49,7 +49,7 @@ std::optional<Difference> difference(const ReadFile& file, const SealedFile& sea
   if (found == sealed.crc32_per_mib[block]) return std::nullopt;
   const std::uint32_t wanted = sealed.crc32_per_mib[block];
   return Difference{
-      Note{std::string(kSealDifference), "error",
+      Note{Finding::kSealDifference, Severity::kError,
            fmt::format("bytes {} to {} have CRC-32 {:08x} where the checkpoint's seal "
                        "says {:08x}: they changed after they were written",
                        begin, begin + size, found, wanted),

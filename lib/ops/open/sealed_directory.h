@@ -24,11 +24,6 @@
 
 namespace tessera {
 
-/// Code of the note of bytes that are not the sealed ones.
-inline constexpr std::string_view kSealDifference = "CK043";
-/// Code of the note of a seal that cannot be used, which is the note's file.
-inline constexpr std::string_view kNoSeal = "SEAL";
-
 /// Is it a zip archive?
 bool has_sums_of_its_own(const ReadFile& file);
 

@@ -14,7 +14,6 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kFile = "integrity.json";
-constexpr std::string_view kCode = "CK096";
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
 
 std::string hash_file(const Directory& directory, const std::string& name,
@@ -47,8 +46,8 @@ std::vector<Note> check_integrity(const Directory& directory,
   std::vector<Note> findings;
   const auto info = directory.stat(kFile);
   if (!info || info->type != FileType::kRegular) return findings;
-  const auto add = [&](std::string severity, std::string message, const std::string& file) {
-    findings.push_back({std::string(kCode), std::move(severity), std::move(message), file, ""});
+  const auto add = [&](Severity severity, std::string message, const std::string& file) {
+    findings.push_back({Finding::kIntegrity, severity, std::move(message), file, ""});
   };
   return in_file(kFile, [&] {
     if (info->size_bytes > kMostBytes)
@@ -61,7 +60,7 @@ std::vector<Note> check_integrity(const Directory& directory,
     if (!files || !files->is_dict() || !algorithm || !algorithm->is_string())
       fail(Code::kCorrupt, "it has no \"algorithm\" and \"files\"");
     if (algorithm->as_string() != "sha256") {
-      add("warning",
+      add(Severity::kWarning,
           fmt::format("its algorithm \"{}\" is not known: nothing was checked",
                       printable(algorithm->as_string())),
           std::string(kFile));
@@ -74,12 +73,12 @@ std::vector<Note> check_integrity(const Directory& directory,
       listed.insert(name);
       const auto there = directory.stat(name);
       if (!there || there->type != FileType::kRegular) {
-        add("error", "the file is missing, integrity.json lists it", name);
+        add(Severity::kError, "the file is missing, integrity.json lists it", name);
         continue;
       }
       const std::string found = hash_file(directory, name, tick);
       if (!sum.is_string() || sum.as_string() != found)
-        add("error",
+        add(Severity::kError,
             fmt::format("its SHA-256 is {}, integrity.json says {}", found,
                         sum.is_string() ? printable(sum.as_string()) : "no text"),
             name);
@@ -87,7 +86,7 @@ std::vector<Note> check_integrity(const Directory& directory,
     for (const FileInfo& file : directory.list())
       if (file.type == FileType::kRegular && !listed.contains(file.name) &&
           !file.name.starts_with("tessera."))
-        add("warning", "integrity.json does not cover this file", file.name);
+        add(Severity::kWarning, "integrity.json does not cover this file", file.name);
     return findings;
   });
 }

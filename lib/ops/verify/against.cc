@@ -114,18 +114,22 @@ Note finding_of(const HashedDifference& difference, const std::string& file) {
   const std::string& name = difference.name;
   switch (difference.what) {
     case What::kMissing:
-      return {"CK048", "error", "the report has this tensor, the checkpoint does not", "", name};
+      return {Finding::kOnOneSide, Severity::kError,
+              "the report has this tensor, the checkpoint does not", "", name};
     case What::kUnexpected:
-      return {"CK048", "error", "the checkpoint has this tensor, the report does not", "", name};
+      return {Finding::kOnOneSide, Severity::kError,
+              "the checkpoint has this tensor, the report does not", "", name};
     case What::kSpec:
-      return {"CK047", "error", "dtype or shape differ from the report", file, name};
+      return {Finding::kDiffersFromReport, Severity::kError,
+              "dtype or shape differ from the report", file, name};
     case What::kQuantizer:
-      return {"CK047", "error", "scale, zero point or axis differ from the report", file, name};
+      return {Finding::kDiffersFromReport, Severity::kError,
+              "scale, zero point or axis differ from the report", file, name};
     case What::kContent:
       break;
   }
   return {
-      "CK047", "error",
+      Finding::kDiffersFromReport, Severity::kError,
       fmt::format("content differs from the report: sha256 {}... for {}...",
                   difference.found_sha256.substr(0, 12), difference.expected_sha256.substr(0, 12)),
       file, name};
@@ -156,7 +160,8 @@ class ValueComparison {
         continue;
       }
       if (place->second->sha256 != want.sha256)
-        add("CK047", "error", fmt::format("{} differs from the report", words(want)));
+        add(Finding::kDiffersFromReport, Severity::kError,
+            fmt::format("{} differs from the report", words(want)));
       there.erase(place);
     }
     for (const auto& [name, value] : there)
@@ -172,11 +177,12 @@ class ValueComparison {
   void one_sided(const HashedValue& value, std::string_view has, std::string_view lacks) {
     const bool same = expected_.format == found_.format;
     if (value.is_dict && !keep_container_types(expected_.format, found_.format)) return;
-    add(same ? "CK048" : "CK047", same ? "error" : "warning",
+    add(same ? Finding::kOnOneSide : Finding::kDiffersFromReport,
+        same ? Severity::kError : Severity::kWarning,
         fmt::format("{} {}, {}{}", has, words(value), lacks,
                     same ? "" : " (another format may keep fewer of them)"));
   }
-  void add(const char* code, const char* severity, std::string message) {
+  void add(Finding code, Severity severity, std::string message) {
     findings_.push_back({code, severity, std::move(message), "", ""});
   }
 
@@ -190,7 +196,7 @@ void compare_values(const Expected& expected, const HashReport& hashed,
   if (expected.values) ValueComparison(expected, hashed, findings).run();
   if (expected.values_root.empty() || expected.values_root == hashed.values_root_v1) return;
   const bool same = expected.format == hashed.format;
-  findings.push_back({"CK047", same ? "error" : "warning",
+  findings.push_back({Finding::kDiffersFromReport, same ? Severity::kError : Severity::kWarning,
                       fmt::format("the values beside the tensors differ from the report{}",
                                   same ? "" : " (another format may keep fewer of them)"),
                       "", ""});
@@ -208,7 +214,8 @@ std::uint64_t compare_contents(const Expected& expected, OpenedCheckpoint& check
   for (const HashedDifference& difference : compare_hashed(expected.tensors, hashed.tensors))
     findings.push_back(finding_of(difference, first_file_of(checkpoint, difference.name)));
   if (expected.values && hashed.not_compared > 0)
-    findings.push_back({"CK104", "warning", not_compared_words(hashed.not_compared), "", ""});
+    findings.push_back({Finding::kNotCompared, Severity::kWarning,
+                        not_compared_words(hashed.not_compared), "", ""});
   return expected.values ? hashed.not_compared : 0;
 }
 
@@ -218,7 +225,7 @@ void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
     const std::string name = checkpoint.file.empty() ? sealed.path : checkpoint.file;
     const auto info = checkpoint.directory->stat(name);
     if (!info || info->size_bytes != sealed.size_bytes) {
-      findings.push_back({"CK047", "error",
+      findings.push_back({Finding::kDiffersFromReport, Severity::kError,
                           info ? "its size differs from the manifest"
                                : "the manifest names this file; it is absent",
                           name, ""});
@@ -230,7 +237,8 @@ void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
     });
     if (blocks.wrong.empty()) continue;
     const auto there = tensors_in(blocks, checkpoint.manifest, name);
-    findings.push_back({"CK047", "error", describe_blocks(blocks, "the manifest", there), name,
+    findings.push_back({Finding::kDiffersFromReport, Severity::kError,
+                        describe_blocks(blocks, "the manifest", there), name,
                         there.size() == 1 ? there[0] : ""});
   }
   // A file without sums was not compared: that is no agreement.
@@ -238,8 +246,8 @@ void compare_files(const Seal& seal, const OpenedCheckpoint& checkpoint,
     const bool has_sums =
         checkpoint.file.empty() ? seal.find(stored.path) != nullptr : !seal.files.empty();
     if (!has_sums)
-      findings.push_back(
-          {"CK048", "error", "the manifest has no checksums of this file", stored.path, ""});
+      findings.push_back({Finding::kOnOneSide, Severity::kError,
+                          "the manifest has no checksums of this file", stored.path, ""});
   }
 }
 

@@ -11,8 +11,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kDamagedBeside = "CK051";
-
 class BesideVerifier {
  public:
   BesideVerifier(FileSystem& fs, const OpenedCheckpoint& checkpoint, const VerifyOptions& options,
@@ -37,7 +35,7 @@ class BesideVerifier {
       out.tensors = report.tensors;
       out.ok = report.ok;
       for (const Note& note : report.findings)
-        if (note.severity != "info") add(from_here(note, beside), beside);
+        if (note.severity != Severity::kInfo) add(from_here(note, beside), beside);
     } catch (const Error& error) {
       fail_to_open(error.status(), beside, path, out);
     }
@@ -47,7 +45,7 @@ class BesideVerifier {
  private:
   /// Nobody knows whether a file of unknown use is part of the state.
   void add(Note note, const Beside& beside) {
-    if (beside.kind == Beside::Kind::kOther) note.severity = "warning";
+    if (beside.kind == Beside::Kind::kOther) note.severity = Severity::kWarning;
     findings_.push_back(std::move(note));
   }
 
@@ -82,7 +80,7 @@ class BesideVerifier {
     out.why = status.message;
     if (status.code == Code::kUnsupported || can_be_listed(path)) return;
     out.ok = false;
-    add({std::string(kDamagedBeside), "error",
+    add({Finding::kDamagedRelated, Severity::kError,
          fmt::format("it lies beside the checkpoint and cannot be opened: {}", status.message),
          beside.path, ""},
         beside);

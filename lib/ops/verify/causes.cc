@@ -14,11 +14,12 @@
 namespace tessera {
 namespace {
 
-// Of one file they tell of one loss; the first of them names it.
-constexpr std::array<std::string_view, 4> kLosses = {"CK010", "CK042", "CK011", "CK024"};
+// Findings about one file are one loss; the first of these that was found names it.
+constexpr std::array<Finding, 4> kLosses = {Finding::kMissingFile, Finding::kUnreadableFile,
+                                            Finding::kShortFile, Finding::kLost};
 
 std::size_t loss_rank(const Note& note) {
-  if (note.file.empty() || note.severity != "error") return kLosses.size();
+  if (note.file.empty() || note.severity != Severity::kError) return kLosses.size();
   return static_cast<std::size_t>(std::ranges::find(kLosses, note.code) - kLosses.begin());
 }
 
@@ -46,7 +47,8 @@ class Grouping {
     const bool is_loss = loss < kLosses.size();
     const std::string key =
         is_loss ? '\1' + note.file
-                : fmt::format("{}\n{}\n{}\n{}", note.code, note.severity, note.file, note.message);
+                : fmt::format("{}\n{}\n{}\n{}", code_text(note.code), severity_name(note.severity),
+                              note.file, note.message);
     const auto [at, fresh] = numbers_.try_emplace(key, groups_.size());
     if (fresh) groups_.emplace_back();
     Group& group = groups_[at->second];
@@ -68,7 +70,8 @@ class Grouping {
     DamageCause& cause = group.cause;
     if (!group.is_loss || cause.findings < 2) return std::move(cause);
     const std::uint64_t size = size_of(cause.file), end = end_of(cause.file);
-    if (cause.code == "CK010" || cause.code == "CK042") return std::move(cause);
+    if (cause.code == Finding::kMissingFile || cause.code == Finding::kUnreadableFile)
+      return std::move(cause);
     if (end > size)
       cause.message = fmt::format("{} is {} short", cause.file, format_bytes(end - size));
     return std::move(cause);

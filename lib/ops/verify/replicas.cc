@@ -103,8 +103,8 @@ class CopyComparer {
         return;
       }
       const Status& status = error.status();
-      out_.findings.push_back({"CK049", "error", status.message, status.context.file,
-                               manifest_.tensors[pairs[0].tensor].name});
+      out_.findings.push_back({Finding::kUnreadableBytes, Severity::kError, status.message,
+                               status.context.file, manifest_.tensors[pairs[0].tensor].name});
     }
   }
 
@@ -155,7 +155,7 @@ class CopyComparer {
     const StoredTensor& tensor = manifest_.tensors[pair.tensor];
     const std::string first = file_of(manifest_, source(pair, pair.first));
     out_.findings.push_back(
-        {"CK046", "error",
+        {Finding::kDifferentCopies, Severity::kError,
          fmt::format("two copies of chunk {} differ{}",
                      manifest_.chunk(tensor, pair.second).to_string(),
                      first.empty() ? "" : fmt::format("; the first is in {}", first)),

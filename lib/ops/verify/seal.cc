@@ -17,8 +17,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kUnfit = "CK044";
-
 /// The byte of the file of which one bit turned, where that explains all that differs (other
 /// damage seldom looks so too).
 std::optional<std::uint64_t> only_turned_byte(const SealedBlocks& blocks,
@@ -65,7 +63,7 @@ std::optional<Note> check_sealed_file(const Directory& directory, const std::str
       turned && manifest != nullptr ? put_first(tensors_at(*turned, *manifest, name), there) : "";
   std::string message = describe_blocks(blocks, "what was written", there);
   if (turned) message += fmt::format("; as if one bit of byte {} had turned", *turned);
-  return Note{std::string(kSealDifference), "error", std::move(message), name,
+  return Note{Finding::kSealDifference, Severity::kError, std::move(message), name,
               there.size() == 1 ? there[0] : likely};
 }
 
@@ -79,7 +77,7 @@ std::vector<Note> check_seal_of(FileSystem& fs, const std::string& asked, Verify
   std::string why;
   const auto seal = read_seal(*directory, file, &why);
   if (!seal && why.empty()) return {};
-  if (!seal) return {{std::string(kUnfit), "error", why, seal_name(file), ""}};
+  if (!seal) return {{Finding::kBadSeal, Severity::kError, why, seal_name(file), ""}};
   std::vector<Note> found;
   if (level == VerifyLevel::kQuick) return found;
   for (const SealedFile& sealed : seal->files) {

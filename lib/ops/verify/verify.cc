@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -31,12 +32,6 @@
 namespace tessera {
 namespace {
 
-/// Said of tensors that are whole, and of a kind that is not read here (HDF5).
-constexpr std::string_view kUnknownHere = "CK084";
-/// Said of copies that the reader could not compare.
-constexpr std::string_view kUncompared = "CK098";
-constexpr std::string_view kOtherBytes = "CK041";
-
 class Verifier {
  public:
   Verifier(FileSystem& fs, const std::string& path, const VerifyOptions& options)
@@ -45,8 +40,7 @@ class Verifier {
   }
 
   VerifyReport run() {
-    if (const auto stale = stale_pointer(fs_, asked_))
-      add(stale->code, stale->severity, stale->message, stale->file, "");
+    if (const auto stale = stale_pointer(fs_, asked_)) add(*stale);
     OpenOptions open = options_.open;
     open.read.tolerate_damage = true;
     open.read.memory_limit_bytes = options_.transfer.memory_limit_bytes;
@@ -72,31 +66,29 @@ class Verifier {
     if (!options_.against.empty()) compare_against();
     check_beside();
     say_what_was_lost();
-    std::ranges::stable_sort(report_.findings,
-                             [](const Note& a, const Note& b) { return rank(a) < rank(b); });
+    std::ranges::stable_sort(report_.findings, std::greater<>(), &Note::severity);
     report_.causes = find_causes(report_.findings, checkpoint_.manifest);
-    report_.ok =
-        std::ranges::none_of(report_.findings, [](const Note& n) { return n.severity == "error"; });
+    report_.ok = std::ranges::none_of(report_.findings,
+                                      [](const Note& n) { return n.severity == Severity::kError; });
     return std::move(report_);
   }
 
  private:
-  static int rank(const Note& note) {
-    return note.severity == "error" ? 0 : note.severity == "warning" ? 1 : 2;
-  }
-
-  void add(std::string code, std::string severity, std::string message, std::string file,
-           std::string tensor) {
+  void add(Note note) {
     const std::lock_guard lock(mutex_);
-    report_.findings.push_back({std::move(code), std::move(severity), std::move(message),
-                                std::move(file), std::move(tensor)});
+    report_.findings.push_back(std::move(note));
   }
 
-  void add_status(std::string code, const Status& status, const std::string& tensor) {
+  void add(Finding code, Severity severity, std::string message, std::string file,
+           std::string tensor) {
+    add({code, severity, std::move(message), std::move(file), std::move(tensor)});
+  }
+
+  void add_status(Finding code, const Status& status, const std::string& tensor) {
     if (status.code == Code::kCancelled || status.code == Code::kInternal ||
         status.code == Code::kResourceExhausted)
       throw Error(status);
-    add(std::move(code), "error", status.message, status.context.file,
+    add(code, Severity::kError, status.message, status.context.file,
         status.context.tensor.empty() ? tensor : status.context.tensor);
   }
 
@@ -127,8 +119,7 @@ class Verifier {
   /// A pointer or file may be lost without which the checkpoint is one of those below it.
   void check_asked_seal() {
     if (fs_.canonical(checkpoint_.path) == fs_.canonical(asked_)) return;
-    for (const Note& note : check_seal_of(fs_, asked_, options_.level, read_tick()))
-      add(note.code, note.severity, note.message, note.file, note.tensor);
+    for (const Note& note : check_seal_of(fs_, asked_, options_.level, read_tick())) add(note);
   }
 
   ReadTick read_tick() {
@@ -136,8 +127,7 @@ class Verifier {
   }
 
   void list_losses() {
-    for (Note& note : find_losses(checkpoint_.manifest, damaged_))
-      add(note.code, note.severity, note.message, note.file, note.tensor);
+    for (Note& note : find_losses(checkpoint_.manifest, damaged_)) add(note);
   }
 
   void describe() {
@@ -145,17 +135,19 @@ class Verifier {
     report_.path = checkpoint_.path;
     report_.format = manifest.format;
     for (const Note& note : checkpoint_.notes)
-      if (note.code != kSealDifference) report_.notes.push_back(note);
+      if (note.code != Finding::kSealDifference) report_.notes.push_back(note);
     report_.files = manifest.files.size();
     report_.tensors = leaf_tensors(manifest).size();
     report_.chunks = manifest.chunks.size();
     for (const Note& note : manifest.notes) {
-      const bool told_later = options_.level != VerifyLevel::kQuick &&
-                              (note.code == kUncompared || note.code == kOtherBytes);
-      if (!told_later) add(note.code, note.severity, note.message, note.file, note.tensor);
+      const bool told_later =
+          options_.level != VerifyLevel::kQuick &&
+          (note.code == Finding::kUncomparedReplicas || note.code == Finding::kBadChecksum);
+      if (!told_later) add(note);
     }
     for (const Note& note : manifest.notes)
-      if (note.severity == "error" || note.code == kUnknownHere) damaged_.insert(note.tensor);
+      if (note.severity == Severity::kError || note.code == Finding::kUnsupportedDataset)
+        damaged_.insert(note.tensor);
     count_stored();
   }
 
@@ -171,7 +163,7 @@ class Verifier {
     for (std::size_t i = 0; i < std::min(kNamed, others.size()); ++i)
       names += (i ? ", " : "") + printable(others[i]);
     report_.notes.push_back(
-        {"CK110", "info",
+        {Finding::kOtherFiles, Severity::kInfo,
          fmt::format(
              "{} of the folder {} not looked into: {}{}; ckpt-inspect scan judges every file",
              others.size() == 1 ? "1 file" : fmt::format("{} files", others.size()),
@@ -200,10 +192,11 @@ class Verifier {
     seal_ = checkpoint_.seal;
     report_.sealed = seal_ != nullptr;
     for (const Note& note : checkpoint_.notes)
-      if (note.code == kNoSeal) add("CK044", "error", note.message, note.file, "");
+      if (note.code == Finding::kNoSeal)
+        add(Finding::kBadSeal, Severity::kError, note.message, note.file, "");
     if (!seal_ || options_.level != VerifyLevel::kQuick) return;
     for (const Note& note : checkpoint_.notes)
-      if (note.code == kSealDifference) report_.findings.push_back(note);
+      if (note.code == Finding::kSealDifference) report_.findings.push_back(note);
   }
 
   /// Once items are located: then it is known which tensor a byte is of.
@@ -221,13 +214,13 @@ class Verifier {
     try {
       const auto note = check_sealed_file(*checkpoint_.directory, name, sealed,
                                           &checkpoint_.manifest, read_tick());
-      if (note) add(note->code, note->severity, note->message, note->file, note->tensor);
+      if (note) add(*note);
       const std::lock_guard lock(mutex_);
       sealed_files_.insert(name);
     } catch (const Error& error) {
       Status status = error.status();
       status.context.file = name;
-      add_status(std::string(kSealDifference), status, "");
+      add_status(Finding::kSealDifference, status, "");
     }
   }
 
@@ -235,7 +228,7 @@ class Verifier {
   void check_listed_sums() {
     if (checkpoint_.manifest.format != "megatron-dist") return;
     for (Note& note : check_integrity(*checkpoint_.directory, [&](std::size_t n) { tick(n); }))
-      add(note.code, note.severity, note.message, note.file, note.tensor);
+      add(note);
   }
 
   void tick(std::size_t bytes) {
@@ -265,7 +258,7 @@ class Verifier {
     // What the reader noted on the way is a finding too; what it left unlocated cannot be read.
     for (std::size_t i = known; i < checkpoint_.manifest.notes.size(); ++i) {
       const Note& note = checkpoint_.manifest.notes[i];
-      add(note.code, note.severity, note.message, note.file, note.tensor);
+      add(note);
     }
     for (std::uint32_t i : sound)
       if (is_located(checkpoint_.manifest.tensors[i])) located_.push_back(i);
@@ -283,7 +276,7 @@ class Verifier {
     try {
       locate(std::span(&i, 1));
     } catch (const Error& error) {
-      add_status("CK042", error.status(), checkpoint_.manifest.tensors[i].name);
+      add_status(Finding::kUnreadableFile, error.status(), checkpoint_.manifest.tensors[i].name);
     }
   }
 
@@ -338,7 +331,7 @@ class Verifier {
       } catch (const Error& error) {
         Status status = error.status();
         status.context.file = files[f].path;
-        add_status(std::string(kOtherBytes), status, "");
+        add_status(Finding::kBadChecksum, status, "");
       }
     });
   }
@@ -350,13 +343,13 @@ class Verifier {
       const auto file = checkpoint_.directory->open(name);
       const std::uint32_t crc = record_crc(*file, record, read_tick());
       if (crc != record.crc32)
-        add(std::string(kOtherBytes), "error",
+        add(Finding::kBadChecksum, Severity::kError,
             fmt::format("the bytes at {} have CRC-32 {:08x} where the archive says {:08x}",
                         record.offset, crc, record.crc32),
             name, tensor);
       return true;
     } catch (const Error& error) {
-      add_status(std::string(kOtherBytes), error.status(), tensor);
+      add_status(Finding::kBadChecksum, error.status(), tensor);
       return false;
     }
   }
@@ -392,7 +385,7 @@ class Verifier {
                       [&](const TensorReader::Block& block) { tick(block.bytes.size()); });
       } catch (const Error& error) {
         if (!is_damage(error.code())) throw;
-        add_status("CK049", error.status(), manifest.tensors[t].name);
+        add_status(Finding::kUnreadableBytes, error.status(), manifest.tensors[t].name);
       }
     }
     report_.bytes_with_sums = bytes_with_sums_;
@@ -403,8 +396,7 @@ class Verifier {
     const bool read_all = options_.level == VerifyLevel::kDeep;
     const CopyComparison compared =
         compare_copies(checkpoint_, located_, read_all, options_.transfer);
-    for (const Note& note : compared.findings)
-      add(note.code, note.severity, note.message, note.file, note.tensor);
+    for (const Note& note : compared.findings) add(note);
     bytes_read_ += compared.bytes_read;
     report_bytes();
   }
@@ -420,7 +412,7 @@ class Verifier {
       }
     }
     if (without)
-      add("CK045", "error",
+      add(Finding::kUncheckedBytes, Severity::kError,
           fmt::format("{} of {} chunks have no checksum to hold them against; use --full, or a "
                       "checkpoint with sums",
                       without, report_.chunks),
@@ -431,7 +423,7 @@ class Verifier {
     std::vector<Note> findings;
     report_.not_compared =
         verify_against(fs_, options_.against, checkpoint_, options_.transfer, findings);
-    for (Note& note : findings) add(note.code, note.severity, note.message, note.file, note.tensor);
+    for (Note& note : findings) add(note);
   }
 
   /// What belongs to the same training state is damaged with it: each is held to the same level by
@@ -445,7 +437,8 @@ class Verifier {
   void say_what_was_lost() {
     if (!seal_) return;
     for (const LostTensor& lost : seal_->lost)
-      add("CK053", "warning", "lost when this was salvaged: " + lost.reason, "", lost.name);
+      add(Finding::kSalvageLoss, Severity::kWarning, "lost when this was salvaged: " + lost.reason,
+          "", lost.name);
   }
 
   FileSystem& fs_;
@@ -482,8 +475,8 @@ VerifyReport verify_or_report(FileSystem& fs, const std::string& path, const Ver
   report.path = path;
   report.level = options.level;
   report.ok = false;
-  report.findings.push_back(
-      {"CK001", "error", failure->message, failure->context.file, failure->context.tensor});
+  report.findings.push_back({Finding::kUnopenable, Severity::kError, failure->message,
+                             failure->context.file, failure->context.tensor});
   report.causes = find_causes(report.findings, {});
   return report;
 }

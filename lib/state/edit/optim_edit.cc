@@ -192,7 +192,7 @@ class Rekeyer {
 bool keyed_by_id(const OptimState& optim) { return optim.dialect == OptimDialect::kById; }
 
 Note inferred_names(const OptimState& optim) {
-  return {"REKEY", "info",
+  return {Finding::kRekey, Severity::kInfo,
           fmt::format("{}: {} ids became names, by what the groups record, else by order and shape",
                       optimizer_text(optim.root), optim.parameters.size()),
           "", ""};
@@ -227,7 +227,7 @@ std::vector<Note> group_optimizers(Manifest& manifest) {
     if (roles.optimizers[root].dialect != OptimDialect::kFlat) continue;
     const OptimState optim = canonical_optim_states(manifest, roles).at(root);
     Rekeyer(manifest, roles, root, optim, OptimKeys::kFqn).run();
-    notes.push_back({"REKEY", "info",
+    notes.push_back({Finding::kRekey, Severity::kInfo,
                      fmt::format("{}: options of {} parameters became {} group{}",
                                  optimizer_text(optim.root), optim.parameters.size(),
                                  optim.groups.size(), optim.groups.size() == 1 ? "" : "s"),
@@ -321,10 +321,10 @@ std::vector<Note> prefer_masters(Manifest& manifest) {
     fail(Code::kUnsupported, "there are no fp32 master copies of weights here",
          "leave out --prefer master");
   std::vector<Note> notes = {
-      {"MASTER", "info", fmt::format("{} weights come from their master copies", taker.taken()), "",
-       ""}};
+      {Finding::kMaster, Severity::kInfo,
+       fmt::format("{} weights come from their master copies", taker.taken()), "", ""}};
   if (without > 0)
-    notes.push_back({"MASTER", "warning",
+    notes.push_back({Finding::kMaster, Severity::kWarning,
                      fmt::format("{} parameters of the optimizer have no master copy: their stored "
                                  "weights are used",
                                  without),

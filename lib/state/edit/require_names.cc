@@ -12,7 +12,7 @@ namespace {
 
 /// The reader knows better than shapes do why ids have no names.
 void fail_with_note(const Manifest& manifest, const std::string& hint) {
-  const auto note = std::ranges::find(manifest.notes, kUnnamedState, &Note::code);
+  const auto note = std::ranges::find(manifest.notes, Finding::kUnnamedState, &Note::code);
   if (note == manifest.notes.end()) return;
   in_file(note->file, [&] { fail(Code::kUnsupported, note->message, hint); });
 }
