@@ -100,7 +100,7 @@ Outcome run(const Arguments& arguments, const std::vector<std::string>& typed,
   ranks = launched_ranks();
   if (!ranks) return run_convert(arguments, *fs, screen, typed, nullptr);
   Outcome outcome = run_convert(arguments, *fs, screen, typed, ranks.get());
-  // One result, told once; what the others know of it, rank 0 knows too.
+  // One result, printed once, by rank 0; it knows what the others know.
   ranks->agree({});
   if (ranks->rank() != 0) outcome.out.clear(), outcome.err.clear();
   return outcome;

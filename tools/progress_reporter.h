@@ -1,6 +1,6 @@
 #pragma once
-// ProgressReporter: a thread that reads Progress counters and tells of them on stderr, while the
-// work runs.
+// ProgressReporter: a thread that reads Progress counters and prints them on stderr while the work
+// runs.
 //
 //   bar    one line that redraws itself:  reshard  [#####     ]  42.1 %  1.3 of 3.1 GiB  812 MiB/s
 //          2 s left

@@ -58,7 +58,7 @@ std::string changed_path(const FileSystem& fs, const std::vector<std::string>& p
     fail(Code::kCorrupt,
          what.empty() ? "it changed while it was read"
                       : fmt::format("it changed while it was read: {}", what),
-         "run again when nobody writes to it");
+         "run again when nothing writes to it");
   });
   throw;
 }

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::size_t kFirstBlockBytes = 4096;  // what the kernel tells about itself is shorter
+constexpr std::size_t kFirstBlockBytes = 4096;  // files of /proc and /sys are shorter
 constexpr std::size_t kMostBlockBytes = std::size_t{1} << 20;
 
 struct Opened {

@@ -214,7 +214,7 @@ class ValueDigester::Writer {
     text_ = begin;
     for (const Value& item : items) add(item);
   }
-  /// Of a tuple that is no node of its own.
+  /// Text of a tuple that is not a node of the graph.
   std::string tuple_text(std::span<const Value> items) {
     Writer tuple(digester_);
     tuple.in_order("tuple(", items);

@@ -9,7 +9,7 @@ namespace tessera {
 
 inline constexpr std::uint64_t kMostPickleMemoryBytes = std::uint64_t{4} << 30;
 
-/// Of the pickle that `graph` was read from.
+/// Length, in bytes, of the pickle that `graph` was read from.
 std::uint64_t stream_bytes(const PickleGraph& graph);
 /// 16 MiB, and 40 bytes for each byte of the pickle; at most kMostPickleMemoryBytes. decode_pickle
 /// makes no more than that, and decode_archive_root nothing that flattens to more.

@@ -342,7 +342,7 @@ void ValueWriter::write_dtype(DType dtype) {
 }
 
 /// A nested class ("ShardedTensor.ProcessGroupState") is reached by getattr, as protocol 2 does;
-/// so is the member of an enum, whose number its name does not tell.
+/// so is the member of an enum, whose number does not follow from its name.
 void ValueWriter::write_class(const OpaqueObject& object) {
   const std::size_t dot = object.name.find('.');
   if (dot == std::string::npos) {

@@ -319,7 +319,7 @@ void PickleVm::deny_getattr(std::size_t at) {
          fmt::format("pickle: refused as unsafe: global builtins.getattr at byte {}", at),
          "for a member of an enum (Python 3.11.0 to 3.11.3 pickle them so; one whose class stands "
          "by "
-         "itself in its module is kept): save the file anew with another Python, or store its "
+         "itself in its module is kept): save the file again with another Python, or store its "
          ".value");
   }
   if (!options_.globals) return;

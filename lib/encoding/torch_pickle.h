@@ -11,7 +11,8 @@ namespace tessera {
 /// accepts.
 Bytes write_torch_pickle(const Value& root, const std::vector<ArchiveWriteTensor>& tensors);
 
-/// Of a contiguous tensor, as PyTorch counts them: a zero extent counts as one.
+/// Strides of a contiguous tensor, in elements, as PyTorch counts them: a zero extent counts as
+/// one.
 std::vector<std::int64_t> contiguous_strides(const Shape& shape);
 
 }  // namespace tessera

@@ -85,10 +85,10 @@ std::optional<Value> TensorResolver::operator()(Node node) {
     return bare_storage(node);
   }
   if (!is_call(kind)) return std::nullopt;
-  const std::size_t told = archive_.notes.size();
+  const std::size_t noted_before = archive_.notes.size();
   const auto index = tensor(node, 0);
   if (!index) return std::nullopt;
-  for (std::size_t i = told; i < archive_.notes.size(); ++i) noted_.emplace_back(i, *index);
+  for (std::size_t i = noted_before; i < archive_.notes.size(); ++i) noted_.emplace_back(i, *index);
   return Value::tensor(*index);
 }
 
@@ -168,8 +168,8 @@ void TensorResolver::check_attributes(Node state) const {
   for (const Node part : graph_.items(state)) check(part);
 }
 
-/// Of storages that hold something, the first type and place of a key are the ones that torch
-/// keeps.
+/// If a key occurs more than once among storages that hold something, torch keeps its first type
+/// and place.
 void TensorResolver::check_storage(Node node) {
   const auto id = graph_.items(graph_.arguments(node));
   if (id.size() < 5 || graph_.kind(id[1]) != PickleKind::kGlobal ||
@@ -263,7 +263,7 @@ std::optional<ArchiveTensor> TensorResolver::make_torch_call(std::string_view na
   }
   if (name == "_rebuild_parameter_with_state" && items.size() > 3) {
     check_attributes(items[3]);
-    tell_attributes(items[3], depth);
+    note_attributes(items[3], depth);
   }
   if (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state")
     return parameter(items, depth);
@@ -288,7 +288,7 @@ std::optional<ArchiveTensor> TensorResolver::make_from_type(Node arguments, int 
     fail(Code::kUnsupported, fmt::format("a tensor whose subclass is set twice ({})", function));
   if (module != "torch._utils") return std::nullopt;
   auto tensor = make_torch_call(function, items[2], depth + 1);
-  if (tensor && items.size() > 3) tell_attributes(items[3], depth);
+  if (tensor && items.size() > 3) note_attributes(items[3], depth);
   const auto [type_module, type] = graph_.global(items[1]);
   if (!tensor || (type_module == "torch" && type == "Tensor")) return tensor;
   if (type_module == "torch.nn.parameter") {
@@ -304,15 +304,15 @@ std::optional<ArchiveTensor> TensorResolver::make_from_type(Node arguments, int 
   return tensor;
 }
 
-/// Python's attributes of a tensor (`weight.note = ...`), which are not kept: each is told once.
-/// `state`: its __dict__, or a tuple of that and of its slots.
-void TensorResolver::tell_attributes(Node state, int depth) {
-  constexpr std::size_t kMostTold = 16;
+/// Python's attributes of a tensor (`weight.note = ...`), which are not kept: each is reported
+/// once. `state`: its __dict__, or a tuple of that and of its slots.
+void TensorResolver::note_attributes(Node state, int depth) {
+  constexpr std::size_t kMostNoted = 16;
   if (graph_.kind(state) == PickleKind::kTuple && depth < kMaxRebuildDepth)
-    for (const Node part : graph_.items(state)) tell_attributes(part, depth + 1);
+    for (const Node part : graph_.items(state)) note_attributes(part, depth + 1);
   if (graph_.kind(state) != PickleKind::kDict) return;
   const auto items = graph_.dict_items(state);
-  for (std::size_t i = 0; i + 1 < items.size() && attributes_.size() < kMostTold; i += 2) {
+  for (std::size_t i = 0; i + 1 < items.size() && attributes_.size() < kMostNoted; i += 2) {
     if (graph_.kind(items[i]) != PickleKind::kString) continue;
     const std::string name(graph_.text(items[i]));
     if (is_bookkeeping(name) || !attributes_.insert(name).second) continue;

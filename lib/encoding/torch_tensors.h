@@ -80,7 +80,7 @@ class TensorResolver {
   ArchiveTensor meta(std::span<const Node> arguments);
   ArchiveTensor moved_to_device(std::span<const Node> arguments, int depth);
   void set_flags(ArchiveTensor& tensor, Node metadata) const;
-  void tell_attributes(Node state, int depth);
+  void note_attributes(Node state, int depth);
   Value quantizer_values(Node node);
 
   View storage(Node node);
@@ -97,7 +97,7 @@ class TensorResolver {
   std::unordered_map<Node, std::optional<std::uint32_t>> tensors_;  // nullopt: no tensor
   std::unordered_map<std::string, std::uint32_t> storages_;
   std::unordered_map<std::string, FirstUse> first_uses_;
-  std::set<std::string, std::less<>> attributes_;             // of tensors, told already
+  std::set<std::string, std::less<>> attributes_;             // of tensors, reported
   std::vector<std::pair<std::size_t, std::uint32_t>> noted_;  // note -> the tensor it is about
 };
 

@@ -29,7 +29,7 @@ class ZipLayout {
   std::size_t add(std::string name, std::uint64_t size_bytes);
   const std::vector<Record>& records() const { return records_; }
   std::uint64_t directory_offset() const;
-  /// Of the whole archive.
+  /// Size of the whole archive.
   std::uint64_t size_bytes() const;
 
   void append_header(std::size_t record, Bytes& out) const;

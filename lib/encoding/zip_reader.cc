@@ -167,7 +167,8 @@ ZipReader& ZipReader::operator=(ZipReader&&) noexcept = default;
 
 ZipReader::End ZipReader::find_end() {
   const std::uint64_t length = blocks_->length();
-  const std::string missing = "no end of central directory: the file is cut or is no zip archive";
+  const std::string missing =
+      "no end of central directory: the file is truncated or is not a zip archive";
   if (length < kEndBytes) bad_zip(missing);
   std::optional<std::uint64_t> found;
   // Without a comment, as torch writes, the last 22 bytes are it; only else is more read.

@@ -67,8 +67,9 @@ bool is_shard_file(const FileInfo& info, const ShardNaming& naming);
 /// A link or the like that stands in the place of a numbered shard.
 bool is_unusable_shard(const FileInfo& info, const ShardNaming& naming);
 
-/// Without an index, a family of numbered files tells how many it should have: CK010 where some are
-/// missing, CK036 where all are here and a loader would need an index (`index_expected`).
+/// Without an index, the numbers in a family's names show how many files it should have: CK010
+/// where some are missing, CK036 where all are here and a loader would need an index
+/// (`index_expected`).
 void check_numbered_shards(const std::vector<std::string>& files, const ShardNaming& naming,
                            bool index_expected, Findings& findings);
 
@@ -86,7 +87,7 @@ std::vector<std::optional<std::uint32_t>> compare_with_index(
     const ShardSet& set, std::span<const HeldName> held,
     const std::function<bool(std::uint32_t file)>& lost, Findings& findings);
 
-/// CK032 where the index tells another size than that of the tensors in all shards.
+/// CK032 if the index states another size than that of the tensors in all shards.
 void compare_total_size(const ShardIndex& index, std::uint64_t total_bytes, Findings& findings);
 
 }  // namespace tessera

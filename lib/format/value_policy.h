@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// Of formats that hold an optimizer's state by the names of its parameters (require_names()).
+/// Hint of formats that hold an optimizer's state by the names of its parameters (require_names()).
 inline constexpr std::string_view kKeepIdsHint =
     "torch-save and torch-dcp keep the ids; --only model leaves the optimizer out";
 

@@ -124,7 +124,7 @@ std::string CoverageReport::to_string() const {
     add(fmt::format("{} ({}{} missing)", hole_text(*first_hole), exact ? "" : "at least ",
                     missing_numel));
   if (!exact && !first_overlap && !first_hole)
-    add("the chunks are cut too irregularly to prove that they cover the tensor");
+    add("the chunks are too irregular to prove that they cover the tensor");
   return text;
 }
 

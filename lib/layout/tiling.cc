@@ -74,7 +74,7 @@ class Sweep {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (!covers_cell(ids[i])) continue;
       if (ids.size() > 1) report_overlap(tiles_[ids[i]].chunk, tiles_[ids[i == 0 ? 1 : 0]].chunk);
-      return;  // no hole here, and one overlap of this cell is told
+      return;  // no hole here, and one overlap of this cell is reported
     }
     for (int d = 0; d < rank_; ++d)
       if (split_free(ids, d)) return;

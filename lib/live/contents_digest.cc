@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kDigestBlockBytes = std::size_t{64} << 10;
 
-/// Of what is written, which can be large.
+/// Digests what is written to it, which can be large.
 class WireDigest : public WireForm<WireDigest> {
  public:
   WireDigest& put(const void* data, std::size_t bytes) {

@@ -206,10 +206,10 @@ Bytes describe(const LiveState& state, ByteView structure, ByteView agreed) {
       values.bytes(std::as_bytes(std::span(digest))).text(short_text(entry.value));
     });
   }
-  const Bytes told = values.finish();
+  const Bytes encoded = values.finish();
   WireWriter message;
-  message.reserve(structure.size() + told.size() + agreed.size() + 4 * kLengthBytes);
-  message.number(kWireVersion).bytes(structure).bytes(told).bytes(agreed);
+  message.reserve(structure.size() + encoded.size() + agreed.size() + 4 * kLengthBytes);
+  message.number(kWireVersion).bytes(structure).bytes(encoded).bytes(agreed);
   return message.finish();
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// One entry of another rank's live state, as its description tells it.
+// One entry of another rank's live state, decoded from the description that the rank sent.
 #include <functional>
 #include <string>
 #include <vector>

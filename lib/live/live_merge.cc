@@ -32,7 +32,7 @@ struct HeldChunk {
 
 /// An entry of the merged state and who has it.
 struct MergedEntry {
-  LiveEntry first;  // as its first rank tells it
+  LiveEntry first;  // as its first rank sent it
   int first_rank = 0;
   int last_rank = 0;                // so far
   int ranks = 0;                    // how many have it
@@ -114,10 +114,12 @@ class Merger {
   ChunkView chunk_of(const HeldChunk& held) const { return pieces_[held.chunk]; }
 
   void check_agreements() const {
-    std::unordered_map<std::string, std::pair<std::string, std::size_t>> told;  // value, rank
+    std::unordered_map<std::string, std::pair<std::string, std::size_t>>
+        first_values;  // value, rank
     for (std::size_t r = 0; r < all_.size(); ++r)
       for (const Agreement& each : read_agreements(all_[r])) {
-        const auto& [value, rank] = told.try_emplace(each.name, each.value, r).first->second;
+        const auto& [value, rank] =
+            first_values.try_emplace(each.name, each.value, r).first->second;
         if (value == each.value) continue;
         in_tensor(each.name, [&] {
           fail(Code::kInvalidArgument,

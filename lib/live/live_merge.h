@@ -29,10 +29,10 @@ struct LiveDescription {
   ByteView agreed;     // what ranks must agree on besides
 };
 
-/// What the state's `agreed` tells, as bytes.
+/// The result of the state's `agreed`, as bytes.
 Bytes agreements_of(const LiveState& state);
 /// The message of `state`, which has this structure and these agreements. Throws kUnsupported for a
-/// value that cannot be told to other ranks or has a tensor inside. Precondition: check_names(),
+/// value that cannot be sent to other ranks or has a tensor inside. Precondition: check_names(),
 /// digest_of_shared().
 Bytes describe(const LiveState& state, ByteView structure, ByteView agreed);
 /// Over what ranks must agree on: all shared values among `values`, which are those of `state`, and

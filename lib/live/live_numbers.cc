@@ -24,7 +24,7 @@ Bytes bytes_of(T number) {
   return out;
 }
 
-/// Of a dense element.
+/// The value of one dense element.
 Value number_of(DType dtype, ByteView bytes) {
   if (dtype == DType::kBool) return Value::boolean(bytes[0] != std::byte{0});
   if (dtype == DType::kUInt64)

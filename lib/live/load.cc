@@ -160,10 +160,10 @@ class Loading {
         {"LoadPolicy::verify", text_of(policy_.verify)},
         {"LoadPolicy::check_crc", text_of(policy_.check_crc)},
         {"LoadPolicy::safety", text_of(policy_.safety)}};
-    WireWriter told;
-    for (const auto& [name, value] : mine) told.text(value);
-    told.text(contents_).text(place_);
-    const auto all = ranks_.all_gather(told.finish());
+    WireWriter message;
+    for (const auto& [name, value] : mine) message.text(value);
+    message.text(contents_).text(place_);
+    const auto all = ranks_.all_gather(message.finish());
     ranks_.together([&] {
       std::vector<WireReader> readers(all.begin(), all.end());
       for (const auto& [name, value] : mine) {
@@ -365,7 +365,8 @@ class Loading {
     if (result_.safety != LoadSafety::kAside) read_in_place();
   }
 
-  /// Of records that ranks have read parts of. (Where a rank failed before, nobody comes here.)
+  /// This rank's share of the records that ranks have read parts of. (Not reached if a rank failed
+  /// before.)
   std::vector<RecordToProve> share_of_parts() {
     std::vector<RecordToProve> records = scratch_.take_unproved();
     std::ranges::move(places_.take_unproved(), std::back_inserter(records));
@@ -399,7 +400,7 @@ class Loading {
   void finish() {
     if (result_.safety == LoadSafety::kAside) places_.land(policy_.verify);
     land_numbers(/*scratch=*/false);
-    // Told when the state is whole: it is too late to keep the old one.
+    // Thrown only when the state is whole: it is too late to keep the old one.
     const std::exception_ptr refused = hand_over_values();
     if (state_.after_load) state_.after_load(filled());
     if (refused) std::rethrow_exception(refused);

@@ -145,8 +145,7 @@ void keep_own_files(PreparedSave& prepared, int rank, int ranks) {
   output.segments = std::move(segments);
 }
 
-/// `messages[r]`: what rank r has told of its state. Gone once merged, before there is a plan as
-/// well.
+/// `messages[r]`: rank r's description of its state. Freed once merged, before the plan is made.
 std::unique_ptr<PreparedSave> make_prepared(std::vector<Bytes> messages, RankGroup& ranks,
                                             const LiveState& state, std::span<void* const> memory,
                                             const SaveOptions& options) {
@@ -181,11 +180,11 @@ std::unique_ptr<PreparedSave> make_prepared(std::vector<Bytes> messages, RankGro
 
 SaveMemory::~SaveMemory() {
   const Status lost = settle();
-  if (!lost.ok()) print_untold(lost);
+  if (!lost.ok()) print_unthrown(lost);
 }
 
-void print_untold(const Status& status) {
-  std::fprintf(stderr, "tessera: a save in the background failed, and nobody asked: %s\n",
+void print_unthrown(const Status& status) {
+  std::fprintf(stderr, "tessera: a background save failed, and no later call reported it: %s\n",
                status.to_string().c_str());
 }
 
@@ -252,7 +251,7 @@ Status SaveMemory::settle() {
     work->result.get();
   } catch (...) {
     background.reset();  // a rank may have left it
-    if (work->told.exchange(true)) return {};
+    if (work->thrown.exchange(true)) return {};
     Status status = current_exception_status();
     if (status.context.operation.empty()) status.context.operation = "the save before";
     return status;
@@ -299,10 +298,10 @@ void prepare_save(std::string_view call, const std::string& path, const LiveStat
       opening.status = current_exception_status();
     }
   }
-  const std::vector<std::vector<std::byte>> told = ranks.all_gather(opening.encode());
-  check_same_call(told);
+  const std::vector<std::vector<std::byte>> openings_sent = ranks.all_gather(opening.encode());
+  check_same_call(openings_sent);
   std::vector<Opening> openings;
-  for (const auto& bytes : told) openings.push_back(Opening::decode(bytes));
+  for (const auto& bytes : openings_sent) openings.push_back(Opening::decode(bytes));
   // A rank may have left it after an error that no other has seen: all make a new one together.
   if (!std::ranges::all_of(openings, &Opening::has_background)) memory.background.reset();
   report.plan_reused = judge(openings);

@@ -51,7 +51,7 @@ struct PendingSave::Work {
   std::shared_future<SaveReport> result;
   const int process = ::getpid();
   bool is_of_this_process() const { return process == ::getpid(); }  // not of one that forked it
-  std::atomic<bool> told = false;  // its error was thrown to somebody
+  std::atomic<bool> thrown = false;                                  // a call threw its error
 
   /// The training thread: the copy is there when it returns. Until this call the memory may not
   /// change; whether it did is found out here and in check_unchanged().
@@ -91,12 +91,12 @@ struct SaveMemory {
   static void settle_of(RankGroup& ranks);
   /// That this process may use; asked once, as the answer is in files.
   int cpus();
-  /// Waits for the save in flight. Its error, unless it was told before.
+  /// Waits for the save in flight. Its error, unless it was thrown before.
   Status settle();
 };
 
-/// Of a save that failed, on stderr: there is no call left to throw it.
-void print_untold(const Status& status);
+/// Prints a background save's error to stderr when no later call can rethrow it.
+void print_unthrown(const Status& status);
 
 /// Makes memory.prepared right for `state`, its sources bound to the state's memory. Collective;
 /// `call`: "save" or "save_async"; `mine`: what went wrong on this rank so far, thrown on every

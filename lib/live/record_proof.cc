@@ -41,7 +41,7 @@ void naming(const Manifest& manifest, const RecordToProve& record, Work&& work) 
 /// Files are located alike on all ranks, unless they are not the same ones.
 [[noreturn]] void fail_differing() {
   fail(Code::kCorrupt, "another rank sees another checkpoint",
-       "give all ranks the same files, and let nobody write to them while they load");
+       "give all ranks the same files, and write nothing to them while they load");
 }
 
 void prove(const RecordToProve& wanted, const Manifest& manifest, FilePool& files,
@@ -89,16 +89,16 @@ std::uint64_t RecordToProve::unread_bytes() const {
 
 std::vector<RecordToProve> share_of_records(std::vector<RecordToProve> mine,
                                             const Manifest& manifest, RankGroup& ranks) {
-  WireWriter told;
-  told.number(mine.size());
-  for (const RecordToProve& each : mine) put(told, each);
+  WireWriter message;
+  message.number(mine.size());
+  for (const RecordToProve& each : mine) put(message, each);
   mine.clear();
-  struct Told {
+  struct Sent {
     RecordToProve record;
-    int rank = 0;  // the first that told it
+    int rank = 0;  // the first that sent it
   };
-  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>, Told> all;
-  const auto gathered = ranks.all_gather(told.finish());
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>, Sent> all;
+  const auto gathered = ranks.all_gather(message.finish());
   for (int r = 0; r < ranks.size(); ++r) {
     WireReader in(gathered[static_cast<std::size_t>(r)]);
     for (std::size_t left = in.count(6); left > 0; --left) {
@@ -113,8 +113,8 @@ std::vector<RecordToProve> share_of_records(std::vector<RecordToProve> mine,
   }
   std::set<std::pair<std::uint64_t, int>> load;  // bytes so far, rank: the least first
   for (int r = 0; r < ranks.size(); ++r) load.emplace(0, r);
-  for (auto& [place, told_first] : all) {
-    auto& [record, rank] = told_first;
+  for (auto& [place, sent_first] : all) {
+    auto& [record, rank] = sent_first;
     naming(manifest, record, [&] { record.runs = joined_runs(std::move(record.runs)); });
     if (const std::uint64_t unread = record.unread_bytes(); unread > 0) {
       const auto [bytes, least] = load.extract(load.begin()).value();

@@ -1,8 +1,8 @@
 #pragma once
 // Checksums of what a load reads. A stored checksum covers a whole record, and ranks of another
 // number than those that saved read parts of it, which prove nothing alone. All ranks together have
-// read most records whole: the CRCs that they tell are folded, and one rank reads what of a record
-// none has told.
+// read most records whole: the CRCs that they send are folded, and one rank reads the parts of a
+// record that none has sent.
 //
 //   every rank: what reading left unproved, with CRCs of what it read
 //     -> all of them together -> this rank's share -> the rest read -> stored CRC

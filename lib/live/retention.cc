@@ -85,7 +85,7 @@ bool hide_checkpoint(FileSystem& fs, const std::string& parent, const std::strin
   if (is_named(fs, parent, child)) return false;
   if (fs.stat(hidden)) fs.remove_tree(hidden);  // an interrupted removal's, of one of that name
   fs.rename_new(path, hidden);
-  bool named = true;  // where it cannot be told, too
+  bool named = true;  // if it is not known, too
   try {
     named = is_named(fs, parent, child);
   } catch (const Error&) {
@@ -166,7 +166,7 @@ void point_latest(FileSystem& fs, const std::string& path) {
   const auto turn = pointer_lock(fs, parent);
   if (!fs.stat(path))
     fail(Code::kNotFound, "another save removed it before `latest` could name it",
-         "give every run a folder of its own, or all saves to one the same keep_last");
+         "give every run its own folder, or all saves to one folder the same keep_last");
   fs.remove_tree(stage);  // an interrupted save's
   const auto file = fs.create(stage, IoMode::kBuffered);
   file->write_at(0, as_bytes(name));

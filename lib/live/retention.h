@@ -28,8 +28,8 @@ void point_latest(FileSystem& fs, const std::string& path);
 /// Keeps the newest `keep_last` (at least 1) of the checkpoints named like `path` (canonical),
 /// `path` itself and what `latest` names. Larger numbers are of a run that was rolled back: they
 /// neither count nor go. Leftovers of interrupted saves and removals of
-/// that name go too, but where the file system has no locks: nobody can tell there whether they are
-/// in use. Failing to remove one is not an error: the next call tries again.
+/// that name go too, except where the file system has no locks, because it is unknown there whether
+/// they are in use. Failing to remove one is not an error: the next call tries again.
 Retention remove_old(FileSystem& fs, const std::string& path, std::uint32_t keep_last);
 
 }  // namespace tessera

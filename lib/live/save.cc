@@ -111,7 +111,7 @@ class Writing {
         before_publish_(before_publish) {}
 
   void run(SaveReport& report) {
-    ranks_.together([&] { open_as_told(); });
+    ranks_.together([&] { open_as_sent(); });
     join();
     ranks_.together([&] { write(report); });
     gather_sums();
@@ -122,7 +122,7 @@ class Writing {
  private:
   bool leads() const { return ranks_.rank() == 0; }
 
-  void open_as_told() {
+  void open_as_sent() {
     try {
       open();
     } catch (const Error& error) {
@@ -151,11 +151,11 @@ class Writing {
     stage_ = Stage::open(fs_, destination_, hex(prepared_.fingerprint), options);
   }
 
-  /// Rank 0 tells where the stage is.
+  /// Rank 0 sends the place of the stage.
   void join() {
-    WireWriter told;
-    if (leads()) told.text(stage_->directory()).text(destination_);
-    const auto all = ranks_.all_gather(told.finish());
+    WireWriter message;
+    if (leads()) message.text(stage_->directory()).text(destination_);
+    const auto all = ranks_.all_gather(message.finish());
     ranks_.together([&] {
       if (leads()) return;
       WireReader in(all[0]);
@@ -215,7 +215,7 @@ class Writing {
     stage_->publish([&] { prove(); }, [&] { return encode_seal(make_seal()); });
   }
 
-  /// Every planned file is there, whole, and its writer has told its checksums.
+  /// Every planned file is there, whole, and its writer has sent its checksums.
   void prove() const {
     const auto directory = fs_.open_directory(stage_->directory());
     for (const RankFile& file : prepared_.files) {
@@ -289,7 +289,7 @@ FileSystem& begin(std::string_view call, const std::string& path, std::string& p
       check_place(path, options);
       if (lazy && !state.changed)
         fail(Code::kInvalidArgument,
-             "a lazy snapshot of a state that does not tell when its memory changes",
+             "a lazy snapshot of a state that does not report when its memory changes",
              "set LiveState::changed, or use SnapshotTiming::kBeforeReturn");
       if (options.file_system == nullptr) own = make_posix_file_system();
       place = from_root(options.file_system != nullptr ? *options.file_system : *own, path);
@@ -337,7 +337,7 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     std::string place;
     FileSystem& fs =
         begin("save_async", path, place, state, ranks, options, own, memory, report, lazy);
-    // What fails from here on is told to the others in the background: no more waiting for them.
+    // What fails from here on reaches the others through the background work: no more waiting here.
     Status mine;
     try {
       memory.snapshot.plan(state, memory.prepared->merged);
@@ -399,7 +399,7 @@ SaveReport PendingSave::wait() {
   try {
     return work_->result.get();
   } catch (...) {
-    work_->told = true;
+    work_->thrown = true;
     throw;
   }
 }

@@ -46,7 +46,7 @@ void wait_for(const InFlight& save) {
   try {
     work->result.get();
   } catch (...) {
-    if (!work->told.exchange(true)) print_untold(current_exception_status());
+    if (!work->thrown.exchange(true)) print_unthrown(current_exception_status());
   }
 }
 

@@ -9,7 +9,7 @@
 namespace tessera {
 
 /// Lets exit() wait for `work`, a save to `path`: says so on stderr when it takes longer than a
-/// second, and what went wrong where nobody has been told. It does not wait in a forked child,
+/// second, and the error of a save that no call has thrown. It does not wait in a forked child,
 /// which has no thread that saves, nor on the thread that saves.
 void wait_for_at_exit(const std::shared_ptr<PendingSave::Work>& work, const std::string& path);
 /// This thread saves.

@@ -160,7 +160,7 @@ int launched_tasks() {
   int tasks = 1;
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
     tasks = std::max(tasks, number_in(variable).value_or(1));
-  // srun tells how many tasks its step has. SLURM_NTASKS alone is what a job may start: a batch
+  // srun sets how many tasks its step has. SLURM_NTASKS alone is what a job may start: a batch
   // script and a shell in an allocation see it too, and run what they run once.
   const auto slurm = number_in("SLURM_STEP_NUM_TASKS");
   tasks = std::max(tasks, slurm.value_or(1));

@@ -33,7 +33,7 @@ struct Communicator {
   int size = 1;
 };
 
-int told(int code, char* why) {
+int report(int code, char* why) {
   if (code == MPI_SUCCESS) return 0;
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
@@ -48,7 +48,7 @@ int complete(Start&& start, char* why) {
   MPI_Request request = MPI_REQUEST_NULL;
   {
     const std::lock_guard lock(mpi_mutex());
-    if (const int code = start(&request); code != MPI_SUCCESS) return told(code, why);
+    if (const int code = start(&request); code != MPI_SUCCESS) return report(code, why);
   }
   auto pause = std::chrono::microseconds(0);
   for (;;) {
@@ -56,7 +56,7 @@ int complete(Start&& start, char* why) {
     {
       const std::lock_guard lock(mpi_mutex());
       if (const int code = MPI_Test(&request, &done, MPI_STATUS_IGNORE); code != MPI_SUCCESS)
-        return told(code, why);
+        return report(code, why);
     }
     if (done != 0) return 0;
     std::this_thread::sleep_for(pause);
@@ -76,9 +76,9 @@ int start(int* rank, int* size, void** world, char* why) {
       return 1;
     }
   }
-  if (code != MPI_SUCCESS) return told(code, why);
+  if (code != MPI_SUCCESS) return report(code, why);
   auto made = new (std::nothrow) Communicator;
-  if (made == nullptr) return told(MPI_ERR_NO_MEM, why);
+  if (made == nullptr) return report(MPI_ERR_NO_MEM, why);
   made->comm = MPI_COMM_WORLD;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(made->comm, &made->rank);
@@ -92,7 +92,7 @@ int start(int* rank, int* size, void** world, char* why) {
 int duplicate(void* from, void** to, char* why) {
   const Communicator& parent = *static_cast<const Communicator*>(from);
   auto made = new (std::nothrow) Communicator(parent);
-  if (made == nullptr) return told(MPI_ERR_NO_MEM, why);
+  if (made == nullptr) return report(MPI_ERR_NO_MEM, why);
   const auto start_it = [&](MPI_Request* r) { return MPI_Comm_idup(parent.comm, &made->comm, r); };
   if (const int failed = complete(start_it, why); failed != 0) {
     delete made;

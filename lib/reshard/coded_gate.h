@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-/// Of a limit on staged bytes: what compressed items may take where there are any. The rest stages
-/// what is read and written.
+/// The part of a limit on staged bytes, in bytes, that compressed items may take if there are any.
+/// The rest stages what is read and written.
 inline std::uint64_t coded_part(std::uint64_t memory_limit_bytes) {
   return memory_limit_bytes - memory_limit_bytes / 4;
 }
@@ -36,7 +36,7 @@ class CodedGate {
   std::uint64_t free_;
 };
 
-/// What one item takes while it is decoded, as far as the manifest tells.
+/// Memory, in bytes, that one item takes while it is decoded, as far as the manifest shows.
 struct CodedSize {
   std::uint64_t stored = 0;   // bytes in the file
   std::uint64_t largest = 0;  // of what the codecs hand on

@@ -71,8 +71,8 @@ const Bytes& Gather::decoded(const StoredTensor& tensor, const Need& need, Worke
                        size.at_once(), total),
            "raise --mem-limit");
     }
-    // An item may decode to more than its chunks tell (a chunk cut off at the tensor's end): then
-    // once more, alone.
+    // An item may decode to more than its chunks need (a chunk cut off at the tensor's end): then
+    // it is decoded once more, alone.
     for (bool alone = false;; alone = true) {
       const std::uint64_t taken = alone ? total : size.at_once();
       const std::uint64_t rest = total - size.stored;

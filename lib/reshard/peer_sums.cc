@@ -46,7 +46,7 @@ class PeerReader {
 
  private:
   [[noreturn]] static void too_short() {
-    fail(Code::kInternal, "what another rank told ends too early");
+    fail(Code::kInternal, "a message from another rank ends too early");
   }
   ByteView next(std::size_t length) {
     if (length > rest_.size()) too_short();

@@ -1,6 +1,7 @@
 #pragma once
-// What processes that write one output together tell each other once every tensor byte is written:
-// checksums, so that who finishes a file can render what depends on them, and what is finished.
+// Messages between processes that write one output together, sent once every tensor byte is
+// written: checksums, so that the process that finishes a file can render what depends on them, and
+// what is finished.
 #include <tessera/base/bytes.h>
 #include <tessera/reshard/executor.h>
 #include <tessera/storage/checksum.h>

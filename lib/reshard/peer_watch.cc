@@ -65,7 +65,8 @@ bool PeerWatch::beat(State mine) {
   bool ended = true, failed = false;
   std::uint64_t done = before_bytes_;
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r].size() != sizeof(Beat)) fail(Code::kInternal, "a rank told something else");
+    if (all[r].size() != sizeof(Beat))
+      fail(Code::kInternal, "a message from another rank has another size");
     const auto state = static_cast<State>(load_le<std::uint64_t>(all[r].data()));
     done += load_le<std::uint64_t>(all[r].data() + sizeof(std::uint64_t));
     ended = ended && state == State::kEnded;

@@ -1,6 +1,6 @@
 #pragma once
-// PeerWatch: while every process of a group does its own part, a thread on each tells the others
-// ten times a second how far it is, and whether it has failed:
+// PeerWatch: while every process of a group does its own part, a thread on each sends the others
+// its progress ten times a second, and whether it has failed:
 //
 //   working --finish(true)-->  ended    all ended: the watch is over everywhere
 //           --finish(false)--> failed   the others stop at their next block; over everywhere

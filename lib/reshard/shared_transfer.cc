@@ -2,8 +2,8 @@
 //
 //   the last writer of each file that several write creates it        (all wait)
 //   everybody moves its share, watched by the others                   -> agree
-//   everybody tells its checksums; each file's last writer finishes it -> agree
-//   rank 0 gathers what was done
+//   every rank sends its checksums; each file's last writer finishes it -> agree rank 0 gathers
+//   what was done
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
 
@@ -90,10 +90,10 @@ void Transfer::exchange_sums(RankGroup& ranks, const Shares& shares) {
     for (std::uint32_t file = 0; file < shares.writers.size(); ++file)
       if (shares.writers[file].shared() && outputs_.is_open(file)) outputs_.finish(file);
   });
-  const auto told = ranks.all_gather(mine.encode());
+  const auto gathered = ranks.all_gather(mine.encode());
   ranks.together([&] {
     std::vector<PeerSums> all;
-    for (const auto& bytes : told) all.push_back(PeerSums::decode(bytes));
+    for (const auto& bytes : gathered) all.push_back(PeerSums::decode(bytes));
     take_peer_sums(all, shares, number_of(ranks));
     prover_.finish(files_);
   });
@@ -110,7 +110,7 @@ TransferResult Transfer::run_shared(RankGroup& ranks, const Shares& shares, cons
     mine = current_exception_status();
   }
   const bool stopped_by_peer = watch.finish(mine.ok());
-  // Who was stopped has no failure of its own to tell.
+  // A rank that was stopped has no failure of its own to report.
   if (stopped_by_peer && mine.code == Code::kCancelled && !watch.cancelled_by_user()) mine = {};
   ranks.agree(mine);
   if (stopped_by_peer) fail(Code::kIo, "another rank was lost");

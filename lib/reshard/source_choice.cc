@@ -27,9 +27,9 @@ bool chunk_less(const ChunkView& a, const ChunkView& b) {
   return a.flat_end < b.flat_end;
 }
 
-/// Of a record: columns of rows that are longer than a slab are a run each, and reading them again
-/// is cheaper than telling all ranks.
-constexpr std::size_t kMostRunsTold = 64;
+/// Most runs of one record that are sent to all ranks. Columns of rows that are longer than a slab
+/// are a run each; reading them again is cheaper than sending them.
+constexpr std::size_t kMostRunsSent = 64;
 
 /// Bytes of a record that a reader of the rest reads for its checksum alone: far more than padding
 /// ever is, far less than leaving tensors out saves.
@@ -119,7 +119,7 @@ std::vector<CrcRun> joined_runs(std::vector<CrcRun> runs) {
            fmt::format("{} bytes of it were read twice and were not the same (CRC-32 {:08x} and "
                        "{:08x})",
                        run.length, same.crc, run.crc),
-           "give all ranks the same files, and let nobody write to them meanwhile");
+           "give all ranks the same files, and write nothing to them meanwhile");
     }
   }
   return out;
@@ -262,9 +262,9 @@ void RecordProver::take_parts(std::vector<ReadPart> parts) {
     auto open = std::make_unique<CrcFold>(record.length);
     in_file(manifest_.files[record.file].path, [&] {
       naming_tensor(index, [&] {
-        const std::size_t told = runs.size();
+        const std::size_t before = runs.size();
         runs = joined_runs(std::move(runs));
-        if (runs.size() < told) overlapping_.insert(index);
+        if (runs.size() < before) overlapping_.insert(index);
         for (const CrcRun& run : runs) open->add(run.offset, run.length, run.crc);
         if (open->complete()) compare(index, open->value());
       });
@@ -315,7 +315,7 @@ std::vector<UnprovedRecord> RecordProver::unproved() const {
     const auto open = open_.find(record);
     if (open == open_.end()) continue;
     out.back().runs = open->second->runs();
-    if (out.back().runs.size() > kMostRunsTold) out.back().runs.clear();
+    if (out.back().runs.size() > kMostRunsSent) out.back().runs.clear();
   }
   return out;
 }

@@ -72,7 +72,7 @@ class RecordProver {
   /// what an interrupted run took over was in memory before its record was proved.
   void finish_all(FilePool& files, int threads, const CancelToken* cancel);
   /// After finish(): the expected records that it has left unproved, ascending. What was read of a
-  /// record in very many runs is not told.
+  /// record in very many runs is left out.
   std::vector<UnprovedRecord> unproved() const;
 
   /// Part of a record that was read: `run.offset` in the record.

@@ -16,7 +16,7 @@ constexpr std::uint64_t kLeastShareBytes = kLeastMemoryLimitBytes;  // a thread'
 constexpr std::size_t kMostSlabsPerBatch = 4096;
 constexpr std::size_t kRecentGeometries = 16;
 
-/// Of an element as it is read and as it is written.
+/// The larger of an element's sizes as it is read and as it is written.
 std::int64_t widest_bytes(const Geometry& geometry) {
   return std::max(geometry.element_bytes, geometry.stored_element_bytes);
 }

@@ -41,7 +41,7 @@ IdMapping map_ids(const std::vector<std::optional<Shape>>& ids,
                   const std::vector<std::size_t>& group_sizes,
                   const std::vector<Shape>& candidates) {
   // Ids run through the model's parameters in order inside each group; groups interleave. Groups
-  // whose shapes are all known go first: what they leave tells more about ids without state.
+  // whose shapes are all known go first: what they leave narrows down the ids without state.
   struct Group {
     std::size_t begin, size;
     bool known;

@@ -176,7 +176,7 @@ std::size_t PythonKeys::find_or_add(const Value& key, std::size_t place) {
 
 namespace {
 
-/// Of a few texts, as most dicts have them, none is there twice.
+/// True for a few distinct texts, as most dicts have them.
 bool are_few_different_texts(const ValueDict& entries) {
   constexpr std::size_t kFew = 8;
   if (entries.size() > kFew) return false;

@@ -65,7 +65,7 @@ void remove_stale(FileSystem& fs, const StagePaths& paths) {
       if (parent->stat(split_path(paths.journal_of(hash)).name))
         fs.remove_file(paths.journal_of(hash));
     } catch (const Error&) {
-      // Also kUnsupported: without locks nobody can tell a stale stage from a live one.
+      // Also kUnsupported: without locks a stale stage looks like a live one.
     }
   }
 }

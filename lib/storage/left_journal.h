@@ -12,8 +12,9 @@ struct LeftJournal {
   bool is_beside = false;  // paths.journal(), not in the stage
 };
 
-/// In the stage, or beside it where the run was killed while it published. nullopt: none, or one
-/// whose stage is not what it speaks of: after an exchange that is the old output.
+/// Looks in the stage, and next to it, where a run that was killed while it published left it.
+/// nullopt if absent, or if it describes another stage: after RENAME_EXCHANGE the stage holds the
+/// old output.
 std::optional<LeftJournal> find_left_journal(const FileSystem& fs, const StagePaths& paths);
 
 }  // namespace tessera::storage

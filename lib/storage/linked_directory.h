@@ -14,7 +14,7 @@ namespace tessera::storage {
 std::unique_ptr<Directory> follow_file_links(const FileSystem& fs,
                                              std::unique_ptr<Directory> directory);
 
-/// Of fs.open_directory(path).
+/// Wraps fs.open_directory(path).
 std::unique_ptr<Directory> open_linked_directory(const FileSystem& fs, const std::string& path);
 
 }  // namespace tessera::storage

@@ -1,5 +1,5 @@
 #pragma once
-// The names a stage uses beside its final name, and telling ours from everybody else's.
+// The names a stage uses next to its final name, and how ours are recognised.
 //
 //   parent/<name>                    the final name
 //   parent/.<name>.tmp-<hash>/       the stage; after a swap, the old content on its way out

@@ -275,7 +275,7 @@ TEST_CASE("an error that no call is left for goes to stderr") {
     std::fclose(file);
     return text;
   };
-  CHECK_THAT(told_at_end(false), Contains("tessera: a save in the background failed") &&
+  CHECK_THAT(told_at_end(false), Contains("tessera: a background save failed") &&
                                      Contains("/run/a") && Contains("write"));
   CHECK(told_at_end(true).empty());
 }

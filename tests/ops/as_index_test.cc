@@ -107,7 +107,7 @@ TEST_CASE("without a path the source's own index counts") {
   options.destination = "/none";
   const Status status = run.refusal(options);
   CHECK(status.code == Code::kInvalidArgument);
-  CHECK_THAT(status.message, Catch::Contains("no index of its own"));
+  CHECK_THAT(status.message, Catch::Contains("has no index"));
 }
 
 TEST_CASE("what the index does not list is refused by name, what is missing is said") {

@@ -49,10 +49,11 @@ void add_source(Options& o, bool two_sources) {
   o.text("--flat-layout", "FILE",
          "which parameters FSDP1's flat parameters hold, as JSON, where the rank files do not say",
          a.flat_layout);
-  o.flag("--assume-plain",
-         "Megatron's rank files: a tensor whose name no rule knows is cut in plain rows, if it is "
-         "cut; default: exit 5",
-         a.assume_plain);
+  o.flag(
+      "--assume-plain",
+      "Megatron's rank files: treat a tensor without a tensor-parallel rule as sharded by rows, if "
+      "it is sharded; default: exit 5",
+      a.assume_plain);
   o.group("Selection");
   o.texts("--include", "GLOB", "only names that match the whole GLOB; * crosses dots", a.include);
   o.texts("--exclude", "GLOB", "leave out names that match; wins over --include", a.exclude);

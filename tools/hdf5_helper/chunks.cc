@@ -17,7 +17,7 @@ constexpr std::uint64_t kMaxSparsity = 4;
 constexpr std::size_t kMaxFilters = 32;
 constexpr std::uint64_t kMaxChunkBytes = std::uint64_t{4} << 30;
 
-/// Address space that may not be touched: the library is told to read a chunk there, and the
+/// Address space that may not be touched: the library is asked to read a chunk there, and the
 /// watched driver does not.
 class Untouchable {
  public:

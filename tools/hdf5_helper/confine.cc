@@ -40,7 +40,8 @@ constexpr long kAllowed[] = {
 // again.
 constexpr long kPretended[] = {SYS_nanosleep, SYS_clock_nanosleep};
 
-/// Past the soft limit of RLIMIT_CPU comes SIGXCPU, which tells the toolkit why; hence `slack`.
+/// SIGXCPU, sent past the soft limit of RLIMIT_CPU, shows the toolkit why the helper ended; hence
+/// `slack`.
 bool limit(int what, rlim_t value, rlim_t slack = 0) {
   rlimit old{};
   if (getrlimit(what, &old) != 0) return false;

@@ -53,7 +53,7 @@ herr_t innermost(unsigned, const H5E_error2_t* error, void* text) {
   return 0;
 }
 
-/// What the library says about its last failure: the innermost message is the telling one.
+/// What the library says about its last failure: the innermost message names the cause.
 std::string library_error() {
   std::string text;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, innermost, &text);

@@ -139,14 +139,14 @@ std::vector<Note> grouped(const std::vector<Note>& findings) {
   for (std::size_t i = 0; i < findings.size(); ++i)
     if (!findings[i].tensor.empty())
       groups[{findings[i].code, without_numbers(findings[i].message)}].push_back(i);
-  std::vector<bool> told(findings.size(), false);
+  std::vector<bool> shown(findings.size(), false);
   std::vector<Note> lines;
   for (std::size_t i = 0; i < findings.size(); ++i) {
-    if (told[i]) continue;
+    if (shown[i]) continue;
     Note line = findings[i];
     const auto group = groups.find({line.code, without_numbers(line.message)});
     if (!line.tensor.empty() && group->second.size() > kApart) {
-      for (const std::size_t member : group->second) told[member] = true;
+      for (const std::size_t member : group->second) shown[member] = true;
       line.message = fmt::format("{} parameters, \"{}\" and others: {}", group->second.size(),
                                  line.tensor, line.message);
       line.tensor.clear();

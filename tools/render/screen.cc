@@ -125,7 +125,7 @@ int display_width(std::string_view text) {
   return width;
 }
 
-/// Of a glyph with what combines with it.
+/// Most bytes of a glyph with its combining marks.
 constexpr std::size_t kMostBytes = 8;
 
 std::string clip_end(std::string_view text, int width) {

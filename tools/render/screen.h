@@ -30,7 +30,7 @@ Screen make_screen(bool no_color);
 
 int display_width(std::string_view text);
 /// At most `width` columns; the middle of what is too long becomes one ellipsis (the ends of a
-/// dotted name tell most).
+/// dotted name matter most).
 std::string clip_middle(std::string_view text, int width);
 std::string clip_end(std::string_view text, int width);
 std::string pad_right(std::string_view text, int width);

@@ -1,5 +1,5 @@
 #pragma once
-// Arithmetic on sizes that came from a file: overflow is an answer, never wrap-around.
+// Arithmetic on sizes that came from a file. Overflow returns nullopt; it never wraps around.
 #include <cstdint>
 #include <optional>
 

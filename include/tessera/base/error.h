@@ -24,7 +24,7 @@ enum class Code : std::uint8_t {
   kCorrupt,          // bytes contradict the format, a part is missing, or unsafe content (exit 4)
   kUnsupported,      // well formed, but not something this build handles; ambiguous format (exit 5)
   kOutOfRange,       // an index or a slice past its end (exit 2)
-  kIo,               // the operating system said no (exit 3)
+  kIo,               // an error of the operating system (exit 3)
   kResourceExhausted,  // memory or disk: before work or during it (exit 6)
   kTimeout,
   kCancelled,
@@ -65,8 +65,8 @@ class Error : public std::runtime_error {
 
 [[noreturn]] void fail(Code code, std::string message, std::string hint = {});
 
-/// Turns the exception in flight into a Status (bad_alloc, and no thread to be
-/// had: kResourceExhausted; errors of the system: kIo; foreign: kInternal).
+/// Turns the exception in flight into a Status. std::bad_alloc and failure to start a thread become
+/// kResourceExhausted, other std::system_errors kIo, and any unknown exception kInternal.
 Status current_exception_status();
 
 /// Runs `f`; an Error that leaves it without a file (tensor, operation) gets this one.

@@ -1,7 +1,7 @@
 #pragma once
-// Repeating a system call that a signal interrupted (EINTR), but not for ever: where every attempt
-// is interrupted, the caller's own error says so, with path and errno, instead of a program that
-// spins without a word.
+// Repeating a system call that a signal interrupted (EINTR), but not for ever: if every attempt is
+// interrupted, the caller reports EINTR as its own error, with path and errno, instead of spinning
+// silently.
 //
 //   Interruptions interruptions;
 //   do fd = ::open(path, flags);
@@ -11,15 +11,15 @@
 
 namespace tessera {
 
-/// Attempts in a row that were interrupted. One object for one row of attempts, in one thread.
+/// Counts consecutive interrupted attempts. One object for one sequence of attempts, in one thread.
 class Interruptions {
  public:
-  /// Far above what signals do to a call that lives, and over in milliseconds.
+  /// Far more interruptions than signals cause in a working system; reached within milliseconds.
   static constexpr int kMost = 10'000;
 
   /// Right after a call failed: true when it may be repeated. errno stays as it is.
   bool retry() { return errno == EINTR && ++count_ < kMost; }
-  /// The call went through: the next one begins a row of its own.
+  /// The call succeeded: the next one starts counting again.
   void clear() { count_ = 0; }
 
  private:

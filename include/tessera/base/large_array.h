@@ -1,17 +1,17 @@
 #pragma once
-// Arrays of millions of elements: memory for them in huge pages, so that filling one costs a fault
-// per 2 MiB and not one per 4 KiB.
+// Huge pages for arrays of millions of elements, so that filling one costs a page fault per 2 MiB
+// instead of one per 4 KiB.
 #include <algorithm>
 #include <cstddef>
 #include <vector>
 
 namespace tessera {
 
-/// Asks for huge pages under [data, data + bytes), where that is long enough to be worth it. A
+/// Asks for huge pages under [data, data + bytes) if that is long enough to be worth it. Only a
 /// hint: nothing depends on the answer.
 void prefer_huge_pages(const void* data, std::size_t bytes);
 
-/// items.reserve(count), in huge pages where that is much.
+/// items.reserve(count), in huge pages if it is large.
 template <class T>
 void reserve_large(std::vector<T>& items, std::size_t count) {
   if (count <= items.capacity()) return;
@@ -19,8 +19,8 @@ void reserve_large(std::vector<T>& items, std::size_t count) {
   prefer_huge_pages(items.data(), items.capacity() * sizeof(T));
 }
 
-/// Room for `more` elements. Grows by a quarter: tables that are kept must not carry a half-empty
-/// doubling.
+/// Makes room for `more` elements. Grows by a quarter instead of doubling, because these tables are
+/// kept and should not stay half empty.
 template <class T>
 void grow_large(std::vector<T>& items, std::size_t more) {
   const std::size_t needed = items.size() + more;

@@ -5,7 +5,7 @@
 //
 //   environment names no launcher, or one task -> 1 task, no plugin
 //   several tasks, plugin there                -> a RankGroup over MPI_COMM_WORLD
-//   several tasks, no plugin                   -> kUnsupported: several processes that know nothing
+//   several tasks, no plugin                   -> kUnsupported: several processes that do not know
 //                                                 of each other would race for one result
 #include <tessera/base/rank_group.h>
 
@@ -18,8 +18,8 @@ namespace tessera {
 /// 1. Under a launcher that names a rank and no size (PMIX_RANK alone): 0.
 int launched_tasks();
 
-/// This task's number, as the environment says; 0 where it says none. For who speaks before any
-/// rank was asked.
+/// This task's number according to the environment; 0 if it gives none. Needed to choose which task
+/// prints before the ranks are connected.
 int launched_rank();
 
 /// nullptr where launched_tasks() is 1. Starts MPI, once per process, ended when the group is

@@ -1,5 +1,6 @@
 #pragma once
-// Progress and cancel: how long work tells and obeys the one who started it. Thread-safe.
+// Progress and cancellation of long work. Workers raise counters that another thread reads, and
+// stop soon after cancel(). Thread-safe.
 #include <tessera/base/error.h>
 
 #include <atomic>

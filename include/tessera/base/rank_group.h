@@ -1,6 +1,6 @@
 #pragma once
-// RankGroup: what distributed save and load need of a group of ranks: who am I, exchange a few
-// bytes, wait for each other, agree on a failure. No tensor data goes through it.
+// RankGroup: the operations that a distributed save or load needs: rank and size, exchange of a few
+// bytes, a barrier, and agreement on a failure. No tensor data goes through it.
 //
 // Calls are collective: every rank makes the same calls in the same order. One thread per rank at a
 // time. A rank that cannot answer is an error (kTimeout or kIo) on every other rank, never a hang.
@@ -21,10 +21,10 @@ class RankGroup {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Everybody's bytes, by rank; lengths may differ.
+  /// The bytes of every rank, by rank; lengths may differ.
   virtual std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> bytes) = 0;
-  /// The same at rank 0 alone; elsewhere the result is empty. For what one rank needs, and all
-  /// together would be too much for everybody. The default is all_gather.
+  /// The same at rank 0 only; on other ranks the result is empty. For data that only one rank needs
+  /// and that would be too much for all of them. The default calls all_gather.
   virtual std::vector<std::vector<std::byte>> gather(std::span<const std::byte> bytes);
   virtual void barrier();
 
@@ -33,7 +33,7 @@ class RankGroup {
   /// throws kUnsupported on every rank.
   virtual std::unique_ptr<RankGroup> duplicate();
 
-  /// False for a duplicate whose connections were given up from outside: no call will succeed.
+  /// False for a duplicate whose connections were closed from outside: no call will succeed.
   virtual bool usable() const { return true; }
 
   /// Agreement before a collective that follows work that can fail: returns when every rank passed
@@ -45,8 +45,8 @@ class RankGroup {
   /// Runs `f` on this rank, then agrees: if it threw on any rank, all throw.
   void together(const std::function<void()>& f);
 
-  /// What distributed calls keep from one to the next for this group: plans, buffers, work in the
-  /// background. Destroyed with the group.
+  /// State that distributed calls keep for this group from one call to the next: plans, buffers,
+  /// work in the background. Destroyed with the group.
   std::shared_ptr<void>& kept() { return kept_; }
 
  private:

@@ -18,8 +18,9 @@ std::uint64_t parse_size(std::string_view text);
 /// "1.5 GiB": at most four significant characters, for people.
 std::string format_bytes(std::uint64_t bytes);
 
-/// Control characters, DEL, and invalid UTF-8 become \n, \t, \xNN, what reorders text or takes no
-/// room \uNNNN, so that a name cannot drive a terminal or read as another.
+/// Escapes `text` so that a name cannot control a terminal or look like another name: control
+/// characters, DEL and invalid UTF-8 become \n, \t or \xNN; characters that reorder text or have no
+/// width become \uNNNN.
 std::string printable(std::string_view text);
 
 /// The candidate with the smallest edit distance to `word`, or empty when none is near.

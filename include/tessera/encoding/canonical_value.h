@@ -28,16 +28,16 @@ inline constexpr std::size_t kMostInlineText = 64;  // bytes
 /// Not thread-safe: it remembers what it has digested. The values must outlive it.
 class ValueDigester {
  public:
-  /// What `tensor` says of a tensor inside a value: "dtype \t shape \t sha256" and, if it is
-  /// quantized, "\t quantizer", as a line of hash's root has it.
+  /// Text of a tensor inside a value: "dtype \t shape \t sha256" and, if it is quantized, "\t
+  /// quantizer", as a line of hash's root has it.
   using TensorText = std::function<std::string(std::uint32_t index)>;
   explicit ValueDigester(TensorText tensor) : tensor_(std::move(tensor)) {}
 
   /// SHA-256 (hex) of the canonical text.
   std::string digest(const Value& value) { return digest_of(part(value)); }
-  /// How the value stands in a container: the text itself, or '#' and its digest.
+  /// How the value is written inside a container: the text itself, or '#' and its digest.
   std::string text(const Value& value) { return part(value).text; }
-  /// Whether all of it is in the text: false for what the reader could not follow
+  /// Whether the text covers the whole value: false for what the reader could not follow
   /// (OpaqueObject::How::kExtension), of which only the class is known.
   bool is_whole(const Value& value) { return part(value).whole; }
 

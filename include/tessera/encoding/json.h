@@ -20,7 +20,7 @@ struct JsonLimits {
   std::uint64_t max_values = std::uint64_t{1} << 22;  // parse_json only: what a tree may hold
 };
 
-/// What the text says, in order. A handler may throw to stop. Defaults ignore the event.
+/// Receives what the text says, in order. A handler may throw to stop. Defaults ignore the event.
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;
@@ -40,7 +40,7 @@ Value parse_json(ByteView text, const JsonLimits& limits = {});
 
 /// indent < 0: one line. Dict keys must be strings. Floats: shortest text that reads back
 /// equal; 1.0 stays 1.0. Lone surrogates are written as \uXXXX, other invalid UTF-8 as U+FFFD.
-/// kInvalidArgument for what JSON cannot say (bytes, NaN, tuples, ...).
+/// Throws kInvalidArgument for what JSON cannot represent (bytes, NaN, tuples, ...).
 std::string dump_json(const Value& value, int indent = -1);
 
 /// RFC 8785 (JCS): keys sorted by UTF-16 code units, numbers as ECMAScript prints them.

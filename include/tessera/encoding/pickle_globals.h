@@ -1,5 +1,5 @@
 #pragma once
-// What a pickle's global (module, name) means to us. Nothing is ever imported or called; the
+// The verdict on a global (module, name) of a pickle. Nothing is ever imported or called; the
 // verdict decides whether the stream may be read at all.
 //
 //   kKnown   decodes to a value, or is understood by a format
@@ -26,8 +26,8 @@ std::pair<std::string_view, std::string_view> canonical_global(std::string_view 
 /// below.
 GlobalUse::Verdict classify_global(std::string_view module, std::string_view name);
 
-/// Whether a table has this very name. Of some modules every name is known (kKnown), which counts
-/// what these modules imported themselves.
+/// Whether a table has exactly this name. In some modules every name is known (kKnown), including
+/// names that those modules imported themselves.
 bool is_known_by_name(std::string_view module, std::string_view name);
 
 /// getattr(class, attribute) that formats decode, and that may stand where a class stands: two

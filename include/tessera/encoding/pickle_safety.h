@@ -55,8 +55,8 @@ struct Judgement {
   std::string name;  // "pty.spawn"; for copyreg's functions the class they are given
 };
 
-/// `module` and `name` as the pickle spells them (canonical_global() is applied). Of a call without
-/// its arguments: the worst that they could make of it.
+/// `module` and `name` as the pickle spells them (canonical_global() is applied). For a call
+/// without its arguments: the worst verdict that any arguments could give.
 Safety judge_global(std::string_view module, std::string_view name, GlobalRole role);
 
 /// A call with its positional arguments; nullopt: they are not known. `role`: kMade or kCalled.
@@ -67,8 +67,8 @@ Judgement judge_call(std::string_view module, std::string_view name, GlobalRole 
 /// on it changes more than the result: enum members, loggers.
 bool gives_shared_object(std::string_view module, std::string_view name);
 
-/// The worst that unpickling `value` would do, by the objects in it at any depth: of equal ones the
-/// first. Bytes of an io.BytesIO are judged as the pickle that they are if they are one, as DCP
+/// The worst verdict on unpickling `value`, over the objects in it at any depth; among equal ones,
+/// the first. Bytes of an io.BytesIO are judged as the pickle that they are if they are one, as DCP
 /// unpickles such items. Nullopt: no objects. Shared nodes are visited once.
 std::optional<Judgement> judge_value(const Value& value);
 

@@ -13,8 +13,8 @@
 // torch.serialization.set_crc32_options(False) leaves 0 as the CRC-32 of every record. Such an
 // archive has no checksums; zero beside others is a CRC-32 like any other.
 //
-// Small windows are read once; of others, one block at the end and one at the start are kept, which
-// is all that a single-tensor item needs. Not thread-safe (the blocks are filled on use).
+// Small windows are read whole, once. For others, one block at the end and one at the start are
+// kept, which is enough for a single-tensor item. Not thread-safe (the blocks are filled on use).
 #include <tessera/encoding/byte_window.h>
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class ZipReader {
   /// Reads and checks the directory. `head`: the first head_bytes() of the window, if the caller
   /// has them.
   explicit ZipReader(const ByteWindow& window, Bytes head = {}, ZipTop top = ZipTop::kOneFolder);
-  /// All of a small window; of others a block that holds the first records.
+  /// Bytes of a small window, or of the first block of a larger one.
   static std::uint64_t head_bytes(const ByteWindow& window);
   /// What is read at once at either end of a larger window: enough for an archive of one tensor.
   static constexpr std::uint64_t kHeadBytes = 1024;

@@ -23,7 +23,7 @@
 
 namespace tessera {
 
-/// A place to look at: a folder, and, when the checkpoint is one file, that file's name in it.
+/// Where a checkpoint may lie: a folder and, if the checkpoint is one file, that file's name in it.
 struct Place {
   const Directory* directory = nullptr;
   std::string file;     // "" : the folder itself is the checkpoint

@@ -12,7 +12,7 @@
 //
 //   shard_numel = m x ceil(unpadded_numel / (shards x m)),   m: the shard multiple
 //
-// Whatever of a shard is no parameter's is padding. FSDP1 and FairScale: m = 1, FSDP1 with
+// Elements of a shard that belong to no parameter are padding. FSDP1 and FairScale: m = 1, FSDP1 with
 // use_orig_params an alignment of 16 bytes. DeepSpeed ZeRO, stages 1 and 2: m = 2.
 // Which rank holds what a reader found is in lib/layout/flat_places.h.
 #include <tessera/tensor/shape.h>

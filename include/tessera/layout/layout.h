@@ -1,5 +1,5 @@
 #pragma once
-// Layout: a Mesh and one Placement per mesh dim. Answers: which part of a tensor does a rank hold?
+// Layout: a Mesh and one Placement per mesh dim. It determines which part of a tensor a rank holds.
 //
 // Rules (torch.distributed.tensor, checked against PyTorch 2.13's own shards in the samples):
 //   - Shard applies in mesh order; each level uses ceil-chunks of what the level before left.
@@ -22,7 +22,7 @@ struct RowRange {
   std::int64_t end = 0;
 };
 RowRange chunk_rows(std::int64_t extent, std::int64_t parts, std::int64_t index);
-/// The rows along `dim` of a tensor of `shape` with that dim: what Shard(dim) leaves part `index`.
+/// The box of a tensor of `shape` that Shard(dim) gives to part `index` of `parts`.
 Box chunk_box(const Shape& shape, int dim, std::int64_t parts, std::int64_t index);
 
 class Layout {

@@ -16,7 +16,7 @@ struct MeshDim {
 class Mesh {
  public:
   Mesh() = default;  // rank 0 mesh: one process
-  /// Throws kInvalidArgument: a size below 1, a name twice, overflow.
+  /// Throws kInvalidArgument for a size below 1, a duplicate name, or overflow.
   explicit Mesh(std::vector<MeshDim> dims);
   /// "dp=2,tp=4". Throws kInvalidArgument.
   static Mesh parse(std::string_view text);

@@ -34,7 +34,7 @@ enum class PartPolicy : std::uint8_t {
   kSkip,  // nothing of this part is loaded
 };
 
-/// What guards the memory of the job against what goes wrong on any rank, and what that costs.
+/// How the job's memory is protected against an error on any rank, and what that costs.
 enum class LoadSafety : std::uint8_t {
   /// All is read aside and copied once every rank has everything: an error leaves all memory as it
   /// was, whatever it is. Costs as much memory as this rank's part of the state, and a copy.
@@ -67,14 +67,16 @@ struct LoadPolicy {
   bool verify = false;
   bool check_crc = true;
   LoadSafety safety = LoadSafety::kAside;
-  /// Of a rank: where more would have to be read aside on any, it is read twice instead. No more
-  /// than the buffers by default, so that a load needs little memory whatever the state's size.
+  /// Staging limit per rank, in bytes. If any rank would exceed it, kAside falls back to
+  /// kReadTwice. The default equals that of memory_limit_bytes, so that a load needs little memory
+  /// for a state of any size.
   std::uint64_t stage_limit_bytes = std::uint64_t{64} << 20;
   std::uint64_t memory_limit_bytes = std::uint64_t{64} << 20;  // buffers of reading, per rank
   int threads = 1;                                             // of each rank
   FileSystem* file_system = nullptr;                           // null: the real one
   Progress* progress = nullptr;
-  /// Heard until the first byte lands (under kInPlace, which reads straight to it, to the end).
+  /// Polled until the first byte lands (with kInPlace, which reads directly to its place, until the
+  /// end).
   const CancelToken* cancel = nullptr;
 };
 

@@ -40,15 +40,16 @@ struct SaveOptions {
   bool force = false;                // replace what is at `path`
   /// Once published, `latest` beside `path` names it, as readers of PATH expect.
   bool update_latest = false;
-  /// Of the checkpoints beside `path` that bear its name with another number (step_90 for
-  /// step_100) and our manifest, keep the newest so many, this one included; 0: all. Never removes
-  /// what `latest` names, nor larger numbers, which a run that was rolled back left.
+  /// Number of checkpoints to keep, this one included; 0 keeps all. Counts the folders next to
+  /// `path` that have our manifest and the same name with another number (step_90 for step_100),
+  /// and removes the oldest. Never removes what `latest` names, nor larger numbers, which are left
+  /// of a run that was rolled back.
   std::uint32_t keep_last = 0;
   std::uint64_t memory_limit_bytes = std::uint64_t{64} << 20;  // staged per rank, all threads
   int threads = 1;                                             // of each rank
   SnapshotTiming snapshot = SnapshotTiming::kBeforeReturn;     // of save_async
-  /// That copy the state before save_async() returns, at most as many as there are processors: one
-  /// alone does not fill the bandwidth of the memory. A lazy snapshot is copied by one.
+  /// Threads that copy the state before save_async() returns, capped at the CPU count: one thread
+  /// alone does not use the full memory bandwidth. A lazy snapshot is copied by one thread.
   int snapshot_threads = 2;
   FileSystem* file_system = nullptr;  // null: the real one
   Progress* progress = nullptr;
@@ -79,7 +80,7 @@ class PendingSave {
   /// Returns once this rank's state has been copied: its memory may change from now on. Not
   /// collective. With a lazy snapshot it stands before whatever changes the memory (in training,
   /// before optimizer.step()); a state that changed earlier is refused and not published. Never
-  /// throws for what went wrong in the save: wait() and the next call tell.
+  /// throws what went wrong in the save: wait() or the next call throws it.
   void finish_snapshot() noexcept;
   /// Blocks until it is. Throws what went wrong, on every rank.
   SaveReport wait();
@@ -94,13 +95,13 @@ class PendingSave {
 /// As save(), but returns once the state has been copied: what happens to the memory afterwards
 /// does not reach the checkpoint. Copies go to buffers that `ranks` keeps and the next call reuses.
 /// With SnapshotTiming::kLazy it returns at once and the copy is made meanwhile; the memory must
-/// live and stay as it is until finish_snapshot(), and state.changed must be set, by which a
-/// program that forgets is told (kInvalidArgument, naming a tensor, on every rank).
-/// One save is in flight per group: another call, and the destruction of the group, wait for it
-/// first. An error of one whose wait() nobody called is thrown by the next save or load on the same
-/// group, on every rank; where none comes, it goes to stderr as the group ends. exit() waits, too.
-/// `options.file_system`, `progress` and `cancel` must live until it is done. Groups that cannot
-/// work in the background (RankGroup::duplicate) throw kUnsupported.
+/// live and stay as it is until finish_snapshot(), and state.changed must be set: a program that
+/// forgets to call it gets kInvalidArgument, naming a tensor, on every rank. One save is in flight
+/// per group: another call, and the destruction of the group, wait for it first. An error of one
+/// whose wait() nobody called is thrown by the next save or load on the same group, on every rank;
+/// where none comes, it goes to stderr as the group ends. exit() waits, too. `options.file_system`,
+/// `progress` and `cancel` must live until it is done. Groups that cannot work in the background
+/// (RankGroup::duplicate) throw kUnsupported.
 PendingSave save_async(const std::string& path, const LiveState& state, RankGroup& ranks,
                        const SaveOptions& options = {});
 

@@ -1,6 +1,6 @@
 #pragma once
-// convert: reads one checkpoint, writes another of any format and layout. `reshard` is convert
-// whose `to` is empty.
+// convert: reads one checkpoint and writes another of any format and layout. `reshard` is convert
+// with an empty `to`.
 //
 //   open -> select -> locate -> rename, transform (ops/transform.h) -> output plan
 //     -> preflight -> stage -> transfer -> (verify) -> publish
@@ -9,10 +9,10 @@
 // stay below `memory_limit_bytes` whatever the sizes. The output is byte-identical for every thread
 // count.
 //
-// Every run ends with an account (state/balance.h): what the source holds is what was written and
-// what was left out, each with its reason. Selections (`selection`, the preset hf) are requests:
-// what they leave out stands in the account. A tensor that was selected and that the target cannot
-// hold is kUnsupported before any work; objects that hold tensors count as tensors.
+// Every run ends with a balance (state/balance.h): everything the source holds is either written or
+// left out for a stated reason. What a selection (`selection`, the preset hf) leaves out is listed
+// there, too. A tensor that was selected and that the target cannot hold is kUnsupported before any
+// work; objects that hold tensors count as tensors.
 //
 // Errors: kInvalidArgument (SRC = DST or nested, a glob that matches nothing, a rename that is no
 // bijection), kAlreadyExists (DST is there and not `force`; or another run holds the same stage),
@@ -83,7 +83,7 @@ struct ConvertOptions {
   Progress* progress = nullptr;
   const CancelToken* cancel = nullptr;
 
-  /// Processes that do it together, each with these same options; nullptr: this one alone.
+  /// Processes that convert together, each with these same options; nullptr: only this process.
   /// convert() is then collective: every rank plans, each writes its share, rank 0 publishes. The
   /// result is byte-identical to one process'. An error on any rank is thrown on all. Rank 0's
   /// report is the whole one; the others' says whether it was published. Resuming, and keeping what
@@ -99,9 +99,9 @@ struct ConvertedFile {
   std::uint32_t tensors = 0;  // chunks of tensors in it
 };
 
-/// What --verify held against the source, and what it did not look at.
+/// What --verify compared with the source, and what it did not.
 struct VerifyScope {
-  /// Of "content", "values", "steps" and "groups" those that the result has.
+  /// Those of "content", "values", "steps" and "groups" that the result has.
   std::vector<std::string> compared;
   /// "3 values left out: --to hf ...", "6 tensors compared as cast: float32 -> bfloat16".
   std::vector<std::string> not_compared;
@@ -144,7 +144,8 @@ struct ConvertReport {
   VerifyScope verify_scope;
   std::vector<std::string>
       verify_findings;  // why not published (verified asked and failed): exit 1
-  /// Of --verify: values that hold what could not be followed, and so was not compared.
+  /// With --verify: number of values with parts that could not be followed, and so were not
+  /// compared.
   std::uint64_t not_compared = 0;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// diff: do two checkpoints hold the same? Any two formats and shardings; both are streamed in
+// diff: whether two checkpoints of any formats and shardings hold the same. Both are streamed in
 // lockstep blocks under one memory limit.
 //
 // Equal means: the same names, dtypes, shapes; elements equal under the mode; the same values
@@ -70,7 +70,7 @@ struct DiffReport {
   std::uint64_t tensors_compared = 0;
   std::uint64_t tensors_equal = 0;
   std::uint64_t values_compared = 0;
-  /// Of those: equal as far as they could be followed, and not to the end.
+  /// How many of them are equal as far as they could be followed, which is not to the end.
   std::uint64_t not_compared = 0;
   std::vector<TensorDiff> tensors;
   std::vector<ValueDiff> values;

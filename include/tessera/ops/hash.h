@@ -23,7 +23,7 @@
 
 namespace tessera {
 
-/// A value, or the kind of a dict that is no plain one and holds values alone.
+/// A value, or the kind of a dict that is not a plain dict and holds only values.
 struct HashedValue {
   std::string name;
   std::string sha256;  // hex, of the canonical text

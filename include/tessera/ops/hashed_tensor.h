@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// Of a quantized tensor: a scale and a zero point, or those of each channel along an axis.
+/// The quantizer of a tensor: one scale and zero point, or one per channel along an axis.
 struct HashedQuantizer {
   std::string scheme;  // "per_tensor_affine", "per_channel_affine", ...
   double scale = 0;

@@ -38,14 +38,15 @@ struct OpenOptions {
   std::string from;     // format id; "" = detect by content
   Selection selection;  // root, include, exclude, only
   ReadOptions read;
-  /// What of the selection will be looked at, where that is less: an entry with what lies below it
-  /// ("" = all), or one part. Damage outside of it, or of the selection, is a note of the opened
-  /// checkpoint (code ELSEWHERE), of which no more than this is left then; else it throws.
+  /// The part of the selection that will be read, if it is less than the selection: an entry with
+  /// what lies below it ("" = all), or one part. Damage outside of it, or of the selection, is a
+  /// note of the opened checkpoint (code ELSEWHERE), of which no more than this is left then; else
+  /// it throws.
   std::string needed_name = {};
   std::optional<Part> needed_part = {};
-  /// Bytes that do not have the sums of our seal, where there is one: kCorrupt, when they are read
-  /// (of zip archives, which have sums of their own, a few MiB are held against it).
-  /// False: a note (CK043) of the opened checkpoint, of metadata alone.
+  /// If our seal is there: bytes that do not match its checksums throw kCorrupt when they are read.
+  /// (Only a few MiB of zip archives are compared, because those have checksums themselves.) False:
+  /// a note (CK043) of the opened checkpoint, of metadata alone.
   bool check_seal = true;
 };
 
@@ -75,14 +76,15 @@ struct OpenedCheckpoint {
   std::string detected_by;  // the probe's reason, or "--from"
   const FormatDriver* driver = nullptr;
   std::unique_ptr<Directory> directory;
-  /// Ours, where there is one; of parts, and of a lone file in a folder, what theirs say together.
+  /// Our manifest, if there is one; for several parts, or a lone file in a folder, their manifests
+  /// combined.
   std::shared_ptr<const Seal> seal;
   SealedDirectory* sealed = nullptr;  // `directory`, where it is held against that
   bool is_part = false;               // something was selected
   Manifest manifest;
   std::string beside_folder;  // where `beside` lies; "" when PATH names the file itself
   std::vector<Beside> beside;
-  /// A pointer, or PATH itself, names this and not what lies beside it.
+  /// A pointer, or PATH itself, names this checkpoint and not one next to it.
   bool is_named = false;
   /// PATH is one of several parts of one model, each of which holds a piece of its matrices: their
   /// names; "" for all else.
@@ -92,7 +94,7 @@ struct OpenedCheckpoint {
 
   /// Once tensors and values were read, and found sound by the sums of their records: throws
   /// kCorrupt where an archive that was opened is not the one that our seal means, such as that of
-  /// another save. Its first and last MiB and a few between tell.
+  /// another save. It compares the first and last MiB and a few between.
   void check_archives() const;
 
   /// Whether an element of a tensor lies in that byte.

@@ -1,6 +1,6 @@
 #pragma once
-// optim: the optimizer's state per parameter, its health, and which parameters the next step moves
-// most.
+// optim: the optimizer's state per parameter, defects in it, and which parameters the next step
+// changes most.
 //
 //   update(p) = lr * |m| / (sqrt(v) + eps)
 //   ratio     = |update| / |w|

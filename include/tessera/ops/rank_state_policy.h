@@ -4,8 +4,8 @@
 
 namespace tessera {
 
-/// kDefault keeps it where the world size stays, and refuses where it changes; Megatron's objects
-/// of ranks, which name their place in the mesh, are kept then too.
+/// kDefault keeps it if the world size stays the same, and refuses if it changes; Megatron's rank
+/// objects, whose names hold their place in the mesh, are kept in both cases.
 enum class RankStatePolicy : std::uint8_t { kDefault, kKeep, kDrop, kRank0, kError };
 
 }  // namespace tessera

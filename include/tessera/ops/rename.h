@@ -26,13 +26,13 @@ struct AppliedTransformation {
   std::vector<std::string> changes;  // "a + b -> c", one per change
 };
 
-/// Names without the segments `_orig_mod` that torch.compile leaves in them, old to new: what a
-/// model's library knows it by. Empty where there are none, and where two names would become one.
+/// Old to new names, without the segments `_orig_mod` that torch.compile adds: the names that the
+/// model's library uses. Empty where there are none, and where two names would become one.
 std::vector<std::pair<std::string, std::string>> names_before_compile(const Manifest& manifest);
 
-/// Renames model tensors, their optimizer state and group members, and says what it did. Patterns
-/// of the map come before other renames. Throws kInvalidArgument when two names become one or a
-/// rule matches nothing.
+/// Renames model tensors, their optimizer state and group members, and returns what it did.
+/// Patterns of the map come before other renames. Throws kInvalidArgument when two names become one
+/// or a rule matches nothing.
 AppliedTransformation apply_renames(Manifest& manifest, const NameRules& rules);
 
 }  // namespace tessera

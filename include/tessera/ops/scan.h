@@ -56,7 +56,7 @@ struct ScanOptions {
 
 struct ScanReport {
   std::vector<std::string> paths;
-  /// Of all files; kUnknown where not one could be judged.
+  /// The worst verdict of all files; kUnknown if none could be judged.
   Safety safety = Safety::kSafe;
   std::vector<ScannedFile> files;  // by path
   std::vector<ScannedLink> links;  // that leave the folder, or lead nowhere

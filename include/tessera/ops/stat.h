@@ -1,7 +1,7 @@
 #pragma once
-// stat: numbers about the values of each tensor. Streams: quantiles and histograms, exact at any
-// size, take a second look at the values (a fourth for float64 and wide integers); what does not
-// fit the memory limit is read again for it.
+// stat: numbers about the values of each tensor. Streams the tensors. Quantiles and histograms are
+// exact at any size; they need a second pass over the values (up to four for float64 and wide
+// integers), which rereads what does not fit the memory limit.
 //
 // Accumulation in fp64, compensated: count, mean, std, norms agree with a NumPy fp64 reference
 // within 1e-12 relative. NaN and Inf are counted and left out of the rest. std is the population's
@@ -28,12 +28,12 @@ struct Histogram {
 
 inline constexpr std::array<double, 7> kQuantiles = {0.01, 0.10, 0.25, 0.50, 0.75, 0.90, 0.99};
 
-/// As many tensors are told of in full.
+/// Maximum number of tensors reported with a histogram.
 inline constexpr std::size_t kStatInFull = 3;
 
 struct StatOptions {
   bool quantiles = true;
-  /// Where more tensors are looked at, none has a histogram: it costs as much as all the rest.
+  /// If more tensors are selected, none gets a histogram, which costs as much as all other numbers.
   std::size_t histograms_up_to = kStatInFull;
   bool log_histogram = false;
   int bins = 32;

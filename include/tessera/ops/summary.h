@@ -1,6 +1,6 @@
 #pragma once
-// summary: the one-screen picture of a checkpoint. Headers and metadata only: no tensor byte is
-// read.
+// summary: an overview of a checkpoint that fits one screen. Reads headers and metadata only, no
+// tensor byte.
 #include <tessera/ops/open.h>
 #include <tessera/ops/seal.h>
 #include <tessera/state/aliases.h>

@@ -1,5 +1,5 @@
 #pragma once
-// Transformations of what a checkpoint holds, besides selection and renaming: the same for reshard
+// Changes to what a checkpoint holds, in addition to selection and renaming; the same for reshard
 // and convert. All are edits of the manifest, between locate and the output plan, in this order:
 //
 //   rules        other names and fusion (ops/rules.h); weights, state, steps and groups follow
@@ -49,10 +49,10 @@ struct Transformations {
   std::vector<DTypeRule> keep_dtypes;
 };
 
-/// A type as people write it: PyTorch's name, with `torch.` or not, a short one (bf16, fp16, f32,
+/// A type as users write it: PyTorch's name, with `torch.` or not, a short one (bf16, fp16, f32,
 /// half, double, fp8_e4m3, ...), or one of safetensors (BF16, I64); nullopt: none is called so.
 std::optional<DType> dtype_from_word(std::string_view text);
-/// One of those that is a real type. Throws kInvalidArgument naming `flag`.
+/// The same for real floating types only. Throws kInvalidArgument naming `flag`.
 DType parse_float_type(std::string_view flag, std::string_view text);
 /// "GLOB=D" or "GLOB=keep".
 DTypeRule parse_keep_dtype(std::string_view text);
@@ -79,7 +79,8 @@ TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
                                        const TransferOptions& transfer,
                                        const AliasEntries* recorded = nullptr);
 
-/// What did not fit when elements were cast: warnings per tensor for the largest losses.
+/// Notes about elements that did not fit when they were cast: a warning per tensor for the largest
+/// losses.
 std::vector<Note> cast_notes(const Manifest& manifest,
                              const std::map<std::uint32_t, CastCounts>& casts);
 

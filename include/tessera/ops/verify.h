@@ -1,6 +1,6 @@
 #pragma once
-// verify: is this checkpoint whole? Damage is a finding with a stable code (docs/verify-codes.md),
-// never an exception; only metadata that cannot be parsed throws.
+// verify: checks whether a checkpoint is whole. Damage is a finding with a stable code
+// (docs/verify-codes.md), never an exception; only metadata that cannot be parsed throws.
 //
 //   quick   metadata and file sizes: coverage of every tensor, bounds, missing or extra files
 //   full    and every byte is read: record CRCs, the inside of every archive, our seal's CRC per
@@ -23,14 +23,14 @@ struct VerifyOptions {
   VerifyLevel level = VerifyLevel::kFull;
   bool require_sums = false;  // no checksum for some tensor bytes: an error
   std::string against;        // file with a hash report or our manifest; "" = none
-  /// What lies beside the checkpoint (Beside) is looked at as well.
+  /// Also check what lies next to the checkpoint (Beside).
   bool checks_beside = true;
   OpenOptions open;  // tolerate_damage is set by verify itself
   TransferOptions transfer;
 };
 
-/// Findings of one cause, as a short file takes many tensors along. In each finding's own words
-/// where there is one alone.
+/// Findings with one cause: a short file damages many tensors. If there is only one finding, its
+/// own message.
 struct DamageCause {
   Finding code = Finding::kNone;
   Severity severity = Severity::kInfo;
@@ -40,7 +40,7 @@ struct DamageCause {
   std::size_t findings = 0;
 };
 
-/// What lies beside the checkpoint, looked at by itself.
+/// What lies next to the checkpoint, checked by itself.
 struct VerifiedBeside {
   Beside beside;
   bool opened = false;  // and looked into, as a checkpoint of its own

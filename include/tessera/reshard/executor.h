@@ -1,7 +1,7 @@
 #pragma once
-// Executor: runs a Plan: the one place that moves tensor bytes from files to files. Reads each
-// source byte once and writes each destination byte once, in long runs on both sides, whatever way
-// the tensors are cut.
+// Executor: runs a Plan. The only code that moves tensor bytes from files to files. Reads each
+// source byte once and writes each destination byte once, in long runs on both sides, for any
+// sharding of source and destination.
 //
 //   unit (units.h) --gather--> blocks of the destination files --checksums--> write, journal
 //
@@ -23,7 +23,7 @@
 
 namespace tessera {
 
-/// A record with a checksum of which only a part was read, so that nothing is proved of it.
+/// A record that has a checksum but was read only in part, so that nothing about it is proved.
 struct UnprovedRecord {
   std::uint32_t record = 0;  // index in Manifest::records
   std::uint64_t chunk = 0;   // one of those read: index in Manifest::chunks

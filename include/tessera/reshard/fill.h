@@ -6,7 +6,7 @@
 //   Plan(source, that) proves coverage; fill() reads only what the targets need
 //
 // Staged bytes of all threads together stay below the memory limit. An error leaves the targets
-// partly filled: whoever cannot have that gives targets aside.
+// partly filled; a caller that cannot accept that passes staging memory as targets.
 #include <tessera/reshard/executor.h>
 #include <tessera/reshard/plan.h>
 #include <tessera/reshard/tensor_reader.h>

@@ -1,6 +1,6 @@
 #pragma once
-// The smallest bound of staged bytes that is kept: what one thread needs for its blocks. Below it
-// transfers still run, in the smallest blocks there are, and may stage more than was allowed.
+// The smallest memory limit, in bytes, that transfers obey: what one thread needs for its blocks.
+// With a lower limit they still run, in the smallest blocks, and may stage more than the limit.
 #include <cstdint>
 
 namespace tessera {

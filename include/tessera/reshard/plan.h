@@ -1,6 +1,6 @@
 #pragma once
-// Plan: which stored chunks fill which output segments. Pure data, made before byte one moves; it
-// can be printed.
+// Plan: which stored chunks fill which output segments. Pure data that can be printed, made before
+// any byte moves.
 //
 // Proved when it is made: every tensor segment's chunk lies inside its tensor, and the chosen
 // chunks of that tensor hold each of its elements exactly once. So every destination element has

@@ -3,9 +3,9 @@
 // little-endian, whatever the sharding. The same gather that fills output blocks; hash, stat, diff,
 // show and verify look at bytes through it.
 //
-// Thread-safe: one reader may serve several threads; each call stages at most its own block. Every
-// source record that a call reads completely, or but for a little that no tensor wants, has its CRC
-// proved.
+// Thread-safe: one reader may serve several threads; each call stages at most its own block. The
+// CRC of every source record is proved that a call reads completely, or completely except for a few
+// bytes that no tensor uses.
 #include <tessera/base/progress.h>
 #include <tessera/state/manifest.h>
 #include <tessera/storage/file_system.h>
@@ -21,10 +21,11 @@ struct TransferOptions {
   std::uint64_t memory_limit_bytes = std::uint64_t{1}
                                      << 30;  // staged tensor bytes, all threads together
   int threads = 1;
-  /// A write, or a read of neighbours, at the most: a device wants large ones.
+  /// Largest size, in bytes, of one write, or of one read of neighbouring ranges. Devices are
+  /// fastest with large ones.
   std::uint64_t block_bytes = std::uint64_t{8} << 20;
-  /// What decoding one compressed item may take; 0: all that the memory limit leaves for such
-  /// items.
+  /// Memory, in bytes, that decoding one compressed item may take; 0: all that the memory limit
+  /// leaves for such items.
   std::uint64_t most_coded_bytes = 0;
   bool check_crc = true;
   Progress* progress = nullptr;

@@ -1,16 +1,16 @@
 #pragma once
-// Balance: the account of a run that writes a checkpoint. What the source holds is what was written
-// and what was left out, each with its reason:
+// Balance: what happens to everything the source of a conversion or save holds. It is either
+// written, or left out for a stated reason:
 //
 //   source + restated = written + left out          in tensors, in values and in bytes
 //
-// `restated` is what other names and forms do to these numbers without a loss: fused weights,
-// casts, rows added to a vocabulary, tied weights stored again. The equation is checked when the
-// account is closed, and so is that every tensor left in the state has its bytes in a file of the
-// plan: what nobody accounts for is an error (kInternal) before any work, never silent.
+// `restated` is how other names and forms change these numbers without a loss: fused weights,
+// casts, rows added to a vocabulary, tied weights stored again. close() checks the equation, and
+// that every tensor left in the state has its bytes in a file of the plan. A difference is an error
+// (kInternal) before any work; nothing is lost silently.
 //
-// An account is opened over a manifest, given every step that edits it, and closed over the plan.
-// Pure; not thread-safe.
+// Call open() with the manifest, leave_out() or restate() after every step that edits it, and
+// close() with the plan. Pure; not thread-safe.
 #include <tessera/state/manifest.h>
 #include <tessera/state/output_plan.h>
 
@@ -21,7 +21,7 @@
 
 namespace tessera {
 
-/// How much of a state. Differences may be negative.
+/// Numbers of tensors, values and bytes of a state. Differences may be negative.
 struct StateCount {
   std::int64_t tensors = 0;        // entries that are tensors
   std::int64_t values = 0;         // all other entries
@@ -41,8 +41,7 @@ struct RestatedStep {
   StateCount change;
 };
 
-/// Files and folders beside the source that belong to the same training state and are no part of
-/// what was read.
+/// A file or folder next to the source that belongs to the same training state but was not read.
 struct LeftBehind {
   std::string path;         // relative to the source's folder
   std::string what;         // "optimizer state", "random number state"
@@ -59,29 +58,30 @@ struct LeftOutGroup {
 
 class Balance {
  public:
-  /// Opens the account. Entries that the manifest's selection has left out already are the source's
-  /// as well. Takes Manifest::left_out, as every step does.
+  /// Starts counting. Entries that the manifest's selection has already left out count as the
+  /// source's, too. Takes Manifest::left_out, as every step does.
   void open(Manifest& manifest);
-  /// What the source should hold, and was lost before it could be counted.
+  /// Adds what the source should hold but was lost before it could be counted.
   void add_unread(std::string name, std::string reason);
-  /// After a step that only leaves out: entries without a reason of their own get this one.
-  /// kInternal when anything else changed in number.
+  /// Call after a step that only leaves entries out: those without a reason get this one. Throws
+  /// kInternal if any other number changed.
   void leave_out(Manifest& manifest, std::string_view reason);
-  /// After a step that gives entries other names, types or forms, and may leave out others.
+  /// Call after a step that gives entries other names, types or forms, and may leave out others.
   void restate(Manifest& manifest, std::string_view step, std::string_view reason = "");
-  /// Closes the account: `plan` is of `manifest` as it stands. kInternal where it does not add up.
+  /// Checks the equation. `plan` must have been made of `manifest` as it is now. Throws kInternal
+  /// if the numbers do not add up.
   void close(const Manifest& manifest, const OutputPlan& plan);
 
   const StateCount& source() const { return source_; }
   const StateCount& written() const { return written_; }
   const std::vector<RestatedStep>& restated() const { return restated_; }
-  /// By reason, in the order in which these first occurred.
+  /// One per reason, in the order in which the reasons first occurred.
   const std::vector<LeftOutGroup>& left_out() const { return groups_; }
   std::vector<LeftBehind> left_behind;
 
   /// source + restated = written + left out. Throws kInternal naming what does not add up.
   void check() const;
-  /// An account as it was recorded: of one that does not add up kCorrupt.
+  /// A balance as it was recorded. Throws kCorrupt if it does not add up.
   static Balance recorded(StateCount source, StateCount written, std::vector<RestatedStep> restated,
                           std::vector<LeftOutGroup> left_out);
 

@@ -67,8 +67,8 @@ struct LiveTensor {
   std::vector<LivePiece> pieces;
   bool replicated = false;  // other ranks may hold equal pieces with equal content
   bool is_parameter = false;
-  /// Changes between save_async() and finish_snapshot() too, which state.changed does not tell: a
-  /// lazy snapshot copies it before the call returns (buffers that a forward updates).
+  /// May change between save_async() and finish_snapshot() without state.changed reporting it (a
+  /// buffer that a forward updates): a lazy snapshot copies it before the call returns.
   bool copied_at_once = false;
   /// Memory of this state's own callbacks, not of the job: a load fills it before it asks
   /// check_loaded, all else after.
@@ -84,8 +84,9 @@ struct TensorView {
   void* data = nullptr;
 };
 
-/// What must be the same on every rank that tells it, though it is not stored in this form (the
-/// steps that an optimizer counts). Told with the descriptions of a save, at no further cost.
+/// A value that must be equal on every rank that states it, though it is not stored in this form
+/// (the step that an optimizer counts). Ranks send it with their description of a save, at no
+/// further cost.
 struct Agreement {
   std::string name;   // as messages show it
   std::string value;  // equal texts agree

@@ -13,8 +13,8 @@
 //   fill      as it is
 //   pending   not cut: locate first (kInternal)
 //
-// Elements of sub-byte types and quantized tensors can only be taken whole, as they stand
-// (kUnsupported, naming the tensor). Pure but for the manifest given; not thread-safe on one
+// Elements of sub-byte types and quantized tensors can only be taken whole and unchanged (else
+// kUnsupported, naming the tensor). Pure but for the manifest given; not thread-safe on one
 // manifest.
 #include <tessera/state/manifest.h>
 #include <tessera/state/roles.h>
@@ -29,8 +29,8 @@ namespace tessera {
 /// A part of a source tensor (or zeros) and where it goes.
 struct TensorPiece {
   std::uint32_t source = kNoTensor;  // index in Manifest::tensors; kNoTensor: zeros
-  /// What is taken, in the source's coordinates: shape counts indices. Zeros: the shape alone
-  /// counts, in the new tensor's dims.
+  /// The region that is taken, in the source's coordinates; its shape counts indices, not steps.
+  /// For zeros only the shape matters, in the new tensor's dims.
   Box box;
   std::vector<std::int64_t> steps;  // per source dim, >= 1; empty: 1 everywhere
   /// Per dim of the new tensor: the source dim that runs along it, or -1 for a new dim of one

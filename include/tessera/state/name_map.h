@@ -1,5 +1,5 @@
 #pragma once
-// NameMap: renaming of FQNs by rules, checked to lose nothing. Pure data.
+// NameMap: renames FQNs by rules, and checks that no two names become one. Pure data.
 //
 //   strip_prefix first, then `map`, else the first of `renames` that matches the whole name; a `*`
 //   on the left is any run (dots included), the n-th `*` on the right stands for what the n-th on
@@ -31,8 +31,8 @@ class NameMap {
   explicit NameMap(NameRules rules);
   /// The new name. Not thread-safe: remembers which rules were used.
   std::string apply(const std::string& name);
-  /// Throws kInvalidArgument naming the first rule that no name has met, with what `advice` says
-  /// of the rule's name or pattern.
+  /// Throws kInvalidArgument naming the first rule that matched no name, with the hint that
+  /// `advice` returns for the rule's name or pattern.
   using Advice = std::function<std::string(const std::string& pattern)>;
   void check_all_used(const Advice& advice = {}) const;
   /// Throws kInvalidArgument when two of `names` get one new name, naming all three, and when one

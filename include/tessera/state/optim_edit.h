@@ -8,9 +8,9 @@
 //
 // Ids are the positions of parameters in the groups, group by group, as torch.optim numbers them;
 // names are what torch.distributed.checkpoint.state_dict and FSDP read. Ids become names by
-// canonical_optim_states (names the groups recorded, else order and shape): nothing is guessed
-// where that finds no answer. Everything else of the optimizer stays: unknown leaves and options,
-// state of frozen parameters, steps where they stand.
+// canonical_optim_states (names that the groups recorded, else order and shape); without an answer
+// there, nothing is guessed. Everything else of the optimizer stays: unknown leaves and options,
+// state of frozen parameters, steps where they are.
 //
 // Pure but for the manifest given; no tensor byte is read. Not thread-safe on one manifest.
 #include <tessera/state/manifest.h>
@@ -21,18 +21,19 @@ namespace tessera {
 
 enum class OptimKeys : std::uint8_t { kKeep, kFqn, kId };
 
-/// Rekeys every optimizer; one that is keyed so already stays as it is. The notes say what was
-/// inferred. Throws kUnsupported naming the optimizer and the id or parameter: an id that fits no
-/// parameter, ids that shapes allow to be several parameters, no model to name ids by, no groups to
-/// number by, state that no group lists.
+/// Rekeys every optimizer that is not keyed that way already. The notes say what was inferred.
+/// Throws kUnsupported naming the optimizer and the id or parameter: an id that fits no parameter,
+/// ids that shapes allow to be several parameters, no model to name ids by, no groups to number by,
+/// state that no group lists.
 std::vector<Note> rekey_optimizers(Manifest& manifest, OptimKeys keys);
 
-/// Gives optimizers whose options stand flattened, one by one for each parameter, groups with lists
-/// of members: parameters with equal options together. Others stay as they are.
+/// Gives optimizers whose options are flattened per parameter groups with lists of members, one
+/// group for all parameters with equal options. Other optimizers stay as they are.
 std::vector<Note> group_optimizers(Manifest& manifest);
 
 /// Weights come from their master copies, which stay where they are. Throws kUnsupported when there
-/// are no master copies, one is of another shape than its weight, or ids leave open whose it is.
+/// are no master copies, when one has another shape than its weight, or when ids leave open which
+/// weight it belongs to.
 std::vector<Note> prefer_masters(Manifest& manifest);
 
 }  // namespace tessera

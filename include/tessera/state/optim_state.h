@@ -61,7 +61,7 @@ struct OptimGroup {
   const Value* find(std::string_view option) const;
 };
 
-/// Something wrong that structure alone shows. Codes: docs/optim-codes.md.
+/// A defect that the structure alone shows, without reading tensors. Codes: docs/optim-codes.md.
 struct OptimIssue {
   Finding code = Finding::kNone;
   Severity severity = Severity::kInfo;
@@ -87,9 +87,9 @@ struct OptimState {
 /// One per optimizer root, in order of first appearance.
 std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const Roles& roles);
 
-/// For whoever writes state under names: throws kUnsupported, with this hint, where an id fits no
-/// parameter of the model (with the reader's reason, if it gave one: a note Finding::kUnnamedState), or where
-/// shapes allow another answer than the one that was inferred.
+/// For writers of state under names. Throws kUnsupported, with this hint, where an id fits no
+/// parameter of the model (with the reader's reason, if it gave one: a note
+/// Finding::kUnnamedState), or where shapes allow another answer than the one that was inferred.
 void require_names(const Manifest& manifest, const OptimState& optim, const std::string& hint);
 
 /// Where id k of the groups (flattened, group by group) lands among `candidates` (model parameters

@@ -1,7 +1,7 @@
 #pragma once
-// OutputPlan: what a writer will produce, to the byte, before byte one is written. Pure data plus
-// one pure function (the renderer). Preflight, resume, splitting over processes, byte-identical
-// output and bounded memory all follow from it.
+// OutputPlan: what a writer will produce, to the byte, made before the first byte is written. Pure
+// data plus one pure function (the renderer). Preflight, resume, splitting over processes,
+// byte-identical output and bounded memory all follow from it.
 //
 // A file is a run of segments without gaps:
 //   kLiteral   bytes known now; rendered when written, so that the plan stays small
@@ -53,9 +53,9 @@ class OutputRenderer {
   /// file.
   virtual Bytes render(const OutputPlan& plan, std::size_t segment,
                        const SegmentCrc& crc) const = 0;
-  /// The renderer of the same plan when these entries of the state (index, value) have other
-  /// values; nullptr where one of them would then take another number of bytes, so that the plan
-  /// has to be made anew (and where a format does not do this).
+  /// A renderer for the same plan with other values for these entries of the state (index, value).
+  /// nullptr if one of them would then take another number of bytes, so that a new plan is needed,
+  /// or if the format does not support this.
   virtual std::shared_ptr<const OutputRenderer> with_values(
       const OutputPlan&, std::span<const std::pair<std::uint32_t, Value>>) const {
     return nullptr;
@@ -70,8 +70,8 @@ struct OutputPlan {
   PackedChunks chunks;            // what kTensor segments hold, in global coordinates
   std::shared_ptr<const OutputRenderer> renderer;
   std::vector<Note> notes;  // what the user should know: dropped ties, renamed keys, ...
-  /// Entries of the source that the files do not hold, by the request's policies; of what the
-  /// manifest itself says (bytes, tensors inside) nothing is set.
+  /// Entries of the source that the files do not hold, by the request's policies. Only name, kind
+  /// and reason are set; bytes and inner tensors follow from the manifest.
   std::vector<LeftOut> left_out;
   /// Tensors of the source (indices) that the files hold in another form than their own bytes, such
   /// as a weight that is kept as its fp32 master.

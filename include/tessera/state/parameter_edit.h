@@ -1,6 +1,6 @@
 #pragma once
-// Parameter edits: one or several parameters of a model become others: fused, cut apart, padded,
-// cut short, left out. Everything a checkpoint holds of a parameter follows:
+// Parameter edits: one or several parameters of a model become others: fused, split, padded,
+// truncated or left out. Everything that a checkpoint holds of a parameter follows:
 //
 //   weights               under every model root that has them
 //   optimizer state       tensors of the parameter's shape, by the same pieces; counters (0-dim,

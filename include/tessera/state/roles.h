@@ -55,7 +55,7 @@ struct Roles {
   std::vector<EntryRole> entries;        // one per StateDict::entries
 };
 
-/// Classifies every entry. `state` decides alone: names, paths and values.
+/// Classifies every entry by names, paths and values alone.
 Roles find_roles(const StateDict& state);
 
 /// True for names optimizers give their per-parameter state: exp_avg, momentum_buffer, step, ...
@@ -90,7 +90,7 @@ void rename_parameters(Manifest& manifest, const Roles& roles, const RenameFqn& 
 void keep_entries(Manifest& manifest, const std::vector<bool>& keep,
                   const std::vector<std::string>& forget = {});
 
-/// No tensor; in a table of new indices: one that is dropped.
+/// Index that means no tensor; in a table of new indices, a tensor that is dropped.
 inline constexpr std::uint32_t kNoTensor = 0xffffffffu;
 /// `value` with every tensor reference i replaced by new_index[i]; shared nodes stay shared.
 /// Precondition: no reference maps to kNoTensor.

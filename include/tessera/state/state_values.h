@@ -1,8 +1,8 @@
 #pragma once
-// Optimizer state that stands as one value for each parameter, tensors inside
+// Optimizer state that is stored as one value per parameter, with tensors inside
 // (`optim.state.<fqn>` = {"exp_avg": tensor, "step": 2.0}: FairScale without flattening, where the
-// framework itself has no names for these tensors). Listing leaves it so; whoever works on an
-// optimizer, or hands it to another format, takes it apart first.
+// framework itself has no names for these tensors). Listing leaves it as it is; code that works on
+// an optimizer, or writes it to another format, expands it first.
 #include <tessera/state/manifest.h>
 #include <tessera/state/roles.h>
 

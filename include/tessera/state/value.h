@@ -2,16 +2,17 @@
 // Value: everything in a state dict that is not a tensor's bytes. An immutable tree (a DAG where
 // the source shares nodes) of Python-like values: what pickle, JSON and HDF5 attributes decode to.
 //
-// - Copies are cheap (shared nodes). Depth is limited by whoever builds from untrusted input
-//   (kMaxValueDepth), so destruction and traversal may recurse; breadth is not: traversals that
-//   expand shared nodes take a ValueBudget, so that 2^60 paths through 60 nodes end in kCorrupt.
+// - Copies are cheap (shared nodes). Code that builds a Value from untrusted input limits its depth
+//   (kMaxValueDepth), so destruction and traversal may recurse. Breadth is not limited: traversals
+//   that expand shared nodes take a ValueBudget, so that 2^60 paths through 60 nodes end in
+//   kCorrupt.
 // - A tensor inside is a reference: an index into Manifest::tensors.
 // - Dict order is kept; keys are Values (integer 1 differs from "1").
 // - Opaque: an object of a class we do not know: its global's name, arguments, state and items.
 //   It can be listed and copied verbatim into pickle formats, never called.
-// - A cycle of Python's ends in a back reference: how many containers further out the container
-//   stands that it means. What a value holds therefore never depends on where the value stands,
-//   but for the references that leave it.
+// - A cycle in Python's objects ends in a back reference, which counts containers outwards: 1 is
+//   the container that holds the reference. So a value's content does not depend on its place,
+//   except for references that point outside of it.
 #include <tessera/base/bytes.h>
 #include <tessera/base/error.h>
 #include <tessera/tensor/dtype.h>
@@ -212,12 +213,13 @@ struct StateEntry {
   std::string name;  // dotted(path), or the key the format itself stores
   Path path;         // empty only for a bare top object
   Value value;       // kTensor: a tensor leaf
-  /// Set by readers that found it different from rank to rank, each one's below the name that all
-  /// have: whose it is. It means nothing at another world size.
+  /// The rank that this entry belongs to. Set by readers that found different values under one name
+  /// on different ranks; each rank's is then below that name. Meaningless at another world size.
   std::optional<std::int64_t> rank = std::nullopt;
 };
 
-/// What paths alone cannot restore of a container. Everything else is a plain dict or list.
+/// What paths alone cannot restore of a container. Containers without a note are plain dicts or
+///   lists.
 ///   kDict         an empty dict; or, with `attributes`, a dict whose keys are neither strings nor
 ///                 integers: a dict from the text of such a key in the paths to the key itself
 ///   kOrderedDict  an OrderedDict, with its instance attributes or None

@@ -1,6 +1,6 @@
 #pragma once
-// CacheProbe: what a file that reads through the page cache may tell about it. A ReadFile that can
-// tell is one too (ask by dynamic_cast); one that cannot is read as if it came from the device.
+// CacheProbe: whether bytes of a file are in the page cache. A ReadFile that knows also implements
+// CacheProbe (find out by dynamic_cast); any other is read as if it came from the device.
 #include <cstdint>
 
 namespace tessera {

@@ -29,7 +29,7 @@ class CountingFileSystem final : public ObservedFileSystem {
   using ObservedFileSystem::ObservedFileSystem;
 
   IoCounts total() const;
-  /// Of files whose path ends in `suffix`.
+  /// Counts of the files whose path ends in `suffix`.
   IoCounts of(std::string_view suffix) const;
   /// Disjoint ascending [begin, end) of the file whose path ends in `suffix` (the first such) that
   /// were read.

@@ -37,7 +37,7 @@ class FaultyFileSystem final : public ObservedFileSystem {
   std::uint64_t faults() const;
   /// "cannot sync /out/x" of the first fault, for messages of tests; empty when none.
   std::string first_fault() const;
-  /// Syncs asked again of a file (or folder) whose sync had failed: must stay 0.
+  /// Number of syncs that were repeated for a file or folder whose sync had failed: must stay 0.
   std::uint64_t sync_retries() const;
   /// No faults from here on.
   void disarm();

@@ -96,7 +96,7 @@ class FileSystem {
   virtual std::string canonical(const std::string& path) const = 0;
   virtual std::uint64_t free_bytes(const std::string& path) const = 0;
   /// True: what lies in this folder is in memory (tmpfs, ramfs), so that small writes are as fast
-  /// as large ones. Only advice: false where it cannot be told.
+  /// as large ones. Only advice: false if it is not known.
   virtual bool in_memory(const std::string& path) const = 0;
 
   // Changing. Paths are ours; the last component is never followed when it is a link.

@@ -1,5 +1,5 @@
 #pragma once
-// ObservedFileSystem: forwards every call to another file system and tells a derived class before
+// ObservedFileSystem: forwards every call to another file system and calls a derived class before
 // and after each one. The counting and faulty file systems and the simulated disk are such classes.
 // Ownership: the inner file system is borrowed and must outlive this one and every file opened
 // through it; so must this one. Thread-safety: as the inner one's, if the derived class' before()

@@ -2,8 +2,8 @@
 // SimulatedDisk: a disk that forgets, for proving that a crash at any point leaves the old state or
 // the new one.
 //
-// Work runs on it as on any file system. Beside the live state it keeps what is durable and what is
-// pending:
+// Work runs on it as on any file system. In addition to the live state it keeps what is durable and
+// what is pending:
 //
 //   a file's write   one pending unit per 4 KiB page, and one for the size; WriteFile::sync makes
 //                    them durable

@@ -10,9 +10,9 @@
 //   -> journal and old content removed
 //
 // <hash> is the start of the plan hash (the journal holds all of it). A crash before the commit
-// point leaves the old state and a stage; after it the new state. Whoever publishes to the same
-// name next removes stages and trash of ours that nobody holds locked (kept ones too, but the one
-// being resumed; a resume that finds none of its own removes nothing), and undoes a
+// point leaves the old state and a stage; after it the new state. The next run that publishes to
+// the same name removes our stages and trash that no process holds locked (kept ones too, but the
+// one being resumed; a resume that finds none of its own removes nothing), and undoes a
 // trash-then-rename that stopped half way. One stage per final name and plan hash: a second holder
 // is refused (kAlreadyExists). Runs of different requests may stage beside each other and publish
 // one after the other (parent/.<name>.tmp-0.lock). On file systems without locks a stage that
@@ -43,14 +43,14 @@ inline constexpr std::string_view kSealSuffix = ".tessera.json";        // besid
 
 struct StageOptions {
   bool force = false;  // replace what is there
-  /// Continue a kept stage of the same request (absent: kNotFound). One whose plan or binding is
-  /// another goes, and the run starts anew.
+  /// Continue a kept stage of the same request (absent: kNotFound). A stage with another plan or
+  /// binding is removed, and the run starts again.
   bool resume = false;
   bool single_file = false;  // final_path names a file
   bool resumable = false;    // what a killed run leaves is worth resuming up to the last rename
   /// What the journal keeps beside the plan hash: which source was read.
   Bytes binding = {};
-  /// Resuming: whether what a journal kept still holds. Unset: it does.
+  /// When resuming: whether the binding that the journal kept still holds. Unset: it does.
   std::function<bool(ByteView kept)> still_bound = {};
   int wait_ms = 30'000;  // for the end of another run's publication to the same name
 };
@@ -78,11 +78,10 @@ class Stage {
   virtual const std::string& directory() const = 0;  // where files are being written
   virtual const std::string& final_path() const = 0;
   /// Entries of an interrupted run (resume only), in order; torn tails dropped. They are claims:
-  /// after a power cut the journal may have reached the disk and the piece not, so that whoever
-  /// relies on one reads the piece back and compares its CRC.
+  /// after a power cut the journal may have reached the disk and the piece not, so a caller that
+  /// relies on one must read the piece back and compare its CRC.
   virtual const std::vector<JournalEntry>& finished() const = 0;
-  /// Resuming: what was left is of another plan, or no longer bound to what is read, and was
-  /// removed.
+  /// When resuming: what was left belonged to another plan or source, and was removed.
   virtual bool started_anew() const { return false; }
 
   /// Creates (or, resuming, reopens) `relative` below the stage; folders on the way are made. "" in

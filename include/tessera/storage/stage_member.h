@@ -1,6 +1,7 @@
 #pragma once
 // A stage that another process opened, as seen by one that writes some of its files: a rank of a
-// distributed save. Files are created O_EXCL; who publishes syncs the folders and renames.
+// distributed save. Files are created O_EXCL; the process that publishes syncs the folders and
+// renames.
 #include <tessera/storage/stage.h>
 
 #include <memory>

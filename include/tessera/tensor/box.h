@@ -1,7 +1,8 @@
 #pragma once
 // Box: a half-open axis-aligned region  { x : origin[d] <= x[d] < origin[d] + shape[d] }.
 //
-// Rank 0 is the single point of a scalar. A box with a zero extent is empty; it still has a place.
+// Rank 0 is the single point of a scalar. A box with a zero extent is empty but still has an
+// origin.
 #include <tessera/tensor/shape.h>
 
 #include <optional>

@@ -1,8 +1,8 @@
 #pragma once
 // Casts between real element types, bit for bit PyTorch 2.13's .to(): round to nearest, ties to
-// even (fp64 and integers reach floats below 32 bits through float32); integers wrap; counts what
-// did not fit. Where PyTorch's result is undefined (a float outside an integer's range) the value
-// saturates, and NaN is 0.
+// even (fp64 and integers reach floats below 32 bits through float32); integers wrap. Values that
+// did not fit are counted. Where PyTorch's result is undefined (a float outside an integer's range)
+// the value saturates, and NaN becomes 0.
 #include <tessera/base/bytes.h>
 #include <tessera/tensor/dtype.h>
 

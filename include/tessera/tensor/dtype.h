@@ -1,6 +1,6 @@
 #pragma once
-// DType: the element types of every ecosystem the toolkit reads, ours and never at::ScalarType
-// (no LibTorch names every float8, and the toolkit does not link it).
+// DType: the element types of every ecosystem that the toolkit reads. Not at::ScalarType: the
+// toolkit does not link LibTorch, and no release of it names every float8 type.
 //
 // Names: PyTorch 2.13 without "torch." (`float8_e4m3fn`) are the ones commands print; safetensors
 // 0.8 names (`F8_E4M3`) live in the header of its files. Types without a name in an ecosystem

@@ -1,11 +1,11 @@
 #pragma once
-// PackedChunks: many chunks in two arrays, where each as a Chunk would be two vectors of its own;
-// some checkpoints have millions. ChunkView: one chunk seen where it lies, nothing copied.
+// PackedChunks: many chunks in two arrays. Some checkpoints have millions of chunks, and a Chunk
+// holds two vectors. ChunkView: one chunk in place, without a copy.
 //
 //   numbers   origin, extents and, of what is no whole box, flat_begin and flat_end; chunk by chunk
 //   places    a word per chunk: where its numbers begin, its rank, whether it has a range
 //
-// A view lives as long as what it looks at stays unchanged.
+// A view is valid as long as the numbers it refers to stay unchanged.
 #include <tessera/tensor/chunk.h>
 
 #include <cstddef>
@@ -44,13 +44,13 @@ struct ChunkView {
   }
   std::int64_t numel() const { return flat_end - flat_begin; }
   bool is_whole_box() const { return flat_begin == 0 && flat_end == box_numel(); }
-  /// Whether the box lies in a tensor of `shape`. May be asked of any numbers.
+  /// Whether the box lies in a tensor of `shape`. Safe for any numbers.
   bool has_box_in(const Shape& shape) const;
-  /// Whether the range lies in the box, whose elements can be counted.
+  /// Whether the range lies in the box. Precondition: has_box_in().
   bool has_range_in_box() const {
     return 0 <= flat_begin && flat_begin <= flat_end && flat_end <= box_numel();
   }
-  /// Both. May be asked of any numbers.
+  /// Both. Safe for any numbers.
   bool lies_in(const Shape& shape) const { return has_box_in(shape) && has_range_in_box(); }
   Box box() const { return {{origin.begin(), origin.end()}, Shape(extents)}; }
   Chunk chunk() const { return {box(), flat_begin, flat_end}; }
@@ -80,7 +80,7 @@ class PackedChunks {
     }
     return view;
   }
-  /// `chunk` is none of this object's own.
+  /// `chunk` must not refer to this object.
   void push_back(const ChunkView& chunk);
   void append(const PackedChunks& others);
   /// `numbers`: of all chunks; two per dim.

@@ -9,9 +9,9 @@
 
 namespace tessera {
 
-/// Whether no two elements share memory, as far as sorting by stride shows it: each step goes past
-/// what the smaller ones reach. All dense, transposed and sliced arrays are so; an expanded one, or
-/// a sliding window, is not. One stride per extent.
+/// True if no two elements share memory, as far as sorting by stride shows it: each stride is
+/// larger than the span of the dims with smaller strides. True for dense, transposed and sliced
+/// arrays; false for expanded ones and sliding windows. One stride per extent.
 inline bool elements_apart(std::span<const std::int64_t> extents,
                            std::span<const std::int64_t> strides) {
   std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, extent

@@ -51,7 +51,7 @@ class CheckpointOpener {
     for (const auto& [missing, stored] : c_.model.shared) c_.shared.emplace(missing, stored);
     for (const NamedShape& item : c_.model.frozen_shapes) c_.frozen.emplace(item.name, item.shape);
   }
-  /// Of the lowest rank whose file can be read: names and shapes are in each.
+  /// Opens the model file of the lowest rank whose file can be read: each has all names and shapes.
   ModelFile open_first_model() {
     FirstReason first;
     while (!c_.folder.models.empty()) {
@@ -205,8 +205,8 @@ class CheckpointOpener {
                         fmt::format("{} model files for {} ranks; missing: rank {}",
                                     c_.folder.models.size(), c_.ranks.size(), list_ranks(missing)),
                         c_.folder.prefix + model_file_name(missing.front()));
-    // Without frozen parameters they hold nothing that the first one lacks: whoever asks for damage
-    // is told of theirs, nobody else needs them.
+    // Without frozen parameters they hold nothing that the first one lacks: they are opened only to
+    // report their damage.
     if (c_.frozen.empty() && !c_.findings.tolerate()) return;
     for (const FileName& name : c_.folder.models) {
       if (name.dp_rank < 0 || name.dp_rank >= c_.world_size()) continue;

@@ -30,7 +30,7 @@ Target make_target(const Manifest& source, const TargetRequest& request, const S
                    std::string_view tag_suffix);
 
 /// Adds what DeepSpeed asks for and the source does not have (Naming::added), decides how weights,
-/// masters and what is not trained are told apart. Throws kUnsupported where the stage cannot.
+/// masters and what is not trained are distinguished. Throws kUnsupported where the stage cannot.
 void complete(const Manifest& source, SourceState& state, const Target& target);
 
 /// The model file of `rank` (-1: the one file of stages 1 and 2).

@@ -90,7 +90,7 @@ struct FileName {
   std::string name;
 };
 
-/// Of a bare file name. Very old optimizer files lack the underscore before "optim_states".
+/// Parses a bare file name. Very old optimizer files lack the underscore before "optim_states".
 FileName parse_file_name(std::string_view name);
 
 std::string model_file_name();                      // stages 0 to 2

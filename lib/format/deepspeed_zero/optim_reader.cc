@@ -128,7 +128,7 @@ class OptimReader {
   std::optional<std::uint32_t> part_on(const OptimFile& rank, std::size_t flat,
                                        const std::string& leaf) {
     const Value* value = leaf_on(rank, flat, leaf);
-    if (!value || !value->is_tensor()) return std::nullopt;  // a finding tells it
+    if (!value || !value->is_tensor()) return std::nullopt;  // a finding reports it
     const Shape& shape = c_.tensor(rank.file, value->tensor_index()).shape;
     const std::int64_t master = c_.tensor(rank.file, rank.fp32.at(flat)).shape.numel();
     const std::int64_t numel = shape.numel();

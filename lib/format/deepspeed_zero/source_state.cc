@@ -212,7 +212,7 @@ class StateBuilder {
       refuse(fmt::format("parameters of type {}", torch_name(group.master)));
   }
 
-  /// State that no group lists: only masters can be told from what is not trained.
+  /// State that no group lists: here only masters differ from what is not trained.
   void collect_rest() {
     if (!optim_) return;
     for (const OptimParameter& parameter : optim_->parameters) {

@@ -45,7 +45,8 @@ bool is_consolidated(const Value& optimizer);
 void find_parts(const Value& root, std::uint32_t file, const std::vector<std::string>& keys,
                 RankParts& parts);
 
-/// Names that tell a weights dict: backing parameters, both spellings of a flat one. Sorted.
+/// Names by which a weights dict is recognised: backing parameters, both spellings of a flat one.
+/// Sorted.
 std::vector<std::string> weight_keys(const RankMetadata& metadata);
 /// The same for a state dict that was not sharded: parameters and buffers.
 std::vector<std::string> full_keys(const RankMetadata& metadata);

@@ -74,7 +74,7 @@ class IdReader {
     return out;
   }
 
-  /// Of the first of its leaves that has dims.
+  /// The shape of the first of its leaves that has dims.
   std::optional<Shape> state_shape(std::int64_t id) const {
     const auto found = optimizer_.state.find(id);
     if (found == optimizer_.state.end()) return std::nullopt;

@@ -45,7 +45,7 @@ void add_source_maps(Checkpoint& checkpoint) {
   }
 }
 
-/// Of what FairScale's own optimizers have no state for.
+/// Adds the state of what FairScale's own optimizers have no state for.
 void add_buffer_state(Checkpoint& checkpoint) {
   const WriterMarks& marks = checkpoint.description->marks;
   if (!marks.state.is_dict()) return;

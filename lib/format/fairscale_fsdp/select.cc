@@ -138,8 +138,8 @@ class Chooser {
     if (with.empty()) return std::nullopt;
     if (with.size() > 1)
       fail(Code::kUnsupported,
-           fmt::format("{} and {} both hold FairScale's metadata, and no rank numbers tell them "
-                       "apart",
+           fmt::format("{} and {} both hold FairScale's metadata, and no rank numbers "
+                       "distinguish them",
                        printable(with[0]), printable(with[1])),
            "move one of them into a folder of its own");
     ChosenFiles out;

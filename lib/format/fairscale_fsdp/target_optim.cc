@@ -139,7 +139,7 @@ void refuse_lookalikes(const Manifest& source, const Target& target,
       in_tensor(tensor.name, [&] {
         fail(Code::kUnsupported,
              fmt::format("state of {} elements and a shape of its own, as many as a shard of its "
-                         "parameter or all of it have: FairScale's files cannot tell them apart",
+                         "parameter or all of it have: FairScale's files do not distinguish them",
                          numel),
              "leave it out (--exclude), or write another format, as --to torch-dcp");
       });

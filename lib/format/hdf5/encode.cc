@@ -308,7 +308,7 @@ Message attribute_message(Image& image, std::string_view name, const Value& valu
   const std::int64_t count[] = {sequence ? static_cast<std::int64_t>(value.as_list().size()) : 1};
   const Bytes space = dataspace(std::span<const std::int64_t>(count, sequence ? 1 : 0));
   ByteWriter w;
-  // Version 3: nothing is padded, and the name's character set is told (UTF-8).
+  // Version 3: nothing is padded, and the name's character set is stored (UTF-8).
   w.u8(3).u8(0).u16(name.size() + 1).u16(elements.type.size()).u16(space.size()).u8(1);
   w.text(name).u8(0).append(elements.type).append(space).append(elements.data);
   return {kAttributeMessage, 0, w.bytes()};

@@ -237,7 +237,7 @@ class VirtualResolver {
     const Box target = side(c.target_pair, c.target_start, &PairedRun::target);
     spent_ += source.size();
     if (spent_ > kMaxPieces)
-      fail(Code::kUnsupported, "its mappings cut its sources too often", kPlainly);
+      fail(Code::kUnsupported, "the virtual dataset has too many mappings", kPlainly);
     for (const Piece& piece : source)
       if (const auto common = intersect(piece.box, wanted); common && !common->empty())
         out.push_back(move_over(c, cut(piece, *common, es), wanted, target));

@@ -316,7 +316,7 @@ class Decoder {
   Manifest& manifest_;
   std::map<std::size_t, std::map<BufferKey, Leaves>> buffers_;  // by group
   std::map<std::string, std::size_t> groups_;                   // writer -> its group
-  bool plain_ = true;  // parts of items can be told by Source::side
+  bool plain_ = true;  // Source::side identifies the parts of items
   std::vector<GroupModel> models_;
   std::map<std::size_t, Places> placed_;
   std::map<std::uint32_t, std::set<std::int64_t>> borders_;

@@ -5,7 +5,7 @@
 //
 // Their chunks are pieces of parameters and the gaps between them; which parameter a piece is of
 // is known to the model alone (param_index_map): its parameters in reverse order, each from a
-// multiple of 64 elements on. The files tell which of them a group holds, and often their order
+// multiple of 64 elements on. The files show which of them a group holds, and often their order
 // (group_model.h); the sizes of buckets and the borders of chunks must agree with it. Source:
 // megatron/core/optimizer/distrib_optimizer.py (core 0.16).
 #include <tessera/state/manifest.h>

@@ -167,8 +167,8 @@ class ModelFinder {
     return {};
   }
 
-  /// Of the last stage where the output layer's weight is the embedding's, which the first stage
-  /// alone stores.
+  /// The last stage's cell if the output layer's weight is the embedding's, which only the first
+  /// stage stores.
   const Cell* tied_copy() const {
     const Cell* found = nullptr;
     for (const Cell& cell : cells_) {

@@ -13,7 +13,7 @@ namespace tessera::megatron_dist {
 struct ShardedObject {
   std::string_view key;  // "rng_state"; a view of the parsed name
   std::vector<std::int64_t> place;
-  std::vector<std::int64_t> grid;  // a last size of 0: not told, as old cores wrote it
+  std::vector<std::int64_t> grid;  // a last size of 0: unknown, as old cores wrote it
 
   std::int64_t number() const;  // row-major
   std::int64_t places() const;

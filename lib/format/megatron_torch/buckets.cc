@@ -195,7 +195,7 @@ struct BucketFile {
   std::set<std::string> placed = {};
 };
 
-/// Opens what is there, and tells of ranks whose file is not, or cannot be read.
+/// Opens the files that are there, and reports ranks whose file is missing or cannot be read.
 class BucketFiles {
  public:
   explicit BucketFiles(Ranks& ranks) : ranks_(ranks) {}
@@ -218,7 +218,7 @@ class BucketFiles {
                               unreadable_text("state of the optimizer", why), path);
       }
     }
-    if (!missing.empty()) tell_missing(missing);
+    if (!missing.empty()) report_missing(missing);
     return out;
   }
 
@@ -236,7 +236,7 @@ class BucketFiles {
     return ranks_.builder.try_open(path, why);
   }
 
-  void tell_missing(const std::vector<std::string>& folders) {
+  void report_missing(const std::vector<std::string>& folders) {
     const std::string path = folders[0] + "/" + std::string(kOptimizerFile);
     const bool all = folders.size() == ranks_.files.size();
     if (all && !expects_state()) return;
@@ -273,10 +273,10 @@ bool is_weight(const std::string& fqn) {
   return last.find("weight") != last.npos || last == "bias" || last == "layer_norm_bias";
 }
 
-/// Tells of parameters of a rank whose state neither its file nor that of another rank with the
-/// same part holds: experts, or buckets, that are not there.
-void tell_lost_state(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& local,
-                     const std::vector<BucketFile>& files) {
+/// Reports parameters of a rank whose state is neither in its file nor in that of another rank with
+/// the same part: experts, or buckets, that are not there.
+void report_lost_state(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& local,
+                       const std::vector<BucketFile>& files) {
   constexpr std::size_t kNamed = 3;
   std::map<std::int64_t, std::set<std::string_view>> held;  // by tensor-parallel rank
   for (const BucketFile& file : files)
@@ -334,7 +334,7 @@ bool merge_buckets(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& lo
     file.placed = buckets.placed();
   }
   if (matched) {
-    tell_lost_state(ranks, local, files);
+    report_lost_state(ranks, local, files);
     table.finish();
     return true;
   }

@@ -9,7 +9,7 @@
 //   distrib_optim.pt, flat buffers                 the same, cut from the buffers
 //
 // Whether an optimizer is wrapped (optimizer.optimizer) follows from what it holds, so that names
-// do not tell.
+// do not show.
 //
 // Where ids or buffers cannot be matched with parameters beyond doubt, the state stays as stored:
 // one rank's under its own keys, several ranks' below "rank_<n>", with a warning.

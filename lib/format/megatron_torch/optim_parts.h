@@ -49,8 +49,8 @@ std::optional<MatchedIds> match_ids(const Ranks& ranks, const RankOptimizer& opt
 /// Does any rank hold parameters of experts?
 bool has_experts(const std::vector<std::vector<LocalTensor>>& local);
 
-/// Of a rank's tensors those that optimizer `index` of `count` may have. `experts`: the model has
-/// some, so that the last optimizer is theirs. nullopt: nobody knows.
+/// Those of a rank's tensors that optimizer `index` of `count` may have. `experts`: the model has
+/// some, so that the last optimizer is theirs. nullopt: unknown.
 std::optional<std::vector<const LocalTensor*>> share_of(const std::vector<LocalTensor>& tensors,
                                                         std::size_t index, std::size_t count,
                                                         bool experts);

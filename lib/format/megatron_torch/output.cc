@@ -113,7 +113,7 @@ class Writer {
   }
 
   /// Per entry its path in the model; empty: it is no part of it. The model lies under `model`, or,
-  /// where nothing does, under the one root that the names tell.
+  /// where nothing does, under the one root that the names show.
   static std::vector<Path> find_model(const StateDict& state, const Roles& roles) {
     const bool named = std::ranges::any_of(state.entries, [](const StateEntry& entry) {
       return entry.path.size() > 1 && is_key(entry.path[0], kModel);

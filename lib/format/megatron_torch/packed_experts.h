@@ -28,8 +28,8 @@ bool is_packed(std::string_view fqn);
 /// What looks up the stored shape of a rank's tensor by its name in the rank's own model.
 using ShapeOf = std::function<std::optional<Shape>(const std::string&)>;
 
-/// The shape as which the rank's matrix `name` is to be seen; nullopt: nothing tells how many
-/// experts there are. Throws kCorrupt where the matrix is none of that many experts.
+/// The shape as which the rank's matrix `name` is to be seen; nullopt: the number of experts is
+/// unknown. Throws kCorrupt where the matrix is none of that many experts.
 std::optional<Shape> packed_view(const std::string& name, const ShapeOf& shape_of, const Args& args,
                                  std::int64_t expert_ranks);
 

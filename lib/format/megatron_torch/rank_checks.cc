@@ -16,7 +16,7 @@ namespace tessera::megatron_torch {
 namespace {
 
 constexpr std::string_view kIteration = "iteration";
-/// Of each rank; the rest of a file of another job adds nothing.
+/// Most findings per rank: if the file is of another job, more would add nothing.
 constexpr std::size_t kMostFindings = 8;
 
 constexpr std::array<std::string_view, 7> kEnds = {"_parallel_size",   "hidden_size", "vocab_size",
@@ -102,7 +102,7 @@ class Checker {
     for (const auto& [a, first] : numbers)
       for (const auto& [b, second] : numbers)
         if (first > second && is_before(a->rank, b->rank))
-          return tell_swapped(*a, first, *b, second);
+          return report_swapped(*a, first, *b, second);
   }
 
  private:
@@ -115,25 +115,25 @@ class Checker {
   }
 
   void compare_args(const RankRoot& first, const RankRoot& other) {
-    std::size_t told = 0;
+    std::size_t reported = 0;
     const Args a = args_of(first), b = args_of(other);
     for (const auto& [key, value] : a.attributes()->as_dict()) {
-      if (told == kMostFindings) return;
+      if (reported == kMostFindings) return;
       if (!key.is_string() || !must_agree(key.as_string())) continue;
       const Value* theirs = b.attributes()->find(key.as_string());
       if (theirs == nullptr || *theirs == value) continue;
-      tell(first, other, "args." + key.as_string(), value, *theirs);
-      ++told;
+      report(first, other, "args." + key.as_string(), value, *theirs);
+      ++reported;
     }
   }
 
   void compare_iteration(const RankRoot& first, const RankRoot& other) {
     const Value *a = first.root->find(kIteration), *b = other.root->find(kIteration);
-    if (a && b && !(*a == *b)) tell(first, other, std::string(kIteration), *a, *b);
+    if (a && b && !(*a == *b)) report(first, other, std::string(kIteration), *a, *b);
   }
 
-  void tell(const RankRoot& first, const RankRoot& other, const std::string& name, const Value& a,
-            const Value& b) {
+  void report(const RankRoot& first, const RankRoot& other, const std::string& name, const Value& a,
+              const Value& b) {
     findings_.error(
         Finding::kRanksDisagree,
         fmt::format("{} is {} in {} and {} in {}: files of different runs or saves",
@@ -146,7 +146,8 @@ class Checker {
     return x.ep == y.ep && ((x.tp < y.tp && x.pp == y.pp) || (x.tp == y.tp && x.pp < y.pp));
   }
 
-  void tell_swapped(const RankRoot& a, std::int64_t first, const RankRoot& b, std::int64_t second) {
+  void report_swapped(const RankRoot& a, std::int64_t first, const RankRoot& b,
+                      std::int64_t second) {
     findings_.error(
         Finding::kOtherRanksFile,
         fmt::format("args.rank is {} in {} and {} in {}, where ranks' numbers rise: the "

@@ -33,7 +33,8 @@ std::int64_t size_of(std::int64_t highest, std::optional<std::int64_t> stated,
   if (!stated) return highest + 1;
   if (*stated < 1 || highest >= *stated)
     fail(Code::kCorrupt,
-         fmt::format("a folder of {} rank {} where args state {} of them", what, highest, *stated));
+         fmt::format("found a folder for {} rank {}, but args say there are only {}", what, highest,
+                     *stated));
   return *stated;
 }
 

@@ -40,7 +40,7 @@ struct Ranks {
   bool gated = false;                           // first MLP matrices are pairs [gate; up]
   bool assume_plain = false;                    // ReadOptions::assume_plain
   std::map<std::string, bool> plain_rows = {};  // FQNs without a rule: cut in rows, or whole
-  std::set<std::string> uncompared = {};        // FQNs of replicas of which CRCs tell nothing
+  std::set<std::string> uncompared = {};        // FQNs of replicas that CRCs cannot compare
 
   /// Ranks numbered as folders are sorted: stages, then expert ranks, then tensor-parallel ones.
   std::int64_t number(const GridRank& rank) const {
@@ -60,10 +60,10 @@ struct Ranks {
   }
 };
 
-/// Are two stored tensors equal? nullopt: only their bytes can tell.
+/// Are two stored tensors equal? nullopt: only their bytes can show it.
 std::optional<bool> same_bytes(const TorchArchive& a, std::uint32_t i, const TorchArchive& b,
                                std::uint32_t j);
-/// Values of two archives, tensors inside compared as above; what cannot be told is different.
+/// Values of two archives, tensors inside compared as above; unknown counts as different.
 bool same_value(const TorchArchive& a, const Value& x, const TorchArchive& b, const Value& y);
 
 }  // namespace tessera::megatron_torch

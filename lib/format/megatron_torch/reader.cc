@@ -68,7 +68,7 @@ class Reader {
     model.run();
     merge_optimizer(ranks_, model.local(), model.names());
     add_rest();
-    tell_uncompared();
+    report_uncompared();
     Manifest& manifest = builder_.manifest();
     manifest.world_size = ranks_.grid.size();
     manifest.world_size_source = fmt::format("{} folders of ranks", ranks_.grid.size());
@@ -103,7 +103,7 @@ class Reader {
     std::vector<RankRoot> roots;
     for (const RankFile& file : ranks_.files) roots.push_back({file.rank, &ranks_.root(file)});
     check_order(roots, findings_);
-    for (const GridRank& rank : ranks_.grid.missing) tell_missing(rank);
+    for (const GridRank& rank : ranks_.grid.missing) report_missing(rank);
   }
 
   /// nullopt: it holds no model's file, or one that cannot be read (unreadable_).
@@ -124,8 +124,8 @@ class Reader {
     return std::nullopt;
   }
 
-  /// Of a rank without a file, or with something else in its place.
-  void tell_missing(const GridRank& rank) {
+  /// Reports a rank without a file, or with something else in its place.
+  void report_missing(const GridRank& rank) {
     const std::string path = rank.folder + "/" + std::string(kModelFile);
     const std::string whose =
         fmt::format("tensor-parallel rank {}, stage {}, expert rank {}", rank.tp, rank.pp, rank.ep);
@@ -140,7 +140,7 @@ class Reader {
   }
 
   /// Parameters that are views of one buffer have no CRC of their own.
-  void tell_uncompared() {
+  void report_uncompared() {
     if (ranks_.uncompared.empty()) return;
     const std::size_t count = ranks_.uncompared.size();
     findings_.note(Finding::kUncomparedReplicas, Severity::kInfo,
@@ -196,7 +196,7 @@ class Reader {
           if (entry.value.is_tensor())
             weights.emplace(entry.name, ranks_.tensor(file.file, entry.value.tensor_index()).shape);
       }
-      if (!weights.empty()) break;  // one rank tells
+      if (!weights.empty()) break;  // one rank is enough
     }
     ranks_.gated = ranks_.args.gated().value_or(gated_by_shapes(weights));
   }

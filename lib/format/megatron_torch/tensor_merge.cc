@@ -86,8 +86,9 @@ bool all_same(const Ranks& ranks, const TpParts& parts) {
   return true;
 }
 
-/// Of a name without a rule: what ranks hold alike is whole, all else rows where that may be
-/// assumed. State is cut as its parameter, which comes first: its zeros are alike on all ranks.
+/// Dim along which a tensor without a rule is sharded: -1 if all ranks hold the same, else rows, if
+/// that may be assumed. State is sharded as its parameter, which comes first: zeros are the same on
+/// all ranks.
 int TensorMerge::plain_dim(const std::string& rule_name, const Shape& model,
                            const TpParts& parts) const {
   const auto decided = ranks_.plain_rows.find(decider(rule_name));

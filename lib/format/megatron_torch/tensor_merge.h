@@ -53,7 +53,7 @@ class TensorMerge {
   Ranks& ranks_;
 };
 
-/// True when all of these stored tensors have one type and shape and, as far as CRCs tell, the same
+/// True when all of these stored tensors have one type and shape and, as far as CRCs show, the same
 /// bytes.
 bool all_same(const Ranks& ranks, const TpParts& parts);
 

@@ -119,7 +119,7 @@ class StateEncoder {
         fail(Code::kUnsupported,
              fmt::format("attributes of \"{}\" hold a tensor", dotted(note.path)));
       };
-      // As the dict itself is told, without entries: a factory has no form of its own.
+      // As the dict itself is written, without entries: a factory has no form of its own.
       Value json = note.kind == Value::Kind::kDefaultDict
                        ? to_tagged_json(Value::default_dict({}, attributes), tensor_name, budget_)
                        : to_tagged_json(attributes, tensor_name, budget_);

@@ -141,7 +141,7 @@ OpenItem ItemReader::open(const Item& item, std::uint64_t run_end) {
   try {
     bytes = decode_item(item, stored, large_ != nullptr ? share : limit);
   } catch (const Error& error) {
-    // More than a share, or damaged: the second time tells which.
+    // More than a share, or damaged: the second attempt shows which.
     if (large_ == nullptr || share == limit || error.code() != Code::kCorrupt) throw;
     alone = std::unique_lock(*large_);
     bytes = decode_item(item, stored, limit);

@@ -48,9 +48,9 @@ LocatedChunk locate_tensor(const Manifest& manifest, const Item& item, const Ope
 class SideTables {
  public:
   explicit SideTables(Manifest& manifest) : manifest_(manifest) {}
-  /// Of tensors and their parts, which come in file order: parts of one record follow each other.
+  /// For tensors and their parts, which come in file order: parts of one record follow each other.
   Source join(LocatedChunk located);
-  /// Of a tensor inside a value: they come in the value's order, and some share a record.
+  /// For tensors inside a value: they come in the value's order, and some share a record.
   Source join_embedded(LocatedChunk located);
   std::uint64_t inline_bytes() const { return inline_bytes_; }
 

@@ -170,7 +170,8 @@ class OutputBuilder {
     renderer_->add_item(item, archive);
   }
 
-  /// Of an entry, the chunks of most ranks have one shape.
+  /// The layout of an archive for `shape`. Remembers the last one per entry, because the chunks of
+  /// most ranks have one shape.
   const TorchArchiveLayout& layout_of(std::uint32_t entry, const Shape& shape) {
     last_layouts_.resize(number_.size());
     auto& last = last_layouts_[entry];

@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-// What is read to tell copies from tensors that differ: all, or blocks from one end to the other.
+// What is read to compare two tensors: all of them, or blocks from one end to the other.
 constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;
 constexpr std::int64_t kBlockBytes = 4096;
 constexpr std::int64_t kBlocks = 16;

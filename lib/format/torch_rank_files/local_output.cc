@@ -216,7 +216,7 @@ bool LocalOutput::find_leaves(Optimizer& optimizer, const std::vector<bool>& kep
   return orig_ || unite_leaves(optimizer);
 }
 
-/// Zeros may stand for no state only where nothing else could tell: every parameter of a unit has
+/// Zeros may stand for no state only if nothing else shows it: every parameter of a unit has
 /// the same leaves, or none has any.
 bool LocalOutput::unite_leaves(Optimizer& optimizer) const {
   return std::ranges::all_of(units_, [&](const Unit& unit) {

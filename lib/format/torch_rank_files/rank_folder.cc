@@ -98,8 +98,8 @@ std::string save_of(const std::string& label) {
 }
 
 /// Files of several saves side by side are several checkpoints, never parts of one. Returns true
-/// where each is whole by itself; throws where they are of several ranks, which nobody can tell
-/// apart by the folder's name.
+/// where each is whole by itself; throws where they are of several ranks, which the folder's name
+/// does not distinguish.
 bool are_several_saves(const std::map<std::string, Found>& by_label) {
   std::set<std::string> saves;
   bool many_ranks = false;

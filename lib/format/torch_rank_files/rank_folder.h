@@ -28,8 +28,9 @@ struct RankName {
 /// nullopt for a name of another kind (DeepSpeed's and Megatron's mp_rank_NN among them).
 std::optional<RankName> parse_rank_name(std::string_view name);
 
-/// Ranks that `parts` parts may speak of when `files` files are there: what is not there costs work
-/// and memory, too. A folder that lost most of a few thousand ranks is still read.
+/// Upper bound on the world size accepted from the names of `files` files in `parts` parts, so that
+/// a name like `rank_1000000.pt` does not make us allocate for missing ranks. A folder that lost
+/// most of a few thousand ranks is still read.
 std::int64_t most_ranks(std::size_t files, std::size_t parts);
 
 struct RankPart {

@@ -97,7 +97,7 @@ void LeafMaker::add_chunk(const TensorPart& part, StoredTensor& stored) {
   manifest_.chunks.add(Chunk::whole_of(part.box), source);
 }
 
-/// Of a tensor that torch.save wrote; locate_archives() finds its bytes.
+/// Source of a tensor that torch.save wrote; locate_archives() finds its bytes.
 Source LeafMaker::archive_source(const TensorPart& part, std::uint32_t file, StoredTensor& stored) {
   return in_file(part.part.location, [&] {
     const TorchArchive archive = open(file);

@@ -65,7 +65,7 @@ class LeafMaker {
   std::optional<Value> tensor(const std::vector<const Entry*>& entries);
   /// Value of an object's file; nullopt when it is missing or damaged (a finding says so).
   std::optional<Value> object(const Entry& entry);
-  /// True when the leaves hold the same, as far as a look at them tells: primitives and objects
+  /// True when the leaves hold the same, as far as a look at them shows: primitives and objects
   /// whole, tensors up to kWholeBytes whole, larger ones at their ends and middle.
   bool same(const Entry& a, const Entry& b);
 

@@ -21,9 +21,9 @@ struct AssetList {
   std::string directory;
   std::vector<FileInfo> copied;  // regular files that match the list
   std::vector<std::string>
-      others;  // other regular files that are no part of the checkpoint: left, and told
+      others;  // other regular files that are no part of the checkpoint: left, and listed
   std::map<std::string, RewrittenAsset> rewritten;  // by name
-  std::vector<std::string> links;  // would be assets, and are symbolic links: left, and told
+  std::vector<std::string> links;  // would be assets, but are symbolic links: left, and listed
 };
 
 /// `part_of_checkpoint`: names that the source's manifest or the new plan owns. Hidden files are

@@ -18,7 +18,7 @@ std::uint64_t tensors_in(const Value& value) {
   return count;
 }
 
-/// Of a tensor of a subclass, which pickle rebuilds by a function: the subclass.
+/// The subclass of a tensor whose subclass pickle rebuilds by a function.
 std::string subclass_of(const Value& value) {
   if (value.kind() != Value::Kind::kOpaque) return "";
   const OpaqueObject& object = value.as_opaque();

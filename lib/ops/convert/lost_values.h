@@ -7,10 +7,10 @@
 
 namespace tessera {
 
-/// Of what --to hf selects and leaves out: throws kUnsupported for weights that are objects around
-/// tensors, or dicts of them kept as one value, unless --opaque or --values says that they may go;
-/// and for any value, object or part of a state under --values error or --opaque error, which hold
-/// for everything that no other flag leaves out.
+/// Checks what --to hf leaves out. Throws kUnsupported for weights that are objects around tensors,
+/// or dicts of them kept as one value, unless --opaque or --values says that they may go; and for
+/// any value, object or part of a state under --values error or --opaque error, which hold for
+/// everything that no other flag leaves out.
 void refuse_lost_values(const Manifest& manifest, const Roles& roles, const TargetRequest& request);
 
 }  // namespace tessera

@@ -96,7 +96,7 @@ const FormatDriver& resolve_target(const ConvertOptions& options, std::string_vi
   }
   if (options.target.max_shard_bytes != 0 && id != "safetensors") {
     fail(Code::kInvalidArgument,
-         fmt::format("--max-shard-size cuts safetensors; {} is not cut by size", id),
+         fmt::format("--max-shard-size is for safetensors; {} is not split by size", id),
          "leave it out, or add --to safetensors");
   }
   Capabilities can = driver->capabilities();
@@ -186,7 +186,7 @@ void check_apart(const std::string& source, const std::string& destination) {
   if (inside(source, destination) || inside(destination, source)) {
     fail(Code::kInvalidArgument,
          fmt::format("one of SRC {} and DST {} lies inside the other", source, destination),
-         "write to a path beside the source");
+         "write to a path next to the source");
   }
 }
 
@@ -202,7 +202,7 @@ void check_not_a_part(const FileSystem& fs, const OpenedCheckpoint& source,
     fail(Code::kInvalidArgument,
          fmt::format("SRC {} is made of {}, which DST {} would replace", printable(source.display),
                      printable(file.path), printable(destination)),
-         "write to a path beside the source");
+         "write to a path next to the source");
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // Salvage: what can still be read of a damaged checkpoint. Every chunk is tried; a damaged one is
 // replaced by a whole replica where there is one; a tensor that is not whole after that is left out
-// and told. Never part of a tensor.
+// and reported. Never part of a tensor.
 #include <tessera/ops/convert.h>
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>

@@ -52,12 +52,12 @@ void Conversion::check_same_plan() {
   options_.ranks->together([&] {
     if (options_.resume)
       fail(Code::kUnsupported, "--resume is for one process",
-           "continue without mpirun or srun, or start anew without --resume");
+           "continue without mpirun or srun, or start again without --resume");
     for (std::size_t r = 1; r < plans.size(); ++r) {
       if (plans[r] == plans[0]) continue;
       fail(Code::kCorrupt,
            fmt::format("ranks 0 and {} see different sources at {}", r, source_.display),
-           "SRC must be the same files on every host, and nobody may write to it");
+           "SRC must be the same files on every host, and must not change meanwhile");
     }
   });
 }
@@ -71,9 +71,9 @@ void Conversion::write_shared() {
     stage = open_stage();
     check_room();
   });
-  const auto told = ranks.all_gather(leads ? as_bytes(stage->directory()) : ByteView());
+  const auto sent = ranks.all_gather(leads ? as_bytes(stage->directory()) : ByteView());
   std::unique_ptr<Stage> member;
-  ranks.together([&] { member = join_stage(fs_, std::string(as_text(told[0])), destination_); });
+  ranks.together([&] { member = join_stage(fs_, std::string(as_text(sent[0])), destination_); });
   moved_ = transfer(source_.manifest, *source_.directory, output_, *plan_, fs_, *member, transfer_,
                     ranks);
   // A rank may have read a source that changed after rank 0 looked.

@@ -21,8 +21,8 @@ namespace tessera {
 
 class SourceBinding {
  public:
-  /// Of files as they are now; those that are not there are no part of it. `directory`: as it is on
-  /// the disk, not held against a seal. Reads at most 384 KiB of each.
+  /// The binding of files as they are now; missing files are no part of it. `directory`: as it is
+  /// on the disk, not held against a seal. Reads at most 384 KiB of each.
   static SourceBinding of(const Directory& directory, std::span<const StoredFile> files,
                           int threads);
 

@@ -96,8 +96,8 @@ Note Tracker::note(const Decision& decision, bool planned) const {
   if (decision.action == Action::kRefuse) {
     out.severity = Severity::kWarning;
     out.message = fmt::format(
-        "it names {}, not {}, and {} left alone: Megatron does not load this result until it is "
-        "told to: {}",
+        "it names {}, not {}, and {} left alone: Megatron loads this result "
+        "only after: {}",
         found.empty() ? "nothing" : found, text_, planned ? "would be" : "was", command());
   } else if (decision.action == Action::kKeep) {
     out.message = fmt::format("it names {} already", text_);

@@ -6,7 +6,7 @@
 //
 // A writer plans files inside of DST only, and the tracker may come only after DST is whole, so
 // convert() writes it, as a commit of its own (storage/stage.h), once DST is published. A tracker
-// that names a later iteration, or what cannot be compared, is left alone and the user is told.
+// that names a later iteration, or one that cannot be compared, is left alone, and a note says so.
 #include <tessera/state/manifest.h>
 #include <tessera/storage/file_system.h>
 

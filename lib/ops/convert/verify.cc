@@ -134,7 +134,7 @@ class ValueProof {
            canonical_json(json_value(written_, after, of_written_.tensors(), budget));
   }
 
-  /// Of dicts that are no values of their own.
+  /// Compares dicts that are not values themselves.
   void compare_containers() {
     const auto after = typed_containers(written_.state);
     for (const auto& [name, kind] : typed_containers(source_.state)) {

@@ -66,7 +66,7 @@ std::unique_ptr<Stage> Conversion::open_stage() {
   if (opened->started_anew())
     report_.notes.push_back({Finding::kResume, Severity::kWarning,
                              "the source is not the one that the interrupted run read: everything "
-                             "is written anew",
+                             "is written again",
                              source_.display, ""});
   return opened;
 }
@@ -185,7 +185,7 @@ void Conversion::check_source_unchanged() {
     source_changed_ = true;
     in_file(path, [] {
       fail(Code::kCorrupt, "the source changed while it was read",
-           "run again when nobody writes to it");
+           "run again when nothing writes to it");
     });
   };
   for (const StoredFile& file : source_.manifest.files) {

@@ -19,8 +19,8 @@ class AliasEntries {
   std::vector<Alias> present(const Manifest& manifest) const;
 
  private:
-  /// First chunks tell tensors apart however they are renamed and numbered anew: of the entry, and
-  /// of the tensor that it is tied to.
+  /// Maps the first chunk of the entry to the first chunk of the tensor that it is tied to: first
+  /// chunks identify tensors even after they are renamed and renumbered.
   std::map<std::uint64_t, std::uint64_t> tied_;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
-// Rank objects: Megatron's values of single ranks, which tell their place in the mesh they were
-// saved at ("rng_state/shard_0.1_1.2": the second of two tensor-parallel ranks). A load at another
-// mesh asks for other names: nothing of them can reach a wrong rank, so that they may go along to
-// another mesh by default, with a warning that a load there starts without them.
+// Rank objects: Megatron's values of single ranks, whose names hold their place in the mesh they
+// were saved at ("rng_state/shard_0.1_1.2": the second of two tensor-parallel ranks). A load at
+// another mesh asks for other names: nothing of them can reach a wrong rank, so that they may go
+// along to another mesh by default, with a warning that a load there starts without them.
 //
 //   rng_state                  [pp, tp], or [pp, tp, dp] under expert parallelism (2025/12 -
 //                              2026/03)
@@ -35,7 +35,7 @@ struct RankObject {
 };
 std::vector<RankObject> find_rank_objects(const Manifest& manifest, const ResultRanks& ranks);
 
-/// What becomes of them; nullopt where all stay at their mesh.
+/// Note that says what happens to these objects; nullopt if each keeps its place in the mesh.
 std::optional<Note> rank_objects_note(const Manifest& manifest, RankStatePolicy policy,
                                       const ResultRanks& ranks);
 /// kDrop leaves all out, kRank0 all but those of the first place, kError throws kUnsupported where

@@ -46,7 +46,7 @@ std::int64_t RuleNumbers::operand(std::string_view text, const std::string& fqn,
   fail(Code::kInvalidArgument,
        fmt::format(
            "the rules need the number of {} (for \"{}\"), which neither the checkpoint nor a "
-           "config.json beside it tells",
+           "config.json beside it says",
            parameter->about, printable(fqn)),
        fmt::format("add it: --rules {},{}=N", request_.name, parameter->name));
 }

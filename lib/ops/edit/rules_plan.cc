@@ -16,9 +16,9 @@ namespace {
 
 /// Parameters that this side alone names; those that all sides name alike say nothing.
 /// `alike`: one of the latter.
-std::map<std::string, std::size_t> telling_matches(const RuleSet& rules, const Matchers& matchers,
-                                                   const std::map<std::string, Shape>& shapes,
-                                                   std::string& alike) {
+std::map<std::string, std::size_t> deciding_matches(const RuleSet& rules, const Matchers& matchers,
+                                                    const std::map<std::string, Shape>& shapes,
+                                                    std::string& alike) {
   std::map<std::string, std::size_t> count;
   for (const auto& [fqn, shape] : shapes) {
     std::set<std::string> sides;
@@ -35,12 +35,12 @@ std::string source_side(const RuleSet& rules, const Matchers& matchers,
                         const std::map<std::string, Shape>& shapes) {
   std::vector<std::pair<std::size_t, std::string>> found;
   std::string alike;
-  for (const auto& [side, count] : telling_matches(rules, matchers, shapes, alike))
+  for (const auto& [side, count] : deciding_matches(rules, matchers, shapes, alike))
     found.emplace_back(count, side);
   if (found.empty() && !alike.empty())
     fail(Code::kInvalidArgument,
          fmt::format(
-             "rules {}: \"{}\" is a name of several sides, and no other name tells which side "
+             "rules {}: \"{}\" is a name of several sides, and no other name shows which side "
              "this is",
              rules.name, printable(alike)),
          "rename with --map instead");

@@ -75,7 +75,7 @@ std::vector<std::string> fqns(const auto& parameters) {
 }
 
 /// Parameters that no rule names stay as they are, or, with --strict-rules, stop the conversion.
-void tell_unmatched(const RulesOutcome& plan, bool strict, TransformOutcome& out) {
+void report_unmatched(const RulesOutcome& plan, bool strict, TransformOutcome& out) {
   if (plan.unmatched.empty()) return;
   const std::size_t shown = std::min(kMostNamed, plan.unmatched.size());
   const std::vector<std::string> some(plan.unmatched.begin(),
@@ -84,11 +84,11 @@ void tell_unmatched(const RulesOutcome& plan, bool strict, TransformOutcome& out
       fmt::format("{}{}", fmt::join(some, ", "), shown < plan.unmatched.size() ? ", ..." : "");
   if (strict)
     fail(Code::kInvalidArgument,
-         fmt::format("--strict-rules: no rule speaks of {} parameters: {}", plan.unmatched.size(),
+         fmt::format("--strict-rules: no rule names {} parameters: {}", plan.unmatched.size(),
                      printable(names)),
          "add rules for them, leave them out (--exclude), or leave out --strict-rules");
   out.notes.push_back({Finding::kRules, Severity::kWarning,
-                       fmt::format("{} parameters keep their names, no rule speaks of them: {}",
+                       fmt::format("{} parameters keep their names, no rule names them: {}",
                                    plan.unmatched.size(), names),
                        "", ""});
 }
@@ -101,7 +101,7 @@ std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const RulesRe
   const RuleSet rules = rule_set(request);
   const RulesOutcome plan =
       plan_rules(rules, request, parameter_shapes(manifest), model_numbers(checkpoint));
-  tell_unmatched(plan, strict, out);
+  report_unmatched(plan, strict, out);
   AppliedTransformation applied{
       "rules", fmt::format("{}: {} -> {}", rules.name, plan.from, plan.to), 0, {}};
   for (const ParameterEdit& edit : plan.edits) {

@@ -95,8 +95,8 @@ Shape checked_shape(const std::string& fqn, const std::vector<std::int64_t>& ext
 }
 
 /// Weights that are the same elements under another name, and keep their rows.
-void tell_of_twins(const Manifest& manifest, const std::vector<std::string>& names,
-                   std::vector<Note>& notes) {
+void report_twins(const Manifest& manifest, const std::vector<std::string>& names,
+                  std::vector<Note>& notes) {
   const Roles roles = find_roles(manifest.state);
   std::map<TensorPlace, std::string> resized;
   const auto place = [&](std::size_t i) -> std::optional<TensorPlace> {
@@ -172,7 +172,7 @@ void apply_vocabulary(OpenedCheckpoint& checkpoint, std::int64_t rows,
   std::vector<ParameterEdit> edits;
   std::set<std::string> cut;
   const std::vector<std::string> names = chosen(shapes, globs, declared);
-  tell_of_twins(manifest, names, out.notes);
+  report_twins(manifest, names, out.notes);
   for (const std::string& fqn : names) {
     const auto found = shapes.find(fqn);
     if (found == shapes.end()) continue;  // declared, and left out since

@@ -18,7 +18,7 @@ namespace tessera {
 /// SHA-256 (hex) by tensor index.
 using TensorDigests = std::map<std::uint32_t, std::string>;
 
-/// Of the tensors that sit inside values; with `quantizers` also of the vectors that quantizers are
+/// Digests of the tensors inside values; with `quantizers`, also of the vectors that quantizers are
 /// made of. Locates and reads them.
 TensorDigests inner_digests(OpenedCheckpoint& checkpoint, bool quantizers,
                             const TransferOptions& transfer);

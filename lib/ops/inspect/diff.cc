@@ -29,7 +29,7 @@ using ComparedNames = std::map<std::string, std::string>;  // stored name -> nam
 
 std::string root_prefix(const std::string& root) { return root.empty() ? "" : root + "."; }
 
-/// One checkpoint as it is compared: by today's names, with its optimizers told apart once.
+/// One checkpoint as it is compared: by today's names, with its optimizers found once.
 struct Side {
   explicit Side(OpenedCheckpoint& opened)
       : checkpoint(opened),

@@ -1,5 +1,5 @@
 #pragma once
-// Elements as text, for people: shortest digits that tell them apart in their own type.
+// Elements as text, for people: the shortest digits that are unique in their own type.
 #include <tessera/base/bytes.h>
 #include <tessera/tensor/dtype.h>
 

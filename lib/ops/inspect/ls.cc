@@ -170,8 +170,9 @@ LsSort parse_ls_sort(std::string_view text) {
        {"offset", LsSort::kOffset}}};
   for (const auto& [name, sort] : kSorts)
     if (text == name) return sort;
-  fail(Code::kInvalidArgument,
-       fmt::format("--sort \"{}\" is none of stored, name, size, file, offset", printable(text)));
+  fail(
+      Code::kInvalidArgument,
+      fmt::format("--sort \"{}\" is not one of stored, name, size, file, offset", printable(text)));
 }
 
 std::vector<ChunkRow> chunk_table(const Manifest& manifest, const StoredTensor& tensor) {

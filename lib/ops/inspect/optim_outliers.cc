@@ -41,7 +41,7 @@ class Peers {
   void add(double max) { maxima_.push_back(max); }
   void sort() { std::ranges::sort(maxima_); }
 
-  /// Of all but one that is `own`; nullopt: there are no others.
+  /// Median of all but one element equal to `own`; nullopt if there are no others.
   std::optional<double> median_without(double own) const {
     const std::size_t others = maxima_.size() - 1;
     if (others == 0) return std::nullopt;

@@ -66,7 +66,7 @@ void QuantileSelect<Real>::count_next_digit(std::span<const Real> values) {
   }
 }
 
-/// Of a key whose first digit some prefix has.
+/// Counts a key whose first digit is that of some prefix.
 template <class Real>
 void QuantileSelect<Real>::count_below_prefix(Key key) {
   const int known = pass_ * kDigitBits, shift = kKeyBits - known - kDigitBits;

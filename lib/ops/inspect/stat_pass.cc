@@ -110,7 +110,7 @@ struct Extremes {
   std::int64_t zeros;
 };
 
-/// Of finite values, one at least.
+/// `values`: finite, at least one.
 template <class Real>
 Extremes<Real> extremes_of(std::span<const Real> values) {
   using Bits = Vector<Integer<Real>>;
@@ -133,7 +133,7 @@ Extremes<Real> extremes_of(std::span<const Real> values) {
           joined(zeros, kSum) - (values[0] == 0 ? fillers(values) : 0)};
 }
 
-/// Of finite values: below `normal`, and what bfloat16 and float16 cannot hold.
+/// Counts finite values below `normal`, and those that bfloat16 and float16 cannot hold.
 template <class Real>
 wide::Outside outside_of(std::span<const Real> values, Real normal) {
   using Bits = Vector<Integer<Real>>;

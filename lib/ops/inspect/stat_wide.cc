@@ -31,7 +31,7 @@ TESSERA_WIDE inline float largest_of(__m256 x) {
   _mm256_store_ps(lanes, x);
   return *std::max_element(lanes, lanes + kLanes);
 }
-/// Of 8 counts that were counted down from zero.
+/// The sum of 8 counts that were counted down from zero.
 TESSERA_WIDE inline std::int64_t count_of(__m256i x) {
   alignas(32) std::int32_t lanes[kLanes];
   _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), x);

@@ -23,7 +23,7 @@ struct Extremes {
   std::int64_t zeros;
   bool is_exact;  // false: low or high is a zero whose sign is not known
 };
-/// Of finite values, one at least.
+/// `values`: finite, at least one.
 Extremes extremes_of(std::span<const float> values);
 
 struct Outside {
@@ -32,7 +32,8 @@ struct Outside {
 struct Bounds {
   float normal, bf16_over, fp16_over, fp16_under;
 };
-/// Of finite values: moduli below `normal`, from the upper bounds on, down to the lower one.
+/// Counts finite values by modulus: below `normal`, at or above the upper bounds, at or below the
+/// lower one.
 Outside outside_of(std::span<const float> values, const Bounds& bounds);
 
 struct Sums {

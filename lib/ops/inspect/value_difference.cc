@@ -39,7 +39,7 @@ class Walk {
   Found compare(const Value& a, const Value& b, const std::string& path) {
     if (a_.text(a) == b_.text(b)) return std::nullopt;
     if (a.kind() != b.kind()) return here(a, b, path);
-    // A pair that was met has been told of, or differs by its numbers alone.
+    // A pair that was met has been reported, or differs by its numbers alone.
     if (a.node_id() != nullptr && !met_.emplace(a.node_id(), b.node_id()).second)
       return std::nullopt;
     switch (a.kind()) {

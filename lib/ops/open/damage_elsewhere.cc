@@ -64,7 +64,7 @@ DamageElsewhere::DamageElsewhere(const Manifest& whole)
   for (const Note& note : whole.notes) {
     if (note.severity != Severity::kError) continue;
     notes_.push_back(note);
-    if (!note.tensor.empty()) told_files_.push_back(note.file);
+    if (!note.tensor.empty()) listed_files_.push_back(note.file);
   }
   for (const Note& loss : find_losses(whole, {})) notes_.push_back(loss);
   for (const StateEntry& entry : whole.state.entries) stored_.push_back(entry.name);
@@ -74,8 +74,8 @@ DamageElsewhere::DamageElsewhere(const Manifest& whole)
   const bool all_listed = whole.format == "torch-dcp" || whole.format == "torchsnapshot" ||
                           whole.format == "megatron-dist";
   for (const StoredFile& file : files_)
-    if (all_listed) told_files_.push_back(file.path);
-  sort_unique(told_files_);
+    if (all_listed) listed_files_.push_back(file.path);
+  sort_unique(listed_files_);
 }
 
 DamageElsewhere::Chosen::Chosen(const Manifest& part, const OpenOptions& asked)
@@ -110,7 +110,7 @@ bool DamageElsewhere::may_hold(const std::string& file, const Chosen& chosen) co
   // It was read: its tensors are known, and whole or not by themselves.
   const auto number = static_cast<std::size_t>(known - files_.begin());
   if (known != files_.end() && known->size_bytes > 0 && has_tensors_[number]) return false;
-  if (std::ranges::binary_search(told_files_, file)) return false;
+  if (std::ranges::binary_search(listed_files_, file)) return false;
   bool has_siblings = false;
   for (std::uint32_t f = 0; f < files_.size(); ++f) {
     if (!has_tensors_[f] || files_[f].size_bytes == 0) continue;

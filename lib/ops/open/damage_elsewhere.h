@@ -4,8 +4,8 @@
 //
 //   no note names an entry of it         stored ones, and lost ones that the selection would take
 //   each of its tensors is whole         by the sizes of files and by coverage
-//   no file that was lost may hold it    one whose content only its neighbours tell: those that are
-//                                        called alike (`rank_*.pt`) hold none of it
+//   no file that was lost may hold it    what it holds only its neighbours show: files with
+//                                        names like its (`rank_*.pt`) hold none of it
 //
 // Pure.
 #include <tessera/ops/open.h>
@@ -53,8 +53,8 @@ class DamageElsewhere {
   std::vector<std::string> stored_;  // names of entries, sorted
   std::vector<OptimizerRoot> optimizers_;
   std::vector<StoredFile> files_;
-  std::vector<std::string> told_files_;  // of which an index lists what they hold, sorted
-  std::vector<bool> has_tensors_;        // by file
+  std::vector<std::string> listed_files_;  // of which an index lists what they hold, sorted
+  std::vector<bool> has_tensors_;          // by file
 };
 
 /// Drops all entries but the one called `name`, those below it and the value that it lies in.

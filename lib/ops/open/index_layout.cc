@@ -46,7 +46,7 @@ IndexLayout read_index_layout(FileSystem& fs, const OpenedCheckpoint& source,
                             : shards && source.file.empty() ? find_shard_index(*source.directory)
                                                             : "";
     if (own.empty())
-      fail(Code::kInvalidArgument, fmt::format("{} has no index of its own", source.display),
+      fail(Code::kInvalidArgument, fmt::format("{} has no index", source.display),
            "name one: --as-index=FOLDER, or a *.safetensors.index.json");
     return layout_in(*source.directory, own, source.display, with_types);
   }

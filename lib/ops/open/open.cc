@@ -71,7 +71,7 @@ class ManifestReader {
       : driver_(driver),
         options_(options),
         notes_(notes),
-        tell_([this, &notes](const Note& difference) {
+        report_([this, &notes](const Note& difference) {
           if (options_.check_seal) SealedDirectory::refuse(difference);
           // A reader may open a file twice.
           const bool known = std::ranges::any_of(notes, [&](const Note& note) {
@@ -128,7 +128,7 @@ class ManifestReader {
   Manifest read(const FormatDriver& driver, const Place& place, const std::string& folder,
                 const Seal* seal) {
     if (seal == nullptr) return driver.manifest(place, options_.read);
-    SealedDirectory sealed(*place.directory, seal->files, tell_);
+    SealedDirectory sealed(*place.directory, seal->files, report_);
     if (is_of_part(options_))
       sealed.look_at_part([](std::string_view, std::uint64_t) { return true; });
     Manifest manifest = blaming_archives(sealed, [&] {
@@ -154,7 +154,7 @@ class ManifestReader {
   const FormatDriver& driver_;
   const OpenOptions& options_;
   std::vector<Note>& notes_;
-  SealedDirectory::OnDifference tell_;
+  SealedDirectory::OnDifference report_;
   std::vector<std::string> archives_;
 };
 

@@ -57,8 +57,9 @@ class PathResolver {
   /// order.
   /// What may not be read is left out with a note.
   std::vector<FoundCheckpoint> below(const std::string& folder, std::vector<Note>& notes) const;
-  /// Of one rank's folder (mp_rank_XX): that of the checkpoint it belongs to, "" for any other.
-  /// `file`: of that one alone, which needs others beside it, here or in other ranks' folders.
+  /// The folder of the checkpoint that one rank's folder (mp_rank_XX) belongs to; "" for any other
+  /// folder. `file`: only for a file of that name, which needs others next to it or in other ranks'
+  /// folders.
   std::string whole_of_rank_folder(const std::string& asked, const std::string& file = "") const;
   std::optional<Pointer> pointer_in(const std::string& folder, const std::string& only = "") const;
   /// Every pointer there is, in the order in which pointer_in takes one.
@@ -73,7 +74,8 @@ class PathResolver {
   void note_others_below(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
   /// Where a file of a set of ranks was asked for by itself.
   void note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
-  /// Of a file that is one of several parts of one model (Meta's consolidated.NN.pth): all of them.
+  /// If `file` is one of several parts of one model (Meta's consolidated.NN.pth), the names of all
+  /// parts.
   std::string parts_beside(const std::string& file) const;
   /// The folder of the set that a rank's file belongs to; "": it is no rank's, or alone.
   std::string folder_of_ranks(const std::string& file) const;

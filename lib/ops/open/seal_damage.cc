@@ -119,8 +119,8 @@ class SealDamage {
       hits = unproved(block, spans);
     }
     // Metadata beside tensors counts as whole where the sum of one of those shows what changed.
-    const bool told_apart = !hits.empty() && !sealed_.empty() && names_are_sealed();
-    if (!covered(block, spans) && !told_apart) refuse(path);
+    const bool identified = !hits.empty() && !sealed_.empty() && names_are_sealed();
+    if (!covered(block, spans) && !identified) refuse(path);
     for (const Span& span : hits) changed_.try_emplace(span.chunk, reason_of(block, path));
   }
 
@@ -218,7 +218,7 @@ class SealDamage {
            "its bytes are not those that were written, and what changed may be the metadata, which "
            "says what lies where",
            "take the file from another copy; what was written with --verify has a sum of each "
-           "tensor, which tells them apart");
+           "tensor, which distinguishes them");
     });
     TESSERA_CHECK(false);
   }

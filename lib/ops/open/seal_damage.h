@@ -1,9 +1,9 @@
 #pragma once
 // What a seal says of a damaged checkpoint's tensors, for --salvage. A seal has a sum of each MiB
 // of a file, and of each tensor where the writer was asked to --verify; a MiB may hold the metadata
-// and many tensors. Which of them changed is told by
+// and many tensors. Which of them changed follows from
 //
-//   one turned bit     its place follows from the sum: CRC-32 tells all bits of a MiB apart
+//   one turned bit     its place follows from the CRC-32, which differs for each bit of a MiB
 //   sums of tensors    those that agree are whole
 //   else               all that lie in the MiB may have changed
 //

@@ -60,10 +60,10 @@ std::optional<Difference> difference(const ReadFile& file, const SealedFile& sea
 class SealedReadFile final : public ReadFile {
  public:
   SealedReadFile(std::unique_ptr<ReadFile> file, const SealedFile& sealed,
-                 const SealedDirectory::OnDifference& tell, bool of_part, std::mutex& mutex)
+                 const SealedDirectory::OnDifference& report, bool of_part, std::mutex& mutex)
       : file_(std::move(file)),
         sealed_(sealed),
-        tell_(tell),
+        report_(report),
         of_part_(of_part),
         mutex_(mutex),
         seen_(std::make_unique<std::atomic<bool>[]>(sealed.crc32_per_mib.size())) {}
@@ -80,7 +80,7 @@ class SealedReadFile final : public ReadFile {
         const auto byte = of_part_ ? differs->byte() : std::nullopt;
         if (byte && (*byte < offset || *byte >= end)) continue;  // not in what is handed out
         const std::lock_guard lock(mutex_);
-        tell_(differs->note);
+        report_(differs->note);
       } else {
         seen_[block] = true;
       }
@@ -90,7 +90,7 @@ class SealedReadFile final : public ReadFile {
  private:
   std::unique_ptr<ReadFile> file_;
   const SealedFile& sealed_;
-  const SealedDirectory::OnDifference& tell_;
+  const SealedDirectory::OnDifference& report_;
   bool of_part_;
   std::mutex& mutex_;
   std::unique_ptr<std::atomic<bool>[]> seen_;  // by MiB: held against the seal
@@ -161,7 +161,7 @@ void SealedDirectory::check(std::span<const std::string> paths, bool whole) cons
     if (sealed.crc32_per_mib.empty()) continue;
     const auto file = directory_.open(path, IoMode::kBuffered);
     const std::size_t last = sealed.crc32_per_mib.size() - 1;
-    // Where several zips follow each other, the end tells of one alone.
+    // If several zips follow each other, the end describes only one of them.
     const std::size_t step = whole ? 1 : std::max<std::size_t>(1, (last + 2) / 3);
     for (std::size_t block = 0; block <= last; ++block)
       if (block % step == 0 || block == last)

@@ -5,9 +5,8 @@
 //
 // Zip archives keep a CRC of each record, which their reader checks, and which knows the tensor; of
 // them the first and the last MiB and a few between are held against the seal, by check(),
-// once all is read: that tells another save's file of the same size, but where it differs in few
-// places. Files that the seal does not name are read as they are.
-// Thread-safe as what it wraps.
+// once all is read: that finds a file of another save with the same size, unless it differs in few
+// places. Files that the seal does not name are read as they are. Thread-safe as what it wraps.
 #include <tessera/ops/seal.h>
 #include <tessera/state/manifest.h>
 #include <tessera/storage/file_system.h>
@@ -29,7 +28,7 @@ bool has_sums_of_its_own(const ReadFile& file);
 
 class SealedDirectory final : public Directory {
  public:
-  /// Told of bytes that are not the sealed ones; called by one thread at a time. May throw.
+  /// Called for bytes that are not the sealed ones, by one thread at a time. May throw.
   using OnDifference = std::function<void(const Note&)>;
 
   /// `directory` outlives it and every file opened through it, as it outlives those.
@@ -42,7 +41,7 @@ class SealedDirectory final : public Directory {
   [[noreturn]] static void refuse(const Note& difference);
 
   const std::string& path() const override { return directory_.path(); }
-  /// The file's read_at tells `on_difference` of each MiB that differs and hands it out.
+  /// The file's read_at calls `on_difference` for each MiB that differs, and returns it.
   std::unique_ptr<ReadFile> open(std::string_view relative, IoMode mode) const override;
   /// Files opened so far that are zip archives, in order.
   std::vector<std::string> archives() const;
@@ -55,7 +54,8 @@ class SealedDirectory final : public Directory {
   /// and of what `needs` says, is none of its damage. Before any file is opened.
   void look_at_part(Needs needs) { needs_ = std::move(needs); }
 
-  /// Tells `on_difference` of sealed files that differ in a few MiB, or with `whole` anywhere.
+  /// Compares the first and last MiB of sealed files and a few between, or with `whole` all of
+  /// them; calls `on_difference` for what differs.
   void check(std::span<const std::string> paths, bool whole = false) const;
   std::optional<FileInfo> stat(std::string_view relative) const override {
     return directory_.stat(relative);

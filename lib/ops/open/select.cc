@@ -291,7 +291,7 @@ Part parse_part(std::string_view text) {
   if (text == "optim" || text == "optimizer") return Part::kOptim;
   if (text == "other") return Part::kOther;
   fail(Code::kInvalidArgument,
-       fmt::format("\"{}\" is none of model, optim, other", printable(text)));
+       fmt::format("\"{}\" is not one of model, optim, other", printable(text)));
 }
 
 void apply_selection(Manifest& manifest, const Selection& selection) {

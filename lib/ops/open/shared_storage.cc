@@ -11,8 +11,8 @@
 namespace tessera {
 namespace {
 
-/// Leaves that metadata alone cannot tell apart, more than one at each place. A pending source says
-/// which bytes, not in which order a view walks them.
+/// Leaves that metadata alone cannot distinguish, more than one at each place. A pending source
+/// says which bytes, not in which order a view walks them.
 std::vector<std::uint32_t> likely_shared(const Manifest& manifest) {
   std::map<std::tuple<std::string, std::uint32_t, std::uint64_t, std::uint64_t>,
            std::vector<std::uint32_t>>

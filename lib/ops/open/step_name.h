@@ -1,5 +1,5 @@
 #pragma once
-// The training step that names of files and folders tell.
+// Parses the training step out of file and folder names.
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -10,7 +10,7 @@ namespace tessera {
 /// "runs/3/step_1000", "checkpoint-1000", "iter_0001000/model", "epoch=3-step=400".
 std::optional<std::int64_t> step_of_path(std::string_view path);
 
-/// Of a name in a run, where any number may be the step: the above, else the last digits of the
+/// For a name in a run, where any number may be the step: the above, else the last digits of the
 /// first component that has some ("0001000", "ckpt5/model").
 std::optional<std::int64_t> step_of_run_name(std::string_view name);
 

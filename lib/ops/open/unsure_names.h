@@ -1,5 +1,5 @@
 #pragma once
-// State that stands under names which its reader could tell by order alone.
+// State whose names its reader derived from order alone.
 #include <tessera/state/manifest.h>
 
 #include <string>

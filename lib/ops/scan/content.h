@@ -1,5 +1,5 @@
 #pragma once
-// One file's content, looked into as deep as it goes (ops/scan.h). Containers are told apart by
+// One file's content, looked into as deep as it goes (ops/scan.h). Containers are recognised by
 // their bytes; a name only says what a file that breaks its rules was meant to be.
 #include <tessera/encoding/byte_window.h>
 #include <tessera/ops/scan.h>

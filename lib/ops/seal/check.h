@@ -18,7 +18,7 @@ struct SealedBlocks {
   std::vector<std::uint32_t> found;  // CRC of each wrong one
 };
 
-/// Reads [0, sealed.size_bytes); `tick` is told the size of each block and may throw.
+/// Reads [0, sealed.size_bytes); `tick` is called with the size of each block, and may throw.
 SealedBlocks check_sealed_blocks(const ReadFile& file, const SealedFile& sealed,
                                  const std::function<void(std::size_t)>& tick);
 

@@ -68,7 +68,8 @@ SealedFile decode_file(const Value& object) {
   return file;
 }
 
-/// Of the text up to kOwnSumKey. Throws kCorrupt where that is not how the seal ends.
+/// Checks the seal's own checksum, which covers the text up to kOwnSumKey. Throws kCorrupt for
+/// another end of the seal.
 void check_own_sum(ByteView bytes) {
   const std::size_t tail = kOwnSumKey.size() + kSumDigits + kOwnSumEnd.size();
   if (bytes.size() < tail) bad("no checksum of its own");

@@ -197,7 +197,7 @@ void compare_values(const Expected& expected, const HashReport& hashed,
   if (expected.values_root.empty() || expected.values_root == hashed.values_root_v1) return;
   const bool same = expected.format == hashed.format;
   findings.push_back({Finding::kDiffersFromReport, same ? Severity::kError : Severity::kWarning,
-                      fmt::format("the values beside the tensors differ from the report{}",
+                      fmt::format("the non-tensor values differ from the report{}",
                                   same ? "" : " (another format may keep fewer of them)"),
                       "", ""});
 }

@@ -36,7 +36,7 @@ bool is_whole_record(const Manifest& manifest, const Source& source) {
   return source.offset == record.offset && source.length == record.length;
 }
 
-/// What is known without reading. nullopt: only their bytes tell.
+/// What is known without reading. nullopt: their bytes must be compared.
 std::optional<bool> known_equal(const Manifest& manifest, const Source& a, const Source& b) {
   if (a.kind != b.kind || a.flags != b.flags || a.side != b.side || a.view != b.view)
     return std::nullopt;

@@ -21,7 +21,7 @@ std::optional<Note> check_sealed_file(const Directory& directory, const std::str
                                       const SealedFile& sealed, const Manifest* manifest,
                                       const ReadTick& tick);
 
-/// Of the seal that lies at `asked` itself (a folder, or a file with its seal beside it), for a
+/// Findings of the seal at `asked` itself (a folder, or a file with its seal next to it), for a
 /// checkpoint that cannot be opened or was found in another place: CK044 for a seal that does not
 /// fit, CK043 for each file that differs (not at kQuick, which reads no data). Empty where all is
 /// as it was written, and where there is no seal.

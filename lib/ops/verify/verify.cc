@@ -140,10 +140,10 @@ class Verifier {
     report_.tensors = leaf_tensors(manifest).size();
     report_.chunks = manifest.chunks.size();
     for (const Note& note : manifest.notes) {
-      const bool told_later =
+      const bool reported_later =
           options_.level != VerifyLevel::kQuick &&
           (note.code == Finding::kUncomparedReplicas || note.code == Finding::kBadChecksum);
-      if (!told_later) add(note);
+      if (!reported_later) add(note);
     }
     for (const Note& note : manifest.notes)
       if (note.severity == Severity::kError || note.code == Finding::kUnsupportedDataset)

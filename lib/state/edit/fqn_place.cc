@@ -170,7 +170,7 @@ void enter_list(StateEntry& entry, std::size_t k) {
     fail(Code::kInvalidArgument,
          fmt::format("\"{}\" would lie in a list, which has numbers for names",
                      printable(entry.name)),
-         "rename all of the list alike, or choose other names");
+         "rename the whole list the same way, or choose other names");
   entry.path[k] = index;
   if (dot < key.size())
     entry.path.insert(entry.path.begin() + static_cast<std::ptrdiff_t>(k) + 1,

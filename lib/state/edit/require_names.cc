@@ -33,7 +33,9 @@ void require_names(const Manifest& manifest, const OptimState& optim, const std:
       fail(Code::kUnsupported,
            any_weight ? fmt::format("{}: id {} fits no parameter of the model by order and shape",
                                     which, p.stored_key)
-                      : fmt::format("{}: there is no model here to name its ids by", which),
+                      : fmt::format("{}: the checkpoint has no model weights, so integer optimizer "
+                                    "ids cannot be mapped to names",
+                                    which),
            hint);
     }
     if (!p.certain)

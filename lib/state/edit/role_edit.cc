@@ -90,7 +90,7 @@ bool lists_names(const EntryRole& role, const StateEntry& entry) {
          entry.value.kind() == Value::Kind::kList;
 }
 
-/// Names of buffers, as DeepSpeed's files list them: a conversion back tells them by these.
+/// Names of buffers, as DeepSpeed's files list them: a conversion back recognises buffers by these.
 bool lists_buffers(const StateEntry& entry) {
   return entry.name == "deepspeed.buffer_names" && entry.value.kind() == Value::Kind::kList;
 }

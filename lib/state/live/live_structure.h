@@ -31,15 +31,15 @@ struct StructureEntry {
   std::vector<Chunk> chunks;   // as many as the rank has pieces, empty ones too
 };
 
-/// Of `entry`, one of `contents`. False: it means a tensor that is not there, and nothing is
-/// appended.
+/// Appends the structure of `entry`, one of `contents`. False: it refers to a tensor that is not
+/// there, and nothing is appended.
 bool append_structure(const LiveContents& contents, const StateEntry& entry, LiveStructure& out);
-/// Of a piece more of the tensor that was appended last.
+/// Appends one more piece of the tensor that was appended last.
 void append_piece_structure(const LivePiece& piece, LiveStructure& out);
 /// The whole of it; false as above.
 bool append_structure(const LiveContents& contents, LiveStructure& out);
 
-/// Of elements that lie side by side; the last byte may be half full.
+/// Bytes of `elements` stored side by side; the last byte may be half full.
 std::uint64_t byte_size(std::int64_t elements, DType dtype);
 
 /// That of `state`, or, where it has none, `anew`, made here; nullptr: an entry means a tensor that

@@ -9,7 +9,7 @@ namespace tessera {
 namespace {
 
 [[noreturn]] void short_message() {
-  fail(Code::kCorrupt, "a message of another rank is cut short, or of another version");
+  fail(Code::kCorrupt, "a message from another rank is truncated, or of another version");
 }
 
 [[noreturn]] void damaged_message() {

@@ -1,9 +1,9 @@
 #pragma once
-// What ranks tell each other, as bytes: numbers, lengths before texts. The reader checks every
+// Messages between ranks, as bytes: numbers, and lengths before texts. The reader checks every
 // length against what is left (kCorrupt): a peer of another version must not do harm.
 //
 //   number   seven bits a byte from the lowest on, the eighth says that more follow: most are
-//            small, and every rank holds what all tell of every tensor
+//            small, and every rank holds the descriptions of all ranks
 #include <tessera/base/bytes.h>
 #include <tessera/state/value.h>
 #include <tessera/tensor/chunk.h>
@@ -20,7 +20,7 @@ namespace tessera {
 inline constexpr int kWireBits = 7;
 inline constexpr std::uint64_t kWireMore = std::uint64_t{1} << kWireBits;
 
-/// Of a number that tells the kind of a path's item, those bits; the others are a length.
+/// Low bits of a number that give the kind of a path's item; the other bits are a length.
 inline constexpr int kPathKindBits = 2;
 
 /// The form: `Out` is given it by put(data, bytes) and put_number(n).

@@ -44,8 +44,8 @@ std::vector<FileInfo> read_entries(UniqueFd fd, const std::string& path) {
   return entries;
 }
 
-// From what the kernel has at hand: no word to a server. One that does not tell (before 5.8) says
-// no.
+// Answered from what the kernel has cached, without asking a server. Kernels before 5.8 do not say;
+// then false.
 bool is_mount_point(int fd) {
   struct statx status;
   return ::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) == 0 &&

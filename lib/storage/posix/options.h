@@ -1,6 +1,6 @@
 #pragma once
-// What the real file system can be told: its environment's wishes, and the handles tests pull to
-// reach rare paths.
+// Options of the real file system: environment variables, and switches by which tests reach rare
+// paths.
 #include <tessera/storage/file_system.h>
 
 #include <cstddef>

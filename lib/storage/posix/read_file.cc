@@ -170,7 +170,7 @@ class PosixReadFile final : public ReadFile, public CacheProbe {
   mutable std::once_flag direct_once_;
   mutable UniqueFd direct_fd_;  // O_DIRECT, opened at the first aligned request
   mutable std::atomic<bool> direct_works_{false};
-  mutable std::atomic<bool> cache_answers_;  // unless told to go direct
+  mutable std::atomic<bool> cache_answers_;  // unless direct I/O was asked for
 };
 
 }  // namespace

@@ -67,7 +67,7 @@ class DiskImage {
   std::map<InodeId, FolderImage> folders;
 
   void apply(const Unit& unit);
-  /// Of all that the root leads to.
+  /// Hash of everything that the root leads to.
   std::uint64_t hash() const;
   void materialise(MemoryFileSystem& fs) const;
 };
