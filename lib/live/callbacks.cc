@@ -15,7 +15,7 @@ void rethrow_as_of(std::string_view callback) {
     Status status = current_exception_status();
     if (status.code == Code::kInternal) status.code = Code::kInvalidArgument;
     status.message = fmt::format("the callback {} threw: {}", callback, printable(status.message));
-    status.hint = "what it threw is the job's own";
+    status.hint = "the exception is the job's own";
     throw Error(std::move(status));
   }
 }

@@ -65,8 +65,7 @@ namespace {
 Bytes pickled(const Value& value) {
   PickleEmitter emitter;
   write_value(emitter, value, [](PickleEmitter&, std::uint32_t) {
-    fail(Code::kUnsupported, "a live value has a tensor inside",
-         "give the tensor an entry of its own");
+    fail(Code::kUnsupported, "a live value has a tensor inside", "give the tensor its own entry");
   });
   return emitter.finish();
 }

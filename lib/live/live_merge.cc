@@ -371,7 +371,7 @@ class Merger {
                ? fmt::format("\"{}\" stands where \"{}\" has its place", first, second)
                : fmt::format("\"{}\" is of a list, and \"{}\" of a dict at the same place", first,
                              second),
-           "no load could put both back: give one another path");
+           "no load could restore both: give one of them another path");
     }
   }
 

@@ -69,8 +69,7 @@ std::unique_ptr<FileLock> pointer_lock(FileSystem& fs, const std::string& parent
   constexpr int kPatienceMs = 30000;  // renames are quick
   const std::string path = join_path(parent, std::string(kPointerLock));
   auto lock = storage::try_lock_within(fs, path, kPatienceMs);
-  if (lock && !*lock)
-    fail(Code::kIo, fmt::format("another save holds {} and does not let go", printable(path)));
+  if (lock && !*lock) fail(Code::kIo, fmt::format("another save still holds {}", printable(path)));
   return lock ? std::move(*lock) : nullptr;
 }
 
@@ -150,13 +149,13 @@ std::set<std::string> left_over(const Directory& parent, const std::string& stem
 void check_can_point(const FileSystem& fs, const std::string& path) {
   const auto [parent, name] = split_path(path);
   if (name == kPointer)
-    fail(Code::kInvalidArgument,
-         "a checkpoint named `latest` cannot be named by `latest` beside it",
+    fail(Code::kInvalidArgument, "`latest` cannot point to a checkpoint that is named `latest`",
          "save to another name, or leave update_latest out");
   const auto info = fs.stat(join_path(parent, std::string(kPointer)));
   if (info && info->type == FileType::kDirectory)
     fail(Code::kInvalidArgument,
-         fmt::format("`latest` in {} is a folder, which no pointer replaces", printable(parent)),
+         fmt::format("`latest` in {} is a folder, which a pointer cannot replace",
+                     printable(parent)),
          "rename it, or leave update_latest out");
 }
 

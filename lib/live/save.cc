@@ -258,7 +258,7 @@ class Writing {
       const bool there = fs_.stat(destination_).has_value();
       status.message = fmt::format("{} {}: {}", printable(destination_),
                                    there ? "is published and whole, but what follows it failed"
-                                         : "was published whole, and is gone again",
+                                         : "was published, but has been removed since",
                                    status.message);
       throw Error(std::move(status));
     }

@@ -48,7 +48,7 @@ StateCount count_of(const LeftOut& entry) {
 
 [[noreturn]] void broken(const std::string& what) {
   fail(Code::kInternal,
-       fmt::format("the account of what is written does not add up: {}; please report this", what));
+       fmt::format("the balance of what is written does not add up: {}; please report this", what));
 }
 
 /// Formats may keep counters of an optimizer as numbers, one for many parameters.

@@ -48,7 +48,7 @@ std::unique_ptr<FileLock> take_turn(FileSystem& fs, const StagePaths& paths, int
   TriedLock lock = try_lock_within(fs, paths.lock_of(kTurn), wait_ms);
   if (lock && !*lock)
     fail(Code::kAlreadyExists,
-         fmt::format("another run is publishing {} and does not end", paths.final_path()),
+         fmt::format("another run is still publishing {}", paths.final_path()),
          "run again when it has ended");
   return lock ? std::move(*lock) : nullptr;
 }

@@ -54,7 +54,7 @@ std::unique_ptr<Stage> join_stage(FileSystem& fs, const std::string& directory,
                                   const std::string& final_path) {
   const auto info = fs.stat(directory);
   if (!info || info->type != FileType::kDirectory) {
-    fail(Code::kIo, fmt::format("the folder {} that rank 0 made is not to be seen here", directory),
+    fail(Code::kIo, fmt::format("the folder {} that rank 0 created is not visible here", directory),
          "save to a file system that all ranks share");
   }
   return std::make_unique<StageMember>(fs, directory, final_path);

@@ -117,7 +117,7 @@ void Conversion::plan_assets() {
   }
   for (const std::string& name : assets_.others) {
     report_.notes.push_back(
-        {Finding::kAsset, Severity::kInfo, "beside the checkpoint, not copied", name, ""});
+        {Finding::kAsset, Severity::kInfo, "next to the checkpoint, not copied", name, ""});
   }
 }
 

@@ -129,7 +129,7 @@ Note Tracker::publish(FileSystem& fs) const {
     file->close();
     const auto unchanged = [&] {
       if (decide(fs).found != decision.found)
-        fail(Code::kAlreadyExists, "somebody else wrote it in the meantime");
+        fail(Code::kAlreadyExists, "another process wrote it in the meantime");
     };
     stage->publish(unchanged, nullptr);
     return note(decision, false);

@@ -17,9 +17,10 @@ NamePattern::NamePattern(std::string_view pattern) {
     const bool adjacent = !pieces_.empty() && pieces_.back().capture;
     if (close == std::string_view::npos || close == open + 1 || adjacent) {
       fail(Code::kInvalidArgument,
-           fmt::format("\"{}\" is no name pattern: each {{name}} needs text, and something between "
-                       "it and the next",
-                       printable(pattern)));
+           fmt::format(
+               "\"{}\" is not a name pattern: each {{name}} needs text, and something between "
+               "it and the next",
+               printable(pattern)));
     }
     pieces_.push_back({true, std::string(pattern.substr(open + 1, close - open - 1))});
     at = close + 1;

@@ -134,7 +134,7 @@ std::optional<Note> rank_objects_note(const Manifest& manifest, RankStatePolicy 
   if (policy == RankStatePolicy::kDrop)
     message = fmt::format("state of single ranks is left out: {}", families(found, false));
   else if (policy == RankStatePolicy::kRank0)
-    message = fmt::format("state of single ranks is left out but for the first rank's: {}",
+    message = fmt::format("state of single ranks is left out, except the first rank's: {}",
                           families(found, false));
   else if (any_changes(found))
     message = fmt::format(

@@ -217,7 +217,7 @@ void find_beside(FileSystem& fs, const PathResolver& resolver, const FoundCheckp
   if (parts.empty() || found.is_named) return;
   opened.notes.push_back(
       {Finding::kRelatedState, Severity::kWarning,
-       fmt::format("beside it lies what is not read with it: {}; name that to read it",
+       fmt::format("not read, though it belongs to the same training state: {}; name it to read it",
                    beside_text(parts)),
        "", ""});
 }
@@ -236,7 +236,7 @@ void refuse_beside(const OpenedCheckpoint& opened) {
   if (parts.empty()) return;
   const std::string first = join_path(opened.beside_folder, parts[0].path);
   fail(Code::kUnsupported,
-       fmt::format("\"{}\" is read as {} alone, and what lies beside it would be lost: {}",
+       fmt::format("\"{}\" is read as {} alone, and what lies next to it would be lost: {}",
                    printable(opened.display), opened.driver->id(), beside_text(parts)),
        fmt::format("say which part is meant: --only model takes the weights alone, {} as SRC that "
                    "part alone",

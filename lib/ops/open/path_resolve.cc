@@ -272,8 +272,7 @@ void PathResolver::fail_file(const std::string& asked) const {
     fail(Code::kCorrupt, fmt::format("\"{}\" does not begin like any checkpoint; its first bytes "
                                      "are damaged or it is something else",
                                      printable(asked)));
-  fail(Code::kUnsupported,
-       fmt::format("\"{}\" is in no format that is read here", printable(asked)));
+  fail(Code::kUnsupported, fmt::format("\"{}\" is in no supported format", printable(asked)));
 }
 
 void PathResolver::refuse_other_format(const std::string& asked, const std::string& path,
@@ -316,7 +315,7 @@ void PathResolver::fail_folder(const std::string& asked) const {
   refuse_links(asked);
   refuse_special_files(asked);
   fail(Code::kUnsupported,
-       fmt::format("\"{}\" holds no checkpoint in a format that is read here", printable(asked)));
+       fmt::format("\"{}\" holds no checkpoint in a supported format", printable(asked)));
 }
 
 FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,

@@ -105,7 +105,7 @@ class SealDamage {
       fail(Code::kCorrupt,
            "its tensors have the checksums that it lists, and it is not the file that was written "
            "here: another save's, perhaps",
-           "take the file from another copy, or away: then what it held is lost");
+           "replace the file with another copy, or move it away: then what it held is lost");
     });
   }
   void check_cancelled() const {

@@ -77,7 +77,7 @@ void check_own_sum(ByteView bytes) {
   if (!end.starts_with(kOwnSumKey) || !end.ends_with(kOwnSumEnd)) bad("no checksum of its own");
   const ByteView before = bytes.first(bytes.size() - tail);
   const std::string sum = fmt::format("{:08x}", crc32(0, before));
-  if (end.substr(kOwnSumKey.size(), kSumDigits) != sum) bad("its own checksum is not right");
+  if (end.substr(kOwnSumKey.size(), kSumDigits) != sum) bad("its own checksum is wrong");
 }
 
 bool has_sealed_size(const Directory& directory, const SealedFile& sealed) {

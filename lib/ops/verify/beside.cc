@@ -81,7 +81,7 @@ class BesideVerifier {
     if (status.code == Code::kUnsupported || can_be_listed(path)) return;
     out.ok = false;
     add({Finding::kDamagedRelated, Severity::kError,
-         fmt::format("it lies beside the checkpoint and cannot be opened: {}", status.message),
+         fmt::format("it lies next to the checkpoint and cannot be opened: {}", status.message),
          beside.path, ""},
         beside);
   }
