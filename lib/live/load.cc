@@ -15,6 +15,7 @@
 #include <iterator>
 #include <span>
 
+#include "lib/base/append.h"
 #include "lib/base/sort_unique.h"
 #include "lib/live/callbacks.h"
 #include "lib/live/contents_digest.h"
@@ -100,8 +101,7 @@ class Loading {
     name_optimizers_by_fqn();
     if (!policy_.names.empty()) apply_renames(source_.manifest, policy_.names);
     result_.notes.insert(result_.notes.begin(), source_.notes.begin(), source_.notes.end());
-    result_.notes.insert(result_.notes.end(), source_.manifest.notes.begin(),
-                         source_.manifest.notes.end());
+    append(result_.notes, source_.manifest.notes);
     result_.format = source_.driver->id();
     result_.path = source_.display;
   }
@@ -142,9 +142,7 @@ class Loading {
     if (has(OptimDialect::kById) || has(OptimDialect::kLeafFirst))
       add_notes(rekey_optimizers(source_.manifest, OptimKeys::kFqn));
   }
-  void add_notes(const std::vector<Note>& notes) {
-    result_.notes.insert(result_.notes.end(), notes.begin(), notes.end());
-  }
+  void add_notes(const std::vector<Note>& notes) { append(result_.notes, notes); }
 
   /// What another rank does otherwise would leave a state that no call asked for.
   void agree_on_policy() {

@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "lib/base/append.h"
 #include "lib/format/findings.h"
 #include "lib/format/torch_files/archive_source.h"
 #include "lib/state/edit/tensor_remapper.h"
@@ -154,7 +155,7 @@ std::uint32_t ArchiveManifestBuilder::open(const std::string& path) {
   for (Note& note : archive.notes) note.file = path;
   Manifest& out = rep.out;
   out.globals.insert(out.globals.end(), archive.globals.begin(), archive.globals.end());
-  out.notes.insert(out.notes.end(), archive.notes.begin(), archive.notes.end());
+  append(out.notes, archive.notes);
   const auto number = static_cast<std::uint32_t>(rep.files.size());
   TESSERA_CHECK(number == out.files.size());
   out.files.push_back(std::move(stored));

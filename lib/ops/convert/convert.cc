@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "lib/base/append.h"
 #include "lib/format/value_policy.h"
 #include "lib/ops/convert/conversion.h"
 #include "lib/ops/convert/request.h"
@@ -157,7 +158,7 @@ void Conversion::describe() {
   for (const ConvertedFile& file : report_.files) report_.output_bytes += file.size_bytes;
   report_.tensors = leaf_tensors(source_.manifest).size();
   report_.source_bytes = plan_->source_bytes();
-  report_.notes.insert(report_.notes.end(), output_.notes.begin(), output_.notes.end());
+  append(report_.notes, output_.notes);
   Seal seal = make_seal();
   if (options_.verify) {
     for (std::uint32_t i : leaf_tensors(source_.manifest)) {

@@ -11,6 +11,7 @@
 #include <set>
 #include <string_view>
 
+#include "lib/base/append.h"
 #include "lib/ops/convert/conversion.h"
 #include "lib/ops/convert/flat_guard.h"
 #include "lib/ops/convert/lost_values.h"
@@ -51,8 +52,7 @@ void Conversion::open_source() {
   driver_ = &resolve_target(options_, source_.driver->id(), request_);
   report_.to = driver_->id();
   report_.notes = source_.notes;
-  report_.notes.insert(report_.notes.end(), source_.manifest.notes.begin(),
-                       source_.manifest.notes.end());
+  append(report_.notes, source_.manifest.notes);
   check_destination();
   check_replaceable(fs_, destination_);
   check_beside();
@@ -99,10 +99,10 @@ void Conversion::edit_optimizers() {
   Manifest& manifest = source_.manifest;
   if (options_.prefer_master) {
     std::vector<Note> notes = prefer_masters(manifest);
-    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+    append(report_.notes, notes);
   }
   std::vector<Note> notes = rekey_optimizers(manifest, options_.optim_keys);
-  report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  append(report_.notes, notes);
   report_.balance.restate(manifest, "optimizer keys and masters");
   Selection rest = options_.selection;
   rest.root.clear();
@@ -204,7 +204,7 @@ void Conversion::shape_state() {
   report_.balance.restate(source_.manifest, "state that was kept as one value");
   if (driver_->capabilities().groups_optimizers) {
     std::vector<Note> notes = group_optimizers(source_.manifest);
-    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+    append(report_.notes, notes);
     report_.balance.restate(source_.manifest, "groups of the optimizer");
   }
   if (request_.hf_preset) {
@@ -219,9 +219,9 @@ void Conversion::shape_state() {
   if (driver_->capabilities().many_ranks) report_.world_size = world_size.value_or(1);
   const ResultRanks ranks{world_size, request_.mesh};
   std::vector<Note> notes = rank_state_notes(source_.manifest, options_.rank_state, ranks);
-  report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+  append(report_.notes, notes);
   std::vector<std::string> dropped = apply_rank_state(source_.manifest, options_.rank_state, ranks);
-  report_.dropped.insert(report_.dropped.end(), dropped.begin(), dropped.end());
+  append(report_.dropped, dropped);
   report_.balance.leave_out(source_.manifest, "state of single ranks, by --rank-state");
   transform();
 }
@@ -237,7 +237,7 @@ void Conversion::transform() {
       apply_transformations(source_, transformations_, request_.hf_preset, transfer_, &recorded);
   report_.dropped.insert(report_.dropped.end(), done.dropped.begin(), done.dropped.end());
   request_.aliases = std::move(done.aliases);
-  report_.notes.insert(report_.notes.end(), done.notes.begin(), done.notes.end());
+  append(report_.notes, done.notes);
   report_.dtypes = std::move(done.dtypes);
   report_.transformations.insert(report_.transformations.end(),
                                  std::make_move_iterator(done.applied.begin()),

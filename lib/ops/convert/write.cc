@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 
+#include "lib/base/append.h"
 #include "lib/ops/convert/conversion.h"
 #include "lib/ops/convert/request.h"
 #include "lib/ops/convert/tracker.h"
@@ -168,7 +169,7 @@ void Conversion::finish_in(Stage& stage) {
   report_.bytes_written = moved_.bytes_written;
   report_.resumed_bytes = moved_.resumed_bytes;
   const std::vector<Note> lost = cast_notes(source_.manifest, moved_.casts);
-  report_.notes.insert(report_.notes.end(), lost.begin(), lost.end());
+  append(report_.notes, lost);
   Seal seal = make_seal();
   stage.publish([&] { prove(stage, seal); }, [&] { return encode_seal(seal); });
   report_.published = true;

@@ -9,6 +9,7 @@
 #include <array>
 #include <tuple>
 
+#include "lib/base/append.h"
 #include "lib/format/findings.h"
 #include "lib/ops/open/merge_parts.h"
 #include "lib/ops/open/rank_parts.h"
@@ -381,7 +382,7 @@ std::vector<FoundCheckpoint> PathResolver::below(const std::string& folder,
   std::vector<Note> left_out;
   search(folder, "", kSearchDepth, found, left_out);
   shorten(left_out);
-  notes.insert(notes.end(), left_out.begin(), left_out.end());
+  append(notes, left_out);
   std::ranges::sort(found,
                     [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
   return found;
