@@ -1,4 +1,3 @@
-#include <tessera/base/text.h>
 #include <tessera/state/findings.h>
 
 #include <algorithm>

@@ -48,6 +48,7 @@ TEST_CASE("codes are unique, found in any case, and explained") {
     if (row.finding == Finding::kNone) continue;
     CHECK(tessera::find_finding(row.code) == row.finding);
     CHECK_FALSE(row.meaning.empty());
+    CHECK(row.meaning.find('|') == std::string_view::npos);  // a cell of a table
     CHECK(row.cause.ends_with('.'));
     CHECK(row.cure.ends_with('.'));
     CHECK(row.severities.starts_with(tessera::severity_name(row.severity)));

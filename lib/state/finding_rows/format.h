@@ -39,11 +39,11 @@ inline constexpr std::array<FindingInfo, 29> kFormatRows = {{
      "Nothing to do; `--rank-state` says what a conversion does with it."},
     {Finding::kUnnamedFlat, "CK071", Severity::kWarning, "warning", "quick",
      "per-rank files: nothing says which parameters the flat parameters hold, or those whose runs "
-     "an optimizer holds |",
+     "an optimizer holds",
      "", "FSDP1 saved LOCAL_STATE_DICT, which does not store parameter names.",
      "Pass `--flat-layout` with the parameters' names and shapes."},
     {Finding::kUnfittingIds, "CK072", Severity::kWarning, "warning", "quick",
-     "per-rank files: ids of the optimizer do not fit the parameters and stay ids |", "",
+     "per-rank files: ids of the optimizer do not fit the parameters and stay ids", "",
      "The optimizer was built over other parameters than the model's, or in another order.",
      "Save the optimizer with names (FSDP.optim_state_dict), or convert the model alone."},
     {Finding::kNamesFromFile, "CK073", Severity::kInfo, "info", "quick",
@@ -82,7 +82,7 @@ inline constexpr std::array<FindingInfo, 29> kFormatRows = {{
      "Megatron: `metadata.json`, which is written last, is missing: the save was interrupted",
      "file", "The job was killed while it saved.", "Use the previous iteration, or save again."},
     {Finding::kBucketsKept, "CK091", Severity::kInfo, "info", "quick",
-     "Megatron: buckets of the distributed optimizer are kept as they are |", "",
+     "Megatron: buckets of the distributed optimizer are kept as they are", "",
      "The distributed optimizer was saved as buckets instead of by parameter.",
      "Nothing to do; to change the parallel layout, save with Megatron's "
      "`--dist-ckpt-optim-fully-reshardable` first."},
