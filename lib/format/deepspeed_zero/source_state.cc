@@ -52,8 +52,7 @@ class StateBuilder {
              "take the model along, or write torch-dcp or torch-save, which hold any part");
     if (roles_.model_roots.size() > 1) refuse("there are several models", "choose one with --root");
     if (roles_.optimizers.size() > 1)
-      refuse(fmt::format("there are {} optimizers; an engine has one", roles_.optimizers.size()),
-             "choose one with --root");
+      refuse_second_optimizer(roles_.optimizers[0].name, roles_.optimizers[1].name, "an engine");
     out_.naming.model_root = roles_.model_roots[0];
     if (!roles_.optimizers.empty()) {
       out_.naming.optim_root = roles_.optimizers[0].name;
@@ -135,11 +134,7 @@ class StateBuilder {
     OptimizerGroup listed{options, {}};
     for (const std::string& name : members) {
       const auto at = positions_.find(name);
-      if (at == positions_.end())
-        refuse(fmt::format("group {} lists \"{}\", which the model does not have",
-                           out_.groups.size(), printable(name)),
-               "leave the optimizer out with --only model; where the model has flat parameters, "
-               "--flat-layout FILE names their weights");
+      if (at == positions_.end()) refuse_unknown_parameter(name);
       ModuleEntry& entry = out_.module[at->second];
       if (entry.part == Part::kTrained)
         refuse(fmt::format("\"{}\" is listed twice in the groups", printable(name)));
@@ -222,8 +217,7 @@ class StateBuilder {
       const OptimLeaf& leaf = parameter.leaves[0];
       if (parameter.leaves.size() > 1 || !is_master_leaf(leaf.name) || leaf.tensor == kNoTensor ||
           at == positions_.end())
-        refuse(fmt::format("state of \"{}\", which no group lists", printable(parameter.fqn)),
-               "leave it out with --exclude");
+        refuse_unlisted_parameter(parameter.fqn);
       out_.module[at->second].fp32 = leaf.tensor;
     }
   }

@@ -28,11 +28,8 @@ class Collector {
   TargetOptimizer run() {
     if (roles_.optimizers.empty()) return out_;
     if (roles_.optimizers.size() > 1)
-      fail(Code::kUnsupported,
-           fmt::format("there are {} optimizers (\"{}\", \"{}\"); fairscale-fsdp holds one",
-                       roles_.optimizers.size(), printable(roles_.optimizers[0].name),
-                       printable(roles_.optimizers[1].name)),
-           "leave one out with --exclude");
+      refuse_second_optimizer(roles_.optimizers[0].name, roles_.optimizers[1].name,
+                              "fairscale-fsdp");
     const OptimState& optim = optimizers_[0];
     out_.present = true;
     out_.root = optim.root;
@@ -45,11 +42,7 @@ class Collector {
  private:
   std::size_t index_of(const std::string& fqn, const std::string& stored) const {
     const auto found = target_.by_fqn.find(fqn);
-    if (found == target_.by_fqn.end())
-      fail(Code::kUnsupported,
-           fmt::format("the optimizer keeps \"{}\", which no parameter of the model is called",
-                       printable(stored)),
-           "take the model along, or leave the optimizer out with --only model");
+    if (found == target_.by_fqn.end()) refuse_unknown_parameter(stored);
     return found->second;
   }
 

@@ -11,6 +11,7 @@
 #include "lib/format/megatron_torch/model_names.h"
 #include "lib/format/megatron_torch/optim_merge.h"
 #include "lib/format/megatron_torch/optim_parts.h"
+#include "lib/format/torch_files/grouped_optim.h"
 
 namespace tessera::megatron_torch {
 namespace {
@@ -81,10 +82,8 @@ void OptimizerOutput::choose(const Roles& roles, std::int64_t ranks) {
                        root, ranks),
            fmt::format("leave it out: --exclude {}",
                        root.empty() ? "'state.*'" : "'" + root + ".*'"));
-    fail(Code::kUnsupported,
-         fmt::format("optimizers \"{}\" and \"{}\" over {} ranks: Megatron has one",
-                     printable(all[mine].root), root, ranks),
-         fmt::format("leave one out: --exclude '{}.*'", root));
+    refuse_second_optimizer(all[mine].root, all[i].root,
+                            fmt::format("megatron-torch over {} ranks", ranks));
   }
 }
 
@@ -159,14 +158,8 @@ void OptimizerOutput::check_complete(const std::set<std::string>& model) const {
     }
     if (parameter.leaves.empty()) continue;
     const bool listed = distributed_ || parameter.group >= 0;
-    if (listed && model.contains(parameter.fqn)) continue;
-    in_tensor(parameter.fqn, [&] {
-      fail(Code::kUnsupported,
-           listed ? "optimizer state of a parameter that the model does not have: no rank holds it"
-                  : "optimizer state of a parameter that no group lists: Megatron numbers "
-                    "parameters by groups",
-           fmt::format("leave it out: --exclude '*{}*'", parameter.fqn));
-    });
+    if (!model.contains(parameter.fqn)) refuse_unknown_parameter(parameter.fqn);
+    if (!listed) refuse_unlisted_parameter(parameter.fqn);
   }
 }
 

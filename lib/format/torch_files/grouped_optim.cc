@@ -144,6 +144,29 @@ std::optional<GroupedOptimizer::Apart> GroupedOptimizer::unite(std::span<const s
   return std::nullopt;
 }
 
+void refuse_second_optimizer(std::string_view one, std::string_view other,
+                             std::string_view holder) {
+  fail(Code::kUnsupported,
+       fmt::format("there are several optimizers (\"{}\", \"{}\"); {} holds one", printable(one),
+                   printable(other), holder),
+       fmt::format("leave one out: --exclude '{}.*'", other.empty() ? "state" : printable(other)));
+}
+
+void refuse_unknown_parameter(std::string_view name) {
+  fail(Code::kUnsupported,
+       fmt::format("the optimizer keeps \"{}\", which no parameter of the model is called",
+                   printable(name)),
+       fmt::format("take the model along, or leave it out with --exclude '*{}*' or --only model; "
+                   "where the model has flat parameters, --flat-layout FILE names their weights",
+                   printable(name)));
+}
+
+void refuse_unlisted_parameter(std::string_view name) {
+  fail(Code::kUnsupported,
+       fmt::format("the optimizer keeps state of \"{}\", which no group lists", printable(name)),
+       fmt::format("leave it out: --exclude '*{}*'", printable(name)));
+}
+
 Value param_groups_value(const std::vector<OptimizerGroup>& groups, std::vector<ValueList> params,
                          const std::function<Value(const Value&)>& take) {
   ValueList out;

@@ -102,6 +102,13 @@ class GroupedOptimizer {
   std::vector<OptimizerGroup> groups_;
 };
 
+/// kUnsupported, for who holds one optimizer, and state of the model's parameters alone. `holder`:
+/// "fairscale-fsdp", "megatron-torch over 4 ranks".
+[[noreturn]] void refuse_second_optimizer(std::string_view one, std::string_view other,
+                                          std::string_view holder);
+[[noreturn]] void refuse_unknown_parameter(std::string_view name);
+[[noreturn]] void refuse_unlisted_parameter(std::string_view name);
+
 /// `param_groups` as torch.optim keeps it: each group's options, then its `params`. `params`: by
 /// group. `take`: a value of the source as the file holds it.
 Value param_groups_value(const std::vector<OptimizerGroup>& groups, std::vector<ValueList> params,
