@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -224,6 +225,29 @@ TEST_CASE("leaves have the form that files can give them") {
   CHECK(optimizer.state(0)[0].form == Form::kList);
   CHECK(optimizer.state(0)[0].tensors.size() == 2);
   CHECK_THROWS_AS(optimizer.add_item(0, "history", Value::integer(1)), Error);
+}
+
+TEST_CASE("what no file has room for is refused by name, with what to do") {
+  const auto status = [](const std::function<void()>& refuse) {
+    try {
+      refuse();
+    } catch (const Error& error) {
+      CHECK(error.code() == Code::kUnsupported);
+      return error.status();
+    }
+    return Status{};
+  };
+  const Status second = status([] { refuse_second_optimizer("gen", "critic", "an engine"); });
+  CHECK(second.message ==
+        "there are several optimizers (\"gen\", \"critic\"); an engine holds one");
+  CHECK(second.hint == "leave one out: --exclude 'critic.*'");
+  CHECK(status([] { refuse_second_optimizer("gen", "", "x"); }).hint ==
+        "leave one out: --exclude 'state.*'");
+  const Status unknown = status([] { refuse_unknown_parameter("head.w"); });
+  CHECK_THAT(unknown.message, Catch::Contains("\"head.w\", which no parameter of the model"));
+  CHECK_THAT(unknown.hint, Catch::Contains("--exclude '*head.w*'"));
+  CHECK_THAT(status([] { refuse_unlisted_parameter("head.w"); }).message,
+             Catch::Contains("\"head.w\", which no group lists"));
 }
 
 TEST_CASE("groups are options, then params") {
