@@ -13,6 +13,7 @@
 // megatron/core/rerun_state_machine.py.
 #include <tessera/layout/mesh.h>
 #include <tessera/ops/rank_state_policy.h>
+#include <tessera/state/manifest.h>
 
 #include <cstdint>
 #include <optional>
