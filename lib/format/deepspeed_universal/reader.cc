@@ -95,17 +95,16 @@ class UniversalReader {
     optimizer_file_ = builder_.open(name);
     in_file(name, [&] {
       optimizer_ = builder_.archive(optimizer_file_).root;
-      dict_of(optimizer_, kOptimizerStateFile);
-      const Value* stage = optimizer_.find(kZeroStage);
-      stage_ = stage ? count_of(*stage, kZeroStage) : 1;
-      const Value* nested = optimizer_.find(kOptimizerStateDict);
-      const Value* groups = nested ? nested->find(kParamGroups) : optimizer_.find(kParamGroups);
-      if (groups)
-        for (const Value& group : list_of(*groups, kParamGroups)) groups_.push_back(group);
+      const Field root(optimizer_);
+      root.dict();
+      const auto stage = root.find(kZeroStage), nested = root.find(kOptimizerStateDict);
+      stage_ = stage ? stage->count() : 1;
+      if (const auto groups = (nested ? *nested : root).find(kParamGroups))
+        groups_ = groups->list();
       if (nested)
-        if (const Value* states = nested->find(kState))
-          for (const auto& [id, leaves] : dict_of(*states, kState))
-            states_.emplace(count_of(id, kState), dict_of(leaves, kState));
+        if (const auto states = nested->find(kState))
+          for (const auto& [id, leaves] : states->entries())
+            states_.emplace(id.count(), leaves.dict());
     });
   }
 
@@ -128,13 +127,12 @@ class UniversalReader {
   }
   void parse_leaf(const std::string& name, LeafFile& leaf) {
     const Value& root = builder_.archive(leaf.file).root;
-    const Value* held = root.is_dict() ? root.find(kParam) : &root;
-    if (!held) fail(Code::kCorrupt, "there is no \"param\"");
-    leaf.is_tensor = held->is_tensor();
+    const Value& held = root.is_dict() ? Field(root).at(kParam).value() : root;
+    leaf.is_tensor = held.is_tensor();
     if (leaf.is_tensor) {
-      leaf.tensor = held->tensor_index();
+      leaf.tensor = held.tensor_index();
     } else {
-      leaf.value = *held;
+      leaf.value = held;
     }
     if (leaf.leaf != kFp32Leaf || !root.is_dict() || merge_.explain(name, root)) return;
     ValueDict more;
@@ -297,7 +295,7 @@ class UniversalReader {
     const auto state = id ? states_.find(*id) : states_.end();
     if (state == states_.end()) return;
     for (const auto& [key, value] : state->second) {
-      const std::string leaf = text_of(key, kState);
+      const std::string leaf = Field(key, {}, std::string(kState)).text();
       StateAssembler state_of(builder_, model_);
       if (find(name, leaf)) continue;
       if (!value.is_tensor()) {
@@ -324,7 +322,7 @@ class UniversalReader {
     for (const auto& [empty, group, place] : model_.naming.empty)
       if (empty == name && static_cast<std::size_t>(group) < groups_.size())
         for (const std::int64_t id :
-             counts_of(require(groups_[static_cast<std::size_t>(group)], kParams), kParams))
+             Field(groups_[static_cast<std::size_t>(group)]).at(kParams).counts())
           return id;
     return std::nullopt;
   }
@@ -353,7 +351,7 @@ class UniversalReader {
     }
   }
   static bool lists(const Value& group, std::int64_t id) {
-    const auto ids = counts_of(require(group, kParams), kParams);
+    const auto ids = Field(group).at(kParams).counts();
     return std::ranges::find(ids, id) != ids.end();
   }
 

@@ -185,7 +185,8 @@ class CheckpointOpener {
                                     "files of {}",
                                     recorded->as_int(), world_size),
                         c_.path(model.file));
-    if (!model.has_shapes) in_file(c_.path(model.file), [&] { require(model.root, kParamShapes); });
+    if (!model.has_shapes)
+      in_file(c_.path(model.file), [&] { Field(model.root).at(kParamShapes); });
     if ((c_.stage == 3) != (model.dp_rank >= 0))
       fail(Code::kCorrupt,
            fmt::format("the optimizer files are of stage {}, but the model file is {}", c_.stage,
@@ -264,7 +265,7 @@ class CheckpointOpener {
       if (shape == c_.frozen.end() || shape->second.numel() != 0) continue;
       auto flat = static_cast<std::size_t>(group);
       if (c_.stage == 3 && flat < first.groups.size())
-        if (const auto ids = counts_of(require(first.groups[flat], kParams), kParams); !ids.empty())
+        if (const auto ids = Field(first.groups[flat]).at(kParams).counts(); !ids.empty())
           flat = static_cast<std::size_t>(ids.front());
       c_.parameters.push_back({name, shape->second, flat, {}});
     }

@@ -9,6 +9,7 @@
 
 #include "lib/format/deepspeed_zero/checkpoint.h"
 #include "lib/format/torch_files/flat_tensors.h"
+#include "lib/state/fields.h"
 
 namespace tessera::deepspeed {
 namespace {
@@ -69,16 +70,10 @@ std::vector<TrainedParameter> engine_places(const ZeroCheckpoint& checkpoint) {
   return places_of_stage_2(shapes, checkpoint.first_rank().alignment, sizes);
 }
 
-std::optional<std::int64_t> field(const Value& address, std::string_view key) {
-  if (address.kind() != Value::Kind::kOpaque || !address.as_opaque().has_state) return std::nullopt;
-  const Value* found = address.as_opaque().state.find(key);
-  return found && found->is_int() ? std::optional(found->as_int()) : std::nullopt;
-}
-
 /// The first name for which the file's own slices are not those of its rank, "" if there is none.
 std::string misplaced(const Value& stored, const Slices& slices) {
   for (const auto& [key, address] : stored.as_dict()) {
-    const auto numel = field(address, "numel"), start = field(address, "start");
+    const auto numel = integer_in(address, "numel"), start = integer_in(address, "start");
     if (!key.is_string() || !numel || !start || *numel == 0) continue;
     const auto mine = slices.find(key.as_string());
     if (mine == slices.end() || mine->second.offset != *start || mine->second.numel() != *numel)

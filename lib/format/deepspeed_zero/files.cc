@@ -32,71 +32,63 @@ Value without(const Value& dict, const std::array<std::string_view, N>& keys,
   return Value::dict(std::move(kept));
 }
 
-const Value* present(const Value& dict, std::string_view key) {
-  const Value* found = dict.find(key);
-  return found && !found->is_none() ? found : nullptr;
-}
-
-bool flag(const Value& dict, std::string_view key, bool otherwise) {
-  const Value* found = dict.find(key);
-  if (!found) return otherwise;
-  if (found->kind() != Value::Kind::kBool)
-    fail(Code::kCorrupt, fmt::format("\"{}\" is neither true nor false", key));
-  return found->as_bool();
-}
-
 ValueList texts(const std::vector<std::string>& list) {
   ValueList out;
   for (const std::string& item : list) out.push_back(Value::string(item));
   return out;
 }
 
-Naming parse_naming(const Value& value) {
+Naming parse_naming(const Field& field) {
   Naming out;
   const auto name = [&](std::string_view key, std::string& to) {
-    if (const Value* found = value.find(key)) to = text_of(*found, key);
+    if (const auto found = field.find(key)) to = found->text();
   };
-  dict_of(value, kTessera);
+  const auto names = [&](std::string_view key, std::vector<std::string>& to) {
+    if (const auto found = field.find(key)) to = found->texts();
+  };
+  const auto flag = [&](std::string_view key, bool& to) {
+    if (const auto found = field.find(key)) to = found->flag();
+  };
+  field.dict();
   name("model_root", out.model_root);
   name("optim_root", out.optim_root);
   name("fp32_leaf", out.fp32_leaf);
   name("counters", out.counters);
-  out.derive_fp32 = flag(value, "derive_fp32", true);
-  out.module_weights = flag(value, "module_weights", false);
-  out.cast_buffers = flag(value, "cast_buffers", true);
-  out.has_groups = flag(value, "has_groups", true);
-  if (const Value* added = value.find("added")) out.added = texts_of(*added, "added");
-  if (const Value* names = value.find("no_state")) out.no_state = texts_of(*names, "no_state");
-  if (const Value* empty = value.find("empty"))
-    for (const auto& [key, place] : dict_of(*empty, "empty")) {
-      const std::vector<std::int64_t> at = counts_of(place, "empty");
-      if (at.size() != 2) fail(Code::kCorrupt, "\"empty\" holds no pair of group and place");
-      out.empty.emplace_back(text_of(key, "empty"), at[0], at[1]);
+  flag("derive_fp32", out.derive_fp32);
+  flag("module_weights", out.module_weights);
+  flag("cast_buffers", out.cast_buffers);
+  flag("has_groups", out.has_groups);
+  names("added", out.added);
+  names("no_state", out.no_state);
+  if (const auto empty = field.find("empty"))
+    for (const auto& [key, place] : empty->entries()) {
+      const std::vector<std::int64_t> at = place.counts();
+      if (at.size() != 2) place.refuse("a pair of group and place");
+      out.empty.emplace_back(key.text(), at[0], at[1]);
     }
-  if (const Value* fp32 = value.find("fp32")) out.fp32 = tensors_of(*fp32, "fp32");
-  if (const Value* rest = value.find(kOptimizer)) out.optimizer = *rest;
+  if (const auto fp32 = field.find("fp32")) out.fp32 = tensors_of(*fp32);
+  if (const auto rest = field.find(kOptimizer)) out.optimizer = rest->value();
   return out;
 }
 
 /// State of torch.optim: {id: leaves} and its groups.
-void parse_torch_state(const Value& base, OptimFile& out) {
-  for (const auto& [id, leaves] : dict_of(require(base, kState), kState))
-    out.states.emplace(count_of(id, "state key"), dict_of(leaves, kState));
-  for (const Value& group : list_of(require(base, kParamGroups), kParamGroups)) {
-    dict_of(group, kParamGroups);
-    out.groups.push_back(group);
+void parse_torch_state(const Field& base, OptimFile& out) {
+  for (const auto& [id, leaves] : base.at(kState).entries())
+    out.states.emplace(id.count(), leaves.dict());
+  for (const Field& group : base.at(kParamGroups).items()) {
+    group.dict();
+    out.groups.push_back(group.value());
   }
 }
 
-void parse_base(const Value& optimizer, OptimFile& out) {
-  const Value* base = present(optimizer, out.stage == 3 ? kOptimizerStateDict : kBaseState);
-  if (const Value* step = optimizer.find(kBaseStep)) out.base_step = *step;
+void parse_base(const Field& optimizer, OptimFile& out) {
+  const auto base = optimizer.find_present(out.stage == 3 ? kOptimizerStateDict : kBaseState);
+  if (const auto step = optimizer.find(kBaseStep)) out.base_step = step->value();
   if (!base) return;
-  if (base->is_dict()) return parse_torch_state(*base, out);
+  if (base->value().is_dict()) return parse_torch_state(*base, out);
   out.elastic = true;
   std::int64_t id = 0;
-  for (const Value& leaves : list_of(*base, kBaseState))
-    out.states.emplace(id++, dict_of(leaves, kBaseState));
+  for (const Field& leaves : base->items()) out.states.emplace(id++, leaves.dict());
 }
 
 }  // namespace
@@ -143,38 +135,37 @@ Value Naming::to_value() const {
 ModelFile parse_model_file(const TorchArchive& archive) {
   ModelFile out;
   out.root = archive.root;
-  dict_of(out.root, "model file");
-  const Value& module = require(out.root, kModule);
-  if (module.is_none())
+  const Field root(out.root);
+  const Field module = root.at(kModule);
+  if (module.value().is_none())
     fail(Code::kUnsupported, "\"module\" is empty: pipeline parallelism keeps weights by layer");
-  for (const auto& [key, value] : dict_of(module, kModule)) {
-    if (value.is_tensor()) {
-      out.module.push_back({text_of(key, kModule), value.tensor_index()});
+  for (const auto& [key, field] : module.entries()) {
+    if (field.value().is_tensor()) {
+      out.module.push_back({key.text(), field.tensor()});
     } else {
-      out.module_values.emplace_back(text_of(key, kModule), value);
+      out.module_values.emplace_back(key.text(), field.value());
     }
   }
-  if (module.kind() == Value::Kind::kOrderedDict) out.module_attributes = module.attributes();
-  if (const Value* names = present(out.root, kBufferNames))
-    for (std::string& name : texts_of(*names, kBufferNames)) out.buffers.insert(std::move(name));
-  if (const Value* shapes = present(out.root, kParamShapes)) {
+  if (module.value().kind() == Value::Kind::kOrderedDict)
+    out.module_attributes = module.value().attributes();
+  if (const auto names = root.find_present(kBufferNames))
+    for (std::string& name : names->texts()) out.buffers.insert(std::move(name));
+  if (const auto shapes = root.find_present(kParamShapes)) {
     out.has_shapes = true;
-    if (shapes->is_dict()) {
-      out.param_shapes = {shapes_of(*shapes, kParamShapes)};
+    if (shapes->value().is_dict()) {
+      out.param_shapes = {shapes_of(*shapes)};
     } else {
-      for (const Value& group : list_of(*shapes, kParamShapes))
-        out.param_shapes.push_back(shapes_of(group, kParamShapes));
+      for (const Field& group : shapes->items()) out.param_shapes.push_back(shapes_of(group));
     }
   }
-  if (const Value* shapes = present(out.root, kFrozenShapes))
-    out.frozen_shapes = shapes_of(*shapes, kFrozenShapes);
-  if (const Value* fragments = present(out.root, kFrozenFragments))
-    for (NamedTensor& item : tensors_of(*fragments, kFrozenFragments))
+  if (const auto shapes = root.find_present(kFrozenShapes)) out.frozen_shapes = shapes_of(*shapes);
+  if (const auto fragments = root.find_present(kFrozenFragments))
+    for (NamedTensor& item : tensors_of(*fragments))
       out.frozen.emplace(std::move(item.name), item.tensor);
-  if (const Value* shared = present(out.root, kSharedParams))
-    for (const auto& [name, stored] : dict_of(*shared, kSharedParams))
-      out.shared.emplace_back(text_of(name, kSharedParams), text_of(stored, kSharedParams));
-  if (const Value* naming = out.root.find(kTessera)) out.naming = parse_naming(*naming);
+  if (const auto shared = root.find_present(kSharedParams))
+    for (const auto& [name, stored] : shared->entries())
+      out.shared.emplace_back(name.text(), stored.text());
+  if (const auto naming = root.find(kTessera)) out.naming = parse_naming(*naming);
   return out;
 }
 
@@ -188,26 +179,23 @@ std::int64_t OptimFile::world_size() const {
 
 OptimFile parse_optim_file(const TorchArchive& archive) {
   OptimFile out;
-  dict_of(archive.root, "optimizer file");
-  out.optimizer = require(archive.root, kOptimizerStateDict);
-  const Value& optimizer = out.optimizer;
-  dict_of(optimizer, kOptimizerStateDict);
-  if (const Value* stage = present(optimizer, kZeroStage)) out.stage = count_of(*stage, kZeroStage);
-  if (out.stage && (*out.stage < 1 || *out.stage > 3))
-    fail(Code::kCorrupt, fmt::format("zero_stage is {}", *out.stage));
-  if (const Value* count = present(optimizer, kPartitionCount))
-    out.partition_count = count->kind() == Value::Kind::kList
-                              ? counts_of(*count, kPartitionCount)
-                              : std::vector{count_of(*count, kPartitionCount)};
-  if (present(optimizer, kPartitionGroups))
+  out.optimizer = Field(archive.root).at(kOptimizerStateDict).value();
+  const Field optimizer(out.optimizer, {}, std::string(kOptimizerStateDict));
+  optimizer.dict();
+  if (const auto stage = optimizer.find_present(kZeroStage)) {
+    out.stage = stage->count();
+    if (*out.stage < 1 || *out.stage > 3) stage->refuse("a stage of 1, 2 or 3");
+  }
+  if (const auto count = optimizer.find_present(kPartitionCount))
+    out.partition_count =
+        count->value().kind() == Value::Kind::kList ? count->counts() : std::vector{count->count()};
+  if (optimizer.find_present(kPartitionGroups))
     fail(Code::kUnsupported, "experts that are partitioned over groups of their own");
-  out.fp32 = tensor_list_of(require(optimizer, out.stage == 3 ? kFp32FlatGroups : kFp32Groups),
-                            kFp32Groups);
-  if (const Value* paddings = present(optimizer, kGroupPaddings))
-    out.paddings = counts_of(*paddings, kGroupPaddings);
-  if (const Value* alignment = present(optimizer, kAlignmentPaddings))
-    for (const Value& group : list_of(*alignment, kAlignmentPaddings))
-      out.alignment.push_back(counts_of(group, kAlignmentPaddings));
+  out.fp32 = tensor_list_of(optimizer.at(out.stage == 3 ? kFp32FlatGroups : kFp32Groups));
+  if (const auto paddings = optimizer.find_present(kGroupPaddings))
+    out.paddings = paddings->counts();
+  if (const auto alignment = optimizer.find_present(kAlignmentPaddings))
+    for (const Field& group : alignment->items()) out.alignment.push_back(group.counts());
   parse_base(optimizer, out);
   return out;
 }
@@ -228,8 +216,7 @@ bool counters_are_values(const Naming& naming, std::int64_t stage) {
 bool is_round_robin(const Value& root) {
   const Value* config = root.find(kDsConfig);
   const Value* zero = config ? config->find("zero_optimization") : nullptr;
-  const Value* flag = zero ? zero->find("round_robin_gradients") : nullptr;
-  return flag && flag->kind() == Value::Kind::kBool && flag->as_bool();
+  return zero && flag_in(*zero, "round_robin_gradients").value_or(false);
 }
 
 Value global_state(const Value& optimizer) {

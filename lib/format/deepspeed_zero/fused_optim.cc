@@ -59,16 +59,16 @@ std::int64_t numel_of(const Buffer& buffer) {
   return buffer.members.back().begin + buffer.members.back().shape.numel();
 }
 
-const Value& inner_of(const Value& stored) { return require(stored, kOptimizerStateDict); }
+Field inner_of(const Value& stored) { return Field(stored).at(kOptimizerStateDict); }
 
 /// The state that torch's optimizer keeps of group `g`: it has one parameter, the flat buffer.
-const Value* state_of(const Value& stored, const Value& group, std::size_t g) {
-  const auto ids = counts_of(require(group, kParams), kParams);
+const Value* state_of(const Value& stored, const Field& group, std::size_t g) {
+  const auto ids = group.at(kParams).counts();
   if (ids.size() != 1)
     fail(Code::kCorrupt, fmt::format("group {} lists {} parameters, \"{}\" holds one of it", g,
                                      ids.size(), kFlatMasters));
-  for (const auto& [id, leaves] : dict_of(require(inner_of(stored), kState), kState))
-    if (count_of(id, kState) == ids[0]) return &leaves;
+  for (const auto& [id, leaves] : inner_of(stored).at(kState).entries())
+    if (id.count() == ids[0]) return &leaves.value();
   return nullptr;
 }
 
@@ -76,10 +76,10 @@ const Value* state_of(const Value& stored, const Value& group, std::size_t g) {
 
 std::optional<FusedLayout> fused_layout(const TorchArchive& archive, const ModelFile& model,
                                         const Value& stored) {
-  const Value* masters = stored.find(kFlatMasters);
-  if (masters == nullptr || stored.find(kOptimizerStateDict) == nullptr) return std::nullopt;
-  const auto flat = tensor_list_of(*masters, kFlatMasters);
-  const ValueList& groups = list_of(require(inner_of(stored), kParamGroups), kParamGroups);
+  const auto masters = Field(stored).find(kFlatMasters);
+  if (!masters || stored.find(kOptimizerStateDict) == nullptr) return std::nullopt;
+  const auto flat = tensor_list_of(*masters);
+  const std::vector<Field> groups = inner_of(stored).at(kParamGroups).items();
   if (groups.size() != flat.size())
     fail(Code::kCorrupt, fmt::format("the optimizer has {} groups, \"{}\" has {}", groups.size(),
                                      kFlatMasters, flat.size()));
@@ -108,7 +108,7 @@ std::optional<FusedLayout> fused_layout(const TorchArchive& archive, const Model
 void add_fused_optimizer(ArchiveManifestBuilder& builder, StateAssembler& state,
                          const ModelFile& model, const Value& stored, const FusedLayout& layout) {
   const TorchArchive& archive = builder.archive(model.file);
-  const ValueList& groups = list_of(require(inner_of(stored), kParamGroups), kParamGroups);
+  const std::vector<Field> groups = inner_of(stored).at(kParamGroups).items();
   const auto add_flat = [&](const FusedMember& member, std::string_view leaf,
                             std::uint32_t tensor) {
     const ArchivePiece piece{Chunk::whole_of(Box::whole(member.shape)), model.file, tensor,
@@ -124,8 +124,9 @@ void add_fused_optimizer(ArchiveManifestBuilder& builder, StateAssembler& state,
     for (const FusedMember& member : group.members) {
       names.push_back(member.name);
       if (leaves != nullptr)
-        for (const auto& [key, value] : dict_of(*leaves, kState)) {
-          const std::string leaf = text_of(key, kState);
+        for (const auto& [key, field] : Field(*leaves, {}, std::string(kState)).entries()) {
+          const std::string& leaf = key.text();
+          const Value& value = field.value();
           if (value.is_tensor() && archive.tensors.at(value.tensor_index()).shape == flat)
             add_flat(member, leaf, value.tensor_index());
           else
@@ -133,10 +134,10 @@ void add_fused_optimizer(ArchiveManifestBuilder& builder, StateAssembler& state,
         }
       add_flat(member, kFp32Leaf, group.master);
     }
-    state.add_group(model.file, g, groups[g], names, Value());
+    state.add_group(model.file, g, groups[g].value(), names, Value());
   }
   ValueDict fields;
-  for (const auto& entry : dict_of(stored, kOptimizer))
+  for (const auto& entry : Field(stored, {}, std::string(kOptimizer)).dict())
     if (entry.first != text(kOptimizerStateDict) && entry.first != text(kFlatMasters))
       fields.push_back(entry);
   state.add_globals(model.file, Value::dict(std::move(fields)));

@@ -59,7 +59,8 @@ class OptimReader {
       const auto state = rank->states.find(static_cast<std::int64_t>(flat));
       if (state == rank->states.end()) continue;
       for (const auto& [key, value] : state->second) {
-        std::string name = in_file(c_.path(rank->file), [&] { return text_of(key, kState); });
+        std::string name = in_file(c_.path(rank->file),
+                                   [&] { return Field(key, {}, std::string(kState)).text(); });
         if (std::ranges::find(leaves, name, &Leaf::name) == leaves.end())
           leaves.push_back({std::move(name), &*rank, &value});
       }
@@ -246,7 +247,7 @@ class OptimReader {
       members =
           group_order(c_.model.param_shapes[group], is_round_robin(c_.model.root), c_.world_size());
     } else {
-      const auto listed = counts_of(require(from.groups[group], kParams), kParams);
+      const auto listed = Field(from.groups[group]).at(kParams).counts();
       const std::set<std::int64_t> ids(listed.begin(), listed.end());
       for (const TrainedParameter& parameter : c_.parameters)
         if (ids.contains(static_cast<std::int64_t>(parameter.flat)) && !is_empty(parameter.name))

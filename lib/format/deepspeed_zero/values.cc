@@ -1,9 +1,5 @@
 #include "lib/format/deepspeed_zero/values.h"
 
-#include <fmt/format.h>
-#include <tessera/base/error.h>
-#include <tessera/base/text.h>
-
 #include <algorithm>
 
 #include "lib/format/deepspeed_zero/names.h"
@@ -13,92 +9,25 @@ namespace {
 
 constexpr std::string_view kClass = "class";
 
-[[noreturn]] void bad(std::string_view what, std::string_view wanted) {
-  fail(Code::kCorrupt, fmt::format("\"{}\" is no {}", what, wanted));
-}
-
-/// IntEnum members (ZeroStageEnum) are pickled as a call of the class with the number.
-const Value& unwrapped(const Value& value) {
-  if (value.kind() != Value::Kind::kOpaque) return value;
-  const Value& arguments = value.as_opaque().arguments;
-  if (arguments.kind() == Value::Kind::kTuple && arguments.as_list().size() == 1)
-    return arguments.as_list()[0];
-  return value;
-}
-
-bool is_list(const Value& value) {
-  return value.kind() == Value::Kind::kList || value.kind() == Value::Kind::kTuple;
-}
-
 }  // namespace
 
-const Value& require(const Value& dict, std::string_view key) {
-  const Value* found = dict.find(key);
-  if (!found) fail(Code::kCorrupt, fmt::format("there is no \"{}\"", key));
-  return *found;
-}
-
-const ValueDict& dict_of(const Value& value, std::string_view what) {
-  if (!value.is_dict()) bad(what, "dict");
-  return value.as_dict();
-}
-
-const ValueList& list_of(const Value& value, std::string_view what) {
-  if (!is_list(value)) bad(what, "list");
-  return value.as_list();
-}
-
-std::int64_t count_of(const Value& value, std::string_view what) {
-  const Value& number = unwrapped(value);
-  if (!number.is_int() || number.as_int() < 0) bad(what, "count");
-  return number.as_int();
-}
-
-std::string text_of(const Value& value, std::string_view what) {
-  if (!value.is_string()) bad(what, "string");
-  return value.as_string();
-}
-
-std::vector<std::int64_t> counts_of(const Value& value, std::string_view what) {
-  std::vector<std::int64_t> counts;
-  for (const Value& item : list_of(value, what)) counts.push_back(count_of(item, what));
-  return counts;
-}
-
-Shape shape_of(const Value& value, std::string_view what) {
-  if (value.kind() == Value::Kind::kSize) return Shape::checked(value.as_size());
-  return Shape::checked(counts_of(value, what));
-}
-
-std::vector<std::string> texts_of(const Value& value, std::string_view what) {
-  std::vector<std::string> texts;
-  for (const Value& item : list_of(value, what)) texts.push_back(text_of(item, what));
-  return texts;
-}
-
-std::vector<NamedShape> shapes_of(const Value& value, std::string_view what) {
+std::vector<NamedShape> shapes_of(const Field& field) {
   std::vector<NamedShape> shapes;
-  for (const auto& [key, shape] : dict_of(value, what))
-    shapes.push_back({text_of(key, what), shape_of(shape, what)});
+  for (const auto& [key, shape] : field.entries()) shapes.push_back({key.text(), shape.shape()});
   return shapes;
 }
 
-std::vector<NamedTensor> tensors_of(const Value& value, std::string_view what) {
+std::vector<NamedTensor> tensors_of(const Field& field) {
   std::vector<NamedTensor> tensors;
-  for (const auto& [key, tensor] : dict_of(value, what)) {
-    if (!tensor.is_tensor()) bad(what, "dict of tensors");
-    tensors.push_back({text_of(key, what), tensor.tensor_index()});
-  }
+  for (const auto& [key, tensor] : field.entries())
+    tensors.push_back({key.text(), tensor.tensor()});
   return tensors;
 }
 
-std::vector<std::uint32_t> tensor_list_of(const Value& value, std::string_view what) {
-  if (value.is_tensor()) return {value.tensor_index()};
+std::vector<std::uint32_t> tensor_list_of(const Field& field) {
+  if (field.value().is_tensor()) return {field.tensor()};
   std::vector<std::uint32_t> tensors;
-  for (const Value& item : list_of(value, what)) {
-    if (!item.is_tensor()) bad(what, "list of tensors");
-    tensors.push_back(item.tensor_index());
-  }
+  for (const Field& item : field.items()) tensors.push_back(item.tensor());
   return tensors;
 }
 
@@ -107,13 +36,6 @@ Value text(std::string_view s) { return Value::string(std::string(s)); }
 Path path_of(std::initializer_list<std::string_view> keys) {
   Path path;
   for (const std::string_view key : keys) path.push_back(key_item(key));
-  return path;
-}
-
-Path root_path(std::string_view root) {
-  Path path;
-  if (root.empty()) return path;
-  for (const std::string_view key : split(root, '.')) path.push_back(key_item(key));
   return path;
 }
 

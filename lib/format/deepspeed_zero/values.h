@@ -1,5 +1,5 @@
 #pragma once
-// Reading DeepSpeed's dictionaries, which are untrusted: every getter names the key it misses.
+// What DeepSpeed's dictionaries hold again and again: named shapes and tensors, loss scalers.
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/state/value.h>
 #include <tessera/tensor/shape.h>
@@ -12,21 +12,9 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::deepspeed {
+#include "lib/state/fields.h"
 
-/// kCorrupt: the key is not there.
-const Value& require(const Value& dict, std::string_view key);
-/// kCorrupt unless a dict (either kind).
-const ValueDict& dict_of(const Value& value, std::string_view what);
-/// A list or tuple; kCorrupt otherwise.
-const ValueList& list_of(const Value& value, std::string_view what);
-/// A non-negative integer (or an IntEnum of one); kCorrupt otherwise.
-std::int64_t count_of(const Value& value, std::string_view what);
-std::string text_of(const Value& value, std::string_view what);
-std::vector<std::int64_t> counts_of(const Value& value, std::string_view what);
-/// torch.Size, or a list or tuple of integers.
-Shape shape_of(const Value& value, std::string_view what);
-std::vector<std::string> texts_of(const Value& value, std::string_view what);
+namespace tessera::deepspeed {
 
 struct NamedShape {
   std::string name;
@@ -36,15 +24,13 @@ struct NamedTensor {
   std::string name;
   std::uint32_t tensor = 0;  // in its archive
 };
-std::vector<NamedShape> shapes_of(const Value& value, std::string_view what);
-std::vector<NamedTensor> tensors_of(const Value& value, std::string_view what);
+std::vector<NamedShape> shapes_of(const Field& field);
+std::vector<NamedTensor> tensors_of(const Field& field);
 /// A list of tensors, or one tensor.
-std::vector<std::uint32_t> tensor_list_of(const Value& value, std::string_view what);
+std::vector<std::uint32_t> tensor_list_of(const Field& field);
 
 Value text(std::string_view s);
 Path path_of(std::initializer_list<std::string_view> keys);
-/// A dotted root cut in keys; "" is the empty path.
-Path root_path(std::string_view root);
 
 /// LossScaler and its kin as plain values, {"class": name, fields...}, and back. What is no such
 /// object (no such dict) comes back as it is.

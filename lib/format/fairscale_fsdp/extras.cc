@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lib/format/fairscale_fsdp/reader.h"
+#include "lib/state/fields.h"
 
 namespace tessera::fairscale {
 namespace {

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "lib/format/fairscale_fsdp/optim_sink.h"
+#include "lib/state/fields.h"
 
 namespace tessera::fairscale {
 namespace {
@@ -46,12 +47,11 @@ class GatheredReader {
     for (std::size_t p = 0; p < checkpoint_.places.size(); ++p)
       for (PlacedParameter& parameter : placed_parameters(checkpoint_, checkpoint_.places[p]))
         parameters_.push_back({std::move(parameter), p});
-    const Value& map = *optimizer_.find("param_id_map");
-    if (!map.is_dict()) fail(Code::kCorrupt, "\"param_id_map\" is no dict");
-    if (map.as_dict().size() != parameters_.size())
+    const std::size_t mapped = Field(optimizer_).at("param_id_map").dict().size();
+    if (mapped != parameters_.size())
       fail(Code::kCorrupt,
-           fmt::format("the optimizer was gathered from {} parameters; the shards hold {}",
-                       map.as_dict().size(), parameters_.size()),
+           fmt::format("the optimizer was gathered from {} parameters; the shards hold {}", mapped,
+                       parameters_.size()),
            "keep the optimizer of the same save with the shards, or take it out");
   }
   const Numbered& parameter(std::int64_t id) const {
@@ -61,11 +61,10 @@ class GatheredReader {
   }
 
   void collect_state() {
-    for (const auto& [key, value] : optimizer_.find("state")->as_dict()) {
-      if (!key.is_int() || !value.is_dict())
-        fail(Code::kCorrupt, "an entry of the optimizer's state is no dict under an integer");
-      parameter(key.as_int());
-      state_.emplace(key.as_int(), &value);
+    for (const auto& [key, leaves] : Field(optimizer_).at("state").entries()) {
+      parameter(key.integer());
+      leaves.dict();
+      state_.emplace(key.integer(), &leaves.value());
     }
   }
   /// Ranks' scalars stand as a list on the last id of a wrapper alone.
@@ -82,8 +81,7 @@ class GatheredReader {
     sink_.begin(of.parameter.fqn);
     std::set<std::string> seen;
     for (const auto& [key, value] : state.as_dict()) {
-      if (!key.is_string()) fail(Code::kCorrupt, "a name of optimizer state is no string");
-      seen.insert(key.as_string());
+      seen.insert(Field(key, {}, "state").text());
       add_leaf(of.parameter, key.as_string(), value);
     }
     if (const auto shared = lists_.find(of.place); shared != lists_.end())

@@ -9,6 +9,7 @@
 
 #include "lib/format/fairscale_fsdp/reader.h"
 #include "lib/state/edit/tensor_remapper.h"
+#include "lib/state/fields.h"
 
 namespace tessera::fairscale {
 namespace {

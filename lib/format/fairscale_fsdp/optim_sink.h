@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/format/fairscale_fsdp/reader.h"
+#include "lib/state/fields.h"
 
 namespace tessera::fairscale {
 

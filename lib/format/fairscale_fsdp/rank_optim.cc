@@ -11,6 +11,7 @@
 
 #include "lib/format/fairscale_fsdp/optim_sink.h"
 #include "lib/format/fairscale_fsdp/rank_ids.h"
+#include "lib/state/fields.h"
 
 namespace tessera::fairscale {
 namespace {

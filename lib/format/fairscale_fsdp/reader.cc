@@ -12,6 +12,7 @@
 #include "lib/format/torch_files/archive_names.h"
 #include "lib/format/torch_files/flat_tensors.h"
 #include "lib/state/edit/tensor_remapper.h"
+#include "lib/state/fields.h"
 
 namespace tessera::fairscale {
 namespace {
@@ -112,13 +113,6 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   if (options.tolerate_damage) check_padding(checkpoint);
   describe(checkpoint);
   return checkpoint.builder.finish("fairscale-fsdp", dialect_of(checkpoint));
-}
-
-Path root_path(std::string_view root) {
-  Path path;
-  if (root.empty()) return path;
-  for (std::string_view item : split(root, '.')) path.push_back(key_item(item));
-  return path;
 }
 
 std::vector<PlacedParameter> placed_parameters(const Checkpoint& checkpoint,

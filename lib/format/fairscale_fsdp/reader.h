@@ -25,9 +25,6 @@ void read_rank_optimizers(Checkpoint& checkpoint);     // rank_optim.cc
 void read_gathered_optimizer(Checkpoint& checkpoint);  // gathered_optim.cc
 void read_extras(Checkpoint& checkpoint);              // extras.cc
 
-/// Path items of a dotted root; none for "".
-Path root_path(std::string_view root);
-
 /// Adds `values` (part of `files`, one each by rank, nullptr where a rank has none) under `path`:
 /// once when all ranks that have it stored the same, else as <path>.rank_<r>.
 void add_shared_value(Checkpoint& checkpoint, const Path& path,

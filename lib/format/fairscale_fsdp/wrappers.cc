@@ -3,6 +3,8 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
 
+#include "lib/state/fields.h"
+
 namespace tessera::fairscale {
 namespace {
 
@@ -29,35 +31,20 @@ Value encoded(const GroupedWrapper& wrapper) {
   return Value::dict(std::move(out));
 }
 
-std::string text_at(const Value& of, std::string_view key) {
-  const Value* found = of.find(key);
-  return found && found->is_string() ? found->as_string() : std::string();
-}
-
-bool bool_at(const Value& of, std::string_view key) {
-  const Value* found = of.find(key);
-  return found && found->kind() == Value::Kind::kBool && found->as_bool();
-}
-
-const ValueList& list_at(const Value& of, std::string_view key) {
-  static const ValueList kNone;
-  const Value* found = of.find(key);
-  return found && found->kind() == Value::Kind::kList ? found->as_list() : kNone;
-}
-
 GroupedWrapper decoded(const Value& value) {
-  GroupedWrapper wrapper{.path = text_at(value, "path"),
-                         .no_broadcast = bool_at(value, "no_broadcast"),
+  GroupedWrapper wrapper{.path = text_in(value, "path"),
+                         .no_broadcast = flag_in(value, "no_broadcast").value_or(false),
                          .backings = {},
                          .shared = {}};
-  for (const Value& stored : list_at(value, "stored")) {
-    GroupedBacking backing{
-        .name = text_at(stored, "name"), .flat = bool_at(stored, "flat"), .parameters = {}};
-    for (const Value& name : list_at(stored, "params"))
+  for (const Value& stored : list_in(value, "stored")) {
+    GroupedBacking backing{.name = text_in(stored, "name"),
+                           .flat = flag_in(stored, "flat").value_or(false),
+                           .parameters = {}};
+    for (const Value& name : list_in(stored, "params"))
       if (name.is_string()) backing.parameters.push_back(name.as_string());
     wrapper.backings.push_back(std::move(backing));
   }
-  for (const Value& pair : list_at(value, "shared"))
+  for (const Value& pair : list_in(value, "shared"))
     if (pair.kind() == Value::Kind::kList && pair.as_list().size() == 2 &&
         pair.as_list()[0].is_string() && pair.as_list()[1].is_string())
       wrapper.shared.emplace_back(pair.as_list()[0].as_string(), pair.as_list()[1].as_string());

@@ -8,6 +8,7 @@
 
 #include "lib/encoding/utf8.h"
 #include "lib/format/hdf5/names.h"
+#include "lib/state/fields.h"
 
 namespace tessera::h5 {
 namespace {
@@ -94,10 +95,6 @@ struct Elements {
   Bytes type;
   Bytes data;
 };
-
-bool is_sequence(const Value& value) {
-  return value.kind() == Value::Kind::kList || value.kind() == Value::Kind::kTuple;
-}
 
 Elements elements_of(Image& image, const ValueList& items) {
   Elements out;

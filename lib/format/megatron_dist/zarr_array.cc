@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "lib/state/fields.h"
+
 namespace tessera::megatron_dist {
 namespace {
 
@@ -42,23 +44,6 @@ void set_dtype(std::string_view text, ZarrArray& out) {
   out.spec.dtype = found->dtype;
   out.byte_swap = text[0] == '>' && swap_unit_bytes(found->dtype) > 1;
   out.raw_dtype = found->code == "V2";
-}
-
-const Value& field(const Value& json, std::string_view name) {
-  const Value* value = json.find(name);
-  if (!value) fail(Code::kCorrupt, fmt::format("it has no \"{}\"", name));
-  return *value;
-}
-
-Shape extents(const Value& value, std::string_view what) {
-  if (value.kind() != Value::Kind::kList)
-    fail(Code::kCorrupt, fmt::format("\"{}\" is no list", what));
-  std::vector<std::int64_t> numbers;
-  for (const Value& item : value.as_list()) {
-    if (!item.is_int()) fail(Code::kCorrupt, fmt::format("\"{}\" holds no integer", what));
-    numbers.push_back(item.as_int());
-  }
-  return Shape::checked(numbers);
 }
 
 void require_plain(const Value& json) {
@@ -95,14 +80,15 @@ std::uint64_t ZarrArray::chunk_bytes() const {
 
 ZarrArray parse_zarray(ByteView text) {
   const Value json = parse_json(text);
-  if (!json.is_dict()) fail(Code::kCorrupt, "it is no JSON object");
+  const Field root(json);
+  root.dict();
   require_plain(json);
   ZarrArray array;
-  const Value& dtype = field(json, "dtype");
+  const Value& dtype = root.at("dtype").value();
   if (!dtype.is_string()) fail(Code::kUnsupported, "a zarr array of structured dtype");
   set_dtype(dtype.as_string(), array);
-  array.spec.shape = extents(field(json, "shape"), "shape");
-  array.chunk = extents(field(json, "chunks"), "chunks");
+  array.spec.shape = root.at("shape").shape();
+  array.chunk = root.at("chunks").shape();
   if (array.chunk.rank() != array.spec.shape.rank())
     fail(Code::kCorrupt, fmt::format("its chunks {} and its shape {} have different ranks",
                                      array.chunk.to_string(), array.spec.shape.to_string()));

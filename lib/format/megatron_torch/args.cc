@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/state/fields.h"
+
 namespace tessera::megatron_torch {
 namespace {
 
@@ -17,36 +19,24 @@ void put(ValueDict& dict, const std::string& name, const Value& value, bool appe
   }
 }
 
-const Value* attributes_of(const Value& value) {
-  if (value.is_dict()) return &value;
-  if (value.kind() != Value::Kind::kOpaque) return nullptr;
-  const OpaqueObject& object = value.as_opaque();
-  return object.has_state && object.state.is_dict() ? &object.state : nullptr;
-}
-
 }  // namespace
 
 bool Args::known() const { return attributes() != nullptr; }
 
-const Value* Args::attributes() const { return attributes_of(value_); }
+const Value* Args::attributes() const {
+  if (value_.is_dict()) return &value_;
+  if (value_.kind() != Value::Kind::kOpaque) return nullptr;
+  const OpaqueObject& object = value_.as_opaque();
+  return object.has_state && object.state.is_dict() ? &object.state : nullptr;
+}
 
 bool Args::is_namespace() const { return known() && value_.kind() == Value::Kind::kOpaque; }
 
-const Value* Args::attribute(std::string_view name) const {
-  const Value* attributes = attributes_of(value_);
-  return attributes ? attributes->find(name) : nullptr;
-}
-
 std::optional<std::int64_t> Args::integer(std::string_view name) const {
-  const Value* value = attribute(name);
-  return value && value->is_int() ? std::optional(value->as_int()) : std::nullopt;
+  return integer_in(value_, name);
 }
 
-std::optional<bool> Args::boolean(std::string_view name) const {
-  const Value* value = attribute(name);
-  return value && value->kind() == Value::Kind::kBool ? std::optional(value->as_bool())
-                                                      : std::nullopt;
-}
+std::optional<bool> Args::boolean(std::string_view name) const { return flag_in(value_, name); }
 
 std::optional<bool> Args::gated() const {
   std::optional<bool> out;
@@ -57,9 +47,9 @@ std::optional<bool> Args::gated() const {
 
 Value Args::with(const std::vector<std::pair<std::string, Value>>& set,
                  const std::vector<std::pair<std::string, Value>>& added) const {
-  const Value* attributes = attributes_of(value_);
-  if (!attributes) return value_;
-  ValueDict dict = attributes->as_dict();
+  const Value* known = attributes();
+  if (!known) return value_;
+  ValueDict dict = known->as_dict();
   for (const auto& [name, value] : set) put(dict, name, value, false);
   for (const auto& [name, value] : added) put(dict, name, value, true);
   if (value_.is_dict()) return Value::dict_of(value_.kind(), std::move(dict), value_.attributes());

@@ -46,7 +46,6 @@ class Args {
              const std::vector<std::pair<std::string, Value>>& added = {}) const;
 
  private:
-  const Value* attribute(std::string_view name) const;
   Value value_;
 };
 

@@ -9,54 +9,32 @@
 #include <algorithm>
 #include <set>
 
+#include "lib/state/fields.h"
+
 namespace tessera::rank_files {
 namespace {
 
-[[noreturn]] void bad_record(const std::string& what) {
-  fail(Code::kCorrupt, "flat layout: " + what, "docs/formats/torch-rank-files.md shows its form");
+constexpr std::int64_t kMostAlignment = 4096;  // elements
+
+std::vector<std::string> names_of(const Field& list) {
+  std::vector<std::string> names = list.texts();
+  if (std::ranges::find(names, "") != names.end()) list.refuse("a list of names");
+  return names;
 }
 
-const ValueList& list_of(const Value& object, std::string_view key, std::string_view where) {
-  const Value* found = object.find(key);
-  if (!found || found->kind() != Value::Kind::kList)
-    bad_record(fmt::format("{} has no list \"{}\"", printable(where), key));
-  return found->as_list();
-}
-
-std::vector<std::string> strings(const ValueList& items, std::string_view where) {
-  std::vector<std::string> out;
-  for (const Value& item : items) {
-    if (!item.is_string() || item.as_string().empty())
-      bad_record(fmt::format("{} lists something that is no name", printable(where)));
-    out.push_back(item.as_string());
-  }
-  return out;
-}
-
-Shape shape_of(const Value& value) {
-  if (value.kind() != Value::Kind::kList) bad_record("a shape that is no list");
-  std::vector<std::int64_t> extents;
-  for (const Value& extent : value.as_list()) {
-    if (!extent.is_int()) bad_record("a shape that is no list of integers");
-    extents.push_back(extent.as_int());
-  }
-  return Shape::checked(extents);
-}
-
-FlatUnit unit_of(const std::string& name, const Value& value) {
+FlatUnit unit_of(const std::string& name, const Field& value) {
   FlatUnit unit;
   unit.name = name;
-  const std::vector<std::string> fqns = strings(list_of(value, "fqns", name), name);
-  const ValueList& shapes = list_of(value, "shapes", name);
+  const std::vector<std::string> fqns = names_of(value.at("fqns"));
+  const std::vector<Field> shapes = value.at("shapes").items();
   if (fqns.size() != shapes.size())
-    bad_record(
-        fmt::format("{} has {} names and {} shapes", printable(name), fqns.size(), shapes.size()));
+    value.corrupt(fmt::format("{} names and {} shapes", fqns.size(), shapes.size()));
   for (std::size_t i = 0; i < fqns.size(); ++i)
-    unit.parameters.push_back({fqns[i], shape_of(shapes[i])});
-  if (const Value* alignment = value.find("alignment")) {
-    if (!alignment->is_int() || alignment->as_int() < 1 || alignment->as_int() > 4096)
-      bad_record("an alignment that is no small number of elements");
-    unit.alignment = alignment->as_int();
+    unit.parameters.push_back({fqns[i], shapes[i].shape()});
+  if (const auto alignment = value.find("alignment")) {
+    unit.alignment = alignment->integer();
+    if (unit.alignment < 1 || unit.alignment > kMostAlignment)
+      alignment->refuse("a small number of elements");
   }
   return unit;
 }
@@ -75,26 +53,24 @@ const FlatUnit* FlatRecord::find(std::string_view name) const {
 }
 
 FlatRecord parse_flat_record(ByteView json) {
-  const Value root = parse_json(json);
-  const Value* units = root.find("flat_params");
-  if (!units) units = &root;
-  if (!units->is_dict() || units->as_dict().empty()) bad_record("it names no flat parameter");
+  const Value parsed = parse_json(json);
+  const Field root(parsed, "flat layout");
+  const auto units = root.find("flat_params");
   FlatRecord out;
   std::set<std::string> names;
-  for (const auto& [key, value] : units->as_dict()) {
-    if (units == &root && !is_flat_name(key.as_string())) continue;
-    out.units.push_back(unit_of(key.as_string(), value));
+  for (const auto& [key, value] : (units ? *units : root).entries()) {
+    if (!units && !is_flat_name(key.text())) continue;
+    out.units.push_back(unit_of(key.text(), value));
     for (const FlatParameter& parameter : out.units.back().parameters)
       if (!names.insert(parameter.fqn).second)
-        bad_record(fmt::format("\"{}\" stands in two places", printable(parameter.fqn)));
+        value.corrupt(fmt::format("\"{}\" stands in two places", printable(parameter.fqn)));
   }
-  if (out.units.empty()) bad_record("it names no flat parameter");
-  if (root.find("parameters")) out.order = strings(list_of(root, "parameters", "it"), "it");
-  if (const Value* optimizers = root.find("optimizers"); optimizers && optimizers->is_dict())
-    for (const auto& [key, value] : optimizers->as_dict()) {
-      if (value.kind() != Value::Kind::kList) bad_record("an optimizer whose ids are no list");
-      out.optimizers[key.as_string()] = strings(value.as_list(), key.as_string());
-    }
+  if (out.units.empty())
+    fail(Code::kCorrupt, "flat layout: it names no flat parameter",
+         "docs/formats/torch-rank-files.md shows its form");
+  if (const auto order = root.find("parameters")) out.order = names_of(*order);
+  if (const auto optimizers = root.find("optimizers"); optimizers && optimizers->value().is_dict())
+    for (const auto& [key, ids] : optimizers->entries()) out.optimizers[key.text()] = names_of(ids);
   return out;
 }
 

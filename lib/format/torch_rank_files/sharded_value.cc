@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "lib/format/torch_rank_files/rank_folder.h"
+#include "lib/state/fields.h"
 
 namespace tessera::rank_files {
 namespace {
@@ -19,39 +20,6 @@ bool is_object(const Value& value) { return value.kind() == Value::Kind::kOpaque
 /// The class of an instance, the function of a call, or a global itself.
 std::string_view object_name(const Value& value) {
   return is_object(value) ? std::string_view(value.as_opaque().name) : std::string_view();
-}
-
-bool is_sequence(const Value& value) {
-  return value.kind() == Value::Kind::kList || value.kind() == Value::Kind::kTuple;
-}
-
-/// An attribute of an object's state: a dict, or (dict or None, slots).
-const Value* attribute(const Value& object, std::string_view name) {
-  if (!is_object(object) || !object.as_opaque().has_state) return nullptr;
-  const Value& state = object.as_opaque().state;
-  if (state.is_dict()) return state.find(name);
-  if (!is_sequence(state) || state.as_list().size() != 2) return nullptr;
-  for (const Value& half : state.as_list())
-    if (const Value* found = half.find(name)) return found;
-  return nullptr;
-}
-const Value& need(const Value& object, std::string_view name) {
-  const Value* found = attribute(object, name);
-  if (!found)
-    fail(Code::kUnsupported,
-         fmt::format("a pickled {} without \"{}\"", printable(object_name(object)), name));
-  return *found;
-}
-
-std::vector<std::int64_t> integers(const Value& value, std::string_view what) {
-  if (value.kind() == Value::Kind::kSize) return value.as_size();
-  if (!is_sequence(value)) corrupt(fmt::format("{} that is no list of integers", what));
-  std::vector<std::int64_t> out;
-  for (const Value& item : value.as_list()) {
-    if (!item.is_int()) corrupt(fmt::format("{} that is no list of integers", what));
-    out.push_back(item.as_int());
-  }
-  return out;
 }
 
 const ArchiveTensor& local_tensor(const Value& value, const TorchArchive& archive) {
@@ -67,7 +35,7 @@ const ArchiveTensor& local_tensor(const Value& value, const TorchArchive& archiv
 TensorSpec wrapper_spec(const ValueList& arguments) {
   if (arguments.size() < 3 || arguments[1].kind() != Value::Kind::kDType)
     corrupt("a tensor wrapper without dtype and size");
-  return {arguments[1].as_dtype(), Shape::checked(integers(arguments[2], "a size"))};
+  return {arguments[1].as_dtype(), Field(arguments[2], {}, "size").shape()};
 }
 
 void check_local(const ArchiveTensor& local, const TensorSpec& spec, const Shape& expected) {
@@ -79,14 +47,13 @@ void check_local(const ArchiveTensor& local, const TensorSpec& spec, const Shape
                         local.shape.to_string(), spec.shape.to_string(), expected.to_string()));
 }
 
-Box shard_box(const Value& metadata, const TensorSpec& spec) {
-  const std::vector<std::int64_t> offsets =
-      integers(need(metadata, "shard_offsets"), "shard offsets");
-  const std::vector<std::int64_t> sizes = integers(need(metadata, "shard_sizes"), "shard sizes");
-  Box box{offsets, Shape::checked(sizes)};
+Box shard_box(const Field& metadata, const TensorSpec& spec) {
+  const std::vector<std::int64_t> offsets = metadata.at("shard_offsets").integers();
+  Box box{offsets, metadata.at("shard_sizes").shape()};
   const bool bounded = std::ranges::all_of(
       offsets, [](std::int64_t at) { return at >= 0 && at <= (std::int64_t{1} << 62); });
-  if (offsets.size() != sizes.size() || box.rank() != spec.shape.rank() || !bounded)
+  if (offsets.size() != static_cast<std::size_t>(box.shape.rank()) ||
+      box.rank() != spec.shape.rank() || !bounded)
     corrupt("shard offsets and sizes disagree with the tensor's shape");
   for (int d = 0; d < box.rank(); ++d)
     if (box.shape[d] > spec.shape[d] || box.begin(d) > spec.shape[d] - box.shape[d])
@@ -96,10 +63,9 @@ Box shard_box(const Value& metadata, const TensorSpec& spec) {
 }
 
 /// The rank in a shard's placement, "rank:3/cuda:3".
-std::optional<std::int64_t> placement_rank(const Value& metadata) {
-  const Value* placement = attribute(metadata, "placement");
-  const Value* rank = placement ? attribute(*placement, "_rank") : nullptr;
-  return rank && rank->is_int() ? std::optional(rank->as_int()) : std::nullopt;
+std::optional<std::int64_t> placement_rank(const Field& metadata) {
+  const auto placement = metadata.find("placement");
+  return placement ? integer_in(placement->value(), "_rank") : std::nullopt;
 }
 
 ShardedValue sharded_tensor(const Value& state, const TensorSpec& spec,
@@ -108,55 +74,50 @@ ShardedValue sharded_tensor(const Value& state, const TensorSpec& spec,
     fail(Code::kUnsupported, "a ShardedTensor in a form that is not read");
   ShardedValue out;
   out.spec = spec;
-  const ValueList& parts = state.as_list();
-  for (const Value& shard : parts[0].as_list()) {
-    const Value& tensor = need(shard, "tensor");
-    Box box = shard_box(need(shard, "metadata"), spec);
+  const std::vector<Field> parts = Field(state).items();
+  for (const Field& shard : parts[0].items()) {
+    const Value& tensor = shard.at("tensor").value();
+    Box box = shard_box(shard.at("metadata"), spec);
     check_local(local_tensor(tensor, archive), spec, box.shape);
     out.pieces.push_back({Chunk::whole_of(std::move(box)), tensor.tensor_index(), 0});
   }
-  if (const Value* shards = attribute(parts[1], "shards_metadata"); shards && is_sequence(*shards))
-    for (const Value& shard : shards->as_list())
+  if (const auto shards = parts[1].find("shards_metadata"); shards && is_sequence(shards->value()))
+    for (const Field& shard : shards->items())
       if (const auto rank = placement_rank(shard))
         out.boxes.emplace_back(*rank, shard_box(shard, spec));
-  const Value* world = attribute(parts[2], "global_world_size");
-  if (world && world->is_int() && world->as_int() >= 1 && world->as_int() <= kMaxRank)
-    out.world_size = world->as_int();
-  const Value* rank = attribute(parts[2], "global_rank");
-  if (rank && rank->is_int()) out.rank = rank->as_int();
+  const auto world = integer_in(parts[2].value(), "global_world_size");
+  if (world && *world >= 1 && *world <= kMaxRank) out.world_size = *world;
+  if (const auto rank = integer_in(parts[2].value(), "global_rank")) out.rank = *rank;
   return out;
 }
 
-Placement placement_of(const Value& value) {
-  const std::string_view name = object_name(value);
+Placement placement_of(const Field& field) {
+  const std::string_view name = object_name(field.value());
   if (name == "Replicate") return Placement::replicate();
   if (name == "Shard" || name == "_StridedShard" || name == "StridedShard") {
-    const Value& dim = need(value, "dim");
-    if (!dim.is_int() || dim.as_int() < 0 || dim.as_int() >= kMaxRank)
-      corrupt("a placement without a dim");
-    if (name == "Shard") return Placement::shard(static_cast<int>(dim.as_int()));
-    const Value& factor = need(value, "split_factor");
-    if (!factor.is_int() || factor.as_int() < 1) corrupt("a strided placement without a factor");
-    return Placement::strided_shard(static_cast<int>(dim.as_int()), factor.as_int());
+    const Field dim = field.at("dim");
+    if (dim.count() >= kMaxRank) dim.refuse("a dim");
+    if (name == "Shard") return Placement::shard(static_cast<int>(dim.count()));
+    const Field factor = field.at("split_factor");
+    if (factor.integer() < 1) factor.refuse("a positive factor");
+    return Placement::strided_shard(static_cast<int>(dim.count()), factor.integer());
   }
   fail(Code::kUnsupported, fmt::format("placement {}", printable(name)),
        "a partial tensor must be reduced before it is saved");
 }
 
 /// Sizes of the mesh's dims: of its layout (2.10 and newer), or of its tensor of ranks.
-std::vector<std::int64_t> mesh_sizes(const Value& mesh, const TorchArchive& archive) {
-  if (const Value* layout = attribute(mesh, "_layout")) {
+std::vector<std::int64_t> mesh_sizes(const Field& mesh, const TorchArchive& archive) {
+  if (const auto layout = mesh.find("_layout")) {
     std::vector<std::int64_t> sizes;
-    const Value* axes = attribute(*layout, "axes");
+    const auto axes = layout->find("axes");
     if (!axes) {
-      const Value& shape = need(*layout, "shape");
-      if (shape.is_int()) return {shape.as_int()};
-      return integers(shape, "a mesh's shape");
+      const Field shape = layout->at("shape");
+      return shape.value().is_int() ? std::vector{shape.integer()} : shape.integers();
     }
-    if (!is_sequence(*axes)) corrupt("a mesh whose axes are no tuple");
-    for (const Value& axis : axes->as_list()) {
+    for (const Field& axis : axes->items()) {
       std::int64_t size = 1;
-      for (const std::int64_t extent : integers(need(axis, "shape"), "a mesh axis")) {
+      for (const std::int64_t extent : axis.at("shape").integers()) {
         const auto product = checked_mul(size, extent);
         if (!product || extent < 1 || *product > kMaxRank) corrupt("a mesh of impossible size");
         size = *product;
@@ -165,16 +126,16 @@ std::vector<std::int64_t> mesh_sizes(const Value& mesh, const TorchArchive& arch
     }
     return sizes;
   }
-  const Value* ranks = attribute(mesh, "mesh");
-  if (!ranks) ranks = &need(mesh, "_mesh");
-  const auto extents = local_tensor(*ranks, archive).shape.extents();
+  const auto ranks = mesh.find("mesh");
+  const auto extents =
+      local_tensor((ranks ? *ranks : mesh.at("_mesh")).value(), archive).shape.extents();
   return {extents.begin(), extents.end()};
 }
 
 std::vector<std::string> mesh_names(const Value& mesh, std::size_t dims) {
+  const Value* stored = member(mesh, "_mesh_dim_names");
+  if (!stored) stored = member(mesh, "mesh_dim_names");
   std::vector<std::string> names;
-  const Value* stored = attribute(mesh, "_mesh_dim_names");
-  if (!stored) stored = attribute(mesh, "mesh_dim_names");
   for (std::size_t d = 0; d < dims; ++d) {
     const bool named = stored && is_sequence(*stored) && stored->as_list().size() == dims &&
                        stored->as_list()[d].is_string();
@@ -184,24 +145,23 @@ std::vector<std::string> mesh_names(const Value& mesh, std::size_t dims) {
 }
 
 /// This rank's place in the mesh: as stored, else by row-major order; nullopt: it stands outside.
-std::optional<std::int64_t> rank_in_mesh(const Value& value, const Mesh& mesh, std::int64_t rank) {
-  const Value* stored = attribute(value, "_coordinate_on_dim");
+std::optional<std::int64_t> rank_in_mesh(const Field& value, const Mesh& mesh, std::int64_t rank) {
+  const auto stored = value.find("_coordinate_on_dim");
   if (!stored) return rank % mesh.world_size();
-  if (stored->is_none()) return std::nullopt;
-  const std::vector<std::int64_t> at = integers(*stored, "a mesh coordinate");
+  if (stored->value().is_none()) return std::nullopt;
+  const std::vector<std::int64_t> at = stored->integers();
   bool inside = at.size() == mesh.dims().size();
   for (std::size_t d = 0; inside && d < at.size(); ++d)
     inside = at[d] >= 0 && at[d] < mesh.dims()[d].size;
-  if (!inside) corrupt("a mesh coordinate outside of the mesh");
+  if (!inside) stored->refuse("a coordinate inside of the mesh");
   return mesh.rank_of(at);
 }
 
-ShardedValue dtensor(const Value& value, const TensorSpec& spec, const TorchArchive& archive,
+ShardedValue dtensor(const Field& value, const TensorSpec& spec, const TorchArchive& archive,
                      std::int64_t rank) {
-  const Value& description = need(value, "_spec");
-  const Value& device_mesh = need(description, "mesh");
+  const Field description = value.at("_spec"), device_mesh = description.at("mesh");
   const std::vector<std::int64_t> sizes = mesh_sizes(device_mesh, archive);
-  const std::vector<std::string> names = mesh_names(device_mesh, sizes.size());
+  const std::vector<std::string> names = mesh_names(device_mesh.value(), sizes.size());
   std::vector<MeshDim> dims;
   std::int64_t world = 1;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
@@ -209,10 +169,8 @@ ShardedValue dtensor(const Value& value, const TensorSpec& spec, const TorchArch
     world *= sizes[d];
     dims.push_back({names[d], sizes[d]});
   }
-  const Value& stored = need(description, "placements");
-  if (!is_sequence(stored)) corrupt("placements that are no tuple");
   std::vector<Placement> placements;
-  for (const Value& placement : stored.as_list()) {
+  for (const Field& placement : description.at("placements").items()) {
     placements.push_back(placement_of(placement));
     if (placements.back().kind != Placement::Kind::kReplicate &&
         placements.back().dim >= spec.shape.rank())
@@ -227,7 +185,7 @@ ShardedValue dtensor(const Value& value, const TensorSpec& spec, const TorchArch
   out.world_size = world;
   const auto place = rank_in_mesh(device_mesh, mesh, rank);
   if (!place) return out;
-  const Value& local = need(value, "_local_tensor");
+  const Value& local = value.at("_local_tensor").value();
   const ArchiveTensor& part = local_tensor(local, archive);
   const std::vector<Chunk> chunks = out.layout->chunks_of(*place, spec.shape);
   if (chunks.size() == 1) {
@@ -295,10 +253,12 @@ std::optional<ShardedValue> parse_sharded(const Value& value, const TorchArchive
   }
   if (type != "DTensor") return std::nullopt;
   OpaqueObject with_state;  // its attributes, as any object's
+  with_state.module = "torch.distributed.tensor";
   with_state.name = "DTensor";
   with_state.state = arguments[3];
   with_state.has_state = true;
-  return dtensor(Value::opaque(std::move(with_state)), wrapper_spec(wrapper), archive, rank);
+  const Value object_of_type = Value::opaque(std::move(with_state));
+  return dtensor(Field(object_of_type), wrapper_spec(wrapper), archive, rank);
 }
 
 }  // namespace tessera::rank_files

@@ -13,98 +13,73 @@
 
 #include "lib/format/torchsnapshot/base64.h"
 #include "lib/format/torchsnapshot/yaml.h"
+#include "lib/state/fields.h"
 
 namespace tessera::snapshot {
 namespace {
 
 constexpr std::int64_t kMaxWorldSize = 1 << 20;
 
-[[noreturn]] void corrupt(std::string_view what) { fail(Code::kCorrupt, std::string(what)); }
-
-const Value& field(const Value& object, std::string_view name) {
-  if (const Value* value = object.find(name)) return *value;
-  corrupt(fmt::format("the field \"{}\" is missing", name));
-}
-std::string text_field(const Value& object, std::string_view name) {
-  const Value& value = field(object, name);
-  if (!value.is_string()) corrupt(fmt::format("the field \"{}\" is no text", name));
-  return value.as_string();
-}
-bool flag_field(const Value& object, std::string_view name) {  // absent in the oldest snapshots
-  const Value* value = object.find(name);
-  if (value == nullptr || value->is_none()) return false;
-  if (value->kind() != Value::Kind::kBool) corrupt(fmt::format("\"{}\" is no truth value", name));
-  return value->as_bool();
-}
-const ValueList& list_field(const Value& object, std::string_view name) {
-  const Value& value = field(object, name);
-  if (value.kind() != Value::Kind::kList) corrupt(fmt::format("the field \"{}\" is no list", name));
-  return value.as_list();
-}
-std::vector<std::int64_t> numbers_field(const Value& object, std::string_view name) {
-  std::vector<std::int64_t> out;
-  for (const Value& item : list_field(object, name)) {
-    if (!item.is_int()) corrupt(fmt::format("the field \"{}\" does not hold integers", name));
-    if (item.as_int() < 0) corrupt(fmt::format("the field \"{}\" holds {}", name, item.as_int()));
-    out.push_back(item.as_int());
-  }
-  return out;
+/// Absent in the oldest snapshots.
+bool flag_or_false(const Field& object, std::string_view name) {
+  const auto field = object.find_present(name);
+  return field && field->flag();
 }
 
-DType dtype_field(const Value& object) {
-  const std::string name = text_field(object, "dtype");
+DType dtype_field(const Field& object) {
+  const Field field = object.at("dtype");
+  const std::string& name = field.text();
   constexpr std::string_view kPrefix = "torch.";
   if (name.starts_with(kPrefix))
     if (const auto dtype = dtype_from_torch_name(std::string_view(name).substr(kPrefix.size())))
       return *dtype;
-  corrupt(fmt::format("dtype \"{}\" is not known", printable(name)));
+  field.refuse("the name of a dtype");
 }
 
-Serializer serializer_field(const Value& object) {
-  const std::string name = text_field(object, "serializer");
+Serializer serializer_field(const Field& object) {
+  const std::string name = object.at("serializer").text();
   if (name == "buffer_protocol") return Serializer::kBuffer;
   if (name == "torch_save") return Serializer::kTorchSave;
   fail(Code::kUnsupported, fmt::format("the serializer \"{}\" is not known", printable(name)));
 }
 
-StoredPart read_part(const Value& object) {
+StoredPart read_part(const Field& object) {
   StoredPart part;
-  part.location = text_field(object, "location");
+  part.location = object.at("location").text();
   part.serializer = serializer_field(object);
-  part.spec = {dtype_field(object), Shape::checked(numbers_field(object, "shape"))};
-  const Value* range = object.find("byte_range");
-  if (range != nullptr && !range->is_none()) {
-    const auto ends = numbers_field(object, "byte_range");
-    if (ends.size() != 2 || ends[0] > ends[1]) corrupt("\"byte_range\" is no range");
+  part.spec = {dtype_field(object), object.at("shape").shape()};
+  if (const auto range = object.find_present("byte_range")) {
+    const auto ends = range->counts();
+    if (ends.size() != 2 || ends[0] > ends[1]) range->refuse("a range of bytes");
     part.range.emplace(ends[0], ends[1]);
   }
   return part;
 }
 
-TensorPart read_shard(const Value& object) {
+TensorPart read_shard(const Field& object) {
   TensorPart out;
-  const auto sizes = numbers_field(object, "sizes");
-  out.box = {numbers_field(object, "offsets"), Shape::checked(sizes)};
-  out.part = read_part(field(object, "tensor"));
-  if (out.box.origin.size() != sizes.size()) corrupt("offsets and sizes differ in length");
+  const auto sizes = object.at("sizes").counts();
+  out.box = {object.at("offsets").counts(), Shape::checked(sizes)};
+  out.part = read_part(object.at("tensor"));
+  if (out.box.origin.size() != sizes.size()) object.corrupt("offsets and sizes differ in length");
   for (int d = 0; d < out.box.rank(); ++d)
-    if (!checked_add(out.box.begin(d), out.box.shape[d])) corrupt("offset + size overflows");
+    if (!checked_add(out.box.begin(d), out.box.shape[d])) object.corrupt("offset + size overflows");
   if (out.part.spec.shape.numel() != out.box.numel())
-    corrupt(fmt::format("a shard of sizes {} is stored as {}", out.box.shape.to_string(),
-                        out.part.spec.to_string()));
+    object.corrupt(fmt::format("a shard of sizes {} is stored as {}", out.box.shape.to_string(),
+                               out.part.spec.to_string()));
   return out;
 }
 
 /// Shards of one tensor agree in rank and dtype; `spec` takes the smallest shape that holds them.
-void read_shards(const Value& object, std::string_view name, Entry& entry) {
-  for (const Value& item : list_field(object, name)) {
+void read_shards(const Field& object, std::string_view name, Entry& entry) {
+  for (const Field& item : object.at(name).items()) {
     TensorPart shard = read_shard(item);
     const Shape& shape = shard.box.shape;
     if (entry.parts.empty()) {
       entry.spec = {shard.part.spec.dtype, shape};
     } else if (entry.spec.shape.rank() != shape.rank() ||
                entry.spec.dtype != shard.part.spec.dtype) {
-      corrupt("its shards differ in dtype or number of dimensions");
+      item.corrupt("its shards differ in dtype or number of dimensions");
     }
     for (int d = 0; d < shape.rank(); ++d)
       entry.spec.shape[d] = std::max(entry.spec.shape[d], shard.box.end(d));
@@ -114,20 +89,21 @@ void read_shards(const Value& object, std::string_view name, Entry& entry) {
 }
 
 /// A scalar was cut as if it had one dimension of one element.
-void read_chunked(const Value& object, Entry& entry) {
+void read_chunked(const Field& object, Entry& entry) {
   read_shards(object, "chunks", entry);
-  entry.spec = {dtype_field(object), Shape::checked(numbers_field(object, "shape"))};
+  entry.spec = {dtype_field(object), object.at("shape").shape()};
   for (TensorPart& chunk : entry.parts) {
     if (entry.spec.shape.rank() == 0 && chunk.box == Box::whole(Shape{1})) chunk.box = {};
     if (chunk.box.rank() != entry.spec.shape.rank() || chunk.part.spec.dtype != entry.spec.dtype)
-      corrupt("a chunk differs from its tensor in dtype or number of dimensions");
+      object.corrupt("a chunk differs from its tensor in dtype or number of dimensions");
   }
 }
 
-Value read_primitive(const std::string& type, const std::string& text) {
+Value read_primitive(const std::string& type, const Field& field) {
+  const std::string& text = field.text();
   if (type == "str") return Value::string(text);
   if (type == "bool") {
-    if (text != "True" && text != "False") corrupt("a bool is neither True nor False");
+    if (text != "True" && text != "False") field.refuse("\"True\" or \"False\"");
     return Value::boolean(text == "True");
   }
   if (type == "int") {
@@ -136,32 +112,32 @@ Value read_primitive(const std::string& type, const std::string& text) {
     if (error == std::errc() && end == text.data() + text.size()) return Value::integer(number);
     const std::string_view digits = std::string_view(text).substr(text.starts_with('-') ? 1 : 0);
     if (error != std::errc::result_out_of_range || !is_decimal_text(digits))
-      corrupt(fmt::format("\"{}\" is no integer", printable(text)));
+      field.refuse("the digits of an integer");
     return Value::big_integer(text);
   }
   const std::optional<std::string> bytes = decode_base64(text);
-  if (!bytes) corrupt("the value is no base64");
+  if (!bytes) field.refuse("base64");
   if (type == "bytes") return Value::bytes(*bytes);
-  if (bytes->size() != sizeof(double)) corrupt("a float does not have 8 bytes");
+  if (bytes->size() != sizeof(double)) field.refuse("base64 of 8 bytes");
   return Value::real(load_le<double>(as_bytes(*bytes).data()));
 }
 
-std::vector<Value> read_keys(const Value& object) {
+std::vector<Value> read_keys(const Field& object) {
   std::vector<Value> keys;
-  for (const Value& key : list_field(object, "keys")) {
+  for (const Value& key : object.at("keys").list()) {
     if (key.kind() == Value::Kind::kBool)  // a bool is an int to Python; its path says "True"
       keys.push_back(Value::string(key.as_bool() ? "True" : "False"));
     else if (key.is_string() || key.is_int())
       keys.push_back(key);
     else
-      corrupt("a key is neither text nor an integer");
+      object.corrupt("a key is neither text nor an integer");
   }
   return keys;
 }
 
-void read_body(const Value& object, Entry& entry) {
-  const std::string type = text_field(object, "type");
-  entry.replicated = flag_field(object, "replicated");
+void read_body(const Field& object, Entry& entry) {
+  const std::string type = object.at("type").text();
+  entry.replicated = flag_or_false(object, "replicated");
   using Kind = Entry::Kind;
   if (type == "dict" || type == "OrderedDict") {
     entry.kind = type == "dict" ? Kind::kDict : Kind::kOrderedDict;
@@ -181,13 +157,13 @@ void read_body(const Value& object, Entry& entry) {
     read_shards(object, "shards", entry);
   } else if (type == "object") {
     entry.kind = Kind::kObject;
-    entry.location = text_field(object, "location");
-    entry.class_name = text_field(object, "obj_type");
+    entry.location = object.at("location").text();
+    entry.class_name = object.at("obj_type").text();
     if (serializer_field(object) != Serializer::kTorchSave)
-      corrupt("an object is stored by another serializer than torch_save");
+      object.corrupt("an object is stored by another serializer than torch_save");
   } else if (type == "int" || type == "str" || type == "bool" || type == "bytes" ||
              type == "float") {
-    entry.primitive = read_primitive(type, text_field(object, "serialized_value"));
+    entry.primitive = read_primitive(type, object.at("serialized_value"));
   } else {
     fail(Code::kUnsupported, fmt::format("entries of type \"{}\" are not known", printable(type)));
   }
@@ -200,9 +176,9 @@ void split_rank(const std::string& key, std::int64_t world_size, Entry& entry) {
   const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), entry.rank);
   if (slash == std::string::npos || !is_decimal_text(rank) || error != std::errc() ||
       end != rank.data() + rank.size() || slash + 1 == key.size())
-    corrupt("its path does not start with a rank");
+    fail(Code::kCorrupt, "its path does not start with a rank");
   if (entry.rank >= world_size)
-    corrupt(fmt::format("rank {} of a world of {}", entry.rank, world_size));
+    fail(Code::kCorrupt, fmt::format("rank {} of a world of {}", entry.rank, world_size));
   entry.path = key.substr(slash + 1);
 }
 
@@ -219,21 +195,19 @@ Metadata parse_metadata(ByteView text) {
   out.yaml = first == std::string_view::npos || chars[first] != '{';
   JsonLimits limits;
   limits.max_values = text.size();
-  const Value root = out.yaml ? parse_yaml(chars) : parse_json(text, limits);
-  out.version = text_field(root, "version");
-  const Value& world_size = field(root, "world_size");
-  if (!world_size.is_int() || world_size.as_int() < 1 || world_size.as_int() > kMaxWorldSize)
-    corrupt("\"world_size\" is no number of ranks");
-  out.world_size = world_size.as_int();
-  const Value& manifest = field(root, "manifest");
-  if (!manifest.is_dict()) corrupt("\"manifest\" is no mapping");
-  for (const auto& [key, object] : manifest.as_dict()) {
+  const Value parsed = out.yaml ? parse_yaml(chars) : parse_json(text, limits);
+  const Field root(parsed);
+  out.version = root.at("version").text();
+  const Field world_size = root.at("world_size");
+  out.world_size = world_size.integer();
+  if (out.world_size < 1 || out.world_size > kMaxWorldSize) world_size.refuse("a number of ranks");
+  const Field manifest = root.at("manifest");
+  for (const auto& [key, object] : manifest.dict()) {
     const std::string name = key.is_string() ? key.as_string() : std::string("?");
     in_tensor(name, [&] {
       Entry entry;
       split_rank(name, out.world_size, entry);
-      if (!object.is_dict()) corrupt("its entry is no mapping");
-      read_body(object, entry);
+      read_body(Field(object), entry);
       out.entries.push_back(std::move(entry));
     });
   }

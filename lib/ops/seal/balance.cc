@@ -34,27 +34,12 @@ Value encode_group(const LeftOutGroup& group) {
   return Value::dict(std::move(object));
 }
 
-std::int64_t signed_field(const Value& object, std::string_view key) {
-  const Value& value = member(object, key);
-  if (!value.is_int()) bad(fmt::format("\"{}\" is no integer", key));
-  return value.as_int();
-}
-
-StateCount decode_count(const Value& object) {
-  StateCount count{signed_field(object, "tensors"), signed_field(object, "values"),
-                   signed_field(object, "inner_tensors"), signed_field(object, "bytes")};
+StateCount decode_count(const Field& object) {
+  StateCount count{object.at("tensors").integer(), object.at("values").integer(),
+                   object.at("inner_tensors").integer(), object.at("bytes").integer()};
   for (const std::int64_t n : {count.tensors, count.values, count.inner_tensors, count.bytes})
-    if (n > kMostCount || n < -kMostCount) bad("a count is out of range");
+    if (n > kMostCount || n < -kMostCount) object.corrupt("a count is out of range");
   return count;
-}
-
-std::vector<std::string> decode_names(const Value& object, std::string_view key) {
-  std::vector<std::string> names;
-  for (const Value& name : list_of(object, key)) {
-    if (!name.is_string()) bad(fmt::format("\"{}\" is no list of names", key));
-    names.push_back(name.as_string());
-  }
-  return names;
 }
 
 }  // namespace
@@ -75,21 +60,21 @@ Value encode_balance(const Balance& balance) {
                       {text("left_behind"), Value::list(std::move(behind))}});
 }
 
-Balance decode_balance(const Value& object) {
+Balance decode_balance(const Field& object) {
   std::vector<RestatedStep> restated;
-  for (const Value& step : list_of(object, "restated"))
-    restated.push_back({string_of(step, "step"), decode_count(step)});
+  for (const Field& step : object.at("restated").items())
+    restated.push_back({step.at("step").text(), decode_count(step)});
   std::vector<LeftOutGroup> groups;
-  for (const Value& group : list_of(object, "left_out"))
-    groups.push_back({string_of(group, "reason"), decode_count(group),
-                      decode_names(group, "tensor_names"), decode_names(group, "value_names")});
-  if (restated.size() + groups.size() > kMostTerms) bad("too many groups");
-  Balance balance = Balance::recorded(decode_count(member(object, "source")),
-                                      decode_count(member(object, "written")), std::move(restated),
-                                      std::move(groups));
-  for (const Value& file : list_of(object, "left_behind"))
-    balance.left_behind.push_back(
-        {string_of(file, "path"), string_of(file, "what"), number_field(file, "bytes")});
+  for (const Field& group : object.at("left_out").items())
+    groups.push_back({group.at("reason").text(), decode_count(group),
+                      group.at("tensor_names").texts(), group.at("value_names").texts()});
+  if (restated.size() + groups.size() > kMostTerms) object.corrupt("too many groups");
+  Balance balance =
+      Balance::recorded(decode_count(object.at("source")), decode_count(object.at("written")),
+                        std::move(restated), std::move(groups));
+  for (const Field& file : object.at("left_behind").items())
+    balance.left_behind.push_back({file.at("path").text(), file.at("what").text(),
+                                   static_cast<std::uint64_t>(file.at("bytes").count())});
   return balance;
 }
 

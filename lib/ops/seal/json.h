@@ -1,5 +1,5 @@
 #pragma once
-// Fields of the seal's JSON: checked access to untrusted text, and the values that are written.
+// Values of the seal's JSON, written and read.
 #include <tessera/base/error.h>
 #include <tessera/state/balance.h>
 #include <tessera/state/value.h>
@@ -9,10 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/state/fields.h"
+
 namespace tessera {
 
 /// What encode_balance() wrote. Throws kCorrupt where it does not add up.
-Balance decode_balance(const Value& object);
+Balance decode_balance(const Field& object);
 /// Upper bound of its text.
 std::uint64_t balance_size_bound(const Balance& balance);
 
@@ -31,29 +33,8 @@ inline Value strings(const std::vector<std::string>& list) {
   fail(Code::kCorrupt, "not a seal: " + std::string(what));
 }
 
-inline const Value& member(const Value& object, std::string_view key) {
-  const Value* found = object.find(key);
-  if (found == nullptr) bad("no \"" + std::string(key) + "\"");
-  return *found;
-}
-
-inline std::string string_of(const Value& object, std::string_view key) {
-  const Value& value = member(object, key);
-  if (!value.is_string()) bad("\"" + std::string(key) + "\" is no string");
-  return value.as_string();
-}
-
-inline std::uint64_t number_field(const Value& object, std::string_view key) {
-  const Value& value = member(object, key);
-  if (!value.is_int() || value.as_int() < 0) bad("\"" + std::string(key) + "\" is no size");
-  return static_cast<std::uint64_t>(value.as_int());
-}
-
-inline const ValueList& list_of(const Value& object, std::string_view key) {
-  const Value& value = member(object, key);
-  if (value.kind() != Value::Kind::kList) bad("\"" + std::string(key) + "\" is no list");
-  return value.as_list();
-}
+/// "not a seal: ..." for all that a field below refuses.
+inline Field seal_field(const Value& json) { return Field(json, "not a seal"); }
 
 }  // namespace seal_json
 }  // namespace tessera

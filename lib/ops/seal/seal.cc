@@ -43,28 +43,24 @@ Value encode_tensor(const HashedTensor& tensor) {
                       {text("sha256"), text(tensor.sha256)}});
 }
 
-std::uint32_t decode_crc(const Value& value) {
+std::uint32_t decode_crc(const std::string& digits, const Field& where) {
   std::uint32_t crc = 0;
-  if (!value.is_string() || value.as_string().size() != 8) bad("a checksum is not 8 hex digits");
-  const std::string& digits = value.as_string();
-  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), crc, 16);
-  if (error != std::errc() || end != digits.data() + digits.size()) {
-    bad("a checksum is not 8 hex digits");
-  }
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), crc, 16);
+  if (digits.size() != kSumDigits || error != std::errc() || end != digits.data() + digits.size())
+    where.corrupt("a checksum is not 8 hex digits");
   return crc;
 }
 
-SealedFile decode_file(const Value& object) {
+SealedFile decode_file(const Field& object) {
   SealedFile file;
-  file.path = string_of(object, "path");
-  file.size_bytes = number_field(object, "size");
-  for (const Value& crc : list_of(object, "crc32_per_mib")) {
-    file.crc32_per_mib.push_back(decode_crc(crc));
-  }
-  if (file.crc32_per_mib.size() != file.size_bytes / kMiB + (file.size_bytes % kMiB != 0)) {
-    bad(fmt::format("\"{}\" has {} checksums for {} bytes", file.path, file.crc32_per_mib.size(),
-                    file.size_bytes));
-  }
+  file.path = object.at("path").text();
+  file.size_bytes = static_cast<std::uint64_t>(object.at("size").count());
+  const Field sums = object.at("crc32_per_mib");
+  for (const std::string& digits : sums.texts())
+    file.crc32_per_mib.push_back(decode_crc(digits, sums));
+  if (file.crc32_per_mib.size() != file.size_bytes / kMiB + (file.size_bytes % kMiB != 0))
+    sums.corrupt(
+        fmt::format("{} checksums for {} bytes", file.crc32_per_mib.size(), file.size_bytes));
   return file;
 }
 
@@ -102,15 +98,12 @@ std::string unfit_files(const Directory& directory, const Seal& seal) {
   return names;
 }
 
-HashedTensor decode_tensor(const Value& object) {
+HashedTensor decode_tensor(const Field& object) {
   HashedTensor tensor;
-  tensor.name = string_of(object, "name");
-  tensor.dtype = string_of(object, "dtype");
-  tensor.sha256 = string_of(object, "sha256");
-  for (const Value& extent : list_of(object, "shape")) {
-    if (!extent.is_int()) bad("a shape is no list of integers");
-    tensor.shape.push_back(extent.as_int());
-  }
+  tensor.name = object.at("name").text();
+  tensor.dtype = object.at("dtype").text();
+  tensor.sha256 = object.at("sha256").text();
+  tensor.shape = object.at("shape").integers();
   return tensor;
 }
 
@@ -162,39 +155,31 @@ Bytes encode_seal(const Seal& seal) {
 }
 
 Seal decode_seal(ByteView bytes) {
-  Value root = parse_json(bytes);
-  if (!root.is_dict()) bad("no object");
-  if (string_of(root, "schema") != kSealSchema) bad("another schema");
+  const Value json = parse_json(bytes);
+  const Field root = seal_field(json);
+  if (root.at("schema").text() != kSealSchema) bad("another schema");
   check_own_sum(bytes);
   Seal seal;
-  seal.format = string_of(root, "format");
-  seal.tool = string_of(root, "tool");
-  const Value& source = member(root, "source");
-  seal.source_path = string_of(source, "path");
-  seal.source_format = string_of(source, "format");
-  seal.source_tensors = number_field(source, "tensors");
-  seal.source_bytes = number_field(source, "bytes");
-  for (const Value& file : list_of(root, "files")) seal.files.push_back(decode_file(file));
-  for (const Value& name : list_of(root, "sharded")) {
-    if (!name.is_string()) bad("\"sharded\" is no list of names");
-    seal.sharded.push_back(name.as_string());
-  }
-  if (const Value* aliases = root.find("aliases")) {
-    if (!aliases->is_dict()) bad("\"aliases\" is no object");
-    for (const auto& [name, kept] : aliases->as_dict()) {
-      if (!name.is_string() || !kept.is_string()) bad("\"aliases\" maps no names to names");
-      seal.aliases.emplace_back(name.as_string(), kept.as_string());
-    }
-  }
-  if (const Value* balance = root.find("balance")) seal.balance = decode_balance(*balance);
-  if (root.find("lost") != nullptr)
-    for (const Value& lost : list_of(root, "lost"))
-      seal.lost.push_back({string_of(lost, "name"), string_of(lost, "reason")});
-  if (root.find("root") != nullptr) {
-    seal.root = string_of(root, "root");
-    for (const Value& tensor : list_of(root, "tensors")) {
+  seal.format = root.at("format").text();
+  seal.tool = root.at("tool").text();
+  const Field source = root.at("source");
+  seal.source_path = source.at("path").text();
+  seal.source_format = source.at("format").text();
+  seal.source_tensors = static_cast<std::uint64_t>(source.at("tensors").count());
+  seal.source_bytes = static_cast<std::uint64_t>(source.at("bytes").count());
+  for (const Field& file : root.at("files").items()) seal.files.push_back(decode_file(file));
+  seal.sharded = root.at("sharded").texts();
+  if (const auto aliases = root.find("aliases"))
+    for (const auto& [name, kept] : aliases->entries())
+      seal.aliases.emplace_back(name.text(), kept.text());
+  if (const auto balance = root.find("balance")) seal.balance = decode_balance(*balance);
+  if (const auto lost = root.find("lost"))
+    for (const Field& entry : lost->items())
+      seal.lost.push_back({entry.at("name").text(), entry.at("reason").text()});
+  if (const auto hash = root.find("root")) {
+    seal.root = hash->text();
+    for (const Field& tensor : root.at("tensors").items())
       seal.tensors.push_back(decode_tensor(tensor));
-    }
   }
   return seal;
 }

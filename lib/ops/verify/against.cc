@@ -18,6 +18,7 @@
 #include "lib/ops/inspect/hashed_compare.h"
 #include "lib/ops/open/path_resolve.h"
 #include "lib/ops/seal/check.h"
+#include "lib/state/fields.h"
 
 namespace tessera {
 namespace {
@@ -44,44 +45,32 @@ Bytes read_report(FileSystem& fs, const std::string& path) {
   return text;
 }
 
-std::string text_of(const Value& report, std::string_view key) {
-  const Value* value = report.find(key);
-  return value && value->is_string() ? value->as_string() : "";
-}
-
-std::int64_t integer_of(const Value& object, std::string_view key) {
-  const Value* value = object.find(key);
-  return value && value->is_int() ? value->as_int() : 0;
-}
-
 std::optional<HashedQuantizer> quantizer_of(const Value& tensor) {
   const Value* fields = tensor.find("quantizer");
   if (!fields || !fields->is_dict()) return std::nullopt;
   const Value* scale = fields->find("scale");
-  return HashedQuantizer{
-      text_of(*fields, "scheme"),        scale && scale->is_number() ? scale->as_real() : 0,
-      integer_of(*fields, "zero_point"), integer_of(*fields, "axis"),
-      text_of(*fields, "scales"),        text_of(*fields, "zero_points")};
+  return HashedQuantizer{text_in(*fields, "scheme"),
+                         scale && scale->is_number() ? scale->as_real() : 0,
+                         integer_in(*fields, "zero_point").value_or(0),
+                         integer_in(*fields, "axis").value_or(0),
+                         text_in(*fields, "scales"),
+                         text_in(*fields, "zero_points")};
 }
 
 std::vector<HashedValue> values_of(const Value& report) {
   std::vector<HashedValue> values;
-  const Value* list = report.find("values");
-  if (!list || list->kind() != Value::Kind::kList) return values;
-  for (const Value& item : list->as_list()) {
-    const std::string kind = text_of(item, "kind"), sum = text_of(item, "sha256");
+  for (const Value& item : list_in(report, "values")) {
+    const std::string kind = text_in(item, "kind"), sum = text_in(item, "sha256");
     if (!item.find("name") || sum.empty() || (kind != "value" && kind != "dict"))
       fail(Code::kInvalidArgument, "--against: a value of the report lacks name, kind or sha256");
-    values.push_back({text_of(item, "name"), sum, true, kind == "dict"});
+    values.push_back({text_in(item, "name"), sum, true, kind == "dict"});
   }
   return values;
 }
 
 std::vector<HashedTensor> tensors_of(const Value& report) {
   std::vector<HashedTensor> tensors;
-  const Value* list = report.find("tensors");
-  if (!list || list->kind() != Value::Kind::kList) return tensors;
-  for (const Value& item : list->as_list()) {
+  for (const Value& item : list_in(report, "tensors")) {
     const Value *name = item.find("name"), *dtype = item.find("dtype"), *shape = item.find("shape"),
                 *sum = item.find("sha256");
     if (!name || !dtype || !shape || !sum || !name->is_string() || !dtype->is_string() ||
@@ -264,13 +253,13 @@ std::uint64_t verify_against(FileSystem& fs, const std::string& report,
     fail(Code::kInvalidArgument,
          fmt::format("--against \"{}\": {}", printable(report), error.status().message));
   }
-  const std::string kind = text_of(parsed, "schema");
+  const std::string kind = text_in(parsed, "schema");
   if (kind == "tessera.hash/1" || kind == "tessera.hash/2") {
-    Expected expected{tensors_of(parsed), text_of(parsed, "format"), "", std::nullopt};
+    Expected expected{tensors_of(parsed), text_in(parsed, "format"), "", std::nullopt};
     if (kind == "tessera.hash/2")
       expected.values = values_of(parsed);
     else
-      expected.values_root = text_of(parsed, "values_root");
+      expected.values_root = text_in(parsed, "values_root");
     return compare_contents(expected, checkpoint, transfer, findings);
   }
   if (kind != "tessera.manifest/1")
