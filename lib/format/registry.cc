@@ -11,7 +11,10 @@
 #include <tessera/format/torch_save.h>
 #include <tessera/format/torchsnapshot.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "lib/format/probe_errors.h"
 
@@ -45,33 +48,45 @@ ProbeResult probe_place(const FormatDriver& driver, const Place& place) {
   }
 }
 
+namespace {
+
+struct Claim {
+  const FormatDriver* driver = nullptr;
+  ProbeResult result;
+};
+
+/// Another format knows the same files better.
+bool is_outdone(const Claim& claim, const std::vector<Claim>& claims) {
+  return std::ranges::any_of(claims, [&](const Claim& other) {
+    return !claim.result.about.empty() && other.result.about == claim.result.about &&
+           other.result.knows > claim.result.knows;
+  });
+}
+
+}  // namespace
+
 Detection detect_format(const Place& place) {
   using Answer = ProbeResult::Answer;
-  Detection out;
-  const FormatDriver* sure = nullptr;
-  const FormatDriver* maybe = nullptr;
-  const FormatDriver* container = nullptr;  // torch-save: gives way to who knows what is inside
-  int sure_count = 0, maybe_count = 0;
+  std::vector<Claim> claims;
   for (const FormatDriver* driver : all_formats()) {
     ProbeResult result = probe_place(*driver, place);
-    if (result.answer == Answer::kNo) continue;
-    if (result.answer == Answer::kYes && driver == &torch_save_driver()) {
-      container = driver;
-    } else if (result.answer == Answer::kYes) {
-      sure = driver;
-      ++sure_count;
-    } else {
-      maybe = driver;
-      ++maybe_count;
-    }
-    out.candidates.emplace_back(driver->id(), std::move(result.reason));
+    if (result.answer != Answer::kNo) claims.push_back({driver, std::move(result)});
   }
-  if (sure_count == 1)
-    out.driver = sure;
-  else if (sure_count == 0 && container)
-    out.driver = container;
-  else if (sure_count == 0 && maybe_count == 1)
-    out.driver = maybe;
+  Detection out;
+  std::vector<const FormatDriver*> sure, maybe, containers;
+  for (const Claim& claim : claims) {
+    if (is_outdone(claim, claims)) continue;
+    const bool container = claim.result.knows == ProbeResult::Knows::kContainer;
+    auto& rank = claim.result.answer == Answer::kMaybe ? maybe : container ? containers : sure;
+    rank.push_back(claim.driver);
+    out.candidates.emplace_back(claim.driver->id(), claim.result.reason);
+  }
+  // A container gives way to who knows what is inside; a guess, to who is sure.
+  for (const auto* rank : {&sure, &containers, &maybe}) {
+    if (rank->empty()) continue;
+    if (rank->size() == 1) out.driver = rank->front();
+    break;
+  }
   return out;
 }
 

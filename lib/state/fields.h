@@ -77,7 +77,7 @@ struct Field::Entry {
 /// An entry of a dict or an attribute of an object (its state, or its slots); nullptr: none.
 const Value* member(const Value& of, std::string_view key);
 
-// Of what may be absent or of another kind without harm: nullopt, "" and no items then.
+// What may be absent, or of another kind, without harm: nullopt, "" and no items then.
 std::optional<std::int64_t> integer_in(const Value& of, std::string_view key);
 std::optional<bool> flag_in(const Value& of, std::string_view key);
 std::string text_in(const Value& of, std::string_view key);

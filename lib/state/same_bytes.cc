@@ -3,16 +3,37 @@
 namespace tessera {
 namespace {
 
-bool same_source(const Manifest& manifest, const Source& a, const Source& b) {
-  // An extent's `side` numbers its strides, which every tensor has for itself.
+/// Elements are seen through the same strides, codecs and view. An extent's `side` numbers its
+/// strides, which every tensor has for itself.
+bool seen_alike(const Manifest& manifest, const Source& a, const Source& b) {
   const bool same_side =
       a.side == b.side || (a.kind == Source::Kind::kExtent && a.side > 0 && b.side > 0 &&
                            manifest.strides[a.side - 1] == manifest.strides[b.side - 1]);
-  return a.kind == b.kind && a.flags == b.flags && a.file == b.file && a.offset == b.offset &&
-         a.length == b.length && a.view == b.view && same_side;
+  return a.kind == b.kind && a.flags == b.flags && a.view == b.view && same_side;
+}
+
+bool same_source(const Manifest& manifest, const Source& a, const Source& b) {
+  return seen_alike(manifest, a, b) && a.file == b.file && a.offset == b.offset &&
+         a.length == b.length;
+}
+
+bool is_whole(const Source& source, const Record& record) {
+  return source.offset == record.offset && source.length == record.length;
 }
 
 }  // namespace
+
+std::optional<bool> known_equal(const Manifest& manifest, const Source& a, const Source& b) {
+  if (!seen_alike(manifest, a, b)) return std::nullopt;
+  if (same_source(manifest, a, b)) return true;
+  if (a.kind != Source::Kind::kExtent || a.record == 0 || b.record == 0) return std::nullopt;
+  const Record &x = manifest.records[a.record - 1], &y = manifest.records[b.record - 1];
+  const bool same_records = x.length == y.length && x.crc32 == y.crc32;
+  if (same_records && a.length == b.length && a.offset - x.offset == b.offset - y.offset)
+    return true;
+  if (!same_records && is_whole(a, x) && is_whole(b, y)) return false;
+  return std::nullopt;
+}
 
 bool same_stored(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
   if (a == b) return true;
@@ -23,7 +44,7 @@ bool same_stored(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
     return false;
   for (std::uint32_t i = 0; i < x.chunk_count; ++i)
     if (!same_source(manifest, manifest.source(x, i), manifest.source(y, i)) ||
-        !(manifest.chunk(x, i) == manifest.chunk(y, i)))
+        manifest.chunk(x, i) != manifest.chunk(y, i))
       return false;
   return true;
 }

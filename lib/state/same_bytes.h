@@ -1,11 +1,17 @@
 #pragma once
-// Whether two tensors of a manifest are read from the same bytes: what is known without reading
-// any. Tied weights, copies of a step that ranks share, masters that are the weights. Pure.
+// Whether chunks, or tensors, of a manifest hold the same bytes: what is known from where they lie
+// and from checksums of their records, without reading any. Tied weights, copies of a step that
+// ranks share, masters that are the weights. Pure.
 #include <tessera/state/manifest.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace tessera {
+
+/// One place read in one way, or the same run of two records with one length and CRC-32: true.
+/// Whole records whose lengths or CRC-32s differ: false. nullopt: their bytes must be compared.
+std::optional<bool> known_equal(const Manifest& manifest, const Source& a, const Source& b);
 
 /// The same stored elements in the same places, whatever dtype they become.
 bool same_stored(const Manifest& manifest, std::uint32_t a, std::uint32_t b);

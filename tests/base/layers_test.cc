@@ -233,6 +233,49 @@ TEST_CASE("process-wide objects of the runtime are those that its page lists") {
   }
 }
 
+TEST_CASE("a format uses only the formats that it is built on") {
+  // Each with the formats it may use. torch_files is no format: what torch.save files share.
+  const std::map<std::string, Names> uses = {
+      {"torch_files", {}},
+      {"torch_save", {"torch_files"}},
+      {"safetensors", {}},
+      {"hdf5", {"safetensors"}},  // a state that is no tree of tensors is JSON in both
+      {"torch_dcp", {}},
+      {"torch_rank_files", {"torch_files", "torch_dcp"}},  // placements of DTensors
+      {"torchsnapshot", {"torch_files"}},
+      {"fairscale_fsdp", {"torch_files"}},
+      // Families: one framework's older and newer files.
+      {"deepspeed_zero", {"torch_files"}},
+      {"deepspeed_universal", {"torch_files", "deepspeed_zero"}},
+      {"megatron_torch", {"torch_files"}},
+      {"megatron_dist", {"torch_files", "torch_dcp", "megatron_torch"}},
+  };
+  // "lib/format/hdf5/reader.cc" -> "hdf5"; "" of files beside the folders.
+  const auto format_of = [](const fs::path& path) -> std::string {
+    const std::vector<std::string> parts(path.begin(), path.end());
+    const bool inside = parts.size() > 3 && parts[0] == "lib" && parts[1] == "format";
+    return inside ? parts[2] : std::string();
+  };
+  int edges = 0;
+  for (const Include& include : includes_below("lib/format")) {
+    const std::string from = format_of(include.file);
+    const std::string to = format_of(include.target);
+    // A format's public header names its driver; only the registry puts drivers together.
+    const bool shared = include.target == "tessera/format/format_driver.h";
+    if (!from.empty() && include.target.starts_with("tessera/format/") && !shared) {
+      INFO(place(include));
+      CHECK(include.target == "tessera/format/" + from + ".h");
+    }
+    if (from.empty() || to.empty() || from == to) continue;
+    ++edges;
+    INFO(place(include));
+    REQUIRE(uses.contains(from));
+    REQUIRE(uses.contains(to));
+    CHECK(uses.at(from).contains(to));
+  }
+  CHECK(edges > 30);
+}
+
 TEST_CASE("the toolkit never includes LibTorch, HDF5 or the runtime") {
   for (const Include& include : toolkit_includes()) {
     const std::string first = fs::path(include.target).begin()->string();

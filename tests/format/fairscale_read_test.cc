@@ -367,10 +367,7 @@ TEST_CASE("numbers that contradict each other are refused") {
         std::string::npos);
   CHECK(spoilt("numels", Value::list({number(66)})).find("2 names, 2 shapes and 1 numels") !=
         std::string::npos);
-  CHECK(
-      spoilt("padding", number(-1))
-          .find("padding\", found -1") !=
-      std::string::npos);
+  CHECK(spoilt("padding", number(-1)).find("padding\", found -1") != std::string::npos);
   CHECK(spoilt("padding", number(3)).find("without their padding") != std::string::npos);
   CHECK(spoilt("shapes", Value::list({Value::size({-11, 6}), Value::size({5})})) != "");
   CHECK(spoilt("shapes", Value::list({Value::size({std::numeric_limits<std::int64_t>::max(), 6}),

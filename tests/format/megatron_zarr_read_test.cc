@@ -88,7 +88,7 @@ TEST_CASE("what a zarr array of Megatron never has is refused by name") {
       {zarray("[2]", "[1,1]"), "ranks", Code::kCorrupt},
       {zarray("[-2]", "[1]"), "", Code::kCorrupt},
       {"{}", "dtype", Code::kCorrupt},
-      {"[1]", "object", Code::kCorrupt},
+      {"[1]", "expected a dict, found a list of 1", Code::kCorrupt},
       {"{", "", Code::kCorrupt}};
   for (const Bad& one : bad) {
     CAPTURE(one.json);

@@ -129,7 +129,10 @@ TEST_CASE("probing tells whole, interrupted and foreign folders apart") {
   };
   CHECK(answer("dcp/fsdp2_w4", "checkpoint") == Answer::kYes);
   CHECK(answer("dcp/fsdp2_w2_rank_local", "checkpoint") == Answer::kYes);
-  CHECK(answer("megatron/torch_dist_tp2_dp2", "checkpoint/iter_0000100") == Answer::kMaybe);
+  // Megatron's, too: what decides is that its own format knows more of the same files.
+  CHECK(answer("megatron/torch_dist_tp2_dp2", "checkpoint/iter_0000100") == Answer::kYes);
+  const SampleCase megatron("megatron/torch_dist_tp2_dp2", "checkpoint/iter_0000100");
+  CHECK(torch_dcp_driver().probe(megatron.place()).knows == ProbeResult::Knows::kNames);
   CHECK(answer("hostile/dcp_no_metadata", "") == Answer::kMaybe);
   CHECK(answer("safetensors/hf_sharded", "checkpoint") == Answer::kNo);
   CHECK(answer("dcp/fsdp2_w4", "") == Answer::kNo);

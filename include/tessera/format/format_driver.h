@@ -36,9 +36,22 @@ struct ProbeResult {
     kMaybe,  // looks like it but damaged or incomplete: e.g. .distcp files without .metadata
     kYes,
   };
+  /// How much of its files an answer has looked at.
+  enum class Knows : std::uint8_t {
+    kContainer,  // what the bytes are: any file of torch.save
+    kNames,      // what files with such names are, if no other format knows them better
+    kContent,    // what only this format writes
+  };
   Answer answer = Answer::kNo;
   std::string reason;  // "has .metadata and 4 .distcp files"
+  /// The files that the answer is about, where several formats use such files ("rank files"): of
+  /// two answers about the same ones, the one that knows more counts. "": its own alone.
+  std::string_view about = {};
+  Knows knows = Knows::kContent;
 };
+
+/// ProbeResult::about of files named by rank, which many frameworks write.
+inline constexpr std::string_view kAboutRankFiles = "rank files";
 
 struct ReadOptions {
   std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;

@@ -19,10 +19,11 @@ const FormatDriver* find_format(std::string_view id);
 ProbeResult probe_place(const FormatDriver& driver, const Place& place);
 
 struct Detection {
-  /// Set when exactly one says kYes, or none does and exactly one says kMaybe. torch-save, which only knows the container,
-  /// does not count where another one says kYes.
+  /// Set when exactly one says kYes, or none does and exactly one says kMaybe. An answer about a
+  /// container does not count where another one says kYes.
   const FormatDriver* driver = nullptr;
-  /// Id and reason of every format that did not say kNo.
+  /// Id and reason of every format that did not say kNo, but for those that know less than another
+  /// of the same files (ProbeResult::about).
   std::vector<std::pair<std::string, std::string>> candidates;
 };
 Detection detect_format(const Place& place);

@@ -64,9 +64,11 @@ class UniversalWriter {
   /// Stage 3 writes a bare flat tensor, the others a dict.
   void add_tensor(const std::string& name, const std::string& leaf, std::uint32_t tensor,
                   bool trained) {
-    FileBuilder builder(source_);
+    ArchiveDraft builder(source_, draft_rules(state_));
     if (target_.stage == 3) {
-      plan_.add(builder.finish(file_of(name, leaf), builder.flattened(tensor)));
+      plan_.add(builder.finish(
+          file_of(name, leaf),
+          builder.reshaped(tensor, Shape{source_.tensors.at(tensor).spec.shape.numel()})));
       return;
     }
     ValueDict root;
@@ -76,9 +78,8 @@ class UniversalWriter {
     else if (trained && !(noted && noted->find(kCatDim)))
       root.emplace_back(text(kCatDim), Value::integer(0));
     if (noted)
-      for (const auto& [key, value] : noted->as_dict())
-        root.emplace_back(key, builder.value(value));
-    root.emplace_back(text(kParam), builder.tensor(tensor));
+      for (const auto& [key, value] : noted->as_dict()) root.emplace_back(key, builder.take(value));
+    root.emplace_back(text(kParam), builder.whole(tensor));
     Value dict = Value::dict(std::move(root));
     plan_.add(builder.finish(file_of(name, leaf), std::move(dict)));
   }
@@ -99,7 +100,7 @@ class UniversalWriter {
     }
     for (const GroupedLeaf& leaf : state_.optimizer.state(parameter.number)) {
       if (is_flat(leaf) || target_.stage == 3) continue;
-      FileBuilder builder(source_);
+      ArchiveDraft builder(source_, draft_rules(state_));
       Value scalar = scalar_value(builder, leaf.value);
       plan_.add(builder.finish(file_of(name, leaf.name), std::move(scalar)));
     }
@@ -115,7 +116,7 @@ class UniversalWriter {
   }
 
   ArchiveFile optimizer_file() {
-    FileBuilder builder(source_);
+    ArchiveDraft builder(source_, draft_rules(state_));
     ValueDict root;
     ValueDict globals;
     add_globals(builder, state_, globals);
@@ -141,7 +142,7 @@ class UniversalWriter {
     root.emplace_back(text(kPartitionCount), Value::list(ones));
     root.emplace_back(text(kDsVersion), *state_.fields.find(kDsVersion));
   }
-  Value shared_state(FileBuilder& builder) {
+  Value shared_state(ArchiveDraft& builder) {
     ValueDict states;
     for (std::size_t b = 0; b < target_.buffers.size(); ++b) {
       ValueDict leaves;

@@ -7,25 +7,12 @@
 #include <algorithm>
 #include <set>
 
+#include "lib/format/rank_names.h"
 #include "lib/format/torch_files/first_reason.h"
 #include "lib/format/torch_files/flat_tensors.h"
 
 namespace tessera::deepspeed {
 namespace {
-
-/// Ranks whose files are not there cost work and memory, too.
-bool is_plausible(std::int64_t world_size, std::size_t files) {
-  constexpr std::int64_t kFree = 1 << 12, kPerFile = 16;
-  return world_size <= std::min(kMostRanks, kFree + kPerFile * static_cast<std::int64_t>(files));
-}
-
-std::string list_ranks(const std::vector<std::int64_t>& ranks) {
-  std::string list;
-  for (std::size_t i = 0; i < ranks.size() && i < 8; ++i)
-    list += fmt::format("{}{}", i ? ", " : "", ranks[i]);
-  if (ranks.size() > 8) list += fmt::format(" and {} more", ranks.size() - 8);
-  return list;
-}
 
 class CheckpointOpener {
  public:
@@ -136,7 +123,7 @@ class CheckpointOpener {
     c_.stage = found.front().stage.value_or(1);
     std::int64_t world_size = found.front().world_size();
     if (world_size == 0) world_size = static_cast<std::int64_t>(found.size());
-    if (!is_plausible(world_size, found.size()))
+    if (world_size > most_ranks(found.size()))
       in_file(c_.path(found.front().file), [&] {
         fail(Code::kCorrupt,
              fmt::format("partition_count is {}, but {} optimizer file{} here", world_size,
@@ -162,9 +149,7 @@ class CheckpointOpener {
 
   /// One file per rank, no more and no less; the model file agrees.
   void check_ranks(std::int64_t world_size) {
-    std::vector<std::int64_t> missing;
-    for (std::int64_t rank = 0; rank < world_size; ++rank)
-      if (!c_.folder.optims.contains(rank)) missing.push_back(rank);
+    const std::vector<std::int64_t> missing = missing_ranks(c_.folder.optims, world_size);
     const FileName& last = c_.folder.optims.rbegin()->second;
     if (!missing.empty())
       c_.findings.error(Finding::kMissingFile,

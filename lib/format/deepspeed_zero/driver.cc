@@ -24,11 +24,14 @@ class DeepspeedZeroDriver : public FormatDriver {
     try {
       const deepspeed::Folder folder = deepspeed::find_folder(place, true);
       if (folder.empty() || folder.is_universal) return {};
-      return {Answer::kYes, fmt::format("has {} files of model states and {} of optimizer states",
-                                        folder.models.size(), folder.optims.size())};
+      return {Answer::kYes,
+              fmt::format("has {} files of model states and {} of optimizer states",
+                          folder.models.size(), folder.optims.size()),
+              kAboutRankFiles};
     } catch (const Error& error) {
       if (error.code() != Code::kCorrupt) throw;
-      return {Answer::kMaybe, "has files named like DeepSpeed's, which do not fit together"};
+      return {Answer::kMaybe, "has files named like DeepSpeed's, which do not fit together",
+              kAboutRankFiles};
     }
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {

@@ -1,3 +1,5 @@
+// `latest` is a file whose text names a folder: untrusted, so it must be one plain name of a
+// neighbour. A folder with rank files of its own is the checkpoint itself, whatever `latest` says.
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>

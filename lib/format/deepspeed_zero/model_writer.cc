@@ -118,7 +118,11 @@ class ModelFileWriter {
  public:
   ModelFileWriter(const Manifest& source, const SourceState& state, const Target& target,
                   std::int64_t rank)
-      : source_(source), state_(state), target_(target), rank_(rank), builder_(source) {}
+      : source_(source),
+        state_(state),
+        target_(target),
+        rank_(rank),
+        builder_(source, draft_rules(state)) {}
 
   ArchiveFile write() {
     ValueDict root;
@@ -135,7 +139,7 @@ class ModelFileWriter {
     add(kMpWorldSize, Value::integer(1));
     add(kParallelDimensions, Value::dict({{text("pp_degree"), Value::integer(1)},
                                           {text("tp_degree"), Value::integer(1)}}));
-    const Value fields = builder_.value(state_.fields);
+    const Value fields = builder_.take(state_.fields);
     for (const auto& field : fields.as_dict()) root.push_back(field);
     if (Value naming = this->naming(); !naming.is_none() && rank_ <= 0) add(kTessera, naming);
     const std::string name = rank_ < 0 ? model_file_name() : model_file_name(rank_);
@@ -160,11 +164,11 @@ class ModelFileWriter {
       if (has_copy && !state_.naming.module_weights &&
           source_.tensors[copy->second].spec.shape == source_.tensors[tensor].spec.shape)
         tensor = copy->second;
-      entries.emplace_back(Value::string(entry.name), builder_.tensor(tensor));
+      entries.emplace_back(Value::string(entry.name), builder_.whole(tensor));
     }
     for (const auto& [name, value] : state_.module_values)
-      entries.emplace_back(Value::string(name), builder_.value(value));
-    return Value::ordered_dict(std::move(entries), builder_.value(state_.module_attributes));
+      entries.emplace_back(Value::string(name), builder_.take(value));
+    return Value::ordered_dict(std::move(entries), builder_.take(state_.module_attributes));
   }
 
   Value buffer_names() const {
@@ -210,7 +214,7 @@ class ModelFileWriter {
     root.emplace_back(text(kFrozenFragments), Value::ordered_dict(std::move(fragments), Value()));
   }
   Value fragment(const ModuleEntry& entry) {
-    if (target_.stage < 3) return builder_.tensor(entry.tensor);
+    if (target_.stage < 3) return builder_.whole(entry.tensor);
     const Slice slice =
         slice_of(shape_of(entry).numel(), target_.world_size, std::max<std::int64_t>(rank_, 0));
     return builder_.flat(source_.tensors[entry.tensor].spec.dtype, slice.room,
@@ -229,7 +233,7 @@ class ModelFileWriter {
     Value out = state_.naming.to_value();
     ValueDict fp32;
     for (const NamedTensor& item : state_.naming.fp32)
-      fp32.emplace_back(Value::string(item.name), builder_.tensor(item.tensor));
+      fp32.emplace_back(Value::string(item.name), builder_.whole(item.tensor));
     if (fp32.empty()) return out;
     ValueDict entries = out.is_none() ? ValueDict{} : out.as_dict();
     entries.emplace_back(text("fp32"), Value::dict(std::move(fp32)));
@@ -240,7 +244,7 @@ class ModelFileWriter {
   const SourceState& state_;
   const Target& target_;
   std::int64_t rank_;
-  FileBuilder builder_;
+  ArchiveDraft builder_;
 };
 
 }  // namespace

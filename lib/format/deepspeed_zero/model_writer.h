@@ -5,10 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "lib/format/deepspeed_zero/file_builder.h"
 #include "lib/format/deepspeed_zero/source_state.h"
+#include "lib/format/torch_files/archive_draft.h"
 
 namespace tessera::deepspeed {
+
+/// What DeepSpeed's files keep of tensors: their elements.
+inline DraftRules draft_rules(const SourceState& state) {
+  return {.format = state.format, .quantized = false, .parameters = false, .ties = false};
+}
 
 /// What decides the files besides the state.
 struct Target {

@@ -2,27 +2,27 @@
 
 namespace tessera::deepspeed {
 
-Value scalar_value(FileBuilder& builder, const Value& value) {
-  if (value.is_tensor()) return builder.tensor(value.tensor_index());
+Value scalar_value(ArchiveDraft& builder, const Value& value) {
+  if (value.is_tensor()) return builder.whole(value.tensor_index());
   if (value.kind() == Value::Kind::kFloat) return builder.float_scalar(value.as_real());
-  return builder.value(value);
+  return builder.take(value);
 }
 
-Value param_groups(FileBuilder& builder, const SourceState& state, const Target& target) {
+Value param_groups(ArchiveDraft& builder, const SourceState& state, const Target& target) {
   std::vector<ValueList> ids(state.groups.size());
   for (std::size_t b = 0; b < target.buffers.size(); ++b)
     ids[target.buffers[b].group].push_back(Value::integer(static_cast<std::int64_t>(b)));
   return param_groups_value(state.optimizer.groups(), std::move(ids),
-                            [&](const Value& value) { return builder.value(value); });
+                            [&](const Value& value) { return builder.take(value); });
 }
 
-void add_globals(FileBuilder& builder, const SourceState& state, ValueDict& out) {
+void add_globals(ArchiveDraft& builder, const SourceState& state, ValueDict& out) {
   for (const auto& [key, value] : state.globals.as_dict()) {
     const std::string_view name =
         key.is_string() ? std::string_view(key.as_string()) : std::string_view();
     if (name == kBufferNames) continue;
     out.emplace_back(
-        key, name == kLossScaler ? scaler_object(builder.value(value)) : builder.value(value));
+        key, name == kLossScaler ? scaler_object(builder.take(value)) : builder.take(value));
   }
 }
 

@@ -6,12 +6,12 @@ namespace tessera::deepspeed {
 
 /// A step as DeepSpeed's optimizers keep it: a 0-dim tensor (a float value becomes float32), or an
 /// integer.
-Value scalar_value(FileBuilder& builder, const Value& value);
+Value scalar_value(ArchiveDraft& builder, const Value& value);
 
 /// Options and `params`: ids of the buffers that hold the group.
-Value param_groups(FileBuilder& builder, const SourceState& state, const Target& target);
+Value param_groups(ArchiveDraft& builder, const SourceState& state, const Target& target);
 
 /// loss_scaler and the rest of deepspeed.*, buffer_names left out.
-void add_globals(FileBuilder& builder, const SourceState& state, ValueDict& out);
+void add_globals(ArchiveDraft& builder, const SourceState& state, ValueDict& out);
 
 }  // namespace tessera::deepspeed

@@ -12,7 +12,11 @@ class RankWriter {
  public:
   RankWriter(const Manifest& source, const SourceState& state, const Target& target,
              std::int64_t rank)
-      : source_(source), state_(state), target_(target), rank_(rank), builder_(source) {}
+      : source_(source),
+        state_(state),
+        target_(target),
+        rank_(rank),
+        builder_(source, draft_rules(state)) {}
 
   ArchiveFile write() {
     ValueDict optimizer;
@@ -32,7 +36,7 @@ class RankWriter {
     ValueDict root{{text(kOptimizerStateDict), Value::dict(std::move(optimizer))}};
     for (const std::string_view key : {kDsConfig, kDsVersion})
       if (const Value* field = state_.fields.find(key))
-        root.emplace_back(text(key), builder_.value(*field));
+        root.emplace_back(text(key), builder_.take(*field));
     return builder_.finish(target_.folder + optim_file_name(rank_, target_.bf16),
                            Value::dict(std::move(root)));
   }
@@ -132,7 +136,7 @@ class RankWriter {
   const SourceState& state_;
   const Target& target_;
   std::int64_t rank_;
-  FileBuilder builder_;
+  ArchiveDraft builder_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "lib/format/deepspeed_zero/source_fields.h"
+#include "lib/format/dtype_refusal.h"
 #include "lib/format/value_policy.h"
 #include "lib/state/same_bytes.h"
 
@@ -31,6 +32,7 @@ class StateBuilder {
         roles_(find_roles(source.state)),
         policy_(request, {.opaque = true, .bytes_io = false}, format, out_.notes, out_.left_out) {
     out_.optimizer = GroupedOptimizer(source, request.steps);
+    out_.format = format;
   }
 
   SourceState build() {
@@ -196,15 +198,16 @@ class StateBuilder {
     if (group.parameters.empty()) return;
     group.master = spec(group.parameters[0].master).dtype;
     for (const SourceParameter& parameter : group.parameters) {
-      if (spec(parameter.master).dtype != group.master)
+      const StoredTensor& master = source_.tensors[parameter.master];
+      if (!is_floating(master.spec.dtype) || is_sub_byte(master.spec.dtype))
+        refuse_dtype(master, out_.format);
+      if (master.spec.dtype != group.master)
         refuse(fmt::format("\"{}\" is {}, \"{}\" of the same group {}: a flat buffer has one type",
                            printable(group.parameters[0].name), torch_name(group.master),
-                           printable(parameter.name), torch_name(spec(parameter.master).dtype)),
-               "cast with --dtype float32");
+                           printable(parameter.name), torch_name(master.spec.dtype)),
+               one_type_hint(source_.tensors[group.parameters[0].master], master));
       out_.separate_weights |= !same_bytes(source_, parameter.weight, parameter.master);
     }
-    if (!is_floating(group.master) || is_sub_byte(group.master))
-      refuse(fmt::format("parameters of type {}", torch_name(group.master)));
   }
 
   /// State that no group lists: here only masters differ from what is not trained.

@@ -50,6 +50,7 @@ struct ModuleEntry {
 };
 
 struct SourceState {
+  std::string_view format;  // id of the target
   std::vector<SourceGroup> groups;
   GroupedOptimizer optimizer;  // without masters; groups as above
   std::vector<ModuleEntry> module;

@@ -1,3 +1,5 @@
+// Loss scalers are pickled objects of DeepSpeed's. Here they are plain dicts with their class's
+// name, so that formats without pickle can hold them and a DeepSpeed file gets the object back.
 #include "lib/format/deepspeed_zero/values.h"
 
 #include <algorithm>

@@ -71,11 +71,12 @@ class FairscaleDriver : public FormatDriver {
       if (!chosen) return {};
       const auto files =
           std::ranges::count_if(chosen->ranks, [](const auto& names) { return !names.empty(); });
-      return {Answer::kYes, fmt::format("{} rank file{} with FairScale's metadata", files,
-                                        files == 1 ? "" : "s")};
+      return {Answer::kYes,
+              fmt::format("{} rank file{} with FairScale's metadata", files, files == 1 ? "" : "s"),
+              kAboutRankFiles};
     } catch (const Error& error) {
       if (error.code() != Code::kUnsupported) throw;
-      return {Answer::kYes, error.status().message};  // reading says the same, with what to do
+      return {Answer::kYes, error.status().message, kAboutRankFiles};  // reading says more
     }
   }
 };

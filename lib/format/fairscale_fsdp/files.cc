@@ -7,6 +7,8 @@
 #include <charconv>
 #include <utility>
 
+#include "lib/format/rank_names.h"
+
 namespace tessera::fairscale {
 namespace {
 
@@ -25,13 +27,9 @@ bool could_be_archive(std::string_view name) {
 
 std::string FileFamily::name_of(std::int64_t number) const {
   if (const auto known = members.find(number); known != members.end()) return known->second;
-  std::string digits = std::to_string(number);
-  if (!members.empty()) {  // rank_00.pt: as wide as its neighbours
-    const std::size_t width = members.begin()->second.size() - prefix.size() - suffix.size();
-    const std::string first = std::to_string(members.begin()->first);
-    if (width > first.size() && width > digits.size()) digits.insert(0, width - digits.size(), '0');
-  }
-  return prefix + digits + suffix;
+  if (members.empty()) return prefix + std::to_string(number) + suffix;
+  const std::string& sample = members.begin()->second;
+  return with_number(sample, prefix.size(), sample.size() - suffix.size(), number);
 }
 
 std::vector<std::string> archive_names(const Directory& directory) {

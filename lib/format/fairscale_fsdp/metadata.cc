@@ -1,3 +1,6 @@
+// The metadata states no version: the key "params" marks the newer form. Names hold whatever
+// wrappers the training code put around the modules (_fsdp_wrapped_module, _fpw_module); both sides
+// of every comparison are cleaned of them.
 #include "lib/format/fairscale_fsdp/metadata.h"
 
 #include <fmt/format.h>

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/format/fairscale_fsdp/archive.h"
 #include "lib/format/fairscale_fsdp/rest.h"
+#include "lib/format/torch_files/archive_draft.h"
 
 namespace tessera::fairscale {
 

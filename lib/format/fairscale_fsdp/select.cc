@@ -1,3 +1,6 @@
+// FairScale leaves names to its users, so content decides: a few files of each family of numbered
+// names are looked into for FairScale's metadata. Numbers may also count steps or layers, and two
+// saves may lie side by side; guessing between them would mix two models, so both are refused.
 #include "lib/format/fairscale_fsdp/select.h"
 
 #include <fmt/format.h>

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "lib/format/dtype_refusal.h"
 #include "lib/format/fairscale_fsdp/reader.h"
 #include "lib/format/fairscale_fsdp/wrappers.h"
 
@@ -226,17 +227,14 @@ class Grouper {
     for (const TargetParameter& one : draft.parameters) {
       const StoredTensor& tensor = source_.tensors[one.tensor];
       if (tensor.quant >= 0 || is_sub_byte(tensor.spec.dtype))
-        in_tensor(tensor.name, [&] {
-          fail(Code::kUnsupported, fmt::format("a {} parameter cannot be part of a shard",
-                                               torch_name(tensor.spec.dtype)));
-        });
-      const DType dtype = source_.tensors[first.tensor].spec.dtype;
-      if (tensor.spec.dtype != dtype)
+        refuse_dtype(tensor, "fairscale-fsdp");
+      const StoredTensor& wanted = source_.tensors[first.tensor];
+      if (tensor.spec.dtype != wanted.spec.dtype)
         fail(Code::kUnsupported,
              fmt::format("a flat parameter has one dtype: \"{}\" is {}, \"{}\" is {}",
-                         printable(first.fqn), torch_name(dtype), printable(one.fqn),
+                         printable(first.fqn), torch_name(wanted.spec.dtype), printable(one.fqn),
                          torch_name(tensor.spec.dtype)),
-             "give them one with --dtype, or leave some out with --exclude");
+             one_type_hint(wanted, tensor));
     }
   }
 

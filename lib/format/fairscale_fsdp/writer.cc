@@ -11,18 +11,23 @@
 #include <optional>
 #include <set>
 
-#include "lib/format/fairscale_fsdp/archive.h"
 #include "lib/format/fairscale_fsdp/files.h"
 #include "lib/format/fairscale_fsdp/optim_writer.h"
 #include "lib/format/fairscale_fsdp/reader.h"
 #include "lib/format/fairscale_fsdp/rest.h"
 #include "lib/format/fairscale_fsdp/target_optim.h"
+#include "lib/format/torch_files/archive_draft.h"
 #include "lib/format/torch_files/flat_tensors.h"
 #include "lib/format/value_policy.h"
 #include "lib/state/edit/tensor_remapper.h"
+#include "lib/state/fields.h"
 
 namespace tessera::fairscale {
 namespace {
+
+/// What FairScale's files keep of tensors: their elements.
+constexpr DraftRules kRules{
+    .format = "fairscale-fsdp", .quantized = false, .parameters = false, .ties = false};
 
 std::int64_t world_size_of(const TargetRequest& request) {
   if (request.mesh && request.mesh->rank() > 1)
@@ -312,14 +317,14 @@ class Writer {
   }
 
   void add_rank(std::int64_t rank) {
-    ArchiveDraft draft(source_, rank_file(rank));
+    ArchiveDraft draft(source_, kRules);
     ValueDict root;
     root.emplace_back(text(weights_key_), weights(draft, rank));
     root.emplace_back(text(metadata_key_), metadata(draft, rank));
     if (optimizer_.present && per_rank_)
       root.emplace_back(text(optimizer_key_), rank_optimizer(draft, rank));
     for (const auto& [key, value] : rest_.of_rank(rank)) root.emplace_back(key, draft.take(value));
-    builder_.add(draft.finish(Value::dict(std::move(root))));
+    builder_.add(draft.finish(rank_file(rank), Value::dict(std::move(root))));
   }
 
   // The optimizer.
@@ -339,10 +344,10 @@ class Writer {
     std::string name(kGatheredFile);
     for (std::int64_t rank = 0; rank < world_; ++rank)
       if (rank_file(rank) == name) name = kOtherGatheredFile;
-    ArchiveDraft draft(source_, name);
+    ArchiveDraft draft(source_, kRules);
     OptimWriter writer = optim_writer();
     Value root = writer.gathered(draft);
-    builder_.add(draft.finish(std::move(root)));
+    builder_.add(draft.finish(name, std::move(root)));
     for (Note& note : writer.notes) builder_.notes().push_back(std::move(note));
   }
 

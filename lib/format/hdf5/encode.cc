@@ -234,9 +234,7 @@ Bytes encode_dtype(DType dtype) {
   const Bytes half = float_type(2, 5, 10, 15);
   const Bytes single = float_type(4, 8, 23, 127);
   const Bytes twice = float_type(8, 11, 52, 1023);
-  if (is_quantized(dtype) || is_sub_byte(dtype))
-    fail(Code::kUnsupported, fmt::format("hdf5 has no place for {}", torch_name(dtype)),
-         "use --to torch-save, or --exclude it");
+  TESSERA_CHECK(!is_quantized(dtype) && !is_sub_byte(dtype));  // the plan refuses them by name
   const auto bytes = static_cast<unsigned>(element_bytes(dtype));
   if (needs_name(dtype)) return integer_type(bytes, false);
   switch (dtype) {

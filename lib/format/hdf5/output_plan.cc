@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/format/dtype_refusal.h"
 #include "lib/format/hdf5/dtype.h"
 #include "lib/format/hdf5/encode.h"
 #include "lib/format/hdf5/names.h"
@@ -199,7 +200,9 @@ class PlanBuilder {
 
   std::uint64_t add_dataset(std::uint32_t leaf) {
     if (leaf == kStateLeaf) return json_.empty() ? 0 : add_state();
-    const TensorSpec& spec = source_.tensors[state_.tensors[leaf].tensor].spec;
+    const StoredTensor& tensor = source_.tensors[state_.tensors[leaf].tensor];
+    const TensorSpec& spec = tensor.spec;
+    if (is_quantized(spec.dtype) || is_sub_byte(spec.dtype)) refuse_dtype(tensor, "hdf5");
     return in_tensor(state_.tensors[leaf].name, [&] {
       std::vector<Message> attributes;
       if (needs_name(spec.dtype))

@@ -11,28 +11,9 @@
 #include <tessera/state/manifest.h>
 
 #include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <set>
 #include <string>
-#include <string_view>
 
 namespace tessera::megatron_dist {
-
-bool is_bucket(std::string_view tensor);
-
-/// The model-parallel groups whose buckets are there.
-std::set<std::string> bucket_groups(const Manifest& manifest);
-
-/// Model-parallel ranks that keep what is not decoded as it stands.
-struct TargetRanks {
-  std::int64_t tp = 1, pp = 1;
-  bool same_sizes = false;  // as in the source, as far as its args say
-};
-/// Throws kUnsupported where the optimizer lies in buckets, or in objects of model-parallel groups
-/// (dp_zero_gather_scatter), and the target's ranks are not those that wrote them. nullopt: a
-/// target that keeps neither.
-void check_undecoded(const Manifest& manifest, const std::optional<TargetRanks>& target);
 
 struct BucketDecoding {
   std::size_t buckets = 0;  // tensors

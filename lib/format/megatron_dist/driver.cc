@@ -4,6 +4,7 @@
 
 #include "lib/format/megatron_dist/config.h"
 #include "lib/format/megatron_dist/parts.h"
+#include "lib/format/torch_dcp/names.h"
 #include "lib/format/torch_dcp/reader.h"
 
 namespace tessera {
@@ -27,9 +28,11 @@ class MegatronDistDriver final : public FormatDriver {
     if (!place.file.empty()) return {};
     const Directory& directory = *place.directory;
     if (const auto config = read_config(directory))
-      return {Answer::kYes, fmt::format("metadata.json names the backend {}", config->backend)};
-    if (directory.stat(megatron_dist::kCommonFile) && directory.stat(".metadata"))
-      return {Answer::kYes, "has .metadata and common.pt, but no metadata.json"};
+      return {Answer::kYes, fmt::format("metadata.json names the backend {}", config->backend),
+              dcp::kMetadataFile};
+    if (directory.stat(megatron_dist::kCommonFile) && directory.stat(dcp::kMetadataFile))
+      return {Answer::kYes, "has .metadata and common.pt, but no metadata.json",
+              dcp::kMetadataFile};
     return {};
   }
 

@@ -20,11 +20,11 @@
 #include "lib/format/megatron_dist/parts.h"
 #include "lib/format/megatron_dist/sharded_object.h"
 #include "lib/format/megatron_torch/args.h"
+#include "lib/format/megatron_torch/bucket_names.h"
 #include "lib/format/megatron_torch/model_names.h"
 #include "lib/format/megatron_torch/tp_rule.h"
-#include "lib/format/torch_files/archive_plan.h"
+#include "lib/format/torch_files/archive_draft.h"
 #include "lib/format/value_policy.h"
-#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::megatron_dist {
 namespace {
@@ -114,7 +114,7 @@ class Writer {
     const megatron_torch::Args args(stated != nullptr ? stated->value : Value());
     const bool same_sizes = args.integer("tensor_model_parallel_size").value_or(tp) == tp &&
                             args.integer("pipeline_model_parallel_size").value_or(pp) == pp;
-    check_undecoded(source_, TargetRanks{tp, pp, same_sizes});
+    megatron_torch::check_undecoded(source_, megatron_torch::TargetRanks{tp, pp, same_sizes});
   }
 
   /// State of a parameter's shape, masters included, is cut as the parameter is, however the
@@ -167,19 +167,16 @@ class Writer {
 
   OutputPlan common_plan() {
     ArchivePlanBuilder builder(source_);
-    ArchiveFile file;
-    file.path = kCommonFile;
-    file.prefix = "common";
-    file.root = common_root(file, builder);
-    builder.add(std::move(file));
+    ArchiveDraft draft(source_, {.format = kFormat});
+    Value root = common_root(draft, builder);
+    builder.add(draft.finish(std::string(kCommonFile), std::move(root)));
     builder.add_literal(std::string(kConfigFile), std::string(kConfigText));
     return builder.finish(std::string(kFormat));
   }
 
-  Value common_root(ArchiveFile& file, ArchivePlanBuilder& builder) {
+  Value common_root(ArchiveDraft& draft, ArchivePlanBuilder& builder) {
     ValuePolicy policy(request_, {.opaque = true, .bytes_io = false}, kFormat, builder.notes(),
                        builder.left_out());
-    TensorRemapper remap([&](std::uint32_t index) { return take(file, index); });
     StateDict kept;
     std::vector<std::size_t> kept_before;
     for (std::size_t i = 0; i < common_.size(); ++i) {
@@ -187,33 +184,17 @@ class Writer {
       const StateEntry& entry = source_.state.entries[i];
       if (!common_[i] || (!entry.value.is_tensor() && !policy.keeps(entry))) continue;
       kept.entries.push_back(
-          {entry.name, entry.path, in_tensor(entry.name, [&] { return remap(entry.value); })});
+          {entry.name, entry.path, in_tensor(entry.name, [&] { return draft.take(entry.value); })});
     }
     for (const ContainerNote& note : source_.state.containers) {
       if (!in_common(note)) continue;
       ContainerNote copy = note;
-      copy.attributes = policy.keeps_attributes(note) ? remap(note.attributes) : Value();
+      copy.attributes = policy.keeps_attributes(note) ? draft.take(note.attributes) : Value();
       if (note.entries_before < kept_before.size())
         copy.entries_before = kept_before[note.entries_before];
       kept.containers.push_back(std::move(copy));
     }
     return kept.entries.empty() && kept.containers.empty() ? Value::dict({}) : unflatten(kept);
-  }
-
-  /// A tensor inside the common state, in a storage of its own.
-  std::uint32_t take(ArchiveFile& file, std::uint32_t index) const {
-    const StoredTensor& tensor = source_.tensors[index];
-    if (is_sub_byte(tensor.spec.dtype) || tensor.quant >= 0)
-      fail(Code::kUnsupported,
-           fmt::format("common.pt cannot hold a tensor of {}", torch_name(tensor.spec.dtype)));
-    const auto number = static_cast<std::uint32_t>(file.tensors.size());
-    file.tensors.push_back(
-        {tensor.spec, number, tensor.is_parameter, tensor.requires_grad, nullptr});
-    StoragePiece piece;
-    piece.tensor = index;
-    piece.chunk = Chunk::whole_of(Box::whole(tensor.spec.shape));
-    file.storages.push_back({std::move(piece)});
-    return number;
   }
 
   const Manifest& source_;

@@ -14,6 +14,7 @@
 #include "lib/format/megatron_dist/config.h"
 #include "lib/format/megatron_dist/parts.h"
 #include "lib/format/megatron_dist/zarr_reader.h"
+#include "lib/format/megatron_torch/bucket_names.h"
 #include "lib/format/megatron_torch/odd_file.h"
 #include "lib/format/torch_dcp/names.h"
 
@@ -26,7 +27,7 @@ void read_buckets(Manifest& manifest) {
   if (decoding.buckets == 0) return;
   const bool decoded = decoding.missing.empty();
   for (StoredTensor& tensor : manifest.tensors)
-    if (!tensor.embedded && is_bucket(tensor.name))
+    if (!tensor.embedded && megatron_torch::is_bucket(tensor.name))
       tensor.kind = tensor.name.ends_with(".param") ? TensorKind::kMaster : TensorKind::kOptim;
   manifest.notes.push_back(
       {Finding::kBucketsKept, Severity::kInfo,

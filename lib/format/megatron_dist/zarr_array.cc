@@ -1,3 +1,5 @@
+// numpy has no bfloat16, so zarr stores Megatron's weights as "V2": two bytes of no type. Anything
+// else than what Megatron-core writes (compressors, order F) is refused instead of half read.
 #include "lib/format/megatron_dist/zarr_array.h"
 
 #include <fmt/format.h>

@@ -325,7 +325,7 @@ std::optional<ArchiveFile> OptimizerOutput::buckets(const TargetCut& cut, std::i
                                                     const std::string& path) const {
   if (!optim_ || !distributed_) return std::nullopt;
   const BufferOutput output(source_, args_, by_fqn_);
-  RankWriter out(source_, cut);
+  RankWriter out(source_);
   ValueList optimizers;
   for (const Share& share : shares(tensors))
     optimizers.push_back(output.buffers(out, cut, rank, share.tensors));

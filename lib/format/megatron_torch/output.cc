@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/format/megatron_dist/bucket_space.h"
+#include "lib/format/megatron_torch/bucket_names.h"
 #include "lib/format/megatron_torch/model_names.h"
 #include "lib/format/megatron_torch/optim_merge.h"
 #include "lib/format/megatron_torch/optim_output.h"
@@ -196,7 +196,7 @@ class Writer {
 
   void add_rank(const TargetRank& rank) {
     const std::string folder = folder_of(rank);
-    RankWriter out(source_, cut_);
+    RankWriter out(source_);
     std::vector<WrittenTensor> tensors;
     add_containers(out);
     for (std::size_t i = 0; i < source_.state.entries.size(); ++i) {
@@ -360,7 +360,7 @@ class Writer {
 }  // namespace
 
 OutputPlan plan_output(const Manifest& source, const TargetRequest& request) {
-  megatron_dist::check_undecoded(source, std::nullopt);
+  check_undecoded(source, std::nullopt);
   return Writer(source, request).plan();
 }
 

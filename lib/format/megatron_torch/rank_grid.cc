@@ -1,3 +1,5 @@
+// A size of one leaves no number in a folder's name: mp_rank_00_001 is pipeline stage 1, or expert
+// rank 1 of a model without stages. Names alone leave that open; the caller asks args.
 #include "lib/format/megatron_torch/rank_grid.h"
 
 #include <fmt/format.h>
@@ -10,13 +12,12 @@
 #include <tuple>
 
 #include "lib/format/megatron_torch/tp_rule.h"
+#include "lib/format/rank_names.h"
 
 namespace tessera::megatron_torch {
 namespace {
 
 constexpr std::string_view kPrefix = "mp_rank_";
-/// More folders than any job has ranks: a name may state any number, the folders bound the work.
-constexpr std::int64_t kMostPerFolder = 1024;
 
 std::int64_t number(std::string_view digits) {
   std::int64_t value = 0;
@@ -113,7 +114,7 @@ RankGrid make_grid(const std::vector<RankFolder>& folders, const GridSizes& size
   const bool has_ep = depth == 2 || (depth == 1 && single_is_expert);
   grid.pp = size_of(pp, has_pp ? sizes.pp : std::nullopt, "pipeline-parallel");
   grid.ep = size_of(ep, has_ep ? sizes.ep : std::nullopt, "expert-parallel");
-  const auto most = static_cast<std::int64_t>(folders.size()) * kMostPerFolder;
+  const std::int64_t most = most_ranks(folders.size());
   if (grid.tp > most || grid.pp > most || grid.ep > most || grid.tp * grid.pp > most ||
       grid.size() > most)
     fail(Code::kCorrupt, fmt::format("{} folders of {} x {} x {} ranks", folders.size(), grid.tp,

@@ -60,10 +60,7 @@ struct Ranks {
   }
 };
 
-/// Are two stored tensors equal? nullopt: only their bytes can show it.
-std::optional<bool> same_bytes(const TorchArchive& a, std::uint32_t i, const TorchArchive& b,
-                               std::uint32_t j);
-/// Values of two archives, tensors inside compared as above; unknown counts as different.
+/// Values of two archives, tensors inside compared by known_equal(); unknown counts as different.
 bool same_value(const TorchArchive& a, const Value& x, const TorchArchive& b, const Value& y);
 
 }  // namespace tessera::megatron_torch

@@ -8,6 +8,7 @@
 
 #include "lib/format/megatron_torch/packed_experts.h"
 #include "lib/format/megatron_torch/target_cut.h"
+#include "lib/format/torch_files/archive_bytes.h"
 
 namespace tessera::megatron_torch {
 
@@ -67,8 +68,8 @@ const Shape& TensorMerge::shape_of(const Part& part) const {
 std::optional<bool> TensorMerge::same(const Part& a, const Part& b) const {
   if (shape_of(a) != shape_of(b)) return false;
   if (a.view || b.view) return std::nullopt;
-  return same_bytes(ranks_.builder.archive(a.file), a.tensor, ranks_.builder.archive(b.file),
-                    b.tensor);
+  return known_equal(ranks_.builder.archive(a.file), a.tensor, ranks_.builder.archive(b.file),
+                     b.tensor);
 }
 
 bool all_same(const Ranks& ranks, const TpParts& parts) {
@@ -79,8 +80,8 @@ bool all_same(const Ranks& ranks, const TpParts& parts) {
       first = &*part;
       continue;
     }
-    const auto same = same_bytes(ranks.builder.archive(first->file), first->tensor,
-                                 ranks.builder.archive(part->file), part->tensor);
+    const auto same = known_equal(ranks.builder.archive(first->file), first->tensor,
+                                  ranks.builder.archive(part->file), part->tensor);
     if (!same.value_or(false)) return false;
   }
   return true;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/format/dtype_refusal.h"
 #include "lib/format/safetensors/names.h"
 #include "lib/format/safetensors/parts.h"
 #include "lib/format/safetensors/state.h"
@@ -182,7 +183,9 @@ class PlanBuilder {
     std::vector<SafetensorsTensor> layout;
     std::unordered_map<std::string, std::uint32_t> source_of;
     for (const NamedTensor& tensor : tensors) {
-      layout.push_back({tensor.name, source_.tensors[tensor.tensor].spec, 0, 0});
+      const StoredTensor& stored = source_.tensors[tensor.tensor];
+      if (!safetensors_name(stored.spec.dtype)) refuse_dtype(stored, "safetensors");
+      layout.push_back({tensor.name, stored.spec, 0, 0});
       source_of.emplace(tensor.name, tensor.tensor);
     }
     layout_safetensors(layout);

@@ -2,18 +2,12 @@
 #include <tessera/base/error.h>
 #include <tessera/format/torch_dcp.h>
 
-#include "lib/format/megatron_dist/config.h"
 #include "lib/format/torch_dcp/names.h"
 #include "lib/format/torch_dcp/output.h"
 #include "lib/format/torch_dcp/reader.h"
 
 namespace tessera {
 namespace {
-
-/// Megatron-LM keeps its plain state, or a marker naming its backend, beside DCP files.
-bool is_megatron(const Directory& directory) {
-  return directory.stat("common.pt") || megatron_dist::read_config(directory);
-}
 
 class TorchDcpDriver final : public FormatDriver {
  public:
@@ -38,11 +32,10 @@ class TorchDcpDriver final : public FormatDriver {
       if (info.name.ends_with(dcp::kDataSuffix)) ++data_files;
       if (dcp::rank_of_metadata_file(info.name)) ++rank_metadata;
     }
-    if (has_metadata) {
-      const bool sure = !is_megatron(*place.directory);
-      return {sure ? Answer::kYes : Answer::kMaybe,
-              fmt::format("has .metadata and {} .distcp files", data_files)};
-    }
+    // Formats on top of it keep more files beside these.
+    if (has_metadata)
+      return {Answer::kYes, fmt::format("has .metadata and {} .distcp files", data_files),
+              dcp::kMetadataFile, ProbeResult::Knows::kNames};
     if (rank_metadata > 0 && data_files > 0) {
       return {Answer::kYes, fmt::format("has metadata of {} ranks and {} .distcp files",
                                         rank_metadata, data_files)};

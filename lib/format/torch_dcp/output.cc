@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "lib/format/dtype_refusal.h"
 #include "lib/format/torch_dcp/losses.h"
 #include "lib/format/torch_dcp/names.h"
 #include "lib/format/torch_dcp/renderer.h"
@@ -21,10 +22,9 @@
 namespace tessera::dcp {
 namespace {
 
-void require_torch_dtype(DType dtype, std::string_view format) {
-  if (dtype_from_torch_name(torch_name(dtype)) && !is_sub_byte(dtype)) return;
-  fail(Code::kUnsupported,
-       fmt::format("{} cannot hold the element type {}", format, torch_name(dtype)));
+void require_torch_dtype(const StoredTensor& tensor, std::string_view format) {
+  const DType dtype = tensor.spec.dtype;
+  if (!dtype_from_torch_name(torch_name(dtype)) || is_sub_byte(dtype)) refuse_dtype(tensor, format);
 }
 
 class OutputBuilder {
@@ -96,7 +96,7 @@ class OutputBuilder {
     std::vector<std::uint32_t> local(source_has_tensors_inside(value, made.embedded));
     for (std::uint32_t i = 0; i < made.embedded.size(); ++i) {
       const StoredTensor& tensor = source_.tensors[made.embedded[i]];
-      require_torch_dtype(tensor.spec.dtype, options_.format);
+      require_torch_dtype(tensor, options_.format);
       if (tensor.quant >= 0) {
         fail(Code::kUnsupported,
              fmt::format("a quantized tensor inside a value of {}", options_.format));
@@ -120,7 +120,7 @@ class OutputBuilder {
   }
 
   void require_storable(const StoredTensor& tensor) const {
-    require_torch_dtype(tensor.spec.dtype, options_.format);
+    require_torch_dtype(tensor, options_.format);
     if (tensor.quant < 0) return;
     if (!source_.quant[static_cast<std::size_t>(tensor.quant)].scales.is_none()) {
       fail(Code::kUnsupported,

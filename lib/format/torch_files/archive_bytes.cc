@@ -37,6 +37,13 @@ Numbered numbered(const Value& value) {
   return out;
 }
 
+bool fills_storage(const TorchArchive& archive, const ArchiveTensor& tensor) {
+  const ArchiveStorage& storage = archive.storages[tensor.storage];
+  return is_dense(tensor) && tensor.storage_offset == 0 &&
+         static_cast<std::uint64_t>(TensorSpec{tensor.dtype, tensor.shape}.size_bytes()) ==
+             storage.size_bytes;
+}
+
 }  // namespace
 
 const ArchiveTensor& ArchiveBytes::tensor(TensorRef ref) const {
@@ -133,27 +140,29 @@ bool ArchiveBytes::prove_storage(TensorRef ref) {
   return true;
 }
 
-const ArchiveStorage* ArchiveBytes::own_storage(TensorRef ref) const {
-  const TorchArchive& archive = builder_.archive(ref.file);
-  const ArchiveTensor& from = archive.tensors[ref.tensor];
-  if (!is_dense(from) || from.flags != 0 || from.quant >= 0) return nullptr;
-  const ArchiveStorage& storage = archive.storages[from.storage];
-  const bool all = from.storage_offset == 0 &&
-                   static_cast<std::uint64_t>(TensorSpec{from.dtype, from.shape}.size_bytes()) ==
-                       storage.size_bytes;
-  return all && storage.has_crc ? &storage : nullptr;
+std::optional<bool> known_equal(const TorchArchive& a, std::uint32_t i, const TorchArchive& b,
+                                std::uint32_t j) {
+  const ArchiveTensor &x = a.tensors[i], &y = b.tensors[j];
+  if (x.dtype != y.dtype || x.shape != y.shape) return false;
+  if (x.shape.numel() == 0) return true;
+  const bool plain = x.layout == ArchiveTensor::Layout::kStrided && x.quant < 0;
+  const bool alike = x.layout == y.layout && x.quant == y.quant && x.flags == y.flags;
+  if (!plain || !alike || a.big_endian != b.big_endian) return std::nullopt;
+  const ArchiveStorage &s = a.storages[x.storage], &t = b.storages[y.storage];
+  if (!s.has_crc || !t.has_crc) return std::nullopt;
+  const bool same_storage = s.crc32 == t.crc32 && s.size_bytes == t.size_bytes;
+  if (same_storage && x.storage_offset == y.storage_offset && x.strides == y.strides) return true;
+  if (!same_storage && fills_storage(a, x) && fills_storage(b, y)) return false;
+  return std::nullopt;
 }
 
 ArchiveBytes::Answer ArchiveBytes::same(TensorRef a, TensorRef b) {
   if (a.file == b.file && a.tensor == b.tensor) return Answer::kEqual;
-  const ArchiveTensor &left = tensor(a), &right = tensor(b);
-  if (left.dtype != right.dtype || left.shape != right.shape) return Answer::kDifferent;
-  if (left.shape.numel() == 0) return Answer::kEqual;
-  const ArchiveStorage *mine = own_storage(a), *theirs = own_storage(b);
-  if (mine && theirs && builder_.archive(a.file).big_endian == builder_.archive(b.file).big_endian)
-    return mine->crc32 == theirs->crc32 ? Answer::kEqual : Answer::kDifferent;
+  if (const auto known =
+          known_equal(builder_.archive(a.file), a.tensor, builder_.archive(b.file), b.tensor))
+    return *known ? Answer::kEqual : Answer::kDifferent;
   if (!is_readable(a) || !is_readable(b)) return Answer::kUnknown;
-  return compare(a, b, left.shape.numel(), element_bytes(left.dtype));
+  return compare(a, b, tensor(a).shape.numel(), element_bytes(tensor(a).dtype));
 }
 
 ArchiveBytes::Answer ArchiveBytes::compare(TensorRef a, TensorRef b, std::int64_t numel,

@@ -19,6 +19,11 @@ struct TensorRef {
   std::uint32_t tensor = 0;
 };
 
+/// Are two stored tensors equal? By the CRC-32s of their storages; nullopt: their bytes must be
+/// compared.
+std::optional<bool> known_equal(const TorchArchive& a, std::uint32_t i, const TorchArchive& b,
+                                std::uint32_t j);
+
 class ArchiveBytes {
  public:
   /// Both must outlive it.
@@ -47,8 +52,6 @@ class ArchiveBytes {
   /// Its storages located, but for those whose records are damaged.
   const TorchArchive& located(std::uint32_t file);
   static std::uint64_t offset_of(const ArchiveStorage& storage, const ByteWindow& window);
-  /// The storage when the tensor is all of it and its CRC-32 is known.
-  const ArchiveStorage* own_storage(TensorRef ref) const;
   Answer compare(TensorRef a, TensorRef b, std::int64_t numel, std::int64_t item_bytes);
 
   const Directory& directory_;

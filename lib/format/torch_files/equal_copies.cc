@@ -7,17 +7,12 @@
 #include <map>
 #include <string>
 
+#include "lib/state/same_bytes.h"
+
 namespace tessera {
 namespace {
 
 constexpr std::uint64_t kComparedBytes = std::uint64_t{1} << 20;
-
-/// The same run of two records with one checksum.
-bool proved_equal(const Manifest& manifest, const Source& a, const Source& b) {
-  if (a.record == 0 || b.record == 0) return false;
-  const Record &x = manifest.records[a.record - 1], &y = manifest.records[b.record - 1];
-  return x.length == y.length && x.crc32 == y.crc32 && a.offset - x.offset == b.offset - y.offset;
-}
 
 /// Block by block.
 void require_equal(const Directory& directory, const Manifest& manifest, const Source& a,
@@ -48,7 +43,7 @@ void compare_copies(const Directory& directory, const Manifest& manifest,
     const auto [first, is_first] = firsts.emplace(manifest.chunk(tensor, c).to_string(), source);
     const Source& known = first->second;
     if (is_first || known.length != source.length || known.view != source.view ||
-        known.flags != source.flags || proved_equal(manifest, known, source))
+        known.flags != source.flags || known_equal(manifest, known, source).value_or(false))
       continue;
     in_tensor(tensor.name, [&] { require_equal(directory, manifest, known, source); });
   }

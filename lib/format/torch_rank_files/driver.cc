@@ -3,7 +3,7 @@
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/format/torch_rank_files.h>
 
-#include <algorithm>
+#include <utility>
 
 #include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
@@ -16,25 +16,9 @@ namespace {
 
 using Answer = ProbeResult::Answer;
 
-/// Rank files of FairScale hold the description of their shards beside the weights.
-bool describes_shards(const Value& value, int depth) {
-  if (!value.is_dict() || depth == 0) return false;
-  if (value.find("param_metadata")) return true;
-  return std::ranges::any_of(value.as_dict(), [depth](const auto& entry) {
-    return describes_shards(entry.second, depth - 1);
-  });
-}
-
-/// DeepSpeed's by its keys: its version alone may have come along with a state that was converted.
-bool is_deepspeeds(const Value& root) {
-  const bool marked = root.find("ds_version") || root.find("ds_config");
-  return marked && (root.find("module") || root.find("optimizer_state_dict"));
-}
-
-/// FairScale's, or another framework's by its own keys.
-bool is_another_formats(const Value& root) {
-  constexpr int kDepth = 3;
-  return !root.is_dict() || is_deepspeeds(root) || describes_shards(root, kDepth);
+/// Any framework's files may be named by rank: formats that know them by content count first.
+ProbeResult by_names(Answer answer, std::string reason) {
+  return {answer, std::move(reason), kAboutRankFiles, ProbeResult::Knows::kNames};
 }
 
 class TorchRankFilesDriver : public FormatDriver {
@@ -49,7 +33,7 @@ class TorchRankFilesDriver : public FormatDriver {
     } catch (const Error& error) {
       if (error.code() != Code::kCorrupt && error.code() != Code::kUnsupported) throw;
       // Names alone are enough to say what it is; the reader says what is wrong.
-      return {Answer::kMaybe, "has files named by rank: " + error.status().message};
+      return by_names(Answer::kMaybe, "has files named by rank: " + error.status().message);
     }
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
@@ -93,11 +77,11 @@ class TorchRankFilesDriver : public FormatDriver {
         if (++tries > kTries) return damaged;
         try {
           const auto root = root_of(directory, file);
-          if (root && is_another_formats(*root)) return {};
-          if (root) return {Answer::kYes, reason};
+          if (root && !root->is_dict()) return {};
+          if (root) return by_names(Answer::kYes, reason);
         } catch (const Error& error) {
           rethrow_unless_of_content(error);
-          damaged = {Answer::kMaybe, reason + "; " + error.status().message};
+          damaged = by_names(Answer::kMaybe, reason + "; " + error.status().message);
         }
       }
     return damaged;

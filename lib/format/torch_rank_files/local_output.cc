@@ -231,13 +231,15 @@ std::int64_t LocalOutput::valid_numel(const Unit& unit, std::int64_t rank) const
   return std::clamp<std::int64_t>(unit.numel - rank * shard, 0, shard);
 }
 
-std::uint32_t LocalOutput::add_shard(RankArchive& archive, const Unit& unit,
+std::uint32_t LocalOutput::add_shard(ArchiveDraft& archive, const Unit& unit,
                                      const std::vector<std::uint32_t>& tensors, std::int64_t rank,
                                      std::int64_t numel) const {
   const DType dtype = source_.tensors[tensors.front()].spec.dtype;
-  return archive.add({dtype, Shape{numel}},
-                     flat_storage(source_, unit.layout->pieces_of(rank), numel, dtype,
-                                  [&](std::size_t parameter) { return tensors[parameter]; }));
+  return archive
+      .add({dtype, Shape{numel}},
+           flat_storage(source_, unit.layout->pieces_of(rank), numel, dtype,
+                        [&](std::size_t parameter) { return tensors[parameter]; }))
+      .tensor_index();
 }
 
 std::optional<Chunk> LocalOutput::slice(const Unit& unit, std::size_t parameter,
@@ -248,7 +250,7 @@ std::optional<Chunk> LocalOutput::slice(const Unit& unit, std::size_t parameter,
   return Chunk{Box::whole(unit.parameters[parameter].shape), found->begin, found->end};
 }
 
-bool LocalOutput::add(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, RankArchive& archive,
+bool LocalOutput::add(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, ArchiveDraft& archive,
                       StateDict& state) {
   if (weights_.contains(e)) return add_weight(e, rank, depth, archive, state);
   if (const auto tied = tied_.find(e); tied != tied_.end()) {
@@ -262,7 +264,7 @@ bool LocalOutput::add(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, Ra
 
 /// A rank's run of a parameter, under the name of entry `e`.
 void LocalOutput::add_run(const Member& member, std::size_t e, std::int64_t rank,
-                          std::ptrdiff_t depth, RankArchive& archive, StateDict& state) {
+                          std::ptrdiff_t depth, ArchiveDraft& archive, StateDict& state) {
   const Unit& unit = units_[member.unit];
   const auto [known, is_new] = runs_.try_emplace({rank, member.unit, member.parameter}, 0);
   if (is_new) {
@@ -274,13 +276,14 @@ void LocalOutput::add_run(const Member& member, std::size_t e, std::int64_t rank
       piece.chunk = *run;
       storage.push_back(std::move(piece));
     }
-    known->second = archive.add({unit.dtype, Shape{run ? run->numel() : 0}}, std::move(storage));
+    known->second =
+        archive.add({unit.dtype, Shape{run ? run->numel() : 0}}, std::move(storage)).tensor_index();
   }
   push(state, entry(e).path, depth, Value::tensor(known->second));
 }
 
 bool LocalOutput::add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t depth,
-                             RankArchive& archive, StateDict& state) {
+                             ArchiveDraft& archive, StateDict& state) {
   const Member member = weights_.at(e);
   const Unit& unit = units_[member.unit];
   if (orig_) add_run(member, e, rank, depth, archive, state);
@@ -297,7 +300,7 @@ bool LocalOutput::add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t de
 }
 
 bool LocalOutput::add_optimizer(const Optimizer& optimizer, std::size_t e, std::int64_t rank,
-                                std::ptrdiff_t depth, RankArchive& archive, StateDict& state) {
+                                std::ptrdiff_t depth, ArchiveDraft& archive, StateDict& state) {
   if (const auto members = optimizer.group_members.find(e);
       members != optimizer.group_members.end()) {
     ValueList ids;
@@ -321,20 +324,19 @@ bool LocalOutput::add_optimizer(const Optimizer& optimizer, std::size_t e, std::
   const Value& value = entry(e).value;
   if (!is_shaped(e, unit.parameters[parameter].shape) ||
       unit.parameters[parameter].shape.rank() == 0) {
-    push(state, path, depth, archive.adopt(value));
+    push(state, path, depth, archive.take(value));
     return true;
   }
   StoragePiece piece;
   piece.tensor = value.tensor_index();
   piece.chunk = *run;
   const DType dtype = source_.tensors[piece.tensor].spec.dtype;
-  push(state, path, depth,
-       Value::tensor(archive.add({dtype, Shape{run->numel()}}, {std::move(piece)})));
+  push(state, path, depth, archive.add({dtype, Shape{run->numel()}}, {std::move(piece)}));
   return true;
 }
 
 void LocalOutput::add_unit_state(const Optimizer& optimizer, std::size_t e, std::int64_t rank,
-                                 std::ptrdiff_t depth, RankArchive& archive, StateDict& state) {
+                                 std::ptrdiff_t depth, ArchiveDraft& archive, StateDict& state) {
   const std::size_t number = optimizer.places.at(e).first;
   const Path rest = leaf_path(entry(e).path, optimizer.prefix.size());
   const std::string name = dotted(rest);
@@ -348,7 +350,7 @@ void LocalOutput::add_unit_state(const Optimizer& optimizer, std::size_t e, std:
   const GroupedState& leaves = optimizer.grouped.state(unit.first_parameter);
   const auto leaf = std::ranges::find(leaves, name, &GroupedLeaf::name);
   if (leaf->form != GroupedLeaf::Form::kSharded)
-    return push(state, path, depth, archive.adopt(leaf->value));
+    return push(state, path, depth, archive.take(leaf->value));
   std::vector<std::uint32_t> tensors;
   for (std::size_t p = 0; p < unit.parameters.size(); ++p)
     tensors.push_back(

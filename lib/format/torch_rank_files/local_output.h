@@ -10,9 +10,9 @@
 #include <tuple>
 #include <vector>
 
+#include "lib/format/torch_files/archive_draft.h"
 #include "lib/format/torch_files/grouped_optim.h"
 #include "lib/format/torch_rank_files/flat_record.h"
-#include "lib/format/torch_rank_files/rank_archive.h"
 
 namespace tessera::rank_files {
 
@@ -26,7 +26,7 @@ class LocalOutput {
 
   /// Adds what stands in rank's file for entry `e`; false: nothing special. `depth`: path items
   /// that the file leaves out.
-  bool add(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, RankArchive& archive,
+  bool add(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, ArchiveDraft& archive,
            StateDict& state);
   /// flat_layout.json of the result.
   std::string record_text() const;
@@ -66,16 +66,16 @@ class LocalOutput {
   bool find_groups(Optimizer& optimizer, const std::vector<bool>& kept);
   bool find_leaves(Optimizer& optimizer, const std::vector<bool>& kept);
   void add_run(const Member& member, std::size_t e, std::int64_t rank, std::ptrdiff_t depth,
-               RankArchive& archive, StateDict& state);
-  bool add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, RankArchive& archive,
+               ArchiveDraft& archive, StateDict& state);
+  bool add_weight(std::size_t e, std::int64_t rank, std::ptrdiff_t depth, ArchiveDraft& archive,
                   StateDict& state);
   bool add_optimizer(const Optimizer& optimizer, std::size_t e, std::int64_t rank,
-                     std::ptrdiff_t depth, RankArchive& archive, StateDict& state);
+                     std::ptrdiff_t depth, ArchiveDraft& archive, StateDict& state);
   void add_unit_state(const Optimizer& optimizer, std::size_t e, std::int64_t rank,
-                      std::ptrdiff_t depth, RankArchive& archive, StateDict& state);
+                      std::ptrdiff_t depth, ArchiveDraft& archive, StateDict& state);
   bool unite_leaves(Optimizer& optimizer) const;
   /// A rank's shard of what `tensors` hold, by parameter: `numel` elements of it.
-  std::uint32_t add_shard(RankArchive& archive, const Unit& unit,
+  std::uint32_t add_shard(ArchiveDraft& archive, const Unit& unit,
                           const std::vector<std::uint32_t>& tensors, std::int64_t rank,
                           std::int64_t numel) const;
   std::optional<Chunk> slice(const Unit& unit, std::size_t parameter, std::int64_t rank) const;

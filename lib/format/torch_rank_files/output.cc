@@ -8,10 +8,11 @@
 #include <map>
 #include <set>
 
+#include "lib/format/dtype_refusal.h"
 #include "lib/format/torch_dcp/save_plan.h"
+#include "lib/format/torch_files/archive_draft.h"
 #include "lib/format/torch_rank_files/local_output.h"
 #include "lib/format/torch_rank_files/parts.h"
-#include "lib/format/torch_rank_files/rank_archive.h"
 #include "lib/format/torch_rank_files/rank_folder.h"
 #include "lib/format/torch_rank_files/sharded_pickle.h"
 #include "lib/format/value_policy.h"
@@ -71,8 +72,14 @@ class PlanMaker {
 
  private:
   void choose_entries() {
-    for (const StateEntry& entry : source_.state.entries)
+    for (const StateEntry& entry : source_.state.entries) {
       kept_.push_back(entry.value.is_tensor() || policy_.keeps(entry));
+      // A part of a tensor is one that the draft makes, so that it cannot say whose type it is.
+      if (entry.value.is_tensor())
+        if (const StoredTensor& tensor = source_.tensors[entry.value.tensor_index()];
+            is_sub_byte(tensor.spec.dtype))
+          refuse_dtype(tensor, "torch-rank-files");
+    }
     // Files that hold anything else are no rank files to any reader.
     for (std::size_t e = 0; e < kept_.size(); ++e)
       if (const Path& path = source_.state.entries[e].path;
@@ -125,7 +132,7 @@ class PlanMaker {
   }
 
   void add_file(const PartTemplate& part, std::int64_t rank, LocalOutput* local) {
-    RankArchive archive(source_);
+    ArchiveDraft archive(source_, {.format = "torch-rank-files", .quantized = true});
     mesh_value_ = Value();
     StateDict state;
     std::vector<std::size_t> kept_before;
@@ -149,29 +156,29 @@ class PlanMaker {
       ContainerNote note = source_.state.containers[c];
       if (!is_in(note.path, part)) continue;
       note.path.erase(note.path.begin(), note.path.begin() + depth);
-      note.attributes = keeps_attributes_[c] ? archive.adopt(note.attributes) : Value();
+      note.attributes = keeps_attributes_[c] ? archive.take(note.attributes) : Value();
       if (note.entries_before < kept_before.size())
         note.entries_before = kept_before[note.entries_before];
       state.containers.push_back(std::move(note));
     }
     const std::string name = filled(part.name, rank, world_size_);
     const std::string stem = name.substr(0, name.rfind('.'));
-    builder_.add(archive.finish(name, stem, unflatten(state)));
+    builder_.add(archive.finish(name, unflatten(state), stem));
   }
   static bool is_in(const Path& path, const PartTemplate& part) {
     return part.key.empty() || (!path.empty() && path[0].key == part.key);
   }
 
-  Value value_of(const StateEntry& entry, std::int64_t rank, RankArchive& archive) {
-    if (!entry.value.is_tensor()) return archive.adopt(entry.value);
+  Value value_of(const StateEntry& entry, std::int64_t rank, ArchiveDraft& archive) {
+    if (!entry.value.is_tensor()) return archive.take(entry.value);
     const std::uint32_t index = entry.value.tensor_index();
     const StoredTensor& tensor = source_.tensors[index];
-    if (!sharded_[index] || tensor.quant >= 0) return Value::tensor(archive.whole(index));
+    if (!sharded_[index] || tensor.quant >= 0) return archive.whole(index);
     return dtensor(entry.name, index, rank, archive);
   }
 
   Value dtensor(const std::string& name, std::uint32_t index, std::int64_t rank,
-                RankArchive& archive) {
+                ArchiveDraft& archive) {
     const TensorSpec& spec = source_.tensors[index].spec;
     const Layout layout(mesh_, dcp::placements_of(mesh_, request_, name));
     std::vector<StoragePiece> pieces;
@@ -190,10 +197,10 @@ class PlanMaker {
       piece.chunk = std::move(chunk);
       pieces.push_back(std::move(piece));
     }
-    const std::uint32_t part = archive.add({spec.dtype, local}, std::move(pieces));
+    const std::uint32_t part = archive.add({spec.dtype, local}, std::move(pieces)).tensor_index();
     return dtensor_value(spec, layout, mesh_value(rank, archive), part);
   }
-  const Value& mesh_value(std::int64_t rank, RankArchive& archive) {
+  const Value& mesh_value(std::int64_t rank, ArchiveDraft& archive) {
     if (mesh_value_.is_none()) {
       StoragePiece ranks;
       ranks.tensor = StoragePiece::kBytes;
@@ -202,7 +209,7 @@ class PlanMaker {
         store_le<std::int32_t>(reinterpret_cast<std::byte*>(ranks.bytes.data()) + 4 * r,
                                static_cast<std::int32_t>(r));
       const std::uint32_t map =
-          archive.add({DType::kInt32, Shape{world_size_}}, {std::move(ranks)});
+          archive.add({DType::kInt32, Shape{world_size_}}, {std::move(ranks)}).tensor_index();
       mesh_value_ = device_mesh_value(mesh_, rank, map);
     }
     return mesh_value_;

@@ -1,3 +1,6 @@
+// No framework owns these names: trainers and users make them up. So a name is taken apart by its
+// words, wherever they stand, and the numbers in it are only believed as far as there are files
+// (most_ranks()). Two saves side by side look like two parts of one: words with digits decide.
 #include "lib/format/torch_rank_files/rank_folder.h"
 
 #include <fmt/format.h>
@@ -10,6 +13,8 @@
 #include <charconv>
 #include <map>
 #include <set>
+
+#include "lib/format/rank_names.h"
 
 namespace tessera::rank_files {
 namespace {
@@ -174,11 +179,6 @@ std::optional<RankName> parse_rank_name(std::string_view name) {
   return out;
 }
 
-std::int64_t most_ranks(std::size_t files, std::size_t parts) {
-  constexpr std::size_t kFree = 1 << 12, kPerFile = 16;
-  return static_cast<std::int64_t>((kFree + kPerFile * files) / std::max<std::size_t>(parts, 1));
-}
-
 std::string RankPart::name_of(std::int64_t rank) const {
   const auto stem = torch_stem(sample);
   // Not the digits of a world size: the rank's own stand after its word.
@@ -186,8 +186,7 @@ std::string RankPart::name_of(std::int64_t rank) const {
   if (!place) return fmt::format("rank{}.pt", rank);
   std::size_t begin = place->end;
   while (begin > place->begin && is_digit(sample[begin - 1])) --begin;
-  const std::size_t width = sample[begin] == '0' ? place->end - begin : 1;
-  return sample.substr(0, begin) + fmt::format("{:0>{}}", rank, width) + sample.substr(place->end);
+  return with_number(sample, begin, place->end, rank);
 }
 
 std::optional<RankFolder> find_rank_files(const Directory& directory) {

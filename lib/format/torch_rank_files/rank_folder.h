@@ -28,11 +28,6 @@ struct RankName {
 /// nullopt for a name of another kind (DeepSpeed's and Megatron's mp_rank_NN among them).
 std::optional<RankName> parse_rank_name(std::string_view name);
 
-/// Upper bound on the world size accepted from the names of `files` files in `parts` parts, so that
-/// a name like `rank_1000000.pt` does not make us allocate for missing ranks. A folder that lost
-/// most of a few thousand ranks is still read.
-std::int64_t most_ranks(std::size_t files, std::size_t parts);
-
 struct RankPart {
   std::string label;
   std::string key;                 // where its root stands in the whole, "" = it is the whole

@@ -10,6 +10,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "lib/format/rank_names.h"
 #include "lib/format/torch_files/archive_names.h"
 #include "lib/format/torch_files/first_reason.h"
 

@@ -28,6 +28,17 @@ ProbeResult probe_folder(const Place& place) {
   return {Answer::kYes, "has " + names + ", parts of one state"};
 }
 
+ProbeResult probe_file(const Place& place) {
+  if (torch_save::sign_of_shards(place))
+    return {Answer::kYes, "is the index of shards of torch.save's"};
+  const auto file = place.directory->open(place.file);
+  if (looks_like_torch_archive(ByteWindow::whole(*file)))
+    return {Answer::kYes, "starts like a file of torch.save"};
+  if (torch_save::has_torch_suffix(place.file))
+    return {Answer::kMaybe, "is named like a file of torch.save, but does not start like one"};
+  return {};
+}
+
 class TorchSaveDriver : public FormatDriver {
  public:
   std::string_view id() const override { return "torch-save"; }
@@ -36,15 +47,9 @@ class TorchSaveDriver : public FormatDriver {
   }
 
   ProbeResult probe(const Place& place) const override {
-    if (place.file.empty()) return probe_folder(place);
-    if (torch_save::sign_of_shards(place))
-      return {Answer::kYes, "is the index of shards of torch.save's"};
-    const auto file = place.directory->open(place.file);
-    if (looks_like_torch_archive(ByteWindow::whole(*file)))
-      return {Answer::kYes, "starts like a file of torch.save"};
-    if (torch_save::has_torch_suffix(place.file))
-      return {Answer::kMaybe, "is named like a file of torch.save, but does not start like one"};
-    return {};
+    ProbeResult result = place.file.empty() ? probe_folder(place) : probe_file(place);
+    result.knows = ProbeResult::Knows::kContainer;
+    return result;
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return torch_save::read_manifest(place, options);

@@ -1,3 +1,5 @@
+// Snapshots say nowhere whether they are JSON or YAML: the first character decides. Fields are
+// checked alike in both, and a key that was a bool is text, as its path has it.
 #include "lib/format/torchsnapshot/metadata.h"
 
 #include <fmt/format.h>

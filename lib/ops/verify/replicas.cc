@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lib/base/damage.h"
+#include "lib/state/same_bytes.h"
 
 namespace tessera {
 namespace {
@@ -28,22 +29,6 @@ std::vector<std::int64_t> place_of(const Chunk& chunk) {
   place.push_back(chunk.flat_begin);
   place.push_back(chunk.flat_end);
   return place;
-}
-
-bool is_whole_record(const Manifest& manifest, const Source& source) {
-  if (source.kind != Source::Kind::kExtent || source.record == 0) return false;
-  const Record& record = manifest.records[source.record - 1];
-  return source.offset == record.offset && source.length == record.length;
-}
-
-/// What is known without reading. nullopt: their bytes must be compared.
-std::optional<bool> known_equal(const Manifest& manifest, const Source& a, const Source& b) {
-  if (a.kind != b.kind || a.flags != b.flags || a.side != b.side || a.view != b.view)
-    return std::nullopt;
-  if (a.file == b.file && a.offset == b.offset && a.length == b.length) return true;
-  if (!is_whole_record(manifest, a) || !is_whole_record(manifest, b)) return std::nullopt;
-  const Record &x = manifest.records[a.record - 1], &y = manifest.records[b.record - 1];
-  return x.length == y.length && x.crc32 == y.crc32;
 }
 
 std::string file_of(const Manifest& manifest, const Source& source) {
