@@ -103,11 +103,12 @@ TEST_CASE(
     std::string name, file, other, from, reason;
   };
   const std::vector<Case> cases = {
-      {two, optim, two, folder + "mp_rank_00_model_states.pt", "no \"optimizer_state_dict\""},
+      {two, optim, two, folder + "mp_rank_00_model_states.pt",
+       "\"optimizer_state_dict\" is missing"},
       {two, optim, three, optim, "its ZeRO stage differs"},
       {two, optim, "deepspeed/zero2_w2", optim, "of a run over 2 ranks"},
-      {three, optim, three, model, "no \"optimizer_state_dict\""},
-      {three, model, three, optim, "no \"module\""},
+      {three, optim, three, model, "\"optimizer_state_dict\" is missing"},
+      {three, model, three, optim, "\"module\" is missing"},
       {"megatron/legacy_tp2", "/iter_0000100/mp_rank_01/model_optim_rng.pt", two, optim,
        "it holds no model"}};
   for (const Case& c : cases) {
