@@ -166,20 +166,22 @@ void GradientReducer::sum_over_shards(const Reduction& one) {
 void GradientReducer::sum_over_replicas(const Reduction& one) {
   all_reduce_->wait_for(*reduce_);
   all_reduce_->run(
-      [one] {
+      [sum = one.sum, &group = one.group, &replicas = one.unit.replicate_comm(), tag = one.tag()] {
         at::NoGradGuard guard;
-        one.group.add_partial(*one.sum);
-        one.unit.replicate_comm().all_reduce(*one.sum, Reduce::kSum, one.tag());
+        group.add_partial(*sum);
+        replicas.all_reduce(*sum, Reduce::kSum, tag);
       },
       &one.unit.replicate_comm());
 }
 
 void GradientReducer::keep_result(const Reduction& one) {
-  last_stream(one.unit).run([one] {
+  // Not `one`, whose input is to be freed as soon as it was read.
+  last_stream(one.unit).run([sum = one.sum, used = one.used, post = one.factors.post,
+                             holds = one.holds, &group = one.group] {
     at::NoGradGuard guard;
-    if (one.holds) return one.group.hold_partial(*one.sum);
-    if (one.factors.post != 1) divide(*one.sum, one.factors.post);
-    one.group.accumulate(*one.sum, *one.used);
+    if (holds) return group.hold_partial(*sum);
+    if (post != 1) divide(*sum, post);
+    group.accumulate(*sum, *used);
   });
 }
 

@@ -43,7 +43,7 @@ class GradientReducer {
     std::shared_ptr<at::Tensor> shard;
     Event done;
   };
-  /// One group's gradients on their way through the steps. The streams' work holds a copy.
+  /// One group's gradients on their way through the steps.
   struct Reduction {
     Unit& unit;
     ParamGroup& group;
