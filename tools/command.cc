@@ -5,16 +5,12 @@
 #include <tessera/base/interrupted.h>
 #include <tessera/base/launched_ranks.h>
 #include <tessera/base/parallel.h>
-#include <tessera/base/small_file.h>
 #include <tessera/base/text.h>
-#include <tessera/format/registry.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 
 #include "lib/storage/posix/errno_error.h"
 #include "tools/args/text.h"
@@ -113,39 +109,11 @@ std::uint64_t memory_limit(const Arguments& arguments) {
   return std::min<std::uint64_t>(kDefaultMemoryLimit, available_memory_bytes() / 2);
 }
 
-std::string file_text(const std::string& flag, const std::string& path) {
-  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
-  std::error_code ignored;
-  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
-  if (status.type() == std::filesystem::file_type::not_found)
-    fail(Code::kNotFound, fmt::format("{} {}: there is no such file", flag, printable(path)));
-  if (std::filesystem::is_directory(status))
-    fail(Code::kInvalidArgument, fmt::format("{} {}: is a folder", flag, printable(path)));
-  std::string text;
-  const int error = read_small_file(path, kMostBytes, text);
-  if (error == EFBIG)
-    fail(Code::kInvalidArgument, fmt::format("{} {}: larger than 64 MiB", flag, printable(path)));
-  if (error != 0) {
-    fail(error == ENOMEM ? Code::kResourceExhausted : Code::kIo,
-         fmt::format("{} {}: cannot be read: {}", flag, printable(path), std::strerror(error)));
-  }
-  return text;
-}
-
-std::string flat_layout_text(const std::string& path) {
-  if (path.empty()) return {};
-  std::string text = file_text("--flat-layout", path);
-  if (text.empty())
-    fail(Code::kCorrupt, fmt::format("--flat-layout {}: it is empty", printable(path)));
-  return text;
-}
-
 ReadOptions read_options(const Arguments& arguments) {
   ReadOptions options;
   options.memory_limit_bytes = memory_limit(arguments);
   options.threads = arguments.threads.value_or(available_cpus());
-  options.flat_layout = flat_layout_text(arguments.flat_layout);
-  options.assume_plain = arguments.assume_plain;
+  options.own = arguments.own;
   return options;
 }
 
@@ -155,14 +123,6 @@ TransferOptions transfer_options(const Arguments& arguments, Progress* progress)
   options.threads = arguments.threads.value_or(available_cpus());
   options.progress = progress;
   return options;
-}
-
-void require_format(const std::string& id) {
-  if (id.empty() || id == "hf" || find_format(id)) return;
-  std::vector<std::string_view> known;
-  for (const FormatDriver* driver : all_formats()) known.push_back(driver->id());
-  fail(Code::kUnsupported, fmt::format("this version does not handle {}", id),
-       fmt::format("it handles {}", fmt::join(known, ", ")));
 }
 
 Selection selection(const Arguments& arguments, const std::string& root) {

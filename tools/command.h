@@ -33,17 +33,9 @@ Outcome run_convert(const Arguments& arguments, FileSystem& fs, const Screen& sc
 
 /// Options that several verbs derive from the same flags.
 ReadOptions read_options(const Arguments& arguments);
-/// What the file or pipe named by `flag` says, at most 64 MiB; throws kNotFound, kInvalidArgument
-/// (a folder, too large), kIo with path and errno.
-std::string file_text(const std::string& flag, const std::string& path);
-/// What the file named by --flat-layout says; "" when none was named.
-std::string flat_layout_text(const std::string& path);
 TransferOptions transfer_options(const Arguments& arguments, Progress* progress);
 Selection selection(const Arguments& arguments, const std::string& root);
 std::uint64_t memory_limit(const Arguments& arguments);
-/// Throws kUnsupported for a format of the contract that this build lacks; "" and "hf" pass.
-void require_format(const std::string& id);
-
 /// The body of main().
 int run_tool(Tool tool, int argc, char** argv);
 

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -19,73 +21,26 @@
 namespace tessera::tools {
 namespace {
 
-constexpr std::string_view kAsIndex = "as-index";  // --dtype
-
-KeepPolicy keep_policy(const std::string& word) {
-  if (word == "keep") return KeepPolicy::kKeep;
-  if (word == "drop") return KeepPolicy::kDrop;
-  return word == "error" ? KeepPolicy::kError : KeepPolicy::kDefault;
-}
-
-RankStatePolicy rank_state_policy(const std::string& word) {
-  if (word == "keep") return RankStatePolicy::kKeep;
-  if (word == "drop") return RankStatePolicy::kDrop;
-  if (word == "rank0") return RankStatePolicy::kRank0;
-  return word == "error" ? RankStatePolicy::kError : RankStatePolicy::kDefault;
-}
-
-OptimKeys optim_keys(const std::string& word) {
-  if (word == "fqn") return OptimKeys::kFqn;
-  return word == "id" ? OptimKeys::kId : OptimKeys::kKeep;
-}
-
-TiedPolicy tied_policy(const std::string& word) {
-  if (word == "keep") return TiedPolicy::kKeep;
-  if (word == "drop") return TiedPolicy::kDrop;
-  return word == "error" ? TiedPolicy::kError : TiedPolicy::kDefault;
-}
-
-/// A shipped name, else a file.
-RulesRequest rules_request(const std::string& value) {
-  RulesRequest request = parse_rules_flag(value);
-  for (const BuiltinRules& builtin : builtin_rules())
-    if (builtin.name == request.name) return request;
-  std::error_code error;
-  const bool is_path = request.name.find_first_of("/.") != std::string::npos ||
-                       std::filesystem::exists(request.name, error);
-  if (is_path) request.text = file_text("--rules", request.name);
-  if (is_path && request.text.empty())
-    fail(Code::kInvalidArgument, fmt::format("--rules {}: the file is empty", request.name),
-         "docs/rules.md describes the file");
-  return request;
-}
-
-Transformations transformations(const Arguments& a) {
-  Transformations out;
-  if (!a.rules.empty()) out.rules = rules_request(a.rules);
-  out.strict_rules = a.strict_rules;
-  out.tied = tied_policy(a.tied);
-  out.vocab_size = a.vocab_size;
-  out.vocab_tensors = a.vocab_tensors;
-  if (!a.dtype.empty() && a.dtype != kAsIndex) out.dtype = parse_float_type("--dtype", a.dtype);
-  for (const std::string& rule : a.keep_dtypes) out.keep_dtypes.push_back(parse_keep_dtype(rule));
-  return out;
-}
-
 /// What cannot be right whatever the source holds.
 void check_request(const Arguments& a) {
   const std::string command(tool_name(a.tool));
-  if (a.world_size && !a.mesh.empty()) {
+  const TargetRequest& target = a.convert.target;
+  if (target.world_size && target.mesh) {
     fail(Code::kInvalidArgument, "--world-size and --mesh exclude each other",
          "the mesh's product is the world size");
   }
-  if (a.tool == Tool::kReshard && !a.world_size && a.mesh.empty()) {
+  if (a.tool == Tool::kReshard && !target.world_size && !target.mesh) {
     fail(Code::kInvalidArgument, "ckpt-reshard needs --world-size N or --mesh DIMS",
          "ckpt-reshard SRC DST --world-size 8; ckpt-convert changes the format alone");
   }
-  if (!a.placements.empty() && a.mesh.empty()) {
-    fail(Code::kInvalidArgument, "--placements needs --mesh",
-         "as --mesh dp=2,tp=4 --placements '*.weight=shard(0),shard(1)'");
+  for (const auto& [glob, placements] : target.placements) {
+    if (!target.mesh)
+      fail(Code::kInvalidArgument, "--placements needs --mesh",
+           "as --mesh dp=2,tp=4 --placements '*.weight=shard(0),shard(1)'");
+    if (static_cast<int>(placements.size()) != target.mesh->rank())
+      fail(Code::kInvalidArgument,
+           fmt::format("--placements {}: {} for a mesh of {} dims ({})", printable(glob),
+                       placements.size(), target.mesh->rank(), target.mesh->to_string()));
   }
   if (a.words[1].find("://") != std::string::npos) {
     fail(Code::kUnsupported,
@@ -93,73 +48,39 @@ void check_request(const Arguments& a) {
          fmt::format("write to a local path, then copy it: {} {} LOCAL, then upload LOCAL", command,
                      shell_quoted(a.words[0])));
   }
-  require_format(a.from);
-  require_format(a.to.empty() && a.words[1].ends_with(".h5") ? "hdf5" : a.to);
-  if (a.tool == Tool::kConvert && a.to.empty()) {
-    const std::string& dst = a.words[1];
-    const bool implied =
-        dst.ends_with(".safetensors") || dst.ends_with(".pt") || dst.ends_with(".h5");
-    if (!implied) {
-      fail(Code::kInvalidArgument,
-           "ckpt-convert needs --to FORMAT, or a DST that ends in .safetensors, .pt or .h5",
-           fmt::format("formats: {}", fmt::join(handled_formats(/*to_write=*/true), ", ")));
-    }
+  if (a.tool == Tool::kConvert && a.convert.to.empty() &&
+      find_result_format(a.words[1]) == nullptr) {
+    std::vector<std::string_view> suffixes;
+    for (const FormatDriver* driver : all_formats())
+      if (const auto suffix = driver->capabilities().result_suffix; !suffix.empty())
+        suffixes.push_back(suffix);
+    fail(Code::kInvalidArgument,
+         fmt::format("ckpt-convert needs --to FORMAT, or a DST that ends in {}",
+                     fmt::join(suffixes, ", ")),
+         fmt::format("formats: {}", fmt::join(handled_formats(/*to_write=*/true), ", ")));
   }
 }
 
-TargetRequest target_request(const Arguments& a) {
-  TargetRequest target;
-  target.world_size = a.world_size;
-  if (!a.zero_stage.empty()) target.zero_stage = a.zero_stage[0] - '0';
-  if (!a.mesh.empty()) target.mesh = Mesh::parse(a.mesh);
-  for (const auto& [glob, text] : a.placements) {
-    std::vector<Placement> placements = Placement::parse_list(text);
-    if (static_cast<int>(placements.size()) != target.mesh->rank()) {
-      fail(Code::kInvalidArgument,
-           fmt::format("--placements {}={}: {} for a mesh of {} dims ({})", glob, text,
-                       placements.size(), target.mesh->rank(), a.mesh));
-    }
-    target.placements.emplace_back(glob, std::move(placements));
-  }
-  target.replicate = a.replicate;
-  target.max_shard_bytes = a.max_shard_bytes.value_or(0);
-  target.values = keep_policy(a.values);
-  target.opaque = keep_policy(a.opaque);
-  return target;
-}
-
+/// The flags of its own, and those that every command has.
 ConvertOptions convert_options(const Arguments& a) {
-  ConvertOptions options;
+  ConvertOptions options = a.convert;
   options.source = a.words[0];
   options.destination = a.words[1];
   options.from = a.from;
-  options.flat_layout = flat_layout_text(a.flat_layout);
-  options.assume_plain = a.assume_plain;
-  options.to = a.to;
+  options.own = a.own;
   options.command = tool_name(a.tool);
-  options.target = target_request(a);
-  options.rank_state = rank_state_policy(a.rank_state);
   options.selection = selection(a, a.root);
-  options.optim_keys = optim_keys(a.optim_keys);
-  options.prefer_master = a.prefer == "master";
-  options.names.strip_prefix = a.strip_prefix;
-  for (const std::string& rule : a.rename) options.names.renames.push_back(parse_rename(rule));
-  if (!a.map_file.empty())
-    options.names.map = parse_name_map(file_text("--map", a.map_file), a.map_file);
-  options.transform = transformations(a);
-  options.as_index = a.as_index;
-  options.dtype_as_index = a.dtype == kAsIndex;
-  options.copy_assets = a.copy_assets.has_value();
-  options.assets_directory = a.copy_assets.value_or("");
   options.memory_limit_bytes = a.mem_limit_bytes.value_or(0);
   options.threads = a.threads.value_or(0);
-  options.dry_run = a.dry_run;
-  options.force = a.force;
-  options.resume = a.resume;
-  options.keep = !a.no_keep;
-  options.verify = a.verify;
-  options.salvage = a.salvage;
   return options;
+}
+
+/// For --strict: all state of the source was written, or a flag says which part is wanted; and what
+/// --verify looked at was compared to the end.
+bool is_whole(const Arguments& a, const ConvertReport& report) {
+  const bool part_is_asked = !a.only.empty() || !a.include.empty() || !a.exclude.empty() ||
+                             !a.root.empty() || find_preset(a.convert.to) != nullptr;
+  return report.not_compared == 0 && (part_is_asked || report.balance.left_behind.empty());
 }
 
 /// The command as typed, with --resume where flags still count.
@@ -194,7 +115,7 @@ ConvertReport converted(const Arguments& a, FileSystem& fs, ConvertOptions& opti
   install_signal_handlers(&cancel);
   try {
     const bool speaks = options.ranks == nullptr || options.ranks->rank() == 0;
-    const ProgressReporter reporter(a.dry_run || !speaks ? ProgressMode::kNone : a.progress,
+    const ProgressReporter reporter(a.convert.dry_run || !speaks ? ProgressMode::kNone : a.progress,
                                     std::string(verb_name(a.verb)), progress);
     return convert(fs, options);
   } catch (const Error& error) {
@@ -217,9 +138,9 @@ Outcome run_convert(const Arguments& a, FileSystem& fs, const Screen& screen,
   };
   Outcome outcome =
       ranks != nullptr ? work() : read_steadily(fs, {a.words[0]}, /*writes=*/true, work);
-  const Value document = convert_document(report, a.dry_run);
+  const Value document = convert_document(report, a.convert.dry_run);
   if (a.format == OutputFormat::kHuman) {
-    outcome.out = render_convert(report, a.dry_run, screen);
+    outcome.out = render_convert(report, a.convert.dry_run, screen);
     if (const std::string balance = render_balance(report.balance); !balance.empty())
       outcome.err = fmt::format("{}: {}", tool_name(a.tool), balance);
   } else if (a.format == OutputFormat::kJson) {
@@ -228,8 +149,9 @@ Outcome run_convert(const Arguments& a, FileSystem& fs, const Screen& screen,
     constexpr LineField kLines[] = {{"files", "file"}, {"lost", "lost"}, {"notes", "note"}};
     outcome.out = ndjson_document(document, verb_name(a.verb), kLines);
   }
-  const bool negative =
-      !report.verify_findings.empty() || !report.lost.empty() || (!a.dry_run && !report.published);
+  const bool negative = !report.verify_findings.empty() || !report.lost.empty() ||
+                        (!a.convert.dry_run && !report.published) ||
+                        (a.strict && !is_whole(a, report));
   outcome.exit = negative ? kExitNegative : kExitDone;
   return outcome;
 }

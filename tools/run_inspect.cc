@@ -1,8 +1,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tessera/base/error.h>
 #include <tessera/base/interrupted.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
 #include <tessera/ops/transform.h>
 #include <tessera/state/findings.h>
 #include <unistd.h>
@@ -34,6 +36,7 @@ class Inspection {
       : a_(arguments), fs_(fs), screen_(screen) {}
 
   Outcome run() {
+    require_options_taken();
     const ProgressReporter reporter(reports_progress() ? a_.progress : ProgressMode::kNone,
                                     std::string(verb_name(a_.verb)), progress_);
     switch (a_.verb) {
@@ -69,8 +72,26 @@ class Inspection {
            a_.verb != Verb::kScan && a_.verb != Verb::kExplain;
   }
 
+  /// Options of single formats: one at least of the PATHs is to take each.
+  void require_options_taken() const {
+    const std::vector<const FormatOption*> given = a_.own.given();
+    if (given.empty()) return;
+    const std::size_t paths = a_.verb == Verb::kShow ? 1 : a_.words.size();
+    std::vector<OptionList> lists;
+    std::vector<std::string_view> ids;
+    for (std::size_t i = 0; i < paths; ++i) {
+      const bool two = a_.verb == Verb::kDiff;
+      const std::string& from = !two ? a_.from : i == 0 ? a_.from_a : a_.from_b;
+      for (const FormatDriver* driver : formats_at(fs_, a_.words[i], from)) {
+        lists.push_back(driver->capabilities().reads_with);
+        if (std::ranges::find(ids, driver->id()) == ids.end()) ids.push_back(driver->id());
+      }
+    }
+    if (ids.empty()) return;  // what cannot be opened says so by itself
+    require_taken(given, lists, fmt::format("{}", fmt::join(ids, " or ")));
+  }
+
   OpenOptions open_options(const std::string& from, const std::string& root) const {
-    require_format(from);
     return {from, selection(a_, root), read_options(a_)};
   }
 
@@ -108,10 +129,11 @@ class Inspection {
 
   Outcome summary();
   Outcome summary_with_scan(const OpenOptions& options);
+  Outcome explain();
   Outcome summary_of(const OpenedCheckpoint& opened, const ScanReport* scanned);
   ScanReport scan_of(std::vector<std::string> paths);
   Outcome scan();
-  Outcome explain();
+  Outcome path_rules();
   Outcome run_table(const RunListing& listing, const ScanReport* scanned = nullptr);
   Outcome ls();
   Outcome show_one();
@@ -201,7 +223,20 @@ Outcome Inspection::explain() {
           {}};
 }
 
+/// --explain-path: how PATH is understood; a failure follows the printed steps.
+Outcome Inspection::path_rules() {
+  const PathExplanation explanation = explain_path(fs_, a_.words[0], a_.from);
+  Outcome outcome;
+  outcome.out = in_form([&] { return path_document(explanation); }, {{"rules", "rule"}},
+                        [&] { return render_path(explanation, screen_); });
+  if (explanation.failure.code == Code::kOk) return outcome;
+  outcome.exit = exit_status(explanation.failure.code);
+  outcome.err = complaint(explanation.failure);
+  return outcome;
+}
+
 Outcome Inspection::summary() {
+  if (a_.explain_path) return path_rules();
   OpenOptions options = open_options(a_.from, a_.root);
   options.read.tolerate_damage = true;
   options.read.tolerate_io_errors = false;
@@ -346,7 +381,7 @@ Outcome Inspection::show_one() {
 }
 
 Outcome Inspection::stat() {
-  StatOptions options;
+  StatOptions options = a_.stat;
   options.transfer = transfer_options(a_, &progress_);
   const StatReport report = [&] {
     OpenedCheckpoint opened = open();

@@ -1,3 +1,7 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/format/deepspeed_universal.h>
 #include <tessera/format/deepspeed_zero.h>
 #include <tessera/format/fairscale_fsdp.h>
@@ -12,17 +16,20 @@
 #include <tessera/format/torchsnapshot.h>
 
 #include <algorithm>
-#include <array>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "lib/format/added_format.h"
 #include "lib/format/probe_errors.h"
 
 namespace tessera {
 
-std::span<const FormatDriver* const> all_formats() {
+namespace {
+
+std::vector<const FormatDriver*>& table() {
   // One line per format. The order is the one in which detection lists candidates.
-  static const std::array formats = {
+  static std::vector<const FormatDriver*> formats = {
       &torch_dcp_driver(),      &megatron_dist_driver(),
       &megatron_torch_driver(), &torch_rank_files_driver(),
       &torch_save_driver(),     &safetensors_driver(),
@@ -33,10 +40,103 @@ std::span<const FormatDriver* const> all_formats() {
   return formats;
 }
 
+OptionList options_of(const FormatDriver& driver, bool to_write) {
+  const Capabilities can = driver.capabilities();
+  return to_write ? can.writes_with : can.reads_with;
+}
+
+/// "deepspeed-zero and deepspeed-universal": formats that take the option, on either side.
+std::string takers_of(const FormatOption& option) {
+  std::vector<std::string_view> ids;
+  for (const FormatDriver* driver : all_formats())
+    if (takes(options_of(*driver, true), option) || takes(options_of(*driver, false), option))
+      ids.push_back(driver->id());
+  if (ids.size() < 2) return ids.empty() ? "no format" : std::string(ids[0]);
+  const std::string_view last = ids.back();
+  ids.pop_back();
+  return fmt::format("{} and {}", fmt::join(ids, ", "), last);
+}
+
+}  // namespace
+
+std::span<const FormatDriver* const> all_formats() { return table(); }
+
+AddedFormat::AddedFormat(const FormatDriver& driver) { table().push_back(&driver); }
+AddedFormat::~AddedFormat() { table().pop_back(); }
+
 const FormatDriver* find_format(std::string_view id) {
   for (const FormatDriver* driver : all_formats())
     if (driver->id() == id) return driver;
   return nullptr;
+}
+
+const FormatDriver* find_preset(std::string_view name) {
+  if (name.empty()) return nullptr;
+  for (const FormatDriver* driver : all_formats())
+    if (driver->capabilities().preset == name) return driver;
+  return nullptr;
+}
+
+const FormatDriver* find_result_format(std::string_view destination) {
+  for (const FormatDriver* driver : all_formats()) {
+    const std::string_view suffix = driver->capabilities().result_suffix;
+    if (!suffix.empty() && destination.ends_with(suffix)) return driver;
+  }
+  return nullptr;
+}
+
+Capabilities capabilities_of(std::string_view id) {
+  const FormatDriver* driver = find_format(id);
+  return driver != nullptr ? driver->capabilities() : Capabilities{};
+}
+
+std::vector<const FormatOption*> format_options(bool to_write) {
+  std::vector<const FormatOption*> out;
+  for (const FormatDriver* driver : all_formats())
+    for (const FormatOption* option : options_of(*driver, to_write))
+      if (option->kind != FormatOption::Kind::kHanded && !takes(out, *option))
+        out.push_back(option);
+  return out;
+}
+
+bool takes(OptionList options, const FormatOption& option) {
+  return std::ranges::any_of(options,
+                             [&](const FormatOption* each) { return each->flag == option.flag; });
+}
+
+std::vector<const FormatOption*> options_in(const TargetRequest& request) {
+  std::vector<const FormatOption*> out;
+  if (request.world_size) out.push_back(&kWorldSizeFlag);
+  if (request.mesh) out.push_back(&kMeshFlag);
+  if (!request.placements.empty()) out.push_back(&kPlacementsFlag);
+  if (!request.replicate.empty()) out.push_back(&kReplicateFlag);
+  for (const FormatOption* option : request.own.given()) out.push_back(option);
+  return out;
+}
+
+void require_taken(std::span<const FormatOption* const> given, std::span<const OptionList> lists,
+                   std::string_view not_for) {
+  for (const FormatOption* option : given) {
+    if (std::ranges::any_of(lists, [&](OptionList list) { return takes(list, *option); })) continue;
+    fail(Code::kInvalidArgument,
+         fmt::format("{} is for {}, not for {}", option->flag, takers_of(*option), not_for),
+         option->flag == kWorldSizeFlag.flag ? "use --mesh, for example --mesh tp=2,dp=2"
+                                             : "leave it out");
+  }
+}
+
+bool has_checkpoint_suffix(std::string_view name) {
+  return std::ranges::any_of(all_formats(), [name](const FormatDriver* driver) {
+    return std::ranges::any_of(driver->capabilities().suffixes,
+                               [name](std::string_view suffix) { return name.ends_with(suffix); });
+  });
+}
+
+bool is_part_of_folder(std::string_view name) {
+  return std::ranges::any_of(all_formats(), [name](const FormatDriver* driver) {
+    return std::ranges::any_of(driver->capabilities().folder_files,
+                               [name](std::string_view glob) { return glob_match(glob, name); });
+  });
 }
 
 ProbeResult probe_place(const FormatDriver& driver, const Place& place) {

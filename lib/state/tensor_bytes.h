@@ -11,10 +11,10 @@ namespace tessera {
 using TensorPlace =
     std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, DType, std::vector<std::int64_t>>;
 
-/// nullopt where places say nothing: several chunks, no bytes in a file; or a DCP, which stores
-/// each name for itself (and may give all of them the offset of the blob they are in).
+/// nullopt where places say nothing: several chunks, no bytes in a file; or a format that stores
+/// each name for itself.
 inline std::optional<TensorPlace> place_of(const Manifest& manifest, const StoredTensor& tensor) {
-  if (tensor.chunk_count != 1 || manifest.format == "torch-dcp") return std::nullopt;
+  if (tensor.chunk_count != 1 || manifest.names_own_bytes) return std::nullopt;
   const Source& source = manifest.source(tensor, 0);
   const bool in_file =
       source.kind == Source::Kind::kPending || source.kind == Source::Kind::kExtent;

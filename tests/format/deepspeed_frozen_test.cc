@@ -62,7 +62,7 @@ TEST_CASE("frozen and shared parameters are there at every W and stage, and in o
                            int stage) {
       CAPTURE(name, format, ranks.value_or(0), stage);
       ConvertOptions options = convert_options("/source", "/out", ranks, format);
-      options.target.zero_stage = stage;
+      if (stage > 0) options.own.set(kZeroStageFlag, stage);
       options.verify = true;
       REQUIRE(convert(fs, options).published);
       const auto found = content_at(fs, "/out").tensors;

@@ -45,7 +45,7 @@ struct Sample {
 TargetRequest ranks(const Manifest& source, std::int64_t world_size, int stage) {
   TargetRequest request;
   request.world_size = world_size;
-  request.zero_stage = stage;
+  request.own.set(kZeroStageFlag, stage);
   for (const StateEntry& entry : source.state.entries)  // as a conversion reads them
     if (entry.value.is_tensor() && entry.name.ends_with(".step"))
       request.steps.emplace_back(entry.value.tensor_index(), 3.0);

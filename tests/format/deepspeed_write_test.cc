@@ -43,7 +43,7 @@ struct Rewritten {
 TargetRequest ranks(std::int64_t world_size, int stage = 0) {
   TargetRequest request;
   request.world_size = world_size;
-  request.zero_stage = stage;
+  request.own.set(kZeroStageFlag, stage);
   return request;
 }
 

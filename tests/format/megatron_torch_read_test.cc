@@ -1,5 +1,6 @@
 // Rank folders of Megatron-LM become whole tensors. All but the sample are layouts written by a
 // script.
+#include <tessera/format/megatron_torch.h>
 #include <tessera/format/registry.h>
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
@@ -244,7 +245,9 @@ TEST_CASE("ranks' parts of a name without a rule are plain rows where that is as
     folders.write_rank("mp_rank_0" + std::to_string(t), archive,
                        {{"my.own.matrix", odd}, {"my.own.offset", shared}});
   }
-  const Manifest manifest = folders.read({.assume_plain = true});
+  ReadOptions plain;
+  plain.own.set(kAssumePlainFlag, true);
+  const Manifest manifest = folders.read(plain);
   const auto content = testing::content_of(manifest, *folders.directory);
   RankArchive whole;
   const Value expected = whole.tensor(Shape{4, 1}, {0, 1, 2, 3});

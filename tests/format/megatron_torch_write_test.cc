@@ -1,5 +1,7 @@
 // Rank folders written for another size: there and back is the identity, and what is written is
 // what the ranks of that size hold. Layouts written by a script.
+#include <tessera/format/megatron_torch.h>
+
 #include <catch2/catch.hpp>
 
 #include "tests/format/megatron_fixture.h"
@@ -137,7 +139,8 @@ TEST_CASE("a name without a rule is written whole at one rank only unless placem
 }
 
 TEST_CASE("assumed plain rows go from 2 ranks to 4 to 1 to 2 and are the same, state alike") {
-  ReadOptions plain{.assume_plain = true};
+  ReadOptions plain;
+  plain.own.set(kAssumePlainFlag, true);
   testing::RankFolders folders;
   for (int t = 0; t < 2; ++t) {
     testing::RankArchive archive;
@@ -179,7 +182,7 @@ TEST_CASE("assumed plain rows go from 2 ranks to 4 to 1 to 2 and are the same, s
   for (const std::string mesh : {"tp=4", "tp=1", "tp=2"}) {
     CAPTURE(mesh);
     TargetRequest request = testing::mesh_request(mesh);
-    request.assume_plain = true;
+    request.own.set(kAssumePlainFlag, true);
     const WrittenCheckpoint written(megatron_torch_driver(), *source, *directory, request);
     if (mesh == "tp=4") {
       const auto rank = testing::tensors_in(written.files.at("mp_rank_03/model_optim_rng.pt"));

@@ -112,7 +112,7 @@ TEST_CASE("shards hold at most their limit, and the index lists every tensor onc
   const SampleCase sample("safetensors/hf_sharded");
   const Manifest source = testing::read_all(safetensors_driver(), sample.place());
   TargetRequest request;
-  request.max_shard_bytes = 900;
+  request.own.set(kMaxShardSizeFlag, 900);
   const WrittenCheckpoint written(safetensors_driver(), source, *sample.directory, request);
   const Value index = parse_json(written.files.at("model.safetensors.index.json"));
   const ValueDict& map = index.find("weight_map")->as_dict();
@@ -146,7 +146,7 @@ TEST_CASE("a tensor above the shard limit stands alone") {
   const SampleCase sample("safetensors/no_metadata");
   const Manifest source = testing::read_all(safetensors_driver(), sample.place());
   TargetRequest request;
-  request.max_shard_bytes = 1;
+  request.own.set(kMaxShardSizeFlag, 1);
   const WrittenCheckpoint written(safetensors_driver(), source, *sample.directory, request);
   CHECK(written.files.size() == 2);
   CHECK(written.files.contains("model-00001-of-00001.safetensors"));
@@ -175,7 +175,7 @@ TEST_CASE("one file can be asked for by name") {
   CHECK(written.plan.single_file);
   CHECK(testing::content_of(testing::read_all(safetensors_driver(), written.place()),
                             *written.directory) == testing::expected_content(sample.expected));
-  request.max_shard_bytes = 200;
+  request.own.set(kMaxShardSizeFlag, 200);
   CHECK(refusal(source, request).code == Code::kInvalidArgument);
 }
 
@@ -219,7 +219,7 @@ TEST_CASE("an empty state becomes a valid empty file") {
 
 TEST_CASE("an empty state in shards has no index, since an index would name no file") {
   TargetRequest request;
-  request.max_shard_bytes = 1000;
+  request.own.set(kMaxShardSizeFlag, 1000);
   const WrittenCheckpoint written(safetensors_driver(), Manifest{},
                                   *MemoryFileSystem().open_directory("/"), request);
   CHECK(written.files.count("model.safetensors.index.json") == 0);

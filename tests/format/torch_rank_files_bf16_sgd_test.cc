@@ -27,8 +27,9 @@ struct Case {
       : sample("../tests/format/data/rank_files_bf16_sgd/" + name),
         local(name.find("local") != name.npos) {
     if (local)
-      options.flat_layout = test::read_whole(
-          TESSERA_SOURCE_DIR "/tests/format/data/rank_files_bf16_sgd/" + name + "/expected.json");
+      options.own.set(kFlatLayoutFlag, test::read_whole(TESSERA_SOURCE_DIR
+                                                        "/tests/format/data/rank_files_bf16_sgd/" +
+                                                        name + "/expected.json"));
   }
   Manifest read() const {
     return testing::read_all(torch_rank_files_driver(), sample.place(), options);

@@ -41,8 +41,8 @@ struct Folder {
     }
     directory = fs.open_directory("/c");
     if (name == kLocal || name == kLocalOrig)
-      options.flat_layout =
-          test::read_whole(TESSERA_SOURCE_DIR "/sample_checkpoints/" + name + "/expected.json");
+      options.own.set(kFlatLayoutFlag, test::read_whole(TESSERA_SOURCE_DIR "/sample_checkpoints/" +
+                                                        name + "/expected.json"));
   }
   void edit(const std::string& file, const std::function<void(EditedArchive&)>& change) {
     EditedArchive archive(*directory, file);

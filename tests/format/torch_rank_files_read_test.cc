@@ -115,7 +115,7 @@ TEST_CASE("local state dicts with a flat layout give the parameters and their st
     CAPTURE(name);
     const SampleCase sample(name);
     ReadOptions options;
-    options.flat_layout = sample_text(name, "expected.json");
+    options.own.set(kFlatLayoutFlag, sample_text(name, "expected.json"));
     const Manifest manifest = testing::read_all(torch_rank_files_driver(), sample.place(), options);
     CHECK(testing::content_of(manifest, *sample.directory) == unflattened(sample.expected));
     const StateEntry* members = manifest.state.find("optim.param_groups.0.params");
@@ -157,7 +157,7 @@ TEST_CASE("a layout of another model is refused when the user named it") {
   const SampleCase sample(kLocal);
   const auto refuse = [&](const std::string& text, const std::string& expected) {
     ReadOptions options;
-    options.flat_layout = text;
+    options.own.set(kFlatLayoutFlag, text);
     const Status status = failure(sample.place(), options);
     CHECK(status.code == Code::kCorrupt);
     CHECK(status.message.find(expected) != std::string::npos);
@@ -177,8 +177,9 @@ TEST_CASE("the record may say what an id means") {
   Value expected = parse_json(as_bytes(sample_text(kLocal, "expected.json")), {.max_depth = 32});
   const auto with = [&](const std::string& ids) {
     ReadOptions options;
-    options.flat_layout = R"({"flat_params": )" + dump_json(*expected.find("flat_params")) +
-                          R"(, "optimizers": {"optim": )" + ids + "}}";
+    options.own.set(kFlatLayoutFlag, R"({"flat_params": )" +
+                                         dump_json(*expected.find("flat_params")) +
+                                         R"(, "optimizers": {"optim": )" + ids + "}}");
     return options;
   };
   // The two layers have one size: their ids could be the other way round.

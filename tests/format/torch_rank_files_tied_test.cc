@@ -17,8 +17,8 @@ constexpr char kFolder[] = "tests/format/data/rank_files_tied/";
 
 ReadOptions layout_of(const std::string& name) {
   ReadOptions options;
-  options.flat_layout =
-      test::read_whole(std::string(TESSERA_SOURCE_DIR "/") + kFolder + name + "/expected.json");
+  options.own.set(kFlatLayoutFlag, test::read_whole(std::string(TESSERA_SOURCE_DIR "/") + kFolder +
+                                                    name + "/expected.json"));
   return options;
 }
 

@@ -24,8 +24,9 @@ struct Verl {
   explicit Verl(const std::string& name, bool with_layout = true)
       : sample("../tests/format/data/verl/" + name) {
     if (with_layout)
-      options.flat_layout =
-          test::read_whole(TESSERA_SOURCE_DIR "/tests/format/data/verl/" + name + "/expected.json");
+      options.own.set(kFlatLayoutFlag,
+                      test::read_whole(TESSERA_SOURCE_DIR "/tests/format/data/verl/" + name +
+                                       "/expected.json"));
   }
   Manifest read() const {
     return testing::read_all(torch_rank_files_driver(), sample.place(), options);
@@ -88,7 +89,8 @@ TEST_CASE("verl's optimizer of FSDP1 without a record is flat, never one rank's 
 TEST_CASE("a record of another model does not name verl's flat optimizer") {
   const Verl verl("fsdp1_w2", false);
   ReadOptions options;
-  options.flat_layout = R"({"flat_params": {"_flat_param": {"fqns": ["w"], "shapes": [[7]]}}})";
+  options.own.set(kFlatLayoutFlag,
+                  R"({"flat_params": {"_flat_param": {"fqns": ["w"], "shapes": [[7]]}}})");
   CHECK_THROWS_WITH(testing::read_all(torch_rank_files_driver(), verl.sample.place(), options),
                     Catch::Contains("\"w\"") && Catch::Contains("which the model here has not"));
 }

@@ -28,8 +28,8 @@ TargetRequest ranks(std::int64_t world_size) {
 ReadOptions options_for(const std::string& sample) {
   ReadOptions options;
   if (sample.find("local") != sample.npos)
-    options.flat_layout =
-        test::read_whole(TESSERA_SOURCE_DIR "/sample_checkpoints/" + sample + "/expected.json");
+    options.own.set(kFlatLayoutFlag, test::read_whole(TESSERA_SOURCE_DIR "/sample_checkpoints/" +
+                                                      sample + "/expected.json"));
   return options;
 }
 

@@ -29,7 +29,7 @@ struct Run {
   }
   ConvertOptions to_hub(const std::string& from, const std::string& to) const {
     ConvertOptions options = convert_options(from, to, std::nullopt, "hf");
-    options.as_index = "/base";
+    options.own.set(kAsIndexFlag, "/base");
     return options;
   }
   std::map<std::string, std::string> weight_map(const std::string& folder,
@@ -63,7 +63,7 @@ TEST_CASE("a run goes back into the shards of the model it began from") {
   Run run;
   for (const std::string index : {"/base", "/base/model.safetensors.index.json"}) {
     ConvertOptions options = run.to_hub("/run", "/hub" + fmt::format("{}", index.size()));
-    options.as_index = index;
+    options.own.set(kAsIndexFlag, index);
     options.verify = true;
     CHECK(convert(run.fs, options).verified);
     const std::string hub = options.destination;
@@ -88,7 +88,7 @@ TEST_CASE("odd shard and index names are taken as they are") {
   }
   run.fs.write_file("/odd/mine.safetensors.index.json", as_bytes(text + "}}"));
   ConvertOptions options = run.to_hub("/run", "/hub");
-  options.as_index = "/odd";
+  options.own.set(kAsIndexFlag, "/odd");
   convert(run.fs, options);
   CHECK(run.fs.stat("/hub/mine.safetensors.index.json"));
   CHECK(run.fs.stat("/hub/b/rest.safetensors"));
@@ -100,7 +100,7 @@ TEST_CASE("odd shard and index names are taken as they are") {
 TEST_CASE("without a path the source's own index counts") {
   Run run;
   ConvertOptions options = convert_options("/base", "/out", std::nullopt, "safetensors");
-  options.as_index = "";
+  options.own.set(kAsIndexFlag, "");
   convert(run.fs, options);
   CHECK(run.weight_map("/out", kIndex) == run.weight_map("/base", kIndex));
   options.source = "/run";
@@ -133,12 +133,12 @@ TEST_CASE("what the index does not list is refused by name, what is missing is s
 TEST_CASE("types as those shards have them, patterns first") {
   Run run;
   ConvertOptions half = convert_options("/base", "/half", std::nullopt, "hf");
-  half.as_index = "";
+  half.own.set(kAsIndexFlag, "");
   half.transform.dtype = DType::kBFloat16;
   half.transform.keep_dtypes = {{"*norm*", std::nullopt}};
   convert(run.fs, half);
   ConvertOptions options = run.to_hub("/run", "/hub");
-  options.as_index = "/half";
+  options.own.set(kAsIndexFlag, "/half");
   options.dtype_as_index = true;
   options.verify = true;
   const ConvertReport report = convert(run.fs, options);
@@ -162,27 +162,27 @@ TEST_CASE("as-index says what does not go with it") {
     return status.message;
   };
   CHECK_THAT(message([](ConvertOptions& o) { o.to = "torch-dcp"; }),
-             Catch::Contains("not of torch-dcp"));
+             Catch::Contains("not for torch-dcp"));
   CHECK_THAT(message([](ConvertOptions& o) { o.destination = "/no.safetensors"; }),
              Catch::Contains("several files"));
-  CHECK_THAT(message([](ConvertOptions& o) { o.target.max_shard_bytes = 1000; }),
+  CHECK_THAT(message([](ConvertOptions& o) { o.own.set(kMaxShardSizeFlag, 1000); }),
              Catch::Contains("--max-shard-size exclude each other"));
-  CHECK_THAT(message([](ConvertOptions& o) { o.as_index = "/run"; }),
+  CHECK_THAT(message([](ConvertOptions& o) { o.own.set(kAsIndexFlag, "/run"); }),
              Catch::Contains("has no *.safetensors.index.json"));
-  CHECK_THAT(message([](ConvertOptions& o) { o.as_index = "/absent"; }),
+  CHECK_THAT(message([](ConvertOptions& o) { o.own.set(kAsIndexFlag, "/absent"); }),
              Catch::Contains("/absent: not found"));
   CHECK_THAT(message([](ConvertOptions& o) {
-               o.as_index.reset();
+               o.own = {};
                o.dtype_as_index = true;
              }),
              Catch::Contains("--dtype as-index needs --as-index"));
   run.fs.write_file("/bad/x.safetensors.index.json",
                     as_bytes(R"({"weight_map": {"head.weight": "../x.safetensors"}})"));
-  CHECK_THAT(message([](ConvertOptions& o) { o.as_index = "/bad"; }),
+  CHECK_THAT(message([](ConvertOptions& o) { o.own.set(kAsIndexFlag, "/bad"); }),
              Catch::Contains("no file of this folder"));
   run.fs.write_file("/bad/x.safetensors.index.json",
                     as_bytes(R"({"weight_map": {"head.weight": "x.safetensors.index.json"}})"));
-  CHECK_THAT(message([](ConvertOptions& o) { o.as_index = "/bad"; }),
+  CHECK_THAT(message([](ConvertOptions& o) { o.own.set(kAsIndexFlag, "/bad"); }),
              Catch::Contains("is no safetensors file"));
 }
 

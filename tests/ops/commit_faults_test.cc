@@ -1,6 +1,7 @@
 // The n-th file-system operation fails, for every n and every writer: the old output stays whole,
 // no temporary stays.
 #include <tessera/base/error.h>
+#include <tessera/format/safetensors.h>
 #include <tessera/storage/faulty_file_system.h>
 
 #include <algorithm>
@@ -54,7 +55,7 @@ TEST_CASE("the n-th operation fails: old or new, never a mix, nothing left") {
       convert(fs, options);  // the old output
       auto old = without_locks(fs.contents("/work"));
       ConvertOptions repair = options;
-      options.target.max_shard_bytes = std::string(writer.format) == "hf" ? 20000 : 0;
+      if (std::string(writer.format) == "hf") options.own.set(kMaxShardSizeFlag, 20000);
       options.names.renames = {{"layers.0.*", "layers.zero.*"}};  // so that new differs from old
       std::map<std::string, std::string> fresh;
       for (std::uint64_t n = 1;; ++n) {

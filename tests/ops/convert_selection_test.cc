@@ -1,5 +1,6 @@
 // Renames, selections, --to hf with ties, --verify.
 #include <tessera/base/error.h>
+#include <tessera/format/safetensors.h>
 #include <tessera/ops/seal.h>
 #include <tessera/storage/observed_file_system.h>
 
@@ -47,7 +48,7 @@ TEST_CASE("to hf: the model alone, without its root, in shards with an index") {
   std::string source = load_sample(fs, "dcp/fsdp2_w2");
   OpenedContent before = content_at(fs, source);
   ConvertOptions options = convert_options(source, "/out", std::nullopt, "hf");
-  options.target.max_shard_bytes = 2000;
+  options.own.set(kMaxShardSizeFlag, 2000);
   options.copy_assets = true;
   fs.write_file("/source/config.json", as_bytes("{}"));
   fs.write_file("/source/notes.bak", as_bytes("x"));

@@ -1,5 +1,6 @@
 // W to W' for every sharded format that is written, W' beyond the rows of every tensor included:
 // the files are, byte for byte, those that the source itself gives at W'. So is what comes back.
+#include <tessera/format/deepspeed_zero.h>
 #include <tessera/format/registry.h>
 
 #include <catch2/catch.hpp>
@@ -33,7 +34,7 @@ const std::vector<Sharded> kFormats = {{"torch-dcp"},         {"torch-rank-files
 void reshard(MemoryFileSystem& fs, const std::string& from, const std::string& to,
              const Sharded& as, std::int64_t world_size) {
   ConvertOptions options = convert_options(from, to, world_size, as.format);
-  options.target.zero_stage = as.zero_stage;
+  if (as.zero_stage > 0) options.own.set(kZeroStageFlag, as.zero_stage);
   if (as.format.starts_with("megatron")) {
     options.target.world_size.reset();
     options.target.mesh = Mesh({{"tp", world_size}});

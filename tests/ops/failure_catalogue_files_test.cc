@@ -1,5 +1,7 @@
 // The failures people meet with files: missing, half-written, short, misnamed. What is wrong, which
 // files and ranks, which tensors and rows, and which command helps. docs/failures.md has the list.
+#include <tessera/format/safetensors.h>
+
 #include "tests/support/broken_checkpoint.h"
 
 namespace failure_catalogue_files_test {
@@ -103,7 +105,7 @@ TEST_CASE("failure 21: every stage's keys are in the result, or nothing is writt
   REQUIRE(shards
               .convert_to("safetensors", std::nullopt,
                           [](ConvertOptions& o) {
-                            o.target.max_shard_bytes = 400;
+                            o.own.set(kMaxShardSizeFlag, 400);
                             o.verify = true;
                           })
               .ok());

@@ -1,6 +1,7 @@
 // Paths that name a part of a checkpoint, and checkpoints made of parts.
 #include <fmt/format.h>
 #include <tessera/encoding/json.h>
+#include <tessera/format/torch_rank_files.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
 #include <tessera/storage/memory_file_system.h>
@@ -214,7 +215,7 @@ TEST_CASE("accelerate's rank files of a model and folder of its optimizer are on
   for (const std::string& name : kLocalOfAccelerate) {
     INFO(name);
     OpenOptions options;
-    options.read.flat_layout = flat_layout_of(name);
+    options.read.own.set(kFlatLayoutFlag, flat_layout_of(name));
     OpenedCheckpoint opened = open_checkpoint(disk(), root_of(name) + "/checkpoint", options);
     CHECK(opened.driver->id() == "torch-rank-files");
     CHECK(opened.manifest.world_size == 2);
@@ -248,7 +249,7 @@ TEST_CASE("accelerate's two kinds of parts convert to one DCP and to rank files,
     for (const std::string format : {"torch-dcp", "torch-rank-files", "deepspeed-zero"}) {
       INFO(name << " to " << format);
       ConvertOptions options = convert_options("/source", "/" + format, 3, format);
-      options.flat_layout = flat_layout_of(name);
+      options.own.set(kFlatLayoutFlag, flat_layout_of(name));
       options.verify = true;
       CHECK(convert(fs, options).verified);
       CHECK(hashes_of(open_checkpoint(fs, "/" + format)) == unflattened(name));

@@ -1,5 +1,6 @@
 // Types, vocabulary, ties, maps and flags that match nothing, through whole conversions.
 #include <tessera/base/error.h>
+#include <tessera/format/safetensors.h>
 #include <tessera/ops/hash.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/tensor/cast.h>
@@ -242,7 +243,7 @@ TEST_CASE("flags whose patterns match nothing are refused by name") {
     CHECK_THAT(message, Catch::Contains("--placements"));
   }
   SECTION("a size for files that are not cut by size") {
-    options.target.max_shard_bytes = 1000;
+    options.own.set(kMaxShardSizeFlag, 1000);
     CHECK(code_of(fs, options, &message) == Code::kInvalidArgument);
     CHECK_THAT(message, Catch::Contains("--max-shard-size"));
   }

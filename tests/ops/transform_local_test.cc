@@ -1,5 +1,7 @@
 // Names, types and members of FSDP1's flat parameters changed while they are resharded: what a flat
 // parameter cannot hold becomes sharded tensors, with the same values.
+#include <tessera/format/torch_rank_files.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -28,7 +30,7 @@ struct Local {
 
   Tensors reshard(const std::string& to, void (*adjust)(ConvertOptions&)) {
     ConvertOptions options = convert_options(source, to, 5);
-    options.flat_layout = layout;
+    options.own.set(kFlatLayoutFlag, layout);
     options.verify = true;
     adjust(options);
     report = convert(fs, options);

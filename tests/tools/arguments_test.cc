@@ -77,19 +77,30 @@ TEST_CASE("reshard and convert take their flags") {
   const Arguments a = parse(
       Tool::kReshard, {"s", "d", "--mesh", "dp=2,tp=4", "--placements", "*.w=shard(0),replicate",
                        "--placements", "*=replicate,replicate", "--mem-limit", "5MB", "--no-keep"});
-  CHECK(a.mesh == "dp=2,tp=4");
-  REQUIRE(a.placements.size() == 2);
-  CHECK(a.placements[0] == std::pair<std::string, std::string>{"*.w", "shard(0),replicate"});
+  const TargetRequest& target = a.convert.target;
+  CHECK(target.mesh->to_string() == "dp=2,tp=4");
+  REQUIRE(target.placements.size() == 2);
+  CHECK(target.placements[0].first == "*.w");
+  CHECK(target.placements[0].second == Placement::parse_list("shard(0),replicate"));
   CHECK(a.mem_limit_bytes == 5000000);
-  CHECK(a.no_keep);
-  CHECK(parse(Tool::kConvert, {"s", "d", "--to", "hf", "--copy-assets"}).copy_assets == "");
-  CHECK(parse(Tool::kConvert, {"s", "--copy-assets=x", "d", "--to", "hf"}).copy_assets == "x");
-  CHECK_FALSE(parse(Tool::kConvert, {"s", "d", "--to", "hf"}).copy_assets);
+  CHECK_FALSE(a.convert.keep);
+  const auto assets = [](std::vector<std::string> words) {
+    const ConvertOptions options = parse(Tool::kConvert, std::move(words)).convert;
+    return std::pair(options.copy_assets, options.assets_directory);
+  };
+  CHECK(assets({"s", "d", "--to", "hf", "--copy-assets"}) == std::pair(true, std::string()));
+  CHECK(assets({"s", "--copy-assets=x", "d", "--to", "hf"}) == std::pair(true, std::string("x")));
+  CHECK(assets({"s", "d", "--to", "hf"}) == std::pair(false, std::string()));
   CHECK(parse(Tool::kConvert, {"--copy-assets", "s", "d", "--to", "hf"}).words.size() == 2);
-  CHECK(parse(Tool::kConvert, {"--as-index", "s", "d", "--to", "hf"}).as_index == "");
-  CHECK(parse(Tool::kConvert, {"s", "d", "--as-index=hub", "--to", "hf"}).as_index == "hub");
-  CHECK_FALSE(parse(Tool::kConvert, {"s", "d", "--to", "hf"}).as_index);
-  CHECK(parse(Tool::kReshard, {"s", "d", "--mesh", "tp=2", "--assume-plain"}).assume_plain);
+  using Own = std::vector<std::pair<std::string, std::string>>;
+  const auto own = [](const Arguments& a) { return a.own.texts(); };
+  CHECK(own(parse(Tool::kConvert, {"--as-index", "s", "d", "--to", "hf"})) ==
+        Own{{"--as-index", ""}});
+  CHECK(own(parse(Tool::kConvert, {"s", "d", "--as-index=hub", "--to", "hf"})) ==
+        Own{{"--as-index", "hub"}});
+  CHECK(own(parse(Tool::kConvert, {"s", "d", "--to", "hf"})).empty());
+  CHECK(own(parse(Tool::kReshard, {"s", "d", "--mesh", "tp=2", "--assume-plain"})) ==
+        Own{{"--assume-plain", "true"}});
 }
 
 TEST_CASE("verify levels: the strongest given wins, full without one") {

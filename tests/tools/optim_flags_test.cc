@@ -19,10 +19,15 @@ Arguments parse(std::vector<std::string> words) { return parse_arguments(Tool::k
 }  // namespace
 
 TEST_CASE("optimizer keys and preferred weights are one of their words") {
-  CHECK(parse({"s", "d", "--to", "torch-dcp", "--optim-keys", "fqn"}).optim_keys == "fqn");
-  CHECK(parse({"s", "d", "--to", "torch-dcp", "--optim-keys=id"}).optim_keys == "id");
-  CHECK(parse({"s", "d", "--to", "hf", "--prefer", "master"}).prefer == "master");
-  CHECK(parse({"s", "d", "--to", "hf"}).prefer.empty());
+  const auto parsed = [](std::vector<std::string> words) { return parse(std::move(words)).convert; };
+  CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys", "fqn"}).optim_keys ==
+        OptimKeys::kFqn);
+  CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys=id"}).optim_keys == OptimKeys::kId);
+  CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys=keep"}).optim_keys ==
+        OptimKeys::kKeep);
+  CHECK(parsed({"s", "d", "--to", "hf", "--prefer", "master"}).prefer_master);
+  CHECK_FALSE(parsed({"s", "d", "--to", "hf", "--prefer", "stored"}).prefer_master);
+  CHECK_FALSE(parsed({"s", "d", "--to", "hf"}).prefer_master);
   CHECK_THROWS_AS(parse({"s", "d", "--to", "hf", "--prefer", "slave"}), Error);
   CHECK_THROWS_AS(parse({"s", "d", "--to", "hf", "--optim-keys", "name"}), Error);
 }

@@ -81,7 +81,7 @@ TEST_CASE("flags that change contents say what they cannot do") {
        {{"--keep-dtype", "*.step=bf16"}, 2, {"*.step", "never cast"}},
        {{"--tied", "maybe"}, 2, {"--tied", "keep, drop, error"}},
        {{"--dtype", "as-index"}, 2, {"--dtype as-index needs --as-index"}},
-       {{"--as-index"}, 2, {"--as-index", "not of"}},
+       {{"--as-index"}, 2, {"--as-index", "is for safetensors, not for"}},
        {{"--vocab-size", "0"}, 2, {"--vocab-size"}},
        {{"--vocab-size", "12"}, 2, {"--vocab-tensor GLOB"}},
        {{"--vocab-size", "9000000000000000000", "--vocab-tensor", "embed.weight"},

@@ -50,8 +50,7 @@ OptionSpec describe(const CLI::Option& option) {
   for (const std::string& name : option.get_lnames()) spec.names.push_back("--" + name);
   if (option.get_expected_max() > 0) spec.value = option.get_type_name();
   spec.choices = choices_of(spec.value);
-  if (spec.value == kFormatPlaceholder)
-    spec.choices.assign(std::begin(kFormatIds), std::end(kFormatIds));
+  if (spec.value == kFormatPlaceholder) spec.choices = handled_formats(/*to_write=*/false);
   if (spec.names.back() == "--to") spec.choices = handled_formats(/*to_write=*/true);
   spec.value_optional = option.get_option_text() == kOptionalValue;
   spec.repeatable = option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
@@ -166,13 +165,14 @@ void check_word_count(const Arguments& a) {
 
 /// Words as CLI11 wants them: reversed, flags whose value is optional given one, "--flag=" refused
 /// (CLI11 would eat the next word).
-std::vector<std::string> prepared(std::span<const std::string> words) {
+std::vector<std::string> prepared(const CLI::App& app, std::span<const std::string> words) {
   std::vector<std::string> result;
   for (const std::string& word : words) {
     if (word.size() > 2 && word.starts_with("--") && word.find('=') == word.size() - 1) {
       fail(Code::kInvalidArgument, fmt::format("{} has an empty value", printable(word)));
     }
-    const bool bare = word == "--copy-assets" || word == "--as-index";
+    const CLI::Option* option = word.starts_with("--") ? app.get_option_no_throw(word) : nullptr;
+    const bool bare = option != nullptr && option->get_option_text() == kOptionalValue;
     result.push_back(bare ? fmt::format("{}={}", word, kBareValue) : word);
   }
   std::reverse(result.begin(), result.end());
@@ -297,7 +297,7 @@ Arguments parse_arguments(Tool tool, std::span<const std::string> words) {
 
   CLI::App app;
   define(app, arguments, arguments.verb);
-  std::vector<std::string> reversed = prepared(rest);
+  std::vector<std::string> reversed = prepared(app, rest);
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {

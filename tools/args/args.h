@@ -2,8 +2,12 @@
 // What a user typed, parsed and checked: one struct for the three commands.
 //
 // parse_arguments() reads flags through CLI11 (args.cc is the only file that includes it) and
-// throws kInvalidArgument with the nearest flag or subcommand for what it does not know. It looks
-// at the disk for one question alone: is a first word that is no subcommand an existing path?
+// throws kInvalidArgument with the nearest flag or subcommand for what it does not know. Of the
+// disk it asks whether a first word that is no subcommand is an existing path, and it reads the
+// files that flags name (--map, --rules, --flat-layout).
+#include <tessera/format/format_options.h>
+#include <tessera/ops/convert.h>
+#include <tessera/ops/stat.h>
 #include <tessera/ops/verify.h>
 
 #include <cstdint>
@@ -53,8 +57,7 @@ struct Arguments {
   // Reading, shared by all.
   std::string from, from_a, from_b;
   std::string root, root_a, root_b;
-  std::string flat_layout;  // FILE
-  bool assume_plain = false;
+  FormatSettings own;  // what single formats take
   std::vector<std::string> include, exclude;
   std::string only;  // "", model, optim, other
   std::optional<std::uint64_t> mem_limit_bytes;
@@ -72,6 +75,9 @@ struct Arguments {
   std::string npy;
   // summary
   bool globals = false;
+  bool explain_path = false;
+  // stat
+  StatOptions stat;
   // verify
   VerifyLevel level = VerifyLevel::kFull;
   std::string against;
@@ -82,31 +88,8 @@ struct Arguments {
   std::string as_dtype;
   bool quiet = false;
   std::optional<std::int64_t> limit;
-  // reshard, convert
-  std::string to;
-  std::optional<std::int64_t> world_size;
-  std::string zero_stage;  // "" or 1, 2, 3
-  std::string mesh;
-  std::vector<std::pair<std::string, std::string>> placements;  // glob, "P,P"
-  std::vector<std::string> replicate;
-  std::optional<std::uint64_t> max_shard_bytes;
-  std::optional<std::string> as_index;     // "": the source's own
-  std::string values, opaque, rank_state;  // "" or keep, drop, rank0, error
-  std::string optim_keys;                  // "" or keep, fqn, id
-  std::string prefer;                      // "" or stored, master
-  std::vector<std::string> rename;         // "OLD=NEW"
-  std::string strip_prefix;
-  std::string map_file;
-  std::string rules;  // "NAME[:SIDE][,KEY=N...]"
-  bool strict_rules = false;
-  std::string dtype;
-  std::vector<std::string> keep_dtypes;  // "GLOB=TYPE"
-  std::string tied;                      // "" or keep, drop, error
-  std::optional<std::int64_t> vocab_size;
-  std::vector<std::string> vocab_tensors;
-  std::optional<std::string> copy_assets;  // "" : beside the source
-  bool dry_run = false, force = false, resume = false, no_keep = false, verify = false,
-       salvage = false;
+  // reshard, convert: what their own flags set; the rest of it follows from those above
+  ConvertOptions convert;
 };
 
 std::string_view tool_name(Tool tool);  // "ckpt-inspect"

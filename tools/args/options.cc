@@ -3,6 +3,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/format/registry.h>
+
+#include <utility>
 
 #include "tools/args/values.h"
 
@@ -46,14 +51,7 @@ void add_source(Options& o, bool two_sources) {
     o.format("--from", "read as this format; default: detected by content", a.from);
     o.text("--root", "NAME", "treat the subtree NAME as the whole checkpoint", a.root);
   }
-  o.text("--flat-layout", "FILE",
-         "which parameters FSDP1's flat parameters hold, as JSON, where the rank files do not say",
-         a.flat_layout);
-  o.flag(
-      "--assume-plain",
-      "Megatron's rank files: treat a tensor without a tensor-parallel rule as sharded by rows, if "
-      "it is sharded; default: exit 5",
-      a.assume_plain);
+  for (const FormatOption* option : format_options(/*to_write=*/false)) o.own(*option);
   o.group("Selection");
   o.texts("--include", "GLOB", "only names that match the whole GLOB; * crosses dots", a.include);
   o.texts("--exclude", "GLOB", "leave out names that match; wins over --include", a.exclude);
@@ -110,89 +108,70 @@ void add_strict(Options& o) {
   o.flag("--strict", "exit 1 on warnings too, not on errors alone", o.to.strict);
 }
 
-void add_layout(Options& o) {
-  Arguments& a = o.to;
-  o.group("Layout");
-  o.whole("--world-size", "number of writing ranks of the result", 1, a.world_size);
-  o.choice("--zero-stage", "1|2|3",
-           "DeepSpeed: the ZeRO stage that is written; default: the source's, else 2",
-           a.zero_stage);
-  o.text("--mesh", "DIMS", "ranks as a mesh of named dims, as dp=2,tp=4", a.mesh);
-  o.repeated("--placements", "GLOB=P,P",
-             "how tensors that match are laid on the mesh: shard(d), strided(d,f) or replicate, "
-             "one per dim; first match wins",
-             [&a](auto& flag, auto& v) { a.placements.push_back(key_and_value(flag, v)); });
-  o.texts("--replicate", "GLOB", "store tensors that match as one chunk", a.replicate);
+void add_format_options(Options& o) {
+  o.group("Options of single formats");
+  const std::vector<const FormatOption*> of_source = format_options(/*to_write=*/false);
+  for (const FormatOption* option : format_options(/*to_write=*/true))
+    if (!takes(of_source, *option)) o.own(*option);  // those are declared with the source's
 }
 
-void add_contents(Options& o) {
-  Arguments& a = o.to;
-  o.group("Names and contents");
-  o.texts("--rename", "OLD=NEW", "rename parameters, as 'layers.*=h.*'; their state follows",
-          a.rename);
-  o.text("--strip-prefix", "PREFIX", "take PREFIX off parameter names, as module.", a.strip_prefix);
-  o.text("--map", "FILE",
-         "rename by FILE: lines `old new`, or a JSON object; names with * are patterns",
-         a.map_file);
-  o.text("--rules", "RULES",
-         "names and fusion of another system: llama, qwen2, mixtral, gpt-neox or FILE; then :SIDE "
-         "and ,heads=N,... where needed",
-         a.rules);
-  o.flag("--strict-rules", "refuse parameters that no rule of --rules names; default: they stay",
-         a.strict_rules);
-  o.text(
-      "--dtype", "TYPE",
-      "cast floating model weights, as bf16, or as-index: as the shards of --as-index have them; "
-      "the optimizer stays",
-      a.dtype);
-  o.texts("--keep-dtype", "GLOB=TYPE",
-          "cast tensors that match to TYPE, or `keep` them, whatever --dtype says; the first that "
-          "matches wins",
-          a.keep_dtypes);
-  o.choice("--tied", "keep|drop|error",
-           "what becomes of weights with equal bytes under several names; default: as stored, with "
-           "--to hf drop",
-           a.tied);
-  o.whole("--vocab-size", "rows of vocabulary tensors: zeros added or rows cut; state follows", 1,
-          a.vocab_size);
-  o.texts("--vocab-tensor", "GLOB",
-          "parameters that --vocab-size means; default: what --rules declare, or known names",
-          a.vocab_tensors);
-  o.choice("--values", "keep|drop|error", "what becomes of non-tensor values", a.values);
-  o.choice("--opaque", "keep|drop|error", "what becomes of objects of unknown classes", a.opaque);
-  o.choice("--rank-state", "keep|drop|rank0|error", "what becomes of state that ranks own",
-           a.rank_state);
-  o.choice("--optim-keys", "keep|fqn|id",
-           "key optimizer state by parameter name or by integer id; default: as stored",
-           a.optim_keys);
-  o.choice("--prefer", "stored|master", "take weights from their fp32 master copies", a.prefer);
-  o.bytes("--max-shard-size", "safetensors: cut into files of at most SIZE", a.max_shard_bytes);
-  o.optional_value(
-      "--as-index", "PATH",
-      "safetensors: files named and split as this index (or that of a folder) says; default: SRC's",
-      [&a](auto&, auto& v) { a.as_index = v == kBareValue ? std::string() : v; });
-  o.optional_value(
-      "--copy-assets", "DIR",
-      "copy configuration, tokenizer and template files from DIR (default: beside the source)",
-      [&a](auto&, auto& v) { a.copy_assets = v == kBareValue ? std::string() : v; });
-}
-
-void add_writing(Options& o) {
-  Arguments& a = o.to;
-  o.group("Writing");
-  o.flag("--dry-run", "say what would be written, and what it costs; write nothing", a.dry_run);
-  o.flag("--force", "replace DST when it exists", a.force);
-  o.flag("--resume", "continue an interrupted run of the same command", a.resume);
-  o.flag("--no-keep", "when interrupted, or when a resumed run fails, keep nothing for --resume",
-         a.no_keep);
-  o.flag("--verify", "prove content, values, steps and groups against SRC before publishing",
-         a.verify);
-  o.flag("--salvage", "write what can be read of a damaged SRC; exit 1 if anything is lost",
-         a.salvage);
+/// Each straight into the field of StatOptions that stat_checkpoint() looks at.
+void add_stat(Options& o) {
+  StatOptions& stat = o.to.stat;
+  o.group("Numbers");
+  o.value("--quantiles", "Q,Q,...", "which, from 0 to 1; default: 0.01,0.1,0.25,0.5,0.75,0.9,0.99",
+          [&stat](auto& flag, auto& v) {
+            stat.quantiles.clear();
+            for (const std::string_view part : split(v, ','))
+              stat.quantiles.push_back(fraction(flag, std::string(part)));
+          });
+  o.value("--histograms", "N", "histograms where at most N tensors are selected; default: 3",
+          [&stat](auto& flag, auto& v) {
+            stat.histograms_up_to = static_cast<std::size_t>(whole_number(flag, v, 0));
+          });
+  o.value("--bins", "N", "bins of a histogram; default: 32", [&stat](auto& flag, auto& v) {
+    stat.bins = static_cast<int>(whole_number(flag, v, 1, kMostBins));
+  });
+  o.flag("--log-histogram", "histograms over log10 of the magnitude, zeros apart",
+         stat.log_histogram);
+  o.flag("--row-norms", "L2 norm of each row of matrices", stat.row_norms);
 }
 
 }  // namespace
 
+void Options::own(const FormatOption& option) {
+  using Kind = FormatOption::Kind;
+  // The texts are literals, which end as given.
+  const char* flag = option.flag.data();
+  const char* placeholder = option.placeholder.data();
+  const char* help = option.help.data();
+  // Options is gone when values are parsed; what it writes into is not.
+  const auto put = [&own = to.own, &option](std::any value) { own.put(option, std::move(value)); };
+  switch (option.kind) {
+    case Kind::kSwitch:
+      return switch_to(flag, help, [put] { put(true); });
+    case Kind::kChoice:
+      return value(flag, placeholder, help, [put, placeholder](auto& name, auto& v) {
+        put(whole_number(name, one_of(name, v, placeholder), 0));
+      });
+    case Kind::kSize:
+      return value(flag, placeholder, help,
+                   [put](auto& name, auto& v) { put(size_in_bytes(name, v)); });
+    case Kind::kFile:
+      return value(flag, placeholder, help, [put](auto& name, auto& v) {
+        std::string text = file_text(name, v);
+        if (text.empty())
+          fail(Code::kCorrupt, fmt::format("{} {}: it is empty", name, printable(v)));
+        put(std::move(text));
+      });
+    case Kind::kPath:
+      return optional_value(flag, placeholder, help,
+                            [put](auto&, auto& v) { put(v == kBareValue ? std::string() : v); });
+    case Kind::kHanded:
+      break;
+  }
+  fail(Code::kInternal, fmt::format("{} is no flag", option.flag));
+}
 void Options::text(const char* names, const char* placeholder, const char* text,
                    std::string& into) {
   value(names, placeholder, text, [&into](auto&, auto& v) { into = v; });
@@ -214,9 +193,6 @@ void Options::whole(const char* names, const char* text, std::int64_t minimum,
   value(names, "N", text,
         [&into, minimum](auto& flag, auto& v) { into = whole_number(flag, v, minimum); });
 }
-void Options::bytes(const char* names, const char* text, std::optional<std::uint64_t>& into) {
-  value(names, "SIZE", text, [&into](auto& flag, auto& v) { into = size_in_bytes(flag, v); });
-}
 void Options::real(const char* names, const char* text, std::optional<double>& into) {
   value(names, "X", text, [&into](auto& flag, auto& v) { into = tolerance(flag, v); });
 }
@@ -231,10 +207,13 @@ void add_verb_options(Options& o, Verb verb) {
             ? fmt::format("format of the result: {} (the Hugging Face preset of safetensors)",
                           formats)
             : fmt::format("format of the result, default the source's: {}", formats);
-    o.format("--to", text.c_str(), o.to.to, true);
-    add_layout(o);
-    add_contents(o);
-    add_writing(o);
+    o.format("--to", text.c_str(), o.to.convert.to, true);
+    add_convert_flags(o);
+    o.flag("--strict",
+           "exit 1 where something was left out or behind that no flag asked for, or could not be "
+           "compared",
+           o.to.strict);
+    add_format_options(o);
   }
   if (verb == Verb::kSummary) {
     o.group("Listing");
@@ -242,11 +221,15 @@ void add_verb_options(Options& o, Verb verb) {
         "--globals",
         "every pickle global, and scan's verdict on every file of PATH; exit 4 if one is dangerous",
         o.to.globals);
+    o.flag("--explain-path",
+           "which rule says what PATH means, and why those before it do not; nothing else",
+           o.to.explain_path);
   }
   if (verb == Verb::kLs) add_ls(o);
   if (verb == Verb::kShow) add_show(o);
   if (verb == Verb::kVerify) add_verify(o);
   if (verb == Verb::kDiff) add_diff(o);
+  if (verb == Verb::kStat) add_stat(o);
   if (verb == Verb::kStat || verb == Verb::kOptim) o.group("Checks");
   if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kVerify) add_strict(o);
   if (verb == Verb::kHash || verb == Verb::kDiff)

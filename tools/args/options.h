@@ -48,8 +48,10 @@ class Options {
   void format(const char* names, const char* text, std::string& into, bool presets = false);
   void whole(const char* names, const char* text, std::int64_t minimum,
              std::optional<std::int64_t>& into);
-  void bytes(const char* names, const char* text, std::optional<std::uint64_t>& into);
   void real(const char* names, const char* text, std::optional<double>& into);
+
+  /// One that a format declares.
+  void own(const FormatOption& option);
 
   Arguments& to;
 
@@ -60,6 +62,8 @@ class Options {
   std::string group_ = "Options";
 };
 
+/// Those that set ConvertOptions (lib/ops/convert/flags.h), into Arguments::convert.
+void add_convert_flags(Options& options);
 /// Every option of a verb.
 void add_verb_options(Options& options, Verb verb);
 

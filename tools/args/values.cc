@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/small_file.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
 #include <tessera/reshard/memory_limit.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 
 namespace tessera::tools {
 namespace {
@@ -44,13 +48,15 @@ std::vector<std::string> handled_formats(bool to_write) {
   std::vector<std::string> ids;
   for (const FormatDriver* driver : all_formats())
     if (!to_write || driver->capabilities().writes) ids.emplace_back(driver->id());
-  if (to_write) ids.emplace_back("hf");
+  if (!to_write) return ids;
+  for (const FormatDriver* driver : all_formats())
+    if (const std::string_view preset = driver->capabilities().preset; !preset.empty())
+      ids.emplace_back(preset);
   return ids;
 }
 
 std::string format_id(const std::string& flag, const std::string& value, bool presets) {
-  const bool known = std::ranges::find(kFormatIds, value) != std::end(kFormatIds);
-  if (known || (presets && value == "hf")) return value;
+  if (find_format(value) || (presets && find_preset(value))) return value;
   const std::vector<std::string> all = handled_formats(presets);
   refuse(flag, value, fmt::format("a format: {}", fmt::join(all, ", ")), did_you_mean(value, all));
 }
@@ -66,6 +72,15 @@ std::int64_t whole_number(const std::string& flag, const std::string& value, std
                ? fmt::format("a whole number of at least {}", minimum)
                : fmt::format("a whole number from {} to {}", minimum, maximum));
   }
+  return number;
+}
+
+double fraction(const std::string& flag, const std::string& value) {
+  double number = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, number);
+  if (error != std::errc() || stop != end || !(number >= 0 && number <= 1))
+    refuse(flag, value, "a number from 0 to 1, as 0.999");
   return number;
 }
 
@@ -95,6 +110,25 @@ std::uint64_t memory_limit_in_bytes(const std::string& flag, const std::string& 
   if (size < kLeastMemoryLimitBytes)
     refuse(flag, value, "at least 1MiB, the smallest limit that can be kept");
   return size;
+}
+
+std::string file_text(const std::string& flag, const std::string& path) {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  if (status.type() == std::filesystem::file_type::not_found)
+    fail(Code::kNotFound, fmt::format("{} {}: there is no such file", flag, printable(path)));
+  if (std::filesystem::is_directory(status))
+    fail(Code::kInvalidArgument, fmt::format("{} {}: is a folder", flag, printable(path)));
+  std::string text;
+  const int error = read_small_file(path, kMostBytes, text);
+  if (error == EFBIG)
+    fail(Code::kInvalidArgument, fmt::format("{} {}: larger than 64 MiB", flag, printable(path)));
+  if (error != 0) {
+    fail(error == ENOMEM ? Code::kResourceExhausted : Code::kIo,
+         fmt::format("{} {}: cannot be read: {}", flag, printable(path), std::strerror(error)));
+  }
+  return text;
 }
 
 std::pair<std::string, std::string> key_and_value(const std::string& flag,

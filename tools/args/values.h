@@ -12,13 +12,7 @@
 
 namespace tessera::tools {
 
-/// Every format id of the command contract, whether or not this build reads it.
-inline constexpr std::string_view kFormatIds[] = {
-    "torch-dcp",      "torch-save",     "torch-rank-files", "safetensors",
-    "hdf5",           "fairscale-fsdp", "deepspeed-zero",   "deepspeed-universal",
-    "megatron-torch", "megatron-dist",  "torchsnapshot"};
-
-/// Those that this build reads, or writes (the preset `hf` among them).
+/// Ids of formats that are read, or written (with the preset `hf`).
 std::vector<std::string> handled_formats(bool to_write);
 /// The parts of "a|b|c".
 std::vector<std::string> choices_of(std::string_view placeholder);
@@ -28,10 +22,15 @@ std::string one_of(const std::string& flag, const std::string& value, std::strin
 std::string format_id(const std::string& flag, const std::string& value, bool presets);
 std::int64_t whole_number(const std::string& flag, const std::string& value, std::int64_t minimum,
                           std::int64_t maximum = std::numeric_limits<std::int64_t>::max());
+/// A number from 0 to 1.
+double fraction(const std::string& flag, const std::string& value);
 double tolerance(const std::string& flag, const std::string& value);
 std::uint64_t size_in_bytes(const std::string& flag, const std::string& value);
 /// The same, and no less than kLeastMemoryLimitBytes, which one thread needs for its blocks.
 std::uint64_t memory_limit_in_bytes(const std::string& flag, const std::string& value);
+/// What the file or pipe named by `flag` says, at most 64 MiB; throws kNotFound, kInvalidArgument
+/// (a folder, too large), kIo with path and errno.
+std::string file_text(const std::string& flag, const std::string& path);
 /// "KEY=VALUE", cut at the first '='.
 std::pair<std::string, std::string> key_and_value(const std::string& flag,
                                                   const std::string& value);

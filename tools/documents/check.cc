@@ -1,4 +1,6 @@
 // Documents of stat, optim, hash, verify and diff.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tools/documents/documents.h"
@@ -17,16 +19,14 @@ Value histogram_object(const Histogram& histogram) {
   return object.take();
 }
 
-Value quantiles_object(const TensorStat& tensor) {
+Value quantiles_object(const TensorStat& tensor, const std::vector<double>& fractions) {
   JsonObject object;
-  constexpr std::string_view kNames[] = {"1", "10", "25", "50", "75", "90", "99"};
-  for (std::size_t i = 0; i < std::min(tensor.quantiles.size(), std::size(kNames)); ++i) {
-    object.add(kNames[i], tensor.quantiles[i]);
-  }
+  for (std::size_t i = 0; i < std::min(tensor.quantiles.size(), fractions.size()); ++i)
+    object.add(percent_name(fractions[i]), tensor.quantiles[i]);
   return object.take();
 }
 
-Value stat_row(const TensorStat& t) {
+Value stat_row(const TensorStat& t, const std::vector<double>& quantiles) {
   JsonObject object;
   object.add("name", t.name);
   object.add("dtype", t.dtype);
@@ -56,7 +56,7 @@ Value stat_row(const TensorStat& t) {
   object.add("abs_max", t.abs_max);
   object.add("constant", t.constant);
   object.add("all_zero", t.all_zero);
-  object.add("quantiles", quantiles_object(t));
+  object.add("quantiles", quantiles_object(t, quantiles));
   object.add("histogram", t.histogram ? histogram_object(*t.histogram) : Value());
   if (!t.row_norms.empty()) object.add("row_norms", json_list(t.row_norms));
   return object.take();
@@ -212,6 +212,8 @@ Value cause_row(const DamageCause& cause) {
 
 }  // namespace
 
+std::string percent_name(double fraction) { return fmt::format("{:.10g}", fraction * 100); }
+
 std::string_view verify_level_name(VerifyLevel level) {
   switch (level) {
     case VerifyLevel::kQuick:
@@ -261,7 +263,8 @@ Value stat_document(const StatReport& r) {
   object.add("format", r.format);
   object.add("ok", r.ok());
   object.add("bytes", r.bytes);
-  object.add("tensors", json_map(r.tensors, stat_row));
+  object.add("tensors",
+             json_map(r.tensors, [&](const TensorStat& t) { return stat_row(t, r.quantiles); }));
   object.add("findings", json_notes(r.findings));
   object.add("notes", json_notes(r.notes));
   return object.take();

@@ -22,6 +22,7 @@ namespace tessera::tools {
 /// `scan`: what --globals adds, or nullptr.
 Value summary_document(const SummaryReport& report, const ScanReport* scan = nullptr);
 Value run_document(const RunListing& listing, const ScanReport* scan = nullptr);
+Value path_document(const PathExplanation& explanation);
 Value ls_document(const LsReport& report, bool with_chunks);
 Value show_document(const ShowReport& report);
 Value stat_document(const StatReport& report);
@@ -40,6 +41,10 @@ Value convert_document(const ConvertReport& report, bool dry_run);
 Value beside_row(const Beside& beside);
 Value lost_row(const LostTensor& lost);
 
+/// How a quantile is written: "99", "99.9".
+std::string percent_name(double fraction);
+/// "yes", "no", "failed", "not asked"
+std::string_view path_answer_name(PathStep::Answer answer);
 std::string_view verify_level_name(VerifyLevel level);
 std::string_view diff_kind_name(TensorDiff::What what);
 std::string_view diff_kind_name(ValueDiff::What what);

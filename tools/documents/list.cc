@@ -201,6 +201,41 @@ Value run_document(const RunListing& listing, const ScanReport* scan) {
   return object.take();
 }
 
+std::string_view path_answer_name(PathStep::Answer answer) {
+  switch (answer) {
+    case PathStep::Answer::kNotAsked:
+      break;
+    case PathStep::Answer::kYes:
+      return "yes";
+    case PathStep::Answer::kNo:
+      return "no";
+    case PathStep::Answer::kFailed:
+      return "failed";
+  }
+  return "not asked";
+}
+
+Value path_document(const PathExplanation& r) {
+  const auto text_or_null = [](const std::string& text) {
+    return text.empty() ? Value() : json_text(text);
+  };
+  JsonObject object;
+  object.add("schema", "tessera.path/1");
+  object.add("path", r.path);
+  object.add("kind", r.is_folder ? "folder" : "file");
+  object.add("rules", json_map(r.steps, [&](const PathStep& step) {
+               JsonObject row;
+               row.add("rule", step.rule);
+               row.add("answer", path_answer_name(step.answer));
+               row.add("reason", text_or_null(step.reason));
+               return row.take();
+             }));
+  object.add("found", text_or_null(r.found));
+  object.add("format", text_or_null(r.format));
+  object.add("failure", text_or_null(r.failure.message));
+  return object.take();
+}
+
 Value ls_document(const LsReport& r, bool with_chunks) {
   JsonObject object;
   object.add("schema", "tessera.ls/1");

@@ -13,6 +13,8 @@ namespace tessera::tools {
 /// At most 40 lines, but for `globals`, which lists every pickle global below.
 std::string render_summary(const SummaryReport& report, bool globals, const Screen& screen);
 std::string render_run(const RunListing& listing, const Screen& screen);
+/// --explain-path: a line per rule.
+std::string render_path(const PathExplanation& explanation, const Screen& screen);
 std::string render_ls(const LsReport& report, bool chunks, const Screen& screen);
 std::string render_show(const ShowReport& report, const Screen& screen);
 std::string render_stat(const StatReport& report, const Screen& screen);

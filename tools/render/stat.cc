@@ -54,13 +54,14 @@ std::string stat_table(const StatReport& r, const Screen& screen) {
 /// Norms and quantiles, a line per tensor; wide screens show every quantile.
 std::string spread_table(const StatReport& r, const Screen& screen) {
   constexpr int kWide = 130;
+  constexpr std::size_t kNarrow = 5;  // as many find room on any screen
   std::vector<Column> columns{{"name", false, 1}, {"|max|", true}, {"L1", true}, {"L2", true}};
   std::vector<std::size_t> shown;
-  for (std::size_t q = 0; q < kQuantiles.size(); ++q) {
-    const bool tail_or_quarter = kQuantiles[q] != 0.10 && kQuantiles[q] != 0.90;
-    if (!tail_or_quarter && screen.width < kWide) continue;
+  for (std::size_t q = 0; q < r.quantiles.size(); ++q) {
+    const bool tail_or_quarter = r.quantiles[q] != 0.10 && r.quantiles[q] != 0.90;
+    if (!tail_or_quarter && r.quantiles.size() > kNarrow && screen.width < kWide) continue;
     shown.push_back(q);
-    columns.push_back({fmt::format("{:.0f}%", kQuantiles[q] * 100), true});
+    columns.push_back({percent_name(r.quantiles[q]) + "%", true});
   }
   Table table(std::move(columns));
   for (const TensorStat& t : r.tensors) {
@@ -87,7 +88,8 @@ std::string histogram_text(const Histogram& h, const Screen& screen) {
   return text + "    " + low + pad_left(high, width - display_width(low)) + "\n";
 }
 
-std::string in_full(const TensorStat& t, const Screen& screen) {
+std::string in_full(const TensorStat& t, const std::vector<double>& quantiles,
+                    const Screen& screen) {
   std::string text = screen.paint(Tint::kBold, screen.clip(printable(t.name), screen.width - 30)) +
                      fmt::format("  {} {}\n", t.dtype, shape_text(t.shape));
   const auto number = [](std::int64_t n) { return count_text(static_cast<std::uint64_t>(n)); };
@@ -114,12 +116,17 @@ std::string in_full(const TensorStat& t, const Screen& screen) {
                                   number(t.outside_fp16)),
                       screen);
   }
-  if (t.quantiles.size() == kQuantiles.size()) {
+  if (!t.quantiles.empty()) {
     std::vector<std::string> parts;
-    for (std::size_t i = 0; i < kQuantiles.size(); ++i) {
-      parts.push_back(fmt::format("{:.0f}%: {}", kQuantiles[i] * 100, real_text(t.quantiles[i])));
-    }
+    for (std::size_t i = 0; i < t.quantiles.size(); ++i)
+      parts.push_back(
+          fmt::format("{}%: {}", percent_name(quantiles[i]), real_text(t.quantiles[i])));
     text += fact_line("quantiles", fmt::format("{}", fmt::join(parts, "  ")), screen);
+  }
+  if (!t.row_norms.empty()) {
+    std::vector<std::string> norms;
+    for (const double norm : t.row_norms) norms.push_back(real_text(norm, 3));
+    text += fact_lines("row norms", fmt::format("{}", fmt::join(norms, " ")), 4, screen);
   }
   if (t.constant) text += fact_line("constant", "all elements are equal", screen);
   if (t.histogram && !t.histogram->counts.empty()) text += histogram_text(*t.histogram, screen);
@@ -131,7 +138,7 @@ std::string in_full(const TensorStat& t, const Screen& screen) {
 std::string render_stat(const StatReport& r, const Screen& screen) {
   std::string text;
   if (!r.tensors.empty() && r.tensors.size() <= kStatInFull) {
-    for (const TensorStat& tensor : r.tensors) text += in_full(tensor, screen);
+    for (const TensorStat& tensor : r.tensors) text += in_full(tensor, r.quantiles, screen);
   } else {
     text = stat_table(r, screen) + spread_table(r, screen);
   }

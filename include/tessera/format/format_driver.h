@@ -4,6 +4,7 @@
 //
 //   probe -> manifest -> (locate) : reading, headers and metadata only until locate
 //   output_plan                   : writing, no I/O at all
+#include <tessera/format/format_options.h>
 #include <tessera/layout/layout.h>
 #include <tessera/state/manifest.h>
 #include <tessera/state/output_plan.h>
@@ -68,13 +69,8 @@ struct ReadOptions {
   /// instead of refused, and a root that is no state dict is an opaque value. Still nothing is
   /// called. Never set by a verb that reads tensors.
   bool list_globals = false;
-  /// --flat-layout: the text of a record of what FSDP1's flat parameters hold; "" = none. Its form:
-  /// docs/formats/torch-rank-files.md.
-  std::string flat_layout;
-  /// --assume-plain: Megatron's rank files: where tensor-parallel ranks hold different parts of a
-  /// tensor whose name does not say how it is cut, they are plain rows, one rank's behind the
-  /// other's.
-  bool assume_plain = false;
+  /// What single formats take (Capabilities::reads_with).
+  FormatSettings own;
   /// locate(): these chunks alone, by index in Manifest::chunks, ascending; unset = all of the
   /// tensors'. For readers that know which chunks they need: a rank among thousands opens a few
   /// items of each tensor.
@@ -102,12 +98,6 @@ struct StoredParts {
   }
 };
 
-/// The files of a set of safetensors shards, as an index names them and what they hold.
-struct ShardNames {
-  std::string index;                           // the index' own file name
-  std::map<std::string, std::string> file_of;  // by tensor
-};
-
 /// What the user wants written. Pure data.
 struct TargetRequest {
   std::optional<std::int64_t> world_size;  // writing ranks; nullopt: the format's natural one (1)
@@ -118,10 +108,9 @@ struct TargetRequest {
   /// Set: exactly these parts, in this order in each rank's file, instead of a layout: what live
   /// ranks hold. `world_size` says how many ranks. Capabilities::takes_parts.
   std::optional<StoredParts> parts;
-  std::uint64_t max_shard_bytes = 0;  // safetensors: 0 = one file
-  std::optional<ShardNames>
-      shard_names;         // safetensors: these files and this index, instead of cutting by size
-  bool hf_preset = false;  // --to hf: index, format=pt
+  /// What single formats take (Capabilities::writes_with).
+  FormatSettings own;
+  bool hf_preset = false;  // --to hf: the model alone, with an index, format=pt
   /// Tied tensors left out: (dropped name, name that holds its bytes). Recorded where the format
   /// has a place for it.
   std::vector<std::pair<std::string, std::string>> aliases;
@@ -129,26 +118,52 @@ struct TargetRequest {
   KeepPolicy opaque = KeepPolicy::kDefault;
   std::string file_stem;     // stem of a one-file result: the archive prefix of torch-save
   bool single_file = false;  // DST names one file
-  int zero_stage = 0;        // DeepSpeed: 1, 2 or 3; 0: the source's, else 2
-  /// Megatron's rank files: a tensor whose name no rule knows is no fused one; see
-  /// ReadOptions::assume_plain.
-  bool assume_plain = false;
   /// Values of 0-dim optimizer state by tensor number, ascending: read ahead for formats that keep
   /// one step for many parameters (Capabilities::needs_steps).
   std::vector<std::pair<std::uint32_t, double>> steps;
 };
 
+/// A file beside checkpoints that names one of them.
+struct PointerFile {
+  std::string_view name;  // "latest_checkpointed_iteration.txt"
+  /// Set: a number N in the file means this prefix and N with at least 7 digits, as "iter_" means
+  /// iter_0000012; else the file has the name itself.
+  std::string_view numbered;
+};
+
+/// What a format is like: all that operations and commands ask instead of comparing ids.
 struct Capabilities {
   bool reads = true;
   bool writes = true;
-  bool many_ranks = false;       // --world-size N > 1 makes sense
-  bool one_file_result = false;  // DST may be a file
+  bool many_ranks = false;  // --world-size N > 1 makes sense
   bool keeps_values = true;
+  /// Objects of unknown classes, and the types of Python's values: pickle formats.
   bool keeps_opaque = false;
-  bool takes_parts = false;  // TargetRequest::parts
-  bool needs_steps = false;  // output_plan() compares step counters: TargetRequest::steps
+  bool keeps_containers = false;  // tuples, sets and the like stay what they are
+  bool takes_parts = false;       // TargetRequest::parts
+  bool needs_steps = false;       // output_plan() compares step counters: TargetRequest::steps
   bool groups_optimizers =
       false;  // writes groups with lists of members: flattened ones are grouped first
+  /// A mesh dim "vpp" counts model chunks of a rank, and is no dim of ranks.
+  bool has_model_chunks = false;
+
+  // Where its files lie.
+  bool is_container = false;     // knows what the bytes are: gives way to who knows what they mean
+  bool is_weights = false;       // may be a model's weights alone, beside a run's other state
+  bool is_loose_files = false;   // a folder of it may have checkpoints in folders below
+  bool lists_contents = false;   // its metadata says what every file holds
+  bool has_sum_list = false;     // integrity.json lists SHA-256 of its files
+  bool joins_folders = false;    // its folders optimizer_N and pytorch_model_fsdp_N are one state
+  bool joins_optimizer = false;  // its files and a folder optimizer_N beside them are one state
+  PointerFile pointer = {};
+  std::span<const std::string_view> suffixes = {};      // of files that may be one: ".pt"
+  std::span<const std::string_view> folder_files = {};  // globs: naming one means its folder
+  std::string_view result_suffix = {};  // DST that ends so is one file of this format; "": none
+  std::string_view preset = {};         // --to this word: TargetRequest::hf_preset
+
+  // What it takes beside the common requests.
+  OptionList reads_with = {};
+  OptionList writes_with = {};
 };
 
 class FormatDriver {
@@ -177,6 +192,18 @@ class FormatDriver {
   /// No I/O. The plan refers to `source` (see OutputRenderer). Throws kUnsupported naming the first
   /// thing this format cannot hold.
   virtual OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const = 0;
+
+  /// Whether a folder of this name is one rank's part of a checkpoint, which the folder around it
+  /// is ("mp_rank_03"): naming it means the checkpoint.
+  virtual bool is_rank_folder(std::string_view /*name*/) const { return false; }
+  /// Whether `file` is by itself a part of the checkpoint that `folder` is. Asked where it could be
+  /// read alone as well; may throw for a file that is something else.
+  virtual bool is_one_of_several(const Directory& /*folder*/, const std::string& /*file*/) const {
+    return false;
+  }
+  /// For --verify: gives `source` the names and values that output_plan() writes anew by rules of
+  /// the format, as `written` has them.
+  virtual void restate_as_written(Manifest& /*source*/, const StateDict& /*written*/) const {}
 };
 
 }  // namespace tessera

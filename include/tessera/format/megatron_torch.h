@@ -10,6 +10,14 @@ namespace tessera {
 /// The driver; stateless, lives as long as the program.
 const FormatDriver& megatron_torch_driver();
 
+/// Reading: where tensor-parallel ranks hold different parts of a tensor whose name does not say how
+/// it is cut, they are plain rows, one rank's behind the other's. Writing: such a tensor is no fused
+/// one.
+inline constexpr OptionOf<bool> kAssumePlainFlag{
+    {FormatOption::Kind::kSwitch, "--assume-plain", "",
+     "Megatron's rank files: treat a tensor without a tensor-parallel rule as sharded by rows, if "
+     "it is sharded; default: exit 5"}};
+
 /// Whether a folder of this name is a rank's ("mp_rank_00_003"), and a file of this name what lies
 /// in one ("model_optim_rng.pt", "distrib_optim.pt").
 bool is_megatron_rank_folder(std::string_view name);

@@ -4,9 +4,31 @@
 // the bytes.
 #include <tessera/format/format_driver.h>
 
+#include <map>
+#include <string>
+
 namespace tessera {
 
 const FormatDriver& safetensors_driver();
+
+/// The files of a set of shards, as an index names them and what they hold.
+struct ShardNames {
+  std::string index;                           // the index' own file name
+  std::map<std::string, std::string> file_of;  // by tensor
+};
+
+/// Cuts into files of at most so many bytes; without it one file (with --to hf: 5 GB).
+inline constexpr OptionOf<std::uint64_t> kMaxShardSizeFlag{
+    {FormatOption::Kind::kSize, "--max-shard-size", "SIZE",
+     "safetensors: cut into files of at most SIZE"}};
+/// Whose index names the files: operations read it and hand kShardNames over.
+inline constexpr OptionOf<std::string> kAsIndexFlag{
+    {FormatOption::Kind::kPath, "--as-index", "PATH",
+     "safetensors: files named and split as this index (or that of a folder) says; default: "
+     "SRC's"}};
+/// These files and this index, instead of cutting by size.
+inline constexpr OptionOf<ShardNames> kShardNames{
+    {FormatOption::Kind::kHanded, "shard names", "", ""}};
 
 /// The one index of shards in a folder, "" when there is none. Throws kUnsupported for several.
 std::string find_shard_index(const Directory& directory);

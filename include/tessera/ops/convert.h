@@ -41,17 +41,18 @@
 namespace tessera {
 
 struct ConvertOptions {
-  std::string source;         // PATH as the user typed it
-  std::string destination;    // DST
-  std::string from;           // format id; empty: detected by content
-  std::string flat_layout;    // ReadOptions::flat_layout
-  bool assume_plain = false;  // of the source and of the target
+  std::string source;       // PATH as the user typed it
+  std::string destination;  // DST
+  std::string from;         // format id; empty: detected by content
+  /// What the source's format or the target's takes of its own; an option that neither takes is
+  /// kInvalidArgument.
+  FormatSettings own;
   std::string to;  // format id; empty: by DST's suffix, else the source's. "hf": the preset (sets
                    // target.hf_preset)
   std::string command;  // "ckpt-reshard": the word that error hints and the resume line start with
 
-  /// world_size, mesh, placements, replicate, max_shard_bytes, values, opaque. file_stem and
-  /// single_file follow from `destination`.
+  /// world_size, mesh, placements, replicate, values, opaque. file_stem and single_file follow from
+  /// `destination`, `own` from the one above.
   TargetRequest target;
   RankStatePolicy rank_state = RankStatePolicy::kDefault;
 
@@ -61,10 +62,7 @@ struct ConvertOptions {
   bool prefer_master = false;
   NameRules names;  // then:
   Transformations transform;
-  /// Safetensors shards named and split as an index says: its path, or that of a folder that has
-  /// one; "": the source's own.
-  std::optional<std::string> as_index;
-  /// Model weights become the types that the shards of that index have.
+  /// Model weights become the types that the shards of kAsIndexFlag have.
   bool dtype_as_index = false;
   bool copy_assets = false;
   std::string assets_directory;  // --copy-assets=DIR; empty: beside the source

@@ -1,13 +1,21 @@
 #pragma once
-// Opening: from what the user typed to a Manifest. The rules for PATH, in this order:
+// Opening: from what the user typed to a Manifest. The rules for PATH, in the order in which they are
+// asked; the first that finds something decides (lib/ops/open/path_resolve.cc has them as a list,
+// explain_path() what each says of a path). A file is
 //
-//   1. a checkpoint: a folder or file that a format recognises (damaged ones too)
-//   2. a pointer: the file `latest` or `latest_checkpointed_iteration.txt`, named or found in the
-//      folder
-//   3. parts of one state: accelerate's optimizer_N with pytorch_model_fsdp_N, or with rank files
-//      (pytorch_model_fsdp_rank<R>.bin, which are a checkpoint without it)
-//   4. the single checkpoint below the folder (a folder with one torch.save file is that file);
-//      several below: kNotFound listing them; list_run() gives them as rows
+//   1. a pointer, by its name: `latest`, `latest_checkpointed_iteration.txt`, ...
+//   2. a part of a folder, by its name (`.metadata`, an index): the folder is meant
+//   3. a checkpoint: a format recognises it (damaged ones too)
+//
+// and a folder
+//
+//   1. one rank's folder of a checkpoint (`mp_rank_XX`): the checkpoint around it is meant
+//   2. a checkpoint: a format recognises it; accelerate's optimizer_N joins rank files
+//      (pytorch_model_fsdp_rank<R>.bin), and a pointer goes before weights that lie beside it
+//   3. a pointer in it
+//   4. the parts of one state: accelerate's optimizer_N with pytorch_model_fsdp_N
+//   5. the one checkpoint below it (a folder with one torch.save file is that file); several below:
+//      kNotFound listing them; list_run() gives them as rows
 //
 // Hidden names (our stages `.x.tmp-*` among them) are never checkpoints. A link to a regular file is
 // that file, wherever it lies; links to folders below PATH are not followed, but for a link
@@ -111,6 +119,35 @@ struct OpenedCheckpoint {
 /// Resolves PATH, detects the format, reads the manifest, sets kinds, applies the selection.
 OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
                                  const OpenOptions& options = {});
+
+/// What one rule said of PATH.
+struct PathStep {
+  enum class Answer : std::uint8_t {
+    kNotAsked,  // a rule before it has decided
+    kYes,       // this is what PATH means
+    kNo,        // `reason` says why not
+    kFailed,    // it ended the search: `reason` is the failure
+  };
+  std::string rule;
+  Answer answer = Answer::kNotAsked;
+  std::string reason;
+};
+struct PathExplanation {
+  std::string path;  // as asked
+  bool is_folder = false;
+  std::vector<PathStep> steps;  // in the order of the rules
+  std::string found;            // the checkpoint's path; "" where there is none
+  std::string format;           // its id
+  Status failure;               // why there is none; kOk where there is one
+};
+/// How PATH is understood. Throws kNotFound and kUnsupported for what is no path here, as
+/// open_checkpoint does; that no rule finds anything is a result.
+PathExplanation explain_path(FileSystem& fs, const std::string& path, const std::string& from = "");
+
+/// The formats that PATH is, without reading it: one, or those of the checkpoints below it; none
+/// where none is recognised.
+std::vector<const FormatDriver*> formats_at(FileSystem& fs, const std::string& path,
+                                            const std::string& from = "");
 
 /// One checkpoint of a run directory. Headers and metadata only.
 struct RunRow {

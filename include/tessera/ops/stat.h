@@ -10,7 +10,6 @@
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,13 +25,12 @@ struct Histogram {
   std::vector<std::int64_t> counts;
 };
 
-inline constexpr std::array<double, 7> kQuantiles = {0.01, 0.10, 0.25, 0.50, 0.75, 0.90, 0.99};
-
 /// Maximum number of tensors reported with a histogram.
 inline constexpr std::size_t kStatInFull = 3;
+inline constexpr int kMostBins = 4096;
 
 struct StatOptions {
-  bool quantiles = true;
+  std::vector<double> quantiles = {0.01, 0.10, 0.25, 0.50, 0.75, 0.90, 0.99};  // each 0 to 1
   /// If more tensors are selected, none gets a histogram, which costs as much as all other numbers.
   std::size_t histograms_up_to = kStatInFull;
   bool log_histogram = false;
@@ -63,7 +61,7 @@ struct TensorStat {
   std::optional<double> min, max, mean, std, l1, l2, abs_max;
   bool constant = false;  // all elements equal (and finite), count > 1
   bool all_zero = false;
-  std::vector<double> quantiles;  // kQuantiles; linear interpolation as NumPy's default
+  std::vector<double> quantiles;  // StatReport::quantiles; linear interpolation as NumPy's default
   std::optional<Histogram> histogram;
   std::vector<double> row_norms;
 };
@@ -73,6 +71,7 @@ struct TensorStat {
 struct StatReport {
   std::string path;
   std::string format;
+  std::vector<double> quantiles;  // which ones were asked for, ascending
   std::vector<TensorStat> tensors;
   std::vector<Note> findings;
   std::uint64_t bytes = 0;

@@ -162,6 +162,9 @@ struct Manifest {
   std::string dialect;                     // human: "DCP, PyTorch 2.10 or newer (version 1.0.0)"
   std::optional<std::int64_t> world_size;  // writing ranks the checkpoint itself shows
   std::string world_size_source;           // "rank numbers in 4 file names"
+  /// Each name has bytes of its own, whatever offset it states before locate(): a DCP may give all
+  /// of them the offset of the blob that they are in.
+  bool names_own_bytes = false;
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
   ChunkTable chunks;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/format/deepspeed_universal.h>
+#include <tessera/format/deepspeed_zero.h>
 
 #include "lib/format/deepspeed_universal/parts.h"
 #include "lib/format/deepspeed_zero/files.h"
@@ -15,7 +16,12 @@ class DeepspeedUniversalDriver : public FormatDriver {
  public:
   std::string_view id() const override { return deepspeed::kUniversalFormat; }
   Capabilities capabilities() const override {
-    return {.keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
+    static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag, &kZeroStageFlag};
+    return {.keeps_opaque = true,
+            .needs_steps = true,
+            .groups_optimizers = true,
+            .pointer = {"latest_universal", ""},
+            .writes_with = kWrites};
   }
 
   ProbeResult probe(const Place& place) const override {
@@ -33,6 +39,9 @@ class DeepspeedUniversalDriver : public FormatDriver {
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return deepspeed::plan_universal(source, request);
+  }
+  bool is_one_of_several(const Directory& folder, const std::string& file) const override {
+    return deepspeed::has_other_files(folder, file);
   }
 };
 

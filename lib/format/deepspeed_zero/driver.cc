@@ -2,6 +2,8 @@
 #include <tessera/base/error.h>
 #include <tessera/format/deepspeed_zero.h>
 
+#include <algorithm>
+
 #include "lib/format/deepspeed_zero/files.h"
 #include "lib/format/deepspeed_zero/output.h"
 #include "lib/format/deepspeed_zero/reader.h"
@@ -16,8 +18,12 @@ class DeepspeedZeroDriver : public FormatDriver {
  public:
   std::string_view id() const override { return deepspeed::kZeroFormat; }
   Capabilities capabilities() const override {
-    return {
-        .many_ranks = true, .keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
+    static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag, &kZeroStageFlag};
+    return {.many_ranks = true,
+            .keeps_opaque = true,
+            .needs_steps = true,
+            .groups_optimizers = true,
+            .writes_with = kWrites};
   }
 
   ProbeResult probe(const Place& place) const override {
@@ -44,6 +50,9 @@ class DeepspeedZeroDriver : public FormatDriver {
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return deepspeed::plan_zero(source, request);
   }
+  bool is_one_of_several(const Directory& folder, const std::string& file) const override {
+    return deepspeed::has_other_files(folder, file);
+  }
 };
 
 }  // namespace
@@ -52,6 +61,17 @@ const FormatDriver& deepspeed_zero_driver() {
   static const DeepspeedZeroDriver driver;
   return driver;
 }
+
+namespace deepspeed {
+
+bool has_other_files(const Directory& folder, const std::string& file) {
+  if (!is_deepspeed_file_name(file)) return false;
+  const auto files = std::ranges::count_if(
+      folder.list(), [](const FileInfo& info) { return is_deepspeed_file_name(info.name); });
+  return files > 1;
+}
+
+}  // namespace deepspeed
 
 bool is_deepspeed_file_name(std::string_view name) {
   return deepspeed::parse_file_name(name).kind != deepspeed::FileName::Kind::kOther;

@@ -35,6 +35,8 @@ struct Folder {
 /// `latest_universal`). `sealed`: the folder above only where our own seal lies beside the pointer;
 /// others are found by whoever follows pointers.
 Folder find_folder(const Place& place, bool sealed);
+/// Whether `file` is one of several of DeepSpeed's files in a folder, by their names.
+bool has_other_files(const Directory& folder, const std::string& file);
 /// A finding (CK010) for each of `folder.unusable`, which says what it is.
 void report_unusable(const Folder& folder, Findings& findings);
 /// kUnsupported naming the feature that `folder.foreign` stands for.

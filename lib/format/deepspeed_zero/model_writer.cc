@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "lib/format/data_parallel.h"
 #include "lib/format/deepspeed_zero/partition.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/deepspeed_zero/target.h"
@@ -252,10 +253,7 @@ class ModelFileWriter {
 Target make_target(const Manifest& source, const TargetRequest& request, const SourceState& state,
                    std::string_view tag_suffix) {
   Target target;
-  if (request.mesh && request.mesh->rank() > 1)
-    fail(Code::kUnsupported, "DeepSpeed files are written for data-parallel ranks alone",
-         "use --world-size N");
-  target.world_size = request.mesh ? request.mesh->world_size() : request.world_size.value_or(1);
+  target.world_size = data_parallel_ranks(request, "DeepSpeed");
   if (target.world_size < 1 || target.world_size > kMostRanks)
     fail(Code::kInvalidArgument,
          fmt::format("{} ranks: between 1 and {} can be written", target.world_size, kMostRanks));

@@ -1,5 +1,7 @@
 #include "lib/format/deepspeed_zero/target.h"
 
+#include <tessera/format/deepspeed_zero.h>
+
 namespace tessera::deepspeed {
 namespace {
 
@@ -13,7 +15,7 @@ bool is_enabled(const Value& fields, std::string_view key) {
 }  // namespace
 
 int target_stage(const Manifest& source, const TargetRequest& request) {
-  if (request.zero_stage > 0) return request.zero_stage;
+  if (const auto stage = request.own.get(kZeroStageFlag); stage > 0) return static_cast<int>(stage);
   const auto stage = source.provenance.find(std::string(kStageProvenance));
   if (stage == source.provenance.end()) return 2;
   return stage->second == "1" ? 1 : stage->second == "3" ? 3 : 2;

@@ -42,8 +42,12 @@ class FairscaleDriver : public FormatDriver {
  public:
   std::string_view id() const override { return "fairscale-fsdp"; }
   Capabilities capabilities() const override {
-    return {
-        .many_ranks = true, .keeps_opaque = true, .needs_steps = true, .groups_optimizers = true};
+    static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag};
+    return {.many_ranks = true,
+            .keeps_opaque = true,
+            .needs_steps = true,
+            .groups_optimizers = true,
+            .writes_with = kWrites};
   }
 
   ProbeResult probe(const Place& place) const override {
@@ -62,6 +66,9 @@ class FairscaleDriver : public FormatDriver {
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return fairscale::plan_output(source, request);
+  }
+  bool is_one_of_several(const Directory& folder, const std::string& file) const override {
+    return fairscale_set_size(folder, file) > 1;
   }
 
  private:

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 
+#include "lib/format/data_parallel.h"
 #include "lib/format/fairscale_fsdp/files.h"
 #include "lib/format/fairscale_fsdp/optim_writer.h"
 #include "lib/format/fairscale_fsdp/reader.h"
@@ -29,18 +30,6 @@ namespace {
 constexpr DraftRules kRules{
     .format = "fairscale-fsdp", .quantized = false, .parameters = false, .ties = false};
 
-std::int64_t world_size_of(const TargetRequest& request) {
-  if (request.mesh && request.mesh->rank() > 1)
-    fail(Code::kUnsupported,
-         fmt::format("fairscale-fsdp shards over one dimension, not over {}",
-                     request.mesh->to_string()),
-         "use --world-size N, or --to torch-dcp");
-  if (!request.replicate.empty())
-    fail(Code::kUnsupported, "fairscale-fsdp shards every parameter of a wrapper",
-         "--replicate is for torch-dcp");
-  return request.mesh ? request.mesh->world_size() : request.world_size.value_or(1);
-}
-
 class Writer {
  public:
   Writer(const Manifest& source, const TargetRequest& request)
@@ -51,7 +40,7 @@ class Writer {
                 builder_.left_out()) {}
 
   OutputPlan run() {
-    world_ = world_size_of(request_);
+    world_ = data_parallel_ranks(request_, "fairscale-fsdp");
     roles_ = find_roles(source_.state);
     if (!roles_.model_roots.empty()) model_root_ = roles_.model_roots[0];
     choose_kept();

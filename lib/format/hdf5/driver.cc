@@ -53,7 +53,15 @@ ProbeResult probe_file(const Place& place) {
 class Hdf5Driver : public FormatDriver {
  public:
   std::string_view id() const override { return "hdf5"; }
-  Capabilities capabilities() const override { return {.one_file_result = true}; }
+  Capabilities capabilities() const override {
+    static constexpr std::string_view kSuffixes[] = {".h5", ".hdf5", ".keras"};
+    static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag};
+    return {.keeps_containers = true,
+            .is_weights = true,
+            .suffixes = kSuffixes,
+            .result_suffix = ".h5",
+            .writes_with = kWrites};
+  }
 
   ProbeResult probe(const Place& place) const override {
     return place.file.empty() ? probe_folder(*place.directory) : probe_file(place);

@@ -20,6 +20,13 @@ class MegatronDistDriver final : public FormatDriver {
     Capabilities made;
     made.many_ranks = true;
     made.keeps_opaque = true;
+    made.has_model_chunks = true;
+    made.lists_contents = true;
+    made.has_sum_list = true;
+    made.pointer = kTracker;
+    static constexpr const FormatOption* kWrites[] = {&kMeshFlag, &kPlacementsFlag,
+                                                      &kReplicateFlag};
+    made.writes_with = kWrites;
     return made;
   }
 

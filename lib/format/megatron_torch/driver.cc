@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/format/megatron_dist.h>
 #include <tessera/format/megatron_torch.h>
 
 #include <algorithm>
 
+#include "lib/format/megatron_torch/as_written.h"
 #include "lib/format/megatron_torch/parts.h"
 #include "lib/format/megatron_torch/rank_grid.h"
 #include "lib/format/torch_files/archive_manifest.h"
@@ -21,6 +23,13 @@ class MegatronTorchDriver final : public FormatDriver {
     Capabilities made;
     made.many_ranks = true;
     made.keeps_opaque = true;
+    made.has_model_chunks = true;
+    made.pointer = kTracker;
+    static constexpr const FormatOption* kReads[] = {&kAssumePlainFlag};
+    static constexpr const FormatOption* kWrites[] = {&kMeshFlag, &kPlacementsFlag, &kReplicateFlag,
+                                                      &kAssumePlainFlag};
+    made.reads_with = kReads;
+    made.writes_with = kWrites;
     return made;
   }
 
@@ -49,6 +58,12 @@ class MegatronTorchDriver final : public FormatDriver {
 
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return plan_output(source, request);
+  }
+  bool is_rank_folder(std::string_view name) const override {
+    return is_megatron_rank_folder(name);
+  }
+  void restate_as_written(Manifest& source, const StateDict& written) const override {
+    megatron_torch::restate_as_written(source, written);
   }
 };
 

@@ -38,7 +38,7 @@ struct Ranks {
   RankGrid grid;
   std::vector<RankFile> files;                  // those present, by (pp, ep, tp)
   bool gated = false;                           // first MLP matrices are pairs [gate; up]
-  bool assume_plain = false;                    // ReadOptions::assume_plain
+  bool assume_plain = false;                    // kAssumePlainFlag
   std::map<std::string, bool> plain_rows = {};  // FQNs without a rule: cut in rows, or whole
   std::set<std::string> uncompared = {};        // FQNs of replicas that CRCs cannot compare
 

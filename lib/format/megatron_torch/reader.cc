@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/megatron_torch.h>
 
 #include <algorithm>
 #include <map>
@@ -58,7 +59,8 @@ class Reader {
         options_(options),
         builder_(directory_, options),
         findings_(options.tolerate_damage, builder_.manifest().notes),
-        ranks_{directory_, builder_, findings_, {}, {}, {}, false, options.assume_plain} {}
+        ranks_{directory_, builder_, findings_, {},
+               {},         {},       false,     options.own.get(kAssumePlainFlag)} {}
 
   Manifest read() {
     open_files();

@@ -4,6 +4,7 @@
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/megatron_torch.h>
 #include <tessera/state/roles.h>
 
 #include <algorithm>
@@ -60,13 +61,32 @@ TargetCut::TargetCut(const Manifest& source, const TargetRequest& request, const
   for (const StoredTensor& tensor : source.tensors)
     if (!tensor.embedded) weights.emplace(tensor.name, tensor.spec.shape);
   gated_ = args.gated().value_or(gated_by_shapes(weights));
-  if (!request.assume_plain) return;
+  assume_plain_ = request.own.get(kAssumePlainFlag);
+  if (!assume_plain_ && request.replicate.empty()) return;
   const Roles roles = find_roles(source.state);
   for (std::size_t i = 0; i < roles.entries.size(); ++i) {
     const Value& value = source.state.entries[i].value;
     if (roles.entries[i].role == Role::kModel && value.is_tensor())
       weights_.emplace(roles.entries[i].fqn, value.tensor_index());
   }
+}
+
+/// --replicate names the tensor, or the weight whose state it is. What Megatron's names cut cannot be
+/// whole: its loader would take each copy for a part.
+bool TargetCut::asked_whole(std::uint32_t tensor, const std::string& name,
+                            const TpRule& rule) const {
+  const auto asked = [&](std::uint32_t t) {
+    return std::ranges::any_of(request_.replicate, [&](const std::string& glob) {
+      return glob_match(glob, source_.tensors[t].name);
+    });
+  };
+  const auto weight = weights_.find(name);
+  if (!asked(tensor) && (weight == weights_.end() || !asked(weight->second))) return false;
+  if (rule.cut != TpCut::kUnknown && rule.dim(source_.tensors[tensor].spec.shape.rank()) >= 0)
+    fail(Code::kUnsupported,
+         "--replicate: Megatron cuts it by its name, and would take a whole copy for a part",
+         "name what is not cut, or rename it");
+  return true;
 }
 
 /// The dim along which Megatron's ranks hold a plain weight: what they hold whole stays whole.
@@ -115,14 +135,15 @@ int TargetCut::cut_dim(std::uint32_t tensor, const std::string& name, const TpRu
            fmt::format("placement {} on the mesh dim tp", placements[d].to_string()));
     }
   }
+  if (asked_whole(tensor, name, rule)) return -1;
   if (rule.cut != TpCut::kUnknown) return rule.dim(rank);
   if (rank == 0 || stored_whole_everywhere(tensor) || name.ends_with("_extra_state")) return -1;
-  if (request_.assume_plain) return plain_dim(name);
-  fail(
-      Code::kUnsupported,
-      fmt::format("its name does not say along which dim tensor parallelism cuts it"),
-      "say it with --placements 'NAME=...', rename it with --rules, or, where it is nothing fused, "
-      "take it as the source has it with --assume-plain");
+  if (assume_plain_) return plain_dim(name);
+  fail(Code::kUnsupported,
+       fmt::format("its name does not say along which dim tensor parallelism cuts it"),
+       "say it with --placements 'NAME=...' or --replicate NAME, rename it with --rules, or, where "
+       "it "
+       "is nothing fused, take it as the source has it with --assume-plain");
 }
 
 std::int64_t TargetCut::share(std::int64_t extent, const std::string& what) const {

@@ -41,6 +41,7 @@ class TargetCut {
   RankPart packed_part(std::uint32_t tensor, const std::string& name, std::int64_t rank) const;
   int cut_dim(std::uint32_t tensor, const std::string& name, const TpRule& rule) const;
   int plain_dim(const std::string& name) const;
+  bool asked_whole(std::uint32_t tensor, const std::string& name, const TpRule& rule) const;
   bool stored_whole_everywhere(std::uint32_t tensor) const;
   std::int64_t share(std::int64_t extent, const std::string& what) const;
   std::int64_t share_experts(std::int64_t extent) const;
@@ -50,7 +51,8 @@ class TargetCut {
   const Args& args_;
   std::int64_t tp_, ep_;
   bool gated_ = false;
-  std::map<std::string, std::uint32_t> weights_;  // by FQN; only to assume plain cuts
+  bool assume_plain_ = false;
+  std::map<std::string, std::uint32_t> weights_;  // by FQN; only where a flag asks for them
 };
 
 /// Throws when query, key and value groups cannot be shared by `tp` ranks as whole groups.

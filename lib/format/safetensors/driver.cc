@@ -44,7 +44,20 @@ ProbeResult probe_folder(const Place& place) {
 class SafetensorsDriver : public FormatDriver {
  public:
   std::string_view id() const override { return "safetensors"; }
-  Capabilities capabilities() const override { return {.one_file_result = true}; }
+  Capabilities capabilities() const override {
+    static constexpr std::string_view kSuffixes[] = {st::kSuffix};
+    static constexpr std::string_view kFolderFiles[] = {"*.index.json"};
+    static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag,
+                                                      &kMaxShardSizeFlag, &kAsIndexFlag};
+    return {.keeps_containers = true,
+            .is_weights = true,
+            .is_loose_files = true,
+            .suffixes = kSuffixes,
+            .folder_files = kFolderFiles,
+            .result_suffix = st::kSuffix,
+            .preset = "hf",
+            .writes_with = kWrites};
+  }
 
   ProbeResult probe(const Place& place) const override {
     return place.file.empty() ? probe_folder(place) : probe_file(place);

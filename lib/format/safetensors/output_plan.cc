@@ -3,6 +3,7 @@
 #include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
 #include <tessera/encoding/safetensors_header.h>
+#include <tessera/format/safetensors.h>
 
 #include <algorithm>
 #include <map>
@@ -124,21 +125,22 @@ std::vector<Shard> named_shards(const Manifest& source, const std::vector<NamedT
 class PlanBuilder {
  public:
   PlanBuilder(const Manifest& source, const TargetRequest& request)
-      : source_(source), request_(request), literals_(std::make_shared<Literals>()) {}
+      : source_(source),
+        request_(request),
+        names_(request.own.find(kShardNames)),
+        literals_(std::make_shared<Literals>()) {}
 
   OutputPlan build() {
     check_request();
     EncodedState state = encode_state(source_, request_);
     plan_.notes = std::move(state.notes);
     plan_.left_out = std::move(state.left_out);
-    const bool sharded =
-        request_.max_shard_bytes > 0 || request_.hf_preset || request_.shard_names.has_value();
-    std::uint64_t limit = request_.max_shard_bytes;
+    std::uint64_t limit = request_.own.get(kMaxShardSizeFlag);
+    const bool sharded = limit > 0 || request_.hf_preset || names_ != nullptr;
     if (sharded && limit == 0) limit = kHfShardBytes;
-    const auto shards =
-        request_.shard_names
-            ? named_shards(source_, state.tensors, *request_.shard_names, plan_.notes)
-            : split_shards(source_, std::move(state.tensors), limit);
+    const auto shards = names_ != nullptr
+                            ? named_shards(source_, state.tensors, *names_, plan_.notes)
+                            : split_shards(source_, std::move(state.tensors), limit);
     if (request_.single_file && shards.size() > 1)
       fail(Code::kInvalidArgument, fmt::format("{} shards do not fit in one file", shards.size()),
            "name a folder as DST");
@@ -210,7 +212,7 @@ class PlanBuilder {
                                     Value::integer(static_cast<std::int64_t>(total_size_))}})},
                      {Value::string("weight_map"), Value::dict(std::move(weight_map))}});
     const std::string text = dump_json(json, 2) + "\n";
-    begin_file(request_.shard_names ? request_.shard_names->index : "model.safetensors.index.json");
+    begin_file(names_ != nullptr ? names_->index : "model.safetensors.index.json");
     add_literal(Bytes(as_bytes(text).begin(), as_bytes(text).end()));
   }
 
@@ -242,6 +244,7 @@ class PlanBuilder {
 
   const Manifest& source_;
   const TargetRequest& request_;
+  const ShardNames* names_;  // nullptr: cut by size
   std::shared_ptr<Literals> literals_;
   OutputPlan plan_;
   std::vector<std::pair<std::string, std::string>> index_;

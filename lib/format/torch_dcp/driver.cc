@@ -18,6 +18,14 @@ class TorchDcpDriver final : public FormatDriver {
     made.takes_parts = true;
     made.many_ranks = true;
     made.keeps_opaque = true;
+    made.lists_contents = true;
+    made.joins_folders = true;
+    static constexpr std::string_view kFolderFiles[] = {dcp::kMetadataFile, "*.distcp",
+                                                        "__*.metadata"};
+    made.folder_files = kFolderFiles;
+    static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag, &kPlacementsFlag,
+                                                      &kReplicateFlag};
+    made.writes_with = kWrites;
     return made;
   }
 

@@ -74,6 +74,7 @@ class Builder {
 
   Manifest build() {
     manifest_.format = "torch-dcp";
+    manifest_.names_own_bytes = true;
     manifest_.dialect = metadata_.dialect;
     manifest_.notes = std::move(metadata_.notes);
     manifest_.provenance = std::move(metadata_.provenance);

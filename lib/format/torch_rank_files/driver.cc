@@ -24,7 +24,18 @@ ProbeResult by_names(Answer answer, std::string reason) {
 class TorchRankFilesDriver : public FormatDriver {
  public:
   std::string_view id() const override { return "torch-rank-files"; }
-  Capabilities capabilities() const override { return {.many_ranks = true, .keeps_opaque = true}; }
+  Capabilities capabilities() const override {
+    static constexpr const FormatOption* kReads[] = {&kFlatLayoutFlag};
+    static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag, &kPlacementsFlag,
+                                                      &kReplicateFlag};
+    return {.many_ranks = true,
+            .keeps_opaque = true,
+            .keeps_containers = true,
+            .is_loose_files = true,
+            .joins_optimizer = true,
+            .reads_with = kReads,
+            .writes_with = kWrites};
+  }
 
   ProbeResult probe(const Place& place) const override {
     if (!place.file.empty()) return {};  // one rank's file alone: a torch.save file
@@ -46,6 +57,9 @@ class TorchRankFilesDriver : public FormatDriver {
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return rank_files::plan_output(source, request);
+  }
+  bool is_one_of_several(const Directory&, const std::string& file) const override {
+    return rank_in_file_name(file).has_value();
   }
 
  private:

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/torch_rank_files.h>
 
 #include <algorithm>
 
@@ -24,8 +25,9 @@ std::vector<const Value*> weight_dicts(const Value& root) {
 
 std::optional<FlatRecord> LocalState::find_record(const Directory& directory,
                                                   const ReadOptions& options) {
-  if (!options.flat_layout.empty())
-    return parse_flat_record(as_bytes(std::string_view(options.flat_layout)));
+  if (const std::string* text = options.own.find(kFlatLayoutFlag);
+      text != nullptr && !text->empty())
+    return parse_flat_record(as_bytes(std::string_view(*text)));
   if (const auto info = directory.stat(kFlatRecordFile); info && info->type == FileType::kRegular) {
     return in_file(kFlatRecordFile, [&] {
       if (info->size_bytes > kMaxRecordBytes) fail(Code::kCorrupt, "too large for a flat layout");

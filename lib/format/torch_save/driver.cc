@@ -43,7 +43,17 @@ class TorchSaveDriver : public FormatDriver {
  public:
   std::string_view id() const override { return "torch-save"; }
   Capabilities capabilities() const override {
-    return {.one_file_result = true, .keeps_opaque = true};
+    static constexpr std::string_view kFolderFiles[] = {"*.index.json"};
+    static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag};
+    return {.keeps_opaque = true,
+            .keeps_containers = true,
+            .is_container = true,
+            .is_weights = true,
+            .is_loose_files = true,
+            .suffixes = torch_save::kLoneSuffixes,
+            .folder_files = kFolderFiles,
+            .result_suffix = ".pt",
+            .writes_with = kWrites};
   }
 
   ProbeResult probe(const Place& place) const override {

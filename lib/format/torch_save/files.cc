@@ -7,15 +7,14 @@
 namespace tessera::torch_save {
 namespace {
 
-constexpr std::array<std::string_view, 5> kSuffixes = {".pt", ".pth", ".bin", ".ckpt", ".tar"};
 // In the order in which the parts stand in the whole.
 constexpr std::array<std::string_view, 4> kParts = {"model", "optim", "optimizer", "scheduler"};
 
 }  // namespace
 
 bool has_torch_suffix(std::string_view name) {
-  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
-                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+  return name.ends_with(".tar") ||
+         std::ranges::any_of(kLoneSuffixes, [&](auto suffix) { return name.ends_with(suffix); });
 }
 
 bool is_meta_part(std::string_view name) {

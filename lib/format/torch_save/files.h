@@ -27,7 +27,9 @@ std::string only_file(const Directory& directory);
 std::vector<std::string> find_meta_parts(const Directory& directory);
 bool is_meta_part(std::string_view name);
 
-/// ".pt", ".pth", ...: names that torch.save's users give their files.
+/// Suffixes that a checkpoint found in a folder may have. A .tar is one only where it is named.
+inline constexpr std::string_view kLoneSuffixes[] = {".pt", ".pth", ".bin", ".ckpt"};
+/// Those and ".tar": names that torch.save's users give their files.
 bool has_torch_suffix(std::string_view name);
 
 }  // namespace tessera::torch_save

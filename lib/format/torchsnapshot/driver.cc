@@ -34,7 +34,10 @@ bool has_slabs(const Directory& directory) {
 class TorchsnapshotDriver final : public FormatDriver {
  public:
   std::string_view id() const override { return "torchsnapshot"; }
-  Capabilities capabilities() const override { return {.writes = false}; }
+  Capabilities capabilities() const override {
+    static constexpr std::string_view kFolderFiles[] = {snapshot::kMetadataFile};
+    return {.writes = false, .lists_contents = true, .folder_files = kFolderFiles};
+  }
 
   ProbeResult probe(const Place& place) const override {
     using Answer = ProbeResult::Answer;

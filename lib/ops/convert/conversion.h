@@ -38,6 +38,7 @@ class Conversion {
  private:
   void prepare();
   void open_source();
+  void require_options_taken() const;
   void check_destination() const;
   void edit_optimizers();
   void take_layout_of_index();

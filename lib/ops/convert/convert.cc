@@ -34,8 +34,7 @@ Conversion::Conversion(FileSystem& fs, const ConvertOptions& options)
   transfer_.cancel = options.cancel;
   read_.memory_limit_bytes = transfer_.memory_limit_bytes;
   read_.threads = transfer_.threads;
-  read_.flat_layout = options.flat_layout;
-  read_.assume_plain = request_.assume_plain = options.assume_plain;
+  read_.own = request_.own = options.own;
   read_.tolerate_damage = options.salvage;
 }
 
@@ -66,11 +65,6 @@ ConvertReport Conversion::run() {
 
 void Conversion::plan_output() {
   check_layout_globs();
-  if (request_.zero_stage > 0 && !driver_->id().starts_with("deepspeed-")) {
-    fail(Code::kInvalidArgument,
-         fmt::format("--zero-stage is for deepspeed-zero and deepspeed-universal, not {}",
-                     driver_->id()));
-  }
   read_steps();
   const bool leaves_values_out = request_.values == KeepPolicy::kDrop ||
                                  (request_.hf_preset && request_.values == KeepPolicy::kDefault);

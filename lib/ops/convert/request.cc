@@ -8,21 +8,18 @@
 #include <tessera/storage/stage.h>
 
 #include <algorithm>
-#include <array>
+#include <map>
+#include <optional>
+#include <type_traits>
 #include <vector>
+
+#include "lib/ops/convert/flags.h"
 
 namespace tessera {
 
 namespace {
 
-constexpr std::uint64_t kHfShardBytes = 5'000'000'000;
 constexpr std::size_t kNameDigits = 16;
-
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kSuffixes{{
-    {".safetensors", "safetensors"},
-    {".pt", "torch-save"},
-    {".h5", "hdf5"},
-}};
 
 std::string last_component(const std::string& path) {
   return path.substr(path.find_last_of('/') + 1);
@@ -42,43 +39,111 @@ class FieldHash {
     hash_.update(bytes);
     return *this;
   }
+  template <class T>
+    requires std::is_enum_v<T> || std::is_same_v<T, bool>
+  FieldHash& add(T value) {
+    return add(static_cast<std::uint64_t>(value));
+  }
+  FieldHash& add(const std::string& text) { return add(std::string_view(text)); }
+  FieldHash& add(const char* text) { return add(std::string_view(text)); }
+  FieldHash& add(std::int64_t number) { return add(static_cast<std::uint64_t>(number)); }
+  template <class T>
+  FieldHash& add(const std::optional<T>& value) {
+    add(value.has_value());
+    return value ? add(*value) : *this;
+  }
+  template <class T>
+  FieldHash& add(const std::vector<T>& list) {
+    return add_all(list);
+  }
+  template <class K, class V>
+  FieldHash& add(const std::map<K, V>& map) {
+    return add_all(map);
+  }
+  template <class A, class B>
+  FieldHash& add(const std::pair<A, B>& pair) {
+    return add(pair.first).add(pair.second);
+  }
+  FieldHash& add(const Mesh& mesh) { return add(mesh.to_string()); }
+  FieldHash& add(const Placement& placement) { return add(placement.to_string()); }
+  FieldHash& add(const DTypeRule& rule) { return add(rule.glob).add(rule.dtype); }
+  FieldHash& add(const RulesRequest& rules) {
+    return add(rules.name).add(rules.text).add(rules.side).add(rules.parameters);
+  }
+  std::string finish() { return hex(hash_.finish()); }
+
+ private:
   template <class List>
   FieldHash& add_all(const List& list) {
     add(static_cast<std::uint64_t>(list.size()));
     for (const auto& item : list) add(item);
     return *this;
   }
-  FieldHash& add(const std::pair<std::string, std::string>& pair) {
-    return add(pair.first).add(pair.second);
-  }
-  std::string finish() { return hex(hash_.finish()); }
 
- private:
   Sha256 hash_;
 };
 
-template <class Enum>
-std::uint64_t code(Enum value) {
-  return static_cast<std::uint64_t>(value);
+/// Feeds the name and the field of every flag that the result depends on.
+class FlagHash {
+ public:
+  explicit FlagHash(FieldHash& hash) : hash_(hash) {}
+  void group(const char* /*heading*/) {}
+  template <class Field>
+  void run_flag(const ConvertFlag& /*flag*/, const Field& /*field*/) {}
+  template <class Field>
+  void flag(const ConvertFlag& flag, const Field& field) {
+    hash_.add(flag.names).add(field);
+  }
+  template <class Renames>
+  void flag(const ConvertFlag& flag, NameFile<Renames> field) {
+    hash_.add(flag.names).add(field.field);
+  }
+  template <class Bool, class Type>
+  void flag(const ConvertFlag& flag, DTypeOrIndex<Bool, Type> field) {
+    hash_.add(flag.names).add(field.dtype).add(field.as_index);
+  }
+  template <class Bool, class Text>
+  void flag(const ConvertFlag& flag, OptionalFolder<Bool, Text> field) {
+    hash_.add(flag.names).add(field.given).add(field.folder);
+  }
+
+ private:
+  FieldHash& hash_;
+};
+
+const FormatDriver& known_format(const std::string& id) {
+  if (const FormatDriver* driver = find_format(id)) return *driver;
+  std::vector<std::string_view> known;
+  for (const FormatDriver* format : all_formats()) {
+    known.push_back(format->id());
+    if (const std::string_view preset = format->capabilities().preset; !preset.empty())
+      known.push_back(preset);
+  }
+  fail(Code::kInvalidArgument, fmt::format("there is no format \"{}\"", id),
+       fmt::format("did you mean {}? known: {}", nearest(id, known), fmt::join(known, ", ")));
+}
+
+void check_ranks(const FormatDriver& driver, const TargetRequest& request) {
+  const std::int64_t ranks = writing_ranks(driver, request);
+  if (ranks < 1) fail(Code::kInvalidArgument, fmt::format("world size {} is not positive", ranks));
+  if (ranks == 1 || driver.capabilities().many_ranks) return;
+  const std::string asked = request.mesh
+                                ? fmt::format("{} {}", kMeshFlag.flag, request.mesh->to_string())
+                                : fmt::format("{} {}", kWorldSizeFlag.flag, ranks);
+  fail(Code::kUnsupported, fmt::format("{}: {} holds one rank, not {}", asked, driver.id(), ranks),
+       "add --to torch-dcp");
 }
 
 }  // namespace
 
-std::string format_of_suffix(std::string_view destination) {
-  for (const auto& [suffix, format] : kSuffixes) {
-    if (destination.ends_with(suffix)) return std::string(format);
-  }
-  return {};
-}
-
 const FormatDriver& resolve_target(const ConvertOptions& options, std::string_view source_format,
                                    TargetRequest& request) {
-  std::string implied = format_of_suffix(options.destination);
+  const FormatDriver* of_file = find_result_format(options.destination);
+  const std::string implied(of_file != nullptr ? of_file->id() : "");
   std::string id = options.to;
-  if (id == "hf") {
-    id = "safetensors";
+  if (const FormatDriver* of_preset = find_preset(id)) {
+    id = of_preset->id();
     request.hf_preset = true;
-    if (request.max_shard_bytes == 0 && implied.empty()) request.max_shard_bytes = kHfShardBytes;
   }
   if (id.empty()) id = implied.empty() ? std::string(source_format) : implied;
   if (!implied.empty() && implied != id) {
@@ -87,44 +152,24 @@ const FormatDriver& resolve_target(const ConvertOptions& options, std::string_vi
                      implied, id),
          "choose another name, or leave out --to");
   }
-  const FormatDriver* driver = find_format(id);
-  if (driver == nullptr) {
-    std::vector<std::string_view> known{"hf"};
-    for (const FormatDriver* format : all_formats()) known.push_back(format->id());
-    fail(Code::kInvalidArgument, fmt::format("there is no format \"{}\"", id),
-         fmt::format("did you mean {}? known: {}", nearest(id, known), fmt::join(known, ", ")));
-  }
-  if (options.target.max_shard_bytes != 0 && id != "safetensors") {
-    fail(Code::kInvalidArgument,
-         fmt::format("--max-shard-size is for safetensors; {} is not split by size", id),
-         "leave it out, or add --to safetensors");
-  }
-  Capabilities can = driver->capabilities();
-  if (!can.writes) {
+  const FormatDriver& driver = known_format(id);
+  if (!driver.capabilities().writes) {
     fail(Code::kUnsupported, fmt::format("{} is read, not written", id),
          "choose another format with --to, for example torch-dcp");
   }
-  if (!implied.empty() && !can.one_file_result) {
-    fail(Code::kInvalidArgument, fmt::format("{} does not fit in one file", id));
-  }
-  const std::int64_t ranks = writing_ranks(*driver, request);
-  if (ranks < 1) fail(Code::kInvalidArgument, fmt::format("world size {} is not positive", ranks));
-  if (ranks > 1 && !can.many_ranks) {
-    fail(Code::kUnsupported, fmt::format("{} holds one rank, not {}", id, ranks),
-         "add --to torch-dcp");
-  }
+  check_ranks(driver, request);
   request.single_file = !implied.empty();
   std::string stem = last_component(options.destination);
   if (request.single_file) stem = stem.substr(0, stem.find_last_of('.'));
   request.file_stem = stem;
-  return *driver;
+  return driver;
 }
 
 std::int64_t writing_ranks(const FormatDriver& driver, const TargetRequest& request) {
   if (!request.mesh) return request.world_size.value_or(1);
   std::int64_t ranks = request.mesh->world_size();
   for (const MeshDim& dim : request.mesh->dims())
-    if (dim.name == "vpp" && driver.id().starts_with("megatron-")) ranks /= dim.size;
+    if (dim.name == "vpp" && driver.capabilities().has_model_chunks) ranks /= dim.size;
   return ranks;
 }
 
@@ -235,46 +280,13 @@ void check_replaceable(const FileSystem& fs, const std::string& destination) {
 
 std::string request_hash(const FileSystem& fs, const ConvertOptions& options,
                          const std::string& destination) {
-  const TargetRequest& target = options.target;
   FieldHash hash;
-  hash.add("tessera.request/1").add(fs.canonical(options.source)).add(destination);
-  hash.add(options.from).add(options.to);
-  hash.add(static_cast<std::uint64_t>(target.world_size.value_or(0)));
-  hash.add(static_cast<std::uint64_t>(target.zero_stage));
-  hash.add(target.mesh ? target.mesh->to_string() : "");
-  hash.add(static_cast<std::uint64_t>(target.placements.size()));
-  for (const auto& [glob, placements] : target.placements) {
-    hash.add(glob).add(static_cast<std::uint64_t>(placements.size()));
-    for (const Placement& placement : placements) hash.add(placement.to_string());
-  }
-  hash.add_all(target.replicate).add(target.max_shard_bytes);
-  hash.add(code(target.values)).add(code(target.opaque)).add(code(options.rank_state));
+  hash.add("tessera.request/2").add(fs.canonical(options.source)).add(destination);
+  hash.add(options.from).add(options.to).add(options.own.texts());
   const Selection& selection = options.selection;
-  hash.add(selection.root).add_all(selection.include).add_all(selection.exclude);
-  hash.add(selection.only ? 1 + code(*selection.only) : 0);
-  hash.add(code(options.optim_keys)).add(std::uint64_t{options.prefer_master});
-  hash.add(options.names.strip_prefix).add_all(options.names.map).add_all(options.names.renames);
-  const Transformations& transform = options.transform;
-  hash.add(std::uint64_t{transform.rules.has_value()});
-  hash.add(std::uint64_t{transform.strict_rules});
-  if (transform.rules) {
-    const RulesRequest& rules = *transform.rules;
-    hash.add(rules.name).add(rules.text).add(rules.side);
-    hash.add(static_cast<std::uint64_t>(rules.parameters.size()));
-    for (const auto& [name, number] : rules.parameters)
-      hash.add(name).add(static_cast<std::uint64_t>(number));
-  }
-  hash.add(code(transform.tied));
-  hash.add(static_cast<std::uint64_t>(transform.vocab_size.value_or(-1)));
-  hash.add_all(transform.vocab_tensors);
-  hash.add(transform.dtype ? 1 + code(*transform.dtype) : 0);
-  hash.add(static_cast<std::uint64_t>(transform.keep_dtypes.size()));
-  for (const DTypeRule& rule : transform.keep_dtypes)
-    hash.add(rule.glob).add(rule.dtype ? 1 + code(*rule.dtype) : 0);
-  hash.add(std::uint64_t{options.as_index.has_value()}).add(options.as_index.value_or(""));
-  hash.add(std::uint64_t{options.dtype_as_index}).add(std::uint64_t{options.assume_plain});
-  hash.add(std::uint64_t{options.copy_assets}).add(options.assets_directory);
-  hash.add(std::uint64_t{options.salvage});
+  hash.add(selection.root).add(selection.include).add(selection.exclude).add(selection.only);
+  FlagHash flags(hash);
+  visit_convert_flags(options, flags);
   return hash.finish().substr(0, kNameDigits);
 }
 
@@ -297,7 +309,7 @@ std::string plan_hash(const std::string& request, const Manifest& source,
     hash.add(file.path).add(file.size_bytes).add(file.segment_count);
   }
   for (const Segment& segment : output.segments) {
-    hash.add(code(segment.kind)).add(segment.offset).add(segment.length);
+    hash.add(segment.kind).add(segment.offset).add(segment.length);
     if (segment.kind != Segment::Kind::kTensor) continue;
     hash.add(source.tensors[segment.tensor].name);
     hash.add(output.chunks[segment.payload].to_string());

@@ -7,16 +7,13 @@
 
 namespace tessera {
 
-/// DST's suffix implies one file of a format: ".safetensors", ".pt", ".h5". "" for a folder.
-std::string format_of_suffix(std::string_view destination);
-
 /// The driver to write with, and `request` completed: single_file, file_stem, hf_preset and its
 /// defaults. Throws kInvalidArgument (unknown id; suffix and --to disagree), kUnsupported (a format
 /// that is only read; many ranks in a one-rank format).
 const FormatDriver& resolve_target(const ConvertOptions& options, std::string_view source_format,
                                    TargetRequest& request);
 
-/// Writing ranks that the request asks for. Megatron's `vpp` counts model chunks of a rank.
+/// Writing ranks that the request asks for: a dim of model chunks is no dim of ranks.
 std::int64_t writing_ranks(const FormatDriver& driver, const TargetRequest& request);
 
 /// Absolute, without links; the last components may be absent: make_parents() makes those above it.

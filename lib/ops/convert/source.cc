@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
+#include <tessera/format/safetensors.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/roles.h>
 #include <tessera/state/state_values.h>
@@ -50,6 +52,7 @@ void Conversion::open_source() {
   report_.source = source_.display;
   report_.from = source_.driver->id();
   driver_ = &resolve_target(options_, source_.driver->id(), request_);
+  require_options_taken();
   report_.to = driver_->id();
   report_.notes = source_.notes;
   append(report_.notes, source_.manifest.notes);
@@ -60,6 +63,18 @@ void Conversion::open_source() {
   if (edits) edit_optimizers();
   transformations_ = options_.transform;
   take_layout_of_index();
+}
+
+/// Each option is the target's, or one of reading that the source takes.
+void Conversion::require_options_taken() const {
+  const OptionList lists[] = {driver_->capabilities().writes_with,
+                              source_.driver->capabilities().reads_with};
+  const std::string from(source_.driver->id()), to(driver_->id());
+  const std::vector<const FormatOption*> of_reading = format_options(/*to_write=*/false);
+  for (const FormatOption* option : options_in(request_)) {
+    const bool could_be_sources = from != to && takes(of_reading, *option);
+    require_taken({&option, 1}, lists, could_be_sources ? from + " or " + to : to);
+  }
 }
 
 /// Before any work, and in a dry run too.
@@ -76,22 +91,19 @@ void Conversion::check_destination() const {
 }
 
 void Conversion::take_layout_of_index() {
-  if (!options_.as_index) {
+  const std::string* as_index = request_.own.find(kAsIndexFlag);
+  if (as_index == nullptr) {
     if (options_.dtype_as_index)
       fail(Code::kInvalidArgument, "--dtype as-index needs --as-index",
            "--as-index=FOLDER of the model whose types are wanted");
     return;
   }
-  if (driver_->id() != "safetensors")
-    fail(Code::kInvalidArgument,
-         fmt::format("--as-index names the shards of safetensors, not of {}", driver_->id()),
-         "add --to hf or --to safetensors");
   if (request_.single_file)
     fail(Code::kInvalidArgument, "--as-index writes several files", "name a folder as DST");
-  if (options_.target.max_shard_bytes != 0)
+  if (request_.own.get(kMaxShardSizeFlag) != 0)
     fail(Code::kInvalidArgument, "--as-index and --max-shard-size exclude each other");
-  IndexLayout layout = read_index_layout(fs_, source_, *options_.as_index, options_.dtype_as_index);
-  request_.shard_names = std::move(layout.names);
+  IndexLayout layout = read_index_layout(fs_, source_, *as_index, options_.dtype_as_index);
+  request_.own.set(kShardNames, std::move(layout.names));
   transformations_.dtypes = std::move(layout.types);
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/megatron_dist.h>
+#include <tessera/format/registry.h>
 #include <tessera/storage/checksum.h>
 #include <tessera/storage/stage.h>
 
@@ -13,7 +15,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kRelease = "release";
 constexpr std::uint64_t kMostTrackerBytes = 4096;
 constexpr std::size_t kIterationDigits = 7;  // iter_0000100; more where the number needs them
@@ -29,7 +30,7 @@ std::optional<std::int64_t> iteration(std::string_view digits) {
 
 /// What the tracker says of a folder of this name: "iter_0000100" -> "100".
 std::optional<std::string> tracked_text(std::string_view name) {
-  constexpr std::string_view kPrefix = "iter_";
+  constexpr std::string_view kPrefix = kTracker.numbered;
   if (name == kRelease) return std::string(kRelease);
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const auto number = iteration(name.substr(kPrefix.size()));
@@ -53,18 +54,18 @@ std::string trimmed(std::string_view text) {
 }
 
 std::string read_tracker(const Directory& directory) {
-  const auto info = directory.stat(kTracker);
+  const auto info = directory.stat(kTracker.name);
   if (info->type != FileType::kRegular || info->size_bytes > kMostTrackerBytes)
     return std::string(kNoFile);
   std::string text(static_cast<std::size_t>(info->size_bytes), '\0');
-  directory.open(kTracker)->read_at(0, std::as_writable_bytes(std::span(text)));
+  directory.open(kTracker.name)->read_at(0, std::as_writable_bytes(std::span(text)));
   return trimmed(text);
 }
 
 }  // namespace
 
 std::optional<Tracker> Tracker::of(std::string_view format, const std::string& destination) {
-  if (!format.starts_with("megatron-")) return std::nullopt;
+  if (capabilities_of(format).pointer.name != kTracker.name) return std::nullopt;
   const std::size_t slash = destination.find_last_of('/');
   if (slash == std::string::npos) return std::nullopt;
   auto text = tracked_text(std::string_view(destination).substr(slash + 1));
@@ -73,7 +74,7 @@ std::optional<Tracker> Tracker::of(std::string_view format, const std::string& d
 }
 
 std::string Tracker::path() const {
-  return fmt::format("{}{}{}", folder_, folder_.ends_with('/') ? "" : "/", kTracker);
+  return fmt::format("{}{}{}", folder_, folder_.ends_with('/') ? "" : "/", kTracker.name);
 }
 
 std::string Tracker::command() const {
@@ -82,7 +83,7 @@ std::string Tracker::command() const {
 
 Tracker::Decision Tracker::decide(const FileSystem& fs) const {
   const auto directory = fs.open_directory(folder_);
-  if (!directory->stat(kTracker)) return {};
+  if (!directory->stat(kTracker.name)) return {};
   Decision made{Action::kRefuse, read_tracker(*directory)};
   if (made.found == text_) made.action = Action::kKeep;
   const auto old = iteration(made.found), fresh = iteration(text_);

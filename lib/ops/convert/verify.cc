@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/encoding/json.h>
+#include <tessera/format/registry.h>
 #include <tessera/ops/ls.h>
 #include <tessera/state/optim_edit.h>
 #include <tessera/state/roles.h>
@@ -12,7 +13,6 @@
 #include <string_view>
 #include <utility>
 
-#include "lib/format/megatron_torch/args.h"
 #include "lib/ops/inspect/canonical_state.h"
 #include "lib/ops/inspect/content_digests.h"
 #include "lib/ops/inspect/hashed_compare.h"
@@ -73,9 +73,6 @@ std::string in_words(const HashedDifference& difference) {
   return name;
 }
 
-/// Formats of text and of numbers, which have no types of Python's.
-bool is_foreign(std::string_view format) { return format == "safetensors" || format == "hdf5"; }
-
 class ValueProof {
  public:
   ValueProof(const Manifest& source, const Manifest& written, ContentDigests& of_source,
@@ -119,7 +116,7 @@ class ValueProof {
       return;
     }
     const std::string place = found->path.empty() ? "" : fmt::format(" at {}", found->path);
-    if (is_foreign(written_.format) && prints_alike(before, after)) {
+    if (!keeps_types_ && prints_alike(before, after)) {
       proof_.transformed.push_back(
           fmt::format("value \"{}\"{}: its type cannot be held by {}, and became a similar one",
                       name, place, written_.format));
@@ -154,6 +151,7 @@ class ValueProof {
 
   const Manifest& source_;
   const Manifest& written_;
+  const bool keeps_types_ = capabilities_of(written_.format).keeps_opaque;  // of Python's values
   ContentDigests& of_source_;
   ContentDigests& of_written_;
   VerifyProof& proof_;
@@ -185,46 +183,10 @@ void place_options_as_written(StateDict& source, const StateDict& written) {
   }
 }
 
-/// Megatron's rank files have the model under a key of its own, whatever the source has.
-void place_model_as_written(Manifest& source, const StateDict& written) {
-  const Roles roles = find_roles(source.state);
-  const Roles there = find_roles(written);
-  if (roles.model_roots != std::vector<std::string>{""} || there.model_roots.size() != 1) return;
-  const std::string& root = there.model_roots[0];
-  if (root.empty()) return;
-  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
-    StateEntry& entry = source.state.entries[i];
-    if (roles.entries[i].role != Role::kModel) continue;
-    entry.name = root + "." + entry.name;
-    entry.path.insert(entry.path.begin(), key_item(root));
-    if (entry.value.is_tensor()) source.tensors[entry.value.tensor_index()].name = entry.name;
-  }
-}
-
-/// Its arguments are those of a job with the result's ranks: the source's are compared with these
-/// sizes.
-void size_arguments_as_written(StateDict& source, const StateDict& written) {
-  using megatron_torch::Args;
-  const StateEntry* after = written.find("args");
-  const auto before = std::ranges::find(source.entries, "args", &StateEntry::name);
-  if (after == nullptr || before == source.entries.end()) return;
-  const Args args(before->value), now(after->value);
-  if (!args.is_namespace() || !now.is_namespace()) return;
-  std::vector<std::pair<std::string, Value>> sizes, vocabulary;
-  for (const std::string_view name : megatron_torch::kLayoutArguments)
-    if (const Value* size = now.attributes()->find(name)) sizes.emplace_back(name, *size);
-  if (const Value* rows = now.attributes()->find(megatron_torch::kTrueVocabulary))
-    vocabulary.emplace_back(megatron_torch::kTrueVocabulary, *rows);
-  before->value = args.with(sizes, vocabulary);
-}
-
 /// Formats that hold state by name alone wrote names for ids: the source is compared by these.
-void name_as_written(Manifest& source, const Manifest& result) {
-  const StateDict& written = result.state;
-  if (result.format == "megatron-torch") {
-    place_model_as_written(source, written);
-    size_arguments_as_written(source.state, written);
-  }
+void name_as_written(Manifest& source, const OpenedCheckpoint& result) {
+  const StateDict& written = result.manifest.state;
+  result.driver->restate_as_written(source, written);
   place_options_as_written(source.state, written);
   const Roles there = find_roles(written);
   if (there.optimizers.empty() || any_keyed_otherwise(there)) return;
@@ -243,7 +205,7 @@ VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, boo
   proof.tensors =
       hash_leaves(written, written_sums, of_written, transfer);  // by the names that are stored
   proof.root = content_root_v1(proof.tensors);                   // the seal has no quantizers
-  name_as_written(source.manifest, written.manifest);
+  name_as_written(source.manifest, written);
   // Writers of old releases flattened by other rules: both sides are compared as the trees they
   // stand for.
   CanonicalState canonical_source(source.manifest.state);

@@ -1,10 +1,10 @@
 #include "lib/ops/inspect/content_digests.h"
 
 #include <fmt/format.h>
+#include <tessera/format/registry.h>
 #include <tessera/state/roles.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string_view>
 
@@ -143,10 +143,8 @@ std::string not_compared_words(std::uint64_t values) {
 }
 
 bool keep_container_types(std::string_view format_a, std::string_view format_b) {
-  constexpr std::array<std::string_view, 4> kKeeping = {"torch-save", "torch-rank-files",
-                                                        "safetensors", "hdf5"};
-  const auto keeps = [&](std::string_view format) {
-    return std::ranges::find(kKeeping, format) != kKeeping.end();
+  const auto keeps = [](std::string_view format) {
+    return capabilities_of(format).keeps_containers;
   };
   return format_a == format_b || (keeps(format_a) && keeps(format_b));
 }

@@ -111,10 +111,12 @@ class ValueBlocks {
 class TensorScan {
  public:
   TensorScan(const Manifest& manifest, const TensorReader& reader, const StatOptions& options,
-             std::int64_t block, std::uint64_t keep_bytes, bool histogram, Scratch& scratch)
+             std::span<const double> quantiles, std::int64_t block, std::uint64_t keep_bytes,
+             bool histogram, Scratch& scratch)
       : manifest_(manifest),
         reader_(reader),
         options_(options),
+        quantiles_(quantiles),
         block_(block),
         keep_bytes_(keep_bytes),
         histogram_(histogram),
@@ -148,8 +150,7 @@ class TensorScan {
     TensorReader::Reading reading(reader_, {&index, 1});
     ValueBlocks<Real> blocks(reading, index, spec, block_, keep_bytes_, scratch_);
     const CancelToken* cancel = options_.transfer.cancel;
-    QuantileSelect<Real> quantiles(
-        options_.quantiles ? std::span(kQuantiles) : std::span<const double>(), spec.shape.numel());
+    QuantileSelect<Real> quantiles(quantiles_, spec.shape.numel());
     blocks.each(cancel, [&](std::span<const Real> values, std::int64_t at) {
       pass.add(values, at);
       quantiles.add(values);
@@ -188,11 +189,21 @@ class TensorScan {
   const Manifest& manifest_;
   const TensorReader& reader_;
   const StatOptions& options_;
+  std::span<const double> quantiles_;
   std::int64_t block_;
   std::uint64_t keep_bytes_;
   bool histogram_;
   Scratch& scratch_;
 };
+
+std::vector<double> ascending(std::vector<double> fractions) {
+  for (const double fraction : fractions)
+    if (!(fraction >= 0 && fraction <= 1))
+      fail(Code::kInvalidArgument, fmt::format("quantile {} is not in 0 .. 1", fraction));
+  std::ranges::sort(fractions);
+  fractions.erase(std::unique(fractions.begin(), fractions.end()), fractions.end());
+  return fractions;
+}
 
 void judge(const TensorStat& stat, std::vector<Note>& findings) {
   const auto add = [&](Finding code, Severity severity, std::string message) {
@@ -231,6 +242,7 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
   StatReport report;
   report.path = checkpoint.path;
   report.format = manifest.format;
+  report.quantiles = ascending(options.quantiles);
   // Half of the limit holds one kept tensor per worker, a quarter the blocks; the reader stages in
   // the rest. Blocks begin at multiples of a strip: sums do not depend on the limit.
   const int threads = std::max(1, transfer.threads);
@@ -244,7 +256,7 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
   std::vector<Scratch> scratch(static_cast<std::size_t>(threads));
   parallel_for(leaves.size(), threads, [&](std::size_t i, int worker) {
     report.tensors[i] = in_tensor(manifest.tensors[leaves[i]].name, [&] {
-      return TensorScan(manifest, reader, options, block, share / 2,
+      return TensorScan(manifest, reader, options, report.quantiles, block, share / 2,
                         leaves.size() <= options.histograms_up_to,
                         scratch[static_cast<std::size_t>(worker)])
           .scan(leaves[i]);

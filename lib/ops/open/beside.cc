@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
 #include <tessera/state/roles.h>
 
 #include <algorithm>
@@ -87,9 +88,7 @@ bool names_weights(std::string_view name) {
 /// Formats that are weights alone, as against those that hold a training state.
 bool is_weights_alone(const OpenedCheckpoint& opened) {
   const Roles roles = find_roles(opened.manifest.state);
-  return roles.optimizers.empty() &&
-         (opened.manifest.format == "safetensors" || opened.manifest.format == "torch-save" ||
-          opened.manifest.format == "hdf5");
+  return roles.optimizers.empty() && capabilities_of(opened.manifest.format).is_weights;
 }
 
 class BesideFinder {

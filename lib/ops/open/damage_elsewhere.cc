@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
 #include <tessera/state/aliases.h>
 
 #include <algorithm>
@@ -71,8 +72,7 @@ DamageElsewhere::DamageElsewhere(const Manifest& whole)
   std::ranges::sort(stored_);
   for (const std::uint32_t file : files_of(whole)) has_tensors_[file] = true;
   // Metadata lists what a file of these holds; elsewhere a lost entry is noted by its name.
-  const bool all_listed = whole.format == "torch-dcp" || whole.format == "torchsnapshot" ||
-                          whole.format == "megatron-dist";
+  const bool all_listed = capabilities_of(whole.format).lists_contents;
   for (const StoredFile& file : files_)
     if (all_listed) listed_files_.push_back(file.path);
   sort_unique(listed_files_);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
 
 #include <memory>
@@ -40,7 +41,7 @@ IndexLayout layout_in(const Directory& directory, const std::string& index,
 IndexLayout read_index_layout(FileSystem& fs, const OpenedCheckpoint& source,
                               const std::string& path, bool with_types) {
   if (path.empty()) {
-    const bool shards = source.driver == &safetensors_driver();
+    const bool shards = takes(source.driver->capabilities().writes_with, kAsIndexFlag);
     const bool named = source.file.ends_with(kIndexSuffix);
     const std::string own = named                           ? source.file
                             : shards && source.file.empty() ? find_shard_index(*source.directory)

@@ -1,6 +1,7 @@
 #pragma once
 // --as-index: the layout of a result taken from the index of a set of safetensors shards, that of
 // the model a run began from, say: which file holds which tensor, and the tensors' types there.
+#include <tessera/format/safetensors.h>
 #include <tessera/ops/open.h>
 
 #include <map>

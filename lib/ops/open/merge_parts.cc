@@ -51,6 +51,7 @@ class PartsMerger {
   void add_description() {
     if (out_.files.empty() && out_.tensors.empty() && out_.state.entries.empty()) {
       out_.format = part_->format;
+      out_.names_own_bytes = part_->names_own_bytes;
       out_.dialect = part_->dialect;
       out_.world_size = part_->world_size;
       out_.world_size_source = part_->world_size_source;

@@ -2,9 +2,10 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
 
 #include <algorithm>
-#include <array>
+#include <vector>
 
 #include "lib/format/probe_errors.h"
 #include "lib/ops/open/path_resolve.h"
@@ -13,10 +14,20 @@ namespace tessera {
 namespace {
 
 constexpr std::uint64_t kPointerBytes = 4096;
-constexpr std::string_view kMegatronPointer = "latest_checkpointed_iteration.txt";
-constexpr std::string_view kUniversalPointer = "latest_universal";
-constexpr std::array<std::string_view, 3> kPointers = {"latest", kMegatronPointer,
-                                                       kUniversalPointer};
+/// Whoever writes it: a file or link that names the newest.
+constexpr PointerFile kLatest{"latest", ""};
+
+/// Every kind of pointer, each once, in the order in which one is taken.
+std::vector<PointerFile> pointer_files() {
+  std::vector<PointerFile> out = {kLatest};
+  for (const FormatDriver* driver : all_formats()) {
+    const PointerFile pointer = driver->capabilities().pointer;
+    if (!pointer.name.empty() &&
+        std::ranges::find(out, pointer.name, &PointerFile::name) == out.end())
+      out.push_back(pointer);
+  }
+  return out;
+}
 
 std::string trimmed(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
@@ -24,13 +35,12 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1));
 }
 
-/// The neighbour a pointer's text names: Megatron counts iterations, everybody else writes the
-/// name.
-std::string neighbour_of(std::string_view pointer, const std::string& text) {
-  if (pointer != kMegatronPointer || text.find_first_not_of("0123456789") != std::string::npos ||
+/// The neighbour a pointer's text names: some count, everybody else writes the name.
+std::string neighbour_of(const PointerFile& pointer, const std::string& text) {
+  if (pointer.numbered.empty() || text.find_first_not_of("0123456789") != std::string::npos ||
       text.empty())
     return text;
-  return fmt::format("iter_{:0>7}", text);
+  return fmt::format("{}{:0>7}", pointer.numbered, text);
 }
 
 bool is_plain_name(std::string_view name) {
@@ -41,7 +51,8 @@ bool is_plain_name(std::string_view name) {
 }  // namespace
 
 bool is_pointer_name(std::string_view name) {
-  return std::ranges::find(kPointers, name) != kPointers.end();
+  const std::vector<PointerFile> all = pointer_files();
+  return std::ranges::find(all, name, &PointerFile::name) != all.end();
 }
 
 bool is_pointer_text(std::string_view name) { return is_plain_name(name) && trimmed(name) == name; }
@@ -57,7 +68,7 @@ FoundCheckpoint PathResolver::follow(const Pointer& pointer, std::vector<Note>& 
     fail(Code::kNotFound, fmt::format("the pointer {} names \"{}\", which is not there",
                                       pointer.name, pointer.shown()));
   std::vector<Note> inner;
-  FoundCheckpoint found = resolve_folder(pointer.path, inner);
+  FoundCheckpoint found = resolve(pointer.path, inner);
   found.beside_folder = split_path(pointer.path).first;
   found.is_named = true;
   notes.push_back({Finding::kPath, Severity::kInfo,
@@ -68,8 +79,7 @@ FoundCheckpoint PathResolver::follow(const Pointer& pointer, std::vector<Note>& 
 
 FoundCheckpoint PathResolver::prefer_pointer(FoundCheckpoint found,
                                              std::vector<Note>& notes) const {
-  const std::string_view format = found.driver->id();
-  if (format != "safetensors" && format != "torch-save") return found;
+  if (!found.driver->capabilities().is_weights) return found;
   const auto pointer = pointer_in(found.path);
   if (!pointer || pointer->path.empty()) return found;
   try {
@@ -83,8 +93,8 @@ FoundCheckpoint PathResolver::prefer_pointer(FoundCheckpoint found,
 std::optional<Pointer> PathResolver::pointer_in(const std::string& folder,
                                                 const std::string& only) const {
   const auto directory = fs_.open_directory(folder);
-  for (const std::string_view each : kPointers) {
-    const std::string name(each);
+  for (const PointerFile& each : pointer_files()) {
+    const std::string name(each.name);
     if (!only.empty() && name != only) continue;
     const auto info = directory->stat(name);
     if (!info) continue;
@@ -99,12 +109,12 @@ std::optional<Pointer> PathResolver::pointer_in(const std::string& folder,
     }
     if (info->type != FileType::kRegular) continue;
     const bool is_long = info->size_bytes > kPointerBytes;
-    if (is_long && name != kMegatronPointer) continue;  // somebody's file that is called so
+    if (is_long && each.numbered.empty()) continue;  // somebody's file that is called so
     Bytes text(std::min(info->size_bytes, kPointerBytes));
     directory->open(name)->read_at(0, text);
     pointer.target = trimmed(as_text(text));
     if (is_long) return pointer;
-    const std::string neighbour = neighbour_of(name, pointer.target);
+    const std::string neighbour = neighbour_of(each, pointer.target);
     const auto there = is_plain_name(neighbour) ? directory->stat(neighbour) : std::nullopt;
     if (there && there->type == FileType::kDirectory) pointer.path = join_path(folder, neighbour);
     return pointer;
@@ -114,8 +124,9 @@ std::optional<Pointer> PathResolver::pointer_in(const std::string& folder,
 
 std::vector<Pointer> PathResolver::pointers_in(const std::string& folder) const {
   std::vector<Pointer> found;
-  for (const std::string_view name : kPointers)
-    if (auto pointer = pointer_in(folder, std::string(name))) found.push_back(std::move(*pointer));
+  for (const PointerFile& each : pointer_files())
+    if (auto pointer = pointer_in(folder, std::string(each.name)))
+      found.push_back(std::move(*pointer));
   return found;
 }
 

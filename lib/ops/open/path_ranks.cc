@@ -3,11 +3,8 @@
 #include <fmt/ranges.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/format/deepspeed_zero.h>
-#include <tessera/format/fairscale_fsdp.h>
 #include <tessera/format/megatron_torch.h>
-#include <tessera/format/torch_rank_files.h>
-#include <tessera/format/torch_save.h>
+#include <tessera/format/registry.h>
 
 #include <algorithm>
 #include <tuple>
@@ -17,19 +14,6 @@
 #include "lib/ops/open/path_resolve.h"
 
 namespace tessera {
-namespace {
-
-/// Whether a file is one of several ranks' files of FairScale.
-bool has_fairscale_peers(const Directory& directory, const std::string& file) {
-  try {
-    return fairscale_set_size(directory, file) > 1;
-  } catch (const Error& error) {
-    rethrow_unless_of_content(error);
-    return false;
-  }
-}
-
-}  // namespace
 
 std::string PathResolver::parts_beside(const std::string& file) const {
   const auto [folder, name] = split_path(file);
@@ -39,7 +23,7 @@ std::string PathResolver::parts_beside(const std::string& file) const {
 }
 
 void PathResolver::note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const {
-  if (chosen.driver != &torch_save_driver()) return;
+  if (!chosen.driver->capabilities().is_container) return;
   const std::string whole = folder_of_ranks(chosen.path);
   if (whole.empty()) return;
   notes.push_back({Finding::kPath, Severity::kWarning,
@@ -52,19 +36,19 @@ void PathResolver::note_other_ranks(const FoundCheckpoint& chosen, std::vector<N
 std::string PathResolver::folder_of_ranks(const std::string& file) const {
   const auto [folder, name] = split_path(file);
   if (is_megatron_rank_file(name)) return whole_of_rank_folder(folder, name);
-  const bool of_deepspeed = is_deepspeed_file_name(name);
   const auto directory = fs_.open_directory(folder);
-  if (!of_deepspeed && !rank_in_file_name(name))
-    return has_fairscale_peers(*directory, name) ? folder : "";
-  const FormatDriver* driver = driver_of(folder);
-  if (driver == nullptr) return "";
-  if (driver == &fairscale_fsdp_driver())
-    return has_fairscale_peers(*directory, name) ? folder : "";
-  if (driver == &torch_rank_files_driver()) return rank_in_file_name(name) ? folder : "";
-  if (!driver->id().starts_with("deepspeed-") || !of_deepspeed) return "";
-  const auto files = std::ranges::count_if(
-      directory->list(), [](const FileInfo& info) { return is_deepspeed_file_name(info.name); });
-  return files > 1 ? folder : "";
+  const FormatDriver* driver = nullptr;
+  for (const FormatDriver* each : all_formats()) {
+    try {
+      if (!each->is_one_of_several(*directory, name)) continue;
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
+      continue;
+    }
+    if (driver == nullptr) driver = driver_of(folder);
+    if (driver == each) return folder;
+  }
+  return "";
 }
 
 const FormatDriver* PathResolver::driver_of(const std::string& folder) const {
@@ -75,6 +59,11 @@ const FormatDriver* PathResolver::driver_of(const std::string& folder) const {
     rethrow_unless_of_content(error);
     return nullptr;
   }
+}
+
+bool PathResolver::is_rank_folder_of(const std::string& folder, std::string_view name) const {
+  const FormatDriver* driver = driver_of(folder);
+  return driver != nullptr && driver->is_rank_folder(name);
 }
 
 std::string PathResolver::whole_of_rank_folder(const std::string& asked,
@@ -90,7 +79,7 @@ std::string PathResolver::whole_of_rank_folder(const std::string& asked,
       return is_megatron_rank_file(info.name) && (!other_only || info.name != file);
     });
   };
-  if (!holds(path, false) || driver_of(parent) != &megatron_torch_driver()) return "";
+  if (!holds(path, false) || !is_rank_folder_of(parent, name)) return "";
   if (file.empty() || holds(path, true)) return parent;
   const auto ranks = std::ranges::count_if(
       fs_.open_directory(parent)->list(),

@@ -6,7 +6,6 @@
 #include <tessera/format/torch_dcp.h>
 
 #include <algorithm>
-#include <array>
 #include <tuple>
 
 #include "lib/base/append.h"
@@ -25,13 +24,6 @@ bool is_url(std::string_view text) {
   return at != std::string_view::npos && at > 0 && at < 12 &&
          text.substr(0, at).find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789+-") ==
              std::string_view::npos;
-}
-
-bool could_be_checkpoint_file(std::string_view name) {
-  for (std::string_view suffix :
-       {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".h5", ".hdf5", ".keras"})
-    if (name.ends_with(suffix)) return true;
-  return false;
 }
 
 /// "huggingface.co/meta-llama/X/tree/main" -> "meta-llama/X"; "": no model of the hub.
@@ -55,7 +47,7 @@ std::string copy_of_web_address(const std::string& asked) {
   const std::string_view address = std::string_view(asked).substr(asked.find("://") + 3);
   const std::string_view path = address.substr(0, address.find_first_of("?#"));
   const bool is_page = path.find("/blob/") != std::string_view::npos;
-  if (could_be_checkpoint_file(path) && !is_page) return fmt::format("curl -LO {}", asked);
+  if (has_checkpoint_suffix(path) && !is_page) return fmt::format("curl -LO {}", asked);
   const std::string model = hub_model(address);
   if (!model.empty()) return fmt::format("hf download {} --local-dir DIR", model);
   return "the address is that of a page; download the files that it names";
@@ -72,12 +64,6 @@ std::string copy_of_web_address(const std::string& asked) {
   fail(Code::kUnsupported,
        fmt::format("\"{}\" is a URL; only local paths are read", printable(asked)),
        fmt::format("copy it first: {}", printable(copy)));
-}
-
-/// Files that are part of a folder checkpoint: naming one means the folder.
-bool is_part_of_folder(std::string_view name) {
-  return name == ".metadata" || name == ".snapshot_metadata" || name.ends_with(".distcp") ||
-         name.ends_with(".index.json") || (name.starts_with("__") && name.ends_with(".metadata"));
 }
 
 /// Folders that show the machine, not a disk.
@@ -186,12 +172,16 @@ std::optional<FoundCheckpoint> PathResolver::recognise_parts(const std::string& 
   if (whole.parts.empty()) return std::nullopt;
   for (const std::string& part : whole.parts) {
     const auto found = recognise(join_path(path, part), FileType::kDirectory);
-    if (!found || found->driver->id() != "torch-dcp") return std::nullopt;
+    if (!found || !found->driver->capabilities().joins_folders) return std::nullopt;
     whole.driver = found->driver;
   }
   whole.reason = fmt::format("has {} and {}, parts of one state", whole.parts[0], whole.parts[1]);
   whole.beside_folder = path;
   return whole;
+}
+
+std::string FoundCheckpoint::description() const {
+  return fmt::format("{}: {}", driver->id(), reason);
 }
 
 std::string FoundCheckpoint::folder() const { return file.empty() ? path : split_path(path).first; }
@@ -207,7 +197,7 @@ std::optional<FoundCheckpoint> PathResolver::found_at(const std::string& path, F
 }
 
 std::optional<FoundCheckpoint> PathResolver::with_optimizer(const FoundCheckpoint& files) const {
-  if (files.driver->id() != "torch-rank-files" || !files.file.empty()) return std::nullopt;
+  if (!files.driver->capabilities().joins_optimizer || !files.file.empty()) return std::nullopt;
   const std::string folder = find_optimizer_folder(*fs_.open_directory(files.path));
   if (folder.empty()) return std::nullopt;
   const auto directory = storage::open_linked_directory(fs_, join_path(files.path, folder));
@@ -221,46 +211,97 @@ std::optional<FoundCheckpoint> PathResolver::with_optimizer(const FoundCheckpoin
   return whole;
 }
 
-FoundCheckpoint PathResolver::resolve(const std::string& asked, std::vector<Note>& notes) const {
+std::span<const PathResolver::Rule> PathResolver::rules_of(FileType type) {
+  // As ops/open.h lists them. The first that finds something decides.
+  static constexpr Rule kOfFiles[] = {
+      {"a pointer, by its name", &PathResolver::named_pointer},
+      {"a part of a folder, by its name", &PathResolver::part_of_folder},
+      {"a checkpoint: a format recognises it", &PathResolver::recognised_file},
+  };
+  static constexpr Rule kOfFolders[] = {
+      {"one rank's folder of a checkpoint", &PathResolver::rank_folder},
+      {"a checkpoint: a format recognises it", &PathResolver::recognised_folder},
+      {"a pointer in it", &PathResolver::pointer_inside},
+      {"the parts of one state", &PathResolver::parts_inside},
+      {"the one checkpoint below it", &PathResolver::one_below},
+  };
+  if (type == FileType::kDirectory) return kOfFolders;
+  return kOfFiles;
+}
+
+FoundCheckpoint PathResolver::resolve(const std::string& asked, std::vector<Note>& notes,
+                                      std::vector<PathStep>* steps) const {
   const FileInfo info = require(asked);
-  if (info.type == FileType::kDirectory) return resolve_folder(asked, notes);
-  if (info.type != FileType::kRegular)
+  if (info.type != FileType::kDirectory && info.type != FileType::kRegular)
     fail(Code::kUnsupported,
          fmt::format("\"{}\" is neither a file nor a folder but a FIFO, a socket or a device",
                      printable(asked)));
-  return resolve_file(asked, notes);
-}
-
-FoundCheckpoint PathResolver::resolve_file(const std::string& asked,
-                                           std::vector<Note>& notes) const {
-  const auto [folder, name] = split_path(asked);
-  if (is_pointer_name(name)) {
-    if (const auto pointer = pointer_in(folder, name); pointer) return follow(*pointer, notes);
-  }
-  if (is_part_of_folder(name) && !is_index_beside_its_file(fs_, folder, name)) {
-    if (auto found = recognise(folder, FileType::kDirectory)) {
-      found->is_named = true;
-      notes.push_back(
-          {Finding::kPath, Severity::kInfo,
-           fmt::format("{} is part of the checkpoint {}", printable(name), printable(folder)), "",
-           ""});
-      return *found;
+  const std::span<const Rule> rules = rules_of(info.type);
+  std::vector<PathStep> said;
+  for (const Rule& rule : rules) said.push_back({std::string(rule.name), {}, ""});
+  std::optional<FoundCheckpoint> found;
+  for (std::size_t i = 0; i < rules.size() && !found; ++i) {
+    try {
+      Attempt attempt = (this->*rules[i].attempt)(asked, notes);
+      said[i].answer = attempt.found ? PathStep::Answer::kYes : PathStep::Answer::kNo;
+      said[i].reason = std::move(attempt.why);
+      found = std::move(attempt.found);
+    } catch (const Error& error) {
+      said[i].answer = PathStep::Answer::kFailed;
+      said[i].reason = error.status().message;
+      if (steps != nullptr) *steps = std::move(said);
+      throw;
     }
   }
+  if (steps != nullptr) *steps = std::move(said);
+  if (found) return *std::move(found);
+  info.type == FileType::kDirectory ? fail_folder(asked) : fail_file(asked);
+}
+
+PathResolver::Attempt PathResolver::named_pointer(const std::string& asked,
+                                                  std::vector<Note>& notes) const {
+  const auto [folder, name] = split_path(asked);
+  if (!is_pointer_name(name)) return {{}, "no pointer has this name"};
+  const auto pointer = pointer_in(folder, name);
+  if (!pointer) return {{}, "it is too large for a pointer"};
+  return found_by(*pointer, notes);
+}
+
+PathResolver::Attempt PathResolver::found_by(const Pointer& pointer,
+                                             std::vector<Note>& notes) const {
+  return {follow(pointer, notes), fmt::format("{} names {}", pointer.name, pointer.shown())};
+}
+
+PathResolver::Attempt PathResolver::part_of_folder(const std::string& asked,
+                                                   std::vector<Note>& notes) const {
+  const auto [folder, name] = split_path(asked);
+  if (!is_part_of_folder(name)) return {{}, "files of this name are no parts of folders"};
+  if (is_index_beside_its_file(fs_, folder, name)) return {{}, "the file it names lies beside it"};
+  auto found = recognise(folder, FileType::kDirectory);
+  if (!found) return {{}, "its folder is no checkpoint"};
+  found->is_named = true;
+  std::string text =
+      fmt::format("{} is part of the checkpoint {}", printable(name), printable(folder));
+  notes.push_back({Finding::kPath, Severity::kInfo, text, "", ""});
+  return {std::move(found), std::move(text)};
+}
+
+PathResolver::Attempt PathResolver::recognised_file(const std::string& asked,
+                                                    std::vector<Note>& notes) const {
   // A link the user named is followed; what it leads to is opened in its own folder.
-  if (auto found = recognise(fs_.canonical(asked), FileType::kRegular)) {
-    found->path = asked;
-    found->is_named = true;
-    found->part_of = parts_beside(asked);
-    if (!found->part_of.empty())
-      notes.push_back({Finding::kPath, Severity::kWarning,
-                       fmt::format("{} is one of several parts of one model: {}", printable(name),
-                                   printable(found->part_of)),
-                       "", ""});
-    note_other_ranks(*found, notes);
-    return *found;
-  }
-  fail_file(asked);
+  auto found = recognise(fs_.canonical(asked), FileType::kRegular);
+  if (!found) return {{}, "no format recognises it"};
+  found->path = asked;
+  found->is_named = true;
+  found->part_of = parts_beside(asked);
+  if (!found->part_of.empty())
+    notes.push_back({Finding::kPath, Severity::kWarning,
+                     fmt::format("{} is one of several parts of one model: {}",
+                                 printable(split_path(asked).second), printable(found->part_of)),
+                     "", ""});
+  note_other_ranks(*found, notes);
+  std::string why = found->description();
+  return {std::move(found), std::move(why)};
 }
 
 void PathResolver::fail_file(const std::string& asked) const {
@@ -269,7 +310,7 @@ void PathResolver::fail_file(const std::string& asked) const {
     fail(Code::kCorrupt, fmt::format("\"{}\" is empty (0 bytes)", printable(asked)));
   if (!from_.empty()) refuse_other_format(asked, fs_.canonical(asked), FileType::kRegular);
   if (is_part_of_folder(name)) refuse_links(folder);
-  if (could_be_checkpoint_file(name))
+  if (has_checkpoint_suffix(name))
     fail(Code::kCorrupt, fmt::format("\"{}\" does not begin like any checkpoint; its first bytes "
                                      "are damaged or it is something else",
                                      printable(asked)));
@@ -289,7 +330,7 @@ void PathResolver::refuse_other_format(const std::string& asked, const std::stri
 void PathResolver::refuse_links(const std::string& folder) const {
   for (const FileInfo& info : fs_.open_directory(folder)->list()) {
     if (info.type != FileType::kSymlink) continue;
-    if (!could_be_checkpoint_file(info.name) && !is_part_of_folder(info.name)) continue;
+    if (!has_checkpoint_suffix(info.name) && !is_part_of_folder(info.name)) continue;
     fail(Code::kUnsupported,
          fmt::format("the files of \"{}\" are symbolic links that lead to no regular file, as {}",
                      printable(folder), printable(info.name)),
@@ -300,7 +341,7 @@ void PathResolver::refuse_links(const std::string& folder) const {
 void PathResolver::refuse_special_files(const std::string& folder) const {
   for (const FileInfo& info : fs_.open_directory(folder)->list()) {
     if (info.type != FileType::kOther) continue;
-    if (!could_be_checkpoint_file(info.name) && !is_part_of_folder(info.name)) continue;
+    if (!has_checkpoint_suffix(info.name) && !is_part_of_folder(info.name)) continue;
     in_file(join_path(folder, info.name),
             [&] { fail(Code::kCorrupt, std::string(no_regular_file(info.type))); });
   }
@@ -319,44 +360,61 @@ void PathResolver::fail_folder(const std::string& asked) const {
        fmt::format("\"{}\" holds no checkpoint in a supported format", printable(asked)));
 }
 
-FoundCheckpoint PathResolver::resolve_folder(const std::string& asked,
-                                             std::vector<Note>& notes) const {
-  if (const std::string whole = whole_of_rank_folder(asked); !whole.empty()) {
-    notes.push_back({Finding::kPath, Severity::kInfo,
-                     fmt::format("{} is one rank's folder of the checkpoint {}, which is used",
-                                 printable(asked), printable(whole)),
-                     "", ""});
-    return *recognise(whole, FileType::kDirectory);
-  }
-  if (auto found = found_at(asked, FileType::kDirectory, notes)) {
-    if (!found->is_named && found->parts.empty()) note_others_below(*found, notes);
-    return *found;
-  }
+PathResolver::Attempt PathResolver::rank_folder(const std::string& asked,
+                                                std::vector<Note>& notes) const {
+  const std::string whole = whole_of_rank_folder(asked);
+  if (whole.empty()) return {{}, "its name is no rank's, or what is around it no checkpoint"};
+  notes.push_back({Finding::kPath, Severity::kInfo,
+                   fmt::format("{} is one rank's folder of the checkpoint {}, which is used",
+                               printable(asked), printable(whole)),
+                   "", ""});
+  return {recognise(whole, FileType::kDirectory), printable(whole)};
+}
+
+PathResolver::Attempt PathResolver::recognised_folder(const std::string& asked,
+                                                      std::vector<Note>& notes) const {
+  auto found = found_at(asked, FileType::kDirectory, notes);
+  if (!found) return {{}, "no format recognises it"};
+  if (!found->is_named && found->parts.empty()) note_others_below(*found, notes);
+  std::string why = found->description();
+  return {std::move(found), std::move(why)};
+}
+
+PathResolver::Attempt PathResolver::pointer_inside(const std::string& asked,
+                                                   std::vector<Note>& notes) const {
   const auto pointer = pointer_in(asked);
-  if (pointer && !pointer->path.empty()) return follow(*pointer, notes);
-  if (pointer)
-    notes.push_back(
-        {Finding::kPath, Severity::kWarning,
-         fmt::format("the pointer {} names \"{}\", which is not there, and was left out "
-                     "of account",
-                     pointer->name, pointer->shown()),
-         "", ""});
-  if (auto whole = recognise_parts(asked)) return *whole;
+  if (!pointer) return {{}, "it has none"};
+  if (!pointer->path.empty()) return found_by(*pointer, notes);
+  std::string text =
+      fmt::format("the pointer {} names \"{}\", which is not there, and was left out of account",
+                  pointer->name, pointer->shown());
+  notes.push_back({Finding::kPath, Severity::kWarning, text, "", ""});
+  return {{}, std::move(text)};
+}
+
+PathResolver::Attempt PathResolver::parts_inside(const std::string& asked,
+                                                 std::vector<Note>& /*notes*/) const {
+  auto whole = recognise_parts(asked);
+  if (!whole) return {{}, "it has no folders that are parts of one state"};
+  std::string why = whole->description();
+  return {std::move(whole), std::move(why)};
+}
+
+PathResolver::Attempt PathResolver::one_below(const std::string& asked,
+                                              std::vector<Note>& notes) const {
   std::vector<FoundCheckpoint> found = below(asked, notes);
-  if (found.empty()) fail_folder(asked);
+  if (found.empty()) return {{}, "nothing below it is a checkpoint"};
   if (found.size() > 1) fail_several(asked, found);
   notes.push_back({Finding::kPath, Severity::kInfo,
                    fmt::format("using {}, the one checkpoint below {}", printable(found[0].path),
                                printable(asked)),
                    "", ""});
-  return found[0];
+  return {found[0], printable(found[0].path)};
 }
 
 void PathResolver::note_others_below(const FoundCheckpoint& chosen,
                                      std::vector<Note>& notes) const {
-  constexpr std::array<std::string_view, 3> kFilesAlone = {"safetensors", "torch-save",
-                                                           "torch-rank-files"};
-  if (std::ranges::find(kFilesAlone, chosen.driver->id()) == kFilesAlone.end()) return;
+  if (!chosen.driver->capabilities().is_loose_files) return;
   std::vector<FoundCheckpoint> found;
   std::vector<Note> unreadable;
   for (const FileInfo& info : fs_.open_directory(chosen.path)->list()) {
@@ -392,7 +450,7 @@ void PathResolver::search(const std::string& folder, const std::string& name, in
                           std::vector<FoundCheckpoint>& found, std::vector<Note>& notes) const {
   for (const FileInfo& info : storage::open_linked_directory(fs_, folder)->list()) {
     if (info.name.starts_with('.') || info.name.ends_with(".tessera.json")) continue;
-    const bool is_file = info.type == FileType::kRegular && could_be_checkpoint_file(info.name);
+    const bool is_file = info.type == FileType::kRegular && has_checkpoint_suffix(info.name);
     if (!is_file && info.type != FileType::kDirectory) continue;
     const std::string path = join_path(folder, info.name);
     if (is_of_the_kernel(fs_, path, info)) continue;

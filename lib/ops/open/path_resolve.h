@@ -5,7 +5,9 @@
 #include <tessera/ops/open.h>
 
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
@@ -26,6 +28,8 @@ struct FoundCheckpoint {
 
   /// The folder that it lies in, or is.
   std::string folder() const;
+  /// "torch-dcp: has .metadata and 4 .distcp files".
+  std::string description() const;
 };
 
 /// A pointer file or link in a folder.
@@ -45,8 +49,10 @@ class PathResolver {
  public:
   explicit PathResolver(FileSystem& fs, std::string from) : fs_(fs), from_(std::move(from)) {}
 
-  /// The one checkpoint that `asked` means; notes say which choice was made.
-  FoundCheckpoint resolve(const std::string& asked, std::vector<Note>& notes) const;
+  /// The one checkpoint that `asked` means; notes say which choice was made. `steps`, where given: what
+  /// each rule said, also where none found anything and this throws.
+  FoundCheckpoint resolve(const std::string& asked, std::vector<Note>& notes,
+                          std::vector<PathStep>* steps = nullptr) const;
   /// The place itself, when a format recognises it. Throws kUnsupported when several do.
   std::optional<FoundCheckpoint> recognise(const std::string& path, FileType type) const;
   /// The folder as parts of one state (lib/ops/open/merge_parts.h), when it is that.
@@ -68,8 +74,28 @@ class PathResolver {
   FileInfo require(const std::string& asked) const;
 
  private:
-  FoundCheckpoint resolve_file(const std::string& asked, std::vector<Note>& notes) const;
-  FoundCheckpoint resolve_folder(const std::string& asked, std::vector<Note>& notes) const;
+  /// What a rule says of a path: a checkpoint, or nothing, and in either case why.
+  struct Attempt {
+    std::optional<FoundCheckpoint> found;
+    std::string why;
+  };
+  struct Rule {
+    std::string_view name;
+    Attempt (PathResolver::*attempt)(const std::string& asked, std::vector<Note>& notes) const;
+  };
+  /// The rules for PATH in their order (ops/open.h).
+  static std::span<const Rule> rules_of(FileType type);
+  // Rules for files:
+  Attempt named_pointer(const std::string& asked, std::vector<Note>& notes) const;
+  Attempt part_of_folder(const std::string& asked, std::vector<Note>& notes) const;
+  Attempt recognised_file(const std::string& asked, std::vector<Note>& notes) const;
+  // Rules for folders:
+  Attempt rank_folder(const std::string& asked, std::vector<Note>& notes) const;
+  Attempt recognised_folder(const std::string& asked, std::vector<Note>& notes) const;
+  Attempt pointer_inside(const std::string& asked, std::vector<Note>& notes) const;
+  Attempt parts_inside(const std::string& asked, std::vector<Note>& notes) const;
+  Attempt one_below(const std::string& asked, std::vector<Note>& notes) const;
+  Attempt found_by(const Pointer& pointer, std::vector<Note>& notes) const;
   /// A folder of weights may have a run's checkpoints below it: rule 1 decides, and says so.
   void note_others_below(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
   /// Where a file of a set of ranks was asked for by itself.
@@ -79,6 +105,8 @@ class PathResolver {
   std::string parts_beside(const std::string& file) const;
   /// The folder of the set that a rank's file belongs to; "": it is no rank's, or alone.
   std::string folder_of_ranks(const std::string& file) const;
+  /// Whether the format of `folder` has one rank's folders of this name.
+  bool is_rank_folder_of(const std::string& folder, std::string_view name) const;
   /// What recognises the folder; nullptr: nothing, or several formats.
   const FormatDriver* driver_of(const std::string& folder) const;
   /// Nothing was found at (or below) `asked`: says why.

@@ -3,6 +3,7 @@
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
 #include <tessera/encoding/zip_reader.h>
+#include <tessera/format/registry.h>
 #include <tessera/ops/seal.h>
 #include <tessera/ops/verify.h>
 #include <tessera/storage/aligned_buffer.h>
@@ -226,7 +227,7 @@ class Verifier {
 
   /// Megatron-core's own list of sums.
   void check_listed_sums() {
-    if (checkpoint_.manifest.format != "megatron-dist") return;
+    if (!capabilities_of(checkpoint_.manifest.format).has_sum_list) return;
     for (Note& note : check_integrity(*checkpoint_.directory, [&](std::size_t n) { tick(n); }))
       add(note);
   }
