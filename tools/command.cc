@@ -1,6 +1,7 @@
 #include "tools/command.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <tessera/base/error.h>
 #include <tessera/base/interrupted.h>
 #include <tessera/base/launched_ranks.h>
@@ -38,6 +39,21 @@ int write_all(int fd, std::string_view text) {
     text.remove_prefix(static_cast<std::size_t>(written));
   }
   return 0;
+}
+
+/// All of stdout, pieces gathered to what is worth a call of the system.
+int write_outcome(const Outcome& outcome) {
+  constexpr std::size_t kPiece = std::size_t{64} << 10;
+  std::string waiting;
+  int trouble = write_all(STDOUT_FILENO, outcome.out);
+  if (!outcome.rest) return trouble;
+  outcome.rest([&](std::string_view piece) {
+    waiting += piece;
+    if (waiting.size() < kPiece) return;
+    if (trouble == 0) trouble = write_all(STDOUT_FILENO, waiting);
+    waiting.clear();
+  });
+  return trouble ? trouble : write_all(STDOUT_FILENO, waiting);
 }
 
 std::string examples_text(Tool tool) {
@@ -87,15 +103,14 @@ std::string special_text(const Arguments& arguments) {
   return {};
 }
 
-Outcome run(const Arguments& arguments, const std::vector<std::string>& typed,
+Outcome run(const Arguments& arguments, FileSystem& fs, const std::vector<std::string>& typed,
             std::unique_ptr<RankGroup>& ranks) {
   if (arguments.special != Special::kNone) return {special_text(arguments), 0, {}};
-  const auto fs = make_posix_file_system();
   const Screen screen = make_screen(arguments.no_color);
-  if (arguments.tool == Tool::kInspect) return run_inspect(arguments, *fs, screen);
+  if (arguments.tool == Tool::kInspect) return run_inspect(arguments, fs, screen);
   ranks = launched_ranks();
-  if (!ranks) return run_convert(arguments, *fs, screen, typed, nullptr);
-  Outcome outcome = run_convert(arguments, *fs, screen, typed, ranks.get());
+  if (!ranks) return run_convert(arguments, fs, screen, typed, nullptr);
+  Outcome outcome = run_convert(arguments, fs, screen, typed, ranks.get());
   // One result, printed once, by rank 0; it knows what the others know.
   ranks->agree({});
   if (ranks->rank() != 0) outcome.out.clear(), outcome.err.clear();
@@ -112,6 +127,7 @@ std::uint64_t memory_limit(const Arguments& arguments) {
 ReadOptions read_options(const Arguments& arguments) {
   ReadOptions options;
   options.memory_limit_bytes = memory_limit(arguments);
+  options.pickle_limit_bytes = arguments.mem_limit_bytes.value_or(0);
   options.threads = arguments.threads.value_or(available_cpus());
   options.own = arguments.own;
   return options;
@@ -135,14 +151,21 @@ Selection selection(const Arguments& arguments, const std::string& root) {
 }
 
 int run_tool(Tool tool, int argc, char** argv) {
+#ifdef M_MMAP_THRESHOLD
+  // Tables of a million tensors grow and go: what they leave goes back to the system. By itself
+  // glibc keeps larger and larger pieces.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
   const std::vector<std::string> typed(argv, argv + argc);
   const std::span<const std::string> words(typed.data() + 1, typed.empty() ? 0 : typed.size() - 1);
   const std::string name(tool_name(tool));
   install_signal_handlers(nullptr);
   std::unique_ptr<RankGroup> ranks;  // ends after everything was said: mpirun then ends the job
   try {
-    const Outcome outcome = run(parse_arguments(tool, words), typed, ranks);
-    const int trouble = write_all(STDOUT_FILENO, outcome.out);
+    const Arguments arguments = parse_arguments(tool, words);
+    const auto fs = make_posix_file_system();
+    const Outcome outcome = run(arguments, *fs, typed, ranks);
+    const int trouble = write_outcome(outcome);
     if (!outcome.err.empty()) std::fputs(outcome.err.c_str(), stderr);
     return trouble ? trouble : outcome.exit;
   } catch (...) {

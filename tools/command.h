@@ -1,15 +1,17 @@
 #pragma once
 // What the three main() functions share: parse, run, print, exit.
 //
-// stdout gets the result and nothing else, in one piece, after the work succeeded; stderr gets
+// stdout gets the result and nothing else, after the work succeeded; stderr gets
 // progress, choices and failures. Every exception ends here as an exit status.
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 
+#include <functional>
 #include <string>
 
 #include "tools/args/args.h"
 #include "tools/render/screen.h"
+#include "tools/sink.h"
 
 namespace tessera {
 class RankGroup;
@@ -23,6 +25,8 @@ struct Outcome {
   std::string out;
   int exit = 0;
   std::string err;
+  /// Set: writes the rest of stdout. Everything that can be refused has been looked at.
+  std::function<void(const Sink& sink)> rest = {};
 };
 
 Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen);

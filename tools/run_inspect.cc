@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <iterator>
@@ -28,6 +29,20 @@ namespace tessera::tools {
 namespace {
 
 constexpr std::size_t kShownDifferences = 20;
+
+/// ls in the form that was asked for, row by row.
+void write_listing(const Arguments& a, const LsReport& report, const LsRows& rows,
+                   const Screen& screen, const Sink& sink) {
+  const LsSource source{rows.size(), [&](std::size_t i) { return rows[i]; }};
+  if (a.format == OutputFormat::kHuman) return write_ls(report, source, a.chunks, screen, sink);
+  const JsonRows json_rows{"tensors", rows.size(),
+                           [&](std::size_t i) { return ls_row(rows[i], a.chunks); }};
+  const Value document = ls_document(report);
+  if (a.format == OutputFormat::kJson) return write_json(document, json_rows, sink);
+  constexpr std::array<LineField, 3> kLines = {
+      {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}}};
+  write_ndjson(document, verb_name(a.verb), kLines, json_rows, sink);
+}
 
 /// One run of one verb of ckpt-inspect.
 class Inspection {
@@ -314,15 +329,14 @@ Outcome Inspection::ls() {
   options.file = a_.file;
   if (!a_.sort.empty()) options.sort = parse_ls_sort(a_.sort);
   options.top = static_cast<std::size_t>(a_.top.value_or(0));
-  const LsReport report = [&] {
-    OpenedCheckpoint opened = open();  // gone before the report is printed
-    return list_tensors(opened, options);
-  }();
-  return {in_form([&] { return ls_document(report, a_.chunks); },
-                  {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
-                  [&] { return render_ls(report, a_.chunks, screen_); }),
-          0,
-          {}};
+  const auto opened = std::make_shared<OpenedCheckpoint>(open());
+  const auto rows = std::make_shared<const LsRows>(opened->manifest, options);
+  const auto report = std::make_shared<const LsReport>(list_all_but_rows(*opened, *rows));
+  Outcome outcome;
+  outcome.rest = [screen = screen_, &a = a_, opened, rows, report](const Sink& sink) {
+    write_listing(a, *report, *rows, screen, sink);
+  };
+  return outcome;
 }
 
 void Inspection::write_npy(const Bytes& bytes) {

@@ -126,7 +126,7 @@ Manifest unpacked(ByteView bytes) {
 std::string scalar_lines(const LiveState& full) {
   std::string out;
   for (const StateEntry& entry : full.dict().entries) {
-    out += fmt::format("\"{}\" ", entry.name);
+    out += fmt::format("\"{}\" ", entry.name.view());
     if (entry.value.is_tensor()) {
       const LiveTensor& tensor = full.tensors()[entry.value.tensor_index()];
       out += tensor.spec.to_string() + text_of(tensor);

@@ -139,7 +139,8 @@ void check_names(const LiveState& target, const std::map<std::string, const Stat
   for (const StateEntry& entry : target.dict().entries) {
     const auto found = stored.find(entry.name);
     if (found == stored.end())
-      fail(Code::kInvalidArgument, fmt::format("\"{}\" is not in the full state", entry.name));
+      fail(Code::kInvalidArgument,
+           fmt::format("\"{}\" is not in the full state", entry.name.view()));
     ++used;
     check_fits(entry, target, *found->second, manifest);
     if (!entry.value.is_tensor() && target.check_value) target.check_value(*found->second);
@@ -290,7 +291,7 @@ void key_by_ids(LiveState& state, const std::string& optim_root) {
       const auto found = ids.find(entry.path[2].key);
       if (found == ids.end())
         fail(Code::kInvalidArgument,
-             fmt::format("\"{}\" is state of a parameter that no group lists", entry.name));
+             fmt::format("\"{}\" is state of a parameter that no group lists", entry.name.view()));
       entry.path[2] = int_key_item(found->second);
       entry.name = dotted(entry.path);
     }

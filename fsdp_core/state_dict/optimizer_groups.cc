@@ -177,7 +177,7 @@ void OptimizerGroups::take(const StateEntry& stored) {
     try {
       at->second.key->set(*options, stored.value);
     } catch (const Error& error) {
-      fail(Code::kInvalidArgument, fmt::format("{} {}", stored.name, error.status().message));
+      fail(Code::kInvalidArgument, fmt::format("{} {}", stored.name.view(), error.status().message));
     }
   }
 }

@@ -1,10 +1,11 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/large_array.h>
+#include <tessera/base/text_index.h>
 #include <tessera/encoding/json.h>
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -20,16 +21,17 @@ class KeySet {
  public:
   /// False when the name was there already.
   bool insert(const std::string& name) {
+    const auto text_of = [this](std::size_t i) { return text(i); };
     if (ends_.size() < kFew) {
       for (std::size_t i = 0; i < ends_.size(); ++i)
         if (text(i) == name) return false;
     } else {
-      if (slots_.size() < 2 * (ends_.size() + 1)) grow();
-      std::size_t& slot = slot_of(name);
-      if (slot != 0) return false;
-      slot = ends_.size() + 1;
+      if (ends_.size() == kFew)
+        for (std::size_t i = 0; i < kFew; ++i) many_.add(text(i), text_of);
+      if (many_.add(name, text_of)) return false;
     }
-    text_ += name;
+    grow_large(text_, name.size());
+    text_.insert(text_.end(), name.begin(), name.end());
     ends_.push_back(text_.size());
     return true;
   }
@@ -39,22 +41,12 @@ class KeySet {
 
   std::string_view text(std::size_t i) const {
     const std::size_t begin = i == 0 ? 0 : ends_[i - 1];
-    return std::string_view(text_).substr(begin, ends_[i] - begin);
-  }
-  /// Where the name is (1 + its number), or 0 where it would be.
-  std::size_t& slot_of(std::string_view name) {
-    std::size_t at = std::hash<std::string_view>()(name) % slots_.size();
-    while (slots_[at] != 0 && text(slots_[at] - 1) != name) at = (at + 1) % slots_.size();
-    return slots_[at];
-  }
-  void grow() {
-    slots_.assign(4 * (ends_.size() + 1) + 1, 0);
-    for (std::size_t i = 0; i < ends_.size(); ++i) slot_of(text(i)) = i + 1;
+    return std::string_view(text_.data() + begin, ends_[i] - begin);
   }
 
-  std::string text_;
+  std::vector<char> text_;
   std::vector<std::size_t> ends_;
-  std::vector<std::size_t> slots_;  // of more than kFew
+  TextIndex many_;  // of more than kFew
 };
 
 /// Stands between nlohmann's parser and a JsonHandler and refuses what the parser would let pass.

@@ -94,10 +94,11 @@ class Cycles {
 
 class Decoder {
  public:
-  Decoder(const PickleGraph& graph, const PickleHook& hook)
+  Decoder(const PickleGraph& graph, const PickleHook& hook, std::uint64_t granted)
       : graph_(graph),
         hook_(hook),
-        left_bytes_(pickle_memory_bytes(stream_bytes(graph))),
+        granted_bytes_(granted),
+        left_bytes_(pickle_memory_bytes(stream_bytes(graph), granted)),
         copies_left_(kFreeCopies + graph.node_count() / 4) {}
 
   /// `levels`: containers around this value.
@@ -121,7 +122,7 @@ class Decoder {
   void name_opaque(Node callable, OpaqueObject& out) const;
 
   void spend(std::uint64_t bytes) {
-    if (bytes > left_bytes_) refuse_pickle_memory(stream_bytes(graph_));
+    if (bytes > left_bytes_) refuse_pickle_memory(stream_bytes(graph_), granted_bytes_);
     left_bytes_ -= bytes;
   }
 
@@ -146,6 +147,7 @@ class Decoder {
 
   const PickleGraph& graph_;
   const PickleHook& hook_;
+  const std::uint64_t granted_bytes_;
   std::uint64_t left_bytes_;  // that values may take
   std::unordered_map<Node, Decoded> done_;
   std::unordered_map<Node, Value> texts_;
@@ -583,23 +585,9 @@ bool is_plain_call(const PickleGraph& graph, PickleGraph::Node node) {
          is("builtins", {"set", "frozenset", "bytearray", "bytes", "complex"});
 }
 
-std::uint64_t stream_bytes(const PickleGraph& graph) { return PickleVm::stream_bytes(graph); }
-
-std::uint64_t pickle_memory_bytes(std::uint64_t stream_bytes) {
-  constexpr std::uint64_t kFree = std::uint64_t{16} << 20, kPerByte = 40;
-  return std::min(kMostPickleMemoryBytes,
-                  kFree + kPerByte * std::min(stream_bytes, kMostPickleMemoryBytes));
-}
-
-void refuse_pickle_memory(std::uint64_t stream_bytes) {
-  fail(Code::kResourceExhausted,
-       fmt::format("pickle: the values of its {} would take more than {} of memory",
-                   format_bytes(stream_bytes), format_bytes(pickle_memory_bytes(stream_bytes))),
-       "very many very small objects: no checkpoint of tensors looks like this");
-}
-
-Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook) {
-  return Decoder(graph, hook).decode(node, 0).value;
+Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook,
+                    std::uint64_t limit_bytes) {
+  return Decoder(graph, hook, limit_bytes).decode(node, 0).value;
 }
 
 }  // namespace tessera

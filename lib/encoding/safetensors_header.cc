@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
+#include <tessera/base/large_array.h>
 #include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
 #include <tessera/encoding/safetensors_header.h>
@@ -109,6 +110,7 @@ class HeaderHandler : public JsonHandler {
       fail(Code::kCorrupt, fmt::format("data_offsets [{},{}) disagree with {} ({} bytes)",
                                        tensor_.begin, tensor_.end, tensor_.spec.to_string(), size));
     tensor_.name = name_;
+    grow_large(header_.tensors, 1);
     header_.tensors.push_back(std::move(tensor_));
   }
 
@@ -227,8 +229,8 @@ void layout_safetensors(std::vector<SafetensorsTensor>& tensors) {
     });
   }
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-    return std::pair<std::size_t, const std::string&>(dtype_order(a.spec.dtype), a.name) <
-           std::pair<std::size_t, const std::string&>(dtype_order(b.spec.dtype), b.name);
+    return std::pair(dtype_order(a.spec.dtype), a.name.view()) <
+           std::pair(dtype_order(b.spec.dtype), b.name.view());
   });
   std::uint64_t at = 0;
   for (auto& tensor : tensors) {

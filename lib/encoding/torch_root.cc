@@ -37,9 +37,11 @@ void decode_archive_root(const PickleGraph& graph, TensorResolver& resolver,
   if (is_call && !options.allow_opaque_root && !is_plain_call(graph, root) && !resolver(root))
     refuse_root(class_of(graph, graph.callable(root)));
   archive.root = decode_pickle(
-      graph, root, [&](const PickleGraph&, PickleGraph::Node node) { return resolver(node); });
-  const std::uint64_t bytes = stream_bytes(graph);
-  if (!flattens_within(archive.root, pickle_memory_bytes(bytes))) refuse_pickle_memory(bytes);
+      graph, root, [&](const PickleGraph&, PickleGraph::Node node) { return resolver(node); },
+      options.pickle_limit_bytes);
+  const std::uint64_t bytes = stream_bytes(graph), granted = options.pickle_limit_bytes;
+  if (!flattens_within(archive.root, pickle_memory_bytes(bytes, granted)))
+    refuse_pickle_memory(bytes, granted);
   if (archive.root.kind() == Value::Kind::kOpaque && !options.allow_opaque_root)
     refuse_root(archive.root.as_opaque().global());
   resolver.name_notes();

@@ -193,7 +193,8 @@ Refused refused(const std::vector<std::string>& names, const StateDict& dict,
 }  // namespace
 
 std::string stored_name(const LiveState& state, const StateEntry& entry, int rank) {
-  return state.per_rank().contains(entry.name) ? rank_value_name(entry.name, rank) : entry.name;
+  return state.per_rank().contains(entry.name) ? rank_value_name(entry.name, rank)
+                                               : std::string(entry.name);
 }
 
 Bytes encode_asked(const LiveState& state, int rank) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/base/text_index.h>
 #include <tessera/state/value.h>
 
 #include <algorithm>
@@ -92,17 +93,19 @@ class Flattener {
   }
 
   void add_leaf(const Value& value) {
-    std::string name = dotted(path_);
+    SharedText name = dotted(path_);
     // An entry costs what it takes: long names and unusually deep paths count for more.
     constexpr std::size_t kUsualDepth = 16;
     spend(1 + name.size() / 64 + (std::max(path_.size(), kUsualDepth) - kUsualDepth) / 2);
-    const auto [found, added] = by_name_.emplace(name, state_.entries.size());
-    if (!added)
+    const auto known = by_name_.add(name, [this](std::size_t i) { return name_of(i); });
+    if (known)
       fail(Code::kCorrupt,
            fmt::format("two leaves have the name \"{}\": {} and {}", printable(name),
-                       python_path(state_.entries[found->second].path), python_path(path_)));
+                       python_path(state_.entries[*known].path), python_path(path_)));
     state_.entries.push_back({std::move(name), path_, value});
   }
+
+  std::string_view name_of(std::size_t entry) const { return state_.entries[entry].name; }
 
   void enter_dict(const Value& dict) {
     spend();
@@ -173,7 +176,7 @@ class Flattener {
   ValueBudget share_;
   Path path_;
   StateDict state_;
-  std::unordered_map<std::string, std::size_t> by_name_;
+  TextIndex by_name_;  // of state_.entries
   std::unordered_map<const void*, bool> leaf_;
 };
 
@@ -203,7 +206,7 @@ class FlattenedSize {
 
  private:
   /// StateEntry, its place in the tables of names, and its rows in reports.
-  static constexpr std::uint64_t kEntryBytes = 448;
+  static constexpr std::uint64_t kEntryBytes = 320;
 
   bool spend(std::uint64_t bytes) {
     ++entries_;

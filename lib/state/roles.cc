@@ -50,26 +50,26 @@ constexpr std::array kModelRootNames = {"model", "module",  "state_dict", "model
 struct OptimPath {
   std::string root;
   bool is_group = false;
-  bool flat = false;           // one path item holds "state.<fqn>.<leaf>"
-  std::vector<PathItem> rest;  // path items after `state` or `param_groups` (flat: empty)
-  std::string flat_rest;       // flat: the text after "state." or "param_groups."
+  bool flat = false;      // one path item holds "state.<fqn>.<leaf>"
+  Path rest;              // path items after `state` or `param_groups` (flat: empty)
+  std::string flat_rest;  // flat: the text after "state." or "param_groups."
 };
 
-std::vector<PathItem> name_items(std::string_view name) {
-  std::vector<PathItem> items;
+Path name_items(std::string_view name) {
+  Path items;
   for (std::string_view part : split(name, '.')) items.push_back(key_item(part));
   return items;
 }
 
 /// The entry's path, or, where the format kept none, its name cut at dots.
-std::vector<PathItem> items_of(const StateEntry& entry) {
+Path items_of(const StateEntry& entry) {
   const bool one_dotted_key =
       entry.path.size() == 1 && entry.path[0].kind == PathItem::Kind::kKey &&
-      entry.path[0].key.find('.') != std::string::npos && !starts_with_root(entry.path[0].key);
+      entry.path[0].key.find('.') != SharedText::npos && !starts_with_root(entry.path[0].key);
   return entry.path.empty() || one_dotted_key ? name_items(entry.name) : entry.path;
 }
 
-std::string join(const std::vector<PathItem>& items, std::size_t from, std::size_t to) {
+std::string join(const Path& items, std::size_t from, std::size_t to) {
   std::string text;
   for (std::size_t i = from; i < to; ++i) text += (i > from ? "." : "") + items[i].text();
   return text;
@@ -85,21 +85,28 @@ bool holds_weights(const Value& value) {
   return found;
 }
 
+/// Whether optim_path() need look at the entry: most of a million cannot be an optimizer's.
+bool may_be_optim(const StateEntry& entry) {
+  const auto speaks_of_one = [](const SharedText& text) {
+    return text.find("state") != SharedText::npos || text.find("param_groups") != SharedText::npos;
+  };
+  return speaks_of_one(entry.name) ||
+         std::ranges::any_of(entry.path, speaks_of_one, &PathItem::key);
+}
+
 /// Where `state` or `param_groups` stands in the entry, if it stands there.
 std::optional<OptimPath> optim_path(const StateEntry& entry) {
-  const std::vector<PathItem> items = items_of(entry);
+  if (!may_be_optim(entry)) return std::nullopt;
+  const Path items = items_of(entry);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i].kind != PathItem::Kind::kKey) continue;
-    const std::string& key = items[i].key;
+    const SharedText& key = items[i].key;
     for (const auto& [word, is_group] :
          {std::pair{"state", false}, std::pair{"param_groups", true}}) {
       const std::string prefix = std::string(word) + ".";
       if (key == word)
-        return OptimPath{join(items, 0, i),
-                         is_group,
-                         false,
-                         {items.begin() + static_cast<std::ptrdiff_t>(i) + 1, items.end()},
-                         {}};
+        return OptimPath{
+            join(items, 0, i), is_group, false, Path(items.begin() + i + 1, items.end()), {}};
       if (key.starts_with(prefix))
         return OptimPath{join(items, 0, i), is_group, true, {}, key.substr(prefix.size())};
     }
@@ -133,30 +140,38 @@ bool looks_like_state(const StateEntry& entry, const OptimPath& path) {
 
 class Finder {
  public:
-  explicit Finder(const StateDict& state) : state_(state), paths_(state.entries.size()) {
+  explicit Finder(const StateDict& state) : state_(state) {
     roles_.entries.resize(state.entries.size());
   }
 
   Roles find() {
     find_optimizers();
-    for (std::size_t i = 0; i < paths_.size(); ++i) assign_optimizer_entry(i);
+    for (const Found& found : found_) assign_optimizer_entry(found);
     find_model_roots();
-    for (std::size_t i = 0; i < paths_.size(); ++i) assign_model_entry(i);
+    for (std::size_t i = 0; i < state_.entries.size(); ++i) assign_model_entry(i);
     return std::move(roles_);
   }
 
  private:
+  /// An entry under what may be an optimizer.
+  struct Found {
+    std::size_t entry = 0;
+    OptimPath path;
+  };
+  const StateEntry& entry_of(const Found& found) const { return state_.entries[found.entry]; }
+
   void find_optimizers() {
     std::vector<std::string> order;
-    std::map<std::string, std::vector<std::size_t>> by_root;
+    std::map<std::string, std::vector<std::size_t>> by_root;  // indices in found_
     std::set<std::string> accepted;
     for (std::size_t i = 0; i < state_.entries.size(); ++i) {
-      paths_[i] = optim_path(state_.entries[i]);
-      if (!paths_[i]) continue;
-      auto& members = by_root[paths_[i]->root];
-      if (members.empty()) order.push_back(paths_[i]->root);
-      members.push_back(i);
-      if (looks_like_state(state_.entries[i], *paths_[i])) accepted.insert(paths_[i]->root);
+      std::optional<OptimPath> path = optim_path(state_.entries[i]);
+      if (!path) continue;
+      auto& members = by_root[path->root];
+      if (members.empty()) order.push_back(path->root);
+      members.push_back(found_.size());
+      if (looks_like_state(state_.entries[i], *path)) accepted.insert(path->root);
+      found_.push_back({i, std::move(*path)});
     }
     join_wrapped_groups(by_root);
     for (const std::string& root : order) {
@@ -173,11 +188,11 @@ class Finder {
     for (auto& [root, members] : by_root) {
       if (!root.ends_with(kInner)) continue;
       const auto outer = by_root.find(root.substr(0, root.size() - kInner.size()));
-      const auto is_group = [&](std::size_t i) { return paths_[i]->is_group; };
+      const auto is_group = [&](std::size_t i) { return found_[i].path.is_group; };
       if (outer == by_root.end() || !std::ranges::all_of(members, is_group) ||
           std::ranges::any_of(outer->second, is_group))
         continue;
-      for (const std::size_t i : members) paths_[i]->root = outer->first;
+      for (const std::size_t i : members) found_[i].path.root = outer->first;
       outer->second.insert(outer->second.end(), members.begin(), members.end());
       members.clear();
     }
@@ -187,14 +202,14 @@ class Finder {
     OptimizerRoot root{.name = name};
     bool all_ids = true, any_state = false, leaf_first = true, flat = false;
     for (std::size_t i : members) {
-      const OptimPath& path = *paths_[i];
+      const OptimPath& path = found_[i].path;
       flat |= path.flat;
       if (path.is_group) {
         root.has_groups = true;
         root.groups_as_one_value |= !path.flat && path.rest.empty();
         continue;
       }
-      const auto [fqn, leaf] = state_parts(state_.entries[i], path);
+      const auto [fqn, leaf] = state_parts(entry_of(found_[i]), path);
       any_state = true;
       all_ids = all_ids && is_decimal(fqn);
       leaf_first = leaf_first && !path.flat && path.rest.size() > 1 &&
@@ -215,25 +230,24 @@ class Finder {
   /// No state to judge by: do the groups list integers?
   bool lists_ids(const std::vector<std::size_t>& members) const {
     for (std::size_t i : members) {
-      const Value& value = state_.entries[i].value;
-      if (!state_.entries[i].name.ends_with(".params") || value.kind() != Value::Kind::kList)
+      const Value& value = entry_of(found_[i]).value;
+      if (!entry_of(found_[i]).name.ends_with(".params") || value.kind() != Value::Kind::kList)
         continue;
       if (!value.as_list().empty()) return value.as_list().front().is_int();
     }
     return false;
   }
 
-  void assign_optimizer_entry(std::size_t i) {
-    if (!paths_[i]) return;
-    const auto found = root_index_.find(paths_[i]->root);
-    if (found == root_index_.end()) return;
-    const OptimPath& path = *paths_[i];
-    EntryRole& role = roles_.entries[i];
-    role.root = found->second;
+  void assign_optimizer_entry(const Found& found) {
+    const OptimPath& path = found.path;
+    const auto root = root_index_.find(path.root);
+    if (root == root_index_.end()) return;
+    EntryRole& role = roles_.entries[found.entry];
+    role.root = root->second;
     const OptimDialect dialect = roles_.optimizers[static_cast<std::size_t>(role.root)].dialect;
     if (!path.is_group) {
       role.role = Role::kOptimState;
-      std::tie(role.fqn, role.leaf) = state_parts(state_.entries[i], path);
+      std::tie(role.fqn, role.leaf) = state_parts(entry_of(found), path);
       if (dialect == OptimDialect::kLeafFirst) {
         role.leaf = path.rest[0].text();
         role.fqn = join(path.rest, 1, path.rest.size());
@@ -252,7 +266,7 @@ class Finder {
   }
 
   /// More digits than a number of groups can have are a name.
-  static std::optional<std::int64_t> group_number(const std::vector<PathItem>& rest) {
+  static std::optional<std::int64_t> group_number(const Path& rest) {
     return rest.empty() ? std::nullopt : decimal_number(rest[0].text());
   }
 
@@ -273,26 +287,27 @@ class Finder {
   /// The roots whose tensors carry the names that the optimizers know; else well-known names; else
   /// the top.
   void find_model_roots() {
-    std::set<std::string> fqns;
+    std::set<std::string, std::less<>> fqns;
     for (const EntryRole& role : roles_.entries)
       if (role.role == Role::kOptimState && !is_by_id(role)) fqns.insert(role.fqn);
-    std::map<std::string, std::size_t> hits, tensors;
+    std::map<std::string, std::size_t, std::less<>> hits, tensors;
     std::size_t others = 0;
     for (std::size_t i = 0; i < state_.entries.size(); ++i) {
       const StateEntry& entry = state_.entries[i];
       if (roles_.entries[i].role != Role::kOther || !is_weight(i)) continue;
-      if (fqns.contains(entry.name)) ++hits[""];
-      for (std::size_t dot = entry.name.find('.'); dot != std::string::npos;
-           dot = entry.name.find('.', dot + 1))
-        if (fqns.contains(entry.name.substr(dot + 1))) ++hits[entry.name.substr(0, dot)];
-      const std::string first = entry.name.substr(0, entry.name.find('.'));
+      const std::string_view name = entry.name;
+      if (fqns.contains(name)) ++hits[""];
+      for (std::size_t dot = name.find('.'); dot != name.npos && !fqns.empty();
+           dot = name.find('.', dot + 1))
+        if (fqns.contains(name.substr(dot + 1))) ++hits[std::string(name.substr(0, dot))];
+      const std::string_view first = name.substr(0, name.find('.'));
       // Keys with dots in a flat dict are FQNs themselves: Hugging Face's `model.norm.weight`
       // stands beside `lm_head.weight`. Beside an optimizer they stand for a tree.
       const bool nested = entry.path.size() != 1 || !roles_.optimizers.empty();
       const bool whole = !entry.value.is_tensor();  // "model": a module, a dict as one value
-      const bool known = (nested || whole) && (whole || entry.name.size() > first.size()) &&
+      const bool known = (nested || whole) && (whole || name.size() > first.size()) &&
                          std::ranges::find(kModelRootNames, first) != kModelRootNames.end();
-      known ? ++tensors[first] : ++others;
+      known ? ++tensors[std::string(first)] : ++others;
     }
     if (!hits.empty()) {
       const auto best = std::ranges::max_element(hits, {}, [](const auto& h) { return h.second; });
@@ -308,7 +323,7 @@ class Finder {
   void assign_model_entry(std::size_t i) {
     EntryRole& role = roles_.entries[i];
     if (role.role != Role::kOther) return;
-    const std::string& name = state_.entries[i].name;
+    const SharedText& name = state_.entries[i].name;
     for (const std::string& root : roles_.model_roots) {
       const bool at_top = root.empty();
       // At the top only tensors are weights, and what holds some: epoch counters and the like are
@@ -316,7 +331,7 @@ class Finder {
       const bool is_root = name == root && !state_.entries[i].value.is_tensor() && is_weight(i);
       if (at_top ? !is_weight(i) : !name.starts_with(root + ".") && !is_root) continue;
       role.role = Role::kModel;
-      role.fqn = at_top || is_root ? name : name.substr(root.size() + 1);
+      role.fqn = at_top || is_root ? name : SharedText(name.substr(root.size() + 1));
       return;
     }
   }
@@ -327,7 +342,7 @@ class Finder {
   }
 
   const StateDict& state_;
-  std::vector<std::optional<OptimPath>> paths_;
+  std::vector<Found> found_;
   std::map<std::string, std::int32_t> root_index_;
   Roles roles_;
 };

@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/state/value.h>
 
+#include <atomic>
 #include <cmath>
 #include <set>
 
@@ -15,6 +16,7 @@ struct Value::Node {
     Value attributes;
   };
   Kind kind;
+  mutable std::atomic<std::uint32_t> references = 1;
   std::variant<std::string, std::pair<double, double>, ValueList, std::vector<std::int64_t>,
                ValueDict, OrderedDict, Opaque>
       payload;
@@ -36,7 +38,15 @@ Value Value::tensor(std::uint32_t index) { return Value(Rep(TensorIndex{index}))
 
 template <class T>
 Value Value::node(Kind kind, T payload) {
-  return Value(Rep(std::make_shared<const Node>(Node{kind, std::move(payload)})));
+  return Value(Rep(NodePtr(new Node{.kind = kind, .payload = std::move(payload)})));
+}
+
+Value::NodePtr::NodePtr(const NodePtr& other) noexcept : node_(other.node_) {
+  if (node_ != nullptr) node_->references.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Value::NodePtr::release(const Node* node) noexcept {
+  if (node->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete node;
 }
 
 Value Value::big_integer(std::string decimal) { return node(Kind::kBigInt, std::move(decimal)); }
@@ -248,9 +258,11 @@ void ValueBudget::spend(std::uint64_t n) {
   left_ -= n;
 }
 
-std::string PathItem::text() const { return kind == Kind::kKey ? key : std::to_string(index); }
+std::string PathItem::text() const {
+  return kind == Kind::kKey ? std::string(key) : std::to_string(index);
+}
 
-PathItem key_item(std::string_view key) { return {PathItem::Kind::kKey, 0, std::string(key)}; }
+PathItem key_item(SharedText key) { return {PathItem::Kind::kKey, 0, std::move(key)}; }
 PathItem int_key_item(std::int64_t key) { return {PathItem::Kind::kIntKey, key, {}}; }
 PathItem index_item(std::int64_t index) { return {PathItem::Kind::kIndex, index, {}}; }
 
@@ -263,7 +275,7 @@ Path below(Path path, std::initializer_list<PathItem> items) {
   return path;
 }
 
-Path below(Path path, std::string_view key) { return below(std::move(path), {key_item(key)}); }
+Path below(Path path, SharedText key) { return below(std::move(path), {key_item(std::move(key))}); }
 
 std::string dotted(const Path& path) {
   std::string name;

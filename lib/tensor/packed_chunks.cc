@@ -23,13 +23,16 @@ void PackedChunks::push_back(const ChunkView& chunk) {
   const std::size_t rank = chunk.extents.size();
   TESSERA_CHECK(chunk.origin.size() == rank && rank <= kRankMask);
   const bool has_range = !chunk.is_whole_box();
+  const bool at_zero = rank <= kZeros.size() &&
+                       std::ranges::all_of(chunk.origin, [](std::int64_t n) { return n == 0; });
   const std::uint64_t place = numbers_.size();
   grow_large(places_, 1);
-  grow_large(numbers_, 2 * rank + (has_range ? 2 : 0));
-  numbers_.insert(numbers_.end(), chunk.origin.begin(), chunk.origin.end());
+  grow_large(numbers_, (at_zero ? rank : 2 * rank) + (has_range ? 2 : 0));
+  if (!at_zero) numbers_.insert(numbers_.end(), chunk.origin.begin(), chunk.origin.end());
   numbers_.insert(numbers_.end(), chunk.extents.begin(), chunk.extents.end());
   if (has_range) numbers_.insert(numbers_.end(), {chunk.flat_begin, chunk.flat_end});
-  places_.push_back(place << kPlaceShift | rank << 1 | (has_range ? 1 : 0));
+  places_.push_back(place << kPlaceShift | rank << 1 | (at_zero ? kAtZero : 0) |
+                    (has_range ? 1 : 0));
 }
 
 void PackedChunks::append(const PackedChunks& others) {

@@ -49,13 +49,6 @@ std::string repeated(const std::string& text, std::size_t times) {
   return out;
 }
 
-template <class T>
-std::string le(T value) {
-  std::string bytes(sizeof value, '\0');
-  store_le(reinterpret_cast<std::byte*>(bytes.data()), value);
-  return bytes;
-}
-
 const std::string kProto = std::string("\x80\x02", 2);
 
 /// A torch.save file of one tensor of this size and stride over 16 bytes.
@@ -426,4 +419,55 @@ TEST_CASE("no bomb takes more than two seconds and 128 MiB") {
   fmt::print("bombs: {} in {} runs; the longest {:.2f} s ({}), the largest {} MiB ({})\n",
              bombs.size(), runs, most.seconds, slowest, most.kib >> 10, largest);
   REQUIRE(bombs.size() >= 50);
+}
+
+TEST_CASE("a hundred thousand tensors of one header are listed in little more than three headers") {
+  constexpr int kTensors = 100'000;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i)
+    header += fmt::format(R"({}"layer.{:06}.w":{{"dtype":"F32","shape":[1],)"
+                          R"("data_offsets":[{},{}]}})",
+                          i == 0 ? "" : ",", i, 4 * i, 4 * i + 4);
+  header += "}";
+  const Bomb file{"",
+                  {{"a.safetensors", le(std::uint64_t{header.size()}) + header +
+                                         std::string(std::size_t{4} * kTensors, '\0')}},
+                  "/ck/a.safetensors"};
+  const Cost cost = cost_of(file, [](MemoryFileSystem& fs, const std::string& path) {
+    OpenedCheckpoint opened = open_checkpoint(fs, path);
+    const LsRows rows(opened.manifest, {});
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      if (rows[i].name.empty()) fail(Code::kInternal, "a row without a name");
+    if (list_all_but_rows(opened, rows).total_numel != kTensors)
+      fail(Code::kInternal, "not all rows");
+  });
+  const auto header_kib = static_cast<long>(header.size() >> 10);
+  CHECK(cost.kib - kBareKiB <= 3 * header_kib + (24 << 10));
+}
+
+TEST_CASE("a hundred thousand small entries open; more than the bound where the limit is raised") {
+  const auto opens = [](const std::string& pickle, std::uint64_t limit) -> std::string {
+    MemoryFileSystem fs;
+    fs.write_file("/a.pt", as_bytes(torch_zip_of(pickle, "")));
+    OpenOptions options;
+    options.read.pickle_limit_bytes = limit;
+    try {
+      return fmt::format("{} entries",
+                         open_checkpoint(fs, "/a.pt", options).manifest.state.entries.size());
+    } catch (const Error& error) {
+      CHECK(error.code() == Code::kResourceExhausted);
+      return error.status().hint;
+    }
+  };
+  std::string numbers = kProto + "}(", names = numbers;
+  for (int i = 0; i < 100'000; ++i) {
+    numbers += "J" + le(std::int32_t{i}) + "N";
+    names += "X" + le(std::uint32_t{7}) + fmt::format("n{:06}", i) + "K\x01";
+  }
+  CHECK(opens(numbers + "u.", 0) == "100000 entries");
+  CHECK(opens(names + "u.", 0) == "100000 entries");
+  const std::string lists =
+      kProto + "}X\x01" + std::string(3, '\0') + "l](" + repeated("]", 300'000) + "es.";
+  CHECK_THAT(opens(lists, 0), Catch::Contains("--mem-limit"));
+  CHECK(opens(lists, 256 << 20) == "1 entries");
 }

@@ -228,7 +228,7 @@ TEST_CASE("a rank's description is read back as it was told") {
   std::size_t next = 0;
   read_description(LiveDescription(message), [&](LiveEntry&& told) {
     const StateEntry& entry = state.dict().entries.at(next++);
-    INFO(entry.name);
+    INFO(entry.name.view());
     CHECK(told.name == entry.name);
     CHECK(told.path == entry.path);
     CHECK((told.kind == LiveEntry::Kind::kTensor) == entry.value.is_tensor());
@@ -268,7 +268,7 @@ TEST_CASE("sources are bound to the memory of whichever state has the structure"
       const StateEntry& entry = state.dict().entries[own.entry];
       const LivePiece& piece = state.tensors()[entry.value.tensor_index()].pieces[own.piece];
       const Source& source = merged.manifest.chunks.source(own.chunk);
-      INFO(entry.name);
+      INFO(entry.name.view());
       CHECK(merged.manifest.chunks.chunk(own.chunk, piece.chunk.box.rank()) == piece.chunk);
       CHECK(source.offset == reinterpret_cast<std::uint64_t>(piece.data));
       const bool strided = entry.name == "columns";  // to its last element

@@ -112,7 +112,7 @@ TEST_CASE("two DCP folders of accelerate are one state") {
   LsOptions options;
   options.chunks = true;
   for (const LsTensor& tensor : list_tensors(opened, options).tensors) {
-    INFO(tensor.name);
+    INFO(tensor.name.view());
     const bool model = tensor.name.starts_with("model.");
     for (const std::string& file : tensor.files)
       CHECK(file.starts_with(model ? "pytorch_model_fsdp_0/__" : "optimizer_0/__"));
@@ -224,7 +224,7 @@ TEST_CASE("accelerate's rank files of a model and folder of its optimizer are on
     LsOptions with_chunks;
     with_chunks.chunks = true;
     for (const LsTensor& tensor : list_tensors(opened, with_chunks).tensors) {
-      INFO(tensor.name);
+      INFO(tensor.name.view());
       const bool model = tensor.name.starts_with("model.");
       for (const std::string& file : tensor.files)
         CHECK(file.starts_with(model ? "pytorch_model_fsdp_rank" : "optimizer_0/__"));

@@ -16,12 +16,6 @@ using namespace tessera::testing;
 
 namespace {
 
-template <class T>
-std::string le(T value) {
-  std::string bytes(sizeof value, '\0');
-  store_le(reinterpret_cast<std::byte*>(bytes.data()), value);
-  return bytes;
-}
 std::string text(const std::string& t) {
   return "X" + le(static_cast<std::uint32_t>(t.size())) + t;
 }

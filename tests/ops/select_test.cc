@@ -94,7 +94,7 @@ TEST_CASE("left-out parameters take their state and membership along when asked"
   options.selection = selection;
   const OpenedCheckpoint opened = open_sample("dcp/fsdp2_w2", options);
   for (const StateEntry& entry : opened.manifest.state.entries) {
-    INFO(entry.name);
+    INFO(entry.name.view());
     CHECK(entry.name.find("head.") == std::string::npos);
     if (!entry.name.ends_with(".params")) continue;
     for (const Value& member : entry.value.as_list())

@@ -8,12 +8,6 @@
 namespace tessera::testing {
 namespace {
 
-template <class T>
-std::string le(T value) {
-  std::string bytes(sizeof value, '\0');
-  store_le(reinterpret_cast<std::byte*>(bytes.data()), value);
-  return bytes;
-}
 std::string u16(std::size_t value) { return le(static_cast<std::uint16_t>(value)); }
 std::string u32(std::size_t value) { return le(static_cast<std::uint32_t>(value)); }
 

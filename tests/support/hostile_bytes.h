@@ -7,6 +7,14 @@
 
 namespace tessera::testing {
 
+/// The little-endian bytes of a number.
+template <class T>
+std::string le(T value) {
+  std::string bytes(sizeof value, '\0');
+  store_le(reinterpret_cast<std::byte*>(bytes.data()), value);
+  return bytes;
+}
+
 struct ZipRecord {
   std::string name;
   std::string content;              // as stored, so compressed where `method` says so

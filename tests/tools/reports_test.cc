@@ -119,8 +119,14 @@ TEST_CASE("hostile names drive no terminal in any listing") {
   HashReport hash;
   hash.tensors.push_back({kHostileName, "float32", {4}, std::string(64, 'a')});
   const Screen screen{100, false};
-  for (const std::string& text : {render_ls(ls, false, screen), render_ls(ls, true, screen),
-                                  render_diff(diff, 5, screen), render_hash(hash, screen)}) {
+  const auto render_ls = [&](bool chunks) {
+    std::string text;
+    const LsSource rows{ls.tensors.size(), [&](std::size_t i) { return ls.tensors[i]; }};
+    write_ls(ls, rows, chunks, screen, [&](std::string_view piece) { text += piece; });
+    return text;
+  };
+  for (const std::string& text : {render_ls(false), render_ls(true), render_diff(diff, 5, screen),
+                                  render_hash(hash, screen)}) {
     CHECK(text.find('\x1b') == std::string::npos);
     CHECK(text.find('\a') == std::string::npos);
     CHECK(longest_line(text) <= 100 + 16);  // the two roots of hash are wider than nothing else

@@ -2,7 +2,6 @@
 // (tessera.plan/1).
 #include <tessera/ops/seal.h>
 
-#include "lib/encoding/pickle_memory.h"
 #include "tools/documents/documents.h"
 #include "tools/documents/json_report.h"
 
@@ -42,7 +41,7 @@ void add_plan(JsonObject& object, const ConvertReport& r) {
   object.add("seal_bytes", r.seal_bytes);
   object.add("temporary_bytes", r.temporary_bytes);
   object.add("metadata_bytes", r.metadata_bytes);
-  object.add("metadata_limit_bytes", kMostPickleMemoryBytes);
+  object.add("metadata_limit_bytes", r.metadata_limit_bytes);
   object.add("staged_bytes_bound", r.staged_bytes_bound);
   object.add("peak_memory_bound", r.peak_memory_bound);
   object.add("free_bytes", r.free_bytes);

@@ -23,7 +23,9 @@ namespace tessera::tools {
 Value summary_document(const SummaryReport& report, const ScanReport* scan = nullptr);
 Value run_document(const RunListing& listing, const ScanReport* scan = nullptr);
 Value path_document(const PathExplanation& explanation);
-Value ls_document(const LsReport& report, bool with_chunks);
+/// Without the rows of its field "tensors", which are made one by one.
+Value ls_document(const LsReport& report);
+Value ls_row(const LsTensor& tensor, bool with_chunks);
 Value show_document(const ShowReport& report);
 Value stat_document(const StatReport& report);
 Value optim_document(const OptimReport& report);

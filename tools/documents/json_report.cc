@@ -1,11 +1,10 @@
 #include "tools/documents/json_report.h"
 
+#include <fmt/format.h>
 #include <tessera/base/text.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <functional>
 
 namespace tessera::tools {
 namespace {
@@ -26,12 +25,7 @@ const LineField* line_field(std::span<const LineField> fields, const Value& key)
 }  // namespace
 
 Value json_text(std::string_view text) {
-  constexpr std::size_t kRecent = 256;
-  // Never destroyed: registering a destructor ends the program where memory is refused.
-  thread_local auto* const recent = new std::array<Value, kRecent>;
-  Value& last = (*recent)[std::hash<std::string_view>()(text) % kRecent];
-  if (last.is_string() && last.as_string() == text) return last;
-  return last = Value::string(is_valid_utf8(text) ? std::string(text) : printable(text));
+  return Value::string(is_valid_utf8(text) ? std::string(text) : printable(text));
 }
 
 Value json_real(double value) {
@@ -68,32 +62,60 @@ Value json_note(const Note& note) {
 }
 Value json_notes(const std::vector<Note>& notes) { return json_map(notes, json_note); }
 
-std::string json_document(const Value& document) { return dump_json(document) + "\n"; }
+std::string json_document(const Value& document) {
+  std::string text;
+  write_json(document, {}, [&](std::string_view piece) { text += piece; });
+  return text;
+}
+
+void write_json(const Value& document, const JsonRows& rows, const Sink& sink) {
+  std::string_view separator = "{";
+  for (const auto& [key, value] : document.as_dict()) {
+    sink(fmt::format("{}{}:", separator, dump_json(key)));
+    separator = ",";
+    if (key.as_string() != rows.field) {
+      sink(dump_json(value));
+      continue;
+    }
+    sink("[");
+    for (std::size_t i = 0; i < rows.count; ++i)
+      sink(fmt::format("{}{}", i ? "," : "", dump_json(rows.row(i))));
+    sink("]");
+  }
+  sink(document.as_dict().empty() ? "{}\n" : "}\n");
+}
 
 std::string ndjson_document(const Value& document, std::string_view verb,
                             std::span<const LineField> fields) {
+  std::string text;
+  write_ndjson(document, verb, fields, {}, [&](std::string_view piece) { text += piece; });
+  return text;
+}
+
+void write_ndjson(const Value& document, std::string_view verb, std::span<const LineField> fields,
+                  const JsonRows& rows, const Sink& sink) {
   ValueDict head;
-  std::string lines;
+  for (const auto& [key, value] : document.as_dict())
+    if (line_field(fields, key) == nullptr) head.emplace_back(key, value);
+  sink(dump_json(with_type(verb, head)) + "\n");
   std::int64_t count = 1;
   const auto add_line = [&](std::string_view type, const ValueDict& content) {
-    lines += dump_json(with_type(type, content)) + "\n";
+    sink(dump_json(with_type(type, content)) + "\n");
     ++count;
   };
   for (const auto& [key, value] : document.as_dict()) {
     const LineField* field = line_field(fields, key);
-    if (!field) {
-      head.emplace_back(key, value);
+    if (field == nullptr) continue;
+    if (field->field == rows.field) {
+      for (std::size_t i = 0; i < rows.count; ++i) add_line(field->type, rows.row(i).as_dict());
     } else if (value.is_dict()) {
-      for (const auto& [name, item] : value.as_dict()) {
+      for (const auto& [name, item] : value.as_dict())
         add_line(field->type, {{Value::string("name"), name}, {Value::string("value"), item}});
-      }
     } else {
       for (const Value& item : value.as_list()) add_line(field->type, item.as_dict());
     }
   }
-  const Value end = Value::dict({{Value::string("type"), Value::string("end")},
-                                 {Value::string("count"), Value::integer(count)}});
-  return dump_json(with_type(verb, head)) + "\n" + lines + dump_json(end) + "\n";
+  add_line("end", {{Value::string("count"), Value::integer(count)}});
 }
 
 }  // namespace tessera::tools

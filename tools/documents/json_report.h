@@ -1,11 +1,12 @@
 #pragma once
 // JSON documents of the commands: built as ordered Values, printed whole (json) or cut into lines
-// (ndjson).
+// (ndjson). The rows of a field that may have a million are made while they are written.
 #include <tessera/encoding/json.h>
 #include <tessera/state/manifest.h>
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,10 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "tools/sink.h"
+
 namespace tessera::tools {
 
-/// Text from a file or a path: valid UTF-8 as it is, else with the offending bytes escaped. Keys,
-/// types and file names, repeated in every row of a report, are one node.
+/// Text from a file or a path: valid UTF-8 as it is, else with the offending bytes escaped.
 Value json_text(std::string_view text);
 /// A finite number, or "nan", "inf", "-inf" as a string.
 Value json_real(double value);
@@ -72,11 +74,21 @@ struct LineField {
   std::string_view type;
 };
 
+/// Rows that stand for the list in `field` of a document: an object each.
+struct JsonRows {
+  std::string_view field;
+  std::size_t count = 0;
+  std::function<Value(std::size_t i)> row;
+};
+
 /// The whole document on one line.
 std::string json_document(const Value& document);
+void write_json(const Value& document, const JsonRows& rows, const Sink& sink);
 /// A first line of `verb` type with every other field, a line per item, and
 /// {"type":"end","count":lines before it}.
 std::string ndjson_document(const Value& document, std::string_view verb,
                             std::span<const LineField> fields);
+void write_ndjson(const Value& document, std::string_view verb, std::span<const LineField> fields,
+                  const JsonRows& rows, const Sink& sink);
 
 }  // namespace tessera::tools

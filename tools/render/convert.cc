@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "lib/encoding/pickle_memory.h"
 #include "tools/render/number_text.h"
 #include "tools/render/render.h"
 #include "tools/render/table.h"
@@ -100,7 +99,7 @@ std::string plan_text(const ConvertReport& r, const Screen& screen) {
       fact_line("memory",
                 fmt::format("at most {}: {} staged, {} metadata (a pickle's values: at most {})",
                             format_bytes(r.peak_memory_bound), format_bytes(r.staged_bytes_bound),
-                            format_bytes(r.metadata_bytes), format_bytes(kMostPickleMemoryBytes)),
+                            format_bytes(r.metadata_bytes), format_bytes(r.metadata_limit_bytes)),
                 screen);
   return text + file_table(r, screen) + lists(r, true, screen);
 }

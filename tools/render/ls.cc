@@ -20,7 +20,14 @@ std::string chunks_text(const LsTensor& tensor) {
   return text;
 }
 
-std::string tensor_table(const LsReport& r, const Screen& screen) {
+std::vector<Cell> tensor_cells(const LsTensor& tensor) {
+  return {printable(tensor.name),     tensor.dtype,           shape_text(tensor.shape),
+          format_bytes(tensor.bytes), kind_name(tensor.kind), chunks_text(tensor),
+          files_text(tensor.files)};
+}
+
+/// Rows are made twice: to measure them and to write them.
+void write_tensor_table(const LsSource& source, const Screen& screen, const Sink& sink) {
   Table table({{"name", false, 1},
                {"type"},
                {"shape"},
@@ -28,12 +35,10 @@ std::string tensor_table(const LsReport& r, const Screen& screen) {
                {"kind"},
                {"chunks"},
                {"files", false, 2}});
-  for (const LsTensor& tensor : r.tensors) {
-    table.add({printable(tensor.name), tensor.dtype, shape_text(tensor.shape),
-               format_bytes(tensor.bytes), std::string(kind_name(tensor.kind)), chunks_text(tensor),
-               files_text(tensor.files)});
-  }
-  return table.empty() ? std::string() : table.render(screen);
+  for (std::size_t i = 0; i < source.count; ++i) table.measure(tensor_cells(source.tensor(i)));
+  const TableLines lines = table.lines(screen);
+  if (source.count > 0) sink(lines.head());
+  for (std::size_t i = 0; i < source.count; ++i) sink(lines.line(tensor_cells(source.tensor(i))));
 }
 
 std::string chunk_rows(const LsTensor& tensor, const Screen& screen) {
@@ -51,15 +56,14 @@ std::string chunk_rows(const LsTensor& tensor, const Screen& screen) {
   return table.render(screen, "  ");
 }
 
-std::string chunk_listing(const LsReport& r, const Screen& screen) {
-  std::string text;
-  for (const LsTensor& tensor : r.tensors) {
-    text += screen.paint(Tint::kBold, screen.clip(printable(tensor.name), screen.width - 40)) +
-            fmt::format("  {} {}  {}\n", tensor.dtype, shape_text(tensor.shape),
-                        counted(tensor.chunks, "chunk"));
-    text += chunk_rows(tensor, screen);
+void write_chunk_listing(const LsSource& source, const Screen& screen, const Sink& sink) {
+  for (std::size_t i = 0; i < source.count; ++i) {
+    const LsTensor tensor = source.tensor(i);
+    sink(screen.paint(Tint::kBold, screen.clip(printable(tensor.name), screen.width - 40)) +
+         fmt::format("  {} {}  {}\n", tensor.dtype, shape_text(tensor.shape),
+                     counted(tensor.chunks, "chunk")));
+    sink(chunk_rows(tensor, screen));
   }
-  return text;
 }
 
 std::string value_table(const LsReport& r, const Screen& screen) {
@@ -71,18 +75,22 @@ std::string value_table(const LsReport& r, const Screen& screen) {
 
 }  // namespace
 
-std::string render_ls(const LsReport& r, bool chunks, const Screen& screen) {
-  std::string text = chunks ? chunk_listing(r, screen) : tensor_table(r, screen);
-  if (!chunks && !text.empty() && !r.values.empty()) text += "\n";
-  if (!chunks) text += value_table(r, screen);
-  text +=
-      screen.paint(Tint::kDim,
-                   fmt::format("{}, {}, {}; {}", counted(r.tensors.size(), "tensor"),
-                               counted(static_cast<std::uint64_t>(r.total_numel), "element"),
-                               format_bytes(r.total_bytes), counted(r.values.size(), "value"))) +
-      "\n";
-  if (!r.aliases.empty()) text += "tied, stored once: " + printable(aliases_text(r.aliases)) + "\n";
-  return text + render_notes(r.notes, 5, screen);
+void write_ls(const LsReport& r, const LsSource& source, bool chunks, const Screen& screen,
+              const Sink& sink) {
+  if (chunks) {
+    write_chunk_listing(source, screen, sink);
+  } else {
+    write_tensor_table(source, screen, sink);
+    if (source.count > 0 && !r.values.empty()) sink("\n");
+    sink(value_table(r, screen));
+  }
+  sink(screen.paint(Tint::kDim,
+                    fmt::format("{}, {}, {}; {}", counted(source.count, "tensor"),
+                                counted(static_cast<std::uint64_t>(r.total_numel), "element"),
+                                format_bytes(r.total_bytes), counted(r.values.size(), "value"))) +
+       "\n");
+  if (!r.aliases.empty()) sink("tied, stored once: " + printable(aliases_text(r.aliases)) + "\n");
+  sink(render_notes(r.notes, 5, screen));
 }
 
 }  // namespace tessera::tools

@@ -1,12 +1,14 @@
 #pragma once
 // Reports as people read them. Pure functions of a report and the screen; every name from a file
 // goes through tessera::printable first, so that it cannot drive the terminal.
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tools/documents/documents.h"
 #include "tools/render/screen.h"
+#include "tools/sink.h"
 
 namespace tessera::tools {
 
@@ -15,7 +17,13 @@ std::string render_summary(const SummaryReport& report, bool globals, const Scre
 std::string render_run(const RunListing& listing, const Screen& screen);
 /// --explain-path: a line per rule.
 std::string render_path(const PathExplanation& explanation, const Screen& screen);
-std::string render_ls(const LsReport& report, bool chunks, const Screen& screen);
+/// `report` without its rows, which `source` gives, more than once.
+struct LsSource {
+  std::size_t count = 0;
+  std::function<LsTensor(std::size_t i)> tensor;
+};
+void write_ls(const LsReport& report, const LsSource& source, bool chunks, const Screen& screen,
+              const Sink& sink);
 std::string render_show(const ShowReport& report, const Screen& screen);
 std::string render_stat(const StatReport& report, const Screen& screen);
 std::string render_optim(const OptimReport& report, const Screen& screen);

@@ -16,12 +16,19 @@ constexpr int kLongestValue = 300;
 
 }  // namespace
 
+Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {
+  for (const Column& column : columns_) widest_.push_back(display_width(column.title));
+}
+
 void Table::add(std::vector<Cell> cells) {
+  measure(cells);
+  rows_.push_back(std::move(cells));
+}
+
+void Table::measure(std::span<const Cell> cells) {
   TESSERA_CHECK(cells.size() == columns_.size());
-  for (const Cell& cell : cells) {
-    text_ += cell.text;
-    cells_.push_back({text_.size(), cell.tint});
-  }
+  for (std::size_t c = 0; c < cells.size(); ++c)
+    widest_[c] = std::max(widest_[c], display_width(cells[c].text));
 }
 
 void Table::narrow(int level, int& room, std::vector<int>& widths) const {
@@ -40,52 +47,57 @@ void Table::narrow(int level, int& room, std::vector<int>& widths) const {
 }
 
 std::vector<int> Table::fitted_widths(int room, bool whole) const {
-  std::vector<int> widths;
-  for (std::size_t c = 0; c < columns_.size(); ++c) {
-    int width = display_width(columns_[c].title);
-    for (std::size_t i = c; i < cells_.size(); i += columns_.size())
-      width = std::max(width, display_width(text(i)));
-    widths.push_back(width);
-    room -= width;
-  }
+  std::vector<int> widths = widest_;
   if (whole) {
     for (int& width : widths) width = std::min(width, kWidestColumn);
     return widths;
   }
+  for (const int width : widths) room -= width;
   room -= kGap * (static_cast<int>(columns_.size()) - 1);
   for (int level = kMostGiving; level > 0 && room < 0; --level) narrow(level, room, widths);
   return widths;
 }
 
+TableLines Table::lines(const Screen& screen, std::string_view indent) const {
+  return {screen, indent, columns_,
+          fitted_widths(screen.width - display_width(indent), screen.whole)};
+}
+
 std::string Table::render(const Screen& screen, std::string_view indent) const {
-  const std::vector<int> widths = fitted_widths(screen.width - display_width(indent), screen.whole);
-  std::string result;
-  const auto add_line = [&](auto&& text_of, auto&& tint_of) {
-    std::string line(indent);
-    for (std::size_t c = 0; c < columns_.size(); ++c) {
-      const int longest = columns_[c].gives == kMostGiving ? kLongestValue : 1'000'000;
-      const std::string clipped =
-          clip_middle(text_of(c), screen.whole ? std::max(longest, widths[c]) : widths[c]);
-      const int missing = widths[c] - display_width(clipped);
-      const std::string space(static_cast<std::size_t>(std::max(0, missing)), ' ');
-      const std::string painted = screen.paint(tint_of(c), clipped);
-      if (c) line += std::string(kGap, ' ');
-      line += columns_[c].right ? space + painted : painted + space;
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    result += line + "\n";
-  };
+  const TableLines lines = this->lines(screen, indent);
+  std::string result = lines.head();
+  for (const std::vector<Cell>& row : rows_) result += lines.line(row);
+  return result;
+}
+
+template <class TextOf, class TintOf>
+std::string TableLines::line(TextOf&& text_of, TintOf&& tint_of) const {
+  std::string line = indent_;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    const int longest = columns_[c].gives == kMostGiving ? kLongestValue : 1'000'000;
+    const std::string clipped =
+        clip_middle(text_of(c), screen_.whole ? std::max(longest, widths_[c]) : widths_[c]);
+    const int missing = widths_[c] - display_width(clipped);
+    const std::string space(static_cast<std::size_t>(std::max(0, missing)), ' ');
+    const std::string painted = screen_.paint(tint_of(c), clipped);
+    if (c) line += std::string(kGap, ' ');
+    line += columns_[c].right ? space + painted : painted + space;
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + "\n";
+}
+
+std::string TableLines::head() const {
   const bool titled = std::any_of(columns_.begin(), columns_.end(),
                                   [](const Column& column) { return !column.title.empty(); });
-  if (titled) {
-    add_line([&](std::size_t c) { return std::string_view(columns_[c].title); },
-             [](std::size_t) { return Tint::kDim; });
-  }
-  for (std::size_t row = 0; row < cells_.size(); row += columns_.size()) {
-    add_line([&](std::size_t c) { return text(row + c); },
-             [&](std::size_t c) { return cells_[row + c].tint; });
-  }
-  return result;
+  if (!titled) return {};
+  return line([&](std::size_t c) { return std::string_view(columns_[c].title); },
+              [](std::size_t) { return Tint::kDim; });
+}
+
+std::string TableLines::line(std::span<const Cell> cells) const {
+  return line([&](std::size_t c) { return std::string_view(cells[c].text); },
+              [&](std::size_t c) { return cells[c].tint; });
 }
 
 }  // namespace tessera::tools

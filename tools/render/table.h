@@ -1,6 +1,7 @@
 #pragma once
 // Table: rows of cells in aligned columns that fit the screen. Columns may give way: they are
 // clipped in the middle, unless the screen wants names whole.
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,29 +25,47 @@ struct Cell {
   Tint tint = Tint::kPlain;
 };
 
-class Table {
+/// How the rows of a table are laid out: widths of columns are known.
+class TableLines {
  public:
-  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  /// Titles; "" where all are empty.
+  std::string head() const;
   /// As many cells as columns.
-  void add(std::vector<Cell> cells);
-  bool empty() const { return cells_.empty(); }
-  /// Lines, each behind `indent`; titles first unless all are empty.
-  std::string render(const Screen& screen, std::string_view indent = "") const;
+  std::string line(std::span<const Cell> cells) const;
 
  private:
-  struct StoredCell {
-    std::size_t end = 0;  // in text_; begins where the one before ends
-    Tint tint = Tint::kPlain;
-  };
-  std::string_view text(std::size_t cell) const {
-    const std::size_t begin = cell == 0 ? 0 : cells_[cell - 1].end;
-    return std::string_view(text_).substr(begin, cells_[cell].end - begin);
-  }
+  friend class Table;
+  TableLines(const Screen& screen, std::string_view indent, const std::vector<Column>& columns,
+             std::vector<int> widths)
+      : screen_(screen), indent_(indent), columns_(columns), widths_(std::move(widths)) {}
+  template <class TextOf, class TintOf>
+  std::string line(TextOf&& text_of, TintOf&& tint_of) const;
+
+  const Screen& screen_;
+  const std::string indent_;
+  const std::vector<Column>& columns_;
+  const std::vector<int> widths_;
+};
+
+class Table {
+ public:
+  explicit Table(std::vector<Column> columns);
+  /// As many cells as columns.
+  void add(std::vector<Cell> cells);
+  /// For rows that are too many to keep: makes room for one, which lines() then lays out.
+  void measure(std::span<const Cell> cells);
+  bool empty() const { return rows_.empty(); }
+  /// Lines, each behind `indent`; titles first unless all are empty.
+  std::string render(const Screen& screen, std::string_view indent = "") const;
+  /// Refers to the table and the screen.
+  TableLines lines(const Screen& screen, std::string_view indent = "") const;
+
+ private:
   std::vector<int> fitted_widths(int room, bool whole) const;
   void narrow(int level, int& room, std::vector<int>& widths) const;
   std::vector<Column> columns_;
-  std::string text_;  // of all cells, as there may be a million rows
-  std::vector<StoredCell> cells_;
+  std::vector<int> widest_;  // by column: the title's width, or the widest cell's
+  std::vector<std::vector<Cell>> rows_;
 };
 
 }  // namespace tessera::tools

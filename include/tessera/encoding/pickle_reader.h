@@ -97,8 +97,11 @@ PickleGraph read_pickle(ByteView bytes, const PickleOptions& options = {},
 /// shared nodes stay shared; depth past kMaxValueDepth and cycles are kCorrupt, but for those that
 /// pass through an object of an unknown class: a cycle ends in a back reference, a branch that is
 /// too deep in a stub. torch.Size, torch dtypes, set(), complex(), _codecs.encode bytes, bytearray,
-/// OrderedDict, Counter, defaultdict decode; every other call is Value::opaque.
+/// OrderedDict, Counter, defaultdict decode; every other call is Value::opaque. kResourceExhausted
+/// where the values would take more than 32 MiB and 64 bytes for each byte of the pickle, or, where
+/// that is more, `limit_bytes`.
 using PickleHook = std::function<std::optional<Value>(const PickleGraph&, PickleGraph::Node)>;
-Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook);
+Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook,
+                    std::uint64_t limit_bytes = 0);
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 // file; JSON; each tensor; ranges tile the data exactly. Memory is bounded by the header's bytes.
 // Pure but for ByteWindow reads; thread-safe. Errors: kCorrupt, but an unknown dtype name is
 // kUnsupported.
+#include <tessera/base/shared_text.h>
 #include <tessera/encoding/byte_window.h>
 #include <tessera/tensor/shape.h>
 
@@ -24,7 +25,7 @@ namespace tessera {
 inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 struct SafetensorsTensor {
-  std::string name;
+  SharedText name;
   TensorSpec spec;
   std::uint64_t begin = 0;  // bytes, relative to the data
   std::uint64_t end = 0;

@@ -67,6 +67,7 @@ struct ArchiveOptions {
   bool collect_denied = false;
   bool allow_opaque_root = false;
   bool locate = false;  // locate_storages() at once, sharing the bytes that were read (DCP items)
+  std::uint64_t pickle_limit_bytes = 0;  // as ReadOptions
 };
 
 TorchArchive open_torch_archive(const ByteWindow& window, const ArchiveOptions& options = {});

@@ -58,6 +58,9 @@ struct ReadOptions {
   std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;
   bool check_crc = true;
   int threads = 1;
+  /// --mem-limit, where it was given: the values of a pickle may take as much, where their bound by
+  /// its size (32 MiB and 64 bytes for each byte) is less.
+  std::uint64_t pickle_limit_bytes = 0;
   /// Verbs that report damage (summary, verify) set this: a missing or short data file becomes a
   /// Note of Severity::kError instead of an exception. Metadata that cannot be parsed always
   /// throws.

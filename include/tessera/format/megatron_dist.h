@@ -8,7 +8,4 @@ namespace tessera {
 /// The driver; stateless, lives as long as the program.
 const FormatDriver& megatron_dist_driver();
 
-/// What Megatron-LM looks into for the newest checkpoint, whatever the format.
-inline constexpr PointerFile kTracker{"latest_checkpointed_iteration.txt", "iter_"};
-
 }  // namespace tessera

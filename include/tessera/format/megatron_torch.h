@@ -10,6 +10,9 @@ namespace tessera {
 /// The driver; stateless, lives as long as the program.
 const FormatDriver& megatron_torch_driver();
 
+/// What Megatron-LM looks into for the newest checkpoint, whatever the format.
+inline constexpr PointerFile kTracker{"latest_checkpointed_iteration.txt", "iter_"};
+
 /// Reading: where tensor-parallel ranks hold different parts of a tensor whose name does not say how
 /// it is cut, they are plain rows, one rank's behind the other's. Writing: such a tensor is no fused
 /// one.

@@ -114,18 +114,19 @@ struct ConvertReport {
       world_size;  // writing ranks of the result; nullopt: a one-rank format
   std::vector<ConvertedFile> files;
   std::uint64_t tensors = 0;
-  std::uint64_t source_bytes = 0;        // tensor bytes that are read
-  std::uint64_t output_bytes = 0;        // exact size of all files, the seal not included
-  std::uint64_t seal_bytes = 0;          // bound of tessera.manifest.json
-  std::uint64_t temporary_bytes = 0;     // on disk besides the output: none, so 0
-  std::uint64_t metadata_bytes = 0;      // resident tables: manifest, output plan, copy plan
-  std::uint64_t staged_bytes_bound = 0;  // peak of staged tensor bytes
-  std::uint64_t peak_memory_bound = 0;   // metadata + staged
-  std::uint64_t free_bytes = 0;          // at the destination
-  std::uint64_t replaced_bytes = 0;      // what --force will remove afterwards
-  std::vector<Note> notes;               // the reader's, the writer's and ours
-  std::vector<LostTensor> lost;          // salvage
-  std::vector<std::string> assets;       // copied beside the result
+  std::uint64_t source_bytes = 0;          // tensor bytes that are read
+  std::uint64_t output_bytes = 0;          // exact size of all files, the seal not included
+  std::uint64_t seal_bytes = 0;            // bound of tessera.manifest.json
+  std::uint64_t temporary_bytes = 0;       // on disk besides the output: none, so 0
+  std::uint64_t metadata_limit_bytes = 0;  // what the values of a pickle may take
+  std::uint64_t metadata_bytes = 0;        // resident tables: manifest, output plan, copy plan
+  std::uint64_t staged_bytes_bound = 0;    // peak of staged tensor bytes
+  std::uint64_t peak_memory_bound = 0;     // metadata + staged
+  std::uint64_t free_bytes = 0;            // at the destination
+  std::uint64_t replaced_bytes = 0;        // what --force will remove afterwards
+  std::vector<Note> notes;                 // the reader's, the writer's and ours
+  std::vector<LostTensor> lost;            // salvage
+  std::vector<std::string> assets;         // copied beside the result
   std::vector<std::string>
       dropped;      // names left out by a policy (values, opaque, rank state, ties)
   Balance balance;  // what the source holds = what was written + what was left out

@@ -42,7 +42,7 @@ struct ChunkRow {
 
 struct LsTensor {
   std::uint32_t index = 0;  // in Manifest::tensors
-  std::string name;
+  SharedText name;
   std::string dtype;  // PyTorch's name
   std::vector<std::int64_t> shape;
   std::int64_t numel = 0;
@@ -69,6 +69,29 @@ struct LsReport {
   std::int64_t total_numel = 0;
   std::vector<Note> notes;
 };
+
+/// The tensors that are listed, in their order, each described when it is asked for: a million
+/// descriptions would take several times the memory of the manifest, which must stay as it is.
+class LsRows {
+ public:
+  /// Throws kInvalidArgument for a rank or file that the checkpoint does not have.
+  LsRows(const Manifest& manifest, const LsOptions& options);
+  std::size_t size() const { return tensors_.size(); }
+  LsTensor operator[](std::size_t i) const;
+  std::uint64_t total_bytes() const;
+  std::int64_t total_numel() const;
+
+ private:
+  bool is_filtered() const { return options_.rank || !options_.file.empty(); }
+  void sort();
+
+  const Manifest& manifest_;
+  LsOptions options_;
+  std::vector<std::uint32_t> tensors_;  // indices in Manifest::tensors
+};
+
+/// Everything but LsReport::tensors, which `rows` stands for.
+LsReport list_all_but_rows(OpenedCheckpoint& checkpoint, const LsRows& rows);
 
 LsReport list_tensors(OpenedCheckpoint& checkpoint, const LsOptions& options = {});
 

@@ -110,7 +110,7 @@ enum class TensorKind : std::uint8_t { kParam, kBuffer, kOptim, kMaster, kOther 
 std::string_view kind_name(TensorKind kind);
 
 struct StoredTensor {
-  std::string name;  // dotted FQN of the leaf; for `embedded` ones the leaf value's name
+  SharedText name;  // dotted FQN of the leaf; for `embedded` ones the leaf value's name
   TensorSpec spec;
   std::uint64_t first_chunk = 0;  // in Manifest::chunks
   std::uint32_t chunk_count = 0;

@@ -42,10 +42,11 @@ struct OptimizerRoot {
 struct EntryRole {
   Role role = Role::kOther;
   std::int32_t root = -1;  // index in Roles::optimizers (kOptimState, kOptimGroup); -1 otherwise
-  std::string fqn;  // kModel: name without the model root; kOptimState: parameter key as stored
-                    // (an id in decimal for kById); kOptimGroup of kFlat: the FQN; else ""
-  std::string
-      leaf;  // kOptimState: "exp_avg"; kOptimGroup: the option ("lr"), "" for the whole list
+  /// kModel: name without the model root; kOptimState: parameter key as stored (an id in decimal
+  /// for kById); kOptimGroup of kFlat: the FQN; else "".
+  SharedText fqn;
+  /// kOptimState: "exp_avg"; kOptimGroup: the option ("lr"), "" for the whole list.
+  SharedText leaf;
   std::int64_t group = -1;  // kOptimGroup: its index; -1 for kFlat and for the whole list
 };
 

@@ -15,6 +15,8 @@
 //   except for references that point outside of it.
 #include <tessera/base/bytes.h>
 #include <tessera/base/error.h>
+#include <tessera/base/shared_text.h>
+#include <tessera/base/small_vector.h>
 #include <tessera/tensor/dtype.h>
 
 #include <cstdint>
@@ -136,7 +138,27 @@ class Value {
 
  private:
   struct Node;
-  using NodePtr = std::shared_ptr<const Node>;
+  /// A count inside the node: half as large as a std::shared_ptr, of which a pickle may have
+  /// millions.
+  class NodePtr {
+   public:
+    explicit NodePtr(const Node* node) : node_(node) {}  // the first that refers to it
+    NodePtr(const NodePtr& other) noexcept;
+    NodePtr(NodePtr&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
+    NodePtr& operator=(NodePtr other) noexcept {
+      std::swap(node_, other.node_);
+      return *this;
+    }
+    ~NodePtr() {
+      if (node_ != nullptr) release(node_);
+    }
+    const Node* get() const { return node_; }
+    const Node* operator->() const { return node_; }
+
+   private:
+    static void release(const Node* node) noexcept;
+    const Node* node_;
+  };
   struct TensorIndex {
     std::uint32_t index;
   };
@@ -189,30 +211,30 @@ struct PathItem {
   enum class Kind : std::uint8_t { kIndex, kKey, kIntKey };
   Kind kind = Kind::kKey;
   std::int64_t index = 0;  // kIndex, kIntKey
-  std::string key;         // kKey
+  SharedText key;          // kKey
   bool operator==(const PathItem&) const = default;
   std::string text() const;
 };
-using Path = std::vector<PathItem>;
+using Path = SmallVector<PathItem, 1>;
 
 /// The item that enters a dict at a string, a dict at an integer, or a list at an index.
-PathItem key_item(std::string_view key);
+PathItem key_item(SharedText key);
 PathItem int_key_item(std::int64_t key);
 PathItem index_item(std::int64_t index);
 /// Whether `item` is the string key `key` (the integer 1 is not the key "1").
 bool is_key(const PathItem& item, std::string_view key);
 /// `path` with `items`, or a string key, appended: a place inside what `path` names.
 Path below(Path path, std::initializer_list<PathItem> items);
-Path below(Path path, std::string_view key);
+Path below(Path path, SharedText key);
 
 /// Path items joined by dots: the name of a leaf.
 std::string dotted(const Path& path);
 
 /// One leaf of a state dict: a tensor reference, or a value that is stored as a whole.
 struct StateEntry {
-  std::string name;  // dotted(path), or the key the format itself stores
-  Path path;         // empty only for a bare top object
-  Value value;       // kTensor: a tensor leaf
+  SharedText name;  // dotted(path), or the key the format itself stores
+  Path path;        // empty only for a bare top object
+  Value value;      // kTensor: a tensor leaf
   /// The rank that this entry belongs to. Set by readers that found different values under one name
   /// on different ranks; each rank's is then below that name. Meaningless at another world size.
   std::optional<std::int64_t> rank = std::nullopt;

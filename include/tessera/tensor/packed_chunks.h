@@ -2,12 +2,15 @@
 // PackedChunks: many chunks in two arrays. Some checkpoints have millions of chunks, and a Chunk
 // holds two vectors. ChunkView: one chunk in place, without a copy.
 //
-//   numbers   origin, extents and, of what is no whole box, flat_begin and flat_end; chunk by chunk
-//   places    a word per chunk: where its numbers begin, its rank, whether it has a range
+//   numbers   the origin (unless it is zero), extents and, of what is no whole box, flat_begin and
+//             flat_end; chunk by chunk
+//   places    a word per chunk: where its numbers begin, its rank, whether its origin is zero,
+//             whether it has a range
 //
 // A view is valid as long as the numbers it refers to stay unchanged.
 #include <tessera/tensor/chunk.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -73,10 +76,12 @@ class PackedChunks {
     const std::uint64_t place = places_[i];
     const std::int64_t* at = numbers_.data() + (place >> kPlaceShift);
     const std::size_t rank = place >> 1 & kRankMask;
-    ChunkView view({at, rank}, {at + rank, rank});
+    const bool at_zero = (place & kAtZero) != 0;
+    const std::int64_t* extents = at_zero ? at : at + rank;
+    ChunkView view({at_zero ? kZeros.data() : at, rank}, {extents, rank});
     if (place & 1) {
-      view.flat_begin = at[2 * rank];
-      view.flat_end = at[2 * rank + 1];
+      view.flat_begin = extents[rank];
+      view.flat_end = extents[rank + 1];
     }
     return view;
   }
@@ -89,8 +94,10 @@ class PackedChunks {
   bool operator==(const PackedChunks&) const = default;
 
  private:
-  static constexpr int kPlaceShift = 17;  // above the rank and the mark of a range
-  static constexpr std::size_t kRankMask = 0xffff;
+  static constexpr int kPlaceShift = 17;  // above the rank and the marks
+  static constexpr std::size_t kRankMask = 0x7fff;
+  static constexpr std::uint64_t kAtZero = std::uint64_t{1} << 16;
+  static constexpr std::array<std::int64_t, kMaxRank> kZeros = {};
 
   std::vector<std::int64_t> numbers_;
   std::vector<std::uint64_t> places_;

@@ -3,6 +3,7 @@
 //
 // Row-major everywhere: the last dimension is contiguous. Extents are >= 0; their product, and the
 // product of the non-zero ones, fits in int64 (checked when untrusted: Shape::checked).
+#include <tessera/base/small_vector.h>
 #include <tessera/tensor/dtype.h>
 
 #include <cstdint>
@@ -21,7 +22,8 @@ class Shape {
   Shape(std::initializer_list<std::int64_t> extents) : extents_(extents) {}
   explicit Shape(std::span<const std::int64_t> extents)
       : extents_(extents.begin(), extents.end()) {}
-  explicit Shape(std::vector<std::int64_t> extents) : extents_(std::move(extents)) {}
+  explicit Shape(const std::vector<std::int64_t>& extents)
+      : extents_(extents.begin(), extents.end()) {}
 
   /// For extents read from a file. Throws kCorrupt on rank > kMaxRank, a negative extent or
   /// overflow.
@@ -30,7 +32,7 @@ class Shape {
   int rank() const { return static_cast<int>(extents_.size()); }
   std::int64_t operator[](int dim) const { return extents_[static_cast<std::size_t>(dim)]; }
   std::int64_t& operator[](int dim) { return extents_[static_cast<std::size_t>(dim)]; }
-  std::span<const std::int64_t> extents() const { return extents_; }
+  std::span<const std::int64_t> extents() const { return {extents_.data(), extents_.size()}; }
   std::int64_t numel() const;
   /// Elements of one step along `dim`: product of the extents after it.
   std::int64_t inner_numel(int dim) const;
@@ -41,7 +43,7 @@ class Shape {
   std::string to_string() const;
 
  private:
-  std::vector<std::int64_t> extents_;
+  SmallVector<std::int64_t, 2> extents_;
 };
 
 /// A tensor without data: element type and global shape.

@@ -27,9 +27,9 @@ class Grouper {
       if (roles.entries[i].role != Role::kModel || !in_root) continue;
       order_.push_back({roles.entries[i].fqn, i});
       by_name_.emplace(roles.entries[i].fqn, i);
-      const auto stored = source.stored_fqns.find(roles.entries[i].fqn);
-      current_.emplace(stored == source.stored_fqns.end() ? roles.entries[i].fqn : stored->second,
-                       roles.entries[i].fqn);
+      const std::string fqn = roles.entries[i].fqn;
+      const auto stored = source.stored_fqns.find(fqn);
+      current_.emplace(stored == source.stored_fqns.end() ? fqn : stored->second, fqn);
     }
   }
 

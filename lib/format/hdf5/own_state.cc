@@ -161,7 +161,8 @@ StateDict OwnState::restore(const Report& report, const std::vector<std::string>
     documents.emplace(st::kValues, dump_json(Value::dict(std::move(values))));
   }
   if (!state_.is_none()) documents.emplace(st::kState, dump_json(state_));
-  StateDict state = st::decode_state(names, documents, embedded);
+  const std::vector<SharedText> order(names.begin(), names.end());
+  StateDict state = st::decode_state(order, documents, embedded);
   add_foreign(report, attributes, state);
   return state;
 }

@@ -154,7 +154,7 @@ class ManifestBuilder {
     StateEntry entry;
     entry.name = dotted_name(v.owner) + suffix;
     entry.path = path_items(v.owner);
-    entry.path.back().key += suffix;
+    entry.path.back().key = entry.path.back().key + suffix;
     entry.value = v.value;
     out_.state.entries.push_back(std::move(entry));
   }

@@ -139,7 +139,8 @@ void append_common_file(const Directory& directory, const std::string& path, Man
 }
 
 void expand_common_entry(Manifest& manifest, std::string_view name) {
-  const auto found = std::ranges::find(manifest.state.entries, name, &StateEntry::name);
+  const auto found = std::ranges::find_if(
+      manifest.state.entries, [&](const StateEntry& entry) { return entry.name == name; });
   if (found == manifest.state.entries.end() || found->value.is_tensor()) return;
   const Value root = found->value;
   const auto at = static_cast<std::size_t>(found - manifest.state.entries.begin());

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/format/megatron_dist.h>
+#include <tessera/format/megatron_torch.h>
 
 #include "lib/format/megatron_dist/config.h"
 #include "lib/format/megatron_dist/parts.h"

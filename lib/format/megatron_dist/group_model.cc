@@ -198,7 +198,7 @@ class ModelFinder {
     return {};
   }
 
-  const std::string& name_of(const Cell& cell) const { return manifest_.tensors[cell.tensor].name; }
+  const SharedText& name_of(const Cell& cell) const { return manifest_.tensors[cell.tensor].name; }
 
   /// As .metadata lists them, layer by layer.
   std::vector<const Cell*> stored_order(const std::vector<const Cell*>& held) const {

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/format/megatron_dist.h>
 #include <tessera/format/megatron_torch.h>
 
 #include <algorithm>

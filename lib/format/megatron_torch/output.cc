@@ -286,7 +286,7 @@ class Writer {
       return {key_item("word_embeddings_for_head"), key_item("weight")};
     Path path = embedding;
     const std::string_view whole = "embedding.word_embeddings.weight";
-    std::string& key = path.back().key;
+    SharedText& key = path.back().key;
     if (!key.ends_with(whole)) return {key_item("output_layer.weight")};
     key = key.substr(0, key.size() - whole.size()) + "output_layer.weight";
     return path;

@@ -23,7 +23,7 @@ Value parse(const std::string& text) {
 
 class StateDecoder {
  public:
-  StateDecoder(const std::vector<std::string>& order,
+  StateDecoder(std::span<const SharedText> order,
                const std::map<std::string, std::string>& metadata, std::vector<bool>& embedded)
       : order_(order),
         metadata_(metadata),
@@ -48,7 +48,7 @@ class StateDecoder {
   }
 
  private:
-  void add_flat(const std::string& name, Value value) {
+  void add_flat(const SharedText& name, Value value) {
     if (is_ours_ && !done_.emplace(name, true).second) return;  // names are distinct
     out_.entries.push_back({name, {key_item(name)}, std::move(value)});
   }
@@ -143,7 +143,7 @@ class StateDecoder {
     return from_tagged_json(json, [](const std::string&) -> std::uint32_t { malformed(kState); });
   }
 
-  const std::vector<std::string>& order_;
+  const std::span<const SharedText> order_;
   const std::map<std::string, std::string>& metadata_;
   std::vector<bool>& embedded_;
   const bool is_ours_;
@@ -156,7 +156,7 @@ class StateDecoder {
 
 }  // namespace
 
-StateDict decode_state(const std::vector<std::string>& order,
+StateDict decode_state(std::span<const SharedText> order,
                        const std::map<std::string, std::string>& metadata,
                        std::vector<bool>& embedded) {
   return StateDecoder(order, metadata, embedded).run();

@@ -2,12 +2,14 @@
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
+#include <tessera/base/text_index.h>
 #include <tessera/encoding/json.h>
 #include <tessera/encoding/safetensors_header.h>
 #include <tessera/layout/coverage.h>
 #include <tessera/state/aliases.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -38,6 +40,7 @@ struct Piece {
   std::uint32_t file = 0;
   std::uint32_t entry = 0;
 };
+using Pieces = SmallVector<Piece, 1>;
 
 Offsets read_sharding_info(const std::string& text) {
   const auto malformed = [] {
@@ -91,8 +94,8 @@ class ManifestBuilder {
     for (std::size_t i = 0; i < names_.size(); ++i)
       in_tensor(names_[i], [&] { add_tensor(names_[i], pieces_[i]); });
     // A million tensors are not held twice.
-    pieces_ = {};
-    for (ShardFile& file : files_) file.header.tensors = {};
+    std::vector<Pieces>().swap(pieces_);
+    for (ShardFile& file : files_) std::vector<SafetensorsTensor>().swap(file.header.tensors);
     restore_state();
     describe();
     return std::move(out_);
@@ -119,24 +122,24 @@ class ManifestBuilder {
     std::size_t entries = 0;
     for (const ShardFile& file : files_) entries += file.header.tensors.size();
     names_.reserve(entries);
-    index_.reserve(entries);
+    pieces_.reserve(entries);
     for (std::uint32_t f = 0; f < files_.size(); ++f) {
       const auto& tensors = files_[f].header.tensors;
       for (std::uint32_t e = 0; e < tensors.size(); ++e) {
-        auto found = index_.find(tensors[e].name);
-        if (found == index_.end()) {
+        const auto known = index_.add(tensors[e].name, name_of_);
+        if (!known) {
           names_.push_back(tensors[e].name);
           pieces_.emplace_back();
-          found = index_.emplace(names_.back(), names_.size() - 1).first;
         }
-        pieces_[found->second].push_back({f, e});
+        pieces_[known.value_or(names_.size() - 1)].push_back({f, e});
       }
     }
   }
+  bool is_tensor(std::string_view name) const { return index_.find(name, name_of_).has_value(); }
   bool has_offsets(const std::string& name, const Piece& piece) const {
     return files_[piece.file].offsets.contains(name);
   }
-  bool is_sharded(const std::string& name, const std::vector<Piece>& pieces) const {
+  bool is_sharded(const std::string& name, const Pieces& pieces) const {
     return std::all_of(pieces.begin(), pieces.end(),
                        [&](const Piece& p) { return has_offsets(name, p); });
   }
@@ -150,7 +153,11 @@ class ManifestBuilder {
     const auto lost = [&](std::uint32_t file) { return files_[file].size_bytes == 0; };
     const auto takes = compare_with_index(set_, held, lost, findings_);
     for (std::size_t i = 0; i < takes.size(); ++i)
-      if (takes[i]) std::erase_if(pieces_[i], [&](const Piece& p) { return p.file != *takes[i]; });
+      if (takes[i]) {
+        const auto stale = [&](const Piece& piece) { return piece.file != *takes[i]; };
+        pieces_[i].erase(std::remove_if(pieces_[i].begin(), pieces_[i].end(), stale),
+                         pieces_[i].end());
+      }
     std::uint64_t total = 0;
     for (const ShardFile& file : files_)
       for (const SafetensorsTensor& tensor : file.header.tensors)
@@ -162,12 +169,14 @@ class ManifestBuilder {
     return files_[piece.file].header.tensors[piece.entry];
   }
 
-  void add_tensor(const std::string& name, const std::vector<Piece>& pieces) {
+  void add_tensor(const SharedText& name, const Pieces& pieces) {
     if (pieces.size() > 1 && !is_sharded(name, pieces))
       fail(Code::kCorrupt,
            fmt::format("stored twice: in {} and in {}", set_.files[pieces[0].file],
                        set_.files[pieces[1].file]),
            "name the one file you mean, or write an index");
+    if (pieces.size() == 1 && files_[pieces[0].file].offsets.empty())
+      return add_whole(name, pieces[0]);
     std::vector<Chunk> chunks;
     for (const Piece& piece : pieces)
       chunks.push_back(in_file(set_.files[piece.file], [&] { return chunk_of(name, piece); }));
@@ -179,6 +188,16 @@ class ManifestBuilder {
     for (std::size_t i = 0; i < pieces.size(); ++i) add_chunk(pieces[i], chunks[i], pieces[0]);
     const bool one_whole = chunks.size() == 1 && chunks[0].box == Box::whole(tensor.spec.shape);
     if (!one_whole) check_pieces(name, tensor.spec.shape, chunks);
+    out_.tensors.push_back(std::move(tensor));
+  }
+  void add_whole(const SharedText& name, const Piece& piece) {
+    StoredTensor tensor;
+    tensor.name = name;
+    tensor.spec = entry(piece).spec;
+    tensor.first_chunk = out_.chunks.size();
+    tensor.chunk_count = 1;
+    const std::vector<std::int64_t> origin(static_cast<std::size_t>(tensor.spec.shape.rank()));
+    add_chunk(piece, ChunkView(origin, tensor.spec.shape.extents()), piece);
     out_.tensors.push_back(std::move(tensor));
   }
   Chunk chunk_of(const std::string& name, const Piece& piece) const {
@@ -206,7 +225,7 @@ class ManifestBuilder {
     }
     return Shape::checked(extents);
   }
-  void add_chunk(const Piece& piece, const Chunk& chunk, const Piece& first) {
+  void add_chunk(const Piece& piece, const ChunkView& chunk, const Piece& first) {
     const SafetensorsTensor& stored = entry(piece);
     if (stored.spec.dtype != entry(first).spec.dtype)
       fail(Code::kCorrupt,
@@ -231,8 +250,7 @@ class ManifestBuilder {
     for (std::size_t i = 0; i < files_.size(); ++i)
       for (const auto& [key, value] : files_[i].header.metadata) {
         if (key == kShardingInfo) continue;
-        if (index_.contains(value) &&
-            !index_.contains(key)) {  // as safetensors' save_model says it
+        if (is_tensor(value) && !is_tensor(key)) {  // as safetensors' save_model says it
           record_alias(out_, key, value);
           continue;
         }
@@ -270,9 +288,12 @@ class ManifestBuilder {
   Findings findings_;
   ShardSet set_;
   std::vector<ShardFile> files_;
-  std::unordered_map<std::string_view, std::size_t> index_;  // of names_, which stay in place
-  std::vector<std::string> names_;
-  std::vector<std::vector<Piece>> pieces_;
+  std::vector<SharedText> names_;
+  TextIndex index_;  // of names_
+  const std::function<std::string_view(std::size_t)> name_of_ = [this](std::size_t i) {
+    return names_[i].view();
+  };
+  std::vector<Pieces> pieces_;
 };
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -53,7 +54,7 @@ EncodedState encode_state(const Manifest& source, const TargetRequest& request,
 
 /// Rebuilds the state over `tensors` (name -> index). Files of others have no metadata of ours: one
 /// entry per tensor, in `order`. Sets `embedded[i]` for tensors that only values refer to.
-StateDict decode_state(const std::vector<std::string>& order,
+StateDict decode_state(std::span<const SharedText> order,
                        const std::map<std::string, std::string>& metadata,
                        std::vector<bool>& embedded);
 

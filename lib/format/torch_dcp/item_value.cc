@@ -52,6 +52,7 @@ DecodedValue decode_value(const Manifest& manifest, const Item& item, const Open
   ArchiveOptions how;
   how.collect_denied = options.list_globals;
   how.allow_opaque_root = true;
+  how.pickle_limit_bytes = options.pickle_limit_bytes;
   TorchArchive archive = open_torch_archive(open.window, how);
   if (!archive.tensors.empty()) locate_storages(open.window, archive);
   DecodedValue made;

@@ -142,6 +142,7 @@ std::uint32_t ArchiveManifestBuilder::open(const std::string& path) {
   ArchiveOptions options;
   options.collect_denied = rep.options.list_globals;
   options.allow_opaque_root = rep.options.list_globals;
+  options.pickle_limit_bytes = rep.options.pickle_limit_bytes;
   StoredFile stored{path, 0, 0};
   TorchArchive archive;
   in_file(path, [&] {

@@ -174,7 +174,7 @@ class Opener {
       const std::size_t before = note.entries_before;
       out_.containers.push_back(
           {std::move(note), file,
-           before < state.entries.size() ? state.entries[before].name : std::string()});
+           before < state.entries.size() ? state.entries[before].name : SharedText()});
     }
   }
 

@@ -130,6 +130,7 @@ TorchArchive LeafMaker::open(std::uint32_t file) {
   ArchiveOptions how;
   how.collect_denied = options_.list_globals;
   how.allow_opaque_root = true;
+  how.pickle_limit_bytes = options_.pickle_limit_bytes;
   TorchArchive archive = open_torch_archive(ByteWindow::whole(*opened), how);
   for (GlobalUse& use : archive.globals) {
     use.file = location;

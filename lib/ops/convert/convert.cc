@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "lib/base/append.h"
+#include "lib/encoding/pickle_memory.h"
 #include "lib/format/value_policy.h"
 #include "lib/ops/convert/conversion.h"
 #include "lib/ops/convert/request.h"
@@ -168,6 +169,8 @@ void Conversion::describe() {
                            output_.segments.size() * (sizeof(Segment) + 8) +
                            output_.chunks.memory_bytes();
   for (const Bytes& bytes : manifest.inline_bytes) report_.metadata_bytes += bytes.size();
+  report_.metadata_limit_bytes =
+      pickle_memory_bytes(kMostPickleMemoryBytes, read_.pickle_limit_bytes);
   report_.staged_bytes_bound = staged_bytes_bound(transfer_);
   report_.peak_memory_bound = report_.metadata_bytes + report_.staged_bytes_bound;
 }

@@ -311,7 +311,7 @@ std::string plan_hash(const std::string& request, const Manifest& source,
   for (const Segment& segment : output.segments) {
     hash.add(segment.kind).add(segment.offset).add(segment.length);
     if (segment.kind != Segment::Kind::kTensor) continue;
-    hash.add(source.tensors[segment.tensor].name);
+    hash.add(source.tensors[segment.tensor].name.view());
     hash.add(output.chunks[segment.payload].to_string());
   }
   return request + hash.finish();

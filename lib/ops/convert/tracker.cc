@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/format/megatron_dist.h>
+#include <tessera/format/megatron_torch.h>
 #include <tessera/format/registry.h>
 #include <tessera/storage/checksum.h>
 #include <tessera/storage/stage.h>

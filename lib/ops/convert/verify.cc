@@ -176,10 +176,11 @@ void place_options_as_written(StateDict& source, const StateDict& written) {
   for (std::size_t i = 0; i < roles.entries.size(); ++i) {
     StateEntry& entry = source.entries[i];
     if (!is_attribute(roles.entries[i], entry)) continue;
-    entry.name.replace(entry.name.size() - roles.entries[i].leaf.size() - 1, 1, ".");
+    const SharedText& leaf = roles.entries[i].leaf;
+    entry.name = entry.name.substr(0, entry.name.size() - leaf.size() - 1) + "." + leaf;
     entry.path.pop_back();
     entry.path.push_back(key_item(fmt::format("{}", roles.entries[i].group)));
-    entry.path.push_back(key_item(roles.entries[i].leaf));
+    entry.path.push_back(key_item(leaf));
   }
 }
 

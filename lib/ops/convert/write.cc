@@ -99,7 +99,7 @@ Seal Conversion::make_seal() const {
     const StoredTensor& tensor = source_.manifest.tensors[i];
     if (!sharded[i] || tensor.embedded) continue;
     const auto name = fresh.find(static_cast<std::uint32_t>(i));
-    seal.sharded.push_back(name == fresh.end() ? tensor.name : name->second);
+    seal.sharded.push_back(name == fresh.end() ? std::string(tensor.name) : name->second);
   }
   return seal;
 }

@@ -74,7 +74,7 @@ std::optional<Path> shared_path(const StateEntry& entry, std::int64_t rank) {
   const std::string suffix = "." + item;
   if (path.size() != 1 || path[0].kind != PathItem::Kind::kKey || !path[0].key.ends_with(suffix))
     return std::nullopt;
-  path[0].key.resize(path[0].key.size() - suffix.size());
+  path[0].key = path[0].key.substr(0, path[0].key.size() - suffix.size());
   return path;
 }
 

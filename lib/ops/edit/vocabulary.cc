@@ -105,7 +105,7 @@ void report_twins(const Manifest& manifest, const std::vector<std::string>& name
     return place_of(manifest, manifest.tensors[value.tensor_index()]);
   };
   const auto chosen = [&](std::size_t i) {
-    return std::ranges::find(names, roles.entries[i].fqn) != names.end();
+    return std::find(names.begin(), names.end(), roles.entries[i].fqn) != names.end();
   };
   for (std::size_t i = 0; i < roles.entries.size(); ++i)
     if (const auto at = place(i); at && chosen(i)) resized.emplace(*at, roles.entries[i].fqn);

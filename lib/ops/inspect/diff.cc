@@ -190,7 +190,8 @@ class Differ {
     for (const StateEntry& entry : side.manifest().state.entries) {
       if (!entry.value.is_tensor()) continue;
       const auto other = names.find(entry.name);
-      tensors[other == names.end() ? entry.name : other->second] = entry.value.tensor_index();
+      tensors[other == names.end() ? std::string(entry.name) : other->second] =
+          entry.value.tensor_index();
     }
     return tensors;
   }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
@@ -43,6 +44,7 @@ bool has_file(Source::Kind kind) {
 
 /// "dim 0 x 4", "dims 0,1 x 2x2", "flat x 3", "" for one chunk: distinct chunks alone count.
 std::string sharding_text(const std::vector<ChunkRow>& table) {
+  if (table.size() < 2) return "";
   const bool flat = std::ranges::any_of(table, &ChunkRow::is_flat);
   std::size_t distinct = 0;
   for (const ChunkRow& row : table) distinct += row.replica == 0;
@@ -101,30 +103,6 @@ void keep_rows(LsTensor& tensor, const LsOptions& options) {
   });
 }
 
-void sort_tensors(std::vector<LsTensor>& tensors, LsSort sort) {
-  const auto place = [](const LsTensor& t) {
-    return t.table.empty() ? std::tuple<std::string, std::uint64_t>()
-                           : std::tuple(t.table[0].file, t.table[0].file_offset);
-  };
-  switch (sort) {
-    case LsSort::kStored:
-      break;
-    case LsSort::kName:
-      std::ranges::stable_sort(
-          tensors, [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
-      break;
-    case LsSort::kSize:
-      std::ranges::stable_sort(tensors,
-                               [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
-      break;
-    case LsSort::kFile:
-    case LsSort::kOffset:
-      std::ranges::stable_sort(tensors,
-                               [&](const auto& a, const auto& b) { return place(a) < place(b); });
-      break;
-  }
-}
-
 Value describe_embedded(const StoredTensor& tensor, const std::string& digest) {
   ValueList shape;
   for (std::int64_t extent : tensor.spec.shape.extents()) shape.push_back(Value::integer(extent));
@@ -177,6 +155,7 @@ LsSort parse_ls_sort(std::string_view text) {
 
 std::vector<ChunkRow> chunk_table(const Manifest& manifest, const StoredTensor& tensor) {
   std::vector<ChunkRow> table;
+  table.reserve(tensor.chunk_count);
   std::map<
       std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t, std::int64_t>,
       std::int64_t>
@@ -198,7 +177,8 @@ std::vector<ChunkRow> chunk_table(const Manifest& manifest, const StoredTensor& 
       row.file_length = source.length;
       row.rank = writing_rank(row.file);
     }
-    row.replica = copies[{row.offsets, row.lengths, row.flat_begin, row.flat_end}]++;
+    if (tensor.chunk_count > 1)
+      row.replica = copies[{row.offsets, row.lengths, row.flat_begin, row.flat_end}]++;
     table.push_back(std::move(row));
   }
   return table;
@@ -227,7 +207,64 @@ std::vector<std::pair<std::string, Value>> json_values(const Manifest& manifest,
   return values;
 }
 
-LsReport list_tensors(OpenedCheckpoint& checkpoint, const LsOptions& options) {
+LsRows::LsRows(const Manifest& manifest, const LsOptions& options)
+    : manifest_(manifest), options_(options) {
+  check_filters(manifest, options);
+  tensors_ = leaf_tensors(manifest);
+  if (is_filtered())
+    std::erase_if(tensors_, [&](std::uint32_t index) {
+      return !wanted(describe_tensor(manifest, index), options);
+    });
+  sort();
+  if (options.top && tensors_.size() > options.top) tensors_.resize(options.top);
+}
+
+LsTensor LsRows::operator[](std::size_t i) const {
+  LsTensor tensor = describe_tensor(manifest_, tensors_[i]);
+  if (is_filtered()) keep_rows(tensor, options_);
+  if (!options_.chunks) tensor.table.clear();
+  return tensor;
+}
+
+std::uint64_t LsRows::total_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const std::uint32_t i : tensors_)
+    bytes += static_cast<std::uint64_t>(manifest_.tensors[i].spec.size_bytes());
+  return bytes;
+}
+
+std::int64_t LsRows::total_numel() const {
+  std::int64_t numel = 0;
+  for (const std::uint32_t i : tensors_) numel += manifest_.tensors[i].spec.shape.numel();
+  return numel;
+}
+
+void LsRows::sort() {
+  const auto stored = [this](std::uint32_t i) -> const StoredTensor& {
+    return manifest_.tensors[i];
+  };
+  if (options_.sort == LsSort::kName)
+    std::ranges::stable_sort(tensors_, natural_less, [&](auto i) { return stored(i).name.view(); });
+  if (options_.sort == LsSort::kSize)
+    std::ranges::stable_sort(tensors_, std::ranges::greater(),
+                             [&](auto i) { return stored(i).spec.size_bytes(); });
+  if (options_.sort != LsSort::kFile && options_.sort != LsSort::kOffset) return;
+  // By where the first of its chunks that is shown lies.
+  std::vector<std::pair<std::pair<std::string, std::uint64_t>, std::uint32_t>> places;
+  for (const std::uint32_t index : tensors_) {
+    LsTensor tensor = describe_tensor(manifest_, index);
+    if (is_filtered()) keep_rows(tensor, options_);
+    places.emplace_back();
+    if (!tensor.table.empty())
+      places.back().first = {tensor.table[0].file, tensor.table[0].file_offset};
+    places.back().second = index;
+  }
+  std::ranges::stable_sort(places, {},
+                           [](const auto& place) -> const auto& { return place.first; });
+  for (std::size_t i = 0; i < places.size(); ++i) tensors_[i] = places[i].second;
+}
+
+LsReport list_all_but_rows(OpenedCheckpoint& checkpoint, const LsRows& rows) {
   const Manifest& manifest = checkpoint.manifest;
   LsReport report;
   report.path = checkpoint.path;
@@ -235,26 +272,19 @@ LsReport list_tensors(OpenedCheckpoint& checkpoint, const LsOptions& options) {
   report.dialect = manifest.dialect;
   report.world_size = manifest.world_size;
   report.world_size_source = manifest.world_size_source;
-  const bool filtered = options.rank || !options.file.empty();
-  check_filters(manifest, options);
-  const bool by_place = options.sort == LsSort::kFile || options.sort == LsSort::kOffset;
-  for (std::uint32_t index : leaf_tensors(manifest)) {
-    LsTensor tensor = describe_tensor(manifest, index);
-    if (filtered && !wanted(tensor, options)) continue;
-    if (filtered) keep_rows(tensor, options);
-    if (!options.chunks && !by_place && !filtered) tensor.table = {};
-    report.tensors.push_back(std::move(tensor));
-  }
-  sort_tensors(report.tensors, options.sort);
-  if (options.top && report.tensors.size() > options.top) report.tensors.resize(options.top);
-  for (LsTensor& tensor : report.tensors) {
-    report.total_bytes += tensor.bytes;
-    report.total_numel += tensor.numel;
-    if (!options.chunks) tensor.table.clear();
-  }
+  report.total_bytes = rows.total_bytes();
+  report.total_numel = rows.total_numel();
   report.values = json_values(checkpoint);
   report.aliases = recorded_aliases(manifest);
   report.notes = manifest.notes;
+  return report;
+}
+
+LsReport list_tensors(OpenedCheckpoint& checkpoint, const LsOptions& options) {
+  const LsRows rows(checkpoint.manifest, options);
+  LsReport report = list_all_but_rows(checkpoint, rows);
+  report.tensors.reserve(rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) report.tensors.push_back(rows[i]);
   return report;
 }
 

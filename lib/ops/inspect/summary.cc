@@ -109,7 +109,9 @@ class Summarizer {
       out_.tensor_bytes += static_cast<std::uint64_t>(tensor.spec.size_bytes());
       const bool state_leaf =
           tensor.kind == TensorKind::kOptim && role[i] && !role[i]->leaf.empty();
-      add_bytes(by_kind, state_leaf ? role[i]->leaf : std::string(kind_name(tensor.kind)), tensor);
+      add_bytes(by_kind,
+                state_leaf ? std::string(role[i]->leaf) : std::string(kind_name(tensor.kind)),
+                tensor);
       add_bytes(by_dtype, std::string(torch_name(tensor.spec.dtype)), tensor);
       if (is_padded(tensor)) ++out_.padded_tensors;
     }
@@ -128,8 +130,9 @@ class Summarizer {
     std::vector<RootRow> rows;
     for (std::size_t i = 0; i < manifest_.state.entries.size(); ++i) {
       const StateEntry& entry = manifest_.state.entries[i];
-      const std::string first = !entry.path.empty() ? entry.path[0].text() : entry.name;
-      const std::string name = entry.name.starts_with(first + ".") ? first : entry.name;
+      const std::string entry_name = entry.name;
+      const std::string first = !entry.path.empty() ? entry.path[0].text() : entry_name;
+      const std::string name = entry_name.starts_with(first + ".") ? first : entry_name;
       const bool top_leaf = name == entry.name;
       const std::string key = top_leaf ? "" : name;
       auto row = std::ranges::find(rows, key, &RootRow::name);

@@ -82,7 +82,7 @@ DamageElsewhere::Chosen::Chosen(const Manifest& part, const OpenOptions& asked)
     : options(asked), files(files_of(part)) {
   const std::string& root = asked.selection.root;
   for (const StateEntry& entry : part.state.entries)
-    entries.push_back(root.empty() ? entry.name : root + "." + entry.name);
+    entries.push_back(root.empty() ? std::string(entry.name) : root + "." + entry.name);
   std::ranges::sort(entries);
 }
 

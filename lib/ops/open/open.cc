@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/base/text_index.h>
 #include <tessera/format/torch_dcp.h>
 #include <tessera/format/torch_rank_files.h>
 #include <tessera/ops/open.h>
@@ -34,12 +35,11 @@ std::optional<std::int64_t> number_after(std::string_view text, std::string_view
 }
 
 void check_unique_names(const Manifest& manifest) {
-  std::vector<std::string_view> names;
-  for (const StateEntry& entry : manifest.state.entries) names.push_back(entry.name);
-  std::ranges::sort(names);
-  const auto twice = std::ranges::adjacent_find(names);
-  if (twice != names.end())
-    fail(Code::kCorrupt, fmt::format("two entries are named \"{}\"", printable(*twice)));
+  TextIndex names;
+  const auto& entries = manifest.state.entries;
+  for (const StateEntry& entry : entries)
+    if (names.add(entry.name, [&](std::size_t i) { return entries[i].name.view(); }))
+      fail(Code::kCorrupt, fmt::format("two entries are named \"{}\"", printable(entry.name)));
 }
 
 /// A seal that cannot be used: nothing holds the files' bytes against it.

@@ -74,7 +74,7 @@ void apply_root(Manifest& manifest, const std::string& root) {
     manifest.left_out[i].reason = fmt::format("not below --root {}", printable(root));
   for (StateEntry& entry : manifest.state.entries) {
     const std::size_t items = root_items(entry, root);
-    entry.name.erase(0, prefix.size());
+    entry.name = entry.name.substr(prefix.size());
     if (items > 0) {
       entry.path.erase(entry.path.begin(), entry.path.begin() + static_cast<std::ptrdiff_t>(items));
     } else {

@@ -43,7 +43,7 @@ class WireForm {
       number(static_cast<std::uint64_t>(item.kind) | (is_key ? item.key.size() : 0)
                                                          << kPathKindBits);
       if (is_key)
-        out().put(item.key.data(), item.key.size());
+        out().put(item.key.begin(), item.key.size());
       else
         integer(item.index);
     }
