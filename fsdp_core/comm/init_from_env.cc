@@ -1,3 +1,4 @@
+#include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <tessera/fsdp/world.h>
@@ -139,6 +140,14 @@ std::shared_ptr<World::Impl> join(const Launch& launch, const WorldOptions& opti
   return impl;
 }
 
+/// LOCAL_RANK's device, where this process has accelerators: "cuda" without a number is that one.
+void make_device_current(int local_rank) {
+  if (!at::getAccelerator(/*checked=*/false)) return;
+  const int devices = at::accelerator::deviceCount();
+  if (devices > 0)
+    at::accelerator::setDeviceIndex(static_cast<c10::DeviceIndex>(local_rank % devices));
+}
+
 }  // namespace
 
 World init_from_env(const WorldOptions& options) { return init_from_env_over(options, nullptr); }
@@ -146,6 +155,7 @@ World init_from_env(const WorldOptions& options) { return init_from_env_over(opt
 World init_from_env_over(const WorldOptions& options, const WrapTransport& wrap) {
   const std::string backend = choose_backend(options.backend);
   const auto launch = read_launch();
+  if (launch) make_device_current(launch->local_rank);
   if (launch && launch->size > 1) return World(join(*launch, options, backend, wrap));
   return World(std::make_shared<World::Impl>(0, 1, launch ? launch->local_rank : 0, options.timeout,
                                              fake_transport()));

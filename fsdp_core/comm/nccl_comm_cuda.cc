@@ -41,6 +41,15 @@ class NcclCommunicator final : public Communicator {
         device_(device),
         group_(std::move(group)) {}
 
+  /// Its destructor warns, and may wait, where nobody shut it down.
+  ~NcclCommunicator() override {
+    try {
+      group_->shutdown();
+    } catch (...) {
+      // Aborted, or its peers are gone: there is nothing left to close.
+    }
+  }
+
   std::string_view backend() const override { return "nccl"; }
   at::DeviceType device_type() const override { return at::kCUDA; }
 

@@ -13,67 +13,97 @@
 namespace tessera::fsdp {
 namespace {
 
-/// |x|_p^p of this rank's own gradients (for infinity: max |x|), in double.
-double local_power(const at::Tensor& grad, double p) {
-  if (grad.numel() == 0) return 0;
-  const at::Tensor norm = at::linalg_vector_norm(grad, p, std::nullopt, false, at::kDouble);
-  const double value = norm.item<double>();
-  return std::isinf(p) ? value : std::pow(value, p);
-}
+/// Sums of |x|^p over gradients (for infinity: maxima of |x|), in double, kept as tensors where the
+/// gradients are, so that on devices the host waits for none of them.
+class Powers {
+ public:
+  Powers(double p, c10::Device device) : p_(p), device_(device) {}
+
+  bool infinite() const { return std::isinf(p_); }
+  Reduce reduce() const { return infinite() ? Reduce::kMax : Reduce::kSum; }
+
+  at::Tensor zero() const { return at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble)); }
+  at::Tensor of(const at::Tensor& gradient) const {
+    const at::Tensor norm =
+        at::linalg_vector_norm(gradient, p_, std::nullopt, /*keepdim=*/false, at::kDouble);
+    return (infinite() ? norm : norm.pow(p_)).to(device_);
+  }
+  at::Tensor together(const std::vector<at::Tensor>& powers) const {
+    if (powers.empty()) return zero();
+    const at::Tensor all = at::stack(powers);
+    return infinite() ? all.amax() : all.sum();
+  }
+  at::Tensor root(const at::Tensor& power) const { return infinite() ? power : power.pow(1 / p_); }
+
+ private:
+  double p_;
+  c10::Device device_;
+};
+
+/// The powers of one kind: of the units' own shards, or of parts of larger tensors, by extension.
+struct Part {
+  std::shared_ptr<Communicator> extension;  // null: none
+  std::vector<at::Tensor> powers;
+};
 
 /// Every rank meets the same extensions in the same order.
-double& of_extension(std::vector<std::pair<std::shared_ptr<Communicator>, double>>& parts,
-                     std::shared_ptr<Communicator> group) {
-  for (auto& [known, sum] : parts)
-    if (known == group) return sum;
-  return parts.emplace_back(std::move(group), 0).second;
+Part& part_of(std::vector<Part>& parts, const std::shared_ptr<Communicator>& extension) {
+  for (Part& known : parts)
+    if (known.extension == extension) return known;
+  return parts.emplace_back(Part{extension, {}});
 }
 
-/// What all ranks together find.
-struct Powers {
-  double p = 2;
-  double sharded = 0;             // of the units' gradients that are no parts of larger ones
-  double outside = 0;             // of what every rank holds whole, and of larger ones
-  bool any = false;               // a rank has a gradient
-  std::vector<at::Tensor> grads;  // of this rank
-
-  bool infinite() const { return std::isinf(p); }
-  void add(double& sum, double power) const {
-    sum = infinite() ? std::max(sum, power) : sum + power;
-  }
-  void add_gradient(double& sum, const at::Tensor& grad) {
-    any = true;
-    grads.push_back(grad);
-    add(sum, local_power(grad, p));
-  }
+/// What all ranks together find in the units' gradients.
+struct Found {
+  std::vector<at::Tensor> powers;  // one a kind
+  std::vector<at::Tensor> grads;   // of this rank
+  at::Tensor any;                  // not 0: a rank has a gradient
 };
 
 /// Each unit's shards add up over its shard group; replicas hold the same, and count once. So do
 /// parts of larger tensors over their extension's ranks, which hold the rest alike.
-void add_units(Powers& powers, const std::vector<std::shared_ptr<detail::Unit>>& units) {
-  std::vector<std::pair<std::shared_ptr<Communicator>, double>> parts;
+Found find_in_units(const Powers& powers, const std::vector<std::shared_ptr<detail::Unit>>& units) {
+  Found found;
+  std::vector<Part> parts;
+  part_of(parts, nullptr);
   for (const auto& unit : units)
     for (const auto& group : unit->groups())
       for (const Param& param : group->params()) {
         // Made where there is no gradient too: all ranks exchange as many sums.
-        double& sum =
-            param.extension_dim ? of_extension(parts, unit->comms().extension) : powers.sharded;
-        if (param.shard.grad().defined()) powers.add_gradient(sum, param.shard.grad());
+        Part& part = part_of(parts, param.extension_dim ? unit->comms().extension : nullptr);
+        const at::Tensor& gradient = param.shard.grad();
+        if (!gradient.defined()) continue;
+        found.grads.push_back(gradient);
+        if (gradient.numel() > 0) part.powers.push_back(powers.of(gradient));
       }
-  std::vector<double> local{powers.sharded, powers.any ? 1.0 : 0.0};
-  for (const auto& [group, sum] : parts) local.push_back(sum);
-  at::Tensor sums = at::tensor(local, at::kDouble);
-  const Reduce reduce = powers.infinite() ? Reduce::kMax : Reduce::kSum;
+  std::vector<at::Tensor> sums;
+  for (const Part& part : parts) sums.push_back(powers.together(part.powers));
+  sums.push_back(at::full_like(sums.front(), found.grads.empty() ? 0.0 : 1.0));
+  const at::Tensor all = at::stack(sums);
   const CommTag tag{"", CommPhase::kOptimizer};
-  // One call: for infinity both are maxima; else the count's sum is as good as its maximum.
+  // One call: for infinity all are maxima; else the count's sum is as good as its maximum.
   Communicator& comm = units.back()->shard_comm();
-  if (comm.size() > 1) comm.all_reduce(sums, reduce, tag);
-  powers.sharded = sums[0].item<double>();
-  powers.any = sums[1].item<double>() != 0;
+  if (comm.size() > 1) comm.all_reduce(all, powers.reduce(), tag);
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    at::Tensor sum = sums.narrow(0, static_cast<std::int64_t>(i) + 2, 1).clone();
-    parts[i].first->all_reduce(sum, reduce, tag);
-    powers.add(powers.outside, sum.item<double>());
+    const at::Tensor sum = all.narrow(0, static_cast<std::int64_t>(i), 1).clone();
+    if (parts[i].extension) parts[i].extension->all_reduce(sum, powers.reduce(), tag);
+    found.powers.push_back(sum[0]);
+  }
+  found.any = all[static_cast<std::int64_t>(parts.size())];
+  return found;
+}
+
+/// As in PyTorch a NaN norm makes every gradient NaN: it is seen at once.
+void scale(const std::vector<at::Tensor>& grads, const at::Tensor& norm, double max_norm) {
+  const at::Tensor coefficient = (max_norm / (norm + 1e-6)).clamp_max(1.0);
+  at::Tensor on_host;
+  for (at::Tensor grad : grads) {
+    if (grad.device() == coefficient.device()) {
+      grad.mul_(coefficient);
+    } else {  // of an offloaded unit: the host has waited for its gradients, and waits for this
+      if (!on_host.defined()) on_host = coefficient.cpu();
+      grad.mul_(on_host);
+    }
   }
 }
 
@@ -85,6 +115,13 @@ void check_one_group(const std::vector<std::shared_ptr<detail::Unit>>& units) {
                        unit->label()));
 }
 
+/// Where the units' groups take tensors.
+c10::Device device_of(const std::vector<std::shared_ptr<detail::Unit>>& units) {
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit)
+    if (!(*unit)->groups().empty()) return (*unit)->device();
+  return units.back()->device();
+}
+
 }  // namespace
 
 at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
@@ -94,21 +131,22 @@ at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
   const auto units = idle_units_of(module, "clip_grad_norm_");
   detail::refuse_steps_in_backward(units, "clip_grad_norm_");
   check_one_group(units);
-  Powers powers;
-  powers.p = p;
-  run_or_abort_peers(units, "clip_grad_norm_", [&] { add_units(powers, units); });
+  const c10::Device device = device_of(units);
+  const Powers powers(p, device);
+  Found found;
+  run_or_abort_peers(units, "clip_grad_norm_", [&] { found = find_in_units(powers, units); });
   // Parameters that no unit owns are whole on every rank.
   for (const at::Tensor& param : module->parameters())
-    if (param.grad().defined() && !owner_of(param))
-      powers.add_gradient(powers.outside, param.grad());
-  if (!powers.any) fail(Code::kInvalidArgument, "clip_grad_norm_: no rank has a gradient");
-  double power = powers.sharded;
-  powers.add(power, powers.outside);
-  const double norm = powers.infinite() ? power : std::pow(power, 1 / p);
-  // As in PyTorch a NaN norm makes every gradient NaN: it is seen at once.
-  const double coefficient = std::isnan(norm) ? norm : std::min(1.0, max_norm / (norm + 1e-6));
-  for (at::Tensor& grad : powers.grads) grad.mul_(coefficient);
-  return at::scalar_tensor(norm, at::kFloat);
+    if (param.grad().defined() && !owner_of(param)) {
+      found.grads.push_back(param.grad());
+      found.powers.push_back(powers.of(param.grad()));
+    }
+  // On a device nobody waits to learn that: the norm is 0.
+  if (device.is_cpu() && found.grads.empty() && found.any.item<double>() == 0)
+    fail(Code::kInvalidArgument, "clip_grad_norm_: no rank has a gradient");
+  const at::Tensor norm = powers.root(powers.together(found.powers));
+  scale(found.grads, norm, max_norm);
+  return norm.to(at::kFloat);
 }
 
 }  // namespace tessera::fsdp

@@ -23,7 +23,9 @@ ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> la
       all_used_(std::make_shared<const std::vector<bool>>(params_.size(), true)) {
   at::NoGradGuard no_grad;
   const c10::Device home = offload ? c10::Device(c10::kCPU) : device;
-  shard_buffer_ = at::zeros({layout_->shard_numel()}, at::TensorOptions(home).dtype(dtypes.stored));
+  shard_buffer_ = at::zeros(
+      {layout_->shard_numel()},
+      at::TensorOptions(home).dtype(dtypes.stored).pinned_memory(offload && !device.is_cpu()));
   for (std::int64_t numel : layout_->buffer_numels()) {
     grads_.emplace_back(numel, dtypes_.reduce, device_);
     grad_tensors_.push_back(grads_.back().tensor());

@@ -114,6 +114,7 @@ class ParamGroup {
 
  private:
   void register_tensors(bool shards);
+  void add_to_gradients(const at::Tensor& reduced);
   /// What one gather fills, and the tensors over it, which stay: storages are refilled.
   struct FullMemory {
     std::vector<RefillBuffer> buffers;

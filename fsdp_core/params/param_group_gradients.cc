@@ -2,6 +2,7 @@
 // wait for another one.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "fsdp_core/params/param_group.h"
@@ -71,39 +72,53 @@ void ParamGroup::accumulate(const at::Tensor& reduced, const std::vector<bool>& 
     held |= param.shard_grad.defined() && param.shard_grad.use_count() > (defined ? 2 : 1);
   }
   if (!shard_grad_buffer_.defined() || (held && !any)) {
-    shard_grad_buffer_ = at::zeros({layout_->shard_numel()}, shard_buffer_.options());
+    shard_grad_buffer_ = at::zeros(
+        {layout_->shard_numel()}, shard_buffer_.options().pinned_memory(shard_buffer_.is_pinned()));
     for (std::size_t p = 0; p < params_.size(); ++p)
       params_[p].shard_grad = tensor_over(shard_grad_buffer_.storage(), dtypes_.stored,
                                           layout_->shard(p).offset, layout_->shard(p).shape);
   }
-  if (!any) {
+  if (any)
+    add_to_gradients(reduced);
+  else
     copy_into(shard_grad_buffer_, reduced);
-  } else {
-    for (Param& param : params_) {
-      at::Tensor& grad = param.shard.mutable_grad();
-      if (!grad.defined()) {
-        param.shard_grad.zero_();
-      } else if (!grad.is_same(param.shard_grad)) {
-        param.shard_grad.copy_(grad);
-        grad = param.shard_grad;
-      }
-    }
-    shard_grad_buffer_.add_(reduced);
-  }
   for (std::size_t p = 0; p < params_.size(); ++p)
     if (params_[p].requires_grad && used[p])
       params_[p].shard.mutable_grad() = params_[p].shard_grad;
 }
 
+void ParamGroup::add_to_gradients(const at::Tensor& reduced) {
+  // What lies on the host is added to where `reduced` is: its copies there and back are in the
+  // stream's order, and the host need not wait for them.
+  const bool away = shard_grad_buffer_.device() != reduced.device();
+  for (Param& param : params_) {
+    at::Tensor& grad = param.shard.mutable_grad();
+    if (!grad.defined() || grad.is_same(param.shard_grad)) continue;
+    param.shard_grad.copy_(grad);
+    grad = param.shard_grad;
+  }
+  const at::Tensor sum =
+      away ? shard_grad_buffer_.to(reduced.device(), /*non_blocking=*/true) : shard_grad_buffer_;
+  for (std::size_t p = 0; p < params_.size(); ++p)
+    if (!params_[p].shard.grad().defined())
+      sum.narrow(0, layout_->shard(p).offset, layout_->shard(p).numel).zero_();
+  sum.add_(reduced);
+  if (away) shard_grad_buffer_.copy_(sum, /*non_blocking=*/true);
+}
+
 void ParamGroup::hold_partial(const at::Tensor& reduced) {
+  // A slice of the unsharded gradients would keep all of them; and on a device those are another
+  // stream's memory, which must not be given back from here.
+  const bool own = device_.is_cpu() && reduced.storage().nbytes() == reduced.nbytes();
   if (partial_.defined())
     partial_.add_(reduced);
-  else  // a slice of the unsharded gradients would keep all of them
-    partial_ = reduced.storage().nbytes() == reduced.nbytes() ? reduced : reduced.clone();
+  else
+    partial_ = own ? reduced : reduced.clone();
 }
 
 void ParamGroup::add_partial(const at::Tensor& reduced) {
   if (!partial_.defined()) return;
+  at::NoGradGuard no_grad;
   reduced.add_(partial_);
   partial_.reset();
 }
@@ -130,17 +145,20 @@ std::vector<at::Tensor> ParamGroup::full_gradients(Communicator& comm, const Com
   const std::int64_t shard = layout_->shard_numel();
   at::Tensor gathered = at::zeros({layout_->full_numel()}, options);
   at::Tensor own = gathered.narrow(0, layout_->rank() * shard, shard);
-  at::Tensor has = at::zeros({static_cast<std::int64_t>(params_.size())}, at::kByte);
+  std::vector<std::uint8_t> flags(params_.size());
   for (std::size_t p = 0; p < params_.size(); ++p) {
     const at::Tensor& grad = params_[p].shard.grad();
     if (!grad.defined()) continue;
-    has[static_cast<std::int64_t>(p)] = 1;
+    flags[p] = 1;
     const UnitLayout::ShardPlace& place = layout_->shard(p);
     if (place.numel > 0) own.narrow(0, place.offset, place.numel).copy_(grad.reshape({-1}));
   }
   if (layout_->shards() > 1) {
+    const at::Tensor has = at::tensor(flags, at::kByte).to(device_);
     comm.all_reduce(has, Reduce::kMax, tag);
     comm.all_gather_into(gathered, own, tag);
+    const at::Tensor found = has.cpu();
+    std::copy_n(found.const_data_ptr<std::uint8_t>(), flags.size(), flags.begin());
   }
   std::vector<at::Tensor> buffers;
   for (std::int64_t numel : layout_->buffer_numels())
@@ -151,7 +169,7 @@ std::vector<at::Tensor> ParamGroup::full_gradients(Communicator& comm, const Com
     layout_->copy_out(gathered, buffers);
   std::vector<at::Tensor> out(params_.size());
   for (std::size_t p = 0; p < params_.size(); ++p)
-    if (has[static_cast<std::int64_t>(p)].item<std::uint8_t>() != 0)
+    if (flags[p] != 0)
       out[p] = tensor_over(buffers[layout_->full(p).buffer].storage(), dtypes_.stored,
                            layout_->full(p).offset, params_[p].sizes);
   return out;

@@ -1,6 +1,7 @@
 #include "fsdp_core/params/refill_buffer.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StorageImpl.h>
 
 #include <cstring>
@@ -54,6 +55,9 @@ RefillBuffer::RefillBuffer(std::int64_t numel, at::ScalarType dtype, c10::Device
 void RefillBuffer::allocate() {
   if (allocated_) return;
   c10::StorageImpl* storage = tensor_.storage().unsafeGetStorageImpl();
+  // Allocators of devices give memory of the one that is current.
+  c10::OptionalDeviceGuard guard;
+  if (!storage->device().is_cpu()) guard.reset_device(storage->device());
   storage->set_data_ptr_noswap(storage->allocator()->allocate(nbytes_));
   storage->set_nbytes(nbytes_);
   allocated_ = true;

@@ -87,8 +87,10 @@ UsedParams GradientReducer::used_anywhere(Unit& unit, const ParamGroup& group) {
   for (std::size_t p = 0; p < used.size(); ++p)
     bits.data_ptr<std::uint8_t>()[p] = group.params()[p].used;
   const CommTag tag{unit.name(), CommPhase::kBackward};
+  const at::Tensor there = bits.to(group.device());
   for (Communicator* comm : {&unit.shard_comm(), &unit.replicate_comm()})
-    if (comm->size() > 1) compute_->run([&] { comm->all_reduce(bits, Reduce::kMax, tag); }, comm);
+    if (comm->size() > 1) compute_->run([&] { comm->all_reduce(there, Reduce::kMax, tag); }, comm);
+  bits = there.cpu();  // the host waits: what it does next depends on them
   for (std::size_t p = 0; p < used.size(); ++p) used[p] = bits.data_ptr<std::uint8_t>()[p] != 0;
   return std::make_shared<const std::vector<bool>>(std::move(used));
 }
@@ -118,6 +120,9 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const UsedPara
     return;
   }
   sum_over_shards(one);
+  // On the stream that held them: their memory goes back to it.
+  if (one.replicated && !one.holds)
+    reduce_->run([sum = one.sum, &group = one.group] { group.add_partial(*sum); });
   one.used = group.used_with_partial(one.used, one.holds);
   if (one.replicated && !one.holds) sum_over_replicas(one);
   keep_result(one);
@@ -166,9 +171,8 @@ void GradientReducer::sum_over_shards(const Reduction& one) {
 void GradientReducer::sum_over_replicas(const Reduction& one) {
   all_reduce_->wait_for(*reduce_);
   all_reduce_->run(
-      [sum = one.sum, &group = one.group, &replicas = one.unit.replicate_comm(), tag = one.tag()] {
+      [sum = one.sum, &replicas = one.unit.replicate_comm(), tag = one.tag()] {
         at::NoGradGuard guard;
-        group.add_partial(*sum);
         replicas.all_reduce(*sum, Reduce::kSum, tag);
       },
       &one.unit.replicate_comm());
@@ -239,10 +243,14 @@ void GradientReducer::abandon() noexcept {
   outputs_.clear();
 }
 
-void GradientReducer::finish() {
+void GradientReducer::finish(bool host_reads) {
   if (previous_.input.defined()) release(previous_);
   if (all_reduce_ != reduce_) compute_->wait_for(*all_reduce_);
   compute_->wait_for(*reduce_);
+  if (host_reads) {
+    all_reduce_->record().synchronize();
+    reduce_->record().synchronize();
+  }
   outputs_.clear();
 }
 

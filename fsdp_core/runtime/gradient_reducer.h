@@ -28,8 +28,9 @@ class GradientReducer {
   void use(StreamFactory& factory, std::shared_ptr<Stream> compute, bool replicas);
   /// Takes the unit's gradients. `find_unused` decides which parameters keep an undefined gradient.
   void reduce(Unit& unit);
-  /// The compute stream waits for every reduction; nothing is held any more.
-  void finish();
+  /// The compute stream waits for every reduction; nothing is held any more. `host_reads`: so does
+  /// the host, which owns gradients of offloaded units.
+  void finish(bool host_reads);
   /// After a failure: what a reduction held is given back.
   void abandon() noexcept;
 

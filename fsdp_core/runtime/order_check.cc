@@ -89,12 +89,14 @@ bool debug_asked_for() {
 
 void OrderCheck::use(const Unit& top, std::shared_ptr<Stream> compute) {
   compute_ = std::move(compute);
+  device_ = top.device();
   level_ = top.options().check;
   if (level_ == Check::kCheap && debug_asked_for()) level_ = Check::kFull;
 }
 
 void OrderCheck::reset() {
   channels_.clear();
+  pending_.clear();
   digested_.clear();
   digest_complete_ = false;
   first_step_ = true;
@@ -164,6 +166,7 @@ void OrderCheck::before(Unit& unit, Communicator& comm, CommOp op, CommPhase pha
 
 void OrderCheck::end_backward() {
   if (!on()) return;
+  raise_mismatch(/*wait=*/true);  // of the step before: at most one is on its way
   for (Channel& channel : channels_) {
     // A backward without a reduction may be one that not every rank runs.
     if (!channel.reduced) continue;
@@ -171,8 +174,10 @@ void OrderCheck::end_backward() {
       const auto texts = gather_texts(*compute_, *channel.comm, "ends its backward");
       if (const std::size_t other = first_other(texts))
         disagree(*channel.comm, other, texts, kOrderHint);
-    } else {
+    } else if (channel.comm->device_type() == at::kCPU) {
       compare_hash(channel);
+    } else {
+      send_hash(channel);
     }
     channel.hash = 0;
     channel.reduced = false;
@@ -189,10 +194,7 @@ void OrderCheck::compare_hash(Channel& channel) {
   flag[1] = -value;
   const CommTag tag{"", CommPhase::kCheck};
   // The largest and, negated, the smallest: equal where all are.
-  at::Tensor there =
-      channel.comm->device_type() == at::kCPU ? flag_ : flag_.to(channel.comm->device_type());
-  compute_->run([&] { channel.comm->all_reduce(there, Reduce::kMax, tag); }, channel.comm);
-  if (!there.is_same(flag_)) flag_.copy_(there);
+  compute_->run([&] { channel.comm->all_reduce(flag_, Reduce::kMax, tag); }, channel.comm);
   if (flag[0] == -flag[1]) return;
   std::string mine;
   for (const Step& step : channel.steps)
@@ -211,6 +213,41 @@ void OrderCheck::compare_hash(Channel& channel) {
   lines[0] = line(texts[0], a);
   lines[other] = line(texts[other], b);
   disagree(*channel.comm, other, lines, kOrderHint);
+}
+
+void OrderCheck::send_hash(Channel& channel) {
+  const auto value = static_cast<std::int64_t>(channel.hash >> 1);
+  const at::Tensor hashes = at::empty({2}, at::TensorOptions(at::kLong).pinned_memory(true));
+  std::int64_t* both = hashes.mutable_data_ptr<std::int64_t>();
+  both[0] = value;
+  both[1] = -value;
+  compute_->run(
+      [&] {
+        const at::Tensor there = hashes.to(device_, /*non_blocking=*/true);
+        channel.comm->all_reduce(there, Reduce::kMax, {"", CommPhase::kCheck});
+        hashes.copy_(there, /*non_blocking=*/true);
+      },
+      channel.comm);
+  pending_.push_back({channel.comm->name(), hashes, compute_->record()});
+}
+
+void OrderCheck::raise_mismatch(bool wait) {
+  while (!pending_.empty()) {
+    const Pending& first = pending_.front();
+    if (!first.done.ready()) {
+      if (!wait) return;
+      first.done.synchronize();
+    }
+    const Pending one = std::move(pending_.front());
+    pending_.erase(pending_.begin());
+    const std::int64_t* both = one.hashes.const_data_ptr<std::int64_t>();
+    if (both[0] == -both[1]) continue;
+    fail(Code::kInvalidArgument,
+         fmt::format("the ranks of group \"{}\" did not run their units in the same order in an "
+                     "earlier step",
+                     one.group),
+         "options.check = Check::kFull names the first unit; does the forward depend on the data?");
+  }
 }
 
 }  // namespace tessera::fsdp::detail

@@ -6,7 +6,9 @@
 //   digest    at the first forward: units, parameters and options of all ranks, one exchange
 //   headers   before each gather and reduction: what each rank is about to do (the first step; with
 //             Check::kFull every step)
-//   hash      at the end of a backward: what each rank has done (later steps of Check::kCheap)
+//   hash      at the end of a backward: what each rank has done (later steps of Check::kCheap). On
+//             devices the host does not wait for the result: the next forward of the outermost unit
+//             that finds it there raises the mismatch; a state dict, and the next backward, wait for it.
 // A rank's own order of forwards is forward_order.h's.
 //
 // Forwards without gradients are exempt. One per root; its traffic is CommPhase::kCheck.
@@ -38,6 +40,9 @@ class OrderCheck {
   void before_gather(Unit& unit, CommPhase phase);
   void before_reduce(Unit& unit);
   void end_backward();
+  /// Throws for a step on devices whose hashes differed. `wait`: also where the result is not there
+  /// yet.
+  void raise_mismatch(bool wait);
   /// After a failure: communicators may be other ones.
   void reset();
 
@@ -59,6 +64,13 @@ class OrderCheck {
   void before(Unit& unit, Communicator& comm, CommOp op, CommPhase phase);
   void compare_digest(Communicator& comm, const Units& units);
   void compare_hash(Channel& channel);
+  /// The largest and, negated, the smallest hash of all ranks, on their way to the host.
+  struct Pending {
+    std::string group;
+    at::Tensor hashes;  // pinned
+    Event done;
+  };
+  void send_hash(Channel& channel);
 
   std::shared_ptr<Stream> compute_;
   Check level_ = Check::kOff;
@@ -67,6 +79,8 @@ class OrderCheck {
   bool digest_complete_ = false;
   std::vector<Channel> channels_;
   at::Tensor flag_;
+  c10::Device device_ = c10::kCPU;
+  std::vector<Pending> pending_;
 };
 
 }  // namespace tessera::fsdp::detail

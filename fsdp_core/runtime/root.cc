@@ -18,6 +18,13 @@ namespace {
 
 thread_local std::shared_ptr<StreamFactory> test_streams;
 
+/// The outermost unit may have no parameters of its own.
+c10::Device device_of(const NamedUnits& units) {
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit)
+    if (!unit->second->groups().empty()) return unit->second->device();
+  return units.back().second->device();
+}
+
 }  // namespace
 
 /// Owned by the engine's final callback: destroyed without having run means that the backward
@@ -49,9 +56,9 @@ Root& Root::of(Unit& unit) {
     // A unit that ran before its parent was a root of its own then: the larger tree takes over.
     return *unit.root();
   }
-  auto root = std::make_shared<Root>(unit);
-  bool replicas = false;
   const NamedUnits members = named_units(unit.module());
+  auto root = std::make_shared<Root>(unit, device_of(members));
+  bool replicas = false;
   for (const auto& [fqn, member] : members) {
     if (member->root() && member->root()->depth_ > 0)
       fail(Code::kInvalidArgument,
@@ -79,9 +86,7 @@ Root& Root::of(Unit& unit) {
   return *root;
 }
 
-Root::Root(Unit& top) : top_(top.weak_from_this()) {
-  c10::Device device(c10::kCPU);
-  if (!top.groups().empty()) device = top.groups().front()->device();
+Root::Root(Unit& top, c10::Device device) : top_(top.weak_from_this()) {
   factory_ = test_streams      ? test_streams
              : device.is_cpu() ? host_streams()
                                : device_streams(device);
@@ -116,6 +121,7 @@ void Root::forward_begin(Unit& unit) {
     member.set_buffer_precision();
   });
   forward_order_.begin(is_top(unit), at::GradMode::is_enabled(), order_.on());
+  order_.raise_mismatch(/*wait=*/false);
   if (order_.wrapping_is_due()) order_.compare_wrapping(*top(), units());
   gather(unit);
   for (auto& [key, stream] : gather_streams_) stream->wait_for(*compute_);
@@ -143,10 +149,19 @@ void Root::left(Unit& unit, Use& use) {
 void Root::forward_end() {
   if (--depth_ > 0) return;
   forward_order_.end();
+  // Shards on the host may be written to from now on. With a graph, its backward waits for gathers.
+  if (!at::GradMode::is_enabled()) wait_for_gathers_of_offloaded();
   // Gathered ahead for a forward that did not come: its memory is all it cost.
   each_unit([](Unit& member) {
     if (member.state().params() == ParamsState::kUnsharding) member.reshard();
   });
+}
+
+void Root::wait_for_gathers_of_offloaded() {
+  bool offloads = false;
+  each_unit([&](Unit& unit) { offloads |= unit.offloads(); });
+  if (!offloads) return;
+  for (auto& [key, stream] : gather_streams_) stream->record().synchronize();
 }
 
 void Root::forward_failed(Unit& unit) {
@@ -192,27 +207,32 @@ void Root::before_backward(Unit& unit, const Use& use) {
     prefetch_all(unit.backward_prefetch, CommPhase::kBackward);
     return;
   }
-  if (unit.options().backward_prefetch != BackwardPrefetch::kPre || last_backward_index_ == 0)
-    return;
-  if (auto next = backward_order_[last_backward_index_ - 1].lock())
-    prefetch(*next, CommPhase::kBackward);
+  if (unit.options().backward_prefetch == BackwardPrefetch::kPre) prefetch_backward(unit);
 }
 
 void Root::after_backward(Unit& unit) {
-  if (!unit.backward_prefetch.empty() ||
-      unit.options().backward_prefetch != BackwardPrefetch::kPost || last_backward_index_ == 0 ||
-      last_backward_index_ > backward_order_.size())
-    return;
-  if (auto next = backward_order_[last_backward_index_ - 1].lock())
-    prefetch(*next, CommPhase::kBackward);
+  if (unit.backward_prefetch.empty() && unit.options().backward_prefetch == BackwardPrefetch::kPost)
+    prefetch_backward(unit);
+}
+
+void Root::prefetch_backward(const Unit& unit) {
+  if (last_backward_index_ > backward_order_.size()) return;
+  int left = unit.options().max_prefetch_count;
+  for (std::size_t i = last_backward_index_; i > 0 && left > 0; --i, --left)
+    if (auto next = backward_order_[i - 1].lock()) prefetch(*next, CommPhase::kBackward);
 }
 
 void Root::finish_backward() {
   for (auto member = units_.rbegin(); member != units_.rend(); ++member)
     if (const std::shared_ptr<Unit> unit = member->lock()) unit->complete_if_started();
   order_.end_backward();
-  each_unit([](Unit& unit) { unit.end_backward(); });
-  reducer_.finish();
+  bool offloads = false;
+  each_unit([&](Unit& unit) {
+    unit.end_backward();
+    offloads |= unit.offloads();
+  });
+  reducer_.finish(offloads);
+  each_unit([](Unit& unit) { unit.lower_gradients(); });
   free_aside();
   end_recycler_step();
   each_unit([](Unit& unit) {

@@ -36,7 +36,8 @@ class Root : public std::enable_shared_from_this<Root> {
   /// Streams for the roots that this thread makes from now on (tests); null: by device.
   static void use_streams(std::shared_ptr<StreamFactory> factory);
 
-  explicit Root(Unit& top);
+  /// `device`: that of its units.
+  Root(Unit& top, c10::Device device);
   ~Root() { free_aside(/*wait=*/true); }
 
   Unit* top() const;
@@ -92,6 +93,9 @@ class Root : public std::enable_shared_from_this<Root> {
   void finish_backward();
   void backward_failed() noexcept;
   void prefetch(Unit& unit, CommPhase phase);
+  /// Those that ran before `unit`, the nearest first, as many as its options say.
+  void prefetch_backward(const Unit& unit);
+  void wait_for_gathers_of_offloaded();
   void prefetch_all(const std::vector<std::weak_ptr<Unit>>& units, CommPhase phase);
 
   std::weak_ptr<Unit> top_;

@@ -89,6 +89,11 @@ bool Unit::trains() const {
   });
 }
 
+c10::Device Unit::device() const {
+  if (!groups_.empty()) return groups_.front()->device();
+  return options_.device.value_or(c10::Device(c10::kCPU));
+}
+
 bool Unit::wants_full_precision() const {
   return full_precision_in_eval_ && !module_->is_training();
 }

@@ -55,6 +55,9 @@ class Unit : public std::enable_shared_from_this<Unit> {
   Communicator& replicate_comm() { return *comms_.replicate; }
   UnitGroups& comms() { return comms_; }
   bool trains() const;
+  /// Where it computes; a unit without parameters: where options say, else the CPU.
+  c10::Device device() const;
+  bool offloads() const { return options_.cpu_offload.offload_params && !device().is_cpu(); }
   /// Everything in one word for messages: "unit \"layers.0\"".
   std::string label() const;
 
@@ -70,6 +73,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   /// For the final callback: a backward that no hook completed.
   void complete_if_started();
   void end_backward();
+  /// After the last reduction of a backward: gradients in the compute dtype, if options ask for it.
+  void lower_gradients();
   /// Forwards whose hooks are remembered: those of the last graphs.
   std::size_t live_uses() const { return uses_.size(); }
 

@@ -115,6 +115,9 @@ void Unit::end_backward() {
                                                 state_.params() == ParamsState::kUnsharded);
   if (!keep) reshard();
   state_.apply(UnitEvent::kBackwardEnd, name_);
+}
+
+void Unit::lower_gradients() {
   if (options_.mixed_precision.keep_low_precision_grads)
     for (const std::unique_ptr<ParamGroup>& group : groups_) group->lower_gradients();
 }

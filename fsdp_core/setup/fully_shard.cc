@@ -90,7 +90,9 @@ std::string lines_of(const std::vector<Param>& params) {
   return out;
 }
 
-void synchronise(const Collector& found, UnitGroups& comms, const std::string& label) {
+/// Values that are on the CPU still go over groups of `device` through copies there.
+void synchronise(const Collector& found, UnitGroups& comms, const std::string& label,
+                 const std::optional<at::Device>& device) {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> tensors;
   for (const Param& param : found.params) tensors.push_back(param.compute.detach());
@@ -98,7 +100,7 @@ void synchronise(const Collector& found, UnitGroups& comms, const std::string& l
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == 0) continue;
     // As bytes: buffers are of any dtype, transports are not.
-    const at::Tensor values = tensor.contiguous();
+    const at::Tensor values = tensor.to(device.value_or(tensor.device())).contiguous();
     const at::Tensor bytes = values.view({-1}).view(at::kByte);
     for (Communicator* comm : {comms.shard.get(), comms.replicate.get()})
       if (comm->size() > 1) comm->broadcast(bytes, 0, {label, CommPhase::kSetup});
@@ -126,7 +128,7 @@ void collect(Collector& found, const Options& options, UnitGroups& comms) {
                           "device is there again: call it again on every rank"};
   const std::vector<Communicator*> groups = communicators_of(comms);
   fail_together(groups, call, take);
-  if (options.sync_module_states) synchronise(found, comms, options.name);
+  if (options.sync_module_states) synchronise(found, comms, options.name, options.device);
   fail_together(groups, call, [&] { found.prepare(); });
   if (options.extension)
     fail_together(groups, call, [&] {

@@ -137,6 +137,7 @@ ModelTensors model_tensors(const ModuleRef& model) {
   ModelTensors out;
   for (const auto& [fqn, unit] : named_units(*model)) out.unit_fqns.push_back(fqn);
   if (!out.unit_fqns.empty()) out.units = idle_units_of(model, "state_dict");
+  for (const auto& unit : out.units) unit->root()->order().raise_mismatch(/*wait=*/true);
   Walk(out).module(*model, "");
   return out;
 }

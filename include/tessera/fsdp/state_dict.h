@@ -93,10 +93,11 @@ void load_full_state(const ModuleRef& model, const OptimizerRef& optimizers, con
 /// parameter that no group lists.
 void key_by_ids(LiveState& state, const std::string& optim_root = "optim");
 
-/// LibTorch's default CPU generator as a value, for add_value(.., ValueScope::kPerRank); and back.
-/// Throws kCorrupt for what is no such state.
-Value rng_state();
-void set_rng_state(const Value& value);
+/// The state of LibTorch's default generator of `device` as a value, for add_value(..,
+/// ValueScope::kPerRank); and back. Dropout on a device draws from that device's. set_rng_state
+/// throws kCorrupt for what is no such state.
+Value rng_state(at::Device device = at::kCPU);
+void set_rng_state(const Value& value, at::Device device = at::kCPU);
 
 /// The PyTorch type that a value of the model's state dict corresponds to.
 enum class ValueKind : std::uint8_t { kPlain, kShardedTensor, kDTensor };
