@@ -19,20 +19,28 @@ template <class Bool>
 struct Cleared {
   Bool& field;  // the flag makes it false
 };
+template <class Bool>
+Cleared(Bool&) -> Cleared<Bool>;  // clang 16 deduces no aggregates by itself
 template <class Renames>
 struct NameFile {
   Renames& field;  // what the named file lists
 };
+template <class Renames>
+NameFile(Renames&) -> NameFile<Renames>;
 template <class Bool, class DType>
 struct DTypeOrIndex {
   DType& dtype;
   Bool& as_index;  // the word "as-index"
 };
+template <class Bool, class DType>
+DTypeOrIndex(DType&, Bool&) -> DTypeOrIndex<Bool, DType>;
 template <class Bool, class Text>
 struct OptionalFolder {
   Bool& given;
   Text& folder;  // "" where the flag has no value
 };
+template <class Bool, class Text>
+OptionalFolder(Bool&, Text&) -> OptionalFolder<Bool, Text>;
 
 /// `Options` is ConvertOptions, const or not. A visitor has group(heading), flag(...) for what the
 /// result depends on, and run_flag(...) for what only says how it is made.
