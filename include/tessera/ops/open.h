@@ -87,8 +87,9 @@ struct OpenedCheckpoint {
   /// Our manifest, if there is one; for several parts, or a lone file in a folder, their manifests
   /// combined.
   std::shared_ptr<const Seal> seal;
-  SealedDirectory* sealed = nullptr;  // `directory`, where it is held against that
-  bool is_part = false;               // something was selected
+  SealedDirectory* sealed = nullptr;     // `directory`, where it is held against that
+  bool is_part = false;                  // something was selected
+  std::uint64_t pickle_limit_bytes = 0;  // of ReadOptions, as it was opened; holds for locate()
   Manifest manifest;
   std::string beside_folder;  // where `beside` lies; "" when PATH names the file itself
   std::vector<Beside> beside;

@@ -46,13 +46,14 @@ void check_repetition(const TensorSpec& spec, const StoredFile& file) {
 }
 
 void locate_in(const Directory& directory, Manifest& manifest, std::span<const Wanted> wanted,
-               SourceLocator& locator) {
+               SourceLocator& locator, const ReadOptions& options) {
   const StoredFile& stored_file = manifest.files.at(wanted[0].file);
   const auto file = directory.open(stored_file.path);
   if (file->size_bytes() != stored_file.size_bytes)
     fail(Code::kCorrupt, "the file changed while it was read");
   const ByteWindow window = ByteWindow::whole(*file);
-  TorchArchive archive = open_torch_archive(window);
+  TorchArchive archive =
+      open_torch_archive(window, {.pickle_limit_bytes = options.pickle_limit_bytes});
   if (!archive.legacy) locate_storages(window, archive);
   for (const Wanted& want : wanted) {
     const StoredTensor& tensor = manifest.tensors[want.tensor];
@@ -75,7 +76,8 @@ void locate_archives(const Directory& directory, Manifest& manifest,
   for (std::size_t begin = 0, end = 0; begin < wanted.size(); begin = end) {
     while (end < wanted.size() && wanted[end].file == wanted[begin].file) ++end;
     in_file(manifest.files.at(wanted[begin].file).path, [&] {
-      locate_in(directory, manifest, std::span(wanted).subspan(begin, end - begin), locator);
+      locate_in(directory, manifest, std::span(wanted).subspan(begin, end - begin), locator,
+                options);
     });
   }
 }

@@ -189,6 +189,7 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
   OpenedCheckpoint opened;
   opened.asked = path;
   opened.is_part = is_of_part(options);
+  opened.pickle_limit_bytes = options.read.pickle_limit_bytes;
   const PathResolver resolver(fs, options.from);
   const FoundCheckpoint found = options.check_seal ? resolve(fs, path, resolver, opened.notes)
                                                    : resolver.resolve(path, opened.notes);
@@ -281,8 +282,10 @@ void OpenedCheckpoint::locate(std::span<const std::uint32_t> tensors, const Read
     if (tensor >= manifest.tensors.size())
       fail(Code::kInvalidArgument, fmt::format("there is no tensor number {} among the {} here",
                                                tensor, manifest.tensors.size()));
+  ReadOptions granted = options;
+  granted.pickle_limit_bytes = std::max(pickle_limit_bytes, options.pickle_limit_bytes);
   const auto read = [&] {
-    reading_parts([&] { driver->locate(place(), manifest, tensors, options); });
+    reading_parts([&] { driver->locate(place(), manifest, tensors, granted); });
   };
   in_file(display, [&] { sealed != nullptr ? blaming_archives(*sealed, read) : read(); });
 }
