@@ -1,6 +1,8 @@
 #pragma once
 // Strategy: what a ShardingStrategy means, as data. strategy_of() is the one place that knows the
-// enum's values; everything else asks for a property.
+// enum's values; everything else asks for a property. To add a strategy: an enumerator in
+// tessera/fsdp/options.h, a row here and in strategy.cc, a row in docs/fsdp_runtime.md, and the name
+// in the lists of tests/fsdp and tests/gpu_kit.
 //
 // clang-format off
 //                        shards   frees after forward   replicates   mesh dim of shards / of replicas
@@ -19,7 +21,8 @@ namespace tessera::fsdp {
 
 struct Strategy {
   std::string_view name;     // PyTorch's
-  bool shards_params;        // parameters, gradients and optimizer state are cut over ranks
+  bool shards_params;        // cut over ranks: parameters between their uses, gradients, optimizer
+                             // state
   bool frees_after_forward;  // parameters are gathered again for backward
   bool replicates;           // gradients are all-reduced over replicas
   std::optional<int> shard_dim, replicate_dim;  // of options.mesh

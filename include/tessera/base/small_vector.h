@@ -1,7 +1,7 @@
 #pragma once
 // SmallVector: a vector whose first N items lie in the object itself, for what comes by the million
 // and is nearly always short (shapes, paths of one key). The part of std::vector's interface that
-// such lists need; iterators are pointers, and any growth makes them invalid, moves included.
+// such lists need. Iterators are pointers: growing or moving the vector invalidates them.
 #include <algorithm>
 #include <compare>
 #include <cstddef>
@@ -82,7 +82,7 @@ class SmallVector {
   }
   void pop_back() { std::destroy_at(data() + --size_); }
   void clear() { erase(begin(), end()); }
-  /// [first, last) is none of this vector's own.
+  /// [first, last) must not point into this vector.
   template <std::input_iterator It>
   void assign(It first, It last) {
     clear();

@@ -1,5 +1,5 @@
 #pragma once
-// JSON, in one place (nlohmann inside json.cc only). Values are tessera::Value trees of None, bool,
+// All JSON goes through here; json.cc alone includes nlohmann. Values are tessera::Value trees of None, bool,
 // int, float, string, list, dict.
 //
 // Reading is for untrusted text and streams: refused as kCorrupt are depth, duplicate keys at any
@@ -46,14 +46,20 @@ std::string dump_json(const Value& value, int indent = -1);
 /// RFC 8785 (JCS): keys sorted by UTF-16 code units, numbers as ECMAScript prints them.
 std::string canonical_json(const Value& value);
 
-/// A Python-like value as `ls` prints it (samples' tags; a tuple is a list): {"__float__":"nan"},
-/// {"__int__":"..."},
-/// {"__bytes_hex__":".."}, {"__bytesio_hex__":".."}, {"__size__":[..]}, {"__dtype__":".."},
-/// {"__dict__":[[k,v],..]}, {"__set__":[..]},
-/// {"__complex__":[re,im]}, {"__object__":"module.Class"}, {"__ndarray__":[..],"dtype":".."},
-/// {"__npscalar__":v,"dtype":".."},
-/// {"__tensor__":X} where X, e.g. {"key":"","dtype":..,"shape":[..],"sha256":..}, is what
-/// `describe_tensor` returns.
+/// A Python-like value as `ls` prints it. What JSON has no form for becomes an object with a tag:
+///
+///   NaN, Inf            {"__float__":"nan"}
+///   beyond 64 bits      {"__int__":"..."}
+///   bytes, BytesIO      {"__bytes_hex__":".."}, {"__bytesio_hex__":".."}
+///   torch.Size, dtype   {"__size__":[..]}, {"__dtype__":".."}
+///   keys not all text   {"__dict__":[[k,v],..]}
+///   set, complex        {"__set__":[..]}, {"__complex__":[re,im]}
+///   NumPy               {"__ndarray__":[..],"dtype":".."}, {"__npscalar__":v,"dtype":".."}
+///   any other object    {"__object__":"module.Class"}
+///   tensor              {"__tensor__":X}, X being what `describe_tensor` returns, for example
+///                       {"key":"","dtype":..,"shape":[..],"sha256":..}
+///
+/// A tuple is a list.
 using DescribeTensor = std::function<Value(std::uint32_t tensor_index)>;
 Value to_json_value(const Value& value, const DescribeTensor& describe_tensor, ValueBudget& budget);
 

@@ -94,12 +94,11 @@ PickleGraph read_pickle(ByteView bytes, const PickleOptions& options = {},
                         std::size_t* consumed = nullptr);
 
 /// Graph -> Value. `hook` sees every node first and may answer for it (a tensor, a persistent id);
-/// shared nodes stay shared; depth past kMaxValueDepth and cycles are kCorrupt, but for those that
-/// pass through an object of an unknown class: a cycle ends in a back reference, a branch that is
-/// too deep in a stub. torch.Size, torch dtypes, set(), complex(), _codecs.encode bytes, bytearray,
+/// shared nodes stay shared. Cycles, and depth past kMaxValueDepth, are kCorrupt; inside an object
+/// of an unknown class a cycle becomes a back reference instead, and a branch that is too deep a
+/// stub. torch.Size, torch dtypes, set(), complex(), _codecs.encode bytes, bytearray,
 /// OrderedDict, Counter, defaultdict decode; every other call is Value::opaque. kResourceExhausted
-/// where the values would take more than 32 MiB and 64 bytes for each byte of the pickle, or, where
-/// that is more, `limit_bytes`.
+/// where the values would take more than max(32 MiB + 64 bytes per byte of pickle, limit_bytes).
 using PickleHook = std::function<std::optional<Value>(const PickleGraph&, PickleGraph::Node)>;
 Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook,
                     std::uint64_t limit_bytes = 0);

@@ -6,8 +6,8 @@
 //   given            request.own.set(kZeroStageFlag, 3)
 //   reaches driver   request.own.get(kZeroStageFlag)
 //
-// Flags, help, completion and man pages are made from the declarations, and so is the identity that
-// a resumed run goes by. What the format at hand does not take is refused by the flag's name
+// Flags, help, completion and man pages are made from the declarations, and so is the text by which
+// --resume recognises the same run. What the format at hand does not take is refused by the flag's name
 // (require_taken in registry.h), never ignored. An option of several formats is one object.
 #include <any>
 #include <cstdint>
@@ -76,7 +76,8 @@ class FormatSettings {
 
 using OptionList = std::span<const FormatOption* const>;
 
-// What several formats take, in fields of their own (TargetRequest): a result of many ranks.
+// Requests that several formats take. Their values are fields of TargetRequest; these objects only
+// name the flags.
 inline constexpr FormatOption kWorldSizeFlag{FormatOption::Kind::kHanded, "--world-size", "N",
                                              "number of writing ranks of the result"};
 inline constexpr FormatOption kMeshFlag{FormatOption::Kind::kHanded, "--mesh", "DIMS",

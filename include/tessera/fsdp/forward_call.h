@@ -39,12 +39,12 @@ class ForwardCall {
 [[noreturn]] void refuse_module_call(const char* call, const torch::nn::Module& module);
 /// Throws kUnsupported: the unit's forward returns a reference.
 [[noreturn]] void refuse_reference_result(const std::type_info& type);
-/// The name that module.name() gives from now on, unless it was given one. Its value is of no
-/// interest.
+/// Names the module after `type`: module.name() returns that from now on, unless it has a name
+/// already. Callers ignore the result.
 bool name_after(const torch::nn::Module& module, const std::type_info& type);
 
-/// How an argument of type P is kept for the call: const references to tensors as copies of the
-/// handles, so that they can be replaced; all else where it is.
+/// How an argument of type P is kept for the call. A const reference to tensors is kept as a copy of
+/// the handles, so that they can be replaced; anything else is kept by reference.
 template <class P>
 struct KeptAs {
   using Value = std::remove_cvref_t<P>;

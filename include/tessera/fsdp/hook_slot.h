@@ -71,7 +71,8 @@ std::string slot_name(torch::nn::SequentialImpl& sequential, std::size_t index);
 }  // namespace detail
 
 /// Returns the module that is in the slot now, for fully_shard. A slot that can already be a unit
-/// is left as it is. Before anything in the slot is sharded (kInvalidArgument after).
+/// is left as it is. Call it before anything in the slot is sharded; later it throws
+/// kInvalidArgument.
 template <class Signature = torch::Tensor(torch::Tensor)>
 std::shared_ptr<torch::nn::Module> hook_slot(torch::nn::SequentialImpl& sequential,
                                              std::size_t index) {

@@ -66,8 +66,8 @@ struct TensorStat {
   std::vector<double> row_norms;
 };
 
-/// Errors are the NaN and Inf of F22 ("ST001" NaN, "ST002" Inf; tensor and first index named);
-/// warnings: constant or all-zero parameters.
+/// Findings are errors for NaN (ST001) and Inf (ST002), which name the tensor and the first index,
+/// and warnings for parameters that are constant or all zero.
 struct StatReport {
   std::string path;
   std::string format;

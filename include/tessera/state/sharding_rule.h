@@ -2,7 +2,8 @@
 // The rule that decides which tensors a sharded target splits (everything else is one chunk):
 //
 //   replicate glob matches the name           no
-//   our own manifest says so                  yes; where it lists them, no for all others
+//   our own manifest says so                  yes; if it lists sharded tensors, every
+//                                             unlisted tensor is no
 //   the source has more than one distinct
 //     chunk (empty ones count; exact
 //     replicas do not)                        yes

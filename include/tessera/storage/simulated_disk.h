@@ -35,8 +35,8 @@ struct CrashOptions {
   int random_subsets = 32;    // per prefix, at most
   std::uint64_t seed = 1;     // the same seed visits the same states
   bool distinct_only = true;  // states whose tree was visited before are skipped
-  /// Numbers of operations at which what is allowed changes (a commit): the same tree before and
-  /// after one counts as two states.
+  /// Operation counts after which another set of states is allowed (commits): the same tree before
+  /// and after such a count is two states.
   std::vector<std::size_t> marks;
   std::size_t first_prefix = 0;  // operations before this one are not cut short
 };
