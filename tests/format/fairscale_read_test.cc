@@ -299,6 +299,27 @@ TEST_CASE("a missing rank is named, with its file and what is lost") {
   CHECK(std::ranges::count(manifest.notes, "CK024", note_code<Note>) > 0);
 }
 
+TEST_CASE("a lone rank's file gives no element a place unless its name says that it is the first") {
+  const Scene scene{.wrappers = kNested, .world_size = 3};
+  for (const int kept : {0, 1, 2}) {
+    INFO("rank_" << kept << ".pt alone");
+    std::set<std::int64_t> lost = {0, 1, 2};
+    lost.erase(kept);
+    const SceneCheckpoint checkpoint(scene, lost);
+    const Manifest manifest = fairscale_fsdp_driver().manifest(checkpoint.place(), tolerant());
+    const auto placed = std::ranges::count_if(manifest.tensors, [](const StoredTensor& tensor) {
+      return tensor.name.view().starts_with("model.") && tensor.chunk_count > 0 &&
+             !tensor.name.view().ends_with("count");  // a buffer, whole on each rank
+    });
+    CHECK((placed > 0) == (kept == 0));
+    CHECK_THROWS_AS(fairscale_fsdp_driver().manifest(checkpoint.place(), {}), Error);
+    if (kept > 0)
+      CHECK(std::ranges::any_of(manifest.notes, [](const Note& note) {
+        return note.message.find("nothing says of which rank") != std::string::npos;
+      }));
+  }
+}
+
 TEST_CASE("rank files that count from one are complete, or lack the first") {
   Scene scene{.wrappers = kNested, .world_size = 3};
   SceneCheckpoint checkpoint(scene);

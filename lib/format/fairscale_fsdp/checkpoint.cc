@@ -273,6 +273,13 @@ class Opener {
         std::ranges::none_of(shards, &StoredShard::present) && holds_parameters(wrapper, backing);
     if (!place.unwrapped) {
       place.plan = arrange_shards(backing.numel, shards, wrapper.no_broadcast);
+      if (!place.plan.problem.empty() && !rank_is_known()) {
+        place.plan = {};
+        place.plan.problem = fmt::format(
+            "{} holds one rank's shard, and nothing says of which rank: where its elements belong "
+            "is unknown",
+            printable(checkpoint_.chosen.ranks[0][0]));
+      }
       if (!place.plan.problem.empty()) report(place, backing);
       if (place.plan.guessed_group)
         checkpoint_.findings.note(
@@ -281,6 +288,19 @@ class Opener {
             place.key);
     }
     checkpoint_.places.push_back(std::move(place));
+  }
+
+  /// One file alone is rank 0's only if the last number of its name is 0: others may count from one.
+  bool rank_is_known() const {
+    const ChosenFiles& chosen = checkpoint_.chosen;
+    if (!chosen.family.members.empty()) return true;
+    const std::string& name = chosen.ranks[0][0];
+    constexpr std::string_view kDigits = "0123456789";
+    const std::size_t end = name.find_last_of(kDigits);
+    if (end == std::string::npos) return false;
+    const std::size_t before = name.find_last_not_of(kDigits, end);
+    const std::string number = name.substr(before + 1, end - before);  // npos + 1 is 0
+    return number.find_first_not_of('0') == std::string::npos;
   }
 
   std::optional<TensorRef> tensor_of(const RankState& rank, const Wrapper& wrapper,
