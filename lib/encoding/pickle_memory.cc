@@ -13,7 +13,7 @@ namespace tessera {
 std::uint64_t stream_bytes(const PickleGraph& graph) { return PickleVm::stream_bytes(graph); }
 
 std::uint64_t pickle_memory_bytes(std::uint64_t stream_bytes, std::uint64_t granted) {
-  constexpr std::uint64_t kFree = std::uint64_t{32} << 20, kPerByte = 64;
+  constexpr std::uint64_t kFree = std::uint64_t{16} << 20, kPerByte = 40;
   const std::uint64_t share = kFree + kPerByte * std::min(stream_bytes, kMostPickleMemoryBytes);
   return std::max(std::min(share, kMostPickleMemoryBytes), granted);
 }

@@ -12,7 +12,7 @@ inline constexpr std::uint64_t kMostPickleMemoryBytes = std::uint64_t{4} << 30;
 
 /// Length, in bytes, of the pickle that `graph` was read from.
 std::uint64_t stream_bytes(const PickleGraph& graph);
-/// 32 MiB, and 64 bytes for each byte of the pickle, at most kMostPickleMemoryBytes; or `granted`,
+/// 16 MiB, and 40 bytes for each byte of the pickle, at most kMostPickleMemoryBytes; or `granted`,
 /// where that is more. decode_pickle makes no more than that, and decode_archive_root nothing that
 /// flattens to more.
 std::uint64_t pickle_memory_bytes(std::uint64_t stream_bytes, std::uint64_t granted);

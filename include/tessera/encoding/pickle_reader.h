@@ -98,7 +98,7 @@ PickleGraph read_pickle(ByteView bytes, const PickleOptions& options = {},
 /// of an unknown class a cycle becomes a back reference instead, and a branch that is too deep a
 /// stub. torch.Size, torch dtypes, set(), complex(), _codecs.encode bytes, bytearray,
 /// OrderedDict, Counter, defaultdict decode; every other call is Value::opaque. kResourceExhausted
-/// where the values would take more than max(32 MiB + 64 bytes per byte of pickle, limit_bytes).
+/// where the values would take more than max(16 MiB + 40 bytes per byte of pickle, limit_bytes).
 using PickleHook = std::function<std::optional<Value>(const PickleGraph&, PickleGraph::Node)>;
 Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook,
                     std::uint64_t limit_bytes = 0);
