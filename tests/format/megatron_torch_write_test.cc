@@ -136,6 +136,12 @@ TEST_CASE("a name without a rule is written whole at one rank only unless placem
   const WrittenCheckpoint written(megatron_torch_driver(), manifest, *directory, placed);
   const auto rank = testing::tensors_in(written.files.at("mp_rank_01/model_optim_rng.pt"));
   CHECK_THAT(rank.at("model.my.own.matrix"), Catch::StartsWith("float32 [2,1]"));
+
+  // Ranks of other dims hold whole copies: what asks for more is refused, not ignored.
+  TargetRequest over_data = testing::mesh_request("dp=2");
+  over_data.placements = {{"*matrix", {Placement::shard(0)}}};
+  CHECK(test::code_of([&] { plan(over_data); }, &message) == Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("--placements") && Catch::Contains("over tp alone"));
 }
 
 TEST_CASE("assumed plain rows go from 2 ranks to 4 to 1 to 2 and are the same, state alike") {

@@ -54,9 +54,28 @@ void check_expert_tensor_parallel(const Args& args, std::int64_t tp, bool has_ex
       "have Megatron-LM join them first: --ckpt-convert-format torch_dist --ckpt-convert-save DIR");
 }
 
+namespace {
+
+/// Ranks of other dims than tp hold whole copies of what they hold.
+void require_cuts_on_tp_alone(const TargetRequest& request) {
+  if (!request.mesh) return;
+  const auto& dims = request.mesh->dims();
+  for (const auto& [glob, placements] : request.placements)
+    for (std::size_t d = 0; d < std::min(dims.size(), placements.size()); ++d)
+      if (dims[d].name != "tp" && placements[d].kind != Placement::Kind::kReplicate)
+        fail(Code::kUnsupported,
+             fmt::format("--placements '{}={}': Megatron's rank files cut tensors over tp alone, "
+                         "not over {}",
+                         printable(glob), placements[d].to_string(), dims[d].name),
+             "use replicate there, or --to megatron-dist");
+}
+
+}  // namespace
+
 TargetCut::TargetCut(const Manifest& source, const TargetRequest& request, const Args& args,
                      std::int64_t tp, std::int64_t ep)
     : source_(source), request_(request), args_(args), tp_(tp), ep_(ep) {
+  require_cuts_on_tp_alone(request);
   std::map<std::string, Shape> weights;
   for (const StoredTensor& tensor : source.tensors)
     if (!tensor.embedded) weights.emplace(tensor.name, tensor.spec.shape);
