@@ -176,7 +176,7 @@ Detection detect_format(const Place& place) {
   std::vector<const FormatDriver*> sure, maybe, containers;
   for (const Claim& claim : claims) {
     if (is_outdone(claim, claims)) continue;
-    const bool container = claim.result.knows == ProbeResult::Knows::kContainer;
+    const bool container = claim.driver->capabilities().is_container;
     auto& rank = claim.result.answer == Answer::kMaybe ? maybe : container ? containers : sure;
     rank.push_back(claim.driver);
     out.candidates.emplace_back(claim.driver->id(), claim.result.reason);

@@ -39,7 +39,6 @@ struct ProbeResult {
   };
   /// How much of its files an answer has looked at.
   enum class Knows : std::uint8_t {
-    kContainer,  // what the bytes are: any file of torch.save
     kNames,      // what files with such names are, if no other format knows them better
     kContent,    // what only this format writes
   };

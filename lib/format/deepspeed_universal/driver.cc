@@ -5,14 +5,14 @@
 
 #include "lib/format/deepspeed_universal/parts.h"
 #include "lib/format/deepspeed_zero/files.h"
-#include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_files/archive_driver.h"
 
 namespace tessera {
 namespace {
 
 using Answer = ProbeResult::Answer;
 
-class DeepspeedUniversalDriver : public FormatDriver {
+class DeepspeedUniversalDriver : public ArchiveDriver {
  public:
   std::string_view id() const override { return deepspeed::kUniversalFormat; }
   Capabilities capabilities() const override {
@@ -32,10 +32,6 @@ class DeepspeedUniversalDriver : public FormatDriver {
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return deepspeed::read_universal(place, options);
-  }
-  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-              const ReadOptions& options) const override {
-    locate_archives(*place.directory, manifest, tensors, options);
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return deepspeed::plan_universal(source, request);

@@ -7,14 +7,14 @@
 #include "lib/format/deepspeed_zero/files.h"
 #include "lib/format/deepspeed_zero/output.h"
 #include "lib/format/deepspeed_zero/reader.h"
-#include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_files/archive_driver.h"
 
 namespace tessera {
 namespace {
 
 using Answer = ProbeResult::Answer;
 
-class DeepspeedZeroDriver : public FormatDriver {
+class DeepspeedZeroDriver : public ArchiveDriver {
  public:
   std::string_view id() const override { return deepspeed::kZeroFormat; }
   Capabilities capabilities() const override {
@@ -42,10 +42,6 @@ class DeepspeedZeroDriver : public FormatDriver {
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return deepspeed::read_zero(place, options);
-  }
-  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-              const ReadOptions& options) const override {
-    locate_archives(*place.directory, manifest, tensors, options);
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return deepspeed::plan_zero(source, request);

@@ -9,6 +9,7 @@
 #include "lib/format/fairscale_fsdp/reader.h"
 #include "lib/format/fairscale_fsdp/select.h"
 #include "lib/format/fairscale_fsdp/writer.h"
+#include "lib/format/torch_files/archive_driver.h"
 
 namespace tessera {
 namespace {
@@ -38,7 +39,7 @@ bool holds_everything(const Directory& directory, const std::string& name) {
   return true;
 }
 
-class FairscaleDriver : public FormatDriver {
+class FairscaleDriver : public ArchiveDriver {
  public:
   std::string_view id() const override { return "fairscale-fsdp"; }
   Capabilities capabilities() const override {
@@ -59,10 +60,6 @@ class FairscaleDriver : public FormatDriver {
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return fairscale::read_manifest(place, options);
-  }
-  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-              const ReadOptions& options) const override {
-    locate_archives(*place.directory, manifest, tensors, options);
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return fairscale::plan_output(source, request);

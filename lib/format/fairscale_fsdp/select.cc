@@ -6,13 +6,13 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/encoding/torch_archive.h>
 
 #include <algorithm>
 #include <set>
 
 #include "lib/format/fairscale_fsdp/parts.h"
 #include "lib/format/torch_files/first_reason.h"
+#include "lib/format/torch_files/peek_root.h"
 
 namespace tessera::fairscale {
 namespace {
@@ -162,21 +162,7 @@ class Chooser {
 }  // namespace
 
 std::optional<Value> peek_root(const Directory& directory, const std::string& name) {
-  return in_file(name, [&]() -> std::optional<Value> {
-    const auto file = directory.open(name);
-    const ByteWindow window = ByteWindow::whole(*file);
-    if (!looks_like_torch_archive(window)) return std::nullopt;
-    ArchiveOptions options;  // only looked at: what reading refuses, reading refuses later
-    options.collect_denied = true;
-    options.allow_opaque_root = true;
-    try {
-      return open_torch_archive(window, options).root;
-    } catch (const Error& error) {
-      // More small objects than a look may take: who reads it may have been granted more.
-      if (error.code() != Code::kResourceExhausted) throw;
-      return std::nullopt;
-    }
-  });
+  return in_file(name, [&] { return peek_archive_root(directory, name); });
 }
 
 std::optional<ChosenFiles> choose_files(const Place& place, Status* unreadable) {

@@ -7,14 +7,14 @@
 #include "lib/format/megatron_torch/as_written.h"
 #include "lib/format/megatron_torch/parts.h"
 #include "lib/format/megatron_torch/rank_grid.h"
-#include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_files/archive_driver.h"
 
 namespace tessera {
 namespace {
 
 using namespace megatron_torch;
 
-class MegatronTorchDriver final : public FormatDriver {
+class MegatronTorchDriver final : public ArchiveDriver {
  public:
   std::string_view id() const override { return "megatron-torch"; }
 
@@ -48,11 +48,6 @@ class MegatronTorchDriver final : public FormatDriver {
 
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return read_manifest(place, options);
-  }
-
-  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-              const ReadOptions& options) const override {
-    locate_archives(*place.directory, manifest, tensors, options);
   }
 
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {

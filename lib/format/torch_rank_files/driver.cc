@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/encoding/torch_archive.h>
 #include <tessera/format/torch_rank_files.h>
 
 #include <utility>
@@ -8,6 +7,7 @@
 #include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/archive_manifest.h"
 #include "lib/format/torch_files/equal_copies.h"
+#include "lib/format/torch_files/peek_root.h"
 #include "lib/format/torch_rank_files/parts.h"
 #include "lib/format/torch_rank_files/rank_folder.h"
 
@@ -90,7 +90,7 @@ class TorchRankFilesDriver : public FormatDriver {
         if (file.empty()) continue;
         if (++tries > kTries) return damaged;
         try {
-          const auto root = root_of(directory, file);
+          const auto root = peek_archive_root(directory, file);
           if (root && !root->is_dict()) return {};
           if (root) return by_names(Answer::kYes, reason);
         } catch (const Error& error) {
@@ -99,21 +99,6 @@ class TorchRankFilesDriver : public FormatDriver {
         }
       }
     return damaged;
-  }
-  static std::optional<Value> root_of(const Directory& directory, const std::string& name) {
-    const auto file = directory.open(name);
-    const ByteWindow window = ByteWindow::whole(*file);
-    if (!looks_like_torch_archive(window)) return std::nullopt;
-    ArchiveOptions options;
-    options.collect_denied = true;
-    options.allow_opaque_root = true;
-    try {
-      return open_torch_archive(window, options).root;
-    } catch (const Error& error) {
-      // More small objects than a look may take: who reads it may have been granted more.
-      if (error.code() != Code::kResourceExhausted) throw;
-      return std::nullopt;
-    }
   }
 };
 

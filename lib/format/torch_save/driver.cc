@@ -3,6 +3,7 @@
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/format/torch_save.h>
 
+#include "lib/format/torch_files/archive_driver.h"
 #include "lib/format/torch_save/files.h"
 #include "lib/format/torch_save/parts.h"
 #include "lib/format/torch_save/shards.h"
@@ -39,7 +40,7 @@ ProbeResult probe_file(const Place& place) {
   return {};
 }
 
-class TorchSaveDriver : public FormatDriver {
+class TorchSaveDriver : public ArchiveDriver {
  public:
   std::string_view id() const override { return "torch-save"; }
   Capabilities capabilities() const override {
@@ -57,16 +58,10 @@ class TorchSaveDriver : public FormatDriver {
   }
 
   ProbeResult probe(const Place& place) const override {
-    ProbeResult result = place.file.empty() ? probe_folder(place) : probe_file(place);
-    result.knows = ProbeResult::Knows::kContainer;
-    return result;
+    return place.file.empty() ? probe_folder(place) : probe_file(place);
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return torch_save::read_manifest(place, options);
-  }
-  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-              const ReadOptions& options) const override {
-    torch_save::locate(place, manifest, tensors, options);
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return torch_save::plan_output(source, request);

@@ -7,8 +7,6 @@
 namespace tessera::torch_save {
 
 Manifest read_manifest(const Place& place, const ReadOptions& options);
-void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-            const ReadOptions& options);
 OutputPlan plan_output(const Manifest& source, const TargetRequest& request);
 
 }  // namespace tessera::torch_save

@@ -48,9 +48,4 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   return builder.finish("torch-save", std::move(dialect));
 }
 
-void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-            const ReadOptions& options) {
-  locate_archives(*place.directory, manifest, tensors, options);
-}
-
 }  // namespace tessera::torch_save
