@@ -1,14 +1,22 @@
 // SHA256_Init and its like: see Sha256::Impl.
 #define OPENSSL_SUPPRESS_DEPRECATED
+#ifdef TESSERA_WITH_ISAL
 #include <isa-l/crc.h>
+#endif
+#ifdef TESSERA_WITH_OPENSSL
 #include <openssl/sha.h>
+#endif
 #include <tessera/base/error.h>
 #include <tessera/storage/checksum.h>
 #include <zlib.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
+
+#include "lib/base/cpu.h"
+#include "lib/storage/sha256_lanes.h"
 
 namespace tessera {
 
@@ -17,21 +25,26 @@ namespace {
 // Small enough that what was just copied is still in the first-level cache when it is summed.
 constexpr std::size_t kCopyBlockBytes = 16 * 1024;
 
-#if defined(__x86_64__)
+#if defined(TESSERA_WITH_ISAL) && defined(__x86_64__)
 // ISA-L leaves the upper halves of the vector registers in use: what works on the lower ones
 // afterwards (SHA-256, our loops) then runs at two thirds of its speed.
 __attribute__((target("avx"))) void empty_upper_halves() { __builtin_ia32_vzeroupper(); }
-const bool kHasUpperHalves = __builtin_cpu_supports("avx");
 #endif
 
 }  // namespace
 
 std::uint32_t crc32(std::uint32_t crc, ByteView data) {
+#ifdef TESSERA_WITH_ISAL
   crc = crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(data.data()), data.size());
 #if defined(__x86_64__)
-  if (kHasUpperHalves) empty_upper_halves();
+  if (cpu_features().avx) empty_upper_halves();
 #endif
   return crc;
+#else
+  // zlib-ng, which stands in for zlib where ISA-L is absent, is as fast.
+  return static_cast<std::uint32_t>(
+      ::crc32_z(crc, reinterpret_cast<const unsigned char*>(data.data()), data.size()));
+#endif
 }
 
 std::uint32_t copy_crc32(std::uint32_t crc, std::byte* to, ByteView from) {
@@ -50,6 +63,8 @@ std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint6
 
 // ---- SHA-256
 
+#ifdef TESSERA_WITH_OPENSSL
+
 // The calls below EVP: those need no memory, no lock and no set-up of the library. EVP takes all
 // three at its first use, and where memory ends there it waits for a lock that it holds itself.
 struct Sha256::Impl {
@@ -59,9 +74,6 @@ struct Sha256::Impl {
 Sha256::Sha256() : impl_(std::make_unique<Impl>()) {
   TESSERA_CHECK(SHA256_Init(&impl_->context) == 1);
 }
-Sha256::~Sha256() = default;
-Sha256::Sha256(Sha256&&) noexcept = default;
-Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
 void Sha256::update(ByteView data) {
   TESSERA_CHECK(SHA256_Update(&impl_->context, data.data(), data.size()) == 1);
@@ -72,6 +84,22 @@ Sha256Digest Sha256::finish() {
   TESSERA_CHECK(SHA256_Final(digest.data(), &impl_->context) == 1);
   return digest;
 }
+
+#else
+
+struct Sha256::Impl {
+  Sha256Lane lane;
+};
+
+Sha256::Sha256() : impl_(std::make_unique<Impl>()) {}
+void Sha256::update(ByteView data) { impl_->lane.update(data); }
+Sha256Digest Sha256::finish() { return impl_->lane.finish(); }
+
+#endif
+
+Sha256::~Sha256() = default;
+Sha256::Sha256(Sha256&&) noexcept = default;
+Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
 Sha256Digest sha256(ByteView data) {
   Sha256 hash;

@@ -3,10 +3,12 @@
 #include <tessera/base/error.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
+#include "lib/base/cpu.h"
+
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -18,10 +20,6 @@ struct LaneBlocks {
   const std::byte* data;
 };
 
-#if defined(__x86_64__)
-
-#define TESSERA_SHA __attribute__((target("sha,sse4.1")))
-
 alignas(16) constexpr std::uint32_t kRoundConstants[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -32,9 +30,44 @@ alignas(16) constexpr std::uint32_t kRoundConstants[64] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
+/// As FIPS 180-4 writes it down: for CPUs without the instructions.
+void compress_plain(std::uint32_t* state, const std::byte* data, std::size_t blocks) {
+  for (; blocks > 0; --blocks, data += 64) {
+    std::uint32_t w[64];
+    for (int i = 0; i < 16; ++i) {
+      std::uint32_t word;
+      std::memcpy(&word, data + 4 * i, 4);
+      w[i] = __builtin_bswap32(word);
+    }
+    for (int i = 16; i < 64; ++i) {
+      const std::uint32_t s0 =
+          std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
+      const std::uint32_t s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
+      w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+    }
+    std::uint32_t v[8];
+    std::copy_n(state, 8, v);
+    for (int i = 0; i < 64; ++i) {
+      const std::uint32_t s1 = std::rotr(v[4], 6) ^ std::rotr(v[4], 11) ^ std::rotr(v[4], 25);
+      const std::uint32_t choice = (v[4] & v[5]) ^ (~v[4] & v[6]);
+      const std::uint32_t t1 = v[7] + s1 + choice + kRoundConstants[i] + w[i];
+      const std::uint32_t s0 = std::rotr(v[0], 2) ^ std::rotr(v[0], 13) ^ std::rotr(v[0], 22);
+      const std::uint32_t majority = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
+      std::copy_backward(v, v + 7, v + 8);
+      v[4] += t1;
+      v[0] = t1 + s0 + majority;
+    }
+    for (int i = 0; i < 8; ++i) state[i] += v[i];
+  }
+}
+
+#if defined(__x86_64__)
+
+#define TESSERA_SHA __attribute__((target("sha,sse4.1")))
+
 /// Blocks of 64 bytes of as many streams: lane by lane within every step.
 template <int kLanes>
-TESSERA_SHA void compress(LaneBlocks (&lanes)[kLanes], std::size_t blocks) {
+TESSERA_SHA void compress_in_hardware(LaneBlocks (&lanes)[kLanes], std::size_t blocks) {
   const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
   __m128i abef[kLanes], cdgh[kLanes];
 #pragma GCC unroll 2
@@ -90,28 +123,23 @@ TESSERA_SHA void compress(LaneBlocks (&lanes)[kLanes], std::size_t blocks) {
   }
 }
 
-bool find_sha_instructions() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __builtin_cpu_supports("sse4.1") && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
-         (b >> 29 & 1) != 0;
-}
-
-#else
+#endif
 
 template <int kLanes>
-void compress(LaneBlocks (&)[kLanes], std::size_t) {
-  TESSERA_CHECK(false);
-}
-
-bool find_sha_instructions() { return false; }
-
+void compress(LaneBlocks (&lanes)[kLanes], std::size_t blocks) {
+#if defined(__x86_64__)
+  if (has_sha_instructions()) return compress_in_hardware(lanes, blocks);
 #endif
+  for (const LaneBlocks& lane : lanes) compress_plain(lane.state, lane.data, blocks);
+}
 
 }  // namespace
 
-bool has_sha_instructions() {
-  static const bool found = find_sha_instructions();
-  return found;
+bool has_sha_instructions() { return cpu_features().sha; }
+
+void sha256_blocks_plain(std::array<std::uint32_t, 8>& state, ByteView data) {
+  TESSERA_CHECK(data.size() % 64 == 0);
+  compress_plain(state.data(), data.data(), data.size() / 64);
 }
 
 void Sha256Lane::complete_block(ByteView& data) {

@@ -1,6 +1,7 @@
 #pragma once
-// SHA-256 of two streams side by side in one thread, where the CPU has instructions for it: each of
-// their steps waits for the one before, and two streams wait together.
+// SHA-256 of two streams side by side in one thread. CPUs with instructions for it gain by that:
+// each of their steps waits for the one before, and two streams wait together. Others compute one
+// stream after the other, in plain C++.
 #include <tessera/base/bytes.h>
 #include <tessera/storage/checksum.h>
 
@@ -9,8 +10,11 @@
 
 namespace tessera {
 
-/// Whether the CPU has them; nothing below may be called otherwise.
 bool has_sha_instructions();
+
+/// Continues `state` (FIPS 180-4: eight words) over whole blocks of 64 bytes without the
+/// instructions, whatever the CPU has.
+void sha256_blocks_plain(std::array<std::uint32_t, 8>& state, ByteView data);
 
 /// One stream. Copies are independent.
 class Sha256Lane {

@@ -10,6 +10,10 @@
 #include "lib/storage/posix/confined.h"
 #include "lib/storage/posix/errno_error.h"
 
+#ifndef STATX_ATTR_MOUNT_ROOT  // older headers than the kernel
+#define STATX_ATTR_MOUNT_ROOT 0x2000
+#endif
+
 namespace tessera::storage {
 
 namespace {

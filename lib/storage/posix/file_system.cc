@@ -1,11 +1,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/fs.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <tessera/base/error.h>
 #include <tessera/base/interrupted.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -24,6 +27,16 @@ namespace tessera {
 namespace storage {
 
 namespace {
+
+/// renameat2() of paths, which musl has not got.
+int rename_with_flags(const std::string& from, const std::string& to, unsigned flags) {
+#ifdef __GLIBC__
+  return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags);
+#else
+  return static_cast<int>(
+      ::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags));
+#endif
+}
 
 bool means_absent(int error) { return error == ENOENT || error == ENOTDIR; }
 bool means_unsupported(int error) {
@@ -117,7 +130,7 @@ class PosixFileSystem final : public FileSystem {
 
   void rename_new(const std::string& from, const std::string& to) override {
     if (context_->options().use_renameat2) {
-      if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+      if (rename_with_flags(from, to, RENAME_NOREPLACE) == 0) return;
       if (!means_unsupported(errno)) fail_rename(from, to, errno);
     }
     rename_new_without_flags(from, to);
@@ -125,7 +138,7 @@ class PosixFileSystem final : public FileSystem {
 
   bool exchange(const std::string& a, const std::string& b) override {
     if (!context_->options().use_renameat2) return false;
-    if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+    if (rename_with_flags(a, b, RENAME_EXCHANGE) == 0) return true;
     if (means_unsupported(errno)) return false;
     fail_rename(a, b, errno);
   }
