@@ -2,16 +2,20 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/launched_ranks.h>
+#include <tessera/base/text.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include "lib/base/program_folder.h"
 #include "lib/mpi/plugin.h"
 
 #ifndef TESSERA_PLUGIN_DIR
@@ -34,18 +38,17 @@ std::optional<int> number_in(const char* variable) {
   return number;
 }
 
-std::string folder_of_program() {
-  std::string path(4096, '\0');
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  if (length <= 0) return {};
-  path.resize(static_cast<std::size_t>(length));
-  return path.substr(0, path.rfind('/'));
-}
-
-/// Beside the program (a build), or where the installation puts it; "" where there is none.
+/// What TESSERA_MPI names; else beside the program (a build), or where the installation puts it; ""
+/// where there is none.
 std::string plugin_path() {
-  const std::string own = folder_of_program();
-  for (const std::string& folder : {own, std::string(TESSERA_PLUGIN_DIR)}) {
+  if (const char* named = std::getenv("TESSERA_MPI")) {
+    if (::access(named, R_OK) == 0) return named;
+    fail(Code::kUnsupported,
+         fmt::format("TESSERA_MPI names \"{}\", which cannot be read: {}", printable(named),
+                     std::strerror(errno)),
+         "name the file tessera-mpi.so that ./dev build --mpi makes");
+  }
+  for (const std::string& folder : {program_folder(), std::string(TESSERA_PLUGIN_DIR)}) {
     if (folder.empty()) continue;
     const std::string path = folder + "/" + kPluginFile;
     if (::access(path.c_str(), R_OK) == 0) return path;
@@ -53,16 +56,26 @@ std::string plugin_path() {
   return {};
 }
 
+/// Several processes that do not know of each other would race for one result.
+[[noreturn]] void refuse_tasks(int tasks, std::string_view why, std::string_view cure) {
+  const std::string count = tasks > 0 ? fmt::format("{}", tasks) : "several";
+  fail(Code::kUnsupported,
+       fmt::format("started as {} tasks, and {}: the tasks would race for one result", count, why),
+       fmt::format("start it once, without mpirun or srun (one process in a step of Slurm: srun -n "
+                   "1), or {}",
+                   cure));
+}
+
 const MpiPlugin& load_plugin(int tasks) {
+#ifdef TESSERA_STATIC
+  refuse_tasks(tasks, "this is a static program, which cannot load MPI",
+               "build the commands on this machine against its MPI (./dev build --mpi)");
+#endif
   const std::string path = plugin_path();
-  if (path.empty()) {
-    fail(Code::kUnsupported,
-         fmt::format("started as {} tasks, and this build has no MPI: the tasks would race for one "
-                     "result",
-                     tasks > 0 ? fmt::format("{}", tasks) : "several"),
-         "start it once, without mpirun or srun, or build it where MPI is installed "
-         "(libopenmpi-dev); one process in a step of Slurm: srun -n 1");
-  }
+  if (path.empty())
+    refuse_tasks(tasks, "this build has no MPI (no tessera-mpi.so)",
+                 "build that against the MPI that started them (./dev build --mpi), and name it in "
+                 "TESSERA_MPI where it lies elsewhere");
   // Never closed: MPI leaves threads and exit handlers behind. Its own plugins need its symbols.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {

@@ -231,11 +231,18 @@ def without_plugin(work, source):
     command = [lonely / "ckpt-convert", source, target, "--to", "torch-dcp", "--world-size", "2"]
     for setting in ({"OMPI_COMM_WORLD_SIZE": "2"}, {"PMI_SIZE": "4"}, {"SLURM_STEP_NUM_TASKS": "3"}, {"PMIX_RANK": "0"}):
         done = run(command, env=PLAIN | setting)
-        refused(done, 5, target, f"without MPI, {setting}", "no MPI")
+        refused(done, 5, target, f"without MPI, {setting}", "this build has no MPI")
     for setting in ({"OMPI_COMM_WORLD_SIZE": "1", "PMIX_RANK": "0"}, {"SLURM_NTASKS": "8"}, {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}):
         done = run(command, env=PLAIN | setting)
         expect(done.returncode == 0, f"one task is no launcher's job, {setting}", done)
         shutil.rmtree(target)
+    # A plugin that lies elsewhere.
+    elsewhere = PLAIN | {"TESSERA_MPI": str(BIN / "tessera-mpi.so")}
+    done = run(command, env=elsewhere, ranks=2)
+    expect(done.returncode == 0 and target.is_dir(), "two processes with the plugin that TESSERA_MPI names", done)
+    shutil.rmtree(target)
+    done = run(command, env=elsewhere | {"TESSERA_MPI": str(work / "absent.so"), "PMI_SIZE": "2"})
+    refused(done, 5, target, "TESSERA_MPI names nothing", "TESSERA_MPI names")
     # Tasks that do not see each other would race just so.
     done = run([BIN / "ckpt-convert", *command[1:]], env=PLAIN | {"PMI_SIZE": "3"})
     refused(done, 5, target, "tasks that MPI does not join", "MPI sees 1")

@@ -1,11 +1,11 @@
 #pragma once
 // The ranks that a launcher (mpirun, srun) started this program as. MPI itself lives in a plugin, a
-// shared object beside the program, loaded only when the environment names a launcher: a program
-// that was started plainly neither links nor loads it.
+// shared object that TESSERA_MPI names or that lies beside the program, loaded only when the
+// environment names a launcher: a program that was started plainly neither links nor loads it.
 //
 //   environment names no launcher, or one task -> 1 task, no plugin
 //   several tasks, plugin there                -> a RankGroup over MPI_COMM_WORLD
-//   several tasks, no plugin                   -> kUnsupported: several processes that do not know
+//   several tasks, no plugin (static: never)   -> kUnsupported: several processes that do not know
 //                                                 of each other would race for one result
 #include <tessera/base/rank_group.h>
 

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/program_folder.h"
 #include "lib/format/hdf5/wire.h"
 #include "lib/storage/posix/unique_fd.h"
 
@@ -51,14 +52,6 @@ HelperLimits scaled(HelperLimits limits, std::uint64_t file_bytes) {
 
 bool is_program(const std::string& path) {
   return !path.empty() && ::access(path.c_str(), X_OK) == 0;
-}
-
-std::string own_folder() {
-  std::string path(4096, '\0');
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  if (length <= 0) return {};
-  path.resize(static_cast<std::size_t>(length));
-  return path.substr(0, path.rfind('/'));
 }
 
 /// The child process; killed and reaped whatever happens.
@@ -280,7 +273,7 @@ std::string find_helper() {
     fail(Code::kUnsupported,
          fmt::format("TESSERA_HDF5 names \"{}\", which is no program", printable(path)));
   }
-  const std::string folder = own_folder();
+  const std::string folder = program_folder();
   for (const std::string& place :
        {folder, folder + "/../libexec/tessera", std::string(TESSERA_LIBEXEC_DIR)}) {
     std::string program = place + "/tessera-hdf5";
