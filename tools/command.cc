@@ -150,14 +150,13 @@ Selection selection(const Arguments& arguments, const std::string& root) {
   return result;
 }
 
-int run_tool(Tool tool, int argc, char** argv) {
+int run_tool(Tool tool, const std::vector<std::string>& typed, std::size_t called_by) {
 #ifdef M_MMAP_THRESHOLD
   // Tables of a million tensors grow and go: what they leave goes back to the system. By itself
   // glibc keeps larger and larger pieces.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
 #endif
-  const std::vector<std::string> typed(argv, argv + argc);
-  const std::span<const std::string> words(typed.data() + 1, typed.empty() ? 0 : typed.size() - 1);
+  const std::span<const std::string> words = std::span(typed).subspan(called_by);
   const std::string name(tool_name(tool));
   install_signal_handlers(nullptr);
   std::unique_ptr<RankGroup> ranks;  // ends after everything was said: mpirun then ends the job

@@ -1,13 +1,15 @@
 #pragma once
-// What the three main() functions share: parse, run, print, exit.
+// What the three commands share: parse, run, print, exit.
 //
 // stdout gets the result and nothing else, after the work succeeded; stderr gets
 // progress, choices and failures. Every exception ends here as an exit status.
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 
+#include <cstddef>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tools/args/args.h"
 #include "tools/render/screen.h"
@@ -40,7 +42,9 @@ ReadOptions read_options(const Arguments& arguments);
 TransferOptions transfer_options(const Arguments& arguments, Progress* progress);
 Selection selection(const Arguments& arguments, const std::string& root);
 std::uint64_t memory_limit(const Arguments& arguments);
-/// The body of main().
-int run_tool(Tool tool, int argc, char** argv);
+
+/// The body of main(): `typed` is the whole command line, of which the first `called_by` words name
+/// the command ("ckpt-inspect", or "tessera inspect"). Returns the exit status.
+int run_tool(Tool tool, const std::vector<std::string>& typed, std::size_t called_by);
 
 }  // namespace tessera::tools

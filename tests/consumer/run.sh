@@ -7,6 +7,7 @@ rm -rf "$work" && mkdir -p "$work"
 if [ "$kind" = installed ]; then
   cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
   for page in ckpt-inspect ckpt-reshard ckpt-convert; do
+    [ "$("$work/prefix/bin/$page" --version | cut -d' ' -f1)" = $page ]
     [ -x "$work/prefix/bin/$page" ] && [ -s "$work/prefix/share/man/man1/$page.1" ]
     [ -s "$work/prefix/share/bash-completion/completions/$page" ]
   done
@@ -22,6 +23,13 @@ cmake -S "$source/tests/consumer" -B "$work/build" -G Ninja "${flags[@]}" >"$wor
 targets=(consumer); [ "$kind" = installed ] && [ -n "$torch" ] && targets+=(training)
 ninja -C "$work/build" -j 2 "${targets[@]}" >"$work/build.log"
 "$work/build/consumer" "$source/sample_checkpoints/dcp/fsdp2_w4/checkpoint"
+if [ "$kind" = installed ]; then
+  # pkg-config's file: the same object, linked by it.
+  libraries=$(PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name tessera.pc)") pkg-config --cflags --libs tessera)
+  # shellcheck disable=SC2086
+  c++ "$(find "$work/build" -name 'consumer*.o')" $libraries -o "$work/by_pkg_config"
+  "$work/by_pkg_config" "$source/sample_checkpoints/dcp/fsdp2_w4/checkpoint"
+fi
 if [ "$kind" = installed ] && [ -n "$torch" ]; then
   "$work/build/training" "$work/trained"
   "$work/prefix/bin/ckpt-inspect" verify "$work/trained"

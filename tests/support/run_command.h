@@ -27,7 +27,7 @@ struct CommandOptions {
 CommandResult run_command(const std::vector<std::string>& words,
                           const CommandOptions& options = {});
 
-/// One of our commands, from the build folder.
+/// One of our commands, from the build folder, or from the folder that TESSERA_COMMANDS names.
 std::string built(const std::string& command);
 CommandResult inspect(std::vector<std::string> words, const CommandOptions& options = {});
 CommandResult reshard(std::vector<std::string> words, const CommandOptions& options = {});
