@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# The wheel as its user has it: installed into a fresh virtual environment, where every test of the commands runs; its programs alone in
+# an empty root; the same answers as the native build's, as fast.   run.sh WHEEL NATIVE_BIN WORK_FOLDER
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+wheel=$1 native=$(cd "$2" && pwd)
+rm -rf "$3" && mkdir -p "$3"
+work=$(cd "$3" && pwd)
+samples=$PWD/sample_checkpoints
+dcp=dcp/fsdp2_w4/checkpoint
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+echo "== size"
+bytes=$(stat -c %s "$wheel")
+[ "$bytes" -le 15000000 ] || fail "the wheel takes $bytes bytes, more than 15 MB"
+echo "$bytes bytes"
+
+echo "== pip install into a fresh environment"
+python3 -m venv "$work/venv"
+bin=$work/venv/bin
+begin=$(date +%s%N)
+"$bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel"
+(cd "$samples" && env -i "$bin/ckpt-inspect" $dcp) >/dev/null
+spent=$((($(date +%s%N) - begin) / 1000000))
+echo "$spent ms from pip install to the first answer"
+[ "$spent" -le 10000 ] || fail "more than 10 s"
+for command in inspect reshard convert; do
+  [ "$(env -i "$bin/ckpt-$command" --version | cut -d' ' -f1)" = "ckpt-$command" ] || fail "ckpt-$command --version"
+  [ "$("$bin/python" -m tessera "$command" --version | cut -d' ' -f1)" = "ckpt-$command" ] || fail "python -m tessera $command"
+done
+(cd "$work" && "$bin/python" -m doctest "$("$bin/python" -c 'import tessera; print(tessera.__file__)')") || fail "doctest"
+
+echo "== what the programs ask of a machine: nothing"
+for program in tessera tessera-hdf5 ckpt-inspect ckpt-reshard ckpt-convert; do
+  ldd "$bin/$program" 2>&1 | grep -q 'not a dynamic executable\|statically linked' || fail "$program needs a library: $(ldd "$bin/$program")"
+done
+
+echo "== an empty root"
+if [ "$(id -u)" -ne 0 ]; then
+  echo "skipped: chroot needs root"
+else
+  root=$work/root
+  mkdir -p "$root/bin" "$root/tmp"
+  cp "$bin"/tessera "$bin"/tessera-hdf5 "$bin"/ckpt-* "$root/bin/"
+  cp -r "$samples/$dcp" "$root/sample"
+  cp -r "$samples"/hdf5/contiguous/checkpoint "$root/hdf5"
+  for verb in summary ls stat optim hash verify scan; do
+    ours=$(chroot "$root" /bin/ckpt-inspect $verb /sample --format json) || fail "$verb in an empty root"
+    theirs=$("$native/ckpt-inspect" $verb "$root/sample" --format json)
+    [ "$verb" != hash ] || [ "${ours#*\"root\"}" = "${theirs#*\"root\"}" ] || fail "another hash in an empty root"
+  done
+  chroot "$root" /bin/ckpt-reshard /sample /tmp/w3 --world-size 3 --verify >/dev/null || fail "ckpt-reshard in an empty root"
+  chroot "$root" /bin/ckpt-convert /tmp/w3 /tmp/out.safetensors --verify >/dev/null || fail "ckpt-convert in an empty root"
+  chroot "$root" /bin/ckpt-inspect diff /sample /tmp/w3 >/dev/null || fail "diff in an empty root"
+  echo "seven verbs, diff, reshard and convert"
+  # Starting the helper takes /dev/null.
+  if mkdir "$root/dev" && mknod -m 666 "$root/dev/null" c 1 3; then
+    chroot "$root" /bin/ckpt-inspect hash /hdf5 >/dev/null || fail "HDF5 in an empty root"
+    echo "HDF5"
+  else
+    echo "skipped: HDF5 in an empty root, as no /dev/null can be made there"
+  fi
+fi
+
+echo "== every sample: the native build's answers"
+answers() {  # answers BIN : what each command says of every sample, and how it ends
+  local path verb
+  for path in */*/checkpoint; do
+    for verb in summary ls hash scan; do
+      echo "$verb $path"
+      "$1/ckpt-inspect" "$verb" "$path" --format json 2>&1 || echo "exit $?"
+    done
+  done
+}
+(cd "$samples" && answers "$native") > "$work/native.txt"
+(cd "$samples" && answers "$bin") > "$work/wheel.txt"
+diff "$work/native.txt" "$work/wheel.txt" > "$work/answers.diff" || { head -20 "$work/answers.diff" | cut -c1-300 >&2; fail "other answers"; }
+echo "$(grep -c '^hash ' "$work/native.txt") samples; $(grep -c '"root":' "$work/native.txt") answers with a hash"
+[ "$(grep -c '^{.*"root":"' "$work/native.txt")" -ge 60 ] || fail "too few samples could be hashed"
+
+echo "== every test of the commands"
+TESSERA_COMMANDS=$bin "$native/tools_tests" '~[kills]' > "$work/tools_tests.txt" 2>&1 || { tail -n 60 "$work/tools_tests.txt" >&2; fail "tools_tests"; }
+tail -n 2 "$work/tools_tests.txt"
+
+echo "== speed"
+python3 tests/wheel/speed.py "$native" "$bin" "$work/speed"
+echo "the wheel holds"
