@@ -3,6 +3,7 @@
 //
 // stdout gets the result and nothing else, after the work succeeded; stderr gets
 // progress, choices and failures. Every exception ends here as an exit status.
+#include <tessera/base/progress.h>
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 
@@ -31,11 +32,19 @@ struct Outcome {
   std::function<void(const Sink& sink)> rest = {};
 };
 
-Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen);
+/// Another program that runs a command inside itself: it reads the progress and may stop the work.
+/// The command then prints nothing and leaves signals alone.
+struct Host {
+  Progress progress;
+  CancelToken cancel;
+};
+
+Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen,
+                    Host* host = nullptr);
 /// `typed`: the whole command line, for the line that resumes it. `ranks`: the processes that do it
 /// together; nullptr: this one alone.
 Outcome run_convert(const Arguments& arguments, FileSystem& fs, const Screen& screen,
-                    const std::vector<std::string>& typed, RankGroup* ranks);
+                    const std::vector<std::string>& typed, RankGroup* ranks, Host* host = nullptr);
 
 /// Options that several verbs derive from the same flags.
 ReadOptions read_options(const Arguments& arguments);

@@ -20,11 +20,6 @@ namespace {
 
 constinit std::terminate_handler g_handler_before = nullptr;
 
-// Before all other static objects; priorities up to 100 belong to the compiler.
-__attribute__((constructor(101))) void install_last_word() {
-  g_handler_before = std::set_terminate(die_of_exception);
-}
-
 /// By plain calls: there may be no byte left.
 [[noreturn]] void say_and_exit(const char* what) {
   const char* const name = ::program_invocation_short_name;
@@ -46,6 +41,8 @@ bool memory_is_gone() {
 }
 
 }  // namespace
+
+void install_last_word() { g_handler_before = std::set_terminate(die_of_exception); }
 
 void die_of_exception() {
   try {

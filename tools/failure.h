@@ -31,8 +31,11 @@ std::string failure_text(const std::string& command, const Status& status, int e
 
 /// The end of an exception that nothing can catch: before main(), in a thread's start, while
 /// another is on its way. Lack of memory or threads is said in one line, exit 6; all else aborts as
-/// it would. Installed before the first static object of ours is made, as those of CLI11 allocate.
+/// it would.
 [[noreturn]] void die_of_exception();
+/// Makes die_of_exception() the handler of this process. Called by a program of ours before its first
+/// static object is made, as those of CLI11 allocate; never in another program that loads the library.
+void install_last_word();
 
 /// What a shell reads back as `word`.
 std::string shell_quoted(const std::string& word);

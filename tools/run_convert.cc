@@ -106,7 +106,12 @@ std::string resume_line(const std::vector<std::string>& typed) {
 }
 
 ConvertReport converted(const Arguments& a, FileSystem& fs, ConvertOptions& options,
-                        const std::vector<std::string>& typed) {
+                        const std::vector<std::string>& typed, Host* host) {
+  if (host != nullptr) {
+    options.progress = &host->progress;
+    options.cancel = &host->cancel;
+    return convert(fs, options);
+  }
   // Both outlive the process' last signal, which may come at any time from now on.
   static CancelToken cancel;
   Progress progress;
@@ -127,13 +132,13 @@ ConvertReport converted(const Arguments& a, FileSystem& fs, ConvertOptions& opti
 }  // namespace
 
 Outcome run_convert(const Arguments& a, FileSystem& fs, const Screen& screen,
-                    const std::vector<std::string>& typed, RankGroup* ranks) {
+                    const std::vector<std::string>& typed, RankGroup* ranks, Host* host) {
   check_request(a);
   ConvertOptions options = convert_options(a);
   options.ranks = ranks;
   ConvertReport report;
   const auto work = [&] {
-    report = converted(a, fs, options, typed);
+    report = converted(a, fs, options, typed, host);
     return Outcome();
   };
   Outcome outcome =

@@ -47,13 +47,13 @@ void write_listing(const Arguments& a, const LsReport& report, const LsRows& row
 /// One run of one verb of ckpt-inspect.
 class Inspection {
  public:
-  Inspection(const Arguments& arguments, FileSystem& fs, const Screen& screen)
-      : a_(arguments), fs_(fs), screen_(screen) {}
+  Inspection(const Arguments& arguments, FileSystem& fs, const Screen& screen, Host* host)
+      : a_(arguments), fs_(fs), screen_(screen), host_(host) {}
 
   Outcome run() {
     require_options_taken();
     const ProgressReporter reporter(reports_progress() ? a_.progress : ProgressMode::kNone,
-                                    std::string(verb_name(a_.verb)), progress_);
+                                    std::string(verb_name(a_.verb)), progress());
     switch (a_.verb) {
       case Verb::kSummary:
         return summary();
@@ -83,8 +83,8 @@ class Inspection {
 
  private:
   bool reports_progress() const {
-    return a_.verb != Verb::kSummary && a_.verb != Verb::kLs && a_.verb != Verb::kShow &&
-           a_.verb != Verb::kScan && a_.verb != Verb::kExplain;
+    return host_ == nullptr && a_.verb != Verb::kSummary && a_.verb != Verb::kLs &&
+           a_.verb != Verb::kShow && a_.verb != Verb::kScan && a_.verb != Verb::kExplain;
   }
 
   /// Options of single formats: one at least of the PATHs is to take each.
@@ -112,14 +112,23 @@ class Inspection {
 
   OpenedCheckpoint open(const std::string& path, const OpenOptions& options) {
     OpenedCheckpoint opened = open_checkpoint(fs_, path, options);
-    if (!a_.quiet) {
-      for (const Note& note : opened.notes) {
-        std::fprintf(stderr, "ckpt-inspect: %s\n", printable(note.message).c_str());
-      }
-    }
+    if (!a_.quiet) print_notes(opened.notes);
     return opened;
   }
   OpenedCheckpoint open() { return open(a_.words[0], open_options(a_.from, a_.root)); }
+
+  void print_notes(const std::vector<Note>& notes) const {
+    if (host_ != nullptr) return;  // they are in the document
+    for (const Note& note : notes)
+      std::fprintf(stderr, "ckpt-inspect: %s\n", printable(note.message).c_str());
+  }
+
+  Progress& progress() { return host_ != nullptr ? host_->progress : progress_; }
+  TransferOptions transfer() {
+    TransferOptions options = transfer_options(a_, &progress());
+    if (host_ != nullptr) options.cancel = &host_->cancel;
+    return options;
+  }
 
   /// What `document` makes in the form that was asked for; `human` makes the other. Only the one is
   /// made: as values a document takes several times the memory of its report.
@@ -163,12 +172,12 @@ class Inspection {
   const Arguments& a_;
   FileSystem& fs_;
   const Screen& screen_;
+  Host* host_;
   Progress progress_;
 };
 
 Outcome Inspection::run_table(const RunListing& listing, const ScanReport* scanned) {
-  for (const Note& note : listing.notes)
-    std::fprintf(stderr, "ckpt-inspect: %s\n", printable(note.message).c_str());
+  print_notes(listing.notes);
   return {in_form([&] { return run_document(listing, scanned); }, {{"checkpoints", "checkpoint"}},
                   [&] {
                     return render_run(listing, screen_) +
@@ -179,10 +188,10 @@ Outcome Inspection::run_table(const RunListing& listing, const ScanReport* scann
 }
 
 ScanReport Inspection::scan_of(std::vector<std::string> paths) {
-  const TransferOptions transfer = transfer_options(a_, &progress_);
+  const TransferOptions limits = transfer();
   ScanOptions options;
-  options.memory_limit_bytes = transfer.memory_limit_bytes;
-  options.threads = transfer.threads;
+  options.memory_limit_bytes = limits.memory_limit_bytes;
+  options.threads = limits.threads;
   return scan_files(fs_, paths, options);
 }
 
@@ -377,7 +386,7 @@ Outcome Inspection::show_one() {
   ShowOptions options;
   if (!a_.slice.empty()) options.slice = parse_slice(a_.slice);
   options.npy = !a_.npy.empty();
-  options.transfer = transfer_options(a_, &progress_);
+  options.transfer = transfer();
   const ShowReport report = show(opened, a_.words[1], options);
   if (options.npy && report.what != ShowReport::What::kTensor) {
     fail(Code::kInvalidArgument, fmt::format("--npy: \"{}\" is no tensor", printable(report.name)));
@@ -396,7 +405,7 @@ Outcome Inspection::show_one() {
 
 Outcome Inspection::stat() {
   StatOptions options = a_.stat;
-  options.transfer = transfer_options(a_, &progress_);
+  options.transfer = transfer();
   const StatReport report = [&] {
     OpenedCheckpoint opened = open();
     return stat_checkpoint(opened, options);
@@ -413,7 +422,7 @@ Outcome Inspection::optim() {
   std::optional<OpenedCheckpoint> second;
   if (a_.words.size() > 1) second = open(a_.words[1], open_options(a_.from, a_.root));
   OptimOptions options;
-  options.transfer = transfer_options(a_, &progress_);
+  options.transfer = transfer();
   const OptimReport report = inspect_optimizer(first, second ? &*second : nullptr, options);
   return {in_form([&] { return optim_document(report); },
                   {{"optimizers", "optimizer"}, {"findings", "finding"}, {"notes", "note"}},
@@ -425,7 +434,7 @@ Outcome Inspection::optim() {
 Outcome Inspection::hash() {
   const HashReport report = [&] {
     OpenedCheckpoint opened = open();
-    return hash_checkpoint(opened, transfer_options(a_, &progress_));
+    return hash_checkpoint(opened, transfer());
   }();
   return {in_form([&] { return hash_document(report); },
                   {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
@@ -440,7 +449,7 @@ Outcome Inspection::verify() {
   options.require_sums = a_.require_sums;
   options.against = a_.against;
   options.open = open_options(a_.from, a_.root);
-  options.transfer = transfer_options(a_, &progress_);
+  options.transfer = transfer();
   std::vector<VerifyReport> reports;
   Outcome outcome;
   const auto rank = [&](int exit) {
@@ -487,7 +496,7 @@ DiffOptions Inspection::diff_options() {
     }
   }
   options.stop_at_first = a_.quiet;
-  options.transfer = transfer_options(a_, &progress_);
+  options.transfer = transfer();
   return options;
 }
 
@@ -515,8 +524,8 @@ Outcome Inspection::diff() {
 
 }  // namespace
 
-Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen) {
-  const auto run = [&] { return Inspection(arguments, fs, screen).run(); };
+Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen, Host* host) {
+  const auto run = [&] { return Inspection(arguments, fs, screen, host).run(); };
   if (!arguments.npy.empty() && arguments.npy != "-") return run();  // writes, once
   if (arguments.verb == Verb::kExplain) return run();                // its words are no paths
   return read_steadily(fs, arguments.words, /*writes=*/false, run);

@@ -9,11 +9,17 @@
 #include <vector>
 
 #include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/version.h"
 
 namespace {
 
 using tessera::tools::Tool;
+
+// Before all other static objects; priorities up to 100 belong to the compiler.
+__attribute__((constructor(101))) void before_static_objects() {
+  tessera::tools::install_last_word();
+}
 
 constexpr std::string_view kUsage =
     "Usage: tessera COMMAND [OPTIONS] ...\n"

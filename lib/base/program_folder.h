@@ -1,5 +1,6 @@
 #pragma once
-// Where the running program lies: its helpers are looked for beside it.
+// Where the running program lies, or the shared library that another program loaded: helpers are
+// looked for beside it.
 #include <string>
 
 namespace tessera {

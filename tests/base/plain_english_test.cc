@@ -20,11 +20,11 @@ std::vector<std::string> lines_of(const fs::path& path) {
   return lines;
 }
 
-/// "file:line: text" of every source line under include/, lib/ and tools/ that matches.
+/// "file:line: text" of every source line under include/, lib/, tools/ and capi/ that matches.
 std::vector<std::string> matching(const std::string& pattern, std::size_t& files) {
   const std::regex regex(pattern);
   std::vector<std::string> found;
-  for (const char* tree : {"include", "lib", "tools"})
+  for (const char* tree : {"include", "lib", "tools", "capi"})
     for (const auto& entry :
          fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / tree)) {
       const std::string extension = entry.path().extension().string();

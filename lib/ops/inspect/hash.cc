@@ -34,11 +34,6 @@ HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& 
   HashReport report;
   report.path = checkpoint.path;
   report.format = checkpoint.manifest.format;
-  if (transfer.progress) {
-    for (std::uint32_t i : leaves)
-      transfer.progress->total_bytes +=
-          static_cast<std::uint64_t>(checkpoint.manifest.tensors[i].spec.size_bytes());
-  }
   const std::vector<std::string> digests = in_operation("hash", [&] {
     return hash_tensors(checkpoint.manifest, *checkpoint.directory, leaves, looking(transfer));
   });

@@ -254,6 +254,10 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
       block_elements(transfer.memory_limit_bytes / 4, threads, 1) / kStatStrip * kStatStrip;
   report.tensors.resize(leaves.size());
   std::vector<Scratch> scratch(static_cast<std::size_t>(threads));
+  if (transfer.progress)
+    for (const std::uint32_t leaf : leaves)
+      transfer.progress->total_bytes +=
+          static_cast<std::uint64_t>(manifest.tensors[leaf].spec.size_bytes());
   parallel_for(leaves.size(), threads, [&](std::size_t i, int worker) {
     report.tensors[i] = in_tensor(manifest.tensors[leaves[i]].name, [&] {
       return TensorScan(manifest, reader, options, report.quantiles, block, share / 2,
