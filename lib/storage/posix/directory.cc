@@ -9,10 +9,7 @@
 #include "lib/storage/path_rules.h"
 #include "lib/storage/posix/confined.h"
 #include "lib/storage/posix/errno_error.h"
-
-#ifndef STATX_ATTR_MOUNT_ROOT  // older headers than the kernel
-#define STATX_ATTR_MOUNT_ROOT 0x2000
-#endif
+#include "lib/storage/posix/newer_calls.h"
 
 namespace tessera::storage {
 
@@ -52,7 +49,7 @@ std::vector<FileInfo> read_entries(UniqueFd fd, const std::string& path) {
 // then false.
 bool is_mount_point(int fd) {
   struct statx status;
-  return ::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) == 0 &&
+  return ask_statx(fd, AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, status) == 0 &&
          (status.stx_attributes_mask & status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 

@@ -1,14 +1,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/fs.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <tessera/base/error.h>
 #include <tessera/base/interrupted.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -19,6 +16,7 @@
 #include "lib/storage/posix/confined.h"
 #include "lib/storage/posix/errno_error.h"
 #include "lib/storage/posix/lock.h"
+#include "lib/storage/posix/newer_calls.h"
 #include "lib/storage/posix/options.h"
 #include "lib/storage/posix/write_file.h"
 
@@ -27,16 +25,6 @@ namespace tessera {
 namespace storage {
 
 namespace {
-
-/// renameat2() of paths, which musl has not got.
-int rename_with_flags(const std::string& from, const std::string& to, unsigned flags) {
-#ifdef __GLIBC__
-  return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags);
-#else
-  return static_cast<int>(
-      ::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags));
-#endif
-}
 
 bool means_absent(int error) { return error == ENOENT || error == ENOTDIR; }
 bool means_unsupported(int error) {
