@@ -4,6 +4,8 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 
+#include <tuple>
+
 #include "lib/encoding/pickle_decode.h"
 #include "lib/encoding/pickle_memory.h"
 #include "lib/state/flattened_size.h"
@@ -19,9 +21,16 @@ namespace {
       "save its state_dict() instead");
 }
 
-std::string class_of(const PickleGraph& graph, PickleGraph::Node callable) {
+/// The class of the object that a call makes: of a tensor's subclass not the function that rebuilds
+/// it.
+std::string class_of(const PickleGraph& graph, PickleGraph::Node call) {
+  const PickleGraph::Node callable = graph.callable(call);
   if (graph.kind(callable) != PickleKind::kGlobal) return "call's result";
-  const auto [module, name] = graph.global(callable);
+  auto [module, name] = graph.global(callable);
+  const auto arguments = graph.items(graph.arguments(call));
+  if (module == "torch._tensor" && name.starts_with("_rebuild_from_type") && arguments.size() > 1 &&
+      graph.kind(arguments[1]) == PickleKind::kGlobal)
+    std::tie(module, name) = graph.global(arguments[1]);
   return fmt::format("{}.{}", module, name);
 }
 
@@ -35,7 +44,7 @@ void decode_archive_root(const PickleGraph& graph, TensorResolver& resolver,
   resolver.check_calls();
   // Before decoding: objects of unknown classes (modules) may refer to themselves.
   if (is_call && !options.allow_opaque_root && !is_plain_call(graph, root) && !resolver(root))
-    refuse_root(class_of(graph, graph.callable(root)));
+    refuse_root(class_of(graph, root));
   archive.root = decode_pickle(
       graph, root, [&](const PickleGraph&, PickleGraph::Node node) { return resolver(node); },
       options.pickle_limit_bytes);

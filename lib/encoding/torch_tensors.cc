@@ -275,7 +275,7 @@ std::optional<ArchiveTensor> TensorResolver::make_torch_call(std::string_view na
 }
 
 /// _rebuild_from_type_v2(function, type, arguments, state): the tensor that function(*arguments)
-/// makes. A subclass that wraps other tensors has no storage of its own, and stays an object.
+/// makes. A subclass that wraps other tensors has no storage of its own (make_wrapped).
 std::optional<ArchiveTensor> TensorResolver::make_from_type(Node arguments, int depth) {
   const auto items = graph_.items(arguments);
   need_arguments(items, 3, "_rebuild_from_type_v2");
@@ -287,6 +287,7 @@ std::optional<ArchiveTensor> TensorResolver::make_from_type(Node arguments, int 
   if (module == "torch._tensor")
     fail(Code::kUnsupported, fmt::format("a tensor whose subclass is set twice ({})", function));
   if (module != "torch._utils") return std::nullopt;
+  if (function == "_rebuild_wrapper_subclass") return make_wrapped(items, depth);
   auto tensor = make_torch_call(function, items[2], depth + 1);
   if (tensor && items.size() > 3) note_attributes(items[3], depth);
   const auto [type_module, type] = graph_.global(items[1]);
@@ -295,13 +296,18 @@ std::optional<ArchiveTensor> TensorResolver::make_from_type(Node arguments, int 
     tensor->is_parameter = tensor->is_parameter || type == "Parameter";
     return tensor;
   }
+  note_subclass(items[1]);
+  return tensor;
+}
+
+void TensorResolver::note_subclass(Node type) {
+  const auto [module, name] = graph_.global(type);
   archive_.notes.push_back(
       {Finding::kUnknownTensorClass,
        Severity::kWarning,
-       fmt::format("a tensor of class {}.{} is read as a plain tensor", type_module, type),
+       fmt::format("a tensor of class {}.{} is read as a plain tensor", module, name),
        {},
        {}});
-  return tensor;
 }
 
 /// Python's attributes of a tensor (`weight.note = ...`), which are not kept: each is reported

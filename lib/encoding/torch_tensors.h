@@ -72,6 +72,7 @@ class TensorResolver {
   std::optional<ArchiveTensor> make(Node node, int depth);
   std::optional<ArchiveTensor> make_torch_call(std::string_view name, Node arguments, int depth);
   std::optional<ArchiveTensor> make_from_type(Node arguments, int depth);
+  std::optional<ArchiveTensor> make_wrapped(std::span<const Node> arguments, int depth);
   std::optional<ArchiveTensor> make_from_state(Node node, int depth);
   std::optional<ArchiveTensor> parameter(std::span<const Node> arguments, int depth);
   ArchiveTensor strided(std::span<const Node> arguments, std::optional<DType> dtype);
@@ -81,6 +82,7 @@ class TensorResolver {
   ArchiveTensor moved_to_device(std::span<const Node> arguments, int depth);
   void set_flags(ArchiveTensor& tensor, Node metadata) const;
   void note_attributes(Node state, int depth);
+  void note_subclass(Node type);
   Value quantizer_values(Node node);
 
   View storage(Node node);
@@ -88,6 +90,7 @@ class TensorResolver {
   DType dtype(Node node) const;
   std::int64_t integer(Node node, std::string_view what) const;
   std::vector<std::int64_t> integers(Node node, std::string_view what) const;
+  bool holds_storage(Node node) const;
   bool flag(Node node) const;
   std::string_view string(Node node, std::string_view what) const;
 

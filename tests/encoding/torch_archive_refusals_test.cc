@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "lib/encoding/zip_layout.h"
+#include "lib/state/tensor_wrapper.h"
 #include "tests/support/archive_gather.h"
 
 namespace torch_archive_refusals_test {
@@ -475,6 +476,89 @@ TEST_CASE("flags, parameters, subclasses and meta tensors") {
   CHECK(archive.notes.empty());
   CHECK(root(subclass("my", "Tensor")).shape == Shape{2, 2});
   CHECK(archive.notes.size() == 1);
+}
+
+namespace {
+
+/// A subclass of [2,2] float32 that wraps `attributes`.
+Emit wrapper(const std::string& name, const Emit& attributes,
+             const std::vector<std::int64_t>& size = {2, 2}) {
+  return [=](PickleEmitter& e) {
+    e.global("torch._tensor", "_rebuild_from_type_v2");
+    e.mark();
+    e.global("torch._utils", "_rebuild_wrapper_subclass");
+    e.global("my", name);
+    e.mark();
+    e.global("my", name);
+    e.global("torch", "float32");
+    tuple(e, size);
+    tuple(e, {2, 1});
+    e.tuple();
+    e.empty_dict();
+    e.mark();
+    attributes(e);
+    e.set_items();
+    e.tuple();
+    e.reduce();
+  };
+}
+
+void emit_attribute(PickleEmitter& e, const std::string& name, const Emit& value) {
+  e.string(name);
+  value(e);
+}
+
+}  // namespace
+
+TEST_CASE("a wrapper around one tensor of its own shape is that tensor, others stay objects") {
+  const Emit inside = [](PickleEmitter& e) { emit_tensor(e, {}); };
+  const Emit config = [](PickleEmitter& e) {
+    e.global("my", "Config");
+    e.empty_tuple();
+    e.new_object();
+  };
+  TorchArchive archive;
+  const auto read = [&](const Emit& emit) {
+    std::string message;
+    const auto in_list = [&](PickleEmitter& e) {
+      e.empty_list();
+      e.mark();
+      emit(e);
+      e.append_items();
+    };
+    CHECK(open(in_list, &message, &archive) == Code::kOk);
+    INFO(message);
+    return archive.root.as_list().at(0);
+  };
+  const auto one = [&](PickleEmitter& e) {
+    emit_attribute(e, "_config", config);
+    emit_attribute(e, "_tensor", inside);
+  };
+  const Value gathered = read(wrapper("Gathered", one));
+  REQUIRE(gathered.is_tensor());
+  CHECK(archive.tensors[gathered.tensor_index()].shape == Shape{2, 2});
+  REQUIRE(archive.notes.size() == 1);
+  CHECK_THAT(archive.notes[0].message, Catch::Contains("my.Gathered"));
+  CHECK_FALSE(read(wrapper("DTensor", one)).is_tensor());
+  CHECK_FALSE(read(wrapper("Gathered", one, {4, 1})).is_tensor());
+  const Value two = read(wrapper("Two", [&](PickleEmitter& e) {
+    emit_attribute(e, "codes", inside);
+    emit_attribute(e, "scale", inside);
+  }));
+  CHECK(wrapper_class(two) == "my.Two");
+  CHECK(wrapper_parts(two).size() == 2);
+  CHECK(wrapper_spec(two) == TensorSpec{DType::kFloat32, Shape{2, 2}});
+  const Value nested = read(wrapper("Nested", [&](PickleEmitter& e) {
+    emit_attribute(e, "codes", inside);
+    emit_attribute(e, "more", [&](PickleEmitter& deep) {
+      deep.empty_list();
+      deep.mark();
+      inside(deep);
+      deep.append_items();
+    });
+  }));
+  CHECK(wrapper_class(nested) == "my.Nested");
+  CHECK(wrapper_parts(nested).size() == 1);
 }
 
 TEST_CASE("bare storages, nested archives and unknown roots are named") {

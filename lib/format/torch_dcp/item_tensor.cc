@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/storage/checksum.h>
 #include <tessera/tensor/region_copy.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera::dcp {
 namespace {
@@ -60,6 +63,19 @@ Bytes gather_dense(const OpenItem& open, std::uint64_t begin, std::uint64_t span
   copy_region(tensor.shape, element, view.data(), tensor.strides, dense.data(),
               tensor.shape.strides());
   return dense;
+}
+
+/// The archive of an item that .metadata calls a tensor.
+TorchArchive open_archive(const ByteWindow& window) {
+  ArchiveOptions options;
+  options.allow_opaque_root = true;
+  TorchArchive archive = open_torch_archive(window, options);
+  if (const std::string wrapper = wrapper_class(archive.root); !wrapper.empty())
+    fail(Code::kUnsupported,
+         fmt::format("it is an object of class {}, around several tensors", printable(wrapper)),
+         "--exclude leaves it out");
+  if (!archive.root.is_tensor()) fail(Code::kCorrupt, "its item holds a value, not a tensor");
+  return archive;
 }
 
 }  // namespace
@@ -117,8 +133,7 @@ LocatedChunk locate_tensor(const Manifest& manifest, const Item& item, const Ope
 
 LocatedChunk locate_archive_item(const Manifest& manifest, const Item& item, const OpenItem& open,
                                  const TensorSpec& expected) {
-  TorchArchive archive = open_torch_archive(open.window);
-  if (!archive.root.is_tensor()) fail(Code::kCorrupt, "its item holds a value, not a tensor");
+  TorchArchive archive = open_archive(open.window);
   ArchiveTensor& tensor = archive.tensors[archive.root.tensor_index()];
   // A shard without elements is recorded by the mesh dim that emptied it, and saved as it was made:
   // a second mesh dim leaves [4, 0] in .metadata and a tensor of shape [0, 0] in the item.
@@ -139,8 +154,7 @@ LocatedChunk locate_archive_item(const Manifest& manifest, const Item& item, con
 
 LocatedChunk locate_flat_part(const Manifest& manifest, const Item& item, const OpenItem& open,
                               DType dtype, std::int64_t first, std::int64_t count) {
-  TorchArchive archive = open_torch_archive(open.window);
-  if (!archive.root.is_tensor()) fail(Code::kCorrupt, "its item holds a value, not a tensor");
+  TorchArchive archive = open_archive(open.window);
   ArchiveTensor& tensor = archive.tensors[archive.root.tensor_index()];
   const std::int64_t numel = tensor.shape.rank() == 1 ? tensor.shape[0] : -1;
   const bool dense = tensor.layout == ArchiveTensor::Layout::kStrided && tensor.quant < 0 &&

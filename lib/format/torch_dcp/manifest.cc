@@ -20,6 +20,7 @@
 #include "lib/format/torch_dcp/reader.h"
 #include "lib/format/torch_dcp/regrouped_chunk.h"
 #include "lib/format/torch_dcp/value_items.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera::dcp {
 namespace {
@@ -199,16 +200,78 @@ class Builder {
       findings_.note(Finding::kRawValue, Severity::kInfo,
                      "its item is no torch archive; kept as raw bytes", {}, entry.name);
     }
-    for (GlobalUse& use : kept.globals) add_global(std::move(use));
-    Value value = std::move(kept.value);
-    if (!kept.tensors.empty()) {
-      std::vector<std::uint32_t> numbers;
-      for (EmbeddedTensor& tensor : kept.tensors) {
-        numbers.push_back(add_embedded(manifest_, tables_, entry.name, std::move(tensor)));
-      }
-      value = remap_tensors(value, numbers);
-    }
+    Value value = adopt(std::move(kept), entry.name);
     manifest_.state.entries.push_back({entry.name, std::move(entry.path), std::move(value)});
+  }
+
+  /// The value, with its tensors and globals taken into the manifest.
+  Value adopt(DecodedValue decoded, const std::string& name) {
+    for (GlobalUse& use : decoded.globals) add_global(std::move(use));
+    if (decoded.tensors.empty()) return std::move(decoded.value);
+    std::vector<std::uint32_t> numbers;
+    for (EmbeddedTensor& tensor : decoded.tensors)
+      numbers.push_back(add_embedded(manifest_, tables_, name, std::move(tensor)));
+    return remap_tensors(decoded.value, numbers);
+  }
+
+  /// An item shorter than the elements that .metadata promises is no plain tensor: a subclass that
+  /// wraps several (8-bit optimizer state). It is a value of the state then, as in a file of
+  /// torch.save; what several ranks saved of it, each in its own blocks, is a value for each rank.
+  bool add_wrapped(const DcpEntry& entry, const std::vector<MatchedChunk>& matched) {
+    const std::vector<std::uint32_t> items = short_items(entry, matched);
+    std::vector<DecodedValue> found;
+    for (const std::uint32_t i : items) {
+      found.push_back(look_into(metadata_.storage[i], entry.name));
+      if (wrapper_class(found.back().value).empty()) return false;
+    }
+    for (std::size_t k = 0; k < found.size(); ++k) {
+      StateEntry made{entry.name, entry.path, {}};
+      if (found.size() > 1) {
+        const auto rank =
+            rank_of_data_file(metadata_.files[metadata_.storage[items[k]].file]).value_or(k);
+        const std::string item = fmt::format("rank_{}", rank);
+        if (!made.path.empty()) made.path.push_back(key_item(item));
+        made.name = entry.name + "." + item;
+        made.rank = rank;
+      }
+      made.value = adopt(std::move(found[k]), made.name);
+      manifest_.state.entries.push_back(std::move(made));
+    }
+    return !found.empty();
+  }
+
+  /// The entry's items if each is shorter than its elements, and one rank's; else none.
+  std::vector<std::uint32_t> short_items(const DcpEntry& entry,
+                                         const std::vector<MatchedChunk>& matched) const {
+    std::vector<std::uint32_t> items;
+    std::set<std::uint32_t> files;
+    for (const MatchedChunk& match : matched) {
+      if (match.item == MatchedChunk::kNoItem) return {};
+      const DcpStorage& item = metadata_.storage[match.item];
+      const ChunkView chunk(metadata_.origin(entry, match.chunk),
+                            metadata_.sizes(entry, match.chunk));
+      const TensorSpec stored{entry.spec.dtype, chunk.box().shape};
+      const std::uint64_t size = manifest_.files[item.file].size_bytes;
+      const bool is_there =
+          !missing_[item.file] && item.offset <= size && item.length <= size - item.offset;
+      if (item.codecs != 0 || !is_there ||
+          item.length >= static_cast<std::uint64_t>(stored.size_bytes()) ||
+          !files.insert(item.file).second)
+        return {};
+      items.push_back(match.item);
+    }
+    return items;
+  }
+
+  /// What the item holds; nothing where it cannot be read, which whoever reads the tensor reports.
+  DecodedValue look_into(const DcpStorage& stored, const std::string& name) const {
+    try {
+      const Item item{stored.file, stored.codecs, stored.offset, stored.length};
+      ItemReader reader(*place_.directory, manifest_, options_);
+      return decode_value(manifest_, item, reader.open(item, item.offset + item.length), options_);
+    } catch (const Error&) {
+      return {};
+    }
   }
 
   void add_tensor(std::uint32_t e) {
@@ -217,6 +280,7 @@ class Builder {
         match_chunks(metadata_, entry, items_of(e), findings_);
     const auto whole = metadata_.regrouped.find(e);
     const bool is_regrouped = whole != metadata_.regrouped.end();
+    if (!is_regrouped && add_wrapped(entry, matched)) return;
     StoredTensor tensor;
     tensor.first_chunk = manifest_.chunks.size();
     for (const MatchedChunk& match : matched) {

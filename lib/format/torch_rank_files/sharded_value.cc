@@ -9,6 +9,7 @@
 
 #include "lib/format/torch_rank_files/rank_folder.h"
 #include "lib/state/fields.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera::rank_files {
 namespace {
@@ -207,6 +208,13 @@ ShardedValue dtensor(const Field& value, const TensorSpec& spec, const TorchArch
   return out;
 }
 
+/// Codes, scales and tables of one rank's part, in its own blocks: a value of that rank.
+bool is_packed(const Value& local) {
+  const std::string name = wrapper_class(local);
+  return !wrapper_parts(local).empty() && !name.ends_with(".DTensor") &&
+         !name.ends_with(".ShardedTensor");
+}
+
 /// nn.Parameter of a sharded tensor: (data, requires_grad, hooks).
 std::optional<ShardedValue> parameter(const OpaqueObject& object, const TorchArchive& archive,
                                       std::int64_t rank) {
@@ -252,6 +260,8 @@ std::optional<ShardedValue> parse_sharded(const Value& value, const TorchArchive
     return out;
   }
   if (type != "DTensor") return std::nullopt;
+  if (const Value* local = member(arguments[3], "_local_tensor"); local && is_packed(*local))
+    return std::nullopt;
   OpaqueObject with_state;  // its attributes, as any object's
   with_state.module = "torch.distributed.tensor";
   with_state.name = "DTensor";

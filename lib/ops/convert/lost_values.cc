@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lib/format/value_policy.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 namespace {
@@ -18,19 +19,9 @@ std::uint64_t tensors_in(const Value& value) {
   return count;
 }
 
-/// The subclass of a tensor whose subclass pickle rebuilds by a function.
-std::string subclass_of(const Value& value) {
-  if (value.kind() != Value::Kind::kOpaque) return "";
-  const OpaqueObject& object = value.as_opaque();
-  if (object.name != "_rebuild_from_type_v2" || object.arguments.kind() != Value::Kind::kTuple)
-    return "";
-  const ValueList& arguments = object.arguments.as_list();
-  const bool named = arguments.size() > 1 && arguments[1].kind() == Value::Kind::kOpaque;
-  return named ? printable(arguments[1].as_opaque().global()) : "";
-}
-
 std::string class_of(const StateEntry& entry) {
-  if (std::string subclass = subclass_of(entry.value); !subclass.empty()) return subclass;
+  if (const std::string wrapper = wrapper_class(entry.value); !wrapper.empty())
+    return printable(wrapper);
   ValueBudget budget(kMaxWalkedValues);
   return printable(find_object(entry.value, {.opaque = false, .bytes_io = true}, budget));
 }

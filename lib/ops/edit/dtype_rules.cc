@@ -10,6 +10,8 @@
 #include <functional>
 #include <map>
 
+#include "lib/state/quant_parts.h"
+
 namespace tessera {
 namespace {
 
@@ -47,13 +49,15 @@ bool is_plain_float(DType dtype) {
 /// What one tensor is asked to become; nullopt: it stays.
 class TypeChooser {
  public:
-  explicit TypeChooser(const Transformations& asked)
+  TypeChooser(const Transformations& asked, const Manifest& manifest)
       : asked_(asked),
+        quant_(quant_parts(manifest)),
         rules_(asked.keep_dtypes),
         used_(asked.keep_dtypes.size()),
         casts_(asked.keep_dtypes.size()) {}
 
-  std::optional<DType> choose(const StoredTensor& tensor, const EntryRole& role) {
+  std::optional<DType> choose(const StoredTensor& tensor, std::uint32_t index,
+                              const EntryRole& role) {
     const bool floating = is_floating(tensor.spec.dtype);
     const bool counter = role.role == Role::kOptimState && role.leaf == "step";
     std::size_t first = rules_.size();
@@ -68,8 +72,15 @@ class TypeChooser {
     if (role.role != Role::kModel || !is_plain_float(tensor.spec.dtype)) return std::nullopt;
     const auto named = asked_.dtypes.find(tensor.name);
     if (named != asked_.dtypes.end() && is_plain_float(named->second)) return named->second;
+    if (asked_.dtype && quant_[index] != QuantPart::kNone) {
+      ++kept_parts_;
+      return std::nullopt;
+    }
     return asked_.dtype;
   }
+
+  /// Scales and tables that --dtype passed over.
+  std::size_t kept_parts() const { return kept_parts_; }
 
   void check_all_used(const Manifest& manifest) const {
     for (std::size_t i = 0; i < rules_.size(); ++i) {
@@ -92,6 +103,8 @@ class TypeChooser {
 
  private:
   const Transformations& asked_;
+  std::vector<QuantPart> quant_;  // by tensor
+  std::size_t kept_parts_ = 0;
   const std::vector<DTypeRule>& rules_;
   std::vector<bool> used_, casts_;
 };
@@ -155,7 +168,7 @@ DTypeRule parse_keep_dtype(std::string_view text) {
 void apply_dtypes(Manifest& manifest, const Transformations& asked, TransformOutcome& out) {
   if (!asked.dtype && asked.keep_dtypes.empty() && asked.dtypes.empty()) return;
   const Roles roles = find_roles(manifest.state);
-  TypeChooser chooser(asked);
+  TypeChooser chooser(asked, manifest);
   std::map<std::pair<DType, DType>, std::vector<std::string>> cast;
   std::map<DType, DTypeTotal> totals;
   std::size_t left = 0;
@@ -164,7 +177,7 @@ void apply_dtypes(Manifest& manifest, const Transformations& asked, TransformOut
     if (!value.is_tensor()) continue;
     StoredTensor& tensor = manifest.tensors[value.tensor_index()];
     const DType from = tensor.spec.dtype;
-    const std::optional<DType> to = chooser.choose(tensor, roles.entries[i]);
+    const std::optional<DType> to = chooser.choose(tensor, value.tensor_index(), roles.entries[i]);
     add_total(totals, tensor.spec, to.value_or(from));
     left += asked.dtype && roles.entries[i].role == Role::kModel && is_floating(from) &&
             !is_plain_float(from) && !to;
@@ -191,6 +204,12 @@ void apply_dtypes(Manifest& manifest, const Transformations& asked, TransformOut
                                      left),
                          "", ""});
   }
+  if (chooser.kept_parts() > 0)
+    out.notes.push_back({Finding::kCast, Severity::kInfo,
+                         fmt::format("{} scales and tables of quantized weights were not cast: the "
+                                     "weights would change with them",
+                                     chooser.kept_parts()),
+                         "", ""});
 }
 
 std::vector<Note> cast_notes(const Manifest& manifest,

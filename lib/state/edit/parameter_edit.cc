@@ -161,6 +161,14 @@ class Editor {
     replaced_[**std::ranges::min_element(entries)].emplace(std::move(fresh));
   }
 
+  /// Of objects (8-bit state, a projection) nobody knows what is to be cut.
+  bool holds_tensors(std::size_t entry) const {
+    bool found = false;
+    for_each_tensor(manifest_.state.entries[entry].value,
+                    [&found](std::uint32_t) { found = true; });
+    return found;
+  }
+
   const Shape* shape_of(std::size_t entry) const {
     const Value& value = manifest_.state.entries[entry].value;
     return value.is_tensor() ? &manifest_.tensors[value.tensor_index()].spec.shape : nullptr;
@@ -173,7 +181,7 @@ class Editor {
     for (std::size_t o = 0; o < entries.size(); ++o) {
       const Shape* shape = shape_of(*entries[o]);
       follows = follows && shape != nullptr && *shape == edit.olds[o].shape;
-      counts = counts && (shape == nullptr || shape->numel() == 1);
+      counts = counts && (shape == nullptr ? !holds_tensors(*entries[o]) : shape->numel() == 1);
     }
     if (follows) return Value::tensor(build(made, entries, name));
     if (site.role == Role::kModel || (!counts && !takes_all(edit))) {

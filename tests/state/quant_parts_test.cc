@@ -1,0 +1,103 @@
+// Which tensors are parts of a quantized weight: by names and types, as the frameworks write them.
+#include "lib/state/quant_parts.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+namespace quant_parts_test {
+
+using namespace tessera;
+
+namespace {
+
+struct Named {
+  std::string name;
+  DType dtype;
+  Shape shape;
+};
+
+/// The names that are parts.
+std::set<std::string> parts_of(const std::vector<Named>& tensors) {
+  Manifest manifest;
+  for (const Named& tensor : tensors) {
+    StoredTensor& stored = manifest.tensors.emplace_back();
+    stored.name = tensor.name;
+    stored.spec = {tensor.dtype, tensor.shape};
+  }
+  const std::vector<QuantPart> parts = quant_parts(manifest);
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (parts[i] != QuantPart::kNone) names.insert(tensors[i].name);
+  return names;
+}
+
+constexpr DType kF32 = DType::kFloat32, kBf16 = DType::kBFloat16, kU8 = DType::kUInt8;
+constexpr DType kFp8 = DType::kFloat8E4M3Fn;
+
+/// All of `quantized` are parts, and a norm and a bias beside them are none.
+void check(const std::string& what, std::vector<Named> quantized) {
+  CAPTURE(what);
+  std::set<std::string> wanted;
+  for (const Named& tensor : quantized) wanted.insert(tensor.name);
+  quantized.push_back({"norm.weight", kBf16, {8}});
+  quantized.push_back({"norm.scale", kBf16, {8}});
+  quantized.push_back({"q.bias", kBf16, {8}});
+  quantized.push_back({"experts.gate_up_proj_bias", kBf16, {2, 8}});
+  CHECK(parts_of(quantized) == wanted);
+}
+
+}  // namespace
+
+TEST_CASE("parts of quantized weights, as each method names them") {
+  check("DeepSeek", {{"q.weight", kFp8, {8, 8}}, {"q.weight_scale_inv", kF32, {1, 1}}});
+  check("experts in one tensor",
+        {{"experts.gate_up_proj", kFp8, {2, 8, 8}}, {"experts.gate_up_proj_scale_inv", kF32, {2}}});
+  check("fp8 per tensor", {{"q.weight", kFp8, {8, 8}},
+                           {"q.weight_scale", kBf16, {}},
+                           {"q.input_scale", kF32, {}},
+                           {"attn.k_scale", kF32, {}}});
+  check("MXFP4", {{"experts.gate_up_proj_blocks", kU8, {2, 8, 1, 16}},
+                  {"experts.gate_up_proj_scales", kU8, {2, 8, 1}}});
+  check("NVFP4", {{"q.weight", kU8, {8, 4}},
+                  {"q.weight_scale", kFp8, {8, 1}},
+                  {"q.weight_scale_2", kF32, {}},
+                  {"q.input_scale", kF32, {}}});
+  check("compressed-tensors", {{"q.weight_packed", DType::kInt32, {8, 1}},
+                               {"q.weight_scale", kBf16, {8, 1}},
+                               {"q.weight_zero_point", DType::kInt32, {1, 1}},
+                               {"q.weight_shape", DType::kInt64, {2}},
+                               {"q.weight_global_scale", kF32, {1}}});
+  check("nf4, doubly quantized", {{"q.weight", kU8, {32, 1}},
+                                  {"q.weight.absmax", kU8, {4}},
+                                  {"q.weight.quant_map", kF32, {16}},
+                                  {"q.weight.nested_absmax", kF32, {1}},
+                                  {"q.weight.nested_quant_map", kF32, {256}},
+                                  {"q.weight.quant_state.bitsandbytes__nf4", kU8, {60}}});
+  check("nf4 in bfloat16 (bnb_4bit_quant_storage)", {{"q.weight", kBf16, {16, 1}},
+                                                     {"q.weight.absmax", kF32, {4}},
+                                                     {"q.weight.quant_map", kF32, {16}}});
+  check("int8", {{"q.weight", DType::kInt8, {8, 8}}, {"q.SCB", kF32, {8}}});
+  check("AWQ", {{"q.qweight", DType::kInt32, {8, 1}},
+                {"q.qzeros", DType::kInt32, {1, 1}},
+                {"q.scales", DType::kFloat16, {1, 8}}});
+  check("GPTQ", {{"q.qweight", DType::kInt32, {1, 8}},
+                 {"q.qzeros", DType::kInt32, {1, 1}},
+                 {"q.scales", DType::kFloat16, {1, 8}},
+                 {"q.g_idx", DType::kInt32, {8}}});
+  check("AQLM", {{"q.codes", DType::kInt8, {8, 1, 1}},
+                 {"q.codebooks", kBf16, {1, 256, 1, 8}},
+                 {"q.scales", kBf16, {8, 1, 1, 1}}});
+}
+
+TEST_CASE("names alone make no part") {
+  CHECK(parts_of({{"q.weight", kF32, {8, 8}},
+                  {"q.weight_scale", kF32, {8}},
+                  {"q.scales", kF32, {8}},
+                  {"attn.k_scale", kF32, {}},
+                  {"index", DType::kInt64, {}},
+                  {"index_scale", kF32, {}},
+                  {"table.weight", DType::kInt32, {4, 4}}})
+            .empty());
+}
+
+}  // namespace quant_parts_test
