@@ -11,7 +11,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = ROOT / "python" / "tessera" / "reports.py"
 REPORTS = ["summary", "run", "ls", "show", "stat", "optim", "hash", "verify", "scan", "diff", "convert", "plan", "path",
-           "explain"]
+           "explain", "report"]
 HEAD = '''"""The commands' JSON documents as dataclasses. Made by make_reports.py from docs/json; do not edit.
 
 Every report keeps the document that it was made of in `document`, and its fields have the document's names (`from` is
@@ -157,7 +157,7 @@ def main():
     maker = Maker()
     for name in REPORTS:
         schema = json.loads((ROOT / "docs" / "json" / f"{name}.schema.json").read_text())
-        maker.make(camel(name) + "Report", schema, schema, camel(name), is_report=True)
+        maker.make("PageReport" if name == "report" else camel(name) + "Report", schema, schema, camel(name), is_report=True)
     rows = "".join(f'            "{schema}": {cls},\n' for schema, cls in maker.reports.items())
     text = HEAD + "".join(maker.classes.values()) + "\n\n_REPORTS = {\n" + rows.replace("            ", "    ") + "}\n" + TAIL
     if "--check" in sys.argv[1:]:

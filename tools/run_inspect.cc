@@ -1,29 +1,25 @@
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <tessera/base/error.h>
-#include <tessera/base/interrupted.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
 #include <tessera/ops/transform.h>
 #include <tessera/state/findings.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <iterator>
 
-#include "lib/storage/posix/errno_error.h"
 #include "tools/command.h"
 #include "tools/documents/documents.h"
 #include "tools/documents/json_report.h"
 #include "tools/failure.h"
+#include "tools/new_file.h"
 #include "tools/progress_reporter.h"
 #include "tools/render/render.h"
 #include "tools/reopen.h"
-#include "tools/signals.h"
+#include "tools/report/report.h"
 
 namespace tessera::tools {
 namespace {
@@ -73,6 +69,8 @@ class Inspection {
         return scan();
       case Verb::kExplain:
         return explain();
+      case Verb::kReport:
+        return report();
       case Verb::kDiff:
         return diff();
       default:
@@ -165,9 +163,10 @@ class Inspection {
   Outcome optim();
   Outcome hash();
   Outcome verify();
+  Outcome report();
+  ReportSide report_side(OpenedCheckpoint& opened, OpenedCheckpoint* other);
   Outcome diff();
   DiffOptions diff_options();
-  void write_npy(const Bytes& bytes);
 
   const Arguments& a_;
   FileSystem& fs_;
@@ -348,37 +347,6 @@ Outcome Inspection::ls() {
   return outcome;
 }
 
-void Inspection::write_npy(const Bytes& bytes) {
-  static CancelToken
-      finish_first;  // a signal now waits for the file, so that none is left half written
-  install_signal_handlers(&finish_first);
-  Interruptions interruptions;
-  int fd;
-  do fd = ::open(a_.npy.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  while (fd < 0 && interruptions.retry());
-  if (fd < 0 && errno == EEXIST) {
-    fail(Code::kAlreadyExists, fmt::format("{} exists", a_.npy),
-         "choose another name for --npy, or remove it");
-  }
-  interruptions.clear();
-  bool written = fd >= 0;
-  int error = errno;
-  for (std::size_t at = 0; written && at < bytes.size();) {
-    const ssize_t n = ::write(fd, bytes.data() + at, bytes.size() - at);
-    if (n < 0 && interruptions.retry()) continue;
-    error = errno;
-    written = n >= 0;
-    if (written) at += static_cast<std::size_t>(n), interruptions.clear();
-  }
-  if (fd >= 0 && ::close(fd) != 0 && written) {
-    error = errno;
-    written = false;
-  }
-  if (written) return;
-  if (fd >= 0) ::unlink(a_.npy.c_str());
-  storage::fail_errno("write", a_.npy, error);
-}
-
 Outcome Inspection::show_one() {
   OpenOptions needed = open_options(a_.from, a_.root);
   needed.needed_name = a_.words[1];
@@ -396,7 +364,8 @@ Outcome Inspection::show_one() {
   outcome.out = in_form([&] { return show_document(report); }, {},
                         [&] { return render_show(report, screen_); });
   if (options.npy) {
-    write_npy(report.npy);
+    write_new_file(a_.npy, "--npy", false, host_ == nullptr,
+                   [&](const Sink& sink) { sink(as_text(report.npy)); });
     const std::string note = report.npy_note.empty() ? "" : " (" + report.npy_note + ")";
     outcome.err = fmt::format("ckpt-inspect: wrote {}{}\n", printable(a_.npy), note);
   }
@@ -478,6 +447,72 @@ Outcome Inspection::verify() {
   return outcome;
 }
 
+ReportSide Inspection::report_side(OpenedCheckpoint& opened, OpenedCheckpoint* other) {
+  ReportSide side;
+  side.opened = &opened;
+  side.summary = summarize(opened);
+  VerifyOptions quick;
+  quick.level = VerifyLevel::kQuick;
+  quick.open = open_options(a_.from, a_.root);
+  quick.transfer = transfer_options(a_, nullptr);
+  std::optional<Status> failure;
+  side.findings = verify_or_report(fs_, opened.path, quick, failure).findings;
+  OptimOptions optim;
+  optim.values = a_.read_values;
+  optim.transfer = transfer();
+  side.optim = inspect_optimizer(opened, a_.read_values ? other : nullptr, optim);
+  if (!a_.read_values) return side;
+  StatOptions options;
+  options.histograms_up_to = opened.manifest.tensors.size();
+  options.row_norms = true;
+  options.most_row_norms = kReportNorms;
+  options.transfer = transfer();
+  side.stat = stat_checkpoint(opened, options);
+  side.findings.insert(side.findings.end(), side.stat->findings.begin(), side.stat->findings.end());
+  options.row_norms = false;
+  options.log_histogram = true;
+  side.log_stat = stat_checkpoint(opened, options);
+  return side;
+}
+
+Outcome Inspection::report() {
+  if (a_.output.empty()) fail(Code::kInvalidArgument, "report needs -o FILE.html", "- is stdout");
+  OpenedCheckpoint first = open();
+  std::optional<OpenedCheckpoint> second;
+  if (a_.words.size() > 1) second = open(a_.words[1], open_options(a_.from, a_.root));
+  const ReportSide a = report_side(first, second ? &*second : nullptr);
+  std::optional<ReportSide> b;
+  std::optional<DiffReport> difference;
+  if (second) {
+    DiffOptions options;
+    options.transfer = transfer();
+    difference = diff_checkpoints(first, *second, options);
+    b = report_side(*second, nullptr);
+  }
+  std::uint64_t bytes = 0;
+  std::vector<std::string> left_out;
+  const auto page = [&](const Sink& sink) {
+    left_out =
+        write_report_page(a, b ? &*b : nullptr, difference ? &*difference : nullptr, {},
+                          [&](std::string_view piece) { sink(piece), bytes += piece.size(); });
+  };
+  Outcome outcome;
+  if (a_.output == "-") {
+    page([&](std::string_view piece) { outcome.out += piece; });
+    return outcome;
+  }
+  write_new_file(a_.output, "-o", a_.replace, host_ == nullptr, page);
+  outcome.out = in_form([&] { return page_document(a_.output, bytes, a.summary, left_out); }, {},
+                        [&] {
+                          std::string text = fmt::format("wrote {}: {}\n", printable(a_.output),
+                                                         format_bytes(bytes));
+                          for (const std::string& what : left_out)
+                            text += "left out: " + what + "\n";
+                          return text;
+                        });
+  return outcome;
+}
+
 DiffOptions Inspection::diff_options() {
   DiffOptions options;
   options.abs = a_.abs_tolerance;
@@ -526,8 +561,10 @@ Outcome Inspection::diff() {
 
 Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& screen, Host* host) {
   const auto run = [&] { return Inspection(arguments, fs, screen, host).run(); };
-  if (!arguments.npy.empty() && arguments.npy != "-") return run();  // writes, once
-  if (arguments.verb == Verb::kExplain) return run();                // its words are no paths
+  // What writes a file does so once.
+  if (!arguments.npy.empty() && arguments.npy != "-") return run();
+  if (arguments.verb == Verb::kReport) return run();
+  if (arguments.verb == Verb::kExplain) return run();  // its words are no paths
   return read_steadily(fs, arguments.words, /*writes=*/false, run);
 }
 

@@ -26,15 +26,15 @@ from . import _library
 from .checkpoint import Checkpoint, Tensor, open
 from .errors import (AlreadyExists, Cancelled, Corrupt, Error, Internal, InvalidArgument, IoError, NotFound, OutOfRange,
                      ResourceExhausted, Timeout, UnknownTensor, Unsupported)
-from .reports import (ConvertReport, DiffReport, HashReport, LsReport, OptimReport, PlanReport, RunReport, ScanReport,
+from .reports import (ConvertReport, DiffReport, HashReport, LsReport, OptimReport, PageReport, PlanReport, RunReport, ScanReport,
                       StatReport, SummaryReport, VerifyReport, read_report)
 
 __version__ = _library.lib.tessera_version().decode()
 
 __all__ = ["AlreadyExists", "Cancelled", "Checkpoint", "ConvertReport", "Corrupt", "DiffReport", "Error", "HashReport",
-           "Internal", "InvalidArgument", "IoError", "LsReport", "NotFound", "OptimReport", "OutOfRange", "PlanReport",
+           "Internal", "InvalidArgument", "IoError", "LsReport", "NotFound", "OptimReport", "OutOfRange", "PageReport", "PlanReport",
            "ResourceExhausted", "RunReport", "ScanReport", "StatReport", "SummaryReport", "Tensor", "Timeout",
-           "UnknownTensor", "Unsupported", "VerifyReport", "convert", "diff", "hash", "ls", "open", "optim", "reshard",
+           "UnknownTensor", "Unsupported", "VerifyReport", "convert", "diff", "hash", "ls", "open", "optim", "report", "reshard",
            "scan", "stat", "summary", "verify"]
 
 
@@ -95,6 +95,11 @@ def scan(*paths, **flags):
     """What opening the files below the paths could run: ScanReport, whose `verdict` is "safe", "unknown" or
     "dangerous"."""
     return _report("scan", list(paths), None, flags)
+
+
+def report(path, other=None, *, output, progress=None, **flags):
+    """Writes a page to look at, an HTML file, of one checkpoint or of two compared: PageReport."""
+    return _report("report", [path] if other is None else [path, other], progress, {"output": output, **flags})
 
 
 def convert(src, dst, *, progress=None, **flags):

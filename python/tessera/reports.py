@@ -930,6 +930,18 @@ class ExplainReport(_Report):
 ExplainReport._parts = {"findings": ExplainFinding}
 
 
+@dataclasses.dataclass(frozen=True)
+class PageReport(_Report):
+    """ckpt-inspect report: what was written: tessera.report/1"""
+
+    path: str  # of the page
+    bytes: int  # its size
+    source: str  # the checkpoint
+    format: str
+    tensors: int
+    left_out: list[str]  # what the page's budget of bytes had no room for
+
+
 _REPORTS = {
     "tessera.summary": SummaryReport,
     "tessera.run": RunReport,
@@ -945,6 +957,7 @@ _REPORTS = {
     "tessera.plan": PlanReport,
     "tessera.path": PathReport,
     "tessera.explain": ExplainReport,
+    "tessera.report": PageReport,
 }
 
 

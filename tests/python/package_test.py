@@ -127,6 +127,13 @@ class Reports(unittest.TestCase):
             with self.assertRaises(tessera.AlreadyExists):
                 tessera.convert(DCP, d + "/m.safetensors")
 
+    def test_a_page(self):
+        with tempfile.TemporaryDirectory() as d:
+            page = tessera.report(DCP, output=d + "/page.html", stats=True)
+            self.assertEqual(page.bytes, os.path.getsize(d + "/page.html"))
+            with self.assertRaises(tessera.AlreadyExists):
+                tessera.report(DCP, output=d + "/page.html")
+
     def test_a_negative_answer_is_a_report(self):
         with tempfile.TemporaryDirectory() as d:
             tessera.convert(DCP, d + "/m.safetensors")

@@ -228,9 +228,9 @@ std::string_view tool_name(Tool tool) {
 }
 
 std::string_view verb_name(Verb verb) {
-  constexpr std::string_view kNames[] = {"summary", "ls",   "show",    "stat",
-                                         "optim",   "hash", "verify",  "scan",
-                                         "explain", "diff", "reshard", "convert"};
+  constexpr std::string_view kNames[] = {"summary", "ls",      "show",   "stat",    "optim",
+                                         "hash",    "verify",  "scan",   "explain", "report",
+                                         "diff",    "reshard", "convert"};
   return kNames[static_cast<std::size_t>(verb)];
 }
 

@@ -33,6 +33,7 @@ enum class Verb : std::uint8_t {
   kVerify,
   kScan,
   kExplain,
+  kReport,
   kDiff,  // of ckpt-inspect
   kReshard,
   kConvert,
@@ -82,6 +83,10 @@ struct Arguments {
   VerifyLevel level = VerifyLevel::kFull;
   std::string against;
   bool require_sums = false;
+  // report
+  std::string output;
+  bool replace = false;
+  bool read_values = false;
   // diff
   std::optional<double> abs_tolerance, rel_tolerance;
   std::optional<std::int64_t> ulp_tolerance;

@@ -104,6 +104,14 @@ void add_diff(Options& o) {
           a.limit);
 }
 
+void add_report(Options& o) {
+  o.group("Page");
+  o.text("-o,--output", "FILE", "where the page is written; - is stdout", o.to.output);
+  o.flag("--stats", "read the values: statistics of each tensor, the optimizer's next updates",
+         o.to.read_values);
+  o.flag("--force", "replace FILE if it is there", o.to.replace);
+}
+
 void add_strict(Options& o) {
   o.flag("--strict", "exit 1 on warnings too, not on errors alone", o.to.strict);
 }
@@ -229,6 +237,7 @@ void add_verb_options(Options& o, Verb verb) {
   if (verb == Verb::kShow) add_show(o);
   if (verb == Verb::kVerify) add_verify(o);
   if (verb == Verb::kDiff) add_diff(o);
+  if (verb == Verb::kReport) add_report(o);
   if (verb == Verb::kStat) add_stat(o);
   if (verb == Verb::kStat || verb == Verb::kOptim) o.group("Checks");
   if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kVerify) add_strict(o);

@@ -117,6 +117,19 @@ CommandText scan_text() {
        {"ckpt-inspect scan a.pt b.bin --format ndjson", "a line per file, for programs"}}};
 }
 
+CommandText report_text() {
+  return {
+      "a page to look at: modules, tensors, optimizer, two checkpoints compared",
+      {"A [B] -o FILE.html [OPTIONS]"},
+      {"One HTML file that opens anywhere, without a network and without Tessera. Without --stats "
+       "it reads headers and metadata alone; with B it compares the two, which reads both.",
+       kPathRule},
+      {{"ckpt-inspect report run/step-1000 -o step-1000.html", "what it holds, and where"},
+       {"ckpt-inspect report run/step-1000 -o step-1000.html --stats",
+        "with histograms, norms and the optimizer's next updates"},
+       {"ckpt-inspect report run/step-900 run/step-1000 -o change.html", "what training moved"}}};
+}
+
 CommandText explain_text() {
   return {"what a code means, its usual cause, and what to do",
           {"[CODE...] [OPTIONS]"},
@@ -206,6 +219,8 @@ CommandText verb_text(Verb verb) {
       return scan_text();
     case Verb::kExplain:
       return explain_text();
+    case Verb::kReport:
+      return report_text();
     case Verb::kDiff:
       return diff_text();
     case Verb::kReshard:
@@ -221,6 +236,7 @@ WordCount word_count(Verb verb) {
     case Verb::kShow:
       return {2, 2, "PATH NAME"};
     case Verb::kOptim:
+    case Verb::kReport:
       return {1, 2, "A [B]"};
     case Verb::kVerify:
     case Verb::kScan:

@@ -36,6 +36,7 @@ struct StatOptions {
   bool log_histogram = false;
   int bins = 32;
   bool row_norms = false;  // L2 norm per index of dim 0, tensors of rank 2 only
+  std::size_t most_row_norms = 0;  // of each tensor: grouped_norms(); 0: one for each row
   TransferOptions transfer;
 };
 
@@ -78,6 +79,10 @@ struct StatReport {
   std::vector<Note> notes;
   bool ok() const;  // no finding of Severity::kError
 };
+
+/// At most `most` numbers in place of norms: root mean squares of neighbours, in groups of one size
+/// (or one more). As they are where there are no more than that.
+std::vector<double> grouped_norms(const std::vector<double>& norms, std::size_t most);
 
 StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& options = {});
 

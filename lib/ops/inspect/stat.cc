@@ -156,6 +156,8 @@ class TensorScan {
       quantiles.add(values);
     });
     pass.finish(stat);
+    if (options_.most_row_norms > 0)
+      stat.row_norms = grouped_norms(stat.row_norms, options_.most_row_norms);
     if (pass.finite() == 0) return;
     quantiles.end_first_pass(pass.finite());
     std::optional<BinCounter> bins;
@@ -232,6 +234,18 @@ void judge(const TensorStat& stat, std::vector<Note>& findings) {
 bool StatReport::ok() const {
   return std::ranges::none_of(findings,
                               [](const Note& note) { return note.severity == Severity::kError; });
+}
+
+std::vector<double> grouped_norms(const std::vector<double>& norms, std::size_t most) {
+  if (norms.size() <= most) return norms;
+  std::vector<double> means(most);
+  for (std::size_t g = 0; g < most; ++g) {
+    const std::size_t begin = g * norms.size() / most, end = (g + 1) * norms.size() / most;
+    double squares = 0;
+    for (std::size_t i = begin; i < end; ++i) squares += norms[i] * norms[i];
+    means[g] = std::sqrt(squares / static_cast<double>(end - begin));
+  }
+  return means;
 }
 
 StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& options) {
