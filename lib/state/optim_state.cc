@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "lib/state/parameter_shape.h"
 #include "lib/state/role_names.h"
 #include "lib/state/tensor_bytes.h"
 
@@ -167,27 +168,15 @@ class Canonical {
     }
   }
 
-  /// Shape that an id's parameter must have: that of its largest leaf, for counters and tables of
-  /// other shapes are smaller; of factored moments, rows and columns together.
+  /// Shape that an id's parameter must have.
   std::optional<Shape> state_shape(const std::string& key) const {
     const auto found = index_.find(key);
     if (found == index_.end()) return std::nullopt;
-    std::optional<Shape> largest, row, column;
-    for (const OptimLeaf& leaf : out_.parameters[found->second].leaves) {
-      if (leaf.name == "step" || leaf.tensor == kNoTensor) continue;
-      const Shape& shape = manifest_.tensors[leaf.tensor].spec.shape;
-      if (leaf.name.ends_with("_row")) {
-        row = shape;
-      } else if (leaf.name.ends_with("_col")) {
-        column = shape;
-      } else if (!largest || shape.numel() > largest->numel()) {
-        largest = shape;
-      }
-    }
-    if (largest || !row || !column || column->rank() == 0) return largest;
-    std::vector<std::int64_t> extents(row->extents().begin(), row->extents().end());
-    extents.push_back((*column)[column->rank() - 1]);
-    return Shape(std::move(extents));
+    std::vector<std::pair<std::string_view, Shape>> leaves;
+    for (const OptimLeaf& leaf : out_.parameters[found->second].leaves)
+      if (leaf.tensor != kNoTensor)
+        leaves.emplace_back(leaf.name, manifest_.tensors[leaf.tensor].spec.shape);
+    return parameter_shape(leaves);
   }
 
   /// Keys in the order of the groups; without groups, as stored.
@@ -262,13 +251,22 @@ class Canonical {
     for (std::size_t i = 0; i < keys.size(); ++i) {
       const auto weight = weights_.find(names[i]);
       if (weight == weights_.end() && !weights_.empty()) return false;
-      const auto shape = state_shape(keys[i]);
-      if (weight != weights_.end() && shape &&
-          shape != manifest_.tensors[weight->second].spec.shape)
+      if (weight != weights_.end() &&
+          !may_be_state_of(keys[i], manifest_.tensors[weight->second].spec.shape))
         return false;
     }
     for (std::size_t i = 0; i < keys.size(); ++i) map_to(keys[i], names[i], true);
     return true;
+  }
+
+  /// State of this shape, of none, or with a leaf of it beside larger ones (a preconditioner).
+  bool may_be_state_of(const std::string& key, const Shape& weight) const {
+    const auto shape = state_shape(key);
+    if (!shape || *shape == weight) return true;
+    const auto& leaves = out_.parameters[index_.at(key)].leaves;
+    return std::ranges::any_of(leaves, [&](const OptimLeaf& leaf) {
+      return leaf.tensor != kNoTensor && manifest_.tensors[leaf.tensor].spec.shape == weight;
+    });
   }
 
   void attach_groups() {

@@ -22,16 +22,18 @@ struct Parameter {
 
 class Maker {
  public:
-  Maker(std::uint64_t seed, OptimizerKind kind, OptimizerForm form)
-      : random_(seed), kind_(kind), form_(form) {}
+  Maker(std::uint64_t seed, OptimizerKind kind, OptimizerForm form, bool awkward)
+      : random_(seed), kind_(kind), form_(form), awkward_(awkward) {}
 
   Manifest make() {
-    plan();
+    awkward_ ? plan_awkward() : plan();
     for (const Parameter& p : parameters_) weight(p);
-    buffer();
+    if (!awkward_) buffer();
+    members_ = parameters_;
+    if (awkward_) std::ranges::shuffle(members_, random_);
     std::map<std::string, std::string> keys = stored_keys();
     for (int g = 0; g < groups_; ++g)
-      for (const Parameter& p : parameters_)
+      for (const Parameter& p : members_)
         if (p.group == g) state(p, keys.at(p.fqn));
     for (int g = 0; g < groups_; ++g) group(g, keys);
     manifest_.format = "made";
@@ -64,12 +66,33 @@ class Maker {
         if (p.group >= 0 && upto(6) == 0) p.trained = false;
   }
 
+  void plan_awkward() {
+    groups_ = 1 + upto(2);
+    for (int layer = 0; layer < 2; ++layer) {
+      const std::string mlp = fmt::format("decoder.layers.{}.mlp.", layer);
+      for (const auto& [name, shape] :
+           {std::pair("linear_fc1.weight", Shape{4, 4}), std::pair("linear_fc1.bias", Shape{4}),
+            std::pair("linear_fc2.weight", Shape{4, 4}), std::pair("linear_fc2.bias", Shape{4})}) {
+        const bool frozen = upto(3) == 0;
+        parameters_.push_back(
+            {mlp + name, shape, !frozen, frozen && upto(1) == 0 ? -1 : upto(groups_ - 1)});
+      }
+      if (upto(1) == 0)
+        parameters_.push_back({mlp + "running_mean", Shape{4}, false, -1});  // a buffer
+    }
+    for (int g = 0; g < groups_; ++g)
+      if (std::ranges::none_of(parameters_, [&](const Parameter& p) { return p.group == g; }))
+        parameters_.push_back(
+            {fmt::format("decoder.extra{}.linear_fc2.bias", g), Shape{4}, true, g});
+    named_ = upto(3) == 0;
+  }
+
   /// Ids run group by group; forms keyed by name keep it.
   std::map<std::string, std::string> stored_keys() const {
     std::map<std::string, std::string> keys;
     int next = 0;
     for (int g = 0; g < groups_; ++g)
-      for (const Parameter& p : parameters_)
+      for (const Parameter& p : members_)
         if (p.group == g)
           keys[p.fqn] = form_ == OptimizerForm::kIds ? std::to_string(next++) : p.fqn;
     return keys;
@@ -136,6 +159,15 @@ class Maker {
         leaf(owner, "novel_count", Value::integer(upto(9)));
         leaf(owner, "novel_table", tensor(DType::kFloat64, p.shape));
         return moment("exp_avg");
+      case Kind::kAsgd:
+        for (const char* name : {"step", "eta", "mu"})
+          leaf(owner, name, tensor(DType::kFloat32, {}));
+        return moment("ax");
+      case Kind::kAdafactor:
+        leaf(owner, "step", tensor(DType::kFloat32, {}));
+        if (p.shape.rank() < 2) return moment("variance");
+        leaf(owner, "row_var", tensor(DType::kFloat32, Shape{p.shape[0], 1}));
+        return leaf(owner, "col_var", tensor(DType::kFloat32, Shape{1, p.shape[1]}));
       default:
         break;
     }
@@ -143,6 +175,7 @@ class Maker {
     if (own_step)
       leaf(owner, "step",
            kind_ == Kind::kOldAdam ? Value::integer(40 + upto(3)) : tensor(DType::kFloat32, {}));
+    if (kind_ == Kind::kNadam) leaf(owner, "mu_product", tensor(DType::kFloat32, {}));
     moment("exp_avg");
     moment("exp_avg_sq");
     if (kind_ == Kind::kAmsgrad) moment("max_exp_avg_sq");
@@ -151,7 +184,7 @@ class Maker {
 
   void group(int g, const std::map<std::string, std::string>& keys) {
     ValueList members, names;
-    for (const Parameter& p : parameters_) {
+    for (const Parameter& p : members_) {
       if (p.group != g) continue;
       members.push_back(form_ == OptimizerForm::kIds ? Value::integer(std::stoll(keys.at(p.fqn)))
                                                      : Value::string(p.fqn));
@@ -181,7 +214,9 @@ class Maker {
   OptimizerForm form_;
   int groups_ = 1;
   bool named_ = false;
-  std::vector<Parameter> parameters_;
+  bool awkward_;
+  std::vector<Parameter> parameters_;  // in the model's order
+  std::vector<Parameter> members_;     // in that of the groups
   Manifest manifest_;
 };
 
@@ -189,13 +224,17 @@ class Maker {
 
 std::string kind_text(OptimizerKind kind) {
   constexpr const char* kTexts[] = {
-      "Adam", "Adam before 1.12", "amsgrad",  "SGD",    "SGD momentum", "Apex",
-      "TE",   "DeepSpeed",        "factored", "unknown"};
+      "Adam",      "Adam before 1.12", "amsgrad", "SGD",   "SGD momentum", "Apex",     "TE",
+      "DeepSpeed", "factored",         "unknown", "NAdam", "ASGD",         "Adafactor"};
   return kTexts[static_cast<int>(kind)];
 }
 
 Manifest random_optimizer(std::uint64_t seed, OptimizerKind kind, OptimizerForm form) {
-  return Maker(seed, kind, form).make();
+  return Maker(seed, kind, form, false).make();
+}
+
+Manifest awkward_optimizer(std::uint64_t seed, OptimizerKind kind, OptimizerForm form) {
+  return Maker(seed, kind, form, true).make();
 }
 
 std::map<std::string, std::string> canonical_content(const Manifest& manifest,

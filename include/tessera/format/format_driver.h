@@ -27,8 +27,9 @@ namespace tessera {
 /// Where a checkpoint may lie: a folder and, if the checkpoint is one file, that file's name in it.
 struct Place {
   const Directory* directory = nullptr;
-  std::string file;     // "" : the folder itself is the checkpoint
-  std::string display;  // path as the user knows it, for messages
+  std::string file;                      // "" : the folder itself is the checkpoint
+  std::string display;                   // path as the user knows it, for messages
+  std::uint64_t pickle_limit_bytes = 0;  // as ReadOptions has it, for probes that look into pickles
 };
 
 struct ProbeResult {
@@ -39,8 +40,8 @@ struct ProbeResult {
   };
   /// How much of its files an answer has looked at.
   enum class Knows : std::uint8_t {
-    kNames,      // what files with such names are, if no other format knows them better
-    kContent,    // what only this format writes
+    kNames,    // what files with such names are, if no other format knows them better
+    kContent,  // what only this format writes
   };
   Answer answer = Answer::kNo;
   std::string reason;  // "has .metadata and 4 .distcp files"
@@ -157,6 +158,15 @@ struct Capabilities {
   bool has_sum_list = false;     // integrity.json lists SHA-256 of its files
   bool joins_folders = false;    // its folders optimizer_N and pytorch_model_fsdp_N are one state
   bool joins_optimizer = false;  // its files and a folder optimizer_N beside them are one state
+
+  // What it makes of what it is given.
+  /// Optimizers in a form of its own, which is read by parameter: ids cannot be asked for.
+  bool names_optimizers = false;
+  /// Leaves alone: whether a dict with leaves was an OrderedDict or the like is lost.
+  bool loses_dict_kinds = false;
+  /// A dict at the top that holds values alone is one value to its readers.
+  bool joins_value_dicts = false;
+
   PointerFile pointer = {};
   std::span<const std::string_view> suffixes = {};      // of files that may be one: ".pt"
   std::span<const std::string_view> folder_files = {};  // globs: naming one means its folder

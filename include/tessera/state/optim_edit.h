@@ -22,9 +22,11 @@ namespace tessera {
 enum class OptimKeys : std::uint8_t { kKeep, kFqn, kId };
 
 /// Rekeys every optimizer that is not keyed that way already. The notes say what was inferred.
-/// Throws kUnsupported naming the optimizer and the id or parameter: an id that fits no parameter,
-/// ids that shapes allow to be several parameters, no model to name ids by, no groups to number by,
-/// state that no group lists.
+/// Where order and shapes do not give names back, ids come with the option `param_names`, which
+/// torch.optim keeps for named parameters: FQNs in the order of a group's ids. Throws kUnsupported
+/// naming the optimizer and the id or parameter: an id that fits no parameter, ids that shapes allow
+/// to be several parameters, no model to name ids by, no groups to number by, state that no group
+/// lists, names that ids would lose.
 std::vector<Note> rekey_optimizers(Manifest& manifest, OptimKeys keys);
 
 /// Gives optimizers whose options are flattened per parameter groups with lists of members, one

@@ -12,6 +12,7 @@
 #include "lib/format/megatron_dist/config.h"
 #include "lib/format/megatron_torch/odd_file.h"
 #include "lib/format/torch_dcp/item_value.h"
+#include "lib/state/role_names.h"
 
 namespace tessera::megatron_dist {
 namespace {
@@ -28,7 +29,8 @@ bool is_entered(const Value& value, ValueBudget& budget) {
   }
   if (!value.is_dict()) return false;
   return std::ranges::any_of(value.as_dict(), [&](const auto& item) {
-    const bool groups = item.first.is_string() && item.first.as_string() == "param_groups";
+    const bool groups = item.first.is_string() && (item.first.as_string() == "param_groups" ||
+                                                   starts_with_root(item.first.as_string()));
     return groups || is_entered(item.second, budget);
   });
 }

@@ -22,6 +22,8 @@ class MegatronTorchDriver final : public ArchiveDriver {
     Capabilities made;
     made.many_ranks = true;
     made.keeps_opaque = true;
+    made.groups_optimizers = true;
+    made.names_optimizers = true;
     made.has_model_chunks = true;
     made.pointer = kTracker;
     static constexpr const FormatOption* kReads[] = {&kAssumePlainFlag};

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "lib/format/megatron_torch/id_match.h"
 #include "lib/format/megatron_torch/optim_parts.h"
 
 namespace tessera::megatron_torch {
@@ -141,21 +142,26 @@ class OptimizerMerge {
     bool has_params = false;
     std::vector<std::string> members;
     std::set<std::string> known;
+    std::optional<std::vector<std::string>> recorded;  // all members, as the source listed them
+    bool names_are_ids = false;  // its option `param_names` says the names of this rank's ids
   };
 
   static Value options_of(const Value& group) {
     ValueDict options;
     if (group.is_dict())
       for (const auto& [key, value] : group.as_dict())
-        if (!key.is_string() || key.as_string() != "params") options.emplace_back(key, value);
+        if (!key.is_string() || (key.as_string() != "params" && key.as_string() != kMembers))
+          options.emplace_back(key, value);
     return Value::dict(std::move(options));
   }
-  /// Whether a group is that of experts is a matter of the layout.
-  static Value compared(const Value& options) {
+  /// Whether a group is that of experts is a matter of the layout, and so are the names of a
+  /// rank's ids, where all members are recorded.
+  static Value compared(const Value& options, bool recorded) {
     ValueDict out;
-    for (const auto& option : options.as_dict())
-      if (!option.first.is_string() || option.first.as_string() != kExpertFlag)
-        out.push_back(option);
+    for (const auto& option : options.as_dict()) {
+      const std::string key = id_text(option.first);
+      if (key != kExpertFlag && (!recorded || key != kParamNames)) out.push_back(option);
+    }
     return Value::dict(std::move(out));
   }
 
@@ -169,6 +175,7 @@ class OptimizerMerge {
     for (std::size_t g = 0; g < merged.size(); ++g) {
       std::ranges::stable_sort(merged[g].members, {},
                                [this](const std::string& fqn) { return order_.at(fqn); });
+      if (merged[g].recorded) merged[g].members = *merged[g].recorded;
       add_group(merged[g], g);
     }
   }
@@ -179,41 +186,49 @@ class OptimizerMerge {
     std::set<std::size_t> taken;
     const ValueList& groups = optimizer.groups->as_list();
     for (std::size_t g = 0; g < groups.size(); ++g) {
+      const std::size_t known = merged.size();
       const std::size_t at = place_of(merged, *optimizer.file, groups[g], g, taken);
       taken.insert(at);
       merged[at].has_params |= groups[g].find("params") != nullptr;
       if (g >= matched.groups.size()) continue;
+      ValueList names;
       for (const std::string& id : matched.groups[g]) {
         const std::string& fqn = matched.by_id.at(id)->fqn;
+        names.push_back(Value::string(fqn));
         if (merged[at].known.insert(fqn).second) merged[at].members.push_back(fqn);
       }
+      const Value* stated = groups[g].find(kParamNames);
+      if (at == known)
+        merged[at].names_are_ids = stated != nullptr && *stated == Value::list(std::move(names));
     }
   }
 
   std::size_t place_of(std::vector<Group>& merged, const RankFile& file, const Value& group,
                        std::size_t index, const std::set<std::size_t>& taken) {
     Value options = options_of(group);
-    const Value wanted = compared(options);
+    auto recorded = recorded_members(group);
+    const Value wanted = compared(options, recorded.has_value());
     const auto fits = [&](std::size_t k) {
-      return k < merged.size() && !taken.contains(k) &&
-             same_value(ranks_.builder.archive(merged[k].file->file), compared(merged[k].options),
+      return k < merged.size() && !taken.contains(k) && merged[k].recorded == recorded &&
+             same_value(ranks_.builder.archive(merged[k].file->file),
+                        compared(merged[k].options, recorded.has_value()),
                         ranks_.builder.archive(file.file), wanted);
     };
     if (fits(index)) return index;
     for (std::size_t k = 0; k < merged.size(); ++k)
       if (fits(k)) return k;
-    merged.push_back({&file, std::move(options), false, {}, {}});
+    merged.push_back({&file, std::move(options), false, {}, {}, std::move(recorded), false});
     return merged.size() - 1;
   }
 
   void add_group(const Group& group, std::size_t index) {
     ValueDict dict;
-    if (group.has_params) {
-      ValueList members;
-      for (const std::string& fqn : group.members) members.push_back(Value::string(fqn));
-      dict.emplace_back(Value::string("params"), Value::list(std::move(members)));
+    if (group.has_params) dict.emplace_back(Value::string("params"), names_value(group.members));
+    for (const auto& option : group.options.as_dict()) {
+      const bool all_names =
+          group.recorded && group.names_are_ids && id_text(option.first) == kParamNames;
+      dict.emplace_back(option.first, all_names ? names_value(group.members) : option.second);
     }
-    for (const auto& option : group.options.as_dict()) dict.push_back(option);
     ranks_.builder.add_state(group.file->file, Value::dict(std::move(dict)),
                              below(base_, {key_item("param_groups"), index_item(index)}));
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lib/format/megatron_torch/buffer_output.h"
+#include "lib/format/megatron_torch/id_match.h"
 #include "lib/format/megatron_torch/model_names.h"
 #include "lib/format/megatron_torch/optim_merge.h"
 #include "lib/format/megatron_torch/optim_parts.h"
@@ -15,13 +16,6 @@
 
 namespace tessera::megatron_torch {
 namespace {
-
-/// Leaves that hold the fp32 copy of a 16-bit weight, as Megatron's formats call them.
-const OptimLeaf* master_of(const OptimParameter& parameter) {
-  const OptimLeaf* found = parameter.find(kMasterLeaf);
-  if (!found) found = parameter.find("param");
-  return found && found->tensor != kNoTensor ? found : nullptr;
-}
 
 Path joined(Path path, const Path& more) {
   path.insert(path.end(), more.begin(), more.end());
@@ -37,6 +31,12 @@ Path below_group(const Path& path) {
 }
 
 }  // namespace
+
+const OptimLeaf* master_of(const OptimParameter& parameter) {
+  const OptimLeaf* found = parameter.find(kMasterLeaf);
+  if (!found) found = parameter.find("param");
+  return found && found->tensor != kNoTensor ? found : nullptr;
+}
 
 OptimizerOutput::OptimizerOutput(const Manifest& source, const Roles& roles, const Args& args,
                                  std::int64_t ranks, bool splits_experts)
@@ -87,10 +87,14 @@ void OptimizerOutput::choose(const Roles& roles, std::int64_t ranks) {
   }
 }
 
+bool OptimizerOutput::stands_in_place() const {
+  return root() == kOptimizer || root() == "optimizer.optimizer";
+}
+
 void OptimizerOutput::add_option(std::int64_t group, Option option) {
   auto known = std::ranges::find(groups_, group, &Group::index);
   if (known == groups_.end()) {
-    groups_.push_back({group, false, {}, {}});
+    groups_.push_back({.index = group});
     known = std::prev(groups_.end());
   }
   if (!option.path.empty()) known->options.push_back(std::move(option));
@@ -98,7 +102,7 @@ void OptimizerOutput::add_option(std::int64_t group, Option option) {
 
 /// State, groups and what stands beside them under `optimizer` become this object's to write.
 void OptimizerOutput::own(const Roles& roles, std::int32_t root) {
-  const bool ours = optim_->root == kOptimizer || optim_->root == "optimizer.optimizer";
+  const bool ours = stands_in_place();
   for (std::size_t i = 0; i < source_.state.entries.size(); ++i) {
     const StateEntry& entry = source_.state.entries[i];
     const EntryRole& role = roles.entries[i];
@@ -124,6 +128,7 @@ void OptimizerOutput::own(const Roles& roles, std::int32_t root) {
     add_option(group.index, {});
     Group& known = *std::ranges::find(groups_, group.index, &Group::index);
     known.lists_members = !group.stored_members.empty() || lists_params(roles, root, group.index);
+    known.listed = group.members;
     known.members.insert(group.members.begin(), group.members.end());
   }
 }
@@ -178,11 +183,16 @@ bool OptimizerOutput::belongs(const Group& group, bool experts) const {
   };
   if (!experts) return !flagged(group);
   if (std::ranges::any_of(groups_, flagged)) return flagged(group);
+  return expert_vectors_ || has_decay(options_of(group));
+}
+
+/// Those that stand in the group itself.
+Value OptimizerOutput::options_of(const Group& group) {
   ValueDict options;
   for (const Option& option : group.options)
     if (option.path.size() == 1)
       options.emplace_back(Value::string(option.path[0].text()), option.value);
-  return expert_vectors_ || has_decay(Value::dict(std::move(options)));
+  return Value::dict(std::move(options));
 }
 
 std::vector<OptimizerOutput::Share> OptimizerOutput::shares(
@@ -243,30 +253,48 @@ void OptimizerOutput::add_container(RankWriter& out, const ContainerNote& note) 
   }
 }
 
+/// The rank's own parameters of each group, in the order of its model.
+OptimizerOutput::Numbered OptimizerOutput::number(const Share& share) {
+  Numbered groups;
+  for (const Group* group : share.groups) {
+    groups.emplace_back();
+    for (const WrittenTensor* tensor : share.tensors)
+      if (group->members.contains(tensor->fqn)) groups.back().push_back(tensor);
+  }
+  return groups;
+}
+
 /// The groups with the ids of the rank's own parameters.
 OptimizerOutput::Numbered OptimizerOutput::write_groups(
     RankWriter& out, const Share& share, const std::function<bool(std::size_t)>& keeps) const {
-  Numbered groups;
+  Numbered groups = number(share);
   std::int64_t id = 0;
-  for (std::size_t g = 0; g < share.groups.size(); ++g) {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
     const Group& group = *share.groups[g];
     const Path path = below(inner(share), {key_item("param_groups"), index_item(g)});
-    groups.emplace_back();
     ValueList ids;
-    for (const WrittenTensor* tensor : share.tensors) {
-      if (!group.members.contains(tensor->fqn)) continue;
-      groups.back().push_back(tensor);
-      ids.push_back(Value::integer(id++));
-    }
+    for (std::size_t i = 0; i < groups[g].size(); ++i) ids.push_back(Value::integer(id++));
     if (group.lists_members) out.add(below(path, "params"), Value::list(std::move(ids)));
-    for (const Option& option : group.options) {
-      if (!keeps(option.entry)) continue;
-      const bool flag = option.path.size() == 1 && is_key(option.path[0], kExpertFlag);
-      out.add(joined(path, option.path),
-              flag && share.experts ? Value::boolean(*share.experts) : out.value(option.value));
-    }
+    if (group.lists_members && records_) out.add(below(path, kMembers), names_value(group.listed));
+    for (const Option& option : group.options)
+      if (keeps(option.entry))
+        out.add(joined(path, option.path), written_option(out, share, group, option, groups[g]));
   }
   return groups;
+}
+
+/// `tensors`: the rank's own of the group.
+Value OptimizerOutput::written_option(RankWriter& out, const Share& share, const Group& group,
+                                      const Option& option,
+                                      const std::vector<const WrittenTensor*>& tensors) const {
+  const bool own = option.path.size() == 1;
+  if (own && is_key(option.path[0], kExpertFlag) && share.experts)
+    return Value::boolean(*share.experts);
+  const bool names = own && records_ && is_key(option.path[0], kParamNames);
+  if (!names || !(option.value == names_value(group.listed))) return out.value(option.value);
+  std::vector<std::string> mine;
+  for (const WrittenTensor* tensor : tensors) mine.push_back(tensor->fqn);
+  return names_value(mine);
 }
 
 void OptimizerOutput::write_state(RankWriter& out, const TargetCut& cut, std::int64_t rank,

@@ -1,10 +1,13 @@
 #include "lib/format/megatron_torch/optim_parts.h"
 
-#include <tessera/state/optim_state.h>
-
 #include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
 
+#include "lib/format/megatron_torch/id_match.h"
 #include "lib/format/megatron_torch/optim_merge.h"
+#include "lib/state/parameter_shape.h"
 
 namespace tessera::megatron_torch {
 namespace {
@@ -53,72 +56,67 @@ bool has_only_options(const RankOptimizer& optimizer) {
 
 class Matcher {
  public:
-  Matcher(const Ranks& ranks, const RankOptimizer& optimizer)
-      : ranks_(ranks), optimizer_(optimizer) {}
+  Matcher(const Ranks& ranks, const RankOptimizer& optimizer,
+          const std::vector<const LocalTensor*>& tensors)
+      : ranks_(ranks), optimizer_(optimizer), tensors_(tensors) {}
 
-  std::optional<MatchedIds> match(const std::vector<const LocalTensor*>& tensors) {
+  std::optional<MatchedIds> match() {
     out_.groups = group_ids(optimizer_);
     const bool any = std::ranges::any_of(out_.groups, [](const auto& ids) { return !ids.empty(); });
     if (!any) return has_only_options(optimizer_) ? std::optional(out_) : std::nullopt;
-    std::vector<std::size_t> all(out_.groups.size()), decaying, others;
-    for (std::size_t g = 0; g < all.size(); ++g) {
-      all[g] = g;
-      (has_decay(optimizer_.groups->as_list()[g]) ? decaying : others).push_back(g);
-    }
-    std::vector<const LocalTensor*> params, matrices, vectors;
-    for (const LocalTensor* tensor : tensors) {
-      const ArchiveTensor& stored = stored_of(*tensor);
-      if (!is_floating(stored.dtype) || tensor->fqn.ends_with("_extra_state")) continue;
-      params.push_back(tensor);
-      const bool vector = stored.shape.rank() <= 1 || tensor->fqn.ends_with(".bias");
-      (vector ? vectors : matrices).push_back(tensor);
-    }
-    // Shapes alone, or shapes and Megatron's rule: biases and vectors do not decay.
-    if (match_groups(all, params)) return out_;
-    out_.by_id.clear();
-    if (match_groups(decaying, matrices) && match_groups(others, vectors)) return out_;
-    return std::nullopt;
+    std::optional<IdAnswer> answer = by_record();
+    if (!answer) answer = by_shape();
+    if (!answer) return std::nullopt;
+    for (std::size_t g = 0; g < out_.groups.size(); ++g)
+      for (std::size_t i = 0; i < out_.groups[g].size(); ++i)
+        if (!out_.by_id.emplace(out_.groups[g][i], tensors_[(*answer)[g][i]]).second)
+          return std::nullopt;
+    return std::move(out_);
   }
 
  private:
-  const ArchiveTensor& stored_of(const LocalTensor& tensor) const {
-    return ranks_.tensor(optimizer_.file->file, tensor.tensor);
+  /// By the names that every group records.
+  std::optional<IdAnswer> by_record() const {
+    IdAnswer answer(out_.groups.size());
+    for (std::size_t g = 0; g < out_.groups.size(); ++g) {
+      const auto names = recorded_members(optimizer_.groups->as_list()[g]);
+      if (!names) return std::nullopt;
+      const std::set<std::string_view> known(names->begin(), names->end());
+      for (std::size_t t = 0; t < tensors_.size(); ++t)
+        if (known.contains(tensors_[t]->fqn)) answer[g].push_back(t);
+      if (answer[g].size() != out_.groups[g].size()) return std::nullopt;
+    }
+    return answer;
   }
 
-  /// Shape of an id's state: that of its first tensor that is no counter.
+  std::optional<IdAnswer> by_shape() const {
+    std::vector<IdGroup> groups;
+    for (std::size_t g = 0; g < out_.groups.size(); ++g) {
+      groups.push_back({{}, has_decay(optimizer_.groups->as_list()[g])});
+      for (const std::string& id : out_.groups[g]) groups.back().shapes.push_back(state_shape(id));
+    }
+    std::vector<IdCandidate> candidates;
+    for (const LocalTensor* tensor : tensors_) {
+      const ArchiveTensor& stored = ranks_.tensor(optimizer_.file->file, tensor->tensor);
+      candidates.push_back({tensor->fqn, stored.shape, stored.dtype});
+    }
+    return match_by_shape(groups, candidates);
+  }
+
   std::optional<Shape> state_shape(const std::string& id) const {
     const Value* leaves = state_of(optimizer_, id);
     if (!leaves || !leaves->is_dict()) return std::nullopt;
+    std::vector<std::pair<std::string_view, Shape>> shapes;
     for (const auto& [name, value] : leaves->as_dict())
-      if (value.is_tensor() && id_text(name) != "step")
-        return ranks_.tensor(optimizer_.file->file, value.tensor_index()).shape;
-    return std::nullopt;
-  }
-
-  /// Ids of these groups among these parameters, where there is one answer only.
-  bool match_groups(const std::vector<std::size_t>& groups,
-                    const std::vector<const LocalTensor*>& params) {
-    std::vector<std::optional<Shape>> shapes;
-    std::vector<std::size_t> sizes;
-    for (const std::size_t g : groups) {
-      for (const std::string& id : out_.groups[g]) shapes.push_back(state_shape(id));
-      sizes.push_back(out_.groups[g].size());
-    }
-    std::vector<Shape> candidates;
-    for (const LocalTensor* tensor : params) candidates.push_back(stored_of(*tensor).shape);
-    const IdMapping mapping = map_ids(shapes, sizes, candidates);
-    if (!mapping.complete || !mapping.certain) return false;
-    std::size_t next = 0;
-    for (const std::size_t g : groups)
-      for (const std::string& id : out_.groups[g])
-        if (!out_.by_id.emplace(id, params[static_cast<std::size_t>(mapping.candidate[next++])])
-                 .second)
-          return false;
-    return true;
+      if (value.is_tensor() && name.is_string())
+        shapes.emplace_back(name.as_string(),
+                            ranks_.tensor(optimizer_.file->file, value.tensor_index()).shape);
+    return parameter_shape(shapes);
   }
 
   const Ranks& ranks_;
   const RankOptimizer& optimizer_;
+  const std::vector<const LocalTensor*>& tensors_;
   MatchedIds out_;
 };
 
@@ -149,7 +147,7 @@ std::vector<RankOptimizer> take_apart(const RankFile& file, const Value* value) 
 
 std::optional<MatchedIds> match_ids(const Ranks& ranks, const RankOptimizer& optimizer,
                                     const std::vector<const LocalTensor*>& tensors) {
-  return Matcher(ranks, optimizer).match(tensors);
+  return Matcher(ranks, optimizer, tensors).match();
 }
 
 bool has_experts(const std::vector<std::vector<LocalTensor>>& local) {

@@ -41,8 +41,8 @@ struct MatchedIds {
   std::map<std::string, const LocalTensor*> by_id;
   std::vector<std::vector<std::string>> groups;  // ids
 };
-/// Matches by order and shape, and where that leaves a doubt with Megatron's rule for groups.
-/// `tensors`: those the optimizer may have. nullopt: a doubt remains.
+/// Matches by the names that the groups record, else by order and shape (id_match.h). `tensors`:
+/// those the optimizer may have. nullopt: a doubt remains.
 std::optional<MatchedIds> match_ids(const Ranks& ranks, const RankOptimizer& optimizer,
                                     const std::vector<const LocalTensor*>& tensors);
 

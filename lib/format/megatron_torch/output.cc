@@ -5,6 +5,7 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <set>
 #include <string>
@@ -74,6 +75,14 @@ struct TargetRank {
   std::int64_t tp = 0, pp = 0, ep = 0;
 };
 
+/// One whose file is being put together.
+struct OpenRank {
+  OpenRank(const TargetRank& of, const Manifest& source) : rank(of), out(source) {}
+  TargetRank rank;
+  RankWriter out;
+  std::vector<WrittenTensor> tensors = {};
+};
+
 class Writer {
  public:
   Writer(const Manifest& source, const TargetRequest& request)
@@ -98,10 +107,12 @@ class Writer {
     if (request_.values != KeepPolicy::kDrop) refuse_split_lists(source_.state, roles_, kFormat);
     const std::vector<std::string> names = model_names();
     optimizer_.check_complete({names.begin(), names.end()});
+    optimizer_.plan_order(names);
     check_expert_tensor_parallel(args_, grid_.tp, stages_.has_experts(), Code::kUnsupported);
     for (TargetRank rank; rank.pp < grid_.pp; ++rank.pp)
       for (rank.ep = 0; rank.ep < grid_.ep; ++rank.ep)
-        for (rank.tp = 0; rank.tp < grid_.tp; ++rank.tp) add_rank(rank);
+        for (rank.tp = 0; rank.tp < grid_.tp; ++rank.tp) begin_rank(rank);
+    for (; !ranks_.empty(); ranks_.pop_front()) finish_rank(ranks_.front());
     note_root();
     return builder_.finish(std::string(kFormat));
   }
@@ -180,6 +191,12 @@ class Writer {
   }
 
   void note_root() {
+    if (optimizer_.found() && !optimizer_.root().empty() && !optimizer_.stands_in_place())
+      builder_.notes().push_back(
+          {Finding::kNames, Severity::kInfo,
+           fmt::format("the optimizer \"{}\" is written as \"{}\", where Megatron looks for it",
+                       printable(optimizer_.root()), kOptimizer),
+           "", ""});
     if (source_.state.entries.empty() || !model_names().empty()) return;
     builder_.notes().push_back({Finding::kNone, Severity::kWarning,
                                 "no tensor lies under \"model\", where Megatron looks for it", "",
@@ -194,25 +211,31 @@ class Writer {
                             grid_.ep > 1 ? std::optional(rank.ep) : std::nullopt);
   }
 
-  void add_rank(const TargetRank& rank) {
-    const std::string folder = folder_of(rank);
-    RankWriter out(source_);
-    std::vector<WrittenTensor> tensors;
-    add_containers(out);
+  /// A rank's file without the optimizer, which all ranks write alike.
+  void begin_rank(const TargetRank& rank) {
+    OpenRank& open = ranks_.emplace_back(rank, source_);
+    add_containers(open.out);
     for (std::size_t i = 0; i < source_.state.entries.size(); ++i) {
       const StateEntry& entry = source_.state.entries[i];
       if (!keep_[i] || optimizer_.owns(i)) continue;
       in_tensor(entry.name, [&] {
-        in_model(i) ? add_model_entry(out, i, rank, tensors) : add_other(out, entry, rank);
+        in_model(i) ? add_model_entry(open.out, i, rank, open.tensors)
+                    : add_other(open.out, entry, rank);
       });
     }
-    add_tied_copy(out, rank, tensors);
-    std::ranges::stable_sort(tensors, {}, &WrittenTensor::chunk);
-    optimizer_.write(out, cut_, in_stage(rank), tensors,
+    add_tied_copy(open.out, rank, open.tensors);
+    std::ranges::stable_sort(open.tensors, {}, &WrittenTensor::chunk);
+    optimizer_.plan_record(cut_, in_stage(rank), open.tensors);
+  }
+
+  void finish_rank(OpenRank& open) {
+    const std::string folder = folder_of(open.rank);
+    const std::int64_t number = in_stage(open.rank);
+    optimizer_.write(open.out, cut_, number, open.tensors,
                      [this](std::size_t i) { return keep_[i]; });
-    builder_.add(out.finish(folder + "/" + std::string(kModelFile), "model_optim_rng"));
-    auto buckets = optimizer_.buckets(cut_, in_stage(rank), tensors,
-                                      folder + "/" + std::string(kOptimizerFile));
+    builder_.add(open.out.finish(folder + "/" + std::string(kModelFile), "model_optim_rng"));
+    auto buckets =
+        optimizer_.buckets(cut_, number, open.tensors, folder + "/" + std::string(kOptimizerFile));
     if (buckets) builder_.add(std::move(*buckets));
   }
 
@@ -355,6 +378,7 @@ class Writer {
   OptimizerOutput optimizer_;
   std::vector<bool> keep_;
   bool per_rank_ = false;
+  std::deque<OpenRank> ranks_;
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/inspect/optim_values.h"
+#include "lib/ops/open/value_budget.h"
 
 // Structure first (no tensor byte), then one pass over the moments and weights.
 namespace tessera {
@@ -231,8 +232,12 @@ class Inspector {
     if (!optim_.unlisted_weights.empty())
       report_.findings.push_back(finding(
           Finding::kUnlistedWeights, Severity::kInfo,
-          fmt::format("{} parameters of the model are in no group (frozen?), first {}",
-                      optim_.unlisted_weights.size(), printable(optim_.unlisted_weights.front())),
+          fmt::format("no group of the optimizer lists {} parameter{} of the model, first {}: it "
+                      "does not train {}",
+                      optim_.unlisted_weights.size(),
+                      optim_.unlisted_weights.size() == 1 ? "" : "s",
+                      printable(optim_.unlisted_weights.front()),
+                      optim_.unlisted_weights.size() == 1 ? "it" : "them"),
           ""));
     const bool adam = optim_.kind.starts_with("Adam");
     for (const OptimGroup& group : optim_.groups)

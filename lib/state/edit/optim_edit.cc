@@ -5,18 +5,17 @@
 #include <tessera/state/optim_state.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "lib/state/edit/fqn_place.h"
 #include "lib/state/role_names.h"
-#include "lib/state/tensor_bytes.h"
 
 namespace tessera {
 namespace {
+
+constexpr std::string_view kNames = "param_names";
 
 PathItem id_item(const std::string& text) { return int_key_item(id_value(text).as_int()); }
 
@@ -51,9 +50,89 @@ class Rekeyer {
     }
     manifest_.state.entries = std::move(entries);
     for (ContainerNote& note : manifest_.state.containers) move_container(note.path);
+    if (to_ids_) keep_names();
   }
 
  private:
+  /// Where order and shapes do not give the names back, the groups record them, as torch.optim does.
+  void keep_names() {
+    if (names_come_back()) return;
+    record_names();
+    if (names_come_back()) return;
+    fail(Code::kUnsupported,
+         fmt::format("{}: by its ids nobody could say any more whose state is whose",
+                     optimizer_text(name_)),
+         "keep the names: leave out --optim-keys");
+  }
+
+  /// Does the state as it is now say of each id what it was?
+  bool names_come_back() const {
+    const OptimState now = canonical_optim_states(manifest_, find_roles(manifest_.state))
+                               .at(static_cast<std::size_t>(root_));
+    if (now.dialect != OptimDialect::kById) return false;
+    std::map<std::string_view, const OptimParameter*> by_id;
+    for (const OptimParameter& p : now.parameters) by_id.emplace(p.stored_key, &p);
+    return std::ranges::all_of(optim_.parameters, [&](const OptimParameter& p) {
+      const auto id = keys_.find(p.stored_key);
+      const auto found = id == keys_.end() ? by_id.end() : by_id.find(id->second);
+      return found != by_id.end() && found->second->fqn == p.fqn && found->second->inferred &&
+             found->second->certain;
+    });
+  }
+
+  /// Adds `param_names` to groups that have none, in the order of their ids.
+  void record_names() {
+    const Roles roles = find_roles(manifest_.state);
+    std::vector<StateEntry> entries;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+      places.push_back(entries.size());
+      entries.push_back(std::move(manifest_.state.entries[i]));
+      const EntryRole& role = roles.entries[i];
+      if (role.root != root_ || !lists_members(role, entries.back())) continue;
+      if (role.group < 0) {
+        entries.back().value = with_names(entries.back().value);
+        continue;
+      }
+      const OptimGroup* group = group_of(role.group);
+      if (group == nullptr || group->find(kNames) != nullptr) continue;
+      StateEntry named = entries.back();
+      named.path.back() = key_item(kNames);
+      named.name = dotted(named.path);
+      named.value = names_of(*group);
+      entries.push_back(std::move(named));
+    }
+    places.push_back(entries.size());
+    manifest_.state.entries = std::move(entries);
+    for (ContainerNote& note : manifest_.state.containers)
+      if (note.entries_before < places.size()) note.entries_before = places[note.entries_before];
+  }
+
+  const OptimGroup* group_of(std::int64_t index) const {
+    const auto found = std::ranges::find(optim_.groups, index, &OptimGroup::index);
+    return found == optim_.groups.end() ? nullptr : &*found;
+  }
+  static Value names_of(const OptimGroup& group) {
+    ValueList names;
+    for (const std::string& fqn : group.members) names.push_back(Value::string(fqn));
+    return Value::list(std::move(names));
+  }
+  /// All groups as one value.
+  Value with_names(const Value& groups) const {
+    ValueList items;
+    for (const Value& item : groups.as_list()) {
+      const OptimGroup* group = group_of(static_cast<std::int64_t>(items.size()));
+      if (group == nullptr || !item.is_dict() || group->find(kNames) != nullptr) {
+        items.push_back(item);
+        continue;
+      }
+      ValueDict options = item.as_dict();
+      options.emplace_back(Value::string(std::string(kNames)), names_of(*group));
+      items.push_back(Value::dict_of(item.kind(), std::move(options), item.attributes()));
+    }
+    return Value::list(std::move(items), groups.kind());
+  }
+
   /// Stored key -> FQN.
   void name() {
     require_names(manifest_, optim_, "keep the ids: leave out --optim-keys");
@@ -234,101 +313,6 @@ std::vector<Note> group_optimizers(Manifest& manifest) {
                      "", ""});
   }
   if (!notes.empty()) check_unique(manifest.state, Code::kUnsupported);
-  return notes;
-}
-
-namespace {
-
-/// Weights take other bytes; names that share a weight's bytes go with it.
-class MasterTaker {
- public:
-  explicit MasterTaker(Manifest& manifest) : manifest_(manifest) {
-    const Roles roles = find_roles(manifest.state);
-    for (std::size_t i = 0; i < roles.entries.size(); ++i) {
-      const Value& value = manifest.state.entries[i].value;
-      if (roles.entries[i].role != Role::kModel || !value.is_tensor()) continue;
-      if (const auto place = place_of(manifest, manifest.tensors[value.tensor_index()]))
-        tied_[*place].push_back(value.tensor_index());
-    }
-  }
-
-  void take(const OptimParameter& p, std::uint32_t master) {
-    const StoredTensor weight = manifest_.tensors[p.weight];
-    const StoredTensor& copy = manifest_.tensors[master];
-    in_tensor(weight.name, [&] {
-      if (p.inferred && !p.certain)
-        fail(Code::kUnsupported,
-             "the optimizer's ids leave open which master copy is its own: shapes allow several "
-             "answers");
-      if (copy.spec.shape != weight.spec.shape)
-        fail(Code::kUnsupported,
-             fmt::format("its master copy \"{}\" has shape {}, the weight {}", printable(copy.name),
-                         copy.spec.shape.to_string(), weight.spec.shape.to_string()));
-    });
-    std::vector<std::uint32_t> names = {p.weight};
-    if (const auto place = place_of(manifest_, weight); place && tied_.contains(*place))
-      names = tied_.at(*place);
-    for (const std::uint32_t name : names) use_chunks_of(copy, manifest_.tensors[name]);
-    ++taken_;
-  }
-  std::size_t taken() const { return taken_; }
-
- private:
-  /// Chunks of its own: locating turns each tensor's sources once.
-  void use_chunks_of(const StoredTensor& copy, StoredTensor& tensor) {
-    const std::uint64_t first = manifest_.chunks.size();
-    for (std::uint32_t c = 0; c < copy.chunk_count; ++c) {
-      const Chunk chunk = manifest_.chunk(copy, c);
-      const Source source = manifest_.source(copy, c);
-      manifest_.chunks.add(chunk, source);
-    }
-    StoredTensor made = copy;  // its type and how it is stored
-    made.name = tensor.name;
-    made.kind = tensor.kind;
-    made.embedded = tensor.embedded;
-    made.is_parameter = tensor.is_parameter;
-    made.requires_grad = tensor.requires_grad;
-    made.always_sharded = tensor.always_sharded;
-    made.first_chunk = first;
-    tensor = std::move(made);
-  }
-
-  Manifest& manifest_;
-  std::map<TensorPlace, std::vector<std::uint32_t>> tied_;
-  std::size_t taken_ = 0;
-};
-
-}  // namespace
-
-std::vector<Note> prefer_masters(Manifest& manifest) {
-  MasterTaker taker(manifest);
-  std::size_t without = 0;
-  for (const OptimState& optim : canonical_optim_states(manifest, find_roles(manifest.state))) {
-    for (const OptimParameter& p : optim.parameters) {
-      if (p.weight == kNoTensor) continue;  // of a parameter that the model here lacks
-      const StoredTensor& weight = manifest.tensors[p.weight];
-      if (weight.kind == TensorKind::kBuffer || !is_floating(weight.spec.dtype)) continue;
-      const auto master = std::ranges::find_if(p.leaves, [](const OptimLeaf& leaf) {
-        return leaf.tensor != kNoTensor && is_master_leaf(leaf.name);
-      });
-      if (master == p.leaves.end())
-        ++without;
-      else
-        taker.take(p, master->tensor);
-    }
-  }
-  if (taker.taken() == 0)
-    fail(Code::kUnsupported, "there are no fp32 master copies of weights here",
-         "leave out --prefer master");
-  std::vector<Note> notes = {
-      {Finding::kMaster, Severity::kInfo,
-       fmt::format("{} weights come from their master copies", taker.taken()), "", ""}};
-  if (without > 0)
-    notes.push_back({Finding::kMaster, Severity::kWarning,
-                     fmt::format("{} parameters of the optimizer have no master copy: their stored "
-                                 "weights are used",
-                                 without),
-                     "", ""});
   return notes;
 }
 

@@ -67,7 +67,7 @@ inline constexpr std::array<FindingInfo, 25> kOptimRows = {{
      "The group was edited, or the parameter was removed from the optimizer.",
      "Add it to a group, or delete its state."},
     {Finding::kUnlistedWeights, "OP015", Severity::kInfo, "info", "",
-     "parameters of the model that no group lists: frozen?", "",
+     "parameters of the model that no group lists, so that the optimizer does not train them", "",
      "Frozen parameters are often left out of the optimizer.", "Nothing to do if they are frozen."},
     {Finding::kMissingOption, "OP016", Severity::kWarning, "warning", "",
      "a group of an Adam optimizer records no betas, eps or lr; when loading: the optimizer keeps "
