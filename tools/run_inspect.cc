@@ -101,7 +101,7 @@ class Inspection {
       }
     }
     if (ids.empty()) return;  // what cannot be opened says so by itself
-    require_taken(given, lists, fmt::format("{}", fmt::join(ids, " or ")));
+    require_taken(given, lists, ids);
   }
 
   OpenOptions open_options(const std::string& from, const std::string& root) const {
@@ -248,6 +248,19 @@ Outcome Inspection::explain() {
 
 /// --explain-path: how PATH is understood; a failure follows the printed steps.
 Outcome Inspection::path_rules() {
+  // What says what to look at in a checkpoint says nothing of a path.
+  const std::pair<const char*, bool> others[] = {{"--root", !a_.root.empty()},
+                                                 {"--include", !a_.include.empty()},
+                                                 {"--exclude", !a_.exclude.empty()},
+                                                 {"--only", !a_.only.empty()},
+                                                 {"--globals", a_.globals}};
+  for (const auto& [flag, is_given] : others)
+    if (is_given)
+      fail(Code::kInvalidArgument,
+           fmt::format("--explain-path says what PATH means and looks at nothing in it: {} has no "
+                       "part in that",
+                       flag),
+           fmt::format("leave out {}, or --explain-path", flag));
   const PathExplanation explanation = explain_path(fs_, a_.words[0], a_.from);
   Outcome outcome;
   outcome.out = in_form([&] { return path_document(explanation); }, {{"rules", "rule"}},

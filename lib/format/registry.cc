@@ -45,16 +45,37 @@ OptionList options_of(const FormatDriver& driver, bool to_write) {
   return to_write ? can.writes_with : can.reads_with;
 }
 
-/// "deepspeed-zero and deepspeed-universal": formats that take the option, on either side.
-std::string takers_of(const FormatOption& option) {
-  std::vector<std::string_view> ids;
+using Ids = std::vector<std::string_view>;
+
+/// Formats that take the option, on either side.
+Ids takers_of(const FormatOption& option) {
+  Ids ids;
   for (const FormatDriver* driver : all_formats())
     if (takes(options_of(*driver, true), option) || takes(options_of(*driver, false), option))
       ids.push_back(driver->id());
+  return ids;
+}
+
+/// "deepspeed-zero and deepspeed-universal"
+std::string listed_ids(Ids ids) {
   if (ids.size() < 2) return ids.empty() ? "no format" : std::string(ids[0]);
   const std::string_view last = ids.back();
   ids.pop_back();
   return fmt::format("{} and {}", fmt::join(ids, ", "), last);
+}
+
+/// "--flat-layout is for reading torch-rank-files, not for torch-dcp": one that takes it on the other
+/// side is no format that does not.
+std::string not_taken(const FormatOption& option, std::span<const std::string_view> at_hand) {
+  const Ids takers = takers_of(option);
+  Ids others;
+  for (const std::string_view id : at_hand)
+    if (std::ranges::find(takers, id) == takers.end()) others.push_back(id);
+  const bool is_read = takes(format_options(/*to_write=*/false), option);
+  const std::string side = others.size() == at_hand.size() ? "" : is_read ? "reading " : "writing ";
+  return fmt::format("{} is for {}{}, not for {}", option.flag, side, listed_ids(takers),
+                     others.empty() ? is_read ? "writing" : "reading"
+                                    : fmt::format("{}", fmt::join(others, " or ")));
 }
 
 }  // namespace
@@ -115,11 +136,10 @@ std::vector<const FormatOption*> options_in(const TargetRequest& request) {
 }
 
 void require_taken(std::span<const FormatOption* const> given, std::span<const OptionList> lists,
-                   std::string_view not_for) {
+                   std::span<const std::string_view> at_hand) {
   for (const FormatOption* option : given) {
     if (std::ranges::any_of(lists, [&](OptionList list) { return takes(list, *option); })) continue;
-    fail(Code::kInvalidArgument,
-         fmt::format("{} is for {}, not for {}", option->flag, takers_of(*option), not_for),
+    fail(Code::kInvalidArgument, not_taken(*option, at_hand),
          option->flag == kWorldSizeFlag.flag ? "use --mesh, for example --mesh tp=2,dp=2"
                                              : "leave it out");
   }

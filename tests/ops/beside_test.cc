@@ -282,6 +282,17 @@ TEST_CASE("two results of one file each in a folder are two checkpoints") {
   CHECK(mixed->rows.size() == 2);
 }
 
+TEST_CASE("FairScale's files whose numbers are not all ranks' are refused by those numbers") {
+  MemoryFileSystem fs;
+  load_sample(fs, "fairscale/single_flat_w2");
+  fs.rename("/source/rank_0.pt", "/source/rank_15.pt");
+  fs.rename("/source/rank_1.pt", "/source/rank_16.pt");
+  const Status refused = refusal(fs, "/source");
+  CHECK(refused.code == Code::kUnsupported);
+  CHECK(has(refused.message, "rank_15.pt and rank_16.pt"));
+  CHECK(has(refused.message, "numbers 15 to 16"));
+}
+
 TEST_CASE("one file beside an index of others is what Hugging Face's loaders take") {
   MemoryFileSystem fs;
   fs.write_file("/weights.pt", archive_of({{"a.weight", {4, 2}}}));

@@ -235,6 +235,44 @@ TEST_CASE("a run lists its checkpoints with step, health and pointer") {
   CHECK_FALSE(list_run(fs, "/run/step_10"));
 }
 
+TEST_CASE("a selection chooses the checkpoints of a run that hold it, and counts their bytes") {
+  MemoryFileSystem fs;
+  make_run(fs);
+  OpenOptions options;
+  const auto all = list_run(fs, "/run", options);
+  REQUIRE(all);
+  options.selection.include = {"embed*"};
+  const auto models = list_run(fs, "/run", options);
+  REQUIRE(models);
+  REQUIRE(models->rows.size() == all->rows.size());
+  CHECK(models->rows[0].bytes < all->rows[0].bytes);
+  CHECK(models->rows[0].bytes > 0);
+  options.selection.include = {"zzz"};
+  try {
+    list_run(fs, "/run", options);
+    FAIL("a selection that matches nothing was taken");
+  } catch (const Error& error) {
+    CHECK(error.code() == Code::kInvalidArgument);
+    CHECK(has(error.status().message, "zzz"));
+  }
+}
+
+TEST_CASE("where a pointer goes before weights, the rules say so") {
+  MemoryFileSystem fs;
+  load_sample(fs, "safetensors/hf_sharded");
+  copy_to(fs, "/run");
+  fs.remove_tree("/source");
+  load_sample(fs, "dcp/fsdp2_w2");
+  copy_to(fs, "/run/step_1");
+  put(fs, "/run/latest", "step_1");
+  const PathExplanation explained = explain_path(fs, "/run");
+  CHECK(explained.found == "/run/step_1");
+  CHECK(explained.steps[1].answer == PathStep::Answer::kNo);
+  CHECK(has(explained.steps[1].reason, "pointer"));
+  CHECK(explained.steps[2].answer == PathStep::Answer::kYes);
+  CHECK(has(explained.steps[2].reason, "latest names step_1"));
+}
+
 TEST_CASE("files that are links are what they lead to, and links to nothing are named") {
   MemoryFileSystem fs;
   load_sample(fs, "safetensors/hf_sharded");

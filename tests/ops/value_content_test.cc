@@ -137,6 +137,45 @@ TEST_CASE("types that compare equal in Python are different values") {
   }
 }
 
+TEST_CASE("an empty dict has a kind as others have") {
+  const auto with = [](const Value& empty) { return dict({{"n", number(1)}, {"d", empty}}); };
+  const Value plain = Value::dict({});
+  for (const Value& other :
+       {Value::ordered_dict({}, {}), Value::counter({}), Value::default_dict({}, {})})
+    CHECK(place_of_difference(with(plain), with(other)) == ".__class__");
+  CHECK(place_of_difference(with(Value::counter({})), with(Value::ordered_dict({}, {}))) ==
+        ".__class__");
+}
+
+TEST_CASE("keys at the top are numbers or text, too") {
+  Files files;
+  const auto save = [&](const std::string& path, const Value& key) {
+    const Value inner = dict({{"x", number(2)}});
+    files.fs.write_file(path, RankArchive().render(Value::dict(
+                                  {{text("w"), number(1)}, {key, number(5)}, {text("d"), inner}})));
+  };
+  save("/a.pt", number(1));
+  save("/b.pt", text("1"));
+  CHECK(place_of_difference(files) == ".keys()");
+  for (const char* format : {"torch-save", "torch-rank-files"}) {
+    const std::string result = std::string("/") + format;
+    converted(files, format, result);
+    CHECK(files.diff("/a.pt", result).equal);
+  }
+}
+
+TEST_CASE("a format of leaves alone lists the kinds of dicts that it loses") {
+  Files files;
+  files.save("/a.pt", dict({{"o", Value::ordered_dict({{text("k"), number(1)}}, {})},
+                            {"d", dict({{"k", number(1)}})}}));
+  const ConvertReport report = converted(files, "torch-dcp", "/dcp");
+  REQUIRE(report.transformations.size() == 1);
+  CHECK(report.transformations[0].kind == "types");
+  CHECK(report.transformations[0].changes ==
+        std::vector<std::string>{"v.o: OrderedDict -> dict"});
+  CHECK(converted(files, "torch-save", "/again.pt").transformations.empty());
+}
+
 TEST_CASE("an object differs where its arguments, state or class do") {
   const auto arguments = [](double lr) {
     return argument_namespace({{"name", text("a")}, {"lr", Value::real(lr)}});

@@ -77,6 +77,37 @@ TEST_CASE("summary --explain-path prints what each rule said") {
   CHECK_THAT(several.err, Contains("2 checkpoints lie below"));
 }
 
+TEST_CASE("summary --explain-path takes nothing that selects in a checkpoint") {
+  const std::string path = case_path("dcp/fsdp2_w2");
+  for (const std::vector<std::string>& flag :
+       std::vector<std::vector<std::string>>{{"--include", "model.*"},
+                                             {"--exclude", "x"},
+                                             {"--only", "model"},
+                                             {"--root", "model"},
+                                             {"--globals"}}) {
+    std::vector<std::string> words{"summary", path, "--explain-path"};
+    words.insert(words.end(), flag.begin(), flag.end());
+    refused(inspect(words), 2, flag[0]);
+  }
+  CHECK(inspect({"summary", path, "--explain-path", "--from", "torch-dcp"}).exit == 0);
+}
+
+TEST_CASE("a flag of the other side is refused without contradicting itself") {
+  const TemporaryFolder t;
+  std::ofstream(t / "layout.json") << R"({"flat_params": {}})";
+  refused(convert({case_path("dcp/fsdp2_w4"), t / "out", "--to", "torch-rank-files",
+                   "--flat-layout", t / "layout.json"}),
+          2, "--flat-layout is for reading torch-rank-files, not for torch-dcp");
+}
+
+TEST_CASE("stat --row-norms shows them of more tensors than are shown in full") {
+  const CommandResult all = inspect({"stat", case_path("dcp/fsdp2_w4"), "--row-norms"});
+  INFO(all.out);
+  CHECK(all.exit == 0);
+  CHECK_THAT(all.out, Contains("row norms"));
+  CHECK(inspect({"stat", case_path("dcp/fsdp2_w4")}).out.find("row norms") == std::string::npos);
+}
+
 TEST_CASE("stat: chosen quantiles, bins, logarithmic histograms and norms of rows") {
   const std::string path = case_path("dcp/fsdp2_w4");
   const std::vector<std::string> words{"stat", path, "--include", "model.head.weight"};

@@ -30,8 +30,10 @@ std::string transformation_lines(const ConvertReport& r, bool dry_run, const Scr
   constexpr std::size_t kMostChanges = 5;
   std::string text;
   for (const AppliedTransformation& applied : r.transformations) {
-    const std::string what = applied.kind == "rename" ? std::string() : applied.detail + ", ";
-    text += fact_line(applied.kind, printable(what) + counted(applied.tensors, "tensor"), screen);
+    std::string what = applied.kind == "rename" ? std::string() : printable(applied.detail);
+    if (!applied.of_values())
+      what += (what.empty() ? "" : ", ") + counted(applied.tensors, "tensor");
+    text += fact_line(applied.kind, what, screen);
     const std::size_t shown = dry_run ? std::min(kMostChanges, applied.changes.size()) : 0;
     for (std::size_t i = 0; i < shown; ++i)
       text += fact_line("", printable(applied.changes[i]), screen);

@@ -88,6 +88,22 @@ std::string histogram_text(const Histogram& h, const Screen& screen) {
   return text + "    " + low + pad_left(high, width - display_width(low)) + "\n";
 }
 
+std::string norm_lines(const TensorStat& t, const Screen& screen) {
+  if (t.row_norms.empty()) return {};
+  std::vector<std::string> norms;
+  for (const double norm : t.row_norms) norms.push_back(real_text(norm, 3));
+  return fact_lines("row norms", fmt::format("{}", fmt::join(norms, " ")), 4, screen);
+}
+
+/// Those of tensors that stand in tables.
+std::string norm_lists(const StatReport& r, const Screen& screen) {
+  std::string text;
+  for (const TensorStat& t : r.tensors)
+    if (!t.row_norms.empty())
+      text += screen.clip(printable(t.name), screen.width) + "\n" + norm_lines(t, screen);
+  return text.empty() ? text : "\n" + text;
+}
+
 std::string in_full(const TensorStat& t, const std::vector<double>& quantiles,
                     const Screen& screen) {
   std::string text = screen.paint(Tint::kBold, screen.clip(printable(t.name), screen.width - 30)) +
@@ -123,11 +139,7 @@ std::string in_full(const TensorStat& t, const std::vector<double>& quantiles,
           fmt::format("{}%: {}", percent_name(quantiles[i]), real_text(t.quantiles[i])));
     text += fact_line("quantiles", fmt::format("{}", fmt::join(parts, "  ")), screen);
   }
-  if (!t.row_norms.empty()) {
-    std::vector<std::string> norms;
-    for (const double norm : t.row_norms) norms.push_back(real_text(norm, 3));
-    text += fact_lines("row norms", fmt::format("{}", fmt::join(norms, " ")), 4, screen);
-  }
+  text += norm_lines(t, screen);
   if (t.constant) text += fact_line("constant", "all elements are equal", screen);
   if (t.histogram && !t.histogram->counts.empty()) text += histogram_text(*t.histogram, screen);
   return text;
@@ -140,7 +152,7 @@ std::string render_stat(const StatReport& r, const Screen& screen) {
   if (!r.tensors.empty() && r.tensors.size() <= kStatInFull) {
     for (const TensorStat& tensor : r.tensors) text += in_full(tensor, r.quantiles, screen);
   } else {
-    text = stat_table(r, screen) + spread_table(r, screen);
+    text = stat_table(r, screen) + spread_table(r, screen) + norm_lists(r, screen);
   }
   text += screen.paint(Tint::kDim, fmt::format("{}, {} read", counted(r.tensors.size(), "tensor"),
                                                format_bytes(r.bytes))) +

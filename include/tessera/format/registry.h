@@ -27,10 +27,10 @@ std::vector<const FormatOption*> format_options(bool to_write);
 bool takes(OptionList options, const FormatOption& option);
 /// Common options that the request sets (kMeshFlag and the like), and the formats' own in it.
 std::vector<const FormatOption*> options_in(const TargetRequest& request);
-/// Throws kInvalidArgument for the first of `given` that none of `lists` has, naming its flag and the
-/// formats that take it. `not_for`: the formats at hand, as "torch-dcp".
+/// Throws kInvalidArgument for the first of `given` that none of `lists` has, naming its flag, the
+/// formats that take it, and those at hand that do not. `at_hand`: their ids.
 void require_taken(std::span<const FormatOption* const> given, std::span<const OptionList> lists,
-                   std::string_view not_for);
+                   std::span<const std::string_view> at_hand);
 
 /// Whether a file of this name may be a checkpoint, by the suffix: ".pt", ".safetensors", ...
 bool has_checkpoint_suffix(std::string_view name);

@@ -109,7 +109,7 @@ struct OpenedCheckpoint {
   /// Whether an element of a tensor lies in that byte.
   bool needs(std::string_view path, std::uint64_t byte) const;
 
-  Place place() const { return {directory.get(), file, display}; }
+  Place place() const { return {directory.get(), file, display, pickle_limit_bytes}; }
   /// Locates these tensors (sorted, unique; see FormatDriver::locate). Idempotent. Throws
   /// kInvalidArgument for an index that is none of the manifest's.
   void locate(std::span<const std::uint32_t> tensors, const ReadOptions& options);
@@ -157,7 +157,7 @@ struct RunRow {
   std::optional<std::int64_t> step;  // from its name
   std::string format;                // id, or "" when unknown
   std::optional<std::int64_t> world_size;
-  std::uint64_t bytes = 0;  // of its files
+  std::uint64_t bytes = 0;  // of its files; of the tensors that were selected
   bool complete = false;
   std::string problem;     // why it is damaged; "" when complete
   bool is_latest = false;  // the pointer names it

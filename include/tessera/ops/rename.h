@@ -20,10 +20,13 @@ std::vector<std::pair<std::string, std::string>> parse_name_map(std::string_view
 
 /// One kind of change, for reports.
 struct AppliedTransformation {
-  std::string kind;    // "rename", "rules", "tied", "vocabulary", "dtype"
+  /// "rename", "rules", "tied", "vocabulary", "dtype"; of values alone: "types" of their dicts,
+  /// "values" that became one
+  std::string kind;
   std::string detail;  // "megatron -> hf", "float32 -> bfloat16"
   std::uint64_t tensors = 0;
   std::vector<std::string> changes;  // "a + b -> c", one per change
+  bool of_values() const { return kind == "types" || kind == "values"; }
 };
 
 /// Old to new names, without the segments `_orig_mod` that torch.compile adds: the names that the

@@ -20,6 +20,7 @@ class DeepspeedUniversalDriver : public ArchiveDriver {
     return {.keeps_opaque = true,
             .needs_steps = true,
             .groups_optimizers = true,
+            .names_optimizers = true,
             .pointer = {"latest_universal", ""},
             .writes_with = kWrites};
   }

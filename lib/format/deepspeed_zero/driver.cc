@@ -23,6 +23,7 @@ class DeepspeedZeroDriver : public ArchiveDriver {
             .keeps_opaque = true,
             .needs_steps = true,
             .groups_optimizers = true,
+            .names_optimizers = true,
             .writes_with = kWrites};
   }
 

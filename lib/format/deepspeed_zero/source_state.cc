@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "lib/format/deepspeed_zero/source_fields.h"
+#include "lib/format/deepspeed_zero/target.h"
 #include "lib/format/dtype_refusal.h"
 #include "lib/format/value_policy.h"
 #include "lib/state/same_bytes.h"
@@ -29,6 +30,7 @@ class StateBuilder {
                bool one_step_per_group)
       : source_(source),
         one_step_(one_step_per_group),
+        stage_(target_stage(source, request)),
         roles_(find_roles(source.state)),
         policy_(request, {.opaque = true, .bytes_io = false}, format, out_.notes, out_.left_out) {
     out_.optimizer = GroupedOptimizer(source, request.steps);
@@ -189,9 +191,17 @@ class StateBuilder {
       if (parameter.has_state) with_state.push_back(parameter.number);
     if (with_state.empty()) return;
     if (const auto apart = out_.optimizer.unite(with_state, one_step_))
-      refuse(apart->why,
-             apart->number ? "write deepspeed-universal, which keeps one per parameter" : "");
+      refuse(apart->why, apart->number ? one_each_hint() : "");
     group.leaves = out_.optimizer.state(with_state.front());
+  }
+
+  /// A Universal Checkpoint keeps one per parameter, but for stage 3.
+  std::string one_each_hint() const {
+    constexpr std::string_view kStage = "--zero-stage 2";
+    if (out_.format == kUniversalFormat)
+      return fmt::format("add {}: it keeps one per parameter", kStage);
+    return fmt::format("write deepspeed-universal{}, which keeps one per parameter",
+                       stage_ == 3 ? fmt::format(" with {}", kStage) : "");
   }
 
   void check_masters(SourceGroup& group) {
@@ -264,6 +274,7 @@ class StateBuilder {
 
   const Manifest& source_;
   bool one_step_;
+  int stage_;
   Roles roles_;
   SourceState out_;
   ValuePolicy policy_;

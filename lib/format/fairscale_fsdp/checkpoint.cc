@@ -150,7 +150,8 @@ class Opener {
   bool may_be_gathered(const std::string& name, std::vector<std::string>& unreadable) const {
     const bool named_so = is_gathered_name(name) && needs_gathered();
     try {
-      const auto root = peek_root(*directory(), name);
+      const auto root =
+          peek_root(*directory(), name, checkpoint_.builder.options().pickle_limit_bytes);
       if (!root) return named_so;  // nothing of torch.save's, or no longer
       RankParts parts;
       find_parts(*root, 0, {}, parts);

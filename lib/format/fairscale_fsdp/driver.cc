@@ -17,10 +17,11 @@ namespace {
 using Answer = ProbeResult::Answer;
 
 /// A file alone is a checkpoint when one process wrote it: it holds every element.
-bool holds_everything(const Directory& directory, const std::string& name) {
-  const auto file = directory.open(name);
+bool holds_everything(const Place& place) {
+  const auto file = place.directory->open(place.file);
   ArchiveOptions options;
   options.collect_denied = options.allow_opaque_root = true;
+  options.pickle_limit_bytes = place.pickle_limit_bytes;
   const TorchArchive archive = open_torch_archive(ByteWindow::whole(*file), options);
   const Value* found = fairscale::find_metadata(archive.root);
   if (!found) return false;
@@ -48,13 +49,14 @@ class FairscaleDriver : public ArchiveDriver {
             .keeps_opaque = true,
             .needs_steps = true,
             .groups_optimizers = true,
+            .names_optimizers = true,
             .writes_with = kWrites};
   }
 
   ProbeResult probe(const Place& place) const override {
     if (place.file.empty()) return probe_folder(place);
     if (!fairscale::choose_files(place)) return {};
-    if (holds_everything(*place.directory, place.file))
+    if (holds_everything(place))
       return {Answer::kYes, "holds FairScale's metadata and all of every parameter"};
     return {};  // one rank's file alone: a torch.save file
   }

@@ -93,7 +93,8 @@ std::string dialect_of(const Checkpoint& checkpoint) {
 
 Manifest read_manifest(const Place& place, const ReadOptions& options) {
   Status unreadable;
-  std::optional<ChosenFiles> chosen = choose_files(place, &unreadable);
+  std::optional<ChosenFiles> chosen = choose_files(
+      {place.directory, place.file, place.display, options.pickle_limit_bytes}, &unreadable);
   if (!chosen && unreadable.code != Code::kOk) throw Error(std::move(unreadable));
   if (!chosen)
     fail(Code::kUnsupported, "no file here holds the metadata of FairScale's shards",

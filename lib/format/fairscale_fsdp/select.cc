@@ -19,8 +19,9 @@ namespace {
 
 constexpr std::size_t kMaxPeeks = 64;
 
-bool has_metadata(const Directory& directory, const std::string& name) {
-  const std::optional<Value> root = peek_root(directory, name);
+bool has_metadata(const Place& place) {
+  const std::optional<Value> root =
+      peek_root(*place.directory, place.file, place.pickle_limit_bytes);
   return root && find_metadata(*root);
 }
 
@@ -40,8 +41,11 @@ bool looks_like_ranks(const FileFamily& family) {
 
 class Chooser {
  public:
-  explicit Chooser(const Directory& directory)
-      : directory_(directory), names_(archive_names(directory)), families_(find_families(names_)) {}
+  Chooser(const Directory& directory, std::uint64_t pickle_limit_bytes)
+      : directory_(directory),
+        pickle_limit_bytes_(pickle_limit_bytes),
+        names_(archive_names(directory)),
+        families_(find_families(names_)) {}
 
   /// What the first file that could not be looked at said.
   const std::optional<Status>& unreadable() const { return unreadable_.why(); }
@@ -85,7 +89,7 @@ class Chooser {
   /// nullopt: it cannot be read, or does not even start like a file of torch.save's.
   std::optional<bool> look_into(const std::string& name) {
     try {
-      const std::optional<Value> root = peek_root(directory_, name);
+      const std::optional<Value> root = peek_root(directory_, name, pickle_limit_bytes_);
       if (!root) return std::nullopt;
       return find_metadata(*root) != nullptr;
     } catch (const Error& error) {
@@ -139,12 +143,7 @@ class Chooser {
     for (std::size_t i = 0; i < names_.size() && i < kMaxPeeks; ++i)
       if (look_into(names_[i]).value_or(false)) with.push_back(names_[i]);
     if (with.empty()) return std::nullopt;
-    if (with.size() > 1)
-      fail(Code::kUnsupported,
-           fmt::format("{} and {} both hold FairScale's metadata, and no rank numbers "
-                       "distinguish them",
-                       printable(with[0]), printable(with[1])),
-           "move one of them into a folder of its own");
+    if (with.size() > 1) refuse_several(with[0], with[1]);
     ChosenFiles out;
     out.ranks = {{with[0]}};
     taken_.insert(with[0]);
@@ -152,7 +151,29 @@ class Chooser {
     return out;
   }
 
+  /// Their numbers, if they have any, are not those of ranks that stand together.
+  [[noreturn]] void refuse_several(const std::string& one, const std::string& other) const {
+    for (const FileFamily& family : families_) {
+      const auto has = [&](const std::string& name) {
+        return std::ranges::any_of(family.members, [&](const auto& m) { return m.second == name; });
+      };
+      if (family.members.size() < 2 || !has(one) || !has(other)) continue;
+      fail(Code::kUnsupported,
+           fmt::format("{} and {} both hold FairScale's metadata, and the files here have the "
+                       "numbers {} to {}, which are too few to be all ranks, and none to be one",
+                       printable(one), printable(other), family.members.begin()->first,
+                       family.members.rbegin()->first),
+           "bring the other ranks' files here, or move one of these into a folder of its own");
+    }
+    fail(Code::kUnsupported,
+         fmt::format("{} and {} both hold FairScale's metadata, and no rank numbers distinguish "
+                     "them",
+                     printable(one), printable(other)),
+         "move one of them into a folder of its own");
+  }
+
   const Directory& directory_;
+  std::uint64_t pickle_limit_bytes_;
   std::vector<std::string> names_;
   std::vector<FileFamily> families_;
   std::set<std::string> taken_;
@@ -161,18 +182,19 @@ class Chooser {
 
 }  // namespace
 
-std::optional<Value> peek_root(const Directory& directory, const std::string& name) {
-  return in_file(name, [&] { return peek_archive_root(directory, name); });
+std::optional<Value> peek_root(const Directory& directory, const std::string& name,
+                               std::uint64_t pickle_limit_bytes) {
+  return in_file(name, [&] { return peek_archive_root(directory, name, pickle_limit_bytes); });
 }
 
 std::optional<ChosenFiles> choose_files(const Place& place, Status* unreadable) {
   if (place.file.empty()) {
-    Chooser chooser(*place.directory);
+    Chooser chooser(*place.directory, place.pickle_limit_bytes);
     auto chosen = chooser.run();
     if (!chosen && unreadable && chooser.unreadable()) *unreadable = *chooser.unreadable();
     return chosen;
   }
-  if (!has_metadata(*place.directory, place.file)) return std::nullopt;
+  if (!has_metadata(place)) return std::nullopt;
   ChosenFiles out;
   out.ranks = {{place.file}};
   return out;

@@ -26,6 +26,7 @@ struct ChosenFiles {
 std::optional<ChosenFiles> choose_files(const Place& place, Status* unreadable = nullptr);
 
 /// A torch.save file's root, or nullopt when it is none.
-std::optional<Value> peek_root(const Directory& directory, const std::string& name);
+std::optional<Value> peek_root(const Directory& directory, const std::string& name,
+                               std::uint64_t pickle_limit_bytes);
 
 }  // namespace tessera::fairscale

@@ -21,6 +21,7 @@ class MegatronDistDriver final : public FormatDriver {
     Capabilities made;
     made.many_ranks = true;
     made.keeps_opaque = true;
+    made.joins_value_dicts = true;
     made.has_model_chunks = true;
     made.lists_contents = true;
     made.has_sum_list = true;

@@ -18,6 +18,7 @@ class TorchDcpDriver final : public FormatDriver {
     made.takes_parts = true;
     made.many_ranks = true;
     made.keeps_opaque = true;
+    made.loses_dict_kinds = true;
     made.lists_contents = true;
     made.joins_folders = true;
     static constexpr std::string_view kFolderFiles[] = {dcp::kMetadataFile, "*.distcp",

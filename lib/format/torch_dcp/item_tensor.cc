@@ -66,9 +66,10 @@ Bytes gather_dense(const OpenItem& open, std::uint64_t begin, std::uint64_t span
 }
 
 /// The archive of an item that .metadata calls a tensor.
-TorchArchive open_archive(const ByteWindow& window) {
+TorchArchive open_archive(const ByteWindow& window, std::uint64_t pickle_limit_bytes) {
   ArchiveOptions options;
   options.allow_opaque_root = true;
+  options.pickle_limit_bytes = pickle_limit_bytes;
   TorchArchive archive = open_torch_archive(window, options);
   if (const std::string wrapper = wrapper_class(archive.root); !wrapper.empty())
     fail(Code::kUnsupported,
@@ -132,8 +133,8 @@ LocatedChunk locate_tensor(const Manifest& manifest, const Item& item, const Ope
 }
 
 LocatedChunk locate_archive_item(const Manifest& manifest, const Item& item, const OpenItem& open,
-                                 const TensorSpec& expected) {
-  TorchArchive archive = open_archive(open.window);
+                                 const TensorSpec& expected, std::uint64_t pickle_limit_bytes) {
+  TorchArchive archive = open_archive(open.window, pickle_limit_bytes);
   ArchiveTensor& tensor = archive.tensors[archive.root.tensor_index()];
   // A shard without elements is recorded by the mesh dim that emptied it, and saved as it was made:
   // a second mesh dim leaves [4, 0] in .metadata and a tensor of shape [0, 0] in the item.
@@ -153,8 +154,9 @@ LocatedChunk locate_archive_item(const Manifest& manifest, const Item& item, con
 }
 
 LocatedChunk locate_flat_part(const Manifest& manifest, const Item& item, const OpenItem& open,
-                              DType dtype, std::int64_t first, std::int64_t count) {
-  TorchArchive archive = open_archive(open.window);
+                              DType dtype, std::int64_t first, std::int64_t count,
+                              std::uint64_t pickle_limit_bytes) {
+  TorchArchive archive = open_archive(open.window, pickle_limit_bytes);
   ArchiveTensor& tensor = archive.tensors[archive.root.tensor_index()];
   const std::int64_t numel = tensor.shape.rank() == 1 ? tensor.shape[0] : -1;
   const bool dense = tensor.layout == ArchiveTensor::Layout::kStrided && tensor.quant < 0 &&

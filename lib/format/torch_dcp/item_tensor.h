@@ -30,15 +30,17 @@ struct LocatedChunk {
   std::optional<QuantParams> quant;
 };
 
+// `pickle_limit_bytes`: as ReadOptions has it.
 /// Opens the torch archive in `open`, which must hold one bare tensor.
 /// Throws kCorrupt, kUnsupported (sparse, per-channel quantized).
 LocatedChunk locate_archive_item(const Manifest& manifest, const Item& item, const OpenItem& open,
-                                 const TensorSpec& expected);
+                                 const TensorSpec& expected, std::uint64_t pickle_limit_bytes);
 
 /// Elements [first, first + count) of the 1-D tensor in `open`. Throws kCorrupt where it is none,
 /// of another type, or shorter.
 LocatedChunk locate_flat_part(const Manifest& manifest, const Item& item, const OpenItem& open,
-                              DType dtype, std::int64_t first, std::int64_t count);
+                              DType dtype, std::int64_t first, std::int64_t count,
+                              std::uint64_t pickle_limit_bytes);
 
 /// One tensor of an archive whose storages have been located.
 LocatedChunk locate_tensor(const Manifest& manifest, const Item& item, const OpenItem& open,

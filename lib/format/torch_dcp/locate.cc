@@ -125,12 +125,13 @@ class Locator {
     const OpenItem open = reader.open(item, run_end);
     if (view == kFlatPart) {
       return locate_flat_part(manifest_, item, open, expected.dtype,
-                              manifest_.chunks.source(p.chunk).side, chunk.numel());
+                              manifest_.chunks.source(p.chunk).side, chunk.numel(),
+                              options_.pickle_limit_bytes);
     }
     if (item.codecs == 0 && !looks_like_torch_archive(open.window) && blobs.is_blob(reader, item)) {
       return blobs.locate(reader, item, tensor.name, box.origin, expected);
     }
-    return locate_archive_item(manifest_, item, open, expected);
+    return locate_archive_item(manifest_, item, open, expected, options_.pickle_limit_bytes);
   }
 
   void require_room(const Item& item, const TensorSpec& expected) const {

@@ -41,11 +41,13 @@ void check_piece(const ArchiveTensor& tensor, const TensorSpec& spec, const Arch
 
 /// Whether an archive was refused for what it names, not for damage: read without that rule, it
 /// says something else, or nothing.
-bool is_refusal(const Directory& directory, const std::string& path, const Status& refused) {
+bool is_refusal(const Directory& directory, const std::string& path, const Status& refused,
+                std::uint64_t pickle_limit_bytes) {
   try {
     ArchiveOptions options;
     options.collect_denied = true;
     options.allow_opaque_root = true;
+    options.pickle_limit_bytes = pickle_limit_bytes;
     const auto file = directory.open(path);
     open_torch_archive(ByteWindow::whole(*file), options);
     return true;
@@ -172,7 +174,9 @@ std::optional<std::uint32_t> ArchiveManifestBuilder::try_open(const std::string&
     return open(path);
   } catch (const Error& error) {
     const bool lost = error.code() != Code::kUnsupported && tolerates(rep_->options, error.code());
-    if (!lost || is_refusal(rep_->directory, path, error.status())) throw;
+    if (!lost ||
+        is_refusal(rep_->directory, path, error.status(), rep_->options.pickle_limit_bytes))
+      throw;
     why = error.status();
     return std::nullopt;
   }

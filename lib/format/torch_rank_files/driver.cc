@@ -40,7 +40,7 @@ class TorchRankFilesDriver : public FormatDriver {
   ProbeResult probe(const Place& place) const override {
     if (!place.file.empty()) return {};  // one rank's file alone: a torch.save file
     try {
-      return probe_folder(*place.directory);
+      return probe_folder(place);
     } catch (const Error& error) {
       if (error.code() != Code::kCorrupt && error.code() != Code::kUnsupported) throw;
       // Names alone are enough to say what it is; the reader says what is wrong.
@@ -63,8 +63,8 @@ class TorchRankFilesDriver : public FormatDriver {
   }
 
  private:
-  static ProbeResult probe_folder(const Directory& directory) {
-    const auto found = rank_files::find_rank_files(directory);
+  static ProbeResult probe_folder(const Place& place) {
+    const auto found = rank_files::find_rank_files(*place.directory);
     if (!found) return {};
     std::size_t files = 0;
     std::string first;
@@ -76,11 +76,11 @@ class TorchRankFilesDriver : public FormatDriver {
       }
     const std::string reason = fmt::format("has {} file{} named by rank, {} and so on", files,
                                            files == 1 ? "" : "s", first);
-    return probe_files(directory, *found, reason);
+    return probe_files(place, *found, reason);
   }
 
   /// By the first file that can be read: a damaged one is the reader's to name.
-  static ProbeResult probe_files(const Directory& directory, const rank_files::RankFolder& folder,
+  static ProbeResult probe_files(const Place& place, const rank_files::RankFolder& folder,
                                  const std::string& reason) {
     constexpr int kTries = 4;
     int tries = 0;
@@ -90,7 +90,7 @@ class TorchRankFilesDriver : public FormatDriver {
         if (file.empty()) continue;
         if (++tries > kTries) return damaged;
         try {
-          const auto root = peek_archive_root(directory, file);
+          const auto root = peek_archive_root(*place.directory, file, place.pickle_limit_bytes);
           if (root && !root->is_dict()) return {};
           if (root) return by_names(Answer::kYes, reason);
         } catch (const Error& error) {

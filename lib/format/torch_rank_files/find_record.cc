@@ -38,7 +38,7 @@ std::optional<FlatRecord> LocalState::find_record(const Directory& directory,
   }
   if (state_alone_) return std::nullopt;  // a full state dict does not say what was wrapped
   for (const std::string& file : states_.folder.others)
-    if (auto record = record_of_full(directory, file)) {
+    if (auto record = record_of_full(directory, file, options.pickle_limit_bytes)) {
       builder_.manifest().notes.push_back(
           {Finding::kNamesFromFile, Severity::kInfo,
            fmt::format("parameters are named by {}", printable(file)), file, ""});
@@ -49,11 +49,12 @@ std::optional<FlatRecord> LocalState::find_record(const Directory& directory,
 
 /// A full state dict beside the rank files has the names and shapes, in the model's order.
 std::optional<FlatRecord> LocalState::record_of_full(const Directory& directory,
-                                                     const std::string& file) {
+                                                     const std::string& file,
+                                                     std::uint64_t pickle_limit_bytes) {
   TorchArchive full;
   try {
     const auto open = directory.open(file);
-    full = open_torch_archive(ByteWindow::whole(*open));
+    full = open_torch_archive(ByteWindow::whole(*open), {.pickle_limit_bytes = pickle_limit_bytes});
   } catch (const Error& error) {
     rethrow_unless_of_content(error);
     return std::nullopt;  // something else; the files of this checkpoint do not need it

@@ -95,7 +95,8 @@ class LocalState {
   FlatState flat_state_of(const Optimizer& optimizer);
   void add_units_of(const FlatRecord& record);
   std::optional<FlatRecord> find_record(const Directory& directory, const ReadOptions& options);
-  std::optional<FlatRecord> record_of_full(const Directory& directory, const std::string& file);
+  std::optional<FlatRecord> record_of_full(const Directory& directory, const std::string& file,
+                                           std::uint64_t pickle_limit_bytes);
   std::optional<FlatUnit> unit_of_full(const Unit& unit, const TorchArchive& full,
                                        const Value& weights) const;
   void fit(const FlatRecord& record);

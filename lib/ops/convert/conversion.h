@@ -39,6 +39,9 @@ class Conversion {
   void prepare();
   void open_source();
   void require_options_taken() const;
+  void require_keys_possible() const;
+  void list_lost_kinds();
+  void list_joined_dicts();
   void check_destination() const;
   void edit_optimizers();
   void take_layout_of_index();

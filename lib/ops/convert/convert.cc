@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <string_view>
 
 #include "lib/base/append.h"
 #include "lib/encoding/pickle_memory.h"
 #include "lib/format/value_policy.h"
 #include "lib/ops/convert/conversion.h"
 #include "lib/ops/convert/request.h"
+#include "lib/ops/inspect/content_digests.h"
 #include "lib/ops/open/sealed_directory.h"
 #include "lib/ops/open/value_budget.h"
 #include "lib/ops/verify/seal.h"
@@ -34,6 +37,7 @@ Conversion::Conversion(FileSystem& fs, const ConvertOptions& options)
   transfer_.progress = options.progress;
   transfer_.cancel = options.cancel;
   read_.memory_limit_bytes = transfer_.memory_limit_bytes;
+  read_.pickle_limit_bytes = options.memory_limit_bytes;
   read_.threads = transfer_.threads;
   read_.own = request_.own = options.own;
   read_.tolerate_damage = options.salvage;
@@ -154,6 +158,10 @@ void Conversion::describe() {
   report_.tensors = leaf_tensors(source_.manifest).size();
   report_.source_bytes = plan_->source_bytes();
   append(report_.notes, output_.notes);
+  if (request_.values != KeepPolicy::kDrop) {
+    if (driver_->capabilities().loses_dict_kinds) list_lost_kinds();
+    if (driver_->capabilities().joins_value_dicts) list_joined_dicts();
+  }
   Seal seal = make_seal();
   if (options_.verify) {
     for (std::uint32_t i : leaf_tensors(source_.manifest)) {
@@ -173,6 +181,43 @@ void Conversion::describe() {
       pickle_memory_bytes(kMostPickleMemoryBytes, read_.pickle_limit_bytes);
   report_.staged_bytes_bound = staged_bytes_bound(transfer_);
   report_.peak_memory_bound = report_.metadata_bytes + report_.staged_bytes_bound;
+}
+
+/// Dicts of values that the target keeps as plain ones.
+void Conversion::list_lost_kinds() {
+  AppliedTransformation lost{"types", "", 0, {}};
+  for (const auto& [name, type] : typed_containers(source_.manifest.state))
+    if (const std::string words = dict_words(type); type.kind() != Value::Kind::kDict)
+      lost.changes.push_back(fmt::format("{}: {} -> dict", printable(name),
+                                         words.substr(0, words.find_first_of(":("))));
+  if (lost.changes.empty()) return;
+  lost.detail = fmt::format("{} dict{} of values written as plain dict{} ({})", lost.changes.size(),
+                            lost.changes.size() == 1 ? "" : "s",
+                            lost.changes.size() == 1 ? "" : "s", lost.changes[0]);
+  report_.transformations.push_back(std::move(lost));
+}
+
+/// Dicts of values at the top, which readers of the target do not enter.
+void Conversion::list_joined_dicts() {
+  const StateDict& state = source_.manifest.state;
+  const Roles roles = find_roles(state);
+  std::map<std::string_view, bool> joined;  // by key at the top: all below it are values
+  for (std::size_t i = 0; i < state.entries.size(); ++i) {
+    const StateEntry& entry = state.entries[i];
+    if (entry.path.size() < 2 || entry.path[0].kind != PathItem::Kind::kKey) continue;
+    bool is_value = roles.entries[i].role != Role::kOptimGroup;
+    for_each_tensor(entry.value, [&](std::uint32_t) { is_value = false; });
+    const auto [known, is_new] = joined.try_emplace(entry.path[0].key, is_value);
+    known->second = known->second && is_value;
+  }
+  AppliedTransformation done{"values", "", 0, {}};
+  for (const auto& [key, is_joined] : joined)
+    if (is_joined) done.changes.push_back(fmt::format("{0}.* -> {0}", printable(key)));
+  if (done.changes.empty()) return;
+  done.detail =
+      fmt::format("{} dict{} of values, each one value to readers of {} ({})", done.changes.size(),
+                  done.changes.size() == 1 ? "" : "s", driver_->id(), done.changes[0]);
+  report_.transformations.push_back(std::move(done));
 }
 
 /// When writing, asked once the stage is open: what an interrupted run left there takes no room

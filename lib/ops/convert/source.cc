@@ -69,12 +69,27 @@ void Conversion::open_source() {
 void Conversion::require_options_taken() const {
   const OptionList lists[] = {driver_->capabilities().writes_with,
                               source_.driver->capabilities().reads_with};
-  const std::string from(source_.driver->id()), to(driver_->id());
+  const std::string_view from = source_.driver->id(), to = driver_->id();
   const std::vector<const FormatOption*> of_reading = format_options(/*to_write=*/false);
   for (const FormatOption* option : options_in(request_)) {
     const bool could_be_sources = from != to && takes(of_reading, *option);
-    require_taken({&option, 1}, lists, could_be_sources ? from + " or " + to : to);
+    const std::string_view at_hand[] = {from, to};
+    require_taken({&option, 1}, lists, std::span(at_hand).subspan(could_be_sources ? 0 : 1));
   }
+  require_keys_possible();
+}
+
+void Conversion::require_keys_possible() const {
+  if (options_.optim_keys == OptimKeys::kKeep) return;
+  if (request_.hf_preset)
+    fail(Code::kInvalidArgument,
+         "--optim-keys says how the optimizer is keyed, which --to hf leaves out", "leave it out");
+  if (options_.optim_keys == OptimKeys::kId && driver_->capabilities().names_optimizers)
+    fail(Code::kUnsupported,
+         fmt::format("--optim-keys id: {} has a form of its own for optimizers, which is read by "
+                     "the names of parameters",
+                     driver_->id()),
+         "leave it out, or write torch-save, which keeps ids");
 }
 
 /// Before any work, and in a dry run too.

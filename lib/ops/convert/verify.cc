@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -99,7 +100,7 @@ class ValueProof {
       there.erase(found);
     }
     for (const auto& [name, value] : there) differs("value \"{}\" is not in the source", name);
-    if (keep_container_types(source_.format, written_.format)) compare_containers();
+    if (keep_container_types(source_.format, written_.format)) compare_containers(may_drop);
   }
 
  private:
@@ -132,19 +133,33 @@ class ValueProof {
   }
 
   /// Compares dicts that are not values themselves.
-  void compare_containers() {
-    const auto after = typed_containers(written_.state);
-    for (const auto& [name, kind] : typed_containers(source_.state)) {
-      const auto found = after.find(name);
-      const bool same = kind.kind() == Value::Kind::kDict ||
-                        (found != after.end() && found->second.kind() == kind.kind());
-      if (!same && has_values_below(name)) differs("the dict \"{}\" is of another kind", name);
+  void compare_containers(bool may_drop) {
+    const auto before = typed_containers(source_.state), after = typed_containers(written_.state);
+    std::set<std::string> names;
+    for (const auto* side : {&before, &after})
+      for (const auto& [name, type] : *side) names.insert(name);
+    for (const std::string& name : names) {
+      const auto there = before.find(name), here = after.find(name);
+      const bool same = there != before.end() && here != after.end()
+                            ? is_same_type(there->second, here->second)
+                            : false;
+      const bool gone = may_drop && here == after.end();
+      if (!same && !gone)
+        differs("the dict {} is of another kind, or has numbers for text as keys", quoted(name));
     }
   }
-  bool has_values_below(const std::string& name) const {
-    return std::ranges::any_of(written_.state.entries, [&](const StateEntry& entry) {
-      return entry.name.starts_with(name + ".");
-    });
+  static std::string quoted(const std::string& name) {
+    return name.empty() ? "at the top" : fmt::format("\"{}\"", name);
+  }
+  /// Dicts that are of the same kind have the same integers as keys.
+  static bool is_same_type(const Value& a, const Value& b) {
+    const auto numbers = [](const Value& dict) {
+      std::set<std::int64_t> out;
+      for (const auto& [key, none] : dict.as_dict())
+        if (key.is_int()) out.insert(key.as_int());
+      return out;
+    };
+    return a.kind() == b.kind() && numbers(a) == numbers(b);
   }
 
   static constexpr std::uint64_t kMostPrinted = std::uint64_t{1} << 22;
@@ -238,13 +253,18 @@ VerifyScope verify_scope(const Manifest& written, const ConvertReport& report) {
     scope.not_compared.push_back(fmt::format("{} tensors and {} values left out: {}",
                                              group.tensors.size(), group.values.size(),
                                              group.reason));
-  for (const AppliedTransformation& applied : report.transformations)
+  for (const AppliedTransformation& applied : report.transformations) {
+    if (applied.of_values()) {
+      scope.not_compared.push_back(applied.detail);
+      continue;
+    }
     scope.not_compared.push_back(fmt::format("{} tensors compared as {}{}{}", applied.tensors,
                                              applied.kind == "dtype" ? "cast"
                                              : applied.kind == "rename"
                                                  ? "renamed"
                                                  : "changed by " + applied.kind,
                                              applied.detail.empty() ? "" : ": ", applied.detail));
+  }
   return scope;
 }
 

@@ -35,6 +35,23 @@ Value type_of(const Contents& contents) {
   return Value::dict_of(contents.kind, std::move(keys), contents.attributes);
 }
 
+/// Integers as keys of the top dict, below which no tensor lies: there its name is "".
+void add_top(const StateDict& state, std::map<std::string, Contents>& found) {
+  std::set<std::int64_t> with_tensors;
+  for (const StateEntry& entry : state.entries)
+    if (!entry.path.empty() && entry.path[0].kind == PathItem::Kind::kIntKey &&
+        entry.value.is_tensor())
+      with_tensors.insert(entry.path[0].index);
+  for (const StateEntry& entry : state.entries) {
+    if (entry.path.empty() || entry.path[0].kind != PathItem::Kind::kIntKey ||
+        with_tensors.contains(entry.path[0].index))
+      continue;
+    Contents& top = found[""];
+    top.values = true;
+    if (top.keys.empty() || top.keys.back() != entry.path[0]) top.keys.push_back(entry.path[0]);
+  }
+}
+
 /// Ids of parameters, which formats spell as text or as numbers.
 bool is_optimizer_state(std::string_view name) {
   return name == "state" || name.ends_with(".state");
@@ -114,6 +131,7 @@ std::map<std::string, Value> typed_containers(const StateDict& state) {
     dict.kind = note.kind;
     dict.attributes = note.attributes;
   }
+  add_top(state, found);
   for (const StateEntry& entry : state.entries) {
     std::string name;
     for (std::size_t i = 0; i + 1 < entry.path.size(); ++i) {
@@ -131,7 +149,8 @@ std::map<std::string, Value> typed_containers(const StateDict& state) {
   }
   std::map<std::string, Value> out;
   for (const auto& [name, contents] : found)
-    if (contents.values && !contents.tensors) out.emplace(name, type_of(contents));
+    if (!contents.tensors && (contents.values || contents.keys.empty()))
+      out.emplace(name, type_of(contents));
   return out;
 }
 
@@ -140,6 +159,24 @@ std::string not_compared_words(std::uint64_t values) {
       "{} value{} objects that could not be followed to the end (too deep, or cycles within "
       "cycles): these parts were not compared",
       values, values == 1 ? " holds" : "s hold");
+}
+
+std::string dict_words(const Value& dict) {
+  switch (dict.kind()) {
+    case Value::Kind::kOrderedDict:
+      return fmt::format("OrderedDict{}: {} keys",
+                         dict.attributes().is_none() ? "" : " with attributes",
+                         dict.as_dict().size());
+    case Value::Kind::kDefaultDict: {
+      const Value& factory = dict.attributes();
+      const bool object = factory.kind() == Value::Kind::kOpaque;
+      return fmt::format("defaultdict({})", object ? factory.as_opaque().global() : "None");
+    }
+    case Value::Kind::kCounter:
+      return "Counter";
+    default:
+      return dict.as_dict().empty() ? "dict" : "dict with integers as keys";
+  }
 }
 
 bool keep_container_types(std::string_view format_a, std::string_view format_b) {

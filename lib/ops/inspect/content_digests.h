@@ -46,9 +46,13 @@ class ContentDigests {
 };
 
 /// Dicts of a kind of their own (OrderedDict, defaultdict, Counter), or with integers as keys, that
-/// hold at least one value and no tensor: as values they have a type. By dotted path; each has None
-/// for values, an OrderedDict all its keys, others the integers among them.
+/// hold no tensor: as values they have a type. By dotted path; each has None for values, an
+/// OrderedDict all its keys, others the integers among them. "" is the top dict, with those of its
+/// integer keys below which no tensor lies.
 std::map<std::string, Value> typed_containers(const StateDict& state);
+
+/// What kind of dict one of those is, as Python names it.
+std::string dict_words(const Value& dict);
 
 /// "3 values hold objects that could not be followed to the end: these parts were not compared"
 std::string not_compared_words(std::uint64_t values);

@@ -141,26 +141,8 @@ std::string quantizer_words(const std::optional<HashedQuantizer>& quantizer) {
                      quantizer->zero_point);
 }
 
-/// What kind of dict it is, as Python names it.
-std::string dict_words(const Value& dict) {
-  switch (dict.kind()) {
-    case Value::Kind::kOrderedDict:
-      return fmt::format("OrderedDict{}: {} keys",
-                         dict.attributes().is_none() ? "" : " with attributes",
-                         dict.as_dict().size());
-    case Value::Kind::kDefaultDict: {
-      const Value& factory = dict.attributes();
-      const bool object = factory.kind() == Value::Kind::kOpaque;
-      return fmt::format("defaultdict({})", object ? factory.as_opaque().global() : "None");
-    }
-    case Value::Kind::kCounter:
-      return "Counter";
-    default:
-      return dict.as_dict().empty() ? "dict" : "dict with integers as keys";
-  }
-}
-
 bool has_below(const std::map<std::string, Value>& values, const std::string& name) {
+  if (name.empty()) return !values.empty();
   const auto next = values.lower_bound(name + ".");
   return next != values.end() && next->first.starts_with(name + ".");
 }
@@ -298,8 +280,11 @@ class Differ {
     std::set<std::string> names;
     for (const auto* side : {&of_a, &of_b})
       for (const auto& [name, empty] : *side) names.insert(name);
+    const bool of_part = a_.checkpoint.is_part || b_.checkpoint.is_part;
     for (const std::string& name : names) {
-      if (!has_below(in_a, name) || !has_below(in_b, name)) continue;
+      const bool below_a = has_below(in_a, name), below_b = has_below(in_b, name);
+      const bool both_empty = !below_a && !below_b && !of_part;
+      if (!both_empty && (!below_a || !below_b)) continue;  // what lies below is reported
       const auto empty_in = [&](const std::map<std::string, Value>& side) {
         const auto found = side.find(name);
         return found == side.end() ? Value::dict({}) : found->second;
@@ -307,8 +292,8 @@ class Differ {
       const Value a = empty_in(of_a), b = empty_in(of_b);
       ValueDigester& of = a_.contents(options_.transfer).digester();
       if (!first_difference({a, of}, {b, of}, false)) continue;
-      ValueDiff diff{name, ValueDiff::What::kDiffers, Value::string(dict_words(a)),
-                     Value::string(dict_words(b))};
+      ValueDiff diff{name.empty() ? "(top)" : name, ValueDiff::What::kDiffers,
+                     Value::string(dict_words(a)), Value::string(dict_words(b))};
       diff.path = a.kind() == b.kind() ? ".keys()" : ".__class__";
       diff.at_a = diff.a;
       diff.at_b = diff.b;

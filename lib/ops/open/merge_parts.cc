@@ -7,15 +7,12 @@
 #include <map>
 #include <utility>
 
+#include "lib/base/append.h"
+
 namespace tessera {
 namespace {
 
 constexpr std::string_view kModelFolder = "pytorch_model_fsdp_";
-
-template <class T>
-void append(std::vector<T>& to, std::vector<T>& from) {
-  std::ranges::move(from, std::back_inserter(to));
-}
 
 /// Adds one part at a time; what was there before gives the offset of every index.
 class PartsMerger {
@@ -131,13 +128,13 @@ class PartsMerger {
     for (StoredFile& file : part_->files) file.path = folder_ + file.path;
     for (CodedView& view : part_->views)
       view.codecs += static_cast<std::uint32_t>(out_.codecs.size());
-    append(out_.views, part_->views);
-    append(out_.files, part_->files);
-    append(out_.records, part_->records);
-    append(out_.strides, part_->strides);
-    append(out_.codecs, part_->codecs);
-    append(out_.inline_bytes, part_->inline_bytes);
-    append(out_.quant, part_->quant);
+    append(out_.views, std::move(part_->views));
+    append(out_.files, std::move(part_->files));
+    append(out_.records, std::move(part_->records));
+    append(out_.strides, std::move(part_->strides));
+    append(out_.codecs, std::move(part_->codecs));
+    append(out_.inline_bytes, std::move(part_->inline_bytes));
+    append(out_.quant, std::move(part_->quant));
   }
 
   Manifest& out_;

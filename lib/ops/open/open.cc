@@ -91,7 +91,8 @@ class ManifestReader {
       const auto directory =
           storage::open_linked_directory(fs, own ? whole.path : join_path(whole.path, folder));
       const FormatDriver& driver = own ? driver_ : torch_dcp_driver();
-      const Place place{directory.get(), "", own ? whole.path : folder};
+      const Place place{directory.get(), "", own ? whole.path : folder,
+                        options_.read.pickle_limit_bytes};
       naming_folder(folder, [&] {
         std::string why;
         const std::optional<Seal> seal = read_seal(*directory, "", &why);
@@ -190,7 +191,7 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
   opened.asked = path;
   opened.is_part = is_of_part(options);
   opened.pickle_limit_bytes = options.read.pickle_limit_bytes;
-  const PathResolver resolver(fs, options.from);
+  const PathResolver resolver(fs, options.from, options.read.pickle_limit_bytes);
   const FoundCheckpoint found = options.check_seal ? resolve(fs, path, resolver, opened.notes)
                                                    : resolver.resolve(path, opened.notes);
   opened.path = opened.display = found.path;

@@ -138,7 +138,7 @@ std::optional<FoundCheckpoint> PathResolver::recognise(const std::string& path,
   std::string folder = path;
   if (type == FileType::kRegular) std::tie(folder, found.file) = split_path(path);
   const auto directory = storage::open_linked_directory(fs_, folder);
-  const Place place{directory.get(), found.file, path};
+  const Place place{directory.get(), found.file, path, pickle_limit_bytes_};
   if (!from_.empty()) {
     found.driver = find_format(from_);
     if (!found.driver)
@@ -319,7 +319,7 @@ void PathResolver::fail_file(const std::string& asked) const {
 
 void PathResolver::refuse_other_format(const std::string& asked, const std::string& path,
                                        FileType type) const {
-  const auto found = PathResolver(fs_, "").recognise(path, type);
+  const auto found = PathResolver(fs_, "", pickle_limit_bytes_).recognise(path, type);
   if (!found) return;
   fail(Code::kUnsupported,
        fmt::format("\"{}\" is not {}; it looks like {} ({})", printable(asked), from_,
@@ -373,9 +373,13 @@ PathResolver::Attempt PathResolver::rank_folder(const std::string& asked,
 
 PathResolver::Attempt PathResolver::recognised_folder(const std::string& asked,
                                                       std::vector<Note>& notes) const {
-  auto found = found_at(asked, FileType::kDirectory, notes);
+  std::vector<Note> inner;
+  auto found = found_at(asked, FileType::kDirectory, inner);
   if (!found) return {{}, "no format recognises it"};
-  if (!found->is_named && found->parts.empty()) note_others_below(*found, notes);
+  if (found->is_named)
+    return {{}, "it holds weights, and a pointer, which says what was saved last and goes first"};
+  append(notes, inner);
+  if (found->parts.empty()) note_others_below(*found, notes);
   std::string why = found->description();
   return {std::move(found), std::move(why)};
 }

@@ -47,7 +47,9 @@ bool is_pointer_text(std::string_view name);
 
 class PathResolver {
  public:
-  explicit PathResolver(FileSystem& fs, std::string from) : fs_(fs), from_(std::move(from)) {}
+  /// `pickle_limit_bytes`: as ReadOptions has it, for probes.
+  explicit PathResolver(FileSystem& fs, std::string from, std::uint64_t pickle_limit_bytes = 0)
+      : fs_(fs), from_(std::move(from)), pickle_limit_bytes_(pickle_limit_bytes) {}
 
   /// The one checkpoint that `asked` means; notes say which choice was made. `steps`, where given: what
   /// each rule said, also where none found anything and this throws.
@@ -133,6 +135,7 @@ class PathResolver {
 
   FileSystem& fs_;
   std::string from_;
+  std::uint64_t pickle_limit_bytes_;
 };
 
 /// "a/b" from "a" and "b".
