@@ -35,11 +35,11 @@ Bytes compressed(ByteView bytes) {
 
 /// One checkpoint of one float32 tensor, stored as one zstd item.
 struct OneItem {
-  explicit OneItem(const std::string& path, int first = 0) {
-    const Bytes item = compressed(tensor_item({kRows, kColumns}, first));
+  explicit OneItem(const std::string& path, int first = 0, std::int64_t rows = kRows) {
+    const Bytes item = compressed(tensor_item({rows, kColumns}, first));
     item_bytes = item.size();
     BuiltMetadata metadata;
-    metadata.tensors = {{"w", "float32", {kRows, kColumns}, {{{0, 0}, {kRows, kColumns}}}}};
+    metadata.tensors = {{"w", "float32", {rows, kColumns}, {{{0, 0}, {rows, kColumns}}}}};
     metadata.items = {{"w",
                        Numbers{0, 0},
                        "__0_0.distcp",
@@ -166,6 +166,27 @@ TEST_CASE("an item that one verb has no room for, none has") {
             verify.transfer = options;
             verify_checkpoint(item.memory, "/ck", verify);
           }) == expected);
+  }
+}
+
+TEST_CASE("the bytes that verbs decode grow with a compressed item, not with its square") {
+  // Counted, not measured: decoding for each block would read the item once for each.
+  const TransferOptions options = transfer(std::uint64_t{192} << 20, 16);
+  for (const std::int64_t rows : {64, 256, 1024}) {
+    OneItem item("/ck", 0, rows);
+    for (const Verb& verb : kVerbs) {
+      INFO(verb.name << ", rows " << rows);
+      CHECK(reads_of(item, "/ck", [&](OpenedCheckpoint& opened) { verb.run(opened, options); }) <=
+            2);
+    }
+    OpenedCheckpoint other = open_checkpoint(item.memory, "/ck");
+    INFO("diff, rows " << rows);
+    CHECK(reads_of(item, "/ck", [&](OpenedCheckpoint& opened) {
+            DiffOptions diff;
+            diff.transfer = options;
+            diff.abs = 1;
+            diff_checkpoints(opened, other, diff);
+          }) <= 2);
   }
 }
 

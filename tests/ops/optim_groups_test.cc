@@ -5,8 +5,8 @@
 #include <tessera/storage/memory_file_system.h>
 
 #include <catch2/catch.hpp>
-#include <ctime>
 
+#include "tests/support/growth.h"
 #include "tests/support/hostile_bytes.h"
 
 namespace optim_groups_test {
@@ -46,9 +46,9 @@ double seconds_of(int count) {
   MemoryFileSystem fs;
   fs.write_file("/g.pt", as_bytes(checkpoint_of(count)));
   OpenedCheckpoint opened = open_checkpoint(fs, "/g.pt");
-  const std::clock_t before = std::clock();
-  const OptimReport report = inspect_optimizer(opened, nullptr, {});
-  const double seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  OptimReport report;
+  const double seconds =
+      processor_seconds([&] { report = inspect_optimizer(opened, nullptr, {}); });
   REQUIRE(report.optimizers.size() == 1);
   CHECK(report.optimizers[0].groups.size() == static_cast<std::size_t>(count));
   return seconds;
@@ -57,11 +57,7 @@ double seconds_of(int count) {
 }  // namespace
 
 TEST_CASE("what optim costs grows with the groups, not with their square") {
-  double least = 1e9;
-  for (int round = 0; round < 3; ++round)
-    least = std::min(least, seconds_of(4000) / seconds_of(1000));
-  INFO("four times the groups take " << least << " times as long");
-  CHECK(least < 9);  // a square takes 16
+  CHECK(growth_exponent(1000, 4000, seconds_of, 3) < 1.3);
 }
 
 }  // namespace optim_groups_test

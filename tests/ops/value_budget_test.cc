@@ -12,6 +12,7 @@
 
 #include "tests/support/convert_case.h"
 #include "tests/support/live_job.h"
+#include "tests/support/rank_archive.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace value_budget_test {
@@ -143,6 +144,27 @@ TEST_CASE("a live state whose values double past every budget is not saved") {
   });
   CHECK_THAT(thrown.at(0), Catch::Contains("objects that contain each other many times"));
   CHECK(fs.open_directory("/run")->list().empty());
+}
+
+TEST_CASE("what is granted to the values of a pickle holds for probes and conversions, too") {
+  constexpr std::size_t kMany = 500'000;  // an empty dict is one byte of pickle
+  constexpr std::uint64_t kGranted = std::uint64_t{1} << 30;
+  MemoryFileSystem fs;
+  for (const char* name : {"/many/rank0.pt", "/many/rank1.pt"}) {
+    RankArchive archive;
+    ValueList many;
+    for (std::size_t i = 0; i < kMany; ++i) many.push_back(Value::dict({}));
+    fs.write_file(name, archive.render(dict({{"w", archive.tensor({2}, {1, 2})},
+                                             {"many", Value::list(std::move(many))}})));
+  }
+  CHECK_THROWS_AS(open_checkpoint(fs, "/many"), Error);
+  OpenOptions options;
+  options.read.pickle_limit_bytes = kGranted;
+  CHECK(open_checkpoint(fs, "/many", options).driver->id() == "torch-rank-files");
+  ConvertOptions convert = convert_options("/many", "/out", std::nullopt, "torch-save");
+  CHECK_FALSE(status_of(fs, convert).ok());
+  convert.memory_limit_bytes = kGranted;
+  CHECK(status_of(fs, convert).to_string() == Status{}.to_string());
 }
 
 }  // namespace value_budget_test
