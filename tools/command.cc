@@ -7,6 +7,7 @@
 #include <tessera/base/launched_ranks.h>
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -80,11 +81,23 @@ std::string generated(const Arguments& arguments) {
 }
 
 std::string help_text(const Arguments& arguments) {
-  const int width = std::min(make_screen(true).width, 100);
+  const int width = std::min(make_screen(ColorMode::kNever).width, 100);
   if (arguments.tool == Tool::kInspect && arguments.verb_given) {
     return render_help(verb_spec(arguments.tool, arguments.verb), "ckpt-inspect ", width);
   }
   return render_help(command_spec(arguments.tool), "", width);
+}
+
+std::string formats_text() {
+  std::string lines;
+  for (const FormatDriver* driver : all_formats()) {
+    const Capabilities can = driver->capabilities();
+    std::string notes = can.writes ? "reads, writes" : "reads";
+    if (!can.result_suffix.empty()) notes += fmt::format("; DST ending in {}", can.result_suffix);
+    if (!can.preset.empty()) notes += fmt::format("; --to {}", can.preset);
+    lines += fmt::format("{:<20} {}\n", driver->id(), notes);
+  }
+  return lines;
 }
 
 std::string special_text(const Arguments& arguments) {
@@ -95,6 +108,8 @@ std::string special_text(const Arguments& arguments) {
       return help_text(arguments);
     case Special::kVersion:
       return fmt::format("{} {}\n", tool_name(arguments.tool), kVersion);
+    case Special::kFormats:
+      return formats_text();
     case Special::kGenerate:
       return generated(arguments);
     case Special::kNone:
@@ -106,7 +121,7 @@ std::string special_text(const Arguments& arguments) {
 Outcome run(const Arguments& arguments, FileSystem& fs, const std::vector<std::string>& typed,
             std::unique_ptr<RankGroup>& ranks) {
   if (arguments.special != Special::kNone) return {special_text(arguments), 0, {}};
-  const Screen screen = make_screen(arguments.no_color);
+  const Screen screen = make_screen(arguments.color);
   if (arguments.tool == Tool::kInspect) return run_inspect(arguments, fs, screen);
   ranks = launched_ranks();
   if (!ranks) return run_convert(arguments, fs, screen, typed, nullptr);

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <iterator>
+#include <limits>
 
 #include "tools/command.h"
 #include "tools/documents/documents.h"
@@ -30,6 +32,7 @@ constexpr std::size_t kShownDifferences = 20;
 void write_listing(const Arguments& a, const LsReport& report, const LsRows& rows,
                    const Screen& screen, const Sink& sink) {
   const LsSource source{rows.size(), [&](std::size_t i) { return rows[i]; }};
+  if (a.tree) return write_tree(report, source, screen, sink);
   if (a.format == OutputFormat::kHuman) return write_ls(report, source, a.chunks, screen, sink);
   const JsonRows json_rows{"tensors", rows.size(),
                            [&](std::size_t i) { return ls_row(rows[i], a.chunks); }};
@@ -344,6 +347,9 @@ Outcome Inspection::summary_of(const OpenedCheckpoint& opened, const ScanReport*
 }
 
 Outcome Inspection::ls() {
+  if (a_.tree && (a_.format != OutputFormat::kHuman || a_.chunks))
+    fail(Code::kInvalidArgument, "--tree is for people, and goes without --chunks",
+         "--format json has every tensor");
   LsOptions options;
   options.chunks = a_.chunks;
   options.rank = a_.rank;
@@ -526,6 +532,18 @@ Outcome Inspection::report() {
   return outcome;
 }
 
+/// The most changed first; what is there on one side alone, or of another form, before.
+void sort_by_change(DiffReport& report) {
+  const auto change = [](const TensorDiff& row) {
+    constexpr double kMost = std::numeric_limits<double>::infinity();
+    if (row.what != TensorDiff::What::kValues || std::isnan(row.relative_l2)) return kMost;
+    return row.nonfinite_mismatch > 0 ? kMost : row.relative_l2;
+  };
+  std::ranges::stable_sort(report.tensors, [&](const TensorDiff& a, const TensorDiff& b) {
+    return change(a) > change(b);
+  });
+}
+
 DiffOptions Inspection::diff_options() {
   DiffOptions options;
   options.abs = a_.abs_tolerance;
@@ -558,6 +576,8 @@ Outcome Inspection::diff() {
   const bool whole = report.not_compared == 0 || !a_.strict;
   const int exit = report.equal && whole ? kExitDone : kExitNegative;
   if (a_.quiet) return {{}, exit, {}};
+  if (a_.sort == "change") sort_by_change(report);
+  if (a_.sort == "name") std::ranges::stable_sort(report.tensors, natural_less, &TensorDiff::name);
   const auto limit = static_cast<std::size_t>(a_.limit.value_or(kShownDifferences));
   if (a_.limit && a_.format != OutputFormat::kHuman) {
     report.tensors.resize(std::min(limit, report.tensors.size()));

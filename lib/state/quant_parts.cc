@@ -103,7 +103,7 @@ constexpr std::array kCodeNames = {
     std::string_view("W_q"),    std::string_view("codes"),    std::string_view("indices"),
     std::string_view("Qidxs"),  std::string_view("q_weight"), std::string_view("qweight2")};
 
-/// bitsandbytes may keep packed codes in any type (bnb_4bit_quant_storage): the table tells.
+/// bitsandbytes may keep packed codes in any type (bnb_4bit_quant_storage): the table shows it.
 constexpr std::string_view kTableOfFour = ".quant_map";
 
 bool is_code_type(DType dtype) {

@@ -1,9 +1,14 @@
 // Columns, clipping, numbers and block characters: what keeps human output inside the screen.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <limits>
+#include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "tools/render/number_text.h"
 #include "tools/render/screen.h"
@@ -36,22 +41,60 @@ TEST_CASE("clipping keeps both ends and the width") {
   }
 }
 
-TEST_CASE("tables clip the flexible column and never pass the width") {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> out;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) out.push_back(line);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("tables never cut a name and never pass the width") {
   Table table({{"name", false, 1}, {"n", true}});
   table.add({std::string(200, 'x'), "12"});
   table.add({"b", "3,456"});
   const std::string text = table.render({60, false}, "  ");
-  std::istringstream lines(text);
-  int count = 0;
-  for (std::string line; std::getline(lines, line); ++count) {
+  for (const std::string& line : lines_of(text)) {
     CHECK(display_width(line) <= 60);
     CHECK(line.starts_with("  "));
   }
-  CHECK(count == 3);
+  CHECK(std::ranges::count(text, 'x') == 200);
   CHECK(text.find("\x1b") == std::string::npos);
+  CHECK(lines_of(Table({{"name", false, 1}}).render({60, false})).size() == 1);
   Table painted({{"a"}});
   painted.add({Cell("x", Tint::kRed)});
   CHECK(painted.render({60, true}).find("\x1b[31mx\x1b[0m") != std::string::npos);
+}
+
+TEST_CASE("columns that say the same and what names share are said once before anything is cut") {
+  const auto table = [](std::size_t rows) {
+    Table out({{"name", false, 1}, {"type"}, {"bytes", true}, {"files", false, 2}});
+    for (std::size_t i = 0; i < rows; ++i)
+      out.add({fmt::format("model.model.layers.{}.self_attn.q_proj.weight", i), "bfloat16",
+               fmt::format("{} KiB", i), "model-00001-of-00002.safetensors"});
+    return out;
+  };
+  for (const int width : {120, 80, 60, 40}) {
+    CAPTURE(width);
+    const std::string text = table(300).render({width, false});
+    std::set<std::string> names;
+    for (const std::string& line : lines_of(text)) {
+      CHECK(display_width(line) <= width);
+      if (const auto at = line.find(".self_attn"); at != line.npos)
+        names.insert(line.substr(0, line.find(' ', at)));
+    }
+    CHECK(names.size() == 300);  // each row is still another one
+    CHECK(text.find("…") == text.npos);
+    CHECK((text.find("names below model.model.layers.") != text.npos) == (width < 120));
+    CHECK((text.find("type bfloat16") != text.npos) == (width < 120));
+  }
+  // All fits: nothing is folded. Two rows are not worth a line. A pipe gets cells as they are.
+  CHECK(table(300).render({160, false}).find("all rows") == std::string::npos);
+  CHECK(table(2).render({80, false}).find("all rows") == std::string::npos);
+  CHECK(table(300).render({80, false, true}).find("all rows") == std::string::npos);
 }
 
 TEST_CASE("text wraps at spaces") {

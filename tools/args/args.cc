@@ -11,6 +11,7 @@
 
 #include "tools/args/options.h"
 #include "tools/args/text.h"
+#include "tools/args/typed.h"
 #include "tools/args/values.h"
 
 namespace tessera::tools {
@@ -26,6 +27,10 @@ void add_specials(CLI::App& app, Arguments& a) {
       ->group("General");
   app.add_flag_callback(
          "--version", [&a] { a.special = Special::kVersion; }, "show the version")
+      ->group("General");
+  app.add_flag_callback(
+         "--formats", [&a] { a.special = Special::kFormats; },
+         "show the formats, which are read and which are written")
       ->group("General");
   app.add_option_function<std::string>(
          "--generate",
@@ -244,6 +249,7 @@ OutputFormat requested_format(std::span<const std::string> words) {
   for (std::size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
     if (words[i] == "--format" && i + 1 < words.size()) set(words[i + 1]);
     if (words[i].starts_with("--format=")) set(std::string_view(words[i]).substr(9));
+    if (words[i] == "--json") set("json");
   }
   return format;
 }
@@ -270,7 +276,8 @@ CommandSpec command_spec(Tool tool) {
   return spec;
 }
 
-Arguments parse_arguments(Tool tool, std::span<const std::string> words) {
+Arguments parse_arguments(Tool tool, std::span<const std::string> typed) {
+  const std::vector<std::string> words = in_our_words(tool, typed);
   Arguments arguments;
   arguments.tool = tool;
   if (words.empty()) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tools/args/command_spec.h"
+#include "tools/render/screen.h"
 
 namespace tessera::tools {
 
@@ -41,7 +42,7 @@ enum class Verb : std::uint8_t {
 enum class OutputFormat : std::uint8_t { kHuman, kJson, kNdjson };
 enum class ProgressMode : std::uint8_t { kAuto, kBar, kJson, kNone };
 /// What to do instead of a verb.
-enum class Special : std::uint8_t { kNone, kExamples, kHelp, kVersion, kGenerate };
+enum class Special : std::uint8_t { kNone, kExamples, kHelp, kVersion, kFormats, kGenerate };
 
 struct Arguments {
   Tool tool = Tool::kInspect;
@@ -53,7 +54,7 @@ struct Arguments {
 
   OutputFormat format = OutputFormat::kHuman;
   ProgressMode progress = ProgressMode::kAuto;
-  bool no_color = false;
+  ColorMode color = ColorMode::kAuto;
 
   // Reading, shared by all.
   std::string from, from_a, from_b;
@@ -67,6 +68,7 @@ struct Arguments {
 
   // ls
   bool chunks = false;
+  bool tree = false;
   std::optional<std::int64_t> rank;
   std::string file;
   std::string sort;

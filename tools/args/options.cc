@@ -23,8 +23,10 @@ void add_output(Options& o) {
   o.value("--progress", "auto|bar|json|none",
           "progress on stderr; auto: a bar on a terminal, elsewhere one plain line every 30 s",
           [&a](auto& flag, auto& v) { a.progress = progress_mode(flag, v); });
-  o.flag("--no-color", "no colours (they show on a terminal only; NO_COLOR does the same)",
-         a.no_color);
+  o.value("--color", "auto|always|never",
+          "colours; auto: on a terminal, unless NO_COLOR is set or TERM is dumb",
+          [&a](auto& flag, auto& v) { a.color = color_mode(flag, v); });
+  o.switch_to("--no-color", "--color never", [&a] { a.color = ColorMode::kNever; });
 }
 
 void add_limits(Options& o) {
@@ -61,6 +63,7 @@ void add_source(Options& o, bool two_sources) {
 void add_ls(Options& o) {
   Arguments& a = o.to;
   o.group("Listing");
+  o.flag("--tree", "modules with their sizes; repeated layers are one line", a.tree);
   o.flag("--chunks", "one line per stored chunk: its place in the tensor and in the files",
          a.chunks);
   o.whole("--rank", "only what writing rank N stored", 0, a.rank);
@@ -99,6 +102,7 @@ void add_diff(Options& o) {
   o.real("--rel", "values may differ by X times the larger magnitude", a.rel_tolerance);
   o.whole("--ulp", "values may differ by N units in the last place", 0, a.ulp_tolerance);
   o.text("--as", "DTYPE", "round both sides to DTYPE first, as bfloat16", a.as_dtype);
+  o.choice("--sort", "name|change", "order of the differences; default: as stored", a.sort);
   o.flag("-q,--quiet", "print nothing: the exit status is the answer", a.quiet);
   o.whole("-n,--limit", "list at most N differences; default 20 for people, all in JSON", 1,
           a.limit);

@@ -146,6 +146,12 @@ OutputFormat output_format(const std::string& flag, const std::string& value) {
   return word == "ndjson" ? OutputFormat::kNdjson : OutputFormat::kHuman;
 }
 
+ColorMode color_mode(const std::string& flag, const std::string& value) {
+  const std::string word = one_of(flag, value, "auto|always|never");
+  if (word == "always") return ColorMode::kAlways;
+  return word == "never" ? ColorMode::kNever : ColorMode::kAuto;
+}
+
 ProgressMode progress_mode(const std::string& flag, const std::string& value) {
   const std::string word = one_of(flag, value, "auto|bar|json|none");
   if (word == "bar") return ProgressMode::kBar;

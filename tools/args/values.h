@@ -35,6 +35,7 @@ std::string file_text(const std::string& flag, const std::string& path);
 std::pair<std::string, std::string> key_and_value(const std::string& flag,
                                                   const std::string& value);
 OutputFormat output_format(const std::string& flag, const std::string& value);
+ColorMode color_mode(const std::string& flag, const std::string& value);
 ProgressMode progress_mode(const std::string& flag, const std::string& value);
 
 /// "; did you mean X?" or nothing.

@@ -3,6 +3,7 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <set>
 
 #include "tools/render/number_text.h"
 #include "tools/render/render.h"
@@ -163,6 +164,53 @@ std::string render_verify(const VerifyReport& r, const Screen& screen) {
   return text + render_notes(r.notes, 5, screen);
 }
 
+namespace {
+
+/// What A puts before all names that only B has; "" where A does not have every one so.
+std::string common_root(const std::vector<std::string_view>& only_a,
+                        const std::vector<std::string_view>& only_b) {
+  if (only_b.empty() || only_a.size() < only_b.size()) return {};
+  const std::set<std::string_view> names(only_a.begin(), only_a.end());
+  for (const std::string_view name : only_a) {
+    if (!name.ends_with("." + std::string(only_b.front()))) continue;
+    const std::string root(name.substr(0, name.size() - only_b.front().size()));
+    const bool all = std::ranges::all_of(
+        only_b, [&](std::string_view each) { return names.contains(root + std::string(each)); });
+    if (all) return root.substr(0, root.size() - 1);
+  }
+  return {};
+}
+
+/// What makes two checkpoints comparable that look different in every name or type.
+std::string diff_hints(const DiffReport& r) {
+  std::vector<std::string_view> only_a, only_b;
+  std::size_t types = 0;
+  std::string a_type, b_type;
+  for (const TensorDiff& row : r.tensors) {
+    if (row.what == TensorDiff::What::kMissing) only_a.push_back(row.name);
+    if (row.what == TensorDiff::What::kUnexpected) only_b.push_back(row.name);
+    if (row.what != TensorDiff::What::kDType) continue;
+    ++types;
+    a_type = row.a.substr(0, row.a.find(' '));
+    b_type = row.b.substr(0, row.b.find(' '));
+  }
+  std::string text;
+  const auto add = [&](const std::string& root, std::size_t names, char side, char other) {
+    if (root.empty()) return;
+    text += fmt::format("hint: all {} of {} alone are in {} below \"{}\": --root-{} {}\n",
+                        counted(names, "name"), other, side, printable(root),
+                        side == 'A' ? "a" : "b", printable(root));
+  };
+  add(common_root(only_a, only_b), only_b.size(), 'A', 'B');
+  if (text.empty()) add(common_root(only_b, only_a), only_a.size(), 'B', 'A');
+  if (types > 0)
+    text += fmt::format("hint: {} of another type, as {} and {}: --as {} compares them rounded\n",
+                        counted(types, "tensor"), a_type, b_type, b_type);
+  return text;
+}
+
+}  // namespace
+
 std::string render_diff(const DiffReport& r, std::size_t limit, const Screen& screen) {
   std::string text = tensor_differences(r, limit, screen) + value_differences(r, limit, screen);
   const std::string counts =
@@ -174,7 +222,7 @@ std::string render_diff(const DiffReport& r, std::size_t limit, const Screen& sc
                         fmt::format("  {}; {} and {} differ\n", counts,
                                     counted(r.tensors.size(), "tensor"),
                                     counted(r.values.size(), "value"));
-  return text + render_notes(r.notes, 5, screen);
+  return text + diff_hints(r) + render_notes(r.notes, 5, screen);
 }
 
 }  // namespace tessera::tools

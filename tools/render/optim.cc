@@ -102,7 +102,7 @@ std::string ranking(const OptimizerReport& o, bool two, const Screen& screen) {
   for (const UpdateRow& row : o.updates) {
     if (std::isfinite(ranked_by(row))) top = std::max(top, ranked_by(row));
   }
-  std::vector<Column> columns{{"parameter", false, 1},   {""},
+  std::vector<Column> columns{{"parameter", false, 1},   {"", false, 0, true},
                               {"update / weight", true}, {"|update|", true},
                               {"|weight|", true},        {"max v", true}};
   if (two) columns.insert(columns.begin() + 2, {"growth of v", true});

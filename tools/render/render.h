@@ -24,6 +24,9 @@ struct LsSource {
 };
 void write_ls(const LsReport& report, const LsSource& source, bool chunks, const Screen& screen,
               const Sink& sink);
+/// Modules with their sizes instead of a row for each tensor.
+void write_tree(const LsReport& report, const LsSource& source, const Screen& screen,
+                const Sink& sink);
 std::string render_show(const ShowReport& report, const Screen& screen);
 std::string render_stat(const StatReport& report, const Screen& screen);
 std::string render_optim(const OptimReport& report, const Screen& screen);

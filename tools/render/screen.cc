@@ -101,9 +101,10 @@ std::string Screen::paint(Tint tint, std::string_view text) const {
   return result + "\x1b[0m";
 }
 
-Screen make_screen(bool no_color) {
+Screen make_screen(ColorMode color) {
   const std::optional<int> width = terminal_width();
-  return {std::clamp(width.value_or(kUsualWidth), 40, 1000), !no_color && colors_wanted(), !width};
+  return {std::clamp(width.value_or(kUsualWidth), 40, 1000),
+          color == ColorMode::kAlways || (color == ColorMode::kAuto && colors_wanted()), !width};
 }
 
 std::string Screen::clip(std::string_view text, int columns) const {

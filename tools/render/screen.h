@@ -3,6 +3,7 @@
 //
 // Text is UTF-8. Widths are columns: wide East Asian characters and emoji count 2, combining marks
 // 0.
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -24,9 +25,11 @@ struct Screen {
   std::string paint(Tint tint, std::string_view text) const;
 };
 
+enum class ColorMode : std::uint8_t { kAuto, kAlways, kNever };
+
 /// stdout's: COLUMNS, else the terminal's width (at least 40); else 100 with names whole, which may
-/// be wider. Colours on a terminal unless `no_color`, NO_COLOR or TERM=dumb says otherwise.
-Screen make_screen(bool no_color);
+/// be wider. kAuto: colours on a terminal unless NO_COLOR or TERM=dumb says otherwise.
+Screen make_screen(ColorMode color);
 
 int display_width(std::string_view text);
 /// At most `width` columns; the middle of what is too long becomes one ellipsis (the ends of a

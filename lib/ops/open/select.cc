@@ -25,7 +25,14 @@ std::string nearest_name(const Manifest& manifest, std::string_view word) {
 
 [[noreturn]] void no_match(const Manifest& manifest, std::string_view flag,
                            std::string_view pattern) {
-  const std::string near = nearest_name(manifest, pattern);
+  std::string near = nearest_name(manifest, pattern);
+  // A part of a name is what people type first.
+  const std::string inside = fmt::format("*{}*", pattern);
+  const bool is_part = pattern.find_first_of("*?[") == pattern.npos &&
+                       std::ranges::any_of(manifest.state.entries, [&](const StateEntry& entry) {
+                         return entry.name.view().find(pattern) != std::string_view::npos;
+                       });
+  if (is_part) near = inside;
   fail(
       Code::kInvalidArgument,
       fmt::format("{} \"{}\" matches nothing in this checkpoint", flag, printable(pattern)),

@@ -161,7 +161,7 @@ class Editor {
     replaced_[**std::ranges::min_element(entries)].emplace(std::move(fresh));
   }
 
-  /// Of objects (8-bit state, a projection) nobody knows what is to be cut.
+  /// Objects (8-bit state, a projection): nobody knows what of them is to be cut.
   bool holds_tensors(std::size_t entry) const {
     bool found = false;
     for_each_tensor(manifest_.state.entries[entry].value,
