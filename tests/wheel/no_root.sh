@@ -11,8 +11,8 @@ git clone -q . "$work/clone"
 chown -R nobody "$work/clone" "$work/home"
 keep=(bash sh env python3 grep sed awk nproc id uname mkdir ln cat rm cp mv ls chmod dirname basename head tail cut sha256sum sleep touch true)
 [ -z "$cache" ] || { keep+=(ccache); mkdir "$work/cache"; }
-for name in "${keep[@]}"; do cp -L "$(PATH=/usr/bin:/bin command -v "$name")" "$work/bin/"; done
-cp "$(command -v setpriv)" "$(command -v mount)" "$work/tool/"
+for name in "${keep[@]}"; do cp -L "$(PATH=/usr/bin:/bin type -P "$name")" "$work/bin/"; done
+cp "$(type -P setpriv)" "$(type -P mount)" "$work/tool/"
 
 hide_and_build() {
   [ -z "$cache" ] || "$work/tool/mount" --bind "$cache" "$work/cache"
