@@ -23,7 +23,8 @@ def pinned():
 
 def download(name, version, checksum, folder):
     """The file of that release whose SHA-256 is pinned: a source archive, or a wheel where there is no other."""
-    for form in (["--no-binary", ":all:"], ["--only-binary", ":all:"]):
+    # A source archive's metadata takes its build tools, which pip takes as wheels: of it alone no binary is wanted.
+    for form in (["--no-binary", name], ["--only-binary", ":all:"]):
         place = folder / form[0].strip("-")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", str(place), *form,
                    f"{name}=={version}"]
