@@ -12,7 +12,8 @@ std::uint32_t version_of(const at::Tensor& tensor) {
   return impl->is_inference() ? 0 : impl->version_counter().current_version();
 }
 
-/// Of the bits of elements spread over `numel` of `size` bytes from `memory` on.
+/// A digest of the bits of kSamples elements, spread evenly over the `numel` elements of `size`
+/// bytes each that begin at `memory`.
 std::uint64_t digest_of_samples(const void* memory, std::int64_t numel, std::size_t size) {
   std::uint64_t digest = 0;
   const std::int64_t count = std::min(numel, ChangeWatch::kSamples);

@@ -1,8 +1,8 @@
 #pragma once
 // ChangeWatch: whether tensors whose memory a live state borrows have changed since it was saved.
-// Told by each tensor's version counter, by its memory being another one, and, since some writers
-// pass the counter by (what data() returns has one of its own), by the bits of kSamples elements
-// spread over it, the first and the last among them: smaller tensors are compared whole.
+// Three things show a change: a tensor's version counter; its memory being another one; and, since
+// some writers bypass the counter (what data() returns has its own), the bits of kSamples elements
+// spread over the tensor, the first and the last included. Smaller tensors are compared whole.
 //
 // Keeps the memory, and nothing else, alive. changed() may be called from another thread than the
 // one that trains.

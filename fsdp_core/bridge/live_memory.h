@@ -55,7 +55,7 @@ class LiveMemory {
   void refresh();
   /// Precondition: check and scatter passed.
   void write_back(const std::unordered_set<std::string>& loaded);
-  /// Of all that is borrowed, from the last refresh on.
+  /// Watches all borrowed memory for changes since the last refresh().
   std::shared_ptr<const ChangeWatch> watch() const { return watch_; }
 
  private:

@@ -9,8 +9,8 @@
 namespace tessera::fsdp {
 
 /// `current` gives the communicator to use now (another one after World::reset); `another` makes
-/// what RankGroup::duplicate returns (null: it throws); `usable` tells RankGroup::usable (null:
-/// always).
+/// what RankGroup::duplicate returns (null: it throws); `usable` answers RankGroup::usable (null:
+/// always true).
 std::unique_ptr<RankGroup> communicator_rank_group(
     int rank, int size, std::function<std::shared_ptr<Communicator>()> current,
     std::function<std::unique_ptr<RankGroup>()> another, std::function<bool()> usable);

@@ -18,8 +18,8 @@ using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kStorePatience{1500};
-/// To notice what this rank noticed; and for the watch of a neighbour, which waits a second before
-/// it tells that a process is gone.
+/// How long peers get to notice what this rank noticed. Longer than the second that a neighbour's
+/// watch waits before it reports that a process is gone.
 constexpr milliseconds kPeerPatience{1300};
 constexpr milliseconds kLastPatience{200};  // for the last that is silent
 constexpr milliseconds kPoll{5};
@@ -113,7 +113,7 @@ void FailureBoard::write(const std::string& key, const Status& status) const noe
 }
 
 void FailureBoard::post(std::uint64_t generation, const Status& status) const noexcept {
-  // Each group that ends tells the same: where the store hangs, once is long enough.
+  // Each group that ends posts the same failure: where the store hangs, one wait is enough.
   if (last_posted_.exchange(generation) != generation) write(failure_key(generation), status);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// FailureBoard: what ranks tell each other about a failure when their connections are gone, through
+// FailureBoard: ranks whose connections are gone exchange what they know about a failure through
 // the store that also brought them together.
 //
 //   gen<g>/failure                  the first rank that gave up: its global rank and why
@@ -39,7 +39,7 @@ class FailureBoard {
 
   /// `status`, which this rank saw in `call`, with what the others know: who gave up and why, who
   /// does not answer, or who was in another call; and with what the watch of this rank finds out
-  /// meanwhile, which is told to `joined`. Takes 1.5 s at most.
+  /// meanwhile, which `joined` receives. Takes 1.5 s at most.
   Status explain(Status status, const Communicator::Identity& group, std::uint64_t generation,
                  const std::string& call,
                  std::shared_ptr<const JoinedGroups> joined) const noexcept;

@@ -46,7 +46,7 @@ class GlooCommunicator final : public Communicator {
 
   void abort(std::string_view reason) noexcept override {
     const Status why = aborted_status(global_rank(), reason);
-    link_.board->post(generation_, why);  // before peers notice, so that they can tell why
+    link_.board->post(generation_, why);  // before peers notice, so that they can name the reason
     wire_.cut(why);
   }
 
@@ -290,8 +290,9 @@ std::optional<T> answer_unless_lost(const StoreLink& link, std::chrono::millisec
   return answer.get();
 }
 
-/// Tells that this member is here, and which of `absent` are not, all over the store. Throws
-/// kTimeout where the store does not answer by `deadline` or soon after: its rank may hang.
+/// Announces this member in the store and returns those of `absent` that have not announced
+/// themselves. Throws kTimeout where the store does not answer by `deadline` or soon after: the
+/// rank that runs it may hang.
 std::vector<int> absent_members(const StoreLink& link, const std::string& prefix, int mine,
                                 std::vector<int> absent, Clock::time_point deadline) {
   constexpr std::chrono::milliseconds kLeast{1500};

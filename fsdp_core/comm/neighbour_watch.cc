@@ -17,8 +17,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
 /// A word is a few hundred bytes: it leaves at once, or its reader is gone.
-constexpr milliseconds kTellPatience{1000};
-/// For those who wait for a rank that is gone to notice, and tell what they did, by themselves.
+constexpr milliseconds kSendPatience{1000};
+/// Ranks that wait for a process that is gone get this long to notice it themselves and to report
+/// the call that they were in.
 constexpr milliseconds kGrace{1000};
 constexpr std::int32_t kTag = 0;
 
@@ -35,7 +36,7 @@ void watch_for_exit() {
 
 NeighbourWatch::Neighbour::Neighbour(c10::intrusive_ptr<c10d::Backend> backend, int rank_,
                                      int member_)
-    : rank(rank_), member(member_), hears(backend, kForever), tells(backend, kTellPatience) {}
+    : rank(rank_), member(member_), hears(backend, kForever), sends(backend, kSendPatience) {}
 
 /// The connection of `first` and the rank after it, one of which is `rank`.
 std::unique_ptr<NeighbourWatch::Neighbour> NeighbourWatch::connect(int first, int rank, int size,
@@ -69,7 +70,7 @@ NeighbourWatch::~NeighbourWatch() {
   }
   over_.notify_all();
   for (Neighbour* neighbour : {next_.get(), previous_.get()}) {
-    if (!lost) tell(*neighbour, Word{.kind = Word::kGoodbye});
+    if (!lost) send(*neighbour, Word{.kind = Word::kGoodbye});
     neighbour->hears.cut({Code::kCancelled, "this rank leaves", {}, {}});
     neighbour->thread.join();
   }
@@ -80,16 +81,16 @@ bool NeighbourWatch::over_within(milliseconds time) {
   return over_.wait_for(lock, time, [this] { return leaving_ || lost_; }) || exiting;
 }
 
-void NeighbourWatch::tell(Neighbour& neighbour, const Word& word) noexcept {
+void NeighbourWatch::send(Neighbour& neighbour, const Word& word) noexcept {
   const NoSigpipe no_sigpipe;
   try {
-    neighbour.tells.begin();
-    neighbour.tells.send(0, &word, sizeof word, neighbour.member, kTag);
-    neighbour.tells.wait(0);
+    neighbour.sends.begin();
+    neighbour.sends.send(0, &word, sizeof word, neighbour.member, kTag);
+    neighbour.sends.wait(0);
   } catch (const std::exception&) {
     // It is gone itself.
   }
-  neighbour.tells.close();
+  neighbour.sends.close();
 }
 
 void NeighbourWatch::listen(Neighbour& neighbour) {
@@ -127,8 +128,8 @@ void NeighbourWatch::lose(const Status& why) noexcept {
   Word word{
       .kind = Word::kLost, .rank = why.context.rank, .code = static_cast<std::int32_t>(why.code)};
   why.message.copy(word.text.data(), word.text.size() - 1);
-  tell(*next_, word);
-  tell(*previous_, word);
+  send(*next_, word);
+  send(*previous_, word);
   link_.joined->lose(why);
 }
 

@@ -30,7 +30,8 @@ class NeighbourWatch {
   NeighbourWatch(const NeighbourWatch&) = delete;
   NeighbourWatch& operator=(const NeighbourWatch&) = delete;
 
-  /// This rank gives up, or knows who has: `why` names it. All are told. The first reason stays.
+  /// This rank gives up, or knows a rank that has: `why` names it. The word goes to all ranks.
+  /// The first reason stays.
   void lose(const Status& why) noexcept;
 
  private:
@@ -47,14 +48,14 @@ class NeighbourWatch {
     Neighbour(c10::intrusive_ptr<c10d::Backend> backend, int rank, int member);
     const int rank;
     const int member;  // of the two that share the connection
-    GlooWire hears, tells;
+    GlooWire hears, sends;
     Word theirs;
     std::thread thread;
   };
 
   static std::unique_ptr<Neighbour> connect(int first, int rank, int size, const StoreLink& link);
   void listen(Neighbour& neighbour);
-  void tell(Neighbour& neighbour, const Word& word) noexcept;
+  void send(Neighbour& neighbour, const Word& word) noexcept;
   /// True at once when this rank leaves, or the world is lost otherwise.
   bool over_within(std::chrono::milliseconds time);
 

@@ -27,13 +27,14 @@ class Transport {
   virtual std::shared_ptr<Communicator> make_alone(const Communicator::Identity& identity);
   /// All ranks of the world come to `generation`; throws naming those that do not.
   virtual void meet(std::uint64_t generation) = 0;
-  /// This rank gives up, for good: whoever waits for it, in any group of `generation`, is told so.
+  /// This rank gives up for good: every call that waits for it, in any group of `generation`, fails
+  /// with `status`.
   virtual void give_up(std::uint64_t generation, const Status& status) noexcept = 0;
   /// From now on it is noticed at once when a process of the world is gone, whomever ranks wait
   /// for. Collective; where ranks are processes, after they have met.
   virtual void watch() {}
-  /// Before this rank's connections close: gives peers a moment to read what it sent them, or,
-  /// after a failure, what the store can tell them of it.
+  /// Called before this rank's connections close: gives peers a moment to read what it sent them,
+  /// or, after a failure, to read about it in the store.
   virtual void leave(bool /*healthy*/) noexcept {}
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 // Connecting a group takes its members one by one, and waits the whole timeout for one that died
-// meanwhile. Where the same ranks have a connected group already, that one tells at once.
+// meanwhile. Where the same ranks have a connected group already, that group notices at once.
 #include <tessera/fsdp/communicator.h>
 
 #include <functional>

@@ -11,7 +11,7 @@
 //   shard parameter      this rank's part, without padding: 1-D (flat layout) or rows (per-parameter layout);
 //                        empty where the rank holds none. What the module's registry shows while sharded, and
 //                        what the optimizer holds. A slice of the group's shard buffer with a version counter
-//                        of its own, no autograd view; tells of data() taken too (shard_tensor.h).
+//                        of its own, no autograd view; records that data() was taken (shard_tensor.h).
 //   unsharded buffer     what the compute parameter lies in while unsharded: one per group (flat) or one per
 //                        parameter. A storage refilled for ever; no memory while sharded.
 //   unsharded gradient   as the unsharded buffer, in the reduce dtype; lives in backward.

@@ -20,7 +20,7 @@
 
 namespace tessera::fsdp {
 
-/// Of each parameter of a group: whether its gradient was produced. Shared: streams run later.
+/// For each parameter of a group, whether its gradient was produced. Shared: streams read it later.
 using UsedParams = std::shared_ptr<const std::vector<bool>>;
 
 struct GroupDtypes {
@@ -155,7 +155,7 @@ class ParamGroup {
   UsedParams all_used_;
 
   std::vector<at::Tensor> on_host_;  // full values of each parameter; empty: on the device
-  // Of each parameter: what is the compute parameter's .grad while no gradient is exposed.
+  // Per parameter: the compute parameter's .grad while no gradient is exposed.
   std::vector<at::Tensor> no_grad_here_;
   bool gradients_exposed_ = false;
 };

@@ -1,7 +1,7 @@
 #pragma once
-// What a shard parameter is: a tensor that tells whether its values may have changed. Its version
+// The tensor of a shard parameter, which knows whether its values may have changed. Its version
 // counter sees writes to the tensor itself. What data() returns has a counter of its own, and some
-// optimizers write through that (torch::optim::SGD): that it was asked for counts as a change.
+// optimizers write through it (torch::optim::SGD), so a call of data() counts as a change.
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 

@@ -25,7 +25,7 @@ class StepTrace {
   /// Its index in the step. Only so many are kept: who evaluates for ever has no step.
   std::size_t allocated(std::size_t bytes);
   void freed(std::uint64_t step, std::size_t index);
-  /// Of the step that goes on.
+  /// The number of the step in progress.
   std::uint64_t number() const { return number_; }
 
   /// A backward has ended: whether the step has.

@@ -1,7 +1,7 @@
 #pragma once
-// Backward watch: tells a root when a backward through its outputs failed without any of its units
-// taking part: in the loss, in a hook on the model's output or on the very tensor that backward()
-// is called on. Peers are in their units' backwards by then and have to be told.
+// Backward watch: notifies a root when a backward through its outputs failed before any of its
+// units took part: in the loss, in a hook on the model's output or on the very tensor that
+// backward() is called on. Peers are in their units' backwards by then and would wait for this rank.
 //
 // Through the one place that every backward enters, LibTorch's engine: from the first forward that
 // gradients can come through on, the process's default engine is one that hands every call to the

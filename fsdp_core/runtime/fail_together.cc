@@ -56,8 +56,9 @@ void check_alike(const std::vector<Communicator*>& groups, const CommTag& tag,
                  const std::string& what, const std::string& lines, const std::string& hint) {
   std::map<int, std::vector<std::byte>> all;  // by global rank; of all groups before any throws
   for (Communicator* comm : groups) {
-    auto told = comm->all_gather_bytes(std::as_bytes(std::span(lines)), tag);
-    for (std::size_t r = 0; r < told.size(); ++r) all[comm->global_ranks()[r]] = std::move(told[r]);
+    auto theirs = comm->all_gather_bytes(std::as_bytes(std::span(lines)), tag);
+    for (std::size_t r = 0; r < theirs.size(); ++r)
+      all[comm->global_ranks()[r]] = std::move(theirs[r]);
   }
   for (const auto& [rank, bytes] : all) {
     const std::string_view theirs(reinterpret_cast<const char*>(bytes.data()), bytes.size());

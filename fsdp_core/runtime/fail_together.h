@@ -18,9 +18,10 @@ struct TogetherCall {
   std::string hint;  // for the ranks that did not fail themselves
 };
 
-/// Those over which a unit's ranks find each other: shards, replicas, parts; none of one rank.
+/// The communicators that connect a unit's ranks: of its shards, replicas and parts. Those of one
+/// rank are left out.
 std::vector<Communicator*> communicators_of(const UnitGroups& groups);
-/// Of all these units, once each.
+/// The communicators of all these units, each once.
 std::vector<Communicator*> communicators_of(
     const std::vector<std::shared_ptr<detail::Unit>>& units);
 
@@ -30,8 +31,8 @@ void fail_together(const std::vector<Communicator*>& groups, const TogetherCall&
                    const std::function<void()>& body);
 
 /// Throws kInvalidArgument where another rank of these groups has other lines: with both lines and
-/// ranks. Collective over all of them; where not every rank need see the difference itself, the
-/// others are to be told. `what`: "parameters".
+/// ranks. Collective over all of them; where not every rank may see the difference itself, the
+/// caller reports it to the others. `what` names the subject: "parameters".
 void check_alike(const std::vector<Communicator*>& groups, const CommTag& tag,
                  const std::string& what, const std::string& lines, const std::string& hint);
 

@@ -16,8 +16,8 @@ class Unit;
 
 class ForwardOrder {
  public:
-  /// The outermost forward begins. `whole`: of the top unit. `warns`: whether a forward that leaves
-  /// the order is told.
+  /// The outermost forward begins. `whole`: it is the top unit's. `warns`: warn about a
+  /// forward that leaves the recorded order.
   void begin(bool whole, bool training, bool warns);
   /// A unit's forward begins.
   void entered(Unit& unit);

@@ -238,7 +238,7 @@ void GradientReducer::abandon() noexcept {
     if (previous_.input.defined()) release(previous_);
     for (const Output& each : outputs_) compute_->wait(each.done);
   } catch (...) {
-    previous_ = {};  // what failed there was told where it mattered
+    previous_ = {};  // what failed there was reported where it mattered
   }
   outputs_.clear();
 }

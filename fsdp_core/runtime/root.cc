@@ -256,7 +256,7 @@ void Root::backward_failed() noexcept {
 }
 
 void Root::backward_threw() noexcept {
-  if (!failure_.ok()) return;  // with a unit in it: the token told
+  if (!failure_.ok()) return;  // a unit took part: its token has reported it
   Status status;
   try {
     status = current_exception_status();
@@ -282,7 +282,7 @@ void Root::free_aside(bool wait) noexcept {
       return wait || each.used.ready();
     });
   } catch (...) {
-    aside_.clear();  // what failed there was told where it mattered
+    aside_.clear();  // what failed there was reported where it mattered
   }
 }
 
@@ -297,7 +297,7 @@ void Root::fail_step(const Status& status, bool drop_gradients) noexcept {
         if (comm == nullptr || comm->size() == 1) continue;
         distributed = true;
         comm->abort(status.to_string());
-        // Of all groups, once. A call that failed has written already.
+        // One trace for all groups. A call that failed has written its own already.
         if (!traced && comm->alive()) comm->write_trace(status.to_string());
         traced = true;
       }

@@ -66,10 +66,10 @@ class Root : public std::enable_shared_from_this<Root> {
   int depth() const { return depth_; }
 
   // -- backward --
-  /// A unit takes part in a graph task: if that fails from here on, peers are told.
+  /// A unit takes part in a graph task: if that fails from here on, its groups are aborted.
   void enter_backward();
-  /// Called while the exception of a backward through this root's outputs is handled: peers are
-  /// told if they were not.
+  /// Called while the exception of a backward through this root's outputs is handled: aborts the
+  /// groups unless that was done.
   void backward_threw() noexcept;
   bool backward_ran() const { return backward_ran_; }
   void before_backward(Unit& unit, const Use& use);  // after its gather was issued
@@ -82,7 +82,8 @@ class Root : public std::enable_shared_from_this<Root> {
   void free_aside(bool wait = false) noexcept;
 
   // -- failure --
-  /// A step failed on this rank: peers are told by aborting the groups; nothing runs until reset().
+  /// A step failed on this rank: aborts the groups, by which peers learn it; nothing runs until
+  /// reset().
   void fail_step(const Status& status, bool drop_gradients) noexcept;
   void check_alive(const Unit& unit) const;
   void reset();

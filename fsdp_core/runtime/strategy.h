@@ -1,8 +1,8 @@
 #pragma once
 // Strategy: what a ShardingStrategy means, as data. strategy_of() is the one place that knows the
 // enum's values; everything else asks for a property. To add a strategy: an enumerator in
-// tessera/fsdp/options.h, a row here and in strategy.cc, a row in docs/fsdp_runtime.md, and the name
-// in the lists of tests/fsdp and tests/gpu_kit.
+// tessera/fsdp/options.h, a row here and in strategy.cc, and a row in docs/fsdp_runtime.md. Tests run
+// every strategy of the table.
 //
 // clang-format off
 //                        shards   frees after forward   replicates   mesh dim of shards / of replicas
@@ -30,6 +30,9 @@ struct Strategy {
   /// Cut within a group of ranks, replicated over several such groups.
   constexpr bool hybrid() const { return shards_params && replicates; }
 };
+
+inline constexpr std::size_t kStrategyCount =
+    static_cast<std::size_t>(ShardingStrategy::kHybridShardZero2) + 1;
 
 const Strategy& strategy_of(ShardingStrategy strategy);
 

@@ -49,7 +49,7 @@ SummonFullParams::~SummonFullParams() {
   try {
     impl_->end();
   } catch (const std::exception& error) {
-    // A destructor cannot throw; finish() tells. The unit refuses to run until reset.
+    // A destructor cannot throw; finish() does. The unit refuses to run until reset.
     for (const auto& unit : impl_->units)
       unit->root()->fail_step(current_exception_status(), false);
   }

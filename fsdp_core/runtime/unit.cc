@@ -15,7 +15,7 @@
 namespace tessera::fsdp::detail {
 namespace {
 
-/// Tells the unit that a parameter's gradient is complete in the current graph task.
+/// Notifies the unit that a parameter's gradient is complete in the current graph task.
 class ParamReady final : public torch::autograd::PostAccumulateGradHook {
  public:
   ParamReady(std::weak_ptr<Unit> unit, Param* param) : unit_(std::move(unit)), param_(param) {}
@@ -52,7 +52,8 @@ Unit::Unit(torch::nn::Module& module, Options options, UnitGroups comms,
 }
 
 Unit::~Unit() {
-  // Work still in its stream touches the groups. What failed there was told where it mattered.
+  // Work still in its stream touches the groups. What failed there was reported where it
+  // mattered.
   try {
     if (root_) root_->gather(*this).record().synchronize();
   } catch (...) {

@@ -128,15 +128,15 @@ class Unit : public std::enable_shared_from_this<Unit> {
   friend class GradientReducer;
 
   /// One backward (graph task) that this unit takes part in, and what is missing until it is
-  /// complete. The inputs' hooks tell; parameters' gradients are counted only where no input needs
-  /// a gradient.
+  /// complete. The inputs' hooks show that; parameters' gradients are counted only where no input
+  /// needs a gradient.
   struct Run {
     int task = -1;
     int inputs = 0;  // input gradients still to come
     int params = 0;  // parameter gradients still to come
     bool by_inputs = false;
     bool by_params = false;
-    bool inner_ran = false;  // an inner graph task produced gradients too: counts tell nothing
+    bool inner_ran = false;  // an inner graph task produced gradients too: counts mean nothing
     bool done() const {
       if (!by_inputs && (!by_params || inner_ran)) return false;
       return (!by_inputs || inputs == 0) && (!by_params || params == 0);

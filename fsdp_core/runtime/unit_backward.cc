@@ -44,7 +44,7 @@ Unit::Run& Unit::begin_run(int task) {
   const Use::Nodes& graph = *torch::autograd::get_current_graph_task_nodes_in_graph();
   Run run;
   run.task = task;
-  bool blind = false;  // a use of which no input's hook will tell
+  bool blind = false;  // some use has no input whose hook will run
   for (const std::weak_ptr<Use>& known : uses_) {
     const std::shared_ptr<Use> use = known.lock();
     if (!use || !use->is_in(graph)) continue;

@@ -12,11 +12,11 @@
 namespace tessera::fsdp::detail {
 namespace {
 
-/// Before every hook of the user's, whenever that was registered: if it throws, peers have to be
-/// told, and for that the backward has to have begun.
+/// Runs before every hook of the user's, whenever that was registered: if the user's hook throws,
+/// peers must learn it, and for that the backward must have begun.
 class TensorHook final : public torch::autograd::FunctionPreHook, public Pooled {
  public:
-  /// Of the tensor that `node` makes; made where there is none.
+  /// The hook of the tensor that `node` makes; added where there is none.
   static TensorHook& of(torch::autograd::Node& node) {
     auto& hooks = node.tensor_pre_hooks();
     for (const auto& hook : hooks)

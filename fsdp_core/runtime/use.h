@@ -46,7 +46,7 @@ class Use : public std::enable_shared_from_this<Use> {
 
   /// Computes in the stored dtype though the unit has another: so does its backward.
   bool full_precision = false;
-  /// Of the first floating input, before casting.
+  /// The dtype of the first floating input, before casting.
   std::optional<at::ScalarType> input_dtype;
 
   /// Input `input`'s gradient is complete in the current graph task. More than once is once.

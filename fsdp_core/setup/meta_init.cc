@@ -37,7 +37,7 @@ void adopt_storage(const at::Tensor& tensor, c10::Storage storage, std::string_v
 
 namespace {
 
-/// Of every byte that nobody wrote: no number that somebody means, in floating types.
+/// The value of every byte that nobody wrote: in floating types no number that a model would hold.
 constexpr int kBlank = 0xff;
 
 std::int64_t bytes_of(const at::Tensor& tensor) {

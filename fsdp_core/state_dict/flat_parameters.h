@@ -12,7 +12,7 @@
 
 namespace tessera::fsdp {
 
-/// Of a parameter in a flat unit.
+/// The name that the flat parameter of `tensor`'s unit has in a state dict.
 std::string flat_name(const ModelTensors& model, const ModelTensor& tensor);
 /// Its elements without padding.
 std::int64_t flat_numel(const ParamGroup& group);

@@ -54,7 +54,7 @@ std::string text_of(const StateEntry& entry) {
   return "a value with digest " + hex(sha256(packed(alone))).substr(0, 16);
 }
 
-/// Of one number, where it is here.
+/// The text of a tensor of one number whose value is on this rank; otherwise empty.
 std::string text_of(const LiveTensor& tensor) {
   if (tensor.spec.shape.numel() != 1 || tensor.pieces.empty()) return {};
   void* data = tensor.pieces.front().data;

@@ -32,7 +32,7 @@ class FirstRank {
   bool here() const { return !unit_ || unit_->is_first_rank(); }
   bool broadcasts() const { return unit_ != nullptr; }
 
-  /// Of the first rank, to all.
+  /// Sends the first rank's bytes to all ranks and returns them.
   Bytes share(Bytes mine) const {
     for (Communicator* comm : groups()) {
       const auto all = comm->all_gather_bytes(mine, kTag);
@@ -187,12 +187,12 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
     fail_together(groups, {kCall, {"state dict", CommPhase::kCheck}, "nothing was loaded"}, body);
   };
   Manifest manifest;
-  Bytes told;
+  Bytes sent;
   std::string lines;
   together([&] {
     if (!first.here()) return;
     manifest = manifest_of(full);
-    if (first.broadcasts()) told = packed(manifest);
+    if (first.broadcasts()) sent = packed(manifest);
     if (!rank0_only) lines = scalar_lines(full);
   });
   together([&] {
@@ -201,7 +201,7 @@ void scatter_full_state(const ModuleRef& model, const OptimizerRef& optimizers,
   });
   if (first.broadcasts())
     run_or_abort_peers(tensors.units, kCall,
-                       [&] { manifest = unpacked(first.share(std::move(told))); });
+                       [&] { manifest = unpacked(first.share(std::move(sent))); });
   StateDictOptions sharded = options;
   sharded.type = StateDictType::kSharded;
   sharded.rank0_only = false;
@@ -273,7 +273,7 @@ void key_by_ids(LiveState& state, const std::string& optim_root) {
   state.edit([&](LiveContents& contents) {
     std::vector<StateEntry>& entries = contents.dict.entries;
     std::map<std::string, std::int64_t> ids;
-    std::vector<StateEntry> names;  // by which shapes alone need not tell whose an id is
+    std::vector<StateEntry> names;  // for where shapes alone do not decide whose an id is
     for (StateEntry& entry : entries) {
       if (!below_root(entry, "param_groups") || !is_key(entry.path.back(), "params")) continue;
       ValueList members;

@@ -31,7 +31,8 @@ bool has_replicas(detail::Unit& unit) {
   return unit.comms().replicas() > 1 || (unit.options().mesh && unit.options().mesh->ndim() > 1);
 }
 
-/// Of a parameter that is itself a part, or the same on the ranks of the unit's extension.
+/// Places a parameter that is itself a part of a larger tensor, or that is the same on all ranks of
+/// the unit's extension.
 void place_by_extension(ModelTensor& entry, detail::Unit& unit, const Param& param) {
   entry.origin.assign(param.sizes.size(), 0);
   entry.replicated = false;

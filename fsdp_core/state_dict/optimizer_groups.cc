@@ -131,14 +131,15 @@ void OptimizerGroups::expect(LiveState& state, const Manifest& stored, const Opt
 /// Options of another class would be kept as unknown keys, and all state dropped as absent.
 void OptimizerGroups::check_class(std::size_t group, const OptimGroup& stored) const {
   const OptimizerTable& table = *groups_[group].table;
-  if (stored.find(table.telling_key) != nullptr) return;
+  if (stored.find(table.own_group_key) != nullptr) return;
   for (const auto& [name, value] : stored.options)
-    if (const OptimizerTable* other = name.is_string() ? told_by(name.as_string()) : nullptr)
+    if (const OptimizerTable* other =
+            name.is_string() ? table_by_group_key(name.as_string()) : nullptr)
       fail(Code::kInvalidArgument,
            fmt::format(
                "{}.param_groups.{} has \"{}\", as {} does, and no \"{}\": the optimizer here "
                "is {}",
-               root_, stored.index, name.as_string(), other->python_name, table.telling_key,
+               root_, stored.index, name.as_string(), other->python_name, table.own_group_key,
                table.name),
            "make the optimizer that was saved, or skip it (PartPolicy::kSkip)");
 }
@@ -177,7 +178,8 @@ void OptimizerGroups::take(const StateEntry& stored) {
     try {
       at->second.key->set(*options, stored.value);
     } catch (const Error& error) {
-      fail(Code::kInvalidArgument, fmt::format("{} {}", stored.name.view(), error.status().message));
+      fail(Code::kInvalidArgument,
+           fmt::format("{} {}", stored.name.view(), error.status().message));
     }
   }
 }

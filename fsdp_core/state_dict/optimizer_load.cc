@@ -87,7 +87,8 @@ void OptimizerDict::expect_entry(LiveState& state, const OptimizerEntry& entry,
   pending_.push_back(std::move(pending));
 }
 
-/// Of the stored group, whose options are taken over, else the optimizer's own.
+/// Whether `option` is set: in the stored group where its options are taken over, else in the
+/// optimizer's own group.
 bool OptimizerDict::is_set(const std::string& option, const OptimizerEntry& entry,
                            const OptimState& optim, const OptimParameter& parameter) {
   if (option.empty()) return false;

@@ -138,7 +138,7 @@ std::vector<GroupKey> adam_keys(bool is_decoupled) {
 template <class O, class S>
 OptimizerTable adam(const char* name, bool is_decoupled) {
   OptimizerTable out = table<O, S>(name);
-  out.telling_key = "betas";
+  out.own_group_key = "betas";
   out.group_keys = adam_keys<O>(is_decoupled);
   out.leaves = {leaf<S>("exp_avg", &S::exp_avg), leaf<S>("exp_avg_sq", &S::exp_avg_sq),
                 leaf<S>("max_exp_avg_sq", &S::max_exp_avg_sq, false, "amsgrad")};
@@ -149,7 +149,7 @@ OptimizerTable adam(const char* name, bool is_decoupled) {
 OptimizerTable fused_adamw() {
   OptimizerTable out = table<optim::AdamWOptions, FusedAdamWParamState>("AdamW");
   out.name = "tessera::fsdp::FusedAdamW";
-  out.telling_key = "betas";
+  out.own_group_key = "betas";
   out.group_keys = adam_keys<optim::AdamWOptions>(true);
   out.leaves = {
       fused_leaf("exp_avg", &FusedAdamWParamState::exp_avg),
@@ -167,7 +167,7 @@ OptimizerTable sgd() {
   using O = optim::SGDOptions;
   using S = optim::SGDParamState;
   OptimizerTable out = table<O, S>("SGD");
-  out.telling_key = "dampening";
+  out.own_group_key = "dampening";
   out.group_keys = {real_key<O>("lr", &O::lr),
                     real_key<O>("momentum", &O::momentum),
                     real_key<O>("dampening", &O::dampening),
@@ -185,7 +185,7 @@ OptimizerTable adagrad() {
   using O = optim::AdagradOptions;
   using S = optim::AdagradParamState;
   OptimizerTable out = table<O, S>("Adagrad");
-  out.telling_key = "lr_decay";
+  out.own_group_key = "lr_decay";
   out.group_keys = {real_key<O>("lr", &O::lr),
                     real_key<O>("lr_decay", &O::lr_decay),
                     real_key<O>("eps", &O::eps),
@@ -205,7 +205,7 @@ OptimizerTable rmsprop() {
   using O = optim::RMSpropOptions;
   using S = optim::RMSpropParamState;
   OptimizerTable out = table<O, S>("RMSprop");
-  out.telling_key = "alpha";
+  out.own_group_key = "alpha";
   out.group_keys = {real_key<O>("lr", &O::lr),
                     real_key<O>("momentum", &O::momentum),
                     real_key<O>("alpha", &O::alpha),
@@ -252,10 +252,10 @@ const StateLeaf* OptimizerTable::find_leaf(std::string_view name_) const {
   return found == leaves.end() ? nullptr : &*found;
 }
 
-const OptimizerTable* told_by(std::string_view key) {
+const OptimizerTable* table_by_group_key(std::string_view key) {
   const Tables& all = tables();
   for (const OptimizerTable* each : {&all.adam, &all.sgd, &all.adagrad, &all.rmsprop})
-    if (each->telling_key == key) return each;
+    if (each->own_group_key == key) return each;
   return nullptr;
 }
 

@@ -44,7 +44,7 @@ struct OptimizerTable {
 
   std::string name;         // as messages show it: "torch::optim::AdamW"
   std::string python_name;  // "AdamW"
-  std::string telling_key;  // of its groups: every version writes it, no class of another kind
+  std::string own_group_key;  // of its groups: every version writes it, no class of another kind
   std::vector<GroupKey> group_keys;
   std::vector<StateLeaf> leaves;
   /// The class makes all state when it is made, and cannot step a parameter without.
@@ -60,8 +60,8 @@ struct OptimizerTable {
   const StateLeaf* find_leaf(std::string_view leaf) const;
 };
 
-/// Of this telling key; null: none. (Adam's, for AdamW's too.)
-const OptimizerTable* told_by(std::string_view key);
+/// The table whose own_group_key is `key`; null: none. (Adam and AdamW have the same one: Adam's.)
+const OptimizerTable* table_by_group_key(std::string_view key);
 
 /// Throws kUnsupported, naming the class: L-BFGS, and what has no table.
 const OptimizerTable& table_of(const torch::optim::Optimizer& optimizer);

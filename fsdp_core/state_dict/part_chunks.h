@@ -10,7 +10,7 @@
 
 namespace tessera::fsdp {
 
-/// Of the unit that holds it, which has one.
+/// The extension of the unit that holds `tensor`. Precondition: it has one.
 inline const Extension& extension_of(const ModelTensor& tensor) {
   return *tensor.unit->options().extension;
 }

@@ -12,7 +12,7 @@
 namespace tessera::fsdp {
 namespace {
 
-/// Of a tensor that is no part of a transformed parameter.
+/// How a tensor that is no part of a transformed parameter is cut over the ranks.
 Placement cut_of(const ModelTensor& tensor, const StateDictOptions& options) {
   if (!tensor.unit) return Placement::replicate();
   if (!options.even_chunks)

@@ -39,7 +39,7 @@ class Latch final : public Event::Impl {
   std::exception_ptr error_;
 };
 
-/// In what order the streams may call a communicator: that in which they were told to.
+/// The order in which the streams may call a communicator: that in which the calls were enqueued.
 class Turns {
  public:
   using Ticket = std::pair<const Communicator*, std::uint64_t>;

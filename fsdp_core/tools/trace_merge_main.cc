@@ -1,4 +1,4 @@
-// fsdp-trace-merge FOLDER: what the ranks' traces say of a hang. Exit: 0 told, 2 wrong use, 3 no
+// fsdp-trace-merge FOLDER: what the ranks' traces say about a hang. Exit: 0 done, 2 wrong use, 3 no
 // traces, 4 a damaged one.
 #include <tessera/base/error.h>
 #include <tessera/fsdp/trace_merge.h>

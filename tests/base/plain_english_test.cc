@@ -20,11 +20,11 @@ std::vector<std::string> lines_of(const fs::path& path) {
   return lines;
 }
 
-/// "file:line: text" of every source line under include/, lib/, tools/ and capi/ that matches.
+/// "file:line: text" of every source line under include/, lib/, tools/, capi/ and fsdp_core/ that matches.
 std::vector<std::string> matching(const std::string& pattern, std::size_t& files) {
   const std::regex regex(pattern);
   std::vector<std::string> found;
-  for (const char* tree : {"include", "lib", "tools", "capi"})
+  for (const char* tree : {"include", "lib", "tools", "capi", "fsdp_core"})
     for (const auto& entry :
          fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / tree)) {
       const std::string extension = entry.path().extension().string();
@@ -43,7 +43,7 @@ void check_none(const std::string& pattern) {
   const std::vector<std::string> found = matching(pattern, files);
   for (const std::string& line : found) UNSCOPED_INFO(line);
   CHECK(found.empty());
-  CHECK(files > 700);
+  CHECK(files > 850);
 }
 
 }  // namespace

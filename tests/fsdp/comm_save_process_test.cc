@@ -72,7 +72,7 @@ void connect_or_die(World& world) {
   kill(getpid(), SIGKILL);
 }
 
-/// Of every tensor that a rank holds, moments and steps too.
+/// The bits of every tensor that a rank holds, moments and steps too.
 using Bits = std::map<std::string, std::string>;
 
 Bits bits_of(SmallJob& job) {
@@ -183,7 +183,7 @@ std::vector<RankResult> run_job(const Run& run, const std::string& what, int at,
   return run_processes(job);
 }
 
-/// Of both checkpoints, where nobody is killed.
+/// The bits of both checkpoints, by rank, where nobody is killed.
 const std::map<int, Bits>& whole() {
   static const std::map<int, Bits> made = [] {
     const Run run;

@@ -6,6 +6,7 @@
 #include "fsdp_core/stream/stream.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_accumulate_test {
@@ -58,8 +59,7 @@ TEST_CASE("micro-batches add up to the large batch", "[runtime][gradients]") {
 
 TEST_CASE("without synchronisation neither shards nor replicas are reduced - then both once",
           "[runtime][gradients][hybrid]") {
-  const auto strategy =
-      GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
+  const auto strategy = GENERATE(from_range(hybrid_strategies()));
   run_threads(4, [&](World& world) {
     auto [options, net, plain, data] = BesidePlain(
         world, {.mesh = DeviceMesh(world, {2, 2}, {"replicate", "shard"}), .strategy = strategy},

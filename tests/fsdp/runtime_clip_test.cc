@@ -4,6 +4,7 @@
 
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_clip_test {
@@ -39,8 +40,7 @@ TEST_CASE("clipping gives the whole model's norm", "[runtime][clip]") {
 
 TEST_CASE("replicas count once in the norm", "[runtime][clip]") {
   const double p = GENERATE(1.0, 2.0, kInfinity);
-  const auto strategy =
-      GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
+  const auto strategy = GENERATE(from_range(hybrid_strategies()));
   const auto sizes = GENERATE(std::vector<std::int64_t>{2, 2}, std::vector<std::int64_t>{3, 1},
                               std::vector<std::int64_t>{1, 3}, std::vector<std::int64_t>{3, 2});
   CAPTURE(p, sizes);

@@ -11,6 +11,7 @@
 #include "fsdp_core/stream/stream.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_hybrid_overlap_test {
@@ -87,8 +88,7 @@ class GatedAllReduce final : public StreamFactory {
 
 TEST_CASE("the next unit is reduce-scattered while one is all-reduced and one waits for it",
           "[runtime][hybrid][streams]") {
-  const auto strategy =
-      GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
+  const auto strategy = GENERATE(from_range(hybrid_strategies()));
   std::string order;
   run_threads(4, [&](World& world) {
     Gate gate;

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_matrix_test {
@@ -101,8 +102,7 @@ std::vector<double> train_alone(const Choice& choice, const Data& data) {
 std::vector<double> train_rank(World& world, const Choice& choice, const Data& data) {
   Options options;
   options.strategy = static_cast<ShardingStrategy>(choice[kStrategy]);
-  const bool hybrid = options.strategy == ShardingStrategy::kHybridShard ||
-                      options.strategy == ShardingStrategy::kHybridShardZero2;
+  const bool hybrid = strategy_of(options.strategy).hybrid();
   const int replicas = world.size() % 2 == 0 ? 2 : 1;
   options.mesh =
       hybrid ? DeviceMesh(world, {replicas, world.size() / replicas}, {"replicate", "shard"})
@@ -284,8 +284,7 @@ TEST_CASE("gradients of whole numbers are bit-equal at powers of two", "[runtime
     Options options;
     options.strategy = strategy;
     options.layout = layout;
-    const bool hybrid = strategy == ShardingStrategy::kHybridShard ||
-                        strategy == ShardingStrategy::kHybridShardZero2;
+    const bool hybrid = strategy_of(strategy).hybrid();
     options.mesh = hybrid && world > 1 ? DeviceMesh(w, {2, world / 2}, {"replicate", "shard"})
                    : hybrid            ? DeviceMesh(w, {1, 1}, {"replicate", "shard"})
                                        : w.mesh();

@@ -7,6 +7,7 @@
 #include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/counting_memory.h"
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_memory_test {
@@ -133,7 +134,7 @@ TEST_CASE("from the third step on sharding asks for no memory of its own", "[mem
       GENERATE(std::vector<std::int64_t>{128, 128, 128, 128},
                std::vector<std::int64_t>{64, 192, 128, 256, 64});
   const bool per_parameter = GENERATE(false, true);
-  const auto strategy = static_cast<ShardingStrategy>(GENERATE(range(0, 5)));
+  const auto strategy = GENERATE(from_range(all_strategies()));
   const bool ahead = GENERATE(false, true);
   CAPTURE(hidden.size(), per_parameter, strategy_name(strategy), ahead);
 
@@ -141,10 +142,9 @@ TEST_CASE("from the third step on sharding asks for no memory of its own", "[mem
   const World world = fake_world(3, kRanks);
   Options options;
   options.strategy = strategy;
-  options.mesh =
-      strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2
-          ? DeviceMesh(world, {2, kRanks / 2}, {"replicate", "shard"})
-          : world.mesh();
+  options.mesh = strategy_of(strategy).hybrid()
+                     ? DeviceMesh(world, {2, kRanks / 2}, {"replicate", "shard"})
+                     : world.mesh();
   options.layout = per_parameter ? MemoryLayout::kPerParameter : MemoryLayout::kFlat;
   options.forward_prefetch = ahead;
   options.backward_prefetch = ahead ? BackwardPrefetch::kPost : BackwardPrefetch::kPre;
@@ -188,7 +188,7 @@ TEST_CASE("kinds of steps that come in turn ask for no memory of their own eithe
                Pattern{"an evaluation in every third step",
                        {Turn::kTrain, Turn::kTrain, Turn::kTrain, Turn::kEvaluate}});
   const bool per_parameter = GENERATE(false, true);
-  const auto strategy = static_cast<ShardingStrategy>(GENERATE(range(0, 5)));
+  const auto strategy = GENERATE(from_range(all_strategies()));
   CAPTURE(pattern.name, per_parameter, strategy_name(strategy));
 
   const CountMemory counting;

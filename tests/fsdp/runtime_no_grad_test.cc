@@ -7,6 +7,7 @@
 #include "fsdp_core/params/recycler.h"
 #include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_no_grad_test {
@@ -83,7 +84,7 @@ void shard_meters(Meters& net, const Options& options) {
 TEST_CASE("evaluations between training steps free what they gather and change no bit",
           "[runtime][no-grad]") {
   const Without how = GENERATE(Without::kNoGrad, Without::kInference);
-  const auto strategy = static_cast<ShardingStrategy>(GENERATE(range(0, 5)));
+  const auto strategy = GENERATE(from_range(all_strategies()));
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const bool low = GENERATE(false, true);
   CAPTURE(how == Without::kInference, strategy_name(strategy), layout == MemoryLayout::kFlat, low);

@@ -5,6 +5,7 @@
 
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_replicas_alone_test {
@@ -14,8 +15,7 @@ using namespace tessera::fsdp::test;
 
 TEST_CASE("replicas of unsharded units average over the replicas, as data-parallel training does",
           "[runtime][hybrid]") {
-  const auto strategy =
-      GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
+  const auto strategy = GENERATE(from_range(hybrid_strategies()));
   const int replicas = GENERATE(2, 3, 4);
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const auto reduce = GENERATE(torch::kFloat, torch::kHalf);

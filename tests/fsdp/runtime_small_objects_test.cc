@@ -5,6 +5,7 @@
 #include <tessera/fsdp.h>
 
 #include "tests/fsdp/counting_new.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_small_objects_test {
@@ -69,7 +70,7 @@ std::vector<Step> steps_of(const Options* options) {
 }  // namespace
 
 TEST_CASE("from the third step on sharding makes no small objects of its own", "[memory]") {
-  const auto strategy = static_cast<ShardingStrategy>(GENERATE(range(0, 5)));
+  const auto strategy = GENERATE(from_range(all_strategies()));
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const bool ahead = GENERATE(false, true);
   CAPTURE(strategy_name(strategy), static_cast<int>(layout), ahead);
@@ -77,10 +78,8 @@ TEST_CASE("from the third step on sharding makes no small objects of its own", "
   Options options;
   options.strategy = strategy;
   options.layout = layout;
-  options.mesh =
-      strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2
-          ? DeviceMesh(world, {2, 4}, {"replicate", "shard"})
-          : world.mesh();
+  options.mesh = strategy_of(strategy).hybrid() ? DeviceMesh(world, {2, 4}, {"replicate", "shard"})
+                                                : world.mesh();
   options.forward_prefetch = ahead;
   options.backward_prefetch = ahead ? BackwardPrefetch::kPost : BackwardPrefetch::kPre;
 

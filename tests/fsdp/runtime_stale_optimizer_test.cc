@@ -15,7 +15,7 @@ namespace {
 using Optimizer = std::shared_ptr<torch::optim::Optimizer>;
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
-/// Of the user's own.
+/// An optimizer of the user's own.
 struct SignDescent : torch::optim::Optimizer {
   explicit SignDescent(Groups groups)
       : Optimizer(std::move(groups), std::make_unique<torch::optim::SGDOptions>(0.1)) {}

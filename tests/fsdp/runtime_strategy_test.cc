@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_strategy_test {
@@ -46,8 +47,7 @@ bool has(const std::string& text, const std::string& part) {
 
 TEST_CASE("hybrid sharding equals the plain module - whatever the mesh", "[runtime][hybrid]") {
   const std::vector<double> plain = plain_losses();
-  const auto strategy =
-      GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2);
+  const auto strategy = GENERATE(from_range(hybrid_strategies()));
   const auto sizes = GENERATE(std::vector<std::int64_t>{2, 2}, std::vector<std::int64_t>{2, 1},
                               std::vector<std::int64_t>{1, 3}, std::vector<std::int64_t>{2, 3},
                               std::vector<std::int64_t>{3, 2});

@@ -6,6 +6,7 @@
 #include "fsdp_core/runtime/root.h"
 #include "fsdp_core/stream/stream.h"
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_streams_test {
@@ -138,9 +139,8 @@ TEST_CASE("training under late streams is bit-equal", "[streams][runtime]") {
 TEST_CASE("training under late streams is bit-equal for every strategy", "[streams][runtime]") {
   Options options;
   const bool hybrid = GENERATE(true, false);
-  options.strategy =
-      hybrid ? GENERATE(ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2)
-             : GENERATE(ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard);
+  options.strategy = hybrid ? GENERATE(from_range(hybrid_strategies()))
+                            : GENERATE(ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard);
   options.unshard_stream_per_group = GENERATE(true, false);
   options.find_unused_parameters = options.unshard_stream_per_group;
   options.max_prefetch_count = 3;

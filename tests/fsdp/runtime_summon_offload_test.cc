@@ -45,7 +45,7 @@ Where any_place() {
                   Where{4, ShardingStrategy::kHybridShard});
 }
 
-/// Of all ranks, none of which is inside a call.
+/// The bytes in use by all ranks, none of which is inside a call.
 std::size_t in_use(World& world) {
   world.communicator()->barrier({});
   const std::size_t bytes = recycler_counts().in_use;

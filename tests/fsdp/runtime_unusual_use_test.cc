@@ -8,6 +8,7 @@
 #include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_unusual_use_test {
@@ -192,7 +193,7 @@ TEST_CASE("more ranks than elements in every strategy and layout", "[runtime][un
       return x.matmul(row.to(x.scalar_type())) * one + none.sum();
     }
   };
-  const auto strategy = static_cast<ShardingStrategy>(GENERATE(range(0, 5)));
+  const auto strategy = GENERATE(from_range(all_strategies()));
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const bool low = GENERATE(false, true);
   const bool ahead = GENERATE(false, true);

@@ -4,6 +4,7 @@
 
 #include "fsdp_core/runtime/unit_groups.h"
 #include "tests/fsdp/beside_plain.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace runtime_user_groups_test {
@@ -68,7 +69,7 @@ Options by_mesh(const World& world, ShardingStrategy strategy) {
 TEST_CASE("groups of the user's train as a mesh of the same ranks", "[runtime][groups]") {
   Net plain = make_net();
   const std::vector<double> theirs = train(plain, make_data(), nullptr);
-  const auto strategy = static_cast<ShardingStrategy>(GENERATE(range(0, 5)));
+  const auto strategy = GENERATE(from_range(all_strategies()));
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const int size = GENERATE(4, 6);
   CAPTURE(strategy_name(strategy), static_cast<int>(layout), size);

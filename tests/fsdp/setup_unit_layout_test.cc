@@ -107,7 +107,7 @@ TEST_CASE("rows of each parameter are cut as chunk does and copies go there and 
 
 TEST_CASE("worked examples of flat units, with and without alignment") {
   using Numels = std::vector<std::int64_t>;
-  // Of each rank: (offset in the shard, elements, first element) of each parameter; absent: none.
+  // Per rank and parameter: (offset in the shard, elements, first element); absent: none.
   struct Held {
     std::int64_t offset, numel, begin;
   };

@@ -8,6 +8,7 @@
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/sim/device.h"
 #include "tests/fsdp/sim/world.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace sim_matrix_test {
@@ -26,10 +27,7 @@ struct Row {
   bool low = false, offload = false, frozen = false;
   Accumulate accumulate = Accumulate::kNo;
 
-  bool hybrid() const {
-    return strategy == ShardingStrategy::kHybridShard ||
-           strategy == ShardingStrategy::kHybridShardZero2;
-  }
+  bool hybrid() const { return strategy_of(strategy).hybrid(); }
   int ranks() const { return hybrid() ? 4 : 2; }
   std::string text() const {
     static const char* accumulations[] = {"one backward", "unsynchronised", "reduced each time",
@@ -44,16 +42,13 @@ struct Row {
 /// Every combination; partial sums are of hybrid strategies alone.
 std::vector<Row> rows() {
   std::vector<Row> out;
-  for (int strategy = 0; strategy < 5; ++strategy)
+  for (const ShardingStrategy strategy : all_strategies())
     for (int layout = 0; layout < 2; ++layout)
       for (int flags = 0; flags < 8; ++flags)
         for (int accumulate = 0; accumulate < 4; ++accumulate) {
-          const Row row{static_cast<ShardingStrategy>(strategy),
-                        static_cast<MemoryLayout>(layout),
-                        (flags & 1) != 0,
-                        (flags & 2) != 0,
-                        (flags & 4) != 0,
-                        static_cast<Accumulate>(accumulate)};
+          const Row row{strategy,         static_cast<MemoryLayout>(layout),
+                        (flags & 1) != 0, (flags & 2) != 0,
+                        (flags & 4) != 0, static_cast<Accumulate>(accumulate)};
           if (row.accumulate != Accumulate::kPartialSums || row.hybrid()) out.push_back(row);
         }
   return out;

@@ -6,6 +6,7 @@
 #include "tests/fsdp/beside_plain.h"
 #include "tests/fsdp/full_gradients.h"
 #include "tests/fsdp/state_support.h"
+#include "tests/fsdp/strategies.h"
 #include "tests/fsdp/torch_and_catch.h"
 
 namespace state_accumulating_test {
@@ -16,7 +17,7 @@ using fsdp::MemoryLayout;
 using fsdp::ShardingStrategy;
 
 TEST_CASE("a state is loaded in the middle of gradient accumulation") {
-  const auto strategy = static_cast<ShardingStrategy>(GENERATE(range(0, 5)));
+  const auto strategy = GENERATE(from_range(all_strategies()));
   const auto layout = GENERATE(MemoryLayout::kFlat, MemoryLayout::kPerParameter);
   const bool held = GENERATE(false, true);  // the first microbatch is not reduced
   CAPTURE(static_cast<int>(strategy), layout == MemoryLayout::kFlat, held);

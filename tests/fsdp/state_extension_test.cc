@@ -253,7 +253,7 @@ TEST_CASE("models on a 1-D and a 2-D mesh and with an extension live in one proc
       for (const auto& optimizer : optimizers) optimizer->step();
       const auto path = [](std::size_t m) { return "/run/" + std::to_string(m); };
       const auto state = [&](std::size_t m) { return fsdp::state_dict(models[m], *optimizers[m]); };
-      /// Of each model: its parameters and what its optimizer has learned of them.
+      /// A model's parameters and what its optimizer has learned of them.
       const auto tensors_of = [&](std::size_t m) {
         std::vector<torch::Tensor> out;
         for (const torch::Tensor& parameter : once_each(models[m]->parameters())) {

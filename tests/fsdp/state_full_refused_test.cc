@@ -13,7 +13,7 @@ using fsdp::MemoryLayout;
 
 namespace {
 
-/// Of collectives that carry tensors.
+/// The number of collectives that carried tensors.
 std::int64_t sent(const fsdp::Communicator& comm) {
   const fsdp::CommCounts& counts = comm.counts();
   return counts.all_gathers + counts.broadcasts + counts.all_reduces + counts.reduce_scatters;

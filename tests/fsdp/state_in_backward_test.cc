@@ -30,7 +30,7 @@ struct Setup {
 
 constexpr MemoryLayout kLayouts[] = {MemoryLayout::kFlat, MemoryLayout::kPerParameter};
 
-/// Of the inner unit, which comes first, and of the root.
+/// The options of the inner unit, which comes first, and of the root.
 optim::AdamWOptions adamw_of(std::size_t unit, bool alike) {
   if (unit == 0 || alike) return optim::AdamWOptions(2e-2).weight_decay(0.5);
   return optim::AdamWOptions(1e-2).amsgrad(true);

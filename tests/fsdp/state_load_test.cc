@@ -329,7 +329,7 @@ TEST_CASE("what one rank refuses, or finds damaged, leaves every rank as it was"
     });
   });
   // One byte: of what stands around the tensors, which shows before any is read, and of a tensor.
-  // Of files this small the seal would tell at once.
+  // The seal would show it at once in files this small.
   fs.remove_file(std::string(kPath) + "/tessera.manifest.json");
   const std::string first = std::string(kPath) + "/__0_0.distcp";
   const auto of_tensor = place_of(fs, "model.inner.a.weight");

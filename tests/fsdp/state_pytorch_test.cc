@@ -78,7 +78,7 @@ std::unique_ptr<O> make_optimizer(TinyLm& model, bool one_group = false) {
   return std::make_unique<O>(groups, options);
 }
 
-/// Of the class that `name` begins with, with its defaults.
+/// An optimizer of the class that `name` begins with, with its defaults.
 std::unique_ptr<optim::Optimizer> make_default(const std::string& name, TinyLm& model,
                                                double rate) {
   const std::string kind = name.substr(0, name.find('-'));

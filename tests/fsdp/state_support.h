@@ -61,7 +61,7 @@ std::vector<std::string> names_of(const LiveState& state);
 struct Checkpoint {
   Manifest manifest;
   std::map<std::string, torch::Tensor> tensors;
-  /// Of all ranks' states, whose before_save ran.
+  /// The checkpoint that these ranks' states make. Precondition: their before_save ran.
   static Checkpoint of(const std::vector<LiveState>& ranks);
   /// Replaces or adds a tensor, or a value where `tensor` is undefined.
   void put(const Path& path, torch::Tensor tensor, Value value = {});

@@ -43,8 +43,8 @@ struct Case {
   std::string name;
   MakeOptimizer make;
   torch::Dtype dtype = torch::kFloat;
-  /// Of losses on other numbers of ranks: sums over ranks are added in another order. In bfloat16
-  /// neighbours of a loss of 5 are 1/32 away: two of them.
+  /// How far losses on other numbers of ranks may be apart: sums over ranks are added in another
+  /// order. In bfloat16 the neighbours of a loss of 5 are 1/32 away: two of them.
   double tolerance() const { return dtype == torch::kFloat ? 1e-5 : 1.0 / 16; }
 };
 

@@ -68,7 +68,7 @@ Checkpoint run(const Shape& shape, Steps steps, const std::string& from, const s
   return Checkpoint::of(states);
 }
 
-/// Of a state.
+/// How a state is asked for.
 struct Form {
   StateDictType type;
   bool rank0_only;

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "tests/fsdp/strategies.h"
 #include "tests/gpu_kit/report.h"
 #include "tests/gpu_kit/training.h"
 
@@ -12,10 +13,6 @@ using fsdp::ShardingStrategy;
 
 namespace {
 
-constexpr ShardingStrategy kSharding[] = {
-    ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard};
-constexpr ShardingStrategy kHybrid[] = {ShardingStrategy::kHybridShard,
-                                        ShardingStrategy::kHybridShardZero2};
 constexpr MemoryLayout kLayouts[] = {MemoryLayout::kFlat, MemoryLayout::kPerParameter};
 
 Training with(ShardingStrategy strategy, MemoryLayout layout) {
@@ -52,7 +49,7 @@ void append(std::vector<RankCase>& to, std::vector<RankCase> more) {
 
 std::vector<RankCase> strategies() {
   std::vector<RankCase> out;
-  for (const ShardingStrategy strategy : kSharding)
+  for (const ShardingStrategy strategy : fsdp::test::strategies_where(/*hybrid=*/false))
     for (const MemoryLayout layout : kLayouts)
       for (const bool low : {false, true}) {
         Training training = with(strategy, layout);
@@ -65,7 +62,7 @@ std::vector<RankCase> strategies() {
 /// As a job of one process: no collective, but streams, casts and offload.
 std::vector<RankCase> one_rank() {
   std::vector<RankCase> out;
-  for (const ShardingStrategy strategy : kSharding)
+  for (const ShardingStrategy strategy : fsdp::test::strategies_where(/*hybrid=*/false))
     for (const MemoryLayout layout : kLayouts)
       for (const bool offload : {false, true})
         for (const bool low : {false, true})
@@ -84,7 +81,7 @@ std::vector<RankCase> one_rank() {
 
 std::vector<RankCase> hybrid() {
   std::vector<RankCase> out;
-  for (const ShardingStrategy strategy : kHybrid) {
+  for (const ShardingStrategy strategy : fsdp::test::hybrid_strategies()) {
     append(out, on_layouts("replicas", strategy, [](Training&) {}));
     append(out, on_layouts("partial sums", strategy, [](Training& training) {
              training.microbatches = {Sync::kShards, Sync::kShards, Sync::kAll};
@@ -95,7 +92,7 @@ std::vector<RankCase> hybrid() {
 
 std::vector<RankCase> accumulate() {
   std::vector<RankCase> out;
-  for (const ShardingStrategy strategy : kSharding) {
+  for (const ShardingStrategy strategy : fsdp::test::strategies_where(/*hybrid=*/false)) {
     append(out, on_layouts("unsynchronised", strategy, [](Training& training) {
              training.microbatches = {Sync::kNone, Sync::kAll};
            }));
@@ -108,7 +105,7 @@ std::vector<RankCase> accumulate() {
 
 std::vector<RankCase> offload() {
   std::vector<RankCase> out;
-  for (const ShardingStrategy strategy : kSharding)
+  for (const ShardingStrategy strategy : fsdp::test::strategies_where(/*hybrid=*/false))
     append(out, on_layouts("one backward", strategy, [](Training& training) {
              training.options.cpu_offload.offload_params = true;
            }));

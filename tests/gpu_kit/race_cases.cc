@@ -1,6 +1,7 @@
 // Races: streams that are late by chance, against the same run with none late, bit for bit. What
 // waits for the right event gives the same values however late; cuBLAS does where each stream has
 // a workspace of its own (CUBLAS_WORKSPACE_CONFIG, which the launcher sets).
+#include "tests/fsdp/strategies.h"
 #include "tests/gpu_kit/report.h"
 #include "tests/gpu_kit/staged_comm.h"
 #include "tests/gpu_kit/training.h"
@@ -38,9 +39,9 @@ void expect_no_race(RankContext& context, const Training& training, int seeds) {
 
 std::vector<RankCase> late_cases(int seeds) {
   std::vector<RankCase> out;
-  for (int strategy = 0; strategy < 5; ++strategy)
+  for (const fsdp::ShardingStrategy strategy : fsdp::test::all_strategies())
     for (const auto layout : {fsdp::MemoryLayout::kFlat, fsdp::MemoryLayout::kPerParameter}) {
-      const Training training = racing(static_cast<fsdp::ShardingStrategy>(strategy), layout);
+      const Training training = racing(strategy, layout);
       out.push_back({fmt::format("{}, {} seeds", text_of(training.options), seeds),
                      [=](RankContext& context) { expect_no_race(context, training, seeds); }});
     }

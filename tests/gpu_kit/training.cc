@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fsdp_core/runtime/strategy.h"
 #include "tests/gpu_kit/report.h"
 
 namespace tessera::gpu_kit {
@@ -75,10 +76,7 @@ torch::Tensor backwards(RankContext& context, const Training& training, Net& net
 
 }  // namespace
 
-bool is_hybrid(ShardingStrategy strategy) {
-  return strategy == ShardingStrategy::kHybridShard ||
-         strategy == ShardingStrategy::kHybridShardZero2;
-}
+bool is_hybrid(ShardingStrategy strategy) { return fsdp::strategy_of(strategy).hybrid(); }
 
 fsdp::DeviceMesh mesh_for(const fsdp::World& world, ShardingStrategy strategy) {
   if (!is_hybrid(strategy)) return world.mesh();

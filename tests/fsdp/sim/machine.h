@@ -21,7 +21,7 @@
 
 namespace tessera::sim {
 
-/// Of each stream, by its key: up to which of its pieces of work is known to have run.
+/// Per stream, by its key: the last of its pieces of work that is known to have run.
 using Clock = std::map<int, std::uint64_t>;
 void join(Clock& into, const Clock& other);
 
