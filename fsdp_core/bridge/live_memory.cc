@@ -12,6 +12,7 @@
 #include "fsdp_core/bridge/dtype.h"
 #include "fsdp_core/params/outside_inference.h"
 #include "fsdp_core/runtime/abort_peers.h"
+#include "fsdp_core/stream/stream.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -71,8 +72,9 @@ LiveTensor LiveMemory::piece(const std::string& name, const at::Tensor& local, a
   held.name = name;
   held.tensor = local;
   if (copied || local.scalar_type() != dtype || !fits(local, chunk)) {
-    held.copy = at::empty(local.sizes(), at::TensorOptions(at::kCPU).dtype(dtype));
-    held.copy.copy_(held.tensor);
+    held.copy = at::empty(local.sizes(),
+                          at::TensorOptions(at::kCPU).dtype(dtype).pinned_memory(!local.is_cpu()));
+    if (!held.staged()) held.copy.copy_(held.tensor);
   }
   const at::Tensor& memory = held.copy.defined() ? held.copy : held.tensor;
   LiveTensor out;
@@ -162,8 +164,29 @@ void LiveMemory::check(const std::unordered_set<std::string>& loaded) const {
 void LiveMemory::refresh() {
   at::NoGradGuard no_grad;
   for (Held& held : held_)
-    if (held.copy.defined() && !held.spread) held.copy.copy_(held.tensor);
+    if (held.copy.defined() && !held.spread && !held.staged()) held.copy.copy_(held.tensor);
+  refresh_staged();
   watch_->restart();
+}
+
+/// What lies on one device, as a rule: beside the work of its other streams, after what compute was
+/// given so far.
+void LiveMemory::refresh_staged() {
+  std::vector<const Held*> left;
+  for (const Held& held : held_)
+    if (held.staged()) left.push_back(&held);
+  while (!left.empty()) {
+    const c10::Device device = left.front()->tensor.device();
+    const auto streams = device_streams(device);
+    const auto compute = streams->compute(), staging = streams->make("staging", false);
+    staging->wait_for(*compute);
+    staging->run([&] {
+      for (const Held* held : left)
+        if (held->tensor.device() == device) held->copy.copy_(held->tensor, /*non_blocking=*/true);
+    });
+    staging->record().synchronize();
+    std::erase_if(left, [&](const Held* held) { return held->tensor.device() == device; });
+  }
 }
 
 void LiveMemory::scatter(const std::unordered_set<std::string>& loaded) {

@@ -6,6 +6,9 @@
 //   before a save   tensor -> copy          (refresh)
 //   after a load    copy -> tensor          (write_back, of the names that were filled)
 //
+// Copies of a device's tensors are pinned, and are made by refresh() alone: all together, on a stream
+// of their own, and the host waits once.
+//
 // Whole values of sharded tensors, and equal rows of them, are such copies too, gathered when they
 // are added; what a load brings into them is scattered aside first (scatter), so that no rank's
 // tensors change before all ranks have theirs.
@@ -67,7 +70,9 @@ class LiveMemory {
     at::Tensor shard;                      // of a spread, by scatter
     std::unique_ptr<const Spread> spread;  // few have one
     bool apart = false;                    // by name_apart
+    bool staged() const { return copy.defined() && !spread && !tensor.is_cpu(); }
   };
+  void refresh_staged();
   std::deque<Held> held_;  // many: no room for more, no copies while it grows
   std::shared_ptr<ChangeWatch> watch_ = std::make_shared<ChangeWatch>();
 };

@@ -32,8 +32,9 @@ namespace tessera::fsdp {
 struct StoreLink {
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<FailureBoard> board;
-  std::chrono::milliseconds join_timeout{30000};
-  std::chrono::milliseconds timeout{30000};  // of each call
+  std::chrono::milliseconds start_timeout{30000};  // until all ranks of the job are there
+  std::chrono::milliseconds join_timeout{30000};   // of each group made later
+  std::chrono::milliseconds timeout{30000};        // of each call
   bool loopback = false;  // all ranks on this machine: no name of it is looked up
   std::shared_ptr<JoinedGroups> joined = std::make_shared<JoinedGroups>();
 };

@@ -119,12 +119,13 @@ std::shared_ptr<World::Impl> join(const Launch& launch, const WorldOptions& opti
   // A launcher's store outlives a restart of its workers, and a process may make several worlds.
   static std::atomic<int> worlds = 0;
   const std::string prefix = fmt::format("tessera/{}/{}", launch.attempt, worlds++);
-  const auto root = open_store(launch, options.timeout);
+  const auto root = open_store(launch, options.join_timeout);
   const auto prefixed = [&](const c10::intrusive_ptr<c10d::Store>& store) {
     return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   };
   const StoreLink link{.store = prefixed(root),
                        .board = std::make_shared<FailureBoard>(prefixed(root->clone())),
+                       .start_timeout = options.join_timeout,
                        .join_timeout = options.timeout,
                        .timeout = options.timeout,
                        .loopback = is_loopback(launch.address)};

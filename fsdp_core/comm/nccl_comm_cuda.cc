@@ -52,6 +52,7 @@ class NcclCommunicator final : public Communicator {
 
   std::string_view backend() const override { return "nccl"; }
   at::DeviceType device_type() const override { return at::kCUDA; }
+  bool has_average() const override { return true; }
 
   void abort(std::string_view reason) noexcept override {
     link_.board->post(generation_, aborted_status(global_rank(), reason));

@@ -48,6 +48,7 @@ MakeTransport transports(int size, const WorldOptions& options) {
     auto store = c10::make_intrusive<c10d::HashStore>();
     const StoreLink link{.store = store,
                          .board = std::make_shared<FailureBoard>(store),
+                         .start_timeout = options.timeout,
                          .join_timeout = options.timeout,
                          .timeout = options.timeout,
                          .loopback = true};

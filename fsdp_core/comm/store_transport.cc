@@ -61,7 +61,9 @@ class StoreTransport final : public Transport {
     std::vector<int> ranks(size_);
     std::iota(ranks.begin(), ranks.end(), 0);
     try {
-      await_members(link_, {"the world", rank_, std::move(ranks)}, generation);
+      StoreLink link = link_;
+      if (generation == 0) link.join_timeout = link_.start_timeout;
+      await_members(link, {"the world", rank_, std::move(ranks)}, generation);
     } catch (...) {
       leave(false);
       throw;

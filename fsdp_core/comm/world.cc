@@ -124,7 +124,7 @@ World::Impl::~Impl() {
   if (std::uncaught_exceptions() == 0) {
     ranks.reset();  // waits for a save in the background
     bool healthy = !side || side->alive();
-    for (const auto& [ranks_of_group, group] : groups) healthy = healthy && group->alive();
+    for (const auto& [key, group] : groups) healthy = healthy && group->alive();
     transport->leave(healthy);
     return;
   }
@@ -135,15 +135,18 @@ World::Impl::~Impl() {
                                         {}});
 }
 
-std::shared_ptr<Communicator> World::Impl::group(const std::vector<int>& global_ranks) {
+std::shared_ptr<Communicator> World::Impl::group(const std::vector<int>& global_ranks,
+                                                 const std::string& purpose) {
   const std::lock_guard lock(groups_mutex);
-  const auto known = groups.find(global_ranks);
+  const std::pair key(global_ranks, purpose);
+  const auto known = groups.find(key);
   if (known != groups.end()) return known->second;
   auto identity = identity_of(global_ranks, rank, size);
+  if (!purpose.empty()) identity.name += ", " + purpose;
   identity.trace_folder = trace_folder;
   auto made = global_ranks.size() == 1 ? transport->make_alone(identity)
                                        : transport->make(identity, generation);
-  return groups.emplace(global_ranks, std::move(made)).first->second;
+  return groups.emplace(key, std::move(made)).first->second;
 }
 
 std::shared_ptr<Communicator> World::Impl::side_group() {
@@ -171,7 +174,7 @@ std::unique_ptr<RankGroup> World::Impl::background_ranks() {
 void World::Impl::reset() {
   {
     const std::scoped_lock lock(groups_mutex, side_mutex);
-    for (const auto& [ranks_of_group, group] : groups) group->abort("the world was reset");
+    for (const auto& [key, group] : groups) group->abort("the world was reset");
     if (side) side->abort("the world was reset");
     for (const auto& weak : background)
       if (const auto group = weak.lock()) group->abort("the world was reset");
@@ -193,11 +196,16 @@ int World::local_rank() const { return impl_->local_rank; }
 std::chrono::milliseconds World::timeout() const { return impl_->timeout; }
 
 std::shared_ptr<Communicator> World::communicator() const {
-  return impl_->group(all_ranks(impl_->size));
+  return impl_->group(all_ranks(impl_->size), "");
 }
 
 std::shared_ptr<Communicator> World::group(const std::vector<int>& global_ranks) const {
-  return impl_->group(global_ranks);
+  return impl_->group(global_ranks, "");
+}
+
+std::shared_ptr<Communicator> World::group(const std::vector<int>& global_ranks,
+                                           const std::string& purpose) const {
+  return impl_->group(global_ranks, purpose);
 }
 
 RankGroup& World::ranks() const { return *impl_->ranks; }

@@ -4,6 +4,8 @@
 
 #include <map>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp_core/comm/transport.h"
@@ -15,7 +17,8 @@ struct World::Impl {
        std::unique_ptr<Transport> transport);
   ~Impl();
 
-  std::shared_ptr<Communicator> group(const std::vector<int>& global_ranks);
+  std::shared_ptr<Communicator> group(const std::vector<int>& global_ranks,
+                                      const std::string& purpose);
   /// The group that only `ranks()` talks through, so that a save may run beside training. Made when
   /// processes meet: connected, it fails at once when one of them dies before its first save.
   std::shared_ptr<Communicator> side_group();
@@ -32,7 +35,7 @@ struct World::Impl {
 
   std::mutex groups_mutex;
   std::uint64_t generation = 0;
-  std::map<std::vector<int>, std::shared_ptr<Communicator>> groups;
+  std::map<std::pair<std::vector<int>, std::string>, std::shared_ptr<Communicator>> groups;
   std::weak_ptr<const void> mesh;  // of World::mesh(), while anybody holds it
 
   std::mutex side_mutex;  // never held together with the other: making a group waits for peers

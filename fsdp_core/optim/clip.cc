@@ -3,7 +3,9 @@
 #include <tessera/base/error.h>
 #include <tessera/fsdp/training.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "fsdp_core/params/ownership.h"
 #include "fsdp_core/runtime/abort_peers.h"
@@ -60,13 +62,24 @@ struct Found {
   at::Tensor any;                  // not 0: a rank has a gradient
 };
 
-/// Each unit's shards add up over its shard group; replicas hold the same, and count once. So do
+/// 1 / how many ranks of the outermost unit's group hold what this unit holds here.
+double weight_of(detail::Unit& unit, const Communicator& outermost) {
+  const std::vector<int>& replicas = unit.replicate_comm().global_ranks();
+  std::vector<int> both;
+  std::ranges::set_intersection(replicas, outermost.global_ranks(), std::back_inserter(both));
+  return 1.0 / static_cast<double>(both.size());
+}
+
+/// All shards add up over the outermost unit's group: those of a unit over a part of its ranks too,
+/// as other parts hold other parameters (experts). Replicas hold the same, and count once. So do
 /// parts of larger tensors over their extension's ranks, which hold the rest alike.
 Found find_in_units(const Powers& powers, const std::vector<std::shared_ptr<detail::Unit>>& units) {
   Found found;
   std::vector<Part> parts;
   part_of(parts, nullptr);
-  for (const auto& unit : units)
+  Communicator& comm = units.back()->shard_comm();
+  for (const auto& unit : units) {
+    const double weight = powers.infinite() ? 1 : weight_of(*unit, comm);
     for (const auto& group : unit->groups())
       for (const Param& param : group->params()) {
         // Made where there is no gradient too: all ranks exchange as many sums.
@@ -74,15 +87,17 @@ Found find_in_units(const Powers& powers, const std::vector<std::shared_ptr<deta
         const at::Tensor& gradient = param.shard.grad();
         if (!gradient.defined()) continue;
         found.grads.push_back(gradient);
-        if (gradient.numel() > 0) part.powers.push_back(powers.of(gradient));
+        if (gradient.numel() == 0) continue;
+        const at::Tensor power = powers.of(gradient);
+        part.powers.push_back(weight == 1 ? power : power * weight);
       }
+  }
   std::vector<at::Tensor> sums;
   for (const Part& part : parts) sums.push_back(powers.together(part.powers));
   sums.push_back(at::full_like(sums.front(), found.grads.empty() ? 0.0 : 1.0));
   const at::Tensor all = at::stack(sums);
   const CommTag tag{"", CommPhase::kOptimizer};
   // One call: for infinity all are maxima; else the count's sum is as good as its maximum.
-  Communicator& comm = units.back()->shard_comm();
   if (comm.size() > 1) comm.all_reduce(all, powers.reduce(), tag);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const at::Tensor sum = all.narrow(0, static_cast<std::int64_t>(i), 1).clone();
@@ -107,12 +122,15 @@ void scale(const std::vector<at::Tensor>& grads, const at::Tensor& norm, double 
   }
 }
 
-void check_one_group(const std::vector<std::shared_ptr<detail::Unit>>& units) {
+void check_groups(const std::vector<std::shared_ptr<detail::Unit>>& units) {
   for (const auto& unit : units)
-    if (unit->shard_comm().global_ranks() != units.back()->shard_comm().global_ranks())
-      fail(Code::kUnsupported,
-           fmt::format("clip_grad_norm_: {} is sharded over another group than the outermost unit",
-                       unit->label()));
+    if (!std::ranges::includes(units.back()->shard_comm().global_ranks(),
+                               unit->shard_comm().global_ranks()))
+      fail(
+          Code::kUnsupported,
+          fmt::format("clip_grad_norm_: {} is sharded over ranks that are not all in the outermost "
+                      "unit's group",
+                      unit->label()));
 }
 
 /// Where the units' groups take tensors.
@@ -130,7 +148,7 @@ at::Tensor clip_grad_norm_(const ModuleRef& module, double max_norm, double p) {
   at::NoGradGuard no_grad;
   const auto units = idle_units_of(module, "clip_grad_norm_");
   detail::refuse_steps_in_backward(units, "clip_grad_norm_");
-  check_one_group(units);
+  check_groups(units);
   const c10::Device device = device_of(units);
   const Powers powers(p, device);
   Found found;

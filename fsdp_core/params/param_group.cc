@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/fsdp/comm_hook.h>
 
 #include <algorithm>
 
@@ -113,14 +114,20 @@ ParamGroup::FullMemory& ParamGroup::memory(bool full_precision) {
 
 void ParamGroup::note_changes() { gathered_changes_ = change_sum(); }
 
-void ParamGroup::gather(Communicator& comm, const CommTag& tag, bool full_precision) {
+void ParamGroup::gather(Communicator& comm, const CommTag& tag, bool full_precision,
+                        const GatherHook* hook) {
   if (resident_) return;
   at::NoGradGuard no_grad;
   FullMemory& full = memory(full_precision);
   RefillBuffer& output = gather_output(full);
   output.allocate();
   copy_into(full.own_slot, shard_buffer_);
-  if (layout_->shards() > 1) comm.all_gather_into(output.tensor(), full.own_slot, tag);
+  if (layout_->shards() > 1 && hook) {
+    GatherBucket bucket{comm, tag, full.own_slot, output.tensor()};
+    hook->function(bucket);
+  } else if (layout_->shards() > 1) {
+    comm.all_gather_into(output.tensor(), full.own_slot, tag);
+  }
   spread(full);
 }
 
@@ -157,9 +164,9 @@ void ParamGroup::regather(Communicator& comm, const CommTag& tag) {
   spread(full_);
 }
 
-void ParamGroup::move_to_host() {
+void ParamGroup::move_to_host(bool full_precision) {
   const OutsideInference outside;
-  const std::vector<at::Tensor>& views = resident_ ? full_.views : memory(true).views;
+  const std::vector<at::Tensor>& views = resident_ ? full_.views : memory(full_precision).views;
   on_host_.clear();
   for (const at::Tensor& view : views)
     on_host_.push_back(view.to(at::kCPU, view.scalar_type(),

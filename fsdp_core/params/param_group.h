@@ -20,6 +20,8 @@
 
 namespace tessera::fsdp {
 
+struct GatherHook;
+
 /// For each parameter of a group, whether its gradient was produced. Shared: streams read it later.
 using UsedParams = std::shared_ptr<const std::vector<bool>>;
 
@@ -49,7 +51,9 @@ class ParamGroup {
   void note_changes();
   /// Fills the unsharded buffers from all shards; collective over `comm`. Runs in the gather
   /// stream. `full_precision`: in the stored dtype, into a second set of buffers.
-  void gather(Communicator& comm, const CommTag& tag, bool full_precision = false);
+  /// `hook`: called instead of the collective.
+  void gather(Communicator& comm, const CommTag& tag, bool full_precision = false,
+              const GatherHook* hook = nullptr);
   /// Before drop_gathered: this rank's equal part of what was gathered stays, of `size` that
   /// neighbours keep. In the gather stream, as regather.
   void keep_part(int size, int rank);
@@ -57,9 +61,9 @@ class ParamGroup {
   void drop_part() { part_.release(); }
   /// As gather, from the parts that the ranks of `comm` kept; they are given back.
   void regather(Communicator& comm, const CommTag& tag);
-  /// Instead of the gathered memory (in the stored dtype), which is dropped, the next attach shows
-  /// copies of it in the host's memory. Runs in the gather stream.
-  void move_to_host();
+  /// Instead of the gathered memory, which is dropped, the next attach shows copies of it in the
+  /// host's memory. `full_precision` as for the gather. Runs in the gather stream.
+  void move_to_host(bool full_precision);
   /// Compute parameters get the gathered memory, the registries show them.
   void attach(bool full_precision = false);
   /// The registries show the shards, compute parameters are poisoned. Gathered memory stays; what

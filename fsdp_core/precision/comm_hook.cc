@@ -60,6 +60,49 @@ CommHook average_hook() {
 CommHook fp16_compress_hook() { return compress_hook(at::kHalf, "fp16_compress_hook"); }
 CommHook bf16_compress_hook() { return compress_hook(at::kBFloat16, "bf16_compress_hook"); }
 
+GatherHook bf16_gather_hook() {
+  return {[](GatherBucket& bucket) {
+            const at::Tensor low = bucket.shard.to(at::kBFloat16);
+            const at::Tensor all = at::empty({bucket.output.numel()}, low.options());
+            bucket.comm.all_gather_into(all, low, bucket.tag);
+            bucket.output.copy_(all);
+          },
+          "bf16_gather_hook"};
+}
+
+GatherHook float8_gather_hook() {
+  return {[](GatherBucket& bucket) {
+            constexpr double kLargest = 448,
+                             kLeast = 1e-30;  // of e4m3; a shard of zeros has a scale
+            const at::Tensor wide = bucket.shard.to(at::kFloat);
+            const at::Tensor scale = (wide.abs().amax() / kLargest).clamp_min(kLeast).view({1});
+            const at::Tensor low = (wide / scale).to(at::kFloat8_e4m3fn).view(at::kByte);
+            const std::int64_t ranks = bucket.comm.size();
+            const at::Tensor all = at::empty({bucket.output.numel()}, low.options());
+            const at::Tensor scales = at::empty({ranks}, scale.options());
+            bucket.comm.all_gather_into(all, low, bucket.tag);
+            bucket.comm.all_gather_into(scales, scale, bucket.tag);
+            bucket.output.view({ranks, -1})
+                .copy_(all.view(at::kFloat8_e4m3fn).to(at::kFloat).view({ranks, -1}) *
+                       scales.view({ranks, 1}));
+          },
+          "float8_gather_hook"};
+}
+
+void set_custom_all_gather(const ModuleRef& module, GatherHook hook) {
+  const auto units = idle_units_of(module, "set_custom_all_gather");
+  const auto shared = hook.function ? std::make_shared<const GatherHook>(std::move(hook)) : nullptr;
+  for (const auto& unit : units) {
+    unit->reshard();  // what is kept was gathered in another way
+    unit->gather_hook = shared;
+  }
+}
+
+void set_all_reduce_hook(const ModuleRef& module, std::function<void(const at::Tensor&)> hook) {
+  for (const auto& unit : idle_units_of(module, "set_all_reduce_hook"))
+    unit->all_reduce_hook = hook;
+}
+
 void register_comm_hook(const ModuleRef& module, CommHook hook) {
   if (!hook.function) fail(Code::kInvalidArgument, "register_comm_hook: the hook is empty");
   const auto units = idle_units_of(module, "register_comm_hook");

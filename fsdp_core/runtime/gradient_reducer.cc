@@ -10,6 +10,7 @@
 
 #include "fsdp_core/params/pool.h"
 #include "fsdp_core/runtime/optimizer_in_backward.h"
+#include "fsdp_core/runtime/put_back.h"
 #include "fsdp_core/runtime/root.h"
 
 namespace tessera::fsdp::detail {
@@ -45,6 +46,15 @@ void divide(const at::Tensor& gradient, double by) {
 
 }  // namespace
 
+/// The backend divides while it sums: no kernel of ours has to.
+bool GradientReducer::averages_itself(Unit& unit) {
+  const Options& options = unit.options();
+  if (options.force_sum_reduction_for_comms || options.gradient_divide_factor) return false;
+  return std::ranges::all_of(
+      std::initializer_list{&unit.reduce_comm(), &unit.replicate_comm()},
+      [](const Communicator* comm) { return comm->size() == 1 || comm->has_average(); });
+}
+
 DivideFactors divide_factors(double n) {
   double pre = 1;
   while (std::fmod(n, pre) == 0 && n / pre > pre) pre *= 2;
@@ -57,8 +67,18 @@ void GradientReducer::use(StreamFactory& factory, std::shared_ptr<Stream> comput
   all_reduce_ = replicas ? factory.make("all-reduce", false) : reduce_;
 }
 
+void GradientReducer::share(StreamFactory& factory, const GradientReducer& other) {
+  finish(/*host_reads=*/true);
+  const bool replicas = all_reduce_ != reduce_;
+  compute_ = other.compute_;
+  reduce_ = other.reduce_;
+  all_reduce_ = !replicas                            ? reduce_
+                : other.all_reduce_ != other.reduce_ ? other.all_reduce_
+                                                     : factory.make("all-reduce", false);
+}
+
 void GradientReducer::release(InFlight& in_flight) {
-  compute_->wait(in_flight.done);
+  if (!is_put_back(Race::kInputFreedEarly)) compute_->wait(in_flight.done);
   in_flight = {};
 }
 
@@ -88,7 +108,7 @@ UsedParams GradientReducer::used_anywhere(Unit& unit, const ParamGroup& group) {
     bits.data_ptr<std::uint8_t>()[p] = group.params()[p].used;
   const CommTag tag{unit.name(), CommPhase::kBackward};
   const at::Tensor there = bits.to(group.device());
-  for (Communicator* comm : {&unit.shard_comm(), &unit.replicate_comm()})
+  for (Communicator* comm : {&unit.reduce_comm(), &unit.replicate_comm()})
     if (comm->size() > 1) compute_->run([&] { comm->all_reduce(there, Reduce::kMax, tag); }, comm);
   bits = there.cpu();  // the host waits: what it does next depends on them
   for (std::size_t p = 0; p < used.size(); ++p) used[p] = bits.data_ptr<std::uint8_t>()[p] != 0;
@@ -121,8 +141,13 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const UsedPara
   }
   sum_over_shards(one);
   // On the stream that held them: their memory goes back to it.
-  if (one.replicated && !one.holds)
-    reduce_->run([sum = one.sum, &group = one.group] { group.add_partial(*sum); });
+  if (one.replicated && !one.holds) {
+    const bool elsewhere = is_put_back(Race::kPartialFreedElsewhere);
+    if (elsewhere) all_reduce_->wait_for(*reduce_);
+    (elsewhere ? all_reduce_ : reduce_)->run([sum = one.sum, &group = one.group] {
+      group.add_partial(*sum);
+    });
+  }
   one.used = group.used_with_partial(one.used, one.holds);
   if (one.replicated && !one.holds) sum_over_replicas(one);
   keep_result(one);
@@ -139,7 +164,10 @@ GradientReducer::Reduction GradientReducer::begin(Unit& unit, ParamGroup& group,
   Reduction one{unit, group, used, previous_.input, make_pooled<at::Tensor>()};
   one.n = unit.options().gradient_divide_factor.value_or(unit.comms().ranks());
   const bool half = group.dtypes().reduce == at::kHalf;
-  one.factors = half ? divide_factors(one.n) : DivideFactors{1, one.n};
+  one.averages = !half && averages_itself(unit);
+  one.factors = half           ? divide_factors(one.n)
+                : one.averages ? DivideFactors{}
+                               : DivideFactors{1, one.n};
   one.replicated = unit.comms().replicas() > 1;
   one.holds = one.replicated && !unit.all_reduce;
   one.apart = one.replicated && !one.holds && unit.comms().shards() > 1 && !reduce_->immediate();
@@ -152,7 +180,7 @@ void GradientReducer::sum_over_shards(const Reduction& one) {
       [one] {
         at::NoGradGuard guard;
         if (one.factors.pre > 1) divide(one.input, one.factors.pre);
-        Communicator& shard = one.unit.shard_comm();
+        Communicator& shard = one.unit.reduce_comm();
         if (shard.size() == 1) {
           *one.sum = one.input;
           return;
@@ -162,18 +190,18 @@ void GradientReducer::sum_over_shards(const Reduction& one) {
         *one.sum = one.apart ? new_tensor(numel, one.input.scalar_type(), one.input.device())
                              : tensor_over(one.input.storage(), one.input.scalar_type(),
                                            shard.rank() * numel, {numel});
-        shard.reduce_scatter_into(*one.sum, one.input, Reduce::kSum, one.tag());
+        shard.reduce_scatter_into(*one.sum, one.input, one.op(), one.tag());
       },
-      &one.unit.shard_comm());
+      &one.unit.reduce_comm());
   if (one.apart) previous_.done = reduce_->record();
 }
 
 void GradientReducer::sum_over_replicas(const Reduction& one) {
   all_reduce_->wait_for(*reduce_);
   all_reduce_->run(
-      [sum = one.sum, &replicas = one.unit.replicate_comm(), tag = one.tag()] {
+      [sum = one.sum, &replicas = one.unit.replicate_comm(), op = one.op(), tag = one.tag()] {
         at::NoGradGuard guard;
-        replicas.all_reduce(*sum, Reduce::kSum, tag);
+        replicas.all_reduce(*sum, op, tag);
       },
       &one.unit.replicate_comm());
 }
@@ -181,9 +209,11 @@ void GradientReducer::sum_over_replicas(const Reduction& one) {
 void GradientReducer::keep_result(const Reduction& one) {
   // Not `one`, whose input is to be freed as soon as it was read.
   last_stream(one.unit).run([sum = one.sum, used = one.used, post = one.factors.post,
-                             holds = one.holds, &group = one.group] {
+                             holds = one.holds, &hook = one.unit.all_reduce_hook,
+                             &group = one.group] {
     at::NoGradGuard guard;
     if (holds) return group.hold_partial(*sum);
+    if (hook) hook(*sum);
     if (post != 1) divide(*sum, post);
     group.accumulate(*sum, *used);
   });
@@ -191,9 +221,9 @@ void GradientReducer::keep_result(const Reduction& one) {
 
 void GradientReducer::remember(const Reduction& one) {
   const Event done = last_stream(one.unit).record();
-  if (one.apart)
+  if (one.apart && !is_put_back(Race::kOutputFreedEarly))
     outputs_.push_back({one.sum, done});
-  else
+  else if (!one.apart)
     previous_.done = done;
   if (previous_.done.ready()) previous_ = {};
 }
@@ -202,7 +232,7 @@ void GradientReducer::run_hook(const Reduction& one) {
   const bool sharded = one.unit.strategy().shards_params;
   const DivideFactors factors = divide_factors(one.n);
   const std::shared_ptr<GradientBucket> bucket(
-      new GradientBucket{sharded ? one.unit.shard_comm() : one.unit.replicate_comm(),
+      new GradientBucket{sharded ? one.unit.reduce_comm() : one.unit.replicate_comm(),
                          one.tag(),
                          one.input,
                          {},

@@ -26,6 +26,8 @@ DivideFactors divide_factors(double n);
 class GradientReducer {
  public:
   void use(StreamFactory& factory, std::shared_ptr<Stream> compute, bool replicas);
+  /// The streams of `other` instead of its own, which nothing is left in when it returns.
+  void share(StreamFactory& factory, const GradientReducer& other);
   /// Takes the unit's gradients. `find_unused` decides which parameters keep an undefined gradient.
   void reduce(Unit& unit);
   /// The compute stream waits for every reduction; nothing is held any more. `host_reads`: so does
@@ -53,11 +55,13 @@ class GradientReducer {
     std::shared_ptr<at::Tensor> sum;  // handed from step to step
     double n = 1;                     // what the sum is divided by
     DivideFactors factors = {};
+    bool averages = false;  // the communicators do
     bool replicated = false;
     bool holds = false;  // the sum over the shards waits for a later reduction
     /// The all-reduce runs beside the next unit's reduce-scatter, which takes the place of `input`:
     /// the sum is in memory of its own.
     bool apart = false;
+    Reduce op() const { return averages ? Reduce::kAverage : Reduce::kSum; }
     CommTag tag() const { return {unit.name(), CommPhase::kBackward}; }
   };
   void reduce_group(Unit& unit, ParamGroup& group, const UsedParams& used);
@@ -68,6 +72,7 @@ class GradientReducer {
   void remember(const Reduction& one);
   /// A communication hook in place of the steps after begin().
   void run_hook(const Reduction& one);
+  static bool averages_itself(Unit& unit);
   /// Which of its parameters have a gradient, on any rank.
   UsedParams used_anywhere(Unit& unit, const ParamGroup& group);
   /// The unit's own optimizer, after the last of its reductions and on the same stream.

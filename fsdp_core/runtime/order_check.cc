@@ -146,7 +146,7 @@ void OrderCheck::before_gather(Unit& unit, CommPhase phase) {
 
 void OrderCheck::before_reduce(Unit& unit) {
   if (!on()) return;
-  before(unit, unit.shard_comm(), CommOp::kReduceScatter, CommPhase::kBackward);
+  before(unit, unit.reduce_comm(), CommOp::kReduceScatter, CommPhase::kBackward);
   if (unit.all_reduce)
     before(unit, unit.replicate_comm(), CommOp::kAllReduce, CommPhase::kBackward);
 }
@@ -155,8 +155,15 @@ void OrderCheck::before(Unit& unit, Communicator& comm, CommOp op, CommPhase pha
   if (comm.size() == 1) return;
   Channel& at = channel(comm);
   const bool backward = phase == CommPhase::kBackward;
+  // Groups that all of this one's ranks are in stand where they stand on each of them.
+  std::uint64_t beside = 0;
+  for (const Channel& other : channels_)
+    if (&other != &at && std::ranges::includes(other.comm->global_ranks(), comm.global_ranks()))
+      beside += other.issued;
+  ++at.issued;
   at.hash = hash_of(unit.name(), at.hash * 31 + static_cast<std::uint64_t>(op) * 2 + backward);
-  at.steps.push_back({&unit, op, backward});
+  at.hash = at.hash * 31 + beside;
+  at.steps.push_back({&unit, op, backward, beside});
   at.reduced |= op != CommOp::kAllGather;
   if (!full()) return;
   const std::vector<std::string> texts = gather_texts(
@@ -198,7 +205,9 @@ void OrderCheck::compare_hash(Channel& channel) {
   if (flag[0] == -flag[1]) return;
   std::string mine;
   for (const Step& step : channel.steps)
-    mine += step_text(*step.unit, step.op, step.backward) + "\n";
+    mine += step_text(*step.unit, step.op, step.backward) +
+            (step.beside > 0 ? fmt::format(" after {} in groups around it", step.beside) : "") +
+            "\n";
   const auto texts = gather_texts(*compute_, *channel.comm, mine);
   const std::size_t other = first_other(texts);
   TESSERA_CHECK(other != 0);

@@ -9,6 +9,8 @@
 //   hash      at the end of a backward: what each rank has done (later steps of Check::kCheap). On
 //             devices the host does not wait for the result: the next forward of the outermost unit
 //             that finds it there raises the mismatch; a state dict, and the next backward, wait for it.
+// Groups are compared one by one, each with where the groups around it stood: two ranks that call
+// the same collectives of two groups in another order would block each other on devices.
 // A rank's own order of forwards is forward_order.h's.
 //
 // Forwards without gradients are exempt. One per root; its traffic is CommPhase::kCheck.
@@ -51,11 +53,13 @@ class OrderCheck {
     const Unit* unit;
     CommOp op;
     bool backward;
+    std::uint64_t beside;  // issued before it in groups of (at least) the same ranks
   };
   /// What went through one communicator since it was last compared.
   struct Channel {
     Communicator* comm;
     std::uint64_t hash = 0;
+    std::uint64_t issued = 0;  // since reset()
     bool reduced = false;
     std::vector<Step> steps;
   };

@@ -11,6 +11,7 @@
 #include "fsdp_core/params/pool.h"
 #include "fsdp_core/params/recycler.h"
 #include "fsdp_core/runtime/optimizer_in_backward.h"
+#include "fsdp_core/runtime/put_back.h"
 #include "fsdp_core/runtime/units_of.h"
 
 namespace tessera::fsdp::detail {
@@ -106,10 +107,22 @@ Stream& Root::gather(const Unit& unit) {
   const Communicator* key = unit.options().unshard_stream_per_group
                                 ? const_cast<Unit&>(unit).comms().shard.get()
                                 : nullptr;
-  for (auto& [known, stream] : gather_streams_)
+  for (auto& [known, stream] : *gather_streams_)
     if (known == key) return *stream;
-  gather_streams_.emplace_back(key, factory_->make("gather", true));
-  return *gather_streams_.back().second;
+  gather_streams_->emplace_back(key, factory_->make("gather", true));
+  return *gather_streams_->back().second;
+}
+
+void Root::share_streams(Root& other) {
+  if (gather_streams_ == other.gather_streams_) return;
+  each_unit([](Unit& unit) { unit.reshard(); });
+  for (auto& [key, stream] : *gather_streams_) stream->record().synchronize();
+  free_aside(/*wait=*/true);
+  factory_ = other.factory_;
+  compute_ = other.compute_;
+  gather_streams_ = other.gather_streams_;
+  reducer_.share(*factory_, other.reducer_);
+  order_.use(*top(), compute_);
 }
 
 // ---- forward ----
@@ -124,7 +137,7 @@ void Root::forward_begin(Unit& unit) {
   order_.raise_mismatch(/*wait=*/false);
   if (order_.wrapping_is_due()) order_.compare_wrapping(*top(), units());
   gather(unit);
-  for (auto& [key, stream] : gather_streams_) stream->wait_for(*compute_);
+  for (auto& [key, stream] : *gather_streams_) stream->wait_for(*compute_);
 }
 
 void Root::entered(Unit& unit) {
@@ -161,7 +174,7 @@ void Root::wait_for_gathers_of_offloaded() {
   bool offloads = false;
   each_unit([&](Unit& unit) { offloads |= unit.offloads(); });
   if (!offloads) return;
-  for (auto& [key, stream] : gather_streams_) stream->record().synchronize();
+  for (auto& [key, stream] : *gather_streams_) stream->record().synchronize();
 }
 
 void Root::forward_failed(Unit& unit) {
@@ -218,8 +231,12 @@ void Root::after_backward(Unit& unit) {
 void Root::prefetch_backward(const Unit& unit) {
   if (last_backward_index_ > backward_order_.size()) return;
   int left = unit.options().max_prefetch_count;
-  for (std::size_t i = last_backward_index_; i > 0 && left > 0; --i, --left)
-    if (auto next = backward_order_[i - 1].lock()) prefetch(*next, CommPhase::kBackward);
+  for (std::size_t i = last_backward_index_; i > 0 && left > 0; --i) {
+    const std::shared_ptr<Unit> next = backward_order_[i - 1].lock();
+    if (!next || !next->unshards_in_backward) continue;
+    prefetch(*next, CommPhase::kBackward);
+    --left;
+  }
 }
 
 void Root::finish_backward() {
@@ -231,17 +248,25 @@ void Root::finish_backward() {
     unit.end_backward();
     offloads |= unit.offloads();
   });
-  reducer_.finish(offloads);
-  each_unit([](Unit& unit) { unit.lower_gradients(); });
+  if (is_last_backward) {
+    if (is_put_back(Race::kLoweredEarly)) lower_gradients();
+    reducer_.finish(offloads && !is_put_back(Race::kOffloadUnordered));
+    lower_gradients();
+  }
   free_aside();
   end_recycler_step();
   each_unit([](Unit& unit) {
     if (unit.stepper) unit.stepper->forget_step();
   });
-  backward_order_.clear();
   last_backward_index_ = 0;
-  ++epoch_;
   token_.reset();
+  if (!is_last_backward) return;
+  backward_order_.clear();
+  ++epoch_;
+}
+
+void Root::lower_gradients() {
+  each_unit([](Unit& unit) { unit.lower_gradients(); });
 }
 
 void Root::backward_failed() noexcept {
@@ -292,7 +317,7 @@ void Root::fail_step(const Status& status, bool drop_gradients) noexcept {
   try {
     bool distributed = false, traced = false;
     for (const std::shared_ptr<Unit>& unit : units()) {
-      for (Communicator* comm : {&unit->shard_comm(), &unit->replicate_comm(),
+      for (Communicator* comm : {&unit->shard_comm(), &unit->reduce_comm(), &unit->replicate_comm(),
                                  unit->comms().regather.get(), unit->comms().extension.get()}) {
         if (comm == nullptr || comm->size() == 1) continue;
         distributed = true;

@@ -33,7 +33,7 @@ class Root : public std::enable_shared_from_this<Root> {
   /// The root of the tree that `unit` belongs to; made, with `unit` as its top, at the first
   /// forward.
   static Root& of(Unit& unit);
-  /// Streams for the roots that this thread makes from now on (tests); null: by device.
+  /// Streams for the roots that this thread makes from now on (tests, simulate()); null: by device.
   static void use_streams(std::shared_ptr<StreamFactory> factory);
 
   /// `device`: that of its units.
@@ -52,6 +52,8 @@ class Root : public std::enable_shared_from_this<Root> {
 
   Stream& compute() { return *compute_; }
   Stream& gather(const Unit& unit);
+  /// From now on on the streams of `other`. Nothing is gathered, or in reduction, when it returns.
+  void share_streams(Root& other);
   GradientReducer& reducer() { return reducer_; }
   OrderCheck& order() { return order_; }
 
@@ -72,6 +74,7 @@ class Root : public std::enable_shared_from_this<Root> {
   /// groups unless that was done.
   void backward_threw() noexcept;
   bool backward_ran() const { return backward_ran_; }
+  bool is_last_backward = true;  // the end of a backward waits for its reductions
   void before_backward(Unit& unit, const Use& use);  // after its gather was issued
   void after_backward(Unit& unit);                   // after its reshard, before its reduction
 
@@ -92,6 +95,7 @@ class Root : public std::enable_shared_from_this<Root> {
   struct Token;
   struct FinishBackward;
   void finish_backward();
+  void lower_gradients();
   void backward_failed() noexcept;
   void prefetch(Unit& unit, CommPhase phase);
   /// Those that ran before `unit`, the nearest first, as many as its options say.
@@ -103,7 +107,8 @@ class Root : public std::enable_shared_from_this<Root> {
   std::vector<std::weak_ptr<Unit>> units_;
   std::shared_ptr<StreamFactory> factory_;
   std::shared_ptr<Stream> compute_;
-  std::vector<std::pair<const Communicator*, std::shared_ptr<Stream>>> gather_streams_;
+  using GatherStreams = std::vector<std::pair<const Communicator*, std::shared_ptr<Stream>>>;
+  std::shared_ptr<GatherStreams> gather_streams_ = std::make_shared<GatherStreams>();
   GradientReducer reducer_;
   OrderCheck order_;
 

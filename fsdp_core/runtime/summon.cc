@@ -22,7 +22,8 @@ void SummonFullParams::Impl::begin() {
   const auto here = [&](const detail::Unit& unit) {
     return !options.rank0_only || unit.is_first_rank();
   };
-  for (const auto& unit : units) unit->summon(here(*unit), options.offload_to_cpu);
+  for (const auto& unit : units)
+    unit->summon(here(*unit), options.offload_to_cpu, /*full_precision=*/!options.cast);
   if (!options.with_grads) return;
   for (const auto& unit : units) unit->summon_gradients(here(*unit), options.offload_to_cpu);
 }
@@ -39,6 +40,11 @@ SummonFullParams::SummonFullParams(const ModuleRef& module, const SummonOptions&
   if (options.rank0_only && options.write_back)
     fail(Code::kInvalidArgument,
          "SummonFullParams: rank0_only with write_back: other ranks' parts would be lost",
+         "set write_back = false");
+  if (options.cast && options.write_back)
+    fail(Code::kInvalidArgument,
+         "SummonFullParams: cast with write_back: the shards would be rounded to the dtype that a "
+         "forward computes in",
          "set write_back = false");
   impl_->options = options;
   impl_->units = idle_units_of(module, "SummonFullParams", options.recurse);

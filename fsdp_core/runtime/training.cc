@@ -49,9 +49,52 @@ NoSync::~NoSync() {
   for (auto& [unit, sync] : impl_->before) unit->sync = sync;
 }
 
-void unshard(const ModuleRef& unit) {
-  for (const auto& each : units_of(unit, "unshard", /*recurse=*/false))
+void UnshardHandle::wait() {
+  const auto unit = unit_.lock();
+  unit_.reset();
+  if (unit && unit->state().params() == ParamsState::kUnsharding &&
+      unit->state().phase() == Phase::kIdle)
+    unit->finish_unshard();
+}
+
+UnshardHandle unshard(const ModuleRef& unit, bool async_op) {
+  UnshardHandle handle;
+  for (const auto& each : units_of(unit, "unshard", /*recurse=*/false)) {
     each->start_unshard(CommPhase::kForward);
+    handle.unit_ = each;
+  }
+  if (!async_op) handle.wait();
+  return handle;
+}
+
+void reshard(const ModuleRef& unit) {
+  for (const auto& each : idle_units_of(unit, "reshard", /*recurse=*/false)) each->reshard();
+}
+
+void set_unshard_in_backward(const ModuleRef& unit, bool on) {
+  for (const auto& each : idle_units_of(unit, "set_unshard_in_backward", /*recurse=*/false))
+    each->unshards_in_backward = on;
+}
+
+void set_is_last_backward(const ModuleRef& module, bool on) {
+  const auto units = idle_units_of(module, "set_is_last_backward");
+  if (!on) detail::refuse_steps_in_backward(units, "set_is_last_backward(false)");
+  for (const auto& unit : units) unit->root()->is_last_backward = on;
+}
+
+void share_comm_ctx(const std::vector<ModuleRef>& modules) {
+  std::shared_ptr<detail::Root> first;
+  for (const ModuleRef& module : modules) {
+    const auto units = idle_units_of(module, "share_comm_ctx");
+    const auto& top = units.back();
+    if (!top->is_root())
+      fail(Code::kInvalidArgument,
+           fmt::format("share_comm_ctx: {} is not an outermost unit", top->label()));
+    if (!first)
+      first = top->root();
+    else
+      top->root()->share_streams(*first);
+  }
 }
 
 void check_optimizer(const torch::optim::Optimizer& optimizer, const ModuleRef& module) {

@@ -15,6 +15,7 @@
 #include <tessera/fsdp/module.h>
 #include <tessera/fsdp/options.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,7 +28,8 @@
 
 namespace tessera::fsdp {
 struct CommHook;
-}
+struct GatherHook;
+}  // namespace tessera::fsdp
 
 namespace tessera::fsdp::detail {
 
@@ -52,6 +54,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   std::vector<std::unique_ptr<ParamGroup>>& groups() { return groups_; }
   const UnitState& state() const { return state_; }
   Communicator& shard_comm() { return *comms_.shard; }
+  Communicator& reduce_comm() { return *comms_.reduce; }
   Communicator& replicate_comm() { return *comms_.replicate; }
   UnitGroups& comms() { return comms_; }
   bool trains() const;
@@ -85,11 +88,13 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool start_unshard(CommPhase phase, bool full_precision);
   /// Compute parameters are there when it returns (on the compute stream).
   void unshard(CommPhase phase, bool full_precision);
+  /// The same for a gather that is under way.
+  void finish_unshard();
   void reshard(bool keep_part = false);
-  /// Full values in the stored dtype, in a state of their own: forward and backward are refused
-  /// until end_summon. A kept unit is resharded first. Not `here`: this rank takes part and keeps
+  /// Full values, in the stored dtype (`full_precision`) or in that of a forward, in a state of their
+  /// own: forward and backward are refused until end_summon. A kept unit is resharded first. Not `here`: this rank takes part and keeps
   /// nothing. `on_host`: in the host's memory; nothing stays gathered.
-  void summon(bool here, bool on_host);
+  void summon(bool here, bool on_host, bool full_precision);
   void end_summon(bool write_back);
   /// Full gradients beside summoned parameters; undefined where no rank has one. Collective; `here`
   /// and `on_host` as above.
@@ -106,9 +111,12 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool sync = true;        // reduce at the end of this backward
   bool all_reduce = true;  // ... over the replicas too
   bool reshard_after_backward = true;
+  bool unshards_in_backward = true;
   std::shared_ptr<const CommHook> comm_hook;  // reduces in the runtime's place; usually none
-  std::shared_ptr<StepInBackward> stepper;    // steps after each reduction; usually none
-  std::weak_ptr<Unit> outermost;              // the one around it that fully_shard made last
+  std::function<void(const at::Tensor&)> all_reduce_hook;  // on each reduced gradient; usually none
+  std::shared_ptr<const GatherHook> gather_hook;  // gathers in the runtime's place; usually none
+  std::shared_ptr<StepInBackward> stepper;        // steps after each reduction; usually none
+  std::weak_ptr<Unit> outermost;                  // the one around it that fully_shard made last
   std::vector<std::weak_ptr<Unit>> forward_prefetch, backward_prefetch;  // empty: by the options
   void set_reshard_after_forward(bool yes) { reshard_after_forward_ = yes; }
   bool reshards_after_forward() const { return reshard_after_forward_; }

@@ -27,7 +27,8 @@ void Unit::pre_backward(const std::shared_ptr<Use>& use) {
          "gradients of gradients need the plain module");
   if (stepper) stepper->check_backward(*this, *use);
   if (!find_run(task)) begin_run(task);
-  unshard(CommPhase::kBackward, use->full_precision);
+  if (unshards_in_backward || state_.params() == ParamsState::kUnsharding)
+    unshard(CommPhase::kBackward, use->full_precision);
   if (!groups_.empty() && state_.phase() != Phase::kForward)
     state_.apply(UnitEvent::kPreBackward, name_, trains());
   for (const std::unique_ptr<ParamGroup>& group : groups_)

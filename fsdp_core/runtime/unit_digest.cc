@@ -63,6 +63,11 @@ void add_unit(Unit& unit, Digest& out) {
   if (options.gradient_divide_factor)
     add("gradients are divided by", fmt::to_string(*options.gradient_divide_factor));
   if (unit.comm_hook) add("communication hook:", unit.comm_hook->name);
+  if (unit.gather_hook) add("gather hook:", unit.gather_hook->name);
+  if (unit.all_reduce_hook) add("reduced gradients", "go through an all-reduce hook");
+  if (!unit.unshards_in_backward) add("in backward it", "stays sharded");
+  if (unit.comms().reduce != unit.comms().shard)
+    add("reductions", "have a communicator of their own");
   if (unit.stepper) add("its optimizer", "steps in backward");
   for (const std::unique_ptr<ParamGroup>& group : unit.groups())
     for (const Param& param : group->params()) out.emplace_back(unit.name(), parameter_text(param));

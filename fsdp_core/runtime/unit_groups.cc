@@ -74,6 +74,20 @@ std::shared_ptr<Communicator> regather_group(const Options& options, const Commu
   return options.mesh->world().group(std::vector<int>(first, first + size));
 }
 
+std::shared_ptr<Communicator> reduce_group(const Options& options,
+                                           const std::shared_ptr<Communicator>& shards) {
+  const bool wanted = options.separate_reduce_scatter_group.value_or(
+      options.mesh && shards->device_type() != at::kCPU &&
+      options.backward_prefetch != BackwardPrefetch::kPost);
+  if (wanted && !options.mesh)
+    fail(Code::kUnsupported,
+         "separate_reduce_scatter_group needs options.mesh, from which the second communicator is "
+         "made",
+         "give a mesh instead of a process group");
+  if (!wanted || shards->size() == 1) return shards;
+  return options.mesh->world().group(shards->global_ranks(), "reductions");
+}
+
 /// Null: the unit's parameters are whole.
 std::shared_ptr<Communicator> extension_group(const Options& options) {
   if (!options.extension) return nullptr;
@@ -90,6 +104,7 @@ std::shared_ptr<Communicator> extension_group(const Options& options) {
 
 UnitGroups make_unit_groups(const Options& options) {
   UnitGroups groups = own_groups(options);
+  groups.reduce = reduce_group(options, groups.shard);
   if (options.reshard_after_forward.is_group())
     groups.regather = regather_group(options, *groups.shard);
   groups.extension = extension_group(options);
@@ -109,6 +124,7 @@ void UnitGroups::refresh(const Options& options) {
   // Groups that the caller made have no world to ask.
   const std::uint64_t generation = ++generation_;
   if (shard->size() > 1) shard = shard->rebuild(generation);
+  reduce = shard;
   if (replicate->size() > 1) replicate = replicate->rebuild(generation);
   extension = extension_group(options);
 }

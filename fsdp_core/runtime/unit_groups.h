@@ -16,6 +16,8 @@ class UnitGroups {
       : shard(std::move(shards)), replicate(std::move(replicas)) {}
 
   std::shared_ptr<Communicator> shard;
+  /// The ranks of `shard`, for reductions: `shard` itself, or a communicator of their own.
+  std::shared_ptr<Communicator> reduce = shard;
   std::shared_ptr<Communicator> replicate;
   /// reshard_after_forward over k ranks: the k of the shard group that hold all parts between
   /// forward and backward; null otherwise.

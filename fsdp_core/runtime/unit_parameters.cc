@@ -43,7 +43,7 @@ bool Unit::start_unshard(CommPhase phase, bool precise) {
             group->regather(comm, {name_, phase});
           } else {
             group->drop_part();
-            group->gather(comm, {name_, phase}, precise);
+            group->gather(comm, {name_, phase}, precise, precise ? nullptr : gather_hook.get());
           }
         }
       },
@@ -55,7 +55,10 @@ bool Unit::start_unshard(CommPhase phase, bool precise) {
 void Unit::unshard(CommPhase phase, bool full_precision) {
   if (groups_.empty()) return;
   start_unshard(phase, full_precision);
-  if (state_.params() == ParamsState::kUnsharded) return;
+  if (state_.params() != ParamsState::kUnsharded) finish_unshard();
+}
+
+void Unit::finish_unshard() {
   root_->compute().wait(gathered_);
   for (const std::unique_ptr<ParamGroup>& group : groups_) group->attach(gathering_full_precision_);
   state_.apply(UnitEvent::kArrive, name_);
@@ -84,7 +87,7 @@ void Unit::reshard(bool keep_part) {
   });
 }
 
-void Unit::summon(bool here, bool on_host) {
+void Unit::summon(bool here, bool on_host, bool full_precision) {
   if (groups_.empty()) return;
   reshard();
   for (const std::unique_ptr<ParamGroup>& group : groups_) group->adopt_replaced();
@@ -92,10 +95,10 @@ void Unit::summon(bool here, bool on_host) {
   Stream& stream = root_->gather(*this);
   stream.wait_for(root_->compute());
   stream.run(
-      [this, to_host = here && on_host] {
+      [this, full_precision, to_host = here && on_host] {
         for (const std::unique_ptr<ParamGroup>& group : groups_) {
-          group->gather(*comms_.shard, {name_, CommPhase::kSummon}, /*full_precision=*/true);
-          if (to_host) group->move_to_host();
+          group->gather(*comms_.shard, {name_, CommPhase::kSummon}, full_precision);
+          if (to_host) group->move_to_host(full_precision);
         }
       },
       comms_.shard.get());
@@ -108,7 +111,7 @@ void Unit::summon(bool here, bool on_host) {
   const Event gathered = stream.record();
   if (on_host) gathered.synchronize();  // read by the host, not by compute
   root_->compute().wait(gathered);
-  for (const std::unique_ptr<ParamGroup>& group : groups_) group->attach(/*full_precision=*/true);
+  for (const std::unique_ptr<ParamGroup>& group : groups_) group->attach(full_precision);
 }
 
 void Unit::summon_gradients(bool here, bool on_host) {

@@ -35,7 +35,7 @@ constexpr std::array<Row, 14> kTable = {{
     {UnitEvent::kForward, bit(P::kUnsharded), bit(H::kIdle) | bit(H::kForward), kAny, kKeep,
      to(H::kForward), kKeep},
     {UnitEvent::kForwardEnd, kAny, bit(H::kForward), kAny, kKeep, to(H::kIdle), kKeep},
-    {UnitEvent::kPreBackward, bit(P::kUnsharded), kAny & ~bit(H::kForward),
+    {UnitEvent::kPreBackward, bit(P::kUnsharded) | bit(P::kSharded), kAny & ~bit(H::kForward),
      kAny & ~bit(G::kReducing), kKeep, to(H::kPreBackward), to(G::kAccumulating)},
     {UnitEvent::kComplete, kAny, bit(H::kPreBackward), kAny, kKeep, to(H::kBackward), kKeep},
     {UnitEvent::kReduce, kAny, kAny, bit(G::kAccumulating), kKeep, kKeep, to(G::kReducing)},

@@ -38,11 +38,11 @@ class TensorHook final : public torch::autograd::FunctionPreHook, public Pooled 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
     // This gradient completes the units that took the tensor in: they go first, so that at most one
     // unit more than needed is gathered; and last, for a unit that returns what it took in.
-    tell_consumers();
+    notify_consumers();
     for (std::size_t i = 0; i < producers_.size(); ++i) {
       const std::shared_ptr<Use> producer = producers_[i];
       producer->output_ready();
-      tell_consumers();
+      notify_consumers();
     }
     return grads;
   }
@@ -52,7 +52,7 @@ class TensorHook final : public torch::autograd::FunctionPreHook, public Pooled 
     std::weak_ptr<Use> use;  // its outputs' hooks hold it
     std::size_t input;
   };
-  void tell_consumers() {
+  void notify_consumers() {
     for (std::size_t i = 0; i < consumers_.size(); ++i)
       if (const std::shared_ptr<Use> use = consumers_[i].use.lock())
         use->input_ready(consumers_[i].input);

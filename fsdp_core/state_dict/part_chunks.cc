@@ -17,8 +17,8 @@ namespace tessera::fsdp {
 namespace {
 
 /// What every rank of the group says that it keeps of each part; by part, by rank.
-std::vector<std::vector<Box>> told_boxes(Communicator& ranks, const std::string& unit,
-                                         const std::vector<Box>& own) {
+std::vector<std::vector<Box>> boxes_of_all_ranks(Communicator& ranks, const std::string& unit,
+                                                 const std::vector<Box>& own) {
   std::vector<std::int64_t> mine;
   for (const Box& box : own)
     for (const std::span<const std::int64_t> list :
@@ -111,7 +111,7 @@ std::vector<std::vector<Box>> chunks_of(const ModelTensor& tensor,
   fail_together(groups, call, [&] {
     for (const PartOf& part : parts) own.push_back(own_chunk(tensor, part));
   });
-  std::vector<std::vector<Box>> boxes = told_boxes(ranks, tensor.unit->name(), own);
+  std::vector<std::vector<Box>> boxes = boxes_of_all_ranks(ranks, tensor.unit->name(), own);
   // Ranks that cut apart would load each other's elements.
   fail_together(groups, call, [&] {
     for (std::size_t p = 0; p < parts.size(); ++p) {

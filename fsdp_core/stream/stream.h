@@ -9,6 +9,7 @@
 //
 // "compute" is the stream the caller's own operators run on.
 #include <c10/core/Device.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
 #include <functional>
@@ -53,6 +54,8 @@ class Stream {
   void run(F&& work, const Communicator* comm = nullptr) {
     if (immediate_) {
       work();
+    } else if (launches_now_) {
+      launch_now(work, comm);
     } else {
       launch(std::function<void()>(std::forward<F>(work)), comm);
     }
@@ -66,12 +69,17 @@ class Stream {
   }
 
  protected:
-  Stream(std::string name, bool immediate) : name_(std::move(name)), immediate_(immediate) {}
+  /// `launches_now`: calls of `work` are over when run() returns, though what they launch is not: so
+  /// nothing needs to be kept of them.
+  Stream(std::string name, bool immediate, bool launches_now = false)
+      : name_(std::move(name)), immediate_(immediate), launches_now_(launches_now) {}
   virtual void launch(std::function<void()> work, const Communicator* comm) = 0;
+  /// Called instead of launch() where the stream launches now.
+  virtual void launch_now(c10::function_ref<void()> work, const Communicator* /*comm*/) { work(); }
 
  private:
   std::string name_;
-  bool immediate_;
+  bool immediate_, launches_now_;
 };
 
 /// Makes the streams of one root.

@@ -131,6 +131,11 @@ TEST_CASE("an unknown backend is refused and nccl without a GPU says so") {
   CHECK_THROWS_WITH(init_from_env(options), Catch::Contains("nccl"));
 }
 
+TEST_CASE("a rank has as long as with PyTorch for a collective and less to join") {
+  CHECK(WorldOptions{}.timeout == std::chrono::minutes(10));
+  CHECK(WorldOptions{}.join_timeout == std::chrono::minutes(2));
+}
+
 TEST_CASE("run_threads returns when all ranks have ended") {
   std::atomic<int> ended = 0;
   run_threads(5, [&](World& world) { ended += world.rank() + 1; });

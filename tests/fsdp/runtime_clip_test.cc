@@ -109,18 +109,73 @@ TEST_CASE("without any gradient clipping fails on every rank - with one anywhere
   });
 }
 
-TEST_CASE("units over other groups of ranks are not clipped together", "[runtime][clip]") {
-  run_threads(4, [](World& world) {
+TEST_CASE("parameters of units over pairs of ranks are others on each pair", "[runtime][clip]") {
+  const double p = GENERATE(1.0, 2.0, kInfinity);
+  const Data data = make_data();
+  // Per pair, the blocks' gradients of the pair's data; all others are means over all ranks.
+  std::vector<Net> plain;
+  for (int pair = 0; pair < 2; ++pair) {
+    plain.push_back(make_net(2));
+    const Data mine = part_of(data, pair, 2);
+    torch::mse_loss(plain.back()->forward(mine.x), mine.y).backward();
+  }
+  std::vector<torch::Tensor> grads;
+  for (const auto& param : plain[0]->named_parameters()) {
+    const torch::Tensor here = param.value().grad();
+    const torch::Tensor there = plain[1]->named_parameters()[param.key()].grad();
+    if (param.key().starts_with("blocks0")) {
+      grads.push_back(here);
+      grads.push_back(there);
+    } else {
+      grads.push_back((here + there) / 2);
+    }
+  }
+  std::vector<torch::Tensor> flat;
+  for (const torch::Tensor& grad : grads) flat.push_back(grad.reshape({-1}));
+  const double expected = torch::cat(flat).norm(p).item<double>();
+  run_threads(4, [&](World& world) {
     Net net = make_net(2);
     Options options, inner;
     options.mesh = world.mesh();
     inner.mesh = DeviceMesh(world, {2, 2}, {"pair", "in_pair"}).sub(1);
     fully_shard(net->blocks[0], inner);
     fully_shard(net, options);
+    backward(net, part_of(data, world.rank(), world.size()));
+    const double norm = clip_grad_norm_(net, 1.0, p).item<double>();
+    RANK_CHECK(norm == Approx(expected).epsilon(1e-5), fmt::format("{} {}", norm, expected));
+  });
+}
+
+TEST_CASE("a replicated unit inside a sharded model counts once in the norm", "[runtime][clip]") {
+  const double p = GENERATE(1.0, 2.0, kInfinity);
+  run_threads(4, [&](World& world) {
+    Net net = make_net(2), plain = make_net(2);
+    Options options, inner;
+    inner.mesh = options.mesh = world.mesh();
+    inner.strategy = ShardingStrategy::kNoShard;
+    fully_shard(net->blocks[0], inner);
+    fully_shard(net, options);
+    backward(net, make_data());
+    backward(plain, make_data());
+    const double ours = clip_grad_norm_(net, 0.1, p).item<double>();
+    const double theirs = torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.1, p);
+    RANK_CHECK(ours == Approx(theirs).epsilon(1e-5), fmt::format("{} {}", ours, theirs));
+  });
+}
+
+TEST_CASE("units over more ranks than the outermost one are not clipped with it",
+          "[runtime][clip]") {
+  run_threads(4, [](World& world) {
+    Net net = make_net(2);
+    Options options, inner;
+    inner.mesh = world.mesh();
+    options.mesh = DeviceMesh(world, {2, 2}, {"pair", "in_pair"}).sub(1);
+    fully_shard(net->blocks[0], inner);
+    fully_shard(net, options);
     backward(net, make_data());
     const std::string message = message_of([&] { clip_grad_norm_(net, 1.0); });
     RANK_CHECK(message.find("blocks0") != std::string::npos, message);
-    RANK_CHECK(message.find("another group") != std::string::npos, message);
+    RANK_CHECK(message.find("not all in the outermost unit's group") != std::string::npos, message);
   });
 }
 

@@ -45,7 +45,8 @@ std::optional<Triple> expected(const Triple& from, E event, bool trains) {
       if (phase != H::kForward) return {};
       return Triple{params, H::kIdle, grads};
     case E::kPreBackward:
-      if (params != P::kUnsharded || phase == H::kForward) return {};
+      // Sharded: a unit whose backward needs no values (set_unshard_in_backward).
+      if ((params != P::kUnsharded && params != P::kSharded) || phase == H::kForward) return {};
       if (grads == G::kReducing) return {};
       return Triple{params, H::kPreBackward, trains ? G::kAccumulating : grads};
     case E::kComplete:

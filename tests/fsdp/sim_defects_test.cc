@@ -281,6 +281,7 @@ TEST_CASE("max_prefetch_count units are gathered ahead in backward too", "[sim][
     Options options = options_for(world);
     options.max_prefetch_count = 2;
     options.check = Check::kOff;
+    options.separate_reduce_scatter_group = false;  // all of it in one order
     Net net = make_net(4, 6, 10, 3);
     shard(net, options);
     std::string order;

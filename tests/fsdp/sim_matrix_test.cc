@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <random>
 
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/sim/device.h"
@@ -21,21 +23,46 @@ namespace {
 
 enum class Accumulate { kNo, kUnsynchronised, kReduced, kPartialSums };
 
+/// When gathers are issued, and over what; it changes no bit.
+struct Schedule {
+  BackwardPrefetch backward = BackwardPrefetch::kPre;
+  bool forward_prefetch = false, limited = true, stream_per_group = false, separate = true;
+  bool force_sum = false;
+  int ahead = 1;
+
+  void set(Options& options) const {
+    options.backward_prefetch = backward;
+    options.forward_prefetch = forward_prefetch;
+    options.limit_all_gathers = limited;
+    options.unshard_stream_per_group = stream_per_group;
+    options.separate_reduce_scatter_group = separate;
+    options.force_sum_reduction_for_comms = force_sum;
+    options.max_prefetch_count = ahead;
+  }
+  std::string text() const {
+    return fmt::format("prefetch {}{} by {}{}{}{}{}", static_cast<int>(backward),
+                       forward_prefetch ? " and forward" : "", ahead, limited ? "" : ", no limit",
+                       stream_per_group ? ", a stream a group" : "",
+                       separate ? "" : ", one communicator", force_sum ? ", sums" : "");
+  }
+};
+
 struct Row {
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
   MemoryLayout layout = MemoryLayout::kFlat;
   bool low = false, offload = false, frozen = false;
   Accumulate accumulate = Accumulate::kNo;
+  Schedule schedule = {};
 
   bool hybrid() const { return strategy_of(strategy).hybrid(); }
   int ranks() const { return hybrid() ? 4 : 2; }
   std::string text() const {
     static const char* accumulations[] = {"one backward", "unsynchronised", "reduced each time",
                                           "partial sums"};
-    return fmt::format("{}{}{}{}{}, {}", strategy_name(strategy),
+    return fmt::format("{}{}{}{}{}, {}, {}", strategy_name(strategy),
                        layout == MemoryLayout::kFlat ? "" : " per parameter", low ? " bf16" : "",
                        offload ? " offload" : "", frozen ? " frozen" : "",
-                       accumulations[static_cast<int>(accumulate)]);
+                       accumulations[static_cast<int>(accumulate)], schedule.text());
   }
 };
 
@@ -76,6 +103,7 @@ Trained train(World& world, const Row& row, std::optional<torch::Device> device)
   options.mesh = row.hybrid() ? DeviceMesh(world, {2, world.size() / 2}, {"replicate", "shard"})
                               : world.mesh();
   options.device = device;
+  row.schedule.set(options);
   options.cpu_offload.offload_params = row.offload;
   if (row.low) {
     options.mixed_precision.param_dtype = torch::kBFloat16;
@@ -125,10 +153,10 @@ std::vector<Trained> on_devices(const Row& row) {
   return out;
 }
 
-void check_row(const Row& row, std::uint64_t seed) {
+void check_row(const Row& row, std::uint64_t seed, int most_us = 300) {
   INFO(row.text() << ", seed " << seed);
   const std::vector<Trained> expected = on_cpus(row);
-  sim::set_lateness(seed, seed == 0 ? 0 : 300);
+  sim::set_lateness(seed, seed == 0 ? 0 : most_us);
   std::vector<Trained> found;
   const std::string error = message_of([&] { found = on_devices(row); });
   sim::set_lateness(0, 0);
@@ -185,6 +213,26 @@ TEST_CASE("rows of every strategy train on late devices bit for bit as on CPUs",
     check_row(row, seed);
   }
   CHECK(of_strategy == (Row{strategy}.hybrid() ? 64 : 48));
+}
+
+TEST_CASE("random rows, schedules and delays train on devices bit for bit as on CPUs",
+          "[sim][matrix]") {
+  const char* wanted = std::getenv("TESSERA_SIM_DRAWS");  // tests/soak/run takes 10,000
+  const int draws = wanted ? std::atoi(wanted) : 200;
+  std::mt19937_64 random(wanted ? std::random_device()() : 20261128);
+  const std::vector<Row> all = rows();
+  const auto draw = [&](std::uint64_t below) { return random() % below; };
+  for (int i = 0; i < draws; ++i) {
+    Row row = all[draw(all.size())];
+    row.schedule = {.backward = static_cast<BackwardPrefetch>(draw(3)),
+                    .forward_prefetch = draw(2) == 0,
+                    .limited = draw(2) == 0,
+                    .stream_per_group = draw(2) == 0,
+                    .separate = draw(2) == 0,
+                    .force_sum = draw(2) == 0,
+                    .ahead = 1 + static_cast<int>(draw(3))};
+    check_row(row, 1 + draw(1u << 30), 1 + static_cast<int>(draw(200)));
+  }
 }
 
 }  // namespace sim_matrix_test

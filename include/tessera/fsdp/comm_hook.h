@@ -60,6 +60,38 @@ CommHook average_hook();
 CommHook fp16_compress_hook();
 CommHook bf16_compress_hook();
 
+/// One gather of a unit's parameters of one dtype, for the length of a call.
+struct GatherBucket {
+  Communicator& comm;  // the shard group
+  CommTag tag;         // for the hook's calls on `comm`
+  at::Tensor shard;    // this rank's, 1-D, in the dtype of a forward; its own slot of `output`
+  at::Tensor
+      output;  // comm.size() x shard.numel(), rank-major: filled by the hook, alike on all ranks
+};
+
+/// A gather of your own (set_custom_all_gather of FSDP2), for forward and backward. Not asked:
+/// gathers in the stored dtype (evaluation in full precision, SummonFullParams, state dicts), so that
+/// what is saved is exact, and those from parts kept over k ranks.
+struct GatherHook {
+  std::function<void(GatherBucket&)> function;
+  std::string name = "a gather hook of the user's";  // for messages; ranks compare it
+};
+
+/// Parameters go over the wire in bf16, a half of fp32's bytes.
+GatherHook bf16_gather_hook();
+/// In float8 (e4m3), with one scale for each rank's shard: a quarter of fp32's bytes, a half of
+/// bf16's. All ranks compute with the same rounded values; the shards stay exact.
+GatherHook float8_gather_hook();
+
+/// For every unit below `module`, from the next forward on. An empty function: the runtime's own again.
+void set_custom_all_gather(const ModuleRef& module, GatherHook hook);
+
+/// `hook` gets each reduced gradient of the units below `module` (1-D, of this rank, in the reduce
+/// dtype) before it is divided, cast and added to .grad: after the reduce-scatter, with replicas after
+/// the all-reduce, on the same stream. For another reduction, over ranks that no unit knows of, say.
+/// Empty: none again.
+void set_all_reduce_hook(const ModuleRef& module, std::function<void(const at::Tensor&)> hook);
+
 /// For every unit below `module`, which is the outermost unit; before its first backward. Throws,
 /// with nothing registered: an inner unit, a hybrid strategy anywhere (the hook would see one of
 /// its two reductions), a hook registered already, an empty hook, a backward that ran already.

@@ -97,6 +97,9 @@ class Communicator {
   const std::string& trace_folder() const { return identity_.trace_folder; }
   virtual std::string_view backend() const = 0;  // "gloo", "nccl", "threads", "single", "fake"
   virtual at::DeviceType device_type() const { return at::kCPU; }
+  /// Reduce::kAverage costs no more than kSum, and gives what a division of the sum would up to
+  /// rounding.
+  virtual bool has_average() const { return false; }
 
   /// out.numel() == size() * in.numel(). `in` may be this rank's own slot of `out` (in place).
   void all_gather_into(at::Tensor out, at::Tensor in, const CommTag& tag);

@@ -19,8 +19,13 @@
 namespace tessera::fsdp {
 
 struct WorldOptions {
-  /// Limit for each collective, and for joining a group.
-  std::chrono::milliseconds timeout = std::chrono::seconds(30);
+  /// Limit for each collective, and for making a group: as PyTorch's for NCCL, since ranks may read
+  /// data, evaluate or load kernels apart from each other. A rank whose process dies is noticed within
+  /// seconds all the same.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// Limit for the start of a job: until the store answers, and until all ranks are there. Who is
+  /// missing then is named.
+  std::chrono::milliseconds join_timeout = std::chrono::minutes(2);
   /// Limit for each meeting of ranks in a save or load. Longer, as ranks read and write files
   /// between meetings, some slower than others. A rank whose process dies is noticed within seconds
   /// all the same.
@@ -45,6 +50,10 @@ class World {
   /// The group of these global ranks (ascending), made on first use and kept: the same ranks give
   /// the same communicator. Collective over its members alone. This rank must be one of them.
   std::shared_ptr<Communicator> group(const std::vector<int>& global_ranks) const;
+  /// Another communicator of the same ranks, apart from group()'s and from those for other purposes,
+  /// which messages name.
+  std::shared_ptr<Communicator> group(const std::vector<int>& global_ranks,
+                                      const std::string& purpose) const;
   /// The 1-D mesh over all ranks, dim "shard".
   DeviceMesh mesh() const;
   /// For tessera::save and load: bytes, barriers, agreements among all ranks.

@@ -150,6 +150,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
+    if (!*event) machine().count_event(stream.device_index());
     delete static_cast<Point*>(*event);
     *event = new Point(machine().record(key_of(stream), stream.device_index()));
   }

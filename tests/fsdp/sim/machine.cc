@@ -151,9 +151,13 @@ void Machine::launch(int stream, int device, const std::string& name,
       true);
 }
 
-Point Machine::record(int stream, int device) {
+void Machine::count_event(int device) {
   const std::lock_guard lock(mutex_);
   ++counts_[static_cast<std::size_t>(device)].events;
+}
+
+Point Machine::record(int stream, int device) {
+  const std::lock_guard lock(mutex_);
   Point point;
   Queue& queue = queue_locked(stream);
   join(queue.clock, host_[static_cast<std::size_t>(device)]);

@@ -93,6 +93,7 @@ class Machine {
               const std::vector<const void*>& reads, const std::vector<const void*>& writes,
               std::function<void()> work);
   Point record(int stream, int device);
+  void count_event(int device);  // made
   void block(const Point& point, int stream, int device);
   void host_waited(const Clock& clock, int device, bool counts);
   void synchronise_stream(int stream, int device);

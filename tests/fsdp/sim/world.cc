@@ -65,6 +65,7 @@ class SimCommunicator final : public Communicator {
 
   std::string_view backend() const override { return "sim"; }
   at::DeviceType device_type() const override { return kType; }
+  bool has_average() const override { return true; }
   void abort(std::string_view reason) noexcept override {
     on_streams_->abort(reason);
     on_hosts_->abort(reason);
