@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "lib/format/megatron_torch/bucket_layout.h"
+#include "lib/format/megatron_torch/id_match.h"
 #include "lib/format/megatron_torch/odd_file.h"
 #include "lib/format/megatron_torch/optim_merge.h"
 #include "lib/format/megatron_torch/optim_parts.h"
@@ -31,6 +33,10 @@ struct Buffers {
   std::int64_t number = 0;     // gbuf_idx
   std::size_t chunk = 0;       // model chunk
   std::int64_t numel = 0;
+  std::set<std::string, std::less<>> members = {};  // as recorded; empty: not said
+  bool has(const LocalTensor& tensor) const {
+    return members.empty() || members.contains(tensor.fqn);
+  }
 };
 
 std::optional<DType> param_dtype(const Value& key) {
@@ -54,6 +60,8 @@ class RankBuckets {
 
   /// Parameters whose state lies there.
   const std::set<std::string>& placed() const { return placed_; }
+  /// Those that a record says have none.
+  const std::set<std::string>& frozen() const { return frozen_; }
 
   /// False: what lies there could not be matched with parameters.
   bool run(const Value& root) {
@@ -97,7 +105,7 @@ class RankBuckets {
                   std::set<std::pair<std::size_t, std::optional<DType>>>& used) const {
     std::set<std::size_t> chunks;
     for (const LocalTensor* tensor : params)
-      if (may_hold(buffers, *tensor)) chunks.insert(tensor->chunk);
+      if (may_hold(buffers, *tensor) && buffers.has(*tensor)) chunks.insert(tensor->chunk);
     for (const std::size_t chunk : chunks) {
       if (!used.insert({chunk, buffers.dtype}).second) continue;
       buffers.chunk = chunk;
@@ -117,6 +125,8 @@ class RankBuckets {
     const Value* numel = dict.find("numel_unpadded");
     if (!numel || !numel->is_int()) return std::nullopt;
     out.numel = numel->as_int();
+    if (const auto members = recorded_members(dict))
+      out.members.insert(members->begin(), members->end());
     for (const auto& [key, leaf] : kBuffers) {
       const Value* tensor = dict.find(key);
       if (!tensor || !tensor->is_tensor()) return std::nullopt;
@@ -130,16 +140,18 @@ class RankBuckets {
     return ranks_.tensor(file_.file, tensor.tensor);
   }
 
-  /// Parameters that may lie in the buffers: all of its type, or the dense ones, or the experts.
+  /// Parameters that may lie in the buffers: those recorded, else all of its type, or the dense
+  /// ones, or the experts.
   std::vector<std::vector<const LocalTensor*>> candidate_sets(
       const Buffers& buffers, const std::vector<const LocalTensor*>& params) const {
     std::vector<std::vector<const LocalTensor*>> sets(3);
     for (const LocalTensor* tensor : params) {
-      if (tensor->chunk != buffers.chunk || !may_hold(buffers, *tensor)) continue;
+      if (tensor->chunk != buffers.chunk || !may_hold(buffers, *tensor) || !buffers.has(*tensor))
+        continue;
       sets[0].push_back(tensor);
       sets[is_expert(tensor->fqn) ? 2 : 1].push_back(tensor);
     }
-    if (sets[1].empty() || sets[2].empty()) sets.resize(1);
+    if (sets[1].empty() || sets[2].empty() || !buffers.members.empty()) sets.resize(1);
     return sets;
   }
 
@@ -168,6 +180,9 @@ class RankBuckets {
       }
     }
     if (!found) return false;
+    for (const LocalTensor* tensor : params)
+      if (tensor->chunk == buffers.chunk && may_hold(buffers, *tensor) && !buffers.has(*tensor))
+        frozen_.insert(tensor->fqn);
     for (const auto& [tensor, begin] : *found) {
       placed_.insert(tensor->fqn);
       for (const auto& [key, leaf] : kBuffers) {
@@ -185,14 +200,14 @@ class RankBuckets {
   const std::vector<LocalTensor>& local_;
   bool experts_;
   StateTable& table_;
-  std::set<std::string> placed_;
+  std::set<std::string> placed_, frozen_;
 };
 
 /// distrib_optim.pt of every rank that has one.
 struct BucketFile {
   std::size_t rank = 0;  // in Ranks::files
   std::uint32_t archive = 0;
-  std::set<std::string> placed = {};
+  std::set<std::string> placed = {}, frozen = {};
 };
 
 /// Opens the files that are there, and reports ranks whose file is missing or cannot be read.
@@ -285,7 +300,8 @@ void report_lost_state(Ranks& ranks, const std::vector<std::vector<LocalTensor>>
     const GridRank& rank = ranks.files[file.rank].rank;
     const auto is_held = [&](const LocalTensor& tensor) {
       const bool own_alone = tensor.view && is_expert(tensor.fqn);  // packed: others hold others
-      return file.placed.contains(tensor.fqn) || (!own_alone && held[rank.tp].contains(tensor.fqn));
+      return file.placed.contains(tensor.fqn) || file.frozen.contains(tensor.fqn) ||
+             (!own_alone && held[rank.tp].contains(tensor.fqn));
     };
     std::vector<std::string> lost;
     for (const LocalTensor& tensor : local[file.rank])
@@ -332,6 +348,7 @@ bool merge_buckets(Ranks& ranks, const std::vector<std::vector<LocalTensor>>& lo
                         table);
     matched = matched && buckets.run(ranks.builder.archive(file.archive).root);
     file.placed = buckets.placed();
+    file.frozen = buckets.frozen();
   }
   if (matched) {
     report_lost_state(ranks, local, files);

@@ -8,6 +8,7 @@
 
 #include "lib/format/megatron_torch/bucket_layout.h"
 #include "lib/format/megatron_torch/buckets.h"
+#include "lib/format/megatron_torch/id_match.h"
 #include "lib/format/megatron_torch/optim_merge.h"
 
 namespace tessera::megatron_torch {
@@ -28,8 +29,8 @@ const OptimLeaf& BufferOutput::leaf_of(const WrittenTensor& tensor, std::string_
   return *found;
 }
 
-Value BufferOutput::one_set(RankWriter& out, const TargetCut& cut, std::int64_t rank,
-                            const std::vector<const WrittenTensor*>& tensors) const {
+ValueDict BufferOutput::one_set(RankWriter& out, const TargetCut& cut, std::int64_t rank,
+                                const std::vector<const WrittenTensor*>& tensors) const {
   std::vector<BucketParam> params;
   for (const WrittenTensor* tensor : tensors)
     params.push_back(
@@ -58,7 +59,16 @@ Value BufferOutput::one_set(RankWriter& out, const TargetCut& cut, std::int64_t 
     dict.emplace_back(Value::string(std::string(key)), out.tensor(any, std::move(buffer)));
   }
   dict.emplace_back(Value::string("numel_unpadded"), Value::integer(layout.numel_unpadded));
-  return Value::dict(std::move(dict));
+  return dict;
+}
+
+/// As many a reader takes for parameters of the buffer, where nothing says which they are.
+std::size_t BufferOutput::candidates(const std::vector<const WrittenTensor*>& tensors,
+                                     std::size_t chunk, DType dtype) const {
+  return static_cast<std::size_t>(std::ranges::count_if(tensors, [&](const WrittenTensor* tensor) {
+    return tensor->chunk == chunk && source_.tensors[tensor->tensor].spec.dtype == dtype &&
+           !tensor->fqn.ends_with("_extra_state");
+  }));
 }
 
 Value BufferOutput::buffers(RankWriter& out, const TargetCut& cut, std::int64_t rank,
@@ -84,8 +94,14 @@ Value BufferOutput::buffers(RankWriter& out, const TargetCut& cut, std::int64_t 
     const Value dtypes =
         Value::list({Value::dtype(dtype), Value::dtype(in_fp32 ? DType::kFloat32 : dtype)},
                     Value::Kind::kTuple);
+    ValueDict buffers = one_set(out, cut, rank, set);
+    if (set.size() < candidates(tensors, key.first, dtype)) {
+      std::vector<std::string> members;
+      for (const WrittenTensor* tensor : set) members.push_back(tensor->fqn);
+      buffers.emplace_back(Value::string(std::string(kMembers)), names_value(members));
+    }
     made.emplace_back(Value::integer(number++),
-                      Value::dict({{dtypes, one_set(out, cut, rank, set)}}));
+                      Value::dict({{dtypes, Value::dict(std::move(buffers))}}));
   }
   return Value::dict(std::move(made));
 }

@@ -21,8 +21,10 @@ class BufferOutput {
                 const std::vector<const WrittenTensor*>& tensors) const;
 
  private:
-  Value one_set(RankWriter& out, const TargetCut& cut, std::int64_t rank,
-                const std::vector<const WrittenTensor*>& tensors) const;
+  ValueDict one_set(RankWriter& out, const TargetCut& cut, std::int64_t rank,
+                    const std::vector<const WrittenTensor*>& tensors) const;
+  std::size_t candidates(const std::vector<const WrittenTensor*>& tensors, std::size_t chunk,
+                         DType dtype) const;
   const OptimLeaf& leaf_of(const WrittenTensor& tensor, std::string_view leaf) const;
 
   const Manifest& source_;
