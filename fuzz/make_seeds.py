@@ -170,6 +170,13 @@ put("torchsnapshot", "escaped", snapshot({"0/m": {"type": "dict", "keys": ["a/b"
 for i, text in enumerate(["[]", "{}", "'it''s'", "'a\n\n  b'", "'open", '"a\\N\\_\\L\\P\\e"', '"\\q"', '"a\\\n   b"', '"a\n\n  b"', '"open', "'a\nb: c"]):
     put("torchsnapshot", f"scalar_{i}", f"version: {text}\nworld_size: 1\nmanifest: {{}}\n")
 
+# nanotron's shapes and slices.
+for i, text in enumerate(["(24, 8)\n((0,4,None),(None,None,None))#((4,8,None),(None,None,None));((4,8,None),(0,8,1))#((0,4,None),(None,None,None))",
+                          "(8,)\n((0,8,None),)#((0,8,None),)", "()\n()#()", "(8\n", "(-1)", "(8)x", "(8)\n((0,2,2))#((0,2,2))",
+                          "(8)\n((3,2,None))#((3,2,None))", "(8)\n((0,2,None))#((0,3,None))", "(8)\n((0,9,None))#((0,9,None))",
+                          "(8)\n((0,8,None))#((0,8,None))x", "(" + "1," * 80 + ")"]):
+    put("nanotron", str(i), text)
+
 # torch-dcp's .metadata, opcode by opcode.
 class Made:
     """An object of a class with a dict as its state; an instance without a state: a global."""

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "lib/encoding/file_kinds.h"
 #include "lib/encoding/torch_legacy.h"
 #include "lib/encoding/torch_root.h"
 #include "lib/encoding/torch_tensors.h"
@@ -16,12 +17,22 @@ namespace {
 
 constexpr std::string_view kZipMagic = "PK\x03\x04";
 constexpr std::string_view kPreReleaseMagic = "PYTORCH1";
-constexpr std::uint64_t kTarMagicOffset = 257;
 constexpr std::uint64_t kMaxSmallRecord = 64;  // byteorder, version
 
-bool is_tar(const ByteWindow& window) {
-  return window.length >= kTarMagicOffset + 5 &&
-         as_text(window.read(kTarMagicOffset, 5)) == "ustar";
+[[noreturn]] void refuse_kind(const FileKind& kind) {
+  fail(Code::kUnsupported, kind.what, kind.hint);
+}
+
+/// The directory of an archive that may be of another kind: then what it breaks of torch.save's
+/// rules is no damage.
+ZipReader open_zip(const ByteWindow& window, Bytes head) {
+  try {
+    return ZipReader(window, std::move(head));
+  } catch (const Error& error) {
+    if (error.code() != Code::kCorrupt && error.code() != Code::kUnsupported) throw;
+    if (const auto kind = other_kind_of_zip(list_zip_members(window))) refuse_kind(*kind);
+    throw;
+  }
 }
 
 std::string read_small(ZipReader& zip, const ZipEntry& entry) {
@@ -53,11 +64,13 @@ std::string script_class(ZipReader& zip) {
   }
 }
 
-void check_records(ZipReader& zip, TorchArchive& archive) {
+void check_records(ZipReader& zip, const ByteWindow& window, TorchArchive& archive) {
   if (zip.find("constants.pkl"))
     fail(Code::kUnsupported,
          fmt::format("a TorchScript archive{}: it holds code, not a state dict", script_class(zip)),
          "save the state_dict() of the scripted module with torch.save");
+  if (!zip.find("data.pkl"))
+    if (const auto kind = other_kind_of_zip(list_zip_members(window))) refuse_kind(*kind);
   for (const ZipEntry& entry : zip.entries()) ZipReader::refuse_compression(entry);
   if (!zip.find("data.pkl"))
     fail(Code::kCorrupt, "a zip archive without data.pkl: not written by torch.save");
@@ -112,10 +125,10 @@ void locate_in(ZipReader& zip, TorchArchive& archive) {
 }
 
 TorchArchive open_zip_archive(const ByteWindow& window, Bytes head, const ArchiveOptions& options) {
-  ZipReader zip(window, std::move(head));
+  ZipReader zip = open_zip(window, std::move(head));
   TorchArchive archive;
   archive.prefix = zip.prefix();
-  check_records(zip, archive);
+  check_records(zip, window, archive);
   note_missing_checksums(zip, archive);
   const Bytes pickle = zip.read(*zip.find("data.pkl"));
   const PickleGraph graph = read_pickle(pickle, {options.collect_denied, &archive.globals});
@@ -137,8 +150,7 @@ TorchArchive open_torch_archive(const ByteWindow& window, const ArchiveOptions& 
   if (looks_like_legacy_archive(head)) return open_legacy_archive(window, options);
   if (as_text(head).starts_with(kPreReleaseMagic))
     fail(Code::kUnsupported, "a pre-release PyTorch container (PYTORCH1)");
-  if (is_tar(window))
-    fail(Code::kUnsupported, "a tar archive of PyTorch 0.1", "load and save it again with PyTorch");
+  if (const auto kind = other_kind_of(window)) refuse_kind(*kind);
   fail(Code::kCorrupt, "neither a zip archive nor a legacy stream of torch.save");
 }
 

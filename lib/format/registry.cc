@@ -8,6 +8,7 @@
 #include <tessera/format/hdf5.h>
 #include <tessera/format/megatron_dist.h>
 #include <tessera/format/megatron_torch.h>
+#include <tessera/format/nanotron.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
 #include <tessera/format/torch_dcp.h>
@@ -35,7 +36,7 @@ std::vector<const FormatDriver*>& table() {
       &torch_save_driver(),     &safetensors_driver(),
       &hdf5_driver(),           &fairscale_fsdp_driver(),
       &deepspeed_zero_driver(), &deepspeed_universal_driver(),
-      &torchsnapshot_driver(),
+      &torchsnapshot_driver(),  &nanotron_driver(),
   };
   return formats;
 }

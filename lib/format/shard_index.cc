@@ -27,7 +27,7 @@ void check_shard_name(const std::string& name) {
          fmt::format("the index names \"{}\", which is no file of this folder", printable(name)));
 }
 
-/// {"metadata": {"total_size": n, ...}, "weight_map": {tensor: shard}}, streamed: anything else is
+/// {"metadata": {"total_size": n, "param_groups": file, ...}, "weight_map": {tensor: shard}}, streamed: anything else is
 /// skipped.
 class IndexHandler : public JsonHandler {
  public:
@@ -48,6 +48,10 @@ class IndexHandler : public JsonHandler {
       index_.total_size = value.is_int()
                               ? value.as_int()
                               : static_cast<std::int64_t>(std::clamp(value.as_real(), -1.0, 1e18));
+    if (field_ == "metadata" && name_ == "param_groups" && value.is_string()) {
+      check_shard_name(value.as_string());
+      index_.param_groups = value.as_string();
+    }
     if (field_ != "weight_map") return;
     if (!value.is_string())
       fail(Code::kCorrupt, fmt::format("weight_map: \"{}\" names no file", printable(name_)));
@@ -157,7 +161,7 @@ ShardSet shards_of_index(const Directory& directory, const ShardNaming& naming, 
                      shard);
   }
   for (const FileInfo& info : directory.list())
-    if (is_shard_file(info, naming) &&
+    if (is_shard_file(info, naming) && info.name != index.param_groups &&
         !std::binary_search(index.shards.begin(), index.shards.end(), info.name))
       findings.note(Finding::kStaleFile, Severity::kWarning,
                     fmt::format("ignored: {} does not name this file", index.file), info.name);

@@ -30,6 +30,8 @@ struct ShardIndex {
       weight_map;                   // tensor -> index in `shards`, in file order
   std::vector<std::string> shards;  // sorted, unique, safe relative paths
   std::optional<std::int64_t> total_size;
+  /// ColossalAI's index of an optimizer names the file of its groups; a safe relative path, "": none.
+  std::string param_groups;
 };
 
 struct ShardSet {

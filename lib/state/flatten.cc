@@ -99,9 +99,11 @@ class Flattener {
     spend(1 + name.size() / 64 + (std::max(path_.size(), kUsualDepth) - kUsualDepth) / 2);
     const auto known = by_name_.add(name, [this](std::size_t i) { return name_of(i); });
     if (known)
-      fail(Code::kCorrupt,
+      fail(Code::kUnsupported,
            fmt::format("two leaves have the name \"{}\": {} and {}", printable(name),
-                       python_path(state_.entries[*known].path), python_path(path_)));
+                       python_path(state_.entries[*known].path), python_path(path_)),
+           "rename one of the keys and save again: names are paths joined by dots here, as in "
+           "PyTorch's sharded checkpoints");
     state_.entries.push_back({std::move(name), path_, value});
   }
 

@@ -32,9 +32,20 @@ bool has_option(const OptimState& optim, std::string_view option) {
                              [&](const OptimGroup& g) { return g.find(option) != nullptr; });
 }
 
+/// DeepSpeed's Muon marks its groups, and hands the others to Adam.
+std::string muon_kind(const OptimState& optim) {
+  std::size_t muon = 0;
+  for (const OptimGroup& group : optim.groups)
+    if (const Value* use = group.find("use_muon"); use && use->kind() == Value::Kind::kBool)
+      muon += use->as_bool();
+  if (muon == 0) return "";
+  return muon == optim.groups.size() ? "Muon" : "Muon, with AdamW for other groups";
+}
+
 /// AdamW differs from Adam by `decoupled_weight_decay` (2.7 and newer write it); without it the two
 /// keep the same state.
 std::string infer_kind(const OptimState& optim) {
+  if (std::string kind = muon_kind(optim); !kind.empty()) return kind;
   if (has_leaf(optim, "exp_avg") && has_leaf(optim, "exp_avg_sq")) {
     const std::string amsgrad = has_leaf(optim, "max_exp_avg_sq") ? " with amsgrad" : "";
     for (const OptimGroup& group : optim.groups)

@@ -330,10 +330,26 @@ class Finder {
       // not.
       const bool is_root = name == root && !state_.entries[i].value.is_tensor() && is_weight(i);
       if (at_top ? !is_weight(i) : !name.starts_with(root + ".") && !is_root) continue;
+      if (at_top && is_below_optimizer(name, role)) return;
       role.role = Role::kModel;
       role.fqn = at_top || is_root ? name : SharedText(name.substr(root.size() + 1));
       return;
     }
+  }
+
+  /// Weights at the top stand beside "optimizer", not below it: what an optimizer keeps there besides
+  /// state and groups is its own.
+  bool is_below_optimizer(std::string_view name, EntryRole& role) const {
+    for (std::size_t i = 0; i < roles_.optimizers.size(); ++i) {
+      const std::string& optimizer = roles_.optimizers[i].name;
+      if (optimizer.empty() || !name.starts_with(optimizer) ||
+          name.substr(optimizer.size(), 1) != ".")
+        continue;
+      role.role = Role::kOptimGroup;
+      role.root = static_cast<std::int32_t>(i);
+      return true;
+    }
+    return false;
   }
 
   bool is_weight(std::size_t i) const {

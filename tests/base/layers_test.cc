@@ -244,6 +244,7 @@ TEST_CASE("a format uses only the formats that it is built on") {
       {"torch_dcp", {}},
       {"torch_rank_files", {"torch_files", "torch_dcp"}},  // placements of DTensors
       {"torchsnapshot", {"torch_files"}},
+      {"nanotron", {}},
       {"fairscale_fsdp", {"torch_files"}},
       // Families: one framework's older and newer files.
       {"deepspeed_zero", {"torch_files"}},

@@ -599,8 +599,21 @@ TEST_CASE("records around the pickle") {
   CHECK(open_records({{"data.pkl", pickle}, {"byteorder", "middle"}}, &message) == Code::kCorrupt);
   CHECK(open_records({{"data.pkl", pickle}, {"byteorder", std::string(99, 'x')}}, &message) ==
         Code::kCorrupt);
-  CHECK(open_records({{"other", "x"}}, &message) == Code::kCorrupt);
+  CHECK(open_records({{"version", "3\n"}, {"byteorder", "little"}}, &message) == Code::kCorrupt);
   CHECK_THAT(message, Catch::Contains("without data.pkl"));
+  // A healthy archive of another kind is called by it, and not damaged.
+  CHECK(open_records({{"other", "x"}}, &message) == Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("a zip archive of other files (\"a/other\")"));
+  CHECK(open_records({{"w.npy", "x"}, {"b.npy", "y"}}, &message) == Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("NumPy archive"));
+  CHECK(open_records({{".data/extern_modules", "x"}, {"m.py", "y"}}, &message) ==
+        Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("torch.package"));
+  CHECK(open_records({{"archive_format", "pt2"}, {"models/a.json", "{}"}}, &message) ==
+        Code::kUnsupported);
+  CHECK_THAT(message, Catch::Contains("torch.export"));
+  // What has torch's records is torch's, and damaged where its pickle is gone.
+  CHECK(open_records({{"data/0", "x"}, {"version", "3\n"}}, &message) == Code::kCorrupt);
   CHECK(open_records({{"constants.pkl", "x"}, {"data.pkl", pickle}}, &message) ==
         Code::kUnsupported);
   const ByteFile big(zip_of({{"data.pkl", pickle}, {"byteorder", "big"}}));

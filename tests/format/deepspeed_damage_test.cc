@@ -134,9 +134,11 @@ TEST_CASE("parallelism whose parts cannot be joined is refused by name") {
   tensor.copy("mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt");
   CHECK_THAT(tensor.failure(Code::kUnsupported),
              Catch::Contains("tensor parallelism (mp_rank_01_model_states.pt)"));
-  Scene expert("deepspeed/zero2_w2");
-  expert.copy("mp_rank_00_model_states.pt", "layer_0_expert_1_mp_rank_00_model_states.pt");
-  CHECK_THAT(expert.failure(Code::kUnsupported), Catch::Contains("mixture of experts"));
+  Scene expert("deepspeed/zero3_w2");
+  expert.copy("zero_pp_rank_0_mp_rank_00_model_states.pt",
+              "layer_0_expert_1_mp_rank_00_model_states.pt");
+  CHECK_THAT(expert.failure(Code::kUnsupported),
+             Catch::Contains("mixture of experts under ZeRO stage 3"));
   Scene pipeline("deepspeed/zero2_w2");
   pipeline.copy("mp_rank_00_model_states.pt", "layer_00-model_00-model_states.pt");
   CHECK_THAT(pipeline.failure(Code::kUnsupported), Catch::Contains("pipeline parallelism"));

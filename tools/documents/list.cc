@@ -71,6 +71,7 @@ Value run_row(const RunRow& row) {
   object.add("bytes", row.bytes);
   object.add("complete", row.complete);
   object.add("problem", row.problem.empty() ? Value() : json_text(row.problem));
+  object.add("refused", row.is_refused);
   object.add("latest", row.is_latest);
   return object.take();
 }

@@ -245,8 +245,9 @@ std::string render_run(const RunListing& listing, const Screen& screen) {
     table.add({printable(row.name), row.step ? fmt::format("{}", *row.step) : "-",
                row.format.empty() ? "?" : row.format,
                row.world_size ? fmt::format("{}", *row.world_size) : "-", format_bytes(row.bytes),
-               row.complete ? Cell("complete", Tint::kGreen)
-                            : Cell("damaged: " + printable(row.problem), Tint::kRed),
+               row.complete     ? Cell("complete", Tint::kGreen)
+               : row.is_refused ? Cell("not read: " + printable(row.problem), Tint::kYellow)
+                                : Cell("damaged: " + printable(row.problem), Tint::kRed),
                row.is_latest ? "<- " + printable(listing.pointer) : ""});
   }
   text += table.render(screen, "  ");

@@ -159,7 +159,9 @@ struct RunRow {
   std::optional<std::int64_t> world_size;
   std::uint64_t bytes = 0;  // of its files; of the tensors that were selected
   bool complete = false;
-  std::string problem;     // why it is damaged; "" when complete
+  std::string problem;     // why it is damaged, or not read; "" when complete
+  /// It has something that is not understood here, and no damage was seen.
+  bool is_refused = false;
   bool is_latest = false;  // the pointer names it
 };
 

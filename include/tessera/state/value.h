@@ -264,8 +264,8 @@ struct StateDict {
 };
 
 /// The 2.4+ rule of DCP: every dict is entered, a list only when it holds (at any depth of lists) a
-/// tensor or a dict, a tuple never; an empty dict leaves only a ContainerNote. Throws kCorrupt when
-/// two leaves get one name. Source: torch/distributed/checkpoint/_traverse.py (2.4 and newer).
+/// tensor or a dict, a tuple never; an empty dict leaves only a ContainerNote. Throws kUnsupported
+/// when two leaves get one name. Source: torch/distributed/checkpoint/_traverse.py (2.4 and newer).
 StateDict flatten(const Value& root, ValueBudget& budget);
 /// The rule of 2.0 to 2.3: a dict is entered only if it holds a tensor or a non-terminal container.
 StateDict flatten_before_2_4(const Value& root, ValueBudget& budget);

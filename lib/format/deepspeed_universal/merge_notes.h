@@ -17,10 +17,9 @@
 #include <vector>
 
 #include "lib/format/deepspeed_universal/name_pattern.h"
+#include "lib/format/deepspeed_zero/names.h"
 
 namespace tessera::deepspeed {
-
-inline constexpr std::string_view kUniversalInfo = "universal_checkpoint_info";
 
 class MergeNotes {
  public:

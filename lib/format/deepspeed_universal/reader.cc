@@ -68,6 +68,7 @@ class UniversalReader {
       if (ranks_.size() == 1 && (name.dp_rank < 0 || ranks_[0].frozen_shapes.empty())) break;
     }
     model_ = ranks_.front();
+    if (!model_.has_module) add_other_stages();
     merge_ = MergeNotes(model_.root.find(kUniversalInfo));
     if (model_.dp_rank < 0 || model_.frozen_shapes.empty()) ranks_.clear();
     for (const auto& [missing, stored] : model_.shared) shared_.emplace(missing, stored);
@@ -80,6 +81,25 @@ class UniversalReader {
     for (const auto& item : model_.naming.empty)
       if (const auto shape = frozen_.find(std::get<0>(item)); shape != frozen_.end())
         shapes_.emplace(shape->first, shape->second);
+  }
+
+  /// The shapes of a pipeline's other stages; the parameters themselves are whole in zero/.
+  void add_other_stages() {
+    std::set<std::string> known;
+    for (const auto& group : model_.param_shapes)
+      for (const NamedShape& item : group) known.insert(item.name);
+    for (const FileName& name : folder_.foreign) {
+      if (name.kind != FileName::Kind::kModel || name.dp_rank > 0) continue;
+      const std::uint32_t file = builder_.open(folder_.prefix + name.name);
+      const ModelFile stage =
+          in_file(path(file), [&] { return parse_model_file(builder_.archive(file)); });
+      for (std::size_t g = 0; g < stage.param_shapes.size(); ++g) {
+        if (g == model_.param_shapes.size()) model_.param_shapes.emplace_back();
+        for (const NamedShape& item : stage.param_shapes[g])
+          if (known.insert(item.name).second) model_.param_shapes[g].push_back(item);
+      }
+      ++stages_;
+    }
   }
 
   void open_optimizer() {
@@ -360,7 +380,10 @@ class UniversalReader {
     const std::string by = note_version(manifest, model_.root);
     if (!folder_.tag.empty()) manifest.provenance[std::string(kTagProvenance)] = folder_.tag;
     manifest.provenance[std::string(kStageProvenance)] = fmt::format("{}", stage_);
-    return fmt::format("Universal Checkpoint of ZeRO stage {}{}", stage_, by);
+    if (!model_.has_module)
+      manifest.provenance[std::string(kPipelineProvenance)] = fmt::format("{}", stages_);
+    return fmt::format("Universal Checkpoint of {}ZeRO stage {}{}",
+                       model_.has_module ? "" : "a pipeline under ", stage_, by);
   }
 
   const Directory& directory_;
@@ -373,7 +396,8 @@ class UniversalReader {
   std::vector<ModelFile> ranks_;  // stage 3 with frozen parameters: of every rank
   std::uint32_t optimizer_file_ = 0;
   Value optimizer_;
-  std::int64_t stage_ = 1;
+  std::int64_t stage_ = 1;   // of ZeRO
+  std::int64_t stages_ = 1;  // of a pipeline
   std::vector<Value> groups_;
   std::map<std::int64_t, ValueDict> states_;
   std::unordered_map<std::string, Shape> shapes_;  // of trained parameters

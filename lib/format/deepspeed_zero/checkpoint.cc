@@ -216,11 +216,6 @@ class CheckpointOpener {
             fail(Code::kCorrupt, fmt::format("a flat buffer has shape {}", shape.to_string()));
           sizes[r]->push_back(shape.numel());
         }
-        for (const std::int64_t count : rank.partition_count)
-          if (c_.stage != 3 && count != c_.world_size())
-            fail(Code::kUnsupported, fmt::format("groups that are cut over {} of {} ranks "
-                                                 "(experts)",
-                                                 count, c_.ranks.size()));
       });
     }
     return sizes;
@@ -230,8 +225,10 @@ class CheckpointOpener {
     const std::vector<std::optional<FlatSizes>> sizes = flat_sizes();
     const OptimFile& first = c_.first_rank();
     const auto& shapes = c_.model.param_shapes;
-    c_.parameters = c_.stage == 3 ? places_of_stage_3(shapes, sizes)
-                                  : places_of_stage_2(shapes, first.alignment, sizes);
+    const std::vector<std::int64_t> over = ranks_of_groups(first);
+    c_.parameters = c_.stage == 3  ? places_of_stage_3(shapes, sizes)
+                    : over.empty() ? places_of_stage_2(shapes, first.alignment, sizes)
+                                   : places_with_experts(shapes, first.alignment, over, sizes);
     add_empty_parameters(first);
     if (!c_.parameters.empty() && first.fp32.empty())
       fail(Code::kCorrupt, "there are parameters, but no flat buffers");
@@ -241,6 +238,25 @@ class CheckpointOpener {
           fail(Code::kCorrupt,
                fmt::format("param_shapes lists \"{}\" twice", printable(c_.parameters[i].name)));
         });
+  }
+
+  /// Over how many ranks each group is cut, where that is not over all of them: groups of experts.
+  std::vector<std::int64_t> ranks_of_groups(const OptimFile& first) {
+    if (c_.stage == 3 || std::ranges::all_of(first.partition_count, [&](std::int64_t count) {
+          return count == c_.world_size();
+        }))
+      return {};
+    return in_file(c_.path(first.file), [&] {
+      if (is_round_robin(c_.model.root))
+        fail(Code::kUnsupported, "experts whose parameters are dealt out (round_robin_gradients)");
+      for (const std::int64_t count : first.partition_count) {
+        if (count < 1 || count > c_.world_size() || c_.world_size() % count != 0)
+          fail(Code::kUnsupported,
+               fmt::format("a group that is cut over {} of {} ranks", count, c_.ranks.size()));
+        c_.expert_ranks = std::max(c_.expert_ranks, c_.world_size() / count);
+      }
+      return first.partition_count;
+    });
   }
 
   /// Trained parameters without elements, which stand among the frozen ones.
@@ -262,11 +278,16 @@ class CheckpointOpener {
 
 }  // namespace
 
-ZeroCheckpoint::ZeroCheckpoint(const Place& place, const ReadOptions& options)
-    : folder(find_folder(place, false)),
-      builder(*place.directory, options),
+ZeroFiles::ZeroFiles(const Place& place, const ReadOptions& options)
+    : builder(*place.directory, options),
       bytes(*place.directory, builder),
       findings(options.tolerate_damage, builder.manifest().notes) {}
+
+ZeroCheckpoint::ZeroCheckpoint(ZeroFiles& files, Folder its_files)
+    : folder(std::move(its_files)),
+      builder(files.builder),
+      bytes(files.bytes),
+      findings(files.findings) {}
 
 const OptimFile& ZeroCheckpoint::first_rank() const {
   const auto found =

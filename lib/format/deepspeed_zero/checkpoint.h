@@ -17,17 +17,28 @@
 
 namespace tessera::deepspeed {
 
-struct ZeroCheckpoint {
-  ZeroCheckpoint(const Place& place, const ReadOptions& options);
+/// What all stages of a pipeline share.
+struct ZeroFiles {
+  ZeroFiles(const Place& place, const ReadOptions& options);
 
-  Folder folder;
   ArchiveManifestBuilder builder;
   ArchiveBytes bytes;
   Findings findings;
+};
+
+struct ZeroCheckpoint {
+  /// `files` must outlive it.
+  ZeroCheckpoint(ZeroFiles& files, Folder its_files);
+
+  Folder folder;
+  ArchiveManifestBuilder& builder;
+  ArchiveBytes& bytes;
+  Findings& findings;
   ModelFile model;                              // of the lowest rank
   std::vector<ModelFile> fragments;             // stage 3: of every rank, if parameters are frozen
   std::vector<std::optional<OptimFile>> ranks;  // empty: without ZeRO
   std::int64_t stage = 0;
+  std::int64_t expert_ranks = 1;  // ranks that share out the experts; 1: none are shared out
   std::vector<TrainedParameter> parameters;
   std::unordered_map<std::string, std::size_t> trained;  // name -> index in parameters
   std::unordered_map<std::string, std::string> shared;   // tied name -> the one that is stored
@@ -52,8 +63,24 @@ struct ZeroCheckpoint {
 /// Opens the files and places the parameters. Damage that leaves the rest readable is a finding.
 void open_checkpoint(ZeroCheckpoint& checkpoint);
 
+/// One group of the optimizer: its options as stored, and the names of its parameters.
+struct NamedGroup {
+  Value options;
+  std::vector<std::string> members;
+};
+struct NamedGroups {
+  std::uint32_t file = 0;  // that the options are of
+  Value step;
+  std::vector<NamedGroup> groups;
+};
+
 /// Adds the optimizer: state by parameter, groups, fields (optim_reader.cc).
 void add_optimizer(ZeroCheckpoint& checkpoint);
+/// Its parts, for stages of a pipeline, whose groups are one: the state alone; the groups; the
+/// fields.
+void add_optimizer_state(ZeroCheckpoint& checkpoint);
+NamedGroups optimizer_groups(ZeroCheckpoint& checkpoint);
+void add_optimizer_fields(ZeroCheckpoint& checkpoint);
 
 /// Notes padding of the ranks' buffers that is not zero, and rank files that are another rank's by
 /// their own word (checks.cc).

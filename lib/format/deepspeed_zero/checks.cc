@@ -8,6 +8,7 @@
 #include <map>
 
 #include "lib/format/deepspeed_zero/checkpoint.h"
+#include "lib/format/deepspeed_zero/whole_leaves.h"
 #include "lib/format/torch_files/flat_tensors.h"
 #include "lib/state/fields.h"
 
@@ -37,7 +38,8 @@ RankSlices by_rank(const std::vector<TrainedParameter>& parameters) {
   RankSlices out;
   for (const TrainedParameter& parameter : parameters)
     for (const FlatRun& run : parameter.runs)
-      out[{run.rank, run.buffer}].emplace(parameter.name, run);
+      out[{run.rank, run.buffer}].emplace(
+          parameter.stored.empty() ? parameter.name : parameter.stored, run);
   return out;
 }
 
@@ -89,6 +91,7 @@ std::string misplaced(const Value& stored, const Slices& slices) {
 void check_pads(ZeroCheckpoint& checkpoint) {
   // Stage 3 leaves what memory held behind the last slice of a weight.
   const Severity severity = checkpoint.stage == 3 ? Severity::kInfo : Severity::kWarning;
+  WholeLeaves whole(checkpoint);
   for (const auto& [buffer, content] : content_of(checkpoint)) {
     const std::size_t flat = buffer.second;
     const OptimFile& rank = *checkpoint.ranks[buffer.first];
@@ -106,7 +109,8 @@ void check_pads(ZeroCheckpoint& checkpoint) {
       if (const auto state = rank.states.find(static_cast<std::int64_t>(flat));
           state != rank.states.end())
         for (const auto& [key, value] : state->second)
-          if (key.is_string() && value.is_tensor()) look(value.tensor_index(), key.as_string());
+          if (key.is_string() && value.is_tensor() && !whole.holds(flat, key.as_string()))
+            look(value.tensor_index(), key.as_string());
     });
   }
 }

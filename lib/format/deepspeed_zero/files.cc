@@ -136,9 +136,9 @@ ModelFile parse_model_file(const TorchArchive& archive) {
   ModelFile out;
   out.root = archive.root;
   const Field root(out.root);
-  const Field module = root.at(kModule);
-  if (module.value().is_none())
-    fail(Code::kUnsupported, "\"module\" is empty: pipeline parallelism keeps weights by layer");
+  static const Value kNoModule = Value::dict({});
+  out.has_module = !root.at(kModule).value().is_none();  // a pipeline keeps weights by layer
+  const Field module = out.has_module ? root.at(kModule) : Field(kNoModule);
   for (const auto& [key, field] : module.entries()) {
     if (field.value().is_tensor()) {
       out.module.push_back({key.text(), field.tensor()});

@@ -1,7 +1,7 @@
 #pragma once
 // The files of one tag folder, and what the dictionaries in them say. No tensor byte is read.
 //
-// Refused by name: tensor parallelism (mp_rank_01 ...), pipeline stages (layer_..), experts.
+// Refused by name: tensor parallelism (mp_rank_01 ... without layer files).
 #include <tessera/format/format_driver.h>
 
 #include <cstdint>
@@ -39,8 +39,17 @@ Folder find_folder(const Place& place, bool sealed);
 bool has_other_files(const Directory& folder, const std::string& file);
 /// A finding (CK010) for each of `folder.unusable`, which says what it is.
 void report_unusable(const Folder& folder, Findings& findings);
-/// kUnsupported naming the feature that `folder.foreign` stands for.
-void refuse_foreign(const Folder& folder);
+/// Files of layers, none of them cut by tensor parallelism: mp_rank_<M> is stage M of a pipeline.
+bool is_plain_pipeline(const Folder& folder);
+/// One folder for each stage of a pipeline: its model and optimizer files, by stage.
+std::map<std::int64_t, Folder> stages_of(const Folder& folder);
+/// Files of layers, ascending.
+std::vector<FileName> layers_of(const Folder& folder);
+/// Whether the folder has files of experts.
+bool has_experts(const Folder& folder);
+/// kUnsupported for tensor parallelism. `model`: what a model file's root is, where one could be
+/// read: it says whether DeepSpeed's own tool can join the parts.
+void refuse_tensor_parallel(const Folder& folder, const Value* model);
 
 /// How the source named what DeepSpeed has one name for. Stored as `tessera` in the model file when
 /// it is not the default.
@@ -71,6 +80,7 @@ struct Naming {
 struct ModelFile {
   std::uint32_t file = 0;
   std::int64_t dp_rank = -1;
+  bool has_module = true;  // false: one stage of a pipeline
   std::vector<NamedTensor> module;
   std::vector<std::pair<std::string, Value>> module_values;  // _extra_state and the like
   Value module_attributes;

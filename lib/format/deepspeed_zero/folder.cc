@@ -5,6 +5,7 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "lib/format/deepspeed_zero/files.h"
 
@@ -95,18 +96,57 @@ void report_unusable(const Folder& folder, Findings& findings) {
   }
 }
 
-void refuse_foreign(const Folder& folder) {
-  if (folder.foreign.empty()) return;
-  const FileName& name = folder.foreign.front();
-  const std::string_view feature = name.kind == FileName::Kind::kExpert     ? "a mixture of experts"
-                                   : name.kind == FileName::Kind::kPipeline ? "pipeline parallelism"
-                                                                            : "tensor parallelism";
-  fail(
-      Code::kUnsupported,
-      fmt::format("{} ({}): how its parts make whole tensors is not in the checkpoint", feature,
-                  printable(name.name)),
-      "make it a Universal Checkpoint with DeepSpeed's ds_to_universal, which knows the model, and "
-      "read that");
+bool is_plain_pipeline(const Folder& folder) {
+  const std::vector<FileName> layers = layers_of(folder);
+  return !layers.empty() && std::ranges::all_of(layers, [](const FileName& layer) {
+    return layer.mp_rank == 0 && layer.layer >= 0;
+  });
+}
+
+std::map<std::int64_t, Folder> stages_of(const Folder& folder) {
+  std::map<std::int64_t, Folder> stages;
+  const auto add = [&](const FileName& name) {
+    using Kind = FileName::Kind;
+    if (name.kind != Kind::kModel && name.kind != Kind::kOptim) return;
+    Folder& stage = stages[name.mp_rank];
+    stage.prefix = folder.prefix;
+    stage.tag = folder.tag;
+    if (name.kind == Kind::kModel) stage.models.push_back(name);
+    if (name.kind == Kind::kOptim) stage.optims.emplace(name.dp_rank, name);
+  };
+  for (const FileName& name : folder.models) add(name);
+  for (const auto& [rank, name] : folder.optims) add(name);
+  for (const FileName& name : folder.foreign) add(name);
+  return stages;
+}
+
+std::vector<FileName> layers_of(const Folder& folder) {
+  std::vector<FileName> layers;
+  std::ranges::copy_if(folder.foreign, std::back_inserter(layers),
+                       [](const FileName& name) { return name.kind == FileName::Kind::kPipeline; });
+  std::ranges::stable_sort(layers, {}, &FileName::layer);
+  return layers;
+}
+
+bool has_experts(const Folder& folder) {
+  return std::ranges::any_of(
+      folder.foreign, [](const FileName& name) { return name.kind == FileName::Kind::kExpert; });
+}
+
+void refuse_tensor_parallel(const Folder& folder, const Value* model) {
+  const auto part = std::ranges::find_if(folder.foreign, [](const FileName& name) {
+    return name.kind != FileName::Kind::kExpert && name.mp_rank > 0;
+  });
+  if (part == folder.foreign.end()) return;
+  // DeepSpeed's tool asks for the patterns of that field, and raises without it.
+  const bool joins = model != nullptr && model->find(kUniversalInfo) != nullptr;
+  fail(Code::kUnsupported,
+       fmt::format("tensor parallelism ({}): how its parts make whole tensors is not in the "
+                   "checkpoint",
+                   printable(part->name)),
+       joins ? "make it a Universal Checkpoint with DeepSpeed's ds_to_universal, which joins them "
+               "by the patterns in the model file, and read that"
+             : "load it where it was trained, and save the whole model's state_dict() there");
 }
 
 }  // namespace tessera::deepspeed

@@ -55,11 +55,14 @@ FileName parse_file_name(std::string_view name) {
     out.kind = Kind::kExpert;
     return out;
   }
-  if (model && name.starts_with("layer_")) {
+  std::string_view rest = name;
+  if (model && take(rest, "layer_")) {
     out.kind = Kind::kPipeline;
+    if (const auto layer = take_number(rest)) out.layer = *layer;
+    if (take(rest, "-model_"))
+      if (const auto part = take_number(rest)) out.mp_rank = *part;
     return out;
   }
-  std::string_view rest = name;
   out.bf16 = take(rest, "bf16_");
   if (!out.bf16) take(rest, "fp16_");
   if (!take_ranks(rest, out)) return out;

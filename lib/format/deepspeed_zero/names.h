@@ -5,6 +5,8 @@
 //   <dir>/<tag>/mp_rank_00_model_states.pt           stages 0 to 2
 //   <dir>/<tag>/zero_pp_rank_<D>_mp_rank_00_model_states.pt             stage 3, one per rank
 //   <dir>/<tag>/[bf16_]zero_pp_rank_<D>_mp_rank_00_optim_states.pt      stages 1 to 3
+//   <dir>/<tag>/layer_<L>[-model_<T>]-model_states.pt   a pipeline: <M> of mp_rank_<M> is its stage
+//   <dir>/<tag>/layer_<L>_expert_<E>_mp_rank_00_model_states.pt         experts
 //
 // "pp_rank" in a name is the data-parallel rank. Pure.
 #include <cstdint>
@@ -35,6 +37,8 @@ inline constexpr std::string_view kMpWorldSize = "mp_world_size";
 inline constexpr std::string_view kParallelDimensions = "checkpoint_parallel_dimensions";
 inline constexpr std::string_view kDsConfig = "ds_config";
 inline constexpr std::string_view kDsVersion = "ds_version";
+inline constexpr std::string_view kUniversalInfo = "universal_checkpoint_info";
+inline constexpr std::string_view kTpDegree = "tp_degree";  // of kParallelDimensions
 inline constexpr std::string_view kGlobalSteps = "global_steps";
 inline constexpr std::string_view kSkippedSteps = "skipped_steps";
 /// Ours: how a source that DeepSpeed did not write named things (DeepSpeed hands it to the caller
@@ -58,6 +62,8 @@ inline constexpr std::string_view kState = "state";
 inline constexpr std::string_view kParamGroups = "param_groups";
 inline constexpr std::string_view kParams = "params";
 inline constexpr std::string_view kStep = "step";
+inline constexpr std::string_view kUseMuon = "use_muon";  // of a group of DeepSpeed's Muon
+inline constexpr std::string_view kMomentum = "momentum_buffer";
 
 // Classes.
 inline constexpr std::string_view kScalerModule = "deepspeed.runtime.fp16.loss_scaler";
@@ -74,6 +80,10 @@ inline constexpr std::string_view kFp32Leaf = "fp32";
 inline constexpr std::string_view kTagProvenance = "deepspeed.tag";
 inline constexpr std::string_view kStageProvenance = "deepspeed.zero_stage";
 inline constexpr std::string_view kBf16Provenance = "deepspeed.bf16";
+/// Set where the checkpoint is of a pipeline, or has experts: how many stages, or expert ranks.
+/// Such a state is read, not written: an engine without them has other files.
+inline constexpr std::string_view kPipelineProvenance = "deepspeed.pipeline_stages";
+inline constexpr std::string_view kExpertProvenance = "deepspeed.expert_ranks";
 
 struct FileName {
   enum class Kind : std::uint8_t {
@@ -86,7 +96,8 @@ struct FileName {
   Kind kind = Kind::kOther;
   bool bf16 = false;
   std::int64_t dp_rank = -1;  // -1: one file for all data-parallel ranks
-  std::int64_t mp_rank = 0;
+  std::int64_t mp_rank = 0;   // kPipeline: the tensor-parallel rank
+  std::int64_t layer = -1;    // kPipeline: which layer
   std::string name;
 };
 

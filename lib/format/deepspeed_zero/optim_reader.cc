@@ -11,17 +11,10 @@
 
 #include "lib/format/deepspeed_zero/checkpoint.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
+#include "lib/format/deepspeed_zero/whole_leaves.h"
 
 namespace tessera::deepspeed {
 namespace {
-
-const Value* leaf_on(const OptimFile& rank, std::size_t flat, const std::string& leaf) {
-  const auto state = rank.states.find(static_cast<std::int64_t>(flat));
-  if (state == rank.states.end()) return nullptr;
-  for (const auto& [key, value] : state->second)
-    if (key.is_string() && key.as_string() == leaf) return &value;
-  return nullptr;
-}
 
 /// A leaf of one buffer's state.
 struct Leaf {
@@ -33,19 +26,36 @@ struct Leaf {
 class OptimReader {
  public:
   explicit OptimReader(ZeroCheckpoint& checkpoint)
-      : c_(checkpoint), state_(c_.builder, c_.model), first_(c_.first_rank()) {}
+      : c_(checkpoint), state_(c_.builder, c_.model), first_(c_.first_rank()), whole_(checkpoint) {}
 
-  void run() {
+  void add_state() {
     for (const TrainedParameter& parameter : c_.parameters)
       in_tensor(parameter.name, [&] { add_leaves(parameter); });
     add_derived();
-    add_groups();
+  }
+  void add_groups() {
+    const NamedGroups named = groups();
+    for (std::size_t g = 0; g < named.groups.size(); ++g)
+      state_.add_group(named.file, g, named.groups[g].options, named.groups[g].members, named.step);
+  }
+  void add_fields() {
     ValueDict globals = global_state(first_.optimizer).as_dict();
     ValueList buffers;
     for (const NamedTensor& item : c_.model.module)
       if (c_.model.buffers.contains(item.name)) buffers.push_back(Value::string(item.name));
     if (!buffers.empty()) globals.emplace_back(text(kBufferNames), Value::list(std::move(buffers)));
     state_.add_globals(first_.file, Value::dict(std::move(globals)));
+  }
+
+  NamedGroups groups() {
+    const OptimFile& from = with_groups();
+    NamedGroups out{from.file, c_.stage == 3 ? Value() : from.base_step, {}};
+    if (!c_.model.naming.has_groups) return out;
+    const std::size_t count = c_.stage == 3 ? from.groups.size() : c_.model.param_shapes.size();
+    for (std::size_t g = 0; g < count; ++g)
+      out.groups.push_back(
+          {g < from.groups.size() ? from.groups[g] : Value(), members_of(from, g)});
+    return out;
   }
 
  private:
@@ -116,6 +126,7 @@ class OptimReader {
   }
 
   void add_flat_leaf(const TrainedParameter& parameter, const Leaf& leaf) {
+    if (whole_.holds(parameter.flat, leaf.name)) return add_whole_leaf(parameter, leaf);
     std::optional<DType> dtype;
     const auto pieces = c_.pieces_of(parameter, [&](const FlatRun& run) {
       const std::optional<std::uint32_t> tensor = part_on(c_.rank_of(run), run.buffer, leaf.name);
@@ -124,6 +135,12 @@ class OptimReader {
     });
     if (!dtype) dtype = c_.tensor(leaf.first->file, leaf.value->tensor_index()).dtype;
     state_.add_leaf(parameter.name, leaf.name, {*dtype, parameter.shape}, pieces);
+  }
+  void add_whole_leaf(const TrainedParameter& parameter, const Leaf& leaf) {
+    std::vector<ArchivePiece> pieces;
+    if (auto piece = whole_.piece_of(parameter, leaf.name)) pieces.push_back(std::move(*piece));
+    const DType dtype = c_.tensor(leaf.first->file, leaf.value->tensor_index()).dtype;
+    state_.add_leaf(parameter.name, leaf.name, {dtype, parameter.shape}, pieces);
   }
   /// A rank's part of a flat leaf: as long as its fp32 buffer, and perhaps the padding more.
   std::optional<std::uint32_t> part_on(const OptimFile& rank, std::size_t flat,
@@ -233,17 +250,12 @@ class OptimReader {
     return *found;
   }
 
-  void add_groups() {
-    const OptimFile& from = with_groups();
-    if (!c_.model.naming.has_groups) return;
-    const std::size_t count = c_.stage == 3 ? from.groups.size() : c_.model.param_shapes.size();
-    for (std::size_t g = 0; g < count; ++g)
-      state_.add_group(from.file, g, g < from.groups.size() ? from.groups[g] : Value(),
-                       members_of(from, g), c_.stage == 3 ? Value() : from.base_step);
-  }
   std::vector<std::string> members_of(const OptimFile& from, std::size_t group) const {
     std::vector<std::string> members;
-    if (c_.stage != 3) {
+    if (c_.stage != 3 && c_.expert_ranks > 1) {
+      for (const TrainedParameter& parameter : c_.parameters)
+        if (parameter.flat == group && !is_empty(parameter.name)) members.push_back(parameter.name);
+    } else if (c_.stage != 3) {
       members =
           group_order(c_.model.param_shapes[group], is_round_robin(c_.model.root), c_.world_size());
     } else {
@@ -275,6 +287,7 @@ class OptimReader {
   ZeroCheckpoint& c_;
   StateAssembler state_;
   const OptimFile& first_;
+  WholeLeaves whole_;
   std::map<std::size_t, std::vector<Leaf>> leaves_;  // by buffer
   std::set<std::pair<std::size_t, std::string>> checked_;
   std::map<std::pair<std::size_t, std::string>, Value> scalars_;  // stage 3, by buffer and leaf
@@ -282,6 +295,17 @@ class OptimReader {
 
 }  // namespace
 
-void add_optimizer(ZeroCheckpoint& checkpoint) { OptimReader(checkpoint).run(); }
+void add_optimizer(ZeroCheckpoint& checkpoint) {
+  OptimReader reader(checkpoint);
+  reader.add_state();
+  reader.add_groups();
+  reader.add_fields();
+}
+
+void add_optimizer_state(ZeroCheckpoint& checkpoint) { OptimReader(checkpoint).add_state(); }
+NamedGroups optimizer_groups(ZeroCheckpoint& checkpoint) {
+  return OptimReader(checkpoint).groups();
+}
+void add_optimizer_fields(ZeroCheckpoint& checkpoint) { OptimReader(checkpoint).add_fields(); }
 
 }  // namespace tessera::deepspeed

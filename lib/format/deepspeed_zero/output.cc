@@ -78,7 +78,33 @@ class RankWriter {
     const auto tensor_of = [&](const SourceParameter& p) {
       return p.has_state ? state_.optimizer.state(p.number)[leaf].tensors[0] : kNoTensor;
     };
-    return flat(buffer, source_.tensors[first].spec.dtype, tensor_of, false);
+    const DType dtype = source_.tensors[first].spec.dtype;
+    if (keeps_whole(buffer, group_of(buffer).leaves[leaf]))
+      return touched(buffer, dtype, tensor_of);
+    return flat(buffer, dtype, tensor_of, false);
+  }
+
+  /// As DeepSpeed's Muon steps with it (whole_leaves.h).
+  bool keeps_whole(const Target::Buffer& buffer, const GroupedLeaf& leaf) const {
+    return target_.stage < 3 && leaf.name == kMomentum &&
+           flag_in(Value::dict(state_.optimizer.groups()[buffer.group].options), kUseMuon)
+               .value_or(false);
+  }
+  /// Every parameter that this rank's part of the buffer touches, whole.
+  template <class TensorOf>
+  Value touched(const Target::Buffer& buffer, DType dtype, const TensorOf& tensor_of) {
+    std::vector<FlatPiece> pieces;
+    std::int64_t numel = 0;
+    for (const FlatPiece& piece : layout_of(buffer).pieces_of(rank_)) {
+      const std::size_t number = buffer.parameters[piece.parameter];
+      const std::int64_t whole = group_of(buffer).parameters[number].shape.numel();
+      pieces.push_back({piece.parameter, 0, whole, numel});
+      numel += whole;
+    }
+    return builder_.flat(
+        dtype, numel, flat_storage(source_, pieces, numel, dtype, [&](std::size_t parameter) {
+          return tensor_of(group_of(buffer).parameters[buffer.parameters[parameter]]);
+        }));
   }
 
   Value masters() {

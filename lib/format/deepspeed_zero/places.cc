@@ -1,9 +1,13 @@
 #include "lib/format/deepspeed_zero/places.h"
 
 #include <fmt/format.h>
+#include <tessera/base/checked.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 
 #include <algorithm>
+#include <charconv>
+#include <map>
 
 #include "lib/format/deepspeed_zero/partition.h"
 
@@ -146,6 +150,91 @@ std::vector<TrainedParameter> places_of_stage_2(
     for (const FlatSegment& segment : layout.segments()) {
       out.push_back({segment.fqn, segment.shape, group, {}});
       if (segment.numel > 0) out.back().runs = places.cut(segment.begin, segment.end());
+    }
+  }
+  return out;
+}
+
+namespace {
+
+/// "....deepspeed_experts.3.up.weight": where its number stands.
+struct ExpertName {
+  std::size_t begin = 0, end = 0;
+  std::int64_t number = 0;
+};
+
+ExpertName expert_name(const std::string& name) {
+  constexpr std::string_view kWord = "experts.";
+  const std::size_t word = name.rfind(kWord);
+  ExpertName out;
+  out.begin = word == std::string::npos ? name.size() : word + kWord.size();
+  const auto [end, error] =
+      std::from_chars(name.data() + out.begin, name.data() + name.size(), out.number);
+  out.end = static_cast<std::size_t>(end - name.data());
+  if (error != std::errc() || out.number < 0 || out.number > kMostElements ||
+      out.end == out.begin || out.end == name.size() || name[out.end] != '.')
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" is in a group of experts, and is none by its name", printable(name)));
+  return out;
+}
+
+/// How many experts of that layer a share has, by the highest number among the names.
+using Shares = std::map<std::string, std::int64_t>;  // by what stands before the number
+
+Shares shares_of(const std::vector<NamedShape>& group) {
+  Shares shares;
+  for (const NamedShape& item : group) {
+    const ExpertName name = expert_name(item.name);
+    std::int64_t& count = shares[item.name.substr(0, name.begin)];
+    count = std::max(count, name.number + 1);
+  }
+  return shares;
+}
+
+std::string name_of_all(const std::string& name, const Shares& shares, std::int64_t share) {
+  const ExpertName at = expert_name(name);
+  const std::int64_t count = shares.at(name.substr(0, at.begin));
+  const auto number = checked_mul(share, count);
+  if (!number) fail(Code::kCorrupt, "numbers of experts overflow");
+  return fmt::format("{}{}{}", name.substr(0, at.begin), *number + at.number, name.substr(at.end));
+}
+
+}  // namespace
+
+std::vector<TrainedParameter> places_with_experts(
+    const std::vector<std::vector<NamedShape>>& shapes,
+    const std::vector<std::vector<std::int64_t>>& alignment, const std::vector<std::int64_t>& over,
+    const std::vector<std::optional<FlatSizes>>& ranks) {
+  check_counts(shapes.size(), ranks);
+  if (over.size() != shapes.size() || (!alignment.empty() && alignment.size() != shapes.size()))
+    fail(Code::kCorrupt, fmt::format("partition counts of {} groups and alignment paddings of {} "
+                                     "for {} groups",
+                                     over.size(), alignment.size(), shapes.size()));
+  std::vector<TrainedParameter> out;
+  for (std::size_t group = 0; group < shapes.size(); ++group) {
+    const auto shares = static_cast<std::int64_t>(ranks.size()) / over[group];
+    const Shares counts = shares > 1 ? shares_of(shapes[group]) : Shares();
+    for (std::int64_t share = 0; share < shares; ++share) {
+      std::vector<std::optional<FlatSizes>> sizes;
+      for (auto rank = static_cast<std::size_t>(share); rank < ranks.size();
+           rank += static_cast<std::size_t>(shares)) {
+        sizes.emplace_back();
+        if (ranks[rank]) sizes.back() = FlatSizes{(*ranks[rank])[group]};
+      }
+      std::vector<std::vector<std::int64_t>> paddings;
+      if (!alignment.empty()) paddings.push_back(alignment[group]);
+      for (TrainedParameter& parameter : places_of_stage_2({shapes[group]}, paddings, sizes)) {
+        parameter.flat = group;
+        for (FlatRun& run : parameter.runs) {
+          run.rank = static_cast<std::size_t>(share) + run.rank * static_cast<std::size_t>(shares);
+          run.buffer = group;
+        }
+        if (shares > 1) {
+          parameter.stored = parameter.name;
+          parameter.name = name_of_all(parameter.stored, counts, share);
+        }
+        out.push_back(std::move(parameter));
+      }
     }
   }
   return out;

@@ -21,6 +21,7 @@ struct TrainedParameter {
   Shape shape;
   std::size_t flat = 0;       // the buffer it starts in
   std::vector<FlatRun> runs;  // none without elements
+  std::string stored = {};    // what the ranks' files call it, where that is another name
 };
 
 /// One rank's buffers: elements of each.
@@ -31,6 +32,15 @@ using FlatSizes = std::vector<std::int64_t>;
 std::vector<TrainedParameter> places_of_stage_2(
     const std::vector<std::vector<NamedShape>>& shapes,
     const std::vector<std::vector<std::int64_t>>& alignment,
+    const std::vector<std::optional<FlatSizes>>& ranks);
+
+/// Stages 1 and 2 with experts. `over`: the number of ranks that each group is cut over. Where
+/// that is W / n, ranks e, e + n, ... hold the e-th share of the experts, whose numbers in `shapes`
+/// count within the share; the names that are returned count all of them. Throws kUnsupported for a
+/// name of such a group without an expert's number.
+std::vector<TrainedParameter> places_with_experts(
+    const std::vector<std::vector<NamedShape>>& shapes,
+    const std::vector<std::vector<std::int64_t>>& alignment, const std::vector<std::int64_t>& over,
     const std::vector<std::optional<FlatSizes>>& ranks);
 
 /// Stage 3. `shapes`: per sub-group.

@@ -9,6 +9,7 @@
 
 #include "lib/format/deepspeed_zero/checkpoint.h"
 #include "lib/format/deepspeed_zero/fused_optim.h"
+#include "lib/format/deepspeed_zero/pipeline.h"
 #include "lib/format/deepspeed_zero/plain_optim.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/torch_files/archive_names.h"
@@ -19,19 +20,24 @@ namespace {
 class ZeroReader {
  public:
   ZeroReader(const Place& place, const ReadOptions& options)
-      : c_(place, options), state_(c_.builder, c_.model) {}
+      : files_(place, options),
+        c_(files_, find_folder(place, false)),
+        state_(c_.builder, c_.model) {}
 
   Manifest read() {
     if (c_.folder.empty())
       fail(Code::kUnsupported, "no *_model_states.pt or *_optim_states.pt in this folder");
-    refuse_foreign(c_.folder);
+    if (is_plain_pipeline(c_.folder)) return read_pipeline(files_, c_.folder);
+    refuse_tensor_parallel();
     open_checkpoint(c_);
+    check_experts();
     note_renamed(c_.builder);
     if (c_.ranks.empty()) {
       read_without_zero();
     } else {
       check_slices(c_);
       add_model();
+      add_other_experts();
       add_optimizer(c_);
       if (c_.findings.tolerate()) check_pads(c_);
     }
@@ -41,6 +47,49 @@ class ZeroReader {
   }
 
  private:
+  void refuse_tensor_parallel() {
+    Status why;
+    std::optional<std::uint32_t> model;
+    if (!c_.folder.foreign.empty() && !c_.folder.models.empty())
+      model = c_.builder.try_open(c_.folder.prefix + c_.folder.models.front().name, why);
+    deepspeed::refuse_tensor_parallel(c_.folder,
+                                      model ? &c_.builder.archive(*model).root : nullptr);
+  }
+
+  /// Of experts that are trained the optimizer's files hold the fp32 weights, and files of experts
+  /// copies; of others only these have something.
+  void add_other_experts() {
+    for (const FileName& name : c_.folder.foreign) {
+      const std::string path = c_.folder.prefix + name.name;
+      if (name.kind != FileName::Kind::kExpert || !path.ends_with("model_states.pt")) continue;
+      Status why;
+      const auto file = c_.builder.try_open(path, why);
+      if (!file) {
+        c_.findings.error(Finding::kUnreadableFile, unreadable_text("an expert", why), path);
+        continue;
+      }
+      in_file(path, [&] {
+        for (const NamedTensor& item : tensors_of(Field(c_.builder.archive(*file).root))) {
+          if (c_.trained.contains(item.name)) continue;
+          const ArchiveTensor& stored = c_.tensor(*file, item.tensor);
+          const ArchivePiece piece = whole_piece_of(stored, *file, item.tensor);
+          state_.add_model(item.name, {stored.dtype, stored.shape}, {&piece, 1});
+        }
+      });
+    }
+  }
+
+  /// With experts, what is in the optimizer files names them all; other stages keep them elsewhere.
+  void check_experts() const {
+    if (!has_experts(c_.folder)) return;
+    if (c_.ranks.empty() || c_.stage == 3)
+      fail(Code::kUnsupported,
+           fmt::format("a mixture of experts {}: which rank holds which expert's state is not read "
+                       "here",
+                       c_.ranks.empty() ? "without ZeRO" : "under ZeRO stage 3"),
+           "load it where it was trained, and save the model's state_dict() there");
+  }
+
   /// Stage 0: plain state dicts.
   void read_without_zero() {
     const ModelFile& model = c_.model;
@@ -145,14 +194,18 @@ class ZeroReader {
     manifest.provenance[std::string(kBf16Provenance)] =
         c_.folder.optims.begin()->second.bf16 ? "true" : "false";
     manifest.world_size = static_cast<std::int64_t>(c_.ranks.size());
+    if (c_.expert_ranks > 1)
+      manifest.provenance[std::string(kExpertProvenance)] = fmt::format("{}", c_.expert_ranks);
     manifest.world_size_source =
         fmt::format("partition_count of {} optimizer files", c_.folder.optims.size());
     return fmt::format(
-        "{}, {} ranks{}",
+        "{}, {} ranks{}{}",
         c_.first_rank().stage ? fmt::format("ZeRO stage {}", c_.stage) : "bf16 optimizer",
-        c_.ranks.size(), by);
+        c_.ranks.size(),
+        c_.expert_ranks > 1 ? fmt::format(", experts over {} of them", c_.expert_ranks) : "", by);
   }
 
+  ZeroFiles files_;
   ZeroCheckpoint c_;
   StateAssembler state_;
 };

@@ -24,6 +24,15 @@ using Part = ModuleEntry::Part;
   fail(Code::kUnsupported, std::move(message), std::move(hint));
 }
 
+/// Engines of a pipeline, or with experts, keep other files, which are not written here.
+void refuse_engines_of_parts(const Manifest& source) {
+  const bool pipeline = source.provenance.contains(std::string(kPipelineProvenance));
+  if (!pipeline && !source.provenance.contains(std::string(kExpertProvenance))) return;
+  refuse(fmt::format("the state is of {}, whose engine loads other files than are written here",
+                     pipeline ? "a DeepSpeed pipeline" : "a DeepSpeed engine with experts"),
+         "write torch-dcp or torch-save, or the weights with --to hf");
+}
+
 class StateBuilder {
  public:
   StateBuilder(const Manifest& source, const TargetRequest& request, std::string_view format,
@@ -289,6 +298,7 @@ class StateBuilder {
 
 SourceState source_state(const Manifest& source, const TargetRequest& request,
                          std::string_view format, bool one_step_per_group) {
+  refuse_engines_of_parts(source);
   if (request.values != KeepPolicy::kDrop)
     refuse_split_lists(source.state, find_roles(source.state), format);
   return StateBuilder(source, request, format, one_step_per_group).build();

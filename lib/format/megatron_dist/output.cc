@@ -97,10 +97,23 @@ class Writer {
       return placements(mesh, parameter == parameter_of_.end() ? name : parameter->second, shape);
     };
     OutputPlan sharded = dcp::make_output_plan(source_, request_, options);
+    note_flattened(sharded);
     return join_plans(std::move(sharded), common_plan());
   }
 
  private:
+  /// Releases up to 0.15 look for the places of flattened parts (`mcore_data`) when they load an
+  /// optimizer; 0.16 refuses those.
+  void note_flattened(OutputPlan& plan) const {
+    if (!source_.provenance.contains("megatron.flattened_ranges")) return;
+    plan.notes.push_back(
+        {Finding::kLeftOut, Severity::kWarning,
+         "the source has the optimizer's state in flattened ranges (mcore_data of .metadata), as "
+         "megatron-core up to 0.15 saves and loads it; this result has whole tensors, from which "
+         "0.16 and newer load it, and 0.12 to 0.15 load the model alone",
+         "", ""});
+  }
+
   /// Buckets are parts of model-parallel ranks: right for the same sizes only, which args say; four
   /// ranks of tp=4 are not those of tp=2, pp=2.
   void check_buckets() const {

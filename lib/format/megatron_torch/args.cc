@@ -38,6 +38,11 @@ std::optional<std::int64_t> Args::integer(std::string_view name) const {
 
 std::optional<bool> Args::boolean(std::string_view name) const { return flag_in(value_, name); }
 
+std::string Args::text(std::string_view name) const {
+  const Value* value = member(value_, name);
+  return value != nullptr && value->is_string() ? value->as_string() : "";
+}
+
 std::optional<bool> Args::gated() const {
   std::optional<bool> out;
   for (const std::string_view name : {"swiglu", "gated_linear_unit", "geglu", "quick_geglu"})

@@ -37,6 +37,7 @@ class Args {
   bool is_namespace() const;
   std::optional<std::int64_t> integer(std::string_view name) const;
   std::optional<bool> boolean(std::string_view name) const;
+  std::string text(std::string_view name) const;  // "": absent, or no text
   /// The activation of the first MLP matrix is gated: swiglu and its kin. nullopt: they say
   /// nothing about it.
   std::optional<bool> gated() const;

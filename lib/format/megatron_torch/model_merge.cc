@@ -65,8 +65,10 @@ void ModelMerge::run() {
       std::ranges::any_of(leaves_, [](const Leaf& leaf) { return is_expert(leaf.rule_name); });
   check_expert_tensor_parallel(ranks_.args, ranks_.grid.tp, experts, Code::kUnsupported);
   keep_container();
+  const bool of_ranks = keep_extra_state();
   TensorMerge merge(ranks_);
   for (const Leaf* leaf : ordered()) {
+    if (of_ranks && is_extra_state(leaf->rule_name)) continue;
     if (leaf->replicas.empty()) {
       ranks_.builder.add_value(leaf->file, leaf->path, leaf->value);
     } else {
@@ -96,6 +98,37 @@ void ModelMerge::keep_container() {
   Manifest& manifest = ranks_.builder.manifest();
   manifest.state.containers.push_back(
       {{key_item(kModel)}, Value::Kind::kOrderedDict, Value(), manifest.state.entries.size()});
+}
+
+/// Where what modules keep besides tensors of the model differs among the ranks that share a module,
+/// all of it is kept rank by rank. False: it is the same, or there is none.
+bool ModelMerge::keep_extra_state() {
+  bool differs = false;
+  for (const auto& [name, copies] : extra_)
+    for (std::size_t i = 1; i < copies.size() && !differs; ++i)
+      differs = !same_value(ranks_.builder.archive(copies[0].first), copies[0].second,
+                            ranks_.builder.archive(copies[i].first), copies[i].second);
+  if (!differs) return false;
+  for (const RankFile& file : ranks_.files) {
+    const std::int64_t rank = ranks_.number(file.rank);
+    for (const std::string& key : keys_) {
+      ValueDict own;
+      for (const StateEntry& entry : leaves_of(*ranks_.root(file).find(key)).entries)
+        if (is_extra_state(entry.name)) own.emplace_back(Value::string(entry.name), entry.value);
+      if (own.empty()) continue;
+      ranks_.builder.add_state(file.file, Value::dict({{Value::string(key), Value::dict(own)}}),
+                               {key_item(kRankExtraState), key_item(fmt::format("rank_{}", rank))},
+                               rank);
+    }
+  }
+  Manifest& manifest = ranks_.builder.manifest();
+  manifest.provenance[std::string(kGridProvenance)] =
+      grid_text(ranks_.grid.tp, ranks_.grid.pp, ranks_.grid.ep);
+  manifest.notes.push_back({Finding::kRankState, Severity::kInfo,
+                            "the modules' _extra_state (Transformer Engine's) differs from rank to "
+                            "rank: each rank's own is kept, and fits the same mesh alone",
+                            "", ""});
+  return true;
 }
 
 /// Chunk v of stage p comes after chunk v of all earlier stages, and after all of chunk v - 1.
@@ -224,11 +257,12 @@ void ModelMerge::add_leaf(std::size_t chunk, const RankFile& file, const StateEn
   const Path path = whole_path(file, entry.path, layers, experts);
   const std::string name = dotted(path);
   Leaf& known = leaf(path);
+  if (is_extra_state(entry.name)) extra_[name].emplace_back(file.file, entry.value);
   if (!entry.value.is_tensor()) {
     if (known.value.is_none() && known.replicas.empty()) {
       known.file = file.file;
       known.value = entry.value;
-    } else if (!(known.value == entry.value)) {
+    } else if (!(known.value == entry.value) && !is_extra_state(entry.name)) {
       ranks_.findings.note(Finding::kDifferentValues, Severity::kWarning,
                            "ranks stored different values; the first rank's is used", file.path,
                            name);

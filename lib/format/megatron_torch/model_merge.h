@@ -50,6 +50,7 @@ class ModelMerge {
   using Offsets = LayerCounts;
 
   void keep_container();
+  bool keep_extra_state();
   std::vector<const Leaf*> ordered() const;
   void find_offsets();
   void add_rank_set(std::size_t chunk, std::int64_t pp, std::int64_t ep);
@@ -71,6 +72,8 @@ class ModelMerge {
   std::map<std::string, std::size_t> index_;
   std::map<std::string, std::size_t> anchors_;  // of families of experts
   std::vector<std::vector<LocalTensor>> local_;
+  /// What ranks keep of a module besides tensors of the model: by name, file and value.
+  std::map<std::string, std::vector<std::pair<std::uint32_t, Value>>> extra_;
   std::map<std::string, std::pair<std::uint32_t, std::size_t>> set_of_;  // leaf -> its last set
 };
 

@@ -106,6 +106,8 @@ class Writer {
     choose_entries();
     if (request_.values != KeepPolicy::kDrop) refuse_split_lists(source_.state, roles_, kFormat);
     const std::vector<std::string> names = model_names();
+    has_further_tokens_ = std::ranges::any_of(
+        names, [](const std::string& name) { return name.starts_with("mtp."); });
     optimizer_.check_complete({names.begin(), names.end()});
     optimizer_.plan_order(names);
     check_expert_tensor_parallel(args_, grid_.tp, stages_.has_experts(), Code::kUnsupported);
@@ -169,6 +171,7 @@ class Writer {
       in_tensor(entry.name, [&] {
         keep_.push_back(entry.value.is_tensor() || policy_.keeps(entry));
         const bool at_top = keep_.back() && !in_model(i) && !entry.path.empty();
+        if (at_top && is_key(entry.path[0], kRankExtraState)) check_extra_state();
         if (at_top && entry.path[0].kind != PathItem::Kind::kKey)
           fail(Code::kUnsupported,
                fmt::format("the key {} at the top is no text, which Megatron's files have there",
@@ -177,6 +180,18 @@ class Writer {
         if (entry.value.is_tensor() && !in_model(i) && !optimizer_.owns(i)) check_loose(entry);
       });
     }
+  }
+
+  /// Fp8 scales and the like of the parts that a rank holds mean nothing to ranks with other parts.
+  void check_extra_state() const {
+    const auto grid = source_.provenance.find(std::string(kGridProvenance));
+    if (per_rank_ && grid != source_.provenance.end() &&
+        grid->second == grid_text(grid_.tp, grid_.pp, grid_.ep) && grid_.vpp == 1)
+      return;
+    fail(Code::kUnsupported,
+         "the modules' _extra_state (Transformer Engine's) differs from rank to rank, and belongs "
+         "to the mesh it was saved on",
+         "write the same mesh, or leave it out with --rank-state drop: it is made anew then");
   }
 
   /// What stands outside of the model is written whole to every rank, which is right for state that
@@ -270,6 +285,8 @@ class Writer {
                        std::vector<WrittenTensor>& tensors) {
     const std::string name = dotted(model_[entry]);
     const StagePlace place = stages_.place(name);
+    if (is_copied_embedding(name) && rank.pp == grid_.pp - 1 && place.stage != rank.pp)
+      return add_embedding_copy(out, entry, rank, tensors);
     if (place.stage != rank.pp || place.expert_rank.value_or(rank.ep) != rank.ep) return;
     Path path = with_expert_offset(with_layer_offset(model_[entry], place.layer_offset),
                                    place.expert_offset);
@@ -280,6 +297,24 @@ class Writer {
     out.add(std::move(path), out.tensor(index, cut_.part(index, name, in_stage(rank))));
     const bool shared = is_tied() && name.ends_with(kEmbedding);
     tensors.push_back({name, index, false, shared, static_cast<std::size_t>(place.chunk)});
+  }
+
+  /// Layers that predict further tokens embed those: the last stage, which has them, keeps the
+  /// whole embedding. Source: megatron/core/models/gpt/gpt_model.py, mtp_process.
+  bool is_copied_embedding(const std::string& name) const {
+    return has_further_tokens_ && grid_.pp > 1 && name.starts_with("embedding.");
+  }
+  void add_embedding_copy(RankWriter& out, std::size_t entry, const TargetRank& rank,
+                          std::vector<WrittenTensor>& tensors) {
+    Path path = model_[entry];
+    const std::string name = dotted(path);
+    const std::int64_t chunk = grid_.vpp - 1;
+    path.insert(path.begin(), chunk_item(chunk));
+    const Value& value = source_.state.entries[entry].value;
+    if (!value.is_tensor()) return out.add(std::move(path), out.value(value));
+    const std::uint32_t index = value.tensor_index();
+    out.add(std::move(path), out.tensor(index, cut_.part(index, name, in_stage(rank))));
+    tensors.push_back({name, index, true, true, static_cast<std::size_t>(chunk)});
   }
 
   /// Embedding and output weights are one parameter, and lie in different stages.
@@ -322,6 +357,8 @@ class Writer {
       if (*own != number) return;
       path.erase(path.begin() + 1);
     }
+    // Under the rank's own names, as the reader keeps it.
+    if (is_key(path[0], kRankExtraState)) path.erase(path.begin());
     if (entry.name == "args") return out.add(std::move(path), written_args(out, entry.value));
     out.add(std::move(path), entry.value.is_tensor() ? out.whole(entry.value.tensor_index())
                                                      : out.value(entry.value));
@@ -379,6 +416,7 @@ class Writer {
   std::vector<bool> keep_;
   bool per_rank_ = false;
   std::deque<OpenRank> ranks_;
+  bool has_further_tokens_ = false;  // layers of multi-token prediction
 };
 
 }  // namespace

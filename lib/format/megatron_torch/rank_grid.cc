@@ -140,4 +140,8 @@ RankGrid make_grid(const std::vector<RankFolder>& folders, const GridSizes& size
   return grid;
 }
 
+std::string grid_text(std::int64_t tp, std::int64_t pp, std::int64_t ep) {
+  return fmt::format("tp={},pp={},ep={}", tp, pp, ep);
+}
+
 }  // namespace tessera::megatron_torch

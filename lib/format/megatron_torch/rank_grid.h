@@ -35,6 +35,14 @@ struct GridRank {
   bool operator==(const GridRank&) const = default;
 };
 
+/// Top key of what the modules of single ranks keep besides tensors of the model, where that differs
+/// from rank to rank: _extra_state.rank_<N>.model.<the rank's own name>.
+inline constexpr std::string_view kRankExtraState = "_extra_state";
+/// Manifest::provenance: the mesh of a checkpoint that has some.
+inline constexpr std::string_view kGridProvenance = "megatron.mesh";
+/// "tp=2,pp=1,ep=1".
+std::string grid_text(std::int64_t tp, std::int64_t pp, std::int64_t ep);
+
 struct RankGrid {
   std::int64_t tp = 1, pp = 1, ep = 1;
   std::vector<GridRank> present;  // by (pp, ep, tp)

@@ -81,7 +81,9 @@ TargetCut::TargetCut(const Manifest& source, const TargetRequest& request, const
     if (!tensor.embedded) weights.emplace(tensor.name, tensor.spec.shape);
   gated_ = args.gated().value_or(gated_by_shapes(weights));
   assume_plain_ = request.own.get(kAssumePlainFlag);
-  if (!assume_plain_ && request.replicate.empty()) return;
+  const bool latent = std::ranges::any_of(
+      weights, [](const auto& weight) { return is_latent_projection(weight.first); });
+  if (!assume_plain_ && !latent && request.replicate.empty()) return;
   const Roles roles = find_roles(source.state);
   for (std::size_t i = 0; i < roles.entries.size(); ++i) {
     const Value& value = source.state.entries[i].value;
@@ -128,6 +130,11 @@ int TargetCut::plain_dim(const std::string& name) const {
   return dim;
 }
 
+/// As the source's ranks have it, or as the layers that the arguments name have it.
+bool TargetCut::has_latent_rows(const std::string& name) const {
+  return plain_dim(name) == 0 || args_.text("transformer_impl") == "local";
+}
+
 bool TargetCut::stored_whole_everywhere(std::uint32_t tensor) const {
   const StoredTensor& stored = source_.tensors[tensor];
   if (stored.chunk_count < 2) return false;
@@ -155,6 +162,7 @@ int TargetCut::cut_dim(std::uint32_t tensor, const std::string& name, const TpRu
     }
   }
   if (asked_whole(tensor, name, rule)) return -1;
+  if (is_latent_projection(name) && rank > 0 && has_latent_rows(name)) return 0;
   if (rule.cut != TpCut::kUnknown) return rule.dim(rank);
   if (rank == 0 || stored_whole_everywhere(tensor) || name.ends_with("_extra_state")) return -1;
   if (assume_plain_) return plain_dim(name);

@@ -42,6 +42,7 @@ class TargetCut {
   int cut_dim(std::uint32_t tensor, const std::string& name, const TpRule& rule) const;
   int plain_dim(const std::string& name) const;
   bool asked_whole(std::uint32_t tensor, const std::string& name, const TpRule& rule) const;
+  bool has_latent_rows(const std::string& name) const;
   bool stored_whole_everywhere(std::uint32_t tensor) const;
   std::int64_t share(std::int64_t extent, const std::string& what) const;
   std::int64_t share_experts(std::int64_t extent) const;

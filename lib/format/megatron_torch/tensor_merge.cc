@@ -105,6 +105,27 @@ int TensorMerge::plain_dim(const std::string& rule_name, const Shape& model,
   return 0;
 }
 
+/// 0 or -1: whether the ranks hold rows of a latent projection, or all of it. The arguments say how
+/// many rows there are; without them copies that differ are parts.
+int TensorMerge::latent_dim(const std::string& rule_name, const Shape& model,
+                            const TpParts& parts) const {
+  if (model.rank() == 0) return -1;
+  const auto decided = ranks_.plain_rows.find(decider(rule_name));
+  if (decided != ranks_.plain_rows.end()) return decided->second ? 0 : -1;
+  const bool query = rule_name.find("linear_q_down_proj") != std::string::npos;
+  std::optional<std::int64_t> rows = ranks_.args.integer(query ? "q_lora_rank" : "kv_lora_rank");
+  if (rows && !query) {
+    const auto position = ranks_.args.integer("qk_pos_emb_head_dim");
+    rows = position ? checked_add(*rows, *position) : std::nullopt;
+  }
+  const auto all = checked_mul(model[0], static_cast<std::int64_t>(parts.size()));
+  const bool cut = rows && *rows == model[0]      ? false
+                   : rows && all && *rows == *all ? true
+                                                  : !all_same(ranks_, parts);
+  ranks_.plain_rows.emplace(decider(rule_name), cut);
+  return cut ? 0 : -1;
+}
+
 TensorMerge::Cut TensorMerge::cut_of(const std::string& rule_name,
                                      const std::vector<TpParts>& replicas) const {
   const Part& first = *first_part(replicas);
@@ -116,8 +137,9 @@ TensorMerge::Cut TensorMerge::cut_of(const std::string& rule_name,
   const std::int64_t rows =  // 0: the vocabulary may be padded, or is none
       rule.cut == TpCut::kVocabulary ? ranks_.args.integer(kTrueVocabulary).value_or(0) : 0;
   if (tp == 1 && rows < 1) return cut;
-  cut.dim = rule.cut == TpCut::kUnknown ? plain_dim(rule_name, model, replicas[0])
-                                        : rule.dim(model.rank());
+  cut.dim = is_latent_projection(rule_name) ? latent_dim(rule_name, model, replicas[0])
+            : rule.cut == TpCut::kUnknown   ? plain_dim(rule_name, model, replicas[0])
+                                            : rule.dim(model.rank());
   if (cut.dim < 0) return cut;
   check_query_groups(ranks_.args, static_cast<std::int64_t>(tp), rule_name, Code::kUnsupported);
   cut.gated = rule.gated && ranks_.gated;

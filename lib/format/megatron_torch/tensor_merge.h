@@ -45,6 +45,7 @@ class TensorMerge {
   std::uint32_t add_pieces(const Path& path, const TensorSpec& spec,
                            const std::vector<ArchivePiece>& pieces, const Part& like);
   Cut cut_of(const std::string& rule_name, const std::vector<TpParts>& replicas) const;
+  int latent_dim(const std::string& rule_name, const Shape& model, const TpParts& parts) const;
   int plain_dim(const std::string& rule_name, const Shape& model, const TpParts& parts) const;
   void check_replicas(const std::string& name, const std::vector<TpParts>& replicas,
                       bool across_tp) const;

@@ -88,6 +88,13 @@ TpRule tp_rule(std::string_view fqn) {
   return {};
 }
 
+bool is_latent_projection(std::string_view fqn) {
+  const auto parts = split(fqn, '.');
+  if (parts.size() < 2 || (parts.back() != "weight" && parts.back() != "bias")) return false;
+  const std::string_view owner = parts[parts.size() - 2];
+  return owner == "linear_q_down_proj" || owner == "linear_kv_down_proj";
+}
+
 bool gated_by_shapes(const std::map<std::string, Shape>& weights) {
   constexpr std::pair<std::string_view, std::string_view> kPairs[] = {
       {"linear_fc1.weight", "linear_fc2.weight"}, {"dense_h_to_4h.weight", "dense_4h_to_h.weight"}};

@@ -31,6 +31,11 @@ struct TpRule {
 /// `fqn`: with or without prefixes such as "model." or "optimizer.state.exp_avg.".
 TpRule tp_rule(std::string_view fqn);
 
+/// Multi-latent attention's projections to the latent space. tp_rule() has them whole on every rank,
+/// as Transformer Engine's layers are; those of core's local spec are cut by rows, which their
+/// names do not say. Source: megatron/core/models/gpt/gpt_layer_specs.py, get_gpt_layer_local_spec.
+bool is_latent_projection(std::string_view fqn);
+
 /// Is the first MLP matrix of these a pair [gate; up]? Its rows are twice the columns of the second
 /// then, at any tensor-parallel size. Weights by name, prefixes alike; layers may be stacked.
 bool gated_by_shapes(const std::map<std::string, Shape>& weights);

@@ -170,11 +170,13 @@ class ManifestBuilder {
   }
 
   void add_tensor(const SharedText& name, const Pieces& pieces) {
-    if (pieces.size() > 1 && !is_sharded(name, pieces))
+    if (pieces.size() > 1 && !is_sharded(name, pieces)) {
+      refuse_nanotron(pieces[0]);
       fail(Code::kCorrupt,
            fmt::format("stored twice: in {} and in {}", set_.files[pieces[0].file],
                        set_.files[pieces[1].file]),
            "name the one file you mean, or write an index");
+    }
     if (pieces.size() == 1 && files_[pieces[0].file].offsets.empty())
       return add_whole(name, pieces[0]);
     std::vector<Chunk> chunks;
@@ -189,6 +191,15 @@ class ManifestBuilder {
     const bool one_whole = chunks.size() == 1 && chunks[0].box == Box::whole(tensor.spec.shape);
     if (!one_whole) check_pieces(name, tensor.spec.shape, chunks);
     out_.tensors.push_back(std::move(tensor));
+  }
+  /// nanotron keeps one tensor "data" in each file; names are the folders that it lies in.
+  void refuse_nanotron(const Piece& piece) const {
+    const auto& metadata = files_[piece.file].header.metadata;
+    if (!metadata.contains("local_global_slices_pairs") && !metadata.contains("unsharded_shape"))
+      return;
+    fail(Code::kUnsupported,
+         "files of one layer in a checkpoint of nanotron: each has a rank's part",
+         "name the folder that has checkpoint_metadata.json");
   }
   void add_whole(const SharedText& name, const Piece& piece) {
     StoredTensor tensor;

@@ -292,6 +292,7 @@ class Parser : private MetadataNodes {
       in_tensor(name, [&] {
         const std::size_t start = out_.coordinates.size();
         append_size(*shape, "nd_reformulated_orig_global_shape", out_.coordinates);
+        out_.provenance["megatron.flattened_ranges"] = "yes";
         out_.regrouped[found->second] = Shape::checked(std::span(out_.coordinates).subspan(start));
         out_.coordinates.resize(start);
       });

@@ -29,6 +29,22 @@ std::uint64_t tensor_bytes(const TorchArchive& archive) {
   return total;
 }
 
+/// Shards of a model are dicts by names; ColossalAI's of an optimizer, by the ids of parameters.
+enum class KeyKind : std::uint8_t { kNames, kIds, kOther };
+
+KeyKind key_kind(const Value& root) {
+  if (!root.is_dict()) return KeyKind::kOther;
+  const auto all = [&](auto is) {
+    return std::ranges::all_of(root.as_dict(), [&](const auto& entry) { return is(entry.first); });
+  };
+  if (all([](const Value& key) { return key.is_string(); })) return KeyKind::kNames;
+  return all([](const Value& key) { return key.is_int(); }) ? KeyKind::kIds : KeyKind::kOther;
+}
+
+std::string key_name(const Value& key) {
+  return key.is_int() ? std::to_string(key.as_int()) : key.as_string();
+}
+
 class ShardReader {
  public:
   ShardReader(const Place& place, const ReadOptions& options)
@@ -42,6 +58,7 @@ class ShardReader {
     gather();
     choose();
     add_shards();
+    add_groups();
     return builder_.finish("torch-save", dialect());
   }
 
@@ -50,9 +67,10 @@ class ShardReader {
     const Directory& directory = *place_.directory;
     std::string index = place_.file;
     if (index.empty()) index = only_shard_index(directory, kShardNaming);
-    note_others(index);
+    if (index.empty()) note_others(index, "");
     if (!index.empty()) {
       ShardIndex read = read_shard_index(directory, index);
+      note_others(index, read.param_groups);
       std::string file;
       if (place_.file.empty()) file = file_before_index(directory, read, findings_);
       if (!file.empty()) return {{std::move(file)}, std::nullopt};
@@ -74,10 +92,11 @@ class ShardReader {
   }
   /// An optimizer or the like saved beside the shards: not theirs, and named so that nobody thinks
   /// that it came along.
-  void note_others(const std::string& index) {
+  void note_others(const std::string& index, const std::string& groups) {
     for (const FileInfo& info : place_.directory->list())
       if (info.type == FileType::kRegular && !info.name.starts_with('.') &&
-          has_torch_suffix(info.name) && !info.name.ends_with(kShardNaming.suffix))
+          has_torch_suffix(info.name) && !info.name.ends_with(kShardNaming.suffix) &&
+          info.name != groups)
         findings_.note(Finding::kStaleFile, Severity::kInfo,
                        fmt::format("not among the shards{}: name this file to read it",
                                    index.empty() ? "" : " of " + index),
@@ -92,13 +111,14 @@ class ShardReader {
       findings_.error(Finding::kUnreadableFile, unreadable_text("a shard", why), file);
       return std::nullopt;
     }
-    const Value& root = builder_.archive(*number).root;
-    if (!root.is_dict() || !std::ranges::all_of(root.as_dict(), [](const auto& entry) {
-          return entry.first.is_string();
-        }))
+    const KeyKind kind = key_kind(builder_.archive(*number).root);
+    if (kind == KeyKind::kOther || (keys_ && *keys_ != kind))
       in_file(file, [] {
-        fail(Code::kUnsupported, "a shard of a model is a dict with strings as keys");
+        fail(Code::kUnsupported,
+             "neither a shard of a model, a dict by names, nor one of an optimizer, a dict by ids",
+             "name this file to read it alone");
       });
+    keys_ = kind;
     return number;
   }
 
@@ -106,8 +126,8 @@ class ShardReader {
     for (std::uint32_t file = 0; file < set_.files.size(); ++file) {
       if (!numbers_[file]) continue;
       for (const auto& [key, value] : root(file).as_dict()) {
-        const auto [found, is_new] = held_number_.try_emplace(key.as_string(), held_.size());
-        if (is_new) held_.push_back({key.as_string(), {}, false});
+        const auto [found, is_new] = held_number_.try_emplace(key_name(key), held_.size());
+        if (is_new) held_.push_back({key_name(key), {}, false});
         held_[found->second].files.push_back(file);
       }
     }
@@ -137,21 +157,38 @@ class ShardReader {
       if (!numbers_[file]) continue;
       ValueDict kept;
       for (const auto& [key, value] : root(file).as_dict())
-        if (held_[held_number_.at(key.as_string())].files.front() == file)
+        if (held_[held_number_.at(key_name(key))].files.front() == file)
           kept.emplace_back(key, value);
-      in_file(set_.files[file],
-              [&] { builder_.add_state(*numbers_[file], Value::dict(std::move(kept)), {}); });
+      in_file(set_.files[file], [&] {
+        builder_.add_state(*numbers_[file], Value::dict(std::move(kept)), place_of_shards());
+      });
       total += tensor_bytes(builder_.archive(*numbers_[file]));
     }
-    if (set_.index && complete && set_.files.size() == set_.index->shards.size())
+    if (keys_ == KeyKind::kNames && set_.index && complete &&
+        set_.files.size() == set_.index->shards.size())
       compare_total_size(*set_.index, total, findings_);
+  }
+  /// As an optimizer's state_dict() has it, which is what the shards of ids are pieces of.
+  Path place_of_shards() const { return keys_ == KeyKind::kIds ? Path{key_item("state")} : Path{}; }
+  void add_groups() {
+    if (!set_.index || set_.index->param_groups.empty()) return;
+    const std::string& file = set_.index->param_groups;
+    Status why;
+    const std::optional<std::uint32_t> number = builder_.try_open(file, why);
+    if (!number)
+      return findings_.error(Finding::kUnreadableFile,
+                             unreadable_text("the optimizer's groups", why), file);
+    in_file(file, [&] {
+      builder_.add_state(*number, builder_.archive(*number).root, {key_item("param_groups")});
+    });
   }
   std::string dialect() const {
     const std::size_t count = set_.index ? set_.index->shards.size() : set_.files.size();
     const auto opened = std::ranges::find_if(numbers_, [](const auto& n) { return n.has_value(); });
     const bool legacy = opened != numbers_.end() && builder_.archive(**opened).legacy;
-    return fmt::format("torch.save, {}, {} Hugging Face shards{}", legacy ? "legacy stream" : "zip",
-                       count, set_.index ? " with index" : "");
+    return fmt::format("torch.save, {}, {} {} shards{}", legacy ? "legacy stream" : "zip", count,
+                       keys_ == KeyKind::kIds ? "ColossalAI optimizer" : "Hugging Face",
+                       set_.index ? " with index" : "");
   }
   const Value& root(std::uint32_t file) const { return builder_.archive(*numbers_[file]).root; }
 
@@ -160,6 +197,7 @@ class ShardReader {
   Findings findings_;
   ShardSet set_;
   std::vector<std::optional<std::uint32_t>> numbers_;  // of each file, in builder_
+  std::optional<KeyKind> keys_;
   std::vector<HeldName> held_;
   std::unordered_map<std::string, std::size_t> held_number_;
 };

@@ -15,7 +15,8 @@ inline constexpr ShardNaming kShardNaming = {".bin", ".bin.index.json"};
 /// when it is none. Throws kUnsupported for several indexes.
 std::optional<std::string> sign_of_shards(const Place& place);
 
-/// The shards' tensors as one flat state. Findings as in lib/format/shard_index.h, and
+/// The shards' tensors as one flat state; ColossalAI's shards of an optimizer (`pytorch_optim-*.bin`) as the
+/// state_dict() that they are pieces of. Findings as in lib/format/shard_index.h, and
 ///   CK042  a shard cannot be read: CK024 names what it held, where an index does
 Manifest read_shards(const Place& place, const ReadOptions& options);
 

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "lib/base/append.h"
+#include "lib/encoding/file_kinds.h"
 #include "lib/format/findings.h"
 #include "lib/ops/open/merge_parts.h"
 #include "lib/ops/open/rank_parts.h"
@@ -90,6 +91,12 @@ bool is_index_beside_its_file(const FileSystem& fs, const std::string& folder,
   if (!name.ends_with(kIndexEnd)) return false;
   name.remove_suffix(kIndexEnd.size());
   return fs.stat(join_path(folder, std::string(name))).has_value();
+}
+
+/// A file that is healthy and of another kind is called by its name.
+void refuse_other_kind(const std::string& asked, const ReadFile& file) {
+  if (const auto kind = other_kind_of(ByteWindow::whole(file)))
+    fail(Code::kUnsupported, fmt::format("\"{}\" is {}", printable(asked), kind->what), kind->hint);
 }
 
 }  // namespace
@@ -310,6 +317,7 @@ void PathResolver::fail_file(const std::string& asked) const {
     fail(Code::kCorrupt, fmt::format("\"{}\" is empty (0 bytes)", printable(asked)));
   if (!from_.empty()) refuse_other_format(asked, fs_.canonical(asked), FileType::kRegular);
   if (is_part_of_folder(name)) refuse_links(folder);
+  refuse_other_kind(asked, *storage::open_linked_directory(fs_, folder)->open(name));
   if (has_checkpoint_suffix(name))
     fail(Code::kCorrupt, fmt::format("\"{}\" does not begin like any checkpoint; its first bytes "
                                      "are damaged or it is something else",

@@ -43,6 +43,7 @@ std::optional<Status> examine(FileSystem& fs, const FoundCheckpoint& found,
   } catch (const Error& error) {
     if (!selection.empty() && error.code() == Code::kInvalidArgument) return error.status();
     row.complete = false;
+    row.is_refused = error.code() == Code::kUnsupported;
     row.problem = error.status().message;
   }
   return std::nullopt;
