@@ -341,4 +341,21 @@ TEST_CASE("shards of ColossalAI's optimizer are its state and its groups") {
   for (const Note& note : opened.manifest.notes) CHECK(note.severity == Severity::kInfo);
 }
 
+TEST_CASE("Meta's model-parallel parts are joined by the names of Llama's modules") {
+  Case llama("meta_two_shards", "llama");
+  CHECK(llama.read() == llama.expected);
+  const OpenedCheckpoint opened = open_checkpoint(llama.fs, "/source");
+  CHECK_THAT(opened.manifest.dialect, Contains("2 model-parallel parts"));
+  SECTION("a part in the middle that is missing is damage") {
+    llama.fs.write_file("/source/consolidated.02.pth",
+                        llama.fs.read_file("/source/consolidated.01.pth"));
+    llama.fs.remove_file("/source/consolidated.01.pth");
+    CHECK_THROWS_WITH(llama.read(), Contains("part 1 of 3 is missing"));
+  }
+  SECTION("so are parts that the width asks for") {
+    llama.fs.write_file("/source/params.json", as_bytes(R"({"n_heads": 4, "head_dim": 8})"));
+    CHECK_THROWS_WITH(llama.read(), Contains("16 of 32 rows"));
+  }
+}
+
 }  // namespace tessera::families_test

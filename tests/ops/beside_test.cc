@@ -227,11 +227,11 @@ TEST_CASE("Meta's consolidated files are parts of one model") {
   SECTION("one alone is whole") {
     CHECK(convert(fs, convert_options("/llama", "/out", 1, "torch-dcp")).published);
   }
-  SECTION("several are refused, together and one by one") {
+  SECTION("several are joined, and refused one by one") {
     fs.write_file("/llama/consolidated.01.pth", archive_of({{"wq.weight", {4, 2}}}));
-    const Status whole = refusal(fs, "/llama");
-    CHECK(whole.code == Code::kUnsupported);
-    CHECK(has(whole.message, "2 parts of one model"));
+    const OpenedCheckpoint whole = open_checkpoint(fs, "/llama");
+    REQUIRE(whole.manifest.tensors.size() == 1);
+    CHECK(whole.manifest.tensors[0].spec.shape == Shape{8, 2});
     CHECK_FALSE(list_run(fs, "/llama"));
     const Status part =
         status_of(fs, convert_options("/llama/consolidated.00.pth", "/out", std::nullopt, "hf"));

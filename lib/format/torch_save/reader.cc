@@ -1,31 +1,18 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <tessera/base/error.h>
 
 #include "lib/format/torch_files/archive_manifest.h"
 #include "lib/format/torch_save/files.h"
+#include "lib/format/torch_save/meta_parts.h"
 #include "lib/format/torch_save/parts.h"
 #include "lib/format/torch_save/shards.h"
 
 namespace tessera::torch_save {
-namespace {
-
-/// Meta's model-parallel files: how matrices are cut is said by no file of theirs.
-void refuse_meta_parts(const Directory& directory) {
-  const std::vector<std::string> parts = find_meta_parts(directory);
-  if (parts.empty()) return;
-  fail(Code::kUnsupported,
-       fmt::format("{} are {} parts of one model, each with a piece of every matrix; they are not "
-                   "joined here",
-                   fmt::join(parts, ", "), parts.size()),
-       "join them with the model's own conversion script, and read what it writes");
-}
-
-}  // namespace
-
 Manifest read_manifest(const Place& place, const ReadOptions& options) {
   if (sign_of_shards(place)) return read_shards(place, options);
-  if (place.file.empty()) refuse_meta_parts(*place.directory);
+  if (place.file.empty())
+    if (const auto parts = find_meta_parts(*place.directory); !parts.empty())
+      return read_meta_parts(place, options, parts);
   std::vector<PartFile> parts = {{place.file, ""}};
   if (place.file.empty()) parts = find_parts(*place.directory);
   if (parts.empty())

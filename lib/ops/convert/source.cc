@@ -184,7 +184,7 @@ void Conversion::check_beside() {
          fmt::format("\"{}\" is one of several parts of one model ({}): it holds pieces of "
                      "matrices, which would be written as whole ones",
                      printable(source_.display), printable(source_.part_of)),
-         "join the parts first, for example with the model's own conversion script");
+         "name the folder that they lie in: it is read as the whole model");
   const bool says_which = source_.is_named || request_.hf_preset || options_.selection.only ||
                           !options_.selection.include.empty();
   if (!says_which) refuse_beside(source_);
