@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
+#include "tests/support/hostile_bytes.h"
 #include "tests/support/note_text.h"
 #include "tests/support/open_case.h"
 #include "tests/support/rank_archive.h"
@@ -208,17 +209,43 @@ TEST_CASE("checkpoints of other steps below a folder of weights are no part of i
   CHECK(convert(fs, convert_options("/run", "/out", 1, "torch-dcp")).published);
 }
 
-TEST_CASE("Lightning's meta.pt is named and said to be left behind") {
+TEST_CASE("Lightning's meta.pt goes along with a reshard, and is said to stay behind elsewhere") {
   MemoryFileSystem fs;
   load_sample(fs, "dcp/fsdp2_w2");
   fs.write_file("/source/meta.pt", RankArchive().render(dict({{"epoch", number(1)}})));
-  const ConvertReport report = convert(fs, convert_options("/source", "/out", 3));
-  REQUIRE(report.balance.left_behind.size() == 1);
-  CHECK(report.balance.left_behind[0].path == "meta.pt");
-  const auto note = std::ranges::find(report.notes, "CK052", note_code<Note>);
-  REQUIRE(note != report.notes.end());
-  CHECK(note->severity == Severity::kWarning);
   CHECK(summarize(open_checkpoint(fs, "/source")).beside.size() == 1);
+  const ConvertReport report = convert(fs, convert_options("/source", "/out", 3));
+  CHECK(report.balance.left_behind.empty());
+  CHECK(report.assets == std::vector<std::string>{"meta.pt"});
+  CHECK(fs.read_file("/out/meta.pt") == fs.read_file("/source/meta.pt"));
+  CHECK(verify(fs, "/out").ok);
+  const auto seal = read_seal(*fs.open_directory("/out"), "");
+  REQUIRE(seal);
+  CHECK(seal->find("meta.pt") != nullptr);
+
+  SECTION("to another format it does not") {
+    const ConvertReport other =
+        convert(fs, convert_options("/source", "/one.pt", std::nullopt, "torch-save"));
+    REQUIRE(other.balance.left_behind.size() == 1);
+    CHECK(other.balance.left_behind[0].path == "meta.pt");
+    const auto note = std::ranges::find(other.notes, "CK052", note_code<Note>);
+    REQUIRE(note != other.notes.end());
+    CHECK(note->severity == Severity::kWarning);
+  }
+  SECTION("one that would run code is left out") {
+    fs.write_file("/source/meta.pt", as_bytes(torch_zip_of("cos\nsystem\n(S'true'\ntR.")));
+    const ConvertReport left = convert(fs, convert_options("/source", "/again", 3));
+    REQUIRE(left.balance.left_behind.size() == 1);
+    CHECK_FALSE(fs.stat("/again/meta.pt"));
+    const auto note = std::ranges::find(left.notes, "CK052", note_code<Note>);
+    REQUIRE(note != left.notes.end());
+    CHECK(has(note->message, "run code"));
+  }
+  SECTION("a part that was asked for by name is that part alone") {
+    ConvertOptions model = convert_options("/source", "/model", 3);
+    model.selection.only = Part::kModel;
+    CHECK(convert(fs, model).balance.left_behind.size() == 1);
+  }
 }
 
 TEST_CASE("Meta's consolidated files are parts of one model") {

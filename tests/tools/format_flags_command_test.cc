@@ -150,7 +150,7 @@ TEST_CASE("convert --strict: what lies beside the source and is left behind is e
   std::filesystem::copy(case_path("safetensors/hf_sharded"), source,
                         std::filesystem::copy_options::recursive);
   const auto to = [&](const std::string& name, std::vector<std::string> more) {
-    std::vector<std::string> words{source, t / name, "--to", "safetensors"};
+    std::vector<std::string> words{source, t / name, "--to", "torch-dcp"};
     words.insert(words.end(), more.begin(), more.end());
     return convert(words);
   };

@@ -7,6 +7,22 @@
 namespace tessera::deepspeed {
 namespace {
 
+/// Whose momentum a rank keeps whole for every parameter that its part touches (whole_leaves.h).
+bool is_muon(const SourceState& state, std::size_t group) {
+  return flag_in(Value::dict(state.optimizer.groups()[group].options), kUseMuon).value_or(false);
+}
+
+void note_muon(SourceState& state, const Target& target) {
+  bool any = false;
+  for (std::size_t g = 0; g < state.optimizer.groups().size(); ++g) any = any || is_muon(state, g);
+  if (!any || target.stage == 3) return;
+  state.notes.push_back(
+      {Finding::kNone, Severity::kInfo,
+       "Muon's momentum_buffer is written as DeepSpeed keeps it under stages 1 and "
+       "2: in each rank's file whole for every parameter that its part touches",
+       "", ""});
+}
+
 /// The optimizer file of one rank.
 class RankWriter {
  public:
@@ -84,11 +100,8 @@ class RankWriter {
     return flat(buffer, dtype, tensor_of, false);
   }
 
-  /// As DeepSpeed's Muon steps with it (whole_leaves.h).
   bool keeps_whole(const Target::Buffer& buffer, const GroupedLeaf& leaf) const {
-    return target_.stage < 3 && leaf.name == kMomentum &&
-           flag_in(Value::dict(state_.optimizer.groups()[buffer.group].options), kUseMuon)
-               .value_or(false);
+    return target_.stage < 3 && leaf.name == kMomentum && is_muon(state_, buffer.group);
   }
   /// Every parameter that this rank's part of the buffer touches, whole.
   template <class TensorOf>
@@ -171,6 +184,7 @@ OutputPlan plan_zero(const Manifest& source, const TargetRequest& request) {
   SourceState state = source_state(source, request, kZeroFormat, true);
   const Target target = make_target(source, request, state, "");
   complete(source, state, target);
+  note_muon(state, target);
   ArchivePlanBuilder plan(source);
   if (target.stage < 3) plan.add(model_file(source, state, target, -1));
   for (std::int64_t rank = 0; rank < target.world_size; ++rank) {

@@ -58,6 +58,9 @@ class Conversion {
   void plan_output();
   void plan_assets();
   void check_assets(const Directory& directory);
+  void plan_sidecars();
+  bool carry(const Beside& beside, std::string& why);
+  void leave_behind(const Beside& beside, const std::string& why);
   void describe();
   void preflight();
   void check_room(std::uint64_t staged_bytes = 0);
@@ -98,6 +101,8 @@ class Conversion {
   std::optional<Plan> plan_;
   std::unique_ptr<Directory> asset_directory_;
   AssetList assets_;
+  std::unique_ptr<Directory> sidecar_directory_;
+  std::vector<FileInfo> sidecars_;  // of the trainer, taken along
   std::string plan_hash_;
   std::vector<SealedFile> asset_sums_;
   std::unique_ptr<Directory> bare_source_;  // as it is on the disk

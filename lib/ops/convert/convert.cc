@@ -50,6 +50,7 @@ void Conversion::prepare() {
   shape_state();
   plan_output();
   plan_assets();
+  plan_sidecars();
   describe();
   preflight();
   if (options_.dry_run) check_room();
@@ -154,6 +155,8 @@ void Conversion::describe() {
   for (const FileInfo& asset : assets_.copied) {
     report_.files.push_back({asset.name, asset.size_bytes, 0, 0});
   }
+  for (const FileInfo& sidecar : sidecars_)
+    report_.files.push_back({sidecar.name, sidecar.size_bytes, 0, 0});
   for (const ConvertedFile& file : report_.files) report_.output_bytes += file.size_bytes;
   report_.tensors = leaf_tensors(source_.manifest).size();
   report_.source_bytes = plan_->source_bytes();

@@ -168,17 +168,6 @@ void Conversion::take_model_only() {
 /// Training state beside the source goes unseen unless something says which part is meant: PATH, a
 /// pointer, or a selection.
 void Conversion::check_beside() {
-  for (const Beside& beside : source_.beside) {
-    report_.balance.left_behind.push_back({beside.path, beside.what, beside.bytes});
-    const bool needed = beside.path == "meta.pt";  // Lightning's sign of a sharded checkpoint
-    report_.notes.push_back({Finding::kRelatedLeftBehind,
-                             needed ? Severity::kWarning : Severity::kInfo,
-                             fmt::format("left behind: {}{}", beside.what,
-                                         needed ? "; copy it to the result, without it Lightning "
-                                                  "does not take that for a checkpoint"
-                                                : ""),
-                             beside.path, ""});
-  }
   if (!source_.part_of.empty())
     fail(Code::kUnsupported,
          fmt::format("\"{}\" is one of several parts of one model ({}): it holds pieces of "

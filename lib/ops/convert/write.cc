@@ -165,6 +165,8 @@ void Conversion::finish_in(Stage& stage) {
   for (const FileInfo& asset : assets_.copied) {
     asset_sums_.push_back(copy_asset(beside, asset, assets_, stage));
   }
+  for (const FileInfo& sidecar : sidecars_)
+    asset_sums_.push_back(copy_asset(*sidecar_directory_, sidecar, assets_, stage));
   report_.bytes_read = moved_.bytes_read;
   report_.bytes_written = moved_.bytes_written;
   report_.resumed_bytes = moved_.resumed_bytes;
