@@ -11,6 +11,7 @@
 #include <tessera/format/nanotron.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
+#include <tessera/format/torch_checkpointing.h>
 #include <tessera/format/torch_dcp.h>
 #include <tessera/format/torch_rank_files.h>
 #include <tessera/format/torch_save.h>
@@ -31,12 +32,19 @@ namespace {
 std::vector<const FormatDriver*>& table() {
   // One line per format. The order is the one in which detection lists candidates.
   static std::vector<const FormatDriver*> formats = {
-      &torch_dcp_driver(),      &megatron_dist_driver(),
-      &megatron_torch_driver(), &torch_rank_files_driver(),
-      &torch_save_driver(),     &safetensors_driver(),
-      &hdf5_driver(),           &fairscale_fsdp_driver(),
-      &deepspeed_zero_driver(), &deepspeed_universal_driver(),
-      &torchsnapshot_driver(),  &nanotron_driver(),
+      &torch_dcp_driver(),
+      &megatron_dist_driver(),
+      &megatron_torch_driver(),
+      &torch_rank_files_driver(),
+      &torch_save_driver(),
+      &safetensors_driver(),
+      &hdf5_driver(),
+      &fairscale_fsdp_driver(),
+      &deepspeed_zero_driver(),
+      &deepspeed_universal_driver(),
+      &torchsnapshot_driver(),
+      &nanotron_driver(),
+      &torch_checkpointing_driver(),
   };
   return formats;
 }

@@ -245,6 +245,7 @@ TEST_CASE("a format uses only the formats that it is built on") {
       {"torch_rank_files", {"torch_files", "torch_dcp"}},  // placements of DTensors
       {"torchsnapshot", {"torch_files"}},
       {"nanotron", {}},
+      {"torch_checkpointing", {"torch_files", "torch_rank_files"}},  // DTensors of ranks
       {"fairscale_fsdp", {"torch_files"}},
       // Families: one framework's older and newer files.
       {"deepspeed_zero", {"torch_files"}},

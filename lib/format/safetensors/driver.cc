@@ -23,7 +23,11 @@ ProbeResult probe_file(const Place& place) {
   return {};
 }
 
+/// Pieces of ranks under equal names, which that file tells apart.
+constexpr std::string_view kPiecesOfRanks = "metadata.pkl";
+
 ProbeResult probe_folder(const Place& place) {
+  if (place.directory->stat(kPiecesOfRanks)) return {};
   std::size_t files = 0, whole = 0;
   std::string index;
   for (const FileInfo& info : place.directory->list()) {

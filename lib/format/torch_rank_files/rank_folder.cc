@@ -148,7 +148,7 @@ RankPart part_of(const std::string& label, const Found& found, std::int64_t& wor
                                      printable(found.files.rbegin()->second), declared));
   world_size = std::max(world_size, declared);
   RankPart part{label, "", std::vector<std::string>(static_cast<std::size_t>(declared)),
-                found.files.begin()->second};
+                found.files.begin()->second, false};
   for (const auto& [rank, file] : found.files) part.files[static_cast<std::size_t>(rank)] = file;
   return part;
 }
@@ -180,6 +180,7 @@ std::optional<RankName> parse_rank_name(std::string_view name) {
 }
 
 std::string RankPart::name_of(std::int64_t rank) const {
+  if (is_item) return fmt::format("{}_{}.pt", label, rank);
   const auto stem = torch_stem(sample);
   // Not the digits of a world size: the rank's own stand after its word.
   const auto place = stem ? find_numbered(*stem, "rank") : std::nullopt;

@@ -33,6 +33,7 @@ struct RankPart {
   std::string key;                 // where its root stands in the whole, "" = it is the whole
   std::vector<std::string> files;  // by rank; "" where there is none
   std::string sample;              // one of them
+  bool is_item = false;            // named "<label>_<rank>.pt"
   std::string name_of(std::int64_t rank) const;  // the name a missing file would have
 };
 

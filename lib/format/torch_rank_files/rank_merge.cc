@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 
 #include <algorithm>
+#include <set>
 
 namespace tessera::rank_files {
 namespace {
@@ -92,6 +93,29 @@ void RankMerger::add_per_rank(const RankEntry& entry, const Path& path) {
     else
       builder_.add_value(leaf.file, own, leaf.value);
     builder_.manifest().state.entries.back().rank = leaf.rank;
+  }
+}
+
+void add_containers(ArchiveManifestBuilder& builder, std::vector<RankContainer>& containers,
+                    const std::map<std::string, std::size_t>& first_entry) {
+  StateDict& state = builder.manifest().state;
+  std::set<std::string> used;  // every proper prefix of an entry's name
+  for (const StateEntry& entry : state.entries)
+    for (std::size_t dot = entry.name.find('.'); dot != entry.name.npos;
+         dot = entry.name.find('.', dot + 1))
+      used.insert(entry.name.substr(0, dot));
+  for (RankContainer& container : containers) {
+    ContainerNote note = std::move(container.note);
+    // Empty on one rank, not on another.
+    if (note.kind == Value::Kind::kDict && note.attributes.is_none() &&
+        (note.path.empty() ? !state.entries.empty() : used.contains(dotted(note.path))))
+      continue;
+    note.attributes = builder.adopt(container.file, note.attributes, dotted(note.path));
+    const auto before = first_entry.find(container.before);
+    note.entries_before = container.before.empty() || before == first_entry.end()
+                              ? state.entries.size()
+                              : before->second;
+    state.containers.push_back(std::move(note));
   }
 }
 

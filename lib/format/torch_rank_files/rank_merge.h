@@ -4,6 +4,10 @@
 //   sharded tensors        the whole, its pieces from every rank
 //   equal on all ranks     one entry; tensors keep a replica per rank
 //   different              one entry per rank below the name: "rng.cpu" -> "rng.cpu.rank_0", ...
+#include <map>
+#include <string>
+#include <vector>
+
 #include "lib/format/torch_rank_files/rank_states.h"
 
 namespace tessera::rank_files {
@@ -30,5 +34,9 @@ class RankMerger {
   ArchiveBytes& bytes_;
   std::size_t rank_local_ = 0;
 };
+
+/// Notes on containers of all ranks. `first_entry`: names of entries -> their numbers in the manifest.
+void add_containers(ArchiveManifestBuilder& builder, std::vector<RankContainer>& containers,
+                    const std::map<std::string, std::size_t>& first_entry);
 
 }  // namespace tessera::rank_files

@@ -35,35 +35,13 @@ class Reader {
       first_entry_.emplace(entry.name, builder_.manifest().state.entries.size());
       if (!local.add(entry)) merger_.add(entry);
     }
-    add_containers();
+    add_containers(builder_, states_.containers, first_entry_);
     add_lost_files();
     describe(local);
     return builder_.finish("torch-rank-files", dialect(local));
   }
 
  private:
-  void add_containers() {
-    StateDict& state = builder_.manifest().state;
-    std::set<std::string> used;  // every proper prefix of an entry's name
-    for (const StateEntry& entry : state.entries)
-      for (std::size_t dot = entry.name.find('.'); dot != entry.name.npos;
-           dot = entry.name.find('.', dot + 1))
-        used.insert(entry.name.substr(0, dot));
-    for (RankContainer& container : states_.containers) {
-      ContainerNote note = std::move(container.note);
-      // Empty on one rank, not on another.
-      if (note.kind == Value::Kind::kDict && note.attributes.is_none() &&
-          (note.path.empty() ? !state.entries.empty() : used.contains(dotted(note.path))))
-        continue;
-      note.attributes = builder_.adopt(container.file, note.attributes, dotted(note.path));
-      const auto before = first_entry_.find(container.before);
-      note.entries_before = container.before.empty() || before == first_entry_.end()
-                                ? state.entries.size()
-                                : before->second;
-      state.containers.push_back(std::move(note));
-    }
-  }
-
   /// Files that are not there, and what other ranks know of their content: so that verify can say
   /// which rows are lost.
   void add_lost_files() {

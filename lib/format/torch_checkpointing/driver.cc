@@ -1,0 +1,107 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/format/torch_checkpointing.h>
+
+#include <algorithm>
+
+#include "lib/format/probe_errors.h"
+#include "lib/format/torch_checkpointing/items.h"
+#include "lib/format/torch_checkpointing/metadata.h"
+#include "lib/format/torch_checkpointing/reader.h"
+#include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_files/equal_copies.h"
+#include "lib/format/torch_files/peek_root.h"
+#include "lib/state/fields.h"
+
+namespace tessera {
+namespace {
+
+using namespace checkpointing;
+using Answer = ProbeResult::Answer;
+
+/// Its last key is "version", after "world_size".
+bool ends_like_metadata(const Directory& directory) {
+  constexpr std::uint64_t kTail = 96;
+  const auto info = directory.stat(kMetadataFile);
+  if (!info || info->type != FileType::kRegular) return false;
+  const auto file = directory.open(kMetadataFile);
+  const std::uint64_t length = std::min(kTail, file->size_bytes());
+  Bytes tail(length);
+  file->read_at(file->size_bytes() - length, tail);
+  return as_text(tail).find("world_size") != std::string_view::npos;
+}
+
+/// A DTensor that was pickled as itself, among the values of a dict or one dict below.
+bool holds_dtensor(const Value& value, int depth = 0) {
+  constexpr int kDepth = 4;
+  if (value.kind() == Value::Kind::kOpaque) {
+    const OpaqueObject& object = value.as_opaque();
+    return object.module == "torch._tensor" && object.name.starts_with("_rebuild_from_type");
+  }
+  if (!value.is_dict() || depth == kDepth) return false;
+  return std::ranges::any_of(
+      value.as_dict(), [&](const auto& entry) { return holds_dtensor(entry.second, depth + 1); });
+}
+
+/// Without metadata.pkl names alone mean nothing ("epoch_0.pt"): each item is there on each rank,
+/// from 0 on, and one of them holds DTensors.
+bool looks_like_items(const Directory& directory, const ItemFiles& files) {
+  if (files.empty()) return false;
+  const std::size_t ranks = files.begin()->second.size();
+  for (const auto& [item, by_rank] : files)
+    if (by_rank.size() != ranks || by_rank.begin()->first != 0 ||
+        by_rank.rbegin()->first != static_cast<std::int64_t>(ranks) - 1)
+      return false;
+  return std::ranges::any_of(files, [&](const auto& item) {
+    try {
+      const auto root = peek_archive_root(directory, item.second.begin()->second);
+      return root && holds_dtensor(*root);
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
+      return false;
+    }
+  });
+}
+
+class TorchCheckpointingDriver final : public FormatDriver {
+ public:
+  std::string_view id() const override { return "torch-checkpointing"; }
+  Capabilities capabilities() const override {
+    static constexpr std::string_view kFolderFiles[] = {kMetadataFile};
+    return {.writes = false, .folder_files = kFolderFiles};
+  }
+
+  ProbeResult probe(const Place& place) const override {
+    if (!place.file.empty()) return {};
+    if (ends_like_metadata(*place.directory))
+      return {Answer::kYes, "has metadata.pkl of torch_checkpointing", kAboutRankFiles};
+    const ItemFiles files = find_item_files(*place.directory);
+    if (!looks_like_items(*place.directory, files)) return {};
+    return {Answer::kYes,
+            fmt::format("has {} and so on, an item's file for each rank",
+                        files.begin()->second.begin()->second),
+            kAboutRankFiles};
+  }
+
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return checkpointing::read_manifest(place, options);
+  }
+  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions& options) const override {
+    locate_archives(*place.directory, manifest, tensors, options);
+    if (!options.tolerate_damage) require_equal_copies(*place.directory, manifest, tensors);
+  }
+  OutputPlan output_plan(const Manifest&, const TargetRequest&) const override {
+    fail(Code::kUnsupported, "torch-checkpointing is read, not written", "use --to torch-dcp");
+  }
+};
+
+}  // namespace
+
+const FormatDriver& torch_checkpointing_driver() {
+  static const TorchCheckpointingDriver driver;
+  return driver;
+}
+
+}  // namespace tessera

@@ -1,0 +1,35 @@
+#include "lib/format/torch_checkpointing/items.h"
+
+#include <algorithm>
+
+#include "lib/state/role_names.h"
+
+namespace tessera::checkpointing {
+
+std::optional<ItemFile> parse_item_file(std::string_view name) {
+  constexpr std::string_view kSuffix = ".pt";
+  constexpr std::size_t kMostDigits = 7;
+  if (!name.ends_with(kSuffix)) return std::nullopt;
+  name.remove_suffix(kSuffix.size());
+  const std::size_t at = name.rfind('_');
+  if (at == name.npos || at == 0) return std::nullopt;
+  const std::string_view digits = name.substr(at + 1);
+  const bool padded = digits.size() > 1 && digits.front() == '0';
+  const auto rank = digits.size() <= kMostDigits && !padded ? decimal_number(digits) : std::nullopt;
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  };
+  if (!rank || !std::ranges::all_of(name.substr(0, at), allowed)) return std::nullopt;
+  return ItemFile{std::string(name.substr(0, at)), *rank};
+}
+
+ItemFiles find_item_files(const Directory& directory) {
+  ItemFiles out;
+  for (const FileInfo& info : directory.list())
+    if (const auto file = parse_item_file(info.name); file && info.type == FileType::kRegular)
+      out[file->item][file->rank] = info.name;
+  return out;
+}
+
+}  // namespace tessera::checkpointing
