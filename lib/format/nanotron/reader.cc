@@ -43,7 +43,8 @@ class Reader {
     collect(std::string(kModelFolder), "", 0);
     if (parts_.empty())
       fail(Code::kUnsupported, "no model_*.safetensors of a parameter lies below model/");
-    for (const auto& [name, files] : parts_) in_tensor(name, [&] { add_parameter(name, files); });
+    for (const auto& part : parts_)
+      in_tensor(part.first, [&] { add_parameter(part.first, part.second); });
     note_rest();
     out_.dialect = fmt::format("nanotron{}, {} files of parameters", version_, files_of_model_);
     if (!ranks_.empty()) {

@@ -203,7 +203,9 @@ class Reader {
 
   void add_laid_out(const std::string& name, const Item& item) {
     std::vector<std::pair<std::int64_t, const FileLayout*>> safetensors, json;
-    for (const auto& [rank, layout] : item.layouts) {
+    for (const auto& held : item.layouts) {
+      const std::int64_t rank = held.first;
+      const FileLayout& layout = held.second;
       if (layout.serialization == kSafetensors)
         safetensors.emplace_back(rank, &layout);
       else if (layout.serialization == kJson)
@@ -242,7 +244,9 @@ class Reader {
   void add_safetensors(const std::string& name, const Item& item,
                        const std::vector<std::pair<std::int64_t, const FileLayout*>>& ranks) {
     std::vector<Shards> files;
-    for (const auto& [rank, layout] : ranks) {
+    for (const auto& held : ranks) {
+      const std::int64_t rank = held.first;
+      const FileLayout* layout = held.second;
       const auto file = take_file(layout->file);
       if (!file) continue;
       in_file(layout->file, [&] {
@@ -261,9 +265,9 @@ class Reader {
             });
       });
     }
-    for (const auto& [stored, path] : item.paths) {
-      const std::string full = stored.empty() ? name : name + "." + stored;
-      in_tensor(full, [&] { add_shards(name, full, path, files); });
+    for (const auto& held : item.paths) {
+      const std::string full = held.first.empty() ? name : name + "." + held.first;
+      in_tensor(full, [&] { add_shards(name, full, held.second, files); });
     }
   }
   void add_shards(const std::string& item, const std::string& full, const PathEntry& path,
@@ -331,7 +335,9 @@ class Reader {
   void add_json(const std::string& name,
                 const std::vector<std::pair<std::int64_t, const FileLayout*>>& ranks) {
     std::vector<std::pair<std::int64_t, Value>> values;
-    for (const auto& [rank, layout] : ranks) {
+    for (const auto& held : ranks) {
+      const std::int64_t rank = held.first;
+      const FileLayout* layout = held.second;
       if (!take_file(layout->file)) continue;
       in_file(layout->file, [&] {
         const auto file = directory_.open(layout->file);

@@ -47,9 +47,11 @@ class MetaReader {
     const Value& first = root(first_);
     width_ = width_of(first);
     read_parameters();
-    for (const auto& [key, value] : first.as_dict()) {
-      const std::string name = in_file(path(first_), [&] { return Field(key).text(); });
-      in_tensor(name, [&] { value.is_tensor() ? add_tensor(name) : add_value(name, value); });
+    for (const auto& entry : first.as_dict()) {
+      const std::string name = in_file(path(first_), [&] { return Field(entry.first).text(); });
+      in_tensor(name, [&] {
+        entry.second.is_tensor() ? add_tensor(name) : add_value(name, entry.second);
+      });
     }
     return builder_.finish("torch-save",
                            fmt::format("Meta's weights, torch.save, {} model-parallel "
