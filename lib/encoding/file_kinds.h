@@ -16,7 +16,7 @@ struct FileKind {
   std::string hint;  // what to do with it; may be empty
 };
 
-/// Of a zip archive by its members' names; nullopt for one of torch.save, whole or with records
+/// A zip archive's kind by its members' names; nullopt for one of torch.save, whole or with records
 /// missing, and for one whose members cannot be listed.
 std::optional<FileKind> other_kind_of_zip(std::span<const ZipMember> members);
 

@@ -59,9 +59,12 @@ struct Case {
   /// Names of the oracle that were read otherwise, or not.
   Tensors missed(const Tensors& found) const {
     Tensors out;
-    for (const auto& [name, line] : expected)
-      if (const auto at = found.find(name); at == found.end() || at->second != line)
+    for (const auto& [name, line] : expected) {
+      auto at = found.find(name);
+      if (at == found.end()) at = found.find("model." + name);  // of a loader that has weights alone
+      if (at == found.end() || at->second != line)
         out.emplace(name, at == found.end() ? "not read" : at->second + ", expected " + line);
+    }
     return out;
   }
   Status convert_to(const std::string& to, std::optional<std::int64_t> ranks,
@@ -91,7 +94,7 @@ std::string optimizer_kind(FileSystem& fs, const std::string& path) {
 TEST_CASE("the momentum of DeepSpeed's Muon is read whole from what each rank keeps of it") {
   Case muon("deepspeed_muon_zero2", "ckpt");
   const Tensors found = muon.read();
-  CHECK(muon.missed(found).empty());
+  CHECK(muon.missed(found) == Tensors{});
   for (const char* name : {"head.weight", "layers.0.up.weight", "layers.1.up.weight",
                            "layers.0.down.weight", "layers.1.down.weight"})
     CHECK_THAT(found.at("optim.state." + std::string(name) + ".momentum_buffer"),
@@ -114,7 +117,7 @@ TEST_CASE("Muon's momentum goes between stages and world sizes as DeepSpeed keep
         REQUIRE(status.code == Code::kOk);
         Tensors after = muon.read(to);
         CHECK(only_optimizer(after) == only_optimizer(before));
-        CHECK(muon.missed(after).empty());
+        CHECK(muon.missed(after) == Tensors{});
       }
     }
   }

@@ -134,9 +134,15 @@ bool has_experts(const Folder& folder) {
 }
 
 void refuse_tensor_parallel(const Folder& folder, const Value* model) {
-  const auto part = std::ranges::find_if(folder.foreign, [](const FileName& name) {
+  const auto is_part = [](const FileName& name) {
     return name.kind != FileName::Kind::kExpert && name.mp_rank > 0;
-  });
+  };
+  // A layer's file says it for sure: numbers of others may be those of stages.
+  const auto is_layer = [&](const FileName& name) {
+    return is_part(name) && name.kind == FileName::Kind::kPipeline;
+  };
+  auto part = std::ranges::find_if(folder.foreign, is_layer);
+  if (part == folder.foreign.end()) part = std::ranges::find_if(folder.foreign, is_part);
   if (part == folder.foreign.end()) return;
   // DeepSpeed's tool asks for the patterns of that field, and raises without it.
   const bool joins = model != nullptr && model->find(kUniversalInfo) != nullptr;

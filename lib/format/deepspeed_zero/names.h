@@ -5,10 +5,10 @@
 //   <dir>/<tag>/mp_rank_00_model_states.pt           stages 0 to 2
 //   <dir>/<tag>/zero_pp_rank_<D>_mp_rank_00_model_states.pt             stage 3, one per rank
 //   <dir>/<tag>/[bf16_]zero_pp_rank_<D>_mp_rank_00_optim_states.pt      stages 1 to 3
-//   <dir>/<tag>/layer_<L>[-model_<T>]-model_states.pt   a pipeline: <M> of mp_rank_<M> is its stage
+//   <dir>/<tag>/layer_<L>[-model_<T>]-model_states.pt                   a layer of a pipeline
 //   <dir>/<tag>/layer_<L>_expert_<E>_mp_rank_00_model_states.pt         experts
 //
-// "pp_rank" in a name is the data-parallel rank. Pure.
+// "pp_rank" in a name is the data-parallel rank. In a pipeline M of mp_rank_<M> is the stage. Pure.
 #include <cstdint>
 #include <string>
 #include <string_view>

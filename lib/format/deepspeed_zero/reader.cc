@@ -56,8 +56,8 @@ class ZeroReader {
                                       model ? &c_.builder.archive(*model).root : nullptr);
   }
 
-  /// Of experts that are trained the optimizer's files hold the fp32 weights, and files of experts
-  /// copies; of others only these have something.
+  /// Trained experts have their fp32 weights in the optimizer's files, and copies in files of their
+  /// own; others are in the latter alone.
   void add_other_experts() {
     for (const FileName& name : c_.folder.foreign) {
       const std::string path = c_.folder.prefix + name.name;

@@ -23,7 +23,7 @@ ProbeResult probe_file(const Place& place) {
   return {};
 }
 
-/// Pieces of ranks under equal names, which that file tells apart.
+/// With it, files of one folder are pieces of ranks under equal names (torch_checkpointing).
 constexpr std::string_view kPiecesOfRanks = "metadata.pkl";
 
 ProbeResult probe_folder(const Place& place) {

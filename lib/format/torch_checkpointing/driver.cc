@@ -46,16 +46,18 @@ bool holds_dtensor(const Value& value, int depth = 0) {
 
 /// Without metadata.pkl names alone mean nothing ("epoch_0.pt"): each item is there on each rank,
 /// from 0 on, and one of them holds DTensors.
-bool looks_like_items(const Directory& directory, const ItemFiles& files) {
+bool looks_like_items(const Place& place, const ItemFiles& files) {
   if (files.empty()) return false;
   const std::size_t ranks = files.begin()->second.size();
   for (const auto& [item, by_rank] : files)
-    if (by_rank.size() != ranks || by_rank.begin()->first != 0 ||
+    if (item.ends_with("rank") ||  // other frameworks' words for a rank
+        by_rank.size() != ranks || by_rank.begin()->first != 0 ||
         by_rank.rbegin()->first != static_cast<std::int64_t>(ranks) - 1)
       return false;
   return std::ranges::any_of(files, [&](const auto& item) {
     try {
-      const auto root = peek_archive_root(directory, item.second.begin()->second);
+      const auto root = peek_archive_root(*place.directory, item.second.begin()->second,
+                                          place.pickle_limit_bytes);
       return root && holds_dtensor(*root);
     } catch (const Error& error) {
       rethrow_unless_of_content(error);
@@ -77,7 +79,7 @@ class TorchCheckpointingDriver final : public FormatDriver {
     if (ends_like_metadata(*place.directory))
       return {Answer::kYes, "has metadata.pkl of torch_checkpointing", kAboutRankFiles};
     const ItemFiles files = find_item_files(*place.directory);
-    if (!looks_like_items(*place.directory, files)) return {};
+    if (!looks_like_items(place, files)) return {};
     return {Answer::kYes,
             fmt::format("has {} and so on, an item's file for each rank",
                         files.begin()->second.begin()->second),

@@ -6,11 +6,10 @@
 
 namespace tessera::checkpointing {
 
-std::optional<ItemFile> parse_item_file(std::string_view name) {
-  constexpr std::string_view kSuffix = ".pt";
+std::optional<ItemFile> parse_item_file(std::string_view name, std::string_view suffix) {
   constexpr std::size_t kMostDigits = 7;
-  if (!name.ends_with(kSuffix)) return std::nullopt;
-  name.remove_suffix(kSuffix.size());
+  if (!name.ends_with(suffix)) return std::nullopt;
+  name.remove_suffix(suffix.size());
   const std::size_t at = name.rfind('_');
   if (at == name.npos || at == 0) return std::nullopt;
   const std::string_view digits = name.substr(at + 1);
@@ -24,10 +23,11 @@ std::optional<ItemFile> parse_item_file(std::string_view name) {
   return ItemFile{std::string(name.substr(0, at)), *rank};
 }
 
-ItemFiles find_item_files(const Directory& directory) {
+ItemFiles find_item_files(const Directory& directory, std::string_view suffix) {
   ItemFiles out;
   for (const FileInfo& info : directory.list())
-    if (const auto file = parse_item_file(info.name); file && info.type == FileType::kRegular)
+    if (const auto file = parse_item_file(info.name, suffix);
+        file && info.type == FileType::kRegular)
       out[file->item][file->rank] = info.name;
   return out;
 }

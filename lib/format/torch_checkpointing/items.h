@@ -16,10 +16,10 @@ struct ItemFile {
   std::int64_t rank = 0;
 };
 /// nullopt for a name of another kind. Items' names are of [a-zA-Z0-9_-].
-std::optional<ItemFile> parse_item_file(std::string_view name);
+std::optional<ItemFile> parse_item_file(std::string_view name, std::string_view suffix = ".pt");
 
 /// By item and rank: the files of a folder. Links and the like are left out.
 using ItemFiles = std::map<std::string, std::map<std::int64_t, std::string>>;
-ItemFiles find_item_files(const Directory& directory);
+ItemFiles find_item_files(const Directory& directory, std::string_view suffix = ".pt");
 
 }  // namespace tessera::checkpointing

@@ -77,6 +77,7 @@ class Reader {
     if (metadata_)
       for (const auto& [name, item] : metadata_->items)
         if (!item.layouts.empty()) add_laid_out(name, item);
+    add_unlisted_json();
     check_listed();
     describe();
     return builder_.finish("torch-checkpointing", dialect());
@@ -334,17 +335,29 @@ class Reader {
 
   void add_json(const std::string& name,
                 const std::vector<std::pair<std::int64_t, const FileLayout*>>& ranks) {
+    std::vector<std::pair<std::int64_t, std::string>> files;
+    for (const auto& held : ranks) files.emplace_back(held.first, held.second->file);
+    add_json_files(name, files);
+  }
+  /// metadata.pkl has no items without tensors: their files show them.
+  void add_unlisted_json() {
+    if (!metadata_) return;
+    for (const auto& found : find_item_files(directory_, ".json")) {
+      if (item_of(found.first)) continue;
+      add_json_files(found.first, {found.second.begin(), found.second.end()});
+    }
+  }
+  void add_json_files(const std::string& name,
+                      const std::vector<std::pair<std::int64_t, std::string>>& files) {
     std::vector<std::pair<std::int64_t, Value>> values;
-    for (const auto& held : ranks) {
-      const std::int64_t rank = held.first;
-      const FileLayout* layout = held.second;
-      if (!take_file(layout->file)) continue;
-      in_file(layout->file, [&] {
-        const auto file = directory_.open(layout->file);
+    for (const auto& held : files) {
+      if (!take_file(held.second)) continue;
+      in_file(held.second, [&] {
+        const auto file = directory_.open(held.second);
         if (file->size_bytes() > kMostJsonBytes) fail(Code::kCorrupt, "it is far too large");
         Bytes text(file->size_bytes());
         file->read_at(0, text);
-        values.emplace_back(rank, parse_json(text));
+        values.emplace_back(held.first, parse_json(text));
       });
     }
     if (values.empty()) return;

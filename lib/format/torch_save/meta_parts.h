@@ -2,9 +2,12 @@
 // Meta's weights: `consolidated.00.pth`, `consolidated.01.pth`, ..., one file for each of N
 // model-parallel ranks, joined by the names of Llama's modules.
 //
-//   rows      wq wk wv w1 w3 output       columns   wo w2       whole   norms, rope.freqs
-//   tok_embeddings: columns (Llama 1 and 2) or rows of the vocabulary (Llama 3), by the model's
-//   width, which is the length of `norm.weight`
+//   rows      wq wk wv w1 w3 output
+//   columns   wo w2
+//   whole     norms, rope.freqs
+//
+// tok_embeddings is cut by columns (Llama 1 and 2) or by the vocabulary (Llama 3): the model's width,
+// the length of `norm.weight`, decides.
 //
 // Source: llama/model.py (ColumnParallelLinear, RowParallelLinear, ParallelEmbedding) of
 // meta-llama/llama and llama3.
