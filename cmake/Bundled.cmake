@@ -1,4 +1,4 @@
-# The libraries that the toolkit links, built from the pinned sources below TESSERA_BUNDLED (third_party/fetch.py): for
+# The libraries that the toolkit links, built from the pinned sources below TESSERA_BUNDLED (third_party/unpack.py): for
 # machines without Debian's packages, and for programs that run on every Linux.
 enable_language(C)
 
@@ -9,7 +9,7 @@ add_library(fmt::fmt ALIAS bundled_fmt)
 add_library(fmt::fmt-header-only ALIAS bundled_fmt)
 
 add_library(bundled_json INTERFACE)
-target_include_directories(bundled_json SYSTEM INTERFACE ${TESSERA_BUNDLED}/nlohmann/include)
+target_include_directories(bundled_json SYSTEM INTERFACE ${TESSERA_BUNDLED}/nlohmann_json/include)
 add_library(nlohmann_json::nlohmann_json ALIAS bundled_json)
 
 add_library(bundled_cli11 INTERFACE)
