@@ -193,8 +193,9 @@ bool is_unusable_shard(const FileInfo& info, const ShardNaming& naming) {
          numbered_shard(info.name, naming).has_value();
 }
 
-void check_numbered_shards(const std::vector<std::string>& files, const ShardNaming& naming,
-                           bool index_expected, Findings& findings) {
+std::string check_numbered_shards(const std::vector<std::string>& files, const ShardNaming& naming,
+                                  bool index_expected, Findings& findings) {
+  std::string incomplete;
   std::map<std::string, std::pair<std::set<std::int64_t>, std::int64_t>> families;
   for (const std::string& file : files) {
     if (const auto name = numbered_shard(file, naming)) {
@@ -220,7 +221,9 @@ void check_numbered_shards(const std::vector<std::string>& files, const ShardNam
         Finding::kMissingFile,
         fmt::format("{} of {} shards are here; number {} is missing", numbers.size(), total, first),
         pattern);
+    if (incomplete.empty()) incomplete = pattern;
   }
+  return incomplete;
 }
 
 std::vector<std::optional<std::uint32_t>> compare_with_index(

@@ -37,6 +37,7 @@ struct ShardIndex {
 struct ShardSet {
   std::vector<std::string> files;  // those that are there, sorted
   std::optional<ShardIndex> index;
+  std::string incomplete = {};  // names of a numbered set of which some are missing; "": none is
 };
 
 /// Throws kCorrupt for JSON that is no index, an empty map, or a shard name that leaves the folder.
@@ -71,9 +72,9 @@ bool is_unusable_shard(const FileInfo& info, const ShardNaming& naming);
 
 /// Without an index, the numbers in a family's names show how many files it should have: CK010
 /// where some are missing, CK036 where all are here and a loader would need an index
-/// (`index_expected`).
-void check_numbered_shards(const std::vector<std::string>& files, const ShardNaming& naming,
-                           bool index_expected, Findings& findings);
+/// (`index_expected`). Returns the names of the first set of which some are missing, or "".
+std::string check_numbered_shards(const std::vector<std::string>& files, const ShardNaming& naming,
+                                  bool index_expected, Findings& findings);
 
 /// A name that the shards hold, and in which of ShardSet::files.
 struct HeldName {

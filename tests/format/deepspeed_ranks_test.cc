@@ -181,7 +181,8 @@ TEST_CASE("where slices are not recorded the archive's own name tells a renamed 
   copied.rename_over(optim_name(0), optim_name(1));
   const Manifest manifest = copied.tolerated();
   REQUIRE(find_note(manifest, "CK067"));
-  CHECK(find_note(manifest, "CK067")->severity == Severity::kWarning);
+  CHECK(find_note(manifest, "CK067")->severity == Severity::kError);
+  CHECK(copied.failure().code == Code::kCorrupt);
   CHECK_THAT(find_note(manifest, "CK067")->message,
              Catch::Contains("was saved as zero_pp_rank_0_mp_rank_00_optim_states"));
 }
@@ -245,7 +246,7 @@ TEST_CASE("a universal checkpoint names the leaf that one parameter lost") {
   const Status status = folder.failure(deepspeed_universal_driver());
   CHECK(status.code == Code::kCorrupt);
   CHECK(status.context.file == lost);
-  CHECK(status.context.tensor == "layers.0.up.bias");
+  CHECK(status.context.tensor == "optim.state.layers.0.up.bias.exp_avg");
   Folder number_there("deepspeed/zero2_w2", "golden/universal");
   number_there.edit(lost, [](EditedArchive& a) { a.set({text("param")}, number(-1)); });
   CHECK_THAT(number_there.failure(deepspeed_universal_driver()).message,

@@ -1,4 +1,5 @@
 // What ranks' files must agree on, and what is said of a rank's optimizer that is not all there.
+#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/ops/optim.h>
 
@@ -7,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "lib/format/megatron_torch/packed_experts.h"
 #include "lib/format/megatron_torch/rank_checks.h"
@@ -123,6 +125,18 @@ TEST_CASE("rank files of two iterations are told apart") {
   edit(toy, "mp_rank_01/model_optim_rng.pt",
        [](EditedArchive& a) { a.set({text("iteration")}, number(200)); });
   CHECK_THAT(refusal(toy), Catch::Contains("iteration is 100 in mp_rank_00 and 200 in mp_rank_01"));
+}
+
+TEST_CASE("a rank's file that was copied over another's is known by args.rank and its bytes") {
+  ToyOptions options;
+  options.tp = 2;
+  for (const auto& [from, to] : {std::pair{"00", "01"}, std::pair{"01", "00"}}) {
+    RankFolders toy(options);
+    const std::string file = "/c/mp_rank_{}/model_optim_rng.pt";
+    toy.fs.write_file(fmt::format(fmt::runtime(file), to),
+                      toy.fs.read_file(fmt::format(fmt::runtime(file), from)));
+    CHECK_THAT(refusal(toy), Catch::Contains("are the same bytes"));
+  }
 }
 
 TEST_CASE("rank files that lie in each other's folders are told by args.rank") {

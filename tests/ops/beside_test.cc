@@ -112,6 +112,7 @@ TEST_CASE("verify looks into what lies beside, and its damage is an error") {
   REQUIRE(whole.beside.size() == 3);
   CHECK(whole.beside[0].opened);
   CHECK(whole.beside[0].tensors == 2);
+  CHECK(whole.other_files == 4);  // of no tensors; the optimizer and the scheduler were looked into
   SECTION("cut short") {
     edit(fs, "/run/optimizer.pt", [](Bytes& bytes) { bytes.resize(bytes.size() / 2); });
     const VerifyReport cut = verify(fs, "/run");

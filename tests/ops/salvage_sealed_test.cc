@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 #include <tessera/format/registry.h>
 #include <tessera/ops/seal.h>
+#include <tessera/ops/verify.h>
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "lib/ops/open/seal_damage.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/safetensors_file.h"
+#include "tests/support/verify_case.h"
 
 namespace salvage_sealed_test {
 
@@ -106,6 +108,25 @@ TEST_CASE("more damage costs what the sums of tensors do not prove") {
   const Status refused = unproved.refusal(true);
   CHECK(refused.code == Code::kCorrupt);
   CHECK_THAT(refused.hint, Catch::Contains("--verify"));
+}
+
+TEST_CASE(
+    "of several changed bytes in one MiB verify says which tensors they are of, or that nothing "
+    "does") {
+  const std::string other = "model.layers.1.down.weight";
+  for (const bool with_sums : {true, false}) {
+    Written written(with_sums);
+    for (const std::string& name : {std::string(kTensor), other})
+      written.damage(written.sources.at(name).offset, 3, std::byte{0x5a});
+    const VerifyReport report = verify(written.fs, "/c");
+    const Note* note = find(report, "CK043", "model.safetensors");
+    REQUIRE(note);
+    if (with_sums)
+      CHECK_THAT(note->message, Catch::Contains("\"" + std::string(kTensor) + "\"") &&
+                                    Catch::Contains(other) && !Catch::Contains("more"));
+    if (!with_sums)
+      CHECK_THAT(note->message, Catch::Contains("nothing says which of them changed"));
+  }
 }
 
 TEST_CASE("metadata that changed is refused with salvage too") {

@@ -98,6 +98,9 @@ struct OpenedCheckpoint {
   /// PATH is one of several parts of one model, each of which holds a piece of its matrices: their
   /// names; "" for all else.
   std::string part_of;
+  /// PATH is one file of a set, as a shard or a rank's, and is read alone: what is not read; "" for
+  /// all else.
+  std::string others;
   std::vector<Note>
       notes;  // about PATH: which pointer or child was chosen (code "PATH"), ignored neighbours
 

@@ -80,6 +80,14 @@ std::string seal_name(std::string_view file);
 std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
                               std::string* why = nullptr);
 
+/// The format of the seal of a folder, whatever lies beside it now; "" where there is none that can
+/// be parsed.
+std::string sealed_format(const Directory& directory);
+
+/// Files that the seal of a folder lists and that are not there, or are no regular files: what they
+/// held is lost, whatever the other files are. Empty where there is no seal that can be parsed.
+std::vector<std::string> missing_files(const Directory& directory);
+
 /// {"source": .., "restated": [..], "written": .., "left_out": [..], "left_behind": [..]}: of a
 /// seal and of the reports of reshard and convert.
 Value encode_balance(const Balance& balance);

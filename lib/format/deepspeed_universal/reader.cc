@@ -133,17 +133,46 @@ class UniversalReader {
     for (const FileInfo& info : directory_.list(base)) {
       if (!info.name.ends_with(".pt")) continue;
       if (info.type != FileType::kRegular) {
-        findings_.error(Finding::kMissingFile, std::string(no_regular_file(info.type)),
-                        base + "/" + info.name, name);
+        lose(Finding::kMissingFile, name, info.name.substr(0, info.name.size() - 3),
+             std::string(no_regular_file(info.type)));
         continue;
       }
-      const std::uint32_t file = builder_.open(base + "/" + info.name);
       LeafFile leaf;
       leaf.leaf = info.name.substr(0, info.name.size() - 3);
-      leaf.file = file;
-      in_file(path(file), [&] { parse_leaf(name, leaf); });
-      leaves_[name].push_back(std::move(leaf));
+      Status why;
+      if (open_leaf(name, base + "/" + info.name, leaf, why)) {
+        leaves_[name].push_back(std::move(leaf));
+        continue;
+      }
+      lose(Finding::kUnreadableFile, name, leaf.leaf,
+           unreadable_text(fmt::format("the file of its \"{}\"", printable(leaf.leaf)), why));
     }
+  }
+  /// A leaf whose file is lost, under the names that its tensors would have.
+  void lose(Finding code, const std::string& name, const std::string& leaf,
+            const std::string& message) {
+    lost_.emplace(name, leaf);
+    const std::string file =
+        folder_.prefix + std::string(kZeroFolder) + "/" + name + "/" + leaf + ".pt";
+    const StateAssembler state(builder_, model_);
+    const bool is_weight = leaf == kFp32Leaf && shapes_.contains(name);
+    if (is_weight) findings_.error(code, message, file, dotted(state.model_path(name)));
+    const std::string as = is_weight ? model_.naming.fp32_leaf : leaf;
+    if (!as.empty()) findings_.error(code, message, file, dotted(state.state_path(name, as)));
+  }
+  /// False, where damage is tolerated: it cannot be read.
+  bool open_leaf(const std::string& name, const std::string& file, LeafFile& leaf, Status& why) {
+    const auto number = builder_.try_open(file, why);
+    if (!number) return false;
+    leaf.file = *number;
+    try {
+      in_file(file, [&] { parse_leaf(name, leaf); });
+    } catch (const Error& error) {
+      if (error.code() != Code::kCorrupt || !findings_.tolerate()) throw;
+      why = error.status();
+      return false;
+    }
+    return true;
   }
   void parse_leaf(const std::string& name, LeafFile& leaf) {
     const Value& root = builder_.archive(leaf.file).root;
@@ -194,12 +223,10 @@ class UniversalReader {
                              path(mine->file), name);
     const bool exempt = leaf == kFp32Leaf ||  // asked for where the weights are made
                         std::ranges::find(stateless, name) != stateless.end();
-    if (mine || exempt) return;
-    findings_.error(Finding::kMissingFile,
-                    fmt::format("the file of its \"{}\" is missing, which {} has", printable(leaf),
-                                path(like.file)),
-                    folder_.prefix + std::string(kZeroFolder) + "/" + name + "/" + leaf + ".pt",
-                    name);
+    if (mine || exempt || lost_.contains({name, leaf})) return;
+    lose(Finding::kMissingFile, name, leaf,
+         fmt::format("the file of its \"{}\" is missing, which {} has", printable(leaf),
+                     path(like.file)));
   }
 
   /// A flat tensor has the shape that the model file says.
@@ -250,10 +277,16 @@ class UniversalReader {
     StateAssembler state(builder_, model_);
     if (module && model_.naming.module_weights) return state.add_module_tensor(*module);
     const LeafFile* master = find(holder, kFp32Leaf);
+    if (!master && lost_.contains({holder, std::string(kFp32Leaf)})) {
+      if (name != holder)
+        findings_.error(Finding::kLost,
+                        fmt::format("lost: it is tied to \"{}\"", printable(holder)), "",
+                        dotted(state.model_path(name)));
+      return;
+    }
     if (!master || !master->is_tensor)
-      return findings_.error(Finding::kMissingFile, "the file of its fp32 weights is missing",
-                             folder_.prefix + std::string(kZeroFolder) + "/" + holder + "/fp32.pt",
-                             name);
+      return lose(Finding::kMissingFile, holder, std::string(kFp32Leaf),
+                  "the file of its fp32 weights is missing");
     in_file(path(master->file), [&] {
       const Shape shape = shape_of(holder, *master);
       const ArchivePiece piece = piece_of(shape, *master);
@@ -407,6 +440,7 @@ class UniversalReader {
   std::map<std::string, std::vector<LeafFile>> leaves_;
   std::vector<std::tuple<std::string, std::uint32_t, Value>> notes_;
   std::unordered_set<std::string> added_;
+  std::set<std::pair<std::string, std::string>> lost_;  // parameter and leaf, of lost files
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ class PipelineReader {
 
   Manifest read() {
     open_stages();
-    note_renamed(files_.builder);
+    report_renamed(files_.builder, files_.findings);
     for (const auto& stage : stages_) add_weights(*stage);
     add_layers();
     const bool with_zero =

@@ -31,7 +31,6 @@ class ZeroReader {
     refuse_tensor_parallel();
     open_checkpoint(c_);
     check_experts();
-    note_renamed(c_.builder);
     if (c_.ranks.empty()) {
       read_without_zero();
     } else {
@@ -41,6 +40,7 @@ class ZeroReader {
       add_optimizer(c_);
       if (c_.findings.tolerate()) check_pads(c_);
     }
+    report_renamed(c_.builder, c_.findings);
     state_.add_other_state();
     std::string dialect = describe();
     return c_.builder.finish(std::string(kZeroFormat), std::move(dialect));

@@ -39,11 +39,15 @@ Path StateAssembler::state_path(const std::string& name, std::string_view leaf) 
   return path;
 }
 
-std::uint32_t StateAssembler::add_model(const std::string& name, const TensorSpec& spec,
-                                        std::span<const ArchivePiece> pieces) {
+Path StateAssembler::model_path(const std::string& name) const {
   Path path = root_path(model_.naming.model_root);
   path.push_back(key_item(name));
-  const std::uint32_t number = builder_.add_tensor(path, spec, pieces);
+  return path;
+}
+
+std::uint32_t StateAssembler::add_model(const std::string& name, const TensorSpec& spec,
+                                        std::span<const ArchivePiece> pieces) {
+  const std::uint32_t number = builder_.add_tensor(model_path(name), spec, pieces);
   builder_.tensor(number).kind =
       model_.buffers.contains(name) ? TensorKind::kBuffer : TensorKind::kParam;
   return number;

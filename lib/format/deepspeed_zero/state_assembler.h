@@ -48,6 +48,8 @@ class StateAssembler {
   void add_globals(std::uint32_t file, const Value& globals);
   /// Fields of the model file, and the OrderedDict that the module is.
   void add_other_state();
+  /// Where a weight stands.
+  Path model_path(const std::string& name) const;
   /// Where a leaf of that parameter's state stands.
   Path state_path(const std::string& name, std::string_view leaf) const;
 

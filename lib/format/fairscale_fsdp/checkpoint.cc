@@ -145,6 +145,14 @@ class Opener {
                         "optimizer was in it, that is missing"
                       : "takes no part in the sharded state",
           name);
+    if (may_lack_it) report_unusable_gathered();
+  }
+  /// A folder, a FIFO or a link where the gathered optimizer should be.
+  void report_unusable_gathered() {
+    for (const FileInfo& info : directory()->list())
+      if (is_gathered_name(info.name) && info.type != FileType::kRegular)
+        checkpoint_.findings.error(Finding::kMissingFile, std::string(no_regular_file(info.type)),
+                                   info.name, checkpoint_.description->marks.optim_root);
   }
   /// Whether its file holds the consolidated optimizer, or is damaged and may have held it.
   bool may_be_gathered(const std::string& name, std::vector<std::string>& unreadable) const {

@@ -110,7 +110,7 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   add_source_maps(checkpoint);
   add_buffer_state(checkpoint);
   read_extras(checkpoint);
-  note_renamed(checkpoint.builder);
+  report_renamed(checkpoint.builder, checkpoint.findings);
   if (options.tolerate_damage) check_padding(checkpoint);
   describe(checkpoint);
   return checkpoint.builder.finish("fairscale-fsdp", dialect_of(checkpoint));

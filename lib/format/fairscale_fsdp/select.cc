@@ -11,6 +11,7 @@
 #include <set>
 
 #include "lib/format/fairscale_fsdp/parts.h"
+#include "lib/format/probe_errors.h"
 #include "lib/format/torch_files/first_reason.h"
 #include "lib/format/torch_files/peek_root.h"
 
@@ -23,6 +24,26 @@ bool has_metadata(const Place& place) {
   const std::optional<Value> root =
       peek_root(*place.directory, place.file, place.pickle_limit_bytes);
   return root && find_metadata(*root);
+}
+
+/// Rank files of PyTorch's own FSDP: flat parameters as it calls them, its distributed tensors.
+bool is_of_torch_fsdp(const Value& value, int depth = 4) {
+  if (value.kind() == Value::Kind::kOpaque) {
+    const OpaqueObject& object = value.as_opaque();
+    if (object.module.starts_with("torch.distributed.")) return true;
+    const Value& arguments =
+        object.arguments;  // of _rebuild_from_type_v2: a function and the class
+    return arguments.kind() == Value::Kind::kTuple && depth > 0 &&
+           std::ranges::any_of(arguments.as_list(), [depth](const Value& argument) {
+             return argument.kind() == Value::Kind::kOpaque &&
+                    is_of_torch_fsdp(argument, depth - 1);
+           });
+  }
+  if (!value.is_dict() || depth == 0) return false;
+  return std::ranges::any_of(value.as_dict(), [depth](const auto& entry) {
+    const bool flat = entry.first.is_string() && entry.first.as_string().ends_with("_flat_param");
+    return flat || is_of_torch_fsdp(entry.second, depth - 1);
+  });
 }
 
 bool same_numbers(const FileFamily& a, const FileFamily& b) {
@@ -59,10 +80,13 @@ class Chooser {
     out.family = *main;
     out.counts_from_one = main->members.begin()->first == 1;
     for (const auto& [number, name] : main->members) add(out, number, name);
-    for (const FileFamily& family : families_)
-      if (&family != main && family.members.size() > 1 && same_numbers(family, *main) &&
-          !shares_files(family, *main))
-        for (const auto& [number, name] : family.members) add(out, number, name);
+    for (const FileFamily& family : families_) {
+      if (&family == main || family.members.size() < 2 || !same_numbers(family, *main) ||
+          shares_files(family, *main))
+        continue;
+      refuse_torch_fsdp(*main, family);
+      for (const auto& [number, name] : family.members) add(out, number, name);
+    }
     add_others(out);
     return out;
   }
@@ -124,6 +148,27 @@ class Chooser {
                          printable(main.prefix), printable(main.suffix), printable(family.prefix),
                          printable(family.suffix)),
              "move one set into a folder of its own");
+    }
+  }
+  void refuse_torch_fsdp(const FileFamily& main, const FileFamily& family) const {
+    for (const auto& [number, name] : family.members) {
+      if (!is_torch_fsdp_file(name)) continue;
+      fail(
+          Code::kUnsupported,
+          fmt::format("rank files of two frameworks are in one folder: FairScale's {}*{} and {}*{} "
+                      "of PyTorch's FSDP",
+                      printable(main.prefix), printable(main.suffix), printable(family.prefix),
+                      printable(family.suffix)),
+          "move one set into a folder of its own");
+    }
+  }
+  bool is_torch_fsdp_file(const std::string& name) const {
+    try {
+      const std::optional<Value> root = peek_root(directory_, name, pickle_limit_bytes_);
+      return root && is_of_torch_fsdp(*root);
+    } catch (const Error& error) {
+      rethrow_unless_of_content(error);
+      return false;  // damaged: the reader says so
     }
   }
   void add(ChosenFiles& out, std::int64_t number, const std::string& name) {

@@ -50,7 +50,14 @@ void add_file(const Directory& directory, std::string_view name, Manifest& manif
 void read_common(const Place& place, Manifest& manifest, const ReadOptions& options,
                  Findings& findings) {
   if (place.directory->stat(kCommonFile)) {
-    append_common_file(*place.directory, std::string(kCommonFile), manifest, options);
+    try {
+      append_common_file(*place.directory, std::string(kCommonFile), manifest, options);
+    } catch (const Error& error) {
+      if (error.code() != Code::kCorrupt || !findings.tolerate()) throw;
+      findings.error(Finding::kUnreadableFile,
+                     unreadable_text("arguments, iteration and optimizer groups", error.status()),
+                     kCommonFile);
+    }
     return;
   }
   const bool inside = manifest.state.find(kCommonObject) != nullptr;
@@ -85,8 +92,10 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   const auto odd = config_info ? megatron_torch::odd_file(config_info->type) : std::nullopt;
   if (odd) findings.error(Finding::kMissingFile, std::string(*odd), kConfigFile);
   if (!config && !odd) {
-    findings.error(Finding::kUnfinished,
-                   "incomplete: it is written last and is missing: the save was interrupted",
+    findings.error(config_info ? Finding::kUnreadableFile : Finding::kUnfinished,
+                   config_info ? "it is damaged: it should be JSON that names the backend"
+                               : "incomplete: it is written last and is missing: the save was "
+                                 "interrupted",
                    kConfigFile);
   }
   add_file(*place.directory, kConfigFile, manifest);

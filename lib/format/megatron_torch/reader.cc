@@ -17,6 +17,7 @@
 #include "lib/format/megatron_torch/parts.h"
 #include "lib/format/megatron_torch/rank_checks.h"
 #include "lib/format/megatron_torch/ranks.h"
+#include "lib/format/torch_files/archive_names.h"
 
 namespace tessera::megatron_torch {
 namespace {
@@ -105,7 +106,31 @@ class Reader {
     std::vector<RankRoot> roots;
     for (const RankFile& file : ranks_.files) roots.push_back({file.rank, &ranks_.root(file)});
     check_order(roots, findings_);
+    report_copies();
     for (const GridRank& rank : ranks_.grid.missing) report_missing(rank);
+  }
+
+  /// Files that are equal and were saved by one rank, as args.rank says. (Without that, ranks may
+  /// well hold the same: copies of what nothing cuts.)
+  bool are_copies(const RankFile& a, const RankFile& b) const {
+    const auto saved_by = [this](const RankFile& file) -> std::optional<std::int64_t> {
+      const Value* args = builder_.archive(file.file).root.find("args");
+      return args ? Args(*args).integer("rank") : std::nullopt;
+    };
+    return saved_by(a) && saved_by(a) == saved_by(b) &&
+           is_same_archive(builder_.archive(a.file), builder_.archive(b.file));
+  }
+  void report_copies() {
+    for (std::size_t i = 1; i < ranks_.files.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j) {
+        const RankFile &a = ranks_.files[j], &b = ranks_.files[i];
+        if (!are_copies(a, b)) continue;
+        return findings_.error(
+            Finding::kOtherRanksFile,
+            fmt::format("it and {} are the same bytes: one rank's file was copied over another's",
+                        printable(a.path)),
+            b.path);
+      }
   }
 
   /// nullopt: it holds no model's file, or one that cannot be read (unreadable_).

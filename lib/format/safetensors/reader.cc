@@ -1,7 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
+#include <tessera/base/text.h>
 #include <tessera/base/text_index.h>
 #include <tessera/encoding/json.h>
 #include <tessera/encoding/safetensors_header.h>
@@ -10,6 +12,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -33,6 +37,9 @@ struct ShardFile {
   Offsets offsets;
   std::uint64_t size_bytes = 0;
   std::int64_t mtime_ns = 0;
+  std::optional<Status> unreadable;  // why nothing of it can be read
+
+  bool is_lost() const { return size_bytes == 0 || unreadable.has_value(); }
 };
 
 /// One stored piece of a tensor: which entry of which file.
@@ -61,16 +68,30 @@ Offsets read_sharding_info(const std::string& text) {
   return out;
 }
 
-ShardFile read_shard(const Directory& directory, const std::string& path, bool tolerate) {
+void read_header(const ReadFile& file, bool tolerate, ShardFile& out) {
+  out.header = read_safetensors_header(ByteWindow::whole(file), tolerate);
+  const auto info = out.header.metadata.find(std::string(kShardingInfo));
+  if (info != out.header.metadata.end()) out.offsets = read_sharding_info(info->second);
+}
+
+/// `one_of_several`: where damage is tolerated, one that cannot be read is lost.
+ShardFile read_shard(const Directory& directory, const std::string& path, bool one_of_several,
+                     const ReadOptions& options) {
   return in_file(path, [&] {
     const auto file = directory.open(path);
     ShardFile out;
-    if (tolerate && file->size_bytes() == 0) return out;  // list_files says so
-    out.header = read_safetensors_header(ByteWindow::whole(*file), tolerate);
+    if (options.tolerate_damage && file->size_bytes() == 0) return out;  // list_files says so
     out.size_bytes = file->size_bytes();
     if (const auto info = directory.stat(path)) out.mtime_ns = info->mtime_ns;
-    const auto info = out.header.metadata.find(std::string(kShardingInfo));
-    if (info != out.header.metadata.end()) out.offsets = read_sharding_info(info->second);
+    try {
+      read_header(*file, options.tolerate_damage, out);
+    } catch (const Error& error) {
+      const bool is_feature = error.code() == Code::kUnsupported;
+      if (!one_of_several || is_feature || !tolerates(options, error.code())) throw;
+      out.header = {};
+      out.offsets.clear();
+      out.unreadable = error.status();
+    }
     return out;
   });
 }
@@ -85,11 +106,14 @@ class ManifestBuilder {
     set_ = find_shards(place_, findings_);
     files_.resize(set_.files.size());
     parallel_for(files_.size(), std::max(1, options_.threads), [&](std::size_t i, int) {
-      files_[i] = read_shard(*place_.directory, set_.files[i], options_.tolerate_damage);
+      files_[i] = read_shard(*place_.directory, set_.files[i], is_set(), options_);
     });
+    require_one_readable();
     list_files();
     gather();
     if (set_.index) apply_index();
+    report_copies();
+    leave_out_unbounded();
     out_.tensors.reserve(names_.size());
     for (std::size_t i = 0; i < names_.size(); ++i)
       in_tensor(names_[i], [&] { add_tensor(names_[i], pieces_[i]); });
@@ -102,6 +126,15 @@ class ManifestBuilder {
   }
 
  private:
+  bool is_set() const { return set_.index || set_.files.size() > 1; }
+  bool is_rank_file(std::size_t file) const { return shard_rank(set_.files[file]).has_value(); }
+
+  /// Of several that cannot be read, the first says why.
+  void require_one_readable() const {
+    if (set_.index || files_.empty() || !files_[0].unreadable) return;
+    if (std::ranges::all_of(files_, &ShardFile::is_lost)) throw Error(*files_[0].unreadable);
+  }
+
   void list_files() {
     for (std::size_t i = 0; i < files_.size(); ++i) {
       out_.files.push_back({set_.files[i], files_[i].size_bytes, files_[i].mtime_ns});
@@ -111,6 +144,13 @@ class ManifestBuilder {
                         set_.files[i]);
       if (files_[i].size_bytes == 0)
         findings_.error(Finding::kShortFile, "the file is empty", set_.files[i]);
+      if (files_[i].unreadable)
+        findings_.error(Finding::kUnreadableFile, unreadable_text("a shard", *files_[i].unreadable),
+                        set_.files[i]);
+      if (is_rank_file(i) && !files_[i].is_lost() && files_[i].header.tensors.empty())
+        findings_.error(Finding::kShortFile,
+                        "it holds no tensor, and a rank that has none to save writes no file",
+                        set_.files[i]);
       if (files_[i].header.trailing_bytes > 0)
         findings_.error(
             Finding::kTrailingBytes,
@@ -135,6 +175,57 @@ class ManifestBuilder {
       }
     }
   }
+  /// Each piece is saved by one rank.
+  void report_copies() {
+    std::map<std::string, std::size_t> known;  // what a file holds -> the file
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      if (!is_rank_file(i) || files_[i].offsets.empty()) continue;
+      std::string pieces;
+      for (const SafetensorsTensor& tensor : files_[i].header.tensors) {
+        pieces += fmt::format("{} {}", tensor.name.view(), tensor.spec.to_string());
+        if (const auto at = files_[i].offsets.find(std::string(tensor.name.view()));
+            at != files_[i].offsets.end())
+          pieces += fmt::format(" at {}\n", fmt::join(at->second, ","));
+      }
+      const auto [other, is_new] = known.emplace(std::move(pieces), i);
+      if (!is_new && !files_[i].header.tensors.empty())
+        findings_.error(
+            Finding::kOtherRanksFile,
+            fmt::format("it holds the same pieces of tensors as {}, and each is saved by "
+                        "one rank: one file was copied over the other",
+                        printable(set_.files[other->second])),
+            set_.files[i]);
+    }
+  }
+
+  /// No file says how large a tensor of pieces is. Where a rank's file is lost, that may be more
+  /// than the bounding box of the pieces that are left, whether or not they leave a hole.
+  void leave_out_unbounded() {
+    std::string lost;
+    for (std::size_t i = 0; i < files_.size(); ++i)
+      if (is_rank_file(i) && lost.empty() && files_[i].header.tensors.empty()) lost = set_.files[i];
+    const bool per_rank = !files_.empty() && is_rank_file(0);
+    if (lost.empty() && per_rank) lost = set_.incomplete;
+    if (lost.empty()) return;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      const bool is_scalar = entry(pieces_[i][0]).spec.shape.rank() == 0;
+      if (is_scalar || !has_offsets(names_[i], pieces_[i][0])) {
+        names_[kept] = names_[i];
+        pieces_[kept++] = std::move(pieces_[i]);
+        continue;
+      }
+      findings_.error(Finding::kLost,
+                      fmt::format("lost: pieces of it may have been in {}, and nothing else says "
+                                  "how large it is",
+                                  printable(lost)),
+                      lost, names_[i]);
+    }
+    names_.resize(kept);
+    pieces_.resize(kept);
+    index_ = {};
+    for (std::size_t i = 0; i < kept; ++i) index_.add(names_[i], name_of_);
+  }
   bool is_tensor(std::string_view name) const { return index_.find(name, name_of_).has_value(); }
   bool has_offsets(const std::string& name, const Piece& piece) const {
     return files_[piece.file].offsets.contains(name);
@@ -150,7 +241,7 @@ class ManifestBuilder {
       held[i] = {names_[i], {}, is_sharded(names_[i], pieces_[i])};
       for (const Piece& piece : pieces_[i]) held[i].files.push_back(piece.file);
     }
-    const auto lost = [&](std::uint32_t file) { return files_[file].size_bytes == 0; };
+    const auto lost = [&](std::uint32_t file) { return files_[file].is_lost(); };
     const auto takes = compare_with_index(set_, held, lost, findings_);
     for (std::size_t i = 0; i < takes.size(); ++i)
       if (takes[i]) {
@@ -276,11 +367,28 @@ class ManifestBuilder {
     out_.state = decode_state(names_, ours, embedded);
     for (std::size_t i = 0; i < embedded.size(); ++i) out_.tensors[i].embedded = embedded[i];
   }
+  /// Names say which ranks saved, and nothing how many there were.
+  void note_absent_ranks(const std::set<std::int64_t>& ranks) {
+    std::int64_t absent = 1;
+    while (ranks.contains(absent)) ++absent;
+    if (absent < *ranks.rbegin())
+      findings_.note(Finding::kMissingFile, Severity::kWarning,
+                     "no such file is here: its rank had nothing to save, or what it saved is lost",
+                     fmt::format("shard-{:05}-*{}", absent, kNaming.suffix));
+    const bool has_pieces = std::ranges::any_of(
+        files_[0].offsets, [](const auto& item) { return !item.second.empty(); });
+    if (files_.size() == 1 && *ranks.begin() == 1 && has_pieces)
+      findings_.note(Finding::kMissingFile, Severity::kWarning,
+                     "the file of one rank, and nothing in it says how many ranks saved: if others "
+                     "did, it holds pieces of tensors, which are shown as whole ones",
+                     set_.files[0]);
+  }
   void describe() {
     std::set<std::int64_t> ranks;
     for (const std::string& file : set_.files)
       if (const auto rank = shard_rank(file)) ranks.insert(*rank);
     if (!ranks.empty()) {
+      note_absent_ranks(ranks);
       out_.world_size = static_cast<std::int64_t>(ranks.size());
       out_.world_size_source = fmt::format("rank numbers in {} file names", set_.files.size());
     }

@@ -42,7 +42,8 @@ ShardSet find_shards(const Place& place, Findings& findings) {
   // PyTorch's writer leaves rank files without an index; Hugging Face's loaders need one.
   const bool per_rank = std::ranges::any_of(
       set.files, [](const std::string& file) { return shard_rank(file).has_value(); });
-  check_numbered_shards(set.files, kNaming, !per_rank, findings);
+  set.incomplete = check_numbered_shards(set.files, kNaming, !per_rank, findings);
+  if (set.incomplete.empty() && !unusable.empty()) set.incomplete = unusable.front().name;
   return set;
 }
 

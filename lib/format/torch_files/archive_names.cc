@@ -4,6 +4,8 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
 namespace tessera {
 namespace {
@@ -23,37 +25,106 @@ std::string without_numbers(std::string_view name) {
   return out;
 }
 
+bool are_alike(std::string_view a, std::string_view b) {
+  return a != b && without_numbers(a) == without_numbers(b);
+}
+
 std::string_view stem_of(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   return name.substr(0, name.rfind('.'));
 }
 
-}  // namespace
-
-bool differ_in_numbers(std::string_view a, std::string_view b) {
-  return a != b && without_numbers(a) == without_numbers(b);
+/// "a/rank_0" for "a/rank_0.pt".
+std::string without_suffix(const std::string& path) {
+  return path.substr(
+      0, path.size() - (path.substr(path.rfind('/') + 1).size() - stem_of(path).size()));
 }
 
-void note_renamed(ArchiveManifestBuilder& builder) {
-  Manifest& manifest = builder.manifest();
+/// Files, and which other one each was saved as.
+class RenamedFiles {
+ public:
+  RenamedFiles(const ArchiveManifestBuilder& builder, const Manifest& manifest)
+      : builder_(builder), manifest_(manifest) {
+    std::map<std::string, std::uint32_t> by_name;
+    for (std::uint32_t f = 0; f < manifest.files.size(); ++f)
+      by_name.emplace(without_suffix(path(f)), f);
+    for (std::uint32_t f = 0; f < manifest.files.size(); ++f) {
+      const std::string stem(stem_of(path(f))), own = without_suffix(path(f));
+      if (!are_alike(stem, prefix(f))) continue;
+      renamed_.push_back(f);
+      const auto other = by_name.find(own.substr(0, own.size() - stem.size()) + prefix(f));
+      if (other != by_name.end()) saved_as_.emplace(f, other->second);
+    }
+  }
+
+  const std::vector<std::uint32_t>& renamed() const { return renamed_; }
+  const std::string& path(std::uint32_t file) const { return manifest_.files[file].path; }
+  const std::string& prefix(std::uint32_t file) const { return builder_.archive(file).prefix; }
+  bool is_copy(std::uint32_t file) const {
+    const auto other = saved_as_.find(file);
+    return other != saved_as_.end() &&
+           is_same_archive(builder_.archive(file), builder_.archive(other->second));
+  }
+  bool is_swapped(std::uint32_t file) const {
+    std::uint32_t at = file;
+    for (std::size_t steps = 0; steps < saved_as_.size(); ++steps) {
+      const auto next = saved_as_.find(at);
+      if (next == saved_as_.end()) return false;
+      if ((at = next->second) == file) return true;
+    }
+    return false;
+  }
+
+ private:
+  const ArchiveManifestBuilder& builder_;
+  const Manifest& manifest_;
+  std::vector<std::uint32_t> renamed_;
+  std::map<std::uint32_t, std::uint32_t> saved_as_;  // of those, that are here
+};
+
+}  // namespace
+
+bool differ_in_numbers(std::string_view a, std::string_view b) { return are_alike(a, b); }
+
+bool is_same_archive(const TorchArchive& a, const TorchArchive& b) {
+  const auto is_same = [](const ArchiveStorage& x, const ArchiveStorage& y) {
+    return x.has_crc && y.has_crc && x.crc32 == y.crc32 && x.size_bytes == y.size_bytes;
+  };
+  return !a.storages.empty() && std::ranges::equal(a.storages, b.storages, is_same) &&
+         a.root == b.root;
+}
+
+void report_renamed(ArchiveManifestBuilder& builder, Findings& findings) {
+  const bool known = std::ranges::any_of(builder.manifest().notes, [](const Note& note) {
+    return note.code == Finding::kOtherRanksFile && note.severity == Severity::kError;
+  });
+  if (known) return;  // by what is in the files
+  const RenamedFiles files(builder, builder.manifest());
   std::string shown, first;
   std::size_t count = 0;
-  for (std::uint32_t file = 0; file < manifest.files.size(); ++file) {
-    const std::string& path = manifest.files[file].path;
-    const std::string& prefix = builder.archive(file).prefix;
-    if (!differ_in_numbers(stem_of(path), prefix)) continue;
-    if (count++ == 0) first = path;
-    if (count <= kNamesInNote)
-      shown += fmt::format("{}{} was saved as {}", count > 1 ? ", " : "", printable(path),
-                           printable(prefix));
+  for (const std::uint32_t file : files.renamed()) {
+    const std::string was = fmt::format("{} was saved as {}", printable(files.path(file)),
+                                        printable(files.prefix(file)));
+    if (files.is_copy(file))
+      return findings.error(Finding::kOtherRanksFile,
+                            was +
+                                ", and both are the same bytes: it was copied over the file that "
+                                "should be here",
+                            files.path(file));
+    if (files.is_swapped(file))
+      return findings.error(Finding::kOtherRanksFile,
+                            was + ", and that one in its place: they lie under each other's names",
+                            files.path(file));
+    if (count++ == 0) first = files.path(file);
+    if (count <= kNamesInNote) shown += (count > 1 ? ", " : "") + was;
   }
   if (count == 0) return;
-  manifest.notes.push_back(
-      {Finding::kOtherRanksFile, Severity::kWarning,
-       fmt::format("{}{}: renamed, or copied from another rank's file; the names are taken as they "
-                   "are",
-                   shown, count > kNamesInNote ? ", ..." : ""),
-       first, ""});
+  findings.note(
+      Finding::kOtherRanksFile, Severity::kWarning,
+      fmt::format("{}{}: renamed, or copied from another rank's file; the names are taken "
+                  "as they are",
+                  shown, count > kNamesInNote ? ", ..." : ""),
+      first);
 }
 
 }  // namespace tessera

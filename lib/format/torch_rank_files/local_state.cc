@@ -297,6 +297,14 @@ void LocalState::check_padding(const Unit& unit, const Places& places, const std
 
 /// One run per rank, end to end; of a flat parameter's size where it is certain.
 void LocalState::add_unnamed_state(const RankEntry& entry) {
+  if (!states_.missing_ranks.empty()) {
+    Findings findings(tolerate_, builder_.manifest().notes);
+    return findings.error(Finding::kLost,
+                          fmt::format("lost: the file of rank {} may have held a run of it, and "
+                                      "nothing else says how long it is",
+                                      states_.missing_ranks.front()),
+                          states_.missing.front(), entry.name);
+  }
   std::int64_t total = 0;
   for (const RankLeaf& leaf : entry.leaves) total += numel_of(leaf, bytes_);
   const std::int64_t first = numel_of(entry.leaves.front(), bytes_);

@@ -11,7 +11,6 @@
 #include <unordered_map>
 
 #include "lib/format/rank_names.h"
-#include "lib/format/torch_files/archive_names.h"
 #include "lib/format/torch_files/first_reason.h"
 
 namespace tessera::rank_files {
@@ -98,7 +97,6 @@ class Opener {
         if (!part.files[rank].empty()) open(part, static_cast<std::int64_t>(rank));
     if (out_.entries.empty() && out_.containers.empty()) first_.raise_if_any();
     check_world_size();
-    note_renamed(builder_);
     return std::move(out_);
   }
 

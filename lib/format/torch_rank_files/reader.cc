@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "lib/format/torch_files/archive_names.h"
 #include "lib/format/torch_rank_files/local_state.h"
 #include "lib/format/torch_rank_files/parts.h"
 #include "lib/format/torch_rank_files/rank_merge.h"
@@ -36,6 +37,7 @@ class Reader {
       if (!local.add(entry)) merger_.add(entry);
     }
     add_containers(builder_, states_.containers, first_entry_);
+    report_renamed(builder_, findings_);
     add_lost_files();
     describe(local);
     return builder_.finish("torch-rank-files", dialect(local));

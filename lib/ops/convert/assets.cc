@@ -2,48 +2,15 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/base/text.h>
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <utility>
 
+#include "lib/ops/seal/asset_names.h"
+
 namespace tessera {
-
-namespace {
-
-// Names that Hugging Face libraries read beside the weights.
-constexpr std::array<std::string_view, 14> kAssetGlobs{
-    "config.json",
-    "*_config.json",
-    "configuration_*.py",
-    "modeling_*.py",
-    "tokenizer*",
-    "tokenization_*.py",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab*",
-    "merges.txt",
-    "*.txt",
-    "*.model",
-    "chat_template*",
-    "*.jinja",
-};
-// Weights and their indices are never assets, whatever they are called.
-constexpr std::array<std::string_view, 9> kWeightGlobs{
-    "*.safetensors", "*.bin",  "*.pt",         "*.pth",          "*.distcp",
-    "*.h5",          "*.ckpt", "*.index.json", "*.tessera.json",
-};
-
-template <class Globs>
-bool matches(const Globs& globs, std::string_view name) {
-  return std::any_of(globs.begin(), globs.end(),
-                     [name](std::string_view glob) { return glob_match(glob, name); });
-}
-
-}  // namespace
 
 AssetList find_assets(const Directory& directory,
                       const std::vector<std::string>& part_of_checkpoint) {
@@ -54,10 +21,10 @@ AssetList find_assets(const Directory& directory,
   for (FileInfo& entry : directory.list()) {
     const bool link = entry.type == FileType::kSymlink;
     if ((entry.type != FileType::kRegular && !link) || entry.name.starts_with('.')) continue;
-    if (owned.contains(entry.name) || matches(kWeightGlobs, entry.name)) continue;
+    if (owned.contains(entry.name) || is_weights_name(entry.name)) continue;
     if (link) {
-      if (matches(kAssetGlobs, entry.name)) list.links.push_back(std::move(entry.name));
-    } else if (matches(kAssetGlobs, entry.name)) {
+      if (is_asset_name(entry.name)) list.links.push_back(std::move(entry.name));
+    } else if (is_asset_name(entry.name)) {
       list.copied.push_back(std::move(entry));
     } else {
       list.others.push_back(std::move(entry.name));

@@ -17,6 +17,7 @@
 #include "lib/ops/inspect/content_digests.h"
 #include "lib/ops/open/sealed_directory.h"
 #include "lib/ops/open/value_budget.h"
+#include "lib/ops/seal/asset_names.h"
 #include "lib/ops/verify/seal.h"
 #include "lib/storage/linked_directory.h"
 
@@ -124,6 +125,15 @@ void Conversion::plan_assets() {
 
 /// What we wrote ourselves is what its seal says, or it is refused; salvage leaves it out.
 void Conversion::check_assets(const Directory& directory) {
+  for (const std::string& path : missing_files(directory)) {
+    if (!is_asset_name(path)) continue;
+    const std::string why = fmt::format("the file is missing, {} lists it", seal_name(""));
+    if (!options_.salvage)
+      in_file(path, [&] {
+        fail(Code::kCorrupt, why, "take it from another copy, or leave out --copy-assets");
+      });
+    report_.lost.push_back({path, why});
+  }
   const std::optional<Seal> beside =
       asset_directory_ ? read_seal(directory, "") : std::optional<Seal>();
   const Seal* seal = asset_directory_ ? (beside ? &*beside : nullptr) : source_.seal.get();

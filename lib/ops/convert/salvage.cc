@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/roles.h>
 
@@ -32,7 +33,10 @@ class Salvage {
     read_.tolerate_damage = false;  // here damage must show, chunk by chunk
   }
 
-  std::vector<LostTensor> run() {
+  SalvageLoss run() {
+    require_own_files();
+    SalvageLoss loss;
+    loss.files = lost_files();
     auto count = static_cast<std::uint32_t>(source_.manifest.tensors.size());
     leave_out_changed();
     for (std::uint32_t t = 0; t < count; ++t) {
@@ -48,10 +52,53 @@ class Salvage {
         ++it;
       }
     }
-    return drop_lost();
+    loss.entries = drop_lost();
+    require_some(loss);
+    return loss;
   }
 
  private:
+  /// What another rank's file holds is whole and wrong: no tensor is known to be the one it is
+  /// called.
+  void require_own_files() const {
+    for (const Note& note : source_.manifest.notes)
+      if (note.code == Finding::kOtherRanksFile && note.severity == Severity::kError)
+        in_file(note.file, [&] {
+          fail(Code::kCorrupt, note.message,
+               "give the files their own names back, or take the one of this rank away: then what "
+               "it held is lost");
+        });
+  }
+
+  /// Files that the reader misses and that no chunk lies in: what they held is remembered nowhere.
+  std::vector<LostTensor> lost_files() const {
+    const Manifest& manifest = source_.manifest;
+    std::set<std::string_view> remembered;
+    for (std::size_t c = 0; c < manifest.chunks.size(); ++c) {
+      const Source& source = manifest.chunks.source(c);
+      if (source.kind != Source::Kind::kInline && source.kind != Source::Kind::kFill)
+        remembered.insert(manifest.files[source.file].path);
+    }
+    std::vector<LostTensor> lost;
+    for (const Note& note : manifest.notes) {
+      const bool is_loss = note.code == Finding::kMissingFile || note.code == Finding::kShortFile ||
+                           note.code == Finding::kUnreadableFile ||
+                           note.code == Finding::kUnfinished;
+      if (is_loss && note.severity == Severity::kError && note.tensor.empty() &&
+          !note.file.empty() && remembered.insert(note.file).second)
+        lost.push_back({note.file, note.message});
+    }
+    return lost;
+  }
+
+  void require_some(const SalvageLoss& loss) const {
+    if (!source_.manifest.state.entries.empty()) return;
+    const std::vector<LostTensor>& lost = loss.files.empty() ? loss.entries : loss.files;
+    if (lost.empty()) return;
+    fail(Code::kCorrupt, fmt::format("nothing of it is whole: \"{}\" is lost: {}",
+                                     printable(lost[0].name), lost[0].reason));
+  }
+
   /// What the seal says: bytes that can be read, and are others than were written.
   void leave_out_changed() {
     const auto changed = changed_chunks(source_, read_, transfer_);
@@ -181,13 +228,26 @@ class Salvage {
     return lost;
   }
 
+  /// Values that are bytes as they stand in the file, so that nothing shows whether those are whole.
+  std::set<std::string> raw_values() const {
+    std::set<std::string> names;
+    for (const Note& note : source_.manifest.notes)
+      if (note.code == Finding::kRawValue) names.insert(note.tensor);
+    return names;
+  }
+
   std::vector<LostTensor> drop_lost() {
     std::vector<LostTensor> lost = left_out();
     Manifest& manifest = source_.manifest;
     if (reasons_.empty()) return lost;
+    const std::set<std::string> raw = raw_values();
+    for (const std::string& name : raw)
+      lost.push_back({name,
+                      "its item is no torch archive, and where others are damaged that may be "
+                      "damage, too"});
     std::vector<bool> keep;
     for (const StateEntry& entry : manifest.state.entries) {
-      bool whole = true;
+      bool whole = !raw.contains(entry.name);
       for_each_tensor(entry.value,
                       [&](std::uint32_t index) { whole = whole && !reasons_.contains(index); });
       keep.push_back(whole);
@@ -206,8 +266,8 @@ class Salvage {
 
 }  // namespace
 
-std::vector<LostTensor> salvage(OpenedCheckpoint& source, const ReadOptions& read,
-                                const TransferOptions& transfer) {
+SalvageLoss salvage(OpenedCheckpoint& source, const ReadOptions& read,
+                    const TransferOptions& transfer) {
   return Salvage(source, read, transfer).run();
 }
 

@@ -10,9 +10,14 @@
 
 namespace tessera {
 
+struct SalvageLoss {
+  std::vector<LostTensor> entries;  // of the state
+  std::vector<LostTensor> files;    // of which nothing else says what they held; by their paths
+};
+
 /// Locates and reads everything; afterwards the manifest holds whole tensors only. Cost: one pass
-/// over the source.
-std::vector<LostTensor> salvage(OpenedCheckpoint& source, const ReadOptions& read,
-                                const TransferOptions& transfer);
+/// over the source. Throws kCorrupt where nothing is whole.
+SalvageLoss salvage(OpenedCheckpoint& source, const ReadOptions& read,
+                    const TransferOptions& transfer);
 
 }  // namespace tessera

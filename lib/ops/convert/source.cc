@@ -22,7 +22,9 @@
 #include "lib/ops/edit/alias_entries.h"
 #include "lib/ops/edit/rank_state.h"
 #include "lib/ops/open/beside.h"
+#include "lib/ops/open/damage_elsewhere.h"
 #include "lib/ops/open/index_layout.h"
+#include "lib/ops/open/path_resolve.h"
 #include "lib/ops/open/unsure_names.h"
 
 namespace tessera {
@@ -168,6 +170,9 @@ void Conversion::take_model_only() {
 /// Training state beside the source goes unseen unless something says which part is meant: PATH, a
 /// pointer, or a selection.
 void Conversion::check_beside() {
+  if (!source_.others.empty())
+    report_.balance.left_behind.push_back(
+        {split_path(fs_.canonical(source_.path)).first, source_.others, 0});
   if (!source_.part_of.empty())
     fail(Code::kUnsupported,
          fmt::format("\"{}\" is one of several parts of one model ({}): it holds pieces of "
@@ -200,13 +205,20 @@ void Conversion::locate_source() {
 /// What could not be read is left out, and lost, but for what was not going to be written.
 void Conversion::salvage_source() {
   const Roles roles = find_roles(source_.manifest.state);
-  report_.lost = salvage(source_, read_, transfer_);
+  SalvageLoss loss = salvage(source_, read_, transfer_);
+  report_.lost = std::move(loss.entries);
   std::set<std::string_view> counted;
   for (const LeftOut& entry : source_.manifest.left_out) counted.insert(entry.name);
   for (const LostTensor& lost : report_.lost)
     if (!counted.contains(lost.name)) report_.balance.add_unread(lost.name, std::string(kLost));
   report_.balance.leave_out(source_.manifest, kLost);
-  if (!request_.hf_preset || options_.selection.only) return;
+  const bool model_alone = request_.hf_preset && !options_.selection.only;
+  for (LostTensor& file : loss.files) {
+    if (model_alone && is_called_optimizer(file.name)) continue;
+    report_.balance.left_behind.push_back({file.name, std::string(kLost), 0});
+    report_.lost.push_back(std::move(file));
+  }
+  if (!model_alone) return;
   std::erase_if(report_.lost, [&](const LostTensor& lost) {
     return std::ranges::any_of(roles.optimizers, [&](const OptimizerRoot& root) {
       return !root.name.empty() && lost.name.starts_with(root.name + ".");

@@ -31,9 +31,8 @@ std::string family(std::string_view path) {
   return out;
 }
 
-bool is_called_optimizer(std::string_view path) {
-  return path.substr(path.rfind('/') + 1).find("optim") != std::string_view::npos;
-}
+/// Names alone are in it.
+bool is_index(std::string_view path) { return path.ends_with(".index.json"); }
 
 /// The files that hold elements of tensors here.
 std::set<std::uint32_t> files_of(const Manifest& manifest) {
@@ -51,12 +50,20 @@ bool matches_any(const std::vector<std::string>& globs, const std::string& name)
   return std::ranges::any_of(globs, [&](const std::string& g) { return glob_match(g, name); });
 }
 
+bool wants_model(const OpenOptions& options) {
+  return options.selection.only == Part::kModel || options.needed_part == Part::kModel;
+}
+
 /// Is `name` that entry, below it, or the value that it lies in?
 bool is_needed(const std::string& entry, const std::string& name) {
   return entry == name || is_below(entry, name) || is_below(name, entry);
 }
 
 }  // namespace
+
+bool is_called_optimizer(std::string_view path) {
+  return path.substr(path.rfind('/') + 1).find("optim") != std::string_view::npos;
+}
 
 DamageElsewhere::DamageElsewhere(const Manifest& whole)
     : optimizers_(find_roles(whole.state).optimizers),
@@ -110,7 +117,7 @@ bool DamageElsewhere::may_hold(const std::string& file, const Chosen& chosen) co
   // It was read: its tensors are known, and whole or not by themselves.
   const auto number = static_cast<std::size_t>(known - files_.begin());
   if (known != files_.end() && known->size_bytes > 0 && has_tensors_[number]) return false;
-  if (std::ranges::binary_search(listed_files_, file)) return false;
+  if (std::ranges::binary_search(listed_files_, file) || is_index(file)) return false;
   bool has_siblings = false;
   for (std::uint32_t f = 0; f < files_.size(); ++f) {
     if (!has_tensors_[f] || files_[f].size_bytes == 0) continue;
@@ -119,15 +126,15 @@ bool DamageElsewhere::may_hold(const std::string& file, const Chosen& chosen) co
     has_siblings = true;
   }
   if (has_siblings) return false;
-  const bool model =
-      chosen.options.selection.only == Part::kModel || chosen.options.needed_part == Part::kModel;
-  return !model || !is_called_optimizer(file);
+  return !wants_model(chosen.options) || !is_called_optimizer(file);
 }
 
 bool DamageElsewhere::concerns(const Note& note, const Chosen& chosen) const {
   if (note.tensor.empty()) return note.file.empty() || may_hold(note.file, chosen);
   if (std::ranges::binary_search(stored_, note.tensor))
     return std::ranges::binary_search(chosen.entries, note.tensor);
+  const bool of_optimizer = is_called_optimizer(note.tensor) && is_called_optimizer(note.file);
+  if (of_optimizer && wants_model(chosen.options)) return false;  // a whole one is lost
   return takes_lost(note.tensor, chosen.options);
 }
 

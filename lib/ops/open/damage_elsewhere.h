@@ -21,6 +21,9 @@
 
 namespace tessera {
 
+/// Whether a file's name says that an optimizer's state is in it.
+bool is_called_optimizer(std::string_view path);
+
 class DamageElsewhere {
  public:
   /// `whole`: as it was read, with the reader's notes, before anything was chosen.

@@ -13,12 +13,14 @@
 #include <charconv>
 
 #include "lib/base/damage.h"
+#include "lib/format/findings.h"
 #include "lib/ops/open/beside.h"
 #include "lib/ops/open/damage_elsewhere.h"
 #include "lib/ops/open/merge_parts.h"
 #include "lib/ops/open/path_resolve.h"
 #include "lib/ops/open/rank_parts.h"
 #include "lib/ops/open/sealed_directory.h"
+#include "lib/ops/seal/asset_names.h"
 #include "lib/storage/linked_directory.h"
 
 namespace tessera {
@@ -96,7 +98,10 @@ class ManifestReader {
       naming_folder(folder, [&] {
         std::string why;
         const std::optional<Seal> seal = read_seal(*directory, "", &why);
-        if (!why.empty() && !own) notes_.push_back(no_seal(why, join_path(folder, seal_name(""))));
+        if (!why.empty() && !own) {
+          notes_.push_back(no_seal(why, join_path(folder, seal_name(""))));
+          add_missing(*directory, folder);
+        }
         parts.push_back({folder, read(driver, place, folder, seal ? &*seal : nullptr), ""});
         if (!seal || own) return;  // one's own is the whole's
         for (SealedFile file : seal->files) {
@@ -107,6 +112,13 @@ class ManifestReader {
     }
     if (!parts[0].folder.empty()) return merge_parts(std::move(parts));
     return join_rank_files(whole, std::move(parts));
+  }
+
+  /// What seals list and is not there, as seen from the whole.
+  const std::vector<std::string>& missing() const { return missing_; }
+  void add_missing(const Directory& directory, const std::string& folder) {
+    for (const std::string& path : missing_files(directory))
+      missing_.push_back(folder.empty() ? path : join_path(folder, path));
   }
 
   /// That were read from, held against their seals where those have sums for them.
@@ -157,6 +169,7 @@ class ManifestReader {
   std::vector<Note>& notes_;
   SealedDirectory::OnDifference report_;
   std::vector<std::string> archives_;
+  std::vector<std::string> missing_;
 };
 
 /// A folder of ours that lost files may look like no checkpoint at all.
@@ -166,8 +179,8 @@ FoundCheckpoint resolve(FileSystem& fs, const std::string& path, const PathResol
     return resolver.resolve(path, notes);
   } catch (const Error& error) {
     const auto info = fs.stat(path);
-    const bool may_have_lost = error.code() == Code::kUnsupported && info.has_value() &&
-                               info->type == FileType::kDirectory;
+    const bool found_none = error.code() == Code::kUnsupported || error.code() == Code::kNotFound;
+    const bool may_have_lost = found_none && info.has_value() && info->type == FileType::kDirectory;
     std::string why;
     if (may_have_lost) read_seal(*storage::open_linked_directory(fs, path), "", &why);
     if (why.empty()) throw;
@@ -186,19 +199,40 @@ std::optional<Seal> seal_of_lone_file(const OpenedCheckpoint& opened, std::strin
   return read_seal(*opened.directory, files[0].path, &why);
 }
 
+/// A pointer may be lost, without which the checkpoint is one of the folders below.
+void note_seal_around(const Directory& asked, std::vector<Note>& notes) {
+  std::string why;
+  if (!read_seal(asked, "", &why) && !why.empty()) notes.push_back(no_seal(why, seal_name("")));
+}
+
+/// What a lost file held is lost, whether or not the format would miss it. Assets and pointers hold
+/// no state: the note on the seal names them.
+void report_missing(const std::vector<std::string>& missing, const ReadOptions& read,
+                    Manifest& manifest) {
+  Findings findings(read.tolerate_damage, manifest.notes);
+  for (const std::string& path : missing) {
+    const bool known = std::ranges::any_of(manifest.notes, [&](const Note& note) {
+      return note.severity == Severity::kError && note.file == path;
+    });
+    if (known || is_asset_name(path) || is_pointer_name(path)) continue;
+    findings.error(Finding::kMissingFile,
+                   fmt::format("the file is missing, {} lists it", seal_name("")), path);
+  }
+}
+
 OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenOptions& options) {
   OpenedCheckpoint opened;
   opened.asked = path;
   opened.is_part = is_of_part(options);
   opened.pickle_limit_bytes = options.read.pickle_limit_bytes;
   const PathResolver resolver(fs, options.from, options.read.pickle_limit_bytes);
-  const FoundCheckpoint found = options.check_seal ? resolve(fs, path, resolver, opened.notes)
-                                                   : resolver.resolve(path, opened.notes);
+  const FoundCheckpoint found = resolve(fs, path, resolver, opened.notes);
   opened.path = opened.display = found.path;
   opened.file = found.file;
   opened.detected_by = found.reason;
   opened.driver = found.driver;
   opened.part_of = found.part_of;
+  opened.others = found.others;
   std::string folder = found.path;
   if (!found.file.empty()) {
     // A link that was named is read in the folder of its file, one that was found in its own.
@@ -209,6 +243,9 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
   std::string why, sealed_file = opened.file;
   std::optional<Seal> seal = read_seal(*opened.directory, opened.file, &why);
   ManifestReader reader(*opened.driver, options, opened.notes);
+  if (const auto asked = fs.stat(path); asked && asked->type == FileType::kDirectory &&
+                                        fs.canonical(path) != fs.canonical(found.folder()))
+    note_seal_around(*storage::open_linked_directory(fs, path), opened.notes);
   std::vector<SealedFile> of_parts;
   in_file(opened.display, [&] {
     const auto read = [&] { return reader.read(opened.place(), seal ? &*seal : nullptr); };
@@ -217,6 +254,8 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
     const bool may_be_lone = !seal && why.empty() && found.parts.empty();
     if (may_be_lone && (seal = seal_of_lone_file(opened, why))) opened.manifest = read();
     if (may_be_lone && !why.empty()) sealed_file = opened.manifest.files[0].path;
+    if (!why.empty() && opened.file.empty()) reader.add_missing(*opened.directory, "");
+    report_missing(reader.missing(), options.read, opened.manifest);
     check_unique_names(opened.manifest);
   });
   if (seal) {

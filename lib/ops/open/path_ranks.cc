@@ -10,10 +10,29 @@
 #include <tuple>
 
 #include "lib/format/probe_errors.h"
+#include "lib/format/shard_index.h"
 #include "lib/format/torch_save/files.h"
 #include "lib/ops/open/path_resolve.h"
 
 namespace tessera {
+namespace {
+
+/// N of "model-00002-of-0000N.safetensors"; 0 for other names.
+std::int64_t shards_of(const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string::npos) return 0;
+  const std::string suffix = name.substr(dot);
+  const auto shard = numbered_shard(name, {suffix, ""});
+  return shard ? shard->total : 0;
+}
+
+/// "mp_rank_01": the first rank's folder may be all there is.
+bool is_later_rank(std::string_view folder) {
+  return is_megatron_rank_folder(folder) &&
+         folder.find_first_of("123456789") != std::string_view::npos;
+}
+
+}  // namespace
 
 std::string PathResolver::parts_beside(const std::string& file) const {
   const auto [folder, name] = split_path(file);
@@ -22,15 +41,27 @@ std::string PathResolver::parts_beside(const std::string& file) const {
   return fmt::format("{}", fmt::join(torch_save::find_meta_parts(*directory), ", "));
 }
 
-void PathResolver::note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const {
-  if (!chosen.driver->capabilities().is_container) return;
-  const std::string whole = folder_of_ranks(chosen.path);
-  if (whole.empty()) return;
-  notes.push_back({Finding::kPath, Severity::kWarning,
-                   fmt::format("{} is one rank's file and is read alone; the checkpoint of all "
-                               "ranks is the folder {}",
-                               printable(split_path(chosen.path).second), printable(whole)),
-                   "", ""});
+void PathResolver::note_others_of_set(FoundCheckpoint& chosen, std::vector<Note>& notes) const {
+  const auto [folder, name] = split_path(chosen.path);
+  const bool container = chosen.driver->capabilities().is_container;
+  const std::string whole = container ? folder_of_ranks(chosen.path) : "";
+  std::string text;
+  if (!whole.empty()) {
+    chosen.others = "the files of the other ranks";
+    text = fmt::format(
+        "is one rank's file and is read alone; the checkpoint of all ranks is the "
+        "folder {}",
+        printable(whole));
+  } else if (const std::int64_t shards = shards_of(name); shards > 1) {
+    chosen.others = fmt::format("the other {} shards of the model", shards - 1);
+    text = fmt::format("is one of {} shards and is read alone; the whole model is the folder {}",
+                       shards, printable(folder));
+  } else if (is_megatron_rank_file(name) && is_later_rank(split_path(folder).second)) {
+    chosen.others = "the files of the other ranks, which are not there";
+    text = "is one rank's file and is read alone; those of the other ranks are not there";
+  }
+  if (!text.empty())
+    notes.push_back({Finding::kPath, Severity::kWarning, printable(name) + " " + text, "", ""});
 }
 
 std::string PathResolver::folder_of_ranks(const std::string& file) const {

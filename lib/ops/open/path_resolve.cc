@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/registry.h>
 #include <tessera/format/torch_dcp.h>
+#include <tessera/ops/seal.h>
 
 #include <algorithm>
 #include <tuple>
@@ -156,8 +158,14 @@ std::optional<FoundCheckpoint> PathResolver::recognise(const std::string& path,
     found.reason = "--from";
     return found;
   }
-  const Detection detection = detect_format(place);
+  Detection detection = detect_format(place);
   if (detection.candidates.empty()) return std::nullopt;
+  if (!detection.driver &&
+      type == FileType::kDirectory) {  // what we wrote, and what was laid there
+    const std::string sealed = sealed_format(*directory);
+    for (const auto& [id, reason] : detection.candidates)
+      if (id == sealed) detection.driver = find_format(id);
+  }
   if (!detection.driver) {
     std::string list;
     for (const auto& [id, reason] : detection.candidates)
@@ -306,7 +314,7 @@ PathResolver::Attempt PathResolver::recognised_file(const std::string& asked,
                      fmt::format("{} is one of several parts of one model: {}",
                                  printable(split_path(asked).second), printable(found->part_of)),
                      "", ""});
-  note_other_ranks(*found, notes);
+  note_others_of_set(*found, notes);
   std::string why = found->description();
   return {std::move(found), std::move(why)};
 }

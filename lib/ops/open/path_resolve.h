@@ -25,6 +25,8 @@ struct FoundCheckpoint {
   bool is_named = false;  // by PATH or by a pointer, and not only found in a folder
   /// One part of tensors that are cut over several files: which ones; "" for all else.
   std::string part_of;
+  /// PATH is one file of a set, as a shard or a rank's: what of it is not read; "" for all else.
+  std::string others;
 
   /// The folder that it lies in, or is.
   std::string folder() const;
@@ -100,8 +102,8 @@ class PathResolver {
   Attempt found_by(const Pointer& pointer, std::vector<Note>& notes) const;
   /// A folder of weights may have a run's checkpoints below it: rule 1 decides, and says so.
   void note_others_below(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
-  /// Where a file of a set of ranks was asked for by itself.
-  void note_other_ranks(const FoundCheckpoint& chosen, std::vector<Note>& notes) const;
+  /// Where a file of a set of ranks or shards was asked for by itself: says what is not read.
+  void note_others_of_set(FoundCheckpoint& chosen, std::vector<Note>& notes) const;
   /// If `file` is one of several parts of one model (Meta's consolidated.NN.pth), the names of all
   /// parts.
   std::string parts_beside(const std::string& file) const;

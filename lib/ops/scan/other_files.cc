@@ -15,11 +15,13 @@ constexpr int kMostFoldersDeep = 64;
 
 class Others {
  public:
-  explicit Others(const OpenedCheckpoint& checkpoint) : directory_(*checkpoint.directory) {
+  Others(const OpenedCheckpoint& checkpoint, const std::set<std::string>& looked_into)
+      : directory_(*checkpoint.directory), own_(looked_into) {
     own_.insert(seal_name(""));
     // Names of shards, which the reader took from it.
     for (const FileInfo& entry : directory_.list())
-      if (entry.name.ends_with(".index.json")) own_.insert(entry.name);
+      if (entry.name.ends_with(".index.json") || is_pointer_name(entry.name))
+        own_.insert(entry.name);
     for (const StoredFile& file : checkpoint.manifest.files) {
       own_.insert(file.path);
       own_.insert(seal_name(file.path));
@@ -36,9 +38,10 @@ class Others {
     }
     for (const FileInfo& entry : entries) {
       std::string name = folder.empty() ? entry.name : join_path(folder, entry.name);
+      if (own_.contains(name)) continue;
       if (entry.type == FileType::kDirectory && depth < kMostFoldersDeep)
         walk(name, depth + 1);
-      else if (!own_.contains(name))
+      else
         found.push_back(std::move(name));
     }
   }
@@ -52,8 +55,9 @@ class Others {
 
 }  // namespace
 
-std::vector<std::string> other_files(const OpenedCheckpoint& checkpoint) {
-  Others others(checkpoint);
+std::vector<std::string> other_files(const OpenedCheckpoint& checkpoint,
+                                     const std::set<std::string>& looked_into) {
+  Others others(checkpoint, looked_into);
   others.walk("", 0);
   std::ranges::sort(others.found);
   return std::move(others.found);

@@ -13,7 +13,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kFile = "integrity.json";
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
 
 std::string hash_file(const Directory& directory, const std::string& name,
@@ -44,16 +43,16 @@ void require_plain_name(const std::string& name) {
 std::vector<Note> check_integrity(const Directory& directory,
                                   const std::function<void(std::size_t)>& tick) {
   std::vector<Note> findings;
-  const auto info = directory.stat(kFile);
+  const auto info = directory.stat(kIntegrityFile);
   if (!info || info->type != FileType::kRegular) return findings;
   const auto add = [&](Severity severity, std::string message, const std::string& file) {
     findings.push_back({Finding::kIntegrity, severity, std::move(message), file, ""});
   };
-  return in_file(kFile, [&] {
+  return in_file(kIntegrityFile, [&] {
     if (info->size_bytes > kMostBytes)
       fail(Code::kCorrupt, fmt::format("a list of {} bytes", info->size_bytes));
     Bytes text(info->size_bytes);
-    directory.open(kFile)->read_at(0, text);
+    directory.open(kIntegrityFile)->read_at(0, text);
     const Value json = parse_json(text);
     const Value* files = json.find("files");
     const Value* algorithm = json.find("algorithm");
@@ -63,10 +62,10 @@ std::vector<Note> check_integrity(const Directory& directory,
       add(Severity::kWarning,
           fmt::format("its algorithm \"{}\" is not known: nothing was checked",
                       printable(algorithm->as_string())),
-          std::string(kFile));
+          std::string(kIntegrityFile));
       return findings;
     }
-    std::set<std::string> listed = {std::string(kFile)};
+    std::set<std::string> listed = {std::string(kIntegrityFile)};
     for (const auto& [key, sum] : files->as_dict()) {
       const std::string& name = key.as_string();
       require_plain_name(name);

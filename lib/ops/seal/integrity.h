@@ -8,10 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
 
+inline constexpr std::string_view kIntegrityFile = "integrity.json";
 inline constexpr std::uint64_t kCheckedBytes = std::uint64_t{4} << 20;  // read at once
 
 /// Reads every file it lists. Findings: CK096 for a file that is missing or differs, and for one

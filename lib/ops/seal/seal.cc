@@ -76,13 +76,15 @@ void check_own_sum(ByteView bytes) {
   if (end.substr(kOwnSumKey.size(), kSumDigits) != sum) bad("its own checksum is wrong");
 }
 
-bool has_sealed_size(const Directory& directory, const SealedFile& sealed) {
+/// Of the regular file there; nullopt: there is none.
+std::optional<std::uint64_t> size_of(const Directory& directory, const SealedFile& sealed) {
   try {
     const std::optional<FileInfo> there = directory.stat(sealed.path);
-    return there && there->type == FileType::kRegular && there->size_bytes == sealed.size_bytes;
+    if (!there || there->type != FileType::kRegular) return std::nullopt;
+    return there->size_bytes;
   } catch (const Error& error) {  // a path that leaves the folder
     if (error.code() != Code::kCorrupt) throw;
-    return false;
+    return std::nullopt;
   }
 }
 
@@ -92,10 +94,36 @@ std::string unfit_files(const Directory& directory, const Seal& seal) {
   std::string names;
   std::size_t unfit = 0;
   for (const SealedFile& sealed : seal.files)
-    if (!has_sealed_size(directory, sealed) && unfit++ < kMostNames)
+    if (size_of(directory, sealed) != sealed.size_bytes && unfit++ < kMostNames)
       names += (names.empty() ? "" : ", ") + printable(sealed.path);
   if (unfit > kMostNames) names += fmt::format(" and {} more", unfit - kMostNames);
   return names;
+}
+
+/// Whatever is beside it. nullopt: it is no seal, `why` says why not.
+std::optional<Seal> parse_seal(const Directory& directory, const FileInfo& info,
+                               const std::string& name, std::string& why) {
+  if (info.type != FileType::kRegular) {
+    why = name + " is no regular file";
+  } else if (info.size_bytes > kMostSealBytes) {
+    why = name + " is too large";
+  } else {
+    try {
+      Bytes bytes(static_cast<std::size_t>(info.size_bytes));
+      directory.open(name)->read_at(0, bytes);
+      return decode_seal(bytes);
+    } catch (const Error& error) {
+      if (error.code() != Code::kCorrupt) throw;  // a disk that fails says nothing of the seal
+      why = fmt::format("{}: {}", name, error.status().message);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Seal> seal_as_it_is(const Directory& directory) {
+  const std::optional<FileInfo> info = directory.stat(kSealName);
+  std::string damage;
+  return info ? parse_seal(directory, *info, std::string(kSealName), damage) : std::nullopt;
 }
 
 HashedTensor decode_tensor(const Field& object) {
@@ -204,23 +232,28 @@ std::optional<Seal> read_seal(const Directory& directory, std::string_view file,
     return std::nullopt;
   }
   if (!info) return std::nullopt;
-  if (info->type != FileType::kRegular) return absent(name + " is no regular file");
-  if (info->size_bytes > kMostSealBytes) return absent(name + " is too large");
-  Seal seal;
-  try {
-    std::unique_ptr<ReadFile> handle = directory.open(name);
-    Bytes bytes(static_cast<std::size_t>(info->size_bytes));
-    handle->read_at(0, bytes);
-    seal = decode_seal(bytes);
-    // It says what lies beside it, whatever that was called when it was written.
-    if (!file.empty() && seal.files.size() == 1) seal.files[0].path = file;
-  } catch (const Error& error) {
-    if (error.code() != Code::kCorrupt) throw;  // a disk that fails says nothing of the seal
-    return absent(fmt::format("{}: {}", name, error.status().message));
-  }
-  const std::string unfit = unfit_files(directory, seal);
+  std::string damage;
+  std::optional<Seal> seal = parse_seal(directory, *info, name, damage);
+  if (!seal) return absent(std::move(damage));
+  // It says what lies beside it, whatever that was called when it was written.
+  if (!file.empty() && seal->files.size() == 1) seal->files[0].path = file;
+  const std::string unfit = unfit_files(directory, *seal);
   if (!unfit.empty()) return absent(fmt::format("{} does not match {}", name, unfit));
   return seal;
+}
+
+std::string sealed_format(const Directory& directory) {
+  const std::optional<Seal> seal = seal_as_it_is(directory);
+  return seal ? seal->format : "";
+}
+
+std::vector<std::string> missing_files(const Directory& directory) {
+  std::vector<std::string> missing;
+  const std::optional<Seal> seal = seal_as_it_is(directory);
+  if (!seal) return missing;
+  for (const SealedFile& sealed : seal->files)
+    if (!size_of(directory, sealed)) missing.push_back(sealed.path);
+  return missing;
 }
 
 void apply_seal(const Seal& seal, Manifest& manifest) {

@@ -53,15 +53,26 @@ std::string put_first(const std::vector<std::string>& first, std::vector<std::st
 
 std::optional<Note> check_sealed_file(const Directory& directory, const std::string& name,
                                       const SealedFile& sealed, const Manifest* manifest,
-                                      const ReadTick& tick) {
-  const SealedBlocks blocks = check_sealed_blocks(*directory.open(name), sealed, tick);
+                                      const ReadTick& tick, const IsWhole& is_whole) {
+  const auto file = directory.open(name);
+  const SealedBlocks blocks = check_sealed_blocks(*file, sealed, tick);
   if (blocks.wrong.empty()) return std::nullopt;
   std::vector<std::string> there;
   if (manifest != nullptr) there = tensors_in(blocks, *manifest, name);
   const auto turned = only_turned_byte(blocks, sealed);
+  std::string which;  // of those that lie there changed
+  if (is_whole && there.size() > 1) {
+    std::erase_if(there, is_whole);
+    if (there.empty()) which = "; all tensors that lie there are whole by their own sums";
+  } else if (!turned && there.size() > 1 && !has_sums_of_its_own(*file)) {
+    which =
+        "; nothing says which of them changed: the seal of a result of --verify has a sum of "
+        "each tensor";
+  }
   const std::string likely =
       turned && manifest != nullptr ? put_first(tensors_at(*turned, *manifest, name), there) : "";
   std::string message = describe_blocks(blocks, "what was written", there);
+  message += which;
   if (turned) message += fmt::format("; as if one bit of byte {} had turned", *turned);
   return Note{Finding::kSealDifference, Severity::kError, std::move(message), name,
               there.size() == 1 ? there[0] : likely};

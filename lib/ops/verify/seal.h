@@ -14,12 +14,15 @@
 namespace tessera {
 
 using ReadTick = std::function<void(std::size_t bytes)>;  // may throw
+/// Whether a tensor is as it was written, by a sum of its own.
+using IsWhole = std::function<bool(const std::string& tensor)>;
 
 /// CK043 where the bytes of `name` are not the sealed ones. `manifest` (may be null) says which
 /// tensors lie there. Throws what reading throws.
+/// `is_whole`: where the seal has sums of tensors, whether one still has its own.
 std::optional<Note> check_sealed_file(const Directory& directory, const std::string& name,
                                       const SealedFile& sealed, const Manifest* manifest,
-                                      const ReadTick& tick);
+                                      const ReadTick& tick, const IsWhole& is_whole = {});
 
 /// Findings of the seal at `asked` itself (a folder, or a file with its seal next to it), for a
 /// checkpoint that cannot be opened or was found in another place: CK044 for a seal that does not

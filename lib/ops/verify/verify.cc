@@ -4,6 +4,7 @@
 #include <tessera/base/text.h>
 #include <tessera/encoding/zip_reader.h>
 #include <tessera/format/registry.h>
+#include <tessera/ops/hashed_tensor.h>
 #include <tessera/ops/seal.h>
 #include <tessera/ops/verify.h>
 #include <tessera/storage/aligned_buffer.h>
@@ -49,7 +50,6 @@ class Verifier {
     open.check_seal = false;
     if (!open_or_report(open)) return std::move(report_);
     describe();
-    count_other_files();
     list_losses();
     find_seal();
     check_asked_seal();
@@ -66,7 +66,9 @@ class Verifier {
     if (options_.require_sums) require_sums();
     if (!options_.against.empty()) compare_against();
     check_beside();
+    count_other_files();
     say_what_was_lost();
+    say_what_is_not_read();
     std::ranges::stable_sort(report_.findings, std::greater<>(), &Note::severity);
     report_.causes = find_causes(report_.findings, checkpoint_.manifest);
     report_.ok = std::ranges::none_of(report_.findings,
@@ -120,7 +122,12 @@ class Verifier {
   /// A pointer or file may be lost without which the checkpoint is one of those below it.
   void check_asked_seal() {
     if (fs_.canonical(checkpoint_.path) == fs_.canonical(asked_)) return;
-    for (const Note& note : check_seal_of(fs_, asked_, options_.level, read_tick())) add(note);
+    for (const Note& note : check_seal_of(fs_, asked_, options_.level, read_tick())) {
+      const bool known = std::ranges::any_of(report_.findings, [&](const Note& other) {
+        return other.code == note.code && other.message == note.message;
+      });
+      if (!known) add(note);
+    }
   }
 
   ReadTick read_tick() {
@@ -152,11 +159,24 @@ class Verifier {
     count_stored();
   }
 
+  /// Beside the checkpoint's own files: what was opened, and what was held against sums.
+  std::set<std::string> looked_into() const {
+    std::set<std::string> names = sealed_files_;
+    if (!checkpoint_.beside_folder.empty() &&
+        fs_.canonical(checkpoint_.beside_folder) == fs_.canonical(checkpoint_.path))
+      for (const VerifiedBeside& beside : report_.beside)
+        if (beside.opened) names.insert(beside.beside.path);
+    if (capabilities_of(checkpoint_.manifest.format).has_sum_list &&
+        options_.level != VerifyLevel::kQuick)
+      names.emplace(kIntegrityFile);
+    return names;
+  }
+
   /// What lies beside the checkpoint's own files: a note, as nothing vouches for it.
   void count_other_files() {
     const auto asked = fs_.stat(asked_);
     if (!checkpoint_.directory || !asked || asked->type != FileType::kDirectory) return;
-    const std::vector<std::string> others = other_files(checkpoint_);
+    const std::vector<std::string> others = other_files(checkpoint_, looked_into());
     report_.other_files = others.size();
     if (others.empty()) return;
     constexpr std::size_t kNamed = 3;
@@ -213,8 +233,10 @@ class Verifier {
   void check_sealed(const SealedFile& sealed) {
     const std::string& name = sealed.path;
     try {
-      const auto note = check_sealed_file(*checkpoint_.directory, name, sealed,
-                                          &checkpoint_.manifest, read_tick());
+      const auto is_whole = [this](const std::string& tensor) { return has_sealed_sum(tensor); };
+      const auto note =
+          check_sealed_file(*checkpoint_.directory, name, sealed, &checkpoint_.manifest,
+                            read_tick(), seal_->tensors.empty() ? IsWhole() : is_whole);
       if (note) add(*note);
       const std::lock_guard lock(mutex_);
       sealed_files_.insert(name);
@@ -222,6 +244,26 @@ class Verifier {
       Status status = error.status();
       status.context.file = name;
       add_status(Finding::kSealDifference, status, "");
+    }
+  }
+
+  /// Has the tensor the SHA-256 that it was sealed with?
+  bool has_sealed_sum(const std::string& name) const {
+    const Manifest& manifest = checkpoint_.manifest;
+    const auto sealed = std::ranges::find(seal_->tensors, name, &HashedTensor::name);
+    const auto tensor = std::ranges::find_if(manifest.tensors, [&](const StoredTensor& t) {
+      return !t.embedded && t.name.view() == name;
+    });
+    if (sealed == seal_->tensors.end() || tensor == manifest.tensors.end()) return false;
+    TransferOptions quiet = looking(options_.transfer);
+    quiet.progress = nullptr;
+    quiet.threads = 1;
+    const auto number = static_cast<std::uint32_t>(tensor - manifest.tensors.begin());
+    try {
+      return hash_tensors(manifest, *checkpoint_.directory, {number}, quiet)[0] == sealed->sha256;
+    } catch (const Error& error) {
+      if (!is_damage(error.code())) throw;
+      return false;
     }
   }
 
@@ -425,6 +467,13 @@ class Verifier {
     report_.not_compared =
         verify_against(fs_, options_.against, checkpoint_, options_.transfer, findings);
     for (Note& note : findings) add(note);
+  }
+
+  void say_what_is_not_read() {
+    if (!checkpoint_.others.empty())
+      add(Finding::kRelatedState, Severity::kWarning,
+          fmt::format("not read, though it belongs to the same state: {}", checkpoint_.others),
+          checkpoint_.file, "");
   }
 
   /// What belongs to the same training state is damaged with it: each is held to the same level by

@@ -14,9 +14,11 @@ inline constexpr std::array<FindingInfo, 39> kFileRows = {{
      "file, tensor", "A path was mistyped, a save never finished, or it is no checkpoint.",
      "Run `ckpt-inspect summary PATH` on that one path: it says why."},
     {Finding::kMissingFile, "CK010", Severity::kError, "error, warning", "quick",
-     "a file that the metadata or index names is missing, or is not a regular file (Megatron, "
-     "warning: no rank has a `distrib_optim.pt`, though the optimizer's groups are there without "
-     "state)",
+     "a file that the metadata, an index or our own manifest names is missing, or is not a regular "
+     "file (warnings: Megatron, no rank has a `distrib_optim.pt`, though the optimizer's groups "
+     "are "
+     "there without state; rank files of PyTorch's safetensors writer, a rank between others has "
+     "none, or the first rank's is the only one)",
      "file",
      "A copy that was cut short, a rank whose save failed, or a symbolic link that was not "
      "followed.",
@@ -168,7 +170,7 @@ inline constexpr std::array<FindingInfo, 39> kFileRows = {{
      "Restore the file from another copy, or write what is whole with `ckpt-convert --salvage`."},
     {Finding::kRelatedState, "CK050", Severity::kWarning, "warning", "(all commands)",
      "an optimizer or other weights lie next to what is read, and belong to the same training "
-     "state",
+     "state; or one shard or one rank's file of a set is read alone",
      "", "The framework saves optimizer and model side by side.",
      "Name the folder above it, or both paths, to convert them together."},
     {Finding::kDamagedRelated, "CK051", Severity::kError, "error, warning of a file of unknown use",

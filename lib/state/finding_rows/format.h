@@ -29,8 +29,9 @@ inline constexpr std::array<FindingInfo, 29> kFormatRows = {{
      "file, tensor", "Files of different saves were mixed, or a rank fell behind.",
      "Bring the files of one save together; do not resume from a mixture."},
     {Finding::kOtherRanksFile, "CK067", Severity::kError, "error, warning", "quick",
-     "a rank's file is another rank's, by what it holds (error) or by the name it was saved under "
-     "(warning): renamed or copied",
+     "a rank's file is another rank's, by what it holds, or because it has the other's name inside "
+     "and the same bytes, or each has the other's name (error); by the name it was saved under "
+     "alone (warning): renamed or copied",
      "file, tensor", "Files were renamed or copied over each other.",
      "Restore the original names, or copy the files of that rank again."},
     {Finding::kRankEntries, "CK070", Severity::kInfo, "info", "quick",
