@@ -13,6 +13,7 @@
 
 #include "lib/encoding/json_tag.h"
 #include "lib/encoding/numpy_json.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 namespace {
@@ -134,6 +135,7 @@ class Converter {
       case Value::Kind::kTensor:
         return json_tag("__tensor__", describe_(v.tensor_index()));
       case Value::Kind::kOpaque:
+        if (const std::string name = wrapper_class(v); !name.empty()) return wrapper(name, v);
         return opaque(v.as_opaque(), tuples);
     }
     TESSERA_CHECK(false);
@@ -205,6 +207,15 @@ class Converter {
     const auto element = [&](const Value& v) { return convert(v, tuples); };
     if (auto numpy = numpy_json(object, element, budget_)) return *std::move(numpy);
     return json_tag("__object__", Value::string(class_of(object)));
+  }
+  /// A tensor of a subclass around several: its class, and what it is made of.
+  Value wrapper(const std::string& class_name, const Value& v) {
+    ValueDict out{{Value::string("__object__"), Value::string(class_name)}};
+    ValueDict parts;
+    for (const auto& [name, tensor] : wrapper_parts(v))
+      parts.emplace_back(Value::string(name), convert(Value::tensor(tensor), false));
+    if (!parts.empty()) out.emplace_back(Value::string("parts"), Value::dict(std::move(parts)));
+    return Value::dict(std::move(out));
   }
   /// The class an object has, where the callable that made it is another one.
   static std::string class_of(const OpaqueObject& object) {

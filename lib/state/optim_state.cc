@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/state/optim_state.h>
@@ -8,9 +9,9 @@
 #include <map>
 #include <set>
 
-#include "lib/state/parameter_shape.h"
+#include "lib/state/id_answer.h"
+#include "lib/state/known_optimizers.h"
 #include "lib/state/role_names.h"
-#include "lib/state/tensor_bytes.h"
 
 namespace tessera {
 namespace {
@@ -27,11 +28,6 @@ bool has_leaf(const OptimState& optim, std::string_view leaf) {
                              [&](const OptimParameter& p) { return p.find(leaf) != nullptr; });
 }
 
-bool has_option(const OptimState& optim, std::string_view option) {
-  return std::ranges::any_of(optim.groups,
-                             [&](const OptimGroup& g) { return g.find(option) != nullptr; });
-}
-
 /// DeepSpeed's Muon marks its groups, and hands the others to Adam.
 std::string muon_kind(const OptimState& optim) {
   std::size_t muon = 0;
@@ -44,27 +40,26 @@ std::string muon_kind(const OptimState& optim) {
 
 /// AdamW differs from Adam by `decoupled_weight_decay` (2.7 and newer write it); without it the two
 /// keep the same state.
-std::string infer_kind(const OptimState& optim) {
-  if (std::string kind = muon_kind(optim); !kind.empty()) return kind;
-  if (has_leaf(optim, "exp_avg") && has_leaf(optim, "exp_avg_sq")) {
-    const std::string amsgrad = has_leaf(optim, "max_exp_avg_sq") ? " with amsgrad" : "";
-    for (const OptimGroup& group : optim.groups)
-      if (const Value* decoupled = group.find("decoupled_weight_decay");
-          decoupled && decoupled->kind() == Value::Kind::kBool)
-        return (decoupled->as_bool() ? "AdamW" : "Adam") + amsgrad;
-    return "Adam or AdamW" + amsgrad;
-  }
-  if (has_leaf(optim, "exp_avg") && has_leaf(optim, "exp_inf")) return "Adamax";
-  if (has_leaf(optim, "momentum_buffer") && !has_leaf(optim, "square_avg"))
-    return "SGD with momentum";
-  if (has_leaf(optim, "square_avg") && has_leaf(optim, "acc_delta")) return "Adadelta";
-  if (has_leaf(optim, "square_avg")) return "RMSprop";
-  if (has_leaf(optim, "prev") && has_leaf(optim, "step_size")) return "Rprop";
-  if (has_leaf(optim, "ax")) return "ASGD";
-  if (has_leaf(optim, "sum")) return "Adagrad";
-  if (has_leaf(optim, "exp_avg")) return "Lion";
-  if (has_option(optim, "momentum") && has_option(optim, "nesterov")) return "SGD";
-  return "unknown";
+std::string adam_kind(const OptimState& optim) {
+  const std::string amsgrad = has_leaf(optim, "max_exp_avg_sq") ? " with amsgrad" : "";
+  for (const OptimGroup& group : optim.groups)
+    if (const Value* decoupled = group.find("decoupled_weight_decay");
+        decoupled && decoupled->kind() == Value::Kind::kBool)
+      return (decoupled->as_bool() ? "AdamW" : "Adam") + amsgrad;
+  return "Adam or AdamW" + amsgrad;
+}
+
+void recognize(OptimState& optim) {
+  std::set<std::string, std::less<>> leaves, options;
+  for (const OptimParameter& p : optim.parameters)
+    for (const OptimLeaf& leaf : p.leaves) leaves.insert(leaf.name);
+  for (const OptimGroup& group : optim.groups)
+    for (const auto& [key, value] : group.options)
+      if (key.is_string()) options.insert(key.as_string());
+  optim.known = recognize_optimizer(leaves, options);
+  optim.kind = optim.known == nullptr ? "unknown" : std::string(optim.known->name);
+  if (optim.kind == "Adam") optim.kind = adam_kind(optim);
+  if (std::string muon = muon_kind(optim); !muon.empty()) optim.kind = std::move(muon);
 }
 
 class Canonical {
@@ -79,21 +74,36 @@ class Canonical {
     collect_weights();
     collect_state();
     out_.dialect == OptimDialect::kFlat ? collect_flat_groups() : collect_groups();
+    recognize(out_);
     if (out_.dialect == OptimDialect::kById) map_to_weights();
     attach_groups();
     find_unlisted();
-    out_.kind = infer_kind(out_);
     return std::move(out_);
   }
 
  private:
+  /// Those of the model that the optimizer names, where there are several.
   void collect_weights() {
+    const OptimizerRoot& optimizer = roles_.optimizers[static_cast<std::size_t>(root_)];
+    const bool one_of_many = optimizer.model >= 0 && roles_.model_roots.size() > 1;
+    const std::string model =
+        one_of_many ? roles_.model_roots[static_cast<std::size_t>(optimizer.model)] : "";
     for (std::size_t i = 0; i < roles_.entries.size(); ++i) {
-      const Value& value = manifest_.state.entries[i].value;
-      if (roles_.entries[i].role != Role::kModel || !value.is_tensor()) continue;
-      weights_.emplace(roles_.entries[i].fqn, value.tensor_index());
-      order_.push_back({roles_.entries[i].fqn, value.tensor_index()});
+      const StateEntry& entry = manifest_.state.entries[i];
+      if (roles_.entries[i].role != Role::kModel || !entry.value.is_tensor()) continue;
+      if (!model.empty() && !entry.name.starts_with(model + ".")) continue;
+      weights_.push_back({roles_.entries[i].fqn, i, entry.value.tensor_index()});
     }
+    index_weights();
+    if (!optimizer.model_certain)
+      issue(Finding::kAmbiguousIds, Severity::kInfo, "",
+            fmt::format("its names are those of several models ({}): taken to be those of \"{}\"",
+                        fmt::join(roles_.model_roots, ", "), printable(model)));
+  }
+
+  void index_weights() {
+    by_name_.clear();
+    for (const OptimWeight& weight : weights_) by_name_.emplace(weight.fqn, weight.tensor);
   }
 
   OptimParameter& parameter(const std::string& key) {
@@ -101,7 +111,7 @@ class Canonical {
     if (is_new) {
       OptimParameter fresh;
       fresh.fqn = fresh.stored_key = key;
-      if (const auto weight = weights_.find(key); weight != weights_.end())
+      if (const auto weight = by_name_.find(key); weight != by_name_.end())
         fresh.weight = weight->second;
       out_.parameters.push_back(std::move(fresh));
     }
@@ -183,11 +193,7 @@ class Canonical {
   std::optional<Shape> state_shape(const std::string& key) const {
     const auto found = index_.find(key);
     if (found == index_.end()) return std::nullopt;
-    std::vector<std::pair<std::string_view, Shape>> leaves;
-    for (const OptimLeaf& leaf : out_.parameters[found->second].leaves)
-      if (leaf.tensor != kNoTensor)
-        leaves.emplace_back(leaf.name, manifest_.tensors[leaf.tensor].spec.shape);
-    return parameter_shape(leaves);
+    return shape_by_state(manifest_, out_, out_.parameters[found->second]);
   }
 
   /// Keys in the order of the groups; without groups, as stored.
@@ -204,36 +210,27 @@ class Canonical {
   }
 
   void map_to_weights() {
-    std::vector<std::size_t> sizes;
-    const std::vector<std::string> keys = ordered_keys(sizes);
+    IdShapes ids;
+    const std::vector<std::string> keys = ordered_keys(ids.group_sizes);
     if (map_by_names(keys)) return;
-    std::vector<std::optional<Shape>> shapes;
-    for (const std::string& key : keys) shapes.push_back(state_shape(key));
-    std::vector<Shape> candidates;
-    std::vector<std::size_t> position;
-    std::set<TensorPlace> seen;
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      const StoredTensor& tensor = manifest_.tensors[order_[i].second];
-      if (tensor.kind == TensorKind::kBuffer) continue;
-      // Tied weights are one parameter, which the optimizer counts once.
-      const auto place = place_of(manifest_, tensor);
-      if (place && !seen.insert(*place).second) continue;
-      position.push_back(i);
-      candidates.push_back(tensor.spec.shape);
-    }
-    const IdMapping mapping = map_ids(shapes, sizes, candidates);
+    for (const std::string& key : keys) ids.shapes.push_back(state_shape(key));
+    ids.sure = out_.known != nullptr;
+    const IdAnswer answer = find_parameters(manifest_, roles_, root_, weights_, ids);
+    if (!answer.note.empty()) issue(Finding::kAmbiguousIds, Severity::kInfo, "", answer.note);
+    weights_ = answer.weights;
+    index_weights();
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (mapping.candidate[i] < 0) {
-        parameter(keys[i]);
-        if (!order_.empty())
-          issue(Finding::kUnmappedId, Severity::kWarning, keys[i],
-                fmt::format("id {} fits no parameter of the model by order and shape", keys[i]));
+      const auto at = answer.mapping.candidate[i];
+      if (at >= 0) {
+        map_to(keys[i], weights_[static_cast<std::size_t>(at)].fqn, answer.mapping.certain);
         continue;
       }
-      map_to(keys[i], order_[position[static_cast<std::size_t>(mapping.candidate[i])]].first,
-             mapping.certain);
+      parameter(keys[i]);
+      if (!weights_.empty())
+        issue(Finding::kUnmappedId, Severity::kWarning, keys[i],
+              fmt::format("id {} fits no parameter of the model by order and shape", keys[i]));
     }
-    if (mapping.complete && !mapping.certain)
+    if (answer.mapping.complete && !answer.mapping.certain && answer.note.empty())
       issue(Finding::kAmbiguousIds, Severity::kInfo, "",
             "names of integer ids are inferred by order; shapes allow another answer");
   }
@@ -241,7 +238,7 @@ class Canonical {
   void map_to(const std::string& key, const std::string& fqn, bool certain) {
     OptimParameter& owner = parameter(key);
     owner.fqn = fqn;
-    if (const auto weight = weights_.find(fqn); weight != weights_.end())
+    if (const auto weight = by_name_.find(fqn); weight != by_name_.end())
       owner.weight = weight->second;
     owner.inferred = true;
     owner.certain = certain;
@@ -260,9 +257,9 @@ class Canonical {
     if (names.empty() || names.size() != keys.size()) return false;
     if (std::set<std::string>(names.begin(), names.end()).size() != names.size()) return false;
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      const auto weight = weights_.find(names[i]);
-      if (weight == weights_.end() && !weights_.empty()) return false;
-      if (weight != weights_.end() &&
+      const auto weight = by_name_.find(names[i]);
+      if (weight == by_name_.end() && !by_name_.empty()) return false;
+      if (weight != by_name_.end() &&
           !may_be_state_of(keys[i], manifest_.tensors[weight->second].spec.shape))
         return false;
     }
@@ -310,9 +307,10 @@ class Canonical {
     if (out_.groups.empty()) return;
     std::set<std::string> listed;
     for (const OptimGroup& g : out_.groups) listed.insert(g.members.begin(), g.members.end());
-    for (const auto& [fqn, tensor] : order_)
-      if (manifest_.tensors[tensor].kind == TensorKind::kParam && !listed.contains(fqn))
-        out_.unlisted_weights.push_back(fqn);
+    for (const OptimWeight& weight : weights_)
+      if (manifest_.tensors[weight.tensor].kind == TensorKind::kParam &&
+          !listed.contains(weight.fqn))
+        out_.unlisted_weights.push_back(weight.fqn);
   }
 
   void issue(Finding code, Severity severity, std::string of, std::string message) {
@@ -323,8 +321,8 @@ class Canonical {
   const Roles& roles_;
   std::int32_t root_;
   OptimState out_;
-  std::map<std::string, std::uint32_t> weights_;
-  std::vector<std::pair<std::string, std::uint32_t>> order_;  // as stored
+  std::vector<OptimWeight> weights_;  // as stored
+  std::map<std::string, std::uint32_t> by_name_;
   std::map<std::string, std::size_t> index_;
 };
 
@@ -358,6 +356,32 @@ const Value* OptimGroup::find(std::string_view option) const {
   for (const auto& [key, value] : options)
     if (key.is_string() && key.as_string() == option) return &value;
   return nullptr;
+}
+
+std::string_view leaf_cut_name(LeafCut cut) {
+  switch (cut) {
+    case LeafCut::kElementwise:
+      return "elementwise";
+    case LeafCut::kPerRow:
+      return "per row";
+    case LeafCut::kOne:
+      return "one";
+    case LeafCut::kFactored:
+      return "factored";
+    case LeafCut::kBlocks:
+      return "blocks";
+    case LeafCut::kOpaque:
+      return "opaque";
+  }
+  return "opaque";
+}
+
+LeafCut OptimState::cut_of(const OptimParameter& parameter, std::string_view leaf) const {
+  if (known == nullptr) return LeafCut::kElementwise;
+  const LeafCut cut = cut_of_leaf(*known, leaf);
+  // Moments of a projected gradient have the projection's shape.
+  const bool projected = cut == LeafCut::kElementwise && parameter.find("projector") != nullptr;
+  return projected ? LeafCut::kOpaque : cut;
 }
 
 const OptimParameter* OptimState::find(std::string_view fqn) const {

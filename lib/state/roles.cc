@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "lib/state/model_roots.h"
 #include "lib/state/role_names.h"
 
 // How an entry is read: its path where the format stored one (an FQN is one item there, dots and
@@ -16,35 +17,11 @@
 namespace tessera {
 namespace {
 
-constexpr std::array kOptimizerLeaves = {"exp_avg",
-                                         "exp_avg_sq",
-                                         "max_exp_avg_sq",
-                                         "exp_inf",
-                                         "momentum_buffer",
-                                         "step",
-                                         "sum",
-                                         "square_avg",
-                                         "grad_avg",
-                                         "acc_delta",
-                                         "ax",
-                                         "mu",
-                                         "eta",
-                                         "prev",
-                                         "step_size",
-                                         "exp_avg_diff",
-                                         "neg_pre_grad",
-                                         "fp32",
-                                         "param",
-                                         "master_param",
-                                         "fp32_param",
-                                         "exp_avg_sq_row",
-                                         "exp_avg_sq_col",
-                                         "momentum_1",
-                                         "momentum_2"};
+/// Places in one name that may be an optimizer's: more of them make no training code's tree.
+constexpr std::size_t kMostPlaces = 8;
+
 constexpr std::array kMasterLeaves = {"fp32", "master_param", "fp32_param", "param",
                                       "fp32_from_fp16"};
-constexpr std::array kModelRootNames = {"model", "module",  "state_dict", "model_state_dict",
-                                        "net",   "weights", "params"};
 
 /// An entry under an optimizer root, cut in the parts roles are made of.
 struct OptimPath {
@@ -75,17 +52,7 @@ std::string join(const Path& items, std::size_t from, std::size_t to) {
   return text;
 }
 
-/// A weight that is no plain tensor: an object around tensors (a quantized weight, a ParameterDict,
-/// a module), or a dict of them that its format keeps as one value.
-bool holds_weights(const Value& value) {
-  const bool is_optimizer = value.find("state") != nullptr && value.find("param_groups") != nullptr;
-  if (is_optimizer || (value.kind() != Value::Kind::kOpaque && !value.is_dict())) return false;
-  bool found = false;
-  for_each_tensor(value, [&found](std::uint32_t) { found = true; });
-  return found;
-}
-
-/// Whether optim_path() need look at the entry: most of a million cannot be an optimizer's.
+/// Whether optim_paths() need look at the entry: most of a million cannot be an optimizer's.
 bool may_be_optim(const StateEntry& entry) {
   const auto speaks_of_one = [](const SharedText& text) {
     return text.find("state") != SharedText::npos || text.find("param_groups") != SharedText::npos;
@@ -94,27 +61,28 @@ bool may_be_optim(const StateEntry& entry) {
          std::ranges::any_of(entry.path, speaks_of_one, &PathItem::key);
 }
 
-/// Where `state` or `param_groups` stands in the entry, if it stands there.
-std::optional<OptimPath> optim_path(const StateEntry& entry) {
-  if (!may_be_optim(entry)) return std::nullopt;
+/// Where `state` or `param_groups` stands in the entry: everywhere it does, from the outside in.
+std::vector<OptimPath> optim_paths(const StateEntry& entry) {
+  std::vector<OptimPath> found;
+  if (!may_be_optim(entry)) return found;
   const Path items = items_of(entry);
-  for (std::size_t i = 0; i < items.size(); ++i) {
+  for (std::size_t i = 0; i < items.size() && found.size() < kMostPlaces; ++i) {
     if (items[i].kind != PathItem::Kind::kKey) continue;
     const SharedText& key = items[i].key;
     for (const auto& [word, is_group] :
          {std::pair{"state", false}, std::pair{"param_groups", true}}) {
       const std::string prefix = std::string(word) + ".";
       if (key == word)
-        return OptimPath{
-            join(items, 0, i), is_group, false, Path(items.begin() + i + 1, items.end()), {}};
-      if (key.starts_with(prefix))
-        return OptimPath{join(items, 0, i), is_group, true, {}, key.substr(prefix.size())};
+        found.push_back(
+            {join(items, 0, i), is_group, false, Path(items.begin() + i + 1, items.end()), {}});
+      else if (key.starts_with(prefix))
+        found.push_back({join(items, 0, i), is_group, true, {}, key.substr(prefix.size())});
     }
   }
-  return std::nullopt;
+  return found;
 }
 
-/// "<fqn>.<leaf>" cut at the known leaf it ends with, else at its last dot.
+/// "<fqn>.<leaf>" cut at its last dot.
 std::pair<std::string, std::string> cut_leaf(const std::string& text) {
   const std::size_t dot = text.rfind('.');
   if (dot == std::string::npos) return {text, ""};
@@ -147,8 +115,7 @@ class Finder {
   Roles find() {
     find_optimizers();
     for (const Found& found : found_) assign_optimizer_entry(found);
-    find_model_roots();
-    for (std::size_t i = 0; i < state_.entries.size(); ++i) assign_model_entry(i);
+    find_models(state_, roles_);
     return std::move(roles_);
   }
 
@@ -161,24 +128,44 @@ class Finder {
   const StateEntry& entry_of(const Found& found) const { return state_.entries[found.entry]; }
 
   void find_optimizers() {
+    for (const StateEntry& entry : state_.entries)
+      for (const OptimPath& path : optim_paths(entry)) look_at(entry, path);
     std::vector<std::string> order;
     std::map<std::string, std::vector<std::size_t>> by_root;  // indices in found_
-    std::set<std::string> accepted;
     for (std::size_t i = 0; i < state_.entries.size(); ++i) {
-      std::optional<OptimPath> path = optim_path(state_.entries[i]);
-      if (!path) continue;
-      auto& members = by_root[path->root];
-      if (members.empty()) order.push_back(path->root);
+      std::vector<OptimPath> paths = optim_paths(state_.entries[i]);
+      if (paths.empty()) continue;
+      OptimPath& path = choose(paths);
+      auto& members = by_root[path.root];
+      if (members.empty()) order.push_back(path.root);
       members.push_back(found_.size());
-      if (looks_like_state(state_.entries[i], *path)) accepted.insert(path->root);
-      found_.push_back({i, std::move(*path)});
+      found_.push_back({i, std::move(path)});
     }
     join_wrapped_groups(by_root);
     for (const std::string& root : order) {
-      if (!accepted.contains(root) || by_root[root].empty()) continue;
+      if (!accepted_.contains(root) || by_root[root].empty()) continue;
       root_index_[root] = static_cast<std::int32_t>(roles_.optimizers.size());
       roles_.optimizers.push_back(describe(root, by_root[root]));
     }
+  }
+
+  /// What one entry says of a root that it may belong to.
+  void look_at(const StateEntry& entry, const OptimPath& path) {
+    if (path.is_group) grouped_.insert(path.root);
+    const bool looks = looks_like_state(entry, path);
+    if (looks) accepted_.insert(path.root);
+    if (!looks && entry.value.is_tensor()) mixed_.insert(path.root);
+  }
+
+  /// Training code may keep all it saves below a key "state": the optimizer is the outermost place
+  /// that has groups, or nothing but what optimizers keep.
+  OptimPath& choose(std::vector<OptimPath>& paths) const {
+    const auto is_sure = [this](const OptimPath& path) {
+      return grouped_.contains(path.root) ||
+             (accepted_.contains(path.root) && !mixed_.contains(path.root));
+    };
+    const auto sure = std::ranges::find_if(paths, is_sure);
+    return sure == paths.end() ? paths.front() : *sure;
   }
 
   /// State under "optimizer" and groups under "optimizer.optimizer" (a wrapper's dict around that
@@ -279,86 +266,9 @@ class Finder {
     role.leaf = text.substr(at + 1);
   }
 
-  /// An id is no name: "model.scales.0" is not the weight of parameter 0.
-  bool is_by_id(const EntryRole& role) const {
-    return roles_.optimizers[static_cast<std::size_t>(role.root)].dialect == OptimDialect::kById;
-  }
-
-  /// The roots whose tensors carry the names that the optimizers know; else well-known names; else
-  /// the top.
-  void find_model_roots() {
-    std::set<std::string, std::less<>> fqns;
-    for (const EntryRole& role : roles_.entries)
-      if (role.role == Role::kOptimState && !is_by_id(role)) fqns.insert(role.fqn);
-    std::map<std::string, std::size_t, std::less<>> hits, tensors;
-    std::size_t others = 0;
-    for (std::size_t i = 0; i < state_.entries.size(); ++i) {
-      const StateEntry& entry = state_.entries[i];
-      if (roles_.entries[i].role != Role::kOther || !is_weight(i)) continue;
-      const std::string_view name = entry.name;
-      if (fqns.contains(name)) ++hits[""];
-      for (std::size_t dot = name.find('.'); dot != name.npos && !fqns.empty();
-           dot = name.find('.', dot + 1))
-        if (fqns.contains(name.substr(dot + 1))) ++hits[std::string(name.substr(0, dot))];
-      const std::string_view first = name.substr(0, name.find('.'));
-      // Keys with dots in a flat dict are FQNs themselves: Hugging Face's `model.norm.weight`
-      // stands beside `lm_head.weight`. Beside an optimizer they stand for a tree.
-      const bool nested = entry.path.size() != 1 || !roles_.optimizers.empty();
-      const bool whole = !entry.value.is_tensor();  // "model": a module, a dict as one value
-      const bool known = (nested || whole) && (whole || name.size() > first.size()) &&
-                         std::ranges::find(kModelRootNames, first) != kModelRootNames.end();
-      known ? ++tensors[std::string(first)] : ++others;
-    }
-    if (!hits.empty()) {
-      const auto best = std::ranges::max_element(hits, {}, [](const auto& h) { return h.second; });
-      roles_.model_roots = {best->first};
-    } else if (!tensors.empty() &&
-               (others == 0 || !roles_.optimizers.empty() || tensors.size() == 1)) {
-      for (const auto& [root, count] : tensors) roles_.model_roots.push_back(root);
-    } else if (others > 0) {
-      roles_.model_roots = {""};
-    }
-  }
-
-  void assign_model_entry(std::size_t i) {
-    EntryRole& role = roles_.entries[i];
-    if (role.role != Role::kOther) return;
-    const SharedText& name = state_.entries[i].name;
-    for (const std::string& root : roles_.model_roots) {
-      const bool at_top = root.empty();
-      // At the top only tensors are weights, and what holds some: epoch counters and the like are
-      // not.
-      const bool is_root = name == root && !state_.entries[i].value.is_tensor() && is_weight(i);
-      if (at_top ? !is_weight(i) : !name.starts_with(root + ".") && !is_root) continue;
-      if (at_top && is_below_optimizer(name, role)) return;
-      role.role = Role::kModel;
-      role.fqn = at_top || is_root ? name : SharedText(name.substr(root.size() + 1));
-      return;
-    }
-  }
-
-  /// Weights at the top stand beside "optimizer", not below it: what an optimizer keeps there besides
-  /// state and groups is its own.
-  bool is_below_optimizer(std::string_view name, EntryRole& role) const {
-    for (std::size_t i = 0; i < roles_.optimizers.size(); ++i) {
-      const std::string& optimizer = roles_.optimizers[i].name;
-      if (optimizer.empty() || !name.starts_with(optimizer) ||
-          name.substr(optimizer.size(), 1) != ".")
-        continue;
-      role.role = Role::kOptimGroup;
-      role.root = static_cast<std::int32_t>(i);
-      return true;
-    }
-    return false;
-  }
-
-  bool is_weight(std::size_t i) const {
-    const Value& value = state_.entries[i].value;
-    return value.is_tensor() || holds_weights(value);
-  }
-
   const StateDict& state_;
   std::vector<Found> found_;
+  std::set<std::string> grouped_, accepted_, mixed_;  // roots, by what stands below them
   std::map<std::string, std::int32_t> root_index_;
   Roles roles_;
 };
@@ -381,10 +291,6 @@ std::string_view dialect_name(OptimDialect dialect) {
 
 bool starts_with_root(std::string_view key) {
   return key.starts_with("state.") || key.starts_with("param_groups.");
-}
-
-bool is_known_optimizer_leaf(std::string_view leaf) {
-  return std::ranges::find(kOptimizerLeaves, leaf) != kOptimizerLeaves.end();
 }
 
 bool is_master_leaf(std::string_view leaf) {

@@ -19,7 +19,7 @@ class Wrapper(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args, kwargs=None):
         name = func._overloadpacket.__name__
-        if name in ("detach", "clone", "_to_copy", "alias"):
+        if name in ("detach", "clone", "_to_copy", "alias", "view"):
             kept = {k: v.clone() if torch.is_tensor(v) else v for k, v in args[0].__dict__.items()}
             return cls(args[0].shape, **kept)
         if name in ("is_pinned",):
@@ -104,5 +104,10 @@ if __name__ == "__main__":
             # A weight that grows, and codes in blocks that nobody can grow with it.
             grown = at / (kind + ".grown")
             tool("ckpt-convert", path, grown, "--to", "torch-dcp", "--vocab-size", "80", "--vocab-tensor", "a.weight", status=5)
-            checks += 1
+            # A part for each of two ranks cannot be made of them either; the optimizer may begin anew.
+            tool("ckpt-convert", path, at / (kind + ".ranks"), "--to", "torch-rank-files", "--world-size", "2", status=5)
+            tool("ckpt-convert", path, grown, "--to", "torch-dcp", "--vocab-size", "80", "--vocab-tensor", "a.weight", "--optim", "drop", "--verify")
+            names = {t["name"] for t in json.loads(tool("ckpt-inspect", "ls", grown, "--format", "json"))["tensors"]}
+            assert "optimizer.state.a.bias.exp_avg" in names and not any("a.weight.exp" in n for n in names), names
+            checks += 2
     done(checks, f"conversions with wrapper subclasses of PyTorch {torch.__version__}")

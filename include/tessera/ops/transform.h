@@ -14,6 +14,7 @@
 #include <tessera/ops/rules.h>
 #include <tessera/reshard/executor.h>
 #include <tessera/state/aliases.h>
+#include <tessera/state/parameter_edit.h>
 
 #include <cstdint>
 #include <map>
@@ -47,6 +48,8 @@ struct Transformations {
   /// The same by name, before `dtype`: as the shards of another checkpoint have them.
   std::map<std::string, DType> dtypes;
   std::vector<DTypeRule> keep_dtypes;
+  /// Of state that cannot be cut with a parameter that rules or the vocabulary change.
+  OptimPolicy optim = OptimPolicy::kKeep;
 };
 
 /// A type as users write it: PyTorch's name, with `torch.` or not, a short one (bf16, fp16, f32,

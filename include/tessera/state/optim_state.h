@@ -6,8 +6,10 @@
 //
 // Integer ids are mapped to FQNs through the groups: ids follow the order of the model's
 // parameters, group by group. That order is not stored, so the mapping is inferred: every id must
-// meet a parameter of its state's shape, in order. `certain` is false when shapes allow a second
-// answer.
+// meet a parameter of its state's shape, in order. State of another shape (factored, low rank) says
+// what it can; ids as many as the parameters are these in order. Of several models (netG, netD) the
+// one is taken that all ids fit, by the optimizer's name where they fit several. `certain` is false
+// when shapes allow a second answer.
 //
 // Pure; no tensor byte is read: a step stored as a tensor is a reference. Thread-safe.
 #include <tessera/state/manifest.h>
@@ -20,6 +22,19 @@
 #include <vector>
 
 namespace tessera {
+
+/// How a piece of a parameter's state is cut when the parameter is.
+enum class LeafCut : std::uint8_t {
+  kElementwise,  // an element for each of the parameter's, in its shape: alike
+  kPerRow,       // one for each row, or for each head of several: not
+  kOne,          // one for the parameter (a step, a norm): kept
+  kFactored,     // sums over some of its dims: not
+  kBlocks,       // codes in blocks of the flat parameter: not; as kElementwise where floating
+  kOpaque,       // a basis, a projection, a history: not
+};
+std::string_view leaf_cut_name(LeafCut cut);
+
+struct KnownOptimizer;  // a row of the table of optimizers (lib/state/known_optimizers.h)
 
 /// One piece of a parameter's state.
 struct OptimLeaf {
@@ -76,12 +91,15 @@ struct OptimState {
                                            // groups, then the rest as stored
   std::vector<OptimGroup> groups;          // kFlat: rebuilt, parameters with equal options together
   std::string kind;  // inferred from leaves and options: "AdamW", "SGD with momentum", "unknown"
+  const KnownOptimizer* known = nullptr;  // what `kind` was inferred from; nullptr: "unknown"
   std::vector<OptimIssue>
       issues;  // unknown or duplicate members, ids that fit no parameter, ambiguous mapping
   std::vector<std::string>
       unlisted_weights;  // parameters of the model (by kind) that no group lists
 
   const OptimParameter* find(std::string_view fqn) const;
+  /// Of `parameter`'s leaf. Where the optimizer is unknown, or does not list the leaf: kElementwise.
+  LeafCut cut_of(const OptimParameter& parameter, std::string_view leaf) const;
 };
 
 /// One per optimizer root, in order of first appearance.

@@ -11,6 +11,12 @@
 //   kFlat        <root>: "state.<fqn>.<leaf>", "param_groups.<fqn>.<option>"   (flattened form)
 //   kLeafFirst   <root>.state.<leaf>.<fqn>                                     (Megatron)
 //
+// The model stands below the keys under which the optimizers' names are found, else below a
+// well-known key ("model", "state_dict"; beside an optimizer at any depth), else at the top. There,
+// counters, losses and random states (train_state.step) are none of its weights. Several optimizers
+// may name several models (a GAN's); names that fit more than one are given by what both are called.
+// Where another subtree repeats half of the model's names or more, it is a copy of it.
+//
 // Everything here is pure and thread-safe; nothing reads tensor bytes.
 #include <tessera/state/manifest.h>
 #include <tessera/state/value.h>
@@ -36,6 +42,9 @@ struct OptimizerRoot {
   OptimDialect dialect = OptimDialect::kByFqn;
   bool has_groups = false;
   bool groups_as_one_value = false;  // `param_groups` is one list value (DCP before 2.4)
+  /// Index in Roles::model_roots of the model that it names; -1: it names none (ids, no state).
+  std::int32_t model = -1;
+  bool model_certain = true;  // false: its names fit several models equally well
 };
 
 /// What entry i of the state dict is.
@@ -43,7 +52,8 @@ struct EntryRole {
   Role role = Role::kOther;
   std::int32_t root = -1;  // index in Roles::optimizers (kOptimState, kOptimGroup); -1 otherwise
   /// kModel: name without the model root; kOptimState: parameter key as stored (an id in decimal
-  /// for kById); kOptimGroup of kFlat: the FQN; else "".
+  /// for kById); kOptimGroup of kFlat: the FQN; kOther: of a copy of the model (averaged weights),
+  /// the name that the weight has in the model; else "".
   SharedText fqn;
   /// kOptimState: "exp_avg"; kOptimGroup: the option ("lr"), "" for the whole list.
   SharedText leaf;

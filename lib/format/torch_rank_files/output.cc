@@ -16,6 +16,7 @@
 #include "lib/format/torch_rank_files/rank_folder.h"
 #include "lib/format/torch_rank_files/sharded_pickle.h"
 #include "lib/format/value_policy.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera::rank_files {
 namespace {
@@ -63,6 +64,7 @@ class PlanMaker {
     choose_entries();
     choose_parts();
     find_own_entries();
+    refuse_packed();
     auto local = LocalOutput::make(source_, request_, mesh_, kept_, builder_.notes());
     for (std::int64_t rank = 0; rank < world_size_; ++rank)
       for (const PartTemplate& part : parts_) add_file(part, rank, local.get());
@@ -128,6 +130,24 @@ class PlanMaker {
                        members.rbegin()->first == world_size_ - 1 && world_size_ > 1;
       for (const auto& [rank, e] : members)
         if (all) own_.emplace(e, rank);
+    }
+  }
+
+  /// Codes and scales in blocks of a whole tensor: no rank's part can be made of them, and the whole
+  /// beside parts of the weight is what no optimizer reads.
+  void refuse_packed() const {
+    for (std::size_t e = 0; e < kept_.size() && world_size_ > 1; ++e) {
+      const StateEntry& entry = source_.state.entries[e];
+      const std::string wrapper = wrapper_class(entry.value);
+      if (!kept_[e] || wrapper.empty() || own_.contains(e)) continue;
+      const auto placements = dcp::placements_of(mesh_, request_, entry.name);
+      if (std::ranges::all_of(
+              placements, [](const Placement& p) { return p.kind == Placement::Kind::kReplicate; }))
+        continue;
+      fail(Code::kUnsupported,
+           fmt::format("\"{}\" is an object of class {}, of which no part can be made",
+                       printable(entry.name), printable(wrapper)),
+           "--to torch-dcp keeps it whole; --exclude leaves it out");
     }
   }
 

@@ -260,14 +260,14 @@ std::optional<ShardedValue> parse_sharded(const Value& value, const TorchArchive
     return out;
   }
   if (type != "DTensor") return std::nullopt;
-  if (const Value* local = member(arguments[3], "_local_tensor"); local && is_packed(*local))
-    return std::nullopt;
   OpaqueObject with_state;  // its attributes, as any object's
   with_state.module = "torch.distributed.tensor";
   with_state.name = "DTensor";
   with_state.state = arguments[3];
   with_state.has_state = true;
   const Value object_of_type = Value::opaque(std::move(with_state));
+  if (const Value* local = member(object_of_type, "_local_tensor"); local && is_packed(*local))
+    return std::nullopt;
   return dtensor(Field(object_of_type), wrapper_spec(wrapper), archive, rank);
 }
 

@@ -88,6 +88,11 @@ void visit_convert_flags(Options& o, Visitor& visit) {
   visit.flag({"--vocab-tensor", "GLOB",
               "parameters that --vocab-size means; default: what --rules declare, or known names"},
              o.transform.vocab_tensors);
+  visit.flag(
+      {"--optim", "keep|drop",
+       "state that cannot follow a parameter that --rules or --vocab-size change: refuse, or "
+       "leave that parameter's out"},
+      o.transform.optim);
   visit.flag({"--values", "keep|drop|error", "what becomes of non-tensor values"}, o.target.values);
   visit.flag({"--opaque", "keep|drop|error", "what becomes of objects of unknown classes"},
              o.target.opaque);

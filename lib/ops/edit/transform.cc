@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "lib/base/append.h"
 #include "lib/ops/edit/alias_entries.h"
 #include "lib/ops/edit/dtype_rules.h"
 #include "lib/ops/edit/ties.h"
@@ -94,14 +95,14 @@ void report_unmatched(const RulesOutcome& plan, bool strict, TransformOutcome& o
 }
 
 /// Returns the vocabulary that the rules declare.
-std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const RulesRequest& request,
-                                     bool strict, const TransferOptions& transfer,
-                                     TransformOutcome& out) {
+std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const Transformations& asked,
+                                     const TransferOptions& transfer, TransformOutcome& out) {
   Manifest& manifest = checkpoint.manifest;
+  const RulesRequest& request = *asked.rules;
   const RuleSet rules = rule_set(request);
   const RulesOutcome plan =
       plan_rules(rules, request, parameter_shapes(manifest), model_numbers(checkpoint));
-  report_unmatched(plan, strict, out);
+  report_unmatched(plan, asked.strict_rules, out);
   AppliedTransformation applied{
       "rules", fmt::format("{}: {} -> {}", rules.name, plan.from, plan.to), 0, {}};
   for (const ParameterEdit& edit : plan.edits) {
@@ -109,7 +110,8 @@ std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const RulesRe
                                           fmt::join(fqns(edit.made), " + ")));
     applied.tensors += edit.made.size();
   }
-  edit_parameters(manifest, plan.edits, same_elements(checkpoint, transfer));
+  append(out.notes,
+         edit_parameters(manifest, plan.edits, same_elements(checkpoint, transfer), asked.optim));
   std::map<std::string, std::string> fresh;
   for (const auto& [from, to] : plan.renames) {
     fresh.emplace(from, to);
@@ -177,8 +179,7 @@ TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
   TransformOutcome out;
   std::vector<std::string> vocabulary;
   if (transformations.rules) {
-    vocabulary = apply_rules(checkpoint, *transformations.rules, transformations.strict_rules,
-                             transfer, out);
+    vocabulary = apply_rules(checkpoint, transformations, transfer, out);
   } else if (transformations.strict_rules) {
     fail(Code::kInvalidArgument, "--strict-rules needs --rules");
   }
@@ -188,8 +189,7 @@ TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
   if (tied == TiedPolicy::kDrop || tied == TiedPolicy::kError)
     drop_found_ties(checkpoint, tied, transfer, out);
   if (transformations.vocab_size) {
-    apply_vocabulary(checkpoint, *transformations.vocab_size, transformations.vocab_tensors,
-                     vocabulary, transfer, out);
+    apply_vocabulary(checkpoint, transformations, vocabulary, transfer, out);
   } else if (!transformations.vocab_tensors.empty()) {
     fail(Code::kInvalidArgument, "--vocab-tensor needs --vocab-size N");
   }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "lib/base/append.h"
 #include "lib/state/tensor_bytes.h"
 
 namespace tessera {
@@ -120,6 +121,32 @@ void report_twins(const Manifest& manifest, const std::vector<std::string>& name
   }
 }
 
+/// Tensors outside of the model in the shape of a weight that is resized: copies of it without its
+/// name (a list of averaged weights), or something else of that shape.
+void report_unnamed_copies(const Manifest& manifest, const std::vector<ParameterEdit>& edits,
+                           std::vector<Note>& notes) {
+  constexpr std::size_t kMostReported = 20;
+  const Roles roles = find_roles(manifest.state);
+  std::size_t named = 0;
+  for (std::size_t i = 0; i < roles.entries.size() && named < kMostReported; ++i) {
+    const StateEntry& entry = manifest.state.entries[i];
+    if (roles.entries[i].role != Role::kOther || !roles.entries[i].fqn.empty() ||
+        !entry.value.is_tensor())
+      continue;
+    const Shape& shape = manifest.tensors[entry.value.tensor_index()].spec.shape;
+    for (const ParameterEdit& edit : edits) {
+      if (shape != edit.olds[0].shape) continue;
+      notes.push_back({Finding::kVocabulary, Severity::kWarning,
+                       fmt::format("has the shape of \"{}\" and keeps its rows: nothing says that "
+                                   "it is a copy of it",
+                                   printable(edit.olds[0].fqn)),
+                       "", entry.name});
+      ++named;
+      break;
+    }
+  }
+}
+
 ParameterEdit resized(const std::string& fqn, const Shape& shape, std::int64_t rows) {
   ParameterEdit edit;
   edit.olds.push_back({fqn, shape});
@@ -162,16 +189,16 @@ SameTensors same_elements(const OpenedCheckpoint& checkpoint, const TransferOpti
   };
 }
 
-void apply_vocabulary(OpenedCheckpoint& checkpoint, std::int64_t rows,
-                      const std::vector<std::string>& globs,
+void apply_vocabulary(OpenedCheckpoint& checkpoint, const Transformations& asked,
                       const std::vector<std::string>& declared, const TransferOptions& transfer,
                       TransformOutcome& out) {
   Manifest& manifest = checkpoint.manifest;
+  const std::int64_t rows = *asked.vocab_size;
   const std::map<std::string, Shape> shapes = parameter_shapes(manifest);
   AppliedTransformation applied{"vocabulary", fmt::format("{} rows", rows), 0, {}};
   std::vector<ParameterEdit> edits;
   std::set<std::string> cut;
-  const std::vector<std::string> names = chosen(shapes, globs, declared);
+  const std::vector<std::string> names = chosen(shapes, asked.vocab_tensors, declared);
   report_twins(manifest, names, out.notes);
   for (const std::string& fqn : names) {
     const auto found = shapes.find(fqn);
@@ -207,7 +234,9 @@ void apply_vocabulary(OpenedCheckpoint& checkpoint, std::int64_t rows,
                                      tensor.spec.shape[0] - rows),
                          "", tensor.name});
   }
-  edit_parameters(manifest, edits, same_elements(checkpoint, transfer));
+  report_unnamed_copies(manifest, edits, out.notes);
+  append(out.notes,
+         edit_parameters(manifest, edits, same_elements(checkpoint, transfer), asked.optim));
   applied.tensors = edits.size();
   out.applied.push_back(std::move(applied));
 }

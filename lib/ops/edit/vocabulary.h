@@ -4,9 +4,8 @@
 
 namespace tessera {
 
-/// `declared`: FQNs that rules name; used unless globs are given.
-void apply_vocabulary(OpenedCheckpoint& checkpoint, std::int64_t rows,
-                      const std::vector<std::string>& globs,
+/// `asked` has a vocabulary. `declared`: FQNs that rules name; used unless globs are given.
+void apply_vocabulary(OpenedCheckpoint& checkpoint, const Transformations& asked,
                       const std::vector<std::string>& declared, const TransferOptions& transfer,
                       TransformOutcome& out);
 

@@ -106,10 +106,11 @@ class Inspector {
     row.shape.assign(spec.shape.extents().begin(), spec.shape.extents().end());
     if (p.weight == kNoTensor) return row;
     row.matches_weight = spec.shape == manifest_.tensors[p.weight].spec.shape;
-    // Factored moments (rows, columns) and counters have shapes of their own.
-    const bool own_shape =
-        spec.shape.numel() == 1 || leaf.name.ends_with("_row") || leaf.name.ends_with("_col");
-    if (!row.matches_weight && !own_shape)
+    // Counters, factored moments and projections have shapes of their own; what an unknown optimizer
+    // keeps, nobody knows.
+    const bool same_shape = optim_.known != nullptr && spec.shape.numel() != 1 &&
+                            optim_.cut_of(p, leaf.name) == LeafCut::kElementwise;
+    if (!row.matches_weight && same_shape)
       report_.findings.push_back(
           finding(Finding::kStateShape, Severity::kError,
                   fmt::format("{} is {}, its parameter {}", leaf.name, spec.shape.to_string(),
@@ -176,9 +177,10 @@ class Inspector {
   }
 
   /// Adam's leaves go together everywhere, others (amsgrad's maximum) by group.
-  static bool must_have(const OptimParameter& p, bool in_its_group, const std::string& leaf) {
+  bool must_have(const OptimParameter& p, bool in_its_group, const std::string& leaf) const {
     if (leaf == "step") return !p.group_step.known();
     if (leaf == "exp_avg" || leaf == "exp_avg_sq") return true;
+    if (optim_.known != nullptr && optim_.cut_of(p, leaf) != LeafCut::kElementwise) return false;
     return in_its_group && is_known_optimizer_leaf(leaf);
   }
 

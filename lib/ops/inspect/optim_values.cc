@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "lib/base/sort_unique.h"
@@ -25,6 +26,15 @@ std::uint32_t leaf_tensor(const OptimParameter& p, std::string_view leaf) {
 
 bool readable(const Manifest& manifest, std::uint32_t tensor) {
   return tensor != kNoTensor && is_castable(manifest.tensors[tensor].spec.dtype);
+}
+
+/// What a tensor of one element holds; nullopt for others.
+std::optional<double> one_number(const Manifest& manifest, const TensorReader& reader,
+                                 std::uint32_t tensor) {
+  if (!readable(manifest, tensor) || manifest.tensors[tensor].spec.shape.numel() != 1)
+    return std::nullopt;
+  TensorReader::Reading reading(reader, {&tensor, 1});
+  return DoubleReader(reading, manifest, tensor).read(0, 1)[0];
 }
 
 /// The parameter's leaves and its weight.
@@ -46,9 +56,19 @@ struct Hyper {
   bool has_lr = false, has_betas = false;
 };
 
-void add_options(const OptimGroup& group, Hyper& hyper) {
-  if (const auto lr = number_of(group.find("lr"))) hyper.lr = *lr, hyper.has_lr = true;
-  if (const auto eps = number_of(group.find("eps"))) hyper.eps = *eps;
+/// An option's number: as a value, or as a tensor of one element (a learning rate that a compiled
+/// step reads).
+using ReadNumber = std::function<std::optional<double>(const Value*)>;
+
+/// The tensor that an option is; kNoTensor: it is none.
+std::uint32_t option_tensor(const OptimGroup& group, std::string_view option) {
+  const Value* value = group.find(option);
+  return value != nullptr && value->is_tensor() ? value->tensor_index() : kNoTensor;
+}
+
+void add_options(const OptimGroup& group, const ReadNumber& number, Hyper& hyper) {
+  if (const auto lr = number(group.find("lr"))) hyper.lr = *lr, hyper.has_lr = true;
+  if (const auto eps = number(group.find("eps"))) hyper.eps = *eps;
   const Value* betas = group.find("betas");
   const bool pair = betas &&
                     (betas->kind() == Value::Kind::kTuple || betas->kind() == Value::Kind::kList) &&
@@ -63,8 +83,8 @@ void add_options(const OptimGroup& group, Hyper& hyper) {
 /// By group index: there may be as many groups as parameters.
 class Hypers {
  public:
-  explicit Hypers(const OptimState& optim) {
-    for (const OptimGroup& group : optim.groups) add_options(group, by_group_[group.index]);
+  Hypers(const OptimState& optim, const ReadNumber& number) {
+    for (const OptimGroup& group : optim.groups) add_options(group, number, by_group_[group.index]);
   }
   const Hyper& of(const OptimParameter& p) const {
     static const Hyper none;
@@ -316,11 +336,7 @@ std::vector<std::optional<double>> read_steps(OpenedCheckpoint& checkpoint, cons
   const TensorReader reader(checkpoint.manifest, *checkpoint.directory, looking(transfer));
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const std::uint32_t tensor = tensor_of(optim.parameters[i]);
-    if (!readable(checkpoint.manifest, tensor) ||
-        checkpoint.manifest.tensors[tensor].spec.shape.numel() != 1)
-      continue;
-    TensorReader::Reading reading(reader, {&tensor, 1});
-    steps[i] = DoubleReader(reading, checkpoint.manifest, tensor).read(0, 1)[0];
+    if (const auto step = one_number(checkpoint.manifest, reader, tensor)) steps[i] = step;
   }
   return steps;
 }
@@ -331,9 +347,17 @@ MomentScan scan_moments(OpenedCheckpoint& checkpoint, const OptimState& optim,
   MomentScan scan;
   std::vector<std::uint32_t> tensors;
   for (const OptimParameter& p : optim.parameters) add_tensors(p, tensors);
+  for (const OptimGroup& group : optim.groups)
+    for (const std::string_view option : {"lr", "eps"})
+      if (const std::uint32_t tensor = option_tensor(group, option); tensor != kNoTensor)
+        tensors.push_back(tensor);
   locate(checkpoint, tensors, transfer);
   const Manifest& manifest = checkpoint.manifest;
-  const Hypers hypers(optim);
+  const TensorReader options(manifest, *checkpoint.directory, looking(transfer));
+  const Hypers hypers(optim, [&](const Value* value) -> std::optional<double> {
+    if (value == nullptr || !value->is_tensor()) return number_of(value);
+    return one_number(manifest, options, value->tensor_index());
+  });
   // Room for both moments and the weight, were they compressed; the rest holds them as numbers.
   TransferOptions staged = looking(transfer);
   staged.memory_limit_bytes = transfer.memory_limit_bytes / 4 * 3;

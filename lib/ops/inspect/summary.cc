@@ -185,11 +185,13 @@ class Summarizer {
       if (!value.is_tensor()) continue;
       const StoredTensor& tensor = manifest_.tensors[value.tensor_index()];
       out_.buffers += tensor.kind == TensorKind::kBuffer;
-      if (tensor.kind != TensorKind::kParam) continue;
+      const EntryRole& role = roles_.entries[i];
+      const bool is_copy = role.role == Role::kOther && !role.fqn.empty();
+      if (tensor.kind != TensorKind::kParam || is_copy) continue;
       ++out_.parameters;
       out_.parameter_numel += tensor.spec.shape.numel();
-      if (out_.optimizers.empty()) continue;
-      ++(trainable_.contains(roles_.entries[i].fqn) ? out_.trainable : out_.frozen);
+      if (out_.optimizers.empty() || role.role != Role::kModel) continue;
+      ++(trainable_.contains(role.fqn) ? out_.trainable : out_.frozen);
     }
   }
 

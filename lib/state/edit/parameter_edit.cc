@@ -11,6 +11,7 @@
 
 #include "lib/state/edit/fqn_place.h"
 #include "lib/state/edit/group_members.h"
+#include "lib/state/edit/state_follows.h"
 
 namespace tessera {
 namespace {
@@ -23,15 +24,6 @@ struct Site {
   std::string label;  // the model's prefix, or the leaf
   auto operator<=>(const Site&) const = default;
 };
-
-bool takes_all(const ParameterEdit& edit) {
-  if (edit.olds.size() != 1 || edit.made.size() != 1) return false;
-  const NewParameter& made = edit.made[0];
-  if (made.pieces.size() != 1 || made.shape != edit.olds[0].shape) return false;
-  const TensorPiece& piece = made.pieces[0];
-  return piece.source == 0 && piece.steps.empty() && piece.dims.empty() &&
-         piece.box == Box::whole(made.shape);
-}
 
 class Editor {
  public:
@@ -111,13 +103,13 @@ class Editor {
   void collect_sites() {
     for (std::size_t i = 0; i < roles_.entries.size(); ++i) {
       const EntryRole& role = roles_.entries[i];
-      if (role.role == Role::kOther || role.fqn.empty()) continue;
+      if (role.fqn.empty()) continue;
       const auto place = places_.find(fqn_of(role));
       if (place == places_.end()) continue;
       const auto [edit, old] = place->second;
       const StateEntry& entry = manifest_.state.entries[i];
       Site site{edit, role.role, role.root, role.leaf};
-      if (role.role == Role::kModel) site.label = entry.name.substr(0, fqn_position(entry, role));
+      if (role.root < 0) site.label = entry.name.substr(0, fqn_position(entry, role));
       Entries& entries = sites_[site];
       entries.resize(edits_[edit].olds.size());
       entries[old] = i;
@@ -135,8 +127,7 @@ class Editor {
         fail(Code::kInvalidArgument,
              fmt::format("\"{}\" has {}, \"{}\" has not: they cannot become one",
                          manifest_.state.entries[**there].name,
-                         site.role == Role::kModel ? "a weight" : "this state",
-                         printable(olds[o].fqn)));
+                         site.root < 0 ? "a weight" : "this state", printable(olds[o].fqn)));
       }
     }
   }
@@ -161,14 +152,6 @@ class Editor {
     replaced_[**std::ranges::min_element(entries)].emplace(std::move(fresh));
   }
 
-  /// Objects (8-bit state, a projection): nobody knows what of them is to be cut.
-  bool holds_tensors(std::size_t entry) const {
-    bool found = false;
-    for_each_tensor(manifest_.state.entries[entry].value,
-                    [&found](std::uint32_t) { found = true; });
-    return found;
-  }
-
   const Shape* shape_of(std::size_t entry) const {
     const Value& value = manifest_.state.entries[entry].value;
     return value.is_tensor() ? &manifest_.tensors[value.tensor_index()].spec.shape : nullptr;
@@ -181,10 +164,10 @@ class Editor {
     for (std::size_t o = 0; o < entries.size(); ++o) {
       const Shape* shape = shape_of(*entries[o]);
       follows = follows && shape != nullptr && *shape == edit.olds[o].shape;
-      counts = counts && (shape == nullptr ? !holds_tensors(*entries[o]) : shape->numel() == 1);
+      counts = counts && (shape == nullptr || shape->numel() == 1);
     }
     if (follows) return Value::tensor(build(made, entries, name));
-    if (site.role == Role::kModel || (!counts && !takes_all(edit))) {
+    if (site.root < 0 || (!counts && !takes_all(edit))) {
       fail(Code::kUnsupported,
            fmt::format("\"{}\" has not the shape of its parameter: it cannot follow it",
                        manifest_.state.entries[*entries[0]].name),
@@ -309,10 +292,12 @@ std::map<std::string, Shape> parameter_shapes(const Manifest& manifest) {
   return model.empty() ? optimizer : model;
 }
 
-void edit_parameters(Manifest& manifest, std::span<const ParameterEdit> edits,
-                     const SameTensors& same) {
-  if (edits.empty()) return;
+std::vector<Note> edit_parameters(Manifest& manifest, std::span<const ParameterEdit> edits,
+                                  const SameTensors& same, OptimPolicy policy) {
+  if (edits.empty()) return {};
+  std::vector<Note> notes = settle_state(manifest, edits, policy);
   Editor(manifest, edits, same).apply();
+  return notes;
 }
 
 }  // namespace tessera

@@ -59,8 +59,9 @@ inline constexpr std::array<FindingInfo, 25> kOptimRows = {{
      "The optimizer was built over other parameters than the model's.",
      "Save the optimizer with names, or convert with `--optim-keys id`."},
     {Finding::kAmbiguousIds, "OP013", Severity::kInfo, "info", "",
-     "names of integer ids are inferred by order, and shapes allow another answer", "",
-     "Several parameters have equal shapes.",
+     "names of integer ids are inferred by order, and shapes, or several models, allow another "
+     "answer",
+     "", "Several parameters have equal shapes.",
      "Compare some names with your own code before you rely on them."},
     {Finding::kUngrouped, "OP014", Severity::kWarning, "warning", "",
      "a parameter has state, but no group lists it", "",

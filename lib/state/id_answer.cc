@@ -1,0 +1,168 @@
+#include "lib/state/id_answer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <tessera/base/text.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lib/state/model_names.h"
+#include "lib/state/parameter_shape.h"
+#include "lib/state/tensor_bytes.h"
+#include "lib/state/tensor_wrapper.h"
+
+namespace tessera {
+namespace {
+
+/// Tensor or wrapper: what shape the leaf has to its optimizer.
+std::optional<Shape> leaf_shape(const Manifest& manifest, const OptimLeaf& leaf) {
+  if (leaf.tensor != kNoTensor) return manifest.tensors[leaf.tensor].spec.shape;
+  const auto spec = wrapper_spec(manifest.state.entries[leaf.entry].value);
+  return spec ? std::optional(spec->shape) : std::nullopt;
+}
+
+/// Means of squares by rows and by columns: together they have the parameter's shape.
+bool is_factor(std::string_view leaf) {
+  return leaf.ends_with("_row") || leaf.ends_with("_col") || leaf == "row_var" || leaf == "col_var";
+}
+
+/// A model by itself: a key of the state dict with weights below it.
+struct Unit {
+  std::string name;
+  std::vector<OptimWeight> weights;
+};
+
+/// The models of a state dict without a well-known one: "netG" and "netD" of {"netG": {"0.weight":
+/// ...}, "netD": ...}. None where a tree of modules stands at the top.
+std::vector<Unit> units_of(const Manifest& manifest, const Roles& roles,
+                           const std::vector<OptimWeight>& weights) {
+  constexpr std::size_t kMostModels = 64;
+  if (roles.model_roots.size() == 1 && !roles.model_roots[0].empty()) return {};
+  const auto path_of = [&](const OptimWeight& weight) -> const Path& {
+    return manifest.state.entries[weight.entry].path;
+  };
+  const bool state_dicts = std::ranges::any_of(weights, [&](const OptimWeight& weight) {
+    const Path& path = path_of(weight);
+    return path.size() > 1 && path.back().text().find('.') != std::string::npos;
+  });
+  if (!state_dicts) return {};
+  std::vector<Unit> units;
+  for (const OptimWeight& weight : weights) {
+    const Path& path = path_of(weight);
+    std::string name = path.empty() ? "" : dotted(Path(path.begin(), path.end() - 1));
+    auto found = std::ranges::find(units, name, &Unit::name);
+    if (found == units.end()) {
+      if (units.size() == kMostModels) return {};
+      units.push_back({std::move(name), {}});
+      found = units.end() - 1;
+    }
+    found->weights.push_back(weight);
+  }
+  return units;
+}
+
+class Answerer {
+ public:
+  Answerer(const Manifest& manifest, const IdShapes& ids) : manifest_(manifest), ids_(ids) {}
+
+  /// Parameters among the weights: without buffers, and tied ones once.
+  std::vector<std::size_t> candidates(const std::vector<OptimWeight>& weights) const {
+    std::vector<std::size_t> places;
+    std::set<TensorPlace> seen;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const StoredTensor& tensor = manifest_.tensors[weights[i].tensor];
+      const bool number = is_floating(tensor.spec.dtype) || is_complex(tensor.spec.dtype);
+      if (tensor.kind == TensorKind::kBuffer || !number) continue;
+      const auto place = place_of(manifest_, tensor);
+      if (place && !seen.insert(*place).second) continue;
+      places.push_back(i);
+    }
+    return places;
+  }
+
+  IdMapping map(const std::vector<OptimWeight>& weights) const {
+    const std::vector<std::size_t> places = candidates(weights);
+    std::vector<Shape> of_model;
+    for (const std::size_t i : places) of_model.push_back(shape_of(weights[i]));
+    IdMapping mapping = map_ids(ids_.shapes, ids_.group_sizes, of_model);
+    const bool as_many = ids_.shapes.size() == places.size() && ids_.group_sizes.size() == 1;
+    if (!mapping.complete && !ids_.sure && as_many) mapping = in_order(of_model);
+    for (std::int64_t& at : mapping.candidate)
+      if (at >= 0) at = static_cast<std::int64_t>(places[static_cast<std::size_t>(at)]);
+    return mapping;
+  }
+
+  bool fits_alone(const Unit& unit) const {
+    return candidates(unit.weights).size() == ids_.shapes.size() && map(unit.weights).complete;
+  }
+
+ private:
+  const Shape& shape_of(const OptimWeight& weight) const {
+    return manifest_.tensors[weight.tensor].spec.shape;
+  }
+
+  /// One group with as many ids as there are parameters: they are these, in order, if what is kept
+  /// for them is of other shapes (which an unknown optimizer may keep) and not in another order.
+  IdMapping in_order(const std::vector<Shape>& of_model) const {
+    std::vector<std::optional<Shape>> known = ids_.shapes;
+    for (std::size_t i = 0; i < known.size(); ++i) {
+      const bool elsewhere = known[i] && std::ranges::find(of_model, *known[i]) != of_model.end();
+      if (known[i] != of_model[i] && !elsewhere) known[i].reset();
+    }
+    return map_ids(known, ids_.group_sizes, of_model);
+  }
+
+  const Manifest& manifest_;
+  const IdShapes& ids_;
+};
+
+/// The unit that is the optimizer's among those that its ids fit, and whether another could be.
+std::pair<const Unit*, bool> choose(const Roles& roles, std::int32_t root,
+                                    const std::vector<const Unit*>& fitting) {
+  const auto at = static_cast<std::size_t>(root);
+  std::vector<const Unit*> agreeing;
+  for (const Unit* unit : fitting)
+    if (names_agree(roles.optimizers[at].name, unit->name)) agreeing.push_back(unit);
+  if (agreeing.size() == 1) return {agreeing[0], true};
+  const bool each_has_one = fitting.size() == roles.optimizers.size();
+  return {fitting[each_has_one ? at : 0], fitting.size() == 1};
+}
+
+}  // namespace
+
+std::optional<Shape> shape_by_state(const Manifest& manifest, const OptimState& optim,
+                                    const OptimParameter& parameter) {
+  std::vector<std::pair<std::string_view, Shape>> leaves;
+  for (const OptimLeaf& leaf : parameter.leaves) {
+    const LeafCut cut = optim.cut_of(parameter, leaf.name);
+    const bool alike = cut == LeafCut::kElementwise || cut == LeafCut::kBlocks;
+    if (!alike && !is_factor(leaf.name)) continue;
+    if (const auto shape = leaf_shape(manifest, leaf)) leaves.emplace_back(leaf.name, *shape);
+  }
+  return parameter_shape(leaves);
+}
+
+IdAnswer find_parameters(const Manifest& manifest, const Roles& roles, std::int32_t root,
+                         const std::vector<OptimWeight>& weights, const IdShapes& ids) {
+  const Answerer answerer(manifest, ids);
+  const std::vector<Unit> units = units_of(manifest, roles, weights);
+  std::vector<const Unit*> fitting;
+  if (units.size() > 1)
+    for (const Unit& unit : units)
+      if (answerer.fits_alone(unit)) fitting.push_back(&unit);
+  std::erase_if(fitting,
+                [&](const Unit* unit) { return fitting.size() > 1 && is_copy_name(unit->name); });
+  if (fitting.empty()) return {weights, answerer.map(weights), ""};
+  const auto [chosen, certain] = choose(roles, root, fitting);
+  IdAnswer answer{chosen->weights, answerer.map(chosen->weights), ""};
+  if (certain) return answer;
+  std::vector<std::string> names;
+  for (const Unit* unit : fitting) names.push_back(printable(unit->name));
+  answer.mapping.certain = false;
+  answer.note = fmt::format("its ids fit several models ({}): taken to be those of \"{}\"",
+                            fmt::join(names, ", "), printable(chosen->name));
+  return answer;
+}
+
+}  // namespace tessera

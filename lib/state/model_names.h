@@ -1,0 +1,25 @@
+#pragma once
+// What names say of models: which are a model's, which a copy's, and which optimizer trains which.
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// "model", "module", "state_dict", ...: what training code calls the one model.
+bool is_model_name(std::string_view key);
+
+/// "ema", "model_avg", "critic_target": averaged or frozen copies of a model.
+bool is_copy_name(std::string_view key);
+
+/// What the run keeps beside the weights: counters, losses, schedulers, random states.
+bool is_run_state_name(std::string_view key);
+
+/// "step", "loss", ...: a tensor of that name beside weights at the top, in a training state. Others
+/// ("tokens_seen") may be buffers of the model.
+bool is_counter_name(std::string_view key);
+
+/// Whether both are of one model: "optG" and "netG", "d_optimizer" and "discriminator",
+/// "actor_opt" and "actor".
+bool names_agree(std::string_view optimizer, std::string_view model);
+
+}  // namespace tessera
