@@ -69,20 +69,20 @@ Outcome read_steadily(const FileSystem& fs, const std::vector<std::string>& path
                       const std::function<Outcome()>& work) {
   for (bool again = false;; again = true) {
     const Marks before = marks_of(fs, paths);
+    std::string changed, what;
     try {
       Outcome outcome = work();
       if (writes) return outcome;
       // A folder is held open: what was read of it is of one checkpoint, if all was there.
-      const std::string changed =
-          changed_path(fs, paths, before, /*files_only=*/outcome.exit == kExitDone);
+      changed = changed_path(fs, paths, before, /*files_only=*/outcome.exit == kExitDone);
       if (changed.empty()) return outcome;
-      if (again) fail_changed(changed, {});
     } catch (const Error& error) {
       if (!is_damage(error.code())) throw;
-      const std::string changed = changed_path(fs, paths, before, false);
+      changed = changed_path(fs, paths, before, false);
       if (changed.empty()) throw;
-      if (again) fail_changed(changed, error.status().message);
+      what = error.status().message;
     }
+    if (again) fail_changed(changed, what);
   }
 }
 

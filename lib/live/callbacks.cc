@@ -7,16 +7,19 @@
 namespace tessera {
 
 void rethrow_as_of(std::string_view callback) {
+  Status status = current_exception_status();
+  if (status.code == Code::kInternal) status.code = Code::kInvalidArgument;
+  status.message = fmt::format("the callback {} threw: {}", callback, printable(status.message));
+  status.hint = "the exception is the job's own";
+  throw Error(std::move(status));
+}
+
+void rethrow_with(const std::exception_ptr& thrown, const Error& error) {
+  if (!thrown) throw error;
   try {
-    throw;
-  } catch (const Error&) {
-    throw;
+    std::rethrow_exception(thrown);
   } catch (...) {
-    Status status = current_exception_status();
-    if (status.code == Code::kInternal) status.code = Code::kInvalidArgument;
-    status.message = fmt::format("the callback {} threw: {}", callback, printable(status.message));
-    status.hint = "the exception is the job's own";
-    throw Error(std::move(status));
+    throw CallbackError(error.status());
   }
 }
 
@@ -24,14 +27,7 @@ template <class... Arguments>
 void NamedCallbacks::wrap(std::string_view name, std::function<void(Arguments...)>& callback) {
   if (!callback) return;
   callback = [this, name, own = std::move(callback)](Arguments... arguments) {
-    try {
-      own(std::forward<Arguments>(arguments)...);
-    } catch (const Error&) {
-      throw;
-    } catch (...) {
-      thrown_ = std::current_exception();
-      rethrow_as_of(name);
-    }
+    in_callback(name, thrown_, [&] { own(std::forward<Arguments>(arguments)...); });
   };
 }
 
@@ -41,15 +37,6 @@ NamedCallbacks::NamedCallbacks(LiveState& state) {
   wrap("LiveState::check_loaded", state.check_loaded);
   wrap("LiveState::on_value", state.on_value);
   wrap("LiveState::after_load", state.after_load);
-}
-
-void NamedCallbacks::rethrow(const Error& error) const {
-  if (!thrown_) throw error;
-  try {
-    std::rethrow_exception(thrown_);
-  } catch (...) {
-    throw CallbackError(error.status());
-  }
 }
 
 }  // namespace tessera

@@ -160,10 +160,10 @@ class OneNan {
 
 }  // namespace
 
-Bytes agreements_of(const LiveState& state) {
+Bytes agreements_of(const LiveState& state, std::exception_ptr& thrown) {
   WireWriter out;
-  const auto all =
-      state.agreed ? in_callback("LiveState::agreed", state.agreed) : std::vector<Agreement>();
+  const auto all = state.agreed ? in_callback("LiveState::agreed", thrown, state.agreed)
+                                : std::vector<Agreement>();
   out.number(all.size());
   for (const Agreement& each : all) out.text(each.name).text(each.value).text(each.hint);
   return out.finish();

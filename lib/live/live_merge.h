@@ -13,6 +13,7 @@
 #include <tessera/storage/checksum.h>
 
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,8 +30,8 @@ struct LiveDescription {
   ByteView agreed;     // what ranks must agree on besides
 };
 
-/// The result of the state's `agreed`, as bytes.
-Bytes agreements_of(const LiveState& state);
+/// The result of the state's `agreed`, as bytes. `thrown`: what it threw, unless that was an Error.
+Bytes agreements_of(const LiveState& state, std::exception_ptr& thrown);
 /// The message of `state`, which has this structure and these agreements. Throws kUnsupported for a
 /// value that cannot be sent to other ranks or has a tensor inside. Precondition: check_names(),
 /// digest_of_shared().

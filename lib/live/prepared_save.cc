@@ -276,7 +276,7 @@ void prepare_save(std::string_view call, const std::string& path, const LiveStat
   if (mine.ok()) {
     try {
       PreparedSave* kept = memory.prepared.get();
-      agreed = agreements_of(state);  // which may change the state
+      agreed = agreements_of(state, memory.thrown);  // which may change the state
       structure = structure_of(state, anew);
       // Of states that fit, check_live_tensors() and check_names() say the same. (Compared as
       // texts: in words.)

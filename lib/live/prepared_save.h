@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <future>
 #include <memory>
@@ -81,7 +82,8 @@ struct SaveMemory {
   std::unique_ptr<RankGroup>
       background;  // for the thread that writes; made by the first async save
   std::shared_ptr<PendingSave::Work> in_flight;
-  int known_cpus = 0;  // 0: not asked
+  int known_cpus = 0;         // 0: not asked
+  std::exception_ptr thrown;  // by a callback of this rank, in this call; no Error
 
   /// Waits; an error that nobody has asked for goes to stderr, as it has nowhere else to go.
   ~SaveMemory();

@@ -293,7 +293,8 @@ FileSystem& begin(std::string_view call, const std::string& path, std::string& p
              "set LiveState::changed, or use SnapshotTiming::kBeforeReturn");
       if (options.file_system == nullptr) own = make_posix_file_system();
       place = from_root(options.file_system != nullptr ? *options.file_system : *own, path);
-      if (state.before_save) in_callback("LiveState::before_save", state.before_save);
+      if (state.before_save)
+        in_callback("LiveState::before_save", memory.thrown, state.before_save);
     } catch (...) {
       mine = current_exception_status();
     }
@@ -301,6 +302,19 @@ FileSystem& begin(std::string_view call, const std::string& path, std::string& p
   prepare_save(call, path, state, ranks, options, mine, memory, report);
   report.plan_seconds = seconds_since(start);
   return options.file_system != nullptr ? *options.file_system : *own;
+}
+
+/// What a save begins and ends with: on the rank whose callback threw, its exception is in the
+/// Error.
+template <class Work>
+auto saving(const std::string& path, RankGroup& ranks, Work&& work) {
+  SaveMemory& memory = SaveMemory::of(ranks);
+  memory.thrown = nullptr;
+  try {
+    return in_operation(fmt::format("save to {}", printable(path)), [&] { return work(memory); });
+  } catch (const Error& error) {
+    rethrow_with(std::exchange(memory.thrown, nullptr), error);
+  }
 }
 
 }  // namespace
@@ -313,10 +327,9 @@ void write_save(const std::string& path, RankGroup& ranks, const SaveOptions& op
 
 SaveReport save(const std::string& path, const LiveState& state, RankGroup& ranks,
                 const SaveOptions& options) {
-  return in_operation(fmt::format("save to {}", printable(path)), [&] {
+  return saving(path, ranks, [&](SaveMemory& memory) {
     const Clock::time_point start = Clock::now();
     SaveReport report;
-    SaveMemory& memory = SaveMemory::of(ranks);
     std::shared_ptr<FileSystem> own;
     std::string place;
     FileSystem& fs = begin("save", path, place, state, ranks, options, own, memory, report);
@@ -328,11 +341,10 @@ SaveReport save(const std::string& path, const LiveState& state, RankGroup& rank
 
 PendingSave save_async(const std::string& path, const LiveState& state, RankGroup& ranks,
                        const SaveOptions& options) {
-  return in_operation(fmt::format("save to {}", printable(path)), [&] {
+  return saving(path, ranks, [&](SaveMemory& memory) {
     const Clock::time_point start = Clock::now();
     const bool lazy = options.snapshot == SnapshotTiming::kLazy;
     SaveReport report;
-    SaveMemory& memory = SaveMemory::of(ranks);
     std::shared_ptr<FileSystem> own;
     std::string place;
     FileSystem& fs =

@@ -193,6 +193,45 @@ TEST_CASE("a callback of a save is named with what it said, on every rank") {
                             !Contains("internal"));
 }
 
+TEST_CASE("what a callback of a save throws comes back as itself, on the rank that threw it") {
+  using Set = void (*)(LiveState&);
+  const std::pair<const char*, Set> callbacks[] = {
+      {"LiveState::before_save", [](LiveState& s) { s.before_save = [] { throw JobsOwn{7}; }; }},
+      {"LiveState::agreed",
+       [](LiveState& s) { s.agreed = []() -> std::vector<Agreement> { throw JobsOwn{7}; }; }}};
+  for (const auto& [name, set] : callbacks)
+    for (const bool in_background : {false, true}) {
+      INFO(name << " " << in_background);
+      MemoryFileSystem fs;
+      fs.make_directories("/run");
+      int own[2] = {0, 0};
+      Status statuses[2];
+      require_quiet(on_ranks(2, [&, set = set](RankGroup& ranks) {
+        std::vector<float> memory(4);
+        LiveState state;
+        state.add("w", {DType::kFloat32, {4}, {}, memory.data()});
+        if (ranks.rank() == 1) set(state);
+        SaveOptions options;
+        options.file_system = &fs;
+        const auto at = static_cast<std::size_t>(ranks.rank());
+        try {
+          in_background ? save_async("/run/s", state, ranks, options).wait()
+                        : save("/run/s", state, ranks, options);
+        } catch (const Error& error) {
+          statuses[at] = error.status();
+          try {
+            std::rethrow_if_nested(error);
+          } catch (const JobsOwn& thrown) {
+            own[at] = thrown.number;
+          }
+        }
+      }));
+      for (const Status& status : statuses) CHECK_THAT(status.message, Contains(name));
+      CHECK(own[0] == 0);
+      CHECK(own[1] == 7);
+    }
+}
+
 TEST_CASE("an error of ours passes through a callback as it is") {
   Saved saved;
   Status status;

@@ -194,9 +194,9 @@ struct LiveState {
   bool is_last_new_ = false;  // the last entry's tensor was added with it: no other entry means it
 };
 
-/// What load() throws on the rank whose callback threw something that is no Error: an Error that
-/// names the callback and says what it said, and that holds it. std::rethrow_if_nested(error)
-/// throws it again. Other ranks get the Error alone, and so does whoever saves.
+/// What load(), save() and save_async() throw on the rank whose callback threw something that is no
+/// Error: an Error that names the callback and says what it said, and that holds it.
+/// std::rethrow_if_nested(error) throws it again. Other ranks get the Error alone.
 class CallbackError : public Error, public std::nested_exception {
  public:
   explicit CallbackError(Status status) : Error(std::move(status)) {}
