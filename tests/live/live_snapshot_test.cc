@@ -30,7 +30,9 @@ TEST_CASE("a snapshot by any number of threads holds every byte of runs and stri
                                std::as_bytes(std::span(small))};
   for (const int threads : {1, 2, 3, 8}) {
     CAPTURE(threads);
-    const Bytes message = describe(state, state.structure()->bytes, agreements_of(state));
+    std::exception_ptr thrown;
+    const Bytes message =
+        describe(state, state.structure()->bytes, agreements_of(state, thrown));
     MergedState merged = merge_states(std::vector{LiveDescription(message)}, 0, state);
     Snapshot snapshot;
     snapshot.plan(state, merged);

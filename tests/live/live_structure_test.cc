@@ -41,7 +41,8 @@ Bytes bytes_of(const LiveState& state) {
 }
 
 Bytes message_of(const LiveState& state) {
-  return describe(state, bytes_of(state), agreements_of(state));
+  std::exception_ptr thrown;
+  return describe(state, bytes_of(state), agreements_of(state, thrown));
 }
 
 bool still_has_structure(const LiveState& state, const Bytes& bytes) {

@@ -221,7 +221,7 @@ class Builder {
     const std::vector<std::uint32_t> items = short_items(entry, matched);
     std::vector<DecodedValue> found;
     for (const std::uint32_t i : items) {
-      found.push_back(look_into(metadata_.storage[i], entry.name));
+      found.push_back(look_into(metadata_.storage[i]));
       if (wrapper_class(found.back().value).empty()) return false;
     }
     for (std::size_t k = 0; k < found.size(); ++k) {
@@ -264,7 +264,7 @@ class Builder {
   }
 
   /// What the item holds; nothing where it cannot be read, which whoever reads the tensor reports.
-  DecodedValue look_into(const DcpStorage& stored, const std::string& name) const {
+  DecodedValue look_into(const DcpStorage& stored) const {
     try {
       const Item item{stored.file, stored.codecs, stored.offset, stored.length};
       ItemReader reader(*place_.directory, manifest_, options_);
