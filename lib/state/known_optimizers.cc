@@ -223,8 +223,8 @@ bool options_fit(std::string_view wanted, const Names& options) {
   return true;
 }
 
-/// Leaves of all rows that tell an optimizer by themselves: shorter ones, and words that models use,
-/// do not.
+/// Leaves of all rows that show an optimizer by themselves. Shorter ones do not, nor words that models
+/// use.
 struct KnownLeaves {
   static constexpr std::size_t kShortest = 4;
   static constexpr std::array kCommon = {

@@ -1,7 +1,7 @@
 #pragma once
 // Optimizers that are known by what they keep: a row says which leaves a parameter has, how each is
-// cut when the parameter is cut, and which options of the groups tell it from others with the same
-// leaves. A row fits where all of its leaves are there and no others; the first that fits is the
+// cut when the parameter is cut, and which options of the groups distinguish it from others with the
+// same leaves. A row fits where all of its leaves are there and no others; the first that fits is the
 // name. What fits no row is "unknown", never called by another one's name.
 #include <tessera/state/optim_state.h>
 

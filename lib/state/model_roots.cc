@@ -215,8 +215,8 @@ class ModelFinder {
     for (const std::string& root : roles_.model_roots) {
       const bool at_top = root.empty();
       const bool is_root = name == root && !state_.entries[i].value.is_tensor() && is_weight(i);
+      if (at_top && is_weight(i) && is_below_optimizer(name, role)) return;
       if (at_top ? !is_weight_at_top(i) : !name.starts_with(root + ".") && !is_root) continue;
-      if (at_top && is_below_optimizer(name, role)) return;
       role.role = Role::kModel;
       role.fqn = at_top || is_root ? name : SharedText(name.substr(root.size() + 1));
       if (state_.entries[i].value.is_tensor()) names_.insert(role.fqn);

@@ -48,7 +48,7 @@ struct Transformations {
   /// The same by name, before `dtype`: as the shards of another checkpoint have them.
   std::map<std::string, DType> dtypes;
   std::vector<DTypeRule> keep_dtypes;
-  /// Of state that cannot be cut with a parameter that rules or the vocabulary change.
+  /// What becomes of state that cannot be cut with a parameter that rules or the vocabulary change.
   OptimPolicy optim = OptimPolicy::kKeep;
 };
 

@@ -98,7 +98,8 @@ struct OptimState {
       unlisted_weights;  // parameters of the model (by kind) that no group lists
 
   const OptimParameter* find(std::string_view fqn) const;
-  /// Of `parameter`'s leaf. Where the optimizer is unknown, or does not list the leaf: kElementwise.
+  /// How `parameter`'s leaf is cut with it. kElementwise where the optimizer is unknown, or does not
+  /// list the leaf.
   LeafCut cut_of(const OptimParameter& parameter, std::string_view leaf) const;
 };
 

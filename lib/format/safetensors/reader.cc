@@ -129,7 +129,7 @@ class ManifestBuilder {
   bool is_set() const { return set_.index || set_.files.size() > 1; }
   bool is_rank_file(std::size_t file) const { return shard_rank(set_.files[file]).has_value(); }
 
-  /// Of several that cannot be read, the first says why.
+  /// Throws where no file can be read: what the first says.
   void require_one_readable() const {
     if (set_.index || files_.empty() || !files_[0].unreadable) return;
     if (std::ranges::all_of(files_, &ShardFile::is_lost)) throw Error(*files_[0].unreadable);

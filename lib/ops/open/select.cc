@@ -32,7 +32,8 @@ std::string nearest_name(const Manifest& manifest, std::string_view word) {
                        std::ranges::any_of(manifest.state.entries, [&](const StateEntry& entry) {
                          return entry.name.view().find(pattern) != std::string_view::npos;
                        });
-  if (is_part) near = inside;
+  // (A typing error at the end of a name is nearer to that name.)
+  if (is_part && near.empty()) near = inside;
   fail(
       Code::kInvalidArgument,
       fmt::format("{} \"{}\" matches nothing in this checkpoint", flag, printable(pattern)),

@@ -76,7 +76,7 @@ void check_own_sum(ByteView bytes) {
   if (end.substr(kOwnSumKey.size(), kSumDigits) != sum) bad("its own checksum is wrong");
 }
 
-/// Of the regular file there; nullopt: there is none.
+/// The size of the regular file there; nullopt: there is none.
 std::optional<std::uint64_t> size_of(const Directory& directory, const SealedFile& sealed) {
   try {
     const std::optional<FileInfo> there = directory.stat(sealed.path);
