@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "fsdp_core/params/ownership.h"
 #include "fsdp_core/runtime/abort_peers.h"
@@ -62,12 +61,18 @@ struct Found {
   at::Tensor any;                  // not 0: a rank has a gradient
 };
 
-/// 1 / how many ranks of the outermost unit's group hold what this unit holds here.
+bool has_rank(const Communicator& comm, int rank) {
+  return std::ranges::find(comm.global_ranks(), rank) != comm.global_ranks().end();
+}
+
+/// 1 / how many ranks of the outermost unit's group hold what this unit holds here. A group of one
+/// rank numbers it by itself, so that its number means nothing in another group.
 double weight_of(detail::Unit& unit, const Communicator& outermost) {
-  const std::vector<int>& replicas = unit.replicate_comm().global_ranks();
-  std::vector<int> both;
-  std::ranges::set_intersection(replicas, outermost.global_ranks(), std::back_inserter(both));
-  return 1.0 / static_cast<double>(both.size());
+  const Communicator& replicas = unit.replicate_comm();
+  if (replicas.size() == 1) return 1;
+  const auto both = std::ranges::count_if(replicas.global_ranks(),
+                                          [&](int rank) { return has_rank(outermost, rank); });
+  return 1.0 / static_cast<double>(std::max<std::ptrdiff_t>(1, both));
 }
 
 /// All shards add up over the outermost unit's group: those of a unit over a part of its ranks too,
@@ -124,8 +129,8 @@ void scale(const std::vector<at::Tensor>& grads, const at::Tensor& norm, double 
 
 void check_groups(const std::vector<std::shared_ptr<detail::Unit>>& units) {
   for (const auto& unit : units)
-    if (!std::ranges::includes(units.back()->shard_comm().global_ranks(),
-                               unit->shard_comm().global_ranks()))
+    if (!std::ranges::all_of(unit->shard_comm().global_ranks(),
+                             [&](int rank) { return has_rank(units.back()->shard_comm(), rank); }))
       fail(
           Code::kUnsupported,
           fmt::format("clip_grad_norm_: {} is sharded over ranks that are not all in the outermost "
