@@ -423,3 +423,12 @@ for name, content in {
                    b"\x94h\x090(121P1\nK\x01Q(icmod\nname\n(cmod\nName\no]Na]N(Ne}NNs}(NNu\x8f(N\x90cmod\nName\n)\x81}b"
                    b"cmod\nName\n)}\x92cmod\nName\nNb."}.items():
     put("scan", name, content)
+
+# Shards of ranks, without an index: "#": the second of two; "=": both.
+dcp_shards = sorted((samples / "safetensors/hf_dcp_sharded_w2/checkpoint").glob("shard-*.safetensors"))
+rank_header = b'{"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+rank_shard = len(rank_header).to_bytes(8, "little") + rank_header + bytes(8)
+for name, content in (("empty", b""), ("garbage", b"\xff" * 40), ("header", rank_shard[:-8]), ("short", rank_shard[:-3]), ("trailing", rank_shard + b"x"),
+                      ("whole", rank_shard), ("nothing", (2).to_bytes(8, "little") + b"{}"), ("dcp", dcp_shards[-1].read_bytes())):
+    put("safetensors_index", f"second_{name}", b"#" + content)
+    put("safetensors_index", f"both_{name}", b"=" + content)

@@ -22,5 +22,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fs.write_file("/ck/tessera.manifest.json", text);
   fs.write_file("/ck/a", text.first(std::min<std::size_t>(size, 4)));
   fuzz::refuse_cleanly([&] { read_seal(*fs.open_directory("/ck"), ""); });
+  fuzz::refuse_cleanly([&] {
+    missing_files(*fs.open_directory("/ck"));
+    sealed_format(*fs.open_directory("/ck"));
+  });
   return 0;
 }
