@@ -22,8 +22,7 @@ using tools::Tool;
 
 /// What the interface decides by itself, or what only a terminal has.
 void refuse_flags(const std::vector<std::string>& words) {
-  constexpr std::array<std::string_view, 6> kRefused = {"--format",   "--progress", "--npy",
-                                                        "--generate", "--examples", "--version"};
+  constexpr std::array<std::string_view, 3> kRefused = {"--format", "--progress", "--npy"};
   for (const std::string& word : words) {
     if (word == "--") return;
     for (const std::string_view flag : kRefused)
@@ -90,8 +89,7 @@ tessera_error tessera_run(const char* const* words, size_t count, const tessera_
     }
     tools::Host host;
     capi::Result result;
-    capi::run_watched(watch, host.progress, host.cancel,
-                      [&] { result = capi::run(typed, host); });
+    capi::run_watched(watch, host.progress, host.cancel, [&] { result = capi::run(typed, host); });
     *json = capi::text_for_caller(result.document);
     *status = result.status;
   });

@@ -231,6 +231,18 @@ std::string report_of(const LoadResult& result) {
   return tools::json_document(out.take());
 }
 
+/// Saves or loads, watched: `work` does it with `request`, which reports to `watch` from then on.
+template <class Request, class Work>
+void run_reported(const tessera_watch* watch, Request request, char** report, Work&& work) {
+  Progress progress;
+  CancelToken cancel;
+  request.progress = &progress;
+  request.cancel = &cancel;
+  std::string text;
+  run_watched(watch, progress, cancel, [&] { text = report_of(work(request)); });
+  *report = text_for_caller(text);
+}
+
 void require_call(const void* path, const void* state, const void* ranks, const void* out) {
   require(path, "path");
   require(state, "state");
@@ -259,16 +271,10 @@ tessera_error tessera_save(const char* path, const tessera_state* state, tessera
                            const char* options, const tessera_watch* watch, char** report) {
   return capi::guarded([&] {
     capi::require_call(path, state, ranks, report);
-    tessera::SaveOptions request = capi::save_options(options);
-    tessera::Progress progress;
-    tessera::CancelToken cancel;
-    request.progress = &progress;
-    request.cancel = &cancel;
-    std::string text;
-    capi::run_watched(watch, progress, cancel, [&] {
-      text = capi::report_of(tessera::save(path, state->live, *ranks->group, request));
-    });
-    *report = capi::text_for_caller(text);
+    capi::run_reported(watch, capi::save_options(options), report,
+                       [&](const tessera::SaveOptions& request) {
+                         return tessera::save(path, state->live, *ranks->group, request);
+                       });
   });
 }
 
@@ -299,15 +305,9 @@ tessera_error tessera_load(const char* path, const tessera_state* state, tessera
                            const char* policy, const tessera_watch* watch, char** report) {
   return capi::guarded([&] {
     capi::require_call(path, state, ranks, report);
-    tessera::LoadPolicy request = capi::load_policy(policy);
-    tessera::Progress progress;
-    tessera::CancelToken cancel;
-    request.progress = &progress;
-    request.cancel = &cancel;
-    std::string text;
-    capi::run_watched(watch, progress, cancel, [&] {
-      text = capi::report_of(tessera::load(path, state->live, *ranks->group, request));
-    });
-    *report = capi::text_for_caller(text);
+    capi::run_reported(watch, capi::load_policy(policy), report,
+                       [&](const tessera::LoadPolicy& request) {
+                         return tessera::load(path, state->live, *ranks->group, request);
+                       });
   });
 }

@@ -483,14 +483,12 @@ ReportSide Inspection::report_side(OpenedCheckpoint& opened, OpenedCheckpoint* o
   if (!a_.read_values) return side;
   StatOptions options;
   options.histograms_up_to = opened.manifest.tensors.size();
+  options.both_histograms = true;
   options.row_norms = true;
   options.most_row_norms = kReportNorms;
   options.transfer = transfer();
   side.stat = stat_checkpoint(opened, options);
   side.findings.insert(side.findings.end(), side.stat->findings.begin(), side.stat->findings.end());
-  options.row_norms = false;
-  options.log_histogram = true;
-  side.log_stat = stat_checkpoint(opened, options);
   return side;
 }
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "fsdp_core/tools/exit_code.h"
+
 namespace {
 
 constexpr const char* kUsage = "usage: fsdp-simulate MODEL.json [--trace FILE] [--svg FILE]\n";
@@ -42,20 +44,6 @@ void write(const std::string& file, const std::string& text) {
   if (!out) tessera::fail(tessera::Code::kIo, file + " cannot be written");
 }
 
-int exit_code(tessera::Code code) {
-  switch (code) {
-    case tessera::Code::kInvalidArgument:
-      return 2;
-    case tessera::Code::kNotFound:
-    case tessera::Code::kIo:
-      return 3;
-    case tessera::Code::kCorrupt:
-      return 4;
-    default:
-      return 70;
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -82,7 +70,7 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const tessera::Error& error) {
     std::fprintf(stderr, "fsdp-simulate: %s\n", error.what());
-    return exit_code(error.code());
+    return tessera::fsdp::exit_code(error.code());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "fsdp-simulate: %s\n", error.what());
     return 70;

@@ -6,21 +6,7 @@
 #include <cstdio>
 #include <string_view>
 
-namespace {
-
-int exit_code(tessera::Code code) {
-  switch (code) {
-    case tessera::Code::kNotFound:
-    case tessera::Code::kIo:
-      return 3;
-    case tessera::Code::kCorrupt:
-      return 4;
-    default:
-      return 70;
-  }
-}
-
-}  // namespace
+#include "fsdp_core/tools/exit_code.h"
 
 int main(int argc, char** argv) {
   const std::string_view argument = argc == 2 ? argv[1] : "";
@@ -40,6 +26,6 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const tessera::Error& error) {
     std::fprintf(stderr, "fsdp-trace-merge: %s\n", error.what());
-    return exit_code(error.code());
+    return tessera::fsdp::exit_code(error.code());
   }
 }

@@ -233,25 +233,7 @@ class _State:
             self._stateful.append((value, state))
             self._holders[path] = state
             value = state
-        if isinstance(value, dict):
-            return self._dict_tree(value, path)
-        if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-            items = [self._tree(each, (*path, (i,))) for i, each in enumerate(value)]
-            if isinstance(value, tuple):
-                if type(value) is not tuple:
-                    raise _object(value, path)
-                return {"__tuple__": items}
-            return items
-        return _scalar(value, path)
-
-    def _dict_tree(self, value, path):
-        rows = [[_scalar(key, path), self._tree(each, (*path, key))] for key, each in value.items()]
-        if type(value) is collections.OrderedDict:
-            return {"__ordered_dict__": rows, "attributes": None}
-        if type(value) is not dict:
-            raise _object(value, path)
-        plain_keys = all(isinstance(key, str) and not key.startswith("__") and "\0" not in key for key in value)
-        return {key: each for key, (_, each) in zip(value, rows)} if plain_keys else {"__dict__": rows}
+        return _tagged(value, path, self._tree)
 
     def _host(self, tensor):
         """The tensor in this process's own memory; a load copies it back."""
@@ -334,9 +316,10 @@ def _object(value, path):
                               hint="save its plain data: numbers, texts, lists, dicts, tensors")
 
 
-def _scalar(value, path):
-    """A value without tensors as tagged JSON (tessera/encoding/tagged_json.h)."""
-    kind = type(value)
+def _tagged(value, path, inner=None):
+    """A value as tagged JSON (tessera/encoding/tagged_json.h). inner(value, path): the same of what containers hold; without
+    it they hold no tensors."""
+    inner, kind = inner or _tagged, type(value)
     if value is None or kind in (bool, str):
         if kind is str:
             try:
@@ -349,7 +332,7 @@ def _scalar(value, path):
     if kind is float:
         return value if math.isfinite(value) else {"__float__": repr(value)}
     if kind is complex:
-        return {"__complex__": [_scalar(value.real, path), _scalar(value.imag, path)]}
+        return {"__complex__": [_tagged(value.real, path), _tagged(value.imag, path)]}
     if kind is bytes:
         return {"__bytes_hex__": value.hex()}
     if kind is bytearray:
@@ -359,13 +342,13 @@ def _scalar(value, path):
     if kind is torch.dtype:
         return {"__dtype__": _dtype_name(value)}
     if kind in (set, frozenset):
-        return {f"__{kind.__name__}__": [_scalar(each, path) for each in value]}
-    if kind is tuple:
-        return {"__tuple__": [_scalar(each, path) for each in value]}
-    if kind is list:
-        return [_scalar(each, path) for each in value]
-    if kind is dict:
-        return {"__dict__": [[_scalar(key, path), _scalar(each, path)] for key, each in value.items()]}
+        return {f"__{kind.__name__}__": [_tagged(each, path) for each in value]}
+    if isinstance(value, list) or kind is tuple:
+        items = [inner(each, (*path, (i,))) for i, each in enumerate(value)]
+        return {"__tuple__": items} if kind is tuple else items
+    if kind in (dict, collections.OrderedDict):
+        rows = [[_tagged(key, path), inner(each, (*path, key))] for key, each in value.items()]
+        return {"__dict__": rows} if kind is dict else {"__ordered_dict__": rows, "attributes": None}
     raise _object(value, path)
 
 
@@ -477,7 +460,7 @@ class Writer(StorageWriter):
         for item in plan.items:
             fqn = item.index.fqn
             if item.type == WriteItemType.BYTE_IO:  # the engine wants the value, not a pickle of it
-                values[fqn] = _scalar(planner.lookup_object(item.index), (fqn,))
+                values[fqn] = _tagged(planner.lookup_object(item.index), (fqn,))
                 results.append(WriteResult(index=item.index, size_in_bytes=0, storage_data=None))
                 continue
             data = planner.resolve_data(item)

@@ -17,7 +17,7 @@ Training racing(fsdp::ShardingStrategy strategy, fsdp::MemoryLayout layout) {
   training.options.strategy = strategy;
   training.options.layout = layout;
   training.options.forward_prefetch = true;
-  if (is_hybrid(strategy)) training.microbatches = {Sync::kShards, Sync::kAll};
+  if (fsdp::strategy_of(strategy).hybrid()) training.microbatches = {Sync::kShards, Sync::kAll};
   return training;
 }
 

@@ -76,10 +76,8 @@ torch::Tensor backwards(RankContext& context, const Training& training, Net& net
 
 }  // namespace
 
-bool is_hybrid(ShardingStrategy strategy) { return fsdp::strategy_of(strategy).hybrid(); }
-
 fsdp::DeviceMesh mesh_for(const fsdp::World& world, ShardingStrategy strategy) {
-  if (!is_hybrid(strategy)) return world.mesh();
+  if (!fsdp::strategy_of(strategy).hybrid()) return world.mesh();
   const int replicas = world.size() % 2 == 0 ? 2 : 1;
   return fsdp::DeviceMesh(world, {replicas, world.size() / replicas}, {"replicate", "shard"});
 }

@@ -39,7 +39,6 @@ void expect_bit_equal(const Trained& ours, const Trained& theirs);
 /// Both, and compares them. Collective.
 void expect_trains_as_plain(RankContext& context, const Training& training);
 
-bool is_hybrid(fsdp::ShardingStrategy strategy);
 /// Over all ranks; for hybrid strategies two replicas.
 fsdp::DeviceMesh mesh_for(const fsdp::World& world, fsdp::ShardingStrategy strategy);
 /// "FULL_SHARD flat bf16 offload".

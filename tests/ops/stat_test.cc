@@ -195,4 +195,29 @@ TEST_CASE("logarithmic histograms keep zeros apart") {
   CHECK(stat.histogram->zeros == stat.zeros);
 }
 
+TEST_CASE("both histograms of one pass are those of two") {
+  StatOptions linear = with_histograms(), logarithmic = linear, both = linear;
+  logarithmic.log_histogram = true;
+  both.both_histograms = true;
+  const StatReport one = stat_fixture(linear), other = stat_fixture(logarithmic);
+  std::size_t compared = 0;
+  for (const TensorStat& stat : stat_fixture(both).tensors) {
+    INFO(stat.name);
+    const auto same = [](const std::optional<Histogram>& a, const std::optional<Histogram>& b) {
+      REQUIRE(a.has_value() == b.has_value());
+      if (!a) return false;
+      CHECK(a->logarithmic == b->logarithmic);
+      CHECK(a->low == b->low);
+      CHECK(a->high == b->high);
+      CHECK(a->zeros == b->zeros);
+      CHECK(a->counts == b->counts);
+      return true;
+    };
+    compared += same(stat.histogram, named(one, stat.name).histogram);
+    compared += same(stat.log_histogram, named(other, stat.name).histogram);
+    CHECK(stat.quantiles == named(one, stat.name).quantiles);
+  }
+  CHECK(compared > 8);
+}
+
 }  // namespace stat_test

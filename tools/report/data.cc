@@ -182,10 +182,8 @@ std::string stat_json(const ReportSide& side, Room& room) {
   std::vector<std::string> histograms;
   for (std::size_t i = 0; i < stats.size(); ++i) {
     rows.push_back(stats[i].skipped.empty() ? numbers_json(stats[i]) : "");
-    const TensorStat* log =
-        side.log_stat && i < side.log_stat->tensors.size() ? &side.log_stat->tensors[i] : nullptr;
     histograms.push_back(histogram_json(stats[i].histogram) + "," +
-                         (log != nullptr ? histogram_json(log->histogram) : "null"));
+                         histogram_json(stats[i].log_histogram));
     bytes += rows.back().size() + 16;
     histogram_bytes += histograms.back().size();
     matrices += !stats[i].row_norms.empty();
@@ -222,7 +220,6 @@ std::string notes_json(const std::vector<Note>& notes) { return dump_json(json_n
 std::string optim_json(const ReportSide& side) {
   if (!side.optim) return "null";
   const auto optimizer = [](const OptimizerReport& report) {
-    JsonObject options;
     const std::string groups = list(report.groups, [](const OptimReportGroup& group) {
       return fmt::format("{{\"index\":{},\"members\":{},\"options\":{}}}", group.index,
                          group.members.size(), dump_json(json_values_object(group.options)));

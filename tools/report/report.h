@@ -31,8 +31,7 @@ struct ReportSide {
   SummaryReport summary;
   std::vector<Note> findings;  // of verify --quick, and of stat where values were read
   std::optional<OptimReport> optim;
-  std::optional<StatReport> stat;      // with linear histograms
-  std::optional<StatReport> log_stat;  // the same tensors, with histograms over log10
+  std::optional<StatReport> stat;  // with both histograms
 };
 
 /// How large the page may be: `fixed_bytes`, and so many for each tensor. What does not fit is left

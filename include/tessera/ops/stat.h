@@ -34,6 +34,7 @@ struct StatOptions {
   /// If more tensors are selected, none gets a histogram, which costs as much as all other numbers.
   std::size_t histograms_up_to = kStatInFull;
   bool log_histogram = false;
+  bool both_histograms = false;  // linear ones, and TensorStat::log_histogram from the same pass
   int bins = 32;
   bool row_norms = false;  // L2 norm per index of dim 0, tensors of rank 2 only
   std::size_t most_row_norms = 0;  // of each tensor: grouped_norms(); 0: one for each row
@@ -64,6 +65,7 @@ struct TensorStat {
   bool all_zero = false;
   std::vector<double> quantiles;  // StatReport::quantiles; linear interpolation as NumPy's default
   std::optional<Histogram> histogram;
+  std::optional<Histogram> log_histogram;  // StatOptions::both_histograms
   std::vector<double> row_norms;
 };
 

@@ -9,8 +9,7 @@
 #include "lib/format/torch_checkpointing/items.h"
 #include "lib/format/torch_checkpointing/metadata.h"
 #include "lib/format/torch_checkpointing/reader.h"
-#include "lib/format/torch_files/archive_manifest.h"
-#include "lib/format/torch_files/equal_copies.h"
+#include "lib/format/torch_files/archive_driver.h"
 #include "lib/format/torch_files/peek_root.h"
 #include "lib/state/fields.h"
 
@@ -66,7 +65,7 @@ bool looks_like_items(const Place& place, const ItemFiles& files) {
   });
 }
 
-class TorchCheckpointingDriver final : public FormatDriver {
+class TorchCheckpointingDriver final : public CopiedArchiveDriver {
  public:
   std::string_view id() const override { return "torch-checkpointing"; }
   Capabilities capabilities() const override {
@@ -88,11 +87,6 @@ class TorchCheckpointingDriver final : public FormatDriver {
 
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return checkpointing::read_manifest(place, options);
-  }
-  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-              const ReadOptions& options) const override {
-    locate_archives(*place.directory, manifest, tensors, options);
-    if (!options.tolerate_damage) require_equal_copies(*place.directory, manifest, tensors);
   }
   OutputPlan output_plan(const Manifest&, const TargetRequest&) const override {
     fail(Code::kUnsupported, "torch-checkpointing is read, not written", "use --to torch-dcp");

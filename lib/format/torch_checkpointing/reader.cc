@@ -406,12 +406,7 @@ class Reader {
         manifest.files.push_back({std::string(kMetadataFile), info->size_bytes, info->mtime_ns});
     manifest.world_size = world_size_;
     manifest.world_size_source = metadata_ ? "world_size of metadata.pkl" : "ranks in file names";
-    if (merger_.rank_local() > 0)
-      manifest.notes.push_back(
-          {Finding::kRankEntries, Severity::kInfo,
-           fmt::format("{} entr{} differ from rank to rank; each rank's own is listed",
-                       merger_.rank_local(), merger_.rank_local() == 1 ? "y" : "ies"),
-           "", ""});
+    merger_.note_rank_local(manifest.notes);
   }
   std::string dialect() const {
     return metadata_ ? fmt::format("torch_checkpointing, metadata {}", metadata_->version)

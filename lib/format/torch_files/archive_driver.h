@@ -3,6 +3,7 @@
 #include <tessera/format/format_driver.h>
 
 #include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_files/equal_copies.h"
 
 namespace tessera {
 
@@ -11,6 +12,16 @@ class ArchiveDriver : public FormatDriver {
   void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
               const ReadOptions& options) const override {
     locate_archives(*place.directory, manifest, tensors, options);
+  }
+};
+
+/// Several ranks may have stored one chunk each: whoever reads elements gets copies that are equal.
+class CopiedArchiveDriver : public ArchiveDriver {
+ public:
+  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
+              const ReadOptions& options) const override {
+    ArchiveDriver::locate(place, manifest, tensors, options);
+    if (!options.tolerate_damage) require_equal_copies(*place.directory, manifest, tensors);
   }
 };
 

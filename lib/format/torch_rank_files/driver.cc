@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "lib/format/probe_errors.h"
-#include "lib/format/torch_files/archive_manifest.h"
-#include "lib/format/torch_files/equal_copies.h"
+#include "lib/format/torch_files/archive_driver.h"
 #include "lib/format/torch_files/peek_root.h"
 #include "lib/format/torch_rank_files/parts.h"
 #include "lib/format/torch_rank_files/rank_folder.h"
@@ -21,7 +20,7 @@ ProbeResult by_names(Answer answer, std::string reason) {
   return {answer, std::move(reason), kAboutRankFiles, ProbeResult::Knows::kNames};
 }
 
-class TorchRankFilesDriver : public FormatDriver {
+class TorchRankFilesDriver : public CopiedArchiveDriver {
  public:
   std::string_view id() const override { return "torch-rank-files"; }
   Capabilities capabilities() const override {
@@ -49,11 +48,6 @@ class TorchRankFilesDriver : public FormatDriver {
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return rank_files::read_manifest(place, options);
-  }
-  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-              const ReadOptions& options) const override {
-    locate_archives(*place.directory, manifest, tensors, options);
-    if (!options.tolerate_damage) require_equal_copies(*place.directory, manifest, tensors);
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return rank_files::plan_output(source, request);

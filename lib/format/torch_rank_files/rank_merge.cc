@@ -82,6 +82,14 @@ bool RankMerger::all_equal(const RankEntry& entry) {
   });
 }
 
+void RankMerger::note_rank_local(std::vector<Note>& notes) const {
+  if (rank_local_ == 0) return;
+  notes.push_back({Finding::kRankEntries, Severity::kInfo,
+                   fmt::format("{} entr{} differ from rank to rank; each rank's own is listed",
+                               rank_local_, rank_local_ == 1 ? "y" : "ies"),
+                   "", ""});
+}
+
 void RankMerger::add_per_rank(const RankEntry& entry, const Path& path) {
   ++rank_local_;
   for (const RankLeaf& leaf : entry.leaves) {

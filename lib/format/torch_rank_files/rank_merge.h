@@ -21,8 +21,8 @@ class RankMerger {
   void add(const RankEntry& entry, const Path& path);
   void add(const RankEntry& entry) { add(entry, entry.path); }
 
-  /// Entries that differ from rank to rank, so far.
-  std::size_t rank_local() const { return rank_local_; }
+  /// Adds a note where entries differed from rank to rank.
+  void note_rank_local(std::vector<Note>& notes) const;
 
  private:
   void add_sharded(const RankEntry& entry, const Path& path);

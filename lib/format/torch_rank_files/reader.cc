@@ -106,12 +106,7 @@ class Reader {
     manifest.provenance.emplace(kParts, std::move(parts));
     if (local.record() && !local.state_alone())
       manifest.provenance.emplace(kFlatLayout, dump_flat_record(*local.record()));
-    if (merger_.rank_local() > 0)
-      manifest.notes.push_back(
-          {Finding::kRankEntries, Severity::kInfo,
-           fmt::format("{} entr{} differ from rank to rank; each rank's own is listed",
-                       merger_.rank_local(), merger_.rank_local() == 1 ? "y" : "ies"),
-           "", ""});
+    merger_.note_rank_local(manifest.notes);
     if (!states_.folder.others.empty())
       manifest.notes.push_back(
           {Finding::kStaleFile, Severity::kInfo,

@@ -4,21 +4,10 @@
 #include <algorithm>
 #include <string>
 
-#include "lib/format/torch_files/archive_manifest.h"
-#include "lib/format/torch_files/equal_copies.h"
+#include "lib/format/torch_files/archive_driver.h"
 #include "lib/format/torchsnapshot/parts.h"
 
 namespace tessera {
-namespace snapshot {
-
-void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-            const ReadOptions& options) {
-  locate_archives(*place.directory, manifest, tensors, options);
-  if (!options.tolerate_damage) require_equal_copies(*place.directory, manifest, tensors);
-}
-
-}  // namespace snapshot
-
 namespace {
 
 /// "batched/<uuid>" is what every snapshot of several small tensors leaves, whole or not.
@@ -31,7 +20,7 @@ bool has_slabs(const Directory& directory) {
   });
 }
 
-class TorchsnapshotDriver final : public FormatDriver {
+class TorchsnapshotDriver final : public CopiedArchiveDriver {
  public:
   std::string_view id() const override { return "torchsnapshot"; }
   Capabilities capabilities() const override {
@@ -51,10 +40,6 @@ class TorchsnapshotDriver final : public FormatDriver {
 
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return snapshot::read_manifest(place, options);
-  }
-  void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-              const ReadOptions& options) const override {
-    snapshot::locate(place, manifest, tensors, options);
   }
   OutputPlan output_plan(const Manifest&, const TargetRequest&) const override {
     fail(Code::kUnsupported, "torchsnapshot is read, not written", "use --to torch-dcp");

@@ -26,11 +26,6 @@ namespace tessera::snapshot {
 
 Manifest read_manifest(const Place& place, const ReadOptions& options);
 
-/// Opens the torch.save files of pending chunks, and proves that copies are equal, byte by byte
-/// (not when damage is tolerated: verify compares them itself).
-void locate(const Place& place, Manifest& manifest, std::span<const std::uint32_t> tensors,
-            const ReadOptions& options);
-
 /// The files a snapshot names, each looked up once.
 class SnapshotFiles {
  public:

@@ -160,29 +160,41 @@ class TensorScan {
       stat.row_norms = grouped_norms(stat.row_norms, options_.most_row_norms);
     if (pass.finite() == 0) return;
     quantiles.end_first_pass(pass.finite());
-    std::optional<BinCounter> bins;
+    std::vector<Filling> filling;
     if (histogram_) {
-      stat.histogram = empty_histogram(pass);
-      bins.emplace(stat.histogram->low, stat.histogram->high,
-                   static_cast<std::size_t>(std::max(1, options_.bins)), options_.log_histogram);
+      fill(stat.histogram, pass, options_.log_histogram && !options_.both_histograms, filling);
+      if (options_.both_histograms) fill(stat.log_histogram, pass, true, filling);
     }
-    for (bool first = true; !quantiles.done() || (first && bins); first = false) {
+    for (bool first = true; !quantiles.done() || (first && histogram_); first = false) {
       blocks.each(cancel, [&](std::span<const Real> values, std::int64_t) {
         quantiles.add(values);
-        if (first && bins) bins->add(values);
+        if (!first) return;
+        for (Filling& each : filling) each.bins.add(values);
       });
       quantiles.end_pass();
     }
-    if (bins) {
-      stat.histogram->counts = bins->counts();
-      stat.histogram->zeros = bins->zeros();
+    for (const Filling& each : filling) {
+      each.histogram.counts = each.bins.counts();
+      each.histogram.zeros = each.bins.zeros();
     }
     stat.quantiles = quantiles.values();
   }
 
-  Histogram empty_histogram(const StatPass& pass) const {
+  struct Filling {
+    Histogram& histogram;
+    BinCounter bins;
+  };
+
+  void fill(std::optional<Histogram>& histogram, const StatPass& pass, bool logarithmic,
+            std::vector<Filling>& filling) const {
+    histogram = empty_histogram(pass, logarithmic);
+    const auto bins = static_cast<std::size_t>(std::max(1, options_.bins));
+    filling.push_back({*histogram, BinCounter(histogram->low, histogram->high, bins, logarithmic)});
+  }
+
+  static Histogram empty_histogram(const StatPass& pass, bool logarithmic) {
     Histogram out;
-    out.logarithmic = options_.log_histogram;
+    out.logarithmic = logarithmic;
     out.low = out.logarithmic ? std::log10(std::max(pass.smallest_modulus(), 5e-324)) : pass.low();
     out.high = out.logarithmic ? std::log10(std::max(pass.largest_modulus(), 5e-324)) : pass.high();
     return out;

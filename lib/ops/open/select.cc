@@ -23,17 +23,18 @@ std::string nearest_name(const Manifest& manifest, std::string_view word) {
   return nearest(word, names);
 }
 
+bool is_part_of_a_name(const Manifest& manifest, std::string_view pattern) {
+  return pattern.find_first_of("*?[") == pattern.npos &&
+         std::ranges::any_of(manifest.state.entries, [&](const StateEntry& entry) {
+           return entry.name.view().find(pattern) != std::string_view::npos;
+         });
+}
+
 [[noreturn]] void no_match(const Manifest& manifest, std::string_view flag,
                            std::string_view pattern) {
   std::string near = nearest_name(manifest, pattern);
   // A part of a name is what people type first.
-  const std::string inside = fmt::format("*{}*", pattern);
-  const bool is_part = pattern.find_first_of("*?[") == pattern.npos &&
-                       std::ranges::any_of(manifest.state.entries, [&](const StateEntry& entry) {
-                         return entry.name.view().find(pattern) != std::string_view::npos;
-                       });
-  // (A typing error at the end of a name is nearer to that name.)
-  if (is_part && near.empty()) near = inside;
+  if (near.empty() && is_part_of_a_name(manifest, pattern)) near = fmt::format("*{}*", pattern);
   fail(
       Code::kInvalidArgument,
       fmt::format("{} \"{}\" matches nothing in this checkpoint", flag, printable(pattern)),
