@@ -168,6 +168,7 @@ class RunCheckpoint(_Row):
     complete: bool
     problem: str | None
     latest: bool
+    refused: bool | None = None  # it has something that is not understood here, and no damage was seen: "problem" names it
 
 
 @dataclasses.dataclass(frozen=True)
