@@ -36,7 +36,7 @@ struct StatOptions {
   bool log_histogram = false;
   bool both_histograms = false;  // linear ones, and TensorStat::log_histogram from the same pass
   int bins = 32;
-  bool row_norms = false;  // L2 norm per index of dim 0, tensors of rank 2 only
+  bool row_norms = false;          // L2 norm per index of dim 0, tensors of rank 2 only
   std::size_t most_row_norms = 0;  // of each tensor: grouped_norms(); 0: one for each row
   TransferOptions transfer;
 };
