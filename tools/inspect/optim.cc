@@ -1,0 +1,23 @@
+// optim: what the optimizer keeps of every parameter.
+#include "tools/documents/documents.h"
+#include "tools/failure.h"
+#include "tools/inspect/inspection.h"
+#include "tools/inspect/verbs.h"
+#include "tools/render/render.h"
+
+namespace tessera::tools {
+Outcome run_optim(Inspection& in) {
+  OpenedCheckpoint first = in.open();
+  std::optional<OpenedCheckpoint> second;
+  if (in.a.words.size() > 1) second = in.open(in.a.words[1], in.open_options(in.a.from, in.a.root));
+  OptimOptions options;
+  options.transfer = in.transfer();
+  const OptimReport report = inspect_optimizer(first, second ? &*second : nullptr, options);
+  return {in.in_form([&] { return optim_document(report); },
+                     {{"optimizers", "optimizer"}, {"findings", "finding"}, {"notes", "note"}},
+                     [&] { return render_optim(report, in.screen); }),
+          in.negative(report.ok(), report.findings) ? kExitNegative : kExitDone,
+          {}};
+}
+
+}  // namespace tessera::tools
