@@ -187,7 +187,7 @@ int run_tool(Tool tool, const std::vector<std::string>& typed, std::size_t calle
     const int exit = exit_status(status.code);
     const bool alone = ranks && !ranks->failed_together();
     if (alone || launched_rank() == 0)
-      std::fputs(failure_text(name, status, exit, requested_format(words)).c_str(), stderr);
+      std::fputs(failure_text(name, status, exit, requested_format(tool, words)).c_str(), stderr);
     if (alone) abort_launched(*ranks, exit);
     return exit;
   }

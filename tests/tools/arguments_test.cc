@@ -150,11 +150,16 @@ TEST_CASE("a wrong number of words is refused, naming what is wanted") {
 }
 
 TEST_CASE("the wanted output form is known even where parsing fails") {
-  const auto form = [](std::vector<std::string> words) { return requested_format(words); };
+  const auto form = [](const std::vector<std::string>& words) {
+    return requested_format(Tool::kInspect, words);
+  };
   CHECK(form({"ls", "--nonsense", "--format", "json"}) == OutputFormat::kJson);
   CHECK(form({"--format=ndjson", "x"}) == OutputFormat::kNdjson);
   CHECK(form({"ls", "--", "--format", "json"}) == OutputFormat::kHuman);
   CHECK(form({"--format", "json", "--format", "human"}) == OutputFormat::kHuman);
+  CHECK(form({"ls", "--json", "--nonsense"}) == OutputFormat::kJson);
+  CHECK(form({"--json", "--format=human"}) == OutputFormat::kHuman);
+  CHECK(form({"--", "--json"}) == OutputFormat::kHuman);
 }
 
 TEST_CASE("every subcommand's definition can be walked and has examples") {

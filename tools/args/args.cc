@@ -239,7 +239,8 @@ std::string_view verb_name(Verb verb) {
   return kNames[static_cast<std::size_t>(verb)];
 }
 
-OutputFormat requested_format(std::span<const std::string> words) {
+OutputFormat requested_format(Tool tool, std::span<const std::string> typed) {
+  const std::vector<std::string> words = in_our_words(tool, typed);
   OutputFormat format = OutputFormat::kHuman;
   const auto set = [&format](std::string_view word) {
     if (word == "json") format = OutputFormat::kJson;
@@ -249,7 +250,6 @@ OutputFormat requested_format(std::span<const std::string> words) {
   for (std::size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
     if (words[i] == "--format" && i + 1 < words.size()) set(words[i + 1]);
     if (words[i].starts_with("--format=")) set(std::string_view(words[i]).substr(9));
-    if (words[i] == "--json") set("json");
   }
   return format;
 }

@@ -105,8 +105,8 @@ std::string_view verb_name(Verb verb);  // "summary"
 /// `words`: argv without argv[0]. Throws Error(kInvalidArgument).
 Arguments parse_arguments(Tool tool, std::span<const std::string> words);
 
-/// What a failure before or while parsing should look like: the last --format among `words`.
-OutputFormat requested_format(std::span<const std::string> words);
+/// What a failure before or while parsing should look like: the last --format among `typed`.
+OutputFormat requested_format(Tool tool, std::span<const std::string> typed);
 
 /// The command and its subcommands, found by walking the CLI11 definitions that parse_arguments()
 /// uses.

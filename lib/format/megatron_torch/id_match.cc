@@ -10,7 +10,7 @@ using Numbers = std::vector<std::size_t>;
 /// Matches ids of these groups with these candidates, and adds what it finds to `answer`.
 bool match_groups(const std::vector<IdGroup>& groups, const Numbers& which,
                   const std::vector<IdCandidate>& candidates, const Numbers& among,
-                  IdAnswer& answer) {
+                  IdMatch& answer) {
   std::vector<std::optional<Shape>> shapes;
   Numbers sizes;
   for (const std::size_t g : which) {
@@ -34,8 +34,8 @@ bool is_vector(const IdCandidate& candidate) {
 
 }  // namespace
 
-std::optional<IdAnswer> match_by_shape(const std::vector<IdGroup>& groups,
-                                       const std::vector<IdCandidate>& candidates) {
+std::optional<IdMatch> match_by_shape(const std::vector<IdGroup>& groups,
+                                      const std::vector<IdCandidate>& candidates) {
   Numbers all, decaying, others, params, matrices, vectors;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     all.push_back(g);
@@ -46,7 +46,7 @@ std::optional<IdAnswer> match_by_shape(const std::vector<IdGroup>& groups,
     params.push_back(c);
     (is_vector(candidates[c]) ? vectors : matrices).push_back(c);
   }
-  IdAnswer answer(groups.size());
+  IdMatch answer(groups.size());
   if (match_groups(groups, all, candidates, params, answer)) return answer;
   answer.assign(groups.size(), {});
   if (match_groups(groups, decaying, candidates, matrices, answer) &&

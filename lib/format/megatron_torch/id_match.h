@@ -36,8 +36,8 @@ struct IdCandidate {
 };
 
 /// Per group and id the number of its candidate; nullopt: a doubt remains.
-using IdAnswer = std::vector<std::vector<std::size_t>>;
-std::optional<IdAnswer> match_by_shape(const std::vector<IdGroup>& groups,
+using IdMatch = std::vector<std::vector<std::size_t>>;
+std::optional<IdMatch> match_by_shape(const std::vector<IdGroup>& groups,
                                        const std::vector<IdCandidate>& candidates);
 
 /// The names that a group records; nullopt: it records none.

@@ -64,7 +64,7 @@ class Matcher {
     out_.groups = group_ids(optimizer_);
     const bool any = std::ranges::any_of(out_.groups, [](const auto& ids) { return !ids.empty(); });
     if (!any) return has_only_options(optimizer_) ? std::optional(out_) : std::nullopt;
-    std::optional<IdAnswer> answer = by_record();
+    std::optional<IdMatch> answer = by_record();
     if (!answer) answer = by_shape();
     if (!answer) return std::nullopt;
     for (std::size_t g = 0; g < out_.groups.size(); ++g)
@@ -76,8 +76,8 @@ class Matcher {
 
  private:
   /// By the names that every group records.
-  std::optional<IdAnswer> by_record() const {
-    IdAnswer answer(out_.groups.size());
+  std::optional<IdMatch> by_record() const {
+    IdMatch answer(out_.groups.size());
     for (std::size_t g = 0; g < out_.groups.size(); ++g) {
       const auto names = recorded_members(optimizer_.groups->as_list()[g]);
       if (!names) return std::nullopt;
@@ -89,7 +89,7 @@ class Matcher {
     return answer;
   }
 
-  std::optional<IdAnswer> by_shape() const {
+  std::optional<IdMatch> by_shape() const {
     std::vector<IdGroup> groups;
     for (std::size_t g = 0; g < out_.groups.size(); ++g) {
       groups.push_back({{}, has_decay(optimizer_.groups->as_list()[g])});

@@ -49,7 +49,7 @@ bool OptimizerOutput::is_found_by_shape(const TargetCut& cut, std::int64_t rank,
                           source_.tensors[tensor->tensor].spec.dtype});
   }
   std::vector<IdGroup> groups;
-  IdAnswer written;
+  IdMatch written;
   for (std::size_t g = 0; g < numbered.size(); ++g) {
     groups.push_back({{}, has_decay(options_of(*share.groups[g]))});
     written.emplace_back();
