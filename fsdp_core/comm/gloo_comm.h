@@ -49,7 +49,7 @@ std::string group_prefix(const Communicator::Identity& identity, std::uint64_t g
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const Communicator::Identity& identity,
                                                std::uint64_t generation, const StoreLink& link);
 
-/// The one that is held already, if this rank has joined it.
+/// Returns the communicator that is held already, if this rank has joined it.
 std::shared_ptr<Communicator> make_gloo(const Communicator::Identity& identity,
                                         std::uint64_t generation, const StoreLink& link);
 

@@ -7,7 +7,8 @@
 //   lost          it knows of a rank that is gone, or that gave up
 //   no word, and the connection has ended: that one is gone
 //
-// Who learns that the world is lost passes it on, both ways: round the ring in a few milliseconds a
+// A rank that learns that the world is lost passes it on, both ways: round the ring in a few
+// milliseconds a
 // rank, and past a process that is stopped the other way. Then it ends all groups of its own rank.
 // The store has no part in it: the rank that keeps it may be the one that is gone.
 #include <array>

@@ -19,8 +19,8 @@ class TraceBoard {
  public:
   static void add(const Communicator& comm);
   static void remove(const Communicator& comm);
-  /// All groups of `global_rank` with that folder, the newest of each name. What goes wrong is said
-  /// on standard error.
+  /// All groups of `global_rank` with that folder, the newest of each name. Errors are printed on
+  /// stderr.
   static void write(const Communicator& failing, int global_rank,
                     const std::filesystem::path& folder, std::string_view reason) noexcept;
 };

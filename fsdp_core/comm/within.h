@@ -1,5 +1,5 @@
 #pragma once
-// Calls that cannot be ended, such as one on a store whose rank hangs, with a deadline all the same.
+// A deadline for calls that cannot be interrupted, such as one on a store whose rank hangs.
 #include <chrono>
 #include <functional>
 #include <future>
@@ -10,8 +10,8 @@
 
 namespace tessera::fsdp {
 
-/// f() on a thread of its own, which is left behind, with what `f` holds, where nobody waits for
-/// the answer.
+/// Runs f() on a thread of its own. Where nobody waits for the answer any more, the thread is left
+/// behind with what `f` holds.
 template <class T>
 std::future<T> started(std::function<T()> f) {
   auto answer = std::make_shared<std::promise<T>>();

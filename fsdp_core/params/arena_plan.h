@@ -1,6 +1,7 @@
 #pragma once
-// Arena plan: where in one piece of memory each allocation of a step lies, found from what an equal
-// step before it did: who lives when. With it a step asks the system for nothing, whatever the
+// Arena plan: where in one piece of memory each allocation of a step lies, found from the lifetimes
+// of the allocations of an equal step before it. With it a step asks the system for nothing,
+// whatever the
 // sizes of its units, and holds no more than was alive together at its worst moment. Pure.
 //
 //   time ->      |--p1--|     |------p1------|

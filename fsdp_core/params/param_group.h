@@ -73,7 +73,7 @@ class ParamGroup {
   bool full_precision() const { return attached_precise_; }
   /// Frees gathered memory, in the stream that gathers. Not while attached().
   void drop_gathered();
-  /// Instead of freeing it, gives it away: for who has to wait until nobody reads it any more.
+  /// Gives the gathered memory to the caller, who frees it once nobody reads it any more.
   std::vector<at::Tensor> take_gathered();
   /// True when a shard parameter changed, or was given out to be, since note_changes (optimizer,
   /// user).

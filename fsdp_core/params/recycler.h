@@ -1,7 +1,7 @@
 #pragma once
 // Recycler: the memory that units gather into and reduce from, used again instead of given back: on
-// CPUs a large buffer fresh from the system costs a page fault every 4 KiB, as long as the gather
-// itself. GPUs have their caching allocator for it.
+// CPUs a large buffer fresh from the system costs a page fault every 4 KiB, which takes as long as
+// the gather itself. GPUs have their caching allocator for it.
 //
 //   blocks   at first: a free block of the size asked for is used again
 //   arena    once steps (step_trace.h) come again as they were, or kinds of steps in turn: one block

@@ -1,6 +1,6 @@
 #pragma once
-// Step trace: who allocates what when, from one quiet moment to the next, and whether it comes
-// again.
+// Step trace: which allocations a step makes and when, from one quiet moment to the next, and
+// whether steps repeat.
 //
 //   step     from the end of a backward to the end of the next one at which nothing is held that
 //            was allocated since: backwards that add up without synchronisation and the one that
@@ -19,18 +19,20 @@ namespace tessera::fsdp {
 class StepTrace {
  public:
   static constexpr std::size_t kMostKinds = 4;
-  /// Backwards that a step may have: who keeps something for ever has no quiet moment.
+  /// The most backwards of one step: a program that keeps an allocation for ever has no quiet
+  /// moment.
   static constexpr std::size_t kMostBackwards = 64;
 
-  /// Its index in the step. Only so many are kept: who evaluates for ever has no step.
+  /// Returns its index in the step. Only so many are kept, as a program that only evaluates never
+  /// ends a step.
   std::size_t allocated(std::size_t bytes);
   void freed(std::uint64_t step, std::size_t index);
   /// The number of the step in progress.
   std::uint64_t number() const { return number_; }
 
-  /// A backward has ended: whether the step has.
+  /// To be called after a backward; returns whether the step ended with it.
   bool ends();
-  /// It has; `most` bytes were in use together.
+  /// Ends the step, in which at most `most` bytes were in use together.
   void close(std::size_t most);
 
   /// The smallest number of kinds that the last steps came in, twice over; 0: none found.

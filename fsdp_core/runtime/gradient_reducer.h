@@ -26,7 +26,7 @@ DivideFactors divide_factors(double n);
 class GradientReducer {
  public:
   void use(StreamFactory& factory, std::shared_ptr<Stream> compute, bool replicas);
-  /// The streams of `other` instead of its own, which nothing is left in when it returns.
+  /// Uses the streams of `other` from now on. Its own are empty when it returns.
   void share(StreamFactory& factory, const GradientReducer& other);
   /// Takes the unit's gradients. `find_unused` decides which parameters keep an undefined gradient.
   void reduce(Unit& unit);

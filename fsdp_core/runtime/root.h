@@ -52,7 +52,8 @@ class Root : public std::enable_shared_from_this<Root> {
 
   Stream& compute() { return *compute_; }
   Stream& gather(const Unit& unit);
-  /// From now on on the streams of `other`. Nothing is gathered, or in reduction, when it returns.
+  /// Uses the streams of `other` from now on. Nothing is gathered, or in reduction, when it
+  /// returns.
   void share_streams(Root& other);
   GradientReducer& reducer() { return reducer_; }
   OrderCheck& order() { return order_; }

@@ -61,7 +61,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   /// Where it computes; a unit without parameters: where options say, else the CPU.
   c10::Device device() const;
   bool offloads() const { return options_.cpu_offload.offload_params && !device().is_cpu(); }
-  /// Everything in one word for messages: "unit \"layers.0\"".
+  /// The name for messages: "unit \"layers.0\"".
   std::string label() const;
 
   // -- forward --
@@ -82,11 +82,12 @@ class Unit : public std::enable_shared_from_this<Unit> {
   std::size_t live_uses() const { return uses_.size(); }
 
   // -- parameters --
-  /// Issues the gather unless there or under way. False: nothing to do. In the dtype that a forward
-  /// would compute in now; for a backward, that of the last forward that one can follow.
+  /// Issues the gather unless the parameters are there or on their way; false: there was nothing to
+  /// do. Gathers in the dtype that a forward would compute in now; for a backward, in that of the
+  /// last forward that a backward can follow.
   bool start_unshard(CommPhase phase);
   bool start_unshard(CommPhase phase, bool full_precision);
-  /// Compute parameters are there when it returns (on the compute stream).
+  /// When it returns, the compute parameters are there (on the compute stream).
   void unshard(CommPhase phase, bool full_precision);
   /// The same for a gather that is under way.
   void finish_unshard();

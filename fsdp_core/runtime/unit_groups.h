@@ -26,8 +26,8 @@ class UnitGroups {
   int shards() const { return shard->size(); }
   int replicas() const { return replicate->size(); }
   int ranks() const { return shards() * replicas(); }
-  /// The first rank's tensor to all others: to its shard group, then from each of those to its
-  /// replicas. Contiguous and as long on every rank. Collective.
+  /// Sends the first rank's tensor to all others: to its shard group, then from each of those to
+  /// its replicas. Contiguous and of one length on every rank. Collective.
   void broadcast(const at::Tensor& tensor, const CommTag& tag) const;
   /// After World::reset(): the groups of the same ranks on fresh connections. Collective.
   void refresh(const Options& options);

@@ -37,7 +37,7 @@ class Use : public std::enable_shared_from_this<Use> {
   bool watch_outputs(const TensorPointers& outputs);
 
   bool is_in(const Nodes& graph) const;
-  /// Expects the inputs that belong to this graph task; their number.
+  /// Arms the hooks of the inputs that are in `graph`; returns how many gradients to wait for.
   int arm(int task, const Nodes& graph);
   bool started_in(int task) const { return started_task_ == task; }
   void start(int task) { started_task_ = task; }
@@ -52,7 +52,7 @@ class Use : public std::enable_shared_from_this<Use> {
   /// Input `input`'s gradient is complete in the current graph task. More than once is once.
   void input_ready(std::size_t input);
 
-  // Where it stands in the order of the iteration it belongs to.
+  // Place in the order of the iteration that this forward belongs to.
   std::uint64_t epoch = 0;
   std::size_t order_index = 0;
   /// How often the unit had stepped in backward when its parameters were gathered.

@@ -1,7 +1,7 @@
 #pragma once
-// Streams that take notes: what the runtime gives them runs at once, on tensors that nobody looks at, and
-// is written down with all that it would have waited for. The host never waits, as one that is far
-// ahead of its device.
+// Streams that record: what the runtime gives them runs at once, on tensors whose values do not
+// matter, and is recorded with all that it would have waited for. The host never waits, as a host
+// that is far ahead of its device.
 #include <tessera/fsdp/communicator.h>
 
 #include <map>

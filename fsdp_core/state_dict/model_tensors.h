@@ -43,7 +43,8 @@ struct ModelTensors {
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_parameter;
 };
 
-/// `live` describes all that a unit holds of `tensor`: makes it what that is of `tensor.shape`.
+/// Rewrites `live` from coordinates of the unit's own whole to coordinates of `tensor.shape`, which
+/// is larger where the unit's whole is itself a part.
 void place_in_whole(LiveTensor& live, const ModelTensor& tensor);
 
 /// Throws kInvalidArgument where a unit is inside forward, backward or summon.

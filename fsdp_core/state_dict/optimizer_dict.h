@@ -44,7 +44,8 @@ class OptimizerDict {
   void refresh();
   /// The steps of each parameter, or that it has no state.
   std::vector<Agreement> agreed() const;
-  /// What ranks that declare spreads must have alike, a line a parameter. Throws what declare may.
+  /// One line per parameter: what must be equal on all ranks before declare() gathers anything.
+  /// Throws what declare() may throw.
   std::string lines() const;
   std::shared_ptr<const ChangeWatch> watch() const { return memory_.watch(); }
 

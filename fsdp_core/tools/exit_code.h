@@ -1,5 +1,5 @@
 #pragma once
-// The exit status that a failure leaves the runtime's small programs with.
+// The exit status of the runtime's small programs after a failure.
 #include <tessera/base/error.h>
 
 namespace tessera::fsdp {

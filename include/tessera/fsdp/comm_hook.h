@@ -53,7 +53,7 @@ struct CommHook {
   std::string name = "a hook of the user's";  // for messages; ranks compare it
 };
 
-/// What the runtime does without a hook, divided before and after: all dtypes.
+/// The runtime's own reduction as a hook, dividing before and after the sum for every dtype.
 CommHook average_hook();
 /// Casts to fp16 (bf16), divides before, reduces, divides after, casts back to the parameter's
 /// dtype.
@@ -83,13 +83,14 @@ GatherHook bf16_gather_hook();
 /// bf16's. All ranks compute with the same rounded values; the shards stay exact.
 GatherHook float8_gather_hook();
 
-/// For every unit below `module`, from the next forward on. An empty function: the runtime's own again.
+/// Sets it for every unit below `module`, from the next forward on. An empty function restores the
+/// runtime's own gather.
 void set_custom_all_gather(const ModuleRef& module, GatherHook hook);
 
 /// `hook` gets each reduced gradient of the units below `module` (1-D, of this rank, in the reduce
 /// dtype) before it is divided, cast and added to .grad: after the reduce-scatter, with replicas after
-/// the all-reduce, on the same stream. For another reduction, over ranks that no unit knows of, say.
-/// Empty: none again.
+/// the all-reduce, on the same stream. Meant for a further reduction, for example over ranks that
+/// no unit knows of. An empty function removes it.
 void set_all_reduce_hook(const ModuleRef& module, std::function<void(const at::Tensor&)> hook);
 
 /// For every unit below `module`, which is the outermost unit; before its first backward. Throws,

@@ -201,7 +201,7 @@ std::shared_ptr<Communicator> single_communicator();
 std::vector<std::shared_ptr<Communicator>> thread_communicators(
     int size, std::chrono::milliseconds timeout = std::chrono::seconds(30));
 
-/// Talks to nobody: a gather fills this rank's own slot alone (the others keep what they held), a
+/// Exchanges nothing: a gather fills this rank's own slot alone (the others keep what they held), a
 /// reduction gives this rank's own part, times size() for a sum. Its cost does not grow with `size`
 /// and it allocates nothing: for counting, memory and overhead at any world size in one process.
 std::shared_ptr<Communicator> fake_communicator(int rank, int size);

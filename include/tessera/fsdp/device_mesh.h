@@ -41,7 +41,7 @@ class DeviceMesh {
 
   /// The global ranks that differ from this one only in `dim`, itself among them, ascending.
   std::vector<int> ranks_along(int dim) const;
-  /// Their communicator.
+  /// The communicator of ranks_along(dim).
   std::shared_ptr<Communicator> group(int dim) const;
   /// The 1-D mesh of `dim` that holds this rank; remembers its parent. Not validated again.
   DeviceMesh sub(int dim) const;

@@ -52,8 +52,8 @@ class ShardedGradScaler {
 
   /// loss x scale, in the loss's dtype.
   at::Tensor scale(const at::Tensor& loss) const;
-  /// Gradients of `optimizer` divided by the scale, in place; fp16 ones too. Once per step:
-  /// kInvalidArgument else. Collective over the group.
+  /// Divides the gradients of `optimizer` by the scale in place, fp16 gradients too. Throws
+  /// kInvalidArgument when called twice in one step. Collective over the group.
   void unscale_(torch::optim::Optimizer& optimizer);
   /// Unscales unless done, and steps unless Inf or NaN was found. Returns the step's loss,
   /// undefined when skipped.

@@ -108,12 +108,13 @@ struct Options {
   bool limit_all_gathers = true;
   /// One gather stream per process group instead of one for all.
   bool unshard_stream_per_group = false;
-  /// A communicator of their own for reductions over the shards, behind which no gather queues then.
-  /// Unset: on devices with options.mesh, but for BackwardPrefetch::kPost, whose gathers go first.
+  /// Gives reductions over the shards a communicator of their own, so that gathers do not queue
+  /// behind them. Unset: done on devices with options.mesh, except with BackwardPrefetch::kPost,
+  /// which issues its gathers first.
   /// Set: needs options.mesh.
   std::optional<bool> separate_reduce_scatter_group;
-  /// Reductions are sums, divided by a kernel of ours. Not set: where the backend averages (NCCL), and
-  /// neither fp16 nor gradient_divide_factor asks for more, it does.
+  /// Reduces by a sum and divides in a kernel of ours. Not set: the backend averages where it can
+  /// (NCCL), unless fp16 or gradient_divide_factor needs a division of its own.
   bool force_sum_reduction_for_comms = false;
 
   /// Neither sharded, nor cast, broadcast, moved or reduced: these modules and what is below them (but
