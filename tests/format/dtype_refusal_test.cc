@@ -78,7 +78,8 @@ TEST_CASE("what a format cannot hold is said in one wording, by the name of the 
   }
   CHECK(refused == std::set<std::string>{"deepspeed-universal", "deepspeed-zero", "fairscale-fsdp",
                                          "hdf5", "megatron-dist", "megatron-torch", "safetensors",
-                                         "torch-dcp", "torch-rank-files", "torch-save"});
+                                         "torch-checkpointing", "torch-dcp", "torch-rank-files",
+                                         "torch-save"});
 }
 
 }  // namespace dtype_refusal_test

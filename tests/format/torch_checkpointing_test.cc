@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "lib/format/torch_checkpointing/items.h"
+#include "lib/format/torch_checkpointing/metadata.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/sample_case.h"
 #include "tests/support/written_checkpoint.h"
@@ -19,6 +20,12 @@ namespace {
 
 using namespace testing;
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
+
+/// Of what is written: the source's own, else the newest.
+std::string version_of(const std::string& source) {
+  return source.find("metadata_v1") != std::string::npos ? "metadata 1.0" : "metadata 2.0";
+}
 
 /// Names that differ from rank to rank are one for each rank here.
 bool is_of_a_rank(const Value& expected, const std::string& name) {
@@ -92,9 +99,71 @@ TEST_CASE("torch_checkpointing's state goes to other formats unchanged") {
     REQUIRE(status_of(fs, options).code == Code::kOk);
     CHECK(content_at(fs, "/dcp").tensors == content_at(fs, "/source").tensors);
   }
+}
+
+TEST_CASE(
+    "torch_checkpointing's folders are written for any number of ranks, both versions alike") {
+  for (const char* name :
+       {"dcp/fsdp2_w4", "torch-checkpointing/uneven_w4", "torch-checkpointing/pp2_dp2_w4",
+        "torch-checkpointing/metadata_v1_w2"}) {
+    CAPTURE(name);
+    MemoryFileSystem fs;
+    load_sample(fs, name);
+    const auto before = content_at(fs, "/source");
+    for (const std::int64_t world_size : {1, 2, 5}) {
+      ConvertOptions options =
+          convert_options("/source", "/out", world_size, "torch-checkpointing");
+      options.verify = true;
+      REQUIRE(status_of(fs, options).to_string() == Status{}.to_string());
+      CHECK(content_at(fs, "/out").tensors == before.tensors);
+      const OpenedCheckpoint opened = open_checkpoint(fs, "/out");
+      CHECK(opened.manifest.world_size == world_size);
+      CHECK_THAT(opened.manifest.dialect, EndsWith(version_of(name)));
+      fs.remove_tree("/out");
+    }
+  }
+}
+
+TEST_CASE("a mesh of two dims and another version of metadata.pkl are as asked for") {
   MemoryFileSystem fs;
-  load_sample(fs, "torch-checkpointing/geometry_w2");
-  CHECK(status_of(fs, convert_options("/source", "/out", 2)).code == Code::kUnsupported);
+  load_sample(fs, "torch-checkpointing/tp_fsdp_2x2");
+  ConvertOptions options = convert_options("/source", "/out", std::nullopt, "torch-checkpointing");
+  options.target.mesh = Mesh::parse("dp=2,tp=2");
+  options.target.placements = {{"*up.weight", Placement::parse_list("strided(0,2),shard(0)")},
+                               {"*down.weight", Placement::parse_list("shard(0),shard(1)")}};
+  options.own.set(kMetadataVersionFlag, 1);
+  options.verify = true;
+  REQUIRE(status_of(fs, options).to_string() == Status{}.to_string());
+  const auto directory = fs.open_directory("/out");
+  const auto metadata = checkpointing::read_metadata(*directory, 0);
+  REQUIRE(metadata);
+  CHECK(metadata->version == "1.0");
+  const auto& model = metadata->items.at("model").paths;
+  const checkpointing::Group& up = model.at("layers.0.up.weight").groups.front();
+  CHECK(up.layout->placements() == Placement::parse_list("strided(0,2),shard(0)"));
+  CHECK(up.ranks == std::vector<std::int64_t>{0, 1, 2, 3});
+  CHECK(content_at(fs, "/out").tensors == content_at(fs, "/source").tensors);
+}
+
+TEST_CASE(
+    "each rank gets its own back in torch_checkpointing's files, and flat names become items") {
+  MemoryFileSystem fs;
+  load_sample(fs, "torch-checkpointing/plain_w2");
+  const auto own = content_at(fs, "/source");
+  REQUIRE(status_of(fs, convert_options("/source", "/two", 2)).code == Code::kOk);
+  CHECK(content_at(fs, "/two").tensors == own.tensors);
+  CHECK(status_of(fs, convert_options("/source", "/three", 3)).code == Code::kUnsupported);
+
+  MemoryFileSystem flat;
+  load_sample(flat, "safetensors/hf_sharded");
+  REQUIRE(status_of(flat, convert_options("/source", "/out", 2, "torch-checkpointing")).code ==
+          Code::kOk);
+  CHECK(content_at(flat, "/out").tensors == content_at(flat, "/source").tensors);
+  ConvertOptions other = convert_options("/source", "/other", 2, "torch-checkpointing");
+  other.names.renames = {{"*", "a/b.*"}};
+  const Status status = status_of(flat, other);
+  CHECK(status.code == Code::kUnsupported);
+  CHECK_THAT(status.message, Contains("\"a/b\" is no name of an item"));
 }
 
 TEST_CASE("a metadata.pkl of torch_checkpointing that lies is refused by what it lies about") {

@@ -6,6 +6,7 @@
 #include <tessera/format/megatron_torch.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
+#include <tessera/format/torch_checkpointing.h>
 #include <tessera/format/torch_rank_files.h>
 
 #include <catch2/catch.hpp>
@@ -64,6 +65,8 @@ std::vector<Flag> write_flags() {
        [](ConvertOptions& o) { o.target.replicate = {"*weight"}; },
        {"megatron-dist"}},  // it cuts none of these names by itself
       {&kZeroStageFlag, nothing, [](ConvertOptions& o) { o.own.set(kZeroStageFlag, 3); }},
+      {&kMetadataVersionFlag, nothing,
+       [](ConvertOptions& o) { o.own.set(kMetadataVersionFlag, 1); }},
       {&kMaxShardSizeFlag, nothing, [](ConvertOptions& o) { o.own.set(kMaxShardSizeFlag, 500); }},
       {&kAsIndexFlag, nothing, [](ConvertOptions& o) { o.own.set(kAsIndexFlag, "/base"); }},
       {&kAssumePlainFlag, use_fitting_mesh,

@@ -8,7 +8,7 @@
 #include "lib/format/probe_errors.h"
 #include "lib/format/torch_checkpointing/items.h"
 #include "lib/format/torch_checkpointing/metadata.h"
-#include "lib/format/torch_checkpointing/reader.h"
+#include "lib/format/torch_checkpointing/parts.h"
 #include "lib/format/torch_files/archive_driver.h"
 #include "lib/format/torch_files/peek_root.h"
 #include "lib/state/fields.h"
@@ -70,7 +70,13 @@ class TorchCheckpointingDriver final : public CopiedArchiveDriver {
   std::string_view id() const override { return "torch-checkpointing"; }
   Capabilities capabilities() const override {
     static constexpr std::string_view kFolderFiles[] = {kMetadataFile};
-    return {.writes = false, .folder_files = kFolderFiles};
+    static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag, &kPlacementsFlag,
+                                                      &kReplicateFlag, &kMetadataVersionFlag};
+    return {.many_ranks = true,
+            .keeps_opaque = true,
+            .keeps_containers = true,
+            .folder_files = kFolderFiles,
+            .writes_with = kWrites};
   }
 
   ProbeResult probe(const Place& place) const override {
@@ -88,8 +94,8 @@ class TorchCheckpointingDriver final : public CopiedArchiveDriver {
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return checkpointing::read_manifest(place, options);
   }
-  OutputPlan output_plan(const Manifest&, const TargetRequest&) const override {
-    fail(Code::kUnsupported, "torch-checkpointing is read, not written", "use --to torch-dcp");
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return checkpointing::plan_output(source, request);
   }
 };
 

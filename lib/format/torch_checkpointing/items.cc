@@ -6,6 +6,13 @@
 
 namespace tessera::checkpointing {
 
+bool is_item_name(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  });
+}
+
 std::optional<ItemFile> parse_item_file(std::string_view name, std::string_view suffix) {
   constexpr std::size_t kMostDigits = 7;
   if (!name.ends_with(suffix)) return std::nullopt;
@@ -15,11 +22,7 @@ std::optional<ItemFile> parse_item_file(std::string_view name, std::string_view 
   const std::string_view digits = name.substr(at + 1);
   const bool padded = digits.size() > 1 && digits.front() == '0';
   const auto rank = digits.size() <= kMostDigits && !padded ? decimal_number(digits) : std::nullopt;
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-';
-  };
-  if (!rank || !std::ranges::all_of(name.substr(0, at), allowed)) return std::nullopt;
+  if (!rank || !is_item_name(name.substr(0, at))) return std::nullopt;
   return ItemFile{std::string(name.substr(0, at)), *rank};
 }
 

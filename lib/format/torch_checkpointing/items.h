@@ -11,11 +11,14 @@
 
 namespace tessera::checkpointing {
 
+/// Letters, digits, "_" and "-", at least one.
+bool is_item_name(std::string_view name);
+
 struct ItemFile {
   std::string item;
   std::int64_t rank = 0;
 };
-/// nullopt for a name of another kind. Items' names are of [a-zA-Z0-9_-].
+/// nullopt for a name of another kind.
 std::optional<ItemFile> parse_item_file(std::string_view name, std::string_view suffix = ".pt");
 
 /// By item and rank: the files of a folder. Links and the like are left out.

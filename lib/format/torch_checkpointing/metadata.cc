@@ -78,6 +78,7 @@ void read_dtensor(const Field& data, Group& group) {
     size *= extent;
     dims.push_back({fmt::format("dim_{}", dims.size()), extent});
   }
+  group.device_type = mesh.at("device_type").text();
   group.mesh_data = mesh.at("mesh_data").counts();
   if (group.mesh_data.size() != static_cast<std::size_t>(size))
     mesh.corrupt("mesh_shape and mesh_data disagree");
@@ -193,6 +194,14 @@ void read_version_1(const Field& root, Metadata& out) {
       add_layout(out.items[item.text()], rank_of(rank, out.world_size), layout);
 }
 
+std::string first_device_type(const Metadata& metadata) {
+  for (const auto& [name, item] : metadata.items)
+    for (const auto& [path, entry] : item.paths)
+      for (const Group& group : entry.groups)
+        if (!group.device_type.empty()) return group.device_type;
+  return "";
+}
+
 void check_files(const Metadata& metadata) {
   std::set<std::string> files;
   for (const auto& [name, item] : metadata.items)
@@ -232,6 +241,7 @@ std::optional<Metadata> read_metadata(const Directory& directory,
     else
       read_version_1(root, out);
     check_files(out);
+    out.device_type = first_device_type(out);
     return std::optional(std::move(out));
   });
 }

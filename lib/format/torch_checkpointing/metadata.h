@@ -29,6 +29,7 @@ struct Group {
   std::vector<std::int64_t> ranks;
   std::optional<Layout> layout;         // DTensorShardingMetadata
   std::vector<std::int64_t> mesh_data;  // the rank at each place of the mesh
+  std::string device_type;              // of the mesh
   std::vector<Piece> pieces;            // default_tensor_v1
 };
 
@@ -55,6 +56,7 @@ struct Item {
 struct Metadata {
   std::string version;
   std::int64_t world_size = 0;
+  std::string device_type;  // of the first mesh; "" where there is none
   std::map<std::string, Item> items;
 };
 

@@ -1,5 +1,3 @@
-#include "lib/format/torch_checkpointing/reader.h"
-
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
@@ -14,8 +12,10 @@
 #include "lib/format/rank_names.h"
 #include "lib/format/torch_checkpointing/items.h"
 #include "lib/format/torch_checkpointing/metadata.h"
+#include "lib/format/torch_checkpointing/parts.h"
 #include "lib/format/torch_files/archive_bytes.h"
 #include "lib/format/torch_files/archive_manifest.h"
+#include "lib/format/torch_files/root_option.h"
 #include "lib/format/torch_rank_files/rank_merge.h"
 #include "lib/format/torch_rank_files/rank_states.h"
 
@@ -61,12 +61,18 @@ void for_each_run(const Shape& shape, const Box& box, const Add& add) {
   }
 }
 
+/// An item may be one tensor, or one object.
+ReadOptions taking_any_root(ReadOptions options) {
+  options.own.set(kAnyRoot, true);
+  return options;
+}
+
 class Reader {
  public:
   Reader(const Place& place, const ReadOptions& options)
       : directory_(*place.directory),
         options_(options),
-        builder_(directory_, options),
+        builder_(directory_, taking_any_root(options)),
         bytes_(directory_, builder_),
         merger_(builder_, bytes_),
         findings_(options.tolerate_damage, builder_.manifest().notes) {}
@@ -404,6 +410,9 @@ class Reader {
     if (metadata_)
       if (const auto info = directory_.stat(kMetadataFile))
         manifest.files.push_back({std::string(kMetadataFile), info->size_bytes, info->mtime_ns});
+    if (metadata_) manifest.provenance.emplace(kVersion, metadata_->version);
+    if (metadata_ && !metadata_->device_type.empty())
+      manifest.provenance.emplace(kDeviceType, metadata_->device_type);
     manifest.world_size = world_size_;
     manifest.world_size_source = metadata_ ? "world_size of metadata.pkl" : "ranks in file names";
     merger_.note_rank_local(manifest.notes);

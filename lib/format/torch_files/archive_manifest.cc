@@ -14,6 +14,7 @@
 #include "lib/base/append.h"
 #include "lib/format/findings.h"
 #include "lib/format/torch_files/archive_source.h"
+#include "lib/format/torch_files/root_option.h"
 #include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera {
@@ -143,7 +144,7 @@ std::uint32_t ArchiveManifestBuilder::open(const std::string& path) {
   Rep& rep = *rep_;
   ArchiveOptions options;
   options.collect_denied = rep.options.list_globals;
-  options.allow_opaque_root = rep.options.list_globals;
+  options.allow_opaque_root = rep.options.list_globals || rep.options.own.get(kAnyRoot);
   options.pickle_limit_bytes = rep.options.pickle_limit_bytes;
   StoredFile stored{path, 0, 0};
   TorchArchive archive;

@@ -53,7 +53,8 @@ void locate_in(const Directory& directory, Manifest& manifest, std::span<const W
     fail(Code::kCorrupt, "the file changed while it was read");
   const ByteWindow window = ByteWindow::whole(*file);
   TorchArchive archive =
-      open_torch_archive(window, {.pickle_limit_bytes = options.pickle_limit_bytes});
+      open_torch_archive(window, {.allow_opaque_root = true,  // or the manifest would not name it
+                                  .pickle_limit_bytes = options.pickle_limit_bytes});
   if (!archive.legacy) locate_storages(window, archive);
   for (const Wanted& want : wanted) {
     const StoredTensor& tensor = manifest.tensors[want.tensor];

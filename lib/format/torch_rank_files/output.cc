@@ -14,6 +14,7 @@
 #include "lib/format/torch_rank_files/local_output.h"
 #include "lib/format/torch_rank_files/parts.h"
 #include "lib/format/torch_rank_files/rank_folder.h"
+#include "lib/format/torch_rank_files/rank_output.h"
 #include "lib/format/torch_rank_files/sharded_pickle.h"
 #include "lib/format/value_policy.h"
 #include "lib/state/tensor_wrapper.h"
@@ -25,6 +26,13 @@ namespace {
 struct PartTemplate {
   std::string key;
   std::string name;
+};
+
+/// Where an entry stands: in which part, and at which path of its file.
+struct PartPlace {
+  std::size_t part = kNone;
+  Path path;
+  static constexpr std::size_t kNone = ~std::size_t{0};
 };
 
 Mesh target_mesh(const TargetRequest& request) {
@@ -50,26 +58,31 @@ std::string filled(std::string name, std::int64_t rank, std::int64_t world_size)
 
 class PlanMaker {
  public:
-  PlanMaker(const Manifest& source, const TargetRequest& request)
+  /// `items`: nullptr for torch-rank-files.
+  PlanMaker(const Manifest& source, const TargetRequest& request, const ItemForm* items)
       : source_(source),
         request_(request),
+        items_(items),
+        format_(items ? items->format : "torch-rank-files"),
         mesh_(target_mesh(request)),
         world_size_(mesh_.world_size()),
         builder_(source),
-        policy_(request, {.opaque = true, .bytes_io = false}, "torch-rank-files", builder_.notes(),
+        policy_(request, {.opaque = true, .bytes_io = false}, format_, builder_.notes(),
                 builder_.left_out()),
         sharded_(sharded_tensors(source, request.replicate)) {}
 
   OutputPlan run() {
     choose_entries();
-    choose_parts();
+    items_ ? choose_items() : choose_parts();
     find_own_entries();
     refuse_packed();
-    auto local = LocalOutput::make(source_, request_, mesh_, kept_, builder_.notes());
+    std::unique_ptr<LocalOutput> local;
+    if (!items_) local = LocalOutput::make(source_, request_, mesh_, kept_, builder_.notes());
     for (std::int64_t rank = 0; rank < world_size_; ++rank)
-      for (const PartTemplate& part : parts_) add_file(part, rank, local.get());
+      for (std::size_t part = 0; part < parts_.size(); ++part) add_file(part, rank, local.get());
     if (local) builder_.add_literal(std::string(kFlatRecordFile), local->record_text());
-    return builder_.finish("torch-rank-files");
+    if (items_) items_->finish(mesh_, tensors_, builder_);
+    return builder_.finish(std::string(format_));
   }
 
  private:
@@ -80,13 +93,14 @@ class PlanMaker {
       if (entry.value.is_tensor())
         if (const StoredTensor& tensor = source_.tensors[entry.value.tensor_index()];
             is_sub_byte(tensor.spec.dtype))
-          refuse_dtype(tensor, "torch-rank-files");
+          refuse_dtype(tensor, format_);
     }
     // Files that hold anything else are no rank files to any reader.
     for (std::size_t e = 0; e < kept_.size(); ++e)
       if (const Path& path = source_.state.entries[e].path;
           kept_[e] && (path.empty() || path.front().kind == PathItem::Kind::kIndex))
-        fail(Code::kUnsupported, "a rank's file holds a dict, and this state is no dict at its top",
+        fail(Code::kUnsupported,
+             fmt::format("{} holds a dict, and this state is no dict at its top", format_),
              "write torch-save or torch-dcp");
     for (const ContainerNote& note : source_.state.containers)
       keeps_attributes_.push_back(policy_.keeps_attributes(note));
@@ -100,6 +114,12 @@ class PlanMaker {
       for (const std::string_view line : split(found->second, '\n'))
         if (const std::size_t at = line.find('='); at != line.npos)
           stored.push_back({std::string(line.substr(0, at)), std::string(line.substr(at + 1))});
+    choose_stored(stored);
+    for (const StateEntry& entry : source_.state.entries) places_.push_back(place_of(entry.path));
+    for (const ContainerNote& note : source_.state.containers)
+      container_places_.push_back(place_of(note.path));
+  }
+  void choose_stored(const std::vector<PartTemplate>& stored) {
     if (stored.size() == 1 && stored[0].key.empty()) {
       parts_ = stored;
       return;
@@ -113,14 +133,39 @@ class PlanMaker {
       if (used.erase(part.key) > 0) parts_.push_back(part);
     if (!used.empty() || parts_.size() < 2) parts_ = {{"", "rank{R}.pt"}};
   }
+  PartPlace place_of(const Path& path) const {
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      const bool whole = parts_[p].key.empty();
+      if (whole || (!path.empty() && path[0].key == parts_[p].key))
+        return {p, Path(path.begin() + (whole ? 0 : 1), path.end())};
+    }
+    return {};
+  }
 
-  /// "rng.rank_0" .. "rng.rank_<W-1>" of a source of this format: each rank's own "rng".
+  /// A part for each item, in the order of the source. What is at the very top belongs to none.
+  void choose_items() {
+    std::map<std::string, std::size_t> known;
+    const auto place = [&](const Path& path) {
+      auto [item, below] = items_->split(path);
+      const auto [found, is_new] = known.emplace(item, parts_.size());
+      if (is_new) parts_.push_back({std::move(item), ""});
+      return PartPlace{found->second, std::move(below)};
+    };
+    for (std::size_t e = 0; e < kept_.size(); ++e)
+      places_.push_back(kept_[e] ? place(source_.state.entries[e].path) : PartPlace{});
+    for (const ContainerNote& note : source_.state.containers)
+      container_places_.push_back(note.path.empty() ? PartPlace{} : place(note.path));
+  }
+
+  /// "rng.rank_0" .. "rng.rank_<W-1>", where the reader found each rank's own "rng".
   void find_own_entries() {
-    if (!source_.provenance.contains(std::string(kFlavour))) return;
+    const bool from_rank_files = source_.provenance.contains(std::string(kFlavour));
     std::map<std::string, std::map<std::int64_t, std::size_t>> groups;
     for (std::size_t e = 0; e < kept_.size(); ++e) {
-      const Path& path = source_.state.entries[e].path;
-      if (!kept_[e] || path.size() < 2 || !path.back().key.starts_with("rank_")) continue;
+      const StateEntry& entry = source_.state.entries[e];
+      const Path& path = entry.path;
+      const bool own = entry.rank || from_rank_files;
+      if (!kept_[e] || !own || path.size() < 2 || !path.back().key.starts_with("rank_")) continue;
       const std::string digits = path.back().key.substr(5);
       if (!is_decimal(digits) || digits.size() > 7) continue;
       groups[dotted(Path(path.begin(), path.end() - 1))].emplace(std::stoll(digits), e);
@@ -151,17 +196,17 @@ class PlanMaker {
     }
   }
 
-  void add_file(const PartTemplate& part, std::int64_t rank, LocalOutput* local) {
-    ArchiveDraft archive(source_, {.format = "torch-rank-files", .quantized = true});
+  void add_file(std::size_t part, std::int64_t rank, LocalOutput* local) {
+    ArchiveDraft archive(source_, {.format = format_, .quantized = true});
     mesh_value_ = Value();
     StateDict state;
     std::vector<std::size_t> kept_before;
-    const auto depth = static_cast<std::ptrdiff_t>(part.key.empty() ? 0 : 1);
+    const auto depth = static_cast<std::ptrdiff_t>(parts_[part].key.empty() ? 0 : 1);
     for (std::size_t e = 0; e < kept_.size(); ++e) {
       kept_before.push_back(state.entries.size());
+      if (!kept_[e] || places_[e].part != part) continue;
       const StateEntry& entry = source_.state.entries[e];
-      if (!kept_[e] || !is_in(entry.path, part)) continue;
-      Path path(entry.path.begin() + depth, entry.path.end());
+      Path path = places_[e].path;
       if (const auto own = own_.find(e); own != own_.end()) {
         if (own->second != rank) continue;
         path.pop_back();
@@ -169,31 +214,52 @@ class PlanMaker {
       in_tensor(entry.name, [&] {
         if (local && local->add(e, rank, depth, archive, state)) return;
         std::string name = dotted(path);
+        if (items_ && rank == 0) list_tensors(part, path, entry);
         state.entries.push_back({std::move(name), path, value_of(entry, rank, archive)});
       });
     }
     for (std::size_t c = 0; c < source_.state.containers.size(); ++c) {
+      if (container_places_[c].part != part) continue;
       ContainerNote note = source_.state.containers[c];
-      if (!is_in(note.path, part)) continue;
-      note.path.erase(note.path.begin(), note.path.begin() + depth);
+      note.path = container_places_[c].path;
       note.attributes = keeps_attributes_[c] ? archive.take(note.attributes) : Value();
       if (note.entries_before < kept_before.size())
         note.entries_before = kept_before[note.entries_before];
       state.containers.push_back(std::move(note));
     }
-    const std::string name = filled(part.name, rank, world_size_);
-    const std::string stem = name.substr(0, name.rfind('.'));
-    builder_.add(archive.finish(name, unflatten(state), stem));
+    const std::string name = items_ ? items_->file_name(parts_[part].key, rank)
+                                    : filled(parts_[part].name, rank, world_size_);
+    const std::string prefix(items_ ? items_->archive
+                                    : std::string_view(name).substr(0, name.rfind('.')));
+    builder_.add(archive.finish(name, unflatten(state), prefix));
   }
-  static bool is_in(const Path& path, const PartTemplate& part) {
-    return part.key.empty() || (!path.empty() && path[0].key == part.key);
+
+  void list_tensors(std::size_t part, const Path& path, const StateEntry& entry) {
+    if (!entry.value.is_tensor()) return list_inside(part, path, entry.value);
+    const std::uint32_t index = entry.value.tensor_index();
+    ItemTensor made{parts_[part].key, path, source_.tensors[index].spec, {}};
+    if (is_dtensor(index)) made.placements = dcp::placements_of(mesh_, request_, entry.name);
+    tensors_.push_back(std::move(made));
+  }
+  /// Tensors of a tuple, and of tuples inside.
+  void list_inside(std::size_t part, const Path& path, const Value& value) {
+    if (value.is_tensor()) {
+      tensors_.push_back({parts_[part].key, path, source_.tensors[value.tensor_index()].spec, {}});
+    } else if (value.kind() == Value::Kind::kTuple) {
+      budget_.spend(value.as_list().size());
+      for (std::size_t i = 0; i < value.as_list().size(); ++i)
+        list_inside(part, below(path, {index_item(static_cast<std::int64_t>(i))}),
+                    value.as_list()[i]);
+    }
+  }
+  bool is_dtensor(std::uint32_t tensor) const {
+    return sharded_[tensor] && source_.tensors[tensor].quant < 0;
   }
 
   Value value_of(const StateEntry& entry, std::int64_t rank, ArchiveDraft& archive) {
     if (!entry.value.is_tensor()) return archive.take(entry.value);
     const std::uint32_t index = entry.value.tensor_index();
-    const StoredTensor& tensor = source_.tensors[index];
-    if (!sharded_[index] || tensor.quant >= 0) return archive.whole(index);
+    if (!is_dtensor(index)) return archive.whole(index);
     return dtensor(entry.name, index, rank, archive);
   }
 
@@ -237,6 +303,8 @@ class PlanMaker {
 
   const Manifest& source_;
   const TargetRequest& request_;
+  const ItemForm* items_;
+  std::string_view format_;
   Mesh mesh_;
   std::int64_t world_size_;
   ArchivePlanBuilder builder_;
@@ -245,6 +313,10 @@ class PlanMaker {
   std::vector<bool> kept_;
   std::vector<bool> keeps_attributes_;
   std::vector<PartTemplate> parts_;
+  std::vector<PartPlace> places_;            // by entry
+  std::vector<PartPlace> container_places_;  // by container
+  std::vector<ItemTensor> tensors_;
+  ValueBudget budget_{kMaxWalkedValues};
   std::map<std::size_t, std::int64_t> own_;  // entry -> the one rank that gets it
   Value mesh_value_;                         // of the file that is being made
 };
@@ -252,7 +324,10 @@ class PlanMaker {
 }  // namespace
 
 OutputPlan plan_output(const Manifest& source, const TargetRequest& request) {
-  return PlanMaker(source, request).run();
+  return PlanMaker(source, request, nullptr).run();
+}
+OutputPlan plan_items(const Manifest& source, const TargetRequest& request, const ItemForm& form) {
+  return PlanMaker(source, request, &form).run();
 }
 
 }  // namespace tessera::rank_files
