@@ -1,8 +1,8 @@
 #pragma once
 // Strategy: what a ShardingStrategy means, as data. strategy_of() is the one place that knows the
 // enum's values; everything else asks for a property. To add a strategy: an enumerator in
-// tessera/fsdp/options.h, a row here and in strategy.cc, and a row in docs/fsdp_runtime.md. Tests run
-// every strategy of the table.
+// tessera/fsdp/options.h, a row here and in strategy.cc. Tests list the strategies by name (tests/fsdp,
+// tests/gpu_kit): add it to each list.
 //
 // clang-format off
 //                        shards   frees after forward   replicates   mesh dim of shards / of replicas
