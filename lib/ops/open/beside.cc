@@ -17,11 +17,12 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<std::string_view, 13> kStateSuffixes = {
-    ".pt",  ".pth",   ".bin", ".ckpt", ".safetensors", ".h5",   ".hdf5",
-    ".pkl", ".keras", ".tar", ".npz",  ".msgpack",     ".gguf",
-};
+/// Suffixes of training state that no format here claims for its own (has_checkpoint_suffix() knows
+/// those): trainers' pickles and archives, and weights that only other libraries read.
+constexpr std::array<std::string_view, 5> kOtherSuffixes = {".pkl", ".tar", ".npz", ".msgpack",
+                                                            ".gguf"};
 
+/// Not a matter of formats but of trainers: what they save beside the checkpoint of any format.
 struct Sidecar {
   std::string_view prefix;  // of the name, in lower case
   std::string_view what;
@@ -54,7 +55,8 @@ std::string lower(std::string_view text) {
 }
 
 bool has_state_suffix(std::string_view name) {
-  return std::ranges::any_of(kStateSuffixes,
+  return has_checkpoint_suffix(name) ||
+         std::ranges::any_of(kOtherSuffixes,
                              [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 

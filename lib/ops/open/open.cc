@@ -2,7 +2,6 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/base/text_index.h>
-#include <tessera/format/torch_dcp.h>
 #include <tessera/format/torch_rank_files.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/seal.h>
@@ -92,7 +91,7 @@ class ManifestReader {
       const bool own = folder.empty();
       const auto directory =
           storage::open_linked_directory(fs, own ? whole.path : join_path(whole.path, folder));
-      const FormatDriver& driver = own ? driver_ : torch_dcp_driver();
+      const FormatDriver& driver = own ? driver_ : optimizer_folder_driver();
       const Place place{directory.get(), "", own ? whole.path : folder,
                         options_.read.pickle_limit_bytes};
       naming_folder(folder, [&] {

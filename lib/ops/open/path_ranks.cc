@@ -1,4 +1,7 @@
 // One rank's file or folder as PATH: the set it belongs to.
+//
+// Megatron's and Meta's names are asked for directly: such a file is a whole torch.save archive, so
+// the driver at hand is torch-save, and no capability of it could say that others belong to it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <tessera/base/error.h>

@@ -41,7 +41,7 @@ class RankFilesWithOptimizer : public FormatDriver {
     for (const std::uint32_t tensor : tensors)
       (lies_below(manifest, manifest.tensors[tensor]) ? in_folder : in_files).push_back(tensor);
     if (!in_files.empty()) files().locate(place, manifest, in_files, options);
-    if (!in_folder.empty()) torch_dcp_driver().locate(place, manifest, in_folder, options);
+    if (!in_folder.empty()) optimizer_folder_driver().locate(place, manifest, in_folder, options);
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return files().output_plan(source, request);
@@ -86,6 +86,8 @@ void become_model(PartManifest& part) {
        {rank_files::kFlavour, rank_files::kParts, rank_files::kFlatLayout})
     part.manifest.provenance.erase(std::string(key));
 }
+
+const FormatDriver& optimizer_folder_driver() { return torch_dcp_driver(); }
 
 const FormatDriver& rank_files_with_optimizer_driver() {
   static const RankFilesWithOptimizer driver;

@@ -21,7 +21,11 @@ bool are_model_and_optimizer(const Manifest& model, const Manifest& optimizer);
 /// The rank files as that part: below "model", as the folders of other state dicts have it.
 void become_model(PartManifest& part);
 
-/// torch-rank-files, but for tensors in folders below, which torch-dcp reads.
+/// What reads an optimizer's folder. Named here, and not asked of the registry, since this is not
+/// one format among several: accelerate saves the optimizer with torch.distributed.checkpoint.
+const FormatDriver& optimizer_folder_driver();
+
+/// torch-rank-files, but for tensors in folders below, which optimizer_folder_driver() reads.
 const FormatDriver& rank_files_with_optimizer_driver();
 
 }  // namespace tessera
