@@ -53,7 +53,7 @@ void GlooWire::wait(int batch) {
     if (work->wait(timeout_)) continue;
     const std::lock_guard lock(mutex_);
     throw_if_cut_locked();
-    fail(Code::kIo, "a message was given up");
+    fail(Code::kIo, "a message was abandoned");
   }
   const std::lock_guard lock(mutex_);
   std::swap(landed_, flight_[batch]);

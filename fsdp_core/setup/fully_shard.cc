@@ -133,7 +133,7 @@ void collect(Collector& found, const Options& options, UnitGroups& comms) {
   if (options.extension)
     fail_together(groups, call, [&] {
       check_alike(groups, call.tag, "parameters", lines_of(found.params),
-                  "pre_flatten and sharded_dim answer alike on all ranks");
+                  "pre_flatten and sharded_dim must answer alike on all ranks");
     });
 }
 

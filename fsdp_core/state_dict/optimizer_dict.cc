@@ -77,7 +77,8 @@ std::string OptimizerDict::add_leaf(LiveState& state, const OptimizerEntry& entr
   if (is_replicated(leaf)) {
     if (tensors.size() != 1)
       fail(Code::kUnsupported,
-           fmt::format("{} is declared as of a shape of its own: LOCAL has no form for it", name),
+           fmt::format("{} is declared to have a shape of its own, for which LOCAL has no form",
+                       name),
            "use StateDictType::kSharded");
     const Shape shape(tensors[0].sizes().vec());
     live = memory_.piece(name, tensors[0], tensors[0].scalar_type(), shape,
@@ -227,7 +228,8 @@ void OptimizerDict::check_still_borrowed(const OptimizerEntry& entry,
 void OptimizerDict::refresh() {
   if (is_for_load_)
     fail(Code::kInvalidArgument,
-         fmt::format("a state with optimizer \"{}\" that a load has used is saved", root_),
+         fmt::format("the state with optimizer \"{}\" was used by a load and cannot be saved",
+                     root_),
          kTakeAnew);
   for (const auto& [entry, borrowed] : borrowed_) check_still_borrowed(*entry, borrowed);
   for (auto& [entry, counter] : counters_) {

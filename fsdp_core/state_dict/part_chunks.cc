@@ -64,7 +64,7 @@ void check_tiles(const char* hook, const std::string& fqn, const Shape& shape,
   fail(Code::kInvalidArgument,
        fmt::format("{} of \"{}\" {} over {} ranks: {}", hook, fqn, shape.to_string(), boxes.size(),
                    report.complete ? "ranks hold the same elements" : report.to_string()),
-       "every element belongs to one rank, and all ranks cut alike");
+       "every element must belong to one rank, and all ranks must cut alike");
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ class TakenNames {
       fail(Code::kInvalidArgument,
            fmt::format("\"{}\" and \"{}\" both stand under \"{}\" in the state", found->second, of,
                        name),
-           "post_unflatten gives its parts names that nothing else has");
+           "give the parts of post_unflatten names that nothing else has");
   }
 
  private:

@@ -60,7 +60,7 @@ void check_parts_alike(const ModelTensor& tensor, const std::vector<PartOf>& par
                     Shape(part.stored.tensor.sizes().vec()).to_string());
   check_alike(communicators_of(tensor.unit->comms()), {tensor.unit->name(), CommPhase::kSummon},
               fmt::format("parts of \"{}\"", tensor.fqn), lines,
-              "post_unflatten gives the same parts on all ranks");
+              "post_unflatten must give the same parts on all ranks");
 }
 
 std::string shape_text(const at::Tensor& tensor) {
@@ -208,10 +208,9 @@ void TransformedParameters::check(const std::unordered_set<std::string>& loaded)
     if (std::ranges::none_of(held.parts, is_loaded)) continue;
     if (const auto absent = std::ranges::find_if_not(held.parts, is_loaded);
         absent != held.parts.end())
-      fail(Code::kInvalidArgument,
-           fmt::format(
-               "\"{}\" cannot be made of a part of what stands for it: \"{}\" was not loaded",
-               held.tensor.fqn, absent->name));
+      fail(Code::kInvalidArgument, fmt::format("\"{}\" cannot be rebuilt: \"{}\", one of the "
+                                               "tensors it is stored as, was not loaded",
+                                               held.tensor.fqn, absent->name));
     const std::shared_ptr<detail::Unit>& unit = held.spread.unit;
     const bool here = held.spread.here();
     std::vector<StoredPart> parts;

@@ -210,7 +210,7 @@ struct PickleOpcodes {
     const Node state = vm.pop();
     const Node target = vm.top();
     if (vm.kind(target) != Kind::kReduce && vm.kind(target) != Kind::kNewObj)
-      vm.corrupt("BUILD on what is no object");
+      vm.corrupt("BUILD on something that is not an object");
     vm.check_grown(target);
     PickleNode& node = vm.rep_->nodes[target];
     vm.consume(state, vm.is_known_callable(node.a) ? Vm::Consumer::kKnownState

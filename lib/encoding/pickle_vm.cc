@@ -248,13 +248,13 @@ void PickleVm::consume(Node node, Consumer consumer) {
 void PickleVm::check_not_consumed(Node target) {
   const std::uint8_t flags = rep_->nodes[target].flags;
   if (flags & PickleNode::kConsumedKnown)
-    corrupt("a change of what a call has already made something of");
+    corrupt("a change to an object that a call has already used");
   if (flags & PickleNode::kConsumed)
-    fail(
-        Code::kUnsupported,
-        fmt::format("pickle: a container that grows after a class of unknown meaning was given it, "
-                    "at byte {}",
-                    opcode_at_));
+    fail(Code::kUnsupported,
+         fmt::format(
+             "pickle: a container that grows after it was passed to a class of unknown meaning, "
+             "at byte {}",
+             opcode_at_));
 }
 
 void PickleVm::append_to(Node target, std::span<const Node> items) {

@@ -46,7 +46,7 @@ void check_view(const ArchiveTensor& tensor, std::int64_t storage_numel, std::st
                         tensor.shape.to_string(), printable(key), storage_numel, what));
   };
   if (tensor.strides.size() != static_cast<std::size_t>(tensor.shape.rank()))
-    refuse("has another number of strides");
+    refuse("has a different number of strides");
   if (tensor.storage_offset < 0) refuse("begins before it");
   std::optional<std::int64_t> last = tensor.storage_offset;
   for (std::size_t d = 0; d < tensor.strides.size(); ++d) {
@@ -344,7 +344,7 @@ std::optional<ArchiveTensor> TensorResolver::make_from_state(Node node, int dept
     if (name != "Parameter") return std::nullopt;
     const bool oldest = arguments.empty() && items.size() == 5;
     if (!oldest && (arguments.empty() || arguments.size() > 2 || (state && items.size() != 3)))
-      fail(Code::kUnsupported, "a Parameter that is made of what is no tensor");
+      fail(Code::kUnsupported, "a Parameter that is not made from a tensor");
     auto made = parameter(oldest ? items.first(1) : arguments, depth);
     if (made && state) made->requires_grad = flag(items[oldest ? 3 : 0]);
     return made;

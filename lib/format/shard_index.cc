@@ -65,7 +65,7 @@ class IndexHandler : public JsonHandler {
   }
   void finish() const {
     if (!saw_object_ || !saw_map_) fail(Code::kCorrupt, "the index has no weight_map");
-    if (index_.shards.empty()) fail(Code::kCorrupt, "the index' weight_map is empty");
+    if (index_.shards.empty()) fail(Code::kCorrupt, "the index's weight_map is empty");
   }
 
  private:

@@ -23,7 +23,7 @@ std::int64_t FusedAxis::unit(std::int64_t extent) const {
   const std::int64_t cuts = groups == 0 ? units : groups * units;
   if (cuts <= 0 || extent % cuts != 0) {
     fail(Code::kInvalidArgument,
-         fmt::format("dim {} of {} indices does not divide in {} groups of {} units", dim, extent,
+         fmt::format("dim {} of {} indices does not divide into {} groups of {} units", dim, extent,
                      groups == 0 ? extent : groups, units));
   }
   return groups == 0 ? 1 : extent / cuts;

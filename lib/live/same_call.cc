@@ -15,7 +15,7 @@ void check_same_call(std::span<const std::vector<std::byte>> openings) {
       fail(Code::kInvalidArgument,
            fmt::format("ranks make different calls: rank 0 {}, rank {} {}", printable(first), r,
                        printable(theirs)),
-           "all ranks of a group make the same calls in the same order");
+           "all ranks of a group must make the same calls in the same order");
 }
 
 }  // namespace tessera

@@ -406,7 +406,7 @@ void PendingSave::finish_snapshot() noexcept {
 
 SaveReport PendingSave::wait() {
   if (!work_ || !work_->is_of_this_process())
-    fail(Code::kInvalidArgument, work_ ? "the save is of the process that forked this one"
+    fail(Code::kInvalidArgument, work_ ? "the save belongs to the process that forked this one"
                                        : "there is no save to wait for");
   try {
     return work_->result.get();

@@ -72,7 +72,7 @@ int start(int* rank, int* size, void** world, char* why) {
     int provided = 0;
     code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
     if (code == MPI_SUCCESS && provided < MPI_THREAD_SERIALIZED) {
-      std::snprintf(why, kMpiWhyBytes, "this MPI does not serve programs with threads");
+      std::snprintf(why, kMpiWhyBytes, "this MPI does not support programs with threads");
       return 1;
     }
   }

@@ -30,7 +30,7 @@ void repair_interrupted(FileSystem& fs, const StagePaths& paths) {
   if (trashes.empty()) return;
   if (trashes.size() > 1) {
     fail(Code::kAlreadyExists,
-         fmt::format("{} is absent after interrupted replacements, and more than one old content "
+         fmt::format("{} is absent after interrupted replacements, and more than one old version "
                      "is kept ({} and {})",
                      paths.final_path(), paths.trash_of(trashes[0]), paths.trash_of(trashes[1])),
          fmt::format("rename the one to keep to {}", paths.final_path()));

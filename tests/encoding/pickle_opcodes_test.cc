@@ -251,7 +251,7 @@ TEST_CASE("malformed streams are refused") {
   check_refused("odd items", "}(Nu.", "a key without its value");
   check_refused("odd dict", "(Nd.", "a key without its value");
   check_refused("appends to nothing", "(Ne.", "nothing below the mark");
-  check_refused("build on a list", "]}b.", "BUILD on what is no object");
+  check_refused("build on a list", "]}b.", "BUILD on something that is not an object");
   check_refused("build twice", "ca\nb\n)R}b}b.", "a second BUILD");
   check_refused("call of a string", "X\x01\0\0\0a)R."s, "what is no global");
   check_refused("arguments no tuple", "ca\nb\n]R.", "no tuple");

@@ -165,7 +165,7 @@ TEST_CASE("a layout of another model is refused when the user named it") {
   refuse("{}", "names no flat parameter");
   refuse(R"({"flat_params": {"_flat_param": {"fqns": ["w"], "shapes": [[7]]}}})", "101 are stored");
   refuse(R"({"flat_params": {"x._flat_param": {"fqns": ["w"], "shapes": [[7]]}}})",
-         "does not speak of");
+         "does not list");
   refuse(R"({"flat_params": {"_flat_param": {"fqns": ["w"], "shapes": [[7],[8]]}}})",
          "1 names and 2 shapes");
   refuse(R"({"flat_params": {"_flat_param": {"fqns": ["w"], "shapes": [[-7]]}}})", "");

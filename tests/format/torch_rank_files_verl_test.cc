@@ -92,7 +92,7 @@ TEST_CASE("a record of another model does not name verl's flat optimizer") {
   options.own.set(kFlatLayoutFlag,
                   R"({"flat_params": {"_flat_param": {"fqns": ["w"], "shapes": [[7]]}}})");
   CHECK_THROWS_WITH(testing::read_all(torch_rank_files_driver(), verl.sample.place(), options),
-                    Catch::Contains("\"w\"") && Catch::Contains("which the model here has not"));
+                    Catch::Contains("\"w\"") && Catch::Contains("which this model does not have"));
 }
 
 TEST_CASE("verl's optimizer of FSDP2 is keyed by id and sharded as the weights are") {

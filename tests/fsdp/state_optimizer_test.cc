@@ -249,7 +249,8 @@ TEST_CASE("a state that a load has used is not saved") {
   CHECK(checkpoint.load_into(state).empty());
   CHECK(checkpoint.load_into(state).empty());  // a load may be tried again
   CHECK_THAT(message_of([&] { state.before_save(); }),
-             Catch::Contains("a state with optimizer \"optim\" that a load has used is saved") &&
+             Catch::Contains(
+                 "the state with optimizer \"optim\" was used by a load and cannot be saved") &&
                  Catch::Contains("take the state anew"));
 }
 

@@ -183,7 +183,7 @@ TEST_CASE("what cannot become one parameter is refused by name") {
   factored.tensor({"model", "a"}, {2, 3}).tensor({"model", "b"}, {4, 3});
   factored.tensor({"optim", "state", "a", "exp_avg_sq_row"}, {2});
   factored.tensor({"optim", "state", "b", "exp_avg_sq_row"}, {4});
-  CHECK_THAT(message(factored, always), Catch::Contains("has not the shape"));
+  CHECK_THAT(message(factored, always), Catch::Contains("does not have its parameter's shape"));
   Scene groups;
   groups.tensor({"model", "a"}, {2, 3}).tensor({"model", "b"}, {4, 3});
   for (const auto& [name, rows_of] : {std::pair{"a", 2}, std::pair{"b", 4}})

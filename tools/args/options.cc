@@ -33,11 +33,11 @@ void add_limits(Options& o) {
   Arguments& a = o.to;
   o.group("Limits");
   o.value("--mem-limit", "SIZE",
-          "bound of staged tensor bytes, as 512MiB or 2GB, at least 1MiB; default: the smaller of "
+          "limit of staged tensor bytes, as 512MiB or 2GB, at least 1MiB; default: the smaller of "
           "1GiB and half of the cgroup's limit",
           [&a](auto& flag, auto& v) { a.mem_limit_bytes = memory_limit_in_bytes(flag, v); });
   o.value(
-      "--threads", "N", "worker threads; default: CPU affinity and cgroup quota",
+      "--threads", "N", "worker threads; default: as many as CPU affinity and cgroup quota allow",
       [&a](auto& flag, auto& v) { a.threads = static_cast<int>(whole_number(flag, v, 1, 1024)); });
 }
 
@@ -76,7 +76,8 @@ void add_show(Options& o) {
   o.group("Values");
   o.text("--slice", "RANGES", "which elements, as 0:4,:8 or 3,: (Python's rules, step 1)",
          o.to.slice);
-  o.text("--npy", "FILE", "also write the slice as a NumPy file; - is stdout, and nothing else is",
+  o.text("--npy", "FILE",
+         "also write the slice as a NumPy file; -: write it to stdout instead of the report",
          o.to.npy);
 }
 
@@ -89,7 +90,7 @@ void add_verify(Options& o) {
   o.group("Checks");
   add_level(o, "--quick", "metadata and file sizes only", VerifyLevel::kQuick);
   add_level(o, "--full", "every byte and checksum as well (the default)", VerifyLevel::kFull);
-  add_level(o, "--deep", "values as well: replicas equal, pads zero", VerifyLevel::kDeep);
+  add_level(o, "--deep", "values as well: replicas are equal, padding is zero", VerifyLevel::kDeep);
   o.text("--against", "FILE", "also compare with FILE: a hash report, or a tessera.manifest.json",
          o.to.against);
   o.flag("--require-sums", "tensor bytes without a checksum are an error", o.to.require_sums);
@@ -222,8 +223,8 @@ void add_verb_options(Options& o, Verb verb) {
     o.format("--to", text.c_str(), o.to.convert.to, true);
     add_convert_flags(o);
     o.flag("--strict",
-           "exit 1 where something was left out or behind that no flag asked for, or could not be "
-           "compared",
+           "exit 1 if something was left out or left behind that no flag asked to leave, or could "
+           "not be compared",
            o.to.strict);
     add_format_options(o);
   }

@@ -22,10 +22,11 @@ CommandText inspect_text() {
        "Exit status: 0 done; 1 a check ran and is negative; 2 usage; 3 PATH not found, permission "
        "or I/O; 4 corrupt or unsafe; 5 unsupported; 6 not enough memory or disk; 70 internal; "
        "130, 143, 141 signals."},
-      {{"ckpt-inspect run/step-1000", "what is it, is it whole, what does it weigh"},
+      {{"ckpt-inspect run/step-1000", "what is it, is it whole, how large is it"},
        {"ckpt-inspect ls run/step-1000 --sort size --top 10", "its ten largest tensors"},
-       {"ckpt-inspect optim run/step-1000", "optimizer state: health, and who moves most"},
-       {"ckpt-inspect verify run/step-1000", "read every byte, check every sum"},
+       {"ckpt-inspect optim run/step-1000",
+        "optimizer state: health, and which parameters move most"},
+       {"ckpt-inspect verify run/step-1000", "read every byte, check every checksum"},
        {"ckpt-inspect diff run/step-1000 model.safetensors",
         "same content, whatever the sharding?"}}};
 }
@@ -73,7 +74,7 @@ CommandText stat_text() {
 
 CommandText optim_text() {
   return {
-      "optimizer state per parameter, its health, and who moves most",
+      "optimizer state per parameter, its health, and which parameters move most",
       {"A [B] [OPTIONS]"},
       {"Ranks parameters by the size of the next update against the weight, lr |m| / (sqrt(v) + "
        "eps) / |w|. With a second checkpoint B it ranks by the growth of v from A to B. Partial "

@@ -32,7 +32,7 @@ void write_listing(const Arguments& a, const LsReport& report, const LsRows& row
 
 Outcome run_ls(Inspection& in) {
   if (in.a.tree && (in.a.format != OutputFormat::kHuman || in.a.chunks))
-    fail(Code::kInvalidArgument, "--tree is for people, and goes without --chunks",
+    fail(Code::kInvalidArgument, "--tree goes with neither --format nor --chunks",
          "--format json has every tensor");
   LsOptions options;
   options.chunks = in.a.chunks;

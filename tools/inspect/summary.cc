@@ -36,8 +36,8 @@ Outcome path_rules(Inspection& in) {
   for (const auto& [flag, is_given] : others)
     if (is_given)
       fail(Code::kInvalidArgument,
-           fmt::format("--explain-path says what PATH means and looks at nothing in it: {} has no "
-                       "part in that",
+           fmt::format("--explain-path only explains what PATH means and opens nothing in it: {} "
+                       "has no effect",
                        flag),
            fmt::format("leave out {}, or --explain-path", flag));
   const PathExplanation explanation = explain_path(in.fs, in.a.words[0], in.a.from);

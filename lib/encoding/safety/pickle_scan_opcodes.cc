@@ -76,7 +76,7 @@ bool PickleScanMachine::step(std::uint8_t opcode) {
     case 'g': get(line_number()); return true;
     case 'h': get(in_.number(1)); return true;
     case 'j': get(in_.number(4)); return true;
-    default: broken("an opcode that there is not"); return false;
+    default: broken("an unknown opcode"); return false;
   }
   // clang-format on
 }

@@ -31,8 +31,8 @@ class CheckpointOpener {
   void open_models() {
     if (c_.folder.models.empty())
       fail(Code::kCorrupt,
-           fmt::format("{} optimizer files, but no model file ({} or {}): names and shapes of the "
-                       "parameters stand there",
+           fmt::format("{} optimizer files, but no model file ({} or {}): it holds the names and "
+                       "shapes of the parameters",
                        c_.folder.optims.size(), model_file_name(), model_file_name(0)));
     c_.model = open_first_model();
     for (const auto& [missing, stored] : c_.model.shared) c_.shared.emplace(missing, stored);

@@ -131,8 +131,8 @@ void check_slices(ZeroCheckpoint& checkpoint) {
       if (name.empty() || (dealt && misplaced(stored, at(undealt, place)).empty())) continue;
       checkpoint.findings.error(
           Finding::kOtherRanksFile,
-          fmt::format("the file is named as rank {}'s, but by its own word it holds another slice "
-                      "of \"{}\": it was renamed, or copied from another rank",
+          fmt::format("the file is named as rank {}'s, but it says itself that it holds another "
+                      "slice of \"{}\": it was renamed, or copied from another rank",
                       rank->rank, printable(name)),
           checkpoint.path(rank->file), name);
       break;

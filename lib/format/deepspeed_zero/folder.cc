@@ -89,7 +89,7 @@ void report_unusable(const Folder& folder, Findings& findings) {
     const std::string path = folder.prefix + info.name;
     if (folder.models.empty() && parse_file_name(info.name).kind == FileName::Kind::kModel)
       in_file(path, [&] {
-        fail(Code::kCorrupt, fmt::format("{}: names and shapes of the parameters stand there",
+        fail(Code::kCorrupt, fmt::format("{}: it holds the names and shapes of the parameters",
                                          no_regular_file(info.type)));
       });
     findings.error(Finding::kMissingFile, std::string(no_regular_file(info.type)), path);

@@ -85,7 +85,7 @@ class PipelineReader {
     const Value* optimizer = stage.model.root.find(kOptimizer);
     if (stage.ranks.empty() && optimizer && !optimizer->is_none())
       fail(Code::kUnsupported,
-           "a pipeline without ZeRO: its optimizer counts the parameters of each stage by itself",
+           "a pipeline without ZeRO: the optimizer of each stage numbers its own parameters",
            "load it where it was trained, and save the model's state_dict() there");
   }
   /// A tied parameter is in every stage that uses it, with the same elements: the first one's counts.

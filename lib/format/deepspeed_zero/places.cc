@@ -174,7 +174,8 @@ ExpertName expert_name(const std::string& name) {
   if (error != std::errc() || out.number < 0 || out.number > kMostElements ||
       out.end == out.begin || out.end == name.size() || name[out.end] != '.')
     fail(Code::kUnsupported,
-         fmt::format("\"{}\" is in a group of experts, and is none by its name", printable(name)));
+         fmt::format("\"{}\" is in a group of experts, but its name is not an expert's",
+                     printable(name)));
   return out;
 }
 

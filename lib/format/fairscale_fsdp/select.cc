@@ -205,7 +205,7 @@ class Chooser {
       if (family.members.size() < 2 || !has(one) || !has(other)) continue;
       fail(Code::kUnsupported,
            fmt::format("{} and {} both hold FairScale's metadata, and the files here have the "
-                       "numbers {} to {}, which are too few to be all ranks, and none to be one",
+                       "numbers {} to {}, which are too few for all ranks and too many for one",
                        printable(one), printable(other), family.members.begin()->first,
                        family.members.rbegin()->first),
            "bring the other ranks' files here, or move one of these into a folder of its own");

@@ -56,8 +56,8 @@ class Decoder {
       buffers_[group][{name->buffer, name->dtype}][name->leaf][name->bucket] = t;
       if (!add_writers(tensor, group) && out.missing.empty())
         out.missing = fmt::format(
-            "they are of {} model-parallel groups, and one rank wrote buckets of several of them, "
-            "so that whose weights it holds is not said",
+            "they are of {} model-parallel groups, and one rank wrote buckets of several of them: "
+            "whose weights it holds is not stored",
             bucket_groups(manifest_).size());
     }
     if (out.buckets == 0 || !out.missing.empty()) return out;

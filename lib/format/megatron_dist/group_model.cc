@@ -81,9 +81,7 @@ class ModelFinder {
       const auto group = groups_.find(writer);
       if (group == groups_.end() && count_ > 1)
         return fmt::format(
-            "{} wrote weights and no buckets: of which model-parallel group it is "
-            "is not stored",
-            writer);
+            "{} wrote weights but no buckets: its model-parallel group is not stored", writer);
       Cell& cell = cells_[first + (stack ? static_cast<std::size_t>(box.origin[0]) : 0)];
       cell.parts[group == groups_.end() ? 0 : group->second].push_back(box);
       cell.writers.insert(writer);

@@ -128,7 +128,7 @@ class ZarrFolder {
     for (const FileInfo& info : directory_.list(key)) {
       if (is_chunk_name(info.name)) {
         findings_.error(Finding::kMissingFile,
-                        "the header of the array is missing, its chunks stand",
+                        "the header of the array is missing, but its chunks are there",
                         key + "/" + std::string(kArrayFile), key);
         return;
       }

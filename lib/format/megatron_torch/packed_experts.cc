@@ -34,7 +34,7 @@ std::optional<std::int64_t> count_of(const std::string& name, const ShapeOf& sha
 }
 
 [[noreturn]] void fail_shape(const Shape& stored, std::int64_t experts) {
-  fail(Code::kCorrupt, fmt::format("a matrix {} is no {} experts packed behind each other",
+  fail(Code::kCorrupt, fmt::format("a matrix {} does not hold {} experts packed end to end",
                                    stored.to_string(), experts));
 }
 
@@ -84,14 +84,14 @@ Shape packed_matrix(std::string_view fqn, const Shape& part) {
 void fail_packed_name() {
   fail(Code::kUnsupported,
        "experts packed in one tensor under a name that is not Megatron's (experts.weight1, "
-       "experts.weight2): which part of it is which expert's is not said",
+       "experts.weight2): which part belongs to which expert is not stored",
        "Megatron-LM splits them: convert there with --ckpt-convert-format torch_dist "
        "--ckpt-convert-save DIR, and use that");
 }
 
 void fail_packed() {
   fail(Code::kUnsupported,
-       "experts packed in one tensor, over several ranks: how many there are is not said (no "
+       "experts packed in one tensor, over several ranks: how many there are is not stored (no "
        "router.weight lies beside it, and args have no num_experts)",
        "Megatron-LM splits them: convert there with --ckpt-convert-format torch_dist "
        "--ckpt-convert-save DIR, and use that");

@@ -168,9 +168,8 @@ int TargetCut::cut_dim(std::uint32_t tensor, const std::string& name, const TpRu
   if (assume_plain_) return plain_dim(name);
   fail(Code::kUnsupported,
        fmt::format("its name does not say along which dim tensor parallelism cuts it"),
-       "say it with --placements 'NAME=...' or --replicate NAME, rename it with --rules, or, where "
-       "it "
-       "is nothing fused, take it as the source has it with --assume-plain");
+       "say it with --placements 'NAME=...' or --replicate NAME, rename it with --rules, or, if "
+       "nothing is fused in it, keep the source's rows with --assume-plain");
 }
 
 std::int64_t TargetCut::share(std::int64_t extent, const std::string& what) const {

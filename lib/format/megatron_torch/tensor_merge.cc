@@ -44,7 +44,7 @@ const Part* part_of(const std::vector<TpParts>& replicas, std::size_t t) {
       fmt::format("tensor-parallel ranks hold different parts of \"{}\", and its name does not say "
                   "along which dim it is cut",
                   name),
-      "where the ranks hold plain rows of it, nothing fused: --assume-plain");
+      "if the ranks hold plain rows of it, with nothing fused: --assume-plain");
 }
 
 /// Whose name decides, whether or not it stands below the model's key.

@@ -104,8 +104,8 @@ std::vector<Shard> named_shards(const Manifest& source, const std::vector<NamedT
     fail(Code::kInvalidArgument,
          fmt::format("{} does not list {} of the {} tensors: {}", printable(names.index),
                      unlisted.size(), tensors.size(), some_of(unlisted)),
-         "bring the names to those of the index (--to hf, --root, --rules, --rename), leave out "
-         "what is not of it (--exclude), or cut by size: --max-shard-size");
+         "rename to the index's names (--to hf, --root, --rules, --rename), leave out what it does "
+         "not list (--exclude), or split by size: --max-shard-size");
   std::vector<std::string> absent;
   for (const auto& [name, file] : names.file_of)
     if (!here.contains(name)) absent.push_back(name);

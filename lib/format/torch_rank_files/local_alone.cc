@@ -61,9 +61,8 @@ void LocalState::add_units_of(const FlatRecord& record) {
       const auto weight = weights.find(parameter.fqn);
       if (weight == weights.end() || weight->second->shape != parameter.shape)
         fail(Code::kCorrupt,
-             fmt::format(
-                 "the flat layout speaks of \"{}\" of shape {}, which the model here has not",
-                 printable(parameter.fqn), parameter.shape.to_string()),
+             fmt::format("the flat layout lists \"{}\" of shape {}, which this model does not have",
+                         printable(parameter.fqn), parameter.shape.to_string()),
              "it is the layout of another model");
       unit.dtype = weight->second->dtype;
     }

@@ -139,7 +139,7 @@ void LocalState::fit(const FlatRecord& record) {
     if (!known) known = record.find(other);
     if (!known)
       fail(Code::kCorrupt,
-           fmt::format("the flat layout does not speak of \"{}\"", printable(unit.name)),
+           fmt::format("the flat layout does not list \"{}\"", printable(unit.name)),
            "it is the layout of another model");
     unit.fitted = fit_unit(*known, unit.numel, states_.folder.world_size, unit.dtype);
     unit.parameters = unit.fitted->layout.segments();

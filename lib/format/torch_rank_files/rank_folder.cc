@@ -133,7 +133,7 @@ void check_ranks(const std::map<std::string, Found>& by_label) {
        fmt::format("{} is a file of {} ranks, but {} rank file{} in all {} here",
                    printable(widest->files.rbegin()->second), ranks, files, files == 1 ? "" : "s",
                    files == 1 ? "is" : "are"),
-       "bring the other ranks' files here, or rename what is no rank's");
+       "bring the other ranks' files here, or rename the files that are not a rank's");
 }
 
 RankPart part_of(const std::string& label, const Found& found, std::int64_t& world_size) {

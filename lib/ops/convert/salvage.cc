@@ -243,8 +243,8 @@ class Salvage {
     const std::set<std::string> raw = raw_values();
     for (const std::string& name : raw)
       lost.push_back({name,
-                      "its item is no torch archive, and where others are damaged that may be "
-                      "damage, too"});
+                      "its item is not a torch archive; as other items are damaged, this one may "
+                      "be damaged too"});
     std::vector<bool> keep;
     for (const StateEntry& entry : manifest.state.entries) {
       bool whole = !raw.contains(entry.name);

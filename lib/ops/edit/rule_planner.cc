@@ -298,8 +298,8 @@ class RulePlanner {
       for (std::size_t q = 0; q < rows.size(); ++q)
         have.push_back(fmt::format("{} {}", rule_.parts[q], part_shapes[q]->to_string()));
       fail(Code::kInvalidArgument,
-           fmt::format("{} of \"{}\" do not divide in {} groups of {} units", fmt::join(have, ", "),
-                       fqn, fused.groups, fmt::join(fused.ratios, "+")),
+           fmt::format("{} of \"{}\" do not divide into {} groups of {} units",
+                       fmt::join(have, ", "), fqn, fused.groups, fmt::join(fused.ratios, "+")),
            "check the numbers of heads and groups: --rules NAME,heads=N,groups=N");
     }
   }

@@ -72,7 +72,7 @@ class Parser {
     const Value* value = object.find(key);
     if (value == nullptr) return fallback;
     if (!value->is_string() || value->as_string().empty())
-      refuse(fmt::format("\"{}\" must be a text", key));
+      refuse(fmt::format("\"{}\" must be a string", key));
     return value->as_string();
   }
 
@@ -89,7 +89,7 @@ class Parser {
     if (value.kind() != Value::Kind::kList) refuse(fmt::format("\"{}\" must be a list", key));
     for (const Value& item : value.as_list()) {
       if (!item.is_string() || item.as_string().empty())
-        refuse(fmt::format("\"{}\" must be a list of texts", key));
+        refuse(fmt::format("\"{}\" must be a list of strings", key));
       out.push_back(item.as_string());
     }
     return out;
@@ -102,7 +102,7 @@ class Parser {
   /// A text, or a number as its text.
   std::string expression(const Value& value) const {
     if (value.is_int()) return fmt::format("{}", value.as_int());
-    if (!value.is_string()) refuse("an expression is a number or a text");
+    if (!value.is_string()) refuse("an expression is a number or a string");
     return value.as_string();
   }
 

@@ -4,7 +4,6 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
-#include <tessera/format/torch_dcp.h>
 #include <tessera/ops/seal.h>
 
 #include <algorithm>
@@ -216,7 +215,7 @@ std::optional<FoundCheckpoint> PathResolver::with_optimizer(const FoundCheckpoin
   const std::string folder = find_optimizer_folder(*fs_.open_directory(files.path));
   if (folder.empty()) return std::nullopt;
   const auto directory = storage::open_linked_directory(fs_, join_path(files.path, folder));
-  if (probe_place(torch_dcp_driver(), {directory.get(), "", folder}).answer ==
+  if (probe_place(optimizer_folder_driver(), {directory.get(), "", folder}).answer ==
       ProbeResult::Answer::kNo)
     return std::nullopt;
   FoundCheckpoint whole = files;
@@ -379,7 +378,8 @@ void PathResolver::fail_folder(const std::string& asked) const {
 PathResolver::Attempt PathResolver::rank_folder(const std::string& asked,
                                                 std::vector<Note>& notes) const {
   const std::string whole = whole_of_rank_folder(asked);
-  if (whole.empty()) return {{}, "its name is no rank's, or what is around it no checkpoint"};
+  if (whole.empty())
+    return {{}, "its name is not a rank's, or the folder around it is not a checkpoint"};
   notes.push_back({Finding::kPath, Severity::kInfo,
                    fmt::format("{} is one rank's folder of the checkpoint {}, which is used",
                                printable(asked), printable(whole)),
@@ -393,7 +393,9 @@ PathResolver::Attempt PathResolver::recognised_folder(const std::string& asked,
   auto found = found_at(asked, FileType::kDirectory, inner);
   if (!found) return {{}, "no format recognises it"};
   if (found->is_named)
-    return {{}, "it holds weights, and a pointer, which says what was saved last and goes first"};
+    return {{},
+            "it holds weights and a pointer; the pointer names what was saved last, so it is "
+            "followed first"};
   append(notes, inner);
   if (found->parts.empty()) note_others_below(*found, notes);
   std::string why = found->description();
@@ -406,7 +408,7 @@ PathResolver::Attempt PathResolver::pointer_inside(const std::string& asked,
   if (!pointer) return {{}, "it has none"};
   if (!pointer->path.empty()) return found_by(*pointer, notes);
   std::string text =
-      fmt::format("the pointer {} names \"{}\", which is not there, and was left out of account",
+      fmt::format("the pointer {} names \"{}\", which is not there; the pointer was ignored",
                   pointer->name, pointer->shown());
   notes.push_back({Finding::kPath, Severity::kWarning, text, "", ""});
   return {{}, std::move(text)};

@@ -103,8 +103,8 @@ class SealDamage {
   static void refuse_archive(const std::string& path) {
     in_file(path, [] {
       fail(Code::kCorrupt,
-           "its tensors have the checksums that it lists, and it is not the file that was written "
-           "here: another save's, perhaps",
+           "its own checksums are right, but it is not the file that was written here: perhaps it "
+           "belongs to another save",
            "replace the file with another copy, or move it away: then what it held is lost");
     });
   }
@@ -174,8 +174,8 @@ class SealDamage {
     if (block.turned)
       return fmt::format("a bit of byte {} is not as it was written [{}]", *block.turned, path);
     return fmt::format(
-        "bytes {} to {} are not as they were written, and nothing says which of what they hold "
-        "changed [{}]",
+        "bytes {} to {} are not as they were written, and nothing shows which of the tensors in "
+        "them changed [{}]",
         block.begin, block.end, path);
   }
 
@@ -217,8 +217,8 @@ class SealDamage {
       fail(Code::kCorrupt,
            "its bytes are not those that were written, and what changed may be the metadata, which "
            "says what lies where",
-           "take the file from another copy; what was written with --verify has a sum of each "
-           "tensor, which distinguishes them");
+           "take the file from another copy; a result written with --verify has a checksum of each "
+           "tensor, which would show it");
     });
     TESSERA_CHECK(false);
   }

@@ -63,17 +63,17 @@ std::optional<Note> check_sealed_file(const Directory& directory, const std::str
   std::string which;  // of those that lie there changed
   if (is_whole && there.size() > 1) {
     std::erase_if(there, is_whole);
-    if (there.empty()) which = "; all tensors that lie there are whole by their own sums";
+    if (there.empty()) which = "; all tensors that lie there are whole by their own checksums";
   } else if (!turned && there.size() > 1 && !has_sums_of_its_own(*file)) {
     which =
-        "; nothing says which of them changed: the seal of a result of --verify has a sum of "
-        "each tensor";
+        "; nothing shows which of them changed: only the seal of a result written with --verify "
+        "has a checksum of each tensor";
   }
   const std::string likely =
       turned && manifest != nullptr ? put_first(tensors_at(*turned, *manifest, name), there) : "";
   std::string message = describe_blocks(blocks, "what was written", there);
   message += which;
-  if (turned) message += fmt::format("; as if one bit of byte {} had turned", *turned);
+  if (turned) message += fmt::format("; as if one bit of byte {} had flipped", *turned);
   return Note{Finding::kSealDifference, Severity::kError, std::move(message), name,
               there.size() == 1 ? there[0] : likely};
 }

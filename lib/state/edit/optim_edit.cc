@@ -59,10 +59,11 @@ class Rekeyer {
     if (names_come_back()) return;
     record_names();
     if (names_come_back()) return;
-    fail(Code::kUnsupported,
-         fmt::format("{}: by its ids nobody could say any more whose state is whose",
-                     optimizer_text(name_)),
-         "keep the names: leave out --optim-keys");
+    fail(
+        Code::kUnsupported,
+        fmt::format("{}: with ids alone, nothing would show which state belongs to which parameter",
+                    optimizer_text(name_)),
+        "keep the names: leave out --optim-keys");
   }
 
   /// Does the state as it is now say of each id what it was?

@@ -125,7 +125,7 @@ class Editor {
             std::ranges::find_if(entries, [](const auto& e) { return e.has_value(); });
         const auto& olds = edits_[site.edit].olds;
         fail(Code::kInvalidArgument,
-             fmt::format("\"{}\" has {}, \"{}\" has not: they cannot become one",
+             fmt::format("\"{}\" has {}, \"{}\" does not: they cannot become one",
                          manifest_.state.entries[**there].name,
                          site.root < 0 ? "a weight" : "this state", printable(olds[o].fqn)));
       }
@@ -169,7 +169,7 @@ class Editor {
     if (follows) return Value::tensor(build(made, entries, name));
     if (site.root < 0 || (!counts && !takes_all(edit))) {
       fail(Code::kUnsupported,
-           fmt::format("\"{}\" has not the shape of its parameter: it cannot follow it",
+           fmt::format("\"{}\" does not have its parameter's shape, so it cannot follow it",
                        manifest_.state.entries[*entries[0]].name),
            "leave it out with --exclude");
     }

@@ -40,8 +40,8 @@ void require_names(const Manifest& manifest, const OptimState& optim, const std:
     }
     if (!p.certain)
       fail(Code::kUnsupported,
-           fmt::format("{}: order and shapes leave open which parameters its ids are, and its "
-                       "groups do not record their names",
+           fmt::format("{}: by order and shape its ids could mean other parameters too, and its "
+                       "groups do not record names",
                        which),
            hint);
   }

@@ -105,7 +105,7 @@ class StateSettler {
                         const OptimLeaf& leaf) const {
     const StateEntry& entry = manifest_.state.entries[leaf.entry];
     const LeafCut cut = optim.cut_of(parameter, leaf.name);
-    std::string why = "has not the shape of its parameter";
+    std::string why = "does not have its parameter's shape";
     if (const std::string wrapper = wrapper_class(entry.value); !wrapper.empty())
       why = fmt::format("is an object of class {}, not cut with its parameter", printable(wrapper));
     else if (leaf.tensor == kNoTensor)

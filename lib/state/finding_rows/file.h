@@ -101,7 +101,7 @@ inline constexpr std::array<FindingInfo, 39> kFileRows = {{
      "A shard was added or rewritten without its index.",
      "Write a new index: convert with `--to safetensors`."},
     {Finding::kTotalSize, "CK032", Severity::kInfo, "info", "quick",
-     "the index' total_size is not the size of the shards' tensors", "file",
+     "the index's total_size is not the size of the shards' tensors", "file",
      "Some writers count shared tensors twice, or do not update the number.", "Nothing to do."},
     {Finding::kStaleCopy, "CK033", Severity::kWarning, "warning", "quick",
      "a second copy of a tensor, in another shard than the index names; ignored", "file, tensor",
@@ -135,7 +135,7 @@ inline constexpr std::array<FindingInfo, 39> kFileRows = {{
     {Finding::kSealDifference, "CK043", Severity::kError, "error", "quick",
      "bytes differ from those that were written, by our own manifest: in metadata (quick), "
      "anywhere (full); the message lists the tensors that lie in those blocks",
-     "file, tensor where it is the only one, or the one in which a single bit turned",
+     "file, tensor where it is the only one, or the one in which a single bit flipped",
      "A file was edited or replaced after Tessera wrote it, or bytes changed on disk.",
      "Restore the file. If the change was intended, delete the manifest and convert the "
      "checkpoint, which writes a new one."},

@@ -61,7 +61,7 @@ void append_tensor(const LiveTensor& tensor, WireWriter& wire, std::vector<void*
 void read_tensor(WireReader& in, StructureEntry& entry) {
   const std::uint64_t head = in.number();
   if ((head & kDTypeMask) >= all_dtypes().size())
-    fail(Code::kCorrupt, "a message of another rank has an unknown element type");
+    fail(Code::kCorrupt, "a message from another rank has an unknown element type");
   entry.spec.dtype = static_cast<DType>(head & kDTypeMask);
   entry.replicated = (head & kReplicated) != 0;
   entry.is_parameter = (head & kIsParameter) != 0;
@@ -118,7 +118,7 @@ StructureEntry read_structure_entry(WireReader& in) {
   StructureEntry entry;
   const std::uint64_t named = in.number();
   if ((named & kKindMask) > static_cast<std::uint64_t>(StructureEntry::Kind::kPerRank))
-    fail(Code::kCorrupt, "a message of another rank has an unknown kind of entry");
+    fail(Code::kCorrupt, "a message from another rank has an unknown kind of entry");
   entry.kind = static_cast<StructureEntry::Kind>(named & kKindMask);
   entry.path = in.path();
   entry.name = (named & kNamedAsPath) != 0 ? dotted(entry.path) : in.text();

@@ -13,7 +13,7 @@ namespace {
 }
 
 [[noreturn]] void damaged_message() {
-  fail(Code::kCorrupt, "a message of another rank is damaged, or of another version");
+  fail(Code::kCorrupt, "a message from another rank is damaged, or of another version");
 }
 
 }  // namespace
