@@ -19,54 +19,6 @@ using Node = PickleGraph::Node;
 constexpr int kMaxRebuildDepth = 8;  // a parameter of a tensor of a device tensor ...
 constexpr std::uint64_t kMostNamed = std::uint64_t{1} << 24;  // leaves
 
-[[noreturn]] void corrupt(const std::string& what) { fail(Code::kCorrupt, what); }
-
-/// What swapping the bytes of an element works on: the parts of a complex number alone.
-std::int64_t swapped_bytes(DType dtype) {
-  return is_complex(dtype) ? element_bytes(dtype) / 2 : element_bytes(dtype);
-}
-
-/// The classes that torch.Tensor() and torch.sparse.FloatTensor(indices, values, size) call.
-bool is_tensor_class(std::string_view module, std::string_view name) {
-  return name.ends_with("Tensor") && (module == "torch" || module == "torch.sparse" ||
-                                      module == "torch.cuda" || module == "torch.cuda.sparse");
-}
-
-bool is_call(PickleKind kind) { return kind == PickleKind::kReduce || kind == PickleKind::kNewObj; }
-
-void need_arguments(std::span<const Node> arguments, std::size_t count, std::string_view function) {
-  if (arguments.size() < count)
-    corrupt(fmt::format("{} with {} arguments", function, arguments.size()));
-}
-
-/// A view must stay inside its storage, an empty one begin in it or at its end.
-void check_view(const ArchiveTensor& tensor, std::int64_t storage_numel, std::string_view key) {
-  const auto refuse = [&](std::string_view what) {
-    corrupt(fmt::format("a tensor of shape {} over storage \"{}\" ({} elements) {}",
-                        tensor.shape.to_string(), printable(key), storage_numel, what));
-  };
-  if (tensor.strides.size() != static_cast<std::size_t>(tensor.shape.rank()))
-    refuse("has a different number of strides");
-  if (tensor.storage_offset < 0) refuse("begins before it");
-  std::optional<std::int64_t> last = tensor.storage_offset;
-  for (std::size_t d = 0; d < tensor.strides.size(); ++d) {
-    if (tensor.strides[d] < 0) refuse("has a negative stride");
-    const std::int64_t steps = std::max<std::int64_t>(tensor.shape[static_cast<int>(d)] - 1, 0);
-    const auto reach = checked_mul(steps, tensor.strides[d]);
-    last = last && reach ? checked_add(*last, *reach) : std::nullopt;
-  }
-  const bool empty = tensor.shape.numel() == 0;
-  if (empty ? tensor.storage_offset > storage_numel : !last || *last >= storage_numel)
-    refuse(fmt::format("leaves it (offset {}, strides [{}])", tensor.storage_offset,
-                       fmt::join(tensor.strides, ",")));
-}
-
-std::int64_t elements_in(std::uint64_t bytes, DType dtype) {
-  if (is_sub_byte(dtype) || dtype == DType::kQUInt4x2 || dtype == DType::kQUInt2x4)
-    fail(Code::kUnsupported, fmt::format("tensors of packed dtype {}", torch_name(dtype)));
-  return static_cast<std::int64_t>(bytes / static_cast<std::uint64_t>(element_bytes(dtype)));
-}
-
 /// What frameworks note on tensors for themselves: "_is_buffer" and "persistent" of PyTorch's
 /// buffers, "_has_been_cloned" of FSDP, "ds_id" of DeepSpeed.
 bool is_bookkeeping(std::string_view attribute) {
@@ -92,26 +44,6 @@ std::optional<Value> TensorResolver::operator()(Node node) {
   return Value::tensor(*index);
 }
 
-/// As a tensor of all its elements; PyTorch gives the storage itself.
-Value TensorResolver::bare_storage(Node node) {
-  const View view = storage(node);
-  ArchiveTensor all;
-  all.dtype = view.dtype && !is_quantized(*view.dtype) ? *view.dtype : DType::kUInt8;
-  all.storage = view.storage;
-  all.storage_offset = elements_in(view.offset_bytes, all.dtype);
-  all.shape = Shape::checked(std::array{elements_in(view.size_bytes, all.dtype)});
-  all.strides = {1};
-  OpaqueObject bare;
-  bare.how = OpaqueObject::How::kPersistentId;
-  bare.module = "torch.storage";
-  bare.name = "UntypedStorage";
-  bare.arguments = Value::list({Value::tensor(static_cast<std::uint32_t>(archive_.tensors.size())),
-                                view.dtype ? Value::dtype(*view.dtype) : Value()},
-                               Value::Kind::kTuple);
-  archive_.tensors.push_back(std::move(all));
-  return Value::opaque(std::move(bare));
-}
-
 void TensorResolver::name_notes() {
   if (noted_.empty()) return;
   ValueBudget budget(kMostNamed);
@@ -121,100 +53,6 @@ void TensorResolver::name_notes() {
   for (const auto& [note, tensor] : noted_)
     if (const auto found = names.find(tensor); found != names.end())
       archive_.notes[note].tensor = found->second;
-}
-
-void TensorResolver::check_calls() {
-  for (Node node = 0; node < graph_.node_count(); ++node) {
-    const PickleKind kind = graph_.kind(node);
-    if (kind == PickleKind::kPersistentId) check_storage(node);
-    if (is_call(kind) && graph_.kind(graph_.callable(node)) == PickleKind::kGlobal)
-      check_call(node);
-  }
-}
-
-/// BUILD puts another storage in, or sets attributes that are the tensor's data; no torch.save
-/// writes it after a function that makes the whole tensor.
-void TensorResolver::check_call(Node node) const {
-  const auto [module, name] = graph_.global(graph_.callable(node));
-  const bool rebuilds =
-      (module == "torch._utils" || module == "torch._tensor") && name.starts_with("_rebuild");
-  const bool is_class = is_tensor_class(module, name) || module == "torch.nn.parameter";
-  if (!rebuilds && !is_class) return;
-  const bool grown = !graph_.items(node).empty() || !graph_.dict_items(node).empty();
-  if (grown || (rebuilds && graph_.state(node)))
-    corrupt(fmt::format("{}.{}: items or a state set on a tensor that is complete", module, name));
-  const auto arguments = graph_.items(graph_.arguments(node));
-  if (rebuilds && arguments.size() > 3 &&
-      (name == "_rebuild_parameter_with_state" || module == "torch._tensor"))
-    check_attributes(arguments[3]);
-}
-
-/// `state`: a tensor's __dict__, or a tuple of that and of its slots. Of what can be set on a
-/// tensor, these are no attributes of Python's but what it holds.
-void TensorResolver::check_attributes(Node state) const {
-  static constexpr std::string_view kContent[] = {"data", "real", "imag", "requires_grad",
-                                                  "__class__"};
-  const auto check = [&](Node part) {
-    if (is_call(graph_.kind(part)) && !graph_.items(graph_.arguments(part)).empty())
-      fail(Code::kUnsupported, "a tensor's attributes in what is no plain dict");
-    const auto items = graph_.dict_items(part);
-    for (std::size_t i = 0; i + 1 < items.size(); i += 2)
-      if (graph_.kind(items[i]) == PickleKind::kString &&
-          std::ranges::find(kContent, graph_.text(items[i])) != std::end(kContent))
-        corrupt(fmt::format("a tensor's state sets its attribute \"{}\", which is its content",
-                            graph_.text(items[i])));
-  };
-  if (graph_.kind(state) != PickleKind::kTuple) return check(state);
-  for (const Node part : graph_.items(state)) check(part);
-}
-
-/// If a key occurs more than once among storages that hold something, torch keeps its first type
-/// and place.
-void TensorResolver::check_storage(Node node) {
-  const auto id = graph_.items(graph_.arguments(node));
-  if (id.size() < 5 || graph_.kind(id[1]) != PickleKind::kGlobal ||
-      graph_.kind(id[2]) != PickleKind::kString || graph_.kind(id[4]) != PickleKind::kInt)
-    return;  // refused where it is used
-  const auto dtype = storage_class_dtype(graph_.global(id[1]).second);
-  const std::string key(graph_.text(id[2]));
-  if (graph_.integer(id[4]) != 0)
-    check_first_use(key, {.dtype = dtype.value_or(DType::kUInt8), .root = key});
-  const auto view = id.size() > 5 ? graph_.items(id[5]) : std::span<const Node>{};
-  if (view.size() != 3 || graph_.kind(view[0]) != PickleKind::kString) return;
-  check_first_use(graph_.text(view[0]), {.dtype = dtype.value_or(DType::kUInt8),
-                                         .root = key,
-                                         .offset = integer(view[1], "a storage view's offset"),
-                                         .numel = integer(view[2], "a storage view's size")});
-}
-
-void TensorResolver::check_first_use(std::string_view key, FirstUse use) {
-  const auto [found, is_new] = first_uses_.try_emplace(std::string(key), std::move(use));
-  if (!is_new && !(found->second == use))
-    corrupt(
-        fmt::format("storage \"{}\" stands for two types or places, of which torch takes the "
-                    "first",
-                    printable(key)));
-}
-
-/// torch.load swaps the bytes of whole storages, by the storage's type, and never those of an
-/// untyped one.
-void TensorResolver::check_byte_order(const View& view, DType dtype) const {
-  const std::int64_t swapped = view.dtype ? swapped_bytes(*view.dtype) : 1;
-  if (archive_.big_endian && swapped != swapped_bytes(dtype))
-    fail(Code::kUnsupported,
-         fmt::format("a big-endian tensor of type {} over a storage of another type, whose bytes "
-                     "torch.load would leave in their order",
-                     torch_name(dtype)));
-}
-
-void TensorResolver::open_all_storages() {
-  for (Node node = 0; node < graph_.node_count(); ++node) {
-    if (graph_.kind(node) != PickleKind::kPersistentId) continue;
-    const auto id = graph_.items(graph_.arguments(node));
-    // Others are the source texts of modules.
-    if (!id.empty() && graph_.kind(id[0]) == PickleKind::kString && graph_.text(id[0]) == "storage")
-      storage(node);
-  }
 }
 
 std::optional<std::uint32_t> TensorResolver::tensor(Node node, int depth) {
@@ -512,92 +350,6 @@ void TensorResolver::set_flags(ArchiveTensor& tensor, Node metadata) const {
       fail(Code::kUnsupported, fmt::format("tensor metadata \"{}\"", printable(key)));
     }
   }
-}
-
-TensorResolver::View TensorResolver::storage(Node node) {
-  if (graph_.kind(node) != PickleKind::kPersistentId) corrupt("a tensor without a storage");
-  const auto id = graph_.items(graph_.arguments(node));
-  if (id.size() < 5 || string(id[0], "a persistent id") != "storage")
-    corrupt("a persistent id that names no storage");
-  if (graph_.kind(id[1]) != PickleKind::kGlobal) corrupt("a storage without class");
-  const auto [module, name] = graph_.global(id[1]);
-  View view;
-  view.dtype = storage_class_dtype(name);
-  if (!module.starts_with("torch") || (!view.dtype && !name.ends_with("UntypedStorage")))
-    fail(Code::kUnsupported,
-         fmt::format("storage class {}.{}", printable(module), printable(name)));
-  view.key = string(id[2], "a storage key");
-  if (string(id[3], "a storage's device") == "meta")
-    fail(Code::kUnsupported,
-         fmt::format("storage \"{}\" is on the meta device: torch.load leaves its data out",
-                     printable(view.key)));
-  const std::int64_t item = view.dtype ? element_bytes(*view.dtype) : 1;
-  const std::int64_t numel = integer(id[4], "a storage's element count");
-  const auto bytes = checked_mul(numel, item);
-  if (!bytes || *bytes < 0) corrupt(fmt::format("storage \"{}\": bad size", printable(view.key)));
-  view.size_bytes = static_cast<std::uint64_t>(*bytes);
-  const auto [found, is_new] =
-      storages_.try_emplace(view.key, static_cast<std::uint32_t>(archive_.storages.size()));
-  if (is_new)
-    archive_.storages.push_back(
-        open_storage_(view.key, {static_cast<std::uint64_t>(numel), view.size_bytes}));
-  view.storage = found->second;
-  if (archive_.storages[view.storage].size_bytes != view.size_bytes)
-    corrupt(fmt::format("storage \"{}\" holds {} bytes, the pickle says {}", printable(view.key),
-                        archive_.storages[view.storage].size_bytes, view.size_bytes));
-  if (id.size() < 6 || graph_.kind(id[5]) == PickleKind::kNone) return view;
-  if (!archive_.legacy || id.size() > 6) corrupt("a persistent id of too many parts");
-  const auto part = graph_.items(id[5]);  // legacy: (key, offset, element count)
-  need_arguments(part, 3, "a storage view");
-  const auto offset = checked_mul(integer(part[1], "a storage view's offset"), item);
-  const auto size = checked_mul(integer(part[2], "a storage view's size"), item);
-  if (!offset || !size || *offset < 0 || *size < 0 || *offset > *bytes || *size > *bytes - *offset)
-    corrupt(fmt::format("a view leaves storage \"{}\"", printable(view.key)));
-  view.offset_bytes = static_cast<std::uint64_t>(*offset);
-  view.size_bytes = static_cast<std::uint64_t>(*size);
-  return view;
-}
-
-DType TensorResolver::dtype(Node node) const {
-  if (graph_.kind(node) != PickleKind::kGlobal) corrupt("a dtype that is no global");
-  const auto [module, name] = graph_.global(node);
-  const auto found = module == "torch" ? dtype_from_torch_name(name) : std::nullopt;
-  if (!found)
-    fail(Code::kUnsupported, fmt::format("dtype {}.{}", printable(module), printable(name)));
-  return *found;
-}
-
-std::int64_t TensorResolver::integer(Node node, std::string_view what) const {
-  if (graph_.kind(node) != PickleKind::kInt) corrupt(fmt::format("{} that is no integer", what));
-  return graph_.integer(node);
-}
-
-/// A tuple, a list, or torch.Size((...)).
-std::vector<std::int64_t> TensorResolver::integers(Node node, std::string_view what) const {
-  if (graph_.is_call(node, "torch", "Size") && !graph_.state(node) && graph_.items(node).empty() &&
-      graph_.dict_items(node).empty()) {
-    const auto arguments = graph_.items(graph_.arguments(node));
-    if (arguments.empty()) return {};
-    node = arguments[0];
-  }
-  if (graph_.kind(node) != PickleKind::kTuple && graph_.kind(node) != PickleKind::kList)
-    corrupt(fmt::format("{} that is no tuple", what));
-  std::vector<std::int64_t> out;
-  for (const Node item : graph_.items(node)) out.push_back(integer(item, what));
-  return out;
-}
-
-bool TensorResolver::flag(Node node) const {
-  if (graph_.kind(node) == PickleKind::kInt) return graph_.integer(node) != 0;
-  if (graph_.kind(node) != PickleKind::kBool) corrupt("a flag that is no bool");
-  return graph_.boolean(node);
-}
-
-std::string_view TensorResolver::string(Node node, std::string_view what) const {
-  const PickleKind kind = graph_.kind(node);
-  if (kind != PickleKind::kString && kind != PickleKind::kBytes)
-    corrupt(fmt::format("{} that is no string", what));
-  return graph_.text(node);
 }
 
 }  // namespace tessera

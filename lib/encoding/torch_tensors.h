@@ -62,12 +62,18 @@ class TensorResolver {
     bool operator==(const FirstUse&) const = default;
   };
 
+  [[noreturn]] static void corrupt(const std::string& what);
+  static bool is_call(PickleKind kind);
+  static bool is_tensor_class(std::string_view module, std::string_view name);
+  static void need_arguments(std::span<const Node> arguments, std::size_t count,
+                             std::string_view function);
+  static std::int64_t elements_in(std::uint64_t bytes, DType dtype);
+
+  // torch_tensor_checks.cc
   void check_call(Node node) const;
   void check_attributes(Node state) const;
-  void check_storage(Node node);
-  void check_first_use(std::string_view key, FirstUse use);
-  void check_byte_order(const View& view, DType dtype) const;
 
+  // torch_tensors.cc
   std::optional<std::uint32_t> tensor(Node node, int depth);
   std::optional<ArchiveTensor> make(Node node, int depth);
   std::optional<ArchiveTensor> make_torch_call(std::string_view name, Node arguments, int depth);
@@ -85,8 +91,16 @@ class TensorResolver {
   void note_subclass(Node type);
   Value quantizer_values(Node node);
 
+  // torch_tensor_storages.cc
   View storage(Node node);
   Value bare_storage(Node node);
+  static void check_view(const ArchiveTensor& tensor, std::int64_t storage_numel,
+                         std::string_view key);
+  void check_storage(Node node);
+  void check_first_use(std::string_view key, FirstUse use);
+  void check_byte_order(const View& view, DType dtype) const;
+
+  // torch_tensor_nodes.cc
   DType dtype(Node node) const;
   std::int64_t integer(Node node, std::string_view what) const;
   std::vector<std::int64_t> integers(Node node, std::string_view what) const;

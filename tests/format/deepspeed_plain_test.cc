@@ -126,7 +126,8 @@ TEST_CASE("state whose ids may be other parameters is not written under names") 
       FAIL_CHECK("it was planned");
     } catch (const Error& error) {
       CHECK(error.code() == Code::kUnsupported);
-      CHECK_THAT(error.status().message, Catch::Contains("its ids could mean other parameters too"));
+      CHECK_THAT(error.status().message,
+                 Catch::Contains("its ids could mean other parameters too"));
     }
   }
 }
