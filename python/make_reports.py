@@ -11,7 +11,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = ROOT / "python" / "tessera" / "reports.py"
 REPORTS = ["summary", "run", "ls", "show", "stat", "optim", "hash", "verify", "scan", "diff", "convert", "plan", "path",
-           "explain", "report"]
+           "explain", "report", "audit", "trend"]
 HEAD = '''"""The commands' JSON documents as dataclasses. Made by make_reports.py from docs/json; do not edit.
 
 Every report keeps the document that it was made of in `document`, and its fields have the document's names (`from` is

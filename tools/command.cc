@@ -73,8 +73,9 @@ std::string examples_text(Tool tool) {
 
 std::string generated(const Arguments& arguments) {
   const CommandSpec spec = command_spec(arguments.tool);
-  if (arguments.generate == "verify-codes") return codes_page(false);
-  if (arguments.generate == "optim-codes") return codes_page(true);
+  if (arguments.generate == "verify-codes") return codes_page(CodePage::kVerify);
+  if (arguments.generate == "optim-codes") return codes_page(CodePage::kOptim);
+  if (arguments.generate == "audit-codes") return codes_page(CodePage::kAudit);
   if (arguments.generate == "man") return render_man(spec);
   if (arguments.generate == "bash") return render_completion(spec, Shell::kBash);
   return render_completion(spec, arguments.generate == "zsh" ? Shell::kZsh : Shell::kFish);

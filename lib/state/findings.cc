@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "lib/state/finding_rows/audit.h"
 #include "lib/state/finding_rows/convert.h"
 #include "lib/state/finding_rows/file.h"
 #include "lib/state/finding_rows/format.h"
@@ -12,8 +13,8 @@
 namespace tessera {
 namespace {
 
-constexpr std::size_t kRows =
-    kNoteRows.size() + kFileRows.size() + kFormatRows.size() + kOptimRows.size();
+constexpr std::size_t kRows = kNoteRows.size() + kFileRows.size() + kFormatRows.size() +
+                              kOptimRows.size() + kAuditRows.size();
 
 constexpr std::array<FindingInfo, kRows> joined() {
   std::array<FindingInfo, kRows> all;
@@ -21,7 +22,8 @@ constexpr std::array<FindingInfo, kRows> joined() {
   at = std::copy(kNoteRows.begin(), kNoteRows.end(), at);
   at = std::copy(kFileRows.begin(), kFileRows.end(), at);
   at = std::copy(kFormatRows.begin(), kFormatRows.end(), at);
-  std::copy(kOptimRows.begin(), kOptimRows.end(), at);
+  at = std::copy(kOptimRows.begin(), kOptimRows.end(), at);
+  std::copy(kAuditRows.begin(), kAuditRows.end(), at);
   return all;
 }
 
@@ -33,7 +35,7 @@ constexpr bool in_order_of_the_enum() {
   return true;
 }
 static_assert(in_order_of_the_enum());
-static_assert(kFindings.back().finding == Finding::kConstant, "every enumerator has a row");
+static_assert(kFindings.back().finding == Finding::kLeftover, "every enumerator has a row");
 
 std::string upper(std::string_view text) {
   std::string out(text);

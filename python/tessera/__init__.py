@@ -26,16 +26,16 @@ from . import _library
 from .checkpoint import Checkpoint, Tensor, open
 from .errors import (AlreadyExists, Cancelled, Corrupt, Error, Internal, InvalidArgument, IoError, NotFound, OutOfRange,
                      ResourceExhausted, Timeout, UnknownTensor, Unsupported)
-from .reports import (ConvertReport, DiffReport, HashReport, LsReport, OptimReport, PageReport, PlanReport, RunReport, ScanReport,
-                      StatReport, SummaryReport, VerifyReport, read_report)
+from .reports import (AuditReport, ConvertReport, DiffReport, HashReport, LsReport, OptimReport, PageReport, PlanReport, RunReport, ScanReport,
+                      StatReport, SummaryReport, TrendReport, VerifyReport, read_report)
 
 __version__ = _library.lib.tessera_version().decode()
 
-__all__ = ["AlreadyExists", "Cancelled", "Checkpoint", "ConvertReport", "Corrupt", "DiffReport", "Error", "HashReport",
+__all__ = ["AlreadyExists", "AuditReport", "Cancelled", "Checkpoint", "ConvertReport", "Corrupt", "DiffReport", "Error", "HashReport",
            "Internal", "InvalidArgument", "IoError", "LsReport", "NotFound", "OptimReport", "OutOfRange", "PageReport", "PlanReport",
-           "ResourceExhausted", "RunReport", "ScanReport", "StatReport", "SummaryReport", "Tensor", "Timeout",
-           "UnknownTensor", "Unsupported", "VerifyReport", "convert", "diff", "hash", "ls", "open", "optim", "report", "reshard",
-           "scan", "stat", "summary", "verify"]
+           "ResourceExhausted", "RunReport", "ScanReport", "StatReport", "SummaryReport", "Tensor", "Timeout", "TrendReport",
+           "UnknownTensor", "Unsupported", "VerifyReport", "audit", "convert", "diff", "hash", "ls", "open", "optim", "report", "reshard",
+           "scan", "stat", "summary", "trend", "verify"]
 
 
 def _words(flags):
@@ -100,6 +100,16 @@ def scan(*paths, **flags):
 def report(path, other=None, *, output, progress=None, **flags):
     """Writes a page to look at, an HTML file, of one checkpoint or of two compared: PageReport."""
     return _report("report", [path] if other is None else [path, other], progress, {"output": output, **flags})
+
+
+def audit(run, *, progress=None, **flags):
+    """A run's checkpoints over time: AuditReport, whose `ok` is the answer; with `deep=True` their values, too."""
+    return _report("audit", [run], progress, flags)
+
+
+def trend(run, *, tensor, progress=None, **flags):
+    """One number of the tensors that match the glob `tensor` (or a list), over a run: TrendReport."""
+    return _report("trend", [run], progress, {"tensor": tensor, **flags})
 
 
 def convert(src, dst, *, progress=None, **flags):

@@ -943,6 +943,115 @@ class PageReport(_Report):
     left_out: list[str]  # what the page's budget of bytes had no room for
 
 
+@dataclasses.dataclass(frozen=True)
+class AuditSampling(_Row):
+    bytes: int  # of the tensors, in all checkpoints
+    bytes_read: int  # of those that were not in the cache
+    every: int  # every n-th block of 32768 elements was read; small tensors whole
+    seen_share: float  # with a confidence of 95 %, what fills this share of a tensor's blocks, or more, was seen; 0: all was read
+    norm_error: float  # largest relative standard error of a norm
+    sampled_elements: int  # of each tensor, that changes are estimated by; smaller tensors in full
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditCheckpoint(_Row):
+    name: str  # relative to the run's folder
+    path: str
+    series: str  # its name with # for numbers: checkpoints of one series are compared with each other
+    step: float | None  # of its name, else the stored one
+    name_step: int | None
+    stored_step: float | None
+    stored_step_source: str | None  # name of the value, or trainer_state.json
+    optimizer_step: float | None
+    format: str | None
+    world_size: int | None
+    bytes: int  # of its files
+    tensors: int
+    parameters_with_state: int
+    complete: bool
+    problem: str | None  # why it is not complete
+    refused: bool  # of a kind that is not understood here; no damage was seen
+    latest: bool  # the run's pointer names it
+    sealed: bool  # our manifest is there and fits
+    root: str | None  # content as SHA-256, where the seal has it
+    same_as: str | None  # the checkpoint before, whose content it repeats (AU010)
+    sound: bool  # complete, and named by no error
+    bytes_read: int  # with --deep, of tensors
+    from_cache: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditRetention(_Row):
+    name: str
+    bytes: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditLayer(_Row):
+    series: str
+    name: str  # as model.layers.3
+    norm: list[float | str | None]
+    update: list[float | str | None]
+    v_max: list[float | str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditReport(_Report):
+    """ckpt-inspect audit: tessera.audit/1"""
+
+    path: str
+    ok: bool  # no finding is an error
+    pointer: str | None  # file name of the run's pointer
+    pointer_target: str | None  # what it names, as written
+    newest_whole: str | None  # name of a checkpoint
+    newest_sound: str | None  # the newest that no error names
+    deep: bool
+    sampling: AuditSampling | None  # what was read of the tensors; null without --deep
+    retention_bytes: int  # of all that could go
+    checkpoints: list[AuditCheckpoint]
+    findings: list[Note]  # by severity, then code; `file` names a checkpoint
+    retention: list[AuditRetention]  # checkpoints that could go
+    layers: list[AuditLayer]  # with --deep: numbers of each layer, one for each of `checkpoints`
+    notes: list[Note]
+
+
+AuditReport._parts = {"sampling": AuditSampling, "checkpoints": AuditCheckpoint, "findings": Note, "retention": AuditRetention, "layers": AuditLayer, "notes": Note}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrendSampling(_Row):
+    bytes: int  # of the tensors, in all checkpoints
+    bytes_read: int  # of those that were not in the cache
+    every: int  # every n-th block of 32768 elements was read; small tensors whole
+    seen_share: float  # with a confidence of 95 %, what fills this share of a tensor's blocks, or more, was seen; 0: all was read
+    norm_error: float  # largest relative standard error of a norm
+    sampled_elements: int  # of each tensor, that changes are estimated by; smaller tensors in full
+
+
+@dataclasses.dataclass(frozen=True)
+class TrendPoint(_Row):
+    tensor: str
+    series: str
+    checkpoint: str
+    step: float | None
+    value: float | str  # "nan" where the tensor holds NaN or Inf
+
+
+@dataclasses.dataclass(frozen=True)
+class TrendReport(_Report):
+    """ckpt-inspect trend: tessera.trend/1"""
+
+    path: str
+    of: str
+    sampling: TrendSampling  # what was read of the tensors
+    points: list[TrendPoint]  # by tensor, then in the order of the run
+    notes: list[Note]
+
+
+TrendReport._parts = {"sampling": TrendSampling, "points": TrendPoint, "notes": Note}
+
+
 _REPORTS = {
     "tessera.summary": SummaryReport,
     "tessera.run": RunReport,
@@ -959,6 +1068,8 @@ _REPORTS = {
     "tessera.path": PathReport,
     "tessera.explain": ExplainReport,
     "tessera.report": PageReport,
+    "tessera.audit": AuditReport,
+    "tessera.trend": TrendReport,
 }
 
 

@@ -142,6 +142,7 @@ TEST_CASE("a shelf of ops uses only the shelves below it") {
       {"edit", {"seal", "open", "scan"}},
       {"verify", {"seal", "open", "scan", "inspect", "edit"}},
       {"convert", {"seal", "open", "scan", "inspect", "edit", "verify"}},
+      {"audit", {"seal", "open", "scan", "inspect", "edit", "verify"}},
   };
   const std::map<std::string, std::string> public_headers = {
       {"seal", "seal"},       {"hashed_tensor", "seal"},
@@ -153,6 +154,7 @@ TEST_CASE("a shelf of ops uses only the shelves below it") {
       {"rename", "edit"},     {"rules", "edit"},
       {"transform", "edit"},  {"rank_state_policy", "edit"},
       {"verify", "verify"},   {"convert", "convert"},
+      {"audit", "audit"},
   };
   // "lib/ops/open/select.cc", "tessera/ops/select.h", "include/tessera/ops/select.h" -> "open";
   // "" outside of ops.

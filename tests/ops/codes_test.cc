@@ -60,7 +60,7 @@ TEST_CASE("codes are unique, found in any case, and explained") {
 
 TEST_CASE("no source spells the code of a finding, or a severity, as text") {
   const std::regex comment("//[^\n]*");
-  const std::regex code("\"(CK|OP|ST)\\d{3}\"");
+  const std::regex code("\"(CK|OP|ST|AU)\\d{3}\"");
   const std::regex severity("\\{[^{}\n]*\"(info|warning|error)\",|severity (==|!=) \"");
   std::size_t files = 0;
   for (const char* tree : {"lib", "include", "tools", "fsdp_core"})
@@ -79,16 +79,19 @@ TEST_CASE("no source spells the code of a finding, or a severity, as text") {
 }
 
 TEST_CASE("the pages of codes list every code once") {
-  std::vector<std::string> verify, optim;
+  std::vector<std::string> verify, optim, audit;
   for (const FindingInfo& row : all_findings()) {
     const bool is_optim = is_numbered(row, "OP") || is_numbered(row, "ST");
-    if (row.finding != Finding::kNone) (is_optim ? optim : verify).emplace_back(row.code);
+    const bool is_audit = is_numbered(row, "AU");
+    if (row.finding != Finding::kNone)
+      (is_audit ? audit : is_optim ? optim : verify).emplace_back(row.code);
   }
   std::vector<std::string> page = listed("verify-codes.md");
   std::ranges::sort(page);
   std::ranges::sort(verify);
   CHECK(page == verify);
   CHECK(listed("optim-codes.md") == optim);
+  CHECK(listed("audit-codes.md") == audit);
 }
 
 }  // namespace codes_test

@@ -108,7 +108,7 @@ class Reports(unittest.TestCase):
 
     def test_every_field_of_every_schema(self):
         """A report has the fields that its schema has: no document loses one."""
-        for name in ("summary", "ls", "hash", "verify", "scan", "stat", "optim", "diff", "convert", "plan"):
+        for name in ("summary", "ls", "hash", "verify", "scan", "stat", "optim", "diff", "convert", "plan", "audit", "trend"):
             schema = json.loads((SAMPLES.parent / "docs" / "json" / f"{name}.schema.json").read_text())
             report = getattr(tessera, name.capitalize() + "Report")
             fields = {field.rstrip("_") for field in report.__dataclass_fields__}
@@ -133,6 +133,19 @@ class Reports(unittest.TestCase):
             self.assertEqual(page.bytes, os.path.getsize(d + "/page.html"))
             with self.assertRaises(tessera.AlreadyExists):
                 tessera.report(DCP, output=d + "/page.html")
+
+    def test_a_run_over_time(self):
+        with tempfile.TemporaryDirectory() as d:
+            for step in (1, 2):
+                tessera.reshard(DCP, f"{d}/step_{step}", world_size=2)
+            report = tessera.audit(d, deep=True, cache=d + "/.cache")
+            self.assertFalse(report.ok)
+            self.assertEqual([row.same_as for row in report.checkpoints], [None, "step_1"])
+            self.assertEqual([note.code for note in report.findings][:1], ["AU010"])
+            self.assertEqual(report.newest_sound, "step_1")
+            points = tessera.trend(d, tensor="model.head.weight").points
+            self.assertEqual([point.step for point in points], [1, 2])
+            self.assertEqual(points[0].value, points[1].value)
 
     def test_a_negative_answer_is_a_report(self):
         with tempfile.TemporaryDirectory() as d:

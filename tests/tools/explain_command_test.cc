@@ -74,7 +74,7 @@ TEST_CASE("an unknown code is exit 3 with the nearest") {
 }
 
 TEST_CASE("the pages of codes end with what --generate prints") {
-  for (const std::string page : {"verify-codes", "optim-codes"}) {
+  for (const std::string page : {"verify-codes", "optim-codes", "audit-codes"}) {
     const std::string mark =
         "<!-- From here on printed by: ckpt-inspect --generate " + page + " -->\n\n";
     const std::string text = text_of("docs/" + page + ".md");

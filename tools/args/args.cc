@@ -35,7 +35,8 @@ void add_specials(CLI::App& app, Arguments& a) {
   app.add_option_function<std::string>(
          "--generate",
          [&a](const std::string& v) {
-           a.generate = one_of("--generate", v, "man|bash|zsh|fish|verify-codes|optim-codes");
+           a.generate =
+               one_of("--generate", v, "man|bash|zsh|fish|verify-codes|optim-codes|audit-codes");
            a.special = Special::kGenerate;
          })
       ->group("");  // hidden: for packaging
@@ -233,9 +234,9 @@ std::string_view tool_name(Tool tool) {
 }
 
 std::string_view verb_name(Verb verb) {
-  constexpr std::string_view kNames[] = {"summary", "ls",      "show",   "stat",    "optim",
-                                         "hash",    "verify",  "scan",   "explain", "report",
-                                         "diff",    "reshard", "convert"};
+  constexpr std::string_view kNames[] = {"summary", "ls",     "show", "stat",    "optim",
+                                         "hash",    "verify", "scan", "explain", "report",
+                                         "audit",   "trend",  "diff", "reshard", "convert"};
   return kNames[static_cast<std::size_t>(verb)];
 }
 

@@ -6,6 +6,7 @@
 // disk it asks whether a first word that is no subcommand is an existing path, and it reads the
 // files that flags name (--map, --rules, --flat-layout).
 #include <tessera/format/format_options.h>
+#include <tessera/ops/audit.h>
 #include <tessera/ops/convert.h>
 #include <tessera/ops/stat.h>
 #include <tessera/ops/verify.h>
@@ -35,6 +36,8 @@ enum class Verb : std::uint8_t {
   kScan,
   kExplain,
   kReport,
+  kAudit,
+  kTrend,
   kDiff,  // of ckpt-inspect
   kReshard,
   kConvert,
@@ -49,7 +52,7 @@ struct Arguments {
   Verb verb = Verb::kSummary;
   bool verb_given = false;  // false: `ckpt-inspect PATH` or no word at all
   Special special = Special::kNone;
-  std::string generate;            // man, bash, zsh, fish, verify-codes, optim-codes
+  std::string generate;            // man, bash, zsh, fish, verify-codes, ...
   std::vector<std::string> words;  // PATH..., PATH NAME, A B, or SRC DST
 
   OutputFormat format = OutputFormat::kHuman;
@@ -89,6 +92,10 @@ struct Arguments {
   std::string output;
   bool replace = false;
   bool read_values = false;
+  // audit, trend: what their own flags set; the rest of it follows from those above
+  AuditOptions audit;
+  TrendOptions trend;
+  std::string html;
   // diff
   std::optional<double> abs_tolerance, rel_tolerance;
   std::optional<std::int64_t> ulp_tolerance;

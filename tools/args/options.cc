@@ -117,6 +117,48 @@ void add_report(Options& o) {
   o.flag("--force", "replace FILE if it is there", o.to.replace);
 }
 
+void add_reading(Options& o, AuditOptions& audit) {
+  o.value("--budget", "SIZE",
+          "most tensor bytes that are read in all; above it every 2nd, 4th, ... block, and the "
+          "report says what that may miss; default: everything",
+          [&audit](auto& flag, auto& v) { audit.budget_bytes = size_in_bytes(flag, v); });
+  o.text("--cache", "DIR", "keep what was read of each checkpoint in DIR, by its content",
+         audit.cache);
+}
+
+void add_audit(Options& o) {
+  AuditOptions& audit = o.to.audit;
+  o.group("Audit");
+  o.flag("--deep", "read weights and optimizer state, too; default: headers and metadata alone",
+         audit.deep);
+  add_reading(o, audit);
+  o.value("--keep", "N", "sound checkpoints of a series that retention leaves; default: 3",
+          [&audit](auto& flag, auto& v) {
+            audit.keep = static_cast<std::uint32_t>(whole_number(flag, v, 1, 1 << 30));
+          });
+  o.text("--html", "FILE", "also write a page to look at, one file that opens without a network",
+         o.to.html);
+  o.flag("--force", "replace FILE if it is there", o.to.replace);
+  o.group("Checks");
+}
+
+void add_trend(Options& o) {
+  TrendOptions& trend = o.to.trend;
+  o.group("Trend");
+  o.texts("--tensor", "GLOB", "tensors, by their names or their parameters'; * crosses dots",
+          trend.tensors);
+  o.value("--of", "norm|v_max|update",
+          "L2 norm (the default); largest element of the second moments; change since the "
+          "checkpoint before, against the norm",
+          [&trend](auto& flag, auto& v) {
+            const std::string word = one_of(flag, v, "norm|v_max|update");
+            trend.of = word == "norm"    ? TrendOf::kNorm
+                       : word == "v_max" ? TrendOf::kVMax
+                                         : TrendOf::kUpdate;
+          });
+  add_reading(o, trend.audit);
+}
+
 void add_strict(Options& o) {
   o.flag("--strict", "exit 1 on warnings too, not on errors alone", o.to.strict);
 }
@@ -243,9 +285,12 @@ void add_verb_options(Options& o, Verb verb) {
   if (verb == Verb::kVerify) add_verify(o);
   if (verb == Verb::kDiff) add_diff(o);
   if (verb == Verb::kReport) add_report(o);
+  if (verb == Verb::kAudit) add_audit(o);
+  if (verb == Verb::kTrend) add_trend(o);
   if (verb == Verb::kStat) add_stat(o);
   if (verb == Verb::kStat || verb == Verb::kOptim) o.group("Checks");
-  if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kVerify) add_strict(o);
+  if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kVerify || verb == Verb::kAudit)
+    add_strict(o);
   if (verb == Verb::kHash || verb == Verb::kDiff)
     o.flag("--strict", "exit 1 where a value could not be compared to the end", o.to.strict);
   const bool reads_data = verb != Verb::kExplain;

@@ -131,13 +131,41 @@ CommandText report_text() {
        {"ckpt-inspect report run/step-900 run/step-1000 -o change.html", "what training moved"}}};
 }
 
+CommandText audit_text() {
+  return {
+      "a run's checkpoints over time: stale, torn, reset or diverged ones",
+      {"RUN [OPTIONS]"},
+      {"Opens every checkpoint below RUN by headers and metadata, and holds each against the ones "
+       "before it: newest whole one, steps, missing parts, optimizer state that begins again, "
+       "content that did not change, ties. With --deep it reads weights and optimizer state, too: "
+       "NaN, norms, updates, moments that were reset, tensors that never moved, spikes, replicas. "
+       "It removes nothing. Findings have codes; errors are exit 1.",
+       "RUN is a folder with checkpoints below it, or one checkpoint."},
+      {{"ckpt-inspect audit run", "which one to resume from, and what is wrong with the others"},
+       {"ckpt-inspect audit run --deep --budget 20GB --cache ~/.cache/audit",
+        "with the values, sampled to 20 GB, kept for the next time"}}};
+}
+
+CommandText trend_text() {
+  return {"one number of some tensors over a run's checkpoints, as lines",
+          {"RUN --tensor GLOB [--of norm|v_max|update] [OPTIONS]"},
+          {"Reads the tensors that match from every checkpoint below RUN, and draws their norms, "
+           "their largest second moment, or their change since the checkpoint before.",
+           "RUN is a folder with checkpoints below it, or one checkpoint."},
+          {{"ckpt-inspect trend run --tensor 'model.layers.*.weight' --of update",
+            "which layer moves, and when"},
+           {"ckpt-inspect trend run --tensor '*embed*' --of norm --format ndjson",
+            "a line for each point, for programs"}}};
+}
+
 CommandText explain_text() {
-  return {"what a code means, its usual cause, and what to do",
-          {"[CODE...] [OPTIONS]"},
-          {"Explains the codes that verify, optim, stat and the notes of every command print. "
-           "Without CODE it lists all of them. An unknown code is exit 3."},
-          {{"ckpt-inspect explain CK011", "one code in full"},
-           {"ckpt-inspect explain", "every code, a line each"}}};
+  return {
+      "what a code means, its usual cause, and what to do",
+      {"[CODE...] [OPTIONS]"},
+      {"Explains the codes that verify, optim, stat, audit and the notes of every command print. "
+       "Without CODE it lists all of them. An unknown code is exit 3."},
+      {{"ckpt-inspect explain CK011", "one code in full"},
+       {"ckpt-inspect explain", "every code, a line each"}}};
 }
 
 CommandText diff_text() {
@@ -222,6 +250,10 @@ CommandText verb_text(Verb verb) {
       return explain_text();
     case Verb::kReport:
       return report_text();
+    case Verb::kAudit:
+      return audit_text();
+    case Verb::kTrend:
+      return trend_text();
     case Verb::kDiff:
       return diff_text();
     case Verb::kReshard:
@@ -244,6 +276,9 @@ WordCount word_count(Verb verb) {
       return {1, 4096, "PATH..."};
     case Verb::kExplain:
       return {0, 64, "[CODE...]"};
+    case Verb::kAudit:
+    case Verb::kTrend:
+      return {1, 1, "RUN"};
     case Verb::kDiff:
       return {2, 2, "A B"};
     case Verb::kReshard:

@@ -1,4 +1,4 @@
-// explain as people read it, and the tables of docs/verify-codes.md and docs/optim-codes.md.
+// explain as people read it, and the tables of docs/*-codes.md.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,8 +17,9 @@ bool is_numbered(const FindingInfo& row) {
   return row.code.back() >= '0' && row.code.back() <= '9';
 }
 
-bool is_optim(const FindingInfo& row) {
-  return row.code.starts_with("OP0") || row.code.starts_with("ST0");
+CodePage page_of(const FindingInfo& row) {
+  if (row.code.starts_with("OP0") || row.code.starts_with("ST0")) return CodePage::kOptim;
+  return row.code.starts_with("AU0") ? CodePage::kAudit : CodePage::kVerify;
 }
 
 Tint tint_of(Severity severity) {
@@ -29,7 +30,7 @@ Tint tint_of(Severity severity) {
 std::string_view exit_text(Severity severity) {
   switch (severity) {
     case Severity::kError:
-      return "error: verify, optim and stat exit with 1";
+      return "error: verify, optim, stat and audit exit with 1";
     case Severity::kWarning:
       return "warning: exit status 1 only with --strict";
     case Severity::kInfo:
@@ -89,14 +90,15 @@ std::string render_explain(const std::vector<FindingInfo>& rows, const Screen& s
   return text;
 }
 
-std::string codes_page(bool optim) {
+std::string codes_page(CodePage page) {
+  const bool optim = page == CodePage::kOptim;
   std::string table = optim ? "| code | severity | meaning |\n|---|---|---|\n"
                             : "| code | severity | level | meaning | file, tensor |\n"
                               "|---|---|---|---|---|\n";
   std::string cures = "| code | usual cause | what to do |\n|---|---|---|\n";
   std::vector<FindingInfo> rows;
   for (const FindingInfo& row : all_findings())
-    if (row.finding != Finding::kNone && is_optim(row) == optim) rows.push_back(row);
+    if (row.finding != Finding::kNone && page_of(row) == page) rows.push_back(row);
   std::ranges::stable_partition(rows, [](const FindingInfo& row) { return is_numbered(row); });
   for (const FindingInfo& row : rows) {
     if (optim)

@@ -1,6 +1,7 @@
 #pragma once
 // Reports as people read them. Pure functions of a report and the screen; every name from a file
 // goes through tessera::printable first, so that it cannot drive the terminal.
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -35,8 +36,9 @@ std::string render_hash(const HashReport& report, const Screen& screen);
 std::string render_scan(const ScanReport& report, const Screen& screen);
 /// One code or a few in full; all of them as one line each.
 std::string render_explain(const std::vector<FindingInfo>& rows, const Screen& screen);
-/// The tables of docs/verify-codes.md, or of docs/optim-codes.md.
-std::string codes_page(bool optim);
+enum class CodePage : std::uint8_t { kVerify, kOptim, kAudit };
+/// The tables of docs/verify-codes.md, docs/optim-codes.md or docs/audit-codes.md.
+std::string codes_page(CodePage page);
 std::string render_verify(const VerifyReport& report, const Screen& screen);
 /// At most `limit` differences of tensors, and as many of values.
 std::string render_diff(const DiffReport& report, std::size_t limit, const Screen& screen);

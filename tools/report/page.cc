@@ -38,12 +38,18 @@ std::vector<std::string> write_report_page(const ReportSide& a, const ReportSide
   const std::uint64_t page =
       assets.page.size() + assets.style.size() + assets.script.size() + assets.library.size();
   ReportData made = report_data(a, b, diff, most - std::min(most, page));
-  const std::string data = escaped_for_html(made.json);
+  write_page(assets.script, made.json, sink);
+  return std::move(made.left_out);
+}
+
+void write_page(std::string_view script, std::string_view json, const Sink& sink) {
+  const ReportAssets& assets = report_assets();
+  const std::string data = escaped_for_html(json);
   const std::array<std::pair<std::string_view, std::string_view>, 4> parts = {
       {{"@STYLE@", assets.style},
        {"@DATA@", data},
        {"@LIBRARY@", assets.library},
-       {"@SCRIPT@", assets.script}}};
+       {"@SCRIPT@", script}}};
   std::string_view rest = assets.page;
   for (const auto& [marker, text] : parts) {  // in the order in which they stand
     const std::size_t at = rest.find(marker);
@@ -53,7 +59,6 @@ std::vector<std::string> write_report_page(const ReportSide& a, const ReportSide
     rest.remove_prefix(at + marker.size());
   }
   sink(rest);
-  return std::move(made.left_out);
 }
 
 }  // namespace tessera::tools

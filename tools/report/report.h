@@ -56,9 +56,12 @@ struct ReportData {
 ReportData report_data(const ReportSide& a, const ReportSide* b, const DiffReport* diff,
                        std::uint64_t budget_bytes);
 
-/// The files of the page, embedded when it was built.
+/// A page of this kind: `script` draws `json`, with the charts' library at hand.
+void write_page(std::string_view script, std::string_view json, const Sink& sink);
+
+/// The files of the pages, embedded when they were built.
 struct ReportAssets {
-  std::string_view page, style, script, library;
+  std::string_view page, style, script, library, audit;
 };
 const ReportAssets& report_assets();
 

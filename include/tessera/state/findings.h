@@ -1,7 +1,7 @@
 #pragma once
 // Findings: one row for every code that a note can have, with its severity, meaning, usual cause and
-// cure. Codes never change: scripts match them. docs/verify-codes.md and docs/optim-codes.md are
-// generated from this table, and `ckpt-inspect explain CODE` prints a row.
+// cure. Codes never change: scripts match them. docs/verify-codes.md, docs/optim-codes.md and
+// docs/audit-codes.md are generated from this table, and `ckpt-inspect explain CODE` prints a row.
 //
 // To add a code: an enumerator here, and a row at the same place in lib/state/finding_rows/.
 // Everything here is constant; thread-safe.
@@ -133,6 +133,31 @@ enum class Finding : std::uint8_t {
   kInf,                  // ST002
   kAllZero,              // ST003
   kConstant,             // ST004
+  // A run over time.
+  kNewestWhole,           // AU001
+  kNoneWhole,             // AU002
+  kDamagedCheckpoint,     // AU003
+  kPointerAstray,         // AU004
+  kPointerBehind,         // AU005
+  kPartsMissing,          // AU006
+  kContentUnchanged,      // AU010
+  kSteppedBack,           // AU011
+  kStepNotOfName,         // AU012
+  kOptimizerStepDiffers,  // AU013
+  kOptimizerMissing,      // AU020
+  kStateLost,             // AU021
+  kOptimizerRestarted,    // AU022
+  kMomentsReset,          // AU023
+  kNeverMoved,            // AU030
+  kReinitialized,         // AU031
+  kLooksFresh,            // AU032
+  kNonFiniteOnset,        // AU040
+  kSpike,                 // AU041
+  kReplicasDrifted,       // AU050
+  kTiesApart,             // AU060
+  kTiedTrainedApart,      // AU061
+  kRetention,             // AU070
+  kLeftover,              // AU071
 };
 
 struct FindingInfo {
@@ -140,12 +165,13 @@ struct FindingInfo {
   std::string_view code;  // as printed: "CK011"; "" for kNone
   Severity severity = Severity::kInfo;
   std::string_view severities;  // in words, where it has several: "error, warning elsewhere"
-  std::string_view level;    // the first level of verify that reports it: "quick" or "full"; else
-                             // who reports it: "(conversion)", "(all commands)"; "" for optim
-  std::string_view meaning;  // one sentence without a full stop; Markdown
-  std::string_view names;    // which fields of the note are set: "file, tensor"
-  std::string_view cause;    // what usually causes it; sentences
-  std::string_view cure;     // what to do about it; sentences
+  std::string_view level;       // the first level of verify that reports it: "quick" or "full"; of
+                                // audit: "metadata" or "deep"; else who reports it: "(conversion)",
+                                // "(all commands)"; "" for optim
+  std::string_view meaning;     // one sentence without a full stop; Markdown
+  std::string_view names;       // which fields of the note are set: "file, tensor"
+  std::string_view cause;       // what usually causes it; sentences
+  std::string_view cure;        // what to do about it; sentences
 };
 
 /// Every row, in the order of the enum.

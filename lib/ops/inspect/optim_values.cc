@@ -28,15 +28,6 @@ bool readable(const Manifest& manifest, std::uint32_t tensor) {
   return tensor != kNoTensor && is_castable(manifest.tensors[tensor].spec.dtype);
 }
 
-/// What a tensor of one element holds; nullopt for others.
-std::optional<double> one_number(const Manifest& manifest, const TensorReader& reader,
-                                 std::uint32_t tensor) {
-  if (!readable(manifest, tensor) || manifest.tensors[tensor].spec.shape.numel() != 1)
-    return std::nullopt;
-  TensorReader::Reading reading(reader, {&tensor, 1});
-  return DoubleReader(reading, manifest, tensor).read(0, 1)[0];
-}
-
 /// The parameter's leaves and its weight.
 void add_tensors(const OptimParameter& p, std::vector<std::uint32_t>& tensors) {
   for (const OptimLeaf& leaf : p.leaves)
@@ -315,6 +306,14 @@ void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m,
 }
 
 }  // namespace
+
+std::optional<double> one_number(const Manifest& manifest, const TensorReader& reader,
+                                 std::uint32_t tensor) {
+  if (!readable(manifest, tensor) || manifest.tensors[tensor].spec.shape.numel() != 1)
+    return std::nullopt;
+  TensorReader::Reading reading(reader, {&tensor, 1});
+  return DoubleReader(reading, manifest, tensor).read(0, 1)[0];
+}
 
 std::vector<std::optional<double>> plain_steps(const OptimState& optim) {
   std::vector<std::optional<double>> steps;

@@ -15,6 +15,10 @@ std::vector<std::optional<double>> plain_steps(const OptimState& optim);
 std::vector<std::optional<double>> read_steps(OpenedCheckpoint& checkpoint, const OptimState& optim,
                                               const TransferOptions& transfer);
 
+/// What a tensor of one element holds; nullopt for others.
+std::optional<double> one_number(const Manifest& manifest, const TensorReader& reader,
+                                 std::uint32_t tensor);
+
 struct MomentScan {
   std::vector<Note> findings;
   std::vector<UpdateRow> updates;  // one per parameter with both moments and a weight, stored order
