@@ -133,7 +133,7 @@ TEST_CASE("views stay inside of their storage") {
   check_refused("negative size", {.size = {-2, 2}}, "");
   check_refused("numel overflow", {.size = {INT64_MAX, INT64_MAX}}, "");
   check_refused("reach overflow", {.size = {4, 4}, .stride = {INT64_MAX, INT64_MAX}}, "leaves it");
-  check_refused("stride count", {.stride = {1}}, "another number of strides");
+  check_refused("stride count", {.stride = {1}}, "a different number of strides");
 }
 
 TEST_CASE("a storage's record must exist and have exactly the size that the pickle says") {

@@ -125,7 +125,7 @@ TEST_CASE(
       CHECK_THAT(note->message, Catch::Contains("\"" + std::string(kTensor) + "\"") &&
                                     Catch::Contains(other) && !Catch::Contains("more"));
     if (!with_sums)
-      CHECK_THAT(note->message, Catch::Contains("nothing says which of them changed"));
+      CHECK_THAT(note->message, Catch::Contains("nothing shows which of them changed"));
   }
 }
 
