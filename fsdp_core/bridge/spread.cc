@@ -33,7 +33,10 @@ Spread Spread::of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, s
   Spread out{std::move(unit), group.params()[p].sizes, {}, form};
   const UnitLayout& layout = group.layout();
   if (!layout.in_place()) {
-    out.ranges = row_ranges(out.shape, layout.shards());
+    out.dim = layout.shard(p).dim;
+    std::vector<std::int64_t> moved = out.shape;
+    std::rotate(moved.begin(), moved.begin() + out.dim, moved.begin() + out.dim + 1);
+    out.ranges = row_ranges(moved, layout.shards());
     return out;
   }
   const std::int64_t numel = numel_of(out.shape);
@@ -71,17 +74,32 @@ at::Tensor Spread::join(const at::Tensor& part, const Ranges& parts,
   return out;
 }
 
+/// Shards as `ranges` counts their elements.
+at::Tensor Spread::cut_first(const at::Tensor& tensor) const {
+  return dim == 0 ? tensor : tensor.movedim(dim, 0);
+}
+
+/// The other way, for the whole.
+at::Tensor Spread::shaped(const at::Tensor& ravel) const {
+  if (dim == 0) return ravel.view(shape);
+  std::vector<std::int64_t> moved = shape;
+  std::rotate(moved.begin(), moved.begin() + dim, moved.begin() + dim + 1);
+  return ravel.view(moved).movedim(0, dim).contiguous();
+}
+
 at::Tensor Spread::gather_whole(const at::Tensor& local) const {
-  return join(local, ranges, {0, numel_of(shape)}).view(shape);
+  return shaped(join(cut_first(local), ranges, {0, numel_of(shape)}));
 }
 
 at::Tensor Spread::gather(const at::Tensor& local) const {
   if (form == Form::kWhole || (form == Form::kRows && shape.empty())) return gather_whole(local);
   if (form == Form::kWholeOnFirstRank) {
-    at::Tensor whole = join(local, ranges, {0, here() ? numel_of(shape) : 0});
-    return here() ? whole.view(shape) : at::Tensor();
+    at::Tensor whole = join(cut_first(local), ranges, {0, here() ? numel_of(shape) : 0});
+    return here() ? shaped(whole) : at::Tensor();
   }
   const Box mine = box();
+  // Rows of a whole that is cut on another dim: each is spread over all shards.
+  if (dim != 0) return gather_whole(local).narrow(0, mine.begin(0), mine.shape[0]).contiguous();
   const std::int64_t row = shape[0] == 0 ? 0 : numel_of(shape) / shape[0];
   const std::int64_t begin = mine.begin(0) * row;
   std::vector<std::int64_t> sizes = shape;
@@ -103,7 +121,10 @@ void Spread::scatter(const at::Tensor& given, const at::Tensor& local) const {
   if (form == Form::kRows && !shape.empty())
     all = join(given, row_ranges(shape, static_cast<int>(ranges.size())), {0, numel_of(shape)});
   const auto& [begin, end] = ranges[static_cast<std::size_t>(unit->shard_comm().rank())];
-  if (begin < end) local.detach().view({-1}).copy_(all.reshape({-1}).narrow(0, begin, end - begin));
+  if (begin == end) return;
+  const at::Tensor to = cut_first(local.detach());
+  to.copy_(
+      cut_first(all.reshape(shape)).reshape({-1}).narrow(0, begin, end - begin).view(to.sizes()));
 }
 
 }  // namespace tessera::fsdp

@@ -27,9 +27,10 @@ struct Spread {
 
   std::shared_ptr<detail::Unit> unit;
   std::vector<std::int64_t> shape;  // of the whole
-  /// Elements [begin, end) of the whole's row-major ravel, by shard rank.
+  /// Elements [begin, end), by shard rank, of the whole's row-major ravel once `dim` is its first.
   Ranges ranges;
   Form form = Form::kWhole;
+  int dim = 0;  // that shards are cut on
 
   static Spread of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, std::size_t p,
                    Form form);
@@ -48,6 +49,8 @@ struct Spread {
  private:
   at::Tensor join(const at::Tensor& part, const Ranges& parts,
                   std::pair<std::int64_t, std::int64_t> kept) const;
+  at::Tensor cut_first(const at::Tensor& tensor) const;
+  at::Tensor shaped(const at::Tensor& ravel) const;
   at::Tensor from_first_rank(const at::Tensor& whole, at::ScalarType type) const;
 };
 

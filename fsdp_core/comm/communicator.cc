@@ -173,8 +173,16 @@ Status Communicator::located(Status status) const {
 
 void Communicator::die() { throw Error(dead_); }
 
+void Communicator::follow(const std::shared_ptr<PendingCalls>& pending) const {
+  const std::shared_ptr<PendingCalls> before = pending_.lock();
+  if (before == pending) return;
+  if (before) before->settle();
+  pending_ = pending;
+}
+
 template <class F>
 void Communicator::issue(Call call, F&& f) {
+  if (const std::shared_ptr<PendingCalls> pending = pending_.lock()) pending->settle();
   if (!dead_.ok()) [[unlikely]]
     die();
   call.sequence = ring_->next;

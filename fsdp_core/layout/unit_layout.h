@@ -7,6 +7,7 @@
 //                  shard r: the r-th equal piece of it. Gathers and reductions need no copy.
 //   per parameter  full: one buffer each, rows padded to shards x ceil(rows / shards).
 //                  shard r: chunk r of every parameter, padded, end to end. One copy each way.
+//                  A parameter may be cut on another dim, which the shards divide: no padding then.
 //
 // All arithmetic is tessera::FlatLayout's and tessera::Layout's. Numbers are elements. Pure but for
 // the copies.
@@ -28,6 +29,7 @@ class UnitLayout {
   struct Parameter {
     std::string fqn;
     std::vector<std::int64_t> shape;
+    int dim = 0;  // that it is cut on; others than 0 with the per-parameter layout alone
   };
   struct FullPlace {
     std::size_t buffer = 0;
@@ -37,7 +39,10 @@ class UnitLayout {
     std::int64_t offset = 0;          // in the shard buffer
     std::vector<std::int64_t> shape;  // of this rank's shard parameter; numel 0: holds none of it
     std::int64_t numel = 0;
-    std::int64_t begin = 0;  // first element of the parameter's row-major ravel that it holds
+    // Flat: the first element of the parameter's row-major ravel that it holds; else the first row of
+    // `dim`.
+    std::int64_t begin = 0;
+    int dim = 0;
   };
 
   virtual ~UnitLayout() = default;
@@ -51,6 +56,11 @@ class UnitLayout {
   std::size_t parameters() const { return full_.size(); }
   const FullPlace& full(std::size_t p) const { return full_[p]; }
   const ShardPlace& shard(std::size_t p) const { return shard_[p]; }
+  /// Whether every rank's shard is rows of the parameter, cut as torch.chunk cuts dim 0.
+  bool is_rows(std::size_t p) const { return !in_place_ && shard_[p].dim == 0; }
+  /// The part of `whole`, which has the parameter's shape and is contiguous, that this rank holds: a
+  /// view of the shard's shape.
+  at::Tensor part_of(const at::Tensor& whole, std::size_t p) const;
   /// Padding elements in this rank's shard buffer.
   std::int64_t num_padded() const { return num_padded_; }
 
@@ -72,7 +82,8 @@ class UnitLayout {
   std::vector<ShardPlace> shard_;
 };
 
-/// Throws kUnsupported: a 0-dim parameter with the per-parameter layout.
+/// Throws kUnsupported: a 0-dim parameter with the per-parameter layout; a dim after 0 that the shards do
+/// not divide, or with the flat layout. kInvalidArgument: no such dim.
 /// `align_numel`: with the flat layout every parameter starts at a multiple of it.
 std::unique_ptr<UnitLayout> make_layout(MemoryLayout kind,
                                         const std::vector<UnitLayout::Parameter>& parameters,

@@ -39,6 +39,7 @@ struct Param {
     torch::nn::Module* module = nullptr;
     std::size_t index = 0;  // in its registry
     std::string fqn;        // from the unit's module
+    std::size_t of = 0;     // ... of that number, where the unit has several
   };
 
   std::string

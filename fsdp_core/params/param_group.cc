@@ -40,7 +40,8 @@ ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> la
     param.requires_grad = param.compute.requires_grad();
     if (place.numel > 0)
       shard_buffer_.narrow(0, place.offset, place.numel)
-          .copy_(param.compute.detach().reshape({-1}).narrow(0, place.begin, place.numel));
+          .view(place.shape)
+          .copy_(layout_->part_of(param.compute.detach(), p));
     param.shard = shard_over(shard_buffer_.storage(), dtypes_.stored, place.offset, place.shape);
     param.shard.set_requires_grad(param.requires_grad);
     param.grad_view =
@@ -63,15 +64,16 @@ ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> la
     no_grad_here_.push_back(tensor_over(poison_storage(bytes, device_, params_[p].fqn),
                                         dtypes_.compute, 0, params_[p].sizes));
   }
-  rename("");
+  rename({});
   attached_ = true;
   detach();
 }
 
-void ParamGroup::rename(const std::string& prefix) {
+void ParamGroup::rename(const std::vector<std::string>& prefixes) {
   for (std::size_t p = 0; p < params_.size(); ++p) {
     Param& param = params_[p];
     const std::string& own = param.slots.front().fqn;
+    const std::string prefix = prefixes.empty() ? "" : prefixes[param.slots.front().of];
     param.fqn = prefix.empty() ? own : prefix + "." + own;
     if (param.poison)
       param.poison.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
@@ -241,21 +243,23 @@ void ParamGroup::write_back() {
     const UnitLayout::ShardPlace& place = layout_->shard(p);
     if (place.numel > 0)
       shard_buffer_.narrow(0, place.offset, place.numel)
-          .copy_(on_host_[p].view({-1}).narrow(0, place.begin, place.numel));
+          .view(place.shape)
+          .copy_(layout_->part_of(on_host_[p], p));
   }
   if (resident_ || !on_host_.empty()) return;
   TESSERA_CHECK(attached_ && (attached_precise_ || dtypes_.stored == dtypes_.compute));
-  const std::vector<RefillBuffer>& from = memory(true).buffers;
+  const FullMemory& from = memory(true);
   const std::int64_t shard = layout_->shard_numel();
   if (layout_->in_place()) {
-    shard_buffer_.copy_(from[0].tensor().narrow(0, layout_->rank() * shard, shard));
+    shard_buffer_.copy_(from.tensors[0].narrow(0, layout_->rank() * shard, shard));
     return;
   }
   for (std::size_t p = 0; p < params_.size(); ++p) {
     const UnitLayout::ShardPlace& place = layout_->shard(p);
     if (place.numel > 0)
       shard_buffer_.narrow(0, place.offset, place.numel)
-          .copy_(from[layout_->full(p).buffer].tensor().narrow(0, place.begin, place.numel));
+          .view(place.shape)
+          .copy_(layout_->part_of(from.views[p], p));
   }
 }
 

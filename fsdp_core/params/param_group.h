@@ -84,7 +84,8 @@ class ParamGroup {
   /// A shard parameter whose storage the user replaced is copied into the shard buffer again.
   void adopt_replaced();
   /// Poison that names each parameter by its FQN from the root, which is known only later.
-  void rename(const std::string& prefix);
+  /// `prefixes`: of the unit's modules.
+  void rename(const std::vector<std::string>& prefixes);
 
   // -- gradients --
   /// Gradient buffers exist and every compute parameter that requires grad has its view as .grad.

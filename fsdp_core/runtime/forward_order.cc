@@ -46,7 +46,9 @@ c10::SmallVector<std::shared_ptr<Unit>, 4> ForwardOrder::next(const Unit& unit, 
   c10::SmallVector<std::shared_ptr<Unit>, 4> out;
   if (at_ == 0 || order_[at_ - 1].unit != &unit) return out;
   for (std::size_t i = at_; i < order_.size() && static_cast<int>(out.size()) < count; ++i)
-    if (auto following = order_[i].reference.lock()) out.push_back(std::move(following));
+    if (auto following = order_[i].reference.lock();
+        following && (following.get() != &unit || unit.modules().size() == 1))
+      out.push_back(std::move(following));
   return out;
 }
 

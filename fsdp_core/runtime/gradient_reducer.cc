@@ -77,9 +77,13 @@ void GradientReducer::share(StreamFactory& factory, const GradientReducer& other
                                                      : factory.make("all-reduce", false);
 }
 
-void GradientReducer::release(InFlight& in_flight) {
-  if (!is_put_back(Race::kInputFreedEarly)) compute_->wait(in_flight.done);
-  in_flight = {};
+void GradientReducer::release_oldest() {
+  if (!is_put_back(Race::kInputFreedEarly)) compute_->wait(in_flight_.front().done);
+  in_flight_.erase(in_flight_.begin());
+}
+
+void GradientReducer::forget_done() {
+  std::erase_if(in_flight_, [](const InFlight& each) { return each.done.ready(); });
 }
 
 void GradientReducer::make_room_for_output() {
@@ -128,8 +132,8 @@ void GradientReducer::step(Unit& unit) {
   last.run([&unit] { unit.stepper->step(unit); });
   if (!outputs_.empty())
     outputs_.back().done = last.record();
-  else if (previous_.input.defined())
-    previous_.done = last.record();
+  else if (!in_flight_.empty())
+    in_flight_.back().done = last.record();
 }
 
 void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const UsedParams& used) {
@@ -156,12 +160,13 @@ void GradientReducer::reduce_group(Unit& unit, ParamGroup& group, const UsedPara
 
 GradientReducer::Reduction GradientReducer::begin(Unit& unit, ParamGroup& group,
                                                   const UsedParams& used) {
-  // One unit's gradients in reduction at a time: the memory of the one before is given back first.
-  if (previous_.input.defined()) release(previous_);
-  previous_.input = group.take_gradients();
+  // The memory of those before is given back first.
+  const auto most = static_cast<std::size_t>(unit.options().reduce_scatter_max_input_buffers);
+  while (in_flight_.size() >= most) release_oldest();
+  at::Tensor input = group.take_gradients();
   reduce_->wait_for(*compute_);
 
-  Reduction one{unit, group, used, previous_.input, make_pooled<at::Tensor>()};
+  Reduction one{unit, group, used, std::move(input), make_pooled<at::Tensor>()};
   one.n = unit.options().gradient_divide_factor.value_or(unit.comms().ranks());
   const bool half = group.dtypes().reduce == at::kHalf;
   one.averages = !half && averages_itself(unit);
@@ -193,7 +198,8 @@ void GradientReducer::sum_over_shards(const Reduction& one) {
         shard.reduce_scatter_into(*one.sum, one.input, one.op(), one.tag());
       },
       &one.unit.reduce_comm());
-  if (one.apart) previous_.done = reduce_->record();
+  // Else when all is done with it: remember().
+  if (one.apart) in_flight_.push_back({one.input, reduce_->record()});
 }
 
 void GradientReducer::sum_over_replicas(const Reduction& one) {
@@ -224,8 +230,8 @@ void GradientReducer::remember(const Reduction& one) {
   if (one.apart && !is_put_back(Race::kOutputFreedEarly))
     outputs_.push_back({one.sum, done});
   else if (!one.apart)
-    previous_.done = done;
-  if (previous_.done.ready()) previous_ = {};
+    in_flight_.push_back({one.input, done});
+  forget_done();
 }
 
 void GradientReducer::run_hook(const Reduction& one) {
@@ -259,22 +265,23 @@ void GradientReducer::run_hook(const Reduction& one) {
         group.accumulate(result, *used);
       },
       &bucket->comm);
-  previous_.done = reduce_->record();
-  if (previous_.done.ready()) previous_ = {};
+  in_flight_.push_back({one.input, reduce_->record()});
+  forget_done();
 }
 
 void GradientReducer::abandon() noexcept {
   try {
-    if (previous_.input.defined()) release(previous_);
+    while (!in_flight_.empty()) release_oldest();
     for (const Output& each : outputs_) compute_->wait(each.done);
   } catch (...) {
-    previous_ = {};  // what failed there was reported where it mattered
+    // What failed there was reported where it mattered.
   }
+  in_flight_.clear();
   outputs_.clear();
 }
 
 void GradientReducer::finish(bool host_reads) {
-  if (previous_.input.defined()) release(previous_);
+  while (!in_flight_.empty()) release_oldest();
   if (all_reduce_ != reduce_) compute_->wait_for(*all_reduce_);
   compute_->wait_for(*reduce_);
   if (host_reads) {

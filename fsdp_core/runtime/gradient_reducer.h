@@ -1,6 +1,6 @@
 #pragma once
 // GradientReducer: from a unit's unsharded gradients to its shard gradients, in five steps:
-//   begin              takes the gradients; divides before the sum are decided here (fp16)
+//   begin              takes the gradients, once no more than options say are in reduction; divides before the sum are decided here (fp16)
 //   sum_over_shards    divide before, reduce-scatter over the shard group, in the reduce dtype
 //   sum_over_replicas  all-reduce, with replicas
 //   keep_result        divide after (the average), then add to the shard parameters' .grad in the
@@ -77,15 +77,17 @@ class GradientReducer {
   UsedParams used_anywhere(Unit& unit, const ParamGroup& group);
   /// The unit's own optimizer, after the last of its reductions and on the same stream.
   void step(Unit& unit);
-  void release(InFlight& in_flight);
+  void release_oldest();
+  /// Forgets those that have passed.
+  void forget_done();
   /// One output may be in all-reduce and one wait for it: the reduce stream waits for the older.
   void make_room_for_output();
   /// Where a unit's reduction ends.
   Stream& last_stream(Unit& unit);
 
   std::shared_ptr<Stream> compute_, reduce_, all_reduce_;
-  InFlight previous_;
-  std::vector<Output> outputs_;  // oldest first
+  std::vector<InFlight> in_flight_;  // oldest first
+  std::vector<Output> outputs_;      // oldest first
 };
 
 }  // namespace tessera::fsdp::detail

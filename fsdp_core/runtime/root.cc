@@ -1,11 +1,13 @@
 #include "fsdp_core/runtime/root.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <tessera/base/error.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "fsdp_core/params/pool.h"
@@ -18,6 +20,24 @@ namespace tessera::fsdp::detail {
 namespace {
 
 thread_local std::shared_ptr<StreamFactory> test_streams;
+
+/// How many cores this rank has for itself; 0: nobody said how many ranks share the machine.
+int cores_of_rank() {
+  for (const char* name : {"LOCAL_WORLD_SIZE", "WORLD_SIZE"})
+    if (const char* ranks = std::getenv(name)) {
+      cpu_set_t cores;
+      if (sched_getaffinity(0, sizeof cores, &cores) != 0) return 0;
+      return CPU_COUNT(&cores) / std::max(1, std::atoi(ranks));
+    }
+  return 0;
+}
+
+bool has_comm_thread(Unit& top) {
+  if (const std::optional<bool> wanted = top.options().communication_thread) return *wanted;
+  for (const Communicator* comm : {&top.shard_comm(), &top.replicate_comm()})
+    if (comm->size() > 1 && comm->backend() == "gloo") return cores_of_rank() >= 2;
+  return false;
+}
 
 /// The outermost unit may have no parameters of its own.
 c10::Device device_of(const NamedUnits& units) {
@@ -77,7 +97,7 @@ Root& Root::of(Unit& unit) {
            "FSDP_USE_FULL_PREC_IN_EVAL is read by each fully_shard: set it before the first one");
   }
   for (const auto& [fqn, member] : members) {
-    member->rename(fqn);
+    member->rename(fqns_of(unit.module(), member->modules(), fqn));
     member->set_root(root);
     root->units_.push_back(member);
     replicas |= member->comms().replicas() > 1;
@@ -87,10 +107,11 @@ Root& Root::of(Unit& unit) {
   return *root;
 }
 
-Root::Root(Unit& top, c10::Device device) : top_(top.weak_from_this()) {
-  factory_ = test_streams      ? test_streams
-             : device.is_cpu() ? host_streams()
-                               : device_streams(device);
+Root::Root(Unit& top, c10::Device device) : top_(top.weak_from_this()), device_(device) {
+  factory_ = test_streams           ? test_streams
+             : !device.is_cpu()     ? device_streams(device)
+             : has_comm_thread(top) ? thread_streams()
+                                    : host_streams();
   compute_ = factory_->compute();
 }
 
@@ -110,6 +131,8 @@ Stream& Root::gather(const Unit& unit) {
   for (auto& [known, stream] : *gather_streams_)
     if (known == key) return *stream;
   gather_streams_->emplace_back(key, factory_->make("gather", true));
+  // Made in the middle of a forward, of which the others waited at its begin.
+  gather_streams_->back().second->wait_for(*compute_);
   return *gather_streams_->back().second;
 }
 
@@ -137,7 +160,12 @@ void Root::forward_begin(Unit& unit) {
   order_.raise_mismatch(/*wait=*/false);
   if (order_.wrapping_is_due()) order_.compare_wrapping(*top(), units());
   gather(unit);
-  for (auto& [key, stream] : *gather_streams_) stream->wait_for(*compute_);
+  for (auto& [key, stream] : *gather_streams_)
+    if (after_optimizer_)
+      stream->wait(*after_optimizer_);
+    else
+      stream->wait_for(*compute_);
+  after_optimizer_.reset();
 }
 
 void Root::entered(Unit& unit) {
@@ -146,7 +174,7 @@ void Root::entered(Unit& unit) {
     prefetch_all(unit.forward_prefetch, CommPhase::kForward);
     return;
   }
-  if (!unit.options().forward_prefetch) return;
+  if (!unit.options().forward_prefetch && !factory_->runs_behind()) return;
   for (const std::shared_ptr<Unit>& next :
        forward_order_.next(unit, unit.options().max_prefetch_count))
     prefetch(*next, CommPhase::kForward);
@@ -167,6 +195,7 @@ void Root::forward_end() {
   // Gathered ahead for a forward that did not come: its memory is all it cost.
   each_unit([](Unit& member) {
     if (member.state().params() == ParamsState::kUnsharding) member.reshard();
+    member.end_of_pass();
   });
 }
 
@@ -234,6 +263,7 @@ void Root::prefetch_backward(const Unit& unit) {
   for (std::size_t i = last_backward_index_; i > 0 && left > 0; --i) {
     const std::shared_ptr<Unit> next = backward_order_[i - 1].lock();
     if (!next || !next->unshards_in_backward) continue;
+    if (next.get() == &unit && unit.modules().size() > 1) continue;
     prefetch(*next, CommPhase::kBackward);
     --left;
   }
@@ -329,6 +359,7 @@ void Root::fail_step(const Status& status, bool drop_gradients) noexcept {
     }
     depth_ = 0;
     reducer_.abandon();
+    factory_->abandon();
     for (const std::shared_ptr<Unit>& unit : units()) unit->reset(drop_gradients);
     backward_order_.clear();
     ++epoch_;
@@ -353,6 +384,7 @@ void Root::check_alive(const Unit& unit) const {
 void Root::reset() {
   failure_ = {};
   depth_ = 0;
+  factory_->abandon();
   order_.reset();
   backward_order_.clear();
   for (const std::shared_ptr<Unit>& unit : units()) unit->reset(true);

@@ -5,7 +5,8 @@
 //
 // Streams and who waits for whom (host streams make all of it trivial):
 // clang-format off
-//   gather      <- compute   at the root's forward: shards are what the optimizer left
+//   gather      <- compute   at the root's forward: shards are what the optimizer left. Or <- an event
+//                            that the program recorded after its optimizer
 //   compute     <- gather    before a unit's parameters are used (the unit's own event)
 //   gather      <- compute   at reshard, before the memory is given back to the gather stream's pool
 //   reduce      <- compute   before a unit's gradients are reduced
@@ -17,6 +18,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,7 @@ class Root : public std::enable_shared_from_this<Root> {
   Root(Unit& top, c10::Device device);
   ~Root() { free_aside(/*wait=*/true); }
 
+  c10::Device device() const { return device_; }
   Unit* top() const;
   bool is_top(const Unit& unit) const { return top() == &unit; }
   /// In the order of the module tree, top last.
@@ -55,6 +58,8 @@ class Root : public std::enable_shared_from_this<Root> {
   /// Uses the streams of `other` from now on. Nothing is gathered, or in reduction, when it
   /// returns.
   void share_streams(Root& other);
+  /// What the next forward's gathers wait for instead of all of compute.
+  void gather_after(Event optimizer) { after_optimizer_ = std::move(optimizer); }
   GradientReducer& reducer() { return reducer_; }
   OrderCheck& order() { return order_; }
 
@@ -105,11 +110,13 @@ class Root : public std::enable_shared_from_this<Root> {
   void prefetch_all(const std::vector<std::weak_ptr<Unit>>& units, CommPhase phase);
 
   std::weak_ptr<Unit> top_;
+  c10::Device device_;
   std::vector<std::weak_ptr<Unit>> units_;
   std::shared_ptr<StreamFactory> factory_;
   std::shared_ptr<Stream> compute_;
   using GatherStreams = std::vector<std::pair<const Communicator*, std::shared_ptr<Stream>>>;
   std::shared_ptr<GatherStreams> gather_streams_ = std::make_shared<GatherStreams>();
+  std::optional<Event> after_optimizer_;
   GradientReducer reducer_;
   OrderCheck order_;
 

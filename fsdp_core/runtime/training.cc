@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/fsdp/training.h>
@@ -80,6 +81,22 @@ void set_is_last_backward(const ModuleRef& module, bool on) {
   const auto units = idle_units_of(module, "set_is_last_backward");
   if (!on) detail::refuse_steps_in_backward(units, "set_is_last_backward(false)");
   for (const auto& unit : units) unit->root()->is_last_backward = on;
+}
+
+void set_post_optim_event(const ModuleRef& module, std::shared_ptr<c10::Event> event) {
+  if (!event) fail(Code::kInvalidArgument, "set_post_optim_event: no event");
+  const auto units = idle_units_of(module, "set_post_optim_event");
+  const auto& top = units.back();
+  if (!top->is_root())
+    fail(Code::kInvalidArgument,
+         fmt::format("set_post_optim_event: {} is not an outermost unit", top->label()));
+  const c10::DeviceType type = top->root()->device().type();
+  if (type == c10::kCPU) return;
+  if (event->device_type() != type)
+    fail(Code::kInvalidArgument,
+         fmt::format("set_post_optim_event: an event of {}, and the model is on {}",
+                     c10::DeviceTypeName(event->device_type()), c10::DeviceTypeName(type)));
+  top->root()->gather_after(device_event(std::move(event)));
 }
 
 void share_comm_ctx(const std::vector<ModuleRef>& modules) {

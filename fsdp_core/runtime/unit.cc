@@ -35,9 +35,9 @@ bool env_is_on(const char* name) {
 
 }  // namespace
 
-Unit::Unit(torch::nn::Module& module, Options options, UnitGroups comms,
+Unit::Unit(std::vector<torch::nn::Module*> modules, Options options, UnitGroups comms,
            std::vector<std::unique_ptr<ParamGroup>> groups, std::vector<at::Tensor> buffers)
-    : module_(&module),
+    : modules_(std::move(modules)),
       options_(std::move(options)),
       comms_(std::move(comms)),
       groups_(std::move(groups)),
@@ -46,7 +46,8 @@ Unit::Unit(torch::nn::Module& module, Options options, UnitGroups comms,
   for (const std::unique_ptr<ParamGroup>& group : groups_)
     for (const Param& param : group->params())
       for (const Param::Slot& slot : param.slots)
-        if (slot.module != module_) keep_alive_.push_back(slot.module->shared_from_this());
+        if (std::ranges::find(modules_, slot.module) == modules_.end())
+          keep_alive_.push_back(slot.module->shared_from_this());
   for (at::Tensor& buffer : buffers)
     if (buffer.is_floating_point()) buffers_.emplace_back(buffer, buffer.scalar_type());
 }
@@ -73,9 +74,9 @@ void Unit::install_hooks() {
           param.compute, std::make_unique<ParamReady>(weak_from_this(), &param));
 }
 
-void Unit::rename(const std::string& fqn) {
-  name_ = options_.name.empty() ? fqn : options_.name;
-  for (const std::unique_ptr<ParamGroup>& group : groups_) group->rename(fqn);
+void Unit::rename(const std::vector<std::string>& fqns) {
+  name_ = options_.name.empty() ? fqns.front() : options_.name;
+  for (const std::unique_ptr<ParamGroup>& group : groups_) group->rename(fqns);
 }
 
 std::string Unit::label() const {
@@ -96,7 +97,7 @@ c10::Device Unit::device() const {
 }
 
 bool Unit::wants_full_precision() const {
-  return full_precision_in_eval_ && !module_->is_training();
+  return full_precision_in_eval_ && !modules_.front()->is_training();
 }
 
 void Unit::set_buffer_precision() {
@@ -145,6 +146,7 @@ void Unit::reset(bool gradients) {
   runs_.clear();
   gathered_ = {};
   part_kept_ = false;
+  to_run_.clear();
 }
 
 }  // namespace tessera::fsdp::detail

@@ -38,7 +38,8 @@ class StepInBackward;
 
 class Unit : public std::enable_shared_from_this<Unit> {
  public:
-  Unit(torch::nn::Module& module, Options options, UnitGroups comms,
+  /// `modules`: those that fully_shard was called on, together.
+  Unit(std::vector<torch::nn::Module*> modules, Options options, UnitGroups comms,
        std::vector<std::unique_ptr<ParamGroup>> groups, std::vector<at::Tensor> buffers);
   ~Unit();
 
@@ -46,11 +47,13 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void install_hooks();
 
   const std::string& name() const { return name_; }
-  /// FQN from the root, once it is known.
-  void rename(const std::string& fqn);
+  /// FQNs of its modules from the root, once that is known.
+  void rename(const std::vector<std::string>& fqns);
   const Options& options() const { return options_; }
   const Strategy& strategy() const { return strategy_of(options_.strategy); }
-  torch::nn::Module& module() { return *module_; }
+  /// The first of modules().
+  torch::nn::Module& module() { return *modules_.front(); }
+  const std::vector<torch::nn::Module*>& modules() const { return modules_; }
   std::vector<std::unique_ptr<ParamGroup>>& groups() { return groups_; }
   const UnitState& state() const { return state_; }
   Communicator& shard_comm() { return *comms_.shard; }
@@ -66,7 +69,10 @@ class Unit : public std::enable_shared_from_this<Unit> {
 
   // -- forward --
   std::shared_ptr<Use> pre_forward(const TensorPointers& inputs);
-  void post_forward(Use& use, const TensorPointers& outputs);
+  /// `point`: the one of its modules whose forward that was.
+  void post_forward(Use& use, const TensorPointers& outputs, const HookPoint& point);
+  /// The outermost forward is over: a unit some of whose modules did not run in it is freed.
+  void end_of_pass();
   void abandon_forward(Use& use);
 
   // -- backward (from hooks) --
@@ -159,7 +165,11 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void cast_inputs(const TensorPointers& inputs, Use& use) const;
   void cast_outputs(const TensorPointers& outputs, const Use& use) const;
 
-  torch::nn::Module* module_;  // owns this unit
+  /// Whether no other of its modules is to run before it is freed.
+  bool is_last_to_run(const HookPoint& point);
+
+  std::vector<torch::nn::Module*> modules_;  // each owns this unit
+  std::vector<const HookPoint*> to_run_;     // of several: those yet to run in this forward
   std::vector<std::shared_ptr<torch::nn::Module>> keep_alive_;
   Options options_;
   UnitGroups comms_;

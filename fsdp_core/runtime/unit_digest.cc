@@ -30,9 +30,12 @@ std::string prefetch_text(const Options& options) {
                      options.forward_prefetch ? "yes" : "no", options.max_prefetch_count);
 }
 
-std::string parameter_text(const Param& param) {
-  return fmt::format("parameter \"{}\" {} [{}]{}", param.fqn,
+std::string parameter_text(const ParamGroup& group, std::size_t p) {
+  const Param& param = group.params()[p];
+  const int dim = group.layout().shard(p).dim;
+  return fmt::format("parameter \"{}\" {} [{}]{}{}", param.fqn,
                      c10::toString(param.shard.scalar_type()), fmt::join(param.sizes, ", "),
+                     dim == 0 ? "" : fmt::format(", cut on dim {}", dim),
                      param.requires_grad ? "" : ", frozen");
 }
 
@@ -70,7 +73,8 @@ void add_unit(Unit& unit, Digest& out) {
     add("reductions", "have a communicator of their own");
   if (unit.stepper) add("its optimizer", "steps in backward");
   for (const std::unique_ptr<ParamGroup>& group : unit.groups())
-    for (const Param& param : group->params()) out.emplace_back(unit.name(), parameter_text(param));
+    for (std::size_t p = 0; p < group->params().size(); ++p)
+      out.emplace_back(unit.name(), parameter_text(*group, p));
 }
 
 std::string quoted(const std::string& unit) {

@@ -1,5 +1,7 @@
 // A unit's forward: what happens before and after the user's.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <tessera/base/error.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "fsdp_core/params/pool.h"
@@ -44,6 +46,11 @@ std::shared_ptr<Use> Unit::pre_forward(const TensorPointers& inputs) {
   Root& root = Root::of(*this);
   root.check_alive(*this);
   const bool recompute = torch::autograd::get_current_graph_task_id() >= 0;
+  if (modules_.size() > 1 && !recompute && root.depth() == 0)
+    fail(Code::kInvalidArgument,
+         fmt::format("{}, of {} modules, runs outside of the forward of a unit around it", label(),
+                     modules_.size()),
+         "call fully_shard on the module around them too, and its forward");
   auto use = make_pooled<Use>(weak_from_this(), recompute);
   try {
     if (!recompute) root.forward_begin(*this);
@@ -64,7 +71,22 @@ std::shared_ptr<Use> Unit::pre_forward(const TensorPointers& inputs) {
   return use;
 }
 
-void Unit::post_forward(Use& use, const TensorPointers& outputs) {
+bool Unit::is_last_to_run(const HookPoint& point) {
+  if (modules_.size() == 1) return true;
+  if (to_run_.empty())
+    for (torch::nn::Module* module : modules_) to_run_.push_back(dynamic_cast<HookPoint*>(module));
+  std::erase(to_run_, &point);
+  return to_run_.empty();
+}
+
+void Unit::end_of_pass() {
+  if (to_run_.empty()) return;
+  to_run_.clear();
+  const bool keep = at::GradMode::is_enabled() && !reshard_after_forward_;
+  if (!keep && state_.params() == ParamsState::kUnsharded) reshard();
+}
+
+void Unit::post_forward(Use& use, const TensorPointers& outputs, const HookPoint& point) {
   cast_outputs(outputs, use);
   const bool gradients = at::GradMode::is_enabled() && use.watch_outputs(outputs);
   if (gradients) {
@@ -78,7 +100,7 @@ void Unit::post_forward(Use& use, const TensorPointers& outputs) {
     state_.apply(UnitEvent::kForwardEnd, name_);
     const bool root_keeps = is_root() && options_.reshard_after_forward.is_auto();
     const bool keep = gradients && (root_keeps || !reshard_after_forward_);
-    if (!keep) reshard(/*keep_part=*/gradients);
+    if (is_last_to_run(point) && !keep) reshard(/*keep_part=*/gradients);
   }
   if (gradients && root_->depth() == 1) watch_backward(root_, use.shared_from_this());
   root_->forward_end();

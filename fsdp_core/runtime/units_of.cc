@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 
+#include <map>
 #include <set>
 
 namespace tessera::fsdp {
@@ -19,12 +20,40 @@ void collect(torch::nn::Module& module, const std::string& fqn, std::set<const v
     out.emplace_back(fqn, point->unit);
 }
 
+/// A unit of several modules has as many entries: one stays, after all units below any of them, under
+/// the name of the module that comes first.
+void drop_repeated(NamedUnits& units) {
+  std::map<const detail::Unit*, std::size_t> entries;
+  for (const auto& [fqn, unit] : units) ++entries[unit.get()];
+  if (entries.size() == units.size()) return;
+  std::map<const detail::Unit*, std::string> names;
+  std::erase_if(units, [&](auto& named) {
+    auto& [fqn, unit] = named;
+    names.try_emplace(unit.get(), fqn);
+    if (--entries[unit.get()] > 0) return true;
+    fqn = names[unit.get()];
+    return false;
+  });
+}
+
 }  // namespace
 
 NamedUnits named_units(torch::nn::Module& module) {
   NamedUnits out;
   std::set<const void*> seen;
   collect(module, "", seen, out);
+  drop_repeated(out);
+  return out;
+}
+
+std::vector<std::string> fqns_of(torch::nn::Module& root,
+                                 const std::vector<torch::nn::Module*>& modules,
+                                 const std::string& first) {
+  std::vector<std::string> out(modules.size(), first);
+  if (modules.size() == 1) return out;
+  for (const auto& each : root.named_modules(std::string(), /*include_self=*/false))
+    for (std::size_t m = 0; m < modules.size(); ++m)
+      if (each.value().get() == modules[m]) out[m] = each.key();
   return out;
 }
 

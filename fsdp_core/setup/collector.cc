@@ -40,7 +40,10 @@ Collector::~Collector() {
   }
 }
 
-void Collector::collect() { walk(module_, "", Ignored(module_, options_)); }
+void Collector::collect() {
+  for (walked_ = 0; walked_ < modules_.size(); ++walked_)
+    walk(*modules_[walked_], "", Ignored(*modules_[walked_], options_));
+}
 
 void Collector::prepare() {
   for (Param& param : params) prepare(param);
@@ -49,7 +52,7 @@ void Collector::prepare() {
 void Collector::walk(torch::nn::Module& module, const std::string& fqn, const Ignored& ignored) {
   if (ignored.holds(module) || !seen_.insert(&module).second) return;
   const auto* point = dynamic_cast<const HookPoint*>(&module);
-  if (&module != &module_ && point && point->unit) return;
+  if (point && point->unit) return;
   auto& registry = Registry::parameters(module);
   initialise(module, fqn, ignored);
   for (std::size_t i = 0; i < registry.size(); ++i)
@@ -129,7 +132,7 @@ void Collector::take(torch::nn::Module& module, std::size_t index, const std::st
          "first");
   const auto [known, added] = by_tensor_.try_emplace(tensor.unsafeGetTensorImpl(), params.size());
   if (!added) {
-    params[known->second].slots.push_back({&module, index, fqn});
+    params[known->second].slots.push_back({&module, index, fqn, walked_});
     return;
   }
   if (tensor.is_inference())
@@ -137,7 +140,7 @@ void Collector::take(torch::nn::Module& module, std::size_t index, const std::st
          "build the model outside of it: forwards may run inside");
   Param param;
   param.fqn = fqn;
-  param.slots.push_back({&module, index, fqn});
+  param.slots.push_back({&module, index, fqn, walked_});
   param.compute = tensor;
   params.push_back(std::move(param));
 }

@@ -1,5 +1,5 @@
 #pragma once
-// What one fully_shard call takes: every parameter below the module that no unit owns, and the
+// What one fully_shard call takes: every parameter below its modules that no unit owns, and the
 // buffers there. What is on the meta device gets memory and values on the way, and what the unit's
 // extension makes of parameters takes their place; unless keep() is called both are as they were
 // afterwards, so that a call that failed can be made again.
@@ -20,8 +20,8 @@ namespace tessera::fsdp {
 class Collector {
  public:
   /// `overwritten`: all values come from another rank afterwards.
-  Collector(torch::nn::Module& module, const Options& options, bool overwritten)
-      : module_(module), options_(options), overwritten_(overwritten) {}
+  Collector(std::vector<torch::nn::Module*> modules, const Options& options, bool overwritten)
+      : modules_(std::move(modules)), options_(options), overwritten_(overwritten) {}
   ~Collector();
   Collector(const Collector&) = delete;
   Collector& operator=(const Collector&) = delete;
@@ -54,7 +54,8 @@ class Collector {
     at::Tensor before;  // its data
   };
 
-  torch::nn::Module& module_;
+  const std::vector<torch::nn::Module*> modules_;
+  std::size_t walked_ = 0;  // of them
   const Options& options_;
   const bool overwritten_;
   std::unordered_set<const torch::nn::Module*> seen_;

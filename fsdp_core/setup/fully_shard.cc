@@ -17,13 +17,13 @@
 namespace tessera::fsdp {
 namespace detail {
 
-ForwardCall::ForwardCall(std::shared_ptr<Unit> unit) : unit_(std::move(unit)) {}
+ForwardCall::ForwardCall(const HookPoint& point) : point_(point), unit_(point.unit) {}
 ForwardCall::~ForwardCall() {
   if (use_ && !finished_) unit_->abandon_forward(*use_);
 }
 void ForwardCall::begin(const TensorPointers& inputs) { use_ = unit_->pre_forward(inputs); }
 void ForwardCall::finish(const TensorPointers& outputs) {
-  unit_->post_forward(*use_, outputs);
+  unit_->post_forward(*use_, outputs, point_);
   finished_ = true;
 }
 
@@ -154,6 +154,12 @@ struct GroupPlan {
   std::unique_ptr<UnitLayout> layout;
 };
 
+int cut_dim(const Param& param, const Options& options) {
+  if (!options.shard_placement_fn) return 0;
+  const int dim = options.shard_placement_fn(param.fqn, param.compute.detach()).value_or(0);
+  return dim < 0 ? dim + static_cast<int>(param.compute.dim()) : dim;
+}
+
 /// One group per (dtype, requires_grad), in order of first appearance. Throws what layouts refuse;
 /// changes no parameter.
 std::vector<GroupPlan> plan_groups(std::vector<Param> params, const Options& options,
@@ -168,7 +174,8 @@ std::vector<GroupPlan> plan_groups(std::vector<Param> params, const Options& opt
   std::vector<GroupPlan> plans;
   for (auto& [key, members] : sorted) {
     std::vector<UnitLayout::Parameter> shapes;
-    for (const Param& param : members) shapes.push_back({param.fqn, param.compute.sizes().vec()});
+    for (const Param& param : members)
+      shapes.push_back({param.fqn, param.compute.sizes().vec(), cut_dim(param, options)});
     const c10::Device device = options.device.value_or(members.front().compute.device());
     const GroupDtypes dtypes = dtypes_of(options, key.first);
     // Kernels of a GPU read 16 bytes at a time; on CPUs padding would only cost.
@@ -199,9 +206,11 @@ bool frees_after_forward(const Options& options) {
 
 }  // namespace
 
-void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options& given) {
+namespace {
+
+HookPoint& point_of(torch::nn::Module* module) {
   if (!module) fail(Code::kInvalidArgument, "fully_shard: no module (an empty holder)");
-  auto* point = dynamic_cast<HookPoint*>(module.get());
+  auto* point = dynamic_cast<HookPoint*>(module);
   if (!point)
     fail(Code::kUnsupported,
          fmt::format("fully_shard: the forward of class {} cannot be intercepted", module->name()),
@@ -210,13 +219,34 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
   if (point->unit)
     fail(Code::kInvalidArgument,
          fmt::format("fully_shard: this {} is a unit already", module->name()));
+  return *point;
+}
 
+/// Each is to call the unit's hooks by itself.
+void check_apart(const std::vector<torch::nn::Module*>& modules) {
+  if (modules.empty()) fail(Code::kInvalidArgument, "fully_shard: a list of no modules");
+  for (std::size_t m = 0; m < modules.size(); ++m)
+    for (const auto& below : modules[m]->modules(/*include_self=*/true))
+      for (std::size_t other = 0; other < modules.size(); ++other)
+        if (below.get() == modules[other] && other != m)
+          fail(Code::kInvalidArgument,
+               fmt::format("fully_shard: number {} of the modules, a {}, is number {} or below it",
+                           other, modules[other]->name(), m));
+}
+
+void shard_together(const std::vector<torch::nn::Module*>& modules, const Options& given) {
+  for (torch::nn::Module* module : modules) point_of(module);
+  check_apart(modules);
+  if (given.reduce_scatter_max_input_buffers < 1)
+    fail(Code::kInvalidArgument,
+         fmt::format("options.reduce_scatter_max_input_buffers is {}; it is at least 1",
+                     given.reduce_scatter_max_input_buffers));
   const OutsideInference outside;
   Options options = given;
   if (options.device) options.device = numbered(*options.device);
   UnitGroups comms = make_unit_groups(options);
   const bool first = comms.shard->rank() == 0 && comms.replicate->rank() == 0;
-  Collector found(*module, options, options.sync_module_states && !first);
+  Collector found(modules, options, options.sync_module_states && !first);
   collect(found, options, comms);
   auto plans = plan_groups(std::move(found.params), options, comms);
   found.keep();
@@ -228,12 +258,26 @@ void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options
       own(param.shard, param.fqn);
     }
   }
-  point->unit = std::make_shared<detail::Unit>(*module, options, std::move(comms),
-                                               std::move(groups), std::move(found.buffers));
-  point->unit->set_reshard_after_forward(frees);
-  point->unit->install_hooks();
-  for (const auto& [fqn, inner] : named_units(*module))
-    if (inner != point->unit) inner->outermost = point->unit;
+  const auto unit = std::make_shared<detail::Unit>(modules, options, std::move(comms),
+                                                   std::move(groups), std::move(found.buffers));
+  unit->set_reshard_after_forward(frees);
+  unit->install_hooks();
+  for (torch::nn::Module* module : modules) point_of(module).unit = unit;
+  for (torch::nn::Module* module : modules)
+    for (const auto& [fqn, inner] : named_units(*module))
+      if (inner != unit) inner->outermost = unit;
+}
+
+}  // namespace
+
+void fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Options& options) {
+  shard_together({module.get()}, options);
+}
+
+void fully_shard(const std::vector<ModuleRef>& modules, const Options& options) {
+  std::vector<torch::nn::Module*> all;
+  for (const ModuleRef& module : modules) all.push_back(module.ptr().get());
+  shard_together(all, options);
 }
 
 }  // namespace tessera::fsdp

@@ -153,6 +153,7 @@ SimulatedJob job_of(const Value& value) {
         [&](const auto& f, const Value& v) { options.backward_prefetch = read_prefetch(f, v); }},
        {"forward_prefetch", flag(options.forward_prefetch)},
        {"max_prefetch_count", integer(options.max_prefetch_count)},
+       {"reduce_scatter_max_input_buffers", integer(options.reduce_scatter_max_input_buffers)},
        {"limit_all_gathers", flag(options.limit_all_gathers)},
        {"unshard_stream_per_group", flag(options.unshard_stream_per_group)},
        {"separate_reduce_scatter_group", flag(options.separate_reduce_scatter_group)},

@@ -23,7 +23,7 @@ struct Owned {
 Chunk chunk_of(const UnitLayout& layout, std::size_t p, const Shape& shape) {
   const UnitLayout::ShardPlace& place = layout.shard(p);
   if (layout.in_place()) return {Box::whole(shape), place.begin, place.begin + place.numel};
-  return Chunk::whole_of(chunk_box(shape, 0, layout.shards(), layout.rank()));
+  return Chunk::whole_of(chunk_box(shape, place.dim, layout.shards(), layout.rank()));
 }
 
 /// Whether ranks outside the shard group hold the same shards.

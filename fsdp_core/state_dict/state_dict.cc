@@ -40,7 +40,7 @@ struct Session {
     const ModelTensor& tensor = model.tensors[t];
     if (!tensor.unit || is_transformed[t]) return false;
     return options.type == StateDictType::kFull ||
-           (options.even_chunks && tensor.group->layout().in_place());
+           (options.even_chunks && !tensor.group->layout().is_rows(tensor.index));
   }
 
   /// What is sharded is copied, parameters and optimizer state.

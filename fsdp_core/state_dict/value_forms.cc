@@ -15,8 +15,9 @@ namespace {
 /// How a tensor that is no part of a transformed parameter is cut over the ranks.
 Placement cut_of(const ModelTensor& tensor, const StateDictOptions& options) {
   if (!tensor.unit) return Placement::replicate();
+  const UnitLayout& layout = tensor.group->layout();
   if (!options.even_chunks)
-    return tensor.group->layout().in_place() ? Placement::flat() : Placement::shard(0);
+    return layout.in_place() ? Placement::flat() : Placement::shard(layout.shard(tensor.index).dim);
   return tensor.shape.rank() == 0 ? Placement::replicate() : Placement::shard(0);
 }
 
@@ -40,8 +41,8 @@ ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options, Pl
     const std::optional<int> dim = tensor.group->params()[tensor.index].extension_dim;
     const std::int64_t parts = beside->size(0);
     for (Placement& placement : form.placements)
-      if (placement == Placement::shard(0) && dim == 0 && parts > 1)
-        placement = Placement::strided_shard(0, parts);
+      if (dim && placement == Placement::shard(*dim) && parts > 1)
+        placement = Placement::strided_shard(*dim, parts);
     std::vector<MeshDim> all = form.mesh.dims();
     all.push_back(beside->mesh().dims().front());
     form.mesh = Mesh(std::move(all));

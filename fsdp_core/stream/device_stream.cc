@@ -16,14 +16,15 @@ namespace {
 
 class DeviceEvent final : public Event::Impl {
  public:
-  explicit DeviceEvent(c10::DeviceType type) : event_(type) {}
-  void record(const c10::Stream& stream) { event_.record(stream); }
-  void synchronize() override { event_.synchronize(); }
-  bool ready() const override { return event_.query(); }
-  void block(const c10::Stream& stream) { event_.block(stream); }
+  explicit DeviceEvent(c10::DeviceType type) : event_(std::make_shared<c10::Event>(type)) {}
+  explicit DeviceEvent(std::shared_ptr<c10::Event> event) : event_(std::move(event)) {}
+  void record(const c10::Stream& stream) { event_->record(stream); }
+  void synchronize() override { event_->synchronize(); }
+  bool ready() const override { return event_->query(); }
+  void block(const c10::Stream& stream) { event_->block(stream); }
 
  private:
-  c10::Event event_;
+  std::shared_ptr<c10::Event> event_;
 };
 
 /// Events that nobody holds any more are recorded again: a device makes few of them, and a step
@@ -114,6 +115,10 @@ class DeviceStreams final : public StreamFactory {
 
 std::shared_ptr<StreamFactory> device_streams(c10::Device device) {
   return std::make_shared<DeviceStreams>(device);
+}
+
+Event device_event(std::shared_ptr<c10::Event> event) {
+  return Event(std::make_shared<DeviceEvent>(std::move(event)));
 }
 
 }  // namespace tessera::fsdp

@@ -3,6 +3,7 @@
 // only be dropped after the stream it was allocated on waited for that use (see params/param_group.h).
 //
 //   host       work runs at once on the caller's thread; events are always ready (CPUs)
+//   thread     work runs on one communication thread, beside the caller's (CPUs)
 //   device     work is launched at once on a device stream (CUDA, through LibTorch's generic API)
 //   simulated  work runs later on a thread of the stream's own, with random delays: tests find
 //              missing waits
@@ -15,6 +16,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+
+namespace c10 {
+struct Event;
+}
 
 namespace tessera::fsdp {
 
@@ -89,10 +94,20 @@ class StreamFactory {
   /// The caller's own stream.
   virtual std::shared_ptr<Stream> compute() = 0;
   virtual std::shared_ptr<Stream> make(std::string name, bool high_priority) = 0;
+  /// After a failure: nothing given to the streams runs any more when it returns, and what it failed with
+  /// is forgotten. Where work is a thread's of this process.
+  virtual void abandon() {}
+  /// The caller's thread does its compute itself: it is never ahead of what it gives to the streams.
+  virtual bool runs_behind() const { return false; }
 };
 
 std::shared_ptr<StreamFactory> host_streams();
+/// All factories that one thread makes share one communication thread: a rank's collectives run in the
+/// order in which they were asked for, whatever their root.
+std::shared_ptr<StreamFactory> thread_streams();
 std::shared_ptr<StreamFactory> device_streams(c10::Device device);
+/// One that the program recorded.
+Event device_event(std::shared_ptr<c10::Event> event);
 /// Each stream a thread; before each piece of work a delay drawn from `seed` up to `max_delay_us`.
 std::shared_ptr<StreamFactory> simulated_streams(std::uint64_t seed, int max_delay_us);
 

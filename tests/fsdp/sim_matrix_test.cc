@@ -28,7 +28,7 @@ struct Schedule {
   BackwardPrefetch backward = BackwardPrefetch::kPre;
   bool forward_prefetch = false, limited = true, stream_per_group = false, separate = true;
   bool force_sum = false;
-  int ahead = 1;
+  int ahead = 1, in_reduction = 1;
 
   void set(Options& options) const {
     options.backward_prefetch = backward;
@@ -38,11 +38,12 @@ struct Schedule {
     options.separate_reduce_scatter_group = separate;
     options.force_sum_reduction_for_comms = force_sum;
     options.max_prefetch_count = ahead;
+    options.reduce_scatter_max_input_buffers = in_reduction;
   }
   std::string text() const {
-    return fmt::format("prefetch {}{} by {}{}{}{}{}", static_cast<int>(backward),
-                       forward_prefetch ? " and forward" : "", ahead, limited ? "" : ", no limit",
-                       stream_per_group ? ", a stream a group" : "",
+    return fmt::format("prefetch {}{} by {}, {} in reduction{}{}{}{}", static_cast<int>(backward),
+                       forward_prefetch ? " and forward" : "", ahead, in_reduction,
+                       limited ? "" : ", no limit", stream_per_group ? ", a stream a group" : "",
                        separate ? "" : ", one communicator", force_sum ? ", sums" : "");
   }
 };
@@ -230,7 +231,8 @@ TEST_CASE("random rows, schedules and delays train on devices bit for bit as on 
                     .stream_per_group = draw(2) == 0,
                     .separate = draw(2) == 0,
                     .force_sum = draw(2) == 0,
-                    .ahead = 1 + static_cast<int>(draw(3))};
+                    .ahead = 1 + static_cast<int>(draw(3)),
+                    .in_reduction = 1 + static_cast<int>(draw(3))};
     check_row(row, 1 + draw(1u << 30), 1 + static_cast<int>(draw(200)));
   }
 }

@@ -229,6 +229,52 @@ TEST_CASE("a gather stream for each group never costs much", "[simulate][overlap
   CHECK(one / each >= 0.99);
 }
 
+namespace {
+
+/// Backward begins with units that are all bytes, whose reductions then pass beside those that are all
+/// compute, if these do not have to wait.
+SimulatedJob bytes_before_compute() {
+  SimulatedJob job = job_of(8);
+  job.options.strategy = ShardingStrategy::kShardGradOp;
+  for (int i = 0; i < 12; ++i) job.units.push_back(i < 6 ? unit(0.1, 1) : unit(2, 0.1));
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("several reductions on their way let compute go on", "[simulate][overlap]") {
+  SimulatedJob job = bytes_before_compute();
+  const SimulatedStep one = simulate(job);
+  job.options.reduce_scatter_max_input_buffers = 2;
+  const SimulatedStep two = simulate(job);
+  job.options.reduce_scatter_max_input_buffers = 8;
+  const SimulatedStep eight = simulate(job);
+  CAPTURE(one.seconds, two.seconds, eight.seconds);
+  CHECK(one.seconds / eight.seconds >= 1.2);
+  CHECK(one.seconds >= two.seconds);
+  CHECK(two.seconds >= eight.seconds);
+  // Each has its unit's gradients in memory: bounded by their number.
+  CHECK(two.peak_bytes >= one.peak_bytes);
+  CHECK(two.peak_bytes <= one.peak_bytes + 1.05 * 2);
+}
+
+TEST_CASE("several reductions on their way never cost much", "[simulate][overlap]") {
+  const int seed = GENERATE(range(1, 11));
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::uniform_real_distribution<double> some(0.1, 1.5);
+  SimulatedJob job = job_of(seed % 2 ? 8 : 32);
+  if (seed % 3 == 0) job.options.strategy = ShardingStrategy::kShardGradOp;
+  for (int i = 0; i < 16; ++i) {
+    const double bytes = some(random);
+    job.units.push_back(unit(bytes, some(random)));
+  }
+  const double one = simulate(job).seconds;
+  job.options.reduce_scatter_max_input_buffers = 2 + seed % 3;
+  const double several = simulate(job).seconds;
+  CAPTURE(seed, one, several);
+  CHECK(one / several >= 0.99);
+}
+
 TEST_CASE("fully sharded, hybrid and hybrid with its all-reduce beside take what was measured",
           "[simulate][measured]") {
   const double full = simulate(transformer(false)).seconds;

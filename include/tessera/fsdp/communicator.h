@@ -76,6 +76,14 @@ struct CommCounts {
   std::int64_t check_bytes = 0;
 };
 
+/// Calls that a thread of the runtime's is to make yet, one after the other.
+class PendingCalls {
+ public:
+  virtual ~PendingCalls() = default;
+  /// Returns when all given so far are over; at once on that thread itself.
+  virtual void settle() = 0;
+};
+
 class Communicator {
  public:
   struct Identity {
@@ -136,6 +144,9 @@ class Communicator {
   /// `reason` as this group's: what fsdp-trace-merge reads. Nothing without a folder. A call that
   /// fails does it by itself.
   void write_trace(std::string_view reason) const noexcept;
+  /// Calls from elsewhere come after all of `pending` from now on, so that a group's calls keep the order
+  /// in which they were asked for.
+  void follow(const std::shared_ptr<PendingCalls>& pending) const;
   /// Called with each record as it is issued (tests, order checks). Empty: none.
   void observe(std::function<void(const CommRecord&)> observer) { observer_ = std::move(observer); }
 
@@ -190,6 +201,7 @@ class Communicator {
   std::unique_ptr<Ring> ring_;
   Call call_;
   Status dead_;
+  mutable std::weak_ptr<PendingCalls> pending_;
   std::function<void(const CommRecord&)> observer_;
 };
 

@@ -11,15 +11,29 @@
 #include <typeinfo>
 #include <vector>
 
-namespace tessera::fsdp::detail {
+namespace tessera::fsdp {
 
+namespace detail {
 class Unit;
 class Use;
+}  // namespace detail
+
+/// What fully_shard finds in a module that can be a unit.
+class HookPoint {
+ public:
+  virtual ~HookPoint() = default;
+  std::shared_ptr<detail::Unit> unit;  // null: not sharded
+};
+
+}  // namespace tessera::fsdp
+
+namespace tessera::fsdp::detail {
 
 /// One intercepted forward. Destroyed without finish() (an exception passed): undone.
 class ForwardCall {
  public:
-  explicit ForwardCall(std::shared_ptr<Unit> unit);
+  /// `point` has a unit, whose module it is.
+  explicit ForwardCall(const HookPoint& point);
   ForwardCall(const ForwardCall&) = delete;
   ForwardCall& operator=(const ForwardCall&) = delete;
   ~ForwardCall();
@@ -29,6 +43,7 @@ class ForwardCall {
   void finish(const TensorPointers& outputs);
 
  private:
+  const HookPoint& point_;
   std::shared_ptr<Unit> unit_;
   std::shared_ptr<Use> use_;  // set by begin()
   bool finished_ = false;
@@ -115,14 +130,14 @@ class CallerTensors {
 };
 
 template <class Result, class Arguments, class Body>
-Result intercepted(const std::shared_ptr<Unit>& unit, Arguments& arguments, Body&& body) {
+Result intercepted(const HookPoint& point, Arguments& arguments, Body&& body) {
   if constexpr (std::is_reference_v<Result>) {
     refuse_reference_result(
         typeid(Result));  // it could refer to what lives only as long as the call
   } else {
     if (const std::type_info* unknown = unknown_output<std::remove_const_t<Result>>())
       refuse_output_type(*unknown);
-    ForwardCall call(unit);
+    ForwardCall call(point);
     TensorPointers inputs;
     std::apply([&](auto&... each) { (collect_tensors(each, inputs), ...); }, arguments);
     CallerTensors<Arguments> callers(arguments, inputs);

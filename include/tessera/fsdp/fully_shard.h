@@ -28,6 +28,29 @@ void fully_shard(const H& holder, const Options& options = {}) {
   fully_shard(std::static_pointer_cast<torch::nn::Module>(holder.ptr()), options);
 }
 
+/// The module inside a holder, or the module itself.
+class ModuleRef {
+ public:
+  ModuleRef(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
+  template <class H>
+    requires requires(const H& holder) {
+      std::static_pointer_cast<torch::nn::Module>(holder.ptr());
+    }
+  ModuleRef(const H& holder) : module_(std::static_pointer_cast<torch::nn::Module>(holder.ptr())) {}
+  torch::nn::Module& operator*() const { return *module_; }
+  torch::nn::Module* operator->() const { return module_.get(); }
+  const std::shared_ptr<torch::nn::Module>& ptr() const { return module_; }
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+};
+
+/// Several modules as one unit, gathered with the first of them that runs, freed after the last, reduced
+/// when all of their backwards are over: fully_shard({net->norm, net->head}, options). Parameters tied
+/// among them are one. Below a unit of one module; none of them below another. They live as long as each
+/// other. In a forward where some of them do not run the unit is freed at the end of the outermost one.
+void fully_shard(const std::vector<ModuleRef>& modules, const Options& options = {});
+
 /// Which submodules become units of their own.
 class WrapPolicy {
  public:

@@ -53,7 +53,7 @@ class Slot<R(P...)> : public SlotBase {
   R forward(P... arguments) {
     if (!unit) return inner_.template forward<R>(std::move(arguments)...);
     std::tuple<Kept<P>...> kept{keep<P>(arguments)...};
-    return intercepted<R>(unit, kept, [this](auto&... each) -> R {
+    return intercepted<R>(*this, kept, [this](auto&... each) -> R {
       return inner_.template forward<R>(std::move(each)...);
     });
   }

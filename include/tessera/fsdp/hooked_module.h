@@ -12,13 +12,6 @@
 
 namespace tessera::fsdp {
 
-/// What fully_shard finds in a module that can be a unit.
-class HookPoint {
- public:
-  virtual ~HookPoint() = default;
-  std::shared_ptr<detail::Unit> unit;  // null: not sharded
-};
-
 namespace detail {
 
 struct FromPlain {};
@@ -63,7 +56,7 @@ class GuardedModule : public M, public HookPoint {
         decltype(std::declval<Self&>().forward_with_packed_input(std::forward<A>(arguments)...));
     if (!unit) return M::forward_with_packed_input(std::forward<A>(arguments)...);
     std::tuple<Kept<A&&>...> kept{keep<A&&>(arguments)...};
-    return intercepted<Result>(unit, kept, [this](auto&... each) -> Result {
+    return intercepted<Result>(*this, kept, [this](auto&... each) -> Result {
       return M::forward_with_packed_input(pass<A&&>(each)...);
     });
   }
@@ -114,7 +107,7 @@ class GuardedModule : public M, public HookPoint {
   R call_forward(std::remove_reference_t<P>&... arguments) {
     if (!unit) return M::forward(static_cast<P&&>(arguments)...);
     std::tuple<Kept<P>...> kept{keep<P>(arguments)...};
-    return intercepted<R>(unit, kept,
+    return intercepted<R>(*this, kept,
                           [this](auto&... each) -> R { return M::forward(pass<P>(each)...); });
   }
 

@@ -19,6 +19,11 @@ namespace tessera::fsdp {
 class Communicator;
 class Extension;
 
+/// The dim that a parameter is cut on, from its FQN below the unit and its whole tensor; nullopt: dim 0.
+/// Negative: from the end. Alike on all ranks.
+using ShardPlacement =
+    std::function<std::optional<int>(const std::string& fqn, const at::Tensor& whole)>;
+
 enum class ShardingStrategy : std::uint8_t {
   kFullShard,         // parameters, gradients, optimizer state sharded; freed after forward
   kShardGradOp,       // kFullShard, but parameters are kept from forward to backward
@@ -99,6 +104,8 @@ struct Options {
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
   ReshardAfterForward reshard_after_forward;
   MemoryLayout layout = MemoryLayout::kFlat;
+  /// With the per-parameter layout. A dim after 0 must be divisible by the number of shards.
+  ShardPlacement shard_placement_fn;
   MixedPrecision mixed_precision;
   CpuOffload cpu_offload;
 
@@ -108,11 +115,19 @@ struct Options {
   bool limit_all_gathers = true;
   /// One gather stream per process group instead of one for all.
   bool unshard_stream_per_group = false;
+  /// At most so many units' gradients are in reduction at a time. With more than one, compute waits for
+  /// a reduction only when so many are behind it; each keeps its unit's unsharded gradients in memory.
+  int reduce_scatter_max_input_buffers = 1;
   /// Gives reductions over the shards a communicator of their own, so that gathers do not queue
   /// behind them. Unset: done on devices with options.mesh, except with BackwardPrefetch::kPost,
   /// which issues its gathers first.
   /// Set: needs options.mesh.
   std::optional<bool> separate_reduce_scatter_group;
+  /// On CPUs: gathers and reductions run on a thread beside compute, and units are gathered ahead in
+  /// forward too. The outermost unit's setting counts. Unset: on where a launcher started the ranks over
+  /// Gloo and each has two cores or more (the cores it may run on, divided by LOCAL_WORLD_SIZE or, where
+  /// that is not set, by WORLD_SIZE).
+  std::optional<bool> communication_thread;
   /// Reduces by a sum and divides in a kernel of ours. Not set: the backend averages where it can
   /// (NCCL), unless fp16 or gradient_divide_factor needs a division of its own.
   bool force_sum_reduction_for_comms = false;

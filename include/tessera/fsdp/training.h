@@ -9,28 +9,14 @@
 #include <string>
 #include <vector>
 
+namespace c10 {
+struct Event;
+}
 namespace torch::optim {
 class Optimizer;
 }
 
 namespace tessera::fsdp {
-
-/// The module inside a holder, or the module itself.
-class ModuleRef {
- public:
-  ModuleRef(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
-  template <class H>
-    requires requires(const H& holder) {
-      std::static_pointer_cast<torch::nn::Module>(holder.ptr());
-    }
-  ModuleRef(const H& holder) : module_(std::static_pointer_cast<torch::nn::Module>(holder.ptr())) {}
-  torch::nn::Module& operator*() const { return *module_; }
-  torch::nn::Module* operator->() const { return module_.get(); }
-  const std::shared_ptr<torch::nn::Module>& ptr() const { return module_; }
-
- private:
-  std::shared_ptr<torch::nn::Module> module_;
-};
 
 // ---- per-unit flags, of every unit below `module` ----
 /// Off: backward accumulates unsharded gradients and reduces nothing, until a backward with it on.
@@ -116,6 +102,11 @@ UnshardHandle unshard(const ModuleRef& unit, bool async_op = true);
 /// Frees the gathered parameters of a unit, not of those below it; the module shows its shards. Not
 /// inside its forward or backward.
 void reshard(const ModuleRef& unit);
+
+/// The next forward's gathers wait for this event, which the program recorded on the device after its
+/// optimizer's step, instead of for all that compute was given before that forward. For one forward of
+/// `module`, an outermost unit. On CPUs all is over by then, and nothing waits.
+void set_post_optim_event(const ModuleRef& module, std::shared_ptr<c10::Event> event);
 
 /// Roots (pipeline stages, say) issue their collectives on the streams of the first of them from now
 /// on, instead of each on streams of its own: memory goes from one to the other without a
