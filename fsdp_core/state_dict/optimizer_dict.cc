@@ -60,6 +60,7 @@ void OptimizerDict::declare(LiveState& state) {
   memory_ = {};
   counters_.clear();
   borrowed_.clear();
+  read_steps();
   for (const OptimizerEntry& entry : entries_) {
     declare_state(state, entry, /*fill=*/true);
     if (!is_gathered(entry)) borrowed_.emplace_back(&entry, kept_tensors(entry));
@@ -136,14 +137,14 @@ std::optional<LiveTensor> OptimizerDict::leaf_tensor(const OptimizerEntry& entry
 bool OptimizerDict::is_gathered(const OptimizerEntry& entry) const {
   if (form_ == StateForm::kShards || form_ == StateForm::kFlat) return false;
   const ModelTensor& model = *entry.parts[0]->model;
-  return model.unit && (form_ != StateForm::kRows || model.group->layout().in_place());
+  return model.unit && (form_ != StateForm::kRows || !model.group->layout().is_rows(model.index));
 }
 
 /// Throws where parts of a flat parameter count different steps, or only some have state.
 double OptimizerDict::step_of(const OptimizerEntry& entry, const std::string& name) const {
-  const double first = fsdp::step_of(*entry.parts[0]);
+  const double first = step_of(*entry.parts[0]);
   for (const OptimizerMember* part : entry.parts)
-    if (const double other = fsdp::step_of(*part); other != first)
+    if (const double other = step_of(*part); other != first)
       fail(Code::kInvalidArgument,
            fmt::format("{}: \"{}\" has {} and \"{}\" {}, which are one flat parameter", name,
                        entry.parts[0]->fqn, step_text(first), part->fqn, step_text(other)),
@@ -166,6 +167,7 @@ std::vector<at::Tensor> OptimizerDict::tensors_of(const OptimizerEntry& entry,
 
 std::string OptimizerDict::lines() const {
   std::string out;
+  read_steps();
   for (const OptimizerEntry& entry : entries_) {
     const std::string name = state_name(entry.fqn);
     const double step = step_of(entry, name + ".step");
@@ -232,6 +234,7 @@ void OptimizerDict::refresh() {
                      root_),
          kTakeAnew);
   for (const auto& [entry, borrowed] : borrowed_) check_still_borrowed(*entry, borrowed);
+  read_steps();
   for (auto& [entry, counter] : counters_) {
     if (is_gathered(*entry)) continue;  // a step goes with its moments
     counter.buffer.fill_(checked_step(step_of(*entry, counter.name), counter.name));
@@ -241,8 +244,9 @@ void OptimizerDict::refresh() {
 
 std::vector<Agreement> OptimizerDict::agreed() const {
   std::vector<Agreement> out;
+  read_steps();
   for (const OptimizerMember& member : members_)
-    out.push_back({state_name(member.fqn), step_text(fsdp::step_of(member)),
+    out.push_back({state_name(member.fqn), step_text(step_of(member)),
                    "every rank must step every optimizer equally often"});
   return out;
 }

@@ -105,7 +105,12 @@ class OptimizerDict {
   static std::vector<at::Tensor> tensors_of(const OptimizerEntry& entry, const StateLeaf& leaf);
   /// `fill`: as of LiveMemory::spread.
   void declare_state(LiveState& state, const OptimizerEntry& entry, bool fill);
+  /// From what read_steps() found.
+  double step_of(const OptimizerMember& member) const {
+    return steps_[static_cast<std::size_t>(&member - members_.data())];
+  }
   double step_of(const OptimizerEntry& entry, const std::string& name) const;
+  void read_steps() const { steps_ = steps_of(members_); }
 
   void expect_entry(LiveState& state, const OptimizerEntry& entry, const Manifest& stored,
                     const OptimState& optim);
@@ -127,6 +132,7 @@ class OptimizerDict {
   std::vector<std::string> replicated_;
   std::vector<OwnedGroup> owned_groups_;
   std::vector<OptimizerMember> members_;
+  mutable std::vector<double> steps_;  // by member
   std::vector<OptimizerEntry> entries_;
   OptimizerGroups groups_;
   LiveMemory memory_;

@@ -40,6 +40,7 @@ void OptimizerDict::expect(LiveState& state, const Manifest& stored) {
   counters_.clear();
   borrowed_.clear();
   is_for_load_ = true;
+  read_steps();
   state.remove_if([&](const StateEntry& entry) {  // what declare added
     return !entry.path.empty() && is_key(entry.path[0], root_);
   });

@@ -134,10 +134,28 @@ torch::optim::OptimizerParamState* state_of(const OptimizerMember& member) {
   return found == state.end() ? nullptr : found->second.get();
 }
 
-double step_of(const OptimizerMember& member) {
-  torch::optim::OptimizerParamState* held = state_of(member);
-  if (held == nullptr) return -1;
-  return member.owner.table->step ? member.owner.table->step(*held) : 0;
+std::vector<double> steps_of(const std::vector<OptimizerMember>& members) {
+  std::vector<double> steps(members.size(), -1);
+  std::map<std::string, std::pair<std::vector<std::size_t>, std::vector<at::Tensor>>> on_devices;
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    torch::optim::OptimizerParamState* held = state_of(members[m]);
+    if (held == nullptr) continue;
+    const OptimizerTable& table = *members[m].owner.table;
+    if (table.step_tensor && !table.step_tensor(*held).is_cpu()) {
+      const at::Tensor& step = table.step_tensor(*held);
+      auto& [who, counts] = on_devices[step.device().str()];
+      who.push_back(m);
+      counts.push_back(step.view(at::IntArrayRef{}));
+    } else {
+      steps[m] = table.step ? table.step(*held) : 0;
+    }
+  }
+  for (const auto& [device, of_device] : on_devices) {
+    const auto& [who, counts] = of_device;
+    const at::Tensor here = at::stack(counts).to(at::kCPU, at::kDouble);
+    for (std::size_t i = 0; i < who.size(); ++i) steps[who[i]] = here.const_data_ptr<double>()[i];
+  }
+  return steps;
 }
 
 std::string step_text(double step) {

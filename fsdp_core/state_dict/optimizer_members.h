@@ -58,8 +58,9 @@ std::vector<OptimizerEntry> entries_of(const std::vector<OptimizerMember>& membe
 /// Null: the parameter has no state.
 torch::optim::OptimizerParamState* state_of(const OptimizerMember& member);
 
-/// The steps that are counted of it; 0: the optimizer counts none; -1: it has no state.
-double step_of(const OptimizerMember& member);
+/// The steps that are counted of each; 0: its optimizer counts none; -1: it has no state. What a device
+/// counts comes to the host in one copy.
+std::vector<double> steps_of(const std::vector<OptimizerMember>& members);
 /// "step 3", "no state".
 std::string step_text(double step);
 

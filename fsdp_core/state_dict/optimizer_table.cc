@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/fsdp/fused_adamw.h>
+#include <tessera/fsdp/muon.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -156,6 +157,9 @@ OptimizerTable fused_adamw() {
       fused_leaf("exp_avg_sq", &FusedAdamWParamState::exp_avg_sq),
       fused_leaf("max_exp_avg_sq", &FusedAdamWParamState::max_exp_avg_sq, false, "amsgrad")};
   out.step = [](State& s) { return static_cast<FusedAdamWParamState&>(s).step.item<double>(); };
+  out.step_tensor = [](State& s) -> const at::Tensor& {
+    return static_cast<FusedAdamWParamState&>(s).step;
+  };
   out.set_step = [](State& s, double step) {
     auto& state = static_cast<FusedAdamWParamState&>(s);
     state.step = at::full({}, step, state.exp_avg.options().dtype(at::kFloat));
@@ -223,11 +227,77 @@ OptimizerTable rmsprop() {
   return out;
 }
 
+GroupKey coefficients_key() {
+  return {"ns_coefficients",
+          [](Options& o) {
+            ValueList all;
+            for (const double each : static_cast<MuonOptions&>(o).ns_coefficients())
+              all.push_back(Value::real(each));
+            return Value::list(std::move(all), Value::Kind::kTuple);
+          },
+          [](Options& o, const Value& v) {
+            if ((v.kind() != Value::Kind::kTuple && v.kind() != Value::Kind::kList) ||
+                v.as_list().size() != 3)
+              fail(Code::kInvalidArgument, "are no three numbers");
+            MuonOptions::Coefficients all{};
+            for (std::size_t i = 0; i < all.size(); ++i) all[i] = number(v.as_list()[i]);
+            static_cast<MuonOptions&>(o).ns_coefficients(all);
+          },
+          {},
+          {}};
+}
+
+GroupKey ns_steps_key() {
+  return {"ns_steps",
+          [](Options& o) { return Value::integer(static_cast<MuonOptions&>(o).ns_steps()); },
+          [](Options& o, const Value& v) {
+            if (v.kind() != Value::Kind::kInt) fail(Code::kInvalidArgument, "is no whole number");
+            static_cast<MuonOptions&>(o).ns_steps(v.as_int());
+          },
+          {},
+          {}};
+}
+
+GroupKey adjust_lr_key() {
+  return {"adjust_lr_fn",
+          [](Options& o) {
+            const std::string& name = static_cast<MuonOptions&>(o).adjust_lr_fn();
+            return name.empty() ? Value() : Value::string(name);
+          },
+          [](Options& o, const Value& v) {
+            if (!v.is_none() && v.kind() != Value::Kind::kString)
+              fail(Code::kInvalidArgument, "is neither None nor a name");
+            static_cast<MuonOptions&>(o).adjust_lr_fn(v.is_none() ? "" : v.as_string());
+          },
+          {},
+          {}};
+}
+
+OptimizerTable muon() {
+  using O = MuonOptions;
+  OptimizerTable out = table<O, MuonParamState>("Muon");
+  out.name = "tessera::fsdp::Muon";
+  out.own_group_key = "ns_steps";
+  out.group_keys = {real_key<O>("lr", &O::lr),
+                    real_key<O>("weight_decay", &O::weight_decay),
+                    real_key<O>("momentum", &O::momentum),
+                    bool_key<O>("nesterov", &O::nesterov),
+                    coefficients_key(),
+                    real_key<O>("eps", &O::eps),
+                    ns_steps_key(),
+                    adjust_lr_key()};
+  out.leaves = {
+      {"momentum_buffer",
+       [](State& s) -> at::Tensor& { return static_cast<MuonParamState&>(s).momentum_buffer; },
+       true, ""}};
+  return out;
+}
+
 struct Tables {
   OptimizerTable adam = fsdp::adam<optim::AdamOptions, optim::AdamParamState>("Adam", false);
   OptimizerTable adamw = fsdp::adam<optim::AdamWOptions, optim::AdamWParamState>("AdamW", true);
   OptimizerTable fused = fused_adamw(), sgd = fsdp::sgd(), adagrad = fsdp::adagrad(),
-                 rmsprop = fsdp::rmsprop();
+                 rmsprop = fsdp::rmsprop(), muon = fsdp::muon();
 };
 
 const Tables& tables() {
@@ -254,7 +324,7 @@ const StateLeaf* OptimizerTable::find_leaf(std::string_view name_) const {
 
 const OptimizerTable* table_by_group_key(std::string_view key) {
   const Tables& all = tables();
-  for (const OptimizerTable* each : {&all.adam, &all.sgd, &all.adagrad, &all.rmsprop})
+  for (const OptimizerTable* each : {&all.adam, &all.sgd, &all.adagrad, &all.rmsprop, &all.muon})
     if (each->own_group_key == key) return each;
   return nullptr;
 }
@@ -267,14 +337,15 @@ const OptimizerTable& table_of(const optim::Optimizer& optimizer) {
   if (is<optim::SGD>(optimizer)) return all.sgd;
   if (is<optim::Adagrad>(optimizer)) return all.adagrad;
   if (is<optim::RMSprop>(optimizer)) return all.rmsprop;
+  if (is<Muon>(optimizer)) return all.muon;
   if (is<optim::LBFGS>(optimizer))
     fail(Code::kUnsupported,
          "state dict of torch::optim::LBFGS: its history belongs to no single parameter, and on "
          "shards its dot products are of this rank's part alone",
          "use a first-order optimizer");
   fail(Code::kUnsupported,
-       fmt::format("state dict of {}: only Adam, AdamW, FusedAdamW, SGD, Adagrad and RMSprop are "
-                   "known",
+       fmt::format("state dict of {}: only Adam, AdamW, FusedAdamW, SGD, Adagrad, RMSprop and Muon "
+                   "are known",
                    c10::demangle(typeid(optimizer).name())));
 }
 

@@ -42,8 +42,8 @@ struct OptimizerTable {
   using Optimizer = torch::optim::Optimizer;
   using State = torch::optim::OptimizerParamState;
 
-  std::string name;         // as messages show it: "torch::optim::AdamW"
-  std::string python_name;  // "AdamW"
+  std::string name;           // as messages show it: "torch::optim::AdamW"
+  std::string python_name;    // "AdamW"
   std::string own_group_key;  // of its groups: every version writes it, no class of another kind
   std::vector<GroupKey> group_keys;
   std::vector<StateLeaf> leaves;
@@ -51,6 +51,8 @@ struct OptimizerTable {
   bool has_state_from_start = false;
   /// Empty: the optimizer counts no steps. Exact up to 2^24.
   std::function<double(State&)> step;
+  /// Where the count is a tensor, on the parameter's device: empty elsewhere.
+  std::function<const at::Tensor&(State&)> step_tensor;
   std::function<void(State&, double)> set_step;
   std::function<std::unique_ptr<State>()> make_state;
   /// A copy of the options that carries these keys too (group_options.h).

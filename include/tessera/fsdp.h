@@ -22,11 +22,13 @@
 #include <tessera/fsdp/hook_slot.h>
 #include <tessera/fsdp/meta_init.h>
 #include <tessera/fsdp/module.h>
+#include <tessera/fsdp/muon.h>
 #include <tessera/fsdp/optimizer_in_backward.h>
 #include <tessera/fsdp/options.h>
 #include <tessera/fsdp/state_dict.h>
 #include <tessera/fsdp/tensor_parallel.h>
 #include <tessera/fsdp/training.h>
+#include <tessera/fsdp/whole_tensors.h>
 #include <tessera/fsdp/world.h>
 #include <tessera/live/load.h>
 #include <tessera/live/save.h>

@@ -1,13 +1,16 @@
 // One rank of the training that tests/interop/fsdp2_parity_test.py runs in PyTorch too: the same
 // model, weights and data by the same formula. Rank 0 prints JSON: the mean loss of each step and
-// the parameters at the end.
+// the parameters at the end. With "muon" matrices are Muon's, other parameters AdamW's, and nothing is
+// clipped (muon_test.py).
 //
-//   fsdp_peer_train flat|rows full_shard|shard_grad_op|hybrid fp32|bf16 STEPS
+//   fsdp_peer_train flat|rows full_shard|shard_grad_op|hybrid fp32|bf16 STEPS [muon]
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cstdlib>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/fsdp/models.h"
 
@@ -26,7 +29,8 @@ torch::Tensor formula(at::IntArrayRef shape, std::int64_t salt) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 5 && argc != 6) return 2;
+  const bool muon = argc == 6;
   const std::string layout = argv[1], strategy = argv[2], precision = argv[3];
   torch::set_num_threads(1);
   fsdp::World world = fsdp::init_from_env();
@@ -50,17 +54,24 @@ int main(int argc, char** argv) {
     options.mixed_precision.reduce_dtype = torch::kFloat;
   }
   fsdp::test::shard(net, options);
-  torch::optim::AdamW optimizer(net->parameters(),
-                                torch::optim::AdamWOptions(1e-2).weight_decay(0.01));
+  std::vector<torch::Tensor> matrices, others = net->parameters();
+  if (muon) {
+    others.clear();
+    fsdp::split_matrices(net, matrices, others);
+  }
+  torch::optim::AdamW optimizer(others, torch::optim::AdamWOptions(1e-2).weight_decay(0.01));
+  std::optional<fsdp::Muon> of_matrices;
+  if (muon) of_matrices.emplace(net, matrices, fsdp::MuonOptions(0.02));
   const int rows = 24 / world.size();
   const torch::Tensor x = formula({24, 19}, 101).narrow(0, world.rank() * rows, rows);
   const torch::Tensor y = formula({24, 5}, 102).narrow(0, world.rank() * rows, rows);
   std::string out = "{\"losses\": [";
   for (int step = 0; step < std::atoi(argv[4]); ++step) {
-    optimizer.zero_grad();
+    for (torch::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
     const torch::Tensor loss = torch::mse_loss(net->forward(x).to(torch::kFloat), y);
     loss.backward();
-    fsdp::clip_grad_norm_(net, 1.0);
+    if (!muon) fsdp::clip_grad_norm_(net, 1.0);
+    if (muon) of_matrices->step();
     optimizer.step();
     out += fmt::format("{}{:.17g}", step ? ", " : "",
                        fsdp::test::mean_loss(loss, world.communicator().get()));

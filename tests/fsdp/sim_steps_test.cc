@@ -1,12 +1,16 @@
 // What a step on a device costs and how its collectives are issued: nothing is made anew, reductions do
 // not stand in gathers' way, saves copy once.
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
 #include <fmt/format.h>
 #include <tessera/tessera.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "fsdp_core/stream/stream.h"
 #include "tests/fsdp/counting_new.h"
@@ -234,6 +238,97 @@ TEST_CASE("a save from a device copies each tensor once and makes the host wait 
       RANK_CHECK(torch::equal(after[i].detach().cpu(), kept[i]), fmt::format("parameter {}", i));
   });
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a fused optimizer's step counts come to the host in one copy", "[sim][steps][state]") {
+  on_devices(2, [&](World& world) {
+    Net net = make_net(3, 6, 10, 3);
+    shard(net, options_for(world));
+    const Data data = data_of(world);
+    FusedAdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
+    for (int step = 0; step < 2; ++step) {
+      run_step(net, data);
+      optimizer.step();
+    }
+    sim::current_stream(world.rank()).synchronize();
+    sim::reset_counts(world.rank());
+    LiveState state = state_dict(net, optimizer);
+    const sim::Counts made = sim::counts(world.rank());
+    RANK_CHECK(made.launches <= 3 && made.host_syncs <= 1,
+               fmt::format("{} launches, {} waits", made.launches, made.host_syncs));
+    state.before_save();
+    const sim::Counts copied = sim::counts(world.rank());
+    // One for the counts and one for the rest.
+    RANK_CHECK(copied.host_syncs <= made.host_syncs + 4,
+               fmt::format("{} waits", copied.host_syncs));
+    int counted = 0;
+    for (const StateEntry& entry : state.dict().entries)
+      if (dotted(entry.path).ends_with(".step")) ++counted;
+    RANK_CHECK(counted == 16, std::to_string(counted));
+  });
+}
+
+namespace {
+
+/// Two steps of a rank whose compute stream has more to do between optimizer and forward: whether that
+/// was still under way when the next forward's first gather began.
+bool gathers_beside(World& world, bool with_event, bool early) {
+  const int rank = world.rank();
+  Net net = make_net(2, 6, 10, 3);
+  shard(net, options_for(world));
+  const Data data = data_of(world);
+  torch::optim::SGD optimizer(net->parameters(), 0.05);
+  run_step(net, data);
+  sim::current_stream(rank).synchronize();
+  std::atomic<bool> begun = false, beside = false;
+  set_custom_all_gather(
+      net, {[&](GatherBucket& bucket) {
+              sim::launch(sim::current_stream(rank), "begun", {}, {}, [&] { begun = true; });
+              bucket.comm.all_gather_into(bucket.output, bucket.shard, bucket.tag);
+            },
+            "mark"});
+  const auto event = std::make_shared<c10::Event>(sim::kType);
+  if (early) event->record(sim::current_stream(rank));
+  optimizer.step();
+  if (!early) event->record(sim::current_stream(rank));
+  sim::launch(sim::current_stream(rank), "more to do", {}, {}, [&] {
+    for (int i = 0; i < 300 && !begun; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    beside = begun.load();
+  });
+  if (with_event) set_post_optim_event(net, event);
+  run_step(net, data);
+  sim::current_stream(rank).synchronize();
+  return beside;
+}
+
+}  // namespace
+
+TEST_CASE("gathers wait for the event after the optimizer instead of for all of compute",
+          "[sim][steps]") {
+  const bool with_event = GENERATE(true, false);
+  on_devices(2, [&](World& world) {
+    RANK_CHECK(gathers_beside(world, with_event, /*early=*/false) == with_event);
+  });
+}
+
+TEST_CASE("an event from before the optimizer's step is found", "[sim][steps]") {
+  sim::set_lateness(11, 100);
+  sim::run_ranks(2, [&](World& world) { gathers_beside(world, true, /*early=*/true); });
+  sim::set_lateness(0, 0);
+  CHECK_FALSE(sim::take_findings().empty());
+}
+
+TEST_CASE("an event of another device type is refused", "[sim][steps]") {
+  on_devices(2, [&](World& world) {
+    Net net = make_net(1, 6, 10, 3);
+    shard(net, options_for(world));
+    const std::string message = message_of(
+        [&] { set_post_optim_event(net, std::make_shared<c10::Event>(c10::DeviceType::CPU)); });
+    RANK_CHECK(message.find("an event of") != std::string::npos, message);
+    RANK_CHECK(message_of([&] { set_post_optim_event(net, nullptr); }).find("no event") !=
+               std::string::npos);
+  });
 }
 
 TEST_CASE("gathers in bf16 and float8 train on devices as on CPUs", "[sim][steps]") {

@@ -68,14 +68,14 @@ def theirs(rank, world, strategy, precision, report):
             json.dump({"losses": losses, "parameters": full}, f)
 
 
-def ours(world, layout, strategy, precision):
+def ours(world, layout, strategy, precision, *more):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     ranks = []
     for rank in range(world):
         env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen([BIN / "fsdp_peer_train", layout, strategy, precision, str(STEPS)], env=env, stdout=subprocess.PIPE, text=True))
+        ranks.append(subprocess.Popen([BIN / "fsdp_peer_train", layout, strategy, precision, str(STEPS), *more], env=env, stdout=subprocess.PIPE, text=True))
     outs = [p.communicate(timeout=120)[0] for p in ranks]
     if any(p.returncode for p in ranks):
         raise SystemExit(f"fsdp_peer_train exited with {[p.returncode for p in ranks]}")

@@ -3,4 +3,5 @@
 here=$(cd "$(dirname "$0")" && pwd)
 python=$here/../../.venv/bin/python
 [ -x "$python" ] || { echo "skipped: no .venv with PyTorch; ./dev test makes it"; exit 77; }
-exec "$python" "$here/$1"
+test=$1; shift
+exec "$python" "$here/$test" "$@"

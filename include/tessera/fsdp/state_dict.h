@@ -64,6 +64,10 @@ struct StateDictOptions {
 class OptimizerRef {
  public:
   OptimizerRef(torch::optim::Optimizer& one) : all_{&one} {}  // NOLINT: implicit
+  /// Optimizers of different parameters: state_dict(model, {muon, adamw}).
+  template <class... More>
+  OptimizerRef(torch::optim::Optimizer& first, torch::optim::Optimizer& second, More&... more)
+      : all_{&first, &second, &more...} {}
   /// What optimizer_in_backward gave; an optimizer of other parameters may stand beside
   /// (UnitOptimizer with any name). Throws kInvalidArgument: an empty list, a null optimizer.
   OptimizerRef(const std::vector<UnitOptimizer>& of_units);  // NOLINT: implicit
