@@ -125,6 +125,8 @@ class Maker:
             if is_report and name == "schema":
                 continue
             field = name + "_" if keyword.iskeyword(name) else name
+            if field in ("of", "document"):
+                sys.exit(f"{cls}: a report has a member \"{field}\" of its own; name the field otherwise")
             text, made = self.annotation(properties[name], root, prefix, name)
             if made:
                 parts[field] = made

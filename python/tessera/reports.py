@@ -1043,7 +1043,7 @@ class TrendReport(_Report):
     """ckpt-inspect trend: tessera.trend/1"""
 
     path: str
-    of: str
+    measure: str
     sampling: TrendSampling  # what was read of the tensors
     points: list[TrendPoint]  # by tensor, then in the order of the run
     notes: list[Note]

@@ -7,7 +7,8 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
-SAVES = (4, 8, 16, 32, 64, 96)
+SAVES = (4, 8, 16, 32, 64)
+torch.set_num_threads(1)
 VOCABULARY, WIDTH = 96, 64
 
 
@@ -34,6 +35,7 @@ class Model(torch.nn.Module):
     def __init__(self, tied=False):
         super().__init__()
         self.embed_tokens = torch.nn.Embedding(VOCABULARY, WIDTH)
+        torch.nn.init.normal_(self.embed_tokens.weight, std=0.02)
         layer = torch.nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
         self.layers = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)  # its layers begin as copies of one
         self.norm = torch.nn.LayerNorm(WIDTH)
@@ -80,7 +82,7 @@ def train(folder, make, save, tied=False, saves=SAVES, at_step=lambda step, mode
         optimizer = at_step(step, model, optimizer)
         if step in saves:
             save(folder, step, model, optimizer)
-    assert loss < 4.2, f"nothing was learned: {loss}"  # log(96) is 4.56
+    assert loss < 4.4, f"nothing was learned: {loss}"  # log(96) is 4.56
 
 
 def save_torch(folder, step, model, optimizer):
@@ -156,11 +158,11 @@ def trends(root):
 
 def broken(root):
     """The same training, and one thing done to it."""
-    fresh = lambda step, model, optimizer: OPTIMIZERS["adamw"](model.parameters()) if step == 32 else optimizer
+    fresh = lambda step, model, optimizer: OPTIMIZERS["adamw"](model.parameters()) if step == 20 else optimizer
     cases = {"restarted": ("AU022", (), fresh)}
 
     def nan(step, model, optimizer):
-        if step == 60:
+        if step == 40:
             with torch.no_grad():
                 model.norm.weight[3] = math.nan
         return optimizer
@@ -174,16 +176,16 @@ def broken(root):
             assert name == "nan"
         found = worse_than_info(audit(folder, *flags, status=1))
         assert code in {each[0] for each in found}, (name, found)
-        assert all(each[1] in ("step_64.pt", "step_96.pt") for each in found if each[0] == code), found
-    folder = f"{root}/stale"  # a DCP of old tensors under a new step
+        assert all(each[1] in ("step_32.pt", "step_64.pt") for each in found if each[0] == code), found
+    folder = f"{root}/stale"  # old tensors under a new step
     shutil.copytree(f"{root}/adamw-save_trainer", folder)
     for file in ("model.safetensors", "optimizer.pt"):
-        shutil.copy(f"{folder}/checkpoint-64/{file}", f"{folder}/checkpoint-96/{file}")
+        shutil.copy(f"{folder}/checkpoint-32/{file}", f"{folder}/checkpoint-64/{file}")
     assert {each[0] for each in worse_than_info(audit(folder, "--deep", status=1))} == {"AU010"}
-    os.remove(f"{folder}/checkpoint-32/optimizer.pt")
-    os.remove(f"{folder}/checkpoint-16/scheduler.pt")
+    os.remove(f"{folder}/checkpoint-16/optimizer.pt")
+    os.remove(f"{folder}/checkpoint-8/scheduler.pt")
     found = {(each[0], each[1]) for each in worse_than_info(audit(folder, status=1))}
-    assert {("AU020", "checkpoint-32"), ("AU006", "checkpoint-16")} <= found, found
+    assert {("AU020", "checkpoint-16"), ("AU006", "checkpoint-8")} <= found, found
     return 4
 
 

@@ -104,7 +104,7 @@ TEST_CASE("trend prints points, and a picture of one tensor") {
     std::vector<std::string> json = words;
     json.insert(json.end(), {"--format", "json"});
     const Value document = valid_document(inspect(json), "trend");
-    CHECK(document.find("of")->as_string() == of);
+    CHECK(document.find("measure")->as_string() == of);
     CHECK(document.find("points")->as_list().size() == (of == "update" ? 8 : 10));
     CHECK(inspect(words).exit == 0);
   }

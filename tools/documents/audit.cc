@@ -118,7 +118,7 @@ Value trend_document(const TrendReport& r) {
   JsonObject object;
   object.add("schema", "tessera.trend/1");
   object.add("path", r.path);
-  object.add("of", trend_name(r.of));
+  object.add("measure", trend_name(r.of));
   object.add("sampling", sampling_value(r.sampling));
   object.add("points", Value::list(std::move(points)));
   object.add("notes", json_notes(r.notes));
