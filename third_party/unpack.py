@@ -8,7 +8,7 @@ import sys
 import tarfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-LICENCES = {"CLI11": "LICENSE", "d3": "LICENSE", "fmt": "LICENSE.rst", "hdf5": "COPYING", "nlohmann_json": "LICENSE",
+LICENCES = {"CLI11": "LICENSE", "d3": "LICENSE", "fmt": "LICENSE.rst", "ftxui": "LICENSE", "hdf5": "COPYING", "nlohmann_json": "LICENSE",
             "zlib-ng": "LICENSE.md", "zstd": "LICENSE"}
 
 

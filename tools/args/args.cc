@@ -234,9 +234,9 @@ std::string_view tool_name(Tool tool) {
 }
 
 std::string_view verb_name(Verb verb) {
-  constexpr std::string_view kNames[] = {"summary", "ls",     "show", "stat",    "optim",
-                                         "hash",    "verify", "scan", "explain", "report",
-                                         "audit",   "trend",  "diff", "reshard", "convert"};
+  constexpr std::string_view kNames[] = {"summary", "ls",   "show",    "stat",   "optim", "hash",
+                                         "verify",  "scan", "explain", "report", "audit", "trend",
+                                         "browse",  "diff", "reshard", "convert"};
   return kNames[static_cast<std::size_t>(verb)];
 }
 

@@ -38,6 +38,7 @@ enum class Verb : std::uint8_t {
   kReport,
   kAudit,
   kTrend,
+  kBrowse,
   kDiff,  // of ckpt-inspect
   kReshard,
   kConvert,

@@ -158,6 +158,18 @@ CommandText trend_text() {
             "a line for each point, for programs"}}};
 }
 
+CommandText browse_text() {
+  return {
+      "walk through a checkpoint, or two side by side, on the terminal",
+      {"A [B] [OPTIONS]"},
+      {"A tree of modules with sizes, search, sort and marks; the page of a tensor with its facts, "
+       "histogram, values, pieces and optimizer state; with B what differs. ? shows the keys. "
+       "Values are read when they are looked at. Names that were marked are printed at the end.",
+       kPathRule},
+      {{"ckpt-inspect browse run/step-1000", "what is in it, by keys"},
+       {"ckpt-inspect browse run/step-900 run/step-1000", "side by side; = compares elements"}}};
+}
+
 CommandText explain_text() {
   return {
       "what a code means, its usual cause, and what to do",
@@ -254,6 +266,8 @@ CommandText verb_text(Verb verb) {
       return audit_text();
     case Verb::kTrend:
       return trend_text();
+    case Verb::kBrowse:
+      return browse_text();
     case Verb::kDiff:
       return diff_text();
     case Verb::kReshard:
@@ -270,6 +284,7 @@ WordCount word_count(Verb verb) {
       return {2, 2, "PATH NAME"};
     case Verb::kOptim:
     case Verb::kReport:
+    case Verb::kBrowse:
       return {1, 2, "A [B]"};
     case Verb::kVerify:
     case Verb::kScan:

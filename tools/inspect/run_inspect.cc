@@ -27,7 +27,7 @@ constexpr VerbRow kVerbs[] = {
     {Verb::kVerify, run_verify, true},    {Verb::kScan, run_scan, false},
     {Verb::kExplain, run_explain, false}, {Verb::kReport, run_report, true},
     {Verb::kAudit, run_audit, true},      {Verb::kTrend, run_trend, true},
-    {Verb::kDiff, run_diff, true},
+    {Verb::kBrowse, run_browse, false},   {Verb::kDiff, run_diff, true},
 };
 
 const VerbRow& row_of(Verb verb) {
@@ -72,9 +72,9 @@ Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& sc
   const auto run = [&] { return run_verb(arguments, fs, screen, host); };
   // What writes a file does so once.
   if (!arguments.npy.empty() && arguments.npy != "-") return run();
-  if (arguments.verb == Verb::kReport) return run();
   // A run grows while it is looked at.
   if (arguments.verb == Verb::kAudit || arguments.verb == Verb::kTrend) return run();
+  if (arguments.verb == Verb::kReport || arguments.verb == Verb::kBrowse) return run();
   if (arguments.verb == Verb::kExplain) return run();  // its words are no paths
   return read_steadily(fs, arguments.words, /*writes=*/false, run);
 }

@@ -21,6 +21,7 @@ Outcome run_explain(Inspection& in);
 Outcome run_report(Inspection& in);
 Outcome run_audit(Inspection& in);
 Outcome run_trend(Inspection& in);
+Outcome run_browse(Inspection& in);
 Outcome run_diff(Inspection& in);
 
 /// scan under the limits that the command line sets; `summary --globals` shows it, too.

@@ -29,6 +29,11 @@ void write_ls(const LsReport& report, const LsSource& source, bool chunks, const
 void write_tree(const LsReport& report, const LsSource& source, const Screen& screen,
                 const Sink& sink);
 std::string render_show(const ShowReport& report, const Screen& screen);
+/// The first lines of the same: type, shape, size, what else is known.
+std::string show_facts(const ShowReport& report, const Screen& screen);
+/// The numbers of one tensor, with its histogram where it has one.
+std::string stat_in_full(const TensorStat& stat, const std::vector<double>& quantiles,
+                         const Screen& screen);
 std::string render_stat(const StatReport& report, const Screen& screen);
 std::string render_optim(const OptimReport& report, const Screen& screen);
 std::string render_hash(const HashReport& report, const Screen& screen);
@@ -58,6 +63,8 @@ std::string fact_lines(std::string_view label, std::string_view text, int limit,
                        const Screen& screen);
 /// Where each chunk lies in its tensor, drawn in characters; "" for one chunk.
 std::string chunk_map(const LsTensor& tensor, const Screen& screen);
+/// A line for each of at most `most` chunks: its place, and where it is stored.
+std::string chunk_table(const LsTensor& tensor, std::size_t most, const Screen& screen);
 /// A chunk's place: "[0:2, 0:3]" or "[0:8, 0:3] elements 4..12".
 std::string chunk_place(const ChunkRow& row);
 /// "head = embed; ...": names that are recorded, and the tensor stored for each.

@@ -13,7 +13,9 @@ namespace {
 constexpr std::size_t kMostChunkRows = 64;
 constexpr std::size_t kMostMatrices = 8;
 
-std::string facts(const ShowReport& r, const Screen& screen) {
+}  // namespace
+
+std::string show_facts(const ShowReport& r, const Screen& screen) {
   const LsTensor& t = r.tensor;
   std::string text = screen.paint(Tint::kBold, screen.clip(printable(r.name), screen.width)) + "\n";
   text += fact_line("type", t.dtype, screen);
@@ -33,14 +35,14 @@ std::string facts(const ShowReport& r, const Screen& screen) {
   return text;
 }
 
-std::string chunk_table_text(const LsTensor& t, const Screen& screen) {
+std::string chunk_table(const LsTensor& t, std::size_t most, const Screen& screen) {
   Table table({{"chunk", true},
                {"place"},
                {"file", false, 1},
                {"bytes in file"},
                {"rank", true},
                {"copy", true}});
-  for (std::size_t i = 0; i < std::min(kMostChunkRows, t.table.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(most, t.table.size()); ++i) {
     const ChunkRow& row = t.table[i];
     table.add({fmt::format("{}", i), chunk_place(row),
                row.file.empty() ? row.source : printable(row.file),
@@ -50,12 +52,13 @@ std::string chunk_table_text(const LsTensor& t, const Screen& screen) {
                row.rank ? fmt::format("{}", *row.rank) : "-", fmt::format("{}", row.replica + 1)});
   }
   std::string text = table.render(screen, "  ");
-  if (t.table.size() > kMostChunkRows) {
-    text +=
-        fmt::format("  ... and {} more: ls --chunks lists all\n", t.table.size() - kMostChunkRows);
+  if (t.table.size() > most) {
+    text += fmt::format("  ... and {} more: ls --chunks lists all\n", t.table.size() - most);
   }
   return text;
 }
+
+namespace {
 
 /// Values in rows of the last dim, a block per index of the dims before the last two.
 class ValueBlocks {
@@ -154,10 +157,10 @@ std::string value_report(const ShowReport& r, const Screen& screen) {
 
 std::string render_show(const ShowReport& r, const Screen& screen) {
   if (r.what == ShowReport::What::kValue) return value_report(r, screen);
-  std::string text = facts(r, screen);
+  std::string text = show_facts(r, screen);
   const std::string map = chunk_map(r.tensor, screen);
   if (!map.empty()) text += screen.paint(Tint::kBold, "chunk map") + "\n" + map;
-  if (!r.tensor.table.empty()) text += chunk_table_text(r.tensor, screen);
+  if (!r.tensor.table.empty()) text += chunk_table(r.tensor, kMostChunkRows, screen);
   return text + values_text(r, screen);
 }
 

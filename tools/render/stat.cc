@@ -104,8 +104,10 @@ std::string norm_lists(const StatReport& r, const Screen& screen) {
   return text.empty() ? text : "\n" + text;
 }
 
-std::string in_full(const TensorStat& t, const std::vector<double>& quantiles,
-                    const Screen& screen) {
+}  // namespace
+
+std::string stat_in_full(const TensorStat& t, const std::vector<double>& quantiles,
+                         const Screen& screen) {
   std::string text = screen.paint(Tint::kBold, screen.clip(printable(t.name), screen.width - 30)) +
                      fmt::format("  {} {}\n", t.dtype, shape_text(t.shape));
   const auto number = [](std::int64_t n) { return count_text(static_cast<std::uint64_t>(n)); };
@@ -145,12 +147,10 @@ std::string in_full(const TensorStat& t, const std::vector<double>& quantiles,
   return text;
 }
 
-}  // namespace
-
 std::string render_stat(const StatReport& r, const Screen& screen) {
   std::string text;
   if (!r.tensors.empty() && r.tensors.size() <= kStatInFull) {
-    for (const TensorStat& tensor : r.tensors) text += in_full(tensor, r.quantiles, screen);
+    for (const TensorStat& tensor : r.tensors) text += stat_in_full(tensor, r.quantiles, screen);
   } else {
     text = stat_table(r, screen) + spread_table(r, screen) + norm_lists(r, screen);
   }

@@ -28,6 +28,8 @@ struct DiffOptions {
   bool nan_equal = true;        // any NaN equals any NaN in abs, rel and ulp modes
   bool stop_at_first = false;   // -q: the answer is enough
   bool canonical_optim = true;  // index-keyed optimizers compare by FQN with those keyed by FQN
+  /// Only the tensors of these names (sorted), and no other values; empty: everything.
+  std::vector<std::string> names;
   TransferOptions transfer;
 };
 

@@ -89,7 +89,8 @@ struct OptimReport {
 };
 
 struct OptimOptions {
-  bool values = true;  // false: structure only, no tensor byte is read
+  bool values = true;     // false: structure only, no tensor byte is read
+  std::string parameter;  // its values alone are read (an FQN); "": those of all
   TransferOptions transfer;
 };
 

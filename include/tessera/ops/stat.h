@@ -38,6 +38,8 @@ struct StatOptions {
   int bins = 32;
   bool row_norms = false;          // L2 norm per index of dim 0, tensors of rank 2 only
   std::size_t most_row_norms = 0;  // of each tensor: grouped_norms(); 0: one for each row
+  /// Only these, by their places in Manifest::tensors; empty: all.
+  std::vector<std::uint32_t> tensors;
   TransferOptions transfer;
 };
 

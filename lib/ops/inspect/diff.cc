@@ -160,7 +160,7 @@ class Differ {
 
   DiffReport run() {
     pair_tensors();
-    if (!(options_.stop_at_first && !report_.equal)) compare_values();
+    if (options_.names.empty() && !(options_.stop_at_first && !report_.equal)) compare_values();
     if (!(options_.stop_at_first && !report_.equal)) compare_elements();
     return std::move(report_);
   }
@@ -172,8 +172,9 @@ class Differ {
     for (const StateEntry& entry : side.manifest().state.entries) {
       if (!entry.value.is_tensor()) continue;
       const auto other = names.find(entry.name);
-      tensors[other == names.end() ? std::string(entry.name) : other->second] =
-          entry.value.tensor_index();
+      std::string name = other == names.end() ? std::string(entry.name) : other->second;
+      if (!options_.names.empty() && !std::ranges::binary_search(options_.names, name)) continue;
+      tensors[std::move(name)] = entry.value.tensor_index();
     }
     return tensors;
   }

@@ -252,7 +252,9 @@ class Inspector {
   }
 
   void look_at_values(const OptimState* other, OpenedCheckpoint* other_checkpoint) {
-    MomentScan scan = scan_moments(checkpoint_, optim_, steps_, options_.transfer);
+    MomentScan scan = options_.parameter.empty()
+                          ? scan_moments(checkpoint_, optim_, steps_, options_.transfer)
+                          : scan_one();
     for (Note& note : scan.findings)  // a step that is off was reported already
       if (note.code != Finding::kZeroStep || !odd_steps_.contains(note.tensor))
         report_.findings.push_back(std::move(note));
@@ -266,6 +268,16 @@ class Inspector {
       if (a != now.end() && b != later.end() && a->second > 0) row.growth = b->second / a->second;
     }
     rank_by([](const UpdateRow& row) { return row.growth.value_or(-1); });
+  }
+
+  MomentScan scan_one() {
+    OptimState one = optim_;
+    std::vector<std::optional<double>> steps;
+    std::erase_if(one.parameters,
+                  [&](const OptimParameter& p) { return p.fqn != options_.parameter; });
+    for (std::size_t i = 0; i < steps_.size(); ++i)
+      if (optim_.parameters[i].fqn == options_.parameter) steps.push_back(steps_[i]);
+    return scan_moments(checkpoint_, one, steps, options_.transfer);
   }
 
   /// The largest first, before them those that have no number any more.

@@ -77,7 +77,7 @@ class TensorShow {
 
   void run() {
     report_.tensor = describe_tensor(checkpoint_.manifest, index_);
-    facts();
+    if (options_.facts) facts();
     const std::vector<Taken> taken = take_all(options_.slice, tensor_.spec.shape);
     for (const Taken& t : taken) {
       report_.slice_origin.push_back(t.begin);

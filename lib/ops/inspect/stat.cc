@@ -262,7 +262,8 @@ std::vector<double> grouped_norms(const std::vector<double>& norms, std::size_t 
 
 StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& options) {
   const TransferOptions& transfer = options.transfer;
-  const std::vector<std::uint32_t> leaves = leaf_tensors(checkpoint.manifest);
+  const std::vector<std::uint32_t> leaves =
+      options.tensors.empty() ? leaf_tensors(checkpoint.manifest) : options.tensors;
   checkpoint.locate(leaves, read_options(transfer));
   const Manifest& manifest = checkpoint.manifest;
   StatReport report;
