@@ -941,6 +941,7 @@ class PageReport(_Report):
     format: str
     tensors: int
     left_out: list[str]  # what the page's budget of bytes had no room for
+    page: str | None = None  # the page itself, where path is -
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ const SVG = "http://www.w3.org/2000/svg";
 function put(node, attributes, children) {
   for (const [key, value] of Object.entries(attributes || {})) {
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key.startsWith("aria-") && typeof value === "boolean") node.setAttribute(key, value);
     else if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
   }
   for (const child of [children].flat(9)) if (child !== null && child !== undefined) node.append(child);
@@ -98,7 +99,7 @@ function start() {
     tabs.append(each.tab);
     main.append(each.node);
   });
-  show(sections[0].id);
+  show((sections.find((each) => each.id === D.opens) || sections[0]).id);
   addEventListener("beforeprint", () => sections.forEach(build));
 }
 
@@ -425,15 +426,16 @@ if (D.a.optim && D.a.optim.optimizers.length) section("optimizer", "Optimizer", 
   for (const o of D.a.optim.optimizers) {
     out.push(el("h2", {}, `${o.kind} at "${o.root}"`), el("p", {class: "dim"}, `${o.dialect}; ${countText(o.parameters)} parameters. ${o.update_note || ""}`));
     if (o.updates.length) {
-      const measures = [["update / weight", 1], ["|m|", 4], ["largest v", 5], ["update", 2]].concat(D.b ? [["growth", 7]] : []);
+      const grown = o.updates.some((row) => row[7] !== null);
+      const measures = [["update / weight", 1], ["|m|", 4], ["largest v", 5], ["update", 2]].concat(grown ? [["growth", 7]] : []);
       const holder = el("div");
       const nameOf = (fqn) => A.find((row) => row.kind !== "optim" && (row.name === fqn || row.name.endsWith("." + fqn)))?.name || fqn;
       const draw = (which) => holder.replaceChildren(el("div", {class: "bar"}, measures.map(([title], i) => el("button", {"aria-pressed": i === which, onclick: () => draw(i)}, title))),
           heatMap(measures[which][0], o.updates.map((row) => [row[0], row[measures[which][1]]]), realText, (name) => byName.has(nameOf(name)) && open(nameOf(name))));
       draw(0);
-      out.push(holder, el("h3", {}, "Largest updates"), table([["parameter"], ["update / weight", true], ["update", true], ["weight", true], ["|m|", true], ["largest v", true], ["lr", true]].concat(D.b ? [["growth of v", true]] : []),
+      out.push(holder, el("h3", {}, "Largest updates"), table([["parameter"], ["update / weight", true], ["update", true], ["weight", true], ["|m|", true], ["largest v", true], ["lr", true]].concat(grown ? [["growth of v", true]] : []),
           o.updates.slice(0, 50).map((row) => [byName.has(nameOf(row[0])) ? el("button", {class: "link", onclick: () => open(nameOf(row[0]))}, row[0]) : row[0],
-              ...row.slice(1, D.b ? 8 : 7).map(realText)]), "largest updates"));
+              ...row.slice(1, grown ? 8 : 7).map(realText)]), "largest updates"));
     } else out.push(el("p", {class: "dim"}, D.a.stat ? "No ranking." : "Values were not read: --stats ranks the updates."));
     out.push(el("h3", {}, "Groups"), table([["group", true], ["members", true], ["options"]], o.groups.map((group) => [String(group.index), countText(group.members),
         Object.entries(group.options).map(([key, value]) => `${key} ${JSON.stringify(value)}`).join(", ").slice(0, 400)]), "groups"),

@@ -133,6 +133,13 @@ class Reports(unittest.TestCase):
             self.assertEqual(page.bytes, os.path.getsize(d + "/page.html"))
             with self.assertRaises(tessera.AlreadyExists):
                 tessera.report(DCP, output=d + "/page.html")
+            with open(d + "/page.html", encoding="utf-8") as file:
+                self.assertEqual(tessera.report(DCP, output="-", stats=True).page, file.read())
+            picture = tessera.report(DCP, output="-", svg="modules")
+            self.assertTrue(picture.page.startswith("<svg"))
+            self.assertIsNone(page.page)
+            diff = tessera.diff(DCP, DCP, html=d + "/diff.html")
+            self.assertTrue(diff.equal and os.path.getsize(d + "/diff.html") > 1000)
 
     def test_a_run_over_time(self):
         with tempfile.TemporaryDirectory() as d:

@@ -1,7 +1,9 @@
 """`ckpt-inspect report` in a real browser: no error, no request, what the page shows is what the commands say, search, sort, drill-down and
-keyboard work, hostile names do nothing, ten thousand tensors stay usable. With a folder as argument: pictures of the samples, too."""
+keyboard work, hostile names do nothing, ten thousand tensors stay usable, five samples look as their reference pictures. With a folder as
+argument: their screens, and in it the pictures that become references (tests/report/references) once somebody has looked at them."""
 import json, os, pathlib, re, subprocess, sys, tempfile, time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import pixels
 from browser import Browser, missing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -101,6 +103,8 @@ def it_works(browser, page):
     browser.click("#tab-overview")
     before = browser.run("return document.querySelectorAll('#overview svg')[0].querySelectorAll('rect').length")
     assert before > 3
+    pressed = "return [...document.querySelectorAll('#overview .bar button[aria-pressed=\"true\"]')].map((each) => each.textContent).join()"
+    assert browser.run(pressed) == "kind"
     browser.run("document.querySelector('#overview svg rect[role=button]').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
     assert browser.errors() == [], browser.errors()
 
@@ -189,25 +193,94 @@ def nothing_is_asked_for(browser, pages):
     assert asked == [], asked
 
 
-def pictures(folder, out):
-    out.mkdir(parents=True, exist_ok=True)
-    for dark in (False, True):
-        browser = Browser(dark=dark)
-        try:
-            for name in ("dcp/fsdp2_w4", "deepspeed/zero3_w2", "megatron/legacy_tp2", "safetensors/hf_dcp_sharded_w2", "fairscale/nested_flat_w4"):
-                source = SAMPLES / name / "checkpoint"
-                if not source.exists():
-                    continue
-                page = folder / (name.replace("/", "-") + ".html")
-                inspect("report", source, "-o", page, "--stats", "--force")
-                browser.open(page)
-                for tab in ("overview", "tensors", "optimizer"):
-                    if browser.run("return !document.getElementById(arguments[0])", "tab-" + tab):
-                        continue
-                    browser.click(f"#tab-{tab}")
-                    browser.screenshot(out / f"{page.stem}-{tab}{'-dark' if dark else ''}.png")
-        finally:
-            browser.close()
+def sections(browser, folder):
+    """--html of the other verbs: the same page, open at their section."""
+    other = SAMPLES / "dcp" / "fsdp2_w2" / "checkpoint"
+    for words, section, wanted in ((["stat", DCP], "tensors", None), (["optim", DCP, other], "optimizer", "growth"), (["diff", DCP, other], "compare", None)):
+        page = folder / f"section-{section}.html"
+        inspect(*words, "--html", page)
+        browser.open(page)
+        open_ones = browser.run("return [...document.querySelectorAll('[role=tabpanel]')].filter((each) => !each.hidden).map((each) => each.id)")
+        assert open_ones == [section], (words, open_ones)
+        assert wanted is None or wanted in browser.text(f"#{section}"), browser.text(f"#{section}")[:500]
+        for tab in browser.run("return [...document.querySelectorAll('[role=tab]')].map((tab) => tab.id)"):
+            browser.click("#" + tab)
+        assert browser.errors() == [], words
+    data = page_data(folder / "section-compare.html")
+    diff = document("diff", DCP, other)
+    assert [row[0] for row in data["diff"]["tensors"]] == [row["name"] for row in diff["tensors"]]
+    assert data["diff"]["tensors_equal"] == diff["tensors_equal"]
+
+
+def svg_opens(browser, folder):
+    """A picture is well-formed and shows: the browser's own parser says so."""
+    for name, words in (("modules", []), ("updates", []), ("histogram", ["--include", "model.embed.weight"])):
+        inspect("report", DCP, *words, "--svg", name, "-o", folder / f"{name}.svg")
+        browser.open(folder / f"{name}.svg")
+        assert browser.run("return document.documentElement.nodeName") == "svg"
+        assert browser.run("return document.querySelectorAll('parsererror').length") == 0
+        boxes = browser.run("return [...document.querySelectorAll('rect')].filter((each) => each.getBoundingClientRect().width > 1).length")
+        assert boxes > 8, (name, boxes)
+        assert browser.errors() == []
+
+
+SHOWN = ("dcp/fsdp2_w4", "deepspeed/zero3_w2", "megatron/legacy_tp2", "safetensors/hf_dcp_sharded_w2", "fairscale/nested_flat_w4")
+
+
+def screens(browser, folder):
+    """(sample and section, screenshot). Paths are short, as they are in the pages."""
+    for name in SHOWN:
+        page = folder / (name.replace("/", "-") + ".html")
+        source = pathlib.Path("sample_checkpoints") / name / "checkpoint"
+        done = subprocess.run([BIN / "ckpt-inspect", "report", source, "-o", page, "--stats", "--force"], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        browser.open(page)
+        for tab in ("overview", "tensors", "optimizer"):
+            if browser.run("return !document.getElementById(arguments[0])", "tab-" + tab):
+                continue
+            browser.click(f"#tab-{tab}")
+            file = folder / f"{page.stem}-{tab}.png"
+            browser.screenshot(file)
+            yield file.stem, file.read_bytes()
+
+
+REFERENCES = pathlib.Path(__file__).resolve().parent / "references"
+ALIKE = 0.12  # of the blocks may differ: fonts are not the same everywhere
+
+
+def looks_as_it_did(browser, folder, out):
+    references = {path.stem: pixels.read(path) for path in sorted(REFERENCES.glob("*.png"))}
+    seen, worst = set(), 0
+    for name, shot in screens(browser, folder):
+        picture = pixels.small(shot)
+        if out:
+            (out / "small").mkdir(parents=True, exist_ok=True)
+            (out / f"{name}.png").write_bytes(shot)
+            pixels.write(out / "small" / f"{name}.png", picture)
+        seen.add(name)
+        if out:
+            continue
+        assert name in references, f"{name} has no reference: report_test.py FOLDER makes one"
+        far = pixels.distance(picture, references[name])
+        worst = max(worst, far)
+        assert far <= ALIKE, f"{name} looks otherwise: {far:.0%} of its blocks differ from tests/report/references/{name}.png"
+    if out:
+        return
+    assert seen == set(references), seen ^ set(references)
+    # What must not pass for alike: another section, another sample, an empty page.
+    assert min(pixels.distance(references["dcp-fsdp2_w4-overview"], references[f"dcp-fsdp2_w4-{tab}"]) for tab in ("tensors", "optimizer")) > 2 * ALIKE
+    empty = [[255] * pixels.WIDTH for _ in range(pixels.HEIGHT)]
+    assert min(pixels.distance(each, empty) for each in references.values()) > 2 * ALIKE
+    print(f"{len(seen)} screens of {len(SHOWN)} samples look as they did: at most {worst:.1%} of their blocks differ")
+
+
+def dark_pictures(folder, out):
+    browser = Browser(dark=True)
+    try:
+        for name, shot in screens(browser, folder):
+            (out / f"{name}-dark.png").write_bytes(shot)
+    finally:
+        browser.close()
 
 
 def main():
@@ -222,12 +295,15 @@ def main():
             it_works(browser, page)
             two_checkpoints(browser, folder)
             hostile_names(browser, folder)
+            sections(browser, folder)
+            svg_opens(browser, folder)
             ten_thousand(browser, folder)
+            looks_as_it_did(browser, folder, pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None)
             nothing_is_asked_for(browser, [page, folder / "two.html", folder / "hostile.html"])
         finally:
             browser.close()
         if len(sys.argv) > 1:
-            pictures(folder, pathlib.Path(sys.argv[1]))
+            dark_pictures(folder, pathlib.Path(sys.argv[1]))
     print("the page shows what the commands say, by mouse and by keyboard")
 
 

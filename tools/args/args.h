@@ -93,9 +93,11 @@ struct Arguments {
   std::string output;
   bool replace = false;
   bool read_values = false;
+  std::string svg;  // one picture in place of the page
   // audit, trend: what their own flags set; the rest of it follows from those above
   AuditOptions audit;
   TrendOptions trend;
+  // stat, optim, diff, audit: a page beside the result
   std::string html;
   // diff
   std::optional<double> abs_tolerance, rel_tolerance;

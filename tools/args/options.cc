@@ -112,6 +112,8 @@ void add_diff(Options& o) {
 void add_report(Options& o) {
   o.group("Page");
   o.text("-o,--output", "FILE", "where the page is written; - is stdout", o.to.output);
+  o.choice("--svg", "modules|updates|change|histogram",
+           "write one picture for a paper, as SVG, in place of the page", o.to.svg);
   o.flag("--stats", "read the values: statistics of each tensor, the optimizer's next updates",
          o.to.read_values);
   o.flag("--force", "replace FILE if it is there", o.to.replace);
@@ -157,6 +159,18 @@ void add_trend(Options& o) {
                                          : TrendOf::kUpdate;
           });
   add_reading(o, trend.audit);
+}
+
+/// A page beside the result.
+void add_html(Options& o) {
+  o.group("Page");
+  o.value("--html", "FILE", "also write this as a page of HTML, a section of report's",
+          [&html = o.to.html](auto& flag, auto& v) {
+            if (v == "-")
+              fail(Code::kInvalidArgument, flag + " -: stdout has the result", "name a file");
+            html = v;
+          });
+  o.flag("--force", "replace FILE if it is there", o.to.replace);
 }
 
 void add_strict(Options& o) {
@@ -288,6 +302,7 @@ void add_verb_options(Options& o, Verb verb) {
   if (verb == Verb::kAudit) add_audit(o);
   if (verb == Verb::kTrend) add_trend(o);
   if (verb == Verb::kStat) add_stat(o);
+  if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kDiff) add_html(o);
   if (verb == Verb::kStat || verb == Verb::kOptim) o.group("Checks");
   if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kVerify || verb == Verb::kAudit)
     add_strict(o);

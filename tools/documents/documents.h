@@ -35,9 +35,9 @@ Value verify_document(const VerifyReport& report);
 /// [documents]}.
 Value verify_documents(const std::vector<VerifyReport>& reports);
 Value scan_document(const ScanReport& report);
-/// `path`: of the page; `bytes`: its size.
+/// `path`: of the page; `bytes`: its size; `page`: itself, where `path` is "-".
 Value page_document(const std::string& path, std::uint64_t bytes, const SummaryReport& summary,
-                    const std::vector<std::string>& left_out);
+                    const std::vector<std::string>& left_out, const std::string& page);
 Value explain_document(const std::vector<FindingInfo>& rows);
 Value diff_document(const DiffReport& report);
 Value convert_document(const ConvertReport& report, bool dry_run);

@@ -5,7 +5,7 @@
 namespace tessera::tools {
 
 Value page_document(const std::string& path, std::uint64_t bytes, const SummaryReport& summary,
-                    const std::vector<std::string>& left_out) {
+                    const std::vector<std::string>& left_out, const std::string& page) {
   JsonObject object;
   object.add("schema", "tessera.report/1");
   object.add("path", path);
@@ -14,6 +14,7 @@ Value page_document(const std::string& path, std::uint64_t bytes, const SummaryR
   object.add("format", summary.format);
   object.add("tensors", summary.tensors);
   object.add("left_out", json_list(left_out));
+  if (path == "-") object.add("page", page);
   return object.take();
 }
 

@@ -10,6 +10,7 @@
 #include "tools/documents/documents.h"
 #include "tools/failure.h"
 #include "tools/inspect/inspection.h"
+#include "tools/inspect/page.h"
 #include "tools/inspect/verbs.h"
 #include "tools/render/render.h"
 
@@ -47,23 +48,34 @@ DiffOptions diff_options(Inspection& in) {
            "as bfloat16, float16, float32, float64, or bf16, fp16, fp32, fp64");
     }
   }
-  options.stop_at_first = in.a.quiet;
+  options.stop_at_first = in.a.quiet && in.a.html.empty();
   options.transfer = in.transfer();
   return options;
+}
+
+/// --html; what it says on stderr.
+std::string write_comparison(Inspection& in, OpenedCheckpoint& a, OpenedCheckpoint& b,
+                             const DiffReport& report) {
+  const ReportSide first = page_side(in, a), second = page_side(in, b);
+  const ReportPage page{&first, &second, &report, "compare"};
+  return wrote_line(in.a.html, write_page(in, in.a.html, "--html", page));
 }
 
 }  // namespace
 
 Outcome run_diff(Inspection& in) {
   const DiffOptions options = diff_options(in);
+  std::string wrote;
   DiffReport report = [&] {
     OpenedCheckpoint a = in.open(in.a.words[0], in.open_options(in.a.from_a, in.a.root_a));
     OpenedCheckpoint b = in.open(in.a.words[1], in.open_options(in.a.from_b, in.a.root_b));
-    return diff_checkpoints(a, b, options);
+    DiffReport compared = diff_checkpoints(a, b, options);
+    if (!in.a.html.empty()) wrote = write_comparison(in, a, b, compared);
+    return compared;
   }();
   const bool whole = report.not_compared == 0 || !in.a.strict;
   const int exit = report.equal && whole ? kExitDone : kExitNegative;
-  if (in.a.quiet) return {{}, exit, {}};
+  if (in.a.quiet) return {{}, exit, wrote};
   if (in.a.sort == "change") sort_by_change(report);
   if (in.a.sort == "name")
     std::ranges::stable_sort(report.tensors, natural_less, &TensorDiff::name);
@@ -75,8 +87,7 @@ Outcome run_diff(Inspection& in) {
   return {in.in_form([&] { return diff_document(report); },
                      {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
                      [&] { return render_diff(report, limit, in.screen); }),
-          exit,
-          {}};
+          exit, wrote};
 }
 
 }  // namespace tessera::tools

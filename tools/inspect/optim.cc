@@ -2,10 +2,12 @@
 #include "tools/documents/documents.h"
 #include "tools/failure.h"
 #include "tools/inspect/inspection.h"
+#include "tools/inspect/page.h"
 #include "tools/inspect/verbs.h"
 #include "tools/render/render.h"
 
 namespace tessera::tools {
+
 Outcome run_optim(Inspection& in) {
   OpenedCheckpoint first = in.open();
   std::optional<OpenedCheckpoint> second;
@@ -13,11 +15,17 @@ Outcome run_optim(Inspection& in) {
   OptimOptions options;
   options.transfer = in.transfer();
   const OptimReport report = inspect_optimizer(first, second ? &*second : nullptr, options);
+  std::string wrote;
+  if (!in.a.html.empty()) {
+    ReportSide side = page_side(in, first);
+    side.optim = report;
+    const ReportPage page{&side, nullptr, nullptr, "optimizer"};
+    wrote = wrote_line(in.a.html, write_page(in, in.a.html, "--html", page));
+  }
   return {in.in_form([&] { return optim_document(report); },
                      {{"optimizers", "optimizer"}, {"findings", "finding"}, {"notes", "note"}},
                      [&] { return render_optim(report, in.screen); }),
-          in.negative(report.ok(), report.findings) ? kExitNegative : kExitDone,
-          {}};
+          in.negative(report.ok(), report.findings) ? kExitNegative : kExitDone, wrote};
 }
 
 }  // namespace tessera::tools

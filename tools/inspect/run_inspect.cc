@@ -74,7 +74,8 @@ Outcome run_inspect(const Arguments& arguments, FileSystem& fs, const Screen& sc
   if (!arguments.npy.empty() && arguments.npy != "-") return run();
   // A run grows while it is looked at.
   if (arguments.verb == Verb::kAudit || arguments.verb == Verb::kTrend) return run();
-  if (arguments.verb == Verb::kReport || arguments.verb == Verb::kBrowse) return run();
+  if (!arguments.html.empty() || arguments.verb == Verb::kReport || arguments.verb == Verb::kBrowse)
+    return run();
   if (arguments.verb == Verb::kExplain) return run();  // its words are no paths
   return read_steadily(fs, arguments.words, /*writes=*/false, run);
 }

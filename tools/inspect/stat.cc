@@ -2,22 +2,31 @@
 #include "tools/documents/documents.h"
 #include "tools/failure.h"
 #include "tools/inspect/inspection.h"
+#include "tools/inspect/page.h"
 #include "tools/inspect/verbs.h"
 #include "tools/render/render.h"
 
 namespace tessera::tools {
+
 Outcome run_stat(Inspection& in) {
-  StatOptions options = in.a.stat;
+  const bool page = !in.a.html.empty();
+  OpenedCheckpoint opened = in.open();
+  StatOptions options = page ? page_stat_options(in, opened) : in.a.stat;
   options.transfer = in.transfer();
-  const StatReport report = [&] {
-    OpenedCheckpoint opened = in.open();
-    return stat_checkpoint(opened, options);
-  }();
+  StatReport report = stat_checkpoint(opened, options);
+  std::string wrote;
+  if (page) {
+    ReportSide side = page_side(in, opened);
+    side.findings = report.findings;
+    side.stat = report;
+    const ReportPage made{&side, nullptr, nullptr, "tensors"};
+    wrote = wrote_line(in.a.html, write_page(in, in.a.html, "--html", made));
+    keep_what_was_asked(report, in.a.stat);
+  }
   return {in.in_form([&] { return stat_document(report); },
                      {{"tensors", "tensor"}, {"findings", "finding"}, {"notes", "note"}},
                      [&] { return render_stat(report, in.screen); }),
-          in.negative(report.ok(), report.findings) ? kExitNegative : kExitDone,
-          {}};
+          in.negative(report.ok(), report.findings) ? kExitNegative : kExitDone, wrote};
 }
 
 }  // namespace tessera::tools

@@ -284,17 +284,16 @@ std::string diff_json(const DiffReport* diff) {
 
 }  // namespace
 
-ReportData report_data(const ReportSide& a, const ReportSide* b, const DiffReport* diff,
-                       std::uint64_t budget_bytes) {
+ReportData report_data(const ReportPage& page, std::uint64_t budget_bytes) {
   Room room(budget_bytes);
-  const std::string difference = diff_json(diff);
+  const std::string difference = diff_json(page.diff);
   room.take(difference.size());
-  const std::string first = side_json(a, room);
-  const std::string second = b != nullptr ? side_json(*b, room) : "null";
+  const std::string first = side_json(*page.a, room);
+  const std::string second = page.b != nullptr ? side_json(*page.b, room) : "null";
   std::string json = fmt::format(
-      "{{\"schema\":\"tessera.page/1\",\"version\":{},\"a\":{},\"b\":{},\"diff\":{},"
+      "{{\"schema\":\"tessera.page/1\",\"version\":{},\"opens\":{},\"a\":{},\"b\":{},\"diff\":{},"
       "\"left_out\":{}}}",
-      text(kVersion), first, second, difference,
+      text(kVersion), text(page.opens), first, second, difference,
       list(room.left_out(), [](const std::string& what) { return text(what); }));
   return {std::move(json), room.left_out()};
 }

@@ -26,18 +26,17 @@ std::string escaped_for_html(std::string_view json) {
 
 }  // namespace
 
-std::vector<std::string> write_report_page(const ReportSide& a, const ReportSide* b,
-                                           const DiffReport* diff, const ReportBudget& budget,
+std::vector<std::string> write_report_page(const ReportPage& page, const ReportBudget& budget,
                                            const Sink& sink) {
   const ReportAssets& assets = report_assets();
   std::uint64_t most = budget.fixed_bytes;
-  for (const ReportSide* side : {&a, b})
+  for (const ReportSide* side : {page.a, page.b})
     if (side != nullptr)
       most += side->summary.tensors *
               (budget.bytes_per_tensor + (side->stat ? budget.stat_bytes_per_tensor : 0));
-  const std::uint64_t page =
+  const std::uint64_t assets_bytes =
       assets.page.size() + assets.style.size() + assets.script.size() + assets.library.size();
-  ReportData made = report_data(a, b, diff, most - std::min(most, page));
+  ReportData made = report_data(page, most - std::min(most, assets_bytes));
   write_page(assets.script, made.json, sink);
   return std::move(made.left_out);
 }

@@ -43,9 +43,16 @@ struct ReportBudget {
   std::uint64_t stat_bytes_per_tensor = 600;  // where values were read
 };
 
+/// What a page is made of. Sections for which there is nothing are not there.
+struct ReportPage {
+  const ReportSide* a = nullptr;
+  const ReportSide* b = nullptr;        // or none
+  const DiffReport* diff = nullptr;     // or none
+  std::string_view opens = "overview";  // the section that it opens with: its id in report.js
+};
+
 /// Returns what was left out, a sentence each.
-std::vector<std::string> write_report_page(const ReportSide& a, const ReportSide* b,
-                                           const DiffReport* diff, const ReportBudget& budget,
+std::vector<std::string> write_report_page(const ReportPage& page, const ReportBudget& budget,
                                            const Sink& sink);
 
 struct ReportData {
@@ -53,8 +60,7 @@ struct ReportData {
   std::vector<std::string> left_out;
 };
 /// `budget_bytes`: of the whole.
-ReportData report_data(const ReportSide& a, const ReportSide* b, const DiffReport* diff,
-                       std::uint64_t budget_bytes);
+ReportData report_data(const ReportPage& page, std::uint64_t budget_bytes);
 
 /// A page of this kind: `script` draws `json`, with the charts' library at hand.
 void write_page(std::string_view script, std::string_view json, const Sink& sink);

@@ -75,6 +75,11 @@ struct VerifyReport {
 VerifyReport verify_checkpoint(FileSystem& fs, const std::string& path,
                                const VerifyOptions& options);
 
+/// The same, quick, of a checkpoint that is open: its metadata is read once. `options.open` says
+/// nothing here; for damage to be findings it was opened with ReadOptions::tolerate_damage.
+VerifyReport verify_opened(FileSystem& fs, OpenedCheckpoint& checkpoint,
+                           const VerifyOptions& options);
+
 /// The same for one PATH of several: what cannot be opened at all is a finding (CK001), and
 /// `failure` says what verify_checkpoint() would have thrown. Only a request to stop and a bug of
 /// ours are thrown.

@@ -37,18 +37,17 @@ namespace {
 class Verifier {
  public:
   Verifier(FileSystem& fs, const std::string& path, const VerifyOptions& options)
-      : fs_(fs), asked_(path), options_(options) {
+      : fs_(fs), asked_(path), options_(options), checkpoint_(own_) {
+    report_.level = options.level;
+  }
+  Verifier(FileSystem& fs, OpenedCheckpoint& opened, const VerifyOptions& options)
+      : fs_(fs), asked_(opened.asked), options_(options), checkpoint_(opened) {
     report_.level = options.level;
   }
 
   VerifyReport run() {
     if (const auto stale = stale_pointer(fs_, asked_)) add(*stale);
-    OpenOptions open = options_.open;
-    open.read.tolerate_damage = true;
-    open.read.memory_limit_bytes = options_.transfer.memory_limit_bytes;
-    open.read.threads = options_.transfer.threads;
-    open.check_seal = false;
-    if (!open_or_report(open)) return std::move(report_);
+    if (&checkpoint_ == &own_ && !open_it()) return std::move(report_);
     describe();
     list_losses();
     find_seal();
@@ -77,6 +76,15 @@ class Verifier {
   }
 
  private:
+  bool open_it() {
+    OpenOptions open = options_.open;
+    open.read.tolerate_damage = true;
+    open.read.memory_limit_bytes = options_.transfer.memory_limit_bytes;
+    open.read.threads = options_.transfer.threads;
+    open.check_seal = false;
+    return open_or_report(open);
+  }
+
   void add(Note note) {
     const std::lock_guard lock(mutex_);
     report_.findings.push_back(std::move(note));
@@ -494,7 +502,8 @@ class Verifier {
   FileSystem& fs_;
   std::string asked_;
   const VerifyOptions& options_;
-  OpenedCheckpoint checkpoint_;
+  OpenedCheckpoint own_;          // where none was handed over
+  OpenedCheckpoint& checkpoint_;  // that, or the other's
   std::shared_ptr<const Seal> seal_;
   VerifyReport report_;
   std::set<std::string> damaged_;       // tensors that metadata shows to be damaged, or unreadable
@@ -510,6 +519,12 @@ class Verifier {
 VerifyReport verify_checkpoint(FileSystem& fs, const std::string& path,
                                const VerifyOptions& options) {
   return Verifier(fs, path, options).run();
+}
+
+VerifyReport verify_opened(FileSystem& fs, OpenedCheckpoint& checkpoint,
+                           const VerifyOptions& options) {
+  TESSERA_CHECK(options.level == VerifyLevel::kQuick);
+  return Verifier(fs, checkpoint, options).run();
 }
 
 VerifyReport verify_or_report(FileSystem& fs, const std::string& path, const VerifyOptions& options,
