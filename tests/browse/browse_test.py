@@ -194,6 +194,8 @@ def hostile(folder):
 def says_what_it_needs():
     plain = subprocess.run([BIN / "ckpt-inspect", "browse", DCP], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert plain.returncode == 2 and plain.stdout == "" and "needs a terminal" in plain.stderr, plain
+    json_too = subprocess.run([BIN / "ckpt-inspect", "browse", DCP, "--format", "json"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert json_too.returncode == 2 and "browse is for people" in json_too.stderr, json_too
     t = browse(DCP, environment={"TERM": "dumb"})
     try:
         assert t.finish() == 2
@@ -239,6 +241,47 @@ def rests(folder):
         t.close()
 
 
+def memory_is_bounded(folder):
+    """Numbers of 384 MiB under a limit of 16 MiB; 60,000 tensors, searched to the last."""
+    large = folder / "large.safetensors"
+    numel = 96 << 20
+    header = json.dumps({"w": {"dtype": "F32", "shape": [numel], "data_offsets": [0, 4 * numel]}}).encode()
+    with open(large, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 4 * numel)
+    t = browse("--mem-limit", "16MiB", large)
+    try:
+        t.expect("384 MiB")
+        t.type("Enter").expect("[1 facts]")
+        t.type("2").expect("The tensor has 384 MiB: r reads it.")
+        t.type("r").expect("100,663,296 zeros (100.0 %)", seconds=120)
+        t.type("3", "G").expect(f"of {numel}", f"-{numel - 1} of")
+        kib = int(next(line.split()[1] for line in pathlib.Path(f"/proc/{t.pid}/status").read_text().splitlines() if line.startswith("VmHWM")))
+        assert kib < 64 << 10, f"{kib >> 10} MiB at its peak"
+        t.type("Q")
+        assert t.finish() == 0
+    finally:
+        t.close()
+    many = folder / "many.safetensors"
+    safetensors(many, [(f"m.block{i % 50}.layers.{i // 50}.{part}", [2], 1.0) for i in range(20000) for part in ("q", "k", "v")])
+    begin = time.monotonic()
+    t = browse(many)
+    try:
+        t.expect("60,000 tensors")
+        shown = time.monotonic() - begin
+        begin = time.monotonic()
+        t.type("/", "nothing of that name", "Enter").expect("no name here holds")
+        searched = time.monotonic() - begin
+        t.type("e").expect("block49")
+        t.type("/", "block49.layers.399.v", "Enter").expect(lambda lines: "m.block49.layers.399.v" in lines[-1])
+        print(f"60,000 tensors: shown after {shown:.2f} s, {searched:.2f} s to search all names")
+        assert shown < 20 and searched < 20, (shown, searched)  # one second each on a machine that does nothing else
+        t.type("Q")
+        assert t.finish() == 0
+    finally:
+        t.close()
+
+
 def main():
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None
 
@@ -258,6 +301,7 @@ def main():
         stops_and_goes_on(folder)
         marks_are_printed(folder)
         hostile(folder)
+        memory_is_bounded(folder)
         rests(folder)
     print("the browser walks, compares, resizes and leaves the terminal as it was")
 
