@@ -164,7 +164,7 @@ TEST_CASE("the wanted output form is known even where parsing fails") {
 
 TEST_CASE("every subcommand's definition can be walked and has examples") {
   const CommandSpec spec = command_spec(Tool::kInspect);
-  REQUIRE(spec.commands.size() == 13);
+  REQUIRE(spec.commands.size() == 14);
   CHECK(spec.examples.size() == 5);
   for (const CommandSpec& command : spec.commands) {
     INFO(command.name);
