@@ -52,7 +52,7 @@ class BrowseList {
   Difference difference(std::uint32_t item) const { return differences_[item]; }
   /// `change`: relative, of kValues.
   void set_difference(std::uint32_t item, Difference difference, double change);
-  /// Of everything below a node: kEqual where all is, kValues where anything differs. A tensor's own.
+  /// What is known of everything below a node: kEqual where all is, kValues where anything differs. A tensor's own.
   Difference below(std::uint32_t node) const;
   std::uint64_t differing(std::uint32_t node) const { return two_ ? counts_[node].differ : 0; }
   /// The largest below; infinite for what has no number.

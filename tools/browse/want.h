@@ -25,7 +25,7 @@ enum class Need : std::uint8_t {
   kSummary,    // of the whole, with its values
 };
 
-/// Of a tensor seen as planes of rows and columns.
+/// A part of a tensor, which is seen as planes of rows and columns.
 struct ValueWindow {
   std::int64_t plane = 0, row = 0, rows = 0, column = 0, columns = 0;
   bool operator==(const ValueWindow&) const = default;
