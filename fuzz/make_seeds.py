@@ -11,6 +11,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from pickle import dumps
 
 corpus = pathlib.Path(__file__).parent / "corpus"
 samples = pathlib.Path(__file__).parent.parent / "sample_checkpoints"
@@ -176,6 +177,71 @@ for i, text in enumerate(["(24, 8)\n((0,4,None),(None,None,None))#((4,8,None),(N
                           "(8)\n((3,2,None))#((3,2,None))", "(8)\n((0,2,None))#((0,3,None))", "(8)\n((0,9,None))#((0,9,None))",
                           "(8)\n((0,8,None))#((0,8,None))x", "(" + "1," * 80 + ")"]):
     put("nanotron", str(i), text)
+
+# Weight deltas: an index, and blobs (zstd frames of one raw block) over a tensor of some bytes.
+def raw_frame(content):
+    return b"\x28\xb5\x2f\xfd\x20" + bytes([len(content)]) + (1 | len(content) << 3).to_bytes(3, "little") + content
+
+
+delta_index = {"version": "000002", "base_version": "000001", "delta_encoding": "xor", "compression_format": "zstd", "checksum_format": "adler32"}
+for i, metadata in enumerate([delta_index, dict(delta_index, version=3), {"version": "000002"}, {"version": 2}, {}, [], None]):
+    put("weight_delta", f"index_{i}", "i " + json.dumps({"metadata": metadata, "weight_map": {}}))
+put("weight_delta", "index_none", "i []")
+for i, (kind, size, blob) in enumerate([(b"x", 4, b"abcd"), (b"x", 4, b"abc"), (b"o", 4, b"\x01\0\0\0\x02\0\0\0Z"), (b"o", 1, b"\x01\0\0\0\x02\0\0\0Z"),
+                                        (b"o", 4, b"\x01\0\0\0"), (b"o", 4, b"ab"), (b"a", 4, b"ab"), (b"c", 4, b"ab"), (b"s", 0, b""), (b"x", 0, b"")]):
+    put("weight_delta", f"blob_{i}", kind + bytes([size]) + raw_frame(blob))
+
+# metadata.pkl of torch_checkpointing, and what it may say wrong.
+tc_mesh = {"device_type": "cpu", "mesh_shape": (2,), "mesh_data": (0, 1), "mesh_dim_names": None}
+
+
+def tc_data(**changes):
+    data = {"global_shape": [7, 4], "dtype": "torch.float32", "stride": [4, 1], "mesh_spec": tc_mesh, "placements": [{"type": "Shard", "dim": 0}]}
+    data.update(changes)
+    return data
+
+
+def tc_group(data, type="DTensorShardingMetadata", ranks=(0, 1)):
+    return {"sharding_metadata": {"type": type, "data": data}, "ranks": ranks}
+
+
+def tc_metadata(groups=None, layouts=None, path='["w"]', **changes):
+    item = {"nested_path_to_metadata": {path: [tc_group(tc_data())] if groups is None else groups},
+            "rank_to_layout_info": {0: None, 1: None} if layouts is None else layouts}
+    out = {"metadata": {"model": item}, "world_size": 2, "version": "2.0"}
+    out.update(changes)
+    return out
+
+
+def tc_layout(file, kind="SafetensorsSerialization"):
+    return {"file_path": file, "serialization_format": {"type": kind}}
+
+
+tc_pieces = {"global_shape": [7, 4], "dtype": "torch.float32", "global_offsets": [[0, 0], [5, 0]], "local_offsets": [[0, 0], [2, 0]], "local_sizes": [[2, 4], [2, 4]]}
+tc_first = {"metadata": {'["model","w"]': [tc_group(tc_data())]}, "rank_to_layout_info_mappings": {"0": {"model": None}, 1: {"model": None}}, "world_size": 2}
+for i, value in enumerate([
+        tc_metadata(), tc_first, dict(tc_first, version="1.0"), dict(tc_first, metadata={"[1]": []}), dict(tc_first, metadata={"[]": []}),
+        tc_metadata(version="3.0"), tc_metadata(world_size=0), tc_metadata(world_size=1), tc_metadata(groups=[]), tc_metadata(path='{}'), tc_metadata(path='["a",-1]'),
+        tc_metadata(path='["a",0,"b"]'), tc_metadata(path="["), tc_metadata(groups=[tc_group(tc_data(dtype="torch.odd"))]),
+        tc_metadata(groups=[tc_group(tc_data(dtype="bfloat16"))]), tc_metadata(groups=[tc_group(tc_data(), "other")]), tc_metadata(groups=[tc_group(tc_data(), ranks=(2,))]),
+        tc_metadata(groups=[tc_group(tc_data()), tc_group(tc_data(global_shape=[7, 5]))]),
+        tc_metadata(groups=[tc_group(tc_data(placements=[{"type": "Partial"}]))]), tc_metadata(groups=[tc_group(tc_data(placements=[{"type": "Replicate"}]))]),
+        tc_metadata(groups=[tc_group(tc_data(placements=[]))]), tc_metadata(groups=[tc_group(tc_data(placements=[{"type": "Shard", "dim": 2}]))]),
+        tc_metadata(groups=[tc_group(tc_data(placements=[{"type": "StridedShard", "dim": 0, "split_factor": 2}]))]),
+        tc_metadata(groups=[tc_group(tc_data(placements=[{"type": "StridedShard", "dim": 0, "split_factor": 0}]))]),
+        tc_metadata(groups=[tc_group(tc_data(mesh_spec=dict(tc_mesh, mesh_shape=(0,))))]), tc_metadata(groups=[tc_group(tc_data(mesh_spec=dict(tc_mesh, mesh_data=(0,))))]),
+        tc_metadata(groups=[tc_group(tc_data(mesh_spec=dict(tc_mesh, mesh_data=(1, 2))))]),
+        tc_metadata(groups=[tc_group(tc_pieces, "default_tensor_v1")]), tc_metadata(groups=[tc_group(dict(tc_pieces, local_sizes=[]), "default_tensor_v1")]),
+        tc_metadata(groups=[tc_group(dict(tc_pieces, local_sizes=[[2], [2, 4]]), "default_tensor_v1")]),
+        tc_metadata(groups=[tc_group(dict(tc_pieces, global_shape=[7]), "default_tensor_v1")]),
+        tc_metadata(groups=[tc_group(dict(tc_pieces, global_offsets=[[6, 0], [0, 0]]), "default_tensor_v1")]),
+        tc_metadata(layouts={0: tc_layout("a/b.safetensors"), 1: tc_layout("c.json", "JsonSerialization")}), tc_metadata(layouts={0: tc_layout("a"), 1: tc_layout("a")}),
+        tc_metadata(layouts={0: tc_layout("../a")}), tc_metadata(layouts={0: tc_layout("/a")}), tc_metadata(layouts={0: tc_layout("")}), tc_metadata(layouts={2: None}),
+        tc_metadata(layouts={"x": None}), tc_metadata(layouts={-1: None}), {}, []]):
+    put("torch_checkpointing", str(i), dumps(value, protocol=4))
+put("torch_checkpointing", "global", dumps({"metadata": print, "world_size": 1}, protocol=4))
+put("torch_checkpointing", "joined", dumps({"metadata": {"model": {"nested_path_to_metadata": {'["a.b"]': [tc_group(tc_data())], '["a","b"]': [tc_group(tc_data())]},
+                                                                          "rank_to_layout_info": {}}}, "world_size": 2, "version": "2.0"}, protocol=4))
 
 # torch-dcp's .metadata, opcode by opcode.
 class Made:

@@ -71,6 +71,7 @@ std::vector<Flag> write_flags() {
       {&kAsIndexFlag, nothing, [](ConvertOptions& o) { o.own.set(kAsIndexFlag, "/base"); }},
       {&kAssumePlainFlag, use_fitting_mesh,
        [](ConvertOptions& o) { o.own.set(kAssumePlainFlag, true); }},
+      {&kBaseFlag, nothing, [](ConvertOptions& o) { o.own.set(kBaseFlag, "/base"); }},
       {&kFlatLayoutFlag, nothing, [](ConvertOptions& o) { o.own.set(kFlatLayoutFlag, "{}"); }},
   };
 }
@@ -174,6 +175,7 @@ TEST_CASE("every flag of reading against every sample: taken, or refused by its 
       ConvertOptions options = convert_options(source, "/out", 2, "torch-dcp");
       options.dry_run = true;
       if (option->kind == FormatOption::Kind::kSwitch) options.own.put(*option, true);
+      if (option->kind == FormatOption::Kind::kPath) options.own.put(*option, std::string());
       if (option->kind == FormatOption::Kind::kFile)
         options.own.put(*option, std::string(R"({"flat_params": {}})"));
       const Status status = status_of(fs, options);

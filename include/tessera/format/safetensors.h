@@ -30,6 +30,26 @@ inline constexpr OptionOf<std::string> kAsIndexFlag{
 inline constexpr OptionOf<ShardNames> kShardNames{
     {FormatOption::Kind::kHanded, "shard names", "", ""}};
 
+/// What a folder of weight deltas begins from; "": `base` beside it. Operations open it.
+inline constexpr OptionOf<std::string> kBaseFlag{
+    {FormatOption::Kind::kPath, "--base", "PATH",
+     "weight deltas: the weights that they begin from; without PATH the folder base beside them"}};
+/// The blobs of deltas as they are stored.
+inline constexpr OptionOf<bool> kDeltaBlobs{{FormatOption::Kind::kHanded, "delta blobs", "", ""}};
+
+/// What the index of weight deltas says. `encoding`: "" in a folder of whole weights.
+struct DeltaIndex {
+  std::string version;       // of the weights
+  std::string base_version;  // that they differ from
+  std::string encoding;      // "xor", "overwrite"
+  std::string compression;   // "zstd"
+  std::string checksum;      // "adler32", "xxh3-128", "blake3": of a tensor's bytes, as they become
+};
+DeltaIndex read_delta_index(const Directory& directory);
+/// Makes of a tensor's bytes in the base version those of this one. Throws kCorrupt where they have
+/// another checksum, kUnsupported for encodings, compressions and checksums of other kinds.
+void apply_delta(const DeltaIndex& index, ByteView blob, std::string_view sum, MutableBytes tensor);
+
 /// The one index of shards in a folder, "" when there is none. Throws kUnsupported for several.
 std::string find_shard_index(const Directory& directory);
 /// What an index says. Throws kCorrupt where it is none, or names files that are no safetensors

@@ -4,6 +4,7 @@
 #include <tessera/format/safetensors.h>
 #include <tessera/storage/stage.h>
 
+#include "lib/format/safetensors/delta_refusal.h"
 #include "lib/format/safetensors/names.h"
 #include "lib/format/safetensors/parts.h"
 
@@ -51,6 +52,7 @@ class SafetensorsDriver : public FormatDriver {
   Capabilities capabilities() const override {
     static constexpr std::string_view kSuffixes[] = {st::kSuffix};
     static constexpr std::string_view kFolderFiles[] = {"*.index.json"};
+    static constexpr const FormatOption* kReads[] = {&kBaseFlag};
     static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag,
                                                       &kMaxShardSizeFlag, &kAsIndexFlag};
     return {.keeps_containers = true,
@@ -60,6 +62,7 @@ class SafetensorsDriver : public FormatDriver {
             .folder_files = kFolderFiles,
             .result_suffix = st::kSuffix,
             .preset = "hf",
+            .reads_with = kReads,
             .writes_with = kWrites};
   }
 
@@ -67,7 +70,13 @@ class SafetensorsDriver : public FormatDriver {
     return place.file.empty() ? probe_folder(place) : probe_file(place);
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
-    return st::read_manifest(place, options);
+    Manifest manifest = st::read_manifest(place, options);
+    if (options.own.get(kDeltaBlobs)) return manifest;
+    const DeltaIndex index = place.file.empty() || place.file.ends_with(st::kIndexSuffix)
+                                 ? read_delta_index(*place.directory)
+                                 : DeltaIndex();
+    if (!index.encoding.empty() || st::looks_like_delta(manifest)) st::refuse_delta(index);
+    return manifest;
   }
   /// The header gives every offset: nothing is pending.
   void locate(const Place&, Manifest&, std::span<const std::uint32_t>,

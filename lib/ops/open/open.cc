@@ -2,6 +2,8 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/base/text_index.h>
+#include <tessera/format/registry.h>
+#include <tessera/format/safetensors.h>
 #include <tessera/format/torch_rank_files.h>
 #include <tessera/ops/open.h>
 #include <tessera/ops/seal.h>
@@ -19,6 +21,7 @@
 #include "lib/ops/open/path_resolve.h"
 #include "lib/ops/open/rank_parts.h"
 #include "lib/ops/open/sealed_directory.h"
+#include "lib/ops/open/weight_delta.h"
 #include "lib/ops/seal/asset_names.h"
 #include "lib/storage/linked_directory.h"
 
@@ -219,6 +222,29 @@ void report_missing(const std::vector<std::string>& missing, const ReadOptions& 
   }
 }
 
+/// Where the checkpoint at `opened` is one of deltas: the weights that they make.
+bool open_deltas(FileSystem& fs, const FoundCheckpoint& found, const OpenOptions& options,
+                 OpenedCheckpoint& opened) {
+  if (!takes(found.driver->capabilities().reads_with, kBaseFlag)) return false;
+  std::unique_ptr<OpenedCheckpoint> whole;
+  if (found.file.empty() && found.parts.empty())
+    whole = open_weight_delta(fs, found.path, *opened.directory, options);
+  if (whole == nullptr) {
+    if (options.read.own.find(kBaseFlag) != nullptr)
+      opened.notes.push_back(
+          {Finding::kPath, Severity::kInfo,
+           fmt::format("--base is not used: {} has whole weights", printable(found.path)), "", ""});
+    return false;
+  }
+  whole->asked = opened.asked;
+  whole->detected_by = found.reason;
+  whole->is_part = opened.is_part;
+  whole->is_named = found.is_named;
+  whole->notes = std::move(opened.notes);
+  opened = std::move(*whole);
+  return true;
+}
+
 OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenOptions& options) {
   OpenedCheckpoint opened;
   opened.asked = path;
@@ -239,6 +265,7 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
     folder = name == found.file ? parent : split_path(found.path).first;
   }
   opened.directory = storage::open_linked_directory(fs, folder);
+  if (open_deltas(fs, found, options, opened)) return opened;
   std::string why, sealed_file = opened.file;
   std::optional<Seal> seal = read_seal(*opened.directory, opened.file, &why);
   ManifestReader reader(*opened.driver, options, opened.notes);

@@ -1,0 +1,98 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/base/text.h>
+#include <tessera/encoding/codec.h>
+#include <tessera/encoding/json.h>
+#include <tessera/format/safetensors.h>
+
+#include "lib/format/safetensors/names.h"
+#include "lib/state/fields.h"
+#include "lib/storage/content_sums.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::uint64_t kMostIndexBytes = std::uint64_t{256} << 20;
+
+/// Positions of bytes in the tensor, each of 4 bytes, then the bytes that belong there.
+void overwrite(ByteView delta, MutableBytes tensor) {
+  constexpr std::size_t kNumber = sizeof(std::uint32_t);
+  if (delta.size() < kNumber) fail(Code::kCorrupt, "a delta without the count of what it changes");
+  const std::uint64_t count = load_le<std::uint32_t>(delta.data());
+  if (delta.size() != kNumber + count * (kNumber + 1))
+    fail(Code::kCorrupt,
+         fmt::format("a delta of {} bytes changes, it says, {}", delta.size(), count));
+  const std::byte* values = delta.data() + kNumber + count * kNumber;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t at = load_le<std::uint32_t>(delta.data() + kNumber + i * kNumber);
+    if (at >= tensor.size())
+      fail(Code::kCorrupt, fmt::format("a delta changes byte {} of {}", at, tensor.size()));
+    tensor[at] = values[i];
+  }
+}
+
+}  // namespace
+
+DeltaIndex read_delta_index(const Directory& directory) {
+  DeltaIndex out;
+  const std::string index = only_shard_index(directory, st::kNaming);
+  if (index.empty()) return out;
+  return in_file(index, [&] {
+    const auto file = directory.open(index);
+    if (file->size_bytes() > kMostIndexBytes) fail(Code::kCorrupt, "it is far too large");
+    Bytes text(file->size_bytes());
+    file->read_at(0, text);
+    const Value json = parse_json(text);
+    const Value* metadata = json.is_dict() ? json.find("metadata") : nullptr;
+    if (metadata == nullptr || !metadata->is_dict()) return out;
+    const Field root(*metadata);
+    const auto take = [&](const char* key, std::string& into) {
+      if (const auto field = root.find_present(key)) into = field->text();
+    };
+    if (metadata->find("delta_encoding") == nullptr) {
+      // Any model's index may have a version of some kind.
+      if (const Value* version = metadata->find("version"); version && version->is_string())
+        out.version = version->as_string();
+      return out;
+    }
+    take("version", out.version);
+    take("base_version", out.base_version);
+    take("delta_encoding", out.encoding);
+    take("compression_format", out.compression);
+    take("checksum_format", out.checksum);
+    return out;
+  });
+}
+
+void apply_delta(const DeltaIndex& index, ByteView blob, std::string_view sum,
+                 MutableBytes tensor) {
+  if (index.compression != "zstd")
+    fail(Code::kUnsupported,
+         fmt::format("a delta compressed with \"{}\"", printable(index.compression)),
+         "zstd can be read");
+  const std::uint64_t most = index.encoding == "xor" ? tensor.size() : 4 + 5 * tensor.size();
+  const Bytes delta = decode("stream.zstd", blob, most);
+  if (index.encoding == "xor") {
+    if (delta.size() != tensor.size())
+      fail(Code::kCorrupt,
+           fmt::format("a delta of {} bytes for a tensor of {}", delta.size(), tensor.size()));
+    for (std::size_t i = 0; i < delta.size(); ++i) tensor[i] ^= delta[i];
+  } else if (index.encoding == "overwrite") {
+    overwrite(delta, tensor);
+  } else {
+    fail(Code::kUnsupported, fmt::format("a delta of encoding \"{}\"", printable(index.encoding)),
+         "xor and overwrite can be read");
+  }
+  const auto found = content_sum(index.checksum, tensor);
+  if (!found)
+    fail(Code::kUnsupported,
+         fmt::format("a delta with checksums \"{}\"", printable(index.checksum)),
+         "adler32, xxh3-128 and blake3 can be checked");
+  if (*found != sum)
+    fail(Code::kCorrupt,
+         fmt::format("with the delta of version {} its {} is {}, and {} was written",
+                     printable(index.version), index.checksum, *found, printable(sum)),
+         "is this the base that the deltas were made against?");
+}
+
+}  // namespace tessera

@@ -1,0 +1,93 @@
+#include "lib/ops/open/delta_directory.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+/// So many of the tensors that are made stay: readers of one open its file more than once.
+constexpr std::size_t kRecent = 3;
+
+Bytes read_run(const Directory& directory, const FileRun& run) {
+  return in_file(run.file, [&] {
+    const auto file = directory.open(run.file);
+    if (run.offset > file->size_bytes() || run.length > file->size_bytes() - run.offset)
+      fail(Code::kCorrupt, "the file ends early");
+    Bytes out(run.length);
+    file->read_at(run.offset, out);
+    return out;
+  });
+}
+
+}  // namespace
+
+class DeltaDirectory::AppliedFile final : public ReadFile {
+ public:
+  AppliedFile(const DeltaDirectory& directory, std::string path, const AppliedTensor& tensor)
+      : directory_(directory), path_(std::move(path)), tensor_(tensor) {}
+
+  std::uint64_t size_bytes() const override { return tensor_.base.length; }
+  const std::string& path() const override { return path_; }
+  void read_at(std::uint64_t offset, MutableBytes out) const override {
+    const SharedBytes bytes = directory_.bytes_of(tensor_);
+    const std::uint64_t left = offset < bytes->size() ? bytes->size() - offset : 0;
+    // Direct I/O may ask for more than there is.
+    if (left < out.size() && (offset + out.size()) % kIoAlignment != 0)
+      fail(Code::kCorrupt, fmt::format("file ends at {}", bytes->size()));
+    std::copy_n(bytes->begin() + static_cast<std::ptrdiff_t>(offset),
+                std::min<std::uint64_t>(left, out.size()), out.begin());
+  }
+
+ private:
+  const DeltaDirectory& directory_;
+  std::string path_;
+  const AppliedTensor& tensor_;
+};
+
+std::unique_ptr<ReadFile> DeltaDirectory::open(std::string_view relative, IoMode mode) const {
+  const auto found = files_.find(std::string(relative));
+  if (found == files_.end()) return base_->open(relative, mode);
+  return std::make_unique<AppliedFile>(*this, found->first, found->second);
+}
+
+std::optional<FileInfo> DeltaDirectory::stat(std::string_view relative) const {
+  const auto found = files_.find(std::string(relative));
+  if (found == files_.end()) return base_->stat(relative);
+  // The newest blob's file, as large as the tensor.
+  const AppliedTensor::Step& last = found->second.steps.back();
+  auto info = last.directory->stat(last.blob.file);
+  if (!info) return info;
+  info->name = found->first;
+  info->size_bytes = found->second.base.length;
+  info->mtime_ns = 0;
+  return info;
+}
+
+DeltaDirectory::SharedBytes DeltaDirectory::bytes_of(const AppliedTensor& tensor) const {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::ranges::find(recent_, &tensor, [](const auto& held) { return held.first; });
+  if (found != recent_.end()) {
+    recent_.splice(recent_.begin(), recent_, found);
+  } else {
+    if (recent_.size() == kRecent) recent_.pop_back();
+    recent_.emplace_front(&tensor, std::make_shared<const Bytes>(make(tensor)));
+  }
+  return recent_.front().second;
+}
+
+Bytes DeltaDirectory::make(const AppliedTensor& tensor) const {
+  return in_tensor(tensor.name, [&] {
+    Bytes bytes = read_run(*base_, tensor.base);
+    for (const AppliedTensor::Step& step : tensor.steps) {
+      const Bytes blob = read_run(*step.directory, step.blob);
+      in_file(step.blob.file, [&] { apply_delta(step.index, blob, step.sum, bytes); });
+    }
+    return bytes;
+  });
+}
+
+}  // namespace tessera
