@@ -40,6 +40,15 @@ def compare(flat, expected, what):
     return len(got)
 
 
+def compare_hashes(report, expected, what):
+    """A report of `ckpt-inspect hash` against an oracle, name by name."""
+    got = {t["name"]: (t["dtype"], t["shape"], t["sha256"]) for t in report["tensors"]}
+    want = {t["key"]: (t["dtype"], t["shape"], t["sha256"]) for t in expected["tensors"]}
+    bad = [k for k in sorted(set(got) | set(want)) if got.get(k) != want.get(k)]
+    if bad:
+        raise AssertionError(f"{what}: {len(bad)} tensors differ, first {bad[0]}: got {got.get(bad[0])}, want {want.get(bad[0])}")
+
+
 def compare_values(flat, expected, what):
     import torch
     from common import jsonable

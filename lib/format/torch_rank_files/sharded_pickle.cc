@@ -141,6 +141,7 @@ Value device_mesh_value(const Mesh& mesh, std::int64_t rank, std::uint32_t rank_
       {"_rank_map", Value::tensor(rank_map)},
       {"_mesh_dim_names", tuple(std::move(names))},
       {"_root_mesh", Value()},
+      {"_preserve_rank_order", Value::boolean(false)},  // 2.15 asks for it, older ones do not look
       {"_flatten_rank_map", numbers(ranks, Value::Kind::kTuple)},
       {"_thread_id", Value()},
       {"_flatten_mapping", Value::dict({})}};
