@@ -33,9 +33,9 @@ void overwrite(ByteView delta, MutableBytes tensor) {
 
 }  // namespace
 
-DeltaIndex read_delta_index(const Directory& directory) {
+DeltaIndex read_delta_index(const Directory& directory, std::string index) {
   DeltaIndex out;
-  const std::string index = only_shard_index(directory, st::kNaming);
+  if (index.empty()) index = only_shard_index(directory, st::kNaming);
   if (index.empty()) return out;
   return in_file(index, [&] {
     const auto file = directory.open(index);

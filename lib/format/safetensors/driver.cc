@@ -72,9 +72,9 @@ class SafetensorsDriver : public FormatDriver {
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     Manifest manifest = st::read_manifest(place, options);
     if (options.own.get(kDeltaBlobs)) return manifest;
-    const DeltaIndex index = place.file.empty() || place.file.ends_with(st::kIndexSuffix)
-                                 ? read_delta_index(*place.directory)
-                                 : DeltaIndex();
+    const bool has_index = place.file.empty() || place.file.ends_with(st::kIndexSuffix);
+    const DeltaIndex index =
+        has_index ? read_delta_index(*place.directory, place.file) : DeltaIndex();
     if (!index.encoding.empty() || st::looks_like_delta(manifest)) st::refuse_delta(index);
     return manifest;
   }
