@@ -13,8 +13,6 @@ namespace tessera {
 
 namespace {
 
-constexpr std::uint64_t kReadThroughBytes = std::uint64_t{256} << 10;
-
 std::uint64_t round_down(std::uint64_t n) { return n / kIoAlignment * kIoAlignment; }
 std::uint64_t round_up(std::uint64_t n) { return round_down(n + kIoAlignment - 1); }
 
@@ -173,7 +171,8 @@ void Gather::run(std::span<const CopyTask> tasks, Worker& worker,
     }
     const std::uint64_t longer = std::max(end, need->offset + need->length);
     const bool joins = first != need && need->source->file == first->source->file &&
-                       need->offset <= end + kReadThroughBytes && longer - first->offset <= most;
+                       need->offset <= end + options_.read_through_bytes &&
+                       longer - first->offset <= most;
     if (joins) {
       end = longer;
       continue;

@@ -11,6 +11,7 @@
 //   gather.cc         which bytes of which files, and their reads
 //   gather_cached.cc  runs that lie in the page cache, straight into their places
 //   gather_decode.cc  sources that are no bytes of a file as they are: coded, inline, fill, memory
+//   gather_computed.cc  elements that are made of other tensors' elements
 //   gather_place.cc   what was read, into its places
 //
 // Thread-safe with one Worker per thread.
@@ -58,6 +59,7 @@ struct GatherOptions {
   std::uint64_t item_bytes = std::uint64_t{1} << 30;   // what decoding one item may take
   const CancelToken* cancel = nullptr;
   bool place = true;  // false: what is read is proved and dropped
+  std::uint64_t read_through_bytes = std::uint64_t{256} << 10;  // gaps that are read, not skipped
 };
 
 class Gather {
@@ -91,6 +93,11 @@ class Gather {
                        std::vector<Fragment>* fragments) const;
   void from_memory(std::span<const CopyTask> tasks, const Need& need, Worker& worker,
                    std::vector<Fragment>* fragments) const;
+  void from_computed(const CopyTask& task, const Need& need, Worker& worker,
+                     std::vector<Fragment>* fragments) const;
+  void compute(const CopyTask& task, const Source& source, std::int64_t begin, std::int64_t end,
+               Worker& worker, MutableBytes out) const;
+  void prove_parts(const PartGeometries& of, Worker& worker) const;
   const Bytes& decoded(const StoredTensor& tensor, const Need& need, Worker& worker) const;
   /// `is_read`: set once the item is read and its checksum added.
   Bytes decode_item(const Need& need, std::uint64_t most_bytes, Worker& worker,

@@ -126,6 +126,8 @@ void Gather::from_memory(std::span<const CopyTask> tasks, const Need& need, Work
     case Source::Kind::kMemory:
       place(task, need, reinterpret_cast<const std::byte*>(need.offset), false, worker, fragments);
       return;
+    case Source::Kind::kComputed:
+      return from_computed(task, need, worker, fragments);
     case Source::Kind::kFill: {
       const Bytes& element = manifest_.inline_bytes[source.side];
       TESSERA_CHECK(element.size() == es);

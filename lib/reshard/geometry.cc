@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 
+#include "lib/reshard/source_choice.h"
+
 namespace tessera {
 
 namespace {
@@ -98,7 +100,8 @@ class GeometryBuilder {
     const bool plain = source.kind == Source::Kind::kExtent || source.kind == Source::Kind::kMemory;
     if (plain && source.side != 0) {
       strides = &manifest_.strides[source.side - 1];
-    } else if (source.kind == Source::Kind::kCoded && source.view != 0) {
+    } else if (source.view != 0 &&
+               (source.kind == Source::Kind::kCoded || source.kind == Source::Kind::kComputed)) {
       const CodedView& view = manifest_.views[source.side];
       entry.first_element = view.first_element;
       if (!view.strides.empty()) strides = &view.strides;
@@ -110,10 +113,26 @@ class GeometryBuilder {
       entry.strides = strides;
       geometry_.has_strided = geometry_.has_strided || chunk.numel() > 0;
     }
+    if (source.kind == Source::Kind::kComputed) add_parts(computed_index(manifest_, source));
     geometry_.has_coded = geometry_.has_coded || source.kind == Source::Kind::kCoded;
     geometry_.has_pending = geometry_.has_pending || source.kind == Source::Kind::kPending;
     geometry_.source_chunks.push_back(entry);
     sources_.push_back(std::move(chunk));
+  }
+
+  void add_parts(std::uint32_t computed) {
+    for (const PartGeometries& known : geometry_.computed)
+      if (known.computed == computed) return;
+    PartGeometries made{computed, {}};
+    SourceChooser chooser(manifest_);
+    for (const std::uint32_t part : manifest_.computed[computed].parts) {
+      auto geometry = std::make_shared<const Geometry>(
+          make_geometry(manifest_, part, chooser.choose(part), {}));
+      geometry_.has_coded = geometry_.has_coded || geometry->has_coded;
+      geometry_.has_pending = geometry_.has_pending || geometry->has_pending;
+      made.parts.push_back(std::move(geometry));
+    }
+    geometry_.computed.push_back(std::move(made));
   }
 
   void build_bytes() {

@@ -27,6 +27,14 @@ struct SourceChunk {
   std::int64_t first_element = 0;  // of what a coded item decodes to
 };
 
+struct Geometry;
+
+/// What computed elements are made of (Manifest::computed), one geometry per part.
+struct PartGeometries {
+  std::uint32_t computed = 0;  // index in Manifest::computed
+  std::vector<std::shared_ptr<const Geometry>> parts;
+};
+
 struct Geometry {
   std::vector<std::int64_t> shape;  // collapsed; never empty
   int element_bytes = 1;            // of the tensor
@@ -35,8 +43,9 @@ struct Geometry {
   PieceTable sources;               // owner: index in source_chunks
   PieceTable targets;               // owner: index in the list of target chunks given
   std::vector<SourceChunk> source_chunks;
+  std::vector<PartGeometries> computed;  // of the source chunks
   bool has_strided = false;
-  bool has_coded = false;
+  bool has_coded = false;  // here or in what is computed of it
   bool has_pending = false;
 
   Region whole() const;
@@ -50,6 +59,29 @@ struct Geometry {
 /// single whole chunks (else kUnsupported).
 Geometry make_geometry(const Manifest& manifest, std::uint32_t tensor,
                        std::span<const std::uint32_t> chunks, std::span<const Chunk> targets);
+
+/// Index in Manifest::computed of a computed source.
+inline std::uint32_t computed_index(const Manifest& manifest, const Source& source) {
+  return source.view != 0 ? manifest.views[source.side].codecs : source.side;
+}
+
+/// A flat range of the collapsed tensor, cut into prefix-fixed regions in order: visit(Region).
+template <class Visit>
+void for_each_region(const Geometry& geometry, std::int64_t begin, std::int64_t end,
+                     Visit&& visit) {
+  if (begin == end) return;
+  if (geometry.shape.size() == 1) {
+    visit(Region{{begin, end}});
+    return;
+  }
+  Chunk range{Box::whole(Shape(geometry.shape)), begin, end};
+  for (const ChunkPiece& piece : decompose(range)) {
+    Region region;
+    for (int d = 0; d < piece.box.rank(); ++d)
+      region.push_back({piece.box.begin(d), piece.box.end(d)});
+    visit(region);
+  }
+}
 
 /// Row-major strides of a dense array of this region's shape.
 std::vector<std::int64_t> dense_strides(RegionView region);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lib/reshard/piece_table.h"
+#include "lib/reshard/geometry.h"
 #include "lib/reshard/source_choice.h"
 
 namespace tessera {
@@ -55,6 +55,20 @@ void keep_wanted(const Manifest& source, const OutputPlan& output, std::uint32_t
       targets.query(pieces.region(i), [&](std::size_t, const Region&) { used = true; });
     return !used;
   });
+}
+
+/// Bytes that a tensor is read from.
+std::uint64_t bytes_read_of(const Manifest& source, std::uint32_t index) {
+  const StoredTensor& tensor = source.tensors[index];
+  const TensorSpec stored{tensor.stored_dtype(), tensor.spec.shape};
+  const bool is_computed =
+      tensor.chunk_count == 1 && source.source(tensor, 0).kind == Source::Kind::kComputed;
+  if (!is_computed) return static_cast<std::uint64_t>(stored.size_bytes());
+  std::uint64_t bytes = 0;
+  for (const std::uint32_t part :
+       source.computed[computed_index(source, source.source(tensor, 0))].parts)
+    bytes += bytes_read_of(source, part);
+  return bytes;
 }
 
 Box to_box(const Region& region, int rank) {
@@ -121,9 +135,7 @@ Plan::Plan(const Manifest& source, const OutputPlan& output) : source_(&source),
     entry.first_source = sources_.size();
     entry.source_count = static_cast<std::uint32_t>(chosen.size());
     sources_.insert(sources_.end(), chosen.begin(), chosen.end());
-    const StoredTensor& tensor = source.tensors[entry.tensor];
-    TensorSpec stored{tensor.stored_dtype(), tensor.spec.shape};
-    source_bytes_ += static_cast<std::uint64_t>(stored.size_bytes());
+    source_bytes_ += bytes_read_of(source, entry.tensor);
   }
 }
 

@@ -10,24 +10,6 @@ constexpr std::uint64_t kMostReadBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kLeastReadBytes = std::uint64_t{64} << 10;
 constexpr std::size_t kKeptGeometries = 64;
 
-/// A flat range of the collapsed tensor, cut into prefix-fixed regions in order.
-template <class Visit>
-void for_each_region(const Geometry& geometry, std::int64_t begin, std::int64_t end,
-                     Visit&& visit) {
-  if (begin == end) return;
-  if (geometry.shape.size() == 1) {
-    visit(Region{{begin, end}});
-    return;
-  }
-  Chunk range{Box::whole(Shape(geometry.shape)), begin, end};
-  for (const ChunkPiece& piece : decompose(range)) {
-    Region region;
-    for (int d = 0; d < piece.box.rank(); ++d)
-      region.push_back({piece.box.begin(d), piece.box.end(d)});
-    visit(region);
-  }
-}
-
 bool has_coded(const Manifest& manifest) {
   for (std::size_t i = 0; i < manifest.chunks.size(); ++i)
     if (manifest.chunks.source(i).kind == Source::Kind::kCoded) return true;

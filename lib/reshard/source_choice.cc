@@ -9,6 +9,7 @@
 #include <compare>
 #include <memory>
 
+#include "lib/reshard/geometry.h"
 #include "lib/storage/read_crc.h"
 
 namespace tessera {
@@ -92,6 +93,17 @@ std::vector<RecordReads> reads_of_records(const Manifest& manifest,
     wanted_to = std::max(wanted_to, part.end);
   }
   return out;
+}
+
+/// The chunk, or, where it is computed, those that it is computed from.
+void add_read_chunks(const Manifest& manifest, std::uint64_t chunk,
+                     std::vector<std::uint64_t>& read) {
+  const Source& source = manifest.chunks.source(chunk);
+  if (source.kind != Source::Kind::kComputed) return read.push_back(chunk);
+  SourceChooser chooser(manifest);
+  for (const std::uint32_t part : manifest.computed[computed_index(manifest, source)].parts)
+    for (const std::uint32_t c : chooser.choose(part))
+      add_read_chunks(manifest, manifest.tensors[part].first_chunk + c, read);
 }
 
 }  // namespace
@@ -199,7 +211,9 @@ std::vector<std::uint32_t> SourceChooser::choose(std::uint32_t tensor_index) {
 RecordProver::~RecordProver() = default;
 
 void RecordProver::expect(std::span<const std::uint64_t> chunks) {
-  for (const RecordReads& reads : reads_of_records(manifest_, chunks)) {
+  std::vector<std::uint64_t> read;
+  for (const std::uint64_t chunk : chunks) add_read_chunks(manifest_, chunk, read);
+  for (const RecordReads& reads : reads_of_records(manifest_, read)) {
     const bool proves = reads.proves(manifest_);
     if (proves) wanted_.insert(reads.tiling.begin(), reads.tiling.end());
     expected_.emplace(reads.record,

@@ -1,12 +1,29 @@
 #include "lib/reshard/transfer_parts.h"
 
+#include "lib/reshard/geometry.h"
+
 namespace tessera {
+namespace {
+
+bool is_coded(const Manifest& source, const StoredTensor& tensor, std::uint32_t chunk) {
+  const Source& from = source.source(tensor, chunk);
+  if (from.kind == Source::Kind::kCoded) return true;
+  if (from.kind != Source::Kind::kComputed) return false;
+  for (const std::uint32_t part : source.computed[computed_index(source, from)].parts) {
+    const StoredTensor& read = source.tensors[part];
+    for (std::uint32_t c = 0; c < read.chunk_count; ++c)
+      if (is_coded(source, read, c)) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 bool reads_coded(const Manifest& source, const Plan& plan) {
   for (std::size_t i = 0; i < plan.tensor_count(); ++i) {
     const StoredTensor& tensor = source.tensors[plan.tensor(i)];
     for (std::uint32_t c : plan.sources(i))
-      if (source.source(tensor, c).kind == Source::Kind::kCoded) return true;
+      if (is_coded(source, tensor, c)) return true;
   }
   return false;
 }

@@ -25,7 +25,14 @@ void MeteredBuffer::fill(std::uint64_t bytes) {
   for (std::uint64_t at = 0; at < bytes; at += kIoAlignment) page[at] = std::byte{0};
 }
 
+Worker& Worker::for_parts() {
+  if (!parts_) parts_ = std::make_unique<Worker>(*meter, *gate);
+  parts_->most_decoded_bytes = most_decoded_bytes;
+  return *parts_;
+}
+
 void Worker::drop_decoded() {
+  if (parts_) parts_->drop_decoded();
   decoded.clear();
   meter->add(-static_cast<std::int64_t>(decoded_bytes));
   gate->give(decoded_bytes);

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "lib/reshard/coded_gate.h"
@@ -60,6 +61,8 @@ struct Worker {
   MeteredBuffer private_copy;  // bytes that are changed after reading: swapped, negated
   MeteredBuffer write;
   MeteredBuffer cast;  // a small block, as stored and as cast
+  /// Reads what elements are computed from, while this one computes them.
+  Worker& for_parts();
   /// Compressed items, by file and offset; the caller drops them when it moves on.
   Decoded decoded;
   std::uint64_t decoded_bytes = 0;
@@ -67,6 +70,9 @@ struct Worker {
   Worker* beside = nullptr;  // of the same thread: drops what it holds before this one waits
   std::uint64_t bytes_read = 0;
   std::map<std::uint32_t, CastCounts> casts;  // by tensor: what did not fit
+
+ private:
+  std::unique_ptr<Worker> parts_;
 };
 
 /// Drops what a worker has decoded, however its work ends.

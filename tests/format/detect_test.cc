@@ -83,12 +83,13 @@ std::string expected_format(const std::string& name) {
     return name.find("torch_dist") == name.npos ? "megatron-torch" : "megatron-dist";
   if (in("torchsave"))
     return name.find("rankfiles") == name.npos ? "torch-save" : "torch-rank-files";
+  if (in("quantized")) return "safetensors";
   return name.substr(0, name.find('/'));  // hdf5, safetensors, torchsnapshot
 }
 
-constexpr const char* kGroups[] = {"dcp",       "dcp-old",      "olmo-core", "deepspeed",
-                                   "fairscale", "megatron",     "torchsave", "safetensors",
-                                   "hdf5",      "torchsnapshot"};
+constexpr const char* kGroups[] = {"dcp",       "dcp-old",       "olmo-core", "deepspeed",
+                                   "fairscale", "megatron",      "torchsave", "safetensors",
+                                   "hdf5",      "torchsnapshot", "quantized"};
 
 }  // namespace
 

@@ -73,6 +73,19 @@ TEST_CASE("repeated flags gather, other flags take the last") {
   CHECK(inspect_words({"show", "p", "n", "--npy", "-", "--slice", "-4:,:2"}).npy == "-");
 }
 
+TEST_CASE("--dequantize has a type, in either form, or bfloat16") {
+  const auto type = [](const std::vector<std::string>& words) {
+    const Arguments a = parse(Tool::kConvert, words);
+    CHECK(a.words == std::vector<std::string>{"s", "d"});
+    return a.convert.transform.dequantize;
+  };
+  CHECK(type({"s", "d"}) == std::nullopt);
+  CHECK(type({"--dequantize", "s", "d"}) == DType::kBFloat16);
+  CHECK(type({"s", "d", "--dequantize"}) == DType::kBFloat16);
+  CHECK(type({"s", "d", "--dequantize=fp32"}) == DType::kFloat32);
+  CHECK(type({"s", "--dequantize", "fp16", "d"}) == DType::kFloat16);
+}
+
 TEST_CASE("reshard and convert take their flags") {
   const Arguments a = parse(
       Tool::kReshard, {"s", "d", "--mesh", "dp=2,tp=4", "--placements", "*.w=shard(0),replicate",

@@ -32,6 +32,7 @@ TEST_CASE("torch-dcp samples read exactly") { check_group("dcp"); }
 TEST_CASE("torch-dcp samples of older PyTorch read exactly") { check_group("dcp-old"); }
 TEST_CASE("torch-save samples read exactly") { check_group("torchsave"); }
 TEST_CASE("safetensors samples read exactly") { check_group("safetensors"); }
+TEST_CASE("quantized samples read exactly, as they are stored") { check_group("quantized"); }
 TEST_CASE("OLMo-core samples read exactly") { check_group("olmo-core"); }
 TEST_CASE("torchsnapshot samples read exactly") { check_group("torchsnapshot"); }
 TEST_CASE("Megatron samples read exactly") { check_group("megatron"); }

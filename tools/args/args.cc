@@ -169,16 +169,28 @@ void check_word_count(const Arguments& a) {
   }
 }
 
+/// "--dequantize bf16": a type is no path, and can only be the flag's.
+bool takes_next(std::string_view flag, std::span<const std::string> after) {
+  if (flag != "--dequantize" || after.empty()) return false;
+  const std::optional<DType> type = dtype_from_word(after.front());
+  return type && is_floating(*type);
+}
+
 /// Words as CLI11 wants them: reversed, flags whose value is optional given one, "--flag=" refused
 /// (CLI11 would eat the next word).
 std::vector<std::string> prepared(const CLI::App& app, std::span<const std::string> words) {
   std::vector<std::string> result;
-  for (const std::string& word : words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
     if (word.size() > 2 && word.starts_with("--") && word.find('=') == word.size() - 1) {
       fail(Code::kInvalidArgument, fmt::format("{} has an empty value", printable(word)));
     }
     const CLI::Option* option = word.starts_with("--") ? app.get_option_no_throw(word) : nullptr;
     const bool bare = option != nullptr && option->get_option_text() == kOptionalValue;
+    if (bare && takes_next(word, words.subspan(i + 1))) {
+      result.push_back(fmt::format("{}={}", word, words[++i]));
+      continue;
+    }
     result.push_back(bare ? fmt::format("{}={}", word, kBareValue) : word);
   }
   std::reverse(result.begin(), result.end());

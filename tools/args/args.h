@@ -80,6 +80,7 @@ struct Arguments {
   // show
   std::string slice;
   std::string npy;
+  bool dequantized = false;
   // summary
   bool globals = false;
   bool explain_path = false;

@@ -117,6 +117,11 @@ class FlagBinder {
       field.folder = v == kBareValue ? std::string() : v;
     });
   }
+  void flag(const ConvertFlag& f, DTypeOrDefault<std::optional<DType>> field) {
+    o_.optional_value(f.names, f.placeholder, f.help, [field](auto& name, auto& v) {
+      field.dtype = v == kBareValue ? DType::kBFloat16 : parse_float_type(name, v);
+    });
+  }
 
  private:
   Options& o_;

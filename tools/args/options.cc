@@ -72,6 +72,11 @@ void add_ls(Options& o) {
   o.whole("--top", "only the first N after sorting", 1, a.top);
 }
 
+void add_dequantized(Options& o) {
+  o.flag("--dequantized", "quantized weights as the numbers that codes and scales mean, in float32",
+         o.to.dequantized);
+}
+
 void add_show(Options& o) {
   o.group("Values");
   o.text("--slice", "RANGES", "which elements, as 0:4,:8 or 3,: (Python's rules, step 1)",
@@ -79,6 +84,7 @@ void add_show(Options& o) {
   o.text("--npy", "FILE",
          "also write the slice as a NumPy file; -: write it to stdout instead of the report",
          o.to.npy);
+  add_dequantized(o);
 }
 
 void add_level(Options& o, const char* name, const char* text, VerifyLevel level) {
@@ -102,6 +108,7 @@ void add_diff(Options& o) {
   o.real("--abs", "values may differ by X", a.abs_tolerance);
   o.real("--rel", "values may differ by X times the larger magnitude", a.rel_tolerance);
   o.whole("--ulp", "values may differ by N units in the last place", 0, a.ulp_tolerance);
+  add_dequantized(o);
   o.text("--as", "DTYPE", "round both sides to DTYPE first, as bfloat16", a.as_dtype);
   o.choice("--sort", "name|change", "order of the differences; default: as stored", a.sort);
   o.flag("-q,--quiet", "print nothing: the exit status is the answer", a.quiet);
@@ -204,6 +211,7 @@ void add_stat(Options& o) {
   o.flag("--log-histogram", "histograms over log10 of the magnitude, zeros apart",
          stat.log_histogram);
   o.flag("--row-norms", "L2 norm of each row of matrices", stat.row_norms);
+  add_dequantized(o);
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ DiffOptions diff_options(Inspection& in) {
            "as bfloat16, float16, float32, float64, or bf16, fp16, fp32, fp64");
     }
   }
+  options.dequantized = in.a.dequantized;
   options.stop_at_first = in.a.quiet && in.a.html.empty();
   options.transfer = in.transfer();
   return options;

@@ -16,6 +16,7 @@ Outcome run_show(Inspection& in) {
   OpenedCheckpoint opened = in.open(in.a.words[0], needed);
   ShowOptions options;
   if (!in.a.slice.empty()) options.slice = parse_slice(in.a.slice);
+  options.dequantized = in.a.dequantized;
   options.npy = !in.a.npy.empty();
   options.transfer = in.transfer();
   const ShowReport report = show(opened, in.a.words[1], options);

@@ -12,6 +12,7 @@ Outcome run_stat(Inspection& in) {
   const bool page = !in.a.html.empty();
   OpenedCheckpoint opened = in.open();
   StatOptions options = page ? page_stat_options(in, opened) : in.a.stat;
+  options.dequantized = in.a.dequantized;
   options.transfer = in.transfer();
   StatReport report = stat_checkpoint(opened, options);
   std::string wrote;

@@ -27,6 +27,7 @@ struct DiffOptions {
   std::optional<DType> as;
   bool nan_equal = true;        // any NaN equals any NaN in abs, rel and ulp modes
   bool stop_at_first = false;   // -q: the answer is enough
+  bool dequantized = false;     // quantized weights as what their codes mean
   bool canonical_optim = true;  // index-keyed optimizers compare by FQN with those keyed by FQN
   /// Only the tensors of these names (sorted), and no other values; empty: everything.
   std::vector<std::string> names;

@@ -26,8 +26,9 @@ struct ShowOptions {
   std::optional<std::vector<SliceRange>> slice;  // nullopt: edge items of the whole
   std::int64_t edge_items = 3;                   // per dim, on both sides, when no slice is given
   bool values = true;                            // false: metadata and chunk table only
-  bool facts = true;  // fill ShowReport::facts, which looks at all other tensors
-  bool npy = false;   // fill ShowReport::npy
+  bool facts = true;         // fill ShowReport::facts, which looks at all other tensors
+  bool npy = false;          // fill ShowReport::npy
+  bool dequantized = false;  // quantized weights as what their codes mean
   TransferOptions transfer;
 };
 

@@ -40,6 +40,7 @@ struct StatOptions {
   std::size_t most_row_norms = 0;  // of each tensor: grouped_norms(); 0: one for each row
   /// Only these, by their places in Manifest::tensors; empty: all.
   std::vector<std::uint32_t> tensors;
+  bool dequantized = false;  // quantized weights as what their codes mean
   TransferOptions transfer;
 };
 

@@ -2,6 +2,7 @@
 // Changes to what a checkpoint holds, in addition to selection and renaming; the same for reshard
 // and convert. All are edits of the manifest, between locate and the output plan, in this order:
 //
+//   dequantize   codes and scales become plain weights (--dequantize)
 //   rules        other names and fusion (ops/rules.h); weights, state, steps and groups follow
 //   tied         weights that are one tensor under several names: equal bytes, never names
 //   vocabulary   rows of zeros added or rows cut; optimizer state follows
@@ -39,6 +40,7 @@ struct DTypeRule {
 };
 
 struct Transformations {
+  std::optional<DType> dequantize;  // quantized weights become plain ones of this type
   std::optional<RulesRequest> rules;
   bool strict_rules = false;  // a parameter that no rule names is kInvalidArgument, not a warning
   TiedPolicy tied = TiedPolicy::kDefault;

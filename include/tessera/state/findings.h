@@ -80,6 +80,7 @@ enum class Finding : std::uint8_t {
   // Particular formats and frameworks.
   kUnknownTensorClass,  // CK060
   kTensorAttributes,    // CK061
+  kMissingScale,        // CK062
   kUsedPadding,         // CK065
   kRanksDisagree,       // CK066
   kOtherRanksFile,      // CK067

@@ -10,6 +10,7 @@
 // Sources of kind kPending point at an archive item whose inside has not been opened; the format's
 // locate() turns them into extents, once per file, and only for verbs that read data.
 // A Manifest is a value: no open files. Thread-safe to read.
+#include <tessera/state/element_recipe.h>
 #include <tessera/state/findings.h>
 #include <tessera/state/value.h>
 #include <tessera/tensor/packed_chunks.h>
@@ -28,20 +29,22 @@ namespace tessera {
 /// Where the elements of one stored chunk come from, and what must be done to them.
 struct Source {
   enum class Kind : std::uint8_t {
-    kPending,  // an archive item [offset, offset + length) of `file`; call FormatDriver::locate
-    kExtent,   // elements at `offset` of `file`, row-major dense or by `strides`
-    kCoded,    // bytes [offset, offset + length) decode by codec chain `side` to the dense chunk
-               // (what one codec of the chain hands to the next may be larger than the chunk)
-    kInline,   // Manifest::inline_bytes[side]: the dense chunk itself
-    kFill,     // every element equals Manifest::inline_bytes[side]
-    kMemory,   // as kExtent, but `offset` is an address in this process: a live tensor. No reader
-               // of files makes these
+    kPending,   // an archive item [offset, offset + length) of `file`; call FormatDriver::locate
+    kExtent,    // elements at `offset` of `file`, row-major dense or by `strides`
+    kCoded,     // bytes [offset, offset + length) decode by codec chain `side` to the dense chunk
+                // (what one codec of the chain hands to the next may be larger than the chunk)
+    kInline,    // Manifest::inline_bytes[side]: the dense chunk itself
+    kFill,      // every element equals Manifest::inline_bytes[side]
+    kMemory,    // as kExtent, but `offset` is an address in this process: a live tensor. No reader
+                // of files makes these
+    kComputed,  // made of other tensors' elements as Manifest::computed[side] says. Only edits of
+                // the manifest make these
   };
   enum Flag : std::uint8_t { kByteSwap = 1, kConj = 2, kNeg = 4 };
 
   Kind kind = Kind::kPending;
   std::uint8_t flags = 0;
-  std::uint16_t view = 0;    // kCoded: 1 = `side` is an index in Manifest::views
+  std::uint16_t view = 0;    // kCoded, kComputed: 1 = `side` is an index in Manifest::views
   std::uint32_t file = 0;    // index in Manifest::files
   std::uint64_t offset = 0;  // bytes in the file
   /// Bytes: the item (kPending, kCoded), or the span the elements touch (kExtent).
@@ -61,9 +64,10 @@ struct Record {
   bool operator==(const Record&) const = default;
 };
 
-/// Part of the dense elements that a coded item decodes to: a derived tensor's chunk.
+/// Part of the dense elements that a coded item decodes to, or that are computed: a derived
+/// tensor's chunk.
 struct CodedView {
-  std::uint32_t codecs = 0;           // index in Manifest::codecs
+  std::uint32_t codecs = 0;           // index in Manifest::codecs, or in Manifest::computed
   std::int64_t first_element = 0;     // of the item's elements
   std::vector<std::int64_t> strides;  // elements, per dim of the chunk; empty: dense
 };
@@ -174,6 +178,7 @@ struct Manifest {
   std::vector<Bytes> inline_bytes;
   std::vector<std::vector<std::string>> codecs;  // chains, applied left to right
   std::vector<CodedView> views;                  // of coded items that several tensors share
+  std::vector<ComputedElements> computed;
   std::vector<QuantParams> quant;
   std::vector<Note> notes;
   /// Entries that keep_entries() left out since this list was last taken, in order.

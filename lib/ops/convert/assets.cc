@@ -5,6 +5,7 @@
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -55,16 +56,60 @@ bool is_float_name(std::string_view name) {
   return false;
 }
 
-}  // namespace
-
-void rewrite_dtype(const Directory& directory, AssetList& assets, std::string_view dtype) {
+/// The text of config.json as it would be copied now; nullopt: it is not copied.
+std::optional<std::string> config_text(const Directory& directory, const AssetList& assets) {
   constexpr std::uint64_t kMostBytes = std::uint64_t{16} << 20;
   const auto config = std::ranges::find(assets.copied, "config.json", &FileInfo::name);
-  if (config == assets.copied.end() || config->size_bytes > kMostBytes) return;
+  if (config == assets.copied.end() || config->size_bytes > kMostBytes) return std::nullopt;
+  if (const auto known = assets.rewritten.find(config->name); known != assets.rewritten.end())
+    return known->second.text;
   const std::unique_ptr<ReadFile> file = directory.open(config->name);
   Bytes bytes(static_cast<std::size_t>(file->size_bytes()));
   file->read_at(0, bytes);
-  std::string text(as_text(bytes)), change;
+  return std::string(as_text(bytes));
+}
+
+void set_config(AssetList& assets, std::string text, std::string change) {
+  const auto config = std::ranges::find(assets.copied, "config.json", &FileInfo::name);
+  config->size_bytes = text.size();
+  RewrittenAsset& rewritten = assets.rewritten[config->name];
+  rewritten.text = std::move(text);
+  rewritten.change += (rewritten.change.empty() ? "" : ", ") + change;
+}
+
+/// Where the member `key` of the outermost object begins and ends, one comma included; an empty
+/// range where there is none. `text` is JSON.
+std::pair<std::size_t, std::size_t> find_member(std::string_view text, std::string_view key) {
+  const std::string quoted = fmt::format("\"{}\"", key);
+  std::size_t begin = text.npos, comma = text.npos;
+  int depth = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"') {
+      if (depth == 1 && begin == text.npos && text.substr(at).starts_with(quoted)) {
+        const std::size_t colon = text.find_first_not_of(" \t\r\n", at + quoted.size());
+        if (colon != text.npos && text[colon] == ':') begin = at;
+      }
+      for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\';
+      continue;
+    }
+    const bool ends = depth == 1 && begin != text.npos && (c == ',' || c == '}');
+    if (ends && c == ',') return {begin, text.find_first_not_of(" \t\r\n", at + 1)};
+    if (ends)
+      return {comma == text.npos ? begin : comma, text.find_last_not_of(" \t\r\n", at - 1) + 1};
+    if (depth == 1 && c == ',') comma = at;
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') --depth;
+  }
+  return {0, 0};
+}
+
+}  // namespace
+
+void rewrite_dtype(const Directory& directory, AssetList& assets, std::string_view dtype) {
+  std::optional<std::string> config = config_text(directory, assets);
+  if (!config) return;
+  std::string text = std::move(*config), change;
   for (const std::string_view key : {"torch_dtype", "dtype"}) {
     for (std::size_t at = find_type(text, key, 0); at != text.npos; at = find_type(text, key, at)) {
       const std::string name = text.substr(at, text.find('"', at) - at);
@@ -73,9 +118,26 @@ void rewrite_dtype(const Directory& directory, AssetList& assets, std::string_vi
       text.replace(at, name.size(), dtype);
     }
   }
-  if (change.empty()) return;
-  config->size_bytes = text.size();
-  assets.rewritten[config->name] = {std::move(text), std::move(change)};
+  if (!change.empty()) set_config(assets, std::move(text), std::move(change));
+}
+
+std::vector<std::string> drop_quantization(const Directory& directory, AssetList& assets) {
+  if (std::optional<std::string> text = config_text(directory, assets)) {
+    for (const std::string_view key : {"quantization_config", "compression_config"}) {
+      const auto [begin, end] = find_member(*text, key);
+      if (begin == end || end == text->npos) continue;
+      text->erase(begin, end - begin);
+      set_config(assets, *text, fmt::format("without {}", key));
+    }
+  }
+  std::vector<std::string> dropped;
+  std::erase_if(assets.copied, [&](const FileInfo& asset) {
+    const bool gone = asset.name == "hf_quant_config.json" ||
+                      asset.name == "quantize_config.json" || asset.name == "quant_config.json";
+    if (gone) dropped.push_back(asset.name);
+    return gone;
+  });
+  return dropped;
 }
 
 SealedFile copy_asset(const Directory& directory, const FileInfo& asset, const AssetList& assets,

@@ -35,6 +35,10 @@ AssetList find_assets(const Directory& directory,
 /// the weights: "torch_dtype", in newer files "dtype". What else it says stays to the byte.
 void rewrite_dtype(const Directory& directory, AssetList& assets, std::string_view dtype);
 
+/// config.json among the copied ones loses what it says of quantization, and files that say nothing
+/// else (hf_quant_config.json, quantize_config.json) are not copied: their names are returned.
+std::vector<std::string> drop_quantization(const Directory& directory, AssetList& assets);
+
 /// Copies one file into the stage; synced and closed; its sums for the seal.
 SealedFile copy_asset(const Directory& directory, const FileInfo& asset, const AssetList& assets,
                       Stage& stage);

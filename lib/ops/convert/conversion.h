@@ -51,12 +51,14 @@ class Conversion {
   void salvage_source();
   void book_transformations();
   void shape_state();
+  void dequantize_source();
   void transform();
   void clean_names();
   void check_layout_globs() const;
   void read_steps();
   void plan_output();
   void plan_assets();
+  void fit_config(const Directory& directory);
   void check_assets(const Directory& directory);
   void plan_sidecars();
   bool carry(const Beside& beside, std::string& why);

@@ -105,13 +105,7 @@ void Conversion::plan_assets() {
   for (const OutputFile& file : output_.files) owned.push_back(file.path);
   assets_ = find_assets(directory, owned);
   check_assets(directory);
-  if (options_.transform.dtype) {
-    rewrite_dtype(directory, assets_, torch_name(*options_.transform.dtype));
-    for (const auto& [name, rewritten] : assets_.rewritten)
-      report_.notes.push_back({Finding::kAsset, Severity::kInfo,
-                               "copied with the type of the result: " + rewritten.change, name,
-                               ""});
-  }
+  fit_config(directory);
   for (const FileInfo& asset : assets_.copied) report_.assets.push_back(asset.name);
   for (const std::string& name : assets_.links) {
     report_.notes.push_back({Finding::kAsset, Severity::kWarning,
@@ -121,6 +115,21 @@ void Conversion::plan_assets() {
     report_.notes.push_back(
         {Finding::kAsset, Severity::kInfo, "next to the checkpoint, not copied", name, ""});
   }
+}
+
+/// config.json says what the result has: the type of the weights, and whether they are quantized.
+void Conversion::fit_config(const Directory& directory) {
+  const std::optional<DType> type =
+      options_.transform.dtype ? options_.transform.dtype : options_.transform.dequantize;
+  if (type) rewrite_dtype(directory, assets_, torch_name(*type));
+  const auto note = [this](std::string text, const std::string& file) {
+    report_.notes.push_back({Finding::kAsset, Severity::kInfo, std::move(text), file, ""});
+  };
+  if (options_.transform.dequantize)
+    for (const std::string& name : drop_quantization(directory, assets_))
+      note("not copied: it says how the source's weights are quantized", name);
+  for (const auto& [name, rewritten] : assets_.rewritten)
+    note("copied with what the result has: " + rewritten.change, name);
 }
 
 /// What we wrote ourselves is what its seal says, or it is refused; salvage leaves it out.

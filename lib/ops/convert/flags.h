@@ -42,6 +42,13 @@ struct OptionalFolder {
 template <class Bool, class Text>
 OptionalFolder(Bool&, Text&) -> OptionalFolder<Bool, Text>;
 
+template <class OptionalDType>
+struct DTypeOrDefault {
+  OptionalDType& dtype;  // bfloat16 where the flag has no value
+};
+template <class OptionalDType>
+DTypeOrDefault(OptionalDType&) -> DTypeOrDefault<OptionalDType>;
+
 /// `Options` is ConvertOptions, const or not. A visitor has group(heading), flag(...) for what the
 /// result depends on, and run_flag(...) for what only says how it is made.
 template <class Options, class Visitor>
@@ -78,6 +85,11 @@ void visit_convert_flags(Options& o, Visitor& visit) {
               "cast tensors that match to TYPE, or `keep` them, whatever --dtype says; the first "
               "that matches wins"},
              o.transform.keep_dtypes);
+  visit.flag(
+      {"--dequantize", "TYPE",
+       "quantized weights become plain ones of TYPE (default: bfloat16), by their scales and "
+       "tables, which are left out"},
+      DTypeOrDefault{o.transform.dequantize});
   visit.flag({"--tied", "keep|drop|error",
               "what becomes of weights with equal bytes under several names; default: as stored, "
               "with --to hf drop"},

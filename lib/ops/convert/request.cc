@@ -102,6 +102,10 @@ class FlagHash {
   void flag(const ConvertFlag& flag, DTypeOrIndex<Bool, Type> field) {
     hash_.add(flag.names).add(field.dtype).add(field.as_index);
   }
+  template <class Type>
+  void flag(const ConvertFlag& flag, DTypeOrDefault<Type> field) {
+    hash_.add(flag.names).add(field.dtype);
+  }
   template <class Bool, class Text>
   void flag(const ConvertFlag& flag, OptionalFolder<Bool, Text> field) {
     hash_.add(flag.names).add(field.given).add(field.folder);

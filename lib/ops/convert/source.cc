@@ -23,6 +23,7 @@
 #include "lib/ops/edit/rank_state.h"
 #include "lib/ops/open/beside.h"
 #include "lib/ops/open/damage_elsewhere.h"
+#include "lib/ops/open/dequantize.h"
 #include "lib/ops/open/index_layout.h"
 #include "lib/ops/open/path_resolve.h"
 #include "lib/ops/open/unsure_names.h"
@@ -254,7 +255,16 @@ void Conversion::shape_state() {
   transform();
 }
 
+void Conversion::dequantize_source() {
+  if (!transformations_.dequantize) return;
+  Dequantized done = dequantize(source_, *transformations_.dequantize, transfer_);
+  append(report_.notes, done.notes);
+  report_.transformations.push_back(std::move(done.applied));
+  report_.balance.restate(source_.manifest, "--dequantize");
+}
+
 void Conversion::transform() {
+  dequantize_source();
   const AliasEntries recorded(source_.manifest);
   if (AppliedTransformation renamed = apply_renames(source_.manifest, options_.names);
       renamed.tensors > 0) {

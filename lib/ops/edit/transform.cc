@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/encoding/json.h>
 #include <tessera/ops/rename.h>
 #include <tessera/ops/transform.h>
 #include <tessera/state/roles.h>
@@ -14,24 +13,12 @@
 #include "lib/ops/edit/dtype_rules.h"
 #include "lib/ops/edit/ties.h"
 #include "lib/ops/edit/vocabulary.h"
+#include "lib/ops/open/model_config.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::uint64_t kMostConfigBytes = std::uint64_t{16} << 20;
 constexpr std::size_t kMostNamed = 5;
-
-/// config.json beside the source, or None.
-Value read_config(const Directory& directory) {
-  const std::optional<FileInfo> info = directory.stat("config.json");
-  if (!info || info->type != FileType::kRegular || info->size_bytes > kMostConfigBytes) return {};
-  return in_file("config.json", [&] {
-    const std::unique_ptr<ReadFile> file = directory.open("config.json");
-    Bytes text(static_cast<std::size_t>(file->size_bytes()));
-    file->read_at(0, text);
-    return parse_json(text);
-  });
-}
 
 /// An integer under `key` in a dict, or in the attributes of an object (an argparse Namespace).
 std::optional<std::int64_t> integer_in(const Value& value, const std::string& key) {

@@ -14,11 +14,13 @@
 #include <set>
 #include <utility>
 
+#include "lib/base/append.h"
 #include "lib/ops/inspect/canonical_state.h"
 #include "lib/ops/inspect/content_digests.h"
 #include "lib/ops/inspect/diff_elements.h"
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/inspect/value_difference.h"
+#include "lib/ops/open/dequantize.h"
 
 namespace tessera {
 namespace {
@@ -409,7 +411,14 @@ class Differ {
 }  // namespace
 
 DiffReport diff_checkpoints(OpenedCheckpoint& a, OpenedCheckpoint& b, const DiffOptions& options) {
+  std::vector<Note> unseen;
+  if (options.dequantized)
+    for (OpenedCheckpoint* side : {&a, &b}) {
+      std::vector<Note> notes = view_dequantized(*side, options.transfer);
+      append(unseen, notes);
+    }
   DiffReport report = Differ(a, b, options).run();
+  append(report.notes, unseen);
   for (const OpenedCheckpoint* side : {&a, &b}) side->check_archives();
   return report;
 }

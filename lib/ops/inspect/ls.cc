@@ -34,12 +34,15 @@ std::string_view source_name(Source::Kind kind) {
       return "fill";
     case Source::Kind::kMemory:
       return "memory";
+    case Source::Kind::kComputed:
+      return "computed";
   }
   return "";
 }
 
 bool has_file(Source::Kind kind) {
-  return kind != Source::Kind::kInline && kind != Source::Kind::kFill;
+  return kind != Source::Kind::kInline && kind != Source::Kind::kFill &&
+         kind != Source::Kind::kComputed;
 }
 
 /// "dim 0 x 4", "dims 0,1 x 2x2", "flat x 3", "" for one chunk: distinct chunks alone count.

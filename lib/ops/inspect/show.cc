@@ -13,6 +13,7 @@
 #include "lib/ops/inspect/element_text.h"
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/inspect/npy.h"
+#include "lib/ops/open/dequantize.h"
 
 namespace tessera {
 namespace {
@@ -340,6 +341,7 @@ ShowReport find_and_show(OpenedCheckpoint& checkpoint, const std::string& name,
 }  // namespace
 
 ShowReport show(OpenedCheckpoint& checkpoint, const std::string& name, const ShowOptions& options) {
+  if (options.dequantized) view_dequantized(checkpoint, options.transfer);
   ShowReport report = find_and_show(checkpoint, name, options);
   checkpoint.check_archives();
   return report;

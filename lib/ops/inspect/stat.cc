@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/base/append.h"
 #include "lib/ops/inspect/element_blocks.h"
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/inspect/quantile_select.h"
 #include "lib/ops/inspect/stat_pass.h"
+#include "lib/ops/open/dequantize.h"
 
 namespace tessera {
 namespace {
@@ -262,8 +264,12 @@ std::vector<double> grouped_norms(const std::vector<double>& norms, std::size_t 
 
 StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& options) {
   const TransferOptions& transfer = options.transfer;
+  std::vector<Note> unseen;
+  if (options.dequantized) unseen = view_dequantized(checkpoint, transfer);
+  // The view numbers tensors anew.
+  const bool all = options.tensors.empty() || options.dequantized;
   const std::vector<std::uint32_t> leaves =
-      options.tensors.empty() ? leaf_tensors(checkpoint.manifest) : options.tensors;
+      all ? leaf_tensors(checkpoint.manifest) : options.tensors;
   checkpoint.locate(leaves, read_options(transfer));
   const Manifest& manifest = checkpoint.manifest;
   StatReport report;
@@ -301,6 +307,7 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
   for (std::uint32_t i : leaves)
     report.bytes += static_cast<std::uint64_t>(manifest.tensors[i].spec.size_bytes());
   report.notes = manifest.notes;
+  append(report.notes, unseen);
   return report;
 }
 

@@ -98,7 +98,8 @@ class PartsMerger {
         source.side += offset(out_.inline_bytes);
         break;
       case Source::Kind::kMemory:
-        fail(Code::kInternal, "parts of a checkpoint on disk cannot lie in memory");
+      case Source::Kind::kComputed:
+        fail(Code::kInternal, "parts of a checkpoint on disk are neither in memory nor computed");
     }
     return source;
   }

@@ -13,10 +13,12 @@
 #include <algorithm>
 #include <charconv>
 
+#include "lib/base/append.h"
 #include "lib/base/damage.h"
 #include "lib/format/findings.h"
 #include "lib/ops/open/beside.h"
 #include "lib/ops/open/damage_elsewhere.h"
+#include "lib/ops/open/dequantize.h"
 #include "lib/ops/open/merge_parts.h"
 #include "lib/ops/open/path_resolve.h"
 #include "lib/ops/open/rank_parts.h"
@@ -308,6 +310,7 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
   check_aliases(opened.manifest, roles);
   restore_integer_ids(opened.manifest.state, roles);
   find_beside(fs, resolver, found, opened);
+  append(opened.manifest.notes, lone_codes(opened.manifest, *opened.directory));
   opened.manifest.left_out.clear();  // what the reader took apart is no loss
   return opened;
 }

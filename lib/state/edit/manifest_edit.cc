@@ -270,7 +270,7 @@ class Builder {
     const std::vector<std::int64_t>* strides = nullptr;
     if (from.kind == Source::Kind::kExtent && from.side != 0) {
       strides = &manifest_.strides[from.side - 1];
-    } else if (from.kind == Source::Kind::kCoded && from.view != 0) {
+    } else if (has_view(from)) {
       strides = &manifest_.views[from.side].strides;
     }
     if (strides == nullptr || strides->empty()) return dense.strides();
@@ -281,9 +281,13 @@ class Builder {
     return *strides;
   }
 
+  static bool has_view(const Source& source) {
+    const bool may = source.kind == Source::Kind::kCoded || source.kind == Source::Kind::kComputed;
+    return may && source.view != 0;
+  }
+
   std::int64_t view_offset(const Source& from) const {
-    const bool viewed = from.kind == Source::Kind::kCoded && from.view != 0;
-    return viewed ? manifest_.views[from.side].first_element : 0;
+    return has_view(from) ? manifest_.views[from.side].first_element : 0;
   }
 
   Source part_source(const Source& from, const Part& part) {
@@ -311,7 +315,8 @@ class Builder {
           source.side = static_cast<std::uint32_t>(manifest_.strides.size());
         }
         break;
-      case Source::Kind::kCoded: {
+      case Source::Kind::kCoded:
+      case Source::Kind::kComputed: {
         const std::uint32_t codecs = from.view != 0 ? manifest_.views[from.side].codecs : from.side;
         source.view = 1;
         source.side = static_cast<std::uint32_t>(manifest_.views.size());

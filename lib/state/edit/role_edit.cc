@@ -233,6 +233,8 @@ void keep_entries(Manifest& manifest, const std::vector<bool>& keep,
     for_each_tensor(quant.scales, use);
     for_each_tensor(quant.zero_points, use);
   }
+  for (const ComputedElements& computed : manifest.computed)
+    for (const std::uint32_t part : computed.parts) use(part);
   std::vector<std::uint32_t> new_index(manifest.tensors.size(), kNoTensor);
   std::vector<StoredTensor> tensors;
   for (std::size_t i = 0; i < used.size(); ++i) {
@@ -245,6 +247,8 @@ void keep_entries(Manifest& manifest, const std::vector<bool>& keep,
     quant.scales = remap_tensors(quant.scales, new_index);
     quant.zero_points = remap_tensors(quant.zero_points, new_index);
   }
+  for (ComputedElements& computed : manifest.computed)
+    for (std::uint32_t& part : computed.parts) part = new_index[part];
   manifest.tensors = std::move(tensors);
   manifest.state.entries = std::move(kept);
 }

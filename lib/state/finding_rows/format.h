@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-inline constexpr std::array<FindingInfo, 29> kFormatRows = {{
+inline constexpr std::array<FindingInfo, 30> kFormatRows = {{
     {Finding::kUnknownTensorClass, "CK060", Severity::kWarning, "warning", "quick",
      "a tensor of an unknown class is read as a plain tensor", "file, tensor",
      "A library's subclass of torch.Tensor was saved.",
@@ -18,6 +18,11 @@ inline constexpr std::array<FindingInfo, 29> kFormatRows = {{
      "PyTorch and DeepSpeed set themselves are not reported",
      "file, tensor", "A program stored attributes on its tensors.",
      "Nothing to do, unless the program needs the attributes after loading."},
+    {Finding::kMissingScale, "CK062", Severity::kWarning, "warning", "quick",
+     "a quantized weight has no scale, or one of a shape that cannot be its own: its codes are no "
+     "numbers; 8-bit floats count where other weights, or config.json, have scales",
+     "tensor", "A file of the model is missing, or scales were left out when it was saved.",
+     "Take the scale from the model's origin; `--dequantize` refuses the weight until then."},
     {Finding::kUsedPadding, "CK065", Severity::kWarning, "warning, info", "full",
      "padding in a shard is not zero (nor 42, which FSDP writes between parameters); no reader "
      "uses it (ZeRO stage 3 itself leaves what memory held: info)",

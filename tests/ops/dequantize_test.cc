@@ -1,0 +1,219 @@
+// Quantized weights as numbers: held against what the frameworks' own arithmetic gave of the samples,
+// and, cut anywhere over ranks, against the formula itself.
+#include "lib/ops/open/dequantize.h"
+
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/format/safetensors.h>
+#include <tessera/ops/diff.h>
+#include <tessera/ops/show.h>
+#include <tessera/ops/stat.h>
+#include <tessera/reshard/tensor_reader.h>
+#include <tessera/tensor/cast.h>
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "tests/support/convert_case.h"
+#include "tests/support/inspect_case.h"
+#include "tests/support/safetensors_file.h"
+#include "tests/support/sample_case.h"
+
+namespace dequantize_test {
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+/// "float32 [4,5] <sha256>" of what `checked` of a sample's weights mean, in one type.
+std::map<std::string, std::string> meant(const Value& expected, DType dtype) {
+  std::map<std::string, std::string> out;
+  const char* sum = dtype == DType::kFloat32 ? "sha256" : "bf16_sha256";
+  for (const Value& weight : expected.find("dequantized")->as_list()) {
+    std::vector<std::int64_t> extents;
+    for (const Value& extent : weight.find("shape")->as_list()) extents.push_back(extent.as_int());
+    out[weight.find("key")->as_string()] = fmt::format(
+        "{} {} {}", torch_name(dtype), Shape(extents).to_string(), weight.find(sum)->as_string());
+  }
+  return out;
+}
+
+ConvertOptions dequantizing(const std::string& from, const std::string& to, DType dtype,
+                            std::optional<std::int64_t> ranks = std::nullopt) {
+  ConvertOptions options = convert_options(from, to, ranks, ranks ? "torch-dcp" : "safetensors");
+  options.transform.dequantize = dtype;
+  options.verify = true;
+  return options;
+}
+
+/// Each expected weight, and every other tensor of the source that is no part of one.
+void check_result(FileSystem& fs, const std::string& path, const SampleCase& sample, DType dtype) {
+  const OpenedContent result = content_at(fs, path);
+  std::map<std::string, std::string> wanted = expected_content(sample.expected);
+  for (const Value& weight : sample.expected.find("dequantized")->as_list())
+    for (const Value& part : weight.find("from")->as_list()) wanted.erase(part.as_string());
+  std::erase_if(wanted, [](const auto& entry) {
+    return entry.first.ends_with("input_scale") || entry.first.ends_with("weight_format");
+  });
+  for (const auto& [name, content] : meant(sample.expected, dtype)) wanted[name] = content;
+  CHECK(result.tensors == wanted);
+}
+
+}  // namespace
+
+TEST_CASE("quantized samples list and hash as they are stored") {
+  for (const std::string& name : sample_names("quantized")) {
+    INFO(name);
+    const SampleCase sample(name);
+    MemoryFileSystem fs;
+    CHECK(content_at(fs, load_sample(fs, name)).tensors == expected_content(sample.expected));
+  }
+}
+
+TEST_CASE("dequantized samples are what the frameworks' own arithmetic gives, at any sharding") {
+  int checked = 0;
+  for (const std::string& name : sample_names("quantized")) {
+    INFO(name);
+    const SampleCase sample(name);
+    if (sample.expected.find("must_refuse_dequantise") != nullptr) continue;
+    MemoryFileSystem fs;
+    const std::string source = load_sample(fs, name);
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const std::string out = fmt::format("/{}", torch_name(dtype));
+      REQUIRE(convert(fs, dequantizing(source, out, dtype)).published);
+      check_result(fs, out, sample, dtype);
+    }
+    REQUIRE(convert(fs, dequantizing(source, "/ranks", DType::kFloat32, 3)).published);
+    check_result(fs, "/ranks", sample, DType::kFloat32);
+    // And of a sharded source.
+    REQUIRE(convert(fs, convert_options(source, "/cut", 5, "torch-dcp")).published);
+    if (fs.stat("/source/config.json"))
+      fs.write_file("/cut/config.json", fs.read_file("/source/config.json"));
+    REQUIRE(convert(fs, dequantizing("/cut", "/joined", DType::kFloat32)).published);
+    check_result(fs, "/joined", sample, DType::kFloat32);
+    ++checked;
+  }
+  CHECK(checked >= 15);
+}
+
+TEST_CASE("a weight without its scale is a finding, and never dequantized") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "quantized/fp8_block_missing_scale");
+  const std::string lone = "model.layers.0.mlp.up_proj.weight";
+  CHECK(by_code(open_checkpoint(fs, source).manifest.notes)["CK062"] ==
+        std::vector<std::string>{lone});
+  const Status status = status_of(fs, dequantizing(source, "/out", DType::kBFloat16));
+  CHECK(status.code == Code::kUnsupported);
+  CHECK(status.context.tensor == lone);
+  REQUIRE(convert(fs, convert_options(source, "/as_it_is", std::nullopt)).published);
+  for (const std::string& name : sample_names("quantized")) {
+    INFO(name);
+    if (name.ends_with("missing_scale")) continue;
+    CHECK(by_code(open_sample(name).manifest.notes).count("CK062") == 0);
+  }
+}
+
+TEST_CASE("without quantized weights there is nothing to dequantize") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "dcp/fsdp2_w2");
+  CHECK(status_of(fs, dequantizing(source, "/out", DType::kBFloat16)).code ==
+        Code::kInvalidArgument);
+}
+
+TEST_CASE("show, stat and diff look at what codes mean") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "quantized/mxfp4_gpt_oss");
+  REQUIRE(convert(fs, dequantizing(source, "/plain", DType::kFloat32)).published);
+  const std::string name = "model.layers.0.mlp.experts.down_proj";
+  OpenedCheckpoint quantized = open_checkpoint(fs, source), plain = open_checkpoint(fs, "/plain");
+  DiffOptions differ;
+  CHECK_FALSE(diff_checkpoints(quantized, plain, differ).equal);
+  differ.dequantized = true;
+  quantized = open_checkpoint(fs, source);
+  CHECK(diff_checkpoints(quantized, plain, differ).equal);
+  ShowOptions look;
+  look.dequantized = true;
+  quantized = open_checkpoint(fs, source);
+  const ShowReport shown = show(quantized, name, look);
+  CHECK(shown.values == show(plain, name, {}).values);
+  StatOptions numbers;
+  numbers.dequantized = true;
+  quantized = open_checkpoint(fs, source);
+  const StatReport a = stat_checkpoint(quantized, numbers), b = stat_checkpoint(plain, {});
+  REQUIRE(a.tensors.size() == b.tensors.size());
+  for (const TensorStat& stat : a.tensors)
+    for (const TensorStat& same : b.tensors)
+      if (stat.name == same.name) CHECK(stat.l2 == same.l2);
+}
+
+TEST_CASE("config.json says that the result is not quantized") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "quantized/fp8_block_deepseek");
+  ConvertOptions options = dequantizing(source, "/out", DType::kFloat32);
+  options.copy_assets = true;
+  REQUIRE(convert(fs, options).published);
+  const Bytes text = fs.read_file("/out/config.json");
+  const Value config = parse_json(text);
+  CHECK(config.find("quantization_config") == nullptr);
+  CHECK(config.find("torch_dtype")->as_string() == "float32");
+  CHECK(config.find("model_type")->as_string() == "deepseek_v3");
+}
+
+TEST_CASE("blocks of any shape, cut anywhere, are the formula's numbers") {
+  std::mt19937 random(7);
+  const auto below = [&](int n) {
+    return static_cast<std::int64_t>(random() % static_cast<unsigned>(n));
+  };
+  for (int round = 0; round < 12; ++round) {
+    const std::int64_t rows = 1 + below(300), columns = 1 + below(300);
+    const std::int64_t tall = (rows + 127) / 128, wide = (columns + 127) / 128;
+    INFO(rows << "x" << columns);
+    std::string codes(static_cast<std::size_t>(rows * columns), '\0');
+    for (char& code : codes)
+      while ((static_cast<unsigned char>(code = static_cast<char>(random())) & 0x7F) == 0x7F) {
+      }
+    std::vector<float> scales(static_cast<std::size_t>(tall * wide));
+    for (float& scale : scales) scale = static_cast<float>(1 + below(1000)) / 997.0F;
+    const std::string scale_bytes(reinterpret_cast<const char*>(scales.data()), scales.size() * 4);
+    MemoryFileSystem fs;
+    fs.make_directories("/in");
+    const std::string header =
+        fmt::format(R"({{"w":{{"dtype":"F8_E4M3","shape":[{},{}],"data_offsets":[{},{}]}},)"
+                    R"("w_scale_inv":{{"dtype":"F32","shape":[{},{}],"data_offsets":[0,{}]}}}})",
+                    rows, columns, scale_bytes.size(), scale_bytes.size() + codes.size(), tall,
+                    wide, scale_bytes.size());
+    fs.write_file("/in/model.safetensors", as_bytes(safetensors_of(header, scale_bytes + codes)));
+    std::vector<float> wanted(codes.size());
+    cast_elements(DType::kFloat8E4M3Fn, as_bytes(codes), DType::kFloat32,
+                  std::as_writable_bytes(std::span(wanted)));
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c)
+        wanted[static_cast<std::size_t>(r * columns + c)] *=
+            scales[static_cast<std::size_t>(r / 128 * wide + c / 128)];
+    ConvertOptions options =
+        dequantizing("/in/model.safetensors", "/out", DType::kFloat32, 1 + below(6));
+    options.target.placements = {{"w", {Placement::shard(static_cast<int>(below(2)))}}};
+    options.memory_limit_bytes = std::uint64_t{1} << 20;
+    REQUIRE(convert(fs, options).published);
+    OpenedCheckpoint result = open_checkpoint(fs, "/out");
+    result.locate_all({});
+    std::vector<float> got(wanted.size());
+    const std::uint32_t index = leaf_tensors(result.manifest).at(0);
+    TensorReader(result.manifest, *result.directory, {})
+        .read(index, 0, rows * columns, std::as_writable_bytes(std::span(got)));
+    CHECK(got == wanted);
+    // A part of it, as a reader of the view takes it.
+    OpenedCheckpoint view = open_checkpoint(fs, "/in/model.safetensors");
+    CHECK(view_dequantized(view, {}).empty());
+    const std::int64_t begin = below(static_cast<int>(rows * columns));
+    const std::int64_t end = begin + 1 + below(static_cast<int>(rows * columns - begin));
+    std::vector<float> part(static_cast<std::size_t>(end - begin));
+    TensorReader(view.manifest, *view.directory, {})
+        .read(leaf_tensors(view.manifest).at(0), begin, end,
+              std::as_writable_bytes(std::span(part)));
+    CHECK(std::equal(part.begin(), part.end(), wanted.begin() + begin));
+  }
+}
+
+}  // namespace dequantize_test
