@@ -177,7 +177,7 @@ def hostile(folder):
                 t.type("Enter").expect("[1 facts]")
                 t.type("2").expect("largest magnitude")
                 t.type("3").expect("elements 0-1 of 2")
-                t.type("4").expect("bytes in file")
+                t.type("4").expect("place")
                 t.type("5").expect("No optimizer here")
                 t.type("q").expect("by name")
                 t.type("n")

@@ -7,6 +7,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <utility>
+
+#include "tools/render/number_text.h"
 
 namespace tessera::tools {
 namespace {
@@ -71,6 +75,29 @@ std::string render_notes(const std::vector<Note>& notes, std::size_t limit, cons
   }
   if (order.size() > limit) text += fmt::format("  ... and {} more\n", order.size() - limit);
   return text;
+}
+
+std::vector<Note> grouped_notes(const std::vector<Note>& notes, std::string_view noun) {
+  constexpr std::size_t kApart = 3;
+  std::map<std::pair<Finding, std::string>, std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < notes.size(); ++i)
+    if (!notes[i].tensor.empty())
+      groups[{notes[i].code, without_numbers(notes[i].message)}].push_back(i);
+  std::vector<bool> shown(notes.size(), false);
+  std::vector<Note> lines;
+  for (std::size_t i = 0; i < notes.size(); ++i) {
+    if (shown[i]) continue;
+    Note line = notes[i];
+    const auto group = groups.find({line.code, without_numbers(line.message)});
+    if (!line.tensor.empty() && group->second.size() > kApart) {
+      for (const std::size_t member : group->second) shown[member] = true;
+      line.message = fmt::format("{}, \"{}\" and others: {}", counted(group->second.size(), noun),
+                                 line.tensor, line.message);
+      line.tensor.clear();
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
 }
 
 std::string value_text(const Value& value) { return printable(dump_json(value)); }
