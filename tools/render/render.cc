@@ -32,8 +32,11 @@ std::string note_text(const Note& note) {
 }  // namespace
 
 std::string fact_line(std::string_view label, std::string_view text, const Screen& screen) {
-  return "  " + screen.paint(Tint::kDim, pad_right(clip_end(label, kLabelWidth - 1), kLabelWidth)) +
-         (screen.whole ? std::string(text) : clip_end(text, screen.width - 2 - kLabelWidth)) + "\n";
+  // A label that is longer than its column keeps its letters and moves the text.
+  const std::string head = pad_right(label, std::max(kLabelWidth, display_width(label) + 1));
+  const int room = screen.width - 2 - display_width(head);
+  return "  " + screen.paint(Tint::kDim, head) +
+         (screen.whole ? std::string(text) : clip_end(text, room)) + "\n";
 }
 
 std::string fact_lines(std::string_view label, std::string_view text, int limit,

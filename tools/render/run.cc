@@ -30,9 +30,14 @@ std::string verdict(const RunListing& listing, const Screen& screen) {
   const auto damaged = std::ranges::count(listing.rows, false, &RunRow::complete) - refused;
   std::string text;
   if (const RunRow* newest = listing.newest_whole()) {
-    text = screen.paint(Tint::kGreen, "newest whole: ") +
-           screen.paint(Tint::kBold, printable(newest->name)) +
-           fmt::format(" ({}, {} ago)", format_bytes(weight(*newest)), age_of(listing, *newest));
+    constexpr int kRest = 44;  // of the line: its first words, and what follows the facts
+    const std::string name = printable(newest->name);
+    const std::string facts =
+        fmt::format("({}, {} ago)", format_bytes(weight(*newest)), age_of(listing, *newest));
+    const bool breaks =
+        !screen.whole && display_width(name) + display_width(facts) + kRest > screen.width;
+    text = screen.paint(Tint::kGreen, "newest whole: ") + screen.paint(Tint::kBold, name) +
+           (breaks ? "\n  " : " ") + facts;
   } else {
     text = screen.paint(Tint::kRed, "none is whole");
   }
@@ -50,9 +55,9 @@ std::string rows(const RunListing& listing, const Screen& screen) {
   Table table({{"checkpoint", false, 1},
                {"step", true},
                {"format"},
-               {"ranks", true},
+               {"ranks", true, 0, true},
                {"bytes", true},
-               {"age", true},
+               {"age", true, 0, true},
                {"state"},
                {""}});
   for (const RunRow& row : listing.rows) {

@@ -159,7 +159,7 @@ std::string stat_in_full(const TensorStat& t, const std::vector<double>& quantil
     for (std::size_t i = 0; i < t.quantiles.size(); ++i)
       parts.push_back(
           fmt::format("{}%: {}", percent_name(quantiles[i]), real_text(t.quantiles[i])));
-    text += fact_line("quantiles", fmt::format("{}", fmt::join(parts, "  ")), screen);
+    text += fact_lines("quantiles", fmt::format("{}", fmt::join(parts, "  ")), 3, screen);
   }
   text += norm_lines(t, screen);
   if (t.constant) text += fact_line("constant", "all elements are equal", screen);

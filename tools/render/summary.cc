@@ -128,7 +128,7 @@ std::string byte_table(std::string_view title, const std::vector<ByteRow>& all, 
 
 std::string root_table(const SummaryReport& r, std::size_t limit, const Screen& screen) {
   if (r.roots.size() < 2) return {};
-  Table table({{"", false, 1}, {}, {"", true}, {"", true}, {"", true}});
+  Table table({{"", false, 1}, {}, {"", true}, {"", true, 0, true}, {"", true}});
   for (std::size_t i = 0; i < std::min(limit, r.roots.size()); ++i) {
     const RootRow& row = r.roots[i];
     table.add({row.name.empty() ? "(top level)" : printable(row.name), row.role,
