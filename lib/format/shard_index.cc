@@ -118,6 +118,39 @@ ShardIndex read_shard_index(const Directory& directory, const std::string& file)
   });
 }
 
+namespace {
+
+/// All files of that suffix are numbered, and of one set.
+bool are_one_numbered_set(const Directory& directory, const ShardNaming& naming) {
+  std::set<std::string> families;
+  for (const FileInfo& info : directory.list()) {
+    if (!is_shard_file(info, naming)) continue;
+    const auto numbered = numbered_shard(info.name, naming);
+    if (!numbered) return false;
+    families.insert(numbered->family);
+  }
+  return families.size() == 1;
+}
+
+}  // namespace
+
+std::optional<ShardIndex> read_or_guess_index(const Directory& directory, const std::string& file,
+                                              const ShardNaming& naming, const ReadOptions& options,
+                                              Findings& findings) {
+  try {
+    return read_shard_index(directory, file);
+  } catch (const Error& error) {
+    const bool guess = options.guess_index && tolerates(options, error.code());
+    if (!guess || !are_one_numbered_set(directory, naming)) throw;
+    findings.error(Finding::kUnreadableFile,
+                   fmt::format("the index cannot be read, and its shards are taken by the numbers "
+                               "in their names: {}",
+                               error.status().message),
+                   file);
+    return std::nullopt;
+  }
+}
+
 std::string only_shard_index(const Directory& directory, const ShardNaming& naming) {
   std::vector<std::string> indexes;
   for (const FileInfo& info : directory.list())

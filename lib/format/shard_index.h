@@ -43,6 +43,13 @@ struct ShardSet {
 /// Throws kCorrupt for JSON that is no index, an empty map, or a shard name that leaves the folder.
 ShardIndex read_shard_index(const Directory& directory, const std::string& file);
 
+/// The same, or nullopt with a finding (CK042) where it cannot be parsed, `options` ask to go on
+/// without it (guess_index), and the folder's files are one numbered set: their names show which
+/// belong together and which are missing.
+std::optional<ShardIndex> read_or_guess_index(const Directory& directory, const std::string& file,
+                                              const ShardNaming& naming, const ReadOptions& options,
+                                              Findings& findings);
+
 /// The folder's one index; "" without one. Throws kUnsupported for several.
 std::string only_shard_index(const Directory& directory, const ShardNaming& naming);
 

@@ -214,10 +214,10 @@ def objects():
 
 
 class TorchMutations:
-    def __init__(self):
+    def __init__(self, of=None):
         self.archives, self.streams, self.files = [], [], []
         pickles = []
-        for obj in objects():
+        for obj in objects() if of is None else of:
             for protocol in (2, 4):
                 f = io.BytesIO()
                 torch.save(obj, f, pickle_protocol=protocol)
@@ -413,6 +413,15 @@ class Mutations:
 
     def __init__(self, kind):
         if kind not in self.MAKERS:
-            makers = {"torch": TorchMutations, "dcp": DcpMutations, "safetensors": SafetensorsMutations}
-            self.MAKERS[kind] = makers[kind]()
+            self.MAKERS[kind] = self.maker(kind)()
         self.make = self.MAKERS[kind].make
+
+    @staticmethod
+    def maker(kind):
+        if kind == "folder":
+            from differential_dcp import FolderMutations
+            return FolderMutations
+        if kind == "hdf5":
+            from differential_hdf5 import Hdf5Mutations
+            return Hdf5Mutations
+        return {"torch": TorchMutations, "dcp": DcpMutations, "safetensors": SafetensorsMutations}[kind]

@@ -36,12 +36,18 @@ def quantizer(t):
 
 
 class Description:
-    def __init__(self):
+    """plain: of a tensor only what a copy of its elements keeps."""
+
+    def __init__(self, plain=False):
         self.length = 0
+        self.plain = plain
 
     def tensor(self, t):
         if t.is_nested or type(t) not in (torch.Tensor, torch.nn.Parameter):
             return "object"
+        if self.plain:
+            t = t.detach().resolve_conj().resolve_neg()
+            t = t.to_dense() if t.layout in SPARSE else t
         out = f"T<{str(t.dtype).removeprefix('torch.')} [{','.join(map(str, t.shape))}]"
         out += " parameter" if type(t) is torch.nn.Parameter else ""
         out += " grad" if t.requires_grad else ""
@@ -196,6 +202,12 @@ READERS = {"torch": read_torch, "dcp": read_dcp, "safetensors": read_safetensors
 
 
 def read(kind, data):
+    if kind == "folder":
+        from differential_dcp import read_folder
+        return read_folder(data)
+    if kind == "hdf5":
+        from differential_hdf5 import read_hdf5
+        return read_hdf5(data)
     return READERS[kind](data)
 
 
@@ -204,4 +216,11 @@ def differ(kind, ours, theirs):
         return False
     if not theirs[0]:
         return kind == "safetensors"
+    if kind == "folder":
+        (values, paths), (their_values, their_paths) = ours[1].split("\n\n"), theirs[1].split("\n\n")
+        return values != their_values or (their_paths != "" and paths != their_paths)
+    if kind == "hdf5":
+        left_out = {line.removesuffix(" left out") for line in ours[1].split("\n") if line.endswith(" left out")}
+        compared = lambda text: [line for line in text.split("\n") if not line.endswith(" left out") and line.split(" = ")[0] not in left_out]
+        return compared(ours[1]) != compared(theirs[1])
     return ours[1] != theirs[1]

@@ -2,141 +2,48 @@
 // each, as a text in which everything that PyTorch tells apart differs.
 //
 // Requests and answers are a 32-bit length (little-endian) and as many bytes. A request is a byte
-// that says of what kind the file is, 't' (torch.save), 'd' (.metadata of DCP) or 's' (safetensors),
-// and the file; an answer is a letter, 'r' (read) or 'x' (refused), and the text or the message.
+// that says of what kind the file is, 't' (torch.save), 'd' (.metadata of DCP), 's' (safetensors),
+// 'f' (a folder of DCP, as differential_dcp.py packs it) or 'h' (HDF5), and the file; an answer is
+// a letter, 'r' (read) or 'x' (refused), and the text or the message.
 #include <fmt/ranges.h>
 #include <tessera/encoding/safetensors_header.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 #include <set>
 
 #include "lib/format/torch_dcp/metadata.h"
+#include "tests/interop/differential_checkpoint.h"
+#include "tests/interop/differential_text.h"
 #include "tests/support/archive_gather.h"
 
 namespace tessera::test {
 namespace {
 
-constexpr std::size_t kMostText = std::size_t{1} << 20;
-constexpr std::int64_t kMostElements = 1 << 16;
-
-/// Thrown where a file is too large to be compared.
-struct TooLarge {};
-
-class Description {
+class ArchiveText {
  public:
-  Description(const ByteWindow& window, const TorchArchive& archive)
+  ArchiveText(const ByteWindow& window, const TorchArchive& archive)
       : window_(window), archive_(archive) {}
 
-  std::string of(const Value& value);
+  std::string of(const Value& value) {
+    return ValueText([this](std::uint32_t index) { return tensor(index); }).of(value);
+  }
 
  private:
-  std::string items(const ValueList& list, bool sorted);
-  std::string pairs(const ValueDict& dict);
   std::string tensor(std::uint32_t index, bool is_part = false);
   std::string quantizer(const QuantParams& quant);
-  static std::string real(double value);
-  static std::string bytes(char kind, const std::string& text);
-  std::string checked(std::string text);
 
   const ByteWindow& window_;
   const TorchArchive& archive_;
-  std::size_t length_ = 0;
 };
 
-std::string Description::checked(std::string text) {
-  length_ += text.size();
-  if (length_ > kMostText) throw TooLarge();
-  return text;
-}
-
-std::string Description::real(double value) {
-  if (value != value) return "nan";
-  return fmt::format("{:016x}", std::bit_cast<std::uint64_t>(value));
-}
-
-std::string Description::bytes(char kind, const std::string& text) {
-  std::string out = fmt::format("{}{}:", kind, text.size());
-  for (const char c : text) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return out;
-}
-
-std::string Description::items(const ValueList& list, bool sorted) {
-  std::vector<std::string> texts;
-  for (const Value& item : list) texts.push_back(of(item));
-  if (sorted) std::sort(texts.begin(), texts.end());
-  return fmt::format("{}", fmt::join(texts, ","));
-}
-
-std::string Description::pairs(const ValueDict& dict) {
-  std::vector<std::string> texts;
-  for (const auto& [key, value] : dict) {
-    std::string text = of(key) + ":";
-    texts.push_back(text + of(value));
-  }
-  return fmt::format("{}", fmt::join(texts, ","));
-}
-
-std::string Description::of(const Value& value) {
-  using Kind = Value::Kind;
-  switch (value.kind()) {
-    case Kind::kNone:
-      return checked("N");
-    case Kind::kBool:
-      return checked(value.as_bool() ? "true" : "false");
-    case Kind::kInt:
-      return checked(fmt::format("i{}", value.as_int()));
-    case Kind::kBigInt:
-      return checked("i" + value.as_string());
-    case Kind::kFloat:
-      return checked("f" + real(value.as_real()));
-    case Kind::kComplex:
-      return checked("c" + real(value.as_complex().first) + real(value.as_complex().second));
-    case Kind::kString:
-      return checked(bytes('s', value.as_string()));
-    case Kind::kBytes:
-      return checked(bytes('b', value.as_string()));
-    case Kind::kByteArray:
-      return checked(bytes('y', value.as_string()));
-    case Kind::kList:
-      return checked("[" + items(value.as_list(), false) + "]");
-    case Kind::kTuple:
-      return checked("(" + items(value.as_list(), false) + ")");
-    case Kind::kSet:
-      return checked("set{" + items(value.as_list(), true) + "}");
-    case Kind::kFrozenSet:
-      return checked("frozenset{" + items(value.as_list(), true) + "}");
-    case Kind::kSize:
-      return checked(fmt::format("size({})", fmt::join(value.as_size(), ",")));
-    case Kind::kOrderedDict: {
-      std::string text = "O{" + pairs(value.as_dict()) + "}";
-      const bool plain = value.attributes().is_none() || value.attributes().as_dict().empty();
-      return checked(plain ? text : text + of(value.attributes()));
-    }
-    case Kind::kDType:
-      return checked(fmt::format("torch.{}", torch_name(value.as_dtype())));
-    case Kind::kTensor:
-      return checked(tensor(value.tensor_index()));
-    case Kind::kOpaque:
-    case Kind::kDefaultDict:
-      return checked("object");
-    case Kind::kBackReference:
-      return checked(fmt::format("up {}", value.distance()));
-    case Kind::kCounter:
-      return checked("C{" + pairs(value.as_dict()) + "}");
-    default:
-      return checked("D{" + pairs(value.as_dict()) + "}");
-  }
-}
-
-std::string Description::quantizer(const QuantParams& quant) {
+std::string ArchiveText::quantizer(const QuantParams& quant) {
   if (quant.scheme == "per_tensor_affine")
-    return fmt::format("{} {} {}", quant.scheme, real(quant.scale), quant.zero_point);
+    return fmt::format("{} {} {}", quant.scheme, ValueText::real(quant.scale), quant.zero_point);
   return fmt::format("{} {}", quant.scheme, quant.axis);
 }
 
-std::string Description::tensor(std::uint32_t index, bool is_part) {
+std::string ArchiveText::tensor(std::uint32_t index, bool is_part) {
   using Layout = ArchiveTensor::Layout;
   const ArchiveTensor& t = archive_.tensors.at(index);
   std::string out =
@@ -170,7 +77,7 @@ std::string describe_torch(const std::string& file) {
   const ByteWindow window = ByteWindow::whole(bytes);
   TorchArchive archive = open_torch_archive(window, {.allow_opaque_root = true});
   locate_storages(window, archive);
-  return Description(window, archive).of(archive.root);
+  return ArchiveText(window, archive).of(archive.root);
 }
 
 std::string describe_safetensors(const std::string& file) {
@@ -218,6 +125,8 @@ std::string describe_dcp(const std::string& file) {
 
 std::string describe(char kind, const std::string& file) {
   if (kind == 's') return describe_safetensors(file);
+  if (kind == 'f') return describe_folder(file);
+  if (kind == 'h') return describe_hdf5(file);
   return kind == 'd' ? describe_dcp(file) : describe_torch(file);
 }
 

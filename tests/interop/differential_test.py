@@ -1,8 +1,9 @@
 """Same bytes, same meaning: files that are changed at random are read by PyTorch (torch.load with weights_only, else without; for
-.metadata as DCP unpickles it), or by the safetensors library, and by us. What both read must be equal, tensor by tensor and value by
-value. We may refuse what they read, and the other way round for pickles; of safetensors we must refuse what the library refuses.
+.metadata as DCP unpickles it; for folders dcp.load), or by the safetensors library or h5py, and by us. What both read must be equal,
+tensor by tensor and value by value. We may refuse what they read, and the other way round; of safetensors we must refuse what the library
+refuses.
 
-    differential_test.py [--count N] [--seconds S] [--seed N] [--kind torch|dcp|safetensors] [--keep FOLDER]
+    differential_test.py [--count N] [--seconds S] [--seed N] [--kind torch|dcp|folder|safetensors|hdf5] [--keep FOLDER]
 
 Without arguments: a fixed list of mutations, as the gate runs it. Reads happen in child processes, so that a crash of PyTorch's
 counts as a refusal. --keep saves what differs."""
@@ -12,6 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from differential_mutations import Mutations  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("TESSERA_BIN", pathlib.Path(__file__).resolve().parents[2] / "build" / "bin"))
+KINDS = (("torch", 3000), ("dcp", 1000), ("folder", 1000), ("safetensors", 3000), ("hdf5", 1500))  # and how many files the gate reads
 BATCH = 500
 SECONDS_A_FILE = 20
 
@@ -97,7 +99,7 @@ def child(kind, seed, first, count):
 
 def run(kind, seed, count, seconds, keep):
     import differential_oracle  # before the forks, once, as are the files that are changed
-    if kind == "dcp":
+    if kind in ("dcp", "folder"):
         import torch.distributed.checkpoint
     Mutations(kind)
     totals, differences, crashes, done = [0, 0], [], 0, 0
@@ -135,11 +137,11 @@ def main():
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--seed", default="gate")
-    parser.add_argument("--kind", choices=["torch", "dcp", "safetensors"])
+    parser.add_argument("--kind", choices=[kind for kind, _ in KINDS])
     parser.add_argument("--keep")
     args = parser.parse_args()
     failed = 0
-    for kind, usual in (("torch", 3000), ("dcp", 1000), ("safetensors", 3000)):
+    for kind, usual in KINDS:
         if args.kind and args.kind != kind:
             continue
         count = args.count or (10**12 if args.seconds else usual)

@@ -94,6 +94,42 @@ TEST_CASE(
   CHECK(convert(fs, convert_options("/run/optimizer.pt", "/optim", 1, "torch-dcp")).published);
 }
 
+TEST_CASE("a link that leads nowhere, or a folder, in the place of a part is named as lost") {
+  for (const bool is_link : {true, false}) {
+    for (const char* lost : {"optimizer.pt", "scheduler.pt"}) {
+      INFO(lost << (is_link ? ", a link" : ", a folder"));
+      MemoryFileSystem fs;
+      put_trainer_folder(fs, "/run");
+      const std::string path = std::string("/run/") + lost;
+      fs.remove_file(path);
+      is_link ? fs.add_symlink(path, "/elsewhere/gone") : fs.make_directories(path);
+      const bool is_sidecar = std::string_view(lost) == "scheduler.pt";
+      const OpenedCheckpoint opened = open_checkpoint(fs, "/run");
+      const auto kind = is_sidecar ? Beside::Kind::kSidecar : Beside::Kind::kOptimizer;
+      REQUIRE(std::ranges::count(names(opened.beside, kind), lost) == 1);
+      CHECK(std::ranges::any_of(opened.beside, [&](const Beside& beside) {
+        return beside.path == lost && has(beside.what, is_link ? "leads nowhere" : "no file");
+      }));
+      if (is_link) CHECK_FALSE(verify_checkpoint(fs, "/run", {}).ok);
+      // The optimizer would stay behind, a whole one or a lost one.
+      CHECK(status_of(fs, convert_options("/run", "/out", std::nullopt, "torch-dcp")).code ==
+            Code::kUnsupported);
+    }
+  }
+}
+
+TEST_CASE("an optimizer that is found alone is not the whole where its model is a lost link") {
+  MemoryFileSystem fs;
+  load_sample(fs, "torchsave/fsdp1_full");
+  fs.remove_file("/source/model.pt");
+  fs.add_symlink("/source/model.pt", "/elsewhere/gone");
+  const OpenedCheckpoint opened = open_checkpoint(fs, "/source");
+  CHECK(names(opened.beside, Beside::Kind::kWeights) == std::vector<std::string>{"model.pt"});
+  CHECK_FALSE(verify_checkpoint(fs, "/source", {}).ok);
+  CHECK(status_of(fs, convert_options("/source", "/out", std::nullopt, "torch-dcp")).code ==
+        Code::kUnsupported);
+}
+
 TEST_CASE("sidecars alone are no reason to refuse") {
   MemoryFileSystem fs;
   put_trainer_folder(fs, "/run");

@@ -14,12 +14,12 @@
 #include <random>
 #include <set>
 
-#include "lib/format/hdf5/helper.h"
 #include "lib/ops/seal/check.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/note_text.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/soak.h"
+#include "tests/support/written_formats.h"
 
 namespace bit_rot_formats_test {
 
@@ -33,22 +33,11 @@ struct WrittenForm {
   std::string file;  // "" for a folder
 };
 
-/// Is there a tessera-hdf5?
-bool reads_hdf5() {
-  try {
-    h5::find_helper();
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 std::vector<WrittenForm> written_forms() {
-  std::vector<WrittenForm> forms = {
-      {"safetensors", "one.safetensors"}, {"torch-save", "one.pt"}, {"hdf5", "one.h5"}};
-  for (const FormatDriver* driver : all_formats())
-    if (driver->capabilities().writes) forms.push_back({std::string(driver->id()), ""});
-  if (!reads_hdf5()) std::erase_if(forms, [](const auto& form) { return form.format == "hdf5"; });
+  std::vector<WrittenForm> forms = {{"safetensors", "one.safetensors"}, {"torch-save", "one.pt"}};
+  if (reads_hdf5()) forms.push_back({"hdf5", "one.h5"});
+  for (const FormatDriver* driver : written_formats())
+    forms.push_back({std::string(driver->id()), ""});
   return forms;
 }
 

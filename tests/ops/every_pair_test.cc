@@ -7,13 +7,13 @@
 #include <catch2/catch.hpp>
 #include <span>
 
-#include "lib/format/hdf5/helper.h"
 #include "lib/ops/inspect/canonical_state.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/random_optimizer.h"
 #include "tests/support/sample_case.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/written_checkpoint.h"
+#include "tests/support/written_formats.h"
 
 namespace every_pair_test {
 
@@ -21,24 +21,6 @@ using namespace tessera;
 using namespace tessera::testing;
 
 namespace {
-
-/// False in a build without libhdf5, where the counts below do not hold.
-bool has_hdf5() {
-  try {
-    h5::find_helper();
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-std::vector<std::string> written_formats() {
-  std::vector<std::string> out;
-  for (const FormatDriver* driver : all_formats())
-    if (driver->capabilities().writes && (driver->id() != "hdf5" || has_hdf5()))
-      out.emplace_back(driver->id());
-  return out;
-}
 
 std::size_t pair_count() { return written_formats().size() * written_formats().size(); }
 
@@ -128,7 +110,8 @@ void check_back(MemoryFileSystem& fs, const std::map<std::string, std::string>& 
 /// Every A that holds the source, to every B and back.
 Tally check_pairs(MemoryFileSystem& fs, const std::string& source) {
   Tally tally;
-  for (const std::string& a : written_formats()) {
+  for (const FormatDriver* from : written_formats()) {
+    const std::string a(from->id());
     INFO("A = " << a);
     const Status held = convert_to(fs, source, "/a", a);
     if (!held.ok()) {
@@ -137,7 +120,8 @@ Tally check_pairs(MemoryFileSystem& fs, const std::string& source) {
       continue;
     }
     const auto before = content_by_fqn(fs, "/a");
-    for (const std::string& b : written_formats()) {
+    for (const FormatDriver* to : written_formats()) {
+      const std::string b(to->id());
       INFO("B = " << b);
       const Status there = convert_to(fs, "/a", "/b", b);
       if (there.ok()) {
@@ -166,7 +150,7 @@ TEST_CASE("a model with AdamW goes from every format to every other and back") {
 }
 
 TEST_CASE("checkpoints of every framework come back from every format that takes them", "[wide]") {
-  if (!has_hdf5()) return;
+  if (!reads_hdf5()) return;
   struct Row {
     std::string name;
     std::size_t equal;  // of the pairs; the others are refused
@@ -188,7 +172,7 @@ TEST_CASE("checkpoints of every framework come back from every format that takes
 }
 
 TEST_CASE("optimizers of many kinds come back from every format that takes them", "[wide]") {
-  if (!has_hdf5()) return;
+  if (!reads_hdf5()) return;
   constexpr std::size_t kEqual[kOptimizerKinds] = {100, 100, 100, 121, 121, 121, 81,
                                                    100, 64,  100, 100, 100, 81};
   for (int kind = 0; kind < kOptimizerKinds; kind += kSanitized ? 6 : 2) {

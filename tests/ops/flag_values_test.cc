@@ -14,6 +14,7 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/random_optimizer.h"
 #include "tests/support/written_checkpoint.h"
+#include "tests/support/written_formats.h"
 
 namespace flag_values_test {
 
@@ -31,9 +32,7 @@ struct FlagValue {
 
 std::vector<std::string> formats() {
   std::vector<std::string> out;
-  for (const FormatDriver* driver : all_formats())
-    if (driver->capabilities().writes && driver->id() != "hdf5")  // hdf5 reads real files only
-      out.emplace_back(driver->id());
+  for (const FormatDriver* driver : written_formats()) out.emplace_back(driver->id());
   return out;
 }
 

@@ -13,11 +13,11 @@
 #include <map>
 #include <set>
 
-#include "lib/format/hdf5/helper.h"
 #include "lib/ops/seal/asset_names.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/soak.h"
 #include "tests/support/verify_case.h"
+#include "tests/support/written_formats.h"
 
 namespace lost_files_test {
 
@@ -25,16 +25,6 @@ using namespace tessera;
 using namespace tessera::testing;
 
 namespace {
-
-/// False in a build without libhdf5.
-bool reads_h5() {
-  try {
-    h5::find_helper();
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
 
 enum class Loss { kMissing, kFolder, kEmpty, kHead, kHalf, kGarbage };
 constexpr Loss kLosses[] = {Loss::kMissing, Loss::kFolder, Loss::kEmpty,
@@ -176,8 +166,7 @@ void check_losses(Case& c, const std::string& what, bool sealed) {
 
 TEST_CASE("a lost file of a sealed folder is damage in every format", "[wide]") {
   int formats = 0;
-  for (const FormatDriver* driver : all_formats()) {
-    if (!driver->capabilities().writes || (driver->id() == "hdf5" && !reads_h5())) continue;
+  for (const FormatDriver* driver : written_formats()) {
     Case c;
     ConvertOptions options = convert_options(load_sample(c.fs, "dcp/fsdp2_w2"), "/ck", std::nullopt,
                                              std::string(driver->id()));

@@ -9,7 +9,9 @@
 #include <array>
 #include <catch2/catch.hpp>
 
+#include "tests/format/fairscale_fixture.h"
 #include "tests/support/convert_case.h"
+#include "tests/support/megatron_case.h"
 #include "tests/support/note_text.h"
 #include "tests/support/open_case.h"
 
@@ -72,6 +74,54 @@ TEST_CASE("a file of Megatron or DeepSpeed that has no others beside it opens wi
   fs.write_file("/ds/mp_rank_00_model_states.pt",
                 fs.read_file("/source/global_step2/mp_rank_00_model_states.pt"));
   CHECK(open_checkpoint(fs, "/ds/mp_rank_00_model_states.pt").notes.empty());
+}
+
+TEST_CASE("a rank's file of Megatron's in another folder says by its arguments that others exist") {
+  struct Row {
+    ToyOptions options;
+    std::string said;  // "": it is whole
+  };
+  ToyOptions none, tp, pp, no_args;
+  tp.tp = 2;
+  pp.pp = 2;
+  no_args.tp = 2;
+  no_args.with_args = false;
+  for (const auto& [toy, said] : {Row{none, ""}, Row{tp, "tensor_model_parallel_size 2"},
+                                  Row{pp, "pipeline_model_parallel_size 2"}, Row{no_args, ""}}) {
+    INFO(said);
+    MemoryFileSystem fs;
+    for (const auto& [path, bytes] : toy_files(toy)) {
+      if (!path.ends_with("model_optim_rng.pt")) continue;
+      INFO(path);
+      fs.write_file("/alone/saved.pt", bytes);
+      for (const char* named : {"/alone/saved.pt", "/alone"}) {
+        const OpenedCheckpoint opened = open_checkpoint(fs, named);
+        CHECK(opened.driver->id() == "torch-save");
+        CHECK(opened.others.empty() == said.empty());
+        CHECK(has(opened.others, said));
+        const bool warns = std::ranges::any_of(opened.notes, [](const Note& note) {
+          return note.severity == Severity::kWarning && has(note.message, "is one rank's file");
+        });
+        CHECK(warns == !said.empty());
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank's file is known as one of a set under a raised limit for pickles, too") {
+  constexpr std::size_t kMany = 500'000;  // an empty dict is one byte of pickle
+  Scene scene = scene_of_experts();
+  scene.edit = [](std::int64_t, ValueDict& root, RankArchive&) {
+    ValueList many;
+    for (std::size_t i = 0; i < kMany; ++i) many.push_back(Value::dict({}));
+    root.emplace_back(Value::string("many"), Value::list(std::move(many)));
+  };
+  SceneCheckpoint written(scene);
+  OpenOptions options;
+  options.read.pickle_limit_bytes = std::uint64_t{1} << 30;
+  const std::string file = "/c/" + written.fs.open_directory("/c")->list().at(0).name;
+  CHECK_THROWS_AS(open_checkpoint(written.fs, file), Error);
+  CHECK_FALSE(open_checkpoint(written.fs, file, options).others.empty());
 }
 
 TEST_CASE("one rank's folder of Megatron means the checkpoint that it is part of") {

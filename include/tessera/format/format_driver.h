@@ -68,6 +68,9 @@ struct ReadOptions {
   /// With it, a file that the system will not read (EIO, no permission) is damage too. Verbs that
   /// only look clear this: that they could not look is no verdict on the checkpoint.
   bool tolerate_io_errors = true;
+  /// With it, an index that cannot be parsed is damage too, where the files' own names show which
+  /// belong together: for salvage. Verbs that judge do not guess what an index said.
+  bool guess_index = false;
   /// Only to list pickle globals (summary --globals): denied ones are listed in Manifest::globals
   /// instead of refused, and a root that is no state dict is an opaque value. Still nothing is
   /// called. Never set by a verb that reads tensors.
@@ -208,11 +211,9 @@ class FormatDriver {
   /// Whether a folder of this name is one rank's part of a checkpoint, which the folder around it
   /// is ("mp_rank_03"): naming it means the checkpoint.
   virtual bool is_rank_folder(std::string_view /*name*/) const { return false; }
-  /// Whether `file` is by itself a part of the checkpoint that `folder` is. Asked where it could be
-  /// read alone as well; may throw for a file that is something else.
-  virtual bool is_one_of_several(const Directory& /*folder*/, const std::string& /*file*/) const {
-    return false;
-  }
+  /// Whether the file at `place` is by itself a part of the checkpoint that its folder is. Asked
+  /// where it could be read alone as well; may throw for a file that is something else.
+  virtual bool is_one_of_several(const Place& /*place*/) const { return false; }
   /// For --verify: gives `source` the names and values that output_plan() writes anew by rules of
   /// the format, as `written` has them.
   virtual void restate_as_written(Manifest& /*source*/, const StateDict& /*written*/) const {}

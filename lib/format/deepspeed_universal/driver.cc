@@ -37,8 +37,8 @@ class DeepspeedUniversalDriver : public ArchiveDriver {
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return deepspeed::plan_universal(source, request);
   }
-  bool is_one_of_several(const Directory& folder, const std::string& file) const override {
-    return deepspeed::has_other_files(folder, file);
+  bool is_one_of_several(const Place& place) const override {
+    return deepspeed::has_other_files(*place.directory, place.file);
   }
 };
 

@@ -40,6 +40,22 @@ bool holds_everything(const Place& place) {
   return true;
 }
 
+/// How many files the set has that the file at `place` belongs to; 0: to none.
+std::size_t files_of_set(const Place& place) {
+  if (!fairscale::choose_files(place)) return 0;  // cheap: one file's pickle
+  Place folder = place;
+  folder.file.clear();
+  const auto chosen = fairscale::choose_files(folder);
+  if (!chosen) return 0;
+  std::size_t files = 0;
+  bool is_member = false;
+  for (const auto& names : chosen->ranks) {
+    files += names.size();
+    is_member |= std::ranges::find(names, place.file) != names.end();
+  }
+  return is_member ? files : 0;
+}
+
 class FairscaleDriver : public ArchiveDriver {
  public:
   std::string_view id() const override { return "fairscale-fsdp"; }
@@ -66,9 +82,7 @@ class FairscaleDriver : public ArchiveDriver {
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return fairscale::plan_output(source, request);
   }
-  bool is_one_of_several(const Directory& folder, const std::string& file) const override {
-    return fairscale_set_size(folder, file) > 1;
-  }
+  bool is_one_of_several(const Place& place) const override { return files_of_set(place) > 1; }
 
  private:
   static ProbeResult probe_folder(const Place& place) {
@@ -92,19 +106,6 @@ class FairscaleDriver : public ArchiveDriver {
 const FormatDriver& fairscale_fsdp_driver() {
   static const FairscaleDriver driver;
   return driver;
-}
-
-std::size_t fairscale_set_size(const Directory& directory, const std::string& file) {
-  if (!fairscale::choose_files({&directory, file, ""})) return 0;  // cheap: one file's pickle
-  const auto chosen = fairscale::choose_files({&directory, "", ""});
-  if (!chosen) return 0;
-  std::size_t files = 0;
-  bool is_member = false;
-  for (const auto& names : chosen->ranks) {
-    files += names.size();
-    is_member |= std::ranges::find(names, file) != names.end();
-  }
-  return is_member ? files : 0;
 }
 
 }  // namespace tessera

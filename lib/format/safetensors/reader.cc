@@ -103,7 +103,7 @@ class ManifestBuilder {
 
   Manifest build() {
     out_.format = "safetensors";
-    set_ = find_shards(place_, findings_);
+    set_ = find_shards(place_, options_, findings_);
     files_.resize(set_.files.size());
     parallel_for(files_.size(), std::max(1, options_.threads), [&](std::size_t i, int) {
       files_[i] = read_shard(*place_.directory, set_.files[i], is_set(), options_);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/safetensors.h>
 
 #include <algorithm>
 #include <charconv>
@@ -13,11 +14,15 @@
 
 namespace tessera::st {
 
-ShardSet find_shards(const Place& place, Findings& findings) {
+ShardSet find_shards(const Place& place, const ReadOptions& options, Findings& findings) {
   const Directory& directory = *place.directory;
-  if (place.file.ends_with(kIndexSuffix))
-    return shards_of_index(directory, kNaming, read_shard_index(directory, place.file), findings);
-  if (!place.file.empty()) return {{place.file}, std::nullopt};
+  const bool names_index = place.file.ends_with(kIndexSuffix);
+  if (!place.file.empty() && !names_index) return {{place.file}, std::nullopt};
+  const auto read_index = [&](const std::string& file) {
+    return read_or_guess_index(directory, file, kNaming, options, findings);
+  };
+  if (auto read = names_index ? read_index(place.file) : std::nullopt)
+    return shards_of_index(directory, kNaming, std::move(*read), findings);
 
   ShardSet set;
   std::vector<FileInfo> unusable;
@@ -30,11 +35,11 @@ ShardSet find_shards(const Place& place, Findings& findings) {
   if (has_sharded_folder)
     findings.note(Finding::kStaleFile, Severity::kInfo,
                   "ignored: the shards this checkpoint was consolidated from", "sharded");
-  if (const std::string index = only_shard_index(directory, kNaming); !index.empty()) {
-    ShardIndex read = read_shard_index(directory, index);
-    if (std::string file = file_before_index(directory, read, findings); !file.empty())
+  const std::string index = names_index ? "" : only_shard_index(directory, kNaming);
+  if (auto read = index.empty() ? std::nullopt : read_index(index)) {
+    if (std::string file = file_before_index(directory, *read, findings); !file.empty())
       return {{std::move(file)}, std::nullopt};
-    return shards_of_index(directory, kNaming, std::move(read), findings);
+    return shards_of_index(directory, kNaming, std::move(*read), findings);
   }
   if (set.files.empty()) fail(Code::kNotFound, "no .safetensors file in this folder");
   for (const FileInfo& info : unusable)
@@ -42,7 +47,8 @@ ShardSet find_shards(const Place& place, Findings& findings) {
   // PyTorch's writer leaves rank files without an index; Hugging Face's loaders need one.
   const bool per_rank = std::ranges::any_of(
       set.files, [](const std::string& file) { return shard_rank(file).has_value(); });
-  set.incomplete = check_numbered_shards(set.files, kNaming, !per_rank, findings);
+  const bool expected = !per_rank && !names_index && index.empty();
+  set.incomplete = check_numbered_shards(set.files, kNaming, expected, findings);
   if (set.incomplete.empty() && !unusable.empty()) set.incomplete = unusable.front().name;
   return set;
 }

@@ -13,7 +13,7 @@ namespace tessera::st {
 
 /// Missing shards are findings. Throws kNotFound when the folder holds none, kUnsupported for
 /// several indexes.
-ShardSet find_shards(const Place& place, Findings& findings);
+ShardSet find_shards(const Place& place, const ReadOptions& options, Findings& findings);
 
 /// The rank in `shard-<rank>-model-<i>-of-<n>.safetensors` (from 1), or nullopt.
 std::optional<std::int64_t> shard_rank(const std::string& file);

@@ -52,8 +52,8 @@ class TorchRankFilesDriver : public CopiedArchiveDriver {
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return rank_files::plan_output(source, request);
   }
-  bool is_one_of_several(const Directory&, const std::string& file) const override {
-    return rank_in_file_name(file).has_value();
+  bool is_one_of_several(const Place& place) const override {
+    return rank_in_file_name(place.file).has_value();
   }
 
  private:

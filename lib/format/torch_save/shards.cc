@@ -49,6 +49,7 @@ class ShardReader {
  public:
   ShardReader(const Place& place, const ReadOptions& options)
       : place_(place),
+        options_(options),
         builder_(*place.directory, options),
         findings_(options.tolerate_damage, builder_.manifest().notes) {}
 
@@ -69,15 +70,20 @@ class ShardReader {
     if (index.empty()) index = only_shard_index(directory, kShardNaming);
     if (index.empty()) note_others(index, "");
     if (!index.empty()) {
-      ShardIndex read = read_shard_index(directory, index);
-      note_others(index, read.param_groups);
-      std::string file;
-      if (place_.file.empty()) file = file_before_index(directory, read, findings_);
-      if (!file.empty()) return {{std::move(file)}, std::nullopt};
-      return shards_of_index(directory, kShardNaming, std::move(read), findings_);
+      auto read = read_or_guess_index(directory, index, kShardNaming, options_, findings_);
+      note_others(index, read ? read->param_groups : "");
+      if (read) {
+        std::string file;
+        if (place_.file.empty()) file = file_before_index(directory, *read, findings_);
+        if (!file.empty()) return {{std::move(file)}, std::nullopt};
+        return shards_of_index(directory, kShardNaming, std::move(*read), findings_);
+      }
     }
+    return numbered_shards(index.empty());
+  }
+  ShardSet numbered_shards(bool index_expected) {
     ShardSet set;
-    for (const FileInfo& info : directory.list()) {
+    for (const FileInfo& info : place_.directory->list()) {
       if (is_unusable_shard(info, kShardNaming))
         findings_.error(Finding::kMissingFile, std::string(no_regular_file(info.type)), info.name);
       else if (is_shard_file(info, kShardNaming) && numbered_shard(info.name, kShardNaming))
@@ -87,7 +93,7 @@ class ShardReader {
                        info.name);
     }
     std::ranges::sort(set.files);
-    check_numbered_shards(set.files, kShardNaming, true, findings_);
+    check_numbered_shards(set.files, kShardNaming, index_expected, findings_);
     return set;
   }
   /// An optimizer or the like saved beside the shards: not theirs, and named so that nobody thinks
@@ -193,6 +199,7 @@ class ShardReader {
   const Value& root(std::uint32_t file) const { return builder_.archive(*numbers_[file]).root; }
 
   const Place& place_;
+  const ReadOptions& options_;
   ArchiveManifestBuilder builder_;
   Findings findings_;
   ShardSet set_;

@@ -93,6 +93,18 @@ bool is_weights_alone(const OpenedCheckpoint& opened) {
   return roles.optimizers.empty() && capabilities_of(opened.manifest.format).is_weights;
 }
 
+bool is_optimizer_alone(const OpenedCheckpoint& opened) {
+  const std::vector<StateEntry>& entries = opened.manifest.state.entries;
+  const Roles roles = find_roles(opened.manifest.state);
+  if (roles.optimizers.empty()) return false;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Role role = roles.entries[i].role;
+    const bool is_optim = role == Role::kOptimState || role == Role::kOptimGroup;
+    if (entries[i].value.is_tensor() && !is_optim) return false;
+  }
+  return true;
+}
+
 class BesideFinder {
  public:
   BesideFinder(FileSystem& fs, const PathResolver& resolver, const FoundCheckpoint& found,
@@ -101,6 +113,7 @@ class BesideFinder {
 
   std::vector<Beside> find() {
     weights_alone_ = is_weights_alone(opened_);
+    optimizer_alone_ = is_optimizer_alone(opened_);
     const bool in_own_folder = found_.beside_folder == found_.folder();
     for (const StoredFile& file : opened_.manifest.files) {
       if (in_own_folder) owned_.insert(file.path.substr(0, file.path.find('/')));
@@ -123,20 +136,18 @@ class BesideFinder {
         name.ends_with("tessera.json") || name == "tessera.manifest.json")
       return;
     const std::string path = join_path(found_.beside_folder, name);
-    FileType type = info.type;
-    std::uint64_t bytes = info.size_bytes;
-    if (type == FileType::kSymlink) {
-      const auto target = fs_.stat(path);
-      if (!target) return;
-      type = target->type;
-      bytes = target->size_bytes;
-    }
-    auto beside = type == FileType::kDirectory ? folder(path, lower(name))
-                  : type == FileType::kRegular ? file(lower(name))
-                                               : std::nullopt;
+    const auto target = info.type == FileType::kSymlink ? fs_.stat(path) : std::optional(info);
+    const bool is_folder = target && target->type == FileType::kDirectory;
+    auto beside = is_folder ? folder(path, lower(name)) : std::nullopt;
+    if (!beside) beside = file(lower(name));
     if (!beside || (beside->kind == Beside::Kind::kOther && judged_.contains(name))) return;
     beside->path = name;
-    if (!beside->is_folder) beside->bytes = bytes;
+    if (!target || (target->type != FileType::kRegular && !beside->is_folder)) {
+      // Its name says what it was.
+      beside->what += target ? ", but no file" : ", but a link that leads nowhere";
+    } else if (!beside->is_folder) {
+      beside->bytes = target->size_bytes;
+    }
     out_.push_back(std::move(*beside));
   }
 
@@ -155,7 +166,7 @@ class BesideFinder {
       out.kind = Beside::Kind::kOptimizer;
       out.what = "optimizer state";
     } else if (names_weights(name)) {
-      const bool other = weights_alone_ && is_adapter(name) != adapter_;
+      const bool other = optimizer_alone_ || (weights_alone_ && is_adapter(name) != adapter_);
       out.kind = other ? Beside::Kind::kWeights : Beside::Kind::kSidecar;
       out.what = is_adapter(name) ? "an adapter" : "weights";
     } else {
@@ -193,6 +204,7 @@ class BesideFinder {
   std::set<std::string> owned_;   // damaged files of the checkpoint among them
   std::set<std::string> judged_;  // of which the reader says what they are
   bool weights_alone_ = false;
+  bool optimizer_alone_ = false;
   bool adapter_ = false;  // the weights that were chosen are an adapter's
   std::vector<Beside> out_;
 };

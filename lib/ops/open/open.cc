@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/base/text_index.h>
+#include <tessera/format/megatron_torch.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
 #include <tessera/format/torch_rank_files.h>
@@ -247,6 +248,19 @@ bool open_deltas(FileSystem& fs, const FoundCheckpoint& found, const OpenOptions
   return true;
 }
 
+/// One rank's file that lies where its name says nothing, as its own content says. What we wrote
+/// ourselves is whole.
+void note_ranks_elsewhere(OpenedCheckpoint& opened) {
+  const bool is_file = opened.driver->capabilities().is_container;
+  if (!is_file || !opened.others.empty() || opened.seal || opened.manifest.files.empty()) return;
+  opened.others = megatron_ranks_elsewhere(opened.manifest);
+  if (opened.others.empty()) return;
+  opened.notes.push_back({Finding::kPath, Severity::kWarning,
+                          fmt::format("{} is one rank's file and is read alone, without {}",
+                                      printable(opened.manifest.files.at(0).path), opened.others),
+                          "", ""});
+}
+
 OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenOptions& options) {
   OpenedCheckpoint opened;
   opened.asked = path;
@@ -305,6 +319,7 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
     opened.sealed = held.get();
     opened.directory = std::move(held);
   }
+  note_ranks_elsewhere(opened);
   const Roles roles = find_roles(opened.manifest.state);
   assign_kinds(opened.manifest, roles);
   check_aliases(opened.manifest, roles);

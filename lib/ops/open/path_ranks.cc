@@ -74,7 +74,7 @@ std::string PathResolver::folder_of_ranks(const std::string& file) const {
   const FormatDriver* driver = nullptr;
   for (const FormatDriver* each : all_formats()) {
     try {
-      if (!each->is_one_of_several(*directory, name)) continue;
+      if (!each->is_one_of_several({directory.get(), name, file, pickle_limit_bytes_})) continue;
     } catch (const Error& error) {
       rethrow_unless_of_content(error);
       continue;

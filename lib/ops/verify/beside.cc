@@ -78,7 +78,8 @@ class BesideVerifier {
         status.code == Code::kResourceExhausted)
       throw Error(status);
     out.why = status.message;
-    if (status.code == Code::kUnsupported || can_be_listed(path)) return;
+    const bool is_there = status.code != Code::kNotFound;
+    if (status.code == Code::kUnsupported || (is_there && can_be_listed(path))) return;
     out.ok = false;
     add({Finding::kDamagedRelated, Severity::kError,
          fmt::format("it lies next to the checkpoint and cannot be opened: {}", status.message),
