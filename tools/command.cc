@@ -17,6 +17,7 @@
 #include "lib/storage/posix/errno_error.h"
 #include "tools/args/text.h"
 #include "tools/failure.h"
+#include "tools/pager.h"
 #include "tools/render/render.h"
 #include "tools/signals.h"
 #include "tools/version.h"
@@ -57,6 +58,20 @@ int write_outcome(const Outcome& outcome) {
   return trouble ? trouble : write_all(STDOUT_FILENO, waiting);
 }
 
+/// Looks and help; a conversion says little, and has worked for minutes.
+bool wants_pager(const Arguments& arguments) {
+  const bool is_page =
+      arguments.tool == Tool::kInspect || arguments.special == Special::kHelp || arguments.help_all;
+  return is_page && arguments.pager && !arguments.quiet && arguments.verb != Verb::kBrowse;
+}
+
+/// As write_outcome(), through a pager where there is one: who leaves that has seen enough.
+int printed(const Outcome& outcome, bool paged) {
+  Pager pager(paged && (!outcome.out.empty() || outcome.rest));
+  const int trouble = write_outcome(outcome);
+  return pager.runs() && trouble > kExitSignal ? 0 : trouble;
+}
+
 std::string examples_text(Tool tool) {
   const CommandText text = tool_text(tool);
   std::size_t width = 0;
@@ -84,9 +99,10 @@ std::string generated(const Arguments& arguments) {
 std::string help_text(const Arguments& arguments) {
   const int width = std::min(make_screen(ColorMode::kNever).width, 100);
   if (arguments.tool == Tool::kInspect && arguments.verb_given) {
-    return render_help(verb_spec(arguments.tool, arguments.verb), "ckpt-inspect ", width);
+    return render_help(verb_spec(arguments.tool, arguments.verb), "ckpt-inspect ", width,
+                       arguments.help_all);
   }
-  return render_help(command_spec(arguments.tool), "", width);
+  return render_help(command_spec(arguments.tool), "", width, arguments.help_all);
 }
 
 std::string formats_text() {
@@ -180,7 +196,7 @@ int run_tool(Tool tool, const std::vector<std::string>& typed, std::size_t calle
     const Arguments arguments = parse_arguments(tool, words);
     const auto fs = make_posix_file_system();
     const Outcome outcome = run(arguments, *fs, typed, ranks);
-    const int trouble = write_outcome(outcome);
+    const int trouble = printed(outcome, wants_pager(arguments));
     if (!outcome.err.empty()) std::fputs(outcome.err.c_str(), stderr);
     return trouble ? trouble : outcome.exit;
   } catch (...) {

@@ -29,6 +29,11 @@ void check_request(const Arguments& a) {
     fail(Code::kInvalidArgument, "--world-size and --mesh exclude each other",
          "the mesh's product is the world size");
   }
+  if (a.convert.verify && a.convert.no_verify)
+    fail(Code::kInvalidArgument, "--verify and --no-verify exclude each other");
+  if (!a.convert.base.empty() && !a.convert.assets_directory.empty())
+    fail(Code::kInvalidArgument, "--base and --copy-assets=DIR name two places for the same files",
+         "leave out one of them");
   if (a.tool == Tool::kReshard && !target.world_size && !target.mesh) {
     fail(Code::kInvalidArgument, "ckpt-reshard needs --world-size N or --mesh DIMS",
          "ckpt-reshard SRC DST --world-size 8; ckpt-convert changes the format alone");

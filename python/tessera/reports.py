@@ -168,18 +168,24 @@ class RunCheckpoint(_Row):
     complete: bool
     problem: str | None
     latest: bool
+    stored_step: int | None = None  # the step that its content holds; "step" is that of its name
+    disk_bytes: int | None = None  # of all files in its folder, read or not
+    modified: int | None = None  # when the newest of them was written, in seconds since 1970
     refused: bool | None = None  # it has something that is not understood here, and no damage was seen: "problem" names it
 
 
 @dataclasses.dataclass(frozen=True)
 class RunReport(_Report):
-    """ckpt-inspect summary: a folder with several checkpoints: tessera.run/1"""
+    """ckpt-inspect summary: several checkpoints, or a folder with several: tessera.run/1"""
 
     path: str
     pointer: str | None
     pointer_target: str | None
     pointer_stale: bool
     checkpoints: list[RunCheckpoint]
+    newest_whole: str | None = None  # name of the complete checkpoint with the highest step; where none has a step, of the one written last; null: none is complete
+    free_bytes: int | None = None  # free on the disk that they lie on
+    others: list[str] | None = None  # of several PATHs those that are no checkpoints
     scan: dict[str, Any] | None = None  # with --globals: the document of ckpt-inspect scan on the same files (scan.schema.json)
 
 
@@ -621,6 +627,16 @@ class DiffValue(_Row):
 
 
 @dataclasses.dataclass(frozen=True)
+class DiffLayer(_Row):
+    name: str  # model.layers.3; without a number the module
+    tensors: int  # that differ
+    other_form: int  # of them: on one side alone, or of another type or shape
+    relative_l2: float | str  # |a - b| / |a| of all whose values were compared; not finite: "nan", "inf", "-inf"
+    most_changed: str | None
+    most_relative_l2: float | str  # a number; not finite: "nan", "inf", "-inf"
+
+
+@dataclasses.dataclass(frozen=True)
 class DiffReport(_Report):
     """ckpt-inspect diff: tessera.diff/1"""
 
@@ -638,9 +654,10 @@ class DiffReport(_Report):
     tensors: list[DiffTensor]
     values: list[DiffValue]
     notes: list[Note]
+    layers: list[DiffLayer] | None = None  # with --by layer
 
 
-DiffReport._parts = {"tensors": DiffTensor, "values": DiffValue, "notes": Note}
+DiffReport._parts = {"tensors": DiffTensor, "values": DiffValue, "notes": Note, "layers": DiffLayer}
 
 
 @dataclasses.dataclass(frozen=True)

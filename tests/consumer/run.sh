@@ -19,10 +19,15 @@ else
   [ -n "${TESSERA_COMPILE_ALL:-}" ] || flags+=(-DCCACHE="$source/tests/consumer/reuse_object")
   export TESSERA_OBJECTS=$build
 fi
+sed -n '/^    #include <tessera\/base\/error.h>$/,/^    }$/s/^    //p; /^$/p' "$source/README.md" >"$work/readme.cc"
+flags+=(-DREADME_PROGRAM="$work/readme.cc")
 cmake -S "$source/tests/consumer" -B "$work/build" -G Ninja "${flags[@]}" >"$work/configure.log"
-targets=(consumer); [ "$kind" = installed ] && [ -n "$torch" ] && targets+=(training)
+targets=(consumer readme); [ "$kind" = installed ] && [ -n "$torch" ] && targets+=(training)
 ninja -C "$work/build" -j 2 "${targets[@]}" >"$work/build.log"
 "$work/build/consumer" "$source/sample_checkpoints/dcp/fsdp2_w4/checkpoint"
+"$work/build/readme" "$source/sample_checkpoints/dcp/fsdp2_w4/checkpoint" model.embed.weight
+said=$("$work/build/readme" "$source/sample_checkpoints/dcp/fsdp2_w4/checkpoint" model.embed.weigth 2>&1) && exit 1
+[[ $said == *'did you mean "model.embed.weight"'* ]]
 if [ "$kind" = installed ]; then
   # pkg-config's file: the same object, linked by it.
   libraries=$(PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name tessera.pc)") pkg-config --cflags --libs tessera)

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
@@ -65,6 +66,7 @@ bool fails(const char* function, int fd = -1) {
   }
   ++w.report.calls;
   if (!due(w.fault, w.report.calls)) return false;
+  if (w.fault.kills) ::raise(SIGKILL);
   if (w.fault.error == EINTR && w.fault.sticky && !w.fault.endless && ++w.interrupted % 3 == 0)
     return false;
   ++w.by_function[function];

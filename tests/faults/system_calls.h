@@ -18,6 +18,8 @@ struct CallFault {
   bool sticky = false;
   /// With sticky: nothing goes through any more, EINTR neither.
   bool endless = false;
+  /// Not a failure either: the at-th call ends the process, as SIGKILL does.
+  bool kills = false;
   /// Counts and fails only calls of this name; "" for all.
   std::string function = {};
   /// Not a failure: the at-th transfer (sticky: and all later ones) moves less than asked.

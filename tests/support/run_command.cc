@@ -72,6 +72,7 @@ std::vector<std::string> environment_of(const CommandOptions& options) {
   for (const char* name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LLVM_PROFILE_FILE"}) {
     if (const char* value = std::getenv(name)) all[name] = value;
   }
+  if (options.terminal) all["PAGER"] = "cat";  // nobody is there to leave another
   for (const auto& [name, value] : options.environment) all[name] = value;
   for (const auto& [name, value] : all) lines.push_back(name + "=" + value);
   return lines;

@@ -125,8 +125,9 @@ TEST_CASE("hostile names drive no terminal in any listing") {
     write_ls(ls, rows, chunks, screen, [&](std::string_view piece) { text += piece; });
     return text;
   };
-  for (const std::string& text : {render_ls(false), render_ls(true), render_diff(diff, 5, screen),
-                                  render_hash(hash, screen)}) {
+  for (const std::string& text :
+       {render_ls(false), render_ls(true), render_diff(diff, nullptr, 5, screen),
+        render_hash(hash, screen)}) {
     CHECK(text.find('\x1b') == std::string::npos);
     CHECK(text.find('\a') == std::string::npos);
     CHECK(longest_line(text) <= 100 + 16);  // the two roots of hash are wider than nothing else

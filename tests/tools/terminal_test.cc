@@ -4,6 +4,7 @@
 
 #include "tests/support/run_command.h"
 #include "tests/support/sanitized.h"
+#include "tools/args/args.h"
 #include "tools/render/screen.h"
 
 namespace terminal_test {
@@ -66,6 +67,86 @@ TEST_CASE("output fits what COLUMNS says, and names stay whole where nobody says
   for (const std::string verb :
        {"summary", "ls", "show", "stat", "optim", "hash", "verify", "diff"}) {
     CHECK(longest_line(inspect({verb, "--help"}).out) <= 100);
+  }
+}
+
+TEST_CASE("a pager gets what goes to a terminal, and nothing else") {
+  const std::string path = case_path("dcp/fsdp2_w4");
+  const std::map<std::string, std::string> pager{{"PAGER", "sed s/^/paged:/"}};
+  const auto paged = [](const CommandResult& result) {
+    return result.out.find("paged:") != std::string::npos;
+  };
+  CHECK(paged(inspect({path}, on_terminal(pager))));
+  CHECK(paged(inspect({"ls", path}, on_terminal(pager))));  // written row by row
+  CHECK(paged(inspect({"stat", "--help"}, on_terminal(pager))));
+  CHECK_FALSE(paged(inspect({path, "--no-pager"}, on_terminal(pager))));
+  CommandOptions piped;
+  piped.environment = pager;
+  CHECK_FALSE(paged(inspect({path}, piped)));
+  std::map<std::string, std::string> dumb = pager;
+  dumb["TERM"] = "dumb";
+  CHECK_FALSE(paged(inspect({path}, on_terminal(dumb))));
+  const std::string plain = inspect({path}, on_terminal({})).out;
+  for (const char* none : {"", "cat", "no-such-program"})
+    CHECK(inspect({path}, on_terminal({{"PAGER", none}})).out == plain);
+}
+
+TEST_CASE("a pager leaves the exit status alone, sees its variables, and may be left early") {
+  const std::string path = case_path("dcp/fsdp2_w4");
+  CHECK(inspect({"diff", path, case_path("torchsave/adamw_zip")},
+                on_terminal({{"PAGER", "sed s/^/paged:/"}}))
+            .exit == 1);
+  CHECK(inspect({"ls", path}, on_terminal({{"PAGER", "true"}})).exit == 0);
+  const auto less_is = [&](const std::map<std::string, std::string>& environment) {
+    std::map<std::string, std::string> all = environment;
+    all["PAGER"] = "/bin/sh -c 'cat > /dev/null; echo less=$LESS'";
+    return inspect({path}, on_terminal(all)).out;
+  };
+  CHECK(less_is({}).find("less=FRX") != std::string::npos);
+  CHECK(less_is({{"LESS", "-S"}}).find("less=-S") != std::string::npos);
+}
+
+TEST_CASE("help lists what most people need, and all of it where that is asked for") {
+  using namespace tessera::tools;
+  for (const Tool tool : {Tool::kInspect, Tool::kReshard, Tool::kConvert}) {
+    const CommandSpec spec = command_spec(tool);
+    std::vector<CommandSpec> all = spec.commands;
+    if (all.empty()) all.push_back(spec);
+    for (const CommandSpec& command : all) {
+      INFO(command.name);
+      const auto known = [&](const std::string& name) {
+        return std::ranges::any_of(
+            command.options, [&](const OptionSpec& option) { return option.names.back() == name; });
+      };
+      CHECK(command.first_options.size() <= 10);
+      for (const std::string& name : command.first_options) CHECK(known(name));
+      const std::string whole = render_help(command, "", 100, true);
+      const std::string first = render_help(command, "", 100, false);
+      for (const OptionSpec& option : command.options)
+        CHECK(whole.find(option_heading(option)) != std::string::npos);
+      for (const std::string& name : command.first_options)
+        CHECK(first.find(name) != std::string::npos);
+      if (!command.first_options.empty()) {
+        CHECK(first.size() < whole.size());
+        CHECK(first.find("--help-all") != std::string::npos);
+        CHECK(first.find("--generate") == std::string::npos);
+      }
+    }
+  }
+  CHECK(convert({"--help"}).out.find("--optim-keys") == std::string::npos);
+  CHECK(convert({"--help-all"}).out.find("--optim-keys") != std::string::npos);
+  CHECK(inspect({"ls", "--help-all"}).out.find("--flat-layout") != std::string::npos);
+}
+
+TEST_CASE("a choice says what happens without it") {
+  const std::string text = convert({"--help-all"}).out;
+  for (const char* flag : {"--tied ", "--values ", "--opaque ", "--rank-state ", "--optim-keys ",
+                           "--prefer ", "--optim ", "--verify", "--format "}) {
+    INFO(flag);
+    const std::size_t at = text.find(std::string("  ") + flag);
+    REQUIRE(at != std::string::npos);
+    const std::string entry = text.substr(at, text.find("\n  -", at + 3) - at);
+    CHECK(entry.find("default") != std::string::npos);
   }
 }
 

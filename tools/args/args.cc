@@ -26,6 +26,9 @@ void add_specials(CLI::App& app, Arguments& a) {
          "-h,--help", [&a] { a.special = Special::kHelp; }, "show this help")
       ->group("General");
   app.add_flag_callback(
+         "--help-all", [&a] { a.special = Special::kHelp, a.help_all = true; }, "show every option")
+      ->group("General");
+  app.add_flag_callback(
          "--version", [&a] { a.special = Special::kVersion; }, "show the version")
       ->group("General");
   app.add_flag_callback(
@@ -72,6 +75,7 @@ CommandSpec describe(const CLI::App& app, std::string_view name, CommandText tex
   spec.usage.assign(text.usage.begin(), text.usage.end());
   spec.details.assign(text.details.begin(), text.details.end());
   spec.examples = std::move(text.examples);
+  spec.first_options.assign(text.first_options.begin(), text.first_options.end());
   for (const CLI::Option* option : app.get_options({})) {
     if (!option->get_group().empty()) spec.options.push_back(describe(*option));
   }

@@ -59,6 +59,8 @@ struct Arguments {
   OutputFormat format = OutputFormat::kHuman;
   ProgressMode progress = ProgressMode::kAuto;
   ColorMode color = ColorMode::kAuto;
+  bool pager = true;      // on a terminal
+  bool help_all = false;  // with Special::kHelp: every option
 
   // Reading, shared by all.
   std::string from, from_a, from_b;
@@ -104,6 +106,7 @@ struct Arguments {
   std::optional<double> abs_tolerance, rel_tolerance;
   std::optional<std::int64_t> ulp_tolerance;
   std::string as_dtype;
+  std::string by;  // "", layer
   bool quiet = false;
   std::optional<std::int64_t> limit;
   // reshard, convert: what their own flags set; the rest of it follows from those above

@@ -28,6 +28,7 @@ struct CommandSpec {
   std::vector<std::string> usage;    // without the leading command's name
   std::vector<std::string> details;  // paragraphs
   std::vector<OptionSpec> options;
+  std::vector<std::string> first_options;  // what --help lists; empty: all of them
   std::vector<CommandExample> examples;
   std::vector<CommandSpec> commands;
 };
@@ -36,8 +37,8 @@ struct CommandSpec {
 std::string option_heading(const OptionSpec& option);
 
 /// Text of --help, wrapped at `width` columns. `prefix`: what stands before the command's name
-/// ("ckpt-inspect " for a verb).
-std::string render_help(const CommandSpec& spec, const std::string& prefix, int width);
+/// ("ckpt-inspect " for a verb). `all`: every option, by groups; else those that most people need.
+std::string render_help(const CommandSpec& spec, const std::string& prefix, int width, bool all);
 
 /// Man page in man(7) macros.
 std::string render_man(const CommandSpec& spec);

@@ -17,9 +17,11 @@ namespace {
 void add_output(Options& o) {
   Arguments& a = o.to;
   o.group("Output");
-  o.value("--format", "human|json|ndjson",
-          "form of the result on stdout: for people, one JSON document, or one document a line",
-          [&a](auto& flag, auto& v) { a.format = output_format(flag, v); });
+  o.value(
+      "--format", "human|json|ndjson",
+      "form of the result on stdout: for people (the default), one JSON document, or one document "
+      "a line",
+      [&a](auto& flag, auto& v) { a.format = output_format(flag, v); });
   o.value("--progress", "auto|bar|json|none",
           "progress on stderr; auto: a bar on a terminal, elsewhere one plain line every 30 s",
           [&a](auto& flag, auto& v) { a.progress = progress_mode(flag, v); });
@@ -27,6 +29,9 @@ void add_output(Options& o) {
           "colours; auto: on a terminal, unless NO_COLOR is set or TERM is dumb",
           [&a](auto& flag, auto& v) { a.color = color_mode(flag, v); });
   o.switch_to("--no-color", "--color never", [&a] { a.color = ColorMode::kNever; });
+  o.switch_to("--no-pager",
+              "on a terminal too, print all at once; default: through $PAGER, or less",
+              [&a] { a.pager = false; });
 }
 
 void add_limits(Options& o) {
@@ -110,6 +115,11 @@ void add_diff(Options& o) {
   o.whole("--ulp", "values may differ by N units in the last place", 0, a.ulp_tolerance);
   add_dequantized(o);
   o.text("--as", "DTYPE", "round both sides to DTYPE first, as bfloat16", a.as_dtype);
+  o.choice(
+      "--by", "layer|tensor",
+      "one line for each layer, with the tensor that changed most, or for each tensor; default: "
+      "tensor",
+      a.by);
   o.choice("--sort", "name|change", "order of the differences; default: as stored", a.sort);
   o.flag("-q,--quiet", "print nothing: the exit status is the answer", a.quiet);
   o.whole("-n,--limit", "list at most N differences; default 20 for people, all in JSON", 1,
@@ -180,6 +190,14 @@ void add_html(Options& o) {
   o.flag("--force", "replace FILE if it is there", o.to.replace);
 }
 
+void add_optim(Options& o) {
+  o.group("Ranking");
+  o.choice("--sort", "ratio|update|weight|v|growth|name",
+           "order of the ranking, the largest first; default: ratio, with B growth", o.to.sort);
+  o.whole("--top", "only the first N of the ranking; default 20 for people, all in JSON", 1,
+          o.to.top);
+}
+
 void add_strict(Options& o) {
   o.flag("--strict", "exit 1 on warnings too, not on errors alone", o.to.strict);
 }
@@ -212,6 +230,9 @@ void add_stat(Options& o) {
          stat.log_histogram);
   o.flag("--row-norms", "L2 norm of each row of matrices", stat.row_norms);
   add_dequantized(o);
+  o.choice("--sort", "stored|name|abs-max|std|l2|zeros|nan",
+           "order of the tensors, the largest first; default: as stored", o.to.sort);
+  o.whole("--top", "only the first N tensors after sorting; findings are of all", 1, o.to.top);
 }
 
 }  // namespace
@@ -301,6 +322,9 @@ void add_verb_options(Options& o, Verb verb) {
     o.flag("--explain-path",
            "which rule says what PATH means, and why those before it do not; nothing else",
            o.to.explain_path);
+    o.flag("--strict",
+           "exit 1 where a checkpoint of several is damaged or not read; of one, on warnings",
+           o.to.strict);
   }
   if (verb == Verb::kLs) add_ls(o);
   if (verb == Verb::kShow) add_show(o);
@@ -310,6 +334,7 @@ void add_verb_options(Options& o, Verb verb) {
   if (verb == Verb::kAudit) add_audit(o);
   if (verb == Verb::kTrend) add_trend(o);
   if (verb == Verb::kStat) add_stat(o);
+  if (verb == Verb::kOptim) add_optim(o);
   if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kDiff) add_html(o);
   if (verb == Verb::kStat || verb == Verb::kOptim) o.group("Checks");
   if (verb == Verb::kStat || verb == Verb::kOptim || verb == Verb::kVerify || verb == Verb::kAudit)

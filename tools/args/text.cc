@@ -34,12 +34,13 @@ CommandText inspect_text() {
 CommandText summary_text() {
   return {
       "what a checkpoint is: format, layout, bytes by kind, optimizer, damage",
-      {"PATH [OPTIONS]"},
-      {"Reads headers and metadata alone. Of a folder with several checkpoints it prints one row "
-       "each.",
+      {"PATH... [OPTIONS]"},
+      {"Reads headers and metadata alone. Of several checkpoints, and of a folder with several, it "
+       "prints which is the newest whole one, a row for each, and what is damaged.",
        kPathRule},
       {{"ckpt-inspect run/step-1000", "the summary"},
-       {"ckpt-inspect summary run", "one row per checkpoint of a run"},
+       {"ckpt-inspect run", "the checkpoints of a run: which are whole?"},
+       {"ckpt-inspect run/step-* --strict", "exit 1 if one is damaged"},
        {"ckpt-inspect summary model.pt --globals", "every class and function its pickle names"}}};
 }
 
@@ -97,8 +98,9 @@ CommandText verify_text() {
   return {
       "is it whole: coverage, sizes, checksums, archives",
       {"PATH... [OPTIONS]"},
-      {"Damage is listed as findings with stable codes: exit 1. Only metadata that cannot be "
-       "parsed is exit 4.",
+      {"Damage is listed as findings with stable codes: exit 1. Where the metadata itself cannot "
+       "be "
+       "parsed, nothing can be listed: exit 4.",
        kPathRule},
       {{"ckpt-inspect verify run/step-1000", "read every byte"},
        {"ckpt-inspect verify run/step-1000 --quick", "metadata and sizes, in a moment"},
@@ -226,21 +228,52 @@ CommandText convert_text() {
        {"ckpt-convert full.pt sharded --to torch-dcp --world-size 8", "sharded over 8 ranks"}}};
 }
 
-}  // namespace
-
-CommandText tool_text(Tool tool) {
-  switch (tool) {
-    case Tool::kInspect:
-      return inspect_text();
-    case Tool::kReshard:
-      return reshard_text();
-    case Tool::kConvert:
-      return convert_text();
+/// What --help lists of each, before --help-all: the ten that most people need.
+std::vector<std::string_view> first_options(Verb verb) {
+  switch (verb) {
+    case Verb::kSummary:
+      return {"--strict",  "--globals", "--explain-path", "--only",
+              "--include", "--from",    "--format",       "--no-pager"};
+    case Verb::kLs:
+      return {"--tree",   "--sort", "--top",  "--include", "--only",
+              "--chunks", "--rank", "--file", "--from",    "--format"};
+    case Verb::kShow:
+      return {"--slice", "--npy", "--root", "--from", "--format", "--no-pager"};
+    case Verb::kStat:
+      return {"--include",       "--only",      "--sort",   "--top",    "--quantiles",
+              "--log-histogram", "--row-norms", "--strict", "--format", "--threads"};
+    case Verb::kOptim:
+      return {"--top", "--sort", "--strict", "--include", "--from", "--format", "--threads"};
+    case Verb::kHash:
+      return {"--only", "--include", "--strict", "--from", "--format", "--threads"};
+    case Verb::kVerify:
+      return {"--quick", "--deep", "--against", "--require-sums", "--strict",
+              "--only",  "--from", "--format",  "--threads"};
+    case Verb::kReport:
+      return {"--output", "--stats", "--force", "--only", "--include", "--from", "--threads"};
+    case Verb::kDiff:
+      return {"--root-a", "--root-b", "--only", "--as",    "--abs",
+              "--rel",    "--by",     "--sort", "--quiet", "--limit"};
+    case Verb::kReshard:
+      return {"--world-size", "--mesh",    "--placements", "--to",     "--verify",
+              "--salvage",    "--dry-run", "--force",      "--resume", "--threads"};
+    case Verb::kConvert:
+      return {"--to",     "--world-size", "--dtype",   "--only",  "--base",
+              "--verify", "--salvage",    "--dry-run", "--force", "--resume"};
+    case Verb::kAudit:
+      return {"--deep",   "--budget", "--cache", "--keep",   "--html",
+              "--strict", "--force",  "--from",  "--format", "--threads"};
+    case Verb::kTrend:
+      return {"--tensor", "--of", "--budget", "--cache", "--from", "--format", "--threads"};
+    case Verb::kBrowse:
+    case Verb::kScan:
+    case Verb::kExplain:
+      break;
   }
   return {};
 }
 
-CommandText verb_text(Verb verb) {
+CommandText text_of(Verb verb) {
   switch (verb) {
     case Verb::kSummary:
       return summary_text();
@@ -278,6 +311,26 @@ CommandText verb_text(Verb verb) {
   return {};
 }
 
+}  // namespace
+
+CommandText tool_text(Tool tool) {
+  switch (tool) {
+    case Tool::kInspect:
+      return inspect_text();
+    case Tool::kReshard:
+      return reshard_text();
+    case Tool::kConvert:
+      return convert_text();
+  }
+  return {};
+}
+
+CommandText verb_text(Verb verb) {
+  CommandText text = text_of(verb);
+  text.first_options = first_options(verb);
+  return text;
+}
+
 WordCount word_count(Verb verb) {
   switch (verb) {
     case Verb::kShow:
@@ -286,6 +339,7 @@ WordCount word_count(Verb verb) {
     case Verb::kReport:
     case Verb::kBrowse:
       return {1, 2, "A [B]"};
+    case Verb::kSummary:
     case Verb::kVerify:
     case Verb::kScan:
       return {1, 4096, "PATH..."};

@@ -13,6 +13,7 @@ struct CommandText {
   std::vector<std::string_view> usage;
   std::vector<std::string_view> details;
   std::vector<CommandExample> examples;
+  std::vector<std::string_view> first_options = {};  // the ten at most that --help lists
 };
 
 CommandText tool_text(Tool tool);

@@ -357,7 +357,22 @@ Value verify_documents(const std::vector<VerifyReport>& reports) {
   return object.take();
 }
 
-Value diff_document(const DiffReport& r) {
+namespace {
+
+Value layer_diff_row(const LayerDiff& layer) {
+  JsonObject object;
+  object.add("name", layer.name);
+  object.add("tensors", layer.tensors);
+  object.add("other_form", layer.other_form);
+  object.add("relative_l2", layer.relative_l2);
+  object.add("most_changed", layer.most_changed.empty() ? Value() : json_text(layer.most_changed));
+  object.add("most_relative_l2", layer.most_relative_l2);
+  return object.take();
+}
+
+}  // namespace
+
+Value diff_document(const DiffReport& r, const std::vector<LayerDiff>* layers) {
   JsonObject object;
   object.add("schema", "tessera.diff/1");
   object.add("path", r.path_a);
@@ -371,6 +386,7 @@ Value diff_document(const DiffReport& r) {
   object.add("values_compared", r.values_compared);
   object.add("not_compared", r.not_compared);
   object.add("bytes", r.bytes);
+  if (layers != nullptr) object.add("layers", json_map(*layers, layer_diff_row));
   object.add("tensors", json_map(r.tensors, tensor_diff_row));
   object.add("values", json_map(r.values, value_diff_row));
   object.add("notes", json_notes(r.notes));

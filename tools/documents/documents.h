@@ -39,7 +39,8 @@ Value scan_document(const ScanReport& report);
 Value page_document(const std::string& path, std::uint64_t bytes, const SummaryReport& summary,
                     const std::vector<std::string>& left_out, const std::string& page);
 Value explain_document(const std::vector<FindingInfo>& rows);
-Value diff_document(const DiffReport& report);
+/// `layers`: of --by layer, or nullptr.
+Value diff_document(const DiffReport& report, const std::vector<LayerDiff>* layers = nullptr);
 Value convert_document(const ConvertReport& report, bool dry_run);
 
 /// Rows that several documents have.

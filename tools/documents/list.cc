@@ -66,9 +66,12 @@ Value run_row(const RunRow& row) {
   object.add("path", row.path);
   object.add("name", row.name);
   object.add("step", row.step);
+  object.add("stored_step", row.stored_step);
   object.add("format", row.format.empty() ? Value() : json_text(row.format));
   object.add("world_size", row.world_size);
   object.add("bytes", row.bytes);
+  object.add("disk_bytes", row.disk_bytes);
+  object.add("modified", row.modified_ns / 1'000'000'000);
   object.add("complete", row.complete);
   object.add("problem", row.problem.empty() ? Value() : json_text(row.problem));
   object.add("refused", row.is_refused);
@@ -181,6 +184,10 @@ Value run_document(const RunListing& listing, const ScanReport* scan) {
   object.add("pointer_target",
              listing.pointer_target.empty() ? Value() : json_text(listing.pointer_target));
   object.add("pointer_stale", listing.pointer_stale);
+  const RunRow* newest = listing.newest_whole();
+  object.add("newest_whole", newest == nullptr ? Value() : json_text(newest->name));
+  object.add("free_bytes", listing.free_bytes);
+  object.add("others", json_list(listing.others));
   object.add("checkpoints", json_map(listing.rows, run_row));
   if (scan != nullptr) object.add("scan", scan_document(*scan));
   return object.take();

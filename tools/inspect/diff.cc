@@ -4,32 +4,19 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "tools/documents/documents.h"
 #include "tools/failure.h"
 #include "tools/inspect/inspection.h"
 #include "tools/inspect/page.h"
 #include "tools/inspect/verbs.h"
+#include "tools/ordering.h"
 #include "tools/render/render.h"
 
 namespace tessera::tools {
 namespace {
 
 constexpr std::size_t kShownDifferences = 20;
-
-/// The most changed first; what is there on one side alone, or of another form, before.
-void sort_by_change(DiffReport& report) {
-  const auto change = [](const TensorDiff& row) {
-    constexpr double kMost = std::numeric_limits<double>::infinity();
-    if (row.what != TensorDiff::What::kValues || std::isnan(row.relative_l2)) return kMost;
-    return row.nonfinite_mismatch > 0 ? kMost : row.relative_l2;
-  };
-  std::ranges::stable_sort(report.tensors, [&](const TensorDiff& a, const TensorDiff& b) {
-    return change(a) > change(b);
-  });
-}
 
 DiffOptions diff_options(Inspection& in) {
   DiffOptions options;
@@ -77,17 +64,21 @@ Outcome run_diff(Inspection& in) {
   const bool whole = report.not_compared == 0 || !in.a.strict;
   const int exit = report.equal && whole ? kExitDone : kExitNegative;
   if (in.a.quiet) return {{}, exit, wrote};
-  if (in.a.sort == "change") sort_by_change(report);
-  if (in.a.sort == "name")
-    std::ranges::stable_sort(report.tensors, natural_less, &TensorDiff::name);
+  order(report, in.a.sort);
+  const bool by_layer = in.a.by == "layer";
+  std::vector<LayerDiff> layers;
+  if (by_layer) layers = diff_by_layer(report);
+  order(layers, in.a.sort);
   const auto limit = static_cast<std::size_t>(in.a.limit.value_or(kShownDifferences));
   if (in.a.limit && in.a.format != OutputFormat::kHuman) {
     report.tensors.resize(std::min(limit, report.tensors.size()));
     report.values.resize(std::min(limit, report.values.size()));
   }
-  return {in.in_form([&] { return diff_document(report); },
-                     {{"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
-                     [&] { return render_diff(report, limit, in.screen); }),
+  const std::vector<LayerDiff>* rows = by_layer ? &layers : nullptr;
+  return {in.in_form(
+              [&] { return diff_document(report, rows); },
+              {{"layers", "layer"}, {"tensors", "tensor"}, {"values", "value"}, {"notes", "note"}},
+              [&] { return render_diff(report, rows, limit, in.screen); }),
           exit, wrote};
 }
 

@@ -4,6 +4,7 @@
 #include "tools/inspect/inspection.h"
 #include "tools/inspect/page.h"
 #include "tools/inspect/verbs.h"
+#include "tools/ordering.h"
 #include "tools/render/render.h"
 
 namespace tessera::tools {
@@ -14,6 +15,9 @@ Outcome run_stat(Inspection& in) {
   StatOptions options = page ? page_stat_options(in, opened) : in.a.stat;
   options.dequantized = in.a.dequantized;
   options.transfer = in.transfer();
+  // For people the one of both that shows more; they come from the same pass.
+  const bool human = in.a.format == OutputFormat::kHuman;
+  options.both_histograms = options.both_histograms || (human && !options.log_histogram);
   StatReport report = stat_checkpoint(opened, options);
   std::string wrote;
   if (page) {
@@ -24,6 +28,7 @@ Outcome run_stat(Inspection& in) {
     wrote = wrote_line(in.a.html, write_page(in, in.a.html, "--html", made));
     keep_what_was_asked(report, in.a.stat);
   }
+  order(report, in.a.sort, in.a.top);
   return {in.in_form([&] { return stat_document(report); },
                      {{"tensors", "tensor"}, {"findings", "finding"}, {"notes", "note"}},
                      [&] { return render_stat(report, in.screen); }),

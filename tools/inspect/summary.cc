@@ -15,13 +15,14 @@ namespace {
 
 Outcome run_table(Inspection& in, const RunListing& listing, const ScanReport* scanned = nullptr) {
   in.print_notes(listing.notes);
+  const bool all_whole = std::ranges::all_of(listing.rows, &RunRow::complete);
   return {
       in.in_form([&] { return run_document(listing, scanned); }, {{"checkpoints", "checkpoint"}},
                  [&] {
                    return render_run(listing, in.screen) +
                           (scanned != nullptr ? render_scan(*scanned, in.screen) : std::string());
                  }),
-      0,
+      in.a.strict && !all_whole ? kExitNegative : kExitDone,
       {}};
 }
 
@@ -40,6 +41,9 @@ Outcome path_rules(Inspection& in) {
                        "has no effect",
                        flag),
            fmt::format("leave out {}, or --explain-path", flag));
+  if (in.a.words.size() > 1)
+    fail(Code::kInvalidArgument, "--explain-path explains one PATH",
+         "give one, and the flag, for each");
   const PathExplanation explanation = explain_path(in.fs, in.a.words[0], in.a.from);
   Outcome outcome;
   outcome.out = in.in_form([&] { return path_document(explanation); }, {{"rules", "rule"}},
@@ -80,6 +84,8 @@ Outcome summary_of(Inspection& in, const OpenedCheckpoint& opened, const ScanRep
     if (in.a.format != OutputFormat::kHuman) throw Error(status);
     outcome.exit = kExitCorrupt;
     outcome.err = in.complaint(status);
+  } else if (in.negative(true, report.notes)) {
+    outcome.exit = kExitNegative;
   }
   return outcome;
 }
@@ -88,10 +94,12 @@ Outcome summary_of(Inspection& in, const OpenedCheckpoint& opened, const ScanRep
 /// checkpoint that can be summed up.
 Outcome summary_with_scan(Inspection& in, const OpenOptions& options) {
   const std::string& path = in.a.words[0];
-  ScanReport scanned = scan_of(in, {path});
+  ScanReport scanned = scan_of(in, in.a.words);
   Outcome outcome;
   try {
-    if (const auto listing = list_run(in.fs, path, options)) {
+    if (in.a.words.size() > 1) {
+      outcome = run_table(in, list_checkpoints(in.fs, in.a.words, options), &scanned);
+    } else if (const auto listing = list_run(in.fs, path, options)) {
       outcome = run_table(in, *listing, &scanned);
     } else {
       const OpenedCheckpoint opened = in.open(path, options);
@@ -105,7 +113,7 @@ Outcome summary_with_scan(Inspection& in, const OpenOptions& options) {
     if (in.a.format != OutputFormat::kHuman) throw Error(danger_of(scanned));
     outcome.out = render_scan(scanned, in.screen);
   }
-  if (scanned.safety == Safety::kDangerous && outcome.exit == kExitDone) {
+  if (scanned.safety == Safety::kDangerous && outcome.exit <= kExitNegative) {
     outcome.exit = kExitCorrupt;
     outcome.err = in.complaint(danger_of(scanned));
   }
@@ -121,6 +129,7 @@ Outcome run_summary(Inspection& in) {
   options.read.tolerate_io_errors = false;
   options.read.list_globals = in.a.globals;
   if (in.a.globals) return summary_with_scan(in, options);
+  if (in.a.words.size() > 1) return run_table(in, list_checkpoints(in.fs, in.a.words, options));
   if (const auto listing = list_run(in.fs, in.a.words[0], options)) return run_table(in, *listing);
   return summary_of(in, in.open(in.a.words[0], options), nullptr);
 }

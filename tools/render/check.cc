@@ -3,6 +3,7 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "tools/render/number_text.h"
@@ -69,6 +70,45 @@ std::string tensor_differences(const DiffReport& r, std::size_t limit, const Scr
   }
   if (r.tensors.size() > limit)
     text += fmt::format("... and {} more tensors: -n shows more\n", r.tensors.size() - limit);
+  return text;
+}
+
+/// |a - b| as a part of |a|.
+Cell change_text(double relative) {
+  if (std::isnan(relative)) return {"NaN or Inf", Tint::kRed};
+  return std::isinf(relative) ? "was zero" : percent_text(relative);
+}
+
+/// A line for each layer: how far it moved, and its tensor that moved most.
+std::string layer_differences(const std::vector<LayerDiff>& layers, std::size_t limit,
+                              const Screen& screen) {
+  constexpr int kBarWidth = 16;
+  double top = 0;
+  for (const LayerDiff& layer : layers)
+    if (std::isfinite(layer.relative_l2)) top = std::max(top, layer.relative_l2);
+  Table table({{"layer", false, 1},
+               {"", false, 0, true},
+               {"change", true},
+               {"tensors", true},
+               {"most changed", false, 1},
+               {"change", true},
+               {""}});
+  for (std::size_t i = 0; i < std::min(limit, layers.size()); ++i) {
+    const LayerDiff& layer = layers[i];
+    const bool finite = std::isfinite(layer.relative_l2);
+    const double part = !finite ? 1 : top > 0 ? layer.relative_l2 / top : 0;
+    const bool below = layer.most_changed.starts_with(layer.name + ".");
+    const std::string most = layer.most_changed.substr(below ? layer.name.size() + 1 : 0);
+    const std::string other =
+        layer.other_form ? fmt::format("{} of another form or on one side", layer.other_form) : "";
+    table.add({printable(layer.name), Cell(pad_right(bar(part, kBarWidth), kBarWidth), Tint::kCyan),
+               change_text(layer.relative_l2), count_text(layer.tensors), printable(most),
+               most.empty() ? "-" : change_text(layer.most_relative_l2),
+               Cell(other, Tint::kYellow)});
+  }
+  std::string text = table.empty() ? std::string() : table.render(screen);
+  if (layers.size() > limit)
+    text += fmt::format("... and {} more layers: -n shows more\n", layers.size() - limit);
   return text;
 }
 
@@ -211,8 +251,11 @@ std::string diff_hints(const DiffReport& r) {
 
 }  // namespace
 
-std::string render_diff(const DiffReport& r, std::size_t limit, const Screen& screen) {
-  std::string text = tensor_differences(r, limit, screen) + value_differences(r, limit, screen);
+std::string render_diff(const DiffReport& r, const std::vector<LayerDiff>* layers,
+                        std::size_t limit, const Screen& screen) {
+  std::string text = layers != nullptr ? layer_differences(*layers, limit, screen)
+                                       : tensor_differences(r, limit, screen);
+  text += value_differences(r, limit, screen);
   const std::string counts =
       fmt::format("{} of {} equal, {} compared, {} read{}", count_text(r.tensors_equal),
                   counted(r.tensors_compared, "tensor"), counted(r.values_compared, "value"),

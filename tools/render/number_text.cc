@@ -59,6 +59,14 @@ std::string seconds_text(double seconds) {
   return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
 }
 
+std::string age_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 1e11));
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min", whole / 60);
+  if (whole < 48 * 3600) return fmt::format("{} h", whole / 3600);
+  return fmt::format("{} days", whole / 86400);
+}
+
 std::string rate_text(double bytes_per_second) {
   if (!(bytes_per_second >= 0) || bytes_per_second > 1e18) return "?/s";
   return format_bytes(static_cast<std::uint64_t>(bytes_per_second)) + "/s";
@@ -69,6 +77,13 @@ std::string index_text(std::span<const std::int64_t> index) {
 }
 std::string shape_text(std::span<const std::int64_t> shape) {
   return shape.empty() ? "scalar" : index_text(shape);
+}
+
+std::string without_numbers(std::string_view text) {
+  std::string out;
+  for (const char c : text)
+    if (c < '0' || c > '9') out += c;
+  return out;
 }
 
 std::string bar(double fraction, int width) {

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "tools/render/number_text.h"
 #include "tools/render/render.h"
@@ -15,7 +13,6 @@
 namespace tessera::tools {
 namespace {
 
-constexpr std::size_t kMostUpdates = 20;
 constexpr std::size_t kMostParameters = 40;
 constexpr int kShareBarWidth = 16;
 
@@ -31,9 +28,9 @@ std::string group_lines(const OptimizerReport& o, const Screen& screen) {
     for (const auto& [name, value] : group.options) {
       if (!value.is_none()) options.push_back(printable(name) + " " + value_text(value));
     }
-    text += fact_line(
+    text += fact_lines(
         fmt::format("group {}", group.index),
-        fmt::format("{}; {}", counted(group.members.size(), "member"), fmt::join(options, ", ")),
+        fmt::format("{}; {}", counted(group.members.size(), "member"), fmt::join(options, ", ")), 3,
         screen);
   }
   if (o.groups.size() > 8) text += fmt::format("  ... and {} more groups\n", o.groups.size() - 8);
@@ -47,6 +44,17 @@ std::string leaf_sets(const OptimizerReport& o, const Screen& screen) {
                count_text(row.count)});
   }
   return table.empty() ? std::string() : table.render(screen, "  ");
+}
+
+/// Whether leaf_sets() says all that a row for each parameter would.
+bool all_alike(const OptimizerReport& o) {
+  return o.leaf_sets.size() <= 1 &&
+         std::ranges::all_of(o.parameters, [](const OptimReportParameter& p) {
+           const bool as_weight = std::ranges::all_of(p.leaves, [&](const OptimReportLeaf& leaf) {
+             return leaf.matches_weight || !p.has_weight || leaf.name == "step";
+           });
+           return !p.inferred && as_weight;
+         });
 }
 
 std::string leaves_text(const OptimReportParameter& p) {
@@ -86,17 +94,10 @@ std::string parameter_table(const OptimizerReport& o, const Screen& screen) {
   return text;
 }
 
-std::string without_numbers(std::string_view text) {
-  std::string out;
-  for (const char c : text)
-    if (c < '0' || c > '9') out += c;
-  return out;
-}
-
 /// What the bars of the ranking measure: growth with a second checkpoint, the ratio otherwise.
 double ranked_by(const UpdateRow& row) { return row.growth ? *row.growth : row.ratio; }
 
-std::string ranking(const OptimizerReport& o, bool two, const Screen& screen) {
+std::string ranking(const OptimizerReport& o, bool two, std::size_t most, const Screen& screen) {
   if (o.updates.empty()) return {};
   double top = 0;
   for (const UpdateRow& row : o.updates) {
@@ -110,7 +111,7 @@ std::string ranking(const OptimizerReport& o, bool two, const Screen& screen) {
     return std::isnan(value) ? Cell("NaN", Tint::kRed) : Cell(real_text(value));
   };
   Table table(std::move(columns));
-  for (std::size_t i = 0; i < std::min(kMostUpdates, o.updates.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(most, o.updates.size()); ++i) {
     const UpdateRow& row = o.updates[i];
     const double part = top > 0 && std::isfinite(ranked_by(row)) ? ranked_by(row) / top : 0;
     std::vector<Cell> cells{printable(row.fqn),
@@ -127,54 +128,31 @@ std::string ranking(const OptimizerReport& o, bool two, const Screen& screen) {
   std::string text =
       screen.paint(Tint::kBold, two ? "growth of v from A to B" : "size of the next update") +
       "\n" + table.render(screen, "  ");
-  if (o.updates.size() > kMostUpdates)
-    text += fmt::format("  ... and {} more\n", o.updates.size() - kMostUpdates);
+  if (o.updates.size() > most)
+    text += fmt::format("  ... and {} more: --top shows more\n", o.updates.size() - most);
   return text;
 }
 
-/// "exp_avg holds NaN or Inf in 3 elements, ..." of many parameters is one line.
-std::vector<Note> grouped(const std::vector<Note>& findings) {
-  constexpr std::size_t kApart = 3;
-  std::map<std::pair<Finding, std::string>, std::vector<std::size_t>> groups;
-  for (std::size_t i = 0; i < findings.size(); ++i)
-    if (!findings[i].tensor.empty())
-      groups[{findings[i].code, without_numbers(findings[i].message)}].push_back(i);
-  std::vector<bool> shown(findings.size(), false);
-  std::vector<Note> lines;
-  for (std::size_t i = 0; i < findings.size(); ++i) {
-    if (shown[i]) continue;
-    Note line = findings[i];
-    const auto group = groups.find({line.code, without_numbers(line.message)});
-    if (!line.tensor.empty() && group->second.size() > kApart) {
-      for (const std::size_t member : group->second) shown[member] = true;
-      line.message = fmt::format("{} parameters, \"{}\" and others: {}", group->second.size(),
-                                 line.tensor, line.message);
-      line.tensor.clear();
-    }
-    lines.push_back(std::move(line));
-  }
-  return lines;
-}
-
-std::string optimizer_text(const OptimizerReport& o, bool two, const Screen& screen) {
+std::string optimizer_text(const OptimizerReport& o, bool two, std::size_t most,
+                           const Screen& screen) {
   std::string text =
       screen.paint(Tint::kBold, fmt::format("{} at \"{}\"", printable(o.kind), printable(o.root))) +
       fmt::format("  {}, {}\n", printable(o.dialect), counted(o.parameters.size(), "parameter"));
-  text += group_lines(o, screen) + leaf_sets(o, screen);
-  text += parameter_table(o, screen) + ranking(o, two, screen);
+  text += ranking(o, two, most, screen);
   if (!o.update_note.empty()) text += screen.wrap(printable(o.update_note), "  ");
-  return text;
+  text += screen.paint(Tint::kBold, "state") + "\n" + group_lines(o, screen);
+  return text + leaf_sets(o, screen) + (all_alike(o) ? "" : parameter_table(o, screen));
 }
 
 }  // namespace
 
-std::string render_optim(const OptimReport& r, const Screen& screen) {
+std::string render_optim(const OptimReport& r, std::size_t most, const Screen& screen) {
   std::string text = r.findings.empty()
                          ? screen.paint(Tint::kGreen, "no findings") + "\n"
                          : screen.paint(Tint::kBold, counted(r.findings.size(), "finding")) + "\n";
-  text += render_notes(grouped(r.findings), 50, screen);
+  text += render_notes(grouped_notes(r.findings, "parameter"), 50, screen);
   for (const OptimizerReport& optimizer : r.optimizers) {
-    text += optimizer_text(optimizer, !r.other_path.empty(), screen);
+    text += optimizer_text(optimizer, !r.other_path.empty(), most, screen);
   }
   if (r.optimizers.empty())
     text += "no optimizer state in " + screen.clip(printable(r.path), screen.width - 22) + "\n";

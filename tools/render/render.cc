@@ -7,6 +7,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <utility>
+
+#include "tools/render/number_text.h"
 
 namespace tessera::tools {
 namespace {
@@ -28,8 +32,11 @@ std::string note_text(const Note& note) {
 }  // namespace
 
 std::string fact_line(std::string_view label, std::string_view text, const Screen& screen) {
-  return "  " + screen.paint(Tint::kDim, pad_right(clip_end(label, kLabelWidth - 1), kLabelWidth)) +
-         (screen.whole ? std::string(text) : clip_end(text, screen.width - 2 - kLabelWidth)) + "\n";
+  // A label that is longer than its column keeps its letters and moves the text.
+  const std::string head = pad_right(label, std::max(kLabelWidth, display_width(label) + 1));
+  const int room = screen.width - 2 - display_width(head);
+  return "  " + screen.paint(Tint::kDim, head) +
+         (screen.whole ? std::string(text) : clip_end(text, room)) + "\n";
 }
 
 std::string fact_lines(std::string_view label, std::string_view text, int limit,
@@ -71,6 +78,29 @@ std::string render_notes(const std::vector<Note>& notes, std::size_t limit, cons
   }
   if (order.size() > limit) text += fmt::format("  ... and {} more\n", order.size() - limit);
   return text;
+}
+
+std::vector<Note> grouped_notes(const std::vector<Note>& notes, std::string_view noun) {
+  constexpr std::size_t kApart = 3;
+  std::map<std::pair<Finding, std::string>, std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < notes.size(); ++i)
+    if (!notes[i].tensor.empty())
+      groups[{notes[i].code, without_numbers(notes[i].message)}].push_back(i);
+  std::vector<bool> shown(notes.size(), false);
+  std::vector<Note> lines;
+  for (std::size_t i = 0; i < notes.size(); ++i) {
+    if (shown[i]) continue;
+    Note line = notes[i];
+    const auto group = groups.find({line.code, without_numbers(line.message)});
+    if (!line.tensor.empty() && group->second.size() > kApart) {
+      for (const std::size_t member : group->second) shown[member] = true;
+      line.message = fmt::format("{}, \"{}\" and others: {}", counted(group->second.size(), noun),
+                                 line.tensor, line.message);
+      line.tensor.clear();
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
 }
 
 std::string value_text(const Value& value) { return printable(dump_json(value)); }

@@ -35,7 +35,8 @@ std::string show_facts(const ShowReport& report, const Screen& screen);
 std::string stat_in_full(const TensorStat& stat, const std::vector<double>& quantiles,
                          const Screen& screen);
 std::string render_stat(const StatReport& report, const Screen& screen);
-std::string render_optim(const OptimReport& report, const Screen& screen);
+/// At most `most` rows of each ranking.
+std::string render_optim(const OptimReport& report, std::size_t most, const Screen& screen);
 std::string render_hash(const HashReport& report, const Screen& screen);
 /// What is safe is counted, and the first of it listed; all else is listed with its reasons.
 std::string render_scan(const ScanReport& report, const Screen& screen);
@@ -45,8 +46,10 @@ enum class CodePage : std::uint8_t { kVerify, kOptim, kAudit };
 /// The tables of docs/verify-codes.md, docs/optim-codes.md or docs/audit-codes.md.
 std::string codes_page(CodePage page);
 std::string render_verify(const VerifyReport& report, const Screen& screen);
-/// At most `limit` differences of tensors, and as many of values.
-std::string render_diff(const DiffReport& report, std::size_t limit, const Screen& screen);
+/// At most `limit` differences of tensors, or of `layers` where they are given, and as many of
+/// values.
+std::string render_diff(const DiffReport& report, const std::vector<LayerDiff>* layers,
+                        std::size_t limit, const Screen& screen);
 /// What the source holds, what was written, and what was left out for which reason: one paragraph,
 /// not clipped; "" where everything was written and nothing lies beside the source.
 std::string render_balance(const Balance& balance);
@@ -54,6 +57,8 @@ std::string render_balance(const Balance& balance);
 std::string beside_line(const Beside& beside);
 std::string render_convert(const ConvertReport& report, bool dry_run, const Screen& screen);
 
+/// What is said of many tensors becomes one line that names the first.
+std::vector<Note> grouped_notes(const std::vector<Note>& notes, std::string_view noun);
 /// "error CK012 file: message" lines, wrapped; at most `limit`, then how many more.
 std::string render_notes(const std::vector<Note>& notes, std::size_t limit, const Screen& screen);
 /// "label      text" with the label in its column; `text` is clipped to the screen.

@@ -36,12 +36,12 @@ std::string show_facts(const ShowReport& r, const Screen& screen) {
 }
 
 std::string chunk_table(const LsTensor& t, std::size_t most, const Screen& screen) {
-  Table table({{"chunk", true},
+  Table table({{"#", true},
                {"place"},
                {"file", false, 1},
-               {"bytes in file"},
-               {"rank", true},
-               {"copy", true}});
+               {"bytes"},
+               {"rank", true, 0, true},
+               {"copy", true, 0, true}});
   for (std::size_t i = 0; i < std::min(most, t.table.size()); ++i) {
     const ChunkRow& row = t.table[i];
     table.add({fmt::format("{}", i), chunk_place(row),
@@ -68,7 +68,7 @@ class ValueBlocks {
   }
 
   std::string render() const {
-    std::vector<std::vector<std::int64_t>> dims = r_.shown;
+    const std::vector<std::vector<std::int64_t>>& dims = r_.shown;
     if (dims.empty()) return r_.values.empty() ? "" : "  " + r_.values[0] + "\n";
     if (dims.size() == 1) return row(dims[0], 0, "  ");
     const std::size_t rows = dims[dims.size() - 2].size();
@@ -111,15 +111,31 @@ class ValueBlocks {
     return text;
   }
 
-  /// As many values as fit, the rest on lines below.
+  /// The columns that fit, where corners are shown: the outermost ones. A slice is shown whole, as it
+  /// was asked for.
+  std::vector<std::size_t> fitting(std::size_t count, int indent) const {
+    const int room = (screen_.width - indent - 2) / (cell_ + 1);
+    const std::size_t most = static_cast<std::size_t>(std::max(2, room));
+    std::vector<std::size_t> columns;
+    const bool all = !r_.elided || screen_.whole || count <= most;
+    for (std::size_t c = 0; c < count; ++c)
+      if (all || c < (most + 1) / 2 || c >= count - most / 2) columns.push_back(c);
+    return columns;
+  }
+
+  /// As many values as fit, the rest on lines below; where lines stay whole, one line.
   std::string row(const std::vector<std::int64_t>& columns, std::size_t first,
                   const std::string& head, int indent = 2) const {
     std::string text;
     std::string line = head;
     int used = indent;
-    for (std::size_t c = 0; c < columns.size() && first + c < r_.values.size(); ++c) {
-      const bool gap = c && columns[c] != columns[c - 1] + 1;
-      if (used + cell_ + 1 + (gap ? 2 : 0) > screen_.width && used > indent) {
+    std::int64_t before = 0;
+    for (const std::size_t c : fitting(columns.size(), indent)) {
+      if (first + c >= r_.values.size()) break;
+      const bool gap = c && columns[c] != before + 1;
+      before = columns[c];
+      const bool fits = used + cell_ + (gap ? 2 : 0) <= screen_.width;
+      if (!fits && !screen_.whole && used > indent) {
         text += line + "\n";
         line = std::string(static_cast<std::size_t>(indent), ' ');
         used = indent;

@@ -31,22 +31,37 @@ double zero_fraction(const TensorStat& t) {
   return t.count ? static_cast<double>(t.zeros) / static_cast<double>(t.count) : 0;
 }
 
+/// The one that shows more: over magnitudes where nearly all elements fall into one bin of the other,
+/// as they do beside a few that are very large.
+const Histogram* clearer_histogram(const TensorStat& t) {
+  constexpr double kCrowded = 0.75;
+  if (!t.histogram || !t.log_histogram) return t.histogram ? &*t.histogram : nullptr;
+  std::int64_t all = 0, most = 0;
+  for (const std::int64_t count : t.histogram->counts) all += count, most = std::max(most, count);
+  const bool crowded = static_cast<double>(most) > kCrowded * static_cast<double>(all);
+  return crowded && !t.constant ? &*t.log_histogram : &*t.histogram;
+}
+
 std::string stat_table(const StatReport& r, const Screen& screen) {
-  Table table({{"name", false, 1},
-               {"min", true},
-               {"mean", true},
-               {"max", true},
-               {"std", true},
-               {"zeros", true},
-               {"histogram"},
-               {"", false, 1}});
+  const auto is_pictured = [](const TensorStat& t) { return clearer_histogram(t) != nullptr; };
+  const bool pictures = std::ranges::any_of(r.tensors, is_pictured);
+  std::vector<Column> columns{{"name", false, 1}, {"min", true}, {"mean", true},
+                              {"max", true},      {"std", true}, {"zeros", true}};
+  if (pictures) columns.push_back({"histogram"});
+  columns.push_back({"", false, 1});
+  Table table(std::move(columns));
   for (const TensorStat& t : r.tensors) {
-    const std::string shape =
-        t.histogram ? sparkline(rebinned(t.histogram->counts, kSparkColumns)) : "";
     const bool bad = t.nan || t.pos_inf || t.neg_inf;
-    table.add({printable(t.name), real_text(t.min, 3), real_text(t.mean, 3), real_text(t.max, 3),
-               real_text(t.std, 3), t.skipped.empty() ? percent_text(zero_fraction(t)) : "-",
-               Cell(shape, Tint::kCyan), Cell(special_text(t), bad ? Tint::kRed : Tint::kYellow)});
+    std::vector<Cell> row{
+        printable(t.name),    real_text(t.min, 3),
+        real_text(t.mean, 3), real_text(t.max, 3),
+        real_text(t.std, 3),  t.skipped.empty() ? percent_text(zero_fraction(t)) : "-"};
+    const Histogram* histogram = clearer_histogram(t);
+    if (pictures)
+      row.emplace_back(histogram ? sparkline(rebinned(histogram->counts, kSparkColumns)) : "",
+                       Tint::kCyan);
+    row.emplace_back(special_text(t), bad ? Tint::kRed : Tint::kYellow);
+    table.add(std::move(row));
   }
   return table.empty() ? "no tensors\n" : table.render(screen);
 }
@@ -85,7 +100,12 @@ std::string histogram_text(const Histogram& h, const Screen& screen) {
   const std::string high = prefix + real_text(h.high);
   const int width =
       std::max(static_cast<int>(h.counts.size()), display_width(low) + display_width(high) + 1);
-  return text + "    " + low + pad_left(high, width - display_width(low)) + "\n";
+  text += "    " + low + pad_left(high, width - display_width(low)) + "\n";
+  if (!h.logarithmic) return text;
+  const std::string zeros =
+      h.zeros ? fmt::format("; {} zeros apart", count_text(static_cast<std::uint64_t>(h.zeros)))
+              : "";
+  return text + screen.paint(Tint::kDim, "    magnitudes, each column a factor" + zeros) + "\n";
 }
 
 std::string norm_lines(const TensorStat& t, const Screen& screen) {
@@ -139,25 +159,25 @@ std::string stat_in_full(const TensorStat& t, const std::vector<double>& quantil
     for (std::size_t i = 0; i < t.quantiles.size(); ++i)
       parts.push_back(
           fmt::format("{}%: {}", percent_name(quantiles[i]), real_text(t.quantiles[i])));
-    text += fact_line("quantiles", fmt::format("{}", fmt::join(parts, "  ")), screen);
+    text += fact_lines("quantiles", fmt::format("{}", fmt::join(parts, "  ")), 3, screen);
   }
   text += norm_lines(t, screen);
   if (t.constant) text += fact_line("constant", "all elements are equal", screen);
-  if (t.histogram && !t.histogram->counts.empty()) text += histogram_text(*t.histogram, screen);
+  const Histogram* histogram = clearer_histogram(t);
+  if (histogram && !histogram->counts.empty()) text += histogram_text(*histogram, screen);
   return text;
 }
 
 std::string render_stat(const StatReport& r, const Screen& screen) {
-  std::string text;
+  std::string text = render_notes(grouped_notes(r.findings, "tensor"), 50, screen);
   if (!r.tensors.empty() && r.tensors.size() <= kStatInFull) {
     for (const TensorStat& tensor : r.tensors) text += stat_in_full(tensor, r.quantiles, screen);
   } else {
-    text = stat_table(r, screen) + spread_table(r, screen) + norm_lists(r, screen);
+    text += stat_table(r, screen) + spread_table(r, screen) + norm_lists(r, screen);
   }
-  text += screen.paint(Tint::kDim, fmt::format("{}, {} read", counted(r.tensors.size(), "tensor"),
+  text += screen.paint(Tint::kDim, fmt::format("{}, {} read", counted(r.measured, "tensor"),
                                                format_bytes(r.bytes))) +
           "\n";
-  text += render_notes(r.findings, 50, screen);
   return text + render_notes(r.notes, 5, screen);
 }
 

@@ -128,7 +128,7 @@ std::string byte_table(std::string_view title, const std::vector<ByteRow>& all, 
 
 std::string root_table(const SummaryReport& r, std::size_t limit, const Screen& screen) {
   if (r.roots.size() < 2) return {};
-  Table table({{"", false, 1}, {}, {"", true}, {"", true}, {"", true}});
+  Table table({{"", false, 1}, {}, {"", true}, {"", true, 0, true}, {"", true}});
   for (std::size_t i = 0; i < std::min(limit, r.roots.size()); ++i) {
     const RootRow& row = r.roots[i];
     table.add({row.name.empty() ? "(top level)" : printable(row.name), row.role,
@@ -228,35 +228,6 @@ std::string render_summary(const SummaryReport& r, bool globals, const Screen& s
   }
   text = first_lines(text, kMostLines);
   if (globals) text += globals_table(r, screen);
-  return text;
-}
-
-std::string render_run(const RunListing& listing, const Screen& screen) {
-  std::string text = screen.paint(Tint::kBold, screen.clip(printable(listing.path), screen.width)) +
-                     fmt::format("  {}\n", counted(listing.rows.size(), "checkpoint"));
-  Table table({{"checkpoint", false, 1},
-               {"step", true},
-               {"format"},
-               {"ranks", true},
-               {"bytes", true},
-               {"state", false, 1},
-               {""}});
-  for (const RunRow& row : listing.rows) {
-    table.add({printable(row.name), row.step ? fmt::format("{}", *row.step) : "-",
-               row.format.empty() ? "?" : row.format,
-               row.world_size ? fmt::format("{}", *row.world_size) : "-", format_bytes(row.bytes),
-               row.complete     ? Cell("complete", Tint::kGreen)
-               : row.is_refused ? Cell("not read: " + printable(row.problem), Tint::kYellow)
-                                : Cell("damaged: " + printable(row.problem), Tint::kRed),
-               row.is_latest ? "<- " + printable(listing.pointer) : ""});
-  }
-  text += table.render(screen, "  ");
-  if (listing.pointer_stale) {
-    text += screen.paint(Tint::kYellow, fmt::format("  {} names {}, which is not there",
-                                                    printable(listing.pointer),
-                                                    printable(listing.pointer_target))) +
-            "\n";
-  }
   return text;
 }
 

@@ -66,6 +66,9 @@ struct ConvertOptions {
   bool dtype_as_index = false;
   bool copy_assets = false;
   std::string assets_directory;  // --copy-assets=DIR; empty: beside the source
+  /// The model that it began from: a folder, or the name of one in the hub's cache ("org/name",
+  /// "org/name@revision"), whose assets are copied.
+  std::string base;
 
   std::uint64_t memory_limit_bytes =
       0;            // 0: the smaller of 1 GiB and half of what this process may use
@@ -75,7 +78,8 @@ struct ConvertOptions {
   bool resume = false;
   bool keep =
       true;  // for resume: what a cancelled run, or one that resumed and failed, has finished
-  bool verify = false;
+  bool verify = false;     // a preset (hf) verifies without being asked,
+  bool no_verify = false;  // but for this
   bool salvage = false;
 
   Progress* progress = nullptr;

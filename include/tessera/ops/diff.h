@@ -81,6 +81,19 @@ struct DiffReport {
   std::vector<Note> notes;
 };
 
+/// The tensors of one layer that differ: of "model.layers.3", or of a module without a number
+/// ("model.embed").
+struct LayerDiff {
+  std::string name;
+  std::uint64_t tensors = 0;     // that differ
+  std::uint64_t other_form = 0;  // of them: on one side alone, or of another type or shape
+  double relative_l2 = 0;        // |a - b| / |a| over all of them whose values were compared
+  std::string most_changed;      // the one with the largest relative_l2; "" where none was compared
+  double most_relative_l2 = 0;  // NaN where it got a NaN or an Inf
+};
+/// In natural order of their names.
+std::vector<LayerDiff> diff_by_layer(const DiffReport& report);
+
 DiffReport diff_checkpoints(OpenedCheckpoint& a, OpenedCheckpoint& b,
                             const DiffOptions& options = {});
 

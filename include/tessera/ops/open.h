@@ -112,6 +112,16 @@ struct OpenedCheckpoint {
   /// Whether an element of a tensor lies in that byte.
   bool needs(std::string_view path, std::uint64_t byte) const;
 
+  /// What is stored under `name`: its spec has type and shape. Throws kInvalidArgument with the
+  /// nearest name.
+  const StoredTensor& tensor(std::string_view name) const;
+  /// All elements of a tensor, row-major, whatever its type and sharding; checksums are proved. T is
+  /// float or double, which take every real type (rounded as PyTorch does), or std::int64_t,
+  /// std::int32_t or std::uint8_t, which take integers and bool. Throws kOutOfRange for a value that
+  /// T cannot hold, kUnsupported for a type that has no numbers.
+  template <class T>
+  std::vector<T> read(std::string_view name);
+
   Place place() const { return {directory.get(), file, display, pickle_limit_bytes}; }
   /// Locates these tensors (sorted, unique; see FormatDriver::locate). Idempotent. Throws
   /// kInvalidArgument for an index that is none of the manifest's.
@@ -155,14 +165,17 @@ std::vector<const FormatDriver*> formats_at(FileSystem& fs, const std::string& p
 
 /// One checkpoint of a run directory. Headers and metadata only.
 struct RunRow {
-  std::string path;                  // resolved
-  std::string name;                  // relative to the run directory
-  std::optional<std::int64_t> step;  // from its name
-  std::string format;                // id, or "" when unknown
+  std::string path;                         // resolved
+  std::string name;                         // relative to the run directory
+  std::optional<std::int64_t> step;         // from its name
+  std::optional<std::int64_t> stored_step;  // as it holds it itself
+  std::string format;                       // id, or "" when unknown
   std::optional<std::int64_t> world_size;
-  std::uint64_t bytes = 0;  // of its files; of the tensors that were selected
+  std::uint64_t bytes = 0;       // of its files; of the tensors that were selected
+  std::uint64_t disk_bytes = 0;  // of all files in its folder: what it costs to keep
+  std::int64_t modified_ns = 0;  // when the newest of them was written
   bool complete = false;
-  std::string problem;     // why it is damaged, or not read; "" when complete
+  std::string problem;  // why it is damaged, or not read; "" when complete
   /// It has something that is not understood here, and no damage was seen.
   bool is_refused = false;
   bool is_latest = false;  // the pointer names it
@@ -170,11 +183,18 @@ struct RunRow {
 
 struct RunListing {
   std::string path;
-  std::string pointer;         // file name of the pointer, "" = none
-  std::string pointer_target;  // what it names, as written
-  bool pointer_stale = false;  // it names nothing that is there
-  std::vector<RunRow> rows;    // by step, then name in natural order
-  std::vector<Note> notes;     // folders that may not be read
+  std::string pointer;              // file name of the pointer, "" = none
+  std::string pointer_target;       // what it names, as written
+  bool pointer_stale = false;       // it names nothing that is there
+  std::vector<RunRow> rows;         // by step, then name in natural order
+  std::uint64_t free_bytes = 0;     // where they lie
+  std::int64_t listed_ns = 0;       // when they were looked at
+  std::vector<std::string> others;  // of list_checkpoints(): paths that are no checkpoints
+  std::vector<Note> notes;          // folders that may not be read
+
+  /// The complete one with the highest step; where none has a step, the one written last. nullptr:
+  /// none is complete.
+  const RunRow* newest_whole() const;
 };
 
 /// For summary: the rows when several checkpoints lie below PATH (with or without a pointer),
@@ -182,6 +202,12 @@ struct RunListing {
 /// nothing is there. Other verbs follow the pointer.
 std::optional<RunListing> list_run(FileSystem& fs, const std::string& path,
                                    const OpenOptions& options = {});
+
+/// The same rows for several paths (`run/*`): checkpoints, and folders of them; names are as typed.
+/// What is no checkpoint is listed as such; throws kUnsupported where nothing else is there, and
+/// kNotFound for a path that is absent.
+RunListing list_checkpoints(FileSystem& fs, std::span<const std::string> paths,
+                            const OpenOptions& options = {});
 
 /// A pointer below (or at) PATH that names nothing: for verify. Nullopt when there is none or it is
 /// fine.

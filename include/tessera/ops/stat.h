@@ -79,6 +79,7 @@ struct StatReport {
   std::string format;
   std::vector<double> quantiles;  // which ones were asked for, ascending
   std::vector<TensorStat> tensors;
+  std::uint64_t measured = 0;  // tensors that were looked at
   std::vector<Note> findings;
   std::uint64_t bytes = 0;
   std::vector<Note> notes;

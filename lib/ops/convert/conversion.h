@@ -60,6 +60,7 @@ class Conversion {
   void plan_assets();
   void fit_config(const Directory& directory);
   void check_assets(const Directory& directory);
+  void note_missing_assets(const Directory& directory);
   void plan_sidecars();
   bool carry(const Beside& beside, std::string& why);
   void leave_behind(const Beside& beside, const std::string& why);
@@ -80,6 +81,7 @@ class Conversion {
   void prove(Stage& stage, Seal& seal);
   void check_source_unchanged();
   void verify(Stage& stage, Seal& seal);
+  bool verifies() const { return options_.verify || (request_.hf_preset && !options_.no_verify); }
   std::vector<std::string> source_differences() const;
   std::unique_ptr<Stage> open_stage();
   Seal make_seal() const;

@@ -12,6 +12,7 @@
 #include "lib/base/append.h"
 #include "lib/encoding/pickle_memory.h"
 #include "lib/format/value_policy.h"
+#include "lib/ops/convert/base_folder.h"
 #include "lib/ops/convert/conversion.h"
 #include "lib/ops/convert/request.h"
 #include "lib/ops/inspect/content_digests.h"
@@ -90,11 +91,20 @@ void Conversion::plan_output() {
 }
 
 void Conversion::plan_assets() {
-  if (!options_.copy_assets) return;
-  if (output_.single_file) {
-    fail(Code::kInvalidArgument, "--copy-assets needs DST to be a folder");
+  const bool has_base = !options_.base.empty();
+  if (!options_.copy_assets && !has_base) {
+    if (request_.hf_preset && !output_.single_file)
+      report_.notes.push_back({Finding::kAsset, Severity::kInfo,
+                               "the result has no config.json and no tokenizer: --base MODEL, or "
+                               "--copy-assets, copies them",
+                               "", ""});
+    return;
   }
-  if (const std::string& from = options_.assets_directory; !from.empty()) {
+  if (output_.single_file)
+    fail(Code::kInvalidArgument,
+         fmt::format("{} needs DST to be a folder", has_base ? "--base" : "--copy-assets"));
+  const std::string from = has_base ? base_folder(fs_, options_.base) : options_.assets_directory;
+  if (!from.empty()) {
     if (!fs_.stat(from))
       fail(Code::kNotFound, fmt::format("--copy-assets: there is no folder {}", printable(from)));
     asset_directory_ = storage::open_linked_directory(fs_, from);
@@ -115,6 +125,23 @@ void Conversion::plan_assets() {
     report_.notes.push_back(
         {Finding::kAsset, Severity::kInfo, "next to the checkpoint, not copied", name, ""});
   }
+  note_missing_assets(directory);
+}
+
+/// Asked for and not there: loaders of the result would miss it.
+void Conversion::note_missing_assets(const Directory& directory) {
+  const bool none = assets_.copied.empty();
+  const bool has_config = std::ranges::any_of(
+      assets_.copied, [](const FileInfo& asset) { return asset.name == "config.json"; });
+  if (!none && (has_config || !request_.hf_preset)) return;
+  const std::string hint = options_.base.empty() ? "; --base MODEL copies those of the model" : "";
+  report_.notes.push_back(
+      {Finding::kAsset, Severity::kWarning,
+       none ? fmt::format("no configuration, tokenizer or template file in {}: none was copied{}",
+                          printable(directory.path()), hint)
+            : fmt::format("no config.json in {}, which loaders of the result need{}",
+                          printable(directory.path()), hint),
+       "", ""});
 }
 
 /// config.json says what the result has: the type of the weights, and whether they are quantized.
@@ -185,7 +212,7 @@ void Conversion::describe() {
     if (driver_->capabilities().joins_value_dicts) list_joined_dicts();
   }
   Seal seal = make_seal();
-  if (options_.verify) {
+  if (verifies()) {
     for (std::uint32_t i : leaf_tensors(source_.manifest)) {
       const StoredTensor& tensor = source_.manifest.tensors[i];
       seal.tensors.push_back({tensor.name, "", {}, ""});

@@ -103,22 +103,33 @@ void visit_convert_flags(Options& o, Visitor& visit) {
   visit.flag(
       {"--optim", "keep|drop",
        "state that cannot follow a parameter that --rules or --vocab-size change: refuse, or "
-       "leave that parameter's out"},
+       "leave that parameter's out; default: refuse"},
       o.transform.optim);
-  visit.flag({"--values", "keep|drop|error", "what becomes of non-tensor values"}, o.target.values);
-  visit.flag({"--opaque", "keep|drop|error", "what becomes of objects of unknown classes"},
+  visit.flag({"--values", "keep|drop|error",
+              "what becomes of non-tensor values; default: keep, with --to hf drop"},
+             o.target.values);
+  visit.flag({"--opaque", "keep|drop|error",
+              "what becomes of objects of unknown classes; default: keep, error where the target "
+              "cannot hold them"},
              o.target.opaque);
-  visit.flag({"--rank-state", "keep|drop|rank0|error", "what becomes of state that ranks own"},
-             o.rank_state);
+  visit.flag(
+      {"--rank-state", "keep|drop|rank0|error",
+       "what becomes of state that ranks own; default: keep, error where their number changes"},
+      o.rank_state);
   visit.flag({"--optim-keys", "keep|fqn|id",
               "key optimizer state by parameter name or by integer id; default: as stored"},
              o.optim_keys);
-  visit.flag({"--prefer", "stored|master", "take weights from their fp32 master copies"},
+  visit.flag({"--prefer", "stored|master",
+              "take weights as stored (the default), or from their fp32 master copies"},
              o.prefer_master);
   visit.flag({"--copy-assets", "DIR",
               "copy configuration, tokenizer and template files from DIR (default: beside the "
               "source)"},
              OptionalFolder{o.copy_assets, o.assets_directory});
+  visit.flag({"--base", "MODEL",
+              "the model it began from, a folder or a name in the hub's cache, as org/name: copy "
+              "its configuration, tokenizer and template files"},
+             o.base);
 
   visit.group("Writing");
   visit.run_flag(
@@ -131,8 +142,10 @@ void visit_convert_flags(Options& o, Visitor& visit) {
                   "when interrupted, or when a resumed run fails, keep nothing for --resume"},
                  Cleared{o.keep});
   visit.run_flag({"--verify", nullptr,
-                  "prove content, values, steps and groups against SRC before publishing"},
+                  "prove content, values, steps and groups against SRC before publishing; default: "
+                  "with --to hf"},
                  o.verify);
+  visit.run_flag({"--no-verify", nullptr, "publish without that proof"}, o.no_verify);
   visit.flag(
       {"--salvage", nullptr, "write what can be read of a damaged SRC; exit 1 if anything is lost"},
       o.salvage);

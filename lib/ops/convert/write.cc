@@ -179,7 +179,7 @@ void Conversion::finish_in(Stage& stage) {
 
 void Conversion::prove(Stage& stage, Seal& seal) {
   check_source_unchanged();
-  if (options_.verify) verify(stage, seal);
+  if (verifies()) verify(stage, seal);
   if (options_.cancel != nullptr) options_.cancel->check();
 }
 

@@ -304,6 +304,7 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
   });
   checkpoint.check_archives();
   for (const TensorStat& stat : report.tensors) judge(stat, report.findings);
+  report.measured = report.tensors.size();
   for (std::uint32_t i : leaves)
     report.bytes += static_cast<std::uint64_t>(manifest.tensors[i].spec.size_bytes());
   report.notes = manifest.notes;

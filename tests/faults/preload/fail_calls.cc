@@ -7,6 +7,8 @@
 //   TESSERA_FAIL_REPORT=F   at the end: calls, failed ones, syncs repeated after they had failed,
 //                           whether a written file's sync or close failed, and the first failed
 //                           call's name
+//
+// A program that is not ours (Python) calls the two functions instead, in a child of its own.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -44,3 +46,14 @@ __attribute__((destructor)) void report() {
 }
 
 }  // namespace
+
+/// The N-th call from now on ends the process; 0: none does.
+extern "C" void tessera_test_kill_at(std::uint64_t call) {
+  CallFault fault;
+  fault.at = call;
+  fault.kills = true;
+  arm(fault);
+}
+
+/// Calls since then.
+extern "C" std::uint64_t tessera_test_calls() { return disarm().calls; }

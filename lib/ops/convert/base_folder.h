@@ -1,0 +1,15 @@
+#pragma once
+// --base: the folder of the model that a checkpoint began from.
+#include <tessera/storage/file_system.h>
+
+#include <string>
+
+namespace tessera {
+
+/// `base` itself, where it is a folder; else the snapshot of the model of that name ("org/name",
+/// "name", with "@revision") in the Hugging Face Hub's cache on this machine: HF_HUB_CACHE, or
+/// HF_HOME/hub, or XDG_CACHE_HOME/huggingface/hub, or ~/.cache/huggingface/hub. Nothing is
+/// downloaded. Throws kNotFound with what was looked for.
+std::string base_folder(const FileSystem& fs, const std::string& base);
+
+}  // namespace tessera

@@ -1,0 +1,114 @@
+// What becomes of configuration and tokenizer: --base, --copy-assets, and the proof that --to hf makes.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/support/run_command.h"
+
+namespace base_model_test {
+
+using namespace tessera::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+void put(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+/// As the hub's client leaves a model: links to blobs, and a reference that names the commit.
+void make_cache(const std::string& cache) {
+  const std::string model = cache + "/models--me--tiny", snapshot = model + "/snapshots/abc123";
+  put(model + "/refs/main", "abc123");
+  put(model + "/blobs/1", R"({"model_type": "llama", "torch_dtype": "float32"})");
+  put(model + "/blobs/2", R"({"version": "1.0"})");
+  std::filesystem::create_directories(snapshot);
+  std::filesystem::create_symlink("../../blobs/1", snapshot + "/config.json");
+  std::filesystem::create_symlink("../../blobs/2", snapshot + "/tokenizer.json");
+}
+
+CommandOptions with_cache(const std::string& variable, const std::string& value) {
+  CommandOptions options;
+  options.environment[variable] = value;
+  return options;
+}
+
+const std::string kSource = "dcp/fsdp2_w4";
+
+}  // namespace
+
+TEST_CASE("flag --base takes a model's files from the hub's cache, and its type follows --dtype") {
+  const TemporaryFolder t;
+  make_cache(t / "home/hub");
+  const std::pair<const char*, std::string> places[] = {{"HF_HUB_CACHE", t / "home/hub"},
+                                                        {"HF_HOME", t / "home"}};
+  for (const auto& [variable, value] : places) {
+    for (const char* name : {"me/tiny", "me/tiny@main", "me/tiny@abc123"}) {
+      const CommandResult result = convert({case_path(kSource), t / "out", "--to", "hf", "--dtype",
+                                            "bf16", "--base", name, "--force"},
+                                           with_cache(variable, value));
+      INFO(name << ": " << result.err << result.out);
+      REQUIRE(result.exit == 0);
+      CHECK(text_of(t / "out/config.json") ==
+            R"({"model_type": "llama", "torch_dtype": "bfloat16"})");
+      CHECK(std::filesystem::exists(t / "out/tokenizer.json"));
+    }
+  }
+  const std::string folder = t / "home/hub/models--me--tiny/snapshots/abc123";
+  CHECK(convert({case_path(kSource), t / "direct", "--to", "hf", "--base", folder}).exit == 0);
+  CHECK(std::filesystem::exists(t / "direct/config.json"));
+}
+
+TEST_CASE("a base that is not there is named, with what brings it") {
+  const TemporaryFolder t;
+  make_cache(t / "hub");
+  const auto refused = [&](const std::string& base) {
+    return convert({case_path(kSource), t / "out", "--to", "hf", "--base", base},
+                   with_cache("HF_HUB_CACHE", t / "hub"));
+  };
+  for (const char* base : {"me/other", "me/tiny@v2", "me/../tiny", "../hub", "a/b/c"}) {
+    INFO(base);
+    CHECK(refused(base).exit == 3);
+  }
+  CHECK_THAT(refused("me/other").err, Contains("hf download me/other") && Contains(t / "hub"));
+  CHECK_FALSE(std::filesystem::exists(t / "out"));
+  CHECK(convert({case_path(kSource), t / "one.safetensors", "--base", t / "hub", "--only", "model"})
+            .exit == 2);
+  CHECK(convert({case_path(kSource), t / "out", "--to", "hf", "--base", t / "hub",
+                 "--copy-assets=" + t.path()})
+            .exit == 2);
+}
+
+TEST_CASE("what was asked for and is not there is a warning") {
+  const TemporaryFolder t;
+  std::filesystem::create_directories(t / "empty");
+  const CommandResult none =
+      convert({case_path(kSource), t / "a", "--to", "hf", "--copy-assets=" + (t / "empty")});
+  CHECK(none.exit == 0);
+  CHECK_THAT(none.out, Contains("warning") && Contains("none was copied") && Contains("--base"));
+  put(t / "half/tokenizer.json", "{}");
+  CHECK_THAT(
+      convert({case_path(kSource), t / "b", "--to", "hf", "--copy-assets=" + (t / "half")}).out,
+      Contains("warning") && Contains("no config.json"));
+  CHECK_THAT(convert({case_path(kSource), t / "c", "--to", "hf"}).out, Contains("--base MODEL"));
+}
+
+TEST_CASE("flag --to hf proves its result, unless that is refused") {
+  const TemporaryFolder t;
+  CHECK_THAT(convert({case_path(kSource), t / "a", "--to", "hf"}).out, Contains("verified"));
+  CHECK_THAT(convert({case_path(kSource), t / "b", "--to", "hf", "--no-verify"}).out,
+             !Contains("verified"));
+  CHECK_THAT(convert({case_path(kSource), t / "c", "--to", "torch-dcp"}).out,
+             !Contains("verified"));
+  CHECK(convert({case_path(kSource), t / "d", "--to", "hf", "--verify", "--no-verify"}).exit == 2);
+}
+
+}  // namespace base_model_test
