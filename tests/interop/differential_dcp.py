@@ -317,7 +317,7 @@ def load(files, planner, fill):
     state = {fqn: torch.empty(entry.size, dtype=entry.properties.dtype) if isinstance(entry, md.TensorStorageMetadata) else entry
              for fqn, entry in entries.items()} if fill else {}
     _load_state_dict(state, storage_reader=reader, planner=planner, no_dist=True)
-    return state, reader.metadata
+    return planner.state_dict if fill else state, reader.metadata
 
 
 def element(root, path):
