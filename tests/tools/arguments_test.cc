@@ -73,7 +73,7 @@ TEST_CASE("repeated flags gather, other flags take the last") {
   CHECK(inspect_words({"show", "p", "n", "--npy", "-", "--slice", "-4:,:2"}).npy == "-");
 }
 
-TEST_CASE("--dequantize has a type, in either form, or bfloat16") {
+TEST_CASE("dequantize has a type, in either form, or bfloat16") {
   const auto type = [](const std::vector<std::string>& words) {
     const Arguments a = parse(Tool::kConvert, words);
     CHECK(a.words == std::vector<std::string>{"s", "d"});
