@@ -46,7 +46,8 @@ struct DeltaIndex {
   std::string checksum;      // "adler32", "xxh3-128", "blake3": of a tensor's bytes, as they become
 };
 /// `index`: the file; "": the folder's one.
-DeltaIndex read_delta_index(const Directory& directory, std::string index = "");
+/// `guess`: an index that cannot be parsed is none of deltas.
+DeltaIndex read_delta_index(const Directory& directory, std::string index = {}, bool guess = false);
 /// Makes of a tensor's bytes in the base version those of this one. Throws kCorrupt where they have
 /// another checksum, kUnsupported for encodings, compressions and checksums of other kinds.
 void apply_delta(const DeltaIndex& index, ByteView blob, std::string_view sum, MutableBytes tensor);

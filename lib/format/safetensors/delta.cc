@@ -33,11 +33,11 @@ void overwrite(ByteView delta, MutableBytes tensor) {
 
 }  // namespace
 
-DeltaIndex read_delta_index(const Directory& directory, std::string index) {
+DeltaIndex read_delta_index(const Directory& directory, std::string index, bool guess) {
   DeltaIndex out;
   if (index.empty()) index = only_shard_index(directory, st::kNaming);
   if (index.empty()) return out;
-  return in_file(index, [&] {
+  const auto read = [&] {
     const auto file = directory.open(index);
     if (file->size_bytes() > kMostIndexBytes) fail(Code::kCorrupt, "it is far too large");
     Bytes text(file->size_bytes());
@@ -61,7 +61,13 @@ DeltaIndex read_delta_index(const Directory& directory, std::string index) {
     take("compression_format", out.compression);
     take("checksum_format", out.checksum);
     return out;
-  });
+  };
+  try {
+    return in_file(index, read);
+  } catch (const Error& error) {
+    if (!guess || error.code() != Code::kCorrupt) throw;
+    return {};
+  }
 }
 
 void apply_delta(const DeltaIndex& index, ByteView blob, std::string_view sum,

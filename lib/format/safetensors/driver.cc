@@ -74,7 +74,8 @@ class SafetensorsDriver : public FormatDriver {
     if (options.own.get(kDeltaBlobs)) return manifest;
     const bool has_index = place.file.empty() || place.file.ends_with(st::kIndexSuffix);
     const DeltaIndex index =
-        has_index ? read_delta_index(*place.directory, place.file) : DeltaIndex();
+        has_index ? read_delta_index(*place.directory, place.file, options.guess_index)
+                  : DeltaIndex();
     if (!index.encoding.empty() || st::looks_like_delta(manifest)) st::refuse_delta(index);
     return manifest;
   }

@@ -237,7 +237,7 @@ void Conversion::list_lost_kinds() {
   AppliedTransformation lost{"types", "", 0, {}};
   for (const auto& [name, type] : typed_containers(source_.manifest.state))
     if (const std::string words = dict_words(type); type.kind() != Value::Kind::kDict)
-      lost.changes.push_back(fmt::format("{}: {} -> dict", name.empty() ? "(top)" : printable(name),
+      lost.changes.push_back(fmt::format("{}: {} -> dict", printable(name),
                                          words.substr(0, words.find_first_of(":("))));
   if (lost.changes.empty()) return;
   lost.detail = fmt::format("{} dict{} of values written as plain dict{} ({})", lost.changes.size(),

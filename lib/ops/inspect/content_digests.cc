@@ -35,25 +35,8 @@ Value type_of(const Contents& contents) {
   return Value::dict_of(contents.kind, std::move(keys), contents.attributes);
 }
 
-/// The top dict, whose name is "": of another kind than a plain one, where it holds values alone.
-void add_top_kind(const StateDict& state, std::map<std::string, Contents>& found) {
-  const auto note = std::ranges::find_if(state.containers, [](const ContainerNote& container) {
-    return container.path.empty() && container.kind != Value::Kind::kDict;
-  });
-  const bool holds_tensors = std::ranges::any_of(
-      state.entries, [](const StateEntry& entry) { return entry.value.is_tensor(); });
-  if (note == state.containers.end() || holds_tensors) return;
-  Contents& top = found[""];
-  top.kind = note->kind;
-  top.attributes = note->attributes;
-  top.values = !state.entries.empty();
-  for (const StateEntry& entry : state.entries)
-    if (!entry.path.empty() && (top.keys.empty() || top.keys.back() != entry.path[0]))
-      top.keys.push_back(entry.path[0]);
-}
-
-/// Integers as keys of the top dict, below which no tensor lies.
-void add_top_numbers(const StateDict& state, std::map<std::string, Contents>& found) {
+/// Integers as keys of the top dict, below which no tensor lies: there its name is "".
+void add_top(const StateDict& state, std::map<std::string, Contents>& found) {
   std::set<std::int64_t> with_tensors;
   for (const StateEntry& entry : state.entries)
     if (!entry.path.empty() && entry.path[0].kind == PathItem::Kind::kIntKey &&
@@ -148,8 +131,7 @@ std::map<std::string, Value> typed_containers(const StateDict& state) {
     dict.kind = note.kind;
     dict.attributes = note.attributes;
   }
-  add_top_kind(state, found);
-  if (!found.contains("")) add_top_numbers(state, found);
+  add_top(state, found);
   for (const StateEntry& entry : state.entries) {
     std::string name;
     for (std::size_t i = 0; i + 1 < entry.path.size(); ++i) {

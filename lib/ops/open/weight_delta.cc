@@ -166,7 +166,7 @@ std::unique_ptr<OpenedCheckpoint> open_weight_delta(FileSystem& fs, const std::s
                                                     const Directory& directory,
                                                     const OpenOptions& asked) {
   const std::string* base_flag = asked.read.own.find(kBaseFlag);
-  if (read_delta_index(directory).encoding.empty()) return nullptr;
+  if (read_delta_index(directory, "", asked.read.guess_index).encoding.empty()) return nullptr;
   Chain chain = ChainFinder(fs, base_flag).find(folder);
   OpenOptions of_base;
   of_base.read = asked.read;
