@@ -32,7 +32,8 @@ void check_request(const Arguments& a) {
   if (a.convert.verify && a.convert.no_verify)
     fail(Code::kInvalidArgument, "--verify and --no-verify exclude each other");
   if (!a.convert.base.empty() && !a.convert.assets_directory.empty())
-    fail(Code::kInvalidArgument, "--base and --copy-assets=DIR name two places for the same files",
+    fail(Code::kInvalidArgument,
+         "--base-model and --copy-assets=DIR name two places for the same files",
          "leave out one of them");
   if (a.tool == Tool::kReshard && !target.world_size && !target.mesh) {
     fail(Code::kInvalidArgument, "ckpt-reshard needs --world-size N or --mesh DIMS",

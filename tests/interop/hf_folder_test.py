@@ -52,7 +52,7 @@ def main():
         os.environ["HF_HUB_CACHE"] = str(folder / "cache")
         for dtype, size in (("bf16", "5GB"), ("bf16", "8KiB"), ("fp32", "8KiB")):
             out = folder / f"{dtype}-{size}"
-            said = tool("ckpt-convert", folder / "run", out, "--to", "hf", "--dtype", dtype, "--base", "me/tiny", "--max-shard-size", size)
+            said = tool("ckpt-convert", folder / "run", out, "--to", "hf", "--dtype", dtype, "--base-model", "me/tiny", "--max-shard-size", size)
             assert "verified" in said, said
             want = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
             loaded, info = transformers.AutoModelForCausalLM.from_pretrained(out, dtype="auto", output_loading_info=True)

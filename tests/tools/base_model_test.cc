@@ -1,4 +1,4 @@
-// What becomes of configuration and tokenizer: --base, --copy-assets, and the proof that --to hf makes.
+// What becomes of configuration and tokenizer: --base-model, --copy-assets, and the proof that --to hf makes.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -45,7 +45,8 @@ const std::string kSource = "dcp/fsdp2_w4";
 
 }  // namespace
 
-TEST_CASE("flag --base takes a model's files from the hub's cache, and its type follows --dtype") {
+TEST_CASE(
+    "flag --base-model takes a model's files from the hub's cache, and its type follows --dtype") {
   const TemporaryFolder t;
   make_cache(t / "home/hub");
   const std::pair<const char*, std::string> places[] = {{"HF_HUB_CACHE", t / "home/hub"},
@@ -53,7 +54,7 @@ TEST_CASE("flag --base takes a model's files from the hub's cache, and its type 
   for (const auto& [variable, value] : places) {
     for (const char* name : {"me/tiny", "me/tiny@main", "me/tiny@abc123"}) {
       const CommandResult result = convert({case_path(kSource), t / "out", "--to", "hf", "--dtype",
-                                            "bf16", "--base", name, "--force"},
+                                            "bf16", "--base-model", name, "--force"},
                                            with_cache(variable, value));
       INFO(name << ": " << result.err << result.out);
       REQUIRE(result.exit == 0);
@@ -63,7 +64,8 @@ TEST_CASE("flag --base takes a model's files from the hub's cache, and its type 
     }
   }
   const std::string folder = t / "home/hub/models--me--tiny/snapshots/abc123";
-  CHECK(convert({case_path(kSource), t / "direct", "--to", "hf", "--base", folder}).exit == 0);
+  CHECK(convert({case_path(kSource), t / "direct", "--to", "hf", "--base-model", folder}).exit ==
+        0);
   CHECK(std::filesystem::exists(t / "direct/config.json"));
 }
 
@@ -71,7 +73,7 @@ TEST_CASE("a base that is not there is named, with what brings it") {
   const TemporaryFolder t;
   make_cache(t / "hub");
   const auto refused = [&](const std::string& base) {
-    return convert({case_path(kSource), t / "out", "--to", "hf", "--base", base},
+    return convert({case_path(kSource), t / "out", "--to", "hf", "--base-model", base},
                    with_cache("HF_HUB_CACHE", t / "hub"));
   };
   for (const char* base : {"me/other", "me/tiny@v2", "me/../tiny", "../hub", "a/b/c"}) {
@@ -80,9 +82,10 @@ TEST_CASE("a base that is not there is named, with what brings it") {
   }
   CHECK_THAT(refused("me/other").err, Contains("hf download me/other") && Contains(t / "hub"));
   CHECK_FALSE(std::filesystem::exists(t / "out"));
-  CHECK(convert({case_path(kSource), t / "one.safetensors", "--base", t / "hub", "--only", "model"})
+  CHECK(convert({case_path(kSource), t / "one.safetensors", "--base-model", t / "hub", "--only",
+                 "model"})
             .exit == 2);
-  CHECK(convert({case_path(kSource), t / "out", "--to", "hf", "--base", t / "hub",
+  CHECK(convert({case_path(kSource), t / "out", "--to", "hf", "--base-model", t / "hub",
                  "--copy-assets=" + t.path()})
             .exit == 2);
 }
@@ -93,12 +96,14 @@ TEST_CASE("what was asked for and is not there is a warning") {
   const CommandResult none =
       convert({case_path(kSource), t / "a", "--to", "hf", "--copy-assets=" + (t / "empty")});
   CHECK(none.exit == 0);
-  CHECK_THAT(none.out, Contains("warning") && Contains("none was copied") && Contains("--base"));
+  CHECK_THAT(none.out,
+             Contains("warning") && Contains("none was copied") && Contains("--base-model"));
   put(t / "half/tokenizer.json", "{}");
   CHECK_THAT(
       convert({case_path(kSource), t / "b", "--to", "hf", "--copy-assets=" + (t / "half")}).out,
       Contains("warning") && Contains("no config.json"));
-  CHECK_THAT(convert({case_path(kSource), t / "c", "--to", "hf"}).out, Contains("--base MODEL"));
+  CHECK_THAT(convert({case_path(kSource), t / "c", "--to", "hf"}).out,
+             Contains("--base-model MODEL"));
 }
 
 TEST_CASE("flag --to hf proves its result, unless that is refused") {

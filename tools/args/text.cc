@@ -258,7 +258,7 @@ std::vector<std::string_view> first_options(Verb verb) {
       return {"--world-size", "--mesh",    "--placements", "--to",     "--verify",
               "--salvage",    "--dry-run", "--force",      "--resume", "--threads"};
     case Verb::kConvert:
-      return {"--to",     "--world-size", "--dtype",   "--only",  "--base",
+      return {"--to",     "--world-size", "--dtype",   "--only",  "--base-model",
               "--verify", "--salvage",    "--dry-run", "--force", "--resume"};
     case Verb::kAudit:
       return {"--deep",   "--budget", "--cache", "--keep",   "--html",

@@ -33,7 +33,9 @@ std::string note_text(const Note& note) {
 
 std::string fact_line(std::string_view label, std::string_view text, const Screen& screen) {
   // A label that is longer than its column keeps its letters and moves the text.
-  const std::string head = pad_right(label, std::max(kLabelWidth, display_width(label) + 1));
+  constexpr int kLongestLabel = 24;  // one that a file chose may have any length
+  const std::string whole = clip_end(label, kLongestLabel);
+  const std::string head = pad_right(whole, std::max(kLabelWidth, display_width(whole) + 1));
   const int room = screen.width - 2 - display_width(head);
   return "  " + screen.paint(Tint::kDim, head) +
          (screen.whole ? std::string(text) : clip_end(text, room)) + "\n";

@@ -74,7 +74,7 @@ std::string base_folder(const FileSystem& fs, const std::string& base) {
   if (is_folder(fs, base)) return base;
   const HubName name = parse_hub_name(base);
   if (name.folder.empty())
-    fail(Code::kNotFound, fmt::format("--base: there is no folder {}", printable(base)),
+    fail(Code::kNotFound, fmt::format("--base-model: there is no folder {}", printable(base)),
          "a folder, or a name in the hub's cache, as org/name or org/name@revision");
   const std::string cache = hub_cache(), model = cache + "/" + name.folder;
   const std::string hint =
@@ -82,13 +82,14 @@ std::string base_folder(const FileSystem& fs, const std::string& base) {
                   base.substr(0, base.find('@')));
   if (!is_folder(fs, model))
     fail(Code::kNotFound,
-         fmt::format("--base {}: there is no such folder, and no such model in the hub's cache {}",
-                     printable(base), printable(cache)),
+         fmt::format(
+             "--base-model {}: there is no such folder, and no such model in the hub's cache {}",
+             printable(base), printable(cache)),
          hint);
   const std::string snapshot = model + "/snapshots/" + commit_of(fs, model, name.revision);
   if (is_folder(fs, snapshot)) return snapshot;
   fail(Code::kNotFound,
-       fmt::format("--base {}: the hub's cache {} has this model, but not its revision {}",
+       fmt::format("--base-model {}: the hub's cache {} has this model, but not its revision {}",
                    printable(base), printable(cache), printable(name.revision)),
        hint);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// --base: the folder of the model that a checkpoint began from.
+// --base-model: the folder of the model that a checkpoint began from.
 #include <tessera/storage/file_system.h>
 
 #include <string>

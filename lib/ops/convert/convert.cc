@@ -94,15 +94,16 @@ void Conversion::plan_assets() {
   const bool has_base = !options_.base.empty();
   if (!options_.copy_assets && !has_base) {
     if (request_.hf_preset && !output_.single_file)
-      report_.notes.push_back({Finding::kAsset, Severity::kInfo,
-                               "the result has no config.json and no tokenizer: --base MODEL, or "
-                               "--copy-assets, copies them",
-                               "", ""});
+      report_.notes.push_back(
+          {Finding::kAsset, Severity::kInfo,
+           "the result has no config.json and no tokenizer: --base-model MODEL, or "
+           "--copy-assets, copies them",
+           "", ""});
     return;
   }
   if (output_.single_file)
     fail(Code::kInvalidArgument,
-         fmt::format("{} needs DST to be a folder", has_base ? "--base" : "--copy-assets"));
+         fmt::format("{} needs DST to be a folder", has_base ? "--base-model" : "--copy-assets"));
   const std::string from = has_base ? base_folder(fs_, options_.base) : options_.assets_directory;
   if (!from.empty()) {
     if (!fs_.stat(from))
@@ -134,7 +135,8 @@ void Conversion::note_missing_assets(const Directory& directory) {
   const bool has_config = std::ranges::any_of(
       assets_.copied, [](const FileInfo& asset) { return asset.name == "config.json"; });
   if (!none && (has_config || !request_.hf_preset)) return;
-  const std::string hint = options_.base.empty() ? "; --base MODEL copies those of the model" : "";
+  const std::string hint =
+      options_.base.empty() ? "; --base-model MODEL copies those of the model" : "";
   report_.notes.push_back(
       {Finding::kAsset, Severity::kWarning,
        none ? fmt::format("no configuration, tokenizer or template file in {}: none was copied{}",

@@ -126,7 +126,7 @@ void visit_convert_flags(Options& o, Visitor& visit) {
               "copy configuration, tokenizer and template files from DIR (default: beside the "
               "source)"},
              OptionalFolder{o.copy_assets, o.assets_directory});
-  visit.flag({"--base", "MODEL",
+  visit.flag({"--base-model", "MODEL",
               "the model it began from, a folder or a name in the hub's cache, as org/name: copy "
               "its configuration, tokenizer and template files"},
              o.base);
