@@ -8,11 +8,11 @@
 //         --each need--> checksum, byte order, conj / neg
 //         --each target--> runs copied; or, cast: small blocks --cast--> copied
 //
-//   gather.cc         which bytes of which files, and their reads
-//   gather_cached.cc  runs that lie in the page cache, straight into their places
-//   gather_decode.cc  sources that are no bytes of a file as they are: coded, inline, fill, memory
+//   gather.cc           which bytes of which files, and their reads
+//   gather_cached.cc    runs that lie in the page cache, straight into their places
+//   gather_decode.cc    sources that are no bytes of a file as they are: coded, inline, fill, memory
 //   gather_computed.cc  elements that are made of other tensors' elements
-//   gather_place.cc   what was read, into its places
+//   gather_place.cc     what was read, into its places
 //
 // Thread-safe with one Worker per thread.
 #include <tessera/base/progress.h>

@@ -77,7 +77,7 @@ constexpr std::array kMethods = {
     MethodRow{QuantMethod::kScaled, "weight", "weight", {{{kScale, "scale"}}}},
 };
 
-/// Of the module, whatever the method.
+/// Scales of a module's inputs and outputs, whatever the method.
 constexpr std::array kActivationNames = {
     std::string_view("input_scale"),          std::string_view("input_scale_inv"),
     std::string_view("output_scale"),         std::string_view("activation_scale"),

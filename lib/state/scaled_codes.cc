@@ -103,7 +103,7 @@ class ScaledCodes final : public ElementRecipe {
                                                                  : CodeTable{};
   }
 
-  /// Of the first scale of a row.
+  /// Where the first scale of a row is.
   std::int64_t scale_at(std::int64_t row) const {
     const std::int64_t matrix = w_.scales_per_matrix ? row / w_.rows : 0;
     return (matrix * w_.scale_rows + row % w_.rows / w_.block_rows) * w_.scale_columns;

@@ -26,8 +26,8 @@ inline constexpr OptionOf<bool> kAssumePlainFlag{
 bool is_megatron_rank_folder(std::string_view name);
 bool is_megatron_rank_file(std::string_view name);
 
-/// Of a file of torch.save that was read alone: what its own `args` say is elsewhere ("the files of
-/// the 3 other ranks ..."); "" where they say nothing, or the model is whole by its own sizes.
+/// What the `args` in a file of torch.save that was read alone say is elsewhere ("the files of the
+/// 3 other ranks ..."); "" where they say nothing, or the model is whole by its own sizes.
 std::string megatron_ranks_elsewhere(const Manifest& manifest);
 
 }  // namespace tessera

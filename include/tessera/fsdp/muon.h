@@ -7,12 +7,13 @@
 //   fsdp::split_matrices(model, matrices, others);
 //   fsdp::Muon muon(model, matrices, fsdp::MuonOptions(0.02));
 //   fsdp::FusedAdamW adamw(others, torch::optim::AdamWOptions(3e-4));
-//   muon.step();  adamw.step();                        // after backward, on every rank
+//   muon.step(), adamw.step();  // after backward, on every rank
+//
 //   fsdp::state_dict(model, {muon, adamw})
 //
 // Parameters are matrices; others are refused, with their shape. Parameters without a gradient are
-// skipped, on all ranks alike (Options::find_unused_parameters). save() and load() are refused, as
-// FusedAdamW's.
+// skipped, on all ranks alike (Options::find_unused_parameters). As FusedAdamW's, save() and load()
+// are refused.
 #include <tessera/fsdp/whole_tensors.h>
 #include <torch/optim/optimizer.h>
 

@@ -259,7 +259,8 @@ void Conversion::dequantize_source() {
   if (!transformations_.dequantize) return;
   Dequantized done = dequantize(source_, *transformations_.dequantize, transfer_);
   append(report_.notes, done.notes);
-  report_.transformations.push_back(std::move(done.applied));
+  report_.transformations.push_back(
+      {"dequantize", std::move(done.detail), done.tensors, std::move(done.changes)});
   report_.balance.restate(source_.manifest, "--dequantize");
 }
 

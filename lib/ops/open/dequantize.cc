@@ -62,10 +62,8 @@ class Dequantizer {
     keep_entries(manifest_, keep_);
     for (std::size_t i = known; i < manifest_.left_out.size(); ++i)
       manifest_.left_out[i].reason = "a part of a quantized weight, which is written as numbers";
-    out_.applied.kind = "dequantize";
     for (const auto& [scheme, count] : schemes_)
-      out_.applied.detail +=
-          fmt::format("{}{} ({})", out_.applied.detail.empty() ? "" : "; ", scheme, count);
+      out_.detail += fmt::format("{}{} ({})", out_.detail.empty() ? "" : "; ", scheme, count);
     return std::move(out_);
   }
 
@@ -141,8 +139,8 @@ class Dequantizer {
     }
     understood_.insert(weight.codes);
     ++schemes_[made.scheme];
-    ++out_.applied.tensors;
-    out_.applied.changes.push_back(
+    ++out_.tensors;
+    out_.changes.push_back(
         fmt::format("{}: {} -> {}", weight.name, made.scheme, torch_name(dtype)));
   }
 

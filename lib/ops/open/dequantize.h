@@ -2,9 +2,9 @@
 // Quantized weights as plain ones: an edit of the manifest, after which every reader and writer sees
 // the numbers that codes and scales mean. Only small parts (shapes, tables of groups) are read.
 #include <tessera/ops/open.h>
-#include <tessera/ops/rename.h>
 #include <tessera/reshard/tensor_reader.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +16,9 @@ namespace tessera {
 std::vector<Note> lone_codes(const Manifest& manifest, const Directory& directory);
 
 struct Dequantized {
-  AppliedTransformation applied;  // kind "dequantize"
+  std::string detail;                // each scheme with its number of weights
+  std::uint64_t tensors = 0;         // weights that became plain
+  std::vector<std::string> changes;  // one per weight
   std::vector<Note> notes;
 };
 
