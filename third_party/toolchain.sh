@@ -29,4 +29,4 @@ script ranlib ranlib
 ln -s ../site/cmake/data/bin/cmake "$dir/bin/cmake"
 ln -s ../site/bin/ninja "$dir/bin/ninja"
 "$dir/bin/cmake" --version >/dev/null && "$dir/bin/ninja" --version >/dev/null
-echo "$stamp" > "$dir/.complete"
+printf '%s\n' "$stamp" > "$dir/.complete"  # echo would read the backslashes in it
