@@ -1,46 +1,27 @@
 #!/usr/bin/env python3
-"""Packs static programs into a wheel for every Linux of x86-64.   wheel.py BIN_FOLDER LICENCES_FOLDER DEST
+"""Packs static programs and the Python package into a wheel for every Linux of x86-64.   wheel.py STATIC_BIN GLIBC_BIN LICENCES DEST
 
-Checks first that the programs need no library of the machine that they will run on. The same input gives the same bytes."""
+STATIC_BIN holds the programs and libtessera.so for musl, GLIBC_BIN libtessera.so for glibc. Checks first that the programs need no
+library of the machine that they will run on, and the libraries no more than its C library. The same input gives the same bytes."""
 import base64
 import hashlib
 import pathlib
 import re
-import struct
 import sys
 import zipfile
+
+import elf
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 NAME = "tessera_ckpt"
-TAGS = ["manylinux_2_17_x86_64", "manylinux2014_x86_64", "musllinux_1_1_x86_64"]
+TAGS = ["manylinux_2_17_x86_64", "manylinux2014_x86_64", "musllinux_1_2_x86_64"]
 COMMANDS = ["ckpt-inspect", "ckpt-reshard", "ckpt-convert"]
 DATE = (2026, 1, 1, 0, 0, 0)
 
 
 def version():
     return re.search(r"project\(tessera VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
-
-
-def require_static(path):
-    """Exits where the ELF file asks for an interpreter or a shared library, or is not for x86-64."""
-    data = path.read_bytes()
-    if data[:4] != b"\x7fELF" or data[4] != 2 or struct.unpack_from("<H", data, 18)[0] != 62:
-        sys.exit(f"wheel.py: {path} is no 64-bit ELF file for x86-64")
-    offset, = struct.unpack_from("<Q", data, 32)
-    size, count = struct.unpack_from("<HH", data, 54)
-    stack = 0
-    for i in range(count):
-        kind, _, at, _, _, length, in_memory = struct.unpack_from("<IIQQQQQ", data, offset + i * size)
-        if kind == 0x6474e551:
-            stack = in_memory
-        if kind == 3:
-            sys.exit(f"wheel.py: {path} asks for the interpreter {data[at:at + length - 1].decode()}")
-        if kind == 2 and any(tag == 1 for tag, _ in struct.iter_unpack("<QQ", data[at:at + length])):
-            sys.exit(f"wheel.py: {path} needs a shared library")
-    # musl gives threads a stack of 128 KiB where the program does not ask for more.
-    if path.name == "tessera" and stack < 8 << 20:
-        sys.exit(f"wheel.py: {path} asks for {stack} bytes of stack a thread: link it with -Wl,-z,stack-size=16777216")
 
 
 def metadata(tag_version):
@@ -79,22 +60,27 @@ class Wheel:
         self.zip.close()
 
 
-def main(bin_folder, licences, dest):
+def main(bin_folder, glibc_folder, licences, dest):
     programs = {"tessera": "tessera", **{c: "tessera-launcher" for c in COMMANDS}}
     if (bin_folder / "tessera-hdf5").exists():
         programs["tessera-hdf5"] = "tessera-hdf5"
     else:
         print("wheel.py: without tessera-hdf5: the wheel reads no HDF5 files", file=sys.stderr)
     for source in sorted(set(programs.values())):
-        require_static(bin_folder / source)
+        elf.require_static(bin_folder / source)
+    libraries = {"tessera/libtessera.so": glibc_folder / "libtessera.so", "tessera/musl/libtessera.so": bin_folder / "libtessera.so"}
+    elf.require_library(libraries["tessera/libtessera.so"], elf.GLIBC, newest=(2, 17))
+    elf.require_library(libraries["tessera/musl/libtessera.so"], elf.MUSL)
     number = version()
     stem = f"{NAME}-{number}"
     dest.mkdir(parents=True, exist_ok=True)
     path = dest / f"{stem}-py3-none-{'.'.join(TAGS)}.whl"
     wheel = Wheel(path, stem)
-    for file in sorted((HERE / "python/tessera").iterdir()):
+    for file in sorted((ROOT / "python/tessera").iterdir()):
         if file.is_file():
-            wheel.add(f"tessera/{file.name}", file.read_text().replace("@VERSION@", number).encode())
+            wheel.add(f"tessera/{file.name}", file.read_bytes())
+    for name, source in libraries.items():
+        wheel.add(name, source.read_bytes(), 0o755)
     for name, source in programs.items():
         wheel.add(f"{stem}.data/scripts/{name}", (bin_folder / source).read_bytes(), 0o755)
     wheel.add(f"{stem}.dist-info/METADATA", metadata(number).encode())
@@ -108,6 +94,6 @@ def main(bin_folder, licences, dest):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
+    if len(sys.argv) != 5:
         sys.exit(__doc__)
     main(*map(pathlib.Path, sys.argv[1:]))

@@ -4,9 +4,11 @@ import ctypes
 import json
 import os
 import pathlib
+import platform
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
 from . import errors
+from .__main__ import program
 
 ABI = 1
 
@@ -81,13 +83,25 @@ _SIGNATURES = {
 }
 
 
-def _load():
+def _path():
+    """Where the library is: the wheel holds one for glibc and one for musl."""
     asked = os.environ.get("TESSERA_LIBRARY")
-    path = pathlib.Path(asked) if asked else pathlib.Path(__file__).with_name("libtessera.so")
+    if asked:
+        return pathlib.Path(asked)
+    here = pathlib.Path(__file__).parent
+    return here / "libtessera.so" if platform.libc_ver()[0] == "glibc" else here / "musl" / "libtessera.so"
+
+
+def _load():
+    path = _path()
     if not path.exists():
         raise ImportError(f"{path} is not there: it comes with the wheel; in a build folder it is bin/libtessera.so, "
                           "which the variable TESSERA_LIBRARY may name")
     library = ctypes.CDLL(str(path))
+    # The library looks for its helper beside itself; pip has put the wheel's with the other programs.
+    helper = program("tessera-hdf5")
+    if helper and not path.with_name("tessera-hdf5").exists():
+        os.environ.setdefault("TESSERA_HDF5", helper)
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -28,7 +28,27 @@ for command in inspect reshard convert; do
   [ "$(env -i "$bin/ckpt-$command" --version | cut -d' ' -f1)" = "ckpt-$command" ] || fail "ckpt-$command --version"
   [ "$("$bin/python" -m tessera "$command" --version | cut -d' ' -f1)" = "ckpt-$command" ] || fail "python -m tessera $command"
 done
-(cd "$work" && "$bin/python" -m doctest "$("$bin/python" -c 'import tessera; print(tessera.__file__)')") || fail "doctest"
+
+echo "== import tessera"
+for path in $dcp hdf5/contiguous/checkpoint; do
+  ours=$(cd "$samples" && env -i "$bin/python" -c "import tessera; print(tessera.hash('$path').root)")
+  [[ $("$native/ckpt-inspect" hash "$samples/$path" --format json) = *"\"root\":\"$ours\""* ]] || fail "tessera.hash of $path is $ours"
+done
+if [ -x .venv/bin/python ]; then
+  "$bin/pip" install --quiet --disable-pip-version-check --no-index --target "$work/target" "$wheel"
+  TESSERA_BIN=$work/target/bin PYTHONPATH=$work/target:tests/interop .venv/bin/python tests/python/package_test.py || fail "the package's tests"
+else
+  echo "skipped: the package's tests, as there is no .venv with NumPy"
+fi
+
+echo "== the library for musl"
+if [ -e /lib/ld-musl-x86_64.so.1 ] && [ -x build/toolchain/bin/cc ]; then
+  musl=$(dirname "$("$bin/python" -c 'import tessera; print(tessera.__file__)')")/musl
+  build/toolchain/bin/cc -dynamic -std=c11 -I include -o "$work/c_interface_test" tests/capi/c_interface_test.c -L "$musl" -ltessera "-Wl,-rpath,$musl"
+  "$work/c_interface_test" "$samples" "$work/c_interface" || fail "c_interface_test under musl"
+else
+  echo "skipped: Debian's package musl or the pinned toolchain is not here"
+fi
 
 unpacked=$("$bin/python" -c 'import pathlib, tessera; print(next(pathlib.Path(tessera.__file__).parents[1].glob("tessera_ckpt-*.dist-info")))')
 for name in LICENSE third_party/{fmt,ftxui,CLI11,hdf5,zstd,musl,libcxx}.txt; do [ -s "$unpacked/licenses/$name" ] || fail "no licence $name"; done
