@@ -8,7 +8,7 @@ import platform
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
 from . import errors
-from .__main__ import program
+from ._programs import program
 
 ABI = 1
 
@@ -99,9 +99,10 @@ def _load():
                           "which the variable TESSERA_LIBRARY may name")
     library = ctypes.CDLL(str(path))
     # The library looks for its helper beside itself; pip has put the wheel's with the other programs.
-    helper = program("tessera-hdf5")
-    if helper and not path.with_name("tessera-hdf5").exists():
-        os.environ.setdefault("TESSERA_HDF5", helper)
+    if "TESSERA_HDF5" not in os.environ and not path.with_name("tessera-hdf5").exists():
+        helper = program("tessera-hdf5")
+        if helper:
+            os.environ["TESSERA_HDF5"] = helper
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

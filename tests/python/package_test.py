@@ -1,6 +1,6 @@
 """Python's package against the commands and the samples' oracles: every sample tensor by tensor, slices against NumPy, reports,
 errors, progress, Ctrl-C. The package's own examples run too."""
-import doctest, hashlib, json, math, os, pathlib, random, signal, subprocess, sys, tempfile, threading, time, unittest
+import doctest, hashlib, json, math, os, pathlib, random, shutil, signal, subprocess, sys, tempfile, threading, time, unittest
 from support import BIN, SAMPLES, samples, tool
 import numpy as np
 import tessera
@@ -269,6 +269,23 @@ class LongCalls(unittest.TestCase):
         _, err = child.communicate(timeout=60)
         self.assertLess(time.monotonic() - begin, 20)
         self.assertIn(b"KeyboardInterrupt", err)
+
+
+class Module(unittest.TestCase):
+    def test_commands_of_an_installed_package(self):
+        """As pip install --target DIR leaves it: DIR/tessera and DIR/bin. -W error: nothing but the command speaks."""
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(pathlib.Path(tessera.__file__).parent, f"{folder}/tessera")
+            env = {**os.environ, "PYTHONPATH": folder, "TESSERA_LIBRARY": os.path.realpath(_library._path())}
+            run = [sys.executable, "-W", "error", "-m", "tessera", "inspect", "--version"]
+            absent = subprocess.run(run, env=env, capture_output=True, text=True)
+            self.assertEqual(absent.returncode, 1)
+            self.assertRegex(absent.stderr, r"\Atessera: the program tessera is not beside Python's scripts: it comes with the wheel\n\Z")
+            os.mkdir(f"{folder}/bin")
+            os.symlink(os.path.realpath(BIN / "tessera"), f"{folder}/bin/tessera")
+            found = subprocess.run(run, env=env, capture_output=True, text=True)
+            self.assertEqual((found.returncode, found.stderr), (0, ""))
+            self.assertRegex(found.stdout, r"\Ackpt-inspect \d")
 
 
 def load_tests(loader, tests, ignore):
