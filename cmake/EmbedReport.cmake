@@ -1,6 +1,6 @@
 # The pages of `ckpt-inspect report` and `audit --html` are files under share/report and third_party/d3, and text inside the commands.
-set(report_files page share/report/page.html style share/report/report.css script share/report/report.js
-  library third_party/d3-7.9.2/d3.min.js audit share/report/audit.js)
+set(report_files page share/report/page.html style share/report/report.css shell share/report/shell.js
+  report share/report/report.js library third_party/d3-7.9.2/d3.min.js audit share/report/audit.js)
 set(report_texts "")
 set(report_fields "")
 while(report_files)

@@ -1,38 +1,9 @@
-"use strict";
-// The page of `ckpt-inspect audit --html`. Draws #data, which is the audit's document; asks nothing of any network. Names and values come
-// from checkpoints that nobody trusts: they reach the page as text nodes alone.
-(() => {
-const D = JSON.parse(document.getElementById("data").textContent), A = D.audit;
-const PALETTE = ["--k0", "--k2", "--k1", "--k3", "--k5", "--k6", "--k7", "--k4"];
+// The page of `ckpt-inspect audit --html`, behind shell.js: its data is the audit's document.
+const A = D.audit;
 const MEASURES = {norm: "Norm of the weights", update: "Change since the checkpoint before, against the norm", v_max: "Largest second moment"};
 
-// ---- elements ----
-const SVG = "http://www.w3.org/2000/svg";
-function put(node, attributes, children) {
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
-  }
-  node.append(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
-  return node;
-}
-const el = (name, attributes = {}, ...children) => put(document.createElement(name), attributes, children);
-const svg = (name, attributes = {}, ...children) => put(document.createElementNS(SVG, name), attributes, children);
-const color = (at) => `var(${PALETTE[at % PALETTE.length]})`;
-
-// ---- words ----
-function bytesText(n) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  let unit = 0;
-  while (n >= 1024 && unit < units.length - 1) n /= 1024, ++unit;
-  return `${unit === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${units[unit]}`;
-}
-function realText(x) {
-  if (x === null || x === undefined) return "–";
-  return typeof x === "string" ? x : x === 0 ? "0" : Number(x.toPrecision(4)).toString();
-}
+const lineColor = (at) => color(PALETTE[at % PALETTE.length]);
 const counted = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
-const isFinite = (x) => typeof x === "number" && Number.isFinite(x);
 function stateOf(row) {
   if (row.refused) return ["not understood", "--dim"];
   if (!row.complete) return ["damaged", "--bad"];
@@ -41,45 +12,6 @@ function stateOf(row) {
 }
 const findingsOf = (name) => A.findings.filter((note) => note.file === name && note.severity !== "info");
 
-// ---- sections as tabs ----
-const sections = [];
-const section = (id, title, build) => sections.push({id, title, build, built: false});
-function fill(each) {
-  if (each.built) return;
-  each.built = true;
-  each.node.append(...each.build().flat(9).filter(Boolean));
-}
-function show(id, focus) {
-  for (const each of sections) {
-    const active = each.id === id;
-    each.node.hidden = !active;
-    each.tab.setAttribute("aria-selected", active);
-    each.tab.tabIndex = active ? 0 : -1;
-    if (active) fill(each);
-    if (active && focus) each.tab.focus();
-  }
-}
-function start() {
-  document.getElementById("title").textContent = A.path;
-  document.getElementById("subtitle").textContent = `${counted(A.checkpoints.length, "checkpoint")}, audited ${A.deep ? "with" : "without"} their values. Made by Tessera ${D.version}.`;
-  document.title = `${A.path} – audit`;
-  sections.forEach((each, at) => {
-    each.node = el("section", {id: each.id, role: "tabpanel", "aria-labelledby": `tab-${each.id}`});
-    each.tab = el("button", {role: "tab", id: `tab-${each.id}`, "aria-controls": each.id, onclick: () => show(each.id), onkeydown: (event) => {
-      const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
-      if (step) show(sections[(at + step + sections.length) % sections.length].id, true);
-    }}, each.title);
-    document.getElementById("tabs").append(each.tab);
-    document.getElementById("main").append(each.node);
-  });
-  show(sections[0].id);
-  addEventListener("beforeprint", () => sections.forEach(fill));
-}
-
-function facts(pairs) {
-  return el("dl", {class: "facts"}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
-      .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
-}
 const findings = (list) => list.map((note) => el("div", {class: `finding ${note.severity}`, "data-code": note.code}, el("b", {}, note.code),
     note.file ? `${note.file}: ` : null, note.message, note.tensor ? ` (${note.tensor})` : null));
 function table(id, columns, rows, caption) {
@@ -132,9 +64,9 @@ section("checkpoints", "Checkpoints", () => {
 // ---- lines of layers ----
 function lines(series, measure, logarithmic, chosen) {
   const at = A.checkpoints.map((row, i) => ({i, row})).filter(({row}) => row.series === series);
-  const x = (i) => isFinite(A.checkpoints[i].step) ? A.checkpoints[i].step : i;
+  const x = (i) => finite(A.checkpoints[i].step) ? A.checkpoints[i].step : i;
   const layers = A.layers.filter((layer) => layer.series === series && (chosen === "" || layer.name === chosen));
-  const shown = (v) => isFinite(v) && (!logarithmic || v > 0);
+  const shown = (v) => finite(v) && (!logarithmic || v > 0);
   const values = layers.flatMap((layer) => at.map(({i}) => layer[measure][i]).filter(shown));
   if (!values.length) return el("p", {class: "dim"}, "No checkpoint of this series has it.");
   const steps = at.map(({i}) => x(i)), W = 1000, H = 380, left = 70, bottom = 34;
@@ -149,8 +81,8 @@ function lines(series, measure, logarithmic, chosen) {
       layers.map((layer, l) => {
         const points = at.map(({i}) => [x(i), layer[measure][i]]);
         return svg("g", {"data-layer": layer.name}, svg("title", {}, layer.name),
-            svg("path", {d: path(points), fill: "none", stroke: color(l), "stroke-width": 1.6}),
-            points.filter(([, v]) => shown(v)).map(([s, v]) => svg("circle", {cx: sx(s), cy: sy(v), r: 2.6, fill: color(l), "data-value": v}, svg("title", {}, `${layer.name}, step ${realText(s)}: ${realText(v)}`))));
+            svg("path", {d: path(points), fill: "none", stroke: lineColor(l), "stroke-width": 1.6}),
+            points.filter(([, v]) => shown(v)).map(([s, v]) => svg("circle", {cx: sx(s), cy: sy(v), r: 2.6, fill: lineColor(l), "data-value": v}, svg("title", {}, `${layer.name}, step ${realText(s)}: ${realText(v)}`))));
       })),
     el("figcaption", {}, `${MEASURES[measure]}. Dashed: a checkpoint with an error.`));
 }
@@ -169,8 +101,8 @@ if (A.layers.length) section("lines", "Layers over steps", () => {
             all.map((each) => el("option", {value: each, selected: each === series}, each))))] : []));
     const rows = names().filter((layer) => chosen === "" || layer.name === chosen).map((layer, l) => {
       const values = layer[measure].filter((v) => v !== null);
-      return {cells: [el("span", {}, el("span", {"aria-hidden": true, style: `color:${color(l)}`}, "■ "), layer.name), realText(values[0]), realText(values.at(-1)),
-                      realText(d3.max(values.filter(isFinite)))], "data-layer": layer.name};
+      return {cells: [el("span", {}, el("span", {"aria-hidden": true, style: `color:${lineColor(l)}`}, "■ "), layer.name), realText(values[0]), realText(values.at(-1)),
+                      realText(d3.max(values.filter(finite)))], "data-layer": layer.name};
     });
     holder.replaceChildren(lines(series, measure, logarithmic, chosen), table("layer-table", [["layer"], ["first", true], ["last", true], ["most", true]], rows, MEASURES[measure]));
   }
@@ -178,5 +110,8 @@ if (A.layers.length) section("lines", "Layers over steps", () => {
   return [bar, holder];
 });
 
-start();
-})();
+start({
+  title: A.path,
+  subtitle: `${counted(A.checkpoints.length, "checkpoint")}, audited ${A.deep ? "with" : "without"} their values`,
+  tab_title: `${A.path} – audit`,
+});

@@ -1,43 +1,8 @@
-"use strict";
-// The page of `ckpt-inspect report`. Draws #data; asks nothing of any network. Names and values come from a checkpoint that nobody
-// trusts: they reach the page as text nodes alone.
-(() => {
-const D = JSON.parse(document.getElementById("data").textContent);
-const main = document.getElementById("main");
+// The page of `ckpt-inspect report`, behind shell.js.
 const KIND_COLORS = {param: "--k0", buffer: "--k1", optim: "--k2", master: "--k3", other: "--k4"};
-const PALETTE = ["--k0", "--k2", "--k1", "--k3", "--k5", "--k6", "--k7", "--k4"];
 const ROW = 30, SHOWN_ROWS = 60;
 
-// ---- elements ----
-const SVG = "http://www.w3.org/2000/svg";
-function put(node, attributes, children) {
-  for (const [key, value] of Object.entries(attributes || {})) {
-    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
-    else if (key.startsWith("aria-") && typeof value === "boolean") node.setAttribute(key, value);
-    else if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
-  }
-  for (const child of [children].flat(9)) if (child !== null && child !== undefined) node.append(child);
-  return node;
-}
-const el = (name, attributes, ...children) => put(document.createElement(name), attributes, children);
-const svg = (name, attributes, ...children) => put(document.createElementNS(SVG, name), attributes, children);
-const color = (name) => `var(${name})`;
 const say = (text) => { document.getElementById("live").textContent = text; };
-
-// ---- words for numbers ----
-function bytesText(n) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  let unit = 0;
-  while (n >= 1024 && unit < units.length - 1) n /= 1024, ++unit;
-  return `${unit === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${units[unit]}`;
-}
-const countText = (n) => n.toLocaleString("en");
-function realText(x) {
-  if (x === null || x === undefined) return "–";
-  if (typeof x === "string") return x;
-  return x === 0 ? "0" : Number(x.toPrecision(4)).toString();
-}
-const finite = (x) => typeof x === "number" && Number.isFinite(x);
 
 // ---- a side's tensors, from the columns ----
 function rowsOf(side) {
@@ -62,51 +27,6 @@ const A = rowsOf(D.a), B = D.b ? rowsOf(D.b) : null;
 const byName = new Map(A.map((row) => [row.name, row]));
 const natural = new Intl.Collator("en", {numeric: true});
 
-// ---- sections and tabs ----
-const sections = [];
-function section(id, title, build) { sections.push({id, title, build, built: false}); }
-function show(id, focus) {
-  for (const each of sections) {
-    const active = each.id === id;
-    each.node.hidden = !active;
-    each.tab.setAttribute("aria-selected", active);
-    each.tab.tabIndex = active ? 0 : -1;
-    if (active) {
-      build(each);
-      if (focus) each.tab.focus();
-    }
-  }
-}
-function build(each) {
-  if (each.built) return;
-  each.built = true;
-  each.node.append(...each.build().flat(9).filter((node) => node));
-}
-function start() {
-  document.getElementById("title").textContent = D.b ? `${D.a.title} and ${D.b.title}` : D.a.title;
-  document.getElementById("subtitle").textContent =
-      `${D.a.summary.format}, ${countText(A.length)} tensors, ${bytesText(D.a.summary.tensor_bytes)}. Made by Tessera ${D.version}.`;
-  document.title = `${D.a.title} – checkpoint report`;
-  const tabs = document.getElementById("tabs");
-  sections.forEach((each, at) => {
-    each.node = el("section", {id: each.id, role: "tabpanel", "aria-labelledby": `tab-${each.id}`});
-    each.tab = el("button", {
-      role: "tab", id: `tab-${each.id}`, "aria-controls": each.id, onclick: () => show(each.id),
-      onkeydown: (event) => {
-        const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
-        if (step) show(sections[(at + step + sections.length) % sections.length].id, true);
-      }}, each.title);
-    tabs.append(each.tab);
-    main.append(each.node);
-  });
-  show((sections.find((each) => each.id === D.opens) || sections[0]).id);
-  addEventListener("beforeprint", () => sections.forEach(build));
-}
-
-function facts(pairs) {
-  return el("dl", {class: "facts"}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
-      .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
-}
 function findings(list) {
   return list.map((note) => el("div", {class: `finding ${note.severity}`}, el("b", {}, note.code || note.severity), note.message + " ",
       note.tensor && byName.has(note.tensor) ? el("button", {class: "link", onclick: () => open(note.tensor)}, note.tensor)
@@ -467,5 +387,9 @@ if (D.diff) section("compare", "Compare", () => {
   return out;
 });
 
-start();
-})();
+start({
+  title: D.b ? `${D.a.title} and ${D.b.title}` : D.a.title,
+  subtitle: `${D.a.summary.format}, ${countText(A.length)} tensors, ${bytesText(D.a.summary.tensor_bytes)}`,
+  tab_title: `${D.a.title} – checkpoint report`,
+  opens: D.opens,
+});

@@ -2,7 +2,7 @@
 by keyboard, lines follow measure, layer and scale, hostile names do nothing. With a folder as argument: pictures, too."""
 import array, json, math, os, pathlib, random, re, subprocess, sys, tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from browser import Browser, missing
+from browser import Browser, missing, nothing_is_asked_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TESSERA_BIN", ROOT / "build" / "bin"))
@@ -101,16 +101,6 @@ def hostile_names(browser, folder):
     assert browser.run("return [typeof window.hacked, document.images.length, document.scripts.length, ({}).weight]") == ["undefined", 0, 3, None]
     assert browser.errors() == [], browser.errors()
     return page
-
-
-def nothing_is_asked_for(browser, pages):
-    browser.requests()
-    for page in pages:
-        browser.open(page)
-        for tab in browser.run("return [...document.querySelectorAll('[role=tab]')].map((tab) => tab.id)"):
-            browser.click("#" + tab)
-    asked = [url for url in browser.requests() if not url.startswith(("file:", "data:"))]
-    assert asked == [], asked
 
 
 def pictures(page, out):

@@ -90,3 +90,13 @@ class Browser:
         while not self.run("return " + script):
             assert time.monotonic() < end, f"never true: {script}"
             time.sleep(0.05)
+
+
+def nothing_is_asked_for(browser, pages):
+    browser.requests()
+    for page in pages:
+        browser.open(page)
+        for tab in browser.run("return [...document.querySelectorAll('[role=tab]')].map((tab) => tab.id)"):
+            browser.click("#" + tab)
+    asked = [url for url in browser.requests() if not url.startswith(("file:", "data:"))]
+    assert asked == [], asked

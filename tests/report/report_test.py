@@ -4,7 +4,7 @@ argument: their screens, and in it the pictures that become references (tests/re
 import json, os, pathlib, re, subprocess, sys, tempfile, time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import pixels
-from browser import Browser, missing
+from browser import Browser, missing, nothing_is_asked_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TESSERA_BIN", ROOT / "build" / "bin"))
@@ -181,16 +181,6 @@ def ten_thousand(browser, folder):
     assert browser.errors() == []
     print(f"{len(tensors)} tensors: {page.stat().st_size >> 10} KiB, {facts_per_tensor:.0f} bytes a tensor; first paint {paint:.0f} ms, search of 15 keys {searched:.2f} s")
     assert paint < 3000, paint  # 1 s on a machine that does nothing else
-
-
-def nothing_is_asked_for(browser, pages):
-    browser.requests()
-    for page in pages:
-        browser.open(page)
-        for tab in browser.run("return [...document.querySelectorAll('[role=tab]')].map((tab) => tab.id)"):
-            browser.click("#" + tab)
-    asked = [url for url in browser.requests() if not url.startswith(("file:", "data:"))]
-    assert asked == [], asked
 
 
 def sections(browser, folder):

@@ -34,20 +34,22 @@ std::vector<std::string> write_report_page(const ReportPage& page, const ReportB
     if (side != nullptr)
       most += side->summary.tensors *
               (budget.bytes_per_tensor + (side->stat ? budget.stat_bytes_per_tensor : 0));
-  const std::uint64_t assets_bytes =
-      assets.page.size() + assets.style.size() + assets.script.size() + assets.library.size();
+  const std::uint64_t assets_bytes = assets.page.size() + assets.style.size() +
+                                     assets.shell.size() + assets.report.size() +
+                                     assets.library.size();
   ReportData made = report_data(page, most - std::min(most, assets_bytes));
-  write_page(assets.script, made.json, sink);
+  write_page(assets.report, made.json, sink);
   return std::move(made.left_out);
 }
 
 void write_page(std::string_view script, std::string_view json, const Sink& sink) {
   const ReportAssets& assets = report_assets();
   const std::string data = escaped_for_html(json);
-  const std::array<std::pair<std::string_view, std::string_view>, 4> parts = {
+  const std::array<std::pair<std::string_view, std::string_view>, 5> parts = {
       {{"@STYLE@", assets.style},
        {"@DATA@", data},
        {"@LIBRARY@", assets.library},
+       {"@SHELL@", assets.shell},
        {"@SCRIPT@", script}}};
   std::string_view rest = assets.page;
   for (const auto& [marker, text] : parts) {  // in the order in which they stand

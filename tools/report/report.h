@@ -67,7 +67,7 @@ void write_page(std::string_view script, std::string_view json, const Sink& sink
 
 /// The files of the pages, embedded when they were built.
 struct ReportAssets {
-  std::string_view page, style, script, library, audit;
+  std::string_view page, style, shell, report, library, audit;  // report, audit: a page's script
 };
 const ReportAssets& report_assets();
 
