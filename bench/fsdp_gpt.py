@@ -3,7 +3,9 @@ a busy machine leaves alone), wall time (which it does not), memory at the peak,
 
     bench/fsdp_gpt.py BUILD/bin/fsdp_gpt [--rounds 5] [--steps 16] [--layers 4] [--modes full,full_beside,grad_op,bf16,bf16_offload] [--processes 1,2,4]
     bench/fsdp_gpt.py BUILD/bin/fsdp_gpt --smoke    two short runs: only the losses are judged"""
-import argparse, json, os, socket, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, statistics, sys, tempfile, time
+
+from launch import launch
 
 WIDTH, HEADS, WORDS, CONTEXT = 256, 8, 512, 64
 MODES = ("full", "full_beside", "grad_op", "bf16", "bf16_offload")
@@ -104,24 +106,7 @@ def make_init(path, layers):
 
 def run(command, processes):
     """The slowest rank's wall time, the mean CPU time, the most memory, every rank's losses."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    ranks = []
-    for rank in range(processes):
-        env = dict(os.environ, OMP_NUM_THREADS="1", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes),
-                   LOCAL_WORLD_SIZE=str(processes), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen(list(map(str, command)), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    outs = []
-    try:
-        for p in ranks:
-            out, err = p.communicate(timeout=300)
-            if p.returncode:
-                sys.exit(f"{' '.join(map(str, command))}: exit {p.returncode}\n{err[-2000:]}")
-            outs.append(json.loads(out.strip().splitlines()[-1]))
-    finally:
-        for p in ranks:
-            p.kill()
+    outs = launch(command, processes, timeout=300, LOCAL_WORLD_SIZE=str(processes))
     return dict(wall=max(o["wall"] for o in outs), cpu=statistics.mean(o["cpu"] for o in outs), rss=max(o["rss"] for o in outs) / 1024,
                 losses=[o["losses"] for o in outs])
 

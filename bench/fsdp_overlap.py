@@ -4,7 +4,9 @@ gathers; and fsdp-simulate's step, from latency and bandwidth fitted to single c
 
     bench/fsdp_overlap.py BUILD/bin [--gbit 2] [--ranks 4] [--steps 9] [--quick]     needs root, ip, tc and unshare
 Exit 77: no such namespace can be made here."""
-import argparse, json, os, pathlib, socket, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile, time
+
+from launch import launch
 
 INSIDE = "FSDP_OVERLAP_INSIDE"
 
@@ -22,24 +24,7 @@ def enter(gbit):
 
 def run(command, ranks):
     """What the slowest rank prints."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    started = []
-    for rank in range(ranks):
-        env = dict(os.environ, OMP_NUM_THREADS="1", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
-                   MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
-        started.append(subprocess.Popen(list(map(str, command)), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    try:
-        outs = []
-        for p in started:
-            out, err = p.communicate(timeout=240)
-            if p.returncode:
-                sys.exit(f"{' '.join(map(str, command))}: exit {p.returncode}\n{err[-2000:]}")
-            outs.append(json.loads(out.strip().splitlines()[-1]))
-    finally:
-        for p in started:
-            p.kill()
+    outs = launch(command, ranks, timeout=240, GLOO_SOCKET_IFNAME="lo")
     return {key: max(o[key] for o in outs) for key in outs[0]}
 
 

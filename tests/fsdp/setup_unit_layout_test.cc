@@ -66,57 +66,9 @@ TEST_CASE("every element of a flat unit has the place that counting gives it") {
   }
 }
 
-TEST_CASE("rows of each parameter are cut as chunk does and copies go there and back") {
-  Draw draw{GENERATE(range<std::uint64_t>(20, 32))};
-  const auto parameters = some_parameters(draw);
-  CAPTURE(draw.seed, parameters.size());
-  for (int shards = 1; shards <= 9; ++shards) {
-    std::vector<torch::Tensor> values;
-    for (const auto& p : parameters)
-      values.push_back(torch::arange(numel_of(p), torch::kFloat).view(p.shape) + 1);
-    std::vector<torch::Tensor> gathered;
-    for (int rank = 0; rank < shards; ++rank) {
-      const auto layout = make_layout(MemoryLayout::kPerParameter, parameters, shards, rank);
-      torch::Tensor shard = torch::zeros({layout->shard_numel()});
-      for (std::size_t p = 0; p < parameters.size(); ++p) {
-        const auto& place = layout->shard(p);
-        const auto chunks = values[p].chunk(shards, 0);
-        const torch::Tensor mine = rank < static_cast<int>(chunks.size())
-                                       ? chunks[static_cast<std::size_t>(rank)]
-                                       : values[p].narrow(0, 0, 0);
-        CHECK(mine.sizes() == torch::IntArrayRef(place.shape));
-        shard.narrow(0, place.offset, place.numel).copy_(mine.reshape({-1}));
-      }
-      gathered.push_back(shard);
-    }
-    const auto layout = make_layout(MemoryLayout::kPerParameter, parameters, shards, 0);
-    std::vector<torch::Tensor> buffers;
-    for (const std::int64_t numel : layout->buffer_numels())
-      buffers.push_back(torch::full({numel}, -1.f));
-    const torch::Tensor all = torch::cat(gathered);
-    layout->copy_out(all, buffers);
-    for (std::size_t p = 0; p < parameters.size(); ++p)
-      CHECK(torch::equal(
-          buffers[layout->full(p).buffer].narrow(0, layout->full(p).offset, values[p].numel()),
-          values[p].reshape({-1})));
-    torch::Tensor back = torch::full_like(all, -1);
-    layout->copy_in(buffers, back);
-    CHECK(torch::equal(back, all));
-  }
-}
-
-TEST_CASE("parameters cut on any dim have the part that chunk gives and go there and back") {
-  Draw draw{GENERATE(range<std::uint64_t>(40, 60))};
-  const int shards = 1 + static_cast<int>(draw(5));
-  std::vector<UnitLayout::Parameter> parameters;
-  for (std::int64_t p = 0; p <= draw(4); ++p) {
-    UnitLayout::Parameter one{"p" + std::to_string(p), {}};
-    for (std::int64_t d = 0; d <= draw(3); ++d) one.shape.push_back(draw(5));
-    one.dim = static_cast<int>(draw(static_cast<std::int64_t>(one.shape.size())));
-    if (one.dim > 0) one.shape[static_cast<std::size_t>(one.dim)] *= shards;
-    parameters.push_back(one);
-  }
-  CAPTURE(draw.seed, shards, parameters.size());
+/// Each rank's part of each parameter is chunk's, of the gathered shards each comes out whole, and goes
+/// back where it was.
+void check_there_and_back(const std::vector<UnitLayout::Parameter>& parameters, int shards) {
   std::vector<torch::Tensor> values, gathered;
   for (const auto& p : parameters)
     values.push_back(torch::arange(numel_of(p), torch::kFloat).view(p.shape) + 1);
@@ -142,12 +94,36 @@ TEST_CASE("parameters cut on any dim have the part that chunk gives and go there
     buffers.push_back(torch::full({numel}, -1.f));
   const torch::Tensor all = torch::cat(gathered);
   layout->copy_out(all, buffers);
-  for (std::size_t p = 0; p < parameters.size(); ++p)
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    CHECK(layout->full(p).offset == 0);
     CHECK(torch::equal(buffers[layout->full(p).buffer].narrow(0, 0, values[p].numel()),
                        values[p].reshape({-1})));
+  }
   torch::Tensor back = torch::full_like(all, -1);
   layout->copy_in(buffers, back);
   CHECK(torch::equal(back, all));
+}
+
+TEST_CASE("rows of each parameter are cut as chunk does and copies go there and back") {
+  Draw draw{GENERATE(range<std::uint64_t>(20, 32))};
+  const auto parameters = some_parameters(draw);
+  CAPTURE(draw.seed, parameters.size());
+  for (int shards = 1; shards <= 9; ++shards) check_there_and_back(parameters, shards);
+}
+
+TEST_CASE("parameters cut on any dim have the part that chunk gives and go there and back") {
+  Draw draw{GENERATE(range<std::uint64_t>(40, 60))};
+  const int shards = 1 + static_cast<int>(draw(5));
+  std::vector<UnitLayout::Parameter> parameters;
+  for (std::int64_t p = 0; p <= draw(4); ++p) {
+    UnitLayout::Parameter one{"p" + std::to_string(p), {}};
+    for (std::int64_t d = 0; d <= draw(3); ++d) one.shape.push_back(draw(5));
+    one.dim = static_cast<int>(draw(static_cast<std::int64_t>(one.shape.size())));
+    if (one.dim > 0) one.shape[static_cast<std::size_t>(one.dim)] *= shards;
+    parameters.push_back(one);
+  }
+  CAPTURE(draw.seed, shards, parameters.size());
+  check_there_and_back(parameters, shards);
 }
 
 TEST_CASE("worked examples of flat units, with and without alignment") {
