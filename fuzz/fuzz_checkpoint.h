@@ -22,7 +22,7 @@ inline void read_checkpoint(const FormatDriver& driver, const MemoryFileSystem& 
   for (const bool tolerate : {true, false}) {
     ReadOptions options;
     options.memory_limit_bytes = 1 << 22;
-    options.tolerate_damage = tolerate;
+    options.tolerate_damage = options.guess_index = tolerate;
     try {
       Manifest manifest = driver.manifest(place, options);
       std::vector<std::uint32_t> all(manifest.tensors.size());

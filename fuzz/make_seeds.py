@@ -498,3 +498,6 @@ for name, content in (("empty", b""), ("garbage", b"\xff" * 40), ("header", rank
                       ("whole", rank_shard), ("nothing", (2).to_bytes(8, "little") + b"{}"), ("dcp", dcp_shards[-1].read_bytes())):
     put("safetensors_index", f"second_{name}", b"#" + content)
     put("safetensors_index", f"both_{name}", b"=" + content)
+for name, metadata, shard in (("groups", {"param_groups": "groups.json"}, "model-00001-of-00002.safetensors"), ("groups_outside", {"param_groups": "../x"}, "a"),
+                              ("other_file", {}, "a.bin")):
+    put("safetensors_index", name + ".json", json.dumps({"metadata": metadata, "weight_map": {"a": shard}}))
