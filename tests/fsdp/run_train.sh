@@ -13,7 +13,7 @@ fail() { echo "$*" >&2; cat "$work.log" >&2; exit 1; }
 [ "$(cat "$work/run/latest")" = step_6 ] || fail "latest names $(cat "$work/run/latest")"
 # Into a file first: grep -q leaves a pipe as soon as it has found something, which ends the writer with an error.
 part 3 > "$work/listed"
-grep -q 'block0.qkv.weight' "$work/listed" || fail "no optimizer state listed"
+grep -q 'exp_avg,exp_avg_sq,step  *6  *28$' "$work/listed" || fail "no optimizer state listed"
 part 5 > "$work/second"
 grep -q '^resumed .*on-two after step 6, on 2 processes' "$work/second" || fail "not resumed"
 grep -q "loss of steps 1 to 12; ':' where training was resumed" "$work/second" || fail "no curve"
