@@ -6,6 +6,7 @@
 #include <tessera/format/deepspeed_zero.h>
 #include <tessera/format/fairscale_fsdp.h>
 #include <tessera/format/hdf5.h>
+#include <tessera/format/hf_trainer.h>
 #include <tessera/format/megatron_dist.h>
 #include <tessera/format/megatron_torch.h>
 #include <tessera/format/nanotron.h>
@@ -45,6 +46,7 @@ std::vector<const FormatDriver*>& table() {
       &torchsnapshot_driver(),
       &nanotron_driver(),
       &torch_checkpointing_driver(),
+      &hf_trainer_driver(),
   };
   return formats;
 }

@@ -5,9 +5,11 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "lib/state/model_names.h"
+#include "lib/state/parameter_order.h"
 #include "lib/state/parameter_shape.h"
 #include "lib/state/tensor_bytes.h"
 #include "lib/state/tensor_wrapper.h"
@@ -93,6 +95,35 @@ class Answerer {
     return mapping;
   }
 
+  /// Without an order: an id has the name of the one weight of its shape, where it is the one id of
+  /// that shape.
+  IdAnswer by_shape_alone(const std::vector<OptimWeight>& weights) const {
+    std::map<std::string, std::vector<std::int64_t>> of_shape;
+    for (const std::size_t i : candidates(weights))
+      of_shape[shape_of(weights[i]).to_string()].push_back(static_cast<std::int64_t>(i));
+    std::map<std::string, std::size_t> ids;
+    for (const auto& shape : ids_.shapes)
+      if (shape) ++ids[shape->to_string()];
+    IdAnswer answer{weights, {}, ""};
+    std::size_t undecided = 0;
+    for (const auto& shape : ids_.shapes) {
+      const auto found = shape ? of_shape.find(shape->to_string()) : of_shape.end();
+      const bool fits = found != of_shape.end();
+      const bool one = fits && found->second.size() == 1 && ids.at(found->first) == 1;
+      answer.mapping.candidate.push_back(one ? found->second[0] : -1);
+      answer.undecided.push_back(fits ? !one : !shape);
+      undecided += answer.undecided.back();
+    }
+    answer.mapping.complete = answer.mapping.certain =
+        std::ranges::find(answer.mapping.candidate, -1) == answer.mapping.candidate.end();
+    if (undecided > 0)
+      answer.note = fmt::format(
+          "{} of {} integer ids stay without names: several parameters have their shapes, and the "
+          "weights are stored in the order of their names, which is not the model's",
+          undecided, ids_.shapes.size());
+    return answer;
+  }
+
   bool fits_alone(const Unit& unit) const {
     return candidates(unit.weights).size() == ids_.shapes.size() && map(unit.weights).complete;
   }
@@ -146,6 +177,7 @@ std::optional<Shape> shape_by_state(const Manifest& manifest, const OptimState& 
 IdAnswer find_parameters(const Manifest& manifest, const Roles& roles, std::int32_t root,
                          const std::vector<OptimWeight>& weights, const IdShapes& ids) {
   const Answerer answerer(manifest, ids);
+  if (!in_model_order(manifest)) return answerer.by_shape_alone(weights);
   const std::vector<Unit> units = units_of(manifest, roles, weights);
   std::vector<const Unit*> fitting;
   if (units.size() > 1)

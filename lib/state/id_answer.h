@@ -25,7 +25,9 @@ std::optional<Shape> shape_by_state(const Manifest& manifest, const OptimState& 
 struct IdAnswer {
   std::vector<OptimWeight> weights;  // of the model that is taken
   IdMapping mapping;                 // candidate: index in `weights`, or -1
-  std::string note;                  // why another model could be meant; "" if none
+  std::string note;                  // why another answer could be meant; "" if none
+  /// By id: several weights have its shape, and nothing says which is meant.
+  std::vector<bool> undecided = {};
 };
 
 /// What map_ids() takes of an optimizer's ids.

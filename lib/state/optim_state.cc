@@ -226,7 +226,8 @@ class Canonical {
         continue;
       }
       parameter(keys[i]);
-      if (!weights_.empty())
+      const bool said = !answer.undecided.empty() && answer.undecided[i];
+      if (!weights_.empty() && !said)
         issue(Finding::kUnmappedId, Severity::kWarning, keys[i],
               fmt::format("id {} fits no parameter of the model by order and shape", keys[i]));
     }

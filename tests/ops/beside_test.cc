@@ -32,11 +32,11 @@ Bytes archive_of(const std::vector<std::pair<std::string, Shape>>& tensors) {
   return archive.render(dict(std::move(items)));
 }
 
-/// model.safetensors beside what Hugging Face's Trainer writes with it.
+/// Weights under a name that is no trainer's, beside what Hugging Face's Trainer writes with them.
 void put_trainer_folder(MemoryFileSystem& fs, const std::string& at) {
   fs.write_file("/weights.pt", archive_of({{"a.weight", {4, 2}}, {"a.bias", {4}}}));
   convert(fs, convert_options("/weights.pt", "/made.safetensors", std::nullopt));
-  fs.write_file(at + "/model.safetensors", fs.read_file("/made.safetensors"));
+  fs.write_file(at + "/weights.safetensors", fs.read_file("/made.safetensors"));
   fs.write_file(at + "/optimizer.pt", archive_of({{"exp_avg", {4, 2}}, {"exp_avg_sq", {4, 2}}}));
   fs.write_file(at + "/scheduler.pt", RankArchive().render(dict({{"last_epoch", number(4)}})));
   put(fs, at + "/trainer_state.json", "{}");
@@ -54,7 +54,7 @@ std::vector<std::string> names(const std::vector<Beside>& all, Beside::Kind kind
 
 }  // namespace
 
-TEST_CASE("a trainer's folder names the optimizer and the sidecars beside its weights") {
+TEST_CASE("a folder of weights names the optimizer and the sidecars beside them") {
   MemoryFileSystem fs;
   put_trainer_folder(fs, "/run");
   const OpenedCheckpoint opened = open_checkpoint(fs, "/run");
@@ -66,7 +66,7 @@ TEST_CASE("a trainer's folder names the optimizer and the sidecars beside its we
   CHECK(note_code(opened.notes[0]) == "CK050");
   CHECK(has(opened.notes[0].message, "optimizer.pt"));
   CHECK(summarize(opened).beside.size() == 3);
-  CHECK(open_checkpoint(fs, "/run/model.safetensors").beside.empty());
+  CHECK(open_checkpoint(fs, "/run/weights.safetensors").beside.empty());
 }
 
 TEST_CASE(
@@ -90,7 +90,8 @@ TEST_CASE(
   CHECK(seal->balance->left_behind.size() == 3);
 
   CHECK(convert(fs, convert_options("/run", "/hf", std::nullopt, "hf")).published);
-  CHECK(convert(fs, convert_options("/run/model.safetensors", "/named", 1, "torch-dcp")).published);
+  CHECK(
+      convert(fs, convert_options("/run/weights.safetensors", "/named", 1, "torch-dcp")).published);
   CHECK(convert(fs, convert_options("/run/optimizer.pt", "/optim", 1, "torch-dcp")).published);
 }
 

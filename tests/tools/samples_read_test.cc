@@ -34,6 +34,7 @@ TEST_CASE("torch-save samples read exactly") { check_group("torchsave"); }
 TEST_CASE("safetensors samples read exactly") { check_group("safetensors"); }
 TEST_CASE("quantized samples read exactly, as they are stored") { check_group("quantized"); }
 TEST_CASE("OLMo-core samples read exactly") { check_group("olmo-core"); }
+TEST_CASE("Trainer's samples read exactly") { check_group("hf-trainer"); }
 TEST_CASE("torchsnapshot samples read exactly") { check_group("torchsnapshot"); }
 TEST_CASE("Megatron samples read exactly") { check_group("megatron"); }
 TEST_CASE("HDF5 samples read exactly") {

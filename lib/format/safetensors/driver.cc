@@ -4,6 +4,7 @@
 #include <tessera/format/safetensors.h>
 #include <tessera/storage/stage.h>
 
+#include "lib/format/about_weights.h"
 #include "lib/format/safetensors/delta_refusal.h"
 #include "lib/format/safetensors/names.h"
 #include "lib/format/safetensors/parts.h"
@@ -40,9 +41,11 @@ ProbeResult probe_folder(const Place& place) {
   // Our one-file results, each with its seal beside it, are whole: not parts of one.
   if (index.empty() && whole > 0 && files + whole > 2) return {};
   if (!index.empty())
-    return {Answer::kYes, fmt::format("has {} and {} .safetensors files", index, files)};
+    return {Answer::kYes, fmt::format("has {} and {} .safetensors files", index, files),
+            kAboutWeights, ProbeResult::Knows::kNames};
   if (files > 0)
-    return {Answer::kYes, fmt::format("has {} .safetensors file{}", files, files == 1 ? "" : "s")};
+    return {Answer::kYes, fmt::format("has {} .safetensors file{}", files, files == 1 ? "" : "s"),
+            kAboutWeights, ProbeResult::Knows::kNames};
   return {};
 }
 

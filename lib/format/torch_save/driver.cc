@@ -3,6 +3,7 @@
 #include <tessera/encoding/torch_archive.h>
 #include <tessera/format/torch_save.h>
 
+#include "lib/format/about_weights.h"
 #include "lib/format/torch_files/archive_driver.h"
 #include "lib/format/torch_save/files.h"
 #include "lib/format/torch_save/parts.h"
@@ -16,7 +17,8 @@ using Answer = ProbeResult::Answer;
 ProbeResult probe_folder(const Place& place) {
   const Directory& directory = *place.directory;
   if (const auto sign = torch_save::sign_of_shards(place))
-    return {Answer::kYes, "has " + *sign + ", shards of torch.save's"};
+    return {Answer::kYes, "has " + *sign + ", shards of torch.save's", kAboutWeights,
+            ProbeResult::Knows::kNames};
   if (const auto parts = torch_save::find_meta_parts(directory); !parts.empty())
     return {Answer::kYes,
             fmt::format("has {} and {} more, parts of one model", parts[0], parts.size() - 1)};

@@ -20,12 +20,12 @@
 #include "lib/ops/open/beside.h"
 #include "lib/ops/open/damage_elsewhere.h"
 #include "lib/ops/open/dequantize.h"
-#include "lib/ops/open/merge_parts.h"
 #include "lib/ops/open/path_resolve.h"
 #include "lib/ops/open/rank_parts.h"
 #include "lib/ops/open/sealed_directory.h"
 #include "lib/ops/open/weight_delta.h"
 #include "lib/ops/seal/asset_names.h"
+#include "lib/state/merge_parts.h"
 #include "lib/storage/linked_directory.h"
 
 namespace tessera {

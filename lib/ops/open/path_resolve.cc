@@ -12,7 +12,7 @@
 #include "lib/base/append.h"
 #include "lib/encoding/file_kinds.h"
 #include "lib/format/findings.h"
-#include "lib/ops/open/merge_parts.h"
+#include "lib/ops/open/part_folders.h"
 #include "lib/ops/open/rank_parts.h"
 #include "lib/storage/linked_directory.h"
 

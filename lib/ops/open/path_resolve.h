@@ -59,7 +59,7 @@ class PathResolver {
                           std::vector<PathStep>* steps = nullptr) const;
   /// The place itself, when a format recognises it. Throws kUnsupported when several do.
   std::optional<FoundCheckpoint> recognise(const std::string& path, FileType type) const;
-  /// The folder as parts of one state (lib/ops/open/merge_parts.h), when it is that.
+  /// The folder as parts of one state (lib/ops/open/part_folders.h), when it is that.
   std::optional<FoundCheckpoint> recognise_parts(const std::string& path) const;
   /// Rank files together with the folder of their optimizer (lib/ops/open/rank_parts.h).
   std::optional<FoundCheckpoint> with_optimizer(const FoundCheckpoint& files) const;

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "lib/format/torch_rank_files/parts.h"
+#include "lib/ops/open/part_folders.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "lib/ops/open/merge_parts.h"
+#include "lib/state/merge_parts.h"
 
 namespace tessera {
 

@@ -30,6 +30,9 @@ void require_names(const Manifest& manifest, const OptimState& optim, const std:
   for (const OptimParameter& p : optim.parameters) {
     if (!p.inferred) {
       fail_with_note(manifest, hint);
+      for (const OptimIssue& issue : optim.issues)
+        if (issue.code == Finding::kAmbiguousIds)
+          fail(Code::kUnsupported, fmt::format("{}: {}", which, issue.message), hint);
       fail(Code::kUnsupported,
            any_weight ? fmt::format("{}: id {} fits no parameter of the model by order and shape",
                                     which, p.stored_key)

@@ -1,18 +1,16 @@
-#include "lib/ops/open/merge_parts.h"
+#include "lib/state/merge_parts.h"
 
 #include <tessera/base/error.h>
+#include <tessera/state/aliases.h>
 #include <tessera/state/roles.h>
 
-#include <algorithm>
-#include <map>
+#include <optional>
 #include <utility>
 
 #include "lib/base/append.h"
 
 namespace tessera {
 namespace {
-
-constexpr std::string_view kModelFolder = "pytorch_model_fsdp_";
 
 /// Adds one part at a time; what was there before gives the offset of every index.
 class PartsMerger {
@@ -43,6 +41,9 @@ class PartsMerger {
     }
     for (Note& note : part_->notes)
       if (!note.tensor.empty()) note.tensor = named(note.tensor);
+    edit_aliases(*part_, [&](const Alias& alias) {
+      return std::optional(Alias(named(alias.first), named(alias.second)));
+    });
   }
 
   void add_description() {
@@ -145,19 +146,6 @@ class PartsMerger {
 };
 
 }  // namespace
-
-std::vector<std::string> find_part_folders(const Directory& parent) {
-  std::map<std::string, int> pairs;  // number -> which halves are there
-  for (const FileInfo& info : parent.list()) {
-    if (info.type != FileType::kDirectory) continue;
-    for (const auto& [prefix, half] : {std::pair(kModelFolder, 1), std::pair(kOptimizerFolder, 2)})
-      if (info.name.starts_with(prefix) && is_decimal(info.name.substr(prefix.size())))
-        pairs[info.name.substr(prefix.size())] |= half;
-  }
-  if (pairs.size() != 1 || pairs.begin()->second != 3) return {};
-  const std::string& number = pairs.begin()->first;
-  return {std::string(kModelFolder) + number, std::string(kOptimizerFolder) + number};
-}
 
 Manifest merge_parts(std::vector<PartManifest> parts) {
   Manifest whole;

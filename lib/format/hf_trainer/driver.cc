@@ -1,0 +1,43 @@
+#include <fmt/format.h>
+#include <tessera/base/error.h>
+#include <tessera/format/hf_trainer.h>
+
+#include "lib/format/about_weights.h"
+#include "lib/format/hf_trainer/files.h"
+#include "lib/format/hf_trainer/reader.h"
+#include "lib/format/torch_files/archive_driver.h"
+
+namespace tessera {
+namespace {
+
+class HfTrainerDriver final : public ArchiveDriver {
+ public:
+  std::string_view id() const override { return "hf-trainer"; }
+  Capabilities capabilities() const override { return {.writes = false}; }
+
+  ProbeResult probe(const Place& place) const override {
+    const auto folder =
+        place.file.empty() ? hf_trainer::find_state(*place.directory) : std::nullopt;
+    if (!folder) return {};
+    return {
+        ProbeResult::Answer::kYes,
+        fmt::format("has {} and {}, parts of one state", folder->weights, folder->files[0].file),
+        kAboutWeights};
+  }
+  Manifest manifest(const Place& place, const ReadOptions& options) const override {
+    return hf_trainer::read_manifest(place, options);
+  }
+  OutputPlan output_plan(const Manifest&, const TargetRequest&) const override {
+    fail(Code::kUnsupported, "hf-trainer is read, not written",
+         "use --to torch-dcp, or --to hf for the model alone");
+  }
+};
+
+}  // namespace
+
+const FormatDriver& hf_trainer_driver() {
+  static const HfTrainerDriver driver;
+  return driver;
+}
+
+}  // namespace tessera

@@ -1,0 +1,188 @@
+// Folders of Hugging Face's Trainer: one state of weights and optimizer, whose ids are named as the
+// live trainer named them.
+#include <tessera/base/error.h>
+#include <tessera/encoding/json.h>
+#include <tessera/ops/verify.h>
+#include <tessera/state/optim_state.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "lib/format/hf_trainer/parameter_order.h"
+#include "tests/support/convert_case.h"
+#include "tests/support/note_text.h"
+#include "tests/support/open_case.h"
+#include "tests/support/sample_case.h"
+#include "tests/support/verify_case.h"
+
+namespace hf_trainer_test {
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+using Names = std::map<std::string, std::string>;  // id -> parameter
+
+Names named_ids(const OpenedCheckpoint& opened, bool certain = true) {
+  Names out;
+  for (const OptimState& optim :
+       canonical_optim_states(opened.manifest, find_roles(opened.manifest.state)))
+    for (const OptimParameter& p : optim.parameters)
+      if (p.inferred && p.certain == certain) out[p.stored_key] = p.fqn;
+  return out;
+}
+
+Names expected_ids(const std::string& sample) {
+  Names out;
+  const SampleCase oracle(sample);
+  for (const auto& [id, name] : oracle.expected.find("param_id_to_fqn")->as_dict())
+    out[id.as_string()] = name.as_string();
+  return out;
+}
+
+void rename_weights(MemoryFileSystem& fs, std::string_view from, std::string_view to) {
+  REQUIRE(from.size() == to.size());
+  edit(fs, "/source/model.safetensors", [&](Bytes& bytes) {
+    std::string text(as_text(bytes));
+    for (std::size_t at = text.find(from); at != text.npos; at = text.find(from, at))
+      text.replace(at, from.size(), to);
+    bytes.assign(as_bytes(text).begin(), as_bytes(text).end());
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a trainer's folder is one state, and its ids are the parameters that the trainer had") {
+  for (const std::string& name : sample_names("hf-trainer")) {
+    INFO(name);
+    MemoryFileSystem fs;
+    load_sample(fs, name);
+    const OpenedCheckpoint opened = open_checkpoint(fs, "/source");
+    CHECK(opened.driver->id() == "hf-trainer");
+    CHECK(named_ids(opened) == expected_ids(name));
+    CHECK(named_ids(opened, /*certain=*/false).empty());
+    CHECK(opened.notes.empty());
+    std::vector<std::string> beside;
+    for (const Beside& file : opened.beside) beside.push_back(file.path);
+    CHECK(beside ==
+          std::vector<std::string>{"rng_state.pth", "trainer_state.json", "training_args.bin"});
+  }
+}
+
+TEST_CASE("a conversion of a trainer's folder takes the optimizer along, by ids or by names") {
+  for (const std::string& name : sample_names("hf-trainer")) {
+    INFO(name);
+    MemoryFileSystem fs;
+    load_sample(fs, name);
+    const SampleCase oracle(name);
+    const auto content = expected_content(oracle.expected);
+    ConvertOptions by_id = convert_options("/source", "/ids", 2, "torch-dcp");
+    by_id.verify = true;
+    const ConvertReport report = convert(fs, by_id);
+    CHECK(report.published);
+    CHECK(report.balance.left_out().empty());
+    OpenedCheckpoint ids = open_checkpoint(fs, "/ids");
+    ids.locate_all({});
+    CHECK(content_of(ids.manifest, *ids.directory) == content);
+    CHECK(named_ids(ids) == expected_ids(name));
+
+    ConvertOptions by_name = convert_options("/source", "/names", 2, "torch-dcp");
+    by_name.optim_keys = OptimKeys::kFqn;
+    convert(fs, by_name);
+    OpenedCheckpoint names = open_checkpoint(fs, "/names");
+    names.locate_all({});
+    const auto named = content_of(names.manifest, *names.directory);
+    for (const auto& [id, fqn] : expected_ids(name))
+      for (const char* leaf : {"exp_avg", "exp_avg_sq", "step"})
+        CHECK(named.at("optimizer.state." + fqn + "." + leaf) ==
+              content.at("optimizer.state." + id + "." + leaf));
+  }
+}
+
+TEST_CASE("--to hf and --only model take a trainer's weights alone") {
+  MemoryFileSystem fs;
+  load_sample(fs, "hf-trainer/llama_adamw");
+  CHECK(convert(fs, convert_options("/source", "/hf", std::nullopt, "hf")).published);
+  const OpenedCheckpoint hf = open_checkpoint(fs, "/hf");
+  CHECK(hf.manifest.tensors.size() == 21);
+  CHECK(hf.manifest.find("model.layers.1.mlp.up_proj.weight") != nullptr);
+  ConvertOptions model = convert_options("/source", "/model", 1, "torch-dcp");
+  model.selection.only = Part::kModel;
+  CHECK(convert(fs, model).published);
+  CHECK(open_checkpoint(fs, "/model").manifest.tensors.size() == 21);
+  // A part that is named is read alone.
+  CHECK(open_checkpoint(fs, "/source/model.safetensors").driver->id() == "safetensors");
+  CHECK(open_checkpoint(fs, "/source/optimizer.pt").driver->id() == "torch-save");
+}
+
+TEST_CASE("an optimizer's file that is cut is a finding, and the weights can be had without it") {
+  MemoryFileSystem fs;
+  load_sample(fs, "hf-trainer/llama_adamw");
+  edit(fs, "/source/optimizer.pt", [](Bytes& bytes) { bytes.resize(bytes.size() / 2); });
+  const VerifyReport report = verify(fs, "/source");
+  CHECK_FALSE(report.ok);
+  CHECK(find(report, "CK042", "optimizer.pt") != nullptr);
+  const Status whole = status_of(fs, convert_options("/source", "/out", 1, "torch-dcp"));
+  CHECK(whole.code == Code::kCorrupt);
+  ConvertOptions model = convert_options("/source", "/model", 1, "torch-dcp");
+  model.selection.only = Part::kModel;
+  const ConvertReport kept = convert(fs, model);
+  CHECK(kept.published);
+  CHECK(by_code(kept.notes).contains("ELSEWHERE"));
+  CHECK(convert(fs, convert_options("/source", "/hf", std::nullopt, "hf")).published);
+}
+
+TEST_CASE("ids of a model whose order is not known stay without names unless shapes decide") {
+  MemoryFileSystem fs;
+  load_sample(fs, "hf-trainer/llama_adamw");
+  rename_weights(fs, "gate_proj", "gate_prej");
+  const OpenedCheckpoint opened = open_checkpoint(fs, "/source");
+  Names names = named_ids(opened);
+  for (const auto& [id, name] : names) CHECK(expected_ids("hf-trainer/llama_adamw").at(id) == name);
+  CHECK(names.size() < 21);
+  const auto optims = canonical_optim_states(opened.manifest, find_roles(opened.manifest.state));
+  REQUIRE(optims.size() == 1);
+  REQUIRE(optims[0].issues.size() == 1);
+  CHECK(optims[0].issues[0].code == Finding::kAmbiguousIds);
+  CHECK(has(optims[0].issues[0].message, "21 integer ids"));
+  ConvertOptions by_name = convert_options("/source", "/names", 2, "torch-dcp");
+  by_name.optim_keys = OptimKeys::kFqn;
+  const Status refused = status_of(fs, by_name);
+  CHECK(refused.code == Code::kUnsupported);
+  CHECK(has(refused.message, "stored in the order of their names"));
+  CHECK(convert(fs, convert_options("/source", "/ids", 2, "torch-dcp")).published);
+}
+
+TEST_CASE("weights of two models beside one optimizer are not joined with it") {
+  MemoryFileSystem fs;
+  load_sample(fs, "hf-trainer/llama_lora");
+  fs.write_file("/base.safetensors", fs.read_file("/source/adapter_model.safetensors"));
+  fs.write_file("/source/model.safetensors", fs.read_file("/base.safetensors"));
+  CHECK(refusal(fs, "/source").code != Code::kOk);
+}
+
+TEST_CASE("the order of a model's parameters is that of its modules, by type and by names") {
+  using hf_trainer::order_of_model;
+  const auto order = [](std::vector<std::string_view> names, std::string_view type) {
+    return order_of_model(names, type);
+  };
+  using Order = std::vector<std::size_t>;
+  const std::vector<std::string_view> head = {"classifier.dense.weight",
+                                              "roberta.encoder.layer.10.output.dense.bias",
+                                              "roberta.encoder.layer.2.output.dense.weight"};
+  CHECK(order(head, "roberta") == Order{2, 1, 0});
+  CHECK(order(head, "xlm-roberta") == Order{0, 2, 1});
+  CHECK_FALSE(order(head, ""));  // both have these modules
+  const std::vector<std::string_view> bart = {"model.encoder.layers.0.self_attn.k_proj.weight",
+                                              "model.encoder.layers.0.self_attn.q_proj.weight"};
+  CHECK(order(bart, "") == Order{0, 1});
+  const std::vector<std::string_view> llama = {
+      "base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight",
+      "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"};
+  CHECK(order(llama, "") == Order{1, 0});
+  CHECK_FALSE(order({"a.weight", "b.weight"}, ""));
+  CHECK_FALSE(order({"model.layers.0.weight", "model.layers.x.weight"}, "llama"));
+}
+
+}  // namespace hf_trainer_test
