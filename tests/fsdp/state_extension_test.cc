@@ -216,8 +216,9 @@ TEST_CASE("what an extension cannot do is refused by name") {
   state.remove_if([](const auto& entry) { return entry.name == "model.inner.k"; });
   tessera::LoadPolicy policy;
   policy.model = tessera::PartPolicy::kAllowBoth;
-  CHECK_THROWS_WITH(tessera::load(folder / "a", state, *alone, policy),
-                    Catch::Contains("\"model.inner.k\" was not loaded"));
+  CHECK_THROWS_WITH(
+      tessera::load(folder / "a", state, *alone, policy),
+      Catch::Contains("\"model.inner.k\", one of the tensors it is stored as, was not loaded"));
 }
 
 TEST_CASE("models on a 1-D and a 2-D mesh and with an extension live in one process") {

@@ -100,7 +100,7 @@ TEST_CASE("a conversion of a trainer's folder takes the optimizer along, by ids 
   }
 }
 
-TEST_CASE("--to hf and --only model take a trainer's weights alone") {
+TEST_CASE("a trainer's weights alone are what --to hf and --only model take") {
   MemoryFileSystem fs;
   load_sample(fs, "hf-trainer/llama_adamw");
   CHECK(convert(fs, convert_options("/source", "/hf", std::nullopt, "hf")).published);
