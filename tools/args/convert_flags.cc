@@ -88,6 +88,11 @@ class FlagBinder {
       field = static_cast<Enum>(first_choice<Enum>() + choice_number(name, v, f.placeholder));
     });
   }
+  void flag(const ConvertFlag& f, std::optional<BlockScheme>& field) {
+    o_.value(f.names, f.placeholder, f.help, [&field, f](auto& name, auto& v) {
+      field = static_cast<BlockScheme>(choice_number(name, v, f.placeholder));
+    });
+  }
   using Renames = std::vector<std::pair<std::string, std::string>>;
   void flag(const ConvertFlag& f, Renames& field) {
     o_.repeated(f.names, f.placeholder, f.help,

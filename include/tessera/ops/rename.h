@@ -20,7 +20,8 @@ std::vector<std::pair<std::string, std::string>> parse_name_map(std::string_view
 
 /// One kind of change, for reports.
 struct AppliedTransformation {
-  /// "rename", "rules", "tied", "vocabulary", "dtype", "dequantize"; of values alone: "types" of their dicts,
+  /// "rename", "rules", "tied", "vocabulary", "dtype", "dequantize",
+  /// "quantize"; of values alone: "types" of their dicts,
   /// "values" that became one
   std::string kind;
   std::string detail;  // "megatron -> hf", "float32 -> bfloat16"

@@ -7,6 +7,7 @@
 //   tied         weights that are one tensor under several names: equal bytes, never names
 //   vocabulary   rows of zeros added or rows cut; optimizer state follows
 //   dtype        elements cast while they are copied
+//   quantize     plain weights become codes and scales (--quantize)
 //
 // Integers, counters and (unless a pattern says so) optimizer state are never cast. A pattern that
 // matches nothing is kInvalidArgument.
@@ -15,6 +16,7 @@
 #include <tessera/ops/rules.h>
 #include <tessera/reshard/executor.h>
 #include <tessera/state/aliases.h>
+#include <tessera/state/block_scheme.h>
 #include <tessera/state/parameter_edit.h>
 
 #include <cstdint>
@@ -50,7 +52,11 @@ struct Transformations {
   /// The same by name, before `dtype`: as the shards of another checkpoint have them.
   std::map<std::string, DType> dtypes;
   std::vector<DTypeRule> keep_dtypes;
-  /// What becomes of state that cannot be cut with a parameter that rules or the vocabulary change.
+  std::optional<BlockScheme> quantize;
+  std::vector<std::string> quantize_tensors;  // globs on FQNs; empty: the weights of linear layers
+  bool plan_only = false;  // a dry run: no element is read for the sake of its value
+  /// What becomes of state that cannot be cut with a parameter that rules or the vocabulary change, or
+  /// that is quantized.
   OptimPolicy optim = OptimPolicy::kKeep;
 };
 
@@ -75,6 +81,7 @@ struct TransformOutcome {
   std::vector<Alias> aliases;        // tied weights that are not stored
   std::vector<std::string> dropped;  // those of them that the source stores
   std::vector<Note> notes;
+  std::string quantization;  // JSON: config.json's quantization_config of what was quantized
 };
 
 /// `checkpoint` must be located. `drop_by_default`: what TiedPolicy::kDefault means. `recorded`:

@@ -140,6 +140,20 @@ std::vector<std::string> drop_quantization(const Directory& directory, AssetList
   return dropped;
 }
 
+bool add_quantization(const Directory& directory, AssetList& assets,
+                      const std::string& quantization) {
+  std::optional<std::string> text = config_text(directory, assets);
+  if (!text) return false;
+  const std::size_t open = text->find('{');
+  if (open == text->npos) return false;
+  const std::size_t next = text->find_first_not_of(" \t\r\n", open + 1);
+  const bool is_empty = next != text->npos && (*text)[next] == '}';
+  text->insert(open + 1, fmt::format("\n  \"quantization_config\": {}{}", quantization,
+                                     is_empty ? "\n" : ","));
+  set_config(assets, std::move(*text), "with quantization_config");
+  return true;
+}
+
 SealedFile copy_asset(const Directory& directory, const FileInfo& asset, const AssetList& assets,
                       Stage& stage) {
   return in_file(asset.name, [&] {

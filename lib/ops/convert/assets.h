@@ -39,6 +39,11 @@ void rewrite_dtype(const Directory& directory, AssetList& assets, std::string_vi
 /// else (hf_quant_config.json, quantize_config.json) are not copied: their names are returned.
 std::vector<std::string> drop_quantization(const Directory& directory, AssetList& assets);
 
+/// config.json among the copied ones says `quantization` (JSON) of the weights, and nothing else of
+/// it. False where none is copied.
+bool add_quantization(const Directory& directory, AssetList& assets,
+                      const std::string& quantization);
+
 /// Copies one file into the stage; synced and closed; its sums for the seal.
 SealedFile copy_asset(const Directory& directory, const FileInfo& asset, const AssetList& assets,
                       Stage& stage);

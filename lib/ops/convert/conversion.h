@@ -59,6 +59,7 @@ class Conversion {
   void plan_output();
   void plan_assets();
   void fit_config(const Directory& directory);
+  void note_unsaid_quantization();
   void check_assets(const Directory& directory);
   void note_missing_assets(const Directory& directory);
   void plan_sidecars();
@@ -96,6 +97,7 @@ class Conversion {
   const ConvertOptions& options_;
   TargetRequest request_;
   Transformations transformations_;
+  std::string quantization_;  // config.json's, of what --quantize made; ""
   TransferOptions transfer_;
   ReadOptions read_;
   std::string destination_;

@@ -99,6 +99,7 @@ void Conversion::plan_assets() {
            "the result has no config.json and no tokenizer: --base-model MODEL, or "
            "--copy-assets, copies them",
            "", ""});
+    if (!quantization_.empty()) note_unsaid_quantization();
     return;
   }
   if (output_.single_file)
@@ -146,6 +147,16 @@ void Conversion::note_missing_assets(const Directory& directory) {
        "", ""});
 }
 
+/// Loaders know by config.json alone that weights are quantized.
+void Conversion::note_unsaid_quantization() {
+  report_.notes.push_back(
+      {Finding::kAsset, Severity::kWarning,
+       fmt::format("no config.json is written that says how the weights are quantized; loaders "
+                   "want in it \"quantization_config\": {}",
+                   quantization_),
+       "", ""});
+}
+
 /// config.json says what the result has: the type of the weights, and whether they are quantized.
 void Conversion::fit_config(const Directory& directory) {
   const std::optional<DType> type =
@@ -154,9 +165,11 @@ void Conversion::fit_config(const Directory& directory) {
   const auto note = [this](std::string text, const std::string& file) {
     report_.notes.push_back({Finding::kAsset, Severity::kInfo, std::move(text), file, ""});
   };
-  if (options_.transform.dequantize)
+  if (options_.transform.dequantize || !quantization_.empty())
     for (const std::string& name : drop_quantization(directory, assets_))
       note("not copied: it says how the source's weights are quantized", name);
+  if (!quantization_.empty() && !add_quantization(directory, assets_, quantization_))
+    note_unsaid_quantization();
   for (const auto& [name, rewritten] : assets_.rewritten)
     note("copied with what the result has: " + rewritten.change, name);
 }

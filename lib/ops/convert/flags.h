@@ -90,6 +90,14 @@ void visit_convert_flags(Options& o, Visitor& visit) {
        "quantized weights become plain ones of TYPE (default: bfloat16), by their scales and "
        "tables, which are left out"},
       DTypeOrDefault{o.transform.dequantize});
+  visit.flag({"--quantize", "fp8-block|mxfp4|nvfp4",
+              "plain weights of linear layers become codes and scales; embeddings, norms, routers "
+              "and the output layer stay"},
+             o.transform.quantize);
+  visit.flag({"--quantize-tensor", "GLOB",
+              "parameters that --quantize means; default: weights of linear layers, of mxfp4 the "
+              "stacked experts where there are some"},
+             o.transform.quantize_tensors);
   visit.flag({"--tied", "keep|drop|error",
               "what becomes of weights with equal bytes under several names; default: as stored, "
               "with --to hf drop"},
@@ -102,8 +110,8 @@ void visit_convert_flags(Options& o, Visitor& visit) {
              o.transform.vocab_tensors);
   visit.flag(
       {"--optim", "keep|drop",
-       "state that cannot follow a parameter that --rules or --vocab-size change: refuse, or "
-       "leave that parameter's out; default: refuse"},
+       "state that cannot follow a parameter that --rules, --vocab-size or --quantize change: "
+       "refuse, or leave that parameter's out; default: refuse"},
       o.transform.optim);
   visit.flag({"--values", "keep|drop|error",
               "what becomes of non-tensor values; default: keep, with --to hf drop"},

@@ -65,6 +65,7 @@ void Conversion::open_source() {
   report_.balance.open(source_.manifest);
   if (edits) edit_optimizers();
   transformations_ = options_.transform;
+  transformations_.plan_only = options_.dry_run;
   take_layout_of_index();
 }
 
@@ -278,6 +279,7 @@ void Conversion::transform() {
   request_.aliases = std::move(done.aliases);
   append(report_.notes, done.notes);
   report_.dtypes = std::move(done.dtypes);
+  quantization_ = std::move(done.quantization);
   report_.transformations.insert(report_.transformations.end(),
                                  std::make_move_iterator(done.applied.begin()),
                                  std::make_move_iterator(done.applied.end()));

@@ -11,6 +11,7 @@
 #include "lib/base/append.h"
 #include "lib/ops/edit/alias_entries.h"
 #include "lib/ops/edit/dtype_rules.h"
+#include "lib/ops/edit/quantize.h"
 #include "lib/ops/edit/ties.h"
 #include "lib/ops/edit/vocabulary.h"
 #include "lib/ops/open/model_config.h"
@@ -181,6 +182,11 @@ TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
     fail(Code::kInvalidArgument, "--vocab-tensor needs --vocab-size N");
   }
   apply_dtypes(checkpoint.manifest, transformations, out);
+  if (transformations.quantize) {
+    apply_quantize(checkpoint, transformations, transfer, out);
+  } else if (!transformations.quantize_tensors.empty()) {
+    fail(Code::kInvalidArgument, "--quantize-tensor needs --quantize SCHEME");
+  }
   return out;
 }
 
