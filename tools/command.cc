@@ -179,6 +179,7 @@ Selection selection(const Arguments& arguments, const std::string& root) {
   result.include = arguments.include;
   result.exclude = arguments.exclude;
   if (!arguments.only.empty()) result.only = parse_part(arguments.only);
+  result.parts_follow = arguments.dequantized;
   return result;
 }
 

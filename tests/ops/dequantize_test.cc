@@ -114,6 +114,57 @@ TEST_CASE("a weight without its scale is a finding, and never dequantized") {
   }
 }
 
+TEST_CASE("a weight that is selected, by either name, comes with what makes numbers of it") {
+  int checked = 0;
+  for (const std::string& name : sample_names("quantized")) {
+    const SampleCase sample(name);
+    if (sample.expected.find("must_refuse_dequantise") != nullptr) continue;
+    const auto plain = meant(sample.expected, DType::kFloat32);
+    for (const Value& weight : sample.expected.find("dequantized")->as_list()) {
+      const std::string key = weight.find("key")->as_string();
+      const std::string codes = weight.find("from")->as_list()[0].as_string();
+      INFO(name << " " << key);
+      MemoryFileSystem fs;
+      const std::string source = load_sample(fs, name);
+      ConvertOptions options = dequantizing(source, "/out", DType::kFloat32);
+      for (const std::string& pattern : {key, codes}) {
+        options.selection.include = {pattern};
+        options.force = true;
+        REQUIRE(convert(fs, options).published);
+        CHECK(content_at(fs, "/out").tensors ==
+              std::map<std::string, std::string>{{key, plain.at(key)}});
+      }
+      options.transform.dequantize.reset();
+      REQUIRE(convert(fs, options).published);
+      const auto stored = content_at(fs, "/out").tensors;
+      for (const Value& part : weight.find("from")->as_list())
+        CHECK(stored.contains(part.as_string()));
+      // And goes with it.
+      options.selection = {.exclude = {key}};
+      if (status_of(fs, options).code == Code::kOk)
+        for (const auto& [other, content] : content_at(fs, "/out").tensors)
+          for (const Value& part : weight.find("from")->as_list()) CHECK(other != part.as_string());
+      ++checked;
+    }
+  }
+  CHECK(checked > 20);
+}
+
+TEST_CASE("a part that is left out of a selected weight is said") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "quantized/fp8_block_deepseek");
+  const std::string weight = "model.layers.0.mlp.gate_proj.weight";
+  ConvertOptions options = convert_options(source, "/out", std::nullopt, "safetensors");
+  options.selection.include = {"*.mlp.*"};
+  options.selection.exclude = {weight + "_scale_inv"};
+  const ConvertReport report = convert(fs, options);
+  REQUIRE(report.published);
+  CHECK(by_code(report.notes)["CK062"] == std::vector<std::string>{weight});
+  options.transform.dequantize = DType::kBFloat16;
+  options.force = true;
+  CHECK(status_of(fs, options).code == Code::kUnsupported);
+}
+
 TEST_CASE("without quantized weights there is nothing to dequantize") {
   MemoryFileSystem fs;
   const std::string source = load_sample(fs, "dcp/fsdp2_w2");

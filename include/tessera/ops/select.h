@@ -28,6 +28,10 @@ struct Selection {
   /// reshard and convert: a model parameter that is left out takes its optimizer state and group
   /// membership with it.
   bool state_follows = false;
+  /// A quantized weight is one with its scales, zero points and tables: they stay and go with its codes,
+  /// and patterns may name it as the plain weight is called. What `exclude` takes from it is a warning
+  /// (CK062) among the manifest's notes.
+  bool parts_follow = false;
 
   bool empty() const { return root.empty() && include.empty() && exclude.empty() && !only; }
 };

@@ -44,7 +44,7 @@ void Conversion::open_source() {
     open.selection = {};
     open.selection.root = options_.selection.root;
   }
-  open.selection.state_follows = true;
+  open.selection.state_follows = open.selection.parts_follow = true;
   const bool model_alone = options_.to == "hf" && !edits && !options_.selection.only;
   if (model_alone) open.needed_part = Part::kModel;
   open.read = read_;
@@ -137,7 +137,7 @@ void Conversion::edit_optimizers() {
   report_.balance.restate(manifest, "optimizer keys and masters");
   Selection rest = options_.selection;
   rest.root.clear();
-  rest.state_follows = true;
+  rest.state_follows = rest.parts_follow = true;
   apply_selection(manifest, rest);
   report_.balance.leave_out(manifest, "");
 }

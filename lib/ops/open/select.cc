@@ -12,6 +12,7 @@
 #include <string>
 
 #include "lib/state/edit/forget_ids.h"
+#include "lib/state/quant_weights.h"
 #include "lib/state/tensor_bytes.h"
 
 namespace tessera {
@@ -132,7 +133,10 @@ class Chooser {
         roles_(find_roles(manifest.state)),
         gone_(manifest.state.entries.size(), Gone::kFollows),
         include_hits_(selection.include.size()),
-        exclude_hits_(selection.exclude.size()) {}
+        exclude_hits_(selection.exclude.size()) {
+    if (selection.parts_follow && !(selection.include.empty() && selection.exclude.empty()))
+      find_quantized();
+  }
 
   void apply() {
     const auto& entries = manifest_.state.entries;
@@ -143,6 +147,7 @@ class Chooser {
       if (!include_hits_[g]) no_match(manifest_, "--include", selection_.include[g]);
     for (std::size_t g = 0; g < exclude_hits_.size(); ++g)
       if (!exclude_hits_[g]) no_match(manifest_, "--exclude", selection_.exclude[g]);
+    parts_follow(keep);
     hand_over_tied(keep);
     const std::vector<std::string> forget = follow(keep);
     if (std::ranges::find(keep, true) == keep.end() && !entries.empty())
@@ -191,13 +196,55 @@ class Chooser {
     const std::string& name = manifest_.state.entries[i].name;
     bool included = selection_.include.empty();
     for (std::size_t g = 0; g < selection_.include.size(); ++g)
-      if (glob_match(selection_.include[g], name)) included = include_hits_[g] = true;
+      if (is_named(selection_.include[g], name)) included = include_hits_[g] = true;
     if (!included) gone_[i] = Gone::kInclude;
     for (std::size_t g = 0; g < selection_.exclude.size(); ++g)
-      if (glob_match(selection_.exclude[g], name))
+      if (is_named(selection_.exclude[g], name))
         exclude_hits_[g] = true, included = false, gone_[i] = Gone::kExclude;
     if (!of_part(i)) gone_[i] = Gone::kPart;
     return included && of_part(i);
+  }
+
+  /// By its own name, or, of codes, by that of the plain weight.
+  bool is_named(const std::string& pattern, const std::string& name) const {
+    if (glob_match(pattern, name)) return true;
+    const auto plain = plain_names_.find(name);
+    return plain != plain_names_.end() && glob_match(pattern, plain->second);
+  }
+
+  void find_quantized() {
+    quantized_ = quant_weights(manifest_, {}).weights;
+    for (const QuantWeight& weight : quantized_)
+      if (const auto& codes = manifest_.tensors[weight.codes].name; codes != weight.name)
+        plain_names_.emplace(codes, weight.name);
+  }
+
+  /// Scales, zero points and tables stay and go with the codes.
+  void parts_follow(std::vector<bool>& keep) {
+    if (quantized_.empty()) return;
+    std::vector<std::size_t> entries(manifest_.tensors.size(), keep.size());
+    for (std::size_t i = 0; i < keep.size(); ++i)
+      if (const Value& value = manifest_.state.entries[i].value; value.is_tensor())
+        entries[value.tensor_index()] = i;
+    for (const QuantWeight& weight : quantized_) {
+      const std::size_t codes = entries[weight.codes];
+      if (codes == keep.size()) continue;
+      for (const auto& [slot, part] : weight.parts) {
+        const std::size_t entry = entries[part];
+        if (entry == keep.size() || keep[entry] == keep[codes]) continue;
+        if (!keep[codes]) {
+          if (gone_[codes] == Gone::kExclude && selection_.include.empty()) keep[entry] = false;
+        } else if (gone_[entry] == Gone::kExclude) {
+          manifest_.notes.push_back(
+              {Finding::kMissingScale, Severity::kWarning,
+               fmt::format("\"{}\", a part of it, is left out: without it its codes are no numbers",
+                           manifest_.state.entries[entry].name),
+               "", manifest_.state.entries[codes].name});
+        } else {
+          keep[entry] = of_part(entry);
+        }
+      }
+    }
   }
 
   /// A record of a tied weight is chosen by its own name.
@@ -288,7 +335,9 @@ class Chooser {
   Roles roles_;
   std::vector<Gone> gone_;  // by entry
   std::vector<bool> include_hits_, exclude_hits_;
-  std::map<std::string, std::string> heirs_;  // FQN left out -> the tied one that stays
+  std::vector<QuantWeight> quantized_;              // where their parts follow
+  std::map<std::string, std::string> plain_names_;  // of those, by the name of the codes
+  std::map<std::string, std::string> heirs_;        // FQN left out -> the tied one that stays
   std::set<std::string> taken_;
   std::map<std::string, std::string> handed_over_;  // name left out -> the tied one with its bytes
 };
