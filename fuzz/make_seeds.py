@@ -186,6 +186,9 @@ def raw_frame(content):
 delta_index = {"version": "000002", "base_version": "000001", "delta_encoding": "xor", "compression_format": "zstd", "checksum_format": "adler32"}
 for i, metadata in enumerate([delta_index, dict(delta_index, version=3), {"version": "000002"}, {"version": 2}, {}, [], None]):
     put("weight_delta", f"index_{i}", "i " + json.dumps({"metadata": metadata, "weight_map": {}}))
+delta_rest = {"whole": ["a"], "gone": ["b"], "unchanged": {"c": "00000001"}, "metadata": {"tessera.values": "{}"}}
+for i, rest in enumerate([delta_rest, dict(delta_rest, gone={}), dict(delta_rest, unchanged=["c"]), {"whole": [1]}, 7]):
+    put("weight_delta", f"index_ours_{i}", "i " + json.dumps({"metadata": dict(delta_index, tessera=rest), "weight_map": {"a": "model.safetensors"}}))
 put("weight_delta", "index_none", "i []")
 for i, (kind, size, blob) in enumerate([(b"x", 4, b"abcd"), (b"x", 4, b"abc"), (b"o", 4, b"\x01\0\0\0\x02\0\0\0Z"), (b"o", 1, b"\x01\0\0\0\x02\0\0\0Z"),
                                         (b"o", 4, b"\x01\0\0\0"), (b"o", 4, b"ab"), (b"a", 4, b"ab"), (b"c", 4, b"ab"), (b"s", 0, b""), (b"x", 0, b"")]):

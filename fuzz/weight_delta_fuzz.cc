@@ -20,8 +20,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       return;
     }
     const char* const encoding = data[0] == 'o' ? "overwrite" : data[0] == 'a' ? "other" : "xor";
-    const DeltaIndex index{"1", "0", encoding, data[0] == 'c' ? "other" : "zstd",
-                           data[0] == 's' ? "other" : "adler32"};
+    const DeltaIndex index{"1",
+                           "0",
+                           encoding,
+                           data[0] == 'c' ? "other" : "zstd",
+                           data[0] == 's' ? "other" : "adler32",
+                           false,
+                           nullptr};
     Bytes tensor(data[1]);
     apply_delta(index, rest, "00000001", tensor);
   });

@@ -54,7 +54,7 @@ void check_request(const Arguments& a) {
          fmt::format("write to a local path, then copy it: {} {} LOCAL, then upload LOCAL", command,
                      shell_quoted(a.words[0])));
   }
-  if (a.tool == Tool::kConvert && a.convert.to.empty() &&
+  if (a.tool == Tool::kConvert && a.convert.to.empty() && a.convert.delta_from.empty() &&
       find_result_format(a.words[1]) == nullptr) {
     std::vector<std::string_view> suffixes;
     for (const FormatDriver* driver : all_formats())

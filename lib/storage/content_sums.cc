@@ -141,26 +141,35 @@ std::uint64_t merge(const Lanes& acc, std::size_t key, std::uint64_t start) {
     start += fold(acc[2 * i] ^ secret64(key + 16 * i), acc[2 * i + 1] ^ secret64(key + 16 * i + 8));
   return avalanche(start);
 }
-Wide xxh3_of_many(const std::byte* in, std::size_t length) {
-  constexpr std::size_t kStripe = 64, kBlock = 16 * kStripe, kLastKey = 192 - 64;
-  Lanes acc = {kPrime32_3, kPrime64_1, kPrime64_2, kPrime64_3,
-               kPrime64_4, kPrime32_2, kPrime64_5, kPrime32_1};
-  const std::size_t stripes = (length - 1) / kStripe;
-  for (std::size_t stripe = 0; stripe < stripes; ++stripe) {
-    accumulate(acc, in + stripe * kStripe, 8 * (stripe % 16));
-    if (stripe % 16 < 15) continue;
-    for (std::size_t i = 0; i < 8; ++i)
-      acc[i] = (acc[i] ^ (acc[i] >> 47) ^ secret64(kLastKey + 8 * i)) * kPrime32_1;
-  }
-  static_assert(kBlock == 1024);
-  accumulate(acc, in + length - kStripe, kLastKey - 7);
+constexpr Lanes kLanes = {kPrime32_3, kPrime64_1, kPrime64_2, kPrime64_3,
+                          kPrime64_4, kPrime32_2, kPrime64_5, kPrime32_1};
+constexpr std::size_t kStripe = 64, kStripesOfBlock = 16, kLastKey = 192 - 64;
+constexpr std::size_t kFewBytes = 240;  // up to so many are summed in other ways
+
+/// `number`: of the stripe, from the first byte on.
+void add_stripe(Lanes& acc, const std::byte* in, std::uint64_t number) {
+  accumulate(acc, in, 8 * (number % kStripesOfBlock));
+  if (number % kStripesOfBlock < kStripesOfBlock - 1) return;
+  for (std::size_t i = 0; i < 8; ++i)
+    acc[i] = (acc[i] ^ (acc[i] >> 47) ^ secret64(kLastKey + 8 * i)) * kPrime32_1;
+}
+/// `last`: the last stripe of all, whatever the ones before have had of it.
+Wide finish_stripes(Lanes acc, const std::byte* last, std::uint64_t length) {
+  accumulate(acc, last, kLastKey - 7);
   return {merge(acc, 11, length * kPrime64_1), merge(acc, kLastKey - 11, ~(length * kPrime64_2))};
+}
+Wide xxh3_of_many(const std::byte* in, std::size_t length) {
+  Lanes acc = kLanes;
+  const std::size_t stripes = (length - 1) / kStripe;
+  for (std::size_t stripe = 0; stripe < stripes; ++stripe)
+    add_stripe(acc, in + stripe * kStripe, stripe);
+  return finish_stripes(acc, in + length - kStripe, length);
 }
 
 Wide xxh3_128(ByteView data) {
   const std::byte* in = data.data();
   const std::size_t length = data.size();
-  if (length > 240) return xxh3_of_many(in, length);
+  if (length > kFewBytes) return xxh3_of_many(in, length);
   if (length > 128) return xxh3_of_240(in, length);
   if (length > 16) return xxh3_of_128(in, length);
   if (length > 8) return xxh3_of_16(in, length);
@@ -287,6 +296,30 @@ std::string adler32_hex(ByteView data) {
     data = data.subspan(run.size());
   }
   return fmt::format("{:08x}", (b << 16) | a);
+}
+
+void Xxh3Sum::add(ByteView data) {
+  constexpr std::size_t kPiece = std::size_t{64} << 10;  // stays in the cache
+  for (; data.size() > kPiece; data = data.subspan(kPiece)) take(data.first(kPiece));
+  take(data);
+}
+
+void Xxh3Sum::take(ByteView data) {
+  held_.insert(held_.end(), data.begin(), data.end());
+  length_ += data.size();
+  if (length_ <= kFewBytes) return;
+  if (stripes_ == 0) lanes_ = kLanes;
+  for (; held_.size() - done_ > kStripe; done_ += kStripe)
+    add_stripe(lanes_, held_.data() + done_, stripes_++);
+  const std::size_t gone = done_ - std::min(done_, kStripe);  // the last stripe may begin before
+  held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(gone));
+  done_ -= gone;
+}
+
+std::string Xxh3Sum::hex() const {
+  if (length_ <= kFewBytes) return xxh3_128_hex(held_);
+  const Wide sum = finish_stripes(lanes_, held_.data() + held_.size() - kStripe, length_);
+  return fmt::format("{:016x}{:016x}", sum.high, sum.low);
 }
 
 std::string xxh3_128_hex(ByteView data) {

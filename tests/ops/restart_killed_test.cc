@@ -69,23 +69,25 @@ ConvertOptions options_for(const std::string& from, const std::string& to) {
 /// write.
 class DeadlyDisk final : public ObservedFileSystem {
  public:
-  DeadlyDisk(FileSystem& inner, int at, std::atomic<std::uint64_t>& bytes)
-      : ObservedFileSystem(inner), left_(at), bytes_(bytes) {}
+  DeadlyDisk(FileSystem& inner, int at, std::string_view suffix, std::atomic<std::uint64_t>& bytes)
+      : ObservedFileSystem(inner), left_(at), suffix_(suffix), bytes_(bytes) {}
 
  protected:
   void after(const IoEvent& event) const override {
-    if (event.op != IoOp::kWrite || !event.path.ends_with(".distcp")) return;
+    if (event.op != IoOp::kWrite || !event.path.ends_with(suffix_)) return;
     bytes_ += event.length;
     if (left_.fetch_sub(1) == 1) ::kill(::getpid(), SIGKILL);
   }
 
  private:
   mutable std::atomic<int> left_;
+  std::string_view suffix_;  // of data files
   std::atomic<std::uint64_t>& bytes_;
 };
 
 /// Bytes that had been written to data files when the run was killed; 0: it ended first.
-std::uint64_t killed_at(const ConvertOptions& options, int at) {
+std::uint64_t killed_at(const ConvertOptions& options, int at,
+                        std::string_view suffix = ".distcp") {
   auto* shared = static_cast<std::atomic<std::uint64_t>*>(
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   REQUIRE(shared != MAP_FAILED);
@@ -94,7 +96,7 @@ std::uint64_t killed_at(const ConvertOptions& options, int at) {
   if (pid == 0) {
     try {
       const auto fs = make_posix_file_system();
-      DeadlyDisk deadly(*fs, at, *shared);
+      DeadlyDisk deadly(*fs, at, suffix, *shared);
       convert(deadly, options);
     } catch (...) {
       ::_exit(1);
@@ -188,6 +190,51 @@ TEST_CASE("a killed conversion goes on and writes less than 5 percent of what wa
     CHECK((files_of(out) == want) == !is_other);
     stdfs::remove_all(out);
   }
+}
+
+TEST_CASE("a killed conversion to weight deltas goes on, or starts anew where its base is another",
+          "[kills]") {
+  const QuickFolder folder;
+  const std::string base = folder / "base.safetensors", out = folder / "out";
+  make_source(base);
+  stdfs::copy_file(base, folder / "source.safetensors");
+  std::fstream file(folder / "source.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  std::mt19937_64 random(5);
+  for (std::uint64_t at = 4096; at + 4096 < kSourceBytes; at += 4096) {
+    file.seekp(static_cast<std::streamoff>(at));
+    for (int i = 0; i < 4096; ++i) file.put(static_cast<char>(random()));
+  }
+  file.close();
+  const auto fs = make_posix_file_system();
+  const auto options_to = [&](const std::string& to) {
+    ConvertOptions options = options_for(folder / "source.safetensors", to);
+    options.to.clear();
+    options.target.world_size.reset();
+    options.delta_from = base;
+    return options;
+  };
+  convert(*fs, options_to(folder / "want"));
+  const auto want = files_of(folder / "want");
+  for (const int at : {1, 3, 5}) {
+    CAPTURE(at);
+    REQUIRE(killed_at(options_to(out), at, ".safetensors") > 0);
+    REQUIRE_FALSE(stdfs::exists(out));
+    ConvertOptions again = options_to(out);
+    again.resume = true;
+    REQUIRE(convert(*fs, again).published);
+    CHECK(files_of(out) == want);
+    stdfs::remove_all(out);
+  }
+  REQUIRE(killed_at(options_to(out), 5, ".safetensors") > 0);
+  std::fstream other(base, std::ios::in | std::ios::out | std::ios::binary);
+  other.seekp(-1, std::ios::end);
+  other.put('!');
+  other.close();
+  ConvertOptions again = options_to(out);
+  again.resume = again.verify = true;
+  const ConvertReport report = convert(*fs, again);
+  CHECK(report.resumed_bytes == 0);
+  CHECK(report.verified);
 }
 
 namespace {

@@ -134,7 +134,7 @@ TEST_CASE("the blobs of deltas are applied within their tensor, or not at all") 
   };
   const auto applied = [&](const std::string& encoding, const std::string& delta,
                            std::string tensor, std::string sum = "") {
-    DeltaIndex index{"1", "0", encoding, "zstd", "adler32"};
+    DeltaIndex index{"1", "0", encoding, "zstd", "adler32", false, nullptr};
     Bytes bytes(as_bytes(tensor).begin(), as_bytes(tensor).end());
     try {
       const std::string blob = frame(delta);
@@ -218,6 +218,12 @@ TEST_CASE("checksums of others are those of their own packages") {
     CHECK(adler32_hex(bytes) == row.adler32);
     CHECK(xxh3_128_hex(bytes) == row.xxh3);
     CHECK(blake3_hex(bytes) == row.blake3);
+    for (const std::size_t piece : {1, 64, 241, 70000}) {
+      Xxh3Sum sum;
+      for (std::size_t at = 0; at < bytes.size(); at += piece)
+        sum.add(bytes.subspan(at, std::min(piece, bytes.size() - at)));
+      CHECK(sum.hex() == row.xxh3);
+    }
   }
   CHECK_FALSE(content_sum("md5", {}));
 }

@@ -64,6 +64,8 @@ struct ConvertOptions {
   Transformations transform;
   /// Model weights become the types that the shards of kAsIndexFlag have.
   bool dtype_as_index = false;
+  /// Write weight deltas against this checkpoint, of any format: docs/formats/safetensors.md.
+  std::string delta_from;
   bool copy_assets = false;
   std::string assets_directory;  // --copy-assets=DIR; empty: beside the source
   /// The model that it began from: a folder, or the name of one in the hub's cache ("org/name",

@@ -6,12 +6,14 @@
 #include <tessera/format/safetensors.h>
 
 #include "lib/format/safetensors/names.h"
+#include "lib/format/safetensors/state.h"
 #include "lib/state/fields.h"
 #include "lib/storage/content_sums.h"
 
 namespace tessera {
 namespace {
 
+using st::kDeltaRest;
 constexpr std::uint64_t kMostIndexBytes = std::uint64_t{256} << 20;
 
 /// Positions of bytes in the tensor, each of 4 bytes, then the bytes that belong there.
@@ -29,6 +31,22 @@ void overwrite(ByteView delta, MutableBytes tensor) {
       fail(Code::kCorrupt, fmt::format("a delta changes byte {} of {}", at, tensor.size()));
     tensor[at] = values[i];
   }
+}
+
+/// metadata["tessera"] of the index.
+std::shared_ptr<const DeltaRest> read_rest(const Field& json) {
+  auto rest = std::make_shared<DeltaRest>();
+  const auto texts = [](const Field& dict) {
+    std::map<std::string, std::string> out;
+    for (const Field::Entry& entry : dict.entries())
+      out.emplace(entry.key.text(), entry.value.text());
+    return out;
+  };
+  for (const std::string& name : json.at("whole").texts()) rest->whole.insert(name);
+  rest->gone = json.at("gone").texts();
+  rest->unchanged = texts(json.at("unchanged"));
+  rest->metadata = texts(json.at("metadata"));
+  return rest;
 }
 
 }  // namespace
@@ -60,6 +78,9 @@ DeltaIndex read_delta_index(const Directory& directory, std::string index, bool 
     take("delta_encoding", out.encoding);
     take("compression_format", out.compression);
     take("checksum_format", out.checksum);
+    if (const auto rest = root.find_present(kDeltaRest)) out.rest = read_rest(*rest);
+    const Value* weight_map = json.find("weight_map");
+    out.is_empty = weight_map != nullptr && weight_map->is_dict() && weight_map->as_dict().empty();
     return out;
   };
   try {
@@ -89,6 +110,10 @@ void apply_delta(const DeltaIndex& index, ByteView blob, std::string_view sum,
     fail(Code::kUnsupported, fmt::format("a delta of encoding \"{}\"", printable(index.encoding)),
          "xor and overwrite can be read");
   }
+  check_delta_sum(index, sum, tensor);
+}
+
+void check_delta_sum(const DeltaIndex& index, std::string_view sum, ByteView tensor) {
   const auto found = content_sum(index.checksum, tensor);
   if (!found)
     fail(Code::kUnsupported,
@@ -99,6 +124,12 @@ void apply_delta(const DeltaIndex& index, ByteView blob, std::string_view sum,
          fmt::format("with the delta of version {} its {} is {}, and {} was written",
                      printable(index.version), index.checksum, *found, printable(sum)),
          "is this the base that the deltas were made against?");
+}
+
+StateDict restore_state(std::span<const SharedText> names,
+                        const std::map<std::string, std::string>& metadata,
+                        std::vector<bool>& embedded) {
+  return st::decode_state(names, metadata, embedded);
 }
 
 }  // namespace tessera

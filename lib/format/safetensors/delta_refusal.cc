@@ -11,6 +11,8 @@
 namespace tessera::st {
 
 bool looks_like_delta(const Manifest& manifest) {
+  if (manifest.provenance.contains(std::string(kProvenancePrefix) + std::string(kDeltaFile)))
+    return true;
   return !manifest.tensors.empty() &&
          std::ranges::all_of(manifest.tensors, [&](const StoredTensor& tensor) {
            return tensor.spec.dtype == DType::kUInt8 && tensor.spec.shape.rank() == 1 &&

@@ -17,6 +17,10 @@ inline constexpr std::string_view kDcpVersion = "DCP_VERSION";
 inline constexpr std::string_view kValues = "tessera.values";  // ours: name -> tagged JSON
 inline constexpr std::string_view kState =
     "tessera.state";  // ours: paths, order and kinds of containers
+inline constexpr std::string_view kDeltaFile =
+    "tessera.delta";  // ours: in each file of a delta, its version
+/// In metadata of a delta's index: what only ours say (DeltaRest).
+inline constexpr std::string_view kDeltaRest = "tessera";
 /// __metadata__ strings in Manifest::provenance carry this prefix.
 inline constexpr std::string_view kProvenancePrefix = "__metadata__.";
 

@@ -128,6 +128,7 @@ class PlanBuilder {
       : source_(source),
         request_(request),
         names_(request.own.find(kShardNames)),
+        delta_(request.own.get(kWrittenDelta)),
         literals_(std::make_shared<Literals>()) {}
 
   OutputPlan build() {
@@ -135,8 +136,9 @@ class PlanBuilder {
     EncodedState state = encode_state(source_, request_);
     plan_.notes = std::move(state.notes);
     plan_.left_out = std::move(state.left_out);
+    if (delta_) take_rest(state);
     std::uint64_t limit = request_.own.get(kMaxShardSizeFlag);
-    const bool sharded = limit > 0 || request_.hf_preset || names_ != nullptr;
+    const bool sharded = limit > 0 || request_.hf_preset || names_ != nullptr || delta_;
     if (sharded && limit == 0) limit = kHfShardBytes;
     const auto shards = names_ != nullptr
                             ? named_shards(source_, state.tensors, *names_, plan_.notes)
@@ -147,9 +149,13 @@ class PlanBuilder {
     const bool one = request_.single_file || !sharded;
     for (std::size_t i = 0; i < shards.size(); ++i) {
       const std::string path = request_.single_file ? "" : one ? kOneFile : shards[i].path;
-      add_shard(path, shards[i].tensors, file_metadata(i == 0 ? state.metadata : Metadata{}));
+      if (!delta_)
+        add_shard(path, shards[i].tensors, file_metadata(i == 0 ? state.metadata : Metadata{}));
+      else if (!shards[i].tensors.empty())
+        add_shard(path, shards[i].tensors, sums_of(shards[i].tensors));
     }
-    if (!one && !index_.empty()) add_index();  // an index of no tensor names no file
+    // An index of no tensor names no file: only a delta of no change is one.
+    if (delta_ || (!one && !index_.empty())) add_index();
     plan_.format = "safetensors";
     plan_.single_file = request_.single_file;
     plan_.renderer = literals_;
@@ -180,6 +186,52 @@ class PlanBuilder {
     return out;
   }
 
+  /// What the delta's files hold of the state stays; the rest is for the index.
+  void take_rest(EncodedState& state) {
+    using As = WrittenDelta::As;
+    for (const NamedTensor& tensor : state.tensors) {
+      const As as = delta_->tensors[tensor.tensor];
+      const std::string& sum = delta_->sums[tensor.tensor];
+      if (as == As::kWhole) rest_.whole.insert(tensor.name);
+      if (as == As::kUnchanged && !sum.empty()) rest_.unchanged.emplace(tensor.name, sum);
+    }
+    std::erase_if(state.tensors, [&](const NamedTensor& tensor) {
+      return delta_->tensors[tensor.tensor] == As::kUnchanged;
+    });
+    for (auto& [key, text] : file_metadata(state.metadata)) rest_.metadata.emplace(key, text);
+  }
+  Metadata sums_of(const std::vector<NamedTensor>& tensors) const {
+    Metadata out = {{std::string(kDeltaFile), delta_->index.version}};
+    for (const NamedTensor& tensor : tensors)
+      if (delta_->tensors[tensor.tensor] == WrittenDelta::As::kBlob)
+        out.emplace_back(tensor.name, delta_->sums[tensor.tensor]);
+    return out;
+  }
+  Value delta_metadata() const {
+    const auto texts = [](const auto& pairs) {
+      ValueDict out;
+      for (const auto& [key, text] : pairs)
+        out.emplace_back(Value::string(key), Value::string(text));
+      return Value::dict(std::move(out));
+    };
+    const auto names = [](const auto& all) {
+      ValueList out;
+      for (const std::string& name : all) out.push_back(Value::string(name));
+      return Value::list(std::move(out));
+    };
+    const DeltaIndex& index = delta_->index;
+    return Value::dict({{Value::string("version"), Value::string(index.version)},
+                        {Value::string("base_version"), Value::string(index.base_version)},
+                        {Value::string("delta_encoding"), Value::string(index.encoding)},
+                        {Value::string("compression_format"), Value::string(index.compression)},
+                        {Value::string("checksum_format"), Value::string(index.checksum)},
+                        {Value::string(std::string(kDeltaRest)),
+                         Value::dict({{Value::string("whole"), names(rest_.whole)},
+                                      {Value::string("unchanged"), texts(rest_.unchanged)},
+                                      {Value::string("gone"), names(delta_->gone)},
+                                      {Value::string("metadata"), texts(rest_.metadata)}})}});
+  }
+
   void add_shard(const std::string& path, const std::vector<NamedTensor>& tensors,
                  const Metadata& metadata) {
     std::vector<SafetensorsTensor> layout;
@@ -206,10 +258,10 @@ class PlanBuilder {
     ValueDict weight_map;
     for (const auto& [name, path] : index_)
       weight_map.emplace_back(Value::string(name), Value::string(path));
+    const Value total = Value::dict(
+        {{Value::string("total_size"), Value::integer(static_cast<std::int64_t>(total_size_))}});
     const Value json =
-        Value::dict({{Value::string("metadata"),
-                      Value::dict({{Value::string("total_size"),
-                                    Value::integer(static_cast<std::int64_t>(total_size_))}})},
+        Value::dict({{Value::string("metadata"), delta_ ? delta_metadata() : total},
                      {Value::string("weight_map"), Value::dict(std::move(weight_map))}});
     const std::string text = dump_json(json, 2) + "\n";
     begin_file(names_ != nullptr ? names_->index : "model.safetensors.index.json");
@@ -244,7 +296,9 @@ class PlanBuilder {
 
   const Manifest& source_;
   const TargetRequest& request_;
-  const ShardNames* names_;  // nullptr: cut by size
+  const ShardNames* names_;                          // nullptr: cut by size
+  const std::shared_ptr<const WrittenDelta> delta_;  // nullptr: whole weights
+  DeltaRest rest_;
   std::shared_ptr<Literals> literals_;
   OutputPlan plan_;
   std::vector<std::pair<std::string, std::string>> index_;

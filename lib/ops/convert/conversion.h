@@ -2,15 +2,18 @@
 // One run of convert(): from what was asked to a published result. Its steps, in order:
 //
 //   source.cc    open the source, edit and shape its state
+//   delta.cc     make it deltas against another checkpoint (--delta-from)
 //   convert.cc   plan files and copies, describe them, check that they fit
 //   write.cc     write into a stage, prove, publish
 //   shared.cc    the same by several processes together
 //
 // Not thread-safe; one object serves one run.
+#include <tessera/format/safetensors.h>
 #include <tessera/ops/convert.h>
 #include <tessera/ops/seal.h>
 #include <tessera/reshard/executor.h>
 #include <tessera/reshard/plan.h>
+#include <tessera/state/balance.h>
 #include <tessera/storage/stage.h>
 
 #include <functional>
@@ -57,6 +60,12 @@ class Conversion {
   void check_layout_globs() const;
   void read_steps();
   void plan_output();
+  OpenedCheckpoint open_delta_base() const;
+  void check_delta_request() const;
+  void name_versions(const OpenedCheckpoint& base, DeltaIndex& index) const;
+  void plan_delta();
+  void check_delta_base_unchanged() const;
+  OpenedCheckpoint open_written_delta(const std::string& folder) const;
   void plan_assets();
   void fit_config(const Directory& directory);
   void note_unsaid_quantization();
@@ -84,6 +93,10 @@ class Conversion {
   void verify(Stage& stage, Seal& seal);
   bool verifies() const { return options_.verify || (request_.hf_preset && !options_.no_verify); }
   std::vector<std::string> source_differences() const;
+  /// Of the tensors that are read.
+  std::uint64_t source_bytes() const {
+    return whole_ ? static_cast<std::uint64_t>(count_state(*whole_).bytes) : plan_->source_bytes();
+  }
   std::unique_ptr<Stage> open_stage();
   Seal make_seal() const;
   std::string result_name() const {
@@ -101,6 +114,12 @@ class Conversion {
   TransferOptions transfer_;
   ReadOptions read_;
   std::string destination_;
+  // Of --delta-from: what the deltas are made against, the source's manifest before it became that
+  // of the blobs, the sums of these, and what of them is kept in memory.
+  std::unique_ptr<OpenedCheckpoint> base_of_delta_;
+  std::unique_ptr<Manifest> whole_;
+  std::string delta_sums_;
+  std::uint64_t kept_blob_bytes_ = 0;
   OpenedCheckpoint source_;
   const FormatDriver* driver_ = nullptr;
   OutputPlan output_;

@@ -82,12 +82,14 @@ void Conversion::plan_output() {
       report_.dropped.push_back(std::move(name));
     report_.balance.leave_out(source_.manifest, "");
   }
+  if (!options_.delta_from.empty()) plan_delta();
   output_ = driver_->output_plan(source_.manifest, request_);
   output_.check(source_.manifest);
   TESSERA_CHECK(output_.single_file == request_.single_file);
   report_.balance.close(source_.manifest, output_);
   plan_.emplace(source_.manifest, output_);
-  plan_hash_ = plan_hash(request_hash(fs_, options_, destination_), source_.manifest, output_);
+  plan_hash_ =
+      plan_hash(request_hash(fs_, options_, destination_), source_.manifest, output_, delta_sums_);
 }
 
 void Conversion::plan_assets() {
@@ -220,7 +222,7 @@ void Conversion::describe() {
     report_.files.push_back({sidecar.name, sidecar.size_bytes, 0, 0});
   for (const ConvertedFile& file : report_.files) report_.output_bytes += file.size_bytes;
   report_.tensors = leaf_tensors(source_.manifest).size();
-  report_.source_bytes = plan_->source_bytes();
+  report_.source_bytes = source_bytes();
   append(report_.notes, output_.notes);
   if (request_.values != KeepPolicy::kDrop) {
     if (driver_->capabilities().loses_dict_kinds) list_lost_kinds();
@@ -236,10 +238,10 @@ void Conversion::describe() {
   }
   report_.seal_bytes = seal_size_bound(seal);
   const Manifest& manifest = source_.manifest;
-  report_.metadata_bytes = manifest.chunks.memory_bytes() + plan_->memory_bytes() +
-                           manifest.tensors.size() * (sizeof(StoredTensor) + 64) +
-                           output_.segments.size() * (sizeof(Segment) + 8) +
-                           output_.chunks.memory_bytes();
+  report_.metadata_bytes =
+      kept_blob_bytes_ + manifest.chunks.memory_bytes() + plan_->memory_bytes() +
+      manifest.tensors.size() * (sizeof(StoredTensor) + 64) +
+      output_.segments.size() * (sizeof(Segment) + 8) + output_.chunks.memory_bytes();
   for (const Bytes& bytes : manifest.inline_bytes) report_.metadata_bytes += bytes.size();
   report_.metadata_limit_bytes =
       pickle_memory_bytes(kMostPickleMemoryBytes, read_.pickle_limit_bytes);

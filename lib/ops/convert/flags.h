@@ -130,6 +130,10 @@ void visit_convert_flags(Options& o, Visitor& visit) {
   visit.flag({"--prefer", "stored|master",
               "take weights as stored (the default), or from their fp32 master copies"},
              o.prefer_master);
+  visit.flag({"--delta-from", "BASE",
+              "write weight deltas against the checkpoint BASE: what changed, as safetensors that "
+              "--base=BASE reads"},
+             o.delta_from);
   visit.flag({"--copy-assets", "DIR",
               "copy configuration, tokenizer and template files from DIR (default: beside the "
               "source)"},

@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
+#include <tessera/format/safetensors.h>
 #include <tessera/storage/checksum.h>
 #include <tessera/storage/stage.h>
 
@@ -142,6 +143,7 @@ void check_ranks(const FormatDriver& driver, const TargetRequest& request) {
 
 const FormatDriver& resolve_target(const ConvertOptions& options, std::string_view source_format,
                                    TargetRequest& request) {
+  if (!options.delta_from.empty()) source_format = safetensors_driver().id();
   const FormatDriver* of_file = find_result_format(options.destination);
   const std::string implied(of_file != nullptr ? of_file->id() : "");
   std::string id = options.to;
@@ -223,18 +225,19 @@ void make_parents(FileSystem& fs, const std::string& destination) {
   }
 }
 
-void check_apart(const std::string& source, const std::string& destination) {
+void check_apart(const std::string& source, const std::string& destination,
+                 std::string_view called) {
   auto inside = [](const std::string& outer, const std::string& inner) {
     return inner.starts_with(outer) &&
            (inner.size() == outer.size() || outer.ends_with('/') || inner[outer.size()] == '/');
   };
   if (source == destination) {
-    fail(Code::kInvalidArgument, fmt::format("SRC and DST are the same: {}", source),
+    fail(Code::kInvalidArgument, fmt::format("{} and DST are the same: {}", called, source),
          "write to a new path");
   }
   if (inside(source, destination) || inside(destination, source)) {
     fail(Code::kInvalidArgument,
-         fmt::format("one of SRC {} and DST {} lies inside the other", source, destination),
+         fmt::format("one of {} {} and DST {} lies inside the other", called, source, destination),
          "write to a path next to the source");
   }
 }
@@ -300,10 +303,10 @@ std::string times_hash(const Manifest& source) {
   return hash.finish();
 }
 
-std::string plan_hash(const std::string& request, const Manifest& source,
-                      const OutputPlan& output) {
+std::string plan_hash(const std::string& request, const Manifest& source, const OutputPlan& output,
+                      const std::string& content) {
   FieldHash hash;
-  hash.add("tessera.plan/1").add(request).add(source.format);
+  hash.add("tessera.plan/2").add(request).add(source.format).add(content);
   hash.add(static_cast<std::uint64_t>(source.files.size()));
   for (const StoredFile& file : source.files) {
     hash.add(file.path).add(file.size_bytes);

@@ -27,7 +27,8 @@ void make_parents(FileSystem& fs, const std::string& destination);
 std::string existing_parent(const FileSystem& fs, const std::string& path);
 
 /// Throws kInvalidArgument when one path is, or lies inside, the other.
-void check_apart(const std::string& source, const std::string& destination);
+void check_apart(const std::string& source, const std::string& destination,
+                 std::string_view called = "SRC");
 
 /// Throws kInvalidArgument when DST is, or holds, a file that SRC is made of: the source of a
 /// virtual dataset beside the file that names it.
@@ -46,6 +47,8 @@ std::string times_hash(const Manifest& source);
 
 /// request_hash, then 64 hex digits over it, the source's files (path, size) and the output plan.
 /// Whether the files are the same ones is SourceBinding's question.
-std::string plan_hash(const std::string& request, const Manifest& source, const OutputPlan& output);
+/// `content`: what else tells the result from others, of equal sizes.
+std::string plan_hash(const std::string& request, const Manifest& source, const OutputPlan& output,
+                      const std::string& content);
 
 }  // namespace tessera

@@ -56,6 +56,7 @@ void Conversion::open_source() {
   report_.from = source_.driver->id();
   driver_ = &resolve_target(options_, source_.driver->id(), request_);
   require_options_taken();
+  check_delta_request();
   report_.to = driver_->id();
   report_.notes = source_.notes;
   append(report_.notes, source_.manifest.notes);
@@ -76,6 +77,7 @@ void Conversion::require_options_taken() const {
   const std::string_view from = source_.driver->id(), to = driver_->id();
   const std::vector<const FormatOption*> of_reading = format_options(/*to_write=*/false);
   for (const FormatOption* option : options_in(request_)) {
+    if (!options_.delta_from.empty() && option == &kBaseFlag) continue;  // may be of its base
     const bool could_be_sources = from != to && takes(of_reading, *option);
     const std::string_view at_hand[] = {from, to};
     require_taken({&option, 1}, lists, std::span(at_hand).subspan(could_be_sources ? 0 : 1));

@@ -79,7 +79,7 @@ Seal Conversion::make_seal() const {
   seal.source_path = source_.display;
   seal.source_format = source_.driver->id();
   seal.source_tensors = leaf_tensors(source_.manifest).size();
-  seal.source_bytes = plan_->source_bytes();
+  seal.source_bytes = source_bytes();
   for (std::size_t i = 0; i < output_.files.size(); ++i) {
     SealedFile file{path_of(output_.files[i]), output_.files[i].size_bytes, {}};
     if (i < moved_.crc32_per_mib.size()) file.crc32_per_mib = moved_.crc32_per_mib[i];
@@ -201,6 +201,7 @@ void Conversion::check_source_unchanged() {
   const auto replaced = bare_source_ ? binding_.replaced(*bare_source_, transfer_.threads)
                                      : std::optional<std::string>();
   if (replaced && !(options_.salvage && !bare_source_->stat(*replaced))) refuse(*replaced);
+  check_delta_base_unchanged();
   source_.check_archives();
 }
 
@@ -216,13 +217,18 @@ std::vector<std::string> Conversion::source_differences() const {
 
 void Conversion::verify(Stage& stage, Seal& seal) {
   OpenedCheckpoint written;
-  written.path = stage.directory();
-  written.display = options_.destination;
-  written.file = output_.single_file ? result_name() : "";
-  written.driver = driver_;
-  written.directory = fs_.open_directory(stage.directory());
-  written.manifest = driver_->manifest(written.place(), read_);
-  written.locate_all(read_);
+  if (whole_) {
+    written = open_written_delta(stage.directory());
+    source_.manifest = *whole_;
+  } else {
+    written.path = stage.directory();
+    written.display = options_.destination;
+    written.file = output_.single_file ? result_name() : "";
+    written.driver = driver_;
+    written.directory = fs_.open_directory(stage.directory());
+    written.manifest = driver_->manifest(written.place(), read_);
+    written.locate_all(read_);
+  }
   bool may_drop = request_.values == KeepPolicy::kDrop || request_.opaque == KeepPolicy::kDrop;
   proof_ = prove_equal(source_, written, may_drop, transfer_);
   for (std::string& difference : source_differences())

@@ -29,7 +29,7 @@ class DeltaDirectory::AppliedFile final : public ReadFile {
   AppliedFile(const DeltaDirectory& directory, std::string path, const AppliedTensor& tensor)
       : directory_(directory), path_(std::move(path)), tensor_(tensor) {}
 
-  std::uint64_t size_bytes() const override { return tensor_.base.length; }
+  std::uint64_t size_bytes() const override { return tensor_.size_bytes; }
   const std::string& path() const override { return path_; }
   void read_at(std::uint64_t offset, MutableBytes out) const override {
     const SharedBytes bytes = directory_.bytes_of(tensor_);
@@ -49,20 +49,21 @@ class DeltaDirectory::AppliedFile final : public ReadFile {
 
 std::unique_ptr<ReadFile> DeltaDirectory::open(std::string_view relative, IoMode mode) const {
   const auto found = files_.find(std::string(relative));
-  if (found == files_.end()) return base_->open(relative, mode);
+  if (const auto file = forwarded_.find(std::string(relative)); file != forwarded_.end())
+    return file->second.directory->open(file->second.file, mode);
+  if (found == files_.end()) return base_.directory->open(relative, mode);
   return std::make_unique<AppliedFile>(*this, found->first, found->second);
 }
 
 std::optional<FileInfo> DeltaDirectory::stat(std::string_view relative) const {
+  if (const auto file = forwarded_.find(std::string(relative)); file != forwarded_.end())
+    return file->second.directory->stat(file->second.file);
   const auto found = files_.find(std::string(relative));
-  if (found == files_.end()) return base_->stat(relative);
-  // The newest blob's file, as large as the tensor.
-  const AppliedTensor::Step& last = found->second.steps.back();
-  auto info = last.directory->stat(last.blob.file);
-  if (!info) return info;
-  info->name = found->first;
-  info->size_bytes = found->second.base.length;
-  info->mtime_ns = 0;
+  if (found == files_.end()) return base_.directory->stat(relative);
+  FileInfo info;
+  info.name = found->first;
+  info.type = FileType::kRegular;
+  info.size_bytes = found->second.size_bytes;
   return info;
 }
 
@@ -81,8 +82,18 @@ DeltaDirectory::SharedBytes DeltaDirectory::bytes_of(const AppliedTensor& tensor
 
 Bytes DeltaDirectory::make(const AppliedTensor& tensor) const {
   return in_tensor(tensor.name, [&] {
-    Bytes bytes = read_run(*base_, tensor.base);
+    Bytes bytes(tensor.size_bytes);
+    if (tensor.whole) {
+      bytes = read_run(*tensor.whole->directory, tensor.whole->run);
+    } else {
+      const std::int64_t numel = base_.manifest.tensors[tensor.base_tensor].spec.shape.numel();
+      reader_.read(tensor.base_tensor, 0, numel, bytes);
+    }
     for (const AppliedTensor::Step& step : tensor.steps) {
+      if (step.directory == nullptr) {
+        check_delta_sum(step.index, step.sum, bytes);
+        continue;
+      }
       const Bytes blob = read_run(*step.directory, step.blob);
       in_file(step.blob.file, [&] { apply_delta(step.index, blob, step.sum, bytes); });
     }
