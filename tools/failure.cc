@@ -118,7 +118,11 @@ std::string code_id(Code code) {
 std::string failure_text(const std::string& command, const Status& status, int exit,
                          OutputFormat format) {
   if (format == OutputFormat::kHuman) {
-    std::string text = command + ": " + printable(status.to_string()) + "\n";
+    std::string words = printable(status.to_string());
+    // Malicious files are whole: what exits alike is not called alike.
+    if (words.starts_with("corrupt: unsafe: "))
+      words.erase(0, std::string_view("corrupt: ").size());
+    std::string text = command + ": " + words + "\n";
     if (!status.hint.empty()) text += "hint: " + printable(status.hint) + "\n";
     return text;
   }

@@ -3,6 +3,7 @@
 // (kCorrupt), it is not that the user named a wrong path (kNotFound).
 #include <tessera/base/error.h>
 
+#include <string>
 #include <utility>
 
 namespace tessera {
@@ -26,6 +27,11 @@ decltype(auto) reading_parts(F&& f) {
     status.message = "a part of the checkpoint is missing: " + status.message;
     throw Error(std::move(status));
   }
+}
+
+/// A problem as a list of several checkpoints shows it: with its file, where the words lack it.
+inline std::string in_its_file(const std::string& file, const std::string& message) {
+  return file.empty() || message.find(file) != message.npos ? message : file + ": " + message;
 }
 
 }  // namespace tessera

@@ -146,6 +146,10 @@ std::string printable(std::string_view text) {
 std::string nearest(std::string_view word, std::span<const std::string_view> candidates) {
   constexpr std::size_t kLongest = 256;  // the distance costs |word| x |candidate|
   if (word.size() > kLongest) return {};
+  // The end of a dotted name is what people know of it.
+  const std::string end = "." + std::string(word);
+  for (const std::string_view candidate : candidates)
+    if (end.size() > 1 && candidate.ends_with(end)) return std::string(candidate);
   // Near: at most a third of the letters differ, and one at least may.
   std::size_t best = std::max<std::size_t>(1, word.size() / 3) + 1;
   std::string_view found;

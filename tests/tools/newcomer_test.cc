@@ -146,4 +146,86 @@ TEST_CASE("a report may come through a pipe, and names that are no text agree wi
   CHECK(piped.exit == 0);
 }
 
+TEST_CASE("findings stand below their checkpoint, and a failure names it") {
+  const TemporaryFolder t;
+  make_run(t);
+  std::filesystem::resize_file(t / "step-3/__1_0.distcp", 100);
+  const CommandResult result = inspect({"verify", t / "step-1", t / "step-2", t / "step-3"});
+  const std::size_t ok = result.out.find("step-1  (full)");
+  const std::size_t damaged = result.out.find("step-3  ");
+  REQUIRE(ok < damaged);
+  REQUIRE(damaged != std::string::npos);
+  CHECK(result.out.find("__1_0.distcp is ") > damaged);
+  CHECK_THAT(result.err, Contains("step-2/.metadata]"));
+  const CommandResult run = inspect({t.path()});
+  CHECK_THAT(run.out, Contains("step-3: __1_0.distcp: "));
+  CHECK_THAT(inspect({"audit", t.path()}).out, Contains("[step-3] __1_0.distcp: "));
+}
+
+TEST_CASE("salvage for a hub says whether the model is whole, and not what it does not write") {
+  const TemporaryFolder t;
+  make_run(t);
+  const std::string file = t / "step-1/__1_0.distcp";
+  // Its last records are the optimizer's.
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 5000);
+  const CommandResult whole = convert({t / "step-1", t / "whole", "--to", "hf", "--salvage"});
+  CHECK(whole.exit == 0);
+  CHECK_THAT(whole.out, Contains("the model is whole; of the optimizer") && !Contains("CK011"));
+  // A rank of a sharded model holds a part of each tensor; steps lie with the other rank.
+  std::filesystem::remove(t / "step-3/__0_0.distcp");
+  const CommandResult lost = convert(
+      {t / "step-3", t / "lost", "--to", "hf", "--salvage", "--exclude", "model.scale_history"});
+  CHECK(lost.exit == 4);
+  CHECK_THAT(lost.err, Contains("nothing of the model is whole") && Contains("__0_0.distcp"));
+}
+
+TEST_CASE("a wrong word is answered with the right one") {
+  const TemporaryFolder t;
+  write_text(t / "a.safetensors", zeros("model.model.layers.0.q_proj.weight", 4));
+  const std::string a = t / "a.safetensors";
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"show", a, "q_proj.weight"}, "did you mean \"model.model.layers.0.q_proj.weight\"?"},
+      {{"show", a, "model.layers"}, "did you mean \"model.model.layers\"?"},
+      {{"ls", a, "*q_proj*"}, "hint: --include '*q_proj*' chooses by name"},
+      {{"diff", a, a, "--top", "3"}, "did you mean -n?"},
+      {{"optim", a, "-n", "3"}, "did you mean --top?"},
+      {{"meta-llama/Llama-3-8B"}, "hf download meta-llama/Llama-3-8B --local-dir DIR"}};
+  for (const auto& [words, answer] : cases) {
+    INFO(words[0]);
+    CHECK_THAT(inspect(words).err, Contains(answer));
+  }
+  CHECK_THAT(inspect({"summary", "-v", a}).err, Contains("unknown flag -v") && !Contains("mean"));
+}
+
+TEST_CASE("one hint compares a whole state with its model in another type") {
+  const TemporaryFolder t;
+  const std::string source = case_path("dcp/fsdp2_w2");
+  REQUIRE(convert({source, t / "hub", "--to", "hf", "--dtype", "bf16"}).exit == 0);
+  CHECK_THAT(inspect({"diff", source, t / "hub"}).out,
+             Contains("below \"model\", of another type: --root-a model --as bfloat16"));
+  CHECK_THAT(inspect({"diff", t / "hub", source}).out, Contains("--root-b model --as bfloat16"));
+  CHECK(inspect({"diff", source, t / "hub", "--root-a", "model", "--as", "bfloat16"}).exit == 0);
+}
+
+TEST_CASE("the tensor that changed most keeps its name on a narrow terminal") {
+  const TemporaryFolder t;
+  const std::string name = "model.layers.0.post_attention_layernorm.weight";
+  write_text(t / "a.safetensors", zeros(name, 4));
+  std::string other = zeros(name, 4);
+  other.back() = '?';
+  write_text(t / "b.safetensors", other);
+  CommandOptions narrow;
+  narrow.environment["COLUMNS"] = "80";
+  CHECK_THAT(
+      inspect({"diff", t / "a.safetensors", t / "b.safetensors", "--by", "layer"}, narrow).out,
+      Contains(" post_attention_layernorm.weight "));
+}
+
+TEST_CASE("no findings is said of the checkpoint that was looked at") {
+  const std::string source = case_path("dcp/fsdp2_w2");
+  const CommandResult result = inspect({"optim", source, source});
+  CHECK_THAT(result.out, Contains("only the second moments were read: ckpt-inspect optim "));
+  CHECK_THAT(inspect({"optim", source}).out, !Contains("only the second moments"));
+}
+
 }  // namespace newcomer_test

@@ -84,6 +84,7 @@ TEST_CASE("summary --globals judges every file of the folder") {
   CHECK(schema_violations(published_schema("scan"), *scan).empty());
   CHECK(scan->find("verdict")->as_string() == "dangerous");
   CHECK(inspect({"summary", t / "model"}).exit == 0);
+  CHECK(inspect({"scan", t / "model"}).err.find("ckpt-inspect: unsafe: ") == 0);
   // What is no checkpoint is judged all the same.
   put(t / "lone.pkl", kEvil);
   CHECK(inspect({"summary", "--globals", t / "lone.pkl"}).exit == 4);

@@ -137,6 +137,16 @@ void check_first_word(const std::string& word) {
        fmt::format("\"{}\" is neither a subcommand nor a path here{}", printable(word), near));
 }
 
+/// The flag that was meant; of one letter any other is as near.
+std::string near_flag(const std::string& flag, const std::vector<std::string>& known) {
+  constexpr std::string_view kHowMany[] = {"-n", "--limit", "--top"};
+  if (std::ranges::find(kHowMany, flag) != std::end(kHowMany))
+    for (const std::string& name : known)
+      if (std::ranges::find(kHowMany, name) != std::end(kHowMany))
+        return fmt::format("; did you mean {}?", name);
+  return flag.size() > 2 ? did_you_mean(flag, known) : std::string();
+}
+
 /// What CLI11 did not take: plain words in their order, or the first unknown flag.
 void take_words(const CLI::App& app, const CommandSpec& spec, Arguments& arguments) {
   for (const std::string& word : app.remaining()) {
@@ -146,13 +156,13 @@ void take_words(const CLI::App& app, const CommandSpec& spec, Arguments& argumen
     }
     const std::string flag = word.substr(0, word.find('='));
     fail(Code::kInvalidArgument,
-         fmt::format("unknown flag {}{}", printable(flag), did_you_mean(flag, names_of(spec))),
+         fmt::format("unknown flag {}{}", printable(flag), near_flag(flag, names_of(spec))),
          fmt::format("{}{} --help lists the flags", tool_name(arguments.tool),
                      arguments.tool == Tool::kInspect ? fmt::format(" {}", spec.name) : ""));
   }
 }
 
-void check_word_count(const Arguments& a) {
+void check_word_count(const Arguments& a, const std::vector<std::string>& flags) {
   const WordCount wanted = word_count(a.verb);
   const std::string command = a.tool == Tool::kInspect
                                   ? fmt::format("{} {}", tool_name(a.tool), verb_name(a.verb))
@@ -165,7 +175,10 @@ void check_word_count(const Arguments& a) {
   if (a.words.size() > wanted.maximum) {
     fail(Code::kInvalidArgument,
          fmt::format("unexpected word \"{}\": {} takes {}", printable(a.words[wanted.maximum]),
-                     command, wanted.names));
+                     command, wanted.names),
+         std::ranges::find(flags, "--include") != flags.end()
+             ? fmt::format("--include '{}' chooses by name", printable(a.words[wanted.maximum]))
+             : "");
   }
   for (const std::string& word : a.words) {
     if (word.empty())
@@ -328,10 +341,11 @@ Arguments parse_arguments(Tool tool, std::span<const std::string> typed) {
     fail(Code::kInvalidArgument, error.what());
   }
   if (arguments.special != Special::kNone) return arguments;
-  take_words(app, describe(app, verb_name(arguments.verb), verb_text(arguments.verb)), arguments);
+  const CommandSpec spec = describe(app, verb_name(arguments.verb), verb_text(arguments.verb));
+  take_words(app, spec, arguments);
   arguments.words.insert(arguments.words.end(), after.begin(), after.end());
   if (bare_path && !arguments.words.empty()) check_first_word(arguments.words.front());
-  check_word_count(arguments);
+  check_word_count(arguments, names_of(spec));
   return arguments;
 }
 

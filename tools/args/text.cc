@@ -220,7 +220,7 @@ CommandText convert_text() {
        "what becomes of it.",
        kConvertRule},
       {{"ckpt-convert run/step-1000 model.safetensors --root model", "the model as one file"},
-       {"ckpt-convert run/step-1000 hub --to hf --copy-assets",
+       {"ckpt-convert run/step-1000 hub --to hf --base-model org/model",
         "a folder for the Hugging Face hub"},
        {"ckpt-convert run/step-1000 hub --to hf --as-index=base --dtype as-index",
         "in the files and types of the model it began from"},

@@ -25,7 +25,11 @@ Outcome run_verify(Inspection& in) {
     reports.push_back(in.a.words.size() == 1 ? verify_checkpoint(in.fs, path, options)
                                              : verify_or_report(in.fs, path, options, failure));
     if (in.negative(reports.back().ok, reports.back().findings)) rank(kExitNegative);
-    if (failure && rank(exit_status(failure->code))) outcome.err = in.complaint(*failure);
+    if (!failure || !rank(exit_status(failure->code))) continue;
+    std::string& file = failure->context.file;  // of which of the checkpoints
+    if (file.empty() || path.ends_with(file)) file = path;
+    if (!file.starts_with(path)) file = path + "/" + file;
+    outcome.err = in.complaint(*failure);
   }
   outcome.out = in.in_form([&] { return verify_documents(reports); },
                            {{"findings", "finding"},

@@ -44,8 +44,8 @@ std::string checkpoints_table(const AuditReport& r, const Screen& screen) {
     std::string name = printable(row.name);
     if (row.is_latest) name += fmt::format(" <- {}", printable(r.pointer));
     table.add({name, step_cell(row.step()), step_cell(row.stored_step),
-               step_cell(row.optimizer_step), row.format, format_bytes(row.bytes),
-               state_cell(row)});
+               step_cell(row.optimizer_step), row.format,
+               row.bytes || row.complete ? format_bytes(row.bytes) : "-", state_cell(row)});
   }
   return table.render(screen);
 }

@@ -1,9 +1,11 @@
 // hash, verify and diff as people read them.
 #include <fmt/format.h>
 #include <tessera/base/text.h>
+#include <tessera/tensor/dtype.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "tools/render/number_text.h"
@@ -82,7 +84,7 @@ Cell change_text(double relative) {
 /// A line for each layer: how far it moved, and its tensor that moved most.
 std::string layer_differences(const std::vector<LayerDiff>& layers, std::size_t limit,
                               const Screen& screen) {
-  constexpr int kBarWidth = 16;
+  const int bar_width = screen.width < 100 ? 6 : 16;
   double top = 0;
   for (const LayerDiff& layer : layers)
     if (std::isfinite(layer.relative_l2)) top = std::max(top, layer.relative_l2);
@@ -90,7 +92,7 @@ std::string layer_differences(const std::vector<LayerDiff>& layers, std::size_t 
                {"", false, 0, true},
                {"change", true},
                {"tensors", true},
-               {"most changed", false, 1},
+               {"most changed"},  // q, k or v: its middle is what tells
                {"change", true},
                {""}});
   for (std::size_t i = 0; i < std::min(limit, layers.size()); ++i) {
@@ -101,7 +103,7 @@ std::string layer_differences(const std::vector<LayerDiff>& layers, std::size_t 
     const std::string most = layer.most_changed.substr(below ? layer.name.size() + 1 : 0);
     const std::string other =
         layer.other_form ? fmt::format("{} of another form or on one side", layer.other_form) : "";
-    table.add({printable(layer.name), Cell(pad_right(bar(part, kBarWidth), kBarWidth), Tint::kCyan),
+    table.add({printable(layer.name), Cell(pad_right(bar(part, bar_width), bar_width), Tint::kCyan),
                change_text(layer.relative_l2), count_text(layer.tensors), printable(most),
                most.empty() ? "-" : change_text(layer.most_relative_l2),
                Cell(other, Tint::kYellow)});
@@ -181,7 +183,7 @@ std::string beside_state(const VerifiedBeside& row) {
 std::string render_verify(const VerifyReport& r, const Screen& screen) {
   std::vector<Note> lines;
   for (const DamageCause& cause : r.causes) lines.push_back(cause_line(cause));
-  std::string text = render_notes(lines, 100, screen);
+  std::string text;
   const std::string path = screen.clip(printable(r.path), std::max(20, screen.width - 40));
   const std::string read = fmt::format(
       "{}, {}, {}; {} read, {} of {} under checksums", counted(r.files, "file"),
@@ -198,7 +200,8 @@ std::string render_verify(const VerifyReport& r, const Screen& screen) {
                         counted(with_severity(r.findings, Severity::kWarning), "warning"));
   }
   if (!r.format.empty())  // else nothing was opened
-    text += "  " + clip_end(read + (r.sealed ? "; sealed" : ""), screen.width - 2) + "\n";
+    text += screen.wrap(read + (r.sealed ? "; sealed" : ""), "  ");
+  text += render_notes(lines, 100, screen);
   for (const VerifiedBeside& row : r.beside)
     text += fact_lines("beside", beside_line(row.beside) + ": " + beside_state(row), 2, screen);
   return text + render_notes(r.notes, 5, screen);
@@ -221,6 +224,30 @@ std::string common_root(const std::vector<std::string_view>& only_a,
   return {};
 }
 
+std::string type_of(const std::string& spec) { return spec.substr(0, spec.find(' ')); }
+
+/// Of two types the one that values are rounded to.
+std::string narrower(const std::string& a, const std::string& b) {
+  const auto one = dtype_from_torch_name(a), other = dtype_from_torch_name(b);
+  return one && other && bits(*one) < bits(*other) ? a : b;
+}
+
+/// What to compare as, where tensors below `root` of one side have another type than the other
+/// side's of the same names; "" where all agree.
+std::string type_below(const DiffReport& r, const std::string& root, bool in_a) {
+  std::map<std::string_view, std::string> types;
+  const auto inner = in_a ? TensorDiff::What::kUnexpected : TensorDiff::What::kMissing;
+  for (const TensorDiff& row : r.tensors)
+    if (row.what == inner) types.emplace(row.name, type_of(in_a ? row.b : row.a));
+  for (const TensorDiff& row : r.tensors) {
+    if (row.what == inner || !row.name.starts_with(root + ".")) continue;
+    const auto partner = types.find(std::string_view(row.name).substr(root.size() + 1));
+    const std::string type = type_of(in_a ? row.a : row.b);
+    if (partner != types.end() && type != partner->second) return narrower(type, partner->second);
+  }
+  return {};
+}
+
 /// What makes two checkpoints comparable that look different in every name or type.
 std::string diff_hints(const DiffReport& r) {
   std::vector<std::string_view> only_a, only_b;
@@ -231,21 +258,23 @@ std::string diff_hints(const DiffReport& r) {
     if (row.what == TensorDiff::What::kUnexpected) only_b.push_back(row.name);
     if (row.what != TensorDiff::What::kDType) continue;
     ++types;
-    a_type = row.a.substr(0, row.a.find(' '));
-    b_type = row.b.substr(0, row.b.find(' '));
+    a_type = type_of(row.a);
+    b_type = type_of(row.b);
   }
   std::string text;
   const auto add = [&](const std::string& root, std::size_t names, char side, char other) {
     if (root.empty()) return;
-    text += fmt::format("hint: all {} of {} alone are in {} below \"{}\": --root-{} {}\n",
+    const std::string type = type_below(r, root, side == 'A');
+    text += fmt::format("hint: all {} of {} alone are in {} below \"{}\"{}: --root-{} {}{}\n",
                         counted(names, "name"), other, side, printable(root),
-                        side == 'A' ? "a" : "b", printable(root));
+                        type.empty() ? "" : ", of another type", side == 'A' ? "a" : "b",
+                        printable(root), type.empty() ? "" : " --as " + type);
   };
   add(common_root(only_a, only_b), only_b.size(), 'A', 'B');
   if (text.empty()) add(common_root(only_b, only_a), only_a.size(), 'B', 'A');
   if (types > 0)
     text += fmt::format("hint: {} of another type, as {} and {}: --as {} compares them rounded\n",
-                        counted(types, "tensor"), a_type, b_type, b_type);
+                        counted(types, "tensor"), a_type, b_type, narrower(a_type, b_type));
   return text;
 }
 

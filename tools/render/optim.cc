@@ -151,6 +151,12 @@ std::string render_optim(const OptimReport& r, std::size_t most, const Screen& s
                          ? screen.paint(Tint::kGreen, "no findings") + "\n"
                          : screen.paint(Tint::kBold, counted(r.findings.size(), "finding")) + "\n";
   text += render_notes(grouped_notes(r.findings, "parameter"), 50, screen);
+  if (!r.other_path.empty())
+    text += screen.wrap(
+        fmt::format("of {}; of {} only the second moments were read: ckpt-inspect "
+                    "optim {} looks for findings there",
+                    printable(r.path), printable(r.other_path), printable(r.other_path)),
+        "  ");
   for (const OptimizerReport& optimizer : r.optimizers) {
     text += optimizer_text(optimizer, !r.other_path.empty(), most, screen);
   }

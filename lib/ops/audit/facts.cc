@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 
+#include "lib/base/damage.h"
 #include "lib/ops/audit/stored_step.h"
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/inspect/name_families.h"
@@ -212,7 +213,7 @@ class FactGatherer {
     for (const Note& note : opened.manifest.notes) {
       if (note.severity != Severity::kError) continue;
       row.complete = false;
-      row.problem = note.message;
+      row.problem = in_its_file(note.file, note.message);
       break;
     }
   }
@@ -388,7 +389,7 @@ CheckpointFacts gather_facts(FileSystem& fs, const FoundCheckpoint& found, const
       throw;
     row.complete = false;
     row.is_refused = error.code() == Code::kUnsupported;
-    row.problem = error.status().message;
+    row.problem = in_its_file(error.status().context.file, error.status().message);
   }
   return facts;
 }

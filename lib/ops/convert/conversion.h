@@ -52,6 +52,7 @@ class Conversion {
   void locate_source();
   void check_beside();
   void salvage_source();
+  void require_some_model() const;
   void book_transformations();
   void shape_state();
   void dequantize_source();

@@ -211,6 +211,7 @@ void Conversion::salvage_source() {
   const Roles roles = find_roles(source_.manifest.state);
   SalvageLoss loss = salvage(source_, read_, transfer_);
   report_.lost = std::move(loss.entries);
+  const std::size_t all_lost = report_.lost.size() + loss.files.size();
   std::set<std::string_view> counted;
   for (const LeftOut& entry : source_.manifest.left_out) counted.insert(entry.name);
   for (const LostTensor& lost : report_.lost)
@@ -223,11 +224,38 @@ void Conversion::salvage_source() {
     report_.lost.push_back(std::move(file));
   }
   if (!model_alone) return;
-  std::erase_if(report_.lost, [&](const LostTensor& lost) {
+  const auto of_optimizer = [&](const std::string& name) {
     return std::ranges::any_of(roles.optimizers, [&](const OptimizerRoot& root) {
-      return !root.name.empty() && lost.name.starts_with(root.name + ".");
+      return !root.name.empty() && name.starts_with(root.name + ".");
     });
+  };
+  std::erase_if(report_.lost, [&](const LostTensor& lost) { return of_optimizer(lost.name); });
+  require_some_model();
+  std::erase_if(report_.notes, [&](const Note& note) {
+    return note.severity == Severity::kError && of_optimizer(note.tensor);
   });
+  if (all_lost > report_.lost.size())
+    report_.notes.push_back(
+        {Finding::kElsewhere, Severity::kWarning,
+         fmt::format("{}; of the optimizer, which --to hf does not write, {} entries are lost: "
+                     "ckpt-inspect verify lists them",
+                     report_.lost.empty() ? "the model is whole" : "the model lost what is listed",
+                     all_lost - report_.lost.size()),
+         "", ""});
+}
+
+/// Where all of the model is lost, the optimizer's numbers are no reason to go on.
+void Conversion::require_some_model() const {
+  const Roles left = find_roles(source_.manifest.state);
+  if (report_.lost.empty() || std::ranges::any_of(left.entries, [](const EntryRole& entry) {
+        return entry.role == Role::kModel;
+      }))
+    return;
+  fail(Code::kCorrupt,
+       fmt::format(
+           "nothing of the model is whole: {} of its tensors and values are lost, \"{}\": {}",
+           report_.lost.size(), printable(report_.lost[0].name), report_.lost[0].reason),
+       "ckpt-inspect verify lists what is lost; use another checkpoint");
 }
 
 void Conversion::shape_state() {

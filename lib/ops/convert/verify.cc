@@ -234,6 +234,20 @@ VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, boo
   return proof;
 }
 
+namespace {
+
+/// "39 tensors and 24 values", "1 tensor"
+std::string tensors_and_values(const LeftOutGroup& group) {
+  const auto counted = [](std::size_t n, std::string_view noun) {
+    return n ? fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s") : std::string();
+  };
+  const std::string tensors = counted(group.tensors.size(), "tensor");
+  const std::string values = counted(group.values.size(), "value");
+  return tensors + (tensors.empty() || values.empty() ? "" : " and ") + values;
+}
+
+}  // namespace
+
 VerifyScope verify_scope(const Manifest& written, const ConvertReport& report) {
   VerifyScope scope;
   bool content = false, values = false, steps = false, groups = false;
@@ -250,9 +264,8 @@ VerifyScope verify_scope(const Manifest& written, const ConvertReport& report) {
                                        std::pair(steps, "steps"), std::pair(groups, "groups")})
     if (is_there) scope.compared.emplace_back(word);
   for (const LeftOutGroup& group : report.balance.left_out())
-    scope.not_compared.push_back(fmt::format("{} tensors and {} values left out: {}",
-                                             group.tensors.size(), group.values.size(),
-                                             group.reason));
+    scope.not_compared.push_back(
+        fmt::format("{} left out: {}", tensors_and_values(group), group.reason));
   for (const AppliedTransformation& applied : report.transformations) {
     if (applied.of_values()) {
       scope.not_compared.push_back(applied.detail);

@@ -307,6 +307,15 @@ std::vector<SliceRange> parse_slice(std::string_view text) {
 
 namespace {
 
+/// "model.model.layers" for "model.layers": what lies deeper than was thought.
+std::string folder_called(const std::string& name, const std::vector<std::string_view>& names) {
+  const std::string inner = "." + name + ".";
+  for (const std::string_view each : names)
+    if (const std::size_t at = each.find(inner); inner.size() > 2 && at != each.npos)
+      return std::string(each.substr(0, at + inner.size() - 1));
+  return {};
+}
+
 ShowReport find_and_show(OpenedCheckpoint& checkpoint, const std::string& name,
                          const ShowOptions& options) {
   ShowReport report;
@@ -325,7 +334,8 @@ ShowReport find_and_show(OpenedCheckpoint& checkpoint, const std::string& name,
   if (report.children.empty()) {
     std::vector<std::string_view> names;
     for (const StateEntry& entry : checkpoint.manifest.state.entries) names.push_back(entry.name);
-    const std::string near = nearest(name, names);
+    std::string near = nearest(name, names);
+    if (near.empty()) near = folder_called(name, names);
     fail(Code::kInvalidArgument, fmt::format("nothing here is called \"{}\"", printable(name)),
          near.empty() ? "ckpt-inspect ls shows the names"
                       : fmt::format("did you mean \"{}\"?", printable(near)));

@@ -44,6 +44,16 @@ std::string hub_model(std::string_view address) {
   return {};
 }
 
+/// "org/name": where no folder is called org, a model of the hub is meant.
+bool is_hub_name(std::string_view asked) {
+  constexpr std::string_view kLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  const std::size_t slash = asked.find('/');
+  return slash != asked.npos && slash > 0 && slash + 1 < asked.size() && asked[0] != '.' &&
+         asked.find_first_not_of(kLetters, slash + 1) == asked.npos &&
+         asked.substr(0, slash).find_first_not_of(kLetters) == asked.npos;
+}
+
 /// What brings here what the address of a file, a page of the hub or another page means.
 std::string copy_of_web_address(const std::string& asked) {
   const std::string_view address = std::string_view(asked).substr(asked.find("://") + 3);
@@ -135,6 +145,9 @@ FileInfo PathResolver::require(const std::string& asked) const {
       hint = fmt::format(
           "did you mean \"{}\"?",
           printable(join_path(folder == "." && asked.front() != '.' ? "" : folder, near)));
+  } else if (is_hub_name(asked)) {
+    hint = fmt::format("if it is a model of the Hugging Face Hub: hf download {} --local-dir DIR",
+                       asked);
   }
   fail(Code::kNotFound, fmt::format("\"{}\" does not exist", printable(asked)), hint);
 }

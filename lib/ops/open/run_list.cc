@@ -10,6 +10,7 @@
 #include <set>
 #include <tuple>
 
+#include "lib/base/damage.h"
 #include "lib/ops/open/path_resolve.h"
 #include "lib/ops/open/step_name.h"
 #include "lib/storage/linked_directory.h"
@@ -87,14 +88,14 @@ std::optional<Status> examine(FileSystem& fs, const FoundCheckpoint& found,
     for (const Note& note : opened.manifest.notes) {
       if (note.severity != Severity::kError) continue;
       row.complete = false;
-      row.problem = note.message;
+      row.problem = in_its_file(note.file, note.message);
       return std::nullopt;
     }
   } catch (const Error& error) {
     if (!selection.empty() && error.code() == Code::kInvalidArgument) return error.status();
     row.complete = false;
     row.is_refused = error.code() == Code::kUnsupported;
-    row.problem = error.status().message;
+    row.problem = in_its_file(error.status().context.file, error.status().message);
   }
   return std::nullopt;
 }
