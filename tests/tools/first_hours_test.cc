@@ -47,6 +47,15 @@ TEST_CASE("40 columns are enough for the summary and the table of a run") {
   }
 }
 
+TEST_CASE("facts of the summary wrap before they are cut") {
+  CommandOptions narrow;
+  narrow.environment["COLUMNS"] = "40";
+  const std::string text = inspect({case_path("dcp/fsdp2_w2")}, narrow).out;
+  const std::size_t first = text.find('\n');  // above it stands the path
+  const std::string facts = text.substr(first, text.find("optimizer") - first);
+  CHECK_THAT(facts, Contains("other values") && Contains(".distcp") && !Contains("…"));
+}
+
 TEST_CASE("a folder that was renamed shows the step that it holds") {
   const TemporaryFolder t;
   for (const char* step : {"step-7000", "step-8000"})

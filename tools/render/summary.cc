@@ -28,8 +28,8 @@ std::string plain_number(double value) {
 std::string number_facts(const SummaryReport& r, const Screen& screen) {
   std::string text;
   if (r.world_size) {
-    text += fact_line(
-        "ranks", fmt::format("{} ({})", *r.world_size, printable(r.world_size_source)), screen);
+    text += fact_lines(
+        "ranks", fmt::format("{} ({})", *r.world_size, printable(r.world_size_source)), 2, screen);
   }
   std::size_t left = 4;
   for (const SourcedNumber& number : r.numbers) {
@@ -73,12 +73,12 @@ std::string around(const SummaryReport& r, const Screen& screen) {
 std::string head(const SummaryReport& r, const Screen& screen) {
   std::string text =
       screen.paint(Tint::kBold, screen.clip(printable(r.display), screen.width)) + "\n";
-  text += fact_line("format", printable(r.format + (r.dialect.empty() ? "" : ": " + r.dialect)),
-                    screen);
-  text += fact_line("detected", printable(r.detected_by), screen);
+  text += fact_lines("format", printable(r.format + (r.dialect.empty() ? "" : ": " + r.dialect)), 3,
+                     screen);
+  text += fact_lines("detected", printable(r.detected_by), 2, screen);
   text += fact_line("complete", complete_text(r), screen);
   for (std::size_t i = 0; i < std::min<std::size_t>(3, r.problems.size()); ++i) {
-    text += fact_line(i ? "" : "damage", printable(r.problems[i]), screen);
+    text += fact_lines(i ? "" : "damage", printable(r.problems[i]), 3, screen);
   }
   if (r.problems.size() > 3)
     text += fact_line("", fmt::format("... and {} more", r.problems.size() - 3), screen);
@@ -89,8 +89,8 @@ std::string head(const SummaryReport& r, const Screen& screen) {
   std::string tensors = fmt::format("{} in {}, {}", count_text(r.tensors),
                                     counted(r.chunks, "chunk"), format_bytes(r.tensor_bytes));
   if (r.padded_tensors) tensors += fmt::format(", {} padded", r.padded_tensors);
-  text += fact_line("tensors", tensors + "; " + counted(r.values, "other value"), screen);
-  if (r.parameters) text += fact_line("parameters", parameter_fact(r), screen);
+  text += fact_lines("tensors", tensors + "; " + counted(r.values, "other value"), 2, screen);
+  if (r.parameters) text += fact_lines("parameters", parameter_fact(r), 3, screen);
   return text;
 }
 
@@ -175,7 +175,7 @@ std::string more_facts(const SummaryReport& r, const Screen& screen) {
   if (!r.provenance.empty()) {
     std::vector<std::string> parts;
     for (const auto& [key, value] : r.provenance) parts.push_back(key + " " + value);
-    text += fact_line("written by", printable(joined(parts, ", ")), screen);
+    text += fact_lines("written by", printable(joined(parts, ", ")), 3, screen);
   }
   return text;
 }
