@@ -100,6 +100,57 @@ TEST_CASE("a conversion of a trainer's folder takes the optimizer along, by ids 
   }
 }
 
+TEST_CASE("a reshard of a trainer's folder is such a folder again, with what lies beside it") {
+  for (const std::string& name : sample_names("hf-trainer")) {
+    INFO(name);
+    MemoryFileSystem fs;
+    load_sample(fs, name);
+    ConvertOptions options = convert_options("/source", "/again", 1);
+    options.verify = true;
+    options.copy_assets = true;
+    const ConvertReport report = convert(fs, options);
+    CHECK(report.to == "hf-trainer");
+    CHECK(report.balance.left_behind.empty());
+    CHECK_FALSE(std::ranges::any_of(report.notes, [](const Note& note) {
+      return note.file == "trainer_state.json";  // copied, and not said to be left
+    }));
+    for (const char* file : {"rng_state.pth", "trainer_state.json", "training_args.bin"})
+      CHECK(fs.read_file(std::string("/again/") + file) ==
+            fs.read_file(std::string("/source/") + file));
+    OpenedCheckpoint again = open_checkpoint(fs, "/again");
+    CHECK(again.driver->id() == "hf-trainer");
+    again.locate_all({});
+    CHECK(content_of(again.manifest, *again.directory) ==
+          expected_content(SampleCase(name).expected));
+    CHECK(named_ids(again) == expected_ids(name));
+    CHECK(verify(fs, "/again").ok);
+    // Hugging Face's loaders take no file that does not say so.
+    const bool adapter = fs.stat("/source/adapter_model.safetensors").has_value();
+    const OpenedCheckpoint weights = open_checkpoint(
+        fs, adapter ? "/again/adapter_model.safetensors" : "/again/model.safetensors");
+    CHECK(weights.manifest.provenance.at("__metadata__.format") == "pt");
+    CHECK(weights.manifest.provenance.size() == 1);
+  }
+}
+
+TEST_CASE("hf-trainer is written from its own kind alone, on one rank, with ids") {
+  MemoryFileSystem fs;
+  load_sample(fs, "hf-trainer/llama_lora");
+  convert(fs, convert_options("/source", "/dcp", 2, "torch-dcp"));
+  const Status other = status_of(fs, convert_options("/dcp", "/back", 1, "hf-trainer"));
+  CHECK(other.code == Code::kUnsupported);
+  CHECK(has(other.message, "of that format alone"));
+  CHECK(status_of(fs, convert_options("/source", "/three", 3)).code == Code::kUnsupported);
+  ConvertOptions named = convert_options("/source", "/names", 1);
+  named.optim_keys = OptimKeys::kFqn;
+  CHECK(has(status_of(fs, named).message, "ids of parameters"));
+  ConvertOptions model = convert_options("/source", "/model", 1);
+  model.selection.only = Part::kModel;
+  const Status alone = status_of(fs, model);
+  CHECK(alone.code == Code::kUnsupported);
+  CHECK(has(alone.hint, "--to hf"));
+}
+
 TEST_CASE("a trainer's weights alone are what --to hf and --only model take") {
   MemoryFileSystem fs;
   load_sample(fs, "hf-trainer/llama_adamw");

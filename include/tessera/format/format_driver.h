@@ -169,6 +169,8 @@ struct Capabilities {
   bool loses_dict_kinds = false;
   /// A dict at the top that holds values alone is one value to its readers.
   bool joins_value_dicts = false;
+  /// Not written (`writes`), but from a checkpoint of the same format: a reshard, an edit.
+  bool rewrites = false;
 
   PointerFile pointer = {};
   std::span<const std::string_view> suffixes = {};      // of files that may be one: ".pt"

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <tessera/base/error.h>
 #include <tessera/format/hf_trainer.h>
 
 #include "lib/format/about_weights.h"
@@ -13,7 +12,14 @@ namespace {
 class HfTrainerDriver final : public ArchiveDriver {
  public:
   std::string_view id() const override { return "hf-trainer"; }
-  Capabilities capabilities() const override { return {.writes = false}; }
+  Capabilities capabilities() const override {
+    static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag};
+    return {.writes = false,
+            .keeps_opaque = true,
+            .keeps_containers = true,
+            .rewrites = true,
+            .writes_with = kWrites};
+  }
 
   ProbeResult probe(const Place& place) const override {
     const auto folder =
@@ -27,9 +33,8 @@ class HfTrainerDriver final : public ArchiveDriver {
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return hf_trainer::read_manifest(place, options);
   }
-  OutputPlan output_plan(const Manifest&, const TargetRequest&) const override {
-    fail(Code::kUnsupported, "hf-trainer is read, not written",
-         "use --to torch-dcp, or --to hf for the model alone");
+  OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
+    return hf_trainer::plan_output(source, request);
   }
 };
 

@@ -28,6 +28,13 @@ constexpr std::array<std::string_view, 2> kEndings = {".pt", ".bin"};
 
 }  // namespace
 
+std::vector<StateFile> state_files() {
+  std::vector<StateFile> all;
+  for (const std::string_view key : kKeys)
+    all.push_back({std::string(key) + std::string(kEndings[0]), std::string(key)});
+  return all;
+}
+
 std::optional<StateFolder> find_state(const Directory& directory) {
   std::set<std::string, std::less<>> names;
   for (const FileInfo& info : directory.list())

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::hf_trainer {
@@ -21,6 +22,12 @@ struct StateFolder {
   bool is_adapter = false;
   std::vector<StateFile> files;  // the optimizer first
 };
+
+/// What Trainer writes with torch.save, the optimizer first.
+std::vector<StateFile> state_files();
+
+/// PEFT's, before the names of the model that it adapts.
+inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
 /// nullopt: no optimizer's file, no weights, or weights of several models (a base beside its
 /// adapter), of which nothing says whose the optimizer is.

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "lib/format/hf_trainer/files.h"
 #include "lib/format/hf_trainer/model_orders.h"
 
 namespace tessera::hf_trainer {
@@ -16,8 +17,6 @@ namespace {
 
 using Words = std::vector<std::string_view>;
 using WordPlaces = std::vector<std::size_t>;  // of a name: where each word stands
-
-constexpr std::string_view kAdapted = "base_model.model.";  // PEFT's, around the model
 
 /// Children that any module may have.
 const std::array<Words, 2>& common_children() {
@@ -120,7 +119,7 @@ std::optional<std::vector<std::size_t>> order_of_model(std::span<const std::stri
   constexpr std::size_t kMostWords = 64;
   std::vector<Words> split_names;
   for (std::string_view name : names) {
-    if (name.starts_with(kAdapted)) name.remove_prefix(kAdapted.size());
+    if (name.starts_with(kAdapterPrefix)) name.remove_prefix(kAdapterPrefix.size());
     split_names.push_back(split(name, '.'));
     if (split_names.back().size() > kMostWords) return std::nullopt;
   }

@@ -8,4 +8,8 @@ namespace tessera::hf_trainer {
 ///   CK042  a file of the trainer's cannot be read
 Manifest read_manifest(const Place& place, const ReadOptions& options);
 
+/// As Trainer lays it out. Throws kUnsupported where the state is no model with an optimizer by id,
+/// or has anything else.
+OutputPlan plan_output(const Manifest& source, const TargetRequest& request);
+
 }  // namespace tessera::hf_trainer

@@ -159,8 +159,11 @@ const FormatDriver& resolve_target(const ConvertOptions& options, std::string_vi
          "choose another name, or leave out --to");
   }
   const FormatDriver& driver = known_format(id);
-  if (!driver.capabilities().writes) {
-    fail(Code::kUnsupported, fmt::format("{} is read, not written", id),
+  const Capabilities can = driver.capabilities();
+  if (!can.writes && !(can.rewrites && id == source_format)) {
+    fail(Code::kUnsupported,
+         can.rewrites ? fmt::format("{} is written from a checkpoint of that format alone", id)
+                      : fmt::format("{} is read, not written", id),
          "choose another format with --to, for example torch-dcp");
   }
   check_ranks(driver, request);

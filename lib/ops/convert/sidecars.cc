@@ -53,6 +53,9 @@ bool Conversion::carry(const Beside& beside, std::string& why) {
     why = "; it was not taken along, as loading it would run code (ckpt-inspect scan shows what)";
     return false;
   }
+  std::erase_if(report_.notes, [&](const Note& note) {
+    return note.code == Finding::kAsset && note.file == info->name;  // "not copied"
+  });
   sidecars_.push_back(*info);
   report_.assets.push_back(info->name);
   return true;
