@@ -6,6 +6,7 @@
 #include <tessera/ops/verify.h>
 #include <tessera/storage/memory_file_system.h>
 
+#include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -14,6 +15,7 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/note_text.h"
 #include "tests/support/rank_archive.h"
+#include "tests/support/written_formats.h"
 
 namespace value_content_test {
 
@@ -147,6 +149,67 @@ TEST_CASE("an empty dict has a kind as others have") {
         ".__class__");
 }
 
+TEST_CASE("the top has a kind as others have, and keeps it or loses it by name") {
+  const std::vector<ValueDict> contents = {{{text("k"), number(1)}}, {}};
+  for (const ValueDict& entries : contents) {
+    for (const Value& other : {Value::ordered_dict(entries, {}), Value::counter(entries),
+                               Value::default_dict(entries, {})}) {
+      INFO(static_cast<int>(other.kind()) << ", " << entries.size() << " entries");
+      Files files;
+      files.fs.write_file("/a.pt", RankArchive().render(Value::dict(entries)));
+      files.fs.write_file("/b.pt", RankArchive().render(other));
+      CHECK(place_of_difference(files) == ".__class__");
+      if (entries.empty()) continue;
+      for (const FormatDriver* driver : written_formats()) {
+        const std::string format(driver->id()), result = "/" + format;
+        INFO(format);
+        ConvertOptions options = convert_options("/b.pt", result, std::nullopt, format);
+        if (!status_of(files.fs, options).ok()) continue;  // without a model
+        files.fs.remove_tree(result);
+        const ConvertReport report = converted(files, format, result, "/b.pt");
+        const bool listed = std::ranges::any_of(report.transformations, [](const auto& change) {
+          return change.kind == "types" && change.changes.at(0).starts_with("(top): ");
+        });
+        CHECK(listed == driver->capabilities().loses_dict_kinds);
+        CHECK(files.diff("/b.pt", result).equal);
+      }
+    }
+  }
+}
+
+TEST_CASE("diff says what few formats record and the verdict leaves out") {
+  struct Saved {
+    const char* what;
+    Value a, b;
+    bool parameter;
+    const char* note;  // "": none
+  };
+  const ValueDict entries = {{text("w"), Value::tensor(0)}};
+  const Value plain = Value::dict(entries), ordered = Value::ordered_dict(entries, {});
+  const Saved pairs[] = {
+      {"the same", plain, plain, false, ""},
+      {"parameter", plain, plain, true, "in being an nn.Parameter or in requires_grad, which few"},
+      {"top", plain, ordered, false, "1 x dict of tensors ((top))"},
+      {"below", Value::dict({{text("m"), plain}}), Value::dict({{text("m"), ordered}}), false,
+       "1 x dict of tensors (m)"}};
+  for (const auto& [what, a, b, parameter, note] : pairs) {
+    INFO(what);
+    Files files;
+    RankArchive of_a, of_b;
+    of_a.tensor({2}, {1, 2});
+    ArchiveWriteTensor tensor = of_a.written(0);
+    tensor.is_parameter = parameter;
+    of_b.add(tensor, of_a.data(0));
+    files.fs.write_file("/a.pt", of_a.render(a));
+    files.fs.write_file("/b.pt", of_b.render(b));
+    const DiffReport diff = files.diff("/a.pt", "/b.pt");
+    CHECK(diff.equal);
+    CHECK(files.hash("/a.pt").root == files.hash("/b.pt").root);
+    REQUIRE(diff.notes.size() == (*note ? 1 : 0));
+    if (*note) CHECK_THAT(diff.notes[0].message, Catch::Contains(note));
+  }
+}
+
 TEST_CASE("keys at the top are numbers or text, too") {
   Files files;
   const auto save = [&](const std::string& path, const Value& key) {
@@ -171,8 +234,7 @@ TEST_CASE("a format of leaves alone lists the kinds of dicts that it loses") {
   const ConvertReport report = converted(files, "torch-dcp", "/dcp");
   REQUIRE(report.transformations.size() == 1);
   CHECK(report.transformations[0].kind == "types");
-  CHECK(report.transformations[0].changes ==
-        std::vector<std::string>{"v.o: OrderedDict -> dict"});
+  CHECK(report.transformations[0].changes == std::vector<std::string>{"v.o: OrderedDict -> dict"});
   CHECK(converted(files, "torch-save", "/again.pt").transformations.empty());
 }
 

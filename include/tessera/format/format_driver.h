@@ -165,7 +165,7 @@ struct Capabilities {
   // What it makes of what it is given.
   /// Optimizers in a form of its own, which is read by parameter: ids cannot be asked for.
   bool names_optimizers = false;
-  /// Leaves alone: whether a dict with leaves was an OrderedDict or the like is lost.
+  /// Whether a dict was an OrderedDict or the like is lost; of the top alone with keeps_containers.
   bool loses_dict_kinds = false;
   /// A dict at the top that holds values alone is one value to its readers.
   bool joins_value_dicts = false;

@@ -75,6 +75,7 @@ class TorchCheckpointingDriver final : public CopiedArchiveDriver {
     return {.many_ranks = true,
             .keeps_opaque = true,
             .keeps_containers = true,
+            .loses_dict_kinds = true,  // the top is no file but the folder of its items
             .folder_files = kFolderFiles,
             .writes_with = kWrites};
   }

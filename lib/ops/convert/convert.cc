@@ -252,9 +252,11 @@ void Conversion::describe() {
 /// Dicts of values that the target keeps as plain ones.
 void Conversion::list_lost_kinds() {
   AppliedTransformation lost{"types", "", 0, {}};
+  const bool top_alone = driver_->capabilities().keeps_containers;
   for (const auto& [name, type] : typed_containers(source_.manifest.state))
-    if (const std::string words = dict_words(type); type.kind() != Value::Kind::kDict)
-      lost.changes.push_back(fmt::format("{}: {} -> dict", printable(name),
+    if (const std::string words = dict_words(type);
+        type.kind() != Value::Kind::kDict && (name.empty() || !top_alone))
+      lost.changes.push_back(fmt::format("{}: {} -> dict", name.empty() ? "(top)" : printable(name),
                                          words.substr(0, words.find_first_of(":("))));
   if (lost.changes.empty()) return;
   lost.detail = fmt::format("{} dict{} of values written as plain dict{} ({})", lost.changes.size(),

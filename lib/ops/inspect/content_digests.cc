@@ -35,8 +35,25 @@ Value type_of(const Contents& contents) {
   return Value::dict_of(contents.kind, std::move(keys), contents.attributes);
 }
 
-/// Integers as keys of the top dict, below which no tensor lies: there its name is "".
-void add_top(const StateDict& state, std::map<std::string, Contents>& found) {
+/// The top dict, whose name is "": of another kind than a plain one, where it holds values alone.
+void add_top_kind(const StateDict& state, std::map<std::string, Contents>& found) {
+  const auto note = std::ranges::find_if(state.containers, [](const ContainerNote& container) {
+    return container.path.empty() && container.kind != Value::Kind::kDict;
+  });
+  const bool holds_tensors = std::ranges::any_of(
+      state.entries, [](const StateEntry& entry) { return entry.value.is_tensor(); });
+  if (note == state.containers.end() || holds_tensors) return;
+  Contents& top = found[""];
+  top.kind = note->kind;
+  top.attributes = note->attributes;
+  top.values = !state.entries.empty();
+  for (const StateEntry& entry : state.entries)
+    if (!entry.path.empty() && (top.keys.empty() || top.keys.back() != entry.path[0]))
+      top.keys.push_back(entry.path[0]);
+}
+
+/// Integers as keys of the top dict, below which no tensor lies.
+void add_top_numbers(const StateDict& state, std::map<std::string, Contents>& found) {
   std::set<std::int64_t> with_tensors;
   for (const StateEntry& entry : state.entries)
     if (!entry.path.empty() && entry.path[0].kind == PathItem::Kind::kIntKey &&
@@ -131,7 +148,8 @@ std::map<std::string, Value> typed_containers(const StateDict& state) {
     dict.kind = note.kind;
     dict.attributes = note.attributes;
   }
-  add_top(state, found);
+  add_top_kind(state, found);
+  if (!found.contains("")) add_top_numbers(state, found);
   for (const StateEntry& entry : state.entries) {
     std::string name;
     for (std::size_t i = 0; i + 1 < entry.path.size(); ++i) {
@@ -184,6 +202,26 @@ bool keep_container_types(std::string_view format_a, std::string_view format_b) 
     return capabilities_of(format).keeps_containers;
   };
   return format_a == format_b || (keeps(format_a) && keeps(format_b));
+}
+
+bool keep_top_kind(std::string_view format_a, std::string_view format_b) {
+  const auto loses = [](std::string_view format) {
+    return capabilities_of(format).loses_dict_kinds;
+  };
+  return format_a == format_b || (!loses(format_a) && !loses(format_b));
+}
+
+std::map<std::string, Value> with_plain_top(std::map<std::string, Value> types) {
+  const auto top = types.find("");
+  if (top == types.end()) return types;
+  ValueDict numbers;
+  for (const auto& [key, none] : top->second.as_dict())
+    if (key.is_int()) numbers.emplace_back(key, none);
+  if (numbers.empty())
+    types.erase(top);
+  else
+    top->second = Value::dict(std::move(numbers));
+  return types;
 }
 
 }  // namespace tessera

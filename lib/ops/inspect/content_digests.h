@@ -59,5 +59,9 @@ std::string not_compared_words(std::uint64_t values);
 
 /// Whether both formats keep the kinds of dicts, so that they can be compared.
 bool keep_container_types(std::string_view format_a, std::string_view format_b);
+/// The same of the top dict, which is no object where a format has a file for each of its entries.
+bool keep_top_kind(std::string_view format_a, std::string_view format_b);
+/// typed_containers() with the top as a plain dict.
+std::map<std::string, Value> with_plain_top(std::map<std::string, Value> types);
 
 }  // namespace tessera

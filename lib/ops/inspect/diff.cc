@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/parallel.h>
+#include <tessera/base/text.h>
 #include <tessera/encoding/json.h>
 #include <tessera/ops/diff.h>
 #include <tessera/ops/ls.h>
@@ -163,6 +164,7 @@ class Differ {
   DiffReport run() {
     pair_tensors();
     if (options_.names.empty() && !(options_.stop_at_first && !report_.equal)) compare_values();
+    note_uncompared();
     if (!(options_.stop_at_first && !report_.equal)) compare_elements();
     return std::move(report_);
   }
@@ -278,8 +280,11 @@ class Differ {
   /// Kinds of dicts that both have, where one has entries, so has the other.
   void compare_containers(const std::map<std::string, Value>& in_a,
                           const std::map<std::string, Value>& in_b) {
-    const auto of_a = typed_containers(a_.manifest().state),
-               of_b = typed_containers(b_.manifest().state);
+    auto of_a = typed_containers(a_.manifest().state), of_b = typed_containers(b_.manifest().state);
+    if (!keep_top_kind(report_.format_a, report_.format_b)) {
+      of_a = with_plain_top(std::move(of_a));
+      of_b = with_plain_top(std::move(of_b));
+    }
     std::set<std::string> names;
     for (const auto* side : {&of_a, &of_b})
       for (const auto& [name, empty] : *side) names.insert(name);
@@ -302,6 +307,57 @@ class Differ {
       diff.at_b = diff.b;
       report_.values.push_back(std::move(diff));
     }
+  }
+
+  /// What is no part of the content, as not every format records it: said where both sides do.
+  void note_uncompared() {
+    if (report_.format_a != report_.format_b) return;
+    std::vector<std::string> tensors;
+    for (const Pair& pair : pairs_) {
+      const StoredTensor& a = a_.manifest().tensors[pair.a];
+      const StoredTensor& b = b_.manifest().tensors[pair.b];
+      if (a.is_parameter != b.is_parameter || a.requires_grad != b.requires_grad)
+        tensors.push_back(printable(pair.name));
+    }
+    note_uncompared("tensor", "in being an nn.Parameter or in requires_grad", tensors);
+    note_uncompared("dict of tensors", "in kind (OrderedDict, dict, ...)", other_kinds());
+  }
+  void note_uncompared(std::string_view what, std::string_view how,
+                       const std::vector<std::string>& names) {
+    if (names.empty()) return;
+    std::string message = fmt::format(
+        "A and B differ {}, which few formats record and is not compared: {} x {} ({}{})", how,
+        names.size(), what, names[0], names.size() > 1 ? ", ..." : "");
+    report_.notes.push_back({Finding::kNone, Severity::kInfo, std::move(message), "", ""});
+  }
+
+  /// Dicts that hold tensors of both sides, and are an OrderedDict, say, on one of them.
+  std::vector<std::string> other_kinds() const {
+    using Kinds = std::map<std::string, Value::Kind>;
+    const auto kinds_of = [](const Side& side) {
+      Kinds kinds;
+      for (const ContainerNote& note : side.manifest().state.containers)
+        kinds.emplace(dotted(note.path), note.kind);
+      return kinds;
+    };
+    const auto kind_in = [](const Kinds& kinds, const std::string& name) {
+      const auto found = kinds.find(name);
+      return found == kinds.end() ? Value::Kind::kDict : found->second;
+    };
+    const Kinds of_a = kinds_of(a_), of_b = kinds_of(b_);
+    std::set<std::string> names;
+    for (const Kinds* side : {&of_a, &of_b})
+      for (const auto& [name, kind] : *side) names.insert(name);
+    std::vector<std::string> others;
+    for (const std::string& name : names)
+      if (kind_in(of_a, name) != kind_in(of_b, name) && holds_pair(name))
+        others.push_back(name.empty() ? "(top)" : printable(name));
+    return others;
+  }
+  bool holds_pair(const std::string& dict) const {
+    const std::string prefix = root_prefix(dict);
+    const auto at = std::ranges::lower_bound(pairs_, prefix, {}, &Pair::name);
+    return at != pairs_.end() && at->name.starts_with(prefix);
   }
 
   static void locate(OpenedCheckpoint& checkpoint, std::vector<std::uint32_t> tensors,
