@@ -13,6 +13,7 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/live_job.h"
 #include "tests/support/rank_archive.h"
+#include "tests/support/verify_case.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace value_budget_test {
@@ -99,6 +100,28 @@ TEST_CASE("what is written can be printed and hashed by every verb") {
       }
     }
   }
+}
+
+TEST_CASE("values that no verb can list or hash are no sound checkpoint") {
+  for (const int levels : {16, 20, 21}) {
+    INFO(levels << " levels");
+    MemoryFileSystem fs;
+    const std::string source = saved(fs, doubling(levels));
+    for (const VerifyLevel level : kLevels) {
+      const VerifyReport report = verify(fs, source, level);
+      INFO(list(report));
+      CHECK(report.ok == (levels == 16));
+      if (!report.ok)
+        CHECK_THAT(find(report, "CK019")->message,
+                   Catch::Contains("objects that contain each other many times"));
+    }
+    OpenedCheckpoint opened = open_checkpoint(fs, source);
+    if (levels == 16)
+      CHECK_NOTHROW(hash_checkpoint(opened));
+    else
+      CHECK_THROWS_AS(hash_checkpoint(opened), Error);
+  }
+  CHECK_FALSE(verify(disk(), sample("hostile/tuple_doubling.pt")).ok);
 }
 
 TEST_CASE("values that are left out may be whatever they like") {

@@ -21,6 +21,7 @@
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/open/losses.h"
 #include "lib/ops/open/sealed_directory.h"
+#include "lib/ops/open/value_budget.h"
 #include "lib/ops/scan/other_files.h"
 #include "lib/ops/seal/check.h"
 #include "lib/ops/seal/integrity.h"
@@ -49,6 +50,7 @@ class Verifier {
     if (const auto stale = stale_pointer(fs_, asked_)) add(*stale);
     if (&checkpoint_ == &own_ && !open_it()) return std::move(report_);
     describe();
+    check_values();
     list_losses();
     find_seal();
     check_asked_seal();
@@ -165,6 +167,15 @@ class Verifier {
       if (note.severity == Severity::kError || note.code == Finding::kUnsupportedDataset)
         damaged_.insert(note.tensor);
     count_stored();
+  }
+
+  /// What no verb can list, hash or convert is not sound, though each of its bytes may be.
+  void check_values() {
+    try {
+      require_printable(checkpoint_.manifest.state);
+    } catch (const Error& error) {
+      add_status(Finding::kBadItem, error.status(), "");
+    }
   }
 
   /// Beside the checkpoint's own files: what was opened, and what was held against sums.

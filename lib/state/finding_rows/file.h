@@ -59,8 +59,11 @@ inline constexpr std::array<FindingInfo, 39> kFileRows = {{
      "A save into a folder that already held one, or a file that somebody added.",
      "Take it away if nobody needs it; a conversion leaves it behind."},
     {Finding::kBadItem, "CK019", Severity::kError, "error", "full",
-     "a stored item cannot be read, or is not what the metadata says", "file, tensor",
-     "The item was overwritten, or its file belongs to another save.",
+     "a stored item is damaged, or is not what the metadata says; or values expand past what any "
+     "command can list, hash or convert",
+     "file, tensor",
+     "The item was overwritten, or its file belongs to another save; or values that contain each "
+     "other many times were made to exhaust their reader.",
      "Restore the file from another copy, or write what is whole with `ckpt-convert --salvage`."},
     {Finding::kUnknownAttribute, "CK020", Severity::kInfo, "info", "quick",
      "an attribute of the metadata that this version does not know", "",
