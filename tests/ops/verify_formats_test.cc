@@ -5,7 +5,9 @@
 #include <tessera/ops/convert.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/verify.h>
+#include <tessera/storage/observed_file_system.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "tests/support/convert_case.h"
@@ -43,6 +45,53 @@ TEST_CASE("safetensors shards: short, long, empty and missing ones") {
       CHECK_FALSE(report.ok);
       CHECK(find(report, damage.code, shard));
       CHECK((find(report, "CK024", shard) != nullptr) == damage.loses);
+    }
+  }
+}
+
+namespace {
+
+/// Will not read one file, from the first operation of a kind on.
+class Unreadable final : public ObservedFileSystem {
+ public:
+  Unreadable(FileSystem& inner, std::string name, IoOp op)
+      : ObservedFileSystem(inner), name_(std::move(name)), op_(op) {}
+
+ protected:
+  void before(const IoEvent& event) const override {
+    if (event.op == op_ && event.path.ends_with("/" + name_))
+      fail(Code::kIo, "cannot read " + event.path + ": Permission denied");
+  }
+
+ private:
+  std::string name_;
+  IoOp op_;
+};
+
+}  // namespace
+
+TEST_CASE("a file that the system will not read is CK042 in every format of several files") {
+  const std::pair<const char*, const char*> files[] = {
+      {"dcp/fsdp2_w2", "__0_0.distcp"},
+      {"dcp/fsdp2_w2_zstd", "__1_0.distcp"},
+      {"dcp/objects_w2", "__0_0.distcp"},
+      {"megatron/torch_dist_tp2_dp1", "__1_0.distcp"},
+      {"safetensors/hf_sharded", "model-00001-of-00003.safetensors"},
+      {"torchsave/dtensor_rankfiles_w2", "rank1.pt"},
+      {"fairscale/nested_flat_w2", "rank_1.pt"}};
+  for (const auto& [name, file] : files) {
+    for (const IoOp op : {IoOp::kOpen, IoOp::kRead}) {
+      INFO(name << " " << file << " " << io_op_name(op));
+      MemoryFileSystem fs;
+      const std::string path = load_sample(fs, name);
+      Unreadable unreadable(fs, file, op);
+      const VerifyReport report = verify(unreadable, path);
+      INFO(list(report));
+      CHECK_FALSE(report.ok);
+      CHECK(std::ranges::any_of(report.findings, [&](const Note& note) {
+        return note_code(note) == "CK042" && note.file.ends_with(file);
+      }));
+      CHECK_FALSE(find(report, "CK019"));
     }
   }
 }

@@ -78,12 +78,12 @@ void read_header(const ReadFile& file, bool tolerate, ShardFile& out) {
 ShardFile read_shard(const Directory& directory, const std::string& path, bool one_of_several,
                      const ReadOptions& options) {
   return in_file(path, [&] {
-    const auto file = directory.open(path);
     ShardFile out;
-    if (options.tolerate_damage && file->size_bytes() == 0) return out;  // list_files says so
-    out.size_bytes = file->size_bytes();
-    if (const auto info = directory.stat(path)) out.mtime_ns = info->mtime_ns;
     try {
+      const auto file = directory.open(path);
+      if (options.tolerate_damage && file->size_bytes() == 0) return out;  // list_files says so
+      out.size_bytes = file->size_bytes();
+      if (const auto info = directory.stat(path)) out.mtime_ns = info->mtime_ns;
       read_header(*file, options.tolerate_damage, out);
     } catch (const Error& error) {
       const bool is_feature = error.code() == Code::kUnsupported;

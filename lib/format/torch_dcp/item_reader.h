@@ -10,8 +10,10 @@
 //                                                 item's head
 //
 // Items of one file are asked for in ascending offsets. One reader serves one thread.
+#include <tessera/base/error.h>
 #include <tessera/encoding/byte_window.h>
 #include <tessera/format/format_driver.h>
+#include <tessera/state/findings.h>
 #include <tessera/state/manifest.h>
 
 #include <cstdint>
@@ -29,6 +31,12 @@ struct Item {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
 };
+
+/// The code of an item that could not be read. What the system would not read says nothing of what
+/// is in it.
+inline Finding item_finding(const Status& why) {
+  return why.code == Code::kIo ? Finding::kUnreadableFile : Finding::kBadItem;
+}
 
 /// An open item: a window on the file, or on memory when it was stored encoded.
 struct OpenItem {

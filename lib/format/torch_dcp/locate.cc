@@ -146,8 +146,9 @@ class Locator {
   void join(const Pending& p, Outcome& outcome, SideTables& tables) {
     StoredTensor& tensor = manifest_.tensors[p.tensor];
     if (outcome.damage) {
-      manifest_.notes.push_back({Finding::kBadItem, Severity::kError, outcome.damage->message,
-                                 outcome.damage->context.file, tensor.name});
+      manifest_.notes.push_back({item_finding(*outcome.damage), Severity::kError,
+                                 outcome.damage->message, outcome.damage->context.file,
+                                 tensor.name});
     }
     if (!outcome.done) return;
     if (outcome.located.quant) {

@@ -65,8 +65,8 @@ std::vector<DecodedItem> decode_values(const Directory& directory, const Manifes
   });
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!damage[i]) continue;
-    findings.error(Finding::kBadItem, damage[i]->message, manifest.files[items[i].item.file].path,
-                   items[i].name);
+    findings.error(item_finding(*damage[i]), damage[i]->message,
+                   manifest.files[items[i].item.file].path, items[i].name);
   }
   return out;
 }
