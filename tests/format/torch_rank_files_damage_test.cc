@@ -116,6 +116,11 @@ TEST_CASE("local files under each other's names are refused: their optimizer has
   CHECK(status.code == Code::kCorrupt);
   CHECK_THAT(status.message, Catch::Contains("named as rank 0's, but rank 1 saved it"));
   CHECK(status.context.file == "rank0.pt");
+  const Manifest manifest = folder.tolerated();
+  std::vector<std::string> named;
+  for (const Note& note : manifest.notes)
+    if (testing::note_code(note) == "CK067") named.push_back(note.file);
+  CHECK(named == std::vector<std::string>{"rank0.pt", "rank1.pt"});
 }
 
 TEST_CASE("a file saved under another rank's name is worth a warning everywhere") {

@@ -38,8 +38,8 @@ std::optional<std::vector<std::int64_t>> ids_of(const Value& value) {
 }  // namespace
 
 LocalState::LocalState(const RankStates& states, ArchiveManifestBuilder& builder,
-                       ArchiveBytes& bytes, RankMerger& merger)
-    : states_(states), builder_(builder), bytes_(bytes), merger_(merger) {
+                       ArchiveBytes& bytes, RankMerger& merger, Findings& findings)
+    : states_(states), builder_(builder), bytes_(bytes), merger_(merger), findings_(findings) {
   find_units();
   find_optimizers();
   if (units_.empty()) find_flat_state();
@@ -65,10 +65,11 @@ void LocalState::find_units() {
 }
 
 /// The optimizer's runs are placed by the files' names: those must be the ranks' own.
-void LocalState::check_ranks(const RankEntry& entry) const {
+void LocalState::check_ranks(const RankEntry& entry) {
   const ShardedValue& first = *entry.leaves.front().sharded;
-  for (const RankLeaf& leaf : entry.leaves)
-    in_file(builder_.manifest().files.at(leaf.file).path, [&] {
+  for (const RankLeaf& leaf : entry.leaves) {
+    const std::string& path = builder_.manifest().files.at(leaf.file).path;
+    in_file(path, [&] {
       in_tensor(entry.name, [&] {
         if (!leaf.sharded || leaf.sharded->is_dtensor())
           fail(Code::kCorrupt, fmt::format("a flat parameter on rank {}, but not on rank {}",
@@ -77,13 +78,16 @@ void LocalState::check_ranks(const RankEntry& entry) const {
           fail(Code::kCorrupt,
                fmt::format("it is {} on rank {} and {} on rank {}", first.spec.to_string(),
                            entry.leaves.front().rank, leaf.sharded->spec.to_string(), leaf.rank));
-        if (leaf.sharded->rank.value_or(leaf.rank) != leaf.rank)
-          fail(Code::kCorrupt,
-               fmt::format("the file is named as rank {}'s, but rank {} saved it", leaf.rank,
-                           *leaf.sharded->rank),
-               "give the ranks' files their own names back: the optimizer's state has no others");
       });
     });
+    if (leaf.sharded->rank.value_or(leaf.rank) != leaf.rank && misnamed_.insert(leaf.file).second)
+      findings_.error(Finding::kOtherRanksFile,
+                      fmt::format("the file is named as rank {}'s, but rank {} saved it: give the "
+                                  "ranks' files their own names back, the optimizer's state has "
+                                  "no others",
+                                  leaf.rank, *leaf.sharded->rank),
+                      path);
+  }
 }
 
 void LocalState::find_optimizers() {

@@ -26,7 +26,7 @@ class LocalState {
  public:
   /// All must outlive it.
   LocalState(const RankStates& states, ArchiveManifestBuilder& builder, ArchiveBytes& bytes,
-             RankMerger& merger);
+             RankMerger& merger, Findings& findings);
 
   /// True when there are flat parameters, or runs of some in an optimizer.
   bool present() const { return !units_.empty() || state_alone_; }
@@ -83,7 +83,7 @@ class LocalState {
   };
 
   void find_units();
-  void check_ranks(const RankEntry& entry) const;
+  void check_ranks(const RankEntry& entry);
   void find_optimizers();
   void find_flat_state();
   /// What an optimizer's state by id is like, from one walk over the ranks' leaves.
@@ -129,6 +129,8 @@ class LocalState {
   ArchiveManifestBuilder& builder_;
   ArchiveBytes& bytes_;
   RankMerger& merger_;
+  Findings& findings_;
+  std::set<std::uint32_t> misnamed_;  // files that another rank saved
   std::vector<Unit> units_;
   std::vector<Optimizer> optimizers_;
   std::map<std::string, std::pair<std::size_t, std::size_t>> slices_;  // name -> unit, parameter

@@ -30,7 +30,7 @@ class Reader {
     states_ = open_ranks(std::move(*folder), builder_, findings_);
     if (states_.entries.empty() && states_.containers.empty())
       fail(Code::kCorrupt, "the rank files hold nothing");
-    LocalState local(states_, builder_, bytes_, merger_);
+    LocalState local(states_, builder_, bytes_, merger_, findings_);
     if (local.present()) local.name_parameters(*place_.directory, options_);
     for (const RankEntry& entry : states_.entries) {
       first_entry_.emplace(entry.name, builder_.manifest().state.entries.size());
