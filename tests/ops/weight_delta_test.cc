@@ -2,6 +2,7 @@
 // checksums; a chain with a version missing, another base and a changed blob are refused. The cases
 // in data/weight_deltas are in slime's published form, by a writer of their own, and sglang's reader
 // of them gave the same tensors.
+#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/format/safetensors.h>
 
@@ -120,6 +121,31 @@ TEST_CASE("a broken chain of deltas, another base and changed blobs are refused"
     const std::string shard = name == "slime_xor_xxh3" ? "00000-of-00001" : "00000-of-00002";
     turn_byte(blob, "/source/weight_v000001/model-" + shard + ".safetensors", 5);
     CHECK(refusal(blob, "/source/weight_v000001", with_base("")).code == Code::kCorrupt);
+  }
+}
+
+TEST_CASE("a version in an index names nothing but a folder beside it") {
+  for (const auto& [version, stem] :
+       {std::pair("/../../elsewhere", "weight_v"), std::pair("..", ""), std::pair(".", "")}) {
+    CAPTURE(version, stem);
+    MemoryFileSystem fs;
+    load_sample(fs, kCases + "slime_xor_xxh3");
+    const std::string folder = fmt::format("/source/{}000003", stem);
+    for (const std::string place : {folder, std::string("/elsewhere")})
+      for (const std::string file :
+           {"model.safetensors.index.json", "model-00000-of-00001.safetensors"})
+        fs.write_file(place + "/" + file, fs.read_file("/source/weight_v000003/" + file));
+    fs.write_file("/source/weight_v/x", {});
+    const std::string index = folder + "/model.safetensors.index.json";
+    std::string text(as_text(fs.read_file(index)));
+    const std::string before = "\"base_version\": \"000002\"";
+    REQUIRE(text.find(before) != text.npos);
+    text.replace(text.find(before), before.size(),
+                 fmt::format("\"base_version\": \"{}\"", version));
+    fs.write_file(index, as_bytes(text));
+    const Status refused = refusal(fs, folder, {});
+    CHECK(refused.code == Code::kUnsupported);
+    CHECK_THAT(refused.message, Contains("which is not beside it"));
   }
 }
 

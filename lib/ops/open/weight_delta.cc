@@ -28,10 +28,12 @@ struct Chain {
   std::vector<DeltaLink> deltas;  // the newest first
 };
 
-/// "run/weight_v000002" from "run/weight_v000003"; "" where the name does not end in the version.
+/// "run/weight_v000002" from "run/weight_v000003"; "" where the name does not end in the version,
+/// and where the other one is no number, which might lead to any folder.
 std::string neighbour(const std::string& folder, const DeltaIndex& index) {
   const auto [parent, name] = split_path(folder);
-  if (index.version.empty() || index.base_version.empty() || !name.ends_with(index.version))
+  if (index.version.empty() || index.base_version.empty() || !name.ends_with(index.version) ||
+      index.base_version.find_first_not_of("0123456789") != std::string::npos)
     return "";
   return join_path(parent, name.substr(0, name.size() - index.version.size()) + index.base_version);
 }
