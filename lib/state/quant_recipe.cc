@@ -119,13 +119,14 @@ class RecipeMaker {
     w.scale_rows = rows;
     w.scale_columns = columns;
     const auto [height, width] = facts_.block.value_or(std::pair(kBlock, kBlock));
-    if (height > 0 && width > 0 && rows == div_up(w.rows, height) &&
+    const auto is_extent = [](std::int64_t n) { return n > 0 && n <= kMostNumel; };
+    if (is_extent(height) && is_extent(width) && rows == div_up(w.rows, height) &&
         columns == div_up(w.columns, width)) {
       w.block_rows = height;
       w.block_columns = width;
       return fmt::format("blocks of {}x{}", height, width);
     }
-    if (w.rows % rows != 0 || w.columns % columns != 0) misfit();
+    if (rows == 0 || columns == 0 || w.rows % rows != 0 || w.columns % columns != 0) misfit();
     w.block_rows = w.rows / rows;
     w.block_columns = w.columns / columns;
     if (w.block_rows > 1) return fmt::format("blocks of {}x{}", w.block_rows, w.block_columns);
@@ -183,7 +184,9 @@ class RecipeMaker {
     const Value state = read_.json(need(QuantSlot::kState));
     const auto whole = [&](const char* key) {
       const Value* found = state.find(key);
-      require(found != nullptr && found->is_int() && found->as_int() > 0, "its state is malformed");
+      require(found != nullptr && found->is_int() && found->as_int() > 0 &&
+                  found->as_int() <= kMostNumel,
+              "its state is malformed");
       return found->as_int();
     };
     const Value* shape = state.find("shape");

@@ -165,6 +165,37 @@ TEST_CASE("a part that is left out of a selected weight is said") {
   CHECK(status_of(fs, options).code == Code::kUnsupported);
 }
 
+TEST_CASE("parts that do not fit their codes are refused, also those of no elements") {
+  struct Parts {
+    const char* codes;
+    const char* shape;
+    int bytes;
+    const char* scale;
+    const char* scale_shape;
+    int scale_bytes;
+  };
+  const Parts cases[] = {{"w", "17,1", 17, "w_scale", "1,0", 0},
+                         {"w", "4,4", 16, "w_scale", "0,1", 0},
+                         {"w", "4,4", 16, "w_scale", "0", 0},
+                         {"w", "4,4", 16, "w_scale", "3,1", 12},
+                         {"q._weight_qdata", "17,1", 17, "q._weight_scale", "1,0", 0}};
+  for (const Parts& parts : cases) {
+    INFO(parts.codes << " [" << parts.shape << "], scales [" << parts.scale_shape << "]");
+    const int end = parts.scale_bytes + parts.bytes;
+    const std::string header =
+        fmt::format(R"({{"{}":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{}]}},)"
+                    R"("{}":{{"dtype":"F8_E4M3","shape":[{}],"data_offsets":[{},{}]}}}})",
+                    parts.scale, parts.scale_shape, parts.scale_bytes, parts.codes, parts.shape,
+                    parts.scale_bytes, end);
+    MemoryFileSystem fs;
+    const std::string data(static_cast<std::size_t>(end), '\1');
+    fs.write_file("/q.safetensors", as_bytes(safetensors_of(header, data)));
+    CHECK(status_of(fs, dequantizing("/q.safetensors", "/out", DType::kFloat32)).code ==
+          Code::kUnsupported);
+    CHECK_FALSE(fs.stat("/out"));
+  }
+}
+
 TEST_CASE("without quantized weights there is nothing to dequantize") {
   MemoryFileSystem fs;
   const std::string source = load_sample(fs, "dcp/fsdp2_w2");
