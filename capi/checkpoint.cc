@@ -58,8 +58,14 @@ void open(tessera_checkpoint& c, const char* path, const char* options) {
   c.leaves = leaf_tensors(c.opened.manifest);
   c.names.reserve(c.leaves.size());  // views into it are kept
   for (const std::uint32_t index : c.leaves) {
+    const SharedText& name = c.opened.manifest.tensors[index].name;
+    if (name.view().find('\0') != std::string_view::npos)
+      in_tensor(name, [] {
+        fail(Code::kUnsupported, "its name holds a zero byte, which would end it here",
+             "\"exclude\" leaves it out");
+      });
     c.place_in_leaves.emplace(index, c.names.size());
-    c.names.emplace_back(c.opened.manifest.tensors[index].name);
+    c.names.emplace_back(name);
     c.by_name.emplace(c.names.back(), index);
   }
 }

@@ -142,7 +142,10 @@ def check(error):
 
 def encoded(word):
     """A path or name as the library takes it."""
-    return os.fsencode(word)
+    encoded_word = os.fsencode(word)
+    if b"\0" in encoded_word:
+        raise errors.InvalidArgument(f"{word!r} holds a zero byte")
+    return encoded_word
 
 
 def request(fields):

@@ -331,10 +331,9 @@ def _narrowed(old, key, dim):
         if count == 0:
             return (begin, begin, 1, True)
         return (start, start + (count - 1) * stride * step + 1, stride * step, True)
-    try:
-        at = key.__index__()
-    except AttributeError:
-        raise errors.InvalidArgument(f"dim {dim}: {type(key).__name__} is no index") from None
+    if isinstance(key, bool) or not hasattr(key, "__index__"):  # to NumPy a bool is a mask
+        raise errors.InvalidArgument(f"dim {dim}: {type(key).__name__} is no index")
+    at = key.__index__()
     if not -extent <= at < extent:
         raise errors.OutOfRange(f"index {at} of dim {dim}, which has {extent}")
     start = begin + (at % extent) * step

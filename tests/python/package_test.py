@@ -54,7 +54,7 @@ class Reading(unittest.TestCase):
                         np.testing.assert_array_equal(part[1:][::2].numpy(), whole[key][1:][::2])
             matrix = next(t for _, t in c.items() if t.ndim == 2)
             for bad, error in (((0, 0, 0), errors.OutOfRange), (10**6, errors.OutOfRange), (slice(None, None, -1), errors.InvalidArgument),
-                               ("x", errors.InvalidArgument), ((Ellipsis, Ellipsis), errors.InvalidArgument)):
+                               ("x", errors.InvalidArgument), (True, errors.InvalidArgument), ((Ellipsis, Ellipsis), errors.InvalidArgument)):
                 with self.assertRaises(error):
                     matrix[bad]
 
@@ -71,6 +71,22 @@ class Reading(unittest.TestCase):
             sharded = next(name for name, t in c.items() if t.ndim == 2)
             with self.assertRaises(errors.Unsupported):
                 c[sharded].numpy(copy=False)
+
+    def test_a_zero_byte_ends_no_name(self):
+        """Names pass through C, where it would: a tensor must not be read for another."""
+        with tempfile.TemporaryDirectory() as d:
+            path = pathlib.Path(d) / "m.safetensors"
+            header = json.dumps({name: {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i, name in enumerate(["a", "a\0b"])}).encode()
+            path.write_bytes(len(header).to_bytes(8, "little") + header + b"\1\2")
+            with self.assertRaisesRegex(errors.Unsupported, "zero byte"):
+                tessera.open(path)
+            with tessera.open(path, exclude=["a?b"]) as c:
+                self.assertEqual(list(c), ["a"])
+                self.assertEqual(c["a"].bytes(), b"\1")
+                with self.assertRaises(errors.InvalidArgument):
+                    c["a\0b"]
+            with self.assertRaises(errors.InvalidArgument):
+                tessera.open(f"{path}\0.pt")
 
     def test_types_that_numpy_lacks(self):
         with self.assertRaises(errors.Unsupported):
