@@ -74,10 +74,13 @@ class Reading(unittest.TestCase):
 
     def test_a_zero_byte_ends_no_name(self):
         """Names pass through C, where it would: a tensor must not be read for another."""
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("torch writes such names, and is not here")
         with tempfile.TemporaryDirectory() as d:
-            path = pathlib.Path(d) / "m.safetensors"
-            header = json.dumps({name: {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i, name in enumerate(["a", "a\0b"])}).encode()
-            path.write_bytes(len(header).to_bytes(8, "little") + header + b"\1\2")
+            path = pathlib.Path(d) / "m.pt"
+            torch.save({"a": torch.tensor([1], dtype=torch.uint8), "a\0b": torch.tensor([2], dtype=torch.uint8)}, path)
             with self.assertRaisesRegex(errors.Unsupported, "zero byte"):
                 tessera.open(path)
             with tessera.open(path, exclude=["a?b"]) as c:
