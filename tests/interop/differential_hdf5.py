@@ -203,8 +203,8 @@ def described(v):
         return "true" if v else "false"
     if isinstance(v, int):
         return f"i{v}"
-    if isinstance(v, float):
-        return "f" + real(v)
+    if isinstance(v, (float, np.longdouble)):
+        return "f" + real(float(v))
     if isinstance(v, complex):
         return "c" + real(v.real) + real(v.imag)
     if isinstance(v, str):

@@ -1,5 +1,6 @@
 #include "tools/hdf5_helper/dataset.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "tools/hdf5_helper/chunks.h"
@@ -20,18 +21,28 @@ void write_problem(WireWriter& report, const std::string& path, const std::strin
   report.text(why);
 }
 
-/// The element that stands where nothing was written, in the file's own type; "" = all zero.
-std::string fill_value(hid_t creation, hid_t type) {
+/// The element that stands where nothing was written, in the file's own type; "" = all zero. What
+/// is never filled has no content: zero, as h5py makes of it. False, and why: no such time exists.
+bool write_fill_value(WireWriter& report, hid_t creation, hid_t type, std::string& why) {
+  H5D_fill_time_t time = H5D_FILL_TIME_ERROR;
+  if (H5Pget_fill_time(creation, &time) < 0 ||
+      (time != H5D_FILL_TIME_ALLOC && time != H5D_FILL_TIME_IFSET && time != H5D_FILL_TIME_NEVER)) {
+    why = "when its fill value is written is not known";
+    return false;
+  }
   H5D_fill_value_t defined = H5D_FILL_VALUE_UNDEFINED;
-  if (H5Pfill_value_defined(creation, &defined) < 0 || defined != H5D_FILL_VALUE_USER_DEFINED)
-    return {};
-  std::string value(H5Tget_size(type), '\0');
-  if (H5Pget_fill_value(creation, type, value.data()) < 0) return {};
-  return value;
+  std::string value;
+  if (time != H5D_FILL_TIME_NEVER && H5Pfill_value_defined(creation, &defined) >= 0 &&
+      defined == H5D_FILL_VALUE_USER_DEFINED) {
+    value.resize(H5Tget_size(type));
+    if (H5Pget_fill_value(creation, type, value.data()) < 0) value.clear();
+  }
+  report.text(value);
+  return true;
 }
 
 bool write_contiguous(WireWriter& report, hid_t dataset, hid_t creation, hid_t type,
-                      std::string& why) {
+                      bool has_elements, std::string& why) {
   if (H5Pget_external_count(creation) > 0) {
     char name[512] = {};
     off_t offset = 0;
@@ -51,8 +62,13 @@ bool write_contiguous(WireWriter& report, hid_t dataset, hid_t creation, hid_t t
     why = "its address cannot be read";
     return false;
   }
+  // The library reads by the address and the extents, whatever size is stated.
+  if (status != H5D_SPACE_STATUS_NOT_ALLOCATED && stored == 0 && has_elements) {
+    why = "it has an address, and a size of 0 bytes";
+    return false;
+  }
   report.tag(LayoutKind::kContiguous);
-  report.text(fill_value(creation, type));
+  if (!write_fill_value(report, creation, type, why)) return false;
   report.number(std::uint64_t{allocated ? offset : 0});
   report.number(std::uint64_t{allocated ? stored : 0});
   return true;
@@ -81,17 +97,17 @@ bool write_layout(Channel& channel, WireWriter& report, hid_t dataset, hid_t cre
                   const std::vector<hsize_t>& extents, std::string& why) {
   switch (H5Pget_layout(creation)) {
     case H5D_CONTIGUOUS:
-      return write_contiguous(report, dataset, creation, type, why);
+      return write_contiguous(report, dataset, creation, type,
+                              std::ranges::find(extents, hsize_t{0}) == extents.end(), why);
     case H5D_COMPACT:
       return write_compact(report, dataset, type, why);
     case H5D_CHUNKED:
       report.tag(LayoutKind::kChunked);
-      report.text(fill_value(creation, type));
-      return write_chunked(channel, report, dataset, creation, extents, why);
+      return write_fill_value(report, creation, type, why) &&
+             write_chunked(channel, report, dataset, creation, extents, why);
     case H5D_VIRTUAL:
       report.tag(LayoutKind::kVirtual);
-      report.text(fill_value(creation, type));
-      return write_virtual(report, creation, why);
+      return write_fill_value(report, creation, type, why) && write_virtual(report, creation, why);
     default:
       why = "its layout is not known";
       return false;

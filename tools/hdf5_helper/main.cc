@@ -135,12 +135,12 @@ class Walker {
       damaged(path, "the object");
     const auto [known, is_new] = visited_.emplace(info.addr, path);
     if (!is_new) return link_record(LinkKind::kAlias, path, known->second);
-    if (info.type == H5O_TYPE_NAMED_DATATYPE) return;
     const Handle object(H5Oopen(parent, link.name.c_str(), H5P_DEFAULT), H5Oclose);
     if (!object) damaged(path, "the object");
     if (info.type == H5O_TYPE_GROUP) return group(object.get(), path, depth + 1);
-    if (info.type != H5O_TYPE_DATASET) damaged(path, "the object");
-    write_dataset(channel_, report_, object.get(), path);
+    if (info.type != H5O_TYPE_DATASET && info.type != H5O_TYPE_NAMED_DATATYPE)
+      damaged(path, "the object");
+    if (info.type == H5O_TYPE_DATASET) write_dataset(channel_, report_, object.get(), path);
     attributes(object.get(), path);
   }
 
