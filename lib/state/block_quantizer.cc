@@ -9,7 +9,15 @@
 #include <limits>
 #include <vector>
 
+#include "lib/base/cpu.h"
 #include "lib/state/quant_codes.h"
+
+#if defined(__x86_64__)
+#define TESSERA_WIDE __attribute__((target("avx2")))
+#else
+#define TESSERA_WIDE
+#endif
+#define TESSERA_INLINE inline __attribute__((always_inline))
 
 namespace tessera {
 namespace {
@@ -50,7 +58,7 @@ float as_largest(std::int32_t bits) {
 /// The code of a small float without Inf. Magnitudes above kLargest become that. Both ways are
 /// computed for every number, so that it works in vectors.
 template <int kSignBit, int kMantissa, int kBias>
-std::int32_t rounded(float x, float largest) {
+TESSERA_INLINE std::int32_t rounded(float x, float largest) {
   constexpr int kShift = 23 - kMantissa;
   constexpr std::int32_t kFirstNormal = (128 - kBias) << 23;
   constexpr std::int32_t kUnits = (151 - kBias - kMantissa) << 23;
@@ -69,8 +77,31 @@ std::int32_t rounded(float x, float largest) {
   return sign | (small & is_small) | (normal & ~is_small);
 }
 
-std::int32_t e4m3(float x) { return rounded<7, 3, 7>(x, kLargestE4m3); }
-std::int32_t e2m1(float x) { return rounded<3, 1, 1>(x, kLargestE2m1); }
+TESSERA_INLINE std::int32_t e4m3(float x) { return rounded<7, 3, 7>(x, kLargestE4m3); }
+TESSERA_INLINE std::int32_t e2m1(float x) { return rounded<3, 1, 1>(x, kLargestE2m1); }
+
+// What is done with every number, in vectors as wide as the CPU has: the same results.
+TESSERA_INLINE void encode_e4m3(const float* x, std::size_t count, float divisor, std::byte* out) {
+  std::array<std::int32_t, kBand> codes;
+  for (std::size_t i = 0; i < count; ++i) codes[i] = e4m3(x[i] / divisor);
+  for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<std::byte>(codes[i]);
+}
+TESSERA_WIDE void encode_e4m3_wide(const float* x, std::size_t count, float divisor,
+                                   std::byte* out) {
+  encode_e4m3(x, count, divisor, out);
+}
+
+/// `zero` is added first: 0 makes zero of minus zero, minus zero leaves it.
+template <std::int64_t kGroup>
+TESSERA_INLINE void encode_e2m1(const float* x, float divisor, float zero, std::byte* out) {
+  std::array<std::int32_t, kGroup> codes;
+  for (std::size_t i = 0; i < kGroup; ++i) codes[i] = e2m1((x[i] + zero) / divisor);
+  for (std::size_t i = 0; i < kGroup; ++i) out[i] = static_cast<std::byte>(codes[i]);
+}
+template <std::int64_t kGroup>
+TESSERA_WIDE void encode_e2m1_wide(const float* x, float divisor, float zero, std::byte* out) {
+  encode_e2m1<kGroup>(x, divisor, zero, out);
+}
 
 /// A scale as it is stored, and what the elements are divided by.
 struct GroupScale {
@@ -156,14 +187,14 @@ class GroupCodes final : public GroupRecipe<kGroup> {
 
  private:
   void encode(std::span<const float> numbers, std::byte* out) const {
+    const bool wide = has_wide_vectors();
     std::array<std::byte, kFourBitTile> narrow;
     for (std::size_t g = 0; g < numbers.size(); g += kGroup) {
       const float divisor = this->scale(numbers.data() + g).divisor;
       // compressed-tensors has no minus zero for one; torchao and GPT-OSS do.
       const float zero = this->w_.scheme == BlockScheme::kNvfp4 ? 0.0F : -0.0F;
-      std::array<std::int32_t, kGroup> codes;
-      for (std::size_t i = 0; i < kGroup; ++i) codes[i] = e2m1((numbers[g + i] + zero) / divisor);
-      for (std::size_t i = 0; i < kGroup; ++i) narrow[g + i] = static_cast<std::byte>(codes[i]);
+      wide ? encode_e2m1_wide<kGroup>(numbers.data() + g, divisor, zero, narrow.data() + g)
+           : encode_e2m1<kGroup>(numbers.data() + g, divisor, zero, narrow.data() + g);
     }
     for (std::size_t i = 0; i < numbers.size() / 2; ++i) {
       const auto pair = load_le<std::uint16_t>(narrow.data() + 2 * i);
@@ -251,6 +282,7 @@ class BandCodes final : public BandRecipe {
   void compute(std::int64_t begin, std::int64_t end, std::span<const ByteView> parts,
                MutableBytes out) const override {
     if (begin == end) return;
+    const bool wide = has_wide_vectors();
     const std::int64_t last_row = (end - 1) / w_.columns;
     const std::byte* elements = parts[0].data();
     for (std::int64_t band = begin / w_.columns / kBand * kBand; band <= last_row; band += kBand) {
@@ -261,14 +293,14 @@ class BandCodes final : public BandRecipe {
         if (start + w_.columns <= begin || start >= end) continue;
         for_each_block(elements, [&](std::size_t b, std::int64_t column, std::span<const float> x) {
           const float divisor = scale[b];
-          std::array<std::int32_t, kBand> codes;
-          for (std::size_t i = 0; i < x.size(); ++i) codes[i] = e4m3(x[i] / divisor);
+          std::array<std::byte, kBand> codes;
+          wide ? encode_e4m3_wide(x.data(), x.size(), divisor, codes.data())
+               : encode_e4m3(x.data(), x.size(), divisor, codes.data());
           const std::int64_t at = start + column;
           const std::int64_t from = std::max(begin, at);
           const std::int64_t to = std::min(end, at + static_cast<std::int64_t>(x.size()));
-          for (std::int64_t i = from; i < to; ++i)
-            out[static_cast<std::size_t>(i - begin)] =
-                static_cast<std::byte>(codes[static_cast<std::size_t>(i - at)]);
+          if (from < to)
+            std::copy_n(codes.data() + (from - at), to - from, out.data() + (from - begin));
         });
       }
     }

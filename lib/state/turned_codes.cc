@@ -11,7 +11,11 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t kTurnedAtOnce = std::int64_t{1} << 20;  // elements
-constexpr std::int64_t kTile = 64;                             // outputs or inputs at once
+/// Codes of an output lie apart, those of neighbouring outputs beside each other: fewer outputs at
+/// once are many short reads. So many are computed together even where they are more elements.
+constexpr std::int64_t kOutputsAtOnce = 256;
+constexpr std::int64_t kMostTurnedAtOnce = std::int64_t{8} << 20;
+constexpr std::int64_t kTile = 64;  // outputs or inputs at once
 
 /// Where AWQ keeps output i of every eight in a word.
 constexpr std::array<unsigned, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
@@ -25,8 +29,9 @@ class TurnedCodes final : public ElementRecipe {
         is_awq_(weight.packing == TurnedWeight::Packing::kAlongOutputs) {}
 
   std::int64_t at_once() const override {
-    const std::int64_t rows = std::max<std::int64_t>(1, kTurnedAtOnce / w_.inputs / per_) * per_;
-    return rows * w_.inputs;
+    const std::int64_t outputs =
+        std::clamp(kOutputsAtOnce, kTurnedAtOnce / w_.inputs, kMostTurnedAtOnce / w_.inputs);
+    return std::max<std::int64_t>(1, outputs / per_) * per_ * w_.inputs;
   }
 
   std::vector<ElementRuns> needs(std::int64_t begin, std::int64_t end) const override {
@@ -122,7 +127,9 @@ class TurnedCodes final : public ElementRecipe {
   }
 
   void fill(const Outputs& of, const Read& read, float* out) const {
-    is_awq_ ? fill_awq(of, read, out) : fill_gptq(of, read, out);
+    if (is_awq_) return fill_awq(of, read, out);
+    if (w_.bits == 2) return fill_gptq<2>(of, read, out);
+    w_.bits == 4 ? fill_gptq<4>(of, read, out) : fill_gptq<8>(of, read, out);
   }
 
   float number(const Outputs& of, const Read& read, std::int64_t input, std::int64_t o,
@@ -132,8 +139,10 @@ class TurnedCodes final : public ElementRecipe {
     return (static_cast<float>(code) - read.zeros[at]) * read.scales[at];
   }
 
+  template <unsigned kBits>
   void fill_gptq(const Outputs& of, const Read& read, float* out) const {
-    const auto width = static_cast<unsigned>(w_.bits);
+    constexpr unsigned kPer = 32 / kBits;
+    constexpr std::uint32_t kMask = (1U << kBits) - 1;
     for (std::int64_t tile = 0; tile < of.count; tile += kTile) {
       const std::int64_t last = std::min(of.count, tile + kTile);
       for (std::int64_t row = 0; row < w_.inputs / per_; ++row) {
@@ -146,8 +155,11 @@ class TurnedCodes final : public ElementRecipe {
           if (one_group) {
             const auto at = static_cast<std::size_t>(*group * of.count + o);
             const float zero = read.zeros[at], scale = read.scales[at];
-            for (unsigned k = 0; k < static_cast<unsigned>(per_); ++k)
-              to[k] = (static_cast<float>((word >> (k * width)) & mask_) - zero) * scale;
+            std::array<std::int32_t, kPer> codes;
+            for (unsigned k = 0; k < kPer; ++k)
+              codes[k] = static_cast<std::int32_t>(word >> (k * kBits) & kMask);
+            for (unsigned k = 0; k < kPer; ++k)
+              to[k] = (static_cast<float>(codes[k]) - zero) * scale;
             continue;
           }
           for (std::int64_t k = 0; k < per_; ++k)
@@ -157,9 +169,23 @@ class TurnedCodes final : public ElementRecipe {
     }
   }
 
+  using AwqRows = std::array<std::array<float, kTile>, 8>;
+
+  /// Element `i` of the rows of a word's eight outputs.
+  static void fill_word(std::uint32_t word, const float* zeros, const float* scales, AwqRows& rows,
+                        std::size_t i) {
+    std::array<std::int32_t, 8> codes;
+    for (std::size_t k = 0; k < 8; ++k)
+      codes[k] = static_cast<std::int32_t>(word >> (4 * kAwqPlace[k]) & 15U);
+    std::array<float, 8> numbers;
+    for (std::size_t k = 0; k < 8; ++k)
+      numbers[k] = (static_cast<float>(codes[k]) - zeros[k]) * scales[k];
+    for (std::size_t k = 0; k < 8; ++k) rows[k][i] = numbers[k];
+  }
+
   /// Each word once, for its eight outputs.
   void fill_awq(const Outputs& of, const Read& read, float* out) const {
-    std::array<std::array<float, kTile>, 8> rows;
+    AwqRows rows;
     const std::int64_t before = of.word * per_ - of.first;  // of the first word's first output
     for (std::int64_t tile = 0; tile < w_.inputs; tile += kTile) {
       const std::int64_t count = std::min(w_.inputs - tile, kTile);
@@ -172,6 +198,11 @@ class TurnedCodes final : public ElementRecipe {
               load_le<std::uint32_t>(read.codes.data() + 4 * ((tile + i) * of.words + word));
           const auto at = static_cast<std::size_t>(
               read.group[static_cast<std::size_t>(tile + i)] * of.count + output + first);
+          if (last - first == 8) {
+            fill_word(codes, read.zeros.data() + at, read.scales.data() + at, rows,
+                      static_cast<std::size_t>(i));
+            continue;
+          }
           for (std::int64_t k = first; k < last; ++k)
             rows[static_cast<std::size_t>(k)][static_cast<std::size_t>(i)] =
                 (static_cast<float>(code(codes, k)) -
