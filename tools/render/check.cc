@@ -92,7 +92,7 @@ std::string layer_differences(const std::vector<LayerDiff>& layers, std::size_t 
                {"", false, 0, true},
                {"change", true},
                {"tensors", true},
-               {"most changed"},  // q, k or v: its middle is what tells
+               {"most changed"},  // q, k or v: its middle differs
                {"change", true},
                {""}});
   for (std::size_t i = 0; i < std::min(limit, layers.size()); ++i) {
@@ -226,7 +226,7 @@ std::string common_root(const std::vector<std::string_view>& only_a,
 
 std::string type_of(const std::string& spec) { return spec.substr(0, spec.find(' ')); }
 
-/// Of two types the one that values are rounded to.
+/// The one of two types that values are rounded to.
 std::string narrower(const std::string& a, const std::string& b) {
   const auto one = dtype_from_torch_name(a), other = dtype_from_torch_name(b);
   return one && other && bits(*one) < bits(*other) ? a : b;

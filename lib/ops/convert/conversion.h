@@ -94,7 +94,7 @@ class Conversion {
   void verify(Stage& stage, Seal& seal);
   bool verifies() const { return options_.verify || (request_.hf_preset && !options_.no_verify); }
   std::vector<std::string> source_differences() const;
-  /// Of the tensors that are read.
+  /// The bytes of the tensors that are read.
   std::uint64_t source_bytes() const {
     return whole_ ? static_cast<std::uint64_t>(count_state(*whole_).bytes) : plan_->source_bytes();
   }

@@ -47,7 +47,7 @@ std::string times_hash(const Manifest& source);
 
 /// request_hash, then 64 hex digits over it, the source's files (path, size) and the output plan.
 /// Whether the files are the same ones is SourceBinding's question.
-/// `content`: what else tells the result from others, of equal sizes.
+/// `content`: what else distinguishes the result from others of equal sizes.
 std::string plan_hash(const std::string& request, const Manifest& source, const OutputPlan& output,
                       const std::string& content);
 

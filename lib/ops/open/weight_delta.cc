@@ -300,7 +300,7 @@ class ChainApplier {
   std::map<std::string, AppliedTensor> changed_;                 // by name
   std::map<std::string, LinkRun> whole_;                         // by name: not the base's
   std::map<std::string, ForwardedFile> forwarded_;
-  /// Of these, in manifest_.files.
+  /// The number of each file in manifest_.files.
   std::map<std::pair<const Directory*, std::string>, std::uint32_t> file_numbers_;
   std::set<std::string> paths_;  // of manifest_.files
   std::vector<DeltaLink> links_;
