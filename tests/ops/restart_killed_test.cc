@@ -194,7 +194,7 @@ TEST_CASE("a killed conversion goes on and writes less than 5 percent of what wa
 }
 
 TEST_CASE("a killed conversion to weight deltas goes on, or starts anew where its base is another",
-          "[kills]") {
+          "[kills][wide]") {
   const QuickFolder folder;
   const std::string base = folder / "base.safetensors", out = folder / "out";
   make_source(base);
