@@ -5,6 +5,7 @@
 #include <tessera/state/roles.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -83,7 +84,7 @@ class PlanBuilder {
       if (optimizer.dialect != OptimDialect::kById)
         fail(Code::kUnsupported, "Trainer keeps its optimizer by the ids of parameters",
              "leave out --optim-keys, or use --to torch-dcp");
-    std::set<std::string_view> places = {kModel};
+    std::set<std::string, std::less<>> places = {std::string(kModel)};
     for (const StateFile& file : state_files()) places.insert(file.key);
     for (const StateEntry& entry : source_.state.entries)
       if (!places.contains(top_of(entry.path)))
