@@ -1,5 +1,6 @@
 #include "lib/state/block_quantizer.h"
 
+#include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/tensor/cast.h>
 
@@ -168,7 +169,7 @@ class GroupCodes final : public GroupRecipe<kGroup> {
 
   std::vector<ElementRuns> needs(std::int64_t begin, std::int64_t end) const override {
     const std::int64_t first = 2 * begin / kGroup * kGroup;
-    return {{first, (2 * end + kGroup - 1) / kGroup * kGroup - first}};
+    return {{first, ceil_div(2 * end, kGroup) * kGroup - first}};
   }
 
   void compute(std::int64_t begin, std::int64_t end, std::span<const ByteView> parts,
@@ -227,9 +228,7 @@ class GroupScales final : public GroupRecipe<kGroup> {
 class BandRecipe : public ElementRecipe {
  public:
   explicit BandRecipe(const BlockWeight& weight)
-      : w_(weight),
-        blocks_((weight.columns + kBand - 1) / kBand),
-        width_(element_bytes(weight.dtype)) {}
+      : w_(weight), blocks_(ceil_div(weight.columns, kBand)), width_(element_bytes(weight.dtype)) {}
 
  protected:
   ElementRuns bands(std::int64_t first, std::int64_t last) const {

@@ -25,20 +25,16 @@ namespace {
 constexpr std::string_view kFirstVersion = "000000";
 constexpr std::string_view kVersionMark = "_v";
 
-bool is_number(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
-
 /// "000012" of "weight_v000012"; "": the name does not say.
 std::string version_in_name(const std::string& name) {
   const std::size_t at = name.rfind(kVersionMark);
   const std::string tail = at == name.npos ? "" : name.substr(at + kVersionMark.size());
-  return is_number(tail) ? tail : "";
+  return is_version_number(tail) ? tail : "";
 }
 
 /// The same number of digits, one more where none is left.
 std::string next_version(const std::string& version) {
-  if (!is_number(version)) return next_version(std::string(kFirstVersion));
+  if (!is_version_number(version)) return next_version(std::string(kFirstVersion));
   std::string out = version;
   for (std::size_t i = out.size(); i-- > 0;) {
     if (out[i] != '9') {
@@ -97,10 +93,11 @@ void Conversion::name_versions(const OpenedCheckpoint& base, DeltaIndex& index) 
   index.base_version = weight_version(fs_, base);
   if (index.base_version.empty()) index.base_version = kFirstVersion;
   index.version = version_in_name(result_name());
-  if (index.version.empty()) index.version = weight_version(fs_, source_);
-  const bool says = !version_in_name(result_name()).empty();
-  if (!says && (!is_number(index.version) || index.version == index.base_version))
-    index.version = next_version(index.base_version);
+  if (index.version.empty()) {
+    index.version = weight_version(fs_, source_);
+    if (!is_version_number(index.version) || index.version == index.base_version)
+      index.version = next_version(index.base_version);
+  }
   if (index.version == index.base_version)
     fail(Code::kInvalidArgument,
          fmt::format("DST says version {}, which is that of {}", index.version,
@@ -212,7 +209,9 @@ void Conversion::check_delta_base_unchanged() const {
 OpenedCheckpoint Conversion::open_written_delta(const std::string& folder) const {
   DeltaLink link{folder, fs_.open_directory(folder), {}};
   link.index = read_delta_index(*link.directory);
-  return std::move(*apply_weight_delta(open_delta_base(), std::move(link), read_));
+  std::vector<DeltaLink> deltas;
+  deltas.push_back(std::move(link));
+  return std::move(*apply_weight_deltas(open_delta_base(), std::move(deltas), read_));
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include "lib/ops/edit/quantize.h"
 
 #include <fmt/format.h>
+#include <tessera/base/checked.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/reshard/tensor_reader.h>
@@ -180,13 +181,13 @@ class Quantizer {
     if (scheme_ == BlockScheme::kNvfp4) weight.second = seconds_[number];
     std::vector<std::int64_t> codes(spec.shape.extents().begin(), spec.shape.extents().end());
     std::vector<std::int64_t> scales = codes;
-    scales.back() = (codes.back() + block_columns(scheme_) - 1) / block_columns(scheme_);
+    scales.back() = ceil_div(codes.back(), block_columns(scheme_));
     std::string_view codes_name = "_packed", scales_name = "_scale";
     DType codes_type = DType::kUInt8, scales_type = DType::kUInt8;
     if (scheme_ == BlockScheme::kFp8) {
       codes_name = "", scales_name = "_scale_inv";
       codes_type = DType::kFloat8E4M3Fn, scales_type = DType::kFloat32;
-      scales[0] = (codes[0] + block_columns(scheme_) - 1) / block_columns(scheme_);
+      scales[0] = ceil_div(codes[0], block_columns(scheme_));
     } else if (choice.stacked) {
       codes_name = "_blocks", scales_name = "_scales";
       codes.back() = block_columns(scheme_) / 2;

@@ -29,11 +29,11 @@ struct Chain {
 };
 
 /// "run/weight_v000002" from "run/weight_v000003"; "" where the name does not end in the version,
-/// and where the other one is no number, which might lead to any folder.
+/// and where the other one is no number.
 std::string neighbour(const std::string& folder, const DeltaIndex& index) {
   const auto [parent, name] = split_path(folder);
-  if (index.version.empty() || index.base_version.empty() || !name.ends_with(index.version) ||
-      index.base_version.find_first_not_of("0123456789") != std::string::npos)
+  if (index.version.empty() || !name.ends_with(index.version) ||
+      !is_version_number(index.base_version))
     return "";
   return join_path(parent, name.substr(0, name.size() - index.version.size()) + index.base_version);
 }
@@ -308,11 +308,15 @@ class ChainApplier {
 
 }  // namespace
 
-std::unique_ptr<OpenedCheckpoint> apply_weight_delta(OpenedCheckpoint base, DeltaLink link,
-                                                     const ReadOptions& read) {
-  base.locate_all(read);
+bool is_version_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+std::unique_ptr<OpenedCheckpoint> apply_weight_deltas(OpenedCheckpoint base,
+                                                      std::vector<DeltaLink> deltas,
+                                                      const ReadOptions& read) {
   ChainApplier applier(std::move(base), read);
-  applier.add(std::move(link));
+  for (DeltaLink& link : deltas) applier.add(std::move(link));
   return applier.finish();
 }
 
@@ -328,10 +332,8 @@ std::unique_ptr<OpenedCheckpoint> open_weight_delta(FileSystem& fs, const std::s
   of_base.check_seal = asked.check_seal;
   OpenedCheckpoint base = open_checkpoint(fs, chain.base, of_base);
   base.locate_all(of_base.read);
-  ChainApplier applier(std::move(base), asked.read);
-  for (auto link = chain.deltas.rbegin(); link != chain.deltas.rend(); ++link)
-    applier.add(std::move(*link));
-  return applier.finish();
+  std::ranges::reverse(chain.deltas);
+  return apply_weight_deltas(std::move(base), std::move(chain.deltas), asked.read);
 }
 
 std::string weight_version(FileSystem& fs, const OpenedCheckpoint& opened) {

@@ -13,6 +13,8 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace tessera {
 
@@ -29,9 +31,14 @@ std::unique_ptr<OpenedCheckpoint> open_weight_delta(FileSystem& fs, const std::s
                                                     const Directory& directory,
                                                     const OpenOptions& asked);
 
-/// The weights that one delta makes of `base`, whatever version that is.
-std::unique_ptr<OpenedCheckpoint> apply_weight_delta(OpenedCheckpoint base, DeltaLink link,
-                                                     const ReadOptions& read);
+/// The weights that deltas, the oldest first, make of `base`, whatever version that is. `base` is
+/// located.
+std::unique_ptr<OpenedCheckpoint> apply_weight_deltas(OpenedCheckpoint base,
+                                                      std::vector<DeltaLink> deltas,
+                                                      const ReadOptions& read);
+
+/// Digits alone: another text as a version might lead to any folder.
+bool is_version_number(std::string_view text);
 
 /// The version that the index of a safetensors folder gives; "": none.
 std::string weight_version(FileSystem& fs, const OpenedCheckpoint& opened);
