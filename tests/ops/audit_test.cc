@@ -7,6 +7,7 @@
 
 #include "tests/support/convert_case.h"
 #include "tests/support/rank_archive.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/training_run.h"
 
 namespace audit_test {
@@ -38,6 +39,7 @@ std::vector<std::string> names(const AuditReport& report) {
 TEST_CASE("a healthy run has no finding but the newest checkpoint and what could go") {
   for (const std::uint64_t seed : {1, 2, 3})
     for (const int apart : {1, 7, 200}) {
+      if (kSanitized && (seed != 1 || apart != 7)) continue;
       MemoryFileSystem fs;
       healthy(fs, 4, apart, seed);
       for (const bool deep : {false, true}) {

@@ -1,5 +1,6 @@
 // What lies beside a checkpoint and belongs to the same training state: named, looked into, and
 // never left behind without a word.
+#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/ops/seal.h>
 #include <tessera/ops/summary.h>
@@ -345,6 +346,31 @@ TEST_CASE("two results of one file each in a folder are two checkpoints") {
   const auto mixed = list_run(fs, "/mixed");
   REQUIRE(mixed);
   CHECK(mixed->rows.size() == 2);
+}
+
+TEST_CASE("files that hold a tensor of one name are a checkpoint each, unless they are numbered") {
+  MemoryFileSystem fs;
+  const auto write = [&](const char* path, const char* tensor) {
+    const std::string json =
+        fmt::format(R"({{"{}":{{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}}})", tensor);
+    const std::string file = le<std::uint64_t>(json.size()) + json + std::string(8, '\0');
+    fs.write_file(path, as_bytes(file));
+  };
+  write("/variants/model.safetensors", "a.weight");
+  write("/variants/model.fp16.safetensors", "a.weight");
+  const auto listing = list_run(fs, "/variants");
+  REQUIRE(listing);
+  CHECK(listing->rows.size() == 2);
+  CHECK(has(refusal(fs, "/variants").message, "model.fp16.safetensors"));
+  CHECK(open_checkpoint(fs, "/variants/model.fp16.safetensors").driver->id() == "safetensors");
+
+  write("/halves/encoder.safetensors", "a.weight");
+  write("/halves/decoder.safetensors", "b.weight");
+  CHECK(open_checkpoint(fs, "/halves").manifest.tensors.size() == 2);
+
+  write("/shards/model-00001-of-00002.safetensors", "a.weight");
+  write("/shards/model-00002-of-00002.safetensors", "a.weight");
+  CHECK(refusal(fs, "/shards").code == Code::kCorrupt);
 }
 
 TEST_CASE("FairScale's files whose numbers are not all ranks' are refused by those numbers") {

@@ -58,7 +58,7 @@ TEST_CASE("codes are unique, found in any case, and explained") {
   CHECK_FALSE(tessera::find_finding(""));
 }
 
-TEST_CASE("no source spells the code of a finding, or a severity, as text") {
+TEST_CASE("no source spells the code of a finding, or a severity, as text", "[wide]") {
   const std::regex comment("//[^\n]*");
   const std::regex code("\"(CK|OP|ST|AU)\\d{3}\"");
   const std::regex severity("\\{[^{}\n]*\"(info|warning|error)\",|severity (==|!=) \"");

@@ -106,7 +106,9 @@ TEST_CASE("every sharded format keeps several groups and frozen parameters from 
     const WrittenCheckpoint written(*find_format("torch-save"), made, *fs.open_directory("/none"),
                                     request);
     fs.write_file("/made.pt", written.files.begin()->second);
-    check_every_pair(fs, "/made.pt", format, {1, 3, 70});
+    check_every_pair(
+        fs, "/made.pt", format,
+        kSanitized ? std::vector<std::int64_t>{1, 3} : std::vector<std::int64_t>{1, 3, 70});
   }
 }
 

@@ -123,7 +123,8 @@ void check_flag(MemoryFileSystem& fs, const ConvertOptions& plain, const FormatD
 
 }  // namespace
 
-TEST_CASE("every flag against every format that is written: it shows, or is refused by its name") {
+TEST_CASE("every flag against every format that is written: it shows, or is refused by its name",
+          "[wide]") {
   MemoryFileSystem fs;
   load_sample(fs, "safetensors/hf_sharded");
   fs.rename("/source", "/base");

@@ -108,7 +108,8 @@ TEST_CASE("a rank's file of Megatron's in another folder says by its arguments t
   }
 }
 
-TEST_CASE("a rank's file is known as one of a set under a raised limit for pickles, too") {
+TEST_CASE("a rank's file is known as one of a set under a raised limit for pickles, too",
+          "[wide]") {
   constexpr std::size_t kMany = 500'000;  // an empty dict is one byte of pickle
   Scene scene = scene_of_experts();
   scene.edit = [](std::int64_t, ValueDict& root, RankArchive&) {

@@ -56,7 +56,7 @@ double seconds_of(int count) {
 
 }  // namespace
 
-TEST_CASE("what optim costs grows with the groups, not with their square") {
+TEST_CASE("what optim costs grows with the groups, not with their square", "[wide]") {
   constexpr double kMost = 1.3;
   CHECK(growth_exponent(1000, 8000, seconds_of, 20, kMost) < kMost);
 }

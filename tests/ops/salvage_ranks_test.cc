@@ -13,6 +13,7 @@
 
 #include "tests/support/convert_case.h"
 #include "tests/support/note_text.h"
+#include "tests/support/sanitized.h"
 
 namespace salvage_ranks_test {
 
@@ -71,6 +72,7 @@ TEST_CASE("a rank's file cut short is lost to salvage as one that is missing") {
     const Outcome missing = salvage_source(gone);
     CHECK_FALSE(missing.lost.empty());
     for (const double part : {0.0, 0.3, 0.9}) {
+      if (kSanitized && part != 0.3) continue;
       CAPTURE(part);
       MemoryFileSystem fs;
       load_sample(fs, name);

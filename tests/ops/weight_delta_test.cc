@@ -182,7 +182,8 @@ TEST_CASE("the blobs of deltas are applied within their tensor, or not at all") 
 
 TEST_CASE("checksums of others are those of their own packages") {
   std::string text;
-  for (int i = 0; i < 20000; ++i) text.push_back(static_cast<char>((i * i * 31 + i * 7) >> 3));
+  for (std::int64_t i = 0; i < 20000; ++i)
+    text.push_back(static_cast<char>((i * i * 31 + i * 7) >> 3));
   struct Row {
     std::size_t length;
     const char* adler32;

@@ -48,6 +48,16 @@ def train(run, tell, kill_at=None):
     return b"".join(value.numpy().tobytes() for value in model.state_dict().values())
 
 
+def import_what_steps_import():
+    """Once, instead of in each of the forked processes."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    weights, moments = get_state_dict(model, optimizer)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+
+
 def life(run, kill_at=None):
     """(how a forked process ended, what it told, the weights that it ended with)"""
     readable, writable = os.pipe()
@@ -69,6 +79,7 @@ def life(run, kill_at=None):
 
 
 def main():
+    import_what_steps_import()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as name:
         folder = pathlib.Path(name)
         (folder / "whole").mkdir()

@@ -110,7 +110,7 @@ struct OpenedCheckpoint {
   void check_archives() const;
 
   /// Whether an element of a tensor lies in that byte.
-  bool needs(std::string_view path, std::uint64_t byte) const;
+  bool needs(std::string_view file, std::uint64_t byte) const;
 
   /// What is stored under `name`: its spec has type and shape. Throws kInvalidArgument with the
   /// nearest name.

@@ -4,10 +4,15 @@
 #include <tessera/format/safetensors.h>
 #include <tessera/storage/stage.h>
 
+#include <set>
+#include <string>
+#include <vector>
+
 #include "lib/format/about_weights.h"
 #include "lib/format/safetensors/delta_refusal.h"
 #include "lib/format/safetensors/names.h"
 #include "lib/format/safetensors/parts.h"
+#include "lib/format/safetensors/shard_set.h"
 
 namespace tessera {
 namespace {
@@ -28,25 +33,47 @@ ProbeResult probe_file(const Place& place) {
 /// With it, files of one folder are pieces of ranks under equal names (torch_checkpointing).
 constexpr std::string_view kPiecesOfRanks = "metadata.pkl";
 
+/// Whether two files hold a tensor of one name without being parts of one set, by their names or by
+/// what they say of themselves: weights of two steps, or of two precisions, side by side.
+bool are_models_each(const Directory& directory, const std::vector<std::string>& files) {
+  std::set<std::string> names;
+  bool twice = false;
+  for (const std::string& name : files) {
+    if (numbered_shard(name, st::kNaming) || st::shard_rank(name)) return false;
+    try {
+      const SafetensorsHeader header =
+          read_safetensors_header(ByteWindow::whole(*directory.open(name)), true);
+      if (st::is_nanotron_part(header) || header.metadata.contains(std::string(st::kShardingInfo)))
+        return false;
+      for (const SafetensorsTensor& tensor : header.tensors)
+        twice |= !names.emplace(tensor.name.view()).second;
+    } catch (const Error&) {
+      return false;  // the reader says what is wrong with it
+    }
+  }
+  return twice;
+}
+
 ProbeResult probe_folder(const Place& place) {
   if (place.directory->stat(kPiecesOfRanks)) return {};
-  std::size_t files = 0, whole = 0;
+  std::size_t whole = 0;
+  std::vector<std::string> files;
   std::string index;
   for (const FileInfo& info : place.directory->list()) {
     if (info.type != FileType::kRegular || info.name.starts_with('.')) continue;
-    files += info.name.ends_with(st::kSuffix);
+    if (info.name.ends_with(st::kSuffix)) files.push_back(info.name);
     if (info.name.ends_with(st::kIndexSuffix)) index = info.name;
     whole += info.name.ends_with(kSealSuffix);
   }
   // Our one-file results, each with its seal beside it, are whole: not parts of one.
-  if (index.empty() && whole > 0 && files + whole > 2) return {};
+  if (index.empty() && whole > 0 && files.size() + whole > 2) return {};
   if (!index.empty())
-    return {Answer::kYes, fmt::format("has {} and {} .safetensors files", index, files),
+    return {Answer::kYes, fmt::format("has {} and {} .safetensors files", index, files.size()),
             kAboutWeights, ProbeResult::Knows::kNames};
-  if (files > 0)
-    return {Answer::kYes, fmt::format("has {} .safetensors file{}", files, files == 1 ? "" : "s"),
-            kAboutWeights, ProbeResult::Knows::kNames};
-  return {};
+  if (files.empty() || are_models_each(*place.directory, files)) return {};
+  return {Answer::kYes,
+          fmt::format("has {} .safetensors file{}", files.size(), files.size() == 1 ? "" : "s"),
+          kAboutWeights, ProbeResult::Knows::kNames};
 }
 
 class SafetensorsDriver : public FormatDriver {

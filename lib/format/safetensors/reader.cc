@@ -283,11 +283,8 @@ class ManifestBuilder {
     if (!one_whole) check_pieces(name, tensor.spec.shape, chunks);
     out_.tensors.push_back(std::move(tensor));
   }
-  /// nanotron keeps one tensor "data" in each file; names are the folders that it lies in.
   void refuse_nanotron(const Piece& piece) const {
-    const auto& metadata = files_[piece.file].header.metadata;
-    if (!metadata.contains("local_global_slices_pairs") && !metadata.contains("unsharded_shape"))
-      return;
+    if (!is_nanotron_part(files_[piece.file].header)) return;
     fail(Code::kUnsupported,
          "files of one layer in a checkpoint of nanotron: each has a rank's part",
          "name the folder that has checkpoint_metadata.json");

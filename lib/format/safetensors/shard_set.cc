@@ -53,6 +53,11 @@ ShardSet find_shards(const Place& place, const ReadOptions& options, Findings& f
   return set;
 }
 
+bool is_nanotron_part(const SafetensorsHeader& header) {
+  return header.metadata.contains("local_global_slices_pairs") ||
+         header.metadata.contains("unsharded_shape");
+}
+
 std::optional<std::int64_t> shard_rank(const std::string& file) {
   constexpr std::string_view kPrefix = "shard-";
   std::string_view name = file;

@@ -1,6 +1,7 @@
 #pragma once
 // Which files make up a safetensors checkpoint: one file; the shards an index names; or all
 // .safetensors files of a folder.
+#include <tessera/encoding/safetensors_header.h>
 #include <tessera/format/format_driver.h>
 
 #include <cstdint>
@@ -17,5 +18,8 @@ ShardSet find_shards(const Place& place, const ReadOptions& options, Findings& f
 
 /// The rank in `shard-<rank>-model-<i>-of-<n>.safetensors` (from 1), or nullopt.
 std::optional<std::int64_t> shard_rank(const std::string& file);
+
+/// Whether a file is of nanotron, which keeps one tensor "data" in each: its name is the folder.
+bool is_nanotron_part(const SafetensorsHeader& header);
 
 }  // namespace tessera::st
