@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Packs static programs and the Python package into a wheel for every Linux of x86-64.   wheel.py STATIC_BIN GLIBC_BIN LICENCES DEST
+"""Packs static programs and the Python package into two wheels for every Linux of x86-64: the programs are the same, what Python loads
+is for glibc or for musl, and pip takes the one that fits.   wheel.py STATIC_BIN GLIBC_BIN LICENCES DEST
 
 STATIC_BIN holds the programs and libtessera.so for musl, GLIBC_BIN libtessera.so for glibc. Checks first that the programs need no
 library of the machine that they will run on, and the libraries no more than its C library. The same input gives the same bytes."""
@@ -15,7 +16,7 @@ import elf
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 NAME = "tessera_ckpt"
-TAGS = ["manylinux_2_17_x86_64", "manylinux2014_x86_64", "musllinux_1_2_x86_64"]
+TAGS = {"glibc": ["manylinux_2_17_x86_64", "manylinux2014_x86_64"], "musl": ["musllinux_1_2_x86_64"]}
 COMMANDS = ["ckpt-inspect", "ckpt-reshard", "ckpt-convert"]
 DATE = (2026, 1, 1, 0, 0, 0)
 
@@ -68,29 +69,34 @@ def main(bin_folder, glibc_folder, licences, dest):
         print("wheel.py: without tessera-hdf5: the wheel reads no HDF5 files", file=sys.stderr)
     for source in sorted(set(programs.values())):
         elf.require_static(bin_folder / source)
-    libraries = {"tessera/libtessera.so": glibc_folder / "libtessera.so", "tessera/musl/libtessera.so": bin_folder / "libtessera.so"}
-    elf.require_library(libraries["tessera/libtessera.so"], elf.GLIBC, newest=(2, 17))
-    elf.require_library(libraries["tessera/musl/libtessera.so"], elf.MUSL)
-    number = version()
-    stem = f"{NAME}-{number}"
+    libraries = {"glibc": glibc_folder / "libtessera.so", "musl": bin_folder / "libtessera.so"}
+    elf.require_library(libraries["glibc"], elf.GLIBC, newest=(2, 17))
+    elf.require_library(libraries["musl"], elf.MUSL)
     dest.mkdir(parents=True, exist_ok=True)
-    path = dest / f"{stem}-py3-none-{'.'.join(TAGS)}.whl"
+    stem = f"{NAME}-{version()}"
+    for old in dest.glob(f"{stem}-*.whl"):
+        old.unlink()  # pip would have to choose
+    for libc, library in libraries.items():
+        print(pack(dest, stem, TAGS[libc], library, {name: bin_folder / source for name, source in programs.items()}, licences))
+
+
+def pack(dest, stem, tags, library, programs, licences):
+    path = dest / f"{stem}-py3-none-{'.'.join(tags)}.whl"
     wheel = Wheel(path, stem)
     for file in sorted((ROOT / "python/tessera").iterdir()):
         if file.is_file():
             wheel.add(f"tessera/{file.name}", file.read_bytes())
-    for name, source in libraries.items():
-        wheel.add(name, source.read_bytes(), 0o755)
+    wheel.add("tessera/libtessera.so", library.read_bytes(), 0o755)
     for name, source in programs.items():
-        wheel.add(f"{stem}.data/scripts/{name}", (bin_folder / source).read_bytes(), 0o755)
-    wheel.add(f"{stem}.dist-info/METADATA", metadata(number).encode())
-    tags = "".join(f"Tag: py3-none-{tag}\n" for tag in TAGS)
-    wheel.add(f"{stem}.dist-info/WHEEL", f"Wheel-Version: 1.0\nGenerator: tessera\nRoot-Is-Purelib: false\n{tags}".encode())
+        wheel.add(f"{stem}.data/scripts/{name}", source.read_bytes(), 0o755)
+    wheel.add(f"{stem}.dist-info/METADATA", metadata(version()).encode())
+    lines = "".join(f"Tag: py3-none-{tag}\n" for tag in tags)
+    wheel.add(f"{stem}.dist-info/WHEEL", f"Wheel-Version: 1.0\nGenerator: tessera\nRoot-Is-Purelib: false\n{lines}".encode())
     wheel.add(f"{stem}.dist-info/licenses/LICENSE", (ROOT / "LICENSE").read_bytes())
     for file in sorted(p for p in licences.rglob("*") if p.is_file()):
         wheel.add(f"{stem}.dist-info/licenses/third_party/{file.relative_to(licences)}", file.read_bytes())
     wheel.close()
-    print(path)
+    return path
 
 
 if __name__ == "__main__":

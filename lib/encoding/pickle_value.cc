@@ -365,20 +365,20 @@ void ValueWriter::write_class(const OpaqueObject& object) {
 }
 
 void ValueWriter::write_opaque(const OpaqueObject& object) {
-  using How = OpaqueObject::How;
-  if (object.how == How::kPersistentId) return write_bare_storage(object);
-  if (object.how == How::kExtension)
+  using enum OpaqueObject::How;
+  if (object.how == kPersistentId) return write_bare_storage(object);
+  if (object.how == kExtension)
     fail(Code::kUnsupported,
          fmt::format("pickle: objects of class {} that hold each other in many ways, or too deep, "
                      "cannot be written",
                      object.global()));
   write_class(object);
-  if (object.how == How::kGlobal) return;
+  if (object.how == kGlobal) return;
   write(object.arguments);
-  if (object.how == How::kNewObjEx) {
+  if (object.how == kNewObjEx) {
     write(object.keyword_arguments);
     emitter_.new_object_ex();
-  } else if (object.how == How::kNewObj) {
+  } else if (object.how == kNewObj) {
     emitter_.new_object();
   } else {
     emitter_.reduce();

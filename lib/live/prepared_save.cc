@@ -248,7 +248,7 @@ Status SaveMemory::settle() {
     return {};
   }
   try {
-    work->result.get();
+    static_cast<void>(work->result.get());
   } catch (...) {
     background.reset();  // a rank may have left it
     if (work->thrown.exchange(true)) return {};

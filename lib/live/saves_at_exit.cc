@@ -44,7 +44,7 @@ void wait_for(const InFlight& save) {
                  printable(save.path).c_str());
   work->result.wait();
   try {
-    work->result.get();
+    static_cast<void>(work->result.get());
   } catch (...) {
     if (!work->thrown.exchange(true)) print_unthrown(current_exception_status());
   }

@@ -4,7 +4,6 @@ import ctypes
 import json
 import os
 import pathlib
-import platform
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
 from . import errors
@@ -84,12 +83,7 @@ _SIGNATURES = {
 
 
 def _path():
-    """Where the library is: the wheel holds one for glibc and one for musl."""
-    asked = os.environ.get("TESSERA_LIBRARY")
-    if asked:
-        return pathlib.Path(asked)
-    here = pathlib.Path(__file__).parent
-    return here / "libtessera.so" if platform.libc_ver()[0] == "glibc" else here / "musl" / "libtessera.so"
+    return pathlib.Path(os.environ.get("TESSERA_LIBRARY") or pathlib.Path(__file__).parent / "libtessera.so")
 
 
 def _load():

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The wheel as its user has it: installed into a fresh virtual environment, where every test of the commands runs; its programs alone in
-# an empty root; the same answers as the native build's, as fast.   run.sh WHEEL NATIVE_BIN WORK_FOLDER
+# an empty root; the same answers as the native build's, as fast.   run.sh DIST NATIVE_BIN WORK_FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-wheel=$1 native=$(cd "$2" && pwd)
+dist=$(cd "$1" && pwd) native=$(cd "$2" && pwd)
 rm -rf "$3" && mkdir -p "$3"
 work=$(cd "$3" && pwd)
 samples=$PWD/sample_checkpoints
@@ -11,15 +11,17 @@ dcp=dcp/fsdp2_w4/checkpoint
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
 echo "== size"
-bytes=$(stat -c %s "$wheel")
-[ "$bytes" -le 15000000 ] || fail "the wheel takes $bytes bytes, more than 15 MB"
-echo "$bytes bytes"
+for wheel in "$dist"/tessera_ckpt-*.whl; do
+  bytes=$(stat -c %s "$wheel")
+  [ "$bytes" -le 15000000 ] || fail "$wheel takes $bytes bytes, more than 15 MB"
+  echo "$bytes bytes"
+done
 
 echo "== pip install into a fresh environment"
 python3 -m venv "$work/venv"
 bin=$work/venv/bin
 begin=$(date +%s%N)
-"$bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel"
+"$bin/pip" install --quiet --disable-pip-version-check --no-index --find-links "$dist" tessera-ckpt
 (cd "$samples" && env -i "$bin/ckpt-inspect" $dcp) >/dev/null
 spent=$((($(date +%s%N) - begin) / 1000000))
 echo "$spent ms from pip install to the first answer"
@@ -35,7 +37,7 @@ for path in $dcp hdf5/contiguous/checkpoint; do
   [[ $("$native/ckpt-inspect" hash "$samples/$path" --format json) = *"\"root\":\"$ours\""* ]] || fail "tessera.hash of $path is $ours"
 done
 if [ -x .venv/bin/python ]; then
-  "$bin/pip" install --quiet --disable-pip-version-check --no-index --target "$work/target" "$wheel"
+  "$bin/pip" install --quiet --disable-pip-version-check --no-index --find-links "$dist" --target "$work/target" tessera-ckpt
   TESSERA_BIN=$work/target/bin PYTHONPATH=$work/target:tests/interop .venv/bin/python tests/python/package_test.py || fail "the package's tests"
 else
   echo "skipped: the package's tests, as there is no .venv with NumPy"
@@ -43,7 +45,9 @@ fi
 
 echo "== the library for musl"
 if [ -e /lib/ld-musl-x86_64.so.1 ] && [ -x build/toolchain/bin/cc ]; then
-  musl=$(dirname "$("$bin/python" -c 'import tessera; print(tessera.__file__)')")/musl
+  python3 -m zipfile -e "$dist"/tessera_ckpt-*-musllinux_*.whl "$work/musl"
+  musl=$work/musl/tessera
+  ln -s libtessera.so "$musl/libtessera.so.1"  # as the linker names it; Python loads it by its path
   build/toolchain/bin/cc -dynamic -std=c11 -I include -o "$work/c_interface_test" tests/capi/c_interface_test.c -L "$musl" -ltessera "-Wl,-rpath,$musl"
   "$work/c_interface_test" "$samples" "$work/c_interface" || fail "c_interface_test under musl"
 else

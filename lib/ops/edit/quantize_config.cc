@@ -12,12 +12,12 @@ Value text(std::string_view value) { return Value::string(std::string(value)); }
 
 /// Names of modules. The output layer is no tensor of its own where it is tied, and a module still.
 Value modules_of(const std::vector<std::string>& weights) {
-  constexpr std::string_view kWeight = ".weight", kOutput = "lm_head";
+  constexpr std::string_view kSuffix = ".weight", kOutput = "lm_head";
   ValueList modules;
   bool has_output = false;
   for (const std::string& weight : weights) {
     std::string_view module = weight;
-    if (module.ends_with(kWeight)) module.remove_suffix(kWeight.size());
+    if (module.ends_with(kSuffix)) module.remove_suffix(kSuffix.size());
     has_output = has_output || module == kOutput;
     modules.push_back(text(module));
   }

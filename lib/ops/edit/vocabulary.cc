@@ -20,12 +20,12 @@ constexpr std::int64_t kComparedBytes = std::int64_t{1} << 20;
 
 /// A bias beside a vocabulary matrix has an element for each of its rows: it goes with it.
 void add_biases(const std::map<std::string, Shape>& shapes, std::set<std::string>& names) {
-  constexpr std::string_view kWeight = "weight";
+  constexpr std::string_view kEnd = "weight";
   const std::vector<std::string> weights(names.begin(), names.end());
   for (const std::string& name : weights) {
     const auto weight = shapes.find(name);
-    if (weight == shapes.end() || weight->second.rank() != 2 || !name.ends_with(kWeight)) continue;
-    const auto bias = shapes.find(name.substr(0, name.size() - kWeight.size()) + "bias");
+    if (weight == shapes.end() || weight->second.rank() != 2 || !name.ends_with(kEnd)) continue;
+    const auto bias = shapes.find(name.substr(0, name.size() - kEnd.size()) + "bias");
     if (bias != shapes.end() && bias->second == Shape{weight->second[0]}) names.insert(bias->first);
   }
 }

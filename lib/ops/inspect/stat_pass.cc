@@ -15,7 +15,6 @@
 namespace tessera {
 namespace {
 
-constexpr double kBf16Max = 3.3895313892515355e38;  // largest finite bfloat16
 constexpr double kBf16Over =
     3.3961775292304957e38;           // halfway to the next step: rounds to Inf from here
 constexpr double kFp16Over = 65520;  // likewise: 65504 is the largest finite float16

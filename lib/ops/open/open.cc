@@ -374,13 +374,13 @@ void OpenedCheckpoint::locate(std::span<const std::uint32_t> tensors, const Read
   in_file(display, [&] { sealed != nullptr ? blaming_archives(*sealed, read) : read(); });
 }
 
-bool OpenedCheckpoint::needs(std::string_view file, std::uint64_t byte) const {
+bool OpenedCheckpoint::needs(std::string_view name, std::uint64_t byte) const {
   for (const StoredTensor& tensor : manifest.tensors)
     for (std::uint32_t c = 0; c < tensor.chunk_count; ++c) {
       const Source& source = manifest.source(tensor, c);
       if (source.kind == Source::Kind::kInline || source.kind == Source::Kind::kFill) continue;
       const bool inside = source.offset <= byte && byte - source.offset < source.length;
-      if (inside && manifest.files[source.file].path == file) return true;
+      if (inside && manifest.files[source.file].path == name) return true;
     }
   return false;
 }
@@ -389,7 +389,7 @@ void OpenedCheckpoint::check_archives() const {
   if (sealed == nullptr) return;
   if (is_part)
     sealed->look_at_part(
-        [this](std::string_view file, std::uint64_t byte) { return needs(file, byte); });
+        [this](std::string_view name, std::uint64_t byte) { return needs(name, byte); });
   sealed->check(sealed->archives());
   sealed->check(sealed->archives_elsewhere());
 }
