@@ -7,6 +7,7 @@
 #include <tessera/ops/open.h>
 #include <tessera/reshard/fill.h>
 #include <tessera/reshard/plan.h>
+#include <tessera/state/listed_tensors.h>
 #include <tessera/state/roles.h>
 #include <tessera/storage/file_system.h>
 
@@ -55,7 +56,7 @@ void open(tessera_checkpoint& c, const char* path, const char* options) {
   c.read = open.read;
   c.fs = make_posix_file_system();
   c.opened = open_checkpoint(*c.fs, path, open);
-  c.leaves = leaf_tensors(c.opened.manifest);
+  c.leaves = listed_tensors(c.opened.manifest);
   c.names.reserve(c.leaves.size());  // views into it are kept
   for (const std::uint32_t index : c.leaves) {
     const SharedText& name = c.opened.manifest.tensors[index].name;

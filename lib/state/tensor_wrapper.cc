@@ -1,6 +1,12 @@
 #include "lib/state/tensor_wrapper.h"
 
+#include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/state/listed_tensors.h>
+#include <tessera/state/roles.h>
+
+#include <algorithm>
+#include <unordered_set>
 
 namespace tessera {
 namespace {
@@ -36,6 +42,68 @@ std::optional<Shape> shape_in(const Value& value) {
   }
 }
 
+constexpr int kDeepest = 8;  // wrappers inside of each other
+
+bool is_wrapper(const Value& value) { return rebuild_arguments(value) != nullptr; }
+
+using Parts = std::vector<std::pair<std::string, std::uint32_t>>;
+
+void add_parts(const Value& value, const std::string& prefix, int depth, Parts& parts) {
+  const ValueList* arguments = rebuild_arguments(value);
+  if (arguments == nullptr || arguments->size() < 4 || depth == kDeepest) return;
+  const auto add = [&](const Value& attributes) {
+    if (!attributes.is_dict()) return;
+    for (const auto& [key, part] : attributes.as_dict()) {
+      if (!key.is_string()) continue;
+      if (part.is_tensor())
+        parts.emplace_back(prefix + key.as_string(), part.tensor_index());
+      else if (is_wrapper(part))
+        add_parts(part, prefix + key.as_string() + ".", depth + 1, parts);
+    }
+  };
+  const Value& state = (*arguments)[3];
+  if (state.kind() == Value::Kind::kTuple) {
+    for (const Value& attributes : state.as_list()) add(attributes);
+  } else {
+    add(state);
+  }
+}
+
+Value without_parts(const Value& value, int depth) {
+  const ValueList* arguments = rebuild_arguments(value);
+  if (arguments == nullptr || arguments->size() < 4 || depth == kDeepest) return value;
+  const auto without = [depth](const Value& attributes) {
+    if (!attributes.is_dict()) return attributes;
+    ValueDict kept = attributes.as_dict();
+    for (auto& [key, part] : kept) {
+      if (!key.is_string()) continue;
+      part = part.is_tensor() ? Value() : without_parts(part, depth + 1);
+    }
+    return Value::dict_of(attributes.kind(), std::move(kept), attributes.attributes());
+  };
+  ValueList changed = *arguments;
+  if (changed[3].kind() == Value::Kind::kTuple) {
+    ValueList state = changed[3].as_list();
+    for (Value& attributes : state) attributes = without(attributes);
+    changed[3] = Value::list(std::move(state), Value::Kind::kTuple);
+  } else {
+    changed[3] = without(changed[3]);
+  }
+  OpaqueObject object = value.as_opaque();
+  object.arguments = Value::list(std::move(changed), Value::Kind::kTuple);
+  return Value::opaque(std::move(object));
+}
+
+/// The object with another tensor in the place of one.
+Value with_part(const Value& value, std::uint32_t old, std::uint32_t replacement) {
+  std::vector<std::uint32_t> numbers;
+  for_each_tensor(value, [&](std::uint32_t tensor) {
+    if (numbers.size() <= tensor) numbers.resize(std::size_t{tensor} + 1, kNoTensor);
+    numbers[tensor] = tensor == old ? replacement : tensor;
+  });
+  return remap_tensors(value, numbers);
+}
+
 }  // namespace
 
 std::string wrapper_class(const Value& value) {
@@ -57,21 +125,53 @@ std::optional<TensorSpec> wrapper_spec(const Value& value) {
 
 std::vector<std::pair<std::string, std::uint32_t>> wrapper_parts(const Value& value) {
   std::vector<std::pair<std::string, std::uint32_t>> parts;
-  const ValueList* arguments = rebuild_arguments(value);
-  if (arguments == nullptr || arguments->size() < 4) return parts;
-  const auto add = [&parts](const Value& attributes) {
-    if (!attributes.is_dict()) return;
-    for (const auto& [key, part] : attributes.as_dict())
-      if (key.is_string() && part.is_tensor())
-        parts.emplace_back(key.as_string(), part.tensor_index());
-  };
-  const Value& state = (*arguments)[3];
-  if (state.kind() == Value::Kind::kTuple) {
-    for (const Value& attributes : state.as_list()) add(attributes);
-  } else {
-    add(state);
-  }
+  add_parts(value, "", 0, parts);
   return parts;
+}
+
+Value without_parts(const Value& value) { return without_parts(value, 0); }
+
+std::vector<PartRow> part_rows(const StateDict& state) {
+  std::vector<PartRow> rows;
+  for (std::size_t e = 0; e < state.entries.size(); ++e)
+    if (state.entries[e].value.kind() == Value::Kind::kOpaque)
+      for (auto& [name, tensor] : wrapper_parts(state.entries[e].value))
+        rows.push_back({e, "#" + name, tensor});
+  if (rows.empty()) return rows;
+  std::unordered_set<std::string> taken;
+  for (const StateEntry& entry : state.entries)
+    if (entry.name.view().find('#') != std::string_view::npos) taken.emplace(entry.name);
+  for (PartRow& row : rows) {
+    const std::string name(state.entries[row.entry].name), part = row.suffix.substr(1);
+    for (int n = 2; !taken.insert(name + row.suffix).second; ++n)
+      row.suffix = fmt::format("#{}.{}", n, part);
+  }
+  return rows;
+}
+
+void name_parts(Manifest& manifest) {
+  const std::vector<PartRow> rows = part_rows(manifest.state);
+  std::unordered_set<std::uint32_t> named;
+  for (const PartRow& row : rows) {
+    StateEntry& entry = manifest.state.entries[row.entry];
+    std::uint32_t number = row.tensor;
+    if (!named.insert(number).second) {
+      number = static_cast<std::uint32_t>(manifest.tensors.size());
+      manifest.tensors.push_back(StoredTensor(manifest.tensors[row.tensor]));
+      entry.value = with_part(entry.value, row.tensor, number);
+      named.insert(number);
+    }
+    manifest.tensors[number].name = entry.name + row.suffix;
+  }
+}
+
+std::vector<std::uint32_t> listed_tensors(const Manifest& manifest) {
+  std::vector<bool> is_part(manifest.tensors.size(), false);
+  for (const PartRow& row : part_rows(manifest.state)) is_part[row.tensor] = true;
+  std::vector<std::uint32_t> listed;
+  for (std::uint32_t i = 0; i < manifest.tensors.size(); ++i)
+    if (!manifest.tensors[i].embedded || is_part[i]) listed.push_back(i);
+  return listed;
 }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 //
 // and so does a Value. Readers make a plain tensor of one around a single tensor of its own type
 // and shape (lib/encoding/torch_wrappers.cc); what is left here has several parts.
+#include <tessera/state/manifest.h>
 #include <tessera/state/value.h>
 #include <tessera/tensor/shape.h>
 
@@ -25,7 +26,23 @@ std::string wrapper_class(const Value& value);
 /// object does not say.
 std::optional<TensorSpec> wrapper_spec(const Value& value);
 
-/// Its tensors by the names of the attributes that hold them, in stored order.
+/// Its tensors by the names of the attributes that hold them, in stored order; those of a wrapper
+/// inside by both ("tensor_impl.scale").
 std::vector<std::pair<std::string, std::uint32_t>> wrapper_parts(const Value& value);
+
+/// The object with None for these tensors: its class and what else it holds.
+Value without_parts(const Value& value);
+
+/// A part of an entry that is such an object, listed as a tensor.
+struct PartRow {
+  std::size_t entry = 0;  // in StateDict::entries
+  std::string suffix;     // "#codes", "#2.codes" where an entry's own name is NAME#codes
+  std::uint32_t tensor = 0;
+};
+std::vector<PartRow> part_rows(const StateDict& state);
+
+/// Gives the parts of the manifest's wrappers the names of part_rows(), and a tensor that two of
+/// them have to each its own. Idempotent.
+void name_parts(Manifest& manifest);
 
 }  // namespace tessera

@@ -84,12 +84,16 @@ std::string expected_format(const std::string& name) {
   if (in("torchsave"))
     return name.find("rankfiles") == name.npos ? "torch-save" : "torch-rank-files";
   if (in("quantized")) return "safetensors";
-  return name.substr(0, name.find('/'));  // hdf5, safetensors, torchsnapshot, hf-trainer
+  if (in("torchao"))
+    return name.find("_fsdp2_") != name.npos   ? "torch-dcp"
+           : name.find("_ranks_") != name.npos ? "torch-rank-files"
+                                               : "torch-save";
+  return name.substr(0, name.find('/'));  // hdf5, safetensors, torchsnapshot, ..
 }
 
-constexpr const char* kGroups[] = {"dcp",       "dcp-old",       "olmo-core", "deepspeed",
-                                   "fairscale", "megatron",      "torchsave", "safetensors",
-                                   "hdf5",      "torchsnapshot", "quantized", "hf-trainer"};
+constexpr const char* kGroups[] = {
+    "dcp",         "dcp-old", "olmo-core",     "deepspeed", "fairscale",  "megatron", "torchsave",
+    "safetensors", "hdf5",    "torchsnapshot", "quantized", "hf-trainer", "torchao"};
 
 }  // namespace
 

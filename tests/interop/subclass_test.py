@@ -1,6 +1,8 @@
 """Tensors of subclasses that wrap others, as PyTorch itself pickles them: one around a single tensor of its own shape is that tensor (a weight that
-is quantized when FSDP gathers it), one around several (8-bit optimizer state) stays what it is in every format of pickles, and stops nothing else."""
+is quantized when FSDP gathers it), one around several (8-bit optimizer state) stays what it is in every format of pickles, and stops nothing else. State
+in blocks that ranks saved is cut at other ranks' rows, and PyTorch loads it there."""
 import pathlib, tempfile
+import block_state
 from support import done, sha256, tool
 import torch, torch.distributed.checkpoint as dcp, json
 from torch.utils._pytree import tree_map
@@ -110,4 +112,20 @@ if __name__ == "__main__":
             names = {t["name"] for t in json.loads(tool("ckpt-inspect", "ls", grown, "--format", "json"))["tensors"]}
             assert "optimizer.state.a.bias.exp_avg" in names and not any("a.weight.exp" in n for n in names), names
             checks += 2
+        # Two ranks' state becomes three's and one's, in both formats, and back.
+        from common import spawn
+        saved, files = at / "w2", at / "ranks2"
+        files.mkdir()
+        spawn(block_state.save, 2, str(saved), str(files), 5)
+        want = {k: v for k, v in hashes(saved).items()}
+        assert want == hashes(files) and set(want) == {"optim.w#codes", "optim.w#scale", "optim.w#qmap"}, want
+        assert want["optim.w#codes"] == sha256(block_state.whole(96, 64, 5).codes)
+        for world in (3, 1):
+            cut, cut_files = at / f"w{world}", at / f"ranks{world}"
+            tool("ckpt-reshard", files if world == 3 else saved, cut, "--world-size", str(world), "--to", "torch-dcp", "--verify")
+            tool("ckpt-reshard", saved if world == 3 else files, cut_files, "--world-size", str(world), "--to", "torch-rank-files", "--verify")
+            assert hashes(cut) == want and hashes(cut_files) == want
+            spawn(block_state.load, world, str(cut), str(cut_files), 5)
+            checks += 2
+        tool("ckpt-reshard", saved, at / "w7", "--world-size", "7", status=5)
     done(checks, f"conversions with wrapper subclasses of PyTorch {torch.__version__}")

@@ -68,6 +68,7 @@ TEST_CASE("safetensors samples list and hash as safetensors reads them") {
   check_group("safetensors");
 }
 TEST_CASE("OLMo-core samples list and hash as it loads them") { check_group("olmo-core"); }
+TEST_CASE("torchao's samples list and hash by the parts of its tensors") { check_group("torchao"); }
 TEST_CASE("Trainer's samples list and hash as their libraries read them") {
   check_group("hf-trainer");
 }
@@ -90,7 +91,7 @@ TEST_CASE("samples of one content have one root, others another") {
     return root;
   };
   int pairs = 0;
-  for (const std::string& group : {"dcp", "torchsave", "olmo-core", "megatron"}) {
+  for (const std::string& group : {"dcp", "torchsave", "olmo-core", "megatron", "torchao"}) {
     for (const std::string& name : sample_names(group)) {
       if (is_known_refusal(name)) continue;
       const SampleCase sample_case(name);

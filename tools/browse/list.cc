@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tessera/ops/open.h>
+#include <tessera/state/listed_tensors.h>
 #include <tessera/tensor/dtype.h>
 
 #include <algorithm>
@@ -45,10 +46,10 @@ BrowseList::BrowseList(const Manifest& a, const Manifest* b) : two_(b != nullptr
     items_.push_back(std::move(item));
     forms.push_back(form_of(stored.spec));
   };
-  for (const std::uint32_t tensor : leaf_tensors(a)) add(a, tensor, 0);
+  for (const std::uint32_t tensor : listed_tensors(a)) add(a, tensor, 0);
   if (b != nullptr) {
     by_name_ = sorted_by_name(items_);
-    for (const std::uint32_t tensor : leaf_tensors(*b)) {
+    for (const std::uint32_t tensor : listed_tensors(*b)) {
       const std::uint32_t same = find(b->tensors[tensor].name);
       if (same == BrowseItem::kAbsent || items_[same].tensor[1] != BrowseItem::kAbsent) {
         add(*b, tensor, 1);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/state/listed_tensors.h>
 
 #include "tools/documents/documents.h"
 #include "tools/failure.h"
@@ -63,7 +64,7 @@ std::string picture_of(Inspection& in, OpenedCheckpoint& first, OpenedCheckpoint
            "ckpt-inspect optim says why");
     return svg_heat_map("Next update against the weight, " + first.display, cells);
   }
-  const std::vector<std::uint32_t> leaves = leaf_tensors(first.manifest);
+  const std::vector<std::uint32_t> leaves = listed_tensors(first.manifest);
   if (leaves.size() != 1)
     fail(Code::kInvalidArgument,
          fmt::format("--svg histogram shows one tensor, and {} are selected", leaves.size()),

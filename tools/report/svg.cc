@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/text.h>
 #include <tessera/ops/open.h>
+#include <tessera/state/listed_tensors.h>
 
 #include <algorithm>
 #include <array>
@@ -129,7 +130,7 @@ std::string_view color_of(TensorKind kind) {
 class Treemap {
  public:
   explicit Treemap(const Manifest& manifest)
-      : manifest_(manifest), leaves_(leaf_tensors(manifest)), drawing_(1000, 460) {
+      : manifest_(manifest), leaves_(listed_tensors(manifest)), drawing_(1000, 460) {
     for (const std::uint32_t leaf : leaves_) {
       const StoredTensor& t = manifest.tensors[leaf];
       tree_.add(t.name, t.spec.to_string(), static_cast<std::uint64_t>(t.spec.size_bytes()));

@@ -89,4 +89,18 @@ std::uint32_t add_embedded(Manifest& manifest, SideTables& tables, const std::st
   return static_cast<std::uint32_t>(manifest.tensors.size() - 1);
 }
 
+std::uint32_t add_embedded(Manifest& manifest, SideTables& tables, const std::string& name,
+                           const TensorSpec& spec, std::vector<EmbeddedPiece> pieces) {
+  StoredTensor tensor;
+  tensor.name = name;
+  tensor.spec = spec;
+  tensor.embedded = true;
+  tensor.first_chunk = manifest.chunks.size();
+  tensor.chunk_count = static_cast<std::uint32_t>(pieces.size());
+  for (EmbeddedPiece& piece : pieces)
+    manifest.chunks.add(piece.chunk, tables.join_embedded(std::move(piece.located)));
+  manifest.tensors.push_back(std::move(tensor));
+  return static_cast<std::uint32_t>(manifest.tensors.size() - 1);
+}
+
 }  // namespace tessera::dcp

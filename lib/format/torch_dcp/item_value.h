@@ -38,4 +38,13 @@ DecodedValue decode_value(const Manifest& manifest, const Item& item, const Open
 std::uint32_t add_embedded(Manifest& manifest, SideTables& tables, const std::string& name,
                            EmbeddedTensor embedded);
 
+/// A part of such a tensor, which is an item's.
+struct EmbeddedPiece {
+  Chunk chunk;
+  LocatedChunk located;
+};
+/// The same for a tensor of several parts.
+std::uint32_t add_embedded(Manifest& manifest, SideTables& tables, const std::string& name,
+                           const TensorSpec& spec, std::vector<EmbeddedPiece> pieces);
+
 }  // namespace tessera::dcp

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,9 +22,14 @@
 #include "lib/format/torch_dcp/regrouped_chunk.h"
 #include "lib/format/torch_dcp/value_items.h"
 #include "lib/state/tensor_wrapper.h"
+#include "lib/state/wrapper_rows.h"
 
 namespace tessera::dcp {
 namespace {
+
+/// The archive of a plain tensor is longer than its elements by less than the first, and by about as
+/// much in all items of a checkpoint: what differs by more than the second may hold something else.
+constexpr std::uint64_t kMostOverhead = 2048, kOverheadVaries = 256;
 
 Bytes read_whole(const Directory& directory, const std::string& name) {
   return in_file(name, [&] {
@@ -214,16 +220,23 @@ class Builder {
     return remap_tensors(decoded.value, numbers);
   }
 
-  /// An item shorter than the elements that .metadata promises is no plain tensor: a subclass that
-  /// wraps several (8-bit optimizer state). It is a value of the state then, as in a file of
-  /// torch.save; what several ranks saved of it, each in its own blocks, is a value for each rank.
+  /// An item that is not as long as one of the elements that .metadata promises is no plain tensor:
+  /// a subclass that wraps several (8-bit optimizer state). It is a value of the state then, as in a
+  /// file of torch.save. What several ranks saved of it is joined by rows, where its class can be
+  /// cut so; else it is a value for each rank, in blocks of its own.
   bool add_wrapped(const DcpEntry& entry, const std::vector<MatchedChunk>& matched) {
-    const std::vector<std::uint32_t> items = short_items(entry, matched);
+    const std::vector<std::uint32_t> items = odd_items(entry, matched);
     std::vector<DecodedValue> found;
     for (const std::uint32_t i : items) {
       found.push_back(look_into(metadata_.storage[i]));
-      if (wrapper_class(found.back().value).empty()) return false;
+      if (!wrapper_class(found.back().value).empty()) continue;
+      if (found.back().value.is_tensor()) {  // plain after all
+        const auto plain = static_cast<std::uint64_t>(found.back().tensors.at(0).spec.size_bytes());
+        overhead_ = std::max(metadata_.storage[i].length, plain) - plain;
+      }
+      return false;
     }
+    if (add_joined(entry, matched, found)) return true;
     for (std::size_t k = 0; k < found.size(); ++k) {
       StateEntry made{entry.name, entry.path, {}};
       if (found.size() > 1) {
@@ -240,9 +253,55 @@ class Builder {
     return !found.empty();
   }
 
-  /// The entry's items if each is shorter than its elements, and one rank's; else none.
-  std::vector<std::uint32_t> short_items(const DcpEntry& entry,
-                                         const std::vector<MatchedChunk>& matched) const {
+  /// One object out of each rank's rows.
+  bool add_joined(const DcpEntry& entry, const std::vector<MatchedChunk>& matched,
+                  std::vector<DecodedValue>& found) {
+    std::vector<WrapperShard> shards;
+    std::vector<std::size_t> order(found.size());
+    const auto box_of = [&](std::size_t k) {
+      const auto& chunk = matched[k].chunk;
+      return ChunkView(metadata_.origin(entry, chunk), metadata_.sizes(entry, chunk)).box();
+    };
+    for (std::size_t k = 0; k < order.size(); ++k) order[k] = k;
+    if (entry.spec.shape.rank() == 0) return false;
+    std::ranges::sort(order, {}, [&](std::size_t k) { return box_of(k).begin(0); });
+    for (const std::size_t k : order) {
+      const Box box = box_of(k);
+      const auto spec_of = [&found, k](std::uint32_t tensor) {
+        return found[k].tensors[tensor].spec;
+      };
+      shards.push_back({{box.begin(0), box.begin(0) + box.shape[0]}, found[k].value, spec_of});
+    }
+    const auto place = [&](std::size_t shard, std::uint32_t tensor) -> const LocatedChunk& {
+      return found[order[shard]].tensors[tensor].chunk;
+    };
+    const auto same = [&](std::size_t shard, std::uint32_t tensor, std::uint32_t first) {
+      const auto &a = place(shard, tensor).record, &b = place(0, first).record;
+      return a && b && a->crc32 == b->crc32 && a->length == b->length;
+    };
+    auto joined = join_rows(shards, entry.spec, same);
+    if (!joined) return false;
+    for (DecodedValue& decoded : found)
+      for (GlobalUse& use : decoded.globals) add_global(std::move(use));
+    std::vector<std::uint32_t> numbers;
+    for (const JoinedWrapper::Part& part : joined->parts) {
+      std::vector<EmbeddedPiece> pieces;
+      for (const JoinedWrapper::Piece& piece : part.pieces) {
+        EmbeddedTensor& stored = found[order[piece.shard]].tensors[piece.tensor];
+        Box box = Box::whole(stored.spec.shape);
+        box.origin[0] = piece.first_row;
+        pieces.push_back({Chunk::whole_of(std::move(box)), std::move(stored.chunk)});
+      }
+      numbers.push_back(add_embedded(manifest_, tables_, entry.name, part.spec, std::move(pieces)));
+    }
+    manifest_.state.entries.push_back(
+        {entry.name, entry.path, remap_tensors(joined->value, numbers)});
+    return true;
+  }
+
+  /// The entry's items if none is as long as a plain one, and each is another file's; else none.
+  std::vector<std::uint32_t> odd_items(const DcpEntry& entry,
+                                       const std::vector<MatchedChunk>& matched) {
     std::vector<std::uint32_t> items;
     std::set<std::uint32_t> files;
     for (const MatchedChunk& match : matched) {
@@ -255,12 +314,20 @@ class Builder {
       const bool is_there =
           !missing_[item.file] && item.offset <= size && item.length <= size - item.offset;
       if (item.codecs != 0 || !is_there ||
-          item.length >= static_cast<std::uint64_t>(stored.size_bytes()) ||
+          is_as_plain(item.length, static_cast<std::uint64_t>(stored.size_bytes())) ||
           !files.insert(item.file).second)
         return {};
       items.push_back(match.item);
     }
     return items;
+  }
+
+  bool is_as_plain(std::uint64_t length, std::uint64_t elements) {
+    if (length < elements) return false;
+    const std::uint64_t overhead = length - elements;
+    if (!overhead_ && overhead <= kMostOverhead) overhead_ = overhead;
+    return overhead_ &&
+           std::max(overhead, *overhead_) - std::min(overhead, *overhead_) <= kOverheadVaries;
   }
 
   /// What the item holds; nothing where it cannot be read, which whoever reads the tensor reports.
@@ -343,6 +410,7 @@ class Builder {
   SideTables tables_{manifest_};
   std::set<std::string> globals_;
   std::vector<bool> missing_;
+  std::optional<std::uint64_t> overhead_;  // of plain tensors' items, once one was seen
   ItemsByEntry grouped_;
   std::vector<std::uint32_t> first_value_;  // per entry: its items in values_
   std::vector<DecodedItem> values_;

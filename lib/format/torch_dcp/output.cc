@@ -105,6 +105,31 @@ class OutputBuilder {
       made.tensors.push_back({tensor.spec, i, tensor.is_parameter, tensor.requires_grad, nullptr});
     }
     made.value = made.embedded.empty() ? value : remap_tensors(value, local);
+    made.rows = row_wrapper(made.value, [&](std::uint32_t i) { return made.tensors[i].spec; });
+    return made;
+  }
+
+  /// The object of some rows of a tensor that is made of several.
+  OutputRows make_rows(const OutputValue& whole, const Box& box, const std::string& name) const {
+    const Shape& shape = whole.rows->spec.shape;
+    const RowRange rows{box.begin(0), box.begin(0) + box.shape[0]};
+    const bool is_run = box.shape.inner_numel(0) == shape.inner_numel(0);
+    if (!is_run || !whole.rows->can_cut(rows)) refuse_rows(name, whole.value, is_run, rows);
+    OutputRows made{box, {}, {}};
+    std::vector<std::uint32_t> same(whole.embedded.size());
+    for (std::uint32_t i = 0; i < same.size(); ++i) same[i] = i;
+    made.value.value = with_rows(whole.value, box.shape[0], same);
+    made.value.embedded = whole.embedded;
+    made.value.tensors = whole.tensors;
+    made.parts.resize(same.size());
+    for (const RowPart& part : whole.rows->parts) {
+      const RowRange own = *part.rows(shape, rows);
+      Box of = Box::whole(part.spec.shape);
+      of.origin[0] = own.begin;
+      of.shape[0] = own.end - own.begin;
+      made.value.tensors[part.tensor].spec.shape = of.shape;
+      made.parts[part.tensor] = Chunk::whole_of(std::move(of));
+    }
     return made;
   }
 
@@ -155,6 +180,8 @@ class OutputBuilder {
     if (tensor != nullptr) save.box_of(planned, tensor->spec.shape, box_);
     item.rank = static_cast<std::uint32_t>(planned.rank);
     item.offset = offset_;
+    if (tensor == nullptr && renderer_->value(item.entry).rows)
+      return add_rows(save, planned, std::move(item));
     const TorchArchiveLayout& archive =
         layout_of(item.entry, tensor != nullptr ? box_.shape : scalar_);
     if (tensor != nullptr) {
@@ -166,6 +193,28 @@ class OutputBuilder {
     TESSERA_CHECK(archive.pieces().size() < (std::size_t{1} << kPieceBits));
     for (std::size_t p = 0; p < archive.pieces().size(); ++p) {
       add_piece(item, planned.tensor, archive.pieces()[p], number << kPieceBits | p);
+    }
+    renderer_->add_item(item, archive);
+  }
+
+  void add_rows(const SavePlan& save, const PlannedItem& planned, OutputItem item) {
+    const OutputValue& whole = renderer_->value(item.entry);
+    save.box_of(planned, whole.rows->spec.shape, box_);
+    const OutputRows& rows =
+        renderer_->add_rows(make_rows(whole, box_, renderer_->entry(item.entry).name));
+    const TorchArchiveLayout archive = DcpRenderer::layout(rows.value);
+    item.length = archive.size_bytes();
+    const std::uint64_t number = renderer_->items().size();
+    TESSERA_CHECK(archive.pieces().size() < (std::size_t{1} << kPieceBits));
+    for (std::size_t p = 0; p < archive.pieces().size(); ++p) {
+      const TorchArchiveLayout::Piece& piece = archive.pieces()[p];
+      std::uint32_t tensor = 0;
+      if (piece.kind == TorchArchiveLayout::Piece::Kind::kStorage && piece.length > 0) {
+        tensor = rows.value.embedded[piece.storage];
+        item.chunk = plan_.chunks.size();
+        plan_.chunks.push_back(rows.parts[piece.storage]);
+      }
+      add_piece(item, tensor, piece, number << kPieceBits | p);
     }
     renderer_->add_item(item, archive);
   }
@@ -191,7 +240,7 @@ class OutputBuilder {
       return;
     }
     std::uint64_t chunk = item.chunk;
-    if (renderer_->tensor(item.entry) == nullptr) {
+    if (renderer_->tensor(item.entry) == nullptr && !renderer_->value(item.entry).rows) {
       tensor = renderer_->value(item.entry).embedded[piece.storage];
       chunk = plan_.chunks.size();
       plan_.chunks.push_back(Chunk::whole_of(Box::whole(source_.tensors[tensor].spec.shape)));

@@ -16,7 +16,7 @@ constexpr std::string_view kPrefix = "archive";  // as torch.save names archives
 
 DcpRenderer::DcpRenderer(const Manifest& source, std::vector<std::uint32_t> entries,
                          std::map<std::uint32_t, OutputValue> values)
-    : content_(new Content{source, std::move(entries), std::move(values), {}}) {}
+    : content_(new Content{source, std::move(entries), std::move(values), {}, {}}) {}
 
 TorchArchiveLayout DcpRenderer::tensor_layout(const StoredTensor& tensor,
                                               const Shape& shape) const {
@@ -43,8 +43,11 @@ TorchArchiveLayout DcpRenderer::tensor_layout(const StoredTensor& tensor,
 TorchArchiveLayout DcpRenderer::layout(std::uint32_t entry, const Shape& shape) const {
   if (const StoredTensor* written = tensor(entry)) return tensor_layout(*written, shape);
   if (const auto other = values_.find(entry); other != values_.end()) return other->second;
-  const OutputValue& planned = value(entry);
-  return TorchArchiveLayout(planned.value, planned.tensors, std::string(kPrefix));
+  return layout(value(entry));
+}
+
+TorchArchiveLayout DcpRenderer::layout(const OutputValue& value) {
+  return TorchArchiveLayout(value.value, value.tensors, std::string(kPrefix));
 }
 
 void DcpRenderer::add_item(const OutputItem& item, const TorchArchiveLayout& archive) {
@@ -56,7 +59,9 @@ WrittenEntries DcpRenderer::written_entries() const {
   return {content_->entries.size(), [this](std::size_t e) {
             const auto number = static_cast<std::uint32_t>(e);
             const StoredTensor* written = tensor(number);
-            return WrittenEntry{entry(number), written != nullptr ? &written->spec : nullptr};
+            if (written != nullptr) return WrittenEntry{entry(number), &written->spec};
+            const auto& rows = value(number).rows;
+            return WrittenEntry{entry(number), rows ? &rows->spec : nullptr};
           }};
 }
 
@@ -65,7 +70,10 @@ WrittenItems DcpRenderer::written_items(const OutputPlan& plan) const {
           [this, &plan](std::size_t i) {
             const OutputItem& item = items()[i];
             WrittenItem written{item.entry, item.rank, item.offset, item.length, {}};
-            if (entry(item.entry).value.is_tensor()) written.chunk = plan.chunks[item.chunk];
+            if (entry(item.entry).value.is_tensor())
+              written.chunk = plan.chunks[item.chunk];
+            else if (const OutputRows* rows = rows_of(i))
+              written.chunk = ChunkView(rows->box.origin, rows->box.shape.extents());
             return written;
           }};
 }
@@ -83,7 +91,9 @@ Bytes DcpRenderer::render(const OutputPlan& plan, std::size_t segment,
   const auto wanted = static_cast<std::size_t>(payload & ((std::uint64_t{1} << kPieceBits) - 1));
   const bool is_tensor = entry(item.entry).value.is_tensor();
   const Shape shape = is_tensor ? Shape(plan.chunks[item.chunk].extents) : Shape();
-  const TorchArchiveLayout archive = layout(item.entry, shape);
+  const OutputRows* rows = rows_of(payload >> kPieceBits);
+  const TorchArchiveLayout archive =
+      rows != nullptr ? layout(rows->value) : layout(item.entry, shape);
 
   // Pieces without bytes have no segment; the others follow each other from the item's first one.
   std::vector<std::size_t> segment_of(archive.pieces().size());

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "lib/format/torch_dcp/metadata_writer.h"
+#include "lib/state/wrapper_rows.h"
 
 namespace tessera::dcp {
 
@@ -29,7 +30,15 @@ struct OutputValue {
   Value value;
   std::vector<std::uint32_t> embedded;            // indices in the source Manifest::tensors
   std::vector<ArchiveWriteTensor> tensors;        // the same, as the archive needs them
+  std::optional<RowWrapper> rows;                 // a tensor that is cut by rows, item for item
   std::vector<TorchArchiveLayout::Piece> pieces;  // of its archive, once planned
+};
+
+/// One item's rows of a tensor that is made of several.
+struct OutputRows {
+  Box box;                   // of the tensor as it looks
+  OutputValue value;         // the object of these rows
+  std::vector<Chunk> parts;  // of each of OutputValue::embedded
 };
 
 struct OutputItem {
@@ -59,10 +68,15 @@ class DcpRenderer final : public OutputRenderer {
   const std::vector<OutputItem>& items() const { return content_->items; }
   /// `archive`: layout() of it.
   void add_item(const OutputItem& item, const TorchArchiveLayout& archive);
+  /// The next item to be added is these rows.
+  const OutputRows& add_rows(OutputRows rows) {
+    return content_->rows.insert_or_assign(content_->items.size(), std::move(rows)).first->second;
+  }
   void reserve_items(std::size_t count) { reserve_large(content_->items, count); }
 
   /// The archive of one item. `shape`: of the chunk; values: ignored.
   TorchArchiveLayout layout(std::uint32_t entry, const Shape& shape) const;
+  static TorchArchiveLayout layout(const OutputValue& value);
   std::uint64_t metadata_bytes(const OutputPlan& plan) const;
 
   Bytes render(const OutputPlan& plan, std::size_t segment, const SegmentCrc& crc) const override;
@@ -76,7 +90,12 @@ class DcpRenderer final : public OutputRenderer {
     std::vector<std::uint32_t> entries;  // in source.state, ascending
     std::map<std::uint32_t, OutputValue> values;
     std::vector<OutputItem> items;
+    std::map<std::size_t, OutputRows> rows;  // by item
   };
+  const OutputRows* rows_of(std::size_t item) const {
+    const auto found = content_->rows.find(item);
+    return found == content_->rows.end() ? nullptr : &found->second;
+  }
   /// As `of`, its entries and items shared; the archives of `values` stand for those of their
   /// entries.
   DcpRenderer(const DcpRenderer& of, std::map<std::uint32_t, TorchArchiveLayout> values)

@@ -11,6 +11,8 @@
 #include <tuple>
 #include <utility>
 
+#include "lib/state/wrapper_rows.h"
+
 namespace tessera::dcp {
 namespace {
 
@@ -137,8 +139,17 @@ class Planner {
       whole.item.tensor = index;
       if (sharded_[index] && world_size_ > 1)
         return add_parts(whole, layout_of(entry.name, shape), shape);
+    } else if (world_size_ > 1 && !is_replicated(entry.name)) {
+      const auto spec_of = [this](std::uint32_t index) { return source_.tensors[index].spec; };
+      if (const auto wrapper = row_wrapper(entry.value, spec_of))
+        return add_parts(whole, layout_of(entry.name, wrapper->spec.shape), wrapper->spec.shape);
     }
     candidates_.push_back(whole);
+  }
+
+  bool is_replicated(const SharedText& name) const {
+    return std::ranges::any_of(request_.replicate,
+                               [&](const std::string& glob) { return glob_match(glob, name); });
   }
 
   Layout layout_of(const std::string& name, const Shape& shape) const {
@@ -178,6 +189,7 @@ class Planner {
     for (std::uint32_t rank = 0; rank < world_size_; ++rank) {
       const RowRange rows = chunk_rows(extent, world_size_, rank);
       const bool empty = rows.begin == rows.end;
+      if (empty && whole.item.tensor == kValueTensor) continue;  // no object has no rows
       if (empty && rank > 0 &&
           chunk_rows(extent, world_size_, rank - 1).end ==
               chunk_rows(extent, world_size_, rank - 1).begin) {

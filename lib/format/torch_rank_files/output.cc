@@ -18,6 +18,7 @@
 #include "lib/format/torch_rank_files/sharded_pickle.h"
 #include "lib/format/value_policy.h"
 #include "lib/state/tensor_wrapper.h"
+#include "lib/state/wrapper_rows.h"
 
 namespace tessera::rank_files {
 namespace {
@@ -184,7 +185,9 @@ class PlanMaker {
     for (std::size_t e = 0; e < kept_.size() && world_size_ > 1; ++e) {
       const StateEntry& entry = source_.state.entries[e];
       const std::string wrapper = wrapper_class(entry.value);
-      if (!kept_[e] || wrapper.empty() || own_.contains(e)) continue;
+      if (!kept_[e] || wrapper.empty() || own_.contains(e) || is_replicated(entry) ||
+          rows_of(entry))
+        continue;
       const auto placements = dcp::placements_of(mesh_, request_, entry.name);
       if (std::ranges::all_of(
               placements, [](const Placement& p) { return p.kind == Placement::Kind::kReplicate; }))
@@ -257,10 +260,56 @@ class PlanMaker {
   }
 
   Value value_of(const StateEntry& entry, std::int64_t rank, ArchiveDraft& archive) {
-    if (!entry.value.is_tensor()) return archive.take(entry.value);
+    if (!entry.value.is_tensor()) {
+      const auto wrapper = rows_of(entry);
+      return wrapper ? dtensor(entry, *wrapper, rank, archive) : archive.take(entry.value);
+    }
     const std::uint32_t index = entry.value.tensor_index();
     if (!is_dtensor(index)) return archive.whole(index);
     return dtensor(entry.name, index, rank, archive);
+  }
+
+  bool is_replicated(const StateEntry& entry) const {
+    return std::ranges::any_of(
+        request_.replicate, [&](const std::string& glob) { return glob_match(glob, entry.name); });
+  }
+
+  /// A tensor that is made of several and cut by rows. The metadata of items lists plain ones alone.
+  std::optional<RowWrapper> rows_of(const StateEntry& entry) const {
+    if (items_ != nullptr || is_replicated(entry)) return std::nullopt;
+    return row_wrapper(entry.value,
+                       [this](std::uint32_t index) { return source_.tensors[index].spec; });
+  }
+
+  /// The object of this rank's rows.
+  Value dtensor(const StateEntry& entry, const RowWrapper& wrapper, std::int64_t rank,
+                ArchiveDraft& archive) {
+    const Shape& shape = wrapper.spec.shape;
+    const Layout layout(mesh_, dcp::placements_of(mesh_, request_, entry.name));
+    const std::vector<Chunk> chunks = layout.chunks_of(rank, shape);
+    const bool is_run = chunks.size() == 1 && chunks[0].is_whole_box() &&
+                        chunks[0].box.shape.inner_numel(0) == shape.inner_numel(0);
+    const Box box = is_run ? chunks[0].box : Box::whole(shape);
+    const RowRange rows{box.begin(0), box.begin(0) + box.shape[0]};
+    if (!is_run || box.empty() || !wrapper.can_cut(rows))
+      refuse_rows(entry.name, entry.value, is_run, rows);
+    std::vector<std::uint32_t> numbers;
+    for (const RowPart& part : wrapper.parts) {
+      const RowRange own = *part.rows(shape, rows);
+      Box of = Box::whole(part.spec.shape);
+      of.origin[0] = own.begin;
+      of.shape[0] = own.end - own.begin;
+      StoragePiece piece;
+      piece.tensor = part.tensor;
+      const TensorSpec spec{part.spec.dtype, of.shape};
+      piece.chunk = Chunk::whole_of(std::move(of));
+      std::vector<StoragePiece> pieces;
+      pieces.push_back(std::move(piece));
+      if (numbers.size() <= part.tensor) numbers.resize(part.tensor + 1, kNoTensor);
+      numbers[part.tensor] = archive.add(spec, std::move(pieces)).tensor_index();
+    }
+    return dtensor_value(wrapper.spec, layout, mesh_value(rank, archive),
+                         with_rows(entry.value, box.shape[0], numbers));
   }
 
   Value dtensor(const std::string& name, std::uint32_t index, std::int64_t rank,
@@ -283,8 +332,8 @@ class PlanMaker {
       piece.chunk = std::move(chunk);
       pieces.push_back(std::move(piece));
     }
-    const std::uint32_t part = archive.add({spec.dtype, local}, std::move(pieces)).tensor_index();
-    return dtensor_value(spec, layout, mesh_value(rank, archive), part);
+    Value part = archive.add({spec.dtype, local}, std::move(pieces));
+    return dtensor_value(spec, layout, mesh_value(rank, archive), std::move(part));
   }
   const Value& mesh_value(std::int64_t rank, ArchiveDraft& archive) {
     if (mesh_value_.is_none()) {

@@ -2,9 +2,15 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/state/roles.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
+
+#include "lib/state/tensor_wrapper.h"
+#include "lib/state/wrapper_rows.h"
 
 namespace tessera::rank_files {
 namespace {
@@ -20,6 +26,7 @@ void RankMerger::add(const RankEntry& entry, const Path& path) {
     const bool sharded = std::ranges::any_of(
         entry.leaves, [](const RankLeaf& leaf) { return leaf.sharded != nullptr; });
     if (sharded) return add_sharded(entry, path);
+    if (add_packed(entry, path)) return;
     if (!all_equal(entry)) return add_per_rank(entry, path);
     if (entry.leaves.front().value.is_tensor()) return add_tensor(entry, path);
     builder_.add_value(entry.leaves.front().file, path, entry.leaves.front().value);
@@ -51,6 +58,55 @@ void RankMerger::add_sharded(const RankEntry& entry, const Path& path) {
   tensor.always_sharded = split && first->spec.shape.rank() > 0;
   tensor.is_parameter = parameter;
   tensor.requires_grad = grad;
+}
+
+/// Rows of a tensor that is made of several, from every rank: one object. Ranks of a replicated
+/// dim of the mesh hold copies.
+bool RankMerger::add_packed(const RankEntry& entry, const Path& path) {
+  if (wrapper_class(entry.leaves.front().value).empty()) return false;
+  std::vector<WrapperShard> shards;
+  std::vector<const RankLeaf*> owners;
+  std::optional<TensorSpec> spec;
+  std::map<std::int64_t, std::pair<PackedRows, const RankLeaf*>> by_row;
+  for (const RankLeaf& leaf : entry.leaves) {
+    const TorchArchive& archive = builder_.archive(leaf.file);
+    const auto packed = parse_packed(leaf.value, archive, leaf.rank);
+    if (!packed || (spec && *spec != packed->spec)) return false;
+    spec = packed->spec;
+    const auto [known, fresh] = by_row.try_emplace(packed->rows.begin, *packed, &leaf);
+    if (!fresh && bytes_.same(known->second.second->file, known->second.first.local, leaf.file,
+                              packed->local) != Answer::kEqual)
+      return false;
+  }
+  for (const auto& [row, owned] : by_row) {
+    const TorchArchive& archive = builder_.archive(owned.second->file);
+    const auto spec_of = [&archive](std::uint32_t tensor) {
+      return TensorSpec{archive.tensors[tensor].dtype, archive.tensors[tensor].shape};
+    };
+    shards.push_back({owned.first.rows, owned.first.local, spec_of});
+    owners.push_back(owned.second);
+  }
+  const auto same = [&](std::size_t shard, std::uint32_t tensor, std::uint32_t first) {
+    return bytes_.same({owners[shard]->file, tensor}, {owners[0]->file, first}) == Answer::kEqual;
+  };
+  auto joined = join_rows(shards, *spec, same);
+  if (!joined) return false;
+  std::vector<std::uint32_t> numbers;
+  for (const JoinedWrapper::Part& part : joined->parts) {
+    std::vector<ArchivePiece> pieces;
+    for (const JoinedWrapper::Piece& piece : part.pieces) {
+      Box box = Box::whole(shards[piece.shard].spec_of(piece.tensor).shape);
+      box.origin[0] = piece.first_row;
+      pieces.push_back(
+          {Chunk::whole_of(std::move(box)), owners[piece.shard]->file, piece.tensor, 0});
+    }
+    numbers.push_back(builder_.add_tensor(path, part.spec, pieces));
+    builder_.tensor(numbers.back()).embedded = true;
+    builder_.manifest().state.entries.pop_back();  // the object is the entry
+  }
+  builder_.manifest().state.entries.push_back(
+      {dotted(path), path, remap_tensors(joined->value, numbers)});
+  return true;
 }
 
 void RankMerger::add_tensor(const RankEntry& entry, const Path& path) {

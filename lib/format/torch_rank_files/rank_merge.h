@@ -1,7 +1,8 @@
 #pragma once
 // One logical entry out of every rank's leaf of one name.
 //
-//   sharded tensors        the whole, its pieces from every rank
+//   sharded tensors        the whole, its pieces from every rank; of those made of several tensors
+//                          (8-bit state) one object of whole parts, where its class can be cut so
 //   equal on all ranks     one entry; tensors keep a replica per rank
 //   different              one entry per rank below the name: "rng.cpu" -> "rng.cpu.rank_0", ...
 #include <map>
@@ -27,6 +28,7 @@ class RankMerger {
  private:
   void add_sharded(const RankEntry& entry, const Path& path);
   void add_tensor(const RankEntry& entry, const Path& path);
+  bool add_packed(const RankEntry& entry, const Path& path);
   bool all_equal(const RankEntry& entry);
   void add_per_rank(const RankEntry& entry, const Path& path);
 

@@ -152,7 +152,7 @@ Value device_mesh_value(const Mesh& mesh, std::int64_t rank, std::uint32_t rank_
 }
 
 Value dtensor_value(const TensorSpec& spec, const Layout& layout, const Value& device_mesh,
-                    std::uint32_t local) {
+                    Value local) {
   constexpr std::string_view kModule = "torch.distributed.tensor._dtensor_spec";
   ValueList placements;
   bool strided = false;
@@ -172,7 +172,7 @@ Value dtensor_value(const TensorSpec& spec, const Layout& layout, const Value& d
                      {"shard_order", strided ? Value() : shard_order(layout.placements())},
                      {"use_strided_shard_as_shard_order", Value::boolean(strided)},
                      {"_hash", Value()}}));
-  Value slots = dict({{"_local_tensor", Value::tensor(local)}, {"_spec", std::move(description)}});
+  Value slots = dict({{"_local_tensor", std::move(local)}, {"_spec", std::move(description)}});
   return wrapper("torch.distributed.tensor", "DTensor", spec, false,
                  tuple({Value(), std::move(slots)}));
 }

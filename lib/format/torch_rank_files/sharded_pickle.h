@@ -13,9 +13,10 @@ namespace tessera::rank_files {
 /// A DeviceMesh seen from one rank. Its ranks are a tensor of the same archive: `rank_map`, int32.
 Value device_mesh_value(const Mesh& mesh, std::int64_t rank, std::uint32_t rank_map);
 
-/// A DTensor of `spec` over that mesh whose local part is archive tensor `local`.
+/// A DTensor of `spec` over that mesh. `local`: its local part, an archive tensor or an object that
+/// is made of several.
 Value dtensor_value(const TensorSpec& spec, const Layout& layout, const Value& device_mesh,
-                    std::uint32_t local);
+                    Value local);
 
 /// A 1-D ShardedTensor as FSDP1's LOCAL state dicts hold: shard r is [r * shard_numel, ..) of
 /// `numel`; ranks past the end have none. `local`: nullopt on those.

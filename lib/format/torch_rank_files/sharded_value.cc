@@ -158,8 +158,9 @@ std::optional<std::int64_t> rank_in_mesh(const Field& value, const Mesh& mesh, s
   return mesh.rank_of(at);
 }
 
-ShardedValue dtensor(const Field& value, const TensorSpec& spec, const TorchArchive& archive,
-                     std::int64_t rank) {
+/// How it is cut, without its pieces. `place`: where `rank` stands in its mesh.
+ShardedValue dtensor_layout(const Field& value, const TensorSpec& spec, const TorchArchive& archive,
+                            std::int64_t rank, std::optional<std::int64_t>& place) {
   const Field description = value.at("_spec"), device_mesh = description.at("mesh");
   const std::vector<std::int64_t> sizes = mesh_sizes(device_mesh, archive);
   const std::vector<std::string> names = mesh_names(device_mesh.value(), sizes.size());
@@ -184,7 +185,14 @@ ShardedValue dtensor(const Field& value, const TensorSpec& spec, const TorchArch
   const Mesh mesh(std::move(dims));
   out.layout = Layout(mesh, std::move(placements));
   out.world_size = world;
-  const auto place = rank_in_mesh(device_mesh, mesh, rank);
+  place = rank_in_mesh(device_mesh, mesh, rank);
+  return out;
+}
+
+ShardedValue dtensor(const Field& value, const TensorSpec& spec, const TorchArchive& archive,
+                     std::int64_t rank) {
+  std::optional<std::int64_t> place;
+  ShardedValue out = dtensor_layout(value, spec, archive, rank, place);
   if (!place) return out;
   const Value& local = value.at("_local_tensor").value();
   const ArchiveTensor& part = local_tensor(local, archive);
@@ -213,6 +221,16 @@ bool is_packed(const Value& local) {
   const std::string name = wrapper_class(local);
   return !wrapper_parts(local).empty() && !name.ends_with(".DTensor") &&
          !name.ends_with(".ShardedTensor");
+}
+
+/// Its attributes, as any object's.
+Value dtensor_object(const Value& state) {
+  OpaqueObject with_state;
+  with_state.module = "torch.distributed.tensor";
+  with_state.name = "DTensor";
+  with_state.state = state;
+  with_state.has_state = true;
+  return Value::opaque(std::move(with_state));
 }
 
 /// nn.Parameter of a sharded tensor: (data, requires_grad, hooks).
@@ -260,15 +278,28 @@ std::optional<ShardedValue> parse_sharded(const Value& value, const TorchArchive
     return out;
   }
   if (type != "DTensor") return std::nullopt;
-  OpaqueObject with_state;  // its attributes, as any object's
-  with_state.module = "torch.distributed.tensor";
-  with_state.name = "DTensor";
-  with_state.state = arguments[3];
-  with_state.has_state = true;
-  const Value object_of_type = Value::opaque(std::move(with_state));
+  const Value object_of_type = dtensor_object(arguments[3]);
   if (const Value* local = member(object_of_type, "_local_tensor"); local && is_packed(*local))
     return std::nullopt;
   return dtensor(Field(object_of_type), wrapper_spec(wrapper), archive, rank);
+}
+
+std::optional<PackedRows> parse_packed(const Value& value, const TorchArchive& archive,
+                                       std::int64_t rank) {
+  const auto spec = tessera::wrapper_spec(value);
+  if (!spec || spec->shape.rank() == 0 || !wrapper_class(value).ends_with(".DTensor"))
+    return std::nullopt;
+  const Value object = dtensor_object(value.as_opaque().arguments.as_list()[3]);
+  const Value* local = member(object, "_local_tensor");
+  if (local == nullptr || !is_packed(*local)) return std::nullopt;
+  std::optional<std::int64_t> place;
+  const ShardedValue whole = dtensor_layout(Field(object), *spec, archive, rank, place);
+  if (!place) return std::nullopt;
+  const std::vector<Chunk> chunks = whole.layout->chunks_of(*place, spec->shape);
+  if (chunks.size() != 1 || !chunks[0].is_whole_box()) return std::nullopt;
+  const Box& box = chunks[0].box;
+  if (box.shape.inner_numel(0) != spec->shape.inner_numel(0)) return std::nullopt;
+  return PackedRows{*spec, {box.begin(0), box.begin(0) + box.shape[0]}, *local};
 }
 
 }  // namespace tessera::rank_files

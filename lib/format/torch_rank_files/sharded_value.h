@@ -48,4 +48,15 @@ struct ShardedValue {
 std::optional<ShardedValue> parse_sharded(const Value& value, const TorchArchive& archive,
                                           std::int64_t rank);
 
+/// A DTensor whose local part is itself made of several tensors: rows of the whole, and that object.
+struct PackedRows {
+  TensorSpec spec;  // of the whole
+  RowRange rows;
+  Value local;
+};
+/// nullopt for any other value, for one whose part is no run of rows, and on a rank outside of the
+/// mesh.
+std::optional<PackedRows> parse_packed(const Value& value, const TorchArchive& archive,
+                                       std::int64_t rank);
+
 }  // namespace tessera::rank_files

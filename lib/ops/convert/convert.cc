@@ -20,6 +20,7 @@
 #include "lib/ops/open/value_budget.h"
 #include "lib/ops/seal/asset_names.h"
 #include "lib/ops/verify/seal.h"
+#include "lib/state/tensor_wrapper.h"
 #include "lib/storage/linked_directory.h"
 
 namespace tessera {
@@ -230,11 +231,14 @@ void Conversion::describe() {
   }
   Seal seal = make_seal();
   if (verifies()) {
-    for (std::uint32_t i : leaf_tensors(source_.manifest)) {
-      const StoredTensor& tensor = source_.manifest.tensors[i];
-      seal.tensors.push_back({tensor.name, "", {}, ""});
-      seal.tensors.back().shape.resize(static_cast<std::size_t>(tensor.spec.shape.rank()));
-    }
+    const auto add = [&](std::string name, std::uint32_t index) {
+      seal.tensors.push_back({std::move(name), "", {}, ""});
+      seal.tensors.back().shape.resize(
+          static_cast<std::size_t>(source_.manifest.tensors[index].spec.shape.rank()));
+    };
+    for (std::uint32_t i : leaf_tensors(source_.manifest)) add(source_.manifest.tensors[i].name, i);
+    for (const PartRow& row : part_rows(source_.manifest.state))
+      add(source_.manifest.state.entries[row.entry].name + row.suffix, row.tensor);
   }
   report_.seal_bytes = seal_size_bound(seal);
   const Manifest& manifest = source_.manifest;

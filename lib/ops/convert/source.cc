@@ -27,6 +27,7 @@
 #include "lib/ops/open/index_layout.h"
 #include "lib/ops/open/path_resolve.h"
 #include "lib/ops/open/unsure_names.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 namespace {
@@ -387,6 +388,8 @@ void Conversion::check_layout_globs() const {
   std::vector<std::string_view> names;
   for (std::uint32_t i : leaf_tensors(source_.manifest))
     names.push_back(source_.manifest.tensors[i].name);
+  for (const StateEntry& entry : source_.manifest.state.entries)
+    if (!wrapper_class(entry.value).empty()) names.push_back(entry.name);
   const auto check = [&names](std::string_view flag, const std::string& glob) {
     if (std::ranges::any_of(names, [&](auto name) { return glob_match(glob, name); })) return;
     const std::string near = nearest(glob, names);

@@ -14,18 +14,35 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/base/append.h"
 #include "lib/ops/inspect/canonical_state.h"
 #include "lib/ops/inspect/content_digests.h"
 #include "lib/ops/inspect/hashed_compare.h"
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/inspect/value_difference.h"
 #include "lib/state/role_names.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 
 namespace {
 
 using Sums = std::map<std::uint32_t, std::string>;  // by tensor index
+
+/// The parts of the tensors that are made of several, as they are listed.
+std::vector<HashedTensor> hashed_parts(const Manifest& manifest, ContentDigests& contents) {
+  std::vector<HashedTensor> out;
+  for (const PartRow& row : part_rows(manifest.state)) {
+    const StoredTensor& tensor = manifest.tensors[row.tensor];
+    const std::span<const std::int64_t> extents = tensor.spec.shape.extents();
+    out.push_back({manifest.state.entries[row.entry].name + row.suffix,
+                   std::string(torch_name(tensor.spec.dtype)),
+                   {extents.begin(), extents.end()},
+                   contents.tensors().at(row.tensor),
+                   contents.quantizer(tensor)});
+  }
+  return out;
+}
 
 /// The leaves by the names the state has now; what `sums` does not know yet is read.
 std::vector<HashedTensor> hash_leaves(const OpenedCheckpoint& checkpoint, Sums& sums,
@@ -224,7 +241,8 @@ VerifyProof prove_equal(OpenedCheckpoint& source, OpenedCheckpoint& written, boo
   ContentDigests of_written(written, transfer);
   proof.tensors =
       hash_leaves(written, written_sums, of_written, transfer);  // by the names that are stored
-  proof.root = content_root_v1(proof.tensors);                   // the seal has no quantizers
+  append(proof.tensors, hashed_parts(written.manifest, of_written));
+  proof.root = content_root_v1(proof.tensors);  // the seal has no quantizers
   name_as_written(source.manifest, written);
   // Writers of old releases flattened by other rules: both sides are compared as the trees they
   // stand for.

@@ -77,7 +77,7 @@ bool is_optimizer_state(std::string_view name) {
 }  // namespace
 
 TensorDigests inner_digests(OpenedCheckpoint& checkpoint, bool quantizers,
-                            const TransferOptions& transfer) {
+                            const TransferOptions& transfer, TensorDigests known) {
   // Copies that a format keeps beside the state are in no value: nobody asks for them here.
   std::set<std::uint32_t> used;
   const auto use = [&used](std::uint32_t index) { used.insert(index); };
@@ -89,20 +89,21 @@ TensorDigests inner_digests(OpenedCheckpoint& checkpoint, bool quantizers,
       for_each_tensor(quant.zero_points, use);
     }
   }
+  for (const auto& [index, digest] : known) used.erase(index);
   const std::vector<std::uint32_t> inside(used.begin(), used.end());
-  if (inside.empty()) return {};
+  if (inside.empty()) return known;
   checkpoint.locate(inside, read_options(transfer));
   TransferOptions quiet = transfer;
   quiet.progress = nullptr;
   const auto digests = hash_tensors(checkpoint.manifest, *checkpoint.directory, inside, quiet);
-  TensorDigests by_index;
-  for (std::size_t i = 0; i < inside.size(); ++i) by_index[inside[i]] = digests[i];
-  return by_index;
+  for (std::size_t i = 0; i < inside.size(); ++i) known[inside[i]] = digests[i];
+  return known;
 }
 
-ContentDigests::ContentDigests(OpenedCheckpoint& checkpoint, const TransferOptions& transfer)
+ContentDigests::ContentDigests(OpenedCheckpoint& checkpoint, const TransferOptions& transfer,
+                               TensorDigests known)
     : manifest_(checkpoint.manifest),
-      tensors_(inner_digests(checkpoint, true, transfer)),
+      tensors_(inner_digests(checkpoint, true, transfer, std::move(known))),
       digester_([this](std::uint32_t index) { return tensor_text(index); }) {}
 
 std::string ContentDigests::tensor_text(std::uint32_t index) {

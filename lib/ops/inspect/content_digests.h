@@ -20,13 +20,15 @@ using TensorDigests = std::map<std::uint32_t, std::string>;
 
 /// Digests of the tensors inside values; with `quantizers`, also of the vectors that quantizers are
 /// made of. Locates and reads them.
+/// Those of `known` are not read again.
 TensorDigests inner_digests(OpenedCheckpoint& checkpoint, bool quantizers,
-                            const TransferOptions& transfer);
+                            const TransferOptions& transfer, TensorDigests known = {});
 
 class ContentDigests {
  public:
   /// Reads the tensors inside. The checkpoint must outlive this and keep its values.
-  ContentDigests(OpenedCheckpoint& checkpoint, const TransferOptions& transfer);
+  ContentDigests(OpenedCheckpoint& checkpoint, const TransferOptions& transfer,
+                 TensorDigests known = {});
   ContentDigests(const ContentDigests&) = delete;
   ContentDigests& operator=(const ContentDigests&) = delete;
 

@@ -22,6 +22,7 @@
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/inspect/value_difference.h"
 #include "lib/ops/open/dequantize.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 namespace {
@@ -115,11 +116,11 @@ void spread_group(const std::string& root, const OptimGroup& group,
   values.erase(prefix + "params");
 }
 
-/// Values under comparable names.
+/// Values under comparable names. Parts of tensors are compared as tensors.
 std::map<std::string, Value> comparable_values(const Side& side, const CommonForm& form) {
   std::map<std::string, Value> values;
   for (const StateEntry& entry : side.manifest().state.entries)
-    if (!entry.value.is_tensor()) values[entry.name] = entry.value;
+    if (!entry.value.is_tensor()) values[entry.name] = without_parts(entry.value);
   if (!form.members) return values;
   for (const OptimState& optim : side.optimizers) {
     if (optim.dialect == OptimDialect::kFlat) continue;
@@ -179,6 +180,13 @@ class Differ {
       std::string name = other == names.end() ? std::string(entry.name) : other->second;
       if (!options_.names.empty() && !std::ranges::binary_search(options_.names, name)) continue;
       tensors[std::move(name)] = entry.value.tensor_index();
+    }
+    for (const PartRow& row : part_rows(side.manifest().state)) {
+      const std::string_view entry = side.manifest().state.entries[row.entry].name.view();
+      const auto other = names.find(std::string(entry));
+      std::string name = (other == names.end() ? std::string(entry) : other->second) + row.suffix;
+      if (!options_.names.empty() && !std::ranges::binary_search(options_.names, name)) continue;
+      tensors[std::move(name)] = row.tensor;
     }
     return tensors;
   }

@@ -4,6 +4,7 @@
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
 #include <tessera/reshard/tensor_reader.h>
+#include <tessera/state/listed_tensors.h>
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
@@ -29,7 +30,7 @@ std::string values_root_v1(const std::vector<std::pair<std::string, Value>>& val
 }
 
 HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& transfer) {
-  const std::vector<std::uint32_t> leaves = leaf_tensors(checkpoint.manifest);
+  const std::vector<std::uint32_t> leaves = listed_tensors(checkpoint.manifest);
   checkpoint.locate(leaves, read_options(transfer));
   HashReport report;
   report.path = checkpoint.path;
@@ -37,8 +38,12 @@ HashReport hash_checkpoint(OpenedCheckpoint& checkpoint, const TransferOptions& 
   const std::vector<std::string> digests = in_operation("hash", [&] {
     return hash_tensors(checkpoint.manifest, *checkpoint.directory, leaves, looking(transfer));
   });
-  const auto contents =
-      in_operation("hash", [&] { return std::make_unique<ContentDigests>(checkpoint, transfer); });
+  TensorDigests parts;
+  for (std::size_t i = 0; i < leaves.size(); ++i)
+    if (checkpoint.manifest.tensors[leaves[i]].embedded) parts[leaves[i]] = digests[i];
+  const auto contents = in_operation("hash", [&] {
+    return std::make_unique<ContentDigests>(checkpoint, transfer, std::move(parts));
+  });
   checkpoint.check_archives();
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     const StoredTensor& tensor = checkpoint.manifest.tensors[leaves[i]];

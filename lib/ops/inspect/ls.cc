@@ -4,6 +4,7 @@
 #include <tessera/encoding/json.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
+#include <tessera/state/listed_tensors.h>
 #include <tessera/state/roles.h>
 
 #include <algorithm>
@@ -213,7 +214,7 @@ std::vector<std::pair<std::string, Value>> json_values(const Manifest& manifest,
 LsRows::LsRows(const Manifest& manifest, const LsOptions& options)
     : manifest_(manifest), options_(options) {
   check_filters(manifest, options);
-  tensors_ = leaf_tensors(manifest);
+  tensors_ = listed_tensors(manifest);
   if (is_filtered())
     std::erase_if(tensors_, [&](std::uint32_t index) {
       return !wanted(describe_tensor(manifest, index), options);

@@ -4,6 +4,7 @@
 #include <tessera/encoding/json.h>
 #include <tessera/ops/show.h>
 #include <tessera/state/aliases.h>
+#include <tessera/state/listed_tensors.h>
 
 #include <algorithm>
 #include <charconv>
@@ -109,7 +110,7 @@ class TensorShow {
     for (std::uint32_t c = 0; c < tensor_.chunk_count; ++c)
       if (const std::uint32_t record = manifest.source(tensor_, c).record) records.insert(record);
     std::string shared;
-    for (std::uint32_t other : leaf_tensors(manifest)) {
+    for (std::uint32_t other : listed_tensors(manifest)) {
       if (other == index_) continue;
       const StoredTensor& t = manifest.tensors[other];
       for (std::uint32_t c = 0; c < t.chunk_count; ++c)
@@ -323,7 +324,7 @@ ShowReport find_and_show(OpenedCheckpoint& checkpoint, const std::string& name,
   report.format = checkpoint.manifest.format;
   report.name = name;
   const std::string stored = alias_target(checkpoint.manifest, name).value_or(name);
-  for (std::uint32_t index : leaf_tensors(checkpoint.manifest)) {
+  for (std::uint32_t index : listed_tensors(checkpoint.manifest)) {
     if (checkpoint.manifest.tensors[index].name != stored) continue;
     in_tensor(name, [&] { TensorShow(checkpoint, index, options, report).run(); });
     return report;

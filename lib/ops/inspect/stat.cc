@@ -3,6 +3,7 @@
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
 #include <tessera/ops/stat.h>
+#include <tessera/state/listed_tensors.h>
 #include <tessera/storage/aligned_buffer.h>
 #include <tessera/tensor/cast.h>
 
@@ -269,7 +270,7 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
   // The view numbers tensors anew.
   const bool all = options.tensors.empty() || options.dequantized;
   const std::vector<std::uint32_t> leaves =
-      all ? leaf_tensors(checkpoint.manifest) : options.tensors;
+      all ? listed_tensors(checkpoint.manifest) : options.tensors;
   checkpoint.locate(leaves, read_options(transfer));
   const Manifest& manifest = checkpoint.manifest;
   StatReport report;

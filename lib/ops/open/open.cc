@@ -26,6 +26,7 @@
 #include "lib/ops/open/weight_delta.h"
 #include "lib/ops/seal/asset_names.h"
 #include "lib/state/merge_parts.h"
+#include "lib/state/tensor_wrapper.h"
 #include "lib/storage/linked_directory.h"
 
 namespace tessera {
@@ -322,6 +323,7 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
   note_ranks_elsewhere(opened);
   const Roles roles = find_roles(opened.manifest.state);
   assign_kinds(opened.manifest, roles);
+  name_parts(opened.manifest);
   check_aliases(opened.manifest, roles);
   restore_integer_ids(opened.manifest.state, roles);
   find_beside(fs, resolver, found, opened);
@@ -341,6 +343,7 @@ std::optional<OpenedCheckpoint> open_beside_damage(FileSystem& fs, const std::st
     const DamageElsewhere damage(opened.manifest);
     if (damage.empty()) return std::nullopt;  // what stopped the reader is no damage of a file
     apply_selection(opened.manifest, options.selection);
+    name_parts(opened.manifest);
     Selection part;
     part.only = options.needed_part;
     apply_selection(opened.manifest, part);
@@ -408,6 +411,7 @@ OpenedCheckpoint open_checkpoint(FileSystem& fs, const std::string& path,
     std::optional<DamageElsewhere> damage;
     if (options.read.tolerate_damage) damage.emplace(opened.manifest);
     apply_selection(opened.manifest, options.selection);
+    name_parts(opened.manifest);
     if (damage && damage->leave_to_the_rest(opened.manifest, options))
       opened.notes.push_back(damage->note());
     return opened;

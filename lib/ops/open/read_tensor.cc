@@ -5,6 +5,7 @@
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/aliases.h>
+#include <tessera/state/listed_tensors.h>
 #include <tessera/tensor/cast.h>
 
 #include <algorithm>
@@ -24,10 +25,10 @@ constexpr DType dtype_of() {
 
 std::uint32_t index_of(const Manifest& manifest, std::string_view name) {
   const std::string asked(name), stored = alias_target(manifest, asked).value_or(asked);
-  for (const std::uint32_t index : leaf_tensors(manifest))
+  for (const std::uint32_t index : listed_tensors(manifest))
     if (manifest.tensors[index].name == stored) return index;
   std::vector<std::string_view> names;
-  for (const std::uint32_t index : leaf_tensors(manifest))
+  for (const std::uint32_t index : listed_tensors(manifest))
     names.push_back(manifest.tensors[index].name.view());
   const std::string near = nearest(asked, names);
   fail(Code::kInvalidArgument, fmt::format("no tensor here is called \"{}\"", printable(asked)),

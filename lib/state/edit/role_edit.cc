@@ -12,6 +12,7 @@
 #include "lib/state/edit/fqn_place.h"
 #include "lib/state/edit/tensor_remapper.h"
 #include "lib/state/role_names.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 namespace {
@@ -116,7 +117,12 @@ void assign_kinds(Manifest& manifest, const Roles& roles) {
   for (std::size_t i = 0; i < roles.entries.size(); ++i) {
     const EntryRole& role = roles.entries[i];
     const Value& value = manifest.state.entries[i].value;
-    if (!value.is_tensor()) continue;
+    if (!value.is_tensor()) {
+      if (role.root >= 0)
+        for (const auto& [name, part] : wrapper_parts(value))
+          manifest.tensors[part].kind = TensorKind::kOptim;
+      continue;
+    }
     StoredTensor& tensor = manifest.tensors[value.tensor_index()];
     if (tensor.kind != TensorKind::kOther) continue;
     if (role.root >= 0) {
