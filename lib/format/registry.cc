@@ -10,6 +10,7 @@
 #include <tessera/format/megatron_dist.h>
 #include <tessera/format/megatron_torch.h>
 #include <tessera/format/nanotron.h>
+#include <tessera/format/olmo_local.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
 #include <tessera/format/torch_checkpointing.h>
@@ -32,6 +33,7 @@ namespace {
 
 std::vector<const FormatDriver*>& table() {
   // One line per format. The order is the one in which detection lists candidates.
+  // clang-format off
   static std::vector<const FormatDriver*> formats = {
       &torch_dcp_driver(),
       &megatron_dist_driver(),
@@ -45,9 +47,11 @@ std::vector<const FormatDriver*>& table() {
       &deepspeed_universal_driver(),
       &torchsnapshot_driver(),
       &nanotron_driver(),
+      &olmo_local_driver(),
       &torch_checkpointing_driver(),
       &hf_trainer_driver(),
   };
+  // clang-format on
   return formats;
 }
 

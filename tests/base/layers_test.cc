@@ -247,6 +247,7 @@ TEST_CASE("a format uses only the formats that it is built on") {
       {"torch_rank_files", {"torch_files", "torch_dcp"}},  // placements of DTensors
       {"torchsnapshot", {"torch_files"}},
       {"nanotron", {}},
+      {"olmo_local", {"torch_files", "torch_rank_files"}},           // what ranks keep of their own
       {"hf_trainer", {"torch_files", "torch_save", "safetensors"}},  // weights and their optimizer
       {"torch_checkpointing", {"torch_files", "torch_rank_files"}},  // DTensors of ranks
       {"fairscale_fsdp", {"torch_files"}},

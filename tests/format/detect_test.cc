@@ -88,12 +88,12 @@ std::string expected_format(const std::string& name) {
     return name.find("_fsdp2_") != name.npos   ? "torch-dcp"
            : name.find("_ranks_") != name.npos ? "torch-rank-files"
                                                : "torch-save";
-  return name.substr(0, name.find('/'));  // hdf5, safetensors, torchsnapshot, ..
+  return name.substr(0, name.find('/'));  // hdf5, safetensors, olmo-local, ..
 }
 
 constexpr const char* kGroups[] = {
     "dcp",         "dcp-old", "olmo-core",     "deepspeed", "fairscale",  "megatron", "torchsave",
-    "safetensors", "hdf5",    "torchsnapshot", "quantized", "hf-trainer", "torchao"};
+    "safetensors", "hdf5",    "torchsnapshot", "quantized", "hf-trainer", "torchao",  "olmo-local"};
 
 }  // namespace
 

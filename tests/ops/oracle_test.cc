@@ -68,6 +68,9 @@ TEST_CASE("safetensors samples list and hash as safetensors reads them") {
   check_group("safetensors");
 }
 TEST_CASE("OLMo-core samples list and hash as it loads them") { check_group("olmo-core"); }
+TEST_CASE("OLMo's local samples list and hash as its own unsharding joins them") {
+  check_group("olmo-local");
+}
 TEST_CASE("torchao's samples list and hash by the parts of its tensors") { check_group("torchao"); }
 TEST_CASE("Trainer's samples list and hash as their libraries read them") {
   check_group("hf-trainer");
