@@ -136,7 +136,7 @@ class Converter {
         return json_tag("__tensor__", describe_(v.tensor_index()));
       case Value::Kind::kOpaque:
         if (const std::string name = wrapper_class(v); !name.empty()) return wrapper(name, v);
-        return opaque(v.as_opaque(), tuples);
+        return opaque(v, tuples);
     }
     TESSERA_CHECK(false);
   }
@@ -203,10 +203,10 @@ class Converter {
       pairs.push_back(Value::list({convert(key, tuples), convert(value, tuples)}));
     return json_tag("__dict__", Value::list(std::move(pairs)));
   }
-  Value opaque(const OpaqueObject& object, bool tuples) {
-    const auto element = [&](const Value& v) { return convert(v, tuples); };
-    if (auto numpy = numpy_json(object, element, budget_)) return *std::move(numpy);
-    return json_tag("__object__", Value::string(class_of(object)));
+  Value opaque(const Value& v, bool tuples) {
+    const auto element = [&](const Value& item) { return convert(item, tuples); };
+    if (auto numpy = numpy_json(v.as_opaque(), element, budget_)) return *std::move(numpy);
+    return json_tag("__object__", Value::string(object_class(v)));
   }
   /// A tensor of a subclass around several: its class, and what it is made of.
   Value wrapper(const std::string& class_name, const Value& v) {
@@ -216,16 +216,6 @@ class Converter {
       parts.emplace_back(Value::string(name), convert(Value::tensor(tensor), false));
     if (!parts.empty()) out.emplace_back(Value::string("parts"), Value::dict(std::move(parts)));
     return Value::dict(std::move(out));
-  }
-  /// The class an object has, where the callable that made it is another one.
-  static std::string class_of(const OpaqueObject& object) {
-    const std::string global = object.global();
-    const bool numpy = global.starts_with("numpy.") && object.name == "_reconstruct";
-    if ((global == "copyreg._reconstructor" || numpy) &&
-        object.arguments.kind() == Value::Kind::kTuple && !object.arguments.as_list().empty() &&
-        object.arguments.as_list()[0].kind() == Value::Kind::kOpaque)
-      return object.arguments.as_list()[0].as_opaque().global();
-    return global;
   }
 
   const DescribeTensor& describe_;

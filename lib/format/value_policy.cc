@@ -10,6 +10,8 @@
 #include <map>
 #include <utility>
 
+#include "lib/state/tensor_wrapper.h"
+
 namespace tessera {
 namespace {
 
@@ -39,7 +41,7 @@ std::string find_object(const Value& value, const ObjectSupport& support, ValueB
   budget.spend();
   switch (value.kind()) {
     case Value::Kind::kOpaque:
-      return value.as_opaque().global();
+      return object_class(value);
     case Value::Kind::kBackReference:
       return "builtins.object";  // it stands inside of an object
     case Value::Kind::kBytesIo:

@@ -4,6 +4,8 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 
+#include "lib/state/tensor_wrapper.h"
+
 namespace tessera {
 namespace {
 
@@ -71,7 +73,7 @@ std::string described(const Value& value) {
     case Kind::kTensor:
       return "a tensor";
     case Kind::kOpaque:
-      return fmt::format("an object of {}", printable(value.as_opaque().global()));
+      return fmt::format("an object of {}", printable(object_class(value)));
     case Kind::kBackReference:
       return "a cycle";
   }

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "lib/state/model_names.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 namespace {
@@ -81,6 +82,8 @@ class ModelFinder {
       const StateEntry& entry = state_.entries[i];
       if (roles_.entries[i].role != Role::kOther || !is_weight(i)) continue;
       const std::string_view name = entry.name;
+      const bool of_modules = last_item(entry).find('.') != std::string_view::npos;
+      (entry.path.size() > 1 ? modules_below_ : modules_at_top_) |= of_modules;
       if (users_.contains(name)) {
         add_hit(name, "");
         ++(entry.path.size() > 1 ? deep_at_top_ : flat_at_top_);
@@ -202,7 +205,12 @@ class ModelFinder {
     if (flat && entry.path.size() > 1) return false;
     const std::string_view name = entry.name, first = first_key(name);
     const bool alone = first.size() == name.size();
-    if (alone && entry.path.size() <= 1) return roles_.optimizers.empty() || !is_counter_name(name);
+    if (alone && entry.path.size() <= 1) {
+      if (!entry.value.is_tensor()) return !is_run_state_name(name);
+      // Of a run whose models are state dicts below keys, a tensor beside those is none of theirs.
+      const bool beside_models = modules_below_ && !modules_at_top_;
+      return roles_.optimizers.empty() || (!beside_models && !is_counter_name(name));
+    }
     const bool apart = entry.path.size() > 1 || (!users_.empty() && !user_keys_.contains(first));
     if (apart && is_run_state_name(first)) return false;
     return !is_moment(last_key(name));
@@ -259,6 +267,12 @@ class ModelFinder {
     }
   }
 
+  /// The key that the entry has in its dict: "0.weight" of a state dict.
+  static std::string_view last_item(const StateEntry& entry) {
+    if (entry.path.empty() || entry.path.back().kind != PathItem::Kind::kKey) return "";
+    return entry.path.back().key;
+  }
+
   bool is_weight(std::size_t i) const {
     const Value& value = state_.entries[i].value;
     return value.is_tensor() || holds_weights(value);
@@ -272,6 +286,7 @@ class ModelFinder {
   std::map<std::string, std::size_t, std::less<>> stored_order_;
   Counts tensors_;  // below well-known keys
   std::size_t others_ = 0, flat_at_top_ = 0, deep_at_top_ = 0;
+  bool modules_at_top_ = false, modules_below_ = false;  // keys of state dicts, "0.weight"
   std::vector<std::string> rivals_;
   std::unordered_set<std::string_view> names_;  // of the model
 };
@@ -280,8 +295,8 @@ class ModelFinder {
 
 bool holds_weights(const Value& value) {
   const bool is_optimizer = value.find("state") != nullptr && value.find("param_groups") != nullptr;
-  if (is_optimizer || (value.kind() != Value::Kind::kOpaque && !value.is_dict())) return false;
-  bool found = false;
+  if (is_optimizer || value.is_tensor()) return false;
+  bool found = is_numpy_array(value);
   for_each_tensor(value, [&found](std::uint32_t) { found = true; });
   return found;
 }

@@ -10,7 +10,7 @@ namespace tessera {
 void find_models(const StateDict& state, Roles& roles);
 
 /// A weight that is no plain tensor: an object around tensors (a quantized weight, a ParameterDict,
-/// a module), or a dict of them that its format keeps as one value.
+/// a module), an array of numpy's, or a tuple, a list or a dict of them that is one value.
 bool holds_weights(const Value& value);
 
 }  // namespace tessera

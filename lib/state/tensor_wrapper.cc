@@ -111,6 +111,24 @@ std::string wrapper_class(const Value& value) {
   return arguments == nullptr ? "" : (*arguments)[1].as_opaque().global();
 }
 
+bool is_numpy_array(const Value& value) {
+  if (value.kind() != Value::Kind::kOpaque) return false;
+  const OpaqueObject& object = value.as_opaque();
+  return object.module.starts_with("numpy.") &&
+         (object.name == "_reconstruct" || object.name == "_frombuffer");
+}
+
+std::string object_class(const Value& object) {
+  if (std::string wrapper = wrapper_class(object); !wrapper.empty()) return wrapper;
+  if (is_numpy_array(object) && object.as_opaque().name == "_frombuffer") return "numpy.ndarray";
+  const OpaqueObject& made = object.as_opaque();
+  const bool by_base = made.global() == "copyreg._reconstructor" || is_numpy_array(object);
+  const bool named = by_base && made.arguments.kind() == Value::Kind::kTuple &&
+                     !made.arguments.as_list().empty() &&
+                     made.arguments.as_list()[0].kind() == Value::Kind::kOpaque;
+  return named ? made.arguments.as_list()[0].as_opaque().global() : made.global();
+}
+
 std::optional<TensorSpec> wrapper_spec(const Value& value) {
   const ValueList* arguments = rebuild_arguments(value);
   if (arguments == nullptr || arguments->size() < 3 ||

@@ -22,6 +22,13 @@ namespace tessera {
 /// The class of such an object, "torchao.optim.subclass_8bit.OptimState8bit"; "" for other values.
 std::string wrapper_class(const Value& value);
 
+/// The class of any object to those who use it, where pickle names a function that makes it: of a
+/// wrapper its own, "numpy.ndarray" of an array.
+std::string object_class(const Value& object);
+
+/// An array that numpy pickled.
+bool is_numpy_array(const Value& value);
+
 /// Type and shape that the wrapper has to those who use it; nullopt for other values, and where the
 /// object does not say.
 std::optional<TensorSpec> wrapper_spec(const Value& value);

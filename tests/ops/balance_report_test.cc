@@ -109,6 +109,68 @@ TEST_CASE("weights that are objects are refused by to hf, at the top and below a
   }
 }
 
+TEST_CASE("weights in tuples and lists, and arrays of numpy's, are refused by to hf as well") {
+  RankArchive archive;
+  const auto weight = [&] { return archive.tensor({2}, {0, 1}); };
+  const Value array = [] {
+    OpaqueObject made;
+    made.how = OpaqueObject::How::kReduce;
+    made.module = "numpy._core.multiarray";
+    made.name = "_reconstruct";
+    OpaqueObject of;
+    of.module = "numpy";
+    of.name = "ndarray";
+    made.arguments = Value::list(
+        {Value::opaque(of), Value::list({number(0)}, Value::Kind::kTuple), Value::bytes("b")},
+        Value::Kind::kTuple);
+    return Value::opaque(made);
+  }();
+  // PyTorch's quantize_dynamic() keeps its weights in a tuple.
+  const Value tuple = Value::list({weight(), Value()}, Value::Kind::kTuple);
+  const Value objects = Value::list({quantized(archive)});
+  const std::pair<const char*, Value> cases[] = {{"a tuple, with 1 tensor inside", tuple},
+                                                 {"an object of class", objects},
+                                                 {"an object of class numpy.ndarray: ", array}};
+  for (const auto& [what, value] : cases) {
+    for (const bool rooted : {false, true}) {
+      MemoryFileSystem fs;
+      const Value weights = dict({{"0.bias", weight()}, {"0.weight", value}});
+      const std::string source = save(fs, archive, rooted ? dict({{"model", weights}}) : weights);
+      const Status refused = status_of(fs, convert_options(source, "/out", std::nullopt, "hf"));
+      CAPTURE(what, rooted, refused.message);
+      CHECK(refused.code == Code::kUnsupported);
+      CHECK(has(refused.message, "0.weight"));
+      CHECK(has(refused.message, what));
+    }
+  }
+}
+
+TEST_CASE("a file without a model has none for to hf, which is no matter of a selection") {
+  MemoryFileSystem fs;
+  RankArchive archive;
+  const Value moments = dict({{"exp_avg", archive.tensor({2}, {0, 1})}});
+  const Value group = dict({{"lr", number(1)}, {"params", Value::list({number(0)})}});
+  const std::string source = save(
+      fs, archive,
+      dict({{"state", dict({{"a.weight", moments}})}, {"param_groups", Value::list({group})}}));
+  const Status refused = status_of(fs, convert_options(source, "/out", std::nullopt, "hf"));
+  CHECK(refused.code == Code::kUnsupported);
+  CHECK(has(refused.message, "optimizer's state alone"));
+}
+
+TEST_CASE("copies of a model that equal it do not stop to hf") {
+  MemoryFileSystem fs;
+  RankArchive archive;
+  const Value weights =
+      dict({{"0.weight", archive.tensor({2}, {0, 1})}, {"0.bias", archive.tensor({1}, {2})}});
+  const Value ordered = Value::ordered_dict(weights.as_dict(), Value());
+  const std::string source =
+      save(fs, archive, dict({{"actor", ordered}, {"critic", ordered}, {"epoch", number(3)}}));
+  const ConvertReport report = convert(fs, convert_options(source, "/out", std::nullopt, "hf"));
+  CHECK(report.published);
+  CHECK(report.dropped.size() == 2);
+}
+
 TEST_CASE("a model in which nothing but objects holds weights is refused with the reason") {
   MemoryFileSystem fs;
   RankArchive archive;

@@ -115,7 +115,7 @@ std::string verified_lines(const ConvertReport& r, const Screen& screen) {
     what += (i == 0 ? "" : i + 1 < all.size() ? ", " : " and ") + all[i];
   std::string text = fact_line("verified",
                                what.empty() ? "that it is empty, as the source is"
-                                            : what + (all.size() == 1 ? " equals" : " equal") +
+                                            : what + (what == "content" ? " equals" : " equal") +
                                                   " the source" + not_compared_text(r.not_compared),
                                screen);
   for (std::size_t i = 0; i < scope.not_compared.size(); ++i)

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lib/format/value_policy.h"
-#include "lib/state/tensor_wrapper.h"
+#include "lib/state/model_roots.h"
 
 namespace tessera {
 namespace {
@@ -20,20 +20,26 @@ std::uint64_t tensors_in(const Value& value) {
 }
 
 std::string class_of(const StateEntry& entry) {
-  if (const std::string wrapper = wrapper_class(entry.value); !wrapper.empty())
-    return printable(wrapper);
   ValueBudget budget(kMaxWalkedValues);
   return printable(find_object(entry.value, {.opaque = false, .bytes_io = true}, budget));
 }
 
-[[noreturn]] void refuse_weights(const StateEntry& entry, std::uint64_t tensors) {
+std::string kind_of(const StateEntry& entry) {
+  if (entry.value.kind() == Value::Kind::kTuple) return "a tuple";
+  if (entry.value.kind() == Value::Kind::kList) return "a list";
   const std::string object = class_of(entry);
-  const std::string what = object.empty() ? "a dict that the checkpoint keeps as one value"
-                                          : fmt::format("an object of class {}", object);
+  return object.empty() ? "a dict that the checkpoint keeps as one value"
+                        : fmt::format("an object of class {}", object);
+}
+
+[[noreturn]] void refuse_weights(const StateEntry& entry) {
+  const std::uint64_t tensors = tensors_in(entry.value);
+  const std::string inside =
+      tensors == 0 ? ""
+                   : fmt::format(", with {} tensor{} inside", tensors, tensors == 1 ? "" : "s");
   fail(Code::kUnsupported,
-       fmt::format("\"{}\" is no plain tensor but {}, with {} tensor{} inside: --to hf would write "
-                   "the model without it",
-                   printable(entry.name), what, tensors, tensors == 1 ? "" : "s"),
+       fmt::format("\"{}\" is no plain tensor but {}{}: --to hf would write the model without it",
+                   printable(entry.name), kind_of(entry), inside),
        fmt::format("save the model's plain state_dict() and convert that; --to torch-save keeps it "
                    "as it is; --exclude '{}' leaves it out",
                    printable(entry.name)));
@@ -49,8 +55,7 @@ void refuse_lost_values(const Manifest& manifest, const Roles& roles,
     if (entry.value.is_tensor()) continue;
     const bool is_model = roles.entries[i].role == Role::kModel;
     const bool is_kept = request.values == KeepPolicy::kKeep && class_of(entry).empty();
-    if (is_model && !may_go && !is_kept)
-      if (const std::uint64_t tensors = tensors_in(entry.value)) refuse_weights(entry, tensors);
+    if (is_model && !may_go && !is_kept && holds_weights(entry.value)) refuse_weights(entry);
     if (is_kept) continue;
     const char* hint = "--exclude (or --only model) says that it may go";
     if (request.values == KeepPolicy::kError)

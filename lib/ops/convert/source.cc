@@ -158,6 +158,13 @@ void Conversion::take_model_only() {
   if (options_.selection.only && *options_.selection.only != Part::kModel)
     fail(Code::kInvalidArgument, "--to hf writes the model, which --only leaves out",
          "--to safetensors writes any part");
+  const auto of_model = [](const EntryRole& role) { return role.role == Role::kModel; };
+  if (!manifest.state.entries.empty() && std::ranges::none_of(roles.entries, of_model))
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" holds no model, which is what --to hf writes{}",
+                     printable(source_.display),
+                     roles.optimizers.empty() ? "" : ": it is an optimizer's state alone"),
+         "--to torch-dcp and --to safetensors write what there is");
   if (!options_.selection.only) {
     Selection model;
     model.only = Part::kModel;
