@@ -64,6 +64,23 @@ std::vector<Unit> units_of(const Manifest& manifest, const Roles& roles,
   return units;
 }
 
+/// The parts of one model that several optimizers share: "generator" and "discriminator" below
+/// "state_dict", or "a" and "b" of {"model": {"a": ..., "b": ...}}.
+std::vector<Unit> parts_of(const Roles& roles, const std::vector<OptimWeight>& weights) {
+  const bool several = roles.optimizers.size() > 1 && roles.model_roots.size() == 1;
+  if (!several) return {};
+  std::vector<Unit> parts;
+  std::map<std::string_view, std::size_t> known;
+  for (const OptimWeight& weight : weights) {
+    const std::string_view key = std::string_view(weight.fqn).substr(0, weight.fqn.find('.'));
+    const auto [found, is_new] = known.try_emplace(key, parts.size());
+    if (is_new) parts.push_back({std::string(key), {}});
+    parts[found->second].weights.push_back(weight);
+  }
+  std::erase_if(parts, [](const Unit& part) { return part.weights.size() < 2; });
+  return parts;
+}
+
 class Answerer {
  public:
   Answerer(const Manifest& manifest, const IdShapes& ids) : manifest_(manifest), ids_(ids) {}
@@ -93,6 +110,19 @@ class Answerer {
     for (std::int64_t& at : mapping.candidate)
       if (at >= 0) at = static_cast<std::int64_t>(places[static_cast<std::size_t>(at)]);
     return mapping;
+  }
+
+  /// No two optimizers train one parameter: what others were given is taken where nothing else fits.
+  IdAnswer among_free(const std::vector<OptimWeight>& weights, const GivenWeights& given) const {
+    std::vector<OptimWeight> free;
+    for (const OptimWeight& weight : weights)
+      if (!given.tensors.contains(weight.tensor)) free.push_back(weight);
+    if (free.size() < weights.size()) {
+      IdAnswer answer{free, map(free), ""};
+      answer.mapping.certain = answer.mapping.certain && given.certain;
+      if (answer.mapping.complete) return answer;
+    }
+    return {weights, map(weights), ""};
   }
 
   /// Without an order: an id has the name of the one weight of its shape, where it is the one id of
@@ -128,6 +158,16 @@ class Answerer {
     return candidates(unit.weights).size() == ids_.shapes.size() && map(unit.weights).complete;
   }
 
+  /// Whether the ids, met with all weights, are no other ones than `of_part` says.
+  bool is_only_answer(const std::vector<OptimWeight>& weights, const IdAnswer& of_part) const {
+    const IdMapping all = map(weights);
+    for (std::size_t i = 0; all.complete && i < all.candidate.size(); ++i)
+      if (weights[static_cast<std::size_t>(all.candidate[i])].tensor !=
+          of_part.weights[static_cast<std::size_t>(of_part.mapping.candidate[i])].tensor)
+        return false;
+    return true;
+  }
+
  private:
   const Shape& shape_of(const OptimWeight& weight) const {
     return manifest_.tensors[weight.tensor].spec.shape;
@@ -148,16 +188,47 @@ class Answerer {
   const IdShapes& ids_;
 };
 
-/// The unit that is the optimizer's among those that its ids fit, and whether another could be.
+/// An optimizer of one parameter may be called by it: "optimizer.layers.0.weight" of training code
+/// that steps in backward, with an optimizer for each.
+std::optional<IdAnswer> by_own_name(const Roles& roles, std::int32_t root,
+                                    const std::vector<OptimWeight>& weights, const IdShapes& ids,
+                                    const Manifest& manifest) {
+  if (ids.shapes.size() != 1) return std::nullopt;
+  const std::string_view name = roles.optimizers[static_cast<std::size_t>(root)].name;
+  std::optional<std::size_t> longest;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const std::string& fqn = weights[i].fqn;
+    const bool ends = name.ends_with(fqn) &&
+                      (name.size() == fqn.size() || name[name.size() - fqn.size() - 1] == '.');
+    const bool fits =
+        !ids.shapes[0] || *ids.shapes[0] == manifest.tensors[weights[i].tensor].spec.shape;
+    if (ends && fits && (!longest || fqn.size() > weights[*longest].fqn.size())) longest = i;
+  }
+  if (!longest) return std::nullopt;
+  return IdAnswer{weights, {{static_cast<std::int64_t>(*longest)}, true, true}, ""};
+}
+
+/// The unit that is the optimizer's among those that its ids fit, and whether another could be:
+/// the one of its name, else the first that no other optimizer has.
 std::pair<const Unit*, bool> choose(const Roles& roles, std::int32_t root,
-                                    const std::vector<const Unit*>& fitting) {
+                                    const std::vector<const Unit*>& fitting,
+                                    const GivenWeights& given) {
   const auto at = static_cast<std::size_t>(root);
-  std::vector<const Unit*> agreeing;
-  for (const Unit* unit : fitting)
-    if (names_agree(roles.optimizers[at].name, unit->name)) agreeing.push_back(unit);
-  if (agreeing.size() == 1) return {agreeing[0], true};
-  const bool each_has_one = fitting.size() == roles.optimizers.size();
-  return {fitting[each_has_one ? at : 0], fitting.size() == 1};
+  const auto agrees = [&](std::size_t optimizer, const Unit* unit) {
+    return names_agree(roles.optimizers[optimizer].name, unit->name);
+  };
+  const auto ours = [&](const Unit* unit) { return agrees(at, unit); };
+  if (std::ranges::count_if(fitting, ours) == 1)
+    return {*std::ranges::find_if(fitting, ours), true};
+  const auto is_free = [&](const Unit* unit) {
+    for (std::size_t other = 0; other < roles.optimizers.size(); ++other)
+      if (other != at && agrees(other, unit)) return false;
+    return std::ranges::none_of(unit->weights, [&](const OptimWeight& weight) {
+      return given.tensors.contains(weight.tensor);
+    });
+  };
+  const auto free = std::ranges::find_if(fitting, is_free);
+  return {free == fitting.end() ? fitting[0] : *free, fitting.size() == 1};
 }
 
 }  // namespace
@@ -175,19 +246,26 @@ std::optional<Shape> shape_by_state(const Manifest& manifest, const OptimState& 
 }
 
 IdAnswer find_parameters(const Manifest& manifest, const Roles& roles, std::int32_t root,
-                         const std::vector<OptimWeight>& weights, const IdShapes& ids) {
+                         const std::vector<OptimWeight>& weights, const IdShapes& ids,
+                         const GivenWeights& given) {
+  if (auto named = by_own_name(roles, root, weights, ids, manifest)) return *std::move(named);
   const Answerer answerer(manifest, ids);
   if (!in_model_order(manifest)) return answerer.by_shape_alone(weights);
-  const std::vector<Unit> units = units_of(manifest, roles, weights);
+  std::vector<Unit> units = units_of(manifest, roles, weights);
+  const bool by_parts = units.empty();
+  if (by_parts) units = parts_of(roles, weights);
   std::vector<const Unit*> fitting;
   if (units.size() > 1)
     for (const Unit& unit : units)
       if (answerer.fits_alone(unit)) fitting.push_back(&unit);
   std::erase_if(fitting,
                 [&](const Unit* unit) { return fitting.size() > 1 && is_copy_name(unit->name); });
-  if (fitting.empty()) return {weights, answerer.map(weights), ""};
-  const auto [chosen, certain] = choose(roles, root, fitting);
+  if (fitting.empty()) return answerer.among_free(weights, given);
+  const auto [chosen, certain] = choose(roles, root, fitting, given);
   IdAnswer answer{chosen->weights, answerer.map(chosen->weights), ""};
+  // An optimizer of a part may be one of parameters here and there.
+  answer.mapping.certain =
+      answer.mapping.certain && (!by_parts || answerer.is_only_answer(weights, answer));
   if (certain) return answer;
   std::vector<std::string> names;
   for (const Unit* unit : fitting) names.push_back(printable(unit->name));

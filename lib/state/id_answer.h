@@ -4,6 +4,7 @@
 #include <tessera/state/optim_state.h>
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ std::optional<Shape> shape_by_state(const Manifest& manifest, const OptimState& 
                                     const OptimParameter& parameter);
 
 struct IdAnswer {
-  std::vector<OptimWeight> weights;  // of the model that is taken
+  std::vector<OptimWeight> weights;  // of the model, or the part of it, that is taken
   IdMapping mapping;                 // candidate: index in `weights`, or -1
   std::string note;                  // why another answer could be meant; "" if none
   /// By id: several weights have its shape, and nothing says which is meant.
@@ -37,8 +38,15 @@ struct IdShapes {
   bool sure = true;  // false: the optimizer is unknown, its state may have any shape
 };
 
+/// Parameters that other optimizers with ids have been given.
+struct GivenWeights {
+  std::set<std::uint32_t> tensors;
+  bool certain = true;
+};
+
 /// `root`: the optimizer's index in Roles::optimizers.
 IdAnswer find_parameters(const Manifest& manifest, const Roles& roles, std::int32_t root,
-                         const std::vector<OptimWeight>& weights, const IdShapes& ids);
+                         const std::vector<OptimWeight>& weights, const IdShapes& ids,
+                         const GivenWeights& given);
 
 }  // namespace tessera

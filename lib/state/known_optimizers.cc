@@ -73,10 +73,12 @@ constexpr std::array kOptimizers = {
     KnownOptimizer{"APOLLO", "exp_avg exp_avg_sq projector:opaque? scaling_grad:one?",
                    "scale_type"},
     KnownOptimizer{"Fira", "exp_avg exp_avg_sq projector:opaque scaling_grad:one", ""},
+    KnownOptimizer{"Conda", "exp_avg exp_avg_sq projector:opaque", "projection_type !rank"},
     KnownOptimizer{"GaLore", "exp_avg exp_avg_sq projector:opaque", "rank|update_proj_gap"},
     KnownOptimizer{"Alice", "U:opaque Q:opaque m:opaque v:opaque p:opaque? phi:one?", ""},
     // several moments
     KnownOptimizer{"D-Adaptation Adan", "s exp_avg exp_avg_sq exp_avg_diff previous_grad", ""},
+    KnownOptimizer{"D-Adaptation Adan", "s exp_avg exp_avg_sq exp_avg_diff pre_grad", ""},
     KnownOptimizer{"Adan",
                    "exp_avg exp_avg_sq exp_avg_diff neg_pre_grad? previous_grad? pre_grad? "
                    "prev_grad? exp_grad_adanorm:one?",
@@ -95,19 +97,25 @@ constexpr std::array kOptimizers = {
     KnownOptimizer{"StableAdamW", "exp_avg exp_avg_sq kahan_comp", ""},
     KnownOptimizer{"Grokfast AdamW", "exp_avg exp_avg_sq grok_exp_avg", ""},
     KnownOptimizer{"Ranger", "exp_avg exp_avg_sq slow_buffer exp_grad_adanorm:one?", ""},
+    KnownOptimizer{"RangerVA", "exp_avg exp_avg_sq max_exp_avg_sq slow_buffer", ""},
+    KnownOptimizer{"RangerQH", "exp_avg exp_avg_sq slow_buffer beta1_weight:one beta2_weight:one",
+                   ""},
     KnownOptimizer{"QHAdam", "exp_avg exp_avg_sq beta1_weight:one beta2_weight:one", ""},
     KnownOptimizer{"SWATS", "exp_avg exp_avg_sq exp_avg2:one max_exp_avg_sq? momentum_buffer?", ""},
-    KnownOptimizer{"AdaBelief", "exp_avg exp_avg_var max_exp_avg_var? exp_grad_adanorm:one?", ""},
+    KnownOptimizer{"AdaBelief",
+                   "exp_avg exp_avg_var max_exp_avg_var? exp_grad_adanorm:one? rho_inf:one?", ""},
     KnownOptimizer{"AdaNorm", "exp_avg exp_avg_var exp_grad_norm:one max_exp_avg_var?", ""},
     KnownOptimizer{"AdaHessian", "exp_avg exp_hessian_diag_sq", ""},
     KnownOptimizer{"Sophia", "exp_avg hessian", ""},
     KnownOptimizer{"Sophia", "momentum hessian_moment", ""},
     KnownOptimizer{"FAdam", "momentum fim", ""},
     // learning rates that are found
+    KnownOptimizer{"Prodigy", "s:opaque p0:opaque exp_avg_sq exp_avg?", "slice_p"},
     KnownOptimizer{"Prodigy", "s p0 exp_avg_sq exp_avg?", ""},
     KnownOptimizer{"D-Adaptation Adam", "s exp_avg exp_avg_sq", "growth_rate|d"},
     KnownOptimizer{"D-Adaptation SGD", "z s x0", ""},
     KnownOptimizer{"D-Adaptation AdaGrad", "alpha_k sk x0 weighted_sk?", ""},
+    KnownOptimizer{"D-Adaptation AdaGrad", "alphak sk x0 weighted_sk?", ""},
     KnownOptimizer{"D-Adaptation Lion", "exp_avg s", ""},
     KnownOptimizer{"schedule-free RAdam", "z exp_avg_sq", "silent_sgd_phase"},
     KnownOptimizer{"schedule-free AdamW", "z exp_avg_sq", "weight_lr_power"},
@@ -117,6 +125,8 @@ constexpr std::array kOptimizers = {
                    "exp_avg exp_avg_sq weight_norm:one adam_norm:one trust_ratio:one "
                    "exp_grad_adanorm:one?",
                    ""},
+    KnownOptimizer{"NovoGrad", "exp_avg exp_avg_sq:one max_exp_avg_sq:one?",
+                   "grad_averaging amsgrad"},
     KnownOptimizer{"LAMB", "exp_avg exp_avg_sq exp_grad_adanorm:one?",
                    "grad_averaging|max_coeff|pre_norm"},
     KnownOptimizer{"LARS", "momentum_buffer?", "trust_coefficient"},
@@ -126,7 +136,7 @@ constexpr std::array kOptimizers = {
     KnownOptimizer{"AdEMAMix of bitsandbytes",
                    "state1:opaque state2:blocks qmap1:opaque? qmap2:opaque? absmax1:opaque? "
                    "absmax2:opaque? __bnb_optimizer_quant_state__:opaque?",
-                   "t_alpha|t_beta3"},
+                   "three_betas"},
     KnownOptimizer{"Adam of bitsandbytes",
                    "state1:blocks state2:blocks qmap1:opaque? qmap2:opaque? absmax1:opaque? "
                    "absmax2:opaque? max1:opaque? max2:opaque? new_max1:opaque? new_max2:opaque? "
@@ -139,19 +149,28 @@ constexpr std::array kOptimizers = {
     // the same leaves as Adam's, Lion's and SGD's
     KnownOptimizer{"ADOPT", "exp_avg exp_avg_sq", "clip_lambda|clip_exp"},
     KnownOptimizer{"AdaBound", "exp_avg exp_avg_sq max_exp_avg_sq?", "final_lr"},
+    KnownOptimizer{"AdamP", "exp_avg exp_avg_sq", "wd_ratio delta"},
+    KnownOptimizer{"RAdam", "exp_avg exp_avg_sq", "buffer"},
     KnownOptimizer{"Yogi", "exp_avg exp_avg_sq", "initial_accumulator"},
     KnownOptimizer{"a variant of Adam", "exp_avg exp_avg_sq max_exp_avg_sq? exp_grad_adanorm:one?",
                    "weight_decouple|decouple|fixed_decay|ams_bound"},
+    KnownOptimizer{"MSVAG", "exp_avg exp_avg_sq", "beta !betas"},
     KnownOptimizer{"Adam", "exp_avg exp_avg_sq max_exp_avg_sq?", ""},
     KnownOptimizer{"Tiger", "exp_avg", "beta !betas"},
     KnownOptimizer{"Lion", "exp_avg exp_grad_adanorm:one?", ""},
+    KnownOptimizer{"SGDP", "momentum", "wd_ratio delta"},
+    KnownOptimizer{"AggMo", "momentum_buffer", "betas"},
+    KnownOptimizer{"QHM", "momentum_buffer", "nu"},
     KnownOptimizer{"a variant of SGD", "momentum_buffer", "weight_decouple|fixed_decay"},
+    KnownOptimizer{"AccSGD", "momentum_buffer", "kappa xi"},
     KnownOptimizer{"SGD with momentum", "momentum_buffer", ""},
     KnownOptimizer{"SGD", "", "momentum nesterov !ns_steps"},
 };
 
 /// What wrappers of any optimizer add: counters and master copies.
 constexpr std::string_view kStep = "step";
+/// bitsandbytes 0.50 keeps its leaves below this one.
+constexpr std::string_view kWrapped = "__bnb_optimizer_quant_state__.";
 
 struct Leaf {
   std::string_view name;  // without "*"
@@ -160,6 +179,7 @@ struct Leaf {
   bool begins = false;
 
   bool fits(std::string_view leaf) const {
+    if (leaf.starts_with(kWrapped)) leaf.remove_prefix(kWrapped.size());
     const std::string_view first = leaf.substr(0, leaf.find('.'));
     return begins ? first.starts_with(name) : first == name || leaf == name;
   }

@@ -17,7 +17,7 @@ struct KnownOptimizer {
   /// Words NAME[:CUT][?]. CUT: one, row, factored, blocks, opaque, as LeafCut; without it the leaf
   /// has an element for each of the parameter's. "?": it may be missing. "NAME*": a beginning.
   std::string_view leaves;
-  /// Words that the options must have; "a|b": one of them; "!a": not.
+  /// Words that the options must have; "a|b": one of them; "!a": not. "three_betas": so many.
   std::string_view options;
 };
 

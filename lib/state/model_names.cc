@@ -27,6 +27,11 @@ constexpr std::array<std::string_view, 38> kRunStateNames = {
     "steps",        "global_step",   "iteration",      "epoch",       "ntokens",
     "ntokens_seen", "num_tokens",    "tokens_seen"};
 
+/// "dino_loss", "cuda_rng_state", ...
+constexpr std::array<std::string_view, 9> kRunStateEndings = {
+    "_loss",   "_losses",        "_rng",     "_rng_state", "_scheduler",
+    "_scaler", "_replay_buffer", "_sampler", "_metrics"};
+
 bool is_one_of(Words words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
 }
@@ -78,7 +83,10 @@ bool is_copy_name(std::string_view key) {
   return false;
 }
 
-bool is_run_state_name(std::string_view key) { return is_one_of(kRunStateNames, key); }
+bool is_run_state_name(std::string_view key) {
+  const auto ends = [key](std::string_view ending) { return key.ends_with(ending); };
+  return is_one_of(kRunStateNames, key) || std::ranges::any_of(kRunStateEndings, ends);
+}
 
 bool is_counter_name(std::string_view key) {
   for (const std::string_view word : {"step", "global_step", "iteration", "epoch", "loss"})

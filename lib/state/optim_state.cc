@@ -49,6 +49,16 @@ std::string adam_kind(const OptimState& optim) {
   return "Adam or AdamW" + amsgrad;
 }
 
+/// AdEMAMix among the optimizers of bitsandbytes, whose groups have the same options.
+bool has_three_betas(const OptimState& optim) {
+  return std::ranges::any_of(optim.groups, [](const OptimGroup& group) {
+    const Value* betas = group.find("betas");
+    const bool several = betas != nullptr && (betas->kind() == Value::Kind::kTuple ||
+                                              betas->kind() == Value::Kind::kList);
+    return several && betas->as_list().size() == 3;
+  });
+}
+
 void recognize(OptimState& optim) {
   std::set<std::string, std::less<>> leaves, options;
   for (const OptimParameter& p : optim.parameters)
@@ -56,6 +66,7 @@ void recognize(OptimState& optim) {
   for (const OptimGroup& group : optim.groups)
     for (const auto& [key, value] : group.options)
       if (key.is_string()) options.insert(key.as_string());
+  if (has_three_betas(optim)) options.insert("three_betas");
   optim.known = recognize_optimizer(leaves, options);
   optim.kind = optim.known == nullptr ? "unknown" : std::string(optim.known->name);
   if (optim.kind == "Adam") optim.kind = adam_kind(optim);
@@ -64,8 +75,13 @@ void recognize(OptimState& optim) {
 
 class Canonical {
  public:
-  Canonical(const Manifest& manifest, const Roles& roles, std::size_t root)
-      : manifest_(manifest), roles_(roles), root_(static_cast<std::int32_t>(root)) {
+  Canonical(const Manifest& manifest, const Roles& roles, std::size_t root, GivenWeights& given,
+            std::set<std::uint32_t>& listed_by_any)
+      : manifest_(manifest),
+        roles_(roles),
+        root_(static_cast<std::int32_t>(root)),
+        given_(given),
+        listed_by_any_(listed_by_any) {
     out_.root = roles.optimizers[root].name;
     out_.dialect = roles.optimizers[root].dialect;
   }
@@ -80,6 +96,8 @@ class Canonical {
     find_unlisted();
     return std::move(out_);
   }
+  /// Parameters that no group lists.
+  const std::vector<OptimWeight>& unlisted() const { return unlisted_; }
 
  private:
   /// Those of the model that the optimizer names, where there are several.
@@ -215,7 +233,7 @@ class Canonical {
     if (map_by_names(keys)) return;
     for (const std::string& key : keys) ids.shapes.push_back(state_shape(key));
     ids.sure = out_.known != nullptr;
-    const IdAnswer answer = find_parameters(manifest_, roles_, root_, weights_, ids);
+    const IdAnswer answer = find_parameters(manifest_, roles_, root_, weights_, ids, given_);
     if (!answer.note.empty()) issue(Finding::kAmbiguousIds, Severity::kInfo, "", answer.note);
     weights_ = answer.weights;
     index_weights();
@@ -243,6 +261,8 @@ class Canonical {
       owner.weight = weight->second;
     owner.inferred = true;
     owner.certain = certain;
+    if (owner.weight != kNoTensor) given_.tensors.insert(owner.weight);
+    given_.certain = given_.certain && certain;
   }
 
   /// Optimizers made of named parameters say the names (`param_names`), in the order of the ids.
@@ -308,10 +328,12 @@ class Canonical {
     if (out_.groups.empty()) return;
     std::set<std::string> listed;
     for (const OptimGroup& g : out_.groups) listed.insert(g.members.begin(), g.members.end());
-    for (const OptimWeight& weight : weights_)
-      if (manifest_.tensors[weight.tensor].kind == TensorKind::kParam &&
-          !listed.contains(weight.fqn))
-        out_.unlisted_weights.push_back(weight.fqn);
+    for (const OptimWeight& weight : weights_) {
+      if (listed.contains(weight.fqn))
+        listed_by_any_.insert(weight.tensor);
+      else if (manifest_.tensors[weight.tensor].kind == TensorKind::kParam)
+        unlisted_.push_back(weight);
+    }
   }
 
   void issue(Finding code, Severity severity, std::string of, std::string message) {
@@ -321,6 +343,9 @@ class Canonical {
   const Manifest& manifest_;
   const Roles& roles_;
   std::int32_t root_;
+  GivenWeights& given_;
+  std::set<std::uint32_t>& listed_by_any_;
+  std::vector<OptimWeight> unlisted_;
   OptimState out_;
   std::vector<OptimWeight> weights_;  // as stored
   std::map<std::string, std::uint32_t> by_name_;
@@ -392,8 +417,17 @@ const OptimParameter* OptimState::find(std::string_view fqn) const {
 
 std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const Roles& roles) {
   std::vector<OptimState> states;
-  for (std::size_t i = 0; i < roles.optimizers.size(); ++i)
-    states.push_back(Canonical(manifest, roles, i).make());
+  std::vector<std::vector<OptimWeight>> unlisted;
+  GivenWeights given;
+  std::set<std::uint32_t> listed;
+  for (std::size_t i = 0; i < roles.optimizers.size(); ++i) {
+    Canonical canonical(manifest, roles, i, given, listed);
+    states.push_back(canonical.make());
+    unlisted.push_back(canonical.unlisted());
+  }
+  for (std::size_t i = 0; i < states.size(); ++i)
+    for (const OptimWeight& weight : unlisted[i])
+      if (!listed.contains(weight.tensor)) states[i].unlisted_weights.push_back(weight.fqn);
   return states;
 }
 

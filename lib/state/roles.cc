@@ -187,7 +187,7 @@ class Finder {
 
   OptimizerRoot describe(const std::string& name, const std::vector<std::size_t>& members) const {
     OptimizerRoot root{.name = name};
-    bool all_ids = true, any_state = false, leaf_first = true, flat = false;
+    bool all_ids = true, any_id = false, any_state = false, leaf_first = true, flat = false;
     for (std::size_t i : members) {
       const OptimPath& path = found_[i].path;
       flat |= path.flat;
@@ -199,12 +199,13 @@ class Finder {
       const auto [fqn, leaf] = state_parts(entry_of(found_[i]), path);
       any_state = true;
       all_ids = all_ids && is_decimal(fqn);
+      any_id = any_id || is_decimal(fqn);
       leaf_first = leaf_first && !path.flat && path.rest.size() > 1 &&
                    is_known_optimizer_leaf(path.rest[0].text()) && !is_known_optimizer_leaf(leaf);
     }
     if (flat) {
       root.dialect = OptimDialect::kFlat;
-    } else if (any_state && all_ids) {
+    } else if (all_ids ? any_state : any_id && lists_ids(members)) {
       root.dialect = OptimDialect::kById;
     } else if (any_state && leaf_first) {
       root.dialect = OptimDialect::kLeafFirst;
@@ -214,7 +215,8 @@ class Finder {
     return root;
   }
 
-  /// No state to judge by: do the groups list integers?
+  /// Where state does not tell (there is none, or counters of the optimizer's own stand among it):
+  /// do the groups list integers?
   bool lists_ids(const std::vector<std::size_t>& members) const {
     for (std::size_t i : members) {
       const Value& value = entry_of(found_[i]).value;
@@ -235,6 +237,11 @@ class Finder {
     if (!path.is_group) {
       role.role = Role::kOptimState;
       std::tie(role.fqn, role.leaf) = state_parts(entry_of(found), path);
+      if (is_of_optimizer(entry_of(found), path, dialect, role)) {
+        role.role = Role::kOptimGroup;
+        role.fqn = role.leaf = {};
+        return;
+      }
       if (dialect == OptimDialect::kLeafFirst) {
         role.leaf = path.rest[0].text();
         role.fqn = join(path.rest, 1, path.rest.size());
@@ -250,6 +257,17 @@ class Finder {
     } else if (path.rest.size() == 1) {
       assign_attribute(path.rest[0].text(), role);
     }
+  }
+
+  /// State of the optimizer's own, of no parameter: a counter beside them (MADGRAD's state["k"]), or
+  /// what has no id where they have.
+  static bool is_of_optimizer(const StateEntry& entry, const OptimPath& path, OptimDialect dialect,
+                              const EntryRole& role) {
+    const std::string_view key = role.fqn.empty() ? role.leaf : role.fqn;
+    if (is_decimal(key)) return false;
+    const bool plain = entry.value.is_tensor() || entry.value.is_number();
+    return dialect == OptimDialect::kById ||
+           (!path.flat && entry.path.size() > 1 && path.rest.size() == 1 && plain);
   }
 
   /// More digits than a number of groups can have are a name.

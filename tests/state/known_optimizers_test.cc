@@ -162,6 +162,23 @@ TEST_CASE("one optimizer is not called by another one's name") {
   CHECK(name_of("state1 state2 qmap1 qmap2 absmax1 absmax2 step") == "Adam of bitsandbytes");
   CHECK(name_of("exp_avg exp_avg_sq", "weight_decouple fixed_decay") == "a variant of Adam");
   CHECK(name_of("exp_avg exp_avg_sq my_buffer") == "unknown");
+  // The leaves of Adam and of SGD under the options of others (pytorch_optimizer, torch_optimizer).
+  CHECK(name_of("exp_avg exp_avg_sq", "lr betas grad_averaging amsgrad") == "NovoGrad");
+  CHECK(name_of("exp_avg exp_avg_sq", "lr betas grad_averaging max_grad_norm") == "LAMB");
+  CHECK(name_of("exp_avg exp_avg_sq", "lr betas delta wd_ratio nesterov") == "AdamP");
+  CHECK(name_of("exp_avg exp_avg_sq", "lr betas eps weight_decay buffer") == "RAdam");
+  CHECK(name_of("exp_avg exp_avg_sq", "lr beta foreach") == "MSVAG");
+  CHECK(name_of("exp_avg exp_avg_sq projector", "update_proj_gap projection_type") == "Conda");
+  CHECK(name_of("momentum_buffer", "lr kappa xi constant") == "AccSGD");
+  CHECK(name_of("momentum_buffer.0.9 momentum_buffer.0.0", "lr betas") == "AggMo");
+  CHECK(name_of("momentum_buffer", "lr momentum nu") == "QHM");
+  // bitsandbytes 0.50: groups of each optimizer have AdEMAMix's options.
+  const std::string wrapped =
+      "step __bnb_optimizer_quant_state__.state1 __bnb_optimizer_quant_state__.qmap1 "
+      "__bnb_optimizer_quant_state__.absmax1 __bnb_optimizer_quant_state__.state2 "
+      "__bnb_optimizer_quant_state__.qmap2 __bnb_optimizer_quant_state__.absmax2";
+  CHECK(name_of(wrapped, "lr betas alpha t_alpha t_beta3") == "Adam of bitsandbytes");
+  CHECK(name_of(wrapped, "lr betas t_alpha three_betas") == "AdEMAMix of bitsandbytes");
 }
 
 TEST_CASE("every row is found by its own leaves and options") {
@@ -251,6 +268,107 @@ TEST_CASE("two models of one shape: each optimizer has its own, by name") {
     CHECK(guessed[1].issues[0].code == Finding::kAmbiguousIds);
     CHECK_THAT(guessed[1].issues[0].message, Catch::Contains("several models"));
   }
+}
+
+TEST_CASE("optimizers that share a model have a part of it each") {
+  // Lightning's GAN: one state dict, a list of optimizers.
+  Scene gan;
+  for (const char* net : {"generator.", "discriminator."})
+    gan.tensor({"state_dict", net + std::string("0.weight")}, {4, 3})
+        .tensor({"state_dict", net + std::string("0.bias")}, {4});
+  gan.adam({"optimizer_states", "0"}, {"0", "1"}).adam({"optimizer_states", "1"}, {"0", "1"});
+  std::vector<OptimState> found = gan.optimizers();
+  REQUIRE(found.size() == 2);
+  CHECK(weights_of(found[0], gan.manifest) ==
+        std::vector<std::string>{"state_dict.generator.0.weight", "state_dict.generator.0.bias"});
+  CHECK(weights_of(found[1], gan.manifest) ==
+        std::vector<std::string>{"state_dict.discriminator.0.weight",
+                                 "state_dict.discriminator.0.bias"});
+  for (const OptimState& optim : found) {
+    REQUIRE(optim.issues.size() == 1);  // both have these shapes: which is whose is a guess
+    CHECK(optim.issues[0].code == Finding::kAmbiguousIds);
+    CHECK_FALSE(optim.parameters[0].certain);
+  }
+  // Other shapes: no guess.
+  Scene other;
+  other.tensor({"state_dict", "decoder.weight"}, {5, 3})
+      .tensor({"state_dict", "decoder.bias"}, {5});
+  other.tensor({"state_dict", "critic.weight"}, {4, 3}).tensor({"state_dict", "critic.bias"}, {4});
+  other.adam({"optimizer_states", "0"}, {"0", "1"});
+  found = other.optimizers();
+  CHECK(weights_of(found[0], other.manifest)[0] == "state_dict.critic.weight");
+  CHECK(found[0].issues.empty());
+}
+
+TEST_CASE("no parameter is given to two optimizers by order") {
+  Scene scene;  // two optimizers of layers of one shape, here and there
+  for (const char* name : {"a.weight", "b.weight", "c.weight", "d.weight"})
+    scene.tensor({"model", name}, {4, 3});
+  const auto one = [&](const char* root) {
+    for (const char* key : {"0", "1"}) scene.tensor({root, "state", key, "exp_avg"}, {4, 3});
+    scene.value({root, "param_groups", "0", "params"},
+                Value::list({Value::integer(0), Value::integer(1)}));
+  };
+  one("first");
+  one("second");
+  const std::vector<OptimState> found = scene.optimizers();
+  REQUIRE(found.size() == 2);
+  std::set<std::string> given;
+  for (const OptimState& optim : found)
+    for (const std::string& name : weights_of(optim, scene.manifest)) given.insert(name);
+  CHECK(given.size() == 4);
+  for (const OptimState& optim : found) CHECK_FALSE(optim.parameters[0].certain);
+}
+
+TEST_CASE("an optimizer of one parameter has the one that it is called by") {
+  Scene scene;  // torchtune's optimizers that step in backward
+  for (const char* name : {"norm.weight", "norm.bias", "head.bias"})
+    scene.tensor({"model", name}, {4});
+  for (const char* name : {"head.bias", "norm.weight", "norm.bias"}) {
+    scene.tensor({"optimizer", name, "state", "0", "exp_avg"}, {4});
+    scene.value({"optimizer", name, "param_groups", "0", "params"},
+                Value::list({Value::integer(0)}));
+  }
+  for (const OptimState& optim : scene.optimizers()) {
+    CAPTURE(optim.root);
+    REQUIRE(optim.parameters.size() == 1);
+    CHECK("optimizer." + optim.parameters[0].fqn == optim.root);
+    CHECK(optim.issues.empty());
+    CHECK(optim.unlisted_weights.empty());
+  }
+}
+
+TEST_CASE("state of an optimizer's own stands beside that of its parameters") {
+  Scene scene;
+  scene.model("model").tensor({"optimizer", "state", "k"}, {1});  // MADGRAD's step
+  scene.tensor({"optimizer", "state", "ema", "short"}, Shape{});
+  scene.adam({"optimizer"}, {"0", "1"});
+  const OptimState optim = scene.optimizers().at(0);
+  CHECK(optim.dialect == OptimDialect::kById);
+  REQUIRE(optim.parameters.size() == 2);
+  CHECK(optim.parameters[0].fqn == "0.weight");
+  CHECK(optim.issues.empty());
+  CHECK(scene.role("optimizer.state.k").role == Role::kOptimGroup);
+  CHECK(scene.role("optimizer.state.ema.short").role == Role::kOptimGroup);
+  edit_parameters(scene.manifest, std::vector{grown()}, never);
+  CHECK(scene.shape("optimizer.state.0.exp_avg") == Shape{6, 3});
+  Scene named;
+  named.model("model").tensor({"optimizer", "state", "k"}, {1});
+  named.adam({"optimizer"}, {"0.weight", "0.bias"});
+  CHECK(named.optimizers().at(0).parameters.size() == 2);
+}
+
+TEST_CASE("tensors beside models that are state dicts are none of theirs, in a run") {
+  Scene scene;
+  scene.model("actor").model("critic");
+  scene.tensor({"replay"}, {100, 3}).tensor({"fixed_noise"}, {8, 3});
+  scene.tensor({"dino_loss", "center"}, {1, 3});
+  Scene weights_alone = scene;
+  scene.adam({"actor_opt"}, {"0", "1"}).adam({"critic_opt"}, {"0", "1"});
+  CHECK(scene.role("actor.0.weight").role == Role::kModel);
+  for (const char* name : {"replay", "fixed_noise", "dino_loss.center"})
+    CHECK(scene.role(name).role == Role::kOther);
+  CHECK(weights_alone.role("fixed_noise").role == Role::kModel);
 }
 
 TEST_CASE("counters of the run beside weights at the top are none of them") {

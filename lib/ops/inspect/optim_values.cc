@@ -265,7 +265,8 @@ void list_second_moments(const Manifest& manifest, const OptimParameter& p, cons
           {p.fqn, health.leaf->name, health.max, place(manifest, *health.leaf, health.max_at)});
 }
 
-void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m,
+/// `known`: the optimizer is, so that what it does with its moments is.
+void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m, bool known,
            std::optional<double> step, std::vector<Note>& findings) {
   const auto add = [&](Finding code, Severity severity, std::string message) {
     findings.push_back({code, severity, std::move(message), "", p.fqn});
@@ -290,7 +291,7 @@ void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m,
     zeroed += (zeroed.empty() ? "" : ", ") + leaf.name;
     v_zeroed |= leaf.name == "exp_avg_sq";
   }
-  if (!zeroed.empty() && step && *step > 0)
+  if (!zeroed.empty() && known && step && *step > 0)
     add(Finding::kZeroMoment, Severity::kError,
         fmt::format("every element of {} is zero at step {:g}", zeroed, *step));
   if (has_moments && !moments_zero && step && *step == 0)
@@ -375,7 +376,7 @@ MomentScan scan_moments(OpenedCheckpoint& checkpoint, const OptimState& optim,
   std::vector<SecondMoment> seconds;
   for (std::size_t i = 0; i < found.size(); ++i) {
     const OptimParameter& p = optim.parameters[i];
-    judge(manifest, p, found[i], steps[i], scan.findings);
+    judge(manifest, p, found[i], optim.known != nullptr, steps[i], scan.findings);
     list_second_moments(manifest, p, found[i], seconds);
     if (!readable(manifest, leaf_tensor(p, "exp_avg")) ||
         !readable(manifest, leaf_tensor(p, "exp_avg_sq")) || !readable(manifest, p.weight))
