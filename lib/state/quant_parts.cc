@@ -75,6 +75,9 @@ constexpr std::array kPartNames = {
     PartName{Place::kModule, "centroids", QuantPart::kTable},
     PartName{Place::kModule, "res_centroids", QuantPart::kTable},
     PartName{Place::kModule, "outlier_centroids", QuantPart::kTable},
+    PartName{Place::kModule, "centroids.weight", QuantPart::kTable},
+    PartName{Place::kModule, "res_centroids.weight", QuantPart::kTable},
+    PartName{Place::kModule, "outlier_centroids.weight", QuantPart::kTable},
     PartName{Place::kModule, "weight_scale", QuantPart::kScale},
     PartName{Place::kModule, "weight_bias", QuantPart::kZeroPoint},
     PartName{Place::kModule, "SU", QuantPart::kScale},
@@ -86,22 +89,27 @@ constexpr std::array kPartNames = {
     PartName{Place::kModule, "q_scale", QuantPart::kScale},
     PartName{Place::kModule, "q_scale_max", QuantPart::kScale},
     // vLLM's names for a quantized key and value cache
-    PartName{Place::kCache, "k_scale", QuantPart::kScale},
-    PartName{Place::kCache, "v_scale", QuantPart::kScale},
-    PartName{Place::kCache, "q_scale", QuantPart::kScale},
-    PartName{Place::kCache, "prob_output_scale", QuantPart::kScale},
+    PartName{Place::kCache, "k_scale", QuantPart::kCache},
+    PartName{Place::kCache, "v_scale", QuantPart::kCache},
+    PartName{Place::kCache, "q_scale", QuantPart::kCache},
+    PartName{Place::kCache, "prob_output_scale", QuantPart::kCache},
 };
 
-/// Endings of codes that are no part of the weight's name.
-constexpr std::array kCodeEndings = {std::string_view("_packed"), std::string_view("_blocks"),
-                                     std::string_view("_qdata"),  std::string_view("._data"),
-                                     std::string_view("#codes"),  std::string_view("#qdata")};
+/// Endings of codes that are no part of the weight's name: the last that fits.
+constexpr std::array kCodeEndings = {std::string_view("_packed"),     std::string_view("_blocks"),
+                                     std::string_view("_qdata"),      std::string_view("._data"),
+                                     std::string_view("#codes"),      std::string_view("#qdata"),
+                                     std::string_view("._data._data")};
 
 /// What a module calls its codes, where the parts go by the module's name.
 constexpr std::array kCodeNames = {
-    std::string_view("weight"), std::string_view("qweight"),  std::string_view("weight_packed"),
-    std::string_view("W_q"),    std::string_view("codes"),    std::string_view("indices"),
-    std::string_view("Qidxs"),  std::string_view("q_weight"), std::string_view("qweight2")};
+    std::string_view("weight"),  std::string_view("qweight"),  std::string_view("weight_packed"),
+    std::string_view("W_q"),     std::string_view("codes"),    std::string_view("indices"),
+    std::string_view("Qidxs"),   std::string_view("q_weight"), std::string_view("qweight2"),
+    std::string_view("trellis"), std::string_view("B")};
+
+/// QuIP#'s codes are int64, as indices are elsewhere.
+constexpr std::string_view kWideCodes = "Qidxs";
 
 /// bitsandbytes may keep packed codes in any type (bnb_4bit_quant_storage): the table shows it.
 constexpr std::string_view kTableOfFour = ".quant_map";
@@ -125,6 +133,16 @@ std::string_view module_of(std::string_view name) {
   return dot == name.npos ? std::string_view() : name.substr(0, dot);
 }
 
+std::string_view leaf_of(std::string_view name) {
+  const std::string_view module = module_of(name);
+  return name.substr(module.empty() ? 0 : module.size() + 1);
+}
+
+/// What a quantized module keeps as numbers of their own: biases, adapters.
+bool is_plain_beside_codes(std::string_view leaf) {
+  return leaf == "bias" || leaf.ends_with("_bias") || leaf.starts_with("lora_");
+}
+
 class QuantFinder {
  public:
   explicit QuantFinder(const Manifest& manifest)
@@ -138,6 +156,7 @@ class QuantFinder {
     bool any = false;
     for (std::uint32_t i = 0; i < manifest_.tensors.size(); ++i) any = take_codes(i) || any;
     if (any) take_caches();
+    if (!codes_of_.empty()) take_modules();
     return std::move(parts_);
   }
 
@@ -146,21 +165,39 @@ class QuantFinder {
   bool take_codes(std::uint32_t i) {
     const StoredTensor& tensor = manifest_.tensors[i];
     const std::string_view name = tensor.name;
-    const bool typed = is_code_type(tensor.spec.dtype) && tensor.spec.shape.rank() > 0;
+    const bool typed = (is_code_type(tensor.spec.dtype) || leaf_of(name) == kWideCodes) &&
+                       tensor.spec.shape.rank() > 0;
     if (!typed && !find(std::string(name) + std::string(kTableOfFour))) return false;
     std::string_view weight = name;
     for (const std::string_view ending : kCodeEndings)
       if (name.ends_with(ending)) weight = name.substr(0, name.size() - ending.size());
-    const std::string_view module = module_of(name);
-    const std::string_view leaf = name.substr(module.empty() ? 0 : module.size() + 1);
-    const bool names_codes = std::ranges::find(kCodeNames, leaf) != kCodeNames.end();
+    const bool names_codes = is_code_name(leaf_of(name)) || is_code_name(leaf_of(weight));
+    const std::string_view module = module_of(weight);
     bool found = false;
     for (const PartName& part : kPartNames) {
       if (part.place == Place::kWeight) found = take(weight, "", part) || found;
       if (part.place == Place::kModule && names_codes) found = take(module, ".", part) || found;
     }
     if (found) parts_[i] = QuantPart::kCodes;
+    if (names_codes && !module.empty()) codes_of_.try_emplace(module, i);
     return found;
+  }
+
+  static bool is_code_name(std::string_view leaf) {
+    return std::ranges::find(kCodeNames, leaf) != kCodeNames.end();
+  }
+
+  /// What else lies in the modules of codes.
+  void take_modules() {
+    for (std::uint32_t i = 0; i < manifest_.tensors.size(); ++i) {
+      const std::string_view name = manifest_.tensors[i].name;
+      if (parts_[i] != QuantPart::kNone || is_plain_beside_codes(leaf_of(name))) continue;
+      const auto codes = codes_of_.find(module_of(name));
+      if (codes == codes_of_.end() || codes->second == i) continue;
+      const bool floating = is_floating(manifest_.tensors[i].spec.dtype);
+      parts_[i] = floating ? QuantPart::kOther : QuantPart::kLayout;
+      parts_[codes->second] = QuantPart::kCodes;
+    }
   }
 
   bool take(std::string_view before, std::string_view between, const PartName& part) {
@@ -173,9 +210,7 @@ class QuantFinder {
 
   void take_caches() {
     for (std::uint32_t i = 0; i < manifest_.tensors.size(); ++i) {
-      const std::string_view name = manifest_.tensors[i].name;
-      const std::string_view module = module_of(name);
-      const std::string_view leaf = name.substr(module.empty() ? 0 : module.size() + 1);
+      const std::string_view leaf = leaf_of(manifest_.tensors[i].name);
       for (const PartName& part : kPartNames)
         if (part.place == Place::kCache && leaf == part.text && parts_[i] == QuantPart::kNone)
           parts_[i] = part.part;
@@ -190,6 +225,7 @@ class QuantFinder {
   const Manifest& manifest_;
   std::vector<QuantPart> parts_;
   std::unordered_map<std::string_view, std::uint32_t> by_name_;
+  std::unordered_map<std::string_view, std::uint32_t> codes_of_;  // by module
 };
 
 }  // namespace

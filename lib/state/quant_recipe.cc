@@ -145,6 +145,10 @@ class RecipeMaker {
   }
 
   void make_scaled() {
+    const bool in_words = facts_.bits.value_or(8) < 8 && codes().dtype == DType::kInt8;
+    require(!in_words, fmt::format("config.json says that codes have {} bits, and how they lie in "
+                                   "bytes is not known",
+                                   facts_.bits.value_or(0)));
     ScaledWeight w;
     w.codes = {CodeForm::kElements, codes().dtype, 8, 0};
     set_matrix(w, codes().shape);

@@ -75,14 +75,21 @@ constexpr std::array kMethods = {
               "",
               {{{kScale, "_scale"}, {kZero, "_zero_point"}, {kGroups, "_g_idx"}}}},
     MethodRow{QuantMethod::kScaled, "weight", "weight", {{{kScale, "scale"}}}},
+    // ComfyUI
+    MethodRow{QuantMethod::kScaled, "weight", "weight", {{{kScale, "scale_weight"}}}},
 };
 
 /// Scales of a module's inputs and outputs, whatever the method.
-constexpr std::array kActivationNames = {
-    std::string_view("input_scale"),          std::string_view("input_scale_inv"),
-    std::string_view("output_scale"),         std::string_view("activation_scale"),
-    std::string_view("activation_scale_inv"), std::string_view("input_scale_ub"),
-    std::string_view("input_global_scale"),   std::string_view("input_zero_point")};
+constexpr std::array kActivationNames = {std::string_view("input_scale"),
+                                         std::string_view("input_scale_inv"),
+                                         std::string_view("output_scale"),
+                                         std::string_view("activation_scale"),
+                                         std::string_view("activation_scale_inv"),
+                                         std::string_view("input_scale_ub"),
+                                         std::string_view("input_global_scale"),
+                                         std::string_view("input_zero_point"),
+                                         std::string_view("act_scale"),
+                                         std::string_view("scale_input")};
 
 std::string_view module_prefix(std::string_view name) {
   const std::size_t dot = name.rfind('.');
@@ -258,6 +265,7 @@ QuantFacts quant_facts(const Value& config) {
   QuantFacts facts;
   for (const char* key : {"dtype", "torch_dtype"})
     if (!facts.dtype) facts.dtype = dtype_from_torch_name(text_at(config, key));
+  facts.bits = whole_at(config, "quantization_bit");  // ChatGLM's
   const Value* quantization = config.find("quantization_config");
   if (quantization == nullptr) quantization = config.find("compression_config");
   if (quantization == nullptr) return facts;

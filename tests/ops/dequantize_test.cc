@@ -196,6 +196,36 @@ TEST_CASE("parts that do not fit their codes are refused, also those of no eleme
   }
 }
 
+TEST_CASE("numbers beside codes whose meaning is not known are not passed over") {
+  // weight * scale alone would be other weights: Ascend's offsets, modelopt's scales of inputs.
+  for (const char* beside : {"q.weight_offset", "q.pre_quant_scale"}) {
+    CAPTURE(beside);
+    const std::string header =
+        fmt::format(R"({{"q.weight_scale":{{"dtype":"F32","shape":[4,1],"data_offsets":[0,16]}},)"
+                    R"("{}":{{"dtype":"F32","shape":[4,1],"data_offsets":[16,32]}},)"
+                    R"("q.weight":{{"dtype":"I8","shape":[4,4],"data_offsets":[32,48]}}}})",
+                    beside);
+    MemoryFileSystem fs;
+    fs.write_file("/q.safetensors", as_bytes(safetensors_of(header, std::string(48, '\1'))));
+    const Status status = status_of(fs, dequantizing("/q.safetensors", "/out", DType::kFloat32));
+    CHECK(status.code == Code::kUnsupported);
+    CHECK_THAT(status.message, Catch::Contains(beside));
+    CHECK_FALSE(fs.stat("/out"));
+  }
+}
+
+TEST_CASE("codes of fewer bits than their type has are not taken for whole ones") {
+  // ChatGLM's int4: two codes in a byte, which nothing but config.json says.
+  MemoryFileSystem fs;
+  const std::string header =
+      R"({"q.weight_scale":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},)"
+      R"("q.weight":{"dtype":"I8","shape":[4,2],"data_offsets":[16,24]}})";
+  fs.write_file("/q/model.safetensors", as_bytes(safetensors_of(header, std::string(24, '\1'))));
+  CHECK(status_of(fs, dequantizing("/q", "/out", DType::kFloat32)).code == Code::kOk);
+  fs.write_file("/q/config.json", as_bytes(R"({"quantization_bit": 4})"));
+  CHECK(status_of(fs, dequantizing("/q", "/other", DType::kFloat32)).code == Code::kUnsupported);
+}
+
 TEST_CASE("without quantized weights there is nothing to dequantize") {
   MemoryFileSystem fs;
   const std::string source = load_sample(fs, "dcp/fsdp2_w2");

@@ -89,6 +89,48 @@ TEST_CASE("parts of quantized weights, as each method names them") {
                  {"q.scales", kBf16, {8, 1, 1, 1}}});
 }
 
+TEST_CASE("all that a module keeps beside a weight that is codes is a part") {
+  check("ComfyUI",
+        {{"q.weight", kFp8, {8, 8}}, {"q.scale_weight", kF32, {}}, {"q.scale_input", kF32, {}}});
+  check("Ascend", {{"q.weight", DType::kInt8, {8, 8}},
+                   {"q.weight_scale", kBf16, {8, 1}},
+                   {"q.weight_offset", kBf16, {8, 1}},
+                   {"q.deq_scale", kF32, {8}}});
+  check("SmoothQuant", {{"q.weight", DType::kInt8, {8, 8}}, {"q.a", kF32, {}}});
+  check("Marlin", {{"q.B", DType::kInt32, {1, 16}}, {"q.s", DType::kFloat16, {1, 8}}});
+  check("EXL3", {{"q.trellis", DType::kInt16, {1, 1, 64}},
+                 {"q.suh", DType::kFloat16, {8}},
+                 {"q.svh", DType::kFloat16, {8}}});
+  check(
+      "QuIP#",
+      {{"q.Qidxs", DType::kInt64, {8, 1}}, {"q.SU", DType::kFloat16, {8}}, {"q.Wscale", kF32, {}}});
+  check("VPTQ", {{"q.indices", DType::kInt32, {1, 8, 1}},
+                 {"q.centroids.weight", kBf16, {1, 64}},
+                 {"q.weight_bias", kBf16, {8}}});
+  check("FP-Quant", {{"q.qweight", kU8, {8, 4}},
+                     {"q.scales", kU8, {8, 1}},
+                     {"q.act_global_scale", kF32, {1}},
+                     {"q.forward_hadamard_matrix", kF32, {4, 4}}});
+  check("quanto, packed", {{"q.weight._data._data", kU8, {8, 4}},
+                           {"q.weight._scale", kF32, {8, 1}},
+                           {"q.weight._shift", kF32, {8, 1}},
+                           {"q.input_scale", kF32, {}}});
+  // An adapter and the weights of other modules are numbers of their own.
+  CHECK(parts_of({{"q.weight", kFp8, {8, 8}},
+                  {"q.lora_A", kF32, {2, 8}},
+                  {"q.norm.weight", kF32, {8}},
+                  {"scale", kF32, {}}})
+            .empty());
+  // Indices beside plain weights: Swin's, CLIP's, a router's.
+  CHECK(parts_of({{"attn.relative_position_bias_table", kF32, {9, 2}},
+                  {"attn.relative_position_index", DType::kInt64, {4, 4}},
+                  {"embeddings.class_embedding", kF32, {8}},
+                  {"embeddings.position_ids", DType::kInt64, {1, 5}},
+                  {"gate.weight", kF32, {4, 8}},
+                  {"gate.tid2eid", DType::kInt32, {16, 2}}})
+            .empty());
+}
+
 TEST_CASE("names alone make no part") {
   CHECK(parts_of({{"q.weight", kF32, {8, 8}},
                   {"q.weight_scale", kF32, {8}},

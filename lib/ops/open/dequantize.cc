@@ -53,6 +53,7 @@ class Dequantizer {
 
   Dequantized run(DType dtype) {
     refuse_lone();
+    find_unread();
     entries_ = entries_by_tensor(manifest_.state);
     keep_.assign(manifest_.state.entries.size(), true);
     locate();
@@ -81,6 +82,36 @@ class Dequantizer {
     }
     if (strict_ && found_.weights.empty() && !has_codes())
       fail(Code::kInvalidArgument, "--dequantize: no quantized weights are here", "leave it out");
+  }
+
+  /// Numbers in the modules of codes that no method's row takes.
+  void find_unread() {
+    std::unordered_set<std::uint32_t> taken;
+    for (const QuantWeight& weight : found_.weights)
+      for (const auto& [slot, part] : weight.parts) taken.insert(part);
+    for (std::uint32_t i = 0; i < parts_.size(); ++i) {
+      const QuantPart part = parts_[i];
+      const bool numbers = part == QuantPart::kScale || part == QuantPart::kZeroPoint ||
+                           part == QuantPart::kTable || part == QuantPart::kOther;
+      if (numbers && !taken.contains(i)) unread_.emplace(module_of(manifest_.tensors[i].name), i);
+    }
+  }
+
+  static std::string module_of(std::string_view name) {
+    const std::size_t dot = name.rfind('.');
+    return std::string(name.substr(0, dot == name.npos ? 0 : dot));
+  }
+
+  /// What a weight's numbers depend on besides must be known, too.
+  void require_all_read(const QuantWeight& weight) const {
+    const auto unread = unread_.find(module_of(weight.name));
+    if (unread == unread_.end()) return;
+    in_tensor(manifest_.tensors[weight.codes].name, [&] {
+      fail(Code::kUnsupported,
+           fmt::format("\"{}\" cannot be dequantized: what \"{}\" beside it means is not known",
+                       printable(weight.name), printable(manifest_.tensors[unread->second].name)),
+           "leave it out with --exclude, or keep the model quantized");
+    });
   }
 
   bool has_codes() const { return std::ranges::find(parts_, QuantPart::kCodes) != parts_.end(); }
@@ -123,6 +154,7 @@ class Dequantizer {
     if (entry == entries_.end()) return;
     QuantRecipe made;
     try {
+      require_all_read(weight);
       made = quant_recipe(manifest_, weight, facts_, small_);
     } catch (const Error& error) {
       if (strict_ || error.code() != Code::kUnsupported) throw;
@@ -212,6 +244,7 @@ class Dequantizer {
   std::optional<TensorReader> reader_;
   SmallTensors small_;
   std::unordered_set<std::uint32_t> understood_;
+  std::unordered_map<std::string, std::uint32_t> unread_;  // by module
   std::map<std::string, std::size_t> schemes_;
   Dequantized out_;
 };
