@@ -204,6 +204,23 @@ TEST_CASE("a tied weight that --vocab-tensor does not match is told of") {
   }
 }
 
+TEST_CASE("a teacher's weight keeps its rows where --vocab-tensor names the student's, and it is said") {
+  MemoryFileSystem fs;
+  const std::string source = save(fs, {{"student.emb.weight", {6, 2}},
+                                       {"student.head.weight", {3, 2}},
+                                       {"teacher.emb.weight", {6, 2}},
+                                       {"teacher.head.weight", {6, 2}}});
+  ConvertOptions options = convert_options(source, "/out", 1, "torch-dcp");
+  options.transform.vocab_size = 8;
+  options.transform.vocab_tensors = {"student.emb.weight"};
+  const ConvertReport report = convert(fs, options);
+  REQUIRE(report.published);
+  std::vector<std::string> said;
+  for (const Note& note : report.notes)
+    if (note_code(note) == "VOCAB") said.push_back(note.tensor);
+  CHECK(said == std::vector<std::string>{"model.teacher.emb.weight"});
+}
+
 TEST_CASE("assets come from the folder that is named, and a missing one is said") {
   MemoryFileSystem fs;
   const std::string source = save(fs, {{"a", {2, 2}}});

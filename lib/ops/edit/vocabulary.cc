@@ -121,8 +121,15 @@ void report_twins(const Manifest& manifest, const std::vector<std::string>& name
   }
 }
 
-/// Tensors outside of the model in the shape of a weight that is resized: copies of it without its
-/// name (a list of averaged weights), or something else of that shape.
+/// "0.weight" of "student.0.weight".
+std::string_view below_first_key(std::string_view name) {
+  const std::size_t dot = name.find('.');
+  return dot == name.npos ? std::string_view() : name.substr(dot + 1);
+}
+
+/// Tensors in the shape of a weight that is resized: outside of the model copies of it without its
+/// name (a list of averaged weights), or something else of that shape; in it those of its name below
+/// another key (a teacher's beside a student's).
 void report_unnamed_copies(const Manifest& manifest, const std::vector<ParameterEdit>& edits,
                            std::vector<Note>& notes) {
   constexpr std::size_t kMostReported = 20;
@@ -130,16 +137,24 @@ void report_unnamed_copies(const Manifest& manifest, const std::vector<Parameter
   std::size_t named = 0;
   for (std::size_t i = 0; i < roles.entries.size() && named < kMostReported; ++i) {
     const StateEntry& entry = manifest.state.entries[i];
-    if (roles.entries[i].role != Role::kOther || !roles.entries[i].fqn.empty() ||
-        !entry.value.is_tensor())
-      continue;
+    const EntryRole& role = roles.entries[i];
+    const bool in_model = role.role == Role::kModel;
+    if ((role.role != Role::kOther || !role.fqn.empty()) && !in_model) continue;
+    if (!entry.value.is_tensor()) continue;
+    const auto is_resized = [&](const ParameterEdit& edit) {
+      return edit.olds[0].fqn == role.fqn;
+    };
+    if (in_model && std::ranges::any_of(edits, is_resized)) continue;
     const Shape& shape = manifest.tensors[entry.value.tensor_index()].spec.shape;
     for (const ParameterEdit& edit : edits) {
+      const std::string_view below = below_first_key(edit.olds[0].fqn);
       if (shape != edit.olds[0].shape) continue;
+      if (in_model && (below.empty() || below_first_key(role.fqn) != below)) continue;
       notes.push_back({Finding::kVocabulary, Severity::kWarning,
-                       fmt::format("has the shape of \"{}\" and keeps its rows: nothing says that "
-                                   "it is a copy of it",
-                                   printable(edit.olds[0].fqn)),
+                       fmt::format("has the shape of \"{}\" and keeps its rows: {}",
+                                   printable(edit.olds[0].fqn),
+                                   in_model ? "--vocab-tensor does not match it"
+                                            : "nothing says that it is a copy of it"),
                        "", entry.name});
       ++named;
       break;
