@@ -34,6 +34,11 @@ constexpr std::array kMagics = {
     Magic{"7z\xbc\xaf\x27\x1c"sv, "a 7-Zip archive"sv, "extract it first"sv},
     Magic{"version https://git-lfs"sv, "a pointer of Git LFS, not the file itself"sv,
           "fetch the file: git lfs pull"sv},
+    Magic{"<!DOCTYPE"sv, "a web page, not the file itself"sv,
+          "download the file that the page shows"sv},
+    Magic{"<html"sv, "a web page, not the file itself"sv,
+          "download the file that the page shows"sv},
+    Magic{"<?xml"sv, "an XML document"sv, "if it is a server's answer, download the file again"sv},
     Magic{"PAR1"sv, "a Parquet file"sv, ""sv},
     Magic{"ARROW1"sv, "an Arrow file"sv, ""sv},
 };
@@ -41,6 +46,19 @@ constexpr std::array kMagics = {
 bool any(std::span<const ZipMember> members, auto&& test) {
   return std::ranges::any_of(
       members, [&](const ZipMember& member) { return test(std::string_view(member.name)); });
+}
+
+/// Without those of archives inside, whose directories are listed as well.
+std::vector<ZipMember> outermost(std::span<const ZipMember> all) {
+  std::vector<ZipMember> by_place(all.begin(), all.end()), out;
+  std::ranges::stable_sort(by_place, {}, &ZipMember::header_offset);
+  std::uint64_t end = 0;
+  for (ZipMember& member : by_place) {
+    if (member.header_offset < end) continue;
+    end = member.header_offset + std::min(member.length, ~member.header_offset);
+    out.push_back(std::move(member));
+  }
+  return out;
 }
 
 /// Records as torch.save names them below its top folder: a file that has some of them is one of
@@ -61,6 +79,14 @@ bool is_of_old_torch(std::string_view first_member) {
          first_member == "tensors";
 }
 
+/// A pickle of protocol 2 to 5 from its first byte to its last. Files of torch.save begin with such a
+/// pickle, of a number, and go on.
+bool is_bare_pickle(const ByteWindow& window, std::string_view head) {
+  constexpr std::string_view kBeginsTorchSave = "\x80\x02\x8a";
+  if (head.size() < 3 || head[0] != '\x80' || head[1] < 2 || head[1] > 5) return false;
+  return !head.starts_with(kBeginsTorchSave) && as_text(window.read(window.length - 1, 1)) == ".";
+}
+
 std::optional<FileKind> tar_kind(const ByteWindow& window) {
   if (window.length < kTarMagicOffset + 5 || as_text(window.read(kTarMagicOffset, 5)) != "ustar")
     return std::nullopt;
@@ -74,7 +100,8 @@ std::optional<FileKind> tar_kind(const ByteWindow& window) {
 
 }  // namespace
 
-std::optional<FileKind> other_kind_of_zip(std::span<const ZipMember> members) {
+std::optional<FileKind> other_kind_of_zip(std::span<const ZipMember> all) {
+  const std::vector<ZipMember> members = outermost(all);
   if (members.empty()) return std::nullopt;
   const auto ends = [](std::string_view end) {
     return [end](std::string_view name) { return name.ends_with(end); };
@@ -88,6 +115,9 @@ std::optional<FileKind> other_kind_of_zip(std::span<const ZipMember> members) {
     return FileKind{"an archive of torch.package: it holds code",
                     "save the state_dict() with torch.save"};
   if (has_torch_records(members)) return std::nullopt;
+  if (any(members, ends("_stable_baselines3_version")))
+    return FileKind{"a model of Stable-Baselines3: a zip archive of several files",
+                    "extract it with unzip, and name policy.pth or policy.optimizer.pth in it"};
   return FileKind{
       fmt::format("a zip archive of other files (\"{}\"{}): not written by torch.save",
                   printable(members.front().name),
@@ -101,6 +131,9 @@ std::optional<FileKind> other_kind_of(const ByteWindow& window) {
   for (const Magic& magic : kMagics)
     if (text.starts_with(magic.bytes))
       return FileKind{std::string(magic.what), std::string(magic.hint)};
+  if (is_bare_pickle(window, text))
+    return FileKind{"a pickle that torch.save did not write",
+                    "load it in Python, and save what is wanted of it with torch.save"};
   if (text.starts_with("PK\x03\x04")) return other_kind_of_zip(list_zip_members(window));
   return tar_kind(window);
 }

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/encoding/file_kinds.h"
+
 namespace tessera {
 namespace {
 
@@ -179,6 +181,16 @@ std::uint64_t header_length(const ByteWindow& window) {
   return n;
 }
 
+/// What has no header may be of another kind: a pointer of Git LFS, a web page.
+std::uint64_t length_or_kind(const ByteWindow& window) {
+  try {
+    return header_length(window);
+  } catch (const Error&) {
+    if (const auto kind = other_kind_of(window)) fail(Code::kUnsupported, kind->what, kind->hint);
+    throw;
+  }
+}
+
 std::string quoted(const std::string& text) { return dump_json(Value::string(text)); }
 
 void check_tensor_name(const std::string& name) {
@@ -213,7 +225,7 @@ SafetensorsHeader parse_safetensors_header(ByteView json, std::uint64_t data_byt
 }
 
 SafetensorsHeader read_safetensors_header(const ByteWindow& window, bool tolerate) {
-  const std::uint64_t n = header_length(window);
+  const std::uint64_t n = length_or_kind(window);
   const Bytes json = window.read(8, n);
   return parse_safetensors_header(json, window.length - 8 - n, tolerate);
 }

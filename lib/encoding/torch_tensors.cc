@@ -242,11 +242,11 @@ ArchiveTensor TensorResolver::quantized(std::span<const Node> arguments) {
   } else if (quant.scheme.starts_with("per_channel_affine") && params.size() == 4) {
     quant.scales = quantizer_values(params[1]);
     quant.zero_points = quantizer_values(params[2]);
-    // torch goes by the zero points, whatever the scheme's name says.
-    if (quant.zero_points.is_tensor() &&
-        is_floating(archive_.tensors[quant.zero_points.tensor_index()].dtype) !=
-            quant.scheme.ends_with("float_qparams"))
-      corrupt(fmt::format("zero points of another type than those of {}", quant.scheme));
+    // torch goes by the zero points, and saves both schemes under the first one's name.
+    if (quant.zero_points.is_tensor())
+      quant.scheme = is_floating(archive_.tensors[quant.zero_points.tensor_index()].dtype)
+                         ? "per_channel_affine_float_qparams"
+                         : "per_channel_affine";
     quant.axis = integer(params[3], "a quantizer axis");
     if (quant.axis < 0 || quant.axis >= out.shape.rank()) corrupt("a quantizer axis out of range");
   } else {

@@ -136,6 +136,8 @@ TEST_CASE("plain data is safe") {
            {"torch", "device"},
            {"torch._utils", "_rebuild_tensor_v2"},
            {"torch._utils", "_rebuild_nested_tensor"},
+           {"torch.nested._internal.nested_tensor", "_rebuild_njt"},
+           {"torch.nn.parameter", "UninitializedParameter"},
            {"torch.nn.parameter", "Parameter"},
            {"_codecs", "encode"},
            {"builtins", "set"},

@@ -62,6 +62,15 @@ TEST_CASE("what is no checkpoint is claimed by none") {
   }
 }
 
+TEST_CASE("a copy of weights for TensorFlow is no other checkpoint") {
+  MemoryFileSystem fs;
+  fs.write_file("/c/tf_model.h5", as_bytes("\x89HDF\r\n\x1a\n"));
+  CHECK(detected(fs, "") == "hdf5");
+  fs.write_file("/c/model.safetensors",
+                as_bytes(std::string_view("\x08\0\0\0\0\0\0\0{}      ", 16)));
+  CHECK(detected(fs, "") == "safetensors");
+}
+
 TEST_CASE("stages and other hidden files do not make a folder a checkpoint") {
   MemoryFileSystem fs;
   fs.write_file("/c/.model.safetensors",

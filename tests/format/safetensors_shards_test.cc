@@ -62,6 +62,15 @@ using Strings = std::vector<std::string>;
 
 }  // namespace
 
+TEST_CASE("what stands in a file's place is called by its name") {
+  Folder folder;
+  folder.text("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n");
+  CHECK(folder.failure().code == Code::kUnsupported);
+  CHECK_THAT(folder.failure().message, Catch::Contains("Git LFS"));
+  folder.text("model.safetensors", "<!DOCTYPE html><html>not found</html>");
+  CHECK_THAT(folder.failure().message, Catch::Contains("web page"));
+}
+
 TEST_CASE("files without an index are one checkpoint") {
   Folder folder;
   folder.shard("b.safetensors", {"x", "y"});

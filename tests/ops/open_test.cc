@@ -79,6 +79,26 @@ TEST_CASE("a pointer to nothing is named when it was asked for") {
   CHECK_FALSE(stale_pointer(fs, "/run"));
 }
 
+TEST_CASE("what other libraries wrote is called by its name") {
+  const auto what = [](const std::string& file, std::string_view content, const char* asked) {
+    MemoryFileSystem fs;
+    put(fs, "/m/" + file, content);
+    const Status status = refusal(fs, asked);
+    CHECK(status.code == Code::kUnsupported);
+    return status.message;
+  };
+  CHECK(has(what("flax_model.msgpack", "\x81\xa6params", "/m/flax_model.msgpack"), "Flax"));
+  CHECK(has(what("flax_model.msgpack", "\x81\xa6params", "/m"), "Flax"));
+  CHECK(has(what("a.onnx", "\x08\x07", "/m/a.onnx"), "ONNX"));
+  CHECK(has(what("saved_model.pb", "\x08\x01", "/m"), "SavedModel of TensorFlow"));
+  CHECK(has(what("ckpt-1.index", "x", "/m/ckpt-1.index"), "checkpoint of TensorFlow"));
+  CHECK(has(what("ckpt-1.data-00000-of-00001", "x", "/m/ckpt-1.data-00000-of-00001"),
+            "checkpoint of TensorFlow"));
+  CHECK(has(what("manifest.ocdbt", "x", "/m"), "Orbax"));
+  CHECK(has(what("a.pkl", "\x80\x04}.", "/m/a.pkl"), "a pickle that torch.save did not write"));
+  CHECK(has(what("a.pt", "\x80\x04}.", "/m/a.pt"), "a pickle that torch.save did not write"));
+}
+
 TEST_CASE("a pointer that names nothing is told of, whatever is opened in its place") {
   const std::string garbage = "\x01\x02 not a number " + std::string(8000, 'x');
   for (const std::string& text :

@@ -30,7 +30,12 @@ TEST_CASE("in a run any number may be the step") {
   CHECK(step_of_run_name("0001000") == 1000);
   CHECK(step_of_run_name("ckpt5/model") == 5);
   CHECK(step_of_run_name("v2/checkpoint-7") == 7);
-  CHECK_FALSE(step_of_run_name("final"));
+  CHECK(step_of_run_name("ep2-ba6-rank") == 6);
+  for (const char* name : {"final", "pytorch_model.fp16.bin", "version_0/checkpoints/last.ckpt",
+                           "model-int8.safetensors", "v2/model"}) {
+    INFO(name);
+    CHECK_FALSE(step_of_run_name(name));
+  }
   CHECK_FALSE(step_of_run_name("99999999999999999999"));
 }
 

@@ -41,6 +41,8 @@ bool is_enum_call(std::string_view name,
 /// knows whole hold what they imported too, so that there only classes count.
 bool is_plain_data(std::string_view module, std::string_view name) {
   if (module == "torch._utils" && name == "_rebuild_nested_tensor") return true;
+  if (module == "torch.nested._internal.nested_tensor" && name == "_rebuild_njt") return true;
+  if (module == "torch.nn.parameter" && name.starts_with("Uninitialized")) return true;
   if (classify_global(module, name) != GlobalUse::Verdict::kKnown) return false;
   return is_known_by_name(module, name) || is_class_path(name);
 }

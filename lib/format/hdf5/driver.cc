@@ -2,6 +2,9 @@
 #include <tessera/base/error.h>
 #include <tessera/format/hdf5.h>
 
+#include <algorithm>
+#include <array>
+
 #include "lib/format/hdf5/files.h"
 #include "lib/format/hdf5/keras_files.h"
 #include "lib/format/hdf5/output_plan.h"
@@ -29,9 +32,18 @@ ProbeResult probe_index(const Directory& directory, const std::string& name) {
   return {Answer::kYes, "lists the shards of Keras weights"};
 }
 
+/// transformers' copy of weights for TensorFlow, beside those for PyTorch.
+bool is_copy_for_tensorflow(const Directory& directory, std::string_view file) {
+  constexpr std::array kWeights = {"model.safetensors", "model.safetensors.index.json",
+                                   "pytorch_model.bin", "pytorch_model.bin.index.json"};
+  return file == "tf_model.h5" && std::ranges::any_of(kWeights, [&](const char* weights) {
+           return directory.stat(weights).has_value();
+         });
+}
+
 ProbeResult probe_folder(const Directory& directory) {
   const auto main = h5::main_file(directory);
-  if (!main) return {};
+  if (!main || is_copy_for_tensorflow(directory, *main)) return {};
   const bool damaged =
       h5::has_index_suffix(*main) && probe_index(directory, *main).answer == Answer::kMaybe;
   return {damaged ? Answer::kMaybe : Answer::kYes,

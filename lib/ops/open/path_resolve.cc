@@ -12,6 +12,7 @@
 #include "lib/base/append.h"
 #include "lib/encoding/file_kinds.h"
 #include "lib/format/findings.h"
+#include "lib/ops/open/other_libraries.h"
 #include "lib/ops/open/part_folders.h"
 #include "lib/ops/open/rank_parts.h"
 #include "lib/storage/linked_directory.h"
@@ -342,7 +343,9 @@ void PathResolver::fail_file(const std::string& asked) const {
     fail(Code::kCorrupt, fmt::format("\"{}\" does not begin like any checkpoint; its first bytes "
                                      "are damaged or it is something else",
                                      printable(asked)));
-  fail(Code::kUnsupported, fmt::format("\"{}\" is in no supported format", printable(asked)));
+  const std::string_view other = file_of_other_library(name);
+  fail(Code::kUnsupported, fmt::format("\"{}\" is {}", printable(asked),
+                                       other.empty() ? "in no supported format" : other));
 }
 
 void PathResolver::refuse_other_format(const std::string& asked, const std::string& path,
@@ -384,8 +387,11 @@ void PathResolver::fail_folder(const std::string& asked) const {
   }
   refuse_links(asked);
   refuse_special_files(asked);
+  const std::string_view other = folder_of_other_library(fs_.open_directory(asked)->list());
   fail(Code::kUnsupported,
-       fmt::format("\"{}\" holds no checkpoint in a supported format", printable(asked)));
+       fmt::format("\"{}\" {}", printable(asked),
+                   other.empty() ? "holds no checkpoint in a supported format"
+                                 : fmt::format("is {}, which is not read here", other)));
 }
 
 PathResolver::Attempt PathResolver::rank_folder(const std::string& asked,

@@ -2,6 +2,7 @@
 
 #include <tessera/base/text.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <ranges>
@@ -36,6 +37,15 @@ std::optional<std::int64_t> step_of_component(std::string_view name) {
   return std::nullopt;
 }
 
+/// "fp16", "bf16", "int8", "version_0", "v2": of a type or of a release.
+bool is_no_counter(std::string_view before) {
+  if (before.ends_with('_') || before.ends_with('-')) before.remove_suffix(1);
+  std::size_t begin = before.size();
+  while (begin > 0 && is_letter(before[begin - 1])) --begin;
+  constexpr std::array<std::string_view, 6> kOthers = {"fp", "bf", "int", "uint", "version", "v"};
+  return std::ranges::find(kOthers, before.substr(begin)) != kOthers.end();
+}
+
 }  // namespace
 
 std::optional<std::int64_t> step_of_path(std::string_view path) {
@@ -52,6 +62,7 @@ std::optional<std::int64_t> step_of_run_name(std::string_view name) {
     if (end == std::string_view::npos) continue;
     std::size_t begin = end;
     while (begin > 0 && part[begin - 1] >= '0' && part[begin - 1] <= '9') --begin;
+    if (is_no_counter(part.substr(0, begin))) continue;
     return leading_number(part.substr(begin, end - begin + 1));
   }
   return std::nullopt;
