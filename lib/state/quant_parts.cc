@@ -187,13 +187,22 @@ class QuantFinder {
     return std::ranges::find(kCodeNames, leaf) != kCodeNames.end();
   }
 
+  /// A module with a weight of its own, and integers beside it (a pooling layer's indices).
+  bool has_plain_weight(std::string_view module) const {
+    const std::uint32_t* weight = find(std::string(module) + ".weight");
+    if (weight == nullptr) return false;
+    const TensorSpec& spec = manifest_.tensors[*weight].spec;
+    return is_floating(spec.dtype) && bits(spec.dtype) > 8 && parts_[*weight] != QuantPart::kCodes;
+  }
+
   /// What else lies in the modules of codes.
   void take_modules() {
     for (std::uint32_t i = 0; i < manifest_.tensors.size(); ++i) {
       const std::string_view name = manifest_.tensors[i].name;
       if (parts_[i] != QuantPart::kNone || is_plain_beside_codes(leaf_of(name))) continue;
       const auto codes = codes_of_.find(module_of(name));
-      if (codes == codes_of_.end() || codes->second == i) continue;
+      if (codes == codes_of_.end() || codes->second == i || has_plain_weight(codes->first))
+        continue;
       const bool floating = is_floating(manifest_.tensors[i].spec.dtype);
       parts_[i] = floating ? QuantPart::kOther : QuantPart::kLayout;
       parts_[codes->second] = QuantPart::kCodes;

@@ -204,7 +204,8 @@ TEST_CASE("a tied weight that --vocab-tensor does not match is told of") {
   }
 }
 
-TEST_CASE("a teacher's weight keeps its rows where --vocab-tensor names the student's, and it is said") {
+TEST_CASE(
+    "a teacher's weight keeps its rows where --vocab-tensor names the student's, and it is said") {
   MemoryFileSystem fs;
   const std::string source = save(fs, {{"student.emb.weight", {6, 2}},
                                        {"student.head.weight", {3, 2}},

@@ -126,6 +126,9 @@ TEST_CASE("all that a module keeps beside a weight that is codes is a part") {
                   {"attn.relative_position_index", DType::kInt64, {4, 4}},
                   {"embeddings.class_embedding", kF32, {8}},
                   {"embeddings.position_ids", DType::kInt64, {1, 5}},
+                  {"pool.weight", kF32, {4, 8}},
+                  {"pool.indices", DType::kInt32, {4, 8}},
+                  {"pool.scale_of_input", kF32, {4}},
                   {"gate.weight", kF32, {4, 8}},
                   {"gate.tid2eid", DType::kInt32, {16, 2}}})
             .empty());
