@@ -129,7 +129,7 @@ TEST_CASE("weights in tuples and lists, and arrays of numpy's, are refused by to
   const Value tuple = Value::list({weight(), Value()}, Value::Kind::kTuple);
   const Value objects = Value::list({quantized(archive)});
   const std::pair<const char*, Value> cases[] = {{"a tuple, with 1 tensor inside", tuple},
-                                                 {"an object of class", objects},
+                                                 {"a list, with 2 tensors inside", objects},
                                                  {"an object of class numpy.ndarray: ", array}};
   for (const auto& [what, value] : cases) {
     for (const bool rooted : {false, true}) {

@@ -164,20 +164,10 @@ class ValueProof {
       const bool same = there != before.end() && here != after.end()
                             ? is_same_type(there->second, here->second)
                             : false;
-      const bool gone = here == after.end() && (may_drop || is_left_out(name));
+      const bool gone = may_drop && here == after.end();
       if (!same && !gone)
         differs("the dict {} is of another kind, or has numbers for text as keys", quoted(name));
     }
-  }
-  /// A dict of which no tensor is left (all of them are tied to others): they are compared for
-  /// themselves.
-  bool is_left_out(const std::string& name) const {
-    const auto has_some = [&](const StateDict& state) {
-      return std::ranges::any_of(state.entries, [&](const StateEntry& entry) {
-        return std::string_view(entry.name).starts_with(name + ".");
-      });
-    };
-    return !name.empty() && has_some(source_.state) && !has_some(written_.state);
   }
   static std::string quoted(const std::string& name) {
     return name.empty() ? "at the top" : fmt::format("\"{}\"", name);

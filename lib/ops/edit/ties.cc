@@ -149,6 +149,27 @@ std::vector<std::pair<std::string, std::string>> find_ties(const Manifest& manif
   return ties;
 }
 
+namespace {
+
+/// A dict of which nothing is kept (a copy of the whole model) goes with what was in it.
+void forget_emptied_dicts(StateDict& state, const std::vector<bool>& keep) {
+  std::set<std::string> emptied;
+  const auto each_dict_around = [&](std::size_t entry, auto&& visit) {
+    const Path& path = state.entries[entry].path;
+    for (std::size_t n = 1; n < path.size(); ++n)
+      visit(std::string(dotted(Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(n)))));
+  };
+  for (std::size_t i = 0; i < keep.size(); ++i)
+    if (!keep[i]) each_dict_around(i, [&](std::string dict) { emptied.insert(std::move(dict)); });
+  for (std::size_t i = 0; i < keep.size() && !emptied.empty(); ++i)
+    if (keep[i]) each_dict_around(i, [&](const std::string& dict) { emptied.erase(dict); });
+  std::erase_if(state.containers, [&](const ContainerNote& note) {
+    return emptied.contains(std::string(dotted(note.path)));
+  });
+}
+
+}  // namespace
+
 void drop_ties(Manifest& manifest, const std::vector<std::pair<std::string, std::string>>& ties) {
   if (ties.empty()) return;
   std::set<std::string_view> dropped;
@@ -160,6 +181,7 @@ void drop_ties(Manifest& manifest, const std::vector<std::pair<std::string, std:
     keep.push_back(!dropped.contains(manifest.state.entries[i].name));
     if (!keep.back()) forget.push_back(roles.entries[i].fqn);
   }
+  forget_emptied_dicts(manifest.state, keep);
   keep_entries(manifest, keep, forget);
 }
 
