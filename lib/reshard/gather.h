@@ -25,6 +25,7 @@
 #include "lib/reshard/geometry.h"
 #include "lib/reshard/source_choice.h"
 #include "lib/reshard/worker.h"
+#include "lib/state/windowed_recipe.h"
 
 namespace tessera {
 
@@ -60,6 +61,7 @@ struct GatherOptions {
   const CancelToken* cancel = nullptr;
   bool place = true;  // false: what is read is proved and dropped
   std::uint64_t read_through_bytes = std::uint64_t{256} << 10;  // gaps that are read, not skipped
+  std::uint64_t window_bytes = std::uint64_t{16} << 20;         // of parts that are read together
 };
 
 class Gather {
@@ -96,7 +98,8 @@ class Gather {
   void from_computed(const CopyTask& task, const Need& need, Worker& worker,
                      std::vector<Fragment>* fragments) const;
   void compute(const CopyTask& task, const Source& source, std::int64_t begin, std::int64_t end,
-               Worker& worker, MutableBytes out) const;
+               std::int64_t wanted, Worker& worker, MutableBytes out) const;
+  void read_parts(const PartGeometries& of, ElementRange range, Worker& worker) const;
   void prove_parts(const PartGeometries& of, Worker& worker) const;
   const Bytes& decoded(const StoredTensor& tensor, const Need& need, Worker& worker) const;
   /// `is_read`: set once the item is read and its checksum added.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/reshard/gather_need.h"
+#include "lib/state/windowed_recipe.h"
 
 namespace tessera {
 
@@ -41,7 +42,7 @@ void Gather::from_computed(const CopyTask& task, const Need& need, Worker& worke
     std::byte* out = worker.private_copy.need(need.length);
     for (std::int64_t at = first; at < first + numel;) {
       const std::int64_t end = block_end(at, first + numel);
-      compute(task, *need.source, at, end, worker,
+      compute(task, *need.source, at, end, numel, worker,
               {out + bytes_of(at - first), static_cast<std::size_t>(bytes_of(end - at))});
       at = end;
     }
@@ -55,18 +56,39 @@ void Gather::from_computed(const CopyTask& task, const Need& need, Worker& worke
     part.offset = need.offset + bytes_of(at - first);
     part.common[0] = {need.common[0].begin + (at - first), need.common[0].begin + (end - first)};
     std::byte* out = worker.private_copy.need(part.length);
-    compute(task, *need.source, at, end, worker, {out, static_cast<std::size_t>(part.length)});
+    compute(task, *need.source, at, end, numel, worker,
+            {out, static_cast<std::size_t>(part.length)});
     place(task, part, out, false, worker, fragments);
     at = end;
   }
 }
 
-/// Elements [begin, end) of all that the recipe makes.
+/// Elements [begin, end) of all that the recipe makes. `wanted`: how many follow each other in all.
 void Gather::compute(const CopyTask& task, const Source& source, std::int64_t begin,
-                     std::int64_t end, Worker& worker, MutableBytes out) const {
+                     std::int64_t end, std::int64_t wanted, Worker& worker,
+                     MutableBytes out) const {
   const PartGeometries& of = parts_of(*task.geometry, computed_index(manifest_, source));
+  const ElementRecipe& recipe = *manifest_.computed[of.computed].recipe;
+  const auto* windowed = dynamic_cast<const WindowedRecipe*>(&recipe);
+  // Who wants a few elements reads no more than what these are made of.
+  ElementRange range{begin, end};
+  if (windowed != nullptr && wanted >= recipe.at_once())
+    range = windowed->read_window(begin, options_.window_bytes);
+  TESSERA_CHECK(range.begin <= begin && end <= range.end);
+  const Worker::PartsWindow& held = worker.window;
+  const bool is_exact = held.first == begin && held.last == end;
+  const bool is_held = is_exact || (windowed != nullptr && held.first <= begin && end <= held.last);
+  if (held.computed != of.computed || !is_held) read_parts(of, range, worker);
+  if (windowed != nullptr)
+    windowed->compute_within({held.first, held.last}, begin, end, held.parts, out);
+  else
+    recipe.compute(begin, end, held.parts, out);
+}
+
+/// Makes `range` the worker's window.
+void Gather::read_parts(const PartGeometries& of, ElementRange range, Worker& worker) const {
   const ComputedElements& computed = manifest_.computed[of.computed];
-  const std::vector<ElementRuns> needs = computed.recipe->needs(begin, end);
+  const std::vector<ElementRuns> needs = computed.recipe->needs(range.begin, range.end);
   TESSERA_CHECK(needs.size() == computed.parts.size());
   std::vector<std::uint64_t> sizes;
   std::uint64_t total = 0;
@@ -76,6 +98,7 @@ void Gather::compute(const CopyTask& task, const Source& source, std::int64_t be
     total += sizes.back();
   }
   Worker& reading = worker.for_parts();
+  worker.window = {};
   std::byte* to = reading.write.need(total);
   std::vector<ByteView> parts;
   std::vector<CopyTask> tasks;
@@ -96,7 +119,7 @@ void Gather::compute(const CopyTask& task, const Source& source, std::int64_t be
   options.read_through_bytes = kPartReadThroughBytes;
   Gather(manifest_, files_, nullptr, options).run(tasks, reading, nullptr);
   worker.bytes_read += std::exchange(reading.bytes_read, 0);
-  computed.recipe->compute(begin, end, parts, out);
+  worker.window = {of.computed, range.begin, range.end, std::move(parts)};
 }
 
 /// Parts are read in any order, some more than once: their records are proved apart, once.

@@ -60,7 +60,9 @@ void ReaderState::give_back(std::unique_ptr<Worker> worker) {
 Gather ReaderState::make_gather(RecordProver* prover, std::uint64_t most_bytes) {
   const std::uint64_t item =
       options.most_coded_bytes != 0 ? options.most_coded_bytes : gate.total_bytes();
-  return Gather(manifest, files, prover, {most_bytes, most_bytes, item, options.cancel});
+  GatherOptions gather{most_bytes, most_bytes, item, options.cancel};
+  gather.window_bytes = std::max<std::uint64_t>(most_bytes, std::uint64_t{1} << 20);
+  return Gather(manifest, files, prover, gather);
 }
 
 void ReaderState::fill(const Gather& gather, const Geometry& geometry, std::uint32_t tensor,

@@ -34,6 +34,7 @@ GatherOptions gather_options(const Budget& budget, const CodedGate& gate,
   options.block_bytes = budget.block_bytes;
   options.span_bytes = budget.span_bytes;
   options.item_bytes = gate.total_bytes();
+  options.window_bytes = std::max<std::uint64_t>(budget.share_bytes / 8, std::uint64_t{1} << 20);
   options.cancel = cancel;
   return options;
 }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "lib/reshard/coded_gate.h"
 
@@ -68,6 +69,14 @@ struct Worker {
   std::uint64_t decoded_bytes = 0;
   std::uint64_t most_decoded_bytes = 0;  // before another one is decoded, all are dropped
   Worker* beside = nullptr;  // of the same thread: drops what it holds before this one waits
+  /// In `write` of for_parts(): what the elements [first, last) of Manifest::computed[number] are
+  /// made of, part behind part.
+  struct PartsWindow {
+    std::uint32_t computed = ~0U;
+    std::int64_t first = 0, last = 0;
+    std::vector<ByteView> parts;
+  };
+  PartsWindow window;
   std::uint64_t bytes_read = 0;
   std::map<std::uint32_t, CastCounts> casts;  // by tensor: what did not fit
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <type_traits>
 #include <utility>
 
+#include "lib/tensor/bfloat16_store.h"
 #include "lib/tensor/minifloat.h"
 
 // Two stages over small blocks: widen to one of four types without loss (float for floats up to 32
@@ -143,6 +145,8 @@ T to_integer(W value, CastCounts& counts) {
 
 template <class T, class W>
 void store_block(const W* wide, std::size_t numel, std::byte* destination, CastCounts& counts) {
+  if constexpr (std::is_same_v<T, minifloat::BFloat16> && std::is_same_v<W, float>)
+    return store_bfloat16(std::as_bytes(std::span(wide, numel)), destination, counts);
   CastCounts found;
   for (std::size_t i = 0; i < numel; ++i) {
     const W value = wide[i];
@@ -211,6 +215,10 @@ CastCounts cast_elements(DType from, ByteView source, DType to, MutableBytes des
   CastCounts counts;
   if (from == to) {
     if (numel > 0) std::memmove(destination.data(), source.data(), source.size());
+    return counts;
+  }
+  if (from == DType::kFloat32 && to == DType::kBFloat16) {
+    store_bfloat16(source, destination.data(), counts);
     return counts;
   }
   with_type(from, [&](auto tag) {
