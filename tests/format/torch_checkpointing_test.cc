@@ -196,6 +196,18 @@ TEST_CASE("a rank's file that is missing or cut is named") {
   CHECK_THROWS_WITH(content_at(fs, "/source"), Contains("model_1.pt"));
 }
 
+TEST_CASE("a metadata.pkl that is cut is damage of one checkpoint, not a folder of several") {
+  for (const char* name : {"geometry_w2", "pp2_dp2_w4"})
+    for (const int half : {0, 1}) {
+      CAPTURE(name, half);
+      MemoryFileSystem fs;
+      load_sample(fs, std::string("torch-checkpointing/") + name);
+      const Bytes whole = fs.read_file("/source/metadata.pkl");
+      fs.write_file("/source/metadata.pkl", ByteView(whole).first(half * whole.size() / 2));
+      CHECK_THROWS_WITH(content_at(fs, "/source"), Contains("metadata.pkl"));
+    }
+}
+
 TEST_CASE("names of items and ranks mean nothing without what torch_checkpointing writes") {
   using checkpointing::parse_item_file;
   CHECK(parse_item_file("model_3.pt")->item == "model");

@@ -43,9 +43,8 @@ bool holds_dtensor(const Value& value, int depth = 0) {
       value.as_dict(), [&](const auto& entry) { return holds_dtensor(entry.second, depth + 1); });
 }
 
-/// Without metadata.pkl names alone mean nothing ("epoch_0.pt"): each item is there on each rank,
-/// from 0 on, and one of them holds DTensors.
-bool looks_like_items(const Place& place, const ItemFiles& files) {
+/// Each item is there on each rank, from 0 on.
+bool is_complete(const ItemFiles& files) {
   if (files.empty()) return false;
   const std::size_t ranks = files.begin()->second.size();
   for (const auto& [item, by_rank] : files)
@@ -53,6 +52,11 @@ bool looks_like_items(const Place& place, const ItemFiles& files) {
         by_rank.size() != ranks || by_rank.begin()->first != 0 ||
         by_rank.rbegin()->first != static_cast<std::int64_t>(ranks) - 1)
       return false;
+  return true;
+}
+
+/// Without metadata.pkl names alone mean nothing ("epoch_0.pt"): one of the items holds DTensors.
+bool holds_dtensors(const Place& place, const ItemFiles& files) {
   return std::ranges::any_of(files, [&](const auto& item) {
     try {
       const auto root = peek_archive_root(*place.directory, item.second.begin()->second,
@@ -85,11 +89,12 @@ class TorchCheckpointingDriver final : public CopiedArchiveDriver {
     if (ends_like_metadata(*place.directory))
       return {Answer::kYes, "has metadata.pkl of torch_checkpointing", kAboutRankFiles};
     const ItemFiles files = find_item_files(*place.directory);
-    if (!looks_like_items(place, files)) return {};
-    return {Answer::kYes,
-            fmt::format("has {} and so on, an item's file for each rank",
-                        files.begin()->second.begin()->second),
-            kAboutRankFiles};
+    if (!is_complete(files)) return {};
+    const std::string items = fmt::format("{} and so on, an item's file for each rank",
+                                          files.begin()->second.begin()->second);
+    if (holds_dtensors(place, files)) return {Answer::kYes, "has " + items, kAboutRankFiles};
+    if (!place.directory->stat(kMetadataFile)) return {};
+    return {Answer::kMaybe, fmt::format("has {} beside {}", kMetadataFile, items), kAboutRankFiles};
   }
 
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
