@@ -22,7 +22,7 @@ hide_and_build() {
     [ ! -d "$folder" ] || "$work/tool/mount" --bind "$work/empty" "$folder"
   done
   "$work/tool/mount" --bind "$work/bin" /usr/bin
-  local settings=(PATH=/usr/bin HOME="$work/home" CCACHE_DIR="$work/cache" CCACHE_READONLY=true) name
+  local settings=(PATH=/usr/bin HOME="$work/home" CCACHE_DIR="$work/cache" CCACHE_READONLY=true CCACHE_TEMPDIR="$work/home/ccache") name
   while IFS='=' read -r name _; do settings+=("$name=${!name}"); done < <(env | grep ^PIP_)
   cd "$work/clone"
   "$work/tool/setpriv" --reuid nobody --regid nogroup --clear-groups env -i "${settings[@]}" ./dev demo
